@@ -1,0 +1,38 @@
+# Everything comes from the system's packages and the local Python environment (`./dev setup`); nothing is downloaded here.
+find_package(Threads REQUIRED)
+find_package(fmt 9 REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(nlohmann_json 3.11 REQUIRED)
+find_package(CLI11 REQUIRED)
+if(MOTLEY_TESTS)
+  find_package(GTest REQUIRED)
+endif()
+
+if(MOTLEY_RUNTIME)
+  set(venv_packages ${MOTLEY_VENV}/lib/python3.11/site-packages)
+  set(torch ${venv_packages}/torch)
+  if(NOT EXISTS ${torch}/lib/libtorch_cpu.so)
+    message(FATAL_ERROR "LibTorch is not in ${torch}. Run `./dev setup`, or configure with -DMOTLEY_RUNTIME=OFF to build the core alone.")
+  endif()
+
+  # The wheel's own CMake files would ask for CUDA; these two libraries are all that is linked. CUDA is opened at run time.
+  add_library(motley_torch INTERFACE)
+  target_include_directories(motley_torch SYSTEM INTERFACE ${torch}/include)
+  target_link_directories(motley_torch INTERFACE ${torch}/lib)
+  target_link_libraries(motley_torch INTERFACE torch_cpu c10)
+  target_link_options(motley_torch INTERFACE -Wl,-rpath,${torch}/lib -Wl,--allow-shlib-undefined)
+
+  # The embedded interpreter: Debian's libpython and pybind11's headers.
+  find_package(Python3 3.11 EXACT REQUIRED COMPONENTS Development.Embed)
+  add_library(motley_python INTERFACE)
+  target_include_directories(motley_python SYSTEM INTERFACE ${torch}/include)
+  target_link_libraries(motley_python INTERFACE Python3::Python)
+  target_compile_definitions(motley_python INTERFACE MOTLEY_VENV="${MOTLEY_VENV}")
+
+  # Asio and Beast are headers only; 1.81 stands beside Debian's default Boost.
+  find_package(Boost 1.81 EXACT REQUIRED)
+  find_package(OpenSSL 3 REQUIRED)
+  add_library(motley_boost INTERFACE)
+  target_include_directories(motley_boost SYSTEM INTERFACE ${Boost_INCLUDE_DIRS})
+  target_link_libraries(motley_boost INTERFACE OpenSSL::Crypto Threads::Threads)
+endif()

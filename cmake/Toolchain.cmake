@@ -1,0 +1,30 @@
+# Language level, warnings, sanitizers, compiler cache and linker: the same for every target.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release)
+endif()
+
+add_library(motley_options INTERFACE)
+target_include_directories(motley_options INTERFACE ${CMAKE_SOURCE_DIR})
+target_compile_options(motley_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Werror)
+
+if(MOTLEY_SANITIZE)
+  add_compile_options(-fsanitize=${MOTLEY_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${MOTLEY_SANITIZE})
+endif()
+
+find_program(CCACHE ccache)
+if(CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+  # A precompiled header carries time stamps and macros that ccache would otherwise refuse to look through.
+  set(ENV{CCACHE_SLOPPINESS} pch_defines,time_macros)
+  add_compile_options(-fpch-preprocess)
+endif()
+find_program(MOLD mold)
+if(MOLD)
+  add_link_options(-fuse-ld=mold)
+endif()

@@ -1,0 +1,186 @@
+#include "motley/base/binding.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+namespace motley {
+
+Reader Reader::member(std::string_view key, const Value& child) const {
+  Reader reader(child, source_);
+  reader.path_ = path_.empty() ? std::string(key) : path_ + "." + std::string(key);
+  if (reader.value_->position.line == 0) reader.inherited_line_ = line();
+  return reader;
+}
+
+Reader Reader::item(std::size_t index, const Value& child) const {
+  Reader reader(child, source_);
+  reader.path_ = path_ + fmt::format("[{}]", index);
+  if (reader.value_->position.line == 0) reader.inherited_line_ = line();
+  return reader;
+}
+
+void Reader::fail(std::string_view message, std::string hint) const {
+  std::string place = source_;
+  if (line() > 0) place += fmt::format(":{}", line());
+  if (!path_.empty()) place += (place.empty() ? "" : ": ") + path_;
+  Error error = input_error(std::string(message), std::move(hint));
+  if (!place.empty()) error.prepend_context(place);
+  throw error;
+}
+
+void Reader::expected(std::string_view what, std::string hint) const {
+  fail(fmt::format("expected {}, found {}", what, value_->type_name()), std::move(hint));
+}
+
+namespace {
+
+// Restricted Damerau-Levenshtein distance, case-insensitive.
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; };
+  std::vector<std::vector<std::size_t>> d(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
+  for (std::size_t i = 0; i <= a.size(); ++i) d[i][0] = i;
+  for (std::size_t j = 0; j <= b.size(); ++j) d[0][j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t change = lower(a[i - 1]) == lower(b[j - 1]) ? 0 : 1;
+      d[i][j] = std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + change});
+      if (i > 1 && j > 1 && lower(a[i - 1]) == lower(b[j - 2]) && lower(a[i - 2]) == lower(b[j - 1]))
+        d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
+    }
+  }
+  return d[a.size()][b.size()];
+}
+
+void check_range(const Reader& r, double value, const Limits& limits, std::optional<Dimension> dimension) {
+  if (!std::isfinite(value)) r.fail("must be finite");
+  if (value >= limits.min && value > limits.above && value <= limits.max) return;
+  const std::string shown = dimension ? format_quantity(value, *dimension) : fmt::format("{}", value);
+  r.fail(fmt::format("{} is out of range", shown), "accepted: " + binding::range_text(limits, dimension));
+}
+
+}  // namespace
+
+std::string closest(std::string_view word, const std::vector<std::string>& candidates) {
+  std::string best;
+  std::size_t best_distance = std::max<std::size_t>(1, std::max<std::size_t>(word.size(), 3) / 3) + 1;
+  for (const auto& candidate : candidates) {
+    const std::size_t distance = edit_distance(word, candidate);
+    if (distance < best_distance) {
+      best_distance = distance;
+      best = candidate;
+    }
+  }
+  return best;
+}
+
+namespace binding {
+
+bool read_bool(const Reader& r) {
+  if (!r.value().is_bool()) r.expected("true or false");
+  return r.value().as_bool();
+}
+
+std::int64_t read_integer(const Reader& r, const Limits& limits) {
+  if (!r.value().is_integer()) r.expected("an integer");
+  const std::int64_t value = r.value().as_integer();
+  check_range(r, static_cast<double>(value), limits, {});
+  return value;
+}
+
+double read_number(const Reader& r, const Limits& limits) {
+  if (!r.value().is_number()) r.expected("a number");
+  const double value = r.value().as_number();
+  check_range(r, value, limits, {});
+  return value;
+}
+
+std::string read_string(const Reader& r) {
+  if (!r.value().is_string()) r.expected("a string");
+  return r.value().as_string();
+}
+
+double read_quantity(const Reader& r, Dimension dimension, const Limits& limits) {
+  if (!r.value().is_string()) {
+    r.fail(r.value().is_number() ? "a number needs its unit here"
+                                 : fmt::format("expected a quantity with its unit, found {}", r.value().type_name()),
+           fmt::format("write it as a string such as \"{}\"; units: {}", example_quantity(dimension),
+                       accepted_units(dimension)));
+  }
+  double value = 0;
+  try {
+    value = parse_quantity(r.value().as_string(), dimension);
+  } catch (const Error& error) {
+    r.fail(error.message(), error.hint());
+  }
+  check_range(r, value, limits, dimension);
+  return value;
+}
+
+std::string read_choice(const Reader& r, const std::vector<std::string>& names) {
+  if (!r.value().is_string()) r.expected("a string");
+  const std::string& name = r.value().as_string();
+  if (std::find(names.begin(), names.end(), name) != names.end()) return name;
+  const std::string suggestion = closest(name, names);
+  r.fail(fmt::format("\"{}\" is not one of {}", name, fmt::join(names, ", ")),
+         suggestion.empty() ? "" : fmt::format("did you mean \"{}\"?", suggestion));
+}
+
+void check_format(const Reader& r, std::string_view expected) {
+  const std::string_view kind = expected.substr(0, expected.find('/'));
+  const Value* format = r.value().find("format");
+  if (!format) r.fail("`format` is missing", fmt::format("put format = \"{}\" at the top", expected));
+  const Reader at = r.member("format", *format);
+  const std::string text = read_string(at);
+  if (text == expected) return;
+  if (text.substr(0, text.find('/')) == kind)
+    at.fail(fmt::format("version \"{}\" is not known", text), fmt::format("this program reads \"{}\"", expected));
+  at.fail(fmt::format("this is a \"{}\" file, not \"{}\"", text, expected));
+}
+
+void check_keys(const Reader& r, const std::vector<std::string>& known) {
+  for (const auto& [key, child] : r.value().as_object()) {
+    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
+    const std::string suggestion = closest(key, known);
+    r.member(key, child).fail("unknown key", suggestion.empty() ? fmt::format("known keys: {}", fmt::join(known, ", "))
+                                                                : fmt::format("did you mean `{}`?", suggestion));
+  }
+}
+
+std::string range_text(const Limits& limits, std::optional<Dimension> dimension) {
+  const auto show = [&](double value) {
+    return dimension ? format_quantity(value, *dimension) : fmt::format("{}", value);
+  };
+  std::vector<std::string> parts;
+  if (std::isfinite(limits.min)) parts.push_back("at least " + show(limits.min));
+  if (std::isfinite(limits.above)) parts.push_back("above " + show(limits.above));
+  if (std::isfinite(limits.max)) parts.push_back("at most " + show(limits.max));
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+}  // namespace binding
+
+std::string document_markdown(const SchemaDoc& root) {
+  std::string out;
+  std::vector<const SchemaDoc*> queue{&root};
+  std::set<std::string> seen{root.name};
+  for (std::size_t next = 0; next < queue.size(); ++next) {
+    const SchemaDoc& table = *queue[next];
+    out += fmt::format("## {}\n\n{}\n\n", table.name, table.doc);
+    out += "| key | type | range | meaning |\n|---|---|---|---|\n";
+    if (!table.format.empty()) out += fmt::format("| `format` (required) | `\"{}\"` | | Kind and version of the file. |\n", table.format);
+    for (const auto& field : table.fields) {
+      out += fmt::format("| `{}`{} | {} | {} | {} |\n", field.key, field.required ? " (required)" : "", field.type, field.range,
+                         field.doc);
+      for (const auto nested : field.nested) {
+        const SchemaDoc* child = nested();
+        if (seen.insert(child->name).second) queue.push_back(child);
+      }
+    }
+    out += "\n";
+  }
+  return out;
+}
+
+}  // namespace motley

@@ -1,0 +1,369 @@
+// One table per struct: it reads and writes JSON and TOML, checks ranges, places errors, and documents the format.
+//
+//   struct Link { double latency_s = 0; double bandwidth_bytes_per_s = 0; bool operator==(const Link&) const = default; };
+//
+//   template <> const Schema<Link>& schema<Link>();          // in the header
+//
+//   template <> const Schema<Link>& schema<Link>() {         // in the source
+//     static const auto table = Schema<Link>("link", "A link between two places.")
+//         .quantity("latency", &Link::latency_s, Dimension::seconds, "One way.", {.required = true, .min = 0})
+//         .quantity("bandwidth", &Link::bandwidth_bytes_per_s, Dimension::bytes_per_s, "Of the path.", {.above = 0});
+//     return table;
+//   }
+//
+//   Link link = read<Link>(value, "cluster.toml");   Value back = write(link);
+//
+// Keys that equal the member of a default-constructed struct are not written unless required. Unknown keys are errors with a
+// suggestion.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "motley/base/error.hpp"
+#include "motley/base/units.hpp"
+#include "motley/base/value.hpp"
+
+namespace motley {
+
+// A value and the way to it: "cluster.toml:14: machine[2].devices[0]".
+class Reader {
+ public:
+  Reader(const Value& value, std::string source) : value_(&value), source_(std::move(source)) {}
+
+  const Value& value() const { return *value_; }
+  const std::string& path() const { return path_; }
+  const std::string& source() const { return source_; }
+  Reader member(std::string_view key, const Value& child) const;
+  Reader item(std::size_t index, const Value& child) const;
+
+  [[noreturn]] void fail(std::string_view message, std::string hint = {}) const;
+  [[noreturn]] void expected(std::string_view what, std::string hint = {}) const;  // "expected a string, found a number"
+
+ private:
+  int line() const { return value_->position.line > 0 ? value_->position.line : inherited_line_; }
+
+  const Value* value_;
+  std::string source_;
+  std::string path_;
+  int inherited_line_ = 0;  // of the nearest parent that knows its line
+};
+
+// The closest of `candidates` to `word`, or an empty string when none is close.
+std::string closest(std::string_view word, const std::vector<std::string>& candidates);
+
+struct Limits {
+  bool required = false;
+  double min = -std::numeric_limits<double>::infinity();
+  double above = -std::numeric_limits<double>::infinity();  // exclusive minimum
+  double max = std::numeric_limits<double>::infinity();
+};
+
+// One row of a format's documentation.
+struct FieldDoc {
+  std::string key;
+  std::string type;  // "string", "quantity (s, ms, us, ...)", "list of link"
+  std::string range;
+  std::string doc;
+  bool required = false;
+  std::vector<const struct SchemaDoc* (*)()> nested;  // tables of the structs it holds
+};
+
+struct SchemaDoc {
+  std::string name;
+  std::string doc;
+  std::string format;  // "motley.cluster/1" for whole files
+  std::vector<FieldDoc> fields;
+};
+
+// Markdown tables of a format: its own and those of the structs inside, each once.
+std::string document_markdown(const SchemaDoc& root);
+
+template <class T>
+class Schema;
+template <class T>
+const Schema<T>& schema();  // specialised for every bound struct
+
+template <class E>
+struct EnumName {
+  E value;
+  std::string_view name;
+};
+template <class E>
+const std::vector<EnumName<E>>& enum_names();  // specialised for every bound enumeration
+
+template <class E>
+std::string_view name_of(E value) {
+  for (const auto& entry : enum_names<E>())
+    if (entry.value == value) return entry.name;
+  check_failed("enumerator has a name", __FILE__, __LINE__);
+}
+
+namespace binding {
+
+bool read_bool(const Reader&);
+std::int64_t read_integer(const Reader&, const Limits&);
+double read_number(const Reader&, const Limits&);
+std::string read_string(const Reader&);
+double read_quantity(const Reader&, Dimension, const Limits&);
+std::string read_choice(const Reader&, const std::vector<std::string>& names);
+void check_format(const Reader&, std::string_view expected);
+void check_keys(const Reader&, const std::vector<std::string>& known);
+std::string range_text(const Limits&, std::optional<Dimension> = {});
+
+template <class T>
+struct is_optional : std::false_type {};
+template <class T>
+struct is_optional<std::optional<T>> : std::true_type {};
+template <class T>
+struct is_vector : std::false_type {};
+template <class T>
+struct is_vector<std::vector<T>> : std::true_type {};
+template <class T>
+struct is_map : std::false_type {};
+template <class T>
+struct is_map<std::map<std::string, T>> : std::true_type {};
+
+template <class T>
+T read_any(const Reader& r, const Limits& limits);
+
+template <class T>
+Value write_any(const T& value) {
+  if constexpr (std::is_same_v<T, Value> || std::is_same_v<T, bool> || std::is_same_v<T, std::string> ||
+                std::is_same_v<T, double>) {
+    return Value(value);
+  } else if constexpr (std::is_integral_v<T>) {
+    return Value(static_cast<std::int64_t>(value));
+  } else if constexpr (std::is_enum_v<T>) {
+    return Value(name_of(value));
+  } else if constexpr (is_optional<T>::value) {
+    return value ? write_any(*value) : Value();
+  } else if constexpr (is_vector<T>::value) {
+    Value list = Value::array();
+    for (const auto& item : value) list.push_back(write_any<typename T::value_type>(item));
+    return list;
+  } else if constexpr (is_map<T>::value) {
+    Value table = Value::object();
+    for (const auto& [key, item] : value) table.set(key, write_any(item));
+    return table;
+  } else {
+    return schema<T>().write(value);
+  }
+}
+
+template <class T>
+T read_any(const Reader& r, const Limits& limits) {
+  if constexpr (std::is_same_v<T, Value>) {
+    return r.value();
+  } else if constexpr (std::is_same_v<T, bool>) {
+    return read_bool(r);
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    return read_string(r);
+  } else if constexpr (std::is_same_v<T, double>) {
+    return read_number(r, limits);
+  } else if constexpr (std::is_integral_v<T>) {
+    return static_cast<T>(read_integer(r, limits));
+  } else if constexpr (std::is_enum_v<T>) {
+    std::vector<std::string> names;
+    for (const auto& entry : enum_names<T>()) names.emplace_back(entry.name);
+    const std::string name = read_choice(r, names);
+    for (const auto& entry : enum_names<T>())
+      if (entry.name == name) return entry.value;
+    check_failed("choice is a name", __FILE__, __LINE__);
+  } else if constexpr (is_optional<T>::value) {
+    return read_any<typename T::value_type>(r, limits);
+  } else if constexpr (is_vector<T>::value) {
+    if (!r.value().is_array()) r.expected("a list");
+    T list;
+    std::size_t index = 0;
+    for (const auto& item : r.value().as_array())
+      list.push_back(read_any<typename T::value_type>(r.item(index++, item), limits));
+    return list;
+  } else if constexpr (is_map<T>::value) {
+    if (!r.value().is_object()) r.expected("a table");
+    T table;
+    for (const auto& [key, item] : r.value().as_object())
+      table.emplace(key, read_any<typename T::mapped_type>(r.member(key, item), limits));
+    return table;
+  } else {
+    return schema<T>().read(r);
+  }
+}
+
+template <class T>
+std::string type_text();
+template <class T>
+void collect_nested(std::vector<const SchemaDoc* (*)()>& out);
+
+}  // namespace binding
+
+template <class T>
+class Schema {
+ public:
+  Schema(std::string name, std::string doc) {
+    doc_.name = std::move(name);
+    doc_.doc = std::move(doc);
+  }
+
+  // The file carries `format = "motley.<kind>/1"`.
+  Schema& format(std::string name) {
+    doc_.format = std::move(name);
+    return *this;
+  }
+
+  // Any member that JSON has a shape for: bool, integer, double, string, enum, Value, struct, optional, vector, map.
+  template <class M>
+  Schema& field(std::string key, M T::*member, std::string doc, Limits limits = {}) {
+    FieldDoc row{key, binding::type_text<M>(), binding::range_text(limits), std::move(doc), limits.required, {}};
+    binding::collect_nested<M>(row.nested);
+    return custom<M>(
+        std::move(row), member, [limits](const Reader& r) { return binding::read_any<M>(r, limits); },
+        [](const M& value) { return binding::write_any<M>(value); });
+  }
+
+  // A number that people write with its unit: double, std::int64_t, or an optional of either.
+  template <class M>
+  Schema& quantity(std::string key, M T::*member, Dimension dimension, std::string doc, Limits limits = {}) {
+    FieldDoc row{key, "quantity: " + accepted_units(dimension), binding::range_text(limits, dimension), std::move(doc),
+                 limits.required, {}};
+    return custom<M>(
+        std::move(row), member,
+        [dimension, limits](const Reader& r) -> M {
+          const double value = binding::read_quantity(r, dimension, limits);
+          if constexpr (std::is_integral_v<M> || std::is_same_v<M, std::optional<std::int64_t>>)
+            return static_cast<std::int64_t>(std::llround(value));
+          else
+            return value;
+        },
+        [dimension](const M& value) -> Value {
+          if constexpr (binding::is_optional<M>::value)
+            return value ? Value(format_quantity(static_cast<double>(*value), dimension)) : Value();
+          else
+            return Value(format_quantity(static_cast<double>(value), dimension));
+        });
+  }
+
+  // A member with a reader and a writer of its own. A writer's null is not written.
+  template <class M>
+  Schema& custom(FieldDoc row, M T::*member, std::function<M(const Reader&)> read_member,
+                 std::function<Value(const M&)> write_member) {
+    const bool required = row.required;
+    doc_.fields.push_back(std::move(row));
+    keys_.push_back(doc_.fields.back().key);
+    reads_.push_back([member, read_member = std::move(read_member)](T& object, const Reader& r) {
+      object.*member = read_member(r);
+    });
+    writes_.push_back([member, required, write_member = std::move(write_member)](const T& object) -> Value {
+      static const T defaults{};
+      if (!required && object.*member == defaults.*member) return Value();
+      return write_member(object.*member);
+    });
+    return *this;
+  }
+
+  // Runs after all fields are read: conditions across fields. It reports through `Reader::fail`.
+  Schema& check(std::function<void(const T&, const Reader&)> condition) {
+    checks_.push_back(std::move(condition));
+    return *this;
+  }
+
+  T read(const Reader& r) const {
+    if (!r.value().is_object()) r.expected("a table (" + doc_.name + ")");
+    std::vector<std::string> known = keys_;
+    if (!doc_.format.empty()) {
+      binding::check_format(r, doc_.format);
+      known.push_back("format");
+    }
+    binding::check_keys(r, known);
+    T object{};
+    for (std::size_t i = 0; i < keys_.size(); ++i) {
+      if (const Value* child = r.value().find(keys_[i]); child && !child->is_null())
+        reads_[i](object, r.member(keys_[i], *child));
+      else if (doc_.fields[i].required)
+        r.fail("`" + keys_[i] + "` is missing", doc_.fields[i].doc);
+    }
+    for (const auto& condition : checks_) condition(object, r);
+    return object;
+  }
+
+  Value write(const T& object) const {
+    Value out = Value::object();
+    if (!doc_.format.empty()) out.set("format", doc_.format);
+    for (std::size_t i = 0; i < keys_.size(); ++i)
+      if (Value value = writes_[i](object); !value.is_null()) out.set(keys_[i], std::move(value));
+    return out;
+  }
+
+  const SchemaDoc& doc() const { return doc_; }
+
+ private:
+  SchemaDoc doc_;
+  std::vector<std::string> keys_;
+  std::vector<std::function<void(T&, const Reader&)>> reads_;
+  std::vector<std::function<Value(const T&)>> writes_;
+  std::vector<std::function<void(const T&, const Reader&)>> checks_;
+};
+
+namespace binding {
+
+template <class T>
+std::string type_text() {
+  if constexpr (std::is_same_v<T, bool>) {
+    return "true or false";
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    return "string";
+  } else if constexpr (std::is_same_v<T, double>) {
+    return "number";
+  } else if constexpr (std::is_integral_v<T>) {
+    return "integer";
+  } else if constexpr (std::is_same_v<T, Value>) {
+    return "any value";
+  } else if constexpr (std::is_enum_v<T>) {
+    std::string text;
+    for (const auto& entry : enum_names<T>()) text += (text.empty() ? "`" : ", `") + std::string(entry.name) + "`";
+    return text;
+  } else if constexpr (is_optional<T>::value) {
+    return type_text<typename T::value_type>();
+  } else if constexpr (is_vector<T>::value) {
+    return "list of " + type_text<typename T::value_type>();
+  } else if constexpr (is_map<T>::value) {
+    return "table of " + type_text<typename T::mapped_type>();
+  } else {
+    return schema<T>().doc().name;
+  }
+}
+
+template <class T>
+void collect_nested(std::vector<const SchemaDoc* (*)()>& out) {
+  if constexpr (is_optional<T>::value || is_vector<T>::value) {
+    collect_nested<typename T::value_type>(out);
+  } else if constexpr (is_map<T>::value) {
+    collect_nested<typename T::mapped_type>(out);
+  } else if constexpr (std::is_class_v<T> && !std::is_same_v<T, std::string> && !std::is_same_v<T, Value>) {
+    out.push_back([]() -> const SchemaDoc* { return &schema<T>().doc(); });
+  }
+}
+
+}  // namespace binding
+
+template <class T>
+T read(const Value& value, std::string source) {
+  return schema<T>().read(Reader(value, std::move(source)));
+}
+
+template <class T>
+Value write(const T& object) {
+  return schema<T>().write(object);
+}
+
+}  // namespace motley

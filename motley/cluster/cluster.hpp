@@ -1,0 +1,180 @@
+// What there is: devices, the machines and sites they stand in, the links between them.
+//
+// `ClusterDescription` is a cluster file as a person wrote it. `Cluster` is what everybody else works with: every device
+// listed, every type resolved against the catalogue, every link answered.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "motley/base/binding.hpp"
+
+namespace motley {
+
+struct LinkSpeed {
+  double latency_s = 0;              // one way
+  double bandwidth_bytes_per_s = 0;  // of the path
+  double bandwidth_up_bytes_per_s = 0;    // where directions differ: from the first named (or the child) ...
+  double bandwidth_down_bytes_per_s = 0;  // ... and back; 0: as `bandwidth`
+  double per_flow_bandwidth_bytes_per_s = 0;  // of one stream; 0: as the path
+  bool operator==(const LinkSpeed&) const = default;
+};
+
+struct Efficiency {
+  double compute = 0.60;    // share of the peak FLOP/s that large products reach
+  double bandwidth = 0.80;  // share of the peak memory bandwidth that streaming reaches
+  bool operator==(const Efficiency&) const = default;
+};
+
+// One kind of accelerator. In a cluster file only the name is required where the catalogue knows the rest.
+struct DeviceType {
+  std::string name;
+  std::string vendor;  // nvidia, amd, intel, huawei, apple, cpu
+  std::int64_t memory_bytes = 0;
+  double memory_bandwidth_bytes_per_s = 0;
+  std::map<std::string, double> flop_per_s;  // by data type: fp16, bf16, fp32, fp8, int8; dense, fp32 accumulation
+  Efficiency efficiency;
+  std::optional<std::int64_t> reserve_bytes;  // kept free: context, workspace, fragmentation
+  double usd_per_hour = 0;                    // 0: no price known
+  bool operator==(const DeviceType&) const = default;
+};
+
+struct Disk {
+  std::int64_t capacity_bytes = 0;
+  double read_bytes_per_s = 0;
+  double write_bytes_per_s = 0;
+  bool operator==(const Disk&) const = default;
+};
+
+struct Reduction {
+  double add_s_per_byte = 0;     // GenModel's gamma
+  double access_s_per_byte = 0;  // GenModel's delta
+  bool operator==(const Reduction&) const = default;
+};
+
+struct MachineDescription {
+  std::string name;
+  std::int64_t count = 1;  // n > 1: name-0 .. name-(n-1), alike
+  std::string site;        // empty: "default"
+  std::vector<std::string> devices;  // "A6000*4", in slot order
+  std::optional<LinkSpeed> link;     // inside the machine
+  std::int64_t host_memory_bytes = 0;
+  std::optional<Disk> disk;
+  double usd_per_hour = 0;
+  std::string address;
+  std::optional<Reduction> reduction;
+  bool operator==(const MachineDescription&) const = default;
+};
+
+struct NamedLink {
+  std::vector<std::string> between;  // two machines or two sites
+  LinkSpeed speed;
+  bool operator==(const NamedLink&) const = default;
+};
+
+// Row = from, column = to, devices in cluster order; the diagonal is not read. Files are read in place, so that a
+// description carries its numbers with it.
+struct NetworkMatrix {
+  std::vector<std::vector<double>> latency_s;
+  std::vector<std::vector<double>> bandwidth_bytes_per_s;
+  bool operator==(const NetworkMatrix&) const = default;
+};
+
+struct Network {
+  std::optional<LinkSpeed> within_machine;
+  std::optional<LinkSpeed> within_site;
+  std::optional<LinkSpeed> between_sites;
+  std::optional<NetworkMatrix> matrix;
+  std::optional<Reduction> reduction;
+  bool operator==(const Network&) const = default;
+};
+
+struct SwitchUplink {
+  std::string to;
+  LinkSpeed speed;
+  bool operator==(const SwitchUplink&) const = default;
+};
+struct SwitchPort {
+  std::vector<std::string> hosts;
+  LinkSpeed speed;
+  bool operator==(const SwitchPort&) const = default;
+};
+struct Incast {
+  std::int64_t threshold = 0;
+  double cost_s_per_byte = 0;
+  bool operator==(const Incast&) const = default;
+};
+struct Switch {
+  std::string name;
+  std::optional<SwitchUplink> uplink;
+  std::vector<SwitchPort> ports;
+  std::optional<Incast> incast;
+  bool operator==(const Switch&) const = default;
+};
+
+struct ClusterDescription {
+  std::string name;
+  std::vector<MachineDescription> machines;
+  std::vector<DeviceType> device_types;
+  Network network;
+  std::vector<NamedLink> links;
+  std::vector<Switch> switches;
+  bool operator==(const ClusterDescription&) const = default;
+};
+template <>
+const Schema<ClusterDescription>& schema<ClusterDescription>();
+
+// ---- resolved ----
+
+struct Device {
+  std::string name;  // "box/0"
+  int type = 0;      // index into Cluster::types
+  int machine = 0;   // index into Cluster::machines
+  bool operator==(const Device&) const = default;
+};
+
+struct Machine {
+  std::string name;
+  std::string site;
+  int description = 0;  // index into ClusterDescription::machines
+  std::vector<int> devices;
+  bool operator==(const Machine&) const = default;
+};
+
+struct PathSpeed {
+  double latency_s = 0;
+  double bandwidth_bytes_per_s = 0;
+  // Time for `bytes` to arrive: latency plus transfer.
+  double seconds(double bytes) const { return latency_s + bytes / bandwidth_bytes_per_s; }
+  bool operator==(const PathSpeed&) const = default;
+};
+
+struct Cluster {
+  ClusterDescription description;  // with every used type written out, so that it needs no catalogue
+  std::vector<DeviceType> types;   // only those that are used, complete
+  std::vector<Machine> machines;
+  std::vector<Device> devices;
+
+  const DeviceType& type_of(int device) const { return types[static_cast<std::size_t>(devices[static_cast<std::size_t>(device)].type)]; }
+  // Index of a device by its name; throws an input error with a suggestion.
+  int find_device(std::string_view name) const;
+  // The most specific description wins: matrix, then [[link]], then the machine's own, then [network]. A link nobody
+  // described is an input error that names both ends.
+  PathSpeed link(int from, int to) const;
+};
+
+// The catalogue compiled from data/devices.json; `name` may be a short name ("A6000"), an id ("a6000-48gb") or a full name.
+const std::vector<DeviceType>& device_catalogue();
+// nullptr where the name is unknown.
+const DeviceType* find_in_catalogue(std::string_view name);
+
+// Completes types, lists devices, checks names and links. `source` stands in error messages.
+Cluster resolve(ClusterDescription description, std::string source);
+
+Cluster read_cluster(const std::filesystem::path& path);
+
+}  // namespace motley

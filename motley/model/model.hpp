@@ -1,0 +1,193 @@
+// What is to be run: a Hugging Face config.json read into one description of a transformer, and all arithmetic about it.
+//
+// "One arithmetic": parameters, bytes, FLOPs and KV bytes come from here for the planner, the verifier and the engine alike.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "motley/base/binding.hpp"
+
+namespace motley {
+
+enum class DType { fp32, bf16, fp16, int8, int4 };
+template <>
+const std::vector<EnumName<DType>>& enum_names<DType>();
+// Bytes of `count` elements (int4: half a byte each, rounded up).
+std::int64_t bytes_of(DType type, std::int64_t count);
+
+struct LayerRange {
+  std::int64_t first = 0;
+  std::int64_t last = 0;  // half open
+  std::int64_t size() const { return last - first; }
+  bool operator==(const LayerRange&) const = default;
+};
+
+enum class Norm { rms, layer };
+enum class Activation { silu, gelu, gelu_tanh, relu };
+enum class PositionKind { rotary, learned };  // learned: an embedding table, added to the token embedding
+
+// Frequency scaling of rotary embeddings, as in Hugging Face's `rope_scaling` / `rope_parameters`.
+enum class RotaryScaling { none, linear, dynamic, llama3, yarn };
+struct Rotary {
+  double theta = 10000;
+  RotaryScaling scaling = RotaryScaling::none;
+  double factor = 1;
+  double low_freq_factor = 1;
+  double high_freq_factor = 4;
+  double attention_factor = 0;  // 0: derived (yarn)
+  double beta_fast = 32, beta_slow = 1;
+  std::int64_t original_context = 0;
+  double partial = 1;  // share of each head that is rotated
+  bool operator==(const Rotary&) const = default;
+};
+
+// One description for all families; the engine builds its layers from these fields alone.
+struct Architecture {
+  std::string family;  // model_type: llama, mistral, qwen2, qwen3, opt, gpt2-like shapes of the references
+  std::int64_t layers = 0;
+  std::int64_t hidden = 0;
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;
+  std::int64_t head_dim = 0;
+  std::int64_t ffn = 0;
+  std::int64_t vocabulary = 0;
+  std::int64_t context = 0;  // largest position + 1
+  Norm norm = Norm::rms;
+  double norm_epsilon = 1e-5;
+  bool norm_first = true;    // before attention and FFN (false: after, as in OPT-350m)
+  bool final_norm = true;
+  bool qk_norm = false;      // RMS norm of each query and key head (Qwen3)
+  bool qkv_bias = false;
+  bool output_bias = false;  // of the attention's output projection
+  bool ffn_bias = false;
+  bool norm_bias = false;
+  bool gated = true;         // FFN: down(act(gate) * up); otherwise down(act(up))
+  Activation activation = Activation::silu;
+  PositionKind position = PositionKind::rotary;
+  Rotary rotary;
+  std::int64_t position_offset = 0;    // OPT's learned table starts at 2
+  std::int64_t position_rows = 0;      // rows of the learned table
+  std::int64_t sliding_window = 0;     // 0: full attention
+  std::vector<bool> sliding_layers;    // empty: all layers alike
+  std::int64_t embedding_dim = 0;      // of the token embedding where it is not `hidden` (OPT-350m); then projected in and out
+  bool tied_embeddings = false;
+  DType checkpoint_type = DType::bf16;
+  std::vector<std::int64_t> eos_tokens;
+  std::optional<std::int64_t> bos_token;
+  bool operator==(const Architecture&) const = default;
+};
+
+struct Model {
+  std::string name;
+  Value config;  // config.json as it stands (with generation_config's eos ids merged), so that a plan carries its model whole
+  Architecture arch;
+  bool operator==(const Model&) const = default;
+};
+
+// Throws an input error naming the missing or contradictory key, or a family that is not supported.
+Architecture read_architecture(const Value& config, std::string source);
+// A folder, a config.json, or a name from data/models.
+Model read_model(const std::string& name_or_path);
+
+// ---- tensors ----
+
+// How a tensor is cut inside a tensor-parallel group.
+enum class Cut {
+  replicated,  // every rank holds it whole
+  heads,       // rows (dimension 0) follow the query heads
+  kv_heads,    // rows follow the key/value heads
+  heads_in,    // columns (dimension 1) follow the query heads
+  ffn,         // rows follow the FFN columns
+  ffn_in,      // columns follow the FFN columns
+  vocabulary   // rows follow the vocabulary
+};
+
+// One tensor of the checkpoint, by its role. `name` is the Hugging Face name ("model.layers.3.self_attn.q_proj.weight").
+struct TensorSpec {
+  std::string role;  // the engine's name: "q.weight", "attention_norm.weight", "embedding.weight", ...
+  std::string name;
+  std::vector<std::int64_t> shape;
+  Cut cut = Cut::replicated;
+  std::int64_t elements() const;
+};
+
+std::vector<TensorSpec> block_tensors(const Architecture& arch, std::int64_t layer);
+std::vector<TensorSpec> embedding_tensors(const Architecture& arch);  // token and learned position tables, projection in
+std::vector<TensorSpec> head_tensors(const Architecture& arch);       // final norm, projection out, LM head (the tied table too)
+
+// ---- counts ----
+
+std::int64_t block_parameters(const Architecture& arch);
+std::int64_t total_parameters(const Architecture& arch);  // a tied table counts once
+
+// FLOPs of one token through one block: 2 per multiply-add of every product, plus attention over `context` earlier tokens.
+double block_flops(const Architecture& arch, double context);
+double head_flops(const Architecture& arch);
+// Bytes of keys and values of one token in one block, over all KV heads.
+std::int64_t kv_bytes_per_token(const Architecture& arch, DType kv_type);
+
+// ---- shards ----
+
+struct Span {
+  std::int64_t first = 0;
+  std::int64_t last = 0;
+  std::int64_t size() const { return last - first; }
+  bool operator==(const Span&) const = default;
+};
+
+// What one rank of a tensor-parallel group holds of every block.
+struct Shard {
+  Span heads;       // query heads
+  Span kv_heads;    // whole groups; replicated where the degree exceeds the KV heads
+  Span ffn;         // FFN columns
+  Span vocabulary;  // rows of embedding and head
+  bool operator==(const Shard&) const = default;
+};
+
+// Cuts a block for a group with these shares (empty: equal): KV heads by largest remainder, at least one each; when there are
+// more ranks than KV heads, a KV head is held by several ranks and its query heads are divided among them. FFN columns and
+// vocabulary follow the shares. Throws an input error where it cannot be done (more ranks than query heads).
+std::vector<Shard> make_shards(const Architecture& arch, int degree, const std::vector<double>& shares = {});
+
+// The part of a tensor that a rank holds: rows x columns of the whole.
+struct Slice {
+  Span rows;
+  Span columns;  // of dimension 1; {0, 1} for vectors
+  std::int64_t elements() const { return rows.size() * columns.size(); }
+};
+Slice slice_of(const Architecture& arch, const TensorSpec& tensor, const Shard& shard);
+
+// ---- memory of one rank ----
+
+struct StageShape {
+  std::int64_t layers = 0;
+  bool embedding = false;
+  bool head = false;
+};
+// What a step may hold at once: sizes the engine's buffers.
+struct StepLimits {
+  std::int64_t max_tokens = 512;    // tokens of one micro-batch, prompt chunks and decodes together
+  std::int64_t max_sequences = 32;  // sequences of one micro-batch
+  std::int64_t block_tokens = 16;   // tokens of a KV block
+  bool operator==(const StepLimits&) const = default;
+};
+
+struct RankMemory {
+  std::int64_t weights = 0;
+  std::int64_t kv = 0;
+  std::int64_t activations = 0;
+};
+std::int64_t weight_bytes(const Architecture& arch, const StageShape& stage, const Shard& shard, DType weight_type);
+// `tokens` is rounded up to whole blocks.
+std::int64_t kv_cache_bytes(const Architecture& arch, std::int64_t layers, const Shard& shard, DType kv_type, std::int64_t tokens,
+                            std::int64_t block_tokens);
+// The engine's buffers, allocated once: see model/memory.cpp for the list that engine/ allocates from.
+std::int64_t activation_bytes(const Architecture& arch, const StageShape& stage, const Shard& shard, DType weight_type,
+                              const StepLimits& limits);
+
+}  // namespace motley

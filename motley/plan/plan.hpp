@@ -1,0 +1,127 @@
+// The contract: what a planner decides and everything else consumes. Planners never see the runtime; the runtime never sees a
+// planner. A plan carries the descriptions it was made from, so that it needs nothing beside it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "motley/base/binding.hpp"
+#include "motley/cluster/cluster.hpp"
+#include "motley/model/model.hpp"
+#include "motley/workload/workload.hpp"
+
+namespace motley {
+
+enum class StageRole { any, prefill, decode };
+template <>
+const std::vector<EnumName<StageRole>>& enum_names<StageRole>();
+
+// A contiguous range of layers held by a tensor-parallel group of devices.
+struct Stage {
+  std::string id;  // "r0/s1"
+  StageRole role = StageRole::any;
+  LayerRange layers;
+  std::vector<std::string> devices;  // one tensor-parallel rank each, in order
+  std::vector<double> shares;        // fractions that sum to 1; empty: equal
+  bool embedding = false;
+  bool head = false;
+  std::int64_t kv_tokens = 0;  // room in the KV cache, tokens per layer
+  DType weight_type = DType::bf16;
+  DType kv_type = DType::bf16;
+  bool operator==(const Stage&) const = default;
+};
+
+struct Hop {
+  std::string stage;
+  LayerRange layers;
+  bool operator==(const Hop&) const = default;
+};
+
+// A chain of stages that covers all layers. A replica is a route whose stages are its own.
+struct Route {
+  std::string id;  // "r0"
+  std::vector<Hop> path;
+  double weight = 1;  // share of the requests, relative to the other routes
+  bool operator==(const Route&) const = default;
+};
+
+struct DeviceMemory {
+  std::int64_t weights = 0;
+  std::int64_t kv = 0;
+  std::int64_t activations = 0;
+  std::int64_t reserve = 0;
+  std::int64_t limit = 0;  // the device's memory
+  std::int64_t total() const { return weights + kv + activations + reserve; }
+  bool operator==(const DeviceMemory&) const = default;
+};
+
+// What the planner expects of the plan under its workload.
+struct ServePrediction {
+  double tokens_per_s = 0;    // output tokens, all routes together, at `batch` sequences in flight per route
+  double requests_per_s = 0;
+  double latency_s = 0;     // of one request of mean lengths, at that batch
+  double bottleneck_s = 0;  // busy time per request of the busiest stage
+  std::int64_t batch = 1;   // sequences in flight per route
+  std::optional<double> slo_attainment;
+  std::map<std::string, DeviceMemory> memory_bytes;
+  bool operator==(const ServePrediction&) const = default;
+};
+
+struct UnusedDevice {
+  std::string device;
+  std::string reason;
+  bool operator==(const UnusedDevice&) const = default;
+};
+
+enum class SearchStatus { optimal, gap, deadline, heuristic };
+template <>
+const std::vector<EnumName<SearchStatus>>& enum_names<SearchStatus>();
+
+struct SearchRecord {
+  std::string planner;
+  std::string cost;
+  std::int64_t seed = 0;
+  SearchStatus status = SearchStatus::heuristic;
+  std::optional<double> bound;  // of the objective
+  std::optional<double> gap;    // (bound - value) / bound
+  double elapsed_s = 0;
+  std::int64_t evaluated = 0;
+  bool operator==(const SearchRecord&) const = default;
+};
+
+struct ServePlan {
+  Model model;
+  Cluster cluster;
+  Workload workload;
+  StepLimits step;  // sizes of the engine's buffers and KV blocks
+  std::vector<Stage> stages;
+  std::vector<Route> routes;
+  ServePrediction predicted;
+  std::vector<UnusedDevice> unused;
+  SearchRecord search;
+
+  const Stage& stage(const std::string& id) const;  // throws an input error
+};
+
+// JSON of `motley.plan/1`, kind "serve". Reading checks the format, not the sense: that is verify()'s.
+Value write_plan(const ServePlan& plan);
+ServePlan read_plan(const Value& value, std::string source);
+ServePlan read_plan_file(const std::filesystem::path& path);
+
+// Bytes on every device of a stage, in the order of its devices: the arithmetic of model/ applied to a stage of a plan.
+std::vector<DeviceMemory> stage_memory(const ServePlan& plan, const Stage& stage);
+
+// Checks a plan without knowing any planner. Empty: nothing wrong.
+struct Violation {
+  std::string place;  // "stages[1]", "routes[0].path[2]", "box/3"
+  std::string what;
+  std::string hint;
+  bool operator==(const Violation&) const = default;
+};
+std::vector<Violation> verify(const ServePlan& plan);
+
+}  // namespace motley

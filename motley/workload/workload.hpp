@@ -1,0 +1,83 @@
+// What is asked: kinds of requests, how they arrive, and by when they must be answered.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "motley/base/binding.hpp"
+
+namespace motley {
+
+// A number of tokens, or its distribution.
+struct Length {
+  double mean = 0;
+  double p50 = 0;  // 0: not given
+  double p99 = 0;
+  std::string trace;  // a CSV file with the lengths
+  bool operator==(const Length&) const = default;
+};
+
+struct Deadline {
+  double first_token_s = 0;  // 0: none
+  double per_token_s = 0;
+  double total_s = 0;
+  bool operator==(const Deadline&) const = default;
+};
+
+struct RequestClass {
+  std::string name;
+  double rate_per_s = 0;
+  Length prompt_tokens;
+  Length output_tokens;
+  Deadline deadline;
+  bool operator==(const RequestClass&) const = default;
+};
+
+enum class ArrivalProcess { constant, poisson, gamma, trace };
+template <>
+const std::vector<EnumName<ArrivalProcess>>& enum_names<ArrivalProcess>();
+
+struct Arrival {
+  ArrivalProcess process = ArrivalProcess::poisson;
+  double cv = 1;     // coefficient of variation, gamma only
+  std::string file;  // trace only: arrival_s,prompt_tokens,output_tokens,class
+  bool operator==(const Arrival&) const = default;
+};
+
+struct StateBytes {
+  double weight = 2, gradient = 2, master = 4, moments = 8;  // bytes per parameter
+  bool operator==(const StateBytes&) const = default;
+};
+
+struct Training {
+  std::int64_t sequence_length = 0;
+  std::int64_t global_batch = 0;   // sequences per step
+  std::int64_t micro_batch = 0;    // 0: the planner chooses
+  std::string precision = "bf16";  // of the parameters
+  std::optional<StateBytes> states;
+  std::string optimizer = "adam";
+  bool operator==(const Training&) const = default;
+};
+
+struct Workload {
+  std::vector<RequestClass> classes;
+  Arrival arrival;
+  std::optional<Training> training;
+  bool operator==(const Workload&) const = default;
+
+  // Means over all classes, weighted by their rates (equally where no class has one).
+  double mean_prompt_tokens() const;
+  double mean_output_tokens() const;
+  double total_rate_per_s() const;
+};
+template <>
+const Schema<Workload>& schema<Workload>();
+
+Workload read_workload(const std::filesystem::path& path);
+// The workload that is assumed where none is given: one class "chat", 512 tokens in, 128 out, no deadline.
+Workload default_workload();
+
+}  // namespace motley
