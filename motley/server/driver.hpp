@@ -1,0 +1,95 @@
+// Runs a serving plan: starts one worker process per device, feeds the routes through the scheduler, watches over the
+// workers, and hands out tokens. Knows token ids; text and HTTP stand above it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "motley/base/error.hpp"
+#include "motley/comm/messages.hpp"
+#include "motley/plan/plan.hpp"
+
+namespace motley {
+
+struct GenerateRequest {
+  std::vector<std::int32_t> prompt;
+  std::int64_t max_new_tokens = 16;
+  Sampling sampling;                      // `generated` and `forbidden` are filled by the driver
+  std::vector<std::int32_t> stop_tokens;  // ends of sequence; not part of the output
+  std::int64_t min_new_tokens = 0;
+  bool ignore_eos = false;
+};
+
+enum class FinishReason { stop, length, cancelled, failed };
+
+// Called on the driver's own thread, in order; must not block.
+struct GenerateEvent {
+  std::optional<SampledToken> token;    // a new token
+  std::optional<FinishReason> finished; // the last event
+  std::string stop_cause;               // "" or the error's text when failed
+};
+using GenerateCallback = std::function<void(const GenerateEvent&)>;
+
+struct DriverOptions {
+  std::filesystem::path model_folder;
+  std::filesystem::path worker_program;  // motley-worker, beside motley
+  std::string transport = "shm";         // between workers: shm or tcp
+  std::string backend = "cpu";           // of every device
+  int threads_per_worker = 1;
+  std::int64_t max_queue = 256;
+  std::int64_t micro_batches = 0;        // per route; 0: stages of the route + 1 if it has several, else 1
+  // Start-up phases with times, for people: ("weights", 0.42, 1.3 s).
+  std::function<void(const std::string& phase, const std::string& detail, double elapsed_s)> report;
+};
+
+struct WorkerStatus {
+  std::string device, stage;
+  int rank = 0;
+  int process = 0;
+  bool alive = false;
+  Ready allocated;
+  double busy_s = 0;   // computing, since the start
+  double waited_s = 0;
+  std::uint64_t steps = 0;
+};
+
+struct DriverStatus {
+  bool ready = false;                       // every route has produced a real token and nothing has failed
+  std::optional<std::string> failure;       // what ended the deployment
+  std::vector<WorkerStatus> workers;
+  std::vector<std::int64_t> waiting, running;  // per route
+  std::int64_t generated_tokens = 0, prompt_tokens = 0, preemptions = 0, free_blocks = 0, total_blocks = 0;
+  double uptime_s = 0;
+};
+
+class Driver {
+ public:
+  // Starts the workers and returns when every route has produced a token. Throws what a worker reported (its own message, as
+  // when its memory does not hold its part), a peer error when one died; leaves no process behind.
+  Driver(ServePlan plan, DriverOptions options);
+  ~Driver();  // stops all workers
+
+  // Returns the request's id. Throws: input error (prompt empty, out of vocabulary, or longer than context or KV room), limit error
+  // (queue full), peer error (deployment failed).
+  std::uint64_t generate(GenerateRequest request, GenerateCallback callback);
+  void cancel(std::uint64_t id);
+
+  // Refuses new requests, lets those under way end (at most `seconds`).
+  void drain(double seconds);
+  DriverStatus status() const;
+  // Called once, from the driver's thread, when a worker dies.
+  void on_failure(std::function<void(const Error&)> callback);
+  const ServePlan& plan() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace motley

@@ -1,0 +1,42 @@
+// Text to token ids and back, and chat templates, exactly as the model folder's own files say: the `tokenizers` and `jinja2`
+// packages in an embedded interpreter that lives on a thread of its own.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "motley/base/value.hpp"
+
+namespace motley {
+
+class TextCodec {
+ public:
+  // Throws: environment error when the packages are missing, input error when the folder has no usable tokenizer.json.
+  static std::shared_ptr<TextCodec> open(const std::filesystem::path& model_folder);
+  virtual ~TextCodec() = default;
+
+  virtual std::vector<std::int32_t> encode(std::string_view text, bool add_special_tokens) = 0;
+  virtual std::string decode(const std::vector<std::int32_t>& tokens, bool skip_special_tokens) = 0;
+  virtual std::string token_text(std::int32_t token) = 0;  // of one token by itself, for logprobs
+  virtual std::vector<std::uint8_t> token_bytes(std::int32_t token) = 0;
+  virtual std::int64_t vocabulary_size() = 0;
+
+  virtual bool has_chat_template() = 0;
+  // `messages` is the request's list of {role, content}. Throws an input error when the template refuses them.
+  virtual std::string apply_chat_template(const Value& messages, bool add_generation_prompt) = 0;
+
+  // Incremental decoding: gives out text only when it can no longer change, never part of a character.
+  class Stream {
+   public:
+    virtual ~Stream() = default;
+    virtual std::string push(std::int32_t token) = 0;
+    virtual std::string finish() = 0;  // what is still held back
+  };
+  virtual std::unique_ptr<Stream> stream(bool skip_special_tokens) = 0;
+};
+
+}  // namespace motley
