@@ -91,6 +91,8 @@ struct Model {
 
 // Throws an input error naming the missing or contradictory key, or a family that is not supported.
 Architecture read_architecture(const Value& config, std::string source);
+// Ids at `eos_token_id`: one, or a list; each below `vocabulary`.
+std::vector<std::int64_t> read_eos_tokens(const Reader& place, std::int64_t vocabulary);
 // A folder, a config.json, or a name from data/models.
 Model read_model(const std::string& name_or_path);
 
@@ -186,7 +188,27 @@ std::int64_t weight_bytes(const Architecture& arch, const StageShape& stage, con
 // `tokens` is rounded up to whole blocks.
 std::int64_t kv_cache_bytes(const Architecture& arch, std::int64_t layers, const Shard& shard, DType kv_type, std::int64_t tokens,
                             std::int64_t block_tokens);
-// The engine's buffers, allocated once: see model/memory.cpp for the list that engine/ allocates from.
+
+// One buffer of the engine, allocated once for the life of a worker.
+enum class BufferType { fp32, bf16, fp16, int64 };
+struct Buffer {
+  std::string name;
+  BufferType type = BufferType::fp32;
+  std::vector<std::int64_t> shape;
+  std::int64_t elements() const;
+  std::int64_t bytes() const;  // as the allocator rounds them: up to 64
+  bool operator==(const Buffer&) const = default;
+};
+// The list that the engine allocates from, for T = max_tokens, S = max_sequences and a rank's r query heads, g KV heads:
+//   tokens, positions [T] int64; hidden, normed, projected [T, hidden]; query, attention [T, r head_dim]; key, value [T, g head_dim];
+//   up, and gate where gated, [T, FFN columns]; incoming [T, hidden] where another stage comes before;
+//   embedded [T, embedding_dim] and last_embedded [S, embedding_dim] where the embedding is projected;
+//   on head stages last [S, hidden], logits [S, rows of vocabulary] fp32, and all_logits [S, vocabulary] fp32 where the
+//   vocabulary is cut (only rank 0 fills it; every rank counts it, so that ranks stay alike).
+// Activations are in the weights' type, in bf16 for int8 and int4 weights.
+std::vector<Buffer> activation_buffers(const Architecture& arch, const StageShape& stage, const Shard& shard, DType weight_type,
+                                       const StepLimits& limits);
+// The sum of those buffers.
 std::int64_t activation_bytes(const Architecture& arch, const StageShape& stage, const Shard& shard, DType weight_type,
                               const StepLimits& limits);
 

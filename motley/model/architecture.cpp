@@ -1,0 +1,373 @@
+// config.json -> Architecture. Defaults are those of each family's configuration class in `transformers` 5.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "motley/model/model.hpp"
+
+namespace motley {
+namespace {
+
+// Caps that no model comes near and under which no product of sizes in model/ can overflow 64 bits.
+constexpr double max_layers = 1 << 12;
+constexpr double max_heads = 1 << 12;
+constexpr double max_head_dim = 1 << 12;
+constexpr double max_hidden = 1 << 18;
+constexpr double max_ffn = 1 << 21;
+constexpr double max_vocabulary = 1 << 24;
+constexpr double max_context = 1 << 30;
+
+// The keys of a config.json, or of a table inside it. A null counts as absent unless a method says otherwise.
+class Config {
+ public:
+  explicit Config(Reader root) : root_(std::move(root)) {
+    if (!root_.value().is_object()) root_.expected("a table");
+  }
+
+  bool states(std::string_view key) const { return root_.value().find(key) != nullptr; }  // if only as null
+  bool has(std::string_view key) const {
+    const Value* value = root_.value().find(key);
+    return value && !value->is_null();
+  }
+  // The place of a key for messages; of the table where the key is absent.
+  Reader at(std::string_view key) const {
+    const Value* value = root_.value().find(key);
+    return value ? root_.member(key, *value) : root_;
+  }
+  Config table(std::string_view key) const { return Config(at(key)); }
+
+  std::int64_t size(std::string_view key, double max) const {
+    if (!has(key))
+      root_.fail(fmt::format("`{}` is missing", key),
+                 "a model needs its whole shape: take config.json from the model's own folder");
+    return binding::read_integer(at(key), {.min = 1, .max = max});
+  }
+  std::int64_t size(std::string_view key, double max, std::int64_t otherwise) const {
+    return has(key) ? size(key, max) : otherwise;
+  }
+  double number(std::string_view key, const Limits& limits, double otherwise) const {
+    return has(key) ? binding::read_number(at(key), limits) : otherwise;
+  }
+  double number(std::string_view key, const Limits& limits) const {
+    if (!has(key)) root_.fail(fmt::format("`{}` is missing", key));
+    return binding::read_number(at(key), limits);
+  }
+  bool flag(std::string_view key, bool otherwise) const { return has(key) ? binding::read_bool(at(key)) : otherwise; }
+  std::string text(std::string_view key, std::string otherwise) const {
+    return has(key) ? binding::read_string(at(key)) : otherwise;
+  }
+
+ private:
+  Reader root_;
+};
+
+[[noreturn]] void unsupported(const Reader& place, std::string_view what, std::string hint) {
+  place.fail(fmt::format("{} is not supported", what), std::move(hint));
+}
+
+Activation read_activation(const Config& config, std::string_view key, const std::string& otherwise) {
+  const std::string name = config.text(key, otherwise);
+  if (name == "silu" || name == "swish") return Activation::silu;
+  if (name == "gelu") return Activation::gelu;
+  if (name == "gelu_new" || name == "gelu_fast" || name == "gelu_pytorch_tanh") return Activation::gelu_tanh;
+  if (name == "relu") return Activation::relu;
+  unsupported(config.at(key), fmt::format("activation \"{}\"", name),
+              "supported: silu, swish, gelu, gelu_new, gelu_fast, gelu_pytorch_tanh, relu");
+}
+
+DType read_checkpoint_type(const Config& config) {
+  const std::string_view key = config.has("dtype") ? "dtype" : "torch_dtype";
+  if (!config.has(key)) return DType::bf16;
+  std::string name = config.text(key, {});
+  if (name.starts_with("torch.")) name.erase(0, 6);
+  if (name == "float32" || name == "float") return DType::fp32;
+  if (name == "bfloat16") return DType::bf16;
+  if (name == "float16" || name == "half") return DType::fp16;
+  unsupported(config.at(key), fmt::format("a checkpoint of type \"{}\"", name),
+              "supported: float32, bfloat16, float16");
+}
+
+// ---- rotary embeddings ----
+
+// The factor on cosines and sines that YaRN (arXiv 2309.00071) puts in place of a temperature on the attention.
+double yarn_attention_factor(const Config& table, double factor) {
+  if (table.has("attention_factor")) return table.number("attention_factor", {.above = 0, .max = 1e3});
+  const auto scale = [factor](double mscale) { return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0; };
+  const double mscale = table.number("mscale", {.min = 0, .max = 1e3}, 0);
+  const double all_dimensions = table.number("mscale_all_dim", {.min = 0, .max = 1e3}, 0);
+  return mscale > 0 && all_dimensions > 0 ? scale(mscale) / scale(all_dimensions) : scale(1);
+}
+
+RotaryScaling read_scaling(const Config& table) {
+  const std::string_view key = table.has("rope_type") ? "rope_type" : "type";
+  const std::string name = table.text(key, "default");
+  if (name == "default") return RotaryScaling::none;
+  if (name == "linear") return RotaryScaling::linear;
+  if (name == "dynamic") return RotaryScaling::dynamic;
+  if (name == "llama3") return RotaryScaling::llama3;
+  if (name == "yarn") return RotaryScaling::yarn;
+  unsupported(table.at(key), fmt::format("rotary scaling \"{}\"", name),
+              "supported: default, linear, dynamic, llama3, yarn");
+}
+
+void read_frequencies(const Config& config, const Config& table, std::int64_t context, Rotary& rotary) {
+  const Limits factor_range{.above = 0, .max = 1e6};
+  rotary.original_context = context;
+  if (rotary.scaling == RotaryScaling::llama3 || rotary.scaling == RotaryScaling::yarn) {
+    const Config& holder = config.has("original_max_position_embeddings") ? config : table;
+    rotary.original_context = holder.size("original_max_position_embeddings", max_context, context);
+  }
+  if (rotary.scaling == RotaryScaling::yarn && !table.has("factor"))
+    rotary.factor = static_cast<double>(context) / static_cast<double>(rotary.original_context);
+  else
+    rotary.factor = table.number("factor", factor_range);
+  if (rotary.scaling == RotaryScaling::llama3) {
+    rotary.low_freq_factor = table.number("low_freq_factor", factor_range);
+    rotary.high_freq_factor = table.number("high_freq_factor", factor_range);
+    if (rotary.high_freq_factor <= rotary.low_freq_factor)
+      table.at("high_freq_factor")
+          .fail(fmt::format("{} must be above low_freq_factor ({})", rotary.high_freq_factor, rotary.low_freq_factor));
+  }
+  if (rotary.scaling == RotaryScaling::yarn) {
+    rotary.beta_fast = table.number("beta_fast", factor_range, 32);
+    rotary.beta_slow = table.number("beta_slow", factor_range, 1);
+    if (rotary.beta_fast < rotary.beta_slow)
+      table.at("beta_fast")
+          .fail(fmt::format("{} must not be below beta_slow ({})", rotary.beta_fast, rotary.beta_slow));
+    rotary.attention_factor = yarn_attention_factor(table, rotary.factor);
+    if (!table.flag("truncate", true))
+      unsupported(table.at("truncate"), "YaRN without truncation", "only true is supported");
+  }
+}
+
+// Both spellings: `rope_theta` beside `rope_scaling`, and `rope_parameters` (transformers 5) that holds everything.
+Rotary read_rotary(const Config& config, std::int64_t context) {
+  const std::string_view key = config.has("rope_scaling") ? "rope_scaling" : "rope_parameters";
+  const Config table = config.has(key) ? config.table(key) : config;
+  if (table.has("full_attention") || table.has("sliding_attention"))
+    unsupported(config.at(key), "a table of rotary parameters per layer type", "give one table for all layers");
+
+  Rotary rotary;
+  rotary.theta = (table.has("rope_theta") ? table : config).number("rope_theta", {.above = 1, .max = 1e15}, 10000);
+  const Config& holder = table.has("partial_rotary_factor") ? table : config;
+  if (holder.number("partial_rotary_factor", {.above = 0, .max = 1}, 1) != 1)
+    unsupported(holder.at("partial_rotary_factor"), "rotating only a part of each head",
+                "this family rotates whole heads");
+  if (!config.has(key)) return rotary;
+  rotary.scaling = read_scaling(table);
+  if (rotary.scaling != RotaryScaling::none) read_frequencies(config, table, context, rotary);
+  return rotary;
+}
+
+// ---- tokens ----
+
+std::int64_t read_token(const Reader& place, std::int64_t vocabulary) {
+  return binding::read_integer(place, {.min = 0, .max = static_cast<double>(vocabulary - 1)});
+}
+
+// An absent key has the family's default, a null none.
+std::vector<std::int64_t> read_eos(const Config& config, std::int64_t vocabulary,
+                                   std::optional<std::int64_t> otherwise) {
+  if (config.has("eos_token_id")) return read_eos_tokens(config.at("eos_token_id"), vocabulary);
+  if (config.states("eos_token_id") || !otherwise || *otherwise >= vocabulary) return {};
+  return {*otherwise};
+}
+
+std::optional<std::int64_t> read_bos(const Config& config, std::int64_t vocabulary,
+                                     std::optional<std::int64_t> otherwise) {
+  if (config.has("bos_token_id")) return read_token(config.at("bos_token_id"), vocabulary);
+  if (config.states("bos_token_id") || !otherwise || *otherwise >= vocabulary) return {};
+  return otherwise;
+}
+
+// ---- families ----
+
+void read_heads(const Config& config, Architecture& arch, std::optional<std::int64_t> kv_heads,
+                std::optional<std::int64_t> head_dim) {
+  arch.heads = config.size("num_attention_heads", max_heads);
+  const bool kv_null = config.states("num_key_value_heads") && !config.has("num_key_value_heads");
+  arch.kv_heads = config.size("num_key_value_heads", max_heads, kv_null ? arch.heads : kv_heads.value_or(arch.heads));
+  if (arch.heads % arch.kv_heads != 0)
+    config.at("num_key_value_heads")
+        .fail(fmt::format("{} query heads cannot be grouped over {} key/value heads", arch.heads, arch.kv_heads),
+              "num_attention_heads must be a multiple of num_key_value_heads");
+  if (!config.has("head_dim") && !head_dim && arch.hidden % arch.heads != 0)
+    config.at("num_attention_heads")
+        .fail(fmt::format("hidden_size {} is not a multiple of {} heads", arch.hidden, arch.heads),
+              "or state `head_dim`");
+  arch.head_dim =
+      config.size("head_dim", max_head_dim, head_dim.value_or(std::max<std::int64_t>(1, arch.hidden / arch.heads)));
+  if (arch.head_dim % 2 != 0 && arch.position == PositionKind::rotary)
+    config.at("head_dim")
+        .fail(fmt::format("heads of {} elements cannot be rotated: the size must be even", arch.head_dim));
+}
+
+struct GatedDefaults {
+  std::int64_t context = 0;
+  std::optional<std::int64_t> kv_heads;  // none: as many as query heads
+  std::optional<std::int64_t> head_dim;  // none: hidden / heads
+  std::optional<std::int64_t> bos, eos;
+};
+
+// What Llama, Mistral and Qwen have in common: RMS norms, rotary positions, a gated FFN.
+Architecture read_gated(const Config& config, const GatedDefaults& defaults) {
+  Architecture arch;
+  arch.hidden = config.size("hidden_size", max_hidden);
+  arch.layers = config.size("num_hidden_layers", max_layers);
+  read_heads(config, arch, defaults.kv_heads, defaults.head_dim);
+  arch.ffn = config.size("intermediate_size", max_ffn);
+  arch.vocabulary = config.size("vocab_size", max_vocabulary);
+  arch.context = config.size("max_position_embeddings", max_context, defaults.context);
+  arch.norm_epsilon = config.number("rms_norm_eps", {.above = 0, .max = 1}, 1e-6);
+  arch.activation = read_activation(config, "hidden_act", "silu");
+  arch.rotary = read_rotary(config, arch.context);
+  arch.tied_embeddings = config.flag("tie_word_embeddings", false);
+  arch.eos_tokens = read_eos(config, arch.vocabulary, defaults.eos);
+  arch.bos_token = read_bos(config, arch.vocabulary, defaults.bos);
+  return arch;
+}
+
+Architecture read_llama(const Config& config) {
+  Architecture arch = read_gated(config, {.context = 2048, .kv_heads = {}, .head_dim = {}, .bos = 1, .eos = 2});
+  arch.qkv_bias = arch.output_bias = config.flag("attention_bias", false);
+  arch.ffn_bias = config.flag("mlp_bias", false);
+  return arch;
+}
+
+Architecture read_mistral(const Config& config) {
+  Architecture arch = read_gated(config, {.context = 131072, .kv_heads = 8, .head_dim = {}, .bos = 1, .eos = 2});
+  // An absent key means the first release's window, a null means full attention.
+  const bool full = config.states("sliding_window") && !config.has("sliding_window");
+  arch.sliding_window = full ? 0 : config.size("sliding_window", max_context, 4096);
+  return arch;
+}
+
+// Which layers of a Qwen look back only over a window: by `layer_types`, or all from `max_window_layers` on.
+void read_qwen_windows(const Config& config, Architecture& arch) {
+  const bool null_window = config.states("sliding_window") && !config.has("sliding_window");
+  const std::int64_t window =
+      !config.flag("use_sliding_window", false) || null_window ? 0 : config.size("sliding_window", max_context, 4096);
+  std::vector<bool> sliding(static_cast<std::size_t>(arch.layers), false);
+  if (config.has("layer_types")) {
+    const Reader place = config.at("layer_types");
+    if (!place.value().is_array()) place.expected("a list");
+    const auto& types = place.value().as_array();
+    if (types.size() != sliding.size()) place.fail(fmt::format("{} entries for {} layers", types.size(), arch.layers));
+    for (std::size_t i = 0; i < types.size(); ++i)
+      sliding[i] =
+          binding::read_choice(place.item(i, types[i]), {"full_attention", "sliding_attention"}) == "sliding_attention";
+    if (window == 0 && std::find(sliding.begin(), sliding.end(), true) != sliding.end())
+      place.fail("a layer has sliding attention, but there is no window",
+                 "set `use_sliding_window` and `sliding_window`");
+  } else if (window > 0) {
+    const double from = config.number("max_window_layers", {.min = 0, .max = max_layers}, 28);
+    for (std::size_t i = 0; i < sliding.size(); ++i) sliding[i] = static_cast<double>(i) >= from;
+  }
+  const auto count = std::count(sliding.begin(), sliding.end(), true);
+  if (count == 0) return;
+  arch.sliding_window = window;
+  if (count < arch.layers) arch.sliding_layers = std::move(sliding);
+}
+
+Architecture read_qwen2(const Config& config) {
+  Architecture arch = read_gated(config, {.context = 32768, .kv_heads = 32, .head_dim = {}, .bos = {}, .eos = {}});
+  arch.qkv_bias = true;
+  read_qwen_windows(config, arch);
+  return arch;
+}
+
+Architecture read_qwen3(const Config& config) {
+  Architecture arch = read_gated(config, {.context = 32768, .kv_heads = 32, .head_dim = 128, .bos = {}, .eos = {}});
+  arch.qk_norm = true;
+  arch.qkv_bias = arch.output_bias = config.flag("attention_bias", false);
+  read_qwen_windows(config, arch);
+  return arch;
+}
+
+Architecture read_opt(const Config& config) {
+  Architecture arch;
+  arch.hidden = config.size("hidden_size", max_hidden);
+  arch.layers = config.size("num_hidden_layers", max_layers);
+  arch.heads = arch.kv_heads = config.size("num_attention_heads", max_heads);
+  if (arch.hidden % arch.heads != 0)
+    config.at("num_attention_heads")
+        .fail(fmt::format("hidden_size {} is not a multiple of {} heads", arch.hidden, arch.heads));
+  arch.head_dim = arch.hidden / arch.heads;
+  arch.ffn = config.size("ffn_dim", max_ffn);
+  arch.vocabulary = config.size("vocab_size", max_vocabulary);
+  arch.context = config.size("max_position_embeddings", 1 << 24, 2048);
+  arch.position = PositionKind::learned;
+  arch.position_offset = 2;
+  arch.position_rows = arch.context + arch.position_offset;
+  arch.norm = Norm::layer;
+  arch.norm_epsilon = 1e-5;
+  arch.norm_bias = true;
+  if (!config.flag("layer_norm_elementwise_affine", true))
+    unsupported(config.at("layer_norm_elementwise_affine"), "a layer norm without parameters",
+                "only true is supported");
+  arch.norm_first = config.flag("do_layer_norm_before", true);
+  arch.final_norm = arch.norm_first && !config.flag("_remove_final_layer_norm", false);
+  arch.qkv_bias = arch.output_bias = arch.ffn_bias = config.flag("enable_bias", true);
+  arch.gated = false;
+  arch.activation = read_activation(config, "activation_function", "relu");
+  const std::int64_t embedding_dim = config.size("word_embed_proj_dim", max_hidden, arch.hidden);
+  arch.embedding_dim = embedding_dim == arch.hidden ? 0 : embedding_dim;
+  arch.tied_embeddings = config.flag("tie_word_embeddings", true);
+  arch.eos_tokens = read_eos(config, arch.vocabulary, 2);
+  arch.bos_token = read_bos(config, arch.vocabulary, 2);
+  return arch;
+}
+
+struct Family {
+  std::string name;
+  Architecture (*read)(const Config&);
+};
+
+const std::vector<Family>& families() {
+  static const std::vector<Family> table = {{"llama", read_llama},
+                                            {"mistral", read_mistral},
+                                            {"opt", read_opt},
+                                            {"qwen2", read_qwen2},
+                                            {"qwen3", read_qwen3}};
+  return table;
+}
+
+const Family& find_family(const Config& config) {
+  std::vector<std::string> names;
+  for (const Family& family : families()) names.push_back(family.name);
+  const std::string known = fmt::format("supported model types: {}", fmt::join(names, ", "));
+  if (!config.has("model_type")) config.at("model_type").fail("`model_type` is missing", known);
+  const std::string name = config.text("model_type", {});
+  for (const Family& family : families())
+    if (family.name == name) return family;
+  const std::string suggestion = closest(name, names);
+  std::string hint = suggestion.empty() ? known : fmt::format("did you mean \"{}\"? {}", suggestion, known);
+  if (config.has("text_config")) hint += "; models of more than text are not";
+  unsupported(config.at("model_type"), fmt::format("model type \"{}\"", name), std::move(hint));
+}
+
+}  // namespace
+
+std::vector<std::int64_t> read_eos_tokens(const Reader& place, std::int64_t vocabulary) {
+  if (!place.value().is_array()) return {read_token(place, vocabulary)};
+  std::vector<std::int64_t> tokens;
+  std::size_t index = 0;
+  for (const Value& item : place.value().as_array())
+    tokens.push_back(read_token(place.item(index++, item), vocabulary));
+  return tokens;
+}
+
+Architecture read_architecture(const Value& value, std::string source) {
+  const Config config(Reader(value, std::move(source)));
+  const Family& family = find_family(config);
+  if (config.has("quantization_config"))
+    unsupported(config.at("quantization_config"), "a quantised checkpoint", "use the model's original weights");
+  Architecture arch = family.read(config);
+  arch.family = family.name;
+  arch.checkpoint_type = read_checkpoint_type(config);
+  return arch;
+}
+
+}  // namespace motley

@@ -1,0 +1,105 @@
+#include <fmt/format.h>
+
+#include "motley/model/model.hpp"
+
+namespace motley {
+namespace {
+
+// The allocator hands out memory in units of one cache line.
+constexpr std::int64_t alignment = 64;
+
+std::int64_t aligned(std::int64_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
+
+// What activations are in, and what of the weights is never quantised.
+DType computing_type(DType weight_type) {
+  return weight_type == DType::int8 || weight_type == DType::int4 ? DType::bf16 : weight_type;
+}
+
+BufferType activation_type(DType weight_type) {
+  switch (computing_type(weight_type)) {
+    case DType::fp32: return BufferType::fp32;
+    case DType::fp16: return BufferType::fp16;
+    default: return BufferType::bf16;
+  }
+}
+
+std::int64_t tensor_bytes(const Architecture& arch, const TensorSpec& tensor, const Shard& shard, DType type) {
+  return aligned(bytes_of(type, slice_of(arch, tensor, shard).elements()));
+}
+
+}  // namespace
+
+std::int64_t Buffer::elements() const {
+  std::int64_t product = 1;
+  for (const std::int64_t size : shape) product *= size;
+  return product;
+}
+
+std::int64_t Buffer::bytes() const {
+  const std::int64_t element_bytes = type == BufferType::int64 ? 8 : type == BufferType::fp32 ? 4 : 2;
+  return aligned(elements() * element_bytes);
+}
+
+std::int64_t weight_bytes(const Architecture& arch, const StageShape& stage, const Shard& shard, DType weight_type) {
+  const DType unquantised = computing_type(weight_type);
+  std::int64_t block = 0;
+  for (const TensorSpec& tensor : block_tensors(arch, 0))
+    block += tensor_bytes(arch, tensor, shard, tensor.shape.size() == 2 ? weight_type : unquantised);
+  std::int64_t bytes = stage.layers * block;
+  if (stage.embedding)
+    for (const TensorSpec& tensor : embedding_tensors(arch)) bytes += tensor_bytes(arch, tensor, shard, unquantised);
+  if (stage.head)
+    for (const TensorSpec& tensor : head_tensors(arch)) {
+      const bool held_already = arch.tied_embeddings && stage.embedding && tensor.role == "head.weight";
+      if (!held_already) bytes += tensor_bytes(arch, tensor, shard, unquantised);
+    }
+  return bytes;
+}
+
+std::int64_t kv_cache_bytes(const Architecture& arch, std::int64_t layers, const Shard& shard, DType kv_type,
+                            std::int64_t tokens, std::int64_t block_tokens) {
+  const std::int64_t blocks = (tokens + block_tokens - 1) / block_tokens;
+  const std::int64_t held = blocks * block_tokens * shard.kv_heads.size() * arch.head_dim;  // of keys, in one layer
+  return layers * 2 * aligned(bytes_of(kv_type, held));
+}
+
+std::vector<Buffer> activation_buffers(const Architecture& arch, const StageShape& stage, const Shard& shard,
+                                       DType weight_type, const StepLimits& limits) {
+  const BufferType type = activation_type(weight_type);
+  const std::int64_t tokens = limits.max_tokens;
+  const std::int64_t sequences = limits.max_sequences;
+  const std::int64_t query = shard.heads.size() * arch.head_dim;
+  const std::int64_t key = shard.kv_heads.size() * arch.head_dim;
+  std::vector<Buffer> buffers = {
+      {"tokens", BufferType::int64, {tokens}},
+      {"positions", BufferType::int64, {tokens}},
+      {"hidden", type, {tokens, arch.hidden}},
+      {"normed", type, {tokens, arch.hidden}},
+      {"query", type, {tokens, query}},
+      {"key", type, {tokens, key}},
+      {"value", type, {tokens, key}},
+      {"attention", type, {tokens, query}},
+      {"projected", type, {tokens, arch.hidden}},
+      {"up", type, {tokens, shard.ffn.size()}},
+  };
+  if (arch.gated) buffers.push_back({"gate", type, {tokens, shard.ffn.size()}});
+  if (!stage.embedding) buffers.push_back({"incoming", type, {tokens, arch.hidden}});
+  if (stage.embedding && arch.embedding_dim > 0) buffers.push_back({"embedded", type, {tokens, arch.embedding_dim}});
+  if (stage.head) {
+    buffers.push_back({"last", type, {sequences, arch.hidden}});
+    if (arch.embedding_dim > 0) buffers.push_back({"last_embedded", type, {sequences, arch.embedding_dim}});
+    buffers.push_back({"logits", BufferType::fp32, {sequences, shard.vocabulary.size()}});
+    if (shard.vocabulary.size() < arch.vocabulary)
+      buffers.push_back({"all_logits", BufferType::fp32, {sequences, arch.vocabulary}});
+  }
+  return buffers;
+}
+
+std::int64_t activation_bytes(const Architecture& arch, const StageShape& stage, const Shard& shard, DType weight_type,
+                              const StepLimits& limits) {
+  std::int64_t bytes = 0;
+  for (const Buffer& buffer : activation_buffers(arch, stage, shard, weight_type, limits)) bytes += buffer.bytes();
+  return bytes;
+}
+
+}  // namespace motley

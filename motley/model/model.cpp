@@ -1,0 +1,85 @@
+#include "motley/model/model.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "motley/base/paths.hpp"
+
+namespace motley {
+
+template <>
+const std::vector<EnumName<DType>>& enum_names<DType>() {
+  static const std::vector<EnumName<DType>> names = {{DType::fp32, "fp32"},
+                                                     {DType::bf16, "bf16"},
+                                                     {DType::fp16, "fp16"},
+                                                     {DType::int8, "int8"},
+                                                     {DType::int4, "int4"}};
+  return names;
+}
+
+std::int64_t bytes_of(DType type, std::int64_t count) {
+  switch (type) {
+    case DType::fp32: return 4 * count;
+    case DType::bf16:
+    case DType::fp16: return 2 * count;
+    case DType::int8: return count;
+    case DType::int4: return (count + 1) / 2;
+  }
+  check_failed("type is a DType", __FILE__, __LINE__);
+}
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// config.json of a folder, of itself, or of a name in the data folder.
+fs::path find_config(const std::string& name_or_path) {
+  std::error_code ignored;
+  const fs::path path = name_or_path;
+  if (fs::is_directory(path, ignored)) {
+    if (fs::is_regular_file(path / "config.json", ignored)) return path / "config.json";
+    throw input_error(fmt::format("{}: there is no config.json in this folder", name_or_path),
+                      "a model is a Hugging Face folder, its config.json, or a name such as llama-2-70b");
+  }
+  if (fs::exists(path, ignored)) return path;
+  if (path.has_parent_path() || path.extension() == ".json")
+    throw input_error(fmt::format("{}: no such file or folder", name_or_path));
+
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(data_folder() / "models"))
+    if (fs::is_regular_file(entry.path() / "config.json", ignored)) names.push_back(entry.path().filename());
+  std::sort(names.begin(), names.end());
+  if (std::find(names.begin(), names.end(), name_or_path) != names.end())
+    return data_folder() / "models" / name_or_path / "config.json";
+  const std::string suggestion = closest(name_or_path, names);
+  throw input_error(fmt::format("\"{}\" is neither a file, a folder nor a known model", name_or_path),
+                    suggestion.empty() ? fmt::format("known models: {}", fmt::join(names, ", "))
+                                       : fmt::format("did you mean \"{}\"?", suggestion));
+}
+
+}  // namespace
+
+Model read_model(const std::string& name_or_path) {
+  const fs::path path = find_config(name_or_path);
+  Model model;
+  model.name = fs::weakly_canonical(path).parent_path().filename();
+  model.config = read_document(path);
+  model.arch = read_architecture(model.config, path.string());
+
+  // What ends a generation is said by generation_config.json where there is one: chat models list their end of turn
+  // there.
+  const fs::path generation_path = path.parent_path() / "generation_config.json";
+  if (fs::is_regular_file(generation_path)) {
+    const Value generation = read_document(generation_path);
+    if (const Value* eos = generation.find("eos_token_id"); eos && !eos->is_null()) {
+      const Reader root(generation, generation_path.string());
+      model.arch.eos_tokens = read_eos_tokens(root.member("eos_token_id", *eos), model.arch.vocabulary);
+      model.config.set("eos_token_id", *eos);
+    }
+  }
+  return model;
+}
+
+}  // namespace motley

@@ -1,0 +1,164 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "motley/model/model.hpp"
+
+namespace motley {
+namespace {
+
+// Cuts of FFN and vocabulary stay on multiples of this many rows or columns where the sizes permit: whole vectors for
+// kernels.
+constexpr std::int64_t grain = 8;
+
+constexpr double rounding = 1e-9;  // quotas this close to a whole number are that number
+
+std::vector<double> normalised(const std::vector<double>& shares, std::size_t degree) {
+  if (shares.empty()) return std::vector<double>(degree, 1.0 / static_cast<double>(degree));
+  if (shares.size() != degree)
+    throw input_error(fmt::format("{} shares for a group of {} devices", shares.size(), degree),
+                      "give one share per device, or none for equal shares");
+  for (const double share : shares)
+    if (!std::isfinite(share) || share <= 0)
+      throw input_error(fmt::format("a share must be a positive number, not {}", share));
+  const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
+  std::vector<double> result;
+  for (const double share : shares) result.push_back(share / sum);
+  return result;
+}
+
+// What each is due of `units`. Whoever is due less than one gets exactly one, and the others divide what is then left.
+std::vector<double> quotas_of_at_least_one(std::int64_t units, const std::vector<double>& shares) {
+  std::vector<double> quotas(shares.size());
+  std::vector<bool> raised(shares.size(), false);
+  for (bool changed = true; changed;) {
+    changed = false;
+    double open_units = static_cast<double>(units);
+    double open_shares = 0;
+    for (std::size_t i = 0; i < shares.size(); ++i) raised[i] ? open_units -= 1 : open_shares += shares[i];
+    for (std::size_t i = 0; i < shares.size(); ++i) {
+      if (!raised[i]) quotas[i] = open_units * (shares[i] / open_shares);
+      if (raised[i] || quotas[i] >= 1 - rounding) continue;
+      raised[i] = changed = true;
+    }
+    for (std::size_t i = 0; i < shares.size(); ++i)
+      if (raised[i]) quotas[i] = 1;
+  }
+  return quotas;
+}
+
+// Divides `units` by largest remainder, at least one each. A larger share never gets less; ties go to the lower rank.
+std::vector<std::int64_t> apportion(std::int64_t units, const std::vector<double>& shares) {
+  MOTLEY_CHECK(units >= static_cast<std::int64_t>(shares.size()));
+  const std::vector<double> quotas = quotas_of_at_least_one(units, shares);
+  std::vector<std::int64_t> counts;
+  for (const double quota : quotas) counts.push_back(static_cast<std::int64_t>(std::floor(quota + rounding)));
+  std::vector<std::size_t> order(shares.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  const auto remainder = [&](std::size_t i) { return quotas[i] - static_cast<double>(counts[i]); };
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return remainder(a) > remainder(b); });
+  const std::int64_t left = units - std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+  MOTLEY_CHECK(left >= 0 && left <= static_cast<std::int64_t>(order.size()));
+  for (std::int64_t i = 0; i < left; ++i) ++counts[order[static_cast<std::size_t>(i)]];
+  return counts;
+}
+
+// Consecutive spans over [0, size), none empty.
+std::vector<Span> cut(std::int64_t size, const std::vector<double>& shares, std::string_view what) {
+  const auto ranks = static_cast<std::int64_t>(shares.size());
+  if (size < ranks) throw input_error(fmt::format("{} {} cannot be cut over {} devices", size, what, ranks));
+  const std::int64_t unit = size / grain >= ranks ? grain : 1;
+  std::vector<Span> spans;
+  std::int64_t first = 0;
+  for (const std::int64_t count : apportion(size / unit, shares)) {
+    spans.push_back({first, first + count * unit});
+    first = spans.back().last;
+  }
+  spans.back().last = size;  // what is less than a grain
+  return spans;
+}
+
+// No more ranks than KV heads: whole groups (a KV head with its query heads) per rank.
+void cut_groups(const Architecture& arch, const std::vector<double>& shares, std::vector<Shard>& shards) {
+  const std::int64_t group = arch.heads / arch.kv_heads;
+  std::int64_t first = 0;
+  const std::vector<std::int64_t> counts = apportion(arch.kv_heads, shares);
+  for (std::size_t rank = 0; rank < shards.size(); ++rank) {
+    const std::int64_t last = first + counts[rank];
+    shards[rank].kv_heads = {first, last};
+    shards[rank].heads = {first * group, last * group};
+    first = last;
+  }
+}
+
+// More ranks than KV heads: consecutive ranks hold the same KV head and divide its query heads. A KV head gets as many
+// ranks as bring their summed shares closest to its part, at least one and at most one per query head.
+void cut_inside_groups(const Architecture& arch, const std::vector<double>& shares, std::vector<Shard>& shards) {
+  const std::int64_t group = arch.heads / arch.kv_heads;
+  const auto degree = static_cast<std::int64_t>(shares.size());
+  std::vector<double> before(1, 0.0);  // summed shares of the ranks before rank i
+  for (const double share : shares) before.push_back(before.back() + share);
+
+  std::int64_t rank = 0;
+  for (std::int64_t kv = 0; kv < arch.kv_heads; ++kv) {
+    const std::int64_t after = arch.kv_heads - kv - 1;  // KV heads still to come
+    const std::int64_t least = std::max<std::int64_t>(1, degree - rank - after * group);
+    const std::int64_t most = std::min(group, degree - rank - after);
+    const double target = static_cast<double>(kv + 1) / static_cast<double>(arch.kv_heads);
+    std::int64_t count = least;
+    for (std::int64_t n = least + 1; n <= most; ++n)
+      if (std::abs(before[static_cast<std::size_t>(rank + n)] - target) <
+          std::abs(before[static_cast<std::size_t>(rank + count)] - target) - rounding)
+        count = n;
+    const std::vector<std::int64_t> heads = apportion(
+        group, normalised({shares.begin() + rank, shares.begin() + rank + count}, static_cast<std::size_t>(count)));
+    std::int64_t first = kv * group;
+    for (const std::int64_t held : heads) {
+      Shard& shard = shards[static_cast<std::size_t>(rank++)];
+      shard.kv_heads = {kv, kv + 1};
+      shard.heads = {first, first + held};
+      first += held;
+    }
+  }
+}
+
+Span scaled(const Span& span, std::int64_t factor) { return {span.first * factor, span.last * factor}; }
+
+}  // namespace
+
+std::vector<Shard> make_shards(const Architecture& arch, int degree, const std::vector<double>& shares) {
+  if (degree < 1) throw input_error(fmt::format("a group needs at least one device, not {}", degree));
+  if (degree > arch.heads)
+    throw input_error(fmt::format("{} devices cannot share {} query heads", degree, arch.heads),
+                      fmt::format("the tensor-parallel degree is at most {} for this model", arch.heads));
+  const auto ranks = static_cast<std::size_t>(degree);
+  const std::vector<double> parts = normalised(shares, ranks);
+  std::vector<Shard> shards(ranks);
+  degree <= arch.kv_heads ? cut_groups(arch, parts, shards) : cut_inside_groups(arch, parts, shards);
+  const std::vector<Span> ffn = cut(arch.ffn, parts, "FFN columns");
+  const std::vector<Span> vocabulary = cut(arch.vocabulary, parts, "rows of vocabulary");
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    shards[rank].ffn = ffn[rank];
+    shards[rank].vocabulary = vocabulary[rank];
+  }
+  return shards;
+}
+
+Slice slice_of(const Architecture& arch, const TensorSpec& tensor, const Shard& shard) {
+  Slice slice{{0, tensor.shape.at(0)}, {0, tensor.shape.size() > 1 ? tensor.shape[1] : 1}};
+  switch (tensor.cut) {
+    case Cut::replicated: break;
+    case Cut::heads: slice.rows = scaled(shard.heads, arch.head_dim); break;
+    case Cut::kv_heads: slice.rows = scaled(shard.kv_heads, arch.head_dim); break;
+    case Cut::heads_in: slice.columns = scaled(shard.heads, arch.head_dim); break;
+    case Cut::ffn: slice.rows = shard.ffn; break;
+    case Cut::ffn_in: slice.columns = shard.ffn; break;
+    case Cut::vocabulary: slice.rows = shard.vocabulary; break;
+  }
+  return slice;
+}
+
+}  // namespace motley
