@@ -23,7 +23,8 @@ struct Trip {
 template <>
 const Schema<Leg>& schema<Leg>() {
   static const auto table =
-      Schema<Leg>("leg", "One leg.").quantity("latency", &Leg::latency_s, Dimension::seconds, "One way.", {.required = true, .min = 0});
+      Schema<Leg>("leg", "One leg.")
+          .quantity("latency", &Leg::latency_s, Dimension::seconds, "One way.", {.required = true, .min = 0});
   return table;
 }
 template <>
@@ -54,11 +55,14 @@ name = "north"
 luggage = "24 GiB"
 [[legs]]
 latency = "5 us"
-)", "trip.toml"), "trip.toml");
+)",
+                                          "trip.toml"),
+                               "trip.toml");
   EXPECT_EQ(trip.name, "north");
   EXPECT_EQ(trip.luggage_bytes, 24LL << 30);
   EXPECT_DOUBLE_EQ(trip.legs.at(0).latency_s, 5e-6);
-  EXPECT_EQ(to_json(write(trip)), R"({"format":"motley.trip/1","name":"north","legs":[{"latency":"5 us"}],"luggage":"24 GiB"})");
+  EXPECT_EQ(to_json(write(trip)),
+            R"({"format":"motley.trip/1","name":"north","legs":[{"latency":"5 us"}],"luggage":"24 GiB"})");
   EXPECT_EQ(read<Trip>(parse_json(to_json(write(trip)), "x"), "x"), trip);
 }
 

@@ -143,8 +143,9 @@ void check_keys(const Reader& r, const std::vector<std::string>& known) {
   for (const auto& [key, child] : r.value().as_object()) {
     if (std::find(known.begin(), known.end(), key) != known.end()) continue;
     const std::string suggestion = closest(key, known);
-    r.member(key, child).fail("unknown key", suggestion.empty() ? fmt::format("known keys: {}", fmt::join(known, ", "))
-                                                                : fmt::format("did you mean `{}`?", suggestion));
+    r.member(key, child)
+        .fail("unknown key", suggestion.empty() ? fmt::format("known keys: {}", fmt::join(known, ", "))
+                                                : fmt::format("did you mean `{}`?", suggestion));
   }
 }
 
@@ -169,10 +170,11 @@ std::string document_markdown(const SchemaDoc& root) {
     const SchemaDoc& table = *queue[next];
     out += fmt::format("## {}\n\n{}\n\n", table.name, table.doc);
     out += "| key | type | range | meaning |\n|---|---|---|---|\n";
-    if (!table.format.empty()) out += fmt::format("| `format` (required) | `\"{}\"` | | Kind and version of the file. |\n", table.format);
+    if (!table.format.empty())
+      out += fmt::format("| `format` (required) | `\"{}\"` | | Kind and version of the file. |\n", table.format);
     for (const auto& field : table.fields) {
-      out += fmt::format("| `{}`{} | {} | {} | {} |\n", field.key, field.required ? " (required)" : "", field.type, field.range,
-                         field.doc);
+      out += fmt::format("| `{}`{} | {} | {} | {} |\n", field.key, field.required ? " (required)" : "", field.type,
+                         field.range, field.doc);
       for (const auto nested : field.nested) {
         const SchemaDoc* child = nested();
         if (seen.insert(child->name).second) queue.push_back(child);

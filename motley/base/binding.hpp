@@ -1,6 +1,7 @@
 // One table per struct: it reads and writes JSON and TOML, checks ranges, places errors, and documents the format.
 //
-//   struct Link { double latency_s = 0; double bandwidth_bytes_per_s = 0; bool operator==(const Link&) const = default; };
+//   struct Link { double latency_s = 0; double bandwidth_bytes_per_s = 0; bool operator==(const Link&) const = default;
+//   };
 //
 //   template <> const Schema<Link>& schema<Link>();          // in the header
 //
@@ -13,8 +14,8 @@
 //
 //   Link link = read<Link>(value, "cluster.toml");   Value back = write(link);
 //
-// Keys that equal the member of a default-constructed struct are not written unless required. Unknown keys are errors with a
-// suggestion.
+// Keys that equal the member of a default-constructed struct are not written unless required. Unknown keys are errors
+// with a suggestion.
 #pragma once
 
 #include <cmath>
@@ -48,7 +49,8 @@ class Reader {
   Reader item(std::size_t index, const Value& child) const;
 
   [[noreturn]] void fail(std::string_view message, std::string hint = {}) const;
-  [[noreturn]] void expected(std::string_view what, std::string hint = {}) const;  // "expected a string, found a number"
+  [[noreturn]] void expected(std::string_view what,
+                             std::string hint = {}) const;  // "expected a string, found a number"
 
  private:
   int line() const { return value_->position.line > 0 ? value_->position.line : inherited_line_; }
@@ -64,6 +66,7 @@ std::string closest(std::string_view word, const std::vector<std::string>& candi
 
 struct Limits {
   bool required = false;
+  bool always_written = false;  // also where it equals the default
   double min = -std::numeric_limits<double>::infinity();
   double above = -std::numeric_limits<double>::infinity();  // exclusive minimum
   double max = std::numeric_limits<double>::infinity();
@@ -77,6 +80,7 @@ struct FieldDoc {
   std::string doc;
   bool required = false;
   std::vector<const struct SchemaDoc* (*)()> nested;  // tables of the structs it holds
+  bool always_written = false;
 };
 
 struct SchemaDoc {
@@ -224,7 +228,8 @@ class Schema {
   // Any member that JSON has a shape for: bool, integer, double, string, enum, Value, struct, optional, vector, map.
   template <class M>
   Schema& field(std::string key, M T::*member, std::string doc, Limits limits = {}) {
-    FieldDoc row{key, binding::type_text<M>(), binding::range_text(limits), std::move(doc), limits.required, {}};
+    FieldDoc row{key, binding::type_text<M>(), binding::range_text(limits), std::move(doc), limits.required,
+                 {},  limits.always_written};
     binding::collect_nested<M>(row.nested);
     return custom<M>(
         std::move(row), member, [limits](const Reader& r) { return binding::read_any<M>(r, limits); },
@@ -234,8 +239,13 @@ class Schema {
   // A number that people write with its unit: double, std::int64_t, or an optional of either.
   template <class M>
   Schema& quantity(std::string key, M T::*member, Dimension dimension, std::string doc, Limits limits = {}) {
-    FieldDoc row{key, "quantity: " + accepted_units(dimension), binding::range_text(limits, dimension), std::move(doc),
-                 limits.required, {}};
+    FieldDoc row{key,
+                 "quantity: " + accepted_units(dimension),
+                 binding::range_text(limits, dimension),
+                 std::move(doc),
+                 limits.required,
+                 {},
+                 limits.always_written};
     return custom<M>(
         std::move(row), member,
         [dimension, limits](const Reader& r) -> M {
@@ -257,17 +267,32 @@ class Schema {
   template <class M>
   Schema& custom(FieldDoc row, M T::*member, std::function<M(const Reader&)> read_member,
                  std::function<Value(const M&)> write_member) {
-    const bool required = row.required;
+    const bool always_written = row.required || row.always_written;
     doc_.fields.push_back(std::move(row));
     keys_.push_back(doc_.fields.back().key);
     reads_.push_back([member, read_member = std::move(read_member)](T& object, const Reader& r) {
       object.*member = read_member(r);
     });
-    writes_.push_back([member, required, write_member = std::move(write_member)](const T& object) -> Value {
+    writes_.push_back([member, always_written, write_member = std::move(write_member)](const T& object) -> Value {
       static const T defaults{};
-      if (!required && object.*member == defaults.*member) return Value();
+      if (!always_written && object.*member == defaults.*member) return Value();
       return write_member(object.*member);
     });
+    return *this;
+  }
+
+  // The keys of a member struct stand among this struct's own.
+  template <class M>
+  Schema& flatten(M T::*member) {
+    const Schema<M>& inner = schema<M>();
+    for (std::size_t i = 0; i < inner.keys_.size(); ++i) {
+      doc_.fields.push_back(inner.doc_.fields[i]);
+      keys_.push_back(inner.keys_[i]);
+      reads_.push_back([member, &inner, i](T& object, const Reader& r) { inner.reads_[i](object.*member, r); });
+      writes_.push_back([member, &inner, i](const T& object) { return inner.writes_[i](object.*member); });
+    }
+    for (const auto& condition : inner.checks_)
+      checks_.push_back([member, &condition](const T& object, const Reader& r) { condition(object.*member, r); });
     return *this;
   }
 
@@ -307,6 +332,9 @@ class Schema {
   const SchemaDoc& doc() const { return doc_; }
 
  private:
+  template <class>
+  friend class Schema;
+
   SchemaDoc doc_;
   std::vector<std::string> keys_;
   std::vector<std::function<void(T&, const Reader&)>> reads_;

@@ -56,15 +56,15 @@ inline Error input_error(std::string message, std::string hint = {}) {
 }
 
 // For broken invariants only: never reachable from user input.
-#define MOTLEY_CHECK(condition)                                                                            \
-  do {                                                                                                     \
-    if (!(condition)) [[unlikely]]                                                                         \
-      ::motley::check_failed(#condition, __FILE__, __LINE__);                                              \
+#define MOTLEY_CHECK(condition)                               \
+  do {                                                        \
+    if (!(condition)) [[unlikely]]                            \
+      ::motley::check_failed(#condition, __FILE__, __LINE__); \
   } while (false)
 
 [[noreturn]] inline void check_failed(const char* condition, const char* file, int line) {
-  throw Error(ErrorCode::internal, std::string("internal check failed: ") + condition + " (" + file + ":" +
-                                       std::to_string(line) + ")");
+  throw Error(ErrorCode::internal,
+              std::string("internal check failed: ") + condition + " (" + file + ":" + std::to_string(line) + ")");
 }
 
 }  // namespace motley

@@ -21,18 +21,21 @@ struct Unit {
 
 constexpr double kibi = 1024.0, mebi = kibi * 1024, gibi = mebi * 1024, tebi = gibi * 1024;
 
-constexpr Unit byte_units[] = {{"B", 1, true},       {"kB", 1e3, true},   {"MB", 1e6, true},   {"GB", 1e9, true},
-                               {"TB", 1e12, true},   {"KiB", kibi, true}, {"MiB", mebi, true}, {"GiB", gibi, true},
-                               {"TiB", tebi, true}};
+constexpr Unit byte_units[] = {{"B", 1, true},      {"kB", 1e3, true},   {"MB", 1e6, true},
+                               {"GB", 1e9, true},   {"TB", 1e12, true},  {"KiB", kibi, true},
+                               {"MiB", mebi, true}, {"GiB", gibi, true}, {"TiB", tebi, true}};
 constexpr Unit rate_units[] = {{"B/s", 1, true},           {"kB/s", 1e3, true},        {"MB/s", 1e6, true},
                                {"GB/s", 1e9, true},        {"TB/s", 1e12, true},       {"KiB/s", kibi, false},
                                {"MiB/s", mebi, false},     {"GiB/s", gibi, false},     {"bit/s", 0.125, false},
                                {"kbit/s", 0.125e3, false}, {"Mbit/s", 0.125e6, false}, {"Gbit/s", 0.125e9, false},
                                {"Tbit/s", 0.125e12, false}};
-constexpr Unit time_units[] = {{"s", 1, true},      {"ms", 1e-3, true},   {"us", 1e-6, true},  {"µs", 1e-6, false},
-                               {"ns", 1e-9, true},  {"min", 60, false},   {"h", 3600, false}, {"d", 86400, false}};
-constexpr Unit flop_units[] = {{"FLOP/s", 1, true},       {"GFLOP/s", 1e9, true}, {"TFLOP/s", 1e12, true},
-                               {"PFLOP/s", 1e15, true},   {"MFLOP/s", 1e6, true}};
+constexpr Unit time_units[] = {{"s", 1, true},     {"ms", 1e-3, true}, {"us", 1e-6, true}, {"µs", 1e-6, false},
+                               {"ns", 1e-9, true}, {"min", 60, false}, {"h", 3600, false}, {"d", 86400, false}};
+constexpr Unit flop_units[] = {{"FLOP/s", 1, true},
+                               {"GFLOP/s", 1e9, true},
+                               {"TFLOP/s", 1e12, true},
+                               {"PFLOP/s", 1e15, true},
+                               {"MFLOP/s", 1e6, true}};
 constexpr Unit price_units[] = {{"$/h", 1, true}, {"USD/h", 1, false}};
 constexpr Unit inverse_rate_units[] = {{"s/B", 1, true}, {"s/GB", 1e-9, false}};
 constexpr Unit frequency_units[] = {{"/s", 1, true}, {"/min", 1.0 / 60, false}, {"/h", 1.0 / 3600, false}};
@@ -63,8 +66,9 @@ std::string scaled(double value, std::span<const std::pair<double, std::string_v
 
 double parse_quantity(std::string_view text, Dimension dimension) {
   const auto refuse = [&](std::string_view why) {
-    return input_error(fmt::format("\"{}\" {}", text, why),
-                       fmt::format("write it as \"{}\"; units: {}", example_quantity(dimension), accepted_units(dimension)));
+    return input_error(
+        fmt::format("\"{}\" {}", text, why),
+        fmt::format("write it as \"{}\"; units: {}", example_quantity(dimension), accepted_units(dimension)));
   };
   const auto trim = [](std::string_view s) {
     while (!s.empty() && s.front() == ' ') s.remove_prefix(1);
@@ -133,7 +137,8 @@ std::string human_seconds(double seconds) {
 }
 
 std::string human_count(double count) {
-  static constexpr std::pair<double, std::string_view> scales[] = {{1e12, "T"}, {1e9, "B"}, {1e6, "M"}, {1e3, "k"}, {1, ""}};
+  static constexpr std::pair<double, std::string_view> scales[] = {
+      {1e12, "T"}, {1e9, "B"}, {1e6, "M"}, {1e3, "k"}, {1, ""}};
   std::string text = scaled(count, scales);
   while (!text.empty() && text.back() == ' ') text.pop_back();
   return text;

@@ -1,7 +1,8 @@
 // Quantities with units: reading them from text as people write them, and writing them back.
 //
-// Decimal prefixes are decimal (GB = 1e9 B), binary ones binary (GiB = 2^30 B); bit/s are bits. Inside the program every
-// quantity is a double (or an integer for bytes and tokens) in the SI base unit that its name carries: `_s`, `_bytes`,
+// Decimal prefixes are decimal (GB = 1e9 B), binary ones binary (GiB = 2^30 B); bit/s are bits. Inside the program
+// every quantity is a double (or an integer for bytes and tokens) in the SI base unit that its name carries: `_s`,
+// `_bytes`,
 // `_bytes_per_s`, `_flop_per_s`, `_usd_per_hour`.
 #pragma once
 

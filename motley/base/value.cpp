@@ -4,11 +4,11 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <toml++/toml.h>
 #include <cmath>
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <toml++/toml.h>
 #include <unordered_set>
 
 #include "motley/base/error.hpp"
@@ -18,8 +18,9 @@ namespace {
 
 constexpr int max_depth = 64;
 
-// Counts the lines that the JSON lexer has consumed. The lexer reads one character ahead at most, so a value's line is right
-// unless it ends a line by itself, in which case the position is taken before the look-ahead (see Builder::here()).
+// Counts the lines that the JSON lexer has consumed. The lexer reads one character ahead at most, so a value's line is
+// right unless it ends a line by itself, in which case the position is taken before the look-ahead (see
+// Builder::here()).
 struct Cursor {
   const char* at;
 };
@@ -74,7 +75,8 @@ class Builder final : public nlohmann::json::json_sax_t {
   bool boolean(bool b) override { return put(Value(b)); }
   bool number_integer(number_integer_t i) override { return put(Value(static_cast<std::int64_t>(i))); }
   bool number_unsigned(number_unsigned_t u) override {
-    if (u > static_cast<number_unsigned_t>(std::numeric_limits<std::int64_t>::max())) return put(Value(static_cast<double>(u)));
+    if (u > static_cast<number_unsigned_t>(std::numeric_limits<std::int64_t>::max()))
+      return put(Value(static_cast<double>(u)));
     return put(Value(static_cast<std::int64_t>(u)));
   }
   bool number_float(number_float_t d, const string_t&) override { return put(Value(static_cast<double>(d))); }
@@ -150,7 +152,8 @@ Value from_toml(const toml::node& node, std::string_view source) {
   Value value;
   if (const auto* table = node.as_table()) {
     value = Value::object();
-    for (const auto& [key, child] : *table) value.as_object().emplace_back(std::string(key.str()), from_toml(child, source));
+    for (const auto& [key, child] : *table)
+      value.as_object().emplace_back(std::string(key.str()), from_toml(child, source));
   } else if (const auto* list = node.as_array()) {
     value = Value::array();
     for (const auto& child : *list) value.as_array().push_back(from_toml(child, source));
@@ -182,7 +185,8 @@ nlohmann::ordered_json to_nlohmann(const Value& value) {
   }
   // Members go straight into the ordered container: its operator[] searches linearly.
   nlohmann::ordered_json::object_t members;
-  for (const auto& [key, item] : value.as_object()) members.std::vector<std::pair<const std::string, nlohmann::ordered_json>>::emplace_back(key, to_nlohmann(item));
+  for (const auto& [key, item] : value.as_object())
+    members.std::vector<std::pair<const std::string, nlohmann::ordered_json>>::emplace_back(key, to_nlohmann(item));
   return members;
 }
 
@@ -251,7 +255,8 @@ Value parse_json(std::string_view text, std::string_view source) {
   if (text.empty()) refuse(source, 0, "is empty");
   Cursor cursor{text.data()};
   Builder builder(text, source, cursor);
-  nlohmann::json::sax_parse(CountingIterator(text.data(), &cursor), CountingIterator(text.data() + text.size(), nullptr), &builder);
+  nlohmann::json::sax_parse(CountingIterator(text.data(), &cursor),
+                            CountingIterator(text.data() + text.size(), nullptr), &builder);
   return builder.take();
 }
 
@@ -274,7 +279,8 @@ std::string to_json(const Value& value, int indent) {
 
 std::string read_file(const std::filesystem::path& path) {
   std::error_code status;
-  if (std::filesystem::is_directory(path, status)) throw input_error(fmt::format("{}: is a folder, not a file", path.string()));
+  if (std::filesystem::is_directory(path, status))
+    throw input_error(fmt::format("{}: is a folder, not a file", path.string()));
   std::ifstream file(path, std::ios::binary);
   if (!file) throw input_error(fmt::format("{}: cannot be read ({})", path.string(), std::strerror(errno)));
   std::string text(std::istreambuf_iterator<char>(file), {});

@@ -1,7 +1,7 @@
 // A parsed JSON or TOML document: one tree of values, each knowing where in the source it stands.
 //
-// All files that motley reads or writes pass through this tree; the libraries that parse and print (nlohmann-json, toml++)
-// are included by value.cpp alone.
+// All files that motley reads or writes pass through this tree; the libraries that parse and print (nlohmann-json,
+// toml++) are included by value.cpp alone.
 #pragma once
 
 #include <cstdint>

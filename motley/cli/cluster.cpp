@@ -1,0 +1,64 @@
+#include <fmt/format.h>
+
+#include "motley/cli/command.hpp"
+#include "motley/report/description_report.hpp"
+
+namespace motley::cli {
+namespace {
+
+struct Options {
+  std::string file;
+  bool devices = false;
+  Output output;
+};
+
+Value catalogue_json() {
+  Value list = Value::array();
+  for (const auto& type : device_catalogue()) list.push_back(write(type));
+  return Value::object({{"device_types", list}});
+}
+
+int show(const Options& options) {
+  if (options.devices) {
+    emit(options.output, catalogue_json(), catalogue_report());
+    return 0;
+  }
+  if (options.file.empty()) throw input_error("a cluster file is missing", "motley cluster show FILE, or --devices for the catalogue");
+  const Cluster cluster = read_cluster(options.file);
+  emit(options.output, write(cluster.description), cluster_report(cluster));
+  return 0;
+}
+
+int check(const Options& options) {
+  const Cluster cluster = read_cluster(options.file);
+  // Every pair must have a link: asking is the check.
+  for (int a = 0; a < static_cast<int>(cluster.devices.size()); ++a)
+    for (int b = 0; b < static_cast<int>(cluster.devices.size()); ++b)
+      if (a != b) (void)cluster.link(a, b);
+  emit(options.output, Value::object({{"devices", static_cast<std::int64_t>(cluster.devices.size())},
+                                      {"machines", static_cast<std::int64_t>(cluster.machines.size())}}),
+       fmt::format("{}: {} devices in {} machines, every link described\n", options.file, cluster.devices.size(), cluster.machines.size()));
+  return 0;
+}
+
+}  // namespace
+
+void add_cluster(CLI::App& parent, Action& action) {
+  auto options = std::make_shared<Options>();
+  auto* group = parent.add_subcommand("cluster", "Look at a cluster file");
+  group->require_subcommand(1);
+  auto* show_verb = group->add_subcommand("show", "Machines, devices and links; --devices lists the catalogue");
+  show_verb->footer("example: motley cluster show examples/clusters/motivating-box.toml");
+  show_verb->add_option("cluster", options->file, "The cluster file")->type_name("FILE");
+  show_verb->add_flag("--devices", options->devices, "The device catalogue instead");
+  add_output_options(*show_verb, options->output);
+  show_verb->callback([options, &action] { action = [options] { return show(*options); }; });
+
+  auto* check_verb = group->add_subcommand("check", "Read a cluster file and check that every link is described");
+  check_verb->footer("example: motley cluster check examples/clusters/two-sites.toml");
+  check_verb->add_option("cluster", options->file, "The cluster file")->required()->type_name("FILE");
+  add_output_options(*check_verb, options->output);
+  check_verb->callback([options, &action] { action = [options] { return check(*options); }; });
+}
+
+}  // namespace motley::cli

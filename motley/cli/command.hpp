@@ -1,0 +1,46 @@
+// What the verbs share: output options, and the way a verb is added to the program.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <string>
+
+#include "motley/base/value.hpp"
+#include "motley/model/model.hpp"
+#include "motley/plan/plan.hpp"
+
+namespace motley::cli {
+
+// What the chosen verb does; its result is the exit code.
+using Action = std::function<int()>;
+
+// Each in the file of its name. They add the verb to `parent` and set `action` when it is chosen.
+void add_plan(CLI::App& parent, Action& action);
+void add_explain(CLI::App& parent, Action& action);
+void add_verify(CLI::App& parent, Action& action);
+void add_cluster(CLI::App& parent, Action& action);
+void add_model(CLI::App& parent, Action& action);
+void add_doctor(CLI::App& parent, Action& action);
+void add_serve(CLI::App& parent, Action& action);
+void add_chat(CLI::App& parent, Action& action);
+
+// Results go to stdout (for people, or JSON), artefacts to a file, everything else to stderr.
+struct Output {
+  bool json = false;
+  std::string file;
+  bool quiet = false;
+};
+void add_output_options(CLI::App& verb, Output& output);
+
+// The artefact goes to -o FILE; stdout gets it as JSON with --json, otherwise `text`.
+void emit(const Output& output, const Value& artefact, const std::string& text);
+
+// "12" is refused, "10 s" is 10: for options that take a time.
+double parse_seconds_option(const std::string& text, const std::string& option);
+
+// A plan file; `model` and `cluster`, where not empty, replace what the plan carries, and must agree with it.
+ServePlan load_plan(const std::string& file);
+
+DType parse_dtype_option(const std::string& text, const std::string& option);
+
+}  // namespace motley::cli

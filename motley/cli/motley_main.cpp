@@ -1,0 +1,79 @@
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "motley/base/error.hpp"
+#include "motley/cli/command.hpp"
+
+namespace motley::cli {
+namespace {
+
+constexpr const char* description =
+    "motley turns a pile of unlike GPUs, joined by unlike networks, into one machine for large language models:\n"
+    "describe what you have; it plans how to use it, tells you why, and runs the plan.";
+
+constexpr const char* footer =
+    "first steps:\n"
+    "  motley cluster show examples/clusters/motivating-box.toml\n"
+    "  motley plan serve --cluster examples/clusters/motivating-box.toml --model llama-2-70b -o plan.json\n"
+    "  motley explain plan.json\n"
+    "  motley serve plan.json --model DIR --local\n"
+    "\n"
+    "exit codes: 0 success, 1 negative answer (does not fit, violations), 2 bad usage or input, 3 environment,\n"
+    "            4 limit reached, 5 a worker or peer failed, 70 a bug, 130 interrupted";
+
+int report(const Error& error) {
+  fmt::print(stderr, "error: {}\n", error.what());
+  if (!error.hint().empty()) fmt::print(stderr, "\nhint: {}\n", error.hint());
+  return static_cast<int>(error.code());
+}
+
+std::vector<std::string> verb_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const auto* verb : app.get_subcommands([](const CLI::App*) { return true; })) names.push_back(verb->get_name());
+  return names;
+}
+
+// CLI11's own text for a wrong word says only that it was not expected.
+std::string suggestion(const CLI::App& app, int argc, char** argv) {
+  const CLI::App* level = &app;
+  for (int i = 1; i < argc && argv[i][0] != '-'; ++i) {
+    const auto names = verb_names(*level);
+    if (names.empty()) return "";
+    if (std::find(names.begin(), names.end(), argv[i]) == names.end()) return closest(argv[i], names);
+    level = level->get_subcommand(argv[i]);
+  }
+  return "";
+}
+
+int main(int argc, char** argv) {
+  CLI::App app(description, "motley");
+  app.footer(footer);
+  app.set_version_flag("--version", "motley " MOTLEY_VERSION);
+  app.require_subcommand(1);
+  Action action;
+  for (const auto add : {add_plan, add_explain, add_verify, add_serve, add_chat, add_cluster, add_model, add_doctor}) add(app, action);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    return app.exit(CLI::CallForHelp());
+  } catch (const CLI::Success& success) {
+    return app.exit(success);
+  } catch (const CLI::ParseError& error) {
+    const std::string word = suggestion(app, argc, argv);
+    return report(input_error(error.what(), word.empty() ? "see `motley --help`, or `motley VERB --help`"
+                                                         : fmt::format("did you mean `{}`? see `motley --help`", word)));
+  }
+  try {
+    return action();
+  } catch (const Error& error) {
+    return report(error);
+  } catch (const std::exception& error) {
+    return report(Error(ErrorCode::internal, error.what(), "this is a bug: please report it with the command and its files"));
+  }
+}
+
+}  // namespace
+}  // namespace motley::cli
+
+int main(int argc, char** argv) { return motley::cli::main(argc, argv); }

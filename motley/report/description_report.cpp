@@ -1,0 +1,89 @@
+#include "motley/report/description_report.hpp"
+
+#include <fmt/format.h>
+
+#include <map>
+
+#include "motley/base/units.hpp"
+#include "motley/report/table.hpp"
+
+namespace motley {
+namespace {
+
+std::string flops_text(const DeviceType& type) {
+  for (const char* dtype : {"bf16", "fp16", "fp32"})
+    if (const auto it = type.flop_per_s.find(dtype); it != type.flop_per_s.end())
+      return fmt::format("{:.3g} TFLOP/s {}", it->second / 1e12, dtype);
+  return "";
+}
+
+void add_type_cells(std::vector<std::string>& cells, const DeviceType& type) {
+  cells.push_back(human_bytes(static_cast<double>(type.memory_bytes)));
+  cells.push_back(human_rate(type.memory_bandwidth_bytes_per_s));
+  cells.push_back(flops_text(type));
+}
+
+}  // namespace
+
+std::string cluster_report(const Cluster& cluster) {
+  Table devices({{"machine"}, {"site"}, {"devices"}, {"memory", Align::right}, {"bandwidth", Align::right}, {"compute", Align::right}});
+  for (const auto& machine : cluster.machines) {
+    std::map<int, int> counts;
+    for (const int device : machine.devices) ++counts[cluster.devices[static_cast<std::size_t>(device)].type];
+    bool first = true;
+    for (const auto& [type_index, count] : counts) {
+      const DeviceType& type = cluster.types[static_cast<std::size_t>(type_index)];
+      std::vector<std::string> cells{first ? machine.name : "", first ? machine.site : "", fmt::format("{} x {}", count, type.name)};
+      add_type_cells(cells, type);
+      devices.add(std::move(cells));
+      first = false;
+    }
+  }
+  std::string out = fmt::format("{}: {} devices in {} machines\n\n{}", cluster.description.name, cluster.devices.size(),
+                                cluster.machines.size(), devices.render());
+
+  Table links({{"link"}, {""}, {"latency", Align::right}, {"bandwidth", Align::right}});
+  const auto add = [&](const std::string& from, const std::string& to, const PathSpeed& path) {
+    links.add({from, to, human_seconds(path.latency_s), human_rate(path.bandwidth_bytes_per_s)});
+  };
+  for (std::size_t a = 0; a < cluster.machines.size(); ++a) {
+    const Machine& machine = cluster.machines[a];
+    if (machine.devices.size() > 1) add(machine.name, "inside", cluster.link(machine.devices[0], machine.devices[1]));
+    for (std::size_t b = a + 1; b < cluster.machines.size(); ++b)
+      if (!machine.devices.empty() && !cluster.machines[b].devices.empty())
+        add(machine.name, cluster.machines[b].name, cluster.link(machine.devices[0], cluster.machines[b].devices[0]));
+  }
+  if (!links.empty()) out += "\n" + links.render();
+  return out;
+}
+
+std::string catalogue_report() {
+  Table table({{"name"}, {"vendor"}, {"memory", Align::right}, {"bandwidth", Align::right}, {"compute", Align::right}});
+  for (const auto& type : device_catalogue()) {
+    std::vector<std::string> cells{type.name, type.vendor};
+    add_type_cells(cells, type);
+    table.add(std::move(cells));
+  }
+  return table.render();
+}
+
+std::string model_report(const Model& model) {
+  const Architecture& a = model.arch;
+  const auto bytes = [](std::int64_t count) { return human_bytes(static_cast<double>(count)); };
+  const std::int64_t parameters = total_parameters(a);
+  Table table({{""}, {""}});
+  table.add({"family", a.family});
+  table.add({"layers", fmt::format("{} of hidden size {}", a.layers, a.hidden)});
+  table.add({"attention", fmt::format("{} heads, {} key/value heads, head size {}", a.heads, a.kv_heads, a.head_dim)});
+  table.add({"ffn", fmt::format("{}{}", a.ffn, a.gated ? ", gated" : "")});
+  table.add({"vocabulary", fmt::format("{}{}", a.vocabulary, a.tied_embeddings ? ", embedding and head tied" : "")});
+  table.add({"context", fmt::format("{} tokens", a.context)});
+  table.add({"parameters", fmt::format("{} ({}); {} per layer", parameters, human_count(static_cast<double>(parameters)), block_parameters(a))});
+  table.add({"weights", fmt::format("{} as bf16, {} as fp32", bytes(bytes_of(DType::bf16, parameters)), bytes(bytes_of(DType::fp32, parameters)))});
+  const double flops = static_cast<double>(a.layers) * block_flops(a, 0) + head_flops(a);
+  table.add({"compute", fmt::format("{}FLOP per token at context 0", human_count(flops))});
+  table.add({"kv cache", fmt::format("{} per token as bf16, all layers", bytes(a.layers * kv_bytes_per_token(a, DType::bf16)))});
+  return fmt::format("{}\n{}", model.name, table.render());
+}
+
+}  // namespace motley

@@ -1,0 +1,18 @@
+// Clusters and models for people.
+#pragma once
+
+#include <string>
+
+#include "motley/cluster/cluster.hpp"
+#include "motley/model/model.hpp"
+
+namespace motley {
+
+// Machines with their devices, and the links between machines.
+std::string cluster_report(const Cluster& cluster);
+// The device catalogue: names, memory, bandwidth, FLOP/s.
+std::string catalogue_report();
+// Shape, parameters, bytes, FLOPs and KV bytes of a model.
+std::string model_report(const Model& model);
+
+}  // namespace motley

@@ -1,0 +1,175 @@
+#include "motley/report/plan_report.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <set>
+
+#include "motley/base/units.hpp"
+#include "motley/report/table.hpp"
+
+namespace motley {
+namespace {
+
+struct Slot {
+  std::string machine;
+  int slot = -1;  // -1: not of the form machine/number
+};
+
+Slot split_device(const std::string& device) {
+  const auto slash = device.rfind('/');
+  if (slash == std::string::npos) return {device, -1};
+  int slot = -1;
+  const char* end = device.data() + device.size();
+  if (const auto [at, status] = std::from_chars(device.data() + slash + 1, end, slot);
+      status != std::errc() || at != end)
+    return {device, -1};
+  return {device.substr(0, slash), slot};
+}
+
+std::string stage_types(const ServePlan& plan, const Stage& stage) {
+  std::vector<std::string> names;
+  for (const auto& device : stage.devices) {
+    const std::string& type = plan.cluster.type_of(plan.cluster.find_device(device)).name;
+    if (std::find(names.begin(), names.end(), type) == names.end()) names.push_back(type);
+  }
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+std::string shares_text(const Stage& stage) {
+  if (stage.shares.empty()) return stage.devices.size() > 1 ? "equal" : "";
+  std::vector<std::string> parts;
+  for (const double share : stage.shares) parts.push_back(percent(share));
+  return fmt::format("{}", fmt::join(parts, " "));
+}
+
+std::string stages_table(const ServePlan& plan, const Route& route) {
+  Table table({{"stage"},
+               {"layers"},
+               {"", Align::right},
+               {"tp", Align::right},
+               {"devices"},
+               {"type"},
+               {"shares"},
+               {"kv tokens", Align::right},
+               {"holds"}});
+  for (const auto& hop : route.path) {
+    const Stage& stage = plan.stage(hop.stage);
+    const std::string extras = fmt::format("{}{}{}", stage.embedding ? "embedding" : "",
+                                           stage.embedding && stage.head ? ", " : "", stage.head ? "head" : "");
+    table.add({stage.id, fmt::format("{}-{}", hop.layers.first, hop.layers.last - 1),
+               fmt::format("{}", hop.layers.size()), fmt::format("{}", stage.devices.size()),
+               compact_devices(stage.devices), stage_types(plan, stage), shares_text(stage),
+               fmt::format("{}", stage.kv_tokens), extras});
+  }
+  return table.render();
+}
+
+std::string memory_table(const ServePlan& plan) {
+  Table table({{"device"},
+               {"type"},
+               {"weights", Align::right},
+               {"kv", Align::right},
+               {"buffers", Align::right},
+               {"reserve", Align::right},
+               {"used", Align::right},
+               {"of", Align::right},
+               {"", Align::right}});
+  for (const auto& stage : plan.stages) {
+    for (const auto& device : stage.devices) {
+      const auto memory = plan.predicted.memory_bytes.find(device);
+      if (memory == plan.predicted.memory_bytes.end()) continue;
+      const auto show = [](std::int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
+      const DeviceMemory& m = memory->second;
+      table.add({device, plan.cluster.type_of(plan.cluster.find_device(device)).name, show(m.weights), show(m.kv),
+                 show(m.activations), show(m.reserve), show(m.total()), show(m.limit),
+                 percent(static_cast<double>(m.total()) / static_cast<double>(std::max<std::int64_t>(m.limit, 1)))});
+    }
+  }
+  return table.empty() ? "" : table.render();
+}
+
+std::string predicted_table(const ServePlan& plan) {
+  const ServePrediction& p = plan.predicted;
+  Table table({{""}, {"", Align::right}, {""}});
+  table.add(
+      {"request latency", human_seconds(p.latency_s), fmt::format("mean lengths, {} in flight per route", p.batch)});
+  table.add({"busiest stage", human_seconds(p.bottleneck_s), "busy per request"});
+  table.add({"requests", fmt::format("{:.3g}/s", p.requests_per_s), ""});
+  table.add({"output tokens", fmt::format("{:.4g}/s", p.tokens_per_s), ""});
+  if (p.slo_attainment) table.add({"inside deadlines", percent(*p.slo_attainment), ""});
+  return table.render();
+}
+
+}  // namespace
+
+std::string compact_devices(const std::vector<std::string>& devices) {
+  std::vector<std::string> parts;
+  for (std::size_t i = 0; i < devices.size();) {
+    const Slot first = split_device(devices[i]);
+    std::size_t end = i + 1;
+    while (first.slot >= 0 && end < devices.size()) {
+      const Slot next = split_device(devices[end]);
+      if (next.machine != first.machine || next.slot != first.slot + static_cast<int>(end - i)) break;
+      ++end;
+    }
+    parts.push_back(end - i > 1 ? fmt::format("{}-{}", devices[i], split_device(devices[end - 1]).slot) : devices[i]);
+    i = end;
+  }
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+std::string plan_summary(const ServePlan& plan) {
+  std::size_t used = 0;
+  for (const auto& stage : plan.stages) used += stage.devices.size();
+  const auto count = [](std::size_t n, std::string_view word) {
+    return fmt::format("{} {}{}", n, word, n == 1 ? "" : "s");
+  };
+  std::string text =
+      fmt::format("{}, {} on {} of {}", count(plan.routes.size(), "route"), count(plan.stages.size(), "stage"), used,
+                  count(plan.cluster.devices.size(), "device"));
+  if (plan.routes.size() == 1) {
+    std::vector<std::string> degrees, layers;
+    for (const auto& hop : plan.routes[0].path) {
+      degrees.push_back(fmt::format("{}", plan.stage(hop.stage).devices.size()));
+      layers.push_back(fmt::format("{}", hop.layers.size()));
+    }
+    text += fmt::format("; tp {}; layers {}", fmt::join(degrees, " > "), fmt::join(layers, " | "));
+  }
+  return text;
+}
+
+std::string plan_report(const ServePlan& plan) {
+  std::string out = fmt::format("{} ({} parameters) on {}: {}\n", plan.model.name,
+                                human_count(static_cast<double>(total_parameters(plan.model.arch))),
+                                plan.cluster.description.name.empty() ? "the cluster" : plan.cluster.description.name,
+                                plan_summary(plan));
+  double weights = 0;
+  for (const auto& route : plan.routes) weights += route.weight;
+  for (const auto& route : plan.routes)
+    out +=
+        fmt::format("\nroute {}{}\n{}", route.id,
+                    plan.routes.size() > 1 ? fmt::format(": {} of the requests", percent(route.weight / weights)) : "",
+                    stages_table(plan, route));
+  if (const std::string memory = memory_table(plan); !memory.empty()) out += "\nmemory\n" + memory;
+  out += "\npredicted\n" + predicted_table(plan);
+  if (!plan.unused.empty()) {
+    Table table({{"device"}, {"why it stays idle"}});
+    for (const auto& unused : plan.unused) table.add({unused.device, unused.reason});
+    out += "\nunused\n" + table.render();
+  }
+  return out;
+}
+
+std::string violations_report(const std::vector<Violation>& violations) {
+  if (violations.empty()) return "no violations\n";
+  std::string out;
+  for (const auto& violation : violations) {
+    out += fmt::format("{}: {}\n", violation.place, violation.what);
+    if (!violation.hint.empty()) out += fmt::format("  hint: {}\n", violation.hint);
+  }
+  return out;
+}
+
+}  // namespace motley

@@ -1,0 +1,50 @@
+#include "motley/report/table.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "motley/base/error.hpp"
+
+namespace motley {
+
+std::size_t display_width(std::string_view text) {
+  return static_cast<std::size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+}
+
+std::string percent(double share) { return fmt::format("{:.0f}%", 100 * share); }
+
+void Table::add(std::vector<std::string> cells) {
+  MOTLEY_CHECK(cells.size() <= columns_.size());
+  cells.resize(columns_.size());
+  rows_.push_back(std::move(cells));
+}
+
+std::string Table::render(std::string_view indent) const {
+  std::vector<std::string> titles;
+  for (const auto& column : columns_) titles.push_back(column.title);
+  std::vector<std::size_t> widths(columns_.size());
+  const auto measure = [&](const std::vector<std::string>& cells) {
+    for (std::size_t i = 0; i < cells.size(); ++i) widths[i] = std::max(widths[i], display_width(cells[i]));
+  };
+  measure(titles);
+  for (const auto& row : rows_) measure(row);
+
+  std::string out;
+  const auto line = [&](const std::vector<std::string>& cells) {
+    std::string text(indent);
+    for (std::size_t i = 0; i < cells.size(); ++i) {
+      const std::string padding(widths[i] - display_width(cells[i]), ' ');
+      text += columns_[i].align == Align::right ? padding + cells[i] : cells[i] + padding;
+      if (i + 1 < cells.size()) text += "  ";
+    }
+    text.erase(text.find_last_not_of(' ') + 1);
+    out += text + "\n";
+  };
+  if (std::any_of(titles.begin(), titles.end(), [](const auto& title) { return !title.empty(); })) line(titles);
+  for (const auto& row : rows_) line(row);
+  return out;
+}
+
+}  // namespace motley
