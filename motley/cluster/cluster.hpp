@@ -24,9 +24,10 @@ struct LinkSpeed {
   bool operator==(const LinkSpeed&) const = default;
 };
 
+// 0: not given. resolve() fills in the catalogue's figures, or 0.60 and 0.80.
 struct Efficiency {
-  double compute = 0.60;    // share of the peak FLOP/s that large products reach
-  double bandwidth = 0.80;  // share of the peak memory bandwidth that streaming reaches
+  double compute = 0;    // share of the peak FLOP/s that large products reach
+  double bandwidth = 0;  // share of the peak memory bandwidth that streaming reaches
   bool operator==(const Efficiency&) const = default;
 };
 

@@ -1,0 +1,203 @@
+// The device catalogue: data/devices.json, compiled in by CMake and parsed at first use.
+#include <algorithm>
+#include <cctype>
+
+#include "motley/cluster/cluster.hpp"
+#include "motley/cluster/names.hpp"
+
+namespace motley {
+
+std::string_view devices_json();
+
+namespace {
+
+struct EfficiencyFact {
+  double compute = 0;
+  double bandwidth = 0;
+  std::string source;
+  bool operator==(const EfficiencyFact&) const = default;
+};
+struct Interconnect {
+  std::string kind;
+  double bidirectional_bytes_per_s = 0;
+  std::int64_t pcie_generation = 0;
+  std::int64_t pcie_lanes = 0;
+  bool operator==(const Interconnect&) const = default;
+};
+struct PriceFact {
+  double usd_per_hour = 0;
+  std::string kind;
+  std::string source;
+  bool operator==(const PriceFact&) const = default;
+};
+// One device as software sees it: a board of two dies is two devices.
+struct DeviceFacts {
+  std::string id, name, full_name;
+  std::vector<std::string> aliases;
+  std::string vendor, market, architecture;
+  std::int64_t year = 0;
+  std::int64_t devices_per_board = 1;
+  std::int64_t memory_bytes = 0;
+  std::int64_t memory_marketed_bytes = 0;
+  double memory_bandwidth_bytes_per_s = 0;
+  std::map<std::string, double> flop_per_s;
+  double fp16_accumulate_flop_per_s = 0;
+  EfficiencyFact efficiency;
+  std::optional<std::int64_t> reserve_bytes;
+  Interconnect interconnect;
+  double board_power_w = 0;
+  std::vector<PriceFact> prices;
+  std::vector<std::string> sources;
+  std::string confidence;
+  std::string note;
+  bool operator==(const DeviceFacts&) const = default;
+};
+struct Facts {
+  std::map<std::string, std::string> sources;
+  std::vector<DeviceFacts> devices;
+  bool operator==(const Facts&) const = default;
+};
+
+}  // namespace
+
+template <>
+const Schema<EfficiencyFact>& schema<EfficiencyFact>() {
+  static const auto table =
+      Schema<EfficiencyFact>("efficiency fact", "Shares of the peaks that are reached.")
+          .field("compute", &EfficiencyFact::compute, "Of FLOP/s.", {.required = true, .above = 0, .max = 1})
+          .field("bandwidth", &EfficiencyFact::bandwidth, "Of memory bandwidth.",
+                 {.required = true, .above = 0, .max = 1})
+          .field("source", &EfficiencyFact::source, "Key of `sources`.", {.required = true});
+  return table;
+}
+template <>
+const Schema<Interconnect>& schema<Interconnect>() {
+  static const auto table =
+      Schema<Interconnect>("interconnect", "How devices of this kind reach each other.")
+          .field("kind", &Interconnect::kind, "Its name.", {.required = true})
+          .quantity("bidirectional", &Interconnect::bidirectional_bytes_per_s, Dimension::bytes_per_s,
+                    "Between two devices, both directions together.", {.above = 0})
+          .field("pcie_generation", &Interconnect::pcie_generation, "Generation of the host link.", {.min = 1})
+          .field("pcie_lanes", &Interconnect::pcie_lanes, "Lanes of the host link.", {.min = 1});
+  return table;
+}
+template <>
+const Schema<PriceFact>& schema<PriceFact>() {
+  static const auto table = Schema<PriceFact>("price", "One observation of a rental price.")
+                                .quantity("price", &PriceFact::usd_per_hour, Dimension::usd_per_hour, "Of one device.",
+                                          {.required = true, .above = 0})
+                                .field("kind", &PriceFact::kind, "How it is rented.", {.required = true})
+                                .field("source", &PriceFact::source, "Key of `sources`.", {.required = true});
+  return table;
+}
+template <>
+const Schema<DeviceFacts>& schema<DeviceFacts>() {
+  using D = DeviceFacts;
+  static const auto table =
+      Schema<D>("device facts", "One kind of accelerator, as software sees it.")
+          .field("id", &D::id, "Unique.", {.required = true})
+          .field("name", &D::name, "The short name that cluster files use.", {.required = true})
+          .field("full_name", &D::full_name, "The vendor's name.", {.required = true})
+          .field("aliases", &D::aliases, "Other names; case, spaces and dashes do not count.")
+          .field("vendor", &D::vendor, "nvidia, amd, intel, huawei or apple.", {.required = true})
+          .field("market", &D::market, "datacentre, workstation, consumer or apple-silicon.", {.required = true})
+          .field("architecture", &D::architecture, "The vendor's name of the generation.", {.required = true})
+          .field("year", &D::year, "Of the launch.", {.required = true, .min = 2000})
+          .field("devices_per_board", &D::devices_per_board, "Dies that appear as devices of their own.", {.min = 1})
+          .quantity("memory", &D::memory_bytes, Dimension::bytes, "As the driver reports it, else as marketed.",
+                    {.required = true, .above = 0})
+          .quantity("memory_marketed", &D::memory_marketed_bytes, Dimension::bytes, "Where it differs.", {.above = 0})
+          .quantity("memory_bandwidth", &D::memory_bandwidth_bytes_per_s, Dimension::bytes_per_s, "Peak.",
+                    {.required = true, .above = 0})
+          .custom<std::map<std::string, double>>(flops_row(true), &D::flop_per_s, read_flops, write_flops)
+          .quantity("flops_fp16_accumulate", &D::fp16_accumulate_flop_per_s, Dimension::flop_per_s,
+                    "With fp16 accumulation, which no engine uses.", {.above = 0})
+          .field("efficiency", &D::efficiency, "Shares of the peaks that are reached.", {.required = true})
+          .quantity("reserve", &D::reserve_bytes, Dimension::bytes, "Kept free where it is not the usual.", {.min = 0})
+          .field("interconnect", &D::interconnect, "How devices of this kind reach each other.", {.required = true})
+          .field("board_power_w", &D::board_power_w, "Watts of the board.", {.above = 0})
+          .field("prices", &D::prices, "Observations, not constants.")
+          .field("sources", &D::sources, "Keys of `sources`.", {.required = true})
+          .field("confidence", &D::confidence, "high, medium or low.", {.required = true})
+          .field("note", &D::note, "What to know.");
+  return table;
+}
+template <>
+const Schema<Facts>& schema<Facts>() {
+  static const auto table = Schema<Facts>("devices", "The device catalogue.")
+                                .format("motley.devices/1")
+                                .field("sources", &Facts::sources, "What the keys stand for.", {.required = true})
+                                .field("devices", &Facts::devices, "One entry per kind of device.", {.required = true});
+  return table;
+}
+
+namespace {
+
+// The lower median, so that the figure is one that somebody really paid. 0 where there is none.
+double typical_price(const std::vector<PriceFact>& prices) {
+  if (prices.empty()) return 0;
+  std::vector<double> sorted;
+  for (const auto& price : prices) sorted.push_back(price.usd_per_hour);
+  std::sort(sorted.begin(), sorted.end());
+  return sorted[(sorted.size() - 1) / 2];
+}
+
+DeviceType as_type(const DeviceFacts& facts) {
+  DeviceType type;
+  type.name = facts.name;
+  type.vendor = facts.vendor;
+  type.memory_bytes = facts.memory_bytes;
+  type.memory_bandwidth_bytes_per_s = facts.memory_bandwidth_bytes_per_s;
+  type.flop_per_s = facts.flop_per_s;
+  type.efficiency = {facts.efficiency.compute, facts.efficiency.bandwidth};
+  type.reserve_bytes = facts.reserve_bytes;
+  type.usd_per_hour = typical_price(facts.prices);
+  return type;
+}
+
+struct Catalogue {
+  std::vector<DeviceType> types;
+  std::map<std::string, std::size_t> by_name;  // plain names
+};
+
+Catalogue load_catalogue() {
+  const auto facts = read<Facts>(parse_json(devices_json(), "data/devices.json"), "data/devices.json");
+  const auto check_source = [&](const std::string& key) { MOTLEY_CHECK(facts.sources.contains(key)); };
+  Catalogue catalogue;
+  for (const auto& device : facts.devices) {
+    for (const auto& key : device.sources) check_source(key);
+    for (const auto& price : device.prices) check_source(price.source);
+    check_source(device.efficiency.source);
+    std::vector<std::string> names = device.aliases;
+    names.insert(names.end(), {device.id, device.name, device.full_name});
+    for (const auto& name : names) {
+      const auto [entry, added] = catalogue.by_name.emplace(plain_name(name), catalogue.types.size());
+      MOTLEY_CHECK(added || entry->second == catalogue.types.size());
+    }
+    catalogue.types.push_back(as_type(device));
+  }
+  return catalogue;
+}
+
+const Catalogue& catalogue() {
+  static const Catalogue loaded = load_catalogue();
+  return loaded;
+}
+
+}  // namespace
+
+std::string plain_name(std::string_view name) {
+  std::string plain;
+  for (const char c : name)
+    if (c != ' ' && c != '-' && c != '_') plain += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return plain;
+}
+
+const std::vector<DeviceType>& device_catalogue() { return catalogue().types; }
+
+const DeviceType* find_in_catalogue(std::string_view name) {
+  const auto found = catalogue().by_name.find(plain_name(name));
+  return found == catalogue().by_name.end() ? nullptr : &catalogue().types[found->second];
+}
+
+}  // namespace motley

@@ -1,0 +1,283 @@
+// The tables of motley.cluster/1.
+#include <cmath>
+
+#include "motley/cluster/cluster.hpp"
+#include "motley/cluster/names.hpp"
+
+namespace motley {
+namespace {
+
+const std::vector<std::string> rate_types = {"fp16", "bf16", "fp32", "fp8", "int8"};
+
+using Matrix = std::vector<std::vector<double>>;
+
+// Reads numbers in `unit` base units; the diagonal becomes 0.
+Matrix read_matrix(const Reader& reader, double unit, const Limits& limits) {
+  if (!reader.value().is_array())
+    reader.expected("a list of lists of numbers", "the name of a CSV file is accepted in a cluster file only");
+  Matrix matrix;
+  for (const auto& row : reader.value().as_array()) {
+    const std::size_t from = matrix.size();
+    const Reader row_reader = reader.item(from, row);
+    if (!row.is_array()) row_reader.expected("a list of numbers");
+    std::vector<double> numbers;
+    for (const auto& cell : row.as_array()) {
+      const std::size_t to = numbers.size();
+      numbers.push_back(from == to ? 0 : binding::read_number(row_reader.item(to, cell), limits) * unit);
+    }
+    matrix.push_back(std::move(numbers));
+  }
+  return matrix;
+}
+
+// The number of units that reads back to exactly `value`, where there is one: the quotient or a neighbour of it.
+double in_units(double value, double unit) {
+  const double quotient = value / unit;
+  for (const double candidate : {quotient, std::nextafter(quotient, 0.0), std::nextafter(quotient, HUGE_VAL)})
+    if (candidate * unit == value) return candidate;
+  return quotient;
+}
+
+Value write_matrix(const Matrix& matrix, double unit) {
+  Value rows = Value::array();
+  for (const auto& row : matrix) {
+    Value numbers = Value::array();
+    for (const double value : row) numbers.push_back(in_units(value, unit));
+    rows.push_back(std::move(numbers));
+  }
+  return rows;
+}
+
+FieldDoc matrix_row(std::string key, std::string doc) {
+  return {std::move(key), "CSV file or list of lists of numbers", "", std::move(doc), true, {}, true};
+}
+
+constexpr double millisecond_s = 1e-3;
+constexpr double gbit_per_s = 0.125e9;  // in bytes
+
+}  // namespace
+
+FieldDoc flops_row(bool required) {
+  return {"flops",          "table of quantity: " + accepted_units(Dimension::flop_per_s),
+          "above 0 FLOP/s", "Dense peak with fp32 accumulation, by data type: fp16, bf16, fp32, fp8, int8.",
+          required,         {},
+          required};
+}
+
+std::map<std::string, double> read_flops(const Reader& reader) {
+  if (!reader.value().is_object()) reader.expected("a table such as { fp16 = \"76.7 TFLOP/s\" }");
+  binding::check_keys(reader, rate_types);
+  std::map<std::string, double> rates;
+  for (const auto& [type, rate] : reader.value().as_object())
+    rates[type] = binding::read_quantity(reader.member(type, rate), Dimension::flop_per_s, {.above = 0});
+  return rates;
+}
+
+Value write_flops(const std::map<std::string, double>& flop_per_s) {
+  Value table = Value::object();
+  for (const auto& [type, rate] : flop_per_s) table.set(type, format_quantity(rate, Dimension::flop_per_s));
+  return table;
+}
+
+template <>
+const Schema<LinkSpeed>& schema<LinkSpeed>() {
+  using L = LinkSpeed;
+  static const auto table =
+      Schema<L>("speed",
+                "How fast bytes travel. `bandwidth`, or both `bandwidth_up` and `bandwidth_down`, must be given.")
+          .quantity("latency", &L::latency_s, Dimension::seconds, "One way; latencies add up along a path.",
+                    {.required = true, .min = 0})
+          .quantity("bandwidth", &L::bandwidth_bytes_per_s, Dimension::bytes_per_s, "Of the path.", {.above = 0})
+          .quantity(
+              "bandwidth_up", &L::bandwidth_up_bytes_per_s, Dimension::bytes_per_s,
+              "From the first named to the second, where directions differ; inside a machine or site, what leaves a "
+              "device.",
+              {.above = 0})
+          .quantity("bandwidth_down", &L::bandwidth_down_bytes_per_s, Dimension::bytes_per_s,
+                    "From the second named to the first; inside a machine or site, what reaches a device.",
+                    {.above = 0})
+          .quantity("per_flow_bandwidth", &L::per_flow_bandwidth_bytes_per_s, Dimension::bytes_per_s,
+                    "Of one stream, where it reaches less than the path.", {.above = 0})
+          .check([](const L& speed, const Reader& reader) {
+            const bool both = speed.bandwidth_up_bytes_per_s > 0 && speed.bandwidth_down_bytes_per_s > 0;
+            if (speed.bandwidth_bytes_per_s == 0 && !both)
+              reader.fail("`bandwidth` is missing",
+                          "give bandwidth = \"10 Gbit/s\", or bandwidth_up and bandwidth_down");
+          });
+  return table;
+}
+
+template <>
+const Schema<Efficiency>& schema<Efficiency>() {
+  static const auto table =
+      Schema<Efficiency>("efficiency", "Shares of the peaks that are reached; calibrate them per machine.")
+          .field("compute", &Efficiency::compute, "Of FLOP/s, by large products. Default: the catalogue's, else 0.60.",
+                 {.above = 0, .max = 1})
+          .field("bandwidth", &Efficiency::bandwidth, "Of memory bandwidth. Default: the catalogue's, else 0.80.",
+                 {.above = 0, .max = 1});
+  return table;
+}
+
+template <>
+const Schema<DeviceType>& schema<DeviceType>() {
+  using D = DeviceType;
+  static const auto table =
+      Schema<D>("device_type",
+                "A kind of device that the catalogue does not know, or figures that override the catalogue's one by "
+                "one. An entry "
+                "that gives all of vendor, memory, memory_bandwidth, flops, efficiency and reserve stands alone.")
+          .field("name", &D::name, "As `devices` name it; a name of the catalogue overrides that entry.",
+                 {.required = true})
+          .field("vendor", &D::vendor, "nvidia, amd, intel, huawei, apple, or cpu.")
+          .quantity("memory", &D::memory_bytes, Dimension::bytes, "Of one device.", {.above = 0})
+          .quantity("memory_bandwidth", &D::memory_bandwidth_bytes_per_s, Dimension::bytes_per_s, "Peak.", {.above = 0})
+          .custom<std::map<std::string, double>>(flops_row(false), &D::flop_per_s, read_flops, write_flops)
+          .field("efficiency", &D::efficiency, "Shares of the peaks that are reached.")
+          .quantity("reserve", &D::reserve_bytes, Dimension::bytes,
+                    "Memory kept free for context, workspace and fragmentation. Default: 1 GiB, for a CPU nothing, for "
+                    "unified "
+                    "memory a quarter.",
+                    {.min = 0})
+          .quantity("price", &D::usd_per_hour, Dimension::usd_per_hour,
+                    "Of renting one. Default: the catalogue's median.", {.above = 0});
+  return table;
+}
+
+template <>
+const Schema<Disk>& schema<Disk>() {
+  static const auto table = Schema<Disk>("disk", "Where offloaded bytes may go.")
+                                .quantity("capacity", &Disk::capacity_bytes, Dimension::bytes, "That may be used.",
+                                          {.required = true, .above = 0})
+                                .quantity("read", &Disk::read_bytes_per_s, Dimension::bytes_per_s, "Sequential.",
+                                          {.required = true, .above = 0})
+                                .quantity("write", &Disk::write_bytes_per_s, Dimension::bytes_per_s, "Sequential.",
+                                          {.required = true, .above = 0});
+  return table;
+}
+
+template <>
+const Schema<Reduction>& schema<Reduction>() {
+  static const auto table =
+      Schema<Reduction>("reduction", "What adding received vectors costs a machine.")
+          .quantity("add", &Reduction::add_s_per_byte, Dimension::seconds_per_byte,
+                    "The arithmetic (GenModel's gamma).", {.required = true, .min = 0})
+          .quantity("access", &Reduction::access_s_per_byte, Dimension::seconds_per_byte,
+                    "Reading and writing memory (GenModel's delta).", {.required = true, .min = 0});
+  return table;
+}
+
+template <>
+const Schema<MachineDescription>& schema<MachineDescription>() {
+  using M = MachineDescription;
+  static const auto table =
+      Schema<M>("machine", "Devices that share a host.")
+          .field("name", &M::name, "Unique; letters, digits, `.`, `-`, `_`.", {.required = true})
+          .field("count", &M::count, "n > 1: machines name-0 .. name-(n-1), alike. Default 1.",
+                 {.min = 1, .max = 100000})
+          .field("site", &M::site, "Machines of a site share a fast network. Default: `default`.")
+          .field("devices", &M::devices, "Types in slot order, repeated with `*`: `A6000*4`.", {.required = true})
+          .field("link", &M::link, "Between the devices of this machine. Default: `network.within_machine`.")
+          .quantity("host_memory", &M::host_memory_bytes, Dimension::bytes, "For offloading.", {.above = 0})
+          .field("disk", &M::disk, "For offloading.")
+          .quantity("price", &M::usd_per_hour, Dimension::usd_per_hour, "Of renting the machine.", {.min = 0})
+          .field("address", &M::address, "Where workers are started.")
+          .field("reduction", &M::reduction, "Default: `network.reduction`.");
+  return table;
+}
+
+template <>
+const Schema<NamedLink>& schema<NamedLink>() {
+  static const auto table =
+      Schema<NamedLink>("link", "A link between two machines or two sites; a site named twice: between its machines.")
+          .field("between", &NamedLink::between, "Two names.", {.required = true})
+          .flatten(&NamedLink::speed);
+  return table;
+}
+
+template <>
+const Schema<NetworkMatrix>& schema<NetworkMatrix>() {
+  using M = NetworkMatrix;
+  static const auto table =
+      Schema<M>(
+          "matrix",
+          "Measured links. Row = from, column = to, devices in cluster order; the diagonal is not read. CSV files have "
+          "no header, and their paths are relative to the cluster file.")
+          .custom<Matrix>(
+              matrix_row("latency_ms", "One way, milliseconds; at least 0."), &M::latency_s,
+              [](const Reader& reader) { return read_matrix(reader, millisecond_s, {.min = 0}); },
+              [](const Matrix& matrix) { return write_matrix(matrix, millisecond_s); })
+          .custom<Matrix>(
+              matrix_row("bandwidth_gbit_s", "Gbit/s; above 0."), &M::bandwidth_bytes_per_s,
+              [](const Reader& reader) { return read_matrix(reader, gbit_per_s, {.above = 0}); },
+              [](const Matrix& matrix) { return write_matrix(matrix, gbit_per_s); });
+  return table;
+}
+
+template <>
+const Schema<Network>& schema<Network>() {
+  using N = Network;
+  static const auto table =
+      Schema<N>(
+          "network",
+          "Links by distance. More specific descriptions win: matrix, then link, then the machine's own, then these.")
+          .field("within_machine", &N::within_machine, "Default: 10 us, 20 GB/s.")
+          .field("within_site", &N::within_site, "Default: 0.2 ms, 10 Gbit/s.")
+          .field("between_sites", &N::between_sites, "No default.")
+          .field("matrix", &N::matrix, "Beats every other description.")
+          .field("reduction", &N::reduction, "Of machines that state none.");
+  return table;
+}
+
+template <>
+const Schema<SwitchUplink>& schema<SwitchUplink>() {
+  static const auto table =
+      Schema<SwitchUplink>("uplink", "The link from a switch towards the root.")
+          .field("to", &SwitchUplink::to, "A switch; one that is not described is the root.", {.required = true})
+          .flatten(&SwitchUplink::speed);
+  return table;
+}
+
+template <>
+const Schema<SwitchPort>& schema<SwitchPort>() {
+  static const auto table = Schema<SwitchPort>("port", "Machines below a switch, each with a link of this speed.")
+                                .field("hosts", &SwitchPort::hosts, "Names of machines.", {.required = true})
+                                .flatten(&SwitchPort::speed);
+  return table;
+}
+
+template <>
+const Schema<Incast>& schema<Incast>() {
+  static const auto table =
+      Schema<Incast>("incast", "What many senders to one port cost (GenModel's w_t and epsilon).")
+          .field("threshold", &Incast::threshold, "Senders without harm.", {.required = true, .min = 1})
+          .quantity("cost", &Incast::cost_s_per_byte, Dimension::seconds_per_byte, "Per byte and sender beyond.",
+                    {.required = true, .min = 0});
+  return table;
+}
+
+template <>
+const Schema<Switch>& schema<Switch>() {
+  static const auto table = Schema<Switch>("switch", "A switch of the physical tree, for collectives.")
+                                .field("name", &Switch::name, "Unique.", {.required = true})
+                                .field("uplink", &Switch::uplink, "None: the root.")
+                                .field("ports", &Switch::ports, "Machines below it.")
+                                .field("incast", &Switch::incast, "Of its ports.");
+  return table;
+}
+
+template <>
+const Schema<ClusterDescription>& schema<ClusterDescription>() {
+  using C = ClusterDescription;
+  static const auto table =
+      Schema<C>("cluster", "What there is: devices, the machines and sites they stand in, the links between them.")
+          .format("motley.cluster/1")
+          .field("name", &C::name, "For people.")
+          .field("machine", &C::machines, "In the order that counts devices.", {.required = true})
+          .field("device_type", &C::device_types, "Beside the catalogue.")
+          .field("network", &C::network, "Links by distance.")
+          .field("link", &C::links, "Links by name.")
+          .field("switch", &C::switches, "The physical tree, for collectives.");
+  return table;
+}
+
+}  // namespace motley

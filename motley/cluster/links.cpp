@@ -1,0 +1,76 @@
+// Which description answers for a pair of devices.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "motley/cluster/cluster.hpp"
+
+namespace motley {
+namespace {
+
+constexpr LinkSpeed default_within_machine{.latency_s = 10e-6, .bandwidth_bytes_per_s = 20e9};  // PCIe 4.0 x16, about
+constexpr LinkSpeed default_within_site{.latency_s = 0.2e-3, .bandwidth_bytes_per_s = 1.25e9};  // 10 Gbit/s Ethernet
+
+enum class Direction { up, down, both };  // both: leaves one end's uplink and arrives by the other's downlink
+
+double positive_min(double a, double b) {
+  if (a <= 0) return b;
+  return b <= 0 ? a : std::min(a, b);
+}
+
+PathSpeed path(const LinkSpeed& speed, Direction direction) {
+  const double up = speed.bandwidth_up_bytes_per_s > 0 ? speed.bandwidth_up_bytes_per_s : speed.bandwidth_bytes_per_s;
+  const double down =
+      speed.bandwidth_down_bytes_per_s > 0 ? speed.bandwidth_down_bytes_per_s : speed.bandwidth_bytes_per_s;
+  const double way = direction == Direction::up ? up : direction == Direction::down ? down : std::min(up, down);
+  return {speed.latency_s, positive_min(way, speed.per_flow_bandwidth_bytes_per_s)};
+}
+
+// The [[link]] between two machines or two sites.
+std::optional<PathSpeed> named_link(const ClusterDescription& description, const std::string& from,
+                                    const std::string& to) {
+  for (const auto& link : description.links) {
+    if (link.between[0] == from && link.between[1] == to)
+      return path(link.speed, from == to ? Direction::both : Direction::up);
+    if (link.between[0] == to && link.between[1] == from) return path(link.speed, Direction::down);
+  }
+  return {};
+}
+
+PathSpeed inside_machine(const ClusterDescription& description, const Machine& machine) {
+  const auto& own = description.machines[static_cast<std::size_t>(machine.description)].link;
+  return path(own ? *own : description.network.within_machine.value_or(default_within_machine), Direction::both);
+}
+
+}  // namespace
+
+PathSpeed Cluster::link(int from, int to) const {
+  MOTLEY_CHECK(from != to);
+  const auto source = static_cast<std::size_t>(from), target = static_cast<std::size_t>(to);
+  const auto& network = description.network;
+  if (network.matrix)
+    return {network.matrix->latency_s[source][target], network.matrix->bandwidth_bytes_per_s[source][target]};
+
+  const Machine& a = machines[static_cast<std::size_t>(devices[source].machine)];
+  const Machine& b = machines[static_cast<std::size_t>(devices[target].machine)];
+  if (a.name == b.name) return inside_machine(description, a);
+  if (const auto link = named_link(description, a.name, b.name)) return *link;
+  if (const auto link = named_link(description, a.site, b.site)) return *link;
+  if (a.site == b.site) return path(network.within_site.value_or(default_within_site), Direction::both);
+  if (network.between_sites) return path(*network.between_sites, Direction::both);
+  throw input_error(fmt::format("nothing describes the link between the sites \"{}\" and \"{}\" ({} to {})", a.site,
+                                b.site, devices[source].name, devices[target].name),
+                    fmt::format("add [[link]] between = [\"{}\", \"{}\"], or [network] between_sites", a.site, b.site));
+}
+
+int Cluster::find_device(std::string_view name) const {
+  for (std::size_t i = 0; i < devices.size(); ++i)
+    if (devices[i].name == name) return static_cast<int>(i);
+  std::vector<std::string> names;
+  for (const auto& device : devices) names.push_back(device.name);
+  const std::string best = closest(name, names);
+  throw input_error(fmt::format("there is no device \"{}\" in the cluster", name),
+                    best.empty() ? "devices are called machine/slot" : fmt::format("did you mean \"{}\"?", best));
+}
+
+}  // namespace motley

@@ -1,0 +1,366 @@
+// From a description to a cluster: every type complete, every machine and device listed, every name checked.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <set>
+#include <variant>
+
+#include "motley/cluster/cluster.hpp"
+#include "motley/cluster/names.hpp"
+#include "motley/cluster/resolve.hpp"
+
+namespace motley {
+namespace {
+
+constexpr std::int64_t largest_cluster = 100000;  // devices
+constexpr std::int64_t gibibyte = std::int64_t{1} << 30;
+
+// The place of a key or item below `root`, as far down as the document goes.
+using Step = std::variant<std::string_view, std::size_t>;
+Reader at(const Reader& root, std::initializer_list<Step> steps) {
+  Reader reader = root;
+  for (const Step& step : steps) {
+    if (const auto* key = std::get_if<std::string_view>(&step)) {
+      const Value* child = reader.value().find(*key);
+      if (!child) return reader;
+      reader = reader.member(*key, *child);
+    } else {
+      const std::size_t index = std::get<std::size_t>(step);
+      if (!reader.value().is_array() || index >= reader.value().as_array().size()) return reader;
+      reader = reader.item(index, reader.value().as_array()[index]);
+    }
+  }
+  return reader;
+}
+
+std::string suggestion(std::string_view word, const std::vector<std::string>& candidates, std::string otherwise) {
+  const std::string best = closest(word, candidates);
+  return best.empty() ? std::move(otherwise) : fmt::format("did you mean \"{}\"?", best);
+}
+
+void check_name(const Reader& reader, std::string_view name) {
+  const auto good = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '-' ||
+           c == '_';
+  };
+  if (name.empty() || !std::all_of(name.begin(), name.end(), good))
+    reader.fail(fmt::format("\"{}\" is not a name", name), "use letters, digits, `.`, `-` and `_`");
+}
+
+// ---- types ----
+
+// Everything that a type needs is there, so that the catalogue has nothing to add.
+bool stands_alone(const DeviceType& type) {
+  return !type.vendor.empty() && type.memory_bytes > 0 && type.memory_bandwidth_bytes_per_s > 0 &&
+         !type.flop_per_s.empty() && type.efficiency.compute > 0 && type.efficiency.bandwidth > 0 && type.reserve_bytes;
+}
+
+DeviceType merged(const DeviceType& known, const DeviceType& given) {
+  DeviceType type = known;
+  if (!given.vendor.empty()) type.vendor = given.vendor;
+  if (given.memory_bytes > 0) type.memory_bytes = given.memory_bytes;
+  if (given.memory_bandwidth_bytes_per_s > 0) type.memory_bandwidth_bytes_per_s = given.memory_bandwidth_bytes_per_s;
+  for (const auto& [name, rate] : given.flop_per_s) type.flop_per_s[name] = rate;
+  if (given.efficiency.compute > 0) type.efficiency.compute = given.efficiency.compute;
+  if (given.efficiency.bandwidth > 0) type.efficiency.bandwidth = given.efficiency.bandwidth;
+  if (given.reserve_bytes) type.reserve_bytes = given.reserve_bytes;
+  if (given.usd_per_hour > 0) type.usd_per_hour = given.usd_per_hour;
+  return type;
+}
+
+std::vector<std::string> catalogue_names() {
+  std::vector<std::string> names;
+  for (const auto& type : device_catalogue()) names.push_back(type.name);
+  return names;
+}
+
+DeviceType complete(const DeviceType& given, const Reader& place) {
+  DeviceType type = given;
+  const DeviceType* known = find_in_catalogue(given.name);
+  if (known && !stands_alone(given)) type = merged(*known, given);
+  if (known) type.name = known->name;
+  const auto require = [&](bool present, std::string_view key) {
+    if (present) return;
+    place.fail(fmt::format("\"{}\" is not in the catalogue, so `{}` must be given", given.name, key),
+               suggestion(given.name, catalogue_names(), "a new type needs memory, memory_bandwidth and flops"));
+  };
+  require(type.memory_bytes > 0, "memory");
+  require(type.memory_bandwidth_bytes_per_s > 0, "memory_bandwidth");
+  require(!type.flop_per_s.empty(), "flops");
+  if (type.efficiency.compute == 0) type.efficiency.compute = 0.60;
+  if (type.efficiency.bandwidth == 0) type.efficiency.bandwidth = 0.80;
+  if (!type.reserve_bytes) type.reserve_bytes = type.vendor == "cpu" ? 0 : gibibyte;
+  if (*type.reserve_bytes >= type.memory_bytes)
+    place.fail(
+        fmt::format("\"{}\" reserves {} of its {}", given.name, human_bytes(static_cast<double>(*type.reserve_bytes)),
+                    human_bytes(static_cast<double>(type.memory_bytes))),
+        "give a smaller `reserve`");
+  return type;
+}
+
+// Types by their plain names, completed when they are first asked for.
+class TypeTable {
+ public:
+  TypeTable(const ClusterDescription& description, const Reader& root) {
+    for (std::size_t i = 0; i < description.device_types.size(); ++i) {
+      const Reader place = at(root, {"device_type", i});
+      DeviceType type = complete(description.device_types[i], place);
+      if (find(type.name))
+        place.fail(fmt::format("device type \"{}\" is described twice", type.name), "put all its figures in one entry");
+      described_.push_back(std::move(type));
+    }
+  }
+
+  // Index into used().
+  int use(std::string_view name, const Reader& place) {
+    const DeviceType* known = find_in_catalogue(name);
+    const std::string plain = plain_name(known ? known->name : name);
+    for (std::size_t i = 0; i < used_.size(); ++i)
+      if (plain_name(used_[i].name) == plain) return static_cast<int>(i);
+    if (const DeviceType* described = find(plain))
+      used_.push_back(*described);
+    else if (known)
+      used_.push_back(complete(*known, place));
+    else
+      place.fail(
+          fmt::format("device type \"{}\" is not known", name),
+          suggestion(name, all_names(), "describe it with [[device_type]]: name, memory, memory_bandwidth, flops"));
+    return static_cast<int>(used_.size()) - 1;
+  }
+
+  std::vector<DeviceType> take_used() { return std::move(used_); }
+
+ private:
+  const DeviceType* find(std::string_view name) const {
+    for (const auto& type : described_)
+      if (plain_name(type.name) == plain_name(name)) return &type;
+    return nullptr;
+  }
+  std::vector<std::string> all_names() const {
+    std::vector<std::string> names = catalogue_names();
+    for (const auto& type : described_) names.push_back(type.name);
+    return names;
+  }
+
+  std::vector<DeviceType> described_;
+  std::vector<DeviceType> used_;
+};
+
+// ---- machines and devices ----
+
+struct DeviceGroup {
+  std::string_view type;
+  std::int64_t count = 1;
+};
+
+DeviceGroup parse_group(std::string_view text, const Reader& place) {
+  const auto trim = [](std::string_view s) {
+    while (!s.empty() && s.front() == ' ') s.remove_prefix(1);
+    while (!s.empty() && s.back() == ' ') s.remove_suffix(1);
+    return s;
+  };
+  DeviceGroup group{trim(text.substr(0, text.find('*')))};
+  if (const auto star = text.find('*'); star != std::string_view::npos) {
+    const std::string_view number = trim(text.substr(star + 1));
+    const auto [end, status] = std::from_chars(number.data(), number.data() + number.size(), group.count);
+    if (status != std::errc() || end != number.data() + number.size() || group.count < 1 ||
+        group.count > largest_cluster)
+      place.fail(fmt::format("\"{}\" has no count after the `*`", text), "write \"A6000*4\" for four devices");
+  }
+  if (group.type.empty())
+    place.fail(fmt::format("\"{}\" names no device type", text), "write \"A6000*4\" for four devices");
+  return group;
+}
+
+void add_machines(Cluster& cluster, TypeTable& types, const Reader& root) {
+  std::set<std::string, std::less<>> names;
+  for (std::size_t m = 0; m < cluster.description.machines.size(); ++m) {
+    const MachineDescription& described = cluster.description.machines[m];
+    check_name(at(root, {"machine", m, "name"}), described.name);
+    if (described.devices.empty())
+      at(root, {"machine", m, "devices"}).fail("a machine needs a device", "for example devices = [\"A6000*4\"]");
+    std::vector<int> slots;  // types
+    for (std::size_t d = 0; d < described.devices.size(); ++d) {
+      const Reader place = at(root, {"machine", m, "devices", d});
+      const DeviceGroup group = parse_group(described.devices[d], place);
+      slots.insert(slots.end(), static_cast<std::size_t>(group.count), types.use(group.type, place));
+    }
+    const auto total =
+        static_cast<std::int64_t>(cluster.devices.size()) + described.count * static_cast<std::int64_t>(slots.size());
+    if (total > largest_cluster)
+      at(root, {"machine", m})
+          .fail(fmt::format("the cluster has more than {} devices", largest_cluster), "lower `count`");
+    for (std::int64_t copy = 0; copy < described.count; ++copy) {
+      Machine machine;
+      machine.name = described.count == 1 ? described.name : fmt::format("{}-{}", described.name, copy);
+      machine.site = described.site.empty() ? "default" : described.site;
+      machine.description = static_cast<int>(m);
+      if (!names.insert(machine.name).second)
+        at(root, {"machine", m, "name"})
+            .fail(fmt::format("machine \"{}\" is described twice", machine.name),
+                  "names must be unique; `count` makes copies");
+      for (const int type : slots) {
+        machine.devices.push_back(static_cast<int>(cluster.devices.size()));
+        cluster.devices.push_back({fmt::format("{}/{}", machine.name, machine.devices.size() - 1), type,
+                                   static_cast<int>(cluster.machines.size())});
+      }
+      cluster.machines.push_back(std::move(machine));
+    }
+  }
+}
+
+// ---- links ----
+
+std::vector<std::string> machine_names(const Cluster& cluster) {
+  std::vector<std::string> names;
+  for (const auto& machine : cluster.machines) names.push_back(machine.name);
+  return names;
+}
+
+std::vector<std::string> site_names(const Cluster& cluster) {
+  std::set<std::string> names;
+  for (const auto& machine : cluster.machines) names.insert(machine.site);
+  return {names.begin(), names.end()};
+}
+
+bool contains(const std::vector<std::string>& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// A hint for a name that is no machine: copies are named one by one.
+std::string machine_hint(const Cluster& cluster, std::string_view name, const std::vector<std::string>& candidates) {
+  for (const auto& described : cluster.description.machines)
+    if (described.name == name && described.count > 1)
+      return fmt::format("its {0} copies are called {1}-0 to {1}-{2}", described.count, name, described.count - 1);
+  return suggestion(
+      name, candidates,
+      fmt::format("known: {}",
+                  fmt::join(candidates.begin(),
+                            candidates.begin() + std::min<std::ptrdiff_t>(8, std::ssize(candidates)), ", ")));
+}
+
+void check_links(const Cluster& cluster, const Reader& root) {
+  const std::vector<std::string> machines = machine_names(cluster);
+  const std::vector<std::string> sites = site_names(cluster);
+  std::vector<std::string> all = machines;
+  all.insert(all.end(), sites.begin(), sites.end());
+  std::set<std::set<std::string>> seen;
+  for (std::size_t i = 0; i < cluster.description.links.size(); ++i) {
+    const auto& between = cluster.description.links[i].between;
+    const Reader place = at(root, {"link", i, "between"});
+    if (between.size() != 2)
+      place.fail(fmt::format("a link is between two names, not {}", between.size()),
+                 "write between = [\"home\", \"campus\"]");
+    for (std::size_t end = 0; end < 2; ++end) {
+      const Reader name_place = at(root, {"link", i, "between", end});
+      const std::string& name = between[end];
+      if (!contains(all, name))
+        name_place.fail(fmt::format("\"{}\" is neither a machine nor a site", name), machine_hint(cluster, name, all));
+      if (contains(machines, name) && contains(sites, name))
+        name_place.fail(fmt::format("\"{}\" is both a machine and a site", name), "give one of them another name");
+    }
+    const bool first_is_machine = contains(machines, between[0]);
+    if (first_is_machine != contains(machines, between[1]))
+      place.fail(fmt::format("\"{}\" and \"{}\" are a machine and a site", between[0], between[1]),
+                 "name two machines or two sites");
+    if (first_is_machine && between[0] == between[1])
+      place.fail(fmt::format("\"{}\" is named twice", between[0]),
+                 "describe links inside a machine with the machine's own `link`");
+    if (!seen.insert({between[0], between[1]}).second)
+      place.fail(fmt::format("the link between \"{}\" and \"{}\" is described twice", between[0], between[1]),
+                 "use bandwidth_up and bandwidth_down where directions differ");
+  }
+}
+
+void check_matrix(const Cluster& cluster, const Reader& root) {
+  const auto& matrix = cluster.description.network.matrix;
+  if (!matrix) return;
+  const std::size_t size = cluster.devices.size();
+  const auto check = [&](const std::vector<std::vector<double>>& rows, std::string_view key) {
+    const std::string hint = "one row and one column for each device, in cluster order";
+    if (rows.size() != size)
+      at(root, {"network", "matrix", key}).fail(fmt::format("{} rows for {} devices", rows.size(), size), hint);
+    for (std::size_t row = 0; row < size; ++row)
+      if (rows[row].size() != size)
+        at(root, {"network", "matrix", key, row})
+            .fail(fmt::format("{} columns for {} devices", rows[row].size(), size), hint);
+  };
+  check(matrix->latency_s, "latency_ms");
+  check(matrix->bandwidth_bytes_per_s, "bandwidth_gbit_s");
+}
+
+// ---- switches ----
+
+void check_hosts(const Cluster& cluster, const Reader& root) {
+  const std::vector<std::string> machines = machine_names(cluster);
+  std::map<std::string, std::string> switch_of;
+  for (std::size_t i = 0; i < cluster.description.switches.size(); ++i) {
+    const Switch& described = cluster.description.switches[i];
+    for (std::size_t p = 0; p < described.ports.size(); ++p)
+      for (std::size_t h = 0; h < described.ports[p].hosts.size(); ++h) {
+        const std::string& host = described.ports[p].hosts[h];
+        const Reader place = at(root, {"switch", i, "ports", p, "hosts", h});
+        if (!contains(machines, host))
+          place.fail(fmt::format("\"{}\" is not a machine", host), machine_hint(cluster, host, machines));
+        if (const auto [other, added] = switch_of.emplace(host, described.name); !added)
+          place.fail(fmt::format("\"{}\" already has a port of switch \"{}\"", host, other->second),
+                     "a machine stands below one switch");
+      }
+  }
+}
+
+// The switches are one tree: following uplinks from any of them ends at the same root.
+void check_switches(const Cluster& cluster, const Reader& root) {
+  const auto& switches = cluster.description.switches;
+  std::map<std::string, std::size_t, std::less<>> by_name;
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < switches.size(); ++i) {
+    check_name(at(root, {"switch", i, "name"}), switches[i].name);
+    if (!by_name.emplace(switches[i].name, i).second)
+      at(root, {"switch", i, "name"})
+          .fail(fmt::format("switch \"{}\" is described twice", switches[i].name), "names must be unique");
+    names.push_back(switches[i].name);
+  }
+  std::string common_root;
+  for (std::size_t i = 0; i < switches.size(); ++i) {
+    std::string top = switches[i].name;
+    for (std::size_t steps = 0; by_name.contains(top) && switches[by_name[top]].uplink; ++steps) {
+      if (steps > switches.size())
+        at(root, {"switch", i, "uplink"})
+            .fail(fmt::format("the uplinks from \"{}\" go round in a circle", switches[i].name),
+                  "the root has no uplink");
+      top = switches[by_name[top]].uplink->to;
+    }
+    if (common_root.empty()) common_root = top;
+    if (top != common_root)
+      at(root, {"switch", i, "uplink"})
+          .fail(fmt::format("the switches have two roots, \"{}\" and \"{}\"", common_root, top),
+                suggestion(by_name.contains(top) ? common_root : top, names, "give all but one an uplink"));
+  }
+  check_hosts(cluster, root);
+}
+
+}  // namespace
+
+Cluster resolve_document(ClusterDescription description, const Reader& root) {
+  Cluster cluster;
+  cluster.description = std::move(description);
+  if (cluster.description.machines.empty())
+    root.fail("there is no machine", "describe one with [[machine]]: name, devices");
+  TypeTable types(cluster.description, root);
+  add_machines(cluster, types, root);
+  cluster.types = types.take_used();
+  check_links(cluster, root);
+  check_matrix(cluster, root);
+  check_switches(cluster, root);
+  cluster.description.device_types = cluster.types;
+  return cluster;
+}
+
+Cluster resolve(ClusterDescription description, std::string source) {
+  const Value document = write(description);
+  return resolve_document(std::move(description), Reader(document, std::move(source)));
+}
+
+}  // namespace motley
