@@ -1,0 +1,299 @@
+#include "motley/solve/chain_dp.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "motley/base/error.hpp"
+
+namespace motley {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+const PositionTerms& terms(const ChainOption& option, ChainPosition position) {
+  return option.at[static_cast<int>(position)];
+}
+
+StageSeconds busy(const ChainOption& option, ChainPosition position, std::int64_t units) {
+  return terms(option, position).fixed + option.per_unit * static_cast<double>(units);
+}
+
+bool expired(Instant deadline) { return std::chrono::steady_clock::now() >= deadline; }
+
+using Places = ChainSolver::Places;
+
+// Gives equal places one group.
+template <class Equal>
+Places group_places(std::size_t places, Equal equal) {
+  Places result;
+  for (int place = 0; place < static_cast<int>(places); ++place) {
+    const auto same =
+        std::find_if(result.of_group.begin(), result.of_group.end(), [&](int other) { return equal(place, other); });
+    result.group.push_back(static_cast<int>(same - result.of_group.begin()));
+    if (same == result.of_group.end()) result.of_group.push_back(place);
+  }
+  return result;
+}
+
+// Places that are alike for every hop into them.
+Places entry_places(const ChainProblem& problem) {
+  return group_places(problem.hops.size(), [&](int a, int b) {
+    return std::all_of(problem.hops.begin(), problem.hops.end(), [&](const auto& row) { return row[a] == row[b]; });
+  });
+}
+
+// Places that are alike for every return from them.
+Places exit_places(const ChainProblem& problem) {
+  return group_places(problem.hops.size(),
+                      [&](int a, int b) { return problem.return_latency_s[a] == problem.return_latency_s[b]; });
+}
+
+void check_problem(const ChainProblem& problem) {
+  const std::size_t classes = problem.counts.size(), places = problem.hops.size();
+  MOTLEY_CHECK(problem.must_use.size() == classes && problem.return_latency_s.size() == places);
+  for (const auto& option : problem.options) {
+    MOTLEY_CHECK(option.takes.size() == classes && static_cast<std::size_t>(option.place) < places);
+    MOTLEY_CHECK(std::any_of(option.takes.begin(), option.takes.end(), [](int n) { return n > 0; }));
+  }
+}
+
+}  // namespace
+
+StageSeconds chain_seconds(const ChainProblem& problem, const std::vector<ChainStage>& stages) {
+  StageSeconds total;
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    const auto& option = problem.options[stages[i].option];
+    const int position = (i == 0 ? 1 : 0) | (i + 1 == stages.size() ? 2 : 0);
+    StageSeconds seconds = busy(option, static_cast<ChainPosition>(position), stages[i].units);
+    if (i + 1 < stages.size())
+      seconds = seconds + problem.hops[option.place][problem.options[stages[i + 1].option].place];
+    total = {total.latency_s + seconds.latency_s, std::max(total.load_s, seconds.load_s)};
+  }
+  if (stages.size() > 1)
+    total.latency_s += problem.return_latency_s[problem.options[stages.back().option].place]
+                                               [problem.options[stages.front().option].place];
+  return total;
+}
+
+double chain_cells(const ChainProblem& problem) {
+  double cells = static_cast<double>(problem.units) * static_cast<double>(entry_places(problem).of_group.size()) *
+                 static_cast<double>(exit_places(problem).of_group.size());
+  for (const int count : problem.counts) cells *= count + 1;
+  return cells;
+}
+
+ChainSolver::ChainSolver(const ChainProblem& problem)
+    : problem_(problem), entry_(entry_places(problem)), exit_(exit_places(problem)) {
+  check_problem(problem);
+  for (const int count : problem.counts) {
+    digit_.push_back(used_states_);
+    used_states_ *= count + 1;
+  }
+  for (const auto& option : problem.options) {
+    std::int64_t offset = 0;
+    for (std::size_t k = 0; k < digit_.size(); ++k) offset += option.takes[k] * digit_[k];
+    option_offset_.push_back(offset);
+  }
+  rows_.resize(static_cast<std::size_t>(used_states_) * entry_.of_group.size() * exit_.of_group.size());
+  cells_.resize(rows_.size() * static_cast<std::size_t>(problem.units + 1));
+  window_.resize(static_cast<std::size_t>(problem.units + 1));
+}
+
+std::int32_t ChainSolver::row_index(std::int64_t used, int entry, int exit) const {
+  const auto entries = static_cast<std::int64_t>(entry_.of_group.size()),
+             exits = static_cast<std::int64_t>(exit_.of_group.size());
+  return static_cast<std::int32_t>((used * entries + entry) * exits + exit);
+}
+
+std::int64_t ChainSolver::most_units(const ChainOption& option, ChainPosition position, double hop_load_s,
+                                     double bound) const {
+  const std::int64_t capacity = std::min(terms(option, position).capacity, problem_.units);
+  if (capacity < 1 || bound == kInfinity) return capacity;
+  const auto load = [&](std::int64_t units) { return busy(option, position, units).load_s + hop_load_s; };
+  if (load(capacity) <= bound) return capacity;
+  if (load(1) > bound) return 0;
+  // The quotient may be off by one in its last bit; the load itself decides.
+  const double fixed = terms(option, position).fixed.load_s + hop_load_s;
+  auto units =
+      std::clamp<std::int64_t>(static_cast<std::int64_t>((bound - fixed) / option.per_unit.load_s), 1, capacity);
+  while (units < capacity && load(units + 1) <= bound) ++units;
+  while (units > 1 && load(units) > bound) --units;
+  return units;
+}
+
+// Chains of one stage so far: the last one, or the only one.
+void ChainSolver::start_chains(int option_index, double bound, Best& best) {
+  const auto& option = problem_.options[option_index];
+  const auto row = row_index(option_offset_[option_index], entry_.group[option.place], exit_.group[option.place]);
+  const std::int64_t most = std::min(most_units(option, ChainPosition::last, 0, bound), problem_.units - 1);
+  Cell* cells = &cells_[static_cast<std::size_t>(row) * static_cast<std::size_t>(problem_.units + 1)];
+  Row& reach = rows_[row];
+  for (std::int64_t units = 1; units <= most; ++units) {
+    const double latency = busy(option, ChainPosition::last, units).latency_s;
+    if (reach.low <= units && units <= reach.high && cells[units].latency_s <= latency) continue;
+    cells[units] = {latency, option_index, static_cast<std::int32_t>(units), -1};
+  }
+  if (most >= 1) reach = {1, std::max(reach.high, most)};
+  evaluated_ += std::max<std::int64_t>(most, 0);
+
+  for (std::size_t k = 0; k < digit_.size(); ++k)
+    if (option.takes[k] < problem_.must_use[k]) return;
+  if (most_units(option, ChainPosition::only, 0, bound) < problem_.units) return;
+  const double latency = busy(option, ChainPosition::only, problem_.units).latency_s;
+  if (latency < best.latency_s) best = {latency, {option_index, problem_.units}, -1, 0};
+}
+
+// Puts a stage in front of a row's chains: best over its units, as a minimum over a sliding window of
+// latency(row, j) - j * per_unit.
+void ChainSolver::add_middle(std::int32_t from, std::int32_t to, int option_index, const StageSeconds& hop,
+                             std::int64_t most) {
+  const auto& option = problem_.options[option_index];
+  const std::size_t width = static_cast<std::size_t>(problem_.units + 1);
+  const Cell* source = &cells_[static_cast<std::size_t>(from) * width];
+  Cell* target = &cells_[static_cast<std::size_t>(to) * width];
+  const Row have = rows_[from];
+  Row& reach = rows_[to];
+  const double slope = option.per_unit.latency_s;
+  const double fixed = terms(option, ChainPosition::middle).fixed.latency_s + hop.latency_s;
+  const auto key = [&](std::int64_t j) { return source[j].latency_s - static_cast<double>(j) * slope; };
+
+  const std::int64_t last = std::min(have.high + most, problem_.units - 1);  // the first stage still needs a unit
+  if (have.low + 1 > last) return;
+  if (reach.low > reach.high) {
+    reach = {have.low + 1, have.low};
+  }
+  for (std::int64_t j = last; j > reach.high; --j) target[j].latency_s = kInfinity;
+  for (std::int64_t j = have.low + 1; j < reach.low; ++j) target[j].latency_s = kInfinity;
+  reach = {std::min(reach.low, have.low + 1), std::max(reach.high, last)};
+
+  std::size_t head = 0, tail = 0;
+  for (std::int64_t total = have.low + 1; total <= last; ++total) {
+    if (const std::int64_t entering = total - 1; entering <= have.high && source[entering].latency_s < kInfinity) {
+      while (tail > head && key(window_[tail - 1]) > key(entering)) --tail;
+      window_[tail++] = entering;
+    }
+    while (head < tail && window_[head] < total - most) ++head;
+    if (head == tail) continue;
+    const std::int64_t rest = window_[head];
+    const double latency = source[rest].latency_s + fixed + static_cast<double>(total - rest) * slope;
+    if (latency < target[total].latency_s)
+      target[total] = {latency, option_index, static_cast<std::int32_t>(total - rest), from};
+  }
+  evaluated_ += last - have.low;
+}
+
+void ChainSolver::close_chain(std::int32_t from, int option_index, const StageSeconds& hop, double return_s,
+                              std::int64_t most, Best& best) {
+  const auto& option = problem_.options[option_index];
+  const Cell* source = &cells_[static_cast<std::size_t>(from) * static_cast<std::size_t>(problem_.units + 1)];
+  const Row have = rows_[from];
+  const std::int64_t least = std::max<std::int64_t>(1, problem_.units - have.high);
+  for (std::int64_t units = least; units <= std::min(most, problem_.units - have.low); ++units) {
+    const double latency = source[problem_.units - units].latency_s +
+                           busy(option, ChainPosition::first, units).latency_s + hop.latency_s + return_s;
+    if (latency < best.latency_s) best = {latency, {option_index, units}, from, problem_.units - units};
+    ++evaluated_;
+  }
+}
+
+void ChainSolver::extend_chains(std::int64_t used, int option_index, double bound, Best& best) {
+  const auto& option = problem_.options[option_index];
+  bool enough = true;
+  for (std::size_t k = 0; k < digit_.size(); ++k) {
+    const std::int64_t taken = used / digit_[k] % (problem_.counts[k] + 1) + option.takes[k];
+    if (taken > problem_.counts[k]) return;
+    enough = enough && taken >= problem_.must_use[k];
+  }
+  for (int entry = 0; entry < static_cast<int>(entry_.of_group.size()); ++entry) {
+    const StageSeconds& hop = problem_.hops[option.place][entry_.of_group[entry]];
+    const std::int64_t middle = most_units(option, ChainPosition::middle, hop.load_s, bound);
+    const std::int64_t first = enough ? most_units(option, ChainPosition::first, hop.load_s, bound) : 0;
+    for (int exit = 0; exit < static_cast<int>(exit_.of_group.size()); ++exit) {
+      const auto from = row_index(used, entry, exit);
+      if (rows_[from].low > rows_[from].high) continue;
+      if (middle > 0)
+        add_middle(from, row_index(used + option_offset_[option_index], entry_.group[option.place], exit), option_index,
+                   hop, middle);
+      if (first > 0)
+        close_chain(from, option_index, hop, problem_.return_latency_s[exit_.of_group[exit]][option.place], first,
+                    best);
+    }
+  }
+}
+
+Chain ChainSolver::trace(const Best& best) const {
+  Chain chain;
+  chain.stages.push_back(best.stage);
+  std::int64_t rest = best.rest;
+  for (std::int32_t row = best.row; row >= 0;) {
+    const Cell& cell = cells_[static_cast<std::size_t>(row) * static_cast<std::size_t>(problem_.units + 1) +
+                              static_cast<std::size_t>(rest)];
+    chain.stages.push_back({cell.option, cell.units});
+    rest -= cell.units;
+    row = cell.row;
+  }
+  chain.seconds = chain_seconds(problem_, chain.stages);
+  return chain;
+}
+
+std::optional<Chain> ChainSolver::least_latency(double load_bound) {
+  std::fill(rows_.begin(), rows_.end(), Row{});
+  Best best;
+  const int options = static_cast<int>(problem_.options.size());
+  for (int option = 0; option < options; ++option) {
+    const auto& takes = problem_.options[option].takes;
+    bool fits = true;
+    for (std::size_t k = 0; k < takes.size(); ++k) fits = fits && takes[k] <= problem_.counts[k];
+    if (fits) start_chains(option, load_bound, best);
+  }
+  for (std::int64_t used = 1; used < used_states_; ++used)
+    for (int option = 0; option < options; ++option) extend_chains(used, option, load_bound, best);
+  if (best.latency_s == kInfinity) return std::nullopt;
+  return trace(best);
+}
+
+ChainFront pareto_front(ChainSolver& solver, Instant deadline) {
+  ParetoFront<Chain> front;
+  ChainFront result;
+  double bound = kInfinity;
+  while (auto chain = solver.least_latency(bound)) {
+    bound = chain->seconds.load_s * (1 - kObjectiveTolerance);
+    const StageSeconds seconds = chain->seconds;
+    front.insert(seconds.latency_s, seconds.load_s, std::move(*chain));
+    if (!expired(deadline)) continue;
+    result.end = SearchEnd::deadline;
+    break;
+  }
+  for (const auto& point : front.points()) result.chains.push_back(point.payload);
+  return result;
+}
+
+// Let h(T) be the least latency under the load bound T, per job in flight; it falls as T grows. The least cycle is the
+// least max(T, h(T)), so a bisection closes in on where they cross; asking for "strictly below the best so far" proves
+// the end.
+CycleAnswer least_cycle(ChainSolver& solver, double in_flight, double cutoff_s, Instant deadline) {
+  const auto cycle = [&](const Chain& chain) {
+    return std::max(chain.seconds.load_s, chain.seconds.latency_s / in_flight);
+  };
+  CycleAnswer answer;
+  double high = cutoff_s, low = 0;
+  for (int round = 0;; ++round) {
+    if (low >= high * (1 - kObjectiveTolerance)) return answer;
+    const bool proving = round % 4 == 0;
+    const double bound = proving ? high * (1 - kObjectiveTolerance) : low + (high - low) / 2;
+    auto chain = solver.least_latency(bound);
+    const double least = chain ? chain->seconds.latency_s / in_flight : kInfinity;
+    if (proving && least >= bound) return answer;
+    low = std::max(low, std::min(bound, least));
+    if (chain && cycle(*chain) < high) {
+      high = cycle(*chain);
+      answer.chain = std::move(chain);
+    }
+    if (expired(deadline)) {
+      answer.end = SearchEnd::deadline;
+      return answer;
+    }
+  }
+}
+
+}  // namespace motley

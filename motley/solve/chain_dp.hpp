@@ -1,0 +1,162 @@
+// Cuts a line of equal units into a chain of stages over limited resources: exact, for two objectives.
+//
+// There are K classes of interchangeable items, `counts[k]` of each. An option is a kind of stage: it takes items of
+// some classes, stands at a place, holds between one unit and its capacity, and costs time that is linear in its units.
+// A chain is a sequence of options whose units add up to `units`. Its two objectives:
+//
+//   latency = sum over stages of (fixed + per_unit * units) + sum over hops + return from the last place to the first
+//   load    = max over stages of (fixed + per_unit * units + the hop to the next stage)
+//
+// where fixed seconds and capacity depend on whether the stage is the first, the last, both or neither. The sender pays
+// the hop, so chains are built from the last stage to the first: the place that receives is then known.
+//
+// Method. Both objectives together need the whole front; we walk it by the bound on the load. For a given bound every
+// stage has a largest number of units, and the least latency is a dynamic programme over (items used, place of the
+// first stage so far, place of the last stage, units placed) with one number per state. In it the latency is linear in
+// the units of the new stage, so the best number of units is a minimum over a sliding window: constant time per state
+// and option, whatever the capacity. The next point of the front is the least latency with a load strictly below the
+// last point's. Every step is exact, so the front is.
+//
+// Cost of one step: product of (counts[k] + 1) x groups of places^2 x units x options.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "motley/solve/pareto.hpp"
+
+namespace motley {
+
+// Seconds that add up along the chain, and seconds that keep the stage itself busy; often the same.
+struct StageSeconds {
+  double latency_s = 0;
+  double load_s = 0;
+  StageSeconds operator+(const StageSeconds& other) const {
+    return {latency_s + other.latency_s, load_s + other.load_s};
+  }
+  StageSeconds operator*(double factor) const { return {latency_s * factor, load_s * factor}; }
+  bool operator==(const StageSeconds&) const = default;
+};
+
+enum class ChainPosition { middle = 0, first = 1, last = 2, only = 3 };  // bits: 1 first, 2 last
+
+struct PositionTerms {
+  StageSeconds fixed;
+  std::int64_t capacity = 0;  // most units; 0: cannot stand here
+};
+
+struct ChainOption {
+  int place = 0;           // index into the rows of `hops`
+  std::vector<int> takes;  // items of every class
+  StageSeconds per_unit;
+  PositionTerms at[4];  // by ChainPosition
+};
+
+struct ChainProblem {
+  std::vector<int> counts;    // items of every class
+  std::vector<int> must_use;  // at least so many items of every class; `counts` itself: all items
+  std::int64_t units = 0;
+  std::vector<ChainOption> options;
+  std::vector<std::vector<StageSeconds>> hops;  // from place, to place
+  std::vector<std::vector<double>>
+      return_latency_s;  // from the last place, to the first place; not paid by a chain of one
+};
+
+struct ChainStage {
+  int option = 0;
+  std::int64_t units = 0;
+  bool operator==(const ChainStage&) const = default;
+};
+
+struct Chain {
+  StageSeconds seconds;
+  std::vector<ChainStage> stages;  // first to last
+  bool operator==(const Chain&) const = default;
+};
+
+// The objectives of a chain by the definition above.
+StageSeconds chain_seconds(const ChainProblem& problem, const std::vector<ChainStage>& stages);
+
+// Cells of one step: what a caller compares with a limit before solving.
+double chain_cells(const ChainProblem& problem);
+
+using Instant = std::chrono::steady_clock::time_point;
+
+// Holds the tables of one problem, to be asked many times. The problem must outlive it.
+class ChainSolver {
+ public:
+  explicit ChainSolver(const ChainProblem& problem);
+
+  // The chain of least latency among those with load <= bound; nothing where there is none. Of equal chains always the
+  // same.
+  std::optional<Chain> least_latency(double load_bound = std::numeric_limits<double>::infinity());
+
+  // Entries of the table that were computed so far.
+  std::int64_t evaluated() const { return evaluated_; }
+  const ChainProblem& problem() const { return problem_; }
+
+  struct Places {
+    std::vector<int> group;     // of every place
+    std::vector<int> of_group;  // one place of every group
+  };
+
+ private:
+  struct Cell {
+    double latency_s;
+    std::int32_t option;
+    std::int32_t units;
+    std::int32_t row;  // of the rest of the chain; -1: none
+  };
+  struct Row {
+    std::int64_t low = 1, high = 0;  // reachable units; empty
+  };
+  struct Best {
+    double latency_s = std::numeric_limits<double>::infinity();
+    ChainStage stage;
+    std::int32_t row = -1;
+    std::int64_t rest = 0;  // units in that row
+  };
+
+  std::int64_t most_units(const ChainOption& option, ChainPosition position, double hop_load_s, double bound) const;
+  std::int32_t row_index(std::int64_t used, int entry, int exit) const;
+  void start_chains(int option, double bound, Best& best);
+  void extend_chains(std::int64_t used, int option, double bound, Best& best);
+  void add_middle(std::int32_t from, std::int32_t to, int option, const StageSeconds& hop, std::int64_t most);
+  void close_chain(std::int32_t from, int option, const StageSeconds& hop, double return_s, std::int64_t most,
+                   Best& best);
+  Chain trace(const Best& best) const;
+
+  const ChainProblem& problem_;
+  std::vector<std::int64_t> digit_;          // weight of each class in the index of used items
+  std::vector<std::int64_t> option_offset_;  // what an option adds to that index
+  std::int64_t used_states_ = 1;
+  Places entry_, exit_;  // alike for every hop into them; for every return from them
+  std::vector<Cell> cells_;
+  std::vector<Row> rows_;
+  std::vector<std::int64_t> window_;  // indices of the sliding minimum
+  std::int64_t evaluated_ = 0;
+};
+
+enum class SearchEnd { complete, deadline };
+
+struct ChainFront {
+  std::vector<Chain> chains;  // by latency, ascending
+  SearchEnd end = SearchEnd::complete;
+};
+
+// All non-dominated chains, or those found until the deadline.
+ChainFront pareto_front(ChainSolver& solver, Instant deadline);
+
+struct CycleAnswer {
+  std::optional<Chain> chain;
+  SearchEnd end = SearchEnd::complete;
+};
+
+// The chain with the least cycle time max(load, latency / in_flight): with so many jobs in flight, one leaves per
+// cycle. Nothing where no chain has a cycle below `cutoff_s`.
+CycleAnswer least_cycle(ChainSolver& solver, double in_flight, double cutoff_s, Instant deadline);
+
+}  // namespace motley
