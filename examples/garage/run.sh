@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Plans the tales model over the garage's unlike devices, serves it with one CPU worker process per device, chats, and checks
+# that the tokens equal those of the same model on a single device. `./dev demo` builds the programs first and runs this.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+motley=${MOTLEY:-build/release/motley}
+model=data/models/tales
+here=examples/garage
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+questions=(--message "Tell me a tale about a fox and a lantern." --message "Who found the lantern?")
+options=(--model "$model" --temperature 0 --max-answer-tokens 160)
+
+title() { printf '\n== %s\n' "$*"; }
+
+title "the plan: motley plan serve --cluster $here/cluster.toml --model $model ..."
+"$motley" plan serve --cluster "$here/cluster.toml" --model "$model" --workload "$here/workload.toml" \
+  --weight-type fp32 --max-tokens 64 --max-sequences 8 -o "$work/plan.json"
+"$motley" verify "$work/plan.json"
+
+title "the answer: motley chat plan.json ..."
+"$motley" chat "$work/plan.json" "${options[@]}" "${questions[@]}" -o "$work/garage.json"
+
+title "the same questions to the model on one device"
+"$motley" plan serve --cluster "$here/one-device.toml" --model "$model" --workload "$here/workload.toml" \
+  --weight-type fp32 --max-tokens 64 --max-sequences 8 -q -o "$work/one.json" >"$work/one.txt"
+"$motley" chat "$work/one.json" "${options[@]}" "${questions[@]}" -q --json >"$work/one-device.json"
+
+/usr/bin/python3 - "$work/garage.json" "$work/one-device.json" <<'PYTHON'
+import json
+import sys
+
+split, single = (json.load(open(path)) for path in sys.argv[1:])
+tokens = [turn["token_ids"] for turn in split]
+count = sum(len(ids) for ids in tokens)
+equal = count > 0 and tokens == [turn["token_ids"] for turn in single]
+seconds = sum(turn["total_s"] for turn in split)
+print(f"tokens equal: {'yes' if equal else 'NO'} ({count} tokens; {count / seconds:.1f} tokens/s over the split model)")
+sys.exit(0 if equal else 1)
+PYTHON

@@ -1,0 +1,168 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <future>
+#include <iostream>
+#include <thread>
+
+#include "motley/base/units.hpp"
+#include "motley/cli/command.hpp"
+#include "motley/cli/serving.hpp"
+#include "motley/server/client.hpp"
+
+namespace motley::cli {
+namespace {
+
+struct Options {
+  std::string url;
+  ServingOptions serving;
+  std::vector<std::string> messages;
+  std::string system;
+  double temperature = 0.7;
+  std::int64_t max_tokens = 256;
+  std::int64_t seed = 0;
+  Output output;
+};
+
+// A server of our own, for as long as the conversation lasts.
+class OwnServer {
+ public:
+  explicit OwnServer(const ServingOptions& options) {
+    ServeSettings settings = serve_settings(options);
+    settings.port = 0;
+    std::promise<int> port;
+    auto ready = port.get_future();
+    settings.on_ready = [&port](int number) { port.set_value(number); };
+    thread_ = std::thread([this, plan = serving_plan(options), settings = std::move(settings), &port]() mutable {
+      try {
+        exit_code_ = serve_plan(std::move(plan), std::move(settings));
+      } catch (...) {
+        port.set_exception(std::current_exception());
+      }
+    });
+    try {
+      address_.port = std::to_string(ready.get());
+    } catch (...) {
+      thread_.join();
+      throw;
+    }
+  }
+  ~OwnServer() {
+    ::kill(::getpid(), SIGTERM);  // drains, as Ctrl-C does
+    thread_.join();
+  }
+  OwnServer(const OwnServer&) = delete;
+  OwnServer& operator=(const OwnServer&) = delete;
+  const ServerAddress& address() const { return address_; }
+
+ private:
+  ServerAddress address_;
+  std::thread thread_;
+  int exit_code_ = 0;
+};
+
+Value turn(const std::string& role, const std::string& text) { return Value::object({{"role", role}, {"content", text}}); }
+
+std::string first_model(const ServerAddress& server) {
+  const Value models = http_get(server, "/v1/models");
+  const Value* list = models.find("data");
+  if (list == nullptr || !list->is_array() || list->as_array().empty()) throw Error(ErrorCode::peer, "the server names no model");
+  const Value* id = list->as_array()[0].find("id");
+  if (id == nullptr || !id->is_string()) throw Error(ErrorCode::peer, "the server names no model");
+  return id->as_string();
+}
+
+Value reply_json(const std::string& message, const ChatReply& reply) {
+  Value ids = Value::array();
+  for (const auto id : reply.token_ids) ids.push_back(Value(static_cast<std::int64_t>(id)));
+  return Value::object({{"message", message},
+                        {"answer", reply.text},
+                        {"finish_reason", reply.finish_reason},
+                        {"token_ids", ids},
+                        {"prompt_tokens", reply.prompt_tokens},
+                        {"completion_tokens", reply.completion_tokens},
+                        {"first_token_s", reply.first_token_s},
+                        {"total_s", reply.total_s}});
+}
+
+int converse(const ServerAddress& server, const Options& options) {
+  const std::string model = first_model(server);
+  Value history = Value::array();
+  if (!options.system.empty()) history.push_back(turn("system", options.system));
+  Value replies = Value::array();
+
+  const auto answer = [&](const std::string& message) {
+    history.push_back(turn("user", message));
+    const Value request = Value::object({{"model", model},
+                                         {"messages", history},
+                                         {"temperature", options.temperature},
+                                         {"max_tokens", options.max_tokens},
+                                         {"seed", options.seed},
+                                         {"return_token_ids", true}});
+    const ChatReply reply = stream_chat(server, request, [&](std::string_view piece) {
+      if (options.output.json) return;
+      std::fwrite(piece.data(), 1, piece.size(), stdout);
+      std::fflush(stdout);
+    });
+    if (!options.output.json) fmt::print("\n");
+    history.push_back(turn("assistant", reply.text));
+    replies.push_back(reply_json(message, reply));
+    const double decode_s = reply.total_s - reply.first_token_s;
+    if (!options.output.quiet)
+      fmt::print(stderr, "  [{} tokens; first after {}{}]\n", reply.completion_tokens, human_seconds(reply.first_token_s),
+                 reply.completion_tokens > 1 && decode_s > 0
+                     ? fmt::format(", then {:.1f} tokens/s", static_cast<double>(reply.completion_tokens - 1) / decode_s)
+                     : "");
+  };
+
+  if (!options.messages.empty()) {
+    for (const auto& message : options.messages) {
+      if (!options.output.json) fmt::print("> {}\n", message);
+      std::fflush(stdout);
+      answer(message);
+    }
+  } else {
+    const bool person = ::isatty(STDIN_FILENO) == 1;
+    if (person) fmt::print(stderr, "talking to {}; an empty line or Ctrl-D ends\n", model);
+    std::string line;
+    while ((person ? (void)fmt::print(stderr, "> ") : void()), std::getline(std::cin, line)) {
+      if (line.empty()) break;
+      answer(line);
+    }
+  }
+  if (!options.output.file.empty() || options.output.json) emit(options.output, replies, "");
+  return 0;
+}
+
+int chat(const Options& options) {
+  if (options.serving.plan.empty() && options.serving.planning.cluster.empty())
+    return converse(parse_server_url(options.url.empty() ? "http://127.0.0.1:8000" : options.url), options);
+  if (!options.url.empty()) throw input_error("--url and a plan exclude each other", "--url talks to a running server; a plan starts one");
+  const OwnServer server(options.serving);
+  return converse(server.address(), options);
+}
+
+}  // namespace
+
+void add_chat(CLI::App& parent, Action& action) {
+  auto options = std::make_shared<Options>();
+  auto* verb = parent.add_subcommand("chat", "Talk to a running server, or start one for the conversation");
+  verb->footer(
+      "examples:\n"
+      "  motley chat                                             with the server on 127.0.0.1:8000\n"
+      "  motley chat plan.json --model DIR                       starts the plan's workers here\n"
+      "  motley chat --message \"Tell me a tale about a fox.\"     one question; repeat --message for more turns");
+  verb->add_option("--url", options->url, "The server (default http://127.0.0.1:8000)")->type_name("URL");
+  add_serving_options(*verb, options->serving);
+  verb->add_option("--message", options->messages, "Ask this instead of reading lines; may be repeated")->type_name("TEXT")->expected(1)->take_all();
+  verb->add_option("--system", options->system, "The system message")->type_name("TEXT");
+  verb->add_option("--temperature", options->temperature, "0: always the most likely token")->check(CLI::Range(0.0, 2.0));
+  verb->add_option("--max-answer-tokens", options->max_tokens, "Longest answer")->check(CLI::Range(1, 1 << 20));
+  verb->add_option("--seed", options->seed, "Of the sampling");
+  add_output_options(*verb, options->output);
+  verb->callback([options, &action] { action = [options] { return chat(*options); }; });
+}
+
+}  // namespace motley::cli

@@ -1,0 +1,111 @@
+#include <arpa/inet.h>
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <sys/socket.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <thread>
+
+#include "motley/base/paths.hpp"
+#include "motley/base/units.hpp"
+#include "motley/cli/command.hpp"
+#include "motley/report/table.hpp"
+
+namespace motley::cli {
+namespace {
+
+enum class State { ok, warn, missing };
+
+struct Finding {
+  std::string what;
+  State state = State::ok;
+  std::string detail;
+};
+
+std::string state_name(State state) { return state == State::ok ? "ok" : state == State::warn ? "warn" : "missing"; }
+
+// The first line of a /proc file that begins with `key`, without it.
+std::string proc_value(const char* file, std::string_view key) {
+  std::ifstream in(file);
+  for (std::string line; std::getline(in, line);)
+    if (line.starts_with(key)) {
+      const auto at = line.find_first_not_of(" \t:", key.size());
+      return at == std::string::npos ? "" : line.substr(at);
+    }
+  return "unknown";
+}
+
+Finding processor() {
+  return {"processor", State::ok, fmt::format("{}, {} cores", proc_value("/proc/cpuinfo", "model name"), std::thread::hardware_concurrency())};
+}
+
+Finding memory() {
+  return {"memory", State::ok, fmt::format("{} free of {}", proc_value("/proc/meminfo", "MemAvailable"), proc_value("/proc/meminfo", "MemTotal"))};
+}
+
+Finding data() {
+  try {
+    return {"data", State::ok, fmt::format("{}; {} device types", data_folder().string(), device_catalogue().size())};
+  } catch (const Error& error) {
+    return {"data", State::missing, error.what()};
+  }
+}
+
+Finding worker() {
+  const auto beside = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "motley-worker";
+  if (::access(beside.c_str(), X_OK) == 0) return {"worker", State::ok, beside.string()};
+  return {"worker", State::missing, "motley-worker is not beside this program: plans can be made but not served"};
+}
+
+Finding cuda_driver() {
+  void* library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) return {"cuda", State::warn, "no NVIDIA driver here: workers run on the CPU"};
+  int count = 0;
+  using Init = int (*)(unsigned);
+  using Count = int (*)(int*);
+  const auto init = reinterpret_cast<Init>(::dlsym(library, "cuInit"));
+  const auto device_count = reinterpret_cast<Count>(::dlsym(library, "cuDeviceGetCount"));
+  const bool works = init != nullptr && device_count != nullptr && init(0) == 0 && device_count(&count) == 0;
+  return {"cuda", works ? State::ok : State::warn, works ? fmt::format("{} devices", count) : "the driver library is here but does not start"};
+}
+
+Finding port(int number) {
+  const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<std::uint16_t>(number));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const int reuse = 1;
+  ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &reuse, sizeof reuse);
+  const bool free = ::bind(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+  ::close(socket);
+  return {"port", free ? State::ok : State::warn, fmt::format("{} on 127.0.0.1 is {}", number, free ? "free" : "in use: give `motley serve` another with --port")};
+}
+
+}  // namespace
+
+void add_doctor(CLI::App& parent, Action& action) {
+  auto output = std::make_shared<Output>();
+  auto* verb = parent.add_subcommand("doctor", "What this machine has, and what is missing to run plans here");
+  verb->footer("example: motley doctor");
+  add_output_options(*verb, *output);
+  verb->callback([output, &action] {
+    action = [output] {
+      const std::vector<Finding> findings{processor(), memory(), data(), worker(), cuda_driver(), port(8000)};
+      Table table({{""}, {""}, {""}});
+      Value list = Value::array();
+      bool complete = true;
+      for (const auto& finding : findings) {
+        table.add({finding.what, state_name(finding.state), finding.detail});
+        list.push_back(Value::object({{"what", finding.what}, {"state", state_name(finding.state)}, {"detail", finding.detail}}));
+        complete = complete && finding.state != State::missing;
+      }
+      emit(*output, Value::object({{"version", MOTLEY_VERSION}, {"findings", list}}), "motley " MOTLEY_VERSION "\n" + table.render());
+      return complete ? 0 : static_cast<int>(ErrorCode::environment);
+    };
+  });
+}
+
+}  // namespace motley::cli

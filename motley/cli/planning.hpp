@@ -1,0 +1,36 @@
+// The options of planning, shared by the verbs that plan: `plan serve`, and `serve` without a plan file.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "motley/planner/serve/serve.hpp"
+
+namespace motley::cli {
+
+struct PlanningOptions {
+  std::string cluster, model, workload;
+  std::string objective = "slo";
+  std::string cost = "motley";
+  std::vector<std::string> settings;  // KEY=VALUE
+  std::string weight_type, kv_type;
+  std::string deadline = "10 s";
+  std::uint64_t seed = 0;
+  int threads = 0;  // 0: all cores
+  bool all_devices = false;
+  bool across_machines = false;
+  StepLimits step;
+};
+
+void add_planning_options(CLI::App& verb, PlanningOptions& options);
+ServeOutcome plan_from_options(const PlanningOptions& options, bool quiet);
+
+// "hexgen.batch=4" lines for a cost form's own constants.
+CostOptions cost_options(const std::string& form, const std::vector<std::string>& settings);
+void add_cost_options(CLI::App& verb, std::string& form, std::vector<std::string>& settings);
+
+Value front_json(const std::vector<FrontEntry>& front);
+std::string front_report(const std::vector<FrontEntry>& front);
+
+}  // namespace motley::cli

@@ -1,0 +1,26 @@
+// The options of running a plan, shared by `serve` and `chat`.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+#include "motley/cli/planning.hpp"
+#include "motley/server/serve.hpp"
+
+namespace motley::cli {
+
+struct ServingOptions {
+  std::string plan;          // a plan file, or ...
+  PlanningOptions planning;  // ... a cluster to plan for first
+  std::string transport = "shm";
+  std::string backend = "cpu";
+  int worker_threads = 0;  // 0: the cores shared out evenly, at least 1
+};
+
+// PLAN, --model, --cluster and the options of workers.
+void add_serving_options(CLI::App& verb, ServingOptions& options);
+// Reads the plan, or makes it; throws when none fits, and when --model disagrees with the plan.
+ServePlan serving_plan(const ServingOptions& options);
+ServeSettings serve_settings(const ServingOptions& options);
+
+}  // namespace motley::cli

@@ -1,0 +1,39 @@
+// A small client of the server's own API, for `motley chat` and the examples.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "motley/base/value.hpp"
+
+namespace motley {
+
+struct ServerAddress {
+  std::string host = "127.0.0.1";
+  std::string port = "8000";
+  std::string api_key;  // empty: none
+};
+
+// "http://127.0.0.1:8000", "127.0.0.1:8000" or "localhost". Throws an input error on anything else; TLS is not spoken.
+ServerAddress parse_server_url(const std::string& url);
+
+// GET, the body parsed as JSON. Throws a peer error when the server cannot be reached or answers with an error.
+Value http_get(const ServerAddress& server, const std::string& path);
+
+struct ChatReply {
+  std::string text;
+  std::string finish_reason;
+  std::vector<std::int32_t> token_ids;
+  std::int64_t prompt_tokens = 0;
+  std::int64_t completion_tokens = 0;
+  double first_token_s = 0;  // from sending the request
+  double total_s = 0;
+};
+
+// Streams an answer of /v1/chat/completions: `request` is its body without the streaming keys; `on_text` gets each piece as it comes.
+ChatReply stream_chat(const ServerAddress& server, Value request, const std::function<void(std::string_view)>& on_text);
+
+}  // namespace motley
