@@ -1,12 +1,13 @@
 // Iteration-level continuous batching over one route: which sequences' tokens go into the next micro-batch. Plain logic
 // without tensors, sockets or a clock, so that the server and the simulator run the same code.
 //
-// A pipeline of several stages works only while several micro-batches are under way; a sequence is in at most one of them at a time.
-// A step assigns tokens under one budget: decodes first, then prompt chunks. Blocks are ids of KV blocks, the same in all stages.
+// A pipeline of several stages works only while several micro-batches are under way; a sequence is in at most one of
+// them at a time. A step assigns tokens under one budget: decodes first, then prompt chunks. Blocks are ids of KV
+// blocks, the same in all stages.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <optional>
 #include <set>
@@ -30,7 +31,7 @@ class BlockPool {
 };
 
 struct SchedulerLimits {
-  std::int64_t blocks = 0;          // KV blocks of the route: the smallest stage's
+  std::int64_t blocks = 0;  // KV blocks of the route: the smallest stage's
   std::int64_t block_tokens = 16;
   std::int64_t max_tokens = 512;    // of one micro-batch
   std::int64_t max_sequences = 32;  // of one micro-batch
@@ -60,32 +61,86 @@ struct SchedulerCounts {
   std::int64_t preemptions = 0;  // so far
 };
 
+// The line is ordered by arrival, counted in steps: one unit of priority puts a request ahead of those that came up to
+// `steps_per_priority` steps before it, so that the urgent go first and nobody waits for ever. Whoever is first in the
+// line is never preempted, hence always ends.
+//
+// A running sequence holds blocks for all its known tokens and the next one; it takes further blocks as it grows. Where
+// none is free, the last in the line that is not under way gives its blocks back and is computed anew later: its
+// position restarts at 0 and its steps then carry the tokens it has generated, too.
 class Scheduler {
  public:
+  static constexpr std::int64_t steps_per_priority = 64;
+
   explicit Scheduler(SchedulerLimits limits);
 
-  // `prompt_tokens` known tokens, at most `max_new_tokens` more. never_fits: prompt + output exceed all blocks.
+  // `prompt_tokens` known tokens, at most `max_new_tokens` more, both positive; `id` is not in use. never_fits: prompt
+  // + output exceed all blocks.
   Admission add(std::uint64_t id, std::int64_t prompt_tokens, std::int64_t max_new_tokens, std::int64_t priority = 0);
-  // Takes a sequence out, now or when its step under way completes.
+  // Takes a sequence out, now or when its step under way completes. An id that is gone already is no error.
   void cancel(std::uint64_t id);
 
-  // The next micro-batch, or nothing: all micro-batches are under way, or there is no work.
+  // The next micro-batch, or nothing: all micro-batches are under way, or there is no work, or its blocks are not yet
+  // free.
   std::optional<ScheduledStep> next();
 
-  // A step is done. `finished` names those of its sequences that end now; every other sampling sequence has one more token.
+  // A step is done. `finished` names those of its sequences that end now; every other sampling sequence has one more
+  // token.
   void complete(std::uint64_t step, const std::set<std::uint64_t>& finished);
 
   SchedulerCounts counts() const;
-  bool idle() const;
+  bool idle() const { return sequences_.empty(); }
 
  private:
-  struct Sequence;
+  struct Sequence {
+    std::uint64_t id = 0;
+    std::int64_t turn = 0;      // arrival in steps, less the priority's lead
+    std::uint64_t number = 0;   // of the arrival: orders equal turns
+    std::int64_t known = 0;     // tokens whose ids are known: prompt and generated
+    std::int64_t most = 0;      // known tokens at the end
+    std::int64_t computed = 0;  // tokens in the KV cache
+    std::vector<std::int32_t> blocks;
+    std::uint64_t last_step = 0;
+    bool under_way = false;
+    bool cancelled = false;
+    std::int64_t pending() const { return known - computed; }
+  };
+  struct InLine {
+    bool operator()(const Sequence* a, const Sequence* b) const {
+      return a->turn != b->turn ? a->turn < b->turn : a->number < b->number;
+    }
+  };
+  using Line = std::set<Sequence*, InLine>;
+
+  // A step that is being put together, and the room left in it.
+  struct Draft {
+    ScheduledStep step;
+    std::int64_t tokens = 0;
+    std::int64_t sequences = 0;
+    bool full() const { return tokens == 0 || sequences == 0; }
+  };
+
+  void add_decodes(Draft& draft);
+  void add_prompts(Draft& draft);
+  void admit(Draft& draft);
+  void schedule(Sequence& sequence, Draft& draft);
+  bool reserve_for_decode(Sequence& sequence);
+  void preempt(Sequence& sequence);
+  void release(Sequence& sequence);
+  std::int64_t blocks_for(std::int64_t tokens) const;
+
   SchedulerLimits limits_;
   BlockPool pool_;
-  // ... the implementation's own state
+  std::map<std::uint64_t, Sequence> sequences_;  // by id
+  Line waiting_, running_;                       // views into sequences_; every sequence is in one of them
+  std::map<std::uint64_t, ScheduledStep> under_way_;
+  std::uint64_t last_step_ = 0;
+  std::uint64_t arrivals_ = 0;
+  std::int64_t preemptions_ = 0;
 };
 
-// Which route a new request goes to: the least loaded in proportion to its weight; ties to the first.
+// Which route a new request goes to: the least loaded in proportion to its weight; ties to the first. A weight of 0
+// takes requests only where no route has more. `load` counts requests.
 std::size_t choose_route(const std::vector<double>& weights, const std::vector<double>& load);
 
 }  // namespace motley

@@ -1,0 +1,482 @@
+#include "motley/batching/scheduler.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <queue>
+#include <random>
+
+#include "motley/base/error.hpp"
+
+namespace motley {
+namespace {
+
+using Part = ScheduledSequence;
+
+std::vector<std::uint64_t> ids(const ScheduledStep& step) {
+  std::vector<std::uint64_t> out;
+  for (const Part& part : step.sequences) out.push_back(part.id);
+  return out;
+}
+
+TEST(BlockPool, HandsOutEveryBlockOnce) {
+  BlockPool pool(3);
+  EXPECT_EQ(pool.take(), 0);
+  EXPECT_EQ(pool.take(), 1);
+  EXPECT_EQ(pool.take(), 2);
+  EXPECT_EQ(pool.free_count(), 0);
+  EXPECT_THROW(pool.take(), Error);
+  pool.give_back(1);
+  EXPECT_THROW(pool.give_back(1), Error);
+  EXPECT_THROW(pool.give_back(3), Error);
+  EXPECT_THROW(pool.give_back(-1), Error);
+  EXPECT_EQ(pool.take(), 1);
+}
+
+TEST(Scheduler, APromptThenItsDecodes) {
+  Scheduler scheduler({.blocks = 8, .block_tokens = 4});
+  EXPECT_EQ(scheduler.add(7, 6, 3), Admission::accepted);
+  const auto prompt = scheduler.next();
+  ASSERT_TRUE(prompt);
+  EXPECT_EQ(prompt->sequences, (std::vector<Part>{{7, 0, 6, {0, 1}, true}}));
+  EXPECT_FALSE(scheduler.next());  // one micro-batch, under way
+  scheduler.complete(prompt->id, {});
+  const auto first = scheduler.next();
+  EXPECT_EQ(first->sequences, (std::vector<Part>{{7, 6, 1, {0, 1}, true}}));
+  scheduler.complete(first->id, {});
+  const auto second = scheduler.next();
+  EXPECT_EQ(second->sequences, (std::vector<Part>{{7, 7, 1, {0, 1}, true}}));
+  scheduler.complete(second->id, {7});
+  EXPECT_TRUE(scheduler.idle());
+  EXPECT_EQ(scheduler.counts().free_blocks, 8);
+}
+
+TEST(Scheduler, DecodesComeBeforePromptChunksUnderOneBudget) {
+  Scheduler scheduler({.blocks = 64, .block_tokens = 4, .max_tokens = 8});
+  scheduler.add(1, 3, 9);
+  scheduler.complete(scheduler.next()->id, {});
+  scheduler.add(2, 12, 2);
+  scheduler.add(3, 6, 2);
+  const auto second = scheduler.next();
+  EXPECT_EQ(ids(*second), (std::vector<std::uint64_t>{1, 2}));
+  EXPECT_EQ(second->sequences[0].count, 1);
+  EXPECT_EQ(second->sequences[1].count, 7);
+  EXPECT_FALSE(second->sequences[1].samples);
+  EXPECT_EQ(second->sequences[1].blocks.size(), 2u);  // covers [0, 7), though blocks for all of it are set aside
+  scheduler.complete(second->id, {});
+  const auto third = scheduler.next();
+  EXPECT_EQ(ids(*third), (std::vector<std::uint64_t>{1, 2, 3}));
+  EXPECT_EQ(third->sequences[1].position, 7);
+  EXPECT_EQ(third->sequences[1].count, 5);
+  EXPECT_TRUE(third->sequences[1].samples);
+  EXPECT_EQ(third->sequences[2].count, 2);
+}
+
+TEST(Scheduler, RefusesWhatNeverFitsAndWhatTheQueueDoesNotHold) {
+  Scheduler scheduler({.blocks = 4, .block_tokens = 4, .max_queue = 2});
+  EXPECT_EQ(scheduler.add(1, 10, 7), Admission::never_fits);
+  EXPECT_EQ(scheduler.add(1, 17, 1), Admission::never_fits);
+  EXPECT_EQ(scheduler.add(1, 1, std::numeric_limits<std::int64_t>::max()), Admission::never_fits);
+  EXPECT_EQ(scheduler.add(1, 10, 6), Admission::accepted);
+  EXPECT_EQ(scheduler.add(2, 1, 1), Admission::accepted);
+  EXPECT_EQ(scheduler.add(3, 1, 1), Admission::queue_full);
+  scheduler.next();  // 1 is admitted
+  EXPECT_EQ(scheduler.add(3, 1, 1), Admission::accepted);
+}
+
+TEST(Scheduler, AdmitsOnlyWithBlocksForThePromptAndOneToken) {
+  Scheduler scheduler({.blocks = 4, .block_tokens = 4, .micro_batches = 2});
+  scheduler.add(1, 8, 4);  // 8 + 1 tokens: three blocks
+  scheduler.add(2, 4, 4);  // 4 + 1 tokens: two blocks
+  scheduler.add(3, 1, 1);  // would fit, but waits for its turn
+  const auto first = scheduler.next();
+  EXPECT_EQ(ids(*first), (std::vector<std::uint64_t>{1}));
+  EXPECT_EQ(scheduler.counts().free_blocks, 1);
+  EXPECT_FALSE(scheduler.next());
+  scheduler.complete(first->id, {1});
+  EXPECT_EQ(ids(*scheduler.next()), (std::vector<std::uint64_t>{2, 3}));
+}
+
+TEST(Scheduler, PreemptsTheLastInLineAndComputesItAnew) {
+  Scheduler scheduler({.blocks = 4, .block_tokens = 2});
+  scheduler.add(1, 3, 5);  // two blocks
+  scheduler.add(2, 3, 5);
+  const auto prompts = scheduler.next();
+  EXPECT_EQ(ids(*prompts), (std::vector<std::uint64_t>{1, 2}));
+  scheduler.complete(prompts->id, {});
+  const auto decodes = scheduler.next();  // the fourth tokens fill the second blocks
+  EXPECT_EQ(ids(*decodes), (std::vector<std::uint64_t>{1, 2}));
+  scheduler.complete(decodes->id, {});
+
+  const auto tight = scheduler.next();  // both need a third block
+  EXPECT_EQ(ids(*tight), (std::vector<std::uint64_t>{1}));
+  EXPECT_EQ(scheduler.counts().preemptions, 1);
+  EXPECT_EQ(scheduler.counts().waiting, 1);
+  EXPECT_EQ(scheduler.counts().free_blocks, 1);
+  scheduler.complete(tight->id, {1});
+  const auto again = scheduler.next();  // the prompt and the two tokens generated so far
+  ASSERT_EQ(ids(*again), (std::vector<std::uint64_t>{2}));
+  EXPECT_EQ(again->sequences[0].position, 0);
+  EXPECT_EQ(again->sequences[0].count, 5);
+  EXPECT_TRUE(again->sequences[0].samples);
+}
+
+TEST(Scheduler, ASequenceWaitsWhereOnlyThoseUnderWayCouldGiveItABlock) {
+  Scheduler scheduler({.blocks = 4, .block_tokens = 2, .max_tokens = 3, .micro_batches = 2});
+  scheduler.add(1, 3, 5);
+  scheduler.add(2, 3, 2);
+  const auto first = scheduler.next();
+  const auto second = scheduler.next();
+  EXPECT_EQ(ids(*second), (std::vector<std::uint64_t>{2}));
+  scheduler.complete(first->id, {});
+  const auto third = scheduler.next();
+  scheduler.complete(third->id, {});
+  EXPECT_EQ(ids(*third), (std::vector<std::uint64_t>{1}));
+  EXPECT_FALSE(scheduler.next());  // 1 needs a third block, and 2 is under way
+  EXPECT_EQ(scheduler.counts().preemptions, 0);
+  scheduler.complete(second->id, {2});
+  EXPECT_EQ(ids(*scheduler.next()), (std::vector<std::uint64_t>{1}));
+}
+
+TEST(Scheduler, MicroBatchesShareTheSequences) {
+  Scheduler scheduler({.blocks = 64, .block_tokens = 16, .micro_batches = 3});
+  for (std::uint64_t id = 1; id <= 4; ++id) scheduler.add(id, 2, 10);
+  scheduler.complete(scheduler.next()->id, {});
+  EXPECT_EQ(ids(*scheduler.next()), (std::vector<std::uint64_t>{1, 2}));
+  EXPECT_EQ(ids(*scheduler.next()), (std::vector<std::uint64_t>{3}));
+  EXPECT_EQ(ids(*scheduler.next()), (std::vector<std::uint64_t>{4}));
+  EXPECT_FALSE(scheduler.next());
+}
+
+TEST(Scheduler, WhoWasLeftOutGoesFirst) {
+  Scheduler scheduler({.blocks = 64, .block_tokens = 16, .micro_batches = 2});
+  for (std::uint64_t id = 1; id <= 4; ++id) scheduler.add(id, 2, 10);
+  const auto prompts = scheduler.next();
+  scheduler.add(5, 2, 10);
+  scheduler.next();  // a slow one
+  scheduler.complete(prompts->id, {});
+  const auto first = scheduler.next();
+  EXPECT_EQ(ids(*first), (std::vector<std::uint64_t>{1, 2, 3}));
+  scheduler.complete(first->id, {});
+  EXPECT_EQ(ids(*scheduler.next()), (std::vector<std::uint64_t>{4, 1, 2}));
+}
+
+TEST(Scheduler, PriorityLeadsTheLineByABoundedNumberOfSteps) {
+  Scheduler scheduler({.blocks = 8, .block_tokens = 4, .max_sequences = 1});
+  scheduler.add(1, 1, 2);
+  scheduler.add(2, 1, 2, 5);
+  scheduler.add(3, 1, 2, 9);
+  for (const std::uint64_t expected : {3, 2, 1}) {
+    const auto step = scheduler.next();
+    EXPECT_EQ(ids(*step), std::vector<std::uint64_t>{expected});
+    scheduler.complete(step->id, {expected});
+  }
+  // An urgent request at every step does not keep an old one waiting for ever.
+  scheduler.add(10, 1, 1);
+  std::uint64_t urgent = 100;
+  for (std::int64_t steps = 0;; ++steps) {
+    ASSERT_LE(steps, 2 * Scheduler::steps_per_priority + 1);
+    scheduler.add(++urgent, 1, 1, 2);
+    const auto step = scheduler.next();
+    scheduler.complete(step->id, {step->sequences[0].id});
+    if (step->sequences[0].id == 10) break;
+  }
+}
+
+TEST(Scheduler, CancelFreesNowOrWhenTheStepCompletes) {
+  Scheduler scheduler({.blocks = 4, .block_tokens = 4, .max_sequences = 2});
+  for (std::uint64_t id = 1; id <= 3; ++id) scheduler.add(id, 3, 4);
+  const auto step = scheduler.next();
+  EXPECT_EQ(ids(*step), (std::vector<std::uint64_t>{1, 2}));
+  scheduler.cancel(3);  // waits
+  EXPECT_EQ(scheduler.counts().waiting, 0);
+  scheduler.cancel(1);  // under way
+  EXPECT_EQ(scheduler.counts().free_blocks, 2);
+  scheduler.complete(step->id, {});
+  EXPECT_EQ(scheduler.counts().free_blocks, 3);
+  scheduler.cancel(2);  // between steps
+  EXPECT_TRUE(scheduler.idle());
+  EXPECT_EQ(scheduler.counts().free_blocks, 4);
+  scheduler.cancel(99);
+}
+
+TEST(Scheduler, RefusesACallerThatMiscounts) {
+  Scheduler scheduler({.blocks = 4, .block_tokens = 4});
+  scheduler.add(1, 3, 1);
+  EXPECT_THROW(scheduler.add(1, 3, 1), Error);
+  EXPECT_THROW(scheduler.complete(99, {}), Error);
+  const auto step = scheduler.next();
+  EXPECT_THROW(scheduler.complete(step->id, {}), Error);  // it has all its tokens, yet is not finished
+}
+
+TEST(ChooseRoute, LeastLoadedInProportionToTheWeights) {
+  EXPECT_EQ(choose_route({1, 1}, {0, 0}), 0u);
+  EXPECT_EQ(choose_route({1, 1}, {1, 0}), 1u);
+  EXPECT_EQ(choose_route({1, 3}, {1, 2}), 1u);
+  EXPECT_EQ(choose_route({1, 3}, {1, 4}), 0u);
+  EXPECT_EQ(choose_route({0, 1}, {0, 1000}), 1u);
+  std::vector<double> load{0, 0, 0};
+  for (int i = 0; i < 700; ++i) load[choose_route({4, 2, 1}, load)] += 1;
+  EXPECT_EQ(load, (std::vector<double>{400, 200, 100}));
+}
+
+// ---- random events ----
+
+// Plays the driver and the workers: knows what a request is owed, and checks every step against it.
+class FakeExecutor {
+ public:
+  FakeExecutor(SchedulerLimits limits, std::uint64_t seed) : limits_(limits), scheduler_(limits), random_(seed) {}
+
+  void run(int events) {
+    for (int i = 0; i < events && !::testing::Test::HasFatalFailure(); ++i) {
+      switch (pick(0, 9)) {
+        case 0:
+        case 1: arrive(); break;
+        case 2: cancel(); break;
+        case 3:
+        case 4:
+        case 5: issue(); break;
+        default: complete();
+      }
+      check_counts();
+    }
+    while (!live_.empty() && !::testing::Test::HasFatalFailure()) {
+      issue();
+      ASSERT_FALSE(under_way_.empty()) << "requests are left, but nothing is under way and no step comes";
+      complete();
+      check_counts();
+    }
+    while (!under_way_.empty() && !::testing::Test::HasFatalFailure()) complete();
+    EXPECT_TRUE(scheduler_.idle());
+    EXPECT_EQ(scheduler_.counts().free_blocks, limits_.blocks);
+    EXPECT_EQ(arrived_, ended_);
+  }
+
+  std::int64_t preemptions() const { return scheduler_.counts().preemptions; }
+  std::int64_t arrived() const { return arrived_; }
+
+ private:
+  struct Request {
+    std::int64_t prompt = 0, output = 0, generated = 0, computed = 0;
+    bool begun = false;
+    std::uint64_t step = 0;  // under way in
+    std::vector<std::int32_t> blocks = {};
+    std::int64_t latest_end = 0;  // in completed steps
+  };
+
+  std::int64_t pick(std::int64_t low, std::int64_t high) { return std::uniform_int_distribution(low, high)(random_); }
+
+  // Whoever is first in the line gets a token at least every 2 M + 2 steps, so all ahead and then the request itself
+  // are done within that many steps per token.
+  std::int64_t bound_for(const Request& request) const {
+    std::int64_t tokens = request.prompt + request.output;
+    for (const auto& [id, ahead] : live_) tokens += ahead.prompt + ahead.output;
+    return completed_ + (tokens + 1) * (2 * limits_.micro_batches + 2);
+  }
+
+  void arrive() {
+    const std::uint64_t id = ++next_id_;
+    Request request{.prompt = pick(1, 40), .output = pick(1, 24)};
+    const bool fits =
+        (request.prompt + request.output + limits_.block_tokens - 1) / limits_.block_tokens <= limits_.blocks;
+    const Admission admission = scheduler_.add(id, request.prompt, request.output);
+    ASSERT_EQ(admission == Admission::never_fits, !fits);
+    if (admission != Admission::accepted) return;
+    request.latest_end = bound_for(request);
+    live_[id] = request;
+    ++arrived_;
+  }
+
+  void cancel() {
+    if (live_.empty()) return;
+    auto found = live_.begin();
+    std::advance(found, pick(0, std::ssize(live_) - 1));
+    scheduler_.cancel(found->first);
+    if (found->second.step != 0) cancelled_[found->first] = found->second;
+    live_.erase(found);
+    ++ended_;
+  }
+
+  void issue() {
+    const auto step = scheduler_.next();
+    if (!step) {
+      const bool all_under_way = std::ssize(under_way_) == limits_.micro_batches;
+      ASSERT_TRUE(all_under_way || live_.empty() || !under_way_.empty()) << "work is left, and nothing holds it up";
+      return;
+    }
+    ASSERT_GT(step->id, last_step_);
+    last_step_ = step->id;
+    std::int64_t tokens = 0;
+    ASSERT_FALSE(step->sequences.empty());
+    ASSERT_LE(std::ssize(step->sequences), limits_.max_sequences);
+    for (const Part& part : step->sequences) {
+      ASSERT_TRUE(live_.contains(part.id)) << "a sequence that ended is scheduled";
+      tokens += part.count;
+      check_part(part, live_.at(part.id));
+      live_.at(part.id).step = step->id;
+    }
+    ASSERT_LE(tokens, limits_.max_tokens);
+    under_way_.push_back(*step);
+    ASSERT_LE(std::ssize(under_way_), limits_.micro_batches);
+    check_blocks_disjoint();
+  }
+
+  void check_part(const Part& part, Request& request) {
+    ASSERT_EQ(request.step, 0u) << "in two steps at once";
+    if (part.position == 0) request.computed = 0;  // new, or preempted
+    ASSERT_EQ(part.position, request.computed);
+    ASSERT_GT(part.count, 0);
+    const std::int64_t known = request.prompt + request.generated;
+    ASSERT_LE(part.position + part.count, known);
+    ASSERT_EQ(part.samples, part.position + part.count == known);
+    ASSERT_EQ(std::ssize(part.blocks), (part.position + part.count + limits_.block_tokens - 1) / limits_.block_tokens);
+    if (part.position > 0) {
+      ASSERT_GE(part.blocks.size(), request.blocks.size());
+      ASSERT_TRUE(std::equal(request.blocks.begin(), request.blocks.end(), part.blocks.begin())) << "blocks moved";
+    }
+    request.blocks = part.blocks;
+    if (!request.begun) {
+      ASSERT_GT(part.id, last_begun_) << "not first come, first served";
+      last_begun_ = part.id;
+      request.begun = true;
+    }
+  }
+
+  void check_blocks_disjoint() {
+    std::set<std::int32_t> seen;
+    for (const ScheduledStep& step : under_way_)
+      for (const Part& part : step.sequences)
+        for (const std::int32_t block : part.blocks) {
+          ASSERT_TRUE(block >= 0 && block < limits_.blocks);
+          ASSERT_TRUE(seen.insert(block).second) << "block " << block << " is held twice";
+        }
+  }
+
+  void complete() {
+    if (under_way_.empty()) return;
+    const auto found = under_way_.begin() + pick(0, std::ssize(under_way_) - 1);
+    const ScheduledStep step = *found;
+    under_way_.erase(found);
+    ++completed_;
+    std::set<std::uint64_t> finished;
+    for (const Part& part : step.sequences) {
+      const auto request = live_.find(part.id);
+      if (request == live_.end()) {
+        ASSERT_EQ(cancelled_.erase(part.id), 1u);
+        continue;
+      }
+      request->second.step = 0;
+      request->second.computed += part.count;
+      if (!part.samples) continue;
+      ++request->second.generated;
+      if (request->second.generated == request->second.output || pick(0, 30) == 0) finished.insert(part.id);
+    }
+    scheduler_.complete(step.id, finished);
+    for (const std::uint64_t id : finished) {
+      ASSERT_LE(completed_, live_.at(id).latest_end) << "request " << id << " waited too long";
+      live_.erase(id);
+      ++ended_;
+    }
+  }
+
+  void check_counts() {
+    const SchedulerCounts counts = scheduler_.counts();
+    ASSERT_EQ(counts.waiting + counts.running, std::ssize(live_) + std::ssize(cancelled_));
+    ASSERT_EQ(counts.steps_under_way, std::ssize(under_way_));
+    ASSERT_TRUE(counts.free_blocks >= 0 && counts.free_blocks <= limits_.blocks);
+  }
+
+  SchedulerLimits limits_;
+  Scheduler scheduler_;
+  std::mt19937_64 random_;
+  std::map<std::uint64_t, Request> live_, cancelled_;  // cancelled: still in a step
+  std::vector<ScheduledStep> under_way_;
+  std::uint64_t next_id_ = 0, last_step_ = 0, last_begun_ = 0;
+  std::int64_t arrived_ = 0, ended_ = 0, completed_ = 0;
+};
+
+TEST(SchedulerProperty, RandomEventsKeepAllPromises) {
+  const std::vector<SchedulerLimits> all_limits = {
+      {.blocks = 64, .block_tokens = 16, .max_tokens = 64, .max_sequences = 8, .micro_batches = 3, .max_queue = 50},
+      {.blocks = 12, .block_tokens = 4, .max_tokens = 16, .max_sequences = 4, .micro_batches = 4, .max_queue = 20},
+      {.blocks = 30, .block_tokens = 3, .max_tokens = 5, .max_sequences = 9, .micro_batches = 2, .max_queue = 20},
+      {.blocks = 65, .block_tokens = 1, .max_tokens = 7, .max_sequences = 3, .micro_batches = 5, .max_queue = 10},
+      {.blocks = 20, .block_tokens = 4, .max_tokens = 512, .max_sequences = 32, .micro_batches = 1, .max_queue = 256}};
+  std::uint64_t seed = 1;
+  std::int64_t preemptions = 0, arrived = 0;
+  for (const SchedulerLimits& limits : all_limits) {
+    for (int repetition = 0; repetition < 4; ++repetition, ++seed) {
+      SCOPED_TRACE("seed " + std::to_string(seed));
+      FakeExecutor executor(limits, seed);
+      executor.run(5000);
+      if (HasFatalFailure()) return;
+      preemptions += executor.preemptions();
+      arrived += executor.arrived();
+    }
+  }
+  // The events were worth having: many requests came, and memory was tight.
+  EXPECT_GT(arrived, 5000);
+  EXPECT_GT(preemptions, 300);
+}
+
+// ---- pipeline fill ----
+
+struct Filled {
+  double steps_per_s = 0;
+  double tokens_per_s = 0;
+};
+
+// Stages of 10, 30 and 10 ms, each hand-over (and the token's way back) 5 ms, run on a simulated clock: a round trip of
+// 65 ms.
+Filled run_pipeline(std::int64_t micro_batches, std::uint64_t sequences) {
+  const std::vector<double> stage_s = {0.010, 0.030, 0.010};
+  const double hop_s = 0.005;
+  Scheduler scheduler({.blocks = 10000, .micro_batches = micro_batches});
+  for (std::uint64_t id = 1; id <= sequences; ++id) scheduler.add(id, 8, 4000);
+
+  std::vector<double> stage_free_s(stage_s.size(), 0);
+  struct Arrival {
+    double time_s;
+    std::uint64_t step;
+    std::size_t samples;
+    bool operator>(const Arrival& other) const { return time_s > other.time_s; }
+  };
+  std::priority_queue<Arrival, std::vector<Arrival>, std::greater<>> arrivals;
+  double now_s = 0;
+  const double warm_up_s = 2, end_s = 62;
+  std::int64_t steps = 0, tokens = 0;
+  while (now_s < end_s) {
+    while (const auto step = scheduler.next()) {
+      double at_s = now_s;
+      for (std::size_t stage = 0; stage < stage_s.size(); ++stage) {
+        at_s = std::max(at_s, stage_free_s[stage]) + stage_s[stage];
+        stage_free_s[stage] = at_s;
+        at_s += hop_s;
+      }
+      arrivals.push({at_s, step->id, step->sequences.size()});
+    }
+    const Arrival arrival = arrivals.top();
+    arrivals.pop();
+    now_s = arrival.time_s;
+    scheduler.complete(arrival.step, {});
+    if (now_s <= warm_up_s) continue;
+    ++steps;
+    tokens += static_cast<std::int64_t>(arrival.samples);
+  }
+  return {static_cast<double>(steps) / (now_s - warm_up_s), static_cast<double>(tokens) / (now_s - warm_up_s)};
+}
+
+TEST(PipelineFill, ThreeMicroBatchesKeepTheSlowestStageBusy) {
+  const Filled filled = run_pipeline(3, 12);
+  EXPECT_GE(filled.steps_per_s, 0.95 / 0.030);
+  EXPECT_GE(filled.tokens_per_s, 0.95 * 4 / 0.030);  // each carries its share of the sequences
+}
+
+TEST(PipelineFill, OneMicroBatchIsBoundByTheRoundTrip) {
+  const Filled filled = run_pipeline(1, 12);
+  EXPECT_NEAR(filled.steps_per_s, 1 / 0.065, 0.01 / 0.065);
+  EXPECT_NEAR(filled.tokens_per_s, 12 / 0.065, 0.12 / 0.065);
+}
+
+}  // namespace
+}  // namespace motley
