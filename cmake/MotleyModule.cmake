@@ -1,4 +1,4 @@
-# motley_module(NAME [DEPENDS module...] [EXTERNAL target...] [PRECOMPILE header...])
+# motley_module(NAME [DEPENDS module...] [EXTERNAL target...] [PRECOMPILE header...] [EXCLUDE source...])
 #
 # A module is the folder motley/NAME: its sources make a static library, its *_test.cpp one test program. A module may depend
 # only on modules declared before it, so the order in CMakeLists.txt is the layering.
@@ -6,11 +6,14 @@ include(GoogleTest)
 set_property(GLOBAL PROPERTY motley_declared "")
 
 function(motley_module path)
-  cmake_parse_arguments(ARG "" "" "DEPENDS;EXTERNAL;PRECOMPILE" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "DEPENDS;EXTERNAL;PRECOMPILE;EXCLUDE" ${ARGN})
   string(REPLACE "/" "_" name ${path})
   get_property(declared GLOBAL PROPERTY motley_declared)
   set(folder ${CMAKE_SOURCE_DIR}/motley/${path})
   file(GLOB sources CONFIGURE_DEPENDS ${folder}/*.cpp)
+  foreach(excluded IN LISTS ARG_EXCLUDE)
+    list(REMOVE_ITEM sources ${folder}/${excluded})
+  endforeach()
   set(tests ${sources})
   list(FILTER tests INCLUDE REGEX "_test\\.cpp$")
   set(programs ${sources})
