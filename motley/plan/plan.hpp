@@ -115,6 +115,10 @@ ServePlan read_plan_file(const std::filesystem::path& path);
 // Bytes on every device of a stage, in the order of its devices: the arithmetic of model/ applied to a stage of a plan.
 std::vector<DeviceMemory> stage_memory(const ServePlan& plan, const Stage& stage);
 
+// Bytes of the largest payload that one worker of the plan sends another: a micro-batch's hidden states or logits, in fp32. Driver
+// and workers size their channels by it.
+std::int64_t largest_frame_bytes(const ServePlan& plan);
+
 // Checks a plan without knowing any planner. Empty: nothing wrong.
 struct Violation {
   std::string place;  // "stages[1]", "routes[0].path[2]", "box/3"
