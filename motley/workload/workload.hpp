@@ -76,6 +76,18 @@ struct Workload {
 template <>
 const Schema<Workload>& schema<Workload>();
 
+// One line of a trace file.
+struct TraceRequest {
+  double arrival_s = 0;
+  std::int64_t prompt_tokens = 0;
+  std::int64_t output_tokens = 0;
+  std::string class_name;  // "default" where the file has no such column
+  bool operator==(const TraceRequest&) const = default;
+};
+// CSV with a header: arrival_s,prompt_tokens,output_tokens and optionally class; in order of arrival, at least one line.
+std::vector<TraceRequest> read_trace(const std::filesystem::path& path);
+
+// Paths of traces are taken relative to the file; lengths and rates that it leaves to a trace are filled in.
 Workload read_workload(const std::filesystem::path& path);
 // The workload that is assumed where none is given: one class "chat", 512 tokens in, 128 out, no deadline.
 Workload default_workload();

@@ -1,0 +1,193 @@
+// The tables of motley.workload/1.
+#include <fmt/format.h>
+
+#include "motley/workload/workload.hpp"
+
+namespace motley {
+
+template <>
+const std::vector<EnumName<ArrivalProcess>>& enum_names<ArrivalProcess>() {
+  static const std::vector<EnumName<ArrivalProcess>> names = {{ArrivalProcess::constant, "constant"},
+                                                              {ArrivalProcess::poisson, "poisson"},
+                                                              {ArrivalProcess::gamma, "gamma"},
+                                                              {ArrivalProcess::trace, "trace"}};
+  return names;
+}
+
+template <>
+const Schema<Length>& schema<Length>() {
+  static const auto table =
+      Schema<Length>("length", "A distribution of token counts: `mean`, or a `trace` that gives it.")
+          .field("mean", &Length::mean, "Default: the trace's.", {.above = 0})
+          .field("p50", &Length::p50, "Median. Default: the trace's, else not known.", {.min = 1})
+          .field("p99", &Length::p99, "99th percentile. Default: the trace's, else not known.", {.min = 1})
+          .field("trace", &Length::trace,
+                 "CSV file with a column of the key's name (`prompt_tokens` or `output_tokens`); where it has a "
+                 "`class` column, "
+                 "the rows of this class count.")
+          .check([](const Length& length, const Reader& reader) {
+            if (length.mean == 0 && length.trace.empty())
+              reader.fail("`mean` is missing", "give a mean, or a trace to take it from");
+            if (length.p50 > 0 && length.p99 > 0 && length.p99 < length.p50)
+              reader.fail("p99 is below p50", "the 99th percentile is the larger one");
+          });
+  return table;
+}
+
+namespace {
+
+FieldDoc length_row(std::string key, std::string doc) {
+  return {std::move(key), "number, or length",
+          "above 0",      std::move(doc),
+          false,          {[]() -> const SchemaDoc* { return &schema<Length>().doc(); }}};
+}
+
+Length only_mean(double tokens) {
+  Length length;
+  length.mean = tokens;
+  return length;
+}
+
+Length read_length(const Reader& reader) {
+  if (reader.value().is_object()) return schema<Length>().read(reader);
+  if (!reader.value().is_number())
+    reader.expected("a number of tokens or a table",
+                    "write 512, or { mean = 512, p99 = 2000 }, or { trace = \"file.csv\" }");
+  return only_mean(binding::read_number(reader, {.above = 0}));
+}
+
+Value write_length(const Length& length) {
+  return length == only_mean(length.mean) ? Value(length.mean) : write(length);
+}
+
+}  // namespace
+
+template <>
+const Schema<Deadline>& schema<Deadline>() {
+  static const auto table =
+      Schema<Deadline>("deadline", "By when a request must be answered; any of them.")
+          .quantity("first_token", &Deadline::first_token_s, Dimension::seconds, "From arrival to the first token.",
+                    {.above = 0})
+          .quantity("per_token", &Deadline::per_token_s, Dimension::seconds, "Mean time of the tokens after the first.",
+                    {.above = 0})
+          .quantity("total", &Deadline::total_s, Dimension::seconds, "From arrival to the last token.", {.above = 0});
+  return table;
+}
+
+template <>
+const Schema<RequestClass>& schema<RequestClass>() {
+  using R = RequestClass;
+  static const auto table =
+      Schema<R>("class", "A kind of request.")
+          .field("name", &R::name, "Unique.", {.required = true})
+          .quantity("rate", &R::rate_per_s, Dimension::per_s, "Requests per time. All classes give one, or none does.",
+                    {.above = 0})
+          .custom<Length>(length_row("prompt_tokens", "Required unless arrivals come from a trace."), &R::prompt_tokens,
+                          read_length, write_length)
+          .custom<Length>(length_row("output_tokens", "Required unless arrivals come from a trace."), &R::output_tokens,
+                          read_length, write_length)
+          .field("deadline", &R::deadline, "Default: none.");
+  return table;
+}
+
+template <>
+const Schema<Arrival>& schema<Arrival>() {
+  static const auto table =
+      Schema<Arrival>("arrival", "How requests arrive.")
+          .field("process", &Arrival::process, "Default: `poisson`.", {.always_written = true})
+          .field("cv", &Arrival::cv,
+                 "`gamma` only: coefficient of variation of the times between arrivals. Default: 1.", {.above = 0})
+          .field("file", &Arrival::file,
+                 "`trace` only: CSV with the columns arrival_s, prompt_tokens, output_tokens and, where there are "
+                 "several classes, class.")
+          .check([](const Arrival& arrival, const Reader& reader) {
+            if (arrival.process == ArrivalProcess::trace && arrival.file.empty())
+              reader.fail("`file` is missing", "process = \"trace\" needs file = \"x.csv\"");
+            if (arrival.process != ArrivalProcess::trace && !arrival.file.empty())
+              reader.fail("`file` is for process = \"trace\"", "set the process, or remove the file");
+            if (arrival.process != ArrivalProcess::gamma && arrival.cv != 1)
+              reader.fail("`cv` is for process = \"gamma\"", "set the process, or remove cv");
+          });
+  return table;
+}
+
+template <>
+const Schema<StateBytes>& schema<StateBytes>() {
+  static const auto table = Schema<StateBytes>("states", "Bytes per parameter.")
+                                .field("weight", &StateBytes::weight, "Default 2.", {.min = 0})
+                                .field("gradient", &StateBytes::gradient, "Default 2.", {.min = 0})
+                                .field("master", &StateBytes::master, "The fp32 copy. Default 4.", {.min = 0})
+                                .field("moments", &StateBytes::moments, "Of the optimizer. Default 8.", {.min = 0});
+  return table;
+}
+
+template <>
+const Schema<Training>& schema<Training>() {
+  using T = Training;
+  const auto choice = [](std::string key, std::vector<std::string> names, std::string doc) {
+    return std::pair(
+        FieldDoc{std::move(key), fmt::format("`{}`", fmt::join(names, "`, `")), "", std::move(doc), false, {}},
+        [names](const Reader& reader) { return binding::read_choice(reader, names); });
+  };
+  static const auto table = [&] {
+    auto [precision, read_precision] =
+        choice("precision", {"bf16", "fp16", "fp32"}, "Of the parameters. Default: `bf16`.");
+    auto [optimizer, read_optimizer] = choice("optimizer", {"adam", "adamw", "sgd"}, "Default: `adam`.");
+    return Schema<T>("training", "A training job.")
+        .field("sequence_length", &T::sequence_length, "Tokens of a sequence.", {.required = true, .min = 1})
+        .field("global_batch", &T::global_batch, "Sequences per step.", {.required = true, .min = 1})
+        .field("micro_batch", &T::micro_batch, "Sequences; omitted: the planner chooses.", {.min = 1})
+        .custom<std::string>(precision, &T::precision, read_precision, binding::write_any<std::string>)
+        .field("states", &T::states, "Bytes per parameter where they are not the usual.")
+        .custom<std::string>(optimizer, &T::optimizer, read_optimizer, binding::write_any<std::string>)
+        .check([](const T& training, const Reader& reader) {
+          if (training.micro_batch > training.global_batch)
+            reader.fail("micro_batch is larger than global_batch", "a step is made of micro-batches");
+        });
+  }();
+  return table;
+}
+
+namespace {
+
+void check_classes(const Workload& workload, const Reader& reader) {
+  const bool traced = workload.arrival.process == ArrivalProcess::trace;
+  if (workload.classes.empty() && !workload.training && !traced)
+    reader.fail("there is neither a [[class]] nor [training]",
+                "describe what is asked: name, prompt_tokens, output_tokens");
+  const Value* list = reader.value().find("class");
+  for (std::size_t i = 0; i < workload.classes.size(); ++i) {
+    const RequestClass& described = workload.classes[i];
+    const Reader place = reader.member("class", *list).item(i, list->as_array()[i]);
+    for (std::size_t j = 0; j < i; ++j)
+      if (workload.classes[j].name == described.name)
+        place.fail(fmt::format("class \"{}\" is described twice", described.name), "names must be unique");
+    if (!traced && described.prompt_tokens == Length{})
+      place.fail("`prompt_tokens` is missing", "for example prompt_tokens = 512");
+    if (!traced && described.output_tokens == Length{})
+      place.fail("`output_tokens` is missing", "for example output_tokens = 128");
+    if ((described.rate_per_s > 0) != (workload.classes[0].rate_per_s > 0))
+      place.fail(fmt::format("class \"{}\" {} a rate and class \"{}\" {}", workload.classes[0].name,
+                             workload.classes[0].rate_per_s > 0 ? "has" : "lacks", described.name,
+                             described.rate_per_s > 0 ? "has" : "lacks"),
+                 "give every class a rate, or none");
+  }
+}
+
+}  // namespace
+
+template <>
+const Schema<Workload>& schema<Workload>() {
+  using W = Workload;
+  static const auto table =
+      Schema<W>("workload",
+                "What is asked: kinds of requests, how they arrive, by when they must be answered; or a training job.")
+          .format("motley.workload/1")
+          .field("class", &W::classes, "Serving: one entry per kind of request.")
+          .field("arrival", &W::arrival, "Default: a Poisson process.")
+          .field("training", &W::training, "Training.")
+          .check(check_classes);
+  return table;
+}
+
+}  // namespace motley

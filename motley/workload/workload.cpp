@@ -1,0 +1,43 @@
+#include "motley/workload/workload.hpp"
+
+namespace motley {
+namespace {
+
+template <class Tokens>
+double weighted_mean(const Workload& workload, Tokens tokens) {
+  const bool rated = workload.total_rate_per_s() > 0;
+  double sum = 0, weights = 0;
+  for (const auto& described : workload.classes) {
+    const double weight = rated ? described.rate_per_s : 1;
+    sum += weight * tokens(described);
+    weights += weight;
+  }
+  return weights > 0 ? sum / weights : 0;
+}
+
+}  // namespace
+
+double Workload::mean_prompt_tokens() const {
+  return weighted_mean(*this, [](const RequestClass& described) { return described.prompt_tokens.mean; });
+}
+
+double Workload::mean_output_tokens() const {
+  return weighted_mean(*this, [](const RequestClass& described) { return described.output_tokens.mean; });
+}
+
+double Workload::total_rate_per_s() const {
+  double total = 0;
+  for (const auto& described : classes) total += described.rate_per_s;
+  return total;
+}
+
+Workload default_workload() {
+  Workload workload;
+  RequestClass& chat = workload.classes.emplace_back();
+  chat.name = "chat";
+  chat.prompt_tokens.mean = 512;
+  chat.output_tokens.mean = 128;
+  return workload;
+}
+
+}  // namespace motley
