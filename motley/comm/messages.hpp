@@ -2,6 +2,10 @@
 //
 // Order: the driver sends Launch; the worker answers Progress (any number), then Ready or Failure; from then on the driver
 // sends Step, and the worker answers each with a StepResult; Stop, or the end of the connection, ends the worker.
+//
+// The driver starts `motley-worker DESCRIPTOR`, where DESCRIPTOR is the worker's end of the connection, a number that the child
+// inherits, as it does those of Launch::peers. The thread that starts a worker must outlive it: the kernel ends a worker when
+// that thread ends.
 #pragma once
 
 #include <cstdint>
@@ -121,8 +125,10 @@ struct Stop {
 
 using Message = std::variant<Launch, Progress, Ready, Failure, Step, StepResult, Stop>;
 
-// Little-endian binary. Decoding checks every length against what is left and against fixed maxima, and throws a peer error on
-// anything malformed.
+constexpr std::size_t max_message_bytes = std::size_t{64} << 20;
+
+// Little-endian binary. Encoding throws a limit error where a message exceeds the maxima; decoding checks every length against
+// what is left and against the same maxima, and throws a peer error on anything malformed.
 std::string encode(const Message& message);
 Message decode(std::string_view bytes);
 
