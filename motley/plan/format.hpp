@@ -1,0 +1,30 @@
+// A serving plan as it stands in its file.
+#pragma once
+
+#include "motley/plan/plan.hpp"
+
+namespace motley {
+
+struct ModelDocument {
+  std::string name;
+  Value config;
+  bool operator==(const ModelDocument&) const = default;
+};
+
+struct ServeDocument {
+  std::string kind;
+  ModelDocument model;
+  ClusterDescription cluster;
+  Workload workload;
+  StepLimits step;
+  std::vector<Stage> stages;
+  std::vector<Route> routes;
+  ServePrediction predicted;
+  std::vector<UnusedDevice> unused;
+  SearchRecord search;
+  bool operator==(const ServeDocument&) const = default;
+};
+template <>
+const Schema<ServeDocument>& schema<ServeDocument>();
+
+}  // namespace motley

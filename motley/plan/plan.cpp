@@ -1,0 +1,35 @@
+#include "motley/plan/plan.hpp"
+
+#include <fmt/format.h>
+
+namespace motley {
+
+const Stage& ServePlan::stage(const std::string& id) const {
+  std::vector<std::string> ids;
+  for (const auto& candidate : stages) {
+    if (candidate.id == id) return candidate;
+    ids.push_back(candidate.id);
+  }
+  const std::string best = closest(id, ids);
+  throw input_error(fmt::format("the plan has no stage \"{}\"", id),
+                    best.empty() ? "" : fmt::format("did you mean \"{}\"?", best));
+}
+
+std::vector<DeviceMemory> stage_memory(const ServePlan& plan, const Stage& stage) {
+  const Architecture& arch = plan.model.arch;
+  const StageShape shape{stage.layers.size(), stage.embedding, stage.head};
+  const std::vector<Shard> shards = make_shards(arch, static_cast<int>(stage.devices.size()), stage.shares);
+  std::vector<DeviceMemory> memory;
+  for (std::size_t rank = 0; rank < stage.devices.size(); ++rank) {
+    const DeviceType& type = plan.cluster.type_of(plan.cluster.find_device(stage.devices[rank]));
+    memory.push_back(
+        {.weights = weight_bytes(arch, shape, shards[rank], stage.weight_type),
+         .kv = kv_cache_bytes(arch, shape.layers, shards[rank], stage.kv_type, stage.kv_tokens, plan.step.block_tokens),
+         .activations = activation_bytes(arch, shape, shards[rank], stage.weight_type, plan.step),
+         .reserve = type.reserve_bytes.value_or(0),
+         .limit = type.memory_bytes});
+  }
+  return memory;
+}
+
+}  // namespace motley

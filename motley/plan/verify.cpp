@@ -1,0 +1,358 @@
+// Checks a serving plan against its own descriptions. What cannot be computed because something before it is wrong is
+// not reported again: one mistake, one violation.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <set>
+
+#include "motley/plan/plan.hpp"
+
+namespace motley {
+namespace {
+
+constexpr double share_tolerance = 1e-6;
+
+std::string text(const LayerRange& range) { return fmt::format("[{}, {})", range.first, range.last); }
+
+class Verifier {
+ public:
+  explicit Verifier(const ServePlan& plan) : plan_(plan) {
+    for (std::size_t i = 0; i < plan.cluster.devices.size(); ++i)
+      device_index_[plan.cluster.devices[i].name] = static_cast<int>(i);
+    for (std::size_t i = 0; i < plan.stages.size(); ++i) stage_index_.emplace(plan.stages[i].id, i);
+  }
+
+  std::vector<Violation> run() {
+    if (plan_.stages.empty()) add("stages", "there is no stage", "a plan needs at least one");
+    if (plan_.routes.empty()) add("routes", "there is no route", "a plan needs at least one");
+    for (std::size_t i = 0; i < plan_.stages.size(); ++i) check_stage(i);
+    for (std::size_t i = 0; i < plan_.routes.size(); ++i) check_route(i);
+    check_ends();
+    check_devices();
+    return std::move(violations_);
+  }
+
+ private:
+  void add(std::string place, std::string what, std::string hint) {
+    violations_.push_back({std::move(place), std::move(what), std::move(hint)});
+  }
+
+  std::string suggest(std::string_view word, std::vector<std::string> candidates, std::string otherwise) const {
+    const std::string best = closest(word, candidates);
+    return best.empty() ? std::move(otherwise) : fmt::format("did you mean \"{}\"?", best);
+  }
+  std::string suggest_device(std::string_view name) const {
+    std::vector<std::string> names;
+    for (const auto& device : plan_.cluster.devices) names.push_back(device.name);
+    return suggest(name, std::move(names), "devices are called machine/slot");
+  }
+
+  // ---- stages ----
+
+  void check_stage(std::size_t index) {
+    const Stage& stage = plan_.stages[index];
+    const std::string place = fmt::format("stages[{}]", index);
+    if (stage.id.empty()) add(place, "the stage has no id", "give it a unique id such as \"r0/s0\"");
+    if (stage_index_.at(stage.id) != index)
+      add(place, fmt::format("the id \"{}\" is given twice", stage.id), "ids must be unique");
+    // Each check runs, so that the arithmetic below is tried only on a sound stage.
+    bool sound = check_stage_devices(stage, place);
+    sound = check_stage_layers(stage, place) && sound;
+    sound = check_shares(stage, place) && sound;
+    sound = check_types(stage, place) && sound;
+    sound = check_kv(stage, place) && sound;
+    if (sound) check_memory(stage, place);
+  }
+
+  bool check_stage_devices(const Stage& stage, const std::string& place) {
+    if (stage.devices.empty()) {
+      add(place, "the stage has no device", "name at least one");
+      return false;
+    }
+    bool known = true;
+    for (std::size_t rank = 0; rank < stage.devices.size(); ++rank) {
+      const std::string& device = stage.devices[rank];
+      const std::string here = fmt::format("{}.devices[{}]", place, rank);
+      if (!device_index_.contains(device)) {
+        add(here, fmt::format("there is no device \"{}\" in the cluster", device), suggest_device(device));
+        known = false;
+        continue;
+      }
+      const auto [entry, added] = stage_of_device_.emplace(device, stage.id);
+      if (added) continue;
+      if (entry->second == stage.id)
+        add(here, fmt::format("\"{}\" stands twice in this stage", device), "each rank needs a device of its own");
+      else
+        add(here, fmt::format("\"{}\" already belongs to stage \"{}\"", device, entry->second),
+            "a device belongs to one stage");
+    }
+    return known;
+  }
+
+  bool check_stage_layers(const Stage& stage, const std::string& place) {
+    const std::int64_t total = plan_.model.arch.layers;
+    if (stage.layers.first >= 0 && stage.layers.first < stage.layers.last && stage.layers.last <= total) return true;
+    add(place + ".layers",
+        stage.layers.size() <= 0 ? fmt::format("{} holds no layer", text(stage.layers))
+                                 : fmt::format("{} is out of range", text(stage.layers)),
+        fmt::format("the model has the layers [0, {})", total));
+    return false;
+  }
+
+  bool check_shares(const Stage& stage, const std::string& place) {
+    const std::string here = place + ".shares";
+    if (!stage.shares.empty()) {
+      if (stage.shares.size() != stage.devices.size()) {
+        add(here, fmt::format("{} shares for {} devices", stage.shares.size(), stage.devices.size()),
+            "one share per device, or none for equal shares");
+        return false;
+      }
+      for (const double share : stage.shares)
+        if (!(share > 0) || !std::isfinite(share)) {
+          add(here, fmt::format("the share {} is not a positive number", share),
+              "leave a device out rather than giving it nothing");
+          return false;
+        }
+      const double sum = std::accumulate(stage.shares.begin(), stage.shares.end(), 0.0);
+      if (std::abs(sum - 1) > share_tolerance) {
+        add(here, fmt::format("the shares sum to {}, not to 1", sum), "divide each by the sum");
+        return false;
+      }
+    }
+    if (stage.devices.empty()) return false;
+    try {
+      make_shards(plan_.model.arch, static_cast<int>(stage.devices.size()), stage.shares);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::input) throw;
+      add(stage.shares.empty() ? place + ".devices" : here, error.what(),
+          error.hint().empty() ? "use fewer devices in this stage" : error.hint());
+      return false;
+    }
+    return true;
+  }
+
+  bool check_types(const Stage& stage, const std::string& place) {
+    const auto check = [&](DType type, std::string_view key, std::string_view what) {
+      if (type == DType::fp32 || type == DType::bf16 || type == DType::fp16) return true;
+      add(fmt::format("{}.{}", place, key), fmt::format("{} {} are not supported", name_of(type), what),
+          "use fp32, bf16 or fp16");
+      return false;
+    };
+    const bool weights = check(stage.weight_type, "weight_type", "weights");
+    return check(stage.kv_type, "kv_type", "keys and values") && weights;
+  }
+
+  bool check_kv(const Stage& stage, const std::string& place) {
+    if (stage.kv_tokens >= plan_.step.block_tokens && stage.kv_tokens > 0) return true;
+    add(place + ".kv_tokens",
+        stage.kv_tokens <= 0
+            ? fmt::format("there is no room for keys and values ({} tokens)", stage.kv_tokens)
+            : fmt::format("{} tokens are less than one block of {}", stage.kv_tokens, plan_.step.block_tokens),
+        "give the stage fewer layers, or devices with more memory");
+    return false;
+  }
+
+  // ---- memory ----
+
+  void check_memory(const Stage& stage, const std::string& place) {
+    const std::vector<DeviceMemory> memory = stage_memory(plan_, stage);
+    for (std::size_t rank = 0; rank < memory.size(); ++rank) {
+      const std::string& device = stage.devices[rank];
+      check_limit(device, memory[rank], stage, place);
+      check_prediction(device, memory[rank]);
+    }
+  }
+
+  void check_limit(const std::string& device, const DeviceMemory& memory, const Stage& stage,
+                   const std::string& place) {
+    const std::int64_t excess = memory.total() - memory.limit;
+    if (excess <= 0) return;
+    const auto human = [](std::int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
+    add(device,
+        fmt::format("{} more than the device has: weights {} + KV {} + activations {} + reserve {} = {} of {} ({} "
+                    "bytes too many)",
+                    human(excess), human(memory.weights), human(memory.kv), human(memory.activations),
+                    human(memory.reserve), human(memory.total()), human(memory.limit), excess),
+        fmt::format("give {} (stage \"{}\") fewer layers than {}, fewer kv_tokens than {}, or a smaller share", place,
+                    stage.id, stage.layers.size(), stage.kv_tokens));
+  }
+
+  void check_prediction(const std::string& device, const DeviceMemory& memory) {
+    const auto predicted = plan_.predicted.memory_bytes.find(device);
+    if (predicted == plan_.predicted.memory_bytes.end() || predicted->second == memory) return;
+    const DeviceMemory& p = predicted->second;
+    for (const auto& [name, said, right] :
+         {std::tuple("weights", p.weights, memory.weights), std::tuple("kv", p.kv, memory.kv),
+          std::tuple("activations", p.activations, memory.activations),
+          std::tuple("reserve", p.reserve, memory.reserve), std::tuple("limit", p.limit, memory.limit)})
+      if (said != right)
+        add(fmt::format("predicted.memory_bytes.{}.{}", device, name),
+            fmt::format("{} bytes are predicted, the arithmetic says {}", said, right),
+            "plan again, or remove the prediction");
+  }
+
+  // ---- routes ----
+
+  void check_route(std::size_t index) {
+    const Route& route = plan_.routes[index];
+    const std::string place = fmt::format("routes[{}]", index);
+    if (route.id.empty()) add(place, "the route has no id", "give it a unique id such as \"r0\"");
+    if (!route_ids_.insert(route.id).second)
+      add(place, fmt::format("the id \"{}\" is given twice", route.id), "ids must be unique");
+    if (!(route.weight > 0) || !std::isfinite(route.weight))
+      add(place + ".weight", fmt::format("the weight {} is not a positive number", route.weight),
+          "remove the route, or give it a share of the requests");
+    if (route.path.empty()) {
+      add(place + ".path", "the route has no stage", "a path covers all layers");
+      return;
+    }
+    bool known = true;
+    for (std::size_t hop = 0; hop < route.path.size(); ++hop)
+      known = check_hop(route.path[hop], fmt::format("{}.path[{}]", place, hop)) && known;
+    check_coverage(route, place);
+    if (known) check_route_links(route, place);
+  }
+
+  bool check_hop(const Hop& hop, const std::string& place) {
+    const auto found = stage_index_.find(hop.stage);
+    if (found == stage_index_.end()) {
+      std::vector<std::string> ids;
+      for (const auto& stage : plan_.stages) ids.push_back(stage.id);
+      add(place, fmt::format("there is no stage \"{}\"", hop.stage),
+          suggest(hop.stage, std::move(ids), "name a stage by its id"));
+      return false;
+    }
+    used_stages_.insert(hop.stage);
+    const Stage& stage = plan_.stages[found->second];
+    if (hop.layers.first < stage.layers.first || hop.layers.last > stage.layers.last)
+      add(place + ".layers",
+          fmt::format("{} is not inside the layers {} of stage \"{}\"", text(hop.layers), text(stage.layers),
+                      hop.stage),
+          "a hop computes layers that its stage holds");
+    return true;
+  }
+
+  void check_coverage(const Route& route, const std::string& place) {
+    std::int64_t next = 0;
+    for (std::size_t hop = 0; hop < route.path.size(); ++hop) {
+      const LayerRange& layers = route.path[hop].layers;
+      const std::string here = fmt::format("{}.path[{}].layers", place, hop);
+      if (layers.size() <= 0) {
+        add(here, fmt::format("{} computes no layer", text(layers)), "remove the hop, or give it layers");
+        return;
+      }
+      if (layers.first != next) {
+        add(here, fmt::format("{} begins at layer {}, but layer {} is next", text(layers), layers.first, next),
+            "a route computes every layer once, in order");
+        return;
+      }
+      next = layers.last;
+    }
+    if (next != plan_.model.arch.layers)
+      add(place + ".path", fmt::format("the route ends after layer {} of {}", next, plan_.model.arch.layers),
+          "a route computes every layer once, in order");
+  }
+
+  void check_route_links(const Route& route, const std::string& place) {
+    for (std::size_t hop = 0; hop < route.path.size(); ++hop) {
+      const Stage& stage = plan_.stage(route.path[hop].stage);
+      const std::string here = fmt::format("{}.path[{}]", place, hop);
+      check_links(stage, stage, here);
+      if (hop + 1 < route.path.size()) check_links(stage, plan_.stage(route.path[hop + 1].stage), here);
+    }
+    // The sampled token goes back to the first stage.
+    if (route.path.size() > 1)
+      check_links(plan_.stage(route.path.back().stage), plan_.stage(route.path.front().stage), place);
+  }
+
+  // Every device of one stage reaches every device of the other; reported once per pair of stages.
+  void check_links(const Stage& from, const Stage& to, const std::string& place) {
+    if (!linked_.insert({std::min(from.id, to.id), std::max(from.id, to.id)}).second) return;
+    for (const auto& a : from.devices)
+      for (const auto& b : to.devices) {
+        if (a == b || !device_index_.contains(a) || !device_index_.contains(b)) continue;
+        try {
+          plan_.cluster.link(device_index_.at(a), device_index_.at(b));
+        } catch (const Error& error) {
+          if (error.code() != ErrorCode::input) throw;
+          add(place, error.what(), error.hint());
+          return;
+        }
+      }
+  }
+
+  // The embedding stands on the first stage of each route and the head on the last, and nowhere else.
+  void check_ends() {
+    std::set<std::string> first, last;
+    for (const auto& route : plan_.routes)
+      if (!route.path.empty()) {
+        first.insert(route.path.front().stage);
+        last.insert(route.path.back().stage);
+      }
+    for (std::size_t i = 0; i < plan_.stages.size(); ++i) {
+      const Stage& stage = plan_.stages[i];
+      const std::string place = fmt::format("stages[{}]", i);
+      if (!used_stages_.contains(stage.id)) {
+        add(place, fmt::format("no route uses stage \"{}\"", stage.id), "remove it and list its devices under unused");
+        continue;
+      }
+      check_end(stage.embedding, first.contains(stage.id), place + ".embedding", stage.id, "the embedding",
+                "the first stage of a route");
+      check_end(stage.head, last.contains(stage.id), place + ".head", stage.id, "the head",
+                "the last stage of a route");
+    }
+  }
+
+  void check_end(bool present, bool needed, std::string place, const std::string& id, std::string_view what,
+                 std::string_view where) {
+    if (present == needed) return;
+    if (needed)
+      add(std::move(place), fmt::format("stage \"{}\" lacks {}", id, what), fmt::format("{} needs it", where));
+    else
+      add(std::move(place), fmt::format("stage \"{}\" holds {} but is not {}", id, what, where),
+          "it would waste memory: set it to false");
+  }
+
+  // ---- devices ----
+
+  // Every device of the cluster is used or listed as unused, not both.
+  void check_devices() {
+    std::set<std::string> listed;
+    for (std::size_t i = 0; i < plan_.unused.size(); ++i) {
+      const std::string& device = plan_.unused[i].device;
+      const std::string place = fmt::format("unused[{}]", i);
+      if (!device_index_.contains(device))
+        add(place, fmt::format("there is no device \"{}\" in the cluster", device), suggest_device(device));
+      else if (!listed.insert(device).second)
+        add(place, fmt::format("\"{}\" is listed twice", device), "list it once");
+      else if (const auto used = stage_of_device_.find(device); used != stage_of_device_.end())
+        add(place, fmt::format("\"{}\" is listed as unused but belongs to stage \"{}\"", device, used->second),
+            "remove it from one of them");
+    }
+    for (const auto& device : plan_.cluster.devices)
+      if (!stage_of_device_.contains(device.name) && !listed.contains(device.name))
+        add(device.name, "the device is neither in a stage nor listed as unused",
+            "list it under unused, with the reason");
+    for (const auto& [device, memory] : plan_.predicted.memory_bytes)
+      if (!stage_of_device_.contains(device))
+        add("predicted.memory_bytes." + device, "memory is predicted for a device that no stage uses",
+            "plan again, or remove the prediction");
+  }
+
+  const ServePlan& plan_;
+  std::map<std::string, int> device_index_;
+  std::map<std::string, std::size_t> stage_index_;
+  std::map<std::string, std::string> stage_of_device_;
+  std::set<std::string> route_ids_;
+  std::set<std::string> used_stages_;
+  std::set<std::pair<std::string, std::string>> linked_;
+  std::vector<Violation> violations_;
+};
+
+}  // namespace
+
+std::vector<Violation> verify(const ServePlan& plan) { return Verifier(plan).run(); }
+
+}  // namespace motley
