@@ -1,6 +1,7 @@
-// What is to be run: a Hugging Face config.json read into one description of a transformer, and all arithmetic about it.
+// What is to be run: a Hugging Face config.json read into one description of a transformer, and the arithmetic about
+// it.
 //
-// "One arithmetic": parameters, bytes, FLOPs and KV bytes come from here for the planner, the verifier and the engine alike.
+// "One arithmetic": parameters, bytes, FLOPs and KV bytes come from here for planner, verifier and engine alike.
 #pragma once
 
 #include <cstdint>
@@ -48,7 +49,7 @@ struct Rotary {
 
 // One description for all families; the engine builds its layers from these fields alone.
 struct Architecture {
-  std::string family;  // model_type: llama, mistral, qwen2, qwen3, opt, gpt2-like shapes of the references
+  std::string family;  // model_type: llama, mistral, opt, qwen2, qwen3
   std::int64_t layers = 0;
   std::int64_t hidden = 0;
   std::int64_t heads = 0;
@@ -59,22 +60,22 @@ struct Architecture {
   std::int64_t context = 0;  // largest position + 1
   Norm norm = Norm::rms;
   double norm_epsilon = 1e-5;
-  bool norm_first = true;    // before attention and FFN (false: after, as in OPT-350m)
+  bool norm_first = true;  // before attention and FFN (false: after, as in OPT-350m)
   bool final_norm = true;
-  bool qk_norm = false;      // RMS norm of each query and key head (Qwen3)
+  bool qk_norm = false;  // RMS norm of each query and key head (Qwen3)
   bool qkv_bias = false;
   bool output_bias = false;  // of the attention's output projection
   bool ffn_bias = false;
   bool norm_bias = false;
-  bool gated = true;         // FFN: down(act(gate) * up); otherwise down(act(up))
+  bool gated = true;  // FFN: down(act(gate) * up); otherwise down(act(up))
   Activation activation = Activation::silu;
   PositionKind position = PositionKind::rotary;
   Rotary rotary;
-  std::int64_t position_offset = 0;    // OPT's learned table starts at 2
-  std::int64_t position_rows = 0;      // rows of the learned table
-  std::int64_t sliding_window = 0;     // 0: full attention
-  std::vector<bool> sliding_layers;    // empty: all layers alike
-  std::int64_t embedding_dim = 0;      // of the token embedding where it is not `hidden` (OPT-350m); then projected in and out
+  std::int64_t position_offset = 0;  // OPT's learned table starts at 2
+  std::int64_t position_rows = 0;    // rows of the learned table
+  std::int64_t sliding_window = 0;   // positions a token looks back on, itself included; 0: full attention
+  std::vector<bool> sliding_layers;  // which layers have the window; empty: all layers alike
+  std::int64_t embedding_dim = 0;    // of a token embedding that is projected to `hidden` (OPT-350m); 0: none is
   bool tied_embeddings = false;
   DType checkpoint_type = DType::bf16;
   std::vector<std::int64_t> eos_tokens;
@@ -84,7 +85,7 @@ struct Architecture {
 
 struct Model {
   std::string name;
-  Value config;  // config.json as it stands (with generation_config's eos ids merged), so that a plan carries its model whole
+  Value config;  // config.json as it stands, with the eos ids of generation_config.json where that has any
   Architecture arch;
   bool operator==(const Model&) const = default;
 };
@@ -109,26 +110,30 @@ enum class Cut {
   vocabulary   // rows follow the vocabulary
 };
 
-// One tensor of the checkpoint, by its role. `name` is the Hugging Face name ("model.layers.3.self_attn.q_proj.weight").
+// One tensor of the checkpoint. Roles: docs/reference/model.md.
 struct TensorSpec {
   std::string role;  // the engine's name: "q.weight", "attention_norm.weight", "embedding.weight", ...
-  std::string name;
+  std::string name;  // Hugging Face's: "model.layers.3.self_attn.q_proj.weight"
   std::vector<std::int64_t> shape;
   Cut cut = Cut::replicated;
   std::int64_t elements() const;
 };
 
 std::vector<TensorSpec> block_tensors(const Architecture& arch, std::int64_t layer);
-std::vector<TensorSpec> embedding_tensors(const Architecture& arch);  // token and learned position tables, projection in
-std::vector<TensorSpec> head_tensors(const Architecture& arch);       // final norm, projection out, LM head (the tied table too)
+// Token and learned position tables, projection in.
+std::vector<TensorSpec> embedding_tensors(const Architecture& arch);
+// Final norm, projection out, and last the LM head, which has the embedding's name where they are tied.
+std::vector<TensorSpec> head_tensors(const Architecture& arch);
 
 // ---- counts ----
 
 std::int64_t block_parameters(const Architecture& arch);
 std::int64_t total_parameters(const Architecture& arch);  // a tied table counts once
 
-// FLOPs of one token through one block: 2 per multiply-add of every product, plus attention over `context` earlier tokens.
+// FLOPs of one token through one block: 2 per element of every matrix, and 4 heads head_dim per position attended to
+// (scores and weighted values): `context` of them, or the window where all layers have one that is smaller.
 double block_flops(const Architecture& arch, double context);
+// FLOPs of one token through LM head and projection out.
 double head_flops(const Architecture& arch);
 // Bytes of keys and values of one token in one block, over all KV heads.
 std::int64_t kv_bytes_per_token(const Architecture& arch, DType kv_type);
@@ -151,9 +156,11 @@ struct Shard {
   bool operator==(const Shard&) const = default;
 };
 
-// Cuts a block for a group with these shares (empty: equal): KV heads by largest remainder, at least one each; when there are
-// more ranks than KV heads, a KV head is held by several ranks and its query heads are divided among them. FFN columns and
-// vocabulary follow the shares. Throws an input error where it cannot be done (more ranks than query heads).
+// Cuts a block for a group with these shares (any scale; empty: equal). KV heads go by largest remainder, at least one
+// each; with more ranks than KV heads, a KV head is held by consecutive ranks that divide its query heads. FFN columns
+// and vocabulary follow the shares, cut at multiples of 8 where every rank gets that much, never empty. Throws an input
+// error where it cannot be done: more ranks than query heads, FFN columns or rows of vocabulary; shares that are not
+// positive.
 std::vector<Shard> make_shards(const Architecture& arch, int degree, const std::vector<double>& shares = {});
 
 // The part of a tensor that a rank holds: rows x columns of the whole.
@@ -184,10 +191,12 @@ struct RankMemory {
   std::int64_t kv = 0;
   std::int64_t activations = 0;
 };
+// Every tensor rounded up to 64 bytes; a tied table counts once on a stage with both embedding and head. int8 and int4
+// hold for the matrices of the blocks alone, without scales: norms, biases and tables are bf16 then.
 std::int64_t weight_bytes(const Architecture& arch, const StageShape& stage, const Shard& shard, DType weight_type);
 // `tokens` is rounded up to whole blocks.
-std::int64_t kv_cache_bytes(const Architecture& arch, std::int64_t layers, const Shard& shard, DType kv_type, std::int64_t tokens,
-                            std::int64_t block_tokens);
+std::int64_t kv_cache_bytes(const Architecture& arch, std::int64_t layers, const Shard& shard, DType kv_type,
+                            std::int64_t tokens, std::int64_t block_tokens);
 
 // One buffer of the engine, allocated once for the life of a worker.
 enum class BufferType { fp32, bf16, fp16, int64 };
@@ -199,15 +208,17 @@ struct Buffer {
   std::int64_t bytes() const;  // as the allocator rounds them: up to 64
   bool operator==(const Buffer&) const = default;
 };
-// The list that the engine allocates from, for T = max_tokens, S = max_sequences and a rank's r query heads, g KV heads:
-//   tokens, positions [T] int64; hidden, normed, projected [T, hidden]; query, attention [T, r head_dim]; key, value [T, g head_dim];
-//   up, and gate where gated, [T, FFN columns]; incoming [T, hidden] where another stage comes before;
-//   embedded [T, embedding_dim] and last_embedded [S, embedding_dim] where the embedding is projected;
-//   on head stages last [S, hidden], logits [S, rows of vocabulary] fp32, and all_logits [S, vocabulary] fp32 where the
-//   vocabulary is cut (only rank 0 fills it; every rank counts it, so that ranks stay alike).
-// Activations are in the weights' type, in bf16 for int8 and int4 weights.
-std::vector<Buffer> activation_buffers(const Architecture& arch, const StageShape& stage, const Shard& shard, DType weight_type,
-                                       const StepLimits& limits);
+// The list that the engine allocates from. T = max_tokens, S = max_sequences, and of a rank's shard: Q = query heads x
+// head_dim, K = KV heads x head_dim, F = FFN columns, V = rows of vocabulary.
+//   every stage         tokens, positions [T] int64; hidden, normed, projected [T, hidden]; query, attention [T, Q];
+//                       key, value [T, K]; up [T, F]; gate [T, F] where gated
+//   not the first       incoming [T, hidden]
+//   embedding projected embedded [T, embedding_dim] with the embedding, last_embedded [S, embedding_dim] with the head
+//   with the head       last [S, hidden]; logits [S, V] fp32; all_logits [S, vocabulary] fp32 where vocabulary is cut
+//                       (rank 0 alone fills it; all ranks count it, so that the ranks of a stage stay alike)
+// Other activations are in the weights' type, in bf16 for int8 and int4 weights.
+std::vector<Buffer> activation_buffers(const Architecture& arch, const StageShape& stage, const Shard& shard,
+                                       DType weight_type, const StepLimits& limits);
 // The sum of those buffers.
 std::int64_t activation_bytes(const Architecture& arch, const StageShape& stage, const Shard& shard, DType weight_type,
                               const StepLimits& limits);

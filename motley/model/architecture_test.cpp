@@ -1,0 +1,316 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "motley/base/paths.hpp"
+#include "motley/model/model.hpp"
+
+namespace motley {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+const std::string llama = R"({
+  "model_type": "llama",
+  "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 2,
+  "intermediate_size": 160, "vocab_size": 300
+})";
+
+// A config of the given text with some keys set to JSON values.
+Value with(const std::string& text, const std::vector<std::pair<std::string, std::string>>& changes) {
+  Value config = parse_json(text, "base");
+  for (const auto& [key, value] : changes) config.set(key, parse_json(value, "change"));
+  return config;
+}
+
+Architecture arch_of(const std::vector<std::pair<std::string, std::string>>& changes, const std::string& text = llama) {
+  return read_architecture(with(text, changes), "config.json");
+}
+
+TEST(Architecture, LlamaDefaults) {
+  const Architecture arch = arch_of({});
+  EXPECT_EQ(arch.family, "llama");
+  EXPECT_EQ(arch.head_dim, 8);
+  EXPECT_EQ(arch.kv_heads, 2);
+  EXPECT_EQ(arch.context, 2048);
+  EXPECT_DOUBLE_EQ(arch.norm_epsilon, 1e-6);
+  EXPECT_EQ(arch.rotary, Rotary{});
+  EXPECT_FALSE(arch.tied_embeddings);
+  EXPECT_EQ(arch.sliding_window, 0);
+  EXPECT_EQ(arch.checkpoint_type, DType::bf16);
+  EXPECT_THAT(arch.eos_tokens, ElementsAre(2));
+  EXPECT_EQ(arch.bos_token, 1);
+}
+
+TEST(Architecture, NullDiffersFromAbsentWhereItDoesInTransformers) {
+  EXPECT_THAT(arch_of({{"eos_token_id", "null"}}).eos_tokens, IsEmpty());
+  EXPECT_EQ(arch_of({{"bos_token_id", "null"}}).bos_token, std::nullopt);
+  EXPECT_EQ(arch_of({{"num_key_value_heads", "null"}}).kv_heads, 8);
+  EXPECT_EQ(arch_of({{"model_type", "\"mistral\""}}).sliding_window, 4096);
+  EXPECT_EQ(arch_of({{"model_type", "\"mistral\""}, {"sliding_window", "null"}}).sliding_window, 0);
+}
+
+TEST(Architecture, OldAndNewSpellingOfRotaryAreOne) {
+  const Architecture older = arch_of({{"max_position_embeddings", "131072"},
+                                      {"rope_theta", "500000.0"},
+                                      {"rope_scaling", R"({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+                                        "high_freq_factor": 4.0, "original_max_position_embeddings": 8192})"},
+                                      {"torch_dtype", "\"float16\""}});
+  const Architecture newer =
+      arch_of({{"max_position_embeddings", "131072"},
+               {"rope_parameters", R"({"rope_theta": 500000.0, "rope_type": "llama3", "factor": 8.0,
+                                        "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                                        "original_max_position_embeddings": 8192})"},
+               {"dtype", "\"float16\""}});
+  EXPECT_EQ(older, newer);
+  EXPECT_EQ(older.rotary.scaling, RotaryScaling::llama3);
+  EXPECT_DOUBLE_EQ(older.rotary.theta, 500000);
+  EXPECT_DOUBLE_EQ(older.rotary.factor, 8);
+  EXPECT_EQ(older.rotary.original_context, 8192);
+  EXPECT_EQ(older.checkpoint_type, DType::fp16);
+}
+
+TEST(Architecture, RotaryScalings) {
+  const Rotary linear = arch_of({{"rope_scaling", R"({"type": "linear", "factor": 2.0})"}}).rotary;
+  EXPECT_EQ(linear.scaling, RotaryScaling::linear);
+  EXPECT_DOUBLE_EQ(linear.factor, 2);
+
+  const Rotary dynamic = arch_of({{"rope_scaling", R"({"type": "dynamic", "factor": 4.0})"}}).rotary;
+  EXPECT_EQ(dynamic.scaling, RotaryScaling::dynamic);
+  EXPECT_EQ(dynamic.original_context, 2048);
+
+  const Rotary yarn = arch_of({{"rope_scaling", R"({"rope_type": "yarn", "factor": 4.0})"}}).rotary;
+  EXPECT_EQ(yarn.scaling, RotaryScaling::yarn);
+  EXPECT_EQ(yarn.original_context, 2048);
+  EXPECT_NEAR(yarn.attention_factor, 1.1386294, 1e-6);  // 0.1 ln 4 + 1
+  EXPECT_DOUBLE_EQ(yarn.beta_fast, 32);
+
+  const Rotary balanced =
+      arch_of({{"rope_scaling", R"({"rope_type": "yarn", "factor": 4.0, "mscale": 1.0, "mscale_all_dim": 1.0})"}})
+          .rotary;
+  EXPECT_DOUBLE_EQ(balanced.attention_factor, 1);
+
+  EXPECT_EQ(arch_of({{"rope_scaling", R"({"rope_type": "default"})"}}).rotary, Rotary{});
+  EXPECT_EQ(arch_of({{"rope_scaling", "null"}}).rotary, Rotary{});
+}
+
+TEST(Architecture, QwenWindows) {
+  const auto qwen2 = [](std::vector<std::pair<std::string, std::string>> changes) {
+    changes.push_back({"model_type", "\"qwen2\""});
+    return arch_of(changes);
+  };
+  EXPECT_EQ(qwen2({{"sliding_window", "16"}}).sliding_window, 0);
+  const Architecture some =
+      qwen2({{"use_sliding_window", "true"}, {"sliding_window", "16"}, {"max_window_layers", "3"}});
+  EXPECT_EQ(some.sliding_window, 16);
+  EXPECT_THAT(some.sliding_layers, ElementsAre(false, false, false, true));
+  const Architecture all = qwen2({{"use_sliding_window", "true"}, {"max_window_layers", "0"}});
+  EXPECT_EQ(all.sliding_window, 4096);
+  EXPECT_THAT(all.sliding_layers, IsEmpty());
+  const Architecture none = qwen2({{"use_sliding_window", "true"}, {"sliding_window", "16"}});
+  EXPECT_EQ(none.sliding_window, 0);
+  const Architecture listed =
+      qwen2({{"use_sliding_window", "true"},
+             {"sliding_window", "16"},
+             {"layer_types", R"(["full_attention", "sliding_attention", "full_attention", "sliding_attention"])"}});
+  EXPECT_THAT(listed.sliding_layers, ElementsAre(false, true, false, true));
+  EXPECT_TRUE(listed.qkv_bias);
+  EXPECT_FALSE(listed.output_bias);
+}
+
+TEST(Architecture, Qwen3HasItsOwnHeadSize) {
+  const Architecture arch = arch_of({{"model_type", "\"qwen3\""}, {"hidden_size", "100"}});
+  EXPECT_EQ(arch.head_dim, 128);
+  EXPECT_TRUE(arch.qk_norm);
+  EXPECT_FALSE(arch.qkv_bias);
+}
+
+TEST(Architecture, Opt) {
+  const std::string opt = R"({"model_type": "opt", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+                              "ffn_dim": 128, "vocab_size": 100})";
+  const Architecture arch = arch_of({}, opt);
+  EXPECT_EQ(arch.position, PositionKind::learned);
+  EXPECT_EQ(arch.context, 2048);
+  EXPECT_EQ(arch.position_rows, 2050);
+  EXPECT_EQ(arch.position_offset, 2);
+  EXPECT_EQ(arch.kv_heads, 4);
+  EXPECT_EQ(arch.norm, Norm::layer);
+  EXPECT_TRUE(arch.norm_bias && arch.qkv_bias && arch.output_bias && arch.ffn_bias);
+  EXPECT_TRUE(arch.norm_first && arch.final_norm && arch.tied_embeddings);
+  EXPECT_FALSE(arch.gated);
+  EXPECT_EQ(arch.activation, Activation::relu);
+  EXPECT_EQ(arch.embedding_dim, 0);
+
+  const Architecture last = arch_of({{"do_layer_norm_before", "false"}, {"word_embed_proj_dim", "32"}}, opt);
+  EXPECT_FALSE(last.norm_first);
+  EXPECT_FALSE(last.final_norm);
+  EXPECT_EQ(last.embedding_dim, 32);
+}
+
+struct Bad {
+  std::vector<std::pair<std::string, std::string>> changes;
+  std::string message;
+  std::string hint;
+};
+
+TEST(Architecture, BadConfigsAreRefusedWithPlaceAndCause) {
+  const std::vector<Bad> table = {
+      {{{"model_type", "null"}}, "`model_type` is missing", "supported model types: llama"},
+      {{{"model_type", "\"lama\""}}, "model_type: model type \"lama\" is not supported", "did you mean \"llama\"?"},
+      {{{"model_type", "\"mixtral\""}}, "\"mixtral\" is not supported", "mistral, opt, qwen2, qwen3"},
+      {{{"model_type", "\"gemma3\""}, {"text_config", "{}"}}, "not supported", "models of more than text"},
+      {{{"model_type", "7"}}, "expected a string", ""},
+      {{{"hidden_size", "null"}}, "`hidden_size` is missing", "whole shape"},
+      {{{"num_hidden_layers", "null"}}, "`num_hidden_layers` is missing", ""},
+      {{{"num_attention_heads", "null"}}, "`num_attention_heads` is missing", ""},
+      {{{"intermediate_size", "null"}}, "`intermediate_size` is missing", ""},
+      {{{"vocab_size", "null"}}, "`vocab_size` is missing", ""},
+      {{{"hidden_size", "\"64\""}}, "hidden_size: expected an integer, found a string", ""},
+      {{{"hidden_size", "64.5"}}, "hidden_size: expected an integer", ""},
+      {{{"hidden_size", "0"}}, "hidden_size: 0 is out of range", "at least 1"},
+      {{{"hidden_size", "-64"}}, "out of range", ""},
+      {{{"hidden_size", "100000000"}}, "out of range", "at most 262144"},
+      {{{"hidden_size", "1e300"}}, "expected an integer", ""},
+      {{{"num_hidden_layers", "1000000"}}, "num_hidden_layers: 1000000 is out of range", ""},
+      {{{"vocab_size", "0"}}, "vocab_size: 0 is out of range", ""},
+      {{{"vocab_size", "9223372036854775807"}}, "vocab_size:", ""},
+      {{{"hidden_size", "65"}}, "hidden_size 65 is not a multiple of 8 heads", "head_dim"},
+      {{{"num_key_value_heads", "3"}}, "num_key_value_heads: 8 query heads cannot be grouped over 3", "multiple"},
+      {{{"num_key_value_heads", "16"}}, "num_key_value_heads: 8 query heads cannot be grouped over 16", ""},
+      {{{"head_dim", "7"}}, "head_dim: heads of 7 elements cannot be rotated", ""},
+      {{{"head_dim", "0"}}, "head_dim: 0 is out of range", ""},
+      {{{"hidden_act", "\"mish\""}}, "hidden_act: activation \"mish\" is not supported", "silu"},
+      {{{"torch_dtype", "\"float8_e4m3fn\""}}, "torch_dtype: a checkpoint of type", "float32, bfloat16"},
+      {{{"rms_norm_eps", "0"}}, "rms_norm_eps: 0 is out of range", ""},
+      {{{"rms_norm_eps", "true"}}, "rms_norm_eps: expected a number", ""},
+      {{{"tie_word_embeddings", "1"}}, "tie_word_embeddings: expected true or false", ""},
+      {{{"max_position_embeddings", "0"}}, "max_position_embeddings: 0 is out of range", ""},
+      {{{"rope_theta", "-1"}}, "rope_theta: -1 is out of range", ""},
+      {{{"rope_scaling", "[]"}}, "rope_scaling: expected a table", ""},
+      {{{"rope_scaling", R"({"type": "longrope"})"}}, "rope_scaling.type: rotary scaling \"longrope\"", "llama3, yarn"},
+      {{{"rope_scaling", R"({"type": "linear"})"}}, "rope_scaling: `factor` is missing", ""},
+      {{{"rope_scaling", R"({"type": "linear", "factor": 0})"}}, "rope_scaling.factor: 0 is out of range", ""},
+      {{{"rope_scaling", R"({"rope_type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 4})"}},
+       "high_freq_factor: 4 must be above low_freq_factor",
+       ""},
+      {{{"rope_scaling", R"({"rope_type": "yarn", "factor": 2, "beta_fast": 1, "beta_slow": 2})"}},
+       "beta_fast: 1 must not",
+       ""},
+      {{{"rope_scaling", R"({"rope_type": "yarn", "factor": 2, "truncate": false})"}}, "truncate", ""},
+      {{{"rope_parameters", R"({"full_attention": {}})"}}, "per layer type is not supported", ""},
+      {{{"partial_rotary_factor", "0.5"}}, "partial_rotary_factor: rotating only a part", ""},
+      {{{"eos_token_id", "300"}}, "eos_token_id: 300 is out of range", "at most 299"},
+      {{{"eos_token_id", "[2, -1]"}}, "eos_token_id[1]: -1 is out of range", ""},
+      {{{"eos_token_id", "\"</s>\""}}, "eos_token_id: expected an integer", ""},
+      {{{"bos_token_id", "300"}}, "bos_token_id: 300 is out of range", ""},
+      {{{"quantization_config", R"({"quant_method": "gptq"})"}},
+       "quantised checkpoint is not supported",
+       "original weights"},
+      {{{"model_type", "\"qwen2\""}, {"layer_types", R"(["full_attention"])"}},
+       "layer_types: 1 entries for 4 layers",
+       ""},
+      {{{"model_type", "\"qwen2\""},
+        {"layer_types", R"(["full_attention", "sliding_attention", "full_attention", "full_attention"])"}},
+       "there is no window",
+       "use_sliding_window"},
+      {{{"model_type", "\"qwen2\""}, {"layer_types", R"(["full_attention", "linear_attention", 1, 2])"}},
+       "layer_types[1]: \"linear_attention\" is not one of",
+       ""},
+      {{{"model_type", "\"opt\""}}, "`ffn_dim` is missing", ""},
+      {{{"model_type", "\"opt\""}, {"ffn_dim", "4"}, {"num_attention_heads", "7"}}, "not a multiple of 7 heads", ""},
+      {{{"model_type", "\"opt\""}, {"ffn_dim", "4"}, {"layer_norm_elementwise_affine", "false"}},
+       "without parameters",
+       ""},
+  };
+  for (const Bad& bad : table) {
+    SCOPED_TRACE(bad.changes.back().first + " = " + bad.changes.back().second);
+    try {
+      arch_of(bad.changes);
+      ADD_FAILURE() << "accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::input);
+      EXPECT_THAT(error.what(), HasSubstr(bad.message));
+      EXPECT_THAT(error.what(), testing::StartsWith("config.json"));
+      EXPECT_THAT(error.hint(), HasSubstr(bad.hint));
+    }
+  }
+  EXPECT_THROW(read_architecture(Value("text"), "config.json"), Error);
+}
+
+// ---- read_model ----
+
+class ModelFolder : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = std::filesystem::temp_directory_path() / ("motley-model-" + std::to_string(getpid())) / "tiny";
+    std::filesystem::create_directories(folder_);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_.parent_path()); }
+  std::filesystem::path folder_;
+};
+
+TEST_F(ModelFolder, FolderAndFileAreTheSameModel) {
+  write_file(folder_ / "config.json", llama);
+  const Model model = read_model(folder_.string());
+  EXPECT_EQ(model.name, "tiny");
+  EXPECT_EQ(model.arch.layers, 4);
+  EXPECT_EQ(read_model((folder_ / "config.json").string()), model);
+  EXPECT_EQ(read_model(folder_.string() + "/"), model);
+  EXPECT_EQ(read_architecture(model.config, "plan.json"), model.arch);
+}
+
+TEST_F(ModelFolder, GenerationConfigSaysWhatEndsAText) {
+  write_file(folder_ / "config.json", llama);
+  write_file(folder_ / "generation_config.json", R"({"eos_token_id": [5, 7], "temperature": 0.7})");
+  const Model model = read_model(folder_.string());
+  EXPECT_THAT(model.arch.eos_tokens, ElementsAre(5, 7));
+  EXPECT_EQ(read_architecture(model.config, "plan.json"),
+            model.arch);  // so a plan that carries the config carries them
+
+  write_file(folder_ / "generation_config.json", R"({"eos_token_id": 999})");
+  EXPECT_THROW(
+      {
+        try {
+          read_model(folder_.string());
+        } catch (const Error& error) {
+          EXPECT_THAT(error.what(), HasSubstr("generation_config.json:1: eos_token_id"));
+          throw;
+        }
+      },
+      Error);
+}
+
+TEST(ReadModel, NamesOfTheDataFolder) {
+  const Model model = read_model("llama-2-70b");
+  EXPECT_EQ(model.name, "llama-2-70b");
+  EXPECT_EQ(model.arch.layers, 80);
+  EXPECT_EQ(model.arch.kv_heads, 8);
+  for (const auto& entry : std::filesystem::directory_iterator(data_folder() / "models")) {
+    if (!std::filesystem::exists(entry.path() / "config.json")) continue;
+    const std::string name = entry.path().filename();
+    EXPECT_EQ(read_model(name).name, name);
+  }
+}
+
+TEST(ReadModel, UnknownNamesAndPaths) {
+  const auto error_of = [](const std::string& name) {
+    try {
+      read_model(name);
+    } catch (const Error& error) {
+      return std::string(error.what()) + " | " + error.hint();
+    }
+    return std::string("no error");
+  };
+  EXPECT_THAT(error_of("llama-2-7Ob"), HasSubstr("did you mean \"llama-2-70b\"?"));
+  EXPECT_THAT(error_of("zzz"), HasSubstr("known models: "));
+  EXPECT_THAT(error_of("no/such/folder"), HasSubstr("no such file or folder"));
+  EXPECT_THAT(error_of("config.json.gone.json"), HasSubstr("no such file or folder"));
+  EXPECT_THAT(error_of("/tmp"), HasSubstr("no config.json in this folder"));
+}
+
+}  // namespace
+}  // namespace motley

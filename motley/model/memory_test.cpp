@@ -1,0 +1,125 @@
+#include <gtest/gtest.h>
+
+#include "motley/model/model.hpp"
+
+namespace motley {
+namespace {
+
+// Small enough to count by hand: hidden 8, 4 query and 2 KV heads of 2, FFN 16, vocabulary 32, gated, no biases.
+Architecture small() {
+  Architecture arch;
+  arch.family = "llama";
+  arch.layers = 2;
+  arch.hidden = 8;
+  arch.heads = 4;
+  arch.kv_heads = 2;
+  arch.head_dim = 2;
+  arch.ffn = 16;
+  arch.vocabulary = 32;
+  arch.context = 64;
+  return arch;
+}
+
+TEST(Memory, WeightsByHand) {
+  const Architecture arch = small();
+  const Shard whole = make_shards(arch, 1).front();
+  // fp32: two norms of 8 (32 B, in 64 each); q, o 8x8 (256 B each); k, v 4x8 (128 B each); gate, up, down 16x8 (512 B
+  // each).
+  const std::int64_t block = 2 * 64 + 2 * 256 + 2 * 128 + 3 * 512;
+  EXPECT_EQ(weight_bytes(arch, {.layers = 1}, whole, DType::fp32), block);
+  EXPECT_EQ(weight_bytes(arch, {.layers = 2}, whole, DType::fp32), 2 * block);
+  // The tables are 32x8 (1024 B); the final norm takes 64.
+  EXPECT_EQ(weight_bytes(arch, {.layers = 0, .embedding = true}, whole, DType::fp32), 1024);
+  EXPECT_EQ(weight_bytes(arch, {.layers = 0, .head = true}, whole, DType::fp32), 1024 + 64);
+  EXPECT_EQ(weight_bytes(arch, {.layers = 2, .embedding = true, .head = true}, whole, DType::fp32),
+            2 * block + 2048 + 64);
+
+  // Half of everything but the norms. k and v of one head: 2x8 fp32 (64 B).
+  const Shard half = make_shards(arch, 2).front();
+  EXPECT_EQ(weight_bytes(arch, {.layers = 1}, half, DType::fp32), 2 * 64 + 2 * 128 + 2 * 64 + 3 * 256);
+  EXPECT_EQ(weight_bytes(arch, {.layers = 0, .embedding = true}, half, DType::fp32), 512);
+}
+
+TEST(Memory, ATiedTableIsHeldOncePerRank) {
+  Architecture arch = small();
+  arch.tied_embeddings = true;
+  const Shard whole = make_shards(arch, 1).front();
+  EXPECT_EQ(weight_bytes(arch, {.layers = 0, .embedding = true, .head = true}, whole, DType::fp32), 1024 + 64);
+  EXPECT_EQ(weight_bytes(arch, {.layers = 0, .head = true}, whole, DType::fp32), 1024 + 64);
+}
+
+TEST(Memory, QuantisedWeightsAreTheMatricesOfTheBlocks) {
+  const Architecture arch = small();
+  const Shard whole = make_shards(arch, 1).front();
+  EXPECT_EQ(weight_bytes(arch, {.layers = 1}, whole, DType::int8), 2 * 64 + 2 * 64 + 2 * 64 + 3 * 128);
+  EXPECT_EQ(weight_bytes(arch, {.layers = 0, .embedding = true}, whole, DType::int8), 512);  // bf16
+}
+
+TEST(Memory, TheBoxOfTheReference) {
+  // Llama-2-70B over two cards: 0.797 GiB of weights per layer and card, so 20 layers do not fit into 16 GiB less 1
+  // GiB.
+  const Architecture arch = read_model("llama-2-70b").arch;
+  const Shard half = make_shards(arch, 2).front();
+  const double gib = 1024.0 * 1024 * 1024;
+  const double layer = static_cast<double>(weight_bytes(arch, {.layers = 1}, half, DType::fp16)) / gib;
+  EXPECT_NEAR(layer, 0.797, 0.0005);
+  EXPECT_EQ(static_cast<int>(15 / layer), 18);
+  EXPECT_EQ(static_cast<int>(15.5 / layer), 19);
+}
+
+TEST(Memory, KvCacheByHand) {
+  const Architecture arch = small();
+  const Shard whole = make_shards(arch, 1).front();
+  // 33 tokens are 3 blocks of 16: 48 tokens x 2 KV heads x 2 x 4 B of keys, as much of values, in 2 layers.
+  EXPECT_EQ(kv_cache_bytes(arch, 2, whole, DType::fp32, 33, 16), 2 * 2 * 48 * 2 * 2 * 4);
+  EXPECT_EQ(kv_cache_bytes(arch, 2, whole, DType::fp32, 0, 16), 0);
+  const Shard half = make_shards(arch, 2).front();
+  EXPECT_EQ(kv_cache_bytes(arch, 2, half, DType::fp32, 48, 16), 2 * 2 * 48 * 2 * 4);
+
+  const Architecture llama = read_model("llama-2-70b").arch;
+  const Shard one = make_shards(llama, 1).front();
+  EXPECT_EQ(kv_cache_bytes(llama, 80, one, DType::fp16, 1600, 16), 80 * 1600 * kv_bytes_per_token(llama, DType::fp16));
+  // With more ranks than KV heads each still holds a whole one.
+  EXPECT_EQ(kv_cache_bytes(llama, 1, make_shards(llama, 16).front(), DType::fp16, 16, 16), 16 * 4096 / 8);
+}
+
+TEST(Memory, ActivationsByHand) {
+  const Architecture arch = small();
+  const Shard whole = make_shards(arch, 1).front();
+  const StepLimits limits{.max_tokens = 32, .max_sequences = 4};
+  // T = 32: ids and positions 256 B each; hidden, normed, query, attention, projected 32x8 fp32 = 1024 B each; key,
+  // value 32x4 = 512 B each; gate, up 32x16 = 2048 B each; incoming 1024 B.
+  const std::int64_t middle = 2 * 256 + 5 * 1024 + 2 * 512 + 2 * 2048 + 1024;
+  EXPECT_EQ(activation_bytes(arch, {.layers = 1}, whole, DType::fp32, limits), middle);
+  EXPECT_EQ(activation_bytes(arch, {.layers = 1, .embedding = true}, whole, DType::fp32, limits), middle - 1024);
+  // The head adds last 4x8 fp32 = 128 B and logits 4x32 fp32 = 512 B.
+  EXPECT_EQ(activation_bytes(arch, {.layers = 1, .head = true}, whole, DType::fp32, limits), middle + 128 + 512);
+  // In bf16 what is fp32 or int64 by itself stays: ids and logits.
+  EXPECT_EQ(activation_bytes(arch, {.layers = 1, .head = true}, whole, DType::bf16, limits),
+            512 + (middle - 512) / 2 + 64 + 512);
+  EXPECT_EQ(activation_bytes(arch, {.layers = 1, .head = true}, whole, DType::int8, limits),
+            activation_bytes(arch, {.layers = 1, .head = true}, whole, DType::bf16, limits));
+
+  // Half a shard: query, attention 512 B; key, value 256 B; gate, up 1024 B; logits 256 B, and all of them gathered 512
+  // B.
+  const Shard half = make_shards(arch, 2).front();
+  EXPECT_EQ(activation_bytes(arch, {.layers = 1, .embedding = true, .head = true}, half, DType::fp32, limits),
+            2 * 256 + 3 * 1024 + 2 * 512 + 2 * 256 + 2 * 1024 + 128 + 256 + 512);
+}
+
+TEST(Memory, BuffersOfAProjectedEmbedding) {
+  Architecture arch = small();
+  arch.embedding_dim = 4;
+  arch.gated = false;
+  const Shard whole = make_shards(arch, 1).front();
+  std::vector<std::string> names;
+  for (const Buffer& buffer : activation_buffers(arch, {.layers = 2, .embedding = true, .head = true}, whole,
+                                                 DType::fp32, {.max_tokens = 8, .max_sequences = 2}))
+    names.push_back(buffer.name);
+  EXPECT_EQ(names,
+            (std::vector<std::string>{"tokens", "positions", "hidden", "normed", "query", "key", "value", "attention",
+                                      "projected", "up", "embedded", "last", "last_embedded", "logits"}));
+}
+
+}  // namespace
+}  // namespace motley

@@ -1,0 +1,186 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <cmath>
+
+#include "motley/model/model.hpp"
+
+namespace motley {
+namespace {
+
+using testing::ElementsAre;
+
+Architecture shape(std::int64_t heads, std::int64_t kv_heads, std::int64_t ffn = 1024, std::int64_t vocabulary = 1000) {
+  Architecture arch;
+  arch.family = "llama";
+  arch.layers = 2;
+  arch.heads = heads;
+  arch.kv_heads = kv_heads;
+  arch.head_dim = 4;
+  arch.hidden = heads * arch.head_dim;
+  arch.ffn = ffn;
+  arch.vocabulary = vocabulary;
+  arch.qkv_bias = arch.output_bias = arch.ffn_bias = arch.norm_bias = true;
+  return arch;
+}
+
+std::vector<std::int64_t> sizes(const std::vector<Shard>& shards, Span Shard::*part) {
+  std::vector<std::int64_t> result;
+  for (const Shard& shard : shards) result.push_back((shard.*part).size());
+  return result;
+}
+
+TEST(Shards, OneRankHoldsAll) {
+  const Shard whole = make_shards(shape(8, 2), 1).front();
+  EXPECT_EQ(whole, (Shard{{0, 8}, {0, 2}, {0, 1024}, {0, 1000}}));
+}
+
+TEST(Shards, EightKvHeadsOverThree) {
+  const auto equal = make_shards(shape(32, 8), 3);
+  EXPECT_THAT(sizes(equal, &Shard::kv_heads), ElementsAre(3, 3, 2));
+  EXPECT_THAT(sizes(equal, &Shard::heads), ElementsAre(12, 12, 8));
+  EXPECT_THAT(sizes(equal, &Shard::ffn), ElementsAre(344, 344, 336));
+  EXPECT_THAT(sizes(equal, &Shard::vocabulary), ElementsAre(336, 336, 328));  // 125 grains of 8
+
+  const auto uneven = make_shards(shape(32, 8), 3, {0.5, 0.25, 0.25});
+  EXPECT_THAT(sizes(uneven, &Shard::kv_heads), ElementsAre(4, 2, 2));
+  EXPECT_THAT(sizes(uneven, &Shard::ffn), ElementsAre(512, 256, 256));
+
+  const auto steep = make_shards(shape(32, 8), 3, {0.98, 0.01, 0.01});
+  EXPECT_THAT(sizes(steep, &Shard::kv_heads), ElementsAre(6, 1, 1));
+}
+
+TEST(Shards, MoreRanksThanKvHeadsShareThem) {
+  const auto four = make_shards(shape(8, 2), 4);
+  EXPECT_THAT(sizes(four, &Shard::heads), ElementsAre(2, 2, 2, 2));
+  EXPECT_EQ(four[1].kv_heads, (Span{0, 1}));
+  EXPECT_EQ(four[2].kv_heads, (Span{1, 2}));
+
+  // The KV heads go to the ranks whose shares sum up best: the strong rank alone has one.
+  const auto uneven = make_shards(shape(8, 2), 3, {0.5, 0.25, 0.25});
+  EXPECT_THAT(sizes(uneven, &Shard::heads), ElementsAre(4, 2, 2));
+  EXPECT_EQ(uneven[0].kv_heads, (Span{0, 1}));
+  EXPECT_EQ(uneven[2].kv_heads, (Span{1, 2}));
+
+  EXPECT_THAT(sizes(make_shards(shape(8, 2), 8), &Shard::heads), ElementsAre(1, 1, 1, 1, 1, 1, 1, 1));
+  EXPECT_THAT(sizes(make_shards(shape(8, 1), 3), &Shard::heads), ElementsAre(3, 3, 2));
+}
+
+TEST(Shards, SmallSizesAreCutFinely) {
+  EXPECT_THAT(sizes(make_shards(shape(4, 4, 20, 7), 3), &Shard::ffn), ElementsAre(7, 7, 6));
+  EXPECT_THAT(sizes(make_shards(shape(4, 4, 20, 7), 3), &Shard::vocabulary), ElementsAre(3, 2, 2));
+  EXPECT_THAT(sizes(make_shards(shape(4, 4, 27), 3), &Shard::ffn), ElementsAre(8, 8, 11));
+}
+
+TEST(Shards, RefusesWhatCannotBeCut) {
+  EXPECT_THROW(make_shards(shape(8, 2), 0), Error);
+  EXPECT_THROW(make_shards(shape(8, 2), 9), Error);
+  EXPECT_THROW(make_shards(shape(8, 2, 2), 3), Error);
+  EXPECT_THROW(make_shards(shape(8, 2, 64, 2), 3), Error);
+  EXPECT_THROW(make_shards(shape(8, 2), 2, {1.0}), Error);
+  EXPECT_THROW(make_shards(shape(8, 2), 2, {1.0, 0.0}), Error);
+  EXPECT_THROW(make_shards(shape(8, 2), 2, {1.0, -1.0}), Error);
+  EXPECT_THROW(make_shards(shape(8, 2), 2, {1.0, std::nan("")}), Error);
+}
+
+// A random group: an architecture, a degree that it allows and shares (sometimes none).
+struct Group {
+  Architecture arch;
+  int degree = 1;
+  std::vector<double> shares;
+};
+
+Group random_group() {
+  const auto kv_heads = *rc::gen::inRange<std::int64_t>(1, 13);
+  const auto group = *rc::gen::inRange<std::int64_t>(1, 9);
+  Group g{shape(kv_heads * group, kv_heads, *rc::gen::inRange<std::int64_t>(96, 3000),
+                *rc::gen::inRange<std::int64_t>(96, 3000)),
+          1,
+          {}};
+  g.degree = static_cast<int>(*rc::gen::inRange<std::int64_t>(1, std::min<std::int64_t>(g.arch.heads, 12) + 1));
+  if (*rc::gen::arbitrary<bool>())
+    for (int i = 0; i < g.degree; ++i) g.shares.push_back(*rc::gen::inRange(1, 100) / 10.0);
+  return g;
+}
+
+RC_GTEST_PROP(ShardsProperty, CoverEverythingOnceAndInOrder, ()) {
+  const Group g = random_group();
+  const auto shards = make_shards(g.arch, g.degree, g.shares);
+  RC_ASSERT(shards.size() == static_cast<std::size_t>(g.degree));
+  const auto covers = [&](Span Shard::*part, std::int64_t size) {
+    std::int64_t next = 0;
+    for (const Shard& shard : shards) {
+      RC_ASSERT((shard.*part).first == next);
+      RC_ASSERT((shard.*part).size() > 0);
+      next = (shard.*part).last;
+    }
+    RC_ASSERT(next == size);
+  };
+  covers(&Shard::heads, g.arch.heads);
+  covers(&Shard::ffn, g.arch.ffn);
+  covers(&Shard::vocabulary, g.arch.vocabulary);
+}
+
+RC_GTEST_PROP(ShardsProperty, QueryHeadsAreWithTheirKvHeads, ()) {
+  const Group g = random_group();
+  const std::int64_t group = g.arch.heads / g.arch.kv_heads;
+  for (const Shard& shard : make_shards(g.arch, g.degree, g.shares)) {
+    RC_ASSERT(shard.kv_heads.first == shard.heads.first / group);
+    RC_ASSERT(shard.kv_heads.last == (shard.heads.last - 1) / group + 1);
+    if (g.degree <= g.arch.kv_heads)
+      RC_ASSERT(shard.heads.size() == shard.kv_heads.size() * group);
+    else
+      RC_ASSERT(shard.kv_heads.size() == 1);
+  }
+}
+
+RC_GTEST_PROP(ShardsProperty, ALargerShareNeverHoldsLess, ()) {
+  const Group g = random_group();
+  const auto shards = make_shards(g.arch, g.degree, g.shares);
+  for (std::size_t a = 0; a < g.shares.size(); ++a)
+    for (std::size_t b = 0; b < g.shares.size(); ++b) {
+      if (g.shares[a] <= g.shares[b]) continue;
+      if (g.degree <= g.arch.kv_heads) RC_ASSERT(shards[a].heads.size() >= shards[b].heads.size());
+      // The last rank also holds what is less than a grain of 8.
+      RC_ASSERT(shards[a].ffn.size() + 7 >= shards[b].ffn.size());
+      RC_ASSERT(shards[a].vocabulary.size() + 7 >= shards[b].vocabulary.size());
+    }
+}
+
+RC_GTEST_PROP(ShardsProperty, ShareScaleDoesNotMatter, ()) {
+  Group g = random_group();
+  RC_PRE(!g.shares.empty());
+  const auto shards = make_shards(g.arch, g.degree, g.shares);
+  for (double& share : g.shares) share *= 4;
+  RC_ASSERT(make_shards(g.arch, g.degree, g.shares) == shards);
+}
+
+RC_GTEST_PROP(ShardsProperty, SlicesPartitionEveryTensor, ()) {
+  const Group g = random_group();
+  const auto shards = make_shards(g.arch, g.degree, g.shares);
+  std::vector<TensorSpec> tensors = block_tensors(g.arch, 0);
+  for (const auto& list : {embedding_tensors(g.arch), head_tensors(g.arch)})
+    tensors.insert(tensors.end(), list.begin(), list.end());
+  for (const TensorSpec& tensor : tensors) {
+    std::int64_t sum = 0;
+    std::vector<Slice> distinct;
+    for (const Shard& shard : shards) {
+      const Slice slice = slice_of(g.arch, tensor, shard);
+      RC_ASSERT(slice.elements() > 0);
+      RC_ASSERT(slice.rows.last <= tensor.shape[0]);
+      const bool repeated =
+          !distinct.empty() && distinct.back().rows == slice.rows && distinct.back().columns == slice.columns;
+      if (repeated) {
+        RC_ASSERT(tensor.cut == Cut::replicated || tensor.cut == Cut::kv_heads);
+      } else {
+        distinct.push_back(slice);
+        sum += slice.elements();
+      }
+    }
+    RC_ASSERT(sum == tensor.elements());
+  }
+}
+
+}  // namespace
+}  // namespace motley

@@ -1,0 +1,103 @@
+// Names, shapes and counts against what `transformers` says (tests/reference/ holds the scripts that recorded it).
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "motley/model/model.hpp"
+
+namespace motley {
+namespace {
+
+const std::filesystem::path recorded = std::filesystem::path(MOTLEY_SOURCE_DIR) / "tests/data";
+
+using Shapes = std::map<std::string, std::vector<std::int64_t>>;
+
+void add(const std::vector<TensorSpec>& tensors, Shapes& shapes) {
+  for (const TensorSpec& tensor : tensors) {
+    const auto [at, fresh] = shapes.emplace(tensor.name, tensor.shape);
+    EXPECT_TRUE(fresh || tensor.role == "head.weight") << tensor.name << " stands twice";
+    EXPECT_EQ(at->second, tensor.shape) << tensor.name;
+  }
+}
+
+TEST(Tensors, NamesAndShapesAreThoseOfTheCheckpoint) {
+  const Value records = read_document(recorded / "checkpoint_tensors.json");
+  ASSERT_GE(records.as_array().size(), 10u);
+  for (const Value& record : records.as_array()) {
+    SCOPED_TRACE(record.find("name")->as_string());
+    const Architecture arch = read_architecture(*record.find("config"), "config.json");
+    Shapes ours;
+    add(embedding_tensors(arch), ours);
+    for (std::int64_t layer = 0; layer < arch.layers; ++layer) add(block_tensors(arch, layer), ours);
+    add(head_tensors(arch), ours);
+    Shapes theirs;
+    for (const auto& [name, shape] : record.find("tensors")->as_object())
+      for (const Value& size : shape.as_array()) theirs[name].push_back(size.as_integer());
+    EXPECT_EQ(ours, theirs);
+  }
+}
+
+TEST(Tensors, ParametersAreThoseOfTransformers) {
+  const Value records = read_document(recorded / "parameter_counts.json");
+  ASSERT_GE(records.as_array().size(), 25u);
+  for (const Value& record : records.as_array()) {
+    const std::string name = record.find("name")->as_string();
+    const Value* config = record.find("config");
+    const Architecture arch = config ? read_architecture(*config, name) : read_model(name).arch;
+    EXPECT_EQ(total_parameters(arch), record.find("parameters")->as_integer()) << name;
+  }
+}
+
+TEST(Tensors, RolesOfABlock) {
+  Architecture arch = read_model("qwen3-0.6b").arch;
+  std::vector<std::string> roles;
+  for (const TensorSpec& tensor : block_tensors(arch, 0)) roles.push_back(tensor.role);
+  EXPECT_EQ(roles, (std::vector<std::string>{"attention_norm.weight", "q.weight", "k.weight", "v.weight", "o.weight",
+                                             "q_norm.weight", "k_norm.weight", "ffn_norm.weight", "gate.weight",
+                                             "up.weight", "down.weight"}));
+  EXPECT_EQ(head_tensors(arch).back().name, "model.embed_tokens.weight");  // tied
+}
+
+TEST(Tensors, BiasesOfColumnCutMatricesAreWhole) {
+  std::map<std::string, Cut> cuts;
+  for (const TensorSpec& tensor : block_tensors(read_model("opt-125m").arch, 0)) cuts[tensor.role] = tensor.cut;
+  EXPECT_EQ(cuts.at("o.weight"), Cut::heads_in);
+  EXPECT_EQ(cuts.at("o.bias"), Cut::replicated);
+  EXPECT_EQ(cuts.at("down.weight"), Cut::ffn_in);
+  EXPECT_EQ(cuts.at("down.bias"), Cut::replicated);
+  EXPECT_EQ(cuts.at("q.bias"), Cut::heads);
+  EXPECT_EQ(cuts.at("k.bias"), Cut::kv_heads);
+  EXPECT_EQ(cuts.at("v.bias"), Cut::kv_heads);
+  EXPECT_EQ(cuts.at("up.bias"), Cut::ffn);
+  EXPECT_EQ(cuts.at("ffn_norm.bias"), Cut::replicated);
+}
+
+TEST(Counts, Llama2_70B) {
+  const Architecture arch = read_model("llama-2-70b").arch;
+  EXPECT_EQ(block_parameters(arch) - 2 * arch.hidden, 855'638'016);  // without norms
+  EXPECT_EQ(kv_bytes_per_token(arch, DType::fp16), 4096);            // 2 x 8 heads x 128 x 2 bytes, per layer
+  EXPECT_EQ(kv_bytes_per_token(arch, DType::fp32), 8192);
+  EXPECT_EQ(kv_bytes_per_token(arch, DType::int4), 1024);
+  EXPECT_DOUBLE_EQ(block_flops(arch, 0), 2.0 * 855'638'016);
+  EXPECT_DOUBLE_EQ(block_flops(arch, 1000) - block_flops(arch, 0), 4.0 * 8192 * 1000);
+  EXPECT_DOUBLE_EQ(head_flops(arch), 2.0 * 32000 * 8192);
+}
+
+TEST(Counts, AWindowBoundsAttention) {
+  Architecture arch = read_model("mistral-7b").arch;
+  EXPECT_EQ(arch.sliding_window, 4096);
+  EXPECT_DOUBLE_EQ(block_flops(arch, 4096), block_flops(arch, 10000));
+  EXPECT_LT(block_flops(arch, 4000), block_flops(arch, 4096));
+}
+
+TEST(Counts, BytesOf) {
+  EXPECT_EQ(bytes_of(DType::fp32, 3), 12);
+  EXPECT_EQ(bytes_of(DType::bf16, 3), 6);
+  EXPECT_EQ(bytes_of(DType::fp16, 3), 6);
+  EXPECT_EQ(bytes_of(DType::int8, 3), 3);
+  EXPECT_EQ(bytes_of(DType::int4, 3), 2);
+  EXPECT_EQ(name_of(DType::bf16), "bf16");
+}
+
+}  // namespace
+}  // namespace motley

@@ -1,0 +1,54 @@
+"""Records names and shapes of the tensors that `transformers` saves for tiny random models of every family.
+
+    .venv-reference/bin/python tests/reference/list_tensors.py > tests/data/checkpoint_tensors.json
+
+Each record holds config.json as it was saved beside the tensors, so that its spelling is the library's own.
+"""
+
+import json
+import tempfile
+from pathlib import Path
+
+from safetensors import safe_open
+from transformers import AutoConfig, AutoModelForCausalLM
+
+SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 50}
+GATED = SMALL | {"num_key_value_heads": 2, "intermediate_size": 44}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 64}
+
+MODELS = {
+    "llama": ("llama", GATED),
+    "llama tied, llama3 scaling": ("llama", GATED | {"tie_word_embeddings": True, "rope_scaling": LLAMA3}),
+    "llama with biases": ("llama", GATED | {"attention_bias": True, "mlp_bias": True}),
+    "mistral with wide heads": ("mistral", GATED | {"head_dim": 12, "sliding_window": 16}),
+    "qwen2": ("qwen2", GATED),
+    "qwen2 tied, windows": ("qwen2", GATED | {"tie_word_embeddings": True, "use_sliding_window": True,
+                                              "sliding_window": 16, "max_window_layers": 1}),
+    "qwen3": ("qwen3", GATED | {"head_dim": 16}),
+    "qwen3 tied, with biases": ("qwen3", GATED | {"head_dim": 16, "attention_bias": True, "tie_word_embeddings": True}),
+    "opt": ("opt", SMALL | {"ffn_dim": 44, "max_position_embeddings": 40}),
+    "opt projected, norms last": ("opt", SMALL | {"ffn_dim": 44, "max_position_embeddings": 40,
+                                                  "word_embed_proj_dim": 24, "do_layer_norm_before": False}),
+    "opt untied, without biases": ("opt", SMALL | {"ffn_dim": 44, "max_position_embeddings": 40, "enable_bias": False,
+                                                   "tie_word_embeddings": False}),
+}
+
+
+def record(name: str, model_type: str, fields: dict) -> dict:
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **fields))
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        with safe_open(Path(folder) / "model.safetensors", framework="pt") as checkpoint:
+            tensors = {key: checkpoint.get_slice(key).get_shape() for key in sorted(checkpoint.keys())}
+        config = json.loads((Path(folder) / "config.json").read_text())
+    return {"name": name, "config": config, "tensors": tensors}
+
+
+def main() -> None:
+    records = [record(name, model_type, fields) for name, (model_type, fields) in MODELS.items()]
+    print("[\n" + ",\n".join(json.dumps(entry) for entry in records) + "\n]")
+
+
+if __name__ == "__main__":
+    main()
