@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -239,6 +240,84 @@ TEST(Architecture, BadConfigsAreRefusedWithPlaceAndCause) {
     }
   }
   EXPECT_THROW(read_architecture(Value("text"), "config.json"), Error);
+}
+
+// Whatever stands under a key, the answer is an architecture whose arithmetic is sound, or an input error.
+RC_GTEST_PROP(ArchitectureProperty, NoValueOfAnyKeyDoesHarm, ()) {
+  static const std::vector<std::string> keys = {"model_type",          "hidden_size",
+                                                "num_hidden_layers",   "num_attention_heads",
+                                                "num_key_value_heads", "head_dim",
+                                                "intermediate_size",   "ffn_dim",
+                                                "vocab_size",          "max_position_embeddings",
+                                                "rope_scaling",        "rope_parameters",
+                                                "rope_theta",          "sliding_window",
+                                                "max_window_layers",   "layer_types",
+                                                "eos_token_id",        "use_sliding_window",
+                                                "word_embed_proj_dim", "do_layer_norm_before",
+                                                "torch_dtype",         "hidden_act",
+                                                "tie_word_embeddings", "attention_bias",
+                                                "rms_norm_eps"};
+  static const std::vector<std::string> values = {
+      "null",
+      "true",
+      "0",
+      "1",
+      "-1",
+      "2",
+      "3",
+      "8",
+      "4096",
+      "262144",
+      "2097152",
+      "16777216",
+      "9223372036854775807",
+      "-9223372036854775808",
+      "1e308",
+      "0.5",
+      "\"\"",
+      "\"mistral\"",
+      "\"qwen2\"",
+      "\"qwen3\"",
+      "\"opt\"",
+      "\"float32\"",
+      "[]",
+      "[1, 2]",
+      "[null]",
+      "{}",
+      R"({"rope_type": "yarn"})",
+      R"({"rope_type": "yarn", "factor": 1e-300})",
+      R"({"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4})",
+      R"({"type": {}})"};
+  Value config = parse_json(llama, "base");
+  const int changes = *rc::gen::inRange(1, 5);
+  for (int i = 0; i < changes; ++i)
+    config.set(*rc::gen::elementOf(keys), parse_json(*rc::gen::elementOf(values), "change"));
+  try {
+    const Architecture arch = read_architecture(config, "config.json");
+    RC_ASSERT(total_parameters(arch) > 0);
+    RC_ASSERT(arch.heads % arch.kv_heads == 0);
+    const Shard whole = make_shards(arch, 1).front();
+    const StageShape all{.layers = arch.layers, .embedding = true, .head = true};
+    RC_ASSERT(weight_bytes(arch, all, whole, DType::fp32) >= 4 * total_parameters(arch));
+  } catch (const Error& error) {
+    RC_ASSERT(error.code() == ErrorCode::input);
+  }
+}
+
+TEST(Architecture, TheLargestAcceptedSizesDoNotOverflow) {
+  const Architecture arch = arch_of({{"hidden_size", "262144"},
+                                     {"num_hidden_layers", "4096"},
+                                     {"num_attention_heads", "4096"},
+                                     {"num_key_value_heads", "4096"},
+                                     {"head_dim", "4096"},
+                                     {"intermediate_size", "2097152"},
+                                     {"vocab_size", "16777216"}});
+  const double block = 4.0 * 4096 * 4096 * 262144 + 3.0 * 2097152 * 262144;
+  const double total = 4096 * block + 2.0 * 16777216 * 262144;
+  EXPECT_NEAR(static_cast<double>(total_parameters(arch)) / total, 1, 1e-6);
+  const StageShape all{.layers = arch.layers, .embedding = true, .head = true};
+  const double bytes = static_cast<double>(weight_bytes(arch, all, make_shards(arch, 1).front(), DType::fp32));
+  EXPECT_NEAR(bytes / (4 * total), 1, 1e-6);
 }
 
 // ---- read_model ----
