@@ -1,0 +1,65 @@
+// A tensor-parallel group prepared for pricing, and what its collectives cost.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "motley/cluster/cluster.hpp"
+#include "motley/model/model.hpp"
+
+namespace motley {
+
+struct StageEnds {
+  bool first = false;  // holds the embedding
+  bool last = false;   // holds the LM head
+};
+
+// What one rank can do, and what one block asks of it.
+struct Rank {
+  std::int64_t memory_bytes = 0;
+  std::int64_t block_bytes = 0;             // weights of one block
+  std::int64_t fixed_bytes[4] = {};         // reserve, buffers and weights of the ends; by first + 2 * last
+  double memory_bandwidth_bytes_per_s = 0;  // peak
+  double flop_per_s = 0;                    // peak, in the type that the products are computed in
+  Efficiency efficiency;
+  double block_flops = 0;      // of one token, without attention over the context
+  double attention_flops = 0;  // of one token, per token of context
+  double kv_bytes = 0;         // of one token in one block
+  double head_bytes = 0;       // final norm and LM head
+  double head_flops = 0;       // of one token
+};
+
+struct TensorGroup {
+  std::vector<int> devices = {};  // indices into the cluster, in rank order
+  std::vector<Shard> shards = {};
+  std::vector<Rank> ranks = {};
+  PathSpeed link = {};  // the slowest latency and the slowest bandwidth between any two ranks
+  DType weight_type = DType::bf16;
+  DType kv_type = DType::bf16;
+  int degree() const { return static_cast<int>(devices.size()); }
+};
+
+// Throws an input error where the block cannot be cut so (make_shards) or a device type has no suitable FLOP/s.
+TensorGroup make_group(const Cluster& cluster, const Architecture& arch, std::vector<int> devices,
+                       const std::vector<double>& shares, DType weight_type, DType kv_type, const StepLimits& step);
+
+// The most layers that fit on every rank beside KV room for so many tokens: the arithmetic of model/, whatever the
+// form.
+std::int64_t most_layers_in_memory(const Architecture& arch, const TensorGroup& group, StageEnds ends,
+                                   std::int64_t kv_tokens, const StepLimits& step);
+
+// The peak for products with weights of this type; weights of 8 or 4 bits are computed with in 16 bits.
+double product_flop_per_s(const DeviceType& type, DType weight_type);
+
+// Seconds of collectives over n ranks, each with latency a and bandwidth b to every other:
+//   ring      2 (n - 1) (a + X / (n b))      reduce-scatter and all-gather in n - 1 rounds each
+//   direct    a + (n - 1) X / b              every rank sends its whole vector to all others at once
+// all_reduce_s is the better of the two.
+double all_reduce_s(const TensorGroup& group, double bytes);
+// Every rank holds 1/n of `bytes` and ends with all: a + (n - 1) X / (n b).
+double all_gather_s(const TensorGroup& group, double bytes);
+
+// The fastest pair of devices from one group to another for `bytes`.
+PathSpeed best_link(const Cluster& cluster, const std::vector<int>& from, const std::vector<int>& to, double bytes);
+
+}  // namespace motley
