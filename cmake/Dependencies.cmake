@@ -20,12 +20,20 @@ if(MOTLEY_RUNTIME)
   target_include_directories(motley_torch SYSTEM INTERFACE ${torch}/include)
   target_link_directories(motley_torch INTERFACE ${torch}/lib)
   target_link_libraries(motley_torch INTERFACE torch_cpu c10)
+  # at::parallel_for is a header that needs OpenMP; the library must be the very one that LibTorch runs on.
+  target_compile_options(motley_torch INTERFACE -fopenmp)
+  target_link_libraries(motley_torch INTERFACE ${torch}/lib/libgomp.so.1)
   target_link_options(motley_torch INTERFACE -Wl,-rpath,${torch}/lib -Wl,--allow-shlib-undefined)
 
   # The embedded interpreter: Debian's libpython and pybind11's headers.
+  set(Python3_ROOT_DIR /usr)  # the one that MOTLEY_VENV was made from, whatever else the PATH leads to
+  set(Python3_FIND_STRATEGY LOCATION)
   find_package(Python3 3.11 EXACT REQUIRED COMPONENTS Development.Embed)
+  # Only pybind11: torch's folder also holds an fmt of its own.
+  file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/include)
+  file(CREATE_LINK ${torch}/include/pybind11 ${CMAKE_BINARY_DIR}/include/pybind11 SYMBOLIC)
   add_library(motley_python INTERFACE)
-  target_include_directories(motley_python SYSTEM INTERFACE ${torch}/include)
+  target_include_directories(motley_python SYSTEM INTERFACE ${CMAKE_BINARY_DIR}/include)
   target_link_libraries(motley_python INTERFACE Python3::Python)
   target_compile_definitions(motley_python INTERFACE MOTLEY_VENV="${MOTLEY_VENV}")
 

@@ -1,5 +1,5 @@
-// Text to token ids and back, and chat templates, exactly as the model folder's own files say: the `tokenizers` and `jinja2`
-// packages in an embedded interpreter that lives on a thread of its own.
+// Text to token ids and back, and chat templates, exactly as the model folder's own files say: the `tokenizers` and
+// `jinja2` packages in an embedded interpreter that lives on a thread of its own.
 #pragma once
 
 #include <cstdint>

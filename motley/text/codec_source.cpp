@@ -1,0 +1,285 @@
+#include "motley/text/codec_source.hpp"
+
+namespace motley {
+
+const char* const codec_source = R"py(
+import json
+import re
+from datetime import datetime
+from pathlib import Path
+
+import jinja2
+import jinja2.ext
+from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
+from tokenizers import Tokenizer
+
+MOST_OUTPUT_CHARACTERS = 16 << 20
+MOST_INTEGER_BITS = 4096
+# A character has at most four bytes, so a longer run without a whole one is no text.
+MOST_PENDING_TOKENS = 8
+REPLACEMENT = "\ufffd"
+SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+
+class InputError(Exception):
+    pass
+
+
+if tuple(int(part) for part in jinja2.__version__.split(".")[:3]) < (3, 1, 6):
+    raise ImportError(f"jinja2 {jinja2.__version__} has known holes in its sandbox; 3.1.6 is needed")
+
+
+def read_json(path, default):
+    if not path.exists():
+        return default
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path}: {error}") from None
+    if not isinstance(value, dict):
+        raise InputError(f"{path}: expected an object")
+    return value
+
+
+# ---- chat templates: the environment of `transformers`, with limits ----
+
+
+class Environment(ImmutableSandboxedEnvironment):
+    # A single operation on huge integers cannot be interrupted.
+    intercepted_binops = frozenset(["*", "**"])
+
+    def call_binop(self, context, operator, left, right):
+        if isinstance(left, int) and isinstance(right, int):
+            bits = left.bit_length() * right if operator == "**" else left.bit_length() + right.bit_length()
+            if bits > MOST_INTEGER_BITS:
+                raise SecurityError("an integer grows too large")
+        return super().call_binop(context, operator, left, right)
+
+
+class Generation(jinja2.ext.Extension):
+    """`{% generation %}...{% endgeneration %}` marks a model's own words for training; here it only wraps them."""
+
+    tags = {"generation"}
+
+    def parse(self, parser):
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(["name:endgeneration"], drop_needle=True)
+        return jinja2.nodes.CallBlock(self.call_method("wrap"), [], [], body).set_lineno(line)
+
+    def wrap(self, caller):
+        return caller()
+
+
+class Dict:
+    def __call__(self, *args, **kwargs):
+        return dict(*args, **kwargs)
+
+    def fromkeys(self, *args, **kwargs):
+        return dict.fromkeys(*args, **kwargs)
+
+
+class Namespace(jinja2.utils.Namespace):
+    def __init__(*args, **kwargs):
+        self, args = args[0], args[1:]
+        values = dict(*args, **kwargs)
+        for name in values:
+            Namespace.check(name)
+        jinja2.utils.Namespace.__init__(self, values)
+
+    def __setitem__(self, name, value):
+        Namespace.check(name)
+        jinja2.utils.Namespace.__setitem__(self, name, value)
+
+    @staticmethod
+    def check(name):
+        if isinstance(name, str) and name.startswith("_"):
+            raise SecurityError(f"a namespace may not hold {name!r}")
+
+
+def raise_exception(message):
+    raise jinja2.TemplateError(message)
+
+
+def to_json(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def compile_template(text, source):
+    environment = Environment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols]
+    )
+    environment.filters["tojson"] = to_json
+    environment.globals["raise_exception"] = raise_exception
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    environment.globals["dict"] = Dict()
+    environment.globals["namespace"] = Namespace
+    try:
+        return environment.from_string(text)
+    except jinja2.TemplateSyntaxError as error:
+        raise InputError(f"{source}: chat template, line {error.lineno}: {error.message}") from None
+    except Exception as error:
+        raise InputError(f"{source}: chat template: {error}") from None
+
+
+def find_template(folder, config):
+    """Text and file of the template, or (None, None). The file of its own beats the configuration."""
+    path = folder / "chat_template.jinja"
+    if path.exists():
+        try:
+            return path.read_text(encoding="utf-8"), path
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path}: {error}") from None
+    path = folder / "tokenizer_config.json"
+    template = config.get("chat_template")
+    if isinstance(template, list):
+        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
+        template = named.get("default")
+    if template is not None and not isinstance(template, str):
+        raise InputError(f"{path}: chat_template: expected a string or a list of named templates")
+    return template, path
+
+
+# ---- the codec ----
+
+
+def byte_alphabet():
+    """The printable character that stands for each byte in byte-level vocabularies: printable Latin-1 stands for itself,
+    the other bytes, in order, for the characters from U+0100 on."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {**{chr(byte): byte for byte in printable}, **{chr(256 + i): byte for i, byte in enumerate(others)}}
+
+
+def flatten_decoder(decoder):
+    """The steps of tokenizer.json's decoder in a list."""
+    if not decoder:
+        return []
+    if decoder["type"] == "Sequence":
+        return [step for part in decoder["decoders"] for step in flatten_decoder(part)]
+    return [decoder]
+
+
+class Codec:
+    def __init__(self, folder):
+        folder = Path(folder)
+        path = folder / "tokenizer.json"
+        if not path.is_file():
+            raise InputError(f"{path}: no such file")
+        try:
+            self.tokenizer = Tokenizer.from_file(str(path))
+        except BaseException as error:  # a panic of the library is no Exception
+            raise InputError(f"{path}: {error}") from None
+        self.tokenizer.no_truncation()
+        self.tokenizer.no_padding()
+        config = read_json(folder / "tokenizer_config.json", {})
+        self.special_tokens = self.read_special_tokens(read_json(folder / "special_tokens_map.json", {}), config)
+        self.tokenizer.encode_special_tokens = bool(config.get("split_special_tokens", False))
+
+        self.template = None
+
+        decoder = self.tokenizer.decoder
+        self.decoder_steps = flatten_decoder(json.loads(decoder.__getstate__()) if decoder else None)
+        self.byte_level = any(step["type"] == "ByteLevel" for step in self.decoder_steps)
+        self.byte_fallback = any(step["type"] == "ByteFallback" for step in self.decoder_steps)
+        self.alphabet = byte_alphabet()
+        self.added = {token: added.content for token, added in self.tokenizer.get_added_tokens_decoder().items()}
+
+    def load_template(self, folder):
+        folder = Path(folder)
+        text, source = find_template(folder, read_json(folder / "tokenizer_config.json", {}))
+        if text is not None:
+            self.template = compile_template(text, source)
+
+    @staticmethod
+    def read_special_tokens(*sources):
+        tokens = {}
+        for source in sources:
+            for name in SPECIAL_TOKENS:
+                value = source.get(name)
+                value = value.get("content") if isinstance(value, dict) else value
+                if isinstance(value, str):
+                    tokens[name] = value
+        return tokens
+
+    def encode(self, text, add_special_tokens):
+        return self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+
+    def decode(self, tokens, skip_special_tokens):
+        return self.tokenizer.decode(tokens, skip_special_tokens=skip_special_tokens)
+
+    def vocabulary_size(self):
+        return self.tokenizer.get_vocab_size(with_added_tokens=True)
+
+    def token_bytes(self, token):
+        piece = self.tokenizer.id_to_token(token)
+        if piece is None:
+            return b""
+        if token in self.added:
+            return self.added[token].encode()
+        if self.byte_level:
+            if all(character in self.alphabet for character in piece):
+                return bytes(self.alphabet[character] for character in piece)
+            return piece.encode()
+        if self.byte_fallback and (byte := re.fullmatch("<0x([0-9A-Fa-f]{2})>", piece)):
+            return bytes([int(byte[1], 16)])
+        for step in self.decoder_steps:
+            if step["type"] == "Replace" and "String" in step["pattern"]:
+                piece = piece.replace(step["pattern"]["String"], step["content"])
+            elif step["type"] == "Metaspace":
+                piece = piece.replace(step["replacement"], " ")
+        return piece.encode()
+
+    def render(self, messages_json, add_generation_prompt):
+        messages = [{key: value for key, value in message.items() if value is not None}
+                    for message in json.loads(messages_json)]
+        pieces, size = [], 0
+        try:
+            for piece in self.template.generate(
+                **self.special_tokens,
+                messages=messages,
+                tools=None,
+                documents=None,
+                add_generation_prompt=add_generation_prompt,
+            ):
+                pieces.append(piece)
+                size += len(piece)
+                if size > MOST_OUTPUT_CHARACTERS:
+                    raise InputError(f"the chat template writes more than {MOST_OUTPUT_CHARACTERS} characters")
+        except jinja2.TemplateError as error:
+            raise InputError(f"the chat template refuses the messages: {error}") from None
+        except (InputError, MemoryError):
+            raise
+        except Exception as error:
+            raise InputError(f"the chat template fails: {type(error).__name__}: {error}") from None
+        return "".join(pieces)
+
+
+class Stream:
+    """Incremental decoding over a window: the tokens of the last text given out, which decide how the next ones join it
+    (a leading space is dropped at the start only), and those not given out yet. The library's DecodeStream does the same
+    but raises an error where bytes that are no text follow a character."""
+
+    def __init__(self, codec, skip_special_tokens):
+        self.codec = codec
+        self.skip_special_tokens = skip_special_tokens
+        self.window = []
+        self.given = 0  # tokens of the window whose text is given out
+
+    def push(self, token):
+        self.window.append(token)
+        return self.take(len(self.window) - self.given >= MOST_PENDING_TOKENS)
+
+    def finish(self):
+        return self.take(True)
+
+    def take(self, everything):
+        before = self.codec.decode(self.window[: self.given], self.skip_special_tokens)
+        text = self.codec.decode(self.window, self.skip_special_tokens)
+        if len(text) <= len(before) or (text.endswith(REPLACEMENT) and not everything):
+            return ""
+        self.window = self.window[self.given :]
+        self.given = len(self.window)
+        return text[len(before) :]
+)py";
+
+}  // namespace motley

@@ -1,0 +1,124 @@
+#include "motley/text/interpreter.hpp"
+
+#include <Python.h>
+
+#include <atomic>
+#include <string>
+
+#include "motley/base/error.hpp"
+
+namespace motley {
+namespace {
+
+// Python's small-object limit: larger blocks come straight from malloc. Smaller ones are counted but never refused, so
+// that the interpreter can still raise and unwind.
+constexpr std::size_t small_object_bytes = 512;
+
+// Touched under the interpreter's lock alone.
+struct AllocationBudget {
+  bool active = false;
+  std::size_t left = 0;
+
+  bool take(std::size_t bytes) {
+    if (!active) return true;
+    if (bytes > left && bytes > small_object_bytes) return false;
+    left -= bytes < left ? bytes : left;
+    return true;
+  }
+} budget;
+
+// Set while a time limit has passed and its code still runs.
+std::atomic<bool> overdue{false};
+
+void* counted_malloc(void* inner, std::size_t size) {
+  const auto* allocator = static_cast<PyMemAllocatorEx*>(inner);
+  return budget.take(size) ? allocator->malloc(allocator->ctx, size) : nullptr;
+}
+
+void* counted_calloc(void* inner, std::size_t count, std::size_t size) {
+  const auto* allocator = static_cast<PyMemAllocatorEx*>(inner);
+  return budget.take(count * size) ? allocator->calloc(allocator->ctx, count, size) : nullptr;
+}
+
+void* counted_realloc(void* inner, void* block, std::size_t size) {
+  const auto* allocator = static_cast<PyMemAllocatorEx*>(inner);
+  return budget.take(size) ? allocator->realloc(allocator->ctx, block, size) : nullptr;
+}
+
+void counted_free(void* inner, void* block) {
+  const auto* allocator = static_cast<PyMemAllocatorEx*>(inner);
+  allocator->free(allocator->ctx, block);
+}
+
+void count_allocations(PyMemAllocatorDomain domain, PyMemAllocatorEx& inner) {
+  PyMem_GetAllocator(domain, &inner);
+  PyMemAllocatorEx counted{&inner, counted_malloc, counted_calloc, counted_realloc, counted_free};
+  PyMem_SetAllocator(domain, &counted);
+}
+
+void require_success(const PyStatus& status) {
+  if (PyStatus_Exception(status))
+    throw Error(ErrorCode::environment,
+                std::string("Python does not start: ") + (status.err_msg ? status.err_msg : "unknown cause"),
+                "run `./dev setup`");
+}
+
+void start_python() {
+  PyConfig config;
+  PyConfig_InitIsolatedConfig(&config);
+  struct Clear {
+    PyConfig* config;
+    ~Clear() { PyConfig_Clear(config); }
+  } clear{&config};
+  config.install_signal_handlers = 0;
+  config.write_bytecode = 0;
+  // Python finds its packages from where its program lies, here the environment's.
+  require_success(PyConfig_SetBytesString(&config, &config.executable, MOTLEY_VENV "/bin/python3"));
+  require_success(Py_InitializeFromConfig(&config));
+
+  static PyMemAllocatorEx object_allocator, memory_allocator;
+  count_allocations(PYMEM_DOMAIN_OBJ, object_allocator);
+  count_allocations(PYMEM_DOMAIN_MEM, memory_allocator);
+}
+
+int raise_if_overdue(void*) {
+  if (!overdue) return 0;
+  PyErr_SetString(PyExc_KeyboardInterrupt, "time limit");
+  return -1;
+}
+
+}  // namespace
+
+Interpreter::Interpreter() { queue_.run(start_python); }
+
+std::shared_ptr<Interpreter> Interpreter::instance() {
+  // Shared with the codecs, so that it outlives the last of them. Python is never finalised: extension modules do not
+  // survive a second start, and the process is about to end.
+  static const std::shared_ptr<Interpreter> interpreter(new Interpreter);
+  return interpreter;
+}
+
+PythonLimits::PythonLimits(std::chrono::milliseconds time, std::size_t bytes) {
+  budget = {.active = true, .left = bytes};
+  watchdog_ = std::thread([this, time] {
+    std::unique_lock lock(mutex_);
+    if (done_changed_.wait_for(lock, time, [this] { return done_; })) return;
+    overdue = true;
+    // Again and again, for code may catch what it is thrown.
+    do Py_AddPendingCall(raise_if_overdue, nullptr);
+    while (!done_changed_.wait_for(lock, std::chrono::milliseconds(20), [this] { return done_; }));
+  });
+}
+
+PythonLimits::~PythonLimits() {
+  {
+    const std::lock_guard lock(mutex_);
+    done_ = true;
+  }
+  done_changed_.notify_one();
+  watchdog_.join();
+  overdue = false;
+  budget.active = false;
+}
+
+}  // namespace motley

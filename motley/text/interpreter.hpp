@@ -1,0 +1,46 @@
+// The process's one Python interpreter, on a thread of its own. It sees the standard library and the project's
+// environment (MOTLEY_VENV), neither the user's packages nor environment variables, and it handles no signals.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "motley/text/serial_queue.hpp"
+
+namespace motley {
+
+class Interpreter {
+ public:
+  // Starts it at the first call. Throws an environment error where Python does not start.
+  static std::shared_ptr<Interpreter> instance();
+
+  // Python may be touched in jobs of this queue alone; they hold its lock.
+  SerialQueue& queue() { return queue_; }
+
+ private:
+  Interpreter();
+  SerialQueue queue_;
+};
+
+// While it lives, Python code that runs longer than `time` gets a KeyboardInterrupt, and once it has allocated `bytes`
+// in total (given back or not) every larger allocation fails with MemoryError. To be made on the interpreter's thread;
+// no two at once.
+class PythonLimits {
+ public:
+  PythonLimits(std::chrono::milliseconds time, std::size_t bytes);
+  ~PythonLimits();
+  PythonLimits(const PythonLimits&) = delete;
+  PythonLimits& operator=(const PythonLimits&) = delete;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable done_changed_;
+  bool done_ = false;
+  std::thread watchdog_;
+};
+
+}  // namespace motley

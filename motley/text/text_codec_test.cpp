@@ -1,0 +1,296 @@
+#include "motley/text/text_codec.hpp"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <thread>
+
+#include "motley/base/error.hpp"
+
+namespace motley {
+namespace {
+
+namespace fs = std::filesystem;
+
+const fs::path data = fs::path(MOTLEY_SOURCE_DIR) / "tests/data/text";
+const std::vector<std::string> tokenizers = {"byte_level", "sentencepiece_like", "metaspace"};
+
+const Value& goldens() {
+  static const Value value = read_document(data / "goldens.json");
+  return value;
+}
+
+const Value& at(const Value& object, std::string_view key) {
+  const Value* member = object.find(key);
+  if (!member) throw input_error("goldens.json lacks " + std::string(key));
+  return *member;
+}
+
+std::vector<std::int32_t> tokens_of(const Value& list) {
+  std::vector<std::int32_t> tokens;
+  for (const auto& item : list.as_array()) tokens.push_back(static_cast<std::int32_t>(item.as_integer()));
+  return tokens;
+}
+
+// A model folder that lives as long as the test.
+class Folder {
+ public:
+  Folder() {
+    std::string pattern = fs::temp_directory_path() / "motley-text-XXXXXX";
+    path_ = mkdtemp(pattern.data());
+  }
+  ~Folder() { fs::remove_all(path_); }
+  const Folder& write(const std::string& name, const std::string& content) const {
+    write_file(path_ / name, content);
+    return *this;
+  }
+  const Folder& copy(const fs::path& file) const {
+    fs::copy_file(file, path_ / file.filename());
+    return *this;
+  }
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+std::shared_ptr<TextCodec> with_template(const std::string& text, const std::string& tokenizer = "byte_level") {
+  const Folder folder;
+  folder.copy(data / tokenizer / "tokenizer.json").copy(data / tokenizer / "tokenizer_config.json");
+  folder.write("chat_template.jinja", text);
+  return TextCodec::open(folder.path());
+}
+
+template <class Work>
+Error error_of(Work work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    return error;
+  }
+  return Error(ErrorCode::internal, "nothing was thrown");
+}
+
+Value chat(const std::string& content) {
+  return Value::array({Value::object({{"role", "user"}, {"content", content}})});
+}
+
+std::string streamed(TextCodec& codec, const std::vector<std::int32_t>& tokens) {
+  auto stream = codec.stream(false);
+  std::string text;
+  for (const auto token : tokens) text += stream->push(token);
+  return text + stream->finish();
+}
+
+class Tokenizers : public testing::TestWithParam<std::string> {
+ protected:
+  std::shared_ptr<TextCodec> codec = TextCodec::open(data / GetParam());
+  const Value& golden = at(at(goldens(), "tokenizers"), GetParam());
+};
+
+TEST_P(Tokenizers, EncodeAndDecodeAsTransformers) {
+  for (const auto& row : at(golden, "texts").as_array()) {
+    const auto& text = at(row, "text").as_string();
+    const auto tokens = tokens_of(at(row, "tokens"));
+    EXPECT_EQ(codec->encode(text, false), tokens) << text;
+    EXPECT_EQ(codec->encode(text, true), tokens_of(at(row, "with_special"))) << text;
+    EXPECT_EQ(codec->decode(tokens, false), at(row, "decoded").as_string()) << text;
+    EXPECT_EQ(codec->decode(tokens, true), at(row, "decoded_plain").as_string()) << text;
+  }
+  for (const auto& row : at(golden, "random").as_array())
+    EXPECT_EQ(codec->decode(tokens_of(at(row, "tokens")), false), at(row, "decoded").as_string());
+}
+
+TEST_P(Tokenizers, StreamsGiveTheWholeTextInWholeCharacters) {
+  for (const auto& row : at(golden, "texts").as_array()) {
+    const auto tokens = tokens_of(at(row, "tokens"));
+    auto stream = codec->stream(false);
+    std::string text;
+    for (const auto token : tokens) {
+      const std::string piece = stream->push(token);
+      // Half a character would be refused as invalid UTF-8.
+      EXPECT_NO_THROW(codec->encode(piece, false));
+      text += piece;
+    }
+    EXPECT_EQ(text + stream->finish(), at(row, "decoded").as_string());
+  }
+}
+
+TEST_P(Tokenizers, StreamsDoNotHoldBackBytesThatAreNoText) {
+  for (const auto& row : at(golden, "random").as_array()) {
+    const auto tokens = tokens_of(at(row, "tokens"));
+    EXPECT_NO_THROW(codec->encode(streamed(*codec, tokens), false));
+  }
+  // 0x80 never starts a character.
+  std::int32_t lone = -1;
+  for (std::int32_t token = 0; token < codec->vocabulary_size(); ++token)
+    if (codec->token_bytes(token) == std::vector<std::uint8_t>{0x80}) lone = token;
+  ASSERT_GE(lone, 0);
+  auto stream = codec->stream(false);
+  std::string text;
+  for (int i = 0; i < 32; ++i) text += stream->push(lone);
+  EXPECT_FALSE(text.empty());
+}
+
+TEST_P(Tokenizers, TokenBytesJoinToTheText) {
+  for (const auto& row : at(golden, "texts").as_array()) {
+    const auto tokens = tokens_of(at(row, "tokens"));
+    const std::string decoded = at(row, "decoded").as_string();
+    std::string joined;
+    for (const auto token : tokens)
+      for (const auto byte : codec->token_bytes(token)) joined += static_cast<char>(byte);
+    // Vocabularies with a metaspace put one space in front that decoding takes away.
+    EXPECT_TRUE(joined == decoded || joined == " " + decoded) << joined;
+  }
+}
+
+TEST_P(Tokenizers, ChatTemplatesAsTransformers) {
+  for (const auto& [name, text] : at(goldens(), "templates").as_object()) {
+    const auto templated = with_template(text.as_string(), GetParam());
+    for (const auto& row : at(golden, "chats").as_array()) {
+      if (at(row, "template").as_string() != name) continue;
+      const Value& messages = at(at(goldens(), "chats"), at(row, "chat").as_string());
+      const bool prompt = at(row, "add_generation_prompt").as_bool();
+      SCOPED_TRACE(name + ", " + at(row, "chat").as_string());
+      if (const Value* expected = row.find("text")) {
+        EXPECT_EQ(templated->apply_chat_template(messages, prompt), expected->as_string());
+      } else {
+        const Error error = error_of([&] { templated->apply_chat_template(messages, prompt); });
+        EXPECT_EQ(error.code(), ErrorCode::input);
+        EXPECT_NE(error.message().find(at(row, "error").as_string()), std::string::npos) << error.message();
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Tokenizers, testing::ValuesIn(tokenizers));
+
+TEST(TextCodec, TakesTheDefaultOfSeveralNamedTemplates) {
+  const auto codec = TextCodec::open(data / "metaspace");
+  EXPECT_TRUE(codec->has_chat_template());
+  EXPECT_EQ(codec->apply_chat_template(at(at(goldens(), "chats"), "multi"), true),
+            at(at(at(goldens(), "tokenizers"), "metaspace"), "own_template").as_string());
+}
+
+TEST(TextCodec, WithoutATemplateSaysSo) {
+  const auto codec = TextCodec::open(data / "byte_level");
+  EXPECT_FALSE(codec->has_chat_template());
+  EXPECT_EQ(error_of([&] { codec->apply_chat_template(chat("hi"), true); }).code(), ErrorCode::input);
+}
+
+TEST(TextCodec, TextOfOneTokenKeepsItsSpace) {
+  const auto codec = TextCodec::open(data / "sentencepiece_like");
+  const auto tokens = codec->encode("the the", false);
+  std::string joined;
+  for (const auto token : tokens) joined += codec->token_text(token);
+  EXPECT_EQ(joined, " the the");
+}
+
+TEST(TextCodec, SkipsSpecialTokens) {
+  const auto codec = TextCodec::open(data / "byte_level");
+  const auto tokens = codec->encode("<|im_start|>one<|im_end|>two", false);
+  EXPECT_EQ(codec->decode(tokens, true), "onetwo");
+  auto stream = codec->stream(true);
+  std::string text;
+  for (const auto token : tokens) text += stream->push(token);
+  EXPECT_EQ(text + stream->finish(), "onetwo");
+}
+
+TEST(TextCodec, RefusesWhatIsNoText) {
+  const auto codec = TextCodec::open(data / "byte_level");
+  for (const std::string bad : {"\xff", "abc\xc3", "\xed\xa0\x80", "\xc0\xaf", "\xf5\x80\x80\x80"}) {
+    const Error error = error_of([&] { codec->encode(bad, false); });
+    EXPECT_EQ(error.code(), ErrorCode::input);
+    EXPECT_NE(error.message().find("UTF-8"), std::string::npos) << error.message();
+  }
+  EXPECT_EQ(error_of([&] { codec->decode({-1}, false); }).code(), ErrorCode::input);
+  EXPECT_EQ(error_of([&] { codec->stream(false)->push(-1); }).code(), ErrorCode::input);
+  EXPECT_EQ(codec->decode({1 << 30}, false), "");  // unknown to the vocabulary: no text
+}
+
+TEST(TextCodec, NamesTheFileThatIsWrong) {
+  const auto expect = [](const Folder& folder, const std::string& name) {
+    const Error error = error_of([&] { TextCodec::open(folder.path()); });
+    EXPECT_EQ(error.code(), ErrorCode::input) << error.message();
+    EXPECT_NE(error.message().find(folder.path() / name), std::string::npos) << error.message();
+  };
+  const fs::path good = data / "byte_level/tokenizer.json";
+  expect(Folder(), "tokenizer.json");
+  for (const std::string bad : {"", "{", "{}", "[]", "null", "{\"model\": {\"type\": \"BPE\"}}", "\xff\xfe"})
+    expect(Folder().write("tokenizer.json", bad), "tokenizer.json");
+  const std::string whole = read_file(good);
+  for (const std::size_t kept : {std::size_t{100}, whole.size() / 2, whole.size() - 2})
+    expect(Folder().write("tokenizer.json", whole.substr(0, kept)), "tokenizer.json");
+  expect(Folder().copy(good).write("tokenizer_config.json", "{,}"), "tokenizer_config.json");
+  expect(Folder().copy(good).write("tokenizer_config.json", "[1]"), "tokenizer_config.json");
+  expect(Folder().copy(good).write("tokenizer_config.json", "{\"chat_template\": 7}"), "tokenizer_config.json");
+  expect(Folder().copy(good).write("chat_template.jinja", "{% for %}"), "chat_template.jinja");
+  expect(Folder().copy(good).write("chat_template.jinja", "line\n{{ 'open' "), "chat_template.jinja");
+  expect(Folder().copy(good).write("chat_template.jinja", std::string(100000, '(')  // deep, and no template
+                                                              .insert(0, "{{")),
+         "chat_template.jinja");
+}
+
+// Templates come from strangers: what they may not do, and how long and how large they may grow.
+TEST(TextCodec, HoldsTemplatesInTheirBounds) {
+  const std::vector<std::string> hostile = {
+      "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+      "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}",
+      "{% for a in range(99999) %}{% for b in range(999) %}xxxxxxxxxxxxxxxxxxxxxxxx{% endfor %}{% endfor %}",
+      "{{ 'x' * 10000000000 }}",
+      "{{ [0] * 10000000000 }}",
+      "{{ '%9999999999d' % 1 }}",
+      "{{ '{:>9999999999}'.format(1) }}",
+      "{{ 'x' | center(9999999999) }}",
+      "{% set ns = namespace(x='xxxxxxxx') %}{% for a in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}{{ ns.x "
+      "}}",
+      "{% set ns = namespace(x=[]) %}{% for a in range(99999) %}{% set ns.x = ns.x + [range(99999) | list] %}{% endfor "
+      "%}",
+      "{{ 10 ** 10 ** 10 }}",
+      "{{ 7 ** 99999999 }}",
+      "{% set ns = namespace(x=3) %}{% for a in range(60) %}{% set ns.x = ns.x * ns.x %}{% endfor %}",
+      "{{ range(1000000000) | list }}",
+      "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+      "{{ raise_exception.__globals__ }}",
+      "{{ messages.append(1) }}",
+      "{% include '/etc/passwd' %}",
+      "{% import 'os' as os %}",
+      "{{ cycler.__init__.__globals__.os.popen('true') }}",
+      "{% set ns = namespace(__class__=1) %}",
+  };
+  for (const auto& text : hostile) {
+    SCOPED_TRACE(text);
+    const auto codec = with_template(text);
+    const auto start = std::chrono::steady_clock::now();
+    const Error error = error_of([&] { codec->apply_chat_template(chat("hi"), true); });
+    EXPECT_EQ(error.code(), ErrorCode::input) << error.message();
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(4));
+    EXPECT_EQ(codec->decode(codec->encode("still here", false), false), "still here");
+  }
+}
+
+TEST(TextCodec, RefusesMessagesThatAreNone) {
+  const auto codec = with_template("{{ messages[0].content }}");
+  for (const Value& bad : {Value(), Value(1), Value::array(), Value::array({"text"}), Value::object()})
+    EXPECT_EQ(error_of([&] { codec->apply_chat_template(bad, true); }).code(), ErrorCode::input);
+  EXPECT_EQ(codec->apply_chat_template(chat("fine"), true), "fine");
+}
+
+TEST(TextCodec, ServesSeveralThreadsAtOnce) {
+  const auto codec = TextCodec::open(data / "byte_level");
+  const std::string text = "The miller 🙂 counted 123 ducks.";
+  const auto tokens = codec->encode(text, false);
+  std::vector<std::thread> threads;
+  std::vector<std::string> results(8);
+  for (auto& result : results)
+    threads.emplace_back([&] {
+      for (int i = 0; i < 50; ++i) result = streamed(*codec, tokens);
+    });
+  for (auto& thread : threads) thread.join();
+  for (const auto& result : results) EXPECT_EQ(result, text);
+}
+
+}  // namespace
+}  // namespace motley
