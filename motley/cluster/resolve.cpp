@@ -262,7 +262,8 @@ void check_links(const Cluster& cluster, const Reader& root) {
     }
     const bool first_is_machine = contains(machines, between[0]);
     if (first_is_machine != contains(machines, between[1]))
-      place.fail(fmt::format("\"{}\" and \"{}\" are a machine and a site", between[0], between[1]),
+      place.fail(fmt::format("\"{}\" is a {}, \"{}\" is a {}", between[0], first_is_machine ? "machine" : "site",
+                             between[1], first_is_machine ? "site" : "machine"),
                  "name two machines or two sites");
     if (first_is_machine && between[0] == between[1])
       place.fail(fmt::format("\"{}\" is named twice", between[0]),

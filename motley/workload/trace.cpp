@@ -89,7 +89,7 @@ class Table {
 
   [[noreturn]] void fail(std::string message, std::string hint) const {
     Error error = input_error(std::move(message), std::move(hint));
-    error.prepend_context(fmt::format("{}:{}", source_, line_number_));
+    error.prepend_context(line_number_ > 0 ? fmt::format("{}:{}", source_, line_number_) : source_);
     throw error;
   }
 

@@ -1,0 +1,99 @@
+#include <gtest/gtest.h>
+
+#include "motley/cluster/cluster.hpp"
+
+namespace motley {
+namespace {
+
+const DeviceType& known(std::string_view name) {
+  const DeviceType* type = find_in_catalogue(name);
+  if (!type) throw input_error("not in the catalogue: " + std::string(name));
+  return *type;
+}
+
+constexpr double gibibyte = 1024.0 * 1024 * 1024;
+
+TEST(Catalogue, IsCompleteAndPlausible) {
+  EXPECT_EQ(device_catalogue().size(), 70u);
+  for (const auto& type : device_catalogue()) {
+    SCOPED_TRACE(type.name);
+    EXPECT_EQ(&known(type.name), &type);
+    EXPECT_GE(static_cast<double>(type.memory_bytes), 8 * gibibyte);
+    EXPECT_LE(static_cast<double>(type.memory_bytes), 512 * gibibyte);
+    EXPECT_GE(type.memory_bandwidth_bytes_per_s, 100e9);
+    EXPECT_LE(type.memory_bandwidth_bytes_per_s, 10e12);
+    EXPECT_GE(type.flop_per_s.at("fp16"), 5e12);
+    EXPECT_LE(type.flop_per_s.at("fp16"), 3e15);
+    EXPECT_FALSE(type.flop_per_s.contains("fp32"));
+    if (const auto bf16 = type.flop_per_s.find("bf16"); bf16 != type.flop_per_s.end()) {
+      EXPECT_EQ(bf16->second, type.flop_per_s.at("fp16"));
+    }
+    EXPECT_GE(type.efficiency.compute, 0.4);
+    EXPECT_LE(type.efficiency.compute, 0.8);
+    EXPECT_GE(type.efficiency.bandwidth, 0.7);
+    EXPECT_LE(type.efficiency.bandwidth, 0.85);
+  }
+}
+
+TEST(Catalogue, SpotValues) {
+  EXPECT_EQ(known("A6000").memory_bytes, 48LL << 30);
+  EXPECT_EQ(known("A6000").memory_bandwidth_bytes_per_s, 768e9);
+  EXPECT_EQ(known("A6000").flop_per_s.at("fp16"), 154.8e12);
+  EXPECT_EQ(known("A6000").usd_per_hour, 0.83);  // the middle of 0.55, 0.83, 1.09
+  EXPECT_EQ(known("A5000").memory_bytes, 24LL << 30);
+  EXPECT_EQ(known("A4000").memory_bandwidth_bytes_per_s, 448e9);
+  EXPECT_EQ(known("RTX 4090").flop_per_s.at("bf16"), 165.2e12);  // fp32 accumulation
+  EXPECT_EQ(known("H100").memory_bandwidth_bytes_per_s, 3350e9);
+  EXPECT_EQ(known("H100").flop_per_s.at("fp8"), 1979e12);
+  EXPECT_EQ(known("H200").memory_bytes, 143771LL << 20);  // as the driver reports it
+  EXPECT_EQ(known("L4").memory_bytes, 23034LL << 20);
+  EXPECT_FALSE(known("V100").flop_per_s.contains("bf16"));
+  EXPECT_FALSE(known("T4").flop_per_s.contains("bf16"));
+  EXPECT_EQ(known("P100").usd_per_hour, 0);
+}
+
+TEST(Catalogue, EfficiencyOfMeasuredParts) {
+  EXPECT_EQ(known("A100-40").efficiency, (Efficiency{0.80, 0.79}));
+  EXPECT_EQ(known("V100-16").efficiency, (Efficiency{0.71, 0.83}));
+  EXPECT_EQ(known("L4").efficiency, (Efficiency{0.42, 0.83}));
+  EXPECT_EQ(known("T4").efficiency, (Efficiency{0.42, 0.75}));
+  EXPECT_EQ(known("H100").efficiency, (Efficiency{0.75, 0.80}));
+  EXPECT_EQ(known("A6000").efficiency, (Efficiency{0.60, 0.80}));
+}
+
+TEST(Catalogue, BoardsOfTwoDiesAreTwoDevices) {
+  EXPECT_EQ(known("MI250X").memory_bytes, 64LL << 30);
+  EXPECT_EQ(known("MI250X").flop_per_s.at("fp16"), 191.5e12);
+  EXPECT_EQ(known("Ascend 910C").memory_bandwidth_bytes_per_s, 1600e9);
+}
+
+TEST(Catalogue, UnifiedMemoryKeepsAQuarterFree) {
+  EXPECT_EQ(known("M1 Max").reserve_bytes, 16LL << 30);
+  EXPECT_FALSE(known("A6000").reserve_bytes);
+}
+
+TEST(Catalogue, ManyNamesLeadToOneType) {
+  for (const auto& [name, id] : std::map<std::string, std::string>{{"RTX A6000", "a6000-48gb"},
+                                                                   {"NVIDIA RTX A6000", "a6000-48gb"},
+                                                                   {"rtx-a5000", "A5000"},
+                                                                   {"4090", "RTX 4090"},
+                                                                   {"NVIDIA GeForce RTX 4090", "rtx4090-24gb"},
+                                                                   {"geforce rtx 3090", "RTX 3090"},
+                                                                   {"A100", "A100-80"},
+                                                                   {"NVIDIA A100-SXM4-40GB", "A100-40"},
+                                                                   {"a100_40", "a100-sxm-40gb"},
+                                                                   {"V100", "V100-16"},
+                                                                   {"Tesla T4", "t4-16gb"},
+                                                                   {"NVIDIA H100 80GB HBM3", "H100"},
+                                                                   {"H200", "h200-sxm-141gb"},
+                                                                   {"L40S", "l40s-48gb"},
+                                                                   {"A10G", "a10g-24gb"}})
+    EXPECT_EQ(&known(name), &known(id)) << name;
+  EXPECT_NE(&known("A100-40"), &known("A100"));
+  EXPECT_NE(&known("L40"), &known("L40S"));
+  EXPECT_EQ(find_in_catalogue("A6001"), nullptr);
+  EXPECT_EQ(find_in_catalogue(""), nullptr);
+}
+
+}  // namespace
+}  // namespace motley
