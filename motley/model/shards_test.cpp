@@ -65,6 +65,9 @@ TEST(Shards, MoreRanksThanKvHeadsShareThem) {
 
   EXPECT_THAT(sizes(make_shards(shape(8, 2), 8), &Shard::heads), ElementsAre(1, 1, 1, 1, 1, 1, 1, 1));
   EXPECT_THAT(sizes(make_shards(shape(8, 1), 3), &Shard::heads), ElementsAre(3, 3, 2));
+  // No KV head has more ranks than query heads, however the shares lie.
+  EXPECT_THAT(sizes(make_shards(shape(4, 2), 4, {0.9, 0.04, 0.03, 0.03}), &Shard::heads), ElementsAre(1, 1, 1, 1));
+  EXPECT_THAT(sizes(make_shards(shape(4, 2), 3, {0.01, 0.01, 0.98}), &Shard::heads), ElementsAre(1, 1, 2));
 }
 
 TEST(Shards, SmallSizesAreCutFinely) {
@@ -92,8 +95,8 @@ struct Group {
 };
 
 Group random_group() {
-  const auto kv_heads = *rc::gen::inRange<std::int64_t>(1, 13);
-  const auto group = *rc::gen::inRange<std::int64_t>(1, 9);
+  const auto kv_heads = *rc::gen::inRange<std::int64_t>(1, 10);
+  const auto group = *rc::gen::inRange<std::int64_t>(1, 6);
   Group g{shape(kv_heads * group, kv_heads, *rc::gen::inRange<std::int64_t>(96, 3000),
                 *rc::gen::inRange<std::int64_t>(96, 3000)),
           1,
