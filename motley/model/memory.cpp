@@ -1,5 +1,3 @@
-#include <fmt/format.h>
-
 #include "motley/model/model.hpp"
 
 namespace motley {
