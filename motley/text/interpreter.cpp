@@ -2,7 +2,6 @@
 
 #include <Python.h>
 
-#include <atomic>
 #include <string>
 
 #include "motley/base/error.hpp"
@@ -27,8 +26,7 @@ struct AllocationBudget {
   }
 } budget;
 
-// Set while a time limit has passed and its code still runs.
-std::atomic<bool> overdue{false};
+std::chrono::steady_clock::time_point deadline;
 
 void* counted_malloc(void* inner, std::size_t size) {
   const auto* allocator = static_cast<PyMemAllocatorEx*>(inner);
@@ -81,8 +79,8 @@ void start_python() {
   count_allocations(PYMEM_DOMAIN_MEM, memory_allocator);
 }
 
-int raise_if_overdue(void*) {
-  if (!overdue) return 0;
+int raise_if_overdue(PyObject*, PyFrameObject*, int, PyObject*) {
+  if (std::chrono::steady_clock::now() < deadline) return 0;
   PyErr_SetString(PyExc_KeyboardInterrupt, "time limit");
   return -1;
 }
@@ -98,26 +96,16 @@ std::shared_ptr<Interpreter> Interpreter::instance() {
   return interpreter;
 }
 
+// A trace function: the ways to interrupt Python from another thread need either its lock, which running code does not
+// give away in time, or a signal of the process.
 PythonLimits::PythonLimits(std::chrono::milliseconds time, std::size_t bytes) {
+  deadline = std::chrono::steady_clock::now() + time;
   budget = {.active = true, .left = bytes};
-  watchdog_ = std::thread([this, time] {
-    std::unique_lock lock(mutex_);
-    if (done_changed_.wait_for(lock, time, [this] { return done_; })) return;
-    overdue = true;
-    // Again and again, for code may catch what it is thrown.
-    do Py_AddPendingCall(raise_if_overdue, nullptr);
-    while (!done_changed_.wait_for(lock, std::chrono::milliseconds(20), [this] { return done_; }));
-  });
+  PyEval_SetTrace(raise_if_overdue, nullptr);
 }
 
 PythonLimits::~PythonLimits() {
-  {
-    const std::lock_guard lock(mutex_);
-    done_ = true;
-  }
-  done_changed_.notify_one();
-  watchdog_.join();
-  overdue = false;
+  PyEval_SetTrace(nullptr, nullptr);
   budget.active = false;
 }
 

@@ -3,11 +3,8 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <memory>
-#include <mutex>
-#include <thread>
 
 #include "motley/text/serial_queue.hpp"
 
@@ -26,21 +23,15 @@ class Interpreter {
   SerialQueue queue_;
 };
 
-// While it lives, Python code that runs longer than `time` gets a KeyboardInterrupt, and once it has allocated `bytes`
-// in total (given back or not) every larger allocation fails with MemoryError. To be made on the interpreter's thread;
-// no two at once.
+// While it lives, Python code gets a KeyboardInterrupt at every line that it begins after `time`, and once it has
+// allocated `bytes` in total (given back or not) every larger allocation fails with MemoryError. To be made on the
+// interpreter's thread; no two at once.
 class PythonLimits {
  public:
   PythonLimits(std::chrono::milliseconds time, std::size_t bytes);
   ~PythonLimits();
   PythonLimits(const PythonLimits&) = delete;
   PythonLimits& operator=(const PythonLimits&) = delete;
-
- private:
-  std::mutex mutex_;
-  std::condition_variable done_changed_;
-  bool done_ = false;
-  std::thread watchdog_;
 };
 
 }  // namespace motley
