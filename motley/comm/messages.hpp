@@ -3,7 +3,7 @@
 // Order: the driver sends Launch; the worker answers Progress (any number), then Ready or Failure; from then on the driver
 // sends Step, and the worker answers each with a StepResult; Stop, or the end of the connection, ends the worker.
 //
-// The driver starts `motley-worker DESCRIPTOR`, where DESCRIPTOR is the worker's end of the connection, a number that the child
+// The driver starts `motley-worker --control-fd N`, where N is the worker's end of the connection, a descriptor that the child
 // inherits, as it does those of Launch::peers. The thread that starts a worker must outlive it: the kernel ends a worker when
 // that thread ends.
 #pragma once
