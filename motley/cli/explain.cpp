@@ -1,8 +1,25 @@
+#include <fmt/format.h>
+
+#include "motley/base/units.hpp"
 #include "motley/cli/command.hpp"
 #include "motley/cli/planning.hpp"
 #include "motley/report/cost_report.hpp"
+#include "motley/report/table.hpp"
 
 namespace motley::cli {
+namespace {
+
+std::string explanation(const ServeCost& cost, const std::string& form) {
+  Table routes({{"route"}, {"latency", Align::right}, {"first token", Align::right}, {"per token", Align::right}, {"busiest stage", Align::right},
+                {"requests/s", Align::right}});
+  for (const auto& route : cost.routes)
+    routes.add({route.route, human_seconds(route.latency_s), human_seconds(route.first_token_s), human_seconds(route.per_token_s),
+                human_seconds(route.bottleneck_s), fmt::format("{:.3g}", route.requests_per_s)});
+  return fmt::format("cost form {}, {} in flight per route, {:.4g} output tokens/s\n\n{}\nwhere the latency goes\n{}", form, cost.batch,
+                     cost.tokens_per_s, routes.render(), term_report(cost.tree));
+}
+
+}  // namespace
 
 void add_explain(CLI::App& parent, Action& action) {
   struct Options {
@@ -22,7 +39,7 @@ void add_explain(CLI::App& parent, Action& action) {
       const ServePlan plan = read_plan_file(options->plan);
       const std::string form = options->form.empty() ? plan.search.cost : options->form;
       const ServeCost cost = price_serve(plan, cost_options(form, options->settings));
-      emit(options->output, cost_json(cost), cost_report(cost, form));
+      emit(options->output, explain_json(cost.tree), explanation(cost, form));
       return 0;
     };
   });

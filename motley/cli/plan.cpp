@@ -41,7 +41,7 @@ void add_plan(CLI::App& parent, Action& action) {
   auto options = std::make_shared<Options>();
   auto* verb = group->add_subcommand("serve", "Lay a model out over the devices of a cluster for serving");
   verb->footer("example: motley plan serve --cluster examples/clusters/motivating-box.toml --model llama-2-70b -o plan.json");
-  add_planning_options(*verb, options->planning);
+  add_planning_options(*verb, options->planning, "What to serve: a Hugging Face folder, a config.json, or a name such as llama-2-70b");
   verb->add_flag("--front", options->front,
                  "Also print all layouts of one pipeline over the whole cluster that no other beats in latency and bottleneck");
   add_output_options(*verb, options->output);

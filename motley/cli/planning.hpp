@@ -20,10 +20,12 @@ struct PlanningOptions {
   int threads = 0;  // 0: all cores
   bool all_devices = false;
   bool across_machines = false;
+  bool one_pipeline = false;
+  std::int64_t max_batch = 256;
   StepLimits step;
 };
 
-void add_planning_options(CLI::App& verb, PlanningOptions& options);
+void add_planning_options(CLI::App& verb, PlanningOptions& options, const std::string& model_help);
 ServeOutcome plan_from_options(const PlanningOptions& options, bool quiet);
 
 // "hexgen.batch=4" lines for a cost form's own constants.

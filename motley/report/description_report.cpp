@@ -53,7 +53,7 @@ std::string cluster_report(const Cluster& cluster) {
       if (!machine.devices.empty() && !cluster.machines[b].devices.empty())
         add(machine.name, cluster.machines[b].name, cluster.link(machine.devices[0], cluster.machines[b].devices[0]));
   }
-  if (!links.empty()) out += "\n" + links.render();
+  if (!links.empty()) out.append("\n").append(links.render());
   return out;
 }
 

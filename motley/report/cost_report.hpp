@@ -1,0 +1,13 @@
+// Costs for people.
+#pragma once
+
+#include <string>
+
+#include "motley/cost/term.hpp"
+
+namespace motley {
+
+// The tree, indented: name, value, share of the root, formula with its numbers.
+std::string term_report(const Term& root);
+
+}  // namespace motley
