@@ -1,0 +1,72 @@
+// Plans serving: which devices form which stage, how many layers each holds, how many pipelines there are.
+//
+//   ServeOutcome outcome = plan_serve(cluster, model, workload, {.objective = Objective::throughput});
+//   if (outcome.plan) write_file("plan.json", to_json(write_plan(*outcome.plan), 2));
+//   else fmt::print("{}\n{}\n", outcome.reason, outcome.hint);
+//
+// docs/planner-serve.md: the algorithm, what is exact about it, what it does not search yet.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "motley/cost/serve_cost.hpp"
+#include "motley/plan/plan.hpp"
+
+namespace motley {
+
+enum class Objective {
+  slo,         // the greatest throughput that keeps the workload's deadlines; where none does, the least excess
+  throughput,  // requests per second
+  latency,     // of a single request; of equals the greatest throughput
+  flow         // steady token rate; of pipelines that share nothing this is the throughput
+};
+template <>
+const std::vector<EnumName<Objective>>& enum_names<Objective>();
+
+enum class UseDevices { may_idle, all };
+enum class TensorParallel { within_machine, across_machines };
+enum class Replication { one_pipeline, allowed };
+
+struct ServeOptions {
+  Objective objective = Objective::slo;
+  CostOptions cost;
+  StepLimits step;
+  std::uint64_t seed = 0;  // recorded; the search of this form draws no random numbers
+  double deadline_s = 10;
+  int threads = 1;  // over numbers of pipelines; the plan does not depend on it
+  UseDevices use_devices = UseDevices::may_idle;
+  TensorParallel tensor_parallel = TensorParallel::within_machine;
+  Replication replication = Replication::allowed;
+  std::optional<DType> weight_type;  // default: the checkpoint's
+  std::optional<DType> kv_type;      // default: as the weights
+  std::int64_t max_batch = 256;      // most requests in flight per pipeline
+};
+
+// A non-dominated layout of one pipeline over the whole cluster, for one request at a time (hexgen: one job of its
+// batch).
+struct FrontEntry {
+  struct Stage {
+    std::vector<std::string> devices;
+    LayerRange layers;
+  };
+  double latency_s = 0;
+  double bottleneck_s = 0;
+  std::vector<Stage> stages;
+};
+
+struct ServeOutcome {
+  std::optional<ServePlan> plan;
+  std::string reason;  // where there is no plan: what is missing, and where
+  std::string hint;
+  std::vector<FrontEntry> front;  // by latency, ascending
+};
+
+// Does not fit is an answer, not an error. Throws an input error for an unknown cost form or setting, a link that
+// nobody described, a weight type that cannot be run.
+ServeOutcome plan_serve(const Cluster& cluster, const Model& model, const Workload& workload,
+                        const ServeOptions& options);
+
+}  // namespace motley
