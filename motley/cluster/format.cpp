@@ -1,4 +1,6 @@
 // The tables of motley.cluster/1.
+#include <fmt/format.h>
+
 #include <cmath>
 
 #include "motley/cluster/cluster.hpp"
@@ -8,6 +10,13 @@ namespace motley {
 namespace {
 
 const std::vector<std::string> rate_types = {"fp16", "bf16", "fp32", "fp8", "int8"};
+
+const std::vector<std::string> vendors = {"nvidia", "amd", "intel", "huawei", "apple", "cpu"};
+
+FieldDoc vendor_row() {
+  return {"vendor", fmt::format("`{}`", fmt::join(vendors, "`, `")), "", "Who made it; `cpu`: cores of a host.", false,
+          {}};
+}
 
 using Matrix = std::vector<std::vector<double>>;
 
@@ -128,7 +137,9 @@ const Schema<DeviceType>& schema<DeviceType>() {
                 "that gives all of vendor, memory, memory_bandwidth, flops, efficiency and reserve stands alone.")
           .field("name", &D::name, "As `devices` name it; a name of the catalogue overrides that entry.",
                  {.required = true})
-          .field("vendor", &D::vendor, "nvidia, amd, intel, huawei, apple, or cpu.")
+          .custom<std::string>(
+              vendor_row(), &D::vendor, [](const Reader& reader) { return binding::read_choice(reader, vendors); },
+              binding::write_any<std::string>)
           .quantity("memory", &D::memory_bytes, Dimension::bytes, "Of one device.", {.above = 0})
           .quantity("memory_bandwidth", &D::memory_bandwidth_bytes_per_s, Dimension::bytes_per_s, "Peak.", {.above = 0})
           .custom<std::map<std::string, double>>(flops_row(false), &D::flop_per_s, read_flops, write_flops)

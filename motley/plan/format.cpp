@@ -161,6 +161,22 @@ const Schema<ModelDocument>& schema<ModelDocument>() {
   return table;
 }
 
+namespace {
+
+// A description has a reference page of its own.
+FieldDoc description_row(const std::string& kind) {
+  return {kind, fmt::format("[`motley.{0}/1`]({0}.md)", kind),
+          "",   "The description that the plan was made from, whole.",
+          true, {}};
+}
+
+template <class T>
+T read_whole(const Reader& reader) {
+  return schema<T>().read(reader);
+}
+
+}  // namespace
+
 template <>
 const Schema<ServeDocument>& schema<ServeDocument>() {
   using D = ServeDocument;
@@ -169,9 +185,10 @@ const Schema<ServeDocument>& schema<ServeDocument>() {
           .format("motley.plan/1")
           .field("kind", &D::kind, "`serve`.", {.required = true})
           .field("model", &D::model, "What is served.", {.required = true})
-          .field("cluster", &D::cluster, "A `motley.cluster/1` description, every used type written out.",
-                 {.required = true})
-          .field("workload", &D::workload, "A `motley.workload/1` description.", {.required = true})
+          .custom<ClusterDescription>(description_row("cluster"), &D::cluster, read_whole<ClusterDescription>,
+                                      binding::write_any<ClusterDescription>)
+          .custom<Workload>(description_row("workload"), &D::workload, read_whole<Workload>,
+                            binding::write_any<Workload>)
           .field("step", &D::step, "Sizes of the engine's buffers.", {.always_written = true})
           .field("stages", &D::stages, "All stages of all routes.", {.required = true})
           .field("routes", &D::routes, "How requests pass through the stages.", {.required = true})

@@ -262,9 +262,6 @@ class Verifier {
       check_links(stage, stage, here);
       if (hop + 1 < route.path.size()) check_links(stage, plan_.stage(route.path[hop + 1].stage), here);
     }
-    // The sampled token goes back to the first stage.
-    if (route.path.size() > 1)
-      check_links(plan_.stage(route.path.back().stage), plan_.stage(route.path.front().stage), place);
   }
 
   // Every device of one stage reaches every device of the other; reported once per pair of stages.

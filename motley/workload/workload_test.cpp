@@ -190,8 +190,8 @@ TEST_F(WorkloadFiles, ErrorsNamePlaceCauseAndFix) {
       {"training = { sequence_length = 8 }", "w.toml:2: training: `global_batch` is missing", "Sequences per step."},
       {"training = { sequence_length = 8, global_batch = 2, micro_batch = 3 }",
        "w.toml:2: training: micro_batch is larger than global_batch", "a step"},
-      {"training = { sequence_length = 8, global_batch = 2, precision = \"pf16\" }",
-       "w.toml:2: training.precision: \"pf16\" is not one of bf16, fp16, fp32", "did you mean \"fp16\"?"},
+      {"training = { sequence_length = 8, global_batch = 2, precision = \"p16\" }",
+       "w.toml:2: training.precision: \"p16\" is not one of bf16, fp16, fp32", "did you mean \"fp16\"?"},
   };
   for (const auto& [toml, what, hint] : cases) {
     SCOPED_TRACE(toml);

@@ -1,0 +1,323 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "motley/plan/example_test.hpp"
+#include "motley/plan/plan.hpp"
+
+namespace motley {
+
+void PrintTo(const Violation& violation, std::ostream* out) {
+  *out << violation.place << ": " << violation.what << " | " << violation.hint;
+}
+
+namespace {
+
+// One thing is broken; exactly these violations are found, by place and what.
+struct Breakage {
+  const char* name;
+  void (*change)(ServePlan&);
+  std::vector<std::pair<std::string, std::string>> expected;
+};
+
+void expect_violations(const ServePlan& plan, const std::vector<std::pair<std::string, std::string>>& expected) {
+  std::vector<std::pair<std::string, std::string>> found;
+  for (const auto& violation : verify(plan)) {
+    found.emplace_back(violation.place, violation.what);
+    EXPECT_FALSE(violation.hint.empty()) << violation.what;
+  }
+  EXPECT_EQ(found, expected);
+}
+
+// Leaves the laptop idle: two stages, for room to break things.
+void drop_laptop(ServePlan& plan) {
+  plan.unused = {{"laptop/0", "test"}};
+  plan.predicted.memory_bytes.erase("laptop/0");
+}
+
+// One device more: "attic/0".
+void add_attic(ServePlan& plan) {
+  MachineDescription attic;
+  attic.name = "attic";
+  attic.devices = {"laptop core"};
+  plan.cluster.description.machines.push_back(attic);
+  plan.cluster = resolve(plan.cluster.description, "test");
+}
+
+TEST(Verify, SoundPlansHaveNoViolations) {
+  expect_violations(garage_plan(), {});
+  expect_violations(box_plan(), {});
+}
+
+TEST(Verify, APredictionMayBeLeftOut) {
+  ServePlan plan = garage_plan();
+  plan.predicted = {};
+  expect_violations(plan, {});
+}
+
+TEST(Verify, EachBreakageIsFoundAlone) {
+  const Breakage cases[] = {
+      {"unknown device",
+       [](ServePlan& plan) {
+         plan.stages[2].devices[0] = "laptop/1";
+         drop_laptop(plan);
+       },
+       {{"stages[2].devices[0]", "there is no device \"laptop/1\" in the cluster"}}},
+      {"device in two stages",
+       [](ServePlan& plan) {
+         plan.stages[2].devices[0] = "bench/0";
+         plan.predicted.memory_bytes.clear();
+         drop_laptop(plan);
+         plan.cluster.types[0].memory_bytes *= 2;
+       },
+       {{"stages[2].devices[0]", "\"bench/0\" already belongs to stage \"r0/s0\""}}},
+      {"device twice in a stage",
+       [](ServePlan& plan) {
+         plan.stages[0].devices[1] = "bench/0";
+         plan.unused = {{"bench/1", "test"}};
+         plan.predicted.memory_bytes.erase("bench/1");
+       },
+       {{"stages[0].devices[1]", "\"bench/0\" stands twice in this stage"}}},
+      {"stage without devices",
+       [](ServePlan& plan) {
+         plan.stages[2].devices.clear();
+         drop_laptop(plan);
+       },
+       {{"stages[2]", "the stage has no device"}}},
+      {"stage id twice",
+       [](ServePlan& plan) {
+         plan.stages[0].id = plan.stages[1].id = "s";
+         plan.stages[0].layers = plan.stages[1].layers = {0, 6};
+         plan.stages[1].embedding = true;
+         plan.routes[0].path = {{"s", {0, 6}}, {"r0/s2", {6, 8}}};
+         plan.predicted.memory_bytes.clear();
+         for (auto& type : plan.cluster.types) type.memory_bytes *= 4;
+       },
+       {{"stages[1]", "the id \"s\" is given twice"}}},
+      {"stage without id",
+       [](ServePlan& plan) {
+         plan.stages[1].id = "";
+         plan.routes[0].path[1].stage = "";
+       },
+       {{"stages[1]", "the stage has no id"}}},
+      {"layers out of range",
+       [](ServePlan& plan) {
+         plan.stages[2].layers = {6, 9};
+       },
+       {{"stages[2].layers", "[6, 9) is out of range"}}},
+      {"no layer",
+       [](ServePlan& plan) {
+         add_attic(plan);
+         plan.stages.push_back(
+             {.id = "idle", .layers = {8, 8}, .devices = {"attic/0"}, .shares = {}, .kv_tokens = 512});
+       },
+       {{"stages[3].layers", "[8, 8) holds no layer"}, {"stages[3]", "no route uses stage \"idle\""}}},
+      {"stage without a route",
+       [](ServePlan& plan) {
+         add_attic(plan);
+         plan.stages.push_back(
+             {.id = "idle", .layers = {7, 8}, .devices = {"attic/0"}, .shares = {}, .kv_tokens = 512});
+       },
+       {{"stages[3]", "no route uses stage \"idle\""}}},
+      {"wrong number of shares",
+       [](ServePlan& plan) {
+         plan.stages[1].shares = {0.5, 0.5};
+       },
+       {{"stages[1].shares", "2 shares for 3 devices"}}},
+      {"shares that do not sum to 1",
+       [](ServePlan& plan) {
+         plan.stages[1].shares = {0.5, 0.25, 0.24};
+       },
+       {{"stages[1].shares", "the shares sum to 0.99, not to 1"}}},
+      {"a share of nothing",
+       [](ServePlan& plan) {
+         plan.stages[1].shares = {0.5, 0.5, 0};
+       },
+       {{"stages[1].shares", "the share 0 is not a positive number"}}},
+      {"a share that is no number",
+       [](ServePlan& plan) {
+         plan.stages[1].shares = {0.5, 0.5, std::nan("")};
+       },
+       {{"stages[1].shares", "the share nan is not a positive number"}}},
+      {"no room for KV",
+       [](ServePlan& plan) { plan.stages[1].kv_tokens = 0; },
+       {{"stages[1].kv_tokens", "there is no room for keys and values (0 tokens)"}}},
+      {"less than a block",
+       [](ServePlan& plan) { plan.stages[1].kv_tokens = 15; },
+       {{"stages[1].kv_tokens", "15 tokens are less than one block of 16"}}},
+      {"weight type",
+       [](ServePlan& plan) { plan.stages[0].weight_type = DType::int4; },
+       {{"stages[0].weight_type", "int4 weights are not supported"}}},
+      {"KV type",
+       [](ServePlan& plan) { plan.stages[0].kv_type = DType::int8; },
+       {{"stages[0].kv_type", "int8 keys and values are not supported"}}},
+      {"prediction",
+       [](ServePlan& plan) { plan.predicted.memory_bytes["bench/1"].kv += 1; },
+       {{"predicted.memory_bytes.bench/1.kv", "589825 bytes are predicted, the arithmetic says 589824"}}},
+      {"prediction for another device",
+       [](ServePlan& plan) { plan.predicted.memory_bytes["attic/0"] = {}; },
+       {{"predicted.memory_bytes.attic/0", "memory is predicted for a device that no stage uses"}}},
+      {"no routes",
+       [](ServePlan& plan) { plan.routes.clear(); },
+       {{"routes", "there is no route"},
+        {"stages[0]", "no route uses stage \"r0/s0\""},
+        {"stages[1]", "no route uses stage \"r0/s1\""},
+        {"stages[2]", "no route uses stage \"r0/s2\""}}},
+      {"route without path",
+       [](ServePlan& plan) {
+         plan.routes.push_back({"r1", {}, 1});
+       },
+       {{"routes[1].path", "the route has no stage"}}},
+      {"route id twice",
+       [](ServePlan& plan) { plan.routes.push_back(plan.routes[0]); },
+       {{"routes[1]", "the id \"r0\" is given twice"}}},
+      {"weight of nothing",
+       [](ServePlan& plan) { plan.routes[0].weight = 0; },
+       {{"routes[0].weight", "the weight 0 is not a positive number"}}},
+      {"weight that is no number",
+       [](ServePlan& plan) { plan.routes[0].weight = std::numeric_limits<double>::quiet_NaN(); },
+       {{"routes[0].weight", "the weight nan is not a positive number"}}},
+      {"unknown stage",
+       [](ServePlan& plan) {
+         plan.routes.push_back(plan.routes[0]);
+         plan.routes[1].id = "r1";
+         plan.routes[1].path[1].stage = "r0/s7";
+       },
+       {{"routes[1].path[1]", "there is no stage \"r0/s7\""}}},
+      {"hop outside its stage",
+       [](ServePlan& plan) {
+         plan.routes[0].path[0].layers = {0, 4};
+         plan.routes[0].path[1].layers = {4, 6};
+       },
+       {{"routes[0].path[0].layers", "[0, 4) is not inside the layers [0, 3) of stage \"r0/s0\""}}},
+      {"layer left out",
+       [](ServePlan& plan) {
+         plan.routes[0].path[1].layers = {4, 6};
+       },
+       {{"routes[0].path[1].layers", "[4, 6) begins at layer 4, but layer 3 is next"}}},
+      {"route ends early",
+       [](ServePlan& plan) {
+         plan.routes[0].path[2].layers = {6, 7};
+       },
+       {{"routes[0].path", "the route ends after layer 7 of 8"}}},
+      {"hop without layers",
+       [](ServePlan& plan) {
+         plan.routes[0].path[1].layers = {3, 3};
+       },
+       {{"routes[0].path[1].layers", "[3, 3) computes no layer"}}},
+      {"embedding missing",
+       [](ServePlan& plan) {
+         plan.stages[0].embedding = false;
+         predict_memory(plan);
+       },
+       {{"stages[0].embedding", "stage \"r0/s0\" lacks the embedding"}}},
+      {"needless embedding",
+       [](ServePlan& plan) {
+         plan.stages[1].embedding = true;
+         predict_memory(plan);
+         plan.predicted = {};
+         for (auto& type : plan.cluster.types) type.memory_bytes *= 2;
+       },
+       {{"stages[1].embedding", "stage \"r0/s1\" holds the embedding but is not the first stage of a route"}}},
+      {"head missing",
+       [](ServePlan& plan) {
+         plan.stages[2].head = false;
+         predict_memory(plan);
+       },
+       {{"stages[2].head", "stage \"r0/s2\" lacks the head"}}},
+      {"needless head",
+       [](ServePlan& plan) {
+         plan.stages[1].head = true;
+         plan.predicted = {};
+         for (auto& type : plan.cluster.types) type.memory_bytes *= 2;
+       },
+       {{"stages[1].head", "stage \"r0/s1\" holds the head but is not the last stage of a route"}}},
+      {"forgotten device",
+       [](ServePlan& plan) { add_attic(plan); },
+       {{"attic/0", "the device is neither in a stage nor listed as unused"}}},
+      {"used and unused",
+       [](ServePlan& plan) {
+         plan.unused = {{"bench/0", "test"}};
+       },
+       {{"unused[0]", "\"bench/0\" is listed as unused but belongs to stage \"r0/s0\""}}},
+      {"unused twice",
+       [](ServePlan& plan) {
+         add_attic(plan);
+         plan.unused = {{"attic/0", "test"}, {"attic/0", "test"}};
+       },
+       {{"unused[1]", "\"attic/0\" is listed twice"}}},
+      {"unknown unused device",
+       [](ServePlan& plan) {
+         plan.unused = {{"bench/9", "test"}};
+       },
+       {{"unused[0]", "there is no device \"bench/9\" in the cluster"}}},
+      {"link that nobody described",
+       [](ServePlan& plan) {
+         plan.cluster.description.machines[2].site = "road";
+         plan.cluster = resolve(plan.cluster.description, "test");
+       },
+       {{"routes[0].path[1]",
+         "nothing describes the link between the sites \"default\" and \"road\" (shelf/0 to laptop/0)"}}},
+  };
+  for (const auto& [name, change, expected] : cases) {
+    SCOPED_TRACE(name);
+    ServePlan plan = garage_plan();
+    change(plan);
+    expect_violations(plan, expected);
+  }
+}
+
+TEST(Verify, TooManyRanksForTheHeads) {
+  ServePlan plan = garage_plan();
+  MachineDescription rack;
+  rack.name = "rack";
+  rack.devices = {"laptop core*9"};
+  plan.cluster.description.machines.push_back(rack);
+  plan.cluster = resolve(plan.cluster.description, "test");
+  plan.stages[2].devices.clear();
+  for (int slot = 0; slot < 9; ++slot) plan.stages[2].devices.push_back("rack/" + std::to_string(slot));
+  plan.predicted = {};
+  plan.unused = {{"laptop/0", "test"}};
+  const auto violations = verify(plan);
+  ASSERT_EQ(violations.size(), 1u);
+  EXPECT_EQ(violations[0].place, "stages[2].devices");
+  EXPECT_NE(violations[0].what.find("9"), std::string::npos) << violations[0].what;
+}
+
+TEST(Verify, MemoryOverTheLimitIsShownByCause) {
+  ServePlan plan = garage_plan();
+  plan.stages[1].kv_tokens = 4096;
+  predict_memory(plan);
+  const auto violations = verify(plan);
+  ASSERT_EQ(violations.size(), 3u);
+  EXPECT_EQ(violations[0].place, "shelf/0");
+  const DeviceMemory memory = stage_memory(plan, plan.stages[1])[0];
+  EXPECT_EQ(memory.kv, 4096 * 3 * 2 * 2 * 24 * 4);
+  EXPECT_NE(violations[0].what.find("KV 4.50 MiB"), std::string::npos) << violations[0].what;
+  EXPECT_NE(violations[0].what.find(std::to_string(memory.total() - memory.limit) + " bytes too many"),
+            std::string::npos)
+      << violations[0].what;
+  EXPECT_NE(violations[0].hint.find("stages[1]"), std::string::npos);
+}
+
+TEST(Verify, StagesMayBeSharedByRoutes) {
+  ServePlan plan = garage_plan();
+  plan.routes.push_back(plan.routes[0]);
+  plan.routes[1].id = "r1";
+  plan.routes[1].weight = 0.5;
+  expect_violations(plan, {});
+}
+
+TEST(Verify, AnEmptyPlanIsNotSound) {
+  ServePlan plan = garage_plan();
+  plan.stages.clear();
+  plan.routes.clear();
+  const auto violations = verify(plan);
+  ASSERT_GE(violations.size(), 2u);
+  EXPECT_EQ(violations[0].what, "there is no stage");
+  EXPECT_EQ(violations[1].what, "there is no route");
+}
+
+}  // namespace
+}  // namespace motley
