@@ -71,9 +71,9 @@ struct Sampling {
   float frequency_penalty = 0;
   std::uint64_t seed = 0;
   std::int32_t logprobs = -1;  // -1: none; n: of the chosen token and the n most likely
-  std::map<std::int32_t, float> logit_bias;
-  std::vector<std::int32_t> forbidden;    // tokens that may not come now (eos under min_tokens)
-  std::vector<std::int32_t> generated;    // output so far; filled only where a penalty needs it
+  std::map<std::int32_t, float> logit_bias = {};
+  std::vector<std::int32_t> forbidden = {};    // tokens that may not come now (eos under min_tokens)
+  std::vector<std::int32_t> generated = {};    // output so far; filled only where a penalty needs it
   bool operator==(const Sampling&) const = default;
 };
 
@@ -82,9 +82,9 @@ struct StepSequence {
   std::uint64_t sequence = 0;
   std::int64_t position = 0;
   std::int64_t count = 0;
-  std::vector<std::int32_t> tokens;  // `count` ids
-  std::vector<std::int32_t> blocks;  // KV blocks that cover [0, position + count), in order
-  std::optional<Sampling> sampling;  // set: sample a token after the last of these
+  std::vector<std::int32_t> tokens = {};  // `count` ids
+  std::vector<std::int32_t> blocks = {};  // KV blocks that cover [0, position + count), in order
+  std::optional<Sampling> sampling = {};  // set: sample a token after the last of these
   bool operator==(const StepSequence&) const = default;
 };
 
@@ -92,7 +92,7 @@ struct StepSequence {
 struct Step {
   std::uint64_t step = 0;
   std::uint64_t route = 0;  // index into the plan's routes
-  std::vector<StepSequence> sequences;
+  std::vector<StepSequence> sequences = {};
   bool operator==(const Step&) const = default;
 };
 
@@ -106,7 +106,7 @@ struct SampledToken {
   std::uint64_t sequence = 0;
   std::int32_t token = 0;
   float logprob = 0;                // 0 unless asked for
-  std::vector<TokenLogprob> top;    // as many as asked for
+  std::vector<TokenLogprob> top = {};    // as many as asked for
   bool operator==(const SampledToken&) const = default;
 };
 
@@ -115,7 +115,7 @@ struct StepResult {
   std::uint64_t step = 0;
   double compute_s = 0;  // busy
   double wait_s = 0;     // waiting for other workers
-  std::vector<SampledToken> tokens;
+  std::vector<SampledToken> tokens = {};
   bool operator==(const StepResult&) const = default;
 };
 
