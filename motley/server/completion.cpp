@@ -1,0 +1,286 @@
+#include "motley/server/completion.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <random>
+#include <utility>
+
+namespace motley {
+namespace {
+
+std::uint64_t random_number() {
+  std::random_device device;
+  return (static_cast<std::uint64_t>(device()) << 32) | device();
+}
+
+std::int64_t unix_seconds() {
+  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+double seconds(Completion::Clock::duration time) { return std::chrono::duration<double>(time).count(); }
+
+std::int64_t characters(std::string_view text) {
+  return std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
+}
+
+std::vector<std::int32_t> end_tokens(const ServePlan& plan) {
+  return {plan.model.arch.eos_tokens.begin(), plan.model.arch.eos_tokens.end()};
+}
+
+}  // namespace
+
+const TokenText& Serving::token(std::int32_t id) {
+  const auto [entry, fresh] = tokens.try_emplace(id);
+  if (fresh && codec)
+    entry->second = {codec->token_text(id), codec->token_bytes(id), 0};
+  else if (fresh)
+    entry->second.text = fmt::format("token_id:{}", id);
+  return entry->second;
+}
+
+Completion::Completion(Serving& serving, CompletionRequest request, std::shared_ptr<Exchange> exchange,
+                       Clock::time_point arrival)
+    : serving_(serving), request_(std::move(request)), exchange_(std::move(exchange)), arrival_(arrival) {
+  const char* prefix = request_.kind == ApiKind::chat ? "chatcmpl" : "cmpl";
+  head_ = {request_.kind, fmt::format("{}-{:016x}", prefix, random_number()), serving.plan.model.name, unix_seconds()};
+  seed_ = request_.seed ? static_cast<std::uint64_t>(*request_.seed) : random_number();
+}
+
+void Completion::start(std::function<void()> on_end) {
+  submit(encode_prompts());
+  on_end_ = std::move(on_end);
+  // The callback may come after the end of this: it asks first whether anything is left.
+  exchange_->on_gone([post = serving_.post, weak = weak_from_this()] {
+    post([weak] {
+      if (const auto self = weak.lock()) self->abandon();
+    });
+  });
+  if (!request_.stream) return;
+  exchange_->start_stream();
+  serving_.metrics.count_request(request_.kind == ApiKind::chat ? "/v1/chat/completions" : "/v1/completions", 200);
+  if (request_.kind != ApiKind::chat) return;
+  for (const auto& choice : choices_)
+    exchange_->send(event(role_chunk_value(head_, choice.part.index,
+                                           request_.include_usage ? UsageInChunks::null : UsageInChunks::absent)));
+}
+
+std::vector<std::vector<std::int32_t>> Completion::encode_prompts() const {
+  const auto need_codec = [&]() -> TextCodec& {
+    if (!serving_.codec)
+      throw ApiError(400, "the server runs without its text packages: prompts must be token ids for /v1/completions",
+                     "prompt", "text_unavailable");
+    return *serving_.codec;
+  };
+  std::vector<std::vector<std::int32_t>> prompts;
+  if (request_.kind == ApiKind::chat) {
+    TextCodec& codec = need_codec();
+    try {
+      prompts.push_back(codec.encode(codec.apply_chat_template(request_.messages, true), false));
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::input) throw;
+      throw ApiError(400, error.what(), "messages", "invalid_value");
+    }
+  }
+  for (const auto& prompt : request_.prompts) {
+    const auto* text = std::get_if<std::string>(&prompt);
+    prompts.push_back(text ? need_codec().encode(*text, true) : std::get<std::vector<std::int32_t>>(prompt));
+  }
+  const char* param = request_.kind == ApiKind::chat ? "messages" : "prompt";
+  for (const auto& prompt : prompts) {
+    if (prompt.empty()) throw ApiError(400, "the prompt has no tokens", param, "invalid_value");
+    if (std::ssize(prompt) >= serving_.plan.model.arch.context)
+      throw ApiError(
+          400,
+          fmt::format(
+              "the prompt has {} tokens; the model's context is {} tokens, of which at least one is for the answer",
+              prompt.size(), serving_.plan.model.arch.context),
+          param, "context_length_exceeded");
+  }
+  return prompts;
+}
+
+GenerateRequest Completion::generate_request(const std::vector<std::int32_t>& prompt, std::int64_t choice) const {
+  GenerateRequest request;
+  request.prompt = prompt;
+  const std::int64_t room = serving_.plan.model.arch.context - std::ssize(prompt);
+  request.max_new_tokens = std::min(request_.max_tokens.value_or(room), room);
+  request.min_new_tokens = std::min(request_.min_tokens, request.max_new_tokens);
+  request.ignore_eos = request_.ignore_eos;
+  request.stop_tokens = end_tokens(serving_.plan);
+  request.sampling = request_.sampling;
+  request.sampling.seed =
+      seed_ + static_cast<std::uint64_t>(choice);  // the choices of one prompt differ, and can be had again
+  return request;
+}
+
+void Completion::submit(const std::vector<std::vector<std::int32_t>>& prompts) {
+  choices_.reserve(prompts.size() * static_cast<std::size_t>(request_.n));
+  try {
+    for (const auto& prompt : prompts) {
+      usage_.prompt_tokens += std::ssize(prompt);
+      for (std::int64_t i = 0; i < request_.n; ++i) {
+        const std::size_t index = choices_.size();
+        Choice& choice = choices_.emplace_back();
+        choice.matcher = StopMatcher(request_.stop);
+        choice.part.index = static_cast<std::int64_t>(index);
+        if (serving_.codec) choice.decoder = serving_.codec->stream(true);
+        choice.id = serving_.generator->generate(generate_request(prompt, i), callback(index));
+        ++open_choices_;
+      }
+    }
+  } catch (...) {
+    ended_ = true;
+    cancel_all();
+    throw;
+  }
+}
+
+GenerateCallback Completion::callback(std::size_t index) {
+  return [post = serving_.post, weak = weak_from_this(), index](const GenerateEvent& event) {
+    post([weak, index, event] {
+      if (const auto self = weak.lock()) self->take(index, event);
+    });
+  };
+}
+
+void Completion::cancel_all() {
+  for (auto& choice : choices_)
+    if (!choice.ended && choice.id != 0) serving_.generator->cancel(choice.id);
+}
+
+void Completion::take(std::size_t index, const GenerateEvent& event) {
+  Choice& choice = choices_[index];
+  if (ended_ || choice.ended) return;
+  if (event.token) take_token(choice, *event.token);
+  if (choice.ended || !event.finished) return;
+  if (*event.finished == FinishReason::failed)
+    return fail(ApiError(503, "the deployment failed: " + event.stop_cause, {}, "unavailable"));
+  if (*event.finished == FinishReason::cancelled)
+    return fail(ApiError(503, "the server is shutting down", {}, "unavailable"));
+  end_choice(choice, *event.finished);
+}
+
+void Completion::take_token(Choice& choice, const SampledToken& sampled) {
+  choice.last_token = Clock::now();
+  if (choice.tokens++ == 0) {
+    choice.first_token = choice.last_token;
+    serving_.metrics.observe_first_token(seconds(choice.first_token - arrival_));
+  }
+  ++usage_.completion_tokens;
+  if (request_.return_token_ids || !serving_.codec) {
+    if (!choice.part.token_ids) choice.part.token_ids.emplace();
+    choice.part.token_ids->push_back(sampled.token);
+  }
+  if (request_.sampling.logprobs >= 0) {
+    const auto text_of = [&](std::int32_t id, float logprob) {
+      TokenText text = serving_.token(id);
+      text.logprob = logprob;
+      return text;
+    };
+    Record record{{text_of(sampled.token, sampled.logprob), {}, choice.decoded_characters}, choice.decoded_bytes};
+    for (const auto& other : sampled.top) record.token.top.push_back(text_of(other.token, other.logprob));
+    choice.records.push_back(std::move(record));
+  }
+
+  const std::string text = choice.decoder ? choice.decoder->push(sampled.token) : std::string();
+  choice.decoded_bytes += text.size();
+  choice.decoded_characters += characters(text);
+  // What must come whatever it says cannot end it.
+  give(choice, choice.tokens <= request_.min_tokens ? text : choice.matcher.push(text));
+  if (choice.matcher.stopped()) {
+    serving_.generator->cancel(choice.id);
+    end_choice(choice, FinishReason::stop);
+  }
+}
+
+// Adds text to the part, with the records of the tokens that begin in what is given out.
+void Completion::give(Choice& choice, const std::string& text) {
+  choice.part.text += text;
+  choice.given_bytes += text.size();
+  give_records(choice, choice.given_bytes);
+  if (!text.empty() || !choice.decoder) send_part(choice);
+}
+
+void Completion::give_records(Choice& choice, std::size_t before_bytes) {
+  if (request_.sampling.logprobs < 0) return;
+  if (!choice.part.logprobs) choice.part.logprobs.emplace();
+  const auto held =
+      std::ranges::find_if(choice.records, [&](const Record& record) { return record.offset_bytes >= before_bytes; });
+  for (auto record = choice.records.begin(); record != held; ++record)
+    choice.part.logprobs->push_back(std::move(record->token));
+  choice.records.erase(choice.records.begin(), held);
+}
+
+void Completion::end_choice(Choice& choice, FinishReason reason) {
+  choice.ended = true;
+  if (!choice.matcher.stopped()) {
+    std::string rest = choice.matcher.push(choice.decoder ? choice.decoder->finish() : "");
+    rest += choice.matcher.finish();
+    choice.part.text += rest;
+    choice.given_bytes += rest.size();
+    if (choice.matcher.stopped()) reason = FinishReason::stop;
+    give_records(choice, choice.matcher.stopped() ? choice.given_bytes : std::string::npos);
+  }
+  choice.decoder.reset();
+  choice.part.finish_reason = reason == FinishReason::length ? "length" : "stop";
+  if (choice.tokens > 1)
+    serving_.metrics.observe_token_interval(seconds(choice.last_token - choice.first_token) /
+                                            static_cast<double>(choice.tokens - 1));
+  send_part(choice);
+  if (--open_choices_ == 0) finish();
+}
+
+void Completion::send_part(Choice& choice) {
+  if (!request_.stream) return;
+  exchange_->send(
+      event(chunk_value(head_, choice.part, request_.include_usage ? UsageInChunks::null : UsageInChunks::absent)));
+  const std::int64_t index = choice.part.index;
+  choice.part = {};
+  choice.part.index = index;
+}
+
+void Completion::finish() {
+  if (request_.stream) {
+    if (request_.include_usage) exchange_->send(event(usage_chunk_value(head_, usage_)));
+    exchange_->send(last_event);
+    exchange_->end();
+  } else {
+    std::vector<ChoicePart> parts;
+    for (auto& choice : choices_) parts.push_back(std::move(choice.part));
+    serving_.metrics.count_request(request_.kind == ApiKind::chat ? "/v1/chat/completions" : "/v1/completions", 200);
+    HttpResponse response;
+    response.body = to_json(answer_value(head_, parts, usage_));
+    exchange_->reply(std::move(response));
+  }
+  close();
+}
+
+void Completion::fail(const ApiError& error) {
+  if (ended_) return;
+  cancel_all();
+  if (request_.stream) {
+    exchange_->send(event(error_value(error)));
+    exchange_->end();
+  } else {
+    serving_.metrics.count_request(request_.kind == ApiKind::chat ? "/v1/chat/completions" : "/v1/completions",
+                                   error.status);
+    exchange_->reply(error_response(error));
+  }
+  close();
+}
+
+void Completion::abandon() {
+  if (ended_) return;
+  cancel_all();
+  close();
+}
+
+void Completion::close() {
+  ended_ = true;
+  for (auto& choice : choices_) choice.decoder.reset();
+  serving_.metrics.observe_duration(seconds(Clock::now() - arrival_));
+  if (on_end_) std::exchange(on_end_, nullptr)();
+}
+
+}  // namespace motley

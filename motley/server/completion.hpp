@@ -1,0 +1,96 @@
+// One completion request under way: its prompts and choices, the text that becomes of their tokens, and its answer. To
+// be used on the service's thread alone.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "motley/server/http.hpp"
+#include "motley/server/metrics.hpp"
+#include "motley/server/openai_api.hpp"
+#include "motley/server/service.hpp"
+#include "motley/server/text_stream.hpp"
+
+namespace motley {
+
+// What completions need of the service; it outlives them.
+struct Serving {
+  ServePlan plan;
+  std::shared_ptr<TextCodec> codec;  // shared with the program; null: token ids only
+  Generator* generator = nullptr;    // null: not running
+  Metrics metrics;
+  std::function<void(std::function<void()>)> post;  // runs a job on the service's thread
+
+  // Text and bytes of a token; remembered, for the same few come again and again.
+  const TokenText& token(std::int32_t id);
+  std::map<std::int32_t, TokenText> tokens;
+};
+
+class Completion : public std::enable_shared_from_this<Completion> {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  Completion(Serving& serving, CompletionRequest request, std::shared_ptr<Exchange> exchange,
+             Clock::time_point arrival);
+
+  // Hands the prompts to the generator. Throws an Error (an ApiError where a parameter is at fault) before anything is
+  // answered; nothing is under way then. `on_end` is called when the request has ended in whatever way.
+  void start(std::function<void()> on_end);
+  // Ends it with an error.
+  void fail(const ApiError& error);
+  // The client has left.
+  void abandon();
+
+ private:
+  struct Record {
+    TokenRecord token;
+    std::size_t offset_bytes = 0;  // in the choice's text
+  };
+  struct Choice {
+    std::uint64_t id = 0;                        // the generator's
+    std::unique_ptr<TextCodec::Stream> decoder;  // none without a codec, and after the end
+    StopMatcher matcher;
+    std::int64_t tokens = 0;
+    std::size_t decoded_bytes = 0, given_bytes = 0;
+    std::int64_t decoded_characters = 0;
+    std::vector<Record> records;  // whose text is not given out yet
+    ChoicePart part;              // streaming: the next chunk; otherwise the whole
+    Clock::time_point first_token, last_token;
+    bool ended = false;
+  };
+
+  std::vector<std::vector<std::int32_t>> encode_prompts() const;
+  GenerateRequest generate_request(const std::vector<std::int32_t>& prompt, std::int64_t choice) const;
+  void submit(const std::vector<std::vector<std::int32_t>>& prompts);
+  GenerateCallback callback(std::size_t index);
+  void cancel_all();
+
+  void take(std::size_t index, const GenerateEvent& event);
+  void take_token(Choice& choice, const SampledToken& token);
+  void give(Choice& choice, const std::string& text);
+  void give_records(Choice& choice, std::size_t before_bytes);
+  void end_choice(Choice& choice, FinishReason reason);
+  void send_part(Choice& choice);
+  void finish();
+  void close();
+
+  Serving& serving_;
+  const CompletionRequest request_;
+  const std::shared_ptr<Exchange> exchange_;  // shared with the connection
+  const Clock::time_point arrival_;
+  AnswerHead head_;
+  Usage usage_;
+  std::uint64_t seed_ = 0;
+  std::vector<Choice> choices_;
+  std::size_t open_choices_ = 0;
+  bool ended_ = false;
+  std::function<void()> on_end_;
+};
+
+}  // namespace motley

@@ -1,0 +1,97 @@
+#include "motley/server/metrics.hpp"
+
+#include <prometheus/counter.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+#include <prometheus/text_serializer.h>
+
+#include <algorithm>
+
+namespace motley {
+namespace {
+
+using prometheus::Counter;
+using prometheus::Family;
+using prometheus::Gauge;
+using prometheus::Histogram;
+using Buckets = Histogram::BucketBoundaries;
+
+const Buckets seconds_buckets{0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300};
+const Buckets interval_buckets{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5};
+
+// The driver counts for itself; ours follows.
+void follow(Counter& counter, double value) { counter.Increment(std::max(0.0, value - counter.Value())); }
+
+}  // namespace
+
+struct Metrics::Impl {
+  prometheus::Registry registry;
+
+  Family<Counter>& counter(const char* name, const char* help) {
+    return prometheus::BuildCounter().Name(name).Help(help).Register(registry);
+  }
+  Family<Gauge>& gauge(const char* name, const char* help) {
+    return prometheus::BuildGauge().Name(name).Help(help).Register(registry);
+  }
+  Histogram& histogram(const char* name, const char* help, const Buckets& buckets) {
+    return prometheus::BuildHistogram().Name(name).Help(help).Register(registry).Add({}, buckets);
+  }
+
+  Family<Counter>& requests = counter("motley_requests_total", "HTTP requests answered, by path and status.");
+  Histogram& first_token =
+      histogram("motley_time_to_first_token_seconds", "From a request's arrival to its first token.", seconds_buckets);
+  Histogram& token_interval = histogram("motley_time_per_output_token_seconds",
+                                        "Mean time per token after the first, of each choice.", interval_buckets);
+  Histogram& duration =
+      histogram("motley_request_duration_seconds", "Of completion requests, from arrival to end.", seconds_buckets);
+
+  Counter& prompt_tokens = counter("motley_prompt_tokens_total", "Prompt tokens computed.").Add({});
+  Counter& generated_tokens = counter("motley_generated_tokens_total", "Tokens generated.").Add({});
+  Counter& preemptions =
+      counter("motley_preemptions_total", "Sequences put back into the queue for want of KV blocks.").Add({});
+  Gauge& ready = gauge("motley_ready", "1 when every route has produced a token and nothing has failed.").Add({});
+  Gauge& free_blocks = gauge("motley_kv_blocks_free", "KV blocks that hold nothing.").Add({});
+  Gauge& total_blocks = gauge("motley_kv_blocks", "KV blocks in all.").Add({});
+  Gauge& uptime = gauge("motley_uptime_seconds", "Since the workers were ready.").Add({});
+  Family<Gauge>& waiting = gauge("motley_requests_waiting", "Sequences in the queue, by route.");
+  Family<Gauge>& running = gauge("motley_requests_running", "Sequences in work, by route.");
+  Family<Gauge>& worker_up = gauge("motley_worker_up", "1 while the worker process of the device lives.");
+  Family<Counter>& worker_busy = counter("motley_worker_busy_seconds_total", "Time the worker spent computing.");
+  Family<Counter>& worker_wait =
+      counter("motley_worker_wait_seconds_total", "Time the worker spent waiting for other workers.");
+};
+
+Metrics::Metrics() : impl_(std::make_unique<Impl>()) {}
+Metrics::~Metrics() = default;
+
+void Metrics::count_request(const std::string& path, int status) {
+  impl_->requests.Add({{"path", path}, {"status", std::to_string(status)}}).Increment();
+}
+void Metrics::observe_first_token(double seconds) { impl_->first_token.Observe(seconds); }
+void Metrics::observe_token_interval(double seconds) { impl_->token_interval.Observe(seconds); }
+void Metrics::observe_duration(double seconds) { impl_->duration.Observe(seconds); }
+
+std::string Metrics::text(const ServePlan& plan, const DriverStatus& status) {
+  follow(impl_->prompt_tokens, static_cast<double>(status.prompt_tokens));
+  follow(impl_->generated_tokens, static_cast<double>(status.generated_tokens));
+  follow(impl_->preemptions, static_cast<double>(status.preemptions));
+  impl_->ready.Set(status.ready ? 1 : 0);
+  impl_->free_blocks.Set(static_cast<double>(status.free_blocks));
+  impl_->total_blocks.Set(static_cast<double>(status.total_blocks));
+  impl_->uptime.Set(status.uptime_s);
+  for (std::size_t route = 0; route < plan.routes.size(); ++route) {
+    const prometheus::Labels labels{{"route", plan.routes[route].id}};
+    if (route < status.waiting.size()) impl_->waiting.Add(labels).Set(static_cast<double>(status.waiting[route]));
+    if (route < status.running.size()) impl_->running.Add(labels).Set(static_cast<double>(status.running[route]));
+  }
+  for (const auto& worker : status.workers) {
+    const prometheus::Labels labels{{"device", worker.device}, {"stage", worker.stage}};
+    impl_->worker_up.Add(labels).Set(worker.alive ? 1 : 0);
+    follow(impl_->worker_busy.Add(labels), worker.busy_s);
+    follow(impl_->worker_wait.Add(labels), worker.waited_s);
+  }
+  return prometheus::TextSerializer().Serialize(impl_->registry.Collect());
+}
+
+}  // namespace motley

@@ -1,0 +1,30 @@
+// Counters, gauges and histograms for /metrics, in Prometheus' text format.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "motley/plan/plan.hpp"
+#include "motley/server/driver.hpp"
+
+namespace motley {
+
+class Metrics {
+ public:
+  Metrics();
+  ~Metrics();
+
+  void count_request(const std::string& path, int status);
+  void observe_first_token(double seconds);     // from the request's arrival
+  void observe_token_interval(double seconds);  // mean of one choice, after its first token
+  void observe_duration(double seconds);        // of a whole completion request
+
+  // Brings the driver's figures up to date and writes all.
+  std::string text(const ServePlan& plan, const DriverStatus& status);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace motley

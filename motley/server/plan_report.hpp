@@ -1,0 +1,11 @@
+// What really runs, for /plan: the plan, and beside its predictions what the workers report.
+#pragma once
+
+#include "motley/plan/plan.hpp"
+#include "motley/server/driver.hpp"
+
+namespace motley {
+
+Value plan_report(const ServePlan& plan, const DriverStatus& status);
+
+}  // namespace motley

@@ -1,0 +1,193 @@
+#include "motley/server/serve.hpp"
+
+#include <fmt/format.h>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <chrono>
+#include <condition_variable>
+#include <csignal>
+#include <cstdlib>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "motley/base/error.hpp"
+#include "motley/server/driver.hpp"
+#include "motley/server/http_server.hpp"
+#include "motley/server/service.hpp"
+
+namespace motley {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// How long after a failure the server still answers, so that open requests hear of it.
+constexpr std::chrono::seconds failure_linger(1);
+constexpr std::chrono::seconds last_answers(2);
+
+// What ends the serving, whichever comes first.
+class Ending {
+ public:
+  void fail(const Error& error) {
+    const std::lock_guard lock(mutex_);
+    if (!failure_) failure_ = error;
+    changed_.notify_all();
+  }
+  void interrupt() {
+    const std::lock_guard lock(mutex_);
+    interrupted_ = true;
+    changed_.notify_all();
+  }
+  void wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return interrupted_ || failure_; });
+  }
+  std::optional<Error> failure() {
+    const std::lock_guard lock(mutex_);
+    return failure_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool interrupted_ = false;
+  std::optional<Error> failure_;
+};
+
+// Catches SIGINT and SIGTERM while it lives. The first after arm() goes to `ending`; any other ends the process, and
+// with it the workers, which die with their driver.
+class Signals {
+ public:
+  explicit Signals(Ending& ending) : ending_(ending), signals_(context_, SIGINT, SIGTERM) {
+    wait();
+    thread_ = std::thread([this] { context_.run(); });
+  }
+  ~Signals() {
+    context_.stop();
+    thread_.join();
+  }
+  Signals(const Signals&) = delete;
+  Signals& operator=(const Signals&) = delete;
+
+  void arm() { armed_ = true; }
+
+ private:
+  void wait() {
+    signals_.async_wait([this](const boost::system::error_code& status, int) {
+      if (status) return;
+      if (!armed_.exchange(false)) std::_Exit(static_cast<int>(ErrorCode::interrupted));
+      ending_.interrupt();
+      wait();
+    });
+  }
+
+  Ending& ending_;
+  boost::asio::io_context context_;
+  boost::asio::signal_set signals_;
+  std::atomic<bool> armed_{false};
+  std::thread thread_;
+};
+
+class DriverGenerator final : public Generator {
+ public:
+  explicit DriverGenerator(Driver& driver) : driver_(driver) {}
+  std::uint64_t generate(GenerateRequest request, GenerateCallback callback) override {
+    return driver_.generate(std::move(request), std::move(callback));
+  }
+  void cancel(std::uint64_t id) override { driver_.cancel(id); }
+  DriverStatus status() override { return driver_.status(); }
+
+ private:
+  Driver& driver_;
+};
+
+class Reporter {
+ public:
+  explicit Reporter(std::function<void(const std::string&, const std::string&, double)> sink)
+      : sink_(std::move(sink)) {}
+  void operator()(const std::string& phase, const std::string& detail, double elapsed_s) {
+    const std::lock_guard lock(mutex_);
+    if (sink_) sink_(phase, detail, elapsed_s);
+  }
+  // With the time since the start.
+  void operator()(const std::string& phase, const std::string& detail) {
+    (*this)(phase, detail, std::chrono::duration<double>(Clock::now() - start_).count());
+  }
+
+ private:
+  std::mutex mutex_;
+  std::function<void(const std::string&, const std::string&, double)> sink_;
+  const Clock::time_point start_ = Clock::now();
+};
+
+// Null where the packages are missing: token ids can be served without.
+std::shared_ptr<TextCodec> open_codec(const ServeSettings& settings, Reporter& report) {
+  try {
+    auto codec = TextCodec::open(settings.model_folder);
+    report("text", codec->has_chat_template() ? "tokenizer and chat template" : "tokenizer; no chat template");
+    return codec;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::environment) throw;
+    report("text", fmt::format("token ids only: {} ({})", error.what(), error.hint()));
+    return nullptr;
+  }
+}
+
+DriverOptions driver_options(const ServeSettings& settings, Reporter& report) {
+  DriverOptions options;
+  options.model_folder = settings.model_folder;
+  options.worker_program = settings.worker_program;
+  options.transport = settings.transport;
+  options.backend = settings.backend;
+  options.threads_per_worker = settings.threads_per_worker;
+  options.max_queue = settings.max_queue;
+  options.report = [&report](const std::string& phase, const std::string& detail, double elapsed_s) {
+    report(phase, detail, elapsed_s);
+  };
+  return options;
+}
+
+}  // namespace
+
+int serve_plan(ServePlan plan, ServeSettings settings) {
+  Ending ending;
+  Signals signals(ending);
+  Reporter report(settings.report);
+  Service service(plan, open_codec(settings, report), {.api_key = settings.api_key});
+
+  ServerOptions server_options;
+  server_options.host = settings.host;
+  server_options.port = settings.port;
+  server_options.insecure = settings.insecure;
+  // The port is taken before the workers start: if it is in use, that is said at once.
+  Server server([&](HttpRequest request,
+                    std::shared_ptr<Exchange> exchange) { service.handle(std::move(request), std::move(exchange)); },
+                server_options);
+
+  Driver driver(std::move(plan), driver_options(settings, report));
+  driver.on_failure([&](const Error& error) { ending.fail(error); });
+  DriverGenerator generator(driver);
+  service.attach(generator);
+  signals.arm();
+  report("ready", fmt::format("http://{}:{}/v1", settings.host, server.port()));
+  if (settings.on_ready) settings.on_ready(server.port());
+
+  ending.wait();
+  if (const auto failure = ending.failure()) {
+    service.refuse(fmt::format("the deployment failed: {}", failure->what()));
+    report("failed", failure->what());
+    std::this_thread::sleep_for(failure_linger);
+  } else {
+    service.refuse("the server is shutting down");
+    report("draining", fmt::format("at most {} s", settings.drain_s));
+    driver.drain(settings.drain_s);
+  }
+  service.detach();
+  server.stop(last_answers);
+  if (const auto failure = ending.failure()) throw *failure;
+  return 0;
+}
+
+}  // namespace motley

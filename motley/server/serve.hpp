@@ -1,0 +1,37 @@
+// `motley serve`: workers, text and the HTTP server of one plan, from start to orderly end.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+
+#include "motley/plan/plan.hpp"
+
+namespace motley {
+
+struct ServeSettings {
+  std::filesystem::path model_folder;
+  std::filesystem::path worker_program;  // motley-worker, beside motley
+  std::string host = "127.0.0.1";
+  int port = 8000;        // 0: any free one
+  bool insecure = false;  // allows a host that other machines reach
+  std::string api_key;    // empty: none is asked for
+  std::string transport = "shm";
+  std::string backend = "cpu";
+  int threads_per_worker = 1;
+  std::int64_t max_queue = 256;
+  double drain_s = 30;  // how long requests may go on after SIGINT or SIGTERM
+
+  // Start-up phases and what happens later, for people: ("weights", "box/0", 1.3 s). Called from several threads, one
+  // at a time.
+  std::function<void(const std::string& phase, const std::string& detail, double elapsed_s)> report;
+  std::function<void(int port)> on_ready;  // every route has produced a token
+};
+
+// Serves until SIGINT or SIGTERM, which it catches meanwhile, then lets requests under way end, and returns 0; a second
+// signal, or one while the workers start, ends the process at once (130). Throws what hinders the start; when a worker
+// dies, open requests get an error and it throws a peer error. No worker process is left behind.
+int serve_plan(ServePlan plan, ServeSettings settings);
+
+}  // namespace motley

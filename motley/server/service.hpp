@@ -1,0 +1,53 @@
+// What the HTTP paths answer: joins the driver, the text codec and OpenAI's formats. All of its state lives on one
+// thread.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "motley/plan/plan.hpp"
+#include "motley/server/driver.hpp"
+#include "motley/server/http.hpp"
+#include "motley/text/text_codec.hpp"
+
+namespace motley {
+
+// What the service needs of a driver.
+class Generator {
+ public:
+  virtual ~Generator() = default;
+  virtual std::uint64_t generate(GenerateRequest request, GenerateCallback callback) = 0;
+  virtual void cancel(std::uint64_t id) = 0;
+  virtual DriverStatus status() = 0;
+};
+
+struct ServiceOptions {
+  std::string api_key;  // empty: none is asked for
+};
+
+class Service {
+ public:
+  // `codec` may be null: then prompts must be token ids, and answers are.
+  Service(ServePlan plan, std::shared_ptr<TextCodec> codec, ServiceOptions options);
+  ~Service();
+  Service(const Service&) = delete;
+  Service& operator=(const Service&) = delete;
+
+  // For Server; returns at once.
+  void handle(HttpRequest request, std::shared_ptr<Exchange> exchange);
+
+  // From now on requests are served; `generator` must stay until detach().
+  void attach(Generator& generator);
+  // From now on requests are refused with 503 and this reason; those under way go on.
+  void refuse(std::string reason);
+  // Waits for the service to have let go of the generator. What is still open gets a 503.
+  void detach();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace motley
