@@ -1,5 +1,5 @@
-// One rank's part of one stage: weights, KV cache, buffers, and the forward pass. Written against at::Device; the CPU is what
-// runs here, and the same code runs on a CUDA device.
+// One rank's part of one stage: weights, KV cache, buffers, and the forward pass. Written against at::Device; the CPU
+// is what runs here, and the same code runs on a CUDA device.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -18,17 +18,17 @@
 namespace motley {
 
 struct StageSpec {
-  Architecture arch;
-  LayerRange layers;
+  Architecture arch = {};
+  LayerRange layers = {};
   bool embedding = false;
   bool head = false;
   int rank = 0;
   int degree = 1;
-  std::vector<double> shares;  // empty: equal
+  std::vector<double> shares = {};  // empty: equal
   DType weight_type = DType::fp32;
   DType kv_type = DType::fp32;
   std::int64_t kv_tokens = 0;
-  StepLimits limits;
+  StepLimits limits = {};
 };
 
 class StageModel {
@@ -39,14 +39,15 @@ class StageModel {
              const std::function<void(double)>& progress = {});
   ~StageModel();
 
-  // Runs one micro-batch: T = sum of counts. At an embedding stage the tokens come from `step`; otherwise `incoming` holds
-  // [T, hidden], replicated on all ranks. Returns [T, hidden], replicated, valid until the next call.
+  // Runs one micro-batch: T = sum of counts. At an embedding stage the tokens come from `step`; otherwise `incoming`
+  // holds [T, hidden], replicated on all ranks. Returns [T, hidden], replicated, valid until the next call.
   at::Tensor forward(const Step& step, const at::Tensor& incoming);
 
   // Where received rows are put: [max_tokens, hidden].
   at::Tensor incoming_buffer();
 
-  // Logits of the sequences that sample, [S, vocabulary] fp32, on rank 0 (other ranks take part and return an empty tensor).
+  // Logits of the sequences that sample, [S, vocabulary] fp32, on rank 0 (other ranks take part and return an empty
+  // tensor).
   at::Tensor logits(const Step& step, const at::Tensor& hidden);
 
   // Bytes really allocated, by cause.
@@ -61,7 +62,8 @@ class StageModel {
 };
 
 // Chooses tokens; deterministic for (seed, position), whatever the batch. `logits` is one row, fp32, on the CPU.
-SampledToken sample(std::span<const float> logits, const Sampling& sampling, std::uint64_t sequence, std::int64_t position);
+SampledToken sample(std::span<const float> logits, const Sampling& sampling, std::uint64_t sequence,
+                    std::int64_t position);
 
 // One worker process: reads Launch from the control connection, serves steps until the end. Returns the exit code.
 int run_worker(int control_descriptor);

@@ -1,0 +1,130 @@
+// Decode speed of a model on this machine's CPU, one process, and the memory bandwidth that it could reach.
+//
+//   decode_bench MODEL fp32|bf16 BATCH CONTEXT STEPS THREADS     tokens/s of `BATCH` sequences that hold CONTEXT tokens
+//   each decode_bench bandwidth THREADS                               bytes/s of reading and of copying large arrays
+//
+// Prints one JSON object.
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <iostream>
+#include <numeric>
+#include <thread>
+
+#include "motley/base/value.hpp"
+#include "motley/engine/stage_model.hpp"
+
+namespace motley {
+namespace {
+
+double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values.at(values.size() / 2);
+}
+
+// Runs `work(thread)` on all threads at once; the best bytes/s of several rounds.
+template <class Work>
+double best_rate(int threads, double bytes, const Work& work) {
+  double best = 0;
+  for (int round = 0; round < 7; ++round) {
+    const double begin = now_s();
+    std::vector<std::thread> running;
+    for (int t = 0; t < threads; ++t) running.emplace_back([&work, t] { work(static_cast<std::size_t>(t)); });
+    for (std::thread& thread : running) thread.join();
+    best = std::max(best, bytes / (now_s() - begin));
+  }
+  return best;
+}
+
+Value measure_bandwidth(int threads) {
+  constexpr std::size_t words = std::size_t{512} << 20 >> 3;  // 512 MiB per thread: far beyond any cache
+  std::vector<std::vector<std::uint64_t>> from, to;
+  for (int t = 0; t < threads; ++t) {
+    from.emplace_back(words, 1);
+    to.emplace_back(words, 2);
+  }
+  std::vector<std::uint64_t> sums(static_cast<std::size_t>(threads) * 8);
+  const double bytes = static_cast<double>(threads) * static_cast<double>(words) * 8;
+  const double read = best_rate(threads, bytes, [&](std::size_t t) {
+    sums[t * 8] += std::accumulate(from[t].begin(), from[t].end(), std::uint64_t{0});
+  });
+  const double copy =
+      best_rate(threads, 2 * bytes, [&](std::size_t t) { std::memcpy(to[t].data(), from[t].data(), words * 8); });
+  const bool sums_right = sums[0] % words == 0;  // keeps the reads from being optimised away
+  return Value::object({{"read_bytes_per_s", sums_right ? read : 0.0}, {"copy_bytes_per_s", copy}});
+}
+
+// A step of `count` tokens per sequence from `position` on.
+Step make_step(std::int64_t batch, std::int64_t position, std::int64_t count, std::int64_t blocks_each, bool samples) {
+  Step step;
+  for (std::int64_t s = 0; s < batch; ++s) {
+    StepSequence sequence{.sequence = static_cast<std::uint64_t>(s), .position = position, .count = count};
+    for (std::int64_t i = 0; i < count; ++i) sequence.tokens.push_back(static_cast<std::int32_t>(3 + (s + i) % 1000));
+    for (std::int64_t b = 0; b < blocks_each; ++b)
+      sequence.blocks.push_back(static_cast<std::int32_t>(s * blocks_each + b));
+    if (samples) sequence.sampling = Sampling{.temperature = 0};
+    step.sequences.push_back(std::move(sequence));
+  }
+  return step;
+}
+
+Value measure_decode(const std::string& folder, DType type, std::int64_t batch, std::int64_t context,
+                     std::int64_t steps, int threads) {
+  at::set_num_threads(threads);
+  StageSpec spec{
+      .arch = read_model(folder).arch, .embedding = true, .head = true, .weight_type = type, .kv_type = type};
+  spec.layers = {0, spec.arch.layers};
+  spec.limits.max_sequences = batch;
+  spec.limits.max_tokens = std::max<std::int64_t>(batch, 256);
+  const std::int64_t blocks_each = (context + steps + 1 + spec.limits.block_tokens - 1) / spec.limits.block_tokens;
+  spec.kv_tokens = batch * blocks_each * spec.limits.block_tokens;
+  StageModel model(spec, folder, nullptr, at::kCPU);
+
+  const std::int64_t chunk = spec.limits.max_tokens / batch;
+  const double prefill_begin = now_s();
+  for (std::int64_t done = 0; done < context; done += chunk)
+    model.forward(make_step(batch, done, std::min(chunk, context - done), blocks_each, false), {});
+  const double prefill_s = now_s() - prefill_begin;
+
+  std::vector<double> times;
+  for (std::int64_t i = 0; i < steps; ++i) {
+    const Step step = make_step(batch, context + i, 1, blocks_each, true);
+    const double begin = now_s();
+    const at::Tensor logits = model.logits(step, model.forward(step, {}));
+    for (std::int64_t s = 0; s < batch; ++s)
+      sample({logits[s].const_data_ptr<float>(), static_cast<std::size_t>(spec.arch.vocabulary)},
+             *step.sequences[static_cast<std::size_t>(s)].sampling, 0, i);
+    times.push_back(now_s() - begin);
+  }
+  const double step_s = median(times);
+  return Value::object({{"tokens_per_s", static_cast<double>(batch) / step_s},
+                        {"step_s", step_s},
+                        {"prefill_tokens_per_s", context > 0 ? static_cast<double>(batch * context) / prefill_s : 0.0},
+                        {"weight_bytes", model.allocated().weights},
+                        {"weight_bytes_per_s", static_cast<double>(model.allocated().weights) / step_s}});
+}
+
+Value run(const std::vector<std::string>& arguments) {
+  if (arguments.size() == 2 && arguments[0] == "bandwidth") return measure_bandwidth(std::stoi(arguments[1]));
+  if (arguments.size() != 6) throw input_error("see the head of decode_bench.cpp for its arguments");
+  return measure_decode(arguments[0], arguments[1] == "fp32" ? DType::fp32 : DType::bf16, std::stoll(arguments[2]),
+                        std::stoll(arguments[3]), std::stoll(arguments[4]), std::stoi(arguments[5]));
+}
+
+}  // namespace
+}  // namespace motley
+
+int main(int argc, char** argv) {
+  try {
+    std::cout << motley::to_json(motley::run({argv + 1, argv + argc})) << "\n";
+    return 0;
+  } catch (const std::exception& error) {
+    std::cerr << "error: " << error.what() << "\n";
+    return 2;
+  }
+}

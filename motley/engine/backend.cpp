@@ -1,0 +1,97 @@
+#include "motley/engine/backend.hpp"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <charconv>
+
+namespace motley {
+namespace {
+
+// CUDA registers itself with the ATen that is already linked, provided that nobody has asked for it before.
+void open_cuda_library() {
+  static const std::string failure = [] {
+    if (::dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL)) return std::string();
+    const char* cause = ::dlerror();
+    return std::string(cause ? cause : "unknown cause");
+  }();
+  if (!failure.empty())
+    throw Error(ErrorCode::environment, "cannot open libtorch_cuda.so: " + failure,
+                "install the full `torch` package with its CUDA libraries, or plan for `cpu` devices");
+}
+
+std::span<std::byte> bytes_of(const at::Tensor& tensor) {
+  return {static_cast<std::byte*>(tensor.mutable_data_ptr()), static_cast<std::size_t>(tensor.nbytes())};
+}
+
+}  // namespace
+
+at::Device open_backend(const std::string& name) {
+  if (name == "cpu") return at::Device(at::kCPU);
+  constexpr std::string_view prefix = "cuda:";
+  int index = -1;
+  if (name.starts_with(prefix)) {
+    const char* end = name.data() + name.size();
+    const auto [rest, failure] = std::from_chars(name.data() + prefix.size(), end, index);
+    if (failure != std::errc() || rest != end) index = -1;
+  }
+  if (index < 0 || index > 127)
+    throw input_error(fmt::format("unknown backend \"{}\"", name), "known: cpu, cuda:0, cuda:1, ...");
+  open_cuda_library();
+  int count = 0;
+  try {
+    count =
+        at::globalContext().hasCUDA() ? at::globalContext().getAcceleratorHooksInterface(at::kCUDA).deviceCount() : 0;
+  } catch (const c10::Error& error) {
+    throw Error(ErrorCode::environment, fmt::format("CUDA cannot be used: {}", error.what_without_backtrace()));
+  }
+  if (count == 0)
+    throw Error(ErrorCode::environment, fmt::format("{}: there is no NVIDIA driver, or it sees no device", name),
+                "`nvidia-smi` must list a device");
+  if (index >= count)
+    throw Error(ErrorCode::environment, fmt::format("{}: this machine has {} CUDA devices", name, count),
+                fmt::format("the last one is cuda:{}", count - 1));
+  return at::Device(at::kCUDA, static_cast<at::DeviceIndex>(index));
+}
+
+at::ScalarType scalar_type(DType type) {
+  if (type == DType::fp32) return at::kFloat;
+  if (type == DType::bf16) return at::kBFloat16;
+  throw input_error(fmt::format("the engine cannot compute in {}", name_of(type)), "supported: fp32, bf16");
+}
+
+// A host tensor like `tensor`, which the first dimension's length may change from call to call.
+at::Tensor Collectives::staged(const at::Tensor& tensor, at::Tensor& buffer) {
+  if (!buffer.defined() || static_cast<std::int64_t>(buffer.nbytes()) < static_cast<std::int64_t>(tensor.nbytes()))
+    buffer = at::empty({static_cast<std::int64_t>(tensor.nbytes())}, at::TensorOptions(at::kByte).pinned_memory(true));
+  return buffer.narrow(0, 0, static_cast<std::int64_t>(tensor.nbytes()))
+      .view(tensor.scalar_type())
+      .view(tensor.sizes());
+}
+
+void Collectives::all_reduce(at::Tensor tensor) {
+  if (size() == 1) return;
+  MOTLEY_CHECK(tensor.is_contiguous());
+  const at::Tensor host = tensor.is_cpu() ? tensor : staged(tensor, mine_);
+  if (!tensor.is_cpu()) host.copy_(tensor);
+  group_->all_reduce(tensor.scalar_type() == at::kFloat ? ElementType::fp32 : ElementType::bf16, bytes_of(host));
+  if (!tensor.is_cpu()) tensor.copy_(host);
+}
+
+void Collectives::gather_columns(const at::Tensor& mine, at::Tensor all, const std::vector<std::int64_t>& bounds) {
+  if (size() == 1) return;
+  const bool on_host = mine.is_cpu(), receives = group_->rank() == 0;
+  const at::Tensor from = on_host ? mine : staged(mine, mine_);
+  if (!on_host) from.copy_(mine);
+  const at::Tensor to = !receives || on_host ? all : staged(all, all_);
+  for (std::int64_t row = 0; row < mine.size(0);
+       ++row) {  // a row's columns are together, those of several rows are not
+    std::vector<std::span<std::byte>> parts;
+    for (std::size_t rank = 0; receives && rank + 1 < bounds.size(); ++rank)
+      parts.push_back(bytes_of(to[row].narrow(0, bounds[rank], bounds[rank + 1] - bounds[rank])));
+    group_->gather(ElementType::fp32, bytes_of(from[row]), parts);
+  }
+  if (receives && !on_host) all.copy_(to);
+}
+
+}  // namespace motley

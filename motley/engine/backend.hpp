@@ -1,0 +1,40 @@
+// Devices: opening them, and moving bytes between them and the host's collectives.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <string>
+
+#include "motley/comm/channel.hpp"
+#include "motley/model/model.hpp"
+
+namespace motley {
+
+// "cpu", or "cuda:N": then CUDA's libraries are opened, before anything asks whether there are any. Throws an input
+// error for another name, and an environment error where the libraries, the driver or the device are missing.
+at::Device open_backend(const std::string& name);
+
+// fp32 and bf16, which the engine computes in. Throws an input error for the others.
+at::ScalarType scalar_type(DType type);
+
+// The collectives of a stage's ranks on tensors. They take the host's memory: tensors of another device pass through a
+// pinned buffer, allocated at the first use.
+class Collectives {
+ public:
+  explicit Collectives(Group* group) : group_(group) {}  // null: a single rank, and nothing to do
+
+  int size() const { return group_ ? group_->size() : 1; }
+  // Sums over the ranks, in place; every rank ends with the same bits. `tensor` is contiguous.
+  void all_reduce(at::Tensor tensor);
+  // Rank r's `mine` [S, bounds[r+1] - bounds[r]], fp32, become columns [bounds[r], bounds[r+1]) of rank 0's `all` [S,
+  // bounds.back()].
+  void gather_columns(const at::Tensor& mine, at::Tensor all, const std::vector<std::int64_t>& bounds);
+
+ private:
+  at::Tensor staged(const at::Tensor& tensor, at::Tensor& buffer);
+
+  Group* group_;
+  at::Tensor mine_, all_;  // pinned
+};
+
+}  // namespace motley

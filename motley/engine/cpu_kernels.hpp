@@ -1,0 +1,104 @@
+// The loops of the forward pass on a CPU, compiled once per instruction set and chosen at run time.
+//
+// Sums are accumulated in fp32 in an order that depends on the tensor's sizes alone: the result for one token does not
+// depend on which other tokens are in the batch, nor on how a prompt is cut into chunks, nor on the number of threads.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "motley/model/model.hpp"
+
+namespace motley {
+
+struct Bf16 {
+  std::uint16_t bits;
+};
+
+// output[t][n] = sum over k of input[t][k] * weight[n][k], plus bias[n] where there is one. Strides are in elements.
+template <class T>
+struct LinearTask {
+  const T* input;
+  std::int64_t input_stride;
+  const T* weight;
+  const T* bias;  // may be null
+  void* output;   // T, or fp32
+  std::int64_t output_stride;
+  std::int64_t tokens;
+  std::int64_t inputs;
+};
+
+// Per row of `columns`; in place where output == input.
+template <class T>
+struct NormTask {
+  Norm kind;
+  const T* input;
+  T* output;
+  const T* weight;
+  const T* bias;  // may be null
+  std::int64_t columns;
+  float epsilon;
+};
+
+// Rotates the first 2 * pairs elements of each head: element i with element i + pairs.
+template <class T>
+struct RotaryTask {
+  T* heads;  // [tokens][head_count][head_dim]
+  std::int64_t head_count;
+  std::int64_t head_dim;
+  const std::int64_t* positions;
+  std::int64_t pairs;
+  const float* inverse_frequencies;  // [pairs]
+  float amplitude;                   // of cosine and sine (YaRN)
+};
+
+// Causal attention of some rows of one sequence over its paged keys and values. T: of queries and output; C: of the
+// cache.
+template <class T, class C>
+struct AttentionTask {
+  const T* query;   // [rows][heads][head_dim]
+  T* output;        // alike
+  const C* keys;    // [blocks][kv_heads][head_dim][block_tokens]
+  const C* values;  // [blocks][kv_heads][block_tokens][head_dim]
+  const std::int32_t* blocks;
+  std::int64_t position;  // of row 0
+  std::int64_t rows;
+  std::int64_t heads;
+  std::int64_t kv_heads;
+  std::int64_t head_dim;
+  std::int64_t block_tokens;
+  std::int64_t window;  // keys that a query sees, itself among them; 0: all
+  float scale;
+};
+
+// A block of more tokens than this does not fit the kernel's tiles.
+constexpr std::int64_t max_block_tokens = 256;
+
+template <class T>
+struct CpuKernels {
+  std::string_view instructions;
+  void (*linear)(const LinearTask<T>&, std::int64_t first, std::int64_t last);  // rows of the weight
+  void (*linear_fp32)(const LinearTask<T>&, std::int64_t first, std::int64_t last);
+  void (*norm)(const NormTask<T>&, std::int64_t first, std::int64_t last);      // rows
+  void (*rotate)(const RotaryTask<T>&, std::int64_t first, std::int64_t last);  // tokens
+  // values[i] = activation(values[i]), times factors[i] where there are factors.
+  void (*activate)(Activation, T* values, const T* factors, std::int64_t first, std::int64_t last);
+  // sum[i] += terms[i] + bias[i % columns]
+  void (*add)(T* sum, const T* terms, const T* bias, std::int64_t columns, std::int64_t first, std::int64_t last);
+  // Rows [row_first, row_last), and the query heads of one KV head.
+  void (*attend_fp32)(const AttentionTask<T, float>&, std::int64_t kv_head, std::int64_t row_first,
+                      std::int64_t row_last);
+  void (*attend_bf16)(const AttentionTask<T, Bf16>&, std::int64_t kv_head, std::int64_t row_first,
+                      std::int64_t row_last);
+};
+
+// The best that this processor runs.
+template <class T>
+const CpuKernels<T>& cpu_kernels();
+
+// All that this processor runs, for tests; the portable ones first.
+template <class T>
+std::vector<const CpuKernels<T>*> all_cpu_kernels();
+
+}  // namespace motley

@@ -1,0 +1,322 @@
+// Every instruction set that this processor runs, against plain loops in double precision.
+#include "motley/engine/cpu_kernels.hpp"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <numeric>
+#include <random>
+
+namespace motley {
+namespace {
+
+float widen(float x) { return x; }
+float widen(Bf16 x) { return std::bit_cast<float>(std::uint32_t{x.bits} << 16); }
+void narrow(float from, float& to) { to = from; }
+void narrow(float from, Bf16& to) {
+  const auto bits = std::bit_cast<std::uint32_t>(from);
+  to.bits = static_cast<std::uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+template <class T>
+std::vector<T> random_values(std::size_t count, unsigned seed, float scale = 1) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0, scale);
+  std::vector<T> values(count);
+  for (T& value : values) narrow(normal(random), value);
+  return values;
+}
+
+template <class T>
+class CpuKernelsTest : public ::testing::Test {
+ protected:
+  // Of a result rounded to T, relative to its size.
+  static constexpr double rounding = std::is_same_v<T, float> ? 1e-6 : 1.0 / 256;
+
+  template <class Check>
+  void for_each_set(const Check& check) {
+    for (const CpuKernels<T>* kernels : all_cpu_kernels<T>()) {
+      SCOPED_TRACE(kernels->instructions);
+      check(*kernels);
+    }
+  }
+};
+using Types = ::testing::Types<float, Bf16>;
+TYPED_TEST_SUITE(CpuKernelsTest, Types);
+
+TYPED_TEST(CpuKernelsTest, ChoosesTheBestThatRuns) {
+  ASSERT_FALSE(all_cpu_kernels<TypeParam>().empty());
+  EXPECT_EQ(cpu_kernels<TypeParam>().instructions, all_cpu_kernels<TypeParam>().back()->instructions);
+}
+
+TYPED_TEST(CpuKernelsTest, LinearEqualsTheDotProducts) {
+  using T = TypeParam;
+  for (const std::int64_t inputs : {1, 7, 16, 31, 64, 100, 333})
+    for (const std::int64_t tokens : {1, 2, 3, 5, 6, 7, 13}) {
+      const std::int64_t outputs = 21;
+      const auto x = random_values<T>(static_cast<std::size_t>(tokens * (inputs + 3)), 1);  // rows three elements apart
+      const auto w = random_values<T>(static_cast<std::size_t>(outputs * inputs), 2);
+      const auto bias = random_values<T>(static_cast<std::size_t>(outputs), 3);
+      this->for_each_set([&](const CpuKernels<T>& kernels) {
+        std::vector<float> y(static_cast<std::size_t>(tokens * outputs), NAN);
+        std::vector<T> rounded(y.size());
+        LinearTask<T> task{x.data(), inputs + 3, w.data(), bias.data(), y.data(), outputs, tokens, inputs};
+        kernels.linear_fp32(task, 0, 5);
+        kernels.linear_fp32(task, 5, outputs);
+        task.output = rounded.data();
+        kernels.linear(task, 0, outputs);
+        for (std::int64_t t = 0; t < tokens; ++t)
+          for (std::int64_t n = 0; n < outputs; ++n) {
+            double expected = widen(bias[static_cast<std::size_t>(n)]), size = std::abs(expected);
+            for (std::int64_t k = 0; k < inputs; ++k) {
+              const double term = static_cast<double>(widen(x[static_cast<std::size_t>(t * (inputs + 3) + k)])) *
+                                  widen(w[static_cast<std::size_t>(n * inputs + k)]);
+              expected += term;
+              size += std::abs(term);
+            }
+            const auto i = static_cast<std::size_t>(t * outputs + n);
+            ASSERT_NEAR(y[i], expected, 1e-6 * size) << tokens << " tokens, " << inputs << " inputs";
+            ASSERT_NEAR(widen(rounded[i]), expected, 1e-6 * size + this->rounding * std::abs(expected));
+          }
+      });
+    }
+}
+
+// To the bit: a token's row is the same whoever else is in the batch.
+TYPED_TEST(CpuKernelsTest, LinearDoesNotDependOnTheBatch) {
+  using T = TypeParam;
+  const std::int64_t inputs = 200, outputs = 37, tokens = 19;
+  const auto x = random_values<T>(static_cast<std::size_t>(tokens * inputs), 1);
+  const auto w = random_values<T>(static_cast<std::size_t>(outputs * inputs), 2);
+  this->for_each_set([&](const CpuKernels<T>& kernels) {
+    std::vector<float> together(static_cast<std::size_t>(tokens * outputs)), alone(static_cast<std::size_t>(outputs));
+    kernels.linear_fp32({x.data(), inputs, w.data(), nullptr, together.data(), outputs, tokens, inputs}, 0, outputs);
+    for (std::int64_t t = 0; t < tokens; ++t) {
+      kernels.linear_fp32({x.data() + t * inputs, inputs, w.data(), nullptr, alone.data(), outputs, 1, inputs}, 0,
+                          outputs);
+      for (std::int64_t n = 0; n < outputs; ++n)
+        ASSERT_EQ(alone[static_cast<std::size_t>(n)], together[static_cast<std::size_t>(t * outputs + n)]);
+    }
+  });
+}
+
+TYPED_TEST(CpuKernelsTest, NormsEqualTheirFormulas) {
+  using T = TypeParam;
+  for (const Norm kind : {Norm::rms, Norm::layer})
+    for (const std::int64_t columns : {1, 12, 16, 50, 64}) {
+      const std::int64_t rows = 3;
+      const auto x = random_values<T>(static_cast<std::size_t>(rows * columns), 4, 3);
+      const auto weight = random_values<T>(static_cast<std::size_t>(columns), 5);
+      const auto bias = random_values<T>(static_cast<std::size_t>(columns), 6);
+      this->for_each_set([&](const CpuKernels<T>& kernels) {
+        std::vector<T> y = x;  // in place
+        kernels.norm({kind, y.data(), y.data(), weight.data(), bias.data(), columns, 1e-3f}, 0, rows);
+        for (std::int64_t row = 0; row < rows; ++row) {
+          double mean = 0, square = 0;
+          const auto at = [&](std::int64_t c) {
+            return static_cast<double>(widen(x[static_cast<std::size_t>(row * columns + c)]));
+          };
+          for (std::int64_t c = 0; kind == Norm::layer && c < columns; ++c)
+            mean += at(c) / static_cast<double>(columns);
+          for (std::int64_t c = 0; c < columns; ++c)
+            square += (at(c) - mean) * (at(c) - mean) / static_cast<double>(columns);
+          for (std::int64_t c = 0; c < columns; ++c) {
+            const auto i = static_cast<std::size_t>(c);
+            const double expected = (at(c) - mean) / std::sqrt(square + 1e-3) * widen(weight[i]) + widen(bias[i]);
+            ASSERT_NEAR(widen(y[static_cast<std::size_t>(row * columns + c)]), expected,
+                        2e-6 + this->rounding * (1 + std::abs(expected)));
+          }
+        }
+      });
+    }
+}
+
+TYPED_TEST(CpuKernelsTest, RotatesPairs) {
+  using T = TypeParam;
+  const std::int64_t tokens = 4, heads = 3, dim = 12, pairs = 5;  // the last two elements stay
+  const std::vector<std::int64_t> positions = {0, 3, 100, 7};
+  const std::vector<float> inverse = {1, 0.5f, 0.1f, 0.02f, 0.001f};
+  const auto before = random_values<T>(static_cast<std::size_t>(tokens * heads * dim), 7);
+  this->for_each_set([&](const CpuKernels<T>& kernels) {
+    std::vector<T> after = before;
+    kernels.rotate({after.data(), heads, dim, positions.data(), pairs, inverse.data(), 1.5f}, 0, tokens);
+    for (std::int64_t row = 0; row < tokens * heads; ++row)
+      for (std::int64_t i = 0; i < dim; ++i) {
+        const auto at = [&](std::int64_t c) {
+          return static_cast<double>(widen(before[static_cast<std::size_t>(row * dim + c)]));
+        };
+        double expected = at(i);
+        if (i < 2 * pairs) {
+          const double angle = static_cast<double>(positions[static_cast<std::size_t>(row / heads)]) *
+                               static_cast<double>(inverse[static_cast<std::size_t>(i % pairs)]);
+          expected = 1.5 * (i < pairs ? at(i) * std::cos(angle) - at(i + pairs) * std::sin(angle)
+                                      : at(i) * std::cos(angle) + at(i - pairs) * std::sin(angle));
+        }
+        ASSERT_NEAR(widen(after[static_cast<std::size_t>(row * dim + i)]), expected,
+                    2e-5 + this->rounding * std::abs(expected));
+      }
+  });
+}
+
+double activated(Activation kind, double x) {
+  switch (kind) {
+    case Activation::silu: return x / (1 + std::exp(-x));
+    case Activation::gelu: return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
+    case Activation::gelu_tanh: return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+    case Activation::relu: return std::max(x, 0.0);
+  }
+  return x;
+}
+
+TYPED_TEST(CpuKernelsTest, ActivatesAndAdds) {
+  using T = TypeParam;
+  const std::int64_t columns = 41, count = 3 * columns;
+  auto x = random_values<T>(static_cast<std::size_t>(count), 8, 4);
+  narrow(200, x[0]);  // where an exponential would overflow
+  narrow(-200, x[1]);
+  const auto factors = random_values<T>(x.size(), 9), bias = random_values<T>(static_cast<std::size_t>(columns), 10);
+  this->for_each_set([&](const CpuKernels<T>& kernels) {
+    for (const Activation kind : {Activation::silu, Activation::gelu, Activation::gelu_tanh, Activation::relu}) {
+      std::vector<T> plain = x, gated = x;
+      kernels.activate(kind, plain.data(), nullptr, 0, count);
+      kernels.activate(kind, gated.data(), factors.data(), 0, count);
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        const double expected = activated(kind, widen(x[i]));
+        ASSERT_NEAR(widen(plain[i]), expected, 2e-6 + this->rounding * std::abs(expected)) << i;
+        const double product = expected * widen(factors[i]);
+        ASSERT_NEAR(widen(gated[i]), product, 4e-6 + this->rounding * std::abs(product)) << i;
+      }
+    }
+    for (const T* with : {static_cast<const T*>(nullptr), bias.data()}) {
+      std::vector<T> sum = x;
+      kernels.add(sum.data(), factors.data(), with, columns, 0, count);
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        const double expected =
+            widen(x[i]) + widen(factors[i]) + (with ? widen(bias[i % static_cast<std::size_t>(columns)]) : 0.0f);
+        ASSERT_NEAR(widen(sum[i]), expected, 1e-6 + this->rounding * std::abs(expected));
+      }
+    }
+  });
+}
+
+// ---- attention ----
+
+struct AttentionCase {
+  std::int64_t heads, kv_heads, dim, block_tokens, window, length;
+};
+
+template <class T, class C>
+struct AttentionData {
+  AttentionCase shape;
+  std::vector<T> query;     // [length][heads][dim]
+  std::vector<float> keys;  // [length][kv_heads][dim]
+  std::vector<float> values;
+  std::vector<C> key_cache, value_cache;
+  std::vector<std::int32_t> blocks;
+
+  explicit AttentionData(const AttentionCase& s) : shape(s) {
+    query = random_values<T>(static_cast<std::size_t>(s.length * s.heads * s.dim), 11, 2);
+    const std::int64_t count = (s.length + s.block_tokens - 1) / s.block_tokens;
+    blocks.resize(static_cast<std::size_t>(count));
+    std::iota(blocks.begin(), blocks.end(), 1);  // block 0 belongs to nobody
+    std::shuffle(blocks.begin(), blocks.end(), std::mt19937(12));
+    // What was never written may hold anything.
+    C nothing;
+    narrow(NAN, nothing);
+    key_cache.assign(static_cast<std::size_t>((count + 1) * s.kv_heads * s.dim * s.block_tokens), nothing);
+    value_cache = key_cache;
+    const auto k = random_values<C>(static_cast<std::size_t>(s.length * s.kv_heads * s.dim), 13);
+    const auto v = random_values<C>(k.size(), 14);
+    for (std::int64_t t = 0; t < s.length; ++t)
+      for (std::int64_t h = 0; h < s.kv_heads; ++h)
+        for (std::int64_t d = 0; d < s.dim; ++d) {
+          const auto from = static_cast<std::size_t>((t * s.kv_heads + h) * s.dim + d);
+          const std::int64_t block = blocks[static_cast<std::size_t>(t / s.block_tokens)] * s.kv_heads + h,
+                             in = t % s.block_tokens;
+          key_cache[static_cast<std::size_t>((block * s.dim + d) * s.block_tokens + in)] = k[from];
+          value_cache[static_cast<std::size_t>((block * s.block_tokens + in) * s.dim + d)] = v[from];
+        }
+    for (const C& x : k) keys.push_back(widen(x));
+    for (const C& x : v) values.push_back(widen(x));
+  }
+
+  AttentionTask<T, C> task(std::int64_t first, std::int64_t count, std::vector<T>& out) const {
+    const std::int64_t row = shape.heads * shape.dim;
+    return {query.data() + first * row,
+            out.data() + first * row,
+            key_cache.data(),
+            value_cache.data(),
+            blocks.data(),
+            first,
+            count,
+            shape.heads,
+            shape.kv_heads,
+            shape.dim,
+            shape.block_tokens,
+            shape.window,
+            0.3f};
+  }
+
+  double expected(std::int64_t row, std::int64_t head, std::int64_t d) const {
+    const std::int64_t kv = head / (shape.heads / shape.kv_heads);
+    const std::int64_t first = shape.window > 0 ? std::max<std::int64_t>(0, row + 1 - shape.window) : 0;
+    double numerator = 0, denominator = 0;
+    for (std::int64_t t = first; t <= row; ++t) {
+      double score = 0;
+      for (std::int64_t i = 0; i < shape.dim; ++i)
+        score +=
+            static_cast<double>(widen(query[static_cast<std::size_t>((row * shape.heads + head) * shape.dim + i)])) *
+            static_cast<double>(keys[static_cast<std::size_t>((t * shape.kv_heads + kv) * shape.dim + i)]);
+      const double weight = std::exp(0.3 * score);
+      denominator += weight;
+      numerator +=
+          weight * static_cast<double>(values[static_cast<std::size_t>((t * shape.kv_heads + kv) * shape.dim + d)]);
+    }
+    return numerator / denominator;
+  }
+};
+
+template <class T, class C>
+void check_attention(const CpuKernels<T>& kernels, const AttentionCase& shape, double rounding) {
+  SCOPED_TRACE(::testing::Message() << shape.heads << " heads, " << shape.kv_heads << " kv, dim " << shape.dim
+                                    << ", blocks of " << shape.block_tokens << ", window " << shape.window
+                                    << ", length " << shape.length);
+  const AttentionData<T, C> data(shape);
+  const auto run = [&](const AttentionTask<T, C>& task) {
+    for (std::int64_t kv = 0; kv < shape.kv_heads; ++kv) {
+      if constexpr (std::is_same_v<C, float>)
+        kernels.attend_fp32(task, kv, 0, task.rows);
+      else
+        kernels.attend_bf16(task, kv, 0, task.rows);
+    }
+  };
+  std::vector<T> whole(data.query.size()), chunked(data.query.size());
+  run(data.task(0, shape.length, whole));
+  for (std::int64_t first = 0, chunk = 1; first < shape.length; first += chunk, chunk = chunk % 7 + 1)
+    run(data.task(first, std::min(chunk, shape.length - first), chunked));
+  for (std::int64_t row = 0; row < shape.length; ++row)
+    for (std::int64_t head = 0; head < shape.heads; ++head)
+      for (std::int64_t d = 0; d < shape.dim; ++d) {
+        const auto i = static_cast<std::size_t>((row * shape.heads + head) * shape.dim + d);
+        const double expected = data.expected(row, head, d);
+        ASSERT_NEAR(widen(whole[i]), expected, 3e-6 + rounding * std::abs(expected)) << row << " " << head << " " << d;
+        ASSERT_EQ(widen(whole[i]), widen(chunked[i])) << "a chunk's result differs";
+      }
+}
+
+TYPED_TEST(CpuKernelsTest, AttentionEqualsTheFormulaHoweverItIsChunked) {
+  const std::vector<AttentionCase> cases = {
+      {4, 2, 16, 16, 0, 150}, {6, 1, 32, 16, 0, 40}, {3, 3, 8, 4, 0, 30},   {4, 4, 20, 16, 5, 90},
+      {12, 1, 16, 32, 0, 70}, {2, 1, 64, 1, 9, 25},  {2, 2, 16, 24, 0, 75}, {5, 1, 48, 128, 100, 200},
+  };
+  this->for_each_set([&](const CpuKernels<TypeParam>& kernels) {
+    for (const AttentionCase& shape : cases) {
+      check_attention<TypeParam, float>(kernels, shape, this->rounding);
+      check_attention<TypeParam, Bf16>(kernels, shape, this->rounding);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace motley

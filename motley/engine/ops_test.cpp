@@ -1,0 +1,182 @@
+// The CPU's operations against the generic ones, which are those of a GPU.
+#include "motley/engine/ops.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "motley/engine/backend.hpp"
+
+namespace motley {
+namespace {
+
+using at::Tensor;
+
+class OpsTest : public ::testing::TestWithParam<at::ScalarType> {
+ protected:
+  Tensor random(at::IntArrayRef shape) const { return at::randn(shape).to(GetParam()); }
+  void expect_close(const Tensor& a, const Tensor& b) const {
+    const double tolerance = GetParam() == at::kFloat ? 2e-5 : 0.04;
+    EXPECT_TRUE(at::allclose(a.to(at::kFloat), b.to(at::kFloat), tolerance, tolerance))
+        << "largest difference " << (a.to(at::kFloat) - b.to(at::kFloat)).abs().max().item<float>();
+  }
+  // Runs `step(ops, out)` with both on copies of `out`.
+  template <class Step>
+  void compare(const Tensor& out, const Step& step) const {
+    const Tensor one = out.clone(), other = out.clone();
+    step(cpu_ops(), one);
+    step(generic_ops(), other);
+    expect_close(one, other);
+  }
+};
+
+TEST_P(OpsTest, Linear) {
+  for (const std::int64_t tokens : {0, 1, 3, 8, 32, 33, 70}) {
+    const Tensor x = random({tokens, 96}), w = random({50, 96}), b = random({50});
+    compare(at::zeros({tokens, 50}, GetParam()), [&](const Ops& ops, const Tensor& out) { ops.linear(out, x, w, b); });
+    compare(at::zeros({tokens, 50}, GetParam()), [&](const Ops& ops, const Tensor& out) { ops.linear(out, x, w, {}); });
+    compare(at::zeros({tokens, 50}, at::kFloat), [&](const Ops& ops, const Tensor& out) { ops.linear(out, x, w, {}); });
+  }
+}
+
+TEST_P(OpsTest, Norms) {
+  const Tensor x = random({5, 3, 40});
+  for (const Norm kind : {Norm::rms, Norm::layer}) {
+    const NormWeights plain{random({40}), {}}, biased{random({40}), random({40})};
+    compare(x, [&](const Ops& ops, const Tensor& out) { ops.norm(kind, out, x, plain, 1e-5); });
+    compare(x, [&](const Ops& ops, const Tensor& out) { ops.norm(kind, out, out, biased, 1e-5); });
+  }
+}
+
+TEST_P(OpsTest, Rotation) {
+  const RotaryFrequencies frequencies = rotary_frequencies({.theta = 500}, 24);
+  const Tensor positions = at::tensor({0, 5, 100, 77, 3}, at::kLong);
+  compare(random({5, 4, 24}), [&](const Ops& ops, const Tensor& heads) { ops.rotate(heads, positions, frequencies); });
+}
+
+TEST_P(OpsTest, ActivationsAndSums) {
+  const Tensor factors = random({6, 33}), bias = random({33});
+  for (const Activation kind : {Activation::silu, Activation::gelu, Activation::gelu_tanh, Activation::relu}) {
+    compare(random({6, 33}), [&](const Ops& ops, const Tensor& values) { ops.activate(kind, values, {}); });
+    compare(random({6, 33}), [&](const Ops& ops, const Tensor& values) { ops.activate(kind, values, factors); });
+  }
+  compare(random({6, 33}), [&](const Ops& ops, const Tensor& sum) { ops.add(sum, factors, {}); });
+  compare(random({6, 33}), [&](const Ops& ops, const Tensor& sum) { ops.add(sum, factors, bias); });
+}
+
+TEST_P(OpsTest, LookUpLeavesOtherRanksRowsZero) {
+  const Tensor table = random({10, 7}), tokens = at::tensor({20, 29, 3, 30, 24}, at::kLong);
+  compare(random({5, 7}), [&](const Ops& ops, const Tensor& out) { ops.look_up(out, tokens, table, {20, 30}); });
+  const Tensor out = random({5, 7});
+  cpu_ops().look_up(out, tokens, table, {20, 30});
+  EXPECT_TRUE(out[0].equal(table[0]) && out[1].equal(table[9]) && out[4].equal(table[4]));
+  EXPECT_EQ(out[2].abs().sum().item<float>() + out[3].abs().sum().item<float>(), 0);
+}
+
+TEST_P(OpsTest, CacheAndAttention) {
+  for (const at::ScalarType kv_type : {at::kFloat, at::kBFloat16})
+    for (const std::int64_t window : {0, 6}) {
+      const std::int64_t heads = 6, kv_heads = 2, dim = 16, block_tokens = 4;
+      const auto empty_cache = [&] {
+        return LayerCache{at::zeros({12, kv_heads, dim, block_tokens}, kv_type),
+                          at::zeros({12, kv_heads, block_tokens, dim}, kv_type)};
+      };
+      const LayerCache one = empty_cache(), other = empty_cache();
+      const std::vector<std::int32_t> first_blocks = {3, 0, 7, 1}, second_blocks = {5, 2};
+      const std::vector<std::vector<SequenceRows>> steps = {
+          {{0, 9, 0, first_blocks}, {9, 5, 0, second_blocks}},
+          {{0, 1, 5, second_blocks}, {1, 6, 9, first_blocks}},  // a decode and a second chunk
+      };
+      for (const auto& sequences : steps) {
+        const std::int64_t tokens = sequences.back().first_row + sequences.back().count;
+        const Tensor query = random({tokens, heads, dim}), key = random({tokens, kv_heads, dim}),
+                     value = random({tokens, kv_heads, dim});
+        cpu_ops().write_cache(one, key, value, sequences);
+        generic_ops().write_cache(other, key, value, sequences);
+        EXPECT_TRUE(one.keys.equal(other.keys) && one.values.equal(other.values));
+        compare(at::zeros_like(query), [&](const Ops& ops, const Tensor& out) {
+          ops.attend(out, query, &ops == &cpu_ops() ? one : other, sequences, {.window = window, .scale = 0.25});
+        });
+      }
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, OpsTest, ::testing::Values(at::kFloat, at::kBFloat16),
+                         [](const auto& info) { return std::string(at::toString(info.param)); });
+
+TEST(Backend, KnowsItsDevices) {
+  EXPECT_TRUE(open_backend("cpu").is_cpu());
+  for (const char* name : {"gpu", "cuda", "cuda:", "cuda:x", "cuda:-1", "cuda:1x", "cuda:4000", ""}) {
+    try {
+      open_backend(name);
+      FAIL() << name;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::input) << name;
+    }
+  }
+}
+
+// Where there is no driver the message says so; where there is one, the device opens.
+TEST(Backend, OpensCudaOrSaysWhatIsMissing) {
+  try {
+    EXPECT_TRUE(open_backend("cuda:0").is_cuda());
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::environment);
+    EXPECT_FALSE(error.hint().empty());
+  }
+}
+
+// ---- rotary frequencies: values from the definitions ----
+
+TEST(Rotary, PlainAndLinear) {
+  const RotaryFrequencies plain = rotary_frequencies({.theta = 10000}, 8);
+  ASSERT_EQ(plain.inverse_frequencies.size(), 4u);
+  for (std::size_t i = 0; i < 4; ++i)
+    EXPECT_NEAR(plain.inverse_frequencies[i], std::pow(10000.0, -static_cast<double>(i) / 4), 1e-7);
+  EXPECT_EQ(plain.amplitude, 1);
+  const RotaryFrequencies slow = rotary_frequencies({.theta = 10000, .scaling = RotaryScaling::linear, .factor = 4}, 8);
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_FLOAT_EQ(slow.inverse_frequencies[i], plain.inverse_frequencies[i] / 4);
+  EXPECT_EQ(rotary_frequencies({.scaling = RotaryScaling::dynamic, .factor = 4}, 8).inverse_frequencies,
+            plain.inverse_frequencies);
+}
+
+TEST(Rotary, Llama3KeepsShortWavesAndSlowsLongOnes) {
+  const Rotary rotary{.theta = 500000,
+                      .scaling = RotaryScaling::llama3,
+                      .factor = 8,
+                      .low_freq_factor = 1,
+                      .high_freq_factor = 4,
+                      .original_context = 8192};
+  const auto plain = rotary_frequencies({.theta = 500000}, 64).inverse_frequencies;
+  const auto scaled = rotary_frequencies(rotary, 64).inverse_frequencies;
+  for (std::size_t i = 0; i < plain.size(); ++i) {
+    const double wave = 2 * M_PI / plain[i];
+    if (wave < 8192.0 / 4) {
+      EXPECT_EQ(scaled[i], plain[i]);
+    } else if (wave > 8192.0) {
+      EXPECT_FLOAT_EQ(scaled[i], plain[i] / 8);
+    } else {
+      EXPECT_LT(scaled[i], plain[i]);
+      EXPECT_GT(scaled[i], plain[i] / 8);
+    }
+  }
+}
+
+TEST(Rotary, YarnRampsBetweenItsBounds) {
+  const Rotary rotary{.theta = 10000, .scaling = RotaryScaling::yarn, .factor = 4, .original_context = 2048};
+  const auto plain = rotary_frequencies({.theta = 10000}, 64);
+  const auto scaled = rotary_frequencies(rotary, 64);
+  EXPECT_FLOAT_EQ(scaled.inverse_frequencies.front(), plain.inverse_frequencies.front());
+  EXPECT_FLOAT_EQ(scaled.inverse_frequencies.back(), plain.inverse_frequencies.back() / 4);
+  for (std::size_t i = 1; i < scaled.inverse_frequencies.size(); ++i)
+    EXPECT_LE(scaled.inverse_frequencies[i] / plain.inverse_frequencies[i],
+              scaled.inverse_frequencies[i - 1] / plain.inverse_frequencies[i - 1] + 1e-6f);
+  EXPECT_NEAR(scaled.amplitude, 0.1 * std::log(4) + 1, 1e-6);
+  EXPECT_EQ(rotary_frequencies(
+                {.scaling = RotaryScaling::yarn, .factor = 4, .attention_factor = 0.7, .original_context = 2048}, 64)
+                .amplitude,
+            0.7f);
+}
+
+}  // namespace
+}  // namespace motley

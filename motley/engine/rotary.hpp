@@ -1,0 +1,21 @@
+// Frequencies of rotary position embeddings, with the scalings of long-context models.
+#pragma once
+
+#include <vector>
+
+#include "motley/model/model.hpp"
+
+namespace motley {
+
+// The same numbers as `transformers` (modeling_rope_utils.py), in fp32 like there: element i of a head turns with
+// element i + pairs, by the angle position * inverse_frequencies[i]; cosine and sine are multiplied by `amplitude`.
+//
+// Dynamic scaling changes nothing below the context length, and no position beyond it is ever run: it is the unscaled
+// form.
+struct RotaryFrequencies {
+  std::vector<float> inverse_frequencies;  // one per pair
+  float amplitude = 1;
+};
+RotaryFrequencies rotary_frequencies(const Rotary& rotary, std::int64_t head_dim);
+
+}  // namespace motley

@@ -1,0 +1,144 @@
+// Choosing a token from one row of logits. In this order, as OpenAI's and vLLM's documents have it:
+//   1. logit bias is added; 2. forbidden tokens go; 3. presence and frequency penalties of the output so far are
+//   subtracted;
+//   4. temperature: 0 takes the largest logit, ties to the lowest id, and ends here; 5. top-k; 6. top-p: the fewest of
+//   the most likely tokens that reach p together; 7. min-p: those at least min-p times as likely as the first;
+//   8. one uniform number, a function of (seed, position) alone, picks among what is left.
+// Log-probabilities are those of the model: log-softmax of the logits before any of the above.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "motley/base/random.hpp"
+#include "motley/engine/stage_model.hpp"
+
+namespace motley {
+namespace {
+
+constexpr float never = -std::numeric_limits<float>::infinity();
+
+struct Candidate {
+  std::int32_t token;
+  double weight;  // unnormalised probability
+};
+
+// Steps 1 to 3. NaN counts as impossible.
+std::vector<float> adjusted(std::span<const float> logits, const Sampling& sampling) {
+  std::vector<float> out(logits.begin(), logits.end());
+  const auto at = [&](std::int32_t token) -> float* {
+    return token >= 0 && static_cast<std::size_t>(token) < out.size() ? &out[static_cast<std::size_t>(token)] : nullptr;
+  };
+  for (const auto& [token, bias] : sampling.logit_bias)
+    if (float* logit = at(token)) *logit += bias;
+  if (sampling.presence_penalty != 0 || sampling.frequency_penalty != 0) {
+    std::map<std::int32_t, int> counts;
+    for (const std::int32_t token : sampling.generated) ++counts[token];
+    for (const auto& [token, count] : counts)
+      if (float* logit = at(token))
+        *logit -= sampling.presence_penalty + sampling.frequency_penalty * static_cast<float>(count);
+  }
+  for (const std::int32_t token : sampling.forbidden)
+    if (float* logit = at(token)) *logit = never;
+  for (float& logit : out)
+    if (std::isnan(logit)) logit = never;
+  return out;
+}
+
+bool more_likely(const Candidate& a, const Candidate& b) {
+  return a.weight != b.weight ? a.weight > b.weight : a.token < b.token;
+}
+
+// Steps 5 to 7 on all tokens' weights; the most likely ones first where any of the three applies.
+std::vector<Candidate> filtered(std::vector<Candidate> candidates, const Sampling& sampling) {
+  const bool by_count = sampling.top_k > 0 && static_cast<std::size_t>(sampling.top_k) < candidates.size();
+  const bool by_sum = sampling.top_p<1, by_ratio = sampling.min_p> 0;
+  if (!by_count && !by_sum && !by_ratio) return candidates;
+  if (by_count) {
+    const auto end = candidates.begin() + sampling.top_k;
+    std::nth_element(candidates.begin(), end - 1, candidates.end(), more_likely);
+    candidates.erase(end, candidates.end());
+  }
+  std::sort(candidates.begin(), candidates.end(), more_likely);
+  if (by_sum) {
+    double total = 0;
+    for (const Candidate& candidate : candidates) total += candidate.weight;
+    const double enough = total * static_cast<double>(sampling.top_p);
+    double sum = 0;
+    std::size_t kept = 0;
+    while (kept < candidates.size() && (kept == 0 || sum < enough)) sum += candidates[kept++].weight;
+    candidates.resize(kept);
+  }
+  if (by_ratio) {
+    const double least = candidates.front().weight * static_cast<double>(sampling.min_p);
+    std::erase_if(candidates, [&, first = candidates.front().token](const Candidate& candidate) {
+      return candidate.token != first && candidate.weight < least;
+    });
+  }
+  return candidates;
+}
+
+std::int32_t draw(const std::vector<Candidate>& candidates, double uniform) {
+  double total = 0;
+  for (const Candidate& candidate : candidates) total += candidate.weight;
+  const double target = uniform * total;
+  double sum = 0;
+  std::int32_t last = candidates.front().token;
+  for (const Candidate& candidate : candidates) {
+    if (candidate.weight == 0) continue;
+    last = candidate.token;
+    sum += candidate.weight;
+    if (sum > target) break;
+  }
+  return last;  // of those with any weight, where rounding leaves the target beyond the sum
+}
+
+std::int32_t choose(std::span<const float> logits, const Sampling& sampling, std::int64_t position) {
+  const std::vector<float> scores = adjusted(logits, sampling);
+  const auto best = std::max_element(scores.begin(), scores.end());  // the first of equals
+  if (best == scores.end() || *best == never)
+    throw Error(ErrorCode::internal, "no token can be chosen: all logits are forbidden or not a number",
+                "look at the weights, or at the request's logit_bias");
+  if (sampling.temperature == 0 || std::isinf(*best)) return static_cast<std::int32_t>(best - scores.begin());
+  std::vector<Candidate> candidates;
+  candidates.reserve(scores.size());
+  for (std::size_t token = 0; token < scores.size(); ++token)
+    candidates.push_back(
+        {static_cast<std::int32_t>(token), std::exp((static_cast<double>(scores[token]) - static_cast<double>(*best)) /
+                                                    static_cast<double>(sampling.temperature))});
+  return draw(filtered(std::move(candidates), sampling),
+              uniform_at(sampling.seed, static_cast<std::uint64_t>(position)));
+}
+
+// log(sum of e^logit)
+double log_normaliser(std::span<const float> logits) {
+  const auto maximum = static_cast<double>(*std::max_element(logits.begin(), logits.end()));
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - maximum);
+  return maximum + std::log(sum);
+}
+
+}  // namespace
+
+SampledToken sample(std::span<const float> logits, const Sampling& sampling, std::uint64_t sequence,
+                    std::int64_t position) {
+  SampledToken out{.sequence = sequence, .token = choose(logits, sampling, position)};
+  if (sampling.logprobs < 0) return out;
+  const double normaliser = log_normaliser(logits);
+  const auto logprob = [&](std::int32_t token) {
+    return static_cast<float>(static_cast<double>(logits[static_cast<std::size_t>(token)]) - normaliser);
+  };
+  out.logprob = logprob(out.token);
+  std::vector<std::int32_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto count = std::min(static_cast<std::size_t>(sampling.logprobs), order.size());
+  std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(count), order.end(),
+                    [&](std::int32_t a, std::int32_t b) {
+                      const float x = logits[static_cast<std::size_t>(a)], y = logits[static_cast<std::size_t>(b)];
+                      return x != y ? x > y : a < b;
+                    });
+  for (std::size_t i = 0; i < count; ++i) out.top.push_back({order[i], logprob(order[i])});
+  return out;
+}
+
+}  // namespace motley

@@ -1,0 +1,287 @@
+#include "motley/engine/stage_model.hpp"
+
+#include <c10/core/InferenceMode.h>
+#include <fmt/format.h>
+
+#include <cmath>
+#include <numeric>
+
+#include "motley/engine/backend.hpp"
+#include "motley/engine/ops.hpp"
+#include "motley/engine/weights.hpp"
+
+namespace motley {
+namespace {
+
+using at::Tensor;
+
+at::ScalarType scalar_type(BufferType type) {
+  switch (type) {
+    case BufferType::fp32: return at::kFloat;
+    case BufferType::bf16: return at::kBFloat16;
+    case BufferType::fp16: return at::kHalf;
+    case BufferType::int64: return at::kLong;
+  }
+  MOTLEY_CHECK(false);
+}
+
+// A step comes over a connection: nothing in it is believed unchecked.
+[[noreturn]] void refuse(const Step& step, const std::string& what) {
+  throw Error(ErrorCode::peer, fmt::format("step {}: {}", step.step, what));
+}
+
+}  // namespace
+
+struct StageModel::Impl {
+  StageSpec spec;
+  Shard shard;
+  std::vector<std::int64_t> vocabulary_bounds;  // over the ranks
+  at::Device device;
+  const Ops& ops;
+  Collectives collectives;
+  StageWeights weights;
+  std::vector<LayerCache> cache;
+  std::map<std::string, Tensor> buffers;
+  RotaryFrequencies frequencies;
+  std::int64_t kv_bytes = 0;
+
+  Impl(const StageSpec& spec, Group* group, at::Device device);
+
+  void allocate_cache();
+  void allocate_buffers();
+  std::int64_t block_count() const {
+    return (spec.kv_tokens + spec.limits.block_tokens - 1) / spec.limits.block_tokens;
+  }
+  // The first `count` rows of a buffer.
+  Tensor rows(const char* buffer, std::int64_t count) const { return buffers.at(buffer).narrow(0, 0, count); }
+
+  std::vector<SequenceRows> check(const Step& step) const;
+  void check_sequence(const Step& step, const StepSequence& sequence) const;
+  void copy_to(const char* buffer, const std::vector<std::int64_t>& values);
+
+  void embed(std::int64_t tokens);
+  void attention(const BlockWeights& block, std::int64_t layer, std::int64_t tokens,
+                 const std::vector<SequenceRows>& sequences);
+  void feed_forward(const BlockWeights& block, std::int64_t tokens);
+};
+
+StageModel::Impl::Impl(const StageSpec& stage, Group* group, at::Device on)
+    : spec(stage), device(on), ops(ops_for(on)), collectives(group) {
+  MOTLEY_CHECK(spec.rank >= 0 && spec.rank < spec.degree && collectives.size() == spec.degree);
+  if (spec.limits.block_tokens < 1 || spec.limits.block_tokens > 256)
+    throw input_error(fmt::format("a KV block of {} tokens", spec.limits.block_tokens),
+                      "1 to 256 tokens are supported");
+  const std::vector<Shard> shards = make_shards(spec.arch, spec.degree, spec.shares);
+  shard = shards.at(static_cast<std::size_t>(spec.rank));
+  vocabulary_bounds.push_back(0);
+  for (const Shard& other : shards) vocabulary_bounds.push_back(other.vocabulary.last);
+  if (spec.arch.position == PositionKind::rotary)
+    frequencies = rotary_frequencies(spec.arch.rotary, spec.arch.head_dim);
+}
+
+void StageModel::Impl::allocate_cache() {
+  const auto options = at::TensorOptions(motley::scalar_type(spec.kv_type)).device(device);
+  const std::int64_t heads = shard.kv_heads.size(), dim = spec.arch.head_dim, tokens = spec.limits.block_tokens;
+  for (std::int64_t layer = 0; layer < spec.layers.size(); ++layer) {
+    cache.push_back({at::zeros({block_count(), heads, dim, tokens}, options),
+                     at::zeros({block_count(), heads, tokens, dim}, options)});
+    kv_bytes += allocated_bytes(cache.back().keys) + allocated_bytes(cache.back().values);
+  }
+}
+
+void StageModel::Impl::allocate_buffers() {
+  const StageShape shape{spec.layers.size(), spec.embedding, spec.head};
+  for (const Buffer& buffer : activation_buffers(spec.arch, shape, shard, spec.weight_type, spec.limits))
+    buffers.emplace(buffer.name, at::zeros(buffer.shape, at::TensorOptions(scalar_type(buffer.type)).device(device)));
+}
+
+void StageModel::Impl::check_sequence(const Step& step, const StepSequence& sequence) const {
+  const std::int64_t end = sequence.position + sequence.count;
+  if (sequence.position < 0 || sequence.count < 1 || sequence.count > spec.limits.max_tokens || end > spec.arch.context)
+    refuse(step, fmt::format("sequence {}: tokens [{}, {}) are outside the context of {}", sequence.sequence,
+                             sequence.position, end, spec.arch.context));
+  if (std::ssize(sequence.tokens) != sequence.count)
+    refuse(step, fmt::format("sequence {}: {} tokens where {} are announced", sequence.sequence, sequence.tokens.size(),
+                             sequence.count));
+  for (const std::int32_t token : sequence.tokens)
+    if (token < 0 || token >= spec.arch.vocabulary)
+      refuse(step, fmt::format("sequence {}: token {} is not in the vocabulary of {}", sequence.sequence, token,
+                               spec.arch.vocabulary));
+  if (std::ssize(sequence.blocks) * spec.limits.block_tokens < end)
+    refuse(step, fmt::format("sequence {}: {} blocks of {} tokens do not cover {} tokens", sequence.sequence,
+                             sequence.blocks.size(), spec.limits.block_tokens, end));
+  for (const std::int32_t block : sequence.blocks)
+    if (block < 0 || block >= block_count())
+      refuse(step,
+             fmt::format("sequence {}: block {} is none of the {} there are", sequence.sequence, block, block_count()));
+}
+
+std::vector<SequenceRows> StageModel::Impl::check(const Step& step) const {
+  if (std::ssize(step.sequences) > spec.limits.max_sequences)
+    refuse(step, fmt::format("{} sequences, at most {} fit", step.sequences.size(), spec.limits.max_sequences));
+  std::vector<SequenceRows> rows;
+  std::int64_t tokens = 0;
+  for (const StepSequence& sequence : step.sequences) {
+    check_sequence(step, sequence);
+    rows.push_back({tokens, sequence.count, sequence.position, sequence.blocks});
+    tokens += sequence.count;
+  }
+  if (tokens > spec.limits.max_tokens)
+    refuse(step, fmt::format("{} tokens, at most {} fit", tokens, spec.limits.max_tokens));
+  return rows;
+}
+
+void StageModel::Impl::copy_to(const char* buffer, const std::vector<std::int64_t>& values) {
+  const auto count = static_cast<std::int64_t>(values.size());
+  rows(buffer, count).copy_(at::from_blob(const_cast<std::int64_t*>(values.data()), {count}, at::kLong));
+}
+
+// Every rank looks up the rows that it holds, and the sum puts them together. Learned positions are added after the
+// projection.
+void StageModel::Impl::embed(std::int64_t tokens) {
+  const Tensor hidden = rows("hidden", tokens);
+  const bool projected = weights.projection_in.defined();
+  const Tensor looked_up = projected ? rows("embedded", tokens) : hidden;
+  ops.look_up(looked_up, rows("tokens", tokens), weights.embedding, shard.vocabulary);
+  collectives.all_reduce(looked_up);
+  if (projected) ops.linear(hidden, looked_up, weights.projection_in, {});
+  if (!weights.position.defined()) return;
+  const Tensor positions = rows("normed", tokens);
+  ops.look_up(positions, rows("positions", tokens) + spec.arch.position_offset, weights.position,
+              {0, spec.arch.position_rows});
+  ops.add(hidden, positions, {});
+}
+
+// hidden += the ranks' sum of attention over their heads, and the output projection's bias.
+void StageModel::Impl::attention(const BlockWeights& block, std::int64_t layer, std::int64_t tokens,
+                                 const std::vector<SequenceRows>& sequences) {
+  const Architecture& arch = spec.arch;
+  const Tensor hidden = rows("hidden", tokens), projected = rows("projected", tokens);
+  const NormWeights& norm = block.attention_norm;
+  if (arch.norm_first) ops.norm(arch.norm, rows("normed", tokens), hidden, norm, arch.norm_epsilon);
+  const Tensor input = arch.norm_first ? rows("normed", tokens) : hidden;
+
+  const auto heads_of = [&](const char* buffer, const LinearWeights& linear) {
+    const Tensor out = rows(buffer, tokens);
+    ops.linear(out, input, linear.weight, linear.bias);
+    return out.view({tokens, -1, arch.head_dim});
+  };
+  const Tensor query = heads_of("query", block.q), key = heads_of("key", block.k), value = heads_of("value", block.v);
+  if (arch.qk_norm) {
+    ops.norm(Norm::rms, query, query, block.q_norm, arch.norm_epsilon);
+    ops.norm(Norm::rms, key, key, block.k_norm, arch.norm_epsilon);
+  }
+  if (arch.position == PositionKind::rotary) {
+    ops.rotate(query, rows("positions", tokens), frequencies);
+    ops.rotate(key, rows("positions", tokens), frequencies);
+  }
+  const bool sliding =
+      arch.sliding_layers.empty() || arch.sliding_layers.at(static_cast<std::size_t>(spec.layers.first + layer));
+  const LayerCache& layer_cache = cache.at(static_cast<std::size_t>(layer));
+  ops.write_cache(layer_cache, key, value, sequences);
+  const Tensor attended = rows("attention", tokens);
+  ops.attend(
+      attended.view({tokens, -1, arch.head_dim}), query, layer_cache, sequences,
+      {.window = sliding ? arch.sliding_window : 0, .scale = 1.0 / std::sqrt(static_cast<double>(arch.head_dim))});
+
+  ops.linear(projected, attended, block.o.weight, {});
+  collectives.all_reduce(projected);
+  ops.add(hidden, projected, block.o.bias);
+  if (!arch.norm_first) ops.norm(arch.norm, hidden, hidden, norm, arch.norm_epsilon);
+}
+
+// hidden += the ranks' sum of the FFN over their columns, and the down projection's bias.
+void StageModel::Impl::feed_forward(const BlockWeights& block, std::int64_t tokens) {
+  const Architecture& arch = spec.arch;
+  const Tensor hidden = rows("hidden", tokens), projected = rows("projected", tokens), up = rows("up", tokens);
+  if (arch.norm_first) ops.norm(arch.norm, rows("normed", tokens), hidden, block.ffn_norm, arch.norm_epsilon);
+  const Tensor input = arch.norm_first ? rows("normed", tokens) : hidden;
+
+  ops.linear(up, input, block.up.weight, block.up.bias);
+  if (arch.gated) {
+    const Tensor gate = rows("gate", tokens);
+    ops.linear(gate, input, block.gate.weight, block.gate.bias);
+    ops.activate(arch.activation, gate, up);
+    ops.linear(projected, gate, block.down.weight, {});
+  } else {
+    ops.activate(arch.activation, up, {});
+    ops.linear(projected, up, block.down.weight, {});
+  }
+  collectives.all_reduce(projected);
+  ops.add(hidden, projected, block.down.bias);
+  if (!arch.norm_first) ops.norm(arch.norm, hidden, hidden, block.ffn_norm, arch.norm_epsilon);
+}
+
+StageModel::StageModel(const StageSpec& spec, const std::filesystem::path& folder, Group* group, at::Device device,
+                       const std::function<void(double)>& progress) {
+  const c10::InferenceMode guard;
+  impl_ = std::make_unique<Impl>(spec, group, device);
+  impl_->weights = load_weights(spec, impl_->shard, Checkpoint(folder), device, progress);
+  impl_->allocate_cache();
+  impl_->allocate_buffers();
+}
+
+StageModel::~StageModel() = default;
+
+Tensor StageModel::forward(const Step& step, const Tensor& incoming) {
+  const c10::InferenceMode guard;
+  Impl& m = *impl_;
+  const std::vector<SequenceRows> sequences = m.check(step);
+  std::vector<std::int64_t> tokens, positions;
+  for (const StepSequence& sequence : step.sequences) {
+    tokens.insert(tokens.end(), sequence.tokens.begin(), sequence.tokens.end());
+    for (std::int64_t i = 0; i < sequence.count; ++i) positions.push_back(sequence.position + i);
+  }
+  const auto count = static_cast<std::int64_t>(tokens.size());
+  m.copy_to("positions", positions);
+  if (m.spec.embedding) {
+    m.copy_to("tokens", tokens);
+    m.embed(count);
+  } else {
+    MOTLEY_CHECK(incoming.size(0) == count && incoming.size(1) == m.spec.arch.hidden);
+    m.rows("hidden", count).copy_(incoming);
+  }
+  for (std::int64_t layer = 0; layer < m.spec.layers.size(); ++layer) {
+    const BlockWeights& block = m.weights.blocks.at(static_cast<std::size_t>(layer));
+    m.attention(block, layer, count, sequences);
+    m.feed_forward(block, count);
+  }
+  return m.rows("hidden", count);
+}
+
+Tensor StageModel::incoming_buffer() {
+  MOTLEY_CHECK(!impl_->spec.embedding);
+  return impl_->buffers.at("incoming");
+}
+
+Tensor StageModel::logits(const Step& step, const Tensor& hidden) {
+  const c10::InferenceMode guard;
+  Impl& m = *impl_;
+  MOTLEY_CHECK(m.spec.head);
+  std::int64_t sampled = 0, end = 0;
+  for (const StepSequence& sequence : step.sequences) {
+    end += sequence.count;
+    if (sequence.sampling) m.buffers.at("last")[sampled++].copy_(hidden[end - 1]);
+  }
+  Tensor last = m.rows("last", sampled);
+  if (m.spec.arch.final_norm) m.ops.norm(m.spec.arch.norm, last, last, m.weights.final_norm, m.spec.arch.norm_epsilon);
+  if (m.weights.projection_out.defined()) {
+    const Tensor narrow = m.rows("last_embedded", sampled);
+    m.ops.linear(narrow, last, m.weights.projection_out, {});
+    last = narrow;
+  }
+  const Tensor mine = m.rows("logits", sampled);
+  m.ops.linear(mine, last, m.weights.head, {});
+  if (m.spec.degree == 1) return mine;
+  const Tensor all = m.rows("all_logits", sampled);
+  m.collectives.gather_columns(mine, all, m.vocabulary_bounds);
+  return m.spec.rank == 0 ? all : Tensor();
+}
+
+StageModel::Allocated StageModel::allocated() const {
+  Allocated bytes{.weights = impl_->weights.bytes, .kv = impl_->kv_bytes};
+  for (const auto& [name, buffer] : impl_->buffers) bytes.activations += allocated_bytes(buffer);
+  return bytes;
+}
+
+}  // namespace motley

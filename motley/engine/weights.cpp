@@ -1,0 +1,112 @@
+#include "motley/engine/weights.hpp"
+
+#include <fmt/format.h>
+
+#include "motley/engine/backend.hpp"
+
+namespace motley {
+namespace {
+
+using Tensors = std::map<std::string, at::Tensor>;  // by role
+
+class Loader {
+ public:
+  Loader(const StageSpec& spec, const Shard& shard, const Checkpoint& checkpoint, at::Device device,
+         const std::function<void(double)>& progress)
+      : spec_(spec),
+        shard_(shard),
+        checkpoint_(checkpoint),
+        progress_(progress),
+        options_(at::TensorOptions(scalar_type(spec.weight_type)).device(device)),
+        expected_bytes_(
+            weight_bytes(spec.arch, {spec.layers.size(), spec.embedding, spec.head}, shard, spec.weight_type)) {}
+
+  at::Tensor load(const TensorSpec& tensor) {
+    const Slice slice = slice_of(spec_.arch, tensor, shard_);
+    at::Tensor to = tensor.shape.size() == 1 ? at::empty({slice.rows.size()}, options_)
+                                             : at::empty({slice.rows.size(), slice.columns.size()}, options_);
+    checkpoint_.read(tensor, slice, to);
+    bytes_ += allocated_bytes(to);
+    if (progress_) progress_(static_cast<double>(bytes_) / static_cast<double>(expected_bytes_));
+    return to;
+  }
+
+  Tensors load_all(const std::vector<TensorSpec>& tensors) {
+    Tensors loaded;
+    for (const TensorSpec& tensor : tensors) loaded.emplace(tensor.role, load(tensor));
+    return loaded;
+  }
+
+  std::int64_t bytes() const { return bytes_; }
+
+ private:
+  const StageSpec& spec_;
+  const Shard& shard_;
+  const Checkpoint& checkpoint_;
+  const std::function<void(double)>& progress_;
+  at::TensorOptions options_;
+  std::int64_t expected_bytes_;
+  std::int64_t bytes_ = 0;
+};
+
+// The tensor of a role; undefined where this architecture has none.
+at::Tensor take(const Tensors& tensors, const std::string& role) {
+  const auto found = tensors.find(role);
+  return found == tensors.end() ? at::Tensor() : found->second;
+}
+
+template <class Weights>
+Weights take_pair(const Tensors& tensors, const std::string& role) {
+  return {take(tensors, role + ".weight"), take(tensors, role + ".bias")};
+}
+
+BlockWeights block_of(const Tensors& tensors) {
+  const auto norm = [&](const char* role) { return take_pair<NormWeights>(tensors, role); };
+  const auto linear = [&](const char* role) { return take_pair<LinearWeights>(tensors, role); };
+  return {.attention_norm = norm("attention_norm"),
+          .q_norm = norm("q_norm"),
+          .k_norm = norm("k_norm"),
+          .ffn_norm = norm("ffn_norm"),
+          .q = linear("q"),
+          .k = linear("k"),
+          .v = linear("v"),
+          .o = linear("o"),
+          .gate = linear("gate"),
+          .up = linear("up"),
+          .down = linear("down")};
+}
+
+}  // namespace
+
+std::int64_t allocated_bytes(const at::Tensor& tensor) {
+  constexpr std::int64_t line = 64;
+  return (static_cast<std::int64_t>(tensor.storage().nbytes()) + line - 1) / line * line;
+}
+
+StageWeights load_weights(const StageSpec& spec, const Shard& shard, const Checkpoint& checkpoint, at::Device device,
+                          const std::function<void(double)>& progress) {
+  Loader loader(spec, shard, checkpoint, device, progress);
+  StageWeights weights;
+  for (std::int64_t layer = spec.layers.first; layer < spec.layers.last; ++layer)
+    weights.blocks.push_back(block_of(loader.load_all(block_tensors(spec.arch, layer))));
+  if (spec.embedding) {
+    const Tensors tensors = loader.load_all(embedding_tensors(spec.arch));
+    weights.embedding = take(tensors, "embedding.weight");
+    weights.position = take(tensors, "position.weight");
+    weights.projection_in = take(tensors, "projection_in.weight");
+  }
+  if (spec.head) {
+    const bool held_already = spec.arch.tied_embeddings && spec.embedding;
+    Tensors tensors;
+    for (const TensorSpec& tensor : head_tensors(spec.arch))
+      tensors.emplace(tensor.role,
+                      held_already && tensor.role == "head.weight" ? weights.embedding : loader.load(tensor));
+    weights.final_norm = take_pair<NormWeights>(tensors, "final_norm");
+    weights.projection_out = take(tensors, "projection_out.weight");
+    weights.head = take(tensors, "head.weight");
+  }
+  weights.bytes = loader.bytes();
+  return weights;
+}
+
+}  // namespace motley

@@ -1,0 +1,58 @@
+"""Tiny random models of each family, made and saved by `transformers`."""
+
+import torch
+from transformers import (LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, OPTConfig, OPTForCausalLM, Qwen2Config,
+                          Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM)
+
+VOCABULARY = 211  # a prime: no rank's share of it is like another's
+LAYERS = 6
+COMMON = dict(vocab_size=VOCABULARY, hidden_size=96, intermediate_size=160, num_hidden_layers=LAYERS, max_position_embeddings=256,
+              bos_token_id=1, eos_token_id=2, pad_token_id=0)
+
+
+def llama(heads, kv_heads, tied=False, **rest):
+    return LlamaForCausalLM, LlamaConfig(**COMMON, num_attention_heads=heads, num_key_value_heads=kv_heads, tie_word_embeddings=tied,
+                                         **rest)
+
+
+def opt(**rest):
+    return OPTForCausalLM, OPTConfig(**{**dict(vocab_size=VOCABULARY, hidden_size=96, ffn_dim=160, num_hidden_layers=LAYERS,
+                                               num_attention_heads=6, max_position_embeddings=256, word_embed_proj_dim=96, dropout=0.0),
+                                        **rest})
+
+
+# The smallest number of KV heads first: layouts go beyond it.
+MODELS = {
+    "llama-gqa-llama3": lambda: llama(12, 3, rope_parameters=dict(rope_type="llama3", rope_theta=10000.0, factor=8.0, low_freq_factor=1.0,
+                                                                  high_freq_factor=4.0, original_max_position_embeddings=64)),
+    "llama-mha-untied": lambda: llama(6, 6),
+    "llama-mqa-linear-biases": lambda: llama(4, 1, tied=True, attention_bias=True, mlp_bias=True,
+                                             rope_parameters=dict(rope_type="linear", rope_theta=10000.0, factor=4.0)),
+    "llama-yarn": lambda: llama(8, 4, rope_parameters=dict(rope_type="yarn", rope_theta=10000.0, factor=4.0,
+                                                           original_max_position_embeddings=64)),
+    "mistral-sliding": lambda: (MistralForCausalLM, MistralConfig(**COMMON, num_attention_heads=6, num_key_value_heads=3, head_dim=20,
+                                                                  sliding_window=17)),
+    "qwen2-tied": lambda: (Qwen2ForCausalLM, Qwen2Config(**COMMON, num_attention_heads=6, num_key_value_heads=3, tie_word_embeddings=True,
+                                                         use_sliding_window=True, sliding_window=13, max_window_layers=3)),
+    "qwen3-qk-norm": lambda: (Qwen3ForCausalLM, Qwen3Config(**COMMON, num_attention_heads=8, num_key_value_heads=4, head_dim=24)),
+    "opt": lambda: opt(),
+    "opt-projected-post-norm": lambda: opt(word_embed_proj_dim=64, do_layer_norm_before=False),
+}
+
+
+def make(name, folder):
+    """Saves the model into `folder` and returns it. Weights are large enough that tokens differ and logits are far apart."""
+    torch.manual_seed(sum(map(ord, name)))
+    model_class, config = MODELS[name]()
+    model = model_class(config).eval()
+    with torch.no_grad():
+        for parameter_name, parameter in model.named_parameters():
+            if "norm" in parameter_name and parameter_name.endswith("weight"):
+                parameter.uniform_(0.5, 1.5)
+            elif parameter.dim() == 1:
+                parameter.normal_(0, 0.1)
+            else:
+                parameter.normal_(0, 0.08)
+    # Several files with an index for some, one file for the others.
+    model.save_pretrained(folder, max_shard_size="300KB" if len(name) % 2 else "5GB")
+    return model

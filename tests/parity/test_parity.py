@@ -1,0 +1,137 @@
+"""The engine against `transformers`: the same logits and the same greedy tokens, however the model is cut over devices, and however
+requests are batched and prompts chunked."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import numpy
+import pytest
+import torch
+
+import models
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("MOTLEY_BUILD", ROOT / "build" / "release"))
+PROGRAM = BUILD / "engine_check"
+
+GENERATE = 32
+PROMPT_LENGTHS = [1, 7, 40, 83]
+FP32_TOLERANCE = 1e-4
+# bf16 keeps 8 bits of every activation. Both sides are held against the fp32 model, by the root mean square error of the logits: the
+# engine's may be no more than a quarter above that of `transformers`' own bf16 run.
+BF16_EXCESS = 1.25
+
+
+def chain(*degrees, cuts=None, shares=None, transport="shm"):
+    """A layout of stages with these degrees; layers divided evenly, or cut at `cuts`."""
+    layers = models.LAYERS
+    cuts = [0, *(cuts or [layers * (i + 1) // len(degrees) for i in range(len(degrees) - 1)]), layers]
+    stages = [dict(first=cuts[i], last=cuts[i + 1], degree=degree) for i, degree in enumerate(degrees)]
+    for stage, share in zip(stages, shares or []):
+        if share:
+            stage["shares"] = share
+    return dict(name=f"{'-'.join(map(str, degrees))} at {cuts} shares {shares} {transport}", stages=stages, transport=transport)
+
+
+LAYOUTS = [
+    chain(1),
+    chain(1, 1),
+    chain(1, 1, 1, cuts=[1, 5]),
+    chain(2),
+    chain(3, shares=[[0.5, 0.3, 0.2]]),
+    chain(4),  # more than some models have KV heads
+    chain(2, 3, 1, cuts=[1, 4]),
+    chain(1, 4),
+    chain(3, 2),
+    chain(4, 1, 2, cuts=[3, 4]),
+    chain(2, 2, shares=[[0.7, 0.3], [0.4, 0.6]]),
+    chain(1, 3, cuts=[5], shares=[None, [0.6, 0.2, 0.2]]),
+    chain(2, 3, transport="tcp"),
+    chain(1, 1, 1, 1, 1, 1),
+]
+SCRIPTS = [
+    dict(name="alone"),
+    dict(name="batched", together=True),
+    dict(name="alone, chunks of 9", chunk=9),
+    dict(name="batched, chunks of 16", chunk=16, together=True),
+]
+
+
+def prompts():
+    generator = torch.Generator().manual_seed(5)
+    return [torch.randint(3, models.VOCABULARY, (length,), generator=generator).tolist() for length in PROMPT_LENGTHS]
+
+
+def reference(model, prompt):
+    """Greedy tokens and the logits that each was taken from: one pass over a growing sequence, without a cache."""
+    tokens, rows = list(prompt), []
+    with torch.no_grad():
+        for _ in range(GENERATE):
+            rows.append(model(torch.tensor([tokens]), use_cache=False).logits[0, -1].float())
+            tokens.append(int(rows[-1].argmax()))
+    return tokens[len(prompt):], torch.stack(rows).numpy()
+
+
+def logits_along(model, prompt, tokens):
+    """Logits for a given continuation, in one pass."""
+    with torch.no_grad():
+        logits = model(torch.tensor([prompt + tokens[:-1]]), use_cache=False).logits[0]
+    return logits[len(prompt) - 1:].float().numpy()
+
+
+def run_engine(folder, tmp_path, **case):
+    """Runs of engine_check: {layout, script, request, tokens} with their logits [GENERATE, vocabulary]."""
+    case = dict(model=str(folder), requests=[dict(prompt=p, generate=GENERATE) for p in prompts()], **case)
+    (tmp_path / "case.json").write_text(json.dumps(case))
+    result = subprocess.run([PROGRAM, tmp_path / "case.json", tmp_path / "out"], capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr
+    runs = json.loads((tmp_path / "out.json").read_text())
+    logits = numpy.fromfile(tmp_path / "out.bin", numpy.float32).reshape(len(runs), GENERATE, models.VOCABULARY)
+    assert len(runs) == len(case["layouts"]) * len(case["scripts"]) * len(PROMPT_LENGTHS)
+    return list(zip(runs, logits))
+
+
+@pytest.mark.parametrize("name", models.MODELS)
+def test_fp32_equals_transformers_in_every_layout(name, tmp_path):
+    model = models.make(name, tmp_path / "model")
+    expected = [reference(model, prompt) for prompt in prompts()]
+    degrees = model.config.num_attention_heads
+    layouts = [layout for layout in LAYOUTS if all(stage["degree"] <= degrees for stage in layout["stages"])]
+    assert len(layouts) >= 12
+    assert len({token for tokens, _ in expected for token in tokens}) > 10, "the model repeats itself: the test would prove little"
+    for run, logits in run_engine(tmp_path / "model", tmp_path, layouts=layouts, scripts=SCRIPTS):
+        tokens, rows = expected[run["request"]]
+        where = f"{run['layout']}, {run['script']}, request {run['request']}"
+        assert run["tokens"] == tokens, where
+        assert abs(logits - rows).max() <= FP32_TOLERANCE, where
+
+
+@pytest.mark.parametrize("name", ["llama-gqa-llama3", "qwen3-qk-norm", "opt"])
+@pytest.mark.parametrize("kv_type", ["bf16", "fp32"])
+def test_bf16_is_as_close_to_fp32_as_transformers_is(name, kv_type, tmp_path):
+    model = models.make(name, tmp_path / "model")
+    rounded = model.to(torch.bfloat16)  # what both sides hold as weights
+    exact = models.make(name, tmp_path / "again").to(torch.bfloat16).to(torch.float32)
+    runs = run_engine(tmp_path / "model", tmp_path, weight_type="bf16", kv_type=kv_type, layouts=[chain(1), chain(2, 3, 1)],
+                      scripts=[dict(name="alone"), dict(name="batched, chunks of 16", chunk=16, together=True)])
+    for run, logits in runs:
+        prompt = prompts()[run["request"]]
+        truth = logits_along(exact, prompt, run["tokens"])
+        theirs = logits_along(rounded, prompt, run["tokens"])
+        error, allowed = (numpy.sqrt(numpy.mean((x - truth) ** 2)) for x in (logits, theirs))
+        assert error <= BF16_EXCESS * allowed, f"{run['layout']}, {run['script']}: {error} against {allowed}"
+
+
+def test_weights_that_do_not_fit_config_json_are_refused(tmp_path):
+    models.make("llama-mha-untied", tmp_path / "model")
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    config["num_key_value_heads"] = 2
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    (tmp_path / "case.json").write_text(json.dumps(dict(model=str(tmp_path / "model"), requests=[dict(prompt=[1], generate=1)],
+                                                        layouts=[chain(1)], scripts=SCRIPTS[:1])))
+    result = subprocess.run([PROGRAM, tmp_path / "case.json", tmp_path / "out"], capture_output=True, text=True, timeout=60)
+    assert result.returncode != 0
+    assert "config.json promises model.layers.0.self_attn.k_proj.weight 32x96" in result.stderr
+    assert "holds 96x96" in result.stderr
