@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "motley/base/error.hpp"
 
@@ -121,32 +122,61 @@ std::int64_t ChainSolver::most_units(const ChainOption& option, ChainPosition po
   return units;
 }
 
+// For every class, the most units that one of its items can account for: an upper bound, as options divide their
+// capacity evenly over the items they take.
+std::vector<double> ChainSolver::capacity_per_item(double bound) const {
+  std::vector<double> best(digit_.size(), 0);
+  for (const auto& option : problem_.options) {
+    std::int64_t most = 0;
+    for (int position = 0; position < 4; ++position)
+      most = std::max(most, most_units(option, static_cast<ChainPosition>(position), 0, bound));
+    const int items = std::accumulate(option.takes.begin(), option.takes.end(), 0);
+    for (std::size_t k = 0; k < best.size(); ++k)
+      if (option.takes[k] > 0) best[k] = std::max(best[k], static_cast<double>(most) / items);
+  }
+  return best;
+}
+
 // Chains of one stage so far: the last one, or the only one.
 void ChainSolver::start_chains(int option_index, double bound, Best& best) {
   const auto& option = problem_.options[option_index];
+  bool enough = true;
+  double room = 0;  // of the items that are left
+  for (std::size_t k = 0; k < digit_.size(); ++k) {
+    if (option.takes[k] > problem_.counts[k]) return;
+    enough = enough && option.takes[k] >= problem_.must_use[k];
+    room += (problem_.counts[k] - option.takes[k]) * per_item_[k];
+  }
   const auto row = row_index(option_offset_[option_index], entry_.group[option.place], exit_.group[option.place]);
   const std::int64_t most = std::min(most_units(option, ChainPosition::last, 0, bound), problem_.units - 1);
+  const std::int64_t least = least_total(room);
   Cell* cells = &cells_[static_cast<std::size_t>(row) * static_cast<std::size_t>(problem_.units + 1)];
   Row& reach = rows_[row];
-  for (std::int64_t units = 1; units <= most; ++units) {
+  for (std::int64_t units = least; units <= most; ++units) {
     const double latency = busy(option, ChainPosition::last, units).latency_s;
     if (reach.low <= units && units <= reach.high && cells[units].latency_s <= latency) continue;
     cells[units] = {latency, option_index, static_cast<std::int32_t>(units), -1};
   }
-  if (most >= 1) reach = {1, std::max(reach.high, most)};
-  evaluated_ += std::max<std::int64_t>(most, 0);
+  if (most >= least) {
+    reach = {least, std::max(reach.high, most)};
+    evaluated_ += most - least + 1;
+  }
 
-  for (std::size_t k = 0; k < digit_.size(); ++k)
-    if (option.takes[k] < problem_.must_use[k]) return;
-  if (most_units(option, ChainPosition::only, 0, bound) < problem_.units) return;
+  if (!enough || most_units(option, ChainPosition::only, 0, bound) < problem_.units) return;
   const double latency = busy(option, ChainPosition::only, problem_.units).latency_s;
   if (latency < best.latency_s) best = {latency, {option_index, problem_.units}, -1, 0};
+}
+
+// Fewer units than this cannot be completed with room for so many more.
+std::int64_t ChainSolver::least_total(double room) const {
+  const double missing = static_cast<double>(problem_.units) - room * (1 + kObjectiveTolerance);
+  return std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(missing)));
 }
 
 // Puts a stage in front of a row's chains: best over its units, as a minimum over a sliding window of
 // latency(row, j) - j * per_unit.
 void ChainSolver::add_middle(std::int32_t from, std::int32_t to, int option_index, const StageSeconds& hop,
-                             std::int64_t most) {
+                             std::int64_t most, std::int64_t least) {
   const auto& option = problem_.options[option_index];
   const std::size_t width = static_cast<std::size_t>(problem_.units + 1);
   const Cell* source = &cells_[static_cast<std::size_t>(from) * width];
@@ -157,18 +187,19 @@ void ChainSolver::add_middle(std::int32_t from, std::int32_t to, int option_inde
   const double fixed = terms(option, ChainPosition::middle).fixed.latency_s + hop.latency_s;
   const auto key = [&](std::int64_t j) { return source[j].latency_s - static_cast<double>(j) * slope; };
 
+  const std::int64_t first = std::max(have.low + 1, least);
   const std::int64_t last = std::min(have.high + most, problem_.units - 1);  // the first stage still needs a unit
-  if (have.low + 1 > last) return;
-  if (reach.low > reach.high) {
-    reach = {have.low + 1, have.low};
-  }
+  if (first > last) return;
+  if (reach.low > reach.high) reach = {first, first - 1};
   for (std::int64_t j = last; j > reach.high; --j) target[j].latency_s = kInfinity;
-  for (std::int64_t j = have.low + 1; j < reach.low; ++j) target[j].latency_s = kInfinity;
-  reach = {std::min(reach.low, have.low + 1), std::max(reach.high, last)};
+  for (std::int64_t j = first; j < reach.low; ++j) target[j].latency_s = kInfinity;
+  reach = {std::min(reach.low, first), std::max(reach.high, last)};
 
   std::size_t head = 0, tail = 0;
-  for (std::int64_t total = have.low + 1; total <= last; ++total) {
-    if (const std::int64_t entering = total - 1; entering <= have.high && source[entering].latency_s < kInfinity) {
+  std::int64_t entering = std::max(have.low, first - most);
+  for (std::int64_t total = first; total <= last; ++total) {
+    for (; entering <= std::min(total - 1, have.high); ++entering) {
+      if (source[entering].latency_s == kInfinity) continue;
       while (tail > head && key(window_[tail - 1]) > key(entering)) --tail;
       window_[tail++] = entering;
     }
@@ -179,7 +210,7 @@ void ChainSolver::add_middle(std::int32_t from, std::int32_t to, int option_inde
     if (latency < target[total].latency_s)
       target[total] = {latency, option_index, static_cast<std::int32_t>(total - rest), from};
   }
-  evaluated_ += last - have.low;
+  evaluated_ += last - first + 1;
 }
 
 void ChainSolver::close_chain(std::int32_t from, int option_index, const StageSeconds& hop, double return_s,
@@ -199,11 +230,14 @@ void ChainSolver::close_chain(std::int32_t from, int option_index, const StageSe
 void ChainSolver::extend_chains(std::int64_t used, int option_index, double bound, Best& best) {
   const auto& option = problem_.options[option_index];
   bool enough = true;
+  double room = 0;
   for (std::size_t k = 0; k < digit_.size(); ++k) {
     const std::int64_t taken = used / digit_[k] % (problem_.counts[k] + 1) + option.takes[k];
     if (taken > problem_.counts[k]) return;
     enough = enough && taken >= problem_.must_use[k];
+    room += static_cast<double>(problem_.counts[k] - taken) * per_item_[k];
   }
+  const std::int64_t least = least_total(room);
   for (int entry = 0; entry < static_cast<int>(entry_.of_group.size()); ++entry) {
     const StageSeconds& hop = problem_.hops[option.place][entry_.of_group[entry]];
     const std::int64_t middle = most_units(option, ChainPosition::middle, hop.load_s, bound);
@@ -213,7 +247,7 @@ void ChainSolver::extend_chains(std::int64_t used, int option_index, double boun
       if (rows_[from].low > rows_[from].high) continue;
       if (middle > 0)
         add_middle(from, row_index(used + option_offset_[option_index], entry_.group[option.place], exit), option_index,
-                   hop, middle);
+                   hop, middle, least);
       if (first > 0)
         close_chain(from, option_index, hop, problem_.return_latency_s[exit_.of_group[exit]][option.place], first,
                     best);
@@ -238,14 +272,13 @@ Chain ChainSolver::trace(const Best& best) const {
 
 std::optional<Chain> ChainSolver::least_latency(double load_bound) {
   std::fill(rows_.begin(), rows_.end(), Row{});
+  per_item_ = capacity_per_item(load_bound);
+  double room = 0;
+  for (std::size_t k = 0; k < per_item_.size(); ++k) room += problem_.counts[k] * per_item_[k];
+  if (least_total(room) > 1) return std::nullopt;
   Best best;
   const int options = static_cast<int>(problem_.options.size());
-  for (int option = 0; option < options; ++option) {
-    const auto& takes = problem_.options[option].takes;
-    bool fits = true;
-    for (std::size_t k = 0; k < takes.size(); ++k) fits = fits && takes[k] <= problem_.counts[k];
-    if (fits) start_chains(option, load_bound, best);
-  }
+  for (int option = 0; option < options; ++option) start_chains(option, load_bound, best);
   for (std::int64_t used = 1; used < used_states_; ++used)
     for (int option = 0; option < options; ++option) extend_chains(used, option, load_bound, best);
   if (best.latency_s == kInfinity) return std::nullopt;

@@ -17,7 +17,10 @@
 // and option, whatever the capacity. The next point of the front is the least latency with a load strictly below the
 // last point's. Every step is exact, so the front is.
 //
-// Cost of one step: product of (counts[k] + 1) x groups of places^2 x units x options.
+// A partial chain is dropped at once where the items that are left could not hold the units that are left, each at the
+// best share of any option's bounded capacity: near the least load that prunes nearly all.
+//
+// Cost of one step: at most the product of (counts[k] + 1) x groups of places^2 x units x options.
 #pragma once
 
 #include <chrono>
@@ -121,10 +124,13 @@ class ChainSolver {
   };
 
   std::int64_t most_units(const ChainOption& option, ChainPosition position, double hop_load_s, double bound) const;
+  std::vector<double> capacity_per_item(double bound) const;
+  std::int64_t least_total(double room) const;
   std::int32_t row_index(std::int64_t used, int entry, int exit) const;
   void start_chains(int option, double bound, Best& best);
   void extend_chains(std::int64_t used, int option, double bound, Best& best);
-  void add_middle(std::int32_t from, std::int32_t to, int option, const StageSeconds& hop, std::int64_t most);
+  void add_middle(std::int32_t from, std::int32_t to, int option, const StageSeconds& hop, std::int64_t most,
+                  std::int64_t least);
   void close_chain(std::int32_t from, int option, const StageSeconds& hop, double return_s, std::int64_t most,
                    Best& best);
   Chain trace(const Best& best) const;
@@ -136,6 +142,7 @@ class ChainSolver {
   Places entry_, exit_;  // alike for every hop into them; for every return from them
   std::vector<Cell> cells_;
   std::vector<Row> rows_;
+  std::vector<double> per_item_;      // of every class, under the present bound
   std::vector<std::int64_t> window_;  // indices of the sliding minimum
   std::int64_t evaluated_ = 0;
 };

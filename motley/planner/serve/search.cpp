@@ -79,30 +79,27 @@ class PartSearch {
       if (answer_.evaluated > 0 && expired(problem_)) return false;
       const ServePoint point = problem_.point(shape.sequences());
       const auto form = problem_.form(point);
-      const ChainProblem chains = table->problem(*form, point, shape.batch, MemoryRule::true_bytes, least_use(problem_.options, *table));
+      const ChainProblem chains =
+          table->problem(*form, point, shape.batch, MemoryRule::true_bytes, least_use(problem_.options, *table));
       ChainSolver solver(chains);
-      const double cutoff = cutoff_s();
       SearchEnd end = SearchEnd::complete;
-      std::vector<Chain> found;
       if (form->pipeline_always_full()) {
         ChainFront front = pareto_front(solver, problem_.deadline);
-        found = std::move(front.chains);
+        for (auto& chain : front.chains) consider(*form, shape, std::move(chain));
         end = front.end;
       } else {
+        const double cutoff = cutoff_s();
         CycleAnswer least = least_cycle(solver, static_cast<double>(shape.batch), cutoff, problem_.deadline);
-        if (least.chain) found.push_back(std::move(*least.chain));
         end = least.end;
+        // Room for more requests in flight is room for fewer layers: what does not fit now will not fit later.
+        if (!least.chain && cutoff == kInfinity && end == SearchEnd::complete)
+          too_many = std::min(too_many, shape.batch);
+        // More micro-batches let latency grow, but where no chain has a lower load they bring nothing.
+        const double load = least.chain ? least.chain->seconds.load_s : cutoff;
+        if (!solver.least_latency(load * (1 - kObjectiveTolerance))) saturated = shape.sequences();
+        if (least.chain) consider(*form, shape, std::move(*least.chain));
       }
       answer_.evaluated += solver.evaluated();
-      // Room for more requests in flight is room for fewer layers.
-      if (found.empty() && cutoff == kInfinity && end == SearchEnd::complete)
-        too_many = std::min(too_many, shape.batch);
-      for (auto& chain : found) {
-        // Further micro-batches only wait for the busiest stage.
-        const StageSeconds seconds = chain.seconds;
-        if (seconds.load_s >= seconds.latency_s / static_cast<double>(shape.batch)) saturated = shape.sequences();
-        consider(*form, shape, std::move(chain));
-      }
       if (end == SearchEnd::deadline) return false;
     }
     return true;

@@ -28,6 +28,10 @@ const std::vector<EnumName<Objective>>& enum_names<Objective>();
 
 enum class UseDevices { may_idle, all };
 enum class TensorParallel { within_machine, across_machines };
+enum class StageTypes {
+  alike,  // devices of one type in a stage
+  mixed   // also stages of all devices of several types of one machine, with uneven shares
+};
 enum class Replication { one_pipeline, allowed };
 
 struct ServeOptions {
@@ -39,6 +43,7 @@ struct ServeOptions {
   int threads = 1;  // over numbers of pipelines; the plan does not depend on it
   UseDevices use_devices = UseDevices::may_idle;
   TensorParallel tensor_parallel = TensorParallel::within_machine;
+  StageTypes stage_types = StageTypes::mixed;  // published cost forms know only `alike`
   Replication replication = Replication::allowed;
   std::optional<DType> weight_type;  // default: the checkpoint's
   std::optional<DType> kv_type;      // default: as the weights

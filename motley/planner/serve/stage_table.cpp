@@ -1,6 +1,9 @@
 #include "motley/planner/serve/stage_table.hpp"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
+#include <numeric>
 #include <utility>
 
 namespace motley {
@@ -25,26 +28,34 @@ StageTable::StageTable(const Cluster& cluster, const Architecture& arch, std::ve
       step_(options.step),
       weight_type_(weight_type),
       kv_type_(kv_type) {
-  const int count = static_cast<int>(classes_.size());
-  const bool across = options.tensor_parallel == TensorParallel::across_machines;
-  for (int k = 0; k < count; ++k) {
-    const int place = add_place({k});
-    const int units = static_cast<int>(classes_[k].units.size());
-    for (int n = 1; n <= (classes_[k].one_machine || across ? units : 1); ++n) {
+  for (std::size_t k = 0; k < classes_.size(); ++k) add_place({static_cast<int>(k)});
+  add_alike(options.tensor_parallel);
+  if (options.tensor_parallel == TensorParallel::across_machines) add_across_machines();
+  if (options.stage_types == StageTypes::mixed && options.cost.form == "motley") add_mixed();
+}
+
+// Groups of one class.
+void StageTable::add_alike(TensorParallel parallel) {
+  for (std::size_t k = 0; k < classes_.size(); ++k) {
+    const bool wide = classes_[k].one_machine || parallel == TensorParallel::across_machines;
+    const int most = wide ? static_cast<int>(classes_[k].units.size()) : 1;
+    for (int n = 1; n <= most; ++n) {
       std::vector<int> takes(classes_.size(), 0);
       takes[k] = n;
-      add_kind(std::move(takes), place);
+      add_kind(std::move(takes), static_cast<int>(k));
     }
   }
-  if (!across) return;
-  // Groups over several classes of one type: equally many units of each of a run of such classes.
-  for (int first = 0; first < count; ++first) {
-    const int type = cluster.devices[classes_[first].units[0][0]].type;
-    std::vector<int> members = {first};
+}
+
+// Groups over several classes of one type: equally many units of each of a run of such classes.
+void StageTable::add_across_machines() {
+  const auto type = [&](std::size_t k) { return cluster_.devices[classes_[k].units[0][0]].type; };
+  for (std::size_t first = 0; first < classes_.size(); ++first) {
+    std::vector<int> members = {static_cast<int>(first)};
     std::size_t least = classes_[first].units.size();
-    for (int k = first + 1; k < count; ++k) {
-      if (cluster.devices[classes_[k].units[0][0]].type != type) continue;
-      members.push_back(k);
+    for (std::size_t k = first + 1; k < classes_.size(); ++k) {
+      if (type(k) != type(first)) continue;
+      members.push_back(static_cast<int>(k));
       least = std::min(least, classes_[k].units.size());
       const int place = add_place(members);
       for (int n = 1; n <= static_cast<int>(least); ++n) {
@@ -52,6 +63,53 @@ StageTable::StageTable(const Cluster& cluster, const Architecture& arch, std::ve
         for (const int member : members) takes[member] = n;
         add_kind(std::move(takes), place);
       }
+    }
+  }
+}
+
+// In thousandths, to be read; empty where all are equal.
+template <class Weight>
+std::vector<double> StageTable::shares_by(const std::vector<int>& devices, Weight weight) const {
+  std::vector<double> weights;
+  for (const int device : devices) weights.push_back(weight(cluster_.type_of(device)));
+  const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+  if (std::all_of(weights.begin(), weights.end(), [&](double w) { return w == weights.front(); })) return {};
+  std::vector<int> thousandths;
+  for (const double w : weights) thousandths.push_back(std::max(1, static_cast<int>(std::lround(1000 * w / sum))));
+  const int excess = std::accumulate(thousandths.begin(), thousandths.end(), 0) - 1000;
+  *std::max_element(thousandths.begin(), thousandths.end()) -= excess;
+  std::vector<double> shares;
+  for (const int part : thousandths) shares.push_back(part / 1000.0);
+  return shares;
+}
+
+// All devices of several classes of one machine. Each rank's share follows what binds it: memory bandwidth, or memory.
+void StageTable::add_mixed() {
+  constexpr std::size_t most_classes = 4;  // 11 sets
+  for (std::size_t machine = 0; machine < cluster_.machines.size(); ++machine) {
+    std::vector<int> here;
+    for (std::size_t k = 0; k < classes_.size(); ++k)
+      if (classes_[k].one_machine && cluster_.devices[classes_[k].units[0][0]].machine == static_cast<int>(machine))
+        here.push_back(static_cast<int>(k));
+    if (here.size() > most_classes) here.resize(most_classes);
+    for (unsigned set = 1; set < 1u << here.size(); ++set) {
+      if (std::popcount(set) < 2) continue;
+      std::vector<int> takes(classes_.size(), 0), members;
+      for (std::size_t i = 0; i < here.size(); ++i)
+        if ((set >> i & 1u) != 0) {
+          members.push_back(here[i]);
+          takes[here[i]] = static_cast<int>(classes_[here[i]].units.size());
+        }
+      const std::vector<int> devices = devices_taken(takes);
+      const int place = add_place(members);
+      const auto by_bandwidth = shares_by(devices, [](const DeviceType& type) {
+        return type.memory_bandwidth_bytes_per_s * type.efficiency.bandwidth;
+      });
+      const auto by_memory = shares_by(devices, [](const DeviceType& type) {
+        return static_cast<double>(type.memory_bytes - type.reserve_bytes.value_or(0));
+      });
+      add_kind(takes, place, by_bandwidth);
+      if (by_memory != by_bandwidth) add_kind(takes, place, by_memory);
     }
   }
 }
@@ -65,15 +123,20 @@ int StageTable::add_place(const std::vector<int>& members) {
   return static_cast<int>(place_devices_.size()) - 1;
 }
 
-void StageTable::add_kind(std::vector<int> takes, int place) {
+std::vector<int> StageTable::devices_taken(const std::vector<int>& takes) const {
   std::vector<int> devices;
   for (std::size_t k = 0; k < takes.size(); ++k)
     for (int i = 0; i < takes[k]; ++i)
       devices.insert(devices.end(), classes_[k].units[i].begin(), classes_[k].units[i].end());
+  return devices;
+}
+
+void StageTable::add_kind(std::vector<int> takes, int place, std::vector<double> shares) {
+  std::vector<int> devices = devices_taken(takes);
   const auto degree = static_cast<std::int64_t>(devices.size());
   if (degree > arch_.heads || degree > arch_.ffn || degree > arch_.vocabulary) return;  // make_shards() would refuse it
-  StageKind kind{
-      .takes = std::move(takes), .place = place, .shares = uneven_shares(arch_, static_cast<int>(degree)), .group = {}};
+  if (shares.empty()) shares = uneven_shares(arch_, static_cast<int>(degree));
+  StageKind kind{.takes = std::move(takes), .place = place, .shares = std::move(shares), .group = {}};
   kind.group = make_group(cluster_, arch_, std::move(devices), kind.shares, weight_type_, kv_type_, step_);
   kinds_.push_back(std::move(kind));
 }

@@ -18,7 +18,7 @@ enum class MemoryRule {
   form_only    // the form's alone, to compare with published results
 };
 
-// A kind of stage: units of one class, or of several where tensor parallelism may cross machines.
+// A kind of stage: units of one class, or of several where types are mixed or tensor parallelism may cross machines.
 struct StageKind {
   std::vector<int> takes;  // units of every class
   int place = 0;
@@ -46,7 +46,13 @@ class StageTable {
   std::vector<std::vector<int>> devices_of(const std::vector<ChainStage>& stages) const;
 
  private:
-  void add_kind(std::vector<int> takes, int place);
+  void add_alike(TensorParallel parallel);
+  void add_across_machines();
+  void add_mixed();
+  void add_kind(std::vector<int> takes, int place, std::vector<double> shares = {});
+  std::vector<int> devices_taken(const std::vector<int>& takes) const;
+  template <class Weight>
+  std::vector<double> shares_by(const std::vector<int>& devices, Weight weight) const;
   int add_place(const std::vector<int>& members);
 
   const Cluster& cluster_;
