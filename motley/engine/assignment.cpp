@@ -1,0 +1,74 @@
+#include "motley/engine/assignment.hpp"
+
+#include <fmt/format.h>
+
+namespace motley {
+namespace {
+
+void find_stage(const ServePlan& plan, const std::string& device, Assignment& found) {
+  for (const Stage& stage : plan.stages)
+    for (std::size_t rank = 0; rank < stage.devices.size(); ++rank) {
+      if (stage.devices[rank] != device) continue;
+      if (found.stage != nullptr)
+        throw input_error(fmt::format("device {} is in stage {} and in stage {}", device, found.stage->id, stage.id),
+                          "a device holds one part of one stage");
+      found.stage = &stage;
+      found.rank = static_cast<int>(rank);
+      found.degree = static_cast<int>(stage.devices.size());
+    }
+  if (found.stage == nullptr) throw input_error(fmt::format("device {} is in no stage of the plan", device));
+}
+
+std::optional<RoutePlace> find_place(const ServePlan& plan, const Route& route, const Stage& stage) {
+  std::optional<RoutePlace> place;
+  for (std::size_t hop = 0; hop < route.path.size(); ++hop) {
+    if (route.path[hop].stage != stage.id) continue;
+    if (place) throw input_error(fmt::format("route {} passes stage {} twice", route.id, stage.id));
+    if (route.path[hop].layers != stage.layers)
+      throw input_error(fmt::format("route {} uses a part of the layers of stage {}", route.id, stage.id),
+                        "a stage runs all its layers");
+    place = RoutePlace{.previous = hop > 0 ? &plan.stage(route.path[hop - 1].stage) : nullptr,
+                       .next = hop + 1 < route.path.size() ? &plan.stage(route.path[hop + 1].stage) : nullptr};
+    if (stage.embedding != (place->previous == nullptr) || stage.head != (place->next == nullptr))
+      throw input_error(
+          fmt::format("stage {} is hop {} of the {} of route {}, and has {}embedding and {}head", stage.id, hop,
+                      route.path.size(), route.id, stage.embedding ? "" : "no ", stage.head ? "" : "no "),
+          "the first stage of a route has the embedding, the last one the head");
+  }
+  return place;
+}
+
+std::string sum_of(const DeviceMemory& memory) {
+  const auto human = [](std::int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
+  return fmt::format("weights {} + KV cache {} + buffers {} + reserve {} = {}", human(memory.weights), human(memory.kv),
+                     human(memory.activations), human(memory.reserve), human(memory.total()));
+}
+
+}  // namespace
+
+Assignment assignment_of(const ServePlan& plan, const std::string& device) {
+  Assignment assignment;
+  find_stage(plan, device, assignment);
+  const Stage& stage = *assignment.stage;
+  for (const Route& route : plan.routes) assignment.places.push_back(find_place(plan, route, stage));
+  assignment.memory = stage_memory(plan, stage).at(static_cast<std::size_t>(assignment.rank));
+  if (assignment.memory.total() > assignment.memory.limit)
+    throw input_error(
+        fmt::format("{} has {}, and its part of stage {} takes {}", device,
+                    human_bytes(static_cast<double>(assignment.memory.limit)), stage.id, sum_of(assignment.memory)),
+        "plan anew with this device's memory, or give the stage fewer `kv_tokens`");
+  return assignment;
+}
+
+void check_allocation(const std::string& device, const DeviceMemory& planned, const RankMemory& allocated) {
+  const DeviceMemory real{.weights = allocated.weights,
+                          .kv = allocated.kv,
+                          .activations = allocated.activations,
+                          .reserve = planned.reserve,
+                          .limit = planned.limit};
+  if (real.total() > planned.total())
+    throw input_error(fmt::format("{} allocated {}, and the plan foresaw {}", device, sum_of(real), sum_of(planned)),
+                      "the plan must be made by the same version of motley that runs it");
+}
+
+}  // namespace motley

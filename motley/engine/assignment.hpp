@@ -1,0 +1,34 @@
+// What a plan asks of one device. Plain values: no tensors, no connections.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "motley/plan/plan.hpp"
+
+namespace motley {
+
+// The place of a device's stage on one route.
+struct RoutePlace {
+  const Stage* previous = nullptr;  // null: the stage is the route's first
+  const Stage* next = nullptr;      // null: its last
+};
+
+// Points into the plan, which must outlive it.
+struct Assignment {
+  const Stage* stage = nullptr;
+  int rank = 0;
+  int degree = 1;
+  DeviceMemory memory;
+  std::vector<std::optional<RoutePlace>> places;  // by route; empty: the route does not pass here
+};
+
+// Throws an input error where the device is in no stage or in several, where a route crosses the stage in a way that
+// the engine does not run, or where the device's memory does not hold its part: then with the arithmetic.
+Assignment assignment_of(const ServePlan& plan, const std::string& device);
+
+// Throws an input error where a device holds more than its plan foresaw.
+void check_allocation(const std::string& device, const DeviceMemory& planned, const RankMemory& allocated);
+
+}  // namespace motley

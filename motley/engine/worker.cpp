@@ -1,0 +1,310 @@
+// The worker process. Its main thread listens to the driver; a second one, the executor, loads the stage and runs the
+// steps in the order of their arrival. The executor may be blocked in a collective at any time, so that the process
+// ends by _exit().
+//
+// All workers of a route receive its steps in one order, also where routes share stages: so the worker that is at the
+// earliest step of all finds whatever it waits for sent or about to be sent, and there is no deadlock.
+#include <ATen/Parallel.h>
+#include <c10/core/InferenceMode.h>
+#include <fmt/format.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <csignal>
+#include <deque>
+#include <mutex>
+#include <thread>
+
+#include "motley/engine/assignment.hpp"
+#include "motley/engine/backend.hpp"
+#include "motley/engine/stage_model.hpp"
+
+namespace motley {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+constexpr std::int32_t max_threads = 1024;
+
+class StepQueue {
+ public:
+  void push(Step step) {
+    {
+      const std::lock_guard lock(mutex_);
+      steps_.push_back(std::move(step));
+    }
+    arrived_.notify_one();
+  }
+  Step pop() {
+    std::unique_lock lock(mutex_);
+    arrived_.wait(lock, [&] { return !steps_.empty(); });
+    Step step = std::move(steps_.front());
+    steps_.pop_front();
+    return step;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable arrived_;
+  std::deque<Step> steps_;
+};
+
+// Activations cross in the type that the receiving stage computes in.
+ElementType crossing_type(const Stage& receiver) {
+  return receiver.weight_type == DType::fp32 ? ElementType::fp32 : ElementType::bf16;
+}
+at::ScalarType tensor_type(ElementType type) { return type == ElementType::fp32 ? at::kFloat : at::kBFloat16; }
+
+std::span<std::byte> bytes_of(const at::Tensor& host) {
+  MOTLEY_CHECK(host.is_cpu() && host.is_contiguous());
+  return {static_cast<std::byte*>(host.mutable_data_ptr()), host.nbytes()};
+}
+
+// One device's part of the plan, loaded and connected.
+class Executor {
+ public:
+  // Sends Progress, and Ready at the end.
+  Executor(const Launch& launch, ControlConnection& control);
+  StepResult execute(const Step& step);
+
+ private:
+  void connect(const std::vector<PeerChannel>& peers);
+  Channel& channel_to(const std::string& device);
+  const RoutePlace& place_on_route(const Step& step) const;
+  at::Tensor receive(const Step& step, const RoutePlace& place, std::int64_t tokens);
+  void send(const Step& step, const Stage& next, const at::Tensor& hidden);
+  std::vector<SampledToken> choose_tokens(const Step& step, const at::Tensor& logits) const;
+  double waited_s() const;
+
+  ServePlan plan_;
+  std::string name_;  // of the device
+  std::uint64_t epoch_;
+  Assignment assignment_;
+  at::Device device_;
+  std::map<std::string, std::unique_ptr<Channel>> neighbours_;  // in other stages
+  std::unique_ptr<Group> group_;                                // null: a single rank
+  std::unique_ptr<StageModel> model_;
+  at::Tensor incoming_;       // rows for model_, on its device
+  at::Tensor incoming_host_;  // where they arrive; the same tensor on a CPU
+};
+
+Executor::Executor(const Launch& launch, ControlConnection& control)
+    : plan_(read_plan(parse_json(launch.plan_json, "plan"), "plan")),
+      name_(launch.device),
+      epoch_(launch.epoch),
+      assignment_(assignment_of(plan_, launch.device)),
+      device_(open_backend(launch.backend)) {
+  const auto start = Clock::now();
+  connect(launch.peers);
+  control.send(Progress{"connect", 1});
+
+  const Stage& stage = *assignment_.stage;
+  const StageSpec spec{.arch = plan_.model.arch,
+                       .layers = stage.layers,
+                       .embedding = stage.embedding,
+                       .head = stage.head,
+                       .rank = assignment_.rank,
+                       .degree = assignment_.degree,
+                       .shares = stage.shares,
+                       .weight_type = stage.weight_type,
+                       .kv_type = stage.kv_type,
+                       .kv_tokens = stage.kv_tokens,
+                       .limits = plan_.step};
+  double reported = 0;
+  const auto report = [&](double fraction) {
+    if (fraction < reported + 0.05 && fraction < 1) return;
+    reported = fraction;
+    control.send(Progress{"weights", fraction});
+  };
+  model_ = std::make_unique<StageModel>(spec, launch.model_folder, group_.get(), device_, report);
+
+  const StageModel::Allocated bytes = model_->allocated();
+  check_allocation(launch.device, assignment_.memory, {bytes.weights, bytes.kv, bytes.activations});
+  if (!stage.embedding) {
+    incoming_ = model_->incoming_buffer();
+    MOTLEY_CHECK(incoming_.scalar_type() == tensor_type(crossing_type(stage)));
+    incoming_host_ = incoming_.is_cpu() ? incoming_ : at::empty_like(incoming_, at::TensorOptions(at::kCPU));
+  }
+  control.send(Ready{bytes.weights, bytes.kv, bytes.activations, seconds_since(start)});
+}
+
+void Executor::connect(const std::vector<PeerChannel>& peers) {
+  const std::int64_t largest_frame = largest_frame_bytes(plan_);
+  for (const PeerChannel& peer : peers)
+    neighbours_[peer.device] = open_channel(peer.kind, peer.descriptor, peer.side, largest_frame, peer.device);
+  if (assignment_.degree == 1) return;
+  std::vector<std::unique_ptr<Channel>> ranks;
+  for (const std::string& device : assignment_.stage->devices) {
+    if (device == name_) {
+      ranks.emplace_back();
+    } else {
+      channel_to(device);
+      ranks.push_back(std::move(neighbours_.extract(device).mapped()));
+    }
+  }
+  group_ = std::make_unique<Group>(assignment_.rank, std::move(ranks), epoch_);
+}
+
+Channel& Executor::channel_to(const std::string& device) {
+  const auto found = neighbours_.find(device);
+  if (found == neighbours_.end())
+    throw Error(ErrorCode::peer, fmt::format("{} got no connection to {}", name_, device));
+  return *found->second;
+}
+
+const RoutePlace& Executor::place_on_route(const Step& step) const {
+  if (step.route >= assignment_.places.size() || !assignment_.places[step.route])
+    throw Error(ErrorCode::peer,
+                fmt::format("step {}: route {} does not pass stage {}", step.step, step.route, assignment_.stage->id));
+  return *assignment_.places[step.route];
+}
+
+// How many rows cross; what else a step says is checked by the model.
+std::int64_t count_tokens(const Step& step, std::int64_t max_tokens) {
+  std::int64_t tokens = 0;
+  for (const StepSequence& sequence : step.sequences) {
+    if (sequence.count < 1 || sequence.count > max_tokens - tokens)
+      throw Error(ErrorCode::peer, fmt::format("step {}: {} tokens of sequence {} after {} others, at most {} fit",
+                                               step.step, sequence.count, sequence.sequence, tokens, max_tokens));
+    tokens += sequence.count;
+  }
+  if (tokens == 0) throw Error(ErrorCode::peer, fmt::format("step {} has no tokens", step.step));
+  return tokens;
+}
+
+StepResult Executor::execute(const Step& step) {
+  const auto start = Clock::now();
+  const double waited_before_s = waited_s();
+  const RoutePlace& place = place_on_route(step);
+  const std::int64_t tokens = count_tokens(step, plan_.step.max_tokens);
+  if (group_) group_->begin_step(step.step);
+
+  const at::Tensor incoming = place.previous != nullptr ? receive(step, place, tokens) : at::Tensor();
+  const at::Tensor hidden = model_->forward(step, incoming);
+  StepResult result{.step = step.step, .compute_s = 0, .wait_s = 0, .tokens = {}};
+  if (place.next != nullptr) {
+    send(step, *place.next, hidden);
+  } else {
+    const at::Tensor logits = model_->logits(step, hidden);
+    if (assignment_.rank == 0) result.tokens = choose_tokens(step, logits);
+  }
+  result.wait_s = waited_s() - waited_before_s;
+  result.compute_s = seconds_since(start) - result.wait_s;
+  return result;
+}
+
+at::Tensor Executor::receive(const Step& step, const RoutePlace& place, std::int64_t tokens) {
+  const std::vector<std::string>& senders = place.previous->devices;
+  const int sender = crossing_sender(assignment_.rank, static_cast<int>(senders.size()), assignment_.degree);
+  const FrameTag whole{.epoch = epoch_,
+                       .step = step.step,
+                       .type = crossing_type(*assignment_.stage),
+                       .rows = tokens,
+                       .columns = plan_.model.arch.hidden};
+  const at::Tensor host = incoming_host_.narrow(0, 0, tokens);
+  receive_crossing(whole, bytes_of(host), channel_to(senders[static_cast<std::size_t>(sender)]), group_.get());
+  at::Tensor incoming = incoming_.narrow(0, 0, tokens);
+  if (!incoming.is_cpu()) incoming.copy_(host);
+  return incoming;
+}
+
+void Executor::send(const Step& step, const Stage& next, const at::Tensor& hidden) {
+  const FrameTag whole{.epoch = epoch_,
+                       .step = step.step,
+                       .type = crossing_type(next),
+                       .rows = hidden.size(0),
+                       .columns = hidden.size(1)};
+  const int receivers = static_cast<int>(next.devices.size());
+  std::vector<Channel*> channels(next.devices.size());
+  for (int j = 0; j < receivers; ++j)
+    if (crossing_sender(j, assignment_.degree, receivers) == assignment_.rank)
+      channels[static_cast<std::size_t>(j)] = &channel_to(next.devices[static_cast<std::size_t>(j)]);
+  const at::Tensor host = hidden.to(at::kCPU, tensor_type(whole.type)).contiguous();  // usually `hidden` itself
+  send_crossing(whole, bytes_of(host), assignment_.rank, assignment_.degree, channels);
+}
+
+std::vector<SampledToken> Executor::choose_tokens(const Step& step, const at::Tensor& logits) const {
+  const at::Tensor host = logits.to(at::kCPU, at::kFloat).contiguous();
+  std::vector<SampledToken> tokens;
+  for (const StepSequence& sequence : step.sequences) {
+    if (!sequence.sampling) continue;
+    const float* row = host.const_data_ptr<float>() + std::ssize(tokens) * host.size(1);
+    tokens.push_back(sample({row, static_cast<std::size_t>(host.size(1))}, *sequence.sampling, sequence.sequence,
+                            sequence.position + sequence.count));
+  }
+  return tokens;
+}
+
+double Executor::waited_s() const {
+  double sum = group_ ? group_->waited_s() : 0;
+  for (const auto& [device, channel] : neighbours_) sum += channel->waited_s();
+  return sum;
+}
+
+// ---- the process ----
+
+// Tells the driver why, as far as it still listens.
+[[noreturn]] void fail(ControlConnection& control, const std::exception_ptr& cause) {
+  Failure failure;
+  try {
+    std::rethrow_exception(cause);
+  } catch (const Error& error) {
+    failure = {static_cast<std::int32_t>(error.code()), error.what(), error.hint()};
+  } catch (const c10::Error& error) {
+    failure.message = error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    failure.message = error.what();
+  } catch (...) {
+    failure.message = "an unknown exception";
+  }
+  try {
+    control.send(failure);
+  } catch (const Error&) {
+    // The driver is gone; the exit code remains.
+  }
+  ::_exit(failure.code);
+}
+
+[[noreturn]] void run_executor(const Launch& launch, ControlConnection& control, StepQueue& steps) {
+  try {
+    if (launch.threads < 1 || launch.threads > max_threads)
+      throw Error(ErrorCode::peer, fmt::format("a worker cannot run {} threads", launch.threads));
+    at::set_num_threads(launch.threads);
+    const c10::InferenceMode guard;
+    Executor executor(launch, control);
+    for (;;) control.send(executor.execute(steps.pop()));
+  } catch (...) {
+    fail(control, std::current_exception());
+  }
+}
+
+}  // namespace
+
+int run_worker(int control_descriptor) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  std::signal(SIGINT, SIG_IGN);  // Ctrl-C reaches the whole process group; the driver decides what it means
+  ControlConnection control(control_descriptor);
+  StepQueue steps;
+  try {
+    const auto first = control.receive();
+    if (!first) return 0;
+    const auto* launch = std::get_if<Launch>(&*first);
+    if (launch == nullptr) throw Error(ErrorCode::peer, "the driver's first message is no Launch");
+    std::thread([launch = *launch, &control, &steps] { run_executor(launch, control, steps); }).detach();  // ends with the process
+
+    while (auto message = control.receive()) {
+      if (std::holds_alternative<Stop>(*message)) break;
+      auto* step = std::get_if<Step>(&*message);
+      if (step == nullptr) throw Error(ErrorCode::peer, "the driver sent a message that is not for workers");
+      steps.push(std::move(*step));
+    }
+  } catch (...) {
+    fail(control, std::current_exception());
+  }
+  ::_exit(0);
+}
+
+}  // namespace motley

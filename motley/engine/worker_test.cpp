@@ -1,0 +1,401 @@
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <numeric>
+#include <thread>
+
+#include "motley/engine/assignment.hpp"
+#include "motley/engine/stage_model.hpp"
+
+namespace motley {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+const std::string model_folder = MOTLEY_SOURCE_DIR "/data/models/tales";
+
+struct StageOf {
+  std::int64_t layers;
+  std::vector<double> shares;  // one per rank
+};
+
+// The tales model over devices box/0, box/1, ... in the order of the stages; one route.
+ServePlan plan_of(const std::vector<StageOf>& stages, DType type = DType::fp32, const std::string& memory = "64 MiB") {
+  ServePlan plan;
+  plan.model = read_model(model_folder);
+  plan.cluster = resolve(read<ClusterDescription>(parse_toml(R"(format = "motley.cluster/1"
+name = "test"
+[[machine]]
+name = "box"
+devices = ["core*8"]
+link = { latency = "10 us", bandwidth = "1 GB/s" }
+[[device_type]]
+name = "core"
+vendor = "cpu"
+memory = ")" + memory + R"("
+memory_bandwidth = "1 GB/s"
+flops = { fp32 = "1 GFLOP/s", bf16 = "1 GFLOP/s" }
+reserve = "0 B"
+)",
+                                                             "test.toml"),
+                                                  "test.toml"),
+                         "test.toml");
+  plan.workload = default_workload();
+  plan.step = {.max_tokens = 64, .max_sequences = 4, .block_tokens = 16};
+  plan.routes = {{.id = "r0", .path = {}}};
+  std::int64_t layer = 0;
+  int device = 0;
+  for (const StageOf& of : stages) {
+    Stage stage{.id = "s" + std::to_string(plan.stages.size()),
+                .layers = {layer, layer + of.layers},
+                .devices = {},
+                .shares = of.shares,
+                .embedding = layer == 0,
+                .head = layer + of.layers == plan.model.arch.layers,
+                .kv_tokens = 256,
+                .weight_type = type,
+                .kv_type = type};
+    for (std::size_t rank = 0; rank < of.shares.size(); ++rank)
+      stage.devices.push_back("box/" + std::to_string(device++));
+    plan.routes[0].path.push_back({stage.id, stage.layers});
+    plan.stages.push_back(stage);
+    layer += of.layers;
+  }
+  return plan;
+}
+
+// Worker processes of a plan, each a fork of this one that runs run_worker().
+class Deployment {
+ public:
+  struct Worker {
+    std::string device;
+    pid_t process = -1;
+    std::unique_ptr<ControlConnection> control;
+  };
+
+  Deployment(const ServePlan& plan, const std::string& transport) {
+    std::vector<std::string> devices;
+    for (const Stage& stage : plan.stages) devices.insert(devices.end(), stage.devices.begin(), stage.devices.end());
+    std::map<std::string, std::vector<PeerChannel>> peers;
+    for (std::size_t a = 0; a < devices.size(); ++a)
+      for (std::size_t b = a + 1; b < devices.size(); ++b) {
+        const DescriptorPair pair =
+            transport == "shm" ? make_shared_memory_pair(largest_frame_bytes(plan)) : make_tcp_pair();
+        peers[devices[a]].push_back({devices[b], transport, pair.descriptors[0], 0});
+        peers[devices[b]].push_back({devices[a], transport, pair.descriptors[1], 1});
+      }
+    for (const std::string& device : devices) start(device, peers[device]);
+    for (const auto& [device, channels] : peers)
+      for (const PeerChannel& channel : channels) ::close(channel.descriptor);
+    for (Worker& worker : workers)
+      worker.control->send(Launch{.plan_json = to_json(write_plan(plan)),
+                                  .model_folder = model_folder,
+                                  .device = worker.device,
+                                  .backend = "cpu",
+                                  .threads = 1,
+                                  .epoch = 1,
+                                  .peers = peers[worker.device]});
+  }
+  ~Deployment() {
+    for (Worker& worker : workers) {
+      worker.control.reset();
+      if (worker.process > 0) exit_status(worker);
+    }
+  }
+
+  // The next message that is no Progress.
+  static Message answer(Worker& worker) {
+    for (;;) {
+      auto message = worker.control->receive();
+      if (!message) throw Error(ErrorCode::peer, "the worker ended");
+      if (!std::holds_alternative<Progress>(*message)) return *message;
+    }
+  }
+  void wait_until_ready() {
+    for (Worker& worker : workers) {
+      const Message message = answer(worker);
+      if (const auto* failure = std::get_if<Failure>(&message)) FAIL() << failure->message;
+      ASSERT_TRUE(std::holds_alternative<Ready>(message));
+    }
+  }
+  void send(const Step& step) {
+    for (Worker& worker : workers) worker.control->send(step);
+  }
+  // Of every worker, in the order of the stages and ranks.
+  std::vector<StepResult> results() {
+    std::vector<StepResult> all;
+    for (Worker& worker : workers) all.push_back(std::get<StepResult>(answer(worker)));
+    return all;
+  }
+
+  // Kills a worker that does not end within two seconds; that shows as its signal.
+  static int exit_status(Worker& worker) {
+    int status = 0;
+    const auto deadline = Clock::now() + std::chrono::seconds(2);
+    while (::waitpid(worker.process, &status, WNOHANG) == 0) {
+      if (Clock::now() > deadline) ::kill(worker.process, SIGKILL);
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    worker.process = -1;
+    return status;
+  }
+
+  std::vector<Worker> workers;
+
+ private:
+  void start(const std::string& device, const std::vector<PeerChannel>& peers) {
+    std::array<int, 2> ends{};
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), 0);
+    const pid_t process = ::fork();
+    if (process == 0) {
+      // No exec closes the descriptors that are not for this worker.
+      std::vector<int> kept{ends[1]};
+      for (const PeerChannel& peer : peers) kept.push_back(peer.descriptor);
+      for (int descriptor = 3; descriptor < 1024; ++descriptor)
+        if (std::ranges::find(kept, descriptor) == kept.end()) ::close(descriptor);
+      ::_exit(run_worker(ends[1]));
+    }
+    ::close(ends[1]);
+    workers.push_back({device, process, std::make_unique<ControlConnection>(ends[0])});
+  }
+};
+
+std::vector<std::int32_t> some_tokens(std::int32_t count) {
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(count));
+  for (std::int32_t i = 0; i < count; ++i) tokens[static_cast<std::size_t>(i)] = 10 + i * 37 % 1900;
+  return tokens;
+}
+
+StepSequence greedy_sequence(std::uint64_t id, std::int64_t position, std::vector<std::int32_t> tokens) {
+  StepSequence sequence{.sequence = id,
+                        .position = position,
+                        .count = std::ssize(tokens),
+                        .tokens = std::move(tokens),
+                        .blocks = std::vector<std::int32_t>(8),
+                        .sampling = Sampling{}};
+  std::iota(sequence.blocks.begin(), sequence.blocks.end(), static_cast<std::int32_t>(8 * id));
+  sequence.sampling->temperature = 0;
+  return sequence;
+}
+
+// A prompt in two chunks, then greedy tokens; sequence 0 and sequence 1 as two micro-batches that are under way
+// together.
+std::vector<std::vector<std::int32_t>> generate(Deployment& deployment, int count) {
+  constexpr std::int32_t prompt = 40, chunk = 29;
+  std::vector<std::vector<std::int32_t>> known{some_tokens(prompt), some_tokens(prompt)};
+  std::ranges::reverse(known[1]);
+  std::vector<std::int64_t> position{0, 0};
+  std::uint64_t number = 0;
+  for (int round = 0; round <= count; ++round) {
+    for (std::uint64_t id = 0; id < 2; ++id) {
+      const std::int64_t end = round == 0 ? chunk : std::ssize(known[id]);
+      StepSequence sequence =
+          greedy_sequence(id, position[id], {known[id].begin() + position[id], known[id].begin() + end});
+      if (round == 0) sequence.sampling.reset();
+      position[id] = end;
+      deployment.send(Step{++number, 0, {sequence}});
+    }
+    for (std::uint64_t id = 0; id < 2; ++id) {
+      std::size_t tokens = 0;
+      for (const StepResult& result : deployment.results()) {
+        EXPECT_EQ(result.step, number - 1 + id);
+        EXPECT_GE(result.compute_s, 0);
+        EXPECT_GE(result.wait_s, 0);
+        tokens += result.tokens.size();
+        for (const SampledToken& token : result.tokens) {
+          EXPECT_EQ(token.sequence, id);
+          known[id].push_back(token.token);
+        }
+      }
+      EXPECT_EQ(tokens, round == 0 ? 0U : 1U);  // from one worker alone
+    }
+  }
+  for (auto& tokens : known) tokens.erase(tokens.begin(), tokens.begin() + prompt);
+  return known;
+}
+
+std::vector<std::vector<std::int32_t>> generate(const ServePlan& plan, const std::string& transport) {
+  Deployment deployment(plan, transport);
+  deployment.wait_until_ready();
+  if (::testing::Test::HasFatalFailure()) return {};
+  return generate(deployment, 12);
+}
+
+TEST(Worker, EveryLayoutGivesTheTokensOfOneProcess) {
+  const auto expected = generate(plan_of({{8, {1}}}), "shm");
+  ASSERT_EQ(expected.size(), 2U);
+  EXPECT_NE(expected[0], expected[1]);
+  EXPECT_EQ(generate(plan_of({{3, {0.5, 0.5}}, {5, {1}}}), "shm"), expected);
+  EXPECT_EQ(generate(plan_of({{2, {0.5, 0.5}}, {4, {0.5, 0.25, 0.25}}, {2, {1}}}), "shm"), expected);
+  EXPECT_EQ(generate(plan_of({{3, {1}}, {5, {0.5, 0.25, 0.25}}}), "tcp"), expected);
+}
+
+TEST(Worker, StagesOfDifferentTypesUnderstandEachOther) {
+  ServePlan plan = plan_of({{4, {1}}, {4, {0.5, 0.5}}});
+  plan.stages[0].weight_type = DType::bf16;
+  const auto to_fp32 = generate(plan, "shm");
+  std::swap(plan.stages[0].weight_type, plan.stages[1].weight_type);
+  const auto to_bf16 = generate(plan, "shm");
+  for (const auto& tokens : {to_fp32, to_bf16}) {
+    ASSERT_EQ(tokens.size(), 2U);
+    EXPECT_EQ(tokens[0].size(), 12U);
+  }
+}
+
+TEST(Worker, AllocatesWhatThePlanForesaw) {
+  const ServePlan plan = plan_of({{3, {0.75, 0.25}}, {5, {1}}}, DType::bf16);
+  Deployment deployment(plan, "shm");
+  for (Deployment::Worker& worker : deployment.workers) {
+    const auto ready = std::get<Ready>(Deployment::answer(worker));
+    const DeviceMemory planned = assignment_of(plan, worker.device).memory;
+    EXPECT_EQ(ready.weight_bytes, planned.weights) << worker.device;
+    EXPECT_EQ(ready.kv_bytes, planned.kv) << worker.device;
+    EXPECT_EQ(ready.activation_bytes, planned.activations) << worker.device;
+  }
+}
+
+TEST(Worker, EndsInsideACollectiveWhenTheDriverLeaves) {
+  for (const std::string transport : {"shm", "tcp"}) {
+    Deployment deployment(plan_of({{8, {0.5, 0.5}}}), transport);
+    deployment.wait_until_ready();
+    Deployment::Worker& waiting = deployment.workers[0];
+    waiting.control->send(Step{1, 0, {greedy_sequence(0, 0, some_tokens(3))}});  // the other rank hears nothing of it
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    const auto start = Clock::now();
+    waiting.control.reset();
+    EXPECT_EQ(Deployment::exit_status(waiting), 0);
+    EXPECT_LT(std::chrono::duration<double>(Clock::now() - start).count(), 1);
+  }
+}
+
+TEST(Worker, EndsOnStopAndIgnoresCtrlC) {
+  Deployment deployment(plan_of({{8, {1}}}), "shm");
+  deployment.wait_until_ready();
+  Deployment::Worker& worker = deployment.workers[0];
+  ::kill(worker.process, SIGINT);
+  deployment.send(Step{1, 0, {greedy_sequence(0, 0, some_tokens(3))}});
+  EXPECT_EQ(deployment.results()[0].tokens.size(), 1U);
+  worker.control->send(Stop{});
+  EXPECT_EQ(Deployment::exit_status(worker), 0);
+}
+
+TEST(Worker, NamesThePeerThatDied) {
+  Deployment deployment(plan_of({{8, {0.5, 0.5}}}), "tcp");
+  deployment.wait_until_ready();
+  ::kill(deployment.workers[1].process, SIGKILL);
+  deployment.workers[0].control->send(Step{1, 0, {greedy_sequence(0, 0, some_tokens(3))}});
+  const auto failure = std::get<Failure>(Deployment::answer(deployment.workers[0]));
+  EXPECT_EQ(failure.code, static_cast<int>(ErrorCode::peer));
+  EXPECT_EQ(failure.message, "the connection to box/1 ended");
+  EXPECT_EQ(WEXITSTATUS(Deployment::exit_status(deployment.workers[0])), 5);
+}
+
+// What a worker of one device says to a launch, or to a message after it; and that it exits with the same code.
+Failure failure_of(const ServePlan& plan, const std::function<void(ControlConnection&)>& act = {}) {
+  Deployment deployment(plan, "shm");
+  Deployment::Worker& worker = deployment.workers[0];
+  if (act) {
+    deployment.wait_until_ready();
+    act(*worker.control);
+  }
+  const Message message = Deployment::answer(worker);
+  const auto* failure = std::get_if<Failure>(&message);
+  if (failure == nullptr) throw Error(ErrorCode::internal, "the worker did not fail");
+  EXPECT_EQ(WEXITSTATUS(Deployment::exit_status(worker)), failure->code);
+  return *failure;
+}
+
+TEST(Worker, RefusesAPlanThatItsMemoryDoesNotHold) {
+  const Failure failure = failure_of(plan_of({{8, {1}}}, DType::fp32, "8 MiB"));
+  EXPECT_EQ(failure.code, 2);
+  EXPECT_EQ(failure.message.substr(0, 58), "box/0 has 8 MiB, and its part of stage s0 takes weights 13");
+  EXPECT_FALSE(failure.hint.empty());
+}
+
+TEST(Worker, RefusesWhatTheEngineCannotCompute) { EXPECT_EQ(failure_of(plan_of({{8, {1}}}, DType::fp16)).code, 2); }
+
+TEST(Worker, RefusesStepsThatAreNone) {
+  const ServePlan plan = plan_of({{8, {1}}});
+  const auto refused = [&](const Step& step) {
+    const Failure failure = failure_of(plan, [&](ControlConnection& control) { control.send(step); });
+    EXPECT_EQ(failure.code, static_cast<int>(ErrorCode::peer));
+    return failure.message;
+  };
+  EXPECT_EQ(refused({7, 3, {greedy_sequence(0, 0, {1})}}), "step 7: route 3 does not pass stage s0");
+  EXPECT_EQ(refused({7, 0, {}}), "step 7 has no tokens");
+  EXPECT_EQ(refused({7, 0, {greedy_sequence(0, 0, some_tokens(60)), greedy_sequence(1, 0, some_tokens(5))}}),
+            "step 7: 5 tokens of sequence 1 after 60 others, at most 64 fit");
+  EXPECT_NE(refused({7, 0, {greedy_sequence(40, 0, {1})}}), "");  // blocks that do not exist
+}
+
+TEST(Worker, RefusesMessagesOutOfPlace) {
+  const Failure failure = failure_of(plan_of({{8, {1}}}), [](ControlConnection& control) { control.send(Ready{}); });
+  EXPECT_EQ(failure.message, "the driver sent a message that is not for workers");
+}
+
+std::string error_of(const ServePlan& plan, const std::string& device) {
+  try {
+    assignment_of(plan, device);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::input);
+    return error.what();
+  }
+  return "none";
+}
+
+TEST(Assignment, FindsStageRankAndNeighbours) {
+  const ServePlan plan = plan_of({{3, {0.5, 0.5}}, {4, {0.5, 0.25, 0.25}}, {1, {1}}});
+  const Assignment middle = assignment_of(plan, "box/3");
+  EXPECT_EQ(middle.stage, &plan.stages[1]);
+  EXPECT_EQ(middle.rank, 1);
+  EXPECT_EQ(middle.degree, 3);
+  ASSERT_TRUE(middle.places.at(0).has_value());
+  EXPECT_EQ(middle.places[0]->previous, &plan.stages[0]);
+  EXPECT_EQ(middle.places[0]->next, &plan.stages[2]);
+  EXPECT_EQ(assignment_of(plan, "box/0").places[0]->previous, nullptr);
+  EXPECT_EQ(assignment_of(plan, "box/5").places[0]->next, nullptr);
+}
+
+TEST(Assignment, RefusesPlansThatMakeNoSense) {
+  const ServePlan plan = plan_of({{3, {1}}, {5, {1}}});
+  EXPECT_EQ(error_of(plan, "box/0"), "none");
+  EXPECT_EQ(error_of(plan, "box/7"), "device box/7 is in no stage of the plan");
+
+  ServePlan twice = plan;
+  twice.stages[1].devices = {"box/0"};
+  EXPECT_EQ(error_of(twice, "box/0"), "device box/0 is in stage s0 and in stage s1");
+
+  ServePlan part = plan;
+  part.routes[0].path[0].layers = {0, 2};
+  EXPECT_EQ(error_of(part, "box/0"), "route r0 uses a part of the layers of stage s0");
+
+  ServePlan headless = plan;
+  headless.stages[1].head = false;
+  EXPECT_EQ(error_of(headless, "box/1"), "stage s1 is hop 1 of the 2 of route r0, and has no embedding and no head");
+
+  ServePlan circle = plan;
+  circle.routes[0].path.push_back(circle.routes[0].path[0]);
+  EXPECT_EQ(error_of(circle, "box/1"), "stage s1 is hop 1 of the 3 of route r0, and has no embedding and head");
+}
+
+TEST(Assignment, MoreThanPlannedIsRefusedWithTheSum) {
+  const DeviceMemory planned{.weights = 4 << 20, .kv = 1 << 20, .activations = 1 << 20, .reserve = 0, .limit = 8 << 20};
+  EXPECT_NO_THROW(check_allocation("box/0", planned, {4 << 20, 1 << 20, 1 << 20}));
+  try {
+    check_allocation("box/0", planned, {5 << 20, 1 << 20, 1 << 20});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(),
+                 "box/0 allocated weights 5 MiB + KV cache 1 MiB + buffers 1 MiB + reserve 0 B = 7 MiB, and the plan "
+                 "foresaw weights 4 MiB + KV cache 1 MiB + buffers 1 MiB + reserve 0 B = 6 MiB");
+  }
+}
+
+}  // namespace
+}  // namespace motley
