@@ -73,6 +73,7 @@ class Scheduler {
   static constexpr std::int64_t steps_per_priority = 64;
 
   explicit Scheduler(SchedulerLimits limits);
+  Scheduler(Scheduler&&) = default;  // no copies: the line points at its sequences
 
   // `prompt_tokens` known tokens, at most `max_new_tokens` more, both positive; `id` is not in use. never_fits: prompt
   // + output exceed all blocks.

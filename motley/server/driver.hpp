@@ -28,11 +28,11 @@ struct GenerateRequest {
 
 enum class FinishReason { stop, length, cancelled, failed };
 
-// Called on the driver's own thread, in order; must not block.
+// Called on the driver's own thread, in order; must not block or throw. It may call generate() and cancel().
 struct GenerateEvent {
-  std::optional<SampledToken> token;    // a new token
-  std::optional<FinishReason> finished; // the last event
-  std::string stop_cause;               // "" or the error's text when failed
+  std::optional<SampledToken> token;     // a new token
+  std::optional<FinishReason> finished;  // the last event
+  std::string stop_cause;                // "" or the error's text when failed
 };
 using GenerateCallback = std::function<void(const GenerateEvent&)>;
 
@@ -43,7 +43,10 @@ struct DriverOptions {
   std::string backend = "cpu";           // of every device
   int threads_per_worker = 1;
   std::int64_t max_queue = 256;
-  std::int64_t micro_batches = 0;        // per route; 0: stages of the route + 1 if it has several, else 1
+  std::int64_t micro_batches = 0;  // per route; 0: stages of the route + 1 if it has several, else 1
+  // A step without an answer for this long means that a worker hangs; where steps prove slow it is ten times the
+  // slowest.
+  double watchdog_s = 10;
   // Start-up phases with times, for people: ("weights", 0.42, 1.3 s).
   std::function<void(const std::string& phase, const std::string& detail, double elapsed_s)> report;
 };
@@ -54,36 +57,38 @@ struct WorkerStatus {
   int process = 0;
   bool alive = false;
   Ready allocated;
-  double busy_s = 0;   // computing, since the start
+  double busy_s = 0;  // computing, since the start
   double waited_s = 0;
   std::uint64_t steps = 0;
 };
 
 struct DriverStatus {
-  bool ready = false;                       // every route has produced a real token and nothing has failed
-  std::optional<std::string> failure;       // what ended the deployment
+  bool ready = false;                  // every route has produced a real token and nothing has failed
+  std::optional<std::string> failure;  // what ended the deployment
   std::vector<WorkerStatus> workers;
-  std::vector<std::int64_t> waiting, running;  // per route
+  std::vector<std::int64_t> waiting, running;  // per route; routes that share stages are counted at the first of them
   std::int64_t generated_tokens = 0, prompt_tokens = 0, preemptions = 0, free_blocks = 0, total_blocks = 0;
   double uptime_s = 0;
 };
 
 class Driver {
  public:
-  // Starts the workers and returns when every route has produced a token. Throws what a worker reported (its own message, as
-  // when its memory does not hold its part), a peer error when one died; leaves no process behind.
+  // Checks the plan, starts the workers and returns when every route has produced a token. Throws what a worker
+  // reported (its own message, as when its memory does not hold its part), a peer error when one died; leaves no
+  // process behind.
   Driver(ServePlan plan, DriverOptions options);
-  ~Driver();  // stops all workers
+  ~Driver();  // stops all workers; requests that are open end as cancelled
 
-  // Returns the request's id. Throws: input error (prompt empty, out of vocabulary, or longer than context or KV room), limit error
-  // (queue full), peer error (deployment failed).
+  // Returns the request's id. Throws: input error (prompt empty, out of vocabulary, or longer than context or KV room),
+  // limit error (queue full), peer error (deployment failed).
   std::uint64_t generate(GenerateRequest request, GenerateCallback callback);
+  // The request ends with an event of its own. An id that has ended is no error.
   void cancel(std::uint64_t id);
 
-  // Refuses new requests, lets those under way end (at most `seconds`).
+  // Refuses new requests (limit error), lets those under way end (at most `seconds`). Not from the driver's own thread.
   void drain(double seconds);
   DriverStatus status() const;
-  // Called once, from the driver's thread, when a worker dies.
+  // Called once, from the driver's thread, when a worker dies; at once if that has happened.
   void on_failure(std::function<void(const Error&)> callback);
   const ServePlan& plan() const;
 

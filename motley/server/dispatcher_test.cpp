@@ -1,0 +1,190 @@
+#include "motley/server/dispatcher.hpp"
+
+#include <gtest/gtest.h>
+
+#include "motley/server/driver_fixture_test.hpp"
+
+namespace motley {
+namespace {
+
+constexpr std::int32_t eos = 1;  // of the tales model
+
+StepResult answer(const Step& step, std::int32_t token) {
+  StepResult result{.step = step.step, .compute_s = 0, .wait_s = 0, .tokens = {}};
+  for (const StepSequence& sequence : step.sequences)
+    if (sequence.sampling)
+      result.tokens.push_back({.sequence = sequence.sequence, .token = token, .logprob = 0, .top = {}});
+  return result;
+}
+
+// The events of the next step when it answers `token`.
+std::vector<GenerateEvent> advance(Dispatcher& dispatcher, std::int32_t token) {
+  const auto step = dispatcher.next();
+  EXPECT_TRUE(step);
+  std::vector<GenerateEvent> events;
+  for (RequestEvent& event : dispatcher.complete(answer(*step, token))) events.push_back(std::move(event.event));
+  return events;
+}
+
+GenerateRequest ask_until_eos(std::vector<std::int32_t> prompt, std::int64_t max_new_tokens) {
+  GenerateRequest request = ask(std::move(prompt), max_new_tokens);
+  request.ignore_eos = false;
+  return request;
+}
+
+TEST(Dispatcher, StepsCarryTheTokensOfPromptAndOutput) {
+  const ServePlan plan = toy_plan({{1}});
+  Dispatcher dispatcher(plan, 0, 10);
+  GenerateRequest request = ask({11, 12, 13}, 5);
+  request.sampling.temperature = 0.5f;
+  request.sampling.presence_penalty = 1;
+  const std::uint64_t id = dispatcher.add(request);
+  const auto prompt = dispatcher.next();
+  ASSERT_TRUE(prompt);
+  EXPECT_EQ(prompt->sequences.at(0).tokens, (std::vector<std::int32_t>{11, 12, 13}));
+  EXPECT_EQ(prompt->sequences.at(0).sampling, request.sampling);
+  EXPECT_FALSE(dispatcher.next());
+  EXPECT_EQ(dispatcher.tokens_under_way(), 3);
+  const auto events = dispatcher.complete(answer(*prompt, 70));
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_EQ(events[0].request, id);
+  EXPECT_EQ(events[0].event.token->token, 70);
+  const auto decode = dispatcher.next();
+  EXPECT_EQ(decode->sequences.at(0).tokens, std::vector<std::int32_t>{70});
+  EXPECT_EQ(decode->sequences.at(0).position, 3);
+  EXPECT_EQ(decode->sequences.at(0).sampling->generated, std::vector<std::int32_t>{70});  // for the penalty
+}
+
+TEST(Dispatcher, AnythingPreemptedIsComputedAnewWithItsOutput) {
+  const ServePlan plan = toy_plan({{1}}, 64);  // four blocks
+  Dispatcher dispatcher(plan, 0, 10);
+  const std::vector<std::int32_t> prompt(30, 9);
+  dispatcher.add(ask(prompt, 20));
+  const std::uint64_t second = dispatcher.add(ask(prompt, 20));
+  std::vector<std::int32_t> known = prompt;
+  bool computed_anew = false;
+  for (std::int32_t token = 100; !computed_anew && token < 200; ++token) {
+    const auto step = dispatcher.next();
+    ASSERT_TRUE(step);
+    for (const StepSequence& sequence : step->sequences) {
+      if (sequence.sequence != second) continue;
+      if (sequence.position == 0 && known.size() > prompt.size()) {
+        EXPECT_EQ(sequence.tokens, known);
+        computed_anew = true;
+      }
+      known.push_back(token);
+    }
+    dispatcher.complete(answer(*step, token));
+  }
+  EXPECT_TRUE(computed_anew);
+}
+
+TEST(Dispatcher, EndsAtEosStopTokensAndLengths) {
+  const ServePlan plan = toy_plan({{1}});
+  Dispatcher dispatcher(plan, 0, 10);
+
+  dispatcher.add(ask_until_eos({5}, 9));
+  auto events = advance(dispatcher, eos);
+  ASSERT_EQ(events.size(), 1u);  // eos is not part of the output
+  EXPECT_EQ(events[0].finished, FinishReason::stop);
+
+  GenerateRequest stops = ask({5}, 9);
+  stops.stop_tokens = {77};
+  dispatcher.add(stops);
+  EXPECT_EQ(advance(dispatcher, eos).at(0).token->token, eos);  // ignored
+  events = advance(dispatcher, 77);
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_EQ(events[0].finished, FinishReason::stop);
+
+  dispatcher.add(ask({5}, 2));
+  EXPECT_EQ(advance(dispatcher, 8).size(), 1u);
+  events = advance(dispatcher, 8);
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_EQ(events[0].token->token, 8);
+  EXPECT_EQ(events[1].finished, FinishReason::length);
+
+  dispatcher.add(ask(std::vector<std::int32_t>(510, 5), 100));  // two tokens are left of the context
+  while (!dispatcher.idle()) events = advance(dispatcher, 8);
+  EXPECT_EQ(events.back().finished, FinishReason::length);
+}
+
+TEST(Dispatcher, EndsAreForbiddenUntilTheLeastNumberOfTokens) {
+  const ServePlan plan = toy_plan({{1}});
+  Dispatcher dispatcher(plan, 0, 10);
+  GenerateRequest request = ask_until_eos({5}, 9);
+  request.min_new_tokens = 1;
+  request.stop_tokens = {77};
+  dispatcher.add(request);
+  const auto first = dispatcher.next();
+  EXPECT_EQ(first->sequences.at(0).sampling->forbidden, (std::vector<std::int32_t>{77, eos}));
+  EXPECT_TRUE(first->sequences.at(0).sampling->generated.empty());  // no penalty needs them
+  dispatcher.complete(answer(*first, 8));
+  EXPECT_TRUE(dispatcher.next()->sequences.at(0).sampling->forbidden.empty());
+}
+
+TEST(Dispatcher, TokensOfCancelledRequestsAreDropped) {
+  const ServePlan plan = toy_plan({{1}});
+  Dispatcher dispatcher(plan, 0, 10);
+  const std::uint64_t id = dispatcher.add(ask({5}, 9));
+  const auto step = dispatcher.next();
+  EXPECT_TRUE(dispatcher.cancel(id));
+  EXPECT_FALSE(dispatcher.cancel(id));
+  EXPECT_TRUE(dispatcher.complete(answer(*step, 8)).empty());
+  DriverStatus status;
+  dispatcher.describe(status);
+  EXPECT_EQ(status.free_blocks, status.total_blocks);
+}
+
+TEST(Dispatcher, RefusesAnswersThatNobodyAskedFor) {
+  const ServePlan plan = toy_plan({{1}});
+  const std::vector<void (*)(StepResult&)> lies = {
+      [](StepResult& result) { result.step += 1; }, [](StepResult& result) { result.tokens.clear(); },
+      [](StepResult& result) { result.tokens.push_back(result.tokens[0]); },
+      [](StepResult& result) { result.tokens[0].sequence += 1; },
+      [](StepResult& result) { result.tokens[0].token = 2048; }};
+  for (const auto lie : lies) {
+    Dispatcher dispatcher(plan, 0, 10);
+    dispatcher.add(ask({5}, 9));
+    StepResult result = answer(*dispatcher.next(), 8);
+    lie(result);
+    EXPECT_THROW(dispatcher.complete(result), Error);
+  }
+}
+
+TEST(Dispatcher, RequestsFollowTheWeightsOfTheRoutes) {
+  ServePlan plan = toy_plan({{1}, {1, 1}});
+  plan.routes[1].weight = 3;
+  Dispatcher dispatcher(plan, 0, 100);
+  for (int i = 0; i < 40; ++i) dispatcher.add(ask({5}, 9));
+  DriverStatus status;
+  dispatcher.describe(status);
+  EXPECT_EQ(status.waiting, (std::vector<std::int64_t>{10, 30}));
+  EXPECT_EQ(dispatcher.next()->route + dispatcher.next()->route, 1u);  // one step of each
+}
+
+// Two first stages that feed one second stage: its blocks are handed out once.
+TEST(Dispatcher, RoutesThatShareAStageShareItsBlocks) {
+  ServePlan plan = toy_plan({{1, 1}, {1, 1}}, 64);
+  plan.routes[1].path[1].stage = plan.routes[0].path[1].stage;
+  plan.stages.pop_back();
+  Dispatcher dispatcher(plan, 2, 100);
+  DriverStatus status;
+  dispatcher.describe(status);
+  EXPECT_EQ(status.total_blocks, 4);
+  for (int i = 0; i < 4; ++i) dispatcher.add(ask({5}, 1));
+  const auto first = dispatcher.next(), second = dispatcher.next();
+  ASSERT_TRUE(first && second);
+  EXPECT_EQ(first->route, 0u);
+  EXPECT_EQ(second->route, 1u);
+  std::set<std::int32_t> blocks;
+  for (const auto& step : {*first, *second})
+    for (const StepSequence& sequence : step.sequences) blocks.insert(sequence.blocks.at(0));
+  EXPECT_EQ(blocks.size(), 4u);
+  dispatcher.complete(answer(*second, 8));
+  EXPECT_FALSE(dispatcher.idle());
+  dispatcher.complete(answer(*first, 8));
+  EXPECT_TRUE(dispatcher.idle());
+}
+
+}  // namespace
+}  // namespace motley

@@ -1,0 +1,385 @@
+// The driver with workers that only count (fake_worker_main.cpp): scheduling, cancelling, and above all dying.
+#include "motley/server/driver.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <csignal>
+#include <future>
+#include <thread>
+
+#include "motley/server/driver_fixture_test.hpp"
+
+namespace motley {
+namespace {
+
+using testing::HasSubstr;
+
+DriverOptions fake(const std::string& settings = "") {
+  DriverOptions options;
+  options.model_folder = settings;
+  options.worker_program = program_beside("fake-worker");
+  return options;
+}
+
+// What the fake worker of a single stage answers.
+std::vector<std::int32_t> expected_tokens(std::vector<std::int32_t> known, std::int64_t count) {
+  std::vector<std::int32_t> out;
+  for (; count > 0; --count) {
+    std::uint64_t hash = 17;
+    for (const std::int32_t token : known) hash = hash * 31 + static_cast<std::uint64_t>(token);
+    out.push_back(static_cast<std::int32_t>(hash % 2048));
+    known.push_back(out.back());
+  }
+  return out;
+}
+
+int open_descriptors() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return static_cast<int>(std::distance(begin(all), end(all)));
+}
+
+bool wait_until(const std::function<bool()>& condition, double seconds) {
+  for (const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+       std::chrono::steady_clock::now() < end; std::this_thread::sleep_for(std::chrono::milliseconds(2)))
+    if (condition()) return true;
+  return condition();
+}
+
+// Every test leaves neither process nor descriptor behind.
+class DriverTest : public testing::Test {
+ protected:
+  void TearDown() override {
+    EXPECT_EQ(::waitpid(-1, nullptr, WNOHANG), -1) << "a child is left";
+    EXPECT_EQ(open_descriptors(), descriptors_);
+  }
+  int descriptors_ = open_descriptors();
+};
+
+TEST_F(DriverTest, AnswersEveryRequestThoughMemoryIsTight) {
+  DriverOptions options = fake();
+  options.micro_batches = 2;
+  Driver driver(toy_plan({{1}}, 160), options);  // ten blocks
+  EXPECT_TRUE(driver.status().ready);
+  std::vector<Answer> answers(60);
+  const auto prompt = [](std::int32_t i) { return std::vector<std::int32_t>(static_cast<std::size_t>(1 + i % 30), i); };
+  for (std::int32_t i = 0; i < 60; ++i)
+    driver.generate(ask(prompt(i), 1 + i % 70), answers[static_cast<std::size_t>(i)].callback());
+  for (std::int32_t i = 0; i < 60; ++i) {
+    const Answer& answer = answers[static_cast<std::size_t>(i)];
+    ASSERT_EQ(answer.wait(), FinishReason::length);
+    EXPECT_EQ(answer.tokens(), expected_tokens(prompt(i), 1 + i % 70)) << i;
+    EXPECT_EQ(answer.events_after_the_end(), 0);
+  }
+  const DriverStatus status = driver.status();
+  EXPECT_GT(status.preemptions, 0);
+  EXPECT_EQ(status.free_blocks, 10);
+  EXPECT_EQ(status.total_blocks, 10);
+  EXPECT_GT(status.generated_tokens, 1000);
+  EXPECT_GT(status.workers.at(0).steps, 100u);
+  EXPECT_EQ(status.workers.at(0).allocated, (Ready{100, 10, 1, 0}));
+}
+
+TEST_F(DriverTest, RunsAllRoutesAndReportsItsStart) {
+  for (const char* transport : {"shm", "tcp"}) {
+    DriverOptions options = fake("step_ms=1");
+    options.transport = transport;
+    std::vector<std::string> phases;
+    options.report = [&](const std::string& phase, const std::string&, double) { phases.push_back(phase); };
+    Driver driver(toy_plan({{2, 3, 1}, {1, 2}}), options);
+    EXPECT_EQ(phases.front(), "workers");
+    EXPECT_THAT(phases, testing::IsSupersetOf({"weights", "memory"}));
+    EXPECT_EQ(phases.back(), "warm-up");
+    std::vector<Answer> answers(20);
+    for (Answer& answer : answers) driver.generate(ask({1, 2, 3}, 10), answer.callback());
+    for (const Answer& answer : answers) {
+      EXPECT_EQ(answer.wait(), FinishReason::length);
+      EXPECT_EQ(answer.tokens().size(), 10u);
+    }
+    for (const WorkerStatus& worker : driver.status().workers) {
+      EXPECT_TRUE(worker.alive);
+      EXPECT_GT(worker.steps, 10u) << worker.device;
+      EXPECT_GT(worker.busy_s, 0.01) << worker.device;
+    }
+  }
+}
+
+TEST_F(DriverTest, CancelEndsARequestAndFreesItsBlocks) {
+  Driver driver(toy_plan({{1, 1}}), fake("step_ms=2"));
+  Answer cancelled, other;
+  const std::uint64_t id = driver.generate(ask({1}, 400), cancelled.callback());
+  driver.generate(ask({1}, 30), other.callback());
+  ASSERT_TRUE(cancelled.wait_for_tokens(3));
+  driver.cancel(id);
+  driver.cancel(id);
+  EXPECT_EQ(cancelled.wait(), FinishReason::cancelled);
+  EXPECT_EQ(other.wait(), FinishReason::length);
+  EXPECT_TRUE(wait_until([&] { return driver.status().free_blocks == driver.status().total_blocks; }, 5));
+  EXPECT_LT(cancelled.tokens().size(), 400u);
+  EXPECT_EQ(cancelled.events_after_the_end(), 0);
+}
+
+TEST_F(DriverTest, CallbacksMayCallTheDriver) {
+  Driver driver(toy_plan({{1}}), fake());
+  Answer second;
+  std::atomic<std::uint64_t> first = 0;
+  std::atomic<bool> asked = false;
+  first = driver.generate(ask({1}, 500), [&](const GenerateEvent& event) {
+    if (event.finished || asked.exchange(true)) return;
+    driver.generate(ask({2}, 3), second.callback());
+    while (first == 0) std::this_thread::yield();
+    driver.cancel(first);
+  });
+  EXPECT_EQ(second.wait(), FinishReason::length);
+}
+
+TEST_F(DriverTest, RefusesWhenTheQueueIsFull) {
+  DriverOptions options = fake("step_ms=20");
+  options.max_queue = 3;
+  Driver driver(toy_plan({{1}}), options);
+  std::vector<Answer> answers(40);
+  std::size_t accepted = 0;
+  try {
+    for (; accepted < answers.size(); ++accepted) driver.generate(ask({1}, 5), answers[accepted].callback());
+    FAIL() << "all were accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::limit);
+    EXPECT_THAT(error.what(), HasSubstr("3 requests wait"));
+  }
+  EXPECT_GE(accepted, 3u);
+  for (std::size_t i = 0; i < accepted; ++i) EXPECT_EQ(answers[i].wait(), FinishReason::length);
+}
+
+TEST_F(DriverTest, RefusesBadRequestsAndServesOn) {
+  Driver driver(toy_plan({{1}}, 256), fake());
+  const std::vector<std::pair<GenerateRequest, const char*>> bad = {
+      {ask({}, 1), "the prompt is empty"},
+      {ask({1}, 0), "0 new tokens"},
+      {ask({1, 2048}, 1), "token 2048"},
+      {ask({-1}, 1), "token -1"},
+      {ask(std::vector<std::int32_t>(512, 1), 1), "the model's context is 512"},
+      {ask(std::vector<std::int32_t>(256, 1), 1), "room for 256 tokens"}};
+  for (const auto& [request, message] : bad) {
+    try {
+      driver.generate(request, [](const GenerateEvent&) {});
+      ADD_FAILURE() << message;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::input);
+      EXPECT_THAT(error.what(), HasSubstr(message));
+    }
+  }
+  Answer answer;
+  driver.generate(ask({1}, 1000), answer.callback());
+  EXPECT_EQ(answer.wait(), FinishReason::length);
+  EXPECT_EQ(answer.tokens().size(), 255u);  // as many as there is room for
+}
+
+TEST_F(DriverTest, DrainLetsRequestsEndAndRefusesNewOnes) {
+  Driver driver(toy_plan({{1}}), fake("step_ms=2"));
+  Answer answer;
+  driver.generate(ask({1}, 50), answer.callback());
+  driver.drain(20);
+  EXPECT_EQ(answer.tokens().size(), 50u);
+  EXPECT_EQ(answer.wait(0), FinishReason::length);
+  try {
+    driver.generate(ask({1}, 1), answer.callback());
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::limit);
+  }
+}
+
+TEST_F(DriverTest, WhatIsOpenAtTheEndIsCancelled) {
+  Answer answer;
+  {
+    Driver driver(toy_plan({{1, 1}}), fake("step_ms=20"));
+    driver.generate(ask({1}, 500), answer.callback());
+    driver.drain(0.1);
+    EXPECT_FALSE(answer.wait(0));
+  }
+  EXPECT_EQ(answer.wait(0), FinishReason::cancelled);
+}
+
+TEST_F(DriverTest, AWorkerThatIsKilledEndsEverythingWithItsName) {
+  const ServePlan plan = toy_plan({{2, 3, 1}, {1}});
+  for (std::size_t victim = 0; victim < 7; ++victim) {
+    Driver driver(plan, fake("step_ms=2"));
+    std::promise<Error> told;
+    driver.on_failure([&](const Error& error) { told.set_value(error); });
+    std::vector<Answer> answers(30);
+    for (Answer& answer : answers) driver.generate(ask({1, 2}, 500), answer.callback());
+    ASSERT_TRUE(answers[0].wait_for_tokens(5));
+    const std::vector<WorkerStatus> workers = driver.status().workers;
+
+    const auto start = std::chrono::steady_clock::now();
+    ::kill(workers[victim].process, SIGKILL);
+    const std::string expected = fmt::format("{} (rank {} of stage {}) was killed by signal 9", workers[victim].device,
+                                             workers[victim].rank, workers[victim].stage);
+    for (const Answer& answer : answers) {
+      ASSERT_EQ(answer.wait(3), FinishReason::failed);
+      EXPECT_EQ(answer.stop_cause(), expected);
+      EXPECT_EQ(answer.events_after_the_end(), 0);
+    }
+    auto future = told.get_future();
+    ASSERT_EQ(future.wait_for(std::chrono::seconds(3)), std::future_status::ready);
+    const Error error = future.get();
+    EXPECT_EQ(error.code(), ErrorCode::peer);
+    EXPECT_EQ(error.what(), expected);
+    for (const WorkerStatus& worker : workers)
+      EXPECT_TRUE(wait_until([&] { return ::kill(worker.process, 0) != 0; }, 3)) << worker.device << " is left";
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(3));
+
+    EXPECT_FALSE(driver.status().ready);
+    EXPECT_EQ(driver.status().failure, expected);
+    try {
+      driver.generate(ask({1}, 1), [](const GenerateEvent&) {});
+      ADD_FAILURE();
+    } catch (const Error& refused) {
+      EXPECT_EQ(refused.code(), ErrorCode::peer);
+    }
+    bool told_late = false;
+    driver.on_failure([&](const Error&) { told_late = true; });
+    EXPECT_TRUE(told_late);
+    driver.drain(1);
+  }
+}
+
+TEST_F(DriverTest, AWorkerThatHangsIsTreatedAsDead) {
+  DriverOptions options = fake("step_ms=1");
+  options.watchdog_s = 0.3;
+  Driver driver(toy_plan({{1, 2, 1}}), options);
+  Answer answer;
+  driver.generate(ask({1}, 500), answer.callback());
+  ASSERT_TRUE(answer.wait_for_tokens(2));
+  ::kill(driver.status().workers.at(3).process, SIGSTOP);
+  EXPECT_EQ(answer.wait(), FinishReason::failed);
+  EXPECT_THAT(answer.stop_cause(), HasSubstr("box/3 (rank 0 of stage r0/s2) did not answer step"));
+}
+
+struct Refusal {
+  const char* settings;
+  ErrorCode code;
+  const char* message;
+};
+
+TEST_F(DriverTest, AWorkerThatDoesNotStartIsQuotedAndNobodyIsLeft) {
+  for (const auto& [settings, code, message] :
+       {Refusal{"refuse=box/1", ErrorCode::limit, "box/1 (rank 1 of stage r0/s0): it does not fit"},
+        Refusal{"exit=box/2", ErrorCode::peer, "box/2 (rank 0 of stage r0/s1) exited with code 9"},
+        Refusal{"kill=box/0", ErrorCode::peer, "box/0 (rank 0 of stage r0/s0) was killed by signal 9"},
+        Refusal{"babble=box/1", ErrorCode::peer, "box/1 (rank 1 of stage r0/s0): malformed message"}}) {
+    try {
+      Driver driver(toy_plan({{2, 1}}), fake(settings));
+      ADD_FAILURE() << settings;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), code) << settings;
+      EXPECT_THAT(error.what(), HasSubstr(message));
+      EXPECT_EQ(error.hint(), code == ErrorCode::limit ? "buy memory" : "");
+    }
+    EXPECT_EQ(::waitpid(-1, nullptr, WNOHANG), -1);
+  }
+}
+
+TEST_F(DriverTest, WrongAnswersAreAFailure) {
+  for (const char* settings : {"lie=token", "lie=step", "lie=missing"}) {
+    try {
+      Driver driver(toy_plan({{1}}), fake(settings));
+      ADD_FAILURE() << settings;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::peer) << settings;
+      EXPECT_THAT(error.what(), HasSubstr("box/0 (rank 0 of stage r0/s0): "));
+    }
+  }
+}
+
+TEST_F(DriverTest, RefusesAPlanOrOptionsThatCannotRun) {
+  DriverOptions missing = fake();
+  missing.worker_program = "/nowhere/motley-worker";
+  const auto code_of = [](const ServePlan& plan, const DriverOptions& options) {
+    try {
+      Driver driver(plan, options);
+    } catch (const Error& error) {
+      return error.code();
+    }
+    return ErrorCode::internal;
+  };
+  EXPECT_EQ(code_of(toy_plan({{1}}), missing), ErrorCode::environment);
+  DriverOptions pigeons = fake();
+  pigeons.transport = "pigeon";
+  EXPECT_EQ(code_of(toy_plan({{1}}), pigeons), ErrorCode::input);
+  ServePlan gap = toy_plan({{1, 1}});
+  gap.routes[0].path.pop_back();
+  EXPECT_EQ(code_of(gap, fake()), ErrorCode::input);
+}
+
+// A process with a driver that serves, until it is killed.
+[[noreturn]] void run_driver(int pipe) {
+  try {
+    Driver driver(toy_plan({{2, 1}}), fake("step_ms=5"));
+    driver.generate(ask({1}, 500), [](const GenerateEvent&) {});
+    std::vector<int> workers;
+    for (const WorkerStatus& worker : driver.status().workers) workers.push_back(worker.process);
+    if (::write(pipe, workers.data(), workers.size() * sizeof(int)) > 0)
+      for (;;) ::pause();
+  } catch (const Error&) {
+  }
+  ::_exit(1);
+}
+
+TEST_F(DriverTest, WorkersDoNotOutliveADriverThatIsKilled) {
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);  // so that they become ours to wait for
+  std::array<int, 2> pipe{};
+  ASSERT_EQ(::pipe2(pipe.data(), O_CLOEXEC), 0);
+  const pid_t process = ::fork();
+  if (process == 0) run_driver(pipe[1]);
+  ::close(pipe[1]);
+  std::array<int, 3> workers{};
+  EXPECT_EQ(::read(pipe[0], workers.data(), sizeof workers), static_cast<ssize_t>(sizeof workers));
+  ::close(pipe[0]);
+  ::kill(process, SIGKILL);
+  EXPECT_EQ(::waitpid(process, nullptr, 0), process);
+  for (const int worker : workers)
+    EXPECT_TRUE(wait_until([&] { return ::waitpid(worker, nullptr, WNOHANG) == worker; }, 3)) << worker;
+  ::prctl(PR_SET_CHILD_SUBREAPER, 0);
+}
+
+// ---- the real worker ----
+
+std::vector<std::vector<std::int32_t>> greedy_tokens(const ServePlan& plan, const std::string& transport) {
+  DriverOptions options;
+  options.model_folder = MOTLEY_SOURCE_DIR "/data/models/tales";
+  options.worker_program = program_beside("motley-worker");
+  options.transport = transport;
+  Driver driver(plan, options);
+  std::vector<Answer> answers(12);
+  for (std::size_t i = 0; i < answers.size(); ++i) {
+    std::vector<std::int32_t> prompt;
+    for (std::size_t t = 0; t < 3 + 9 * i; ++t)
+      prompt.push_back(static_cast<std::int32_t>((7 + 131 * i + 17 * t) % 2048));
+    driver.generate(ask(prompt, 24), answers[i].callback());
+  }
+  std::vector<std::vector<std::int32_t>> tokens;
+  for (const Answer& answer : answers) {
+    EXPECT_EQ(answer.wait(60), FinishReason::length) << answer.stop_cause();
+    tokens.push_back(answer.tokens());
+  }
+  return tokens;
+}
+
+TEST_F(DriverTest, RealWorkersAnswerAlikeHoweverTheModelIsCut) {
+  const auto single = greedy_tokens(toy_plan({{1}}), "shm");
+  ServePlan chain = toy_plan({{2, 3, 1}}, 320);  // too little for twelve at once
+  chain.stages[1].shares = {0.5, 0.25, 0.25};
+  EXPECT_EQ(greedy_tokens(chain, "shm"), single);
+  EXPECT_EQ(greedy_tokens(chain, "tcp"), single);
+}
+
+}  // namespace
+}  // namespace motley

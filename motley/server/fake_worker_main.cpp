@@ -1,0 +1,133 @@
+// A worker without a model, for the driver's tests: it speaks the control protocol, keeps token ids where a worker
+// keeps keys and values, and exchanges no data with other workers. As the only stage of its route it answers a function
+// of all tokens so far; elsewhere, where it sees none, a function of the position.
+//
+// The "model folder" is a list of settings: "step_ms=5;refuse=box/1". A device may be told to `exit`, be killed
+// (`kill`), send rubbish (`babble`) or `refuse` instead of starting; `lie` makes the answers wrong.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <map>
+#include <string>
+#include <thread>
+
+#include "motley/comm/messages.hpp"
+#include "motley/plan/plan.hpp"
+
+namespace motley {
+namespace {
+
+std::map<std::string, std::string> read_settings(const std::string& text) {
+  std::map<std::string, std::string> settings;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find(';', at), text.size());
+    const std::string setting = text.substr(at, end - at);
+    const std::size_t equals = setting.find('=');
+    settings[setting.substr(0, equals)] = setting.substr(equals + 1);
+    at = end + 1;
+  }
+  return settings;
+}
+
+class FakeWorker {
+ public:
+  FakeWorker(const Launch& launch, ControlConnection& control)
+      : control_(control),
+        plan_(read_plan(parse_json(launch.plan_json, "plan"), "plan")),
+        settings_(read_settings(launch.model_folder)) {
+    if (settings_.contains("step_ms")) step_ms_ = std::stoi(settings_["step_ms"]);
+    for (const Route& route : plan_.routes) {
+      const auto& ends = plan_.stage(route.path.back().stage).devices;
+      answers_.push_back(ends.front() == launch.device);
+    }
+  }
+
+  void execute(const Step& step) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(step_ms_));
+    StepResult result{.step = step.step, .compute_s = step_ms_ * 1e-3, .wait_s = 0, .tokens = {}};
+    for (const StepSequence& sequence : step.sequences) {
+      keep(sequence);
+      if (sequence.sampling && answers_.at(step.route)) result.tokens.push_back(choose(sequence));
+    }
+    const std::string& lie = settings_["lie"];
+    if (lie == "step") result.step += 100;
+    if (lie == "missing") result.tokens.clear();
+    if (lie == "token") result.tokens.at(0).token = -1;
+    control_.send(result);
+    if (lie == "step") control_.send(StepResult{.step = step.step, .compute_s = 0, .wait_s = 0, .tokens = {}});
+  }
+
+ private:
+  std::int32_t& slot(const StepSequence& sequence, std::int64_t position) {
+    const std::int32_t block = sequence.blocks.at(static_cast<std::size_t>(position / plan_.step.block_tokens));
+    return cache_[block * plan_.step.block_tokens + position % plan_.step.block_tokens];
+  }
+
+  void keep(const StepSequence& sequence) {
+    for (std::size_t i = 0; i < sequence.tokens.size(); ++i)
+      slot(sequence, sequence.position + static_cast<std::int64_t>(i)) = sequence.tokens[i];
+  }
+
+  SampledToken choose(const StepSequence& sequence) {
+    const std::int64_t known = sequence.position + sequence.count;
+    std::uint64_t hash = 17;
+    for (std::int64_t position = 0; position < known; ++position)
+      hash = hash * 31 + (sequence.tokens.empty() ? 1 : static_cast<std::uint64_t>(slot(sequence, position)));
+    auto token = static_cast<std::int32_t>(hash % static_cast<std::uint64_t>(plan_.model.arch.vocabulary));
+    for (const auto& forbidden = sequence.sampling->forbidden;
+         std::find(forbidden.begin(), forbidden.end(), token) != forbidden.end();)
+      token = static_cast<std::int32_t>((token + 1) % plan_.model.arch.vocabulary);
+    return {.sequence = sequence.sequence, .token = token, .logprob = 0, .top = {}};
+  }
+
+  ControlConnection& control_;
+  ServePlan plan_;
+  std::map<std::string, std::string> settings_;
+  std::vector<bool> answers_;  // per route: this worker reports its tokens
+  std::map<std::int64_t, std::int32_t> cache_;
+  int step_ms_ = 0;
+};
+
+int run(int descriptor) {
+  ControlConnection control(descriptor);
+  const auto first = control.receive();
+  if (!first) return 0;
+  const Launch& launch = std::get<Launch>(*first);
+  auto settings = read_settings(launch.model_folder);
+  if (settings["exit"] == launch.device) return 9;
+  if (settings["kill"] == launch.device) ::raise(SIGKILL);
+  if (settings["babble"] == launch.device) {
+    const std::string rubbish(64, 'x');
+    if (::write(descriptor, rubbish.data(), rubbish.size()) > 0) ::pause();
+  }
+  if (settings["refuse"] == launch.device) {
+    control.send(Failure{static_cast<std::int32_t>(ErrorCode::limit), "it does not fit", "buy memory"});
+    return 4;
+  }
+  FakeWorker worker(launch, control);
+  control.send(Progress{"weights", 1});
+  control.send(Ready{.weight_bytes = 100, .kv_bytes = 10, .activation_bytes = 1, .load_s = 0});
+  while (const auto message = control.receive()) {
+    if (std::holds_alternative<Stop>(*message)) break;
+    worker.execute(std::get<Step>(*message));
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace motley
+
+int main(int count, char** arguments) {
+  if (count != 3 || std::string(arguments[1]) != "--control-fd") return 2;
+  try {
+    return motley::run(std::atoi(arguments[2]));
+  } catch (const motley::Error& error) {
+    if (error.code() == motley::ErrorCode::peer) return 5;  // the driver has gone
+    fmt::print(stderr, "fake worker: {}\n", error.what());
+    return 70;
+  }
+}
