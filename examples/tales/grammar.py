@@ -604,8 +604,8 @@ def _small_talk(rng):
     return Turn(_type(rng, said), answer, [answer], sort="talk")
 
 
-def _told(rng, short=False):
-    """A request and its tale, then questions."""
+def _told(rng, questions):
+    """A request and its tale, then so many questions (least, most)."""
     tale = make_tale(rng)
     asked, words = _request(rng, tale)
     text = tale.text
@@ -615,14 +615,15 @@ def _told(rng, short=False):
         asked = rng.choice(ASK_ABOUT).format(a_t=a(t), A_t=cap(a(t)), x=a(unknown))
         text, words = f"I know no tale about {a(unknown)}, but here is another one. {text}", []
     return [Turn(_type(rng, asked), text, words=words, sort="tale")] + \
-        _questions(rng, tale, rng.randint(1, 3) if short else rng.randint(3, 6))
+        _questions(rng, tale, rng.randint(*questions))
 
 
-def make_dialogue(rng):
-    """(system text or None, turns)."""
+def make_dialogue(rng, questions=(3, 6)):
+    """(system text or None, turns), with so many questions about a tale (least, most)."""
+    fewer = (questions[0] // 2, questions[1] // 2)  # where several tales share the context
     pick = rng.random()
     if pick < 0.66:
-        turns = _told(rng)
+        turns = _told(rng, questions)
         if rng.random() < 0.12:
             said, answer = rng.choice(GREET)
             turns.insert(0, Turn(_type(rng, said), answer, [answer], sort="talk"))
@@ -630,16 +631,16 @@ def make_dialogue(rng):
                 turns[1] = Turn(_type(rng, rng.choice(YES)), make_plain(turns[1].assistant), sort="tale")
     elif pick < 0.83:
         tale = make_tale(rng)
-        turns = _questions(rng, tale, rng.randint(3, 6))
+        turns = _questions(rng, tale, rng.randint(*questions))
         turns[0].user = rng.choice(HERE).format(t=tale.text, q=cap(turns[0].user))
     elif pick < 0.93:
-        turns = _told(rng, short=True)
-        more = _told(rng, short=True)
+        turns = _told(rng, fewer)
+        more = _told(rng, fewer)
         if rng.random() < 0.4:
             more[0] = Turn(_type(rng, rng.choice(ANOTHER)), make_plain(more[0].assistant), sort="tale")
         turns += more
         if rng.random() < 0.5:
-            turns += _told(rng, short=True)
+            turns += _told(rng, fewer)
     else:
         turns = [_small_talk(rng) for _ in range(rng.randint(1, 3))]
         if rng.random() < 0.3:

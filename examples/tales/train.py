@@ -24,8 +24,12 @@ SPECIAL = ["<|begin|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>", "<
 BEGIN, END, SYSTEM, USER, ASSISTANT, PAD = range(6)
 VOCAB, CONTEXT = 2048, 512
 CHUNK = 256            # dialogues made at once, then sorted into batches of like length
-BATCH_TOKENS = 4096
-ASIDE = 0.1            # loss weight of what the model only reads; what it must say weighs 1
+ASIDE = 0.1            # loss weight of what the model only reads; its answers weigh 1
+
+# (first chunk, questions per tale, tokens per batch, loss weight of a told tale).  Telling comes
+# first.  Once tales are fluent, what is left of their loss is mostly the choice between equally
+# good words, which teaches nothing, so the weight moves to the answers, and there are more of them.
+PHASES = [(0, (3, 6), 4096, 1.0), (67, (6, 12), 2048, 0.3), (69, (6, 12), 1024, 0.2)]
 
 CHAT_TEMPLATE = (
     "{{ bos_token }}"
@@ -74,7 +78,7 @@ def train_tokenizer(seed):
     return tok
 
 
-def encode(tok, system, turns):
+def encode(tok, system, turns, tale_weight=1.0):
     """Token ids of a dialogue as the chat template writes it, and the loss weight of each."""
     ids, weights = [BEGIN], [0.0]
 
@@ -88,24 +92,25 @@ def encode(tok, system, turns):
         say(SYSTEM, system, ASIDE)
     for turn in turns:
         say(USER, turn.user, ASIDE)
-        say(ASSISTANT, turn.assistant, 1.0)
+        say(ASSISTANT, turn.assistant, tale_weight if turn.sort == "tale" else 1.0)
     return ids[:CONTEXT], weights[:CONTEXT]
 
 
 def chunk(tok, seed, index):
     """The batches of one chunk; the index alone decides its text, so training can resume at it."""
+    _, questions, batch_tokens, tale_weight = [p for p in PHASES if p[0] <= index][-1]
     rng = random.Random(f"{seed} chunk {index}")
     rows = []
     for _ in range(CHUNK):
         if rng.random() < 0.03:  # a bare tale, to be continued without any chat
             body = tok.encode(grammar.make_tale(rng).text).ids
-            rows.append(([BEGIN, *body, END], [0.0] + [1.0] * (len(body) + 1)))
+            rows.append(([BEGIN, *body, END], [0.0] + [tale_weight] * (len(body) + 1)))
         else:
-            rows.append(encode(tok, *grammar.make_dialogue(rng)))
+            rows.append(encode(tok, *grammar.make_dialogue(rng, questions), tale_weight))
     rows.sort(key=lambda row: len(row[0]))
     batches, batch = [], []
     for row in rows:
-        if batch and len(row[0]) * (len(batch) + 1) > BATCH_TOKENS:
+        if batch and len(row[0]) * (len(batch) + 1) > batch_tokens:
             batches.append(batch)
             batch = []
         batch.append(row)
