@@ -100,6 +100,12 @@ TEST(Workload, Default) {
             R"({"format":"motley.workload/1","class":[{"name":"chat","prompt_tokens":512.0,"output_tokens":128.0}]})");
 }
 
+TEST(Workload, ExamplesAreRead) {
+  const Workload workload = read_workload(MOTLEY_SOURCE_DIR "/examples/garage/workload.toml");
+  ASSERT_EQ(workload.classes.size(), 1u);
+  EXPECT_GT(workload.mean_output_tokens(), 0);
+}
+
 TEST(Workload, WithoutRatesClassesCountEqually) {
   const Workload workload = workload_of(
       "class = [{name=\"a\", prompt_tokens=100, output_tokens=10}, {name=\"b\", prompt_tokens=300, output_tokens=20}]");
