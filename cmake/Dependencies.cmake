@@ -17,7 +17,12 @@ if(MOTLEY_RUNTIME)
 
   # The wheel's own CMake files would ask for CUDA; these two libraries are all that is linked. CUDA is opened at run time.
   add_library(motley_torch INTERFACE)
-  target_include_directories(motley_torch SYSTEM INTERFACE ${torch}/include)
+  # Only ATen and what it includes: torch's folder also holds an fmt of its own.
+  file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/include/libtorch)
+  foreach(folder ATen c10 torch)
+    file(CREATE_LINK ${torch}/include/${folder} ${CMAKE_BINARY_DIR}/include/libtorch/${folder} SYMBOLIC)
+  endforeach()
+  target_include_directories(motley_torch SYSTEM INTERFACE ${CMAKE_BINARY_DIR}/include/libtorch)
   target_link_directories(motley_torch INTERFACE ${torch}/lib)
   target_link_libraries(motley_torch INTERFACE torch_cpu c10)
   # at::parallel_for is a header that needs OpenMP; the library must be the very one that LibTorch runs on.
