@@ -95,6 +95,7 @@ struct Driver::Impl {
   std::vector<Progress> progress;
   std::vector<std::optional<Error>> reported;  // what a worker said of its own end
   std::size_t ready_workers = 0;
+  std::vector<std::size_t> stirred;        // workers that have something to tell
   std::vector<std::uint64_t> last_answer;  // step, per worker
   std::map<std::uint64_t, SentStep> sent_steps;
   double slowest_step_s = 0, warm_up_step_s = 0;
@@ -159,7 +160,7 @@ struct Driver::Impl {
   // Takes in what has come, sends what can start, hands out what came out. False: it is time to stop.
   bool turn() {
     bool trouble = false;
-    for (std::size_t i = 0; i < workers.size(); ++i) trouble = !take_messages(i) || trouble;
+    for (const std::size_t i : stirred) trouble = !take_messages(i) || trouble;
     if (trouble) throw find_cause();
     check_watchdog();
     {
@@ -184,8 +185,11 @@ struct Driver::Impl {
     ::poll(waiting.data(), waiting.size(), static_cast<int>(std::max(patience_s, 0.0) * 1e3) + 1);
     std::uint64_t count = 0;
     [[maybe_unused]] const auto read = ::read(wake.get(), &count, sizeof count);
-    for (const auto& worker : workers)
-      if (worker->has_unsent()) worker->write_some();
+    stirred.clear();
+    for (std::size_t i = 0; i < workers.size(); ++i) {
+      if (workers[i]->has_unsent()) workers[i]->write_some();
+      if (waiting[1 + 2 * i].revents != 0 || waiting[2 + 2 * i].revents != 0) stirred.push_back(i);
+    }
   }
 
   // ---- messages ----

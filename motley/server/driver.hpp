@@ -40,7 +40,7 @@ struct DriverOptions {
   std::filesystem::path model_folder;
   std::filesystem::path worker_program;  // motley-worker, beside motley
   std::string transport = "shm";         // between workers: shm or tcp
-  std::string backend = "cpu";           // of every device
+  std::string backend = "cpu";           // of every device: cpu, or cuda (slot n of a machine runs on its GPU n)
   int threads_per_worker = 1;
   std::int64_t max_queue = 256;
   std::int64_t micro_batches = 0;  // per route; 0: stages of the route + 1 if it has several, else 1

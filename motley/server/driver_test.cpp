@@ -253,7 +253,7 @@ TEST_F(DriverTest, AWorkerThatIsKilledEndsEverythingWithItsName) {
 
 TEST_F(DriverTest, AWorkerThatHangsIsTreatedAsDead) {
   DriverOptions options = fake("step_ms=1");
-  options.watchdog_s = 0.3;
+  options.watchdog_s = 0.5;
   Driver driver(toy_plan({{1, 2, 1}}), options);
   Answer answer;
   driver.generate(ask({1}, 500), answer.callback());

@@ -50,6 +50,11 @@ void check_program(const std::filesystem::path& program) {
   ::_exit(127);
 }
 
+// "cuda" stands for the GPU of the device's slot.
+std::string backend_of(const std::string& device, const std::string& backend) {
+  return backend == "cuda" ? "cuda:" + device.substr(device.rfind('/') + 1) : backend;
+}
+
 }  // namespace
 
 Descriptor::~Descriptor() {
@@ -209,11 +214,12 @@ WorkerProcesses start_workers(const ServePlan& plan, const LaunchOptions& option
   Launch launch{.plan_json = to_json(write_plan(plan)),
                 .model_folder = options.model_folder.string(),
                 .device = {},
-                .backend = options.backend,
+                .backend = {},
                 .threads = options.threads,
                 .peers = {}};
   for (const auto& worker : workers) {
     launch.device = worker->device();
+    launch.backend = backend_of(worker->device(), options.backend);
     launch.peers = peers[worker->device()];
     worker->send(control_frame(launch));
   }
