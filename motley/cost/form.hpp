@@ -17,8 +17,8 @@
 namespace motley {
 
 struct CostOptions {
-  std::string form = "motley";             // or hexgen
-  std::map<std::string, double> settings;  // the form's own constants, "hexgen.batch"
+  std::string form = "motley";                  // or hexgen
+  std::map<std::string, double> settings = {};  // the form's own constants, "hexgen.batch"
 };
 
 // What a pipeline is priced at.

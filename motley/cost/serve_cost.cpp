@@ -18,7 +18,7 @@ struct PricedRoute {
   double share = 1;  // of all requests
   PhaseSeconds latency = {};
   std::vector<double> loads = {};  // of every stage on its path
-  double busiest_s = 0;       // busy time of its busiest stage per request of this route, other routes included
+  double busiest_s = 0;            // busy time of its busiest stage per request of this route, other routes included
   double cycle_s = 0;
 };
 

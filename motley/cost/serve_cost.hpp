@@ -12,7 +12,7 @@
 namespace motley {
 
 struct RouteCost {
-  std::string route;
+  std::string route = {};
   double latency_s = 0;       // of a request of mean lengths, with `batch` requests in flight
   double bottleneck_s = 0;    // busy time per request of its busiest stage, other routes through that stage included
   double first_token_s = 0;   // prefill alone
@@ -45,8 +45,8 @@ std::int64_t sequences_per_step(std::int64_t batch, std::int64_t micro_batches);
 // Time from job to job at a stage that is the bottleneck or with few jobs in flight, whichever is longer.
 double cycle_s(const ServeForm& form, double latency_s, double load_s, std::int64_t in_flight);
 
-// Largest excess over a deadline, relative: 0 where the route keeps all deadlines of the workload's classes (closed form, for
-// the mean request of each class).
+// Largest excess over a deadline, relative: 0 where the route keeps all deadlines of the workload's classes (closed
+// form, for the mean request of each class).
 double deadline_excess(const Workload& workload, const RouteCost& route);
 
 }  // namespace motley

@@ -28,11 +28,16 @@ bool same_machine(const Cluster& cluster, int a, int b) {
   return cluster.devices[a].machine == cluster.devices[b].machine;
 }
 
-// Exchanging a and b changes no link to any of `devices`.
-bool exchangeable(const Links& links, const std::vector<int>& devices, int a, int b) {
-  if (links(a, b) != links(b, a)) return false;
+// Exchanging the units changes no link among `devices`. The devices inside a unit are alike already.
+bool exchangeable(const Links& links, const std::vector<int>& devices, const Unit& a, const Unit& b) {
+  const auto inside = [](const Unit& unit, int device) {
+    return std::find(unit.begin(), unit.end(), device) != unit.end();
+  };
+  if (links(a[0], b[0]) != links(b[0], a[0])) return false;
+  if (a.size() > 1 && links(a[0], a[1]) != links(b[0], b[1])) return false;
   return std::all_of(devices.begin(), devices.end(), [&](int other) {
-    return other == a || other == b || (links(a, other) == links(b, other) && links(other, a) == links(other, b));
+    return inside(a, other) || inside(b, other) ||
+           (links(a[0], other) == links(b[0], other) && links(other, a[0]) == links(other, b[0]));
   });
 }
 
@@ -47,7 +52,7 @@ std::vector<DeviceClass> group_units(const Cluster& cluster, const Links& links,
       if (candidate.units.size() > 1 && together != candidate.one_machine) return false;
       for (const auto& member : candidate.units)
         if (same_machine(cluster, unit[0], member[0]) != together) return false;
-      return alike == Alike::by_type || exchangeable(links, devices, unit[0], like[0]);
+      return alike == Alike::by_type || exchangeable(links, devices, unit, like);
     };
     const auto found = std::find_if(classes.begin(), classes.end(), belongs);
     if (found == classes.end()) {

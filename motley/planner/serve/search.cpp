@@ -123,8 +123,8 @@ class PartSearch {
     const double cycle = cycle_s(form, seconds.latency_s, seconds.load_s, shape.batch);
     candidate.latency_s = form.pipeline_always_full() ? seconds.latency_s : cycle * static_cast<double>(shape.batch);
     candidate.requests_per_s = pipelines_ * form.requests_per_job() / cycle;
-    RouteCost route{.route = "", .latency_s = candidate.latency_s};
-    route.first_token_s = table_->prefill_s(form, candidate.chain.stages);
+    RouteCost route{.latency_s = candidate.latency_s};
+    candidate.first_token_s = route.first_token_s = table_->prefill_s(form, candidate.chain.stages);
     const double decode_steps = problem_.workload.mean_output_tokens() - 1;
     if (decode_steps > 0) route.per_token_s = (candidate.latency_s - route.first_token_s) / decode_steps;
     candidate.excess = deadline_excess(problem_.workload, route);
@@ -192,8 +192,8 @@ std::unique_ptr<ServeForm> ServeProblem::form(const ServePoint& at) const {
 }
 
 bool better(const Candidate& a, const Candidate& b, Objective objective) {
-  std::vector<std::pair<double, double>> criteria;  // smaller is better
-  const std::pair rate{-a.requests_per_s, -b.requests_per_s};
+  fprintf(stderr, "%g %g %g | %g %g %g\n", a.excess, a.requests_per_s, a.latency_s, b.excess, b.requests_per_s,
+          b.latency_s);
   if (objective == Objective::slo && compare(a.excess, b.excess) != 0) return a.excess < b.excess;
   const int by_rate = compare(b.requests_per_s, a.requests_per_s);  // -1: a has more
   const int by_latency = compare(a.latency_s, b.latency_s);

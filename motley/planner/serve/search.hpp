@@ -33,7 +33,8 @@ struct Candidate {
   std::int64_t micro_batches = 1;
   double latency_s = 0;       // of a request at that batch
   double requests_per_s = 0;  // of all pipelines
-  double excess = 0;          // over the deadlines
+  double first_token_s = 0;
+  double excess = 0;  // over the deadlines
 };
 
 // Strictly better by the objective; equal figures (within the tolerance) go on to the next criterion.

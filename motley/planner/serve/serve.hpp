@@ -36,8 +36,8 @@ enum class Replication { one_pipeline, allowed };
 
 struct ServeOptions {
   Objective objective = Objective::slo;
-  CostOptions cost;
-  StepLimits step;
+  CostOptions cost = {};
+  StepLimits step = {};
   std::uint64_t seed = 0;  // recorded; the search of this form draws no random numbers
   double deadline_s = 10;
   int threads = 1;  // over numbers of pipelines; the plan does not depend on it
@@ -45,9 +45,9 @@ struct ServeOptions {
   TensorParallel tensor_parallel = TensorParallel::within_machine;
   StageTypes stage_types = StageTypes::mixed;  // published cost forms know only `alike`
   Replication replication = Replication::allowed;
-  std::optional<DType> weight_type;  // default: the checkpoint's
-  std::optional<DType> kv_type;      // default: as the weights
-  std::int64_t max_batch = 256;      // most requests in flight per pipeline
+  std::optional<DType> weight_type = {};  // default: the checkpoint's
+  std::optional<DType> kv_type = {};      // default: as the weights
+  std::int64_t max_batch = 256;           // most requests in flight per pipeline
 };
 
 // A non-dominated layout of one pipeline over the whole cluster, for one request at a time (hexgen: one job of its

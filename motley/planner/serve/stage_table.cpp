@@ -166,32 +166,40 @@ ChainProblem StageTable::problem(const ServeForm& form, const ServePoint& point,
     }
     problem.options.push_back(std::move(option));
   }
-  std::vector<TensorGroup> places;
-  for (const auto& devices : place_devices_)
-    places.push_back({.devices = devices, .weight_type = weight_type_, .kv_type = kv_type_});
-  for (std::size_t p = 0; p < places.size(); ++p) {
+  const int places = static_cast<int>(place_devices_.size());
+  for (int from = 0; from < places; ++from) {
     problem.hops.emplace_back();
     problem.return_latency_s.emplace_back();
-    for (std::size_t q = 0; q < places.size(); ++q) {
-      // No second stage can stand where there is one device alone: any value will do, and the neighbour's lets the
-      // solver see that places are alike.
-      const bool alone = p == q && places[p].devices.size() == 1;
-      const TensorGroup& to = alone ? places[(q + 1) % places.size()] : places[q];
-      const bool none = alone && places.size() == 1;
-      problem.hops.back().push_back(none ? StageSeconds{} : seconds(form.hop(places[p], to)));
-      problem.return_latency_s.back().push_back(none ? 0 : form.token_return(places[p], to).sum());
+    for (int to = 0; to < places; ++to) {
+      const auto ends = neighbours(from, to);
+      problem.hops.back().push_back(ends ? seconds(form.hop(ends->first, ends->second)) : StageSeconds{});
+      problem.return_latency_s.back().push_back(ends ? form.token_return(ends->first, ends->second).sum() : 0);
     }
   }
   return problem;
 }
 
+// Devices of two places, as groups between which a hop can be priced; none where there is only one device in all.
+std::optional<std::pair<TensorGroup, TensorGroup>> StageTable::neighbours(int from, int to) const {
+  const auto place = [&](int index) {
+    return TensorGroup{.devices = place_devices_[index], .weight_type = weight_type_, .kv_type = kv_type_};
+  };
+  if (from != to || place_devices_[from].size() > 1) return std::pair(place(from), place(to));
+  // No second stage can stand where there is one device alone: any value will do, and the next place's lets the solver
+  // see that places are alike.
+  if (place_devices_.size() == 1) return std::nullopt;
+  return std::pair(place(from), place((to + 1) % static_cast<int>(place_devices_.size())));
+}
+
 double StageTable::prefill_s(const ServeForm& form, const std::vector<ChainStage>& stages) const {
   double seconds = 0;
   for (std::size_t i = 0; i < stages.size(); ++i) {
-    const TensorGroup& group = kinds_[stages[i].option].group;
-    seconds += form.block(group).latency.prefill_s * static_cast<double>(stages[i].units) +
-               form.ends(group, {i == 0, i + 1 == stages.size()}).latency.prefill_s;
-    if (i + 1 < stages.size()) seconds += form.hop(group, kinds_[stages[i + 1].option].group).latency.prefill_s;
+    const StageKind& kind = kinds_[stages[i].option];
+    seconds += form.block(kind.group).latency.prefill_s * static_cast<double>(stages[i].units) +
+               form.ends(kind.group, {i == 0, i + 1 == stages.size()}).latency.prefill_s;
+    if (i + 1 == stages.size()) continue;
+    const auto ends = neighbours(kind.place, kinds_[stages[i + 1].option].place);
+    seconds += form.hop(ends->first, ends->second).latency.prefill_s;
   }
   return seconds;
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "motley/cost/form.hpp"
@@ -54,6 +55,7 @@ class StageTable {
   template <class Weight>
   std::vector<double> shares_by(const std::vector<int>& devices, Weight weight) const;
   int add_place(const std::vector<int>& members);
+  std::optional<std::pair<TensorGroup, TensorGroup>> neighbours(int from, int to) const;
 
   const Cluster& cluster_;
   const Architecture& arch_;
