@@ -300,7 +300,8 @@ void check_attention(const CpuKernels<T>& kernels, const AttentionCase& shape, d
       for (std::int64_t d = 0; d < shape.dim; ++d) {
         const auto i = static_cast<std::size_t>((row * shape.heads + head) * shape.dim + d);
         const double expected = data.expected(row, head, d);
-        ASSERT_NEAR(widen(whole[i]), expected, 3e-6 + rounding * std::abs(expected)) << row << " " << head << " " << d;
+        // Scores reach 40 here, and their rounding errors come out of the exponential as relative ones.
+        ASSERT_NEAR(widen(whole[i]), expected, 1e-5 + rounding * std::abs(expected)) << row << " " << head << " " << d;
         ASSERT_EQ(widen(whole[i]), widen(chunked[i])) << "a chunk's result differs";
       }
 }

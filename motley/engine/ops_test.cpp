@@ -102,7 +102,7 @@ TEST_P(OpsTest, CacheAndAttention) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, OpsTest, ::testing::Values(at::kFloat, at::kBFloat16),
-                         [](const auto& info) { return std::string(at::toString(info.param)); });
+                         [](const auto& type) { return std::string(at::toString(type.param)); });
 
 TEST(Backend, KnowsItsDevices) {
   EXPECT_TRUE(open_backend("cpu").is_cpu());

@@ -115,6 +115,14 @@ std::string_view header_text(std::span<const std::byte> file, const std::filesys
   return {reinterpret_cast<const char*>(file.data()) + length_bytes, static_cast<std::size_t>(length)};
 }
 
+Value parse_header(std::string_view text, const std::filesystem::path& path) {
+  try {
+    return parse_json(text, path.string() + " (header)");
+  } catch (const Error& error) {
+    throw input_error(error.what(), copy_again);
+  }
+}
+
 }  // namespace
 
 MappedFile::MappedFile(const std::filesystem::path& path) {
@@ -128,7 +136,9 @@ MappedFile::MappedFile(const std::filesystem::path& path) {
   void* mapping = size_ > 0 ? ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, descriptor, 0) : nullptr;
   const int cause = errno;
   ::close(descriptor);
-  if (!is_file) throw input_error(fmt::format("{} is not a file", path.string()));
+  if (!is_file)
+    throw input_error(fmt::format("{} is not a file", path.string()),
+                      "a model folder holds config.json and model.safetensors");
   if (mapping == MAP_FAILED)
     throw Error(ErrorCode::environment, fmt::format("cannot map {}: {}", path.string(), std::strerror(cause)));
   data_ = static_cast<const std::byte*>(mapping);
@@ -141,7 +151,7 @@ MappedFile::~MappedFile() {
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
     : path_(path), mapping_(std::make_shared<MappedFile>(path)) {
   const std::string_view text = header_text(mapping_->bytes(), path_);
-  const Value header = parse_json(text, path_.string() + " (header)");
+  const Value header = parse_header(text, path_);
   if (!header.is_object())
     throw input_error(fmt::format("{}: the header is no JSON object", path_.string()), copy_again);
   const std::span<const std::byte> data = mapping_->bytes().subspan(length_bytes + text.size());
@@ -168,7 +178,8 @@ Checkpoint::Checkpoint(std::filesystem::path folder) : folder_(std::move(folder)
     const std::string file = file_name.is_string() ? file_name.as_string() : "";
     if (file.empty() || file.find('/') != std::string::npos || file == "." || file == "..")
       throw input_error(
-          fmt::format("{}: {} must be in a file of the same folder, not in \"{}\"", index_path.string(), name, file));
+          fmt::format("{}: {} must be in a file of the same folder, not in \"{}\"", index_path.string(), name, file),
+          "all files of a model stand beside its config.json");
     if (!files_.contains(file)) files_.emplace(file, std::make_unique<SafetensorsFile>(folder_ / file));
     if (!files_.at(file)->tensors().contains(name))
       throw input_error(fmt::format("{} promises {} in {}, which does not hold it", index_path.string(), name, file),
