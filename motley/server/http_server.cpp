@@ -278,16 +278,15 @@ struct Server::Impl : std::enable_shared_from_this<Server::Impl> {
       std::tie(status, read) = co_await http::async_read(session.stream, session.buffer, parser, no_throw);
     }
     if (status) {
-      co_await refuse_unreadable(session, status, parser.got_some());
+      co_await refuse_unreadable(session, status);
       co_return false;
     }
     co_return co_await answer(session, parser.release());
   }
 
-  asio::awaitable<void> refuse_unreadable(Session& session, error_code status, bool got_some) {
-    if (status == beast::error::timeout && got_some) {
-      co_await refuse(session, 408, "the request did not arrive in time");
-    } else if (status == http::error::header_limit || status == http::error::buffer_overflow) {
+  // A client that has left or is too slow is not answered.
+  asio::awaitable<void> refuse_unreadable(Session& session, error_code status) {
+    if (status == http::error::header_limit || status == http::error::buffer_overflow) {
       co_await refuse(session, 431, fmt::format("the header is larger than {} bytes", options.max_header_bytes));
     } else if (status == http::error::body_limit) {
       co_await refuse(session, 413, fmt::format("the body is larger than {} bytes", options.max_body_bytes));

@@ -1,0 +1,339 @@
+#include "motley/server/service.hpp"
+
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <deque>
+#include <future>
+#include <mutex>
+#include <thread>
+
+#include "motley/base/error.hpp"
+#include "motley/server/http_client_test.hpp"
+#include "motley/server/http_server.hpp"
+
+namespace motley {
+namespace {
+
+using namespace std::chrono_literals;
+
+const std::string folder = MOTLEY_SOURCE_DIR "/tests/data/text/metaspace";
+constexpr std::int32_t end_token = 2;  // </s>
+
+bool has(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
+
+ServePlan small_plan(const std::shared_ptr<TextCodec>& codec) {
+  ServePlan plan;
+  plan.model.name = "tiny";
+  plan.model.arch.context = 200;
+  plan.model.arch.vocabulary = codec ? codec->vocabulary_size() : 520;
+  plan.model.arch.eos_tokens = {end_token};
+  plan.routes.push_back({"r0", {}, 1});
+  return plan;
+}
+
+// A generator whose answers the test writes.
+class Script final : public Generator {
+ public:
+  struct Request {
+    GenerateRequest asked;
+    GenerateCallback callback;
+    bool cancelled = false;
+  };
+
+  std::uint64_t generate(GenerateRequest request, GenerateCallback callback) override {
+    const std::lock_guard lock(mutex_);
+    if (full_after-- == 0) throw Error(ErrorCode::limit, "the queue is full");
+    requests_.push_back({std::move(request), std::move(callback)});
+    changed_.notify_all();
+    return requests_.size();
+  }
+  void cancel(std::uint64_t id) override {
+    const std::lock_guard lock(mutex_);
+    requests_.at(id - 1).cancelled = true;
+    changed_.notify_all();
+  }
+  DriverStatus status() override {
+    DriverStatus status;
+    status.ready = true;
+    status.workers.resize(0);
+    status.waiting = {3};
+    status.running = {1};
+    status.generated_tokens = 12;
+    return status;
+  }
+
+  const GenerateRequest& wait_for(std::size_t id) {
+    std::unique_lock lock(mutex_);
+    if (!changed_.wait_for(lock, 5s, [&] { return requests_.size() >= id; })) throw input_error("no such request came");
+    return requests_[id - 1].asked;
+  }
+  bool wait_for_cancel(std::size_t id) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, 5s, [&] { return requests_.at(id - 1).cancelled; });
+  }
+  void token(std::size_t id, std::int32_t token) {
+    wait_for(id);
+    GenerateEvent event;
+    event.token.emplace();
+    event.token->token = token;
+    event.token->logprob = -0.25F;
+    event.token->top = {{token, -0.25F}, {end_token, -2}};
+    requests_[id - 1].callback(event);
+  }
+  void end(std::size_t id, FinishReason reason, const std::string& cause = {}) {
+    wait_for(id);
+    GenerateEvent event;
+    event.finished = reason;
+    event.stop_cause = cause;
+    requests_[id - 1].callback(event);
+  }
+  void tokens(std::size_t id, const std::vector<std::int32_t>& list) {
+    for (const auto one : list) token(id, one);
+  }
+
+  std::int64_t full_after = -1;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Request> requests_;
+};
+
+class ServiceTest : public testing::Test {
+ protected:
+  ServiceTest() { service.attach(script); }
+
+  // Sends a request and reads its answer when the script has been played.
+  class Call {
+   public:
+    Call(int port, std::string path, std::string body) : client_(port) { client_.send(http_post(path, body)); }
+    std::string answer() { return client_.receive_all(); }
+    RawClient& client() { return client_; }
+
+   private:
+    RawClient client_;
+  };
+
+  Call chat(const std::string& more = "") {
+    return {server.port(), "/v1/chat/completions",
+            R"({"messages": [{"role": "user", "content": "Hello there"}])" + more + "}"};
+  }
+  std::string get(const std::string& path, const std::string& headers = "") {
+    return ask(server.port(), http_get_request(path, headers + "Connection: close\r\n"));
+  }
+  std::vector<std::int32_t> encode(const std::string& text) { return codec->encode(text, false); }
+
+  std::shared_ptr<TextCodec> codec = TextCodec::open(folder);
+  Script script;
+  Service service{small_plan(codec), codec, {}};
+  Server server{[this](HttpRequest r, std::shared_ptr<Exchange> e) { service.handle(std::move(r), std::move(e)); },
+                {.port = 0}};
+};
+
+TEST_F(ServiceTest, AnswersAChat) {
+  auto call = chat(R"(, "temperature": 0, "seed": 9, "max_tokens": 20)");
+  const GenerateRequest asked = script.wait_for(1);
+  EXPECT_EQ(codec->decode(asked.prompt, false), "<|im_start|>user\nHello there<|im_end|>\n\n<|im_start|>assistant\n");
+  EXPECT_EQ(asked.max_new_tokens, 20);
+  EXPECT_EQ(asked.stop_tokens, std::vector<std::int32_t>{end_token});
+  EXPECT_EQ(asked.sampling.seed, 9U);
+  EXPECT_EQ(asked.sampling.temperature, 0);
+  const auto tokens = encode("Good day 🙂");
+  script.tokens(1, tokens);
+  script.end(1, FinishReason::stop);
+  const std::string answer = call.answer();
+  EXPECT_TRUE(answer.starts_with("HTTP/1.1 200 OK")) << answer;
+  EXPECT_TRUE(has(answer, R"("message":{"role":"assistant","content":"Good day 🙂","refusal":null})")) << answer;
+  EXPECT_TRUE(has(answer, R"("finish_reason":"stop")") && has(answer, R"("model":"tiny")")) << answer;
+  EXPECT_TRUE(has(answer, "\"usage\":{\"prompt_tokens\":" + std::to_string(asked.prompt.size()) +
+                              ",\"completion_tokens\":" + std::to_string(tokens.size())))
+      << answer;
+}
+
+TEST_F(ServiceTest, StreamsAChat) {
+  auto call = chat(R"(, "stream": true, "stream_options": {"include_usage": true}, "return_token_ids": true)");
+  EXPECT_TRUE(has(call.client().receive_until("\"role\":\"assistant\""), "text/event-stream"));  // before any token
+  const auto tokens = encode("Hi 👩‍👧");
+  script.tokens(1, tokens);
+  script.end(1, FinishReason::length);
+  const std::string answer = call.client().receive_until("0\r\n\r\n");
+  EXPECT_TRUE(has(answer, R"("finish_reason":"length")") && has(answer, R"("usage":null)") &&
+              has(answer, R"("choices":[],"usage":{)"))
+      << answer;
+  EXPECT_TRUE(has(answer, "data: [DONE]\n\n")) << answer;
+  EXPECT_FALSE(has(answer, "\xef\xbf\xbd")) << answer;  // no part of a character
+  std::string ids;
+  for (auto at = answer.find("\"token_ids\":["); at != std::string::npos; at = answer.find("\"token_ids\":[", at + 1))
+    ids += answer.substr(at + 13, answer.find(']', at) - at - 13) + ",";
+  std::string expected;
+  for (const auto token : tokens) expected += std::to_string(token) + ",";
+  EXPECT_EQ(ids, expected);
+}
+
+TEST_F(ServiceTest, StopsAtAStopString) {
+  auto call = chat(R"(, "stop": ["o n"], "logprobs": true, "top_logprobs": 2)");
+  script.tokens(1, encode("Hello new world"));
+  EXPECT_TRUE(script.wait_for_cancel(1));
+  const std::string answer = call.answer();
+  EXPECT_TRUE(has(answer, R"("content":"Hell")")) << answer;
+  EXPECT_TRUE(has(answer, R"("finish_reason":"stop")")) << answer;
+  // The logprobs are of the tokens that begin in the text that was given out.
+  EXPECT_TRUE(has(answer, "\"top_logprobs\":[{\"token\":")) << answer;
+  EXPECT_FALSE(has(answer, "\"token\":\" world\"")) << answer;
+}
+
+TEST_F(ServiceTest, StopStringsWaitForTheLeastNumberOfTokens) {
+  auto call = chat(R"(, "stop": "e", "min_tokens": 4)");
+  script.tokens(1, encode("eeeeee"));
+  EXPECT_TRUE(script.wait_for_cancel(1));
+  EXPECT_TRUE(has(call.answer(), R"("finish_reason":"stop")"));
+}
+
+TEST_F(ServiceTest, SeveralChoicesAndPrompts) {
+  Call call(server.port(), "/v1/completions", R"({"prompt": ["a", "b"], "n": 2, "seed": 5, "max_tokens": 3})");
+  for (std::size_t id = 1; id <= 4; ++id) {
+    EXPECT_EQ(script.wait_for(id).sampling.seed, id % 2 == 1 ? 5U : 6U);
+    script.tokens(id, encode(std::to_string(id)));
+  }
+  for (std::size_t id = 4; id >= 1; --id) script.end(id, FinishReason::length);
+  const std::string answer = call.answer();
+  EXPECT_TRUE(has(answer, R"({"index":0,"text":"1",)") && has(answer, R"({"index":3,"text":"4",)")) << answer;
+}
+
+TEST_F(ServiceTest, LogprobsOfCompletions) {
+  Call call(server.port(), "/v1/completions", R"({"prompt": "a", "logprobs": 2})");
+  script.tokens(1, encode("Hello"));
+  script.end(1, FinishReason::stop);
+  const std::string answer = call.answer();
+  EXPECT_TRUE(has(answer, "\"token_logprobs\":[-0.25,") && has(answer, "\"text_offset\":[0,") &&
+              has(answer, "\"</s>\":-2.0"))
+      << answer;
+}
+
+TEST_F(ServiceTest, AClientThatLeavesCancels) {
+  for (const std::string more : {"", R"(, "stream": true)"}) {
+    const std::size_t id = more.empty() ? 1 : 2;
+    auto call = chat(more);
+    script.wait_for(id);
+    call.client().close();
+    EXPECT_TRUE(script.wait_for_cancel(id));
+    script.tokens(id, encode("to nobody"));
+    script.end(id, FinishReason::cancelled);
+  }
+  EXPECT_TRUE(has(get("/health"), "ok"));
+}
+
+TEST_F(ServiceTest, AFailedDeploymentEndsWhatIsOpen) {
+  auto whole = chat();
+  script.wait_for(1);
+  auto stream = chat(R"(, "stream": true)");
+  script.wait_for(2);
+  script.tokens(2, encode("begun"));
+  service.refuse("the deployment failed: box/1 died");
+  script.end(1, FinishReason::failed, "box/1 died");
+  script.end(2, FinishReason::failed, "box/1 died");
+  const std::string answer = whole.answer();
+  EXPECT_TRUE(answer.starts_with("HTTP/1.1 503 ") && has(answer, "box/1 died") && has(answer, "server_error"))
+      << answer;
+  const std::string events = stream.client().receive_until("0\r\n\r\n");
+  EXPECT_TRUE(has(events, "data: {\"error\":{\"message\":\"the deployment failed: box/1 died\"")) << events;
+  EXPECT_TRUE(get("/ready").starts_with("HTTP/1.1 503 "));
+  EXPECT_TRUE(chat().answer().starts_with("HTTP/1.1 503 "));
+  EXPECT_TRUE(get("/health").starts_with("HTTP/1.1 200 "));
+}
+
+TEST_F(ServiceTest, DetachingEndsWhatIsOpen) {
+  auto call = chat();
+  script.wait_for(1);
+  service.detach();
+  EXPECT_TRUE(call.answer().starts_with("HTTP/1.1 503 "));
+  EXPECT_TRUE(script.wait_for_cancel(1));
+}
+
+TEST_F(ServiceTest, AFullQueueTakesNothing) {
+  script.full_after = 2;
+  const std::string answer = chat(R"(, "n": 3)").answer();
+  EXPECT_TRUE(answer.starts_with("HTTP/1.1 429 ") && has(answer, "Retry-After: ") && has(answer, "queue_full"))
+      << answer;
+  EXPECT_TRUE(script.wait_for_cancel(1) && script.wait_for_cancel(2));
+}
+
+TEST_F(ServiceTest, ErrorsOfRequests) {
+  const auto post = [&](const std::string& path, const std::string& body) {
+    return ask(server.port(), http_post(path, body));
+  };
+  const auto refused = [&](const std::string& body, int status, const std::string& part) {
+    const std::string answer = post("/v1/chat/completions", body);
+    EXPECT_TRUE(answer.starts_with("HTTP/1.1 " + std::to_string(status) + " ")) << body.substr(0, 100) << answer;
+    EXPECT_TRUE(has(answer, part) && has(answer, "{\"error\":{\"message\":\"")) << body.substr(0, 100) << answer;
+  };
+  refused("", 400, "request body");
+  refused("{", 400, "request body:1");
+  refused("{\"messages\": \"\xff\"}", 400, "UTF-8");
+  refused(std::string(100000, '['), 400, "nested");
+  refused(R"({"model": "tiny", "model": "tiny"})", 400, "twice");
+  refused(R"({"messages": [{"role": "user", "content": "x"}], "model": "other"})", 404, "model_not_found");
+  refused(R"({"messages": [{"role": "user", "content": "x"}], "temperature": 9})", 400, "\"param\":\"temperature\"");
+  refused(R"({"messages": [{"role": "user", "content": ")" + std::string(2000, 'z') + "\"}]}", 400,
+          "context_length_exceeded");
+  EXPECT_TRUE(has(post("/v1/completions", R"({"prompt": ""})"), "no tokens"));
+  EXPECT_TRUE(post("/v1/nothing", "{}").starts_with("HTTP/1.1 404 "));
+  const std::string wrong_method = get("/v1/chat/completions");
+  EXPECT_TRUE(wrong_method.starts_with("HTTP/1.1 405 ") && has(wrong_method, "Allow: POST")) << wrong_method;
+  EXPECT_TRUE(has(post("/health", ""), "Allow: GET"));
+}
+
+TEST_F(ServiceTest, OtherPaths) {
+  EXPECT_TRUE(has(get("/v1/models"), R"({"object":"list","data":[{"id":"tiny","object":"model",)"));
+  EXPECT_TRUE(has(get("/v1/models/tiny"), R"("max_model_len":200)"));
+  EXPECT_TRUE(has(get("/v1/models/%74iny"), R"("id":"tiny")"));
+  EXPECT_TRUE(get("/v1/models/other").starts_with("HTTP/1.1 404 "));
+  EXPECT_TRUE(has(get("/ready"), R"({"ready":true})"));
+  const std::string plan = get("/plan");
+  EXPECT_TRUE(has(plan, R"("tokens_per_s":{"predicted":)") && has(plan, R"("format":"motley.plan/1")")) << plan;
+  const std::string metrics = get("/metrics");
+  EXPECT_TRUE(has(metrics, "motley_requests_waiting{route=\"r0\"} 3") &&
+              has(metrics, "motley_generated_tokens_total 12"))
+      << metrics;
+  EXPECT_TRUE(has(metrics, "motley_requests_total{path=\"/v1/models\",status=\"200\"} 3")) << metrics;
+}
+
+TEST(Service, AsksForItsKey) {
+  Script script;
+  Service service(small_plan(nullptr), nullptr, {.api_key = "secret"});
+  service.attach(script);
+  const Server server([&](HttpRequest r, std::shared_ptr<Exchange> e) { service.handle(std::move(r), std::move(e)); },
+                      {.port = 0});
+  const auto get = [&](const std::string& path, const std::string& headers) {
+    return ask(server.port(), http_get_request(path, headers + "Connection: close\r\n"));
+  };
+  EXPECT_TRUE(get("/v1/models", "Authorization: Bearer secret\r\n").starts_with("HTTP/1.1 200 "));
+  for (const std::string wrong :
+       {"", "Authorization: Bearer secre\r\n", "Authorization: Bearer secret2\r\n", "Authorization: secret\r\n"}) {
+    EXPECT_TRUE(get("/v1/models", wrong).starts_with("HTTP/1.1 401 ")) << wrong;
+    EXPECT_TRUE(get("/plan", wrong).starts_with("HTTP/1.1 401 ")) << wrong;
+  }
+  EXPECT_TRUE(get("/health", "").starts_with("HTTP/1.1 200 "));
+}
+
+TEST(Service, WithoutTextServesTokenIds) {
+  Script script;
+  Service service(small_plan(nullptr), nullptr, {});
+  const Server server([&](HttpRequest r, std::shared_ptr<Exchange> e) { service.handle(std::move(r), std::move(e)); },
+                      {.port = 0});
+  EXPECT_TRUE(
+      has(ask(server.port(), http_post("/v1/completions", R"({"prompt": [5, 6]})")), "the workers are starting"));
+  service.attach(script);
+  EXPECT_TRUE(has(ask(server.port(), http_post("/v1/completions", R"({"prompt": "hi"})")), "text_unavailable"));
+  RawClient client(server.port());
+  client.send(http_post("/v1/completions", R"({"prompt": [5, 6], "logprobs": 0})"));
+  EXPECT_EQ(script.wait_for(1).prompt, (std::vector<std::int32_t>{5, 6}));
+  script.tokens(1, {7, 8});
+  script.end(1, FinishReason::length);
+  const std::string answer = client.receive_all();
+  EXPECT_TRUE(has(answer, R"("token_ids":[7,8])") && has(answer, R"("tokens":["token_id:7","token_id:8"])")) << answer;
+}
+
+}  // namespace
+}  // namespace motley
