@@ -73,19 +73,33 @@ TEST(Frame, HeadersComeBackAndNoChangedBitPasses) {
   }
 }
 
-TEST(Frame, ShapesThatLieAreRefusedEvenWithARightChecksum) {
-  const auto refused = [](FrameTag tag) {
-    return peer_error_of([&] { decode_frame_header(encode_frame_header(tag)); });
+TEST(Frame, HeadersThatLieAreRefusedEvenWithARightChecksum) {
+  // Overwrites one field of a good header of 2 x 3 fp32, at its offset.
+  const auto refused = [](std::size_t offset, auto value) {
+    FrameHeader header = encode_frame_header({.rows = 2, .columns = 3});
+    std::memcpy(header.data() + offset, &value, sizeof value);
+    const std::uint32_t checksum = crc32c(std::span(header).first(60));
+    std::memcpy(header.data() + 60, &checksum, sizeof checksum);
+    return peer_error_of([&] { decode_frame_header(header); });
   };
-  EXPECT_EQ(refused({.rows = 2, .columns = 3}), "none");
-  EXPECT_EQ(refused({.rows = -1, .columns = 3}), "peer: malformed frame header: an extent of -1");
-  EXPECT_EQ(refused({.row_first = -8, .rows = 1, .columns = 3}), "peer: malformed frame header: an extent of -8");
-  EXPECT_EQ(refused({.rows = 1LL << 39, .columns = 1LL << 39}).substr(0, 40),
-            "peer: malformed frame header: a shape of");
-  EXPECT_EQ(refused({.type = static_cast<ElementType>(7), .rows = 1, .columns = 1}),
-            "peer: malformed frame header: unknown element type 7");
-  EXPECT_EQ(refused({.layout = static_cast<Layout>(3), .rows = 1, .columns = 1}),
-            "peer: malformed frame header: unknown layout 3");
+  constexpr std::int64_t huge = std::int64_t{1} << 40;
+  EXPECT_EQ(refused(36, std::int64_t{2}), "none");
+  EXPECT_EQ(refused(4, std::uint16_t{2}), "peer: malformed frame header: version 2, this program speaks 1");
+  EXPECT_EQ(refused(6, std::uint8_t{3}), "peer: malformed frame header: unknown element type 3");
+  EXPECT_EQ(refused(7, std::uint8_t{3}), "peer: malformed frame header: unknown layout 3");
+  EXPECT_EQ(refused(28, std::int64_t{-8}), "peer: malformed frame header: an extent of -8");
+  EXPECT_EQ(refused(36, std::int64_t{-1}), "peer: malformed frame header: an extent of -1");
+  EXPECT_EQ(refused(36, huge * 2), "peer: malformed frame header: an extent of 2199023255552");
+  EXPECT_EQ(refused(44, huge), "peer: malformed frame header: 24 bytes for a shape of 8796093022208");
+  EXPECT_EQ(refused(52, std::int64_t{25}), "peer: malformed frame header: 25 bytes for a shape of 24");
+  // Rows times columns that overflow.
+  FrameHeader header = encode_frame_header({.rows = 2, .columns = 3});
+  std::memcpy(header.data() + 36, &huge, sizeof huge);
+  std::memcpy(header.data() + 44, &huge, sizeof huge);
+  const std::uint32_t checksum = crc32c(std::span(header).first(60));
+  std::memcpy(header.data() + 60, &checksum, sizeof checksum);
+  EXPECT_EQ(peer_error_of([&] { decode_frame_header(header); }),
+            "peer: malformed frame header: a shape of 1099511627776 x 1099511627776");
 }
 
 TEST(Ring, PositionsOutOfRangeAreErrorsNotAccesses) {
