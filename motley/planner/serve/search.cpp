@@ -94,9 +94,12 @@ class PartSearch {
         // Room for more requests in flight is room for fewer layers: what does not fit now will not fit later.
         if (!least.chain && cutoff == kInfinity && end == SearchEnd::complete)
           too_many = std::min(too_many, shape.batch);
-        // More micro-batches let latency grow, but where no chain has a lower load they bring nothing.
-        const double load = least.chain ? least.chain->seconds.load_s : cutoff;
-        if (!solver.least_latency(load * (1 - kObjectiveTolerance))) saturated = shape.sequences();
+        // More in flight shortens a cycle that latency bounds; one that load bounds, only where another chain has a
+        // lower load.
+        const StageSeconds seconds = least.chain ? least.chain->seconds : StageSeconds{0, cutoff};
+        const bool load_bound = seconds.load_s * static_cast<double>(shape.batch) >= seconds.latency_s;
+        if (load_bound && !solver.least_latency(seconds.load_s * (1 - kObjectiveTolerance)))
+          saturated = shape.sequences();
         if (least.chain) consider(*form, shape, std::move(*least.chain));
       }
       answer_.evaluated += solver.evaluated();
@@ -171,12 +174,19 @@ std::shared_ptr<const StageTable> finest_table(const ServeProblem& problem, cons
 
 int compare(double a, double b) { return at_most(a, b) ? (at_most(b, a) ? 0 : -1) : 1; }
 
-std::string names_text(const ServeProblem& problem, const StageTable& table, const std::vector<ChainStage>& stages) {
+// "2 A5000: 1 layers > 4 A6000: 79 layers"
+std::string layout_text(const ServeProblem& problem, const StageTable& table, const std::vector<ChainStage>& stages) {
   std::vector<std::string> parts;
   for (const auto& stage : stages) {
-    const auto& devices = table.kinds()[stage.option].group.devices;
-    parts.push_back(
-        fmt::format("{} {}: {} layers", devices.size(), problem.cluster.type_of(devices[0]).name, stage.units));
+    std::vector<std::pair<std::string, int>> types;
+    for (const int device : table.kinds()[stage.option].group.devices) {
+      const std::string& name = problem.cluster.type_of(device).name;
+      if (types.empty() || types.back().first != name) types.emplace_back(name, 0);
+      ++types.back().second;
+    }
+    std::vector<std::string> names;
+    for (const auto& [name, count] : types) names.push_back(fmt::format("{} {}", count, name));
+    parts.push_back(fmt::format("{}: {} layers", fmt::join(names, " + "), stage.units));
   }
   return fmt::format("{}", fmt::join(parts, " > "));
 }
@@ -192,8 +202,6 @@ std::unique_ptr<ServeForm> ServeProblem::form(const ServePoint& at) const {
 }
 
 bool better(const Candidate& a, const Candidate& b, Objective objective) {
-  fprintf(stderr, "%g %g %g | %g %g %g\n", a.excess, a.requests_per_s, a.latency_s, b.excess, b.requests_per_s,
-          b.latency_s);
   if (objective == Objective::slo && compare(a.excess, b.excess) != 0) return a.excess < b.excess;
   const int by_rate = compare(b.requests_per_s, a.requests_per_s);  // -1: a has more
   const int by_latency = compare(a.latency_s, b.latency_s);
@@ -271,11 +279,11 @@ std::vector<IdleUnits> explain_idle(const ServeProblem& problem, const Candidate
     const double in_flight = form->pipeline_always_full() ? kInfinity : static_cast<double>(candidate.batch);
     const auto with =
         latency ? solver.least_latency() : least_cycle(solver, in_flight, kInfinity, problem.deadline).chain;
-    const std::string type = problem.cluster.type_of(entry.devices[0]).name;
+    const std::string what = fmt::format("{} more {}", units[0].size(), problem.cluster.type_of(entry.devices[0]).name);
     entry.reason =
-        with ? fmt::format("using {} more {} gives {} instead of {} (best with it: {})", units[0].size(), type,
-                           text(with->seconds), text(candidate.chain.seconds), names_text(problem, table, with->stages))
-             : fmt::format("no layout that uses {} more {} fits in memory", units[0].size(), type);
+        with ? fmt::format("{} with {} in use, {} without: the best layout with it is {}", text(with->seconds), what,
+                           text(candidate.chain.seconds), layout_text(problem, table, with->stages))
+             : fmt::format("no layout with {} in use fits in memory", what);
     idle.push_back(std::move(entry));
   }
   return idle;

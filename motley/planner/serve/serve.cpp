@@ -331,7 +331,7 @@ ServeOutcome plan_serve(const Cluster& cluster, const Model& model, const Worklo
     return outcome;
   }
   ServePlan plan = write(problem, *best->answer.best, best->devices);
-  outcome.front = whole_front(problem, parts[0].devices[0]);
+  if (options.front == Front::whole_cluster) outcome.front = whole_front(problem, parts[0].devices[0]);
   plan.search = record(problem, parts, plan.predicted);
   plan.search.elapsed_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   check_verified(plan);

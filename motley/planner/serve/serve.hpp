@@ -34,6 +34,8 @@ enum class StageTypes {
 };
 enum class Replication { one_pipeline, allowed };
 
+enum class Front { skip, whole_cluster };
+
 struct ServeOptions {
   Objective objective = Objective::slo;
   CostOptions cost = {};
@@ -45,6 +47,7 @@ struct ServeOptions {
   TensorParallel tensor_parallel = TensorParallel::within_machine;
   StageTypes stage_types = StageTypes::mixed;  // published cost forms know only `alike`
   Replication replication = Replication::allowed;
+  Front front = Front::whole_cluster;
   std::optional<DType> weight_type = {};  // default: the checkpoint's
   std::optional<DType> kv_type = {};      // default: as the weights
   std::int64_t max_batch = 256;           // most requests in flight per pipeline
