@@ -29,8 +29,8 @@ struct Options {
 // A server of our own, for as long as the conversation lasts.
 class OwnServer {
  public:
-  explicit OwnServer(const ServingOptions& options) {
-    ServeSettings settings = serve_settings(options);
+  OwnServer(const ServingOptions& options, bool quiet) {
+    ServeSettings settings = serve_settings(options, quiet);
     settings.port = 0;
     std::promise<int> port;
     auto ready = port.get_future();
@@ -140,7 +140,7 @@ int chat(const Options& options) {
   if (options.serving.plan.empty() && options.serving.planning.cluster.empty())
     return converse(parse_server_url(options.url.empty() ? "http://127.0.0.1:8000" : options.url), options);
   if (!options.url.empty()) throw input_error("--url and a plan exclude each other", "--url talks to a running server; a plan starts one");
-  const OwnServer server(options.serving);
+  const OwnServer server(options.serving, options.output.quiet);
   return converse(server.address(), options);
 }
 

@@ -14,13 +14,13 @@ struct ServingOptions {
   PlanningOptions planning;  // ... a cluster to plan for first
   std::string transport = "shm";
   std::string backend = "cpu";
-  int worker_threads = 0;  // 0: the cores shared out evenly, at least 1
+  int worker_threads = 0;  // 0: one
 };
 
 // PLAN, --model, --cluster and the options of workers.
 void add_serving_options(CLI::App& verb, ServingOptions& options);
 // Reads the plan, or makes it; throws when none fits, and when --model disagrees with the plan.
 ServePlan serving_plan(const ServingOptions& options);
-ServeSettings serve_settings(const ServingOptions& options);
+ServeSettings serve_settings(const ServingOptions& options, bool quiet);
 
 }  // namespace motley::cli

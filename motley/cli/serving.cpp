@@ -1,0 +1,74 @@
+#include "motley/cli/serving.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "motley/base/units.hpp"
+#include "motley/cli/command.hpp"
+#include "motley/report/plan_report.hpp"
+
+namespace motley::cli {
+namespace {
+
+std::filesystem::path worker_beside_this_program() {
+  return std::filesystem::read_symlink("/proc/self/exe").parent_path() / "motley-worker";
+}
+
+// The folder's model must be the plan's: a plan for another model would fail late, tensor by tensor.
+void check_same_model(const ServePlan& plan, const std::string& folder) {
+  const Model model = read_model(folder);
+  Architecture planned = plan.model.arch, given = model.arch;
+  planned.eos_tokens = given.eos_tokens = {};  // generation settings may differ
+  if (planned == given) return;
+  throw input_error(fmt::format("{} holds another model than the plan was made for: {} layers of hidden size {}, not {} of {}", folder,
+                                given.layers, given.hidden, planned.layers, planned.hidden),
+                    fmt::format("plan again with --model {}", folder));
+}
+
+}  // namespace
+
+void add_serving_options(CLI::App& verb, ServingOptions& options) {
+  verb.add_option("plan", options.plan, "The plan (or give --cluster to make one)")->type_name("PLAN");
+  add_planning_options(verb, options.planning, "Folder with config.json, *.safetensors and tokenizer.json");
+  verb.add_option("--transport", options.transport, "Between workers: shm or tcp")->check(CLI::IsMember({"shm", "tcp"}));
+  verb.add_option("--backend", options.backend, "Of every device: cpu, or cuda (slot n of a machine runs on its GPU n)")
+      ->check(CLI::IsMember({"cpu", "cuda"}));
+  verb.add_option("--worker-threads", options.worker_threads, "Per worker (default: 1; a machine with fewer workers than cores may give more)")
+      ->check(CLI::Range(0, 1024));
+}
+
+ServePlan serving_plan(const ServingOptions& options) {
+  if (options.planning.model.empty()) throw input_error("--model is missing", "the folder with the model's weights");
+  if (!options.plan.empty()) {
+    if (!options.planning.cluster.empty()) throw input_error("a plan and --cluster exclude each other", "the plan carries its cluster");
+    ServePlan plan = read_plan_file(options.plan);
+    if (const auto violations = verify(plan); !violations.empty())
+      throw input_error(fmt::format("{}: {}: {}", options.plan, violations[0].place, violations[0].what),
+                        fmt::format("`motley verify {}` lists everything that is wrong", options.plan));
+    check_same_model(plan, options.planning.model);
+    return plan;
+  }
+  if (options.planning.cluster.empty()) throw input_error("a plan is missing", "motley plan serve ... -o plan.json makes one, or give --cluster");
+  const ServeOutcome outcome = plan_from_options(options.planning, false);
+  if (!outcome.plan) throw Error(ErrorCode::negative, "does not fit: " + outcome.reason, outcome.hint);
+  fmt::print(stderr, "{}\n", plan_report(*outcome.plan));
+  return *outcome.plan;
+}
+
+ServeSettings serve_settings(const ServingOptions& options, bool quiet) {
+  ServeSettings settings;
+  settings.model_folder = options.planning.model;
+  settings.worker_program = worker_beside_this_program();
+  settings.transport = options.transport;
+  settings.backend = options.backend;
+  settings.threads_per_worker = std::max(1, options.worker_threads);
+  if (!quiet)
+    settings.report = [](const std::string& phase, const std::string& detail, double elapsed_s) {
+      fmt::print(stderr, "[{:7.2f}s] {:<10} {}\n", elapsed_s, phase, detail);
+    };
+  return settings;
+}
+
+}  // namespace motley::cli
