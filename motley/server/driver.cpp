@@ -281,19 +281,13 @@ struct Driver::Impl {
 
   // ---- steps ----
 
-  // Every worker of the route gets the step; token ids only where they are embedded, sampling only where tokens are
-  // chosen.
+  // Every worker of the route gets the same: what its stage does not need is small beside the hidden states.
   void send(const Step& step) {
     const std::vector<Hop>& path = plan.routes[step.route].path;
-    for (std::size_t hop = 0; hop < path.size(); ++hop) {
-      Step part = step;
-      for (StepSequence& sequence : part.sequences) {
-        if (hop > 0) sequence.tokens.clear();
-        if (hop + 1 < path.size()) sequence.sampling.reset();
-      }
-      const std::string frame = control_frame(part);
-      const std::size_t first = first_worker.at(path[hop].stage);
-      for (std::size_t rank = 0; rank < plan.stage(path[hop].stage).devices.size(); ++rank)
+    const std::string frame = control_frame(step);
+    for (const Hop& hop : path) {
+      const std::size_t first = first_worker.at(hop.stage);
+      for (std::size_t rank = 0; rank < plan.stage(hop.stage).devices.size(); ++rank)
         workers[first + rank]->send(frame);
     }
     sent_steps[step.step] = {first_worker.at(path.back().stage), step.route, Clock::now(), step_limit_s()};

@@ -29,7 +29,7 @@ DriverOptions fake(const std::string& settings = "") {
   return options;
 }
 
-// What the fake worker of a single stage answers.
+// What the fake workers answer.
 std::vector<std::int32_t> expected_tokens(std::vector<std::int32_t> known, std::int64_t count) {
   std::vector<std::int32_t> out;
   for (; count > 0; --count) {
@@ -101,7 +101,7 @@ TEST_F(DriverTest, RunsAllRoutesAndReportsItsStart) {
     for (Answer& answer : answers) driver.generate(ask({1, 2, 3}, 10), answer.callback());
     for (const Answer& answer : answers) {
       EXPECT_EQ(answer.wait(), FinishReason::length);
-      EXPECT_EQ(answer.tokens().size(), 10u);
+      EXPECT_EQ(answer.tokens(), expected_tokens({1, 2, 3}, 10));
     }
     for (const WorkerStatus& worker : driver.status().workers) {
       EXPECT_TRUE(worker.alive);
@@ -352,12 +352,16 @@ TEST_F(DriverTest, WorkersDoNotOutliveADriverThatIsKilled) {
 
 // ---- the real worker ----
 
-std::vector<std::vector<std::int32_t>> greedy_tokens(const ServePlan& plan, const std::string& transport) {
+DriverOptions real(const std::string& transport) {
   DriverOptions options;
   options.model_folder = MOTLEY_SOURCE_DIR "/data/models/tales";
   options.worker_program = program_beside("motley-worker");
   options.transport = transport;
-  Driver driver(plan, options);
+  return options;
+}
+
+std::vector<std::vector<std::int32_t>> greedy_tokens(const ServePlan& plan, const std::string& transport) {
+  Driver driver(plan, real(transport));
   std::vector<Answer> answers(12);
   for (std::size_t i = 0; i < answers.size(); ++i) {
     std::vector<std::int32_t> prompt;
@@ -379,6 +383,27 @@ TEST_F(DriverTest, RealWorkersAnswerAlikeHoweverTheModelIsCut) {
   chain.stages[1].shares = {0.5, 0.25, 0.25};
   EXPECT_EQ(greedy_tokens(chain, "shm"), single);
   EXPECT_EQ(greedy_tokens(chain, "tcp"), single);
+
+  ServePlan shared = toy_plan({{1, 2}, {1, 1}}, 320);  // both routes end in the stage of two
+  shared.routes[1].path[1].stage = "r0/s1";
+  shared.unused.push_back({shared.stages.back().devices[0], "its stage was taken out"});
+  shared.stages.pop_back();
+  EXPECT_EQ(greedy_tokens(shared, "shm"), single);
+}
+
+// Its neighbours notice, too, and report broken connections; the one that was killed is named.
+TEST_F(DriverTest, ARealWorkerThatIsKilledIsNamed) {
+  for (const char* transport : {"shm", "tcp"}) {
+    Driver driver(toy_plan({{1, 2, 1}}), real(transport));
+    std::vector<Answer> answers(8);
+    for (Answer& answer : answers) driver.generate(ask({1, 2}, 500), answer.callback());
+    ASSERT_TRUE(answers[0].wait_for_tokens(2));
+    ::kill(driver.status().workers.at(2).process, SIGKILL);
+    for (const Answer& answer : answers) {
+      EXPECT_EQ(answer.wait(3), FinishReason::failed);
+      EXPECT_EQ(answer.stop_cause(), "box/2 (rank 1 of stage r0/s1) was killed by signal 9");
+    }
+  }
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // A worker without a model, for the driver's tests: it speaks the control protocol, keeps token ids where a worker
-// keeps keys and values, and exchanges no data with other workers. As the only stage of its route it answers a function
-// of all tokens so far; elsewhere, where it sees none, a function of the position.
+// keeps keys and values, and exchanges no data with other workers. In the last stage it answers a function of all
+// tokens.
 //
 // The "model folder" is a list of settings: "step_ms=5;refuse=box/1". A device may be told to `exit`, be killed
 // (`kill`), send rubbish (`babble`) or `refuse` instead of starting; `lie` makes the answers wrong.
@@ -76,7 +76,7 @@ class FakeWorker {
     const std::int64_t known = sequence.position + sequence.count;
     std::uint64_t hash = 17;
     for (std::int64_t position = 0; position < known; ++position)
-      hash = hash * 31 + (sequence.tokens.empty() ? 1 : static_cast<std::uint64_t>(slot(sequence, position)));
+      hash = hash * 31 + static_cast<std::uint64_t>(slot(sequence, position));
     auto token = static_cast<std::int32_t>(hash % static_cast<std::uint64_t>(plan_.model.arch.vocabulary));
     for (const auto& forbidden = sequence.sampling->forbidden;
          std::find(forbidden.begin(), forbidden.end(), token) != forbidden.end();)
