@@ -160,7 +160,7 @@ void add_chat(CLI::App& parent, Action& action) {
   verb->add_option("--system", options->system, "The system message")->type_name("TEXT");
   verb->add_option("--temperature", options->temperature, "0: always the most likely token")->check(CLI::Range(0.0, 2.0));
   verb->add_option("--max-answer-tokens", options->max_tokens, "Longest answer")->check(CLI::Range(1, 1 << 20));
-  verb->add_option("--seed", options->seed, "Of the sampling");
+  verb->add_option("--answer-seed", options->seed, "Of the sampling");
   add_output_options(*verb, options->output);
   verb->callback([options, &action] { action = [options] { return chat(*options); }; });
 }
