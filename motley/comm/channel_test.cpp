@@ -236,7 +236,9 @@ TEST_P(Channels, WaitingCostsNoProcessorTime) {
 }
 
 TEST_P(Channels, WorkAcrossProcesses) {
-  DescriptorPair pair = GetParam() == "shm" ? make_shared_memory_pair(largest_frame) : make_tcp_pair();
+  left.reset();  // their threads would not survive the fork
+  right.reset();
+  const DescriptorPair pair = GetParam() == "shm" ? make_shared_memory_pair(largest_frame) : make_tcp_pair();
   const auto data = pattern(700'000, 3);
   const pid_t child = ::fork();
   if (child == 0) {

@@ -2,9 +2,9 @@
 #include <rapidcheck.h>
 #include <rapidcheck/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstring>
 #include <random>
 #include <thread>
 
@@ -127,7 +127,7 @@ class Collectives : public ::testing::TestWithParam<std::string> {
         for (int rank = 0; rank < ranks; ++rank) {
           const auto r = static_cast<std::size_t>(rank);
           // Bits, not values.
-          ASSERT_EQ(std::memcmp(data[r].data(), expected.data(), elements * sizeof(T)), 0)
+          ASSERT_TRUE(std::ranges::equal(std::as_bytes(std::span(data[r])), std::as_bytes(std::span(expected))))
               << ranks << " ranks, " << elements;
           const bool direct = elements * sizeof(T) <= 65536;
           if (ranks > 1) {
