@@ -124,7 +124,7 @@ Term explain(const Pricing& pricing, const ServeForm& form, std::int64_t in_flig
   for (const auto& priced : pricing.routes()) {
     if (priced.share <= 0) continue;
     Term route = scaled(explain_route(pricing, form, priced, in_flight), priced.share);
-    route.note = fmt::format("{:.1f} % of the requests", 100 * priced.share);
+    if (priced.share < 1) route.note = fmt::format("{:.1f} % of the requests", 100 * priced.share);
     terms.push_back(std::move(route));
   }
   Term tree = terms.size() == 1 ? std::move(terms.front()) : sum_of("latency", std::move(terms));

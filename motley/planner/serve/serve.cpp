@@ -214,7 +214,7 @@ struct Part {
 // How often the model could be held at most, by memory alone.
 int most_pipelines(const ServeProblem& problem) {
   const double copies = usable_bytes(problem) / least_need(problem).total();
-  return static_cast<int>(std::clamp(copies, 1.0, static_cast<double>(problem.cluster.devices.size())));
+  return static_cast<int>(std::clamp(copies, 1.0, std::min(64.0, static_cast<double>(problem.cluster.devices.size()))));
 }
 
 std::vector<Part> make_parts(const ServeProblem& problem) {

@@ -2,7 +2,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <rapidcheck.h>
 
 #include <algorithm>
 #include <cmath>
@@ -19,8 +18,6 @@ namespace motley {
 namespace {
 
 const CostOptions kHexgen{.form = "hexgen"};
-
-Model small_llama() { return llama_of(1024, 6, 8, 4, 2816, 8000); }
 
 Cluster motivating_box() {
   return cluster_of(R"(
@@ -472,151 +469,6 @@ devices = ["RTX 4090*4", "A6000*4"]
   ASSERT_TRUE(plan);
   EXPECT_EQ(plan->search.status, SearchStatus::deadline);
   EXPECT_LT(plan->search.elapsed_s, 3);
-}
-
-// ---- acceptance check 8: invariants on random clusters ----
-
-Cluster random_cluster() {
-  std::string text = "format = \"motley.cluster/1\"\n";
-  const int machines = *rc::gen::inRange(1, 4);
-  for (int i = 0; i < machines; ++i) {
-    text += "[[machine]]\nname = \"m" + std::to_string(i) + "\"\ndevices = [";
-    const int kinds = *rc::gen::inRange(1, 3);
-    for (int k = 0; k < kinds; ++k)
-      text += (k > 0 ? ", \"t" : "\"t") + std::to_string(*rc::gen::inRange(0, 3)) + "*" +
-              std::to_string(*rc::gen::inRange(1, 4)) + "\"";
-    text += "]\n";
-    if (*rc::gen::arbitrary<bool>()) text += "site = \"s" + std::to_string(*rc::gen::inRange(0, 2)) + "\"\n";
-  }
-  for (int t = 0; t < 3; ++t)
-    text += "[[device_type]]\nname = \"t" + std::to_string(t) + "\"\nvendor = \"nvidia\"\nmemory = \"" +
-            std::to_string(*rc::gen::inRange(60, 600)) + " MiB\"\nmemory_bandwidth = \"" +
-            std::to_string(*rc::gen::inRange(10, 900)) + " GB/s\"\nflops = { fp16 = \"" +
-            std::to_string(*rc::gen::inRange(1, 200)) + " TFLOP/s\" }\nreserve = \"8 MiB\"\n";
-  text += "[network]\nbetween_sites = { latency = \"" + std::to_string(*rc::gen::inRange(1, 50)) +
-          " ms\", bandwidth = \"100 MB/s\" }\n";
-  return cluster_of(text);
-}
-
-ServeOptions random_options() {
-  ServeOptions options;
-  options.objective = *rc::gen::element(Objective::slo, Objective::throughput, Objective::latency, Objective::flow);
-  options.cost.form = *rc::gen::element(std::string("motley"), std::string("hexgen"));
-  options.use_devices = *rc::gen::element(UseDevices::may_idle, UseDevices::all);
-  options.tensor_parallel = *rc::gen::element(TensorParallel::within_machine, TensorParallel::across_machines);
-  options.step = {.max_tokens = 64, .max_sequences = 8, .block_tokens = 16};
-  options.max_batch = 64;
-  options.seed = 7;
-  return options;
-}
-
-std::string text_without_time(ServePlan plan) {
-  plan.search.elapsed_s = 0;
-  return to_json(write_plan(plan), 1);
-}
-
-TEST(Invariants, PlansOfRandomClustersAreSoundAndTheSameWhateverTheThreads) {
-  int planned = 0;
-  EXPECT_TRUE(rc::check([&] {
-    const Cluster cluster = random_cluster();
-    ServeOptions options = random_options();
-    const Model model = small_llama();
-    const Workload workload = workload_of(*rc::gen::inRange(1, 400), *rc::gen::inRange(1, 200));
-    const ServeOutcome outcome = plan_serve(cluster, model, workload, options);
-    if (!outcome.plan) {
-      RC_ASSERT(!outcome.reason.empty());
-      return;
-    }
-    ++planned;
-    const ServePlan& plan = *outcome.plan;
-    RC_ASSERT(verify(plan).empty());
-    std::map<std::string, int> uses;
-    for (const auto& stage : plan.stages)
-      for (const auto& device : stage.devices) ++uses[device];
-    for (const auto& unused : plan.unused) ++uses[unused.device];
-    for (const auto& device : cluster.devices)
-      RC_ASSERT(uses[device.name] == 1);  // in one stage, or unused with a reason
-    if (options.use_devices == UseDevices::all) RC_ASSERT(plan.unused.empty());
-    for (const auto& route : plan.routes) {
-      std::int64_t next = 0;
-      for (const auto& hop : route.path) {
-        RC_ASSERT(hop.layers.first == next && hop.layers == plan.stage(hop.stage).layers);
-        next = hop.layers.last;
-      }
-      RC_ASSERT(next == model.arch.layers);
-    }
-    for (const auto& [device, memory] : plan.predicted.memory_bytes) RC_ASSERT(memory.total() <= memory.limit);
-
-    const std::string text = text_without_time(plan);
-    options.threads = 4;
-    RC_ASSERT(text_without_time(*plan_serve(cluster, model, workload, options).plan) == text);
-    RC_ASSERT(text_without_time(read_plan(parse_json(to_json(write_plan(plan)), "plan"), "plan")) == text);
-  }));
-  EXPECT_GT(planned, 20);
-}
-
-TEST(Invariants, TheSearchSeesThePriceOnRandomClusters) {
-  EXPECT_TRUE(rc::check([] {
-    const Cluster cluster = random_cluster();
-    ServeOptions options = random_options();
-    options.replication = Replication::one_pipeline;
-    options.front = Front::skip;
-    const Model model = small_llama();
-    const Workload workload = workload_of(100, 50);
-    std::vector<int> devices(cluster.devices.size());
-    std::iota(devices.begin(), devices.end(), 0);
-    const ServeProblem problem{cluster, model, workload, options, DType::fp16, DType::fp16, Instant::max()};
-    const PartAnswer answer = search_part(problem, devices, 1);
-    RC_ASSERT(answer.exact);
-    const auto plan = plan_serve(cluster, model, workload, options).plan;
-    RC_ASSERT(plan.has_value() == answer.best.has_value());
-    if (!plan) return;
-    const ServeCost cost = price_serve(*plan, options.cost);
-    RC_ASSERT(std::abs(cost.requests_per_s - answer.best->requests_per_s) <= 1e-9 * cost.requests_per_s);
-    RC_ASSERT(std::abs(cost.latency_s - answer.best->latency_s) <= 1e-9 * cost.latency_s);
-  }));
-}
-
-TEST(Invariants, MoreDevicesNeverWorsenTheBestPipeline) {
-  EXPECT_TRUE(rc::check([] {
-    const Model model = small_llama();
-    const Workload workload = workload_of(100, 50);
-    ServeOptions options;
-    options.objective = *rc::gen::element(Objective::throughput, Objective::latency);
-    options.replication = Replication::one_pipeline;
-    options.step = {.max_tokens = 64, .max_sequences = 8, .block_tokens = 16};
-    options.max_batch = 16;
-    const auto cluster = [](int big, int small) {
-      return cluster_of("format = \"motley.cluster/1\"\n[[machine]]\nname = \"a\"\ndevices = [\"big*" +
-                        std::to_string(big) + "\"]\n[[machine]]\nname = \"b\"\ndevices = [\"small*" +
-                        std::to_string(small) + "\"]\n" + R"(
-[[device_type]]
-name = "big"
-vendor = "nvidia"
-memory = "400 MiB"
-memory_bandwidth = "700 GB/s"
-flops = { fp16 = "100 TFLOP/s" }
-reserve = "8 MiB"
-[[device_type]]
-name = "small"
-vendor = "nvidia"
-memory = "150 MiB"
-memory_bandwidth = "300 GB/s"
-flops = { fp16 = "40 TFLOP/s" }
-reserve = "8 MiB"
-)");
-    };
-    const int big = *rc::gen::inRange(1, 3), small = *rc::gen::inRange(1, 4);
-    options.stage_types = StageTypes::alike;
-    const auto before = plan_serve(cluster(big, small), model, workload, options).plan;
-    const auto after = plan_serve(cluster(big, small + 1), model, workload, options).plan;
-    if (!before) return;
-    RC_ASSERT(after.has_value());
-    if (options.objective == Objective::latency)
-      RC_ASSERT(after->predicted.latency_s <= before->predicted.latency_s * (1 + 1e-9));
-    else
-      RC_ASSERT(after->predicted.tokens_per_s >= before->predicted.tokens_per_s * (1 - 1e-9));
-  }));
 }
 
 }  // namespace
