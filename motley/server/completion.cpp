@@ -24,10 +24,6 @@ std::int64_t characters(std::string_view text) {
   return std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
 }
 
-std::vector<std::int32_t> end_tokens(const ServePlan& plan) {
-  return {plan.model.arch.eos_tokens.begin(), plan.model.arch.eos_tokens.end()};
-}
-
 }  // namespace
 
 const TokenText& Serving::token(std::int32_t id) {
@@ -107,7 +103,6 @@ GenerateRequest Completion::generate_request(const std::vector<std::int32_t>& pr
   request.max_new_tokens = std::min(request_.max_tokens.value_or(room), room);
   request.min_new_tokens = std::min(request_.min_tokens, request.max_new_tokens);
   request.ignore_eos = request_.ignore_eos;
-  request.stop_tokens = end_tokens(serving_.plan);
   request.sampling = request_.sampling;
   request.sampling.seed =
       seed_ + static_cast<std::uint64_t>(choice);  // the choices of one prompt differ, and can be had again

@@ -136,7 +136,7 @@ TEST_F(ServiceTest, AnswersAChat) {
   const GenerateRequest asked = script.wait_for(1);
   EXPECT_EQ(codec->decode(asked.prompt, false), "<|im_start|>user\nHello there<|im_end|>\n\n<|im_start|>assistant\n");
   EXPECT_EQ(asked.max_new_tokens, 20);
-  EXPECT_EQ(asked.stop_tokens, std::vector<std::int32_t>{end_token});
+  EXPECT_FALSE(asked.ignore_eos);
   EXPECT_EQ(asked.sampling.seed, 9U);
   EXPECT_EQ(asked.sampling.temperature, 0);
   const auto tokens = encode("Good day 🙂");
