@@ -71,7 +71,7 @@ TEST(OpenAiRequest, MessagesAreMadePlain) {
 }
 
 TEST(OpenAiRequest, ExtremesOfSampling) {
-  EXPECT_EQ(chat(R"(, "top_p": 0)").sampling.top_k, 1);
+  EXPECT_EQ(chat(R"(, "top_p": 0)").sampling.top_p, 0);
   EXPECT_EQ(chat(R"(, "top_k": -1)").sampling.top_k, 0);
   EXPECT_EQ(completion(R"(, "logprobs": 0)").sampling.logprobs, 0);
   EXPECT_EQ(chat(R"(, "logprobs": false)").sampling.logprobs, -1);

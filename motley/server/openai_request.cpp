@@ -231,10 +231,6 @@ Sampling read_sampling(Fields& fields, ApiKind kind, std::int64_t vocabulary) {
   sampling.top_p = fields.number("top_p", 0, 1).value_or(1);
   sampling.top_k = static_cast<std::int32_t>(std::min(fields.integer("top_k", -1, no_limit).value_or(0), vocabulary));
   sampling.top_k = std::max(sampling.top_k, 0);  // some clients write "all" as -1
-  if (sampling.top_p == 0) {                     // the smallest set with any probability at all: the likeliest token
-    sampling.top_p = 1;
-    sampling.top_k = 1;
-  }
   sampling.min_p = fields.number("min_p", 0, 1).value_or(0);
   sampling.presence_penalty = fields.number("presence_penalty", -2, 2).value_or(0);
   sampling.frequency_penalty = fields.number("frequency_penalty", -2, 2).value_or(0);
