@@ -50,15 +50,10 @@ inline void put(Bf16* p, float x) {
 }
 
 [[gnu::always_inline]] inline float sum(Vec v) {
-#ifdef __AVX512F__
-  return _mm512_reduce_add_ps(reinterpret_cast<__m512>(v));
-#else
-  float terms[lanes];
-  store(terms, v);
-  for (int half = lanes / 2; half > 0; half /= 2)
-    for (int i = 0; i < half; ++i) terms[i] += terms[i + half];
-  return terms[0];
-#endif
+  v += __builtin_shuffle(v, IntVec{8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7});
+  v += __builtin_shuffle(v, IntVec{4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11});
+  v += __builtin_shuffle(v, IntVec{2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13});
+  return v[0] + v[1];
 }
 
 // e^x to about one unit in the last place: 2^n * e^r with |r| <= ln(2)/2, e^r by a polynomial (Cephes' expf).
@@ -90,7 +85,7 @@ struct Dot {
   [[gnu::always_inline]] static Register read(const T* p) { return load(p); }
   [[gnu::always_inline]] static Vec add(Vec total, Register a, Register b) { return total + a * b; }
 };
-#ifdef __AVX512BF16__
+#ifdef MOTLEY_AVX512BF16
 template <>
 struct Dot<Bf16> {
   static constexpr std::int64_t step = 2 * lanes;
@@ -123,7 +118,7 @@ inline void linear_tile(const LinearTask<T>& task, std::int64_t row, std::int64_
     for (int c = 0; c < C; ++c) x[c] = D::read(input + c * task.input_stride + k);
     for (int r = 0; r < R; ++r) {
       const auto w = D::read(weight + r * task.inputs + k);
-      if constexpr (C == 1) __builtin_prefetch(weight + (R + r) * task.inputs + k, 0, 2);
+      if constexpr (C <= 4) __builtin_prefetch(weight + (R + r) * task.inputs + k, 0, 2);
       for (int c = 0; c < C; ++c) total[r][c] = D::add(total[r][c], w, x[c]);
     }
   }

@@ -17,7 +17,7 @@ constexpr std::int64_t parallel_elements = 16384;
 
 // Up to this many tokens the weights' bytes decide, and our own product reads them at the memory's speed; beyond, the
 // arithmetic does, and the vendors' libraries are faster.
-constexpr std::int64_t few_tokens = 32;
+constexpr std::int64_t few_tokens = 64;
 
 template <class T>
 const T* data_of(const Tensor& tensor) {
