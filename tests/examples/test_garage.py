@@ -1,0 +1,57 @@
+"""The example that `./dev demo` runs, as a user runs it."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+MARK = "MOTLEY_TEST_GARAGE"
+
+
+def workers_of_this_run():
+    """Ids of living processes that carry this run's environment: orphans are found too, other people's workers are not."""
+    mark = f"{MARK}={os.getpid()}\0".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and mark in (entry / "environ").read_bytes():
+                found.append(f"{entry.name} {(entry / 'comm').read_text().strip()}")
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            pass
+    return found
+
+
+@pytest.fixture(scope="module")
+def garage(motley):
+    if not (motley.parent / "motley-worker").exists():
+        pytest.skip("motley-worker is not built")
+    if not (ROOT / "data/models/tales/model.safetensors").exists():
+        pytest.skip("the tales model is not here")
+    environment = os.environ | {"MOTLEY": str(motley), MARK: str(os.getpid())}
+    return subprocess.run(
+        [ROOT / "examples/garage/run.sh"], cwd="/", env=environment, capture_output=True, text=True, timeout=300
+    )
+
+
+def test_the_garage_tells_a_tale(garage):
+    assert garage.returncode == 0, garage.stdout + garage.stderr
+    assert "> Tell me a tale about a fox and a lantern." in garage.stdout
+    assert "fox" in garage.stdout.split("a fox and a lantern.")[1]
+
+
+def test_the_memories_force_unlike_stages(garage):
+    assert "3 stages on 6 of 6 devices; tp 2 > 3 > 1" in garage.stdout
+    assert "50% 25% 25%" in garage.stdout
+    assert "no violations" in garage.stdout
+
+
+def test_tokens_equal_those_of_one_device(garage):
+    match = re.search(r"tokens equal: yes \((\d+) tokens; [\d.]+ tokens/s", garage.stdout)
+    assert match and int(match[1]) > 50
+
+
+def test_no_process_remains(garage):
+    assert workers_of_this_run() == []
