@@ -1,6 +1,7 @@
 #include "motley/cli/serving.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -25,6 +26,15 @@ void check_same_model(const ServePlan& plan, const std::string& folder) {
   throw input_error(fmt::format("{} holds another model than the plan was made for: {} layers of hidden size {}, not {} of {}", folder,
                                 given.layers, given.hidden, planned.layers, planned.hidden),
                     fmt::format("plan again with --model {}", folder));
+}
+
+// Phases with their times; how far one has come is shown in place, and only where somebody looks.
+void print_phase(const std::string& phase, const std::string& detail, double elapsed_s) {
+  const bool underway = detail.ends_with("%");
+  const bool terminal = ::isatty(STDERR_FILENO) == 1;
+  if (underway && !terminal) return;
+  fmt::print(stderr, "{}[{:7.2f}s] {:<10} {}{}", terminal ? "\r\033[K" : "", elapsed_s, phase, detail, underway ? "" : "\n");
+  std::fflush(stderr);
 }
 
 }  // namespace
@@ -64,10 +74,7 @@ ServeSettings serve_settings(const ServingOptions& options, bool quiet) {
   settings.transport = options.transport;
   settings.backend = options.backend;
   settings.threads_per_worker = std::max(1, options.worker_threads);
-  if (!quiet)
-    settings.report = [](const std::string& phase, const std::string& detail, double elapsed_s) {
-      fmt::print(stderr, "[{:7.2f}s] {:<10} {}\n", elapsed_s, phase, detail);
-    };
+  if (!quiet) settings.report = print_phase;
   return settings;
 }
 

@@ -187,9 +187,9 @@ class MotleyForm final : public ServeForm {
                           human_bytes(static_cast<double>(rank.block_bytes)), human_bytes(step.cached * rank.kv_bytes),
                           human_rate(bandwidth(rank)))),
          leaf("compute", all * block.compute_s,
-              fmt::format("per step, layer and rank {} FLOP at {} FLOP/s",
-                          human_count(step.tokens * (rank.block_flops + rank.attention_flops * seen(step.context))),
-                          human_count(speed(rank))))},
+              fmt::format("per step, layer and rank {} at {}/s",
+                          human_flop(step.tokens * (rank.block_flops + rank.attention_flops * seen(step.context))),
+                          human_flop(speed(rank))))},
         "the slowest rank")};
     if (group.degree() > 1)
       terms.push_back(leaf("all-reduce", all * all_reduces(group, step),

@@ -1,5 +1,7 @@
 #include "motley/cost/term.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -61,6 +63,13 @@ Value term_json(const Term& term, double total) {
   for (const auto& child : term.children) children.push_back(term_json(child, total));
   if (!term.children.empty()) out.set("terms", std::move(children));
   return out;
+}
+
+std::string human_flop(double flop) {
+  static constexpr std::pair<double, std::string_view> scales[] = {{1e15, "P"}, {1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e3, "k"}};
+  for (const auto& [scale, prefix] : scales)
+    if (flop >= scale) return fmt::format("{:.3g} {}FLOP", flop / scale, prefix);
+  return fmt::format("{:.3g} FLOP", flop);
 }
 
 Value explain_json(const Term& root) {

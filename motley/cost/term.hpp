@@ -31,6 +31,9 @@ void check_consistent(const Term& term);
 // {name, seconds, share, of: "sum" | "max", note, terms [...]}; shares are of `total` (a max's children may exceed it
 // together).
 Value term_json(const Term& term, double total);
+// For people: "880 GFLOP".
+std::string human_flop(double flop);
+
 // `motley explain --json`: {total_s, terms [...]}.
 Value explain_json(const Term& root);
 

@@ -7,7 +7,7 @@
 
 namespace motley {
 
-// The tree, indented: name, value, share of the root, formula with its numbers.
-std::string term_report(const Term& root);
+// The tree to this depth, indented: name, value, share of the root, formula with its numbers.
+std::string term_report(const Term& root, int depth);
 
 }  // namespace motley

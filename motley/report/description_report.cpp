@@ -5,6 +5,7 @@
 #include <map>
 
 #include "motley/base/units.hpp"
+#include "motley/cost/term.hpp"
 #include "motley/report/table.hpp"
 
 namespace motley {
@@ -81,7 +82,7 @@ std::string model_report(const Model& model) {
   table.add({"parameters", fmt::format("{} ({}); {} per layer", parameters, human_count(static_cast<double>(parameters)), block_parameters(a))});
   table.add({"weights", fmt::format("{} as bf16, {} as fp32", bytes(bytes_of(DType::bf16, parameters)), bytes(bytes_of(DType::fp32, parameters)))});
   const double flops = static_cast<double>(a.layers) * block_flops(a, 0) + head_flops(a);
-  table.add({"compute", fmt::format("{}FLOP per token at context 0", human_count(flops))});
+  table.add({"compute", human_flop(flops) + " per token at context 0"});
   table.add({"kv cache", fmt::format("{} per token as bf16, all layers", bytes(a.layers * kv_bytes_per_token(a, DType::bf16)))});
   return fmt::format("{}\n{}", model.name, table.render());
 }
