@@ -23,11 +23,16 @@ def test_relative_links_lead_to_files(page):
     assert not missing
 
 
+def words(text):
+    """Lines without what only aligns columns."""
+    return [" ".join(line.split()) for line in text.splitlines()]
+
+
 def transcripts(block):
     """(command, lines shown below it) of a console block."""
     for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
         command, _, shown = part.partition("\n")
-        yield command, [line.rstrip() for line in shown.splitlines() if line.strip() not in ("", "...")]
+        yield command, [line for line in words(shown) if line not in ("", "...")]
 
 
 def check_command(command, shown, folder, motley):
@@ -36,7 +41,7 @@ def check_command(command, shown, folder, motley):
     code = int(remark.removeprefix("exit code ")) if remark else 0
     result = subprocess.run(["bash", "-c", command], cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
     assert result.returncode == code, f"{command}\n{result.stdout}{result.stderr}"
-    printed = [line.rstrip() for line in result.stdout.splitlines()]
+    printed = words(result.stdout)
     for line in shown:
         assert line in printed, f"{command}\nis said to print\n{line}\nbut prints\n{result.stdout}"
         printed = printed[printed.index(line) + 1 :]
