@@ -41,7 +41,7 @@ MODELS = {
 
 
 def make(name, folder):
-    """Saves the model into `folder` and returns it. Weights are large enough that tokens differ and logits are far apart."""
+    """Saves the model into `folder` and returns it. The weights are large: tokens differ, and logits are far apart."""
     torch.manual_seed(sum(map(ord, name)))
     model_class, config = MODELS[name]()
     model = model_class(config).eval()
@@ -49,10 +49,12 @@ def make(name, folder):
         for parameter_name, parameter in model.named_parameters():
             if "norm" in parameter_name and parameter_name.endswith("weight"):
                 parameter.uniform_(0.5, 1.5)
-            elif parameter.dim() == 1:
+            elif "embed_positions" in parameter_name:
+                parameter.normal_(0, 1)
+            elif parameter.dim() == 1 or "embed_tokens" in parameter_name or "lm_head" in parameter_name:
                 parameter.normal_(0, 0.1)
             else:
-                parameter.normal_(0, 0.08)
+                parameter.normal_(0, 0.14)
     # Several files with an index for some, one file for the others.
     model.save_pretrained(folder, max_shard_size="300KB" if len(name) % 2 else "5GB")
     return model

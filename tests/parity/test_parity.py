@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 import models
 
@@ -20,8 +21,8 @@ GENERATE = 32
 PROMPT_LENGTHS = [1, 7, 40, 83]
 FP32_TOLERANCE = 1e-4
 # bf16 keeps 8 bits of every activation. Both sides are held against the fp32 model, by the root mean square error of the logits: the
-# engine's may be no more than a quarter above that of `transformers`' own bf16 run.
-BF16_EXCESS = 1.25
+# engine's may be no more than half above that of `transformers`' own bf16 run (which rounds no partial sums of ranks).
+BF16_EXCESS = 1.5
 
 
 def chain(*degrees, cuts=None, shares=None, transport="shm"):
@@ -51,12 +52,8 @@ LAYOUTS = [
     chain(2, 3, transport="tcp"),
     chain(1, 1, 1, 1, 1, 1),
 ]
-SCRIPTS = [
-    dict(name="alone"),
-    dict(name="batched", together=True),
-    dict(name="alone, chunks of 9", chunk=9),
-    dict(name="batched, chunks of 16", chunk=16, together=True),
-]
+SCRIPTS = [dict(name="alone"), dict(name="batched, chunks of 16", chunk=16, together=True)]
+MORE_SCRIPTS = [dict(name="batched", together=True), dict(name="alone, chunks of 9", chunk=9)]  # in two of the layouts
 
 
 def prompts():
@@ -97,11 +94,13 @@ def run_engine(folder, tmp_path, **case):
 def test_fp32_equals_transformers_in_every_layout(name, tmp_path):
     model = models.make(name, tmp_path / "model")
     expected = [reference(model, prompt) for prompt in prompts()]
-    degrees = model.config.num_attention_heads
-    layouts = [layout for layout in LAYOUTS if all(stage["degree"] <= degrees for stage in layout["stages"])]
+    heads = model.config.num_attention_heads
+    layouts = [layout for layout in LAYOUTS if all(stage["degree"] <= heads for stage in layout["stages"])]
     assert len(layouts) >= 12
-    assert len({token for tokens, _ in expected for token in tokens}) > 10, "the model repeats itself: the test would prove little"
-    for run, logits in run_engine(tmp_path / "model", tmp_path, layouts=layouts, scripts=SCRIPTS):
+    assert numpy.concatenate([rows for _, rows in expected]).std(axis=0).mean() > 100 * FP32_TOLERANCE, "this model's logits hardly change"
+    runs = run_engine(tmp_path / "model", tmp_path, layouts=layouts, scripts=SCRIPTS)
+    runs += run_engine(tmp_path / "model", tmp_path, layouts=[layouts[0], layouts[6]], scripts=MORE_SCRIPTS)
+    for run, logits in runs:
         tokens, rows = expected[run["request"]]
         where = f"{run['layout']}, {run['script']}, request {run['request']}"
         assert run["tokens"] == tokens, where
@@ -111,11 +110,13 @@ def test_fp32_equals_transformers_in_every_layout(name, tmp_path):
 @pytest.mark.parametrize("name", ["llama-gqa-llama3", "qwen3-qk-norm", "opt"])
 @pytest.mark.parametrize("kv_type", ["bf16", "fp32"])
 def test_bf16_is_as_close_to_fp32_as_transformers_is(name, kv_type, tmp_path):
-    model = models.make(name, tmp_path / "model")
-    rounded = model.to(torch.bfloat16)  # what both sides hold as weights
-    exact = models.make(name, tmp_path / "again").to(torch.bfloat16).to(torch.float32)
+    exact = models.make(name, tmp_path / "model")
+    with torch.no_grad():
+        for parameter in exact.parameters():  # what both sides hold as weights; rotary frequencies stay in fp32 everywhere
+            parameter.copy_(parameter.to(torch.bfloat16))
+    rounded = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype=torch.bfloat16).eval()
     runs = run_engine(tmp_path / "model", tmp_path, weight_type="bf16", kv_type=kv_type, layouts=[chain(1), chain(2, 3, 1)],
-                      scripts=[dict(name="alone"), dict(name="batched, chunks of 16", chunk=16, together=True)])
+                      scripts=SCRIPTS)
     for run, logits in runs:
         prompt = prompts()[run["request"]]
         truth = logits_along(exact, prompt, run["tokens"])
