@@ -9,7 +9,6 @@
 #ifdef __x86_64__
 #include <immintrin.h>
 #pragma GCC target("avx2,fma")
-#pragma GCC diagnostic ignored "-Wpsabi"  // wide vectors are passed between functions of this file alone
 
 namespace motley::avx2_kernels {
 namespace {

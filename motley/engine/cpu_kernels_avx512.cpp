@@ -9,7 +9,6 @@
 #ifdef __x86_64__
 #include <immintrin.h>
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,fma")
-#pragma GCC diagnostic ignored "-Wpsabi"  // wide vectors are passed between functions of this file alone
 
 namespace motley::avx512_kernels {
 namespace {

@@ -10,7 +10,6 @@
 #include <immintrin.h>
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")
 #define MOTLEY_AVX512BF16
-#pragma GCC diagnostic ignored "-Wpsabi"  // wide vectors are passed between functions of this file alone
 
 namespace motley::avx512bf16_kernels {
 namespace {

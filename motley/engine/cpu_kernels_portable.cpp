@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "motley/engine/cpu_kernels_sets.hpp"
-#pragma GCC diagnostic ignored "-Wpsabi"  // wide vectors are passed between functions of this file alone
 
 namespace motley::portable_kernels {
 namespace {

@@ -96,10 +96,12 @@ void StageModel::Impl::allocate_buffers() {
 }
 
 void StageModel::Impl::check_sequence(const Step& step, const StepSequence& sequence) const {
+  const std::int64_t context = spec.arch.context;
+  if (sequence.position < 0 || sequence.count < 1 || sequence.position > context ||
+      sequence.count > context - sequence.position)
+    refuse(step, fmt::format("sequence {}: {} tokens from {} on are outside the context of {}", sequence.sequence,
+                             sequence.count, sequence.position, context));
   const std::int64_t end = sequence.position + sequence.count;
-  if (sequence.position < 0 || sequence.count < 1 || sequence.count > spec.limits.max_tokens || end > spec.arch.context)
-    refuse(step, fmt::format("sequence {}: tokens [{}, {}) are outside the context of {}", sequence.sequence,
-                             sequence.position, end, spec.arch.context));
   if (std::ssize(sequence.tokens) != sequence.count)
     refuse(step, fmt::format("sequence {}: {} tokens where {} are announced", sequence.sequence, sequence.tokens.size(),
                              sequence.count));

@@ -43,7 +43,7 @@ class StageModel {
   // holds [T, hidden], replicated on all ranks. Returns [T, hidden], replicated, valid until the next call.
   at::Tensor forward(const Step& step, const at::Tensor& incoming);
 
-  // Where received rows are put: [max_tokens, hidden].
+  // Where received rows are put: [max_tokens, hidden]. An inference tensor: operations on it need a c10::InferenceMode.
   at::Tensor incoming_buffer();
 
   // Logits of the sequences that sample, [S, vocabulary] fp32, on rank 0 (other ranks take part and return an empty

@@ -1,0 +1,206 @@
+// A stage on one rank: memory, refusals, and that nothing depends on who else is in a batch. Layouts of several ranks
+// and equality with `transformers` are tests/parity's.
+#include "motley/engine/stage_model.hpp"
+
+#include <c10/core/InferenceMode.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+
+namespace motley {
+namespace {
+
+constexpr const char* config =
+    R"({"model_type": "llama", "hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 6, "num_key_value_heads": 2,
+        "intermediate_size": 80, "vocab_size": 101, "max_position_embeddings": 64, "rms_norm_eps": 1e-6, "tie_word_embeddings": TIED})";
+
+Architecture architecture(bool tied) {
+  std::string text = config;
+  text.replace(text.find("TIED"), 4, tied ? "true" : "false");
+  return read_architecture(parse_json(text, "config"), "config");
+}
+
+// A folder with random weights for the architecture.
+class StageModelTest : public ::testing::Test {
+ protected:
+  StageModelTest() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "stage-model-XXXXXX").string();
+    folder = ::mkdtemp(pattern.data());
+    const Architecture untied = architecture(false);
+    std::vector<TensorSpec> tensors = embedding_tensors(untied);
+    for (const TensorSpec& tensor : head_tensors(untied)) tensors.push_back(tensor);
+    for (std::int64_t layer = 0; layer < untied.layers; ++layer)
+      for (const TensorSpec& tensor : block_tensors(untied, layer)) tensors.push_back(tensor);
+    at::manual_seed(1);
+    Value header = Value::object();
+    std::string data;
+    for (const TensorSpec& tensor : tensors) {
+      const at::Tensor values = at::randn(tensor.shape) * 0.2;
+      const auto begin = static_cast<std::int64_t>(data.size());
+      data.append(static_cast<const char*>(values.const_data_ptr()), values.nbytes());
+      Value shape = Value::array();
+      for (const std::int64_t size : tensor.shape) shape.push_back(size);
+      header.set(tensor.name,
+                 Value::object({{"dtype", "F32"},
+                                {"shape", std::move(shape)},
+                                {"data_offsets", Value::array({begin, static_cast<std::int64_t>(data.size())})}}));
+    }
+    const std::string text = to_json(header);
+    std::ofstream file(folder / "model.safetensors", std::ios::binary);
+    for (int i = 0; i < 8; ++i) file.put(static_cast<char>(text.size() >> (8 * i) & 0xff));
+    file << text << data;
+  }
+  ~StageModelTest() override { std::filesystem::remove_all(folder); }
+
+  static StageSpec whole(bool tied = false) {
+    return {.arch = architecture(tied),
+            .layers = {0, 2},
+            .embedding = true,
+            .head = true,
+            .kv_tokens = 200,
+            .limits = {.max_tokens = 40, .max_sequences = 4, .block_tokens = 8}};
+  }
+
+  // Logits of every sampling sequence of a step.
+  static at::Tensor run(StageModel& model, const Step& step) {
+    return model.logits(step, model.forward(step, {})).clone();
+  }
+
+  std::filesystem::path folder;
+};
+
+StepSequence part(std::uint64_t id, std::int64_t position, std::int64_t count, std::vector<std::int32_t> blocks) {
+  StepSequence sequence{
+      .sequence = id, .position = position, .count = count, .blocks = std::move(blocks), .sampling = Sampling{}};
+  for (std::int64_t i = position; i < position + count; ++i)
+    sequence.tokens.push_back(static_cast<std::int32_t>((static_cast<std::int64_t>(id) * 31 + i * 7) % 101));
+  return sequence;
+}
+
+TEST_F(StageModelTest, AllocatesWhatWasPredicted) {
+  for (const bool tied : {false, true})
+    for (const auto& [embedding, head] : {std::pair(true, true), {true, false}, {false, true}, {false, false}})
+      for (const DType type : {DType::fp32, DType::bf16}) {
+        StageSpec spec = whole(tied);
+        spec.embedding = embedding;
+        spec.head = head;
+        spec.weight_type = type;
+        spec.kv_type = type;
+        const Shard shard = make_shards(spec.arch, 1).front();
+        const StageModel::Allocated real = StageModel(spec, folder, nullptr, at::kCPU).allocated();
+        const StageShape shape{spec.layers.size(), embedding, head};
+        EXPECT_EQ(real.weights, weight_bytes(spec.arch, shape, shard, type));
+        EXPECT_EQ(real.kv,
+                  kv_cache_bytes(spec.arch, shape.layers, shard, type, spec.kv_tokens, spec.limits.block_tokens));
+        EXPECT_EQ(real.activations, activation_bytes(spec.arch, shape, shard, type, spec.limits));
+      }
+}
+
+TEST_F(StageModelTest, ReportsProgressToTheEnd) {
+  std::vector<double> seen;
+  StageModel(whole(), folder, nullptr, at::kCPU, [&](double fraction) { seen.push_back(fraction); });
+  ASSERT_FALSE(seen.empty());
+  EXPECT_TRUE(std::is_sorted(seen.begin(), seen.end()));
+  EXPECT_DOUBLE_EQ(seen.back(), 1);
+}
+
+// To the bit: alone, in a batch with others, and in chunks.
+TEST_F(StageModelTest, ARequestDoesNotDependOnItsCompany) {
+  for (const DType type : {DType::fp32, DType::bf16}) {
+    StageSpec spec = whole();
+    spec.weight_type = type;
+    spec.kv_type = type;
+    StageModel alone(spec, folder, nullptr, at::kCPU), together(spec, folder, nullptr, at::kCPU),
+        chunked(spec, folder, nullptr, at::kCPU);
+    const at::Tensor first = run(alone, {.step = 1, .sequences = {part(1, 0, 20, {3, 1, 2})}});
+    const at::Tensor next = run(alone, {.step = 2, .sequences = {part(1, 20, 1, {3, 1, 2})}});
+
+    const at::Tensor in_batch = run(
+        together, {.step = 1, .sequences = {part(2, 0, 7, {0}), part(1, 0, 20, {5, 4, 7}), part(3, 0, 13, {8, 9})}});
+    const at::Tensor next_in_batch = run(
+        together, {.step = 2, .sequences = {part(1, 20, 1, {5, 4, 7}), part(2, 7, 9, {0, 6}), part(3, 13, 1, {8, 9})}});
+    EXPECT_TRUE(in_batch[1].equal(first[0]));
+    EXPECT_TRUE(next_in_batch[0].equal(next[0]));
+
+    for (std::int64_t position = 0; position < 15; position += 5)
+      chunked.forward({.step = 1, .sequences = {part(1, position, 5, {0, 1, 2})}}, {});
+    EXPECT_TRUE(run(chunked, {.step = 2, .sequences = {part(1, 15, 5, {0, 1, 2})}})[0].equal(first[0]));
+  }
+}
+
+TEST_F(StageModelTest, TwoStagesEqualOne) {
+  StageSpec first = whole(), second = whole();
+  first.layers = {0, 1};
+  first.head = false;
+  second.layers = {1, 2};
+  second.embedding = false;
+  StageModel model(whole(), folder, nullptr, at::kCPU), front(first, folder, nullptr, at::kCPU),
+      back(second, folder, nullptr, at::kCPU);
+  const Step step{.step = 1, .sequences = {part(1, 0, 9, {0, 1}), part(2, 0, 3, {2})}};
+  const at::Tensor hidden = front.forward(step, {});
+  const at::Tensor incoming = back.incoming_buffer().narrow(0, 0, 12);
+  const c10::InferenceMode guard;
+  incoming.copy_(hidden);
+  EXPECT_TRUE(back.logits(step, back.forward(step, incoming)).equal(run(model, step)));
+}
+
+TEST_F(StageModelTest, OnlySamplingSequencesHaveLogits) {
+  StageModel model(whole(), folder, nullptr, at::kCPU);
+  Step step{.step = 1, .sequences = {part(1, 0, 4, {0}), part(2, 0, 5, {1})}};
+  const at::Tensor both = run(model, step);
+  EXPECT_EQ(both.size(0), 2);
+  step.sequences[0].sampling.reset();
+  EXPECT_TRUE(run(model, step)[0].equal(both[1]));
+  step.sequences[1].sampling.reset();
+  EXPECT_EQ(run(model, step).size(0), 0);
+}
+
+struct BadStep {
+  const char* what;
+  std::function<void(Step&)> damage;
+};
+
+TEST_F(StageModelTest, RefusesStepsThatCannotBe) {
+  StageModel model(whole(), folder, nullptr, at::kCPU);
+  const Step good{.step = 1, .sequences = {part(1, 6, 4, {0, 1})}};
+  const std::vector<BadStep> steps = {
+      {"negative position", [](Step& s) { s.sequences[0].position = -1; }},
+      {"a position that overflows", [](Step& s) { s.sequences[0].position = INT64_MAX; }},
+      {"no tokens", [](Step& s) { s.sequences[0].count = 0; }},
+      {"more tokens than announced", [](Step& s) { s.sequences[0].tokens.push_back(1); }},
+      {"beyond the context", [](Step& s) { s.sequences[0].position = 61; }},
+      {"a negative token", [](Step& s) { s.sequences[0].tokens[2] = -1; }},
+      {"a token beyond the vocabulary", [](Step& s) { s.sequences[0].tokens[2] = 101; }},
+      {"too few blocks", [](Step& s) { s.sequences[0].blocks.pop_back(); }},
+      {"a block that there is not", [](Step& s) { s.sequences[0].blocks[1] = 25; }},
+      {"a negative block", [](Step& s) { s.sequences[0].blocks[0] = -3; }},
+      {"too many sequences", [](Step& s) { s.sequences.resize(5, s.sequences[0]); }},
+      {"too many tokens", [](Step& s) {
+         s.sequences = {part(1, 0, 21, {0, 1, 2}), part(2, 0, 20, {3, 4, 5})};
+       }}};
+  for (const BadStep& bad : steps) {
+    Step step = good;
+    bad.damage(step);
+    try {
+      model.forward(step, {});
+      ADD_FAILURE() << bad.what << " was accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::peer) << bad.what;
+    }
+  }
+  EXPECT_NO_THROW(model.forward(good, {}));
+}
+
+TEST_F(StageModelTest, RefusesTypesItCannotComputeIn) {
+  for (const DType type : {DType::fp16, DType::int8, DType::int4}) {
+    StageSpec spec = whole();
+    spec.weight_type = type;
+    EXPECT_THROW(StageModel(spec, folder, nullptr, at::kCPU), Error);
+  }
+}
+
+}  // namespace
+}  // namespace motley
