@@ -49,32 +49,37 @@ bool more_likely(const Candidate& a, const Candidate& b) {
   return a.weight != b.weight ? a.weight > b.weight : a.token < b.token;
 }
 
-// Steps 5 to 7 on all tokens' weights; the most likely ones first where any of the three applies.
+// The fewest of the most likely candidates that hold `share` of all weight together. A heap, because they are few of
+// many.
+void keep_most_likely(std::vector<Candidate>& candidates, double share) {
+  double total = 0;
+  for (const Candidate& candidate : candidates) total += candidate.weight;
+  const auto less_likely = [](const Candidate& a, const Candidate& b) { return more_likely(b, a); };
+  std::make_heap(candidates.begin(), candidates.end(), less_likely);
+  auto rest = candidates.end();
+  for (double sum = 0; rest != candidates.begin() && (sum == 0 || sum < share * total);) {
+    std::pop_heap(candidates.begin(), rest, less_likely);
+    sum += (--rest)->weight;
+  }
+  candidates.erase(candidates.begin(), rest);
+}
+
+// Steps 5 to 7 on all tokens' weights.
 std::vector<Candidate> filtered(std::vector<Candidate> candidates, const Sampling& sampling) {
-  const bool by_count = sampling.top_k > 0 && static_cast<std::size_t>(sampling.top_k) < candidates.size();
-  const bool by_sum = sampling.top_p<1, by_ratio = sampling.min_p> 0;
-  if (!by_count && !by_sum && !by_ratio) return candidates;
-  if (by_count) {
+  if (sampling.top_k > 0 && static_cast<std::size_t>(sampling.top_k) < candidates.size()) {
     const auto end = candidates.begin() + sampling.top_k;
     std::nth_element(candidates.begin(), end - 1, candidates.end(), more_likely);
     candidates.erase(end, candidates.end());
   }
-  std::sort(candidates.begin(), candidates.end(), more_likely);
-  if (by_sum) {
-    double total = 0;
-    for (const Candidate& candidate : candidates) total += candidate.weight;
-    const double enough = total * static_cast<double>(sampling.top_p);
-    double sum = 0;
-    std::size_t kept = 0;
-    while (kept < candidates.size() && (kept == 0 || sum < enough)) sum += candidates[kept++].weight;
-    candidates.resize(kept);
-  }
-  if (by_ratio) {
-    const double least = candidates.front().weight * static_cast<double>(sampling.min_p);
-    std::erase_if(candidates, [&, first = candidates.front().token](const Candidate& candidate) {
-      return candidate.token != first && candidate.weight < least;
+  if (sampling.top_p < 1) keep_most_likely(candidates, static_cast<double>(sampling.top_p));
+  if (sampling.min_p > 0) {
+    const Candidate best = *std::min_element(candidates.begin(), candidates.end(), more_likely);
+    std::erase_if(candidates, [&](const Candidate& candidate) {
+      return candidate.token != best.token && candidate.weight < best.weight * static_cast<double>(sampling.min_p);
     });
   }
+  // The order decides which token a number falls on: by id, whatever the filters left it in.
+  if (!std::ranges::is_sorted(candidates, {}, &Candidate::token)) std::ranges::sort(candidates, {}, &Candidate::token);
   return candidates;
 }
 
