@@ -63,12 +63,15 @@ class OwnServer {
   int exit_code_ = 0;
 };
 
-Value turn(const std::string& role, const std::string& text) { return Value::object({{"role", role}, {"content", text}}); }
+Value turn(const std::string& role, const std::string& text) {
+  return Value::object({{"role", role}, {"content", text}});
+}
 
 std::string first_model(const ServerAddress& server) {
   const Value models = http_get(server, "/v1/models");
   const Value* list = models.find("data");
-  if (list == nullptr || !list->is_array() || list->as_array().empty()) throw Error(ErrorCode::peer, "the server names no model");
+  if (list == nullptr || !list->is_array() || list->as_array().empty())
+    throw Error(ErrorCode::peer, "the server names no model");
   const Value* id = list->as_array()[0].find("id");
   if (id == nullptr || !id->is_string()) throw Error(ErrorCode::peer, "the server names no model");
   return id->as_string();
@@ -107,14 +110,16 @@ int converse(const ServerAddress& server, const Options& options) {
       std::fflush(stdout);
     });
     if (!options.output.json) fmt::print("\n");
+    std::fflush(stdout);
     history.push_back(turn("assistant", reply.text));
     replies.push_back(reply_json(message, reply));
     const double decode_s = reply.total_s - reply.first_token_s;
     if (!options.output.quiet)
-      fmt::print(stderr, "  [{} tokens; first after {}{}]\n", reply.completion_tokens, human_seconds(reply.first_token_s),
-                 reply.completion_tokens > 1 && decode_s > 0
-                     ? fmt::format(", then {:.1f} tokens/s", static_cast<double>(reply.completion_tokens - 1) / decode_s)
-                     : "");
+      fmt::print(
+          stderr, "  [{} tokens; first after {}{}]\n", reply.completion_tokens, human_seconds(reply.first_token_s),
+          reply.completion_tokens > 1 && decode_s > 0
+              ? fmt::format(", then {:.1f} tokens/s", static_cast<double>(reply.completion_tokens - 1) / decode_s)
+              : "");
   };
 
   if (!options.messages.empty()) {
@@ -139,7 +144,8 @@ int converse(const ServerAddress& server, const Options& options) {
 int chat(const Options& options) {
   if (options.serving.plan.empty() && options.serving.planning.cluster.empty())
     return converse(parse_server_url(options.url.empty() ? "http://127.0.0.1:8000" : options.url), options);
-  if (!options.url.empty()) throw input_error("--url and a plan exclude each other", "--url talks to a running server; a plan starts one");
+  if (!options.url.empty())
+    throw input_error("--url and a plan exclude each other", "--url talks to a running server; a plan starts one");
   const OwnServer server(options.serving, options.output.quiet);
   return converse(server.address(), options);
 }
@@ -156,9 +162,13 @@ void add_chat(CLI::App& parent, Action& action) {
       "  motley chat --message \"Tell me a tale about a fox.\"     one question; repeat --message for more turns");
   verb->add_option("--url", options->url, "The server (default http://127.0.0.1:8000)")->type_name("URL");
   add_serving_options(*verb, options->serving);
-  verb->add_option("--message", options->messages, "Ask this instead of reading lines; may be repeated")->type_name("TEXT")->expected(1)->take_all();
+  verb->add_option("--message", options->messages, "Ask this instead of reading lines; may be repeated")
+      ->type_name("TEXT")
+      ->expected(1)
+      ->take_all();
   verb->add_option("--system", options->system, "The system message")->type_name("TEXT");
-  verb->add_option("--temperature", options->temperature, "0: always the most likely token")->check(CLI::Range(0.0, 2.0));
+  verb->add_option("--temperature", options->temperature, "0: always the most likely token")
+      ->check(CLI::Range(0.0, 2.0));
   verb->add_option("--max-answer-tokens", options->max_tokens, "Longest answer")->check(CLI::Range(1, 1 << 20));
   verb->add_option("--answer-seed", options->seed, "Of the sampling");
   add_output_options(*verb, options->output);

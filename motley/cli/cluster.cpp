@@ -23,7 +23,8 @@ int show(const Options& options) {
     emit(options.output, catalogue_json(), catalogue_report());
     return 0;
   }
-  if (options.file.empty()) throw input_error("a cluster file is missing", "motley cluster show FILE, or --devices for the catalogue");
+  if (options.file.empty())
+    throw input_error("a cluster file is missing", "motley cluster show FILE, or --devices for the catalogue");
   const Cluster cluster = read_cluster(options.file);
   emit(options.output, write(cluster.description), cluster_report(cluster));
   return 0;
@@ -35,9 +36,11 @@ int check(const Options& options) {
   for (int a = 0; a < static_cast<int>(cluster.devices.size()); ++a)
     for (int b = 0; b < static_cast<int>(cluster.devices.size()); ++b)
       if (a != b) (void)cluster.link(a, b);
-  emit(options.output, Value::object({{"devices", static_cast<std::int64_t>(cluster.devices.size())},
-                                      {"machines", static_cast<std::int64_t>(cluster.machines.size())}}),
-       fmt::format("{}: {} devices in {} machines, every link described\n", options.file, cluster.devices.size(), cluster.machines.size()));
+  emit(options.output,
+       Value::object({{"devices", static_cast<std::int64_t>(cluster.devices.size())},
+                      {"machines", static_cast<std::int64_t>(cluster.machines.size())}}),
+       fmt::format("{}: {} in {}, a link between every two\n", options.file, counted(cluster.devices.size(), "device"),
+                   counted(cluster.machines.size(), "machine")));
   return 0;
 }
 

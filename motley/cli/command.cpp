@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <filesystem>
 
 #include "motley/base/units.hpp"
 
@@ -26,16 +27,33 @@ void emit(const Output& output, const Value& artefact, const std::string& text) 
 
 double parse_seconds_option(const std::string& text, const std::string& option) {
   try {
-    const double seconds = parse_quantity(text, Dimension::seconds);
-    if (seconds < 0) throw input_error(fmt::format("\"{}\" is negative", text));
-    return seconds;
-  } catch (Error& error) {
-    error.prepend_context(option);
-    throw;
+    if (const double seconds = parse_quantity(text, Dimension::seconds); seconds >= 0) return seconds;
+  } catch (const Error&) {  // told below, with an example that suits an option
   }
+  throw input_error(fmt::format("{} \"{}\" is no time", option, text),
+                    fmt::format("with its unit, such as {} \"10 s\"", option));
 }
 
-ServePlan load_plan(const std::string& file) { return read_plan_file(file); }
+void require_sound(const ServePlan& plan, const std::string& file) {
+  if (const auto violations = verify(plan); !violations.empty())
+    throw input_error(fmt::format("{}: {}: {}", file, violations[0].place, violations[0].what),
+                      fmt::format("`motley verify {}` lists everything that is wrong", file));
+}
+
+void check_output_folder(const Output& output) {
+  const auto folder = std::filesystem::path(output.file).parent_path();
+  if (!folder.empty() && !std::filesystem::is_directory(folder))
+    throw Error(ErrorCode::environment, fmt::format("{}: the folder {} does not exist", output.file, folder.string()),
+                fmt::format("make it first: mkdir -p {}", folder.string()));
+}
+
+std::string counted(std::size_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
+std::string did_you_mean(const std::string& word) {
+  return word.empty() ? "" : fmt::format("did you mean \"{}\"?", word);
+}
 
 DType parse_dtype_option(const std::string& text, const std::string& option) {
   std::vector<std::string> names;
@@ -43,7 +61,8 @@ DType parse_dtype_option(const std::string& text, const std::string& option) {
     if (entry.name == text) return entry.value;
     names.emplace_back(entry.name);
   }
-  throw input_error(fmt::format("{}: \"{}\" is not one of {}", option, text, fmt::join(names, ", ")));
+  throw input_error(fmt::format("{} \"{}\" is not one of {}", option, text, fmt::join(names, ", ")),
+                    did_you_mean(closest(text, names)));
 }
 
 }  // namespace motley::cli

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <functional>
 #include <string>
+#include <string_view>
 
 #include "motley/base/value.hpp"
 #include "motley/model/model.hpp"
@@ -38,8 +39,17 @@ void emit(const Output& output, const Value& artefact, const std::string& text);
 // "12" is refused, "10 s" is 10: for options that take a time.
 double parse_seconds_option(const std::string& text, const std::string& option);
 
-// A plan file; `model` and `cluster`, where not empty, replace what the plan carries, and must agree with it.
-ServePlan load_plan(const std::string& file);
+// Throws an input error with the first violation, for verbs that need a sound plan.
+void require_sound(const ServePlan& plan, const std::string& file);
+
+// Throws before long work rather than after it: the folder of -o FILE must exist.
+void check_output_folder(const Output& output);
+
+// "1 machine", "2 machines".
+std::string counted(std::size_t count, std::string_view noun);
+
+// A hint, or nothing for an empty word.
+std::string did_you_mean(const std::string& word);
 
 DType parse_dtype_option(const std::string& text, const std::string& option);
 

@@ -37,12 +37,18 @@ std::string proc_value(const char* file, std::string_view key) {
   return "unknown";
 }
 
+// "24684084 kB", as /proc/meminfo has it, for people.
+std::string memory_value(std::string_view key) {
+  return human_bytes(1024 * std::strtod(proc_value("/proc/meminfo", key).c_str(), nullptr));
+}
+
 Finding processor() {
-  return {"processor", State::ok, fmt::format("{}, {} cores", proc_value("/proc/cpuinfo", "model name"), std::thread::hardware_concurrency())};
+  return {"processor", State::ok,
+          fmt::format("{}, {} cores", proc_value("/proc/cpuinfo", "model name"), std::thread::hardware_concurrency())};
 }
 
 Finding memory() {
-  return {"memory", State::ok, fmt::format("{} free of {}", proc_value("/proc/meminfo", "MemAvailable"), proc_value("/proc/meminfo", "MemTotal"))};
+  return {"memory", State::ok, fmt::format("{} free of {}", memory_value("MemAvailable"), memory_value("MemTotal"))};
 }
 
 Finding data() {
@@ -68,7 +74,8 @@ Finding cuda_driver() {
   const auto init = reinterpret_cast<Init>(::dlsym(library, "cuInit"));
   const auto device_count = reinterpret_cast<Count>(::dlsym(library, "cuDeviceGetCount"));
   const bool works = init != nullptr && device_count != nullptr && init(0) == 0 && device_count(&count) == 0;
-  return {"cuda", works ? State::ok : State::warn, works ? fmt::format("{} devices", count) : "the driver library is here but does not start"};
+  return {"cuda", works ? State::ok : State::warn,
+          works ? fmt::format("{} devices", count) : "the driver library is here but does not start"};
 }
 
 Finding port(int number) {
@@ -81,7 +88,9 @@ Finding port(int number) {
   ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &reuse, sizeof reuse);
   const bool free = ::bind(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
   ::close(socket);
-  return {"port", free ? State::ok : State::warn, fmt::format("{} on 127.0.0.1 is {}", number, free ? "free" : "in use: give `motley serve` another with --port")};
+  return {
+      "port", free ? State::ok : State::warn,
+      fmt::format("{} on 127.0.0.1 is {}", number, free ? "free" : "in use: give `motley serve` another with --port")};
 }
 
 }  // namespace
@@ -99,10 +108,12 @@ void add_doctor(CLI::App& parent, Action& action) {
       bool complete = true;
       for (const auto& finding : findings) {
         table.add({finding.what, state_name(finding.state), finding.detail});
-        list.push_back(Value::object({{"what", finding.what}, {"state", state_name(finding.state)}, {"detail", finding.detail}}));
+        list.push_back(
+            Value::object({{"what", finding.what}, {"state", state_name(finding.state)}, {"detail", finding.detail}}));
         complete = complete && finding.state != State::missing;
       }
-      emit(*output, Value::object({{"version", MOTLEY_VERSION}, {"findings", list}}), "motley " MOTLEY_VERSION "\n" + table.render());
+      emit(*output, Value::object({{"version", MOTLEY_VERSION}, {"findings", list}}),
+           "motley " MOTLEY_VERSION "\n" + table.render());
       return complete ? 0 : static_cast<int>(ErrorCode::environment);
     };
   });

@@ -10,13 +10,18 @@ namespace motley::cli {
 namespace {
 
 std::string explanation(const ServeCost& cost, const std::string& form, int depth) {
-  Table routes({{"route"}, {"latency", Align::right}, {"first token", Align::right}, {"per token", Align::right}, {"busiest stage", Align::right},
+  Table routes({{"route"},
+                {"latency", Align::right},
+                {"first token", Align::right},
+                {"per token", Align::right},
+                {"busiest stage", Align::right},
                 {"requests/s", Align::right}});
   for (const auto& route : cost.routes)
-    routes.add({route.route, human_seconds(route.latency_s), human_seconds(route.first_token_s), human_seconds(route.per_token_s),
-                human_seconds(route.bottleneck_s), fmt::format("{:.3g}", route.requests_per_s)});
-  return fmt::format("cost form {}, {} in flight per route, {:.4g} output tokens/s\n\n{}\nwhere the latency goes\n{}", form, cost.batch,
-                     cost.tokens_per_s, routes.render(), term_report(cost.tree, depth));
+    routes.add({route.route, human_seconds(route.latency_s), human_seconds(route.first_token_s),
+                human_seconds(route.per_token_s), human_seconds(route.bottleneck_s),
+                fmt::format("{:.3g}", route.requests_per_s)});
+  return fmt::format("cost form {}, {} in flight per route, {:.4g} output tokens/s\n\n{}\nwhere the latency goes\n{}",
+                     form, cost.batch, cost.tokens_per_s, routes.render(), term_report(cost.tree, depth));
 }
 
 }  // namespace
@@ -30,15 +35,18 @@ void add_explain(CLI::App& parent, Action& action) {
     Output output;
   };
   auto options = std::make_shared<Options>();
-  auto* verb = parent.add_subcommand("explain", "Where a plan's time goes: the cost as a tree of terms with their shares");
+  auto* verb =
+      parent.add_subcommand("explain", "Where a plan's time goes: the cost as a tree of terms with their shares");
   verb->footer("example: motley explain plan.json --cost hexgen");
   verb->add_option("plan", options->plan, "The plan")->required()->type_name("PLAN");
-  verb->add_option("--depth", options->depth, "Levels of the tree to print: 1 stages, 2 phases (default), 4 every term")->check(CLI::Range(0, 16));
+  verb->add_option("--depth", options->depth, "Levels of the tree to print: 1 stages, 2 phases (default), 4 every term")
+      ->check(CLI::Range(0, 16));
   add_cost_options(*verb, options->form, options->settings);
   add_output_options(*verb, options->output);
   verb->callback([options, &action] {
     action = [options] {
       const ServePlan plan = read_plan_file(options->plan);
+      require_sound(plan, options->plan);
       const std::string form = options->form.empty() ? plan.search.cost : options->form;
       const ServeCost cost = price_serve(plan, cost_options(form, options->settings));
       emit(options->output, explain_json(cost.tree), explanation(cost, form, options->depth));

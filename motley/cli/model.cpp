@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <cmath>
 
 #include "motley/base/units.hpp"
 #include "motley/cli/command.hpp"
@@ -47,7 +48,8 @@ LayerRange parse_layers(const std::string& text, std::int64_t layers) {
   const char* end = text.data() + text.size();
   const auto first = std::from_chars(text.data(), end, range.first);
   const bool comma = first.ec == std::errc() && first.ptr != end && *first.ptr == ',';
-  const auto last = comma ? std::from_chars(first.ptr + 1, end, range.last) : std::from_chars_result{end, std::errc::invalid_argument};
+  const auto last = comma ? std::from_chars(first.ptr + 1, end, range.last)
+                          : std::from_chars_result{end, std::errc::invalid_argument};
   if (last.ec != std::errc() || last.ptr != end || range.first < 0 || range.last > layers || range.size() < 1)
     throw input_error(fmt::format("--layers \"{}\" is no range of the model's {} layers", text, layers),
                       "write the first and one past the last: --layers 0,20");
@@ -58,27 +60,42 @@ int memory(const Options& options) {
   const Model model = read_model(options.model);
   const LayerRange layers = parse_layers(options.layers, model.arch.layers);
   const StageShape stage{layers.size(), layers.first == 0, layers.last == model.arch.layers};
-  const DType weight_type = options.weight_type.empty() ? model.arch.checkpoint_type : parse_dtype_option(options.weight_type, "--weight-type");
+  const DType weight_type = options.weight_type.empty() ? model.arch.checkpoint_type
+                                                        : parse_dtype_option(options.weight_type, "--weight-type");
   const DType kv_type = options.kv_type.empty() ? weight_type : parse_dtype_option(options.kv_type, "--kv-type");
+  if (double sum = 0; !options.shares.empty()) {
+    for (const double share : options.shares) sum += share;
+    if (std::abs(sum - 1) > 1e-6)
+      throw input_error(fmt::format("--shares sum to {:.6g}, not to 1", sum),
+                        "one fraction per rank: --shares 0.5,0.25,0.25");
+  }
   const auto shards = make_shards(model.arch, options.degree, options.shares);
 
-  Table table({{"rank", Align::right}, {"heads", Align::right}, {"kv heads", Align::right}, {"ffn", Align::right}, {"weights", Align::right},
-               {"kv", Align::right}, {"buffers", Align::right}, {"total", Align::right}});
+  Table table({{"rank", Align::right},
+               {"heads", Align::right},
+               {"kv heads", Align::right},
+               {"ffn", Align::right},
+               {"weights", Align::right},
+               {"kv", Align::right},
+               {"buffers", Align::right},
+               {"total", Align::right}});
   Value ranks = Value::array();
   for (std::size_t rank = 0; rank < shards.size(); ++rank) {
     const Shard& shard = shards[rank];
     const std::int64_t weights = weight_bytes(model.arch, stage, shard, weight_type);
-    const std::int64_t kv = kv_cache_bytes(model.arch, stage.layers, shard, kv_type, options.kv_tokens, options.step.block_tokens);
+    const std::int64_t kv =
+        kv_cache_bytes(model.arch, stage.layers, shard, kv_type, options.kv_tokens, options.step.block_tokens);
     const std::int64_t activations = activation_bytes(model.arch, stage, shard, weight_type, options.step);
     const auto show = [](std::int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
     table.add({fmt::format("{}", rank), fmt::format("{}", shard.heads.size()), fmt::format("{}", shard.kv_heads.size()),
-               fmt::format("{}", shard.ffn.size()), show(weights), show(kv), show(activations), show(weights + kv + activations)});
+               fmt::format("{}", shard.ffn.size()), show(weights), show(kv), show(activations),
+               show(weights + kv + activations)});
     ranks.push_back(Value::object({{"weights_bytes", weights}, {"kv_bytes", kv}, {"activations_bytes", activations}}));
   }
   emit(options.output, Value::object({{"ranks", ranks}}),
-       fmt::format("{}: layers {}-{} on {} device{}, {} weights, room for {} tokens of {} keys and values\n{}", model.name, layers.first,
-                   layers.last - 1, options.degree, options.degree == 1 ? "" : "s", name_of(weight_type), options.kv_tokens,
-                   name_of(kv_type), table.render()));
+       fmt::format("{}: layers {}-{} on {} device{}, {} weights, room for {} tokens of {} keys and values\n{}",
+                   model.name, layers.first, layers.last - 1, options.degree, options.degree == 1 ? "" : "s",
+                   name_of(weight_type), options.kv_tokens, name_of(kv_type), table.render()));
   return 0;
 }
 
@@ -86,7 +103,8 @@ int memory(const Options& options) {
 
 void add_model(CLI::App& parent, Action& action) {
   auto options = std::make_shared<Options>();
-  auto* group = parent.add_subcommand("model", "Look at a model: a Hugging Face folder, a config.json, or a name such as llama-2-70b");
+  auto* group = parent.add_subcommand(
+      "model", "Look at a model: a Hugging Face folder, a config.json, or a name such as llama-2-70b");
   group->require_subcommand(1);
 
   auto* show_verb = group->add_subcommand("show", "Shape, parameters, bytes, FLOPs");
@@ -101,17 +119,21 @@ void add_model(CLI::App& parent, Action& action) {
     };
   });
 
-  auto* memory_verb = group->add_subcommand("memory", "Bytes that each rank of a stage needs: what the planner counts and the engine allocates");
+  auto* memory_verb = group->add_subcommand(
+      "memory", "Bytes that each rank of a stage needs: what the planner counts and the engine allocates");
   memory_verb->footer("example: motley model memory llama-2-70b --layers 0,20 --tp 2 --kv-tokens 8192");
   memory_verb->add_option("model", options->model, "Folder, config.json or name")->required()->type_name("MODEL");
   memory_verb->add_option("--layers", options->layers, "Half-open range of layers (default: all)")->type_name("A,B");
   memory_verb->add_option("--tp", options->degree, "Tensor-parallel degree")->check(CLI::Range(1, 4096));
   memory_verb->add_option("--shares", options->shares, "Uneven shares, one per rank, summing to 1")->delimiter(',');
-  memory_verb->add_option("--weight-type", options->weight_type, "fp32, bf16, fp16, int8, int4 (default: the checkpoint's)");
+  memory_verb->add_option("--weight-type", options->weight_type,
+                          "fp32, bf16, fp16, int8, int4 (default: the checkpoint's)");
   memory_verb->add_option("--kv-type", options->kv_type, "Of keys and values (default: as the weights)");
   memory_verb->add_option("--kv-tokens", options->kv_tokens, "Room in the KV cache")->check(CLI::NonNegativeNumber);
-  memory_verb->add_option("--max-tokens", options->step.max_tokens, "Tokens of one step")->check(CLI::Range(1, 1 << 20));
-  memory_verb->add_option("--max-sequences", options->step.max_sequences, "Sequences of one step")->check(CLI::Range(1, 1 << 16));
+  memory_verb->add_option("--max-tokens", options->step.max_tokens, "Tokens of one step")
+      ->check(CLI::Range(1, 1 << 20));
+  memory_verb->add_option("--max-sequences", options->step.max_sequences, "Sequences of one step")
+      ->check(CLI::Range(1, 1 << 16));
   add_output_options(*memory_verb, options->output);
   memory_verb->callback([options, &action] { action = [options] { return memory(*options); }; });
 }

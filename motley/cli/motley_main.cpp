@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <optional>
 
 #include "motley/base/error.hpp"
 #include "motley/cli/command.hpp"
@@ -34,16 +36,23 @@ std::vector<std::string> verb_names(const CLI::App& app) {
   return names;
 }
 
-// CLI11's own text for a wrong word says only that it was not expected.
-std::string suggestion(const CLI::App& app, int argc, char** argv) {
+// CLI11's own text for a wrong verb says only that one is required: the word that is none, and the verbs that are.
+std::optional<Error> wrong_verb(const CLI::App& app, int argc, char** argv) {
   const CLI::App* level = &app;
   for (int i = 1; i < argc && argv[i][0] != '-'; ++i) {
     const auto names = verb_names(*level);
-    if (names.empty()) return "";
-    if (std::find(names.begin(), names.end(), argv[i]) == names.end()) return closest(argv[i], names);
+    if (names.empty()) return std::nullopt;
+    if (std::find(names.begin(), names.end(), argv[i]) == names.end()) {
+      const std::string word = closest(argv[i], names);
+      return input_error(fmt::format("\"{}\" is no verb of `{}`", argv[i], level->get_name()),
+                         word.empty() ? fmt::format("verbs: {}", fmt::join(names, ", ")) : did_you_mean(word));
+    }
     level = level->get_subcommand(argv[i]);
   }
-  return "";
+  if (const auto names = verb_names(*level); !names.empty())
+    return input_error(fmt::format("`{}` needs a verb", level->get_name()),
+                       fmt::format("verbs: {}", fmt::join(names, ", ")));
+  return std::nullopt;
 }
 
 int main(int argc, char** argv) {
@@ -64,16 +73,16 @@ int main(int argc, char** argv) {
   } catch (const CLI::Success& success) {
     return app.exit(success);
   } catch (const CLI::ParseError& error) {
-    const std::string word = suggestion(app, argc, argv);
-    return report(input_error(error.what(), word.empty() ? "see `motley --help`, or `motley VERB --help`"
-                                                         : fmt::format("did you mean `{}`? see `motley --help`", word)));
+    if (const auto wrong = wrong_verb(app, argc, argv)) return report(*wrong);
+    return report(input_error(error.what(), "see `motley VERB --help`"));
   }
   try {
     return action();
   } catch (const Error& error) {
     return report(error);
   } catch (const std::exception& error) {
-    return report(Error(ErrorCode::internal, error.what(), "this is a bug: please report it with the command and its files"));
+    return report(
+        Error(ErrorCode::internal, error.what(), "this is a bug: please report it with the command and its files"));
   }
 }
 

@@ -8,21 +8,26 @@ namespace motley::cli {
 namespace {
 
 int plan_and_show(const PlanningOptions& options, const Output& output, bool front) {
+  check_output_folder(output);
   const ServeOutcome outcome = plan_from_options(options, output.quiet);
   if (!outcome.plan) {
     emit(Output{.json = output.json, .file = "", .quiet = output.quiet},
          Value::object({{"status", "infeasible"}, {"reason", outcome.reason}, {"hint", outcome.hint}}),
-         fmt::format("does not fit: {}\n{}", outcome.reason, outcome.hint.empty() ? "" : "\nhint: " + outcome.hint + "\n"));
+         fmt::format("does not fit: {}\n{}", outcome.reason,
+                     outcome.hint.empty() ? "" : "\nhint: " + outcome.hint + "\n"));
     return static_cast<int>(ErrorCode::negative);
   }
   Value artefact = write_plan(*outcome.plan);
   std::string text = plan_report(*outcome.plan);
   if (front) {
     artefact.set("front", front_json(outcome.front));
-    text += "\nfront: layouts of one pipeline over the whole cluster that no other beats in both figures\n" + front_report(outcome.front);
+    text += "\nfront: layouts of one pipeline over the whole cluster that no other beats in both figures\n" +
+            front_report(outcome.front);
   }
   if (!output.json && output.file.empty())
-    text += "\nnext: keep it with -o plan.json, then `motley explain plan.json`, `motley serve plan.json --model DIR --local`\n";
+    text +=
+        "\nnext: keep it with -o plan.json, then `motley explain plan.json`, `motley serve plan.json --model DIR "
+        "--local`\n";
   emit(output, artefact, text);
   return 0;
 }
@@ -40,10 +45,13 @@ void add_plan(CLI::App& parent, Action& action) {
   };
   auto options = std::make_shared<Options>();
   auto* verb = group->add_subcommand("serve", "Lay a model out over the devices of a cluster for serving");
-  verb->footer("example: motley plan serve --cluster examples/clusters/motivating-box.toml --model llama-2-70b -o plan.json");
-  add_planning_options(*verb, options->planning, "What to serve: a Hugging Face folder, a config.json, or a name such as llama-2-70b");
-  verb->add_flag("--front", options->front,
-                 "Also print all layouts of one pipeline over the whole cluster that no other beats in latency and bottleneck");
+  verb->footer(
+      "example: motley plan serve --cluster examples/clusters/motivating-box.toml --model llama-2-70b -o plan.json");
+  add_planning_options(*verb, options->planning,
+                       "What to serve: a Hugging Face folder, a config.json, or a name such as llama-2-70b");
+  verb->add_flag(
+      "--front", options->front,
+      "Also print all layouts of one pipeline over the whole cluster that no other beats in latency and bottleneck");
   add_output_options(*verb, options->output);
   verb->callback([options, &action] {
     action = [options] { return plan_and_show(options->planning, options->output, options->front); };

@@ -20,12 +20,16 @@ Objective parse_objective(const std::string& text) {
     if (entry.name == text) return entry.value;
     names.emplace_back(entry.name);
   }
-  throw input_error(fmt::format("--objective: \"{}\" is not one of {}", text, fmt::join(names, ", ")));
+  throw input_error(fmt::format("--objective \"{}\" is not one of {}", text, fmt::join(names, ", ")),
+                    did_you_mean(closest(text, names)));
 }
 
 std::optional<DType> optional_dtype(const std::string& text, const std::string& option) {
   if (text.empty()) return std::nullopt;
-  return parse_dtype_option(text, option);
+  const DType type = parse_dtype_option(text, option);
+  if (type == DType::int8 || type == DType::int4)
+    throw input_error(fmt::format("{} {} cannot be run yet", option, text), "choose fp32, bf16 or fp16");
+  return type;
 }
 
 ServeOptions serve_options(const PlanningOptions& options) {
@@ -44,6 +48,16 @@ ServeOptions serve_options(const PlanningOptions& options) {
           .max_batch = options.max_batch};
 }
 
+// Requests that the model could never serve are a mistake of the workload file; the assumed workload is only an
+// assumption.
+void check_context(const PlanningOptions& options, const Model& model, const Workload& workload) {
+  const double tokens = workload.mean_prompt_tokens() + workload.mean_output_tokens();
+  if (options.workload.empty() || tokens <= static_cast<double>(model.arch.context)) return;
+  throw input_error(fmt::format("{}: the mean request has {:.0f} tokens, {}'s context {}", options.workload, tokens,
+                                model.name, model.arch.context),
+                    "lower prompt_tokens or output_tokens, or choose a model with a longer context");
+}
+
 }  // namespace
 
 CostOptions cost_options(const std::string& form, const std::vector<std::string>& settings) {
@@ -55,21 +69,27 @@ CostOptions cost_options(const std::string& form, const std::vector<std::string>
     if (equals == std::string::npos || equals == 0 || equals + 1 == setting.size())
       throw input_error(fmt::format("--set \"{}\" is not KEY=VALUE", setting), "such as --set hexgen.batch=4");
     const auto [at, status] = std::from_chars(setting.data() + equals + 1, end, value);
-    if (status != std::errc() || at != end) throw input_error(fmt::format("--set \"{}\": the value is no number", setting));
+    if (status != std::errc() || at != end)
+      throw input_error(fmt::format("--set \"{}\": the value is no number", setting), "such as --set hexgen.batch=4");
     cost.settings[setting.substr(0, equals)] = value;
   }
   return cost;
 }
 
 void add_cost_options(CLI::App& verb, std::string& form, std::vector<std::string>& settings) {
-  verb.add_option("--cost", form, fmt::format("Form of the cost: {}", fmt::join(serve_forms(), ", ")))->type_name("FORM");
-  verb.add_option("--set", settings, "A constant of the form: hexgen.batch=4")->type_name("KEY=VALUE")->expected(1)->take_all();
+  verb.add_option("--cost", form, fmt::format("Form of the cost: {}", fmt::join(serve_forms(), ", ")))
+      ->type_name("FORM");
+  verb.add_option("--set", settings, "A constant of the form: hexgen.batch=4")
+      ->type_name("KEY=VALUE")
+      ->expected(1)
+      ->take_all();
 }
 
 void add_planning_options(CLI::App& verb, PlanningOptions& options, const std::string& model_help) {
   verb.add_option("--cluster", options.cluster, "What there is (motley.cluster/1)")->type_name("FILE");
   verb.add_option("--model", options.model, model_help)->type_name("MODEL");
-  verb.add_option("--workload", options.workload, "What is asked (motley.workload/1); default: 512 tokens in, 128 out")->type_name("FILE");
+  verb.add_option("--workload", options.workload, "What is asked (motley.workload/1); default: 512 tokens in, 128 out")
+      ->type_name("FILE");
   verb.add_option("--objective", options.objective, "slo, throughput, latency or flow");
   add_cost_options(verb, options.cost, options.settings);
   verb.add_option("--weight-type", options.weight_type, "fp32, bf16, fp16 (default: the checkpoint's)");
@@ -77,10 +97,13 @@ void add_planning_options(CLI::App& verb, PlanningOptions& options, const std::s
   verb.add_flag("--all-devices", options.all_devices, "Leave no device idle");
   verb.add_flag("--tp-across-machines", options.across_machines, "Allow tensor-parallel groups over several machines");
   verb.add_flag("--one-pipeline", options.one_pipeline, "No replication");
-  verb.add_option("--max-batch", options.max_batch, "Most requests in flight per pipeline")->check(CLI::Range(1, 1 << 16));
-  verb.add_option("--max-tokens", options.step.max_tokens, "Tokens of one step: sizes the engine's buffers")->check(CLI::Range(1, 1 << 20));
-  verb.add_option("--max-sequences", options.step.max_sequences, "Sequences of one step")->check(CLI::Range(1, 1 << 16));
-  verb.add_option("--seed", options.seed, "Same inputs and seed, same plan");
+  verb.add_option("--max-batch", options.max_batch, "Most requests in flight per pipeline")
+      ->check(CLI::Range(1, 1 << 16));
+  verb.add_option("--max-tokens", options.step.max_tokens, "Tokens of one step: sizes the engine's buffers")
+      ->check(CLI::Range(1, 1 << 20));
+  verb.add_option("--max-sequences", options.step.max_sequences, "Sequences of one step")
+      ->check(CLI::Range(1, 1 << 16));
+  verb.add_option("--seed", options.seed, "Same inputs and seed, same plan")->check(CLI::NonNegativeNumber);
   verb.add_option("--deadline", options.deadline, "Planning ends by then with the best so far")->type_name("TIME");
   verb.add_option("--threads", options.threads, "Of the search (default: all cores); the plan does not depend on it")
       ->check(CLI::Range(0, 1024));
@@ -88,14 +111,17 @@ void add_planning_options(CLI::App& verb, PlanningOptions& options, const std::s
 
 ServeOutcome plan_from_options(const PlanningOptions& options, bool quiet) {
   if (options.cluster.empty()) throw input_error("--cluster is missing", "examples stand in examples/clusters");
-  if (options.model.empty()) throw input_error("--model is missing", "a Hugging Face folder, a config.json, or a name such as llama-2-70b");
+  if (options.model.empty())
+    throw input_error("--model is missing", "a Hugging Face folder, a config.json, or a name such as llama-2-70b");
+  const ServeOptions search = serve_options(options);
   const Cluster cluster = read_cluster(options.cluster);
   const Model model = read_model(options.model);
   const Workload workload = options.workload.empty() ? default_workload() : read_workload(options.workload);
+  check_context(options, model, workload);
   if (!quiet)
     fmt::print(stderr, "planning  {} ({} parameters) on {} devices\n", model.name,
                human_count(static_cast<double>(total_parameters(model.arch))), cluster.devices.size());
-  ServeOutcome outcome = plan_serve(cluster, model, workload, serve_options(options));
+  ServeOutcome outcome = plan_serve(cluster, model, workload, search);
   if (!quiet && outcome.plan)
     fmt::print(stderr, "planned   {} in {}, {} candidates\n", name_of(outcome.plan->search.status),
                human_seconds(outcome.plan->search.elapsed_s), outcome.plan->search.evaluated);
@@ -109,9 +135,11 @@ Value front_json(const std::vector<FrontEntry>& front) {
     for (const auto& stage : entry.stages) {
       Value devices = Value::array();
       for (const auto& device : stage.devices) devices.push_back(device);
-      stages.push_back(Value::object({{"devices", devices}, {"layers", Value::array({stage.layers.first, stage.layers.last})}}));
+      stages.push_back(
+          Value::object({{"devices", devices}, {"layers", Value::array({stage.layers.first, stage.layers.last})}}));
     }
-    list.push_back(Value::object({{"latency_s", entry.latency_s}, {"bottleneck_s", entry.bottleneck_s}, {"stages", stages}}));
+    list.push_back(
+        Value::object({{"latency_s", entry.latency_s}, {"bottleneck_s", entry.bottleneck_s}, {"stages", stages}}));
   }
   return list;
 }
@@ -120,8 +148,10 @@ std::string front_report(const std::vector<FrontEntry>& front) {
   Table table({{"latency", Align::right}, {"bottleneck", Align::right}, {"layers x devices"}});
   for (const auto& entry : front) {
     std::vector<std::string> parts;
-    for (const auto& stage : entry.stages) parts.push_back(fmt::format("{} x {}", stage.layers.size(), compact_devices(stage.devices)));
-    table.add({human_seconds(entry.latency_s), human_seconds(entry.bottleneck_s), fmt::format("{}", fmt::join(parts, " > "))});
+    for (const auto& stage : entry.stages)
+      parts.push_back(fmt::format("{} x {}", stage.layers.size(), compact_devices(stage.devices)));
+    table.add({human_seconds(entry.latency_s), human_seconds(entry.bottleneck_s),
+               fmt::format("{}", fmt::join(parts, " > "))});
   }
   return table.render();
 }

@@ -27,9 +27,12 @@ void add_serve(CLI::App& parent, Action& action) {
   add_serving_options(*verb, options->serving);
   verb->add_option("--host", options->host, "Address to listen on")->type_name("ADDRESS");
   verb->add_option("--port", options->port, "0: any free one")->check(CLI::Range(0, 65535));
-  verb->add_option("--api-key", options->api_key, "Clients must send it as a bearer token")->envname("MOTLEY_API_KEY")->type_name("KEY");
+  verb->add_option("--api-key", options->api_key, "Clients must send it as a bearer token")
+      ->envname("MOTLEY_API_KEY")
+      ->type_name("KEY");
   verb->add_flag("--insecure", options->insecure, "Allow an address other machines can reach, without TLS");
-  verb->add_flag("--local", options->local, "Run every device of the plan as a CPU worker process here, with its memory limit");
+  verb->add_flag("--local", options->local,
+                 "Run every device of the plan as a CPU worker process here, with its memory limit");
   verb->add_flag("--dry-run", options->dry_run, "Show the plan and what would be started, and stop");
   verb->add_flag("-q,--quiet", options->quiet, "No progress on stderr");
   verb->callback([options, &action] {
@@ -40,8 +43,10 @@ void add_serve(CLI::App& parent, Action& action) {
                    plan.predicted.memory_bytes.size(), options->host, options->port);
         return 0;
       }
+      if (!options->quiet && options->serving.plan.empty()) fmt::print(stderr, "{}\n", plan_report(plan));
       if (!options->local && options->serving.backend == "cpu")
-        throw input_error("workers on other machines are not started yet", "--local runs every device of the plan as a CPU worker process here");
+        throw input_error("workers on other machines are not started yet",
+                          "--local runs every device of the plan as a CPU worker process here");
       ServeSettings settings = serve_settings(options->serving, options->quiet);
       settings.host = options->host;
       settings.port = options->port;

@@ -23,9 +23,10 @@ void check_same_model(const ServePlan& plan, const std::string& folder) {
   Architecture planned = plan.model.arch, given = model.arch;
   planned.eos_tokens = given.eos_tokens = {};  // generation settings may differ
   if (planned == given) return;
-  throw input_error(fmt::format("{} holds another model than the plan was made for: {} layers of hidden size {}, not {} of {}", folder,
-                                given.layers, given.hidden, planned.layers, planned.hidden),
-                    fmt::format("plan again with --model {}", folder));
+  throw input_error(
+      fmt::format("{} holds another model than the plan was made for: {} layers of hidden size {}, not {} of {}",
+                  folder, given.layers, given.hidden, planned.layers, planned.hidden),
+      fmt::format("plan again with --model {}", folder));
 }
 
 // Phases with their times; how far one has come is shown in place, and only where somebody looks.
@@ -33,7 +34,8 @@ void print_phase(const std::string& phase, const std::string& detail, double ela
   const bool underway = detail.ends_with("%");
   const bool terminal = ::isatty(STDERR_FILENO) == 1;
   if (underway && !terminal) return;
-  fmt::print(stderr, "{}[{:7.2f}s] {:<10} {}{}", terminal ? "\r\033[K" : "", elapsed_s, phase, detail, underway ? "" : "\n");
+  fmt::print(stderr, "{}[{:7.2f}s] {:<10} {}{}", terminal ? "\r\033[K" : "", elapsed_s, phase, detail,
+             underway ? "" : "\n");
   std::fflush(stderr);
 }
 
@@ -42,28 +44,29 @@ void print_phase(const std::string& phase, const std::string& detail, double ela
 void add_serving_options(CLI::App& verb, ServingOptions& options) {
   verb.add_option("plan", options.plan, "The plan (or give --cluster to make one)")->type_name("PLAN");
   add_planning_options(verb, options.planning, "Folder with config.json, *.safetensors and tokenizer.json");
-  verb.add_option("--transport", options.transport, "Between workers: shm or tcp")->check(CLI::IsMember({"shm", "tcp"}));
+  verb.add_option("--transport", options.transport, "Between workers: shm or tcp")
+      ->check(CLI::IsMember({"shm", "tcp"}));
   verb.add_option("--backend", options.backend, "Of every device: cpu, or cuda (slot n of a machine runs on its GPU n)")
       ->check(CLI::IsMember({"cpu", "cuda"}));
-  verb.add_option("--worker-threads", options.worker_threads, "Per worker (default: 1; a machine with fewer workers than cores may give more)")
+  verb.add_option("--worker-threads", options.worker_threads,
+                  "Per worker (default: 1; a machine with fewer workers than cores may give more)")
       ->check(CLI::Range(0, 1024));
 }
 
 ServePlan serving_plan(const ServingOptions& options) {
   if (options.planning.model.empty()) throw input_error("--model is missing", "the folder with the model's weights");
   if (!options.plan.empty()) {
-    if (!options.planning.cluster.empty()) throw input_error("a plan and --cluster exclude each other", "the plan carries its cluster");
+    if (!options.planning.cluster.empty())
+      throw input_error("a plan and --cluster exclude each other", "the plan carries its cluster");
     ServePlan plan = read_plan_file(options.plan);
-    if (const auto violations = verify(plan); !violations.empty())
-      throw input_error(fmt::format("{}: {}: {}", options.plan, violations[0].place, violations[0].what),
-                        fmt::format("`motley verify {}` lists everything that is wrong", options.plan));
+    require_sound(plan, options.plan);
     check_same_model(plan, options.planning.model);
     return plan;
   }
-  if (options.planning.cluster.empty()) throw input_error("a plan is missing", "motley plan serve ... -o plan.json makes one, or give --cluster");
+  if (options.planning.cluster.empty())
+    throw input_error("a plan is missing", "motley plan serve ... -o plan.json makes one, or give --cluster");
   const ServeOutcome outcome = plan_from_options(options.planning, false);
   if (!outcome.plan) throw Error(ErrorCode::negative, "does not fit: " + outcome.reason, outcome.hint);
-  fmt::print(stderr, "{}\n", plan_report(*outcome.plan));
   return *outcome.plan;
 }
 

@@ -9,7 +9,8 @@ void add_verify(CLI::App& parent, Action& action) {
     Output output;
   };
   auto options = std::make_shared<Options>();
-  auto* verb = parent.add_subcommand("verify", "Check a plan: coverage, memory, shares, links. Exit code 1 if anything is wrong");
+  auto* verb = parent.add_subcommand("verify",
+                                     "Check a plan: coverage, memory, shares, links. Exit code 1 if anything is wrong");
   verb->footer("example: motley verify plan.json");
   verb->add_option("plan", options->plan, "The plan")->required()->type_name("PLAN");
   add_output_options(*verb, options->output);

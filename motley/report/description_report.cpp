@@ -14,7 +14,7 @@ namespace {
 std::string flops_text(const DeviceType& type) {
   for (const char* dtype : {"bf16", "fp16", "fp32"})
     if (const auto it = type.flop_per_s.find(dtype); it != type.flop_per_s.end())
-      return fmt::format("{:.3g} TFLOP/s {}", it->second / 1e12, dtype);
+      return fmt::format("{}/s {}", human_flop(it->second), dtype);
   return "";
 }
 
@@ -27,21 +27,28 @@ void add_type_cells(std::vector<std::string>& cells, const DeviceType& type) {
 }  // namespace
 
 std::string cluster_report(const Cluster& cluster) {
-  Table devices({{"machine"}, {"site"}, {"devices"}, {"memory", Align::right}, {"bandwidth", Align::right}, {"compute", Align::right}});
+  Table devices({{"machine"},
+                 {"site"},
+                 {"devices"},
+                 {"memory", Align::right},
+                 {"bandwidth", Align::right},
+                 {"compute", Align::right}});
   for (const auto& machine : cluster.machines) {
     std::map<int, int> counts;
     for (const int device : machine.devices) ++counts[cluster.devices[static_cast<std::size_t>(device)].type];
     bool first = true;
     for (const auto& [type_index, count] : counts) {
       const DeviceType& type = cluster.types[static_cast<std::size_t>(type_index)];
-      std::vector<std::string> cells{first ? machine.name : "", first ? machine.site : "", fmt::format("{} x {}", count, type.name)};
+      std::vector<std::string> cells{first ? machine.name : "", first ? machine.site : "",
+                                     fmt::format("{} x {}", count, type.name)};
       add_type_cells(cells, type);
       devices.add(std::move(cells));
       first = false;
     }
   }
-  std::string out = fmt::format("{}: {} devices in {} machines\n\n{}", cluster.description.name, cluster.devices.size(),
-                                cluster.machines.size(), devices.render());
+  std::string out = fmt::format("{}: {} device{} in {} machine{}\n\n{}", cluster.description.name,
+                                cluster.devices.size(), cluster.devices.size() == 1 ? "" : "s", cluster.machines.size(),
+                                cluster.machines.size() == 1 ? "" : "s", devices.render());
 
   Table links({{"link"}, {""}, {"latency", Align::right}, {"bandwidth", Align::right}});
   const auto add = [&](const std::string& from, const std::string& to, const PathSpeed& path) {
@@ -79,11 +86,14 @@ std::string model_report(const Model& model) {
   table.add({"ffn", fmt::format("{}{}", a.ffn, a.gated ? ", gated" : "")});
   table.add({"vocabulary", fmt::format("{}{}", a.vocabulary, a.tied_embeddings ? ", embedding and head tied" : "")});
   table.add({"context", fmt::format("{} tokens", a.context)});
-  table.add({"parameters", fmt::format("{} ({}); {} per layer", parameters, human_count(static_cast<double>(parameters)), block_parameters(a))});
-  table.add({"weights", fmt::format("{} as bf16, {} as fp32", bytes(bytes_of(DType::bf16, parameters)), bytes(bytes_of(DType::fp32, parameters)))});
+  table.add({"parameters", fmt::format("{} ({}); {} per layer", parameters,
+                                       human_count(static_cast<double>(parameters)), block_parameters(a))});
+  table.add({"weights", fmt::format("{} as bf16, {} as fp32", bytes(bytes_of(DType::bf16, parameters)),
+                                    bytes(bytes_of(DType::fp32, parameters)))});
   const double flops = static_cast<double>(a.layers) * block_flops(a, 0) + head_flops(a);
   table.add({"compute", human_flop(flops) + " per token at context 0"});
-  table.add({"kv cache", fmt::format("{} per token as bf16, all layers", bytes(a.layers * kv_bytes_per_token(a, DType::bf16)))});
+  table.add({"kv cache",
+             fmt::format("{} per token as bf16, all layers", bytes(a.layers * kv_bytes_per_token(a, DType::bf16)))});
   return fmt::format("{}\n{}", model.name, table.render());
 }
 

@@ -107,13 +107,10 @@ class Reporter {
  public:
   explicit Reporter(std::function<void(const std::string&, const std::string&, double)> sink)
       : sink_(std::move(sink)) {}
-  void operator()(const std::string& phase, const std::string& detail, double elapsed_s) {
-    const std::lock_guard lock(mutex_);
-    if (sink_) sink_(phase, detail, elapsed_s);
-  }
   // With the time since the start.
   void operator()(const std::string& phase, const std::string& detail) {
-    (*this)(phase, detail, std::chrono::duration<double>(Clock::now() - start_).count());
+    const std::lock_guard lock(mutex_);
+    if (sink_) sink_(phase, detail, std::chrono::duration<double>(Clock::now() - start_).count());
   }
 
  private:
@@ -143,9 +140,7 @@ DriverOptions driver_options(const ServeSettings& settings, Reporter& report) {
   options.backend = settings.backend;
   options.threads_per_worker = settings.threads_per_worker;
   options.max_queue = settings.max_queue;
-  options.report = [&report](const std::string& phase, const std::string& detail, double elapsed_s) {
-    report(phase, detail, elapsed_s);
-  };
+  options.report = [&report](const std::string& phase, const std::string& detail, double) { report(phase, detail); };
   return options;
 }
 
