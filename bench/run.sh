@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Runs the benchmarks by name, all of them without a name; what follows `--` goes to the benchmark. See bench/README.md.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+names=()
+while [ $# -gt 0 ] && [ "$1" != -- ]; do names+=("$1") && shift; done
+[ $# -eq 0 ] || shift
+[ ${#names[@]} -gt 0 ] || names=(planning decode)
+
+for name in "${names[@]}"; do
+  case $name in
+    planning) build/release/bench/plan_serve_bench "$@" ;;
+    decode) .venv-reference/bin/python bench/decode/run.py "$@" ;;
+    *) printf 'error: there is no benchmark "%s"\n\nhint: known: planning, decode\n' "$name" >&2; exit 2 ;;
+  esac
+done
