@@ -134,7 +134,10 @@ class Outbox final : public Exchange, public std::enable_shared_from_this<Outbox
   enum class Last { no, yes };
 
   void put(std::string text, Last last) {
-    const bool too_much = (unread_bytes_ += text.size()) > max_unread_bytes_ + text.size();
+    // Under the lock: once leave() has returned, nothing more is given to the context, which may never run again.
+    const std::lock_guard lock(mutex_);
+    if (gone_) return;
+    const bool too_much = unread_bytes_.fetch_add(text.size()) > max_unread_bytes_;
     asio::post(*context_, [self = shared_from_this(), text = std::move(text), last, too_much] {
       if (self->gone_) return;
       self->text_ += text;
@@ -153,7 +156,7 @@ class Outbox final : public Exchange, public std::enable_shared_from_this<Outbox
   std::string text_;
   bool finished_ = false, watching_ = false;
 
-  std::mutex mutex_;  // of the two below
+  std::mutex mutex_;  // of changes to the two below
   std::atomic<bool> gone_{false};
   std::function<void()> callback_;
 };
@@ -384,13 +387,14 @@ int Server::port() const { return impl_->port; }
 
 void Server::stop(std::chrono::milliseconds grace) {
   if (!impl_->thread.joinable()) return;
-  asio::post(*impl_->context, [impl = impl_] { impl->begin_stopping(); });
+  asio::post(*impl_->context, [impl = impl_.get()] { impl->begin_stopping(); });
   {
     std::unique_lock lock(impl_->mutex);
     impl_->sessions_ended.wait_for(lock, grace, [this] { return impl_->session_count == 0; });
   }
-  asio::post(*impl_->context, [impl = impl_] { impl->close_all(); });
-  impl_->thread.join();  // when all sessions have ended
+  asio::post(*impl_->context,
+             [impl = impl_.get()] { impl->close_all(); });  // perhaps never run: the thread may be done
+  impl_->thread.join();                                     // when all sessions have ended
 }
 
 }  // namespace motley
