@@ -10,7 +10,7 @@ here=examples/garage
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-questions=(--message "Tell me a tale about a fox and a lantern." --message "Who found the lantern?")
+questions=(--message "Tell me a short story about a lantern and an owl." --message "Who helped the owl?" --message "What colour was the lantern?")
 options=(--model "$model" --temperature 0 --max-answer-tokens 160)
 
 title() { printf '\n== %s\n' "$*"; }

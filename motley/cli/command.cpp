@@ -52,7 +52,7 @@ std::string counted(std::size_t count, std::string_view noun) {
 }
 
 std::string did_you_mean(const std::string& word) {
-  return word.empty() ? "" : fmt::format("did you mean \"{}\"?", word);
+  return word.empty() ? "" : fmt::format("did you mean `{}`?", word);
 }
 
 DType parse_dtype_option(const std::string& text, const std::string& option) {

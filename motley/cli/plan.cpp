@@ -7,7 +7,7 @@
 namespace motley::cli {
 namespace {
 
-int plan_and_show(const PlanningOptions& options, const Output& output, bool front) {
+int plan_and_show(const PlanningOptions& options, const Output& output) {
   check_output_folder(output);
   const ServeOutcome outcome = plan_from_options(options, output.quiet);
   if (!outcome.plan) {
@@ -19,7 +19,7 @@ int plan_and_show(const PlanningOptions& options, const Output& output, bool fro
   }
   Value artefact = write_plan(*outcome.plan);
   std::string text = plan_report(*outcome.plan);
-  if (front) {
+  if (options.front) {
     artefact.set("front", front_json(outcome.front));
     text += "\nfront: layouts of one pipeline over the whole cluster that no other beats in both figures\n" +
             front_report(outcome.front);
@@ -41,7 +41,6 @@ void add_plan(CLI::App& parent, Action& action) {
   struct Options {
     PlanningOptions planning;
     Output output;
-    bool front = false;
   };
   auto options = std::make_shared<Options>();
   auto* verb = group->add_subcommand("serve", "Lay a model out over the devices of a cluster for serving");
@@ -50,11 +49,11 @@ void add_plan(CLI::App& parent, Action& action) {
   add_planning_options(*verb, options->planning,
                        "What to serve: a Hugging Face folder, a config.json, or a name such as llama-2-70b");
   verb->add_flag(
-      "--front", options->front,
+      "--front", options->planning.front,
       "Also print all layouts of one pipeline over the whole cluster that no other beats in latency and bottleneck");
   add_output_options(*verb, options->output);
   verb->callback([options, &action] {
-    action = [options] { return plan_and_show(options->planning, options->output, options->front); };
+    action = [options] { return plan_and_show(options->planning, options->output); };
   });
 }
 

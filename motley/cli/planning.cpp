@@ -43,6 +43,7 @@ ServeOptions serve_options(const PlanningOptions& options) {
           .use_devices = options.all_devices ? UseDevices::all : UseDevices::may_idle,
           .tensor_parallel = options.across_machines ? TensorParallel::across_machines : TensorParallel::within_machine,
           .replication = options.one_pipeline ? Replication::one_pipeline : Replication::allowed,
+          .front = options.front ? Front::whole_cluster : Front::skip,
           .weight_type = optional_dtype(options.weight_type, "--weight-type"),
           .kv_type = optional_dtype(options.kv_type, "--kv-type"),
           .max_batch = options.max_batch};

@@ -21,6 +21,7 @@ struct PlanningOptions {
   bool all_devices = false;
   bool across_machines = false;
   bool one_pipeline = false;
+  bool front = false;
   std::int64_t max_batch = 256;
   StepLimits step;
 };
