@@ -52,9 +52,8 @@ void add_plan(CLI::App& parent, Action& action) {
       "--front", options->planning.front,
       "Also print all layouts of one pipeline over the whole cluster that no other beats in latency and bottleneck");
   add_output_options(*verb, options->output);
-  verb->callback([options, &action] {
-    action = [options] { return plan_and_show(options->planning, options->output); };
-  });
+  verb->callback(
+      [options, &action] { action = [options] { return plan_and_show(options->planning, options->output); }; });
 }
 
 }  // namespace motley::cli

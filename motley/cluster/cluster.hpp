@@ -1,7 +1,7 @@
 // What there is: devices, the machines and sites they stand in, the links between them.
 //
-// `ClusterDescription` is a cluster file as a person wrote it. `Cluster` is what everybody else works with: every device
-// listed, every type resolved against the catalogue, every link answered.
+// `ClusterDescription` is a cluster file as a person wrote it. `Cluster` is what everybody else works with: every
+// device listed, every type resolved against the catalogue, every link answered.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +16,10 @@
 namespace motley {
 
 struct LinkSpeed {
-  double latency_s = 0;              // one way
-  double bandwidth_bytes_per_s = 0;  // of the path
-  double bandwidth_up_bytes_per_s = 0;    // where directions differ: from the first named (or the child) ...
-  double bandwidth_down_bytes_per_s = 0;  // ... and back; 0: as `bandwidth`
+  double latency_s = 0;                       // one way
+  double bandwidth_bytes_per_s = 0;           // of the path
+  double bandwidth_up_bytes_per_s = 0;        // where directions differ: from the first named (or the child) ...
+  double bandwidth_down_bytes_per_s = 0;      // ... and back; 0: as `bandwidth`
   double per_flow_bandwidth_bytes_per_s = 0;  // of one stream; 0: as the path
   bool operator==(const LinkSpeed&) const = default;
 };
@@ -59,8 +59,8 @@ struct Reduction {
 
 struct MachineDescription {
   std::string name;
-  std::int64_t count = 1;  // n > 1: name-0 .. name-(n-1), alike
-  std::string site;        // empty: "default"
+  std::int64_t count = 1;            // n > 1: name-0 .. name-(n-1), alike
+  std::string site;                  // empty: "default"
   std::vector<std::string> devices;  // "A6000*4", in slot order
   std::optional<LinkSpeed> link;     // inside the machine
   std::int64_t host_memory_bytes = 0;
@@ -160,7 +160,9 @@ struct Cluster {
   std::vector<Machine> machines;
   std::vector<Device> devices;
 
-  const DeviceType& type_of(int device) const { return types[static_cast<std::size_t>(devices[static_cast<std::size_t>(device)].type)]; }
+  const DeviceType& type_of(int device) const {
+    return types[static_cast<std::size_t>(devices[static_cast<std::size_t>(device)].type)];
+  }
   // Index of a device by its name; throws an input error with a suggestion.
   int find_device(std::string_view name) const;
   // The most specific description wins: matrix, then [[link]], then the machine's own, then [network]. A link nobody
@@ -168,7 +170,8 @@ struct Cluster {
   PathSpeed link(int from, int to) const;
 };
 
-// The catalogue compiled from data/devices.json; `name` may be a short name ("A6000"), an id ("a6000-48gb") or a full name.
+// The catalogue compiled from data/devices.json; `name` may be a short name ("A6000"), an id ("a6000-48gb") or a full
+// name.
 const std::vector<DeviceType>& device_catalogue();
 // nullptr where the name is unknown.
 const DeviceType* find_in_catalogue(std::string_view name);

@@ -21,7 +21,8 @@ enum class Layout : std::uint8_t {
   partial = 2       // a term of a sum
 };
 
-// What a frame is. Everything but the payload's content is known to the receiver beforehand; any difference is a peer error.
+// What a frame is. Everything but the payload's content is known to the receiver beforehand; any difference is a peer
+// error.
 struct FrameTag {
   std::uint64_t epoch = 0;
   std::uint64_t step = 0;
@@ -38,11 +39,11 @@ struct FrameTag {
 class Channel {
  public:
   virtual ~Channel() = default;
-  // Returns once the payload may be overwritten. Never waits for the receiver as long as no more than two of the largest
-  // frames are under way.
+  // Returns once the payload may be overwritten. Never waits for the receiver as long as no more than two of the
+  // largest frames are under way.
   virtual void send(const FrameTag& tag, std::span<const std::byte> payload) = 0;
-  // Waits for the next frame, checks that it is the expected one, and copies its payload. Throws a peer error when the tag
-  // differs, the frame is malformed, or the other side is gone.
+  // Waits for the next frame, checks that it is the expected one, and copies its payload. Throws a peer error when the
+  // tag differs, the frame is malformed, or the other side is gone.
   virtual void receive(const FrameTag& expected, std::span<std::byte> payload) = 0;
   // Bytes, headers included, that may be under way before send() waits for the receiver.
   virtual std::int64_t window_bytes() const = 0;
@@ -52,21 +53,21 @@ class Channel {
   virtual std::int64_t sent_bytes() const = 0;
 };
 
-// Two connected descriptors, to be inherited by two workers; `side` 0 and 1. Memory-backed files without a name: nothing stays
-// behind whoever dies.
+// Two connected descriptors, to be inherited by two workers; `side` 0 and 1. Memory-backed files without a name:
+// nothing stays behind whoever dies.
 struct DescriptorPair {
   std::array<int, 2> descriptors{-1, -1};
 };
-// All descriptors close on exec: whoever starts a worker clears that flag for those that belong to it, in the child. Both throw
-// environment errors. The memory grows as it is used, up to four of the largest frames and at most 128 MiB.
+// All descriptors close on exec: whoever starts a worker clears that flag for those that belong to it, in the child.
+// Both throw environment errors. The memory grows as it is used, up to four of the largest frames and at most 128 MiB.
 DescriptorPair make_shared_memory_pair(std::int64_t largest_frame_bytes);
 DescriptorPair make_tcp_pair();  // connected over loopback
 
-// Takes ownership of the descriptor. `kind` is "shm" or "tcp". Shared memory knows its size; `largest_frame_bytes` sizes the
-// queue before a TCP socket. Larger frames travel too, but then send() waits for the receiver. A channel belongs to one thread.
-// Throws a peer error where the descriptor is no such channel.
-std::unique_ptr<Channel> open_channel(const std::string& kind, int descriptor, int side, std::int64_t largest_frame_bytes,
-                                      std::string peer_name);
+// Takes ownership of the descriptor. `kind` is "shm" or "tcp". Shared memory knows its size; `largest_frame_bytes`
+// sizes the queue before a TCP socket. Larger frames travel too, but then send() waits for the receiver. A channel
+// belongs to one thread. Throws a peer error where the descriptor is no such channel.
+std::unique_ptr<Channel> open_channel(const std::string& kind, int descriptor, int side,
+                                      std::int64_t largest_frame_bytes, std::string peer_name);
 
 // The ranks of one stage.
 class Group {
@@ -78,10 +79,12 @@ class Group {
 
   // Frames are numbered from here on; all ranks must call the same operations in the same order.
   void begin_step(std::uint64_t step);
-  // In place, fp32 or bf16; every rank ends with the same bits: terms are added in rank order, in fp32, and rounded once.
+  // In place, fp32 or bf16; every rank ends with the same bits: terms are added in rank order, in fp32, and rounded
+  // once.
   void all_reduce(ElementType type, std::span<std::byte> data);
   // Rank r contributes rows [bounds[r], bounds[r+1]) of `data`; all end with all rows.
-  void all_gather_rows(ElementType type, std::span<std::byte> data, std::int64_t columns, const std::vector<std::int64_t>& bounds);
+  void all_gather_rows(ElementType type, std::span<std::byte> data, std::int64_t columns,
+                       const std::vector<std::int64_t>& bounds);
   // Rank 0 receives rank r's block into `out[r]`, and copies its own `mine` into `out[0]`; the others send `mine`.
   void gather(ElementType type, std::span<const std::byte> mine, const std::vector<std::span<std::byte>>& out);
 
@@ -110,14 +113,14 @@ class Group {
   std::vector<std::byte> term_;
 };
 
-// The crossing from a stage of `a` ranks to one of `b`: rows are cut into b intervals, interval j travels once, from sender
-// rank j * a / b to receiver rank j, and the receivers gather all rows. Empty intervals send nothing.
+// The crossing from a stage of `a` ranks to one of `b`: rows are cut into b intervals, interval j travels once, from
+// sender rank j * a / b to receiver rank j, and the receivers gather all rows. Empty intervals send nothing.
 std::vector<std::int64_t> crossing_bounds(std::int64_t rows, int receivers);
 int crossing_sender(int receiver, int senders, int receivers);
 
-// One rank's part of a crossing. `whole` describes the tensor that `data` holds; `receivers[j]` leads to receiver j, and may be
-// empty where crossing_sender() is another rank; `sender` leads to the one that crossing_sender() names; `group` is the
-// receiving stage's, nullptr for a single rank.
+// One rank's part of a crossing. `whole` describes the tensor that `data` holds; `receivers[j]` leads to receiver j,
+// and may be empty where crossing_sender() is another rank; `sender` leads to the one that crossing_sender() names;
+// `group` is the receiving stage's, nullptr for a single rank.
 void send_crossing(const FrameTag& whole, std::span<const std::byte> data, int rank, int senders,
                    const std::vector<Channel*>& receivers);
 void receive_crossing(const FrameTag& whole, std::span<std::byte> data, Channel& sender, Group* group);

@@ -1,11 +1,13 @@
-// What driver and worker say to each other on the control connection. Data between workers travels elsewhere (channel.hpp).
+// What driver and worker say to each other on the control connection. Data between workers travels elsewhere
+// (channel.hpp).
 //
-// Order: the driver sends Launch; the worker answers Progress (any number), then Ready or Failure; from then on the driver
-// sends Step, and the worker answers each with a StepResult; Stop, or the end of the connection, ends the worker.
+// Order: the driver sends Launch; the worker answers Progress (any number), then Ready or Failure; from then on the
+// driver sends Step, and the worker answers each with a StepResult; Stop, or the end of the connection, ends the
+// worker.
 //
-// The driver starts `motley-worker --control-fd N`, where N is the worker's end of the connection, a descriptor that the child
-// inherits, as it does those of Launch::peers. The thread that starts a worker must outlive it: the kernel ends a worker when
-// that thread ends.
+// The driver starts `motley-worker --control-fd N`, where N is the worker's end of the connection, a descriptor that
+// the child inherits, as it does those of Launch::peers. The thread that starts a worker must outlive it: the kernel
+// ends a worker when that thread ends.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +33,7 @@ struct PeerChannel {
 struct Launch {
   std::string plan_json;
   std::string model_folder;
-  std::string device;  // of the plan: "box/0"; it tells stage and rank
+  std::string device;   // of the plan: "box/0"; it tells stage and rank
   std::string backend;  // "cpu" or "cuda:0"
   std::int32_t threads = 1;
   std::uint64_t epoch = 1;
@@ -72,8 +74,8 @@ struct Sampling {
   std::uint64_t seed = 0;
   std::int32_t logprobs = -1;  // -1: none; n: of the chosen token and the n most likely
   std::map<std::int32_t, float> logit_bias = {};
-  std::vector<std::int32_t> forbidden = {};    // tokens that may not come now (eos under min_tokens)
-  std::vector<std::int32_t> generated = {};    // output so far; filled only where a penalty needs it
+  std::vector<std::int32_t> forbidden = {};  // tokens that may not come now (eos under min_tokens)
+  std::vector<std::int32_t> generated = {};  // output so far; filled only where a penalty needs it
   bool operator==(const Sampling&) const = default;
 };
 
@@ -105,8 +107,8 @@ struct TokenLogprob {
 struct SampledToken {
   std::uint64_t sequence = 0;
   std::int32_t token = 0;
-  float logprob = 0;                // 0 unless asked for
-  std::vector<TokenLogprob> top = {};    // as many as asked for
+  float logprob = 0;                   // 0 unless asked for
+  std::vector<TokenLogprob> top = {};  // as many as asked for
   bool operator==(const SampledToken&) const = default;
 };
 
@@ -127,13 +129,13 @@ using Message = std::variant<Launch, Progress, Ready, Failure, Step, StepResult,
 
 constexpr std::size_t max_message_bytes = std::size_t{64} << 20;
 
-// Little-endian binary. Encoding throws a limit error where a message exceeds the maxima; decoding checks every length against
-// what is left and against the same maxima, and throws a peer error on anything malformed.
+// Little-endian binary. Encoding throws a limit error where a message exceeds the maxima; decoding checks every length
+// against what is left and against the same maxima, and throws a peer error on anything malformed.
 std::string encode(const Message& message);
 Message decode(std::string_view bytes);
 
-// A connection that carries messages: a socket of this process, one message per length-prefixed frame. Sending is safe from
-// several threads.
+// A connection that carries messages: a socket of this process, one message per length-prefixed frame. Sending is safe
+// from several threads.
 class ControlConnection {
  public:
   explicit ControlConnection(int descriptor);  // takes ownership

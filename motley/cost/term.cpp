@@ -66,7 +66,8 @@ Value term_json(const Term& term, double total) {
 }
 
 std::string human_flop(double flop) {
-  static constexpr std::pair<double, std::string_view> scales[] = {{1e15, "P"}, {1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e3, "k"}};
+  static constexpr std::pair<double, std::string_view> scales[] = {
+      {1e15, "P"}, {1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e3, "k"}};
   for (const auto& [scale, prefix] : scales)
     if (flop >= scale) return fmt::format("{:.3g} {}FLOP", flop / scale, prefix);
   return fmt::format("{:.3g} FLOP", flop);

@@ -293,7 +293,9 @@ int run_worker(int control_descriptor) {
     if (!first) return 0;
     const auto* launch = std::get_if<Launch>(&*first);
     if (launch == nullptr) throw Error(ErrorCode::peer, "the driver's first message is no Launch");
-    std::thread([launch = *launch, &control, &steps] { run_executor(launch, control, steps); }).detach();  // ends with the process
+    std::thread([launch = *launch, &control, &steps] {
+      run_executor(launch, control, steps);
+    }).detach();  // ends with the process
 
     while (auto message = control.receive()) {
       if (std::holds_alternative<Stop>(*message)) break;

@@ -1,5 +1,5 @@
-// The contract: what a planner decides and everything else consumes. Planners never see the runtime; the runtime never sees a
-// planner. A plan carries the descriptions it was made from, so that it needs nothing beside it.
+// The contract: what a planner decides and everything else consumes. Planners never see the runtime; the runtime never
+// sees a planner. A plan carries the descriptions it was made from, so that it needs nothing beside it.
 #pragma once
 
 #include <cstdint>
@@ -61,7 +61,7 @@ struct DeviceMemory {
 
 // What the planner expects of the plan under its workload.
 struct ServePrediction {
-  double tokens_per_s = 0;    // output tokens, all routes together, at `batch` sequences in flight per route
+  double tokens_per_s = 0;  // output tokens, all routes together, at `batch` sequences in flight per route
   double requests_per_s = 0;
   double latency_s = 0;     // of one request of mean lengths, at that batch
   double bottleneck_s = 0;  // busy time per request of the busiest stage
@@ -115,8 +115,8 @@ ServePlan read_plan_file(const std::filesystem::path& path);
 // Bytes on every device of a stage, in the order of its devices: the arithmetic of model/ applied to a stage of a plan.
 std::vector<DeviceMemory> stage_memory(const ServePlan& plan, const Stage& stage);
 
-// Bytes of the largest payload that one worker of the plan sends another: a micro-batch's hidden states or logits, in fp32. Driver
-// and workers size their channels by it.
+// Bytes of the largest payload that one worker of the plan sends another: a micro-batch's hidden states or logits, in
+// fp32. Driver and workers size their channels by it.
 std::int64_t largest_frame_bytes(const ServePlan& plan);
 
 // Checks a plan without knowing any planner. Empty: nothing wrong.

@@ -24,7 +24,8 @@ constexpr std::size_t largest_answer_bytes = 64 << 20;
 // One request on a connection of its own; the answer's body is read piece by piece.
 class Exchange {
  public:
-  Exchange(const ServerAddress& server, http::verb verb, const std::string& path, std::string body) : stream_(context_) {
+  Exchange(const ServerAddress& server, http::verb verb, const std::string& path, std::string body)
+      : stream_(context_) {
     try {
       stream_.connect(tcp::resolver(context_).resolve(server.host, server.port));
       http::request<http::string_body> request(verb, path, 11, std::move(body));
@@ -37,7 +38,8 @@ class Exchange {
       parser_.body_limit(largest_answer_bytes);
       http::read_header(stream_, buffer_, parser_);
     } catch (const boost::system::system_error& error) {
-      throw Error(ErrorCode::peer, fmt::format("http://{}:{}{}: {}", server.host, server.port, path, error.code().message()),
+      throw Error(ErrorCode::peer,
+                  fmt::format("http://{}:{}{}: {}", server.host, server.port, path, error.code().message()),
                   "is the server running? `motley serve PLAN --model DIR` starts one");
     }
   }
@@ -80,7 +82,8 @@ Error server_error(unsigned status, const std::string& body) {
       if (const Value* text = error->find("message"); text && text->is_string()) message = text->as_string();
   } catch (const Error&) {  // not JSON: the body is shown as it is
   }
-  return Error(status >= 500 ? ErrorCode::peer : ErrorCode::input, fmt::format("the server answered {}: {}", status, message));
+  return Error(status >= 500 ? ErrorCode::peer : ErrorCode::input,
+               fmt::format("the server answered {}: {}", status, message));
 }
 
 const Value* path(const Value* value, std::initializer_list<std::string_view> keys) {
@@ -95,15 +98,18 @@ const Value* path(const Value* value, std::initializer_list<std::string_view> ke
 void take_chunk(const Value& chunk, ChatReply& reply, const std::function<void(std::string_view)>& on_text) {
   if (const Value* error = path(&chunk, {"error", "message"}); error && error->is_string())
     throw Error(ErrorCode::peer, error->as_string());
-  if (const Value* text = path(&chunk, {"choices", "delta", "content"}); text && text->is_string() && !text->as_string().empty()) {
+  if (const Value* text = path(&chunk, {"choices", "delta", "content"});
+      text && text->is_string() && !text->as_string().empty()) {
     reply.text += text->as_string();
     on_text(text->as_string());
   }
   if (const Value* ids = path(&chunk, {"choices", "token_ids"}); ids && ids->is_array())
     for (const auto& id : ids->as_array())
       if (id.is_integer()) reply.token_ids.push_back(static_cast<std::int32_t>(id.as_integer()));
-  if (const Value* reason = path(&chunk, {"choices", "finish_reason"}); reason && reason->is_string()) reply.finish_reason = reason->as_string();
-  if (const Value* count = path(&chunk, {"usage", "prompt_tokens"}); count && count->is_integer()) reply.prompt_tokens = count->as_integer();
+  if (const Value* reason = path(&chunk, {"choices", "finish_reason"}); reason && reason->is_string())
+    reply.finish_reason = reason->as_string();
+  if (const Value* count = path(&chunk, {"usage", "prompt_tokens"}); count && count->is_integer())
+    reply.prompt_tokens = count->as_integer();
   if (const Value* count = path(&chunk, {"usage", "completion_tokens"}); count && count->is_integer())
     reply.completion_tokens = count->as_integer();
 }
@@ -112,7 +118,8 @@ void take_chunk(const Value& chunk, ChatReply& reply, const std::function<void(s
 
 ServerAddress parse_server_url(const std::string& url) {
   std::string rest = url;
-  if (rest.starts_with("https://")) throw input_error("TLS is not spoken here", "use http:// and a loopback address or a tunnel");
+  if (rest.starts_with("https://"))
+    throw input_error("TLS is not spoken here", "use http:// and a loopback address or a tunnel");
   if (rest.starts_with("http://")) rest = rest.substr(7);
   rest = rest.substr(0, rest.find('/'));
   ServerAddress server;
@@ -131,7 +138,8 @@ Value http_get(const ServerAddress& server, const std::string& path) {
   return parse_json(body, "answer of " + path);
 }
 
-ChatReply stream_chat(const ServerAddress& server, Value request, const std::function<void(std::string_view)>& on_text) {
+ChatReply stream_chat(const ServerAddress& server, Value request,
+                      const std::function<void(std::string_view)>& on_text) {
   request.set("stream", true);
   request.set("stream_options", Value::object({{"include_usage", true}}));
   const auto start = std::chrono::steady_clock::now();

@@ -33,7 +33,8 @@ struct ChatReply {
   double total_s = 0;
 };
 
-// Streams an answer of /v1/chat/completions: `request` is its body without the streaming keys; `on_text` gets each piece as it comes.
+// Streams an answer of /v1/chat/completions: `request` is its body without the streaming keys; `on_text` gets each
+// piece as it comes.
 ChatReply stream_chat(const ServerAddress& server, Value request, const std::function<void(std::string_view)>& on_text);
 
 }  // namespace motley

@@ -84,7 +84,8 @@ struct TraceRequest {
   std::string class_name;  // "default" where the file has no such column
   bool operator==(const TraceRequest&) const = default;
 };
-// CSV with a header: arrival_s,prompt_tokens,output_tokens and optionally class; in order of arrival, at least one line.
+// CSV with a header: arrival_s,prompt_tokens,output_tokens and optionally class; in order of arrival, at least one
+// line.
 std::vector<TraceRequest> read_trace(const std::filesystem::path& path);
 
 // Paths of traces are taken relative to the file; lengths and rates that it leaves to a trace are filled in.
