@@ -36,10 +36,14 @@ def garage(motley):
     )
 
 
-def test_the_garage_tells_a_tale(garage):
+def test_the_garage_tells_a_tale_and_answers_about_it(garage):
     assert garage.returncode == 0, garage.stdout + garage.stderr
-    assert "> Tell me a tale about a fox and a lantern." in garage.stdout
-    assert "fox" in garage.stdout.split("a fox and a lantern.")[1]
+    talk = garage.stdout.split("> Tell me a short story about a lantern and an owl.\n")[1]
+    tale = talk.split("> ")[0]
+    assert "owl" in tale and "lantern" in tale and len(tale.split()) > 40
+    helper = re.search(r"> Who helped the owl\?\n(\w+) ", talk)[1]
+    colour = re.search(r"> What colour was the lantern\?\nThe lantern was (\w+)\.", talk)[1]
+    assert helper in tale and f"{colour} lantern" in tale
 
 
 def test_the_memories_force_unlike_stages(garage):
