@@ -1,6 +1,8 @@
 #include "motley/engine/weights.hpp"
 
-#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <cstdint>
 
 #include "motley/engine/backend.hpp"
 
@@ -8,6 +10,15 @@ namespace motley {
 namespace {
 
 using Tensors = std::map<std::string, at::Tensor>;  // by role
+
+// Large pages spare the processor a page walk per 4 KiB while it streams through the weights. Only advice: where the
+// system does not follow it, all is as before.
+void advise_large_pages(const at::Tensor& tensor) {
+  constexpr std::uintptr_t page = std::uintptr_t{2} << 20;
+  const auto begin = reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr());
+  const std::uintptr_t first = (begin + page - 1) / page * page, last = (begin + tensor.nbytes()) / page * page;
+  if (tensor.is_cpu() && first < last) ::madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
+}
 
 class Loader {
  public:
@@ -25,6 +36,7 @@ class Loader {
     const Slice slice = slice_of(spec_.arch, tensor, shard_);
     at::Tensor to = tensor.shape.size() == 1 ? at::empty({slice.rows.size()}, options_)
                                              : at::empty({slice.rows.size(), slice.columns.size()}, options_);
+    advise_large_pages(to);
     checkpoint_.read(tensor, slice, to);
     bytes_ += allocated_bytes(to);
     if (progress_) progress_(static_cast<double>(bytes_) / static_cast<double>(expected_bytes_));
