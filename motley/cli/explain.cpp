@@ -11,17 +11,18 @@ namespace {
 
 std::string explanation(const ServeCost& cost, const std::string& form, int depth) {
   Table routes({{"route"},
+                {"in flight", Align::right},
                 {"latency", Align::right},
                 {"first token", Align::right},
                 {"per token", Align::right},
                 {"busiest stage", Align::right},
                 {"requests/s", Align::right}});
   for (const auto& route : cost.routes)
-    routes.add({route.route, human_seconds(route.latency_s), human_seconds(route.first_token_s),
-                human_seconds(route.per_token_s), human_seconds(route.bottleneck_s),
+    routes.add({route.route, fmt::format("{}", route.batch), human_seconds(route.latency_s),
+                human_seconds(route.first_token_s), human_seconds(route.per_token_s), human_seconds(route.bottleneck_s),
                 fmt::format("{:.3g}", route.requests_per_s)});
-  return fmt::format("cost form {}, {} in flight per route, {:.4g} output tokens/s\n\n{}\nwhere the latency goes\n{}",
-                     form, cost.batch, cost.tokens_per_s, routes.render(), term_report(cost.tree, depth));
+  return fmt::format("cost form {}, {:.4g} output tokens/s\n\n{}\nwhere the latency goes\n{}", form, cost.tokens_per_s,
+                     routes.render(), term_report(cost.tree, depth));
 }
 
 }  // namespace

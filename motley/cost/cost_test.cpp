@@ -150,9 +150,9 @@ TEST(Hexgen, PricesAPlan) {
   EXPECT_NEAR(cost.bottleneck_s, 0.056196, 5e-7);
   expect_close(cost.requests_per_s, 1 / cost.bottleneck_s);
   expect_close(cost.tree.value, cost.latency_s);
-  EXPECT_EQ(cost.batch, 1);
+  EXPECT_EQ(cost.routes.front().batch, 1);
   const ServeCost batched = price_serve(plan, {.form = "hexgen", .settings = {{"hexgen.batch", 4}}});
-  EXPECT_EQ(batched.batch, 4);
+  EXPECT_EQ(batched.routes.front().batch, 4);
   expect_close(batched.requests_per_s, 4 / batched.bottleneck_s);
 }
 
@@ -271,7 +271,7 @@ TEST(Motley, RequestsInFlightFillThePipelineAndThenWait) {
   ServePlan plan = d1_plan();
   double before = 0;
   for (const std::int64_t batch : {1, 2, 4, 8, 16}) {
-    plan.predicted.batch = batch;
+    plan.routes.front().batch = batch;
     const ServeCost cost = price_serve(plan, {});
     EXPECT_GE(cost.requests_per_s, before);
     EXPECT_LE(cost.requests_per_s, 1 / cost.bottleneck_s * (1 + 1e-12));

@@ -62,6 +62,21 @@ std::unique_ptr<ServeForm> make_form(const CostOptions& options, const Cluster& 
   return entry_of(options.form).make(options, cluster, arch, point);
 }
 
+double PathPrice::busiest_s() const { return loads.empty() ? 0 : *std::max_element(loads.begin(), loads.end()); }
+
+PathPrice price_path(const ServeForm& form, const std::vector<PathStage>& path) {
+  PathPrice price;
+  for (std::size_t i = 0; i < path.size(); ++i) {
+    const PathStage& stage = path[i];
+    StagePrice sum = form.block(*stage.group) * static_cast<double>(stage.layers) + form.ends(*stage.group, stage.ends);
+    if (i + 1 < path.size()) sum = sum + form.hop(*stage.group, *path[i + 1].group);
+    price.latency = price.latency + sum.latency;
+    price.loads.push_back(sum.load.sum());
+  }
+  if (path.size() > 1) price.latency = price.latency + form.token_return(*path.back().group, *path.front().group);
+  return price;
+}
+
 double setting(const CostOptions& options, const std::string& key, double otherwise) {
   const auto found = options.settings.find(key);
   return found == options.settings.end() ? otherwise : found->second;

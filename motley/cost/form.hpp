@@ -72,6 +72,19 @@ class ServeForm {
 std::unique_ptr<ServeForm> make_form(const CostOptions& options, const Cluster& cluster, const Architecture& arch,
                                      const ServePoint& point);
 
+// A pipeline as it is priced: its stages in order. The groups must outlive it.
+struct PathStage {
+  const TensorGroup* group = nullptr;
+  StageEnds ends;
+  std::int64_t layers = 0;
+};
+struct PathPrice {
+  PhaseSeconds latency;       // of a request alone, with the token's way back
+  std::vector<double> loads;  // busy seconds per request of every stage, with the hop it sends
+  double busiest_s() const;
+};
+PathPrice price_path(const ServeForm& form, const std::vector<PathStage>& path);
+
 // The forms that price serving plans.
 const std::vector<std::string>& serve_forms();
 

@@ -16,16 +16,24 @@ namespace {
 struct PricedRoute {
   const Route* route = nullptr;
   double share = 1;  // of all requests
-  PhaseSeconds latency = {};
-  std::vector<double> loads = {};  // of every stage on its path
-  double busiest_s = 0;            // busy time of its busiest stage per request of this route, other routes included
-  double cycle_s = 0;
+  std::int64_t batch = 1;
+  std::int64_t micro_batches = 1;
+  std::unique_ptr<ServeForm> form = {};  // at that batch
+  PhaseSeconds latency = {};             // of a request alone
+  std::vector<double> loads = {};        // of every stage on its path
+  double busiest_s = 0;  // busy time of its busiest stage per request of this route, other routes included
+  double cycle() const { return cycle_s(*form, latency.sum(), busiest_s, batch); }
+  double requests_per_s() const { return form->requests_per_job() / cycle(); }
+  double loaded_latency_s() const {
+    return form->pipeline_always_full() ? latency.sum() : cycle() * static_cast<double>(batch);
+  }
 };
 
-// One pricing of a whole plan: groups are made once, forms once per size of a micro-batch.
+// One pricing of a whole plan. Routes are first priced as if each were alone, which settles their micro-batches; then
+// those that share stages share their time.
 class Pricing {
  public:
-  explicit Pricing(const ServePlan& plan) : plan_(plan) {
+  Pricing(const ServePlan& plan, const CostOptions& options) : plan_(plan), options_(options) {
     for (const auto& stage : plan.stages) {
       std::vector<int> devices;
       for (const auto& name : stage.devices) devices.push_back(plan.cluster.find_device(name));
@@ -37,59 +45,82 @@ class Pricing {
     if (plan.routes.empty() || !(weights > 0)) throw input_error("the plan has no route with a positive weight");
     for (const auto& route : plan.routes) {
       if (route.path.empty()) throw input_error(fmt::format("route \"{}\" is empty", route.id));
-      routes_.push_back({.route = &route, .share = route.weight / weights});
+      routes_.push_back(price_alone(route));
+      routes_.back().share = route.weight / weights;
     }
+    share_stages();
   }
 
   const TensorGroup& group(const Hop& hop) const { return groups_.at(plan_.stage(hop.stage).id); }
   StageEnds ends(const Hop& hop) const { return {plan_.stage(hop.stage).embedding, plan_.stage(hop.stage).head}; }
+  const std::vector<PricedRoute>& routes() const { return routes_; }
 
-  // Latency, loads and rates of all routes with `in_flight` requests on each. Returns requests per second.
-  double price(const ServeForm& form, std::int64_t in_flight) {
-    std::map<std::string, double> busy;  // per request of the whole deployment
-    for (auto& priced : routes_) {
-      price_alone(form, priced);
-      for (std::size_t i = 0; i < priced.loads.size(); ++i)
-        busy[priced.route->path[i].stage] += priced.share * priced.loads[i];
-    }
+  // At the given weights: until the first route can take no more.
+  double requests_per_s() const {
     double rate = std::numeric_limits<double>::infinity();
-    for (auto& priced : routes_) {
-      priced.busiest_s = 0;
-      if (priced.share <= 0) continue;
-      for (const auto& hop : priced.route->path)
-        priced.busiest_s = std::max(priced.busiest_s, busy[hop.stage] / priced.share);
-      priced.cycle_s = cycle_s(form, priced.latency.sum(), priced.busiest_s, in_flight);
-      rate = std::min(rate, form.requests_per_job() / priced.cycle_s / priced.share);
-    }
+    for (const auto& priced : routes_)
+      if (priced.share > 0) rate = std::min(rate, priced.requests_per_s() / priced.share);
     return rate;
   }
 
-  const std::vector<PricedRoute>& routes() const { return routes_; }
-
  private:
-  void price_alone(const ServeForm& form, PricedRoute& priced) const {
-    const auto& path = priced.route->path;
-    priced.latency = {};
-    priced.loads.clear();
-    for (std::size_t i = 0; i < path.size(); ++i) {
-      StagePrice price = form.block(group(path[i])) * static_cast<double>(path[i].layers.size()) +
-                         form.ends(group(path[i]), ends(path[i]));
-      if (i + 1 < path.size()) price = price + form.hop(group(path[i]), group(path[i + 1]));
-      priced.latency = priced.latency + price.latency;
-      priced.loads.push_back(price.load.sum());
+  std::unique_ptr<ServeForm> form_of(std::int64_t sequences) const {
+    const ServePoint point{plan_.workload.mean_prompt_tokens(), plan_.workload.mean_output_tokens(), sequences,
+                           plan_.step};
+    return make_form(options_, plan_.cluster, plan_.model.arch, point);
+  }
+
+  PricedRoute price_alone(const Route& route) const {
+    PricedRoute best = price_alone(route, 1, form_of(1));
+    if (best.form->pipeline_always_full()) {
+      best.batch = static_cast<std::int64_t>(best.form->requests_per_job());
+      return best;
     }
-    if (path.size() > 1) priced.latency = priced.latency + form.token_return(group(path.back()), group(path.front()));
+    const auto batch = static_cast<std::int64_t>(
+        setting(options_, "motley.batch", static_cast<double>(std::max<std::int64_t>(1, route.batch))));
+    std::vector<std::int64_t> counts = micro_batch_counts(batch, plan_.step);
+    if (const double fixed = setting(options_, "motley.micro_batches", 0); fixed > 0)
+      counts = {std::min(batch, static_cast<std::int64_t>(fixed))};
+    for (const std::int64_t count : counts) {
+      PricedRoute priced = price_alone(route, batch, form_of(sequences_per_step(batch, count)));
+      priced.micro_batches = count;
+      if (count == counts.front() || priced.requests_per_s() > best.requests_per_s() * (1 + 1e-12))
+        best = std::move(priced);
+    }
+    return best;
+  }
+
+  PricedRoute price_alone(const Route& route, std::int64_t batch, std::unique_ptr<ServeForm> form) const {
+    std::vector<PathStage> path;
+    for (const auto& hop : route.path) path.push_back({&group(hop), ends(hop), hop.layers.size()});
+    PathPrice price = price_path(*form, path);
+    const double busiest_s = price.busiest_s();
+    return {.route = &route,
+            .batch = batch,
+            .form = std::move(form),
+            .latency = price.latency,
+            .loads = std::move(price.loads),
+            .busiest_s = busiest_s};
+  }
+
+  void share_stages() {
+    std::map<std::string, double> busy;  // per request of the whole deployment
+    for (const auto& priced : routes_)
+      for (std::size_t i = 0; i < priced.loads.size(); ++i)
+        busy[priced.route->path[i].stage] += priced.share * priced.loads[i];
+    for (auto& priced : routes_) {
+      if (priced.share <= 0) continue;
+      priced.busiest_s = 0;
+      for (const auto& hop : priced.route->path)
+        priced.busiest_s = std::max(priced.busiest_s, busy[hop.stage] / priced.share);
+    }
   }
 
   const ServePlan& plan_;
+  const CostOptions& options_;
   std::map<std::string, TensorGroup> groups_;
   std::vector<PricedRoute> routes_;
 };
-
-double loaded_latency(const ServeForm& form, const PricedRoute& route, std::int64_t in_flight) {
-  if (form.pipeline_always_full()) return route.latency.sum();
-  return route.cycle_s * static_cast<double>(in_flight);
-}
 
 Term scaled(Term term, double factor) {
   term.value *= factor;
@@ -97,8 +128,9 @@ Term scaled(Term term, double factor) {
   return term;
 }
 
-Term explain_route(const Pricing& pricing, const ServeForm& form, const PricedRoute& priced, std::int64_t in_flight) {
+Term explain_route(const Pricing& pricing, const PricedRoute& priced) {
   const auto& path = priced.route->path;
+  const ServeForm& form = *priced.form;
   std::vector<Term> terms;
   for (std::size_t i = 0; i < path.size(); ++i) {
     terms.push_back(
@@ -111,19 +143,19 @@ Term explain_route(const Pricing& pricing, const ServeForm& form, const PricedRo
     if (const double seconds = form.token_return(pricing.group(path.back()), pricing.group(path.front())).sum();
         seconds > 0)
       terms.push_back(leaf("token return", seconds, "from the last stage to the first, every step"));
-  const double waiting = loaded_latency(form, priced, in_flight) - priced.latency.sum();
+  const double waiting = priced.loaded_latency_s() - priced.latency.sum();
   if (waiting > 1e-12 * priced.latency.sum())
     terms.push_back(leaf("waiting", waiting,
-                         fmt::format("{} requests in flight, {} each at the busiest stage", in_flight,
+                         fmt::format("{} requests in flight, {} each at the busiest stage", priced.batch,
                                      human_seconds(priced.busiest_s))));
   return sum_of(priced.route->id, std::move(terms));
 }
 
-Term explain(const Pricing& pricing, const ServeForm& form, std::int64_t in_flight) {
+Term explain(const Pricing& pricing) {
   std::vector<Term> terms;
   for (const auto& priced : pricing.routes()) {
     if (priced.share <= 0) continue;
-    Term route = scaled(explain_route(pricing, form, priced, in_flight), priced.share);
+    Term route = scaled(explain_route(pricing, priced), priced.share);
     if (priced.share < 1) route.note = fmt::format("{:.1f} % of the requests", 100 * priced.share);
     terms.push_back(std::move(route));
   }
@@ -131,10 +163,6 @@ Term explain(const Pricing& pricing, const ServeForm& form, std::int64_t in_flig
   tree.name = "latency";
   check_consistent(tree);
   return tree;
-}
-
-ServePoint point_of(const ServePlan& plan, std::int64_t sequences) {
-  return {plan.workload.mean_prompt_tokens(), plan.workload.mean_output_tokens(), sequences, plan.step};
 }
 
 }  // namespace
@@ -156,45 +184,25 @@ double cycle_s(const ServeForm& form, double latency_s, double load_s, std::int6
 }
 
 ServeCost price_serve(const ServePlan& plan, const CostOptions& options) {
-  Pricing pricing(plan);
+  const Pricing pricing(plan, options);
   ServeCost cost;
-  const auto form_of = [&](std::int64_t sequences) {
-    return make_form(options, plan.cluster, plan.model.arch, point_of(plan, sequences));
-  };
-  std::unique_ptr<ServeForm> form = form_of(1);
-  const auto full = form->pipeline_always_full();
-  cost.batch =
-      full ? static_cast<std::int64_t>(form->requests_per_job())
-           : static_cast<std::int64_t>(setting(options, "motley.batch",
-                                               static_cast<double>(std::max<std::int64_t>(1, plan.predicted.batch))));
-  std::vector<std::int64_t> counts = full ? std::vector<std::int64_t>{1} : micro_batch_counts(cost.batch, plan.step);
-  if (const double fixed = setting(options, "motley.micro_batches", 0); fixed > 0)
-    counts = {std::min(cost.batch, static_cast<std::int64_t>(fixed))};
-
-  std::int64_t best = 0;
-  for (const std::int64_t count : counts) {
-    const auto candidate = full ? nullptr : form_of(sequences_per_step(cost.batch, count));
-    const double rate = pricing.price(candidate ? *candidate : *form, cost.batch);
-    if (rate <= cost.requests_per_s * (1 + 1e-12)) continue;
-    cost.requests_per_s = rate;
-    best = count;
-  }
-  if (!full) form = form_of(sequences_per_step(cost.batch, best));
-  cost.requests_per_s = pricing.price(*form, cost.batch);
+  cost.requests_per_s = pricing.requests_per_s();
   cost.tokens_per_s = cost.requests_per_s * plan.workload.mean_output_tokens();
-
   const double decode_steps = std::max(0.0, plan.workload.mean_output_tokens() - 1);
   for (const auto& priced : pricing.routes()) {
-    RouteCost route{.route = priced.route->id, .first_token_s = priced.latency.prefill_s, .micro_batches = best};
-    route.latency_s = loaded_latency(*form, priced, cost.batch);
-    route.bottleneck_s = priced.busiest_s;
+    RouteCost route{.route = priced.route->id,
+                    .batch = priced.batch,
+                    .latency_s = priced.loaded_latency_s(),
+                    .bottleneck_s = priced.busiest_s,
+                    .first_token_s = priced.latency.prefill_s,
+                    .requests_per_s = priced.share * cost.requests_per_s,
+                    .micro_batches = priced.micro_batches};
     route.per_token_s = decode_steps > 0 ? (route.latency_s - route.first_token_s) / decode_steps : 0;
-    route.requests_per_s = priced.share * cost.requests_per_s;
     cost.latency_s += priced.share * route.latency_s;
     cost.bottleneck_s = std::max(cost.bottleneck_s, route.bottleneck_s);
     cost.routes.push_back(std::move(route));
   }
-  cost.tree = explain(pricing, *form, cost.batch);
+  cost.tree = explain(pricing);
   return cost;
 }
 

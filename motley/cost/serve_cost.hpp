@@ -13,7 +13,8 @@ namespace motley {
 
 struct RouteCost {
   std::string route = {};
-  double latency_s = 0;       // of a request of mean lengths, with `batch` requests in flight
+  std::int64_t batch = 1;     // requests in flight (hexgen: requests per job)
+  double latency_s = 0;       // of a request of mean lengths, with so many in flight
   double bottleneck_s = 0;    // busy time per request of its busiest stage, other routes through that stage included
   double first_token_s = 0;   // prefill alone
   double per_token_s = 0;     // between tokens after the first
@@ -26,12 +27,11 @@ struct ServeCost {
   double bottleneck_s = 0;  // of the busiest stage of all
   double tokens_per_s = 0;  // output tokens
   double requests_per_s = 0;
-  std::int64_t batch = 1;  // in flight per route (hexgen: requests per job)
   std::vector<RouteCost> routes;
   Term tree;  // of latency_s
 };
 
-// The batch is the plan's predicted one, or the form's setting (`motley.batch`, `hexgen.batch`).
+// A route's batch is the plan's, or the form's setting (`motley.batch`, `hexgen.batch`).
 //
 // Throws an input error where the form is unknown, or the plan's stages and routes do not hang together (verify says
 // more).

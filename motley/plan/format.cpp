@@ -92,7 +92,9 @@ const Schema<Route>& schema<Route>() {
           .field("id", &Route::id, "Unique.", {.required = true})
           .field("path", &Route::path, "In order.", {.required = true})
           .field("weight", &Route::weight, "Share of the requests, relative to the other routes. Default: 1.",
-                 {.always_written = true});
+                 {.always_written = true})
+          .field("batch", &Route::batch, "Requests in flight that the prediction counts with. Default: 1.",
+                 {.always_written = true, .min = 1, .max = 1 << 20});
   return table;
 }
 
@@ -115,12 +117,11 @@ const Schema<ServePrediction>& schema<ServePrediction>() {
   constexpr Limits figure{.always_written = true, .min = 0};
   static const auto table =
       Schema<P>("predicted", "What the planner expects under the workload.")
-          .field("tokens_per_s", &P::tokens_per_s,
-                 "Output tokens of all routes, with `batch` sequences in flight on each.", figure)
+          .field("tokens_per_s", &P::tokens_per_s, "Output tokens of all routes, each with its `batch` in flight.",
+                 figure)
           .field("requests_per_s", &P::requests_per_s, "Of all routes.", figure)
-          .field("latency_s", &P::latency_s, "Seconds of one request of mean lengths, at that batch.", figure)
+          .field("latency_s", &P::latency_s, "Seconds of one request of mean lengths, at those batches.", figure)
           .field("bottleneck_s", &P::bottleneck_s, "Busy seconds per request of the busiest stage.", figure)
-          .field("batch", &P::batch, "Sequences in flight per route.", {.always_written = true, .min = 1})
           .field("slo_attainment", &P::slo_attainment, "Share of the requests that meet their deadline.",
                  {.min = 0, .max = 1})
           .field("memory_bytes", &P::memory_bytes, "By device.", {.always_written = true});
@@ -169,6 +170,11 @@ FieldDoc description_row(const std::string& kind) {
           "",   "The description that the plan was made from, whole.",
           true, {}};
 }
+FieldDoc optional_description_row(const std::string& kind) {
+  FieldDoc row = description_row(kind);
+  row.required = false;
+  return row;
+}
 
 template <class T>
 T read_whole(const Reader& reader) {
@@ -189,6 +195,8 @@ const Schema<ServeDocument>& schema<ServeDocument>() {
                                       binding::write_any<ClusterDescription>)
           .custom<Workload>(description_row("workload"), &D::workload, read_whole<Workload>,
                             binding::write_any<Workload>)
+          .custom<Profile>(optional_description_row("profile"), &D::profile, read_whole<Profile>,
+                           binding::write_any<Profile>)
           .field("step", &D::step, "Sizes of the engine's buffers.", {.always_written = true})
           .field("stages", &D::stages, "All stages of all routes.", {.required = true})
           .field("routes", &D::routes, "How requests pass through the stages.", {.required = true})
@@ -203,6 +211,7 @@ Value write_plan(const ServePlan& plan) {
                              {plan.model.name, plan.model.config},
                              plan.cluster.description,
                              plan.workload,
+                             plan.profile,
                              plan.step,
                              plan.stages,
                              plan.routes,
@@ -238,6 +247,8 @@ ServePlan read_plan(const Value& value, std::string source) {
   plan.model.arch = read_architecture(plan.model.config, source + ": model.config");
   plan.cluster = resolve(std::move(document.cluster), source + ": cluster");
   plan.workload = std::move(document.workload);
+  plan.profile = std::move(document.profile);
+  check_profile(plan.profile, Reader(value, source + ": profile"));
   plan.step = document.step;
   plan.stages = std::move(document.stages);
   plan.routes = std::move(document.routes);

@@ -16,6 +16,7 @@ struct ServeDocument {
   ModelDocument model;
   ClusterDescription cluster;
   Workload workload;
+  Profile profile;
   StepLimits step;
   std::vector<Stage> stages;
   std::vector<Route> routes;

@@ -11,6 +11,7 @@
 
 #include "motley/base/binding.hpp"
 #include "motley/cluster/cluster.hpp"
+#include "motley/cluster/profile.hpp"
 #include "motley/model/model.hpp"
 #include "motley/workload/workload.hpp"
 
@@ -45,7 +46,8 @@ struct Hop {
 struct Route {
   std::string id;  // "r0"
   std::vector<Hop> path;
-  double weight = 1;  // share of the requests, relative to the other routes
+  double weight = 1;       // share of the requests, relative to the other routes
+  std::int64_t batch = 1;  // requests in flight that its prediction counts with
   bool operator==(const Route&) const = default;
 };
 
@@ -61,11 +63,10 @@ struct DeviceMemory {
 
 // What the planner expects of the plan under its workload.
 struct ServePrediction {
-  double tokens_per_s = 0;  // output tokens, all routes together, at `batch` sequences in flight per route
+  double tokens_per_s = 0;  // output tokens, all routes together, each at its batch
   double requests_per_s = 0;
-  double latency_s = 0;     // of one request of mean lengths, at that batch
+  double latency_s = 0;     // of one request of mean lengths, at those batches
   double bottleneck_s = 0;  // busy time per request of the busiest stage
-  std::int64_t batch = 1;   // sequences in flight per route
   std::optional<double> slo_attainment;
   std::map<std::string, DeviceMemory> memory_bytes;
   bool operator==(const ServePrediction&) const = default;
@@ -97,6 +98,7 @@ struct ServePlan {
   Model model;
   Cluster cluster;
   Workload workload;
+  Profile profile;  // what was measured; empty where nothing was
   StepLimits step;  // sizes of the engine's buffers and KV blocks
   std::vector<Stage> stages;
   std::vector<Route> routes;

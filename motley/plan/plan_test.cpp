@@ -65,7 +65,7 @@ TEST(Plan, KeysAreThoseOfTheInterface) {
   const Value& route = plan.find("routes")->as_array()[0];
   EXPECT_EQ(
       to_json(route),
-      R"({"id":"r0","path":[{"stage":"r0/s0","layers":[0,3]},{"stage":"r0/s1","layers":[3,6]},{"stage":"r0/s2","layers":[6,8]}],"weight":1.0})");
+      R"({"id":"r0","path":[{"stage":"r0/s0","layers":[0,3]},{"stage":"r0/s1","layers":[3,6]},{"stage":"r0/s2","layers":[6,8]}],"weight":1.0,"batch":1})");
   const Value& memory = *plan.find("predicted")->find("memory_bytes")->find("bench/0");
   EXPECT_EQ(keys(memory), (Names{"weights", "kv", "activations", "reserve", "limit"}));
   EXPECT_EQ(*memory.find("limit"), Value(std::int64_t{4} << 20));

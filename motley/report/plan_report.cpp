@@ -90,11 +90,19 @@ std::string memory_table(const ServePlan& plan) {
   return table.empty() ? "" : table.render();
 }
 
+std::string batches_text(const ServePlan& plan) {
+  const auto by_batch = [](const Route& a, const Route& b) { return a.batch < b.batch; };
+  const auto [least, most] = std::minmax_element(plan.routes.begin(), plan.routes.end(), by_batch);
+  if (least == plan.routes.end()) return "0";
+  return least->batch == most->batch ? fmt::format("{}", least->batch)
+                                     : fmt::format("{} to {}", least->batch, most->batch);
+}
+
 std::string predicted_table(const ServePlan& plan) {
   const ServePrediction& p = plan.predicted;
   Table table({{""}, {"", Align::right}, {""}});
-  table.add(
-      {"request latency", human_seconds(p.latency_s), fmt::format("mean lengths, {} in flight per route", p.batch)});
+  table.add({"request latency", human_seconds(p.latency_s),
+             fmt::format("mean lengths, {} in flight per route", batches_text(plan))});
   table.add({"busiest stage", human_seconds(p.bottleneck_s), "busy per request"});
   table.add({"requests", fmt::format("{:.3g}/s", p.requests_per_s), ""});
   table.add({"output tokens", fmt::format("{:.4g}/s", p.tokens_per_s), ""});

@@ -115,7 +115,7 @@ def test_same_inputs_same_plan_whatever_the_threads(run, made):
 
 def test_options_reach_the_planner(run):
     fastest = run("plan serve", "--cluster", BOX, "--model", "llama-2-70b", "--json", "--objective", "latency")
-    assert json.loads(fastest.stdout)["predicted"]["batch"] == 1
+    assert json.loads(fastest.stdout)["routes"][0]["batch"] == 1
     published = run("plan serve", "--cluster", BOX, "--model", "llama-2-70b", "--json", "--cost", "hexgen", "--seed", 7)
     assert json.loads(published.stdout)["search"]["cost"] == "hexgen"
     assert json.loads(published.stdout)["search"]["seed"] == 7

@@ -94,26 +94,69 @@ TEST(Invariants, PlansOfRandomClustersAreSoundAndTheSameWhateverTheThreads) {
   EXPECT_GT(planned, 20);
 }
 
+// What the search believes of its best pipeline is what the plan is priced at.
+void expect_priced_as_found(const Cluster& cluster, const ServeOptions& options) {
+  const Model model = small_llama();
+  const Workload workload = workload_of(100, 50);
+  std::vector<int> devices(cluster.devices.size());
+  std::iota(devices.begin(), devices.end(), 0);
+  const ServeProblem problem{cluster, model, workload, options, DType::fp16, DType::fp16, Instant::max()};
+  const PartAnswer answer = search_part(problem, devices, 1);
+  RC_ASSERT(answer.exact);
+  const auto plan = plan_serve(cluster, model, workload, options).plan;
+  RC_ASSERT(plan.has_value() == answer.best.has_value());
+  if (!plan) return;
+  const ServeCost cost = price_serve(*plan, options.cost);
+  RC_ASSERT(std::abs(cost.requests_per_s - answer.best->requests_per_s) <= 1e-9 * cost.requests_per_s);
+  RC_ASSERT(std::abs(cost.latency_s - answer.best->latency_s) <= 1e-9 * cost.latency_s);
+}
+
 TEST(Invariants, TheSearchSeesThePriceOnRandomClusters) {
   EXPECT_TRUE(rc::check([] {
     const Cluster cluster = random_cluster();
     ServeOptions options = random_options();
     options.replication = Replication::one_pipeline;
     options.front = Front::skip;
-    const Model model = small_llama();
-    const Workload workload = workload_of(100, 50);
-    std::vector<int> devices(cluster.devices.size());
-    std::iota(devices.begin(), devices.end(), 0);
-    const ServeProblem problem{cluster, model, workload, options, DType::fp16, DType::fp16, Instant::max()};
-    const PartAnswer answer = search_part(problem, devices, 1);
-    RC_ASSERT(answer.exact);
-    const auto plan = plan_serve(cluster, model, workload, options).plan;
-    RC_ASSERT(plan.has_value() == answer.best.has_value());
-    if (!plan) return;
-    const ServeCost cost = price_serve(*plan, options.cost);
-    RC_ASSERT(std::abs(cost.requests_per_s - answer.best->requests_per_s) <= 1e-9 * cost.requests_per_s);
-    RC_ASSERT(std::abs(cost.latency_s - answer.best->latency_s) <= 1e-9 * cost.latency_s);
+    expect_priced_as_found(cluster, options);
   }));
+}
+
+// Classes made by type alone know nothing of links; here they took a device across the sea for its twin next door.
+TEST(Invariants, CoarseClassesArePricedAtTheirRealLinks) {
+  const Cluster cluster = cluster_of(R"(
+format = "motley.cluster/1"
+machine = [{ name = "m0", site = "s0", devices = ["t0", "t1*3"] },
+           { name = "m1", site = "s0", devices = ["t2", "t0*2"] },
+           { name = "m2", site = "s1", devices = ["t0*3", "t1"] }]
+network.between_sites = { latency = "5 ms", bandwidth = "0.1 GB/s" }
+[[device_type]]
+name = "t0"
+vendor = "nvidia"
+memory = "60 MiB"
+memory_bandwidth = "10 GB/s"
+flops = { fp16 = "1 TFLOP/s" }
+reserve = "8 MiB"
+[[device_type]]
+name = "t1"
+vendor = "nvidia"
+memory = "60 MiB"
+memory_bandwidth = "94 GB/s"
+flops = { fp16 = "4 TFLOP/s" }
+reserve = "8 MiB"
+[[device_type]]
+name = "t2"
+vendor = "nvidia"
+memory = "60 MiB"
+memory_bandwidth = "40 GB/s"
+flops = { fp16 = "1 TFLOP/s" }
+reserve = "8 MiB"
+)");
+  ServeOptions options;
+  options.replication = Replication::one_pipeline;
+  options.step = {.max_tokens = 64, .max_sequences = 8, .block_tokens = 16};
+  options.max_batch = 64;
+  options.objective = Objective::throughput;
+  EXPECT_TRUE(rc::check([&] { expect_priced_as_found(cluster, options); }));
 }
 
 TEST(Invariants, MoreDevicesNeverWorsenTheBestPipeline) {

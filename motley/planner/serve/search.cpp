@@ -122,12 +122,13 @@ class PartSearch {
     Candidate candidate{.pipelines = pipelines_, .table = table_, .chain = std::move(chain)};
     candidate.batch = shape.batch;
     candidate.micro_batches = shape.micro_batches;
-    const StageSeconds seconds = candidate.chain.seconds;
+    const PathPrice price = table_->price(form, candidate.chain.stages);
+    const StageSeconds seconds = candidate.chain.seconds = {price.latency.sum(), price.busiest_s()};
     const double cycle = cycle_s(form, seconds.latency_s, seconds.load_s, shape.batch);
     candidate.latency_s = form.pipeline_always_full() ? seconds.latency_s : cycle * static_cast<double>(shape.batch);
     candidate.requests_per_s = pipelines_ * form.requests_per_job() / cycle;
     RouteCost route{.latency_s = candidate.latency_s};
-    candidate.first_token_s = route.first_token_s = table_->prefill_s(form, candidate.chain.stages);
+    candidate.first_token_s = route.first_token_s = price.latency.prefill_s;
     const double decode_steps = problem_.workload.mean_output_tokens() - 1;
     if (decode_steps > 0) route.per_token_s = (candidate.latency_s - route.first_token_s) / decode_steps;
     candidate.excess = deadline_excess(problem_.workload, route);

@@ -129,7 +129,7 @@ void fill_kv(ServePlan& plan, const Route& route, std::int64_t max_batch) {
 void add_pipeline(const ServeProblem& problem, const Candidate& candidate, const std::vector<int>& from,
                   const std::vector<int>& to, ServePlan& plan) {
   const int index = static_cast<int>(plan.routes.size());
-  Route route{.id = fmt::format("r{}", index), .path = {}, .weight = 1};
+  Route route{.id = fmt::format("r{}", index), .path = {}, .weight = 1, .batch = candidate.batch};
   std::int64_t first = 0;
   const auto devices = candidate.table->devices_of(candidate.chain.stages);
   for (std::size_t i = 0; i < candidate.chain.stages.size(); ++i) {
@@ -170,14 +170,13 @@ void list_unused(const ServeProblem& problem, const Candidate& candidate, const 
   }
 }
 
-void predict(const ServeProblem& problem, const Candidate& candidate, ServePlan& plan) {
-  plan.predicted.batch = candidate.batch;
+void predict(const ServeProblem& problem, ServePlan& plan) {
   const ServeCost cost = price_serve(plan, problem.options.cost);
   plan.predicted.tokens_per_s = cost.tokens_per_s;
   plan.predicted.requests_per_s = cost.requests_per_s;
   plan.predicted.latency_s = cost.latency_s;
   plan.predicted.bottleneck_s = cost.bottleneck_s;
-  plan.predicted.batch = cost.batch;
+  for (std::size_t i = 0; i < plan.routes.size(); ++i) plan.routes[i].batch = cost.routes[i].batch;
   for (const auto& stage : plan.stages) {
     const auto memory = stage_memory(plan, stage);
     for (std::size_t i = 0; i < memory.size(); ++i) plan.predicted.memory_bytes[stage.devices[i]] = memory[i];
@@ -192,7 +191,7 @@ ServePlan write(const ServeProblem& problem, const Candidate& candidate, const s
   plan.step = problem.options.step;
   for (const auto& part : parts) add_pipeline(problem, candidate, parts[0], part, plan);
   for (const auto& route : plan.routes) fill_kv(plan, route, problem.options.max_batch);
-  predict(problem, candidate, plan);
+  predict(problem, plan);
   list_unused(problem, candidate, parts, plan);
   return plan;
 }

@@ -265,7 +265,7 @@ TEST(PlanServe, TheSearchSeesThePriceOfThePlan) {
     EXPECT_NEAR(cost.requests_per_s, candidate.requests_per_s, 1e-9 * cost.requests_per_s);
     EXPECT_NEAR(cost.latency_s, candidate.latency_s, 1e-9 * cost.latency_s);
     EXPECT_NEAR(cost.routes[0].first_token_s, candidate.first_token_s, 1e-9 * cost.routes[0].first_token_s);
-    EXPECT_EQ(cost.batch, candidate.batch);
+    EXPECT_EQ(cost.routes.front().batch, candidate.batch);
     EXPECT_EQ(cost.routes[0].micro_batches, candidate.micro_batches);
   }
 }

@@ -191,17 +191,16 @@ std::optional<std::pair<TensorGroup, TensorGroup>> StageTable::neighbours(int fr
   return std::pair(place(from), place((to + 1) % static_cast<int>(place_devices_.size())));
 }
 
-double StageTable::prefill_s(const ServeForm& form, const std::vector<ChainStage>& stages) const {
-  double seconds = 0;
-  for (std::size_t i = 0; i < stages.size(); ++i) {
-    const StageKind& kind = kinds_[stages[i].option];
-    seconds += form.block(kind.group).latency.prefill_s * static_cast<double>(stages[i].units) +
-               form.ends(kind.group, {i == 0, i + 1 == stages.size()}).latency.prefill_s;
-    if (i + 1 == stages.size()) continue;
-    const auto ends = neighbours(kind.place, kinds_[stages[i + 1].option].place);
-    seconds += form.hop(ends->first, ends->second).latency.prefill_s;
-  }
-  return seconds;
+PathPrice StageTable::price(const ServeForm& form, const std::vector<ChainStage>& stages) const {
+  const auto devices = devices_of(stages);
+  std::vector<TensorGroup> groups;
+  for (std::size_t i = 0; i < stages.size(); ++i)
+    groups.push_back(
+        make_group(cluster_, arch_, devices[i], kinds_[stages[i].option].shares, weight_type_, kv_type_, step_));
+  std::vector<PathStage> path;
+  for (std::size_t i = 0; i < stages.size(); ++i)
+    path.push_back({&groups[i], {i == 0, i + 1 == stages.size()}, stages[i].units});
+  return price_path(form, path);
 }
 
 std::vector<std::vector<int>> StageTable::devices_of(const std::vector<ChainStage>& stages) const {

@@ -36,8 +36,9 @@ class StageTable {
   ChainProblem problem(const ServeForm& form, const ServePoint& point, std::int64_t in_flight, MemoryRule rule,
                        std::vector<int> must_use) const;
 
-  // Time to the first token of a request that waits for nobody.
-  double prefill_s(const ServeForm& form, const std::vector<ChainStage>& stages) const;
+  // A chain of this table on the devices that devices_of() deals out, with their real links (classes that were made by
+  // type alone say nothing of links).
+  PathPrice price(const ServeForm& form, const std::vector<ChainStage>& stages) const;
 
   const std::vector<DeviceClass>& classes() const { return classes_; }
   const std::vector<StageKind>& kinds() const { return kinds_; }

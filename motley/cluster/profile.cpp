@@ -1,0 +1,115 @@
+#include "motley/cluster/profile.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "motley/cluster/names.hpp"
+
+namespace motley {
+
+template <>
+const std::vector<EnumName<LayerPart>>& enum_names<LayerPart>() {
+  static const std::vector<EnumName<LayerPart>> names = {
+      {LayerPart::embedding, "embedding"}, {LayerPart::block, "block"}, {LayerPart::head, "head"}};
+  return names;
+}
+
+template <>
+const Schema<LayerRate>& schema<LayerRate>() {
+  using R = LayerRate;
+  static const auto table =
+      Schema<R>("layer rate", "What a tensor-parallel group passes on, by the blocks it holds.")
+          .field("device_type", &R::device_type, "A type's name.", {.required = true})
+          .field("tp", &R::tp, "Devices in the group. Default: 1.", {.min = 1, .max = 1 << 16})
+          .field("tokens_per_s", &R::tokens_per_s,
+                 "Holding one block, two blocks, ...; the list ends where the group can hold no more.",
+                 {.required = true, .above = 0});
+  return table;
+}
+
+template <>
+const Schema<LayerTime>& schema<LayerTime>() {
+  using T = LayerTime;
+  constexpr Limits seconds{.min = 0};
+  constexpr Limits count{.required = true, .min = 1, .max = 1 << 24};
+  static const auto table =
+      Schema<T>("layer time", "Seconds of one part for one micro-batch, the group's collectives included.")
+          .field("device_type", &T::device_type, "A type's name.", {.required = true})
+          .field("tp", &T::tp, "Devices in the group. Default: 1.", {.min = 1, .max = 1 << 16})
+          .field("micro_batch", &T::micro_batch, "Sequences.", count)
+          .field("sequence_length", &T::sequence_length, "Tokens of each.", count)
+          .field("part", &T::part, "Which part. Default: `block`.", {.always_written = true})
+          .field("forward_s", &T::forward_s, "Forward.", {.required = true, .min = 0})
+          .field("backward_s", &T::backward_s, "Backward.", seconds)
+          .field("update_s", &T::update_s, "Optimizer.", seconds);
+  return table;
+}
+
+template <>
+const Schema<LinkRate>& schema<LinkRate>() {
+  using R = LinkRate;
+  static const auto table =
+      Schema<R>("link rate", "A link's rate by the size of the message.")
+          .field("from", &R::from, "A device type, machine or site.", {.required = true})
+          .field("to", &R::to, "A device type, machine or site.", {.required = true})
+          .field("bytes", &R::bytes, "Sizes of messages, ascending.", {.required = true, .above = 0})
+          .field("bytes_per_s", &R::bytes_per_s, "Rate at each size.", {.required = true, .above = 0});
+  return table;
+}
+
+template <>
+const Schema<LinkTokens>& schema<LinkTokens>() {
+  using T = LinkTokens;
+  static const auto table =
+      Schema<T>("link tokens", "Tokens per second that a directed link passes on.")
+          .field("from", &T::from, "A device type, machine or site.", {.required = true})
+          .field("to", &T::to, "A device type, machine or site.", {.required = true})
+          .field("tokens_per_s", &T::tokens_per_s, "Tokens per second.", {.required = true, .above = 0});
+  return table;
+}
+
+template <>
+const Schema<Profile>& schema<Profile>() {
+  using P = Profile;
+  static const auto table = Schema<P>("profile", "Measured figures that replace the cost model's.")
+                                .format("motley.profile/1")
+                                .field("layer_rate", &P::layer_rate, "Rates by blocks held.")
+                                .field("layer_time", &P::layer_time, "Times of parts of the model.")
+                                .field("link_rate", &P::link_rate, "Rates of links by size of message.")
+                                .field("link_tokens", &P::link_tokens, "Rates of directed links in tokens.");
+  return table;
+}
+
+void check_profile(const Profile& profile, const Reader& reader) {
+  for (std::size_t i = 0; i < profile.link_rate.size(); ++i) {
+    const LinkRate& rate = profile.link_rate[i];
+    if (rate.bytes.empty() || rate.bytes.size() != rate.bytes_per_s.size())
+      reader.fail(fmt::format("link_rate[{}] has {} sizes and {} rates", i, rate.bytes.size(), rate.bytes_per_s.size()),
+                  "give one rate for each size");
+    if (!std::is_sorted(rate.bytes.begin(), rate.bytes.end()))
+      reader.fail(fmt::format("link_rate[{}]: the sizes do not ascend", i));
+  }
+  for (std::size_t i = 0; i < profile.layer_rate.size(); ++i) {
+    const LayerRate& rate = profile.layer_rate[i];
+    if (rate.tokens_per_s.empty()) reader.fail(fmt::format("layer_rate[{}] has no rates", i));
+    if (find_layer_rate(profile, rate.device_type, rate.tp) != &rate)
+      reader.fail(fmt::format("layer_rate[{}]: {} at tp {} is measured twice", i, rate.device_type, rate.tp));
+  }
+}
+
+Profile read_profile(const std::filesystem::path& path) {
+  const Value document = read_document(path);
+  const Reader reader(document, path.string());
+  Profile profile = schema<Profile>().read(reader);
+  check_profile(profile, reader);
+  return profile;
+}
+
+const LayerRate* find_layer_rate(const Profile& profile, std::string_view device_type, std::int64_t tp) {
+  for (const auto& rate : profile.layer_rate)
+    if (rate.tp == tp && plain_name(rate.device_type) == plain_name(device_type)) return &rate;
+  return nullptr;
+}
+
+}  // namespace motley

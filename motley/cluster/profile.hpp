@@ -1,0 +1,74 @@
+// Measured figures that replace the cost model's: `motley.profile/1`.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "motley/base/binding.hpp"
+
+namespace motley {
+
+// How many tokens per second a tensor-parallel group passes on while it holds 1, 2, ... blocks of the model, at the
+// batch it typically sees. The list ends where the group can hold no more.
+struct LayerRate {
+  std::string device_type;
+  std::int64_t tp = 1;
+  std::vector<double> tokens_per_s;
+  bool operator==(const LayerRate&) const = default;
+};
+
+enum class LayerPart { embedding, block, head };
+template <>
+const std::vector<EnumName<LayerPart>>& enum_names<LayerPart>();
+
+// Seconds of one part of the model for one micro-batch, the group's collectives included.
+struct LayerTime {
+  std::string device_type;
+  std::int64_t tp = 1;
+  std::int64_t micro_batch = 1;
+  std::int64_t sequence_length = 0;
+  LayerPart part = LayerPart::block;
+  double forward_s = 0;
+  double backward_s = 0;
+  double update_s = 0;
+  bool operator==(const LayerTime&) const = default;
+};
+
+// Rate of a link by the size of the message. `from` and `to` name device types, machines or sites.
+struct LinkRate {
+  std::string from;
+  std::string to;
+  std::vector<double> bytes;
+  std::vector<double> bytes_per_s;
+  bool operator==(const LinkRate&) const = default;
+};
+
+// Tokens per second (hidden states) that a directed link passes on.
+struct LinkTokens {
+  std::string from;
+  std::string to;
+  double tokens_per_s = 0;
+  bool operator==(const LinkTokens&) const = default;
+};
+
+struct Profile {
+  std::vector<LayerRate> layer_rate;
+  std::vector<LayerTime> layer_time;
+  std::vector<LinkRate> link_rate;
+  std::vector<LinkTokens> link_tokens;
+  bool operator==(const Profile&) const = default;
+};
+template <>
+const Schema<Profile>& schema<Profile>();
+
+// Checks besides ranges that lists of equal meaning have equal length and message sizes ascend.
+Profile read_profile(const std::filesystem::path& path);
+void check_profile(const Profile& profile, const Reader& reader);
+
+// nullptr where nothing was measured for that group.
+const LayerRate* find_layer_rate(const Profile& profile, std::string_view device_type, std::int64_t tp);
+
+}  // namespace motley
