@@ -1,0 +1,91 @@
+// What one step of a stage costs: the arithmetic of the form `motley`, used by its closed form and by the simulator.
+//
+// A step carries t tokens of some sequences through the layers of a stage. One block takes on the slowest rank
+//
+//   max((weights + k * kv_bytes) / (bandwidth * efficiency), t * flops(context) / (flop_per_s * efficiency))
+//     + 2 all-reduces of t * H activations + a constant per layer
+//
+// where k cached tokens are read. Per stage and step come receiving the tokens (all-gather over the group after the
+// striped crossing; on the first stage an all-reduce of the cut embedding), the head on the last stage, and a constant.
+// docs/costs.md has symbols, units, validity and sources.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "motley/cluster/profile.hpp"
+#include "motley/cost/form.hpp"
+#include "motley/cost/group.hpp"
+
+namespace motley {
+
+// What a step asks of a stage.
+struct StepLoad {
+  double tokens = 0;   // that pass through
+  double context = 0;  // that each of them attends to, on average
+  double cached = 0;   // cached tokens that are read, over all sequences
+  double logits = 0;   // tokens that go through the head
+};
+
+struct Roofline {
+  double memory_s = 0;
+  double compute_s = 0;
+  double seconds() const { return memory_s > compute_s ? memory_s : compute_s; }
+};
+
+// Cluster and architecture must outlive it.
+class StepCost {
+ public:
+  // Reads `motley.layer_overhead_s` and `motley.step_overhead_s` of the options.
+  StepCost(const CostOptions& options, const Cluster& cluster, const Architecture& arch);
+
+  // Of cached tokens, what one sequence of this context really reads: all, or the window where all layers have one.
+  double seen(double context) const;
+
+  // One block, and what a stage adds by its place in the chain.
+  double block_s(const TensorGroup& group, const StepLoad& load) const;
+  double ends_s(const TensorGroup& group, StageEnds ends, const StepLoad& load) const;
+
+  // Their parts.
+  Roofline block_roofline(const TensorGroup& group, const StepLoad& load) const;
+  double all_reduces_s(const TensorGroup& group, const StepLoad& load) const;  // both of a block
+  double receive_s(const TensorGroup& group, StageEnds ends, const StepLoad& load) const;
+  Roofline head_roofline(const TensorGroup& group, const StepLoad& load) const;
+  double gather_logits_s(const TensorGroup& group, const StepLoad& load) const;
+  double layer_overhead_s() const { return layer_overhead_s_; }
+  double step_overhead_s() const { return step_overhead_s_; }
+
+  // Hidden states of `tokens` as the group sends them.
+  double activation_bytes(const TensorGroup& group, double tokens) const;
+  // The path they take: the fastest pair of devices.
+  PathSpeed crossing(const TensorGroup& from, const TensorGroup& to, double tokens) const;
+  // Of the sampled tokens' ids from the last stage to the first.
+  double token_return_s(const TensorGroup& last, const TensorGroup& first, double sequences) const;
+
+ private:
+  const Cluster& cluster_;
+  const Architecture& arch_;
+  double layer_overhead_s_, step_overhead_s_;
+};
+
+double effective_bandwidth(const Rank& rank);   // B/s
+double effective_flop_per_s(const Rank& rank);  // FLOP/s
+
+// Tokens per second that a stage of these devices passes on while it holds so many layers, where the profile says so:
+// all devices of one type that was measured at this degree. Throws an input error where it says that the type cannot
+// hold so many.
+std::optional<double> measured_tokens_per_s(const Profile& profile, const Cluster& cluster,
+                                            const std::vector<int>& devices, std::int64_t layers);
+
+// A measured figure of a directed link in place of its bandwidth: machines named in the profile before sites, sites
+// before device types.
+struct MeasuredLink {
+  const LinkTokens* tokens = nullptr;  // beats `rate`
+  const LinkRate* rate = nullptr;
+};
+MeasuredLink measured_link(const Profile& profile, const Cluster& cluster, int from, int to);
+// Rate for a message of this size: linear between the measured sizes, constant outside.
+double bytes_per_s(const LinkRate& rate, double bytes);
+
+}  // namespace motley
