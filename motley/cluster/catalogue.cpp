@@ -1,8 +1,10 @@
 // The device catalogue: data/devices.json, compiled in by CMake and parsed at first use.
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 
 #include "motley/cluster/cluster.hpp"
+#include "motley/cluster/interconnect.hpp"
 #include "motley/cluster/names.hpp"
 
 namespace motley {
@@ -155,8 +157,21 @@ DeviceType as_type(const DeviceFacts& facts) {
   return type;
 }
 
+LinkSpeed as_link(const Interconnect& facts) {
+  constexpr double latency_s = 5e-6, pcie3_lane_bytes_per_s = 1e9, reached = 0.75;
+  const bool switched = facts.kind.starts_with("NVLink") || facts.kind.starts_with("Infinity Fabric");
+  const bool pairs_only = facts.kind.find("pair") != std::string::npos;
+  if (switched && !pairs_only && facts.bidirectional_bytes_per_s > 0)
+    return {.latency_s = latency_s, .bandwidth_bytes_per_s = facts.bidirectional_bytes_per_s / 2};
+  const auto generation = static_cast<int>(std::max<std::int64_t>(facts.pcie_generation, 3));
+  const auto lanes = static_cast<double>(facts.pcie_lanes > 0 ? facts.pcie_lanes : 16);
+  return {.latency_s = latency_s,
+          .bandwidth_bytes_per_s = reached * std::ldexp(pcie3_lane_bytes_per_s * lanes, generation - 3)};
+}
+
 struct Catalogue {
   std::vector<DeviceType> types;
+  std::vector<LinkSpeed> links;                // of each type
   std::map<std::string, std::size_t> by_name;  // plain names
 };
 
@@ -175,6 +190,7 @@ Catalogue load_catalogue() {
       MOTLEY_CHECK(added || entry->second == catalogue.types.size());
     }
     catalogue.types.push_back(as_type(device));
+    catalogue.links.push_back(as_link(device.interconnect));
   }
   return catalogue;
 }
@@ -194,6 +210,12 @@ std::string plain_name(std::string_view name) {
 }
 
 const std::vector<DeviceType>& device_catalogue() { return catalogue().types; }
+
+std::optional<LinkSpeed> machine_link(std::string_view device_type) {
+  const auto found = catalogue().by_name.find(plain_name(device_type));
+  if (found == catalogue().by_name.end()) return std::nullopt;
+  return catalogue().links[found->second];
+}
 
 const DeviceType* find_in_catalogue(std::string_view name) {
   const auto found = catalogue().by_name.find(plain_name(name));
