@@ -1,0 +1,56 @@
+// What the two annealings of the placement search share.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include "motley/base/random.hpp"
+#include "motley/planner/serve/placement.hpp"
+
+namespace motley {
+
+constexpr double bound_reached = 1 - 1e-9;  // of the bound: nothing is left to find
+
+// A stream of random numbers for each (seed, stream).
+class PlacementRandom {
+ public:
+  PlacementRandom(std::uint64_t seed, std::uint64_t stream) : seed_(seed), index_(stream << 40) {}
+  double uniform() { return uniform_at(seed_, index_++); }
+  bool chance(double probability) { return uniform() < probability; }
+  // In [0, count); count > 0.
+  std::int64_t below(std::int64_t count) {
+    return std::min(static_cast<std::int64_t>(uniform() * static_cast<double>(count)), count - 1);
+  }
+
+ private:
+  std::uint64_t seed_, index_;
+};
+
+// Falls geometrically from 3 % to 0.05 % of `scale` while progress goes from 0 to 1.
+inline double annealing_temperature(double scale, double progress) {
+  constexpr double hottest = 0.03, coldest = 0.0005;
+  return scale * hottest * std::pow(coldest / hottest, progress);
+}
+
+struct Annealed {
+  Placement placement;
+  double tokens_per_s = 0;
+  std::int64_t evaluated = 0;
+};
+
+struct AnnealingBudget {
+  std::int64_t moves = 0;
+  double bound = 0;            // ends where it is reached
+  std::function<bool()> stop;  // asked now and then
+};
+
+// Over chains of stages with disjoint ranges, starting from that which `start` is nearest to.
+Annealed anneal_stages(const PlacementProblem& problem, const Placement& start, PlacementRandom random,
+                       const AnnealingBudget& budget);
+
+// Over all placements.
+Annealed anneal_ranges(const PlacementProblem& problem, const Placement& start, PlacementRandom random,
+                       const AnnealingBudget& budget);
+
+}  // namespace motley

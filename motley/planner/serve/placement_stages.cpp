@@ -1,0 +1,249 @@
+// Annealing over chains of stages: an ordered partition of the nodes. Layers follow from the partition (the least rate
+// of any stage as large as can be), so one move rebalances all of them; the value is the true flow, links included.
+#include <numeric>
+#include <queue>
+#include <utility>
+
+#include "motley/base/error.hpp"
+#include "motley/planner/serve/placement_search.hpp"
+
+namespace motley {
+namespace {
+
+using Stages = std::vector<std::vector<int>>;  // nodes of each, first stage first; the last entry: idle nodes
+
+// How much the fill of the borders counts beside the flow, so that a step towards a wider border shows.
+constexpr double border_weight = 0.05;
+
+Stages stages_of(const PlacementProblem& problem, const Placement& placement) {
+  std::vector<int> order(placement.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
+    return std::pair(placement[a].first, placement[a].last) < std::pair(placement[b].first, placement[b].last);
+  });
+  Stages stages;
+  std::vector<int> idle;
+  LayerRange before;
+  for (const int node : order) {
+    if (placement[node].size() == 0) {
+      idle.push_back(node);
+      continue;
+    }
+    if (stages.empty() || placement[node] != before) stages.emplace_back();
+    stages.back().push_back(node);
+    before = placement[node];
+  }
+  if (stages.empty())  // no start: every node by itself
+    for (; !idle.empty() && std::ssize(stages) < problem.layers; idle.pop_back()) stages.push_back({idle.back()});
+  stages.push_back(std::move(idle));
+  return stages;
+}
+
+class StageAnnealing {
+ public:
+  StageAnnealing(const PlacementProblem& problem, const Placement& start, PlacementRandom random)
+      : problem_(problem), flow_(problem), random_(random), stages_(stages_of(problem, start)) {
+    best_.placement = start;
+    best_.tokens_per_s = placement_flow(problem, start);
+    value_ = evaluate(stages_);
+  }
+
+  void run(const AnnealingBudget& budget) {
+    const double scale = best_.tokens_per_s > 0 ? best_.tokens_per_s : budget.bound / 2;
+    for (std::int64_t step = 0; step < budget.moves && best_.tokens_per_s < budget.bound * bound_reached; ++step) {
+      if (step % 16 == 0 && budget.stop()) return;
+      ++best_.evaluated;
+      Stages changed = stages_;
+      if (!propose(changed)) continue;
+      const double value = evaluate(changed);
+      const double temperature =
+          annealing_temperature(scale, static_cast<double>(step) / static_cast<double>(budget.moves));
+      if (value < value_ && !random_.chance(std::exp((value - value_) / temperature))) continue;
+      value_ = value;
+      stages_ = std::move(changed);
+    }
+  }
+
+  const Annealed& best() const { return best_; }
+
+ private:
+  // ---- moves: false where there is nothing to move ----
+
+  bool propose(Stages& stages) {
+    switch (random_.below(8)) {
+      case 0: return swap_nodes(stages);
+      case 1: return swap_stages(stages);
+      case 2: return move_stage(stages);
+      case 3: return new_stage(stages);
+      case 4: return merge(stages);
+      default: return move_node(stages);
+    }
+  }
+
+  static std::int64_t chain_length(const Stages& stages) { return std::ssize(stages) - 1; }
+
+  int take_any(Stages& stages) {
+    std::int64_t index = random_.below(std::ssize(problem_.nodes));
+    for (auto& stage : stages) {
+      if (index < std::ssize(stage)) {
+        const int node = stage[index];
+        stage.erase(stage.begin() + index);
+        return node;
+      }
+      index -= std::ssize(stage);
+    }
+    check_failed("every node is in a stage or idle", __FILE__, __LINE__);
+  }
+
+  static void drop_empty(Stages& stages) {
+    stages.erase(std::remove_if(stages.begin(), stages.end() - 1, [](const auto& stage) { return stage.empty(); }),
+                 stages.end() - 1);
+  }
+
+  bool move_node(Stages& stages) {
+    const int node = take_any(stages);
+    // Seldom into idleness.
+    const std::int64_t to =
+        random_.chance(0.02) ? chain_length(stages) : random_.below(std::max<std::int64_t>(chain_length(stages), 1));
+    stages[to].push_back(node);
+    drop_empty(stages);
+    return true;
+  }
+
+  bool new_stage(Stages& stages) {
+    const int node = take_any(stages);
+    stages.insert(stages.begin() + random_.below(chain_length(stages) + 1), std::vector<int>{node});
+    drop_empty(stages);
+    return true;
+  }
+
+  bool swap_nodes(Stages& stages) {
+    const std::int64_t a = random_.below(std::ssize(stages)), b = random_.below(std::ssize(stages));
+    if (a == b || stages[a].empty() || stages[b].empty()) return false;
+    std::swap(stages[a][random_.below(std::ssize(stages[a]))], stages[b][random_.below(std::ssize(stages[b]))]);
+    return true;
+  }
+
+  bool swap_stages(Stages& stages) {
+    if (chain_length(stages) < 2) return false;
+    const std::int64_t a = random_.below(chain_length(stages)), b = random_.below(chain_length(stages));
+    std::swap(stages[a], stages[b]);
+    return a != b;
+  }
+
+  bool move_stage(Stages& stages) {
+    if (chain_length(stages) < 2) return false;
+    const std::int64_t from = random_.below(chain_length(stages)), to = random_.below(chain_length(stages));
+    const auto at = stages.begin();
+    if (from < to)
+      std::rotate(at + from, at + from + 1, at + to + 1);
+    else
+      std::rotate(at + to, at + from, at + from + 1);
+    return from != to;
+  }
+
+  bool merge(Stages& stages) {
+    if (chain_length(stages) < 2) return false;
+    const std::int64_t a = random_.below(chain_length(stages) - 1);
+    stages[a].insert(stages[a].end(), stages[a + 1].begin(), stages[a + 1].end());
+    stages.erase(stages.begin() + a + 1);
+    return true;
+  }
+
+  // ---- value ----
+
+  double rate(const std::vector<int>& stage, std::int64_t layers) const {
+    double sum = 0;
+    for (const int node : stage) sum += problem_.nodes[node].rate(layers);
+    return sum;
+  }
+
+  bool fits(const std::vector<int>& stage, LayerRange range) const {
+    return std::all_of(stage.begin(), stage.end(), [&](int node) { return problem_.fits(node, range); });
+  }
+
+  // Layers go one by one to the stage that is fastest with one more. Empty where they do not fit.
+  std::vector<std::int64_t> balance(const Stages& stages) const {
+    const std::int64_t count = chain_length(stages), total = problem_.layers;
+    if (count == 0 || count > total) return {};
+    const auto fits_at = [&](std::int64_t s, std::int64_t layers) {
+      const bool first = s == 0, last = s + 1 == count;
+      if (first && last) return layers < total || fits(stages[s], {0, total});
+      const std::int64_t begin = first ? 0 : last ? total - layers : 1;
+      return begin + layers <= (last ? total : total - 1) && fits(stages[s], {begin, begin + layers});
+    };
+    std::vector<std::int64_t> layers(count, 1);
+    std::priority_queue<std::pair<double, std::int64_t>> next;
+    for (std::int64_t s = 0; s < count; ++s) {
+      if (!fits_at(s, 1)) return {};
+      if (fits_at(s, 2)) next.push({rate(stages[s], 2), -s});
+    }
+    for (std::int64_t placed = count; placed < total; ++placed) {
+      if (next.empty()) return {};
+      const std::int64_t s = -next.top().second;
+      next.pop();
+      ++layers[s];
+      if (fits_at(s, layers[s] + 1)) next.push({rate(stages[s], layers[s] + 1), -s});
+    }
+    return layers;
+  }
+
+  double link(int from, int to) const { return problem_.link[problem_.nodes[from].place][problem_.nodes[to].place]; }
+
+  // What the links between two stages let through at most, node by node; in both directions of looking.
+  double border(const std::vector<int>& from, const std::vector<int>& to) const {
+    double out = 0, in = 0;
+    for (const int a : from) {
+      double sum = 0;
+      for (const int b : to) sum += link(a, b);
+      out += std::min(sum, problem_.nodes[a].rate(flow_.placement()[a].size()));
+    }
+    for (const int b : to) {
+      double sum = 0;
+      for (const int a : from) sum += link(a, b);
+      in += std::min(sum, problem_.nodes[b].rate(flow_.placement()[b].size()));
+    }
+    return std::min(in, out);
+  }
+
+  // The flow, and a little for every border that lets more through; keeps the best flow seen.
+  double evaluate(const Stages& stages) {
+    const std::vector<std::int64_t> layers = balance(stages);
+    if (layers.empty()) return 0;
+    std::int64_t first = 0;
+    for (std::int64_t s = 0; s < std::ssize(layers); ++s) {
+      for (const int node : stages[s]) flow_.place(node, {first, first + layers[s]});
+      first += layers[s];
+    }
+    for (const int node : stages.back()) flow_.place(node, {});
+    const double flow = flow_.maximise();
+    if (flow > best_.tokens_per_s) {
+      best_.tokens_per_s = flow;
+      best_.placement = flow_.placement();
+    }
+    double narrowest_stage = FlowNetwork::unlimited, borders = 0;
+    for (std::int64_t s = 0; s < std::ssize(layers); ++s)
+      narrowest_stage = std::min(narrowest_stage, rate(stages[s], layers[s]));
+    for (std::int64_t s = 0; s + 1 < std::ssize(layers); ++s)
+      borders += std::min(border(stages[s], stages[s + 1]), narrowest_stage);
+    return flow + border_weight * borders / static_cast<double>(std::max<std::int64_t>(1, std::ssize(layers) - 1));
+  }
+
+  const PlacementProblem& problem_;
+  PlacementFlow flow_;
+  PlacementRandom random_;
+  Stages stages_;
+  double value_ = 0;
+  Annealed best_;
+};
+
+}  // namespace
+
+Annealed anneal_stages(const PlacementProblem& problem, const Placement& start, PlacementRandom random,
+                       const AnnealingBudget& budget) {
+  StageAnnealing annealing(problem, start, random);
+  annealing.run(budget);
+  return annealing.best();
+}
+
+}  // namespace motley
