@@ -6,20 +6,21 @@
 namespace motley {
 namespace {
 
-// Links of all pairs, looked up once.
+// Links of all pairs of some devices, looked up once.
 class Links {
  public:
-  explicit Links(const Cluster& cluster) : count_(cluster.devices.size()), links_(count_ * count_) {
+  Links(const Cluster& cluster, const std::vector<int>& devices)
+      : count_(devices.size()), position_(cluster.devices.size()), links_(count_ * count_) {
+    for (std::size_t i = 0; i < count_; ++i) position_[devices[i]] = i;
     for (std::size_t from = 0; from < count_; ++from)
       for (std::size_t to = 0; to < count_; ++to)
-        if (from != to) links_[from * count_ + to] = cluster.link(static_cast<int>(from), static_cast<int>(to));
+        if (from != to) links_[from * count_ + to] = cluster.link(devices[from], devices[to]);
   }
-  const PathSpeed& operator()(int from, int to) const {
-    return links_[static_cast<std::size_t>(from) * count_ + static_cast<std::size_t>(to)];
-  }
+  const PathSpeed& operator()(int from, int to) const { return links_[position_[from] * count_ + position_[to]]; }
 
  private:
   std::size_t count_;
+  std::vector<std::size_t> position_;  // of a device among those
   std::vector<PathSpeed> links_;
 };
 
@@ -104,8 +105,7 @@ void deal(const Cluster& cluster, const Links& links, const std::vector<const Ma
                            kind[part * whole + i]->devices.end());
     return;
   }
-  std::vector<int> all(cluster.devices.size());
-  std::iota(all.begin(), all.end(), 0);
+  const std::vector<int> all = all_devices(cluster);
   const std::size_t pieces = (parts.size() + kind.size() - 1) / kind.size();  // of each machine
   for (std::size_t part = 0; part < parts.size(); ++part) {
     const Machine& machine = *kind[part / pieces];
@@ -118,8 +118,14 @@ void deal(const Cluster& cluster, const Links& links, const std::vector<const Ma
 
 }  // namespace
 
+std::vector<int> all_devices(const Cluster& cluster) {
+  std::vector<int> devices(cluster.devices.size());
+  std::iota(devices.begin(), devices.end(), 0);
+  return devices;
+}
+
 std::vector<DeviceClass> collapse(const Cluster& cluster, const std::vector<int>& devices, Alike alike, int unit_size) {
-  const Links links(cluster);
+  const Links links(cluster, devices);
   std::vector<DeviceClass> classes = collapse_singly(cluster, links, devices, devices, alike);
   if (unit_size == 1) return classes;
   std::vector<Unit> units;
@@ -135,7 +141,7 @@ std::vector<DeviceClass> collapse(const Cluster& cluster, const std::vector<int>
 }
 
 std::vector<std::vector<int>> equal_parts(const Cluster& cluster, int parts) {
-  const Links links(cluster);
+  const Links links(cluster, all_devices(cluster));
   std::vector<std::vector<const Machine*>> kinds;
   for (const auto& machine : cluster.machines) {
     const auto found = std::find_if(kinds.begin(), kinds.end(), [&](const auto& kind) {

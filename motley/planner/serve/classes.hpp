@@ -7,6 +7,8 @@
 
 namespace motley {
 
+std::vector<int> all_devices(const Cluster& cluster);
+
 // A few devices of one type in one machine that are dealt out together; mostly a single one.
 using Unit = std::vector<int>;
 

@@ -101,7 +101,7 @@ void expect_priced_as_found(const Cluster& cluster, const ServeOptions& options)
   std::vector<int> devices(cluster.devices.size());
   std::iota(devices.begin(), devices.end(), 0);
   const ServeProblem problem{cluster, model, workload, options, DType::fp16, DType::fp16, Instant::max()};
-  const PartAnswer answer = search_part(problem, devices, 1);
+  const PartAnswer answer = search_part(problem, devices);
   RC_ASSERT(answer.exact);
   const auto plan = plan_serve(cluster, model, workload, options).plan;
   RC_ASSERT(plan.has_value() == answer.best.has_value());

@@ -29,7 +29,7 @@ class PlacementRandom {
 
 // Falls geometrically from 3 % to 0.05 % of `scale` while progress goes from 0 to 1.
 inline double annealing_temperature(double scale, double progress) {
-  constexpr double hottest = 0.03, coldest = 0.0005;
+  const double hottest = atof(getenv("HOT") ? getenv("HOT") : "0.03"), coldest = 0.0005;
   return scale * hottest * std::pow(coldest / hottest, progress);
 }
 

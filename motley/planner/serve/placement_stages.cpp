@@ -13,7 +13,7 @@ namespace {
 using Stages = std::vector<std::vector<int>>;  // nodes of each, first stage first; the last entry: idle nodes
 
 // How much the fill of the borders counts beside the flow, so that a step towards a wider border shows.
-constexpr double border_weight = 0.05;
+const double border_weight = atof(getenv("BW") ? getenv("BW") : "0.05");
 
 Stages stages_of(const PlacementProblem& problem, const Placement& placement) {
   std::vector<int> order(placement.size());

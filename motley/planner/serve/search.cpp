@@ -11,10 +11,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// Work of one dynamic programme, in cells times kinds of stages: below the first figure it takes milliseconds and is
-// run at once; above the second it is not tried.
-constexpr double kEasyWork = 3e6;
-constexpr double kMostWork = 4e8;
+constexpr double kEasyWork = 3e6;   // milliseconds: run at once, without coarser ones before
 constexpr double kMostCells = 8e6;  // 24 bytes each
 
 // How finely devices are dealt out.
@@ -67,7 +64,7 @@ std::vector<BatchShape> batch_shapes(const ServeOptions& options, const ServeFor
 
 class PartSearch {
  public:
-  PartSearch(const ServeProblem& problem, int pipelines) : problem_(problem), pipelines_(pipelines) {}
+  explicit PartSearch(const ServeProblem& problem) : problem_(problem) {}
 
   // False where it stopped at the deadline.
   bool run(const std::shared_ptr<const StageTable>& table) {
@@ -115,18 +112,18 @@ class PartSearch {
   double cutoff_s() const {
     if (!answer_.best || problem_.options.objective == Objective::latency) return kInfinity;
     if (problem_.options.objective == Objective::slo && answer_.best->excess > 0) return kInfinity;
-    return pipelines_ / answer_.best->requests_per_s;
+    return 1 / answer_.best->requests_per_s;
   }
 
   void consider(const ServeForm& form, const BatchShape& shape, Chain chain) {
-    Candidate candidate{.pipelines = pipelines_, .table = table_, .chain = std::move(chain)};
+    Candidate candidate{.table = table_, .chain = std::move(chain)};
     candidate.batch = shape.batch;
     candidate.micro_batches = shape.micro_batches;
     const PathPrice price = table_->price(form, candidate.chain.stages);
     const StageSeconds seconds = candidate.chain.seconds = {price.latency.sum(), price.busiest_s()};
     const double cycle = cycle_s(form, seconds.latency_s, seconds.load_s, shape.batch);
     candidate.latency_s = form.pipeline_always_full() ? seconds.latency_s : cycle * static_cast<double>(shape.batch);
-    candidate.requests_per_s = pipelines_ * form.requests_per_job() / cycle;
+    candidate.requests_per_s = form.requests_per_job() / cycle;
     RouteCost route{.latency_s = candidate.latency_s};
     candidate.first_token_s = route.first_token_s = price.latency.prefill_s;
     const double decode_steps = problem_.workload.mean_output_tokens() - 1;
@@ -137,7 +134,6 @@ class PartSearch {
   }
 
   const ServeProblem& problem_;
-  int pipelines_;
   std::shared_ptr<const StageTable> table_;
   PartAnswer answer_;
 };
@@ -211,8 +207,8 @@ bool better(const Candidate& a, const Candidate& b, Objective objective) {
   return primary != 0 ? primary < 0 : secondary < 0;
 }
 
-PartAnswer search_part(const ServeProblem& problem, const std::vector<int>& devices, int pipelines) {
-  PartSearch search(problem, pipelines);
+PartAnswer search_part(const ServeProblem& problem, const std::vector<int>& devices) {
+  PartSearch search(problem);
   const auto exact = make_table(problem, devices, {});
   const double work = work_of(problem, *exact);
   bool in_time = true;
@@ -222,10 +218,10 @@ PartAnswer search_part(const ServeProblem& problem, const std::vector<int>& devi
       for (int unit = largest_unit(exact->classes()); unit >= 1 && in_time; unit /= 2) {
         if (alike == Alike::by_links && unit == 1) continue;
         const auto table = make_table(problem, devices, {alike, unit});
-        if (work_of(problem, *table) <= kMostWork) in_time = search.run(table);
+        if (work_of(problem, *table) <= problem.most_work) in_time = search.run(table);
       }
   }
-  if (work <= kMostWork && in_time) search.answer().exact = search.run(exact);
+  if (work <= problem.most_work && in_time) search.answer().exact = search.run(exact);
   return std::move(search.answer());
 }
 
@@ -260,7 +256,7 @@ std::vector<IdleUnits> explain_idle(const ServeProblem& problem, const Candidate
   const ServePoint point = problem.point(sequences_per_step(candidate.batch, candidate.micro_batches));
   const auto form = problem.form(point);
   const bool latency = problem.options.objective == Objective::latency;
-  const double tokens = problem.workload.mean_output_tokens() * candidate.pipelines * form->requests_per_job();
+  const double tokens = problem.workload.mean_output_tokens() * form->requests_per_job();
   const auto text = [&](const StageSeconds& seconds) {
     const double cycle = cycle_s(*form, seconds.latency_s, seconds.load_s, candidate.batch);
     return latency ? fmt::format("{:.4g} s per request", seconds.latency_s)

@@ -1,4 +1,4 @@
-// The search for the best layout of one pipeline over a part of the cluster, to be run `pipelines` times.
+// The search for the best layout of one pipeline over some devices.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,11 @@
 
 namespace motley {
 
+// Work of one dynamic programme, in cells times kinds of stages, above which it is not tried: seconds where it is run
+// once, some hundredths of a second where a local search runs it for thousands of groups.
+inline constexpr double kMostWork = 4e8;
+inline constexpr double kQuickWork = 1e7;
+
 struct ServeProblem {
   const Cluster& cluster;
   const Model& model;
@@ -20,19 +25,19 @@ struct ServeProblem {
   DType weight_type;
   DType kv_type;
   Instant deadline;
+  double most_work = kMostWork;
 
   ServePoint point(std::int64_t sequences) const;
   std::unique_ptr<ServeForm> form(const ServePoint& point) const;
 };
 
 struct Candidate {
-  int pipelines = 1;
   std::shared_ptr<const StageTable> table;
   Chain chain;
   std::int64_t batch = 1;  // requests in flight per pipeline
   std::int64_t micro_batches = 1;
-  double latency_s = 0;       // of a request at that batch
-  double requests_per_s = 0;  // of all pipelines
+  double latency_s = 0;  // of a request at that batch
+  double requests_per_s = 0;
   double first_token_s = 0;
   double excess = 0;  // over the deadlines
 };
@@ -46,7 +51,7 @@ struct PartAnswer {
   std::int64_t evaluated = 0;
 };
 
-PartAnswer search_part(const ServeProblem& problem, const std::vector<int>& devices, int pipelines);
+PartAnswer search_part(const ServeProblem& problem, const std::vector<int>& devices);
 
 // All non-dominated layouts of one pipeline over all of these devices, for one request (or job) at a time.
 std::vector<FrontEntry> whole_front(const ServeProblem& problem, const std::vector<int>& devices);

@@ -258,7 +258,7 @@ TEST(PlanServe, TheSearchSeesThePriceOfThePlan) {
   for (const StageTypes types : {StageTypes::alike, StageTypes::mixed}) {
     options.stage_types = types;
     const ServeProblem problem{box, model, workload, options, DType::fp16, DType::fp16, Instant::max()};
-    const Candidate candidate = *search_part(problem, devices, 1).best;
+    const Candidate candidate = *search_part(problem, devices).best;
     const auto plan = plan_serve(box, model, workload, options).plan;
     ASSERT_TRUE(plan);
     const ServeCost cost = price_serve(*plan, options.cost);
@@ -403,13 +403,13 @@ within_site = { latency = "50 ms", bandwidth = "10 MB/s" }
 )");
   ServeOptions options;
   options.objective = Objective::throughput;
-  const auto plan = plan_serve(cluster, read_model("llama-2-7b"), default_workload(), options).plan;
+  const auto plan = plan_serve(cluster, read_model("llama-2-13b"), default_workload(), options).plan;
   ASSERT_TRUE(plan);
   ASSERT_EQ(plan->unused.size(), 1u);
   EXPECT_EQ(plan->unused[0].device, "far/0");
   EXPECT_THAT(plan->unused[0].reason, testing::ContainsRegex("tokens/s with 1 more T4 in use, .* tokens/s without"));
   options.use_devices = UseDevices::all;
-  const auto all = plan_serve(cluster, read_model("llama-2-7b"), default_workload(), options).plan;
+  const auto all = plan_serve(cluster, read_model("llama-2-13b"), default_workload(), options).plan;
   ASSERT_TRUE(all);
   EXPECT_TRUE(all->unused.empty());
   EXPECT_LT(all->predicted.tokens_per_s, plan->predicted.tokens_per_s);
