@@ -40,8 +40,9 @@ Scheduler::Scheduler(SchedulerLimits limits) : limits_(limits), pool_(limits.blo
 }
 
 Admission Scheduler::add(std::uint64_t id, std::int64_t prompt_tokens, std::int64_t max_new_tokens,
-                         std::int64_t priority) {
+                         std::int64_t priority, std::int64_t cached_tokens) {
   MOTLEY_CHECK(prompt_tokens > 0 && max_new_tokens > 0 && !sequences_.contains(id));
+  MOTLEY_CHECK(cached_tokens >= 0 && cached_tokens < prompt_tokens);
   const std::int64_t room = limits_.blocks * limits_.block_tokens;
   if (prompt_tokens > room || max_new_tokens > room - prompt_tokens) return Admission::never_fits;
   if (std::ssize(waiting_) >= limits_.max_queue) return Admission::queue_full;
@@ -54,6 +55,7 @@ Admission Scheduler::add(std::uint64_t id, std::int64_t prompt_tokens, std::int6
   sequence.number = ++arrivals_;
   sequence.known = prompt_tokens;
   sequence.most = prompt_tokens + max_new_tokens;
+  sequence.computed = cached_tokens;
   waiting_.insert(&sequence);
   return Admission::accepted;
 }
@@ -196,16 +198,5 @@ SchedulerCounts Scheduler::counts() const {
 }
 
 std::int64_t Scheduler::blocks_for(std::int64_t tokens) const { return ceil_div(tokens, limits_.block_tokens); }
-
-std::size_t choose_route(const std::vector<double>& weights, const std::vector<double>& load) {
-  MOTLEY_CHECK(!weights.empty() && weights.size() == load.size());
-  const auto relative_load = [&](std::size_t route) {
-    return weights[route] > 0 ? load[route] / weights[route] : std::numeric_limits<double>::infinity();
-  };
-  std::size_t best = 0;
-  for (std::size_t route = 1; route < weights.size(); ++route)
-    if (relative_load(route) < relative_load(best)) best = route;
-  return best;
-}
 
 }  // namespace motley

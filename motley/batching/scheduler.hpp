@@ -75,9 +75,11 @@ class Scheduler {
   explicit Scheduler(SchedulerLimits limits);
   Scheduler(Scheduler&&) = default;  // no copies: the line points at its sequences
 
-  // `prompt_tokens` known tokens, at most `max_new_tokens` more, both positive; `id` is not in use. never_fits: prompt
-  // + output exceed all blocks.
-  Admission add(std::uint64_t id, std::int64_t prompt_tokens, std::int64_t max_new_tokens, std::int64_t priority = 0);
+  // `prompt_tokens` known tokens, at most `max_new_tokens` more, both positive; `id` is not in use. The keys and values
+  // of the first `cached_tokens` of the prompt come from elsewhere and are written once its blocks are taken; fewer
+  // than the prompt has. never_fits: prompt + output exceed all blocks.
+  Admission add(std::uint64_t id, std::int64_t prompt_tokens, std::int64_t max_new_tokens, std::int64_t priority = 0,
+                std::int64_t cached_tokens = 0);
   // Takes a sequence out, now or when its step under way completes. An id that is gone already is no error.
   void cancel(std::uint64_t id);
 
@@ -139,9 +141,5 @@ class Scheduler {
   std::uint64_t arrivals_ = 0;
   std::int64_t preemptions_ = 0;
 };
-
-// Which route a new request goes to: the least loaded in proportion to its weight; ties to the first. A weight of 0
-// takes requests only where no route has more. `load` counts requests.
-std::size_t choose_route(const std::vector<double>& weights, const std::vector<double>& load);
 
 }  // namespace motley

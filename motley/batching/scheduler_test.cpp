@@ -209,17 +209,6 @@ TEST(Scheduler, RefusesACallerThatMiscounts) {
   EXPECT_THROW(scheduler.complete(step->id, {}), Error);  // it has all its tokens, yet is not finished
 }
 
-TEST(ChooseRoute, LeastLoadedInProportionToTheWeights) {
-  EXPECT_EQ(choose_route({1, 1}, {0, 0}), 0u);
-  EXPECT_EQ(choose_route({1, 1}, {1, 0}), 1u);
-  EXPECT_EQ(choose_route({1, 3}, {1, 2}), 1u);
-  EXPECT_EQ(choose_route({1, 3}, {1, 4}), 0u);
-  EXPECT_EQ(choose_route({0, 1}, {0, 1000}), 1u);
-  std::vector<double> load{0, 0, 0};
-  for (int i = 0; i < 700; ++i) load[choose_route({4, 2, 1}, load)] += 1;
-  EXPECT_EQ(load, (std::vector<double>{400, 200, 100}));
-}
-
 // ---- random events ----
 
 // Plays the driver and the workers: knows what a request is owed, and checks every step against it.

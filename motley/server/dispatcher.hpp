@@ -8,7 +8,7 @@
 #include <set>
 #include <vector>
 
-#include "motley/batching/scheduler.hpp"
+#include "motley/batching/router.hpp"
 #include "motley/comm/messages.hpp"
 #include "motley/plan/plan.hpp"
 #include "motley/server/driver.hpp"
@@ -54,40 +54,23 @@ class Dispatcher {
     std::size_t route = 0;
     std::int64_t generated() const { return static_cast<std::int64_t>(tokens.size() - prompt_tokens); }
   };
-  // Routes that share a stage share its KV blocks, hence one scheduler; usually a route is alone.
-  struct RouteGroup {
-    SchedulerLimits limits;
-    Scheduler scheduler;
-    // Parts of scheduled steps that are still under way, one per route, and what ended in those that are done.
-    struct Parts {
-      std::size_t left = 0;
-      std::set<std::uint64_t> finished;
-    };
-    std::map<std::uint64_t, Parts> under_way;
-  };
   struct StepUnderWay {
-    std::size_t group = 0;
-    std::uint64_t scheduled_step = 0;
     std::int64_t tokens = 0;
     std::set<std::uint64_t> samples;
   };
 
   void check(const GenerateRequest& request) const;
-  void split(std::size_t group, const ScheduledStep& scheduled);
+  Step fill(const RoutedStep& routed);
   StepSequence fill(const ScheduledSequence& part) const;
   bool take_token(std::uint64_t id, const SampledToken& token, std::vector<RequestEvent>& events);
   bool is_end(const Request& request, std::int32_t token) const;
-  void forget(std::uint64_t id);
 
   const ServePlan& plan_;
-  std::vector<double> weights_, load_;  // per route; load: open requests
-  std::vector<std::size_t> group_of_route_;
-  std::vector<RouteGroup> groups_;
-  std::size_t next_group_ = 0;  // whose turn it is to fill a step
+  Router router_;
   std::map<std::uint64_t, Request> requests_;
   std::vector<Step> ready_;  // scheduled together, to be handed out one by one
   std::map<std::uint64_t, StepUnderWay> under_way_;
-  std::uint64_t last_request_ = 0, last_step_ = 0;
+  std::uint64_t last_request_ = 0;
   std::int64_t tokens_under_way_ = 0;
 };
 

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "motley/workload/trace.hpp"
 #include "motley/workload/workload.hpp"
 
 namespace motley {
@@ -137,15 +138,8 @@ void fill_from_file(Length& length, const std::filesystem::path& folder, std::st
                     const std::string& class_name) {
   if (length.trace.empty()) return;
   length.trace = (folder / length.trace).lexically_normal().string();
-  Table table(length.trace);
-  table.require(column);
-  std::vector<double> tokens;
-  while (table.next_row())
-    if (const std::int64_t count = table.tokens(column); !table.has("class") || table.cell("class") == class_name)
-      tokens.push_back(static_cast<double>(count));
-  if (tokens.empty())
-    table.fail(fmt::format("there is no request of class \"{}\"", class_name), "name the class as the trace does");
-  fill(length, std::move(tokens));
+  const std::vector<std::int64_t> tokens = read_lengths(length.trace, column, class_name);
+  fill(length, {tokens.begin(), tokens.end()});
 }
 
 // Classes take rate and lengths from the trace, except what they give themselves.
@@ -186,6 +180,19 @@ void fill_from_arrivals(Workload& workload, const std::vector<TraceRequest>& req
 }
 
 }  // namespace
+
+std::vector<std::int64_t> read_lengths(const std::filesystem::path& path, std::string_view column,
+                                       const std::string& class_name) {
+  Table table(path);
+  table.require(column);
+  std::vector<std::int64_t> lengths;
+  while (table.next_row())
+    if (const std::int64_t tokens = table.tokens(column); !table.has("class") || table.cell("class") == class_name)
+      lengths.push_back(tokens);
+  if (lengths.empty())
+    table.fail(fmt::format("there is no request of class \"{}\"", class_name), "name the class as the trace does");
+  return lengths;
+}
 
 std::vector<TraceRequest> read_trace(const std::filesystem::path& path) {
   Table table(path);

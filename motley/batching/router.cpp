@@ -1,0 +1,185 @@
+#include "motley/batching/router.hpp"
+
+#include <algorithm>
+#include <limits>
+
+#include "motley/base/error.hpp"
+
+namespace motley {
+namespace {
+
+std::vector<Hop> hops_of(const ServePlan& plan, const Chain& chain) {
+  const auto first = plan.routes[chain.route].path.begin() + static_cast<std::ptrdiff_t>(chain.first_hop);
+  return {first, first + static_cast<std::ptrdiff_t>(chain.hops)};
+}
+
+bool share_a_stage(const std::vector<Hop>& a, const std::vector<Hop>& b) {
+  return std::ranges::any_of(a,
+                             [&](const Hop& hop) { return std::ranges::find(b, hop.stage, &Hop::stage) != b.end(); });
+}
+
+// The group of each chain, numbered without gaps: chains that share a stage, directly or through others, are in one.
+std::vector<std::size_t> group_chains(const std::vector<std::vector<Hop>>& chains) {
+  std::vector<std::size_t> group(chains.size());
+  for (std::size_t chain = 0; chain < chains.size(); ++chain) {
+    group[chain] = chain;
+    for (std::size_t earlier = 0; earlier < chain; ++earlier)
+      if (share_a_stage(chains[earlier], chains[chain]))
+        std::ranges::replace(group, std::size_t{group[chain]}, std::size_t{group[earlier]});
+  }
+  std::map<std::size_t, std::size_t> numbers;
+  for (std::size_t& g : group) g = numbers.emplace(g, numbers.size()).first->second;
+  return group;
+}
+
+SchedulerLimits limits_of(const ServePlan& plan, const std::vector<std::vector<Hop>>& chains,
+                          const RouterOptions& options) {
+  SchedulerLimits limits{.blocks = std::numeric_limits<std::int32_t>::max(),
+                         .block_tokens = plan.step.block_tokens,
+                         .max_tokens = plan.step.max_tokens,
+                         .max_sequences = plan.step.max_sequences,
+                         .micro_batches = std::max<std::int64_t>(options.micro_batches, 1),
+                         .max_queue = options.max_queue};
+  for (const std::vector<Hop>& hops : chains) {
+    for (const Hop& hop : hops)
+      limits.blocks = std::min(limits.blocks, plan.stage(hop.stage).kv_tokens / plan.step.block_tokens);
+    if (options.micro_batches == 0 && hops.size() > 1)
+      limits.micro_batches = std::max(limits.micro_batches, std::ssize(hops) + 1);
+  }
+  return limits;
+}
+
+}  // namespace
+
+std::optional<std::size_t> hand_over_hop(const ServePlan& plan, const Route& route) {
+  for (std::size_t hop = 1; hop < route.path.size(); ++hop)
+    if (plan.stage(route.path[hop - 1].stage).role == StageRole::prefill &&
+        plan.stage(route.path[hop].stage).role != StageRole::prefill)
+      return hop;
+  return {};
+}
+
+Router::Router(const ServePlan& plan, const RouterOptions& options)
+    : context_(plan.model.arch.context),
+      decode_chain_(plan.routes.size()),
+      load_(plan.routes.size(), 0),
+      masked_(plan.routes.size(), false) {
+  std::vector<Chain> decoding;
+  for (std::size_t route = 0; route < plan.routes.size(); ++route) {
+    const Route& described = plan.routes[route];
+    weights_.push_back(described.weight);
+    const std::size_t hops = described.path.size();
+    const std::size_t first = hand_over_hop(plan, described).value_or(hops);
+    chains_.push_back({route, 0, first});
+    if (first == hops) continue;
+    decode_chain_[route] = plan.routes.size() + decoding.size();
+    decoding.push_back({route, first, hops - first});
+  }
+  chains_.insert(chains_.end(), decoding.begin(), decoding.end());
+
+  std::vector<std::vector<Hop>> hops;
+  for (const Chain& chain : chains_) hops.push_back(hops_of(plan, chain));
+  group_of_chain_ = group_chains(hops);
+  const std::size_t count = 1 + std::ranges::max(group_of_chain_);
+  for (std::size_t group = 0; group < count; ++group) {
+    std::vector<std::vector<Hop>> members;
+    for (std::size_t chain = 0; chain < chains_.size(); ++chain)
+      if (group_of_chain_[chain] == group) members.push_back(hops[chain]);
+    const SchedulerLimits limits = limits_of(plan, members, options);
+    groups_.push_back({limits, Scheduler(limits), {}});
+  }
+}
+
+std::optional<std::size_t> Router::choose() const { return choose_route(weights_, load_, masked_); }
+
+std::int64_t Router::kv_tokens(std::size_t chain) const {
+  const SchedulerLimits& limits = groups_[group_of_chain_[chain]].limits;
+  return limits.blocks * limits.block_tokens;
+}
+
+std::int64_t Router::room(std::size_t route, std::int64_t prompt_tokens) const {
+  const std::int64_t tokens = std::min(context_, kv_tokens(decode_chain_[route].value_or(route)));
+  // Where others decode, the first chain needs room for the prompt and the token that comes out of it.
+  const bool begins = prompt_tokens < kv_tokens(route);
+  return begins ? tokens - prompt_tokens : 0;
+}
+
+Admission Router::add(std::uint64_t id, std::size_t chain, std::int64_t prompt_tokens, std::int64_t max_new_tokens,
+                      std::int64_t cached_tokens) {
+  Scheduler& scheduler = groups_[group_of_chain_[chain]].scheduler;
+  const Admission admission = scheduler.add(id, prompt_tokens, max_new_tokens, 0, cached_tokens);
+  if (admission != Admission::accepted) return admission;
+  chain_of_.emplace(id, chain);
+  load_[chains_[chain].route] += 1;
+  return admission;
+}
+
+void Router::cancel(std::uint64_t id) {
+  groups_[group_of_chain_[chain_of_.at(id)]].scheduler.cancel(id);
+  forget(id);
+}
+
+void Router::forget(std::uint64_t id) {
+  const auto found = chain_of_.find(id);
+  MOTLEY_CHECK(found != chain_of_.end());
+  load_[chains_[found->second].route] -= 1;
+  chain_of_.erase(found);
+}
+
+std::vector<RoutedStep> Router::next() {
+  for (std::size_t tries = 0; tries < groups_.size(); ++tries) {
+    const std::size_t group = next_group_;
+    next_group_ = (next_group_ + 1) % groups_.size();
+    if (auto steps = next(group); !steps.empty()) return steps;
+  }
+  return {};
+}
+
+std::vector<RoutedStep> Router::next(std::size_t group) {
+  auto scheduled = groups_[group].scheduler.next();
+  return scheduled ? split(group, std::move(*scheduled)) : std::vector<RoutedStep>();
+}
+
+std::vector<RoutedStep> Router::split(std::size_t group, ScheduledStep scheduled) {
+  std::vector<RoutedStep> steps;  // in the order of their chains
+  for (ScheduledSequence& part : scheduled.sequences) {
+    const std::size_t chain = chain_of_.at(part.id);
+    auto step = std::ranges::lower_bound(steps, chain, {}, &RoutedStep::chain);
+    if (step == steps.end() || step->chain != chain) step = steps.insert(step, {0, chain, {}});
+    step->sequences.push_back(std::move(part));
+  }
+  for (RoutedStep& step : steps) {
+    step.id = ++last_step_;
+    under_way_[step.id] = {group, scheduled.id};
+  }
+  groups_[group].under_way[scheduled.id].left = steps.size();
+  return steps;
+}
+
+void Router::complete(std::uint64_t step, const std::set<std::uint64_t>& finished) {
+  const auto found = under_way_.find(step);
+  MOTLEY_CHECK(found != under_way_.end());
+  Group& group = groups_[found->second.group];
+  const auto parts = group.under_way.find(found->second.scheduled_step);
+  for (const std::uint64_t id : finished) forget(id);
+  parts->second.finished.insert(finished.begin(), finished.end());
+  if (--parts->second.left == 0) {
+    group.scheduler.complete(found->second.scheduled_step, parts->second.finished);
+    group.under_way.erase(parts);
+  }
+  under_way_.erase(found);
+}
+
+std::optional<std::size_t> choose_route(const std::vector<double>& weights, const std::vector<double>& load,
+                                        const std::vector<bool>& masked) {
+  MOTLEY_CHECK(weights.size() == load.size() && weights.size() == masked.size());
+  const auto relative_load = [&](std::size_t route) {
+    return weights[route] > 0 ? load[route] / weights[route] : std::numeric_limits<double>::infinity();
+  };
+  std::optional<std::size_t> best;
+  for (std::size_t route = 0; route < weights.size(); ++route)
+    if (!masked[route] && (!best || relative_load(route) < relative_load(*best))) best = route;
+  return best;
+}
+
+}  // namespace motley

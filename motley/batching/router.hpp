@@ -1,0 +1,117 @@
+// From requests to steps on stages: which route serves a request, which routes share KV blocks and hence a scheduler,
+// and how a scheduled micro-batch is split by route. Plain logic like the scheduler: the server's dispatcher and the
+// simulator run it alike.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "motley/batching/scheduler.hpp"
+#include "motley/plan/plan.hpp"
+
+namespace motley {
+
+struct RouterOptions {
+  std::int64_t micro_batches = 0;  // under way on each group of chains; 0: stages + 1 if there are several, else 1
+  std::int64_t max_queue = 256;    // requests that wait at each group; more are refused
+};
+
+// The part of a micro-batch that goes one way.
+struct RoutedStep {
+  std::uint64_t id = 0;
+  std::size_t chain = 0;
+  std::vector<ScheduledSequence> sequences;
+};
+
+// Hops of a route that a sequence passes in every step: all of them; or those before and those after the hand-over from
+// prefill to decode.
+struct Chain {
+  std::size_t route = 0;
+  std::size_t first_hop = 0;
+  std::size_t hops = 0;
+};
+
+class Router {
+ public:
+  // The plan must outlive it. Every route has a chain for its requests to begin on, with the route's number; the chains
+  // that decode for the routes with prefill stages follow.
+  Router(const ServePlan& plan, const RouterOptions& options);
+
+  const std::vector<Chain>& chains() const { return chains_; }
+  std::optional<std::size_t> decode_chain(std::size_t route) const { return decode_chain_[route]; }
+
+  // ---- routes ----
+
+  // The least loaded route that is not masked, in proportion to the weights; none where all are masked.
+  std::optional<std::size_t> choose() const;
+  void mask(std::size_t route, bool masked) { masked_[route] = masked; }
+  // How many tokens a route has room for after a prompt of so many: within the model's context and its KV blocks.
+  std::int64_t room(std::size_t route, std::int64_t prompt_tokens) const;
+  std::int64_t kv_tokens(std::size_t chain) const;
+
+  // ---- sequences ----
+
+  // `id` is new and is counted as load of the chain's route. See Scheduler::add.
+  Admission add(std::uint64_t id, std::size_t chain, std::int64_t prompt_tokens, std::int64_t max_new_tokens,
+                std::int64_t cached_tokens = 0);
+  // Takes a sequence out that has not ended.
+  void cancel(std::uint64_t id);
+
+  // The next micro-batch of any group, if one can start now: one step for each chain that has sequences in it.
+  std::vector<RoutedStep> next();
+  std::vector<RoutedStep> next(std::size_t group);
+  // A step is done; `finished` ended with it. What was cancelled meanwhile may not be among them.
+  void complete(std::uint64_t step, const std::set<std::uint64_t>& finished);
+
+  // ---- state ----
+
+  std::size_t groups() const { return groups_.size(); }
+  std::size_t group_of(std::size_t chain) const { return group_of_chain_[chain]; }
+  SchedulerCounts counts(std::size_t group) const { return groups_[group].scheduler.counts(); }
+  const SchedulerLimits& limits(std::size_t group) const { return groups_[group].limits; }
+
+ private:
+  // Chains that share a stage share its KV blocks, hence one scheduler; usually a chain is alone.
+  struct Group {
+    SchedulerLimits limits;
+    Scheduler scheduler;
+    // Parts of scheduled steps that are still under way, one per chain, and what ended in those that are done.
+    struct Parts {
+      std::size_t left = 0;
+      std::set<std::uint64_t> finished;
+    };
+    std::map<std::uint64_t, Parts> under_way;
+  };
+  struct StepUnderWay {
+    std::size_t group = 0;
+    std::uint64_t scheduled_step = 0;
+  };
+
+  std::vector<RoutedStep> split(std::size_t group, ScheduledStep scheduled);
+  void forget(std::uint64_t id);
+
+  std::int64_t context_ = 0;
+  std::vector<Chain> chains_;
+  std::vector<std::optional<std::size_t>> decode_chain_;  // per route
+  std::vector<double> weights_, load_;                    // per route; load: open requests
+  std::vector<bool> masked_;
+  std::vector<std::size_t> group_of_chain_;
+  std::vector<Group> groups_;
+  std::size_t next_group_ = 0;                     // whose turn it is to fill a step
+  std::map<std::uint64_t, std::size_t> chain_of_;  // of the open sequences
+  std::map<std::uint64_t, StepUnderWay> under_way_;
+  std::uint64_t last_step_ = 0;
+};
+
+// Which route a new request goes to: the least loaded in proportion to its weight; ties to the first. A weight of 0
+// takes requests only where no route has more. `load` counts requests. None: all are masked.
+std::optional<std::size_t> choose_route(const std::vector<double>& weights, const std::vector<double>& load,
+                                        const std::vector<bool>& masked);
+
+// The first hop that decodes of a route that begins with prefill stages; none where all its hops do both.
+std::optional<std::size_t> hand_over_hop(const ServePlan& plan, const Route& route);
+
+}  // namespace motley
