@@ -11,7 +11,7 @@ namespace {
 using Start = std::vector<std::vector<int>>;
 
 // Beyond so many times the model's size a pipeline gains nothing that two would not; searching it costs the most.
-constexpr double kMostCopies = 12;
+constexpr double kMostCopies = 6;
 constexpr std::size_t kFewDevices = 64;  // equal parts compare the links of all pairs
 constexpr int kMostParts = 64;
 
@@ -59,6 +59,16 @@ Start one_per_site(const Groups& groups) {
   return start;
 }
 
+// Machines in order of their sites, joined until the model fits: for sites that are too small alone.
+Start across_sites(const Groups& groups, double copies) {
+  const Cluster& cluster = groups.problem().cluster;
+  std::map<std::string, Start> sites;
+  for (const auto& machine : cluster.machines) sites[machine.site].push_back(machine.devices);
+  Start machines;
+  for (const auto& [site, members] : sites) machines.insert(machines.end(), members.begin(), members.end());
+  return merge_until_fit(groups, machines, copies);
+}
+
 // Machines of a site, those of like devices side by side, joined until the model fits with room for its caches.
 Start by_machine(const Groups& groups, double copies) {
   const Cluster& cluster = groups.problem().cluster;
@@ -96,12 +106,15 @@ std::vector<Start> structured_starts(const Groups& groups) {
     if (!start.empty() && std::find(starts.begin(), starts.end(), start) == starts.end())
       starts.push_back(std::move(start));
   };
+  const ServeOptions& options = groups.problem().options;
+  const bool one = options.replication == Replication::one_pipeline || options.objective == Objective::latency;
   const bool few = cluster.devices.size() <= kFewDevices;
-  if (few || groups.copies(all) <= kMostCopies || groups.problem().options.use_devices == UseDevices::all) add({all});
+  if ((one && few) || groups.copies(all) <= kMostCopies || options.use_devices == UseDevices::all) add({all});
   if (few)
     for (int parts = 2; parts <= std::min(kMostParts, static_cast<int>(groups.copies(all))); ++parts)
       add(equal_parts(cluster, parts));
   add(one_per_site(groups));
+  add(across_sites(groups, 1.5));
   for (const double copies : {1.1, 1.5, 2.0, 3.0}) {
     add(by_machine(groups, copies));
     add(by_type(groups, copies));
