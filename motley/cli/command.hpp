@@ -18,6 +18,7 @@ using Action = std::function<int()>;
 // Each in the file of its name. They add the verb to `parent` and set `action` when it is chosen.
 void add_plan(CLI::App& parent, Action& action);
 void add_explain(CLI::App& parent, Action& action);
+void add_simulate(CLI::App& parent, Action& action);
 void add_verify(CLI::App& parent, Action& action);
 void add_cluster(CLI::App& parent, Action& action);
 void add_model(CLI::App& parent, Action& action);

@@ -13,8 +13,7 @@ namespace {
 constexpr double kLayerOverhead_s = 20e-6;
 constexpr double kStepOverhead_s = 100e-6;
 
-constexpr double kLogitBytes = 4;    // fp32
-constexpr double kTokenIdBytes = 8;  // int64
+constexpr double kLogitBytes = 4;  // fp32
 
 // The rank that takes longest.
 template <class RankRoofline>
@@ -93,7 +92,7 @@ PathSpeed StepCost::crossing(const TensorGroup& from, const TensorGroup& to, dou
 }
 
 double StepCost::token_return_s(const TensorGroup& last, const TensorGroup& first, double sequences) const {
-  const double bytes = sequences * kTokenIdBytes;
+  const double bytes = sequences * token_id_bytes;
   return best_link(cluster_, last.devices, first.devices, bytes).seconds(bytes);
 }
 

@@ -28,6 +28,8 @@ struct StepLoad {
   double logits = 0;   // tokens that go through the head
 };
 
+inline constexpr double token_id_bytes = 8;  // int64
+
 struct Roofline {
   double memory_s = 0;
   double compute_s = 0;

@@ -1,0 +1,172 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+#include <memory>
+
+#include "motley/base/units.hpp"
+#include "motley/cli/command.hpp"
+#include "motley/cli/planning.hpp"
+#include "motley/report/sim_report.hpp"
+#include "motley/sim/simulate.hpp"
+#include "motley/workload/arrivals.hpp"
+
+namespace motley::cli {
+namespace {
+
+constexpr std::int64_t default_requests = 1000;
+
+struct SimulateOptions {
+  std::string plan, workload, profile;
+  std::string duration, rate;
+  std::int64_t requests = 0;
+  double rate_scale = 1;
+  std::uint64_t seed = 0;
+  std::vector<std::string> faults;
+  std::int64_t max_queue = 256;
+  std::vector<std::string> settings;
+  std::string trace_out;
+  Output output;
+};
+
+// "box/3@30s" or "box/3@30s-60s".
+Fault parse_fault(const std::string& text, const Cluster& cluster) {
+  const auto at = text.rfind('@');
+  if (at == std::string::npos || at == 0)
+    throw input_error(fmt::format("--fault \"{}\" does not say when", text),
+                      "a device, when it leaves, and when it is back if it is: \"box/3@30s-60s\"");
+  Fault fault{.device = text.substr(0, at)};
+  cluster.find_device(fault.device);
+  const std::string times = text.substr(at + 1);
+  const auto dash = times.find('-');
+  fault.from_s = parse_seconds_option(times.substr(0, dash), "--fault");
+  if (dash != std::string::npos) fault.until_s = parse_seconds_option(times.substr(dash + 1), "--fault");
+  return fault;
+}
+
+double parse_rate(const std::string& text) {
+  try {
+    if (const double rate = parse_quantity(text, Dimension::per_s); rate > 0) return rate;
+  } catch (const Error&) {  // told below, with an example that suits an option
+  }
+  throw input_error(fmt::format("--rate \"{}\" is no rate", text), "with its unit, such as --rate \"4 /s\"");
+}
+
+// Of all classes together; equally among them where they have none.
+void set_rate(Workload& workload, double rate_per_s) {
+  if (workload.arrival.process == ArrivalProcess::trace)
+    throw input_error("--rate does not go with a trace, which has its own arrivals", "speed it up by --rate-scale");
+  const double total = workload.total_rate_per_s();
+  for (RequestClass& described : workload.classes)
+    described.rate_per_s = total > 0 ? described.rate_per_s / total * rate_per_s
+                                     : rate_per_s / static_cast<double>(workload.classes.size());
+}
+
+Workload workload_of(const SimulateOptions& options, const ServePlan& plan) {
+  Workload workload = options.workload.empty() ? plan.workload : read_workload(options.workload);
+  if (workload.training)
+    throw input_error("the workload is a training job", "simulate takes one that describes requests: [[class]]");
+  if (!options.rate.empty()) set_rate(workload, parse_rate(options.rate));
+  const bool traced = workload.arrival.process == ArrivalProcess::trace;
+  if (!traced && workload.total_rate_per_s() <= 0)
+    throw input_error("the workload does not say how often requests come",
+                      "give its classes a rate, or say it here: --rate \"4 /s\"");
+  return workload;
+}
+
+ArrivalOptions arrivals_of(const SimulateOptions& options, const Workload& workload) {
+  ArrivalOptions arrivals{.requests = options.requests, .rate_scale = options.rate_scale, .seed = options.seed};
+  if (!options.duration.empty()) {
+    arrivals.duration_s = parse_seconds_option(options.duration, "--duration");
+    if (arrivals.duration_s <= 0) throw input_error("--duration is nothing", "such as --duration \"60 s\"");
+  }
+  if (options.duration.empty() && options.requests == 0 && workload.arrival.process != ArrivalProcess::trace)
+    arrivals.requests = default_requests;
+  return arrivals;
+}
+
+// A bar on a terminal, once it has taken long enough to wonder.
+class ProgressBar {
+ public:
+  explicit ProgressBar(bool quiet) : shown_(!quiet && ::isatty(STDERR_FILENO) == 1) {}
+  ~ProgressBar() {
+    if (drawn_) fmt::print(stderr, "\r\033[K");
+  }
+  void show(double share) {
+    using namespace std::chrono_literals;
+    const auto now = std::chrono::steady_clock::now();
+    if (!shown_ || now - start_ < 500ms || now - last_ < 50ms) return;
+    constexpr int width = 40;
+    const auto filled = static_cast<std::size_t>(std::lround(share * width));
+    fmt::print(stderr, "\rsimulating [{:<{}}] {:3.0f} %", std::string(filled, '#'), width, 100 * share);
+    std::fflush(stderr);
+    last_ = now;
+    drawn_ = true;
+  }
+
+ private:
+  bool shown_;
+  bool drawn_ = false;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now(), last_ = start_;
+};
+
+int simulate_and_show(const SimulateOptions& options) {
+  check_output_folder(options.output);
+  check_output_folder({.json = false, .file = options.trace_out, .quiet = false});
+  ServePlan plan = read_plan_file(options.plan);
+  require_sound(plan, options.plan);
+  plan.workload = workload_of(options, plan);
+  if (!options.profile.empty()) plan.profile = read_profile(options.profile);
+  const ArrivalOptions arrivals = arrivals_of(options, plan.workload);
+  const std::vector<TraceRequest> requests = draw_requests(plan.workload, arrivals);
+  if (requests.empty()) throw input_error("no request arrives in that time", "simulate longer, or raise the rate");
+
+  ProgressBar bar(options.output.quiet);
+  SimOptions sim{.cost = cost_options("motley", options.settings),
+                 .router = {.max_queue = options.max_queue},
+                 .record = options.trace_out.empty() ? Record::summary : Record::timeline,
+                 .progress = [&](double share) { bar.show(share); }};
+  for (const std::string& text : options.faults) sim.faults.push_back(parse_fault(text, plan.cluster));
+  if (arrivals.duration_s > 0) sim.measure_until_s = arrivals.duration_s;
+  const SimResult result = simulate(plan, requests, sim);
+  if (!options.trace_out.empty()) {
+    write_file(options.trace_out, chrome_trace(*result.timeline));
+    if (!options.output.quiet) fmt::print(stderr, "wrote {}\n", options.trace_out);
+  }
+  emit(options.output, sim_json(result), sim_report(result));
+  return 0;
+}
+
+}  // namespace
+
+void add_simulate(CLI::App& parent, Action& action) {
+  auto options = std::make_shared<SimulateOptions>();
+  auto* verb = parent.add_subcommand(
+      "simulate", "Play requests through a plan, event by event: times to tokens, deadlines kept, use of stages");
+  verb->footer("example: motley simulate plan.json --rate \"2 /s\" --duration \"120 s\" --trace-out timeline.json");
+  verb->add_option("plan", options->plan, "The plan")->required()->type_name("PLAN");
+  verb->add_option("--workload", options->workload, "What is asked; default: the plan's workload")->type_name("FILE");
+  verb->add_option("--profile", options->profile, "Measured rates; default: the plan's profile")->type_name("FILE");
+  verb->add_option("--duration", options->duration, "Time in which requests arrive")->type_name("TIME");
+  verb->add_option("--requests", options->requests,
+                   fmt::format("Number of requests; default {} where there is no --duration, or the whole trace",
+                               default_requests))
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{50'000'000}));
+  verb->add_option("--rate", options->rate, "Requests per second of all classes together")->type_name("RATE");
+  verb->add_option("--rate-scale", options->rate_scale, "Factor on the rates, or on the speed of a trace")
+      ->check(CLI::Range(1e-9, 1e9));
+  verb->add_option("--fault", options->faults, "A device leaves, and comes back: \"box/3@30s\", \"box/3@30s-60s\"")
+      ->type_name("DEVICE@TIME[-TIME]");
+  verb->add_option("--max-queue", options->max_queue, "Requests that may wait per scheduler before more are refused")
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40));
+  verb->add_option("--set", options->settings, "A constant of the cost form, such as motley.step_overhead_s=5e-5")
+      ->type_name("KEY=VALUE");
+  verb->add_option("--trace-out", options->trace_out, "Write a timeline that Perfetto and chrome://tracing open")
+      ->type_name("FILE");
+  verb->add_option("--seed", options->seed, "Of the arrivals and lengths; default 0");
+  add_output_options(*verb, options->output);
+  verb->callback([options, &action] { action = [options] { return simulate_and_show(*options); }; });
+}
+
+}  // namespace motley::cli
