@@ -133,12 +133,15 @@ class RentVerifier {
 
   void check_throughput(double carried) {
     const RentPrediction& predicted = plan_.predicted;
-    if (!close(predicted.throughput_per_s, carried))
+    // Where a loss must be survived, the promise may be less than what the whole fleet carries.
+    const bool promised_less = plan_.goal.survive > 0 && predicted.throughput_per_s <= carried;
+    if (!promised_less && !close(predicted.throughput_per_s, carried))
       add("predicted.throughput_per_s",
           fmt::format("{:g}, and the shares carry {:g}", predicted.throughput_per_s, carried));
     const double demand = total_demand_per_s(plan_.offers);
-    if (demand > 0 && predicted.headroom && !close(*predicted.headroom, carried / demand))
-      add("predicted.headroom", fmt::format("{:g}, and it is {:g}", *predicted.headroom, carried / demand));
+    if (demand > 0 && predicted.headroom && !close(*predicted.headroom, predicted.throughput_per_s / demand))
+      add("predicted.headroom",
+          fmt::format("{:g}, and it is {:g}", *predicted.headroom, predicted.throughput_per_s / demand));
     if (plan_.goal.form == RentForm::cheapest && carried < demand * (1 - tolerance))
       add("assignment", fmt::format("the fleet carries {:g} requests/s of the demanded {:g}", carried, demand));
   }
