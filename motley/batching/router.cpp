@@ -8,7 +8,7 @@
 namespace motley {
 namespace {
 
-std::vector<Hop> hops_of(const ServePlan& plan, const Chain& chain) {
+std::vector<Hop> hops_of(const ServePlan& plan, const RouteChain& chain) {
   const auto first = plan.routes[chain.route].path.begin() + static_cast<std::ptrdiff_t>(chain.first_hop);
   return {first, first + static_cast<std::ptrdiff_t>(chain.hops)};
 }
@@ -64,7 +64,7 @@ Router::Router(const ServePlan& plan, const RouterOptions& options)
       decode_chain_(plan.routes.size()),
       load_(plan.routes.size(), 0),
       masked_(plan.routes.size(), false) {
-  std::vector<Chain> decoding;
+  std::vector<RouteChain> decoding;
   for (std::size_t route = 0; route < plan.routes.size(); ++route) {
     const Route& described = plan.routes[route];
     weights_.push_back(described.weight);
@@ -78,7 +78,7 @@ Router::Router(const ServePlan& plan, const RouterOptions& options)
   chains_.insert(chains_.end(), decoding.begin(), decoding.end());
 
   std::vector<std::vector<Hop>> hops;
-  for (const Chain& chain : chains_) hops.push_back(hops_of(plan, chain));
+  for (const RouteChain& chain : chains_) hops.push_back(hops_of(plan, chain));
   group_of_chain_ = group_chains(hops);
   const std::size_t count = 1 + std::ranges::max(group_of_chain_);
   for (std::size_t group = 0; group < count; ++group) {

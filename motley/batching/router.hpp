@@ -28,7 +28,7 @@ struct RoutedStep {
 
 // Hops of a route that a sequence passes in every step: all of them; or those before and those after the hand-over from
 // prefill to decode.
-struct Chain {
+struct RouteChain {
   std::size_t route = 0;
   std::size_t first_hop = 0;
   std::size_t hops = 0;
@@ -40,7 +40,7 @@ class Router {
   // that decode for the routes with prefill stages follow.
   Router(const ServePlan& plan, const RouterOptions& options);
 
-  const std::vector<Chain>& chains() const { return chains_; }
+  const std::vector<RouteChain>& chains() const { return chains_; }
   std::optional<std::size_t> decode_chain(std::size_t route) const { return decode_chain_[route]; }
 
   // ---- routes ----
@@ -94,7 +94,7 @@ class Router {
   void forget(std::uint64_t id);
 
   std::int64_t context_ = 0;
-  std::vector<Chain> chains_;
+  std::vector<RouteChain> chains_;
   std::vector<std::optional<std::size_t>> decode_chain_;  // per route
   std::vector<double> weights_, load_;                    // per route; load: open requests
   std::vector<bool> masked_;

@@ -1,0 +1,134 @@
+#include "motley/batching/router.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "motley/base/error.hpp"
+
+namespace motley {
+namespace {
+
+Stage stage_of(const std::string& id, std::int64_t kv_tokens, LayerRange layers = {0, 4},
+               StageRole role = StageRole::any) {
+  return {.id = id, .role = role, .layers = layers, .devices = {}, .shares = {}, .kv_tokens = kv_tokens};
+}
+
+// Stages of which every route takes some, by number.
+ServePlan plan_of(const std::vector<std::int64_t>& kv_tokens, const std::vector<std::vector<std::size_t>>& routes) {
+  ServePlan plan;
+  plan.model.arch.context = 1000;
+  plan.step = {.max_tokens = 64, .max_sequences = 8, .block_tokens = 16};
+  for (std::size_t i = 0; i < kv_tokens.size(); ++i)
+    plan.stages.push_back(stage_of("s" + std::to_string(i), kv_tokens[i]));
+  for (std::size_t i = 0; i < routes.size(); ++i) {
+    Route& route = plan.routes.emplace_back();
+    route.id = "r" + std::to_string(i);
+    for (const std::size_t stage : routes[i]) route.path.push_back({plan.stages[stage].id, {0, 4}});
+  }
+  return plan;
+}
+
+TEST(ChooseRoute, LeastLoadedInProportionToTheWeights) {
+  EXPECT_EQ(choose_route({1, 1}, {0, 0}, {false, false}), 0u);
+  EXPECT_EQ(choose_route({1, 1}, {1, 0}, {false, false}), 1u);
+  EXPECT_EQ(choose_route({1, 3}, {1, 2}, {false, false}), 1u);
+  EXPECT_EQ(choose_route({1, 3}, {1, 4}, {false, false}), 0u);
+  EXPECT_EQ(choose_route({0, 1}, {0, 1000}, {false, false}), 1u);
+  EXPECT_EQ(choose_route({0, 1}, {0, 1000}, {false, true}), 0u);
+  EXPECT_EQ(choose_route({1, 1}, {5, 0}, {false, true}), 0u);
+  EXPECT_EQ(choose_route({1, 1}, {0, 0}, {true, true}), std::nullopt);
+  std::vector<double> load{0, 0, 0};
+  for (int i = 0; i < 700; ++i) load[choose_route({4, 2, 1}, load, {false, false, false}).value()] += 1;
+  EXPECT_EQ(load, (std::vector<double>{400, 200, 100}));
+}
+
+TEST(Router, RoutesThatShareAStageShareAScheduler) {
+  const ServePlan plan = plan_of({64, 160, 320, 480, 999}, {{0, 1}, {4}, {2, 3}, {1, 2}});
+  const Router router(plan, {.micro_batches = 0, .max_queue = 10});
+  EXPECT_EQ(router.groups(), 2u);
+  EXPECT_EQ(router.group_of(0), router.group_of(2));  // by way of the last
+  EXPECT_EQ(router.group_of(0), router.group_of(3));
+  EXPECT_NE(router.group_of(0), router.group_of(1));
+  EXPECT_EQ(router.kv_tokens(2), 64);
+  EXPECT_EQ(router.kv_tokens(1), 992);  // whole blocks
+  EXPECT_EQ(router.limits(router.group_of(0)).micro_batches, 3);
+  EXPECT_EQ(router.limits(router.group_of(1)).micro_batches, 1);
+  EXPECT_EQ(Router(plan, {.micro_batches = 5, .max_queue = 10}).limits(0).micro_batches, 5);
+  EXPECT_EQ(router.room(0, 60), 4);
+  EXPECT_EQ(router.room(1, 900), 92);
+}
+
+TEST(Router, AMicroBatchIsSplitByRouteAndCompletedWithItsLastPart) {
+  const ServePlan plan = plan_of({320, 320, 320}, {{0, 1}, {2, 1}});
+  Router router(plan, {.micro_batches = 1, .max_queue = 10});
+  router.add(1, 1, 3, 2);
+  router.add(2, 0, 4, 1);
+  router.add(3, 1, 5, 2);
+  const std::vector<RoutedStep> steps = router.next();
+  ASSERT_EQ(steps.size(), 2u);
+  EXPECT_EQ(steps[0].chain, 0u);
+  ASSERT_EQ(steps[0].sequences.size(), 1u);
+  EXPECT_EQ(steps[0].sequences[0].id, 2u);
+  EXPECT_EQ(steps[1].chain, 1u);
+  ASSERT_EQ(steps[1].sequences.size(), 2u);
+  EXPECT_LT(steps[0].id, steps[1].id);
+  EXPECT_TRUE(router.next().empty());
+  router.complete(steps[0].id, {2});
+  EXPECT_TRUE(router.next().empty());  // the other part is still under way
+  router.cancel(3);
+  router.complete(steps[1].id, {});
+  const std::vector<RoutedStep> second = router.next();
+  ASSERT_EQ(second.size(), 1u);
+  EXPECT_EQ(second[0].sequences.size(), 1u);
+  EXPECT_EQ(second[0].sequences[0].position, 3);
+  router.complete(second[0].id, {1});
+  EXPECT_EQ(router.counts(0).free_blocks, 20);
+  EXPECT_THROW(router.complete(second[0].id, {}), Error);
+}
+
+TEST(Router, RequestsGoWhereTheFewestAreOpen) {
+  const ServePlan plan = plan_of({320, 320}, {{0}, {1}});
+  Router router(plan, {.micro_batches = 0, .max_queue = 10});
+  EXPECT_EQ(router.choose(), 0u);
+  router.add(1, 0, 3, 2);
+  EXPECT_EQ(router.choose(), 1u);
+  router.add(2, 1, 3, 2);
+  router.cancel(1);
+  EXPECT_EQ(router.choose(), 0u);
+  router.mask(0, true);
+  EXPECT_EQ(router.choose(), 1u);
+  router.mask(1, true);
+  EXPECT_EQ(router.choose(), std::nullopt);
+  router.mask(0, false);
+  EXPECT_EQ(router.choose(), 0u);
+}
+
+TEST(Router, ARouteWithRolesHasAChainForEach) {
+  ServePlan plan = plan_of({640, 160, 320}, {{2}, {}});
+  plan.stages.push_back(stage_of("p0", 640, {0, 2}, StageRole::prefill));
+  plan.stages.push_back(stage_of("p1", 96, {2, 4}, StageRole::prefill));
+  plan.stages.push_back(stage_of("d", 160, {0, 4}, StageRole::decode));
+  plan.routes[1].path = {{"p0", {0, 2}}, {"p1", {2, 4}}, {"d", {0, 4}}};
+  Router router(plan, {.micro_batches = 0, .max_queue = 10});
+  ASSERT_EQ(router.chains().size(), 3u);
+  EXPECT_EQ(router.decode_chain(0), std::nullopt);
+  EXPECT_EQ(router.decode_chain(1), 2u);
+  EXPECT_EQ(router.chains()[1].hops, 2u);
+  EXPECT_EQ(router.chains()[2].first_hop, 2u);
+  EXPECT_EQ(router.groups(), 3u);
+  EXPECT_EQ(router.room(1, 50), 110);  // it decodes in 160
+  EXPECT_EQ(router.room(1, 95), 65);
+  EXPECT_EQ(router.room(1, 96), 0);  // the stages that prefill have no room for the token
+
+  // A sequence whose prompt came by the network begins with a decode.
+  router.add(7, 2, 33, 4, 32);
+  const std::vector<RoutedStep> steps = router.next();
+  ASSERT_EQ(steps.size(), 1u);
+  EXPECT_EQ(steps[0].sequences[0].position, 32);
+  EXPECT_EQ(steps[0].sequences[0].count, 1);
+  EXPECT_TRUE(steps[0].sequences[0].samples);
+}
+
+}  // namespace
+}  // namespace motley
