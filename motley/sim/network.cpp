@@ -59,12 +59,12 @@ Network::Network(const ServePlan& plan, const Router& router, const CostOptions&
                        measured.value_or(0)});
     drop_repeated_ranks(stages_.back().group);
   }
-  for (const Chain& chain : router.chains()) chains_.push_back(chain_model(chain, stage_numbers));
+  for (const RouteChain& chain : router.chains()) chains_.push_back(chain_model(chain, stage_numbers));
   for (std::size_t route = 0; route < plan.routes.size(); ++route)
     if (const auto decode = router.decode_chain(route)) add_transfers(chains_[route], chains_[*decode], route);
 }
 
-ChainModel Network::chain_model(const Chain& chain, const std::map<std::string, std::uint32_t>& stage_numbers) {
+ChainModel Network::chain_model(const RouteChain& chain, const std::map<std::string, std::uint32_t>& stage_numbers) {
   ChainModel model;
   for (std::size_t i = 0; i < chain.hops; ++i) {
     const Hop& hop = plan_.routes[chain.route].path[chain.first_hop + i];

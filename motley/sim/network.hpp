@@ -74,7 +74,7 @@ class Network {
  private:
   Way way(std::uint32_t from, std::uint32_t to);
   std::uint32_t link_between(std::uint32_t from_stage, std::uint32_t to_stage, int from, int to);
-  ChainModel chain_model(const Chain& chain, const std::map<std::string, std::uint32_t>& stage_numbers);
+  ChainModel chain_model(const RouteChain& chain, const std::map<std::string, std::uint32_t>& stage_numbers);
   void add_transfers(ChainModel& prefill, const ChainModel& decode, std::size_t route);
 
   const ServePlan& plan_;
