@@ -1,6 +1,7 @@
 #include "motley/sim/network.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -35,6 +36,15 @@ std::pair<int, int> fastest_pair(const Cluster& cluster, const std::vector<int>&
   return fastest;
 }
 
+void check_settings(const CostOptions& options) {
+  for (const auto& [key, value] : options.settings) {
+    if (key != "motley.layer_overhead_s" && key != "motley.step_overhead_s")
+      throw input_error("the simulator has no setting \"" + key + "\"",
+                        "it knows motley.layer_overhead_s and motley.step_overhead_s");
+    if (!(value >= 0) || !std::isfinite(value)) throw input_error(key + " is not a time in seconds", "at least 0");
+  }
+}
+
 }  // namespace
 
 double Way::occupancy_s(double tokens, double bytes) const {
@@ -45,6 +55,7 @@ double Way::occupancy_s(double tokens, double bytes) const {
 
 Network::Network(const ServePlan& plan, const Router& router, const CostOptions& options)
     : plan_(plan), cost_(options, plan.cluster, plan.model.arch) {
+  check_settings(options);
   std::map<std::string, int> device_numbers;
   for (std::size_t i = 0; i < plan.cluster.devices.size(); ++i)
     device_numbers[plan.cluster.devices[i].name] = static_cast<int>(i);
