@@ -46,7 +46,9 @@ ServeOptions serve_options(const PlanningOptions& options) {
           .front = options.front ? Front::whole_cluster : Front::skip,
           .weight_type = optional_dtype(options.weight_type, "--weight-type"),
           .kv_type = optional_dtype(options.kv_type, "--kv-type"),
-          .max_batch = options.max_batch};
+          .max_batch = options.max_batch,
+          .profile = {},
+          .handover = options.partial_ranges ? Handover::partial : Handover::exact};
 }
 
 // Requests that the model could never serve are a mistake of the workload file; the assumed workload is only an
@@ -91,6 +93,8 @@ void add_planning_options(CLI::App& verb, PlanningOptions& options, const std::s
   verb.add_option("--model", options.model, model_help)->type_name("MODEL");
   verb.add_option("--workload", options.workload, "What is asked (motley.workload/1); default: 512 tokens in, 128 out")
       ->type_name("FILE");
+  verb.add_option("--profile", options.profile, "Measured rates that replace the cost model's (motley.profile/1)")
+      ->type_name("FILE");
   verb.add_option("--objective", options.objective, "slo, throughput, latency or flow");
   add_cost_options(verb, options.cost, options.settings);
   verb.add_option("--weight-type", options.weight_type, "fp32, bf16, fp16 (default: the checkpoint's)");
@@ -98,6 +102,8 @@ void add_planning_options(CLI::App& verb, PlanningOptions& options, const std::s
   verb.add_flag("--all-devices", options.all_devices, "Leave no device idle");
   verb.add_flag("--tp-across-machines", options.across_machines, "Allow tensor-parallel groups over several machines");
   verb.add_flag("--one-pipeline", options.one_pipeline, "No replication");
+  verb.add_flag("--partial-ranges", options.partial_ranges,
+                "Objective flow: a stage may compute a part of its layers (plans to compare with; not served yet)");
   verb.add_option("--max-batch", options.max_batch, "Most requests in flight per pipeline")
       ->check(CLI::Range(1, 1 << 16));
   verb.add_option("--max-tokens", options.step.max_tokens, "Tokens of one step: sizes the engine's buffers")
@@ -114,7 +120,8 @@ ServeOutcome plan_from_options(const PlanningOptions& options, bool quiet) {
   if (options.cluster.empty()) throw input_error("--cluster is missing", "examples stand in examples/clusters");
   if (options.model.empty())
     throw input_error("--model is missing", "a Hugging Face folder, a config.json, or a name such as llama-2-70b");
-  const ServeOptions search = serve_options(options);
+  ServeOptions search = serve_options(options);
+  if (!options.profile.empty()) search.profile = read_profile(options.profile);
   const Cluster cluster = read_cluster(options.cluster);
   const Model model = read_model(options.model);
   const Workload workload = options.workload.empty() ? default_workload() : read_workload(options.workload);

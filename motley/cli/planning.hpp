@@ -10,7 +10,7 @@
 namespace motley::cli {
 
 struct PlanningOptions {
-  std::string cluster, model, workload;
+  std::string cluster, model, workload, profile;
   std::string objective = "slo";
   std::string cost = "motley";
   std::vector<std::string> settings;  // KEY=VALUE
@@ -22,6 +22,7 @@ struct PlanningOptions {
   bool across_machines = false;
   bool one_pipeline = false;
   bool front = false;
+  bool partial_ranges = false;
   std::int64_t max_batch = 256;
   StepLimits step;
 };

@@ -18,16 +18,27 @@ double total_rate(const PlacementProblem& problem) {
   return std::max(sum, 1e-30);
 }
 
-// Layer tokens per second of all nodes, where none passes on more than `most`.
-double layer_tokens(const PlacementProblem& problem, double most) {
+// Layer tokens per second of all devices, where no node passes on more than `most`.
+double layer_tokens(const std::vector<BoundItem>& items, double most) {
   double sum = 0;
-  for (const auto& node : problem.nodes) {
+  for (const auto& item : items) {
     double best = 0;
-    for (std::size_t k = 1; k <= node.tokens_per_s.size(); ++k)
-      best = std::max(best, static_cast<double>(k) * std::min(most, node.tokens_per_s[k - 1]));
-    sum += best;
+    for (const auto& choice : item.choices)
+      for (std::size_t k = 1; k <= choice.tokens_per_s.size(); ++k)
+        best = std::max(best, static_cast<double>(k) * std::min(most, choice.tokens_per_s[k - 1]) / choice.devices);
+    sum += item.devices * best;
   }
   return sum;
+}
+
+std::vector<BoundItem> items_of(const PlacementProblem& problem) {
+  std::vector<BoundItem> items;
+  for (const auto& node : problem.nodes) items.push_back({1, {{node.tokens_per_s, 1}}});
+  return items;
+}
+
+double compute_bound(std::int64_t layers, const std::vector<BoundItem>& items) {
+  return layer_tokens(items, std::numeric_limits<double>::infinity()) / static_cast<double>(layers);
 }
 
 }  // namespace
@@ -135,19 +146,18 @@ double placement_flow(const PlacementProblem& problem, const Placement& placemen
   return flow.maximise();
 }
 
-double compute_bound(const PlacementProblem& problem) {
-  return layer_tokens(problem, std::numeric_limits<double>::infinity()) / static_cast<double>(problem.layers);
-}
+double compute_bound(const PlacementProblem& problem) { return compute_bound(problem.layers, items_of(problem)); }
 
-double placement_bound(const PlacementProblem& problem) {
-  double low = 0, high = compute_bound(problem);  // the condition holds at low: it holds for all lesser flows, too
-  for (int step = 0; step < 100 && low < high; ++step) {
+double placement_bound(const PlacementProblem& problem) { return placement_bound(problem.layers, items_of(problem)); }
+
+double placement_bound(std::int64_t layers, const std::vector<BoundItem>& items) {
+  double low = 0, high = compute_bound(layers, items);  // what holds at some flow holds at all lesser ones, too
+  for (;;) {
     const double middle = low + (high - low) / 2;
-    if (middle <= low || middle >= high) break;
-    const double needed = static_cast<double>(problem.layers) * middle * (1 - rounding);
-    (layer_tokens(problem, middle) >= needed ? low : high) = middle;
+    if (middle <= low || middle >= high) return high;
+    const double needed = static_cast<double>(layers) * middle * (1 - rounding);
+    (layer_tokens(items, middle) >= needed ? low : high) = middle;
   }
-  return high;
 }
 
 }  // namespace motley

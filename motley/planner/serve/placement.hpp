@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "motley/model/model.hpp"
+#include "motley/planner/serve/serve.hpp"
 #include "motley/solve/chain_dp.hpp"
 #include "motley/solve/flow.hpp"
 
@@ -22,12 +22,6 @@ struct PlacementNode {
   int place = 0;  // nodes of one place have alike links
 
   double rate(std::int64_t layers) const { return layers > 0 ? tokens_per_s[layers - 1] : 0; }
-};
-
-// When may a node hand over to another that holds [s, e), after its own last layer?
-enum class Handover {
-  exact,   // where it begins with the next layer: next = s
-  partial  // where it holds the next layer: s <= next < e; it then computes [next, e) only
 };
 
 struct PlacementProblem {
@@ -81,10 +75,22 @@ class PlacementFlow {
 
 double placement_flow(const PlacementProblem& problem, const Placement& placement);
 
+// Devices of which each is a part of some node: in a node of `devices` with these rates, or of another way to group
+// them.
+struct NodeChoice {
+  std::vector<double> tokens_per_s;
+  double devices = 1;
+};
+struct BoundItem {
+  double devices = 1;
+  std::vector<NodeChoice> choices;
+};
+
 // No placement has a greater flow F: a token needs `layers` layers computed, and a node that holds k of them computes
 // no more than k min(F, rate(k)) per second, since no token passes a node twice. So F is at most the greatest with
 //   sum over nodes of max_k k min(F, rate(k)) >= layers F.
 double placement_bound(const PlacementProblem& problem);
+double placement_bound(std::int64_t layers, const std::vector<BoundItem>& items);  // however devices are grouped
 
 // The same without min(F, .): Helix's bound.
 double compute_bound(const PlacementProblem& problem);

@@ -6,6 +6,8 @@
 namespace motley {
 namespace {
 
+constexpr double hottest = 0.03;  // temperature, of the flow
+
 class RangeAnnealing {
  public:
   RangeAnnealing(const PlacementProblem& problem, const Placement& start, PlacementRandom random)
@@ -23,7 +25,7 @@ class RangeAnnealing {
       if (!propose()) continue;
       const double value = try_changes();
       const double temperature =
-          annealing_temperature(scale, static_cast<double>(step) / static_cast<double>(budget.moves));
+          annealing_temperature(hottest * scale, static_cast<double>(step) / static_cast<double>(budget.moves));
       if (value >= value_ || random_.chance(std::exp((value - value_) / temperature))) {
         value_ = value;
         if (value > best_.tokens_per_s) keep_best();

@@ -27,11 +27,8 @@ class PlacementRandom {
   std::uint64_t seed_, index_;
 };
 
-// Falls geometrically from 3 % to 0.05 % of `scale` while progress goes from 0 to 1.
-inline double annealing_temperature(double scale, double progress) {
-  const double hottest = atof(getenv("HOT") ? getenv("HOT") : "0.03"), coldest = 0.0005;
-  return scale * hottest * std::pow(coldest / hottest, progress);
-}
+// Falls geometrically from `hottest` to a hundredth of it while progress goes from 0 to 1.
+inline double annealing_temperature(double hottest, double progress) { return hottest * std::pow(0.01, progress); }
 
 struct Annealed {
   Placement placement;

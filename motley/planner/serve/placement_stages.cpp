@@ -12,8 +12,11 @@ namespace {
 
 using Stages = std::vector<std::vector<int>>;  // nodes of each, first stage first; the last entry: idle nodes
 
-// How much the fill of the borders counts beside the flow, so that a step towards a wider border shows.
-const double border_weight = atof(getenv("BW") ? getenv("BW") : "0.05");
+// What a border lets through counts a little beside the flow, so that a step towards a wider border shows before the
+// last narrow one is gone.
+constexpr double border_weight = 0.03;
+
+constexpr double hottest = 0.1;  // temperature, of the flow: whole stages change at a time
 
 Stages stages_of(const PlacementProblem& problem, const Placement& placement) {
   std::vector<int> order(placement.size());
@@ -41,23 +44,23 @@ Stages stages_of(const PlacementProblem& problem, const Placement& placement) {
 
 class StageAnnealing {
  public:
-  StageAnnealing(const PlacementProblem& problem, const Placement& start, PlacementRandom random)
-      : problem_(problem), flow_(problem), random_(random), stages_(stages_of(problem, start)) {
+  StageAnnealing(const PlacementProblem& problem, const Placement& start, PlacementRandom random, double bound)
+      : problem_(problem), flow_(problem), random_(random), bound_(bound), stages_(stages_of(problem, start)) {
     best_.placement = start;
     best_.tokens_per_s = placement_flow(problem, start);
     value_ = evaluate(stages_);
   }
 
   void run(const AnnealingBudget& budget) {
-    const double scale = best_.tokens_per_s > 0 ? best_.tokens_per_s : budget.bound / 2;
-    for (std::int64_t step = 0; step < budget.moves && best_.tokens_per_s < budget.bound * bound_reached; ++step) {
+    const double scale = best_.tokens_per_s > 0 ? best_.tokens_per_s : bound_ / 2;
+    for (std::int64_t step = 0; step < budget.moves && best_.tokens_per_s < bound_ * bound_reached; ++step) {
       if (step % 16 == 0 && budget.stop()) return;
       ++best_.evaluated;
       Stages changed = stages_;
       if (!propose(changed)) continue;
       const double value = evaluate(changed);
       const double temperature =
-          annealing_temperature(scale, static_cast<double>(step) / static_cast<double>(budget.moves));
+          annealing_temperature(hottest * scale, static_cast<double>(step) / static_cast<double>(budget.moves));
       if (value < value_ && !random_.chance(std::exp((value - value_) / temperature))) continue;
       value_ = value;
       stages_ = std::move(changed);
@@ -190,7 +193,7 @@ class StageAnnealing {
 
   double link(int from, int to) const { return problem_.link[problem_.nodes[from].place][problem_.nodes[to].place]; }
 
-  // What the links between two stages let through at most, node by node; in both directions of looking.
+  // At most what the links between two stages let through, judged node by node from either side.
   double border(const std::vector<int>& from, const std::vector<int>& to) const {
     double out = 0, in = 0;
     for (const int a : from) {
@@ -203,10 +206,10 @@ class StageAnnealing {
       for (const int a : from) sum += link(a, b);
       in += std::min(sum, problem_.nodes[b].rate(flow_.placement()[b].size()));
     }
-    return std::min(in, out);
+    return std::min({in, out, bound_});
   }
 
-  // The flow, and a little for every border that lets more through; keeps the best flow seen.
+  // The flow and the borders; keeps the best flow seen.
   double evaluate(const Stages& stages) {
     const std::vector<std::int64_t> layers = balance(stages);
     if (layers.empty()) return 0;
@@ -221,17 +224,15 @@ class StageAnnealing {
       best_.tokens_per_s = flow;
       best_.placement = flow_.placement();
     }
-    double narrowest_stage = FlowNetwork::unlimited, borders = 0;
-    for (std::int64_t s = 0; s < std::ssize(layers); ++s)
-      narrowest_stage = std::min(narrowest_stage, rate(stages[s], layers[s]));
-    for (std::int64_t s = 0; s + 1 < std::ssize(layers); ++s)
-      borders += std::min(border(stages[s], stages[s + 1]), narrowest_stage);
-    return flow + border_weight * borders / static_cast<double>(std::max<std::int64_t>(1, std::ssize(layers) - 1));
+    double borders = 0;
+    for (std::int64_t s = 0; s + 1 < std::ssize(layers); ++s) borders += border(stages[s], stages[s + 1]);
+    return flow + border_weight * borders;
   }
 
   const PlacementProblem& problem_;
   PlacementFlow flow_;
   PlacementRandom random_;
+  double bound_;
   Stages stages_;
   double value_ = 0;
   Annealed best_;
@@ -241,7 +242,7 @@ class StageAnnealing {
 
 Annealed anneal_stages(const PlacementProblem& problem, const Placement& start, PlacementRandom random,
                        const AnnealingBudget& budget) {
-  StageAnnealing annealing(problem, start, random);
+  StageAnnealing annealing(problem, start, random, budget.bound);
   annealing.run(budget);
   return annealing.best();
 }

@@ -9,6 +9,7 @@
 #include "motley/planner/serve/bound.hpp"
 #include "motley/planner/serve/grouping.hpp"
 #include "motley/planner/serve/need.hpp"
+#include "motley/planner/serve/placement_plan.hpp"
 #include "motley/planner/serve/write.hpp"
 
 namespace motley {
@@ -67,6 +68,38 @@ void check_options(const ServeProblem& problem) {
     throw input_error("the workload has no request class", "serving needs [[class]] tables");
 }
 
+// Pipelines of their own stages.
+ServeOutcome plan_replicas(ServeProblem problem) {
+  ServeOutcome outcome;
+  const bool many_groups = problem.options.replication == Replication::allowed &&
+                           problem.options.objective != Objective::latency && !few_enough_for_partitions(problem);
+  if (many_groups) problem.most_work = kQuickWork;
+  Groups groups(problem);
+  const Grouping grouping = search_groupings(groups);
+  if (grouping.pipelines.empty()) {
+    say_why(problem, outcome);
+    return outcome;
+  }
+  ServePlan plan = write_pipelines(groups, grouping.pipelines);
+  plan.profile = problem.options.profile;
+  if (problem.options.front == Front::whole_cluster) outcome.front = whole_front(problem, all_devices(problem.cluster));
+  plan.search = record(groups, grouping, plan.predicted);
+  outcome.plan = std::move(plan);
+  return outcome;
+}
+
+// Stages that routes share, and the better of that and of the replicas.
+ServeOutcome plan_for_flow(const ServeProblem& problem) {
+  ServeProblem half = problem;
+  half.deadline -= (problem.deadline - std::chrono::steady_clock::now()) / 2;
+  std::optional<ServePlan> shared = plan_placement(half);
+  if (shared && shared->search.status == SearchStatus::optimal && placements_include_replicas(problem))
+    return {.plan = std::move(shared), .reason = {}, .hint = {}, .front = {}};
+  ServeOutcome outcome = plan_replicas(problem);
+  keep_greater_flow(problem, std::move(shared), outcome);
+  return outcome;
+}
+
 }  // namespace
 
 template <>
@@ -83,31 +116,22 @@ ServeOutcome plan_serve(const Cluster& cluster, const Model& model, const Worklo
   const Instant start = std::chrono::steady_clock::now();
   const double seconds = std::clamp(options.deadline_s, 0.0, 1e6);
   const DType weight_type = options.weight_type.value_or(model.arch.checkpoint_type);
-  ServeProblem problem{cluster,
-                       model,
-                       workload,
-                       options,
-                       weight_type,
-                       options.kv_type.value_or(weight_type),
-                       start + std::chrono::duration_cast<Instant::duration>(std::chrono::duration<double>(seconds))};
+  const ServeProblem problem{
+      cluster,
+      model,
+      workload,
+      options,
+      weight_type,
+      options.kv_type.value_or(weight_type),
+      start + std::chrono::duration_cast<Instant::duration>(std::chrono::duration<double>(seconds))};
   check_options(problem);
 
-  ServeOutcome outcome;
-  const bool many_groups = options.replication == Replication::allowed && options.objective != Objective::latency &&
-                           !few_enough_for_partitions(problem);
-  if (many_groups) problem.most_work = kQuickWork;
-  Groups groups(problem);
-  const Grouping grouping = search_groupings(groups);
-  if (grouping.pipelines.empty()) {
-    say_why(problem, outcome);
-    return outcome;
-  }
-  ServePlan plan = write_pipelines(groups, grouping.pipelines);
-  if (options.front == Front::whole_cluster) outcome.front = whole_front(problem, all_devices(cluster));
-  plan.search = record(groups, grouping, plan.predicted);
-  plan.search.elapsed_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  check_verified(plan);
-  outcome.plan = std::move(plan);
+  const bool share = options.objective == Objective::flow && options.replication == Replication::allowed &&
+                     options.use_devices == UseDevices::may_idle;
+  ServeOutcome outcome = share ? plan_for_flow(problem) : plan_replicas(problem);
+  if (!outcome.plan) return outcome;
+  outcome.plan->search.elapsed_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  check_verified(*outcome.plan);
   return outcome;
 }
 

@@ -36,6 +36,12 @@ enum class Replication { one_pipeline, allowed };
 
 enum class Front { skip, whole_cluster };
 
+// When may a stage hand over to another that holds [s, e), its own last layer being followed by `next`?
+enum class Handover {
+  exact,   // where that begins with the next layer: next = s
+  partial  // where that holds the next layer: s <= next < e; it then computes [next, e) only
+};
+
 struct ServeOptions {
   Objective objective = Objective::slo;
   CostOptions cost = {};
@@ -51,6 +57,8 @@ struct ServeOptions {
   std::optional<DType> weight_type = {};  // default: the checkpoint's
   std::optional<DType> kv_type = {};      // default: as the weights
   std::int64_t max_batch = 256;           // most requests in flight per pipeline
+  Profile profile = {};                   // measured rates; the plan carries them
+  Handover handover = Handover::exact;    // of stages that routes share (objective flow)
 };
 
 // A non-dominated layout of one pipeline over the whole cluster, for one request at a time (hexgen: one job of its

@@ -13,24 +13,9 @@
 namespace motley {
 namespace {
 
-// The largest KV room, in whole blocks, that fits beside the stage's other bytes on each of its devices.
-std::int64_t kv_room_tokens(const ServePlan& plan, Stage stage) {
-  stage.kv_tokens = 0;
-  const std::vector<DeviceMemory> empty = stage_memory(plan, stage);
-  stage.kv_tokens = plan.step.block_tokens;
-  const std::vector<DeviceMemory> one = stage_memory(plan, stage);
-  std::int64_t blocks = std::numeric_limits<std::int64_t>::max();
-  for (std::size_t i = 0; i < one.size(); ++i)
-    blocks = std::min(blocks, (empty[i].limit - empty[i].total()) / one[i].kv);
-  return std::max<std::int64_t>(blocks, 0) * plan.step.block_tokens;
-}
-
-// One block table serves all stages of a route, so the tightest stage decides for all; more than all requests in flight
-// at full context can never be used.
+// One block table serves all stages of a route, so the tightest stage decides for all.
 void fill_kv(ServePlan& plan, const Route& route, std::int64_t max_batch) {
-  const std::int64_t blocks_each =
-      (std::max<std::int64_t>(plan.model.arch.context, 1) + plan.step.block_tokens - 1) / plan.step.block_tokens;
-  std::int64_t tokens = max_batch * blocks_each * plan.step.block_tokens;
+  std::int64_t tokens = most_kv_tokens(plan, max_batch);
   for (const auto& hop : route.path) tokens = std::min(tokens, kv_room_tokens(plan, plan.stage(hop.stage)));
   for (auto& stage : plan.stages)
     for (const auto& hop : route.path)
@@ -125,6 +110,23 @@ void list_unused(Groups& groups, const std::vector<Pipeline>& pipelines, ServePl
 }
 
 }  // namespace
+
+std::int64_t kv_room_tokens(const ServePlan& plan, Stage stage) {
+  stage.kv_tokens = 0;
+  const std::vector<DeviceMemory> empty = stage_memory(plan, stage);
+  stage.kv_tokens = plan.step.block_tokens;
+  const std::vector<DeviceMemory> one = stage_memory(plan, stage);
+  std::int64_t blocks = std::numeric_limits<std::int64_t>::max();
+  for (std::size_t i = 0; i < one.size(); ++i)
+    blocks = std::min(blocks, (empty[i].limit - empty[i].total()) / one[i].kv);
+  return std::max<std::int64_t>(blocks, 0) * plan.step.block_tokens;
+}
+
+std::int64_t most_kv_tokens(const ServePlan& plan, std::int64_t max_batch) {
+  const std::int64_t blocks_each =
+      (std::max<std::int64_t>(plan.model.arch.context, 1) + plan.step.block_tokens - 1) / plan.step.block_tokens;
+  return max_batch * blocks_each * plan.step.block_tokens;
+}
 
 ServePlan write_pipelines(Groups& groups, const std::vector<Pipeline>& pipelines) {
   const ServeProblem& problem = groups.problem();
