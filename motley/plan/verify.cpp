@@ -212,6 +212,7 @@ class Verifier {
     for (std::size_t hop = 0; hop < route.path.size(); ++hop)
       known = check_hop(route.path[hop], fmt::format("{}.path[{}]", place, hop)) && known;
     check_coverage(route, place);
+    if (known) check_roles(route, place);
     if (known) check_route_links(route, place);
   }
 
@@ -234,7 +235,9 @@ class Verifier {
     return true;
   }
 
+  // Every layer once, in order; where stages with the role `prefill` come first, then once more by stages that decode.
   void check_coverage(const Route& route, const std::string& place) {
+    const std::int64_t total = plan_.model.arch.layers;
     std::int64_t next = 0;
     for (std::size_t hop = 0; hop < route.path.size(); ++hop) {
       const LayerRange& layers = route.path[hop].layers;
@@ -243,6 +246,7 @@ class Verifier {
         add(here, fmt::format("{} computes no layer", text(layers)), "remove the hop, or give it layers");
         return;
       }
+      if (next == total && hands_over(route, hop)) next = 0;
       if (layers.first != next) {
         add(here, fmt::format("{} begins at layer {}, but layer {} is next", text(layers), layers.first, next),
             "a route computes every layer once, in order");
@@ -250,9 +254,39 @@ class Verifier {
       }
       next = layers.last;
     }
-    if (next != plan_.model.arch.layers)
-      add(place + ".path", fmt::format("the route ends after layer {} of {}", next, plan_.model.arch.layers),
+    if (next != total)
+      add(place + ".path", fmt::format("the route ends after layer {} of {}", next, total),
           "a route computes every layer once, in order");
+  }
+
+  std::optional<StageRole> role_of(const Hop& hop) const {
+    const auto found = stage_index_.find(hop.stage);
+    return found == stage_index_.end() ? std::nullopt : std::optional(plan_.stages[found->second].role);
+  }
+  // Here begins the part of a route that decodes what the part before has prefilled.
+  bool hands_over(const Route& route, std::size_t hop) const {
+    return hop > 0 && role_of(route.path[hop - 1]) == StageRole::prefill &&
+           role_of(route.path[hop]) == StageRole::decode;
+  }
+
+  // Either all stages of a route do both, or those that prefill come before those that decode.
+  void check_roles(const Route& route, const std::string& place) {
+    bool decodes = false;
+    for (std::size_t hop = 0; hop < route.path.size(); ++hop) {
+      const StageRole role = *role_of(route.path[hop]);
+      const bool alike = hop == 0 || role_of(route.path[hop - 1]) == role;
+      if ((!alike && !hands_over(route, hop)) || (hop == 0 && role == StageRole::decode)) {
+        add(fmt::format("{}.path[{}]", place, hop),
+            fmt::format("stage \"{}\" has the role `{}`{}", route.path[hop].stage, name_of(role),
+                        hop == 0 ? ", and nothing before it prefills"
+                                 : fmt::format(" after `{}`", name_of(*role_of(route.path[hop - 1])))),
+            "stages that prefill come first, then those that decode; or all have the role `any`");
+        return;
+      }
+      decodes = decodes || role != StageRole::prefill;
+    }
+    if (!decodes)
+      add(place + ".path", "all stages of the route have the role `prefill`", "end it with stages that decode");
   }
 
   void check_route_links(const Route& route, const std::string& place) {
@@ -280,13 +314,19 @@ class Verifier {
       }
   }
 
-  // The embedding stands on the first stage of each route and the head on the last, and nowhere else.
+  // The embedding stands on the first stage of each route and the head on the last, and nowhere else; where a route
+  // hands over from prefill to decode, both parts have their own.
   void check_ends() {
     std::set<std::string> first, last;
     for (const auto& route : plan_.routes)
       if (!route.path.empty()) {
         first.insert(route.path.front().stage);
         last.insert(route.path.back().stage);
+        for (std::size_t hop = 1; hop < route.path.size(); ++hop)
+          if (hands_over(route, hop)) {
+            last.insert(route.path[hop - 1].stage);
+            first.insert(route.path[hop].stage);
+          }
       }
     for (std::size_t i = 0; i < plan_.stages.size(); ++i) {
       const Stage& stage = plan_.stages[i];

@@ -309,6 +309,52 @@ TEST(Verify, StagesMayBeSharedByRoutes) {
   expect_violations(plan, {});
 }
 
+// The tales model on two alike devices: one prefills, the other decodes.
+ServePlan split_plan() {
+  ServePlan plan;
+  plan.model = read_model(MOTLEY_SOURCE_DIR "/data/models/tales");
+  plan.cluster = read_cluster(MOTLEY_SOURCE_DIR "/examples/garage/one-device.toml");
+  plan.cluster.description.machines[0].count = 2;
+  plan.cluster = resolve(plan.cluster.description, "test");
+  plan.workload = default_workload();
+  for (const auto& [id, device, role] :
+       {std::tuple("p", "desk-0/0", StageRole::prefill), {"d", "desk-1/0", StageRole::decode}})
+    plan.stages.push_back({.id = id,
+                           .role = role,
+                           .layers = {0, 8},
+                           .devices = {device},
+                           .shares = {},
+                           .embedding = true,
+                           .head = true,
+                           .kv_tokens = 512});
+  plan.routes = {{.id = "r0", .path = {{"p", {0, 8}}, {"d", {0, 8}}}}};
+  return plan;
+}
+
+TEST(Verify, PrefillMayStandBeforeDecode) {
+  expect_violations(split_plan(), {});
+  ServePlan plan = split_plan();
+  std::swap(plan.routes[0].path[0], plan.routes[0].path[1]);
+  EXPECT_EQ(verify(plan).at(0).what, "[0, 8) begins at layer 0, but layer 8 is next");
+  plan = split_plan();
+  plan.stages[1].role = StageRole::any;
+  EXPECT_EQ(verify(plan).at(0).place, "routes[0].path[1].layers");
+  plan = split_plan();
+  plan.routes[0].path[1].layers.first = 1;
+  EXPECT_EQ(verify(plan).at(0).what, "[1, 8) begins at layer 1, but layer 0 is next");
+  plan = split_plan();
+  plan.stages[1].embedding = plan.stages[0].head = false;
+  expect_violations(plan, {{"stages[0].head", "stage \"p\" lacks the head"},
+                           {"stages[1].embedding", "stage \"d\" lacks the embedding"}});
+}
+
+TEST(Verify, ARouteNeedsStagesForBothRoles) {
+  ServePlan plan = split_plan();
+  plan.routes = {{.id = "r0", .path = {{"p", {0, 8}}}}, {.id = "r1", .path = {{"d", {0, 8}}}}};
+  expect_violations(plan, {{"routes[0].path", "all stages of the route have the role `prefill`"},
+                           {"routes[1].path[0]", "stage \"d\" has the role `decode`, and nothing before it prefills"}});
+}
+
 TEST(Verify, AnEmptyPlanIsNotSound) {
   ServePlan plan = garage_plan();
   plan.stages.clear();

@@ -37,6 +37,11 @@ ServePlan checked(ServePlan plan) {
   if (const auto violations = verify(plan); !violations.empty())
     throw input_error(fmt::format("the plan cannot run: {}: {}", violations[0].place, violations[0].what),
                       violations[0].hint);
+  for (const Stage& stage : plan.stages)
+    if (stage.role != StageRole::any)
+      throw input_error(fmt::format("stage \"{}\" has the role `{}`: such plans can be simulated, not served yet",
+                                    stage.id, name_of(stage.role)),
+                        "plan with stages that do both");
   return plan;
 }
 
