@@ -98,6 +98,14 @@ void FlowNetwork::take_back(int edge, Units excess) {
   value_ -= excess;
 }
 
+void FlowNetwork::clear_flow() {
+  for (std::size_t arc = 0; arc < residual_.size(); arc += 2) {
+    residual_[arc] += residual_[arc + 1];
+    residual_[arc + 1] = 0;
+  }
+  value_ = 0;
+}
+
 double FlowNetwork::maximise() {
   value_ += augment(source_, sink_, std::numeric_limits<Units>::max());
   return value();

@@ -105,6 +105,7 @@ TEST(Flow, ARepairedFlowEqualsOneComputedAnew) {
         built.network.set_capacity(built.ids[which], edges[which].capacity);
       }
       expect_valid(built, vertices);
+      if (change % 7 == 0) built.network.clear_flow();
       EXPECT_EQ(built.network.maximise(), build(vertices, edges).network.maximise());
       expect_valid(built, vertices);
     }

@@ -1,6 +1,7 @@
 #include "motley/solve/milp.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 
 #include "motley/base/error.hpp"
@@ -25,9 +26,34 @@ void check_model(const MilpModel& model) {
   }
 }
 
+#ifdef MOTLEY_WITH_HIGHS
+// Most small models are solved before HiGHS would have begun; what is not after some nodes is not small.
+constexpr std::int64_t kFirstNodes = 1000;
+constexpr std::size_t kFirstTable = 2'000'000;  // entries
+
+MilpAnswer run_best(const MilpModel& model, const MilpOptions& options) {
+  if (model.rows.size() * model.columns.size() > kFirstTable) return solve_highs(model, options);
+  const auto start = std::chrono::steady_clock::now();
+  MilpOptions first = options;
+  first.node_limit = options.node_limit > 0 ? std::min(options.node_limit, kFirstNodes) : kFirstNodes;
+  MilpAnswer answer = solve_built_in(model, first);
+  if (answer.status == MilpStatus::optimal || answer.status == MilpStatus::infeasible) return answer;
+  MilpOptions second = options;
+  second.time_limit_s -= std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (second.time_limit_s <= 0) return answer;
+  if (answer.has_solution()) second.start = answer.values;
+  MilpAnswer better = solve_highs(model, second);
+  better.nodes += answer.nodes;
+  if (better.has_solution() || !answer.has_solution()) return better;
+  answer.nodes = better.nodes;
+  return answer;
+}
+#endif
+
 MilpAnswer run(const MilpModel& model, const MilpOptions& options) {
 #ifdef MOTLEY_WITH_HIGHS
-  if (options.solver != MilpSolver::built_in) return solve_highs(model, options);
+  if (options.solver == MilpSolver::highs) return solve_highs(model, options);
+  if (options.solver == MilpSolver::best) return run_best(model, options);
 #else
   if (options.solver == MilpSolver::highs)
     throw Error(ErrorCode::environment, "this program was built without HiGHS",

@@ -56,7 +56,7 @@ struct MilpModel {
 };
 
 enum class MilpSolver {
-  best,     // HiGHS where it was built in
+  best,     // built in while the model proves small, then HiGHS where there is one
   highs,    // throws an environment error where it was not
   built_in  // bounded dual simplex and branch and bound: for models of some hundred rows
 };

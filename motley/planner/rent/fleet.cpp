@@ -12,9 +12,9 @@ namespace {
 
 constexpr std::size_t kWhole = 1500;        // shapes that are put into one relaxation without column generation
 constexpr std::size_t kFirstColumns = 500;  // of column generation, and more in each round
-constexpr std::size_t kTieColumns = 60;
-constexpr std::int64_t kTieNodes = 300;  // nodes, not seconds: the plan must not depend on the machine
-constexpr double kPricing = 1e-9;        // relative to the bound: a column that gains less does not enter
+constexpr std::size_t kTieColumns = 40;
+constexpr std::int64_t kTieNodes = 100;
+constexpr double kPricing = 1e-9;  // relative to the bound: a column that gains less does not enter
 constexpr double kSameObjective = 1e-9;
 
 double fleet_cost(const RentProblem& problem, const Copies& copies) {
@@ -83,7 +83,7 @@ class FleetSearch {
     MilpOptions options{.solver = options_.solver,
                         .integrality = integrality,
                         .time_limit_s = seconds,
-                        .relative_gap = options_.relative_gap / 4,
+                        .relative_gap = options_.relative_gap * 0.9,
                         .node_limit = nodes};
     if (start && integrality == Integrality::kept)
       options.start = family.values(problem_, start->copies, start->routing);
@@ -233,16 +233,24 @@ class FleetSearch {
 
   // A cheaper fleet of the same level: in the form `budget` money does not stand in the objective.
   void spend_less() {
-    FamilyModel family = build_family(problem_, pool_, Aim::goal);
-    if (family.budget_row < 0 || pool_.empty()) return;
+    FamilyModel family = build_family(problem_, tie_pool(), Aim::goal);
     MilpModel& model = family.milp;
     model.sense = Sense::minimize;
     for (auto& column : model.columns) column.cost = 0;
     for (const auto& entry : model.rows[static_cast<std::size_t>(family.budget_row)].entries)
       model.columns[static_cast<std::size_t>(entry.column)].cost = entry.value;
     hold_level(family);
-    const MilpAnswer answer = solve(family, Integrality::kept, seconds_until(options_.deadline), kTieNodes, &*best_);
+    const MilpAnswer answer = break_tie(model, family.values(problem_, best_->copies, best_->routing));
     if (answer.has_solution()) accept(family.copies(problem_, answer.values));
+  }
+
+  // By nodes, not by seconds: the plan must not depend on the machine.
+  MilpAnswer break_tie(const MilpModel& model, std::vector<double> start) const {
+    return solve_milp(model, {.solver = MilpSolver::built_in,
+                              .time_limit_s = seconds_until(options_.deadline),
+                              .relative_gap = kSameObjective,
+                              .node_limit = kTieNodes,
+                              .start = std::move(start)});
   }
 
   void hold_level(FamilyModel& family) const {
@@ -279,11 +287,7 @@ class FleetSearch {
     std::vector<double> start = family.values(problem_, best_->copies, best_->routing);
     start.resize(model.columns.size());
     for (std::size_t i = 0; i < pool.size(); ++i) start[plain + i] = best_->copies[pool[i]] > 0 ? 1 : 0;
-    const MilpAnswer answer = solve_milp(model, {.solver = options_.solver,
-                                                 .time_limit_s = seconds_until(options_.deadline),
-                                                 .relative_gap = 1e-9,
-                                                 .node_limit = kTieNodes,
-                                                 .start = start});
+    const MilpAnswer answer = break_tie(model, start);
     if (!answer.has_solution()) return;
     Fleet fleet = evaluated(problem_, family.copies(problem_, answer.values));
     const double slack = 10 * kSameObjective;
