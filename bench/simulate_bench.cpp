@@ -1,0 +1,79 @@
+// How long simulating takes: `simulate_bench` (Google Benchmark; one thread, arrivals drawn beforehand, everything else
+// included).
+//
+// helix/T: Llama-2-70B on the 24 machines of examples/helix, with the rates that were measured there, as one chain of
+// 24 stages and steps of at most T tokens: 180 s of requests as long as the Azure conversation trace's, 1,300 tokens/s
+// of prompts and outputs together. The room for keys and values is what those machines have at so many layers; it is
+// what limits the rate.
+#include <benchmark/benchmark.h>
+#include <fmt/format.h>
+
+#include "motley/sim/simulate.hpp"
+#include "motley/workload/arrivals.hpp"
+
+namespace motley {
+namespace {
+
+constexpr std::int64_t kv_tokens = 39442;  // of an A100 with eight layers, the smallest
+
+ServePlan helix_plan(double requests_per_s) {
+  ServePlan plan;
+  plan.model = read_model("llama-2-70b");
+  plan.cluster = read_cluster(MOTLEY_SOURCE_DIR "/examples/helix/cluster.toml");
+  plan.profile = read_profile(MOTLEY_SOURCE_DIR "/examples/helix/profile.json");
+  plan.workload.classes.push_back({.name = "conversation",
+                                   .rate_per_s = requests_per_s,
+                                   .prompt_tokens = {.mean = 763, .p50 = 0, .p99 = 1911, .trace = ""},
+                                   .output_tokens = {.mean = 232, .p50 = 157, .p99 = 608, .trace = ""},
+                                   .deadline = {}});
+  Route route{.id = "r0", .path = {}};
+  const auto add_stages = [&](const std::string& machine, int count, std::int64_t layers) {
+    for (int i = 0; i < count; ++i) {
+      const std::int64_t first = route.path.empty() ? 0 : route.path.back().layers.last;
+      const std::string device = fmt::format("{}-{}/0", machine, i);
+      plan.stages.push_back({.id = device,
+                             .layers = {first, first + layers},
+                             .devices = {device},
+                             .shares = {},
+                             .embedding = first == 0,
+                             .head = first + layers == plan.model.arch.layers,
+                             .kv_tokens = kv_tokens});
+      route.path.push_back({device, {first, first + layers}});
+    }
+  };
+  add_stages("a", 4, 8);
+  add_stages("l", 8, 3);
+  add_stages("t", 12, 2);
+  plan.routes.push_back(std::move(route));
+  return plan;
+}
+
+void helix(benchmark::State& state) {
+  constexpr double tokens_per_s = 1300, seconds = 180;
+  ServePlan plan = helix_plan(tokens_per_s / (763 + 232));
+  plan.step.max_tokens = state.range(0);
+  const auto requests = draw_requests(plan.workload, {.duration_s = seconds});
+  SimResult result;
+  for (auto _ : state)
+    result =
+        simulate(plan, requests, {.router = {.max_queue = 1 << 20}, .measure_until_s = seconds, .stop_s = seconds});
+  state.counters["events/s"] =
+      benchmark::Counter(static_cast<double>(result.events), benchmark::Counter::kIsIterationInvariantRate);
+  state.counters["tokens/s"] = result.all.tokens_per_s;
+  state.counters["finished"] = static_cast<double>(result.all.finished);
+  state.counters["KV"] = result.queues[0].kv_mean;
+}
+
+// What a search pays for one candidate before anything happens.
+void construction(benchmark::State& state) {
+  const ServePlan plan = helix_plan(1);
+  for (auto _ : state) benchmark::DoNotOptimize(simulate(plan, {}, {}));
+}
+
+BENCHMARK(helix)->Arg(16)->Arg(64)->Unit(benchmark::kMillisecond);
+BENCHMARK(construction)->Unit(benchmark::kMicrosecond);
+
+}  // namespace
+}  // namespace motley
+
+BENCHMARK_MAIN();
