@@ -83,10 +83,15 @@ Router::Router(const ServePlan& plan, const RouterOptions& options)
   const std::size_t count = 1 + std::ranges::max(group_of_chain_);
   for (std::size_t group = 0; group < count; ++group) {
     std::vector<std::vector<Hop>> members;
+    std::size_t last_member = 0;
     for (std::size_t chain = 0; chain < chains_.size(); ++chain)
-      if (group_of_chain_[chain] == group) members.push_back(hops[chain]);
+      if (group_of_chain_[chain] == group) {
+        members.push_back(hops[chain]);
+        last_member = chain;
+      }
     const SchedulerLimits limits = limits_of(plan, members, options);
-    groups_.push_back({limits, Scheduler(limits), {}});
+    groups_.push_back({limits, Scheduler(limits), {}, {}});
+    if (members.size() == 1) groups_.back().only_chain = last_member;
   }
 }
 
@@ -142,11 +147,15 @@ std::vector<RoutedStep> Router::next(std::size_t group) {
 
 std::vector<RoutedStep> Router::split(std::size_t group, ScheduledStep scheduled) {
   std::vector<RoutedStep> steps;  // in the order of their chains
-  for (ScheduledSequence& part : scheduled.sequences) {
-    const std::size_t chain = chain_of_.at(part.id);
-    auto step = std::ranges::lower_bound(steps, chain, {}, &RoutedStep::chain);
-    if (step == steps.end() || step->chain != chain) step = steps.insert(step, {0, chain, {}});
-    step->sequences.push_back(std::move(part));
+  if (groups_[group].only_chain) {
+    steps.push_back({0, *groups_[group].only_chain, std::move(scheduled.sequences)});
+  } else {
+    for (ScheduledSequence& part : scheduled.sequences) {
+      const std::size_t chain = chain_of_.at(part.id);
+      auto step = std::ranges::lower_bound(steps, chain, {}, &RoutedStep::chain);
+      if (step == steps.end() || step->chain != chain) step = steps.insert(step, {0, chain, {}});
+      step->sequences.push_back(std::move(part));
+    }
   }
   for (RoutedStep& step : steps) {
     step.id = ++last_step_;

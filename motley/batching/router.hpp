@@ -78,6 +78,7 @@ class Router {
   struct Group {
     SchedulerLimits limits;
     Scheduler scheduler;
+    std::optional<std::size_t> only_chain;
     // Parts of scheduled steps that are still under way, one per chain, and what ended in those that are done.
     struct Parts {
       std::size_t left = 0;

@@ -71,13 +71,14 @@ void Scheduler::cancel(std::uint64_t id) {
 
 std::optional<ScheduledStep> Scheduler::next() {
   if (std::ssize(under_way_) >= limits_.micro_batches) return std::nullopt;
-  Draft draft{{last_step_ + 1, {}}, limits_.max_tokens, limits_.max_sequences};
+  Draft draft{{last_step_ + 1, {}}, {}, limits_.max_tokens, limits_.max_sequences};
   add_decodes(draft);
   add_prompts(draft);
   admit(draft);
   if (draft.step.sequences.empty()) return std::nullopt;
   last_step_ = draft.step.id;
-  return under_way_[draft.step.id] = std::move(draft.step);
+  under_way_[draft.step.id] = std::move(draft.parts);
+  return std::move(draft.step);
 }
 
 // Those that wait longest for their turn go first. The micro-batches share the sequences, for one that took all of them
@@ -94,7 +95,7 @@ void Scheduler::add_decodes(Draft& draft) {
       std::min(ceil_div(std::ssize(running_), limits_.micro_batches), ceil_div(std::ssize(ready), idle_micro_batches));
   for (Sequence* sequence : ready) {
     if (share == 0 || draft.full()) return;
-    const bool preempted_meanwhile = !running_.contains(sequence);
+    const bool preempted_meanwhile = !sequence->running;
     if (preempted_meanwhile || !reserve_for_decode(*sequence)) continue;
     schedule(*sequence, draft);
     --share;
@@ -119,7 +120,7 @@ void Scheduler::admit(Draft& draft) {
     if (blocks > pool_.free_count()) return;
     for (std::int64_t i = 0; i < blocks; ++i) sequence.blocks.push_back(pool_.take());
     waiting_.erase(waiting_.begin());
-    running_.insert(&sequence);
+    run(sequence);
     schedule(sequence, draft);
   }
 }
@@ -133,10 +134,21 @@ void Scheduler::schedule(Sequence& sequence, Draft& draft) {
                                   .count = count,
                                   .blocks = {sequence.blocks.begin(), covering},
                                   .samples = end == sequence.known});
+  draft.parts.push_back({&sequence, count, end == sequence.known});
   draft.tokens -= count;
   --draft.sequences;
   sequence.under_way = true;
   sequence.last_step = draft.step.id;
+}
+
+void Scheduler::run(Sequence& sequence) {
+  running_.insert(std::ranges::upper_bound(running_, &sequence, InLine()), &sequence);
+  sequence.running = true;
+}
+
+void Scheduler::stop(Sequence& sequence) {
+  running_.erase(std::ranges::lower_bound(running_, &sequence, InLine()));
+  sequence.running = false;
 }
 
 // A block for the token to be computed, at the cost of sequences behind this one in the line. False: nobody behind it
@@ -156,15 +168,17 @@ void Scheduler::preempt(Sequence& sequence) {
   for (const std::int32_t block : sequence.blocks) pool_.give_back(block);
   sequence.blocks.clear();
   sequence.computed = 0;
-  running_.erase(&sequence);
+  stop(sequence);
   waiting_.insert(&sequence);
   ++preemptions_;
 }
 
 void Scheduler::release(Sequence& sequence) {
   for (const std::int32_t block : sequence.blocks) pool_.give_back(block);
-  waiting_.erase(&sequence);
-  running_.erase(&sequence);
+  if (sequence.running)
+    stop(sequence);
+  else
+    waiting_.erase(&sequence);
   sequences_.erase(sequence.id);
 }
 
@@ -172,11 +186,11 @@ void Scheduler::complete(std::uint64_t step, const std::set<std::uint64_t>& fini
   const auto done = under_way_.find(step);
   MOTLEY_CHECK(done != under_way_.end());
   std::size_t ended = 0;
-  for (const ScheduledSequence& part : done->second.sequences) {
-    Sequence& sequence = sequences_.at(part.id);
+  for (const Part& part : done->second) {
+    Sequence& sequence = *part.sequence;
     sequence.under_way = false;
     sequence.computed += part.count;
-    const bool ends = finished.contains(part.id);
+    const bool ends = finished.contains(sequence.id);
     ended += ends ? 1 : 0;
     if (ends || sequence.cancelled) {
       release(sequence);

@@ -11,6 +11,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <unordered_map>
 #include <vector>
 
 namespace motley {
@@ -104,6 +105,7 @@ class Scheduler {
     std::int64_t computed = 0;  // tokens in the KV cache
     std::vector<std::int32_t> blocks;
     std::uint64_t last_step = 0;
+    bool running = false;
     bool under_way = false;
     bool cancelled = false;
     std::int64_t pending() const { return known - computed; }
@@ -113,11 +115,18 @@ class Scheduler {
       return a->turn != b->turn ? a->turn < b->turn : a->number < b->number;
     }
   };
-  using Line = std::set<Sequence*, InLine>;
+
+  // What comes back to the scheduler with a step that is done. A sequence that is under way stays where it is.
+  struct Part {
+    Sequence* sequence = nullptr;
+    std::int64_t count = 0;
+    bool samples = false;
+  };
 
   // A step that is being put together, and the room left in it.
   struct Draft {
     ScheduledStep step;
+    std::vector<Part> parts;
     std::int64_t tokens = 0;
     std::int64_t sequences = 0;
     bool full() const { return tokens == 0 || sequences == 0; }
@@ -127,6 +136,8 @@ class Scheduler {
   void add_prompts(Draft& draft);
   void admit(Draft& draft);
   void schedule(Sequence& sequence, Draft& draft);
+  void run(Sequence& sequence);
+  void stop(Sequence& sequence);
   bool reserve_for_decode(Sequence& sequence);
   void preempt(Sequence& sequence);
   void release(Sequence& sequence);
@@ -134,9 +145,11 @@ class Scheduler {
 
   SchedulerLimits limits_;
   BlockPool pool_;
-  std::map<std::uint64_t, Sequence> sequences_;  // by id
-  Line waiting_, running_;                       // views into sequences_; every sequence is in one of them
-  std::map<std::uint64_t, ScheduledStep> under_way_;
+  std::unordered_map<std::uint64_t, Sequence> sequences_;  // by id
+  // Views into sequences_, in the order of the line; every sequence is in one of them.
+  std::set<Sequence*, InLine> waiting_;
+  std::vector<Sequence*> running_;
+  std::map<std::uint64_t, std::vector<Part>> under_way_;  // by step
   std::uint64_t last_step_ = 0;
   std::uint64_t arrivals_ = 0;
   std::int64_t preemptions_ = 0;
