@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "motley/cost/flow.hpp"
 #include "motley/cost/step.hpp"
 #include "motley/sim/plans_test.hpp"
 #include "motley/workload/arrivals.hpp"
@@ -160,7 +161,11 @@ TEST(Chain, SteadyRateIsTheLeastCapacity) {
     ServePlan plan = chain_plan(rates);
     plan.step.max_tokens = 16;
     const double least = std::ranges::min(rates);
-    EXPECT_NEAR(steady_rate(plan) * flow_per_output, least, 0.05 * least);
+    const double rate = steady_rate(plan);
+    EXPECT_NEAR(rate * flow_per_output, least, 0.05 * least);
+    plan.workload = workload_of(16, 16);
+    const double flow = plan_flow(plan, {}).output_tokens_per_s;
+    EXPECT_NEAR(rate, flow, 0.05 * flow);
   }
 }
 
