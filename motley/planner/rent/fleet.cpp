@@ -42,6 +42,12 @@ class FleetSearch {
   FleetSearch(const RentProblem& problem, const FleetOptions& options)
       : problem_(problem), options_(options), candidates_(undominated(problem)) {}
 
+  Prices relaxation() {
+    if (auto start = greedy_fleet(problem_)) accept(std::move(*start));
+    relax();
+    return prices_;
+  }
+
   FleetAnswer run() {
     if (problem_.level_bound <= 0 || candidates_.empty()) return nothing();
     if (auto start = greedy_fleet(problem_)) accept(std::move(*start));
@@ -360,6 +366,11 @@ class FleetSearch {
 
 double seconds_until(Instant deadline) {
   return std::max(0.0, std::chrono::duration<double>(deadline - std::chrono::steady_clock::now()).count());
+}
+
+Prices relaxed_prices(const RentProblem& problem, const FleetOptions& options) {
+  if (problem.level_bound <= 0) return {.classes = {}, .devices = {}};
+  return FleetSearch(problem, options).relaxation();
 }
 
 FleetAnswer solve_fleet(const RentProblem& problem, const FleetOptions& options) {

@@ -40,6 +40,9 @@ struct FleetAnswer {
   std::int64_t evaluated = 0;  // columns and nodes
 };
 
+// The relaxation's prices: of the goal, or where the demand cannot be carried, of capacity.
+Prices relaxed_prices(const RentProblem& problem, const FleetOptions& options);
+
 // The goal of the problem's form, then among equal fleets the cheapest, of these the one with fewest distinct shapes,
 // then fewest devices, then the first names.
 FleetAnswer solve_fleet(const RentProblem& problem, const FleetOptions& options);

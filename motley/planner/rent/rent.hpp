@@ -41,8 +41,26 @@ struct RentOutcome {
   std::string hint;             // the nearest thing that would work
 };
 
+// For configurations that the cost model makes.
+struct ModelRentOptions {
+  double utilisation = 0.8;  // share of its rate that a copy is planned with: room for bursts
+  StepLimits step = {};
+  std::int64_t max_batch = 256;           // most requests in flight per copy
+  std::optional<DType> weight_type = {};  // default: the checkpoint's
+  std::optional<DType> kv_type = {};      // default: as the weights
+};
+
 // That nothing can be rented for the goal is an answer, not an error. Throws an input error where offers or options
 // contradict themselves.
 RentOutcome plan_rent(const Offers& offers, const RentOptions& options);
+
+// The same with configurations made for the model from the market's types (names of the device catalogue). Classes and
+// demand are the workload's. Shapes of two types are made on demand: those that the relaxation's prices, and a bound of
+// their rates, do not rule out.
+RentOutcome plan_rent(const Offers& market, const Model& model, const Workload& workload, const RentOptions& options,
+                      const ModelRentOptions& model_options);
+
+// Every type of the catalogue that has a price, as many as one likes.
+Offers catalogue_market();
 
 }  // namespace motley

@@ -1,0 +1,328 @@
+#include "motley/planner/rent/shapes.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "motley/base/units.hpp"
+#include "motley/cluster/interconnect.hpp"
+#include "motley/cost/serve_cost.hpp"
+#include "motley/solve/chain_dp.hpp"
+
+namespace motley {
+namespace {
+
+constexpr int kSlots = 8;  // devices of a machine
+constexpr int kDegrees[] = {1, 2, 4, 8};
+constexpr int kMostStages = 8;
+constexpr int kMostMixedStages = 2;  // of each part
+constexpr int kMostMachines = 6;
+constexpr double kMostMemory = 12;  // times the weights: beyond it, published templates stopped improving
+constexpr LinkSpeed kBetweenMachines{.latency_s = 0.2e-3, .bandwidth_bytes_per_s = 1.25e9};
+
+int machines_of(const ShapePart& part) {
+  const int per_machine = kSlots / part.degree;
+  return (part.stages + per_machine - 1) / per_machine;
+}
+
+StageEnds ends_of(int position) { return {.first = (position & 1) != 0, .last = (position & 2) != 0}; }
+
+std::vector<int> devices_from(int first, int count) {
+  std::vector<int> devices;
+  for (int i = 0; i < count; ++i) devices.push_back(first + i);
+  return devices;
+}
+
+}  // namespace
+
+std::string shape_name(const ShapeSpec& spec) {
+  std::string name;
+  for (const auto& part : spec) {
+    if (!name.empty()) name += " + ";
+    name += part.type;
+    if (part.degree > 1) name += fmt::format(" tp{}", part.degree);
+    if (part.stages > 1) name += fmt::format(" x{}", part.stages);
+  }
+  return name;
+}
+
+std::map<std::string, std::int64_t> shape_devices(const ShapeSpec& spec) {
+  std::map<std::string, std::int64_t> devices;
+  for (const auto& part : spec) devices[part.type] += part.degree * part.stages;
+  return devices;
+}
+
+// Two machines of each type, so that every hop has both ends: inside a machine, between two, and between types.
+struct ShapeMaker::Pair {
+  Cluster cluster;
+  std::map<std::string, int> first_device;                    // of a type: 16 in a row, 8 per machine
+  std::map<std::pair<std::string, int>, TensorGroup> groups;  // by type and degree
+};
+
+struct ShapeMaker::Priced {
+  double rate_per_s = 0;  // 0: does not fit
+  RouteCost route;
+  std::vector<StageLayout> stages;
+};
+
+ShapeMaker::~ShapeMaker() = default;
+
+ShapeMaker::ShapeMaker(const Offers& market, const Model& model, const Workload& workload,
+                       const ModelRentOptions& options)
+    : market_(market),
+      model_(model),
+      workload_(workload),
+      options_(options),
+      weight_type_(options.weight_type.value_or(model.arch.checkpoint_type)),
+      kv_type_(options.kv_type.value_or(weight_type_)) {
+  if (workload.classes.empty())
+    throw input_error("the workload has no request class", "renting for serving needs [[class]] tables");
+  const bool rates = workload.total_rate_per_s() > 0;
+  market_.utilisation = options.utilisation;
+  market_.classes.clear();
+  market_.configurations.clear();
+  for (const auto& described : workload.classes) {
+    OfferClass one{.name = described.name, .model = {}, .demand_per_s = {}, .share = {}};
+    if (rates)
+      one.demand_per_s = described.rate_per_s;
+    else
+      one.share = 1.0 / static_cast<double>(workload.classes.size());
+    market_.classes.push_back(std::move(one));
+  }
+  ClusterDescription all;
+  for (const auto& [name, type] : market_.types) {
+    all.machines.push_back({});
+    all.machines.back().name = fmt::format("m{}", all.machines.size());
+    all.machines.back().devices = {name};
+  }
+  const Cluster resolved = resolve(all, "offers: types");
+  std::size_t index = 0;
+  for (const auto& [name, type] : market_.types) types_[name] = resolved.type_of(static_cast<int>(index++));
+  weight_bytes_ =
+      static_cast<double>(weight_bytes(model.arch, {.layers = model.arch.layers, .embedding = true, .head = true},
+                                       make_shards(model.arch, 1).front(), weight_type_));
+}
+
+bool ShapeMaker::plausible(const ShapeSpec& spec) const {
+  double memory = 0;
+  int machines = 0, stages = 0;
+  for (const auto& part : spec) {
+    const DeviceType& type = types_.at(part.type);
+    memory += static_cast<double>(part.degree * part.stages) *
+              static_cast<double>(type.memory_bytes - type.reserve_bytes.value_or(0));
+    machines += machines_of(part);
+    stages += part.stages;
+    const auto& available = market_.types.at(part.type).available;
+    if (available && *available < part.degree * part.stages) return false;
+    if (part.degree > model_.arch.heads) return false;
+  }
+  if (stages > model_.arch.layers || machines > kMostMachines) return false;
+  const bool single = spec.size() == 1 && stages == 1 && spec[0].degree == 1;
+  return memory >= weight_bytes_ && (single || memory <= kMostMemory * weight_bytes_);
+}
+
+std::vector<ShapeSpec> ShapeMaker::alike() const {
+  std::vector<ShapeSpec> specs;
+  for (const auto& [name, type] : market_.types)
+    for (const int degree : kDegrees)
+      for (int stages = 1; stages <= kMostStages; ++stages)
+        if (ShapeSpec spec = {{name, degree, stages}}; plausible(spec)) specs.push_back(std::move(spec));
+  return specs;
+}
+
+std::vector<ShapeSpec> ShapeMaker::mixed() const {
+  std::vector<ShapeSpec> specs;
+  for (auto a = market_.types.begin(); a != market_.types.end(); ++a)
+    for (auto b = std::next(a); b != market_.types.end(); ++b)
+      for (const int degree_a : kDegrees)
+        for (const int degree_b : kDegrees)
+          for (int stages_a = 1; stages_a <= kMostMixedStages; ++stages_a)
+            for (int stages_b = 1; stages_b <= kMostMixedStages; ++stages_b)
+              if (ShapeSpec spec = {{a->first, degree_a, stages_a}, {b->first, degree_b, stages_b}}; plausible(spec))
+                specs.push_back(std::move(spec));
+  return specs;
+}
+
+ShapeMaker::Pair& ShapeMaker::pair_of(const ShapeSpec& spec) {
+  std::string key;
+  for (const auto& part : spec) key += part.type + "\n";
+  const auto [entry, added] = pairs_.try_emplace(key);
+  Pair& pair = entry->second;
+  if (!added) return pair;
+  ClusterDescription description;
+  for (const auto& part : spec) {
+    if (pair.first_device.contains(part.type)) continue;
+    const int index = static_cast<int>(pair.first_device.size());
+    pair.first_device[part.type] = index * 2 * kSlots;
+    MachineDescription machine;
+    machine.name = fmt::format("m{}", index);
+    machine.count = 2;
+    machine.devices = {fmt::format("{}*{}", part.type, kSlots)};
+    machine.link = machine_link(part.type);
+    description.machines.push_back(std::move(machine));
+  }
+  description.network.within_site = market_.network.value_or(kBetweenMachines);
+  pair.cluster = resolve(description, "rented machines");
+  for (const auto& [type, first] : pair.first_device)
+    for (const int degree : kDegrees)
+      if (degree <= model_.arch.heads)
+        pair.groups.emplace(std::pair(type, degree), make_group(pair.cluster, model_.arch, devices_from(first, degree),
+                                                                {}, weight_type_, kv_type_, options_.step));
+  return pair;
+}
+
+std::vector<double> ShapeMaker::rate_bounds(const ShapeSpec& spec) {
+  std::vector<double> bounds;
+  for (std::size_t w = 0; w < workload_.classes.size(); ++w) {
+    double layers_per_s = 0;
+    for (const auto& part : spec) {
+      const auto [entry, added] = layer_load_s_.try_emplace(fmt::format("{}\n{}\n{}", part.type, part.degree, w));
+      if (added) {
+        Pair& alone = pair_of({part});
+        const RequestClass& one = workload_.classes[w];
+        // Steps of more sequences cost each of them less.
+        const ServePoint point{one.prompt_tokens.mean, one.output_tokens.mean,
+                               std::min(options_.max_batch, options_.step.max_sequences), options_.step};
+        const auto form = make_form({}, alone.cluster, model_.arch, point);
+        entry->second = form->block(alone.groups.at({part.type, part.degree})).load.sum();
+      }
+      layers_per_s += part.stages / entry->second;
+    }
+    // Every layer is computed once per request, and no stage is busy for longer than the time between requests.
+    bounds.push_back(layers_per_s / static_cast<double>(model_.arch.layers));
+  }
+  return bounds;
+}
+
+ShapeMaker::Priced ShapeMaker::price(Pair& pair, const ShapeSpec& spec, std::size_t class_index, std::int64_t batch) {
+  const RequestClass& one = workload_.classes[class_index];
+  int stages = 0;
+  for (const auto& part : spec) stages += part.stages;
+  Priced best;
+  for (const std::int64_t micro_batches : micro_batch_counts(batch, options_.step)) {
+    // A pipeline is full with as many micro-batches as stages; more make its steps smaller.
+    if (micro_batches >= 2 * stages && best.rate_per_s > 0) break;
+    const ServePoint point{one.prompt_tokens.mean, one.output_tokens.mean, sequences_per_step(batch, micro_batches),
+                           options_.step};
+    const auto form = make_form({}, pair.cluster, model_.arch, point);
+    ChainProblem problem;
+    problem.units = model_.arch.layers;
+    std::vector<const TensorGroup*> groups;
+    for (std::size_t p = 0; p < spec.size(); ++p) {
+      const TensorGroup& group = pair.groups.at({spec[p].type, spec[p].degree});
+      groups.push_back(&group);
+      problem.counts.push_back(spec[p].stages);
+      const StagePrice block = form->block(group);
+      ChainOption option{.place = static_cast<int>(p),
+                         .takes = std::vector<int>(spec.size(), 0),
+                         .per_unit = {block.latency.sum(), block.load.sum()},
+                         .at = {}};
+      option.takes[p] = 1;
+      for (int position = 0; position < 4; ++position) {
+        const StagePrice ends = form->ends(group, ends_of(position));
+        option.at[position] = {.fixed = {ends.latency.sum(), ends.load.sum()},
+                               .capacity = form->most_layers(group, ends_of(position), batch)};
+      }
+      problem.options.push_back(std::move(option));
+    }
+    problem.must_use = problem.counts;
+    for (std::size_t from = 0; from < spec.size(); ++from) {
+      problem.hops.emplace_back();
+      problem.return_latency_s.emplace_back();
+      for (std::size_t to = 0; to < spec.size(); ++to) {
+        TensorGroup next = *groups[to];
+        if (from == to) {
+          // Inside the machine while all stages of the part stand in one, otherwise to the next.
+          const bool inside = machines_of(spec[to]) == 1;
+          const int first = pair.first_device.at(spec[to].type) + (inside ? kSlots - spec[to].degree : kSlots);
+          next.devices = devices_from(first, spec[to].degree);
+        }
+        const StagePrice hop = form->hop(*groups[from], next);
+        problem.hops.back().push_back({hop.latency.sum(), hop.load.sum()});
+        problem.return_latency_s.back().push_back(form->token_return(*groups[from], next).sum());
+      }
+    }
+    ChainSolver solver(problem);
+    const CycleAnswer answer =
+        least_cycle(solver, static_cast<double>(batch), std::numeric_limits<double>::infinity(), Instant::max());
+    if (!answer.chain) continue;
+    const double cycle = cycle_s(*form, answer.chain->seconds.latency_s, answer.chain->seconds.load_s, batch);
+    if (1 / cycle <= best.rate_per_s) continue;
+    best.rate_per_s = 1 / cycle;
+    best.stages.clear();
+    double first_token_s = 0;
+    const auto& chain = answer.chain->stages;
+    for (std::size_t i = 0; i < chain.size(); ++i) {
+      const std::size_t p = static_cast<std::size_t>(chain[i].option);
+      const StageEnds ends{.first = i == 0, .last = i + 1 == chain.size()};
+      first_token_s += form->block(*groups[p]).latency.prefill_s * static_cast<double>(chain[i].units) +
+                       form->ends(*groups[p], ends).latency.prefill_s;
+      if (!ends.last)
+        first_token_s +=
+            form->hop(*groups[p], *groups[static_cast<std::size_t>(chain[i + 1].option)]).latency.prefill_s;
+      best.stages.push_back({spec[p].type, spec[p].degree, chain[i].units});
+    }
+    best.route = {.batch = batch, .latency_s = cycle * static_cast<double>(batch), .first_token_s = first_token_s};
+    const double steps = std::max(0.0, one.output_tokens.mean - 1);
+    best.route.per_token_s = steps > 0 ? (best.route.latency_s - first_token_s) / steps : 0;
+  }
+  return best;
+}
+
+Configuration ShapeMaker::make(const ShapeSpec& spec) {
+  Pair& pair = pair_of(spec);
+  Configuration made{
+      .name = shape_name(spec), .model = {}, .devices = shape_devices(spec), .rate_per_s = {}, .stages = {}};
+  double greatest = 0;
+  for (std::size_t w = 0; w < workload_.classes.size(); ++w) {
+    Workload alone;
+    alone.classes = {workload_.classes[w]};
+    double rate = 0;
+    // The largest power of two that fits and keeps the deadlines; both end for good where they end.
+    int low = -1, high = static_cast<int>(std::floor(std::log2(static_cast<double>(options_.max_batch)))) + 1;
+    while (high - low > 1) {
+      const int middle = low < 0 ? 0 : (low + high + 1) / 2;
+      const std::int64_t batch = std::int64_t{1} << middle;
+      const Priced priced = price(pair, spec, w, batch);
+      const double excess = priced.rate_per_s > 0 ? deadline_excess(alone, priced.route) : 0;
+      if (priced.rate_per_s > 0 && excess <= 0) {
+        low = middle;
+        if (priced.rate_per_s >= rate) {
+          rate = priced.rate_per_s;
+          if (rate >= greatest) {
+            greatest = rate;
+            made.stages = priced.stages;
+          }
+        }
+        continue;
+      }
+      high = middle;
+      if (priced.rate_per_s <= 0 || batch > 1) continue;
+      const auto found = nearest_.find(w);
+      if (found == nearest_.end() || excess < found->second.excess)
+        nearest_[w] = {excess, made.name,
+                       fmt::format("{} to the first token and {} per token", human_seconds(priced.route.first_token_s),
+                                   human_seconds(priced.route.per_token_s))};
+    }
+    made.rate_per_s.push_back(rate);
+  }
+  return made;
+}
+
+ShapeMaker::Lack ShapeMaker::why_unserved(std::size_t class_index) const {
+  const RequestClass& one = workload_.classes[class_index];
+  if (const auto nearest = nearest_.find(class_index); nearest != nearest_.end())
+    return {fmt::format("no configuration keeps the deadlines of class \"{}\": the nearest, {}, takes {} for a single "
+                        "request",
+                        one.name, nearest->second.shape, nearest->second.text),
+            fmt::format("deadlines {:.2f} times as long would be kept", 1 + nearest->second.excess)};
+  return {fmt::format("no configuration holds {} for class \"{}\": {} of weights at {}, and the keys and values of one "
+                      "request of {:g} tokens",
+                      model_.name, one.name, human_bytes(weight_bytes_), name_of(weight_type_),
+                      one.prompt_tokens.mean + one.output_tokens.mean),
+          "offer types with more memory, or more of them"};
+}
+
+}  // namespace motley
