@@ -3,6 +3,7 @@
 #include "motley/base/units.hpp"
 #include "motley/cli/command.hpp"
 #include "motley/cli/planning.hpp"
+#include "motley/cli/rent.hpp"
 #include "motley/report/cost_report.hpp"
 #include "motley/report/table.hpp"
 
@@ -46,7 +47,9 @@ void add_explain(CLI::App& parent, Action& action) {
   add_output_options(*verb, options->output);
   verb->callback([options, &action] {
     action = [options] {
-      const ServePlan plan = read_plan_file(options->plan);
+      const Value document = read_document(options->plan);
+      if (plan_kind(document) == "rent") return explain_rent(read_rent_plan(document, options->plan), options->output);
+      const ServePlan plan = read_plan(document, options->plan);
       require_sound(plan, options->plan);
       const std::string form = options->form.empty() ? plan.search.cost : options->form;
       const ServeCost cost = price_serve(plan, cost_options(form, options->settings));

@@ -2,6 +2,7 @@
 
 #include "motley/cli/command.hpp"
 #include "motley/cli/planning.hpp"
+#include "motley/cli/rent.hpp"
 #include "motley/report/plan_report.hpp"
 
 namespace motley::cli {
@@ -54,6 +55,7 @@ void add_plan(CLI::App& parent, Action& action) {
   add_output_options(*verb, options->output);
   verb->callback(
       [options, &action] { action = [options] { return plan_and_show(options->planning, options->output); }; });
+  add_plan_rent(*group, action);
 }
 
 }  // namespace motley::cli

@@ -1,4 +1,5 @@
 #include "motley/cli/command.hpp"
+#include "motley/cli/rent.hpp"
 #include "motley/report/plan_report.hpp"
 
 namespace motley::cli {
@@ -16,7 +17,9 @@ void add_verify(CLI::App& parent, Action& action) {
   add_output_options(*verb, options->output);
   verb->callback([options, &action] {
     action = [options] {
-      const auto violations = verify(read_plan_file(options->plan));
+      const Value document = read_document(options->plan);
+      if (plan_kind(document) == "rent") return verify_rent(read_rent_plan(document, options->plan), options->output);
+      const auto violations = verify(read_plan(document, options->plan));
       Value list = Value::array();
       for (const auto& violation : violations)
         list.push_back(Value::object({{"place", violation.place}, {"what", violation.what}, {"hint", violation.hint}}));
