@@ -18,9 +18,11 @@ using Action = std::function<int()>;
 // Each in the file of its name. They add the verb to `parent` and set `action` when it is chosen.
 void add_plan(CLI::App& parent, Action& action);
 void add_explain(CLI::App& parent, Action& action);
+void add_compare(CLI::App& parent, Action& action);
 void add_simulate(CLI::App& parent, Action& action);
 void add_verify(CLI::App& parent, Action& action);
 void add_cluster(CLI::App& parent, Action& action);
+void add_probe(CLI::App& cluster_verbs, Action& action);  // where the runtime is built
 void add_model(CLI::App& parent, Action& action);
 void add_doctor(CLI::App& parent, Action& action);
 void add_serve(CLI::App& parent, Action& action);

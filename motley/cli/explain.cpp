@@ -4,7 +4,10 @@
 #include "motley/cli/command.hpp"
 #include "motley/cli/planning.hpp"
 #include "motley/cli/rent.hpp"
+#include "motley/cli/what_if.hpp"
+#include "motley/report/compare_report.hpp"
 #include "motley/report/cost_report.hpp"
+#include "motley/report/plan_report.hpp"
 #include "motley/report/table.hpp"
 
 namespace motley::cli {
@@ -26,6 +29,20 @@ std::string explanation(const ServeCost& cost, const std::string& form, int dept
                      routes.render(), term_report(cost.tree, depth));
 }
 
+int explain_changes(const ServePlan& plan, const Changes& changes, const Output& output) {
+  const ServeOutcome outcome = plan_changed(plan, changes);
+  if (!outcome.plan) {
+    emit(output, Value::object({{"status", "infeasible"}, {"reason", outcome.reason}, {"hint", outcome.hint}}),
+         fmt::format("does not fit: {}\n{}", outcome.reason,
+                     outcome.hint.empty() ? "" : "\nhint: " + outcome.hint + "\n"));
+    return static_cast<int>(ErrorCode::negative);
+  }
+  const std::vector<NamedPlan> plans = {{"as planned", &plan}, {"changed", &*outcome.plan}};
+  emit(output, compare_json(plans),
+       fmt::format("{}\nchanged: {}\n", compare_report(plans), plan_summary(*outcome.plan)));
+  return 0;
+}
+
 }  // namespace
 
 void add_explain(CLI::App& parent, Action& action) {
@@ -34,16 +51,24 @@ void add_explain(CLI::App& parent, Action& action) {
     std::string form;
     std::vector<std::string> settings;
     int depth = 2;
+    Changes changes;
     Output output;
   };
   auto options = std::make_shared<Options>();
   auto* verb =
       parent.add_subcommand("explain", "Where a plan's time goes: the cost as a tree of terms with their shares");
-  verb->footer("example: motley explain plan.json --cost hexgen");
+  verb->footer(
+      "examples:\n"
+      "  motley explain plan.json\n"
+      "  motley explain plan.json --cost hexgen            the same plan, priced by another form\n"
+      "  motley explain plan.json --without box/3          planned again without a device, side by side\n"
+      "  motley explain plan.json --add \"A100*2\"          ... with two more\n"
+      "  motley explain plan.json --what-if \"tp=2 on box\"  ... with another degree of tensor parallelism");
   verb->add_option("plan", options->plan, "The plan")->required()->type_name("PLAN");
   verb->add_option("--depth", options->depth, "Levels of the tree to print: 1 stages, 2 phases (default), 4 every term")
       ->check(CLI::Range(0, 16));
   add_cost_options(*verb, options->form, options->settings);
+  add_change_options(*verb, options->changes);
   add_output_options(*verb, options->output);
   verb->callback([options, &action] {
     action = [options] {
@@ -51,6 +76,7 @@ void add_explain(CLI::App& parent, Action& action) {
       if (plan_kind(document) == "rent") return explain_rent(read_rent_plan(document, options->plan), options->output);
       const ServePlan plan = read_plan(document, options->plan);
       require_sound(plan, options->plan);
+      if (!options->changes.empty()) return explain_changes(plan, options->changes, options->output);
       const std::string form = options->form.empty() ? plan.search.cost : options->form;
       const ServeCost cost = price_serve(plan, cost_options(form, options->settings));
       emit(options->output, explain_json(cost.tree), explanation(cost, form, options->depth));

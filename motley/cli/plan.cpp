@@ -52,6 +52,9 @@ void add_plan(CLI::App& parent, Action& action) {
   verb->add_flag(
       "--front", options->planning.front,
       "Also print all layouts of one pipeline over the whole cluster that no other beats in latency and bottleneck");
+  verb->add_option("--from", options->planning.from,
+                   "Mend this plan after the loss of the devices under --without: routes that do not touch them stay")
+      ->type_name("PLAN");
   add_output_options(*verb, options->output);
   verb->callback(
       [options, &action] { action = [options] { return plan_and_show(options->planning, options->output); }; });

@@ -8,11 +8,12 @@
 
 #include "motley/base/units.hpp"
 #include "motley/cli/command.hpp"
+#include "motley/planner/serve/replan.hpp"
 #include "motley/report/plan_report.hpp"
 #include "motley/report/table.hpp"
 
 namespace motley::cli {
-namespace {
+namespace {}  // namespace
 
 Objective parse_objective(const std::string& text) {
   std::vector<std::string> names;
@@ -23,6 +24,8 @@ Objective parse_objective(const std::string& text) {
   throw input_error(fmt::format("--objective \"{}\" is not one of {}", text, fmt::join(names, ", ")),
                     did_you_mean(closest(text, names)));
 }
+
+namespace {
 
 std::optional<DType> optional_dtype(const std::string& text, const std::string& option) {
   if (text.empty()) return std::nullopt;
@@ -47,6 +50,7 @@ ServeOptions serve_options(const PlanningOptions& options) {
           .weight_type = optional_dtype(options.weight_type, "--weight-type"),
           .kv_type = optional_dtype(options.kv_type, "--kv-type"),
           .max_batch = options.max_batch,
+          .excluded = options.without,
           .profile = {},
           .handover = options.partial_ranges ? Handover::partial : Handover::exact};
 }
@@ -104,6 +108,10 @@ void add_planning_options(CLI::App& verb, PlanningOptions& options, const std::s
   verb.add_flag("--one-pipeline", options.one_pipeline, "No replication");
   verb.add_flag("--partial-ranges", options.partial_ranges,
                 "Objective flow: a stage may compute a part of its layers (plans to compare with; not served yet)");
+  verb.add_option("--without", options.without, "Leave this device out: box/3")
+      ->type_name("DEVICE")
+      ->expected(1)
+      ->take_all();
   verb.add_option("--max-batch", options.max_batch, "Most requests in flight per pipeline")
       ->check(CLI::Range(1, 1 << 16));
   verb.add_option("--max-tokens", options.step.max_tokens, "Tokens of one step: sizes the engine's buffers")
@@ -116,7 +124,29 @@ void add_planning_options(CLI::App& verb, PlanningOptions& options, const std::s
       ->check(CLI::Range(0, 1024));
 }
 
+namespace {
+
+// A plan that has lost devices, mended.
+ServeOutcome mend(const PlanningOptions& options, bool quiet) {
+  if (options.without.empty())
+    throw input_error("--from needs to know what is gone", "such as --from plan.json --without box/3");
+  if (!options.cluster.empty() || !options.model.empty() || !options.workload.empty())
+    throw input_error("--from takes cluster, model and workload from the plan", "leave them out");
+  const ServePlan before = read_plan_file(options.from);
+  ServeOutcome outcome = replan_serve(before, options.without, serve_options(options));
+  if (!quiet && outcome.plan) {
+    const WeightMoves moves = weight_moves(before, *outcome.plan);
+    fmt::print(stderr, "mended    in {}: {} of weights stay where they are, {} are to be loaded\n",
+               human_seconds(outcome.plan->search.elapsed_s), human_bytes(static_cast<double>(moves.kept_bytes)),
+               human_bytes(static_cast<double>(moves.loaded_bytes)));
+  }
+  return outcome;
+}
+
+}  // namespace
+
 ServeOutcome plan_from_options(const PlanningOptions& options, bool quiet) {
+  if (!options.from.empty()) return mend(options, quiet);
   if (options.cluster.empty()) throw input_error("--cluster is missing", "examples stand in examples/clusters");
   if (options.model.empty())
     throw input_error("--model is missing", "a Hugging Face folder, a config.json, or a name such as llama-2-70b");

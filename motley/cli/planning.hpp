@@ -22,11 +22,14 @@ struct PlanningOptions {
   bool across_machines = false;
   bool one_pipeline = false;
   bool front = false;
+  std::string from;                  // a plan to mend
+  std::vector<std::string> without;  // devices
   bool partial_ranges = false;
   std::int64_t max_batch = 256;
   StepLimits step;
 };
 
+Objective parse_objective(const std::string& text);
 void add_planning_options(CLI::App& verb, PlanningOptions& options, const std::string& model_help);
 ServeOutcome plan_from_options(const PlanningOptions& options, bool quiet);
 

@@ -143,6 +143,7 @@ const Schema<SearchRecord>& schema<SearchRecord>() {
   static const auto table =
       Schema<S>("search", "How the plan was found.")
           .field("planner", &S::planner, "Its name.", written)
+          .field("objective", &S::objective, "What it was to be best at.", written)
           .field("cost", &S::cost, "The form of the cost.", written)
           .field("seed", &S::seed, "Of the random numbers.", written)
           .field("status", &S::status, "Default: `heuristic`.", written)

@@ -84,6 +84,7 @@ const std::vector<EnumName<SearchStatus>>& enum_names<SearchStatus>();
 
 struct SearchRecord {
   std::string planner;
+  std::string objective;
   std::string cost;
   std::int64_t seed = 0;
   SearchStatus status = SearchStatus::heuristic;

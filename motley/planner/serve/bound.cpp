@@ -13,15 +13,14 @@ double memory_bound(const Groups& groups) {
   const Cluster& cluster = problem.cluster;
   const Need need = least_need(problem);
   double usable = 0, fastest = 0, together = 0;
-  for (const auto& machine : cluster.machines) {
-    double bandwidth = 0;
-    for (const int device : machine.devices) {
-      const DeviceType& type = cluster.type_of(device);
-      usable += usable_bytes(problem, device);
-      bandwidth += type.memory_bandwidth_bytes_per_s * type.efficiency.bandwidth;
-    }
-    fastest = std::max(fastest, bandwidth);
+  std::vector<double> of_machine(cluster.machines.size(), 0);
+  for (const int device : problem.devices()) {
+    const DeviceType& type = cluster.type_of(device);
+    const double bandwidth = type.memory_bandwidth_bytes_per_s * type.efficiency.bandwidth;
+    double& here = of_machine[cluster.devices[device].machine];
+    usable += usable_bytes(problem, device);
     together += bandwidth;
+    fastest = std::max(fastest, here += bandwidth);
   }
   if (problem.options.tensor_parallel == TensorParallel::across_machines) fastest = together;
   const double layers = static_cast<double>(problem.model.arch.layers);
@@ -36,7 +35,7 @@ double memory_bound(const Groups& groups) {
 }  // namespace
 
 double most_requests_per_s(const Groups& groups) {
-  const double compute = groups.most_requests_per_s(all_devices(groups.problem().cluster));
+  const double compute = groups.most_requests_per_s(groups.problem().devices());
   // The published forms count memory in their own way.
   return groups.problem().options.cost.form == "motley" ? std::min(compute, memory_bound(groups)) : compute;
 }

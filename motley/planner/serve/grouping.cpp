@@ -48,7 +48,7 @@ Grouping best_single(Groups& groups, const std::vector<std::vector<std::vector<i
   for (const auto& start : starts)
     for (const auto& group : start)
       if (std::find(candidates.begin(), candidates.end(), group) == candidates.end()) candidates.push_back(group);
-  if (options.use_devices == UseDevices::all) candidates = {all_devices(groups.problem().cluster)};
+  if (options.use_devices == UseDevices::all) candidates = {groups.problem().devices()};
   // Small groups first: they are quick, and what time is left goes to the large.
   std::stable_sort(candidates.begin(), candidates.end(),
                    [](const auto& a, const auto& b) { return a.size() < b.size(); });
@@ -57,7 +57,7 @@ Grouping best_single(Groups& groups, const std::vector<std::vector<std::vector<i
   Grouping grouping;
   for (const auto& answer : answers) grouping.evaluated += answer.answer->part.evaluated;
   // Every other candidate is a part of the whole cluster.
-  grouping.exact = candidates.back().size() == devices && answers.back().answer->part.exact;
+  grouping.exact = candidates.back().size() == groups.problem().devices().size() && answers.back().answer->part.exact;
 
   const bool replicate = options.objective == Objective::latency && options.replication == Replication::allowed;
   std::vector<bool> busy(devices, false);
@@ -101,7 +101,7 @@ Grouping search_locally(Groups& groups, const std::vector<std::vector<std::vecto
       placed += pipeline.used_devices().size();
       begun[i].push_back(std::move(pipeline));
     }
-    if (all && placed < problem.cluster.devices.size()) begun[i].clear();
+    if (all && placed < problem.devices().size()) begun[i].clear();
   });
 
   std::vector<std::size_t> order(starts.size());
@@ -114,8 +114,12 @@ Grouping search_locally(Groups& groups, const std::vector<std::vector<std::vecto
   in_parallel(kRestarts, problem.options.threads, [&](std::size_t i) {
     const std::vector<Pipeline>& start = begun[order[i % std::min<std::size_t>(order.size(), kRestarts / 2)]];
     const auto pipelines = static_cast<std::int64_t>(start.size());
-    improved[i] = improve(groups, start,
-                          {std::min(kMostProposals, kProposalsPerPipeline * (pipelines + 4)), kEvaluatedPerRestart}, i);
+    const auto scaled = [&](std::int64_t most) {
+      return static_cast<std::int64_t>(problem.effort * static_cast<double>(most));
+    };
+    improved[i] = improve(
+        groups, start,
+        {scaled(std::min(kMostProposals, kProposalsPerPipeline * (pipelines + 4))), scaled(kEvaluatedPerRestart)}, i);
   });
   Grouping best;
   for (auto& grouping : improved) {

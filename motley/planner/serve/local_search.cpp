@@ -45,8 +45,8 @@ class LocalSearch {
         limits_(limits),
         dice_(groups.problem().options.seed, stream),
         pipelines_(std::move(start)) {
-    const std::vector<int> all = all_devices(cluster());
-    std::vector<bool> busy(all.size(), false);
+    const std::vector<int> all = groups.problem().devices();
+    std::vector<bool> busy(cluster().devices.size(), false);
     for (const auto& pipeline : pipelines_) {
       members_.push_back(pipeline.used_devices());
       for (const int device : members_.back()) busy[static_cast<std::size_t>(device)] = true;

@@ -15,13 +15,13 @@ Shard whole_shard(const Architecture& arch) { return make_shards(arch, 1).front(
 
 double usable_bytes(const ServeProblem& problem) {
   double sum = 0;
-  for (const int device : all_devices(problem.cluster)) sum += usable_bytes(problem, device);
+  for (const int device : problem.devices()) sum += usable_bytes(problem, device);
   return sum;
 }
 
 std::string devices_text(const ServeProblem& problem) {
   std::map<std::string, int> counts;
-  for (const int device : all_devices(problem.cluster)) ++counts[problem.cluster.type_of(device).name];
+  for (const int device : problem.devices()) ++counts[problem.cluster.type_of(device).name];
   std::vector<std::string> parts;
   for (const auto& [name, count] : counts) parts.push_back(fmt::format("{} x {}", count, name));
   return fmt::format("{}", fmt::join(parts, ", "));
@@ -58,7 +58,7 @@ void say_why(const ServeProblem& problem, ServeOutcome& outcome) {
   if (missing > 0) {
     outcome.reason = fmt::format("needs {} more: {}, {}", human_bytes(missing), holds, has);
   } else {
-    const std::int64_t placed = most_layers_placed(problem, all_devices(problem.cluster));
+    const std::int64_t placed = most_layers_placed(problem, problem.devices());
     const bool all = problem.options.use_devices == UseDevices::all;
     missing = need.total() / static_cast<double>(arch.layers) * static_cast<double>(arch.layers - placed);
     if (placed >= arch.layers && all) {

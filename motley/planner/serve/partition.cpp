@@ -9,7 +9,7 @@ namespace {
 constexpr std::int64_t kMostGroups = 600;
 
 std::vector<DeviceClass> classes_of(const ServeProblem& problem) {
-  return collapse(problem.cluster, all_devices(problem.cluster), Alike::by_links, 1);
+  return collapse(problem.cluster, problem.devices(), Alike::by_links, 1);
 }
 
 std::int64_t groups_of(const std::vector<DeviceClass>& classes) {

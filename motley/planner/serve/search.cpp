@@ -190,6 +190,15 @@ std::string layout_text(const ServeProblem& problem, const StageTable& table, co
 
 }  // namespace
 
+std::vector<int> ServeProblem::devices() const {
+  std::vector<int> devices = all_devices(cluster);
+  const auto& excluded = options.excluded;
+  std::erase_if(devices, [&](int device) {
+    return std::find(excluded.begin(), excluded.end(), cluster.devices[device].name) != excluded.end();
+  });
+  return devices;
+}
+
 ServePoint ServeProblem::point(std::int64_t sequences) const {
   return {workload.mean_prompt_tokens(), workload.mean_output_tokens(), sequences, options.step};
 }

@@ -26,7 +26,9 @@ struct ServeProblem {
   DType kv_type;
   Instant deadline;
   double most_work = kMostWork;
+  double effort = 1;  // scales how long local search goes on
 
+  std::vector<int> devices() const;  // of the cluster, without those that the options exclude
   ServePoint point(std::int64_t sequences) const;
   std::unique_ptr<ServeForm> form(const ServePoint& point) const;
 };

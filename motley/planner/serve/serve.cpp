@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <utility>
 
 #include "motley/planner/serve/bound.hpp"
+#include "motley/planner/serve/confirm.hpp"
 #include "motley/planner/serve/grouping.hpp"
 #include "motley/planner/serve/need.hpp"
 #include "motley/planner/serve/placement_plan.hpp"
@@ -37,12 +39,15 @@ SearchRecord record(const Groups& groups, const Grouping& grouping, const ServeP
   const Objective objective = problem.options.objective;
   SearchRecord search;
   search.planner = "serve/groups";
+  search.objective = name_of(problem.options.objective);
   search.cost = problem.options.cost.form;
   search.seed = static_cast<std::int64_t>(problem.options.seed);
   search.evaluated = grouping.evaluated;
   const bool latency = objective == Objective::latency;
   const double value = latency ? predicted.latency_s : predicted.tokens_per_s;
-  if (grouping.exact && (objective != Objective::slo || exact_for(problem.workload))) {
+  const bool exact_objective =
+      objective != Objective::slo || (exact_for(problem.workload) && !worth_simulating(problem));
+  if (grouping.exact && exact_objective) {
     search.status = SearchStatus::optimal;
     search.bound = value;
     search.gap = 0;
@@ -58,45 +63,75 @@ SearchRecord record(const Groups& groups, const Grouping& grouping, const ServeP
   return search;
 }
 
+void check_degree(const Cluster& cluster, const std::string& name, int degree) {
+  std::vector<std::string> names;
+  for (const auto& machine : cluster.machines) {
+    names.push_back(machine.name);
+    if (machine.name != name) continue;
+    std::map<int, int> counts;
+    int most = 0;
+    for (const int device : machine.devices) most = std::max(most, ++counts[cluster.devices[device].type]);
+    if (degree >= 1 && degree <= most) return;
+    throw input_error(fmt::format("tensor parallelism of degree {} on {}", degree, name),
+                      fmt::format("it has at most {} devices of one type", most));
+  }
+  const std::string near = closest(name, names);
+  throw input_error(fmt::format("there is no machine \"{}\" in the cluster", name),
+                    near.empty() ? std::string() : fmt::format("did you mean \"{}\"?", near));
+}
+
 void check_options(const ServeProblem& problem) {
   for (const DType type : {problem.weight_type, problem.kv_type})
     if (type == DType::int8 || type == DType::int4)
       throw input_error(fmt::format("{} cannot be run", name_of(type)), "use bf16, fp16 or fp32");
+  const auto& options = problem.options;
+  for (const auto& device : options.excluded) problem.cluster.find_device(device);
+  if (problem.devices().empty()) throw input_error("every device of the cluster is left out");
+  for (const auto& [name, degree] : options.degrees) check_degree(problem.cluster, name, degree);
   if (problem.options.max_batch < 1) throw input_error("the largest batch must be at least 1");
   if (problem.cluster.devices.empty()) throw input_error("the cluster has no devices");
   if (problem.workload.classes.empty())
     throw input_error("the workload has no request class", "serving needs [[class]] tables");
 }
 
+// What local search leaves to the other candidates of the contest, and to simulating them.
+constexpr double kEffortBesideSimulation = 0.4;
+
 // Pipelines of their own stages.
 ServeOutcome plan_replicas(ServeProblem problem) {
   ServeOutcome outcome;
   const bool many_groups = problem.options.replication == Replication::allowed &&
                            problem.options.objective != Objective::latency && !few_enough_for_partitions(problem);
-  if (many_groups) problem.most_work = kQuickWork;
+  problem.effort = problem.options.effort;
+  if (many_groups || problem.effort < 1) problem.most_work = kQuickWork;
+  if (worth_simulating(problem)) problem.effort *= kEffortBesideSimulation;
   Groups groups(problem);
   const Grouping grouping = search_groupings(groups);
   if (grouping.pipelines.empty()) {
     say_why(problem, outcome);
     return outcome;
   }
-  ServePlan plan = write_pipelines(groups, grouping.pipelines);
-  plan.profile = problem.options.profile;
-  if (problem.options.front == Front::whole_cluster) outcome.front = whole_front(problem, all_devices(problem.cluster));
+  ServePlan plan = worth_simulating(problem) ? confirmed(groups, grouping)
+                                             : write_pipelines(groups, grouping.pipelines, problem.options.step);
+  if (problem.options.front == Front::whole_cluster) outcome.front = whole_front(problem, problem.devices());
   plan.search = record(groups, grouping, plan.predicted);
   outcome.plan = std::move(plan);
   return outcome;
 }
 
-// Stages that routes share, and the better of that and of the replicas.
+// Stages that routes share, or replicas, whichever has the greater flow. The replicas are a start of the other search.
 ServeOutcome plan_for_flow(const ServeProblem& problem) {
+  std::vector<PlacementGroups> groups = placement_groups(problem);
+  if (placements_include_replicas(problem)) {
+    std::optional<ServePlan> shared = plan_placement(problem, groups, 0);
+    if (shared && shared->search.status == SearchStatus::optimal)
+      return {.plan = std::move(shared), .reason = {}, .hint = {}, .front = {}};
+  }
   ServeProblem half = problem;
   half.deadline -= (problem.deadline - std::chrono::steady_clock::now()) / 2;
-  std::optional<ServePlan> shared = plan_placement(half);
-  if (shared && shared->search.status == SearchStatus::optimal && placements_include_replicas(problem))
-    return {.plan = std::move(shared), .reason = {}, .hint = {}, .front = {}};
-  ServeOutcome outcome = plan_replicas(problem);
-  keep_greater_flow(problem, std::move(shared), outcome);
+  ServeOutcome outcome = plan_replicas(half);
+  if (outcome.plan) groups.push_back(groups_of_plan(problem, *outcome.plan));
+  keep_greater_flow(problem, plan_placement(problem, groups, PlacementOptions{}.restarts), outcome);
   return outcome;
 }
 

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -48,17 +49,20 @@ struct ServeOptions {
   StepLimits step = {};
   std::uint64_t seed = 0;  // recorded; the search of this form draws no random numbers
   double deadline_s = 10;
-  int threads = 1;  // over numbers of pipelines; the plan does not depend on it
+  double effort = 1;  // scales how long local search goes on; below 1 inner searches are quick ones as well
+  int threads = 1;    // over numbers of pipelines; the plan does not depend on it
   UseDevices use_devices = UseDevices::may_idle;
   TensorParallel tensor_parallel = TensorParallel::within_machine;
   StageTypes stage_types = StageTypes::mixed;  // published cost forms know only `alike`
   Replication replication = Replication::allowed;
   Front front = Front::whole_cluster;
-  std::optional<DType> weight_type = {};  // default: the checkpoint's
-  std::optional<DType> kv_type = {};      // default: as the weights
-  std::int64_t max_batch = 256;           // most requests in flight per pipeline
-  Profile profile = {};                   // measured rates; the plan carries them
-  Handover handover = Handover::exact;    // of stages that routes share (objective flow)
+  std::optional<DType> weight_type = {};    // default: the checkpoint's
+  std::optional<DType> kv_type = {};        // default: as the weights
+  std::int64_t max_batch = 256;             // most requests in flight per pipeline
+  std::vector<std::string> excluded = {};   // devices to leave out, by name
+  std::map<std::string, int> degrees = {};  // of tensor parallelism, for every stage on these machines
+  Profile profile = {};                     // measured rates; the plan carries them
+  Handover handover = Handover::exact;      // of stages that routes share (objective flow)
 };
 
 // A non-dominated layout of one pipeline over the whole cluster, for one request at a time (hexgen: one job of its

@@ -29,17 +29,20 @@ StageTable::StageTable(const Cluster& cluster, const Architecture& arch, std::ve
       weight_type_(weight_type),
       kv_type_(kv_type) {
   for (std::size_t k = 0; k < classes_.size(); ++k) add_place({static_cast<int>(k)});
-  add_alike(options.tensor_parallel);
+  add_alike(options);
   if (options.tensor_parallel == TensorParallel::across_machines) add_across_machines();
-  if (options.stage_types == StageTypes::mixed && options.cost.form == "motley") add_mixed();
+  if (options.stage_types == StageTypes::mixed && options.cost.form == "motley") add_mixed(options);
 }
 
 // Groups of one class.
-void StageTable::add_alike(TensorParallel parallel) {
+void StageTable::add_alike(const ServeOptions& options) {
   for (std::size_t k = 0; k < classes_.size(); ++k) {
-    const bool wide = classes_[k].one_machine || parallel == TensorParallel::across_machines;
+    const bool wide = classes_[k].one_machine || options.tensor_parallel == TensorParallel::across_machines;
     const int most = wide ? static_cast<int>(classes_[k].units.size()) : 1;
+    const Unit& unit = classes_[k].units[0];
+    const auto fixed = options.degrees.find(cluster_.machines[cluster_.devices[unit[0]].machine].name);
     for (int n = 1; n <= most; ++n) {
+      if (fixed != options.degrees.end() && n * static_cast<int>(unit.size()) != fixed->second) continue;
       std::vector<int> takes(classes_.size(), 0);
       takes[k] = n;
       add_kind(std::move(takes), static_cast<int>(k));
@@ -84,9 +87,10 @@ std::vector<double> StageTable::shares_by(const std::vector<int>& devices, Weigh
 }
 
 // All devices of several classes of one machine. Each rank's share follows what binds it: memory bandwidth, or memory.
-void StageTable::add_mixed() {
+void StageTable::add_mixed(const ServeOptions& options) {
   constexpr std::size_t most_classes = 4;  // 11 sets
   for (std::size_t machine = 0; machine < cluster_.machines.size(); ++machine) {
+    if (options.degrees.contains(cluster_.machines[machine].name)) continue;
     std::vector<int> here;
     for (std::size_t k = 0; k < classes_.size(); ++k)
       if (classes_[k].one_machine && cluster_.devices[classes_[k].units[0][0]].machine == static_cast<int>(machine))

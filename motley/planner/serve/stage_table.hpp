@@ -48,9 +48,9 @@ class StageTable {
   std::vector<std::vector<int>> devices_of(const std::vector<ChainStage>& stages) const;
 
  private:
-  void add_alike(TensorParallel parallel);
+  void add_alike(const ServeOptions& options);
   void add_across_machines();
-  void add_mixed();
+  void add_mixed(const ServeOptions& options);
   void add_kind(std::vector<int> takes, int place, std::vector<double> shares = {});
   std::vector<int> devices_taken(const std::vector<int>& takes) const;
   template <class Weight>

@@ -19,9 +19,10 @@ std::string site_of(const Cluster& cluster, int device) {
   return cluster.machines[cluster.devices[device].machine].site;
 }
 
-std::map<std::string, std::vector<int>> by_site(const Cluster& cluster) {
+std::map<std::string, std::vector<int>> by_site(const ServeProblem& problem) {
+  const Cluster& cluster = problem.cluster;
   std::map<std::string, std::vector<int>> sites;
-  for (const int device : all_devices(cluster)) sites[site_of(cluster, device)].push_back(device);
+  for (const int device : problem.devices()) sites[site_of(cluster, device)].push_back(device);
   return sites;
 }
 
@@ -55,15 +56,21 @@ Start merge_until_fit(const Groups& groups, const Start& pieces, double copies) 
 
 Start one_per_site(const Groups& groups) {
   Start start;
-  for (const auto& [site, devices] : by_site(groups.problem().cluster)) halve(groups, devices, start);
+  for (const auto& [site, devices] : by_site(groups.problem())) halve(groups, devices, start);
   return start;
+}
+
+std::map<std::string, Start> machines_by_site(const ServeProblem& problem) {
+  std::map<int, std::vector<int>> machines;
+  for (const int device : problem.devices()) machines[problem.cluster.devices[device].machine].push_back(device);
+  std::map<std::string, Start> sites;
+  for (auto& [machine, devices] : machines) sites[problem.cluster.machines[machine].site].push_back(std::move(devices));
+  return sites;
 }
 
 // Machines in order of their sites, joined until the model fits: for sites that are too small alone.
 Start across_sites(const Groups& groups, double copies) {
-  const Cluster& cluster = groups.problem().cluster;
-  std::map<std::string, Start> sites;
-  for (const auto& machine : cluster.machines) sites[machine.site].push_back(machine.devices);
+  const std::map<std::string, Start> sites = machines_by_site(groups.problem());
   Start machines;
   for (const auto& [site, members] : sites) machines.insert(machines.end(), members.begin(), members.end());
   return merge_until_fit(groups, machines, copies);
@@ -72,8 +79,7 @@ Start across_sites(const Groups& groups, double copies) {
 // Machines of a site, those of like devices side by side, joined until the model fits with room for its caches.
 Start by_machine(const Groups& groups, double copies) {
   const Cluster& cluster = groups.problem().cluster;
-  std::map<std::string, Start> sites;
-  for (const auto& machine : cluster.machines) sites[machine.site].push_back(machine.devices);
+  std::map<std::string, Start> sites = machines_by_site(groups.problem());
   Start start;
   for (auto& [site, machines] : sites) {
     std::stable_sort(machines.begin(), machines.end(), [&](const auto& a, const auto& b) {
@@ -88,7 +94,7 @@ Start by_machine(const Groups& groups, double copies) {
 Start by_type(const Groups& groups, double copies) {
   const Cluster& cluster = groups.problem().cluster;
   std::map<std::pair<std::string, int>, Start> pools;
-  for (const int device : all_devices(cluster))
+  for (const int device : groups.problem().devices())
     pools[{site_of(cluster, device), cluster.devices[device].type}].push_back({device});
   Start start;
   for (const auto& [pool, devices] : pools)
@@ -100,7 +106,7 @@ Start by_type(const Groups& groups, double copies) {
 
 std::vector<Start> structured_starts(const Groups& groups) {
   const Cluster& cluster = groups.problem().cluster;
-  const std::vector<int> all = all_devices(cluster);
+  const std::vector<int> all = groups.problem().devices();
   std::vector<Start> starts;
   const auto add = [&](Start start) {
     if (!start.empty() && std::find(starts.begin(), starts.end(), start) == starts.end())
@@ -108,9 +114,9 @@ std::vector<Start> structured_starts(const Groups& groups) {
   };
   const ServeOptions& options = groups.problem().options;
   const bool one = options.replication == Replication::one_pipeline || options.objective == Objective::latency;
-  const bool few = cluster.devices.size() <= kFewDevices;
+  const bool few = all.size() <= kFewDevices;
   if ((one && few) || groups.copies(all) <= kMostCopies || options.use_devices == UseDevices::all) add({all});
-  if (few)
+  if (few && all.size() == cluster.devices.size())
     for (int parts = 2; parts <= std::min(kMostParts, static_cast<int>(groups.copies(all))); ++parts)
       add(equal_parts(cluster, parts));
   add(one_per_site(groups));

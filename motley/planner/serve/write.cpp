@@ -46,8 +46,11 @@ void add_pipeline(const ServeProblem& problem, const Pipeline& pipeline, double 
   plan.routes.push_back(std::move(route));
 }
 
-void predict(const ServeProblem& problem, ServePlan& plan) {
-  const ServeCost cost = price_serve(plan, problem.options.cost);
+}  // namespace
+
+void predict(ServePlan& plan, const CostOptions& options) {
+  const ServeCost cost = price_serve(plan, options);
+  plan.predicted = {};
   plan.predicted.tokens_per_s = cost.tokens_per_s;
   plan.predicted.requests_per_s = cost.requests_per_s;
   plan.predicted.latency_s = cost.latency_s;
@@ -58,6 +61,8 @@ void predict(const ServeProblem& problem, ServePlan& plan) {
     for (std::size_t i = 0; i < memory.size(); ++i) plan.predicted.memory_bytes[stage.devices[i]] = memory[i];
   }
 }
+
+namespace {
 
 // Why one more device like this one would not help, told of the pipeline that it could join best.
 std::string reason_for(Groups& groups, const std::vector<Pipeline>& pipelines, int device) {
@@ -96,16 +101,22 @@ std::string reason_for(Groups& groups, const std::vector<Pipeline>& pipelines, i
 
 void list_unused(Groups& groups, const std::vector<Pipeline>& pipelines, ServePlan& plan) {
   const Cluster& cluster = groups.problem().cluster;
+  const auto& excluded = groups.problem().options.excluded;
   std::set<int> used;
   for (const auto& pipeline : pipelines)
     for (const int device : pipeline.used_devices()) used.insert(device);
   std::map<std::pair<std::string, int>, std::string> reasons;  // by site and type: alike enough to tell once
   for (const int device : all_devices(cluster)) {
+    const std::string& name = cluster.devices[device].name;
     if (used.contains(device)) continue;
+    if (std::find(excluded.begin(), excluded.end(), name) != excluded.end()) {
+      plan.unused.push_back({name, "left out on request"});
+      continue;
+    }
     const auto kind = std::pair(cluster.machines[cluster.devices[device].machine].site, cluster.devices[device].type);
     auto found = reasons.find(kind);
     if (found == reasons.end()) found = reasons.emplace(kind, reason_for(groups, pipelines, device)).first;
-    plan.unused.push_back({cluster.devices[device].name, found->second});
+    plan.unused.push_back({name, found->second});
   }
 }
 
@@ -128,18 +139,19 @@ std::int64_t most_kv_tokens(const ServePlan& plan, std::int64_t max_batch) {
   return max_batch * blocks_each * plan.step.block_tokens;
 }
 
-ServePlan write_pipelines(Groups& groups, const std::vector<Pipeline>& pipelines) {
+ServePlan write_pipelines(Groups& groups, const std::vector<Pipeline>& pipelines, const StepLimits& step) {
   const ServeProblem& problem = groups.problem();
   ServePlan plan;
   plan.model = problem.model;
   plan.cluster = problem.cluster;
   plan.workload = problem.workload;
-  plan.step = problem.options.step;
+  plan.profile = problem.options.profile;
+  plan.step = step;
   double most = 0;
   for (const auto& pipeline : pipelines) most = std::max(most, pipeline.best().requests_per_s);
   for (const auto& pipeline : pipelines) add_pipeline(problem, pipeline, pipeline.best().requests_per_s / most, plan);
   for (const auto& route : plan.routes) fill_kv(plan, route, problem.options.max_batch);
-  predict(problem, plan);
+  predict(plan, problem.options.cost);
   list_unused(groups, pipelines, plan);
   return plan;
 }

@@ -6,11 +6,15 @@
 namespace motley {
 
 // A route for every pipeline, weighted by what it can serve; what stays idle, and why; what to expect of it all.
-ServePlan write_pipelines(Groups& groups, const std::vector<Pipeline>& pipelines);
+// `step`: no larger than the one that the pipelines were found for.
+ServePlan write_pipelines(Groups& groups, const std::vector<Pipeline>& pipelines, const StepLimits& step);
 
 // The largest KV room, in whole blocks, that fits beside the stage's other bytes on each of its devices.
 std::int64_t kv_room_tokens(const ServePlan& plan, Stage stage);
 // What `max_batch` requests at full context need; more can never be used.
 std::int64_t most_kv_tokens(const ServePlan& plan, std::int64_t max_batch);
+
+// What to expect of a plan: fills in `predicted`, and the batches where the cost form has its own.
+void predict(ServePlan& plan, const CostOptions& options);
 
 }  // namespace motley

@@ -1,0 +1,90 @@
+#include "motley/cli/what_if.hpp"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <thread>
+
+#include "motley/cli/command.hpp"
+#include "motley/cli/planning.hpp"
+
+namespace motley::cli {
+namespace {
+
+// "tp=8 on box"
+void read_degree(const std::string& text, std::map<std::string, int>& degrees) {
+  constexpr std::string_view start = "tp=", on = " on ";
+  const auto at = text.find(on);
+  int degree = 0;
+  if (text.starts_with(start) && at != std::string::npos) {
+    const auto [rest, status] = std::from_chars(text.data() + start.size(), text.data() + at, degree);
+    if (status == std::errc() && rest == text.data() + at && at + on.size() < text.size()) {
+      degrees[text.substr(at + on.size())] = degree;
+      return;
+    }
+  }
+  throw input_error(fmt::format("--what-if \"{}\" is not understood", text),
+                    "a tensor-parallel degree and a machine: --what-if \"tp=8 on box\"");
+}
+
+// "A100*2", or "A100*2 @ home": one more machine with these devices.
+MachineDescription read_machine(const std::string& text, const Cluster& cluster, std::size_t number) {
+  MachineDescription machine;
+  machine.name = fmt::format("added-{}", number);
+  machine.site = cluster.machines.front().site;
+  std::string devices = text;
+  if (const auto at = text.find('@'); at != std::string::npos) {
+    const auto trim = [](std::string_view part) {
+      while (!part.empty() && part.front() == ' ') part.remove_prefix(1);
+      while (!part.empty() && part.back() == ' ') part.remove_suffix(1);
+      return std::string(part);
+    };
+    devices = trim(std::string_view(text).substr(0, at));
+    machine.site = trim(std::string_view(text).substr(at + 1));
+    std::vector<std::string> sites;
+    for (const auto& known : cluster.machines) sites.push_back(known.site);
+    if (std::find(sites.begin(), sites.end(), machine.site) == sites.end())
+      throw input_error(fmt::format("--add \"{}\": there is no site \"{}\"", text, machine.site),
+                        did_you_mean(closest(machine.site, sites)));
+  }
+  machine.devices = {devices};
+  return machine;
+}
+
+}  // namespace
+
+void add_change_options(CLI::App& verb, Changes& changes) {
+  const auto list = [&](const char* name, std::vector<std::string>& into, const char* help, const char* type) {
+    verb.add_option(name, into, help)->type_name(type)->expected(1)->take_all();
+  };
+  list("--without", changes.without, "Plan again without this device: box/3", "DEVICE");
+  list("--add", changes.add, "Plan again with one more machine of these devices: \"A100*2\", \"A100*2 @ site\"",
+       "DEVICES");
+  list("--what-if", changes.what_if, "Plan again with this tensor-parallel degree on a machine: \"tp=8 on box\"",
+       "CHANGE");
+}
+
+ServeOutcome plan_changed(const ServePlan& plan, const Changes& changes) {
+  ServeOptions options;
+  if (!plan.search.objective.empty()) options.objective = parse_objective(plan.search.objective);
+  options.cost.form = plan.search.cost.empty() ? "motley" : plan.search.cost;
+  options.step = plan.step;
+  options.profile = plan.profile;
+  options.seed = static_cast<std::uint64_t>(plan.search.seed);
+  options.threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  options.front = Front::skip;
+  if (!plan.stages.empty()) {
+    options.weight_type = plan.stages.front().weight_type;
+    options.kv_type = plan.stages.front().kv_type;
+  }
+  options.excluded = changes.without;
+  for (const auto& text : changes.what_if) read_degree(text, options.degrees);
+  ClusterDescription description = plan.cluster.description;
+  for (std::size_t i = 0; i < changes.add.size(); ++i)
+    description.machines.push_back(read_machine(changes.add[i], plan.cluster, i));
+  const Cluster cluster =
+      changes.add.empty() ? plan.cluster : resolve(std::move(description), "the cluster with --add");
+  return plan_serve(cluster, plan.model, plan.workload, options);
+}
+
+}  // namespace motley::cli

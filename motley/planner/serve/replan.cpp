@@ -1,0 +1,192 @@
+#include "motley/planner/serve/replan.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "motley/planner/serve/write.hpp"
+
+namespace motley {
+namespace {
+
+// Requests wait: each of the two searches gets little time.
+constexpr double kEffort = 0.05;
+constexpr double kSearch_s = 0.4;
+
+// By how much a plan must serve more, to take a route apart that could go on.
+constexpr double kWorthReloading = 1.05;
+
+bool touches(const ServePlan& plan, const Route& route, const std::set<std::string>& devices) {
+  return std::any_of(route.path.begin(), route.path.end(), [&](const Hop& hop) {
+    const auto& members = plan.stage(hop.stage).devices;
+    return std::any_of(members.begin(), members.end(), [&](const auto& device) { return devices.contains(device); });
+  });
+}
+
+std::set<std::string> devices_of(const ServePlan& plan, const Route& route) {
+  std::set<std::string> devices;
+  for (const auto& hop : route.path) {
+    const auto& members = plan.stage(hop.stage).devices;
+    devices.insert(members.begin(), members.end());
+  }
+  return devices;
+}
+
+// Routes that are left when some devices are gone, and with them every route that shares a stage with one that goes.
+std::vector<Route> untouched(const ServePlan& plan, std::set<std::string> gone) {
+  std::vector<Route> routes = plan.routes;
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (auto route = routes.begin(); route != routes.end();)
+      if (touches(plan, *route, gone)) {
+        gone.merge(devices_of(plan, *route));
+        route = routes.erase(route);
+        changed = true;
+      } else {
+        ++route;
+      }
+  }
+  return routes;
+}
+
+// Requests per second that a plan expects of a route: weights are proportional to them.
+double rate_of(const ServePlan& plan, const Route& route) {
+  double weights = 0;
+  for (const auto& other : plan.routes) weights += other.weight;
+  return plan.predicted.requests_per_s * route.weight / weights;
+}
+
+// The kept routes and the new ones, as one plan.
+ServePlan merged(const ServePlan& before, const std::vector<Route>& kept, const std::optional<ServePlan>& made,
+                 const std::vector<std::string>& lost, const CostOptions& cost) {
+  ServePlan plan = before;
+  plan.stages.clear();
+  plan.routes.clear();
+  plan.unused.clear();
+  std::set<std::string> stages, used;
+  for (const auto& route : kept) {
+    plan.routes.push_back(route);
+    plan.routes.back().weight = rate_of(before, route);
+    for (const auto& hop : route.path)
+      if (stages.insert(hop.stage).second) plan.stages.push_back(before.stage(hop.stage));
+  }
+  if (made)
+    for (const auto& route : made->routes) {
+      int number = 0;
+      const auto taken = [&](const std::string& id) {
+        return std::any_of(before.routes.begin(), before.routes.end(), [&](const Route& r) { return r.id == id; }) ||
+               std::any_of(plan.routes.begin(), plan.routes.end(), [&](const Route& r) { return r.id == id; });
+      };
+      while (taken(fmt::format("r{}", number))) ++number;
+      Route renamed = route;
+      renamed.id = fmt::format("r{}", number);
+      renamed.weight = rate_of(*made, route);
+      for (std::size_t i = 0; i < renamed.path.size(); ++i) {
+        Stage stage = made->stage(renamed.path[i].stage);
+        stage.id = renamed.path[i].stage = fmt::format("{}/s{}", renamed.id, i);
+        plan.stages.push_back(std::move(stage));
+      }
+      plan.routes.push_back(std::move(renamed));
+    }
+  double most = 0;
+  for (const auto& route : plan.routes) most = std::max(most, route.weight);
+  for (auto& route : plan.routes) route.weight /= most;
+
+  for (const auto& stage : plan.stages) used.insert(stage.devices.begin(), stage.devices.end());
+  for (const auto& device : plan.cluster.devices) {
+    if (used.contains(device.name)) continue;
+    std::string reason = "no pipeline is better with it";
+    if (made)
+      for (const auto& unused : made->unused)
+        if (unused.device == device.name) reason = unused.reason;
+    if (std::find(lost.begin(), lost.end(), device.name) != lost.end()) reason = "lost";
+    plan.unused.push_back({device.name, std::move(reason)});
+  }
+  predict(plan, cost);
+  return plan;
+}
+
+}  // namespace
+
+ServeOutcome replan_serve(const ServePlan& before, const std::vector<std::string>& lost, ServeOptions options) {
+  const auto start = std::chrono::steady_clock::now();
+  for (const auto& device : lost) before.cluster.find_device(device);
+  options.step = before.step;
+  options.profile = before.profile;
+  options.front = Front::skip;
+  options.effort = kEffort;
+  options.deadline_s = std::min(options.deadline_s, kSearch_s);
+  options.weight_type = before.stages.empty() ? options.weight_type : before.stages.front().weight_type;
+  options.kv_type = before.stages.empty() ? options.kv_type : before.stages.front().kv_type;
+  // A part of the deployment cannot be judged by the rate of the whole.
+  Workload workload = before.workload;
+  for (auto& request : workload.classes) request.rate_per_s = 0;
+
+  const auto plan_beside = [&](const std::vector<Route>& kept) {
+    ServeOptions beside = options;
+    beside.excluded = lost;
+    for (const auto& route : kept) {
+      const std::set<std::string> devices = devices_of(before, route);
+      beside.excluded.insert(beside.excluded.end(), devices.begin(), devices.end());
+    }
+    if (beside.excluded.size() == before.cluster.devices.size()) return ServeOutcome{};
+    return plan_serve(before.cluster, before.model, workload, beside);
+  };
+
+  std::vector<Route> kept = untouched(before, {lost.begin(), lost.end()});
+  ServeOutcome outcome = plan_beside(kept);
+  if (!outcome.plan && kept.empty()) return outcome;
+  ServePlan plan = merged(before, kept, outcome.plan, lost, options.cost);
+  if (!kept.empty()) {
+    const auto by_weight = [](const Route& a, const Route& b) { return a.weight < b.weight; };
+    kept.erase(std::min_element(kept.begin(), kept.end(), by_weight));
+    outcome = plan_beside(kept);
+    if (outcome.plan) {
+      ServePlan other = merged(before, kept, outcome.plan, lost, options.cost);
+      if (other.predicted.requests_per_s > kWorthReloading * plan.predicted.requests_per_s) plan = std::move(other);
+    }
+  }
+  plan.search = {.planner = "serve/replan",
+                 .objective = before.search.objective,
+                 .cost = options.cost.form,
+                 .bound = {},
+                 .gap = {}};
+  plan.search.seed = static_cast<std::int64_t>(options.seed);
+  plan.search.elapsed_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return {.plan = std::move(plan), .reason = {}, .hint = {}, .front = {}};
+}
+
+WeightMoves weight_moves(const ServePlan& before, const ServePlan& after) {
+  struct Place {
+    const Stage* stage;
+    std::size_t rank;
+  };
+  std::map<std::string, Place> places;
+  for (const auto& stage : before.stages)
+    for (std::size_t rank = 0; rank < stage.devices.size(); ++rank) places[stage.devices[rank]] = {&stage, rank};
+  const Architecture& arch = after.model.arch;
+  WeightMoves moves;
+  for (const auto& stage : after.stages) {
+    const auto shards = make_shards(arch, static_cast<int>(stage.devices.size()), stage.shares);
+    for (std::size_t rank = 0; rank < stage.devices.size(); ++rank) {
+      const std::int64_t layer = weight_bytes(arch, {.layers = 1}, shards[rank], stage.weight_type);
+      std::int64_t kept = 0;
+      if (const auto found = places.find(stage.devices[rank]); found != places.end()) {
+        const Stage& old = *found->second.stage;
+        const bool same = old.devices.size() == stage.devices.size() && old.shares == stage.shares &&
+                          found->second.rank == rank && old.weight_type == stage.weight_type;
+        const std::int64_t first = std::max(old.layers.first, stage.layers.first);
+        if (same) kept = std::max<std::int64_t>(0, std::min(old.layers.last, stage.layers.last) - first);
+      }
+      moves.kept_bytes += kept * layer;
+      moves.loaded_bytes += (stage.layers.size() - kept) * layer;
+    }
+  }
+  return moves;
+}
+
+}  // namespace motley
