@@ -8,6 +8,8 @@
 namespace motley {
 namespace {
 
+constexpr double kMostLevel = 1.01;  // of level_bound
+
 // Adds the rows of one scenario for the pool's shapes; `level_column` < 0: level 1 is demanded.
 class Builder {
  public:
@@ -94,13 +96,21 @@ FamilyModel build_family(const RentProblem& problem, const std::vector<int>& poo
   const bool fixed_level = aim == Aim::goal && problem.form == RentForm::cheapest;
   if (!fixed_level) {
     family.milp.sense = Sense::maximize;
-    family.level_column = family.milp.add_column({.cost = 1, .upper = 1});
+    // Above the certificate, so that where it is reached the rows' prices say why, not this bound's.
+    family.level_column = family.milp.add_column({.cost = 1, .upper = kMostLevel});
   }
   Builder builder(problem, family);
   for (int scenario = 0; scenario < problem.scenarios(); ++scenario) builder.add_scenario(scenario);
   add_available(problem, family);
   if (aim == Aim::goal) add_money(problem, family);
   return family;
+}
+
+void loosen(FamilyModel& family) {
+  const auto more = [&](int column) { family.milp.columns[static_cast<std::size_t>(column)].upper += 1; };
+  for (const int column : family.copies_column) more(column);
+  for (const auto& time : family.time_columns) more(time.column);
+  for (const auto& [shape, column] : family.startup_columns) more(column);
 }
 
 Copies FamilyModel::copies(const RentProblem& problem, const std::vector<double>& values) const {
@@ -116,7 +126,8 @@ std::vector<double> FamilyModel::values(const RentProblem& problem, const Copies
   for (std::size_t i = 0; i < shapes.size(); ++i) all[copies_column[i]] = copies[shapes[i]];
   for (const auto& [shape, column] : startup_columns)
     all[column] = std::max(0, copies[shape] - problem.shapes[shape].current);
-  if (level_column >= 0) all[level_column] = std::clamp(routing.level / problem.level_bound * (1 - 1e-9), 0.0, 1.0);
+  if (level_column >= 0)
+    all[level_column] = std::clamp(routing.level / problem.level_bound * (1 - 1e-9), 0.0, kMostLevel);
   for (const auto& time : time_columns)
     for (const auto& share : routing.times[time.scenario])
       if (share.shape == time.shape && share.class_index == time.class_index) all[time.column] = share.copies;
@@ -137,8 +148,9 @@ Prices prices_of(const RentProblem& problem, const FamilyModel& family, const st
   double asked = 0;  // what the classes of all scenarios pay for one level
   for (std::size_t i = 0; i < prices.classes.size(); ++i)
     asked += prices.classes[i] * problem.scenario_level(static_cast<int>(i) / problem.classes);
-  prices.bound =
-      fixed_level ? asked : std::min(0.0, asked - 1) * problem.level_bound - prices.money * problem.budget_usd_per_hour;
+  prices.bound = fixed_level ? asked
+                             : std::min(0.0, asked - 1) * kMostLevel * problem.level_bound -
+                                   prices.money * problem.budget_usd_per_hour;
   for (std::size_t n = 0; n < prices.devices.size(); ++n)
     if (problem.available[n] >= 0) prices.bound -= prices.devices[n] * problem.available[n];
   for (const auto& shape : problem.shapes) {

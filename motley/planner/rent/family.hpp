@@ -62,6 +62,10 @@ struct FamilyModel {
 };
 FamilyModel build_family(const RentProblem& problem, const std::vector<int>& pool, Aim aim);
 
+// Lets copies exceed the most that is of use: the relaxation's rows then bind instead of the columns' bounds, and their
+// duals say what devices and money are worth. The bound is weaker.
+void loosen(FamilyModel& family);
+
 // Multipliers of the rows, and by Lagrange's bound what they prove, whoever found them.
 struct Prices {
   std::vector<double> classes;  // scenario x class: objective per level

@@ -332,17 +332,30 @@ class FleetSearch {
 
   // ---- the end ----
 
+  // Nothing where time is up.
+  Prices shadow_prices() {
+    std::vector<int> pool = pool_;
+    for (std::size_t c = 0; c < best_->copies.size(); ++c)
+      if (best_->copies[c] > 0 && std::find(pool.begin(), pool.end(), static_cast<int>(c)) == pool.end())
+        pool.push_back(static_cast<int>(c));
+    FamilyModel family = build_family(problem_, pool, Aim::goal);
+    loosen(family);
+    const MilpAnswer answer = solve(family, Integrality::relaxed, seconds_until(options_.deadline) + 1, 0, nullptr);
+    return answer.status == MilpStatus::optimal ? prices_of(problem_, family, answer.row_duals) : prices_;
+  }
+
   FleetAnswer nothing() const {
     return {.copies = std::nullopt, .routing = {}, .prices = prices_, .capacity = capacity_, .evaluated = evaluated_};
   }
 
-  FleetAnswer answer() const {
+  FleetAnswer answer() {
+    const Prices prices = shadow_prices();
     FleetAnswer result{.copies = best_->copies,
                        .routing = best_->routing,
                        .cost = best_->cost,
                        .bound = std::abs(bound_found_),
                        .gap = gap(),
-                       .prices = prices_,
+                       .prices = prices,
                        .evaluated = evaluated_};
     result.exact = result.gap <= options_.relative_gap;
     return result;

@@ -9,6 +9,7 @@
 #include "motley/base/error.hpp"
 #include "motley/planner/rent/cases_test.hpp"
 #include "motley/planner/rent/fleet.hpp"
+#include "motley/solve/cbc_test.hpp"
 
 namespace motley {
 namespace {
@@ -315,6 +316,90 @@ TEST(RentInvariants, MoreMoneyAndMoreDevicesNeverCarryLess) {
       if (type.available) ++*type.available;
     EXPECT_GE(throughput(offers, budget(21)), last * (1 - 2e-6));
   }
+}
+
+// ---- solvers, prices, pools ----
+
+TEST(RentFamily, CbcTheBuiltInSolverAndHighsAgree) {
+  int compared = 0;
+  for (std::uint64_t seed = 400; seed < 425; ++seed) {
+    const RentOptions options = seed % 2 == 0 ? cheapest() : budget(12);
+    const Offers offers = random_market(seed, {.shapes = 8, .classes = 3, .types = 4, .most_available = 12});
+    const auto made = make_problem(offers, options);
+    const auto* problem = std::get_if<RentProblem>(&made);
+    if (!problem || problem->level_bound <= 0) continue;
+    const FamilyModel family = build_family(*problem, undominated(*problem), Aim::goal);
+    const MilpAnswer reference = solve_cbc(family.milp);
+    for (const MilpSolver solver : solvers()) {
+      const MilpAnswer answer = solve_milp(family.milp, {.solver = solver, .relative_gap = 1e-9});
+      ASSERT_EQ(answer.status, reference.status) << "seed " << seed;
+      if (!answer.has_solution()) continue;
+      EXPECT_NEAR(answer.objective, reference.objective, 1e-6 * std::max(1.0, std::abs(reference.objective)));
+      ++compared;
+    }
+  }
+  EXPECT_GT(compared, 25);
+}
+
+// The loosened relaxation's level and its prices.
+std::pair<double, Prices> loosened(const Offers& offers, const RentOptions& options) {
+  const RentProblem problem = std::get<RentProblem>(make_problem(offers, options));
+  FamilyModel family = build_family(problem, undominated(problem), Aim::goal);
+  loosen(family);
+  const MilpAnswer answer = solve_milp(family.milp, {.integrality = Integrality::relaxed});
+  return {answer.objective * problem.level_bound, prices_of(problem, family, answer.row_duals)};
+}
+
+TEST(RentFamily, OneMoreDeviceIsWorthAtMostItsShadowPrice) {
+  int binding = 0;
+  for (std::uint64_t seed = 500; seed < 520; ++seed) {
+    Offers offers =
+        random_market(seed, {.shapes = 10, .classes = 3, .types = 4, .most_available = 6, .demands = false});
+    const RentOptions options = budget(25);
+    // Enough for one copy of every shape: a first copy that one more device makes possible is worth more.
+    for (auto& [name, type] : offers.types)
+      if (type.available) type.available = std::max<std::int64_t>(*type.available, 5);
+    if (std::holds_alternative<Refusal>(make_problem(offers, options))) continue;
+    const auto [level, prices] = loosened(offers, options);
+    std::size_t n = 0;
+    for (auto& [name, type] : offers.types) {
+      const double worth = prices.devices[n++];
+      if (!type.available) {
+        EXPECT_EQ(worth, 0);
+        continue;
+      }
+      ++*type.available;
+      const double gained = loosened(offers, options).first - level;
+      EXPECT_GE(gained, -1e-7);
+      EXPECT_LE(gained, worth * (1 + 1e-6) + 1e-7) << "seed " << seed << " " << name;
+      binding += worth > 1e-6 ? 1 : 0;
+      --*type.available;
+    }
+  }
+  EXPECT_GT(binding, 5);
+}
+
+TEST(Rent, PoolsOfManyColumnsTellTheirTrueGap) {
+  Offers offers = random_market(600, {.shapes = 2500, .classes = 4, .types = 8, .demands = true});
+  for (auto& one : offers.classes) *one.demand_per_s *= 20;
+  for (auto& [name, type] : offers.types) type.available = 60;
+  const RentProblem problem = std::get<RentProblem>(make_problem(offers, cheapest()));
+  const MilpAnswer whole = solve_milp(build_family(problem, undominated(problem), Aim::goal).milp,
+                                      {.integrality = Integrality::relaxed, .time_limit_s = 60});
+  ASSERT_EQ(whole.status, MilpStatus::optimal);
+  std::vector<RentPlan> plans;
+  for (const std::int64_t pool : {30, 300}) {
+    RentOptions options = cheapest();
+    options.relative_gap = 1e-2;
+    options.pool = pool;
+    plans.push_back(planned(offers, options));
+    EXPECT_LE(*plans.back().search.gap, 1e-2);
+    // Column generation over part of the columns proves what the relaxation over all does.
+    EXPECT_GE(*plans.back().search.bound, whole.objective * (1 - 1e-6));
+    EXPECT_LE(plans.back().predicted.cost_usd_per_hour, whole.objective * 1.05);
+  }
+  EXPECT_LE(*plans[0].search.bound, plans[1].predicted.cost_usd_per_hour * (1 + 1e-9));
+  EXPECT_LE(*plans[1].search.bound, plans[0].predicted.cost_usd_per_hour * (1 + 1e-9));
 }
 
 // ---- a thousand markets through the checker ----
