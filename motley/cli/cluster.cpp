@@ -62,6 +62,9 @@ void add_cluster(CLI::App& parent, Action& action) {
   check_verb->add_option("cluster", options->file, "The cluster file")->required()->type_name("FILE");
   add_output_options(*check_verb, options->output);
   check_verb->callback([options, &action] { action = [options] { return check(*options); }; });
+#ifdef MOTLEY_WITH_RUNTIME
+  add_probe(*group, action);
+#endif
 }
 
 }  // namespace motley::cli

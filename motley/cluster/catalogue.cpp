@@ -151,7 +151,7 @@ DeviceType as_type(const DeviceFacts& facts) {
   type.memory_bytes = facts.memory_bytes;
   type.memory_bandwidth_bytes_per_s = facts.memory_bandwidth_bytes_per_s;
   type.flop_per_s = facts.flop_per_s;
-  type.efficiency = {facts.efficiency.compute, facts.efficiency.bandwidth};
+  type.efficiency = {.compute = facts.efficiency.compute, .bandwidth = facts.efficiency.bandwidth};
   type.reserve_bytes = facts.reserve_bytes;
   type.usd_per_hour = typical_price(facts.prices);
   return type;

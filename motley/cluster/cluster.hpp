@@ -24,11 +24,19 @@ struct LinkSpeed {
   bool operator==(const LinkSpeed&) const = default;
 };
 
-// 0: not given. resolve() fills in the catalogue's figures, or 0.60 and 0.80.
+// 0: not given. resolve() fills in the catalogue's figures, or 0.60 and 0.80; attention then counts as products do.
 struct Efficiency {
   double compute = 0;    // share of the peak FLOP/s that large products reach
   double bandwidth = 0;  // share of the peak memory bandwidth that streaming reaches
+  double attention = 0;  // share of the peak FLOP/s that attention reaches; 0: as `compute`
   bool operator==(const Efficiency&) const = default;
+};
+
+// Time that the work does not explain: launches, scheduling, framing.
+struct Overhead {
+  double layer_s = 0;  // per layer and step
+  double step_s = 0;   // per stage and step
+  bool operator==(const Overhead&) const = default;
 };
 
 // One kind of accelerator. In a cluster file only the name is required where the catalogue knows the rest.
@@ -39,6 +47,7 @@ struct DeviceType {
   double memory_bandwidth_bytes_per_s = 0;
   std::map<std::string, double> flop_per_s;  // by data type: fp16, bf16, fp32, fp8, int8; dense, fp32 accumulation
   Efficiency efficiency;
+  std::optional<Overhead> overhead;           // none: the cost form's
   std::optional<std::int64_t> reserve_bytes;  // kept free: context, workspace, fragmentation
   double usd_per_hour = 0;                    // 0: no price known
   bool operator==(const DeviceType&) const = default;
@@ -117,6 +126,19 @@ struct Switch {
   bool operator==(const Switch&) const = default;
 };
 
+// Where requests enter and tokens come out. Described, it takes the place of the last stage's link to the first.
+struct DriverCost {
+  double step_s = 0;     // from the last stage's answer to the start of the next step on the first stage
+  double request_s = 0;  // of a request, beside its steps
+  bool operator==(const DriverCost&) const = default;
+};
+
+// All devices are worker processes of one host.
+struct LocalHost {
+  std::int64_t cores = 0;  // that they share
+  bool operator==(const LocalHost&) const = default;
+};
+
 struct ClusterDescription {
   std::string name;
   std::vector<MachineDescription> machines;
@@ -124,6 +146,8 @@ struct ClusterDescription {
   Network network;
   std::vector<NamedLink> links;
   std::vector<Switch> switches;
+  std::optional<DriverCost> driver;
+  std::optional<LocalHost> local;
   bool operator==(const ClusterDescription&) const = default;
 };
 template <>

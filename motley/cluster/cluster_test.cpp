@@ -5,6 +5,7 @@
 
 #include "motley/base/reference_test.hpp"
 #include "motley/cluster/cluster.hpp"
+#include "motley/cluster/write.hpp"
 
 namespace motley {
 namespace {
@@ -358,6 +359,32 @@ TEST(Cluster, NumbersSurviveWritingAndReading) {
 }
 
 TEST(Cluster, ReferenceIsCurrent) { expect_reference_is_current("cluster.md", schema<ClusterDescription>().doc()); }
+
+// ---- writing ----
+
+TEST(ClusterToml, IsReadBackAsItWas) {
+  const std::filesystem::path examples = std::filesystem::path(MOTLEY_SOURCE_DIR) / "examples";
+  for (const char* file :
+       {"garage/cluster.toml", "clusters/two-sites.toml", "clusters/mixed-cloud.toml", "hexgen/full.toml"}) {
+    const Cluster cluster = read_cluster(examples / file);
+    const std::string toml = cluster_toml(cluster.description, "Two lines\nabove all.");
+    EXPECT_TRUE(toml.starts_with("# Two lines\n# above all.\n"));
+    EXPECT_EQ(read<ClusterDescription>(parse_toml(toml, file), file), cluster.description) << toml;
+  }
+}
+
+TEST(ClusterToml, CarriesWhatAProbeMeasures) {
+  ClusterDescription description =
+      read_cluster(std::filesystem::path(MOTLEY_SOURCE_DIR) / "examples/garage/cluster.toml").description;
+  description.device_types[0].efficiency = {.compute = 1, .bandwidth = 1, .attention = 0.125};
+  description.device_types[0].overhead = Overhead{.layer_s = 31.4e-6, .step_s = 52.1e-6};
+  description.driver = DriverCost{.step_s = 61e-6, .request_s = 0.5e-3};
+  description.local = LocalHost{.cores = 2};
+  const Cluster cluster =
+      resolve(read<ClusterDescription>(parse_toml(cluster_toml(description, ""), "probed"), "probed"), "probed");
+  EXPECT_EQ(cluster.description, description);
+  EXPECT_EQ(cluster.types[0].overhead, description.device_types[0].overhead);
+}
 
 }  // namespace
 }  // namespace motley

@@ -123,7 +123,19 @@ const Schema<Efficiency>& schema<Efficiency>() {
           .field("compute", &Efficiency::compute, "Of FLOP/s, by large products. Default: the catalogue's, else 0.60.",
                  {.above = 0, .max = 1})
           .field("bandwidth", &Efficiency::bandwidth, "Of memory bandwidth. Default: the catalogue's, else 0.80.",
+                 {.above = 0, .max = 1})
+          .field("attention", &Efficiency::attention, "Of FLOP/s, by attention. Default: as `compute`.",
                  {.above = 0, .max = 1});
+  return table;
+}
+
+template <>
+const Schema<Overhead>& schema<Overhead>() {
+  static const auto table =
+      Schema<Overhead>("overhead", "Time that the work does not explain: launches, scheduling, framing.")
+          .quantity("layer", &Overhead::layer_s, Dimension::seconds, "Per layer and step.",
+                    {.required = true, .min = 0})
+          .quantity("step", &Overhead::step_s, Dimension::seconds, "Per stage and step.", {.required = true, .min = 0});
   return table;
 }
 
@@ -144,6 +156,7 @@ const Schema<DeviceType>& schema<DeviceType>() {
           .quantity("memory_bandwidth", &D::memory_bandwidth_bytes_per_s, Dimension::bytes_per_s, "Peak.", {.above = 0})
           .custom<std::map<std::string, double>>(flops_row(false), &D::flop_per_s, read_flops, write_flops)
           .field("efficiency", &D::efficiency, "Shares of the peaks that are reached.")
+          .field("overhead", &D::overhead, "Time that the work does not explain. Default: the cost form's.")
           .quantity("reserve", &D::reserve_bytes, Dimension::bytes,
                     "Memory kept free for context, workspace and fragmentation. Default: 1 GiB, for a CPU nothing, for "
                     "unified "
@@ -277,6 +290,27 @@ const Schema<Switch>& schema<Switch>() {
 }
 
 template <>
+const Schema<DriverCost>& schema<DriverCost>() {
+  static const auto table =
+      Schema<DriverCost>("driver", "Where requests enter and tokens come out.")
+          .quantity("step", &DriverCost::step_s, Dimension::seconds,
+                    "From the last stage's answer to the start of the next step on the first stage; takes the place of "
+                    "the link between the two.",
+                    {.required = true, .min = 0})
+          .quantity("request", &DriverCost::request_s, Dimension::seconds,
+                    "Of a request, beside its steps: connection, text to tokens, the first event.", {.min = 0});
+  return table;
+}
+
+template <>
+const Schema<LocalHost>& schema<LocalHost>() {
+  static const auto table =
+      Schema<LocalHost>("local", "All devices are worker processes of one host.")
+          .field("cores", &LocalHost::cores, "That the workers share.", {.required = true, .min = 1, .max = 100000});
+  return table;
+}
+
+template <>
 const Schema<ClusterDescription>& schema<ClusterDescription>() {
   using C = ClusterDescription;
   static const auto table =
@@ -287,7 +321,9 @@ const Schema<ClusterDescription>& schema<ClusterDescription>() {
           .field("device_type", &C::device_types, "Beside the catalogue.")
           .field("network", &C::network, "Links by distance.")
           .field("link", &C::links, "Links by name.")
-          .field("switch", &C::switches, "The physical tree, for collectives.");
+          .field("switch", &C::switches, "The physical tree, for collectives.")
+          .field("driver", &C::driver, "Where requests enter. Default: as near as the first and the last stage.")
+          .field("local", &C::local, "Set where all devices run on one host.");
   return table;
 }
 

@@ -5,6 +5,7 @@
 
 #include "motley/cost/cases_test.hpp"
 #include "motley/cost/serve_cost.hpp"
+#include "motley/cost/step.hpp"
 
 namespace motley {
 namespace {
@@ -215,6 +216,37 @@ TEST(Motley, EndsPayEmbeddingHeadAndOverhead) {
                 plan.cluster, plan.model.arch, point_of(plan, 1));
   expect_close(slow->ends(group, {}).latency.decode_s - form->ends(group, {}).latency.decode_s, 31);
   expect_close(slow->block(group).latency.prefill_s - form->block(group).latency.prefill_s, 2);
+}
+
+TEST(Motley, DevicesBringTheirOverheadsAndClustersTheirDriver) {
+  ServePlan plan = d1_plan();
+  const ServeCost before = price_serve(plan, bare());
+  plan.cluster.types[0].overhead = Overhead{.layer_s = 1e-3, .step_s = 2e-3};
+  const TensorGroup a = group_of(plan, "a"), b = group_of(plan, "b");
+  const StepCost step({}, plan.cluster, plan.model.arch);
+  expect_close(step.layer_overhead_s(a), 1e-3);
+  expect_close(step.step_overhead_s(a), 2e-3);
+  expect_close(step.layer_overhead_s(b), 20e-6);
+  expect_close(StepCost(bare(), plan.cluster, plan.model.arch).layer_overhead_s(a), 0);  // the form's setting beats it
+
+  plan.cluster.description.driver = DriverCost{.step_s = 5e-3, .request_s = 7e-3};
+  const ServeCost after = price_serve(plan, bare());
+  const double link_s = 31 * (1e-4 + 8 / 1.25e9);  // which the driver takes the place of
+  expect_close(after.latency_s, before.latency_s + 32 * 5e-3 + 7e-3 - link_s);
+  expect_close(after.bottleneck_s, before.bottleneck_s);
+  expect_close(after.tree.value, after.latency_s);
+}
+
+TEST(Motley, AttentionHasARateOfItsOwn) {
+  ServePlan plan = d1_plan();
+  const StepLoad prompt{512, 256, 256, 1};
+  const StepCost step({}, plan.cluster, plan.model.arch);
+  const Roofline as_products = step.block_roofline(group_of(plan, "a"), prompt);
+  plan.cluster.types[0].efficiency.attention = plan.cluster.types[0].efficiency.compute / 3;
+  const Roofline slower = step.block_roofline(group_of(plan, "a"), prompt);
+  const double attention_flops = (block_flops(plan.model.arch, 256) - block_flops(plan.model.arch, 0)) / 2;
+  expect_close(slower.compute_s - as_products.compute_s, 2 * 512 * attention_flops / (154.8e12 * 0.6));
+  expect_close(slower.memory_s, as_products.memory_s);
 }
 
 TEST(Motley, HopsAndTheTokensWayBack) {

@@ -23,7 +23,8 @@ Rank make_rank(const Architecture& arch, const DeviceType& type, const Shard& sh
   Rank rank{.memory_bytes = type.memory_bytes,
             .memory_bandwidth_bytes_per_s = type.memory_bandwidth_bytes_per_s,
             .flop_per_s = product_flop_per_s(type, weight_type),
-            .efficiency = type.efficiency};
+            .efficiency = type.efficiency,
+            .overhead = type.overhead};
   rank.block_bytes = weight_bytes(arch, {.layers = 1}, shard, weight_type);
   for (int ends = 0; ends < 4; ++ends) {
     const StageShape shape{.layers = 0, .embedding = (ends & 1) != 0, .head = (ends & 2) != 0};

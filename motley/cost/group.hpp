@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "motley/cluster/cluster.hpp"
@@ -22,6 +23,7 @@ struct Rank {
   double memory_bandwidth_bytes_per_s = 0;  // peak
   double flop_per_s = 0;                    // peak, in the type that the products are computed in
   Efficiency efficiency;
+  std::optional<Overhead> overhead;
   double block_flops = 0;      // of one token, without attention over the context
   double attention_flops = 0;  // of one token, per token of context
   double kv_bytes = 0;         // of one token in one block

@@ -35,7 +35,9 @@ class MotleyForm final : public ServeForm {
   }
 
   StagePrice ends(const TensorGroup& group, StageEnds ends) const override {
-    return priced(step_.ends_s(group, ends, prefill_), step_.ends_s(group, ends, decode_));
+    StagePrice price = priced(step_.ends_s(group, ends, prefill_), step_.ends_s(group, ends, decode_));
+    if (ends.first) price.latency = price.latency + driver_s();  // it keeps no stage busy
+    return price;
   }
 
   StagePrice hop(const TensorGroup& from, const TensorGroup& to) const override {
@@ -87,29 +89,35 @@ class MotleyForm final : public ServeForm {
     return {latency, {latency.prefill_s, latency.decode_s / sequences_}};
   }
 
+  // What the driver adds to a request.
+  PhaseSeconds driver_s() const {
+    const DriverCost driver = step_.driver();
+    return {driver.request_s + chunks_ * driver.step_s, decode_steps_ * driver.step_s};
+  }
+
   Term explain_steps(const TensorGroup& group, StageEnds ends, std::int64_t layers, const StepLoad& step, double times,
                      std::string name, const std::string& what) const {
     const double all = times * static_cast<double>(layers);
     const Rank& rank = group.ranks.front();
     const Roofline block = step_.block_roofline(group, step);
-    std::vector<Term> terms = {max_of(
-        fmt::format("{} layers", layers),
-        {leaf("memory", all * block.memory_s,
-              fmt::format("per step, layer and rank {} of weights and {} of KV at {}",
-                          human_bytes(static_cast<double>(rank.block_bytes)), human_bytes(step.cached * rank.kv_bytes),
-                          human_rate(effective_bandwidth(rank)))),
-         leaf(
-             "compute", all * block.compute_s,
-             fmt::format("per step, layer and rank {} at {}/s",
-                         human_flop(step.tokens * (rank.block_flops + rank.attention_flops * step_.seen(step.context))),
-                         human_flop(effective_flop_per_s(rank))))},
-        "the slowest rank")};
+    std::vector<Term> terms = {
+        max_of(fmt::format("{} layers", layers),
+               {leaf("memory", all * block.memory_s,
+                     fmt::format("per step, layer and rank {} of weights and {} of KV at {}",
+                                 human_bytes(static_cast<double>(rank.block_bytes)),
+                                 human_bytes(step.cached * rank.kv_bytes), human_rate(effective_bandwidth(rank)))),
+                leaf("compute", all * block.compute_s,
+                     fmt::format("per step, layer and rank {} of products at {}/s and {} of attention at {}/s",
+                                 human_flop(step.tokens * rank.block_flops), human_flop(effective_flop_per_s(rank)),
+                                 human_flop(step.tokens * rank.attention_flops * step_.seen(step.context)),
+                                 human_flop(attention_flop_per_s(rank))))},
+               "the slowest rank")};
     if (group.degree() > 1)
       terms.push_back(leaf("all-reduce", all * step_.all_reduces_s(group, step),
                            fmt::format("2 per layer, {} over {} devices",
                                        human_bytes(step_.activation_bytes(group, step.tokens)), group.degree())));
-    terms.push_back(leaf("layer overhead", all * step_.layer_overhead_s(),
-                         fmt::format("{} per layer", human_seconds(step_.layer_overhead_s()))));
+    terms.push_back(leaf("layer overhead", all * step_.layer_overhead_s(group),
+                         fmt::format("{} per layer", human_seconds(step_.layer_overhead_s(group)))));
     if (const double seconds = step_.receive_s(group, ends, step); seconds > 0)
       terms.push_back(leaf(ends.first ? "embedding all-reduce" : "receive", times * seconds,
                            fmt::format("over {} devices", group.degree())));
@@ -119,8 +127,15 @@ class MotleyForm final : public ServeForm {
                                       leaf("compute", times * head.compute_s)}));
       if (group.degree() > 1) terms.push_back(leaf("gather logits", times * step_.gather_logits_s(group, step)));
     }
-    terms.push_back(leaf("step overhead", times * step_.step_overhead_s(),
-                         fmt::format("{} per step", human_seconds(step_.step_overhead_s()))));
+    terms.push_back(leaf("step overhead", times * step_.step_overhead_s(group),
+                         fmt::format("{} per step", human_seconds(step_.step_overhead_s(group)))));
+    const DriverCost driver = step_.driver();
+    if (ends.first && &step == &prefill_ && driver_s().prefill_s > 0)
+      terms.push_back(leaf(
+          "driver", driver_s().prefill_s,
+          fmt::format("{} per step, {} per request", human_seconds(driver.step_s), human_seconds(driver.request_s))));
+    if (ends.first && &step == &decode_ && driver_s().decode_s > 0)
+      terms.push_back(leaf("driver", driver_s().decode_s, fmt::format("{} per step", human_seconds(driver.step_s))));
     return sum_of(std::move(name), std::move(terms), what);
   }
 

@@ -15,6 +15,11 @@ constexpr double kStepOverhead_s = 100e-6;
 
 constexpr double kLogitBytes = 4;  // fp32
 
+std::optional<double> given(const CostOptions& options, const std::string& key) {
+  const auto found = options.settings.find(key);
+  return found == options.settings.end() ? std::nullopt : std::optional(found->second);
+}
+
 // The rank that takes longest.
 template <class RankRoofline>
 Roofline slowest(const TensorGroup& group, RankRoofline of) {
@@ -28,12 +33,29 @@ Roofline slowest(const TensorGroup& group, RankRoofline of) {
 
 double effective_bandwidth(const Rank& rank) { return rank.memory_bandwidth_bytes_per_s * rank.efficiency.bandwidth; }
 double effective_flop_per_s(const Rank& rank) { return rank.flop_per_s * rank.efficiency.compute; }
+double attention_flop_per_s(const Rank& rank) {
+  return rank.flop_per_s * (rank.efficiency.attention > 0 ? rank.efficiency.attention : rank.efficiency.compute);
+}
 
 StepCost::StepCost(const CostOptions& options, const Cluster& cluster, const Architecture& arch)
     : cluster_(cluster),
       arch_(arch),
-      layer_overhead_s_(setting(options, "motley.layer_overhead_s", kLayerOverhead_s)),
-      step_overhead_s_(setting(options, "motley.step_overhead_s", kStepOverhead_s)) {}
+      layer_overhead_s_(given(options, "motley.layer_overhead_s")),
+      step_overhead_s_(given(options, "motley.step_overhead_s")) {}
+
+double StepCost::layer_overhead_s(const TensorGroup& group) const {
+  if (layer_overhead_s_) return *layer_overhead_s_;
+  double most = 0;
+  for (const Rank& rank : group.ranks) most = std::max(most, rank.overhead ? rank.overhead->layer_s : kLayerOverhead_s);
+  return most;
+}
+
+double StepCost::step_overhead_s(const TensorGroup& group) const {
+  if (step_overhead_s_) return *step_overhead_s_;
+  double most = 0;
+  for (const Rank& rank : group.ranks) most = std::max(most, rank.overhead ? rank.overhead->step_s : kStepOverhead_s);
+  return most;
+}
 
 double StepCost::seen(double context) const {
   const bool windowed = arch_.sliding_window > 0 && arch_.sliding_layers.empty();
@@ -41,19 +63,20 @@ double StepCost::seen(double context) const {
 }
 
 double StepCost::block_s(const TensorGroup& group, const StepLoad& load) const {
-  return block_roofline(group, load).seconds() + (all_reduces_s(group, load) + layer_overhead_s_);
+  return block_roofline(group, load).seconds() + (all_reduces_s(group, load) + layer_overhead_s(group));
 }
 
 double StepCost::ends_s(const TensorGroup& group, StageEnds ends, const StepLoad& load) const {
   const double head = ends.last ? head_roofline(group, load).seconds() + gather_logits_s(group, load) : 0;
-  return step_overhead_s_ + receive_s(group, ends, load) + head;
+  return step_overhead_s(group) + receive_s(group, ends, load) + head;
 }
 
 Roofline StepCost::block_roofline(const TensorGroup& group, const StepLoad& load) const {
   return slowest(group, [&](const Rank& rank) {
-    const double flops = rank.block_flops + rank.attention_flops * seen(load.context);
+    const double token_s = rank.block_flops / effective_flop_per_s(rank) +
+                           rank.attention_flops * seen(load.context) / attention_flop_per_s(rank);
     return Roofline{(static_cast<double>(rank.block_bytes) + load.cached * rank.kv_bytes) / effective_bandwidth(rank),
-                    load.tokens * flops / effective_flop_per_s(rank)};
+                    load.tokens * token_s};
   });
 }
 
@@ -92,8 +115,19 @@ PathSpeed StepCost::crossing(const TensorGroup& from, const TensorGroup& to, dou
 }
 
 double StepCost::token_return_s(const TensorGroup& last, const TensorGroup& first, double sequences) const {
+  if (cluster_.description.driver) return 0;
   const double bytes = sequences * token_id_bytes;
   return best_link(cluster_, last.devices, first.devices, bytes).seconds(bytes);
+}
+
+double busy_cores(const TensorGroup& group) {
+  double sum = 0, most = 0;
+  for (const Rank& rank : group.ranks) {
+    const double seconds = static_cast<double>(rank.block_bytes) / effective_bandwidth(rank);
+    sum += seconds;
+    most = std::max(most, seconds);
+  }
+  return sum / most;
 }
 
 // ---- measured figures ----

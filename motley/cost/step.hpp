@@ -2,7 +2,8 @@
 //
 // A step carries t tokens of some sequences through the layers of a stage. One block takes on the slowest rank
 //
-//   max((weights + k * kv_bytes) / (bandwidth * efficiency), t * flops(context) / (flop_per_s * efficiency))
+//   max((weights + k * kv_bytes) / (bandwidth * efficiency),
+//       t * (flops / (flop_per_s * efficiency) + attention_flops(context) / (flop_per_s * attention efficiency)))
 //     + 2 all-reduces of t * H activations + a constant per layer
 //
 // where k cached tokens are read. Per stage and step come receiving the tokens (all-gather over the group after the
@@ -39,7 +40,7 @@ struct Roofline {
 // Cluster and architecture must outlive it.
 class StepCost {
  public:
-  // Reads `motley.layer_overhead_s` and `motley.step_overhead_s` of the options.
+  // `motley.layer_overhead_s` and `motley.step_overhead_s` of the options beat those of the device types.
   StepCost(const CostOptions& options, const Cluster& cluster, const Architecture& arch);
 
   // Of cached tokens, what one sequence of this context really reads: all, or the window where all layers have one.
@@ -55,24 +56,32 @@ class StepCost {
   double receive_s(const TensorGroup& group, StageEnds ends, const StepLoad& load) const;
   Roofline head_roofline(const TensorGroup& group, const StepLoad& load) const;
   double gather_logits_s(const TensorGroup& group, const StepLoad& load) const;
-  double layer_overhead_s() const { return layer_overhead_s_; }
-  double step_overhead_s() const { return step_overhead_s_; }
+  double layer_overhead_s(const TensorGroup& group) const;
+  double step_overhead_s(const TensorGroup& group) const;
 
   // Hidden states of `tokens` as the group sends them.
   double activation_bytes(const TensorGroup& group, double tokens) const;
   // The path they take: the fastest pair of devices.
   PathSpeed crossing(const TensorGroup& from, const TensorGroup& to, double tokens) const;
-  // Of the sampled tokens' ids from the last stage to the first.
+  // Of the sampled tokens' ids from the last stage to the first. Nothing where the cluster describes its driver, by
+  // which they go.
   double token_return_s(const TensorGroup& last, const TensorGroup& first, double sequences) const;
+  // Zero where the cluster does not describe it.
+  DriverCost driver() const { return cluster_.description.driver.value_or(DriverCost{}); }
 
  private:
   const Cluster& cluster_;
   const Architecture& arch_;
-  double layer_overhead_s_, step_overhead_s_;
+  std::optional<double> layer_overhead_s_, step_overhead_s_;
 };
 
 double effective_bandwidth(const Rank& rank);   // B/s
 double effective_flop_per_s(const Rank& rank);  // FLOP/s
+double attention_flop_per_s(const Rank& rank);  // FLOP/s
+
+// Of the cores of a host that its devices share: how many the ranks of a group keep busy together, as those with less
+// to do wait for the slowest.
+double busy_cores(const TensorGroup& group);
 
 // Tokens per second that a stage of these devices passes on while it holds so many layers, where the profile says so:
 // all devices of one type that was measured at this degree. Throws an input error where it says that the type cannot

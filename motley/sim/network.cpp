@@ -10,9 +10,9 @@ namespace {
 
 bool alike(const Rank& a, const Rank& b) {
   return a.block_bytes == b.block_bytes && a.memory_bandwidth_bytes_per_s == b.memory_bandwidth_bytes_per_s &&
-         a.flop_per_s == b.flop_per_s && a.efficiency == b.efficiency && a.block_flops == b.block_flops &&
-         a.attention_flops == b.attention_flops && a.kv_bytes == b.kv_bytes && a.head_bytes == b.head_bytes &&
-         a.head_flops == b.head_flops;
+         a.flop_per_s == b.flop_per_s && a.efficiency == b.efficiency && a.overhead == b.overhead &&
+         a.block_flops == b.block_flops && a.attention_flops == b.attention_flops && a.kv_bytes == b.kv_bytes &&
+         a.head_bytes == b.head_bytes && a.head_flops == b.head_flops;
 }
 
 // The slowest rank sets the pace, so that one of each kind says as much as all.
@@ -68,6 +68,7 @@ Network::Network(const ServePlan& plan, const Router& router, const CostOptions&
     stages_.push_back({make_group(plan.cluster, plan.model.arch, std::move(devices), stage.shares, stage.weight_type,
                                   stage.kv_type, plan.step),
                        measured.value_or(0)});
+    stages_.back().busy_cores = busy_cores(stages_.back().group);
     drop_repeated_ranks(stages_.back().group);
   }
   for (const RouteChain& chain : router.chains()) chains_.push_back(chain_model(chain, stage_numbers));
@@ -156,7 +157,9 @@ double Network::stage_s(const StageHop& hop, const StepLoad& load) const {
 }
 
 double Network::back_s(const ChainModel& chain, double sequences) const {
-  return chain.hops.size() > 1 ? chain.back.seconds(sequences * token_id_bytes) : 0;
+  const double link_s =
+      chain.hops.size() > 1 && !plan_.cluster.description.driver ? chain.back.seconds(sequences * token_id_bytes) : 0;
+  return link_s + cost_.driver().step_s;
 }
 
 }  // namespace motley::sim

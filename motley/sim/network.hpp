@@ -51,6 +51,7 @@ struct ChainModel {
 struct StageModel {
   TensorGroup group;                 // one rank of each kind: the others are alike
   double measured_tokens_per_s = 0;  // 0: not measured
+  double busy_cores = 1;             // that its ranks keep busy together, where devices share the cores of a host
 };
 
 struct LinkModel {
@@ -68,8 +69,10 @@ class Network {
 
   StepLoad load_of(const RoutedStep& step) const;
   double stage_s(const StageHop& hop, const StepLoad& load) const;
-  // Of sampled tokens from the last stage to the first.
+  // Of sampled tokens from the last stage to the first, or through the driver to the next step.
   double back_s(const ChainModel& chain, double sequences) const;
+  // Of a request, beside its steps.
+  double request_s() const { return cost_.driver().request_s; }
 
  private:
   Way way(std::uint32_t from, std::uint32_t to);

@@ -115,6 +115,27 @@ TEST(Request, StepsAreTimedByTheCostModelWhereNothingIsMeasured) {
   EXPECT_NEAR(result.records[0].latency_s(), step_s({100, 50, 50, 1}) + decodes_s, tick);
 }
 
+TEST(Request, TheDriverComesBeforeItsStepsAndBetweenThem) {
+  ServePlan plan = chain_plan({100, 50}, 0.01, 1e6);
+  plan.cluster.description.driver = DriverCost{.step_s = 0.003, .request_s = 0.5};
+  const SimResult result = run(plan, regular(1, 0, 30, 4));
+  const auto stages_s = [](double tokens) { return tokens / 100 + tokens / 50 + 0.01 + tokens * 128 / 1e6; };
+  const RequestRecord& record = result.records[0];
+  EXPECT_NEAR(record.ttft_s(), 0.5 + stages_s(30) + 0.003, tick);
+  EXPECT_NEAR(record.tpot_s(), stages_s(1) + 0.003, tick);
+}
+
+// Two stages that compute at once, where the host has cores for one only.
+TEST(Request, WorkersOfOneHostShareItsCores) {
+  ServePlan plan = chain_plan({100, 100}, 0, 1e12);
+  const auto tpot_s = [&](std::int64_t cores) {
+    plan.cluster.description.local = LocalHost{.cores = cores};
+    return run(plan, regular(2, 0.005, 1, 200)).all.tpot_s.p50;
+  };
+  EXPECT_NEAR(tpot_s(2), 0.02, 1e-4);
+  EXPECT_NEAR(tpot_s(1), 0.04, 2e-3);
+}
+
 TEST(Request, EachDeadlineIsJudgedByItsOwn) {
   // 32 tokens in at 64 per second, then 3 tokens.
   ServePlan plan = timed_plan({{.tokens_per_s = 64}}, {{0}});

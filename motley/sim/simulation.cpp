@@ -97,8 +97,13 @@ SimResult Simulation::run() {
   return result();
 }
 
+// When the next request comes to be scheduled.
+double Simulation::next_arrival_s() const {
+  return next_request_ < records_.size() ? records_[next_request_].arrival_s + network_.request_s() : never_s;
+}
+
 double Simulation::next_time_s() const {
-  const double arrival_s = next_request_ < records_.size() ? records_[next_request_].arrival_s : never_s;
+  const double arrival_s = next_arrival_s();
   const double edge_s = next_edge_ < edges_.size() ? edges_[next_edge_].time_s : never_s;
   return std::min({arrival_s, edge_s, events_.empty() ? never_s : events_.first().time_s});
 }
@@ -106,8 +111,7 @@ double Simulation::next_time_s() const {
 // Of what happens at one time: faults, then arrivals, then the rest.
 void Simulation::advance() {
   if (next_edge_ < edges_.size() && edges_[next_edge_].time_s == now_s_) return apply(edges_[next_edge_++]);
-  if (next_request_ < records_.size() && records_[next_request_].arrival_s == now_s_)
-    return arrive(static_cast<std::uint32_t>(next_request_++));
+  if (next_arrival_s() == now_s_) return arrive(static_cast<std::uint32_t>(next_request_++));
   handle(events_.pop());
 }
 
@@ -289,12 +293,24 @@ Simulation::StepSlot& Simulation::release(std::uint32_t slot) {
 void Simulation::reach_stage(std::uint32_t slot, std::uint32_t hop) {
   const StepSlot& under_way = slots_[slot];
   const StageHop& here = network_.chains()[under_way.step.chain].hops[hop];
-  const double done_s = occupy(stages_[here.stage], network_.stage_s(here, under_way.load), under_way.load.tokens,
+  const double seconds = network_.stage_s(here, under_way.load) * crowding(here.stage);
+  const double done_s = occupy(stages_[here.stage], seconds, under_way.load.tokens,
                                {.track = here.stage,
                                 .step = under_way.step.id,
                                 .tokens = under_way.load.tokens,
                                 .sequences = static_cast<std::uint32_t>(under_way.step.sequences.size())});
   events_.push(done_s, EventKind::computed, slot, under_way.generation, hop);
+}
+
+// How much slower a stage computes for sharing the cores of the host with those that are at work when it starts.
+double Simulation::crowding(std::uint32_t stage) const {
+  const auto& local = plan_.cluster.description.local;
+  if (!local) return 1;
+  const double start_s = std::max(now_s_, stages_[stage].free_s);
+  double busy_cores = network_.stages()[stage].busy_cores;
+  for (std::uint32_t other = 0; other < stages_.size(); ++other)
+    if (other != stage && stages_[other].free_s > start_s) busy_cores += network_.stages()[other].busy_cores;
+  return std::max(1.0, busy_cores / static_cast<double>(local->cores));
 }
 
 void Simulation::leave_stage(std::uint32_t slot, std::uint32_t hop) {

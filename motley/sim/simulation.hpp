@@ -56,6 +56,7 @@ class Simulation {
   void read_faults();
 
   // ---- events ----
+  double next_arrival_s() const;
   double next_time_s() const;
   void advance();
   void handle(const Event& event);
@@ -79,6 +80,7 @@ class Simulation {
   void leave_stage(std::uint32_t slot, std::uint32_t hop);
   void take_answer(std::uint32_t slot);
   StepSlot& release(std::uint32_t slot);
+  double crowding(std::uint32_t stage) const;
   double occupy(Server& server, double seconds, double amount, Timeline::Span span);
   double send(const Way& way, double tokens, double bytes, Timeline::Span span);
 

@@ -1,0 +1,153 @@
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ctime>
+#include <thread>
+
+#include "motley/base/units.hpp"
+#include "motley/cli/command.hpp"
+#include "motley/cluster/write.hpp"
+#include "motley/cost/term.hpp"
+#include "motley/report/table.hpp"
+#include "motley/server/probe.hpp"
+
+namespace motley::cli {
+namespace {
+
+constexpr const char* default_shape = "llama-3-8b";
+
+struct Options {
+  std::string cluster, model, weight_type;
+  std::string transport = "shm";
+  int worker_threads = 0;  // 0: one; all cores where this machine is described as one device
+  Output output;
+};
+
+Value path_json(const PathSpeed& path) {
+  return Value::object({{"latency_s", path.latency_s}, {"bandwidth_bytes_per_s", path.bandwidth_bytes_per_s}});
+}
+
+Value measured_json(const Cluster& cluster, const ProbeResult& result) {
+  Value types = Value::object();
+  for (const auto& [type, probed] : result.types)
+    types.set(name_of(type),
+              Value::object(
+                  {{"bandwidth_bytes_per_s", probed.rates.bandwidth_bytes_per_s},
+                   {"product_flop_per_s", probed.rates.product_flop_per_s},
+                   {"attention_flop_per_s", probed.rates.attention_flop_per_s},
+                   {"layer_overhead_s", probed.rates.overhead.layer_s},
+                   {"step_overhead_s", probed.rates.overhead.step_s},
+                   {"fit_error", Value::object({{"median", probed.error.median}, {"worst", probed.error.worst}})}}));
+  Value channels = Value::object(), machines = Value::object();
+  for (const auto& [transport, path] : result.channels) channels.set(transport, path_json(path));
+  for (std::size_t m = 0; m < result.inside.size(); ++m)
+    if (result.inside[m]) machines.set(cluster.machines[m].name, path_json(*result.inside[m]));
+  return Value::object({{"types", types},
+                        {"channels", channels},
+                        {"machines", machines},
+                        {"driver_step_s", result.driver.step_s},
+                        {"cores", result.cores},
+                        {"elapsed_s", result.elapsed_s}});
+}
+
+std::string report(const Cluster& cluster, const ProbeResult& result) {
+  Table rates({{"weights"},
+               {"one row", Align::right},
+               {"products", Align::right},
+               {"attention", Align::right},
+               {"per layer", Align::right},
+               {"per step", Align::right},
+               {"fit error"}});
+  for (const auto& [type, probed] : result.types)
+    rates.add({std::string(name_of(type)), human_rate(probed.rates.bandwidth_bytes_per_s),
+               human_flop(probed.rates.product_flop_per_s) + "/s", human_flop(probed.rates.attention_flop_per_s) + "/s",
+               human_seconds(probed.rates.overhead.layer_s), human_seconds(probed.rates.overhead.step_s),
+               fmt::format("{:.0f} % (worst {:.0f} %)", 100 * probed.error.median, 100 * probed.error.worst)});
+  Table links({{"link"}, {"latency", Align::right}, {"bandwidth", Align::right}});
+  const auto add = [&](const std::string& name, const PathSpeed& path) {
+    links.add({name, human_seconds(path.latency_s), human_rate(path.bandwidth_bytes_per_s)});
+  };
+  for (const auto& [transport, path] : result.channels) add("between two workers, " + transport, path);
+  for (std::size_t m = 0; m < result.inside.size(); ++m)
+    if (result.inside[m])
+      add(fmt::format("in {}, {} workers at once", cluster.machines[m].name, cluster.machines[m].devices.size()),
+          *result.inside[m]);
+  return fmt::format("{}\n{}\ndriver: {} per step; {} cores; measured in {}\n", rates.render(), links.render(),
+                     human_seconds(result.driver.step_s), result.cores, human_seconds(result.elapsed_s));
+}
+
+std::string heading(const Options& options, const ProbeResult& result, DType type) {
+  const FitError& error = result.types.at(type).error;
+  return fmt::format(
+      "Measured by `motley cluster probe` at {:%Y-%m-%d %H:%M} UTC, on {} cores, with {} weights of the shape of {}, "
+      "over {}.\n"
+      "Rates are those that are reached, not peaks. They explain the measured steps to within {:.0f} % (median; worst "
+      "{:.0f} %).",
+      fmt::gmtime(std::time(nullptr)), result.cores, name_of(type),
+      options.model.empty() ? default_shape : options.model, options.transport, 100 * error.median, 100 * error.worst);
+}
+
+int probe_and_write(const Options& options) {
+  check_output_folder(options.output);
+  const bool described = !options.cluster.empty();
+  const Cluster cluster = described ? read_cluster(options.cluster) : resolve(this_machine(), "this machine");
+  const Architecture shape = read_model(options.model.empty() ? default_shape : options.model).arch;
+  const DType type =
+      options.weight_type.empty() ? shape.checkpoint_type : parse_dtype_option(options.weight_type, "--weight-type");
+  if (type != DType::fp32 && type != DType::bf16)
+    throw input_error(fmt::format("workers on CPUs do not compute with {} weights", name_of(type)),
+                      "--weight-type fp32 or bf16");
+  const int all_cores = described ? 1 : static_cast<int>(std::thread::hardware_concurrency());
+  ProbeOptions asked{.cluster = cluster,
+                     .shape = shape,
+                     .worker_program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "motley-worker",
+                     .transport = options.transport,
+                     .threads = options.worker_threads > 0 ? options.worker_threads : std::max(1, all_cores),
+                     .report = {}};
+  if (!options.output.quiet)
+    asked.report = [](const std::string& what, double elapsed_s) {
+      fmt::print(stderr, "[{:7.2f}s] {}\n", elapsed_s, what);
+    };
+  const ProbeResult result = probe(asked);
+  const ClusterDescription description = calibrated(cluster, result, options.transport, type);
+  if (!options.output.file.empty()) {
+    const bool json = options.output.file.ends_with(".json");
+    write_file(options.output.file, json ? to_json(write(description), 2) + "\n"
+                                         : cluster_toml(description, heading(options, result, type)));
+    if (!options.output.quiet) fmt::print(stderr, "wrote {}\n", options.output.file);
+  }
+  if (options.output.json)
+    fmt::print(
+        "{}\n",
+        to_json(Value::object({{"cluster", write(description)}, {"measured", measured_json(cluster, result)}}), 2));
+  else
+    fmt::print("{}", report(cluster, result));
+  return 0;
+}
+
+}  // namespace
+
+void add_probe(CLI::App& cluster_verbs, Action& action) {
+  auto options = std::make_shared<Options>();
+  auto* verb = cluster_verbs.add_subcommand("probe", "Measure this machine's CPU workers: a cluster file to plan with");
+  verb->footer(
+      "examples:\n"
+      "  motley cluster probe -o here.toml                                          this machine as one device\n"
+      "  motley cluster probe --cluster examples/garage/cluster.toml --model data/models/tales -o garage.toml");
+  verb->add_option("--cluster", options->cluster, "Whose CPU device types and links get the measured figures")
+      ->type_name("FILE");
+  verb->add_option("--model", options->model,
+                   fmt::format("Folder, config.json or name whose blocks are run; default {}", default_shape));
+  verb->add_option("--weight-type", options->weight_type,
+                   "Whose memory bandwidth counts: fp32 or bf16; default the model's");
+  verb->add_option("--transport", options->transport, "Between workers: shm or tcp")
+      ->check(CLI::IsMember({"shm", "tcp"}));
+  verb->add_option("--worker-threads", options->worker_threads,
+                   "Per worker; default 1, without --cluster all cores for one worker")
+      ->check(CLI::Range(0, 1024));
+  add_output_options(*verb, options->output);
+  verb->callback([options, &action] { action = [options] { return probe_and_write(*options); }; });
+}
+
+}  // namespace motley::cli

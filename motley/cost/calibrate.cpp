@@ -1,0 +1,165 @@
+#include "motley/cost/calibrate.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+namespace motley {
+namespace {
+
+// Seconds are linear in these as long as it is known what bounds blocks and head.
+constexpr std::size_t unknowns = 5;  // 1 / bandwidth, 1 / product rate, 1 / attention rate, layer and step overhead
+using Coefficients = std::array<double, unknowns>;
+
+struct Work {
+  double bytes = 0, product_flops = 0, attention_flops = 0;
+  double memory_s(const StepRates& rates) const { return bytes / rates.bandwidth_bytes_per_s; }
+  double compute_s(const StepRates& rates) const {
+    return product_flops / rates.product_flop_per_s + attention_flops / rates.attention_flop_per_s;
+  }
+  double seconds(const StepRates& rates) const { return std::max(memory_s(rates), compute_s(rates)); }
+};
+
+Work blocks_of(const StepSample& sample) {
+  const Rank& rank = *sample.rank;
+  const StepLoad& load = sample.load;
+  return {sample.layers * (static_cast<double>(rank.block_bytes) + load.cached * rank.kv_bytes),
+          sample.layers * load.tokens * rank.block_flops,
+          sample.layers * load.tokens * load.context * rank.attention_flops};
+}
+
+Work head_of(const StepSample& sample) {
+  const double times = std::min(1.0, sample.load.logits);
+  return {times * sample.rank->head_bytes, sample.load.logits * sample.rank->head_flops, 0};
+}
+
+Coefficients coefficients(const StepSample& sample, const StepRates& rates) {
+  Coefficients row{0, 0, 0, sample.layers, 1};
+  for (const Work& work : {blocks_of(sample), head_of(sample)}) {
+    if (work.memory_s(rates) > work.compute_s(rates)) {
+      row[0] += work.bytes;
+    } else {
+      row[1] += work.product_flops;
+      row[2] += work.attention_flops;
+    }
+  }
+  return row;
+}
+
+// Least squares over the unknowns in `used`, by the normal equations in units of each unknown's own size.
+Coefficients solve(const std::vector<Coefficients>& rows, const std::array<bool, unknowns>& used) {
+  Coefficients scale{};
+  for (const Coefficients& row : rows)
+    for (std::size_t i = 0; i < unknowns; ++i) scale[i] = std::max(scale[i], row[i]);
+  std::array<std::array<double, unknowns + 1>, unknowns> equations{};
+  for (std::size_t i = 0; i < unknowns; ++i) {
+    const bool present = used[i] && scale[i] > 0;
+    if (!present) {
+      equations[i][i] = 1;
+      continue;
+    }
+    for (const Coefficients& row : rows) {
+      for (std::size_t j = 0; j < unknowns; ++j)
+        if (used[j] && scale[j] > 0) equations[i][j] += row[i] / scale[i] * row[j] / scale[j];
+      equations[i][unknowns] += row[i] / scale[i];
+    }
+  }
+  for (std::size_t pivot = 0; pivot < unknowns; ++pivot) {
+    std::size_t best = pivot;
+    for (std::size_t i = pivot; i < unknowns; ++i)
+      if (std::abs(equations[i][pivot]) > std::abs(equations[best][pivot])) best = i;
+    std::swap(equations[pivot], equations[best]);
+    if (equations[pivot][pivot] == 0) continue;
+    for (std::size_t i = 0; i < unknowns; ++i) {
+      if (i == pivot) continue;
+      const double factor = equations[i][pivot] / equations[pivot][pivot];
+      for (std::size_t j = pivot; j <= unknowns; ++j) equations[i][j] -= factor * equations[pivot][j];
+    }
+  }
+  Coefficients solution{};
+  for (std::size_t i = 0; i < unknowns; ++i)
+    if (equations[i][i] != 0 && scale[i] > 0) solution[i] = equations[i][unknowns] / equations[i][i] / scale[i];
+  return solution;
+}
+
+// What would be negative is taken out, the worst first.
+Coefficients solve_without_negatives(const std::vector<Coefficients>& rows) {
+  std::array<bool, unknowns> used;
+  used.fill(true);
+  for (;;) {
+    const Coefficients solution = solve(rows, used);
+    const auto least = std::min_element(solution.begin(), solution.end());
+    if (*least >= 0) return solution;
+    used[static_cast<std::size_t>(least - solution.begin())] = false;
+  }
+}
+
+StepRates rates_of(const Coefficients& solution) {
+  return {.bandwidth_bytes_per_s = 1 / solution[0],
+          .product_flop_per_s = 1 / solution[1],
+          .attention_flop_per_s = 1 / solution[2],
+          .overhead = {.layer_s = solution[3], .step_s = solution[4]}};
+}
+
+// The point in [low, high] where a monotone function of its logarithm crosses zero from below, or an end.
+template <class Function>
+double bisect(double low, double high, Function rises) {
+  constexpr int halvings = 60;
+  for (int i = 0; i < halvings; ++i) {
+    const double middle = std::sqrt(low * high);
+    (rises(middle) < 0 ? low : high) = middle;
+  }
+  return std::sqrt(low * high);
+}
+
+}  // namespace
+
+double step_s(const StepSample& sample, const StepRates& rates) {
+  return blocks_of(sample).seconds(rates) + head_of(sample).seconds(rates) + sample.layers * rates.overhead.layer_s +
+         rates.overhead.step_s;
+}
+
+StepRates fit_steps(const std::vector<StepSample>& samples) {
+  MOTLEY_CHECK(!samples.empty());
+  // Where to begin: any processor reads for one row longer than it computes, and the other way round for many.
+  StepRates rates{
+      .bandwidth_bytes_per_s = 10e9, .product_flop_per_s = 30e9, .attention_flop_per_s = 30e9, .overhead = {}};
+  constexpr int rounds = 20;  // what bounds which sample settles in a few
+  for (int round = 0; round < rounds; ++round) {
+    std::vector<Coefficients> rows;
+    for (const StepSample& sample : samples) {
+      rows.push_back(coefficients(sample, rates));
+      for (double& entry : rows.back()) entry /= sample.seconds;
+    }
+    rates = rates_of(solve_without_negatives(rows));
+  }
+  return rates;
+}
+
+FitError fit_error(const std::vector<StepSample>& samples, const StepRates& rates) {
+  std::vector<double> errors;
+  for (const StepSample& sample : samples) errors.push_back(std::abs(step_s(sample, rates) / sample.seconds - 1));
+  std::ranges::sort(errors);
+  return errors.empty() ? FitError{} : FitError{errors[errors.size() / 2], errors.back()};
+}
+
+PathSpeed fit_link(const StepCost& cost, TensorGroup group, double layers, double crowding, const GroupSample& small,
+                   const GroupSample& large) {
+  const auto excess = [&](PathSpeed link, const GroupSample& sample) {
+    group.link = link;
+    return crowding * (layers * cost.block_s(group, sample.load) + cost.ends_s(group, {true, true}, sample.load)) -
+           sample.seconds;
+  };
+  PathSpeed link{.latency_s = 1e-6, .bandwidth_bytes_per_s = 1e12};
+  for (int round = 0; round < 4; ++round) {  // each hardly depends on the other
+    link.latency_s = bisect(1e-9, 1.0, [&](double s) { return excess({s, link.bandwidth_bytes_per_s}, small); });
+    link.bandwidth_bytes_per_s = 1 / bisect(1e-12, 1e-5, [&](double s_per_byte) {
+                                   return excess({link.latency_s, 1 / s_per_byte}, large);
+                                 });
+  }
+  return link;
+}
+
+}  // namespace motley

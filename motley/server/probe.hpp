@@ -1,0 +1,51 @@
+// Measures this machine as a host of CPU workers: the constants of the cost model, from steps that real workers run.
+// What is measured, how, and what is not: docs/probe.md.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "motley/cost/calibrate.hpp"
+
+namespace motley {
+
+struct ProbeOptions {
+  Cluster cluster;                       // its machines say how many workers compute together
+  Architecture shape;                    // whose blocks are run; those of large models are made narrower
+  std::filesystem::path worker_program;  // motley-worker, beside motley
+  std::string transport = "shm";         // between the workers of a machine
+  int threads = 1;                       // per worker
+  std::function<void(const std::string& what, double elapsed_s)> report;
+};
+
+struct ProbedType {
+  StepRates rates;
+  FitError error;
+};
+
+struct ProbeResult {
+  std::map<DType, ProbedType> types;          // fp32 and bf16 weights
+  std::map<std::string, PathSpeed> channels;  // from one worker to another: shm and tcp
+  std::vector<std::optional<PathSpeed>>
+      inside;  // of the cluster's machines, where they have several devices: all at work
+  DriverCost driver;
+  std::int64_t cores = 1;
+  double elapsed_s = 0;
+};
+
+// Takes a few seconds. Throws an input error where no device is a CPU, an environment error where workers cannot be
+// started.
+ProbeResult probe(const ProbeOptions& options);
+
+// The cluster with the measured constants in place of those of its CPU device types and of its links, as all of it runs
+// here. `type`: of the weights whose bandwidth counts.
+ClusterDescription calibrated(const Cluster& cluster, const ProbeResult& result, const std::string& transport,
+                              DType type);
+
+// This machine as one device, with half of its memory.
+ClusterDescription this_machine();
+
+}  // namespace motley

@@ -1,0 +1,204 @@
+#include "motley/server/probe_run.hpp"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <map>
+
+namespace motley {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr double patience_s = 60;
+constexpr double start_grace_s = 1;
+
+Error environment_error(std::string_view doing) {
+  return Error(ErrorCode::environment, fmt::format("{}: {}", doing, std::strerror(errno)));
+}
+
+Step step_of(std::uint64_t number, std::size_t route, const ProbeStep& asked, const ServePlan& plan) {
+  Step step{.step = number, .route = route, .sequences = {}};
+  const std::int64_t end = asked.position + asked.tokens;
+  const std::int64_t blocks = (end + plan.step.block_tokens - 1) / plan.step.block_tokens;
+  for (std::int64_t i = 0; i < asked.sequences; ++i) {
+    StepSequence sequence{.sequence = static_cast<std::uint64_t>(i) + 1,
+                          .position = asked.position,
+                          .count = asked.tokens,
+                          .tokens = {},
+                          .blocks = {},
+                          .sampling = Sampling{.temperature = 0}};
+    for (std::int64_t t = 0; t < asked.tokens; ++t)
+      sequence.tokens.push_back(
+          static_cast<std::int32_t>((t + static_cast<std::int64_t>(number)) % plan.model.arch.vocabulary));
+    for (std::int64_t b = 0; b < blocks; ++b) sequence.blocks.push_back(static_cast<std::int32_t>(i * blocks + b));
+    step.sequences.push_back(std::move(sequence));
+  }
+  return step;
+}
+
+}  // namespace
+
+TemporaryFolder::TemporaryFolder() {
+  std::string pattern = (std::filesystem::temp_directory_path() / "motley-probe-XXXXXX").string();
+  if (::mkdtemp(pattern.data()) == nullptr) throw environment_error("cannot make a temporary folder");
+  path_ = pattern;
+}
+
+TemporaryFolder::~TemporaryFolder() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+Model probe_model(const Architecture& shape, std::int64_t layers) {
+  Model model{.name = "probe", .config = {}, .arch = {}};
+  model.config = Value::object({{"model_type", "llama"},
+                                {"num_hidden_layers", layers},
+                                {"hidden_size", shape.hidden},
+                                {"intermediate_size", shape.ffn},
+                                {"num_attention_heads", shape.heads},
+                                {"num_key_value_heads", shape.kv_heads},
+                                {"head_dim", shape.head_dim},
+                                {"vocab_size", shape.vocabulary},
+                                {"max_position_embeddings", shape.context},
+                                {"hidden_act", "silu"},
+                                {"rms_norm_eps", 1e-5},
+                                {"tie_word_embeddings", true},
+                                {"torch_dtype", "bfloat16"}});
+  model.arch = read_architecture(model.config, "probe");
+  return model;
+}
+
+void write_zeros(const Architecture& arch, const std::filesystem::path& folder) {
+  std::vector<TensorSpec> tensors = embedding_tensors(arch);
+  const auto append = [&](const std::vector<TensorSpec>& more) {
+    for (const TensorSpec& tensor : more)
+      if (!(arch.tied_embeddings && tensor.role == "head.weight")) tensors.push_back(tensor);
+  };
+  for (std::int64_t layer = 0; layer < arch.layers; ++layer) append(block_tensors(arch, layer));
+  append(head_tensors(arch));
+
+  Value header = Value::object();
+  std::int64_t bytes = 0;
+  for (const TensorSpec& tensor : tensors) {
+    Value shape = Value::array();
+    for (const std::int64_t extent : tensor.shape) shape.push_back(extent);
+    const std::int64_t end = bytes + bytes_of(DType::bf16, tensor.elements());
+    header.set(tensor.name,
+               Value::object({{"dtype", "BF16"}, {"shape", shape}, {"data_offsets", Value::array({bytes, end})}}));
+    bytes = end;
+  }
+  const std::string text = to_json(header);
+  const auto length = static_cast<std::uint64_t>(text.size());
+  const std::filesystem::path file = folder / "model.safetensors";
+  write_file(file, std::string(reinterpret_cast<const char*>(&length), sizeof length) + text);
+  std::filesystem::resize_file(file, sizeof length + length + static_cast<std::uint64_t>(bytes));
+}
+
+ClusterDescription one_machine(int workers, std::int64_t memory_bytes) {
+  DeviceType type;
+  type.name = "worker";
+  type.vendor = "cpu";
+  type.memory_bytes = memory_bytes;
+  type.memory_bandwidth_bytes_per_s = 1;
+  type.flop_per_s = {{"bf16", 1}, {"fp32", 1}};
+  type.reserve_bytes = 0;
+  MachineDescription machine;
+  machine.name = "here";
+  machine.devices = {fmt::format("worker*{}", workers)};
+  ClusterDescription description;
+  description.name = "this machine";
+  description.machines = {machine};
+  description.device_types = {type};
+  return description;
+}
+
+ServePlan probe_plan(const Model& model, const StepLimits& step, std::int64_t kv_tokens,
+                     const std::vector<ProbeRoute>& routes) {
+  ServePlan plan;
+  plan.model = model;
+  plan.workload = default_workload();
+  plan.step = step;
+  int devices = 0;
+  for (const ProbeRoute& asked : routes) {
+    Route route{.id = fmt::format("r{}", plan.routes.size()), .path = {}};
+    std::int64_t layer = 0;
+    for (const ProbeStage& described : asked.stages) {
+      Stage stage{.id = fmt::format("{}/s{}", route.id, route.path.size()),
+                  .layers = {layer, layer + described.layers},
+                  .devices = {},
+                  .shares = {},
+                  .embedding = route.path.empty(),
+                  .head = route.path.size() + 1 == asked.stages.size(),
+                  .kv_tokens = kv_tokens,
+                  .weight_type = asked.type,
+                  .kv_type = asked.type};
+      layer = stage.layers.last;
+      for (int rank = 0; rank < described.degree; ++rank) stage.devices.push_back(fmt::format("here/{}", devices++));
+      route.path.push_back({stage.id, stage.layers});
+      plan.stages.push_back(std::move(stage));
+    }
+    plan.routes.push_back(std::move(route));
+  }
+  plan.cluster = resolve(one_machine(devices, std::int64_t{1} << 50), "probe");
+  return plan;
+}
+
+ProbeRun::ProbeRun(ServePlan plan, const LaunchOptions& options)
+    : plan_(std::move(plan)), workers_(start_workers(plan_, options)), compute_s_(workers_.size()) {
+  std::map<std::string, std::vector<std::size_t>> of_stage;
+  for (std::size_t i = 0; i < workers_.size(); ++i) of_stage[workers_[i]->stage()].push_back(i);
+  for (const Route& route : plan_.routes) {
+    std::vector<std::size_t>& workers = of_route_.emplace_back();
+    for (const Hop& hop : route.path)
+      workers.insert(workers.end(), of_stage[hop.stage].begin(), of_stage[hop.stage].end());
+  }
+  while (ready_ < workers_.size()) wait();
+}
+
+ProbeRun::~ProbeRun() { end_workers(workers_, start_grace_s); }
+
+StepTime ProbeRun::run(std::size_t route, const ProbeStep& asked) {
+  const std::vector<std::size_t>& workers = of_route_.at(route);
+  answers_ = 0;
+  const auto start = Clock::now();
+  const std::string frame = control_frame(step_of(++step_, route, asked, plan_));
+  for (const std::size_t i : workers) workers_[i]->send(frame);
+  while (answers_ < workers.size()) wait();
+  StepTime time{.round_s = std::chrono::duration<double>(Clock::now() - start).count(), .compute_s = {}};
+  for (const std::size_t i : workers) time.compute_s.push_back(compute_s_[i]);
+  return time;
+}
+
+// Until some worker has something to tell.
+void ProbeRun::wait() {
+  std::vector<pollfd> waiting;
+  for (const auto& worker : workers_)
+    waiting.push_back(
+        {worker->control_descriptor(), static_cast<short>(worker->has_unsent() ? POLLIN | POLLOUT : POLLIN), 0});
+  if (::poll(waiting.data(), waiting.size(), static_cast<int>(patience_s * 1e3)) == 0)
+    throw Error(ErrorCode::peer, fmt::format("no worker answered within {} s", patience_s));
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    if (waiting[i].revents == 0) continue;
+    if (workers_[i]->has_unsent()) workers_[i]->write_some();
+    for (const Message& message : workers_[i]->read_messages()) take(i, message);
+    if (workers_[i]->connection_ended()) throw Error(ErrorCode::peer, workers_[i]->name() + " ended");
+  }
+}
+
+void ProbeRun::take(std::size_t worker, const Message& message) {
+  if (const auto* failure = std::get_if<Failure>(&message))
+    throw Error(ErrorCode::environment, fmt::format("{}: {}", workers_[worker]->name(), failure->message),
+                failure->hint);
+  if (std::holds_alternative<Ready>(message)) ++ready_;
+  const auto* result = std::get_if<StepResult>(&message);
+  if (result == nullptr || result->step != step_) return;
+  compute_s_[worker] = result->compute_s;
+  ++answers_;
+}
+
+}  // namespace motley

@@ -1,0 +1,84 @@
+// Worker processes that run single steps to order, to be timed: the same program, threads and channels as when a plan
+// is served, over a model without meaning.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "motley/plan/plan.hpp"
+#include "motley/server/worker_processes.hpp"
+
+namespace motley {
+
+// A folder that is removed at the end.
+class TemporaryFolder {
+ public:
+  TemporaryFolder();  // throws an environment error
+  ~TemporaryFolder();
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+// A Llama model with the widths of `shape` and so many layers; its config describes it completely.
+Model probe_model(const Architecture& shape, std::int64_t layers);
+
+// Writes model.safetensors with zeros for all its tensors: a file that takes no room, and numbers that take as long to
+// multiply as others do.
+void write_zeros(const Architecture& arch, const std::filesystem::path& folder);
+
+// This machine with so many alike devices; what they reach is not known yet.
+ClusterDescription one_machine(int workers, std::int64_t memory_bytes);
+
+struct ProbeStage {
+  int degree = 1;
+  std::int64_t layers = 1;
+};
+struct ProbeRoute {
+  std::vector<ProbeStage> stages;
+  DType type = DType::fp32;
+};
+
+// A plan that verify() need not accept: routes may have fewer layers than the model, on devices with room for anything.
+ServePlan probe_plan(const Model& model, const StepLimits& step, std::int64_t kv_tokens,
+                     const std::vector<ProbeRoute>& routes);
+
+// `sequences` sequences with `tokens` each after `position` cached ones.
+struct ProbeStep {
+  std::int64_t sequences = 1, tokens = 1, position = 0;
+};
+struct StepTime {
+  double round_s = 0;             // from the sending to the last answer
+  std::vector<double> compute_s;  // of the route's workers, in order
+};
+
+class ProbeRun {
+ public:
+  // Returns when all workers have loaded. Throws what a worker reports.
+  ProbeRun(ServePlan plan, const LaunchOptions& options);
+  ~ProbeRun();
+  ProbeRun(const ProbeRun&) = delete;
+  ProbeRun& operator=(const ProbeRun&) = delete;
+
+  const ServePlan& plan() const { return plan_; }
+  StepTime run(std::size_t route, const ProbeStep& step);
+
+ private:
+  void wait();
+  void take(std::size_t worker, const Message& message);
+
+  ServePlan plan_;
+  WorkerProcesses workers_;
+  std::vector<std::vector<std::size_t>> of_route_;  // workers
+  std::size_t ready_ = 0;
+  std::uint64_t step_ = 0;
+  std::size_t answers_ = 0;  // to that step
+  std::vector<double> compute_s_;
+};
+
+}  // namespace motley

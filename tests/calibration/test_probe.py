@@ -1,0 +1,113 @@
+"""`motley cluster probe`: everything about it that is not timing. How near simulation and server come is measured by bench/calibration."""
+
+import json
+import os
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+GARAGE = ROOT / "examples/garage"
+TALES = ROOT / "data/models/tales"
+
+
+def call(motley, *arguments):
+    return subprocess.run([str(motley), *map(str, arguments)], capture_output=True, text=True, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def probed(motley, tmp_path_factory):
+    """(file, what was printed): the garage, measured."""
+    if not (motley.parent / "motley-worker").exists():
+        pytest.skip("motley-worker is not built")
+    file = tmp_path_factory.mktemp("probe") / "garage.toml"
+    result = call(motley, "cluster", "probe", "--cluster", GARAGE / "cluster.toml", "--model", TALES, "--weight-type", "fp32", "-o", file, "--json")
+    assert result.returncode == 0, result.stderr
+    assert "driver" in result.stderr and "wrote" in result.stderr
+    return file, json.loads(result.stdout)
+
+
+def test_the_file_says_what_it_is_and_reads_back(motley, probed):
+    file, printed = probed
+    text = file.read_text()
+    assert text.startswith("# Measured by `motley cluster probe` at ")
+    assert tomllib.loads(text)["format"] == "motley.cluster/1"
+    shown = call(motley, "cluster", "show", file, "--json")
+    assert shown.returncode == 0, shown.stderr
+    assert json.loads(shown.stdout) == printed["cluster"]
+    assert call(motley, "cluster", "check", file).returncode == 0
+
+
+def test_devices_keep_their_memories_and_get_the_measured_figures(probed):
+    file, _ = probed
+    described = tomllib.loads((GARAGE / "cluster.toml").read_text())
+    measured = tomllib.loads(file.read_text())
+    assert [machine["devices"] for machine in measured["machine"]] == [machine["devices"] for machine in described["machine"]]
+    memories = {device["name"]: device["memory"] for device in measured["device_type"]}
+    assert memories == {device["name"]: device["memory"] for device in described["device_type"]}
+    for device in measured["device_type"]:
+        assert set(device["flops"]) == {"fp32", "bf16"}
+        assert set(device["overhead"]) == {"layer", "step"}
+        assert 0 < device["efficiency"]["attention"] <= 1
+    assert ["link" in machine for machine in measured["machine"]] == [True, True, False], "machines with several workers"
+    assert measured["local"]["cores"] >= 1
+
+
+def within(low, value, high):
+    assert low < value < high, (low, value, high)
+
+
+def test_figures_are_those_of_a_processor(probed):
+    measured = probed[1]["measured"]
+    for rates in measured["types"].values():
+        within(0.2e9, rates["bandwidth_bytes_per_s"], 1e12)
+        within(0.5e9, rates["product_flop_per_s"], 1e13)
+        within(0.1e9, rates["attention_flop_per_s"], 1e13)
+        assert 0 <= rates["layer_overhead_s"] < 0.01 and 0 <= rates["step_overhead_s"] < 0.01
+        assert 0 <= rates["fit_error"]["median"] <= rates["fit_error"]["worst"]
+    assert set(measured["channels"]) == {"shm", "tcp"} and set(measured["machines"]) == {"bench", "shelf"}
+    for path in [*measured["channels"].values(), *measured["machines"].values()]:
+        assert 0 < path["latency_s"] < 0.1 and path["bandwidth_bytes_per_s"] > 1e5
+    within(0, measured["driver_step_s"], 0.1)
+
+
+def test_plans_are_made_and_simulated_with_it(motley, probed, tmp_path):
+    plan = tmp_path / "plan.json"
+    made = call(motley, "plan", "serve", "--cluster", probed[0], "--model", TALES, "--workload", GARAGE / "workload.toml",
+                "--weight-type", "fp32", "--max-tokens", 64, "--max-sequences", 8, "-o", plan)
+    assert made.returncode == 0, made.stderr
+    assert call(motley, "verify", plan).returncode == 0
+    explained = call(motley, "explain", plan)
+    assert explained.returncode == 0 and "driver" in explained.stdout and "of attention at" in explained.stdout
+    simulated = call(motley, "simulate", plan, "--requests", 20, "--json")
+    assert simulated.returncode == 0, simulated.stderr
+    result = json.loads(simulated.stdout)
+    assert result["requests"] == 20
+    assert 0 < result["tpot_s"]["p50"] < result["ttft_s"]["p50"] < 10
+
+
+def test_this_machine_without_a_description(motley, tmp_path):
+    file = tmp_path / "here.toml"
+    result = call(motley, "cluster", "probe", "--model", TALES, "--transport", "tcp", "-o", file, "-q")
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == ""
+    assert "one row" in result.stdout and "between two workers, tcp" in result.stdout
+    measured = tomllib.loads(file.read_text())
+    assert [machine["devices"] for machine in measured["machine"]] == [["worker*1"]]
+    assert "over tcp" in file.read_text()
+
+
+def test_what_cannot_be_measured_is_said_before_anything_is(motley, tmp_path):
+    gpus = call(motley, "cluster", "probe", "--cluster", ROOT / "examples/clusters/motivating-box.toml")
+    assert gpus.returncode == 2 and "no device of this cluster is a CPU" in gpus.stderr
+    types = call(motley, "cluster", "probe", "--weight-type", "int4")
+    assert types.returncode == 2 and "int4" in types.stderr
+    folder = call(motley, "cluster", "probe", "-o", tmp_path / "missing" / "x.toml")
+    assert folder.returncode == 3 and "missing" in folder.stderr
+
+
+def test_no_process_or_folder_remains(probed):
+    left = [entry for entry in Path(os.environ.get("TMPDIR", "/tmp")).glob("motley-probe-*") if entry.stat().st_uid == os.getuid()]
+    assert left == []
