@@ -6,13 +6,14 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 names=()
 while [ $# -gt 0 ] && [ "$1" != -- ]; do names+=("$1") && shift; done
 [ $# -eq 0 ] || shift
-[ ${#names[@]} -gt 0 ] || names=(planning simulating decode)
+[ ${#names[@]} -gt 0 ] || names=(planning simulating renting decode)
 
 for name in "${names[@]}"; do
   case $name in
     planning) build/release/bench/plan_serve_bench "$@" ;;
     simulating) build/release/bench/simulate_bench "$@" ;;
+    renting) build/release/bench/rent_bench "$@" ;;
     decode) .venv-reference/bin/python bench/decode/run.py "$@" ;;
-    *) printf 'error: there is no benchmark "%s"\n\nhint: known: planning, simulating, decode\n' "$name" >&2; exit 2 ;;
+    *) printf 'error: there is no benchmark "%s"\n\nhint: known: planning, simulating, renting, decode\n' "$name" >&2; exit 2 ;;
   esac
 done
