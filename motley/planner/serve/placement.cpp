@@ -44,10 +44,9 @@ double compute_bound(std::int64_t layers, const std::vector<BoundItem>& items) {
 }  // namespace
 
 bool PlacementProblem::fits(int node, LayerRange range) const {
+  if (range.size() == 0) return true;
   if (range.first < 0 || range.last > layers || range.size() < 0) return false;
-  const int ends = (range.first == 0 ? 1 : 0) + (range.last == layers ? 2 : 0);
-  return range.size() == 0 ||
-         range.size() <= std::min<std::int64_t>(nodes[node].most_layers[ends], std::ssize(nodes[node].tokens_per_s));
+  return range.size() <= nodes[node].most((range.first == 0 ? 1 : 0) + (range.last == layers ? 2 : 0));
 }
 
 PlacementFlow::PlacementFlow(const PlacementProblem& problem)
@@ -121,6 +120,14 @@ void PlacementFlow::place(int node, LayerRange range) {
   if (range.size() > 0) connect(node);
 }
 
+void PlacementFlow::place(const Placement& placement) {
+  constexpr std::int64_t few = 4;
+  std::int64_t changes = 0;
+  for (std::size_t node = 0; node < placement.size(); ++node) changes += placement[node] != placement_[node];
+  if (changes > few) network_.clear_flow();
+  for (int node = 0; node < std::ssize(placement); ++node) place(node, placement[node]);
+}
+
 std::vector<int> PlacementFlow::limiting_nodes() const {
   const std::vector<bool> reached = network_.source_side();
   std::vector<int> nodes;
@@ -142,7 +149,7 @@ std::vector<PlacementFlow::Way> PlacementFlow::ways() const {
 
 double placement_flow(const PlacementProblem& problem, const Placement& placement) {
   PlacementFlow flow(problem);
-  for (int node = 0; node < std::ssize(placement); ++node) flow.place(node, placement[node]);
+  flow.place(placement);
   return flow.maximise();
 }
 
@@ -151,6 +158,15 @@ double compute_bound(const PlacementProblem& problem) { return compute_bound(pro
 double placement_bound(const PlacementProblem& problem) { return placement_bound(problem.layers, items_of(problem)); }
 
 double placement_bound(std::int64_t layers, const std::vector<BoundItem>& items) {
+  // The condition at the smallest flow of all: can the layers be held?
+  double held = 0;
+  for (const auto& item : items) {
+    double most = 0;
+    for (const auto& choice : item.choices)
+      most = std::max(most, static_cast<double>(choice.tokens_per_s.size()) / choice.devices);
+    held += item.devices * most;
+  }
+  if (held < static_cast<double>(layers)) return 0;
   double low = 0, high = compute_bound(layers, items);  // what holds at some flow holds at all lesser ones, too
   for (;;) {
     const double middle = low + (high - low) / 2;

@@ -5,6 +5,7 @@
 // together carry is a maximum flow. After Helix (ASPLOS 2025, arXiv 2406.01566); docs/planner-placement.md.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -22,6 +23,7 @@ struct PlacementNode {
   int place = 0;  // nodes of one place have alike links
 
   double rate(std::int64_t layers) const { return layers > 0 ? tokens_per_s[layers - 1] : 0; }
+  std::int64_t most(int ends) const { return std::min<std::int64_t>(most_layers[ends], std::ssize(tokens_per_s)); }
 };
 
 struct PlacementProblem {
@@ -41,6 +43,7 @@ class PlacementFlow {
   explicit PlacementFlow(const PlacementProblem& problem);  // all idle; the problem must outlive it
 
   void place(int node, LayerRange range);  // which must fit
+  void place(const Placement& placement);  // all of them
   double maximise() { return network_.maximise(); }
 
   const Placement& placement() const { return placement_; }
@@ -95,12 +98,24 @@ double placement_bound(std::int64_t layers, const std::vector<BoundItem>& items)
 // The same without min(F, .): Helix's bound.
 double compute_bound(const PlacementProblem& problem);
 
+// A placement and its flow.
+struct PlacedFlow {
+  Placement placement;
+  double tokens_per_s = 0;
+};
+
+// Structured starts, the greatest flow first: chains of stages over disjoint ranges. For a given flow, how many layers
+// can the nodes cover if every stage must pass it on? An exact dynamic programme over the numbers of nodes used of
+// every kind answers that; the greatest flow with all layers covered, and some lesser ones (links may favour them), are
+// starts. Where the table would be large, alike nodes are dealt out several at a time.
+std::vector<PlacedFlow> stage_placements(const PlacementProblem& problem, Instant deadline);
+
 struct PlacementOptions {
   std::uint64_t seed = 0;
   Instant deadline = Instant::max();
   int threads = 1;  // the answer does not depend on it, unless the deadline cuts
   int restarts = 24;
-  std::int64_t moves_per_node = 500;  // in each restart
+  std::int64_t moves_per_node = 500;  // in each restart, of either kind
 };
 
 struct PlacementAnswer {
@@ -111,11 +126,10 @@ struct PlacementAnswer {
   std::int64_t evaluated = 0;
 };
 
+// Restarts are dealt the starts in turn.
+PlacementAnswer search_placement(const PlacementProblem& problem, std::vector<PlacedFlow> starts,
+                                 const PlacementOptions& options);
+// From the structured starts.
 PlacementAnswer search_placement(const PlacementProblem& problem, const PlacementOptions& options);
-
-// Structured starts: chains of stages over disjoint ranges. For a given flow, how many layers can the nodes cover if
-// every stage must pass it on? An exact dynamic programme over the numbers of nodes used of every kind answers that;
-// the greatest flow with all layers covered, and some lesser ones (links may favour them), are starts.
-std::vector<Placement> stage_placements(const PlacementProblem& problem, Instant deadline);
 
 }  // namespace motley

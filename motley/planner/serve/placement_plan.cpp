@@ -3,13 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <map>
-#include <numeric>
 #include <set>
 #include <tuple>
 #include <utility>
 
 #include "motley/base/units.hpp"
+#include "motley/planner/serve/bound.hpp"
 #include "motley/planner/serve/classes.hpp"
 #include "motley/planner/serve/write.hpp"
 
@@ -25,36 +27,53 @@ const Machine& machine_of(const Cluster& cluster, int device) {
   return cluster.machines[cluster.devices[device].machine];
 }
 
+bool knows_type(const Profile& profile, const std::string& type) {
+  return std::any_of(profile.layer_rate.begin(), profile.layer_rate.end(),
+                     [&](const LayerRate& rate) { return find_layer_rate(profile, type, rate.tp) == &rate; });
+}
+
 // Sizes that the profile has rates for, where it knows the type; otherwise powers of two.
 bool size_allowed(const Profile& profile, const std::string& type, std::int64_t size) {
-  const bool known = std::any_of(profile.layer_rate.begin(), profile.layer_rate.end(), [&](const LayerRate& rate) {
-    return find_layer_rate(profile, type, rate.tp) == &rate;
-  });
-  return known ? find_layer_rate(profile, type, size) != nullptr : (size & (size - 1)) == 0;
+  return knows_type(profile, type) ? find_layer_rate(profile, type, size) != nullptr : (size & (size - 1)) == 0;
+}
+
+// The profile's list ends where the group can hold no more.
+std::int64_t most_measured_layers(const Profile& profile, const Cluster& cluster, const std::vector<int>& devices) {
+  const DeviceType& type = cluster.type_of(devices.front());
+  for (const int device : devices)
+    if (cluster.type_of(device).name != type.name) return std::numeric_limits<std::int64_t>::max();
+  const LayerRate* rate = find_layer_rate(profile, type.name, std::ssize(devices));
+  return rate ? std::ssize(rate->tokens_per_s) : std::numeric_limits<std::int64_t>::max();
 }
 
 // Devices of one type in one machine: the unit that is cut into nodes.
-std::vector<std::vector<int>> alike_in_machines(const Cluster& cluster) {
+std::vector<std::vector<int>> alike_in_machines(const ServeProblem& problem) {
   std::map<std::pair<int, int>, std::vector<int>> found;
-  for (const int device : all_devices(cluster))
-    found[{cluster.devices[device].machine, cluster.devices[device].type}].push_back(device);
+  for (const int device : problem.devices())
+    found[{problem.cluster.devices[device].machine, problem.cluster.devices[device].type}].push_back(device);
   std::vector<std::vector<int>> lists;
   for (auto& [key, list] : found) lists.push_back(std::move(list));
   return lists;
 }
 
-// As many groups of `size` as there are; what is left over in the largest sizes that are allowed.
+// As many groups of `size` (or of the degree that the options fix for the machine) as there are; what is left over in
+// the largest sizes that are allowed.
 std::vector<std::vector<int>> cut(const ServeProblem& problem, const std::vector<int>& devices, std::int64_t size) {
   const std::string& type = problem.cluster.type_of(devices.front()).name;
+  const auto fixed = problem.options.degrees.find(machine_of(problem.cluster, devices.front()).name);
+  const bool is_fixed = fixed != problem.options.degrees.end();
+  if (is_fixed) size = fixed->second;
   std::vector<std::vector<int>> groups;
   for (auto from = devices.begin(); from != devices.end() && size > 0;) {
-    if (size > devices.end() - from || size > problem.model.arch.heads ||
-        !size_allowed(problem.options.profile, type, size)) {
+    const bool fits = size <= devices.end() - from && size <= problem.model.arch.heads;
+    if (fits && (is_fixed || size_allowed(problem.options.profile, type, size))) {
+      groups.emplace_back(from, from + size);
+      from += size;
+    } else if (is_fixed) {
+      break;
+    } else {
       --size;
-      continue;
     }
-    groups.emplace_back(from, from + size);
-    from += size;
   }
   return groups;
 }
@@ -68,8 +87,11 @@ class NodeRates {
         form_(problem.form(problem.point(1))) {}
 
   PlacementNode node(const TensorGroup& group) {
-    const auto key = std::tuple(problem_.cluster.devices[group.devices.front()].type, group.degree(),
-                                group.link.latency_s, group.link.bandwidth_bytes_per_s);
+    const int type = problem_.cluster.devices[group.devices.front()].type;
+    const bool alike = std::all_of(group.devices.begin(), group.devices.end(),
+                                   [&](int device) { return problem_.cluster.devices[device].type == type; });
+    if (!alike) return make(group);
+    const auto key = std::tuple(type, group.degree(), group.link.latency_s, group.link.bandwidth_bytes_per_s);
     auto found = known_.find(key);
     if (found == known_.end()) found = known_.emplace(key, make(group)).first;
     return found->second;
@@ -81,10 +103,8 @@ class NodeRates {
     PlacementNode node;
     for (int ends = 0; ends < 4; ++ends)
       node.most_layers[ends] = form_->most_layers(group, {(ends & 1) != 0, (ends & 2) != 0}, 1);
-    std::int64_t most = node.most_layers[0];
-    const std::string& type = problem_.cluster.type_of(group.devices.front()).name;
-    if (const LayerRate* measured = find_layer_rate(problem_.options.profile, type, group.degree()))
-      most = std::min(most, std::ssize(measured->tokens_per_s));
+    const std::int64_t most =
+        std::min(node.most_layers[0], most_measured_layers(problem_.options.profile, problem_.cluster, group.devices));
     for (std::int64_t layers = 1; layers <= most; ++layers)
       node.tokens_per_s.push_back(rates_.stage(group, {}, layers, sequences(group, layers)));
     return node;
@@ -159,23 +179,34 @@ void add_links(const ServeProblem& problem, const NodeRates& rates, PlacementGro
   }
 }
 
-PlacementGroups build(const ServeProblem& problem, NodeRates& rates, std::int64_t size) {
+PlacementGroups build(const ServeProblem& problem, NodeRates& rates, std::vector<std::vector<int>> groups,
+                      std::vector<std::vector<double>> shares) {
   PlacementGroups built;
   built.problem.layers = problem.model.arch.layers;
   built.problem.handover = problem.options.handover;
-  for (const auto& alike : alike_in_machines(problem.cluster))
-    for (auto& devices : cut(problem, alike, size)) {
-      const int degree = static_cast<int>(devices.size());
-      TensorGroup group =
-          make_group(problem.cluster, problem.model.arch, std::move(devices), uneven_shares(problem.model.arch, degree),
-                     problem.weight_type, problem.kv_type, problem.options.step);
-      PlacementNode node = rates.node(group);
-      if (node.tokens_per_s.empty()) continue;
-      built.groups.push_back(std::move(group));
-      built.problem.nodes.push_back(std::move(node));
-    }
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    TensorGroup group = make_group(problem.cluster, problem.model.arch, std::move(groups[i]), shares[i],
+                                   problem.weight_type, problem.kv_type, problem.options.step);
+    PlacementNode node = rates.node(group);
+    if (node.tokens_per_s.empty()) continue;
+    built.groups.push_back(std::move(group));
+    built.shares.push_back(std::move(shares[i]));
+    built.problem.nodes.push_back(std::move(node));
+  }
   add_links(problem, rates, built);
+  built.starts = stage_placements(built.problem, problem.deadline);
   return built;
+}
+
+PlacementGroups build(const ServeProblem& problem, NodeRates& rates, std::int64_t size) {
+  std::vector<std::vector<int>> groups;
+  std::vector<std::vector<double>> shares;
+  for (const auto& alike : alike_in_machines(problem))
+    for (auto& devices : cut(problem, alike, size)) {
+      shares.push_back(uneven_shares(problem.model.arch, static_cast<int>(devices.size())));
+      groups.push_back(std::move(devices));
+    }
+  return build(problem, rates, std::move(groups), std::move(shares));
 }
 
 // ---- plan ----
@@ -206,7 +237,7 @@ void add_stages(const ServeProblem& problem, const PlacementGroups& built, const
   for (const int node : order) {
     Stage stage{.id = fmt::format("s{}", ids.size()), .layers = placement[node], .devices = {}, .shares = {}};
     for (const int device : built.groups[node].devices) stage.devices.push_back(problem.cluster.devices[device].name);
-    stage.shares = uneven_shares(problem.model.arch, built.groups[node].degree());
+    stage.shares = built.shares[node];
     stage.embedding = first.contains(node);
     stage.head = last.contains(node);
     stage.weight_type = problem.weight_type;
@@ -237,29 +268,44 @@ void fill_shared_kv(const ServeProblem& problem, ServePlan& plan) {
   for (const auto& route : plan.routes)
     for (const auto& hop : route.path) parent[root(hop.stage)] = root(route.path.front().stage);
 
-  const ServePoint point = problem.point(1);
-  const std::int64_t each = kv_tokens_of(point, 1), most = most_kv_tokens(plan, problem.options.max_batch);
-  std::map<std::string, std::int64_t> room;
-  std::map<std::string, double> weight;
+  struct Set {
+    std::int64_t room = std::numeric_limits<std::int64_t>::max();  // tokens
+    std::int64_t routes = 0;
+    double weight = 0;
+  };
+  std::map<std::string, Set> sets;
+  const auto set_of = [&](const Route& route) -> Set& { return sets[root(route.path.front().stage)]; };
   for (const auto& stage : plan.stages) {
-    const auto found = room.emplace(root(stage.id), most).first;
-    found->second = std::min(found->second, kv_room_tokens(plan, stage));
+    Set& set = sets[root(stage.id)];
+    set.room = std::min(set.room, kv_room_tokens(plan, stage));
   }
-  for (auto& stage : plan.stages) stage.kv_tokens = room[root(stage.id)];
-  for (const auto& route : plan.routes) weight[root(route.path.front().stage)] += route.weight;
+  for (const auto& route : plan.routes) {
+    set_of(route).weight += route.weight;
+    ++set_of(route).routes;
+  }
+  const std::int64_t most_batch = problem.options.max_batch;
+  for (auto& [id, set] : sets) set.room = std::min(set.room, set.routes * most_kv_tokens(plan, most_batch));
+  for (auto& stage : plan.stages) stage.kv_tokens = sets[root(stage.id)].room;
+  const double each = static_cast<double>(kv_tokens_of(problem.point(1), 1));
   for (auto& route : plan.routes) {
-    const std::string& set = root(route.path.front().stage);
-    const auto in_flight = std::min<std::int64_t>(room[set] / each, problem.options.max_batch);
-    route.batch = std::max<std::int64_t>(1, std::llround(static_cast<double>(in_flight) * route.weight / weight[set]));
+    const Set& set = set_of(route);
+    const double fits = std::floor(static_cast<double>(set.room) / each * route.weight / set.weight);
+    route.batch = std::clamp<std::int64_t>(static_cast<std::int64_t>(fits), 1, most_batch);
   }
 }
 
 void list_unused(const ServeProblem& problem, ServePlan& plan) {
   std::set<std::string> used;
   for (const auto& stage : plan.stages) used.insert(stage.devices.begin(), stage.devices.end());
+  const auto excluded = [&](const std::string& name) {
+    const auto& list = problem.options.excluded;
+    return std::find(list.begin(), list.end(), name) != list.end();
+  };
   for (const auto& device : problem.cluster.devices)
     if (!used.contains(device.name))
-      plan.unused.push_back({device.name, "no placement was found whose flow is greater with it"});
+      plan.unused.push_back({device.name, excluded(device.name)
+                                              ? "left out on request"
+                                              : "no placement was found whose flow is greater with it"});
 }
 
 void predict_flow(const CostOptions& cost, ServePlan& plan) {
@@ -279,7 +325,7 @@ void predict_flow(const CostOptions& cost, ServePlan& plan) {
 
 ServePlan write_placement(const ServeProblem& problem, const PlacementGroups& built, const Placement& placement) {
   PlacementFlow flow(built.problem);
-  for (int node = 0; node < std::ssize(placement); ++node) flow.place(node, placement[node]);
+  flow.place(placement);
   const double all = flow.maximise();
   std::vector<PlacementFlow::Way> ways = flow.ways();
   if (ways.size() > most_routes) ways.resize(most_routes);
@@ -292,22 +338,26 @@ ServePlan write_placement(const ServeProblem& problem, const PlacementGroups& bu
   return plan;
 }
 
-// Over all groups that were considered, in any mix.
-double grouped_bound(const ServeProblem& problem, const std::vector<PlacementGroups>& all) {
-  const auto key = [&](int device) {
-    return std::pair(problem.cluster.devices[device].machine, problem.cluster.devices[device].type);
+// Where every type's rates were measured, they bound the flow however devices are grouped; otherwise the cost form
+// does, whose rates depend on the batch.
+double flow_bound(const ServeProblem& problem, const std::vector<PlacementGroups>& all) {
+  const Cluster& cluster = problem.cluster;
+  const bool measured = std::all_of(cluster.types.begin(), cluster.types.end(), [&](const DeviceType& type) {
+    return knows_type(problem.options.profile, type.name);
+  });
+  if (!measured) return most_requests_per_s(Groups(problem)) * tokens_through(problem.workload);
+  std::map<std::pair<int, int>, BoundItem> items;  // by machine and type
+  const auto item_of = [&](int device) -> BoundItem& {
+    return items.try_emplace({cluster.devices[device].machine, cluster.devices[device].type}, BoundItem{0, {}})
+        .first->second;
   };
-  std::map<std::pair<int, int>, BoundItem> items;
-  for (const int device : all_devices(problem.cluster))
-    items.try_emplace(key(device), BoundItem{0, {}}).first->second.devices += 1;
+  for (const int device : problem.devices()) item_of(device).devices += 1;
   for (const auto& built : all)
-    for (std::size_t i = 0; i < built.groups.size(); ++i) {
-      const std::vector<int>& devices = built.groups[i].devices;
-      items[key(devices.front())].choices.push_back(
-          {built.problem.nodes[i].tokens_per_s, static_cast<double>(devices.size())});
-    }
+    for (std::size_t i = 0; i < built.groups.size(); ++i)
+      item_of(built.groups[i].devices.front())
+          .choices.push_back({built.problem.nodes[i].tokens_per_s, static_cast<double>(built.groups[i].degree())});
   std::vector<BoundItem> list;
-  for (auto& [device, item] : items) list.push_back(std::move(item));
+  for (auto& [key, item] : items) list.push_back(std::move(item));
   return placement_bound(problem.model.arch.layers, list);
 }
 
@@ -329,7 +379,7 @@ void record(const ServeProblem& problem, const PlacementAnswer& answer, double b
 std::vector<PlacementGroups> placement_groups(const ServeProblem& problem) {
   NodeRates rates(problem);
   std::set<std::int64_t> sizes;
-  for (const auto& alike : alike_in_machines(problem.cluster))
+  for (const auto& alike : alike_in_machines(problem))
     for (std::int64_t size = 1; size <= std::ssize(alike); ++size)
       if (size_allowed(problem.options.profile, problem.cluster.type_of(alike.front()).name, size)) sizes.insert(size);
   std::vector<PlacementGroups> all;
@@ -338,23 +388,52 @@ std::vector<PlacementGroups> placement_groups(const ServeProblem& problem) {
   return all;
 }
 
-std::optional<ServePlan> plan_placement(const ServeProblem& problem) {
-  std::vector<PlacementGroups> all = placement_groups(problem);
-  std::vector<std::pair<double, const PlacementGroups*>> order;  // by the flow of their starts
-  for (const auto& built : all) {
-    double best = 0;
-    for (const auto& start : stage_placements(built.problem, problem.deadline))
-      best = std::max(best, placement_flow(built.problem, start));
-    order.push_back({best, &built});
+PlacementGroups groups_of_plan(const ServeProblem& problem, const ServePlan& plan) {
+  NodeRates rates(problem);
+  std::vector<std::vector<int>> groups;
+  std::vector<std::vector<double>> shares;
+  std::map<int, LayerRange> ranges;  // by a group's first device
+  for (const auto& stage : plan.stages) {
+    groups.emplace_back();
+    for (const auto& name : stage.devices) groups.back().push_back(problem.cluster.find_device(name));
+    shares.push_back(stage.shares);
+    ranges[groups.back().front()] = stage.layers;
   }
-  std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
-  if (order.empty()) return std::nullopt;
-  const PlacementGroups& built = *order.front().second;
-  const PlacementAnswer answer = search_placement(
-      built.problem, {.seed = problem.options.seed, .deadline = problem.deadline, .threads = problem.options.threads});
+  std::set<std::string> unused;
+  for (const auto& device : plan.unused) unused.insert(device.device);
+  for (const int device : problem.devices())
+    if (unused.contains(problem.cluster.devices[device].name)) {
+      groups.push_back({device});
+      shares.emplace_back();
+    }
+  PlacementGroups built = build(problem, rates, std::move(groups), std::move(shares));
+  Placement start(built.groups.size());
+  for (std::size_t i = 0; i < start.size(); ++i)
+    if (const auto range = ranges.find(built.groups[i].devices.front()); range != ranges.end())
+      if (built.problem.fits(static_cast<int>(i), range->second)) start[i] = range->second;
+  const PlacedFlow placed{start, placement_flow(built.problem, start)};
+  const auto place = std::find_if(built.starts.begin(), built.starts.end(),
+                                  [&](const PlacedFlow& other) { return other.tokens_per_s < placed.tokens_per_s; });
+  built.starts.insert(place, placed);
+  return built;
+}
+
+std::optional<ServePlan> plan_placement(const ServeProblem& problem, const std::vector<PlacementGroups>& all,
+                                        int restarts) {
+  const auto best = [](const PlacementGroups& built) {
+    return built.starts.empty() ? 0 : built.starts.front().tokens_per_s;
+  };
+  const auto chosen = std::max_element(
+      all.begin(), all.end(), [&](const PlacementGroups& a, const PlacementGroups& b) { return best(a) < best(b); });
+  if (chosen == all.end()) return std::nullopt;
+  const PlacementAnswer answer = search_placement(chosen->problem, chosen->starts,
+                                                  {.seed = problem.options.seed,
+                                                   .deadline = problem.deadline,
+                                                   .threads = problem.options.threads,
+                                                   .restarts = restarts});
   if (answer.tokens_per_s <= 0) return std::nullopt;
-  ServePlan plan = write_placement(problem, built, answer.placement);
-  record(problem, answer, grouped_bound(problem, all), plan);
+  ServePlan plan = write_placement(problem, *chosen, answer.placement);
+  record(problem, answer, flow_bound(problem, all), plan);
   return plan;
 }
 

@@ -11,22 +11,28 @@
 
 namespace motley {
 
-// Nodes of one placement problem: devices of one type in one machine, `devices.size()` at a time.
+// The devices as nodes of a placement problem, with structured starts.
 struct PlacementGroups {
   std::vector<TensorGroup> groups;
+  std::vector<std::vector<double>> shares;  // of every group; empty: equal
   PlacementProblem problem;
+  std::vector<PlacedFlow> starts;  // the greatest flow first
 };
 
-// Every device by itself, and groups of 2, 4, 8, ...: one entry for each size that some machine has, where the profile
-// (if it knows the type) knows the size. Groups without room for a layer are left out.
+// Every device by itself, and groups of 2, 4, 8, ...: one entry for each size that some machine has and the profile (if
+// it knows the type) knows. A node is some devices of one type in one machine. Groups without room for a layer are left
+// out.
 std::vector<PlacementGroups> placement_groups(const ServeProblem& problem);
+// The stages of a plan as nodes, which are also a start, and its unused devices one by one.
+PlacementGroups groups_of_plan(const ServeProblem& problem, const ServePlan& plan);
 
-// The plan of greatest flow; nothing where no placement covers the layers. Its rates are plan_flow's, its latency
-// follows by Little's law with all routes' batches in flight.
-std::optional<ServePlan> plan_placement(const ServeProblem& problem);
+// Searches from the entry with the best start; nothing where no placement covers the layers. Its rates are plan_flow's,
+// its latency follows by Little's law with all routes' batches in flight. `restarts` 0: the best start as it is.
+std::optional<ServePlan> plan_placement(const ServeProblem& problem, const std::vector<PlacementGroups>& all,
+                                        int restarts);
 
-// Whether every plan without shared stages is a placement, too: no machine has two devices, and no group reaches
-// beyond one.
+// Whether every plan without shared stages is a placement of single devices, too: no machine has two, and no group
+// reaches beyond one.
 bool placements_include_replicas(const ServeProblem& problem);
 
 // Leaves in `outcome` whichever plan has the greater flow, with that as its prediction. A plan of replicas that holds

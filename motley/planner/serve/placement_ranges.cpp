@@ -6,13 +6,11 @@
 namespace motley {
 namespace {
 
-constexpr double hottest = 0.03;  // temperature, of the flow
-
 class RangeAnnealing {
  public:
   RangeAnnealing(const PlacementProblem& problem, const Placement& start, PlacementRandom random)
       : problem_(problem), flow_(problem), random_(random), nodes_(std::ssize(problem.nodes)) {
-    for (int node = 0; node < nodes_; ++node) flow_.place(node, start[node]);
+    flow_.place(start);
     value_ = flow_.maximise();
     keep_best();
   }
@@ -20,12 +18,12 @@ class RangeAnnealing {
   void run(const AnnealingBudget& budget) {
     const double scale = value_ > 0 ? value_ : budget.bound / 2;
     for (std::int64_t step = 0; step < budget.moves && best_.tokens_per_s < budget.bound * bound_reached; ++step) {
-      if (step % 64 == 0 && budget.stop()) return;
+      if (budget.stop()) return;
       ++best_.evaluated;
       if (!propose()) continue;
       const double value = try_changes();
       const double temperature =
-          annealing_temperature(hottest * scale, static_cast<double>(step) / static_cast<double>(budget.moves));
+          annealing_temperature(budget.hottest * scale, static_cast<double>(step) / static_cast<double>(budget.moves));
       if (value >= value_ || random_.chance(std::exp((value - value_) / temperature))) {
         value_ = value;
         if (value > best_.tokens_per_s) keep_best();
@@ -158,17 +156,14 @@ class RangeAnnealing {
   }
 
   double try_changes() {
-    undo_.clear();
-    for (const auto& [node, to] : changes_) {
-      undo_.push_back({node, range(node)});
-      flow_.place(node, to);
-    }
+    before_ = flow_.placement();
+    Placement after = before_;
+    for (const auto& [node, to] : changes_) after[node] = to;
+    flow_.place(after);
     return flow_.maximise();
   }
 
-  void undo() {
-    for (const auto& [node, old] : undo_) flow_.place(node, old);
-  }
+  void undo() { flow_.place(before_); }
 
   const PlacementProblem& problem_;
   PlacementFlow flow_;
@@ -176,7 +171,8 @@ class RangeAnnealing {
   std::int64_t nodes_;
   double value_ = 0;
   std::vector<int> limiting_;
-  std::vector<Change> changes_, undo_;
+  std::vector<Change> changes_;
+  Placement before_;
   Annealed best_;
 };
 

@@ -12,32 +12,27 @@ struct Restart {
   bool complete = false;
 };
 
-// First over chains of stages, where one move rebalances all layers, then over all placements.
+// First over chains of stages, where one move rebalances all layers, then over all placements: every other time near
+// what was found, otherwise far from it.
 Annealed restart(const PlacementProblem& problem, const Placement& start, const PlacementOptions& options,
                  std::uint64_t index, const AnnealingBudget& budget) {
   const Annealed chain = anneal_stages(problem, start, PlacementRandom(options.seed, 2 * index), budget);
-  Annealed best = anneal_ranges(problem, chain.placement, PlacementRandom(options.seed, 2 * index + 1), budget);
+  AnnealingBudget second = budget;
+  second.hottest = index % 2 == 0 ? 0.03 : 0.3;
+  Annealed best = anneal_ranges(problem, chain.placement, PlacementRandom(options.seed, 2 * index + 1), second);
   best.evaluated += chain.evaluated;
   return best;
-}
-
-std::vector<Annealed> best_starts(const PlacementProblem& problem, Instant deadline) {
-  std::vector<Annealed> starts;
-  for (auto& placement : stage_placements(problem, deadline)) {
-    const bool known =
-        std::any_of(starts.begin(), starts.end(), [&](const Annealed& start) { return start.placement == placement; });
-    if (!known) starts.push_back({std::move(placement), placement_flow(problem, placement), 1});
-  }
-  std::stable_sort(starts.begin(), starts.end(),
-                   [](const Annealed& a, const Annealed& b) { return a.tokens_per_s > b.tokens_per_s; });
-  if (starts.empty()) starts.push_back({Placement(problem.nodes.size()), 0, 0});
-  return starts;
 }
 
 }  // namespace
 
 PlacementAnswer search_placement(const PlacementProblem& problem, const PlacementOptions& options) {
-  const std::vector<Annealed> starts = best_starts(problem, options.deadline);
+  return search_placement(problem, stage_placements(problem, options.deadline), options);
+}
+
+PlacementAnswer search_placement(const PlacementProblem& problem, std::vector<PlacedFlow> starts,
+                                 const PlacementOptions& options) {
+  if (starts.empty()) starts.push_back({Placement(problem.nodes.size()), 0});
   PlacementAnswer answer{.placement = starts.front().placement,
                          .tokens_per_s = starts.front().tokens_per_s,
                          .bound = placement_bound(problem),
@@ -51,7 +46,8 @@ PlacementAnswer search_placement(const PlacementProblem& problem, const Placemen
     for (std::int64_t r = next++; r < std::ssize(restarts); r = next++) {
       const auto stop = [&] { return r > enough || std::chrono::steady_clock::now() >= options.deadline; };
       if (stop()) continue;
-      const AnnealingBudget budget{options.moves_per_node * std::ssize(problem.nodes), answer.bound, stop};
+      const AnnealingBudget budget{
+          .moves = options.moves_per_node * std::ssize(problem.nodes), .bound = answer.bound, .stop = stop};
       restarts[r].annealed =
           restart(problem, starts[r % std::ssize(starts)].placement, options, static_cast<std::uint64_t>(r), budget);
       restarts[r].complete = !stop();

@@ -39,6 +39,7 @@ struct Annealed {
 struct AnnealingBudget {
   std::int64_t moves = 0;
   double bound = 0;            // ends where it is reached
+  double hottest = 0.1;        // first temperature, as a share of the start's flow
   std::function<bool()> stop;  // asked now and then
 };
 

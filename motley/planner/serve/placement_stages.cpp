@@ -16,8 +16,6 @@ using Stages = std::vector<std::vector<int>>;  // nodes of each, first stage fir
 // last narrow one is gone.
 constexpr double border_weight = 0.03;
 
-constexpr double hottest = 0.1;  // temperature, of the flow: whole stages change at a time
-
 Stages stages_of(const PlacementProblem& problem, const Placement& placement) {
   std::vector<int> order(placement.size());
   std::iota(order.begin(), order.end(), 0);
@@ -54,13 +52,13 @@ class StageAnnealing {
   void run(const AnnealingBudget& budget) {
     const double scale = best_.tokens_per_s > 0 ? best_.tokens_per_s : bound_ / 2;
     for (std::int64_t step = 0; step < budget.moves && best_.tokens_per_s < bound_ * bound_reached; ++step) {
-      if (step % 16 == 0 && budget.stop()) return;
+      if (budget.stop()) return;
       ++best_.evaluated;
       Stages changed = stages_;
       if (!propose(changed)) continue;
       const double value = evaluate(changed);
       const double temperature =
-          annealing_temperature(hottest * scale, static_cast<double>(step) / static_cast<double>(budget.moves));
+          annealing_temperature(budget.hottest * scale, static_cast<double>(step) / static_cast<double>(budget.moves));
       if (value < value_ && !random_.chance(std::exp((value - value_) / temperature))) continue;
       value_ = value;
       stages_ = std::move(changed);
@@ -161,32 +159,32 @@ class StageAnnealing {
     return sum;
   }
 
-  bool fits(const std::vector<int>& stage, LayerRange range) const {
-    return std::all_of(stage.begin(), stage.end(), [&](int node) { return problem_.fits(node, range); });
+  std::int64_t most_layers(const std::vector<int>& stage, bool first, bool last) const {
+    std::int64_t most = problem_.layers;
+    for (const int node : stage) most = std::min(most, problem_.nodes[node].most((first ? 1 : 0) + (last ? 2 : 0)));
+    return most;
   }
 
   // Layers go one by one to the stage that is fastest with one more. Empty where they do not fit.
   std::vector<std::int64_t> balance(const Stages& stages) const {
-    const std::int64_t count = chain_length(stages), total = problem_.layers;
-    if (count == 0 || count > total) return {};
-    const auto fits_at = [&](std::int64_t s, std::int64_t layers) {
-      const bool first = s == 0, last = s + 1 == count;
-      if (first && last) return layers < total || fits(stages[s], {0, total});
-      const std::int64_t begin = first ? 0 : last ? total - layers : 1;
-      return begin + layers <= (last ? total : total - 1) && fits(stages[s], {begin, begin + layers});
-    };
-    std::vector<std::int64_t> layers(count, 1);
+    const std::int64_t count = chain_length(stages);
+    if (count == 0 || count > problem_.layers) return {};
+    std::vector<std::int64_t> layers(count, 1), most(count);
     std::priority_queue<std::pair<double, std::int64_t>> next;
+    const auto offer = [&](std::int64_t s) {
+      if (layers[s] < most[s]) next.push({rate(stages[s], layers[s] + 1), -s});
+    };
     for (std::int64_t s = 0; s < count; ++s) {
-      if (!fits_at(s, 1)) return {};
-      if (fits_at(s, 2)) next.push({rate(stages[s], 2), -s});
+      most[s] = most_layers(stages[s], s == 0, s + 1 == count);
+      if (most[s] < 1) return {};
+      offer(s);
     }
-    for (std::int64_t placed = count; placed < total; ++placed) {
+    for (std::int64_t placed = count; placed < problem_.layers; ++placed) {
       if (next.empty()) return {};
       const std::int64_t s = -next.top().second;
       next.pop();
       ++layers[s];
-      if (fits_at(s, layers[s] + 1)) next.push({rate(stages[s], layers[s] + 1), -s});
+      offer(s);
     }
     return layers;
   }
@@ -213,12 +211,13 @@ class StageAnnealing {
   double evaluate(const Stages& stages) {
     const std::vector<std::int64_t> layers = balance(stages);
     if (layers.empty()) return 0;
+    Placement placement(problem_.nodes.size());
     std::int64_t first = 0;
     for (std::int64_t s = 0; s < std::ssize(layers); ++s) {
-      for (const int node : stages[s]) flow_.place(node, {first, first + layers[s]});
+      for (const int node : stages[s]) placement[node] = {first, first + layers[s]};
       first += layers[s];
     }
-    for (const int node : stages.back()) flow_.place(node, {});
+    flow_.place(placement);
     const double flow = flow_.maximise();
     if (flow > best_.tokens_per_s) {
       best_.tokens_per_s = flow;

@@ -1,17 +1,18 @@
 #include <algorithm>
-#include <cmath>
+#include <bit>
 #include <map>
 #include <numeric>
 #include <optional>
-#include <tuple>
 
+#include "motley/base/error.hpp"
 #include "motley/planner/serve/placement.hpp"
 
 namespace motley {
 namespace {
 
-constexpr std::int64_t most_states = 5000;
-constexpr std::size_t most_kinds = 1000;
+constexpr std::int64_t most_states = 4000;
+constexpr std::size_t most_choices = 500;
+constexpr double precision = 1e-4;  // of the greatest flow that covers all layers
 
 // Nodes that are alike, dealt out in bundles so that the table of the programme stays small.
 struct NodeKind {
@@ -85,7 +86,7 @@ class StageChoices {
 
  private:
   void add(std::int64_t layers, std::size_t kind, double rate) {
-    if (kind == kinds_.size() || found_.size() >= most_kinds) return;
+    if (kind == kinds_.size() || found_.size() >= most_choices) return;
     const auto& rates = kinds_[kind].tokens_per_s;
     const double each = layers <= std::ssize(rates) ? rates[layers - 1] : 0;
     for (int taken = 0; taken <= kinds_[kind].bundles; ++taken) {
@@ -111,35 +112,66 @@ struct StagePlan {
   std::vector<StageChoice> stages;
 };
 
+// Numbers of bundles of every kind, side by side in one word with a spare bit above each, so that one subtraction tells
+// whether all suffice.
+class PackedCounts {
+ public:
+  explicit PackedCounts(const std::vector<NodeKind>& kinds) {
+    int bit = 0;
+    for (const auto& kind : kinds) {
+      shift_.push_back(bit);
+      bit += std::bit_width(static_cast<unsigned>(kind.bundles));
+      spare_ |= std::uint64_t{1} << bit++;
+    }
+    MOTLEY_CHECK(bit <= 64);  // the product of the counts is at most `most_states`
+  }
+  std::uint64_t pack(const std::vector<int>& counts) const {
+    std::uint64_t word = 0;
+    for (std::size_t k = 0; k < counts.size(); ++k) word |= static_cast<std::uint64_t>(counts[k]) << shift_[k];
+    return word;
+  }
+  bool enough(std::uint64_t have, std::uint64_t takes) const { return (((have | spare_) - takes) & spare_) == spare_; }
+
+ private:
+  std::vector<int> shift_;
+  std::uint64_t spare_ = 0;
+};
+
 // The most layers that can be covered if every stage passes on `flow`.
 StagePlan cover(const std::vector<NodeKind>& kinds, double flow) {
   const std::vector<StageChoice> choices = StageChoices(kinds, flow).list();
+  const PackedCounts counts(kinds);
   std::vector<std::int64_t> digit(kinds.size());
   std::int64_t size = 1;
   for (std::size_t k = 0; k < kinds.size(); ++k) {
     digit[k] = size;
     size *= kinds[k].bundles + 1;
   }
+  std::vector<std::uint64_t> takes;
+  std::vector<std::int64_t> offset;
+  for (const auto& choice : choices) {
+    takes.push_back(counts.pack(choice.takes));
+    offset.push_back(std::inner_product(choice.takes.begin(), choice.takes.end(), digit.begin(), std::int64_t{0}));
+  }
   std::vector<std::int64_t> layers(size, 0);
-  std::vector<int> last(size, -1);  // choice; -1: leave a node out, or nothing
+  std::vector<int> last(size, -1);  // choice; -1: none fits
+  std::vector<int> have(kinds.size());
   for (std::int64_t used = 1; used < size; ++used) {
+    for (std::size_t k = 0; k < kinds.size(); ++k) have[k] = static_cast<int>(used / digit[k] % (kinds[k].bundles + 1));
+    const std::uint64_t packed = counts.pack(have);
     for (std::size_t c = 0; c < choices.size(); ++c) {
-      std::int64_t rest = used;
-      bool enough = true;
-      for (std::size_t k = 0; k < kinds.size() && enough; ++k) {
-        enough = choices[c].takes[k] <= used / digit[k] % (kinds[k].bundles + 1);
-        rest -= choices[c].takes[k] * digit[k];
-      }
-      if (!enough || layers[rest] + choices[c].layers <= layers[used]) continue;
-      layers[used] = layers[rest] + choices[c].layers;
+      if (!counts.enough(packed, takes[c])) continue;
+      const std::int64_t covered = layers[used - offset[c]] + choices[c].layers;
+      if (covered <= layers[used]) continue;
+      layers[used] = covered;
       last[used] = static_cast<int>(c);
     }
   }
   StagePlan plan{.layers = layers[size - 1], .stages = {}};
   for (std::int64_t used = size - 1; last[used] >= 0;) {
-    const StageChoice& choice = choices[last[used]];
-    plan.stages.push_back(choice);
-    for (std::size_t k = 0; k < kinds.size(); ++k) used -= choice.takes[k] * digit[k];
+    const int choice = last[used];
+    plan.stages.push_back(choices[choice]);
+    used -= offset[choice];
   }
   return plan;
 }
@@ -212,13 +244,14 @@ void order_by_place(const PlacementProblem& problem, std::vector<DealtStage>& st
 void add_starts(const PlacementProblem& problem, KindBy by, EndRule rule, Instant deadline,
                 std::vector<Placement>& starts) {
   std::vector<NodeKind> kinds = node_kinds(problem, by, rule);
-  if (kinds.empty()) return;
+  const double bound = placement_bound(problem);
+  if (kinds.empty() || bound <= 0) return;
   bundle(kinds);
   if (states(kinds) > most_states) return;
   const auto covers = [&](double flow) { return cover(kinds, flow).layers >= problem.layers; };
-  double low = 0, high = placement_bound(problem);
+  double low = 0, high = bound;
   if (covers(high * (1 - 1e-9))) low = high * (1 - 1e-9);
-  for (int step = 0; step < 24 && low < high * (1 - 1e-6) && std::chrono::steady_clock::now() < deadline; ++step) {
+  while (high > precision * bound && low < high * (1 - precision) && std::chrono::steady_clock::now() < deadline) {
     const double middle = (low + high) / 2;
     (covers(middle) ? low : high) = middle;
   }
@@ -234,10 +267,20 @@ void add_starts(const PlacementProblem& problem, KindBy by, EndRule rule, Instan
 
 }  // namespace
 
-std::vector<Placement> stage_placements(const PlacementProblem& problem, Instant deadline) {
-  std::vector<Placement> starts;
+std::vector<PlacedFlow> stage_placements(const PlacementProblem& problem, Instant deadline) {
+  std::vector<Placement> found;
   for (const KindBy by : {KindBy::rate, KindBy::rate_and_place})
-    for (const EndRule rule : {EndRule::loose, EndRule::strict}) add_starts(problem, by, rule, deadline, starts);
+    for (const EndRule rule : {EndRule::loose, EndRule::strict}) add_starts(problem, by, rule, deadline, found);
+  std::vector<PlacedFlow> starts;
+  for (auto& placement : found) {
+    const bool known = std::any_of(starts.begin(), starts.end(),
+                                   [&](const PlacedFlow& start) { return start.placement == placement; });
+    if (known) continue;
+    const double flow = placement_flow(problem, placement);
+    starts.push_back({std::move(placement), flow});
+  }
+  std::stable_sort(starts.begin(), starts.end(),
+                   [](const PlacedFlow& a, const PlacedFlow& b) { return a.tokens_per_s > b.tokens_per_s; });
   return starts;
 }
 
