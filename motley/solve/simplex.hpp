@@ -1,6 +1,6 @@
 // A bounded dual simplex on a dense table, made to be asked again and again with other bounds.
 //
-// Columns and the activities of rows are variables alike: 0 <= ... n columns, then m rows. Each is bounded on both
+// Columns and the activities of rows are variables alike: first the columns, then the rows. Each is bounded on both
 // sides, so that any basis becomes dual feasible by putting every nonbasic variable at the bound that its reduced cost
 // prefers: there is no first phase, and after a change of bounds the search goes on from the basis it has. Basic
 // variables are linear in the nonbasic ones, x_B = T x_N; T is the table. Rows of T that have no entry in the pivot's

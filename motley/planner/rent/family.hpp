@@ -16,9 +16,6 @@
 
 namespace motley {
 
-// Copies of every shape of the problem.
-using Copies = std::vector<int>;
-
 // Time of the copies in one scenario: copies x share of their time.
 struct TimeShare {
   int shape = 0;

@@ -17,13 +17,6 @@ constexpr std::int64_t kTieNodes = 100;
 constexpr double kPricing = 1e-9;  // relative to the bound: a column that gains less does not enter
 constexpr double kSameObjective = 1e-9;
 
-double fleet_cost(const RentProblem& problem, const Copies& copies) {
-  double sum = 0;
-  for (std::size_t c = 0; c < copies.size(); ++c)
-    if (copies[c] > 0) sum += problem.cost(problem.shapes[c], copies[c]);
-  return sum;
-}
-
 struct Fleet {
   Copies copies;
   Routing routing;
@@ -33,7 +26,7 @@ struct Fleet {
 Fleet evaluated(const RentProblem& problem, Copies copies) {
   Fleet fleet{.copies = std::move(copies), .routing = {}};
   fleet.routing = route(problem, fleet.copies);
-  fleet.cost = fleet_cost(problem, fleet.copies);
+  fleet.cost = problem.cost(fleet.copies);
   return fleet;
 }
 

@@ -111,13 +111,6 @@ class Cover {
   std::vector<int> left_;
 };
 
-double fleet_cost(const RentProblem& problem, const Copies& copies) {
-  double sum = 0;
-  for (std::size_t c = 0; c < copies.size(); ++c)
-    if (copies[c] > 0) sum += problem.cost(problem.shapes[c], copies[c]);
-  return sum;
-}
-
 // Gives back copies, dearest first, as long as the level stays.
 void give_back(const RentProblem& problem, double level, Copies& copies) {
   std::vector<int> rented;
@@ -152,7 +145,7 @@ std::optional<Copies> greedy_fleet(const RentProblem& problem) {
   for (int i = 0; i < 24 && high > 0; ++i) {
     const double level = i == 0 ? high : (low + high) / 2;
     std::optional<Copies> fleet = greedy_cover(problem, level);
-    const bool paid = fleet && fleet_cost(problem, *fleet) <= problem.budget_usd_per_hour * (1 + 1e-12);
+    const bool paid = fleet && problem.cost(*fleet) <= problem.budget_usd_per_hour * (1 + 1e-12);
     (paid ? low : high) = level;
     if (paid) best = std::move(fleet);
   }

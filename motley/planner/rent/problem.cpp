@@ -83,6 +83,13 @@ void set_bounds(RentProblem& problem) {
 
 }  // namespace
 
+double RentProblem::cost(const Copies& copies) const {
+  double sum = 0;
+  for (std::size_t c = 0; c < copies.size(); ++c)
+    if (copies[c] > 0) sum += cost(shapes[c], copies[c]);
+  return sum;
+}
+
 double cost_of_level(const RentProblem& problem, double level) {
   double sum = 0;
   for (int w = 0; w < problem.classes; ++w) sum += level * best_price(problem, w);

@@ -30,6 +30,9 @@ struct RentShape {
   std::vector<bool> lost;                    // by domain
 };
 
+// Copies of every shape of a problem.
+using Copies = std::vector<int>;
+
 struct RentProblem {
   RentForm form = RentForm::budget;
   double budget_usd_per_hour = 0;
@@ -50,6 +53,7 @@ struct RentProblem {
   double cost(const RentShape& shape, double copies) const {
     return shape.usd_per_hour * (copies + startup_share * std::max(0.0, copies - shape.current));
   }
+  double cost(const Copies& copies) const;
 };
 
 struct Refusal {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <tuple>
 
 #include "motley/base/units.hpp"
 #include "motley/cluster/interconnect.hpp"
@@ -57,8 +58,15 @@ std::map<std::string, std::int64_t> shape_devices(const ShapeSpec& spec) {
 // Two machines of each type, so that every hop has both ends: inside a machine, between two, and between types.
 struct ShapeMaker::Pair {
   Cluster cluster;
-  std::map<std::string, int> first_device;                    // of a type: 16 in a row, 8 per machine
-  std::map<std::pair<std::string, int>, TensorGroup> groups;  // by type and degree
+  std::map<std::string, int> first_device;                          // of a type: 16 in a row, 8 per machine
+  std::map<std::tuple<std::string, int, int>, TensorGroup> groups;  // by type, degree and first slot
+
+  // The stage of a part with this number. Consecutive ones are neighbours: in one machine while all stages of the part
+  // are, otherwise in two.
+  const TensorGroup& stage(const ShapePart& part, std::int64_t index) const {
+    const int neighbour = machines_of(part) == 1 ? kSlots - part.degree : kSlots;
+    return groups.at({part.type, part.degree, index % 2 == 0 ? 0 : neighbour});
+  }
 };
 
 struct ShapeMaker::Priced {
@@ -167,9 +175,11 @@ ShapeMaker::Pair& ShapeMaker::pair_of(const ShapeSpec& spec) {
   pair.cluster = resolve(description, "rented machines");
   for (const auto& [type, first] : pair.first_device)
     for (const int degree : kDegrees)
-      if (degree <= model_.arch.heads)
-        pair.groups.emplace(std::pair(type, degree), make_group(pair.cluster, model_.arch, devices_from(first, degree),
-                                                                {}, weight_type_, kv_type_, options_.step));
+      for (const int slot : {0, kSlots - degree, kSlots})
+        if (degree <= model_.arch.heads)
+          pair.groups.try_emplace({type, degree, slot},
+                                  make_group(pair.cluster, model_.arch, devices_from(first + slot, degree), {},
+                                             weight_type_, kv_type_, options_.step));
   return pair;
 }
 
@@ -186,7 +196,7 @@ std::vector<double> ShapeMaker::rate_bounds(const ShapeSpec& spec) {
         const ServePoint point{one.prompt_tokens.mean, one.output_tokens.mean,
                                std::min(options_.max_batch, options_.step.max_sequences), options_.step};
         const auto form = make_form({}, alone.cluster, model_.arch, point);
-        entry->second = form->block(alone.groups.at({part.type, part.degree})).load.sum();
+        entry->second = form->block(alone.stage(part, 0)).load.sum();
       }
       layers_per_s += part.stages / entry->second;
     }
@@ -194,6 +204,42 @@ std::vector<double> ShapeMaker::rate_bounds(const ShapeSpec& spec) {
     bounds.push_back(layers_per_s / static_cast<double>(model_.arch.layers));
   }
   return bounds;
+}
+
+// Every stage of the shape, whatever their order: items are stages, places are parts.
+ChainProblem ShapeMaker::chain_problem(const Pair& pair, const ShapeSpec& spec, const ServeForm& form,
+                                       std::int64_t batch) const {
+  ChainProblem problem;
+  problem.units = model_.arch.layers;
+  for (std::size_t p = 0; p < spec.size(); ++p) {
+    const TensorGroup& group = pair.stage(spec[p], 0);
+    const StagePrice block = form.block(group);
+    ChainOption option{.place = static_cast<int>(p),
+                       .takes = std::vector<int>(spec.size(), 0),
+                       .per_unit = {block.latency.sum(), block.load.sum()},
+                       .at = {}};
+    option.takes[p] = 1;
+    for (int position = 0; position < 4; ++position) {
+      const StagePrice ends = form.ends(group, ends_of(position));
+      option.at[position] = {.fixed = {ends.latency.sum(), ends.load.sum()},
+                             .capacity = form.most_layers(group, ends_of(position), batch)};
+    }
+    problem.counts.push_back(spec[p].stages);
+    problem.options.push_back(std::move(option));
+  }
+  problem.must_use = problem.counts;
+  for (const auto& from : spec) {
+    problem.hops.emplace_back();
+    problem.return_latency_s.emplace_back();
+    for (const auto& to : spec) {
+      const TensorGroup& sender = pair.stage(from, 0);
+      const TensorGroup& receiver = pair.stage(to, from == to ? 1 : 0);
+      const StagePrice hop = form.hop(sender, receiver);
+      problem.hops.back().push_back({hop.latency.sum(), hop.load.sum()});
+      problem.return_latency_s.back().push_back(form.token_return(sender, receiver).sum());
+    }
+  }
+  return problem;
 }
 
 ShapeMaker::Priced ShapeMaker::price(Pair& pair, const ShapeSpec& spec, std::size_t class_index, std::int64_t batch) {
@@ -207,65 +253,26 @@ ShapeMaker::Priced ShapeMaker::price(Pair& pair, const ShapeSpec& spec, std::siz
     const ServePoint point{one.prompt_tokens.mean, one.output_tokens.mean, sequences_per_step(batch, micro_batches),
                            options_.step};
     const auto form = make_form({}, pair.cluster, model_.arch, point);
-    ChainProblem problem;
-    problem.units = model_.arch.layers;
-    std::vector<const TensorGroup*> groups;
-    for (std::size_t p = 0; p < spec.size(); ++p) {
-      const TensorGroup& group = pair.groups.at({spec[p].type, spec[p].degree});
-      groups.push_back(&group);
-      problem.counts.push_back(spec[p].stages);
-      const StagePrice block = form->block(group);
-      ChainOption option{.place = static_cast<int>(p),
-                         .takes = std::vector<int>(spec.size(), 0),
-                         .per_unit = {block.latency.sum(), block.load.sum()},
-                         .at = {}};
-      option.takes[p] = 1;
-      for (int position = 0; position < 4; ++position) {
-        const StagePrice ends = form->ends(group, ends_of(position));
-        option.at[position] = {.fixed = {ends.latency.sum(), ends.load.sum()},
-                               .capacity = form->most_layers(group, ends_of(position), batch)};
-      }
-      problem.options.push_back(std::move(option));
-    }
-    problem.must_use = problem.counts;
-    for (std::size_t from = 0; from < spec.size(); ++from) {
-      problem.hops.emplace_back();
-      problem.return_latency_s.emplace_back();
-      for (std::size_t to = 0; to < spec.size(); ++to) {
-        TensorGroup next = *groups[to];
-        if (from == to) {
-          // Inside the machine while all stages of the part stand in one, otherwise to the next.
-          const bool inside = machines_of(spec[to]) == 1;
-          const int first = pair.first_device.at(spec[to].type) + (inside ? kSlots - spec[to].degree : kSlots);
-          next.devices = devices_from(first, spec[to].degree);
-        }
-        const StagePrice hop = form->hop(*groups[from], next);
-        problem.hops.back().push_back({hop.latency.sum(), hop.load.sum()});
-        problem.return_latency_s.back().push_back(form->token_return(*groups[from], next).sum());
-      }
-    }
+    const ChainProblem problem = chain_problem(pair, spec, *form, batch);
     ChainSolver solver(problem);
     const CycleAnswer answer =
         least_cycle(solver, static_cast<double>(batch), std::numeric_limits<double>::infinity(), Instant::max());
     if (!answer.chain) continue;
     const double cycle = cycle_s(*form, answer.chain->seconds.latency_s, answer.chain->seconds.load_s, batch);
     if (1 / cycle <= best.rate_per_s) continue;
-    best.rate_per_s = 1 / cycle;
-    best.stages.clear();
-    double first_token_s = 0;
+    best = {.rate_per_s = 1 / cycle, .route = {}, .stages = {}};
+    std::vector<PathStage> path;
     const auto& chain = answer.chain->stages;
     for (std::size_t i = 0; i < chain.size(); ++i) {
-      const std::size_t p = static_cast<std::size_t>(chain[i].option);
-      const StageEnds ends{.first = i == 0, .last = i + 1 == chain.size()};
-      first_token_s += form->block(*groups[p]).latency.prefill_s * static_cast<double>(chain[i].units) +
-                       form->ends(*groups[p], ends).latency.prefill_s;
-      if (!ends.last)
-        first_token_s +=
-            form->hop(*groups[p], *groups[static_cast<std::size_t>(chain[i + 1].option)]).latency.prefill_s;
-      best.stages.push_back({spec[p].type, spec[p].degree, chain[i].units});
+      const ShapePart& part = spec[static_cast<std::size_t>(chain[i].option)];
+      path.push_back({&pair.stage(part, static_cast<std::int64_t>(i)),
+                      {.first = i == 0, .last = i + 1 == chain.size()},
+                      chain[i].units});
+      best.stages.push_back({part.type, part.degree, chain[i].units});
     }
-    best.route = {.batch = batch, .latency_s = cycle * static_cast<double>(batch), .first_token_s = first_token_s};
+    const double first_token_s = price_path(*form, path).latency.prefill_s;
     const double steps = std::max(0.0, one.output_tokens.mean - 1);
+    best.route = {.batch = batch, .latency_s = cycle * static_cast<double>(batch), .first_token_s = first_token_s};
     best.route.per_token_s = steps > 0 ? (best.route.latency_s - first_token_s) / steps : 0;
   }
   return best;

@@ -13,6 +13,7 @@
 
 #include "motley/cost/form.hpp"
 #include "motley/planner/rent/rent.hpp"
+#include "motley/solve/chain_dp.hpp"
 
 namespace motley {
 
@@ -56,6 +57,7 @@ class ShapeMaker {
   struct Pair;  // a small cluster of one or two types, and what was priced on it
   struct Priced;
   Pair& pair_of(const ShapeSpec& spec);
+  ChainProblem chain_problem(const Pair& pair, const ShapeSpec& spec, const ServeForm& form, std::int64_t batch) const;
   Priced price(Pair& pair, const ShapeSpec& spec, std::size_t class_index, std::int64_t batch);
   bool plausible(const ShapeSpec& spec) const;
 

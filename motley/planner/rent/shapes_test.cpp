@@ -109,7 +109,7 @@ TEST(Shapes, RatesAreThePricesOfTheSamePipelineAsAPlan) {
     ASSERT_EQ(made.rate_per_s.size(), 1u);
     EXPECT_GT(made.rate_per_s[0], 0) << made.name;
     EXPECT_NEAR(plan_rate(market, model, workload.classes[0], made, options), made.rate_per_s[0],
-                0.02 * made.rate_per_s[0])
+                1e-6 * made.rate_per_s[0])
         << made.name;
     EXPECT_GE(maker.rate_bounds(spec)[0], made.rate_per_s[0]) << made.name;
     std::int64_t layers = 0;
