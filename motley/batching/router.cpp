@@ -38,15 +38,19 @@ SchedulerLimits limits_of(const ServePlan& plan, const std::vector<std::vector<H
                          .block_tokens = plan.step.block_tokens,
                          .max_tokens = plan.step.max_tokens,
                          .max_sequences = plan.step.max_sequences,
-                         .micro_batches = std::max<std::int64_t>(options.micro_batches, 1),
+                         .micro_batches = 1,
                          .max_queue = options.max_queue};
   for (const std::vector<Hop>& hops : chains) {
     for (const Hop& hop : hops)
       limits.blocks = std::min(limits.blocks, plan.stage(hop.stage).kv_tokens / plan.step.block_tokens);
-    if (options.micro_batches == 0 && hops.size() > 1)
-      limits.micro_batches = std::max(limits.micro_batches, std::ssize(hops) + 1);
   }
   return limits;
+}
+
+std::int64_t micro_batches_of(const ServePlan& plan, const RouteChain& chain, const RouterOptions& options) {
+  if (options.micro_batches > 0) return options.micro_batches;
+  if (plan.routes[chain.route].micro_batches > 0) return plan.routes[chain.route].micro_batches;
+  return chain.hops > 1 ? static_cast<std::int64_t>(chain.hops) + 1 : 1;
 }
 
 }  // namespace
@@ -89,7 +93,10 @@ Router::Router(const ServePlan& plan, const RouterOptions& options)
         members.push_back(hops[chain]);
         last_member = chain;
       }
-    const SchedulerLimits limits = limits_of(plan, members, options);
+    SchedulerLimits limits = limits_of(plan, members, options);
+    for (std::size_t chain = 0; chain < chains_.size(); ++chain)
+      if (group_of_chain_[chain] == group)
+        limits.micro_batches = std::max(limits.micro_batches, micro_batches_of(plan, chains_[chain], options));
     groups_.push_back({limits, Scheduler(limits), {}, {}});
     if (members.size() == 1) groups_.back().only_chain = last_member;
   }

@@ -15,7 +15,7 @@
 namespace motley {
 
 struct RouterOptions {
-  std::int64_t micro_batches = 0;  // under way on each group of chains; 0: stages + 1 if there are several, else 1
+  std::int64_t micro_batches = 0;  // under way on each group of chains; 0: the plan's, or else stages + 1 if several
   std::int64_t max_queue = 256;    // requests that wait at each group; more are refused
 };
 

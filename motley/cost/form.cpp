@@ -72,6 +72,7 @@ PathPrice price_path(const ServeForm& form, const std::vector<PathStage>& path) 
     if (i + 1 < path.size()) sum = sum + form.hop(*stage.group, *path[i + 1].group);
     price.latency = price.latency + sum.latency;
     price.loads.push_back(sum.load.sum());
+    price.busiest_decode_s = std::max(price.busiest_decode_s, sum.load.decode_s);
   }
   if (path.size() > 1) price.latency = price.latency + form.token_return(*path.back().group, *path.front().group);
   return price;

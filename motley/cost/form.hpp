@@ -79,8 +79,9 @@ struct PathStage {
   std::int64_t layers = 0;
 };
 struct PathPrice {
-  PhaseSeconds latency;       // of a request alone, with the token's way back
-  std::vector<double> loads;  // busy seconds per request of every stage, with the hop it sends
+  PhaseSeconds latency;         // of a request alone, with the token's way back
+  std::vector<double> loads;    // busy seconds per request of every stage, with the hop it sends
+  double busiest_decode_s = 0;  // of them, decoding alone
   double busiest_s() const;
 };
 PathPrice price_path(const ServeForm& form, const std::vector<PathStage>& path);

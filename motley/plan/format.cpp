@@ -94,7 +94,10 @@ const Schema<Route>& schema<Route>() {
           .field("weight", &Route::weight, "Share of the requests, relative to the other routes. Default: 1.",
                  {.always_written = true})
           .field("batch", &Route::batch, "Requests in flight that the prediction counts with. Default: 1.",
-                 {.always_written = true, .min = 1, .max = 1 << 20});
+                 {.always_written = true, .min = 1, .max = 1 << 20})
+          .field("micro_batches", &Route::micro_batches,
+                 "Under way at once. Default: one more than it has stages, or one where it has a single stage.",
+                 {.min = 0, .max = 1 << 10});
   return table;
 }
 

@@ -22,7 +22,7 @@ struct RequestEvent {
 
 class Dispatcher {
  public:
-  // `micro_batches` of each route; 0: one more than it has stages, or one where it has a single stage.
+  // `micro_batches` of each route; 0: the plan's.
   Dispatcher(const ServePlan& plan, std::int64_t micro_batches, std::int64_t max_queue);
 
   // Returns the request's id; `route`: none to take the least loaded. Throws an input error (prompt empty, tokens

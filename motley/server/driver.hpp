@@ -43,7 +43,7 @@ struct DriverOptions {
   std::string backend = "cpu";           // of every device: cpu, or cuda (slot n of a machine runs on its GPU n)
   int threads_per_worker = 1;
   std::int64_t max_queue = 256;
-  std::int64_t micro_batches = 0;  // per route; 0: stages of the route + 1 if it has several, else 1
+  std::int64_t micro_batches = 0;  // per route; 0: the plan's
   // A step without an answer for this long means that a worker hangs; where steps prove slow it is ten times the
   // slowest.
   double watchdog_s = 10;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -71,8 +72,14 @@ class PartSearch {
     table_ = table;
     const auto probe = problem_.form(problem_.point(1));
     std::int64_t too_many = std::numeric_limits<std::int64_t>::max(), saturated = 0;
+    std::vector<BatchShape> late;  // whose quickest chain misses a deadline
     for (const BatchShape& shape : batch_shapes(problem_.options, *probe)) {
       if (shape.batch >= too_many || shape.sequences() == saturated) continue;
+      // More sequences per step or more steps under way only make requests wait longer.
+      const auto is_later = [&](const BatchShape& missed) {
+        return shape.sequences() >= missed.sequences() && shape.micro_batches >= missed.micro_batches;
+      };
+      if (problem_.options.objective == Objective::slo && std::any_of(late.begin(), late.end(), is_later)) continue;
       if (answer_.evaluated > 0 && expired(problem_)) return false;
       const ServePoint point = problem_.point(shape.sequences());
       const auto form = problem_.form(point);
@@ -97,7 +104,7 @@ class PartSearch {
         const bool load_bound = seconds.load_s * static_cast<double>(shape.batch) >= seconds.latency_s;
         if (load_bound && !solver.least_latency(seconds.load_s * (1 - kObjectiveTolerance)))
           saturated = shape.sequences();
-        if (least.chain) consider(*form, shape, std::move(*least.chain));
+        if (least.chain && consider(*form, shape, std::move(*least.chain)) > 0) late.push_back(shape);
       }
       answer_.evaluated += solver.evaluated();
       if (end == SearchEnd::deadline) return false;
@@ -115,13 +122,18 @@ class PartSearch {
     return 1 / answer_.best->requests_per_s;
   }
 
-  void consider(const ServeForm& form, const BatchShape& shape, Chain chain) {
+  // Returns by how much the chain exceeds the deadlines.
+  double consider(const ServeForm& form, const BatchShape& shape, Chain chain) {
     Candidate candidate{.table = table_, .chain = std::move(chain)};
     candidate.batch = shape.batch;
     candidate.micro_batches = shape.micro_batches;
     const PathPrice price = table_->price(form, candidate.chain.stages);
     const StageSeconds seconds = candidate.chain.seconds = {price.latency.sum(), price.busiest_s()};
     const double cycle = cycle_s(form, seconds.latency_s, seconds.load_s, shape.batch);
+    const double step_s = price.busiest_decode_s * static_cast<double>(shape.sequences());
+    if (step_s > 0)
+      candidate.under_way = std::clamp<std::int64_t>(std::llround(std::ceil(price.latency.decode_s / step_s - 0.05)), 1,
+                                                     4 * std::ssize(candidate.chain.stages));
     candidate.latency_s = form.pipeline_always_full() ? seconds.latency_s : cycle * static_cast<double>(shape.batch);
     candidate.requests_per_s = form.requests_per_job() / cycle;
     RouteCost route{.latency_s = candidate.latency_s};
@@ -129,8 +141,10 @@ class PartSearch {
     const double decode_steps = problem_.workload.mean_output_tokens() - 1;
     if (decode_steps > 0) route.per_token_s = (candidate.latency_s - route.first_token_s) / decode_steps;
     candidate.excess = deadline_excess(problem_.workload, route);
+    const double excess = candidate.excess;
     if (!answer_.best || better(candidate, *answer_.best, problem_.options.objective))
       answer_.best = std::move(candidate);
+    return excess;
   }
 
   const ServeProblem& problem_;

@@ -38,7 +38,8 @@ struct Candidate {
   Chain chain;
   std::int64_t batch = 1;  // requests in flight per pipeline
   std::int64_t micro_batches = 1;
-  double latency_s = 0;  // of a request at that batch
+  std::int64_t under_way = 1;  // micro-batches that keep the busiest stage at work: docs/planner-serve.md
+  double latency_s = 0;        // of a request at that batch
   double requests_per_s = 0;
   double first_token_s = 0;
   double excess = 0;  // over the deadlines

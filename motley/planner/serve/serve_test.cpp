@@ -236,6 +236,8 @@ TEST(PlanServe, PredictsWhatItsCostSays) {
       ASSERT_TRUE(outcome.plan) << name << ": " << outcome.reason;
       const ServePlan& plan = *outcome.plan;
       const ServeCost cost = price_serve(plan, options.cost);
+      // Under `flow` the rate is the maximum flow: placement_test.cpp.
+      if (objective == Objective::flow) continue;
       EXPECT_EQ(plan.predicted.tokens_per_s, cost.tokens_per_s);
       EXPECT_EQ(plan.predicted.latency_s, cost.latency_s);
       EXPECT_EQ(plan.predicted.bottleneck_s, cost.bottleneck_s);

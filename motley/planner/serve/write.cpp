@@ -13,19 +13,14 @@
 namespace motley {
 namespace {
 
-// One block table serves all stages of a route, so the tightest stage decides for all.
-void fill_kv(ServePlan& plan, const Route& route, std::int64_t max_batch) {
-  std::int64_t tokens = most_kv_tokens(plan, max_batch);
-  for (const auto& hop : route.path) tokens = std::min(tokens, kv_room_tokens(plan, plan.stage(hop.stage)));
-  for (auto& stage : plan.stages)
-    for (const auto& hop : route.path)
-      if (hop.stage == stage.id) stage.kv_tokens = tokens;
-}
-
 void add_pipeline(const ServeProblem& problem, const Pipeline& pipeline, double weight, ServePlan& plan) {
   const Candidate& candidate = pipeline.best();
   const std::size_t index = plan.routes.size();
-  Route route{.id = fmt::format("r{}", index), .path = {}, .weight = weight, .batch = candidate.batch};
+  Route route{.id = fmt::format("r{}", index),
+              .path = {},
+              .weight = weight,
+              .batch = candidate.batch,
+              .micro_batches = candidate.under_way};
   std::int64_t first = 0;
   const auto devices = pipeline.stage_devices();
   for (std::size_t i = 0; i < devices.size(); ++i) {
@@ -47,6 +42,14 @@ void add_pipeline(const ServeProblem& problem, const Pipeline& pipeline, double 
 }
 
 }  // namespace
+
+void fill_kv(ServePlan& plan, const Route& route, std::int64_t max_batch) {
+  std::int64_t tokens = most_kv_tokens(plan, max_batch);
+  for (const auto& hop : route.path) tokens = std::min(tokens, kv_room_tokens(plan, plan.stage(hop.stage)));
+  for (auto& stage : plan.stages)
+    for (const auto& hop : route.path)
+      if (hop.stage == stage.id) stage.kv_tokens = tokens;
+}
 
 void predict(ServePlan& plan, const CostOptions& options) {
   const ServeCost cost = price_serve(plan, options);

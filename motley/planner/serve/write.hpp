@@ -14,6 +14,10 @@ std::int64_t kv_room_tokens(const ServePlan& plan, Stage stage);
 // What `max_batch` requests at full context need; more can never be used.
 std::int64_t most_kv_tokens(const ServePlan& plan, std::int64_t max_batch);
 
+// KV room of a route's stages: what memory leaves on the tightest, for one block table serves them all; no more than
+// `max_batch` contexts.
+void fill_kv(ServePlan& plan, const Route& route, std::int64_t max_batch);
+
 // What to expect of a plan: fills in `predicted`, and the batches where the cost form has its own.
 void predict(ServePlan& plan, const CostOptions& options);
 

@@ -1,0 +1,183 @@
+// Asymmetric plans beside symmetric ones of the same pool and beside a homogeneous pool of about the same price, in
+// simulation: `plan_quality [PLANNING_SECONDS]` prints a table with the ratios that HexGen published next to it.
+//
+// The pools are HexGen's (examples/hexgen): 58 GPUs in four regions, and 16 A100-40GB at 65.54 $/h. A symmetric plan
+// has one tensor-parallel degree and one number of stages for all pipelines, with layers cut evenly; the best of all
+// such plans and of all chunk sizes counts. Everybody is served by the same simulator, router and scheduler.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "motley/planner/serve/serve.hpp"
+#include "motley/planner/serve/write.hpp"
+#include "motley/sim/simulate.hpp"
+#include "motley/workload/arrivals.hpp"
+
+namespace {
+
+using namespace motley;
+
+constexpr double kAttainment = 0.99;
+constexpr std::int64_t kRequests = 1500;
+
+Workload chat(double deadline_s, double rate_per_s) {
+  Workload workload = read_workload(MOTLEY_SOURCE_DIR "/examples/hexgen/workload.toml");
+  workload.classes[0].deadline.total_s = deadline_s;
+  workload.classes[0].rate_per_s = rate_per_s;
+  return workload;
+}
+
+SimResult served(const ServePlan& plan, double rate_per_s) {
+  const Workload workload = chat(plan.workload.classes[0].deadline.total_s, rate_per_s);
+  return simulate(plan, draw_requests(workload, {.requests = kRequests, .seed = 7}), {});
+}
+
+// The highest rate at which 99 % of the requests are answered in time.
+double highest_rate(const ServePlan& plan) {
+  double kept = 0, missed = 0.0625;
+  while (missed < 1024 && served(plan, missed).all.slo_attainment >= kAttainment)
+    kept = std::exchange(missed, 2 * missed);
+  for (int i = 0; i < 6 && kept > 0; ++i) {
+    const double middle = (kept + missed) / 2;
+    (served(plan, middle).all.slo_attainment >= kAttainment ? kept : missed) = middle;
+  }
+  return kept;
+}
+
+// The shortest deadline that 99 % keep at a rate.
+double shortest_deadline(const ServePlan& plan, double rate_per_s) {
+  const SimResult result = served(plan, rate_per_s);
+  return result.all.finished < kRequests ? 1e9 : result.all.latency_s.p99;
+}
+
+// Groups of `tp` like devices of a machine, put together in the cluster's order, site by site, `pp` to a pipeline.
+std::optional<ServePlan> symmetric(const Cluster& cluster, const Model& model, const Workload& workload, int tp, int pp,
+                                   std::int64_t chunk) {
+  ServePlan plan;
+  plan.model = model;
+  plan.cluster = cluster;
+  plan.workload = workload;
+  plan.step.max_tokens = chunk;
+  std::map<std::string, std::vector<std::vector<std::string>>> groups;  // by site
+  for (const auto& machine : cluster.machines) {
+    std::map<int, std::vector<std::string>> open;
+    for (const int device : machine.devices) {
+      auto& members = open[cluster.devices[device].type];
+      members.push_back(cluster.devices[device].name);
+      if (static_cast<int>(members.size()) < tp) continue;
+      groups[machine.site].push_back(std::exchange(members, {}));
+    }
+  }
+  const std::int64_t layers = model.arch.layers;
+  for (const auto& [site, list] : groups)
+    for (std::size_t first = 0; first + static_cast<std::size_t>(pp) <= list.size();
+         first += static_cast<std::size_t>(pp)) {
+      ServePlan with = plan;
+      Route route{.id = fmt::format("r{}", plan.routes.size()), .path = {}, .weight = 1, .batch = 64};
+      for (int i = 0; i < pp; ++i) {
+        Stage stage;
+        stage.id = fmt::format("{}/s{}", route.id, i);
+        stage.layers = {layers * i / pp, layers * (i + 1) / pp};
+        stage.devices = list[first + static_cast<std::size_t>(i)];
+        stage.embedding = i == 0;
+        stage.head = i + 1 == pp;
+        stage.weight_type = stage.kv_type = DType::fp16;
+        route.path.push_back({stage.id, stage.layers});
+        with.stages.push_back(std::move(stage));
+      }
+      with.routes.push_back(route);
+      fill_kv(with, route, 256);
+      if (with.stages.back().kv_tokens >= with.step.block_tokens * 64) plan = std::move(with);  // else it does not fit
+    }
+  if (plan.routes.empty()) return std::nullopt;
+  for (auto& route : plan.routes) {
+    ServePlan alone = plan;
+    alone.routes = {route};
+    predict(alone, {});
+    route.weight = alone.predicted.requests_per_s;
+  }
+  return plan;
+}
+
+struct Figures {
+  double rate = 0;                // highest, at the deadline
+  std::vector<double> deadlines;  // shortest, at each rate
+};
+
+const std::vector<double> kRates = {0.5, 2, 8, 24};
+
+Figures figures_of(const ServePlan& plan) {
+  Figures figures{highest_rate(plan), {}};
+  for (const double rate : kRates) figures.deadlines.push_back(shortest_deadline(plan, rate));
+  return figures;
+}
+
+void keep_best(Figures& best, const Figures& other) {
+  best.rate = std::max(best.rate, other.rate);
+  best.deadlines.resize(kRates.size(), 1e9);
+  for (std::size_t i = 0; i < kRates.size(); ++i) best.deadlines[i] = std::min(best.deadlines[i], other.deadlines[i]);
+}
+
+Figures best_planned(const Cluster& cluster, const Model& model, double deadline_s, double seconds) {
+  Figures best;
+  for (const double rate : kRates) {
+    const ServeOutcome outcome =
+        plan_serve(cluster, model, chat(deadline_s, rate), {.deadline_s = seconds, .threads = 2, .front = Front::skip});
+    if (outcome.plan) keep_best(best, figures_of(*outcome.plan));
+  }
+  return best;
+}
+
+Figures best_symmetric(const Cluster& cluster, const Model& model, double deadline_s) {
+  Figures best;
+  for (const int tp : {1, 2, 4, 8})
+    for (const int pp : {1, 2, 3, 4, 5, 6, 8, 10, 12, 16})
+      for (const std::int64_t chunk : {512, 128, 64})
+        if (const auto plan = symmetric(cluster, model, chat(deadline_s, 1), tp, pp, chunk))
+          keep_best(best, figures_of(*plan));
+  return best;
+}
+
+std::string ratio(double a, double b) { return b > 0 && a < 1e8 && b < 1e8 ? fmt::format("{:.2f}", a / b) : "-"; }
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const double seconds = argc > 1 ? std::atof(argv[1]) : 10;
+  const Cluster pool = read_cluster(MOTLEY_SOURCE_DIR "/examples/hexgen/full.toml");
+  const Cluster cloud = read_cluster(MOTLEY_SOURCE_DIR "/examples/hexgen/homogeneous.toml");
+  const Model model = read_model("llama-2-70b");
+  double best_rate = 0, best_rate_symmetric = 0, best_deadline = 0, best_deadline_symmetric = 0;
+  fmt::print("Llama-2-70B, lognormal prompts of 128 tokens, 64 tokens out, Poisson arrivals, 99 % in time\n\n");
+  fmt::print(
+      "| | asymmetric | symmetric, same pool | homogeneous A100 | ratio to symmetric | to homogeneous "
+      "|\n|---|---|---|---|---|---|\n");
+  for (const double deadline_s : {4.0, 8.0, 16.0, 32.0}) {
+    const Figures asymmetric = best_planned(pool, model, deadline_s, seconds);
+    const Figures even = best_symmetric(pool, model, deadline_s);
+    const Figures homogeneous = best_planned(cloud, model, deadline_s, seconds);
+    fmt::print("| requests/s, deadline {} s | {:.2f} | {:.2f} | {:.2f} | {} | {} |\n", deadline_s, asymmetric.rate,
+               even.rate, homogeneous.rate, ratio(asymmetric.rate, even.rate),
+               ratio(asymmetric.rate, homogeneous.rate));
+    if (even.rate > 0) best_rate_symmetric = std::max(best_rate_symmetric, asymmetric.rate / even.rate);
+    if (homogeneous.rate > 0) best_rate = std::max(best_rate, asymmetric.rate / homogeneous.rate);
+    for (std::size_t i = 0; i < kRates.size(); ++i) {
+      const double mine = asymmetric.deadlines[i], symmetric_s = even.deadlines[i], cloud_s = homogeneous.deadlines[i];
+      fmt::print("| deadline, {} requests/s, planned for {} s | {:.2f} s | {:.2f} s | {:.2f} s | {} | {} |\n",
+                 kRates[i], deadline_s, mine, symmetric_s, cloud_s, ratio(symmetric_s, mine), ratio(cloud_s, mine));
+      if (mine < 1e8 && symmetric_s < 1e8)
+        best_deadline_symmetric = std::max(best_deadline_symmetric, symmetric_s / mine);
+      if (mine < 1e8 && cloud_s < 1e8) best_deadline = std::max(best_deadline, cloud_s / mine);
+    }
+    std::fflush(stdout);
+  }
+  fmt::print("\n| up to | here | published (HexGen) |\n|---|---|---|\n");
+  fmt::print("| rate, asymmetric over symmetric | {:.2f} | 2 |\n", best_rate_symmetric);
+  fmt::print("| deadline, symmetric over asymmetric | {:.2f} | 1.8 |\n", best_deadline_symmetric);
+  fmt::print("| rate, over the homogeneous pool | {:.2f} | 4 |\n", best_rate);
+  fmt::print("| deadline, homogeneous over asymmetric | {:.2f} | 2.3 |\n", best_deadline);
+}
