@@ -102,7 +102,7 @@ class NodeRates {
   PlacementNode make(const TensorGroup& group) {
     PlacementNode node;
     for (int ends = 0; ends < 4; ++ends)
-      node.most_layers[ends] = form_->most_layers(group, {(ends & 1) != 0, (ends & 2) != 0}, 1);
+      node.most_layers[ends] = most_layers(group, {(ends & 1) != 0, (ends & 2) != 0}, 1);
     const std::int64_t most =
         std::min(node.most_layers[0], most_measured_layers(problem_.options.profile, problem_.cluster, group.devices));
     for (std::int64_t layers = 1; layers <= most; ++layers)
@@ -110,12 +110,20 @@ class NodeRates {
     return node;
   }
 
+  // By the form and by the true bytes, as published forms count their own.
+  std::int64_t most_layers(const TensorGroup& group, StageEnds ends, std::int64_t in_flight) const {
+    const ServePoint point = problem_.point(1);
+    return std::min(
+        form_->most_layers(group, ends, in_flight),
+        most_layers_in_memory(problem_.model.arch, group, ends, kv_tokens_of(point, in_flight), point.step));
+  }
+
   // Requests that the memory beside so many layers has room for, spread over a pipeline of stages of that size.
   std::int64_t sequences(const TensorGroup& group, std::int64_t layers) const {
     std::int64_t fits = 1, too_many = problem_.options.max_batch + 1;
     while (too_many - fits > 1) {
       const std::int64_t middle = (fits + too_many) / 2;
-      (form_->most_layers(group, {}, middle) >= layers ? fits : too_many) = middle;
+      (most_layers(group, {}, middle) >= layers ? fits : too_many) = middle;
     }
     const std::int64_t stages = (problem_.model.arch.layers + layers - 1) / layers;
     return std::clamp<std::int64_t>(fits / stages, 1, problem_.options.step.max_sequences);
