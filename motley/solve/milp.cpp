@@ -28,7 +28,7 @@ void check_model(const MilpModel& model) {
 
 #ifdef MOTLEY_WITH_HIGHS
 // Most small models are solved before HiGHS would have begun; what is not after some nodes is not small.
-constexpr std::int64_t kFirstNodes = 1000;
+constexpr std::int64_t kFirstNodes = 4000;
 constexpr std::size_t kFirstTable = 2'000'000;  // entries
 
 MilpAnswer run_best(const MilpModel& model, const MilpOptions& options) {

