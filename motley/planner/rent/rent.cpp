@@ -172,6 +172,7 @@ RentPlan write(const Offers& offers, const RentProblem& problem, const RentOptio
 SearchRecord record(const Offers& offers, const RentOptions& options, const FleetAnswer& answer) {
   SearchRecord search;
   search.planner = "rent/milp";
+  search.objective = std::string(name_of(options.form));
   search.cost = "offers";
   search.seed = static_cast<std::int64_t>(options.seed);
   search.status = answer.exact ? SearchStatus::optimal : SearchStatus::gap;
