@@ -58,12 +58,11 @@ void add_explain(CLI::App& parent, Action& action) {
   auto* verb =
       parent.add_subcommand("explain", "Where a plan's time goes: the cost as a tree of terms with their shares");
   verb->footer(
-      "examples:\n"
-      "  motley explain plan.json\n"
-      "  motley explain plan.json --cost hexgen            the same plan, priced by another form\n"
-      "  motley explain plan.json --without box/3          planned again without a device, side by side\n"
-      "  motley explain plan.json --add \"A100*2\"          ... with two more\n"
-      "  motley explain plan.json --what-if \"tp=2 on box\"  ... with another degree of tensor parallelism");
+      "example: motley explain plan.json\n"
+      "         motley explain plan.json --cost hexgen            the same plan, priced by another form\n"
+      "         motley explain plan.json --without box/3          planned again without a device, side by side\n"
+      "         motley explain plan.json --add \"A100*2\"          ... with two more\n"
+      "         motley explain plan.json --what-if \"tp=2 on box\"  ... with another degree of tensor parallelism");
   verb->add_option("plan", options->plan, "The plan")->required()->type_name("PLAN");
   verb->add_option("--depth", options->depth, "Levels of the tree to print: 1 stages, 2 phases (default), 4 every term")
       ->check(CLI::Range(0, 16));

@@ -28,7 +28,7 @@ void expect_same(const ServePlan& a, const ServePlan& b) {
 TEST(Plan, ReadsWhatItWritesByteForByte) {
   ServePlan full = garage_plan();
   full.predicted.slo_attainment = 0.1 + 0.2;
-  full.search = {"serve", "motley", 7, SearchStatus::gap, 1.0 / 3, 1e-9, 0.125, 12345};
+  full.search = {"serve", "slo", "motley", 7, SearchStatus::gap, 1.0 / 3, 1e-9, 0.125, 12345};
   full.unused = {{"laptop/0", "too far"}};
   full.stages[0].role = StageRole::prefill;
   full.stages[1].kv_type = DType::bf16;
