@@ -115,7 +115,7 @@ struct PlacementOptions {
   Instant deadline = Instant::max();
   int threads = 1;  // the answer does not depend on it, unless the deadline cuts
   int restarts = 24;
-  std::int64_t moves_per_node = 500;  // in each restart, of either kind
+  std::int64_t moves_per_node = 200;  // in each restart, of either kind
 };
 
 struct PlacementAnswer {

@@ -127,9 +127,9 @@ ServeOutcome plan_for_flow(const ServeProblem& problem) {
     if (shared && shared->search.status == SearchStatus::optimal)
       return {.plan = std::move(shared), .reason = {}, .hint = {}, .front = {}};
   }
-  ServeProblem half = problem;
-  half.deadline -= (problem.deadline - std::chrono::steady_clock::now()) / 2;
-  ServeOutcome outcome = plan_replicas(half);
+  ServeProblem sooner = problem;
+  sooner.deadline -= (problem.deadline - std::chrono::steady_clock::now()) / 4;
+  ServeOutcome outcome = plan_replicas(sooner);
   if (outcome.plan) groups.push_back(groups_of_plan(problem, *outcome.plan));
   keep_greater_flow(problem, plan_placement(problem, groups, PlacementOptions{}.restarts), outcome);
   return outcome;
