@@ -28,17 +28,32 @@ Value path_json(const PathSpeed& path) {
   return Value::object({{"latency_s", path.latency_s}, {"bandwidth_bytes_per_s", path.bandwidth_bytes_per_s}});
 }
 
+Value steps_json(const std::vector<ProbedStep>& steps) {
+  Value list = Value::array();
+  for (const ProbedStep& step : steps)
+    list.push_back(Value::object({{"ffn", step.ffn},
+                                  {"layers", step.layers},
+                                  {"sequences", step.sequences},
+                                  {"tokens", step.tokens},
+                                  {"position", step.position},
+                                  {"measured_s", step.measured_s},
+                                  {"predicted_s", step.predicted_s}}));
+  return list;
+}
+
 Value measured_json(const Cluster& cluster, const ProbeResult& result) {
   Value types = Value::object();
   for (const auto& [type, probed] : result.types)
-    types.set(name_of(type),
-              Value::object(
-                  {{"bandwidth_bytes_per_s", probed.rates.bandwidth_bytes_per_s},
-                   {"product_flop_per_s", probed.rates.product_flop_per_s},
-                   {"attention_flop_per_s", probed.rates.attention_flop_per_s},
-                   {"layer_overhead_s", probed.rates.overhead.layer_s},
-                   {"step_overhead_s", probed.rates.overhead.step_s},
-                   {"fit_error", Value::object({{"median", probed.error.median}, {"worst", probed.error.worst}})}}));
+    types.set(
+        name_of(type),
+        Value::object({{"bandwidth_bytes_per_s", probed.rates.bandwidth_bytes_per_s},
+                       {"product_flop_per_s", probed.rates.product_flop_per_s},
+                       {"attention_bandwidth_bytes_per_s", probed.rates.attention_bandwidth_bytes_per_s},
+                       {"attention_flop_per_s", probed.rates.attention_flop_per_s},
+                       {"layer_overhead_s", probed.rates.overhead.layer_s},
+                       {"step_overhead_s", probed.rates.overhead.step_s},
+                       {"fit_error", Value::object({{"median", probed.error.median}, {"worst", probed.error.worst}})},
+                       {"steps", steps_json(probed.steps)}}));
   Value channels = Value::object(), machines = Value::object();
   for (const auto& [transport, path] : result.channels) channels.set(transport, path_json(path));
   for (std::size_t m = 0; m < result.inside.size(); ++m)
@@ -47,6 +62,7 @@ Value measured_json(const Cluster& cluster, const ProbeResult& result) {
                         {"channels", channels},
                         {"machines", machines},
                         {"driver_step_s", result.driver.step_s},
+                        {"driver_request_s", result.driver.request_s},
                         {"cores", result.cores},
                         {"elapsed_s", result.elapsed_s}});
 }
@@ -54,15 +70,18 @@ Value measured_json(const Cluster& cluster, const ProbeResult& result) {
 std::string report(const Cluster& cluster, const ProbeResult& result) {
   Table rates({{"weights"},
                {"one row", Align::right},
-               {"products", Align::right},
-               {"attention", Align::right},
+               {"many rows", Align::right},
+               {"attention, one", Align::right},
+               {"many", Align::right},
                {"per layer", Align::right},
                {"per step", Align::right},
                {"fit error"}});
   for (const auto& [type, probed] : result.types)
     rates.add({std::string(name_of(type)), human_rate(probed.rates.bandwidth_bytes_per_s),
-               human_flop(probed.rates.product_flop_per_s) + "/s", human_flop(probed.rates.attention_flop_per_s) + "/s",
-               human_seconds(probed.rates.overhead.layer_s), human_seconds(probed.rates.overhead.step_s),
+               human_flop(probed.rates.product_flop_per_s) + "/s",
+               human_rate(probed.rates.attention_bandwidth_bytes_per_s),
+               human_flop(probed.rates.attention_flop_per_s) + "/s", human_seconds(probed.rates.overhead.layer_s),
+               human_seconds(probed.rates.overhead.step_s),
                fmt::format("{:.0f} % (worst {:.0f} %)", 100 * probed.error.median, 100 * probed.error.worst)});
   Table links({{"link"}, {"latency", Align::right}, {"bandwidth", Align::right}});
   const auto add = [&](const std::string& name, const PathSpeed& path) {
@@ -73,8 +92,9 @@ std::string report(const Cluster& cluster, const ProbeResult& result) {
     if (result.inside[m])
       add(fmt::format("in {}, {} workers at once", cluster.machines[m].name, cluster.machines[m].devices.size()),
           *result.inside[m]);
-  return fmt::format("{}\n{}\ndriver: {} per step; {} cores; measured in {}\n", rates.render(), links.render(),
-                     human_seconds(result.driver.step_s), result.cores, human_seconds(result.elapsed_s));
+  return fmt::format("{}\n{}\ndriver: {} per step, {} per request; {} cores; measured in {}\n", rates.render(),
+                     links.render(), human_seconds(result.driver.step_s), human_seconds(result.driver.request_s),
+                     result.cores, human_seconds(result.elapsed_s));
 }
 
 std::string heading(const Options& options, const ProbeResult& result, DType type) {
@@ -99,8 +119,10 @@ int probe_and_write(const Options& options) {
     throw input_error(fmt::format("workers on CPUs do not compute with {} weights", name_of(type)),
                       "--weight-type fp32 or bf16");
   const int all_cores = described ? 1 : static_cast<int>(std::thread::hardware_concurrency());
+  const bool has_tokenizer = std::filesystem::exists(std::filesystem::path(options.model) / "tokenizer.json");
   ProbeOptions asked{.cluster = cluster,
                      .shape = shape,
+                     .text_folder = has_tokenizer ? options.model : "",
                      .worker_program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "motley-worker",
                      .transport = options.transport,
                      .threads = options.worker_threads > 0 ? options.worker_threads : std::max(1, all_cores),

@@ -24,11 +24,12 @@ struct LinkSpeed {
   bool operator==(const LinkSpeed&) const = default;
 };
 
-// 0: not given. resolve() fills in the catalogue's figures, or 0.60 and 0.80; attention then counts as products do.
+// 0: not given. resolve() fills in the catalogue's figures, or 0.60 and 0.80; attention is then as good as products.
 struct Efficiency {
-  double compute = 0;    // share of the peak FLOP/s that large products reach
-  double bandwidth = 0;  // share of the peak memory bandwidth that streaming reaches
-  double attention = 0;  // share of the peak FLOP/s that attention reaches; 0: as `compute`
+  double compute = 0;              // share of the peak FLOP/s that large products reach
+  double bandwidth = 0;            // share of the peak memory bandwidth that streaming weights reaches
+  double attention_compute = 0;    // the same of attention: many tokens of a prompt at once ...
+  double attention_bandwidth = 0;  // ... and one token that reads the keys and values before it
   bool operator==(const Efficiency&) const = default;
 };
 

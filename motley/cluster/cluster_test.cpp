@@ -376,7 +376,8 @@ TEST(ClusterToml, IsReadBackAsItWas) {
 TEST(ClusterToml, CarriesWhatAProbeMeasures) {
   ClusterDescription description =
       read_cluster(std::filesystem::path(MOTLEY_SOURCE_DIR) / "examples/garage/cluster.toml").description;
-  description.device_types[0].efficiency = {.compute = 1, .bandwidth = 1, .attention = 0.125};
+  description.device_types[0].efficiency = {
+      .compute = 1, .bandwidth = 1, .attention_compute = 0.125, .attention_bandwidth = 0.25};
   description.device_types[0].overhead = Overhead{.layer_s = 31.4e-6, .step_s = 52.1e-6};
   description.driver = DriverCost{.step_s = 61e-6, .request_s = 0.5e-3};
   description.local = LocalHost{.cores = 2};

@@ -124,7 +124,10 @@ const Schema<Efficiency>& schema<Efficiency>() {
                  {.above = 0, .max = 1})
           .field("bandwidth", &Efficiency::bandwidth, "Of memory bandwidth. Default: the catalogue's, else 0.80.",
                  {.above = 0, .max = 1})
-          .field("attention", &Efficiency::attention, "Of FLOP/s, by attention. Default: as `compute`.",
+          .field("attention_compute", &Efficiency::attention_compute,
+                 "Of FLOP/s, by the attention of many tokens at once. Default: as `compute`.", {.above = 0, .max = 1})
+          .field("attention_bandwidth", &Efficiency::attention_bandwidth,
+                 "Of memory bandwidth, by the attention of one token to those before it. Default: as `bandwidth`.",
                  {.above = 0, .max = 1});
   return table;
 }

@@ -64,7 +64,9 @@ DeviceType merged(const DeviceType& known, const DeviceType& given) {
   for (const auto& [name, rate] : given.flop_per_s) type.flop_per_s[name] = rate;
   if (given.efficiency.compute > 0) type.efficiency.compute = given.efficiency.compute;
   if (given.efficiency.bandwidth > 0) type.efficiency.bandwidth = given.efficiency.bandwidth;
-  if (given.efficiency.attention > 0) type.efficiency.attention = given.efficiency.attention;
+  if (given.efficiency.attention_compute > 0) type.efficiency.attention_compute = given.efficiency.attention_compute;
+  if (given.efficiency.attention_bandwidth > 0)
+    type.efficiency.attention_bandwidth = given.efficiency.attention_bandwidth;
   if (given.overhead) type.overhead = given.overhead;
   if (given.reserve_bytes) type.reserve_bytes = given.reserve_bytes;
   if (given.usd_per_hour > 0) type.usd_per_hour = given.usd_per_hour;

@@ -9,47 +9,62 @@
 namespace motley {
 namespace {
 
-// Seconds are linear in these as long as it is known what bounds blocks and head.
-constexpr std::size_t unknowns = 5;  // 1 / bandwidth, 1 / product rate, 1 / attention rate, layer and step overhead
+// Seconds are linear in these as long as it is known what bounds products, attention and head.
+enum Unknown : std::size_t {
+  bandwidth,
+  product_rate,
+  attention_bandwidth,
+  attention_rate,
+  layer_overhead,
+  step_overhead
+};
+constexpr std::size_t unknowns = 6;  // of rates, the inverse
 using Coefficients = std::array<double, unknowns>;
 
+// Bytes and FLOPs of which the slower counts, and the rates they go at.
 struct Work {
-  double bytes = 0, product_flops = 0, attention_flops = 0;
-  double memory_s(const StepRates& rates) const { return bytes / rates.bandwidth_bytes_per_s; }
-  double compute_s(const StepRates& rates) const {
-    return product_flops / rates.product_flop_per_s + attention_flops / rates.attention_flop_per_s;
-  }
-  double seconds(const StepRates& rates) const { return std::max(memory_s(rates), compute_s(rates)); }
+  double bytes = 0, flops = 0;
+  double bytes_per_s = 0, flop_per_s = 0;
+  Unknown memory, compute;
+  bool reads() const { return bytes / bytes_per_s > flops / flop_per_s; }
+  double seconds() const { return std::max(bytes / bytes_per_s, flops / flop_per_s); }
 };
 
-Work blocks_of(const StepSample& sample) {
+std::array<Work, 3> works_of(const StepSample& sample, const StepRates& rates) {
   const Rank& rank = *sample.rank;
   const StepLoad& load = sample.load;
-  return {sample.layers * (static_cast<double>(rank.block_bytes) + load.cached * rank.kv_bytes),
-          sample.layers * load.tokens * rank.block_flops,
-          sample.layers * load.tokens * load.context * rank.attention_flops};
-}
-
-Work head_of(const StepSample& sample) {
-  const double times = std::min(1.0, sample.load.logits);
-  return {times * sample.rank->head_bytes, sample.load.logits * sample.rank->head_flops, 0};
+  return {Work{.bytes = sample.layers * static_cast<double>(rank.block_bytes),
+               .flops = sample.layers * load.tokens * rank.block_flops,
+               .bytes_per_s = rates.bandwidth_bytes_per_s,
+               .flop_per_s = rates.product_flop_per_s,
+               .memory = bandwidth,
+               .compute = product_rate},
+          Work{.bytes = sample.layers * load.cached * rank.kv_bytes,
+               .flops = sample.layers * load.tokens * load.context * rank.attention_flops,
+               .bytes_per_s = rates.attention_bandwidth_bytes_per_s,
+               .flop_per_s = rates.attention_flop_per_s,
+               .memory = attention_bandwidth,
+               .compute = attention_rate},
+          Work{.bytes = std::min(1.0, load.logits) * rank.head_bytes,
+               .flops = load.logits * rank.head_flops,
+               .bytes_per_s = rates.bandwidth_bytes_per_s,
+               .flop_per_s = rates.product_flop_per_s,
+               .memory = bandwidth,
+               .compute = product_rate}};
 }
 
 Coefficients coefficients(const StepSample& sample, const StepRates& rates) {
-  Coefficients row{0, 0, 0, sample.layers, 1};
-  for (const Work& work : {blocks_of(sample), head_of(sample)}) {
-    if (work.memory_s(rates) > work.compute_s(rates)) {
-      row[0] += work.bytes;
-    } else {
-      row[1] += work.product_flops;
-      row[2] += work.attention_flops;
-    }
-  }
+  Coefficients row{};
+  row[layer_overhead] = sample.layers;
+  row[step_overhead] = 1;
+  for (const Work& work : works_of(sample, rates))
+    (work.reads() ? row[work.memory] : row[work.compute]) += work.reads() ? work.bytes : work.flops;
   return row;
 }
 
-// Least squares over the unknowns in `used`, by the normal equations in units of each unknown's own size.
-Coefficients solve(const std::vector<Coefficients>& rows, const std::array<bool, unknowns>& used) {
+// Least squares of sum - 1 over the unknowns in `used`, by the normal equations in units of each unknown's own size.
+Coefficients solve(const std::vector<Coefficients>& rows, const std::vector<double>& weights,
+                   const std::array<bool, unknowns>& used) {
   Coefficients scale{};
   for (const Coefficients& row : rows)
     for (std::size_t i = 0; i < unknowns; ++i) scale[i] = std::max(scale[i], row[i]);
@@ -60,10 +75,11 @@ Coefficients solve(const std::vector<Coefficients>& rows, const std::array<bool,
       equations[i][i] = 1;
       continue;
     }
-    for (const Coefficients& row : rows) {
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+      const double weighted = weights[r] * rows[r][i] / scale[i];
       for (std::size_t j = 0; j < unknowns; ++j)
-        if (used[j] && scale[j] > 0) equations[i][j] += row[i] / scale[i] * row[j] / scale[j];
-      equations[i][unknowns] += row[i] / scale[i];
+        if (used[j] && scale[j] > 0) equations[i][j] += weighted * rows[r][j] / scale[j];
+      equations[i][unknowns] += weighted;
     }
   }
   for (std::size_t pivot = 0; pivot < unknowns; ++pivot) {
@@ -85,11 +101,11 @@ Coefficients solve(const std::vector<Coefficients>& rows, const std::array<bool,
 }
 
 // What would be negative is taken out, the worst first.
-Coefficients solve_without_negatives(const std::vector<Coefficients>& rows) {
+Coefficients solve_without_negatives(const std::vector<Coefficients>& rows, const std::vector<double>& weights) {
   std::array<bool, unknowns> used;
   used.fill(true);
   for (;;) {
-    const Coefficients solution = solve(rows, used);
+    const Coefficients solution = solve(rows, weights, used);
     const auto least = std::min_element(solution.begin(), solution.end());
     if (*least >= 0) return solution;
     used[static_cast<std::size_t>(least - solution.begin())] = false;
@@ -97,10 +113,11 @@ Coefficients solve_without_negatives(const std::vector<Coefficients>& rows) {
 }
 
 StepRates rates_of(const Coefficients& solution) {
-  return {.bandwidth_bytes_per_s = 1 / solution[0],
-          .product_flop_per_s = 1 / solution[1],
-          .attention_flop_per_s = 1 / solution[2],
-          .overhead = {.layer_s = solution[3], .step_s = solution[4]}};
+  return {.bandwidth_bytes_per_s = 1 / solution[bandwidth],
+          .product_flop_per_s = 1 / solution[product_rate],
+          .attention_bandwidth_bytes_per_s = 1 / solution[attention_bandwidth],
+          .attention_flop_per_s = 1 / solution[attention_rate],
+          .overhead = {.layer_s = solution[layer_overhead], .step_s = solution[step_overhead]}};
 }
 
 // The point in [low, high] where a monotone function of its logarithm crosses zero from below, or an end.
@@ -117,23 +134,32 @@ double bisect(double low, double high, Function rises) {
 }  // namespace
 
 double step_s(const StepSample& sample, const StepRates& rates) {
-  return blocks_of(sample).seconds(rates) + head_of(sample).seconds(rates) + sample.layers * rates.overhead.layer_s +
-         rates.overhead.step_s;
+  double seconds = sample.layers * rates.overhead.layer_s + rates.overhead.step_s;
+  for (const Work& work : works_of(sample, rates)) seconds += work.seconds();
+  return seconds;
 }
 
 StepRates fit_steps(const std::vector<StepSample>& samples) {
   MOTLEY_CHECK(!samples.empty());
   // Where to begin: any processor reads for one row longer than it computes, and the other way round for many.
-  StepRates rates{
-      .bandwidth_bytes_per_s = 10e9, .product_flop_per_s = 30e9, .attention_flop_per_s = 30e9, .overhead = {}};
-  constexpr int rounds = 20;  // what bounds which sample settles in a few
+  StepRates rates{.bandwidth_bytes_per_s = 10e9,
+                  .product_flop_per_s = 30e9,
+                  .attention_bandwidth_bytes_per_s = 5e9,
+                  .attention_flop_per_s = 15e9,
+                  .overhead = {}};
+  constexpr int rounds = 50;  // what bounds which sample settles in a few, the weights take more
+  constexpr double no_deviation = 0.01;
+  std::vector<double> weights(samples.size(), 1);
   for (int round = 0; round < rounds; ++round) {
     std::vector<Coefficients> rows;
     for (const StepSample& sample : samples) {
       rows.push_back(coefficients(sample, rates));
       for (double& entry : rows.back()) entry /= sample.seconds;
     }
-    rates = rates_of(solve_without_negatives(rows));
+    rates = rates_of(solve_without_negatives(rows, weights));
+    // Absolute deviations by weighted squares: a sample that something disturbed does not drag the others along.
+    for (std::size_t i = 0; i < samples.size(); ++i)
+      weights[i] = 1 / std::max(no_deviation, std::abs(step_s(samples[i], rates) / samples[i].seconds - 1));
   }
   return rates;
 }

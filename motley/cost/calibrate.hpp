@@ -19,6 +19,7 @@ struct StepSample {
 struct StepRates {
   double bandwidth_bytes_per_s = 0;
   double product_flop_per_s = 0;
+  double attention_bandwidth_bytes_per_s = 0;
   double attention_flop_per_s = 0;
   Overhead overhead;
 };
@@ -27,8 +28,8 @@ struct StepRates {
 // the head, and the overheads.
 double step_s(const StepSample& sample, const StepRates& rates);
 
-// The rates with the least squares of relative errors; none is negative, and a rate that the samples do not show is
-// infinite. Throws an internal error without samples.
+// The rates with the least sum of relative errors, so that a few disturbed samples hardly count. None is negative, and
+// one that the samples do not show is infinite. Throws an internal error without samples.
 StepRates fit_steps(const std::vector<StepSample>& samples);
 
 // |predicted / measured - 1|: half of the samples are better than the first, all than the second.

@@ -12,7 +12,8 @@ namespace {
 // A CPU like a small server's, which the fit must find again.
 const StepRates truth{.bandwidth_bytes_per_s = 20e9,
                       .product_flop_per_s = 60e9,
-                      .attention_flop_per_s = 8e9,
+                      .attention_bandwidth_bytes_per_s = 6e9,
+                      .attention_flop_per_s = 13e9,
                       .overhead = {.layer_s = 30e-6, .step_s = 50e-6}};
 
 Rank rank_of(double block_bytes) {
@@ -48,6 +49,8 @@ TEST(FitSteps, FindsTheRatesThatTimedTheSteps) {
   const StepRates rates = fit_steps(samples.list);
   EXPECT_NEAR(rates.bandwidth_bytes_per_s, truth.bandwidth_bytes_per_s, 1e-6 * truth.bandwidth_bytes_per_s);
   EXPECT_NEAR(rates.product_flop_per_s, truth.product_flop_per_s, 1e-6 * truth.product_flop_per_s);
+  EXPECT_NEAR(rates.attention_bandwidth_bytes_per_s, truth.attention_bandwidth_bytes_per_s,
+              1e-6 * truth.attention_bandwidth_bytes_per_s);
   EXPECT_NEAR(rates.attention_flop_per_s, truth.attention_flop_per_s, 1e-6 * truth.attention_flop_per_s);
   EXPECT_NEAR(rates.overhead.layer_s, truth.overhead.layer_s, 1e-10);
   EXPECT_NEAR(rates.overhead.step_s, truth.overhead.step_s, 1e-10);
@@ -64,16 +67,25 @@ RC_GTEST_PROP(FitSteps, NoiseOfAFewPercentMovesThePredictionsByNoMore, (std::uin
   RC_ASSERT(rates.overhead.layer_s >= 0 && rates.overhead.step_s >= 0);
 }
 
+TEST(FitSteps, ADisturbedSampleOrTwoDoNotCount) {
+  Samples samples;
+  const std::vector<StepSample> exact = samples.list;
+  samples.list[3].seconds *= 3;
+  samples.list[14].seconds *= 2;
+  EXPECT_LT(fit_error(exact, fit_steps(samples.list)).worst, 0.01);
+}
+
 // What the steps say of themselves is the cost model's own word.
 TEST(FitSteps, PricesAStepAsTheModelDoes) {
   const Cluster cluster = d1_cluster();
   const Model model = d1_model();
   TensorGroup group = make_group(cluster, model.arch, {0}, {}, DType::fp16, DType::fp16, {});
   Rank& rank = group.ranks.front();
-  rank.efficiency = {.compute = 1, .bandwidth = 1, .attention = 0.25};
+  rank.efficiency = {.compute = 1, .bandwidth = 1, .attention_compute = 0.25, .attention_bandwidth = 0.5};
   rank.overhead = truth.overhead;
   const StepRates rates{.bandwidth_bytes_per_s = rank.memory_bandwidth_bytes_per_s,
                         .product_flop_per_s = rank.flop_per_s,
+                        .attention_bandwidth_bytes_per_s = rank.memory_bandwidth_bytes_per_s / 2,
                         .attention_flop_per_s = rank.flop_per_s / 4,
                         .overhead = truth.overhead};
   const StepCost cost({}, cluster, model.arch);

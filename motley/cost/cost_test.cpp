@@ -174,11 +174,13 @@ TEST(Motley, DecodeReadsWeightsAndKeysOrMultiplies) {
   for (const std::int64_t q : {1, 4000}) {
     const auto form = make_form(bare(), plan.cluster, arch, point_of(plan, q));
     const double n = static_cast<double>(q);
-    const double memory = (weights + n * context * (2 * 16 * 128 * 2)) / (768e9 * 0.8);
-    const double compute = n * block_flops(arch, context) / 2 / (154.8e12 * 0.6);
+    const double memory = weights / (768e9 * 0.8);
+    const double compute = n * block_flops(arch, 0) / 2 / (154.8e12 * 0.6);
+    const double keys =
+        n * context * (2 * 16 * 128 * 2) / (768e9 * 0.8);      // which one token each reads, hardly computes
     const double all_reduce = 2 * (5e-6 + n * reduce / 24e9);  // direct beats the ring between two
     const StagePrice block = form->block(group);
-    expect_close(block.latency.decode_s, 31 * (std::max(memory, compute) + all_reduce));
+    expect_close(block.latency.decode_s, 31 * (std::max(memory, compute) + keys + all_reduce));
     expect_close(block.load.decode_s, block.latency.decode_s / n);
     EXPECT_EQ(memory > compute, q == 1);
   }
@@ -237,16 +239,22 @@ TEST(Motley, DevicesBringTheirOverheadsAndClustersTheirDriver) {
   expect_close(after.tree.value, after.latency_s);
 }
 
-TEST(Motley, AttentionHasARateOfItsOwn) {
+TEST(Motley, AttentionHasSharesOfItsOwn) {
   ServePlan plan = d1_plan();
-  const StepLoad prompt{512, 256, 256, 1};
+  const StepLoad prompt{512, 256, 256, 1}, decode{4, 1000, 4000, 4};
   const StepCost step({}, plan.cluster, plan.model.arch);
-  const Roofline as_products = step.block_roofline(group_of(plan, "a"), prompt);
-  plan.cluster.types[0].efficiency.attention = plan.cluster.types[0].efficiency.compute / 3;
-  const Roofline slower = step.block_roofline(group_of(plan, "a"), prompt);
-  const double attention_flops = (block_flops(plan.model.arch, 256) - block_flops(plan.model.arch, 0)) / 2;
-  expect_close(slower.compute_s - as_products.compute_s, 2 * 512 * attention_flops / (154.8e12 * 0.6));
-  expect_close(slower.memory_s, as_products.memory_s);
+  Efficiency& share = plan.cluster.types[0].efficiency;
+  const double compute_s = step.block_time(group_of(plan, "a"), prompt).attention.compute_s;
+  const double memory_s = step.block_time(group_of(plan, "a"), decode).attention.memory_s;
+  expect_close(compute_s,
+               512 * (block_flops(plan.model.arch, 256) - block_flops(plan.model.arch, 0)) / 2 / (154.8e12 * 0.6));
+  expect_close(memory_s, 4000 * (2 * 16 * 128 * 2) / (768e9 * 0.8));
+  share.attention_compute = share.compute / 3;
+  share.attention_bandwidth = share.bandwidth / 2;
+  const BlockTime slower = step.block_time(group_of(plan, "a"), prompt);
+  expect_close(slower.attention.compute_s, 3 * compute_s);
+  expect_close(slower.seconds(), slower.products.seconds() + slower.attention.compute_s);
+  expect_close(step.block_time(group_of(plan, "a"), decode).attention.memory_s, 2 * memory_s);
 }
 
 TEST(Motley, HopsAndTheTokensWayBack) {

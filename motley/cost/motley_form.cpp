@@ -99,18 +99,22 @@ class MotleyForm final : public ServeForm {
                      std::string name, const std::string& what) const {
     const double all = times * static_cast<double>(layers);
     const Rank& rank = group.ranks.front();
-    const Roofline block = step_.block_roofline(group, step);
+    const BlockTime block = step_.block_time(group, step);
+    const auto bound = [&](std::string part, const Roofline& roofline, double bytes, double rate, double flops,
+                           double flop_rate) {
+      return max_of(
+          std::move(part),
+          {leaf("memory", all * roofline.memory_s,
+                fmt::format("per step, layer and rank {} at {}", human_bytes(bytes), human_rate(rate))),
+           leaf("compute", all * roofline.compute_s,
+                fmt::format("per step, layer and rank {} at {}/s", human_flop(flops), human_flop(flop_rate)))});
+    };
     std::vector<Term> terms = {
-        max_of(fmt::format("{} layers", layers),
-               {leaf("memory", all * block.memory_s,
-                     fmt::format("per step, layer and rank {} of weights and {} of KV at {}",
-                                 human_bytes(static_cast<double>(rank.block_bytes)),
-                                 human_bytes(step.cached * rank.kv_bytes), human_rate(effective_bandwidth(rank)))),
-                leaf("compute", all * block.compute_s,
-                     fmt::format("per step, layer and rank {} of products at {}/s and {} of attention at {}/s",
-                                 human_flop(step.tokens * rank.block_flops), human_flop(effective_flop_per_s(rank)),
-                                 human_flop(step.tokens * rank.attention_flops * step_.seen(step.context)),
-                                 human_flop(attention_flop_per_s(rank))))},
+        sum_of(fmt::format("{} layers", layers),
+               {bound("products", block.products, static_cast<double>(rank.block_bytes), effective_bandwidth(rank),
+                      step.tokens * rank.block_flops, effective_flop_per_s(rank)),
+                bound("attention", block.attention, step.cached * rank.kv_bytes, attention_bandwidth(rank),
+                      step.tokens * rank.attention_flops * step_.seen(step.context), attention_flop_per_s(rank))},
                "the slowest rank")};
     if (group.degree() > 1)
       terms.push_back(leaf("all-reduce", all * step_.all_reduces_s(group, step),

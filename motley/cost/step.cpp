@@ -20,12 +20,12 @@ std::optional<double> given(const CostOptions& options, const std::string& key) 
   return found == options.settings.end() ? std::nullopt : std::optional(found->second);
 }
 
-// The rank that takes longest.
-template <class RankRoofline>
-Roofline slowest(const TensorGroup& group, RankRoofline of) {
-  Roofline slowest;
-  for (const auto& rank : group.ranks)
-    if (const Roofline roofline = of(rank); roofline.seconds() > slowest.seconds()) slowest = roofline;
+// Of the rank that takes longest.
+template <class TimeOf>
+auto slowest(const TensorGroup& group, TimeOf time_of) {
+  auto slowest = time_of(group.ranks.front());
+  for (const Rank& rank : group.ranks)
+    if (const auto time = time_of(rank); time.seconds() > slowest.seconds()) slowest = time;
   return slowest;
 }
 
@@ -33,8 +33,14 @@ Roofline slowest(const TensorGroup& group, RankRoofline of) {
 
 double effective_bandwidth(const Rank& rank) { return rank.memory_bandwidth_bytes_per_s * rank.efficiency.bandwidth; }
 double effective_flop_per_s(const Rank& rank) { return rank.flop_per_s * rank.efficiency.compute; }
+double attention_bandwidth(const Rank& rank) {
+  const Efficiency& share = rank.efficiency;
+  return rank.memory_bandwidth_bytes_per_s *
+         (share.attention_bandwidth > 0 ? share.attention_bandwidth : share.bandwidth);
+}
 double attention_flop_per_s(const Rank& rank) {
-  return rank.flop_per_s * (rank.efficiency.attention > 0 ? rank.efficiency.attention : rank.efficiency.compute);
+  const Efficiency& share = rank.efficiency;
+  return rank.flop_per_s * (share.attention_compute > 0 ? share.attention_compute : share.compute);
 }
 
 StepCost::StepCost(const CostOptions& options, const Cluster& cluster, const Architecture& arch)
@@ -63,7 +69,7 @@ double StepCost::seen(double context) const {
 }
 
 double StepCost::block_s(const TensorGroup& group, const StepLoad& load) const {
-  return block_roofline(group, load).seconds() + (all_reduces_s(group, load) + layer_overhead_s(group));
+  return block_time(group, load).seconds() + (all_reduces_s(group, load) + layer_overhead_s(group));
 }
 
 double StepCost::ends_s(const TensorGroup& group, StageEnds ends, const StepLoad& load) const {
@@ -71,12 +77,13 @@ double StepCost::ends_s(const TensorGroup& group, StageEnds ends, const StepLoad
   return step_overhead_s(group) + receive_s(group, ends, load) + head;
 }
 
-Roofline StepCost::block_roofline(const TensorGroup& group, const StepLoad& load) const {
+BlockTime StepCost::block_time(const TensorGroup& group, const StepLoad& load) const {
   return slowest(group, [&](const Rank& rank) {
-    const double token_s = rank.block_flops / effective_flop_per_s(rank) +
-                           rank.attention_flops * seen(load.context) / attention_flop_per_s(rank);
-    return Roofline{(static_cast<double>(rank.block_bytes) + load.cached * rank.kv_bytes) / effective_bandwidth(rank),
-                    load.tokens * token_s};
+    return BlockTime{
+        .products = {static_cast<double>(rank.block_bytes) / effective_bandwidth(rank),
+                     load.tokens * rank.block_flops / effective_flop_per_s(rank)},
+        .attention = {load.cached * rank.kv_bytes / attention_bandwidth(rank),
+                      load.tokens * rank.attention_flops * seen(load.context) / attention_flop_per_s(rank)}};
   });
 }
 
@@ -118,16 +125,6 @@ double StepCost::token_return_s(const TensorGroup& last, const TensorGroup& firs
   if (cluster_.description.driver) return 0;
   const double bytes = sequences * token_id_bytes;
   return best_link(cluster_, last.devices, first.devices, bytes).seconds(bytes);
-}
-
-double busy_cores(const TensorGroup& group) {
-  double sum = 0, most = 0;
-  for (const Rank& rank : group.ranks) {
-    const double seconds = static_cast<double>(rank.block_bytes) / effective_bandwidth(rank);
-    sum += seconds;
-    most = std::max(most, seconds);
-  }
-  return sum / most;
 }
 
 // ---- measured figures ----

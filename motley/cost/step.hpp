@@ -2,8 +2,8 @@
 //
 // A step carries t tokens of some sequences through the layers of a stage. One block takes on the slowest rank
 //
-//   max((weights + k * kv_bytes) / (bandwidth * efficiency),
-//       t * (flops / (flop_per_s * efficiency) + attention_flops(context) / (flop_per_s * attention efficiency)))
+//   max(weights / bandwidth, t * flops / flop_per_s)                               products
+//     + max(k * kv_bytes / bandwidth, t * attention_flops(context) / flop_per_s)   attention, at shares of its own
 //     + 2 all-reduces of t * H activations + a constant per layer
 //
 // where k cached tokens are read. Per stage and step come receiving the tokens (all-gather over the group after the
@@ -37,6 +37,12 @@ struct Roofline {
   double seconds() const { return memory_s > compute_s ? memory_s : compute_s; }
 };
 
+// What runs one after the other in a block.
+struct BlockTime {
+  Roofline products, attention;
+  double seconds() const { return products.seconds() + attention.seconds(); }
+};
+
 // Cluster and architecture must outlive it.
 class StepCost {
  public:
@@ -51,7 +57,7 @@ class StepCost {
   double ends_s(const TensorGroup& group, StageEnds ends, const StepLoad& load) const;
 
   // Their parts.
-  Roofline block_roofline(const TensorGroup& group, const StepLoad& load) const;
+  BlockTime block_time(const TensorGroup& group, const StepLoad& load) const;  // of the slowest rank
   double all_reduces_s(const TensorGroup& group, const StepLoad& load) const;  // both of a block
   double receive_s(const TensorGroup& group, StageEnds ends, const StepLoad& load) const;
   Roofline head_roofline(const TensorGroup& group, const StepLoad& load) const;
@@ -75,13 +81,11 @@ class StepCost {
   std::optional<double> layer_overhead_s_, step_overhead_s_;
 };
 
+// What a rank reaches, of products and of attention.
 double effective_bandwidth(const Rank& rank);   // B/s
 double effective_flop_per_s(const Rank& rank);  // FLOP/s
-double attention_flop_per_s(const Rank& rank);  // FLOP/s
-
-// Of the cores of a host that its devices share: how many the ranks of a group keep busy together, as those with less
-// to do wait for the slowest.
-double busy_cores(const TensorGroup& group);
+double attention_bandwidth(const Rank& rank);
+double attention_flop_per_s(const Rank& rank);
 
 // Tokens per second that a stage of these devices passes on while it holds so many layers, where the profile says so:
 // all devices of one type that was measured at this degree. Throws an input error where it says that the type cannot

@@ -138,6 +138,13 @@ Value http_get(const ServerAddress& server, const std::string& path) {
   return parse_json(body, "answer of " + path);
 }
 
+Value http_post(const ServerAddress& server, const std::string& path, const Value& request) {
+  Exchange exchange(server, http::verb::post, path, to_json(request));
+  const std::string body = exchange.read_all();
+  if (exchange.status() >= 400) throw server_error(exchange.status(), body);
+  return parse_json(body, "answer of " + path);
+}
+
 ChatReply stream_chat(const ServerAddress& server, Value request,
                       const std::function<void(std::string_view)>& on_text) {
   request.set("stream", true);

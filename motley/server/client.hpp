@@ -22,6 +22,8 @@ ServerAddress parse_server_url(const std::string& url);
 
 // GET, the body parsed as JSON. Throws a peer error when the server cannot be reached or answers with an error.
 Value http_get(const ServerAddress& server, const std::string& path);
+// The same of a POST.
+Value http_post(const ServerAddress& server, const std::string& path, const Value& body);
 
 struct ChatReply {
   std::string text;

@@ -6,14 +6,16 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <condition_variable>
+#include <future>
 #include <memory>
-#include <mutex>
 #include <numeric>
 #include <thread>
 
+#include "motley/server/client.hpp"
 #include "motley/server/driver.hpp"
+#include "motley/server/http_server.hpp"
 #include "motley/server/probe_run.hpp"
+#include "motley/server/service.hpp"
 
 namespace motley {
 namespace {
@@ -25,9 +27,12 @@ constexpr const char* cpu = "cpu";  // the vendor
 constexpr StepLimits limits{.max_tokens = 64, .max_sequences = 8, .block_tokens = 16};
 constexpr std::int64_t most_context = 256;
 constexpr std::int64_t few_layers = 1, more_layers = 4;  // their difference tells the layers from the rest
-constexpr std::int64_t wider = 4;                        // as much FFN tells bytes from layers
-constexpr double seconds_per_launch = 1.5;
-constexpr int fewest_rounds = 5, most_rounds = 60, warm_up_rounds = 2;
+constexpr std::int64_t wider = 2;                        // twice the FFN tells bytes from layers
+constexpr std::size_t request_tokens = 40;               // tokens of the requests that the server is measured with
+constexpr std::int64_t most_layers = 8;                  // and ...
+constexpr std::ptrdiff_t most_stages = 8;                // of the pipeline that the server is measured with
+constexpr std::chrono::milliseconds idle{50};
+constexpr int passes = 3, rounds = 10, warm_up_rounds = 3;
 
 // Narrower until a block has no more than 64 MiB in fp32, and a vocabulary that fits beside it: the rates do not depend
 // on it, the probe's time does.
@@ -89,28 +94,26 @@ struct MeasuredStep {
   double rest_s = 0;     // of the round, beside that
 };
 
-// Taken in rounds in which every route runs every step, so that none finds its weights in a cache that in service is
-// not its own.
+// Every step in a row of rounds in which all routes run it, as decode steps follow one another: after a large product
+// a processor is slower for a while. Several passes, so that what disturbs one does not count.
 std::vector<MeasuredStep> measure(ProbeRun& run, const std::vector<ProbeStep>& steps) {
   const std::size_t routes = run.plan().routes.size();
   struct Samples {
     std::vector<double> round_s, compute_s, rest_s;
   };
   std::vector<Samples> samples(routes * steps.size());
-  const auto start = Clock::now();
-  for (int round = 0; round < most_rounds; ++round) {
-    if (round >= warm_up_rounds + fewest_rounds && seconds_since(start) > seconds_per_launch) break;
+  for (int pass = 0; pass < passes; ++pass)
     for (std::size_t s = 0; s < steps.size(); ++s)
-      for (std::size_t route = 0; route < routes; ++route) {
-        const StepTime time = run.run(route, steps[s]);
-        if (round < warm_up_rounds) continue;
-        const double compute_s = std::accumulate(time.compute_s.begin(), time.compute_s.end(), 0.0);
-        Samples& to = samples[s * routes + route];
-        to.round_s.push_back(time.round_s);
-        to.compute_s.push_back(compute_s);
-        to.rest_s.push_back(time.round_s - compute_s);
-      }
-  }
+      for (int round = 0; round < warm_up_rounds + rounds; ++round)
+        for (std::size_t route = 0; route < routes; ++route) {
+          const StepTime time = run.run(route, steps[s]);
+          if (round < warm_up_rounds) continue;
+          const double compute_s = std::accumulate(time.compute_s.begin(), time.compute_s.end(), 0.0);
+          Samples& to = samples[s * routes + route];
+          to.round_s.push_back(time.round_s);
+          to.compute_s.push_back(compute_s);
+          to.rest_s.push_back(time.round_s - compute_s);
+        }
   std::vector<MeasuredStep> measured;
   for (std::size_t s = 0; s < steps.size(); ++s)
     for (std::size_t route = 0; route < routes; ++route) {
@@ -136,9 +139,12 @@ class Probe {
       ProbedType& probed = result_.types[type];
       probed.rates = fit_steps(samples_[type]);
       probed.error = fit_error(samples_[type], probed.rates);
+      for (std::size_t i = 0; i < probed.steps.size(); ++i)
+        probed.steps[i].predicted_s = step_s(samples_[type][i], probed.rates);
     }
     for (const char* transport : {"shm", "tcp"}) probe_channels(transport);
     probe_driver();
+    share_step_overhead();
     result_.elapsed_s = seconds_since(start_);
     return std::move(result_);
   }
@@ -179,67 +185,83 @@ class Probe {
     const ServePlan plan = plan_of(shape, more_layers, routes);
     write_zeros(plan.model.arch, folder.path());
     ProbeRun run(plan, launch(folder, "shm"));
-    std::vector<double> controls_s;
     for (const MeasuredStep& measured : measure(run, probed_steps())) {
       const Stage& stage = plan.stages[measured.route];
       ranks_.push_back(std::make_unique<Rank>(group_of(plan, measured.route).ranks.front()));
       samples_[stage.weight_type].push_back(
           {ranks_.back().get(), static_cast<double>(stage.layers.size()), load_of(measured.step), measured.compute_s});
-      controls_s.push_back(measured.rest_s);
+      result_.types[stage.weight_type].steps.push_back({.ffn = shape.ffn,
+                                                        .layers = stage.layers.size(),
+                                                        .sequences = measured.step.sequences,
+                                                        .tokens = measured.step.tokens,
+                                                        .position = measured.step.position,
+                                                        .measured_s = measured.compute_s});
     }
-    control_s_ = typical(controls_s);
     report(fmt::format("steps of blocks with {} x {} and {} x {} elements", shape.hidden, shape.hidden, shape.hidden,
                        shape.ffn));
   }
 
-  // Two stages of one worker each; and for the chosen transport, all workers of each machine together.
+  // One worker; two in a row that share its layers; two that share each of them, as all workers of a machine do.
   void probe_channels(const std::string& transport) {
-    std::vector<ProbeRoute> routes{{{{1, few_layers}, {1, few_layers}}, DType::fp32}};
+    const bool chosen = transport == options_.transport;
+    std::vector<ProbeRoute> routes{{{{1, 2 * few_layers}}, DType::fp32},
+                                   {{{1, few_layers}, {1, few_layers}}, DType::fp32}};
     std::map<int, std::size_t> route_of_degree;
-    if (transport == options_.transport)
-      for (const Machine& machine : options_.cluster.machines)
-        if (const int degree = static_cast<int>(machine.devices.size());
-            degree > 1 && degree <= shape_.heads && route_of_degree.try_emplace(degree, routes.size()).second)
-          routes.push_back({{{degree, more_layers}}, DType::fp32});
+    const auto add = [&](int degree) {
+      if (degree > 1 && degree <= shape_.heads && route_of_degree.try_emplace(degree, routes.size()).second)
+        routes.push_back({{{degree, more_layers}}, DType::fp32});
+    };
+    add(2);
+    for (const Machine& machine : options_.cluster.machines)
+      if (chosen) add(static_cast<int>(machine.devices.size()));
     const TemporaryFolder folder;
-    ServePlan plan = plan_of(shape_, more_layers, routes);
+    const ServePlan plan = plan_of(shape_, more_layers, routes);
     write_zeros(plan.model.arch, folder.path());
     ProbeRun run(plan, launch(folder, transport));
     const std::vector<MeasuredStep> measured = measure(run, {small_step, large_step});
-    const std::size_t count = routes.size();
-
-    const auto hop_s = [&](const MeasuredStep& step) { return std::max(step.rest_s - control_s_, shortest_hop_s); };
-    const double small_bytes = frame_bytes(small_step), large_bytes = frame_bytes(large_step);
-    const double small_s = hop_s(measured[0]), large_s = hop_s(measured[count]);
-    const double bandwidth = large_s > small_s ? (large_bytes - small_bytes) / (large_s - small_s) : fastest_channel;
-    result_.channels[transport] = {rounded(std::max(small_s - small_bytes / bandwidth, shortest_hop_s)),
-                                   rounded(bandwidth)};
+    const std::vector<MeasuredStep> small(measured.begin(), measured.begin() + std::ssize(routes)),
+        large(measured.begin() + std::ssize(routes), measured.end());
+    std::map<int, PathSpeed> link_of_degree;
+    for (const auto& [degree, route] : route_of_degree) link_of_degree[degree] = link_inside(plan, route, small, large);
+    result_.channels[transport] = link_of_degree.at(2);
     report(fmt::format("{} channels", transport));
-
-    plan.cluster = resolve(with_rates(plan.cluster.description, DType::fp32), "probe");
-    const StepCost cost({}, plan.cluster, plan.model.arch);
+    if (!chosen) return;
     for (std::size_t m = 0; m < options_.cluster.machines.size(); ++m) {
-      const auto route = route_of_degree.find(static_cast<int>(options_.cluster.machines[m].devices.size()));
-      if (route == route_of_degree.end()) continue;
-      const TensorGroup group = group_of(plan, route->second);
-      const double crowding = std::max(1.0, busy_cores(group) / static_cast<double>(result_.cores));
-      const auto sample = [&](const MeasuredStep& step) {
-        return GroupSample{load_of(step.step), std::max(step.round_s - control_s_, 0.0)};
-      };
-      const PathSpeed link = fit_link(cost, group, more_layers, crowding, sample(measured[route->second]),
-                                      sample(measured[count + route->second]));
-      result_.inside[m] = PathSpeed{rounded(link.latency_s), rounded(link.bandwidth_bytes_per_s)};
+      const auto found = link_of_degree.find(static_cast<int>(options_.cluster.machines[m].devices.size()));
+      if (found != link_of_degree.end()) result_.inside[m] = found->second;
     }
-    if (count > 1) report("machines with several workers");
+    further_stage_s_ = std::max(
+        0.0, small[1].round_s - small[0].round_s - result_.channels[transport].seconds(frame_bytes(small_step)));
+  }
+
+  PathSpeed link_inside(ServePlan plan, std::size_t route, const std::vector<MeasuredStep>& small,
+                        const std::vector<MeasuredStep>& large) const {
+    for (DeviceType& type : plan.cluster.description.device_types) set_rates(type, result_, DType::fp32);
+    plan.cluster = resolve(plan.cluster.description, "probe");
+    const TensorGroup group = group_of(plan, route);
+    const auto sample = [&](const std::vector<MeasuredStep>& steps) {
+      return GroupSample{load_of(steps[route].step), std::max(steps[route].round_s - steps[0].rest_s, 0.0)};
+    };
+    const double crowding = std::max(1.0, static_cast<double>(group.degree()) / static_cast<double>(result_.cores));
+    const PathSpeed link = fit_link(StepCost({}, plan.cluster, plan.model.arch), group, more_layers, crowding,
+                                    sample(small), sample(large));
+    return {rounded(link.latency_s), rounded(link.bandwidth_bytes_per_s)};
+  }
+
+  // The fit knows whole chains only. What a further stage does not pay again is paid once per step: it goes to the
+  // driver.
+  void share_step_overhead() {
+    double of_driver_s = 0;
+    for (auto& [type, probed] : result_.types) {
+      const double whole_s = probed.rates.overhead.step_s;
+      probed.rates.overhead.step_s = std::min(whole_s, further_stage_s_);
+      if (type == DType::fp32) of_driver_s = whole_s - probed.rates.overhead.step_s;
+    }
+    result_.driver.step_s = rounded(result_.driver.step_s + of_driver_s);
   }
 
   double frame_bytes(const ProbeStep& step) const {
     return static_cast<double>(step.tokens * step.sequences * shape_.hidden) * 4;
-  }
-
-  ClusterDescription with_rates(ClusterDescription description, DType type) const {
-    for (DeviceType& device : description.device_types) set_rates(device, result_, type);
-    return description;
   }
 
  public:
@@ -249,69 +271,130 @@ class Probe {
     device.flop_per_s.clear();
     for (const auto& [weights, probed] : result.types)
       device.flop_per_s[std::string(name_of(weights))] = rounded(probed.rates.product_flop_per_s);
-    device.efficiency = {.compute = 1,
-                         .bandwidth = 1,
-                         .attention = rounded(std::min(1.0, rates.attention_flop_per_s / rates.product_flop_per_s))};
+    const auto share = [](double of, double whole) { return rounded(std::min(1.0, of / whole)); };
+    device.efficiency = {
+        .compute = 1,
+        .bandwidth = 1,
+        .attention_compute = share(rates.attention_flop_per_s, rates.product_flop_per_s),
+        .attention_bandwidth = share(rates.attention_bandwidth_bytes_per_s, rates.bandwidth_bytes_per_s)};
     device.overhead = Overhead{.layer_s = rounded(rates.overhead.layer_s), .step_s = rounded(rates.overhead.step_s)};
   }
 
  private:
-  // The real driver with one worker: what is left of the time between tokens when the worker's is taken away.
+  // The real driver with one worker: what is left of the time between tokens when the worker's is taken away. And the
+  // real server, with a pipeline of all machines: what is left of a request when the driver's part of it is.
   void probe_driver() {
     const TemporaryFolder folder;
-    const ServePlan plan = plan_of(shape_, few_layers, {{{{1, few_layers}}, DType::fp32}});
+    {
+      const std::unique_ptr<Driver> driver = start_driver({{1, few_layers}}, folder);
+      std::vector<double> steps_s;
+      for (int i = 0; i < rounds; ++i) steps_s.push_back(driver_step_s(*driver));
+      result_.driver.step_s = typical(steps_s);
+      report("driver");
+    }
+    const std::ptrdiff_t machines = std::min(std::ssize(options_.cluster.machines), most_stages);
+    const std::int64_t layers = std::max<std::int64_t>(1, std::min(shape_.layers, most_layers) / machines);
+    std::vector<ProbeStage> stages;
+    for (std::ptrdiff_t m = 0; m < machines; ++m) {
+      const auto devices = std::ssize(options_.cluster.machines[static_cast<std::size_t>(m)].devices);
+      stages.push_back({static_cast<int>(std::min(devices, shape_.heads)), layers});
+    }
+    const std::unique_ptr<Driver> driver = start_driver(stages, folder);
+    result_.driver.request_s = rounded(request_s(*driver));
+    report("server");
+  }
+
+  std::unique_ptr<Driver> start_driver(const std::vector<ProbeStage>& stages, const TemporaryFolder& folder) const {
+    std::int64_t layers = 0;
+    for (const ProbeStage& stage : stages) layers += stage.layers;
+    const ServePlan plan = plan_of(shape_, layers, {{.stages = stages, .type = DType::fp32}});
     write_zeros(plan.model.arch, folder.path());
-    Driver driver(plan, {.model_folder = folder.path(),
-                         .worker_program = options_.worker_program,
-                         .transport = options_.transport,
-                         .threads_per_worker = options_.threads,
-                         .report = {}});
-    std::vector<double> steps_s;
-    for (int i = 0; i < fewest_rounds; ++i) steps_s.push_back(driver_step_s(driver));
-    result_.driver.step_s = rounded(typical(steps_s));
-    report("driver");
+    return std::make_unique<Driver>(plan, DriverOptions{.model_folder = folder.path(),
+                                                        .worker_program = options_.worker_program,
+                                                        .transport = options_.transport,
+                                                        .threads_per_worker = options_.threads,
+                                                        .report = {}});
+  }
+
+  struct Generated {
+    std::vector<double> tokens_s;  // since the start
+    double end_s = 0;
+  };
+  static Generated generate(Driver& driver, std::int64_t prompt_tokens, std::int64_t new_tokens) {
+    GenerateRequest request;
+    request.prompt.assign(static_cast<std::size_t>(prompt_tokens), 1);
+    request.max_new_tokens = new_tokens;
+    request.ignore_eos = true;
+    request.sampling.temperature = 0;
+    std::promise<Generated> promise;
+    Generated generated;  // the driver's thread has it until the end
+    const auto start = Clock::now();
+    driver.generate(std::move(request), [&, start](const GenerateEvent& event) {
+      if (event.token) generated.tokens_s.push_back(seconds_since(start));
+      if (!event.finished) return;
+      generated.end_s = seconds_since(start);
+      promise.set_value(std::move(generated));
+    });
+    Generated done = promise.get_future().get();
+    if (std::ssize(done.tokens_s) < new_tokens) throw Error(ErrorCode::peer, "the driver's request brought no tokens");
+    return done;
   }
 
   static double driver_step_s(Driver& driver) {
-    struct Times {
-      std::mutex mutex;
-      std::condition_variable ended;
-      std::vector<Clock::time_point> tokens;
-      bool finished = false;
-    };
-    const auto times = std::make_shared<Times>();
     const WorkerStatus before = driver.status().workers.front();
-    GenerateRequest request;
-    request.prompt = {1};
-    request.max_new_tokens = most_context;
-    request.ignore_eos = true;
-    request.sampling.temperature = 0;
-    driver.generate(request, [times](const GenerateEvent& event) {
-      const auto now = Clock::now();
-      const std::lock_guard lock(times->mutex);
-      if (event.token) times->tokens.push_back(now);
-      if (event.finished) times->finished = true;
-      if (event.finished) times->ended.notify_all();
-    });
-    std::unique_lock lock(times->mutex);
-    times->ended.wait(lock, [&] { return times->finished; });
-    if (times->tokens.size() < 2) throw Error(ErrorCode::peer, "the driver's request brought no tokens");
+    const Generated generated = generate(driver, 1, most_context);
     const WorkerStatus after = driver.status().workers.front();
-    const double gap_s = std::chrono::duration<double>(times->tokens.back() - times->tokens.front()).count() /
-                         static_cast<double>(times->tokens.size() - 1);
+    const double gap_s = (generated.tokens_s.back() - generated.tokens_s.front()) / (most_context - 1);
     return std::max(0.0, gap_s - (after.busy_s - before.busy_s) / static_cast<double>(after.steps - before.steps));
   }
 
-  static constexpr double shortest_hop_s = 1e-7;
-  static constexpr double fastest_channel = 1e12;  // B/s: where the size of a message did not show
+  // Null where there is no text, or no package to read it with.
+  std::shared_ptr<TextCodec> open_codec() const {
+    if (options_.text_folder.empty()) return nullptr;
+    try {
+      return TextCodec::open(options_.text_folder);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::environment) throw;
+      return nullptr;
+    }
+  }
+
+  double request_s(Driver& driver) const {
+    const std::shared_ptr<TextCodec> codec = open_codec();
+    Service service(driver.plan(), codec, {});
+    Server server([&](HttpRequest request,
+                      std::shared_ptr<Exchange> exchange) { service.handle(std::move(request), std::move(exchange)); },
+                  {.port = 0});
+    DriverGenerator generator(driver);
+    service.attach(generator);
+    const ServerAddress address{.port = std::to_string(server.port()), .api_key = {}};
+    const Value prompt =
+        codec ? Value(
+                    "A lantern and an owl, a river and a hill, and a friend who was lost in the rain. Who was it that "
+                    "found the lantern, and who the friend? It was the owl, of course.")
+              : Value(Value::Array(request_tokens, Value(1)));
+    const Value body = Value::object({{"prompt", prompt}, {"max_tokens", 1}, {"ignore_eos", true}});
+    std::vector<double> differences_s;
+    for (int i = 0; i < warm_up_rounds + 2 * rounds; ++i) {
+      std::this_thread::sleep_for(idle);  // a request under light load finds cold caches and sleeping cores
+      const auto start = Clock::now();
+      const Value answer = http_post(address, "/v1/completions", body);
+      const double answered_s = seconds_since(start);
+      const std::int64_t tokens = answer.find("usage")->find("prompt_tokens")->as_integer();
+      const double generated_s = generate(driver, tokens, 1).end_s;
+      if (i >= warm_up_rounds) differences_s.push_back(std::max(0.0, answered_s - generated_s));
+    }
+    service.detach();
+    return typical(differences_s);
+  }
 
   const ProbeOptions& options_;
   Architecture shape_;
   Clock::time_point start_ = Clock::now();
   ProbeResult result_;
+  double further_stage_s_ = 0;  // what one more stage adds to a step beside its layers and the hop
   std::map<DType, std::vector<StepSample>> samples_;
   std::vector<std::unique_ptr<Rank>> ranks_;  // of the samples
-  double control_s_ = 0;                      // of a step, from here to a worker and back
 };
 
 }  // namespace

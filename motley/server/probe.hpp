@@ -15,15 +15,24 @@ namespace motley {
 struct ProbeOptions {
   Cluster cluster;                       // its machines say how many workers compute together
   Architecture shape;                    // whose blocks are run; those of large models are made narrower
+  std::filesystem::path text_folder;     // whose tokenizer reads the prompts; empty: they are token ids
   std::filesystem::path worker_program;  // motley-worker, beside motley
   std::string transport = "shm";         // between the workers of a machine
   int threads = 1;                       // per worker
   std::function<void(const std::string& what, double elapsed_s)> report;
 };
 
+// A step that was measured, and what the rates make of it.
+struct ProbedStep {
+  std::int64_t ffn = 0, layers = 0;
+  std::int64_t sequences = 0, tokens = 0, position = 0;
+  double measured_s = 0, predicted_s = 0;
+};
+
 struct ProbedType {
   StepRates rates;
   FitError error;
+  std::vector<ProbedStep> steps;
 };
 
 struct ProbeResult {

@@ -91,19 +91,6 @@ class Signals {
   std::thread thread_;
 };
 
-class DriverGenerator final : public Generator {
- public:
-  explicit DriverGenerator(Driver& driver) : driver_(driver) {}
-  std::uint64_t generate(GenerateRequest request, GenerateCallback callback) override {
-    return driver_.generate(std::move(request), std::move(callback));
-  }
-  void cancel(std::uint64_t id) override { driver_.cancel(id); }
-  DriverStatus status() override { return driver_.status(); }
-
- private:
-  Driver& driver_;
-};
-
 class Reporter {
  public:
   explicit Reporter(std::function<void(const std::string&, const std::string&, double)> sink)

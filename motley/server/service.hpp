@@ -23,6 +23,19 @@ class Generator {
   virtual DriverStatus status() = 0;
 };
 
+class DriverGenerator final : public Generator {
+ public:
+  explicit DriverGenerator(Driver& driver) : driver_(driver) {}
+  std::uint64_t generate(GenerateRequest request, GenerateCallback callback) override {
+    return driver_.generate(std::move(request), std::move(callback));
+  }
+  void cancel(std::uint64_t id) override { driver_.cancel(id); }
+  DriverStatus status() override { return driver_.status(); }
+
+ private:
+  Driver& driver_;
+};
+
 struct ServiceOptions {
   std::string api_key;  // empty: none is asked for
 };

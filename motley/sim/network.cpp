@@ -68,7 +68,7 @@ Network::Network(const ServePlan& plan, const Router& router, const CostOptions&
     stages_.push_back({make_group(plan.cluster, plan.model.arch, std::move(devices), stage.shares, stage.weight_type,
                                   stage.kv_type, plan.step),
                        measured.value_or(0)});
-    stages_.back().busy_cores = busy_cores(stages_.back().group);
+    stages_.back().workers = stages_.back().group.degree();
     drop_repeated_ranks(stages_.back().group);
   }
   for (const RouteChain& chain : router.chains()) chains_.push_back(chain_model(chain, stage_numbers));

@@ -51,7 +51,7 @@ struct ChainModel {
 struct StageModel {
   TensorGroup group;                 // one rank of each kind: the others are alike
   double measured_tokens_per_s = 0;  // 0: not measured
-  double busy_cores = 1;             // that its ranks keep busy together, where devices share the cores of a host
+  int workers = 1;                   // one per rank
 };
 
 struct LinkModel {

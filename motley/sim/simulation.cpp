@@ -307,10 +307,10 @@ double Simulation::crowding(std::uint32_t stage) const {
   const auto& local = plan_.cluster.description.local;
   if (!local) return 1;
   const double start_s = std::max(now_s_, stages_[stage].free_s);
-  double busy_cores = network_.stages()[stage].busy_cores;
+  int workers = network_.stages()[stage].workers;
   for (std::uint32_t other = 0; other < stages_.size(); ++other)
-    if (other != stage && stages_[other].free_s > start_s) busy_cores += network_.stages()[other].busy_cores;
-  return std::max(1.0, busy_cores / static_cast<double>(local->cores));
+    if (other != stage && stages_[other].free_s > start_s) workers += network_.stages()[other].workers;
+  return std::max(1.0, static_cast<double>(workers) / static_cast<double>(local->cores));
 }
 
 void Simulation::leave_stage(std::uint32_t slot, std::uint32_t hop) {

@@ -50,7 +50,7 @@ def test_devices_keep_their_memories_and_get_the_measured_figures(probed):
     for device in measured["device_type"]:
         assert set(device["flops"]) == {"fp32", "bf16"}
         assert set(device["overhead"]) == {"layer", "step"}
-        assert 0 < device["efficiency"]["attention"] <= 1
+        assert all(0 < share <= 1 for share in device["efficiency"].values()) and len(device["efficiency"]) == 4
     assert ["link" in machine for machine in measured["machine"]] == [True, True, False], "machines with several workers"
     assert measured["local"]["cores"] >= 1
 
@@ -64,7 +64,7 @@ def test_figures_are_those_of_a_processor(probed):
     for rates in measured["types"].values():
         within(0.2e9, rates["bandwidth_bytes_per_s"], 1e12)
         within(0.5e9, rates["product_flop_per_s"], 1e13)
-        within(0.1e9, rates["attention_flop_per_s"], 1e13)
+        assert rates["attention_bandwidth_bytes_per_s"] > 0.1e9 and rates["attention_flop_per_s"] > 0.1e9
         assert 0 <= rates["layer_overhead_s"] < 0.01 and 0 <= rates["step_overhead_s"] < 0.01
         assert 0 <= rates["fit_error"]["median"] <= rates["fit_error"]["worst"]
     assert set(measured["channels"]) == {"shm", "tcp"} and set(measured["machines"]) == {"bench", "shelf"}
@@ -79,8 +79,8 @@ def test_plans_are_made_and_simulated_with_it(motley, probed, tmp_path):
                 "--weight-type", "fp32", "--max-tokens", 64, "--max-sequences", 8, "-o", plan)
     assert made.returncode == 0, made.stderr
     assert call(motley, "verify", plan).returncode == 0
-    explained = call(motley, "explain", plan)
-    assert explained.returncode == 0 and "driver" in explained.stdout and "of attention at" in explained.stdout
+    explained = call(motley, "explain", plan, "--depth", 4)
+    assert explained.returncode == 0 and "driver" in explained.stdout and "attention" in explained.stdout
     simulated = call(motley, "simulate", plan, "--requests", 20, "--json")
     assert simulated.returncode == 0, simulated.stderr
     result = json.loads(simulated.stdout)
