@@ -97,15 +97,16 @@ std::string report(const Cluster& cluster, const ProbeResult& result) {
                      result.cores, human_seconds(result.elapsed_s));
 }
 
-std::string heading(const Options& options, const ProbeResult& result, DType type) {
+std::string heading(const Options& options, const ProbeResult& result, DType type, int threads) {
   const FitError& error = result.types.at(type).error;
   return fmt::format(
       "Measured by `motley cluster probe` at {:%Y-%m-%d %H:%M} UTC, on {} cores, with {} weights of the shape of {}, "
-      "over {}.\n"
+      "over {}, {} threads per worker.\n"
       "Rates are those that are reached, not peaks. They explain the measured steps to within {:.0f} % (median; worst "
       "{:.0f} %).",
       fmt::gmtime(std::time(nullptr)), result.cores, name_of(type),
-      options.model.empty() ? default_shape : options.model, options.transport, 100 * error.median, 100 * error.worst);
+      options.model.empty() ? default_shape : options.model, options.transport, threads, 100 * error.median,
+      100 * error.worst);
 }
 
 int probe_and_write(const Options& options) {
@@ -136,7 +137,7 @@ int probe_and_write(const Options& options) {
   if (!options.output.file.empty()) {
     const bool json = options.output.file.ends_with(".json");
     write_file(options.output.file, json ? to_json(write(description), 2) + "\n"
-                                         : cluster_toml(description, heading(options, result, type)));
+                                         : cluster_toml(description, heading(options, result, type, asked.threads)));
     if (!options.output.quiet) fmt::print(stderr, "wrote {}\n", options.output.file);
   }
   if (options.output.json)

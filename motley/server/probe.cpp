@@ -32,7 +32,8 @@ constexpr std::size_t request_tokens = 40;               // tokens of the reques
 constexpr std::int64_t most_layers = 8;                  // and ...
 constexpr std::ptrdiff_t most_stages = 8;                // of the pipeline that the server is measured with
 constexpr std::chrono::milliseconds idle{50};
-constexpr int passes = 3, rounds = 10, warm_up_rounds = 3;
+constexpr int passes = 3, rounds = 10, fewest_rounds = 3, warm_up_rounds = 3;
+constexpr double seconds_per_launch = 3;
 
 // Narrower until a block has no more than 64 MiB in fp32, and a vocabulary that fits beside it: the rates do not depend
 // on it, the probe's time does.
@@ -94,26 +95,37 @@ struct MeasuredStep {
   double rest_s = 0;     // of the round, beside that
 };
 
-// Every step in a row of rounds in which all routes run it, as decode steps follow one another: after a large product
-// a processor is slower for a while. Several passes, so that what disturbs one does not count.
-std::vector<MeasuredStep> measure(ProbeRun& run, const std::vector<ProbeStep>& steps) {
+// Workers of several devices take turns, as in a pipeline: each finds its weights pushed out of the caches by the
+// others. One device has them to itself, and its threads the cores.
+enum class Turns { alternate, alone };
+
+// Every step in a row of rounds, as decode steps follow one another: after a large product a processor is slower for a
+// while. Several passes where there is time, so that what disturbs one does not count.
+std::vector<MeasuredStep> measure(ProbeRun& run, const std::vector<ProbeStep>& steps, Turns turns) {
   const std::size_t routes = run.plan().routes.size();
   struct Samples {
     std::vector<double> round_s, compute_s, rest_s;
   };
   std::vector<Samples> samples(routes * steps.size());
-  for (int pass = 0; pass < passes; ++pass)
-    for (std::size_t s = 0; s < steps.size(); ++s)
-      for (int round = 0; round < warm_up_rounds + rounds; ++round)
-        for (std::size_t route = 0; route < routes; ++route) {
-          const StepTime time = run.run(route, steps[s]);
-          if (round < warm_up_rounds) continue;
-          const double compute_s = std::accumulate(time.compute_s.begin(), time.compute_s.end(), 0.0);
-          Samples& to = samples[s * routes + route];
-          to.round_s.push_back(time.round_s);
-          to.compute_s.push_back(compute_s);
-          to.rest_s.push_back(time.round_s - compute_s);
-        }
+  const auto start = Clock::now();
+  const auto play = [&](std::size_t s, std::size_t first_route, std::size_t last_route) {
+    const bool late = seconds_since(start) > seconds_per_launch;
+    for (int round = late ? warm_up_rounds - 1 : 0; round < warm_up_rounds + (late ? fewest_rounds : rounds); ++round)
+      for (std::size_t route = first_route; route < last_route; ++route) {
+        const StepTime time = run.run(route, steps[s]);
+        if (round < warm_up_rounds) continue;
+        const double compute_s = std::accumulate(time.compute_s.begin(), time.compute_s.end(), 0.0);
+        Samples& to = samples[s * routes + route];
+        to.round_s.push_back(time.round_s);
+        to.compute_s.push_back(compute_s);
+        to.rest_s.push_back(time.round_s - compute_s);
+      }
+  };
+  for (int pass = 0; pass < passes && (pass == 0 || seconds_since(start) < seconds_per_launch); ++pass)
+    for (std::size_t s = 0; s < steps.size(); ++s) {
+      if (turns == Turns::alternate) play(s, 0, routes);
+      for (std::size_t route = 0; route < routes && turns == Turns::alone; ++route) play(s, route, route + 1);
+    }
   std::vector<MeasuredStep> measured;
   for (std::size_t s = 0; s < steps.size(); ++s)
     for (std::size_t route = 0; route < routes; ++route) {
@@ -128,6 +140,7 @@ class Probe {
   explicit Probe(const ProbeOptions& options) : options_(options), shape_(probe_shape(options.shape)) {
     result_.cores = std::max<std::int64_t>(1, std::thread::hardware_concurrency());
     result_.inside.resize(options.cluster.machines.size());
+    if (options.cluster.devices.size() == 1) turns_ = Turns::alone;
   }
 
   ProbeResult run() {
@@ -185,7 +198,7 @@ class Probe {
     const ServePlan plan = plan_of(shape, more_layers, routes);
     write_zeros(plan.model.arch, folder.path());
     ProbeRun run(plan, launch(folder, "shm"));
-    for (const MeasuredStep& measured : measure(run, probed_steps())) {
+    for (const MeasuredStep& measured : measure(run, probed_steps(), turns_)) {
       const Stage& stage = plan.stages[measured.route];
       ranks_.push_back(std::make_unique<Rank>(group_of(plan, measured.route).ranks.front()));
       samples_[stage.weight_type].push_back(
@@ -218,7 +231,7 @@ class Probe {
     const ServePlan plan = plan_of(shape_, more_layers, routes);
     write_zeros(plan.model.arch, folder.path());
     ProbeRun run(plan, launch(folder, transport));
-    const std::vector<MeasuredStep> measured = measure(run, {small_step, large_step});
+    const std::vector<MeasuredStep> measured = measure(run, {small_step, large_step}, turns_);
     const std::vector<MeasuredStep> small(measured.begin(), measured.begin() + std::ssize(routes)),
         large(measured.begin() + std::ssize(routes), measured.end());
     std::map<int, PathSpeed> link_of_degree;
@@ -288,7 +301,9 @@ class Probe {
     {
       const std::unique_ptr<Driver> driver = start_driver({{1, few_layers}}, folder);
       std::vector<double> steps_s;
-      for (int i = 0; i < rounds; ++i) steps_s.push_back(driver_step_s(*driver));
+      const auto start = Clock::now();
+      while (std::ssize(steps_s) < rounds && (steps_s.empty() || seconds_since(start) < seconds_per_launch))
+        steps_s.push_back(driver_step_s(*driver));
       result_.driver.step_s = typical(steps_s);
       report("driver");
     }
@@ -342,9 +357,10 @@ class Probe {
 
   static double driver_step_s(Driver& driver) {
     const WorkerStatus before = driver.status().workers.front();
-    const Generated generated = generate(driver, 1, most_context);
+    constexpr std::int64_t tokens = 100;
+    const Generated generated = generate(driver, 1, tokens);
     const WorkerStatus after = driver.status().workers.front();
-    const double gap_s = (generated.tokens_s.back() - generated.tokens_s.front()) / (most_context - 1);
+    const double gap_s = (generated.tokens_s.back() - generated.tokens_s.front()) / (tokens - 1);
     return std::max(0.0, gap_s - (after.busy_s - before.busy_s) / static_cast<double>(after.steps - before.steps));
   }
 
@@ -390,6 +406,7 @@ class Probe {
 
   const ProbeOptions& options_;
   Architecture shape_;
+  Turns turns_ = Turns::alternate;
   Clock::time_point start_ = Clock::now();
   ProbeResult result_;
   double further_stage_s_ = 0;  // what one more stage adds to a step beside its layers and the hop
