@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cmath>
 #include <future>
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <thread>
@@ -28,17 +29,19 @@ constexpr StepLimits limits{.max_tokens = 64, .max_sequences = 8, .block_tokens 
 constexpr std::int64_t most_context = 256;
 constexpr std::int64_t few_layers = 1, more_layers = 4;  // their difference tells the layers from the rest
 constexpr std::int64_t wider = 2;                        // twice the FFN tells bytes from layers
-constexpr std::size_t request_tokens = 40;               // tokens of the requests that the server is measured with
-constexpr std::int64_t most_layers = 8;                  // and ...
-constexpr std::ptrdiff_t most_stages = 8;                // of the pipeline that the server is measured with
+constexpr std::int64_t few_rows = 8;                     // with which a product is bound by memory, or nearly
+constexpr double most_flops = 5e9;                       // of a step with many layers: those with few tell the rates
+constexpr std::size_t request_tokens = 40;               // what the server is measured with: tokens of a request,
+constexpr std::int64_t most_layers = 8;                  // and the pipeline
+constexpr std::ptrdiff_t most_stages = 8;
 constexpr std::chrono::milliseconds idle{50};
-constexpr int passes = 3, rounds = 10, fewest_rounds = 3, warm_up_rounds = 3;
-constexpr double seconds_per_launch = 3;
+constexpr int driver_rounds = 10, request_rounds = 20, warm_up_requests = 3;
+constexpr double most_driver_s = 3;
 
-// Narrower until a block has no more than 64 MiB in fp32, and a vocabulary that fits beside it: the rates do not depend
+// Narrower until a block has no more than 32 MiB in fp32, and a vocabulary that fits beside it: the rates do not depend
 // on it, the probe's time does.
 Architecture probe_shape(Architecture shape) {
-  constexpr std::int64_t most_elements = 16 << 20;
+  constexpr std::int64_t most_elements = 8 << 20;
   constexpr std::int64_t most_vocabulary = 8192;
   const auto elements = [&] {
     return 2 * shape.hidden * shape.head_dim * (shape.heads + shape.kv_heads) + 3 * shape.hidden * shape.ffn;
@@ -56,14 +59,6 @@ Architecture probe_shape(Architecture shape) {
   return shape;
 }
 
-// The lower quartile: what other programs take away at times is not the workers'.
-double typical(std::vector<double> values) {
-  MOTLEY_CHECK(!values.empty());
-  const auto quarter = values.begin() + std::ssize(values) / 4;
-  std::nth_element(values.begin(), quarter, values.end());
-  return *quarter;
-}
-
 // What people can read; measurements have no more digits.
 double rounded(double value) {
   constexpr int digits = 4;
@@ -79,6 +74,19 @@ StepLoad load_of(const ProbeStep& step) {
   return {.tokens = sequences * tokens, .context = context, .cached = sequences * context, .logits = sequences};
 }
 
+// How many layers stream from memory, where the model's weights on a device would not stay in a cache; otherwise 0.
+std::int64_t layers_beyond_cache(const ProbeOptions& options, const Architecture& shape) {
+  constexpr std::int64_t usual_cache_bytes = 32 << 20;
+  const std::int64_t known_bytes = ::sysconf(_SC_LEVEL3_CACHE_SIZE);
+  const std::int64_t cache_bytes = known_bytes > 0 ? known_bytes : usual_cache_bytes;
+  std::int64_t device_bytes = 0;
+  for (const DeviceType& type : options.cluster.types) device_bytes = std::max(device_bytes, type.memory_bytes);
+  if (std::min(device_bytes, bytes_of(DType::bf16, total_parameters(options.shape))) <= cache_bytes) return 0;
+  const std::int64_t memory_bytes = ::sysconf(_SC_PHYS_PAGES) * ::sysconf(_SC_PAGE_SIZE);
+  constexpr std::int64_t copies = 32;  // both types, both widths and counts, and most of the memory for others
+  return std::min(2 * cache_bytes, memory_bytes / copies) / bytes_of(DType::bf16, block_parameters(shape));
+}
+
 const std::vector<ProbeStep>& probed_steps() {
   static const std::vector<ProbeStep> steps = {
       {1, 1, 0},  {1, 1, most_context},      {limits.max_sequences, 1, most_context},
@@ -87,60 +95,13 @@ const std::vector<ProbeStep>& probed_steps() {
 }
 constexpr ProbeStep small_step{1, 1, 64}, large_step{1, limits.max_tokens, 0};
 
-struct MeasuredStep {
-  std::size_t route = 0;
-  ProbeStep step;
-  double round_s = 0;
-  double compute_s = 0;  // of all workers together
-  double rest_s = 0;     // of the round, beside that
-};
-
-// Workers of several devices take turns, as in a pipeline: each finds its weights pushed out of the caches by the
-// others. One device has them to itself, and its threads the cores.
-enum class Turns { alternate, alone };
-
-// Every step in a row of rounds, as decode steps follow one another: after a large product a processor is slower for a
-// while. Several passes where there is time, so that what disturbs one does not count.
-std::vector<MeasuredStep> measure(ProbeRun& run, const std::vector<ProbeStep>& steps, Turns turns) {
-  const std::size_t routes = run.plan().routes.size();
-  struct Samples {
-    std::vector<double> round_s, compute_s, rest_s;
-  };
-  std::vector<Samples> samples(routes * steps.size());
-  const auto start = Clock::now();
-  const auto play = [&](std::size_t s, std::size_t first_route, std::size_t last_route) {
-    const bool late = seconds_since(start) > seconds_per_launch;
-    for (int round = late ? warm_up_rounds - 1 : 0; round < warm_up_rounds + (late ? fewest_rounds : rounds); ++round)
-      for (std::size_t route = first_route; route < last_route; ++route) {
-        const StepTime time = run.run(route, steps[s]);
-        if (round < warm_up_rounds) continue;
-        const double compute_s = std::accumulate(time.compute_s.begin(), time.compute_s.end(), 0.0);
-        Samples& to = samples[s * routes + route];
-        to.round_s.push_back(time.round_s);
-        to.compute_s.push_back(compute_s);
-        to.rest_s.push_back(time.round_s - compute_s);
-      }
-  };
-  for (int pass = 0; pass < passes && (pass == 0 || seconds_since(start) < seconds_per_launch); ++pass)
-    for (std::size_t s = 0; s < steps.size(); ++s) {
-      if (turns == Turns::alternate) play(s, 0, routes);
-      for (std::size_t route = 0; route < routes && turns == Turns::alone; ++route) play(s, route, route + 1);
-    }
-  std::vector<MeasuredStep> measured;
-  for (std::size_t s = 0; s < steps.size(); ++s)
-    for (std::size_t route = 0; route < routes; ++route) {
-      const Samples& of = samples[s * routes + route];
-      measured.push_back({route, steps[s], typical(of.round_s), typical(of.compute_s), typical(of.rest_s)});
-    }
-  return measured;
-}
-
 class Probe {
  public:
   explicit Probe(const ProbeOptions& options) : options_(options), shape_(probe_shape(options.shape)) {
     result_.cores = std::max<std::int64_t>(1, std::thread::hardware_concurrency());
     result_.inside.resize(options.cluster.machines.size());
-    if (options.cluster.devices.size() == 1) turns_ = Turns::alone;
+    if (const std::int64_t layers = layers_beyond_cache(options, shape_); layers > more_layers)
+      layer_counts_ = {few_layers, layers / 2, layers};
   }
 
   ProbeResult run() {
@@ -150,12 +111,15 @@ class Probe {
     probe_steps(wide);
     for (const DType type : {DType::fp32, DType::bf16}) {
       ProbedType& probed = result_.types[type];
-      probed.rates = fit_steps(samples_[type]);
+      probed.rates = checked(fit_steps(samples_[type]));
       probed.error = fit_error(samples_[type], probed.rates);
       for (std::size_t i = 0; i < probed.steps.size(); ++i)
         probed.steps[i].predicted_s = step_s(samples_[type][i], probed.rates);
     }
-    for (const char* transport : {"shm", "tcp"}) probe_channels(transport);
+    // Threads of several workers would be in each other's way on these cores, and one device has nobody to talk to.
+    const bool alone = options_.cluster.devices.size() == 1 && options_.threads > 1;
+    for (const char* transport : {"shm", "tcp"})
+      if (!alone) probe_channels(transport);
     probe_driver();
     share_step_overhead();
     result_.elapsed_s = seconds_since(start_);
@@ -180,6 +144,17 @@ class Probe {
     return probe_plan(probe_model(shape, layers), limits, kv_tokens, routes);
   }
 
+  static StepRates checked(StepRates rates) {
+    if (!std::isfinite(rates.bandwidth_bytes_per_s) || !std::isfinite(rates.product_flop_per_s))
+      throw Error(ErrorCode::environment, "the measured times contradict each other",
+                  "probe again when other programs leave the cores alone");
+    // Where blocks are wide and contexts short, attention does not show beside the products.
+    rates.attention_bandwidth_bytes_per_s =
+        std::min(rates.attention_bandwidth_bytes_per_s, rates.bandwidth_bytes_per_s);
+    rates.attention_flop_per_s = std::min(rates.attention_flop_per_s, rates.product_flop_per_s);
+    return rates;
+  }
+
   // The group of a route's first stage.
   static TensorGroup group_of(const ServePlan& plan, std::size_t route) {
     const Stage& stage = plan.stage(plan.routes[route].path.front().stage);
@@ -189,29 +164,55 @@ class Probe {
                       plan.step);
   }
 
+  // Workers of several devices take turns, as in a pipeline: each finds its weights pushed out of the caches by the
+  // others. One device has them to itself, and its threads the cores.
+  std::vector<std::vector<ProbeCase>> in_turns(const std::vector<ProbeCase>& cases) const {
+    if (options_.cluster.devices.size() > 1) return {cases};
+    std::vector<std::vector<ProbeCase>> alone;
+    for (const ProbeCase& one : cases) alone.push_back({one});
+    return alone;
+  }
+
+  // Not of large steps with many layers, which take long, nor of small ones with weights in a cache where in service
+  // they are not.
+  bool worthwhile(const Architecture& shape, std::int64_t layers, const ProbeStep& step) const {
+    const std::int64_t rows = step.sequences * step.tokens;
+    if (layers == few_layers) return rows > few_rows || layer_counts_.size() == 2;
+    return static_cast<double>(layers * rows) * block_flops(shape, 0) < most_flops;
+  }
+
   // Single workers with few and more layers, in both types.
   void probe_steps(const Architecture& shape) {
     std::vector<ProbeRoute> routes;
     for (const DType type : {DType::fp32, DType::bf16})
-      for (const std::int64_t layers : {few_layers, more_layers}) routes.push_back({{{1, layers}}, type});
+      for (const std::int64_t layers : layer_counts_) routes.push_back({{{1, layers}}, type});
+    std::vector<std::vector<ProbeCase>> cases;
+    for (const ProbeStep& step : probed_steps()) {
+      std::vector<ProbeCase> same_step;
+      for (std::size_t route = 0; route < routes.size(); ++route)
+        if (worthwhile(shape, routes[route].stages[0].layers, step)) same_step.push_back({route, step});
+      for (const auto& turns : in_turns(same_step)) cases.push_back(turns);
+    }
     const TemporaryFolder folder;
-    const ServePlan plan = plan_of(shape, more_layers, routes);
+    const ServePlan plan = plan_of(shape, layer_counts_.back(), routes);
     write_zeros(plan.model.arch, folder.path());
     ProbeRun run(plan, launch(folder, "shm"));
-    for (const MeasuredStep& measured : measure(run, probed_steps(), turns_)) {
-      const Stage& stage = plan.stages[measured.route];
-      ranks_.push_back(std::make_unique<Rank>(group_of(plan, measured.route).ranks.front()));
-      samples_[stage.weight_type].push_back(
-          {ranks_.back().get(), static_cast<double>(stage.layers.size()), load_of(measured.step), measured.compute_s});
-      result_.types[stage.weight_type].steps.push_back({.ffn = shape.ffn,
-                                                        .layers = stage.layers.size(),
-                                                        .sequences = measured.step.sequences,
-                                                        .tokens = measured.step.tokens,
-                                                        .position = measured.step.position,
-                                                        .measured_s = measured.compute_s});
-    }
+    for (const MeasuredStep& measured : measure(run, cases)) take_sample(plan, measured);
     report(fmt::format("steps of blocks with {} x {} and {} x {} elements", shape.hidden, shape.hidden, shape.hidden,
                        shape.ffn));
+  }
+
+  void take_sample(const ServePlan& plan, const MeasuredStep& measured) {
+    const Stage& stage = plan.stages[measured.route];
+    ranks_.push_back(std::make_unique<Rank>(group_of(plan, measured.route).ranks.front()));
+    samples_[stage.weight_type].push_back(
+        {ranks_.back().get(), static_cast<double>(stage.layers.size()), load_of(measured.step), measured.compute_s});
+    result_.types[stage.weight_type].steps.push_back({.ffn = plan.model.arch.ffn,
+                                                      .layers = stage.layers.size(),
+                                                      .sequences = measured.step.sequences,
+                                                      .tokens = measured.step.tokens,
+                                                      .position = measured.step.position,
+                                                      .measured_s = measured.compute_s});
   }
 
   // One worker; two in a row that share its layers; two that share each of them, as all workers of a machine do.
@@ -231,7 +232,12 @@ class Probe {
     const ServePlan plan = plan_of(shape_, more_layers, routes);
     write_zeros(plan.model.arch, folder.path());
     ProbeRun run(plan, launch(folder, transport));
-    const std::vector<MeasuredStep> measured = measure(run, {small_step, large_step}, turns_);
+    std::vector<ProbeCase> small_cases, large_cases;
+    for (std::size_t route = 0; route < routes.size(); ++route) {
+      small_cases.push_back({route, small_step});
+      large_cases.push_back({route, large_step});
+    }
+    const std::vector<MeasuredStep> measured = measure(run, {small_cases, large_cases});
     const std::vector<MeasuredStep> small(measured.begin(), measured.begin() + std::ssize(routes)),
         large(measured.begin() + std::ssize(routes), measured.end());
     std::map<int, PathSpeed> link_of_degree;
@@ -284,7 +290,7 @@ class Probe {
     device.flop_per_s.clear();
     for (const auto& [weights, probed] : result.types)
       device.flop_per_s[std::string(name_of(weights))] = rounded(probed.rates.product_flop_per_s);
-    const auto share = [](double of, double whole) { return rounded(std::min(1.0, of / whole)); };
+    const auto share = [](double of, double whole) { return std::min(1.0, rounded(of / whole)); };
     device.efficiency = {
         .compute = 1,
         .bandwidth = 1,
@@ -302,7 +308,7 @@ class Probe {
       const std::unique_ptr<Driver> driver = start_driver({{1, few_layers}}, folder);
       std::vector<double> steps_s;
       const auto start = Clock::now();
-      while (std::ssize(steps_s) < rounds && (steps_s.empty() || seconds_since(start) < seconds_per_launch))
+      while (std::ssize(steps_s) < driver_rounds && (steps_s.empty() || seconds_since(start) < most_driver_s))
         steps_s.push_back(driver_step_s(*driver));
       result_.driver.step_s = typical(steps_s);
       report("driver");
@@ -391,14 +397,14 @@ class Probe {
               : Value(Value::Array(request_tokens, Value(1)));
     const Value body = Value::object({{"prompt", prompt}, {"max_tokens", 1}, {"ignore_eos", true}});
     std::vector<double> differences_s;
-    for (int i = 0; i < warm_up_rounds + 2 * rounds; ++i) {
+    for (int i = 0; i < warm_up_requests + request_rounds; ++i) {
       std::this_thread::sleep_for(idle);  // a request under light load finds cold caches and sleeping cores
       const auto start = Clock::now();
       const Value answer = http_post(address, "/v1/completions", body);
       const double answered_s = seconds_since(start);
       const std::int64_t tokens = answer.find("usage")->find("prompt_tokens")->as_integer();
       const double generated_s = generate(driver, tokens, 1).end_s;
-      if (i >= warm_up_rounds) differences_s.push_back(std::max(0.0, answered_s - generated_s));
+      if (i >= warm_up_requests) differences_s.push_back(std::max(0.0, answered_s - generated_s));
     }
     service.detach();
     return typical(differences_s);
@@ -406,10 +412,11 @@ class Probe {
 
   const ProbeOptions& options_;
   Architecture shape_;
-  Turns turns_ = Turns::alternate;
+  std::vector<std::int64_t> layer_counts_{few_layers, more_layers};  // three: all but few are beyond the cache
   Clock::time_point start_ = Clock::now();
   ProbeResult result_;
-  double further_stage_s_ = 0;  // what one more stage adds to a step beside its layers and the hop
+  double further_stage_s_ =
+      std::numeric_limits<double>::infinity();  // what one more stage adds to a step beside its layers and the hop
   std::map<DType, std::vector<StepSample>> samples_;
   std::vector<std::unique_ptr<Rank>> ranks_;  // of the samples
 };
@@ -436,9 +443,10 @@ ClusterDescription calibrated(const Cluster& cluster, const ProbeResult& result,
     auto& described = description.machines[static_cast<std::size_t>(machine.description)];
     described.link = inside ? std::optional(speed(*inside)) : std::nullopt;
   }
-  const LinkSpeed hop = speed(result.channels.at(transport));
   description.network = {};
-  description.network.within_machine = description.network.within_site = description.network.between_sites = hop;
+  if (const auto hop = result.channels.find(transport); hop != result.channels.end())
+    description.network.within_machine = description.network.within_site = description.network.between_sites =
+        speed(hop->second);
   description.links.clear();
   description.switches.clear();
   description.driver = result.driver;

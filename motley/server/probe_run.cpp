@@ -4,10 +4,12 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <map>
+#include <numeric>
 
 namespace motley {
 namespace {
@@ -199,6 +201,47 @@ void ProbeRun::take(std::size_t worker, const Message& message) {
   if (result == nullptr || result->step != step_) return;
   compute_s_[worker] = result->compute_s;
   ++answers_;
+}
+
+double typical(std::vector<double> values) {
+  MOTLEY_CHECK(!values.empty());
+  const auto quarter = values.begin() + std::ssize(values) / 4;
+  std::nth_element(values.begin(), quarter, values.end());
+  return *quarter;
+}
+
+std::vector<MeasuredStep> measure(ProbeRun& run, const std::vector<std::vector<ProbeCase>>& cases) {
+  constexpr int passes = 3, rounds = 10, warm_up_rounds = 3;
+  constexpr int late_rounds = 3, late_warm_up_rounds = 1;
+  constexpr double enough_s = 3;
+  struct Times {
+    std::vector<double> round_s, compute_s, rest_s;
+  };
+  std::vector<std::vector<Times>> times;
+  for (const auto& turns : cases) times.emplace_back(turns.size());
+  const auto start = Clock::now();
+  const auto late = [&] { return std::chrono::duration<double>(Clock::now() - start).count() > enough_s; };
+  for (int pass = 0; pass < passes && !(pass > 0 && late()); ++pass)
+    for (std::size_t list = 0; list < cases.size(); ++list) {
+      const bool hurry = late();
+      for (int round = hurry ? -late_warm_up_rounds : -warm_up_rounds; round < (hurry ? late_rounds : rounds); ++round)
+        for (std::size_t i = 0; i < cases[list].size(); ++i) {
+          const StepTime time = run.run(cases[list][i].route, cases[list][i].step);
+          if (round < 0) continue;
+          const double compute_s = std::accumulate(time.compute_s.begin(), time.compute_s.end(), 0.0);
+          times[list][i].round_s.push_back(time.round_s);
+          times[list][i].compute_s.push_back(compute_s);
+          times[list][i].rest_s.push_back(time.round_s - compute_s);
+        }
+    }
+  std::vector<MeasuredStep> measured;
+  for (std::size_t list = 0; list < cases.size(); ++list)
+    for (std::size_t i = 0; i < cases[list].size(); ++i) {
+      const Times& of = times[list][i];
+      measured.push_back(
+          {cases[list][i].route, cases[list][i].step, typical(of.round_s), typical(of.compute_s), typical(of.rest_s)});
+    }
+  return measured;
 }
 
 }  // namespace motley

@@ -81,4 +81,24 @@ class ProbeRun {
   std::vector<double> compute_s_;
 };
 
+struct ProbeCase {
+  std::size_t route = 0;
+  ProbeStep step = {};
+};
+struct MeasuredStep {
+  std::size_t route = 0;
+  ProbeStep step = {};
+  double round_s = 0;
+  double compute_s = 0;  // of all workers together
+  double rest_s = 0;     // of the round, beside that
+};
+
+// Times of all cases, in order. The cases of a list take turns for a row of rounds, as decode steps follow one another:
+// after a large product a processor is slower for a while. Then comes the next list; several passes of all where there
+// is time, so that what disturbs one does not count.
+std::vector<MeasuredStep> measure(ProbeRun& run, const std::vector<std::vector<ProbeCase>>& cases);
+
+// The lower quartile: what other programs take away at times is not the workers'.
+double typical(std::vector<double> values);
+
 }  // namespace motley
