@@ -1,5 +1,6 @@
 // Asymmetric plans beside symmetric ones of the same pool and beside a homogeneous pool of about the same price, in
-// simulation: `plan_quality [PLANNING_SECONDS]` prints a table with the ratios that HexGen published next to it.
+// simulation: `plan_quality [PLANNING_SECONDS [DEADLINE_S...]]` prints a table with the ratios that HexGen published
+// next to it.
 //
 // The pools are HexGen's (examples/hexgen): 58 GPUs in four regions, and 16 A100-40GB at 65.54 $/h. A symmetric plan
 // has one tensor-parallel degree and one number of stages for all pipelines, with layers cut evenly; the best of all
@@ -156,7 +157,10 @@ int main(int argc, char** argv) {
   fmt::print(
       "| | asymmetric | symmetric, same pool | homogeneous A100 | ratio to symmetric | to homogeneous "
       "|\n|---|---|---|---|---|---|\n");
-  for (const double deadline_s : {4.0, 8.0, 16.0, 32.0}) {
+  std::vector<double> deadlines;
+  for (int i = 2; i < argc; ++i) deadlines.push_back(std::atof(argv[i]));
+  if (deadlines.empty()) deadlines = {4, 8, 16, 32};
+  for (const double deadline_s : deadlines) {
     const Figures asymmetric = best_planned(pool, model, deadline_s, seconds);
     const Figures even = best_symmetric(pool, model, deadline_s);
     const Figures homogeneous = best_planned(cloud, model, deadline_s, seconds);

@@ -111,8 +111,13 @@ ServeOutcome plan_replicas(ServeProblem problem) {
     say_why(problem, outcome);
     return outcome;
   }
-  ServePlan plan = worth_simulating(problem) ? confirmed(groups, grouping)
-                                             : write_pipelines(groups, grouping.pipelines, problem.options.step);
+  ServePlan plan;
+  if (worth_simulating(problem)) {
+    plan = confirmed(groups, grouping);
+  } else {
+    plan = write_pipelines(problem, grouping.pipelines, problem.options.step);
+    list_unused(groups, grouping.pipelines, plan);
+  }
   if (problem.options.front == Front::whole_cluster) outcome.front = whole_front(problem, problem.devices());
   plan.search = record(groups, grouping, plan.predicted);
   outcome.plan = std::move(plan);
