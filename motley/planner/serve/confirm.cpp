@@ -17,7 +17,8 @@ constexpr double kTarget = 0.99;         // to be kept at the highest rate, or w
 constexpr double kFarBehind = 0.3;
 constexpr double kFasterBy = 1.02;                 // a rate that is worth a change
 constexpr std::int64_t kChunkParts[] = {1, 4, 8};  // of the largest step: sizes of prompt chunks that are tried
-constexpr double kSideEffort = 0.3;                // of the main search's, for each other objective
+constexpr std::size_t kMostLeftOut = 3;
+constexpr double kSideEffort = 0.3;  // of the main search's, for each other objective
 
 class Contest {
  public:
@@ -37,9 +38,15 @@ class Contest {
       }
   }
 
-  // The pipelines of all that came so far, put together anew.
+  // The pipelines of all that came so far, put together anew; and without the weakest, which late requests may come
+  // from.
   void enter_assembled() {
-    if (!expired(problem_)) enter(assembled(problem_, proposed_, step_));
+    if (expired(problem_)) return;
+    std::vector<Pipeline> pipelines = assembled(problem_, proposed_, step_);
+    for (std::size_t left_out = 0; left_out <= kMostLeftOut && !pipelines.empty(); ++left_out) {
+      enter(pipelines);
+      pipelines.pop_back();
+    }
   }
 
   ServePlan take_best(Groups& groups) {
