@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "motley/cost/dtfm.hpp"
+#include "motley/cost/train_price.hpp"
 
 namespace motley {
 namespace {
@@ -18,6 +19,7 @@ struct TrainFormEntry {
 
 const std::vector<TrainFormEntry>& entries() {
   static const std::vector<TrainFormEntry> table = {
+      {"motley", {"motley.layer_overhead_s"}, price_motley_train},
       {"dtfm", {"dtfm.gradient_bytes", "dtfm.activation_bytes"}, price_dtfm},
   };
   return table;
