@@ -142,22 +142,24 @@ BlockParts operator*(const BlockParts& a, double n) {
   return {a.compute_s * n, a.recompute_s * n, a.tensor_s * n, a.gather_s * n, a.reduce_s * n};
 }
 
-std::vector<PipelineStage> pipeline_stages(const TrainStepCost& cost, const ReplicaLayout& replica) {
-  std::vector<PipelineStage> stages;
-  for (std::size_t s = 0; s < replica.stages.size(); ++s) stages.push_back(pipeline_stage(cost, replica, s));
-  return stages;
+std::vector<PipelineLoad> pipelines_of(const TrainStepCost& cost, const TrainLayout& layout) {
+  std::vector<PipelineLoad> pipelines;
+  for (const auto& replica : layout.replicas) {
+    PipelineLoad& pipeline = pipelines.emplace_back(PipelineLoad{.stages = {}, .micro_batches = replica.micro_batches});
+    for (std::size_t s = 0; s < replica.stages.size(); ++s) pipeline.stages.push_back(pipeline_stage(cost, replica, s));
+  }
+  return pipelines;
 }
 
 // Where a replica's time goes: its busiest stage's work, the hops that it waits for, and the rest, which is the bubble.
-Term replica_term(const TrainStepCost& cost, const TrainLayout& layout, std::size_t number) {
+Term replica_term(const TrainStepCost& cost, const TrainLayout& layout, const std::vector<PipelineLoad>& pipelines,
+                  const PipelineTimes& times, std::size_t number) {
   const ReplicaLayout& replica = layout.replicas[number];
-  const std::vector<PipelineStage> stages = pipeline_stages(cost, replica);
-  const PipelineTimes times = run_pipeline(layout.schedule, stages, replica.micro_batches);
   const auto busiest =
       static_cast<std::size_t>(std::max_element(times.busy_s.begin(), times.busy_s.end()) - times.busy_s.begin());
-  std::vector<PipelineStage> without_hops = stages;
-  for (auto& stage : without_hops) stage.send_s = stage.return_s = 0;
-  const double alone_s = run_pipeline(layout.schedule, without_hops, replica.micro_batches).makespan_s;
+  PipelineLoad without_hops = pipelines[number];
+  for (auto& stage : without_hops.stages) stage.send = stage.back = {};
+  const double alone_s = run_pipelines(layout.schedule, {without_hops}).front().makespan_s;
 
   StageParts parts;
   pipeline_stage(cost, replica, busiest, &parts);
@@ -219,9 +221,9 @@ PipelineStage pipeline_stage(const TrainStepCost& cost, const ReplicaLayout& rep
     result.backward_s += head.backward_s;
     sum.head_s = head.forward_s + head.backward_s;
   } else {
-    result.send_s = cost.hop_s(stage.devices, replica.stages[number + 1].devices, work.sequences);
+    result.send = cost.hop(stage.devices, replica.stages[number + 1].devices, work.sequences);
   }
-  if (number > 0) result.return_s = cost.hop_s(stage.devices, replica.stages[number - 1].devices, work.sequences);
+  if (number > 0) result.back = cost.hop(stage.devices, replica.stages[number - 1].devices, work.sequences);
   if (parts) *parts = sum;
   return result;
 }
@@ -257,14 +259,17 @@ GradientExchange gradient_exchange(const TrainStepCost& cost, const Cluster& clu
   return exchange.result();
 }
 
-TrainStepPrice price_step(const TrainStepCost& cost, const TrainProblemView& view, const TrainLayout& layout) {
+TrainStepPrice price_step(const TrainStepCost& cost, const TrainProblemView& view, const TrainLayout& layout,
+                          std::vector<PipelinePass>* passes) {
   TrainStepPrice price;
   double slowest_s = 0, hidden_s = 0;
   bool first = true;
-  for (const auto& replica : layout.replicas) {
-    const std::vector<PipelineStage> stages = pipeline_stages(cost, replica);
-    price.pipeline_s.push_back(run_pipeline(layout.schedule, stages, replica.micro_batches).makespan_s);
-    slowest_s = std::max(slowest_s, price.pipeline_s.back());
+  const std::vector<PipelineLoad> pipelines = pipelines_of(cost, layout);
+  price.pipelines = run_pipelines(layout.schedule, pipelines, passes);
+  for (std::size_t r = 0; r < layout.replicas.size(); ++r) {
+    const ReplicaLayout& replica = layout.replicas[r];
+    const std::vector<PipelineStage>& stages = pipelines[r].stages;
+    slowest_s = std::max(slowest_s, price.pipelines[r].makespan_s);
     for (std::size_t s = 0; s < stages.size(); ++s) {
       hidden_s = first ? stages[s].backward_s : std::min(hidden_s, stages[s].backward_s);
       first = false;
@@ -299,7 +304,9 @@ TrainCost price_motley_train(const TrainPlan& plan, const CostOptions& options) 
   result.mfu = cost.step_flops() / (price.iteration_s * peak);
 
   std::vector<Term> replicas;
-  for (std::size_t r = 0; r < layout.replicas.size(); ++r) replicas.push_back(replica_term(cost, layout, r));
+  const std::vector<PipelineLoad> pipelines = pipelines_of(cost, layout);
+  for (std::size_t r = 0; r < layout.replicas.size(); ++r)
+    replicas.push_back(replica_term(cost, layout, pipelines, price.pipelines[r], r));
   std::vector<Term> terms = {max_of("pipeline", std::move(replicas), "all replicas wait for the slowest")};
   if (price.exchange_s > 0)
     terms.push_back(

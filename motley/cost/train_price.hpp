@@ -47,8 +47,8 @@ GradientExchange gradient_exchange(const TrainStepCost& cost, const Cluster& clu
 
 struct TrainStepPrice {
   double iteration_s = 0;
-  std::vector<double> pipeline_s;  // by replica
-  double exchange_s = 0;           // what no backward pass hides
+  std::vector<PipelineTimes> pipelines;  // by replica
+  double exchange_s = 0;                 // what no backward pass hides
   double update_s = 0;
   GradientExchange exchange;
 };
@@ -58,7 +58,9 @@ struct TrainProblemView {
   const Training& training;
   const Profile& profile;
 };
-TrainStepPrice price_step(const TrainStepCost& cost, const TrainProblemView& view, const TrainLayout& layout);
+// `passes`, where given, receives what every stage does when.
+TrainStepPrice price_step(const TrainStepCost& cost, const TrainProblemView& view, const TrainLayout& layout,
+                          std::vector<PipelinePass>* passes = nullptr);
 
 TrainCost price_motley_train(const TrainPlan& plan, const CostOptions& options);
 

@@ -191,17 +191,24 @@ double TrainStepCost::update_s(const StageWork& work, const LayerStrategy& strat
   return slowest;
 }
 
-double TrainStepCost::hop_s(const std::vector<int>& from, const std::vector<int>& to, std::int64_t count) const {
+PipelineHop TrainStepCost::hop(const std::vector<int>& from, const std::vector<int>& to, std::int64_t count) const {
   const double bytes =
       static_cast<double>(count * training_.sequence_length * arch_.hidden) * (type_ == DType::fp32 ? 4.0 : 2.0);
-  double least = 0;
+  const auto machine = [&](int device) { return cluster_.devices[static_cast<std::size_t>(device)].machine; };
+  PipelineHop best;
+  bool any = false;
   for (const int a : from)
     for (const int b : to) {
-      const double seconds =
-          cluster_.link(a, b).latency_s + bytes / message_bytes_per_s(cluster_, profile_, a, b, bytes);
-      if (least == 0 || seconds < least) least = seconds;
+      const PipelineHop hop{.busy_s = bytes / message_bytes_per_s(cluster_, profile_, a, b, bytes),
+                            .latency_s = cluster_.link(a, b).latency_s,
+                            .link = machine(a) == machine(b)
+                                        ? PipelineHop::own_link
+                                        : machine(a) * static_cast<int>(cluster_.machines.size()) + machine(b)};
+      if (any && hop.busy_s + hop.latency_s >= best.busy_s + best.latency_s) continue;
+      best = hop;
+      any = true;
     }
-  return least;
+  return best;
 }
 
 double TrainStepCost::step_flops() const {

@@ -73,8 +73,9 @@ class TrainStepCost {
   BlockPass head(const StageWork& work, const LayerStrategy& strategy) const;
   // Reads and writes all states of a rank's parameters.
   double update_s(const StageWork& work, const LayerStrategy& strategy, double blocks) const;
-  // Of a micro-batch's hidden states between the fastest pair of devices, in one direction.
-  double hop_s(const std::vector<int>& from, const std::vector<int>& to, std::int64_t sequences) const;
+  // Of a micro-batch's hidden states between the fastest pair of devices, in one direction. All paths from one machine
+  // to another share a link.
+  PipelineHop hop(const std::vector<int>& from, const std::vector<int>& to, std::int64_t sequences) const;
 
   // FLOPs of the model in one step, without recomputation: three times the forward pass.
   double step_flops() const;

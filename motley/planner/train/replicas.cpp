@@ -82,9 +82,9 @@ SolvedReplica solve_replica(const TrainProblem& problem, StageTables& tables, co
     solved.micro_batch_s = std::max(solved.micro_batch_s, own_s);
     if (s + 1 < groups.size()) {
       // Both ways; a link that is slower than every stage sets the pace.
-      const double hop_s = problem.cost.hop_s(groups[s], groups[s + 1], sequences);
-      sum += 2 * hop_s;
-      solved.micro_batch_s = std::max(solved.micro_batch_s, hop_s);
+      const PipelineHop hop = problem.cost.hop(groups[s], groups[s + 1], sequences);
+      sum += 2 * (hop.busy_s + hop.latency_s);
+      solved.micro_batch_s = std::max(solved.micro_batch_s, hop.busy_s);
     }
   }
   solved.fill_s = sum - solved.micro_batch_s;

@@ -9,6 +9,7 @@ namespace motley {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr double kTolerance = 2e-3;               // of a stage's time
 constexpr double kForbidden_s = 1e15;             // a layout change that nobody takes
 constexpr std::int64_t kRoundingBytes = 1 << 20;  // every part of a stage is rounded up to whole bytes
 
@@ -93,20 +94,22 @@ StageTable::StageTable(const TrainProblem& problem, const std::vector<int>& devi
   points_.resize(seconds_.size());
   if (strategies_.empty()) return;
 
-  // Layouts: activations by (tp, dp), and the same told apart by sharding, for an end is sharded as its block is.
+  // Layouts: activations by degree; beside an end also by sharding, for an end is sharded as its block is.
   StrategyRun ends{.options = {}, .repeat = 1}, blocks{.options = {}, .repeat = layers};
   std::map<std::tuple<std::int64_t, Sharding>, int> classes;
-  for (const auto& strategy : strategies_)
-    classes.emplace(std::tuple(strategy.tp, strategy.shard), static_cast<int>(classes.size()));
+  const auto layout_class = [&](const LayerStrategy& strategy) {
+    return std::tuple(strategy.tp, ends_first_ ? strategy.shard : Sharding::none);
+  };
+  for (const auto& strategy : strategies_) classes.emplace(layout_class(strategy), static_cast<int>(classes.size()));
   const auto count = classes.size();
   const StageWork work{devices, {}, place.sequences};
   std::set<int> with_end;
   for (const auto& strategy : strategies_) {
-    const int layout = classes.at({strategy.tp, strategy.shard});
+    const int layout = classes.at(layout_class(strategy));
     const BlockPass pass = problem.cost.block(work, strategy);
     const Bytes bytes = block_bytes(problem, strategy, place);
     blocks.options.push_back({.time_s = pass.forward_s + pass.backward_s,
-                              .sync_s = sync_s(problem, devices, strategy) + problem.cost.update_s(work, strategy, 1),
+                              .sync_s = sync_s(problem, devices, strategy),
                               .bytes = bytes.held,
                               .bytes_in_flight = bytes.in_flight,
                               .transient_bytes = bytes.transient,
@@ -126,7 +129,8 @@ StageTable::StageTable(const TrainProblem& problem, const std::vector<int>& devi
   chain.in_flight = static_cast<double>(place.in_flight);
   const std::size_t layouts = ends_first_ ? 2 * count : count;
   chain.layout_change_s.assign(layouts, std::vector<double>(layouts, kForbidden_s));
-  const double change_s = devices.size() > 1 ? 2 * problem.cost.hop_s({devices[0]}, {devices[1]}, place.sequences) : 0;
+  const double change_s =
+      devices.size() > 1 ? 2 * problem.cost.hop({devices[0]}, {devices[1]}, place.sequences).busy_s : 0;
   for (const auto& [from, a] : classes) {
     if (ends_first_) chain.layout_change_s[static_cast<std::size_t>(a) + count][static_cast<std::size_t>(a)] = 0;
     for (const auto& [to, b] : classes)
@@ -139,7 +143,7 @@ StageTable::StageTable(const TrainProblem& problem, const std::vector<int>& devi
     const DeviceType& type = problem.cluster.type_of(device);
     budget = std::min(budget, type.memory_bytes - type.reserve_bytes.value_or(0) - kRoundingBytes);
   }
-  fronts_ = std::make_unique<StrategyFronts>(chain, StrategyLimits{.tolerance = 1e-3});
+  fronts_ = std::make_unique<StrategyFronts>(chain, StrategyLimits{.tolerance = kTolerance});
   for (std::int64_t n = 1; n <= layers; ++n) {
     const auto front = fronts_->front(ends_first_ ? n + 1 : n);
     // By bytes, ascending: the last that fits is the quickest.
@@ -177,7 +181,9 @@ std::vector<LayerStrategy> StageTable::strategies(std::int64_t first, std::int64
   return ranges;
 }
 
-const StageTable& StageTables::table(const std::vector<int>& devices, const StagePlace& place) {
+const StageTable& StageTables::table(const std::vector<int>& devices, const StagePlace& where) {
+  StagePlace place = where;
+  if (devices.size() == 1) place.micro_batches = 1;  // nothing happens once per step
   Look look;
   for (const int device : devices) {
     look.push_back(problem_.cluster.devices[static_cast<std::size_t>(device)].type);

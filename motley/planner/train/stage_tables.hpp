@@ -62,7 +62,7 @@ class StageTables {
  public:
   explicit StageTables(const TrainProblem& problem) : problem_(problem) {}
   // Devices of one type in one machine, or any others.
-  const StageTable& table(const std::vector<int>& devices, const StagePlace& place);
+  const StageTable& table(const std::vector<int>& devices, const StagePlace& where);
 
  private:
   using Look = std::vector<double>;  // types and links
