@@ -9,6 +9,7 @@
 #include "motley/base/parallel.hpp"
 #include "motley/base/units.hpp"
 #include "motley/planner/train/deployment.hpp"
+#include "motley/planner/train/polish.hpp"
 
 namespace motley {
 namespace {
@@ -17,6 +18,7 @@ using Instant = std::chrono::steady_clock::time_point;
 
 constexpr std::size_t kRestarts = 8;
 constexpr std::size_t kConfirmed = 24;  // of the best by closed form, run event by event
+constexpr std::size_t kPolished = 6;    // of the best of these
 constexpr std::int64_t kMoves = 3000;   // of a restart; more for larger clusters, up to ten times as many
 constexpr std::int64_t kMicroBatches[] = {1, 2, 4, 8, 16};  // sequences
 constexpr double kSearchShare = 0.85;                       // of the time, before the best are confirmed
@@ -155,12 +157,21 @@ TrainOutcome plan_joint(const Cluster& cluster, const Model& model, const Worklo
                      [](const Scored& a, const Scored& b) { return a.iteration_s < b.iteration_s; });
   }
 
-  Judged best;
   const bool cut = std::chrono::steady_clock::now() >= search_deadline;
-  for (std::size_t i = 0; i < std::min(kConfirmed, candidates.size()); ++i) {
-    if (best.fits() && std::chrono::steady_clock::now() >= deadline) break;
-    Judged judged = judge.exact(candidates[i].deployment);
-    if (judged.iteration_s < best.iteration_s) best = std::move(judged);
+  std::vector<Judged> confirmed(std::min(kConfirmed, candidates.size()));
+  in_parallel(confirmed.size(), options.threads, [&](std::size_t i) {
+    if (i == 0 || std::chrono::steady_clock::now() < deadline) confirmed[i] = judge.exact(candidates[i].deployment);
+  });
+  std::stable_sort(confirmed.begin(), confirmed.end(),
+                   [](const Judged& a, const Judged& b) { return a.iteration_s < b.iteration_s; });
+  std::erase_if(confirmed, [](const Judged& judged) { return !judged.fits(); });
+  std::vector<Polished> polished(std::min(kPolished, confirmed.size()));
+  in_parallel(polished.size(), options.threads,
+              [&](std::size_t i) { polished[i] = polish(problem, std::move(confirmed[i].layout), deadline); });
+  Polished best = std::move(polished.front());
+  for (auto& other : polished) {
+    evaluated += other.evaluated;
+    if (other.iteration_s > 0 && other.iteration_s < best.iteration_s) best = std::move(other);
   }
   TrainOutcome outcome{.plan = write_plan(cluster, model, workload, options, best.layout), .reason = {}, .hint = {}};
   SearchRecord& search = outcome.plan->search;

@@ -18,8 +18,9 @@ bool can_cut(const Architecture& arch, std::int64_t degree) {
          arch.ffn % degree == 0;
 }
 
-// Everything that a group of so many devices can do with a layer.
-std::vector<LayerStrategy> strategies_of(const Architecture& arch, std::int64_t devices, std::int64_t sequences) {
+}  // namespace
+
+std::vector<LayerStrategy> stage_strategies(const Architecture& arch, std::int64_t devices, std::int64_t sequences) {
   std::vector<LayerStrategy> list;
   for (std::int64_t tp = 1; tp <= devices; ++tp) {
     const std::int64_t dp = devices / tp;
@@ -31,6 +32,8 @@ std::vector<LayerStrategy> strategies_of(const Architecture& arch, std::int64_t 
   }
   return list;
 }
+
+namespace {
 
 double most_bytes(const std::vector<TrainMemory>& ranks) {
   std::int64_t most = 0;
@@ -85,7 +88,7 @@ double sync_s(const TrainProblem& problem, const std::vector<int>& devices, cons
 // The sites are the end, where there is one, and then the blocks: from the front, or from the head backwards, so that
 // the first n + 1 sites are a stage of n layers whatever n is. A stage with both ends has them in one site.
 StageTable::StageTable(const TrainProblem& problem, const std::vector<int>& devices, const StagePlace& place)
-    : strategies_(strategies_of(problem.model.arch, std::ssize(devices), place.sequences)),
+    : strategies_(stage_strategies(problem.model.arch, std::ssize(devices), place.sequences)),
       ends_first_(place.ends.first || place.ends.last),
       reversed_(place.ends.last) {
   const Architecture& arch = problem.model.arch;

@@ -24,6 +24,9 @@ struct TrainProblem {
   TrainProblemView view() const { return {cluster, model.arch, training, profile}; }
 };
 
+// Everything that a group of so many devices can do with a layer, its range left open.
+std::vector<LayerStrategy> stage_strategies(const Architecture& arch, std::int64_t devices, std::int64_t sequences);
+
 // What a stage is asked beside its layers.
 struct StagePlace {
   StageEnds ends;
