@@ -1,5 +1,6 @@
 // The chain kernel on one thread: chains of equal layers, of layers that all differ, with many transient sizes; solved
-// exactly, certified to 0.1 %, and as whole fronts. `chain_bench [SEEDS]`
+// exactly, certified to 0.1 %, and as whole fronts. Then the whole search for llama2-7b on 8 devices under the
+// published cost form, beside the published time. `chain_bench [SEEDS]`
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <string>
 
 #include "motley/base/random.hpp"
+#include "motley/planner/train/galvatron.hpp"
 #include "motley/solve/strategy_chain.hpp"
 
 namespace motley {
@@ -98,6 +100,15 @@ void run(const Case& shape, std::uint64_t seeds) {
       partial_chains, gaps, front_most, points, front_gap_s, coarse_most);
 }
 
+void run_galvatron(int batch, int gib) {
+  const GalvatronForm form(read_galvatron_profile(MOTLEY_SOURCE_DIR "/data/galvatron/llama-2-7b-8-devices.json"));
+  GalvatronOutcome outcome;
+  const double ms =
+      milliseconds([&] { outcome = search_galvatron(form, {.batch = batch, .memory_mib = gib * 1024.0}); });
+  fmt::print("llama2-7b, 8 devices of {} GB, {} samples: {} knapsacks, {:.3f} s, {:.2f} samples/s\n", gib, batch,
+             outcome.knapsacks, ms / 1000, outcome.plan ? outcome.plan->samples_per_s() : 0);
+}
+
 }  // namespace
 }  // namespace motley
 
@@ -115,4 +126,7 @@ int main(int count, char** arguments) {
                               motley::Case{"all differ, 4 transient sizes", 96, 50, 8, false, 4, budget},
                               motley::Case{"all differ, 1 layout", 96, 50, 1, false, 0, budget}})
       motley::run(shape, seeds);
+  fmt::print("\nwhole search (the published planner: 43 to 189 s)\n");
+  motley::run_galvatron(16, 36);
+  motley::run_galvatron(64, 24);
 }
