@@ -42,8 +42,9 @@ class Judge {
   SolvedReplica solved(const PipelineGroups& groups, std::int64_t sequences, std::int64_t micro_batches);
 };
 
-// Divisions that a person would try: groups of 1, 2, 4, ... like devices of a machine, dealt out to 1, 2, ... replicas
-// by site, by machine, or so that all replicas are alike.
+// Every division of so few devices; otherwise those that a person would try: groups of 1, 2, 4, ... like devices of a
+// machine, dealt out to 1, 2, ... replicas by site, by machine, or so that all replicas are alike.
+inline constexpr std::size_t kFewDevices = 5;
 std::vector<Deployment> structured_deployments(const TrainProblem& problem);
 
 // Local moves from a start, accepted as simulated annealing does; never worse than its start.

@@ -17,8 +17,8 @@ namespace {
 using Instant = std::chrono::steady_clock::time_point;
 
 constexpr std::size_t kRestarts = 8;
-constexpr std::size_t kConfirmed = 24;  // of the best by closed form, run event by event
-constexpr std::size_t kPolished = 6;    // of the best of these
+constexpr std::size_t kConfirmed = 64;  // of the best by closed form, run event by event
+constexpr std::size_t kPolished = 6;    // of the best of these; of few devices all
 constexpr std::int64_t kMoves = 3000;   // of a restart; more for larger clusters, up to ten times as many
 constexpr std::int64_t kMicroBatches[] = {1, 2, 4, 8, 16};  // sequences
 constexpr double kSearchShare = 0.85;                       // of the time, before the best are confirmed
@@ -165,7 +165,8 @@ TrainOutcome plan_joint(const Cluster& cluster, const Model& model, const Worklo
   std::stable_sort(confirmed.begin(), confirmed.end(),
                    [](const Judged& a, const Judged& b) { return a.iteration_s < b.iteration_s; });
   std::erase_if(confirmed, [](const Judged& judged) { return !judged.fits(); });
-  std::vector<Polished> polished(std::min(kPolished, confirmed.size()));
+  const std::size_t most_polished = cluster.devices.size() <= kFewDevices ? confirmed.size() : kPolished;
+  std::vector<Polished> polished(std::min(most_polished, confirmed.size()));
   in_parallel(polished.size(), options.threads,
               [&](std::size_t i) { polished[i] = polish(problem, std::move(confirmed[i].layout), deadline); });
   Polished best = std::move(polished.front());

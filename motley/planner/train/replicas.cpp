@@ -19,8 +19,9 @@ StagePlace place_of(const TrainProblem& problem, std::size_t stage, std::size_t 
                     std::int64_t micro_batches) {
   return {.ends = {stage == 0, stage + 1 == stages},
           .sequences = sequences,
+          // No replica runs more micro-batches than the whole batch has.
           .in_flight = micro_batches_in_flight(problem.schedule, stage, stages,
-                                               std::max(micro_batches, static_cast<std::int64_t>(stages))),
+                                               (problem.training.global_batch + sequences - 1) / sequences),
           .micro_batches = micro_batches};
 }
 

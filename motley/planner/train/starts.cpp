@@ -68,6 +68,63 @@ std::vector<PipelineGroups> dealt(const std::vector<Group>& groups, std::size_t 
   return replicas;
 }
 
+// Every division of few devices, alike ones told apart once: each device goes to a stage of its like, to a new stage
+// anywhere, to a new replica, or nowhere.
+class Everything {
+ public:
+  explicit Everything(const Cluster& cluster) : cluster_(cluster) {}
+
+  std::vector<Deployment> list() {
+    place(0);
+    std::vector<Deployment> all;
+    for (auto& [looks, replicas] : known_)
+      if (!replicas.empty()) all.push_back({std::move(replicas), 1});
+    return all;
+  }
+
+ private:
+  const Device& device(int number) const { return cluster_.devices[static_cast<std::size_t>(number)]; }
+
+  void place(int number) {
+    if (number == static_cast<int>(cluster_.devices.size())) return keep();
+    place(number + 1);
+    for (std::size_t r = 0; r < replicas_.size(); ++r) {
+      for (std::size_t s = 0; s < replicas_[r].size(); ++s) {
+        const Device& like = device(replicas_[r][s].front());
+        if (like.type != device(number).type || like.machine != device(number).machine) continue;
+        replicas_[r][s].push_back(number);
+        place(number + 1);
+        replicas_[r][s].pop_back();
+      }
+      for (std::size_t s = 0; s <= replicas_[r].size(); ++s) {
+        replicas_[r].insert(replicas_[r].begin() + static_cast<std::ptrdiff_t>(s), Group{number});
+        place(number + 1);
+        replicas_[r].erase(replicas_[r].begin() + static_cast<std::ptrdiff_t>(s));
+      }
+    }
+    replicas_.push_back({{number}});
+    place(number + 1);
+    replicas_.pop_back();
+  }
+
+  void keep() {
+    std::vector<std::vector<std::pair<std::pair<int, int>, std::size_t>>> looks;
+    for (const auto& replica : replicas_) {
+      auto& look = looks.emplace_back();
+      for (const auto& group : replica) {
+        const Device& like = device(group.front());
+        look.push_back({{like.machine, like.type}, group.size()});
+      }
+    }
+    std::sort(looks.begin(), looks.end());
+    known_.try_emplace(std::move(looks), replicas_);
+  }
+
+  const Cluster& cluster_;
+  std::vector<PipelineGroups> replicas_;
+  std::map<std::vector<std::vector<std::pair<std::pair<int, int>, std::size_t>>>, std::vector<PipelineGroups>> known_;
+};
+
 // Every number of replicas for few groups, then ever fewer of them.
 std::vector<std::size_t> replica_counts(std::size_t groups) {
   std::vector<std::size_t> counts;
@@ -79,6 +136,7 @@ std::vector<std::size_t> replica_counts(std::size_t groups) {
 }  // namespace
 
 std::vector<Deployment> structured_deployments(const TrainProblem& problem) {
+  if (problem.cluster.devices.size() <= kFewDevices) return Everything(problem.cluster).list();
   std::vector<Deployment> starts;
   std::set<std::vector<PipelineGroups>> known;
   std::size_t largest = 1;
