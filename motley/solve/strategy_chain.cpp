@@ -202,7 +202,12 @@ class Search {
     if (interval.bound_s >= aim() || past(limits_)) return interval.bound_s;
     const Admitted admitted = admit(prepared_, prepared_.transient_sizes[interval.first]);
     const double aim_s = aim();
-    Pruning pruning{.budget = room(interval.first), .upper_s = aim_s, .suffixes = {}, .prefix = {}, .least_bytes = {}};
+    Pruning pruning{.budget = room(interval.first),
+                    .upper_s = aim_s,
+                    .suffixes = {},
+                    .prefix = {},
+                    .least_bytes = {},
+                    .any_of = {}};
     for (const double factor : kPrices)
       pruning.suffixes.push_back(suffix_of(admitted, factor * interval.price_s_per_byte));
     pruning.prefix = prefix_of(admitted, pruning.suffixes.front().price_s_per_byte);
