@@ -46,6 +46,7 @@ int chain_infeasible(const TrainVerbOptions& options, const ChainOutcome& outcom
     Value front = Value::array();
     for (const auto& point : outcome.front) front.push_back(write(point));
     answer.set("front", std::move(front));
+    if (outcome.front_gap_s > 0) answer.set("front_gap_s", outcome.front_gap_s);
     text += front_text(outcome);
   }
   emit(Output{.json = options.output.json, .file = "", .quiet = options.output.quiet}, answer, text);

@@ -86,6 +86,7 @@ struct ChainPlan {
   std::vector<std::int64_t> choice;
   ChainPrediction predicted;
   std::vector<ChainPoint> front;  // where it was asked for
+  double front_gap_s = 0;         // no point of the front is slower than it had to be by more
   SearchRecord search;
   bool operator==(const ChainPlan&) const = default;
 };

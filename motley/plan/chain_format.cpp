@@ -160,6 +160,9 @@ const Schema<ChainPlan>& schema<ChainPlan>() {
                  {.required = true, .min = 0})
           .field("predicted", &P::predicted, "What the choice takes.", {.required = true})
           .field("front", &P::front, "With `--front`: all points that no other beats in both, by bytes.")
+          .field("front_gap_s", &P::front_gap_s,
+                 "No point of the front is slower than it had to be by more. Default: 0, the front is exact.",
+                 {.min = 0})
           .field("search", &P::search, "How the choice was found.", {.always_written = true});
   return table;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <numeric>
 #include <queue>
 
 #include "motley/base/error.hpp"
@@ -202,7 +203,12 @@ class Search {
     if (interval.bound_s >= aim() || past(limits_)) return interval.bound_s;
     const Admitted admitted = admit(prepared_, prepared_.transient_sizes[interval.first]);
     const double aim_s = aim();
-    Pruning pruning{.budget = room(interval.first), .upper_s = aim_s, .suffixes = {}, .prefix = {}, .least_bytes = {}};
+    Pruning pruning{.budget = room(interval.first),
+                    .upper_s = aim_s,
+                    .suffixes = {},
+                    .prefix = {},
+                    .least_bytes = {},
+                    .any_of = {}};
     for (const double factor : kPrices)
       pruning.suffixes.push_back(suffix_of(admitted, factor * interval.price_s_per_byte));
     pruning.prefix = prefix_of(admitted, pruning.suffixes.front().price_s_per_byte);
@@ -356,26 +362,54 @@ Prepared prepare(const StrategyChain& chain) {
   return prepared;
 }
 
+namespace {
+
+// The options that no other beats, in their order.
+Items unbeaten(const Prepared& chain, const Items& open) {
+  struct Quickest {  // of the options so far that enter and leave by these layouts
+    int in = 0, out = 0;
+    double time_s = kInfinity;
+  };
+  std::vector<Quickest> classes;
+  std::vector<std::size_t> by_bytes(open.size());
+  std::iota(by_bytes.begin(), by_bytes.end(), std::size_t{0});
+  std::stable_sort(by_bytes.begin(), by_bytes.end(), [&](std::size_t a, std::size_t b) {
+    return open[a].bytes != open[b].bytes ? open[a].bytes < open[b].bytes : open[a].time_s < open[b].time_s;
+  });
+  const auto at = [&](int a, int b) { return static_cast<std::size_t>(a * chain.layouts + b); };
+  std::vector<bool> kept(open.size(), false);
+  for (const std::size_t i : by_bytes) {
+    const Item& item = open[i];
+    Quickest* own = nullptr;
+    bool beaten = false;
+    for (auto& other : classes) {
+      beaten = beaten || other.time_s + chain.entry_extra_s[at(other.in, item.in)] +
+                                 chain.exit_extra_s[at(other.out, item.out)] <=
+                             item.time_s;
+      if (other.in == item.in && other.out == item.out) own = &other;
+    }
+    if (beaten) continue;
+    kept[i] = true;
+    if (own)
+      own->time_s = item.time_s;
+    else
+      classes.push_back({item.in, item.out, item.time_s});
+  }
+  Items some;
+  for (std::size_t i = 0; i < open.size(); ++i)
+    if (kept[i]) some.push_back(open[i]);
+  return some;
+}
+
+}  // namespace
+
 Admitted admit(const Prepared& chain, double threshold) {
   Admitted admitted{.chain = &chain, .runs = {}};
-  const auto at = [&](int a, int b) { return static_cast<std::size_t>(a * chain.layouts + b); };
-  const auto beats = [&](const Item& a, const Item& b) {
-    if (a.bytes > b.bytes) return false;
-    const double time = a.time_s + chain.entry_extra_s[at(a.in, b.in)] + chain.exit_extra_s[at(a.out, b.out)];
-    return time <= b.time_s;
-  };
   for (const auto& run : chain.runs) {
     Items open;
     for (const auto& item : run)
       if (item.transient_bytes <= threshold) open.push_back(item);
-    Items kept;
-    for (std::size_t i = 0; i < open.size(); ++i) {
-      bool beaten = false;
-      for (std::size_t j = 0; j < open.size() && !beaten; ++j)
-        beaten = i != j && beats(open[j], open[i]) && (j < i || !beats(open[i], open[j]));
-      if (!beaten) kept.push_back(open[i]);
-    }
-    admitted.runs.push_back(std::move(kept));
+    admitted.runs.push_back(unbeaten(chain, open));
   }
   return admitted;
 }

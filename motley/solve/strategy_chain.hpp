@@ -100,6 +100,22 @@ struct StrategyAnswer {
 // The least time within the budget. Throws an internal error on a chain that check_strategy_chain() refuses.
 StrategyAnswer solve_strategy_chain(const StrategyChain& chain, double budget_bytes, const StrategyLimits& limits = {});
 
+// The front of bytes and time of the whole chain: for every budget, the least time within it.
+struct StrategyFront {
+  struct Point {
+    double bytes = 0;
+    double time_s = 0;
+    std::vector<int> choice;
+  };
+  std::vector<Point> points;  // bytes ascend, times descend
+  double gap_s = 0;           // no point is slower than it had to be by more; 0: exact
+  std::int64_t evaluated = 0;
+};
+
+// Exact within the limits. Where a tolerance is asked for, or a limit stops it, `gap_s` is what the relaxation proves
+// of the points that were found: at least the chains that the relaxation itself can end at.
+StrategyFront strategy_front(const StrategyChain& chain, const StrategyLimits& limits = {});
+
 // The fronts of the first 1, 2, ... sites, from one pass: for equal sites, of a chain of any length.
 class StrategyFronts {
  public:

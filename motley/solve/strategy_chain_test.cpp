@@ -167,21 +167,31 @@ TEST(StrategyChain, RandomFrontsEqualEnumeration) {
       const StrategyTotal total = strategy_total(chain, choice);
       expected.insert(total.bytes, total.time_s, 0);
     });
+    const auto compare = [&](const ParetoFront<int>& found) {
+      ASSERT_EQ(found.points().size(), expected.points().size()) << seed;
+      for (std::size_t i = 0; i < found.points().size(); ++i) {
+        ASSERT_NEAR(found.points()[i].first, expected.points()[i].first, 1e-8) << seed;
+        ASSERT_NEAR(found.points()[i].second, expected.points()[i].second, 1e-8) << seed;
+      }
+    };
     const StrategyFronts fronts(chain);
-    const auto points = fronts.front();
     ASSERT_EQ(fronts.gap_s(), 0);
-    ParetoFront<int> found;
-    for (const auto& point : points) {
+    ParetoFront<int> of_prefixes, whole;
+    for (const auto& point : fronts.front()) {
       const StrategyTotal total = strategy_total(chain, fronts.choice(site_count(chain), point));
       ASSERT_NEAR(total.time_s, point.time_s, 1e-9) << seed;
       ASSERT_LE(total.bytes, point.bytes + 1e-9) << seed;
-      found.insert(point.bytes, point.time_s, 0);
+      of_prefixes.insert(point.bytes, point.time_s, 0);
     }
-    ASSERT_EQ(found.points().size(), expected.points().size()) << seed;
-    for (std::size_t i = 0; i < found.points().size(); ++i) {
-      ASSERT_NEAR(found.points()[i].first, expected.points()[i].first, 1e-8) << seed;
-      ASSERT_NEAR(found.points()[i].second, expected.points()[i].second, 1e-8) << seed;
+    compare(of_prefixes);
+    const StrategyFront front = strategy_front(chain);
+    ASSERT_EQ(front.gap_s, 0);
+    for (const auto& point : front.points) {
+      ASSERT_EQ(strategy_total(chain, point.choice).time_s, point.time_s) << seed;
+      ASSERT_EQ(strategy_total(chain, point.choice).bytes, point.bytes) << seed;
+      whole.insert(point.bytes, point.time_s, 0);
     }
+    compare(whole);
   }
 }
 
@@ -240,23 +250,40 @@ TEST(StrategyChain, ToleranceIsCertified) {
   }
 }
 
-TEST(StrategyChain, ThinnedFrontsTellTheirGap) {
+// Of every point of the exact front, one of the others takes no more bytes and at most the gap more time.
+template <class Exact, class Points>
+void expect_within(const Exact& exact, const Points& points, double gap_s) {
+  for (const auto& point : exact) {
+    const auto above =
+        std::find_if(points.rbegin(), points.rend(), [&](const auto& p) { return p.bytes <= point.bytes; });
+    ASSERT_NE(above, points.rend());
+    EXPECT_LE(above->time_s, point.time_s + gap_s + 1e-12);
+  }
+}
+
+TEST(StrategyChain, FrontsWithToleranceTellTheirGap) {
   Draw draw(11);
   StrategyChain chain = random_chain(draw, 1, 8);
   while (chain.runs.size() < 24) chain.runs.push_back(random_chain(draw, 1, 8).runs.front());
   for (auto& run : chain.runs)
     for (auto& option : run.options) option = {.time_s = option.time_s, .bytes = option.bytes};
   const StrategyFronts exact(chain), thin(chain, {.tolerance = 0.05});
+  const auto all = exact.front(), few = thin.front();
   EXPECT_EQ(exact.gap_s(), 0);
   EXPECT_GT(thin.gap_s(), 0);
-  const auto all = exact.front(), few = thin.front();
   EXPECT_LT(few.size(), all.size());
   EXPECT_LE(thin.gap_s(), 0.05 * all.back().time_s + 1e-12);
-  for (const auto& point : all) {
-    const auto above = std::find_if(few.rbegin(), few.rend(), [&](const auto& p) { return p.bytes <= point.bytes; });
-    ASSERT_NE(above, few.rend());
-    EXPECT_LE(above->time_s, point.time_s + thin.gap_s() + 1e-12);
+  expect_within(all, few, thin.gap_s());
+  for (const double tolerance : {0.001, 0.01, 0.1}) {
+    const StrategyFront whole = strategy_front(chain, {.tolerance = tolerance});
+    EXPECT_LE(whole.points.size(), all.size());
+    EXPECT_LE(whole.gap_s, tolerance * all.front().time_s);
+    expect_within(all, whole.points, whole.gap_s);
   }
+  const StrategyFront late = strategy_front(chain, {.deadline = std::chrono::steady_clock::now()});
+  EXPECT_LT(late.points.size(), all.size());
+  EXPECT_GT(late.gap_s, 0);
+  expect_within(all, late.points, late.gap_s);
 }
 
 TEST(StrategyChain, APassedDeadlineStillAnswersWithABound) {

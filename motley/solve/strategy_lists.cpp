@@ -1,4 +1,4 @@
-// Lists of partial chains, and the fronts made of them.
+// Lists of partial chains.
 #include "motley/solve/strategy_lists.hpp"
 
 #include <algorithm>
@@ -10,30 +10,56 @@
 namespace motley::strategy {
 namespace {
 
-// Which partial chains up to a site, of one outgoing layout, can still become part of a chain that is of interest.
+// time + price * bytes may not reach most_s.
+struct Line {
+  double price_s_per_byte = 0;
+  double most_s = kInfinity;
+  double time_at(double bytes) const { return most_s - price_s_per_byte * bytes; }
+};
+
+// Which partial chains up to a site, of one outgoing layout, can still become part of a chain that is of interest:
+// those below all of `lines`, and below the highest of `any_of` where there are such.
 struct Window {
   double most_bytes = kInfinity;
-  struct Line {
-    double price_s_per_byte = 0;
-    double most_s = kInfinity;  // of time + price * bytes
-  };
   std::vector<Line> lines;
+  std::vector<Line> any_of;  // those that are highest for some bytes, in the order of these bytes
 
-  bool holds(double bytes, double time_s) const {
+  // `cursor` is 0 at first; bytes ascend from call to call.
+  bool holds(double bytes, double time_s, std::size_t& cursor) const {
     if (bytes > most_bytes) return false;
     for (const auto& line : lines)
-      if (time_s + line.price_s_per_byte * bytes >= line.most_s) return false;
-    return true;
+      if (time_s >= line.time_at(bytes)) return false;
+    if (any_of.empty()) return true;
+    while (cursor + 1 < any_of.size() && any_of[cursor + 1].time_at(bytes) >= any_of[cursor].time_at(bytes)) ++cursor;
+    return time_s < any_of[cursor].time_at(bytes);
   }
 };
 
+// Adds a line of a lower price than all before.
+void add_to_envelope(std::vector<Line>& envelope, const Line& line) {
+  const auto crossing = [](const Line& steep, const Line& flat) {  // from these bytes on, the flat one is higher
+    return (steep.most_s - flat.most_s) / (steep.price_s_per_byte - flat.price_s_per_byte);
+  };
+  while (!envelope.empty() && envelope.back().price_s_per_byte == line.price_s_per_byte) {
+    if (envelope.back().most_s >= line.most_s) return;
+    envelope.pop_back();
+  }
+  while (envelope.size() > 1 &&
+         crossing(envelope.back(), line) <= crossing(envelope[envelope.size() - 2], envelope.back()))
+    envelope.pop_back();
+  envelope.push_back(line);
+}
+
 Window window(const Prepared& chain, const Pruning& pruning, std::size_t site, std::size_t layout) {
   Window window;
+  const std::size_t at = (site + 1) * static_cast<std::size_t>(chain.layouts) + layout;
   if (!pruning.least_bytes.empty()) window.most_bytes = pruning.budget - pruning.least_bytes[site + 1];
   for (const auto& suffix : pruning.suffixes)
     window.lines.push_back(
-        {suffix.price_s_per_byte, pruning.upper_s + suffix.price_s_per_byte * pruning.budget -
-                                      suffix.least[(site + 1) * static_cast<std::size_t>(chain.layouts) + layout]});
+        {suffix.price_s_per_byte, pruning.upper_s + suffix.price_s_per_byte * pruning.budget - suffix.least[at]});
+  for (const auto& alternative : pruning.any_of)
+    add_to_envelope(window.any_of,
+                    {alternative.suffix.price_s_per_byte, alternative.most_s - alternative.suffix.least[at]});
   return window;
 }
 
@@ -46,7 +72,7 @@ std::int64_t merge_in(List& list, List& scratch, const List& source, const Windo
                       Extend extend) {
   scratch.clear();
   double least_s = kInfinity;
-  std::size_t i = 0, j = 0;
+  std::size_t i = 0, j = 0, cursor = 0;
   Partial next;
   if (!source.empty()) next = extend(source[0], 0);
   while (i < list.size() || j < source.size()) {
@@ -55,7 +81,7 @@ std::int64_t merge_in(List& list, List& scratch, const List& source, const Windo
     if (!from_list && ++j < source.size()) next = extend(source[j], j);
     if (entry.time_s >= least_s - tolerance_s) continue;
     least_s = entry.time_s;
-    if (from_list || window.holds(entry.bytes, entry.time_s)) scratch.push_back(entry);
+    if (from_list || window.holds(entry.bytes, entry.time_s, cursor)) scratch.push_back(entry);
   }
   list.swap(scratch);
   return static_cast<std::int64_t>(source.size());
@@ -196,97 +222,3 @@ std::vector<int> trace(const Lists& lists, std::size_t site, int layout, std::ui
 }
 
 }  // namespace motley::strategy
-
-namespace motley {
-
-using strategy::Admitted;
-using strategy::List;
-using strategy::Lists;
-
-struct StrategyFronts::State {
-  struct Threshold {
-    double transient_bytes = 0;
-    Admitted admitted;
-    Lists lists;
-  };
-  strategy::Prepared prepared;
-  std::vector<Threshold> thresholds;
-  double gap_s = 0;
-  std::int64_t evaluated = 0;
-};
-
-namespace {
-
-// Lists of so many points are quick, and still a useful front.
-constexpr std::size_t kLatePoints = 2048;
-
-}  // namespace
-
-StrategyFronts::StrategyFronts(const StrategyChain& chain, const StrategyLimits& limits)
-    : state_(std::make_unique<State>()) {
-  State& state = *state_;
-  state.prepared = strategy::prepare(chain);
-  const auto& sizes = state.prepared.transient_sizes;
-  const std::size_t lists = sizes.size() * state.prepared.sites() * static_cast<std::size_t>(state.prepared.layouts);
-  for (const double size : sizes) {
-    state.thresholds.push_back({size, strategy::admit(state.prepared, size), {}});
-    State::Threshold& threshold = state.thresholds.back();
-    const double fastest_s = strategy::shortest(threshold.admitted, 1, 0).time_s;
-    const strategy::Thinning thinning{
-        .step_s = limits.tolerance * fastest_s / static_cast<double>(state.prepared.sites()),
-        .most_points = std::max(kLatePoints, static_cast<std::size_t>(limits.max_points) / lists),
-        .late_points = kLatePoints};
-    StrategyLimits unlimited = limits;
-    unlimited.max_points = std::numeric_limits<std::int64_t>::max();  // thinning keeps the lists short instead
-    threshold.lists = strategy::grow(threshold.admitted, {}, thinning, unlimited);
-    state.gap_s = std::max(state.gap_s, threshold.lists.gap_s);
-    state.evaluated += threshold.lists.evaluated;
-  }
-}
-
-StrategyFronts::~StrategyFronts() = default;
-StrategyFronts::StrategyFronts(StrategyFronts&&) noexcept = default;
-StrategyFronts& StrategyFronts::operator=(StrategyFronts&&) noexcept = default;
-
-std::vector<StrategyFronts::Point> StrategyFronts::front(std::int64_t sites) const {
-  MOTLEY_CHECK(sites > 0 && sites <= static_cast<std::int64_t>(state_->prepared.sites()));
-  std::vector<Point> points;
-  for (std::size_t t = 0; t < state_->thresholds.size(); ++t) {
-    const State::Threshold& threshold = state_->thresholds[t];
-    const auto& here = threshold.lists.at[static_cast<std::size_t>(sites - 1)];
-    for (std::size_t layout = 0; layout < here.size(); ++layout)
-      for (std::size_t i = 0; i < here[layout].size(); ++i)
-        points.push_back({here[layout][i].bytes + threshold.transient_bytes, here[layout][i].time_s,
-                          static_cast<std::uint32_t>(t), static_cast<std::uint32_t>(layout),
-                          static_cast<std::uint32_t>(i)});
-  }
-  std::stable_sort(points.begin(), points.end(), [](const Point& a, const Point& b) {
-    return a.bytes != b.bytes ? a.bytes < b.bytes : a.time_s < b.time_s;
-  });
-  std::vector<Point> front;
-  for (const auto& point : points) {
-    if (!front.empty() && point.time_s >= front.back().time_s - state_->prepared.time_tolerance_s) continue;
-    if (!front.empty() && point.bytes <= strategy::slack_budget(front.back().bytes)) front.pop_back();
-    front.push_back(point);
-  }
-  return front;
-}
-
-std::vector<StrategyFronts::Point> StrategyFronts::front() const {
-  return front(static_cast<std::int64_t>(state_->prepared.sites()));
-}
-
-std::vector<int> StrategyFronts::choice(std::int64_t sites, const Point& point) const {
-  const State::Threshold& threshold = state_->thresholds[point.threshold];
-  const std::vector<int> items = strategy::trace(threshold.lists, static_cast<std::size_t>(sites - 1),
-                                                 static_cast<int>(point.layout), point.index);
-  std::vector<int> choice(items.size());
-  for (std::size_t site = 0; site < items.size(); ++site)
-    choice[site] = threshold.admitted.at(site)[static_cast<std::size_t>(items[site])].option;
-  return choice;
-}
-
-double StrategyFronts::gap_s() const { return state_->gap_s; }
-std::int64_t StrategyFronts::evaluated() const { return state_->evaluated; }
-
-}  // namespace motley

@@ -76,6 +76,10 @@ struct Suffix {
   std::vector<double> least;  // [site * layouts + layout]
 };
 Suffix suffix_of(const Admitted& admitted, double price_s_per_byte);
+// The chains that a budget's relaxation can end at, whatever the budget: bytes ascend, and each saves less time per
+// byte than the one before. Stops at the deadline: then not all of them.
+std::vector<Path> relaxation_hull(const Admitted& admitted, const StrategyLimits& limits);
+
 // For every site and layout that it is entered by, the least time + price * bytes of the sites before.
 std::vector<double> prefix_of(const Admitted& admitted, double price_s_per_byte);
 // The fewest bytes of the sites from each site on.
@@ -98,6 +102,13 @@ struct Pruning {
   std::vector<Suffix> suffixes;
   std::vector<double> prefix;       // prefix_of() at the first suffix's price
   std::vector<double> least_bytes;  // of the sites from each site on
+
+  // A front: a chain is of interest where its time + price * bytes is below the limit of any of these.
+  struct Alternative {
+    Suffix suffix;
+    double most_s = kInfinity;
+  };
+  std::vector<Alternative> any_of;  // by price, descending
 };
 
 // Fewer partial chains than there are, at the price of a gap.

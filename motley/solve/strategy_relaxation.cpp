@@ -112,6 +112,30 @@ Relaxation relax(const Admitted& admitted, double budget) {
   return relaxed;
 }
 
+std::vector<Path> relaxation_hull(const Admitted& admitted, const StrategyLimits& limits) {
+  std::vector<Path> hull;
+  for (const auto& run : admitted.runs)
+    if (run.empty()) return hull;
+  std::vector<Path> faster = {shortest(admitted, 1, 0)};  // the nearest on top
+  hull.push_back(shortest(admitted, 0, 1));
+  while (!faster.empty()) {
+    const Path &thin = hull.back(), &fast = faster.back();
+    if (thin.bytes < fast.bytes && thin.time_s > fast.time_s && !past(limits)) {
+      const double price = (thin.time_s - fast.time_s) / (fast.bytes - thin.bytes);
+      Path middle = shortest(admitted, 1, price);
+      const double meeting = fast.time_s + price * fast.bytes;
+      const bool between = middle.bytes > thin.bytes && middle.bytes < fast.bytes;
+      if (between && middle.time_s + price * middle.bytes < meeting - 1e-12 * std::abs(meeting)) {
+        faster.push_back(std::move(middle));
+        continue;
+      }
+    }
+    if (fast.time_s < thin.time_s) hull.push_back(fast);
+    faster.pop_back();
+  }
+  return hull;
+}
+
 Suffix suffix_of(const Admitted& admitted, double price_s_per_byte) {
   const Prepared& chain = *admitted.chain;
   const std::size_t layouts = static_cast<std::size_t>(chain.layouts), sites = chain.sites();

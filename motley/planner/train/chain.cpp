@@ -54,10 +54,10 @@ ChainOutcome plan_chain(const ChainDescription& chain, const ChainPlanOptions& o
   ChainOutcome outcome;
   std::int64_t evaluated = answer.evaluated;
   if (options.front == ChainFrontWanted::yes) {
-    const StrategyFronts fronts(strategies, limits);
-    for (const auto& point : fronts.front()) outcome.front.push_back({point.time_s, point.bytes});
-    outcome.front_gap_s = fronts.gap_s();
-    evaluated += fronts.evaluated();
+    const StrategyFront front = strategy_front(strategies, limits);
+    for (const auto& point : front.points) outcome.front.push_back({point.time_s, point.bytes});
+    outcome.front_gap_s = front.gap_s;
+    evaluated += front.evaluated;
   }
   if (answer.status == StrategyStatus::infeasible) {
     outcome.shortage = answer.shortage;
@@ -70,6 +70,7 @@ ChainOutcome plan_chain(const ChainDescription& chain, const ChainPlanOptions& o
   const ChainCost cost = chain_cost(chain, plan.choice);
   plan.predicted = {cost.total_s(), cost.total_bytes(), answer.price_s_per_byte};
   plan.front = outcome.front;
+  plan.front_gap_s = outcome.front_gap_s;
   plan.search.planner = "chain";
   plan.search.objective = "time";
   plan.search.cost = "chain";
