@@ -4,6 +4,7 @@
 
 #include <cstdio>
 
+#include "motley/cli/planning.hpp"
 #include "motley/planner/train/chain.hpp"
 #include "motley/report/chain_report.hpp"
 #include "motley/report/cost_report.hpp"
@@ -13,6 +14,7 @@ namespace motley::cli {
 namespace {
 
 struct TrainVerbOptions {
+  TrainPlanOptions plan;
   std::string chain;
   std::string deadline = "10 s";
   bool front = false;
@@ -24,6 +26,8 @@ struct TrainVerbOptions {
 
 constexpr const char* examples =
     "examples:\n"
+    "  replicas, stages, layers and strategies for a whole cluster:\n"
+    "    motley plan train --cluster examples/train/lab.toml --model llama-2-13b --workload examples/train/job.toml\n"
     "  one strategy chain, and its whole memory-time front:\n"
     "    motley plan train --chain examples/chain/layers.json --front";
 
@@ -67,6 +71,22 @@ int plan_chain_and_show(const TrainVerbOptions& options) {
   return 0;
 }
 
+int plan_and_show(const TrainVerbOptions& options) {
+  if (!options.chain.empty()) return plan_chain_and_show(options);
+  TrainPlanOptions plan = options.plan;
+  for (const auto& [name, value] : {std::pair("--cluster", &plan.cluster), std::pair("--model", &plan.model),
+                                    std::pair("--workload", &plan.workload)})
+    if (value->empty())
+      throw input_error(fmt::format("{} is missing", name),
+                        "give --cluster, --model and --workload; or --chain FILE for one strategy chain");
+  check_output_folder(options.output);
+  if (plan.cost.empty()) plan.cost = "motley";
+  plan.deadline_s = parse_seconds_option(options.deadline, "--deadline");
+  plan.seed = options.seed;
+  plan.threads = options.threads;
+  return plan_train_and_show(plan, options.output);
+}
+
 }  // namespace
 
 int verify_chain(const ChainPlan& plan, const Output& output) {
@@ -89,20 +109,31 @@ int explain_chain_plan(const ChainPlan& plan, const Output& output) {
 
 void add_plan_train(CLI::App& plan_verbs, Action& action) {
   auto options = std::make_shared<TrainVerbOptions>();
-  auto* verb = plan_verbs.add_subcommand("train", "Choose how a model is trained: strategies per layer within memory");
+  auto* verb = plan_verbs.add_subcommand(
+      "train", "Choose how a model is trained: replicas, stages, layers, and a strategy for each layer");
   verb->footer(examples);
-  verb->add_option("--chain", options->chain, "Solve this strategy chain by itself (motley.chain/1)")
-      ->required()
+  TrainPlanOptions& plan = options->plan;
+  verb->add_option("--cluster", plan.cluster, "Devices, machines and links (motley.cluster/1)")->type_name("FILE");
+  verb->add_option("--model", plan.model, "A folder, a config.json, or a name from data/models")->type_name("MODEL");
+  verb->add_option("--workload", plan.workload, "The job: its [training] table (motley.workload/1)")->type_name("FILE");
+  verb->add_option("--profile", plan.profile, "Measured layer times and link rates (motley.profile/1)")
+      ->type_name("FILE");
+  verb->add_option("--stages", plan.stages, "Every pipeline has so many stages (default: the planner chooses)")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{4096}));
+  verb->add_option("--replicas", plan.replicas, "So many pipelines (default: the planner chooses)")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{65536}));
+  add_cost_options(*verb, plan.cost, plan.settings);
+  verb->add_option("--chain", options->chain, "Instead: solve this strategy chain by itself (motley.chain/1)")
       ->type_name("FILE");
   verb->add_flag("--front", options->front, "With --chain: also print the whole memory-time front");
   verb->add_option("--tolerance", options->tolerance,
                    "A plan proven within this relative distance of the best will do (default 0)")
       ->check(CLI::Range(0.0, 1.0));
-  verb->add_option("--seed", options->seed, "Recorded; nothing here is random")->check(CLI::NonNegativeNumber);
+  verb->add_option("--seed", options->seed, "Of the search; default 0")->check(CLI::NonNegativeNumber);
   verb->add_option("--deadline", options->deadline, "Planning ends by then with the best so far")->type_name("TIME");
   verb->add_option("--threads", options->threads, "At most so many (default: all cores)")->check(CLI::Range(0, 1024));
   add_output_options(*verb, options->output);
-  verb->callback([options, &action] { action = [options] { return plan_chain_and_show(*options); }; });
+  verb->callback([options, &action] { action = [options] { return plan_and_show(*options); }; });
 }
 
 }  // namespace motley::cli

@@ -22,6 +22,8 @@ void add_verify(CLI::App& parent, Action& action) {
       if (plan_kind(document) == "rent") return verify_rent(read_rent_plan(document, options->plan), options->output);
       if (plan_kind(document) == "chain")
         return verify_chain(read_chain_plan(document, options->plan), options->output);
+      if (plan_kind(document) == "train")
+        return verify_train(read_train_plan(document, options->plan), options->output);
       const auto violations = verify(read_plan(document, options->plan));
       Value list = Value::array();
       for (const auto& violation : violations)

@@ -288,6 +288,12 @@ TrainStepPrice price_step(const TrainStepCost& cost, const TrainProblemView& vie
   return price;
 }
 
+TrainStepPrice price_step(const TrainPlan& plan, const CostOptions& options, std::vector<PipelinePass>* passes) {
+  const Training& training = training_of(plan.workload);
+  const TrainStepCost cost(options, plan.cluster, plan.model.arch, training, plan.profile);
+  return price_step(cost, {plan.cluster, plan.model.arch, training, plan.profile}, layout_of(plan), passes);
+}
+
 TrainCost price_motley_train(const TrainPlan& plan, const CostOptions& options) {
   const Training& training = training_of(plan.workload);
   const TrainStepCost cost(options, plan.cluster, plan.model.arch, training, plan.profile);

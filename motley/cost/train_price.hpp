@@ -62,6 +62,10 @@ struct TrainProblemView {
 TrainStepPrice price_step(const TrainStepCost& cost, const TrainProblemView& view, const TrainLayout& layout,
                           std::vector<PipelinePass>* passes = nullptr);
 
+// The same of a plan.
+TrainStepPrice price_step(const TrainPlan& plan, const CostOptions& options,
+                          std::vector<PipelinePass>* passes = nullptr);
+
 TrainCost price_motley_train(const TrainPlan& plan, const CostOptions& options);
 
 }  // namespace motley

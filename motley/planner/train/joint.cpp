@@ -116,7 +116,7 @@ TrainOutcome nothing_fits(const Model& model, const Training& training) {
   return {.plan = {},
           .reason = fmt::format("no division of {} fits these devices: weights, gradients and optimizer take {}, and "
                                 "activations come on top",
-                                model.name, human_bytes(static_cast<std::int64_t>(need))),
+                                model.name, human_bytes(need)),
           .hint = "more or larger devices, a shorter sequence, or fewer bytes per parameter ([training] states)"};
 }
 
