@@ -52,7 +52,8 @@ ServeOptions serve_options(const PlanningOptions& options) {
           .max_batch = options.max_batch,
           .excluded = options.without,
           .profile = {},
-          .handover = options.partial_ranges ? Handover::partial : Handover::exact};
+          .handover = options.partial_ranges ? Handover::partial : Handover::exact,
+          .roles = options.no_roles ? StageRoles::both : StageRoles::apart_where_better};
 }
 
 // Requests that the model could never serve are a mistake of the workload file; the assumed workload is only an
@@ -108,6 +109,8 @@ void add_planning_options(CLI::App& verb, PlanningOptions& options, const std::s
   verb.add_flag("--one-pipeline", options.one_pipeline, "No replication");
   verb.add_flag("--partial-ranges", options.partial_ranges,
                 "Objective flow: a stage may compute a part of its layers (plans to compare with; not served yet)");
+  verb.add_flag("--no-roles", options.no_roles,
+                "No stages that only prefill or only decode (plans that have them are simulated, not served yet)");
   verb.add_option("--without", options.without, "Leave this device out: box/3")
       ->type_name("DEVICE")
       ->expected(1)

@@ -25,6 +25,7 @@ struct PlanningOptions {
   std::string from;                  // a plan to mend
   std::vector<std::string> without;  // devices
   bool partial_ranges = false;
+  bool no_roles = false;
   std::int64_t max_batch = 256;
   StepLimits step;
 };

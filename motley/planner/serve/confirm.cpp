@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "motley/planner/serve/roles.hpp"
 #include "motley/planner/serve/write.hpp"
 #include "motley/sim/simulate.hpp"
 #include "motley/workload/arrivals.hpp"
@@ -47,6 +48,10 @@ class Contest {
         // What is far behind with the largest chunks and fewest micro-batches is not saved by others.
         if (!enter(std::move(plan)) && part == 1 && more == 0) return;
       }
+  }
+
+  void enter_as_it_is(ServePlan plan) {
+    if (!expired(problem_)) enter(std::move(plan));
   }
 
   ServePlan take_best() {
@@ -164,6 +169,7 @@ ServePlan confirmed(Groups& groups, const Grouping& grouping) {
   const ServeProblem& problem = groups.problem();
   Contest contest(problem);
   contest.enter(groups, grouping);
+  for (auto& plan : role_candidates(groups, grouping)) contest.enter_as_it_is(std::move(plan));
   enter_starts(contest, problem);
   for (const double tighter : {0.75, 0.5, 0.3}) enter_other(contest, problem, Objective::slo, tighter);
   enter_other(contest, problem, Objective::latency, 1);
