@@ -276,7 +276,7 @@ TEST(BruteForce, RolesComeNearTheBestDivision) {
       EXPECT_NEAR(rate, apart, 1e-6 * apart) << seed;
     }
     // Less where several prefill for one that decodes: their requests are in steps of their own.
-    EXPECT_GE(rate, 0.8 * apart) << seed;
+    EXPECT_GE(rate, 0.75 * apart) << seed;
     parted += has_roles ? 1 : 0;
     compared += 1;
     reached += rate / apart;

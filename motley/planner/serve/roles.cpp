@@ -356,7 +356,7 @@ bool may_have_roles(const ServeProblem& problem) {
          problem.workload.mean_prompt_tokens() >= 1;
 }
 
-RolePlans plan_roles(Groups& groups, const Grouping& grouping) {
+RolePlans plan_roles(Groups& groups, const Grouping& grouping, RoleDivisions which) {
   const ServeProblem& problem = groups.problem();
   if (!may_have_roles(problem)) return {{}, 0.0};
   const Instant now = std::chrono::steady_clock::now();
@@ -369,7 +369,7 @@ RolePlans plan_roles(Groups& groups, const Grouping& grouping) {
     Relaxation relaxation = relaxed(roles, deadline);
     result.bound = relaxation.bound;
     divisions.push_back(std::move(relaxation.division));
-  } else if (problem.devices().size() <= kMostDevices) {
+  } else if (which == RoleDivisions::also_first_guesses && problem.devices().size() <= kMostDevices) {
     for (auto& start : structured_starts(groups)) divisions.push_back(std::move(start));
   }
   for (const auto& division : divisions)
@@ -382,7 +382,7 @@ RolePlans plan_roles(Groups& groups, const Grouping& grouping) {
 
 std::optional<double> keep_roles_where_better(Groups& groups, const Grouping& grouping, ServePlan& plan) {
   const ServeOptions& options = groups.problem().options;
-  RolePlans apart = plan_roles(groups, grouping);
+  RolePlans apart = plan_roles(groups, grouping, RoleDivisions::also_first_guesses);
   for (auto& other : apart.plans) {
     if (other.predicted.requests_per_s <= kClearly * plan.predicted.requests_per_s) break;
     if (!keeps_deadlines(other, options)) continue;
@@ -406,7 +406,7 @@ std::vector<ServePlan> role_candidates(Groups& groups, const Grouping& grouping)
     const ServeProblem other{problem.cluster, problem.model,    workload,          problem.options, problem.weight_type,
                              problem.kv_type, problem.deadline, problem.most_work, problem.effort,  problem.phase};
     Groups search(other);
-    std::vector<ServePlan> plans = plan_roles(search, grouping).plans;
+    std::vector<ServePlan> plans = plan_roles(search, grouping, RoleDivisions::found).plans;
     if (plans.size() > most_plans) plans.resize(most_plans);
     for (auto& plan : plans) {
       plan.workload = problem.workload;

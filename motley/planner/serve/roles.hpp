@@ -56,8 +56,9 @@ struct RolePlans {
 };
 
 // Over this grouping's division, and the best one if links cost nothing, which also gives the bound; or, where there
-// are too many divisions for that, those that a person would try first.
-RolePlans plan_roles(Groups& groups, const Grouping& grouping);
+// are too many groups for that and it is asked for, those that a person would try first.
+enum class RoleDivisions { found, also_first_guesses };
+RolePlans plan_roles(Groups& groups, const Grouping& grouping, RoleDivisions divisions);
 
 // Puts the best of them that keeps the deadlines in the place of `plan` where it serves clearly more requests per
 // second. Returns the bound.
