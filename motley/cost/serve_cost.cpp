@@ -58,9 +58,12 @@ class Pricing {
     double weights = 0;
     for (const auto& route : plan.routes) weights += route.weight;
     if (plan.routes.empty() || !(weights > 0)) throw input_error("the plan has no route with a positive weight");
-    for (const auto& route : plan.routes) {
+    for (const auto& route : plan.routes)
       if (route.path.empty()) throw input_error(fmt::format("route \"{}\" is empty", route.id));
-      routes_.push_back(price_alone(route));
+    const std::vector<std::int64_t> batches = batches_in_memory();
+    for (std::size_t i = 0; i < plan.routes.size(); ++i) {
+      const Route& route = plan.routes[i];
+      routes_.push_back(price_alone(route, batches[i]));
       routes_.back().share = route.weight / weights;
     }
     share_stages();
@@ -98,7 +101,30 @@ class Pricing {
     return parts;
   }
 
-  PricedRoute price_alone(const Route& route) const {
+  // The routes' batches, each at most its part of what the fullest stage on its way has KV room for. Those who prefill
+  // for others hand on what they hold.
+  std::vector<std::int64_t> batches_in_memory() const {
+    const ServePoint point{plan_.workload.mean_prompt_tokens(), plan_.workload.mean_output_tokens(), 1, plan_.step};
+    const double each = static_cast<double>(kv_tokens_of(point, 1));
+    const auto first_kept = [&](const Route& route) { return hand_over_hop(plan_, route).value_or(0); };
+    std::map<std::string, double> wanted;  // tokens
+    for (const auto& route : plan_.routes)
+      for (std::size_t hop = first_kept(route); hop < route.path.size(); ++hop)
+        wanted[route.path[hop].stage] += each * static_cast<double>(std::max<std::int64_t>(1, route.batch));
+    std::vector<std::int64_t> batches;
+    for (const auto& route : plan_.routes) {
+      double part = 1;
+      for (std::size_t hop = first_kept(route); hop < route.path.size(); ++hop) {
+        const Stage& stage = plan_.stage(route.path[hop].stage);
+        part = std::min(part, static_cast<double>(stage.kv_tokens) / wanted[stage.id]);
+      }
+      const double fits = std::floor(part * static_cast<double>(route.batch) + 1e-9);
+      batches.push_back(std::max<std::int64_t>(1, static_cast<std::int64_t>(fits)));
+    }
+    return batches;
+  }
+
+  PricedRoute price_alone(const Route& route, std::int64_t most_batch) const {
     const std::optional<std::size_t> hand_over = hand_over_hop(plan_, route);
     const std::vector<KvMove> moves = hand_over ? kv_moves(plan_, route) : std::vector<KvMove>();
     const auto priced_at = [&](std::int64_t batch, std::int64_t micro_batches) {
@@ -112,8 +138,7 @@ class Pricing {
       best.batch = static_cast<std::int64_t>(best.form().requests_per_job());
       return best;
     }
-    const auto batch = static_cast<std::int64_t>(
-        setting(options_, "motley.batch", static_cast<double>(std::max<std::int64_t>(1, route.batch))));
+    const auto batch = static_cast<std::int64_t>(setting(options_, "motley.batch", static_cast<double>(most_batch)));
     std::vector<std::int64_t> counts = micro_batch_counts(batch, plan_.step);
     if (const double fixed = setting(options_, "motley.micro_batches", 0); fixed > 0)
       counts = {std::min(batch, static_cast<std::int64_t>(fixed))};
