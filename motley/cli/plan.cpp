@@ -5,6 +5,7 @@
 #include "motley/cli/command.hpp"
 #include "motley/cli/planning.hpp"
 #include "motley/cli/rent.hpp"
+#include "motley/cli/train.hpp"
 #include "motley/report/plan_report.hpp"
 
 namespace motley::cli {
@@ -67,6 +68,7 @@ void add_plan(CLI::App& parent, Action& action) {
   verb->callback(
       [options, &action] { action = [options] { return plan_and_show(options->planning, options->output); }; });
   add_plan_rent(*group, action);
+  add_plan_train(*group, action);
 }
 
 }  // namespace motley::cli

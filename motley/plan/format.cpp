@@ -21,8 +21,6 @@ const std::vector<EnumName<SearchStatus>>& enum_names<SearchStatus>() {
   return names;
 }
 
-namespace {
-
 FieldDoc layers_row(std::string doc) {
   return {"layers", "list of two integers", "[first, last), 0 <= first < last", std::move(doc), true, {}, true};
 }
@@ -37,8 +35,6 @@ LayerRange read_layers(const Reader& reader) {
 }
 
 Value write_layers(const LayerRange& range) { return Value::array({range.first, range.last}); }
-
-}  // namespace
 
 template <>
 const Schema<StepLimits>& schema<StepLimits>() {
@@ -166,9 +162,6 @@ const Schema<ModelDocument>& schema<ModelDocument>() {
   return table;
 }
 
-namespace {
-
-// A description has a reference page of its own.
 FieldDoc description_row(const std::string& kind) {
   return {kind, fmt::format("[`motley.{0}/1`]({0}.md)", kind),
           "",   "The description that the plan was made from, whole.",
@@ -179,6 +172,8 @@ FieldDoc optional_description_row(const std::string& kind) {
   row.required = false;
   return row;
 }
+
+namespace {
 
 template <class T>
 T read_whole(const Reader& reader) {

@@ -28,4 +28,11 @@ struct ServeDocument {
 template <>
 const Schema<ServeDocument>& schema<ServeDocument>();
 
+// The key `layers`, and the row of a description that has a reference page of its own.
+FieldDoc layers_row(std::string doc);
+LayerRange read_layers(const Reader& reader);
+Value write_layers(const LayerRange& range);
+FieldDoc description_row(const std::string& kind);
+FieldDoc optional_description_row(const std::string& kind);
+
 }  // namespace motley

@@ -21,8 +21,6 @@ struct Level {
   int unit_size = 1;
 };
 
-bool expired(const ServeProblem& problem) { return std::chrono::steady_clock::now() >= problem.deadline; }
-
 int largest_unit(const std::vector<DeviceClass>& classes) {
   std::size_t most = 1;
   for (const auto& alike : classes)

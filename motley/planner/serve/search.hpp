@@ -34,6 +34,8 @@ struct ServeProblem {
   std::unique_ptr<ServeForm> form(const ServePoint& point) const;
 };
 
+inline bool expired(const ServeProblem& problem) { return std::chrono::steady_clock::now() >= problem.deadline; }
+
 struct Candidate {
   std::shared_ptr<const StageTable> table;
   Chain chain;

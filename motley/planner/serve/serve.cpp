@@ -115,10 +115,15 @@ ServeOutcome plan_replicas(ServeProblem problem) {
     say_why(problem, outcome);
     return outcome;
   }
+  ServePlan plan;
   std::optional<double> apart;
-  ServePlan plan = worth_simulating(problem) ? confirmed(groups, grouping)
-                                             : write_pipelines(groups, grouping.pipelines, problem.options.step);
-  if (!worth_simulating(problem)) apart = keep_roles_where_better(groups, grouping, plan);
+  if (worth_simulating(problem)) {
+    plan = confirmed(groups, grouping);
+  } else {
+    plan = write_pipelines(problem, grouping.pipelines, problem.options.step);
+    list_unused(groups, grouping.pipelines, plan);
+    apart = keep_roles_where_better(groups, grouping, plan);
+  }
   if (problem.options.front == Front::whole_cluster) outcome.front = whole_front(problem, problem.devices());
   plan.search = record(groups, grouping, plan.predicted, apart);
   outcome.plan = std::move(plan);

@@ -125,6 +125,8 @@ std::string reason_for(Groups& groups, const std::vector<Pipeline>& pipelines, i
   return reason.empty() ? "no pipeline is better with it" : reason;
 }
 
+}  // namespace
+
 void list_unused(Groups& groups, const std::vector<Pipeline>& pipelines, ServePlan& plan) {
   const Cluster& cluster = groups.problem().cluster;
   std::set<int> used;
@@ -145,8 +147,6 @@ void list_unused(Groups& groups, const std::vector<Pipeline>& pipelines, ServePl
   }
 }
 
-}  // namespace
-
 std::int64_t kv_room_tokens(const ServePlan& plan, Stage stage) {
   stage.kv_tokens = 0;
   const std::vector<DeviceMemory> empty = stage_memory(plan, stage);
@@ -164,8 +164,7 @@ std::int64_t most_kv_tokens(const ServePlan& plan, std::int64_t max_batch) {
   return max_batch * blocks_each * plan.step.block_tokens;
 }
 
-ServePlan write_pipelines(Groups& groups, const std::vector<Pipeline>& pipelines, const StepLimits& step) {
-  const ServeProblem& problem = groups.problem();
+ServePlan write_pipelines(const ServeProblem& problem, const std::vector<Pipeline>& pipelines, const StepLimits& step) {
   ServePlan plan;
   plan.model = problem.model;
   plan.cluster = problem.cluster;
@@ -177,7 +176,6 @@ ServePlan write_pipelines(Groups& groups, const std::vector<Pipeline>& pipelines
   for (const auto& pipeline : pipelines) add_pipeline(problem, pipeline, pipeline.best().requests_per_s / most, plan);
   for (const auto& route : plan.routes) fill_kv(plan, route, problem.options.max_batch);
   predict(plan, problem.options.cost);
-  list_unused(groups, pipelines, plan);
   return plan;
 }
 

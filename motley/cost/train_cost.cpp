@@ -1,0 +1,62 @@
+#include "motley/cost/train_cost.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "motley/cost/dtfm.hpp"
+#include "motley/cost/train_price.hpp"
+
+namespace motley {
+namespace {
+
+struct TrainFormEntry {
+  std::string name;
+  std::vector<std::string> settings;  // numbers, at least 0
+  TrainCost (*price)(const TrainPlan&, const CostOptions&);
+};
+
+const std::vector<TrainFormEntry>& entries() {
+  static const std::vector<TrainFormEntry> table = {
+      {"motley", {"motley.layer_overhead_s"}, price_motley_train},
+      {"dtfm", {"dtfm.gradient_bytes", "dtfm.activation_bytes"}, price_dtfm},
+  };
+  return table;
+}
+
+const TrainFormEntry& entry_of(const std::string& form) {
+  for (const auto& entry : entries())
+    if (entry.name == form) return entry;
+  throw input_error(fmt::format("\"{}\" is no cost form for training plans", form),
+                    fmt::format("known: {}", fmt::join(train_forms(), ", ")));
+}
+
+}  // namespace
+
+const std::vector<std::string>& train_forms() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> list;
+    for (const auto& entry : entries()) list.push_back(entry.name);
+    return list;
+  }();
+  return names;
+}
+
+void check_train_settings(const CostOptions& options) {
+  const auto& known = entry_of(options.form).settings;
+  for (const auto& [key, value] : options.settings) {
+    if (std::find(known.begin(), known.end(), key) == known.end())
+      throw input_error(fmt::format("the cost form \"{}\" has no setting \"{}\"", options.form, key),
+                        fmt::format("its settings: {}", fmt::join(known, ", ")));
+    if (!std::isfinite(value) || value < 0)
+      throw input_error(fmt::format("{} = {} is not a number from 0", key, value));
+  }
+}
+
+TrainCost price_train(const TrainPlan& plan, const CostOptions& options) {
+  check_train_settings(options);
+  return entry_of(options.form).price(plan, options);
+}
+
+}  // namespace motley

@@ -1,0 +1,32 @@
+#include "motley/model/training.hpp"
+
+namespace motley {
+namespace {
+
+std::int64_t held(const Architecture& arch, const std::vector<TensorSpec>& tensors, const Shard& shard) {
+  std::int64_t elements = 0;
+  for (const TensorSpec& tensor : tensors) elements += slice_of(arch, tensor, shard).elements();
+  return elements;
+}
+
+}  // namespace
+
+std::int64_t rank_parameters(const Architecture& arch, const StageShape& stage, const Shard& shard) {
+  std::int64_t parameters = stage.layers * held(arch, block_tensors(arch, 0), shard);
+  if (stage.embedding) parameters += held(arch, embedding_tensors(arch), shard);
+  if (stage.head)
+    for (const TensorSpec& tensor : head_tensors(arch)) {
+      const bool held_already = arch.tied_embeddings && stage.embedding && tensor.role == "head.weight";
+      if (!held_already) parameters += slice_of(arch, tensor, shard).elements();
+    }
+  return parameters;
+}
+
+std::int64_t stored_elements_per_token(const Architecture& arch, const Shard& shard) {
+  const std::int64_t attention = (2 * shard.heads.size() + 2 * shard.kv_heads.size()) * arch.head_dim;
+  return 4 * arch.hidden + attention + (arch.gated ? 3 : 2) * shard.ffn.size();
+}
+
+std::int64_t logit_bytes_per_token(const Shard& shard) { return 2 * 4 * shard.vocabulary.size(); }
+
+}  // namespace motley

@@ -1,0 +1,139 @@
+// Training: the plan of kind "train". Replicas, each a pipeline of its own; stages, each a group of devices; for every
+// range of a stage's layers, what is done with them.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "motley/plan/plan.hpp"
+
+namespace motley {
+
+// What is divided among the data-parallel ranks of a stage: nothing; the optimizer's states; gradients too; weights
+// too.
+enum class Sharding { none, zero1, zero2, zero3 };
+template <>
+const std::vector<EnumName<Sharding>>& enum_names<Sharding>();
+
+// What a range of a stage's layers does. Rank r of the stage's devices is tensor-parallel rank r % tp of the
+// data-parallel rank r / tp.
+struct LayerStrategy {
+  LayerRange layers;
+  std::int64_t tp = 1;
+  std::int64_t dp = 1;
+  Sharding shard = Sharding::none;
+  bool recompute = false;  // only the input of a layer is kept; the backward pass computes the rest again
+  std::int64_t split = 1;  // parts in which a sharded layer's weights are gathered, one after the other
+  bool operator==(const LayerStrategy&) const = default;
+};
+
+struct TrainStage {
+  LayerRange layers;
+  std::vector<std::string> devices;
+  std::vector<double> shares = {};  // of the stage's work, by device; fractions that sum to 1; empty: equal
+  std::vector<LayerStrategy> strategies;
+  bool operator==(const TrainStage&) const = default;
+};
+
+struct TrainReplica {
+  double share = 1;                // of the global batch; share x global batch is a whole number of sequences
+  std::int64_t micro_batches = 1;  // per step; their sizes differ by at most one sequence
+  std::vector<TrainStage> stages;  // first to last
+  bool operator==(const TrainReplica&) const = default;
+};
+
+enum class PipelineSchedule {
+  gpipe,                    // all forward passes, then all backward passes
+  one_forward_one_backward  // a stage keeps no more micro-batches than there are stages from it to the end
+};
+template <>
+const std::vector<EnumName<PipelineSchedule>>& enum_names<PipelineSchedule>();
+
+// How replicas add up their gradients.
+enum class SyncAlgorithm {
+  ring,   // reduce-scatter and all-gather around a ring
+  direct  // every owner of a part receives it from all others and sends the sum back
+};
+template <>
+const std::vector<EnumName<SyncAlgorithm>>& enum_names<SyncAlgorithm>();
+
+struct GradientSync {
+  SyncAlgorithm algorithm = SyncAlgorithm::ring;
+  bool overlap = false;  // with the backward pass
+  bool operator==(const GradientSync&) const = default;
+};
+
+struct TrainMemory {
+  std::int64_t weights = 0;
+  std::int64_t gradients = 0;
+  std::int64_t optimizer = 0;    // moments and master copy
+  std::int64_t activations = 0;  // kept for the backward pass, and the largest working set of a layer
+  std::int64_t reserve = 0;
+  std::int64_t limit = 0;
+  std::int64_t total() const { return weights + gradients + optimizer + activations + reserve; }
+  bool operator==(const TrainMemory&) const = default;
+};
+
+struct TrainPrediction {
+  double iteration_s = 0;
+  double tokens_per_s = 0;
+  double mfu = 0;  // model FLOPs (no recomputation) per second, as a share of the peak of all devices that work
+  std::map<std::string, TrainMemory> memory_bytes;
+  bool operator==(const TrainPrediction&) const = default;
+};
+
+struct TrainPlan {
+  Model model;
+  Cluster cluster;
+  Workload workload;
+  Profile profile;
+  std::vector<TrainReplica> replicas;
+  PipelineSchedule schedule = PipelineSchedule::one_forward_one_backward;
+  GradientSync sync;
+  TrainPrediction predicted;
+  std::vector<UnusedDevice> unused;
+  SearchRecord search;
+};
+
+// JSON of `motley.plan/1`, kind "train". Reading checks the format, not the sense: that is verify()'s.
+Value write_train_plan(const TrainPlan& plan);
+TrainPlan read_train_plan(const Value& value, std::string source);
+
+// The workload's training job; throws an input error where it has none.
+const Training& training_of(const Workload& workload);
+
+// Sequences of a step that a replica takes, rounded to whole ones.
+std::int64_t replica_sequences(const Training& training, const TrainReplica& replica);
+// Of its largest micro-batch.
+std::int64_t micro_batch_sequences(const Training& training, const TrainReplica& replica);
+
+// Bytes per parameter: what the workload says, or by precision and optimizer: 2 + 2 + 4 of 16-bit weights, gradients
+// and fp32 copy, 4 + 4 in fp32, and 8 of Adam's moments.
+StateBytes state_bytes(const Training& training);
+
+// A pipeline's stage as memory sees it.
+struct StageFootprint {
+  bool embedding = false;
+  bool head = false;
+  std::int64_t sequences = 1;  // of a micro-batch, over all data-parallel ranks
+  std::int64_t in_flight = 1;  // micro-batches whose activations are held at once
+};
+// Bytes on each of tp x dp ranks, in their order, without reserve and limit; `shares` as in TrainStage. Throws an input
+// error where the layers cannot be cut so.
+std::vector<TrainMemory> train_memory(const Architecture& arch, const Training& training,
+                                      const StageFootprint& footprint, const std::vector<LayerStrategy>& strategies,
+                                      const std::vector<double>& shares = {});
+// Micro-batches that stage `stage` of `stages` holds at once.
+std::int64_t micro_batches_in_flight(PipelineSchedule schedule, std::size_t stage, std::size_t stages,
+                                     std::int64_t micro_batches);
+// Bytes on every device of a stage of a plan, in the order of its devices.
+std::vector<TrainMemory> stage_memory(const TrainPlan& plan, const TrainReplica& replica, std::size_t stage);
+
+// Checks a plan without knowing any planner or cost form. Empty: nothing wrong.
+std::vector<Violation> verify(const TrainPlan& plan);
+
+}  // namespace motley

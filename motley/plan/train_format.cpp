@@ -1,0 +1,188 @@
+// The tables of motley.plan/1, kind "train".
+#include <fmt/format.h>
+
+#include "motley/plan/train_document.hpp"
+
+namespace motley {
+
+template <>
+const std::vector<EnumName<Sharding>>& enum_names<Sharding>() {
+  static const std::vector<EnumName<Sharding>> names = {
+      {Sharding::none, "none"}, {Sharding::zero1, "zero1"}, {Sharding::zero2, "zero2"}, {Sharding::zero3, "zero3"}};
+  return names;
+}
+
+template <>
+const std::vector<EnumName<PipelineSchedule>>& enum_names<PipelineSchedule>() {
+  static const std::vector<EnumName<PipelineSchedule>> names = {{PipelineSchedule::gpipe, "gpipe"},
+                                                                {PipelineSchedule::one_forward_one_backward, "1f1b"}};
+  return names;
+}
+
+template <>
+const std::vector<EnumName<SyncAlgorithm>>& enum_names<SyncAlgorithm>() {
+  static const std::vector<EnumName<SyncAlgorithm>> names = {{SyncAlgorithm::ring, "ring"},
+                                                             {SyncAlgorithm::direct, "direct"}};
+  return names;
+}
+
+template <>
+const Schema<LayerStrategy>& schema<LayerStrategy>() {
+  using S = LayerStrategy;
+  constexpr Limits degree{.always_written = true, .min = 1, .max = 1 << 20};
+  static const auto table =
+      Schema<S>("strategy", "What a range of a stage's layers does. tp x dp is the number of the stage's devices.")
+          .custom<LayerRange>(layers_row("Transformer blocks."), &S::layers, read_layers, write_layers)
+          .field("tp", &S::tp, "Tensor-parallel degree: neighbours in the list of devices. Default: 1.", degree)
+          .field("dp", &S::dp, "Data-parallel degree inside the stage. Default: 1.", degree)
+          .field("shard", &S::shard,
+                 "What the data-parallel ranks divide: nothing, optimizer states, gradients too, weights too. Default: "
+                 "`none`.",
+                 {.always_written = true})
+          .field("recompute", &S::recompute, "Keep only a layer's input for the backward pass. Default: false.",
+                 {.always_written = true})
+          .field("split", &S::split, "Parts in which the weights of a `zero3` layer are gathered. Default: 1.",
+                 {.min = 1, .max = 1 << 20});
+  return table;
+}
+
+template <>
+const Schema<TrainStage>& schema<TrainStage>() {
+  using S = TrainStage;
+  static const auto table =
+      Schema<S>("training stage", "A contiguous range of layers held by a group of devices.")
+          .custom<LayerRange>(layers_row("Transformer blocks; the first stage adds the embedding, the last the head."),
+                              &S::layers, read_layers, write_layers)
+          .field("devices", &S::devices, "Rank r is rank r % tp of the data-parallel rank r / tp.", {.required = true})
+          .field("shares", &S::shares,
+                 "Of the work, by device, where all is tensor or all is data parallel; they sum to 1. Default: equal.")
+          .field("strategies", &S::strategies, "In the order of the layers; together all of the stage's.",
+                 {.required = true});
+  return table;
+}
+
+template <>
+const Schema<TrainReplica>& schema<TrainReplica>() {
+  using R = TrainReplica;
+  static const auto table =
+      Schema<R>("replica", "A complete copy of the model: a pipeline of stages.")
+          .field("share", &R::share, "Of the global batch; a whole number of sequences.",
+                 {.required = true, .above = 0, .max = 1})
+          .field("micro_batches", &R::micro_batches, "Per step; their sizes differ by at most one sequence.",
+                 {.required = true, .min = 1})
+          .field("stages", &R::stages, "First to last.", {.required = true});
+  return table;
+}
+
+template <>
+const Schema<GradientSync>& schema<GradientSync>() {
+  using G = GradientSync;
+  static const auto table =
+      Schema<G>("sync", "How replicas add up their gradients.")
+          .field("algorithm", &G::algorithm,
+                 "`ring`, or `direct`: every owner of a part receives it from all others and sends the sum back. "
+                 "Default: `ring`.",
+                 {.always_written = true})
+          .field("overlap", &G::overlap, "With the backward pass. Default: false.", {.always_written = true});
+  return table;
+}
+
+template <>
+const Schema<TrainMemory>& schema<TrainMemory>() {
+  using M = TrainMemory;
+  static const auto table =
+      Schema<M>("training memory", "Bytes on one device, by cause.")
+          .field("weights", &M::weights, "Bytes.", {.required = true, .min = 0})
+          .field("gradients", &M::gradients, "Bytes.", {.required = true, .min = 0})
+          .field("optimizer", &M::optimizer, "Bytes of moments and master copy.", {.required = true, .min = 0})
+          .field("activations", &M::activations, "Bytes kept for the backward pass, and the largest working set.",
+                 {.required = true, .min = 0})
+          .field("reserve", &M::reserve, "Bytes kept free.", {.required = true, .min = 0})
+          .field("limit", &M::limit, "Bytes that the device has.", {.required = true, .min = 0});
+  return table;
+}
+
+template <>
+const Schema<TrainPrediction>& schema<TrainPrediction>() {
+  using P = TrainPrediction;
+  constexpr Limits figure{.always_written = true, .min = 0};
+  static const auto table =
+      Schema<P>("predicted", "What the planner expects.")
+          .field("iteration_s", &P::iteration_s, "Seconds of a step, in the cost form of the search.", figure)
+          .field("tokens_per_s", &P::tokens_per_s, "Tokens of a step, per second of it.", figure)
+          .field("mfu", &P::mfu, "Model FLOPs per second as a share of the peak of the devices that work.", figure)
+          .field("memory_bytes", &P::memory_bytes, "By device.", {.always_written = true});
+  return table;
+}
+
+template <>
+const Schema<TrainDocument>& schema<TrainDocument>() {
+  using D = TrainDocument;
+  constexpr Limits written{.always_written = true};
+  static const auto table =
+      Schema<D>("training plan", "How to train, with the descriptions it was made from.")
+          .format("motley.plan/1")
+          .field("kind", &D::kind, "`train`.", {.required = true})
+          .field("model", &D::model, "What is trained.", {.required = true})
+          .custom<ClusterDescription>(
+              description_row("cluster"), &D::cluster,
+              [](const Reader& reader) { return schema<ClusterDescription>().read(reader); },
+              binding::write_any<ClusterDescription>)
+          .custom<Workload>(
+              description_row("workload"), &D::workload,
+              [](const Reader& reader) { return schema<Workload>().read(reader); }, binding::write_any<Workload>)
+          .custom<Profile>(
+              optional_description_row("profile"), &D::profile,
+              [](const Reader& reader) { return schema<Profile>().read(reader); }, binding::write_any<Profile>)
+          .field("replicas", &D::replicas, "Copies of the model; each takes its share of every step.",
+                 {.required = true})
+          .field("schedule", &D::schedule, "Of the micro-batches in a pipeline. Default: `1f1b`.", written)
+          .field("sync", &D::sync, "Of the gradients.", written)
+          .field("predicted", &D::predicted, "What the planner expects.", written)
+          .field("unused", &D::unused, "Devices that stay idle.", written)
+          .field("search", &D::search, "How the plan was found.", written);
+  return table;
+}
+
+Value write_train_plan(const TrainPlan& plan) {
+  return write(TrainDocument{"train",
+                             {plan.model.name, plan.model.config},
+                             plan.cluster.description,
+                             plan.workload,
+                             plan.profile,
+                             plan.replicas,
+                             plan.schedule,
+                             plan.sync,
+                             plan.predicted,
+                             plan.unused,
+                             plan.search});
+}
+
+TrainPlan read_train_plan(const Value& value, std::string source) {
+  const Reader reader(value, source);
+  if (const Value* kind = value.find("kind"); kind && !(kind->is_string() && kind->as_string() == "train"))
+    reader.member("kind", *kind)
+        .fail(kind->is_string() ? fmt::format("this is a plan of kind \"{}\", not \"train\"", kind->as_string())
+                                : fmt::format("expected a string, found {}", kind->type_name()),
+              "make one with `motley plan train`");
+  auto document = schema<TrainDocument>().read(reader);
+  if (!document.workload.training)
+    reader.fail("workload: there is no [training]", "a training plan carries the job it was made for");
+  TrainPlan plan;
+  plan.model.name = std::move(document.model.name);
+  plan.model.config = std::move(document.model.config);
+  plan.model.arch = read_architecture(plan.model.config, source + ": model.config");
+  plan.cluster = resolve(std::move(document.cluster), source + ": cluster");
+  plan.workload = std::move(document.workload);
+  plan.profile = std::move(document.profile);
+  check_profile(plan.profile, Reader(value, source + ": profile"));
+  plan.replicas = std::move(document.replicas);
+  plan.schedule = document.schedule;
+  plan.sync = document.sync;
+  plan.predicted = std::move(document.predicted);
+  plan.unused = std::move(document.unused);
+  plan.search = std::move(document.search);
+  return plan;
+}
+
+}  // namespace motley

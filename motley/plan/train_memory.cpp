@@ -1,0 +1,123 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "motley/model/training.hpp"
+#include "motley/plan/train.hpp"
+
+namespace motley {
+namespace {
+
+std::int64_t divided(std::int64_t amount, std::int64_t parts) { return (amount + parts - 1) / parts; }
+
+std::int64_t element_bytes(const Training& training) { return training.precision == "fp32" ? 4 : 2; }
+
+std::int64_t state(double bytes_per_parameter, std::int64_t parameters, std::int64_t parts) {
+  return static_cast<std::int64_t>(
+      std::ceil(bytes_per_parameter * static_cast<double>(parameters) / static_cast<double>(parts)));
+}
+
+// Adds the states of `parameters` parameters.
+void add_states(TrainMemory& memory, const StateBytes& bytes, std::int64_t parameters, const LayerStrategy& strategy) {
+  const auto parts = [&](Sharding from) { return strategy.shard >= from ? strategy.dp : 1; };
+  memory.weights += state(bytes.weight, parameters, parts(Sharding::zero3));
+  memory.gradients += state(bytes.gradient, parameters, parts(Sharding::zero2));
+  memory.optimizer += state(bytes.master + bytes.moments, parameters, parts(Sharding::zero1));
+}
+
+// Of a micro-batch, on one rank.
+std::int64_t rank_sequences(const StageFootprint& footprint, const LayerStrategy& strategy,
+                            const std::vector<double>& shares, std::size_t rank) {
+  if (shares.empty() || strategy.dp == 1) return divided(footprint.sequences, strategy.dp);
+  return std::llround(std::ceil(static_cast<double>(footprint.sequences) * shares[rank]));
+}
+
+}  // namespace
+
+const Training& training_of(const Workload& workload) {
+  if (!workload.training)
+    throw input_error("the workload has no [training]",
+                      "describe the job: [training] sequence_length = 2048, global_batch = 1024");
+  return *workload.training;
+}
+
+std::int64_t replica_sequences(const Training& training, const TrainReplica& replica) {
+  return std::llround(replica.share * static_cast<double>(training.global_batch));
+}
+
+std::int64_t micro_batch_sequences(const Training& training, const TrainReplica& replica) {
+  return divided(replica_sequences(training, replica), std::max<std::int64_t>(1, replica.micro_batches));
+}
+
+StateBytes state_bytes(const Training& training) {
+  if (training.states) return *training.states;
+  StateBytes bytes;
+  if (training.precision == "fp32") bytes = {.weight = 4, .gradient = 4, .master = 0, .moments = 8};
+  if (training.optimizer == "sgd") bytes.moments = 0;
+  return bytes;
+}
+
+std::int64_t micro_batches_in_flight(PipelineSchedule schedule, std::size_t stage, std::size_t stages,
+                                     std::int64_t micro_batches) {
+  if (schedule == PipelineSchedule::gpipe) return micro_batches;
+  return std::min(micro_batches, static_cast<std::int64_t>(stages - stage));
+}
+
+std::vector<TrainMemory> train_memory(const Architecture& arch, const Training& training,
+                                      const StageFootprint& footprint, const std::vector<LayerStrategy>& strategies,
+                                      const std::vector<double>& shares) {
+  MOTLEY_CHECK(!strategies.empty());
+  const StateBytes bytes = state_bytes(training);
+  const std::int64_t element = element_bytes(training);
+  const auto ranks = static_cast<std::size_t>(strategies.front().tp * strategies.front().dp);
+  std::vector<TrainMemory> memory(ranks);
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    TrainMemory& own = memory[rank];
+    std::int64_t working = 0;
+    for (const LayerStrategy& strategy : strategies) {
+      const bool cut = strategy.tp > 1 && !shares.empty();
+      const auto shards = make_shards(arch, static_cast<int>(strategy.tp), cut ? shares : std::vector<double>{});
+      const Shard& shard = shards[rank % static_cast<std::size_t>(strategy.tp)];
+      const std::int64_t block = rank_parameters(arch, {.layers = 1}, shard);
+      const std::int64_t tokens = rank_sequences(footprint, strategy, shares, rank) * training.sequence_length;
+      const std::int64_t whole = tokens * stored_elements_per_token(arch, shard) * element;
+      const std::int64_t kept = strategy.recompute ? tokens * arch.hidden * element : whole;
+      add_states(own, bytes, strategy.layers.size() * block, strategy);
+      own.activations += strategy.layers.size() * kept * footprint.in_flight;
+      // The layer under way: what recomputation brings back, weights that are gathered.
+      std::int64_t layer = strategy.recompute ? whole : 0;
+      if (strategy.shard == Sharding::zero3 && strategy.dp > 1) layer += state(bytes.weight, block, strategy.split);
+      working = std::max(working, layer);
+      const bool first = &strategy == &strategies.front() && footprint.embedding;
+      const bool last = &strategy == &strategies.back() && footprint.head;
+      if (first || last) {
+        const StageShape ends{.layers = 0, .embedding = first, .head = last};
+        add_states(own, bytes, rank_parameters(arch, ends, shard), strategy);
+      }
+      if (last) working = std::max(working, tokens * logit_bytes_per_token(shard));
+    }
+    own.activations += working;
+  }
+  return memory;
+}
+
+std::vector<TrainMemory> stage_memory(const TrainPlan& plan, const TrainReplica& replica, std::size_t stage) {
+  const Training& training = training_of(plan.workload);
+  const TrainStage& held = replica.stages[stage];
+  const StageFootprint footprint{
+      .embedding = stage == 0,
+      .head = stage + 1 == replica.stages.size(),
+      .sequences = micro_batch_sequences(training, replica),
+      .in_flight = micro_batches_in_flight(plan.schedule, stage, replica.stages.size(), replica.micro_batches)};
+  auto memory = train_memory(plan.model.arch, training, footprint, held.strategies, held.shares);
+  MOTLEY_CHECK(memory.size() == held.devices.size());
+  for (std::size_t rank = 0; rank < memory.size(); ++rank) {
+    const DeviceType& type = plan.cluster.type_of(plan.cluster.find_device(held.devices[rank]));
+    memory[rank].reserve = type.reserve_bytes.value_or(0);
+    memory[rank].limit = type.memory_bytes;
+  }
+  return memory;
+}
+
+}  // namespace motley

@@ -1,0 +1,200 @@
+#include "motley/plan/train.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "motley/base/reference_test.hpp"
+#include "motley/model/training.hpp"
+#include "motley/plan/rent.hpp"
+#include "motley/plan/train_document.hpp"
+
+namespace motley {
+namespace {
+
+using testing::HasSubstr;
+
+Training job(std::int64_t sequence_length, std::int64_t global_batch) {
+  Training training;
+  training.sequence_length = sequence_length;
+  training.global_batch = global_batch;
+  return training;
+}
+
+// opt-125m (12 layers, hidden 768, 12 heads) on a machine of two and two of one: a replica of two stages, the first
+// tensor parallel, and a replica of one data-parallel stage.
+TrainPlan example() {
+  TrainPlan plan;
+  plan.model = read_model(MOTLEY_SOURCE_DIR "/data/models/opt-125m");
+  const auto cluster = read<ClusterDescription>(parse_toml(R"(format = "motley.cluster/1"
+    name = "three machines"
+    [[machine]]
+    name = "box"
+    devices = ["RTX 3090*3"]
+    [[machine]]
+    name = "lab"
+    count = 2
+    devices = ["RTX 4090"])",
+                                                           "cluster"),
+                                                "cluster");
+  plan.cluster = resolve(cluster, "cluster");
+  plan.workload.training = job(1024, 12);
+  plan.replicas = {
+      {.share = 0.75,
+       .micro_batches = 5,
+       .stages = {{.layers = {0, 8},
+                   .devices = {"box/0", "box/1"},
+                   .strategies = {{.layers = {0, 3}, .tp = 2}, {.layers = {3, 8}, .tp = 2, .recompute = true}}},
+                  {.layers = {8, 12}, .devices = {"lab-0/0"}, .strategies = {{.layers = {8, 12}}}}}},
+      {.share = 0.25,
+       .micro_batches = 1,
+       .stages = {{.layers = {0, 12},
+                   .devices = {"lab-1/0", "box/2"},
+                   .shares = {0.6, 0.4},
+                   .strategies = {{.layers = {0, 12}, .dp = 2, .shard = Sharding::zero3, .split = 2}}}}}};
+  return plan;
+}
+
+TEST(TrainPlan, WhatItWritesItReads) {
+  TrainPlan plan = example();
+  plan.schedule = PipelineSchedule::gpipe;
+  plan.sync = {.algorithm = SyncAlgorithm::direct, .overlap = true};
+  plan.predicted = {
+      .iteration_s = 2, .tokens_per_s = 6144, .mfu = 0.25, .memory_bytes = {{"box/0", {1, 2, 3, 4, 5, 6}}}};
+  plan.search.planner = "hand";
+  const Value document = parse_json(to_json(write_train_plan(plan)), "plan");
+  EXPECT_EQ(plan_kind(document), "train");
+  const TrainPlan again = read_train_plan(document, "plan");
+  EXPECT_EQ(again.replicas, plan.replicas);
+  EXPECT_EQ(again.schedule, plan.schedule);
+  EXPECT_EQ(again.sync, plan.sync);
+  EXPECT_EQ(again.predicted, plan.predicted);
+  EXPECT_EQ(again.search, plan.search);
+  EXPECT_EQ(again.workload, plan.workload);
+  EXPECT_EQ(again.model, plan.model);
+  EXPECT_EQ(again.cluster.devices, plan.cluster.devices);
+}
+
+TEST(TrainPlan, OtherKindsAreRefused) {
+  Value document = write_train_plan(example());
+  document.set("kind", "serve");
+  EXPECT_THAT([&] { read_train_plan(document, "plan.json"); },
+              testing::Throws<Error>(testing::Property(&Error::hint, HasSubstr("motley plan train"))));
+  document.set("kind", "train");
+  document.set("workload", write(default_workload()));
+  EXPECT_THROW(read_train_plan(document, "plan.json"), Error);
+}
+
+TEST(TrainPlan, SequencesAndMicroBatches) {
+  const TrainPlan plan = example();
+  const Training& training = *plan.workload.training;
+  EXPECT_EQ(replica_sequences(training, plan.replicas[0]), 9);
+  EXPECT_EQ(micro_batch_sequences(training, plan.replicas[0]), 2);  // 2 2 2 2 1
+  EXPECT_EQ(micro_batches_in_flight(PipelineSchedule::gpipe, 0, 2, 5), 5);
+  EXPECT_EQ(micro_batches_in_flight(PipelineSchedule::one_forward_one_backward, 0, 2, 5), 2);
+  EXPECT_EQ(micro_batches_in_flight(PipelineSchedule::one_forward_one_backward, 1, 2, 5), 1);
+  EXPECT_EQ(micro_batches_in_flight(PipelineSchedule::one_forward_one_backward, 0, 8, 5), 5);
+}
+
+// Counted by hand: opt-125m has 7,087,872 parameters in a block.
+TEST(TrainPlan, MemoryIsCounted) {
+  const Architecture arch = read_model(MOTLEY_SOURCE_DIR "/data/models/opt-125m").arch;
+  ASSERT_EQ(block_parameters(arch), 7087872);
+  const Training training = job(1024, 8);
+  const std::vector<LayerStrategy> plain = {{.layers = {0, 2}}};
+  const StageFootprint middle{.sequences = 3, .in_flight = 4};
+  const TrainMemory memory = train_memory(arch, training, middle, plain).at(0);
+  EXPECT_EQ(memory.weights, 2 * 2 * 7087872);
+  EXPECT_EQ(memory.gradients, 2 * 2 * 7087872);
+  EXPECT_EQ(memory.optimizer, 2 * 12 * 7087872);
+  // Per token: 4 x 768 of inputs and sums, 4 x 768 of attention, 2 x 3072 of the FFN; 2 bytes each.
+  EXPECT_EQ(memory.activations, 2 * 4 * 3 * 1024 * (8 * 768 + 2 * 3072) * 2);
+
+  // Recomputed: inputs alone, and one layer brought back.
+  const TrainMemory recomputed = train_memory(arch, training, middle, {{.layers = {0, 2}, .recompute = true}}).at(0);
+  EXPECT_EQ(recomputed.activations, 2 * 4 * 3 * 1024 * 768 * 2 + 3 * 1024 * (8 * 768 + 2 * 3072) * 2);
+
+  // Divided among two ranks: each has 2 of 3 sequences; a layer's weights are gathered in 2 parts.
+  const auto sharded =
+      train_memory(arch, training, middle, {{.layers = {0, 2}, .dp = 2, .shard = Sharding::zero3, .split = 2}});
+  ASSERT_EQ(sharded.size(), 2u);
+  EXPECT_EQ(sharded[1].weights, 2 * 7087872);
+  EXPECT_EQ(sharded[1].optimizer, 12 * 7087872);
+  EXPECT_EQ(sharded[1].activations, 2 * 4 * 2 * 1024 * (8 * 768 + 2 * 3072) * 2 + 7087872);
+  const auto states = train_memory(arch, training, middle, {{.layers = {0, 2}, .dp = 2, .shard = Sharding::zero1}});
+  EXPECT_EQ(states[0].gradients, 2 * 2 * 7087872);
+  EXPECT_EQ(states[0].optimizer, 12 * 7087872);
+
+  // Ends: a tied table counts once where one stage holds both, and logits are fp32 with their gradient.
+  const StageFootprint whole{.embedding = true, .head = true, .sequences = 1, .in_flight = 1};
+  const TrainMemory ends = train_memory(arch, training, whole, {{.layers = {0, 12}, .recompute = true}}).at(0);
+  EXPECT_EQ(ends.weights, 2 * total_parameters(arch));
+  EXPECT_EQ(ends.activations, 12 * 1024 * 768 * 2 + 1024 * 8 * arch.vocabulary);
+}
+
+TEST(TrainPlan, StatesFollowPrecisionAndOptimizer) {
+  Training training = job(1, 1);
+  EXPECT_EQ(state_bytes(training), (StateBytes{2, 2, 4, 8}));
+  training.optimizer = "sgd";
+  EXPECT_EQ(state_bytes(training), (StateBytes{2, 2, 4, 0}));
+  training.precision = "fp32";
+  EXPECT_EQ(state_bytes(training), (StateBytes{4, 4, 0, 0}));
+  training.states = StateBytes{2, 2, 0, 4};
+  EXPECT_EQ(state_bytes(training), (StateBytes{2, 2, 0, 4}));
+}
+
+TEST(TrainPlan, TheExampleIsSound) {
+  TrainPlan plan = example();
+  EXPECT_TRUE(verify(plan).empty());
+  plan.predicted.memory_bytes["box/1"] = stage_memory(plan, plan.replicas[0], 0)[1];
+  EXPECT_TRUE(verify(plan).empty());
+}
+
+TEST(TrainPlan, EveryDecisionIsChecked) {
+  const auto broken = [](const std::function<void(TrainPlan&)>& change) {
+    TrainPlan plan = example();
+    change(plan);
+    std::string all;
+    for (const auto& violation : verify(plan)) all += violation.place + ": " + violation.what + "\n";
+    return all;
+  };
+  const auto stage = [](TrainPlan& p, std::size_t r, std::size_t s) -> TrainStage& { return p.replicas[r].stages[s]; };
+  EXPECT_THAT(broken([](TrainPlan& p) { p.replicas.clear(); }), HasSubstr("there is no replica"));
+  EXPECT_THAT(broken([](TrainPlan& p) { p.replicas[0].stages.clear(); }), HasSubstr("no stage"));
+  EXPECT_THAT(broken([](TrainPlan& p) { p.replicas[0].stages.pop_back(); }), HasSubstr("ends at layer 8"));
+  EXPECT_THAT(broken([&](TrainPlan& p) { stage(p, 0, 1).layers = {7, 12}; }), HasSubstr("has come to layer 8"));
+  EXPECT_THAT(broken([&](TrainPlan& p) { stage(p, 0, 0).strategies.pop_back(); }), HasSubstr("they end at layer 3"));
+  EXPECT_THAT(broken([&](TrainPlan& p) {
+                stage(p, 0, 0).strategies[1].layers = {4, 8};
+              }),
+              HasSubstr("the stage has come to layer 3"));
+  EXPECT_THAT(broken([&](TrainPlan& p) { stage(p, 0, 0).strategies[0].tp = 1; }),
+              HasSubstr("not the number of devices, 2"));
+  EXPECT_THAT(broken([&](TrainPlan& p) { stage(p, 0, 0).strategies.clear(); }), HasSubstr("there is none"));
+  EXPECT_THAT(broken([&](TrainPlan& p) { stage(p, 0, 1).devices = {"box/2"}; }),
+              HasSubstr("already works in replicas[0]"));
+  EXPECT_THAT(broken([&](TrainPlan& p) { stage(p, 0, 1).devices = {"lab/0"}; }), HasSubstr("no device \"lab/0\""));
+  EXPECT_THAT(broken([&](TrainPlan& p) { stage(p, 1, 0).shares = {0.6, 0.6}; }), HasSubstr("sum to 1.2"));
+  EXPECT_THAT(broken([&](TrainPlan& p) { stage(p, 1, 0).shares = {1}; }), HasSubstr("1 shares for 2 devices"));
+  EXPECT_THAT(broken([](TrainPlan& p) { p.replicas[0].share = 0.7; }), HasSubstr("no whole number"));
+  EXPECT_THAT(broken([](TrainPlan& p) { p.replicas[0].share = 0.5; }), HasSubstr("sum to 0.75"));
+  EXPECT_THAT(broken([](TrainPlan& p) { p.replicas[1].micro_batches = 4; }), HasSubstr("4 of 3 sequences"));
+  EXPECT_THAT(broken([](TrainPlan& p) { p.replicas[1].micro_batches = 3; }), HasSubstr("dp 2 of micro-batches of 1"));
+  EXPECT_THAT(broken([](TrainPlan& p) { p.unused = {{"box/0", "slow"}}; }), HasSubstr("works in replicas[0]"));
+  EXPECT_THAT(broken([](TrainPlan& p) { p.workload.training->sequence_length = 4096; }), HasSubstr("2048 positions"));
+  EXPECT_THAT(broken([&](TrainPlan& p) { stage(p, 0, 1).strategies[0].split = 2; }), HasSubstr("no weights are"));
+  EXPECT_THAT(broken([](TrainPlan& p) { p.predicted.memory_bytes["box/1"] = {}; }), HasSubstr("memory_bytes.box/1"));
+  EXPECT_THAT(broken([](TrainPlan& p) {
+                p.workload.training->global_batch = 1200;
+                p.replicas[0].micro_batches = 2;
+              }),
+              HasSubstr("the device has 24"));
+}
+
+TEST(TrainPlan, TheReferencePageIsCurrent) {
+  expect_reference_is_current("plan-train.md", schema<TrainDocument>().doc());
+}
+
+}  // namespace
+}  // namespace motley

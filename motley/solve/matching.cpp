@@ -1,0 +1,125 @@
+#include "motley/solve/matching.hpp"
+
+#include <algorithm>
+#include <bit>
+
+#include "motley/base/error.hpp"
+
+namespace motley {
+
+double BottleneckMatcher::solve(std::span<const double> weights, int n) {
+  MOTLEY_CHECK(n > 0 && weights.size() == static_cast<std::size_t>(n) * static_cast<std::size_t>(n));
+  const auto size = static_cast<std::size_t>(n);
+  n_ = n;
+  words_ = (n + 63) / 64;
+  weights_ = weights;
+  edges_.resize(size * static_cast<std::size_t>(words_));
+  column_of_.assign(size, -1);
+  row_of_.assign(size, -1);
+  matched_ = 0;
+
+  double least = 0;
+  for (std::size_t i = 0; i < size; ++i) {
+    double row = weights[i * size], column = weights[i];
+    for (std::size_t j = 1; j < size; ++j) {
+      row = std::min(row, weights[i * size + j]);
+      column = std::min(column, weights[j * size + i]);
+    }
+    least = i == 0 ? std::max(row, column) : std::max({least, row, column});
+  }
+  if (complete(least)) return least;
+
+  values_.clear();
+  for (const double weight : weights)
+    if (weight > least) values_.push_back(weight);
+  std::sort(values_.begin(), values_.end());
+  values_.erase(std::unique(values_.begin(), values_.end()), values_.end());
+  std::size_t low = 0, high = values_.size() - 1;  // the answer is among [low, high]
+  while (low < high) {
+    const std::size_t middle = (low + high) / 2;
+    kept_columns_ = column_of_;
+    kept_rows_ = row_of_;
+    const int kept = matched_;
+    if (complete(values_[middle])) {
+      // Too generous a threshold may have used edges above the answer: go back to what lower thresholds gave.
+      high = middle;
+      if (low < high) {
+        column_of_ = kept_columns_;
+        row_of_ = kept_rows_;
+        matched_ = kept;
+      }
+    } else {
+      low = middle + 1;
+    }
+  }
+  MOTLEY_CHECK(complete(values_[low]));
+  return values_[low];
+}
+
+bool BottleneckMatcher::complete(double threshold) {
+  const auto size = static_cast<std::size_t>(n_), words = static_cast<std::size_t>(words_);
+  std::fill(edges_.begin(), edges_.end(), 0);
+  for (std::size_t i = 0; i < size; ++i)
+    for (std::size_t j = 0; j < size; ++j)
+      if (weights_[i * size + j] <= threshold) edges_[i * words + j / 64] |= std::uint64_t{1} << (j % 64);
+  while (matched_ < n_)
+    if (!layered_search()) return false;
+  return true;
+}
+
+// One phase: distances of rows from free rows, then disjoint shortest augmenting paths.
+bool BottleneckMatcher::layered_search() {
+  const auto size = static_cast<std::size_t>(n_), words = static_cast<std::size_t>(words_);
+  depth_.assign(size, -1);
+  queue_.clear();
+  for (int row = 0; row < n_; ++row)
+    if (column_of_[static_cast<std::size_t>(row)] < 0) {
+      depth_[static_cast<std::size_t>(row)] = 0;
+      queue_.push_back(row);
+    }
+  free_.assign(words, ~std::uint64_t{0});
+  bool reached = false;
+  for (std::size_t head = 0; head < queue_.size(); ++head) {
+    const auto row = static_cast<std::size_t>(queue_[head]);
+    for (std::size_t w = 0; w < words; ++w)
+      for (std::uint64_t fresh = edges_[row * words + w] & free_[w]; fresh != 0; fresh &= fresh - 1) {
+        const std::size_t column = w * 64 + static_cast<std::size_t>(std::countr_zero(fresh));
+        free_[w] &= ~(std::uint64_t{1} << (column % 64));
+        const int next = row_of_[column];
+        if (next < 0) {
+          reached = true;
+        } else if (depth_[static_cast<std::size_t>(next)] < 0) {
+          depth_[static_cast<std::size_t>(next)] = depth_[row] + 1;
+          queue_.push_back(next);
+        }
+      }
+  }
+  if (!reached) return false;
+  free_.assign(words, ~std::uint64_t{0});
+  bool grown = false;
+  for (int row = 0; row < n_; ++row)
+    if (column_of_[static_cast<std::size_t>(row)] < 0 && augment(row)) {
+      ++matched_;
+      grown = true;
+    }
+  return grown;
+}
+
+bool BottleneckMatcher::augment(int row) {
+  const auto words = static_cast<std::size_t>(words_), from = static_cast<std::size_t>(row);
+  for (std::size_t w = 0; w < words; ++w)
+    for (std::uint64_t fresh = edges_[from * words + w] & free_[w]; fresh != 0;
+         fresh = edges_[from * words + w] & free_[w] & ~((fresh & -fresh) | ((fresh & -fresh) - 1))) {
+      const std::size_t column = w * 64 + static_cast<std::size_t>(std::countr_zero(fresh));
+      const int next = row_of_[column];
+      if (next >= 0 && depth_[static_cast<std::size_t>(next)] != depth_[from] + 1) continue;
+      free_[w] &= ~(std::uint64_t{1} << (column % 64));
+      if (next >= 0 && !augment(next)) continue;
+      column_of_[from] = static_cast<int>(column);
+      row_of_[column] = row;
+      return true;
+    }
+  return false;
+}
+
+}  // namespace motley

@@ -1,0 +1,36 @@
+// Bottleneck perfect matching: pairs the two sides of a complete bipartite graph so that the largest weight of a pair
+// is least.
+//
+// Method: the answer is one of the weights, and at least the largest of all rows' and columns' least weights. Above
+// that, a binary search over the distinct weights; whether the edges up to a threshold hold a perfect matching is asked
+// of Hopcroft and Karp's algorithm (SIAM J. Comput. 1973) on rows of bits, and a matching that fell short at a lower
+// threshold is continued, since its edges are still there.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace motley {
+
+class BottleneckMatcher {
+ public:
+  // `weights`: n x n, row-major, finite. Returns the bottleneck. Scratch memory is kept between calls.
+  double solve(std::span<const double> weights, int n);
+  // Column of every row in the matching that the last solve() found.
+  const std::vector<int>& match() const { return column_of_; }
+
+ private:
+  bool complete(double threshold);  // continues the present matching; true where it is perfect
+  bool layered_search();
+  bool augment(int row);
+
+  int n_ = 0, words_ = 0, matched_ = 0;
+  std::span<const double> weights_;
+  std::vector<std::uint64_t> edges_;  // n x words: columns within the threshold
+  std::vector<std::uint64_t> free_;   // columns not yet visited
+  std::vector<int> column_of_, row_of_, kept_columns_, kept_rows_, depth_, queue_;
+  std::vector<double> values_;
+};
+
+}  // namespace motley

@@ -1,0 +1,47 @@
+// The shortest open path that visits every node of a complete graph once, ends free (an open travelling-salesman path).
+#pragma once
+
+#include <span>
+#include <vector>
+
+namespace motley {
+
+struct OpenPath {
+  double length = 0;
+  std::vector<int> order;
+};
+
+// Largest n that shortest_open_path() solves exactly.
+constexpr int exact_path_nodes = 13;
+
+// `weights`: n x n, row-major, symmetric, at least 0. Held and Karp's dynamic programme (J. SIAM 1962) up to
+// exact_path_nodes, local_path() beyond.
+OpenPath shortest_open_path(std::span<const double> weights, int n);
+
+// Greedy paths from every node, the best few improved by turning and moving pieces (2-opt, Or-opt) until none helps,
+// and by exact reordering of windows. Deterministic.
+OpenPath local_path(std::span<const double> weights, int n);
+
+double path_length(std::span<const double> weights, int n, std::span<const int> order);
+
+// Held and Karp's programme with its table kept: subsets of nodes in increasing order as binary numbers, so that after
+// a change of weights at nodes from `changed` on, everything that is said about the lower ones still holds.
+class HeldKarp {
+ public:
+  // Length of the shortest path. `changed`: the lowest node whose weights differ from the last call's (0: all new).
+  // n <= 20.
+  double solve(std::span<const double> weights, int n, int changed = 0);
+  // Of the last solve().
+  std::vector<int> order() const;
+
+ private:
+  double& best(unsigned subset, int last) { return table_[static_cast<std::size_t>(subset) * stride_ + last]; }
+  double best(unsigned subset, int last) const { return table_[static_cast<std::size_t>(subset) * stride_ + last]; }
+
+  int n_ = 0;
+  std::size_t stride_ = 0;
+  std::vector<double> weights_;
+  std::vector<double> table_;  // [subset][last node]: shortest path over the subset that ends there
+};
+
+}  // namespace motley
