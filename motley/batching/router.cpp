@@ -55,14 +55,6 @@ std::int64_t micro_batches_of(const ServePlan& plan, const RouteChain& chain, co
 
 }  // namespace
 
-std::optional<std::size_t> hand_over_hop(const ServePlan& plan, const Route& route) {
-  for (std::size_t hop = 1; hop < route.path.size(); ++hop)
-    if (plan.stage(route.path[hop - 1].stage).role == StageRole::prefill &&
-        plan.stage(route.path[hop].stage).role != StageRole::prefill)
-      return hop;
-  return {};
-}
-
 Router::Router(const ServePlan& plan, const RouterOptions& options)
     : context_(plan.model.arch.context),
       decode_chain_(plan.routes.size()),

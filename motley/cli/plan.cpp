@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "motley/cli/command.hpp"
 #include "motley/cli/planning.hpp"
 #include "motley/cli/rent.hpp"
@@ -8,6 +10,11 @@
 
 namespace motley::cli {
 namespace {
+
+bool has_roles(const ServePlan& plan) {
+  return std::any_of(plan.stages.begin(), plan.stages.end(),
+                     [](const Stage& stage) { return stage.role != StageRole::any; });
+}
 
 int plan_and_show(const PlanningOptions& options, const Output& output) {
   check_output_folder(output);
@@ -28,8 +35,9 @@ int plan_and_show(const PlanningOptions& options, const Output& output) {
   }
   if (!output.json && output.file.empty())
     text +=
-        "\nnext: keep it with -o plan.json, then `motley explain plan.json`, `motley serve plan.json --model DIR "
-        "--local`\n";
+        fmt::format("\nnext: keep it with -o plan.json, then `motley explain plan.json`, {}\n",
+                    has_roles(*outcome.plan) ? "`motley simulate plan.json`; --no-roles makes one that can be served"
+                                             : "`motley serve plan.json --model DIR --local`");
   emit(output, artefact, text);
   return 0;
 }

@@ -25,12 +25,16 @@ struct PlanningOptions {
   std::string from;                  // a plan to mend
   std::vector<std::string> without;  // devices
   bool partial_ranges = false;
+  bool no_roles = false;
   std::int64_t max_batch = 256;
   StepLimits step;
 };
 
 Objective parse_objective(const std::string& text);
 void add_planning_options(CLI::App& verb, PlanningOptions& options, const std::string& model_help);
+// Requests that the model could never serve are a mistake of the workload file; the assumed workload (no file) is only
+// an assumption.
+void check_context(const std::string& file, const Model& model, const Workload& workload);
 ServeOutcome plan_from_options(const PlanningOptions& options, bool quiet);
 
 // "hexgen.batch=4" lines for a cost form's own constants.

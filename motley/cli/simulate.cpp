@@ -13,6 +13,7 @@
 #include "motley/report/sim_report.hpp"
 #include "motley/sim/simulate.hpp"
 #include "motley/workload/arrivals.hpp"
+#include "motley/workload/warnings.hpp"
 
 namespace motley::cli {
 namespace {
@@ -123,6 +124,7 @@ int simulate_and_show(const SimulateOptions& options) {
   ServePlan plan = read_plan(document, options.plan);
   require_sound(plan, options.plan);
   plan.workload = workload_of(options, plan);
+  warn(workload_warnings(plan.workload), options.output.quiet);
   if (!options.profile.empty()) plan.profile = read_profile(options.profile);
   const ArrivalOptions arrivals = arrivals_of(options, plan.workload);
   const std::vector<TraceRequest> requests = draw_requests(plan.workload, arrivals);

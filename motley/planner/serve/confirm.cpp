@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "motley/planner/serve/assemble.hpp"
+#include "motley/planner/serve/roles.hpp"
 #include "motley/planner/serve/write.hpp"
 
 namespace motley {
@@ -38,6 +39,12 @@ class Contest {
       }
   }
 
+  // A plan that is more than pipelines, with what stays idle.
+  void enter_as_it_is(ServePlan plan) {
+    const TrialStep step{plan.step, 0};
+    if (!expired(problem_)) judge(std::move(plan), {}, step);
+  }
+
   // The pipelines of all that came so far, put together anew; and without the weakest, which late requests may come
   // from.
   void enter_assembled() {
@@ -51,7 +58,7 @@ class Contest {
 
   ServePlan take_best(Groups& groups) {
     best_->predicted.slo_attainment = attainment_;
-    list_unused(groups, pipelines_, *best_);
+    if (!pipelines_.empty()) list_unused(groups, pipelines_, *best_);
     return std::move(*best_);
   }
 
@@ -62,7 +69,10 @@ class Contest {
 
   // False where it is far behind.
   bool enter(const std::vector<Pipeline>& pipelines, const TrialStep& step) {
-    ServePlan plan = trial_plan(problem_, pipelines, step);
+    return judge(trial_plan(problem_, pipelines, step), pipelines, step);
+  }
+
+  bool judge(ServePlan plan, const std::vector<Pipeline>& pipelines, const TrialStep& step) {
     const double reached = attainment(plan, 1);
     if (best_ && reached < attainment_ - kAlike) return reached > attainment_ - kFarBehind;
     const bool clearly = !best_ || reached > attainment_ + kAlike;
@@ -135,6 +145,7 @@ ServePlan confirmed(Groups& groups, const Grouping& grouping) {
   const ServeProblem& problem = groups.problem();
   Contest contest(problem);
   contest.enter(grouping.pipelines);
+  for (auto& plan : role_candidates(groups, grouping)) contest.enter_as_it_is(std::move(plan));
   enter_starts(contest, problem);
   for (const double tighter : {0.75, 0.5, 0.3}) enter_other(contest, problem, Objective::slo, tighter);
   enter_other(contest, problem, Objective::latency, 1);

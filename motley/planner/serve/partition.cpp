@@ -62,20 +62,37 @@ bool few_enough_for_partitions(const ServeProblem& problem) {
   return problem.cluster.devices.size() <= 64 && groups_of(classes_of(problem)) <= kMostGroups;
 }
 
+ClassGroups class_groups(const ServeProblem& problem) {
+  const std::vector<DeviceClass> classes = classes_of(problem);
+  const Counts counts(classes);
+  ClassGroups result;
+  for (const auto& alike : classes) {
+    result.classes.emplace_back();
+    for (const Unit& unit : alike.units) result.classes.back().push_back(unit.front());
+  }
+  for (std::int64_t group = 1; group < counts.size(); ++group) {
+    ClassGroups::Group& entry = result.groups.emplace_back();
+    for (std::size_t k = 0; k < counts.classes(); ++k) {
+      entry.takes.push_back(counts.digit(group, k));
+      entry.devices.insert(entry.devices.end(), result.classes[k].begin(),
+                           result.classes[k].begin() + counts.digit(group, k));
+    }
+  }
+  return result;
+}
+
 Grouping best_partition(Groups& groups) {
   const ServeProblem& problem = groups.problem();
   const Objective objective = problem.options.objective;
   const bool all = problem.options.use_devices == UseDevices::all;
   const std::vector<DeviceClass> classes = classes_of(problem);
   const Counts counts(classes);
+  const ClassGroups candidates = class_groups(problem);
 
   Grouping grouping{.pipelines = {}, .exact = true, .evaluated = 0};
   std::vector<double> worths(static_cast<std::size_t>(counts.size()), 0);
   for (std::int64_t group = 1; group < counts.size(); ++group) {
-    std::vector<int> devices;
-    for (std::size_t k = 0; k < counts.classes(); ++k)
-      for (std::int64_t i = 0; i < counts.digit(group, k); ++i)
-        devices.push_back(classes[k].units[static_cast<std::size_t>(i)][0]);
+    const std::vector<int>& devices = candidates.groups[static_cast<std::size_t>(group - 1)].devices;
     if (!groups.may_fit(devices)) continue;
     const Pipeline pipeline = groups.best(devices);
     grouping.evaluated += pipeline.answer->part.evaluated;

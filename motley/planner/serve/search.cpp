@@ -212,7 +212,7 @@ std::vector<int> ServeProblem::devices() const {
 }
 
 ServePoint ServeProblem::point(std::int64_t sequences) const {
-  return {workload.mean_prompt_tokens(), workload.mean_output_tokens(), sequences, options.step};
+  return {workload.mean_prompt_tokens(), workload.mean_output_tokens(), sequences, options.step, phase};
 }
 
 std::unique_ptr<ServeForm> ServeProblem::form(const ServePoint& at) const {

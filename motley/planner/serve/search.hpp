@@ -26,7 +26,8 @@ struct ServeProblem {
   DType kv_type;
   Instant deadline;
   double most_work = kMostWork;
-  double effort = 1;  // scales how long local search goes on
+  double effort = 1;          // scales how long local search goes on
+  Phase phase = Phase::both;  // what the pipelines do of a request
 
   std::vector<int> devices() const;  // of the cluster, without those that the options exclude
   ServePoint point(std::int64_t sequences) const;
