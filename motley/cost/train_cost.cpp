@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "motley/cost/dtfm.hpp"
+#include "motley/cost/flashflex.hpp"
 
 namespace motley {
 namespace {
@@ -19,6 +20,7 @@ struct TrainFormEntry {
 const std::vector<TrainFormEntry>& entries() {
   static const std::vector<TrainFormEntry> table = {
       {"dtfm", {"dtfm.gradient_bytes", "dtfm.activation_bytes"}, price_dtfm},
+      {"flashflex", {"flashflex.recompute", "flashflex.decimal", "flashflex.zero3"}, price_flashflex},
   };
   return table;
 }
