@@ -1,6 +1,5 @@
 #include "motley/cli/command.hpp"
 #include "motley/cli/train.hpp"
-#include "motley/plan/rent.hpp"
 #include "motley/report/compare_report.hpp"
 
 namespace motley::cli {

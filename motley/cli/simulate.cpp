@@ -9,7 +9,6 @@
 #include "motley/cli/command.hpp"
 #include "motley/cli/planning.hpp"
 #include "motley/cli/train.hpp"
-#include "motley/plan/rent.hpp"
 #include "motley/report/sim_report.hpp"
 #include "motley/sim/simulate.hpp"
 #include "motley/workload/arrivals.hpp"

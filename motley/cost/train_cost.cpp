@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "motley/cost/dtfm.hpp"
+#include "motley/cost/flashflex.hpp"
 #include "motley/cost/train_price.hpp"
 
 namespace motley {
@@ -21,6 +22,7 @@ const std::vector<TrainFormEntry>& entries() {
   static const std::vector<TrainFormEntry> table = {
       {"motley", {"motley.layer_overhead_s"}, price_motley_train},
       {"dtfm", {"dtfm.gradient_bytes", "dtfm.activation_bytes"}, price_dtfm},
+      {"flashflex", {"flashflex.recompute", "flashflex.decimal", "flashflex.zero3"}, price_flashflex},
   };
   return table;
 }

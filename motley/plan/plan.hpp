@@ -112,6 +112,9 @@ struct ServePlan {
   const Stage& stage(const std::string& id) const;  // throws an input error
 };
 
+// The value of `kind`: serve, train, chain, rent; empty where there is none.
+std::string plan_kind(const Value& document);
+
 // JSON of `motley.plan/1`, kind "serve". Reading checks the format, not the sense: that is verify()'s.
 Value write_plan(const ServePlan& plan);
 ServePlan read_plan(const Value& value, std::string source);
