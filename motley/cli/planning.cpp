@@ -136,9 +136,22 @@ void add_cost_options(CLI::App& verb, std::string& form, std::vector<std::string
 
 void add_planning_options(CLI::App& verb, PlanningOptions& options, const std::string& model_help) {
   verb.add_option("--cluster", options.cluster, "What there is (motley.cluster/1)")->type_name("FILE");
-  verb.add_option("--model", options.model, model_help)->type_name("MODEL");
-  verb.add_option("--workload", options.workload, "What is asked (motley.workload/1); default: 512 tokens in, 128 out")
-      ->type_name("FILE");
+  const auto repeated = [&](const std::string& name, std::string& first, std::vector<std::string>& all,
+                            const std::string& help, const std::string& type) {
+    verb.add_option_function<std::vector<std::string>>(
+            name,
+            [&first, &all](const std::vector<std::string>& given) {
+              all = given;
+              first = given.front();
+            },
+            help)
+        ->type_name(type)
+        ->expected(1)
+        ->take_all();
+  };
+  repeated("--model", options.model, options.models, model_help, "MODEL");
+  repeated("--workload", options.workload, options.workloads,
+           "What is asked (motley.workload/1); default: 512 tokens in, 128 out", "FILE");
   verb.add_option("--profile", options.profile, "Measured rates that replace the cost model's (motley.profile/1)")
       ->type_name("FILE");
   verb.add_option("--objective", options.objective, "slo, throughput, latency or flow");
@@ -189,8 +202,32 @@ ServeOutcome mend(const PlanningOptions& options, bool quiet) {
 
 }  // namespace
 
+NamedModels plan_models_from_options(const PlanningOptions& options, bool quiet) {
+  if (!options.from.empty() || options.front)
+    throw input_error("--from and --front are for one model", "leave them out, or plan each model by itself");
+  if (options.cluster.empty()) throw input_error("--cluster is missing", "examples stand in examples/clusters");
+  if (options.workloads.size() != options.models.size())
+    throw input_error(fmt::format("{} models and {} workloads", options.models.size(), options.workloads.size()),
+                      "give each --model its own --workload, in the same order");
+  ServeOptions search = serve_options(options);
+  if (!options.profile.empty()) search.profile = read_profile(options.profile);
+  const Cluster cluster = read_cluster(options.cluster);
+  warn(cluster_warnings(cluster), quiet);
+  NamedModels planned;
+  for (std::size_t i = 0; i < options.models.size(); ++i) {
+    planned.models.push_back({read_model(options.models[i]), read_workload(options.workloads[i])});
+    check_context(options.workloads[i], planned.models.back().model, planned.models.back().workload);
+    warn(workload_warnings(planned.models.back().workload), quiet);
+  }
+  if (!quiet) fmt::print(stderr, "planning  {} models on {} devices\n", planned.models.size(), cluster.devices.size());
+  planned.outcome = plan_models(cluster, planned.models, search);
+  return planned;
+}
+
 ServeOutcome plan_from_options(const PlanningOptions& options, bool quiet) {
   if (!options.from.empty()) return mend(options, quiet);
+  if (options.models.size() > 1 || options.workloads.size() > 1)
+    throw input_error("one model at a time is served", "plan several with `motley plan serve`, and serve each plan");
   if (options.cluster.empty()) throw input_error("--cluster is missing", "examples stand in examples/clusters");
   if (options.model.empty())
     throw input_error("--model is missing", "a Hugging Face folder, a config.json, or a name such as llama-2-70b");

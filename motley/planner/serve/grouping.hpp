@@ -36,6 +36,8 @@ struct ClassGroups {
   std::vector<Group> groups;
 };
 ClassGroups class_groups(const ServeProblem& problem);
+// What the best partition of each of these groups' devices is worth. Clears `exact` where that is not known.
+std::vector<double> most_worths(Groups& groups, bool& exact);
 
 // Divisions that a person would try first: all devices in one pipeline, equal parts, one pipeline per site, per
 // machine, per so many devices of a type and site. At least one.
