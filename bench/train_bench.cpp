@@ -1,9 +1,12 @@
 // Training plans beside published ones: figures and the time they take.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
+#include <string_view>
 
 #include "motley/planner/train/grid.hpp"
+#include "motley/planner/train/train.hpp"
 
 namespace {
 
@@ -49,6 +52,54 @@ void grids() {
   }
 }
 
+// FlashFlex's heterogeneous settings. The utilisation is in its unit: FLOPs with recomputation over the sum of peaks of
+// all devices. The authors' plan of setting A has 32.7 % in its own cost form.
+void layouts() {
+  const struct {
+    const char* cluster;
+    const char* model;
+    double published_percent;
+  } cases[] = {{"a", "llama-2-7b", 31.19},
+               {"a", "llama-2-13b", 27.23},
+               {"b", "llama-2-7b", 33.47},
+               {"b", "llama-2-13b", 31.39},
+               {"c", "llama-30b", 27.49}};
+  fmt::print("{:<20}{:>14}{:>10}{:>10}{:>10}{:>10}{:>10}{:>8}\n", "layout", "model", "published", "found", "step s",
+             "bound s", "seconds", "idle");
+  for (const auto& [name, model_name, published] : cases) {
+    const Cluster cluster = read_cluster(fmt::format("{}/examples/flashflex/{}.toml", MOTLEY_SOURCE_DIR, name));
+    const Model model = read_model(fmt::format("{}/data/models/{}", MOTLEY_SOURCE_DIR, model_name));
+    const Workload workload = read_workload(MOTLEY_SOURCE_DIR "/examples/flashflex/workload.toml");
+    const TrainOutcome outcome = plan_train(cluster, model, workload, {.cost = {.form = "flashflex"}});
+    if (!outcome.plan) {
+      fmt::print("{:<20}{:>14} {}\n", name, model_name, outcome.reason);
+      continue;
+    }
+    double all = 0, working = 0;
+    for (std::size_t device = 0; device < cluster.devices.size(); ++device) {
+      const double peak = product_flop_per_s(cluster.type_of(static_cast<int>(device)), DType::fp16);
+      all += peak;
+      const bool idle = std::any_of(outcome.plan->unused.begin(), outcome.plan->unused.end(),
+                                    [&](const auto& unused) { return unused.device == cluster.devices[device].name; });
+      working += idle ? 0 : peak;
+    }
+    fmt::print("{:<20}{:>14}{:>9.2f}%{:>9.2f}%{:>10.3f}{:>10.3f}{:>10.3f}{:>8}  ", name, model_name, published,
+               100 * outcome.plan->predicted.mfu * working / all, outcome.plan->predicted.iteration_s,
+               *outcome.plan->search.bound, outcome.plan->search.elapsed_s, outcome.plan->unused.size());
+    for (const auto& replica : outcome.plan->replicas) {
+      fmt::print(" {}x", replica.micro_batches);
+      for (const auto& stage : replica.stages)
+        fmt::print("{}{}", stage.layers.size(),
+                   stage.devices.size() > 1 ? fmt::format("t{}", stage.devices.size()) : ",");
+    }
+    fmt::print("\n");
+  }
+}
+
 }  // namespace
 
-int main() { grids(); }
+int main(int argc, char** argv) {
+  const std::string_view which = argc > 1 ? argv[1] : "";
+  if (which != "layouts") grids();
+  if (which != "grids") layouts();
+}
