@@ -9,8 +9,7 @@
 namespace motley {
 namespace {
 
-constexpr std::size_t most_states =
-    4096;  // of the dynamic programme; as many as ten stages of five units have, and more
+constexpr std::size_t most_states = 1024;  // of the dynamic programme: all that ten stages can have
 
 class Ordering {
  public:
@@ -30,59 +29,93 @@ class Ordering {
   std::optional<LaidReplica> best(std::int64_t micro_batches) {
     if (stages_ == 0 || static_cast<std::int64_t>(stages_) > tables_.layers) return std::nullopt;
     collect_values();
-    std::optional<LaidReplica> laid = states_ <= most_states ? exact() : improved();
-    if (laid) polish(*laid, micro_batches);
+    const auto least = least_value(0, values_.size() - 1, [&](double limit) { return relaxed_room(limit); });
+    if (!least) return std::nullopt;
+    std::vector<int> order = plausible();
+    std::size_t most = values_.size() - 1;
+    auto value = least_value(*least, most, [&](double limit) { return room_of(order, limit); });
+    if (value) most = *value;
+    if (!value || *value > *least) {
+      if (states_ <= most_states) {
+        value = least_value(*least, most, [&](double limit) { return fill(limit); });
+        if (value) order = order_behind(values_[*value]);
+      } else {
+        value = improve(order, value, *least);
+      }
+    }
+    if (!value) return std::nullopt;
+    LaidReplica laid = cut(std::move(order), values_[*value]);
+    polish(laid, micro_batches);
     return laid;
   }
 
  private:
-  // Layers that a stage may have where no stage is busier than `limit_s`.
-  std::int64_t room(int unit, int next, bool first, std::size_t from_end, double limit_s) const {
+  // Layers that a stage may have where no stage is busier than `limit_s`: for its time alone, and in its memory too.
+  std::int64_t time_room(int unit, int next, double limit_s) const {
     const double hop = next < 0 ? 0 : tables_.hop(unit, next);
     const double layers = std::floor((limit_s - hop) / tables_.layer_s[static_cast<std::size_t>(unit)] + 1e-9);
-    if (!(layers >= 1)) return 0;
-    return std::min(tables_.capacity(unit, first, next < 0, from_end),
-                    static_cast<std::int64_t>(std::min(layers, 1e9)));
+    return layers >= 1 ? static_cast<std::int64_t>(std::min(layers, 1e9)) : 0;
+  }
+  std::int64_t room(int unit, int next, bool first, std::size_t from_end, double limit_s) const {
+    return std::min(tables_.capacity(unit, first, next < 0, from_end), time_room(unit, next, limit_s));
   }
 
   // How busy a stage can be: these values alone.
   void collect_values() {
     values_.clear();
+    double layers_per_s = 0;
+    for (std::size_t k = 0; k < units_.size(); ++k)
+      layers_per_s += counts_[k] / tables_.layer_s[static_cast<std::size_t>(units_[k])];
+    const double least = static_cast<double>(tables_.layers) / layers_per_s * (1 - 1e-9);  // a perfect balance
+    std::vector<double> hops;
     for (const int unit : units_) {
-      const auto add = [&](double hop) {
-        if (std::isfinite(hop))
-          for (std::int64_t n = 1; n <= tables_.layers; ++n)
-            values_.push_back(static_cast<double>(n) * tables_.layer_s[static_cast<std::size_t>(unit)] + hop);
-      };
-      add(0);
-      for (const int next : units_) add(tables_.hop(unit, next));
+      hops.assign(1, 0);
+      for (const int next : units_)
+        if (std::isfinite(tables_.hop(unit, next))) hops.push_back(tables_.hop(unit, next));
+      std::sort(hops.begin(), hops.end());
+      hops.erase(std::unique(hops.begin(), hops.end()), hops.end());
+      const double layer = tables_.layer_s[static_cast<std::size_t>(unit)];
+      for (const double hop : hops)
+        for (std::int64_t n = 1; n <= tables_.layers; ++n)
+          if (const double value = static_cast<double>(n) * layer + hop; value >= least) values_.push_back(value);
     }
     std::sort(values_.begin(), values_.end());
     values_.erase(std::unique(values_.begin(), values_.end()), values_.end());
   }
 
-  // The first of the values at which `reaches` says that the layers have room.
-  template <class Reaches>
-  std::optional<double> least_value(Reaches reaches) const {
-    if (!reaches(values_.back())) return std::nullopt;
-    std::size_t low = 0, high = values_.size() - 1;
+  // The first of the values [low, high] at which the stages have room for all layers.
+  template <class Room>
+  std::optional<std::size_t> least_value(std::size_t low, std::size_t high, Room room_at) const {
+    if (room_at(values_[high]) < tables_.layers) return std::nullopt;
     while (low < high) {
       const std::size_t middle = (low + high) / 2;
-      if (reaches(values_[middle]))
+      if (room_at(values_[middle]) >= tables_.layers)
         high = middle;
       else
         low = middle + 1;
     }
-    return values_[low];
+    return low;
   }
 
-  std::optional<LaidReplica> exact() {
+  // No order has more: every stage hands on over its shortest hop, one to none, with the memory of its best place.
+  std::int64_t relaxed_room(double limit) const {
+    std::int64_t sum = 0, most_gained = 0;
+    for (std::size_t k = 0; k < units_.size(); ++k) {
+      const int unit = units_[k];
+      std::int64_t own = 0;
+      for (std::size_t n = 0; n < units_.size(); ++n)
+        if (n != k || counts_[k] > 1) own = std::max(own, room(unit, units_[n], false, 2, limit));
+      const std::int64_t as_last = room(unit, -1, false, 1, limit);
+      sum += counts_[k] * own;
+      most_gained = std::max(most_gained, as_last - own);
+    }
+    return sum + most_gained;
+  }
+
+  // The order that fill() found room with, from the first stage to the last.
+  std::vector<int> order_behind(double limit) {
     const std::size_t kinds = units_.size(), full = states_ - 1;
-    behind_.assign(states_ * kinds, -1);
-    const auto value = least_value([&](double limit) { return fill(limit) >= tables_.layers; });
-    if (!value) return std::nullopt;
-    fill(*value);
-    // From the first stage to the last, by what the sums were made of.
+    fill(limit);
     std::vector<int> order;
     std::size_t state = full, first = 0;
     for (std::size_t k = 1; k < kinds; ++k)
@@ -90,10 +123,9 @@ class Ordering {
     for (std::size_t from_end = stages_; from_end > 0; --from_end) {
       order.push_back(units_[first]);
       const std::size_t rest = state - strides_[first];
-      if (from_end == 1) break;
-      for (std::size_t next = 0; next < kinds; ++next) {
+      for (std::size_t next = 0; next < kinds && from_end > 1; ++next) {
         const std::int64_t sum = behind_[rest * kinds + next];
-        const std::int64_t own = room(units_[first], units_[next], state == full, from_end, *value);
+        const std::int64_t own = room(units_[first], units_[next], state == full, from_end, limit);
         if (sum >= 0 && own > 0 && sum + own == behind_[state * kinds + first]) {
           state = rest;
           first = next;
@@ -101,13 +133,18 @@ class Ordering {
         }
       }
     }
-    return cut(order, *value);
+    return order;
   }
 
   // behind_[state][k]: the most layers in stages of the state, the first of which is of unit k.
   std::int64_t fill(double limit) {
     const std::size_t kinds = units_.size(), full = states_ - 1;
-    std::fill(behind_.begin(), behind_.end(), -1);
+    behind_.assign(states_ * kinds, -1);
+    // What the busiest stage allows, from unit to unit; memory by place comes on top.
+    std::vector<std::int64_t> quick(kinds * kinds);
+    for (std::size_t k = 0; k < kinds; ++k)
+      for (std::size_t next = 0; next < kinds; ++next)
+        quick[k * kinds + next] = time_room(units_[k], units_[next], limit);
     std::vector<int> digits(kinds, 0);
     std::size_t count = 0;
     for (std::size_t state = 0; state < full; ++state) {
@@ -125,11 +162,10 @@ class Ordering {
           if (const std::int64_t own = room(units_[add], -1, to == full, 1, limit); own > 0) best = own;
           continue;
         }
+        const std::int64_t held = tables_.capacity(units_[add], to == full, false, count + 1);
         for (std::size_t next = 0; next < kinds; ++next) {
-          const std::int64_t sum = behind_[state * kinds + next];
-          if (sum < 0) continue;
-          const std::int64_t own = room(units_[add], units_[next], to == full, count + 1, limit);
-          if (own > 0) best = std::max(best, sum + own);
+          const std::int64_t sum = behind_[state * kinds + next], own = std::min(held, quick[add * kinds + next]);
+          if (sum >= 0 && own > 0) best = std::max(best, sum + own);
         }
       }
     }
@@ -175,44 +211,41 @@ class Ordering {
     return laid;
   }
 
-  // Too many states: the units that are left most, never twice in a row where that can be; then pairs change places as
-  // long as that helps.
-  std::optional<LaidReplica> improved() {
+  // The units that are left most, never one machine twice in a row where that can be.
+  std::vector<int> plausible() const {
     std::vector<int> left = counts_, order;
     while (order.size() < stages_) {
       int pick = -1;
-      for (int k = 0; k < static_cast<int>(left.size()); ++k) {
-        if (left[static_cast<std::size_t>(k)] == 0) continue;
-        const auto rank = [&](int candidate) {
-          const bool again = !order.empty() && tables_.kind_of(order.back()) ==
-                                                   tables_.kind_of(units_[static_cast<std::size_t>(candidate)]);
-          return std::pair(!again, left[static_cast<std::size_t>(candidate)]);
-        };
-        if (pick < 0 || rank(k) > rank(pick)) pick = k;
-      }
+      const auto rank = [&](int k) {
+        const int unit = units_[static_cast<std::size_t>(k)];
+        const double hop = order.empty() ? 0 : tables_.hop(order.back(), unit);
+        return std::pair(-hop, left[static_cast<std::size_t>(k)]);
+      };
+      for (int k = 0; k < static_cast<int>(left.size()); ++k)
+        if (left[static_cast<std::size_t>(k)] > 0 && (pick < 0 || rank(k) > rank(pick))) pick = k;
       --left[static_cast<std::size_t>(pick)];
       order.push_back(units_[static_cast<std::size_t>(pick)]);
     }
-    const auto least = [&](const std::vector<int>& candidate) {
-      return least_value([&](double limit) { return room_of(candidate, limit) >= tables_.layers; });
-    };
-    auto value = least(order);
+    return order;
+  }
+
+  // Where there are too many states: pairs change places as long as that helps.
+  std::optional<std::size_t> improve(std::vector<int>& order, std::optional<std::size_t> value, std::size_t least) {
     constexpr int most_rounds = 2;
     for (int round = 0; round < most_rounds; ++round)
       for (std::size_t a = 0; a < order.size(); ++a)
         for (std::size_t b = a + 1; b < order.size(); ++b) {
           if (order[a] == order[b]) continue;
+          if (value && *value == least) return value;
           std::swap(order[a], order[b]);
           // Only what is strictly better is worth the search for how much.
-          const bool better = !value || room_of(order, std::nextafter(*value, 0)) >= tables_.layers;
-          const auto other = better ? least(order) : std::nullopt;
-          if (other && (!value || *other < *value))
+          const std::size_t highest = value ? *value - 1 : values_.size() - 1;
+          if (const auto other = least_value(least, highest, [&](double limit) { return room_of(order, limit); }))
             value = other;
           else
             std::swap(order[a], order[b]);
         }
-    if (!value) return std::nullopt;
-    return cut(std::move(order), *value);
+    return value;
   }
 
   // Single layers move while the pipeline gets quicker: filling and draining count too.
