@@ -1,5 +1,6 @@
 // Asymmetric plans beside symmetric ones of the same pool and beside a homogeneous pool of about the same price, in
-// simulation: `plan_quality [PLANNING_SECONDS]` prints a table with the ratios that HexGen published next to it.
+// simulation: `plan_quality [PLANNING_SECONDS [DEADLINE_S...]]` prints a table with the ratios that HexGen published
+// next to it.
 //
 // The pools are HexGen's (examples/hexgen): 58 GPUs in four regions, and 16 A100-40GB at 65.54 $/h. A symmetric plan
 // has one tensor-parallel degree and one number of stages for all pipelines, with layers cut evenly; the best of all
@@ -23,6 +24,16 @@ using namespace motley;
 
 constexpr double kAttainment = 0.99;
 constexpr std::int64_t kRequests = 1500;
+
+// How a server steps: one request at a time, as the published runtime did, or as many as fit, as servers do today.
+struct Regime {
+  const char* name;
+  std::int64_t max_sequences;
+  std::vector<double> deadlines_s;
+  std::vector<double> rates_per_s;  // at which the shortest deadline is measured
+};
+const std::vector<Regime> kRegimes = {{"one request per step", 1, {4, 8, 16}, {0.5, 1, 2, 4}},
+                                      {"continuous batching", 32, {4, 8, 16, 32}, {0.5, 2, 8, 24}}};
 
 Workload chat(double deadline_s, double rate_per_s) {
   Workload workload = read_workload(MOTLEY_SOURCE_DIR "/examples/hexgen/workload.toml");
@@ -56,12 +67,12 @@ double shortest_deadline(const ServePlan& plan, double rate_per_s) {
 
 // Groups of `tp` like devices of a machine, put together in the cluster's order, site by site, `pp` to a pipeline.
 std::optional<ServePlan> symmetric(const Cluster& cluster, const Model& model, const Workload& workload, int tp, int pp,
-                                   std::int64_t chunk) {
+                                   const StepLimits& step) {
   ServePlan plan;
   plan.model = model;
   plan.cluster = cluster;
   plan.workload = workload;
-  plan.step.max_tokens = chunk;
+  plan.step = step;
   std::map<std::string, std::vector<std::vector<std::string>>> groups;  // by site
   for (const auto& machine : cluster.machines) {
     std::map<int, std::vector<std::string>> open;
@@ -108,67 +119,69 @@ struct Figures {
   std::vector<double> deadlines;  // shortest, at each rate
 };
 
-const std::vector<double> kRates = {0.5, 2, 8, 24};
-
-Figures figures_of(const ServePlan& plan) {
+Figures figures_of(const ServePlan& plan, const Regime& regime) {
   Figures figures{highest_rate(plan), {}};
-  for (const double rate : kRates) figures.deadlines.push_back(shortest_deadline(plan, rate));
+  for (const double rate : regime.rates_per_s) figures.deadlines.push_back(shortest_deadline(plan, rate));
   return figures;
 }
 
 void keep_best(Figures& best, const Figures& other) {
   best.rate = std::max(best.rate, other.rate);
-  best.deadlines.resize(kRates.size(), 1e9);
-  for (std::size_t i = 0; i < kRates.size(); ++i) best.deadlines[i] = std::min(best.deadlines[i], other.deadlines[i]);
+  best.deadlines.resize(other.deadlines.size(), 1e9);
+  for (std::size_t i = 0; i < other.deadlines.size(); ++i)
+    best.deadlines[i] = std::min(best.deadlines[i], other.deadlines[i]);
 }
 
-Figures best_planned(const Cluster& cluster, const Model& model, double deadline_s, double seconds) {
+Figures best_planned(const Cluster& cluster, const Model& model, const Regime& regime, double deadline_s,
+                     double seconds) {
+  ServeOptions options{.deadline_s = seconds, .threads = 2, .front = Front::skip};
+  options.step.max_sequences = regime.max_sequences;
   Figures best;
-  for (const double rate : kRates) {
-    const ServeOutcome outcome =
-        plan_serve(cluster, model, chat(deadline_s, rate), {.deadline_s = seconds, .threads = 2, .front = Front::skip});
-    if (outcome.plan) keep_best(best, figures_of(*outcome.plan));
+  for (const double rate : regime.rates_per_s) {
+    const ServeOutcome outcome = plan_serve(cluster, model, chat(deadline_s, rate), options);
+    if (outcome.plan) keep_best(best, figures_of(*outcome.plan, regime));
   }
   return best;
 }
 
-Figures best_symmetric(const Cluster& cluster, const Model& model, double deadline_s) {
+Figures best_symmetric(const Cluster& cluster, const Model& model, const Regime& regime, double deadline_s) {
   Figures best;
+  best.deadlines.resize(regime.rates_per_s.size(), 1e9);
   for (const int tp : {1, 2, 4, 8})
     for (const int pp : {1, 2, 3, 4, 5, 6, 8, 10, 12, 16})
       for (const std::int64_t chunk : {512, 128, 64})
-        if (const auto plan = symmetric(cluster, model, chat(deadline_s, 1), tp, pp, chunk))
-          keep_best(best, figures_of(*plan));
+        if (const auto plan = symmetric(cluster, model, chat(deadline_s, 1), tp, pp,
+                                        {.max_tokens = chunk, .max_sequences = regime.max_sequences}))
+          keep_best(best, figures_of(*plan, regime));
   return best;
 }
 
 std::string ratio(double a, double b) { return b > 0 && a < 1e8 && b < 1e8 ? fmt::format("{:.2f}", a / b) : "-"; }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  const double seconds = argc > 1 ? std::atof(argv[1]) : 10;
+// Prints one regime's rows, and the best ratios.
+void compare(const Regime& regime, double seconds) {
   const Cluster pool = read_cluster(MOTLEY_SOURCE_DIR "/examples/hexgen/full.toml");
   const Cluster cloud = read_cluster(MOTLEY_SOURCE_DIR "/examples/hexgen/homogeneous.toml");
   const Model model = read_model("llama-2-70b");
   double best_rate = 0, best_rate_symmetric = 0, best_deadline = 0, best_deadline_symmetric = 0;
-  fmt::print("Llama-2-70B, lognormal prompts of 128 tokens, 64 tokens out, Poisson arrivals, 99 % in time\n\n");
+  fmt::print("\n{}\n\n", regime.name);
   fmt::print(
       "| | asymmetric | symmetric, same pool | homogeneous A100 | ratio to symmetric | to homogeneous "
       "|\n|---|---|---|---|---|---|\n");
-  for (const double deadline_s : {4.0, 8.0, 16.0, 32.0}) {
-    const Figures asymmetric = best_planned(pool, model, deadline_s, seconds);
-    const Figures even = best_symmetric(pool, model, deadline_s);
-    const Figures homogeneous = best_planned(cloud, model, deadline_s, seconds);
+  for (const double deadline_s : regime.deadlines_s) {
+    const Figures asymmetric = best_planned(pool, model, regime, deadline_s, seconds);
+    const Figures even = best_symmetric(pool, model, regime, deadline_s);
+    const Figures homogeneous = best_planned(cloud, model, regime, deadline_s, seconds);
     fmt::print("| requests/s, deadline {} s | {:.2f} | {:.2f} | {:.2f} | {} | {} |\n", deadline_s, asymmetric.rate,
                even.rate, homogeneous.rate, ratio(asymmetric.rate, even.rate),
                ratio(asymmetric.rate, homogeneous.rate));
     if (even.rate > 0) best_rate_symmetric = std::max(best_rate_symmetric, asymmetric.rate / even.rate);
     if (homogeneous.rate > 0) best_rate = std::max(best_rate, asymmetric.rate / homogeneous.rate);
-    for (std::size_t i = 0; i < kRates.size(); ++i) {
+    for (std::size_t i = 0; i < regime.rates_per_s.size(); ++i) {
       const double mine = asymmetric.deadlines[i], symmetric_s = even.deadlines[i], cloud_s = homogeneous.deadlines[i];
       fmt::print("| deadline, {} requests/s, planned for {} s | {:.2f} s | {:.2f} s | {:.2f} s | {} | {} |\n",
-                 kRates[i], deadline_s, mine, symmetric_s, cloud_s, ratio(symmetric_s, mine), ratio(cloud_s, mine));
+                 regime.rates_per_s[i], deadline_s, mine, symmetric_s, cloud_s, ratio(symmetric_s, mine),
+                 ratio(cloud_s, mine));
       if (mine < 1e8 && symmetric_s < 1e8)
         best_deadline_symmetric = std::max(best_deadline_symmetric, symmetric_s / mine);
       if (mine < 1e8 && cloud_s < 1e8) best_deadline = std::max(best_deadline, cloud_s / mine);
@@ -180,4 +193,17 @@ int main(int argc, char** argv) {
   fmt::print("| deadline, symmetric over asymmetric | {:.2f} | 1.8 |\n", best_deadline_symmetric);
   fmt::print("| rate, over the homogeneous pool | {:.2f} | 4 |\n", best_rate);
   fmt::print("| deadline, homogeneous over asymmetric | {:.2f} | 2.3 |\n", best_deadline);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const double seconds = argc > 1 ? std::atof(argv[1]) : 10;
+  std::vector<double> deadlines_s;
+  for (int i = 2; i < argc; ++i) deadlines_s.push_back(std::atof(argv[i]));
+  fmt::print("Llama-2-70B, lognormal prompts of 128 tokens, 64 tokens out, Poisson arrivals, 99 % in time\n");
+  for (Regime regime : kRegimes) {
+    if (!deadlines_s.empty()) regime.deadlines_s = deadlines_s;
+    compare(regime, seconds);
+  }
 }

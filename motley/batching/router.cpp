@@ -55,14 +55,6 @@ std::int64_t micro_batches_of(const ServePlan& plan, const RouteChain& chain, co
 
 }  // namespace
 
-std::optional<std::size_t> hand_over_hop(const ServePlan& plan, const Route& route) {
-  for (std::size_t hop = 1; hop < route.path.size(); ++hop)
-    if (plan.stage(route.path[hop - 1].stage).role == StageRole::prefill &&
-        plan.stage(route.path[hop].stage).role != StageRole::prefill)
-      return hop;
-  return {};
-}
-
 Router::Router(const ServePlan& plan, const RouterOptions& options)
     : context_(plan.model.arch.context),
       decode_chain_(plan.routes.size()),
@@ -189,8 +181,9 @@ void Router::complete(std::uint64_t step, const std::set<std::uint64_t>& finishe
 std::optional<std::size_t> choose_route(const std::vector<double>& weights, const std::vector<double>& load,
                                         const std::vector<bool>& masked) {
   MOTLEY_CHECK(weights.size() == load.size() && weights.size() == masked.size());
+  // With the request itself, or a slow route would get one whenever it is empty.
   const auto relative_load = [&](std::size_t route) {
-    return weights[route] > 0 ? load[route] / weights[route] : std::numeric_limits<double>::infinity();
+    return weights[route] > 0 ? (load[route] + 1) / weights[route] : std::numeric_limits<double>::infinity();
   };
   std::optional<std::size_t> best;
   for (std::size_t route = 0; route < weights.size(); ++route)

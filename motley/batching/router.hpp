@@ -112,7 +112,4 @@ class Router {
 std::optional<std::size_t> choose_route(const std::vector<double>& weights, const std::vector<double>& load,
                                         const std::vector<bool>& masked);
 
-// The first hop that decodes of a route that begins with prefill stages; none where all its hops do both.
-std::optional<std::size_t> hand_over_hop(const ServePlan& plan, const Route& route);
-
 }  // namespace motley

@@ -33,7 +33,10 @@ TEST(ChooseRoute, LeastLoadedInProportionToTheWeights) {
   EXPECT_EQ(choose_route({1, 1}, {0, 0}, {false, false}), 0u);
   EXPECT_EQ(choose_route({1, 1}, {1, 0}, {false, false}), 1u);
   EXPECT_EQ(choose_route({1, 3}, {1, 2}, {false, false}), 1u);
-  EXPECT_EQ(choose_route({1, 3}, {1, 4}, {false, false}), 0u);
+  EXPECT_EQ(choose_route({1, 3}, {1, 4}, {false, false}), 1u);
+  EXPECT_EQ(choose_route({1, 3}, {1, 6}, {false, false}), 0u);
+  EXPECT_EQ(choose_route({1, 3}, {0, 2}, {false, false}), 0u);
+  EXPECT_EQ(choose_route({1, 3}, {0, 0}, {false, false}), 1u);
   EXPECT_EQ(choose_route({0, 1}, {0, 1000}, {false, false}), 1u);
   EXPECT_EQ(choose_route({0, 1}, {0, 1000}, {false, true}), 0u);
   EXPECT_EQ(choose_route({1, 1}, {5, 0}, {false, true}), 0u);

@@ -77,7 +77,7 @@ std::string first_model(const ServerAddress& server) {
   return id->as_string();
 }
 
-Value reply_json(const std::string& message, const ChatReply& reply) {
+Value reply_json(const std::string& message, const StreamedReply& reply) {
   Value ids = Value::array();
   for (const auto id : reply.token_ids) ids.push_back(Value(static_cast<std::int64_t>(id)));
   return Value::object({{"message", message},
@@ -104,7 +104,7 @@ int converse(const ServerAddress& server, const Options& options) {
                                          {"max_tokens", options.max_tokens},
                                          {"seed", options.seed},
                                          {"return_token_ids", true}});
-    const ChatReply reply = stream_chat(server, request, [&](std::string_view piece) {
+    const StreamedReply reply = stream_chat(server, request, [&](std::string_view piece) {
       if (options.output.json) return;
       std::fwrite(piece.data(), 1, piece.size(), stdout);
       std::fflush(stdout);

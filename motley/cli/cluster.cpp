@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "motley/cli/command.hpp"
+#include "motley/cluster/warnings.hpp"
 #include "motley/report/description_report.hpp"
 
 namespace motley::cli {
@@ -26,6 +27,7 @@ int show(const Options& options) {
   if (options.file.empty())
     throw input_error("a cluster file is missing", "motley cluster show FILE, or --devices for the catalogue");
   const Cluster cluster = read_cluster(options.file);
+  warn(cluster_warnings(cluster), options.output.quiet);
   emit(options.output, write(cluster.description), cluster_report(cluster));
   return 0;
 }
@@ -36,6 +38,7 @@ int check(const Options& options) {
   for (int a = 0; a < static_cast<int>(cluster.devices.size()); ++a)
     for (int b = 0; b < static_cast<int>(cluster.devices.size()); ++b)
       if (a != b) (void)cluster.link(a, b);
+  warn(cluster_warnings(cluster), options.output.quiet);
   emit(options.output,
        Value::object({{"devices", static_cast<std::int64_t>(cluster.devices.size())},
                       {"machines", static_cast<std::int64_t>(cluster.machines.size())}}),

@@ -47,6 +47,11 @@ void check_output_folder(const Output& output) {
                 fmt::format("make it first: mkdir -p {}", folder.string()));
 }
 
+void warn(const std::vector<std::string>& warnings, bool quiet) {
+  if (quiet) return;
+  for (const auto& warning : warnings) fmt::print(stderr, "warning: {}\n", warning);
+}
+
 std::string counted(std::size_t count, std::string_view noun) {
   return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
 }

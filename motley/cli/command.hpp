@@ -5,6 +5,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "motley/base/value.hpp"
 #include "motley/model/model.hpp"
@@ -47,6 +48,9 @@ void require_sound(const ServePlan& plan, const std::string& file);
 
 // Throws before long work rather than after it: the folder of -o FILE must exist.
 void check_output_folder(const Output& output);
+
+// "warning: ..." on stderr, each of them; nothing where quiet.
+void warn(const std::vector<std::string>& warnings, bool quiet);
 
 // "1 machine", "2 machines".
 std::string counted(std::size_t count, std::string_view noun);

@@ -1,4 +1,5 @@
 #include "motley/cli/command.hpp"
+#include "motley/cli/train.hpp"
 #include "motley/report/compare_report.hpp"
 
 namespace motley::cli {
@@ -9,12 +10,14 @@ void add_compare(CLI::App& parent, Action& action) {
     Output output;
   };
   auto options = std::make_shared<Options>();
-  auto* verb = parent.add_subcommand("compare", "Serving plans side by side, and relative to the first");
+  auto* verb = parent.add_subcommand("compare", "Serving or training plans side by side, and relative to the first");
   verb->footer("example: motley compare before.json after.json");
   verb->add_option("plans", options->plans, "The plans")->required()->expected(2, 16)->type_name("PLAN");
   add_output_options(*verb, options->output);
   verb->callback([options, &action] {
     action = [options] {
+      if (plan_kind(read_document(options->plans.front())) == "train")
+        return compare_train(options->plans, options->output);
       std::vector<ServePlan> plans;
       for (const auto& path : options->plans) plans.push_back(read_plan_file(path));
       std::vector<NamedPlan> named;

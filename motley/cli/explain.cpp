@@ -4,6 +4,7 @@
 #include "motley/cli/command.hpp"
 #include "motley/cli/planning.hpp"
 #include "motley/cli/rent.hpp"
+#include "motley/cli/train.hpp"
 #include "motley/cli/what_if.hpp"
 #include "motley/report/compare_report.hpp"
 #include "motley/report/cost_report.hpp"
@@ -73,6 +74,14 @@ void add_explain(CLI::App& parent, Action& action) {
     action = [options] {
       const Value document = read_document(options->plan);
       if (plan_kind(document) == "rent") return explain_rent(read_rent_plan(document, options->plan), options->output);
+      if (plan_kind(document) == "chain")
+        return explain_chain_plan(read_chain_plan(document, options->plan), options->output);
+      if (plan_kind(document) == "train") {
+        const TrainPlan plan = read_train_plan(document, options->plan);
+        const std::string form = options->form.empty() ? plan.search.cost : options->form;
+        return explain_train(plan, cost_options(form.empty() ? "motley" : form, options->settings), options->depth,
+                             options->output);
+      }
       const ServePlan plan = read_plan(document, options->plan);
       require_sound(plan, options->plan);
       if (!options->changes.empty()) return explain_changes(plan, options->changes, options->output);

@@ -1,23 +1,69 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <filesystem>
+
 #include "motley/cli/command.hpp"
 #include "motley/cli/planning.hpp"
 #include "motley/cli/rent.hpp"
+#include "motley/cli/train.hpp"
 #include "motley/report/plan_report.hpp"
 
 namespace motley::cli {
 namespace {
 
+bool has_roles(const ServePlan& plan) {
+  return std::any_of(plan.stages.begin(), plan.stages.end(),
+                     [](const Stage& stage) { return stage.role != StageRole::any; });
+}
+
+// "plans.json" of a model: "plans-llama-2-7b.json"; of one that stands twice, with its number.
+std::string file_of(const std::string& file, const std::vector<ModelDemand>& models, std::size_t index) {
+  const std::filesystem::path path(file);
+  const std::string name = std::filesystem::path(models[index].model.name).filename().string();
+  const auto same = std::count_if(models.begin(), models.end(), [&](const ModelDemand& other) {
+    return other.model.name == models[index].model.name;
+  });
+  const std::string number = same > 1 ? fmt::format("-{}", index + 1) : "";
+  return (path.parent_path() / fmt::format("{}-{}{}{}", path.stem().string(), name, number, path.extension().string()))
+      .string();
+}
+
+int show_infeasible(const std::string& reason, const std::string& hint, const Output& output) {
+  emit(Output{.json = output.json, .file = "", .quiet = output.quiet},
+       Value::object({{"status", "infeasible"}, {"reason", reason}, {"hint", hint}}),
+       fmt::format("does not fit: {}\n{}", reason, hint.empty() ? "" : "\nhint: " + hint + "\n"));
+  return static_cast<int>(ErrorCode::negative);
+}
+
+int plan_models_and_show(const PlanningOptions& options, const Output& output) {
+  const NamedModels planned = plan_models_from_options(options, output.quiet);
+  const ModelsOutcome& outcome = planned.outcome;
+  if (outcome.plans.empty()) return show_infeasible(outcome.reason, outcome.hint, output);
+  Value plans = Value::array();
+  std::string text;
+  for (std::size_t i = 0; i < outcome.plans.size(); ++i) {
+    const ServePlan& plan = outcome.plans[i];
+    plans.push_back(write_plan(plan));
+    text += fmt::format("{}\nof its demand    {:.3g}\n\n", plan_report(plan),
+                        plan.predicted.requests_per_s / plan.workload.total_rate_per_s());
+    if (output.file.empty()) continue;
+    const std::string file = file_of(output.file, planned.models, i);
+    write_file(file, to_json(write_plan(plan), 1) + "\n");
+    if (!output.quiet) fmt::print(stderr, "wrote {}\n", file);
+  }
+  text += fmt::format("every model gets at least {:.3g} times what it is asked for{}\n", outcome.share,
+                      outcome.exact ? "; no division of the devices has more by the closed form" : "");
+  emit(Output{.json = output.json, .file = "", .quiet = output.quiet},
+       Value::object({{"share", outcome.share}, {"exact", outcome.exact}, {"plans", std::move(plans)}}), text);
+  return 0;
+}
+
 int plan_and_show(const PlanningOptions& options, const Output& output) {
   check_output_folder(output);
+  if (options.models.size() > 1) return plan_models_and_show(options, output);
   const ServeOutcome outcome = plan_from_options(options, output.quiet);
-  if (!outcome.plan) {
-    emit(Output{.json = output.json, .file = "", .quiet = output.quiet},
-         Value::object({{"status", "infeasible"}, {"reason", outcome.reason}, {"hint", outcome.hint}}),
-         fmt::format("does not fit: {}\n{}", outcome.reason,
-                     outcome.hint.empty() ? "" : "\nhint: " + outcome.hint + "\n"));
-    return static_cast<int>(ErrorCode::negative);
-  }
+  if (!outcome.plan) return show_infeasible(outcome.reason, outcome.hint, output);
   Value artefact = write_plan(*outcome.plan);
   std::string text = plan_report(*outcome.plan);
   if (options.front) {
@@ -27,8 +73,9 @@ int plan_and_show(const PlanningOptions& options, const Output& output) {
   }
   if (!output.json && output.file.empty())
     text +=
-        "\nnext: keep it with -o plan.json, then `motley explain plan.json`, `motley serve plan.json --model DIR "
-        "--local`\n";
+        fmt::format("\nnext: keep it with -o plan.json, then `motley explain plan.json`, {}\n",
+                    has_roles(*outcome.plan) ? "`motley simulate plan.json`; --no-roles makes one that can be served"
+                                             : "`motley serve plan.json --model DIR --local`");
   emit(output, artefact, text);
   return 0;
 }
@@ -47,8 +94,10 @@ void add_plan(CLI::App& parent, Action& action) {
   auto* verb = group->add_subcommand("serve", "Lay a model out over the devices of a cluster for serving");
   verb->footer(
       "example: motley plan serve --cluster examples/clusters/motivating-box.toml --model llama-2-70b -o plan.json");
-  add_planning_options(*verb, options->planning,
-                       "What to serve: a Hugging Face folder, a config.json, or a name such as llama-2-70b");
+  add_planning_options(
+      *verb, options->planning,
+      "What to serve: a Hugging Face folder, a config.json, or a name such as llama-2-70b. Several "
+      "--model, each with its --workload, divide the cluster: -o plan.json then writes plan-MODEL.json");
   verb->add_flag(
       "--front", options->planning.front,
       "Also print all layouts of one pipeline over the whole cluster that no other beats in latency and bottleneck");
@@ -59,6 +108,7 @@ void add_plan(CLI::App& parent, Action& action) {
   verb->callback(
       [options, &action] { action = [options] { return plan_and_show(options->planning, options->output); }; });
   add_plan_rent(*group, action);
+  add_plan_train(*group, action);
 }
 
 }  // namespace motley::cli

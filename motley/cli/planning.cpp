@@ -4,13 +4,17 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <thread>
 
 #include "motley/base/units.hpp"
 #include "motley/cli/command.hpp"
+#include "motley/cluster/warnings.hpp"
+#include "motley/planner/serve/deadlines.hpp"
 #include "motley/planner/serve/replan.hpp"
 #include "motley/report/plan_report.hpp"
 #include "motley/report/table.hpp"
+#include "motley/workload/warnings.hpp"
 
 namespace motley::cli {
 namespace {}  // namespace
@@ -52,20 +56,58 @@ ServeOptions serve_options(const PlanningOptions& options) {
           .max_batch = options.max_batch,
           .excluded = options.without,
           .profile = {},
-          .handover = options.partial_ranges ? Handover::partial : Handover::exact};
+          .handover = options.partial_ranges ? Handover::partial : Handover::exact,
+          .roles = options.no_roles ? StageRoles::both : StageRoles::apart_where_better};
 }
 
-// Requests that the model could never serve are a mistake of the workload file; the assumed workload is only an
-// assumption.
-void check_context(const PlanningOptions& options, const Model& model, const Workload& workload) {
-  const double tokens = workload.mean_prompt_tokens() + workload.mean_output_tokens();
-  if (options.workload.empty() || tokens <= static_cast<double>(model.arch.context)) return;
-  throw input_error(fmt::format("{}: the mean request has {:.0f} tokens, {}'s context {}", options.workload, tokens,
-                                model.name, model.arch.context),
-                    "lower prompt_tokens or output_tokens, or choose a model with a longer context");
+// Beside what the quickest plan of all could do.
+std::vector<std::string> deadline_warnings(const ServePlan& plan, ServeOptions options) {
+  constexpr double quickest_within_s = 2;
+  std::vector<ServePlan> plans = {plan};
+  if (deadlines_out_of_reach(plans, options.cost).empty()) return {};
+  options.objective = Objective::latency;
+  options.deadline_s = std::min(options.deadline_s, quickest_within_s);
+  ServeOutcome quickest = plan_serve(plan.cluster, plan.model, plan.workload, options);
+  if (quickest.plan) plans.push_back(std::move(*quickest.plan));
+  std::vector<std::string> warnings;
+  for (const auto& missed : deadlines_out_of_reach(plans, options.cost))
+    warnings.push_back(fmt::format(
+        "no plan was found that keeps the deadline {} = \"{}\" of class \"{}\": a request alone takes {}; the "
+        "nearest that would work: \"{:.2g} s\"",
+        missed.kind, format_quantity(missed.deadline_s, Dimension::seconds), missed.class_name,
+        human_seconds(missed.alone_s), missed.nearest_s));
+  return warnings;
+}
+
+// What the plan was asked for and cannot give.
+std::vector<std::string> plan_warnings(const ServePlan& plan, const ServeOptions& options) {
+  std::vector<std::string> warnings;
+  if (options.objective == Objective::slo) warnings = deadline_warnings(plan, options);
+  std::int64_t room = 0;
+  for (const auto& stage : plan.stages) room = std::max(room, stage.kv_tokens);
+  for (const auto& request : plan.workload.classes) {
+    const double tokens = std::ceil(request.prompt_tokens.mean + request.output_tokens.mean);
+    if (tokens > static_cast<double>(room))
+      warnings.push_back(
+          fmt::format("no route has room for class \"{}\": its mean request has {:g} tokens, the largest "
+                      "KV cache {}; shorter requests, or more device memory, would do",
+                      request.name, tokens, room));
+  }
+  return warnings;
 }
 
 }  // namespace
+
+void check_context(const std::string& file, const Model& model, const Workload& workload) {
+  if (file.empty()) return;
+  for (const auto& request : workload.classes) {
+    const double tokens = request.prompt_tokens.mean + request.output_tokens.mean;
+    if (tokens <= static_cast<double>(model.arch.context)) continue;
+    throw input_error(fmt::format("{}: the mean request of class \"{}\" has {:.0f} tokens, {}'s context {}", file,
+                                  request.name, tokens, model.name, model.arch.context),
+                      "lower prompt_tokens or output_tokens, or choose a model with a longer context");
+  }
+}
 
 CostOptions cost_options(const std::string& form, const std::vector<std::string>& settings) {
   CostOptions cost{.form = form, .settings = {}};
@@ -94,9 +136,22 @@ void add_cost_options(CLI::App& verb, std::string& form, std::vector<std::string
 
 void add_planning_options(CLI::App& verb, PlanningOptions& options, const std::string& model_help) {
   verb.add_option("--cluster", options.cluster, "What there is (motley.cluster/1)")->type_name("FILE");
-  verb.add_option("--model", options.model, model_help)->type_name("MODEL");
-  verb.add_option("--workload", options.workload, "What is asked (motley.workload/1); default: 512 tokens in, 128 out")
-      ->type_name("FILE");
+  const auto repeated = [&](const std::string& name, std::string& first, std::vector<std::string>& all,
+                            const std::string& help, const std::string& type) {
+    verb.add_option_function<std::vector<std::string>>(
+            name,
+            [&first, &all](const std::vector<std::string>& given) {
+              all = given;
+              first = given.front();
+            },
+            help)
+        ->type_name(type)
+        ->expected(1)
+        ->take_all();
+  };
+  repeated("--model", options.model, options.models, model_help, "MODEL");
+  repeated("--workload", options.workload, options.workloads,
+           "What is asked (motley.workload/1); default: 512 tokens in, 128 out", "FILE");
   verb.add_option("--profile", options.profile, "Measured rates that replace the cost model's (motley.profile/1)")
       ->type_name("FILE");
   verb.add_option("--objective", options.objective, "slo, throughput, latency or flow");
@@ -108,6 +163,8 @@ void add_planning_options(CLI::App& verb, PlanningOptions& options, const std::s
   verb.add_flag("--one-pipeline", options.one_pipeline, "No replication");
   verb.add_flag("--partial-ranges", options.partial_ranges,
                 "Objective flow: a stage may compute a part of its layers (plans to compare with; not served yet)");
+  verb.add_flag("--no-roles", options.no_roles,
+                "No stages that only prefill or only decode (plans that have them are simulated, not served yet)");
   verb.add_option("--without", options.without, "Leave this device out: box/3")
       ->type_name("DEVICE")
       ->expected(1)
@@ -145,8 +202,32 @@ ServeOutcome mend(const PlanningOptions& options, bool quiet) {
 
 }  // namespace
 
+NamedModels plan_models_from_options(const PlanningOptions& options, bool quiet) {
+  if (!options.from.empty() || options.front)
+    throw input_error("--from and --front are for one model", "leave them out, or plan each model by itself");
+  if (options.cluster.empty()) throw input_error("--cluster is missing", "examples stand in examples/clusters");
+  if (options.workloads.size() != options.models.size())
+    throw input_error(fmt::format("{} models and {} workloads", options.models.size(), options.workloads.size()),
+                      "give each --model its own --workload, in the same order");
+  ServeOptions search = serve_options(options);
+  if (!options.profile.empty()) search.profile = read_profile(options.profile);
+  const Cluster cluster = read_cluster(options.cluster);
+  warn(cluster_warnings(cluster), quiet);
+  NamedModels planned;
+  for (std::size_t i = 0; i < options.models.size(); ++i) {
+    planned.models.push_back({read_model(options.models[i]), read_workload(options.workloads[i])});
+    check_context(options.workloads[i], planned.models.back().model, planned.models.back().workload);
+    warn(workload_warnings(planned.models.back().workload), quiet);
+  }
+  if (!quiet) fmt::print(stderr, "planning  {} models on {} devices\n", planned.models.size(), cluster.devices.size());
+  planned.outcome = plan_models(cluster, planned.models, search);
+  return planned;
+}
+
 ServeOutcome plan_from_options(const PlanningOptions& options, bool quiet) {
   if (!options.from.empty()) return mend(options, quiet);
+  if (options.models.size() > 1 || options.workloads.size() > 1)
+    throw input_error("one model at a time is served", "plan several with `motley plan serve`, and serve each plan");
   if (options.cluster.empty()) throw input_error("--cluster is missing", "examples stand in examples/clusters");
   if (options.model.empty())
     throw input_error("--model is missing", "a Hugging Face folder, a config.json, or a name such as llama-2-70b");
@@ -155,7 +236,9 @@ ServeOutcome plan_from_options(const PlanningOptions& options, bool quiet) {
   const Cluster cluster = read_cluster(options.cluster);
   const Model model = read_model(options.model);
   const Workload workload = options.workload.empty() ? default_workload() : read_workload(options.workload);
-  check_context(options, model, workload);
+  check_context(options.workload, model, workload);
+  warn(cluster_warnings(cluster), quiet);
+  warn(workload_warnings(workload), quiet);
   if (!quiet)
     fmt::print(stderr, "planning  {} ({} parameters) on {} devices\n", model.name,
                human_count(static_cast<double>(total_parameters(model.arch))), cluster.devices.size());
@@ -163,6 +246,7 @@ ServeOutcome plan_from_options(const PlanningOptions& options, bool quiet) {
   if (!quiet && outcome.plan)
     fmt::print(stderr, "planned   {} in {}, {} candidates\n", name_of(outcome.plan->search.status),
                human_seconds(outcome.plan->search.elapsed_s), outcome.plan->search.evaluated);
+  if (outcome.plan && !quiet) warn(plan_warnings(*outcome.plan, search), quiet);
   return outcome;
 }
 

@@ -5,12 +5,13 @@
 #include <string>
 #include <vector>
 
-#include "motley/planner/serve/serve.hpp"
+#include "motley/planner/serve/models.hpp"
 
 namespace motley::cli {
 
 struct PlanningOptions {
   std::string cluster, model, workload, profile;
+  std::vector<std::string> models, workloads;  // as often as they were given; `model` and `workload` are the first
   std::string objective = "slo";
   std::string cost = "motley";
   std::vector<std::string> settings;  // KEY=VALUE
@@ -25,12 +26,22 @@ struct PlanningOptions {
   std::string from;                  // a plan to mend
   std::vector<std::string> without;  // devices
   bool partial_ranges = false;
+  bool no_roles = false;
   std::int64_t max_batch = 256;
   StepLimits step;
 };
 
 Objective parse_objective(const std::string& text);
 void add_planning_options(CLI::App& verb, PlanningOptions& options, const std::string& model_help);
+// Requests that the model could never serve are a mistake of the workload file; the assumed workload (no file) is only
+// an assumption.
+void check_context(const std::string& file, const Model& model, const Workload& workload);
+struct NamedModels {
+  std::vector<ModelDemand> models;
+  ModelsOutcome outcome;
+};
+// Several models; one workload each.
+NamedModels plan_models_from_options(const PlanningOptions& options, bool quiet);
 ServeOutcome plan_from_options(const PlanningOptions& options, bool quiet);
 
 // "hexgen.batch=4" lines for a cost form's own constants.

@@ -5,9 +5,11 @@
 #include <cstdio>
 
 #include "motley/base/units.hpp"
+#include "motley/cli/planning.hpp"
 #include "motley/planner/rent/rent.hpp"
 #include "motley/report/plan_report.hpp"
 #include "motley/report/rent_report.hpp"
+#include "motley/workload/warnings.hpp"
 
 namespace motley::cli {
 namespace {
@@ -82,6 +84,8 @@ std::optional<DType> runnable_dtype(const std::string& text, const std::string& 
 RentOutcome plan_for_model(const RentVerbOptions& options, Offers market, const RentOptions& rent) {
   const Model model = read_model(options.model);
   const Workload workload = options.workload.empty() ? default_workload() : read_workload(options.workload);
+  check_context(options.workload, model, workload);
+  warn(workload_warnings(workload), options.output.quiet);
   if (rent.form == RentForm::cheapest && workload.total_rate_per_s() <= 0)
     throw input_error("the cheapest fleet for which demand? No class of the workload has a rate",
                       "give each [[class]] its rate = \"4 /s\", or ask with --budget");
@@ -96,7 +100,7 @@ RentOutcome plan_from_options(const RentVerbOptions& options) {
   const RentOptions rent = rent_options(options);
   Offers offers;
   if (!options.offers.empty()) offers = read_offers(options.offers);
-  for (const auto& warning : offer_warnings(offers)) fmt::print(stderr, "warning: {}\n", warning);
+  warn(offer_warnings(offers), options.output.quiet);
   const bool measured = !offers.configurations.empty();
   if (measured && !options.model.empty())
     throw input_error(fmt::format("{} has configurations with rates, and --model would make others", options.offers),

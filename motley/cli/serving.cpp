@@ -65,7 +65,9 @@ ServePlan serving_plan(const ServingOptions& options) {
   }
   if (options.planning.cluster.empty())
     throw input_error("a plan is missing", "motley plan serve ... -o plan.json makes one, or give --cluster");
-  const ServeOutcome outcome = plan_from_options(options.planning, false);
+  PlanningOptions planning = options.planning;
+  planning.no_roles = true;  // the driver does not run them yet
+  const ServeOutcome outcome = plan_from_options(planning, false);
   if (!outcome.plan) throw Error(ErrorCode::negative, "does not fit: " + outcome.reason, outcome.hint);
   return *outcome.plan;
 }

@@ -8,9 +8,11 @@
 #include "motley/base/units.hpp"
 #include "motley/cli/command.hpp"
 #include "motley/cli/planning.hpp"
+#include "motley/cli/train.hpp"
 #include "motley/report/sim_report.hpp"
 #include "motley/sim/simulate.hpp"
 #include "motley/workload/arrivals.hpp"
+#include "motley/workload/warnings.hpp"
 
 namespace motley::cli {
 namespace {
@@ -114,9 +116,14 @@ class ProgressBar {
 int simulate_and_show(const SimulateOptions& options) {
   check_output_folder(options.output);
   check_output_folder({.json = false, .file = options.trace_out, .quiet = false});
-  ServePlan plan = read_plan_file(options.plan);
+  const Value document = read_document(options.plan);
+  if (plan_kind(document) == "train")
+    return simulate_train(read_train_plan(document, options.plan), options.plan,
+                          cost_options("motley", options.settings), options.trace_out, options.output);
+  ServePlan plan = read_plan(document, options.plan);
   require_sound(plan, options.plan);
   plan.workload = workload_of(options, plan);
+  warn(workload_warnings(plan.workload), options.output.quiet);
   if (!options.profile.empty()) plan.profile = read_profile(options.profile);
   const ArrivalOptions arrivals = arrivals_of(options, plan.workload);
   const std::vector<TraceRequest> requests = draw_requests(plan.workload, arrivals);

@@ -1,5 +1,6 @@
 #include "motley/cli/command.hpp"
 #include "motley/cli/rent.hpp"
+#include "motley/cli/train.hpp"
 #include "motley/report/plan_report.hpp"
 
 namespace motley::cli {
@@ -19,6 +20,10 @@ void add_verify(CLI::App& parent, Action& action) {
     action = [options] {
       const Value document = read_document(options->plan);
       if (plan_kind(document) == "rent") return verify_rent(read_rent_plan(document, options->plan), options->output);
+      if (plan_kind(document) == "chain")
+        return verify_chain(read_chain_plan(document, options->plan), options->output);
+      if (plan_kind(document) == "train")
+        return verify_train(read_train_plan(document, options->plan), options->output);
       const auto violations = verify(read_plan(document, options->plan));
       Value list = Value::array();
       for (const auto& violation : violations)

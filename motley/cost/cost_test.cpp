@@ -309,6 +309,7 @@ TEST(Motley, APlansLatencyIsTheSumOfItsParts) {
 // With more in flight than keeps the busiest stage busy, requests wait for it: then throughput is its rate.
 TEST(Motley, RequestsInFlightFillThePipelineAndThenWait) {
   ServePlan plan = d1_plan();
+  for (auto& stage : plan.stages) stage.kv_tokens = 1 << 20;
   double before = 0;
   for (const std::int64_t batch : {1, 2, 4, 8, 16}) {
     plan.routes.front().batch = batch;
@@ -322,6 +323,29 @@ TEST(Motley, RequestsInFlightFillThePipelineAndThenWait) {
   const ServeCost cost = price_serve(plan, one_group);
   expect_close(cost.requests_per_s, 1 / cost.bottleneck_s);
   EXPECT_EQ(cost.tree.children.back().name, "waiting");
+}
+
+// 160 tokens each, in blocks of 16: the route has no more in flight than its weakest stage has room for.
+TEST(Motley, TheWeakestStagesKvRoomLimitsTheBatch) {
+  ServePlan plan = d1_plan();
+  plan.routes[0].batch = 64;
+  plan.stages[0].kv_tokens = 160 * 50;
+  plan.stages[1].kv_tokens = 160 * 7 + 16;
+  const ServeCost limited = price_serve(plan, {});
+  EXPECT_EQ(limited.routes[0].batch, 7);
+  plan.routes[0].batch = 7;
+  EXPECT_DOUBLE_EQ(price_serve(plan, {}).requests_per_s, limited.requests_per_s);
+  for (auto& stage : plan.stages) stage.kv_tokens = 160 * 64;
+  plan.routes[0].batch = 64;
+  EXPECT_GT(price_serve(plan, {}).requests_per_s, 1.5 * limited.requests_per_s);
+  // Two routes through the same stages divide its room.
+  plan.stages[1].kv_tokens = 160 * 12;
+  plan.routes.push_back(plan.routes[0]);
+  plan.routes[1].id = "r1";
+  plan.routes[1].batch = 32;
+  const ServeCost shared = price_serve(plan, {});
+  EXPECT_EQ(shared.routes[0].batch, 8);
+  EXPECT_EQ(shared.routes[1].batch, 4);
 }
 
 TEST(Motley, ASharedStageCarriesAllItsRoutes) {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "motley/base/error.hpp"
+#include "motley/cost/hand_over.hpp"
 #include "motley/cost/serve_cost.hpp"
 #include "motley/solve/flow.hpp"
 
@@ -52,6 +53,8 @@ double TokenRates::stage(const TensorGroup& group, StageEnds ends, std::int64_t 
                                                      : price.load.decode_s;
   return part_seen(workload_, role) * tokens_through(workload_) * priced.requests_per_job() / load_s;
 }
+
+double TokenRates::hidden_bytes(const TensorGroup& group) const { return cost_.activation_bytes(group, 1); }
 
 double TokenRates::link(const TensorGroup& from, const TensorGroup& to) const {
   const double token_bytes = cost_.activation_bytes(from, 1);
@@ -145,6 +148,12 @@ class PlanRates {
         if (added) add_link(stage, next, between_machines);
         for (const std::size_t link : links_of_hop_[entry->second]) links_[link].share += seen;
       }
+      // Keys and values count as so many hidden states.
+      for (const KvMove& move : kv_moves(plan_, route)) {
+        const int from = index_.at(route.path[move.from].stage), to = index_.at(route.path[move.to].stage);
+        const double hidden_states = move.bytes / rates_.hidden_bytes(stages_[from].group);
+        links_[link_of(from, to, between_machines)].share += share * hidden_states / tokens_through(plan_.workload);
+      }
     }
   }
 
@@ -157,20 +166,27 @@ class PlanRates {
       links_of_hop_.emplace_back();
       return;
     }
+    hop_capacity_.push_back(rates_.link(stages_[from].group, stages_[to].group));
+    links_of_hop_.push_back({link_of(from, to, between_machines)});
+  }
+
+  std::size_t link_of(int from, int to, std::map<std::pair<std::string, std::string>, std::size_t>& between_machines) {
     const double capacity = rates_.link(stages_[from].group, stages_[to].group);
     const std::string &here = machine_of(stages_[from].group), &there = machine_of(stages_[to].group);
-    hop_capacity_.push_back(capacity);
-    links_of_hop_.push_back({links_.size()});
     const auto pair = std::pair(here, there);
+    const std::string name = fmt::format("{} > {}", plan_.stages[from].id, plan_.stages[to].id);
     if (const auto found = between_machines.find(pair); here != there && found != between_machines.end()) {
       PlanLink& shared = links_[found->second];
-      shared.name = fmt::format("{} > {}", here, there);
+      if (shared.name != name) shared.name = fmt::format("{} > {}", here, there);
       shared.capacity = std::max(shared.capacity, capacity);
-      links_of_hop_.back() = {found->second};
-      return;
+      return found->second;
     }
+    const auto named = [&](const PlanLink& link) { return link.name == name; };
+    if (const auto known = std::find_if(links_.begin(), links_.end(), named); here == there && known != links_.end())
+      return static_cast<std::size_t>(known - links_.begin());
     between_machines[pair] = links_.size();
-    links_.push_back({fmt::format("{} > {}", plan_.stages[from].id, plan_.stages[to].id), capacity, 0});
+    links_.push_back({name, capacity, 0});
+    return links_.size() - 1;
   }
 
   // The flow counts all tokens of a request; a stage of one phase sees a part of them.

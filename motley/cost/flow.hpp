@@ -32,6 +32,7 @@ class TokenRates {
   // the profile says that the group cannot hold so many.
   double stage(const TensorGroup& group, StageEnds ends, std::int64_t layers, std::int64_t sequences,
                StageRole role = StageRole::any);
+  double hidden_bytes(const TensorGroup& group) const;  // of a token
   // Hidden states, over the fastest pair of devices.
   double link(const TensorGroup& from, const TensorGroup& to) const;
 
@@ -71,7 +72,8 @@ struct PlanFlow {
 };
 
 // A stage's rate is that of all layers it holds, also for routes that compute a part of them. Keys and values that
-// prefill hands over to decode are not counted. Throws an input error as price_serve and TokenRates do.
+// prefill hands over to decode load the links at the routes' weights; `most_tokens_per_s` does not know them. Throws an
+// input error as price_serve and TokenRates do.
 PlanFlow plan_flow(const ServePlan& plan, const CostOptions& options);
 
 }  // namespace motley

@@ -84,7 +84,8 @@ double setting(const CostOptions& options, const std::string& key, double otherw
 }
 
 std::int64_t kv_tokens_of(const ServePoint& point, std::int64_t requests) {
-  const double tokens = std::ceil(point.prompt_tokens + point.output_tokens);
+  const double output_tokens = point.phase == Phase::prefill ? 1 : point.output_tokens;
+  const double tokens = std::ceil(point.prompt_tokens + output_tokens);
   const auto blocks = static_cast<std::int64_t>(std::ceil(tokens / static_cast<double>(point.step.block_tokens)));
   return requests * blocks * point.step.block_tokens;
 }

@@ -21,12 +21,16 @@ struct CostOptions {
   std::map<std::string, double> settings = {};  // the form's own constants, "hexgen.batch"
 };
 
+// What of a request a pipeline does: all, or its part where others prefill or decode.
+enum class Phase { both, prefill, decode };
+
 // What a pipeline is priced at.
 struct ServePoint {
   double prompt_tokens = 0;  // of the mean request
   double output_tokens = 0;
   std::int64_t sequences = 1;  // in one decode step (a micro-batch)
   StepLimits step;
+  Phase phase = Phase::both;  // the other costs nothing; the published forms know `both` only
 };
 
 struct PhaseSeconds {
@@ -92,7 +96,8 @@ const std::vector<std::string>& serve_forms();
 // A setting of the chosen form, or its default.
 double setting(const CostOptions& options, const std::string& key, double otherwise);
 
-// KV room of so many requests of the point's lengths, each in whole blocks.
+// KV room of so many requests of the point's lengths, each in whole blocks; what only prefills holds the prompt and the
+// token that comes out of it.
 std::int64_t kv_tokens_of(const ServePoint& point, std::int64_t requests);
 
 }  // namespace motley

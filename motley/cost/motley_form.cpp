@@ -22,7 +22,8 @@ class MotleyForm final : public ServeForm {
         arch_(arch),
         point_(point),
         chunks_(std::max(1.0, std::ceil(point.prompt_tokens / static_cast<double>(point.step.max_tokens)))),
-        decode_steps_(std::max(0.0, point.output_tokens - 1)),
+        prefill_steps_(point.phase == Phase::decode ? 0 : chunks_),
+        decode_steps_(point.phase == Phase::prefill ? 0 : std::max(0.0, point.output_tokens - 1)),
         sequences_(static_cast<double>(point.sequences)) {
     const double half_prompt = point.prompt_tokens / 2;
     const double context = point.prompt_tokens + point.output_tokens / 2;
@@ -45,9 +46,9 @@ class MotleyForm final : public ServeForm {
                     token = step_.crossing(from, to, decode_.tokens);
     const double prompt_bytes = step_.activation_bytes(from, prefill_.tokens),
                  token_bytes = step_.activation_bytes(from, decode_.tokens);
-    return {{chunks_ * prompt.seconds(prompt_bytes), decode_steps_ * token.seconds(token_bytes)},
+    return {{prefill_steps_ * prompt.seconds(prompt_bytes), decode_steps_ * token.seconds(token_bytes)},
             // Only the sending itself keeps the sender busy; the way through the network overlaps with its next step.
-            {chunks_ * prompt_bytes / prompt.bandwidth_bytes_per_s,
+            {prefill_steps_ * prompt_bytes / prompt.bandwidth_bytes_per_s,
              decode_steps_ * token_bytes / token.bandwidth_bytes_per_s / sequences_}};
   }
 
@@ -60,11 +61,12 @@ class MotleyForm final : public ServeForm {
   }
 
   Term explain_stage(const TensorGroup& group, StageEnds ends, std::int64_t layers, std::string name) const override {
-    return sum_of(std::move(name), {explain_steps(group, ends, layers, prefill_, chunks_, "prefill",
-                                                  fmt::format("{:g} chunks of {:g} tokens", chunks_, prefill_.tokens)),
-                                    explain_steps(group, ends, layers, decode_, decode_steps_, "decode",
-                                                  fmt::format("{:g} steps of {} sequences at context {:g}",
-                                                              decode_steps_, point_.sequences, decode_.context))});
+    return in_phases(std::move(name),
+                     explain_steps(group, ends, layers, prefill_, prefill_steps_, "prefill",
+                                   fmt::format("{:g} chunks of {:g} tokens", prefill_steps_, prefill_.tokens)),
+                     explain_steps(group, ends, layers, decode_, decode_steps_, "decode",
+                                   fmt::format("{:g} steps of {} sequences at context {:g}", decode_steps_,
+                                               point_.sequences, decode_.context)));
   }
 
   Term explain_hop(const TensorGroup& from, const TensorGroup& to, std::string name) const override {
@@ -75,24 +77,33 @@ class MotleyForm final : public ServeForm {
                          human_bytes(step_.activation_bytes(from, step.tokens)),
                          human_rate(path.bandwidth_bytes_per_s));
     };
-    return sum_of(std::move(name), {leaf("prefill", seconds.prefill_s, note(prefill_, chunks_)),
-                                    leaf("decode", seconds.decode_s, note(decode_, decode_steps_))});
+    return in_phases(std::move(name), leaf("prefill", seconds.prefill_s, note(prefill_, prefill_steps_)),
+                     leaf("decode", seconds.decode_s, note(decode_, decode_steps_)));
   }
 
   double requests_per_job() const override { return 1; }
   bool pipeline_always_full() const override { return false; }
 
  private:
+  // Those that are priced.
+  Term in_phases(std::string name, Term prefill, Term decode) const {
+    std::vector<Term> terms;
+    if (point_.phase != Phase::decode) terms.push_back(std::move(prefill));
+    if (point_.phase != Phase::prefill) terms.push_back(std::move(decode));
+    return sum_of(std::move(name), std::move(terms));
+  }
+
   // All steps of a request: it waits for whole decode steps, but is only one of the sequences they serve.
   StagePrice priced(double prefill_step_s, double decode_step_s) const {
-    const PhaseSeconds latency{chunks_ * prefill_step_s, decode_steps_ * decode_step_s};
+    const PhaseSeconds latency{prefill_steps_ * prefill_step_s, decode_steps_ * decode_step_s};
     return {latency, {latency.prefill_s, latency.decode_s / sequences_}};
   }
 
   // What the driver adds to a request.
   PhaseSeconds driver_s() const {
     const DriverCost driver = step_.driver();
-    return {driver.request_s + chunks_ * driver.step_s, decode_steps_ * driver.step_s};
+    const double request_s = point_.phase == Phase::decode ? 0 : driver.request_s;
+    return {request_s + prefill_steps_ * driver.step_s, decode_steps_ * driver.step_s};
   }
 
   Term explain_steps(const TensorGroup& group, StageEnds ends, std::int64_t layers, const StepLoad& step, double times,
@@ -146,7 +157,7 @@ class MotleyForm final : public ServeForm {
   StepCost step_;
   const Architecture& arch_;
   ServePoint point_;
-  double chunks_, decode_steps_, sequences_;
+  double chunks_, prefill_steps_, decode_steps_, sequences_;
   StepLoad prefill_, decode_;
 };
 

@@ -7,6 +7,7 @@
 
 #include "motley/cost/dtfm.hpp"
 #include "motley/cost/flashflex.hpp"
+#include "motley/cost/train_price.hpp"
 
 namespace motley {
 namespace {
@@ -19,6 +20,7 @@ struct TrainFormEntry {
 
 const std::vector<TrainFormEntry>& entries() {
   static const std::vector<TrainFormEntry> table = {
+      {"motley", {"motley.layer_overhead_s"}, price_motley_train},
       {"dtfm", {"dtfm.gradient_bytes", "dtfm.activation_bytes"}, price_dtfm},
       {"flashflex", {"flashflex.recompute", "flashflex.decimal", "flashflex.zero3"}, price_flashflex},
   };

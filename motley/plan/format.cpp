@@ -231,6 +231,11 @@ void check_lengths(const Workload& workload, const Reader& reader) {
 
 }  // namespace
 
+std::string plan_kind(const Value& document) {
+  const Value* kind = document.find("kind");
+  return kind && kind->is_string() ? kind->as_string() : "";
+}
+
 ServePlan read_plan(const Value& value, std::string source) {
   const Reader reader(value, source);
   if (const Value* kind = value.find("kind"); kind && !(kind->is_string() && kind->as_string() == "serve"))

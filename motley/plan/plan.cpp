@@ -32,4 +32,12 @@ std::vector<DeviceMemory> stage_memory(const ServePlan& plan, const Stage& stage
   return memory;
 }
 
+std::optional<std::size_t> hand_over_hop(const ServePlan& plan, const Route& route) {
+  for (std::size_t hop = 1; hop < route.path.size(); ++hop)
+    if (plan.stage(route.path[hop - 1].stage).role == StageRole::prefill &&
+        plan.stage(route.path[hop].stage).role != StageRole::prefill)
+      return hop;
+  return {};
+}
+
 }  // namespace motley

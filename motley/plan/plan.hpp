@@ -112,10 +112,16 @@ struct ServePlan {
   const Stage& stage(const std::string& id) const;  // throws an input error
 };
 
+// The value of `kind`: serve, train, chain, rent; empty where there is none.
+std::string plan_kind(const Value& document);
+
 // JSON of `motley.plan/1`, kind "serve". Reading checks the format, not the sense: that is verify()'s.
 Value write_plan(const ServePlan& plan);
 ServePlan read_plan(const Value& value, std::string source);
 ServePlan read_plan_file(const std::filesystem::path& path);
+
+// The first hop that decodes of a route that begins with prefill stages; none where all its hops do both.
+std::optional<std::size_t> hand_over_hop(const ServePlan& plan, const Route& route);
 
 // Bytes on every device of a stage, in the order of its devices: the arithmetic of model/ applied to a stage of a plan.
 std::vector<DeviceMemory> stage_memory(const ServePlan& plan, const Stage& stage);

@@ -159,8 +159,6 @@ struct RentPlan {
 template <>
 const Schema<RentPlan>& schema<RentPlan>();
 
-// The value of `kind`; empty where there is none.
-std::string plan_kind(const Value& document);
 Value write_rent_plan(const RentPlan& plan);
 RentPlan read_rent_plan(const Value& value, std::string source);
 

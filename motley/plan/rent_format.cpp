@@ -263,11 +263,6 @@ const Schema<RentPlan>& schema<RentPlan>() {
 
 Value write_rent_plan(const RentPlan& plan) { return write(plan); }
 
-std::string plan_kind(const Value& document) {
-  const Value* kind = document.find("kind");
-  return kind && kind->is_string() ? kind->as_string() : "";
-}
-
 RentPlan read_rent_plan(const Value& value, std::string source) {
   const Reader reader(value, std::move(source));
   if (const std::string kind = plan_kind(value); !kind.empty() && kind != "rent")

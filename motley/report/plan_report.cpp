@@ -56,12 +56,14 @@ std::string stages_table(const ServePlan& plan, const Route& route) {
                {"holds"}});
   for (const auto& hop : route.path) {
     const Stage& stage = plan.stage(hop.stage);
-    const std::string extras = fmt::format("{}{}{}", stage.embedding ? "embedding" : "",
-                                           stage.embedding && stage.head ? ", " : "", stage.head ? "head" : "");
+    std::vector<std::string> extras;
+    if (stage.role != StageRole::any) extras.emplace_back(name_of(stage.role));
+    if (stage.embedding) extras.emplace_back("embedding");
+    if (stage.head) extras.emplace_back("head");
     table.add({stage.id, fmt::format("{}-{}", hop.layers.first, hop.layers.last - 1),
                fmt::format("{}", hop.layers.size()), fmt::format("{}", stage.devices.size()),
                compact_devices(stage.devices), stage_types(plan, stage), shares_text(stage),
-               fmt::format("{}", stage.kv_tokens), extras});
+               fmt::format("{}", stage.kv_tokens), fmt::format("{}", fmt::join(extras, ", "))});
   }
   return table.render();
 }

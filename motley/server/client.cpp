@@ -95,11 +95,12 @@ const Value* path(const Value* value, std::initializer_list<std::string_view> ke
   return value;
 }
 
-void take_chunk(const Value& chunk, ChatReply& reply, const std::function<void(std::string_view)>& on_text) {
+void take_chunk(const Value& chunk, StreamedReply& reply, const std::function<void(std::string_view)>& on_text) {
   if (const Value* error = path(&chunk, {"error", "message"}); error && error->is_string())
     throw Error(ErrorCode::peer, error->as_string());
-  if (const Value* text = path(&chunk, {"choices", "delta", "content"});
-      text && text->is_string() && !text->as_string().empty()) {
+  const Value* text = path(&chunk, {"choices", "delta", "content"});
+  if (text == nullptr) text = path(&chunk, {"choices", "text"});
+  if (text && text->is_string() && !text->as_string().empty()) {
     reply.text += text->as_string();
     on_text(text->as_string());
   }
@@ -145,16 +146,18 @@ Value http_post(const ServerAddress& server, const std::string& path, const Valu
   return parse_json(body, "answer of " + path);
 }
 
-ChatReply stream_chat(const ServerAddress& server, Value request,
-                      const std::function<void(std::string_view)>& on_text) {
+namespace {
+
+StreamedReply stream(const ServerAddress& server, const char* path, Value request,
+                     const std::function<void(std::string_view)>& on_text) {
   request.set("stream", true);
   request.set("stream_options", Value::object({{"include_usage", true}}));
   const auto start = std::chrono::steady_clock::now();
   const auto elapsed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
-  Exchange exchange(server, http::verb::post, "/v1/chat/completions", to_json(request));
+  Exchange exchange(server, http::verb::post, path, to_json(request));
   if (exchange.status() >= 400) throw server_error(exchange.status(), exchange.read_all());
 
-  ChatReply reply;
+  StreamedReply reply;
   std::string pending;
   while (const auto piece = exchange.read_some()) {
     pending += *piece;
@@ -162,13 +165,28 @@ ChatReply stream_chat(const ServerAddress& server, Value request,
       const std::string line = pending.substr(0, end);
       pending.erase(0, end + 1);
       if (!line.starts_with("data: ") || line.starts_with("data: [DONE]")) continue;
+      const std::size_t known = reply.text.size() + reply.token_ids.size();
       take_chunk(parse_json(std::string_view(line).substr(6), "answer"), reply, on_text);
-      if (reply.first_token_s == 0 && !reply.text.empty()) reply.first_token_s = elapsed();
+      if (reply.text.size() + reply.token_ids.size() == known) continue;
+      reply.last_token_s = elapsed();
+      if (known == 0) reply.first_token_s = reply.last_token_s;
     }
   }
   reply.total_s = elapsed();
   if (reply.finish_reason.empty()) throw Error(ErrorCode::peer, "the server's answer broke off before its end");
   return reply;
+}
+
+}  // namespace
+
+StreamedReply stream_chat(const ServerAddress& server, Value request,
+                          const std::function<void(std::string_view)>& on_text) {
+  return stream(server, "/v1/chat/completions", std::move(request), on_text);
+}
+
+StreamedReply stream_completion(const ServerAddress& server, Value request,
+                                const std::function<void(std::string_view)>& on_text) {
+  return stream(server, "/v1/completions", std::move(request), on_text);
 }
 
 }  // namespace motley

@@ -25,18 +25,23 @@ Value http_get(const ServerAddress& server, const std::string& path);
 // The same of a POST.
 Value http_post(const ServerAddress& server, const std::string& path, const Value& body);
 
-struct ChatReply {
+struct StreamedReply {
   std::string text;
   std::string finish_reason;
   std::vector<std::int32_t> token_ids;
   std::int64_t prompt_tokens = 0;
   std::int64_t completion_tokens = 0;
-  double first_token_s = 0;  // from sending the request
+  // From sending the request.
+  double first_token_s = 0, last_token_s = 0;
   double total_s = 0;
 };
 
 // Streams an answer of /v1/chat/completions: `request` is its body without the streaming keys; `on_text` gets each
 // piece as it comes.
-ChatReply stream_chat(const ServerAddress& server, Value request, const std::function<void(std::string_view)>& on_text);
+StreamedReply stream_chat(const ServerAddress& server, Value request,
+                          const std::function<void(std::string_view)>& on_text);
+// The same of /v1/completions.
+StreamedReply stream_completion(const ServerAddress& server, Value request,
+                                const std::function<void(std::string_view)>& on_text);
 
 }  // namespace motley

@@ -41,7 +41,7 @@ ServePlan checked(ServePlan plan) {
     if (stage.role != StageRole::any)
       throw input_error(fmt::format("stage \"{}\" has the role `{}`: such plans can be simulated, not served yet",
                                     stage.id, name_of(stage.role)),
-                        "plan with stages that do both");
+                        "plan with --no-roles");
   return plan;
 }
 

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <future>
 #include <limits>
 #include <memory>
 #include <numeric>
@@ -17,6 +16,7 @@
 #include "motley/server/http_server.hpp"
 #include "motley/server/probe_run.hpp"
 #include "motley/server/service.hpp"
+#include "motley/sim/simulate.hpp"
 
 namespace motley {
 namespace {
@@ -35,8 +35,9 @@ constexpr std::size_t request_tokens = 40;               // what the server is m
 constexpr std::int64_t most_layers = 8;                  // and the pipeline
 constexpr std::ptrdiff_t most_stages = 8;
 constexpr std::chrono::milliseconds idle{50};
-constexpr int driver_rounds = 10, request_rounds = 20, warm_up_requests = 3;
-constexpr double most_driver_s = 3;
+constexpr int request_rounds = 20, warm_up_requests = 3;
+constexpr std::int64_t answer_tokens = 33;
+constexpr double most_server_s = 6;
 
 // Narrower until a block has no more than 32 MiB in fp32, and a vocabulary that fits beside it: the rates do not depend
 // on it, the probe's time does.
@@ -65,6 +66,12 @@ double rounded(double value) {
   if (!std::isfinite(value) || value == 0) return value;
   const double unit = std::pow(10.0, std::floor(std::log10(std::abs(value))) + 1 - digits);
   return unit >= 1 ? std::round(value / unit) * unit : std::round(value / unit) / std::round(1 / unit);
+}
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + std::ssize(values) / 2;
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
 }
 
 // Per token that a step of it attends to half of its own chunk.
@@ -120,8 +127,8 @@ class Probe {
     const bool alone = options_.cluster.devices.size() == 1 && options_.threads > 1;
     for (const char* transport : {"shm", "tcp"})
       if (!alone) probe_channels(transport);
-    probe_driver();
-    share_step_overhead();
+    limit_step_overhead();
+    probe_server();
     result_.elapsed_s = seconds_since(start_);
     return std::move(result_);
   }
@@ -267,16 +274,10 @@ class Probe {
     return {rounded(link.latency_s), rounded(link.bandwidth_bytes_per_s)};
   }
 
-  // The fit knows whole chains only. What a further stage does not pay again is paid once per step: it goes to the
-  // driver.
-  void share_step_overhead() {
-    double of_driver_s = 0;
-    for (auto& [type, probed] : result_.types) {
-      const double whole_s = probed.rates.overhead.step_s;
-      probed.rates.overhead.step_s = std::min(whole_s, further_stage_s_);
-      if (type == DType::fp32) of_driver_s = whole_s - probed.rates.overhead.step_s;
-    }
-    result_.driver.step_s = rounded(result_.driver.step_s + of_driver_s);
+  // The fit knows whole chains only: what a further stage does not pay again is paid once per step, by the driver.
+  void limit_step_overhead() {
+    for (auto& [type, probed] : result_.types)
+      probed.rates.overhead.step_s = std::min(probed.rates.overhead.step_s, further_stage_s_);
   }
 
   double frame_bytes(const ProbeStep& step) const {
@@ -300,19 +301,32 @@ class Probe {
   }
 
  private:
-  // The real driver with one worker: what is left of the time between tokens when the worker's is taken away. And the
-  // real server, with a pipeline of all machines: what is left of a request when the driver's part of it is.
-  void probe_driver() {
+  // The real server, with a pipeline of all machines, asked as people ask. What its answers take beside what the
+  // simulator makes of the rates that are known by now is the driver's: per step, and per request.
+  void probe_server() {
     const TemporaryFolder folder;
-    {
-      const std::unique_ptr<Driver> driver = start_driver({{1, few_layers}}, folder);
-      std::vector<double> steps_s;
-      const auto start = Clock::now();
-      while (std::ssize(steps_s) < driver_rounds && (steps_s.empty() || seconds_since(start) < most_driver_s))
-        steps_s.push_back(driver_step_s(*driver));
-      result_.driver.step_s = typical(steps_s);
-      report("driver");
-    }
+    ServePlan plan = pipeline_of_machines();
+    write_zeros(plan.model.arch, folder.path());
+    const Answer measured = measured_answer(plan, folder);
+    for (std::size_t m = 0; m < plan.stages.size(); ++m)
+      for (std::size_t rank = 0; rank < plan.stages[m].devices.size(); ++rank) {
+        const int device = options_.cluster.machines[m].devices[rank];
+        plan.stages[m].devices[rank] = options_.cluster.devices[static_cast<std::size_t>(device)].name;
+      }
+    plan.cluster = resolve(calibrated(options_.cluster, result_, options_.transport, DType::fp32), "probe");
+    const std::vector<TraceRequest> request{{.arrival_s = 0,
+                                             .prompt_tokens = measured.prompt_tokens,
+                                             .output_tokens = answer_tokens,
+                                             .class_name = plan.workload.classes.front().name}};
+    const RequestRecord simulated = simulate(plan, request, {}).records.front();
+    const auto chunks = static_cast<double>((measured.prompt_tokens + limits.max_tokens - 1) / limits.max_tokens);
+    result_.driver.step_s = rounded(std::max(0.0, measured.tpot_s - simulated.tpot_s()));
+    result_.driver.request_s =
+        rounded(std::max(0.0, measured.ttft_s - simulated.ttft_s() - chunks * result_.driver.step_s));
+    report("server");
+  }
+
+  ServePlan pipeline_of_machines() const {
     const std::ptrdiff_t machines = std::min(std::ssize(options_.cluster.machines), most_stages);
     const std::int64_t layers = std::max<std::int64_t>(1, std::min(shape_.layers, most_layers) / machines);
     std::vector<ProbeStage> stages;
@@ -320,68 +334,19 @@ class Probe {
       const auto devices = std::ssize(options_.cluster.machines[static_cast<std::size_t>(m)].devices);
       stages.push_back({static_cast<int>(std::min(devices, shape_.heads)), layers});
     }
-    const std::unique_ptr<Driver> driver = start_driver(stages, folder);
-    result_.driver.request_s = rounded(request_s(*driver));
-    report("server");
+    return plan_of(shape_, layers * machines, {{.stages = stages, .type = DType::fp32}});
   }
 
-  std::unique_ptr<Driver> start_driver(const std::vector<ProbeStage>& stages, const TemporaryFolder& folder) const {
-    std::int64_t layers = 0;
-    for (const ProbeStage& stage : stages) layers += stage.layers;
-    const ServePlan plan = plan_of(shape_, layers, {{.stages = stages, .type = DType::fp32}});
-    write_zeros(plan.model.arch, folder.path());
-    return std::make_unique<Driver>(plan, DriverOptions{.model_folder = folder.path(),
-                                                        .worker_program = options_.worker_program,
-                                                        .transport = options_.transport,
-                                                        .threads_per_worker = options_.threads,
-                                                        .report = {}});
-  }
-
-  struct Generated {
-    std::vector<double> tokens_s;  // since the start
-    double end_s = 0;
+  struct Answer {
+    std::int64_t prompt_tokens = 0;
+    double ttft_s = 0, tpot_s = 0;  // medians
   };
-  static Generated generate(Driver& driver, std::int64_t prompt_tokens, std::int64_t new_tokens) {
-    GenerateRequest request;
-    request.prompt.assign(static_cast<std::size_t>(prompt_tokens), 1);
-    request.max_new_tokens = new_tokens;
-    request.ignore_eos = true;
-    request.sampling.temperature = 0;
-    std::promise<Generated> promise;
-    Generated generated;  // the driver's thread has it until the end
-    const auto start = Clock::now();
-    driver.generate(std::move(request), [&, start](const GenerateEvent& event) {
-      if (event.token) generated.tokens_s.push_back(seconds_since(start));
-      if (!event.finished) return;
-      generated.end_s = seconds_since(start);
-      promise.set_value(std::move(generated));
-    });
-    Generated done = promise.get_future().get();
-    if (std::ssize(done.tokens_s) < new_tokens) throw Error(ErrorCode::peer, "the driver's request brought no tokens");
-    return done;
-  }
-
-  static double driver_step_s(Driver& driver) {
-    const WorkerStatus before = driver.status().workers.front();
-    constexpr std::int64_t tokens = 100;
-    const Generated generated = generate(driver, 1, tokens);
-    const WorkerStatus after = driver.status().workers.front();
-    const double gap_s = (generated.tokens_s.back() - generated.tokens_s.front()) / (tokens - 1);
-    return std::max(0.0, gap_s - (after.busy_s - before.busy_s) / static_cast<double>(after.steps - before.steps));
-  }
-
-  // Null where there is no text, or no package to read it with.
-  std::shared_ptr<TextCodec> open_codec() const {
-    if (options_.text_folder.empty()) return nullptr;
-    try {
-      return TextCodec::open(options_.text_folder);
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::environment) throw;
-      return nullptr;
-    }
-  }
-
-  double request_s(Driver& driver) const {
+  Answer measured_answer(const ServePlan& plan, const TemporaryFolder& folder) const {
+    Driver driver(plan, DriverOptions{.model_folder = folder.path(),
+                                      .worker_program = options_.worker_program,
+                                      .transport = options_.transport,
+                                      .threads_per_worker = options_.threads,
+                                      .report = {}});
     const std::shared_ptr<TextCodec> codec = open_codec();
     Service service(driver.plan(), codec, {});
     Server server([&](HttpRequest request,
@@ -395,19 +360,39 @@ class Probe {
                     "A lantern and an owl, a river and a hill, and a friend who was lost in the rain. Who was it that "
                     "found the lantern, and who the friend? It was the owl, of course.")
               : Value(Value::Array(request_tokens, Value(1)));
-    const Value body = Value::object({{"prompt", prompt}, {"max_tokens", 1}, {"ignore_eos", true}});
-    std::vector<double> differences_s;
+    const Value request = Value::object({{"prompt", prompt},
+                                         {"max_tokens", answer_tokens},
+                                         {"temperature", 1},  // or it is one token again and again, and no text
+                                         {"seed", 1},
+                                         {"ignore_eos", true},
+                                         {"return_token_ids", true}});
+    Answer answer;
+    std::vector<double> ttft_s, tpot_s;
+    const auto start = Clock::now();
     for (int i = 0; i < warm_up_requests + request_rounds; ++i) {
       std::this_thread::sleep_for(idle);  // a request under light load finds cold caches and sleeping cores
-      const auto start = Clock::now();
-      const Value answer = http_post(address, "/v1/completions", body);
-      const double answered_s = seconds_since(start);
-      const std::int64_t tokens = answer.find("usage")->find("prompt_tokens")->as_integer();
-      const double generated_s = generate(driver, tokens, 1).end_s;
-      if (i >= warm_up_requests) differences_s.push_back(std::max(0.0, answered_s - generated_s));
+      const StreamedReply reply = stream_completion(address, request, [](std::string_view) {});
+      if (i < warm_up_requests) continue;
+      answer.prompt_tokens = reply.prompt_tokens;
+      ttft_s.push_back(reply.first_token_s);
+      tpot_s.push_back((reply.last_token_s - reply.first_token_s) / (answer_tokens - 1));
+      if (seconds_since(start) > most_server_s) break;
     }
     service.detach();
-    return typical(differences_s);
+    answer.ttft_s = median(ttft_s);
+    answer.tpot_s = median(tpot_s);
+    return answer;
+  }
+
+  // Null where there is no text, or no package to read it with.
+  std::shared_ptr<TextCodec> open_codec() const {
+    if (options_.text_folder.empty()) return nullptr;
+    try {
+      return TextCodec::open(options_.text_folder);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::environment) throw;
+      return nullptr;
+    }
   }
 
   const ProbeOptions& options_;

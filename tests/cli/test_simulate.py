@@ -20,7 +20,7 @@ name = "code"
 rate = "0.25 /s"
 prompt_tokens = 500
 output_tokens = 5
-deadline = { first_token = "1 us" }
+deadline = { first_token = "1 ms" }
 [arrival]
 process = "gamma"
 cv = 2

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "motley/planner/serve/need.hpp"
+#include "motley/planner/serve/roles.hpp"
 
 namespace motley {
 namespace {
@@ -27,17 +28,45 @@ double memory_bound(const Groups& groups) {
   const Shard whole = make_shards(problem.model.arch, 1).front();
   const double layer_bytes =
       static_cast<double>(weight_bytes(problem.model.arch, {.layers = 1}, whole, problem.weight_type));
-  const double steps = std::max(1.0, problem.workload.mean_output_tokens());
+  // Who only prefills holds less for one step.
+  const double prefill_steps = may_have_roles(problem) ? 0 : 1;
+  const double steps = std::max(1.0, problem.workload.mean_output_tokens() - 1 + prefill_steps);
   const double request_s = steps * layers * layer_bytes / fastest;
   return std::max(0.0, usable - need.weights) / need.kv / request_s;
+}
+
+// Every device divides its time between prefilling and decoding, those with the greatest ratio of the two rates
+// prefilling first, so that as many requests are prefilled as are decoded.
+double compute_bound_apart(const Groups& groups) {
+  ServeProblem prefill = groups.problem(), decode = groups.problem();
+  prefill.phase = Phase::prefill;
+  decode.phase = Phase::decode;
+  const Groups prefilling(prefill), decoding(decode);
+  std::vector<std::pair<double, double>> rates;  // of every device
+  double prefilled = 0, decoded = 0;
+  for (const int device : groups.problem().devices()) {
+    rates.emplace_back(prefilling.most_requests_per_s({device}), decoding.most_requests_per_s({device}));
+    decoded += rates.back().second;
+  }
+  std::sort(rates.begin(), rates.end(),
+            [](const auto& a, const auto& b) { return a.first * b.second > b.first * a.second; });
+  for (const auto& [prefills, decodes] : rates) {
+    const double part = std::min(1.0, (decoded - prefilled) / (prefills + decodes));
+    prefilled += part * prefills;
+    decoded -= part * decodes;
+    if (part < 1) break;
+  }
+  return prefilled;
 }
 
 }  // namespace
 
 double most_requests_per_s(const Groups& groups) {
-  const double compute = groups.most_requests_per_s(groups.problem().devices());
+  const ServeProblem& problem = groups.problem();
+  const double compute =
+      may_have_roles(problem) ? compute_bound_apart(groups) : groups.most_requests_per_s(problem.devices());
   // The published forms count memory in their own way.
-  return groups.problem().options.cost.form == "motley" ? std::min(compute, memory_bound(groups)) : compute;
+  return problem.options.cost.form == "motley" ? std::min(compute, memory_bound(groups)) : compute;
 }
 
 }  // namespace motley

@@ -48,6 +48,7 @@ Cluster small_cluster(Dice& dice) {
 struct Best {
   double worth = 0;  // requests per second inside the deadlines
   double latency_s = std::numeric_limits<double>::infinity();
+  double prefill = 0, decode = 0;  // requests per second where that is all it does
 };
 
 // Every pipeline over a set of devices, each device in one stage, stages of like devices of one machine.
@@ -71,6 +72,21 @@ class Enumeration {
     double most = most_worth(left & ~first);  // idle
     for (unsigned group = left; group != 0; group = (group - 1) & left)
       if (group & first) most = std::max(most, best_[group].worth + most_worth(left & ~group));
+    return most;
+  }
+
+  // The same where groups may also prefill or decode for one another, over links that cost nothing.
+  double most_apart(unsigned left, double both = 0, double prefill = 0, double decode = 0) const {
+    if (left == 0) return both + std::min(prefill, decode);
+    const unsigned first = left & -left;
+    double most = most_apart(left & ~first, both, prefill, decode);
+    for (unsigned group = left; group != 0; group = (group - 1) & left) {
+      if (!(group & first)) continue;
+      const Best& best = best_[group];
+      most = std::max({most, most_apart(left & ~group, both + best.worth, prefill, decode),
+                       most_apart(left & ~group, both, prefill + best.prefill, decode),
+                       most_apart(left & ~group, both, prefill, decode + best.decode)});
+    }
     return most;
   }
 
@@ -136,6 +152,8 @@ class Enumeration {
       plan.stages.push_back(stage);
     }
     plan.routes = {route};
+    price_phase(plan, Phase::prefill, best_[used].prefill);
+    price_phase(plan, Phase::decode, best_[used].decode);
     for (std::int64_t batch = 1; batch <= options_.max_batch; batch *= 2) {
       const ServePoint point{workload_.mean_prompt_tokens(), workload_.mean_output_tokens(), batch, options_.step};
       for (auto& stage : plan.stages) stage.kv_tokens = kv_tokens_of(point, batch);
@@ -151,6 +169,32 @@ class Enumeration {
         best.worth = std::max(best.worth, cost.requests_per_s);
       if (batch == 1) best.latency_s = std::min(best.latency_s, cost.latency_s);
     }
+  }
+
+  void price_phase(ServePlan plan, Phase phase, double& most) const {
+    std::vector<TensorGroup> groups;
+    for (const auto& stage : plan.stages) {
+      std::vector<int> devices;
+      for (const auto& name : stage.devices) devices.push_back(cluster_.find_device(name));
+      groups.push_back(
+          make_group(cluster_, model_.arch, devices, stage.shares, DType::fp16, DType::fp16, options_.step));
+    }
+    std::vector<PathStage> path;
+    for (std::size_t i = 0; i < groups.size(); ++i)
+      path.push_back({&groups[i], {plan.stages[i].embedding, plan.stages[i].head}, plan.stages[i].layers.size()});
+    for (std::int64_t batch = 1; batch <= options_.max_batch; batch *= 2)
+      for (const std::int64_t count : micro_batch_counts(batch, options_.step)) {
+        const ServePoint point{workload_.mean_prompt_tokens(), workload_.mean_output_tokens(),
+                               sequences_per_step(batch, count), options_.step, phase};
+        for (auto& stage : plan.stages) {
+          stage.kv_tokens = kv_tokens_of(point, batch);
+          for (const auto& memory : stage_memory(plan, stage))
+            if (memory.total() > memory.limit) return;
+        }
+        const auto form = make_form({}, cluster_, model_.arch, point);
+        const PathPrice price = price_path(*form, path);
+        most = std::max(most, 1 / cycle_s(*form, price.latency.sum(), price.busiest_s(), batch));
+      }
   }
 
   const Cluster& cluster_;
@@ -171,6 +215,7 @@ TEST_P(BruteForce, NoDivisionOrLayoutIsBetterForAnyObjective) {
   options.step = {.max_tokens = 64, .max_sequences = 4, .block_tokens = 16};
   options.max_batch = 8;
   options.stage_types = StageTypes::alike;
+  options.roles = StageRoles::both;
 
   options.objective = Objective::throughput;
   const Enumeration all(cluster, model, workload, options);
@@ -194,6 +239,51 @@ TEST_P(BruteForce, NoDivisionOrLayoutIsBetterForAnyObjective) {
   const auto kept = plan_serve(cluster, model, workload, options).plan;
   ASSERT_TRUE(kept);
   EXPECT_NEAR(kept->predicted.requests_per_s, inside.most_worth(whole), 1e-9 * most);
+}
+
+// Prefill and decode apart: never less than together, never more than the best division into roles, and the bound
+// holds.
+TEST(BruteForce, RolesComeNearTheBestDivision) {
+  double reached = 0;
+  int parted = 0, compared = 0;
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    Dice dice(seed);
+    Cluster cluster = small_cluster(dice);
+    cluster.description.network.within_site->bandwidth_bytes_per_s = 1e13;
+    cluster.description.network.within_machine = {{.latency_s = 1e-5, .bandwidth_bytes_per_s = 1e13}};
+    for (std::size_t t = 0; t < cluster.types.size(); ++t) {  // one computes, the other remembers
+      cluster.types[t].memory_bytes = 300 << 20;
+      for (auto& [name, rate] : cluster.types[t].flop_per_s) rate *= t == 0 ? 8 : 1;
+      cluster.types[t].memory_bandwidth_bytes_per_s *= t == 0 ? 1 : 8;
+    }
+    const Model model = llama_of(1024, kLayers, 8, 8, 2816, 4000);
+    const Workload workload = workload_of(dice.between(20, 200), dice.between(4, 60));
+    ServeOptions options{.objective = Objective::throughput,
+                         .step = {.max_tokens = 64, .max_sequences = 4, .block_tokens = 16},
+                         .stage_types = StageTypes::alike,
+                         .max_batch = 8};
+    const Enumeration all(cluster, model, workload, options);
+    const auto whole = static_cast<unsigned>((1u << cluster.devices.size()) - 1);
+    const double together = all.most_worth(whole), apart = all.most_apart(whole);
+    const auto plan = plan_serve(cluster, model, workload, options).plan;
+    if (!plan) continue;
+    const double rate = plan->predicted.requests_per_s;
+    EXPECT_GE(rate, together * (1 - 1e-9)) << seed;
+    EXPECT_LE(rate, apart * (1 + 1e-9)) << seed;
+    EXPECT_GE(*plan->search.bound, apart * workload.mean_output_tokens() * (1 - 1e-9)) << seed;
+    const bool has_roles = plan->stages[0].role != StageRole::any || plan->stages.back().role != StageRole::any;
+    if (plan->search.status == SearchStatus::optimal) {
+      EXPECT_NEAR(rate, apart, 1e-6 * apart) << seed;
+    }
+    // Less where several prefill for one that decodes: their requests are in steps of their own.
+    EXPECT_GE(rate, 0.75 * apart) << seed;
+    parted += has_roles ? 1 : 0;
+    compared += 1;
+    reached += rate / apart;
+  }
+  EXPECT_GE(compared, 30);
+  EXPECT_GE(parted, 5);
+  EXPECT_GE(reached, 0.98 * compared);
 }
 
 INSTANTIATE_TEST_SUITE_P(Instances, BruteForce, testing::Range(1, 41));

@@ -5,9 +5,9 @@
 #include <optional>
 #include <utility>
 
+#include "motley/planner/serve/assemble.hpp"
+#include "motley/planner/serve/roles.hpp"
 #include "motley/planner/serve/write.hpp"
-#include "motley/sim/simulate.hpp"
-#include "motley/workload/arrivals.hpp"
 
 namespace motley {
 namespace {
@@ -16,99 +16,82 @@ constexpr std::int64_t kRequests = 800;  // an attainment near 1 is then known t
 constexpr double kAlike = 0.003;         // attainments that are as good as equal
 constexpr double kTarget = 0.99;         // to be kept at the highest rate, or what the best plan reaches at the given
 constexpr double kFarBehind = 0.3;
-constexpr double kFasterBy = 1.02;  // a rate that is worth a change
-constexpr int kBisections = 5;
+constexpr double kFasterBy = 1.02;                 // a rate that is worth a change
 constexpr std::int64_t kChunkParts[] = {1, 4, 8};  // of the largest step: sizes of prompt chunks that are tried
-constexpr double kSideEffort = 0.3;                // of the main search's, for each other objective
-
-bool expired(const ServeProblem& problem) { return std::chrono::steady_clock::now() >= problem.deadline; }
-
-double attainment(const ServePlan& plan, const ServeOptions& options, double rate_scale) {
-  const auto requests =
-      draw_requests(plan.workload, {.requests = kRequests, .rate_scale = rate_scale, .seed = options.seed});
-  return simulate(plan, requests, {.cost = options.cost}).all.slo_attainment;
-}
+constexpr std::size_t kMostLeftOut = 3;
+constexpr double kSideEffort = 0.3;  // of the main search's, for each other objective
 
 class Contest {
  public:
   explicit Contest(const ServeProblem& problem) : problem_(problem) {}
 
-  void enter(Groups& groups, const Grouping& grouping) {
-    if (grouping.pipelines.empty()) return;  // the deadline came first
+  void enter(const std::vector<Pipeline>& pipelines) {
+    if (pipelines.empty()) return;  // the deadline came first
+    proposed_.insert(proposed_.end(), pipelines.begin(), pipelines.end());
     const StepLimits most = problem_.options.step;
     for (const std::int64_t part : kChunkParts)
       for (const std::int64_t more : {0, 1}) {
         if (best_ && expired(problem_)) return;
-        StepLimits step = most;
-        step.max_tokens = std::max(most.max_tokens / part, std::min(most.max_tokens, most.max_sequences));
-        ServePlan plan = write_pipelines(groups, grouping.pipelines, step);
-        fit_batches(plan);
-        for (auto& route : plan.routes) route.micro_batches += more;
+        TrialStep step{most, more};
+        step.step.max_tokens = std::max(most.max_tokens / part, std::min(most.max_tokens, most.max_sequences));
         // What is far behind with the largest chunks and fewest micro-batches is not saved by others.
-        if (!enter(std::move(plan)) && part == 1 && more == 0) return;
+        if (!enter(pipelines, step) && part == 1 && more == 0) return;
       }
   }
 
-  ServePlan take_best() {
+  // A plan that is more than pipelines, with what stays idle.
+  void enter_as_it_is(ServePlan plan) {
+    const TrialStep step{plan.step, 0};
+    if (!expired(problem_)) judge(std::move(plan), {}, step);
+  }
+
+  // The pipelines of all that came so far, put together anew; and without the weakest, which late requests may come
+  // from.
+  void enter_assembled() {
+    if (expired(problem_)) return;
+    std::vector<Pipeline> pipelines = assembled(problem_, proposed_, step_);
+    for (std::size_t left_out = 0; left_out <= kMostLeftOut && !pipelines.empty(); ++left_out) {
+      enter(pipelines);
+      pipelines.pop_back();
+    }
+  }
+
+  ServePlan take_best(Groups& groups) {
     best_->predicted.slo_attainment = attainment_;
+    if (!pipelines_.empty()) list_unused(groups, pipelines_, *best_);
     return std::move(*best_);
   }
 
  private:
-  // As many in flight on each route as keep the deadlines by the closed form, for the prediction.
-  void fit_batches(ServePlan& plan) const {
-    std::vector<double> best(plan.routes.size(), 0);
-    std::vector<std::int64_t> batches(plan.routes.size(), 1);
-    for (std::int64_t batch = 1; batch <= problem_.options.max_batch; batch *= 2) {
-      for (auto& route : plan.routes) route.batch = batch;
-      const ServeCost cost = price_serve(plan, problem_.options.cost);
-      for (std::size_t i = 0; i < plan.routes.size(); ++i) {
-        const RouteCost& route = cost.routes[i];
-        const double rate = static_cast<double>(route.batch) / route.latency_s;
-        if (batch > 1 && (deadline_excess(plan.workload, route) > 0 || rate <= best[i])) continue;
-        best[i] = rate;
-        batches[i] = batch;
-      }
-    }
-    const double most = *std::max_element(best.begin(), best.end());
-    for (std::size_t i = 0; i < plan.routes.size(); ++i) {
-      plan.routes[i].batch = batches[i];
-      plan.routes[i].weight = best[i] / most;
-    }
-    predict(plan, problem_.options.cost);
+  double attainment(const ServePlan& plan, double scale) const {
+    return simulated_attainment(problem_, plan, scale, kRequests);
   }
 
   // False where it is far behind.
-  bool enter(ServePlan plan) {
-    const double reached = attainment(plan, problem_.options, 1);
+  bool enter(const std::vector<Pipeline>& pipelines, const TrialStep& step) {
+    return judge(trial_plan(problem_, pipelines, step), pipelines, step);
+  }
+
+  bool judge(ServePlan plan, const std::vector<Pipeline>& pipelines, const TrialStep& step) {
+    const double reached = attainment(plan, 1);
     if (best_ && reached < attainment_ - kAlike) return reached > attainment_ - kFarBehind;
     const bool clearly = !best_ || reached > attainment_ + kAlike;
     const double target = std::min(kTarget, std::max(reached, attainment_) - kAlike);
     // Equals are told apart by the rate at which they still do as well.
-    if (!clearly && attainment(plan, problem_.options, scale_ * kFasterBy) < target) return true;
-    scale_ = highest_scale(plan, target, clearly ? 1 : scale_ * kFasterBy);
+    if (!clearly && attainment(plan, scale_ * kFasterBy) < target) return true;
+    scale_ = highest_scale(problem_, plan, target, clearly ? 1 : scale_ * kFasterBy, kRequests);
     attainment_ = reached;
     best_ = std::move(plan);
+    pipelines_ = pipelines;
+    step_ = step;
     return true;
   }
 
-  // By how much the rate may grow, from one that is kept.
-  double highest_scale(const ServePlan& plan, double target, double kept) const {
-    double missed = kept;
-    do {
-      missed *= 2;
-      if (expired(problem_)) return kept;
-    } while (missed < kMostScale && attainment(plan, problem_.options, missed) >= target && (kept = missed));
-    for (int i = 0; i < kBisections && !expired(problem_); ++i) {
-      const double middle = (kept + missed) / 2;
-      (attainment(plan, problem_.options, middle) >= target ? kept : missed) = middle;
-    }
-    return kept;
-  }
-
-  static constexpr double kMostScale = 1e6;
   const ServeProblem& problem_;
+  std::vector<Pipeline> proposed_;
   std::optional<ServePlan> best_;
+  std::vector<Pipeline> pipelines_;  // of the best
+  TrialStep step_;
   double attainment_ = 0;
   double scale_ = 1;
 };
@@ -119,13 +102,13 @@ void enter_starts(Contest& contest, const ServeProblem& problem) {
   options.objective = Objective::latency;
   const ServeProblem quick{problem.cluster, problem.model,    problem.workload, options,       problem.weight_type,
                            problem.kv_type, problem.deadline, kQuickWork,       problem.effort};
-  Groups search(quick), groups(problem);
+  Groups search(quick);
   for (const auto& start : structured_starts(search)) {
     if (expired(problem)) return;
-    Grouping grouping;
+    std::vector<Pipeline> pipelines;
     for (const auto& devices : start)
-      if (Pipeline pipeline = search.best(devices); pipeline.found()) grouping.pipelines.push_back(std::move(pipeline));
-    contest.enter(groups, grouping);
+      if (Pipeline pipeline = search.best(devices); pipeline.found()) pipelines.push_back(std::move(pipeline));
+    contest.enter(pipelines);
   }
 }
 
@@ -144,9 +127,7 @@ void enter_other(Contest& contest, const ServeProblem& problem, Objective object
                            options,          problem.weight_type, problem.kv_type,
                            problem.deadline, problem.most_work,   problem.effort * kSideEffort};
   Groups search(other);
-  const Grouping grouping = search_groupings(search);
-  Groups groups(problem);  // the plan is for the workload as it is
-  contest.enter(groups, grouping);
+  contest.enter(search_groupings(search).pipelines);
 }
 
 }  // namespace
@@ -163,12 +144,14 @@ bool worth_simulating(const ServeProblem& problem) {
 ServePlan confirmed(Groups& groups, const Grouping& grouping) {
   const ServeProblem& problem = groups.problem();
   Contest contest(problem);
-  contest.enter(groups, grouping);
+  contest.enter(grouping.pipelines);
+  for (auto& plan : role_candidates(groups, grouping)) contest.enter_as_it_is(std::move(plan));
   enter_starts(contest, problem);
   for (const double tighter : {0.75, 0.5, 0.3}) enter_other(contest, problem, Objective::slo, tighter);
   enter_other(contest, problem, Objective::latency, 1);
   enter_other(contest, problem, Objective::throughput, 1);
-  return contest.take_best();
+  contest.enter_assembled();
+  return contest.take_best(groups);
 }
 
 }  // namespace motley

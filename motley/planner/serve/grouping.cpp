@@ -1,11 +1,9 @@
 #include "motley/planner/serve/grouping.hpp"
 
 #include <algorithm>
-#include <atomic>
-#include <exception>
-#include <functional>
-#include <thread>
 #include <utility>
+
+#include "motley/base/parallel.hpp"
 
 namespace motley {
 namespace {
@@ -14,30 +12,6 @@ constexpr std::size_t kRestarts = 8;
 constexpr std::int64_t kEvaluatedPerRestart = 30'000'000;  // some seconds of one core in all
 constexpr std::int64_t kProposalsPerPipeline = 400;
 constexpr std::int64_t kMostProposals = 40'000;
-
-bool expired(const ServeProblem& problem) { return std::chrono::steady_clock::now() >= problem.deadline; }
-
-// Jobs of which each result depends on nothing but its number.
-void in_parallel(std::size_t jobs, int threads, const std::function<void(std::size_t)>& job) {
-  std::atomic<std::size_t> next{0};
-  std::vector<std::exception_ptr> failures(jobs);
-  const auto work = [&] {
-    for (std::size_t i = next++; i < jobs; i = next++) {
-      try {
-        job(i);
-      } catch (...) {
-        failures[i] = std::current_exception();
-      }
-    }
-  };
-  std::vector<std::thread> helpers;
-  const std::size_t wanted = std::min<std::size_t>(jobs, static_cast<std::size_t>(std::max(1, threads)));
-  for (std::size_t i = 1; i < wanted; ++i) helpers.emplace_back(work);
-  work();
-  for (auto& helper : helpers) helper.join();
-  for (const auto& failure : failures)
-    if (failure) std::rethrow_exception(failure);
-}
 
 // The one pipeline that the objective likes best, of all that some starts propose; where latency is the objective and
 // replication allowed, also its equals on other devices.

@@ -26,6 +26,19 @@ Grouping search_groupings(Groups& groups);
 bool few_enough_for_partitions(const ServeProblem& problem);
 Grouping best_partition(Groups& groups);
 
+// The groups that partitions are made of: so many devices of every class, told by the classes' first ones.
+struct ClassGroups {
+  struct Group {
+    std::vector<std::int64_t> takes;  // of every class
+    std::vector<int> devices;
+  };
+  std::vector<std::vector<int>> classes;
+  std::vector<Group> groups;
+};
+ClassGroups class_groups(const ServeProblem& problem);
+// What the best partition of each of these groups' devices is worth. Clears `exact` where that is not known.
+std::vector<double> most_worths(Groups& groups, bool& exact);
+
 // Divisions that a person would try first: all devices in one pipeline, equal parts, one pipeline per site, per
 // machine, per so many devices of a type and site. At least one.
 std::vector<std::vector<std::vector<int>>> structured_starts(const Groups& groups);

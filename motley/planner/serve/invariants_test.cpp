@@ -79,7 +79,13 @@ TEST(Invariants, PlansOfRandomClustersAreSoundAndTheSameWhateverTheThreads) {
     if (options.use_devices == UseDevices::all) RC_ASSERT(plan.unused.empty());
     for (const auto& route : plan.routes) {
       std::int64_t next = 0;
-      for (const auto& hop : route.path) {
+      const auto hand_over = hand_over_hop(plan, route);
+      for (std::size_t i = 0; i < route.path.size(); ++i) {
+        const Hop& hop = route.path[i];
+        if (hand_over == i) {
+          RC_ASSERT(next == model.arch.layers);
+          next = 0;
+        }
         RC_ASSERT(hop.layers.first == next && hop.layers == plan.stage(hop.stage).layers);
         next = hop.layers.last;
       }

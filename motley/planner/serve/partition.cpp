@@ -62,28 +62,56 @@ bool few_enough_for_partitions(const ServeProblem& problem) {
   return problem.cluster.devices.size() <= 64 && groups_of(classes_of(problem)) <= kMostGroups;
 }
 
-Grouping best_partition(Groups& groups) {
+ClassGroups class_groups(const ServeProblem& problem) {
+  const std::vector<DeviceClass> classes = classes_of(problem);
+  const Counts counts(classes);
+  ClassGroups result;
+  for (const auto& alike : classes) {
+    result.classes.emplace_back();
+    for (const Unit& unit : alike.units) result.classes.back().push_back(unit.front());
+  }
+  for (std::int64_t group = 1; group < counts.size(); ++group) {
+    ClassGroups::Group& entry = result.groups.emplace_back();
+    for (std::size_t k = 0; k < counts.classes(); ++k) {
+      entry.takes.push_back(counts.digit(group, k));
+      entry.devices.insert(entry.devices.end(), result.classes[k].begin(),
+                           result.classes[k].begin() + counts.digit(group, k));
+    }
+  }
+  return result;
+}
+
+namespace {
+
+// The best partitions of every group's devices.
+struct Partitions {
+  std::vector<DeviceClass> classes;
+  Counts counts;
+  std::vector<Choice> table;
+  bool exact = true;
+  std::int64_t evaluated = 0;
+};
+
+Partitions partitions_of(Groups& groups) {
   const ServeProblem& problem = groups.problem();
   const Objective objective = problem.options.objective;
   const bool all = problem.options.use_devices == UseDevices::all;
-  const std::vector<DeviceClass> classes = classes_of(problem);
+  std::vector<DeviceClass> classes = classes_of(problem);
   const Counts counts(classes);
+  const ClassGroups candidates = class_groups(problem);
 
-  Grouping grouping{.pipelines = {}, .exact = true, .evaluated = 0};
+  Partitions partitions{std::move(classes), counts, std::vector<Choice>(static_cast<std::size_t>(counts.size()))};
   std::vector<double> worths(static_cast<std::size_t>(counts.size()), 0);
   for (std::int64_t group = 1; group < counts.size(); ++group) {
-    std::vector<int> devices;
-    for (std::size_t k = 0; k < counts.classes(); ++k)
-      for (std::int64_t i = 0; i < counts.digit(group, k); ++i)
-        devices.push_back(classes[k].units[static_cast<std::size_t>(i)][0]);
+    const std::vector<int>& devices = candidates.groups[static_cast<std::size_t>(group - 1)].devices;
     if (!groups.may_fit(devices)) continue;
     const Pipeline pipeline = groups.best(devices);
-    grouping.evaluated += pipeline.answer->part.evaluated;
-    grouping.exact = grouping.exact && pipeline.answer->part.exact;
+    partitions.evaluated += pipeline.answer->part.evaluated;
+    partitions.exact = partitions.exact && pipeline.answer->part.exact;
     worths[static_cast<std::size_t>(group)] = worth(pipeline, objective);
   }
 
-  std::vector<Choice> table(static_cast<std::size_t>(counts.size()));
+  std::vector<Choice>& table = partitions.table;
   for (std::int64_t left = 1; left < counts.size(); ++left) {
     Choice& best = table[static_cast<std::size_t>(left)];
     std::size_t first = 0;
@@ -101,6 +129,24 @@ Grouping best_partition(Groups& groups) {
     }
   }
 
+  return partitions;
+}
+
+}  // namespace
+
+std::vector<double> most_worths(Groups& groups, bool& exact) {
+  const Partitions partitions = partitions_of(groups);
+  exact = exact && partitions.exact;
+  std::vector<double> worths;
+  for (std::size_t group = 1; group < partitions.table.size(); ++group)
+    worths.push_back(partitions.table[group].possible ? partitions.table[group].worth : 0);
+  return worths;
+}
+
+Grouping best_partition(Groups& groups) {
+  const Partitions partitions = partitions_of(groups);
+  const auto& [classes, counts, table, exact, evaluated] = partitions;
+  Grouping grouping{.pipelines = {}, .exact = exact, .evaluated = evaluated};
   const Choice& whole = table.back();
   if (!whole.possible || whole.worth <= 0) return grouping;
   std::vector<std::size_t> dealt(classes.size(), 0);

@@ -302,20 +302,6 @@ void fill_shared_kv(const ServeProblem& problem, ServePlan& plan) {
   }
 }
 
-void list_unused(const ServeProblem& problem, ServePlan& plan) {
-  std::set<std::string> used;
-  for (const auto& stage : plan.stages) used.insert(stage.devices.begin(), stage.devices.end());
-  const auto excluded = [&](const std::string& name) {
-    const auto& list = problem.options.excluded;
-    return std::find(list.begin(), list.end(), name) != list.end();
-  };
-  for (const auto& device : problem.cluster.devices)
-    if (!used.contains(device.name))
-      plan.unused.push_back({device.name, excluded(device.name)
-                                              ? "left out on request"
-                                              : "no placement was found whose flow is greater with it"});
-}
-
 void predict_flow(const CostOptions& cost, ServePlan& plan) {
   const PlanFlow flow = plan_flow(plan, cost);
   std::int64_t in_flight = 0;
@@ -342,7 +328,7 @@ ServePlan write_placement(const ServeProblem& problem, const PlacementGroups& bu
   add_stages(problem, built, placement, ways, plan);
   fill_shared_kv(problem, plan);
   predict_flow(problem.options.cost, plan);
-  list_unused(problem, plan);
+  list_unused(problem, "no placement was found whose flow is greater with it", plan);
   return plan;
 }
 

@@ -118,6 +118,7 @@ ServeOutcome replan_serve(const ServePlan& before, const std::vector<std::string
   options.step = before.step;
   options.profile = before.profile;
   options.front = Front::skip;
+  options.roles = StageRoles::both;
   options.effort = kEffort;
   options.deadline_s = std::min(options.deadline_s, kSearch_s);
   options.weight_type = before.stages.empty() ? options.weight_type : before.stages.front().weight_type;

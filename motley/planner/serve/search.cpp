@@ -21,8 +21,6 @@ struct Level {
   int unit_size = 1;
 };
 
-bool expired(const ServeProblem& problem) { return std::chrono::steady_clock::now() >= problem.deadline; }
-
 int largest_unit(const std::vector<DeviceClass>& classes) {
   std::size_t most = 1;
   for (const auto& alike : classes)
@@ -214,7 +212,7 @@ std::vector<int> ServeProblem::devices() const {
 }
 
 ServePoint ServeProblem::point(std::int64_t sequences) const {
-  return {workload.mean_prompt_tokens(), workload.mean_output_tokens(), sequences, options.step};
+  return {workload.mean_prompt_tokens(), workload.mean_output_tokens(), sequences, options.step, phase};
 }
 
 std::unique_ptr<ServeForm> ServeProblem::form(const ServePoint& at) const {

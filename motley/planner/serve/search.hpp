@@ -26,12 +26,15 @@ struct ServeProblem {
   DType kv_type;
   Instant deadline;
   double most_work = kMostWork;
-  double effort = 1;  // scales how long local search goes on
+  double effort = 1;          // scales how long local search goes on
+  Phase phase = Phase::both;  // what the pipelines do of a request
 
   std::vector<int> devices() const;  // of the cluster, without those that the options exclude
   ServePoint point(std::int64_t sequences) const;
   std::unique_ptr<ServeForm> form(const ServePoint& point) const;
 };
+
+inline bool expired(const ServeProblem& problem) { return std::chrono::steady_clock::now() >= problem.deadline; }
 
 struct Candidate {
   std::shared_ptr<const StageTable> table;

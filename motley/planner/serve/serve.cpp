@@ -12,6 +12,7 @@
 #include "motley/planner/serve/grouping.hpp"
 #include "motley/planner/serve/need.hpp"
 #include "motley/planner/serve/placement_plan.hpp"
+#include "motley/planner/serve/roles.hpp"
 #include "motley/planner/serve/write.hpp"
 
 namespace motley {
@@ -34,7 +35,9 @@ bool exact_for(const Workload& workload) {
          (classes.size() == 1 && classes[0].deadline.first_token_s == 0 && classes[0].deadline.per_token_s == 0);
 }
 
-SearchRecord record(const Groups& groups, const Grouping& grouping, const ServePrediction& predicted) {
+// `apart`: no plan with roles serves more requests per second, where that is known.
+SearchRecord record(const Groups& groups, const Grouping& grouping, const ServePrediction& predicted,
+                    std::optional<double> apart) {
   const ServeProblem& problem = groups.problem();
   const Objective objective = problem.options.objective;
   SearchRecord search;
@@ -47,7 +50,8 @@ SearchRecord record(const Groups& groups, const Grouping& grouping, const ServeP
   const double value = latency ? predicted.latency_s : predicted.tokens_per_s;
   const bool exact_objective =
       objective != Objective::slo || (exact_for(problem.workload) && !worth_simulating(problem));
-  if (grouping.exact && exact_objective) {
+  const bool exact = grouping.exact && exact_objective && apart;
+  if (exact && *apart <= predicted.requests_per_s * (1 + kObjectiveTolerance)) {
     search.status = SearchStatus::optimal;
     search.bound = value;
     search.gap = 0;
@@ -56,7 +60,7 @@ SearchRecord record(const Groups& groups, const Grouping& grouping, const ServeP
   search.status =
       std::chrono::steady_clock::now() >= problem.deadline ? SearchStatus::deadline : SearchStatus::heuristic;
   if (latency) return search;
-  const double bound = most_requests_per_s(groups) * problem.workload.mean_output_tokens();
+  const double bound = (exact ? *apart : most_requests_per_s(groups)) * problem.workload.mean_output_tokens();
   search.bound = bound;
   search.gap = (bound - value) / bound;
   if (search.status == SearchStatus::heuristic) search.status = SearchStatus::gap;
@@ -111,10 +115,17 @@ ServeOutcome plan_replicas(ServeProblem problem) {
     say_why(problem, outcome);
     return outcome;
   }
-  ServePlan plan = worth_simulating(problem) ? confirmed(groups, grouping)
-                                             : write_pipelines(groups, grouping.pipelines, problem.options.step);
+  ServePlan plan;
+  std::optional<double> apart;
+  if (worth_simulating(problem)) {
+    plan = confirmed(groups, grouping);
+  } else {
+    plan = write_pipelines(problem, grouping.pipelines, problem.options.step);
+    list_unused(groups, grouping.pipelines, plan);
+    apart = keep_roles_where_better(groups, grouping, plan);
+  }
   if (problem.options.front == Front::whole_cluster) outcome.front = whole_front(problem, problem.devices());
-  plan.search = record(groups, grouping, plan.predicted);
+  plan.search = record(groups, grouping, plan.predicted, apart);
   outcome.plan = std::move(plan);
   return outcome;
 }

@@ -35,6 +35,9 @@ enum class StageTypes {
 };
 enum class Replication { one_pipeline, allowed };
 
+// Whether some stages only prefill and others only decode. The server does not run such plans yet, the simulator does.
+enum class StageRoles { both, apart_where_better };
+
 enum class Front { skip, whole_cluster };
 
 // When may a stage hand over to another that holds [s, e), its own last layer being followed by `next`?
@@ -63,6 +66,7 @@ struct ServeOptions {
   std::map<std::string, int> degrees = {};  // of tensor parallelism, for every stage on these machines
   Profile profile = {};                     // measured rates; the plan carries them
   Handover handover = Handover::exact;      // of stages that routes share (objective flow)
+  StageRoles roles = StageRoles::apart_where_better;
 };
 
 // A non-dominated layout of one pipeline over the whole cluster, for one request at a time (hexgen: one job of its

@@ -15,18 +15,36 @@ namespace {
 
 void add_pipeline(const ServeProblem& problem, const Pipeline& pipeline, double weight, ServePlan& plan) {
   const Candidate& candidate = pipeline.best();
-  const std::size_t index = plan.routes.size();
-  Route route{.id = fmt::format("r{}", index),
+  Route route{.id = fmt::format("r{}", plan.routes.size()),
               .path = {},
               .weight = weight,
               .batch = candidate.batch,
               .micro_batches = candidate.under_way};
-  std::int64_t first = 0;
+  for (Stage& stage : pipeline_stages(problem, pipeline, route.id)) {
+    route.path.push_back({stage.id, stage.layers});
+    plan.stages.push_back(std::move(stage));
+  }
+  plan.routes.push_back(std::move(route));
+}
+
+bool is_excluded(const ServeProblem& problem, const std::string& device) {
+  const auto& excluded = problem.options.excluded;
+  return std::find(excluded.begin(), excluded.end(), device) != excluded.end();
+}
+
+constexpr const char* kExcluded = "left out on request";
+
+}  // namespace
+
+std::vector<Stage> pipeline_stages(const ServeProblem& problem, const Pipeline& pipeline, const std::string& prefix) {
+  const Candidate& candidate = pipeline.best();
   const auto devices = pipeline.stage_devices();
+  std::vector<Stage> stages;
+  std::int64_t first = 0;
   for (std::size_t i = 0; i < devices.size(); ++i) {
     const ChainStage& chosen = candidate.chain.stages[i];
     Stage stage;
-    stage.id = fmt::format("r{}/s{}", index, i);
+    stage.id = fmt::format("{}/s{}", prefix, i);
     stage.layers = {first, first + chosen.units};
     first = stage.layers.last;
     for (const int device : devices[i]) stage.devices.push_back(problem.cluster.devices[device].name);
@@ -35,13 +53,18 @@ void add_pipeline(const ServeProblem& problem, const Pipeline& pipeline, double 
     stage.head = i + 1 == devices.size();
     stage.weight_type = problem.weight_type;
     stage.kv_type = problem.kv_type;
-    route.path.push_back({stage.id, stage.layers});
-    plan.stages.push_back(std::move(stage));
+    stages.push_back(std::move(stage));
   }
-  plan.routes.push_back(std::move(route));
+  return stages;
 }
 
-}  // namespace
+void list_unused(const ServeProblem& problem, const std::string& reason, ServePlan& plan) {
+  std::set<std::string> used;
+  for (const auto& stage : plan.stages) used.insert(stage.devices.begin(), stage.devices.end());
+  for (const auto& device : problem.cluster.devices)
+    if (!used.contains(device.name))
+      plan.unused.push_back({device.name, is_excluded(problem, device.name) ? kExcluded : reason});
+}
 
 void fill_kv(ServePlan& plan, const Route& route, std::int64_t max_batch) {
   std::int64_t tokens = most_kv_tokens(plan, max_batch);
@@ -102,9 +125,10 @@ std::string reason_for(Groups& groups, const std::vector<Pipeline>& pipelines, i
   return reason.empty() ? "no pipeline is better with it" : reason;
 }
 
+}  // namespace
+
 void list_unused(Groups& groups, const std::vector<Pipeline>& pipelines, ServePlan& plan) {
   const Cluster& cluster = groups.problem().cluster;
-  const auto& excluded = groups.problem().options.excluded;
   std::set<int> used;
   for (const auto& pipeline : pipelines)
     for (const int device : pipeline.used_devices()) used.insert(device);
@@ -112,8 +136,8 @@ void list_unused(Groups& groups, const std::vector<Pipeline>& pipelines, ServePl
   for (const int device : all_devices(cluster)) {
     const std::string& name = cluster.devices[device].name;
     if (used.contains(device)) continue;
-    if (std::find(excluded.begin(), excluded.end(), name) != excluded.end()) {
-      plan.unused.push_back({name, "left out on request"});
+    if (is_excluded(groups.problem(), name)) {
+      plan.unused.push_back({name, kExcluded});
       continue;
     }
     const auto kind = std::pair(cluster.machines[cluster.devices[device].machine].site, cluster.devices[device].type);
@@ -122,8 +146,6 @@ void list_unused(Groups& groups, const std::vector<Pipeline>& pipelines, ServePl
     plan.unused.push_back({name, found->second});
   }
 }
-
-}  // namespace
 
 std::int64_t kv_room_tokens(const ServePlan& plan, Stage stage) {
   stage.kv_tokens = 0;
@@ -142,8 +164,7 @@ std::int64_t most_kv_tokens(const ServePlan& plan, std::int64_t max_batch) {
   return max_batch * blocks_each * plan.step.block_tokens;
 }
 
-ServePlan write_pipelines(Groups& groups, const std::vector<Pipeline>& pipelines, const StepLimits& step) {
-  const ServeProblem& problem = groups.problem();
+ServePlan write_pipelines(const ServeProblem& problem, const std::vector<Pipeline>& pipelines, const StepLimits& step) {
   ServePlan plan;
   plan.model = problem.model;
   plan.cluster = problem.cluster;
@@ -155,7 +176,6 @@ ServePlan write_pipelines(Groups& groups, const std::vector<Pipeline>& pipelines
   for (const auto& pipeline : pipelines) add_pipeline(problem, pipeline, pipeline.best().requests_per_s / most, plan);
   for (const auto& route : plan.routes) fill_kv(plan, route, problem.options.max_batch);
   predict(plan, problem.options.cost);
-  list_unused(groups, pipelines, plan);
   return plan;
 }
 

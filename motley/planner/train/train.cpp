@@ -59,13 +59,13 @@ struct Shape {
 // Grids that use as many devices as they can.
 std::vector<Shape> shapes_of(const Job& job) {
   const auto devices = static_cast<std::int64_t>(job.cluster.devices.size());
-  const TrainOptions& options = job.options;
-  if (options.stages > 0 && options.replicas > 0) return {{options.stages, options.replicas}};
-  if (options.stages > 0) return {{options.stages, std::min(devices / options.stages, job.training.global_batch)}};
-  if (options.replicas > 0) return {{std::min(devices / options.replicas, job.model.arch.layers), options.replicas}};
+  const std::optional<std::int64_t> stages = job.options.stages, replicas = job.options.replicas;
+  if (stages && replicas) return {{*stages, *replicas}};
+  if (stages) return {{*stages, std::min(devices / *stages, job.training.global_batch)}};
+  if (replicas) return {{std::min(devices / *replicas, job.model.arch.layers), *replicas}};
   std::vector<Shape> shapes;
-  for (std::int64_t stages = 1; stages <= std::min(devices, job.model.arch.layers); ++stages)
-    shapes.push_back({stages, std::min(devices / stages, job.training.global_batch)});
+  for (std::int64_t depth = 1; depth <= std::min(devices, job.model.arch.layers); ++depth)
+    shapes.push_back({depth, std::min(devices / depth, job.training.global_batch)});
   return shapes;
 }
 
@@ -134,8 +134,8 @@ TrainOutcome plan_layout(const Job& job) {
       .cost = job.options.cost,
       .micro_batch = std::max<std::int64_t>(1, job.training.micro_batch),
       .recompute = setting(job.options.cost, "flashflex.recompute", 1) != 0 ? Recompute::always : Recompute::never,
-      .stages = job.options.stages,
-      .replicas = job.options.replicas};
+      .stages = job.options.stages.value_or(0),
+      .replicas = job.options.replicas.value_or(0)};
   if (job.training.global_batch % problem.micro_batch != 0)
     throw input_error(fmt::format("a global batch of {} sequences is not made of micro-batches of {}",
                                   job.training.global_batch, problem.micro_batch),
@@ -161,19 +161,17 @@ TrainOutcome plan_layout(const Job& job) {
 }
 
 void check_shape(const Job& job) {
-  const TrainOptions& options = job.options;
   const auto devices = static_cast<std::int64_t>(job.cluster.devices.size());
-  if (options.stages > job.model.arch.layers)
-    throw input_error(fmt::format("{} stages for {} layers", options.stages, job.model.arch.layers),
+  const std::int64_t stages = job.options.stages.value_or(1), replicas = job.options.replicas.value_or(1);
+  if (stages > job.model.arch.layers)
+    throw input_error(fmt::format("{} stages for {} layers", stages, job.model.arch.layers),
                       "a stage holds at least one layer");
-  if (options.replicas > job.training.global_batch)
-    throw input_error(fmt::format("{} replicas for {} sequences", options.replicas, job.training.global_batch),
+  if (replicas > job.training.global_batch)
+    throw input_error(fmt::format("{} replicas for {} sequences", replicas, job.training.global_batch),
                       "a replica takes at least one sequence of every step");
-  const std::int64_t needed = std::max<std::int64_t>(1, options.stages) * std::max<std::int64_t>(1, options.replicas);
-  if (needed > devices)
-    throw input_error(fmt::format("{} stages x {} replicas need {} devices, and there are {}",
-                                  std::max<std::int64_t>(1, options.stages),
-                                  std::max<std::int64_t>(1, options.replicas), needed, devices),
+  if (stages * replicas > devices)
+    throw input_error(fmt::format("{} stages x {} replicas need {} devices, and there are {}", stages, replicas,
+                                  stages * replicas, devices),
                       "ask for fewer");
 }
 
@@ -181,13 +179,15 @@ void check_shape(const Job& job) {
 
 TrainOutcome plan_train(const Cluster& cluster, const Model& model, const Workload& workload,
                         const TrainOptions& options) {
+  if (options.cost.form != "dtfm" && options.cost.form != "flashflex")
+    return plan_joint(cluster, model, workload, options);
   check_train_settings(options.cost);
+  if (!(options.profile == Profile{}))
+    throw input_error(fmt::format("the cost form \"{}\" takes no profile", options.cost.form),
+                      "measured figures are for --cost motley");
   const Job job{cluster, model, workload, options, training_of(workload), Clock::now()};
   check_shape(job);
-  if (options.cost.form == "dtfm") return plan_grid(job);
-  if (options.cost.form == "flashflex") return plan_layout(job);
-  throw input_error(fmt::format("plans are not searched for under the cost form \"{}\"", options.cost.form),
-                    "choose dtfm or flashflex");
+  return options.cost.form == "dtfm" ? plan_grid(job) : plan_layout(job);
 }
 
 }  // namespace motley

@@ -1,34 +1,17 @@
 // Plans training.
 //
-//   TrainOutcome outcome = plan_train(cluster, model, workload, {.cost = {.form = "flashflex"}});
+//   TrainOutcome outcome = plan_train(cluster, model, workload, {.cost = {.form = "motley", .settings = {}}});
 //   if (outcome.plan) write_file("plan.json", to_json(write_train_plan(*outcome.plan), 1));
 //   else fmt::print("{}\n{}\n", outcome.reason, outcome.hint);
 //
-// docs/planner-train.md.
+// motley's own form is planned by the joint search (joint.hpp). Under a published form the plan is the best of what
+// that form can express: under `dtfm` a grid of single devices (grid.hpp), under `flashflex` replicas of unlike stages
+// without data parallelism inside them (layout.hpp).
 #pragma once
 
-#include <cstdint>
-#include <optional>
-#include <string>
-
-#include "motley/cost/train_cost.hpp"
-#include "motley/plan/train.hpp"
+#include "motley/planner/train/joint.hpp"
 
 namespace motley {
-
-struct TrainOptions {
-  CostOptions cost = {.form = "flashflex", .settings = {}};
-  std::int64_t stages = 0;    // of every replica; 0: the planner chooses
-  std::int64_t replicas = 0;  // 0: the planner chooses
-  std::uint64_t seed = 0;
-  double deadline_s = 10;
-};
-
-struct TrainOutcome {
-  std::optional<TrainPlan> plan;
-  std::string reason;  // where there is none
-  std::string hint;    // the nearest thing that would work
-};
 
 // That nothing fits is an answer, not an error. Throws an input error where the workload has no [training], or the
 // options contradict the cluster, the model or each other.

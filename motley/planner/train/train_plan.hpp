@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "motley/planner/train/train.hpp"
+#include "motley/cost/train_cost.hpp"
 
 namespace motley {
 

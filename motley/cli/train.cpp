@@ -1,0 +1,139 @@
+#include "motley/cli/train.hpp"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "motley/cli/planning.hpp"
+#include "motley/planner/train/chain.hpp"
+#include "motley/report/chain_report.hpp"
+#include "motley/report/cost_report.hpp"
+#include "motley/report/plan_report.hpp"
+
+namespace motley::cli {
+namespace {
+
+struct TrainVerbOptions {
+  TrainPlanOptions plan;
+  std::string chain;
+  std::string deadline = "10 s";
+  bool front = false;
+  double tolerance = 0;
+  std::uint64_t seed = 0;
+  int threads = 0;
+  Output output;
+};
+
+constexpr const char* examples =
+    "examples:\n"
+    "  replicas, stages, layers and strategies for a whole cluster:\n"
+    "    motley plan train --cluster examples/train/lab.toml --model llama-2-13b --workload examples/train/job.toml\n"
+    "  one strategy chain, and its whole memory-time front:\n"
+    "    motley plan train --chain examples/chain/layers.json --front";
+
+std::string front_text(const ChainOutcome& outcome) {
+  std::string text = "\nfront: all choices that no other beats in both\n" + chain_front_report(outcome.front);
+  if (outcome.front_gap_s > 0)
+    text += fmt::format("no point is slower than it had to be by more than {:.3g} s\n", outcome.front_gap_s);
+  return text;
+}
+
+int chain_infeasible(const TrainVerbOptions& options, const ChainOutcome& outcome) {
+  Value answer = Value::object({{"status", "infeasible"},
+                                {"reason", outcome.reason},
+                                {"hint", outcome.hint},
+                                {"site", outcome.shortage.site},
+                                {"site_least_bytes", outcome.shortage.site_least_bytes},
+                                {"least_bytes", outcome.shortage.least_bytes}});
+  std::string text = fmt::format("does not fit: {}\n\nhint: {}\n", outcome.reason, outcome.hint);
+  if (options.front) {
+    Value front = Value::array();
+    for (const auto& point : outcome.front) front.push_back(write(point));
+    answer.set("front", std::move(front));
+    if (outcome.front_gap_s > 0) answer.set("front_gap_s", outcome.front_gap_s);
+    text += front_text(outcome);
+  }
+  emit(Output{.json = options.output.json, .file = "", .quiet = options.output.quiet}, answer, text);
+  return static_cast<int>(ErrorCode::negative);
+}
+
+int plan_chain_and_show(const TrainVerbOptions& options) {
+  check_output_folder(options.output);
+  const ChainOutcome outcome =
+      plan_chain(read_chain(options.chain), {.tolerance = options.tolerance,
+                                             .deadline_s = parse_seconds_option(options.deadline, "--deadline"),
+                                             .seed = options.seed,
+                                             .front = options.front ? ChainFrontWanted::yes : ChainFrontWanted::no});
+  if (!outcome.plan) return chain_infeasible(options, outcome);
+  std::string text = chain_report(*outcome.plan);
+  if (options.front) text += front_text(outcome);
+  emit(options.output, write_chain_plan(*outcome.plan), text);
+  return 0;
+}
+
+int plan_and_show(const TrainVerbOptions& options) {
+  if (!options.chain.empty()) return plan_chain_and_show(options);
+  TrainPlanOptions plan = options.plan;
+  for (const auto& [name, value] : {std::pair("--cluster", &plan.cluster), std::pair("--model", &plan.model),
+                                    std::pair("--workload", &plan.workload)})
+    if (value->empty())
+      throw input_error(fmt::format("{} is missing", name),
+                        "give --cluster, --model and --workload; or --chain FILE for one strategy chain");
+  check_output_folder(options.output);
+  if (plan.cost.empty()) plan.cost = "motley";
+  plan.deadline_s = parse_seconds_option(options.deadline, "--deadline");
+  plan.seed = options.seed;
+  plan.threads = options.threads;
+  return plan_train_and_show(plan, options.output);
+}
+
+}  // namespace
+
+int verify_chain(const ChainPlan& plan, const Output& output) {
+  const auto violations = verify(plan);
+  Value list = Value::array();
+  for (const auto& violation : violations)
+    list.push_back(Value::object({{"place", violation.place}, {"what", violation.what}, {"hint", violation.hint}}));
+  emit(output, Value::object({{"violations", list}}), violations_report(violations));
+  return violations.empty() ? 0 : static_cast<int>(ErrorCode::negative);
+}
+
+int explain_chain_plan(const ChainPlan& plan, const Output& output) {
+  if (const auto violations = verify(plan); !violations.empty())
+    throw input_error(fmt::format("{}: {}", violations[0].place, violations[0].what),
+                      "`motley verify` lists everything that is wrong");
+  const Term tree = explain_chain(plan);
+  emit(output, explain_json(tree), chain_report(plan) + "\nwhere the time goes\n" + term_report(tree, 2));
+  return 0;
+}
+
+void add_plan_train(CLI::App& plan_verbs, Action& action) {
+  auto options = std::make_shared<TrainVerbOptions>();
+  auto* verb = plan_verbs.add_subcommand(
+      "train", "Choose how a model is trained: replicas, stages, layers, and a strategy for each layer");
+  verb->footer(examples);
+  TrainPlanOptions& plan = options->plan;
+  verb->add_option("--cluster", plan.cluster, "Devices, machines and links (motley.cluster/1)")->type_name("FILE");
+  verb->add_option("--model", plan.model, "A folder, a config.json, or a name from data/models")->type_name("MODEL");
+  verb->add_option("--workload", plan.workload, "The job: its [training] table (motley.workload/1)")->type_name("FILE");
+  verb->add_option("--profile", plan.profile, "Measured layer times and link rates (motley.profile/1)")
+      ->type_name("FILE");
+  verb->add_option("--stages", plan.stages, "Every pipeline has so many stages (default: the planner chooses)")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{4096}));
+  verb->add_option("--replicas", plan.replicas, "So many pipelines (default: the planner chooses)")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{65536}));
+  add_cost_options(*verb, plan.cost, plan.settings);
+  verb->add_option("--chain", options->chain, "Instead: solve this strategy chain by itself (motley.chain/1)")
+      ->type_name("FILE");
+  verb->add_flag("--front", options->front, "With --chain: also print the whole memory-time front");
+  verb->add_option("--tolerance", options->tolerance,
+                   "A plan proven within this relative distance of the best will do (default 0)")
+      ->check(CLI::Range(0.0, 1.0));
+  verb->add_option("--seed", options->seed, "Of the search; default 0")->check(CLI::NonNegativeNumber);
+  verb->add_option("--deadline", options->deadline, "Planning ends by then with the best so far")->type_name("TIME");
+  verb->add_option("--threads", options->threads, "At most so many (default: all cores)")->check(CLI::Range(0, 1024));
+  add_output_options(*verb, options->output);
+  verb->callback([options, &action] { action = [options] { return plan_and_show(*options); }; });
+}
+
+}  // namespace motley::cli

@@ -1,0 +1,95 @@
+// Training plans for a whole cluster: `plan train`, and what verify, explain, simulate and compare do with them.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <thread>
+
+#include "motley/cli/planning.hpp"
+#include "motley/cli/train.hpp"
+#include "motley/planner/train/train.hpp"
+#include "motley/report/cost_report.hpp"
+#include "motley/report/plan_report.hpp"
+#include "motley/report/train_report.hpp"
+
+namespace motley::cli {
+namespace {
+
+void require_sound_train(const TrainPlan& plan, const std::string& file) {
+  const auto violations = verify(plan);
+  if (violations.empty()) return;
+  throw input_error(fmt::format("{}: {}: {}", file, violations[0].place, violations[0].what),
+                    fmt::format("`motley verify {}` lists everything that is wrong", file));
+}
+
+std::int64_t threads_of(int asked) { return asked > 0 ? asked : std::max(1u, std::thread::hardware_concurrency()); }
+
+}  // namespace
+
+int plan_train_and_show(const TrainPlanOptions& options, const Output& output) {
+  const Cluster cluster = read_cluster(options.cluster);
+  const Model model = read_model(options.model);
+  const Workload workload = read_workload(options.workload);
+  TrainOptions planning{.cost = cost_options(options.cost, options.settings),
+                        .profile = options.profile.empty() ? Profile{} : read_profile(options.profile),
+                        .deadline_s = options.deadline_s,
+                        .seed = options.seed,
+                        .threads = static_cast<int>(threads_of(options.threads))};
+  if (options.stages > 0) planning.stages = options.stages;
+  if (options.replicas > 0) planning.replicas = options.replicas;
+  if (!output.quiet)
+    fmt::print(stderr, "planning {} on {}, at most {:.3g} s\n", model.name, cluster.description.name,
+               options.deadline_s);
+  const TrainOutcome outcome = plan_train(cluster, model, workload, planning);
+  if (!outcome.plan) {
+    emit(Output{.json = output.json, .file = "", .quiet = output.quiet},
+         Value::object({{"status", "infeasible"}, {"reason", outcome.reason}, {"hint", outcome.hint}}),
+         fmt::format("does not fit: {}\n\nhint: {}\n", outcome.reason, outcome.hint));
+    return static_cast<int>(ErrorCode::negative);
+  }
+  emit(output, write_train_plan(*outcome.plan), train_plan_report(*outcome.plan));
+  return 0;
+}
+
+int verify_train(const TrainPlan& plan, const Output& output) {
+  const auto violations = verify(plan);
+  Value list = Value::array();
+  for (const auto& violation : violations)
+    list.push_back(Value::object({{"place", violation.place}, {"what", violation.what}, {"hint", violation.hint}}));
+  emit(output, Value::object({{"violations", list}}), violations_report(violations));
+  return violations.empty() ? 0 : static_cast<int>(ErrorCode::negative);
+}
+
+int explain_train(const TrainPlan& plan, const CostOptions& cost, int depth, const Output& output) {
+  const TrainCost price = price_train(plan, cost);
+  std::string text = fmt::format("cost form {}, {}\n\nwhere a step's time goes\n{}", cost.form,
+                                 train_plan_summary(plan), term_report(price.tree, depth));
+  for (const auto& remark : price.remarks) text += fmt::format("{}: {:.6g} s\n", remark.name, remark.seconds);
+  emit(output, explain_json(price.tree), text);
+  return 0;
+}
+
+int simulate_train(const TrainPlan& plan, const std::string& file, const CostOptions& cost,
+                   const std::string& trace_out, const Output& output) {
+  require_sound_train(plan, file);
+  std::vector<PipelinePass> passes;
+  const TrainStepPrice price = price_step(plan, cost, &passes);
+  if (!trace_out.empty()) {
+    write_file(trace_out, train_chrome_trace(plan, price, passes));
+    if (!output.quiet) fmt::print(stderr, "wrote {}\n", trace_out);
+  }
+  emit(output, train_step_json(plan, price), train_step_report(plan, price));
+  return 0;
+}
+
+int compare_train(const std::vector<std::string>& files, const Output& output) {
+  std::vector<TrainPlan> plans;
+  for (const auto& file : files) plans.push_back(read_train_plan(read_document(file), file));
+  std::vector<NamedTrainPlan> named;
+  for (std::size_t i = 0; i < plans.size(); ++i)
+    named.push_back({std::filesystem::path(files[i]).filename().string(), &plans[i]});
+  emit(output, compare_train_json(named), compare_train_report(named));
+  return 0;
+}
+
+}  // namespace motley::cli

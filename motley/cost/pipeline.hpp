@@ -1,0 +1,53 @@
+// One training step through pipelines, event by event: which stage computes which micro-batch when.
+//
+// A stage runs one pass at a time, in the order of its schedule. A pass begins when its input has arrived; boundaries
+// are sent while the stage goes on, one message at a time on a link, first come, first served. Exact for these rules;
+// without hops GPipe equals the flow shop of identical jobs, sum_s c_s + (m - 1) max_s c_s, for each direction.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "motley/plan/train.hpp"
+
+namespace motley {
+
+// A message from a stage to its neighbour. Hops with the same number share a link, also between pipelines.
+struct PipelineHop {
+  double busy_s = 0;     // of the link
+  double latency_s = 0;  // on top, until it arrives
+  int link = own_link;
+  static constexpr int own_link = -1;
+};
+
+struct PipelineStage {
+  double forward_s = 0;   // of one micro-batch
+  double backward_s = 0;  // with what is computed again
+  PipelineHop send = {};  // of its output to the next stage
+  PipelineHop back = {};  // of its input's gradient to the stage before
+};
+
+struct PipelineLoad {
+  std::vector<PipelineStage> stages;
+  std::int64_t micro_batches = 1;
+};
+
+struct PipelinePass {
+  std::size_t pipeline = 0, stage = 0;
+  std::int64_t micro_batch = 0;
+  bool backward = false;
+  double start_s = 0, end_s = 0;
+};
+
+struct PipelineTimes {
+  double makespan_s = 0;
+  std::vector<double> busy_s;               // of every stage
+  std::vector<double> last_backward_end_s;  // when a stage's gradients are complete
+};
+
+// Of every pipeline. `passes`, where given, receives every pass in the order of their starts. Throws an internal error
+// where a pipeline has no stages or no micro-batches.
+std::vector<PipelineTimes> run_pipelines(PipelineSchedule schedule, const std::vector<PipelineLoad>& pipelines,
+                                         std::vector<PipelinePass>* passes = nullptr);
+
+}  // namespace motley

@@ -1,0 +1,101 @@
+// What the parts of a training step cost: the arithmetic of the form `motley` for training.
+//
+// One block on one tensor-parallel group, t tokens of one micro-batch, every token attending to half of the sequence:
+//
+//   forward    max(weights / bandwidth, t * flops / flop_per_s) + attention + 2 all-reduces + a constant
+//   backward   twice the products and attention, 2 all-reduces, twice the constant; with recomputation a forward more
+//
+// the slowest rank counting; or what a profile measured for the type, degree and micro-batch. Sharded gradients are
+// reduced in every micro-batch, sharded weights gathered in every pass, both beside the computation. docs/train-cost.md
+// has symbols, sources and what is left out.
+#pragma once
+
+#include <map>
+#include <tuple>
+#include <vector>
+
+#include "motley/cost/pipeline.hpp"
+#include "motley/cost/step.hpp"
+#include "motley/plan/train.hpp"
+
+namespace motley {
+
+// Bytes that links carry at the same time: all paths from one machine to another share one link in that direction;
+// inside a machine every pair of devices has its own.
+class LinkLoads {
+ public:
+  LinkLoads(const Cluster& cluster, const Profile& profile) : cluster_(cluster), profile_(profile) {}
+
+  void add(int from, int to, double bytes, double message_bytes);
+  // Every member sends `bytes` to the next one, the last to the first.
+  void add_ring(const std::vector<int>& members, double bytes, double message_bytes);
+
+  double seconds() const;  // of the busiest link
+  std::string busiest() const;
+
+ private:
+  using Link = std::tuple<bool, int, int>;  // inside, from, to
+  const Cluster& cluster_;
+  const Profile& profile_;
+  std::map<Link, double> seconds_;
+};
+
+// Bandwidth of a message, measured where the profile has it.
+double message_bytes_per_s(const Cluster& cluster, const Profile& profile, int from, int to, double bytes);
+
+// Seconds of one block in one micro-batch.
+struct BlockPass {
+  double forward_s = 0, backward_s = 0;
+};
+// Their parts, for people; `gather_s` and `reduce_s` are what does not hide behind the rest.
+struct BlockParts {
+  double compute_s = 0;    // forward and backward
+  double recompute_s = 0;  // the forward pass again
+  double tensor_s = 0;     // all-reduces inside the tensor-parallel group
+  double gather_s = 0;     // sharded weights
+  double reduce_s = 0;     // sharded gradients
+};
+
+struct StageWork {
+  std::vector<int> devices;  // rank r is tensor-parallel rank r % tp of data-parallel rank r / tp
+  std::vector<double> shares;
+  std::int64_t sequences = 1;  // of a micro-batch, over all data-parallel ranks
+};
+
+class TrainStepCost {
+ public:
+  // All must outlive it. Throws an input error where a device type has no FLOP/s of the job's precision.
+  TrainStepCost(const CostOptions& options, const Cluster& cluster, const Architecture& arch, const Training& training,
+                const Profile& profile);
+
+  BlockPass block(const StageWork& work, const LayerStrategy& strategy, BlockParts* parts = nullptr) const;
+  // Logits, their loss, and back.
+  BlockPass head(const StageWork& work, const LayerStrategy& strategy) const;
+  // Reads and writes all states of a rank's parameters.
+  double update_s(const StageWork& work, const LayerStrategy& strategy, double blocks) const;
+  // Of a micro-batch's hidden states between the fastest pair of devices, in one direction. All paths from one machine
+  // to another share a link.
+  PipelineHop hop(const std::vector<int>& from, const std::vector<int>& to, std::int64_t sequences) const;
+
+  // FLOPs of the model in one step, without recomputation: three times the forward pass.
+  double step_flops() const;
+  double peak_flop_per_s(int device) const;
+  double block_bytes(double bytes_per_parameter) const;  // of a whole block's parameters
+  DType type() const { return type_; }
+
+ private:
+  TensorGroup group(const StageWork& work, const LayerStrategy& strategy, std::int64_t data_rank) const;
+  std::int64_t sequences(const StageWork& work, const LayerStrategy& strategy, std::int64_t data_rank) const;
+  const LayerTime* measured(const TensorGroup& group, std::int64_t sequences, LayerPart part) const;
+  double over_data_ranks_s(const StageWork& work, const LayerStrategy& strategy, double bytes) const;
+
+  const Cluster& cluster_;
+  const Architecture& arch_;
+  const Training& training_;
+  const Profile& profile_;
+  StepCost step_;
+  DType type_;
+  StateBytes states_;
+};
+
+}  // namespace motley

@@ -1,0 +1,184 @@
+// The tables of motley.chain/1 and of motley.plan/1, kind "chain".
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "motley/plan/chain.hpp"
+
+namespace motley {
+namespace {
+
+constexpr double most = 1e18;  // seconds or bytes: sums stay far from overflow
+constexpr std::int64_t most_sites = 100000;
+constexpr Limits amount{.always_written = true, .min = 0, .max = most};
+
+// A name, or a number into `layouts`.
+std::string read_layout(const Reader& reader) {
+  if (reader.value().is_integer()) return std::to_string(binding::read_integer(reader, {.min = 0}));
+  return binding::read_string(reader);
+}
+
+// The place of a name, or of a number, among the layouts; -1: nowhere.
+int find_layout(const ChainDescription& chain, const std::string& layout) {
+  if (layout.empty()) return 0;
+  const auto place = std::find(chain.layouts.begin(), chain.layouts.end(), layout);
+  if (place != chain.layouts.end()) return static_cast<int>(place - chain.layouts.begin());
+  for (std::size_t i = 0; i < chain.layout_change_s.size(); ++i)
+    if (layout == std::to_string(i)) return static_cast<int>(i);
+  return -1;
+}
+
+void check_layouts(const ChainDescription& chain, const Reader& reader) {
+  const std::size_t count = chain.layouts.empty() ? chain.layout_change_s.size() : chain.layouts.size();
+  for (std::size_t i = 0; i < chain.layouts.size(); ++i)
+    if (std::find(chain.layouts.begin(), chain.layouts.begin() + static_cast<std::ptrdiff_t>(i), chain.layouts[i]) !=
+        chain.layouts.begin() + static_cast<std::ptrdiff_t>(i))
+      reader.fail(fmt::format("layouts[{}]: \"{}\" is given twice", i, chain.layouts[i]), "names must be unique");
+  if (!chain.layout_change_s.empty() && chain.layout_change_s.size() != count)
+    reader.fail(fmt::format("layout_change_s has {} rows for {} layouts", chain.layout_change_s.size(), count),
+                "one row per layout, in their order: seconds from this layout to each");
+  for (std::size_t i = 0; i < chain.layout_change_s.size(); ++i)
+    if (chain.layout_change_s[i].size() != count)
+      reader.fail(
+          fmt::format("layout_change_s[{}] has {} entries for {} layouts", i, chain.layout_change_s[i].size(), count),
+          "one entry per layout that is changed to; 0 where nothing changes");
+}
+
+void check_sites(const ChainDescription& chain, const Reader& reader) {
+  if (chain.sites.empty())
+    reader.fail("the chain has no sites", "such as sites: [{\"repeat\": 32, \"options\": [...]}]");
+  std::int64_t count = 0;
+  for (std::size_t s = 0; s < chain.sites.size(); ++s) {
+    if (chain.sites[s].options.empty())
+      reader.fail(fmt::format("sites[{}] has no options", s), "every site needs at least one");
+    count += chain.sites[s].repeat;
+    for (std::size_t i = 0; i < chain.sites[s].options.size(); ++i) {
+      const std::string& layout = chain.sites[s].options[i].layout;
+      if (find_layout(chain, layout) >= 0) continue;
+      const std::string best = closest(layout, chain.layouts);
+      reader.fail(fmt::format("sites[{}].options[{}].layout: \"{}\" is not among the layouts", s, i, layout),
+                  best.empty() ? "name it in `layouts`, with its row and column in layout_change_s"
+                               : fmt::format("did you mean \"{}\"?", best));
+    }
+  }
+  if (count > most_sites)
+    reader.fail(fmt::format("{} sites are more than {}", count, most_sites), "is a `repeat` too large?");
+}
+
+}  // namespace
+
+template <>
+const Schema<ChainOption>& schema<ChainOption>() {
+  using O = ChainOption;
+  static const auto table =
+      Schema<O>("option", "What a site may do.")
+          .field("name", &O::name, "For people.")
+          .field("time_s", &O::time_s, "Seconds.", {.required = true, .min = 0, .max = most})
+          .field("sync_s", &O::sync_s, "Seconds on top, of synchronising. Default: 0.", amount)
+          .field("bytes", &O::bytes, "Held all the time; may be fractional.", {.required = true, .min = 0, .max = most})
+          .field("transient_bytes", &O::transient_bytes,
+                 "Held while the site works: of all sites, the largest counts. Default: 0.", amount)
+          .custom<std::string>({"layout",
+                                "string, or integer",
+                                "",
+                                "One of `layouts`, or its number from 0. Default: the first.",
+                                false,
+                                {}},
+                               &O::layout, read_layout, [](const std::string& layout) { return Value(layout); });
+  return table;
+}
+
+template <>
+const Schema<ChainSites>& schema<ChainSites>() {
+  using S = ChainSites;
+  static const auto table =
+      Schema<S>("sites", "Equal sites in a row, each with a choice of its own.")
+          .field("name", &S::name, "For people.")
+          .field("repeat", &S::repeat, "How many. Default: 1.", {.always_written = true, .min = 1, .max = most_sites})
+          .field("options", &S::options, "At least one.", {.required = true});
+  return table;
+}
+
+template <>
+const Schema<ChainDescription>& schema<ChainDescription>() {
+  using C = ChainDescription;
+  static const auto table =
+      Schema<C>("chain", "Sites in a row, and the memory that they share.")
+          .format("motley.chain/1")
+          .field("name", &C::name, "For people.")
+          .field("budget_bytes", &C::budget_bytes, "Memory for all sites together.",
+                 {.required = true, .min = 0, .max = most})
+          .field("sites", &C::sites, "In order.", {.required = true})
+          .field("layouts", &C::layouts, "Names. Default: one layout.")
+          .field(
+              "layout_change_s", &C::layout_change_s,
+              "Seconds between neighbouring sites: a row per layout of the one, a column per layout of the next. The "
+              "first site pays none. Default: changing is free.",
+              {.min = 0, .max = most})
+          .check(check_layouts)
+          .check(check_sites);
+  return table;
+}
+
+template <>
+const Schema<ChainPrediction>& schema<ChainPrediction>() {
+  using P = ChainPrediction;
+  static const auto table =
+      Schema<P>("predicted", "What the choice takes.")
+          .field("time_s", &P::time_s, "Seconds of all sites, with layout changes.", {.required = true, .min = 0})
+          .field("bytes", &P::bytes, "Of all sites, with the largest transient bytes.", {.required = true, .min = 0})
+          .field("price_s_per_byte", &P::price_s_per_byte,
+                 "Seconds that one more byte of budget is worth, by the relaxation.", {.min = 0});
+  return table;
+}
+
+template <>
+const Schema<ChainPoint>& schema<ChainPoint>() {
+  static const auto table = Schema<ChainPoint>("point", "The least time within so many bytes.")
+                                .field("time_s", &ChainPoint::time_s, "Seconds.", {.required = true, .min = 0})
+                                .field("bytes", &ChainPoint::bytes, "Bytes.", {.required = true, .min = 0});
+  return table;
+}
+
+namespace {
+
+ChainDescription read_whole_chain(const Reader& reader) { return schema<ChainDescription>().read(reader); }
+
+}  // namespace
+
+template <>
+const Schema<ChainPlan>& schema<ChainPlan>() {
+  using P = ChainPlan;
+  static const auto table =
+      Schema<P>("chain plan", "An option for every site of a chain.")
+          .format("motley.plan/1")
+          .field("kind", &P::kind, "`chain`.", {.required = true})
+          .custom<ChainDescription>(
+              {"chain", "[`motley.chain/1`](chain.md)", "", "The chain that was solved, whole.", true, {}}, &P::chain,
+              read_whole_chain, binding::write_any<ChainDescription>)
+          .field("choice", &P::choice, "Option of every site, repeats written out: indices from 0.",
+                 {.required = true, .min = 0})
+          .field("predicted", &P::predicted, "What the choice takes.", {.required = true})
+          .field("front", &P::front, "With `--front`: all points that no other beats in both, by bytes.")
+          .field("front_gap_s", &P::front_gap_s,
+                 "No point of the front is slower than it had to be by more. Default: 0, the front is exact.",
+                 {.min = 0})
+          .field("search", &P::search, "How the choice was found.", {.always_written = true});
+  return table;
+}
+
+ChainDescription read_chain(const std::filesystem::path& path) {
+  return read<ChainDescription>(read_document(path), path.string());
+}
+
+Value write_chain_plan(const ChainPlan& plan) { return write(plan); }
+
+ChainPlan read_chain_plan(const Value& value, std::string source) { return read<ChainPlan>(value, std::move(source)); }
+
+int layout_index(const ChainDescription& chain, const ChainOption& option) {
+  const int index = find_layout(chain, option.layout);
+  MOTLEY_CHECK(index >= 0);
+  return index;
+}
+
+}  // namespace motley

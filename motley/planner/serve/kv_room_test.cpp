@@ -1,0 +1,90 @@
+// The weakest stage's KV room bounds what a route has in flight, and so decides layouts.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "motley/cost/cases_test.hpp"
+#include "motley/planner/serve/serve.hpp"
+#include "motley/sim/simulate.hpp"
+#include "motley/workload/arrivals.hpp"
+
+namespace motley {
+namespace {
+
+// Two devices of one speed, one of them short of memory; each too small for the whole model.
+Cluster roomy_and_tight() {
+  return cluster_of(R"(
+format = "motley.cluster/1"
+[[machine]]
+name = "box"
+devices = ["roomy", "tight"]
+[[device_type]]
+name = "roomy"
+vendor = "nvidia"
+memory = "7 GiB"
+memory_bandwidth = "900 GB/s"
+flops = { fp16 = "60 TFLOP/s" }
+[[device_type]]
+name = "tight"
+vendor = "nvidia"
+memory = "5 GiB"
+memory_bandwidth = "900 GB/s"
+flops = { fp16 = "60 TFLOP/s" }
+)");
+}
+
+Model model_of_8_gb() { return llama_of(4096, 20, 32, 32, 11008, 32000); }
+
+ServePlan planned(const Workload& workload) {
+  return plan_serve(roomy_and_tight(), model_of_8_gb(), workload,
+                    {.objective = Objective::throughput, .stage_types = StageTypes::alike, .front = Front::skip})
+      .plan.value();
+}
+
+const Stage& stage_on(const ServePlan& plan, const std::string& device) {
+  return *std::find_if(plan.stages.begin(), plan.stages.end(),
+                       [&](const Stage& stage) { return stage.devices == std::vector<std::string>{device}; });
+}
+
+TEST(KvRoom, LongRequestsMoveLayersOffTheTightDevice) {
+  const Workload brief = workload_of(16, 16), lengthy = workload_of(1500, 500);
+  const ServePlan for_brief = planned(brief), for_lengthy = planned(lengthy);
+  ASSERT_EQ(for_brief.stages.size(), 2u);
+  ASSERT_EQ(for_lengthy.stages.size(), 2u);
+  EXPECT_LT(stage_on(for_lengthy, "box/1").layers.size(), stage_on(for_brief, "box/1").layers.size());
+  EXPECT_GT(for_lengthy.stages[0].kv_tokens, for_brief.stages[0].kv_tokens);
+  // The balanced layout would have fewer long requests in flight, and serve fewer.
+  ServePlan balanced = for_brief;
+  balanced.workload = lengthy;
+  balanced.routes[0].batch = for_lengthy.routes[0].batch;
+  const ServeCost cost = price_serve(balanced, {});
+  EXPECT_LT(cost.routes[0].batch, for_lengthy.routes[0].batch);
+  EXPECT_LT(cost.requests_per_s, for_lengthy.predicted.requests_per_s);
+}
+
+TEST(KvRoom, NoRouteHasMoreInFlightThanItsWeakestStageHolds) {
+  for (const Workload& workload : {workload_of(16, 16), workload_of(300, 100), workload_of(1500, 500)}) {
+    const ServePlan plan = planned(workload);
+    const ServePoint point{workload.mean_prompt_tokens(), workload.mean_output_tokens(), 1, plan.step};
+    for (const auto& route : plan.routes)
+      for (const auto& hop : route.path) EXPECT_LE(kv_tokens_of(point, route.batch), plan.stage(hop.stage).kv_tokens);
+    // Simulated, far above what it can serve: blocks are never overdrawn, and sequences under way hold blocks.
+    Workload heavy = workload;
+    heavy.classes[0].rate_per_s = 1e3;
+    const auto requests = draw_requests(heavy, {.requests = 400});
+    const SimResult result = simulate(plan, requests, {.router = {.max_queue = 1 << 20}, .record = Record::timeline});
+    EXPECT_EQ(result.all.finished, 400);
+    const std::int64_t blocks = plan.stages[0].kv_tokens / plan.step.block_tokens;
+    const auto prompt_blocks = static_cast<std::int64_t>(workload.mean_prompt_tokens()) / plan.step.block_tokens;
+    std::int64_t most_running = 0;
+    for (const auto& sample : result.timeline->samples) {
+      EXPECT_LE(sample.kv_blocks, blocks);
+      most_running = std::max(most_running, sample.running);
+    }
+    EXPECT_GT(most_running, 0);
+    EXPECT_LE(most_running, blocks / std::max<std::int64_t>(1, prompt_blocks) + 1);
+  }
+}
+
+}  // namespace
+}  // namespace motley

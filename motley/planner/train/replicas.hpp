@@ -1,0 +1,39 @@
+// From groups of devices to a training step: layers to stages, sequences to replicas.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "motley/planner/train/stage_tables.hpp"
+
+namespace motley {
+
+// Stages first to last, each the devices of one group.
+using PipelineGroups = std::vector<std::vector<int>>;
+
+// Layers for every stage, so that the slowest is as quick as possible, and of those divisions one whose stages together
+// are quick; `seconds` of each of them for so many layers (infinite: does not fit). Empty where the layers fit nowhere.
+std::vector<std::int64_t> divide_layers(std::int64_t layers, const std::vector<std::vector<double>>& seconds);
+
+// A replica with its layers divided, before it is known how many micro-batches it gets.
+struct SolvedReplica {
+  std::vector<std::int64_t> layers;  // of every stage; empty: the model does not fit
+  double fill_s = 0;                 // of a step, beside the micro-batches
+  double micro_batch_s = 0;          // of each micro-batch, at the slowest stage
+  bool fits() const { return !layers.empty(); }
+};
+
+// `sequences`: of a micro-batch; `micro_batches`: about how many there will be.
+SolvedReplica solve_replica(const TrainProblem& problem, StageTables& tables, const PipelineGroups& groups,
+                            std::int64_t sequences, std::int64_t micro_batches);
+
+// Micro-batches for every replica, together at least `total`, so that the last one ends as early as possible: exact.
+// A replica that would get none gets none.
+std::vector<std::int64_t> apportion(const std::vector<SolvedReplica>& replicas, std::int64_t total);
+
+// The layout of replicas with these micro-batches; sequences are dealt out so that all of the batch is.
+TrainLayout write_layout(const TrainProblem& problem, StageTables& tables, const std::vector<PipelineGroups>& replicas,
+                         const std::vector<SolvedReplica>& solved, const std::vector<std::int64_t>& micro_batches,
+                         std::int64_t sequences, std::int64_t expected_micro_batches);
+
+}  // namespace motley

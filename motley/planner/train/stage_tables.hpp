@@ -1,0 +1,77 @@
+// How long a group of devices takes for 1, 2, ... layers, each with the strategy that suits best: the strategy-chain
+// kernel's fronts, cut at the group's memory. Groups that look alike are computed once.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <tuple>
+#include <vector>
+
+#include "motley/cost/train_price.hpp"
+#include "motley/solve/strategy_chain.hpp"
+
+namespace motley {
+
+struct TrainProblem {
+  const Cluster& cluster;
+  const Model& model;
+  const Training& training;
+  const Profile& profile;
+  const TrainStepCost& cost;
+  PipelineSchedule schedule = PipelineSchedule::one_forward_one_backward;
+  TrainProblemView view() const { return {cluster, model.arch, training, profile}; }
+};
+
+// Everything that a group of so many devices can do with a layer, its range left open.
+std::vector<LayerStrategy> stage_strategies(const Architecture& arch, std::int64_t devices, std::int64_t sequences);
+
+// What a stage is asked beside its layers.
+struct StagePlace {
+  StageEnds ends;
+  std::int64_t sequences = 1;      // of a micro-batch
+  std::int64_t in_flight = 1;      // micro-batches held at once
+  std::int64_t micro_batches = 1;  // per step, over which what happens once per step is spread
+  auto operator<=>(const StagePlace& o) const {
+    return std::tuple(ends.first, ends.last, sequences, in_flight, micro_batches) <=>
+           std::tuple(o.ends.first, o.ends.last, o.sequences, o.in_flight, o.micro_batches);
+  }
+  bool operator==(const StagePlace& o) const { return (*this <=> o) == 0; }
+};
+
+class StageTable {
+ public:
+  StageTable(const TrainProblem& problem, const std::vector<int>& devices, const StagePlace& place);
+
+  // Seconds per micro-batch of a stage of so many layers, forward and backward, with its ends and its share of what
+  // happens once per step; infinite where they do not fit. From 1 to the model's layers.
+  double seconds(std::int64_t layers) const { return seconds_[static_cast<std::size_t>(layers)]; }
+  std::int64_t most_layers() const { return most_layers_; }
+  // The strategies of a stage that begins with layer `first`: ranges of the same strategy, together all layers.
+  std::vector<LayerStrategy> strategies(std::int64_t first, std::int64_t layers) const;
+
+ private:
+  std::vector<LayerStrategy> strategies_;  // of every option of a block
+  bool ends_first_ = false;                // the chain's first site is an end
+  bool reversed_ = false;                  // the chain runs from the head to the front
+  std::unique_ptr<StrategyFronts> fronts_;
+  std::vector<double> seconds_;
+  std::vector<StrategyFronts::Point> points_;
+  std::int64_t most_layers_ = 0;
+};
+
+class StageTables {
+ public:
+  explicit StageTables(const TrainProblem& problem) : problem_(problem) {}
+  // Devices of one type in one machine, or any others.
+  const StageTable& table(const std::vector<int>& devices, const StagePlace& where);
+
+ private:
+  using Look = std::vector<double>;  // types and links
+  const TrainProblem& problem_;
+  std::mutex mutex_;
+  std::map<std::pair<Look, StagePlace>, std::unique_ptr<StageTable>> tables_;
+};
+
+}  // namespace motley

@@ -1,0 +1,33 @@
+// Training plans for people, and a step of them as a picture.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "motley/cost/train_price.hpp"
+#include "motley/plan/train.hpp"
+
+namespace motley {
+
+// Replicas and their stages, memory per device, what is predicted, what stays unused and why.
+std::string train_plan_report(const TrainPlan& plan);
+// One line: "4 replicas of 7 stages on 28 of 28 devices".
+std::string train_plan_summary(const TrainPlan& plan);
+
+// A step, event by event: use of every stage.
+std::string train_step_report(const TrainPlan& plan, const TrainStepPrice& price);
+Value train_step_json(const TrainPlan& plan, const TrainStepPrice& price);
+
+// Chrome's trace event format: a track per stage with its passes, and the exchange of gradients.
+std::string train_chrome_trace(const TrainPlan& plan, const TrainStepPrice& price,
+                               const std::vector<PipelinePass>& passes);
+
+// Plans side by side, and relative to the first.
+struct NamedTrainPlan {
+  std::string name;
+  const TrainPlan* plan = nullptr;
+};
+std::string compare_train_report(const std::vector<NamedTrainPlan>& plans);
+Value compare_train_json(const std::vector<NamedTrainPlan>& plans);
+
+}  // namespace motley
