@@ -125,9 +125,9 @@ CostOptions cost_options(const std::string& form, const std::vector<std::string>
   return cost;
 }
 
-void add_cost_options(CLI::App& verb, std::string& form, std::vector<std::string>& settings) {
-  verb.add_option("--cost", form, fmt::format("Form of the cost: {}", fmt::join(serve_forms(), ", ")))
-      ->type_name("FORM");
+void add_cost_options(CLI::App& verb, std::string& form, std::vector<std::string>& settings,
+                      const std::vector<std::string>& forms) {
+  verb.add_option("--cost", form, fmt::format("Form of the cost: {}", fmt::join(forms, ", ")))->type_name("FORM");
   verb.add_option("--set", settings, "A constant of the form: hexgen.batch=4")
       ->type_name("KEY=VALUE")
       ->expected(1)

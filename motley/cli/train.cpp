@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "motley/cli/planning.hpp"
+#include "motley/cost/train_cost.hpp"
 #include "motley/planner/train/chain.hpp"
 #include "motley/report/chain_report.hpp"
 #include "motley/report/cost_report.hpp"
@@ -28,6 +29,14 @@ constexpr const char* examples =
     "examples:\n"
     "  replicas, stages, layers and strategies for a whole cluster:\n"
     "    motley plan train --cluster examples/train/lab.toml --model llama-2-13b --workload examples/train/job.toml\n"
+    "  a grid of single devices in DT-FM's terms, whose volumes are given:\n"
+    "    motley plan train --cluster examples/dtfm/worldwide.toml --model opt-1.3b --workload "
+    "examples/dtfm/workload.toml \\\n"
+    "      --cost dtfm --stages 8 --replicas 8 --set dtfm.gradient_bytes=650000000\n"
+    "  replicas of unlike stages in FlashFlex's terms:\n"
+    "    motley plan train --cluster examples/flashflex/a.toml --model llama-2-7b --workload "
+    "examples/flashflex/workload.toml \\\n"
+    "      --cost flashflex\n"
     "  one strategy chain, and its whole memory-time front:\n"
     "    motley plan train --chain examples/chain/layers.json --front";
 
@@ -122,7 +131,7 @@ void add_plan_train(CLI::App& plan_verbs, Action& action) {
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{4096}));
   verb->add_option("--replicas", plan.replicas, "So many pipelines (default: the planner chooses)")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{65536}));
-  add_cost_options(*verb, plan.cost, plan.settings);
+  add_cost_options(*verb, plan.cost, plan.settings, train_forms());
   verb->add_option("--chain", options->chain, "Instead: solve this strategy chain by itself (motley.chain/1)")
       ->type_name("FILE");
   verb->add_flag("--front", options->front, "With --chain: also print the whole memory-time front");

@@ -7,7 +7,7 @@
 
 #include "motley/cli/planning.hpp"
 #include "motley/cli/train.hpp"
-#include "motley/planner/train/joint.hpp"
+#include "motley/planner/train/train.hpp"
 #include "motley/report/cost_report.hpp"
 #include "motley/report/plan_report.hpp"
 #include "motley/report/train_report.hpp"
@@ -40,7 +40,7 @@ int plan_train_and_show(const TrainPlanOptions& options, const Output& output) {
   if (!output.quiet)
     fmt::print(stderr, "planning {} on {}, at most {:.3g} s\n", model.name, cluster.description.name,
                options.deadline_s);
-  const TrainOutcome outcome = plan_joint(cluster, model, workload, planning);
+  const TrainOutcome outcome = plan_train(cluster, model, workload, planning);
   if (!outcome.plan) {
     emit(Output{.json = output.json, .file = "", .quiet = output.quiet},
          Value::object({{"status", "infeasible"}, {"reason", outcome.reason}, {"hint", outcome.hint}}),

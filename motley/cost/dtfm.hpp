@@ -30,9 +30,9 @@ DtfmVolumes dtfm_volumes(const CostOptions& options, const Architecture& arch, c
 // Between every two devices, both ways alike; n x n, row-major, 0 on the diagonal.
 struct DtfmPairs {
   int devices = 0;
-  std::vector<double> latency_s, s_per_byte;
-  std::vector<double> sync_s;  // 2 (a + c_dp / (R b))
-  std::vector<double> hop_s;   // 2 (a + c_pp / b)
+  std::vector<double> latency_s = {}, s_per_byte = {};
+  std::vector<double> sync_s = {};  // 2 (a + c_dp / (R b))
+  std::vector<double> hop_s = {};   // 2 (a + c_pp / b)
 };
 DtfmPairs dtfm_pairs(const Cluster& cluster, const DtfmVolumes& volumes, std::int64_t replicas);
 

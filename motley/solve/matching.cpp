@@ -2,12 +2,25 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 
 #include "motley/base/error.hpp"
 
 namespace motley {
 
 double BottleneckMatcher::solve(std::span<const double> weights, int n) {
+  const double least = begin(weights, n);
+  const double bottleneck = search(least, std::numeric_limits<double>::infinity());
+  MOTLEY_CHECK(complete(bottleneck));
+  return bottleneck;
+}
+
+double BottleneckMatcher::bottleneck(std::span<const double> weights, int n, double achieved) {
+  const double least = begin(weights, n);
+  return least >= achieved ? achieved : search(least, achieved);
+}
+
+double BottleneckMatcher::begin(std::span<const double> weights, int n) {
   MOTLEY_CHECK(n > 0 && weights.size() == static_cast<std::size_t>(n) * static_cast<std::size_t>(n));
   const auto size = static_cast<std::size_t>(n);
   n_ = n;
@@ -17,21 +30,23 @@ double BottleneckMatcher::solve(std::span<const double> weights, int n) {
   column_of_.assign(size, -1);
   row_of_.assign(size, -1);
   matched_ = 0;
-
-  double least = 0;
+  double least = -std::numeric_limits<double>::infinity();
   for (std::size_t i = 0; i < size; ++i) {
     double row = weights[i * size], column = weights[i];
     for (std::size_t j = 1; j < size; ++j) {
       row = std::min(row, weights[i * size + j]);
       column = std::min(column, weights[j * size + i]);
     }
-    least = i == 0 ? std::max(row, column) : std::max({least, row, column});
+    least = std::max({least, row, column});
   }
-  if (complete(least)) return least;
+  return least;
+}
 
+double BottleneckMatcher::search(double least, double achieved) {
+  if (complete(least)) return least;
   values_.clear();
-  for (const double weight : weights)
-    if (weight > least) values_.push_back(weight);
+  for (const double weight : weights_)
+    if (weight > least && weight <= achieved) values_.push_back(weight);
   std::sort(values_.begin(), values_.end());
   values_.erase(std::unique(values_.begin(), values_.end()), values_.end());
   std::size_t low = 0, high = values_.size() - 1;  // the answer is among [low, high]
@@ -41,18 +56,15 @@ double BottleneckMatcher::solve(std::span<const double> weights, int n) {
     kept_rows_ = row_of_;
     const int kept = matched_;
     if (complete(values_[middle])) {
-      // Too generous a threshold may have used edges above the answer: go back to what lower thresholds gave.
       high = middle;
-      if (low < high) {
-        column_of_ = kept_columns_;
-        row_of_ = kept_rows_;
-        matched_ = kept;
-      }
+      // It may use edges above the answer: go back to what lower thresholds gave.
+      column_of_ = kept_columns_;
+      row_of_ = kept_rows_;
+      matched_ = kept;
     } else {
       low = middle + 1;
     }
   }
-  MOTLEY_CHECK(complete(values_[low]));
   return values_[low];
 }
 

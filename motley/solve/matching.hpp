@@ -17,10 +17,14 @@ class BottleneckMatcher {
  public:
   // `weights`: n x n, row-major, finite. Returns the bottleneck. Scratch memory is kept between calls.
   double solve(std::span<const double> weights, int n);
+  // The bottleneck alone, where some perfect matching has no pair above `achieved`.
+  double bottleneck(std::span<const double> weights, int n, double achieved);
   // Column of every row in the matching that the last solve() found.
   const std::vector<int>& match() const { return column_of_; }
 
  private:
+  double begin(std::span<const double> weights, int n);  // returns the lower bound
+  double search(double least, double achieved);
   bool complete(double threshold);  // continues the present matching; true where it is perfect
   bool layered_search();
   bool augment(int row);

@@ -47,6 +47,9 @@ TEST(BottleneckMatching, EqualsEnumerationWithManyTies) {
       const auto weights = random_weights(random, n, 2 + round % 12);
       const double bottleneck = matcher.solve(weights, n);
       EXPECT_EQ(bottleneck, by_enumeration(weights, n));
+      EXPECT_EQ(matcher.bottleneck(weights, n, 1e9), bottleneck);
+      EXPECT_EQ(matcher.bottleneck(weights, n, bottleneck), bottleneck);
+      EXPECT_EQ(matcher.solve(weights, n), bottleneck);
       expect_matching(weights, n, matcher.match(), bottleneck);
     }
 }

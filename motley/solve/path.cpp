@@ -231,6 +231,13 @@ OpenPath local_path(std::span<const double> weights, int n) {
                            [](const OpenPath& a, const OpenPath& b) { return a.length < b.length; });
 }
 
+OpenPath improved_path(std::span<const double> weights, int n, std::vector<int> order) {
+  MOTLEY_CHECK(order.size() == static_cast<std::size_t>(n));
+  LocalPath(weights, n).improve(order);
+  const double length = path_length(weights, n, order);
+  return {length, std::move(order)};
+}
+
 OpenPath shortest_open_path(std::span<const double> weights, int n) {
   if (n > exact_path_nodes) return local_path(weights, n);
   HeldKarp exact;

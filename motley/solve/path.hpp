@@ -22,6 +22,9 @@ OpenPath shortest_open_path(std::span<const double> weights, int n);
 // and by exact reordering of windows. Deterministic.
 OpenPath local_path(std::span<const double> weights, int n);
 
+// The same improvement of one given path.
+OpenPath improved_path(std::span<const double> weights, int n, std::vector<int> order);
+
 double path_length(std::span<const double> weights, int n, std::span<const int> order);
 
 // Held and Karp's programme with its table kept: subsets of nodes in increasing order as binary numbers, so that after

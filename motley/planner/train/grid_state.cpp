@@ -1,0 +1,235 @@
+#include "motley/planner/train/grid_state.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "motley/base/random.hpp"
+
+namespace motley {
+namespace {
+
+constexpr int exact_stages = 9;  // beyond, the order of the stages is improved, not solved, at every step
+constexpr std::size_t cache_entries = std::size_t{1} << 16;
+
+bool same_links(const DtfmPairs& pairs, int a, int b) {
+  const auto n = static_cast<std::size_t>(pairs.devices);
+  const auto row_a = static_cast<std::size_t>(a) * n, row_b = static_cast<std::size_t>(b) * n;
+  for (std::size_t peer = 0; peer < n; ++peer)
+    if (static_cast<int>(peer) != a && static_cast<int>(peer) != b &&
+        (pairs.sync_s[row_a + peer] != pairs.sync_s[row_b + peer] ||
+         pairs.hop_s[row_a + peer] != pairs.hop_s[row_b + peer]))
+      return false;
+  return true;
+}
+
+// Spreads what differs by little over all bits (the finisher of splitmix64).
+std::uint64_t mixed(std::uint64_t key) {
+  key = (key ^ (key >> 30)) * 0xbf58476d1ce4e5b9u;
+  key = (key ^ (key >> 27)) * 0x94d049bb133111ebu;
+  return key ^ (key >> 31);
+}
+
+}  // namespace
+
+GridClasses grid_classes(const DtfmPairs& pairs) {
+  GridClasses classes;
+  for (int device = 0; device < pairs.devices; ++device) {
+    const auto like = std::find_if(classes.devices.begin(), classes.devices.end(),
+                                   [&](const auto& members) { return same_links(pairs, members.front(), device); });
+    if (like == classes.devices.end())
+      classes.devices.push_back({device});
+    else
+      like->push_back(device);
+  }
+  const int count = classes.count();
+  for (int a = 0; a < count; ++a)
+    for (int b = 0; b < count; ++b) {
+      const auto& of_a = classes.devices[static_cast<std::size_t>(a)];
+      const auto& of_b = classes.devices[static_cast<std::size_t>(b)];
+      const int from = of_a.front(), to = a != b ? of_b.front() : of_b.back();  // the same device in a class of one
+      const auto at = static_cast<std::size_t>(from * pairs.devices + to);
+      classes.sync_s.push_back(pairs.sync_s[at]);
+      classes.hop_s.push_back(pairs.hop_s[at]);
+      classes.by_hop.emplace_back(a, b);
+    }
+  std::stable_sort(classes.by_hop.begin(), classes.by_hop.end(), [&](const auto& x, const auto& y) {
+    return classes.hop_s[classes.at(x.first, x.second)] < classes.hop_s[classes.at(y.first, y.second)];
+  });
+  return classes;
+}
+
+GridState::GridState(const GridProblem& problem, const GridClasses& classes)
+    : problem_(problem), classes_(classes), stages_(problem.stages), cache_(cache_entries) {
+  for (int k = 0; k < classes.count(); ++k) marks_.push_back(mixed(static_cast<std::uint64_t>(k) + 1));
+  least_hop_ = std::numeric_limits<double>::infinity();
+  for (int a = 0; a < classes.count(); ++a)
+    for (int b = 0; b < classes.count(); ++b)
+      if (a != b || classes.devices[static_cast<std::size_t>(a)].size() > 1)
+        least_hop_ = std::min(least_hop_, classes.hop_s[classes.at(a, b)]);
+}
+
+double GridState::sync_of(const Counts& part) const {
+  double worst = 0;
+  for (int a = 0; a < classes_.count(); ++a) {
+    if (part[static_cast<std::size_t>(a)] == 0) continue;
+    double sum = -classes_.sync_s[classes_.at(a, a)];
+    for (int b = 0; b < classes_.count(); ++b)
+      sum += static_cast<double>(part[static_cast<std::size_t>(b)]) * classes_.sync_s[classes_.at(a, b)];
+    worst = std::max(worst, sum);
+  }
+  return worst;
+}
+
+std::uint64_t GridState::key_of(const Counts& part) const {
+  std::uint64_t key = 0;
+  for (std::size_t k = 0; k < part.size(); ++k) key += static_cast<std::uint64_t>(part[k]) * marks_[k];
+  return key;
+}
+
+HopWeights GridState::hop(const Counts& a, std::uint64_t key_a, const Counts& b, std::uint64_t key_b) {
+  const std::uint64_t key = mixed(key_a) + mixed(key_b);  // either way round
+  Cached& entry = cache_[key % cache_entries];
+  if (entry.key != key) entry = {key, match(a, b)};
+  return entry.hop;
+}
+
+HopWeights GridState::match(const Counts& a, const Counts& b) {
+  // Shortest pairs first: its mean, and its largest pair, which may already be the least possible.
+  left_a_ = a;
+  left_b_ = b;
+  double sum = 0, largest = 0;
+  int left = problem_.replicas;
+  for (const auto& [x, y] : classes_.by_hop) {
+    auto& of_a = left_a_[static_cast<std::size_t>(x)];
+    auto& of_b = left_b_[static_cast<std::size_t>(y)];
+    const std::int16_t pairs = std::min(of_a, of_b);
+    if (pairs == 0) continue;
+    of_a = static_cast<std::int16_t>(of_a - pairs);
+    of_b = static_cast<std::int16_t>(of_b - pairs);
+    largest = classes_.hop_s[classes_.at(x, y)];
+    sum += pairs * largest;
+    if ((left -= pairs) == 0) break;
+  }
+  const double mean = sum / problem_.replicas;
+  members_a_.clear();
+  members_b_.clear();
+  for (int k = 0; k < classes_.count(); ++k) {
+    members_a_.insert(members_a_.end(), static_cast<std::size_t>(a[static_cast<std::size_t>(k)]), k);
+    members_b_.insert(members_b_.end(), static_cast<std::size_t>(b[static_cast<std::size_t>(k)]), k);
+  }
+  expanded_.clear();
+  double least = 0;
+  for (const int x : members_a_) {
+    double row = std::numeric_limits<double>::infinity();
+    for (const int y : members_b_) {
+      expanded_.push_back(classes_.hop_s[classes_.at(x, y)]);
+      row = std::min(row, expanded_.back());
+    }
+    least = std::max(least, row);
+  }
+  if (least == largest) return {largest, mean};
+  return {matcher_.bottleneck(expanded_, problem_.replicas, largest), mean};
+}
+
+// Every stage but the first is reached over one of its hops.
+double GridState::path_bound() const {
+  const auto count = static_cast<std::size_t>(stages_);
+  double sum = 0, longest = 0;
+  for (std::size_t a = 0; a < count; ++a) {
+    double least = std::numeric_limits<double>::infinity();
+    for (std::size_t b = 0; b < count; ++b)
+      if (b != a) least = std::min(least, weights_[a * count + b]);
+    sum += least;
+    longest = std::max(longest, least);
+  }
+  return count > 1 ? sum - longest : 0;
+}
+
+double GridState::shortest_path() {
+  if (stages_ <= exact_stages) {
+    const double length = path_.solve(weights_, stages_);
+    trial_.order = path_.order();
+    return length;
+  }
+  OpenPath path = improved_path(weights_, stages_, order_);
+  trial_.order = std::move(path.order);
+  return path.length;
+}
+
+void GridState::assign(std::vector<Counts> parts) {
+  const auto count = static_cast<std::size_t>(stages_);
+  parts_ = std::move(parts);
+  keys_.assign(parts_.size(), 0);
+  sync_.assign(count, 0);
+  hops_.assign(count * count, {});
+  order_.resize(count);
+  std::iota(order_.begin(), order_.end(), 0);
+  std::vector<Change> all;
+  for (std::size_t part = 0; part < parts_.size(); ++part) all.push_back({static_cast<int>(part), parts_[part]});
+  propose(all, std::numeric_limits<double>::infinity());
+  apply();
+}
+
+double GridState::propose(const std::vector<Change>& changes, double limit) {
+  const auto count = static_cast<std::size_t>(stages_);
+  trial_.changes = changes;
+  trial_.keys = keys_;
+  trial_.sync = sync_;
+  for (const Change& change : changes) {
+    trial_.keys[static_cast<std::size_t>(change.part)] = key_of(change.counts);
+    if (change.part < stages_) trial_.sync[static_cast<std::size_t>(change.part)] = sync_of(change.counts);
+  }
+  const double worst = *std::max_element(trial_.sync.begin(), trial_.sync.end());
+  const double least = worst + (stages_ - 1) * (1 + slope) * least_hop_;
+  if (least > limit) return least;
+
+  trial_.hops = hops_;
+  const auto counts = [&](std::size_t part) -> const Counts& {
+    for (const Change& change : changes)
+      if (change.part == static_cast<int>(part)) return change.counts;
+    return parts_[part];
+  };
+  for (const Change& change : changes) {
+    if (change.part >= stages_) continue;
+    const auto a = static_cast<std::size_t>(change.part);
+    for (std::size_t b = 0; b < count; ++b)
+      if (b != a)
+        trial_.hops[a * count + b] = trial_.hops[b * count + a] =
+            hop(change.counts, trial_.keys[a], counts(b), trial_.keys[b]);
+  }
+  ++evaluated_;
+  weights_.resize(count * count);
+  for (std::size_t at = 0; at < weights_.size(); ++at)
+    weights_[at] = trial_.hops[at].bottleneck_s + slope * trial_.hops[at].mean_s;
+  const double sum = std::accumulate(trial_.sync.begin(), trial_.sync.end(), 0.0);
+  trial_.objective = worst + slope * sum / stages_;
+  if (trial_.objective + path_bound() > limit) return trial_.objective + path_bound();
+  trial_.objective += shortest_path();
+  trial_.cost = worst;
+  for (std::size_t s = 0; s + 1 < count; ++s)
+    trial_.cost += trial_.hops[static_cast<std::size_t>(trial_.order[s] * stages_ + trial_.order[s + 1])].bottleneck_s;
+  return trial_.objective;
+}
+
+void GridState::apply() {
+  for (const Change& change : trial_.changes) parts_[static_cast<std::size_t>(change.part)] = change.counts;
+  std::swap(keys_, trial_.keys);
+  std::swap(sync_, trial_.sync);
+  std::swap(hops_, trial_.hops);
+  std::swap(order_, trial_.order);
+  objective_ = trial_.objective;
+  cost_ = trial_.cost;
+}
+
+DtfmAssignment assignment_of(const GridProblem& problem, const GridClasses& classes, const std::vector<Counts>& parts) {
+  std::vector<std::size_t> taken(static_cast<std::size_t>(classes.count()));
+  std::vector<std::vector<int>> stages(static_cast<std::size_t>(problem.stages));
+  for (std::size_t s = 0; s < stages.size(); ++s)
+    for (std::size_t k = 0; k < taken.size(); ++k)
+      for (std::int16_t i = 0; i < parts[s][k]; ++i) stages[s].push_back(classes.devices[k][taken[k]++]);
+  return dtfm_assign(problem.pairs, stages);
+}
+
+}  // namespace motley

@@ -1,0 +1,193 @@
+#include "motley/planner/train/train.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "motley/planner/train/grid.hpp"
+#include "motley/planner/train/layout.hpp"
+
+namespace motley {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::int64_t enumerated = 100000;  // layouts that are few enough to try all
+
+struct Job {
+  const Cluster& cluster;
+  const Model& model;
+  const Workload& workload;
+  const TrainOptions& options;
+  const Training& training;
+  Clock::time_point start;
+
+  Clock::time_point deadline() const {
+    return start + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options.deadline_s));
+  }
+  double elapsed_s() const { return std::chrono::duration<double>(Clock::now() - start).count(); }
+};
+
+void record(TrainPlan& plan, const Job& job, std::string planner, SearchStatus status, double bound,
+            std::int64_t evaluated) {
+  plan.search.planner = std::move(planner);
+  plan.search.objective = "step";
+  plan.search.seed = static_cast<std::int64_t>(job.options.seed);
+  plan.search.status = status;
+  plan.search.bound = bound;
+  if (plan.predicted.iteration_s > 0) plan.search.gap = std::max(0.0, 1 - bound / plan.predicted.iteration_s);
+  plan.search.elapsed_s = job.elapsed_s();
+  plan.search.evaluated = evaluated;
+}
+
+// A plan that does not hold its own memory is no plan.
+TrainOutcome checked(TrainPlan plan) {
+  if (const auto violations = verify(plan); !violations.empty())
+    return {.plan = {},
+            .reason = fmt::format("{}: {}", violations.front().place, violations.front().what),
+            .hint = violations.front().hint};
+  return {.plan = std::move(plan), .reason = "", .hint = ""};
+}
+
+// ---- dtfm ----
+
+struct Shape {
+  std::int64_t stages = 0, replicas = 0;
+};
+
+// Grids that use as many devices as they can.
+std::vector<Shape> shapes_of(const Job& job) {
+  const auto devices = static_cast<std::int64_t>(job.cluster.devices.size());
+  const std::optional<std::int64_t> stages = job.options.stages, replicas = job.options.replicas;
+  if (stages && replicas) return {{*stages, *replicas}};
+  if (stages) return {{*stages, std::min(devices / *stages, job.training.global_batch)}};
+  if (replicas) return {{std::min(devices / *replicas, job.model.arch.layers), *replicas}};
+  std::vector<Shape> shapes;
+  for (std::int64_t depth = 1; depth <= std::min(devices, job.model.arch.layers); ++depth)
+    shapes.push_back({depth, std::min(devices / depth, job.training.global_batch)});
+  return shapes;
+}
+
+GridProblem grid_problem(const Job& job, const Shape& shape) {
+  const DtfmVolumes volumes =
+      dtfm_volumes(job.options.cost, job.model.arch, job.training, shape.stages, shape.replicas);
+  return {static_cast<int>(shape.stages), static_cast<int>(shape.replicas),
+          dtfm_pairs(job.cluster, volumes, shape.replicas)};
+}
+
+std::vector<FoundReplica> found_replicas(const Job& job, const DtfmAssignment& assignment) {
+  const auto stages = static_cast<std::int64_t>(assignment.grid.size());
+  const auto replicas = static_cast<std::int64_t>(assignment.grid.front().size());
+  const auto sequences = equal_shares(job.training.global_batch, replicas);
+  const auto layers = equal_shares(job.model.arch.layers, stages);
+  const std::int64_t micro_batch = std::max<std::int64_t>(1, job.training.micro_batch);
+  std::vector<FoundReplica> found;
+  for (std::size_t r = 0; r < static_cast<std::size_t>(replicas); ++r) {
+    FoundReplica replica{
+        .sequences = sequences[r], .micro_batches = (sequences[r] + micro_batch - 1) / micro_batch, .stages = {}};
+    for (std::size_t s = 0; s < static_cast<std::size_t>(stages); ++s)
+      replica.stages.push_back({{assignment.grid[s][r]}, layers[s]});
+    found.push_back(std::move(replica));
+  }
+  return found;
+}
+
+TrainOutcome plan_grid(const Job& job) {
+  TrainOutcome refused;
+  std::optional<GridOutcome> best;
+  const std::vector<Shape> shapes = shapes_of(job);
+  for (const Shape& shape : shapes) {
+    // Between many shapes structured starts decide; the search goes on with the best.
+    GridOutcome outcome =
+        search_grid(grid_problem(job, shape),
+                    {.seed = job.options.seed, .deadline = shapes.size() > 1 ? Clock::now() : job.deadline()});
+    if (best && outcome.best.cost_s() >= best->best.cost_s()) continue;
+    TrainOutcome trial =
+        checked(make_train_plan(job.cluster, job.model, job.workload, found_replicas(job, outcome.best),
+                                Recompute::where_needed, {.algorithm = SyncAlgorithm::direct}, job.options.cost));
+    if (trial.plan)
+      best = std::move(outcome);
+    else if (refused.reason.empty())
+      refused = std::move(trial);
+  }
+  if (!best) return refused;
+  if (shapes.size() > 1) {
+    const Shape shape{static_cast<std::int64_t>(best->best.grid.size()),
+                      static_cast<std::int64_t>(best->best.grid.front().size())};
+    best = search_grid(grid_problem(job, shape), {.seed = job.options.seed, .deadline = job.deadline()});
+  }
+  TrainPlan plan = make_train_plan(job.cluster, job.model, job.workload, found_replicas(job, best->best),
+                                   Recompute::where_needed, {.algorithm = SyncAlgorithm::direct}, job.options.cost);
+  for (auto& unused : plan.unused) unused.reason = "the grid has no place for it";
+  record(plan, job, "grid", best->status, best->bound_s, best->evaluated);
+  return checked(std::move(plan));
+}
+
+// ---- flashflex ----
+
+TrainOutcome plan_layout(const Job& job) {
+  const LayoutProblem problem{
+      .cluster = job.cluster,
+      .model = job.model,
+      .workload = job.workload,
+      .cost = job.options.cost,
+      .micro_batch = std::max<std::int64_t>(1, job.training.micro_batch),
+      .recompute = setting(job.options.cost, "flashflex.recompute", 1) != 0 ? Recompute::always : Recompute::never,
+      .stages = job.options.stages.value_or(0),
+      .replicas = job.options.replicas.value_or(0)};
+  if (job.training.global_batch % problem.micro_batch != 0)
+    throw input_error(fmt::format("a global batch of {} sequences is not made of micro-batches of {}",
+                                  job.training.global_batch, problem.micro_batch),
+                      "the cost form \"flashflex\" counts whole micro-batches: choose a divisor");
+  const LayoutTables tables = layout_tables(problem);
+  auto outcome = enumerate_layouts(problem, tables, enumerated);
+  if (!outcome) outcome = search_layout(problem, tables, {.seed = job.options.seed, .deadline = job.deadline()});
+  if (!outcome->best) {
+    std::int64_t most = 0;
+    for (int unit = 0; unit < tables.unit_count(); ++unit)
+      most = std::max(most, tables.capacity(unit, false, false, 1));
+    return {.plan = {},
+            .reason = fmt::format("no layout holds the {} layers of {}", tables.layers, job.model.name),
+            .hint = fmt::format("the largest group holds {} of them with micro-batches of {}: more devices, fewer "
+                                "bytes of optimizer states, or shorter sequences",
+                                most, problem.micro_batch)};
+  }
+  TrainPlan plan =
+      make_train_plan(job.cluster, job.model, job.workload, found_replicas(problem, tables, *outcome->best),
+                      problem.recompute, {.algorithm = SyncAlgorithm::direct}, job.options.cost);
+  record(plan, job, "layout", outcome->status, outcome->bound_s, outcome->evaluated);
+  return checked(std::move(plan));
+}
+
+void check_shape(const Job& job) {
+  const auto devices = static_cast<std::int64_t>(job.cluster.devices.size());
+  const std::int64_t stages = job.options.stages.value_or(1), replicas = job.options.replicas.value_or(1);
+  if (stages > job.model.arch.layers)
+    throw input_error(fmt::format("{} stages for {} layers", stages, job.model.arch.layers),
+                      "a stage holds at least one layer");
+  if (replicas > job.training.global_batch)
+    throw input_error(fmt::format("{} replicas for {} sequences", replicas, job.training.global_batch),
+                      "a replica takes at least one sequence of every step");
+  if (stages * replicas > devices)
+    throw input_error(fmt::format("{} stages x {} replicas need {} devices, and there are {}", stages, replicas,
+                                  stages * replicas, devices),
+                      "ask for fewer");
+}
+
+}  // namespace
+
+TrainOutcome plan_train(const Cluster& cluster, const Model& model, const Workload& workload,
+                        const TrainOptions& options) {
+  if (options.cost.form != "dtfm" && options.cost.form != "flashflex")
+    return plan_joint(cluster, model, workload, options);
+  check_train_settings(options.cost);
+  if (!(options.profile == Profile{}))
+    throw input_error(fmt::format("the cost form \"{}\" takes no profile", options.cost.form),
+                      "measured figures are for --cost motley");
+  const Job job{cluster, model, workload, options, training_of(workload), Clock::now()};
+  check_shape(job);
+  return options.cost.form == "dtfm" ? plan_grid(job) : plan_layout(job);
+}
+
+}  // namespace motley
