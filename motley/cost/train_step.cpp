@@ -87,14 +87,16 @@ std::int64_t TrainStepCost::sequences(const StageWork& work, const LayerStrategy
 
 // Of the type's measured micro-batches the nearest one; times are taken as proportional to it.
 const LayerTime* TrainStepCost::measured(const TensorGroup& group, std::int64_t sequences, LayerPart part) const {
+  if (profile_.layer_time.empty()) return nullptr;
   const std::string& type = cluster_.type_of(group.devices.front()).name;
   for (const int device : group.devices)
     if (cluster_.type_of(device).name != type) return nullptr;
+  const std::string plain = plain_name(type);
   const LayerTime* best = nullptr;
   const auto distance = [&](const LayerTime& time) { return std::abs(time.micro_batch - sequences); };
   for (const LayerTime& time : profile_.layer_time) {
-    if (plain_name(time.device_type) != plain_name(type) || time.tp != group.degree() || time.part != part ||
-        time.sequence_length != training_.sequence_length)
+    if (time.tp != group.degree() || time.part != part || time.sequence_length != training_.sequence_length ||
+        plain_name(time.device_type) != plain)
       continue;
     if (!best || distance(time) < distance(*best)) best = &time;
   }
