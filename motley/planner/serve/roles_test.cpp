@@ -125,7 +125,7 @@ bool has_roles(const ServePlan& plan) {
 }
 
 ServePlan planned(const Cluster& cluster, const Workload& workload, Objective objective, StageRoles roles) {
-  const ServeOptions options{.objective = objective, .deadline_s = 2, .front = Front::skip, .roles = roles};
+  const ServeOptions options{.objective = objective, .deadline_s = 300, .front = Front::skip, .roles = roles};
   return plan_serve(cluster, small_model(), workload, options).plan.value();
 }
 
