@@ -83,16 +83,9 @@ void layouts() {
                                     [&](const auto& unused) { return unused.device == cluster.devices[device].name; });
       working += idle ? 0 : peak;
     }
-    fmt::print("{:<20}{:>14}{:>9.2f}%{:>9.2f}%{:>10.3f}{:>10.3f}{:>10.3f}{:>8}  ", name, model_name, published,
+    fmt::print("{:<20}{:>14}{:>9.2f}%{:>9.2f}%{:>10.3f}{:>10.3f}{:>10.3f}{:>8}\n", name, model_name, published,
                100 * outcome.plan->predicted.mfu * working / all, outcome.plan->predicted.iteration_s,
                *outcome.plan->search.bound, outcome.plan->search.elapsed_s, outcome.plan->unused.size());
-    for (const auto& replica : outcome.plan->replicas) {
-      fmt::print(" {}x", replica.micro_batches);
-      for (const auto& stage : replica.stages)
-        fmt::print("{}{}", stage.layers.size(),
-                   stage.devices.size() > 1 ? fmt::format("t{}", stage.devices.size()) : ",");
-    }
-    fmt::print("\n");
   }
 }
 

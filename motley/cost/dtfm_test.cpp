@@ -1,5 +1,5 @@
 // The acceptance checks of the published objective: values computed by exhaustive search and by the public solver's own
-// scoring, docs/cost-dtfm.md.
+// scoring, docs/dtfm.md.
 #include "motley/cost/dtfm.hpp"
 
 #include <gtest/gtest.h>

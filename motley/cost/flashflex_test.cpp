@@ -1,4 +1,4 @@
-// Figures computed from the published formulas with 2^30 and 2^40 as units, docs/cost-flashflex.md.
+// Figures computed from the published formulas with 2^30 and 2^40 as units, docs/flashflex.md.
 #include "motley/cost/flashflex.hpp"
 
 #include <gtest/gtest.h>

@@ -13,7 +13,7 @@ namespace {
 
 constexpr double reached = 1e-9;  // relative: the bound, or no improvement
 // Rounds of annealing, each from another random start. Each is longer than the one before it: easy problems end early.
-constexpr std::int64_t moves_per_pair[] = {50, 100, 200, 400, 800, 800};  // of stages, and replica
+constexpr std::int64_t moves_per_pair[] = {50, 100, 200, 400, 800};  // of stages, and replica
 constexpr int agreeing_rounds = 4;                 // that ended at the best: nothing better is expected
 constexpr double hottest = 0.04, coldest = 0.002;  // temperatures, as shares of the cost
 constexpr std::int64_t moves_between_looks = 64;   // at the clock

@@ -1,6 +1,6 @@
 // The assignment of devices to a grid of stages x replicas, one device each: DT-FM's problem (motley/cost/dtfm.hpp).
 // Its objective is the sum of the slowest stage's gradient exchange and of the shortest path through the stages, where
-// the way from stage to stage is a bottleneck matching. docs/planner-grid.md.
+// the way from stage to stage is a bottleneck matching. docs/dtfm.md.
 #pragma once
 
 #include <chrono>
@@ -37,7 +37,7 @@ struct GridOutcome {
 // reached.
 GridOutcome search_grid(const GridProblem& problem, const GridOptions& options);
 
-// What no assignment can be below: docs/planner-grid.md, "The bound".
+// What no assignment can be below: docs/dtfm.md, "The bound".
 double grid_bound(const GridProblem& problem);
 
 }  // namespace motley

@@ -11,7 +11,7 @@ namespace motley {
 namespace {
 
 constexpr int exact_stages = 9;  // beyond, the order of the stages is improved, not solved, at every step
-constexpr std::size_t cache_entries = std::size_t{1} << 16;
+constexpr std::size_t cache_entries = std::size_t{1} << 17;
 
 bool same_links(const DtfmPairs& pairs, int a, int b) {
   const auto n = static_cast<std::size_t>(pairs.devices);

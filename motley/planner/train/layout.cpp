@@ -10,7 +10,6 @@ namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr std::size_t farthest = 64;  // stages to the end that memory tells apart
-constexpr double pipeline_factor = 1.8, sync_factor = 1.1;
 
 bool same_kind(const Cluster& cluster, int a, int b) {
   const Device& x = cluster.devices[static_cast<std::size_t>(a)];
@@ -100,6 +99,8 @@ LayoutTables layout_tables(const LayoutProblem& problem) {
     for (const auto& b : tables.kinds)
       tables.kind_bytes_per_s.push_back(
           a.front() == b.back() ? infinity : cluster.link(a.front(), b.back()).bandwidth_bytes_per_s);
+  tables.pipeline_factor = form.step_s(1, 0);
+  tables.sync_factor = form.step_s(0, 1);
   const double hidden = static_cast<double>(problem.model.arch.hidden);
   tables.layer_gradient_bytes = 12 * hidden * hidden * 2;
   for (const LayoutUnit& unit : tables.units) {
@@ -225,7 +226,7 @@ Layout price_layout(const LayoutTables& tables, std::vector<LaidReplica> replica
     double slowest = 0;
     for (std::size_t r = 0; r < replicas.size(); ++r)
       slowest = std::max(slowest, lockstep_s(replicas[r].seconds, layout.micro_batches[r]));
-    layout.step_s = pipeline_factor * slowest + sync_factor * sync_s(tables, replicas);
+    layout.step_s = tables.pipeline_factor * slowest + tables.sync_factor * sync_s(tables, replicas);
   }
   layout.replicas = std::move(replicas);
   return layout;

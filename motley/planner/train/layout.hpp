@@ -1,5 +1,5 @@
 // Replicas of unlike stages: which devices work together, in which order, with how many layers and how much of the
-// batch. Priced by the form `flashflex`. docs/planner-layout.md.
+// batch. Priced by the form `flashflex`. docs/flashflex.md.
 //
 // Devices of one machine that nothing tells apart are a kind; a unit is a kind with a tensor-parallel degree; a stage
 // is a unit. A replica is then how many stages it has of every unit: their order and layers follow from that.
@@ -27,10 +27,11 @@ struct LayoutTables {
   std::int64_t micro_batches = 0;       // of a step, over all replicas
   std::vector<std::vector<int>> kinds;  // devices of each
   std::vector<LayoutUnit> units;
-  std::vector<double> layer_s;           // of a unit, one layer and micro-batch
-  std::vector<double> hop_s;             // from unit to unit, row-major
-  std::vector<double> kind_bytes_per_s;  // from kind to kind, row-major
-  double layer_gradient_bytes = 0;       // that a sync counts with, of a whole layer
+  std::vector<double> layer_s;                  // of a unit, one layer and micro-batch
+  std::vector<double> hop_s;                    // from unit to unit, row-major
+  std::vector<double> kind_bytes_per_s;         // from kind to kind, row-major
+  double pipeline_factor = 1, sync_factor = 1;  // what the form makes of either in a step
+  double layer_gradient_bytes = 0;              // that a sync counts with, of a whole layer
   std::vector<std::vector<std::int64_t>>
       most_layers[4];  // by first + 2 * last: of a unit, by stages from it to the end
 

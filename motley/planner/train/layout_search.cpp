@@ -13,7 +13,7 @@ namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr std::size_t annealed_starts = 4;
-constexpr std::int64_t moves_per_device = 150;      // of one annealing
+constexpr std::int64_t moves_per_device = 125;      // of one annealing
 constexpr double hottest = 0.02, coldest = 0.0005;  // temperatures, as shares of the step
 
 using UnitCounts = std::vector<int>;        // stages of every unit in one replica
@@ -56,7 +56,7 @@ class LayoutSearch {
           best = std::max(best, 1 / (tables_.layer_s[static_cast<std::size_t>(unit)] * tables_.degree_of(unit)));
       layers_per_s += best * static_cast<double>(tables_.kinds[kind].size());
     }
-    return pipeline_factor * static_cast<double>(tables_.micro_batches * tables_.layers) / layers_per_s;
+    return tables_.pipeline_factor * static_cast<double>(tables_.micro_batches * tables_.layers) / layers_per_s;
   }
 
   // ---- candidates ----
@@ -271,8 +271,6 @@ class LayoutSearch {
       }
     }
   }
-
-  static constexpr double pipeline_factor = 1.8;
 
   const LayoutProblem& problem_;
   const LayoutTables& tables_;

@@ -302,13 +302,14 @@ TEST(Layout, TheStepIsThatOfThePlan) {
   const Cluster cluster = read_cluster(MOTLEY_SOURCE_DIR "/examples/flashflex/b.toml");
   const Model model = read_model(MOTLEY_SOURCE_DIR "/data/models/llama-2-7b");
   const Workload workload = job(480);
-  const LayoutProblem problem{.cluster = cluster, .model = model, .workload = workload, .cost = flashflex};
+  const CostOptions zero3{.form = "flashflex", .settings = {{"flashflex.zero3", 1}}};
+  const LayoutProblem problem{.cluster = cluster, .model = model, .workload = workload, .cost = zero3};
   const LayoutTables tables = layout_tables(problem);
   const LayoutOptions options{.seed = 1, .deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(150)};
   const LayoutOutcome found = search_layout(problem, tables, options);
   ASSERT_TRUE(found.best);
   const TrainPlan plan = make_train_plan(cluster, model, workload, found_replicas(problem, tables, *found.best),
-                                         Recompute::always, {}, flashflex);
+                                         Recompute::always, {}, zero3);
   EXPECT_TRUE(verify(plan).empty());
   EXPECT_NEAR(plan.predicted.iteration_s, found.best->step_s, 1e-9 * found.best->step_s);
 }
