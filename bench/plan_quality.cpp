@@ -24,6 +24,7 @@ using namespace motley;
 
 constexpr double kAttainment = 0.99;
 constexpr std::int64_t kRequests = 1500;
+constexpr double kDeadlines = 4;  // that a run lasts at least, so that a queue which only grows shows
 
 // How a server steps: one request at a time, as the published runtime did, or as many as fit, as servers do today.
 struct Regime {
@@ -43,8 +44,10 @@ Workload chat(double deadline_s, double rate_per_s) {
 }
 
 SimResult served(const ServePlan& plan, double rate_per_s) {
-  const Workload workload = chat(plan.workload.classes[0].deadline.total_s, rate_per_s);
-  return simulate(plan, draw_requests(workload, {.requests = kRequests, .seed = 7}), {});
+  const double deadline_s = plan.workload.classes[0].deadline.total_s;
+  const Workload workload = chat(deadline_s, rate_per_s);
+  const auto long_enough = static_cast<std::int64_t>(kDeadlines * deadline_s * rate_per_s);
+  return simulate(plan, draw_requests(workload, {.requests = std::max(kRequests, long_enough), .seed = 7}), {});
 }
 
 // The highest rate at which 99 % of the requests are answered in time.
@@ -62,7 +65,7 @@ double highest_rate(const ServePlan& plan) {
 // The shortest deadline that 99 % keep at a rate.
 double shortest_deadline(const ServePlan& plan, double rate_per_s) {
   const SimResult result = served(plan, rate_per_s);
-  return result.all.finished < kRequests ? 1e9 : result.all.latency_s.p99;
+  return result.all.finished < result.all.requests ? 1e9 : result.all.latency_s.p99;
 }
 
 // Groups of `tp` like devices of a machine, put together in the cluster's order, site by site, `pp` to a pipeline.

@@ -6,7 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 names=()
 while [ $# -gt 0 ] && [ "$1" != -- ]; do names+=("$1") && shift; done
 [ $# -eq 0 ] || shift
-[ ${#names[@]} -gt 0 ] || names=(planning placement chain training simulating renting decode)
+[ ${#names[@]} -gt 0 ] || names=(planning placement chain training simulating renting training-measured decode)
 
 for name in "${names[@]}"; do
   case $name in
@@ -16,7 +16,8 @@ for name in "${names[@]}"; do
     placement) build/release/bench/placement_bench "$@" ;;
     simulating) build/release/bench/simulate_bench "$@" ;;
     renting) build/release/bench/rent_bench "$@" ;;
+    training-measured) build/release/bench/train_measured "$@" ;;
     decode) .venv-reference/bin/python bench/decode/run.py "$@" ;;
-    *) printf 'error: there is no benchmark "%s"\n\nhint: known: planning, placement, chain, training, simulating, renting, decode\n' "$name" >&2; exit 2 ;;
+    *) printf 'error: there is no benchmark "%s"\n\nhint: known: planning, placement, chain, training, simulating, renting, training-measured, decode\n' "$name" >&2; exit 2 ;;
   esac
 done

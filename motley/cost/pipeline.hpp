@@ -1,8 +1,9 @@
 // One training step through pipelines, event by event: which stage computes which micro-batch when.
 //
 // A stage runs one pass at a time, in the order of its schedule. A pass begins when its input has arrived; boundaries
-// are sent while the stage goes on, one message at a time on a link, first come, first served. Exact for these rules;
-// without hops GPipe equals the flow shop of identical jobs, sum_s c_s + (m - 1) max_s c_s, for each direction.
+// are sent while the stage goes on, or keep both ends busy, one message at a time on a link, first come, first served.
+// Exact for these rules; without hops GPipe equals the flow shop of identical jobs, sum_s c_s + (m - 1) max_s c_s, for
+// each direction.
 #pragma once
 
 #include <cstdint>
@@ -27,9 +28,18 @@ struct PipelineStage {
   PipelineHop back = {};  // of its input's gradient to the stage before
 };
 
+// What stages do while a message is on its way.
+enum class HopMode {
+  overlapped,  // both go on
+  // Both wait: the sender goes on when its message has arrived, and a message leaves when the receiver's next pass
+  // needs it and the receiver does nothing else but wait, be it to send.
+  blocking
+};
+
 struct PipelineLoad {
   std::vector<PipelineStage> stages;
   std::int64_t micro_batches = 1;
+  HopMode hops = HopMode::overlapped;
 };
 
 struct PipelinePass {

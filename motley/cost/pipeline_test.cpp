@@ -46,6 +46,20 @@ TEST(Pipeline, HopsOverlapWithComputeAndWaitForTheirLink) {
   EXPECT_DOUBLE_EQ(makespan(gpipe, {{1, 2, {1, 3}, {}}, {1, 1, {}, {}}}, 3), 8 + 1 + 3 * 2);
 }
 
+TEST(Pipeline, BlockingHopsKeepBothEndsBusy) {
+  const std::vector<PipelineStage> stages = {{1, 2, {4, 0}, {}}, {2, 4, {}, {5, 0}}};
+  const auto blocked = [&](PipelineSchedule schedule, std::int64_t micro_batches) {
+    return run_pipelines(schedule, {{stages, micro_batches, HopMode::blocking}}).front().makespan_s;
+  };
+  EXPECT_DOUBLE_EQ(blocked(gpipe, 1), 18);
+  // Forward passes of stage 1 end at 7, 13, 19: the next message leaves when it has computed with the last. Backward
+  // passes at 23, 32, 41, each sent before the next begins.
+  EXPECT_DOUBLE_EQ(blocked(gpipe, 3), 48);
+  // Stage 0: F0, sent until 5, F1 until 6. Stage 1: F0, B0 until 11; its gradient or F1's output goes first, then the
+  // other, until 20; B0 of stage 0 hides behind F1, B1 of stage 1 until 26, sent until 31.
+  EXPECT_DOUBLE_EQ(blocked(one_f_one_b, 2), 33);
+}
+
 TEST(Pipeline, PipelinesShareLinks) {
   const std::vector<PipelineStage> stages = {{1, 1, {4, 0, 7}, {}}, {1, 1, {}, {1, 0, 8}}};
   const auto alone = run_pipelines(gpipe, {{stages, 1}});
@@ -77,6 +91,18 @@ RC_GTEST_PROP(Pipeline, GpipeIsTheFlowShopAndNothingBeatsTheBottleneck, ()) {
   RC_ASSERT(std::abs(makespan(gpipe, of_stages, micro_batches) - flow_shop) < 1e-9 * flow_shop);
   const double interleaved = makespan(one_f_one_b, of_stages, micro_batches);
   RC_ASSERT(interleaved >= static_cast<double>(micro_batches) * most - 1e-9);
+}
+
+RC_GTEST_PROP(Pipeline, BlockingNeitherLocksUpNorHelps, ()) {
+  const auto second = rc::gen::map(rc::gen::inRange(0, 20), [](int units) { return static_cast<double>(units); });
+  PipelineLoad load;
+  for (int count = *rc::gen::inRange(1, 7); count > 0; --count)
+    load.stages.push_back({1 + *second, 1 + *second, {*second, *second}, {*second, *second}});
+  load.micro_batches = *rc::gen::inRange<std::int64_t>(1, 12);
+  const auto schedule = *rc::gen::element(gpipe, one_f_one_b);
+  const double overlapped = run_pipelines(schedule, {load}).front().makespan_s;
+  load.hops = HopMode::blocking;
+  RC_ASSERT(run_pipelines(schedule, {load}).front().makespan_s >= overlapped - 1e-9);
 }
 
 }  // namespace

@@ -145,10 +145,15 @@ BlockParts operator*(const BlockParts& a, double n) {
 std::vector<PipelineLoad> pipelines_of(const TrainStepCost& cost, const TrainLayout& layout) {
   std::vector<PipelineLoad> pipelines;
   for (const auto& replica : layout.replicas) {
-    PipelineLoad& pipeline = pipelines.emplace_back(PipelineLoad{.stages = {}, .micro_batches = replica.micro_batches});
+    PipelineLoad& pipeline =
+        pipelines.emplace_back(PipelineLoad{.stages = {}, .micro_batches = replica.micro_batches, .hops = cost.hops()});
     for (std::size_t s = 0; s < replica.stages.size(); ++s) pipeline.stages.push_back(pipeline_stage(cost, replica, s));
   }
   return pipelines;
+}
+
+double boundaries_s(const TrainStepCost& cost, const ReplicaLayout& replica) {
+  return static_cast<double>(replica.stages.size() - 1) * cost.boundary_overhead_s();
 }
 
 // Where a replica's time goes: its busiest stage's work, the hops that it waits for, and the rest, which is the bubble.
@@ -180,6 +185,7 @@ Term replica_term(const TrainStepCost& cost, const TrainLayout& layout, const st
   add("reduce", all.reduce_s, "sharded gradients, what computing does not hide");
   add("bubble", alone_s - times.busy_s[busiest], "the busiest stage waits for the others");
   add("hops", times.makespan_s - alone_s, "boundaries on their way between stages");
+  add("boundaries", boundaries_s(cost, replica), "once per step between two stages");
   return sum_of(fmt::format("replica {}", number), std::move(terms),
                 fmt::format("{} sequences in {} micro-batches", replica.sequences, replica.micro_batches));
 }
@@ -223,7 +229,13 @@ PipelineStage pipeline_stage(const TrainStepCost& cost, const ReplicaLayout& rep
   } else {
     result.send = cost.hop(stage.devices, replica.stages[number + 1].devices, work.sequences);
   }
-  if (number > 0) result.back = cost.hop(stage.devices, replica.stages[number - 1].devices, work.sequences);
+  if (number == 0) {
+    const BlockPass embedding = cost.embedding(work, stage.strategies.front());
+    result.forward_s += embedding.forward_s;
+    result.backward_s += embedding.backward_s;
+  } else {
+    result.back = cost.hop(stage.devices, replica.stages[number - 1].devices, work.sequences);
+  }
   if (parts) *parts = sum;
   return result;
 }
@@ -269,7 +281,7 @@ TrainStepPrice price_step(const TrainStepCost& cost, const TrainProblemView& vie
   for (std::size_t r = 0; r < layout.replicas.size(); ++r) {
     const ReplicaLayout& replica = layout.replicas[r];
     const std::vector<PipelineStage>& stages = pipelines[r].stages;
-    slowest_s = std::max(slowest_s, price.pipelines[r].makespan_s);
+    slowest_s = std::max(slowest_s, price.pipelines[r].makespan_s + boundaries_s(cost, replica));
     for (std::size_t s = 0; s < stages.size(); ++s) {
       hidden_s = first ? stages[s].backward_s : std::min(hidden_s, stages[s].backward_s);
       first = false;

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "motley/cluster/names.hpp"
+
 namespace motley {
 namespace {
 
@@ -64,7 +66,9 @@ TrainStepCost::TrainStepCost(const CostOptions& options, const Cluster& cluster,
       profile_(profile),
       step_(options, cluster, arch),
       type_(type_of(training)),
-      states_(state_bytes(training)) {}
+      states_(state_bytes(training)),
+      hops_(setting(options, "motley.blocking_hops", 0) > 0 ? HopMode::blocking : HopMode::overlapped),
+      boundary_overhead_s_(setting(options, "motley.boundary_overhead_s", 0)) {}
 
 TensorGroup TrainStepCost::group(const StageWork& work, const LayerStrategy& strategy, std::int64_t data_rank) const {
   const bool cut = strategy.dp == 1 && strategy.tp > 1;
@@ -89,12 +93,20 @@ const LayerTime* TrainStepCost::measured(const TensorGroup& group, std::int64_t 
   const LayerTime* best = nullptr;
   const auto distance = [&](const LayerTime& time) { return std::abs(time.micro_batch - sequences); };
   for (const LayerTime& time : profile_.layer_time) {
-    if (time.device_type != type || time.tp != group.degree() || time.part != part ||
+    if (plain_name(time.device_type) != plain_name(type) || time.tp != group.degree() || time.part != part ||
         time.sequence_length != training_.sequence_length)
       continue;
     if (!best || distance(time) < distance(*best)) best = &time;
   }
   return best;
+}
+
+std::optional<BlockPass> TrainStepCost::measured_pass(const TensorGroup& group, std::int64_t sequences,
+                                                      LayerPart part) const {
+  const LayerTime* time = measured(group, sequences, part);
+  if (!time) return std::nullopt;
+  const double scale = static_cast<double>(sequences) / static_cast<double>(time->micro_batch);
+  return BlockPass{time->forward_s * scale, time->backward_s * scale};
 }
 
 // Reduce-scatter or all-gather over the data-parallel ranks, of `bytes` that each ends or begins with all of.
@@ -122,9 +134,8 @@ BlockPass TrainStepCost::block(const StageWork& work, const LayerStrategy& strat
     const std::int64_t count = sequences(work, strategy, rank);
     BlockParts own;
     BlockPass pass;
-    if (const LayerTime* time = measured(ranks, count, LayerPart::block)) {
-      const double scale = static_cast<double>(count) / static_cast<double>(time->micro_batch);
-      pass = {time->forward_s * scale, time->backward_s * scale};
+    if (const auto time = measured_pass(ranks, count, LayerPart::block)) {
+      pass = *time;
       own.compute_s = pass.forward_s + pass.backward_s;
       own.recompute_s = strategy.recompute ? pass.forward_s : 0;
     } else {
@@ -159,15 +170,25 @@ BlockPass TrainStepCost::block(const StageWork& work, const LayerStrategy& strat
   return beside;
 }
 
+BlockPass TrainStepCost::embedding(const StageWork& work, const LayerStrategy& strategy) const {
+  BlockPass slowest;
+  for (std::int64_t rank = 0; rank < strategy.dp; ++rank) {
+    const BlockPass pass =
+        measured_pass(group(work, strategy, rank), sequences(work, strategy, rank), LayerPart::embedding)
+            .value_or(BlockPass{});
+    slowest = {std::max(slowest.forward_s, pass.forward_s), std::max(slowest.backward_s, pass.backward_s)};
+  }
+  return slowest;
+}
+
 BlockPass TrainStepCost::head(const StageWork& work, const LayerStrategy& strategy) const {
   BlockPass slowest;
   for (std::int64_t rank = 0; rank < strategy.dp; ++rank) {
     const TensorGroup ranks = group(work, strategy, rank);
     const std::int64_t count = sequences(work, strategy, rank);
     BlockPass pass;
-    if (const LayerTime* time = measured(ranks, count, LayerPart::head)) {
-      const double scale = static_cast<double>(count) / static_cast<double>(time->micro_batch);
-      pass = {time->forward_s * scale, time->backward_s * scale};
+    if (const auto time = measured_pass(ranks, count, LayerPart::head)) {
+      pass = *time;
     } else {
       const StepLoad load{.logits = static_cast<double>(count * training_.sequence_length)};
       const double forward_s = step_.head_roofline(ranks, load).seconds();

@@ -11,9 +11,11 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <tuple>
 #include <vector>
 
+#include "motley/cost/form.hpp"
 #include "motley/cost/pipeline.hpp"
 #include "motley/cost/step.hpp"
 #include "motley/plan/train.hpp"
@@ -69,6 +71,8 @@ class TrainStepCost {
                 const Profile& profile);
 
   BlockPass block(const StageWork& work, const LayerStrategy& strategy, BlockParts* parts = nullptr) const;
+  // The lookup of a micro-batch's tokens, where a profile measured it; otherwise nothing.
+  BlockPass embedding(const StageWork& work, const LayerStrategy& strategy) const;
   // Logits, their loss, and back.
   BlockPass head(const StageWork& work, const LayerStrategy& strategy) const;
   // Reads and writes all states of a rank's parameters.
@@ -76,6 +80,10 @@ class TrainStepCost {
   // Of a micro-batch's hidden states between the fastest pair of devices, in one direction. All paths from one machine
   // to another share a link.
   PipelineHop hop(const std::vector<int>& from, const std::vector<int>& to, std::int64_t sequences) const;
+
+  HopMode hops() const { return hops_; }
+  // Once per step and boundary between stages.
+  double boundary_overhead_s() const { return boundary_overhead_s_; }
 
   // FLOPs of the model in one step, without recomputation: three times the forward pass.
   double step_flops() const;
@@ -87,6 +95,7 @@ class TrainStepCost {
   TensorGroup group(const StageWork& work, const LayerStrategy& strategy, std::int64_t data_rank) const;
   std::int64_t sequences(const StageWork& work, const LayerStrategy& strategy, std::int64_t data_rank) const;
   const LayerTime* measured(const TensorGroup& group, std::int64_t sequences, LayerPart part) const;
+  std::optional<BlockPass> measured_pass(const TensorGroup& group, std::int64_t sequences, LayerPart part) const;
   double over_data_ranks_s(const StageWork& work, const LayerStrategy& strategy, double bytes) const;
 
   const Cluster& cluster_;
@@ -96,6 +105,8 @@ class TrainStepCost {
   StepCost step_;
   DType type_;
   StateBytes states_;
+  HopMode hops_;
+  double boundary_overhead_s_;
 };
 
 }  // namespace motley

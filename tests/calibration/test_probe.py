@@ -32,7 +32,7 @@ def probed(motley, scratch, tmp_path_factory):
     result = call(motley, "cluster", "probe", "--cluster", GARAGE / "cluster.toml", "--model", TALES, "--weight-type", "fp32", "-o", file, "--json",
                   TMPDIR=str(scratch))
     assert result.returncode == 0, result.stderr
-    assert "driver" in result.stderr and "wrote" in result.stderr
+    assert "server" in result.stderr and "wrote" in result.stderr
     return file, json.loads(result.stdout)
 
 

@@ -1,10 +1,13 @@
 #include "motley/planner/serve/confirm.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <optional>
+#include <set>
 #include <utility>
 
+#include "motley/base/parallel.hpp"
 #include "motley/planner/serve/assemble.hpp"
 #include "motley/planner/serve/roles.hpp"
 #include "motley/planner/serve/write.hpp"
@@ -18,6 +21,7 @@ constexpr double kTarget = 0.99;         // to be kept at the highest rate, or w
 constexpr double kFarBehind = 0.3;
 constexpr double kFasterBy = 1.02;                 // a rate that is worth a change
 constexpr std::int64_t kChunkParts[] = {1, 4, 8};  // of the largest step: sizes of prompt chunks that are tried
+constexpr std::size_t kMiddle = 2;                 // of those trials, each with two numbers of micro-batches
 constexpr std::size_t kMostLeftOut = 3;
 constexpr double kSideEffort = 0.3;  // of the main search's, for each other objective
 
@@ -25,24 +29,33 @@ class Contest {
  public:
   explicit Contest(const ServeProblem& problem) : problem_(problem) {}
 
+  // With every size of chunks and number of micro-batches.
   void enter(const std::vector<Pipeline>& pipelines) {
-    if (pipelines.empty()) return;  // the deadline came first
+    if (pipelines.empty() || !known_.insert(looks_of(pipelines)).second) return;
     proposed_.insert(proposed_.end(), pipelines.begin(), pipelines.end());
     const StepLimits most = problem_.options.step;
+    std::vector<Trial> trials;
     for (const std::int64_t part : kChunkParts)
       for (const std::int64_t more : {0, 1}) {
-        if (best_ && expired(problem_)) return;
         TrialStep step{most, more};
         step.step.max_tokens = std::max(most.max_tokens / part, std::min(most.max_tokens, most.max_sequences));
-        // What is far behind with the largest chunks and fewest micro-batches is not saved by others.
-        if (!enter(pipelines, step) && part == 1 && more == 0) return;
+        trials.push_back({.step = step, .plan = {}});
       }
+    // What is far behind with chunks of middle size is not saved by others.
+    std::swap(trials.front(), trials[kMiddle]);
+    run(pipelines, trials.front());
+    judge(trials.front(), pipelines);
+    if (trials.front().reached < attainment_ - kFarBehind) return;
+    in_parallel(trials.size() - 1, problem_.options.threads, [&](std::size_t i) { run(pipelines, trials[i + 1]); });
+    for (std::size_t i = 1; i < trials.size(); ++i) judge(trials[i], pipelines);
   }
 
   // A plan that is more than pipelines, with what stays idle.
   void enter_as_it_is(ServePlan plan) {
-    const TrialStep step{plan.step, 0};
-    if (!expired(problem_)) judge(std::move(plan), {}, step);
+    Trial trial{.step = {plan.step, 0}, .plan = std::move(plan)};
+    trial.reached = attainment(trial.plan, 1);
+    trial.faster = 1;
+    judge(trial, {});
   }
 
   // The pipelines of all that came so far, put together anew; and without the weakest, which late requests may come
@@ -67,28 +80,46 @@ class Contest {
     return simulated_attainment(problem_, plan, scale, kRequests);
   }
 
-  // False where it is far behind.
-  bool enter(const std::vector<Pipeline>& pipelines, const TrialStep& step) {
-    return judge(trial_plan(problem_, pipelines, step), pipelines, step);
+  struct Trial {
+    TrialStep step;
+    ServePlan plan;
+    double reached = -1;  // at the workload's rate; less than nothing: the deadline came first
+    double faster = 0;    // where the best one has its limit, and a little beyond
+  };
+
+  static std::vector<std::vector<std::vector<int>>> looks_of(const std::vector<Pipeline>& pipelines) {
+    std::vector<std::vector<std::vector<int>>> looks;
+    for (const Pipeline& pipeline : pipelines) {
+      looks.push_back(pipeline.stage_devices());
+      for (const auto& stage : pipeline.best().chain.stages) looks.back().push_back({static_cast<int>(stage.units)});
+    }
+    return looks;
   }
 
-  bool judge(ServePlan plan, const std::vector<Pipeline>& pipelines, const TrialStep& step) {
-    const double reached = attainment(plan, 1);
-    if (best_ && reached < attainment_ - kAlike) return reached > attainment_ - kFarBehind;
-    const bool clearly = !best_ || reached > attainment_ + kAlike;
-    const double target = std::min(kTarget, std::max(reached, attainment_) - kAlike);
-    // Equals are told apart by the rate at which they still do as well.
-    if (!clearly && attainment(plan, scale_ * kFasterBy) < target) return true;
-    scale_ = highest_scale(problem_, plan, target, clearly ? 1 : scale_ * kFasterBy, kRequests);
-    attainment_ = reached;
-    best_ = std::move(plan);
+  void run(const std::vector<Pipeline>& pipelines, Trial& trial) const {
+    if (best_ && expired(problem_)) return;
+    trial.plan = trial_plan(problem_, pipelines, trial.step);
+    trial.reached = attainment(trial.plan, 1);
+    if (best_ && std::abs(trial.reached - attainment_) <= kAlike)
+      trial.faster = attainment(trial.plan, scale_ * kFasterBy);
+  }
+
+  void judge(Trial& trial, const std::vector<Pipeline>& pipelines) {
+    if (trial.reached < 0 || (best_ && trial.reached < attainment_ - kAlike)) return;
+    const bool clearly = !best_ || trial.reached > attainment_ + kAlike;
+    const double target = std::min(kTarget, std::max(trial.reached, attainment_) - kAlike);
+    // Equals are told apart by the rate at which they still do as well. The best may have changed since the trial.
+    if (!clearly && (trial.faster < target || attainment(trial.plan, scale_ * kFasterBy) < target)) return;
+    scale_ = highest_scale(problem_, trial.plan, target, clearly ? 1 : scale_ * kFasterBy, kRequests);
+    attainment_ = trial.reached;
+    best_ = std::move(trial.plan);
     pipelines_ = pipelines;
-    step_ = step;
-    return true;
+    step_ = trial.step;
   }
 
   const ServeProblem& problem_;
   std::vector<Pipeline> proposed_;
+  std::set<std::vector<std::vector<std::vector<int>>>> known_;  // of the proposed
   std::optional<ServePlan> best_;
   std::vector<Pipeline> pipelines_;  // of the best
   TrialStep step_;

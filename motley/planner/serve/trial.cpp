@@ -12,6 +12,19 @@ namespace {
 constexpr double kMostScale = 1e6;
 constexpr int kBisections = 5;
 
+constexpr double kDeadlines = 3;                // that a run lasts
+constexpr std::int64_t kMostRequests = 10'000;  // of a run
+
+double longest_deadline_s(const Workload& workload) {
+  double longest_s = 0;
+  for (const RequestClass& request : workload.classes) {
+    const Deadline& deadline = request.deadline;
+    const double by_tokens_s = deadline.first_token_s + deadline.per_token_s * request.output_tokens.mean;
+    longest_s = std::max(longest_s, deadline.total_s > 0 ? deadline.total_s : by_tokens_s);
+  }
+  return longest_s;
+}
+
 void fit_batches(const ServeProblem& problem, ServePlan& plan) {
   std::vector<double> best(plan.routes.size(), 0);
   std::vector<std::int64_t> batches(plan.routes.size(), 1);
@@ -45,9 +58,14 @@ ServePlan trial_plan(const ServeProblem& problem, const std::vector<Pipeline>& p
 
 double simulated_attainment(const ServeProblem& problem, const ServePlan& plan, double rate_scale,
                             std::int64_t requests) {
+  const double rate_per_s = rate_scale * plan.workload.total_rate_per_s();
+  const auto long_enough = static_cast<std::int64_t>(
+      std::min(kDeadlines * longest_deadline_s(plan.workload) * rate_per_s, static_cast<double>(kMostRequests)));
+  const std::int64_t count = std::max(requests, long_enough);
   const auto drawn =
-      draw_requests(plan.workload, {.requests = requests, .rate_scale = rate_scale, .seed = problem.options.seed});
-  return simulate(plan, drawn, {.cost = problem.options.cost}).all.slo_attainment;
+      draw_requests(plan.workload, {.requests = count, .rate_scale = rate_scale, .seed = problem.options.seed});
+  const double from_s = count > requests ? drawn[drawn.size() / 2].arrival_s : 0;
+  return simulate(plan, drawn, {.cost = problem.options.cost, .measure_from_s = from_s}).all.slo_attainment;
 }
 
 double highest_scale(const ServeProblem& problem, const ServePlan& plan, double target, double kept,

@@ -164,7 +164,9 @@ TrainOutcome plan_joint(const Cluster& cluster, const Model& model, const Worklo
   });
   std::stable_sort(confirmed.begin(), confirmed.end(),
                    [](const Judged& a, const Judged& b) { return a.iteration_s < b.iteration_s; });
-  std::erase_if(confirmed, [](const Judged& judged) { return !judged.fits(); });
+  std::erase_if(confirmed,
+                [&](const Judged& judged) { return !judged.fits() || !fits_memory(problem, judged.layout); });
+  if (confirmed.empty()) return nothing_fits(model, training);
   const std::size_t most_polished = cluster.devices.size() <= kFewDevices ? confirmed.size() : kPolished;
   std::vector<Polished> polished(std::min(most_polished, confirmed.size()));
   in_parallel(polished.size(), options.threads,

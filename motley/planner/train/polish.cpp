@@ -88,7 +88,20 @@ class Polisher {
   bool change_strategies(std::size_t r) {
     bool better = false;
     for (std::size_t s = 0; s < best_.layout.replicas[r].stages.size(); ++s) {
-      const StageLayout& stage = best_.layout.replicas[r].stages[s];
+      const StageLayout stage = best_.layout.replicas[r].stages[s];
+      const ReplicaLayout& replica = best_.layout.replicas[r];
+      const StagePlace place{
+          .ends = {s == 0, s + 1 == replica.stages.size()},
+          .sequences = micro_batch_of(replica),
+          .in_flight = micro_batches_in_flight(best_.layout.schedule, s, replica.stages.size(), replica.micro_batches),
+          .micro_batches = replica.micro_batches};
+      better = try_change([&](TrainLayout& layout) {
+                 auto strategies = best_strategies(problem_, stage.devices, place, stage.layers);
+                 if (strategies.empty() || strategies == stage.strategies) return false;
+                 layout.replicas[r].stages[s].strategies = std::move(strategies);
+                 return true;
+               }) ||
+               better;
       for (LayerStrategy strategy :
            stage_strategies(problem_.model.arch, std::ssize(stage.devices), micro_batch_of(best_.layout.replicas[r])))
         better = try_change([&](TrainLayout& layout) {

@@ -1,5 +1,5 @@
-// How long a group of devices takes for 1, 2, ... layers, each with the strategy that suits best: the strategy-chain
-// kernel's fronts, cut at the group's memory. Groups that look alike are computed once.
+// How long a group of devices takes for 1, 2, ... layers, under the best mix of two strategies that its memory holds.
+// Groups that look alike are computed once. One stage's best mix of all strategies: the strategy-chain kernel.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "motley/cost/train_price.hpp"
-#include "motley/solve/strategy_chain.hpp"
 
 namespace motley {
 
@@ -52,14 +51,19 @@ class StageTable {
   std::vector<LayerStrategy> strategies(std::int64_t first, std::int64_t layers) const;
 
  private:
-  std::vector<LayerStrategy> strategies_;  // of every option of a block
-  bool ends_first_ = false;                // the chain's first site is an end
-  bool reversed_ = false;                  // the chain runs from the head to the front
-  std::unique_ptr<StrategyFronts> fronts_;
+  struct Mix {
+    LayerStrategy at_end, other;
+    std::int64_t count = 0;  // of the first
+  };
+  bool reversed_ = false;  // the stage's end is the head
+  std::vector<Mix> mixes_;
   std::vector<double> seconds_;
-  std::vector<StrategyFronts::Point> points_;
   std::int64_t most_layers_ = 0;
 };
+
+// Of all mixes, also of several degrees, the quickest that fits, by the chain kernel. Empty: none fits.
+std::vector<LayerStrategy> best_strategies(const TrainProblem& problem, const std::vector<int>& devices,
+                                           const StagePlace& place, LayerRange layers);
 
 class StageTables {
  public:

@@ -27,13 +27,15 @@ std::vector<Group> groups_of(const Cluster& cluster, std::size_t size) {
   return groups;
 }
 
-// Neighbours side by side: by site, then type or machine.
-void sort_groups(const Cluster& cluster, std::vector<Group>& groups, bool by_type) {
+// Which groups stand side by side.
+enum class Neighbours { of_a_machine, of_a_type_and_site, of_a_type };
+void sort_groups(const Cluster& cluster, std::vector<Group>& groups, Neighbours neighbours) {
   const auto key = [&](const Group& group) {
     const Device& device = cluster.devices[static_cast<std::size_t>(group.front())];
     const std::string& site = cluster.machines[static_cast<std::size_t>(device.machine)].site;
-    return by_type ? std::tuple(site, device.type, device.machine, group.front())
-                   : std::tuple(site, device.machine, device.type, group.front());
+    const int type_first = neighbours == Neighbours::of_a_type ? device.type : 0;
+    const int type = neighbours == Neighbours::of_a_machine ? 0 : device.type;
+    return std::tuple(type_first, site, type, device.machine, device.type, group.front());
   };
   std::stable_sort(groups.begin(), groups.end(), [&](const Group& a, const Group& b) { return key(a) < key(b); });
 }
@@ -143,8 +145,9 @@ std::vector<Deployment> structured_deployments(const TrainProblem& problem) {
   for (const auto& machine : problem.cluster.machines) largest = std::max(largest, machine.devices.size());
   for (std::size_t size = 1; size <= largest; size *= 2) {
     std::vector<Group> groups = groups_of(problem.cluster, size);
-    for (const bool by_type : {false, true}) {
-      sort_groups(problem.cluster, groups, by_type);
+    for (const Neighbours neighbours :
+         {Neighbours::of_a_machine, Neighbours::of_a_type_and_site, Neighbours::of_a_type}) {
+      sort_groups(problem.cluster, groups, neighbours);
       for (const std::size_t parts : replica_counts(groups.size()))
         for (const bool deal : {false, true}) {
           std::vector<PipelineGroups> replicas = deal ? dealt(groups, parts) : in_blocks(problem, groups, parts);
