@@ -1,6 +1,6 @@
 // Asymmetric plans beside symmetric ones of the same pool and beside a homogeneous pool of about the same price, in
-// simulation: `plan_quality [PLANNING_SECONDS [DEADLINE_S...]]` prints a table with the ratios that HexGen published
-// next to it.
+// simulation: `plan_quality [PLANNING_SECONDS [REGIME [DEADLINE_S...]]]` prints a table with the ratios that HexGen
+// published next to it.
 //
 // The pools are HexGen's (examples/hexgen): 58 GPUs in four regions, and 16 A100-40GB at 65.54 $/h. A symmetric plan
 // has one tensor-parallel degree and one number of stages for all pipelines, with layers cut evenly; the best of all
@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <map>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "motley/planner/serve/serve.hpp"
@@ -202,10 +203,12 @@ void compare(const Regime& regime, double seconds) {
 
 int main(int argc, char** argv) {
   const double seconds = argc > 1 ? std::atof(argv[1]) : 10;
+  const std::string wanted = argc > 2 ? argv[2] : "";  // a regime's name, or none for all
   std::vector<double> deadlines_s;
-  for (int i = 2; i < argc; ++i) deadlines_s.push_back(std::atof(argv[i]));
+  for (int i = 3; i < argc; ++i) deadlines_s.push_back(std::atof(argv[i]));
   fmt::print("Llama-2-70B, lognormal prompts of 128 tokens, 64 tokens out, Poisson arrivals, 99 % in time\n");
   for (Regime regime : kRegimes) {
+    if (!wanted.empty() && wanted != regime.name) continue;
     if (!deadlines_s.empty()) regime.deadlines_s = deadlines_s;
     compare(regime, seconds);
   }
