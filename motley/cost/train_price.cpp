@@ -11,7 +11,7 @@
 namespace motley {
 namespace {
 
-const LayerStrategy& strategy_of(const StageLayout& stage, std::int64_t layer) {
+const LayerStrategy& strategy_of(const PlacedStage& stage, std::int64_t layer) {
   for (const auto& strategy : stage.strategies)
     if (strategy.layers.first <= layer && layer < strategy.layers.last) return strategy;
   return stage.strategies.back();
@@ -21,7 +21,7 @@ std::int64_t micro_batch_of(const ReplicaLayout& replica) {
   return (replica.sequences + replica.micro_batches - 1) / replica.micro_batches;
 }
 
-StageWork work_of(const ReplicaLayout& replica, const StageLayout& stage) {
+StageWork work_of(const ReplicaLayout& replica, const PlacedStage& stage) {
   return {stage.devices, stage.shares, micro_batch_of(replica)};
 }
 
@@ -30,7 +30,7 @@ struct Owner {
   std::int64_t pieces = 1;
   std::vector<std::vector<int>> members;  // by piece
 };
-Owner owner_of(const StageLayout& stage, const LayerStrategy& strategy) {
+Owner owner_of(const PlacedStage& stage, const LayerStrategy& strategy) {
   const bool sharded = strategy.shard >= Sharding::zero2;
   Owner owner{.pieces = sharded ? strategy.tp * strategy.dp : strategy.tp, .members = {}};
   owner.members.resize(static_cast<std::size_t>(owner.pieces));
@@ -65,7 +65,7 @@ class Exchange {
     }
   }
   // Sharded gradients leave every rank with its part of the new weights: it gathers the rest.
-  void add_gather(const StageLayout& stage, const LayerStrategy& strategy, double bytes, double copies) {
+  void add_gather(const PlacedStage& stage, const LayerStrategy& strategy, double bytes, double copies) {
     const double part = bytes / static_cast<double>(strategy.tp);
     const auto ranks = static_cast<double>(strategy.dp);
     for (std::int64_t k = 0; k < strategy.tp; ++k) {
@@ -128,7 +128,7 @@ std::vector<LayerRange> common_ranges(const TrainLayout& layout) {
   return ranges;
 }
 
-const StageLayout& stage_with(const ReplicaLayout& replica, std::int64_t layer) {
+const PlacedStage& stage_with(const ReplicaLayout& replica, std::int64_t layer) {
   for (const auto& stage : replica.stages)
     if (stage.layers.first <= layer && layer < stage.layers.last) return stage;
   throw Error(ErrorCode::internal, "a layer is in no stage");
@@ -199,8 +199,8 @@ TrainLayout layout_of(const TrainPlan& plan) {
     ReplicaLayout& made = layout.replicas.emplace_back(ReplicaLayout{
         .sequences = replica_sequences(training, replica), .micro_batches = replica.micro_batches, .stages = {}});
     for (const auto& stage : replica.stages) {
-      StageLayout& held = made.stages.emplace_back(
-          StageLayout{.layers = stage.layers, .devices = {}, .shares = stage.shares, .strategies = stage.strategies});
+      PlacedStage& held = made.stages.emplace_back(
+          PlacedStage{.layers = stage.layers, .devices = {}, .shares = stage.shares, .strategies = stage.strategies});
       for (const auto& name : stage.devices) held.devices.push_back(plan.cluster.find_device(name));
     }
   }
@@ -209,7 +209,7 @@ TrainLayout layout_of(const TrainPlan& plan) {
 
 PipelineStage pipeline_stage(const TrainStepCost& cost, const ReplicaLayout& replica, std::size_t number,
                              StageParts* parts) {
-  const StageLayout& stage = replica.stages[number];
+  const PlacedStage& stage = replica.stages[number];
   const StageWork work = work_of(replica, stage);
   PipelineStage result;
   StageParts sum;
@@ -248,7 +248,7 @@ GradientExchange gradient_exchange(const TrainStepCost& cost, const Cluster& clu
     std::vector<Owner> owners;
     const auto copies = static_cast<double>(range.size());
     for (const auto& replica : layout.replicas) {
-      const StageLayout& stage = stage_with(replica, range.first);
+      const PlacedStage& stage = stage_with(replica, range.first);
       const LayerStrategy& strategy = strategy_of(stage, range.first);
       owners.push_back(owner_of(stage, strategy));
       if (strategy.shard == Sharding::zero2)
@@ -259,7 +259,7 @@ GradientExchange gradient_exchange(const TrainStepCost& cost, const Cluster& clu
   const auto add_ends = [&](bool first, double parameters) {
     std::vector<Owner> owners;
     for (const auto& replica : layout.replicas) {
-      const StageLayout& stage = first ? replica.stages.front() : replica.stages.back();
+      const PlacedStage& stage = first ? replica.stages.front() : replica.stages.back();
       const LayerStrategy& strategy = first ? stage.strategies.front() : stage.strategies.back();
       owners.push_back(owner_of(stage, strategy));
       if (strategy.shard >= Sharding::zero2) exchange.add_gather(stage, strategy, parameters * states.weight, 1);
@@ -285,7 +285,7 @@ TrainStepPrice price_step(const TrainStepCost& cost, const TrainProblemView& vie
     for (std::size_t s = 0; s < stages.size(); ++s) {
       hidden_s = first ? stages[s].backward_s : std::min(hidden_s, stages[s].backward_s);
       first = false;
-      const StageLayout& stage = replica.stages[s];
+      const PlacedStage& stage = replica.stages[s];
       double update_s = 0;
       for (const auto& strategy : stage.strategies)
         update_s += cost.update_s(work_of(replica, stage), strategy, static_cast<double>(strategy.layers.size()));

@@ -10,7 +10,7 @@
 namespace motley {
 
 // A stage with its devices as numbers, as a planner has them before there is a plan.
-struct StageLayout {
+struct PlacedStage {
   LayerRange layers;
   std::vector<int> devices;
   std::vector<double> shares = {};
@@ -19,7 +19,7 @@ struct StageLayout {
 struct ReplicaLayout {
   std::int64_t sequences = 0;  // of a step
   std::int64_t micro_batches = 1;
-  std::vector<StageLayout> stages;
+  std::vector<PlacedStage> stages;
 };
 struct TrainLayout {
   std::vector<ReplicaLayout> replicas;

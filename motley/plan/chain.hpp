@@ -18,21 +18,21 @@
 
 namespace motley {
 
-struct ChainOption {
+struct ChainSiteOption {
   std::string name;
   double time_s = 0;
   double sync_s = 0;
   double bytes = 0;  // may be fractional
   double transient_bytes = 0;
   std::string layout;  // one of the chain's; empty: the first
-  bool operator==(const ChainOption&) const = default;
+  bool operator==(const ChainSiteOption&) const = default;
 };
 
 // Equal sites in a row, each with a choice of its own.
 struct ChainSites {
   std::string name;
   std::int64_t repeat = 1;
-  std::vector<ChainOption> options;
+  std::vector<ChainSiteOption> options;
   bool operator==(const ChainSites&) const = default;
 };
 
@@ -51,7 +51,7 @@ ChainDescription read_chain(const std::filesystem::path& path);
 
 std::int64_t site_count(const ChainDescription& chain);
 // Index into `layouts`. The option must be one of the chain's.
-int layout_index(const ChainDescription& chain, const ChainOption& option);
+int layout_index(const ChainDescription& chain, const ChainSiteOption& option);
 // "layers (sites[1]), number 3 of 30": a site as its file has it, by its number with repeats written out.
 std::string site_place(const ChainDescription& chain, std::int64_t site);
 

@@ -68,8 +68,8 @@ void check_sites(const ChainDescription& chain, const Reader& reader) {
 }  // namespace
 
 template <>
-const Schema<ChainOption>& schema<ChainOption>() {
-  using O = ChainOption;
+const Schema<ChainSiteOption>& schema<ChainSiteOption>() {
+  using O = ChainSiteOption;
   static const auto table =
       Schema<O>("option", "What a site may do.")
           .field("name", &O::name, "For people.")
@@ -175,7 +175,7 @@ Value write_chain_plan(const ChainPlan& plan) { return write(plan); }
 
 ChainPlan read_chain_plan(const Value& value, std::string source) { return read<ChainPlan>(value, std::move(source)); }
 
-int layout_index(const ChainDescription& chain, const ChainOption& option) {
+int layout_index(const ChainDescription& chain, const ChainSiteOption& option) {
   const int index = find_layout(chain, option.layout);
   MOTLEY_CHECK(index >= 0);
   return index;

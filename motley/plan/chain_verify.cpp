@@ -49,7 +49,7 @@ ChainCost chain_cost(const ChainDescription& chain, const std::vector<std::int64
   std::size_t site = 0;
   for (const auto& sites : chain.sites) {
     for (std::int64_t i = 0; i < sites.repeat; ++i, ++site) {
-      const ChainOption& option = sites.options.at(static_cast<std::size_t>(choice[site]));
+      const ChainSiteOption& option = sites.options.at(static_cast<std::size_t>(choice[site]));
       const int layout = layout_index(chain, option);
       cost.time_s += option.time_s;
       cost.sync_s += option.sync_s;

@@ -27,7 +27,7 @@ std::string chain_report(const ChainPlan& plan) {
       const std::int64_t chosen = plan.choice[site];
       std::int64_t alike = 0;
       while (done + alike < sites.repeat && plan.choice[site + static_cast<std::size_t>(alike)] == chosen) ++alike;
-      const ChainOption& option = sites.options[static_cast<std::size_t>(chosen)];
+      const ChainSiteOption& option = sites.options[static_cast<std::size_t>(chosen)];
       const auto count = static_cast<double>(alike);
       table.add({name, fmt::format("{}", alike), option_name(sites, chosen),
                  human_seconds(count * (option.time_s + option.sync_s)), bytes_text(count * option.bytes)});

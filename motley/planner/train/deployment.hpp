@@ -35,7 +35,7 @@ class Judge {
 
  private:
   const TrainProblem& problem_;
-  StageTables tables_;
+  StrategyTables tables_;
   std::mutex mutex_;
   std::map<std::vector<double>, SolvedReplica> solved_;
 

@@ -216,8 +216,8 @@ double sync_s(const LayoutTables& tables, const std::vector<LaidReplica>& replic
 
 }  // namespace
 
-Layout price_layout(const LayoutTables& tables, std::vector<LaidReplica> replicas) {
-  Layout layout;
+LayoutPlan price_layout(const LayoutTables& tables, std::vector<LaidReplica> replicas) {
+  LayoutPlan layout;
   std::vector<const LaidReplica*> list;
   for (const auto& replica : replicas) list.push_back(&replica);
   layout.micro_batches = apportion(list, tables.micro_batches);
@@ -233,7 +233,7 @@ Layout price_layout(const LayoutTables& tables, std::vector<LaidReplica> replica
 }
 
 std::vector<FoundReplica> found_replicas(const LayoutProblem& problem, const LayoutTables& tables,
-                                         const Layout& layout) {
+                                         const LayoutPlan& layout) {
   std::vector<std::size_t> taken(tables.kinds.size());
   std::vector<FoundReplica> found;
   for (std::size_t r = 0; r < layout.replicas.size(); ++r) {

@@ -71,20 +71,20 @@ std::optional<LaidReplica> lay_out(const LayoutTables& tables, const std::vector
 // Micro-batches of every replica so that the slowest ends as early as can be; each has at least one. Exact.
 std::vector<std::int64_t> apportion(const std::vector<const LaidReplica*>& replicas, std::int64_t micro_batches);
 
-struct Layout {
+struct LayoutPlan {
   std::vector<LaidReplica> replicas;
   std::vector<std::int64_t> micro_batches;
   double step_s = 0;
 };
 // Prices replicas that are laid out; the sum of the form's terms.
-Layout price_layout(const LayoutTables& tables, std::vector<LaidReplica> replicas);
+LayoutPlan price_layout(const LayoutTables& tables, std::vector<LaidReplica> replicas);
 
 struct LayoutOptions {
   std::uint64_t seed = 0;
   std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
 };
 struct LayoutOutcome {
-  std::optional<Layout> best;
+  std::optional<LayoutPlan> best;
   double bound_s = 0;  // no layout takes less
   SearchStatus status = SearchStatus::heuristic;
   std::int64_t evaluated = 0;
@@ -97,6 +97,6 @@ std::optional<LayoutOutcome> enumerate_layouts(const LayoutProblem& problem, con
 
 // With devices for the units.
 std::vector<FoundReplica> found_replicas(const LayoutProblem& problem, const LayoutTables& tables,
-                                         const Layout& layout);
+                                         const LayoutPlan& layout);
 
 }  // namespace motley

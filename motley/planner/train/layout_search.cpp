@@ -88,7 +88,7 @@ class LayoutSearch {
       replicas.push_back(*found);
     }
     ++outcome_.evaluated;
-    Layout layout = price_layout(tables_, std::move(replicas));
+    LayoutPlan layout = price_layout(tables_, std::move(replicas));
     const double step = layout.step_s;
     if (step < infinity && (!outcome_.best || step < outcome_.best->step_s * (1 - 1e-12))) {
       outcome_.best = std::move(layout);
@@ -346,7 +346,7 @@ class Enumeration {
     if (too_many_) return;
     if (!chosen_.empty() &&
         (problem_.replicas == 0 || static_cast<std::int64_t>(chosen_.size()) == problem_.replicas)) {
-      Layout layout = price_layout(tables_, chosen_);
+      LayoutPlan layout = price_layout(tables_, chosen_);
       too_many_ = ++outcome_.evaluated > most_;
       if (layout.step_s < infinity && (!outcome_.best || layout.step_s < outcome_.best->step_s))
         outcome_.best = std::move(layout);

@@ -67,7 +67,7 @@ double least_busiest(const LayoutTables& tables, std::vector<int> order) {
   return least;
 }
 
-TEST(Layout, TheOrderAndTheLayersHaveTheLeastBusiestStage) {
+TEST(LayoutPlan, TheOrderAndTheLayersHaveTheLeastBusiestStage) {
   std::mt19937 random(1);
   int feasible = 0;
   for (int round = 0; round < 150; ++round) {
@@ -92,7 +92,7 @@ TEST(Layout, TheOrderAndTheLayersHaveTheLeastBusiestStage) {
   EXPECT_GT(feasible, 60);
 }
 
-TEST(Layout, BatchesAreApportionedExactly) {
+TEST(LayoutPlan, BatchesAreApportionedExactly) {
   std::mt19937 random(2);
   std::uniform_real_distribution<double> seconds(0.5, 3);
   for (int round = 0; round < 60; ++round) {
@@ -263,7 +263,7 @@ class AllPlans {
   double least_ = infinity;
 };
 
-TEST(Layout, EqualsAllPlansOfSmallClusters) {
+TEST(LayoutPlan, EqualsAllPlansOfSmallClusters) {
   const std::vector<std::pair<std::string, std::int64_t>> cases = {
       {machine("a", "A100*2", "200 GiB/s") + machine("b", "RTX 4090", "2 GiB/s"), 4},
       {machine("a", "RTX 3090*2", "2 GiB/s") + machine("b", "RTX 4090*2", "20 GiB/s"), 3},
@@ -281,7 +281,7 @@ TEST(Layout, EqualsAllPlansOfSmallClusters) {
 }
 
 // Where there are too many to try all, the search finds what enumeration finds.
-TEST(Layout, TheSearchFindsWhatEnumerationFinds) {
+TEST(LayoutPlan, TheSearchFindsWhatEnumerationFinds) {
   for (const std::int64_t layers : {4, 6}) {
     const Cluster cluster = machines(machine("a", "A100*2", "200 GiB/s") + machine("b", "RTX 4090*2", "2 GiB/s") +
                                      machine("c", "RTX 3090", "2 GiB/s"));
@@ -298,7 +298,7 @@ TEST(Layout, TheSearchFindsWhatEnumerationFinds) {
   }
 }
 
-TEST(Layout, TheStepIsThatOfThePlan) {
+TEST(LayoutPlan, TheStepIsThatOfThePlan) {
   const Cluster cluster = read_cluster(MOTLEY_SOURCE_DIR "/examples/flashflex/b.toml");
   const Model model = read_model(MOTLEY_SOURCE_DIR "/data/models/llama-2-7b");
   const Workload workload = job(480);
@@ -315,7 +315,7 @@ TEST(Layout, TheStepIsThatOfThePlan) {
 }
 
 // Setting A, 7B: the authors' own plan takes 65.8 s in this form, which is their 32.7 %.
-TEST(Layout, BeatsTheAuthorsPlan) {
+TEST(LayoutPlan, BeatsTheAuthorsPlan) {
   const Cluster cluster = read_cluster(MOTLEY_SOURCE_DIR "/examples/flashflex/a.toml");
   const TrainOutcome outcome = plan_train(cluster, read_model(MOTLEY_SOURCE_DIR "/data/models/llama-2-7b"), job(480),
                                           {.cost = flashflex, .deadline_s = 60});
@@ -328,7 +328,7 @@ TEST(Layout, BeatsTheAuthorsPlan) {
   EXPECT_EQ(sequences, 480);
 }
 
-TEST(Layout, MoreDevicesNeverHurtAndScaleIsRespected) {
+TEST(LayoutPlan, MoreDevicesNeverHurtAndScaleIsRespected) {
   const Model model = short_model(4);
   const Workload workload = job(12);
   const auto step = [&](const std::string& list) {

@@ -14,7 +14,7 @@ std::int64_t micro_batch_of(const ReplicaLayout& replica) {
 
 // `from` gives its neighbour `to` the layer at their boundary.
 bool shift_layer(ReplicaLayout& replica, std::size_t from, std::size_t to) {
-  StageLayout &giver = replica.stages[from], &taker = replica.stages[to];
+  PlacedStage &giver = replica.stages[from], &taker = replica.stages[to];
   if (giver.layers.size() < 2) return false;
   if (to < from) {
     ++giver.layers.first;
@@ -88,7 +88,7 @@ class Polisher {
   bool change_strategies(std::size_t r) {
     bool better = false;
     for (std::size_t s = 0; s < best_.layout.replicas[r].stages.size(); ++s) {
-      const StageLayout stage = best_.layout.replicas[r].stages[s];
+      const PlacedStage stage = best_.layout.replicas[r].stages[s];
       const ReplicaLayout& replica = best_.layout.replicas[r];
       const StagePlace place{
           .ends = {s == 0, s + 1 == replica.stages.size()},
@@ -105,7 +105,7 @@ class Polisher {
       for (LayerStrategy strategy :
            stage_strategies(problem_.model.arch, std::ssize(stage.devices), micro_batch_of(best_.layout.replicas[r])))
         better = try_change([&](TrainLayout& layout) {
-                   StageLayout& changed = layout.replicas[r].stages[s];
+                   PlacedStage& changed = layout.replicas[r].stages[s];
                    strategy.layers = changed.layers;
                    if (changed.strategies == std::vector{strategy}) return false;
                    changed.strategies = {strategy};
@@ -166,7 +166,7 @@ class Polisher {
 bool fits_memory(const TrainProblem& problem, const TrainLayout& layout) {
   for (const auto& replica : layout.replicas)
     for (std::size_t s = 0; s < replica.stages.size(); ++s) {
-      const StageLayout& stage = replica.stages[s];
+      const PlacedStage& stage = replica.stages[s];
       const StageFootprint footprint{
           .embedding = s == 0,
           .head = s + 1 == replica.stages.size(),

@@ -4,7 +4,7 @@
 
 #include <chrono>
 
-#include "motley/planner/train/stage_tables.hpp"
+#include "motley/planner/train/strategy_tables.hpp"
 
 namespace motley {
 

@@ -64,12 +64,12 @@ std::vector<std::int64_t> divide_layers(std::int64_t layers, const std::vector<s
   return counts;
 }
 
-SolvedReplica solve_replica(const TrainProblem& problem, StageTables& tables, const PipelineGroups& groups,
+SolvedReplica solve_replica(const TrainProblem& problem, StrategyTables& tables, const PipelineGroups& groups,
                             std::int64_t sequences, std::int64_t micro_batches) {
   const std::int64_t layers = problem.model.arch.layers;
   std::vector<std::vector<double>> seconds;
   for (std::size_t s = 0; s < groups.size(); ++s) {
-    const StageTable& table = tables.table(groups[s], place_of(problem, s, groups.size(), sequences, micro_batches));
+    const StrategyTable& table = tables.table(groups[s], place_of(problem, s, groups.size(), sequences, micro_batches));
     if (table.most_layers() < 1) return {};
     std::vector<double>& own = seconds.emplace_back(static_cast<std::size_t>(layers) + 1, 0.0);
     for (std::int64_t n = 1; n <= layers; ++n) own[static_cast<std::size_t>(n)] = table.seconds(n);
@@ -133,9 +133,10 @@ std::vector<std::int64_t> apportion(const std::vector<SolvedReplica>& replicas, 
   return counts;
 }
 
-TrainLayout write_layout(const TrainProblem& problem, StageTables& tables, const std::vector<PipelineGroups>& replicas,
-                         const std::vector<SolvedReplica>& solved, const std::vector<std::int64_t>& micro_batches,
-                         std::int64_t sequences, std::int64_t expected_micro_batches) {
+TrainLayout write_layout(const TrainProblem& problem, StrategyTables& tables,
+                         const std::vector<PipelineGroups>& replicas, const std::vector<SolvedReplica>& solved,
+                         const std::vector<std::int64_t>& micro_batches, std::int64_t sequences,
+                         std::int64_t expected_micro_batches) {
   TrainLayout layout{.replicas = {}, .schedule = problem.schedule, .sync = {.overlap = true}};
   std::int64_t left = problem.training.global_batch;
   for (std::size_t r = 0; r < replicas.size(); ++r) {
@@ -146,7 +147,7 @@ TrainLayout write_layout(const TrainProblem& problem, StageTables& tables, const
     ReplicaLayout replica{.sequences = own, .micro_batches = micro_batches[r], .stages = {}};
     std::int64_t first = 0;
     for (std::size_t s = 0; s < replicas[r].size(); ++s) {
-      const StageTable& table =
+      const StrategyTable& table =
           tables.table(replicas[r][s], place_of(problem, s, replicas[r].size(), sequences, expected_micro_batches));
       const std::int64_t count = solved[r].layers[s];
       replica.stages.push_back({.layers = {first, first + count},

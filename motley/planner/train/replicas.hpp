@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "motley/planner/train/stage_tables.hpp"
+#include "motley/planner/train/strategy_tables.hpp"
 
 namespace motley {
 
@@ -24,7 +24,7 @@ struct SolvedReplica {
 };
 
 // `sequences`: of a micro-batch; `micro_batches`: about how many there will be.
-SolvedReplica solve_replica(const TrainProblem& problem, StageTables& tables, const PipelineGroups& groups,
+SolvedReplica solve_replica(const TrainProblem& problem, StrategyTables& tables, const PipelineGroups& groups,
                             std::int64_t sequences, std::int64_t micro_batches);
 
 // Micro-batches for every replica, together at least `total`, so that the last one ends as early as possible: exact.
@@ -32,8 +32,9 @@ SolvedReplica solve_replica(const TrainProblem& problem, StageTables& tables, co
 std::vector<std::int64_t> apportion(const std::vector<SolvedReplica>& replicas, std::int64_t total);
 
 // The layout of replicas with these micro-batches; sequences are dealt out so that all of the batch is.
-TrainLayout write_layout(const TrainProblem& problem, StageTables& tables, const std::vector<PipelineGroups>& replicas,
-                         const std::vector<SolvedReplica>& solved, const std::vector<std::int64_t>& micro_batches,
-                         std::int64_t sequences, std::int64_t expected_micro_batches);
+TrainLayout write_layout(const TrainProblem& problem, StrategyTables& tables,
+                         const std::vector<PipelineGroups>& replicas, const std::vector<SolvedReplica>& solved,
+                         const std::vector<std::int64_t>& micro_batches, std::int64_t sequences,
+                         std::int64_t expected_micro_batches);
 
 }  // namespace motley

@@ -1,4 +1,4 @@
-#include "motley/planner/train/stage_tables.hpp"
+#include "motley/planner/train/strategy_tables.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -125,7 +125,7 @@ double budget_of(const TrainProblem& problem, const std::vector<int>& devices) {
 
 // Of a strategy a as many layers as memory holds, the rest under b, which is slower and smaller: all pairs of one
 // degree. Blocks are alike, so nothing else matters but how many there are of each.
-StageTable::StageTable(const TrainProblem& problem, const std::vector<int>& devices, const StagePlace& place)
+StrategyTable::StrategyTable(const TrainProblem& problem, const std::vector<int>& devices, const StagePlace& place)
     : reversed_(place.ends.last && !place.ends.first) {
   const std::int64_t layers = problem.model.arch.layers;
   mixes_.resize(static_cast<std::size_t>(layers) + 1);
@@ -160,7 +160,7 @@ StageTable::StageTable(const TrainProblem& problem, const std::vector<int>& devi
     }
 }
 
-std::vector<LayerStrategy> StageTable::strategies(std::int64_t first, std::int64_t layers) const {
+std::vector<LayerStrategy> StrategyTable::strategies(std::int64_t first, std::int64_t layers) const {
   MOTLEY_CHECK(layers >= 1 && layers <= most_layers_);
   Mix mix = mixes_[static_cast<std::size_t>(layers)];
   // The strategy at the end comes first, or last where the end is the head.
@@ -235,7 +235,7 @@ std::vector<LayerStrategy> best_strategies(const TrainProblem& problem, const st
   return ranges;
 }
 
-const StageTable& StageTables::table(const std::vector<int>& devices, const StagePlace& where) {
+const StrategyTable& StrategyTables::table(const std::vector<int>& devices, const StagePlace& where) {
   StagePlace place = where;
   if (devices.size() == 1) place.micro_batches = 1;  // nothing happens once per step
   Look look;
@@ -251,7 +251,7 @@ const StageTable& StageTables::table(const std::vector<int>& devices, const Stag
   const std::pair key(std::move(look), place);
   const std::lock_guard lock(mutex_);
   auto& table = tables_[key];
-  if (!table) table = std::make_unique<StageTable>(problem_, devices, place);
+  if (!table) table = std::make_unique<StrategyTable>(problem_, devices, place);
   return *table;
 }
 

@@ -39,9 +39,9 @@ struct StagePlace {
   bool operator==(const StagePlace& o) const { return (*this <=> o) == 0; }
 };
 
-class StageTable {
+class StrategyTable {
  public:
-  StageTable(const TrainProblem& problem, const std::vector<int>& devices, const StagePlace& place);
+  StrategyTable(const TrainProblem& problem, const std::vector<int>& devices, const StagePlace& place);
 
   // Seconds per micro-batch of a stage of so many layers, forward and backward, with its ends and its share of what
   // happens once per step; infinite where they do not fit. From 1 to the model's layers.
@@ -65,17 +65,17 @@ class StageTable {
 std::vector<LayerStrategy> best_strategies(const TrainProblem& problem, const std::vector<int>& devices,
                                            const StagePlace& place, LayerRange layers);
 
-class StageTables {
+class StrategyTables {
  public:
-  explicit StageTables(const TrainProblem& problem) : problem_(problem) {}
+  explicit StrategyTables(const TrainProblem& problem) : problem_(problem) {}
   // Devices of one type in one machine, or any others.
-  const StageTable& table(const std::vector<int>& devices, const StagePlace& where);
+  const StrategyTable& table(const std::vector<int>& devices, const StagePlace& where);
 
  private:
   using Look = std::vector<double>;  // types and links
   const TrainProblem& problem_;
   std::mutex mutex_;
-  std::map<std::pair<Look, StagePlace>, std::unique_ptr<StageTable>> tables_;
+  std::map<std::pair<Look, StagePlace>, std::unique_ptr<StrategyTable>> tables_;
 };
 
 }  // namespace motley
