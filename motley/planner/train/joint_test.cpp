@@ -209,8 +209,6 @@ TEST(Joint, IsAsGoodAsEveryPlanThereIs) {
     const Workload workload = job(one.sequences);
     const double best_s = Everything(cluster, model, workload).best_s();
     const double found_s = planned_s(cluster, model, workload);
-    fmt::print("{} devices, {} layers, {} sequences: {:.6f} s found, {:.6f} s best of all\n", cluster.devices.size(),
-               one.layers, one.sequences, found_s, best_s);
     EXPECT_LE(found_s, best_s * (1 + 1e-9));
   }
 }
