@@ -1,7 +1,9 @@
 // Random numbers without state: a function of (seed, index), so that what is computed again comes out again.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <concepts>
 #include <cstdint>
 
 namespace motley {
@@ -29,5 +31,22 @@ constexpr double uniform_at(std::uint64_t seed, std::uint64_t index) {
   const std::uint64_t bits = (std::uint64_t{words[0]} << 32 | words[1]) >> 11;
   return static_cast<double>(bits) * 0x1p-53;
 }
+
+// Numbers in a row. The streams of one seed do not meet within 2^40 numbers; `first` of them are skipped.
+class RandomStream {
+ public:
+  RandomStream(std::uint64_t seed, std::uint64_t stream, std::uint64_t first = 0)
+      : seed_(seed), index_((stream << 40) + first) {}
+  double uniform() { return uniform_at(seed_, index_++); }
+  bool chance(double probability) { return uniform() < probability; }
+  // In [0, count); count > 0.
+  template <std::integral Count>
+  Count below(Count count) {
+    return std::min(static_cast<Count>(uniform() * static_cast<double>(count)), static_cast<Count>(count - 1));
+  }
+
+ private:
+  std::uint64_t seed_, index_;
+};
 
 }  // namespace motley

@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <thread>
 
 #include "motley/base/units.hpp"
 
@@ -34,10 +35,16 @@ double parse_seconds_option(const std::string& text, const std::string& option) 
                     fmt::format("with its unit, such as {} \"10 s\"", option));
 }
 
-void require_sound(const ServePlan& plan, const std::string& file) {
-  if (const auto violations = verify(plan); !violations.empty())
+void require_sound(const std::vector<Violation>& violations, const std::string& file) {
+  if (!violations.empty())
     throw input_error(fmt::format("{}: {}: {}", file, violations[0].place, violations[0].what),
                       fmt::format("`motley verify {}` lists everything that is wrong", file));
+}
+
+void require_sound(const ServePlan& plan, const std::string& file) { require_sound(verify(plan), file); }
+
+int thread_count(int asked) {
+  return asked > 0 ? asked : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
 
 void check_output_folder(const Output& output) {

@@ -44,7 +44,11 @@ void emit(const Output& output, const Value& artefact, const std::string& text);
 double parse_seconds_option(const std::string& text, const std::string& option);
 
 // Throws an input error with the first violation, for verbs that need a sound plan.
+void require_sound(const std::vector<Violation>& violations, const std::string& file);
 void require_sound(const ServePlan& plan, const std::string& file);
+
+// At least 1 from --threads; 0 means all cores.
+int thread_count(int asked);
 
 // Throws before long work rather than after it: the folder of -o FILE must exist.
 void check_output_folder(const Output& output);

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <thread>
 
 #include "motley/base/units.hpp"
 #include "motley/cli/command.hpp"
@@ -40,13 +39,12 @@ std::optional<DType> optional_dtype(const std::string& text, const std::string& 
 }
 
 ServeOptions serve_options(const PlanningOptions& options) {
-  const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   return {.objective = parse_objective(options.objective),
           .cost = cost_options(options.cost, options.settings),
           .step = options.step,
           .seed = options.seed,
           .deadline_s = parse_seconds_option(options.deadline, "--deadline"),
-          .threads = options.threads > 0 ? options.threads : cores,
+          .threads = thread_count(options.threads),
           .use_devices = options.all_devices ? UseDevices::all : UseDevices::may_idle,
           .tensor_parallel = options.across_machines ? TensorParallel::across_machines : TensorParallel::within_machine,
           .replication = options.one_pipeline ? Replication::one_pipeline : Replication::allowed,

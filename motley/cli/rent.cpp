@@ -144,15 +144,6 @@ int plan_and_show(const RentVerbOptions& options) {
 
 }  // namespace
 
-int verify_rent(const RentPlan& plan, const Output& output) {
-  const auto violations = verify(plan);
-  Value list = Value::array();
-  for (const auto& violation : violations)
-    list.push_back(Value::object({{"place", violation.place}, {"what", violation.what}, {"hint", violation.hint}}));
-  emit(output, Value::object({{"violations", list}}), violations_report(violations));
-  return violations.empty() ? 0 : static_cast<int>(ErrorCode::negative);
-}
-
 int explain_rent(const RentPlan& plan, const Output& output) {
   if (const auto violations = verify(plan); !violations.empty())
     throw input_error(fmt::format("{}: {}", violations[0].place, violations[0].what),

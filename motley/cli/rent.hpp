@@ -9,7 +9,6 @@ namespace motley::cli {
 void add_plan_rent(CLI::App& plan_verbs, Action& action);
 
 // For `verify` and `explain`; the exit code.
-int verify_rent(const RentPlan& plan, const Output& output);
 int explain_rent(const RentPlan& plan, const Output& output);
 
 }  // namespace motley::cli

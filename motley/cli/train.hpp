@@ -24,13 +24,11 @@ struct TrainPlanOptions {
 };
 int plan_train_and_show(const TrainPlanOptions& options, const Output& output);
 
-int verify_train(const TrainPlan& plan, const Output& output);
 int explain_train(const TrainPlan& plan, const CostOptions& cost, int depth, const Output& output);
 int simulate_train(const TrainPlan& plan, const std::string& file, const CostOptions& cost,
                    const std::string& trace_out, const Output& output);
 int compare_train(const std::vector<std::string>& files, const Output& output);
 
-int verify_chain(const ChainPlan& plan, const Output& output);
 int explain_chain_plan(const ChainPlan& plan, const Output& output);
 
 }  // namespace motley::cli

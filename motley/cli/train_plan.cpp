@@ -3,7 +3,6 @@
 
 #include <cstdio>
 #include <filesystem>
-#include <thread>
 
 #include "motley/cli/planning.hpp"
 #include "motley/cli/train.hpp"
@@ -13,19 +12,6 @@
 #include "motley/report/train_report.hpp"
 
 namespace motley::cli {
-namespace {
-
-void require_sound_train(const TrainPlan& plan, const std::string& file) {
-  const auto violations = verify(plan);
-  if (violations.empty()) return;
-  throw input_error(fmt::format("{}: {}: {}", file, violations[0].place, violations[0].what),
-                    fmt::format("`motley verify {}` lists everything that is wrong", file));
-}
-
-std::int64_t threads_of(int asked) { return asked > 0 ? asked : std::max(1u, std::thread::hardware_concurrency()); }
-
-}  // namespace
-
 int plan_train_and_show(const TrainPlanOptions& options, const Output& output) {
   const Cluster cluster = read_cluster(options.cluster);
   const Model model = read_model(options.model);
@@ -34,7 +20,7 @@ int plan_train_and_show(const TrainPlanOptions& options, const Output& output) {
                         .profile = options.profile.empty() ? Profile{} : read_profile(options.profile),
                         .deadline_s = options.deadline_s,
                         .seed = options.seed,
-                        .threads = static_cast<int>(threads_of(options.threads))};
+                        .threads = thread_count(options.threads)};
   if (options.stages > 0) planning.stages = options.stages;
   if (options.replicas > 0) planning.replicas = options.replicas;
   if (!output.quiet)
@@ -51,15 +37,6 @@ int plan_train_and_show(const TrainPlanOptions& options, const Output& output) {
   return 0;
 }
 
-int verify_train(const TrainPlan& plan, const Output& output) {
-  const auto violations = verify(plan);
-  Value list = Value::array();
-  for (const auto& violation : violations)
-    list.push_back(Value::object({{"place", violation.place}, {"what", violation.what}, {"hint", violation.hint}}));
-  emit(output, Value::object({{"violations", list}}), violations_report(violations));
-  return violations.empty() ? 0 : static_cast<int>(ErrorCode::negative);
-}
-
 int explain_train(const TrainPlan& plan, const CostOptions& cost, int depth, const Output& output) {
   const TrainCost price = price_train(plan, cost);
   std::string text = fmt::format("cost form {}, {}\n\nwhere a step's time goes\n{}", cost.form,
@@ -71,7 +48,7 @@ int explain_train(const TrainPlan& plan, const CostOptions& cost, int depth, con
 
 int simulate_train(const TrainPlan& plan, const std::string& file, const CostOptions& cost,
                    const std::string& trace_out, const Output& output) {
-  require_sound_train(plan, file);
+  require_sound(verify(plan), file);
   std::vector<PipelinePass> passes;
   const TrainStepPrice price = price_step(plan, cost, &passes);
   if (!trace_out.empty()) {

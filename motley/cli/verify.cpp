@@ -4,6 +4,17 @@
 #include "motley/report/plan_report.hpp"
 
 namespace motley::cli {
+namespace {
+
+std::vector<Violation> violations_of(const Value& document, const std::string& file) {
+  const std::string kind = plan_kind(document);
+  if (kind == "rent") return verify(read_rent_plan(document, file));
+  if (kind == "chain") return verify(read_chain_plan(document, file));
+  if (kind == "train") return verify(read_train_plan(document, file));
+  return verify(read_plan(document, file));
+}
+
+}  // namespace
 
 void add_verify(CLI::App& parent, Action& action) {
   struct Options {
@@ -18,13 +29,7 @@ void add_verify(CLI::App& parent, Action& action) {
   add_output_options(*verb, options->output);
   verb->callback([options, &action] {
     action = [options] {
-      const Value document = read_document(options->plan);
-      if (plan_kind(document) == "rent") return verify_rent(read_rent_plan(document, options->plan), options->output);
-      if (plan_kind(document) == "chain")
-        return verify_chain(read_chain_plan(document, options->plan), options->output);
-      if (plan_kind(document) == "train")
-        return verify_train(read_train_plan(document, options->plan), options->output);
-      const auto violations = verify(read_plan(document, options->plan));
+      const auto violations = violations_of(read_document(options->plan), options->plan);
       Value list = Value::array();
       for (const auto& violation : violations)
         list.push_back(Value::object({{"place", violation.place}, {"what", violation.what}, {"hint", violation.hint}}));

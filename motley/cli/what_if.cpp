@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <charconv>
-#include <thread>
 
 #include "motley/cli/command.hpp"
 #include "motley/cli/planning.hpp"
@@ -71,7 +70,7 @@ ServeOutcome plan_changed(const ServePlan& plan, const Changes& changes) {
   options.step = plan.step;
   options.profile = plan.profile;
   options.seed = static_cast<std::uint64_t>(plan.search.seed);
-  options.threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  options.threads = thread_count(0);
   options.front = Front::skip;
   if (!plan.stages.empty()) {
     options.weight_type = plan.stages.front().weight_type;

@@ -157,12 +157,13 @@ double boundaries_s(const TrainStepCost& cost, const ReplicaLayout& replica) {
 }
 
 // Where a replica's time goes: its busiest stage's work, the hops that it waits for, and the rest, which is the bubble.
-Term replica_term(const TrainStepCost& cost, const TrainLayout& layout, const std::vector<PipelineLoad>& pipelines,
-                  const PipelineTimes& times, std::size_t number) {
+Term replica_term(const TrainStepCost& cost, const TrainLayout& layout, const TrainStepPrice& price,
+                  std::size_t number) {
   const ReplicaLayout& replica = layout.replicas[number];
+  const PipelineTimes& times = price.pipelines[number];
   const auto busiest =
       static_cast<std::size_t>(std::max_element(times.busy_s.begin(), times.busy_s.end()) - times.busy_s.begin());
-  PipelineLoad without_hops = pipelines[number];
+  PipelineLoad without_hops = price.loads[number];
   for (auto& stage : without_hops.stages) stage.send = stage.back = {};
   const double alone_s = run_pipelines(layout.schedule, {without_hops}).front().makespan_s;
 
@@ -240,10 +241,9 @@ PipelineStage pipeline_stage(const TrainStepCost& cost, const ReplicaLayout& rep
   return result;
 }
 
-GradientExchange gradient_exchange(const TrainStepCost& cost, const Cluster& cluster, const Architecture& arch,
-                                   const Training& training, const Profile& profile, const TrainLayout& layout) {
-  const StateBytes states = state_bytes(training);
-  Exchange exchange(cluster, profile, layout.sync.algorithm);
+GradientExchange gradient_exchange(const TrainStepCost& cost, const TrainProblemView& view, const TrainLayout& layout) {
+  const StateBytes states = state_bytes(view.training);
+  Exchange exchange(view.cluster, view.profile, layout.sync.algorithm);
   for (const LayerRange& range : common_ranges(layout)) {
     std::vector<Owner> owners;
     const auto copies = static_cast<double>(range.size());
@@ -266,8 +266,8 @@ GradientExchange gradient_exchange(const TrainStepCost& cost, const Cluster& clu
     }
     exchange.add(owners, parameters * states.gradient, 1);
   };
-  add_ends(true, elements(embedding_tensors(arch)));
-  add_ends(false, elements(head_tensors(arch)));
+  add_ends(true, elements(embedding_tensors(view.arch)));
+  add_ends(false, elements(head_tensors(view.arch)));
   return exchange.result();
 }
 
@@ -276,11 +276,11 @@ TrainStepPrice price_step(const TrainStepCost& cost, const TrainProblemView& vie
   TrainStepPrice price;
   double slowest_s = 0, hidden_s = 0;
   bool first = true;
-  const std::vector<PipelineLoad> pipelines = pipelines_of(cost, layout);
-  price.pipelines = run_pipelines(layout.schedule, pipelines, passes);
+  price.loads = pipelines_of(cost, layout);
+  price.pipelines = run_pipelines(layout.schedule, price.loads, passes);
   for (std::size_t r = 0; r < layout.replicas.size(); ++r) {
     const ReplicaLayout& replica = layout.replicas[r];
-    const std::vector<PipelineStage>& stages = pipelines[r].stages;
+    const std::vector<PipelineStage>& stages = price.loads[r].stages;
     slowest_s = std::max(slowest_s, price.pipelines[r].makespan_s + boundaries_s(cost, replica));
     for (std::size_t s = 0; s < stages.size(); ++s) {
       hidden_s = first ? stages[s].backward_s : std::min(hidden_s, stages[s].backward_s);
@@ -292,7 +292,7 @@ TrainStepPrice price_step(const TrainStepCost& cost, const TrainProblemView& vie
       price.update_s = std::max(price.update_s, update_s);
     }
   }
-  price.exchange = gradient_exchange(cost, view.cluster, view.arch, view.training, view.profile, layout);
+  price.exchange = gradient_exchange(cost, view, layout);
   const double last_layer_s = price.exchange.seconds / static_cast<double>(view.arch.layers + 1);
   price.exchange_s =
       layout.sync.overlap ? std::max(last_layer_s, price.exchange.seconds - hidden_s) : price.exchange.seconds;
@@ -322,9 +322,7 @@ TrainCost price_motley_train(const TrainPlan& plan, const CostOptions& options) 
   result.mfu = cost.step_flops() / (price.iteration_s * peak);
 
   std::vector<Term> replicas;
-  const std::vector<PipelineLoad> pipelines = pipelines_of(cost, layout);
-  for (std::size_t r = 0; r < layout.replicas.size(); ++r)
-    replicas.push_back(replica_term(cost, layout, pipelines, price.pipelines[r], r));
+  for (std::size_t r = 0; r < layout.replicas.size(); ++r) replicas.push_back(replica_term(cost, layout, price, r));
   std::vector<Term> terms = {max_of("pipeline", std::move(replicas), "all replicas wait for the slowest")};
   if (price.exchange_s > 0)
     terms.push_back(

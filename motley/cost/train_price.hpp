@@ -36,27 +36,28 @@ struct StageParts {
 PipelineStage pipeline_stage(const TrainStepCost& cost, const ReplicaLayout& replica, std::size_t stage,
                              StageParts* parts = nullptr);
 
+struct TrainProblemView {
+  const Cluster& cluster;
+  const Architecture& arch;
+  const Training& training;
+  const Profile& profile;
+};
+
 // What all owners of a layer, in whatever replicas and degrees, exchange once per step. The parameters are cut at every
 // boundary that any owner has; each piece is added up by those who hold it. All pieces travel at once.
 struct GradientExchange {
   double seconds = 0;  // the busiest link's, and the latencies of the device with most of them
   std::string busiest_link;
 };
-GradientExchange gradient_exchange(const TrainStepCost& cost, const Cluster& cluster, const Architecture& arch,
-                                   const Training& training, const Profile& profile, const TrainLayout& layout);
+GradientExchange gradient_exchange(const TrainStepCost& cost, const TrainProblemView& view, const TrainLayout& layout);
 
 struct TrainStepPrice {
   double iteration_s = 0;
-  std::vector<PipelineTimes> pipelines;  // by replica
+  std::vector<PipelineLoad> loads;       // by replica
+  std::vector<PipelineTimes> pipelines;  // likewise
   double exchange_s = 0;                 // what no backward pass hides
   double update_s = 0;
   GradientExchange exchange;
-};
-struct TrainProblemView {
-  const Cluster& cluster;
-  const Architecture& arch;
-  const Training& training;
-  const Profile& profile;
 };
 // `passes`, where given, receives what every stage does when.
 TrainStepPrice price_step(const TrainStepCost& cost, const TrainProblemView& view, const TrainLayout& layout,

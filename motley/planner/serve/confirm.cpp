@@ -9,6 +9,7 @@
 
 #include "motley/base/parallel.hpp"
 #include "motley/planner/serve/assemble.hpp"
+#include "motley/planner/serve/deadlines.hpp"
 #include "motley/planner/serve/roles.hpp"
 #include "motley/planner/serve/write.hpp"
 
@@ -148,12 +149,7 @@ void enter_other(Contest& contest, const ServeProblem& problem, Objective object
   if (expired(problem)) return;
   ServeOptions options = problem.options;
   options.objective = objective;
-  Workload workload = problem.workload;
-  for (auto& request : workload.classes) {
-    request.deadline.first_token_s *= tighter;
-    request.deadline.per_token_s *= tighter;
-    request.deadline.total_s *= tighter;
-  }
+  const Workload workload = with_deadlines_scaled(problem.workload, tighter);
   const ServeProblem other{problem.cluster,  problem.model,       workload,
                            options,          problem.weight_type, problem.kv_type,
                            problem.deadline, problem.most_work,   problem.effort * kSideEffort};

@@ -96,4 +96,13 @@ std::vector<DeadlineOutOfReach> deadlines_out_of_reach(const std::vector<ServePl
   return missed;
 }
 
+Workload with_deadlines_scaled(Workload workload, double factor) {
+  for (auto& request : workload.classes) {
+    request.deadline.first_token_s *= factor;
+    request.deadline.per_token_s *= factor;
+    request.deadline.total_s *= factor;
+  }
+  return workload;
+}
+
 }  // namespace motley

@@ -22,4 +22,7 @@ struct DeadlineOutOfReach {
 // batches; rounded up to two digits.
 std::vector<DeadlineOutOfReach> deadlines_out_of_reach(const std::vector<ServePlan>& plans, const CostOptions& options);
 
+// The same workload with every deadline multiplied.
+Workload with_deadlines_scaled(Workload workload, double factor);
+
 }  // namespace motley

@@ -13,18 +13,6 @@ namespace {
 constexpr std::size_t kIdle = std::numeric_limits<std::size_t>::max();  // the place of devices in no group
 constexpr double kStartTemperature = 0.1;  // of the mean worth of a pipeline; falls to nothing
 
-class Dice {
- public:
-  Dice(std::uint64_t seed, std::uint64_t stream) : seed_(seed), index_(stream << 40) {}
-  double uniform() { return uniform_at(seed_, index_++); }
-  std::size_t below(std::size_t count) {
-    return std::min(count - 1, static_cast<std::size_t>(uniform() * static_cast<double>(count)));
-  }
-
- private:
-  std::uint64_t seed_, index_;
-};
-
 std::vector<int> without(const std::vector<int>& devices, const std::vector<int>& taken) {
   std::vector<int> rest;
   for (const int device : devices)
@@ -219,7 +207,7 @@ class LocalSearch {
   Objective objective_;
   bool may_idle_;
   LocalSearchLimits limits_;
-  Dice dice_;
+  RandomStream dice_;
   std::vector<Pipeline> pipelines_;
   std::vector<std::vector<int>> members_;  // devices in use, by pipeline
   std::vector<int> idle_;

@@ -8,7 +8,7 @@ namespace {
 
 class RangeAnnealing {
  public:
-  RangeAnnealing(const PlacementProblem& problem, const Placement& start, PlacementRandom random)
+  RangeAnnealing(const PlacementProblem& problem, const Placement& start, RandomStream random)
       : problem_(problem), flow_(problem), random_(random), nodes_(std::ssize(problem.nodes)) {
     flow_.place(start);
     value_ = flow_.maximise();
@@ -167,7 +167,7 @@ class RangeAnnealing {
 
   const PlacementProblem& problem_;
   PlacementFlow flow_;
-  PlacementRandom random_;
+  RandomStream random_;
   std::int64_t nodes_;
   double value_ = 0;
   std::vector<int> limiting_;
@@ -178,7 +178,7 @@ class RangeAnnealing {
 
 }  // namespace
 
-Annealed anneal_ranges(const PlacementProblem& problem, const Placement& start, PlacementRandom random,
+Annealed anneal_ranges(const PlacementProblem& problem, const Placement& start, RandomStream random,
                        const AnnealingBudget& budget) {
   RangeAnnealing annealing(problem, start, random);
   annealing.run(budget);

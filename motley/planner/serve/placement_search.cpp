@@ -16,10 +16,10 @@ struct Restart {
 // what was found, otherwise far from it.
 Annealed restart(const PlacementProblem& problem, const Placement& start, const PlacementOptions& options,
                  std::uint64_t index, const AnnealingBudget& budget) {
-  const Annealed chain = anneal_stages(problem, start, PlacementRandom(options.seed, 2 * index), budget);
+  const Annealed chain = anneal_stages(problem, start, RandomStream(options.seed, 2 * index), budget);
   AnnealingBudget second = budget;
   second.hottest = index % 2 == 0 ? 0.03 : 0.3;
-  Annealed best = anneal_ranges(problem, chain.placement, PlacementRandom(options.seed, 2 * index + 1), second);
+  Annealed best = anneal_ranges(problem, chain.placement, RandomStream(options.seed, 2 * index + 1), second);
   best.evaluated += chain.evaluated;
   return best;
 }

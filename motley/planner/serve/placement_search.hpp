@@ -12,21 +12,6 @@ namespace motley {
 
 constexpr double bound_reached = 1 - 1e-9;  // of the bound: nothing is left to find
 
-// A stream of random numbers for each (seed, stream).
-class PlacementRandom {
- public:
-  PlacementRandom(std::uint64_t seed, std::uint64_t stream) : seed_(seed), index_(stream << 40) {}
-  double uniform() { return uniform_at(seed_, index_++); }
-  bool chance(double probability) { return uniform() < probability; }
-  // In [0, count); count > 0.
-  std::int64_t below(std::int64_t count) {
-    return std::min(static_cast<std::int64_t>(uniform() * static_cast<double>(count)), count - 1);
-  }
-
- private:
-  std::uint64_t seed_, index_;
-};
-
 // Falls geometrically from `hottest` to a hundredth of it while progress goes from 0 to 1.
 inline double annealing_temperature(double hottest, double progress) { return hottest * std::pow(0.01, progress); }
 
@@ -44,11 +29,11 @@ struct AnnealingBudget {
 };
 
 // Over chains of stages with disjoint ranges, starting from that which `start` is nearest to.
-Annealed anneal_stages(const PlacementProblem& problem, const Placement& start, PlacementRandom random,
+Annealed anneal_stages(const PlacementProblem& problem, const Placement& start, RandomStream random,
                        const AnnealingBudget& budget);
 
 // Over all placements.
-Annealed anneal_ranges(const PlacementProblem& problem, const Placement& start, PlacementRandom random,
+Annealed anneal_ranges(const PlacementProblem& problem, const Placement& start, RandomStream random,
                        const AnnealingBudget& budget);
 
 }  // namespace motley

@@ -42,7 +42,7 @@ Stages stages_of(const PlacementProblem& problem, const Placement& placement) {
 
 class StageAnnealing {
  public:
-  StageAnnealing(const PlacementProblem& problem, const Placement& start, PlacementRandom random, double bound)
+  StageAnnealing(const PlacementProblem& problem, const Placement& start, RandomStream random, double bound)
       : problem_(problem), flow_(problem), random_(random), bound_(bound), stages_(stages_of(problem, start)) {
     best_.placement = start;
     best_.tokens_per_s = placement_flow(problem, start);
@@ -230,7 +230,7 @@ class StageAnnealing {
 
   const PlacementProblem& problem_;
   PlacementFlow flow_;
-  PlacementRandom random_;
+  RandomStream random_;
   double bound_;
   Stages stages_;
   double value_ = 0;
@@ -239,7 +239,7 @@ class StageAnnealing {
 
 }  // namespace
 
-Annealed anneal_stages(const PlacementProblem& problem, const Placement& start, PlacementRandom random,
+Annealed anneal_stages(const PlacementProblem& problem, const Placement& start, RandomStream random,
                        const AnnealingBudget& budget) {
   StageAnnealing annealing(problem, start, random, budget.bound);
   annealing.run(budget);

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "motley/cost/hand_over.hpp"
+#include "motley/planner/serve/deadlines.hpp"
 #include "motley/planner/serve/write.hpp"
 #include "motley/solve/milp.hpp"
 
@@ -397,12 +398,7 @@ std::vector<ServePlan> role_candidates(Groups& groups, const Grouping& grouping)
   const ServeProblem& problem = groups.problem();
   std::vector<ServePlan> candidates;
   for (const double tighter : {1.0, 0.5}) {
-    Workload workload = problem.workload;
-    for (auto& request : workload.classes) {
-      request.deadline.first_token_s *= tighter;
-      request.deadline.per_token_s *= tighter;
-      request.deadline.total_s *= tighter;
-    }
+    const Workload workload = with_deadlines_scaled(problem.workload, tighter);
     const ServeProblem other{problem.cluster, problem.model,    workload,          problem.options, problem.weight_type,
                              problem.kv_type, problem.deadline, problem.most_work, problem.effort,  problem.phase};
     Groups search(other);

@@ -60,8 +60,7 @@ Judged Judge::quick(const Deployment& deployment) {
   if (slowest_s == 0) return judged;
   judged.layout =
       write_layout(problem_, tables_, deployment.replicas, solved_replicas, counts, deployment.sequences, expected);
-  const GradientExchange exchange = gradient_exchange(problem_.cost, problem_.cluster, problem_.model.arch,
-                                                      problem_.training, problem_.profile, judged.layout);
+  const GradientExchange exchange = gradient_exchange(problem_.cost, problem_.view(), judged.layout);
   judged.iteration_s = slowest_s + exchange.seconds;
   return judged;
 }

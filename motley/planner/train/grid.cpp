@@ -14,26 +14,16 @@ namespace {
 constexpr double reached = 1e-9;  // relative: the bound, or no improvement
 // Rounds of annealing, each from another random start. Each is longer than the one before it: easy problems end early.
 constexpr std::int64_t moves_per_pair[] = {50, 100, 200, 400, 800};  // of stages, and replica
-constexpr int agreeing_rounds = 4;                 // that ended at the best: nothing better is expected
-constexpr double hottest = 0.04, coldest = 0.002;  // temperatures, as shares of the cost
-constexpr std::int64_t moves_between_looks = 64;   // at the clock
-
-// A stream of random numbers for each (seed, stream).
-class Random {
- public:
-  Random(std::uint64_t seed, std::uint64_t stream) : seed_(seed), index_((stream << 40) + (std::uint64_t{1} << 32)) {}
-  double uniform() { return uniform_at(seed_, index_++); }
-  int below(int count) { return std::min(static_cast<int>(uniform() * count), count - 1); }
-
- private:
-  std::uint64_t seed_, index_;
-};
+constexpr int agreeing_rounds = 4;                              // that ended at the best: nothing better is expected
+constexpr double hottest = 0.04, coldest = 0.002;               // temperatures, as shares of the cost
+constexpr std::int64_t moves_between_looks = 64;                // at the clock
+constexpr std::uint64_t after_starts = std::uint64_t{1} << 32;  // random starts draw the numbers before it
 
 // Moves between neighbouring assignments. Good ones are made of a few kinds of stages, each repeated: so beside single
 // devices, stages that are alike change together, and a stage becomes like another.
 class GridMoves {
  public:
-  GridMoves(const GridProblem& problem, const GridState& state, Random random)
+  GridMoves(const GridProblem& problem, const GridState& state, RandomStream random)
       : problem_(problem),
         state_(state),
         random_(random),
@@ -41,7 +31,7 @@ class GridMoves {
         parts_(problem.stages + (idle_ > 0 ? 1 : 0)) {}
 
   bool possible() const { return parts_ > 1; }
-  Random& random() { return random_; }
+  RandomStream& random() { return random_; }
 
   // Empty where the move drawn changes nothing or cannot be made.
   const std::vector<GridState::Change>& draw() {
@@ -148,7 +138,7 @@ class GridMoves {
 
   const GridProblem& problem_;
   const GridState& state_;
-  Random random_;
+  RandomStream random_;
   int idle_, parts_;
   std::vector<GridState::Change> changes_;
 };
@@ -173,7 +163,7 @@ class GridSearch {
       if (finished() || expired() || agreeing == agreeing_rounds) break;
       const double before = outcome_.best.cost_s();
       state_.assign(random_start(problem_, classes_, options_.seed, round + 1));
-      const double ended = anneal(Random(options_.seed, round + 1), moves_per_pair[round]);
+      const double ended = anneal(RandomStream(options_.seed, round + 1, after_starts), moves_per_pair[round]);
       if (outcome_.best.cost_s() < before * (1 - reached)) agreeing = 0;
       if (ended <= outcome_.best.cost_s() * (1 + reached)) ++agreeing;
     }
@@ -196,7 +186,7 @@ class GridSearch {
   }
 
   // Returns the least cost of the round.
-  double anneal(Random random, std::int64_t moves_each) {
+  double anneal(RandomStream random, std::int64_t moves_each) {
     GridMoves moves(problem_, state_, random);
     if (!moves.possible()) return keep();
     const std::int64_t count = moves_each * problem_.stages * std::max(1, problem_.stages - 1) / 2 * problem_.replicas;

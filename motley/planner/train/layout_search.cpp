@@ -22,7 +22,7 @@ using Candidate = std::vector<UnitCounts>;  // replicas
 class LayoutSearch {
  public:
   LayoutSearch(const LayoutProblem& problem, const LayoutTables& tables, const LayoutOptions& options)
-      : problem_(problem), tables_(tables), options_(options), index_(std::uint64_t{1} << 32) {}
+      : problem_(problem), tables_(tables), options_(options), random_(options.seed, 0, std::uint64_t{1} << 32) {}
 
   LayoutOutcome run() {
     outcome_.bound_s = bound();
@@ -40,10 +40,6 @@ class LayoutSearch {
 
  private:
   bool expired() const { return std::chrono::steady_clock::now() >= options_.deadline; }
-  double uniform() { return uniform_at(options_.seed, index_++); }
-  std::size_t below(std::size_t count) {
-    return std::min(static_cast<std::size_t>(uniform() * static_cast<double>(count)), count - 1);
-  }
 
   // Every device at its peak, all the time, on the layers and nothing else: the step of the published form without
   // hops, collectives, bubbles and sync.
@@ -185,7 +181,7 @@ class LayoutSearch {
   int draw_stage(const UnitCounts& replica) {
     const int stages = std::accumulate(replica.begin(), replica.end(), 0);
     if (stages == 0) return -1;
-    auto place = static_cast<int>(below(static_cast<std::size_t>(stages)));
+    auto place = static_cast<int>(random_.below(static_cast<std::size_t>(stages)));
     int unit = 0;
     while (place >= replica[static_cast<std::size_t>(unit)]) place -= replica[static_cast<std::size_t>(unit++)];
     return unit;
@@ -194,11 +190,11 @@ class LayoutSearch {
   // A neighbour; empty where the move drawn cannot be made.
   Candidate neighbour(const Candidate& from) {
     Candidate to = from;
-    const std::size_t a = below(to.size()), b = below(to.size());
+    const std::size_t a = random_.below(to.size()), b = random_.below(to.size());
     const int unit = draw_stage(to[a]);
     if (unit < 0) return {};
     const auto at = [](UnitCounts& replica, int u) -> int& { return replica[static_cast<std::size_t>(u)]; };
-    const double kind = uniform();
+    const double kind = random_.uniform();
     if (kind < 0.25) {  // a stage to another replica
       if (a == b) return {};
       --at(to[a], unit);
@@ -213,7 +209,7 @@ class LayoutSearch {
     } else if (kind < 0.7) {  // a stage becomes two, or two of the same unit one
       const int degree = tables_.degree_of(unit), half = unit_of(tables_.kind_of(unit), degree / 2);
       const int twice = unit_of(tables_.kind_of(unit), degree * 2);
-      if (degree > 1 && uniform() < 0.5) {
+      if (degree > 1 && random_.uniform() < 0.5) {
         --at(to[a], unit);
         at(to[a], half) += 2;
       } else if (twice >= 0 && at(to[a], unit) >= 2) {
@@ -226,10 +222,10 @@ class LayoutSearch {
       --at(to[a], unit);
     } else if (kind < 0.95) {  // idle devices join
       const std::vector<int> free = free_devices(to);
-      const int joining = static_cast<int>(below(static_cast<std::size_t>(tables_.unit_count())));
+      const int joining = static_cast<int>(random_.below(static_cast<std::size_t>(tables_.unit_count())));
       if (free[static_cast<std::size_t>(tables_.kind_of(joining))] < tables_.degree_of(joining)) return {};
       ++at(to[a], joining);
-      if (uniform() < 0.5) --at(to[a], unit);  // in the place of another
+      if (random_.uniform() < 0.5) --at(to[a], unit);  // in the place of another
     } else {
       reshape(to, a, b);
     }
@@ -249,7 +245,7 @@ class LayoutSearch {
     }
     UnitCounts half(to[a].size());
     for (std::size_t unit = 0; unit < half.size(); ++unit) {
-      half[unit] = (to[a][unit] + static_cast<int>(below(2))) / 2;
+      half[unit] = (to[a][unit] + static_cast<int>(random_.below(2))) / 2;
       to[a][unit] -= half[unit];
     }
     to.push_back(std::move(half));
@@ -264,7 +260,7 @@ class LayoutSearch {
       if (next.empty()) continue;
       const double progress = static_cast<double>(move) / static_cast<double>(moves);
       const double temperature = step * hottest * std::pow(coldest / hottest, progress);
-      const double limit = step - temperature * std::log(1 - uniform());
+      const double limit = step - temperature * std::log(1 - random_.uniform());
       if (const double other = price(next); other <= limit) {
         now = std::move(next);
         step = other;
@@ -275,7 +271,7 @@ class LayoutSearch {
   const LayoutProblem& problem_;
   const LayoutTables& tables_;
   const LayoutOptions& options_;
-  std::uint64_t index_;
+  RandomStream random_;
   std::map<UnitCounts, std::optional<LaidReplica>> laid_;
   Candidate best_;
   LayoutOutcome outcome_;

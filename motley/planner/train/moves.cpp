@@ -11,22 +11,10 @@ namespace {
 constexpr double kStartTemperature = 0.05;  // of the step's time; falls to nothing
 constexpr std::int64_t kMostSequences = 64;
 
-class Dice {
- public:
-  Dice(std::uint64_t seed, std::uint64_t stream) : seed_(seed), index_(stream << 40) {}
-  double uniform() { return uniform_at(seed_, index_++); }
-  std::size_t below(std::size_t count) {
-    return std::min(count - 1, static_cast<std::size_t>(uniform() * static_cast<double>(count)));
-  }
-
- private:
-  std::uint64_t seed_, index_;
-};
-
 // One random change of a deployment; unchanged where the dice meant something impossible.
 class Mutation {
  public:
-  Mutation(const TrainProblem& problem, Dice& dice) : problem_(problem), dice_(dice) {}
+  Mutation(const TrainProblem& problem, RandomStream& dice) : problem_(problem), dice_(dice) {}
 
   Deployment of(Deployment deployment) {
     const double kind = dice_.uniform();
@@ -145,14 +133,14 @@ class Mutation {
   }
 
   const TrainProblem& problem_;
-  Dice& dice_;
+  RandomStream& dice_;
 };
 
 }  // namespace
 
 Deployment improved(Judge& judge, const Deployment& start, std::uint64_t seed, std::uint64_t stream, std::int64_t moves,
                     std::chrono::steady_clock::time_point deadline, std::int64_t& evaluated) {
-  Dice dice(seed, stream);
+  RandomStream dice(seed, stream);
   Deployment best = start, current = start;
   double current_s = judge.quick(start).iteration_s, best_s = current_s;
   for (std::int64_t i = 0; i < moves && std::chrono::steady_clock::now() < deadline; ++i) {
