@@ -10,8 +10,10 @@ endif()
 
 add_library(motley_options INTERFACE)
 target_include_directories(motley_options INTERFACE ${CMAKE_SOURCE_DIR})
-target_compile_options(motley_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Werror
-  -Wno-restrict)  # g++ 12 reports `"literal" + std::string()` falsely (GCC bug 105651)
+target_compile_options(motley_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Werror)
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+  target_compile_options(motley_options INTERFACE -Wno-restrict)  # g++ 12 reports `"literal" + std::string()` falsely (GCC bug 105651)
+endif()
 
 if(MOTLEY_SANITIZE)
   add_compile_options(-fsanitize=${MOTLEY_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)

@@ -1,8 +1,6 @@
-// Reading checkpoints in the safetensors format: 8 bytes little-endian length of a JSON header, the header (name ->
+// Files in the safetensors format: 8 bytes little-endian length of a JSON header, the header (name ->
 // dtype, shape, byte range), the tensors' bytes. Files are mapped, not read: only what is copied out is touched.
 #pragma once
-
-#include <ATen/ATen.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -12,8 +10,6 @@
 #include <span>
 #include <string>
 #include <vector>
-
-#include "motley/model/model.hpp"
 
 namespace motley {
 
@@ -49,28 +45,6 @@ class SafetensorsFile {
   std::filesystem::path path_;
   std::shared_ptr<MappedFile> mapping_;
   std::map<std::string, StoredTensor> tensors_;
-};
-
-// All tensors of a model folder: `model.safetensors`, or the files that `model.safetensors.index.json` names.
-class Checkpoint {
- public:
-  explicit Checkpoint(std::filesystem::path folder);
-
-  // Copies the slice of a tensor into `to` (any device; fp32 or bf16; as many elements as the slice). The tensor may
-  // stand under its name with or without a leading "model.", as base models are saved. Throws an input error where it
-  // is missing, or is of another shape than `tensor` promises, or of a type other than F32, BF16 and F16.
-  void read(const TensorSpec& tensor, const Slice& slice, at::Tensor to) const;
-
- private:
-  struct Found {
-    const SafetensorsFile* file;
-    const StoredTensor* tensor;
-  };
-  Found find(const TensorSpec& tensor) const;
-
-  std::filesystem::path folder_;
-  std::map<std::string, std::unique_ptr<SafetensorsFile>> files_;  // by file name
-  std::map<std::string, std::string> file_of_;                     // tensor -> file name
 };
 
 }  // namespace motley

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "motley/engine/ops.hpp"
-#include "motley/engine/safetensors.hpp"
+#include "motley/engine/checkpoint.hpp"
 #include "motley/engine/stage_model.hpp"
 
 namespace motley {

@@ -1,4 +1,4 @@
-#include "motley/engine/safetensors.hpp"
+#include "motley/engine/checkpoint.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

@@ -1,0 +1,8 @@
+#include "motley/base/value.hpp"
+#include "motley/model/model.hpp"
+#include "tests/fuzz/fuzz.hpp"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace motley;
+  return refused_or_read([&] { read_architecture(parse_json(text_of(data, size), "config.json"), "config.json"); });
+}

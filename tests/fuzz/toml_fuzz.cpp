@@ -1,0 +1,7 @@
+#include "motley/base/value.hpp"
+#include "tests/fuzz/fuzz.hpp"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace motley;
+  return refused_or_read([&] { parse_toml(text_of(data, size), "input"); });
+}
