@@ -12,6 +12,7 @@
 #include <cstring>
 #include <optional>
 
+#include "motley/base/error.hpp"
 #include "motley/base/value.hpp"
 
 namespace motley {
