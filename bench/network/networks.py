@@ -77,6 +77,9 @@ class Network:
         sh("mount -t tmpfs tmpfs /run/netns")
         sh("ip link set lo up")
         self.bits = bits
+        hosts = run / "hosts"  # seen here alone
+        hosts.write_text("127.0.0.1 localhost\n" + "".join(f"{address} r{rank}\n" for rank, address in enumerate(self.addresses)))
+        sh(f"mount --bind {hosts} /etc/hosts")
         for rank in range(ranks):
             sh(f"ip netns add r{rank}")
             sh(f"ip -n r{rank} link set lo up")
