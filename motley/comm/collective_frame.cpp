@@ -39,7 +39,7 @@ static_assert(sizeof(WireHeader) == collective_header_bytes);
   throw Error(ErrorCode::peer, "malformed frame header: " + what);
 }
 
-std::uint64_t pack(const CollectiveShape& shape) {
+std::uint64_t pack(const OperationShape& shape) {
   return static_cast<std::uint64_t>(shape.bytes) | std::uint64_t{shape.root} << 44 |
          static_cast<std::uint64_t>(shape.element) << 56 | static_cast<std::uint64_t>(shape.reduction) << 60;
 }
@@ -52,7 +52,7 @@ std::string_view name(CollectiveCall call) {
 
 }  // namespace
 
-std::string describe(const CollectiveShape& shape) {
+std::string describe(const OperationShape& shape) {
   std::string text(name(shape.call));
   switch (shape.call) {
     case CollectiveCall::barrier: return text;

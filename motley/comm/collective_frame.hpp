@@ -31,17 +31,17 @@ enum class CollectiveCall : std::uint8_t {
 constexpr int collective_calls = 8;
 
 // What all ranks must agree on before they exchange a byte.
-struct CollectiveShape {
+struct OperationShape {
   CollectiveCall call = CollectiveCall::barrier;
   CollectiveElement element = CollectiveElement::uint8;
   CollectiveReduction reduction = CollectiveReduction::sum;
   std::uint16_t root = 0;  // of broadcast and reduce
   std::int64_t bytes = 0;  // of the whole vector; 0 where it may differ by rank (all_to_all)
   std::uint32_t plan = 0;  // hash of the program and of how it is cut
-  bool operator==(const CollectiveShape&) const = default;
+  bool operator==(const OperationShape&) const = default;
 };
 // "all_reduce of 1024 bytes fp32, sum": for messages.
-std::string describe(const CollectiveShape& shape);
+std::string describe(const OperationShape& shape);
 
 struct CollectiveFrame {
   FrameKind kind = FrameKind::data;
@@ -49,7 +49,7 @@ struct CollectiveFrame {
   std::uint32_t acknowledged = 0;  // the transport's: frames taken on this stream, modulo 2^32
   std::uint64_t epoch = 0;
   std::uint64_t operation = 0;  // its number in the epoch, from 0
-  CollectiveShape shape = {};
+  OperationShape shape = {};
   std::uint32_t chunk = 0;
   std::uint32_t step = 0;    // place in the receiver's schedule
   std::uint32_t offset = 0;  // of the payload inside the step, bytes

@@ -83,17 +83,19 @@ std::map<std::size_t, std::uint32_t> match(const CollectiveProgram& program, int
     if (list[i].kind != CollectiveStepKind::send || list[i].peer != to) continue;
     auto& waiting = waiting_by_range[{list[i].chunk, list[i].first, list[i].last}];
     if (waiting.empty())
-      throw input_error(fmt::format("collective plan: rank {} step {} sends bytes [{}, {}) of chunk {} that rank {} does "
-                                    "not receive",
-                                    from, i, list[i].first, list[i].last, list[i].chunk, to));
+      throw input_error(
+          fmt::format("collective plan: rank {} step {} sends bytes [{}, {}) of chunk {} that rank {} does "
+                      "not receive",
+                      from, i, list[i].first, list[i].last, list[i].chunk, to));
     matched[i] = waiting.back();
     waiting.pop_back();
   }
   for (const auto& [key, waiting] : waiting_by_range)
     if (!waiting.empty())
-      throw input_error(fmt::format("collective plan: rank {} waits for bytes [{}, {}) of chunk {} that rank {} does not "
-                                    "send",
-                                    to, std::get<1>(key), std::get<2>(key), std::get<0>(key), from));
+      throw input_error(
+          fmt::format("collective plan: rank {} waits for bytes [{}, {}) of chunk {} that rank {} does not "
+                      "send",
+                      to, std::get<1>(key), std::get<2>(key), std::get<0>(key), from));
   return matched;
 }
 
@@ -162,8 +164,8 @@ std::uint32_t hash_of(const CollectiveProgram& program, const CollectiveSchedule
   for (const auto& list : program.steps) {
     hash(static_cast<std::int64_t>(list.size()));
     for (const CollectiveStep& step : list)
-      for (const std::int64_t number :
-           {static_cast<std::int64_t>(step.kind), std::int64_t{step.peer}, std::int64_t{step.chunk}, step.first, step.last})
+      for (const std::int64_t number : {static_cast<std::int64_t>(step.kind), std::int64_t{step.peer},
+                                        std::int64_t{step.chunk}, step.first, step.last})
         hash(number);
   }
   return hash.value();
@@ -188,8 +190,8 @@ CollectiveSchedule compile_schedule(const CollectiveProgram& program, int rank, 
     const std::int64_t start = step.chunk * chunk;
     const std::int64_t first = scale(start + step.first), last = scale(start + step.last);
     if (last - first > longest_step_bytes)
-      throw input_error(fmt::format("collective plan: a step of {} bytes, more than {}", last - first,
-                                    longest_step_bytes));
+      throw input_error(
+          fmt::format("collective plan: a step of {} bytes, more than {}", last - first, longest_step_bytes));
     schedule.steps.push_back({.kind = step.kind, .peer = step.peer, .first = first, .last = last});
     cut(schedule.steps.back(), chunk_bytes / blocks);
   }
@@ -204,10 +206,11 @@ CollectiveSchedule compile_schedule(const CollectiveProgram& program, int rank, 
   return schedule;
 }
 
-CollectiveSchedule transfer_schedule(int rank, int ranks, const std::vector<ScheduleTransfer>& transfers) {
-  CollectiveSchedule schedule{.ranks = ranks, .rank = rank, .blocks = 1, .chunk_bytes = 1};
+CollectiveSchedule transfer_schedule(int rank, int ranks, std::int64_t bytes,
+                                     const std::vector<ScheduleTransfer>& transfers) {
+  CollectiveSchedule schedule{
+      .ranks = ranks, .rank = rank, .blocks = 1, .chunk_bytes = std::max<std::int64_t>(1, bytes)};
   // Both sides cut alike, and number the parts of what passes between them by themselves.
-  for (const ScheduleTransfer& transfer : transfers) schedule.chunk_bytes = std::max(schedule.chunk_bytes, transfer.last);
   for (const ScheduleTransfer& transfer : transfers) {
     std::uint32_t part = 0;
     for (std::int64_t first = transfer.first; first < transfer.last; first += longest_step_bytes) {

@@ -13,7 +13,7 @@ struct ScheduleStep {
   int peer = -1;
   // Of a send: which of the peer's steps that receive from this rank takes it, counted in the order of its list.
   std::uint32_t taker = 0;
-  std::int64_t first = 0, last = 0;  // positions in the chunk
+  std::int64_t first = 0, last = 0;            // positions in the chunk
   std::vector<std::uint32_t> pieces = {};      // where a frame begins, from `first`; ends with last - first
   std::vector<std::uint32_t> dependents = {};  // steps that wait for this one
   std::uint32_t prerequisites = 0;             // steps that this one waits for
@@ -45,7 +45,8 @@ struct ScheduleTransfer {
   int peer = -1;
   std::int64_t first = 0, last = 0;  // in this rank's input (send) or output (recv)
 };
-// At most one transfer per peer and direction; sizes must be those of the other side.
-CollectiveSchedule transfer_schedule(int rank, int ranks, const std::vector<ScheduleTransfer>& transfers);
+// At most one transfer per peer and direction; sizes must be those of the other side. No range ends after `bytes`.
+CollectiveSchedule transfer_schedule(int rank, int ranks, std::int64_t bytes,
+                                     const std::vector<ScheduleTransfer>& transfers);
 
 }  // namespace motley

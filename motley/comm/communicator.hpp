@@ -12,12 +12,15 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <list>
 #include <memory>
-#include <optional>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <stop_token>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "motley/comm/collective_element.hpp"
@@ -108,21 +111,33 @@ class Communicator {
   // any thread.
   void revoke(std::string cause);
 
-  LinkTraffic traffic(int peer) const { return transport_->traffic(peer); }
-  // The most that was ever held beside the callers' buffers: pieces that arrived before their turn, copies for
-  // restoring, working space.
+  const LinkTraffic& traffic(int peer) const { return transport_->traffic(peer); }
+  // The most that was ever held beside the callers' buffers: pieces that came before their turn, copies for restoring,
+  // working space.
   std::int64_t peak_extra_bytes() const { return peak_extra_bytes_; }
 
  private:
-  class Sink;
   struct Call;
-  friend class Sink;
+  class Sink;
+  // How an operation is cut and run; compiled once for all operations of the kind and size.
+  struct Cut {
+    CollectiveCall call = CollectiveCall::barrier;
+    int root = 0;
+    std::int64_t chunk_bytes = 0;
+    std::uint64_t plan = 0;
+    bool operator==(const Cut&) const = default;
+  };
 
-  OperationOutcome run(const Call& call, const OperationOptions& options);
-  void drive(const Call& call, const OperationOptions& options, double start_s, OperationOutcome& outcome);
-  void spread_revocation(const OperationOutcome& outcome);
+  OperationOutcome run(Call& call, const OperationOptions& options);
+  OperationOutcome run_planned(Call& call, const OperationOptions& options);
+  OperationOutcome reduce_at_once(std::span<std::byte> data, CollectiveElement element,
+                                  const OperationOptions& options);
+  OperationOutcome run_message(Call& call, int peer, CollectiveStepKind kind, const OperationOptions& options);
+  void drive(const OperationOptions& options, double deadline_s, OperationOutcome& outcome);
+  bool ended(const OperationOptions& options, double deadline_s, OperationOutcome& outcome);
+  bool push();
+  void spread(const OperationOutcome& outcome);
   const CollectiveSchedule& schedule_for(const Call& call, const OperationOptions& options);
-  void fail(OperationStatus status, std::string cause, std::vector<int> suspects);
 
   Epoch epoch_;
   std::unique_ptr<Transport> transport_;
@@ -130,7 +145,8 @@ class Communicator {
   Execution execution_;
   std::uint64_t operations_ = 0;
   std::vector<std::uint64_t> messages_sent_, messages_received_;  // by peer
-  std::vector<std::pair<std::uint64_t, CollectiveSchedule>> schedules_;
+  std::list<std::pair<Cut, CollectiveSchedule>> schedules_;       // lately used first
+  std::vector<std::byte> scratch_;
   std::int64_t peak_extra_bytes_ = 0;
   std::optional<OperationOutcome> end_;  // why nothing runs any more
 

@@ -131,7 +131,8 @@ const Execution::Outgoing* Execution::next(int peer) {
   if (box.empty()) return nullptr;
   Ready& front = box.front();
   const ScheduleStep& step = schedule_->steps[front.step];
-  while (piece_length(front.chunk, step, front.piece) == 0) ++front.piece;  // the last chunk's; one is left: see ready()
+  while (piece_length(front.chunk, step, front.piece) == 0)
+    ++front.piece;  // the last chunk's; one is left: see ready()
   const auto length = static_cast<std::size_t>(piece_length(front.chunk, step, front.piece));
   outgoing_.frame = frame_;
   outgoing_.frame.chunk = front.chunk;
@@ -182,8 +183,8 @@ Execution::Answer Execution::on_frame(int peer, const CollectiveFrame& frame, st
   }
   const auto piece = piece_of(peer, frame);
   if (!piece || payload.size() != frame.length)
-    return refuse(peer, fmt::format("sent what nobody awaits: chunk {} step {}, {} bytes at {}", frame.chunk, frame.step,
-                                    frame.length, frame.offset));
+    return refuse(peer, fmt::format("sent what nobody awaits: chunk {} step {}, {} bytes at {}", frame.chunk,
+                                    frame.step, frame.length, frame.offset));
   if (frame.chunk < open_first_) return Answer::taken;  // seen before
   if (frame.chunk >= open_last_) return Answer::later;
   const std::uint32_t place = schedule_->inbound[static_cast<std::size_t>(peer)][frame.step];

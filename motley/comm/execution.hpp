@@ -21,7 +21,7 @@
 namespace motley {
 
 struct ExecutionBuffers {
-  std::span<std::byte> data;        // what steps work on
+  std::span<std::byte> data;              // what steps work on
   std::span<const std::byte> input = {};  // sends read from here where it is not empty
 };
 
@@ -100,9 +100,9 @@ class Execution {
   CollectiveFrame frame_;
   ExecutionBuffers buffers_;
   std::uint32_t chunks_ = 0;
-  std::uint32_t open_first_ = 0;  // first chunk that is not complete
-  std::uint32_t open_last_ = 0;   // one past the last that has begun
-  std::vector<Chunk> open_;       // by chunk modulo the window
+  std::uint32_t open_first_ = 0;           // first chunk that is not complete
+  std::uint32_t open_last_ = 0;            // one past the last that has begun
+  std::vector<Chunk> open_;                // by chunk modulo the window
   std::vector<std::deque<Ready>> outbox_;  // by peer
   Outgoing outgoing_;
   std::vector<std::pair<std::uint32_t, std::uint32_t>> completed_;  // chunk and step, to be followed up

@@ -62,7 +62,7 @@ class Transport {
   virtual bool flushed() const = 0;
   // The clock of every deadline above this interface; it may be virtual.
   virtual double now_s() const = 0;
-  virtual LinkTraffic traffic(int peer) const = 0;
+  virtual const LinkTraffic& traffic(int peer) const = 0;
 };
 
 }  // namespace motley
