@@ -28,13 +28,11 @@ using Bytes = std::vector<std::byte>;
 constexpr std::int64_t chunk = state_chunk_bytes;
 
 Bytes random_bytes(std::int64_t size, std::uint64_t seed) {
-  Bytes bytes(static_cast<std::size_t>(size));
-  std::uint64_t state = seed * 2654435761 + 1;
-  for (auto& byte : bytes) {
-    state = state * 6364136223846793005 + 1442695040888963407;
-    byte = static_cast<std::byte>(state >> 56);
-  }
-  return bytes;
+  std::vector<std::uint64_t> words(static_cast<std::size_t>(size + 7) / 8);
+  std::uint64_t state = seed;
+  for (auto& word : words) word = (state += 0x9E3779B97F4A7C15) * (state >> 31 | 1);
+  const auto bytes = std::as_bytes(std::span(words)).first(static_cast<std::size_t>(size));
+  return {bytes.begin(), bytes.end()};
 }
 
 // Several sizes around the chunk's, an empty item, and two items of equal content.
@@ -102,7 +100,8 @@ TEST(StateManifest, SurvivesEncoding) {
 }
 
 RC_GTEST_PROP(StateManifest, BelievesNothing, ()) {
-  std::string text = encode_manifest(describe_state({7, 42}, Model(1).read()));
+  static const std::string sound = encode_manifest(describe_state({7, 42}, Model(1).read()));
+  std::string text = sound;
   const auto at = *rc::gen::inRange<std::size_t>(0, text.size());
   if (*rc::gen::arbitrary<bool>())
     text.resize(at);
@@ -136,13 +135,12 @@ TEST(StatePull, AsksForEveryChunkOnceAndForEqualOnesTogether) {
   StatePull pull(manifest, mine.written(), {});
   EXPECT_EQ(pull.kept_bytes(), 3 * chunk);
   pull.add_peer(0, 0);
-  pull.add_peer(1, 0);
   std::int64_t asked = 0;
   for (auto requests = pull.requests(0); !requests.empty(); requests = pull.requests(0)) {
-    EXPECT_LE(requests.size(), 4u);
+    EXPECT_LE(requests.size(), 2u);
     for (const auto& request : requests) {
       asked += request.bytes;
-      EXPECT_TRUE(pull.deliver(request.peer, request.chunk, bytes_of(model, manifest, request.chunk), 0));
+      EXPECT_TRUE(pull.deliver(0, request.chunk, bytes_of(model, manifest, request.chunk), 0));
     }
   }
   EXPECT_TRUE(pull.done());
