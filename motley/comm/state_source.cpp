@@ -74,7 +74,10 @@ class StateSource::Service {
       writing = writing || joiner.connection.writing();
       files.push_back({joiner.connection.descriptor(), static_cast<short>(POLLIN | (ready ? POLLOUT : 0)), 0});
     }
-    const double wait_s = writing && paced_s > 0 ? paced_s : 1;
+    double wait_s = writing && paced_s > 0 ? paced_s : 1;
+    if (source_.listener_->pending()) wait_s = std::min(wait_s, 0.02);
+    if (std::any_of(joiners_.begin(), joiners_.end(), [](const Joiner& each) { return each.connection.pending(); }))
+      wait_s = 0;
     poll(files.data(), files.size(), static_cast<int>(std::ceil(wait_s * 1e3)));
   }
 

@@ -1,19 +1,17 @@
 #include "motley/comm/state_stream.hpp"
 
-#include <arpa/inet.h>
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <netinet/tcp.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <charconv>
+#include <chrono>
 #include <cstring>
+#include <future>
 #include <limits>
+#include <list>
 
 #include "motley/base/error.hpp"
+#include "motley/comm/sockets.hpp"
 
 namespace motley {
 namespace {
@@ -22,106 +20,85 @@ constexpr std::uint32_t frame_magic = 0x3153746D;  // "mtS1"
 constexpr std::size_t header_bytes = 12;           // magic, kind, three zeros, length
 constexpr std::size_t slice_bytes = std::size_t{64} << 10;
 
-[[noreturn]] void fail(const std::string& what, int cause) {
-  throw Error(ErrorCode::peer, fmt::format("{}: {}", what, std::strerror(cause)));
-}
+constexpr auto handshake_time = std::chrono::seconds(5);
+constexpr std::size_t most_handshakes = 16;  // at once
 
-sockaddr_in parse_address(const std::string& text) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  const auto colon = text.rfind(':');
-  std::uint16_t port = 0;
-  const char* end = text.data() + text.size();
-  if (colon == std::string::npos || std::from_chars(text.data() + colon + 1, end, port).ptr != end ||
-      inet_pton(AF_INET, text.substr(0, colon).c_str(), &address.sin_addr) != 1)
-    throw input_error(fmt::format("\"{}\" is no address", text), "an IPv4 address and a port, as in 10.0.0.7:4711");
-  address.sin_port = htons(port);
-  return address;
-}
-
-int open_socket() {
-  const int file = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (file < 0) fail("cannot open a socket", errno);
-  return file;
-}
+ByteStream::Time in(std::chrono::seconds time) { return std::chrono::steady_clock::now() + time; }
 
 class SocketStateStream final : public StateStream {
  public:
-  explicit SocketStateStream(int file) : file_(file) {
-    const int yes = 1;
-    setsockopt(file_, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-  }
-  ~SocketStateStream() override { close(file_); }
-  SocketStateStream(const SocketStateStream&) = delete;
-  SocketStateStream& operator=(const SocketStateStream&) = delete;
-
-  int descriptor() const override { return file_; }
-  std::size_t read(std::span<std::byte> into) override {
-    const auto size = recv(file_, into.data(), into.size(), 0);
-    if (size == 0 && !into.empty()) throw Error(ErrorCode::peer, "the connection was closed");
-    return moved(size);
-  }
-  std::size_t write(std::span<const std::byte> from) override {
-    return moved(send(file_, from.data(), from.size(), MSG_NOSIGNAL));
-  }
+  explicit SocketStateStream(ByteStream stream) : stream_(std::move(stream)) {}
+  int descriptor() const override { return stream_.descriptor(); }
+  bool pending() const override { return stream_.pending(); }
+  std::size_t read(std::span<std::byte> into) override { return moved(stream_.read(into)); }
+  std::size_t write(std::span<const std::byte> from) override { return moved(stream_.write(from)); }
 
  private:
-  static std::size_t moved(ssize_t size) {
-    if (size >= 0) return static_cast<std::size_t>(size);
-    if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) fail("the connection broke", errno);
-    return 0;
+  std::size_t moved(const ByteStream::Moved& result) const {
+    if (result.bytes == 0 && result.state == ByteStream::State::closed) throw Error(ErrorCode::peer, stream_.cause());
+    return result.bytes;
   }
-  int file_;
+  ByteStream stream_;
 };
 
+// Handshakes of TLS run beside, so that a stranger who says nothing holds nobody up.
 class SocketStateListener final : public StateListener {
  public:
-  explicit SocketStateListener(const std::string& address) : file_(open_socket()) {
-    const int yes = 1;
-    setsockopt(file_, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-    const auto wanted = parse_address(address);
-    if (bind(file_, reinterpret_cast<const sockaddr*>(&wanted), sizeof wanted) != 0 || listen(file_, 64) != 0) {
-      const int cause = errno;
-      close(file_);
-      throw Error(ErrorCode::environment, fmt::format("cannot listen at {}: {}", address, std::strerror(cause)));
-    }
-  }
-  ~SocketStateListener() override { close(file_); }
-  SocketStateListener(const SocketStateListener&) = delete;
-  SocketStateListener& operator=(const SocketStateListener&) = delete;
+  SocketStateListener(const std::string& address, std::optional<TlsContext> tls)
+      : listening_(listen_tcp(address)), tls_(std::move(tls)) {}
 
-  int descriptor() const override { return file_; }
-  std::string address() const override {
-    sockaddr_in bound{};
-    socklen_t length = sizeof bound;
-    getsockname(file_, reinterpret_cast<sockaddr*>(&bound), &length);
-    std::array<char, INET_ADDRSTRLEN> host{};
-    inet_ntop(AF_INET, &bound.sin_addr, host.data(), host.size());
-    return fmt::format("{}:{}", host.data(), ntohs(bound.sin_port));
-  }
+  int descriptor() const override { return listening_.socket.get(); }
+  bool pending() const override { return !handshakes_.empty(); }
+  std::string address() const override { return listening_.address; }
+
   std::unique_ptr<StateStream> accept() override {
-    const int file = accept4(file_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (file < 0) return nullptr;
-    return std::make_unique<SocketStateStream>(file);
+    while (handshakes_.size() < most_handshakes) {
+      FileDescriptor socket(accept4(descriptor(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      if (!socket) break;
+      set_connection_options(socket.get());
+      if (!tls_) return std::make_unique<SocketStateStream>(ByteStream(std::move(socket)));
+      handshakes_.push_back(
+          std::async(std::launch::async, [stream = ByteStream(std::move(socket)), tls = *tls_]() mutable {
+            stream.secure_as_server(tls, in(handshake_time));
+            return std::move(stream);
+          }));
+    }
+    for (auto each = handshakes_.begin(); each != handshakes_.end();) {
+      if (each->wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
+        ++each;
+        continue;
+      }
+      auto done = std::move(*each);
+      each = handshakes_.erase(each);
+      try {
+        return std::make_unique<SocketStateStream>(done.get());
+      } catch (const Error&) {
+        continue;  // a stranger
+      }
+    }
+    return nullptr;
   }
 
  private:
-  int file_;
+  ListeningSocket listening_;
+  std::optional<TlsContext> tls_;
+  std::list<std::future<ByteStream>> handshakes_;
 };
 
 }  // namespace
 
-std::unique_ptr<StateListener> listen_for_state(const std::string& address) {
-  return std::make_unique<SocketStateListener>(address);
+std::unique_ptr<StateListener> listen_for_state(const std::string& address, std::optional<TlsContext> tls) {
+  return std::make_unique<SocketStateListener>(address, std::move(tls));
 }
 
-std::unique_ptr<StateStream> connect_for_state(const std::string& address) {
-  const auto there = parse_address(address);
-  auto stream = std::make_unique<SocketStateStream>(open_socket());
-  if (connect(stream->descriptor(), reinterpret_cast<const sockaddr*>(&there), sizeof there) != 0 &&
-      errno != EINPROGRESS)
-    fail("cannot connect to " + address, errno);
-  return stream;
+std::unique_ptr<StateStream> connect_for_state(const std::string& address, const std::optional<TlsContext>& tls) {
+  ConnectFailure failure;
+  FileDescriptor socket = connect_tcp(address, in(handshake_time), failure);
+  if (!socket) throw Error(ErrorCode::peer, failure.cause);
+  set_connection_options(socket.get());
+  ByteStream stream(std::move(socket));
+  if (tls) stream.secure_as_client(*tls, in(handshake_time));
+  return std::make_unique<SocketStateStream>(std::move(stream));
 }
 
 std::size_t StatePace::allowed(double now_s) {

@@ -11,13 +11,16 @@
 #include <string>
 #include <vector>
 
+#include "motley/comm/byte_stream.hpp"
+
 namespace motley {
 
 // A connection to one peer. Nothing here blocks; the end or break of the connection is thrown as a peer error.
 class StateStream {
  public:
   virtual ~StateStream() = default;
-  virtual int descriptor() const = 0;  // for poll()
+  virtual int descriptor() const = 0;             // for poll()
+  virtual bool pending() const { return false; }  // read() has something that poll() will not announce
   // The number of bytes that were moved; 0: none now.
   virtual std::size_t read(std::span<std::byte> into) = 0;
   virtual std::size_t write(std::span<const std::byte> from) = 0;
@@ -28,13 +31,15 @@ class StateListener {
  public:
   virtual ~StateListener() = default;
   virtual int descriptor() const = 0;
+  virtual bool pending() const { return false; }      // somebody may come whom poll() will not announce
   virtual std::string address() const = 0;            // "127.0.0.1:4711"
   virtual std::unique_ptr<StateStream> accept() = 0;  // empty: nobody is there
 };
 
-// Plain TCP at "10.0.0.7:4711"; port 0: any free one. A connection may still be in the making when connect returns.
-std::unique_ptr<StateListener> listen_for_state(const std::string& address);
-std::unique_ptr<StateStream> connect_for_state(const std::string& address);
+// TCP at "10.0.0.7:4711", port 0: any free one; under TLS 1.3 with mutual authentication where a context is given.
+// Connecting waits some seconds at most; it throws a peer error.
+std::unique_ptr<StateListener> listen_for_state(const std::string& address, std::optional<TlsContext> tls = {});
+std::unique_ptr<StateStream> connect_for_state(const std::string& address, const std::optional<TlsContext>& tls = {});
 
 // Lets so many bytes pass per second, and little more at once; 0: any number.
 class StatePace {
@@ -72,6 +77,7 @@ class StateConnection {
       : stream_(std::move(stream)), largest_bytes_(largest_bytes) {}
 
   int descriptor() const { return stream_->descriptor(); }
+  bool pending() const { return stream_->pending(); }
   // `head` is copied; `body` is sent from where it lies, which `owner` keeps.
   void queue(StateFrameKind kind, std::string head, std::span<const std::byte> body = {},
              std::shared_ptr<const void> owner = {});

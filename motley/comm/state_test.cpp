@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "motley/base/error.hpp"
+#include "motley/comm/authority.hpp"
 #include "motley/comm/state_checkpoint.hpp"
 #include "motley/comm/state_manifest.hpp"
 #include "motley/comm/state_pull.hpp"
@@ -30,7 +31,10 @@ constexpr std::int64_t chunk = state_chunk_bytes;
 Bytes random_bytes(std::int64_t size, std::uint64_t seed) {
   std::vector<std::uint64_t> words(static_cast<std::size_t>(size + 7) / 8);
   std::uint64_t state = seed;
-  for (auto& word : words) word = (state += 0x9E3779B97F4A7C15) * (state >> 31 | 1);
+  for (auto& word : words) {
+    state += 0x9E3779B97F4A7C15;
+    word = state * (state >> 31 | 1);
+  }
   const auto bytes = std::as_bytes(std::span(words)).first(static_cast<std::size_t>(size));
   return {bytes.begin(), bytes.end()};
 }
@@ -334,6 +338,27 @@ TEST(StateTransfer, RefusesStrangersInWords) {
   const auto nobody = pull_state("g", members.agreed, {peer_at("gone", "127.0.0.1:1")}, place, {.timeout_s = 20});
   EXPECT_EQ(nobody.cause, "no peer is left");
   EXPECT_THAT(nobody.peers.at("gone").fault, HasSubstr("refused"));
+}
+
+TEST(StateTransfer, GoesUnderTlsAndTurnsStrangersAway) {
+  const auto authority = Authority::create("g");
+  const TlsContext member(authority.issue("m")), joiner(authority.issue("j")),
+      stranger(Authority::create("g").issue("j"));
+  const Members members(0);
+  StateSource source(listen_for_state("127.0.0.1:0", member), {.group = "g"});
+  source.publish(members.snapshot);
+  const auto as = [&](const TlsContext& tls) {
+    return std::vector<StatePeer>{{"m", [&source, &tls] { return connect_for_state(source.address(), tls); }}};
+  };
+  Model mine(9);
+  const auto refused = pull_into(mine, members, as(stranger));
+  EXPECT_EQ(refused.cause, "no peer is left");
+  EXPECT_NE(mine.items, members.model.items);
+  EXPECT_FALSE(
+      pull_into(mine, members, {peer_at("m", source.address())}, {.pull = {.progress_timeout_s = 1}}).complete);
+  const auto outcome = pull_into(mine, members, as(joiner));
+  EXPECT_TRUE(outcome.complete) << outcome.cause << ": " << outcome.peers.at("m").fault;
+  EXPECT_EQ(mine.items, members.model.items);
 }
 
 // Answers whoever connects with the given bytes, once.

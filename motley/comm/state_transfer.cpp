@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <future>
 #include <optional>
 
 #include "motley/base/error.hpp"
@@ -33,14 +34,16 @@ class StateTransfer {
         options_(options),
         in_(options.bytes_per_s),
         faults_(peers.size()) {
-    for (const auto& peer : peers) {
+    std::vector<std::future<std::unique_ptr<StateStream>>> streams;  // one that does not answer holds none up
+    for (const auto& peer : peers) streams.push_back(std::async(std::launch::async, peer.connect));
+    for (auto& stream : streams) {
       auto& connection = connections_.emplace_back();
       try {
         // A manifest is the longest that may come.
-        connection.emplace(peer.connect(), max_manifest_bytes);
+        connection.emplace(stream.get(), max_manifest_bytes);
         connection->queue(StateFrameKind::hello, bytes_of(manifest) + group);
       } catch (const Error& error) {
-        drop(connections_.size() - 1, error.what());
+        drop(connections_.size() - 1, error.message());
       }
     }
   }
@@ -82,7 +85,10 @@ class StateTransfer {
       if (connection)
         files.push_back({connection->descriptor(),
                          static_cast<short>((paced_s > 0 ? 0 : POLLIN) | (connection->writing() ? POLLOUT : 0)), 0});
-    const double wait_s = std::min(paced_s > 0 ? paced_s : 0.1, left_s);
+    double wait_s = std::min(paced_s > 0 ? paced_s : 0.1, left_s);
+    if (paced_s <= 0 &&
+        std::any_of(connections_.begin(), connections_.end(), [](const auto& each) { return each && each->pending(); }))
+      wait_s = 0;
     poll(files.data(), files.size(), static_cast<int>(std::ceil(std::max(wait_s, 0.0) * 1e3)));
   }
 
