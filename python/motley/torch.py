@@ -21,6 +21,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
 
 from motley.comm import CollectiveError, Fabric, Group
 
@@ -175,6 +176,7 @@ class ProcessGroupMotley(dist.ProcessGroup):
         super().__init__(rank, size)
         self._store, self._rank, self._size = store, rank, size
         self._timeout_s = timeout.total_seconds()
+        self._name = self._description = ""
         if rank == 0:
             store.set("key", secrets.token_hex(16))
         self._fabric = Fabric(f"{_own_address(store)}:0", key=store.get("key").decode(), identity=_identity(),
@@ -208,6 +210,19 @@ class ProcessGroupMotley(dist.ProcessGroup):
     def getBackendName(self):
         return "motley"
 
+    # The names under which functional collectives find a group.
+    def setGroupName(self, name):
+        self._name = name
+
+    def getGroupName(self):
+        return self._name
+
+    def setGroupDesc(self, description):
+        self._description = description
+
+    def getGroupDesc(self):
+        return self._description
+
     def getRank(self):
         return self._rank
 
@@ -234,7 +249,7 @@ class ProcessGroupMotley(dist.ProcessGroup):
             return
         group.all_reduce(plain.data_ptr(), _size(plain), _ELEMENTS[dtype], reduction=_reduction(op, dtype), timeout_s=timeout_s)
 
-    def allreduce(self, tensors, opts=dist.AllreduceOptions()):
+    def allreduce(self, tensors, opts=c10d.AllreduceOptions()):
         op = _check_op(opts.reduceOp, tensors)
 
         def run(group, timeout_s):
@@ -245,7 +260,7 @@ class ProcessGroupMotley(dist.ProcessGroup):
 
         return self._submit(run, tensors, opts)
 
-    def allreduce_coalesced(self, tensors, opts=dist.AllreduceCoalescedOptions()):
+    def allreduce_coalesced(self, tensors, opts=c10d.AllreduceCoalescedOptions()):
         op = _check_op(opts.reduceOp, tensors)
 
         def run(group, timeout_s):
@@ -259,7 +274,7 @@ class ProcessGroupMotley(dist.ProcessGroup):
 
         return self._submit(run, tensors, opts)
 
-    def broadcast(self, tensors, opts=dist.BroadcastOptions()):
+    def broadcast(self, tensors, opts=c10d.BroadcastOptions()):
         root = opts.rootRank
 
         def run(group, timeout_s):
@@ -270,7 +285,7 @@ class ProcessGroupMotley(dist.ProcessGroup):
 
         return self._submit(run, tensors, opts)
 
-    def reduce(self, tensors, opts=dist.ReduceOptions()):
+    def reduce(self, tensors, opts=c10d.ReduceOptions()):
         op, root = _check_op(opts.reduceOp, tensors), opts.rootRank
 
         def run(group, timeout_s):
@@ -294,7 +309,7 @@ class ProcessGroupMotley(dist.ProcessGroup):
         group.all_gather(blocks.data_ptr(), _size(blocks), timeout_s=timeout_s)
         return blocks
 
-    def allgather(self, outputs, inputs, opts=dist.AllgatherOptions()):
+    def allgather(self, outputs, inputs, opts=c10d.AllgatherOptions()):
         def run(group, timeout_s):
             for into, tensor in zip(outputs, inputs, strict=True):
                 for place, block in zip(into, self._gathered(group, tensor, timeout_s), strict=True):
@@ -310,10 +325,10 @@ class ProcessGroupMotley(dist.ProcessGroup):
         group.all_gather(blocks.data_ptr(), _size(blocks), timeout_s=timeout_s)
         _put(output, blocks)
 
-    def _allgather_base(self, output, tensor, opts=dist.AllgatherOptions()):
+    def _allgather_base(self, output, tensor, opts=c10d.AllgatherOptions()):
         return self.allgather_into_tensor_coalesced([output], [tensor], opts)
 
-    def allgather_into_tensor_coalesced(self, outputs, inputs, opts=dist.AllgatherOptions()):
+    def allgather_into_tensor_coalesced(self, outputs, inputs, opts=c10d.AllgatherOptions()):
         def run(group, timeout_s):
             for output, tensor in zip(outputs, inputs, strict=True):
                 self._all_gather_into(group, output, tensor, timeout_s)
@@ -331,10 +346,10 @@ class ProcessGroupMotley(dist.ProcessGroup):
                                  reduction=_reduction(op, output.dtype), timeout_s=timeout_s)  # fmt: skip
         _put(output, blocks.view(self._size, -1)[self._rank])
 
-    def _reduce_scatter_base(self, output, tensor, opts=dist.ReduceScatterOptions()):
+    def _reduce_scatter_base(self, output, tensor, opts=c10d.ReduceScatterOptions()):
         return self.reduce_scatter_tensor_coalesced([output], [tensor], opts)
 
-    def reduce_scatter_tensor_coalesced(self, outputs, inputs, opts=dist.ReduceScatterOptions()):
+    def reduce_scatter_tensor_coalesced(self, outputs, inputs, opts=c10d.ReduceScatterOptions()):
         op = _check_op(opts.reduceOp, inputs)
 
         def run(group, timeout_s):
@@ -343,7 +358,7 @@ class ProcessGroupMotley(dist.ProcessGroup):
 
         return self._submit(run, outputs, opts)
 
-    def reduce_scatter(self, outputs, inputs, opts=dist.ReduceScatterOptions()):
+    def reduce_scatter(self, outputs, inputs, opts=c10d.ReduceScatterOptions()):
         op = _check_op(opts.reduceOp, outputs)
 
         def run(group, timeout_s):
@@ -359,7 +374,7 @@ class ProcessGroupMotley(dist.ProcessGroup):
         group.all_to_all(source.data_ptr(), [count * width for count in source_counts], target.data_ptr(),
                          [count * width for count in target_counts], timeout_s=timeout_s)  # fmt: skip
 
-    def alltoall_base(self, output, tensor, output_splits, input_splits, opts=dist.AllToAllOptions()):
+    def alltoall_base(self, output, tensor, output_splits, input_splits, opts=c10d.AllToAllOptions()):
         def counts(whole, splits):
             rows = splits or [whole.shape[0] // self._size] * self._size
             if sum(rows) != whole.shape[0]:
@@ -374,7 +389,7 @@ class ProcessGroupMotley(dist.ProcessGroup):
 
         return self._submit(run, [output], opts)
 
-    def alltoall(self, outputs, inputs, opts=dist.AllToAllOptions()):
+    def alltoall(self, outputs, inputs, opts=c10d.AllToAllOptions()):
         def run(group, timeout_s):
             source = torch.cat([_plain(tensor).reshape(-1) for tensor in inputs])
             counts = [_plain(output).numel() for output in outputs]
@@ -385,7 +400,7 @@ class ProcessGroupMotley(dist.ProcessGroup):
 
         return self._submit(run, outputs, opts)
 
-    def gather(self, outputs, inputs, opts=dist.GatherOptions()):
+    def gather(self, outputs, inputs, opts=c10d.GatherOptions()):
         root = opts.rootRank
 
         def run(group, timeout_s):
@@ -399,7 +414,7 @@ class ProcessGroupMotley(dist.ProcessGroup):
 
         return self._submit(run, outputs, opts)
 
-    def scatter(self, outputs, inputs, opts=dist.ScatterOptions()):
+    def scatter(self, outputs, inputs, opts=c10d.ScatterOptions()):
         root = opts.rootRank
 
         def run(group, timeout_s):
@@ -412,7 +427,7 @@ class ProcessGroupMotley(dist.ProcessGroup):
 
         return self._submit(run, outputs, opts)
 
-    def barrier(self, opts=dist.BarrierOptions()):
+    def barrier(self, opts=c10d.BarrierOptions()):
         return self._submit(lambda group, timeout_s: group.barrier(timeout_s=timeout_s), [], opts)
 
     def _message_lane(self, source, target, tag):
