@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <map>
 
 #include <fmt/format.h>
 
@@ -76,18 +77,13 @@ class Communicator::Sink : public FrameSink {
     return Verdict::taken;
   }
 
-  void on_lost(int peer, const std::string& cause) noexcept override {
-    if (std::ranges::find(lost, peer) != lost.end()) return;
-    lost.push_back(peer);
-    if (lost_cause.empty()) lost_cause = fmt::format("lost rank {}: {}", peer, cause);
-  }
+  void on_lost(int peer, const std::string& cause) noexcept override { lost.try_emplace(peer, cause); }
 
   double last_s(int peer) const { return last_s_[static_cast<std::size_t>(peer)]; }
 
   Execution::Holding holding = Execution::Holding::no;
   std::optional<std::string> revoked;  // by another rank: why
-  std::vector<int> lost;
-  std::string lost_cause;
+  std::map<int, std::string> lost;     // peers, and why
   bool moved = false;
 
  private:
@@ -221,7 +217,13 @@ bool Communicator::ended(const OperationOptions& options, double deadline_s, Ope
     return end(OperationStatus::revoked, revocation_cause_, {});
   }
   if (sink_->revoked) return end(OperationStatus::revoked, *sink_->revoked, {});
-  if (!sink_->lost.empty()) return end(OperationStatus::aborted, sink_->lost_cause, sink_->lost);
+  // A peer may have left because it has finished.
+  std::vector<int> missed;
+  for (const auto& [peer, cause] : sink_->lost)
+    if (execution_.needs(peer)) missed.push_back(peer);
+  if (!missed.empty())
+    return end(OperationStatus::aborted, fmt::format("lost rank {}: {}", missed.front(), sink_->lost[missed.front()]),
+               missed);
   if (options.stop.stop_requested()) return end(OperationStatus::aborted, "asked to stop", {});
   if (transport_->now_s() < deadline_s) return false;
   std::vector<int> suspects = execution_.awaited();

@@ -49,6 +49,13 @@ constexpr std::uint32_t doorbell_peer = 0xffffffffU;
 constexpr int quiet_polls = 256;  // between looks at descriptors where all edges are shared memory
 // How long a wait looks for frames before it sleeps: about what falling asleep and being woken cost.
 constexpr double spin_s = 50e-6;
+constexpr double busy_s = 3e-6;  // of that without letting others run
+
+void pause() {
+#ifdef __x86_64__
+  __builtin_ia32_pause();
+#endif
+}
 
 class SocketMesh : public Mesh {
  public:
@@ -101,20 +108,20 @@ class SocketMesh : public Mesh {
   }
 
   void wait(double seconds) override {
-    const double until_s = now_s() + std::min(seconds, spin_s);
-    for (int round = 0; streams_ == 0 && !crowded_; ++round) {
+    // First a look at memory, for answers that are under way; then others may use this processor to answer; then sleep.
+    const double start_s = now_s();
+    const double until_s = start_s + std::min(seconds, spin_s);
+    for (int round = 0;; ++round) {
       if (ready()) return;
-      if ((round & 15) == 15 && now_s() >= until_s) break;
-#ifdef __x86_64__
-      __builtin_ia32_pause();
-#endif
-    }
-    if (crowded_ || streams_ > 0) {
-      // Others may need this processor to send what is awaited here.
-      for (int round = 0; round < 3; ++round) {
+      if ((round & 15) != 15) {
+        pause();
+        continue;
+      }
+      const double now = now_s();
+      if (now >= until_s) break;
+      if (crowded_ || now >= start_s + busy_s) {
         ::sched_yield();
         if (streams_ > 0) look(0);
-        if (ready()) return;
       }
     }
     for (auto& edge : edges_)

@@ -90,8 +90,7 @@ bool StreamLane::write_preamble() {
   const auto rest = std::span(preamble_).last(preamble_left_);
   const auto moved = stream_.write(rest);
   preamble_left_ -= moved.bytes;
-  if (moved.state == ByteStream::State::closed) break_off();
-  if (moved.state != ByteStream::State::open) writable_ = false;
+  if (moved.state != ByteStream::State::open) stop_writing(moved.state);
   return moved.bytes > 0;
 }
 
@@ -105,10 +104,15 @@ bool StreamLane::write() {
     const auto moved = stream_.write(bytes);
     sent_ += moved.bytes;
     any = any || moved.bytes > 0;
-    if (moved.state == ByteStream::State::closed) break_off();
-    if (moved.state == ByteStream::State::blocked) writable_ = false;
+    if (moved.state != ByteStream::State::open) stop_writing(moved.state);
   }
   return any;
+}
+
+// What the other side sent before it closed is still to be read; reading finds the end.
+void StreamLane::stop_writing(ByteStream::State state) {
+  writable_ = false;
+  if (state == ByteStream::State::closed) readable_ = true;
 }
 
 // The other side has taken that many frames in all.
