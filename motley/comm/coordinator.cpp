@@ -278,14 +278,16 @@ void Coordinator::judge_preparation(CoordinatorOutput& output, double now_s) {
     put_on_hold(victim->id, why, output, now_s);
 }
 
-// A proposal is open as long as everybody in it can still take part.
+// A proposal is open as long as everybody in it can still take part, and they may: whoever held the state may have died
+// since.
 bool Coordinator::is_proposal_open(double now_s) const {
   const Epoch& proposal = ledger_.proposal;
   if (proposal.number <= abandoned_) return false;
-  return std::all_of(proposal.members.begin(), proposal.members.end(), [&](const Member& member) {
+  const bool all_there = std::all_of(proposal.members.begin(), proposal.members.end(), [&](const Member& member) {
     const Seat* seat = seat_of(member);
     return seat != nullptr && (in_force(member) || (seat->lost_s < 0 && seat->hold_until_s <= now_s));
   });
+  return all_there && objection(proposal.members).empty();
 }
 
 // Somebody may be in the middle of the next step: the switch waits for its end. Not, however, for a member that wants
@@ -311,8 +313,6 @@ void Coordinator::commit_proposal(CoordinatorOutput& output, double now_s) {
     const MemberReport& said = seat_of(member)->report;
     if (said.prepared != proposal.number || said.refused == proposal.number) return;
   }
-  // Whoever held the state may have died since it was proposed.
-  if (!objection(proposal.members).empty()) return;
   const std::uint64_t step = boundary(proposal.members);
   record(EpochCommitted{proposal.number, step, holders(proposal.members, step)}, output);
   revoked_ = false;

@@ -57,16 +57,15 @@ MembershipActions Membership::directive(const CoordinatorDirective& directive) {
       return member.id == self.id && member.incarnation == self.incarnation;
     });
     if (place == members.end()) {
-      if (start_) end_incarnation(fmt::format("epoch {} goes on without it", directive.epoch), actions);
+      if (rank_ >= 0) end_incarnation(fmt::format("epoch {} goes on without it", directive.epoch), actions);
     } else {
-      start_ = known_;
       rank_ = static_cast<int>(place - members.begin());
       report_.suspects.clear();
       report_.active_step = 0;
       actions.push_back(EnterEpoch{known_, rank_});
     }
   }
-  if (start_ && directive.revoked == start_->epoch.number) revoke({}, actions);
+  if (rank_ >= 0 && directive.revoked == known_.epoch.number) revoke({}, actions);
   if (!directive.proposal.empty() && directive.proposal.front().number > proposal_) {
     proposal_ = directive.proposal.front().number;
     actions.push_back(PrepareEpoch{directive.proposal.front()});
@@ -94,19 +93,18 @@ void Membership::conclude(StepFate fate, MembershipActions& actions) {
 }
 
 void Membership::revoke(std::vector<std::string> suspects, MembershipActions& actions) {
-  if (!start_ || revoked()) return;
-  report_.revoked = start_->epoch.number;
+  if (rank_ < 0 || revoked()) return;
+  report_.revoked = known_.epoch.number;
   report_.suspects = std::move(suspects);
-  const auto size = static_cast<std::uint32_t>(start_->epoch.members.size());
+  const auto size = static_cast<std::uint32_t>(known_.epoch.members.size());
   actions.push_back(RevokeEpoch{report_.revoked, flood_neighbours(static_cast<std::uint32_t>(rank_), size)});
 }
 
 void Membership::end_incarnation(const std::string& reason, MembershipActions& actions) {
-  if (start_ && !revoked()) {
-    report_.revoked = start_->epoch.number;
+  if (rank_ >= 0 && !revoked()) {
+    report_.revoked = known_.epoch.number;
     actions.push_back(RevokeEpoch{report_.revoked, {}});
   }
-  start_.reset();
   rank_ = -1;
   report_.active_step = 0;
   fenced_ = true;
@@ -115,7 +113,7 @@ void Membership::end_incarnation(const std::string& reason, MembershipActions& a
 
 MembershipActions Membership::peer_revoked(std::uint64_t epoch) {
   MembershipActions actions;
-  if (start_ && start_->epoch.number == epoch) revoke({}, actions);
+  if (rank_ >= 0 && known_.epoch.number == epoch) revoke({}, actions);
   return actions;
 }
 
@@ -132,16 +130,16 @@ void Membership::refuse(std::uint64_t epoch, std::vector<std::string> unreachabl
 void Membership::holds(std::uint64_t step) { report_.state_step = std::max(report_.state_step, step); }
 
 void Membership::begin_step() {
-  MOTLEY_CHECK(start_ && !revoked() && !in_doubt());
+  MOTLEY_CHECK(rank_ >= 0 && !revoked() && !in_doubt());
   report_.active_step = next_step();
 }
 
 MembershipActions Membership::vote(StepVoteKind kind, std::vector<std::string> suspects) {
   MembershipActions actions;
-  MOTLEY_CHECK(start_ && kind != StepVoteKind::none && report_.active_step == next_step() && !in_doubt());
+  MOTLEY_CHECK(rank_ >= 0 && kind != StepVoteKind::none && report_.active_step == next_step() && !in_doubt());
   // What ended well here may have failed elsewhere: that is why the epoch was revoked.
   if (revoked()) kind = StepVoteKind::abort;
-  report_.vote = {start_->epoch.number, next_step(), kind};
+  report_.vote = {known_.epoch.number, next_step(), kind};
   settled_ = false;
   if (kind == StepVoteKind::abort) {
     if (revoked() && report_.suspects.empty()) report_.suspects = suspects;
@@ -153,7 +151,7 @@ MembershipActions Membership::vote(StepVoteKind kind, std::vector<std::string> s
 
 MembershipActions Membership::suspect(std::vector<std::string> suspects) {
   MembershipActions actions;
-  if (start_ && revoked() && report_.suspects.empty()) report_.suspects = suspects;
+  if (revoked() && report_.suspects.empty()) report_.suspects = suspects;
   revoke(std::move(suspects), actions);
   return actions;
 }
@@ -177,7 +175,6 @@ std::string Membership::fingerprint() const {
   writer(rank_);
   writer(proposal_);
   writer(committed_step_);
-  writer(static_cast<std::uint8_t>(start_.has_value()));
   writer(static_cast<std::uint8_t>(settled_));
   writer(static_cast<std::uint8_t>(fenced_));
   return bytes;
@@ -185,7 +182,7 @@ std::string Membership::fingerprint() const {
 
 MemberState Membership::state() const {
   if (fenced_) return MemberState::gone;
-  if (start_) return revoked() ? MemberState::suspect : MemberState::active;
+  if (rank_ >= 0) return revoked() ? MemberState::suspect : MemberState::active;
   if (report_.presence == MemberPresence::joining) return MemberState::joining;
   return proposal_ > known_.epoch.number && report_.prepared == proposal_ ? MemberState::standby : MemberState::synced;
 }

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -85,12 +84,12 @@ class Membership {
 
   const MemberReport& report() const { return report_; }
   MemberState state() const;
-  // The epoch in force here, where this process is in it.
-  const std::optional<EpochStart>& start() const { return start_; }
+  // The epoch in force here; nullptr where this process is in none.
+  const EpochStart* start() const { return rank_ < 0 ? nullptr : &known_; }
   int rank() const { return rank_; }
   // The newest epoch in force that was heard of; number 0: none. A joiner fetches state from its members.
   const EpochStart& known() const { return known_; }
-  bool revoked() const { return start_ && report_.revoked >= start_->epoch.number; }
+  bool revoked() const { return start() != nullptr && report_.revoked >= known_.epoch.number; }
   bool in_doubt() const { return report_.vote.kind != StepVoteKind::none && !settled_; }
   std::uint64_t next_step() const { return committed_step_ + 1; }
   std::uint64_t committed_step() const { return committed_step_; }
@@ -108,9 +107,8 @@ class Membership {
   void end_incarnation(const std::string& reason, MembershipActions& actions);
 
   MemberReport report_;
-  EpochStart known_;  // the newest epoch in force heard of
-  std::optional<EpochStart> start_;
-  int rank_ = -1;
+  EpochStart known_;            // the newest epoch in force heard of
+  int rank_ = -1;               // in it; negative: not in it
   std::uint64_t proposal_ = 0;  // the newest heard of
   std::uint64_t committed_step_ = 0;
   bool settled_ = true;  // the vote's verdict is known
