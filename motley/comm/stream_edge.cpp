@@ -79,6 +79,11 @@ class SocketsEdge : public StreamEdge {
     return true;
   }
 
+  // A stream may be full of frames that wait for others: the word goes its own way.
+  void revoke(const CollectiveFrame&, const std::string& cause) override {
+    if (cause_.empty()) options_.revoke(cause);
+  }
+
   bool poll(FrameSink& sink, double now_s) override {
     bool moved = false;
     for (auto& [stream, place] : lanes_) {

@@ -32,6 +32,8 @@ void StreamLane::adopt(ByteStream connection) {
   // What had begun to arrive comes again, from its frame's beginning.
   begin_ = end_ = 0;
   in_frame_ = held_ = false;
+  target_ = {};
+  filled_ = 0;
   greeting_left_ = preamble_.size();
   std::memset(preamble_.data(), 0, preamble_.size());
   std::memcpy(preamble_.data(), &taken_, sizeof taken_);
