@@ -117,6 +117,7 @@ TEST_P(EveryTransportFault, AStopTokenEndsTheWait) {
   TestWorld world(GetParam(), 2);
   std::latch over(2);
   world.run([&](Communicator& group) {
+    EXPECT_EQ(group.barrier({}).status, OperationStatus::ok);
     if (group.rank() == 0) {
       std::stop_source stop;
       std::thread other([&] { stop.request_stop(); });
@@ -165,7 +166,9 @@ TEST_P(EveryTransportFault, RanksThatDisagreeAreToldApart) {
       const auto outcome =
           group.rank() == 1 ? wrong.odd(group) : group.all_reduce(bytes_of(mine), CollectiveElement::fp32, patient);
       // One finds out, and tells the other.
-      EXPECT_TRUE(outcome.status == OperationStatus::invalid || outcome.status == OperationStatus::revoked)
+      // (The root of a broadcast may have sent all there is by then.)
+      const bool root = group.rank() == 1 && wrong.saying.starts_with("broadcast");
+      EXPECT_TRUE(outcome.status == OperationStatus::invalid || outcome.status == OperationStatus::revoked || root)
           << name(outcome.status) << ": " << outcome.cause;
       if (group.rank() == 0 && outcome.status == OperationStatus::invalid) {
         EXPECT_EQ(outcome.cause.substr(0, 28), "rank 1 as operation 0 runs " + wrong.saying.substr(0, 1))
@@ -441,6 +444,8 @@ TEST(Reconnecting, ALostConnectionIsNotALostRank) {
           const auto a = numbers(0, data.size()), b = numbers(1, data.size());
           for (std::size_t k = 0; k < data.size(); ++k) ASSERT_EQ(data[k], a[k] + b[k]) << i << " " << k;
         }
+        // Whoever is done stays until the other is, too: frames under way when a connection breaks come from the sender.
+        group.barrier({});
         reconnects[static_cast<std::size_t>(r)] = group.traffic(1 - r).reconnects;
       });
     for (std::thread& rank : ranks) rank.join();
