@@ -115,9 +115,10 @@ TEST_P(EveryTransportFault, RevocationReachesEverybodyWhoWaits) {
 
 TEST_P(EveryTransportFault, AStopTokenEndsTheWait) {
   TestWorld world(GetParam(), 2);
-  std::latch over(2);
+  std::latch begun(2), over(2);
   world.run([&](Communicator& group) {
     EXPECT_EQ(group.barrier({}).status, OperationStatus::ok);
+    begun.arrive_and_wait();
     if (group.rank() == 0) {
       std::stop_source stop;
       std::thread other([&] { stop.request_stop(); });
@@ -444,7 +445,8 @@ TEST(Reconnecting, ALostConnectionIsNotALostRank) {
           const auto a = numbers(0, data.size()), b = numbers(1, data.size());
           for (std::size_t k = 0; k < data.size(); ++k) ASSERT_EQ(data[k], a[k] + b[k]) << i << " " << k;
         }
-        // Whoever is done stays until the other is, too: frames under way when a connection breaks come from the sender.
+        // Whoever is done stays until the other is, too: frames under way when a connection breaks come from the
+        // sender.
         group.barrier({});
         reconnects[static_cast<std::size_t>(r)] = group.traffic(1 - r).reconnects;
       });
