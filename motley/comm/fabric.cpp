@@ -354,13 +354,15 @@ std::unique_ptr<Transport> Fabric::connect(const Epoch& epoch, int rank, double 
     const std::vector<int> missing = mesh->unconnected();
     if (missing.empty()) return mesh;
     const auto [peer, cause] = mesh->refusal();
-    if (peer >= 0) throw Error(ErrorCode::peer, fmt::format("cannot reach {}: {}", called(peer), cause));
+    if (peer >= 0) throw ConnectError(ErrorCode::peer, fmt::format("cannot reach {}: {}", called(peer), cause), {peer});
     if (stop.stop_requested()) throw Error(ErrorCode::interrupted, "asked to stop while connecting");
     const double left_s = std::chrono::duration<double>(until - Clock::now()).count();
     if (left_s <= 0) {
       const std::string noted = arrivals->noted(missing.front());
-      throw Error(ErrorCode::limit, fmt::format("{} did not connect within {} s{}{}", called(missing.front()),
-                                                timeout_s, noted.empty() ? "" : ": ", noted));
+      throw ConnectError(ErrorCode::limit,
+                         fmt::format("{} did not connect within {} s{}{}", called(missing.front()), timeout_s,
+                                     noted.empty() ? "" : ": ", noted),
+                         missing);
     }
     mesh->wait(std::min(left_s, 0.1));
   }
