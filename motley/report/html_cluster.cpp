@@ -47,9 +47,11 @@ class Cards {
     const std::string& first = cluster().machines[static_cast<std::size_t>(machines.front())].name;
     const std::string& last = cluster().machines[static_cast<std::size_t>(machines.back())].name;
     const LinkRange inside = links_inside(cluster(), machines);
+    bool one_type = true;
+    for (const int device : devices)
+      one_type = one_type && &cluster().type_of(device) == &cluster().type_of(devices[0]);
     Html groups;
-    const std::vector<Purpose> all = purposes(devices);
-    for (const Purpose& purpose : all) groups += group(purpose);
+    for (const Purpose& purpose : purposes(devices)) groups += group(purpose, one_type ? Types::told : Types::each);
     return tag(
         "article", {{"class", "card machine"}},
         {tag("h4", {},
@@ -95,15 +97,20 @@ class Cards {
     return list;
   }
 
-  Html group(const Purpose& purpose) const {
+  enum class Types { told, each };  // above all groups, or with each
+  Html group(const Purpose& purpose, Types types) const {
     Html slots;
     if (purpose.devices.size() <= slots_drawn)
       for (const int device : purpose.devices)
         slots += tag(
             "i", {{"class", purpose.css_class}, {"title", cluster().devices[static_cast<std::size_t>(device)].name}});
+    const std::size_t count = purpose.devices.size();
+    const std::string note = types == Types::each  ? device_types(cluster(), purpose.devices)
+                             : count > slots_drawn ? fmt::format("{} devices", count)
+                                                   : "";
     return tag("li", {},
-               {tag("span", {{"class", "slots"}, {"aria-hidden", "true"}}, slots), tag("b", {}, purpose.name), " ",
-                span("note", device_types(cluster(), purpose.devices))});
+               {tag("span", {{"class", "slots"}, {"aria-hidden", "true"}}, slots), tag("b", {}, purpose.name),
+                note.empty() ? Html() : span("note", note)});
   }
 
   const PageLayout& layout_;
@@ -137,7 +144,7 @@ Html machines(const PageLayout& layout) {
     if (list.empty()) continue;
     content += div("site", {sites.size() > 1 ? tag("h3", {}, site) : Html(), div("cards machines", list)});
   }
-  return content;
+  return div("sites", content);
 }
 
 Html device_type_table(const PageLayout& layout) {
@@ -168,16 +175,18 @@ Html idle_devices(const PageLayout& layout) {
       known->second.push_back(unused.device);
   }
   if (reasons.empty()) return paragraph("note", "No device stays idle.");
-  std::vector<std::vector<Html>> rows;
+  Html list;
   for (const auto& [reason, devices] : reasons)
-    rows.push_back({fmt::format("{}", devices.size()), device_names(devices), reason});
-  return {tag("h3", {}, "Idle devices"), table({">count", "devices", "why they stay idle"}, rows)};
+    list += tag("li", {},
+                {tag("b", {}, fmt::format("{}", devices.size())), ": ", device_names(devices), span("note", reason)});
+  return {tag("h3", {}, "Idle devices, and why"), tag("ul", {{"class", "reasons"}}, list)};
 }
 
 }  // namespace
 
 Html cluster_content(const PageLayout& layout) {
-  return {device_type_table(layout), links_content(layout), machines(layout), idle_devices(layout)};
+  return {div("overview", {device_type_table(layout), div("links", links_content(layout))}), machines(layout),
+          idle_devices(layout)};
 }
 
 }  // namespace motley

@@ -26,8 +26,8 @@ Html line(const Term& term, const Term& root, const CostPlace& place) {
   const std::string words = fmt::format("{}: {}, {}{}", term.name, value, percent(share),
                                         place.counts ? "" : ", hidden behind a larger term");
   const std::string css_class = place.counts ? fmt::format("fill d{}", std::min(place.depth, 4)) : "fill hidden";
-  return div(
-      place.counts ? "term" : "term off",
+  return tag(
+      "div", {{"class", place.counts ? "term" : "term off"}, {"style", fmt::format("--depth:{}", place.depth)}},
       {span("name", {term.name, term.kind == TermKind::max ? span("note", "largest of") : Html()}),
        span("value", place.counts ? value : "(" + value + ")"), span("share", place.counts ? percent(share) : ""),
        drawing("thin", words, mark(css_class, place.from, place.from + share)),

@@ -14,7 +14,7 @@
 namespace motley {
 namespace {
 
-constexpr std::size_t pipelines_told_apart = 6;  // of more, alike ones are told together
+constexpr std::size_t pipelines_told_apart = 4;  // of more, alike ones are told together
 constexpr std::size_t memory_bars_shown = 24;
 constexpr double narrow_box = 0.035;  // share of a strip below which a box has no number
 
@@ -128,13 +128,15 @@ Html layer_chart(const PageLayout& layout) {
 }
 
 Html shared_routes(const PageLayout& layout) {
-  std::vector<std::vector<Html>> rows;
+  Html list;
   for (const PagePipeline& pipeline : layout.pipelines) {
     std::vector<std::string> path;
     for (const PageHop& hop : pipeline.hops) path.push_back(stage_of(layout, hop).name);
-    rows.push_back({pipeline.name, pipeline.note, fmt::format("{}", fmt::join(path, " \u203a "))});
+    list += tag("li", {},
+                {tag("b", {}, pipeline.name), ": ", pipeline.note,
+                 span("note", fmt::format("{}", fmt::join(path, " \u203a ")))});
   }
-  return table({"route", "carries", "path"}, rows);
+  return {tag("h3", {}, "Routes"), tag("ul", {{"class", "reasons"}}, list)};
 }
 
 }  // namespace

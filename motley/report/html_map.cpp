@@ -9,6 +9,7 @@
 
 #include "motley/base/units.hpp"
 #include "motley/report/html_marks.hpp"
+#include "motley/report/table.hpp"
 
 namespace motley {
 namespace {
@@ -115,6 +116,17 @@ Html map_line(const Point& from, const Point& to, const LinkRange& links, bool u
              tag("title", {}, what));
 }
 
+Html map_label(const Point& at, const LinkRange& links) {
+  const std::string latency = links.latency(), bandwidth = links.bandwidth();
+  const double width = 6.2 * static_cast<double>(std::max(display_width(latency), display_width(bandwidth))) + 4;
+  return {tag("rect", {{"class", "ground"},
+                       {"x", number(at.x - width / 2)},
+                       {"y", number(at.y - 14)},
+                       {"width", number(width)},
+                       {"height", "28"}}),
+          map_text(at, -3, "small", latency), map_text(at, 10, "small", bandwidth)};
+}
+
 Html map_place(const Cluster& cluster, const Place& place, const Point& at) {
   std::size_t devices = 0;
   for (const int machine : place.machines) devices += machine_of(cluster, machine).devices.size();
@@ -148,7 +160,7 @@ Html map_drawing(const PageLayout& layout, const std::vector<Place>& places) {
       const Point &from = shape.at[a], &to = shape.at[b];
       const Point label{from.x + along * (to.x - from.x), from.y + along * (to.y - from.y)};
       lines += map_line(from, to, links, uses, words.back());
-      labels += Html{map_text(label, -3, "halo", links.latency()), map_text(label, 11, "halo", links.bandwidth())};
+      labels += map_label(label, links);
     }
   }
   return tag("svg",
@@ -168,7 +180,7 @@ Html link_table(const Cluster& cluster, const std::vector<Place>& places) {
     std::vector<Html> row = {tag("b", {}, from.name)};
     for (const Place& to : places) {
       const LinkRange links = links_between(cluster, from, to);
-      row.push_back(links.empty() ? Html("\u2013") : Html{links.latency(), tag("br", {}), links.bandwidth()});
+      row.push_back(links.empty() ? Html("\u2013") : Html{div("", links.latency()), div("", links.bandwidth())});
     }
     rows.push_back(std::move(row));
   }

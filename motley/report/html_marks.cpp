@@ -132,6 +132,8 @@ Html pattern_definitions() {
 
 std::string colour_class(std::size_t number) { return fmt::format("c{}", number % colours); }
 
+std::string short_figure(double value) { return value < 1e4 ? fmt::format("{:.4g}", value) : human_count(value); }
+
 Html device_names(const std::vector<std::string>& devices) {
   constexpr std::size_t shown = 3, long_text = 48;
   const std::string all = compact_devices(devices);

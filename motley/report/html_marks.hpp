@@ -60,6 +60,9 @@ Html pattern_definitions();
 // Eight colours, again and again: "c0" to "c7".
 std::string colour_class(std::size_t number);
 
+// "503.2", "52.1 k": a figure in a few characters.
+std::string short_figure(double value);
+
 // "box/0-3, lab/1" where that is short; "box/0, box/2 and 14 more" otherwise, with all of them where one points at it.
 Html device_names(const std::vector<std::string>& devices);
 

@@ -100,37 +100,36 @@ Html devices(const RentPlan& plan) {
   return table({"type", ">price", ">rented", ">available", ">one more is worth", "domain"}, rows);
 }
 
-// This fleet beside those of one type: longer is better for a budget, shorter for the least money.
+// This fleet beside those of one type: with what is available of it, and if there were enough.
 Html alternatives(const RentPlan& plan) {
-  struct Alternative {
-    std::string name;
-    std::optional<double> value;
-    std::string css_class;
-  };
-  std::vector<Alternative> list = {
-      {"this fleet", cheapest(plan) ? plan.predicted.cost_usd_per_hour : plan.predicted.throughput_per_s, "fill c0"}};
-  for (const HomogeneousFleet& alone : plan.predicted.homogeneous) {
-    list.push_back({alone.type + " alone", alone.limited, "fill c7"});
-    if (alone.unlimited && alone.unlimited != alone.limited)
-      list.push_back({alone.type + " alone, if there were enough", alone.unlimited, "room"});
-  }
-  if (list.size() < 2) return {};
-  double most = 0;
-  for (const Alternative& one : list) most = std::max(most, one.value.value_or(0));
+  if (plan.predicted.homogeneous.empty()) return {};
+  const double own = cheapest(plan) ? plan.predicted.cost_usd_per_hour : plan.predicted.throughput_per_s;
+  double most = own;
+  for (const HomogeneousFleet& alone : plan.predicted.homogeneous)
+    most = std::max({most, alone.limited.value_or(0), alone.unlimited.value_or(0)});
   if (!(most > 0)) return {};
-  std::vector<ChartRow> rows;
-  for (const Alternative& one : list) {
-    const std::string value = !one.value       ? "cannot"
-                              : cheapest(plan) ? usd(*one.value)
-                                               : fmt::format("{:.4g} requests/s", *one.value);
-    rows.push_back(
-        {.label = one.name,
-         .drawing = drawing("thin", one.name + ": " + value, mark(one.css_class, 0, one.value.value_or(0) / most)),
-         .figure = value});
+  const auto figure = [&](double value) {
+    return cheapest(plan) ? usd(value) : fmt::format("{:.4g} requests/s", value);
+  };
+  std::vector<ChartRow> rows = {
+      {.label = tag("b", {}, "this fleet"),
+       .drawing = drawing("thin", "this fleet: " + figure(own), mark("fill c0", 0, own / most)),
+       .figure = tag("b", {}, figure(own))}};
+  for (const HomogeneousFleet& alone : plan.predicted.homogeneous) {
+    const bool differs = alone.unlimited && alone.unlimited != alone.limited;
+    std::string value = alone.limited ? figure(*alone.limited) : "cannot";
+    if (differs) value += fmt::format("; {} if there were enough", figure(*alone.unlimited));
+    const Html limited = alone.limited ? mark("fill c7", 0, *alone.limited / most) : Html();
+    const Html unlimited = differs ? mark("m4", 0, *alone.unlimited / most) : Html();
+    const bool longer = differs && *alone.unlimited > alone.limited.value_or(0);
+    rows.push_back({.label = alone.type + " alone",
+                    .drawing = drawing("thin", alone.type + " alone: " + value,
+                                       longer ? Html{unlimited, limited} : Html{limited, unlimited}),
+                    .figure = value});
   }
   return {paragraph("", cheapest(plan) ? "The least money that carries the demand, beside fleets of one type."
                                        : "Requests per second for the budget, beside fleets of one type."),
-          chart(rows)};
+          legend({{"fill c7", "with what is available"}, {"m4", "if there were enough"}}), chart(rows)};
 }
 
 Html slower(const RentPlan& plan) {

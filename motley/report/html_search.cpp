@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "motley/base/units.hpp"
+#include "motley/report/html_marks.hpp"
 
 namespace motley {
 namespace {
@@ -32,8 +33,8 @@ Html search_sentence(const SearchRecord& search, const std::string& bound) {
   std::string text = fmt::format("Found by the planner {}", search.planner.empty() ? "\u2013" : search.planner);
   if (!search.objective.empty()) text += fmt::format(" for the objective {}", search.objective);
   if (!search.cost.empty()) text += fmt::format(", priced by the cost form {}", search.cost);
-  text += fmt::format(": {} candidates in {}, seed {}; {}.", search.evaluated, human_seconds(search.elapsed_s),
-                      search.seed, ending(search.status));
+  text += fmt::format(": {} candidates in {}, seed {}; {}.", short_figure(static_cast<double>(search.evaluated)),
+                      human_seconds(search.elapsed_s), search.seed, ending(search.status));
   if (!bound.empty()) text += " " + bound;
   return paragraph("search", text);
 }

@@ -40,14 +40,14 @@ PageLayout layout_of_page(const ServePlan& plan) {
     if (stage.role != StageRole::any) made.facts.emplace_back(name_of(stage.role));
     if (stage.embedding) made.facts.emplace_back("embedding");
     if (stage.head) made.facts.emplace_back("head");
-    made.facts.push_back(fmt::format("KV for {} tokens", stage.kv_tokens));
+    made.facts.push_back(fmt::format("KV for {} tokens", short_figure(static_cast<double>(stage.kv_tokens))));
   }
   double weights = 0;
   for (const Route& route : plan.routes) weights += route.weight;
   for (const Route& route : plan.routes) {
     PagePipeline& pipeline = layout.pipelines.emplace_back();
     pipeline.name = route.id;
-    pipeline.note = fmt::format("{} of the requests, {} in flight", percent(route.weight / weights), route.batch);
+    pipeline.note = fmt::format("{:.3g}% of the requests, {} in flight", 100 * route.weight / weights, route.batch);
     for (const Hop& hop : route.path) pipeline.hops.push_back({number.at(hop.stage), hop.layers});
   }
   const bool shared = layout.shares_stages();
@@ -75,7 +75,7 @@ Html memory(const ServePlan& plan) {
 Html head(const ServePlan& plan) {
   const ServePrediction& predicted = plan.predicted;
   std::vector<PageFigure> list = {
-      {"output tokens", fmt::format("{:.4g}/s", predicted.tokens_per_s), "predicted, all routes together"},
+      {"output tokens", short_figure(predicted.tokens_per_s) + "/s", "predicted, all routes together"},
       {"requests", fmt::format("{:.3g}/s", predicted.requests_per_s), "that it carries"},
       {"request latency", human_seconds(predicted.latency_s), "mean lengths, at full batches"},
       {"busiest stage", human_seconds(predicted.bottleneck_s), "busy per request"}};
@@ -91,7 +91,7 @@ Html head(const ServePlan& plan) {
   const std::string bound = !plan.search.bound ? ""
                             : latency
                                 ? fmt::format("No plan answers faster than {}.", human_seconds(*plan.search.bound))
-                                : fmt::format("No plan passes {:.4g} output tokens/s.", *plan.search.bound);
+                                : fmt::format("No plan passes {} output tokens/s.", short_figure(*plan.search.bound));
   return {paragraph("lead", plan_summary(plan) + "."), figures(list), search_sentence(plan.search, bound)};
 }
 

@@ -106,7 +106,7 @@ Html stage_curves(const SimResult& result) {
       const std::string words = fmt::format("{}: computing {} of the time", use.stage, percent(use.use));
       rows.push_back(
           {.label = tag("b", {}, use.stage),
-           .drawing = drawing("curve", words, {axis_lines(axis), area("busy", shares[order[i]])}),
+           .drawing = drawing("curve", words, {mark("room", 0, 1), axis_lines(axis), area("busy", shares[order[i]])}),
            .figure = {tag("b", {}, percent(use.use)), fmt::format(" {:.3g} tokens a step", use.tokens_per_step)}});
     }
     rows.push_back(axis_row(axis));

@@ -68,13 +68,12 @@ Html memory(const TrainPlan& plan) {
 Html head(const TrainPlan& plan) {
   const Training& training = training_of(plan.workload);
   std::vector<PageFigure> list = {{"one step", human_seconds(plan.predicted.iteration_s), "predicted"}};
-  if (plan.predicted.tokens_per_s > 0)
-    list.push_back({"tokens", fmt::format("{:.4g}/s", plan.predicted.tokens_per_s), ""});
+  if (plan.predicted.tokens_per_s > 0) list.push_back({"tokens", short_figure(plan.predicted.tokens_per_s) + "/s", ""});
   if (plan.predicted.mfu > 0)
     list.push_back({"MFU", percent(plan.predicted.mfu), "of the peak of all devices that work"});
-  list.push_back(
-      {"batch", fmt::format("{} sequences", training.global_batch),
-       fmt::format("of {} tokens, {}, {}", training.sequence_length, training.precision, training.optimizer)});
+  list.push_back({"batch", fmt::format("{}", training.global_batch),
+                  fmt::format("sequences of {} tokens, {}, {}", training.sequence_length, training.precision,
+                              training.optimizer)});
   list.push_back({"schedule", std::string(name_of(plan.schedule)),
                   fmt::format("gradients: {}{}", name_of(plan.sync.algorithm),
                               plan.sync.overlap ? ", beside the backward pass" : "")});
