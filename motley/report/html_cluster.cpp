@@ -185,8 +185,7 @@ Html idle_devices(const PageLayout& layout) {
 }  // namespace
 
 Html cluster_content(const PageLayout& layout) {
-  return {div("overview", {device_type_table(layout), div("links", links_content(layout))}), machines(layout),
-          idle_devices(layout)};
+  return {div("overview", {device_type_table(layout), links_content(layout)}), machines(layout), idle_devices(layout)};
 }
 
 }  // namespace motley

@@ -234,11 +234,11 @@ Html links_content(const PageLayout& layout) {
     for (const Place& from : places)
       for (const Place& to : places)
         if (&from != &to) all.add(links_between(*layout.cluster, from, to));
-    return paragraph("", fmt::format("Between {} places: {}, {}.", places.size(), all.latency(), all.bandwidth()));
+    return paragraph("links", fmt::format("Between {} places: {}, {}.", places.size(), all.latency(), all.bandwidth()));
   }
   const Html links = link_table(*layout.cluster, places);
-  if (places.size() < 2 || places.size() > places_drawn) return {tag("h3", {}, "Links"), links};
-  return {map_drawing(layout, places), details("Links in both directions, and inside each place", links)};
+  if (places.size() < 2 || places.size() > places_drawn) return div("links full", {tag("h3", {}, "Links"), links});
+  return div("links", {map_drawing(layout, places), details("Links in both directions, and inside each place", links)});
 }
 
 }  // namespace motley

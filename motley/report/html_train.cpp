@@ -36,7 +36,7 @@ PageLayout layout_of_page(const TrainPlan& plan) {
     const TrainReplica& replica = plan.replicas[r];
     PagePipeline& pipeline = layout.pipelines.emplace_back();
     pipeline.name = fmt::format("replica {}", r);
-    pipeline.note = fmt::format("{} of the batch in {} micro-batches", percent(replica.share), replica.micro_batches);
+    pipeline.note = fmt::format("{:.3g}% of the batch in {} micro-batches", 100 * replica.share, replica.micro_batches);
     for (std::size_t s = 0; s < replica.stages.size(); ++s) {
       const TrainStage& stage = replica.stages[s];
       pipeline.hops.push_back({layout.stages.size(), stage.layers});
