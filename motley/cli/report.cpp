@@ -65,7 +65,7 @@ void add_report(CLI::App& parent, Action& action) {
   verb->add_option("--requests", options->page.requests,
                    fmt::format("Of a serving plan: requests that the timeline's simulation plays; default {}",
                                PageOptions{}.requests))
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{100'000}));
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{10'000}));
   verb->add_option("--seed", options->page.seed, "Of their arrivals; default 0");
   verb->add_flag("-q,--quiet", options->quiet, "Do not say on stderr what was written");
   verb->callback([options, &action] { action = [options] { return write_report(*options); }; });

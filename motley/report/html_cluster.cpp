@@ -109,8 +109,8 @@ class Cards {
                              : count > slots_drawn ? fmt::format("{} devices", count)
                                                    : "";
     return tag("li", {},
-               {tag("span", {{"class", "slots"}, {"aria-hidden", "true"}}, slots), tag("b", {}, purpose.name),
-                note.empty() ? Html() : span("note", note)});
+               {slots.empty() ? Html() : tag("span", {{"class", "slots"}, {"aria-hidden", "true"}}, slots),
+                tag("b", {}, purpose.name), note.empty() ? Html() : span("note", note)});
   }
 
   const PageLayout& layout_;

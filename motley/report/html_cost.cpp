@@ -11,13 +11,15 @@
 namespace motley {
 namespace {
 
-constexpr std::size_t most_children = 48;  // of one term; the largest are shown
+constexpr std::size_t most_children = 40;  // of one term
+constexpr std::size_t most_lines = 900;    // of the whole tree: deeper levels are left out
 
 struct CostPlace {
   double from = 0;     // where the term begins, as a share of the root
   bool counts = true;  // false: another term of the maximum is larger
   bool open = true;    // unfolded, where it has terms
   int depth = 0;
+  int deepest = 0;  // whose terms are still unfolded
 };
 
 Html line(const Term& term, const Term& root, const CostPlace& place) {
@@ -38,7 +40,8 @@ Html tree(const Term& term, const Term& root, const CostPlace& place);
 
 Html children(const Term& term, const Term& root, const CostPlace& place) {
   Html content;
-  CostPlace child_place{.from = place.from, .counts = place.counts, .depth = place.depth + 1};
+  CostPlace child_place = place;
+  child_place.depth = place.depth + 1;
   bool largest_seen = false;
   std::size_t shown = 0;
   for (const Term& child : term.children) {
@@ -58,13 +61,29 @@ Html children(const Term& term, const Term& root, const CostPlace& place) {
 
 Html tree(const Term& term, const Term& root, const CostPlace& place) {
   const Html own = line(term, root, place);
-  if (term.children.empty()) return div("leaf", own);
+  if (term.children.empty() || place.depth >= place.deepest) return div("leaf", own);
   return tag("details", place.open ? Attributes{{"open", ""}} : Attributes{},
              {tag("summary", {}, own), children(term, root, place)});
 }
 
+std::size_t lines_to(const Term& term, int depth) {
+  std::size_t lines = 1;
+  if (depth > 0)
+    for (std::size_t i = 0; i < std::min(most_children, term.children.size()); ++i)
+      lines += lines_to(term.children[i], depth - 1);
+  return lines;
+}
+
 }  // namespace
 
-Html cost_content(const Term& root) { return div("terms", tree(root, root, {})); }
+Html cost_content(const Term& root) {
+  constexpr int deepest = 16;
+  int depth = 1;
+  while (depth < deepest && lines_to(root, depth + 1) <= most_lines) ++depth;
+  Html content = div("terms", tree(root, root, {.deepest = depth}));
+  if (lines_to(root, depth) < lines_to(root, deepest))
+    content += paragraph("note", "Deeper terms are left out here: `motley explain --depth 16` prints them.");
+  return content;
+}
 
 }  // namespace motley

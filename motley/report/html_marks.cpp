@@ -18,7 +18,7 @@ constexpr int most_ticks = 5;
 double even_step(double span, int steps) {
   double step = std::pow(10, std::floor(std::log10(span / steps)));
   for (const double factor : {2.0, 2.5, 2.0})
-    if (span / step > steps) step *= factor;
+    if (span / step > steps * (1 + 1e-9)) step *= factor;
   return step;
 }
 

@@ -74,11 +74,12 @@ Html memory(const ServePlan& plan) {
 
 Html head(const ServePlan& plan) {
   const ServePrediction& predicted = plan.predicted;
-  std::vector<PageFigure> list = {
-      {"output tokens", short_figure(predicted.tokens_per_s) + "/s", "predicted, all routes together"},
-      {"requests", fmt::format("{:.3g}/s", predicted.requests_per_s), "that it carries"},
-      {"request latency", human_seconds(predicted.latency_s), "mean lengths, at full batches"},
-      {"busiest stage", human_seconds(predicted.bottleneck_s), "busy per request"}};
+  std::vector<PageFigure> list;
+  if (predicted.tokens_per_s > 0)
+    list = {{"output tokens", short_figure(predicted.tokens_per_s) + "/s", "predicted, all routes together"},
+            {"requests", short_figure(predicted.requests_per_s) + "/s", "that it carries"},
+            {"request latency", human_seconds(predicted.latency_s), "mean lengths, at full batches"},
+            {"busiest stage", human_seconds(predicted.bottleneck_s), "busy per request"}};
   if (predicted.slo_attainment)
     list.push_back({"inside deadlines", percent(*predicted.slo_attainment), "of the requests"});
   list.push_back(

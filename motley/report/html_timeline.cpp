@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "motley/base/units.hpp"
+#include "motley/cost/serve_cost.hpp"
 #include "motley/cost/train_price.hpp"
 #include "motley/report/html_marks.hpp"
 #include "motley/report/table.hpp"
@@ -18,7 +19,7 @@ namespace {
 
 constexpr std::size_t intervals = 80;     // of a curve
 constexpr std::size_t curves_shown = 16;  // the busiest stages; others are folded
-constexpr std::size_t curves_folded = 200;
+constexpr std::size_t curves_folded = 48;
 constexpr std::size_t requests_drawn = 20;
 constexpr double assumed_load = 0.8;  // of what the plan carries, where the workload says no rate
 constexpr std::size_t lanes_drawn = 24;
@@ -38,9 +39,10 @@ Run simulated(const ServePlan& plan, const PageOptions& options) {
   Workload& workload = run.plan.workload;
   const bool traced = workload.arrival.process == ArrivalProcess::trace;
   if (!traced && workload.total_rate_per_s() <= 0) {
+    const double carried = plan.predicted.requests_per_s > 0 ? plan.predicted.requests_per_s
+                                                             : price_serve(plan, {.form = "motley"}).requests_per_s;
     for (RequestClass& described : workload.classes)
-      described.rate_per_s =
-          assumed_load * plan.predicted.requests_per_s / static_cast<double>(workload.classes.size());
+      described.rate_per_s = assumed_load * carried / static_cast<double>(workload.classes.size());
     run.offered = fmt::format("{:.3g} requests/s, {} of what the plan carries (the workload says no rate)",
                               workload.total_rate_per_s(), percent(assumed_load));
   } else {
