@@ -124,9 +124,13 @@ Html cost(const ServePlan& plan) {
   const CostOptions options{.form = plan.search.cost.empty() ? "motley" : plan.search.cost};
   try {
     const ServeCost priced = price_serve(plan, options);
-    return {paragraph("", fmt::format("Where the latency of a request goes, by the cost form {}: {} in all. Terms "
-                                      "unfold.",
-                                      options.form, human_seconds(priced.latency_s))),
+    const std::string lead =
+        fmt::format("Where the latency of a request goes, by the cost form {}: {} in all. Terms unfold.", options.form,
+                    human_seconds(priced.latency_s));
+    const std::string measured =
+        fmt::format("The plan predicts {} from its measured profile, which the cost form does not read.",
+                    human_seconds(plan.predicted.latency_s));
+    return {paragraph("", lead), plan.profile.layer_rate.empty() ? Html() : paragraph("note", measured),
             cost_content(priced.tree), tag("h3", {}, "Routes"), routes(priced)};
   } catch (const Error& error) {
     return paragraph("note", fmt::format("Not priced: {}.", error.what()));

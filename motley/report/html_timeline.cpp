@@ -162,10 +162,13 @@ Html run_content(const Run& run) {
       human_seconds(result.measured_s));
   Html content = {paragraph("", lead), class_table(result), tag("h3", {}, "How busy each stage is"),
                   stage_curves(result), request_lanes(run)};
-  if (result.all.refused + result.preemptions > 0)
-    content += paragraph("note", fmt::format("{} requests were refused; {} times a sequence lost its KV blocks and was "
-                                             "computed anew.",
-                                             result.all.refused, result.preemptions));
+  if (result.all.refused > 0)
+    content += paragraph(
+        "note",
+        fmt::format("{} requests were refused: a queue was full, or there is no room for them.", result.all.refused));
+  if (result.preemptions > 0)
+    content += paragraph(
+        "note", fmt::format("{} times a sequence lost its KV blocks and was computed anew.", result.preemptions));
   return content;
 }
 
