@@ -22,6 +22,7 @@ void add_explain(CLI::App& parent, Action& action);
 void add_compare(CLI::App& parent, Action& action);
 void add_simulate(CLI::App& parent, Action& action);
 void add_verify(CLI::App& parent, Action& action);
+void add_report(CLI::App& parent, Action& action);
 void add_cluster(CLI::App& parent, Action& action);
 void add_probe(CLI::App& cluster_verbs, Action& action);  // where the runtime is built
 void add_model(CLI::App& parent, Action& action);
