@@ -29,6 +29,33 @@ OpensslCertificate read_certificate(const std::string& pem, const char* what) {
   return certificate;
 }
 
+// OpenSSL's own sockets, but for the signal that ends the process when the other side has gone.
+int quiet_write(BIO* bio, const char* bytes, int size) {
+  int socket = -1;
+  BIO_get_fd(bio, &socket);
+  BIO_clear_retry_flags(bio);
+  errno = 0;
+  const auto put = static_cast<int>(::send(socket, bytes, static_cast<std::size_t>(size), MSG_NOSIGNAL));
+  if (put <= 0 && (errno == EAGAIN || errno == EINTR)) BIO_set_retry_write(bio);
+  return put;
+}
+
+const BIO_METHOD* quiet_socket() {
+  static const std::unique_ptr<BIO_METHOD, OpensslFree<BIO_METHOD, BIO_meth_free>> method = [] {
+    const BIO_METHOD* plain = BIO_s_socket();
+    std::unique_ptr<BIO_METHOD, OpensslFree<BIO_METHOD, BIO_meth_free>> quiet(
+        BIO_meth_new(BIO_TYPE_SOCKET, "motley socket"));
+    if (!quiet) throw Error(ErrorCode::environment, tls_error());
+    BIO_meth_set_write(quiet.get(), quiet_write);
+    BIO_meth_set_read(quiet.get(), BIO_meth_get_read(plain));
+    BIO_meth_set_ctrl(quiet.get(), BIO_meth_get_ctrl(plain));
+    BIO_meth_set_create(quiet.get(), BIO_meth_get_create(plain));
+    BIO_meth_set_destroy(quiet.get(), BIO_meth_get_destroy(plain));
+    return quiet;
+  }();
+  return method.get();
+}
+
 }  // namespace
 
 FileDescriptor::~FileDescriptor() {
@@ -122,7 +149,10 @@ void ByteStream::wait_for(short events, Time until) const {
 
 void ByteStream::secure(const TlsContext& context, Time until, bool server) {
   tls_.reset(SSL_new(context.get()));
-  if (!tls_ || SSL_set_fd(tls_.get(), socket_.get()) != 1) throw Error(ErrorCode::environment, tls_error());
+  BIO* bio = tls_ ? BIO_new(quiet_socket()) : nullptr;
+  if (bio == nullptr) throw Error(ErrorCode::environment, tls_error());
+  BIO_set_fd(bio, socket_.get(), BIO_NOCLOSE);
+  SSL_set_bio(tls_.get(), bio, bio);
   for (;;) {
     ERR_clear_error();
     errno = 0;

@@ -226,16 +226,36 @@ std::span<std::byte> Execution::place(int peer, const CollectiveFrame& frame) {
   return buffers_.data.subspan(piece_offset(frame.chunk, step, *piece), frame.length);
 }
 
+// A piece of the step has not come.
+bool Execution::lacks(const Chunk& slot, std::uint32_t chunk, std::uint32_t place) const {
+  const ScheduleStep& step = schedule_->steps[place];
+  if (!receives(step) || slot.steps[place].complete) return false;
+  for (std::size_t piece = 0; piece + 1 < step.pieces.size(); ++piece)
+    if (!slot.arrived[place][piece] && piece_length(chunk, step, piece) > 0) return true;
+  return false;
+}
+
+bool Execution::needs(int peer) const {
+  for (std::uint32_t index = open_first_; index < chunks_; ++index) {
+    const bool begun = index < open_last_;
+    const Chunk& slot = open_[index % open_.size()];
+    for (std::uint32_t place = 0; place < schedule_->steps.size(); ++place) {
+      const ScheduleStep& step = schedule_->steps[place];
+      if (step.peer != peer) continue;
+      if (!begun || lacks(slot, index, place)) return true;
+      if (step.kind == CollectiveStepKind::send && !slot.steps[place].complete) return true;
+    }
+    if (!begun) return false;  // chunks that have not begun are alike
+  }
+  return false;
+}
+
 std::vector<int> Execution::awaited() const {
   std::vector<int> peers;
   if (done()) return peers;
   const Chunk& slot = open_[open_first_ % open_.size()];
-  for (std::size_t i = 0; i < schedule_->steps.size(); ++i) {
-    const ScheduleStep& step = schedule_->steps[i];
-    if (!receives(step) || slot.steps[i].complete || std::ranges::find(slot.arrived[i], false) == slot.arrived[i].end())
-      continue;
-    peers.push_back(step.peer);
-  }
+  for (std::uint32_t place = 0; place < schedule_->steps.size(); ++place)
+    if (lacks(slot, open_first_, place)) peers.push_back(schedule_->steps[place].peer);
   std::ranges::sort(peers);
   peers.erase(std::ranges::unique(peers).begin(), peers.end());
   return peers;

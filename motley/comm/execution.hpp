@@ -60,6 +60,8 @@ class Execution {
   const std::optional<Refusal>& refusal() const { return refusal_; }
   // Peers whose frames the first open chunk still needs.
   std::vector<int> awaited() const;
+  // Frames to or from this peer are still missing.
+  bool needs(int peer) const;
   std::int64_t held_bytes() const { return held_bytes_; }
   std::int64_t peak_held_bytes() const { return peak_held_bytes_; }
 
@@ -93,6 +95,7 @@ class Execution {
   std::int64_t piece_length(std::uint32_t chunk, const ScheduleStep& step, std::size_t piece) const;
   std::size_t piece_offset(std::uint32_t chunk, const ScheduleStep& step, std::size_t piece) const;
   std::optional<std::size_t> piece_of(int peer, const CollectiveFrame& frame) const;
+  bool lacks(const Chunk& slot, std::uint32_t chunk, std::uint32_t place) const;
   void apply(int peer, const CollectiveFrame& frame, std::span<const std::byte> payload);
   Answer refuse(int peer, std::string cause);
 

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cmath>
+#include <map>
 #include <thread>
 
 #include <fmt/format.h>
@@ -38,6 +39,16 @@ std::vector<LinkArrival> LinkArrivals::take() {
   return std::exchange(waiting_, {});
 }
 
+void LinkArrivals::note(int peer, const std::string& cause) {
+  const std::lock_guard lock(mutex_);
+  notes_[peer] = cause;
+}
+
+std::string LinkArrivals::noted(int peer) {
+  const std::lock_guard lock(mutex_);
+  return notes_[peer];
+}
+
 void LinkArrivals::ring() {
   const std::uint64_t one = 1;
   [[maybe_unused]] const ssize_t written = ::write(doorbell_.get(), &one, sizeof one);  // full: has been rung
@@ -49,6 +60,13 @@ constexpr std::uint32_t doorbell_peer = 0xffffffffU;
 constexpr int quiet_polls = 256;  // between looks at descriptors where all edges are shared memory
 // How long a wait looks for frames before it sleeps: about what falling asleep and being woken cost.
 constexpr double spin_s = 50e-6;
+constexpr double busy_s = 3e-6;  // of that without letting others run
+
+void pause() {
+#ifdef __x86_64__
+  __builtin_ia32_pause();
+#endif
+}
 
 class SocketMesh : public Mesh {
  public:
@@ -81,6 +99,11 @@ class SocketMesh : public Mesh {
     return edge != nullptr && edge->send(frame, payload);
   }
 
+  void revoke(const CollectiveFrame& frame, const std::string& cause) override {
+    for (auto& edge : edges_)
+      if (edge) edge->revoke(frame, cause);
+  }
+
   bool poll(FrameSink& sink) override {
     bool moved = false;
     if (streams_ > 0 || ++quiet_ >= quiet_polls) {
@@ -90,6 +113,13 @@ class SocketMesh : public Mesh {
     if (arrivals_.any()) {
       adopt();
       moved = true;
+    }
+    for (const auto& [peer, cause] : std::exchange(revoked_by_, {})) {
+      const CollectiveFrame frame{.kind = FrameKind::revoke,
+                                  .group = group_hash(arrivals_.epoch().group),
+                                  .epoch = arrivals_.epoch().number,
+                                  .length = static_cast<std::uint32_t>(cause.size())};
+      sink.on_frame(peer, frame, std::as_bytes(std::span(cause)));
     }
     // A rank begins behind itself, so that not everybody empties the same one first.
     const double now = streams_ > 0 ? now_s() : 0;
@@ -101,20 +131,20 @@ class SocketMesh : public Mesh {
   }
 
   void wait(double seconds) override {
-    const double until_s = now_s() + std::min(seconds, spin_s);
-    for (int round = 0; streams_ == 0 && !crowded_; ++round) {
+    // First a look at memory, for answers that are under way; then others may use this processor to answer; then sleep.
+    const double start_s = now_s();
+    const double until_s = start_s + std::min(seconds, spin_s);
+    for (int round = 0;; ++round) {
       if (ready()) return;
-      if ((round & 15) == 15 && now_s() >= until_s) break;
-#ifdef __x86_64__
-      __builtin_ia32_pause();
-#endif
-    }
-    if (crowded_ || streams_ > 0) {
-      // Others may need this processor to send what is awaited here.
-      for (int round = 0; round < 3; ++round) {
+      if ((round & 15) != 15) {
+        pause();
+        continue;
+      }
+      const double now = now_s();
+      if (now >= until_s) break;
+      if (crowded_ || now >= start_s + busy_s) {
         ::sched_yield();
         if (streams_ > 0) look(0);
-        if (ready()) return;
       }
     }
     for (auto& edge : edges_)
@@ -190,6 +220,8 @@ class SocketMesh : public Mesh {
         if (!arrival.refusal.empty()) {
           refusals_[peer] = arrival.refusal;
           if (streams != nullptr) streams->refused(arrival.stream, arrival.refusal);
+        } else if (arrival.purpose == LinkPurpose::revoke) {
+          revoked_by_[arrival.peer] = arrival.revocation;
         } else if (arrival.purpose == LinkPurpose::shared_memory) {
           if (!edges_[peer])
             edges_[peer] = open_shared_edge(arrival.peer, arrival.side, arrival.memory, std::move(arrival.doorbell),
@@ -211,7 +243,8 @@ class SocketMesh : public Mesh {
          .most_streams = options_.most_streams,
          .patience_s = options_.patience_s,
          .epoll = epoll_.get(),
-         .dial = [this, peer](LinkPurpose purpose, std::uint16_t stream) { options_.dial(peer, purpose, stream); }});
+         .dial = [this, peer](LinkPurpose purpose, std::uint16_t stream) { options_.dial(peer, purpose, stream, {}); },
+         .revoke = [this, peer](const std::string& cause) { options_.dial(peer, LinkPurpose::revoke, 0, cause); }});
     StreamEdge* raw = edge.get();
     edges_[static_cast<std::size_t>(peer)] = std::move(edge);
     ++streams_;
@@ -223,6 +256,7 @@ class SocketMesh : public Mesh {
   FileDescriptor epoll_;
   std::vector<std::unique_ptr<Edge>> edges_;  // by peer
   std::vector<std::string> refusals_;
+  std::map<int, std::string> revoked_by_;  // peers, and why; to be handed on
   std::atomic<bool> woken_{false};
   bool crowded_ = false;  // more members here than processors
   int streams_ = 0;       // peers behind sockets

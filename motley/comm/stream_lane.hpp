@@ -48,6 +48,7 @@ class StreamLane {
 
  private:
   void break_off();
+  void stop_writing(ByteStream::State state);
   bool write_preamble();
   bool read_preamble();
   void believe(std::uint32_t taken);
