@@ -97,6 +97,38 @@ TEST(ServePage, SaysWhatStaysIdleAndWhy) {
   EXPECT_THAT(page, HasSubstr("6 of 8"));
 }
 
+// Places that the plan does not use need no link.
+TEST(ServePage, LinksThatNobodyDescribedAreLeftOut) {
+  ServePlan plan = priced(garage_plan());
+  plan.cluster = cluster_of(R"(format = "motley.cluster/1"
+name = "three sites"
+[[machine]]
+name = "bench"
+site = "a"
+devices = ["A6000*2"]
+[[machine]]
+name = "shelf"
+site = "b"
+devices = ["A6000*3"]
+[[machine]]
+name = "laptop"
+site = "c"
+devices = ["A6000"]
+[[link]]
+between = ["a", "b"]
+latency = "3 ms"
+bandwidth = "1 GB/s"
+[[link]]
+between = ["b", "c"]
+latency = "4 ms"
+bandwidth = "2 GB/s")");
+  const std::string page = html_report(plan, {.requests = 5});
+  expect_good(page);
+  EXPECT_EQ(count(page, "<line class=\"link used\""), 2u);
+  EXPECT_EQ(count(page, "<line class=\"link\""), 0u);
+  EXPECT_THAT(page, HasSubstr("a to b: 3.00 ms, 1.00 GB/s, stages hand over here; b to c: 4.00 ms, 2.00 GB/s"));
+}
+
 TEST(ServePage, RoutesThatShareStagesAreDrawnOverTheLayers) {
   ServePlan plan = timed_plan({{.tokens_per_s = 300, .layers = {0, 4}},
                                {.tokens_per_s = 400, .layers = {4, 8}},
