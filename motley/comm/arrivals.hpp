@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -21,7 +22,8 @@ struct LinkArrival {
   ByteStream connection = {};
   FileDescriptor memory = {}, doorbell = {};  // of shared memory
   int side = 0;
-  std::string refusal = {};  // instead of a connection: why there will be none
+  std::string refusal = {};     // instead of a connection: why there will be none
+  std::string revocation = {};  // instead of a connection: why the peer has given the epoch up
 };
 
 class LinkArrivals {
@@ -32,6 +34,9 @@ class LinkArrivals {
   int doorbell() const { return doorbell_.get(); }
 
   void put(LinkArrival arrival);
+  // Why the peer has not been reached so far; for messages.
+  void note(int peer, const std::string& cause);
+  std::string noted(int peer);
   bool any() const { return any_.load(std::memory_order_acquire); }
   std::vector<LinkArrival> take();
   void ring();
@@ -42,6 +47,7 @@ class LinkArrivals {
   FileDescriptor doorbell_;  // an eventfd: whoever waits for frames or connections sleeps on it
   std::mutex mutex_;
   std::vector<LinkArrival> waiting_;
+  std::map<int, std::string> notes_;
   std::atomic<bool> any_{false};
 };
 

@@ -16,7 +16,7 @@ namespace {
 constexpr int chunks_at_once = 4;
 constexpr std::size_t most_schedules = 16;
 constexpr double longest_wait_s = 0.1;
-constexpr double spread_s = 0.2;  // how long a rank that gave up tries to tell the others
+constexpr double spread_s = 0.05;  // how long a rank that gave up tries to tell the others
 constexpr std::int64_t alignment_bytes = 64;
 
 }  // namespace
@@ -238,24 +238,20 @@ bool Communicator::ended(const OperationOptions& options, double deadline_s, Ope
 // Tells the others that this rank has given the epoch up, as far as that is possible in a moment.
 void Communicator::spread(const OperationOutcome& outcome) {
   CollectiveFrame frame{.kind = FrameKind::revoke, .group = group_hash(epoch_.group), .epoch = epoch_.number};
-  const std::string cause =
+  std::string cause =
       outcome.status == OperationStatus::revoked ? outcome.cause : fmt::format("rank {}: {}", rank(), outcome.cause);
-  const auto payload = std::as_bytes(std::span(cause)).first(std::min<std::size_t>(cause.size(), 1000));
-  frame.length = static_cast<std::uint32_t>(payload.size());
-
+  cause.resize(std::min<std::size_t>(cause.size(), 1000));
+  frame.length = static_cast<std::uint32_t>(cause.size());
+  transport_->revoke(frame, cause);
   class Deaf : public FrameSink {
     Verdict on_frame(int, const CollectiveFrame&, std::span<const std::byte>) noexcept override {
       return Verdict::taken;
     }
     void on_lost(int, const std::string&) noexcept override {}
   } deaf;
-  std::vector<int> untold;
-  for (int peer = 0; peer < size(); ++peer)
-    if (peer != rank()) untold.push_back(peer);
   for (const double until_s = transport_->now_s() + spread_s;;) {
-    std::erase_if(untold, [&](int peer) { return transport_->send(peer, frame, payload); });
     const bool moved = transport_->poll(deaf);
-    if ((untold.empty() && transport_->flushed()) || transport_->now_s() >= until_s) return;
+    if (transport_->flushed() || transport_->now_s() >= until_s) return;
     if (!moved) transport_->wait(std::max(0.0, until_s - transport_->now_s()));
   }
 }

@@ -19,6 +19,8 @@ class Edge {
  public:
   virtual ~Edge() = default;
   virtual bool send(const CollectiveFrame& frame, std::span<const std::byte> payload) = 0;
+  // Past everything that waits on the way.
+  virtual void revoke(const CollectiveFrame& frame, const std::string& cause) = 0;
   // Moves a few frames; false where there was nothing to move. `now_s` is for what depends on time.
   virtual bool poll(FrameSink& sink, double now_s) = 0;
   // A quick look: poll() would find something, as far as that can be told without a system call.
@@ -60,6 +62,8 @@ struct StreamEdgeOptions {
   // Asks for a stream of this number, or whether the peer is still there (probe). The answer comes by adopt() or
   // refused(), or not at all.
   std::function<void(LinkPurpose, std::uint16_t stream)> dial;
+  // Tells the peer on a connection of its own that the epoch is given up here.
+  std::function<void(const std::string& cause)> revoke;
 };
 
 class StreamEdge : public Edge {

@@ -183,13 +183,18 @@ struct Fabric::State : std::enable_shared_from_this<Fabric::State> {
     if (arrivals) {
       std::string wrong = objection(hello, arrivals->epoch(), arrivals->rank(), stream.peer_name());
       if (wrong.empty() && (hello.purpose == LinkPurpose::shared_memory) != is_local &&
-          hello.purpose != LinkPurpose::probe)
+          (hello.purpose == LinkPurpose::stream || hello.purpose == LinkPurpose::shared_memory))
         wrong = "shared memory by TCP, or a stream without";
       if (!wrong.empty()) welcome = {LinkAnswer::refused, wrong};
     }
     answer(stream, heard, welcome, options.key, until);
     if (welcome.answer != LinkAnswer::welcome || hello.purpose == LinkPurpose::probe) return;
     LinkArrival arrival{.peer = hello.from, .purpose = hello.purpose, .stream = hello.stream, .side = 1};
+    if (hello.purpose == LinkPurpose::revoke) {
+      arrival.revocation = hello.word;
+      arrivals->put(std::move(arrival));
+      return;
+    }
     if (hello.purpose == LinkPurpose::shared_memory) {
       auto passed = receive_descriptors(stream.descriptor(), 2, until);
       send_descriptors(stream.descriptor(), {arrivals->doorbell()}, until);
@@ -216,7 +221,7 @@ struct Fabric::State : std::enable_shared_from_this<Fabric::State> {
         try {
           const LinkWelcome welcome = introduce(arrivals, arrival, std::move(socket), until);
           if (welcome.answer == LinkAnswer::welcome) {
-            if (arrival.purpose != LinkPurpose::probe) arrivals.put(std::move(arrival));
+            if (arrival.connection.open()) arrivals.put(std::move(arrival));
             return;
           }
           if (welcome.answer == LinkAnswer::refused) {
@@ -226,9 +231,11 @@ struct Fabric::State : std::enable_shared_from_this<Fabric::State> {
           cause = "it does not know this epoch yet";
         } catch (const Error& error) {
           cause = error.what();
+          arrivals.note(arrival.peer, cause);
         }
       } else {
         cause = failure.cause;
+        arrivals.note(arrival.peer, cause);
         if (failure.refused && dialling == Dialling::again) break;
       }
       if (!sleep_for(pause)) return;
@@ -259,7 +266,8 @@ struct Fabric::State : std::enable_shared_from_this<Fabric::State> {
                           .to = static_cast<std::uint16_t>(arrival.peer),
                           .from_id = self.id,
                           .incarnation = self.incarnation,
-                          .stream = arrival.stream};
+                          .stream = arrival.stream,
+                          .word = arrival.revocation};
     LinkWelcome welcome = greet(stream, hello, options.key, patience);
     if (welcome.answer != LinkAnswer::welcome) return welcome;
     if (arrival.purpose == LinkPurpose::shared_memory) {
@@ -267,14 +275,15 @@ struct Fabric::State : std::enable_shared_from_this<Fabric::State> {
       send_descriptors(stream.descriptor(), {arrival.memory.get(), arrivals.doorbell()}, patience);
       arrival.doorbell = std::move(receive_descriptors(stream.descriptor(), 1, patience)[0]);
     }
-    arrival.connection = std::move(stream);
+    if (arrival.purpose == LinkPurpose::stream || arrival.purpose == LinkPurpose::shared_memory)
+      arrival.connection = std::move(stream);
     return welcome;
   }
 
   void start_dial(const std::shared_ptr<LinkArrivals>& arrivals, int peer, LinkPurpose purpose, std::uint16_t stream,
-                  Dialling dialling, Clock::time_point until) {
-    start([this, arrivals, peer, purpose, stream, dialling, until] {
-      dial(*arrivals, {.peer = peer, .purpose = purpose, .stream = stream}, dialling, until);
+                  const std::string& word, Dialling dialling, Clock::time_point until) {
+    start([this, arrivals, peer, purpose, stream, word, dialling, until] {
+      dial(*arrivals, {.peer = peer, .purpose = purpose, .stream = stream, .revocation = word}, dialling, until);
     });
   }
 
@@ -308,32 +317,32 @@ std::unique_ptr<Transport> Fabric::connect(const Epoch& epoch, int rank, double 
       throw input_error(
           fmt::format("epoch {} of \"{}\" is already connected as rank {}", epoch.number, epoch.group, rank));
   }
-  auto mesh = make_mesh({.arrivals = arrivals,
-                         .most_streams = state.options.most_streams,
-                         .patience_s = state.options.patience_s,
-                         .dial =
-                             [&state, arrivals](int peer, LinkPurpose purpose, std::uint16_t stream) {
-                               state.start_dial(arrivals, peer, purpose, stream, Dialling::again,
-                                                after(state.options.patience_s));
-                             },
-                         .closed =
-                             [&state, key](std::vector<FileDescriptor> sockets) {
-                               {
-                                 const std::lock_guard lock(state.mutex);
-                                 state.expected.erase(key);
-                                 auto& last = state.over[std::get<0>(key)];
-                                 last = std::max(last, std::get<1>(key));
-                               }
-                               if (sockets.empty()) return;
-                               state.start([held = std::make_shared<std::vector<FileDescriptor>>(std::move(sockets))] {
-                                 drain(std::move(*held), Clock::now() + drain_time);
-                               });
-                             }});
+  auto mesh = make_mesh(
+      {.arrivals = arrivals,
+       .most_streams = state.options.most_streams,
+       .patience_s = state.options.patience_s,
+       .dial =
+           [&state, arrivals](int peer, LinkPurpose purpose, std::uint16_t stream, const std::string& word) {
+             state.start_dial(arrivals, peer, purpose, stream, word, Dialling::again, after(state.options.patience_s));
+           },
+       .closed =
+           [&state, key](std::vector<FileDescriptor> sockets) {
+             {
+               const std::lock_guard lock(state.mutex);
+               state.expected.erase(key);
+               auto& last = state.over[std::get<0>(key)];
+               last = std::max(last, std::get<1>(key));
+             }
+             if (sockets.empty()) return;
+             state.start([held = std::make_shared<std::vector<FileDescriptor>>(std::move(sockets))] {
+               drain(std::move(*held), Clock::now() + drain_time);
+             });
+           }});
   // The higher rank dials.
   for (int peer = 0; peer < rank; ++peer) {
     const auto index = static_cast<std::size_t>(peer);
     const bool shared = state.shares_memory(epoch.members[index], epoch.members[static_cast<std::size_t>(rank)]);
-    state.start_dial(arrivals, peer, shared ? LinkPurpose::shared_memory : LinkPurpose::stream, 0, Dialling::first,
+    state.start_dial(arrivals, peer, shared ? LinkPurpose::shared_memory : LinkPurpose::stream, 0, {}, Dialling::first,
                      until);
   }
   const std::stop_callback on_stop(stop, [&] { mesh->wake(); });
@@ -345,11 +354,16 @@ std::unique_ptr<Transport> Fabric::connect(const Epoch& epoch, int rank, double 
     const std::vector<int> missing = mesh->unconnected();
     if (missing.empty()) return mesh;
     const auto [peer, cause] = mesh->refusal();
-    if (peer >= 0) throw Error(ErrorCode::peer, fmt::format("cannot reach {}: {}", called(peer), cause));
+    if (peer >= 0) throw ConnectError(ErrorCode::peer, fmt::format("cannot reach {}: {}", called(peer), cause), {peer});
     if (stop.stop_requested()) throw Error(ErrorCode::interrupted, "asked to stop while connecting");
     const double left_s = std::chrono::duration<double>(until - Clock::now()).count();
-    if (left_s <= 0)
-      throw Error(ErrorCode::limit, fmt::format("{} did not connect within {} s", called(missing.front()), timeout_s));
+    if (left_s <= 0) {
+      const std::string noted = arrivals->noted(missing.front());
+      throw ConnectError(ErrorCode::limit,
+                         fmt::format("{} did not connect within {} s{}{}", called(missing.front()), timeout_s,
+                                     noted.empty() ? "" : ": ", noted),
+                         missing);
+    }
     mesh->wait(std::min(left_s, 0.1));
   }
 }

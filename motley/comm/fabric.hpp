@@ -6,7 +6,10 @@
 #include <optional>
 #include <stop_token>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "motley/base/error.hpp"
 #include "motley/comm/byte_stream.hpp"
 #include "motley/comm/epoch.hpp"
 #include "motley/comm/transport.hpp"
@@ -34,6 +37,14 @@ struct FabricOptions {
   double handshake_s = 5;  // what a stranger who says nothing is granted
 };
 
+// An epoch could not be connected; `ranks` are those who refused or did not answer.
+class ConnectError : public Error {
+ public:
+  ConnectError(ErrorCode code, std::string message, std::vector<int> unreachable)
+      : Error(code, std::move(message)), ranks(std::move(unreachable)) {}
+  std::vector<int> ranks;
+};
+
 class Fabric {
  public:
   // Throws an environment error where the address cannot be listened on, an input error where the identity is none.
@@ -46,8 +57,8 @@ class Fabric {
   const std::string& address() const;
 
   // Connects this process, as `rank`, with all other members; all of them must do the same. Several epochs may be
-  // connected at once, from different threads. Throws a peer error that names who refused and why, and a limit error
-  // that names who did not answer within `timeout_s`.
+  // connected at once, from different threads. Throws a ConnectError that names who refused and why (peer), or who did
+  // not answer within `timeout_s` (limit).
   std::unique_ptr<Transport> connect(const Epoch& epoch, int rank, double timeout_s, std::stop_token stop = {});
 
  private:

@@ -19,7 +19,7 @@ namespace {
 constexpr std::uint32_t link_magic = 0x4c4c544d;  // "MTLL"
 constexpr std::uint16_t link_version = 1;
 constexpr std::size_t nonce_bytes = 16, signature_bytes = 32;
-constexpr std::size_t max_name = 256, max_message = 2048;
+constexpr std::size_t max_name = 256, max_word = 1000, max_message = 4096;
 
 template <class Wire>
 void fields(Wire& wire, typename Wire::template Ref<LinkHello> hello) {
@@ -30,6 +30,7 @@ void fields(Wire& wire, typename Wire::template Ref<LinkHello> hello) {
   wire(hello.from_id, max_name);
   wire(hello.incarnation);
   wire(hello.stream);
+  wire(hello.word, max_word);
 }
 
 std::string random_nonce() {
@@ -139,7 +140,7 @@ HeardHello hear(ByteStream& stream, const std::string& key, ByteStream::Time unt
     answer(stream, heard, {LinkAnswer::refused, cause}, key, until);
     throw Error(ErrorCode::peer, fmt::format("\"{}\" refused: {}", heard.hello.from_id, cause));
   };
-  if (purpose > static_cast<std::uint8_t>(LinkPurpose::probe)) turn_away("unknown purpose");
+  if (purpose > static_cast<std::uint8_t>(LinkPurpose::revoke)) turn_away("unknown purpose");
   if (!signed_with(key, covered('d', challenge, body), signature)) turn_away("not this group's key");
   heard.hello.purpose = static_cast<LinkPurpose>(purpose);
   return heard;

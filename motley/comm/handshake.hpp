@@ -13,7 +13,12 @@
 
 namespace motley {
 
-enum class LinkPurpose : std::uint8_t { stream, shared_memory, probe };
+enum class LinkPurpose : std::uint8_t {
+  stream,
+  shared_memory,
+  probe,  // only to see whether the other side is there
+  revoke  // to say that the epoch is given up; `word` says why
+};
 
 struct LinkHello {
   LinkPurpose purpose = LinkPurpose::stream;
@@ -23,6 +28,7 @@ struct LinkHello {
   std::string from_id;
   std::uint64_t incarnation = 0;
   std::uint16_t stream = 0;  // which of the streams between the two
+  std::string word = {};
   bool operator==(const LinkHello&) const = default;
 };
 

@@ -26,6 +26,7 @@ struct Inbox {
   bool woken = false;                            // something may have changed since the last wait
   std::vector<std::deque<QueuedFrame>> arrived;  // by sender
   std::vector<std::string> lost;                 // by peer: why; empty where it is not
+  std::deque<QueuedFrame> revocations;           // overtake what has arrived
 };
 
 }  // namespace
@@ -72,8 +73,28 @@ class InProcessFabric::Link : public Transport {
     return true;
   }
 
+  void revoke(const CollectiveFrame& frame, const std::string& cause) override {
+    const auto payload = std::as_bytes(std::span(cause));
+    for (std::size_t peer = 0; peer < traffic_.size(); ++peer) {
+      if (peer == self()) continue;
+      {
+        const std::lock_guard lock(state_.inboxes[peer].mutex);
+        state_.inboxes[peer].revocations.push_back({frame, {payload.begin(), payload.end()}});
+      }
+      state_.wake(peer);
+    }
+  }
+
   bool poll(FrameSink& sink) override {
     bool moved = false;
+    {
+      std::deque<QueuedFrame> revocations;
+      {
+        const std::lock_guard lock(mine().mutex);
+        revocations.swap(mine().revocations);
+      }
+      for (const QueuedFrame& queued : revocations) sink.on_frame(-1, queued.frame, queued.payload);
+    }
     for (std::size_t peer = 0; peer < traffic_.size(); ++peer)
       while (take(peer, sink)) moved = true;
     return moved;

@@ -225,7 +225,8 @@ class Model {
   // The only ones who had it died or were left out too early: then the group waits for a checkpoint, by policy.
   bool is_state_lost(const World& world) const {
     return std::none_of(world.processes.begin(), world.processes.end(), [&](const Process& process) {
-      return process.alive && process.membership->report().state_step >= world.disk.committed_step;
+      return process.alive && process.membership->report().presence != MemberPresence::leaving &&
+             process.membership->report().state_step >= world.disk.committed_step;
     });
   }
 

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cmath>
+#include <map>
 #include <thread>
 
 #include <fmt/format.h>
@@ -36,6 +37,16 @@ std::vector<LinkArrival> LinkArrivals::take() {
   const std::lock_guard lock(mutex_);
   any_.store(false, std::memory_order_release);
   return std::exchange(waiting_, {});
+}
+
+void LinkArrivals::note(int peer, const std::string& cause) {
+  const std::lock_guard lock(mutex_);
+  notes_[peer] = cause;
+}
+
+std::string LinkArrivals::noted(int peer) {
+  const std::lock_guard lock(mutex_);
+  return notes_[peer];
 }
 
 void LinkArrivals::ring() {
@@ -88,6 +99,11 @@ class SocketMesh : public Mesh {
     return edge != nullptr && edge->send(frame, payload);
   }
 
+  void revoke(const CollectiveFrame& frame, const std::string& cause) override {
+    for (auto& edge : edges_)
+      if (edge) edge->revoke(frame, cause);
+  }
+
   bool poll(FrameSink& sink) override {
     bool moved = false;
     if (streams_ > 0 || ++quiet_ >= quiet_polls) {
@@ -97,6 +113,13 @@ class SocketMesh : public Mesh {
     if (arrivals_.any()) {
       adopt();
       moved = true;
+    }
+    for (const auto& [peer, cause] : std::exchange(revoked_by_, {})) {
+      const CollectiveFrame frame{.kind = FrameKind::revoke,
+                                  .group = group_hash(arrivals_.epoch().group),
+                                  .epoch = arrivals_.epoch().number,
+                                  .length = static_cast<std::uint32_t>(cause.size())};
+      sink.on_frame(peer, frame, std::as_bytes(std::span(cause)));
     }
     // A rank begins behind itself, so that not everybody empties the same one first.
     const double now = streams_ > 0 ? now_s() : 0;
@@ -197,6 +220,8 @@ class SocketMesh : public Mesh {
         if (!arrival.refusal.empty()) {
           refusals_[peer] = arrival.refusal;
           if (streams != nullptr) streams->refused(arrival.stream, arrival.refusal);
+        } else if (arrival.purpose == LinkPurpose::revoke) {
+          revoked_by_[arrival.peer] = arrival.revocation;
         } else if (arrival.purpose == LinkPurpose::shared_memory) {
           if (!edges_[peer])
             edges_[peer] = open_shared_edge(arrival.peer, arrival.side, arrival.memory, std::move(arrival.doorbell),
@@ -218,7 +243,8 @@ class SocketMesh : public Mesh {
          .most_streams = options_.most_streams,
          .patience_s = options_.patience_s,
          .epoll = epoll_.get(),
-         .dial = [this, peer](LinkPurpose purpose, std::uint16_t stream) { options_.dial(peer, purpose, stream); }});
+         .dial = [this, peer](LinkPurpose purpose, std::uint16_t stream) { options_.dial(peer, purpose, stream, {}); },
+         .revoke = [this, peer](const std::string& cause) { options_.dial(peer, LinkPurpose::revoke, 0, cause); }});
     StreamEdge* raw = edge.get();
     edges_[static_cast<std::size_t>(peer)] = std::move(edge);
     ++streams_;
@@ -230,6 +256,7 @@ class SocketMesh : public Mesh {
   FileDescriptor epoll_;
   std::vector<std::unique_ptr<Edge>> edges_;  // by peer
   std::vector<std::string> refusals_;
+  std::map<int, std::string> revoked_by_;  // peers, and why; to be handed on
   std::atomic<bool> woken_{false};
   bool crowded_ = false;  // more members here than processors
   int streams_ = 0;       // peers behind sockets

@@ -16,7 +16,7 @@ struct MeshOptions {
   int most_streams = 16;
   double patience_s = 5;
   // Asks for a connection to the peer, from a thread that does not wait for it.
-  std::function<void(int peer, LinkPurpose purpose, std::uint16_t stream)> dial;
+  std::function<void(int peer, LinkPurpose purpose, std::uint16_t stream, const std::string& word)> dial;
   // Told when the transport is gone; takes its sockets, which may still have something to deliver.
   std::function<void(std::vector<FileDescriptor>)> closed;
 };

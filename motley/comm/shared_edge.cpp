@@ -5,9 +5,11 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
@@ -23,6 +25,7 @@ namespace {
 constexpr std::uint64_t ring_bytes = 1 << 20;
 constexpr std::size_t page_bytes = 4096;
 constexpr int frames_per_poll = 2;
+constexpr std::size_t most_cause_bytes = 1000;
 constexpr std::uint32_t wants_frames = 1, wants_room = 2;
 
 // Positions count bytes from the beginning and never wrap in practice (2^64).
@@ -74,10 +77,19 @@ class SharedEdge : public Edge {
     return true;
   }
 
+  // By the connection whose end means this process's: the ring may be full of frames that wait for others.
+  void revoke(const CollectiveFrame& frame, const std::string& cause) override {
+    std::vector<std::byte> word(collective_header_bytes + cause.size());
+    encode_header(frame, std::span(word).first<collective_header_bytes>());
+    std::memcpy(word.data() + collective_header_bytes, cause.data(), cause.size());
+    ::send(life_.get(), word.data(), word.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  }
+
   bool poll(FrameSink& sink, double) override {
     if (!cause_.empty()) return false;
     bool moved = false;
     try {
+      moved = spoken_ && listen(sink);
       for (int i = 0; i < frames_per_poll && take(sink); ++i) moved = true;
     } catch (const Error& error) {
       cause_ = error.what();
@@ -90,17 +102,32 @@ class SharedEdge : public Edge {
   }
 
   bool looks_ready() const override {
-    return (in_->written.load(std::memory_order_acquire) != held_at_) ||
+    return spoken_ || in_->written.load(std::memory_order_acquire) != held_at_ ||
            (refused_ && out_->read.load(std::memory_order_acquire) != room_seen_);
   }
   void fall_asleep() override { out_->asleep.store(wants_frames | (refused_ ? wants_room : 0)); }
   void wake_up() override { out_->asleep.store(0, std::memory_order_relaxed); }
   bool flushed() const override { return true; }
   void on_event(std::uint32_t, std::uint32_t events) override {
-    if ((events & (EPOLLHUP | EPOLLRDHUP | EPOLLERR | EPOLLIN)) != 0) ended_ = true;
+    if ((events & (EPOLLHUP | EPOLLRDHUP | EPOLLERR | EPOLLIN)) != 0) spoken_ = true;
   }
 
  private:
+  // What the peer says on the other connection: that it has given up, or, by closing it, that it is gone.
+  bool listen(FrameSink& sink) {
+    spoken_ = false;
+    std::array<std::byte, collective_header_bytes + most_cause_bytes> word;
+    const ssize_t got = ::recv(life_.get(), word.data(), word.size(), MSG_DONTWAIT);
+    if (got == 0 || (got < 0 && errno != EAGAIN)) ended_ = true;
+    if (got < static_cast<ssize_t>(collective_header_bytes)) return false;
+    spoken_ = true;  // there may be more
+    const CollectiveFrame frame = decode_header(std::span(word).first<collective_header_bytes>());
+    const auto cause =
+        std::span(word).subspan(collective_header_bytes, static_cast<std::size_t>(got) - collective_header_bytes);
+    if (frame.kind == FrameKind::revoke) sink.on_frame(peer_, frame, cause);
+    return true;
+  }
+
   bool has_room(std::uint64_t bytes) {
     if (ring_bytes - (written_ - room_seen_) >= bytes) return true;
     const std::uint64_t read = out_->read.load(std::memory_order_acquire);
@@ -174,6 +201,7 @@ class SharedEdge : public Edge {
   std::uint64_t room_seen_ = 0;  // what the peer had read when we last looked
   std::uint64_t held_at_ = 0;    // what the peer had written when poll() last left off
   bool refused_ = false;         // send() found no room
+  bool spoken_ = false;          // there is something on the other connection
   bool ended_ = false;
   std::string cause_;
 };

@@ -79,6 +79,13 @@ class SocketsEdge : public StreamEdge {
     return true;
   }
 
+  // A stream may be full of frames that wait for others: the word goes its own way, too.
+  void revoke(const CollectiveFrame& frame, const std::string& cause) override {
+    if (!cause_.empty()) return;
+    send(frame, std::as_bytes(std::span(cause)));
+    options_.revoke(cause);
+  }
+
   bool poll(FrameSink& sink, double now_s) override {
     bool moved = false;
     for (auto& [stream, place] : lanes_) {

@@ -32,6 +32,8 @@ void StreamLane::adopt(ByteStream connection) {
   // What had begun to arrive comes again, from its frame's beginning.
   begin_ = end_ = 0;
   in_frame_ = held_ = false;
+  target_ = {};
+  filled_ = 0;
   greeting_left_ = preamble_.size();
   std::memset(preamble_.data(), 0, preamble_.size());
   std::memcpy(preamble_.data(), &taken_, sizeof taken_);
@@ -115,12 +117,13 @@ void StreamLane::stop_writing(ByteStream::State state) {
   if (state == ByteStream::State::closed) readable_ = true;
 }
 
-// The other side has taken that many frames in all.
+// The other side has taken that many frames in all. A frame that is sent again says what was true at first.
 void StreamLane::believe(std::uint32_t taken) {
-  const std::uint32_t more = taken - frames_acknowledged_;
-  if (more > frame_ends_.size())
+  const auto more = static_cast<std::int32_t>(taken - frames_acknowledged_);
+  if (more <= 0) return;
+  if (static_cast<std::size_t>(more) > frame_ends_.size())
     throw Error(ErrorCode::peer, fmt::format("acknowledges {} frames of {} sent", more, frame_ends_.size()));
-  for (std::uint32_t i = 0; i < more; ++i) {
+  for (std::int32_t i = 0; i < more; ++i) {
     acknowledged_total_ += static_cast<std::int64_t>(frame_ends_.front() - acknowledged_);
     acknowledged_ = frame_ends_.front();
     frame_ends_.pop_front();

@@ -48,9 +48,12 @@ class Transport {
   virtual ~Transport() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  // Copies header and payload, at most largest_payload_bytes. False: no room now, nothing was taken; or the peer is
-  // lost.
+  // For data. Copies header and payload, at most largest_payload_bytes. False: no room now, nothing was taken; or the
+  // peer is lost.
   virtual bool send(int peer, const CollectiveFrame& frame, std::span<const std::byte> payload) = 0;
+  // Tells all peers that this rank has given the epoch up and why, past everything that waits on the way; they take it
+  // as a frame of kind revoke. Does not wait; poll() and flushed() see it through as far as that goes.
+  virtual void revoke(const CollectiveFrame& frame, const std::string& cause) = 0;
   // Moves what can be moved without waiting. True: something was moved.
   virtual bool poll(FrameSink& sink) = 0;
   // Sleeps until there may be something for poll() to do or room where send() found none, until wake(), or for

@@ -8,8 +8,6 @@
 namespace motley {
 namespace {
 
-constexpr double unlimited = std::numeric_limits<double>::infinity();
-
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 // Bytes as a linear function of the time near some T.
@@ -18,41 +16,13 @@ struct Bytes {
   Bytes operator+(const Bytes& other) const { return {value + other.value, slope + other.slope}; }
 };
 
-struct Capacity {
-  double up = unlimited, down = unlimited;
-};
-
-// Of the link above every node; pair links count together.
-std::vector<Capacity> capacities(const CollectiveNetwork& network) {
-  std::vector<Capacity> all(network.nodes.size());
-  for (std::size_t node = 0; node < network.nodes.size(); ++node) {
-    const auto& own = network.nodes[node];
-    if (own.up >= 0) all[node].up = network.ports[at(own.up)].bytes_per_s;
-    if (own.down >= 0) all[node].down = network.ports[at(own.down)].bytes_per_s;
-    if (own.parent < 0) continue;
-    const auto& parent = network.nodes[at(own.parent)];
-    if (parent.mesh.empty() || parent.children.size() < 2) continue;
-    const auto me = static_cast<std::size_t>(
-        std::find(parent.children.begin(), parent.children.end(), static_cast<int>(node)) - parent.children.begin());
-    double up = 0, down = 0;
-    for (std::size_t other = 0; other < parent.children.size(); ++other) {
-      if (other == me) continue;
-      up += network.ports[at(parent.mesh[me * parent.children.size() + other])].bytes_per_s;
-      down += network.ports[at(parent.mesh[other * parent.children.size() + me])].bytes_per_s;
-    }
-    all[node].up = std::min(all[node].up, up);
-    all[node].down = std::min(all[node].down, down);
-  }
-  return all;
-}
-
 enum class Way { received, sent };
 
 class Counting {
  public:
   Counting(const CollectiveNetwork& network, Way way, double trees, double bytes)
       : network_(network),
-        capacity_(capacities(network)),
+        capacity_(network.capacities()),
         below_(network.ranks_below()),
         way_(way),
         tree_bytes_(trees * bytes) {}
@@ -151,7 +121,7 @@ class Counting {
   }
 
   const CollectiveNetwork& network_;
-  std::vector<Capacity> capacity_;
+  std::vector<LinkCapacity> capacity_;
   std::vector<int> below_;
   Way way_;
   double tree_bytes_;
@@ -191,7 +161,7 @@ CollectiveLimit collective_limit(const CollectiveNetwork& network, CollectiveOpe
   const int all = network.ranks();
   if (all < 2) return {0, "nothing moves"};
   const auto below = network.ranks_below();
-  const auto capacity = capacities(network);
+  const auto capacity = network.capacities();
   const auto consider = [&](double seconds, const std::string& name) {
     if (seconds > limit.seconds) limit = {seconds, name};
   };

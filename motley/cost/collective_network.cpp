@@ -248,6 +248,26 @@ bool CollectiveNetwork::has_mesh() const {
                      [](const CollectiveNode& node) { return !node.mesh.empty() && node.children.size() > 2; });
 }
 
+std::vector<LinkCapacity> CollectiveNetwork::capacities() const {
+  std::vector<LinkCapacity> all(nodes.size());
+  for (std::size_t node = 0; node < nodes.size(); ++node) {
+    const auto& own = nodes[node];
+    if (own.up >= 0) all[node].up = std::min(all[node].up, ports[at(own.up)].bytes_per_s);
+    if (own.down >= 0) all[node].down = std::min(all[node].down, ports[at(own.down)].bytes_per_s);
+    const std::size_t children = own.children.size();
+    for (std::size_t me = 0; me < children && !own.mesh.empty() && children > 1; ++me) {
+      double up = 0, down = 0;
+      for (std::size_t other = 0; other < children; ++other) {
+        if (other == me) continue;
+        up += ports[at(own.mesh[me * children + other])].bytes_per_s;
+        down += ports[at(own.mesh[other * children + me])].bytes_per_s;
+      }
+      all[at(own.children[me])] = {up, down};
+    }
+  }
+  return all;
+}
+
 CollectiveNetwork empty_network(std::string root) {
   CollectiveNetwork network;
   network.nodes.push_back({.name = std::move(root)});

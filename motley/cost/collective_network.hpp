@@ -33,6 +33,12 @@ struct CollectiveNode {
   bool operator==(const CollectiveNode&) const = default;
 };
 
+// Of the link above a node, bytes per second.
+struct LinkCapacity {
+  double up = std::numeric_limits<double>::infinity();
+  double down = std::numeric_limits<double>::infinity();
+};
+
 struct CollectiveNetwork {
   std::vector<CollectivePort> ports;
   std::vector<CollectiveNode> nodes;  // node 0 is the root
@@ -45,6 +51,8 @@ struct CollectiveNetwork {
   // Ranks below every node.
   std::vector<int> ranks_below() const;
   bool has_mesh() const;  // of more than two children anywhere
+  // Of every node; in a mesh a node's pair links count together.
+  std::vector<LinkCapacity> capacities() const;
   bool operator==(const CollectiveNetwork&) const = default;
 };
 

@@ -9,6 +9,11 @@
 
 namespace motley {
 
+template <>
+const std::vector<EnumName<CollectiveOperation>>& enum_names<CollectiveOperation>();
+template <>
+const std::vector<EnumName<CollectiveStepKind>>& enum_names<CollectiveStepKind>();
+
 struct CollectivePrediction {
   double time_s = 0;       // rounds in sequence, the vector whole
   double pipelined_s = 0;  // in the plan's chunks, rounds and halves overlapping
@@ -20,37 +25,17 @@ struct CollectivePrediction {
 };
 
 struct CollectivePlan {
-  Cluster cluster;  // rank = place of the device
-  std::string layout;  // for people: "8 x 3 at rack0"
+  Cluster cluster;     // rank = place of the device
+  std::string layout;  // for people: "direct; rack0: 8 x 3"
   CollectiveProgram program;
   CollectivePrediction predicted;
   SearchRecord search;
 };
 
-// The file's own structure.
-struct CollectiveDocument {
-  std::string kind = "collective";
-  ClusterDescription cluster;
-  CollectiveOperation operation = CollectiveOperation::all_reduce;
-  int ranks = 0;
-  int root = 0;
-  std::int64_t bytes = 0;
-  int chunks = 1;
-  std::string layout;
-  std::vector<std::vector<CollectiveStep>> program;
-  CollectivePrediction predicted;
-  SearchRecord search;
-  bool operator==(const CollectiveDocument&) const = default;
-};
-template <>
-const Schema<CollectiveDocument>& schema<CollectiveDocument>();
-template <>
-const std::vector<EnumName<CollectiveOperation>>& enum_names<CollectiveOperation>();
-
 Value write_collective_plan(const CollectivePlan& plan);
 CollectivePlan read_collective_plan(const Value& value, std::string source);
 
-// The program computes its collective (collective_check.hpp), and has a rank per device. Empty: nothing wrong.
+// The program computes its collective (collective_check.hpp) and has a rank per device. Empty: nothing wrong.
 std::vector<Violation> verify(const CollectivePlan& plan);
 
 }  // namespace motley

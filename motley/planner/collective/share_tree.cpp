@@ -15,18 +15,10 @@ constexpr double unlimited = std::numeric_limits<double>::infinity();
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
-double slower_way(const CollectiveNetwork& network, int node) {
-  const auto& own = network.nodes[at(node)];
-  double slowest = unlimited;
-  for (const int port : {own.up, own.down})
-    if (port >= 0) slowest = std::min(slowest, network.ports[at(port)].bytes_per_s);
-  return slowest;
-}
-
 class TreeBuilder {
  public:
   TreeBuilder(const CollectiveNetwork& network, const std::vector<NodePolicy>& policies)
-      : network_(network), policies_(policies), below_(network.ranks_below()) {
+      : network_(network), policies_(policies), below_(network.ranks_below()), capacity_(network.capacities()) {
     build(top(), -1);
   }
 
@@ -39,6 +31,8 @@ class TreeBuilder {
     while (network_.nodes[at(node)].rank < 0 && branches(node).size() == 1) node = branches(node)[0];
     return node;
   }
+
+  double slower_way(int node) const { return std::min(capacity_[at(node)].up, capacity_[at(node)].down); }
 
   std::vector<int> branches(int node) const {
     std::vector<int> used;
@@ -55,10 +49,10 @@ class TreeBuilder {
   }
 
   void build(int node, int parent) {
-    double link = parent < 0 ? unlimited : slower_way(network_, node);
+    double link = parent < 0 ? unlimited : slower_way(node);
     while (network_.nodes[at(node)].rank < 0 && branches(node).size() == 1) {
       node = branches(node)[0];
-      link = std::min(link, slower_way(network_, node));
+      link = std::min(link, slower_way(node));
     }
     const int index = add({.network_node = node, .rank = network_.nodes[at(node)].rank, .bytes_per_s = link}, parent);
     if (network_.nodes[at(node)].rank >= 0) return;
@@ -115,6 +109,7 @@ class TreeBuilder {
   const CollectiveNetwork& network_;
   const std::vector<NodePolicy>& policies_;
   std::vector<int> below_;
+  std::vector<LinkCapacity> capacity_;
 };
 
 // Bounds of z in a given time, from the ranks upwards.
@@ -239,12 +234,13 @@ struct Held {
 
 class RoundBuilder {
  public:
-  RoundBuilder(const ShareTree& tree, std::int64_t bytes, std::int64_t alignment)
-      : tree_(tree), bytes_(bytes), alignment_(alignment) {
+  RoundBuilder(const ShareTree& tree, std::int64_t bytes, std::int64_t alignment, std::size_t most_transfers)
+      : tree_(tree), bytes_(bytes), alignment_(alignment), most_transfers_(most_transfers) {
     (void)held(0);
   }
 
   std::vector<CollectiveRound> rounds;
+  std::size_t transfers = 0;
 
  private:
   struct Branch {
@@ -271,6 +267,7 @@ class RoundBuilder {
     std::vector<std::size_t> places(branches.size(), 0);
     std::int64_t first = 0;
     for (const std::int64_t last : borders) {
+      if (transfers > most_transfers_) break;
       std::vector<const std::vector<int>*> holders;
       for (std::size_t m = 0; m < branches.size(); ++m) {
         while (branches[m].pieces[places[m]].last <= first) ++places[m];
@@ -339,10 +336,12 @@ class RoundBuilder {
     const std::int64_t begin = first * alignment_, end = std::min(bytes_, last * alignment_);
     if (begin >= end) return;
     rounds[round].push_back({from, to, begin, end, CollectiveStepKind::reduce});
+    ++transfers;
   }
 
   const ShareTree& tree_;
   std::int64_t bytes_, alignment_;
+  std::size_t most_transfers_;
 };
 
 // Neighbouring ranges of one pair of ranks become one transfer.
@@ -380,10 +379,12 @@ ShareTree share_tree(const CollectiveNetwork& network, const std::vector<NodePol
   return tree;
 }
 
-std::vector<CollectiveRound> share_rounds(const ShareTree& tree, std::int64_t bytes, std::int64_t alignment) {
-  auto rounds = RoundBuilder(tree, bytes, alignment).rounds;
-  for (auto& round : rounds) join_neighbours(round);
-  return rounds;
+std::optional<std::vector<CollectiveRound>> share_rounds(const ShareTree& tree, std::int64_t bytes,
+                                                         std::int64_t alignment, std::size_t most_transfers) {
+  RoundBuilder builder(tree, bytes, alignment, most_transfers);
+  if (builder.transfers > most_transfers) return std::nullopt;
+  for (auto& round : builder.rounds) join_neighbours(round);
+  return std::move(builder.rounds);
 }
 
 CollectiveGroup group_of(const ShareTree& tree) { return group_below(tree, 0); }

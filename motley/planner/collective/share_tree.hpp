@@ -10,6 +10,8 @@
 // at every node, which gives every link its z exactly.
 #pragma once
 
+#include <cstddef>
+#include <optional>
 #include <vector>
 
 #include "motley/cost/collective_network.hpp"
@@ -52,8 +54,10 @@ struct ShareTree {
 ShareTree share_tree(const CollectiveNetwork& network, const std::vector<NodePolicy>& policies, ShareRule rule,
                      double bytes);
 
-// The reduction half for a vector of `bytes`; borders are multiples of `alignment` bytes but for the last.
-std::vector<CollectiveRound> share_rounds(const ShareTree& tree, std::int64_t bytes, std::int64_t alignment);
+// The reduction half, for a vector of `bytes`; borders are multiples of `alignment` bytes but for the last. None where
+// it would have more transfers than `most_transfers`: unlike shares on several levels cut the vector ever finer.
+std::optional<std::vector<CollectiveRound>> share_rounds(const ShareTree& tree, std::int64_t bytes,
+                                                         std::int64_t alignment, std::size_t most_transfers);
 
 // The same hierarchy for owners that are given, one block per rank.
 CollectiveGroup group_of(const ShareTree& tree);

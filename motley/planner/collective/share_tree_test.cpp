@@ -13,7 +13,7 @@ namespace {
 constexpr double bytes = 4e8;
 
 CollectiveProgram program_along(const CollectiveNetwork& network, const ShareTree& tree) {
-  auto rounds = share_rounds(tree, static_cast<std::int64_t>(bytes), 16);
+  auto rounds = *share_rounds(tree, static_cast<std::int64_t>(bytes), 16, 1 << 20);
   const auto back = mirrored(rounds);
   rounds.insert(rounds.end(), back.begin(), back.end());
   return program_of_rounds({.operation = CollectiveOperation::all_reduce,

@@ -226,20 +226,21 @@ TreePacking pack_trees(const CollectiveNetwork& network, CollectiveOperation ope
   return Packing(network, operation, root, bytes).run(options);
 }
 
-std::vector<CollectiveRound> packed_rounds(const TreePacking& packing, CollectiveOperation operation, int ranks,
-                                           std::int64_t bytes, std::int64_t alignment) {
+std::vector<CollectiveRound> packed_rounds(const TreePacking& packing, CollectiveOperation operation,
+                                           const std::vector<int>& block_of, std::int64_t bytes,
+                                           std::int64_t alignment) {
   const bool blocks = operation == CollectiveOperation::reduce_scatter || operation == CollectiveOperation::all_gather;
   std::vector<CollectiveRound> up, down;
   std::map<int, std::vector<const PackedTree*>> by_root;
   for (const auto& tree : packing.trees) by_root[blocks ? tree.root : 0].push_back(&tree);
   for (const auto& [root, trees] : by_root) {
-    const std::int64_t length = blocks ? bytes / ranks : bytes;
+    const std::int64_t length = blocks ? bytes / static_cast<std::int64_t>(block_of.size()) : bytes;
+    const std::int64_t begin = blocks ? block_of[at(root)] * length : 0;
     std::vector<double> weights;
     for (const auto* tree : trees) weights.push_back(tree->share);
     const auto parts = share_blocks(length, static_cast<int>(trees.size()), weights, alignment);
     for (std::size_t t = 0; t < trees.size(); ++t) {
-      const std::int64_t first = root * (blocks ? length : 0) + parts[t].first,
-                         last = first + parts[t].last - parts[t].first;
+      const std::int64_t first = begin + parts[t].first, last = begin + parts[t].last;
       if (first == last) continue;
       // Reductions end together, so that the second half can begin for all.
       const auto reduce =

@@ -38,9 +38,10 @@ TreePacking pack_trees(const CollectiveNetwork& network, CollectiveOperation ope
                        const PackingOptions& options);
 
 // Rounds of both halves: trees in step, each as deep as it is. In reduce_scatter and all_gather the parts of a root lie
-// in its block.
-std::vector<CollectiveRound> packed_rounds(const TreePacking& packing, CollectiveOperation operation, int ranks,
-                                           std::int64_t bytes, std::int64_t alignment);
+// in its block of the vector, which is block_of[root].
+std::vector<CollectiveRound> packed_rounds(const TreePacking& packing, CollectiveOperation operation,
+                                           const std::vector<int>& block_of, std::int64_t bytes,
+                                           std::int64_t alignment);
 
 // Least-cost tree out of `root`: who each node hangs below (-1: the root). `cost`: from * nodes + to.
 std::vector<int> least_arborescence(const std::vector<double>& cost, int nodes, int root);
