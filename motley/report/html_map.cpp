@@ -171,9 +171,9 @@ Html map_drawing(const PageLayout& layout, const std::vector<Place>& places) {
       LinkRange links = links_between(*layout.cluster, places[a], places[b]);
       links.add(links_between(*layout.cluster, places[b], places[a]));
       if (links.empty()) continue;
-      const bool uses = used.contains({a, b});
+      const bool uses = layout.pipelines.empty() || used.contains({a, b});
       words.push_back(fmt::format("{} to {}: {}, {}{}", places[a].name, places[b].name, links.latency(),
-                                  links.bandwidth(), uses ? ", stages hand over here" : ""));
+                                  links.bandwidth(), used.contains({a, b}) ? ", stages hand over here" : ""));
       const bool diagonal = places.size() == 4 && a + b == 3;
       const double along = diagonal ? 0.28 : 0.5;
       const Point &from = shape.at[a], &to = shape.at[b];
