@@ -89,11 +89,26 @@ std::uint64_t GridState::key_of(const Counts& part) const {
   return key;
 }
 
-HopWeights GridState::hop(const Counts& a, std::uint64_t key_a, const Counts& b, std::uint64_t key_b) {
-  const std::uint64_t key = mixed(key_a) + mixed(key_b);  // either way round
-  Cached& entry = cache_[key % cache_entries];
-  if (entry.key != key) entry = {key, match(a, b)};
-  return entry.hop;
+const HopWeights* GridState::known_hop(std::uint64_t key) const {
+  const Cached& entry = cache_[key % cache_entries];
+  return entry.key == key ? &entry.hop : nullptr;
+}
+
+// No matching does better: every device needs a partner.
+double GridState::least_bottleneck(const Counts& a, const Counts& b) const {
+  const auto classes = static_cast<std::size_t>(classes_.count());
+  const auto furthest = [&](const Counts& from, const Counts& to) {
+    double most = 0;
+    for (std::size_t x = 0; x < classes; ++x) {
+      if (from[x] == 0) continue;
+      double least = std::numeric_limits<double>::infinity();
+      for (std::size_t y = 0; y < classes; ++y)
+        if (to[y] != 0) least = std::min(least, classes_.hop_s[x * classes + y]);
+      most = std::max(most, least);
+    }
+    return most;
+  };
+  return std::max(furthest(a, b), furthest(b, a));
 }
 
 // Links come in shortest first: the greedy matching takes what it can of each, the other waits until it is perfect.
@@ -107,6 +122,7 @@ HopWeights GridState::match(const Counts& a, const Counts& b) {
     first_a_[k] = static_cast<int>(std::exchange(at_a, at_a + static_cast<std::size_t>(a[k])));
     first_b_[k] = static_cast<int>(std::exchange(at_b, at_b + static_cast<std::size_t>(b[k])));
   }
+  const double least = least_bottleneck(a, b);
   matching_.begin(problem_.replicas);
   HopWeights hop;
   double sum = 0;
@@ -124,12 +140,24 @@ HopWeights GridState::match(const Counts& a, const Counts& b) {
       left -= pairs;
     }
     if (perfect) continue;
+    if (left == 0 && length <= least) {  // the greedy one is as good as any
+      hop.bottleneck_s = length;
+      perfect = true;
+      continue;
+    }
     matching_.add(first_a_[x], first_a_[x] + a[x], first_b_[y], first_b_[y] + b[y]);
+    if (length < least) continue;
     hop.bottleneck_s = length;
     perfect = matching_.perfect();
   }
   hop.mean_s = sum / problem_.replicas;
   return hop;
+}
+
+void GridState::weigh() {
+  weights_.resize(trial_.hops.size());
+  for (std::size_t at = 0; at < weights_.size(); ++at)
+    weights_[at] = trial_.hops[at].bottleneck_s + slope * trial_.hops[at].mean_s;
 }
 
 // The shortest tree: a path is one.
@@ -193,22 +221,35 @@ double GridState::propose(const std::vector<Change>& changes, double limit) {
       if (change.part == static_cast<int>(part)) return change.counts;
     return parts_[part];
   };
+  // First what is known and what is surely not less; what is still worth it then in full.
+  unknown_.clear();
   for (const Change& change : changes) {
     if (change.part >= stages_) continue;
     const auto a = static_cast<std::size_t>(change.part);
-    for (std::size_t b = 0; b < count; ++b)
-      if (b != a)
-        trial_.hops[a * count + b] = trial_.hops[b * count + a] =
-            hop(change.counts, trial_.keys[a], counts(b), trial_.keys[b]);
+    for (std::size_t b = 0; b < count; ++b) {
+      if (b == a) continue;
+      const std::uint64_t key = mixed(trial_.keys[a]) + mixed(trial_.keys[b]);  // either way round
+      const HopWeights* known = known_hop(key);
+      if (!known) unknown_.push_back({a, b, key});
+      trial_.hops[a * count + b] = trial_.hops[b * count + a] =
+          known ? *known : HopWeights{least_bottleneck(change.counts, counts(b)), least_hop_};
+    }
   }
   ++evaluated_;
-  weights_.resize(count * count);
-  for (std::size_t at = 0; at < weights_.size(); ++at)
-    weights_[at] = trial_.hops[at].bottleneck_s + slope * trial_.hops[at].mean_s;
   const double sum = std::accumulate(trial_.sync.begin(), trial_.sync.end(), 0.0);
-  trial_.objective = worst + slope * sum / stages_;
-  if (const double bound = trial_.objective + path_bound(); bound > limit) return bound;
-  trial_.objective += shortest_path();
+  const double sync = worst + slope * sum / stages_;
+  weigh();
+  if (const double bound = sync + path_bound(); bound > limit) return bound;
+  if (!unknown_.empty()) {
+    for (const Unknown& pair : unknown_) {
+      const HopWeights hop = match(counts(pair.a), counts(pair.b));
+      cache_[pair.key % cache_entries] = {pair.key, hop};
+      trial_.hops[pair.a * count + pair.b] = trial_.hops[pair.b * count + pair.a] = hop;
+    }
+    weigh();
+    if (const double bound = sync + path_bound(); bound > limit) return bound;
+  }
+  trial_.objective = sync + shortest_path();
   trial_.cost = worst;
   for (std::size_t s = 0; s + 1 < count; ++s)
     trial_.cost += trial_.hops[static_cast<std::size_t>(trial_.order[s] * stages_ + trial_.order[s + 1])].bottleneck_s;
