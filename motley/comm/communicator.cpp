@@ -16,7 +16,7 @@ namespace {
 constexpr int chunks_at_once = 4;
 constexpr std::size_t most_schedules = 16;
 constexpr double longest_wait_s = 0.1;
-constexpr double spread_s = 0.2;  // how long a rank that gave up tries to tell the others
+constexpr double spread_s = 0.05;  // how long a rank that gave up tries to tell the others
 constexpr std::int64_t alignment_bytes = 64;
 
 }  // namespace

@@ -257,7 +257,7 @@ std::vector<int> Execution::awaited() const {
   for (std::uint32_t place = 0; place < schedule_->steps.size(); ++place)
     if (lacks(slot, open_first_, place)) peers.push_back(schedule_->steps[place].peer);
   std::ranges::sort(peers);
-  peers.erase(std::ranges::unique(peers).begin(), peers.end());
+  peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
   return peers;
 }
 
