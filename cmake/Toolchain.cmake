@@ -20,10 +20,10 @@ endif()
 
 find_program(CCACHE ccache)
 if(CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
-  # A precompiled header carries time stamps and macros that ccache would otherwise refuse to look through.
-  set(ENV{CCACHE_SLOPPINESS} pch_defines,time_macros)
-  add_compile_options(-fpch-preprocess)
+  # ccache looks through a precompiled header only if told that its macros and time stamps do not matter; and what was compiled in
+  # another checkout is found again if paths are compared from the root of each. motley_module adds -fpch-preprocess where needed.
+  set(CMAKE_CXX_COMPILER_LAUNCHER env CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
+      CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} ${CCACHE})
 endif()
 find_program(MOLD mold)
 if(MOLD)

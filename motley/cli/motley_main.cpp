@@ -61,9 +61,9 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", "motley " MOTLEY_VERSION);
   app.require_subcommand(1);
   Action action;
-  for (const auto add : {add_plan, add_explain, add_compare, add_simulate, add_verify}) add(app, action);
+  for (const auto add : {add_plan, add_explain, add_compare, add_simulate, add_verify, add_report}) add(app, action);
 #ifdef MOTLEY_WITH_RUNTIME
-  for (const auto add : {add_serve, add_chat, add_bench}) add(app, action);
+  for (const auto add : {add_serve, add_chat, add_bench, add_coordinate}) add(app, action);
 #endif
   for (const auto add : {add_cluster, add_model, add_doctor}) add(app, action);
   try {

@@ -3,7 +3,9 @@
 #include <numeric>
 
 #include "motley/base/error.hpp"
+#include "motley/base/reference_test.hpp"
 #include "motley/plan/collective_check.hpp"
+#include "motley/plan/collective_document.hpp"
 #include "motley/plan/collective_programs.hpp"
 
 namespace motley {
@@ -145,6 +147,65 @@ TEST(CollectiveCheck, StepsMayBeListedLate) {
   std::swap(program.steps[1][0], program.steps[1][2]);
   program.steps[1][2].after = {0};
   EXPECT_EQ(first_wrong(program), "");
+}
+
+CollectivePlan example_plan() {
+  CollectivePlan plan;
+  const std::string text = R"(
+format = "motley.cluster/1"
+name = "three"
+machine = [{ name = "m", count = 3, devices = ["A100"] }]
+)";
+  plan.cluster = resolve(read<ClusterDescription>(parse_toml(text, "test"), "test"), "test");
+  plan.layout = "direct";
+  plan.program = direct_program(shape_of(CollectiveOperation::all_reduce, 3), {});
+  plan.program.steps[0][2].after = {0, 1};
+  return plan;
+}
+
+std::string reading_error(const Value& document) {
+  try {
+    (void)read_collective_plan(document, "plan.json");
+    return "";
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+TEST(CollectivePlan, IsReadAsItWasWritten) {
+  const auto plan = example_plan();
+  const auto again = read_collective_plan(parse_json(to_json(write_collective_plan(plan)), "plan.json"), "plan.json");
+  EXPECT_EQ(again.program, plan.program);
+  EXPECT_EQ(again.layout, "direct");
+  EXPECT_TRUE(verify(again).empty());
+}
+
+TEST(CollectivePlan, WhatIsWrongIsNamed) {
+  const Value good = write_collective_plan(example_plan());
+  const auto with = [&](std::string_view key, Value value) {
+    Value document = good;
+    document.set(key, std::move(value));
+    return document;
+  };
+  EXPECT_NE(reading_error(with("operation", "all_reduces")).find("operation"), std::string::npos);
+  EXPECT_NE(reading_error(with("kind", "serve")).find("not \"collective\""), std::string::npos);
+  EXPECT_NE(reading_error(with("bytes", 0)).find("bytes"), std::string::npos);
+  EXPECT_NE(reading_error(with("program", Value::object({{"1", Value::array()}}))).find("none of rank 0"),
+            std::string::npos);
+  Value step = Value::object({{"op", "send"}, {"peer", 1}, {"range", Value::array({0})}});
+  Value program = Value::object({{"0", Value::array({step})}, {"1", Value::array()}, {"2", Value::array()}});
+  EXPECT_NE(reading_error(with("program", program)).find("program.0[0].range"), std::string::npos)
+      << reading_error(with("program", program));
+
+  auto plan = example_plan();
+  plan.program.ranks = 2;
+  plan.program.steps.pop_back();
+  ASSERT_FALSE(verify(plan).empty());
+  EXPECT_EQ(verify(plan)[0].place, "ranks");
+}
+
+TEST(CollectivePlan, TheReferencePageIsCurrent) {
+  expect_reference_is_current("plan-collective.md", schema<CollectiveDocument>().doc());
 }
 
 }  // namespace

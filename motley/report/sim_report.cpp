@@ -88,10 +88,11 @@ std::string troubles(const SimResult& result) {
 }  // namespace
 
 std::string sim_report(const SimResult& result) {
-  return fmt::format("{} requests in {} of simulated time: {:.1f}% in time, {:.4g} output tokens/s\n\ntimes are p50 / p90 / p99\n{}\n{}\n{}{}",
-                     result.all.requests, human_seconds(result.measured_s), 100 * result.all.slo_attainment,
-                     result.all.tokens_per_s, classes_table(result), uses_table(result), queues_table(result),
-                     troubles(result));
+  return fmt::format(
+      "{} requests in {} of simulated time: {:.1f}% in time, {:.4g} output tokens/s\n\ntimes are p50 / p90 / "
+      "p99\n{}\n{}\n{}{}",
+      result.all.requests, human_seconds(result.measured_s), 100 * result.all.slo_attainment, result.all.tokens_per_s,
+      classes_table(result), uses_table(result), queues_table(result), troubles(result));
 }
 
 Value sim_json(const SimResult& result) {

@@ -13,15 +13,6 @@
 namespace motley {
 namespace {
 
-std::string strategy_text(const LayerStrategy& strategy) {
-  std::string text =
-      fmt::format("{}-{} tp {} dp {}", strategy.layers.first, strategy.layers.last - 1, strategy.tp, strategy.dp);
-  if (strategy.shard != Sharding::none) text += fmt::format(" {}", name_of(strategy.shard));
-  if (strategy.recompute) text += " recompute";
-  if (strategy.split > 1) text += fmt::format(" split {}", strategy.split);
-  return text;
-}
-
 std::set<std::string> devices_of(const TrainPlan& plan) {
   std::set<std::string> devices;
   for (const auto& replica : plan.replicas)
@@ -51,7 +42,9 @@ std::string replicas_text(const TrainPlan& plan) {
     for (std::size_t s = 0; s < replica.stages.size(); ++s) {
       const TrainStage& stage = replica.stages[s];
       std::vector<std::string> strategies;
-      for (const auto& strategy : stage.strategies) strategies.push_back(strategy_text(strategy));
+      for (const auto& strategy : stage.strategies)
+        strategies.push_back(
+            fmt::format("{}-{} {}", strategy.layers.first, strategy.layers.last - 1, strategy_text(strategy)));
       table.add({stage_name(r, s), fmt::format("{}", stage.layers.size()), compact_devices(stage.devices),
                  types_of(plan, stage), fmt::format("{}", fmt::join(strategies, "; "))});
     }
@@ -125,6 +118,14 @@ double slowest_s(const TrainStepPrice& price) {
 }
 
 }  // namespace
+
+std::string strategy_text(const LayerStrategy& strategy) {
+  std::string text = fmt::format("tp {} dp {}", strategy.tp, strategy.dp);
+  if (strategy.shard != Sharding::none) text += fmt::format(" {}", name_of(strategy.shard));
+  if (strategy.recompute) text += " recompute";
+  if (strategy.split > 1) text += fmt::format(" split {}", strategy.split);
+  return text;
+}
 
 std::string train_plan_summary(const TrainPlan& plan) {
   std::size_t least = plan.replicas.empty() ? 0 : plan.replicas[0].stages.size(), most = least;

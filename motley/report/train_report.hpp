@@ -14,6 +14,9 @@ std::string train_plan_report(const TrainPlan& plan);
 // One line: "4 replicas of 7 stages on 28 of 28 devices".
 std::string train_plan_summary(const TrainPlan& plan);
 
+// "tp 2 dp 4 zero3 recompute", without its layers.
+std::string strategy_text(const LayerStrategy& strategy);
+
 // A step, event by event: use of every stage.
 std::string train_step_report(const TrainPlan& plan, const TrainStepPrice& price);
 Value train_step_json(const TrainPlan& plan, const TrainStepPrice& price);

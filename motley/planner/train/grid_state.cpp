@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 #include "motley/base/random.hpp"
 
@@ -95,56 +96,57 @@ HopWeights GridState::hop(const Counts& a, std::uint64_t key_a, const Counts& b,
   return entry.hop;
 }
 
+// Links come in shortest first: the greedy matching takes what it can of each, the other waits until it is perfect.
 HopWeights GridState::match(const Counts& a, const Counts& b) {
-  // Shortest pairs first: its mean, and its largest pair, which may already be the least possible.
+  const auto classes = static_cast<std::size_t>(classes_.count());
   left_a_ = a;
   left_b_ = b;
-  double sum = 0, largest = 0;
+  first_a_.resize(classes);
+  first_b_.resize(classes);
+  for (std::size_t k = 0, at_a = 0, at_b = 0; k < classes; ++k) {
+    first_a_[k] = static_cast<int>(std::exchange(at_a, at_a + static_cast<std::size_t>(a[k])));
+    first_b_[k] = static_cast<int>(std::exchange(at_b, at_b + static_cast<std::size_t>(b[k])));
+  }
+  matching_.begin(problem_.replicas);
+  HopWeights hop;
+  double sum = 0;
   int left = problem_.replicas;
-  for (const auto& [x, y] : classes_.by_hop) {
-    auto& of_a = left_a_[static_cast<std::size_t>(x)];
-    auto& of_b = left_b_[static_cast<std::size_t>(y)];
-    const std::int16_t pairs = std::min(of_a, of_b);
-    if (pairs == 0) continue;
-    of_a = static_cast<std::int16_t>(of_a - pairs);
-    of_b = static_cast<std::int16_t>(of_b - pairs);
-    largest = classes_.hop_s[classes_.at(x, y)];
-    sum += pairs * largest;
-    if ((left -= pairs) == 0) break;
-  }
-  const double mean = sum / problem_.replicas;
-  members_a_.clear();
-  members_b_.clear();
-  for (int k = 0; k < classes_.count(); ++k) {
-    members_a_.insert(members_a_.end(), static_cast<std::size_t>(a[static_cast<std::size_t>(k)]), k);
-    members_b_.insert(members_b_.end(), static_cast<std::size_t>(b[static_cast<std::size_t>(k)]), k);
-  }
-  expanded_.clear();
-  double least = 0;
-  for (const int x : members_a_) {
-    double row = std::numeric_limits<double>::infinity();
-    for (const int y : members_b_) {
-      expanded_.push_back(classes_.hop_s[classes_.at(x, y)]);
-      row = std::min(row, expanded_.back());
+  bool perfect = false;
+  for (std::size_t i = 0; left > 0 || !perfect; ++i) {
+    const auto x = static_cast<std::size_t>(classes_.by_hop[i].first);
+    const auto y = static_cast<std::size_t>(classes_.by_hop[i].second);
+    if (a[x] == 0 || b[y] == 0) continue;
+    const double length = classes_.hop_s[x * classes + y];
+    if (const std::int16_t pairs = std::min(left_a_[x], left_b_[y]); pairs > 0) {
+      left_a_[x] = static_cast<std::int16_t>(left_a_[x] - pairs);
+      left_b_[y] = static_cast<std::int16_t>(left_b_[y] - pairs);
+      sum += pairs * length;
+      left -= pairs;
     }
-    least = std::max(least, row);
+    if (perfect) continue;
+    matching_.add(first_a_[x], first_a_[x] + a[x], first_b_[y], first_b_[y] + b[y]);
+    hop.bottleneck_s = length;
+    perfect = matching_.perfect();
   }
-  if (least == largest) return {largest, mean};
-  return {matcher_.bottleneck(expanded_, problem_.replicas, largest), mean};
+  hop.mean_s = sum / problem_.replicas;
+  return hop;
 }
 
-// Every stage but the first is reached over one of its hops.
-double GridState::path_bound() const {
+// The shortest tree: a path is one.
+double GridState::path_bound() {
   const auto count = static_cast<std::size_t>(stages_);
-  double sum = 0, longest = 0;
-  for (std::size_t a = 0; a < count; ++a) {
-    double least = std::numeric_limits<double>::infinity();
-    for (std::size_t b = 0; b < count; ++b)
-      if (b != a) least = std::min(least, weights_[a * count + b]);
-    sum += least;
-    longest = std::max(longest, least);
+  reached_.assign(weights_.begin(), weights_.begin() + stages_);  // from stage 0; below zero: in the tree
+  reached_[0] = -1;
+  double sum = 0;
+  for (std::size_t edges = 1; edges < count; ++edges) {
+    std::size_t nearest = 0;
+    for (std::size_t s = 1; s < count; ++s)
+      if (reached_[s] >= 0 && (nearest == 0 || reached_[s] < reached_[nearest])) nearest = s;
+    sum += reached_[nearest];
+    reached_[nearest] = -1;
+    for (std::size_t s = 1; s < count; ++s) reached_[s] = std::min(reached_[s], weights_[nearest * count + s]);
   }
-  return count > 1 ? sum - longest : 0;
+  return sum;
 }
 
 double GridState::shortest_path() {
@@ -205,7 +207,7 @@ double GridState::propose(const std::vector<Change>& changes, double limit) {
     weights_[at] = trial_.hops[at].bottleneck_s + slope * trial_.hops[at].mean_s;
   const double sum = std::accumulate(trial_.sync.begin(), trial_.sync.end(), 0.0);
   trial_.objective = worst + slope * sum / stages_;
-  if (trial_.objective + path_bound() > limit) return trial_.objective + path_bound();
+  if (const double bound = trial_.objective + path_bound(); bound > limit) return bound;
   trial_.objective += shortest_path();
   trial_.cost = worst;
   for (std::size_t s = 0; s + 1 < count; ++s)

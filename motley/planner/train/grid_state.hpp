@@ -63,8 +63,8 @@ class GridState {
   std::uint64_t key_of(const Counts& part) const;
   HopWeights hop(const Counts& a, std::uint64_t key_a, const Counts& b, std::uint64_t key_b);
   HopWeights match(const Counts& a, const Counts& b);
-  double path_bound() const;  // of weights_: no path is shorter
-  double shortest_path();     // of weights_; leaves the order in trial_.order
+  double path_bound();     // of weights_: no path is shorter
+  double shortest_path();  // of weights_; leaves the order in trial_.order
 
   const GridProblem& problem_;
   const GridClasses& classes_;
@@ -88,11 +88,11 @@ class GridState {
     double objective = 0, cost = 0;
   } trial_;
   std::vector<Cached> cache_;
-  BottleneckMatcher matcher_;
+  GrowingMatching matching_;
   HeldKarp path_;
-  std::vector<double> weights_, expanded_;
+  std::vector<double> weights_, reached_;
   Counts left_a_, left_b_;
-  std::vector<int> members_a_, members_b_;
+  std::vector<int> first_a_, first_b_;
   std::int64_t evaluated_ = 0;
 };
 

@@ -167,7 +167,7 @@ class Everything {
     if (s == stages.size()) return strategies(layout, r + 1, 0);
     const ReplicaLayout& replica = layout.replicas[r];
     const std::int64_t micro_batch = (replica.sequences + replica.micro_batches - 1) / replica.micro_batches;
-    for (LayerStrategy strategy : stage_strategies(model_.arch, std::ssize(stages[s].devices), micro_batch)) {
+    for (LayerStrategy strategy : stage_strategies(problem_, stages[s].devices, micro_batch)) {
       strategy.layers = stages[s].layers;
       stages[s].strategies = {strategy};
       strategies(layout, r, s + 1);

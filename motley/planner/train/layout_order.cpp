@@ -46,6 +46,7 @@ class Ordering {
     if (!value) return std::nullopt;
     LaidReplica laid = cut(std::move(order), values_[*value]);
     polish(laid, micro_batches);
+    laid.pace = lockstep_pace(laid.seconds);
     return laid;
   }
 

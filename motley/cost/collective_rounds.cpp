@@ -1,0 +1,149 @@
+// The rounds of a program that was written as steps.
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <tuple>
+
+#include "motley/base/error.hpp"
+#include "motley/cost/genmodel.hpp"
+
+namespace motley {
+namespace {
+
+std::size_t at(int index) { return static_cast<std::size_t>(index); }
+
+// Ranges of one rank, with the round in which each was last written and whether by adding.
+class WrittenRanges {
+ public:
+  // The last round in which something in [first, last) was written.
+  int round_of(std::int64_t first, std::int64_t last) const {
+    int round = 0;
+    for_each(first, last, [&](const Written& written) { round = std::max(round, written.round); });
+    return round;
+  }
+
+  // The earliest round for an addition: with those before it on the same range, which are one round together, or after
+  // what was there.
+  int base_of(std::int64_t first, std::int64_t last, bool adds) const {
+    int round = 0;
+    for_each(first, last, [&](const Written& written) {
+      round = std::max(round, adds && written.adds ? written.base : written.round);
+    });
+    return round;
+  }
+
+  void write(std::int64_t first, std::int64_t last, int round, int base, bool adds) {
+    split(first);
+    split(last);
+    auto from = pieces_.lower_bound(first), to = pieces_.lower_bound(last);
+    if (from == to) {
+      pieces_[first] = {last, {round, base, adds}};
+      return;
+    }
+    std::int64_t reached = first;
+    std::vector<std::pair<std::int64_t, std::int64_t>> holes;
+    for (; from != to; ++from) {
+      if (from->first > reached) holes.push_back({reached, from->first});
+      reached = from->second.last;
+      Written& written = from->second.written;
+      written = {std::max(written.round, round), adds && written.adds ? std::max(written.base, base) : base, adds};
+    }
+    if (reached < last) holes.push_back({reached, last});
+    for (const auto& [begin, end] : holes) pieces_[begin] = {end, {round, base, adds}};
+  }
+
+ private:
+  struct Written {
+    int round = 0;  // that wrote it last
+    int base = 0;   // the round before the additions to it
+    bool adds = false;
+  };
+  struct Piece {
+    std::int64_t last = 0;
+    Written written;
+  };
+
+  template <class Visit>
+  void for_each(std::int64_t first, std::int64_t last, Visit&& visit) const {
+    auto piece = pieces_.upper_bound(first);
+    if (piece != pieces_.begin() && std::prev(piece)->second.last > first) --piece;
+    for (; piece != pieces_.end() && piece->first < last; ++piece) visit(piece->second.written);
+  }
+
+  void split(std::int64_t border) {
+    auto piece = pieces_.lower_bound(border);
+    if (piece == pieces_.begin()) return;
+    --piece;
+    if (piece->second.last <= border || piece->first == border) return;
+    pieces_[border] = piece->second;
+    piece->second.last = border;
+  }
+
+  std::map<std::int64_t, Piece> pieces_;
+};
+
+}  // namespace
+
+std::vector<CollectiveRound> rounds_of(const CollectiveProgram& program) {
+  using Key = std::tuple<int, int, int, std::int64_t, std::int64_t>;
+  struct Message {
+    int ready = 0;  // the last round that its content waits for
+  };
+  std::map<Key, std::deque<Message>> under_way;
+  std::vector<std::map<int, WrittenRanges>> written(at(program.ranks));  // by chunk
+  std::vector<std::size_t> next(at(program.ranks), 0);
+  std::vector<CollectiveRound> rounds;
+  const auto run = [&](int rank, const CollectiveStep& step) {
+    auto& ranges = written[at(rank)][step.chunk];
+    if (step.kind == CollectiveStepKind::send) {
+      under_way[{rank, step.peer, step.chunk, step.first, step.last}].push_back(
+          {ranges.round_of(step.first, step.last)});
+      return true;
+    }
+    if (step.kind == CollectiveStepKind::copy) return true;
+    auto& waiting = under_way[{step.peer, rank, step.chunk, step.first, step.last}];
+    if (waiting.empty()) return false;
+    const bool adds = step.kind == CollectiveStepKind::reduce;
+    // A range is overwritten at any time: nobody reads it in between.
+    const int base = adds ? ranges.base_of(step.first, step.last, true) : 0;
+    const int round = std::max(waiting.front().ready, base) + 1;
+    waiting.pop_front();
+    ranges.write(step.first, step.last, round, base, adds);
+    if (rounds.size() < at(round)) rounds.resize(at(round));
+    rounds[at(round) - 1].push_back({step.peer, rank, step.first, step.last, step.kind});
+    return true;
+  };
+  // In the order of the lists, as far as each comes; out of order only where a list would stand still.
+  std::vector<std::vector<bool>> done;
+  for (const auto& steps : program.steps) done.emplace_back(steps.size(), false);
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (int rank = 0; rank < program.ranks; ++rank) {
+      const auto& steps = program.steps[at(rank)];
+      auto& place = next[at(rank)];
+      while (place < steps.size() && (done[at(rank)][place] || run(rank, steps[place]))) {
+        done[at(rank)][place++] = true;
+        moved = true;
+      }
+    }
+    if (moved) continue;
+    for (int rank = 0; rank < program.ranks && !moved; ++rank) {
+      const auto& steps = program.steps[at(rank)];
+      std::vector<const CollectiveStep*> waiting;
+      for (std::size_t s = next[at(rank)]; s < steps.size() && !moved; ++s) {
+        if (done[at(rank)][s]) continue;
+        const bool blocked = std::any_of(waiting.begin(), waiting.end(), [&](const CollectiveStep* earlier) {
+          return earlier->chunk == steps[s].chunk && earlier->first < steps[s].last && steps[s].first < earlier->last;
+        });
+        if (!blocked && run(rank, steps[s]))
+          moved = done[at(rank)][s] = true;
+        else
+          waiting.push_back(&steps[s]);
+      }
+    }
+  }
+  for (int rank = 0; rank < program.ranks; ++rank) MOTLEY_CHECK(next[at(rank)] == program.steps[at(rank)].size());
+  return rounds;
+}
+
+}  // namespace motley

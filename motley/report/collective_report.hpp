@@ -1,0 +1,24 @@
+// Collective plans for people.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "motley/plan/collective_plan.hpp"
+
+namespace motley {
+
+// What the plan does, what it takes, how far that is from the network's limit, who is busiest.
+std::string collective_report(const CollectivePlan& plan);
+
+// One line: "all_reduce of 400 MB over 8 ranks in 20 chunks: direct".
+std::string collective_summary(const CollectivePlan& plan);
+
+struct NamedCollectivePlan {
+  std::string name;
+  const CollectivePlan* plan = nullptr;
+};
+std::string compare_collective_report(const std::vector<NamedCollectivePlan>& plans);
+Value compare_collective_json(const std::vector<NamedCollectivePlan>& plans);
+
+}  // namespace motley
