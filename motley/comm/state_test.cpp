@@ -428,6 +428,26 @@ TEST(StateTransfer, ASourceOutlivesWhatJoinersSend) {
   EXPECT_TRUE(pull_into(mine, members, members.peers()).complete);
 }
 
+TEST(StateTransfer, NothingIsReadAfterWithdrawal) {
+  const Members members(0);
+  StateSource source(listen_for_state("127.0.0.1:0"), {.group = "g", .bytes_per_s = 20e6});
+  Model given(1);
+  StateSnapshot snapshot{describe_state({3, 17}, std::as_const(given).read()), {}, {}};
+  for (const auto& buffer : std::as_const(given).read()) snapshot.items.push_back(buffer.bytes);
+  source.publish(std::move(snapshot));
+  Model mine(9);
+  const auto first = mine.items[0].second[0];
+  StateTransferOutcome outcome;
+  std::jthread joiner([&] { outcome = pull_into(mine, members, {peer_at("m", source.address())}); });
+  while (mine.items[0].second[0] == first) std::this_thread::yield();  // until the first chunk is there
+  source.withdraw();
+  given.items.clear();  // the sanitizers would see a read of this
+  joiner.join();
+  EXPECT_FALSE(outcome.complete);
+  EXPECT_EQ(pull_into(mine, members, {peer_at("m", source.address())}).peers.at("m").fault.substr(0, 14),
+            "holds no state");
+}
+
 TEST(StateTransfer, GivesFromTheSnapshotThatWasAskedForWhileNewOnesCome) {
   const Members members(1);
   Model next(4);

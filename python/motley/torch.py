@@ -480,4 +480,11 @@ def _reduction(op, dtype):
     return "max" if dtype == torch.bool and op == dist.ReduceOp.SUM else _REDUCTIONS[op]
 
 
+def all_reduce_mean(group, tensor, timeout_s=30.0):
+    """In place, over a motley.comm.Group, without a process group."""
+    plain = _plain(tensor)
+    group.all_reduce(plain.data_ptr(), _size(plain), _ELEMENTS[tensor.dtype], reduction="mean", timeout_s=timeout_s)
+    _put(tensor, plain)
+
+
 dist.Backend.register_backend("motley", ProcessGroupMotley, devices=["cpu"])
