@@ -13,7 +13,6 @@
 namespace motley {
 namespace {
 
-constexpr int chunks_at_once = 4;
 constexpr std::size_t most_schedules = 16;
 constexpr double longest_wait_s = 0.1;
 constexpr double spread_s = 0.05;  // how long a rank that gave up tries to tell the others
@@ -145,7 +144,7 @@ OperationOutcome Communicator::run(Call& call, const OperationOptions& options) 
     before.emplace_back(transport_->traffic(peer).sent_bytes, transport_->traffic(peer).received_bytes);
 
   sink_->begin(call, start_s);
-  execution_.start(*call.schedule, sink_->frame(), call.buffers, chunks_at_once);
+  execution_.start(*call.schedule, sink_->frame(), call.buffers, chunks_at_once(call.schedule->chunk_bytes));
   drive(options, start_s + options.timeout_s, outcome);
   sink_->end();
 

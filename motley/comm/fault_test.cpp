@@ -14,6 +14,7 @@
 
 #include "motley/base/error.hpp"
 #include "motley/base/random.hpp"
+#include "motley/comm/collective_defaults.hpp"
 #include "motley/comm/handshake.hpp"
 #include "motley/comm/sockets.hpp"
 #include "motley/comm/world_test.hpp"
@@ -467,8 +468,9 @@ TEST(Memory, IsBoundedByTheWindow) {
     std::vector<float> data(4'000'000);
     for (int i = 0; i < 3; ++i)
       EXPECT_EQ(group.all_reduce(bytes_of(data), CollectiveElement::fp32, {}).status, OperationStatus::ok);
-    // Window of 4 chunks of ranks * 128 KiB, of which a rank receives two shares of each in 2 (n - 1) frames.
-    EXPECT_LE(group.peak_extra_bytes(), 4 * 2 * (ranks - 1) * (128 << 10));
+    // Chunks of ranks * 128 KiB; of each, a rank receives 2 (n - 1) shares.
+    EXPECT_LE(group.peak_extra_bytes(),
+              std::int64_t{chunks_at_once(ranks * (128 << 10))} * 2 * (ranks - 1) * (128 << 10));
   });
 }
 
