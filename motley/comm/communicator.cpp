@@ -126,6 +126,16 @@ void Communicator::revoke(std::string cause) {
   transport_->wake();
 }
 
+void Communicator::attend(double seconds, const std::stop_token& stop) {
+  const std::stop_callback on_stop(stop, [this] { transport_->wake(); });
+  for (const double until_s = transport_->now_s() + seconds;;) {
+    const bool moved = transport_->poll(*sink_);
+    const double left_s = until_s - transport_->now_s();
+    if (left_s <= 0 || end_ || revoked_.load() || sink_->revoked || stop.stop_requested()) return;
+    if (!moved) transport_->wait(std::min(left_s, longest_wait_s));
+  }
+}
+
 // ---- one operation ----
 
 OperationOutcome Communicator::run(Call& call, const OperationOptions& options) {
