@@ -140,7 +140,7 @@ class SocketMesh : public Mesh {
         look(0);
       else
         pause();
-      if ((round & 15) != 15) continue;
+      if (!crowded_ && (round & 15) != 15) continue;
       const double now = now_s();
       if (now >= until_s) break;
       if (crowded_ || now >= start_s + busy_s) ::sched_yield();
