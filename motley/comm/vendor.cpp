@@ -70,10 +70,12 @@ struct VendorLibrary::Functions {
   int (*broadcast)(const void*, void*, std::size_t, int, int, NcclComm*, void*) = nullptr;
 };
 
-// Shared with the thread that aborts, which may outlive the island.
+// Shared with the thread that aborts, which may outlive the island. An abort frees the library's object: whoever asks
+// for its state holds the mutex, and looks for an abort first.
 struct VendorIsland::Group {
   NcclComm* comm = nullptr;
   std::atomic<bool> aborted{false};
+  std::mutex asking;
 };
 
 VendorLibrary::VendorLibrary() : functions_(std::make_unique<Functions>()) {}
@@ -141,12 +143,15 @@ VendorIsland::~VendorIsland() {
 void VendorIsland::settle(int result, const char* doing) const {
   const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double>(timeout_s_);
   while (result == nccl_in_progress) {
-    if (group_->aborted) throw Error(ErrorCode::peer, fmt::format("{}: aborted", doing));
     if (std::chrono::steady_clock::now() >= until)
       throw Error(ErrorCode::limit, fmt::format("{}: not done within {} s", doing, timeout_s_));
-    int state = nccl_success;
-    result = library_->functions_->async_error(group_->comm, &state);
-    if (result == nccl_success) result = state;
+    {
+      const std::lock_guard lock(group_->asking);
+      if (group_->aborted) throw Error(ErrorCode::peer, fmt::format("{}: aborted", doing));
+      int state = nccl_success;
+      result = library_->functions_->async_error(group_->comm, &state);
+      if (result == nccl_success) result = state;
+    }
     if (result == nccl_in_progress) std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
   if (result != nccl_success)
@@ -204,7 +209,10 @@ bool abort_islands(const std::vector<VendorIsland*>& islands, double patience_s)
   for (VendorIsland* island : islands)
     if (!island->group_->aborted.exchange(true)) doomed.emplace_back(island->library_, island->group_);
   std::thread([watch, doomed = std::move(doomed)] {
-    for (const auto& [library, group] : doomed) library->functions_->abort(group->comm);
+    for (const auto& [library, group] : doomed) {
+      const std::lock_guard lock(group->asking);
+      library->functions_->abort(group->comm);
+    }
     {
       const std::lock_guard lock(watch->mutex);
       watch->over = true;
