@@ -6,6 +6,7 @@
 #include <cmath>
 #include <map>
 #include <numeric>
+#include <tuple>
 #include <unordered_map>
 
 #include "motley/base/error.hpp"
@@ -261,7 +262,12 @@ std::vector<CollectiveBlock> share_blocks(std::int64_t bytes, const CollectiveGr
 
 std::vector<CollectiveRound> reduce_scatter_rounds(const CollectiveGroup& group,
                                                    const std::vector<CollectiveBlock>& blocks) {
-  return ReduceScatter(group, blocks).rounds();
+  auto rounds = ReduceScatter(group, blocks).rounds();
+  for (auto& round : rounds)
+    std::stable_sort(round.begin(), round.end(), [](const CollectiveTransfer& a, const CollectiveTransfer& b) {
+      return std::tie(a.from, a.to, a.first) < std::tie(b.from, b.to, b.first);
+    });
+  return rounds;
 }
 
 std::vector<CollectiveRound> mirrored(const std::vector<CollectiveRound>& rounds) {
