@@ -15,14 +15,14 @@ namespace motley {
 
 struct CoordinatorServerOptions {
   std::string group = "group";
-  std::string listen = "127.0.0.1:0";   // port 0: any that is free
-  std::string token;                    // who has another is turned away
-  std::optional<TlsIdentity> identity;  // TLS 1.3 with mutual authentication; needed off loopback
-  GroupPolicy policy;
+  std::string listen = "127.0.0.1:0";        // port 0: any that is free
+  std::string token = {};                    // who has another is turned away
+  std::optional<TlsIdentity> identity = {};  // TLS 1.3 with mutual authentication; needed off loopback
+  GroupPolicy policy = {};
   double handshake_s = 5;             // what a stranger who says nothing is granted
   std::size_t snapshot_every = 1024;  // records, after which the log is cut
   // What was decided, and by whom; one line each, "key=value" after the first word. Empty: nowhere.
-  std::function<void(const std::string& line)> log;
+  std::function<void(const std::string& line)> log = {};
 };
 
 class CoordinatorServer {

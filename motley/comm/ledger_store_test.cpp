@@ -87,7 +87,11 @@ TEST(SqliteStore, WhatIsNoLogIsNamed) {
 TEST(LedgerStore, ALogOfAnotherGroupIsRefused) {
   const TemporaryFolder folder;
   const auto store = open_sqlite_store(folder.file("log"));
-  store->append({encode_record(EpochProposed{{.group = "other", .number = 1, .members = {{"a", 1, "", ""}}}})});
+  Epoch epoch;
+  epoch.group = "other";
+  epoch.number = 1;
+  epoch.members = {{"a", 1, "", ""}};
+  store->append({encode_record(EpochProposed{epoch})});
   EXPECT_NE(cause_of([&] { load_ledger(*store, "mine"); }).find("belongs to group \"other\""), std::string::npos);
   EXPECT_EQ(load_ledger(*store, "other").last_number, 1U);
 }

@@ -1,63 +1,18 @@
 #include "motley/comm/session.hpp"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <atomic>
-#include <cstring>
-#include <filesystem>
-#include <map>
-#include <mutex>
 #include <thread>
 
 #include <fmt/format.h>
 
 #include "motley/base/error.hpp"
-#include "motley/comm/coordinator_server.hpp"
+#include "motley/comm/authority.hpp"
+#include "motley/comm/coordinator_thread_test.hpp"
 
 namespace motley {
 namespace {
-
-// A coordinator on a thread of the test, with a log of its own.
-class CoordinatorThread {
- public:
-  explicit CoordinatorThread(GroupPolicy policy = {}, std::string listen = "127.0.0.1:0", std::string log_file = {})
-      : file_(log_file.empty() ? temporary_file() : std::move(log_file)) {
-    CoordinatorServerOptions options;
-    options.group = "test";
-    options.token = "token";
-    options.listen = std::move(listen);
-    options.policy = policy;
-    options.log = [this](const std::string& line) {
-      const std::lock_guard lock(mutex_);
-      lines_ += line + "\n";
-    };
-    server_ = std::make_unique<CoordinatorServer>(std::move(options), open_sqlite_store(file_));
-    thread_ = std::jthread([this](const std::stop_token& stop) { server_->run(stop); });
-  }
-  ~CoordinatorThread() {
-    thread_.request_stop();
-    thread_.join();
-    if (::testing::Test::HasFailure()) fmt::print("{}", lines_);
-  }
-  const std::string& address() const { return server_->address(); }
-  const std::string& file() const { return file_; }
-
-  static std::string temporary_file() {
-    static std::atomic<int> count{0};
-    const auto file = std::filesystem::temp_directory_path() /
-                      fmt::format("motley-session-test-{}-{}.log", ::getpid(), count.fetch_add(1));
-    std::filesystem::remove(file);
-    return file.string();
-  }
-
- private:
-  std::string file_;
-  std::mutex mutex_;
-  std::string lines_;
-  std::unique_ptr<CoordinatorServer> server_;
-  std::jthread thread_;
-};
 
 SessionOptions options_of(const std::string& coordinator, const std::string& id) {
   SessionOptions options;
@@ -149,7 +104,8 @@ TEST(Session, ACoordinatorMayDieAndComeBack) {
   for (int restart = 1; restart <= 2; ++restart) {
     while (reached < static_cast<std::uint64_t>(10 * restart)) std::this_thread::yield();
     coordinator.reset();
-    coordinator = std::make_unique<CoordinatorThread>(GroupPolicy{.minimum_size = 2}, address, file);
+    coordinator = std::make_unique<CoordinatorThread>(GroupPolicy{.minimum_size = 2},
+                                                      CoordinatorServerOptions{.listen = address}, file);
   }
 }
 
@@ -169,6 +125,86 @@ TEST(Session, BelowTheMinimumItWaitsAndSaysSo) {
   const SessionOutcome outcome = run_checked_step(session, 0.3);
   EXPECT_EQ(outcome.status, SessionStatus::timed_out);
   EXPECT_EQ(outcome.cause, "1 of at least 2 members are ready");
+}
+
+// Both the control connections and those between members, with certificates of the group's own authority.
+TEST(Session, UnderTls) {
+  const Authority authority = Authority::create("test");
+  CoordinatorThread coordinator({.minimum_size = 2}, {.identity = authority.issue("coordinator")});
+  std::vector<std::jthread> members;
+  for (const std::string id : {"a", "b"})
+    members.emplace_back([&, id] {
+      SessionOptions options = options_of(coordinator.address(), id);
+      options.member.identity = authority.issue(id);
+      options.fabric.encryption = Encryption::always;
+      Session session(std::move(options));
+      for (int step = 0; step < 5; ++step) {
+        const SessionOutcome outcome = run_checked_step(session);
+        ASSERT_EQ(outcome.status, SessionStatus::committed) << outcome.cause;
+      }
+    });
+}
+
+TEST(Session, AnothersCertificateIsRefused) {
+  const Authority authority = Authority::create("test"), stranger = Authority::create("test");
+  CoordinatorThread coordinator({}, {.identity = authority.issue("coordinator")});
+  SessionOptions options = options_of(coordinator.address(), "a");
+  options.member.identity = authority.issue("b");
+  EXPECT_NE(run_checked_step(*std::make_unique<Session>(options), 0.5).cause.find("the certificate is of \"b\""),
+            std::string::npos);
+  options.member.identity = stranger.issue("a");
+  EXPECT_EQ(run_checked_step(*std::make_unique<Session>(options), 0.5).status, SessionStatus::timed_out);
+  options.member.identity = authority.issue("a");
+  EXPECT_EQ(run_checked_step(*std::make_unique<Session>(options)).status, SessionStatus::committed);
+}
+
+// What a step has computed is thrown away as a whole, and computed again in the next epoch.
+TEST(Session, AThrowingBodyAbortsTheStepForAll) {
+  CoordinatorThread coordinator({.minimum_size = 2});
+  std::atomic<int> bodies = 0;
+  std::vector<std::jthread> members;
+  for (const std::string id : {"a", "b"})
+    members.emplace_back([&, id] {
+      Session session(options_of(coordinator.address(), id));
+      if (id == "a") {
+        EXPECT_THROW(session.run([](SessionStep&) -> OperationOutcome { throw 7; }), int);
+      }
+      const SessionOutcome outcome = session.run([&](SessionStep& step) {
+        ++bodies;
+        return step.communicator.barrier({.timeout_s = 5});
+      });
+      EXPECT_EQ(outcome.status, SessionStatus::committed) << outcome.cause;
+      EXPECT_EQ(outcome.step, 1U);
+      EXPECT_GT(outcome.epoch, 1U);
+    });
+  members.clear();
+  EXPECT_GE(bodies, 2);
+}
+
+// Joiners receive what they lack before their first step; those who have it give it, in the same operation.
+TEST(Session, JoinersFetchTheState) {
+  CoordinatorThread coordinator;
+  std::atomic<bool> done = false;
+  const auto take_part = [&](const std::string& id, int steps) {
+    double state = 0;  // the sum of the numbers of all steps
+    SessionOptions options = options_of(coordinator.address(), id);
+    options.fetch_state = [&](SessionStep& step) {
+      return step.communicator.broadcast(std::as_writable_bytes(std::span(&state, 1)),
+                                         static_cast<int>(step.start.holders.front()), {.timeout_s = 5});
+    };
+    Session session(std::move(options));
+    for (int i = 0; i < steps || (steps == 0 && !done); ++i) {
+      const SessionOutcome outcome = run_checked_step(session);
+      ASSERT_EQ(outcome.status, SessionStatus::committed) << outcome.cause;
+      const auto step = static_cast<double>(outcome.step);
+      state += step;
+      EXPECT_EQ(state, step * (step + 1) / 2) << id;
+    }
+    session.leave(10);
+  };
+  std::jthread first([&] { take_part("a", 0); });
+  for (const std::string id : {"b", "c", "d"}) take_part(id, 3);
+  done = true;
 }
 
 }  // namespace
