@@ -136,6 +136,8 @@ ByteStream::Moved ByteStream::write(std::span<const std::byte> bytes) {
   return {0, State::closed};
 }
 
+bool ByteStream::pending() const { return tls_ && SSL_has_pending(tls_.get()) == 1; }
+
 void ByteStream::wait_for(short events, Time until) const {
   for (;;) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());

@@ -74,6 +74,8 @@ class ByteStream {
   // First `head`, then `tail`; `bytes` counts both.
   Moved read(std::span<std::byte> head, std::span<std::byte> tail);
   Moved write(std::span<const std::byte> bytes);
+  // True where bytes were read from the socket that read() has not yet given out, so that no event will announce them.
+  bool pending() const;
 
   // Throw a peer error with the cause where the other side closes, or where `until` passes.
   void secure_as_client(const TlsContext& context, Time until);

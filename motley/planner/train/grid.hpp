@@ -34,8 +34,8 @@ struct GridOutcome {
   std::vector<double> trace;  // the best cost after every start and every round, never rising
 };
 
-// Deterministic for problem, seed and starts, on any number of threads, unless the deadline cuts it short. Ends at once where the bound is
-// reached.
+// Deterministic for problem, seed and starts, on any number of threads, unless the deadline cuts it short. Ends at once
+// where the bound is reached.
 GridOutcome search_grid(const GridProblem& problem, const GridOptions& options);
 
 // What no assignment can be below: docs/dtfm.md, "The bound".

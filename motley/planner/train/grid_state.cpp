@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <tuple>
 #include <utility>
 
 #include "motley/base/random.hpp"
@@ -95,20 +96,42 @@ const HopWeights* GridState::known_hop(std::uint64_t key) const {
 }
 
 // No matching does better: every device needs a partner.
-double GridState::least_bottleneck(const Counts& a, const Counts& b) const {
+double GridState::least_bottleneck(const Counts& a, const Counts& b) {
   const auto classes = static_cast<std::size_t>(classes_.count());
-  const auto furthest = [&](const Counts& from, const Counts& to) {
-    double most = 0;
-    for (std::size_t x = 0; x < classes; ++x) {
-      if (from[x] == 0) continue;
-      double least = std::numeric_limits<double>::infinity();
-      for (std::size_t y = 0; y < classes; ++y)
-        if (to[y] != 0) least = std::min(least, classes_.hop_s[x * classes + y]);
-      most = std::max(most, least);
+  present_.clear();
+  for (std::size_t y = 0; y < classes; ++y)
+    if (b[y] != 0) present_.push_back(y);
+  // The largest of all rows' least lengths, and of all columns'.
+  least_of_column_.assign(present_.size(), std::numeric_limits<double>::infinity());
+  double most = 0;
+  for (std::size_t x = 0; x < classes; ++x) {
+    if (a[x] == 0) continue;
+    double least = std::numeric_limits<double>::infinity();
+    for (std::size_t i = 0; i < present_.size(); ++i) {
+      const double length = classes_.hop_s[x * classes + present_[i]];
+      least = std::min(least, length);
+      least_of_column_[i] = std::min(least_of_column_[i], length);
     }
-    return most;
-  };
-  return std::max(furthest(a, b), furthest(b, a));
+    most = std::max(most, least);
+  }
+  for (const double least : least_of_column_) most = std::max(most, least);
+  return most;
+}
+
+// Pairs of classes that two stages have, shortest hop first.
+const std::vector<std::pair<int, int>>& GridState::pairs_by_hop(const Counts& a, const Counts& b) {
+  const int classes = classes_.count();
+  if (classes <= 2 * problem_.replicas) return classes_.by_hop;  // few more than they have
+  pairs_.clear();
+  for (int x = 0; x < classes; ++x)
+    for (int y = 0; y < classes && a[static_cast<std::size_t>(x)] != 0; ++y)
+      if (b[static_cast<std::size_t>(y)] != 0) pairs_.emplace_back(x, y);
+  std::sort(pairs_.begin(), pairs_.end(), [&](const auto& p, const auto& q) {
+    const double of_p = classes_.hop_s[classes_.at(p.first, p.second)];
+    const double of_q = classes_.hop_s[classes_.at(q.first, q.second)];
+    return std::tie(of_p, p) < std::tie(of_q, q);
+  });
+  return pairs_;
 }
 
 // Links come in shortest first: the greedy matching takes what it can of each, the other waits until it is perfect.
@@ -123,21 +146,21 @@ HopWeights GridState::match(const Counts& a, const Counts& b) {
     first_b_[k] = static_cast<int>(std::exchange(at_b, at_b + static_cast<std::size_t>(b[k])));
   }
   const double least = least_bottleneck(a, b);
+  const auto& pairs = pairs_by_hop(a, b);
   matching_.begin(problem_.replicas);
   HopWeights hop;
   double sum = 0;
   int left = problem_.replicas;
   bool perfect = false;
   for (std::size_t i = 0; left > 0 || !perfect; ++i) {
-    const auto x = static_cast<std::size_t>(classes_.by_hop[i].first);
-    const auto y = static_cast<std::size_t>(classes_.by_hop[i].second);
+    const auto x = static_cast<std::size_t>(pairs[i].first), y = static_cast<std::size_t>(pairs[i].second);
     if (a[x] == 0 || b[y] == 0) continue;
     const double length = classes_.hop_s[x * classes + y];
-    if (const std::int16_t pairs = std::min(left_a_[x], left_b_[y]); pairs > 0) {
-      left_a_[x] = static_cast<std::int16_t>(left_a_[x] - pairs);
-      left_b_[y] = static_cast<std::int16_t>(left_b_[y] - pairs);
-      sum += pairs * length;
-      left -= pairs;
+    if (const std::int16_t both = std::min(left_a_[x], left_b_[y]); both > 0) {
+      left_a_[x] = static_cast<std::int16_t>(left_a_[x] - both);
+      left_b_[y] = static_cast<std::int16_t>(left_b_[y] - both);
+      sum += both * length;
+      left -= both;
     }
     if (perfect) continue;
     if (left == 0 && length <= least) {  // the greedy one is as good as any

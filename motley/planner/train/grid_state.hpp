@@ -62,7 +62,8 @@ class GridState {
   double sync_of(const Counts& part) const;
   std::uint64_t key_of(const Counts& part) const;
   const HopWeights* known_hop(std::uint64_t key) const;
-  double least_bottleneck(const Counts& a, const Counts& b) const;
+  double least_bottleneck(const Counts& a, const Counts& b);
+  const std::vector<std::pair<int, int>>& pairs_by_hop(const Counts& a, const Counts& b);
   HopWeights match(const Counts& a, const Counts& b);
   void weigh();            // weights_ from the trial's hops
   double path_bound();     // of weights_: no path is shorter
@@ -100,6 +101,9 @@ class GridState {
   std::vector<double> weights_, reached_;
   Counts left_a_, left_b_;
   std::vector<int> first_a_, first_b_;
+  std::vector<std::size_t> present_;
+  std::vector<double> least_of_column_;
+  std::vector<std::pair<int, int>> pairs_;
   std::int64_t evaluated_ = 0;
 };
 
