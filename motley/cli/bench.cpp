@@ -152,7 +152,8 @@ std::vector<BenchRow> run_rank(const CommBench& bench, Fabric& fabric, const Epo
 }
 
 FabricOptions fabric_options(const CommBench& bench, const std::string& listen) {
-  FabricOptions options{.listen = listen};
+  FabricOptions options;
+  options.listen = listen;
   if (!bench.key_file.empty()) options.key = read_file(bench.key_file);
   if (bench.plain) options.encryption = Encryption::never;
   options.shared_memory = bench.transport == "shm" ? SharedMemoryUse::same_host : SharedMemoryUse::never;
@@ -169,13 +170,13 @@ Epoch epoch_of(const std::vector<std::string>& addresses) {
 }
 
 void send_text(int socket, const std::string& text) {
-  if (write(socket, text.data(), text.size()) != static_cast<ssize_t>(text.size()))
+  if (::write(socket, text.data(), text.size()) != static_cast<ssize_t>(text.size()))
     throw Error(ErrorCode::peer, "a rank of the benchmark has ended");
 }
 
 std::string receive_text(int socket) {
   std::array<char, 8192> text{};
-  const auto size = read(socket, text.data(), text.size());
+  const auto size = ::read(socket, text.data(), text.size());
   if (size <= 0) throw Error(ErrorCode::peer, "a rank of the benchmark has ended");
   return {text.data(), static_cast<std::size_t>(size)};
 }
