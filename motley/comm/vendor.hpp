@@ -22,6 +22,8 @@ namespace motley {
 // What all devices of an island must be given by one of them before they meet.
 using IslandId = std::array<char, 128>;
 
+class VendorIsland;
+
 // Functions of a library of NCCL's kind.
 class VendorLibrary {
  public:
@@ -37,6 +39,7 @@ class VendorLibrary {
 
  private:
   friend class VendorIsland;
+  friend bool abort_islands(const std::vector<VendorIsland*>& islands, double patience_s);
   struct Functions;
   VendorLibrary();
   void* handle_ = nullptr;
