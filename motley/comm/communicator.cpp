@@ -194,6 +194,8 @@ bool Communicator::push() {
 
 void Communicator::drive(const OperationOptions& options, double deadline_s, OperationOutcome& outcome) {
   const std::stop_callback on_stop(options.stop, [this] { transport_->wake(); });
+  // Whoever has given up sends nothing more: others might complete with it.
+  if (revoked_.load() && ended(options, deadline_s, outcome)) return;
   for (int round = 0;; ++round) {
     bool moved = push();
     moved = transport_->poll(*sink_) || moved;
