@@ -22,6 +22,11 @@ namespace motley {
 // What all devices of an island must be given by one of them before they meet.
 using IslandId = std::array<char, 128>;
 
+class VendorIsland;
+// Marks all of them first, then frees them from a helper thread: libraries block each other otherwise, and the abort
+// itself may hang. False when it has not come back in time: the process should end, and join again.
+bool abort_islands(const std::vector<VendorIsland*>& islands, double patience_s = 10);
+
 // Functions of a library of NCCL's kind.
 class VendorLibrary {
  public:
@@ -37,6 +42,7 @@ class VendorLibrary {
 
  private:
   friend class VendorIsland;
+  friend bool abort_islands(const std::vector<VendorIsland*>& islands, double patience_s);
   struct Functions;
   VendorLibrary();
   void* handle_ = nullptr;
@@ -82,10 +88,6 @@ class VendorIsland {
   int rank_, size_;
   double timeout_s_;
 };
-
-// Marks all of them first, then frees them from a helper thread: libraries block each other otherwise, and the abort
-// itself may hang. False when it has not come back in time: the process should end, and join again.
-bool abort_islands(const std::vector<VendorIsland*>& islands, double patience_s = 10);
 
 // How data get from a device to this process and back, and how a stream is waited for; the engine knows.
 struct IslandMemory {
