@@ -23,6 +23,9 @@ namespace motley {
 using IslandId = std::array<char, 128>;
 
 class VendorIsland;
+// Marks all of them first, then frees them from a helper thread: libraries block each other otherwise, and the abort
+// itself may hang. False when it has not come back in time: the process should end, and join again.
+bool abort_islands(const std::vector<VendorIsland*>& islands, double patience_s = 10);
 
 // Functions of a library of NCCL's kind.
 class VendorLibrary {
@@ -85,10 +88,6 @@ class VendorIsland {
   int rank_, size_;
   double timeout_s_;
 };
-
-// Marks all of them first, then frees them from a helper thread: libraries block each other otherwise, and the abort
-// itself may hang. False when it has not come back in time: the process should end, and join again.
-bool abort_islands(const std::vector<VendorIsland*>& islands, double patience_s = 10);
 
 // How data get from a device to this process and back, and how a stream is waited for; the engine knows.
 struct IslandMemory {
