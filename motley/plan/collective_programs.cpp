@@ -84,8 +84,8 @@ std::vector<Places> places_in(const CollectiveGroup& group) {
 // groups that are alike keep the same parts.
 class ReduceScatter {
  public:
-  ReduceScatter(const CollectiveGroup& group, const std::vector<CollectiveBlock>& blocks)
-      : blocks_(blocks), places_(places_in(group)), rounds_() {
+  ReduceScatter(const CollectiveGroup& group, const std::vector<CollectiveBlock>& blocks, BlockLayout layout)
+      : blocks_(blocks), layout_(layout), places_(places_in(group)), rounds_() {
     run(group);
   }
 
@@ -107,11 +107,11 @@ class ReduceScatter {
     const auto level = found == place.heights.end() ? place.digits.size() - 1
                                                     : static_cast<std::size_t>(found - place.heights.begin());
     const auto digit = motley::at(place.digits[level]);
-    return digit < members ? digit : motley::at(owner) % members;
+    return digit % members;
   }
 
   // Groups that two ranks share, from the outermost on. On the way back a rank has a block the earlier the more it
-  // shares with its owner: what is there at different times does not travel together.
+  // shares with its owner.
   int common_groups(int a, int b) const {
     const auto &one = places_[motley::at(a)].digits, &other = places_[motley::at(b)].digits;
     const auto differ = std::mismatch(one.rbegin(), one.rend(), other.rbegin(), other.rend());
@@ -122,7 +122,8 @@ class ReduceScatter {
                 std::unordered_map<std::int64_t, std::size_t>& open) {
     if (rounds_.size() <= round) rounds_.resize(round + 1);
     CollectiveRound& list = rounds_[round];
-    const auto key = (static_cast<std::int64_t>(from) << 32 | to) * 64 + common_groups(block.owner, to);
+    const int apart = layout_ == BlockLayout::given ? common_groups(block.owner, to) : 0;
+    const auto key = (static_cast<std::int64_t>(from) << 32 | to) * 64 + apart;
     const auto [entry, added] = open.try_emplace(key, list.size());
     if (!added && list[entry->second].last == block.first) {
       list[entry->second].last = block.last;
@@ -170,6 +171,7 @@ class ReduceScatter {
   }
 
   const std::vector<CollectiveBlock>& blocks_;
+  BlockLayout layout_;
   std::vector<Places> places_;
   std::vector<CollectiveRound> rounds_;
 };
@@ -269,8 +271,8 @@ std::vector<CollectiveBlock> share_blocks(std::int64_t bytes, const CollectiveGr
 }
 
 std::vector<CollectiveRound> reduce_scatter_rounds(const CollectiveGroup& group,
-                                                   const std::vector<CollectiveBlock>& blocks) {
-  auto rounds = ReduceScatter(group, blocks).rounds();
+                                                   const std::vector<CollectiveBlock>& blocks, BlockLayout layout) {
+  auto rounds = ReduceScatter(group, blocks, layout).rounds();
   for (auto& round : rounds)
     std::stable_sort(round.begin(), round.end(), [](const CollectiveTransfer& a, const CollectiveTransfer& b) {
       return std::tie(a.from, a.to, a.first) < std::tie(b.from, b.to, b.first);
@@ -364,7 +366,8 @@ CollectiveProgram grouped_program(const CollectiveShape& shape, const Collective
     return program_of_rounds(shape, rounds);
   }
   if (!weights.empty()) throw input_error("only an all_reduce chooses what its ranks own");
-  const auto rounds = reduce_scatter_rounds(group, share_blocks(chunk, shape.ranks, {}, chunk / shape.ranks));
+  const auto rounds =
+      reduce_scatter_rounds(group, share_blocks(chunk, shape.ranks, {}, chunk / shape.ranks), BlockLayout::given);
   return program_of_rounds(shape, shape.operation == CollectiveOperation::reduce_scatter ? rounds : mirrored(rounds));
 }
 

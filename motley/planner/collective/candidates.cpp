@@ -55,7 +55,7 @@ RoundsFor along_group(const CollectiveProblem& problem, const CollectiveGroup& g
     for (std::size_t rank = 0; rank < block_of.size(); ++rank)
       blocks.push_back({static_cast<int>(rank), block_of[rank] * length, (block_of[rank] + 1) * length});
     std::sort(blocks.begin(), blocks.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-    auto rounds = reduce_scatter_rounds(group, blocks);
+    auto rounds = reduce_scatter_rounds(group, blocks, BlockLayout::given);
     return operation == CollectiveOperation::all_gather ? mirrored(rounds) : rounds;
   };
 }

@@ -145,7 +145,7 @@ class HierarchySearch {
       for (std::size_t rank = 0; rank < block_of.size(); ++rank)
         blocks.push_back({static_cast<int>(rank), block_of[rank] * length, (block_of[rank] + 1) * length});
       std::sort(blocks.begin(), blocks.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-      const auto rounds = reduce_scatter_rounds(group, blocks);
+      const auto rounds = reduce_scatter_rounds(group, blocks, BlockLayout::given);
       return std::optional(gathers ? mirrored(rounds) : rounds);
     };
   }
