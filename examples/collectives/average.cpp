@@ -30,8 +30,10 @@ motley::Epoch epoch_of(const std::string& addresses) {
 int run(int rank, const motley::Epoch& epoch) {
   // Members of one host share memory, others connect by TCP. Between hosts it would be under TLS, with certificates of
   // the group's own authority; this example has none.
-  motley::Fabric fabric(
-      {.listen = epoch.members.at(static_cast<std::size_t>(rank)).address, .encryption = motley::Encryption::never});
+  motley::FabricOptions options;
+  options.listen = epoch.members.at(static_cast<std::size_t>(rank)).address;
+  options.encryption = motley::Encryption::never;
+  motley::Fabric fabric(options);
   motley::Communicator group(epoch, fabric.connect(epoch, rank, 30));
 
   std::vector<double> values(1000, rank + 1.0);

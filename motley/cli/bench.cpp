@@ -81,6 +81,16 @@ struct BenchRow {
   std::int64_t wrong = 0;  // elements with another value than the sum
 };
 
+double bytes_option(const std::string& text, const char* option) {
+  try {
+    const double bytes = parse_quantity(text, Dimension::bytes);
+    if (bytes < 1 || bytes > largest_bytes) throw input_error(fmt::format("\"{}\" is not between 1 B and 4 GB", text));
+    return bytes;
+  } catch (Error& error) {
+    throw error.prepend_context(option);
+  }
+}
+
 void must_be_ok(const OperationOutcome& outcome) {
   if (outcome.status != OperationStatus::ok)
     throw Error(ErrorCode::peer, fmt::format("{}: {}", name(outcome.status), outcome.cause));
@@ -133,16 +143,17 @@ std::vector<BenchRow> run_rank(const CommBench& bench, Fabric& fabric, const Epo
     if (name(static_cast<CollectiveElement>(i)) == bench.element) element = static_cast<CollectiveElement>(i);
   // Whole elements for every rank.
   const std::int64_t unit = element_bytes(element) * group.size();
-  const double to = parse_quantity(bench.to, Dimension::bytes);
+  const double to = bytes_option(bench.to, "--to");
   std::vector<BenchRow> rows;
-  for (double size = parse_quantity(bench.from, Dimension::bytes); size <= to; size *= bench.factor)
+  for (double size = bytes_option(bench.from, "--from"); size <= to; size *= bench.factor)
     rows.push_back(measure(group, bench, element, std::max(unit, static_cast<std::int64_t>(size) / unit * unit)));
   must_be_ok(group.barrier({}));
   return rows;
 }
 
 FabricOptions fabric_options(const CommBench& bench, const std::string& listen) {
-  FabricOptions options{.listen = listen};
+  FabricOptions options;
+  options.listen = listen;
   if (!bench.key_file.empty()) options.key = read_file(bench.key_file);
   if (bench.plain) options.encryption = Encryption::never;
   options.shared_memory = bench.transport == "shm" ? SharedMemoryUse::same_host : SharedMemoryUse::never;
@@ -159,13 +170,13 @@ Epoch epoch_of(const std::vector<std::string>& addresses) {
 }
 
 void send_text(int socket, const std::string& text) {
-  if (write(socket, text.data(), text.size()) != static_cast<ssize_t>(text.size()))
+  if (::write(socket, text.data(), text.size()) != static_cast<ssize_t>(text.size()))
     throw Error(ErrorCode::peer, "a rank of the benchmark has ended");
 }
 
 std::string receive_text(int socket) {
   std::array<char, 8192> text{};
-  const auto size = read(socket, text.data(), text.size());
+  const auto size = ::read(socket, text.data(), text.size());
   if (size <= 0) throw Error(ErrorCode::peer, "a rank of the benchmark has ended");
   return {text.data(), static_cast<std::size_t>(size)};
 }
@@ -268,7 +279,8 @@ int run(const CommBench& bench) {
     throw input_error(fmt::format("\"{}\" is no operation", bench.operation),
                       fmt::format("known: {}", fmt::join(names, ", ")));
   }
-  if (parse_quantity(bench.to, Dimension::bytes) > largest_bytes) throw input_error("--to: more than 4 GB");
+  if (bytes_option(bench.from, "--from") > bytes_option(bench.to, "--to"))
+    throw input_error("--from is more than --to");
   const auto addresses = split(bench.members);
   if (addresses.empty() == (bench.rank >= 0))
     throw input_error("--members and --rank belong together",

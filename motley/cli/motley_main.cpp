@@ -19,6 +19,7 @@ constexpr const char* footer =
     "  motley cluster show examples/clusters/motivating-box.toml\n"
     "  motley plan serve --cluster examples/clusters/motivating-box.toml --model llama-2-70b -o plan.json\n"
     "  motley explain plan.json\n"
+    "  motley report plan.json -o plan.html\n"
     "  motley serve plan.json --model DIR --local\n"
     "\n"
     "exit codes: 0 success, 1 negative answer (does not fit, violations), 2 bad usage or input, 3 environment,\n"

@@ -15,27 +15,21 @@ struct ReportOptions {
   bool quiet = false;
 };
 
+template <class Plan, class... More>
+std::string page_of(const Plan& plan, const std::string& file, const More&... more) {
+  require_sound(verify(plan), file);
+  return html_report(plan, more...);
+}
+
 std::string page_of(const ReportOptions& options) {
-  const Value document = read_document(options.plan);
+  const std::string& file = options.plan;
+  const Value document = read_document(file);
   const std::string kind = plan_kind(document);
-  if (kind == "rent") {
-    const RentPlan plan = read_rent_plan(document, options.plan);
-    require_sound(verify(plan), options.plan);
-    return html_report(plan);
-  }
-  if (kind == "chain") {
-    const ChainPlan plan = read_chain_plan(document, options.plan);
-    require_sound(verify(plan), options.plan);
-    return html_report(plan);
-  }
-  if (kind == "train") {
-    const TrainPlan plan = read_train_plan(document, options.plan);
-    require_sound(verify(plan), options.plan);
-    return html_report(plan);
-  }
-  const ServePlan plan = read_plan(document, options.plan);
-  require_sound(plan, options.plan);
-  return html_report(plan, options.page);
+  if (kind == "train") return page_of(read_train_plan(document, file), file);
+  if (kind == "rent") return page_of(read_rent_plan(document, file), file);
+  if (kind == "chain") return page_of(read_chain_plan(document, file), file);
+  if (kind == "collective") return page_of(read_collective_plan(document, file), file);
+  return page_of(read_plan(document, file), file, options.page);
 }
 
 int write_report(const ReportOptions& options) {

@@ -1,4 +1,4 @@
-#include "motley/comm/c_api.h"
+#include "motley/comm/c_support.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -22,34 +22,13 @@ struct motley_fabric {
   motley::Fabric fabric;
 };
 
-struct motley_group {
-  motley::Communicator communicator;
-};
-
 namespace {
 
+using motley::guarded;
 using motley::OperationOutcome;
 using motley::OperationStatus;
-
-void put_text(const std::string& text, char* into, std::size_t size) {
-  if (into == nullptr || size == 0) return;
-  into[text.copy(into, size - 1)] = '\0';
-}
-
-std::string text_of(const char* text) { return text == nullptr ? std::string() : text; }
-
-// What `make` returns, or null and the reason.
-template <class Make>
-auto guarded(char* error, std::size_t error_bytes, Make make) -> decltype(make()) {
-  try {
-    return make();
-  } catch (const std::exception& thrown) {
-    put_text(thrown.what(), error, error_bytes);
-  } catch (...) {
-    put_text("unknown error", error, error_bytes);
-  }
-  return nullptr;
-}
+using motley::put_text;
+using motley::text_of;
 
 void put_outcome(const OperationOutcome& from, motley_outcome& into) {
   into = {};
@@ -138,7 +117,9 @@ motley_group* motley_connect(motley_fabric* fabric, const motley_connect_options
     for (const auto& member : std::span(options->members, static_cast<std::size_t>(options->size)))
       epoch.members.push_back({text_of(member.id), member.incarnation, text_of(member.host), text_of(member.address)});
     auto transport = fabric->fabric.connect(epoch, options->rank, options->timeout_s);
-    return new motley_group{motley::Communicator(std::move(epoch), std::move(transport))};
+    auto communicator = std::make_unique<motley::Communicator>(std::move(epoch), std::move(transport));
+    auto& reference = *communicator;
+    return new motley_group{std::move(communicator), reference};
   });
 }
 

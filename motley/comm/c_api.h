@@ -24,7 +24,7 @@ extern "C" {
 #define MOTLEY_EXPORT __attribute__((visibility("default")))
 
 // Rises with every change that a caller could notice.
-#define MOTLEY_COMM_ABI 1
+#define MOTLEY_COMM_ABI 2
 MOTLEY_EXPORT int32_t motley_comm_abi(void);
 
 enum motley_status { MOTLEY_OK, MOTLEY_ABORTED, MOTLEY_REVOKED, MOTLEY_TIMED_OUT, MOTLEY_INVALID };
@@ -118,6 +118,79 @@ MOTLEY_EXPORT void motley_send(motley_group* group, const void* data, int64_t by
 MOTLEY_EXPORT void motley_recv(motley_group* group, void* data, int64_t bytes, int32_t peer, const motley_call* call,
                                motley_outcome* outcome);
 MOTLEY_EXPORT void motley_barrier(motley_group* group, const motley_call* call, motley_outcome* outcome);
+
+// ---- groups whose members come and go (session.hpp) ----
+
+typedef struct motley_coordinator motley_coordinator;
+typedef struct motley_session motley_session;
+
+typedef struct {
+  const char* group;
+  const char* listen;    // "127.0.0.1:0"
+  const char* token;     // who has another is turned away
+  const char* log_file;  // a restarted coordinator goes on from it
+  uint32_t minimum_size;
+} motley_coordinator_options;
+
+// Serves in a thread of its own until it is stopped. Null, and `error` in words, on failure.
+MOTLEY_EXPORT motley_coordinator* motley_coordinate(const motley_coordinator_options* options, char* error,
+                                                    size_t error_bytes);
+MOTLEY_EXPORT const char* motley_coordinator_address(const motley_coordinator* coordinator);
+MOTLEY_EXPORT void motley_stop_coordinator(motley_coordinator* coordinator);
+
+// The state of this process, as one run of bytes; called in motley_run_step only.
+typedef struct {
+  void* user;  // handed to each
+  // Where it lies, and its size; it stays there until the next call of one of these. Null: it cannot be given.
+  const void* (*save)(void* user, int64_t* bytes);
+  void* (*place)(void* user, int64_t bytes);  // room for what is coming; null: there is none
+  int32_t (*load)(void* user);                // it has come; 0: it is good
+} motley_state;
+
+typedef struct {
+  const char* coordinators;  // addresses, comma between
+  const char* group;
+  const char* token;
+  const char* id;                             // of this process's place; null: the library draws one
+  const char* listen;                         // for other members, "127.0.0.1:0"
+  const motley_state* state;                  // null: steps need none
+  double give_bytes_per_s, take_bytes_per_s;  // caps while state is pulled; 0: none
+} motley_session_options;
+
+MOTLEY_EXPORT motley_session* motley_open_session(const motley_session_options* options, char* error,
+                                                  size_t error_bytes);
+MOTLEY_EXPORT void motley_close_session(motley_session* session);
+
+typedef struct {
+  motley_group* group;  // of the step's epoch; lasts until the body returns
+  uint64_t step;        // that is tried
+  uint64_t epoch;
+  int32_t rank, size;
+} motley_step;
+
+// How it went: the first of its operations that did not end as MOTLEY_OK, or one that did.
+typedef void (*motley_step_body)(void* user, const motley_step* step, motley_outcome* outcome);
+
+enum motley_session_status {
+  MOTLEY_COMMITTED,       // by all members of the epoch
+  MOTLEY_STEP_TIMED_OUT,  // nothing was committed
+  MOTLEY_UNDECIDED,       // run again: it will turn out
+  MOTLEY_STEP_STOPPED,
+  MOTLEY_STEP_INVALID
+};
+
+typedef struct {
+  int32_t status;  // motley_session_status
+  int32_t members, attempts;
+  uint64_t step, epoch;
+  char cause[512];  // empty where MOTLEY_COMMITTED
+} motley_session_outcome;
+
+// The group's next step: `body` is called until it is committed, in as many epochs as that takes.
+MOTLEY_EXPORT void motley_run_step(motley_session* session, motley_step_body body, void* user, double timeout_s,
+                                   motley_session_outcome* outcome);
+// Waits until the others can go on without this process; 1 where they do.
+MOTLEY_EXPORT int32_t motley_leave(motley_session* session, double timeout_s);
 
 #ifdef __cplusplus
 }

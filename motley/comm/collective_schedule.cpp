@@ -118,7 +118,7 @@ void link(std::vector<ScheduleStep>& steps, const std::vector<CollectiveStep>& l
         break;
     }
     std::ranges::sort(earlier);
-    earlier.erase(std::ranges::unique(earlier).begin(), earlier.end());
+    earlier.erase(std::unique(earlier.begin(), earlier.end()), earlier.end());
     steps[j].prerequisites = static_cast<std::uint32_t>(earlier.size());
     for (const std::uint32_t i : earlier) steps[i].dependents.push_back(j);
   }

@@ -13,7 +13,6 @@
 namespace motley {
 namespace {
 
-constexpr int chunks_at_once = 4;
 constexpr std::size_t most_schedules = 16;
 constexpr double longest_wait_s = 0.1;
 constexpr double spread_s = 0.05;  // how long a rank that gave up tries to tell the others
@@ -127,6 +126,16 @@ void Communicator::revoke(std::string cause) {
   transport_->wake();
 }
 
+void Communicator::attend(double seconds, const std::stop_token& stop) {
+  const std::stop_callback on_stop(stop, [this] { transport_->wake(); });
+  for (const double until_s = transport_->now_s() + seconds;;) {
+    const bool moved = transport_->poll(*sink_);
+    const double left_s = until_s - transport_->now_s();
+    if (left_s <= 0 || end_ || revoked_.load() || sink_->revoked || stop.stop_requested()) return;
+    if (!moved) transport_->wait(std::min(left_s, longest_wait_s));
+  }
+}
+
 // ---- one operation ----
 
 OperationOutcome Communicator::run(Call& call, const OperationOptions& options) {
@@ -145,7 +154,7 @@ OperationOutcome Communicator::run(Call& call, const OperationOptions& options) 
     before.emplace_back(transport_->traffic(peer).sent_bytes, transport_->traffic(peer).received_bytes);
 
   sink_->begin(call, start_s);
-  execution_.start(*call.schedule, sink_->frame(), call.buffers, chunks_at_once);
+  execution_.start(*call.schedule, sink_->frame(), call.buffers, chunks_at_once(call.schedule->chunk_bytes));
   drive(options, start_s + options.timeout_s, outcome);
   sink_->end();
 
@@ -185,6 +194,8 @@ bool Communicator::push() {
 
 void Communicator::drive(const OperationOptions& options, double deadline_s, OperationOutcome& outcome) {
   const std::stop_callback on_stop(options.stop, [this] { transport_->wake(); });
+  // Whoever has given up sends nothing more: others might complete with it.
+  if (revoked_.load() && ended(options, deadline_s, outcome)) return;
   for (int round = 0;; ++round) {
     bool moved = push();
     moved = transport_->poll(*sink_) || moved;

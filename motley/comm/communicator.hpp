@@ -2,7 +2,7 @@
 // deadline, and every one ends in exactly one of five ways, on each rank for itself; whether a step of several ranks
 // counts is the vote's business, one floor above.
 //
-//   Communicator group(epoch, rank, fabric.connect(epoch, rank, ...));
+//   Communicator group(epoch, fabric.connect(epoch, rank, 10));
 //   const OperationOutcome outcome = group.all_reduce(gradients, CollectiveElement::fp32, {.timeout_s = 10});
 //   if (outcome.status != OperationStatus::ok) ...  // outcome.cause, outcome.suspects
 //
@@ -106,6 +106,11 @@ class Communicator {
   OperationOutcome send(std::span<const std::byte> data, int peer, const OperationOptions& options);
   OperationOutcome recv(std::span<std::byte> data, int peer, const OperationOptions& options);
   OperationOutcome barrier(const OperationOptions& options);
+
+  // Serves the transport while no operation runs: acknowledges, mends broken connections, sends again what was lost
+  // with them. For a thread that has nothing else to do; peers that wait for this rank after a broken connection are
+  // glad of it. Ends after `seconds`, or when the epoch or `stop` does.
+  void attend(double seconds, const std::stop_token& stop = {});
 
   // Gives the epoch up: running and later operations end as revoked, here and, as the word spreads, everywhere. From
   // any thread.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include <fmt/format.h>
 
@@ -77,6 +78,13 @@ void Execution::open(std::uint32_t index) {
     if (steps[i].prerequisites == 0) ready(index, i);
 }
 
+// Earlier chunks first: they are what others wait for, and what the caches still hold.
+void Execution::enqueue(std::deque<Ready>& box, Ready step) {
+  auto place = box.end();
+  while (place != box.begin() && std::prev(place)->chunk > step.chunk) --place;
+  box.insert(place, step);
+}
+
 // All that the step waited for is complete.
 void Execution::ready(std::uint32_t index, std::uint32_t place) {
   const ScheduleStep& step = schedule_->steps[place];
@@ -84,7 +92,7 @@ void Execution::ready(std::uint32_t index, std::uint32_t place) {
   if (state.pieces == 0 || step.kind == CollectiveStepKind::copy)
     completed_.emplace_back(index, place);
   else if (step.kind == CollectiveStepKind::send)
-    outbox_[static_cast<std::size_t>(step.peer)].push_back({index, place, 0});
+    enqueue(outbox_[static_cast<std::size_t>(step.peer)], {index, place, 0});
 }
 
 void Execution::complete(std::uint32_t index, std::uint32_t place) {
@@ -257,7 +265,7 @@ std::vector<int> Execution::awaited() const {
   for (std::uint32_t place = 0; place < schedule_->steps.size(); ++place)
     if (lacks(slot, open_first_, place)) peers.push_back(schedule_->steps[place].peer);
   std::ranges::sort(peers);
-  peers.erase(std::ranges::unique(peers).begin(), peers.end());
+  peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
   return peers;
 }
 

@@ -89,6 +89,7 @@ class Execution {
 
   Chunk& chunk(std::uint32_t index) { return open_[index % open_.size()]; }
   void open(std::uint32_t index);
+  static void enqueue(std::deque<Ready>& box, Ready step);
   void ready(std::uint32_t chunk, std::uint32_t step);
   void complete(std::uint32_t chunk, std::uint32_t step);
   void settle();

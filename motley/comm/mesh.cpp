@@ -136,16 +136,14 @@ class SocketMesh : public Mesh {
     const double until_s = start_s + std::min(seconds, spin_s);
     for (int round = 0;; ++round) {
       if (ready()) return;
-      if ((round & 15) != 15) {
+      if (streams_ > 0)
+        look(0);
+      else
         pause();
-        continue;
-      }
+      if (!crowded_ && (round & 15) != 15) continue;
       const double now = now_s();
       if (now >= until_s) break;
-      if (crowded_ || now >= start_s + busy_s) {
-        ::sched_yield();
-        if (streams_ > 0) look(0);
-      }
+      if (crowded_ || now >= start_s + busy_s) ::sched_yield();
     }
     for (auto& edge : edges_)
       if (edge) edge->fall_asleep();

@@ -71,7 +71,7 @@ class SharedEdge : public Edge {
     encode_header(frame, std::span<std::byte, collective_header_bytes>(start, collective_header_bytes));
     if (!payload.empty()) std::memcpy(start + collective_header_bytes, payload.data(), payload.size());
     written_ += skipped + size;
-    out_->written.store(written_, std::memory_order_release);
+    out_->written.store(written_);
     ring_if(wants_frames);
     traffic_.sent_bytes += static_cast<std::int64_t>(collective_header_bytes + payload.size());
     return true;
@@ -102,8 +102,7 @@ class SharedEdge : public Edge {
   }
 
   bool looks_ready() const override {
-    return spoken_ || in_->written.load(std::memory_order_acquire) != held_at_ ||
-           (refused_ && out_->read.load(std::memory_order_acquire) != room_seen_);
+    return spoken_ || in_->written.load() != held_at_ || (refused_ && out_->read.load() != room_seen_);
   }
   void fall_asleep() override { out_->asleep.store(wants_frames | (refused_ ? wants_room : 0)); }
   void wake_up() override { out_->asleep.store(0, std::memory_order_relaxed); }
@@ -139,11 +138,10 @@ class SharedEdge : public Edge {
     return ring_bytes - (written_ - room_seen_) >= bytes;
   }
 
-  // Wakes the peer if it sleeps for this. The fence makes a lost wake-up impossible: we publish, then look; a side that
-  // falls asleep announces it, then looks.
+  // Wakes the peer if it sleeps for this. The (sequentially consistent) order of accesses makes a lost wake-up
+  // impossible: we publish, then look; a side that falls asleep announces it, then looks.
   void ring_if(std::uint32_t reason) {
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    if ((in_->asleep.load(std::memory_order_relaxed) & reason) == 0) return;
+    if ((in_->asleep.load() & reason) == 0) return;
     if ((in_->asleep.exchange(0) & reason) == 0) return;
     const std::uint64_t one = 1;
     // A doorbell that is full has been rung.
@@ -184,7 +182,7 @@ class SharedEdge : public Edge {
   bool consume(std::uint64_t bytes) {
     read_ += bytes;
     held_at_ = read_;
-    in_->read.store(read_, std::memory_order_release);
+    in_->read.store(read_);
     ring_if(wants_room);
     return true;
   }

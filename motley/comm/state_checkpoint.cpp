@@ -167,7 +167,7 @@ void write_checkpoint(const fs::path& folder, const StateSnapshot& snapshot) {
   if (replaces) fs::remove_all(fresh, ignored);
 }
 
-StateSnapshot open_checkpoint(const fs::path& folder, Verify verify) {
+StateSnapshot open_checkpoint(const fs::path& folder, CheckpointVerify verify) {
   StateSnapshot snapshot;
   snapshot.manifest = read_manifest(folder / "manifest.json");
   const auto files = std::make_shared<MappedFiles>();
@@ -175,7 +175,7 @@ StateSnapshot open_checkpoint(const fs::path& folder, Verify verify) {
     const auto& item = snapshot.manifest.items[i];
     const fs::path path = folder / file_name(i);
     snapshot.items.push_back(files->map(path, item.bytes));
-    for (std::size_t index = 0; verify == Verify::contents && index < item.chunks.size(); ++index) {
+    for (std::size_t index = 0; verify == CheckpointVerify::contents && index < item.chunks.size(); ++index) {
       const auto [first, last] = chunk_range(item, index);
       if (sha256(snapshot.items.back().subspan(static_cast<std::size_t>(first),
                                                static_cast<std::size_t>(last - first))) != item.chunks[index])

@@ -15,8 +15,9 @@ namespace motley {
 void write_checkpoint(const std::filesystem::path& folder, const StateSnapshot& snapshot);
 
 // The files are mapped, not read: the snapshot's bytes are theirs. Throws an input error where the manifest is
-// malformed or a file is missing or of another size; with Verify::contents also where a chunk's digest is another.
-enum class Verify { sizes, contents };
-StateSnapshot open_checkpoint(const std::filesystem::path& folder, Verify verify);
+// malformed or a file is missing or of another size; with CheckpointVerify::contents also where a chunk's digest is
+// another.
+enum class CheckpointVerify { sizes, contents };
+StateSnapshot open_checkpoint(const std::filesystem::path& folder, CheckpointVerify verify);
 
 }  // namespace motley

@@ -51,6 +51,7 @@ class StateSource::Service {
   void run(const std::stop_token& stop) {
     while (!stop.stop_requested()) {
       wait();
+      withdraw_where_asked();
       while (joiners_.size() < static_cast<std::size_t>(source_.options_.connections)) {
         auto stream = source_.listener_->accept();
         if (!stream) break;
@@ -79,6 +80,16 @@ class StateSource::Service {
     if (std::any_of(joiners_.begin(), joiners_.end(), [](const Joiner& each) { return each.connection.pending(); }))
       wait_s = 0;
     poll(files.data(), files.size(), static_cast<int>(std::ceil(wait_s * 1e3)));
+  }
+
+  void withdraw_where_asked() {
+    eventfd_t count = 0;
+    eventfd_read(source_.wake_, &count);
+    const std::lock_guard lock(source_.mutex_);
+    if (!source_.withdrawing_) return;
+    joiners_.clear();
+    source_.withdrawing_ = false;
+    source_.withdrawn_.notify_all();
   }
 
   // False: this joiner is done with.
@@ -165,6 +176,14 @@ void StateSource::publish(StateSnapshot snapshot) {
   const std::lock_guard lock(mutex_);
   published_.insert(published_.begin(), std::move(published));
   if (published_.size() > static_cast<std::size_t>(std::max(options_.snapshots, 1))) published_.pop_back();
+}
+
+void StateSource::withdraw() {
+  std::unique_lock lock(mutex_);
+  published_.clear();
+  withdrawing_ = true;
+  eventfd_write(wake_, 1);
+  withdrawn_.wait(lock, [this] { return !withdrawing_; });
 }
 
 }  // namespace motley

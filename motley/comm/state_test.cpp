@@ -428,6 +428,26 @@ TEST(StateTransfer, ASourceOutlivesWhatJoinersSend) {
   EXPECT_TRUE(pull_into(mine, members, members.peers()).complete);
 }
 
+TEST(StateTransfer, NothingIsReadAfterWithdrawal) {
+  const Members members(0);
+  StateSource source(listen_for_state("127.0.0.1:0"), {.group = "g", .bytes_per_s = 20e6});
+  Model given(1);
+  StateSnapshot snapshot{describe_state({3, 17}, std::as_const(given).read()), {}, {}};
+  for (const auto& buffer : std::as_const(given).read()) snapshot.items.push_back(buffer.bytes);
+  source.publish(std::move(snapshot));
+  Model mine(9);
+  const auto first = mine.items[0].second[0];
+  StateTransferOutcome outcome;
+  std::jthread joiner([&] { outcome = pull_into(mine, members, {peer_at("m", source.address())}); });
+  while (mine.items[0].second[0] == first) std::this_thread::yield();  // until the first chunk is there
+  source.withdraw();
+  given.items.clear();  // the sanitizers would see a read of this
+  joiner.join();
+  EXPECT_FALSE(outcome.complete);
+  EXPECT_EQ(pull_into(mine, members, {peer_at("m", source.address())}).peers.at("m").fault.substr(0, 14),
+            "holds no state");
+}
+
 TEST(StateTransfer, GivesFromTheSnapshotThatWasAskedForWhileNewOnesCome) {
   const Members members(1);
   Model next(4);
@@ -458,7 +478,7 @@ TEST_F(StateCheckpoint, ComesBackAndServesJoiners) {
   write_checkpoint(folder / "step-17", members.snapshot);
   write_checkpoint(folder / "step-17", members.snapshot);  // replaces
   EXPECT_FALSE(std::filesystem::exists(folder / "step-17.new"));
-  auto opened = open_checkpoint(folder / "step-17", Verify::contents);
+  auto opened = open_checkpoint(folder / "step-17", CheckpointVerify::contents);
   EXPECT_EQ(opened.manifest, members.snapshot.manifest);
   StateSource source(listen_for_state("127.0.0.1:0"), {.group = "g"});
   source.publish(std::move(opened));
@@ -472,15 +492,15 @@ TEST_F(StateCheckpoint, NamesTheDamage) {
   const auto at = folder / "c";
   write_checkpoint(at, members.snapshot);
   std::fstream(at / "0005.bin", std::ios::in | std::ios::out | std::ios::binary).seekp(chunk + 3).put('\x5A');
-  EXPECT_EQ(open_checkpoint(at, Verify::sizes).manifest, members.snapshot.manifest);
-  EXPECT_THAT(message_of([&] { open_checkpoint(at, Verify::contents); }),
+  EXPECT_EQ(open_checkpoint(at, CheckpointVerify::sizes).manifest, members.snapshot.manifest);
+  EXPECT_THAT(message_of([&] { open_checkpoint(at, CheckpointVerify::contents); }),
               HasSubstr("0005.bin: bytes 4194304 to 8388608 are not those"));
   std::filesystem::resize_file(at / "0001.bin", 11);
-  EXPECT_THAT(message_of([&] { open_checkpoint(at, Verify::sizes); }),
+  EXPECT_THAT(message_of([&] { open_checkpoint(at, CheckpointVerify::sizes); }),
               HasSubstr("0001.bin: has 11 bytes, and the manifest says 12"));
   std::ofstream(at / "manifest.json") << R"({"format": "motley.state/1", "chunk_bytes": 4194304, "epoch": 1, "step": 1,
     "items": [{"name": "a", "file": "../../etc/passwd", "bytes": 1, "sha256": []}]})";
-  EXPECT_THAT(message_of([&] { open_checkpoint(at, Verify::sizes); }),
+  EXPECT_THAT(message_of([&] { open_checkpoint(at, CheckpointVerify::sizes); }),
               HasSubstr("the file of \"a\" should be 0000.bin"));
 }
 
@@ -495,7 +515,7 @@ TEST_F(StateCheckpoint, AFailedWriteLeavesTheOlderOne) {
   const auto message = message_of([&] { write_checkpoint(folder / "c", take_snapshot({3, 18}, Model(2).read())); });
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
   EXPECT_THAT(message, HasSubstr("0000.bin: cannot write: File too large"));
-  EXPECT_EQ(open_checkpoint(folder / "c", Verify::contents).manifest, members.snapshot.manifest);
+  EXPECT_EQ(open_checkpoint(folder / "c", CheckpointVerify::contents).manifest, members.snapshot.manifest);
   EXPECT_FALSE(std::filesystem::exists(folder / "c.new"));
 }
 

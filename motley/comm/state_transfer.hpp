@@ -6,6 +6,7 @@
 //   const auto outcome = pull_state("g", digest, peers, place, {.bytes_per_s = 100e6});
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -40,6 +41,9 @@ class StateSource {
 
   // From any thread. The oldest snapshot goes, once nothing is being sent from it any more.
   void publish(StateSnapshot snapshot);
+  // Afterwards nothing is read from any snapshot any more, and joiners are gone; for bytes that live no longer. From
+  // any thread but one at a time.
+  void withdraw();
   // "127.0.0.1:4711"
   std::string address() const { return listener_->address(); }
 
@@ -52,6 +56,8 @@ class StateSource {
   std::unique_ptr<StateListener> listener_;
   int wake_;  // an eventfd
   std::mutex mutex_;
+  std::condition_variable withdrawn_;
+  bool withdrawing_ = false;
   std::vector<std::shared_ptr<const Published>> published_;  // shared with what is being sent
   std::jthread thread_;
 };

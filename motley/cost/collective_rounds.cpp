@@ -82,35 +82,48 @@ class WrittenRanges {
   std::map<std::int64_t, Piece> pieces_;
 };
 
+void sort_by_pairs(std::vector<CollectiveRound>& rounds) {
+  for (auto& round : rounds)
+    std::stable_sort(round.begin(), round.end(), [](const CollectiveTransfer& a, const CollectiveTransfer& b) {
+      return std::tie(a.from, a.to, a.first) < std::tie(b.from, b.to, b.first);
+    });
+}
+
+void place(std::vector<CollectiveRound>& rounds, int round, const CollectiveTransfer& transfer) {
+  if (rounds.size() < at(round)) rounds.resize(at(round));
+  rounds[at(round) - 1].push_back(transfer);
+}
+
+// The round of a transfer whose content was complete at its sender after round `ready`.
+int arrive(WrittenRanges& ranges, const CollectiveTransfer& transfer, int ready) {
+  const bool adds = transfer.kind == CollectiveStepKind::reduce;
+  // A range is overwritten at any time: nobody reads it in between.
+  const int base = adds ? ranges.base_of(transfer.first, transfer.last, true) : 0;
+  const int round = std::max(ready, base) + 1;
+  ranges.write(transfer.first, transfer.last, round, base, adds);
+  return round;
+}
+
 }  // namespace
 
 std::vector<CollectiveRound> rounds_of(const CollectiveProgram& program) {
   using Key = std::tuple<int, int, int, std::int64_t, std::int64_t>;
-  struct Message {
-    int ready = 0;  // the last round that its content waits for
-  };
-  std::map<Key, std::deque<Message>> under_way;
+  std::map<Key, std::deque<int>> under_way;  // the round after which each was ready to be sent
   std::vector<std::map<int, WrittenRanges>> written(at(program.ranks));  // by chunk
   std::vector<std::size_t> next(at(program.ranks), 0);
   std::vector<CollectiveRound> rounds;
   const auto run = [&](int rank, const CollectiveStep& step) {
     auto& ranges = written[at(rank)][step.chunk];
     if (step.kind == CollectiveStepKind::send) {
-      under_way[{rank, step.peer, step.chunk, step.first, step.last}].push_back(
-          {ranges.round_of(step.first, step.last)});
+      under_way[{rank, step.peer, step.chunk, step.first, step.last}].push_back(ranges.round_of(step.first, step.last));
       return true;
     }
     if (step.kind == CollectiveStepKind::copy) return true;
     auto& waiting = under_way[{step.peer, rank, step.chunk, step.first, step.last}];
     if (waiting.empty()) return false;
-    const bool adds = step.kind == CollectiveStepKind::reduce;
-    // A range is overwritten at any time: nobody reads it in between.
-    const int base = adds ? ranges.base_of(step.first, step.last, true) : 0;
-    const int round = std::max(waiting.front().ready, base) + 1;
+    const CollectiveTransfer transfer{step.peer, rank, step.first, step.last, step.kind};
+    place(rounds, arrive(ranges, transfer, waiting.front()), transfer);
     waiting.pop_front();
-    ranges.write(step.first, step.last, round, base, adds);
-    if (rounds.size() < at(round)) rounds.resize(at(round));
-    rounds[at(round) - 1].push_back({step.peer, rank, step.first, step.last, step.kind});
     return true;
   };
   // In the order of the lists, as far as each comes; out of order only where a list would stand still.
@@ -143,7 +156,23 @@ std::vector<CollectiveRound> rounds_of(const CollectiveProgram& program) {
     }
   }
   for (int rank = 0; rank < program.ranks; ++rank) MOTLEY_CHECK(next[at(rank)] == program.steps[at(rank)].size());
+  sort_by_pairs(rounds);
   return rounds;
+}
+
+std::vector<CollectiveRound> earliest_rounds(const std::vector<CollectiveRound>& rounds, int ranks) {
+  std::vector<WrittenRanges> written(at(ranks));
+  std::vector<CollectiveRound> earliest;
+  std::vector<int> ready;
+  for (const auto& round : rounds) {
+    ready.clear();
+    for (const auto& transfer : round)
+      ready.push_back(written[at(transfer.from)].round_of(transfer.first, transfer.last));
+    for (std::size_t i = 0; i < round.size(); ++i)
+      place(earliest, arrive(written[at(round[i].to)], round[i], ready[i]), round[i]);
+  }
+  sort_by_pairs(earliest);
+  return earliest;
 }
 
 }  // namespace motley

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
+#include <cstdint>
 
 #include "motley/base/error.hpp"
 #include "motley/base/units.hpp"
@@ -71,12 +71,17 @@ class RoundPricer {
         load_s_(network.ports.size(), 0),
         busy_s_(network.ports.size(), 0),
         work_s_(at(network.ranks()), 0),
-        messages_(at(network.ranks()), 0) {}
+        messages_(at(network.ranks()), 0),
+        fan_in_(network.ports.size(), 0) {
+    const bool incast = std::any_of(network.ports.begin(), network.ports.end(),
+                                    [](const CollectivePort& port) { return port.incast_threshold > 0; });
+    if (incast) fed_.assign(network.ports.size() * network.ports.size() / 64 + 1, 0);
+  }
 
   RoundCost round(const CollectiveRound& transfers) {
     RoundCost cost;
-    feeds_.clear();
     touched_.clear();
+    int from = -1, to = -1;
     for (const auto& transfer : transfers) {
       const double bytes = static_cast<double>(transfer.last - transfer.first) * scale_;
       double latency = 0;
@@ -84,15 +89,18 @@ class RoundPricer {
         if (round_load_[at(port)] == 0) touched_.push_back(port);
         round_load_[at(port)] += bytes;
         latency += network_.ports[at(port)].latency_s;
-        if (network_.ports[at(port)].incast_threshold > 0 && previous >= 0) feeds_.push_back({port, previous});
+        if (network_.ports[at(port)].incast_threshold > 0 && previous >= 0) feed(port, previous);
       });
       cost.latency_s = std::max(cost.latency_s, latency);
-      messages_[at(transfer.from)] += 1;
-      messages_[at(transfer.to)] += 1;
+      if (from == transfer.from && to == transfer.to) continue;  // ranges of one pair travel together
+      from = transfer.from;
+      to = transfer.to;
+      messages_[at(from)] += 1;
+      messages_[at(to)] += 1;
     }
-    std::sort(feeds_.begin(), feeds_.end());
-    feeds_.erase(std::unique(feeds_.begin(), feeds_.end()), feeds_.end());
     price_ports(cost);
+    for (const auto feed : feeds_) fed_[feed / 64] = 0;
+    feeds_.clear();
     price_ranks(transfers, cost);
     return cost;
   }
@@ -117,10 +125,18 @@ class RoundPricer {
   }
 
  private:
+  // Counts the ports that feed this one in the round, each once.
+  void feed(int port, int previous) {
+    const std::size_t place = at(port) * network_.ports.size() + at(previous);
+    const std::uint64_t bit = std::uint64_t{1} << (place % 64);
+    if (fed_[place / 64] & bit) return;
+    fed_[place / 64] |= bit;
+    feeds_.push_back(place);
+    ++fan_in_[at(port)];
+  }
+
   double excess(int port) const {
-    const auto first = std::lower_bound(feeds_.begin(), feeds_.end(), std::pair{port, -1});
-    const auto last = std::lower_bound(first, feeds_.end(), std::pair{port + 1, -1});
-    return std::max(0.0, static_cast<double>(last - first) + 1 - network_.ports[at(port)].incast_threshold);
+    return std::max(0.0, fan_in_[at(port)] + 1.0 - network_.ports[at(port)].incast_threshold);
   }
 
   void price_ports(RoundCost& cost) {
@@ -134,6 +150,7 @@ class RoundPricer {
       load_s_[at(port)] += transfer;
       busy_s_[at(port)] += transfer + incast;
       round_load_[at(port)] = 0;
+      fan_in_[at(port)] = 0;
       if (transfer + incast <= longest) continue;
       longest = transfer + incast;
       cost.transfer_s = transfer;
@@ -146,7 +163,7 @@ class RoundPricer {
     ranges_.clear();
     for (const auto& transfer : transfers)
       if (transfer.kind == CollectiveStepKind::reduce) ranges_.push_back({transfer.to, transfer.first, transfer.last});
-    std::sort(ranges_.begin(), ranges_.end());
+    sort_ranges();
     double longest = 0;
     for (std::size_t begin = 0; begin < ranges_.size();) {
       const int rank = ranges_[begin].rank;
@@ -170,6 +187,22 @@ class RoundPricer {
     }
   }
 
+  // By rank, then by where they begin.
+  void sort_ranges() {
+    std::vector<std::size_t> place(at(network_.ranks()) + 1, 0);
+    for (const auto& range : ranges_) ++place[at(range.rank) + 1];
+    for (std::size_t rank = 0; rank + 1 < place.size(); ++rank) place[rank + 1] += place[rank];
+    sorted_.resize(ranges_.size());
+    for (const auto& range : ranges_) sorted_[place[at(range.rank)]++] = range;
+    std::size_t begin = 0;
+    for (std::size_t rank = 0; rank + 1 < place.size(); ++rank) {
+      std::sort(sorted_.begin() + static_cast<std::ptrdiff_t>(begin),
+                sorted_.begin() + static_cast<std::ptrdiff_t>(place[rank]));
+      begin = place[rank];
+    }
+    std::swap(ranges_, sorted_);
+  }
+
   struct Range {
     int rank = 0;
     std::int64_t first = 0, last = 0;
@@ -180,9 +213,11 @@ class RoundPricer {
   double scale_;
   PathWalker walker_;
   std::vector<double> round_load_, load_s_, busy_s_, work_s_, messages_;
-  std::vector<std::pair<int, int>> feeds_;  // port, the port before it
+  std::vector<std::uint64_t> fed_;  // a bit per port and port before it
+  std::vector<std::size_t> feeds_;  // that are set
+  std::vector<double> fan_in_;
   std::vector<int> touched_;
-  std::vector<Range> ranges_;
+  std::vector<Range> ranges_, sorted_;
 };
 
 Term round_term(const RoundCost& cost, std::string name, double times) {

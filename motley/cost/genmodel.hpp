@@ -44,7 +44,7 @@ struct CollectiveCost {
   std::string steady_port;
   double busy_s = 0;  // the busiest port with its incast, or the busiest rank
   std::string busy;
-  double messages = 0;   // of the busiest rank
+  double messages = 0;   // of the busiest rank: peers that it sends to or hears of, over all rounds
   double latency_s = 0;  // of all rounds
 
   double pipelined_s(int chunks, const CollectiveCostOptions& options) const;
@@ -52,13 +52,16 @@ struct CollectiveCost {
   int best_chunks(int most, const CollectiveCostOptions& options) const;
 };
 
-// `scale`: bytes of the vector per byte of the transfers' ranges.
+// `scale`: bytes of the vector per byte of the transfers' ranges. Transfers of one pair of ranks stand side by side.
 CollectiveCost price_rounds(const CollectiveNetwork& network, const std::vector<CollectiveRound>& rounds,
                             double scale = 1);
 
 // Transfers that a program makes, in the rounds in which they can happen at the earliest: after everything that their
-// ranges depend on. Additions to one range are one round. The program must be sound (collective_check.hpp).
+// ranges depend on. Additions to one range do not wait for each other. The program must be sound
+// (collective_check.hpp).
 std::vector<CollectiveRound> rounds_of(const CollectiveProgram& program);
+// The same of transfers that are in rounds already: none earlier than what it depends on, none later than need be.
+std::vector<CollectiveRound> earliest_rounds(const std::vector<CollectiveRound>& rounds, int ranks);
 
 // The cost as a tree: rounds in sequence, alike ones together.
 Term genmodel_term(const CollectiveCost& cost);

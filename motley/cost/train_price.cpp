@@ -37,6 +37,29 @@ Owner owner_of(const PlacedStage& stage, const LayerStrategy& strategy) {
   return owner;
 }
 
+// Calls piece(from, to, members) for every part between neighbouring cuts of any owner.
+template <class Piece>
+void for_each_piece(const std::vector<Owner>& owners, const Piece& piece) {
+  std::vector<double> cuts = {0.0, 1.0};
+  for (std::size_t o = 0; o < owners.size(); ++o)
+    if (o == 0 || owners[o].pieces != owners[o - 1].pieces)
+      for (std::int64_t i = 1; i < owners[o].pieces; ++i)
+        cuts.push_back(static_cast<double>(i) / static_cast<double>(owners[o].pieces));
+  std::sort(cuts.begin(), cuts.end());
+  std::vector<int> members;
+  for (std::size_t c = 0; c + 1 < cuts.size(); ++c) {
+    const double from = cuts[c], to = cuts[c + 1];
+    if (to - from < 1e-9) continue;  // the same cut, perhaps rounded differently
+    members.clear();
+    for (const Owner& owner : owners) {
+      const auto own = static_cast<std::size_t>((from + to) / 2 * static_cast<double>(owner.pieces));
+      members.insert(members.end(), owner.members[own].begin(), owner.members[own].end());
+    }
+    std::sort(members.begin(), members.end());  // devices of a machine, machines of a site are neighbours
+    piece(from, to, members);
+  }
+}
+
 class Exchange {
  public:
   Exchange(const TrainLinks& links, SyncAlgorithm algorithm)
@@ -44,22 +67,9 @@ class Exchange {
 
   // `bytes` of gradients, `copies` times.
   void add(const std::vector<Owner>& owners, double bytes, double copies) {
-    cuts_ = {0.0, 1.0};
-    for (std::size_t o = 0; o < owners.size(); ++o)
-      if (o == 0 || owners[o].pieces != owners[o - 1].pieces)
-        for (std::int64_t i = 1; i < owners[o].pieces; ++i)
-          cuts_.push_back(static_cast<double>(i) / static_cast<double>(owners[o].pieces));
-    std::sort(cuts_.begin(), cuts_.end());
-    for (std::size_t c = 0; c + 1 < cuts_.size(); ++c) {
-      const double from = cuts_[c], to = cuts_[c + 1];
-      if (to - from < 1e-9) continue;  // the same cut, perhaps rounded differently
-      members_.clear();
-      for (const Owner& owner : owners) {
-        const auto piece = static_cast<std::size_t>((from + to) / 2 * static_cast<double>(owner.pieces));
-        members_.insert(members_.end(), owner.members[piece].begin(), owner.members[piece].end());
-      }
-      add_piece(bytes * (to - from), copies);
-    }
+    for_each_piece(owners, [&](double from, double to, const std::vector<int>& members) {
+      add_piece(members, bytes * (to - from), copies);
+    });
   }
   // Sharded gradients leave every rank with its part of the new weights: it gathers the rest.
   void add_gather(const PlacedStage& stage, const LayerStrategy& strategy, double bytes, double copies) {
@@ -78,35 +88,31 @@ class Exchange {
   }
 
  private:
-  // Of members_, who hold the same piece.
-  void add_piece(double bytes, double copies) {
-    const auto count = static_cast<double>(members_.size());
-    if (members_.size() < 2) return;
-    std::sort(members_.begin(), members_.end());  // devices of a machine, machines of a site are neighbours
+  void add_piece(const std::vector<int>& members, double bytes, double copies) {
+    const auto count = static_cast<double>(members.size());
+    if (members.size() < 2) return;
     double latency_s = 0, rounds = 0;
     if (algorithm_ == SyncAlgorithm::ring) {
       rounds = 2 * (count - 1);
-      loads_.add_ring(members_, copies * 2 * bytes * (count - 1) / count, bytes / count);
-      for (std::size_t i = 0; i < members_.size(); ++i)
-        latency_s = std::max(latency_s, links_.path(members_[i], members_[(i + 1) % members_.size()]).latency_s);
+      loads_.add_ring(members, copies * 2 * bytes * (count - 1) / count, bytes / count);
+      for (std::size_t i = 0; i < members.size(); ++i)
+        latency_s = std::max(latency_s, links_.path(members[i], members[(i + 1) % members.size()]).latency_s);
     } else {
       rounds = 2;
-      for (const int from : members_)
-        for (const int to : members_)
+      for (const int from : members)
+        for (const int to : members)
           if (from != to) {
             loads_.add(from, to, copies * 2 * bytes / count, bytes / count);
             latency_s = std::max(latency_s, links_.path(from, to).latency_s);
           }
     }
-    for (const int member : members_) latencies_s_[static_cast<std::size_t>(member)] += copies * rounds * latency_s;
+    for (const int member : members) latencies_s_[static_cast<std::size_t>(member)] += copies * rounds * latency_s;
   }
 
   const TrainLinks& links_;
   SyncAlgorithm algorithm_;
   LinkLoads loads_;
   std::vector<double> latencies_s_;  // by device
-  std::vector<double> cuts_;
-  std::vector<int> members_;
 };
 
 double elements(const std::vector<TensorSpec>& tensors) {
@@ -252,6 +258,20 @@ PipelineStage pipeline_stage(const TrainStepCost& cost, const ReplicaLayout& rep
   }
   if (parts) *parts = sum;
   return result;
+}
+
+std::vector<GradientPiece> gradient_pieces(const TrainLayout& layout, std::int64_t layer) {
+  std::vector<Owner> owners;
+  for (const auto& replica : layout.replicas) {
+    Walk walk(replica);
+    while (walk.strategy().layers.last <= layer) walk.next(walk.strategy().layers.last);
+    owners.push_back(owner_of(walk.stage(), walk.strategy()));
+  }
+  std::vector<GradientPiece> pieces;
+  for_each_piece(owners, [&](double from, double to, const std::vector<int>& members) {
+    pieces.push_back({from, to, members});
+  });
+  return pieces;
 }
 
 GradientExchange gradient_exchange(const TrainStepCost& cost, const TrainProblemView& view, const TrainLayout& layout) {

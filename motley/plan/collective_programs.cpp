@@ -6,6 +6,7 @@
 #include <cmath>
 #include <map>
 #include <numeric>
+#include <tuple>
 #include <unordered_map>
 
 #include "motley/base/error.hpp"
@@ -106,14 +107,22 @@ class ReduceScatter {
     const auto level = found == place.heights.end() ? place.digits.size() - 1
                                                     : static_cast<std::size_t>(found - place.heights.begin());
     const auto digit = motley::at(place.digits[level]);
-    return digit < members ? digit : block % members;
+    return digit < members ? digit : motley::at(owner) % members;
+  }
+
+  // Groups that two ranks share, from the outermost on. On the way back a rank has a block the earlier the more it
+  // shares with its owner: what is there at different times does not travel together.
+  int common_groups(int a, int b) const {
+    const auto &one = places_[motley::at(a)].digits, &other = places_[motley::at(b)].digits;
+    const auto differ = std::mismatch(one.rbegin(), one.rend(), other.rbegin(), other.rend());
+    return static_cast<int>(differ.first - one.rbegin());
   }
 
   void transfer(std::size_t round, int from, int to, const CollectiveBlock& block,
                 std::unordered_map<std::int64_t, std::size_t>& open) {
     if (rounds_.size() <= round) rounds_.resize(round + 1);
     CollectiveRound& list = rounds_[round];
-    const auto key = (static_cast<std::int64_t>(from) << 32) | to;
+    const auto key = (static_cast<std::int64_t>(from) << 32 | to) * 64 + common_groups(block.owner, to);
     const auto [entry, added] = open.try_emplace(key, list.size());
     if (!added && list[entry->second].last == block.first) {
       list[entry->second].last = block.last;
@@ -261,7 +270,12 @@ std::vector<CollectiveBlock> share_blocks(std::int64_t bytes, const CollectiveGr
 
 std::vector<CollectiveRound> reduce_scatter_rounds(const CollectiveGroup& group,
                                                    const std::vector<CollectiveBlock>& blocks) {
-  return ReduceScatter(group, blocks).rounds();
+  auto rounds = ReduceScatter(group, blocks).rounds();
+  for (auto& round : rounds)
+    std::stable_sort(round.begin(), round.end(), [](const CollectiveTransfer& a, const CollectiveTransfer& b) {
+      return std::tie(a.from, a.to, a.first) < std::tie(b.from, b.to, b.first);
+    });
+  return rounds;
 }
 
 std::vector<CollectiveRound> mirrored(const std::vector<CollectiveRound>& rounds) {

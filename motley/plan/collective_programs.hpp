@@ -54,7 +54,8 @@ std::vector<CollectiveBlock> share_blocks(std::int64_t bytes, int ranks, const s
 std::vector<CollectiveBlock> share_blocks(std::int64_t bytes, const CollectiveGroup& group,
                                           const std::vector<double>& weights, std::int64_t alignment);
 
-// Rounds after which every block's owner holds the sum. Empty blocks are left out.
+// Rounds after which every block's owner holds the sum; transfers of one pair of ranks stand side by side. Empty blocks
+// are left out.
 std::vector<CollectiveRound> reduce_scatter_rounds(const CollectiveGroup& group,
                                                    const std::vector<CollectiveBlock>& blocks);
 // The way back: rounds in reverse, each transfer turned round and received instead of reduced.

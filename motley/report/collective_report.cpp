@@ -12,27 +12,12 @@ namespace {
 
 constexpr std::size_t most_rows = 16;
 
-// What a rank sends, receives and adds over the whole vector.
-struct RankTraffic {
-  double sent = 0, received = 0, added = 0, messages = 0;
-  bool operator==(const RankTraffic&) const = default;
-};
-
-std::vector<RankTraffic> traffic_of(const CollectiveProgram& program) {
-  bool alike = true;
+// How often a step of the program is done.
+double times_of(const CollectiveProgram& program) {
   for (const auto& steps : program.steps)
-    for (const auto& step : steps) alike = alike && step.chunk == 0;
-  const double times = alike ? program.chunks : 1;
-  std::vector<RankTraffic> traffic(program.steps.size());
-  for (std::size_t rank = 0; rank < program.steps.size(); ++rank)
-    for (const auto& step : program.steps[rank]) {
-      if (step.kind == CollectiveStepKind::copy) continue;
-      const double bytes = static_cast<double>(step.last - step.first) * times;
-      traffic[rank].messages += times;
-      (step.kind == CollectiveStepKind::send ? traffic[rank].sent : traffic[rank].received) += bytes;
-      if (step.kind == CollectiveStepKind::reduce) traffic[rank].added += bytes;
-    }
-  return traffic;
+    for (const auto& step : steps)
+      if (step.chunk != 0) return 1;
+  return program.chunks;
 }
 
 // A row per rank; neighbours that do alike share one.
@@ -42,7 +27,7 @@ std::string traffic_table(const CollectivePlan& plan) {
                {"receives", Align::right},
                {"of that adds", Align::right},
                {"messages", Align::right}});
-  const auto traffic = traffic_of(plan.program);
+  const auto traffic = rank_traffic(plan.program);
   const auto close = [](const RankTraffic& a, const RankTraffic& b) {
     return std::abs(a.sent - b.sent) <= 1e-3 * a.sent && std::abs(a.received - b.received) <= 1e-3 * a.received &&
            std::abs(a.added - b.added) <= 1e-3 * a.added && a.messages == b.messages;
@@ -63,6 +48,30 @@ std::string traffic_table(const CollectivePlan& plan) {
 }
 
 }  // namespace
+
+std::vector<RankTraffic> rank_traffic(const CollectiveProgram& program) {
+  const double times = times_of(program);
+  std::vector<RankTraffic> traffic(program.steps.size());
+  for (std::size_t rank = 0; rank < program.steps.size(); ++rank)
+    for (const auto& step : program.steps[rank]) {
+      if (step.kind == CollectiveStepKind::copy) continue;
+      const double bytes = static_cast<double>(step.last - step.first) * times;
+      traffic[rank].messages += times;
+      (step.kind == CollectiveStepKind::send ? traffic[rank].sent : traffic[rank].received) += bytes;
+      if (step.kind == CollectiveStepKind::reduce) traffic[rank].added += bytes;
+    }
+  return traffic;
+}
+
+std::vector<std::vector<double>> pair_bytes(const CollectiveProgram& program) {
+  const double times = times_of(program);
+  std::vector<std::vector<double>> bytes(program.steps.size(), std::vector<double>(program.steps.size()));
+  for (std::size_t rank = 0; rank < program.steps.size(); ++rank)
+    for (const auto& step : program.steps[rank])
+      if (step.kind == CollectiveStepKind::send)
+        bytes[rank][static_cast<std::size_t>(step.peer)] += static_cast<double>(step.last - step.first) * times;
+  return bytes;
+}
 
 std::string collective_summary(const CollectivePlan& plan) {
   const auto& program = plan.program;

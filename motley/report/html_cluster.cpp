@@ -142,7 +142,7 @@ Html machines(const PageLayout& layout) {
     Html list;
     for (const auto& group : card_groups(*layout.cluster, site)) list += cards.card(group);
     if (list.empty()) continue;
-    content += div("site", {sites.size() > 1 ? tag("h3", {}, site) : Html(), div("cards machines", list)});
+    content += div("site", {tag("h3", {}, sites.size() > 1 ? site : "Machines"), div("cards machines", list)});
   }
   return div("sites", content);
 }

@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <set>
 
+#include "motley/base/error.hpp"
 #include "motley/base/units.hpp"
 #include "motley/report/html_marks.hpp"
 #include "motley/report/table.hpp"
@@ -16,6 +18,10 @@ namespace {
 
 constexpr std::size_t places_drawn = 4;  // more make a drawing of crossing lines
 constexpr std::size_t places_in_table = 16;
+
+std::string range_text(const std::string& from, const std::string& to) {
+  return from == to ? from : from + " \u2013 " + to;
+}
 
 // A site; where there is but one, machines that are described together.
 struct Place {
@@ -43,12 +49,24 @@ const Machine& machine_of(const Cluster& cluster, int machine) {
   return cluster.machines[static_cast<std::size_t>(machine)];
 }
 
+// Nothing where nobody described the link, which is no mistake as long as no plan needs it.
+std::optional<PathSpeed> described_link(const Cluster& cluster, int from, int to) {
+  try {
+    return cluster.link(from, to);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
 // Between the first devices of different machines.
 LinkRange links_between(const Cluster& cluster, const Place& from, const Place& to) {
   LinkRange links;
   for (const int a : from.machines)
-    for (const int b : to.machines)
-      if (a != b) links.add(cluster.link(machine_of(cluster, a).devices[0], machine_of(cluster, b).devices[0]));
+    for (const int b : to.machines) {
+      if (a == b) continue;
+      const int source = machine_of(cluster, a).devices[0], target = machine_of(cluster, b).devices[0];
+      if (const auto link = described_link(cluster, source, target)) links.add(*link);
+    }
   return links;
 }
 
@@ -152,9 +170,10 @@ Html map_drawing(const PageLayout& layout, const std::vector<Place>& places) {
     for (std::size_t b = a + 1; b < places.size(); ++b) {
       LinkRange links = links_between(*layout.cluster, places[a], places[b]);
       links.add(links_between(*layout.cluster, places[b], places[a]));
-      const bool uses = used.contains({a, b});
+      if (links.empty()) continue;
+      const bool uses = layout.pipelines.empty() || used.contains({a, b});
       words.push_back(fmt::format("{} to {}: {}, {}{}", places[a].name, places[b].name, links.latency(),
-                                  links.bandwidth(), uses ? ", stages hand over here" : ""));
+                                  links.bandwidth(), used.contains({a, b}) ? ", stages hand over here" : ""));
       const bool diagonal = places.size() == 4 && a + b == 3;
       const double along = diagonal ? 0.28 : 0.5;
       const Point &from = shape.at[a], &to = shape.at[b];
@@ -204,12 +223,6 @@ void LinkRange::add(const LinkRange& links) {
   add(links.most_);
 }
 
-namespace {
-std::string range_text(const std::string& from, const std::string& to) {
-  return from == to ? from : from + " \u2013 " + to;
-}
-}  // namespace
-
 std::string LinkRange::latency() const {
   return range_text(human_seconds(least_.latency_s), human_seconds(most_.latency_s));
 }
@@ -234,6 +247,7 @@ Html links_content(const PageLayout& layout) {
     for (const Place& from : places)
       for (const Place& to : places)
         if (&from != &to) all.add(links_between(*layout.cluster, from, to));
+    if (all.empty()) return {};
     return paragraph("links", fmt::format("Between {} places: {}, {}.", places.size(), all.latency(), all.bandwidth()));
   }
   const Html links = link_table(*layout.cluster, places);

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "motley/plan/chain.hpp"
+#include "motley/plan/collective_plan.hpp"
 #include "motley/plan/plan.hpp"
 #include "motley/plan/rent.hpp"
 #include "motley/plan/train.hpp"
@@ -23,5 +24,6 @@ std::string html_report(const ServePlan& plan, const PageOptions& options);
 std::string html_report(const TrainPlan& plan);
 std::string html_report(const RentPlan& plan);
 std::string html_report(const ChainPlan& plan);
+std::string html_report(const CollectivePlan& plan);
 
 }  // namespace motley

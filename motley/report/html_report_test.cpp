@@ -4,9 +4,12 @@
 #include <gtest/gtest.h>
 
 #include "motley/base/units.hpp"
+#include "motley/cost/collective_price.hpp"
 #include "motley/cost/serve_cost.hpp"
 #include "motley/cost/train_price.hpp"
+#include "motley/plan/collective_programs.hpp"
 #include "motley/plan/example_test.hpp"
+#include "motley/report/collective_report.hpp"
 #include "motley/report/page_test.hpp"
 #include "motley/sim/plans_test.hpp"
 
@@ -95,6 +98,38 @@ TEST(ServePage, SaysWhatStaysIdleAndWhy) {
   EXPECT_THAT(page, HasSubstr("<b>2</b>: box/6-7<span class=\"note\">too &lt;small&gt;</span>"));
   EXPECT_EQ(count(page, "<i class=\"idle\""), 2u);
   EXPECT_THAT(page, HasSubstr("6 of 8"));
+}
+
+// Places that the plan does not use need no link.
+TEST(ServePage, LinksThatNobodyDescribedAreLeftOut) {
+  ServePlan plan = priced(garage_plan());
+  plan.cluster = cluster_of(R"(format = "motley.cluster/1"
+name = "three sites"
+[[machine]]
+name = "bench"
+site = "a"
+devices = ["A6000*2"]
+[[machine]]
+name = "shelf"
+site = "b"
+devices = ["A6000*3"]
+[[machine]]
+name = "laptop"
+site = "c"
+devices = ["A6000"]
+[[link]]
+between = ["a", "b"]
+latency = "3 ms"
+bandwidth = "1 GB/s"
+[[link]]
+between = ["b", "c"]
+latency = "4 ms"
+bandwidth = "2 GB/s")");
+  const std::string page = html_report(plan, {.requests = 5});
+  expect_good(page);
+  EXPECT_EQ(count(page, "<line class=\"link used\""), 2u);
+  EXPECT_EQ(count(page, "<line class=\"link\""), 0u);
+  EXPECT_THAT(page, HasSubstr("a to b: 3.00 ms, 1.00 GB/s, stages hand over here; b to c: 4.00 ms, 2.00 GB/s"));
 }
 
 TEST(ServePage, RoutesThatShareStagesAreDrawnOverTheLayers) {
@@ -240,6 +275,33 @@ TEST(ChainPage, ShowsTheChoiceItsMemoryAndTheFront) {
   EXPECT_EQ(count(page, "<circle"), 3u + 1);
   EXPECT_THAT(page, HasSubstr("class=\"chosen\""));
   EXPECT_THAT(page, HasSubstr("layout changes: 300 ms, 6%"));
+}
+
+// Direct exchange of 4000 bytes in five chunks: everybody sends a quarter to each of the others, and again the sum.
+TEST(CollectivePage, ShowsWhatRanksSendToEachOther) {
+  CollectivePlan plan;
+  plan.cluster = cluster_of(R"(format = "motley.cluster/1"
+name = "<b>rack"
+[[machine]]
+name = "node"
+count = 4
+devices = ["A6000"])");
+  plan.program = direct_program({.ranks = 4, .bytes = 4000, .chunks = 5, .alignment = 4}, {});
+  plan.layout = "direct";
+  plan.predicted = price_collective(plan).predicted;
+  for (const auto& moved : rank_traffic(plan.program)) EXPECT_EQ(moved, (RankTraffic{6000, 6000, 3000, 5 * 12}));
+  const auto bytes = pair_bytes(plan.program);
+  for (std::size_t from = 0; from < 4; ++from)
+    for (std::size_t to = 0; to < 4; ++to) EXPECT_EQ(bytes[from][to], from == to ? 0 : 2000);
+
+  const std::string page = html_report(plan);
+  expect_good(page);
+  EXPECT_THAT(page, HasSubstr("all_reduce on &lt;b&gt;rack"));
+  EXPECT_THAT(page, HasSubstr("sends 5.86 KiB"));
+  EXPECT_THAT(page, HasSubstr("receives 5.86 KiB, of which it adds 2.93 KiB"));
+  EXPECT_EQ(count(page, "<rect class=\"pair\""), 12u);
+  EXPECT_THAT(page, HasSubstr("node-0/0 to node-3/0: 1.95 KiB"));
+  EXPECT_THAT(page, HasSubstr(">" + human_seconds(plan.predicted.limit_s) + "<"));
 }
 
 }  // namespace

@@ -253,7 +253,7 @@ Html step_content(const TrainPlan& plan) {
   if (passes.size() <= passes_drawn)
     for (std::size_t i = 1; i < order.size(); ++i)
       others +=
-          Html{tag("h4", {}, fmt::format("Replica {}", order[i])), replica_lanes(order[i], plan, price, passes, axis)};
+          Html{tag("h3", {}, fmt::format("Replica {}", order[i])), replica_lanes(order[i], plan, price, passes, axis)};
   if (!others.empty()) content += details(fmt::format("The other {} replicas", order.size() - 1), others);
   return content;
 }

@@ -46,6 +46,8 @@ TEST(OpenPath, HeldAndKarpEqualEnumeration) {
       const OpenPath path = shortest_open_path(weights, n);
       EXPECT_NEAR(path.length, by_enumeration(weights, n), 1e-12 * 90);
       expect_path(weights, n, path);
+      const std::vector<int> turned(path.order.rbegin(), path.order.rend());
+      EXPECT_NEAR(path_length(weights, n, turned), path.length, 1e-12 * 90);
     }
 }
 

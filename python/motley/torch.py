@@ -90,26 +90,32 @@ class _Lane:
         self._connect = connect
         self._group = None
         self._jobs = queue.SimpleQueue()
+        self._left = 0  # jobs that have not ended
+        self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="motley", daemon=True)
         self._thread.start()
 
     def submit(self, operation, tensors):
         """Runs operation(group) later."""
         work = _Work(tensors)
+        with self._lock:
+            self._left += 1
         self._jobs.put((operation, work))
         return work
 
     def _run(self):
         while (job := self._jobs.get()) is not None:
             operation, work = job
+            failure = None
             try:
                 if self._group is None:
                     self._group = self._connect()
                 operation(self._group)
             except Exception as error:  # noqa: BLE001 - whatever it was, whoever waits is told
-                work.end(error)
-            else:
-                work.end()
+                failure = error
+            with self._lock:
+                self._left -= 1
+            work.end(failure)
             del job, operation, work
         if self._group is not None:
             self._group.close()
@@ -119,9 +125,12 @@ class _Lane:
             self._group.revoke(cause)
 
     def close(self):
+        """Ends the thread; true where it has ended. What is under way ends as revoked, here and on the other ranks."""
+        if self._left:
+            self.revoke("a rank has left")
         self._jobs.put(None)
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
+        self._thread.join(10)  # longer only while it connects
+        return not self._thread.is_alive()
 
 
 def _own_address(store):
@@ -461,9 +470,9 @@ class ProcessGroupMotley(dist.ProcessGroup):
 
 
 def _close(lanes, fabric):
-    while lanes:
-        lanes.popitem()[1].close()
-    fabric.close()
+    ended = [lanes.popitem()[1].close() for _ in range(len(lanes))]
+    if all(ended):
+        fabric.close()
 
 
 def _check_op(op, tensors):
@@ -478,6 +487,13 @@ def _check_op(op, tensors):
 
 def _reduction(op, dtype):
     return "max" if dtype == torch.bool and op == dist.ReduceOp.SUM else _REDUCTIONS[op]
+
+
+def all_reduce_mean(group, tensor, timeout_s=30.0):
+    """In place, over a motley.comm.Group, without a process group."""
+    plain = _plain(tensor)
+    group.all_reduce(plain.data_ptr(), _size(plain), _ELEMENTS[tensor.dtype], reduction="mean", timeout_s=timeout_s)
+    _put(tensor, plain)
 
 
 dist.Backend.register_backend("motley", ProcessGroupMotley, devices=["cpu"])

@@ -19,6 +19,7 @@ PLANS = {
     "grid": "plan train --cluster examples/dtfm/worldwide.toml --model opt-1.3b --workload examples/dtfm/workload.toml --cost dtfm "
     "--stages 8 --replicas 8 --set dtfm.gradient_bytes=650000000 --deadline '1 s'",
     "chain": "plan train --chain examples/chain/layers.json --front",
+    "collective": "plan allreduce --cluster examples/collective/two-racks.toml --bytes '400 MB'",
     "rent": "plan rent --offers examples/renting/measured.json --budget '8 $/h'",
     "fleet": "plan rent --model llama-2-70b --workload examples/renting/workload.toml --offers examples/renting/market.toml --cheapest",
 }
@@ -32,7 +33,7 @@ TAGS = {
 ATTRIBUTES = {
     "lang", "charset", "name", "content", "http-equiv", "class", "id", "style", "title", "href", "role", "aria-label", "aria-labelledby",
     "aria-hidden", "tabindex", "scope", "open", "viewbox", "preserveaspectratio", "width", "height", "x", "y", "x1", "x2", "y1", "y2", "rx",
-    "cx", "cy", "r", "d", "patternunits", "text-anchor", "stroke-width",
+    "cx", "cy", "r", "d", "patternunits", "text-anchor", "stroke-width", "fill-opacity",
 }  # fmt: skip
 
 
@@ -115,6 +116,7 @@ def test_every_kind_of_plan_has_a_page_that_stands_alone(name, run, plans):
     sections = {
         "rent": {"fleet", "classes", "alternatives", "devices"},
         "fleet": {"fleet", "classes", "alternatives", "devices", "slower", "workload"},
+        "collective": {"cluster", "traffic", "cost"},
         "chain": {"choice", "memory", "cost", "front"},
     }
     wanted = sections.get(name, {"cluster", "stages", "memory", "cost", "timeline"})

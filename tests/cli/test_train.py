@@ -39,6 +39,14 @@ def test_a_plan_is_verified_explained_simulated_and_compared(run, tmp_path):
     assert abs(tree["total_s"] - plan["predicted"]["iteration_s"]) < 1e-9
     assert [term["name"] for term in tree["terms"]] == ["pipeline", "gradients", "update"]
 
+    # What every stage holds, by cause, and what a byte more would be worth to it.
+    assert len(tree["memory"]) == sum(len(replica["stages"]) for replica in plan["replicas"])
+    for stage in tree["memory"]:
+        assert stage["price_s_per_byte"] >= 0
+        for device, memory in stage["devices"].items():
+            assert memory == plan["predicted"]["memory_bytes"][device]
+    assert "price of memory" in run("explain", path).stdout
+
     trace = tmp_path / "trace.json"
     step = json.loads(run("simulate", path, "--json", "-q", "--trace-out", trace).stdout)
     assert abs(step["iteration_s"] - plan["predicted"]["iteration_s"]) < 1e-9

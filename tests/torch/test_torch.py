@@ -39,10 +39,16 @@ def test_every_collective_gives_what_it_must(run_ranks, ranks):
     assert "disagreement:" in text
 
 
-@pytest.mark.parametrize(("script", "ranks", "steps"), [("ddp_script.py", 2, 18), ("ddp_script.py", 4, 9), ("fsdp_script.py", 2, 16), ("fsdp_script.py", 4, 16)])
+@pytest.mark.parametrize(("script", "ranks", "steps"), [("ddp_script.py", 2, 18), ("ddp_script.py", 4, 9), ("fsdp_script.py", 2, 16)])
 def test_training_has_the_losses_of_gloo(run_ranks, script, ranks, steps):
     ours, theirs = losses(run_ranks(script, ranks, "motley")), losses(run_ranks(script, ranks, "gloo"))
     assert len(ours) == len(theirs) == steps
     for (name, mine), (other, reference) in zip(ours, theirs, strict=True):
         # The order of additions is another; the losses are not.
         assert name == other and mine == pytest.approx(reference, rel=1e-4)
+
+
+def test_a_rank_that_dies_ends_the_operations_of_the_others(run_ranks):
+    """Not their own timeout of minutes, and not a hang: an error that names the rank."""
+    text = run_ranks("dying_script.py", 3)
+    assert sorted(re.findall(r"^rank (\d) was told: .*rank 1", text, re.MULTILINE)) == ["0", "2"]

@@ -30,6 +30,9 @@ struct CollectiveProblem {
 // Rounds for a vector (or chunk) of so many bytes; none where there would be too many transfers.
 using RoundsFor = std::function<std::optional<std::vector<CollectiveRound>>(std::int64_t bytes)>;
 
+// The same with every transfer as early as it can be: for hierarchies whose parts are not equally deep.
+RoundsFor at_the_earliest(RoundsFor rounds, int ranks);
+
 struct CollectiveRecipe {
   std::string layout;
   RoundsFor rounds;

@@ -48,7 +48,8 @@ CollectiveAnswer finished(const CollectiveProblem& problem, const ScoredRecipe& 
     const CollectiveCost whole = price_rounds(problem.network, *best.recipe.rounds(problem.bytes));
     shape.chunks = chunks_that_fit(shape, whole.best_chunks(most_chunks(problem), problem.options.cost));
   }
-  auto rounds = *best.recipe.rounds(shape.bytes / shape.chunks);
+  // What is predicted is what the program is priced at when it is read again.
+  auto rounds = earliest_rounds(*best.recipe.rounds(shape.bytes / shape.chunks), shape.ranks);
   answer.cost = price_rounds(problem.network, rounds, shape.chunks);
   answer.predicted =
       predict_collective(answer.cost, shape.chunks, limit.seconds, limit.binding_cut, problem.options.cost);

@@ -44,9 +44,13 @@ ClusterDescription described(const std::string& text) {
 }
 Cluster cluster_of(const std::string& text) { return resolve(described(text), "test"); }
 
-void expect_sound(const CollectiveAnswer& answer, const std::string& what) {
+void expect_sound(const CollectiveNetwork& network, const CollectiveAnswer& answer, const std::string& what) {
   const auto wrong = check_program(answer.program);
   ASSERT_TRUE(wrong.empty()) << what << ", " << answer.layout << ": " << wrong[0].place << " " << wrong[0].what;
+  const auto cost = price_rounds(network, rounds_of(answer.program), answer.program.chunks);
+  EXPECT_NEAR(cost.time_s, answer.predicted.time_s, 1e-9 * cost.time_s) << what << ", " << answer.layout;
+  EXPECT_NEAR(cost.pipelined_s(answer.program.chunks, {}), answer.predicted.pipelined_s, 1e-9 * cost.time_s)
+      << what << ", " << answer.layout;
 }
 
 TEST(PlanCollective, FactorsOnOneSwitch) {
@@ -60,7 +64,7 @@ TEST(PlanCollective, FactorsOnOneSwitch) {
   for (const int ranks : {4, 9, 10, 12, 16, 24}) {
     const auto answer = plan_collective(p10_switch(ranks), CollectiveOperation::all_reduce, bytes,
                                         {.objective = CollectiveObjective::rounds});
-    expect_sound(answer, "switch");
+    expect_sound(p10_switch(ranks), answer, "switch");
     EXPECT_LE(answer.predicted.time_s, best_factors(ranks, p10, 4e8).seconds * (1 + 1e-6)) << answer.layout;
     EXPECT_EQ(answer.program.chunks, 1);
   }
@@ -69,7 +73,7 @@ TEST(PlanCollective, FactorsOnOneSwitch) {
 TEST(PlanCollective, AStarWithSlowRanks) {
   const auto network = star({10e9, 10e9, 10e9, 10e9, 10e9, 10e9, 1e9, 1e9});
   const auto answer = plan_collective(network, CollectiveOperation::all_reduce, bytes, {});
-  expect_sound(answer, "star");
+  expect_sound(network, answer, "star");
   EXPECT_NEAR(answer.predicted.limit_s, 3.2, 1e-6);
   EXPECT_LE(answer.predicted.steady_s, 3.2 * 1.01);
   for (const int slow : {6, 7})
@@ -84,7 +88,7 @@ TEST(PlanCollective, TwoSites) {
     for (int host = 0; host < 8; ++host) add_rank(network, site, "h", link_of(10e9), {}, {});
   }
   const auto answer = plan_collective(network, CollectiveOperation::all_reduce, bytes, {});
-  expect_sound(answer, "sites");
+  expect_sound(network, answer, "sites");
   EXPECT_NEAR(answer.predicted.limit_s, 3.2, 1e-6);
   EXPECT_LE(answer.predicted.steady_s, 3.2 * 1.001);
   std::vector<int> order(16);
@@ -104,8 +108,8 @@ TEST(PlanCollective, SteadyLoadIsAtTheLimit) {
                              ? random_tree(random, 2 + trial % 13, 3, trial % 4 == 1 ? Ways::alike : Ways::different)
                              : random_star(random, 2 + trial % 13);
     const auto answer = plan_collective(network, CollectiveOperation::all_reduce, bytes, {});
-    expect_sound(answer, "random " + std::to_string(trial));
-    EXPECT_LE(answer.predicted.steady_s, answer.predicted.limit_s * 1.02) << trial << " " << answer.layout;
+    expect_sound(network, answer, "random " + std::to_string(trial));
+    EXPECT_LE(answer.predicted.steady_s, answer.predicted.limit_s * 1.01) << trial << " " << answer.layout;
     EXPECT_GE(answer.predicted.steady_s, answer.predicted.limit_s * (1 - 1e-5));
   }
 }
@@ -118,7 +122,7 @@ TEST(PlanCollective, AllOperations) {
       const auto network = random_tree(random, 1 + trial, 3, Ways::alike);
       const std::int64_t whole = 64 * network.ranks() * (trial % 2 ? 100'003 : 16);
       const auto answer = plan_collective(network, operation, whole, {.root = trial % network.ranks()});
-      expect_sound(answer, std::string("operation ") + std::to_string(static_cast<int>(operation)));
+      expect_sound(network, answer, std::string("operation ") + std::to_string(static_cast<int>(operation)));
       EXPECT_LE(answer.predicted.limit_s, answer.predicted.steady_s * (1 + 1e-6));
       EXPECT_LE(answer.predicted.pipelined_s, answer.predicted.time_s * (1 + 1e-9));
     }
@@ -149,7 +153,7 @@ reduction = { add = "1e-10 s/B", access = "1e-10 s/B" }
 
 TEST(PlanCollective, MatricesOfUnlikeLinks) {
   std::mt19937_64 random(13);
-  for (int trial = 0; trial < 6; ++trial) {
+  for (int trial = 0; trial < 4; ++trial) {
     const int ranks = 4 + trial;
     ClusterDescription description =
         described("machine = [{ name = \"m\", count = " + std::to_string(ranks) + ", devices = [\"A100\"] }]");
@@ -163,7 +167,7 @@ TEST(PlanCollective, MatricesOfUnlikeLinks) {
     description.network.matrix = matrix;
     const Cluster cluster = resolve(description, "test");
     const auto answer = plan_collective(collective_network(cluster), CollectiveOperation::all_reduce, bytes, {});
-    expect_sound(answer, "matrix");
+    expect_sound(collective_network(cluster), answer, "matrix");
     EXPECT_LE(answer.predicted.steady_s, answer.predicted.limit_s * 1.02) << answer.layout;
   }
 }
@@ -191,7 +195,7 @@ TEST(PlanCollective, TheOrderOfRanksDoesNotMatter) {
       const std::int64_t whole = 1000 * 64 * network.ranks();
       const auto one = plan_collective(network, operation, whole, {});
       const auto other = plan_collective(permuted(network, to), operation, whole, {});
-      expect_sound(other, "permuted");
+      expect_sound(permuted(network, to), other, "permuted");
       EXPECT_NEAR(one.predicted.pipelined_s / other.predicted.pipelined_s, 1, 1e-9)
           << one.layout << " | " << other.layout;
     }
@@ -224,7 +228,7 @@ TEST(PlanCollective, SameInputsSamePlan) {
 
 TEST(PlanCollective, LargeTrees) {
   const auto answer = plan_collective(racks(16, 24, 10e9, 100e9), CollectiveOperation::all_reduce, bytes, {});
-  expect_sound(answer, "384 ranks");
+  expect_sound(racks(16, 24, 10e9, 100e9), answer, "384 ranks");
   EXPECT_GE(answer.predicted.efficiency, 0.8) << answer.layout;
 }
 

@@ -38,6 +38,7 @@ struct Kinds {
       }
       if (branches >= 2) nodes[{height[node], branches}].push_back(static_cast<int>(node));
     }
+    for (auto& [kind, list] : nodes) std::reverse(list.begin(), list.end());
   }
 };
 
@@ -123,9 +124,12 @@ class HierarchySearch {
       rounds->insert(rounds->end(), back.begin(), back.end());
       return rounds;
     };
-    auto scored = contest_.score({layout(chosen), along_shares});
+    const auto timed = [&](RoundsFor rounds) {
+      return tree.in_step ? rounds : at_the_earliest(std::move(rounds), problem_.network.ranks());
+    };
+    auto scored = contest_.score({layout(chosen), timed(along_shares)});
     if (!scored) return unlimited;
-    if (problem_.of_blocks()) scored->recipe.rounds = along_blocks(group_of(tree));
+    if (problem_.of_blocks()) scored->recipe.rounds = timed(along_blocks(group_of(tree)));
     const double seconds = scored->seconds;
     contest_.keep(std::move(*scored));
     return seconds;

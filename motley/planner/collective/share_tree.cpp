@@ -72,12 +72,12 @@ class TreeBuilder {
       for (const int child : children) build(child, parent);
       return;
     }
+    // Spread like a deal of cards: like branches stand side by side, and what a group's members hold of a vector in
+    // rank order stays in one piece.
     const std::size_t groups = (children.size() + inner - 1) / inner;
-    auto next = children.begin();
     for (std::size_t g = 0; g < groups; ++g) {
-      const auto size = static_cast<std::ptrdiff_t>(children.size() / groups + (g < children.size() % groups ? 1 : 0));
-      const std::vector<int> part(next, next + size);
-      next += size;
+      std::vector<int> part;
+      for (std::size_t child = g; child < children.size(); child += groups) part.push_back(children[child]);
       if (part.size() == 1) {
         build(part[0], parent);
         continue;
@@ -344,11 +344,17 @@ class RoundBuilder {
   std::size_t most_transfers_;
 };
 
-// Neighbouring ranges of one pair of ranks become one transfer.
-void join_neighbours(CollectiveRound& round) {
-  std::stable_sort(round.begin(), round.end(), [](const CollectiveTransfer& a, const CollectiveTransfer& b) {
-    return std::tie(a.from, a.to, a.first) < std::tie(b.from, b.to, b.first);
-  });
+// Transfers of one pair of ranks side by side; neighbouring ranges of theirs become one. They are in the order of
+// their ranges before.
+void join_neighbours(CollectiveRound& round, std::size_t ranks) {
+  CollectiveRound sorted(round.size());
+  for (int CollectiveTransfer::*key : {&CollectiveTransfer::to, &CollectiveTransfer::from}) {
+    std::vector<std::size_t> place(ranks + 1, 0);
+    for (const auto& transfer : round) ++place[at(transfer.*key) + 1];
+    for (std::size_t rank = 0; rank < ranks; ++rank) place[rank + 1] += place[rank];
+    for (const auto& transfer : round) sorted[place[at(transfer.*key)]++] = transfer;
+    std::swap(round, sorted);
+  }
   std::size_t kept = 0;
   for (std::size_t i = 1; i < round.size(); ++i) {
     auto& last = round[kept];
@@ -358,6 +364,21 @@ void join_neighbours(CollectiveRound& round) {
       round[++kept] = round[i];
   }
   if (!round.empty()) round.resize(kept + 1);
+}
+
+// Rounds that a node's reduction takes; false in `in_step` where some member waits for others.
+int rounds_below(const ShareTree& tree, int index, bool& in_step) {
+  const auto& node = tree.nodes[at(index)];
+  if (node.rank >= 0) return 0;
+  if (node.passed > 0) in_step = false;
+  int most = 0, least = std::numeric_limits<int>::max();
+  for (const int member : node.members) {
+    const int rounds = rounds_below(tree, member, in_step);
+    most = std::max(most, rounds);
+    least = std::min(least, rounds);
+  }
+  if (most != least) in_step = false;
+  return most + (node.pattern == GroupPattern::ring ? static_cast<int>(node.members.size()) - 1 : 1);
 }
 
 CollectiveGroup group_below(const ShareTree& tree, int index) {
@@ -376,6 +397,7 @@ ShareTree share_tree(const CollectiveNetwork& network, const std::vector<NodePol
   tree.steady_s = flow.least_time();
   flow.distribute();
   choose(tree.nodes, rule);
+  rounds_below(tree, 0, tree.in_step);
   return tree;
 }
 
@@ -383,7 +405,9 @@ std::optional<std::vector<CollectiveRound>> share_rounds(const ShareTree& tree, 
                                                          std::int64_t alignment, std::size_t most_transfers) {
   RoundBuilder builder(tree, bytes, alignment, most_transfers);
   if (builder.transfers > most_transfers) return std::nullopt;
-  for (auto& round : builder.rounds) join_neighbours(round);
+  std::size_t ranks = 0;
+  for (const auto& node : tree.nodes) ranks = std::max(ranks, static_cast<std::size_t>(node.rank + 1));
+  for (auto& round : builder.rounds) join_neighbours(round, ranks);
   return std::move(builder.rounds);
 }
 

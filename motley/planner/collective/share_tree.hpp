@@ -48,6 +48,7 @@ struct ShareNode {
 struct ShareTree {
   std::vector<ShareNode> nodes;  // members come after their node; node 0 is the root
   double steady_s = 0;           // least time of the busiest link
+  bool in_step = true;           // all members of a node come to it in the same round
 };
 
 // `policies`: by node of the network; leaves' are not read.

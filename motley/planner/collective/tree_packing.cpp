@@ -48,17 +48,29 @@ class Packing {
       std::iota(roots_.begin(), roots_.end(), 0);
     }
     // At first every port at the price of its slowness.
-    price_.resize(network.ports.size());
-    for (std::size_t port = 0; port < price_.size(); ++port) price_[port] = 1 / network.ports[port].bytes_per_s;
+    price_.assign(network.ports.size(), 0);
+    for (const auto& port : network.ports) master_price_.push_back(1 / port.bytes_per_s);
+    normalise(master_price_);
+    steady_price_ = master_price_;
   }
 
   TreePacking run(const PackingOptions& options) {
     const auto start = std::chrono::steady_clock::now();
     TreePacking packing;
     for (int pass = 0; pass < options.most_passes; ++pass) {
-      const bool grew = make_columns();
-      packing.bound_s = std::max(packing.bound_s, bound_);
-      if (!grew && pass > 0) break;
+      // Prices between the master's and those of the best bound: the master's own jump to and fro.
+      bool grew = false;
+      for (const double part : {pass == 0 ? 0.0 : 0.7, 0.0}) {
+        for (std::size_t port = 0; port < price_.size(); ++port)
+          price_[port] = part * steady_price_[port] + (1 - part) * master_price_[port];
+        grew = make_columns() || grew;
+        if (bound_ > packing.bound_s) {
+          packing.bound_s = bound_;
+          steady_price_ = price_;
+        }
+        if (grew) break;
+      }
+      if (!grew) break;
       solve();
       packing.steady_s = time_;
       if (time_ <= packing.bound_s * (1 + options.gap)) break;
@@ -138,11 +150,17 @@ class Packing {
     if (!answer.has_solution()) return;
     time_ = answer.objective * scale;
     share_.assign(answer.values.begin() + 1, answer.values.end());
-    double all = 0;
-    for (std::size_t port = 0; port < price_.size(); ++port) all += std::max(0.0, -answer.row_duals[port]);
-    if (all <= 0) return;
     for (std::size_t port = 0; port < price_.size(); ++port)
-      price_[port] = std::max(0.0, -answer.row_duals[port]) / network_.ports[port].bytes_per_s;
+      master_price_[port] = std::max(0.0, -answer.row_duals[port]) / network_.ports[port].bytes_per_s;
+    normalise(master_price_);
+  }
+
+  // So that all ports together cost 1 in a second.
+  void normalise(std::vector<double>& price) const {
+    double sum = 0;
+    for (std::size_t port = 0; port < price.size(); ++port)
+      if (price[port] > 0) sum += price[port] * network_.ports[port].bytes_per_s;
+    for (double& one : price) one /= sum > 0 ? sum : 1;
   }
 
   // As much comes together in a root as is spread from it; all together is the vector.
@@ -200,7 +218,8 @@ class Packing {
   std::vector<int> roots_;
   std::vector<std::vector<int>> paths_;
   std::vector<TreeColumn> columns_;
-  std::vector<double> price_;  // of a byte through each port
+  std::vector<double> price_;  // of a byte through each port: those in use, the master's, those of the best bound
+  std::vector<double> master_price_, steady_price_;
   std::vector<double> share_;  // of the columns
   double time_ = 0, bound_ = 0;
 };

@@ -28,7 +28,7 @@ struct TreePacking {
 };
 
 struct PackingOptions {
-  double gap = 1e-3;      // (steady - bound) / bound that is good enough
+  double gap = 2e-3;      // (steady - bound) / bound that is good enough
   int most_passes = 200;  // of making columns
   double deadline_s = 5;
 };

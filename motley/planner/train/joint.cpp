@@ -9,6 +9,7 @@
 
 #include "motley/base/parallel.hpp"
 #include "motley/base/units.hpp"
+#include "motley/cluster/names.hpp"
 #include "motley/planner/train/deployment.hpp"
 #include "motley/planner/train/polish.hpp"
 
@@ -92,13 +93,31 @@ std::vector<Scored> scored_starts(Judge& judge, const TrainOptions& options, Ins
   return found;
 }
 
-// No step is shorter: every device computes all the time, alone and at the rate that it reaches.
+// Of a device, one block and sequence there and back: the least that the profile has for its type in any degree and
+// micro-batch, otherwise its products alone at the rate that it reaches.
+double least_block_s(const TrainProblem& problem, int device) {
+  const std::string type = plain_name(problem.cluster.type_of(device).name);
+  double least_s = std::numeric_limits<double>::infinity();
+  for (const LayerTime& time : problem.profile.layer_time)
+    if (time.part == LayerPart::block && time.sequence_length == problem.training.sequence_length &&
+        plain_name(time.device_type) == type)
+      least_s = std::min(least_s, (time.forward_s + time.backward_s) * static_cast<double>(time.tp) /
+                                      static_cast<double>(time.micro_batch));
+  const double flops = 3 * block_flops(problem.model.arch, 0) * static_cast<double>(problem.training.sequence_length);
+  return std::min(least_s, flops / reached_flop_per_s(problem, device));
+}
+
+// No step is shorter: every device computes all the time, alone and at the rate that it reaches. Measured times hold no
+// attention and no head apart, so with a profile blocks alone count.
 double bound_s(const TrainProblem& problem) {
+  const std::size_t devices = problem.cluster.devices.size();
   double rate = 0;
-  for (std::size_t device = 0; device < problem.cluster.devices.size(); ++device)
-    rate += problem.cost.peak_flop_per_s(static_cast<int>(device)) *
-            problem.cluster.type_of(static_cast<int>(device)).efficiency.compute;
-  return problem.cost.step_flops() / rate;
+  if (problem.profile.layer_time.empty()) {
+    for (std::size_t d = 0; d < devices; ++d) rate += reached_flop_per_s(problem, static_cast<int>(d));
+    return problem.cost.step_flops() / rate;
+  }
+  for (std::size_t d = 0; d < devices; ++d) rate += 1 / least_block_s(problem, static_cast<int>(d));
+  return static_cast<double>(problem.model.arch.layers * problem.training.global_batch) / rate;
 }
 
 TrainPlan write_plan(const Cluster& cluster, const Model& model, const Workload& workload, const TrainOptions& options,
