@@ -145,11 +145,15 @@ void Coordinator::advance(CoordinatorOutput& output, double now_s) {
 }
 
 void Coordinator::expire_leases(CoordinatorOutput& output, double now_s) {
+  const auto is_leaving = [](const auto& entry) { return entry.second.report.presence == MemberPresence::leaving; };
+  const bool all_leave = std::all_of(seats_.begin(), seats_.end(), is_leaving);
   std::vector<std::pair<std::string, std::string>> over;
   for (const auto& [id, seat] : seats_) {
     const double silence_s = now_s - seat.monitor.heard_s();
     const bool leaving = seat.report.presence == MemberPresence::leaving;
-    if (seat.lost_s >= 0 && leaving)
+    if (all_leave)
+      over.emplace_back(id, "everybody leaves");
+    else if (seat.lost_s >= 0 && leaving)
       over.emplace_back(id, "it left");
     else if (seat.lost_s >= 0 && now_s - seat.lost_s > policy_.reconnect_grace_s)
       over.emplace_back(id, "its control connection is lost");

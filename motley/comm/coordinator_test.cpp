@@ -299,13 +299,29 @@ TEST(Coordinator, WhoAloneHoldsTheStateStaysUntilOthersDo) {
   group.join("a");
   group.settle();
   group.step();
-  group.members.at("a").leave();
   group.join("b");
+  group.mute.insert("a");
   group.settle();
+  group.members.at("a").leave();
+  group.mute.clear();
   group.pass(0.3);
   EXPECT_EQ(group.list(), Ids{"b"});
   EXPECT_EQ(group.members.at("b").report().state_step, 1U);
   EXPECT_EQ(group.members.at("a").state(), MemberState::gone);
+}
+
+TEST(Coordinator, WhenEverybodyLeavesNobodyWaits) {
+  Group group({.minimum_size = 2});
+  group.join("a");
+  group.join("b");
+  group.settle();
+  group.members.at("a").leave();
+  group.settle();
+  EXPECT_EQ(group.members.at("a").state(), MemberState::active);  // the other one cannot do without it
+  group.members.at("b").leave();
+  group.settle();
+  EXPECT_EQ(group.members.at("a").state(), MemberState::gone);
+  EXPECT_EQ(group.members.at("b").state(), MemberState::gone);
 }
 
 TEST(Coordinator, LostStateIsADecision) {

@@ -1,6 +1,6 @@
 // Bytes from a stranger, through everything that reads them before or after the handshake: frame headers, the stream's
-// reader, one rank's execution, greetings. Nothing may crash, hang or touch memory that is not its own; a lie ends in a
-// peer error.
+// reader, one rank's execution, greetings, messages between coordinator and members. Nothing may crash, hang or touch
+// memory that is not its own; a lie ends in a peer error.
 //
 // As a libFuzzer target: tests/fuzz/run_fuzz.sh. By itself: comm_fuzz [inputs] [seed] mutates valid traffic.
 #include <sys/socket.h>
@@ -16,7 +16,9 @@
 #include "motley/comm/collective_frame.hpp"
 #include "motley/comm/execution.hpp"
 #include "motley/comm/frame.hpp"
+#include "motley/comm/group_ledger.hpp"
 #include "motley/comm/handshake.hpp"
+#include "motley/comm/membership_messages.hpp"
 #include "motley/comm/stream_lane.hpp"
 
 namespace {
@@ -121,12 +123,30 @@ void read_greeting(std::span<const std::byte> bytes) {
   }
 }
 
+// What is understood at all means these bytes and no others.
+void read_control(std::span<const std::byte> bytes) {
+  const std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  try {
+    if (encode_control(decode_control(text)) != text) std::abort();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::peer) throw;
+  }
+  try {
+    GroupLedger ledger;
+    apply_record(ledger, decode_record(text));
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::input) throw;
+  }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
   const auto bytes = std::as_bytes(std::span(data, size)).subspan(1);
-  if ((data[0] & 1) == 0)
+  if ((data[0] & 2) != 0)
+    read_control(bytes);
+  else if ((data[0] & 1) == 0)
     read_frames(bytes);
   else
     read_greeting(bytes);
@@ -162,13 +182,38 @@ std::vector<std::uint8_t> greeting(RandomStream& random) {
   return bytes;
 }
 
+std::vector<std::uint8_t> statement(RandomStream& random) {
+  Epoch epoch;
+  epoch.number = random.below(9U);
+  for (std::uint64_t i = random.below(4U); i > 0; --i)
+    epoch.members.push_back({"member" + std::to_string(i), i, "h", ""});
+  std::string text;
+  if (random.chance(0.3)) {
+    MemberReport report;
+    report.suspects = {"a", "b"};
+    text = encode_control(report);
+  } else if (random.chance(0.5)) {
+    CoordinatorDirective directive;
+    directive.start = {{epoch, 3, {}}};
+    directive.proposal = {epoch};
+    text = encode_control(directive);
+  } else {
+    text = encode_record(EpochProposed{epoch});
+  }
+  std::vector<std::uint8_t> bytes{2};
+  bytes.insert(bytes.end(), text.begin(), text.end());
+  return bytes;
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
   const long inputs = count > 1 ? std::atol(arguments[1]) : 10'000;
   motley::RandomStream random(count > 2 ? std::strtoull(arguments[2], nullptr, 10) : 1, 0);
   for (long i = 0; i < inputs; ++i) {
-    std::vector<std::uint8_t> bytes = random.chance(0.8) ? traffic(random) : greeting(random);
+    std::vector<std::uint8_t> bytes = random.chance(0.6)   ? traffic(random)
+                                      : random.chance(0.5) ? greeting(random)
+                                                           : statement(random);
     for (int change = random.below(6); change > 0; --change) {
       const std::size_t at = random.below(bytes.size());
       switch (random.below(4)) {
