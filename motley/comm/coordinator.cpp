@@ -76,7 +76,8 @@ void Coordinator::excuse_own_pause(double now_s) {
   }
 }
 
-CoordinatorDirective Coordinator::answer(const MemberReport& report, Admission admission, std::string reason) const {
+CoordinatorDirective Coordinator::answer(const MemberReport& report, SeatAdmission admission,
+                                         std::string reason) const {
   CoordinatorDirective directive;
   directive.group = ledger_.group;
   directive.process = report.process;
@@ -95,20 +96,20 @@ CoordinatorDirective Coordinator::answer(const MemberReport& report, Admission a
 std::optional<CoordinatorDirective> Coordinator::admit(const MemberReport& report, CoordinatorOutput& output) {
   const std::string& id = report.member.id;
   if (report.group != ledger_.group)
-    return answer(report, Admission::waiting, fmt::format("this coordinator serves group \"{}\"", ledger_.group));
+    return answer(report, SeatAdmission::waiting, fmt::format("this coordinator serves group \"{}\"", ledger_.group));
   const auto found = seats_.find(id);
   if (report.member.incarnation > 0) {
     if (found != seats_.end() && found->second.incarnation == report.member.incarnation &&
         (!found->second.heard || found->second.report.process == report.process))
       return std::nullopt;
-    return answer(report, Admission::fenced,
+    return answer(report, SeatAdmission::fenced,
                   fmt::format("incarnation {} of {} is no longer a member", report.member.incarnation, id));
   }
   if (found != seats_.end()) {
     const Seat& holder = found->second;
     if (holder.heard && holder.report.process == report.process) return std::nullopt;
     if (!holder.heard || holder.lost_s < 0)
-      return answer(report, Admission::waiting,
+      return answer(report, SeatAdmission::waiting,
                     fmt::format("{} is the name of a living member at {}", id, holder.report.member.address));
     evict(id, "another process takes its place", output);
   }
@@ -411,7 +412,7 @@ void Coordinator::propose(CoordinatorOutput& output, double now_s) {
 
 CoordinatorDirective Coordinator::directive(const std::string& id) const {
   const Seat& seat = seats_.at(id);
-  CoordinatorDirective directive = answer(seat.report, Admission::admitted, waiting_for_);
+  CoordinatorDirective directive = answer(seat.report, SeatAdmission::admitted, waiting_for_);
   directive.incarnation = seat.incarnation;
   const Epoch& proposal = ledger_.proposal;
   if (proposal.number > std::max(seat.report.prepared, seat.report.refused) &&

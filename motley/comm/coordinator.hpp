@@ -92,7 +92,7 @@ class Coordinator {
   const Seat* seat_of(const Member& member) const;  // nullptr where another incarnation or nobody sits there
 
   std::optional<CoordinatorDirective> admit(const MemberReport& report, CoordinatorOutput& output);
-  CoordinatorDirective answer(const MemberReport& report, Admission admission, std::string reason) const;
+  CoordinatorDirective answer(const MemberReport& report, SeatAdmission admission, std::string reason) const;
   void record(LedgerRecord record, CoordinatorOutput& output);
   void excuse_own_pause(double now_s);
   void advance(CoordinatorOutput& output, double now_s);

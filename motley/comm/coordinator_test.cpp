@@ -199,7 +199,7 @@ TEST(Coordinator, ALivingMembersNameIsNotGivenAway) {
   Membership other("g", Member{"a", 0, "h", "elsewhere"}, 77, 0, 0);
   const auto refused = group.coordinator->report(other.report(), group.now_s);
   ASSERT_TRUE(refused.answer);
-  EXPECT_EQ(refused.answer->admission, Admission::waiting);
+  EXPECT_EQ(refused.answer->admission, SeatAdmission::waiting);
   EXPECT_EQ(refused.answer->reason, "a is the name of a living member at at-a");
   group.lose("a");  // now it may have it
   EXPECT_FALSE(group.coordinator->report(other.report(), group.now_s).answer);
@@ -433,7 +433,7 @@ TEST(Membership, OldDirectivesChangeNothing) {
   EXPECT_EQ(a.report(), before.report());
   CoordinatorDirective foreign = group.coordinator->directive("a");
   foreign.group = "another";
-  foreign.admission = Admission::fenced;
+  foreign.admission = SeatAdmission::fenced;
   EXPECT_TRUE(a.directive(foreign).empty());
   EXPECT_EQ(a, before);
 }

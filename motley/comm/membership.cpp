@@ -45,8 +45,8 @@ MembershipActions Membership::directive(const CoordinatorDirective& directive) {
     committed_step_ = std::max(committed_step_, directive.committed_step);
   }
   settle(directive, actions);
-  if (directive.admission == Admission::fenced) end_incarnation(directive.reason, actions);
-  if (directive.admission != Admission::admitted) return actions;
+  if (directive.admission == SeatAdmission::fenced) end_incarnation(directive.reason, actions);
+  if (directive.admission != SeatAdmission::admitted) return actions;
   self.incarnation = directive.incarnation;
 
   if (directive.epoch > known_.epoch.number) {

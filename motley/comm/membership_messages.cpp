@@ -42,7 +42,7 @@ static void fields(Wire& wire, typename Wire::template Ref<CoordinatorDirective>
   wire(m.group, max_name_bytes);
   wire(m.process);
   wire(m.incarnation);
-  enumerator(wire, m.admission, Admission::fenced);
+  enumerator(wire, m.admission, SeatAdmission::fenced);
   wire(m.reason, max_reason_bytes);
   wire(m.epoch);
   wire(m.start, 1);

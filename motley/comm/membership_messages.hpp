@@ -68,7 +68,7 @@ struct EpochStart {
   bool operator==(const EpochStart&) const = default;
 };
 
-enum class Admission : std::uint8_t {
+enum class SeatAdmission : std::uint8_t {
   waiting,   // not a member yet: `reason` says why
   admitted,  // has an incarnation
   fenced     // this incarnation is over; the process may come back as a new one
@@ -78,7 +78,7 @@ struct CoordinatorDirective {
   std::string group;
   std::uint64_t process = 0;  // whom it is for
   std::uint64_t incarnation = 0;
-  Admission admission = Admission::waiting;
+  SeatAdmission admission = SeatAdmission::waiting;
   std::string reason;                 // for people: why nothing goes on, why it is fenced
   std::uint64_t epoch = 0;            // in force; 0: none yet
   std::vector<EpochStart> start;      // of that epoch, unless the member has said that it knows it

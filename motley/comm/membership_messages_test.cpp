@@ -32,7 +32,7 @@ std::vector<ControlMessage> samples() {
   report.vote = {7, 12, StepVoteKind::abort};
   CoordinatorDirective directive;
   directive.group = "g";
-  directive.admission = Admission::admitted;
+  directive.admission = SeatAdmission::admitted;
   directive.reason = "1 of at least 2 members are ready";
   directive.epoch = 7;
   directive.start = {{some_epoch(), 11, {0, 1}}};
