@@ -24,16 +24,16 @@ class Trainee {
       : state_(1'200'000), sync_({.group = "test"}, access()), session_(options(coordinator, id)) {}
 
   SessionOutcome step() {
-    std::vector<float> sum(state_.size());
+    float mean = 0;
     const auto outcome = session_.run(
         [&](SessionStep& step) {
-          std::fill(sum.begin(), sum.end(), static_cast<float>(step.step));
-          return step.communicator.all_reduce(std::as_writable_bytes(std::span(sum)), CollectiveElement::fp32,
+          mean = static_cast<float>(step.step);
+          return step.communicator.all_reduce(std::as_writable_bytes(std::span(&mean, 1)), CollectiveElement::fp32,
                                               {.reduction = CollectiveReduction::mean, .timeout_s = 20});
         },
         {.timeout_s = 60});
     if (outcome.status == SessionStatus::committed)
-      for (std::size_t i = 0; i < state_.size(); ++i) state_[i] += sum[i];
+      for (float& value : state_) value += mean;
     return outcome;
   }
   float value() const { return state_.front(); }
