@@ -53,7 +53,11 @@ std::string factors_name(const NodePolicy& policy) {
 class HierarchySearch {
  public:
   HierarchySearch(const CollectiveProblem& problem, RecipeContest& contest)
-      : problem_(problem), contest_(contest), kinds_(problem.network), below_(problem.network.ranks_below()) {}
+      : problem_(problem), contest_(contest), kinds_(problem.network), below_(problem.network.ranks_below()) {
+    const auto capacity = problem.network.capacities();
+    unlike_ways_ =
+        std::any_of(capacity.begin(), capacity.end(), [](const LinkCapacity& link) { return link.up != link.down; });
+  }
 
   void run() {
     std::map<SwitchKind, NodePolicy> chosen;
@@ -113,7 +117,9 @@ class HierarchySearch {
   double try_one(const std::map<SwitchKind, NodePolicy>& chosen) {
     const auto policies = by_node(chosen);
     const ShareRule rule = problem_.of_blocks() ? ShareRule::equal : rule_;
-    const auto tree = share_tree(problem_.network, policies, rule, static_cast<double>(problem_.bytes));
+    const auto whole = static_cast<double>(problem_.bytes);
+    if (rule == ShareRule::fastest && unlike_ways_) return try_halves(chosen, policies);
+    const auto tree = share_tree(problem_.network, policies, rule, ShareWay::slower, whole);
     const CollectiveOperation operation = problem_.operation;
     const auto alignment = problem_.options.alignment;
     const RoundsFor along_shares = [tree, operation, alignment](std::int64_t bytes) {
@@ -130,6 +136,21 @@ class HierarchySearch {
     auto scored = contest_.score({layout(chosen), timed(along_shares)});
     if (!scored) return unlimited;
     if (problem_.of_blocks()) scored->recipe.rounds = timed(along_blocks(group_of(tree)));
+    const double seconds = scored->seconds;
+    contest_.keep(std::move(*scored));
+    return seconds;
+  }
+
+  // Where links differ by direction, each half has shares of its own.
+  double try_halves(const std::map<SwitchKind, NodePolicy>& chosen, const std::vector<NodePolicy>& policies) {
+    const auto whole = static_cast<double>(problem_.bytes);
+    const auto reducing = share_tree(problem_.network, policies, ShareRule::fastest, ShareWay::down, whole);
+    const auto spreading = share_tree(problem_.network, policies, ShareRule::fastest, ShareWay::up, whole);
+    const RoundsFor rounds = [reducing, spreading, alignment = problem_.options.alignment](std::int64_t bytes) {
+      return share_rounds(reducing, spreading, bytes, alignment, most_transfers);
+    };
+    auto scored = contest_.score({layout(chosen), at_the_earliest(rounds, problem_.network.ranks())});
+    if (!scored) return unlimited;
     const double seconds = scored->seconds;
     contest_.keep(std::move(*scored));
     return seconds;
@@ -264,6 +285,7 @@ class HierarchySearch {
   RecipeContest& contest_;
   Kinds kinds_;
   std::vector<int> below_;
+  bool unlike_ways_ = false;
   ShareRule rule_ = ShareRule::fastest;
 };
 

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
-#include <tuple>
 
 #include "motley/base/error.hpp"
 
@@ -17,8 +16,12 @@ std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 class TreeBuilder {
  public:
-  TreeBuilder(const CollectiveNetwork& network, const std::vector<NodePolicy>& policies)
+  TreeBuilder(const CollectiveNetwork& network, const std::vector<NodePolicy>& policies, ShareWay way)
       : network_(network), policies_(policies), below_(network.ranks_below()), capacity_(network.capacities()) {
+    for (auto& link : capacity_) {
+      if (way == ShareWay::slower) link.up = link.down = std::min(link.up, link.down);
+      if (way == ShareWay::up) std::swap(link.up, link.down);
+    }
     build(top(), -1);
   }
 
@@ -31,8 +34,6 @@ class TreeBuilder {
     while (network_.nodes[at(node)].rank < 0 && branches(node).size() == 1) node = branches(node)[0];
     return node;
   }
-
-  double slower_way(int node) const { return std::min(capacity_[at(node)].up, capacity_[at(node)].down); }
 
   std::vector<int> branches(int node) const {
     std::vector<int> used;
@@ -49,12 +50,16 @@ class TreeBuilder {
   }
 
   void build(int node, int parent) {
-    double link = parent < 0 ? unlimited : slower_way(node);
+    LinkCapacity link = parent < 0 ? LinkCapacity{} : capacity_[at(node)];
     while (network_.nodes[at(node)].rank < 0 && branches(node).size() == 1) {
       node = branches(node)[0];
-      link = std::min(link, slower_way(node));
+      link = {std::min(link.up, capacity_[at(node)].up), std::min(link.down, capacity_[at(node)].down)};
     }
-    const int index = add({.network_node = node, .rank = network_.nodes[at(node)].rank, .bytes_per_s = link}, parent);
+    const int index = add({.network_node = node,
+                           .rank = network_.nodes[at(node)].rank,
+                           .in_bytes_per_s = link.down,
+                           .out_bytes_per_s = link.up},
+                          parent);
     if (network_.nodes[at(node)].rank >= 0) return;
     const NodePolicy& policy = policies_[at(node)];
     nodes[at(index)].pattern = policy.pattern;
@@ -82,7 +87,7 @@ class TreeBuilder {
         build(part[0], parent);
         continue;
       }
-      const int group = add({.bytes_per_s = unlimited}, parent);
+      const int group = add({.in_bytes_per_s = unlimited, .out_bytes_per_s = unlimited}, parent);
       place(group, part, factors, level - 1);
     }
   }
@@ -101,7 +106,7 @@ class TreeBuilder {
       }
     }
     std::sort(ranks.begin(), ranks.end(), [&](int a, int b) {
-      return std::pair{-nodes[at(a)].bytes_per_s, a} < std::pair{-nodes[at(b)].bytes_per_s, b};
+      return std::pair{-nodes[at(a)].in_bytes_per_s, a} < std::pair{-nodes[at(b)].in_bytes_per_s, b};
     });
     for (std::size_t i = at(owners); i < ranks.size(); ++i) nodes[at(ranks[i])].may_own = false;
   }
@@ -127,10 +132,10 @@ class Flow {
     most_.assign(nodes_.size(), 0);
     for (std::size_t node = nodes_.size(); node-- > 0;) {
       const auto& own = nodes_[node];
-      const double room = own.bytes_per_s == unlimited ? unlimited : time * own.bytes_per_s / bytes_ - 1;
+      const double in = room(own.in_bytes_per_s, time), out = room(own.out_bytes_per_s, time);
+      if (std::min(in, out) < -1e-12) return false;
       if (own.rank >= 0) {
-        most_[node] = own.may_own ? room : 0;
-        if (room < -1e-12) return false;
+        most_[node] = own.may_own ? in : 0;
         continue;
       }
       double least = 0, most = 0;
@@ -140,8 +145,8 @@ class Flow {
       }
       const double merges = static_cast<double>(own.members.size()) - 1;
       if (node == 0) return least - merges <= -1 + 1e-12 && most - merges >= -1 - 1e-12;
-      least_[node] = own.must_merge ? 0.0 : std::max({least - merges, -room, 1.0 - size_[node]});
-      most_[node] = std::min(most - merges, room);
+      least_[node] = own.must_merge ? 0.0 : std::max({least - merges, -out, 1.0 - size_[node]});
+      most_[node] = std::min(most - merges, in);
       if (most_[node] < least_[node] - 1e-12) return false;
     }
     return true;  // a single rank
@@ -149,7 +154,7 @@ class Flow {
 
   double least_time() {
     double slowest = unlimited;
-    for (const auto& node : nodes_) slowest = std::min(slowest, node.bytes_per_s);
+    for (const auto& node : nodes_) slowest = std::min({slowest, node.in_bytes_per_s, node.out_bytes_per_s});
     if (slowest == unlimited) return 0;
     double low = 0, high = bytes_ / slowest;
     while (!feasible(high)) high *= 2;
@@ -168,6 +173,11 @@ class Flow {
   }
 
  private:
+  // Vectors that a link carries in the time beyond the one that it must.
+  double room(double bytes_per_s, double time) const {
+    return bytes_per_s == unlimited ? unlimited : time * bytes_per_s / bytes_ - 1;
+  }
+
   void share_out(std::size_t node) {
     const auto& members = nodes_[node].members;
     if (members.empty()) return;
@@ -226,146 +236,6 @@ void choose(std::vector<ShareNode>& nodes, ShareRule rule) {
   }
 }
 
-// A range and who holds partial sums of it, one after the other.
-struct Held {
-  std::int64_t first = 0, last = 0;  // units
-  std::vector<int> holders;
-};
-
-class RoundBuilder {
- public:
-  RoundBuilder(const ShareTree& tree, std::int64_t bytes, std::int64_t alignment, std::size_t most_transfers)
-      : tree_(tree), bytes_(bytes), alignment_(alignment), most_transfers_(most_transfers) {
-    (void)held(0);
-  }
-
-  std::vector<CollectiveRound> rounds;
-  std::size_t transfers = 0;
-
- private:
-  struct Branch {
-    std::vector<Held> pieces;
-    std::size_t rounds = 0;  // used up
-  };
-
-  Branch held(int index) {
-    const auto& node = tree_.nodes[at(index)];
-    const std::int64_t units = (bytes_ + alignment_ - 1) / alignment_;
-    if (node.rank >= 0) return {{{0, units, {node.rank}}}, 0};
-    std::vector<Branch> branches;
-    std::size_t before = 0;
-    std::vector<std::int64_t> borders;
-    for (const int member : node.members) {
-      branches.push_back(held(member));
-      before = std::max(before, branches.back().rounds);
-      for (const auto& piece : branches.back().pieces) borders.push_back(piece.last);
-    }
-    std::sort(borders.begin(), borders.end());
-    borders.erase(std::unique(borders.begin(), borders.end()), borders.end());
-    Branch result{{}, before + (node.pattern == GroupPattern::ring ? node.members.size() - 1 : 1)};
-    if (rounds.size() < result.rounds) rounds.resize(result.rounds);
-    std::vector<std::size_t> places(branches.size(), 0);
-    std::int64_t first = 0;
-    for (const std::int64_t last : borders) {
-      if (transfers > most_transfers_) break;
-      std::vector<const std::vector<int>*> holders;
-      for (std::size_t m = 0; m < branches.size(); ++m) {
-        while (branches[m].pieces[places[m]].last <= first) ++places[m];
-        holders.push_back(&branches[m].pieces[places[m]].holders);
-      }
-      split(node, holders, first, last, before, result.pieces);
-      first = last;
-    }
-    return result;
-  }
-
-  void split(const ShareNode& node, const std::vector<const std::vector<int>*>& holders, std::int64_t first,
-             std::int64_t last, std::size_t round, std::vector<Held>& pieces) {
-    const std::int64_t length = last - first;
-    double before = 0;
-    std::int64_t from = first;
-    const auto upto = [&](double share) {
-      before += share;
-      const std::int64_t border = first + std::llround(before * static_cast<double>(length));
-      return std::min(last, std::max(from, border));
-    };
-    if (node.passed > 0) {
-      const std::int64_t border = upto(node.passed);
-      if (border > from) {
-        Held piece{from, border, {}};
-        for (const auto* list : holders) piece.holders.insert(piece.holders.end(), list->begin(), list->end());
-        pieces.push_back(std::move(piece));
-      }
-      from = border;
-    }
-    std::size_t last_chosen = 0;
-    for (std::size_t m = 0; m < node.members.size(); ++m)
-      if (tree_.nodes[at(node.members[m])].chosen > 0) last_chosen = m;
-    for (std::size_t m = 0; m < node.members.size() && from < last; ++m) {
-      const double chosen = tree_.nodes[at(node.members[m])].chosen * (1 - node.passed);
-      const std::int64_t border = m == last_chosen ? last : upto(chosen);
-      if (border > from) {
-        merge(node, holders, m, from, border, round);
-        pieces.push_back({from, border, {holder_in(*holders[m], from)}});
-      }
-      from = border;
-    }
-  }
-
-  // Of several holders in the chosen member each has its turn.
-  static int holder_in(const std::vector<int>& holders, std::int64_t first) {
-    return holders[static_cast<std::size_t>(first) % holders.size()];
-  }
-
-  void merge(const ShareNode& node, const std::vector<const std::vector<int>*>& holders, std::size_t chosen,
-             std::int64_t first, std::int64_t last, std::size_t round) {
-    if (node.pattern == GroupPattern::ring) {
-      const std::size_t members = holders.size();
-      for (std::size_t step = 1; step < members; ++step)
-        transfer(round + step - 1, holders[(chosen + step) % members]->front(),
-                 holders[(chosen + step + 1) % members]->front(), first, last);
-      return;
-    }
-    const int target = holder_in(*holders[chosen], first);
-    for (const auto* list : holders)
-      for (const int holder : *list)
-        if (holder != target) transfer(round, holder, target, first, last);
-  }
-
-  void transfer(std::size_t round, int from, int to, std::int64_t first, std::int64_t last) {
-    const std::int64_t begin = first * alignment_, end = std::min(bytes_, last * alignment_);
-    if (begin >= end) return;
-    rounds[round].push_back({from, to, begin, end, CollectiveStepKind::reduce});
-    ++transfers;
-  }
-
-  const ShareTree& tree_;
-  std::int64_t bytes_, alignment_;
-  std::size_t most_transfers_;
-};
-
-// Transfers of one pair of ranks side by side; neighbouring ranges of theirs become one. They are in the order of
-// their ranges before.
-void join_neighbours(CollectiveRound& round, std::size_t ranks) {
-  CollectiveRound sorted(round.size());
-  for (int CollectiveTransfer::*key : {&CollectiveTransfer::to, &CollectiveTransfer::from}) {
-    std::vector<std::size_t> place(ranks + 1, 0);
-    for (const auto& transfer : round) ++place[at(transfer.*key) + 1];
-    for (std::size_t rank = 0; rank < ranks; ++rank) place[rank + 1] += place[rank];
-    for (const auto& transfer : round) sorted[place[at(transfer.*key)]++] = transfer;
-    std::swap(round, sorted);
-  }
-  std::size_t kept = 0;
-  for (std::size_t i = 1; i < round.size(); ++i) {
-    auto& last = round[kept];
-    if (last.from == round[i].from && last.to == round[i].to && last.last == round[i].first)
-      last.last = round[i].last;
-    else
-      round[++kept] = round[i];
-  }
-  if (!round.empty()) round.resize(kept + 1);
-}
-
 // Rounds that a node's reduction takes; false in `in_step` where some member waits for others.
 int rounds_below(const ShareTree& tree, int index, bool& in_step) {
   const auto& node = tree.nodes[at(index)];
@@ -391,24 +261,14 @@ CollectiveGroup group_below(const ShareTree& tree, int index) {
 }  // namespace
 
 ShareTree share_tree(const CollectiveNetwork& network, const std::vector<NodePolicy>& policies, ShareRule rule,
-                     double bytes) {
-  ShareTree tree{.nodes = TreeBuilder(network, policies).nodes};
+                     ShareWay way, double bytes) {
+  ShareTree tree{.nodes = TreeBuilder(network, policies, way).nodes};
   Flow flow(tree.nodes, bytes);
   tree.steady_s = flow.least_time();
   flow.distribute();
   choose(tree.nodes, rule);
   rounds_below(tree, 0, tree.in_step);
   return tree;
-}
-
-std::optional<std::vector<CollectiveRound>> share_rounds(const ShareTree& tree, std::int64_t bytes,
-                                                         std::int64_t alignment, std::size_t most_transfers) {
-  RoundBuilder builder(tree, bytes, alignment, most_transfers);
-  if (builder.transfers > most_transfers) return std::nullopt;
-  std::size_t ranks = 0;
-  for (const auto& node : tree.nodes) ranks = std::max(ranks, static_cast<std::size_t>(node.rank + 1));
-  for (auto& round : builder.rounds) join_neighbours(round, ranks);
-  return std::move(builder.rounds);
 }
 
 CollectiveGroup group_of(const ShareTree& tree) { return group_below(tree, 0); }

@@ -27,6 +27,14 @@ struct NodePolicy {
   bool operator==(const NodePolicy&) const = default;
 };
 
+// Which way of a link what enters a node takes, and what leaves it the other. Shares move what is taken in of the
+// reducing half and what is handed out of the spreading half, each by its own way.
+enum class ShareWay {
+  slower,  // both by the slower way: one tree serves both halves
+  down,    // entering by the way down: the reducing half
+  up       // entering by the way up: the spreading half, which is the tree turned round
+};
+
 enum class ShareRule {
   fastest,  // least steady load
   equal     // every member as much as the next
@@ -37,7 +45,7 @@ struct ShareNode {
   int rank = -1;
   GroupPattern pattern = GroupPattern::direct;
   std::vector<int> members = {};
-  double bytes_per_s = 0;  // of its link, the slower way
+  double in_bytes_per_s = 0, out_bytes_per_s = 0;  // of its link
   bool may_own = true;
   bool must_merge = false;  // hands out one partial sum: in a ring
   double z = 0;
@@ -53,12 +61,18 @@ struct ShareTree {
 
 // `policies`: by node of the network; leaves' are not read.
 ShareTree share_tree(const CollectiveNetwork& network, const std::vector<NodePolicy>& policies, ShareRule rule,
-                     double bytes);
+                     ShareWay way, double bytes);
 
 // The reduction half, for a vector of `bytes`; borders are multiples of `alignment` bytes but for the last. None where
 // it would have more transfers than `most_transfers`: unlike shares on several levels cut the vector ever finer.
 std::optional<std::vector<CollectiveRound>> share_rounds(const ShareTree& tree, std::int64_t bytes,
                                                          std::int64_t alignment, std::size_t most_transfers);
+
+// Both halves, each along its own tree: the rank in which a range comes together hands it to the one from which it
+// spreads.
+std::optional<std::vector<CollectiveRound>> share_rounds(const ShareTree& reducing, const ShareTree& spreading,
+                                                         std::int64_t bytes, std::int64_t alignment,
+                                                         std::size_t most_transfers);
 
 // The same hierarchy for owners that are given, one block per rank.
 CollectiveGroup group_of(const ShareTree& tree);

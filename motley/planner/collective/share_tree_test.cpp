@@ -26,7 +26,8 @@ CollectiveProgram program_along(const CollectiveNetwork& network, const ShareTre
 }
 
 void expect_near_the_limit(const CollectiveNetwork& network, double tolerance, const std::string& what) {
-  const auto tree = share_tree(network, std::vector<NodePolicy>(network.nodes.size()), ShareRule::fastest, bytes);
+  const auto tree =
+      share_tree(network, std::vector<NodePolicy>(network.nodes.size()), ShareRule::fastest, ShareWay::slower, bytes);
   const auto program = program_along(network, tree);
   const auto wrong = check_program(program);
   ASSERT_TRUE(wrong.empty()) << what << ": " << wrong[0].place << " " << wrong[0].what;
@@ -45,13 +46,37 @@ TEST(ShareTree, StarsOfAnySpeeds) {
 
 TEST(ShareTree, TreesOfAnySpeeds) {
   std::mt19937_64 random(2);
-  for (int trial = 0; trial < 150; ++trial)
+  for (int trial = 0; trial < 100; ++trial)
     expect_near_the_limit(random_tree(random, 2 + trial % 14, 3, Ways::alike), 1.001, "tree " + std::to_string(trial));
+}
+
+// Larger than what is packed: each half has shares of its own.
+TEST(ShareTree, LinksThatDifferByDirection) {
+  std::mt19937_64 random(3);
+  for (int trial = 0; trial < 10; ++trial) {
+    const auto network = random_tree(random, 17 + 2 * trial, trial % 3 ? 3 : 1, Ways::different);
+    const std::vector<NodePolicy> direct(network.nodes.size());
+    const auto reducing = share_tree(network, direct, ShareRule::fastest, ShareWay::down, bytes);
+    const auto spreading = share_tree(network, direct, ShareRule::fastest, ShareWay::up, bytes);
+    const auto program =
+        program_of_rounds({.operation = CollectiveOperation::all_reduce,
+                           .ranks = network.ranks(),
+                           .root = 0,
+                           .bytes = static_cast<std::int64_t>(bytes),
+                           .chunks = 1,
+                           .alignment = 16},
+                          *share_rounds(reducing, spreading, static_cast<std::int64_t>(bytes), 16, 1 << 20));
+    const auto wrong = check_program(program);
+    ASSERT_TRUE(wrong.empty()) << trial << ": " << wrong[0].place << " " << wrong[0].what;
+    const double limit = collective_limit(network, CollectiveOperation::all_reduce, 0, bytes).seconds;
+    EXPECT_LE(price_rounds(network, rounds_of(program)).steady_s, limit * 1.02) << trial;
+  }
 }
 
 TEST(ShareTree, SlowRanksOwnNothing) {
   const auto network = star({10e9, 10e9, 10e9, 10e9, 10e9, 10e9, 1e9, 1e9});
-  const auto tree = share_tree(network, std::vector<NodePolicy>(network.nodes.size()), ShareRule::fastest, bytes);
+  const auto tree =
+      share_tree(network, std::vector<NodePolicy>(network.nodes.size()), ShareRule::fastest, ShareWay::slower, bytes);
   EXPECT_NEAR(tree.steady_s, 3.2, 1e-6);
   EXPECT_EQ(tree.nodes[7].chosen, 0);
   EXPECT_EQ(tree.nodes[8].chosen, 0);
@@ -62,7 +87,8 @@ TEST(ShareTree, SharesOfAStarAreTheClosedForm) {
   std::vector<double> speeds;
   for (const double speed : gbit) speeds.push_back(speed * 1e9);
   const auto network = star(speeds);
-  const auto tree = share_tree(network, std::vector<NodePolicy>(network.nodes.size()), ShareRule::fastest, bytes);
+  const auto tree =
+      share_tree(network, std::vector<NodePolicy>(network.nodes.size()), ShareRule::fastest, ShareWay::slower, bytes);
   for (std::size_t rank = 0; rank < shares.size(); ++rank) EXPECT_NEAR(tree.nodes[rank + 1].chosen, shares[rank], 6e-4);
 }
 
