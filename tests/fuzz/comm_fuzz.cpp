@@ -200,8 +200,8 @@ std::vector<std::uint8_t> statement(RandomStream& random) {
   } else {
     text = encode_record(EpochProposed{epoch});
   }
-  std::vector<std::uint8_t> bytes{2};
-  bytes.insert(bytes.end(), text.begin(), text.end());
+  std::vector<std::uint8_t> bytes(1 + text.size(), 2);
+  std::copy(text.begin(), text.end(), bytes.begin() + 1);
   return bytes;
 }
 
