@@ -297,6 +297,7 @@ devices = ["A6000"])");
   const std::string page = html_report(plan);
   expect_good(page);
   EXPECT_THAT(page, HasSubstr("all_reduce on &lt;b&gt;rack"));
+  EXPECT_THAT(page, HasSubstr("<b>rank 3</b>"));
   EXPECT_THAT(page, HasSubstr("sends 5.86 KiB"));
   EXPECT_THAT(page, HasSubstr("receives 5.86 KiB, of which it adds 2.93 KiB"));
   EXPECT_EQ(count(page, "<rect class=\"pair\""), 12u);
