@@ -35,7 +35,8 @@ Html head(const CollectivePlan& plan) {
 Html switches(const Cluster& cluster) {
   std::vector<std::vector<Html>> rows;
   const auto speed = [](const LinkSpeed& link) {
-    return link_text({link.latency_s, std::max(link.bandwidth_bytes_per_s, link.bandwidth_up_bytes_per_s)});
+    const double up = link.bandwidth_up_bytes_per_s;
+    return link_text({link.latency_s, up > 0 ? up : link.bandwidth_bytes_per_s});
   };
   for (const Switch& one : cluster.description.switches) {
     if (one.uplink) rows.push_back({one.name, one.uplink->to, speed(one.uplink->speed)});
