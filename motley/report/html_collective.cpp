@@ -31,14 +31,31 @@ Html head(const CollectivePlan& plan) {
   return {paragraph("lead", collective_summary(plan) + "."), figures(list), search_sentence(plan.search, "")};
 }
 
+// The physical tree, where the cluster file has it: what collectives travel over.
+Html switches(const Cluster& cluster) {
+  std::vector<std::vector<Html>> rows;
+  const auto speed = [](const LinkSpeed& link) {
+    const double up = link.bandwidth_up_bytes_per_s;
+    return link_text({link.latency_s, up > 0 ? up : link.bandwidth_bytes_per_s});
+  };
+  for (const Switch& one : cluster.description.switches) {
+    if (one.uplink) rows.push_back({one.name, one.uplink->to, speed(one.uplink->speed)});
+    for (const SwitchPort& port : one.ports)
+      rows.push_back({one.name, fmt::format("{}", fmt::join(port.hosts, ", ")), speed(port.speed)});
+  }
+  return rows.empty() ? Html() : Html{tag("h3", {}, "Switches"), table({"switch", "to", "link, upwards"}, rows)};
+}
+
 // Every device is a rank.
 Html cluster(const CollectivePlan& plan) {
   PageLayout layout{.cluster = &plan.cluster};
-  PageStage& ranks = layout.stages.emplace_back();
-  ranks.name = plan.cluster.devices.size() == 1 ? "rank 0" : fmt::format("ranks 0-{}", plan.cluster.devices.size() - 1);
-  ranks.css_class = colour_class(0);
-  for (std::size_t i = 0; i < plan.cluster.devices.size(); ++i) ranks.devices.push_back(static_cast<int>(i));
-  return cluster_content(layout);
+  for (std::size_t rank = 0; rank < plan.cluster.devices.size(); ++rank) {
+    PageStage& made = layout.stages.emplace_back();
+    made.name = fmt::format("rank {}", rank);
+    made.css_class = colour_class(0);
+    made.devices = {static_cast<int>(rank)};
+  }
+  return {cluster_content(layout), switches(plan.cluster)};
 }
 
 // A square per pair, the darker the more bytes.

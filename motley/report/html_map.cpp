@@ -240,6 +240,7 @@ LinkRange links_inside(const Cluster& cluster, const std::vector<int>& machines)
 }
 
 Html links_content(const PageLayout& layout) {
+  if (!layout.cluster->description.switches.empty() && layout.pipelines.empty()) return {};  // the switches are told
   const std::vector<Place> places = places_of(*layout.cluster);
   if (places.size() < 2 && (places.empty() || places[0].machines.size() < 2)) return {};
   if (places.size() > places_in_table) {

@@ -11,6 +11,7 @@
 #include "motley/plan/example_test.hpp"
 #include "motley/report/collective_report.hpp"
 #include "motley/report/page_test.hpp"
+#include "motley/report/table.hpp"
 #include "motley/sim/plans_test.hpp"
 
 namespace motley {
@@ -61,7 +62,10 @@ TEST(ServePage, HasThePlansOwnFigures) {
   EXPECT_THAT(page, HasSubstr("style=\"flex-grow:52\""));
   const DeviceMemory& memory = plan.predicted.memory_bytes.at("box/0");
   EXPECT_THAT(page, HasSubstr("weights " + human_bytes(static_cast<double>(memory.weights))));
-  EXPECT_THAT(page, HasSubstr(human_bytes(static_cast<double>(memory.total())) + " of 48.0 GiB"));
+  const double share = static_cast<double>(memory.total()) / static_cast<double>(memory.limit);
+  EXPECT_LT(share, 0.99);
+  EXPECT_THAT(page, HasSubstr(fmt::format("<b>{}</b> {} of 48.0 GiB", percent(share),
+                                          human_bytes(static_cast<double>(memory.total())))));
   EXPECT_THAT(page, HasSubstr("20 requests through the simulator"));
 }
 
@@ -297,6 +301,7 @@ devices = ["A6000"])");
   const std::string page = html_report(plan);
   expect_good(page);
   EXPECT_THAT(page, HasSubstr("all_reduce on &lt;b&gt;rack"));
+  EXPECT_THAT(page, HasSubstr("<b>rank 3</b>"));
   EXPECT_THAT(page, HasSubstr("sends 5.86 KiB"));
   EXPECT_THAT(page, HasSubstr("receives 5.86 KiB, of which it adds 2.93 KiB"));
   EXPECT_EQ(count(page, "<rect class=\"pair\""), 12u);
