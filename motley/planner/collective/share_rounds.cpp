@@ -71,13 +71,13 @@ class RoundBuilder {
     const std::int64_t length = last - first;
     double before = 0;
     std::int64_t from = first;
-    const auto upto = [&](double share) {
+    const auto until = [&](double share) {
       before += share;
       const std::int64_t border = first + std::llround(before * static_cast<double>(length));
       return std::min(last, std::max(from, border));
     };
     if (node.passed > 0) {
-      const std::int64_t border = upto(node.passed);
+      const std::int64_t border = until(node.passed);
       if (border > from) {
         Held piece{from, border, {}};
         for (const auto* list : holders) piece.holders.insert(piece.holders.end(), list->begin(), list->end());
@@ -90,7 +90,7 @@ class RoundBuilder {
       if (tree_.nodes[at(node.members[m])].chosen > 0) last_chosen = m;
     for (std::size_t m = 0; m < node.members.size() && from < last; ++m) {
       const double chosen = tree_.nodes[at(node.members[m])].chosen * (1 - node.passed);
-      const std::int64_t border = m == last_chosen ? last : upto(chosen);
+      const std::int64_t border = m == last_chosen ? last : until(chosen);
       if (border > from) {
         merge(node, holders, m, from, border, round);
         pieces.push_back({from, border, {holder_in(*holders[m], from)}});

@@ -58,7 +58,7 @@ class Packing {
     const auto start = std::chrono::steady_clock::now();
     TreePacking packing;
     for (int pass = 0; pass < options.most_passes; ++pass) {
-      // Prices between the master's and those of the best bound: the master's own jump to and fro.
+      // Prices between the master's and those of the best bound: the master's own jump to and back.
       bool grew = false;
       for (const double part : {pass == 0 ? 0.0 : 0.7, 0.0}) {
         for (std::size_t port = 0; port < price_.size(); ++port)
