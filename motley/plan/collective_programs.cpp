@@ -110,19 +110,11 @@ class ReduceScatter {
     return digit < members ? digit : motley::at(owner) % members;
   }
 
-  // Groups that two ranks share, from the outermost on. On the way back a rank has a block the earlier the more it
-  // shares with its owner: what is there at different times does not travel together.
-  int common_groups(int a, int b) const {
-    const auto &one = places_[motley::at(a)].digits, &other = places_[motley::at(b)].digits;
-    const auto differ = std::mismatch(one.rbegin(), one.rend(), other.rbegin(), other.rend());
-    return static_cast<int>(differ.first - one.rbegin());
-  }
-
   void transfer(std::size_t round, int from, int to, const CollectiveBlock& block,
                 std::unordered_map<std::int64_t, std::size_t>& open) {
     if (rounds_.size() <= round) rounds_.resize(round + 1);
     CollectiveRound& list = rounds_[round];
-    const auto key = (static_cast<std::int64_t>(from) << 32 | to) * 64 + common_groups(block.owner, to);
+    const auto key = static_cast<std::int64_t>(from) << 32 | to;
     const auto [entry, added] = open.try_emplace(key, list.size());
     if (!added && list[entry->second].last == block.first) {
       list[entry->second].last = block.last;

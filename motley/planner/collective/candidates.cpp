@@ -84,10 +84,10 @@ int most_chunks(const CollectiveProblem& problem) {
   return static_cast<int>(std::clamp<std::int64_t>(problem.bytes / least_bytes, 1, most));
 }
 
-RoundsFor at_the_earliest(RoundsFor rounds, int ranks) {
+RoundsFor settled(RoundsFor rounds, int ranks) {
   return [rounds = std::move(rounds), ranks](std::int64_t bytes) {
     auto made = rounds(bytes);
-    if (made) made = earliest_rounds(*made, ranks);
+    if (made) made = settled_rounds(*made, ranks);
     return made;
   };
 }
@@ -169,7 +169,7 @@ void enter_islands(const CollectiveProblem& problem, RecipeContest& contest) {
       CollectiveGroup group{.rank = -1, .pattern = outer, .members = {}};
       for (const auto& list : members) group.members.push_back(flat_group(list, GroupPattern::direct));
       contest.enter({fmt::format("{} islands{}", members.size(), outer == GroupPattern::ring ? " in a ring" : ""),
-                     at_the_earliest(along_group(problem, group), ranks)});
+                     settled(along_group(problem, group), ranks)});
     }
   }
 }
@@ -200,7 +200,7 @@ double enter_packing(const CollectiveProblem& problem, double limit_s, RecipeCon
   const RoundsFor rounds = [packing, operation, block_of = problem.block_of, alignment](std::int64_t bytes) {
     return std::optional(packed_rounds(packing, operation, block_of, bytes, alignment));
   };
-  contest.enter({fmt::format("{} trees", packing.trees.size()), at_the_earliest(rounds, ranks)});
+  contest.enter({fmt::format("{} trees", packing.trees.size()), settled(rounds, ranks)});
   return packing.bound_s;
 }
 
