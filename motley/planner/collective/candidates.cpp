@@ -14,6 +14,8 @@ namespace {
 
 constexpr int most_packed_ranks = 16;
 constexpr int most_ring_ranks = 1024;
+constexpr std::size_t most_settled_transfers =
+    20'000;  // beyond, candidates are compared in the rounds they are made in
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
@@ -87,7 +89,10 @@ int most_chunks(const CollectiveProblem& problem) {
 RoundsFor settled(RoundsFor rounds, int ranks) {
   return [rounds = std::move(rounds), ranks](std::int64_t bytes) {
     auto made = rounds(bytes);
-    if (made) made = settled_rounds(*made, ranks);
+    std::size_t transfers = 0;
+    if (made)
+      for (const auto& round : *made) transfers += round.size();
+    if (made && transfers <= most_settled_transfers) made = settled_rounds(*made, ranks);
     return made;
   };
 }
