@@ -32,6 +32,13 @@ class WrittenRanges {
     return round;
   }
 
+  // Whether anything in [first, last) was written otherwise than by adding.
+  bool copied(std::int64_t first, std::int64_t last) const {
+    bool found = false;
+    for_each(first, last, [&](const Written& written) { found = found || !written.adds; });
+    return found;
+  }
+
   void write(std::int64_t first, std::int64_t last, int round, int base, bool adds) {
     split(first);
     split(last);
@@ -94,40 +101,93 @@ void place(std::vector<CollectiveRound>& rounds, int round, const CollectiveTran
   rounds[at(round) - 1].push_back(transfer);
 }
 
-// The round of a transfer whose content was complete at its sender after round `ready`.
-int arrive(WrittenRanges& ranges, const CollectiveTransfer& transfer, int ready) {
-  const bool adds = transfer.kind == CollectiveStepKind::reduce;
-  // A range is overwritten at any time: nobody reads it in between.
-  const int base = adds ? ranges.base_of(transfer.first, transfer.last, true) : 0;
-  const int round = std::max(ready, base) + 1;
-  ranges.write(transfer.first, transfer.last, round, base, adds);
-  return round;
-}
+// Transfers in an order in which they can happen, and the earliest round of each.
+class Arrivals {
+ public:
+  explicit Arrivals(int ranks) : written_(at(ranks)) {}
+
+  struct Ready {
+    int round = 0;        // after which the content is complete at its sender
+    bool copied = false;  // that content, or a part of it
+  };
+  Ready ready(int rank, int chunk, std::int64_t first, std::int64_t last) {
+    const auto& ranges = written_[at(rank)][chunk];
+    return {ranges.round_of(first, last), ranges.copied(first, last)};
+  }
+
+  void arrive(const CollectiveTransfer& transfer, int chunk, const Ready& ready) {
+    auto& ranges = written_[at(transfer.to)][chunk];
+    const bool adds = transfer.kind == CollectiveStepKind::reduce;
+    // A range is overwritten at any time: nobody reads it in between.
+    const int base = adds ? ranges.base_of(transfer.first, transfer.last, true) : 0;
+    const int round = std::max(ready.round, base) + 1;
+    ranges.write(transfer.first, transfer.last, round, base, adds);
+    if (adds) additions_ = std::max(additions_, round);
+    mixed_ = mixed_ || (adds && ready.copied);
+    list_.push_back({transfer, chunk, round});
+  }
+
+  std::vector<CollectiveRound> rounds() const {
+    std::vector<CollectiveRound> rounds;
+    const auto later = mixed_ ? std::vector<int>{} : copies_after();
+    int most = 0;
+    for (const int count : later) most = std::max(most, count);
+    for (std::size_t i = 0; i < list_.size(); ++i) {
+      const bool copy = !mixed_ && list_[i].transfer.kind != CollectiveStepKind::reduce;
+      place(rounds, copy ? additions_ + 1 + most - later[i] : list_[i].earliest, list_[i].transfer);
+    }
+    sort_by_pairs(rounds);
+    return rounds;
+  }
+
+ private:
+  struct Arrival {
+    CollectiveTransfer transfer;
+    int chunk = 0;
+    int earliest = 0;
+  };
+
+  // Rounds of copies that each copy has still to be handed on in.
+  std::vector<int> copies_after() const {
+    std::vector<int> later(list_.size(), 0);
+    std::vector<std::map<int, WrittenRanges>> handed_on(written_.size());
+    for (std::size_t i = list_.size(); i-- > 0;) {
+      const auto& transfer = list_[i].transfer;
+      if (transfer.kind == CollectiveStepKind::reduce) continue;
+      later[i] = handed_on[at(transfer.to)][list_[i].chunk].round_of(transfer.first, transfer.last);
+      handed_on[at(transfer.from)][list_[i].chunk].write(transfer.first, transfer.last, later[i] + 1, 0, false);
+    }
+    return later;
+  }
+
+  std::vector<std::map<int, WrittenRanges>> written_;  // by rank and chunk
+  std::vector<Arrival> list_;
+  int additions_ = 0;   // rounds of them
+  bool mixed_ = false;  // an addition needs a copy
+};
 
 }  // namespace
 
 std::vector<CollectiveRound> rounds_of(const CollectiveProgram& program) {
   using Key = std::tuple<int, int, int, std::int64_t, std::int64_t>;
-  std::map<Key, std::deque<int>> under_way;  // the round after which each was ready to be sent
-  std::vector<std::map<int, WrittenRanges>> written(at(program.ranks));  // by chunk
-  std::vector<std::size_t> next(at(program.ranks), 0);
-  std::vector<CollectiveRound> rounds;
+  std::map<Key, std::deque<Arrivals::Ready>> under_way;
+  Arrivals arrivals(program.ranks);
   const auto run = [&](int rank, const CollectiveStep& step) {
-    auto& ranges = written[at(rank)][step.chunk];
+    if (step.kind == CollectiveStepKind::copy) return true;
     if (step.kind == CollectiveStepKind::send) {
-      under_way[{rank, step.peer, step.chunk, step.first, step.last}].push_back(ranges.round_of(step.first, step.last));
+      under_way[{rank, step.peer, step.chunk, step.first, step.last}].push_back(
+          arrivals.ready(rank, step.chunk, step.first, step.last));
       return true;
     }
-    if (step.kind == CollectiveStepKind::copy) return true;
     auto& waiting = under_way[{step.peer, rank, step.chunk, step.first, step.last}];
     if (waiting.empty()) return false;
-    const CollectiveTransfer transfer{step.peer, rank, step.first, step.last, step.kind};
-    place(rounds, arrive(ranges, transfer, waiting.front()), transfer);
+    arrivals.arrive({step.peer, rank, step.first, step.last, step.kind}, step.chunk, waiting.front());
     waiting.pop_front();
     return true;
   };
   // In the order of the lists, as far as each comes; out of order only where a list would stand still.
   std::vector<std::vector<bool>> done;
+  std::vector<std::size_t> next(at(program.ranks), 0);
   for (const auto& steps : program.steps) done.emplace_back(steps.size(), false);
   for (bool moved = true; moved;) {
     moved = false;
@@ -156,23 +216,18 @@ std::vector<CollectiveRound> rounds_of(const CollectiveProgram& program) {
     }
   }
   for (int rank = 0; rank < program.ranks; ++rank) MOTLEY_CHECK(next[at(rank)] == program.steps[at(rank)].size());
-  sort_by_pairs(rounds);
-  return rounds;
+  return arrivals.rounds();
 }
 
-std::vector<CollectiveRound> earliest_rounds(const std::vector<CollectiveRound>& rounds, int ranks) {
-  std::vector<WrittenRanges> written(at(ranks));
-  std::vector<CollectiveRound> earliest;
-  std::vector<int> ready;
+std::vector<CollectiveRound> settled_rounds(const std::vector<CollectiveRound>& rounds, int ranks) {
+  Arrivals arrivals(ranks);
+  std::vector<Arrivals::Ready> ready;
   for (const auto& round : rounds) {
     ready.clear();
-    for (const auto& transfer : round)
-      ready.push_back(written[at(transfer.from)].round_of(transfer.first, transfer.last));
-    for (std::size_t i = 0; i < round.size(); ++i)
-      place(earliest, arrive(written[at(round[i].to)], round[i], ready[i]), round[i]);
+    for (const auto& transfer : round) ready.push_back(arrivals.ready(transfer.from, 0, transfer.first, transfer.last));
+    for (std::size_t i = 0; i < round.size(); ++i) arrivals.arrive(round[i], 0, ready[i]);
   }
-  sort_by_pairs(earliest);
-  return earliest;
+  return arrivals.rounds();
 }
 
 }  // namespace motley

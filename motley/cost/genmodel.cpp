@@ -141,7 +141,6 @@ class RoundPricer {
 
   void price_ports(RoundCost& cost) {
     double longest = 0;
-    std::sort(touched_.begin(), touched_.end());
     for (const int port : touched_) {
       const auto& own = network_.ports[at(port)];
       const double transfer = round_load_[at(port)] / own.bytes_per_s;

@@ -56,12 +56,13 @@ struct CollectiveCost {
 CollectiveCost price_rounds(const CollectiveNetwork& network, const std::vector<CollectiveRound>& rounds,
                             double scale = 1);
 
-// Transfers that a program makes, in the rounds in which they can happen at the earliest: after everything that their
-// ranges depend on. Additions to one range do not wait for each other. The program must be sound
-// (collective_check.hpp).
+// Transfers that a program makes, in rounds: additions as early as what their ranges depend on allows (additions to one
+// range do not wait for each other), then copies as late as those who hand them on allow, so that an all-gather is the
+// mirror image of its reduce-scatter. Where an addition needs a copy, everything as early as it can be. The program
+// must be sound (collective_check.hpp).
 std::vector<CollectiveRound> rounds_of(const CollectiveProgram& program);
-// The same of transfers that are in rounds already: none earlier than what it depends on, none later than need be.
-std::vector<CollectiveRound> earliest_rounds(const std::vector<CollectiveRound>& rounds, int ranks);
+// The same of transfers that are in rounds already.
+std::vector<CollectiveRound> settled_rounds(const std::vector<CollectiveRound>& rounds, int ranks);
 
 // The cost as a tree: rounds in sequence, alike ones together.
 Term genmodel_term(const CollectiveCost& cost);

@@ -84,8 +84,8 @@ std::vector<Places> places_in(const CollectiveGroup& group) {
 // groups that are alike keep the same parts.
 class ReduceScatter {
  public:
-  ReduceScatter(const CollectiveGroup& group, const std::vector<CollectiveBlock>& blocks, BlockLayout layout)
-      : blocks_(blocks), layout_(layout), places_(places_in(group)), rounds_() {
+  ReduceScatter(const CollectiveGroup& group, const std::vector<CollectiveBlock>& blocks)
+      : blocks_(blocks), places_(places_in(group)), rounds_() {
     run(group);
   }
 
@@ -107,23 +107,14 @@ class ReduceScatter {
     const auto level = found == place.heights.end() ? place.digits.size() - 1
                                                     : static_cast<std::size_t>(found - place.heights.begin());
     const auto digit = motley::at(place.digits[level]);
-    return digit % members;
-  }
-
-  // Groups that two ranks share, from the outermost on. On the way back a rank has a block the earlier the more it
-  // shares with its owner.
-  int common_groups(int a, int b) const {
-    const auto &one = places_[motley::at(a)].digits, &other = places_[motley::at(b)].digits;
-    const auto differ = std::mismatch(one.rbegin(), one.rend(), other.rbegin(), other.rend());
-    return static_cast<int>(differ.first - one.rbegin());
+    return digit < members ? digit : motley::at(owner) % members;
   }
 
   void transfer(std::size_t round, int from, int to, const CollectiveBlock& block,
                 std::unordered_map<std::int64_t, std::size_t>& open) {
     if (rounds_.size() <= round) rounds_.resize(round + 1);
     CollectiveRound& list = rounds_[round];
-    const int apart = layout_ == BlockLayout::given ? common_groups(block.owner, to) : 0;
-    const auto key = (static_cast<std::int64_t>(from) << 32 | to) * 64 + apart;
+    const auto key = static_cast<std::int64_t>(from) << 32 | to;
     const auto [entry, added] = open.try_emplace(key, list.size());
     if (!added && list[entry->second].last == block.first) {
       list[entry->second].last = block.last;
@@ -171,7 +162,6 @@ class ReduceScatter {
   }
 
   const std::vector<CollectiveBlock>& blocks_;
-  BlockLayout layout_;
   std::vector<Places> places_;
   std::vector<CollectiveRound> rounds_;
 };
@@ -271,8 +261,8 @@ std::vector<CollectiveBlock> share_blocks(std::int64_t bytes, const CollectiveGr
 }
 
 std::vector<CollectiveRound> reduce_scatter_rounds(const CollectiveGroup& group,
-                                                   const std::vector<CollectiveBlock>& blocks, BlockLayout layout) {
-  auto rounds = ReduceScatter(group, blocks, layout).rounds();
+                                                   const std::vector<CollectiveBlock>& blocks) {
+  auto rounds = ReduceScatter(group, blocks).rounds();
   for (auto& round : rounds)
     std::stable_sort(round.begin(), round.end(), [](const CollectiveTransfer& a, const CollectiveTransfer& b) {
       return std::tie(a.from, a.to, a.first) < std::tie(b.from, b.to, b.first);
@@ -366,8 +356,7 @@ CollectiveProgram grouped_program(const CollectiveShape& shape, const Collective
     return program_of_rounds(shape, rounds);
   }
   if (!weights.empty()) throw input_error("only an all_reduce chooses what its ranks own");
-  const auto rounds =
-      reduce_scatter_rounds(group, share_blocks(chunk, shape.ranks, {}, chunk / shape.ranks), BlockLayout::given);
+  const auto rounds = reduce_scatter_rounds(group, share_blocks(chunk, shape.ranks, {}, chunk / shape.ranks));
   return program_of_rounds(shape, shape.operation == CollectiveOperation::reduce_scatter ? rounds : mirrored(rounds));
 }
 

@@ -54,17 +54,10 @@ std::vector<CollectiveBlock> share_blocks(std::int64_t bytes, int ranks, const s
 std::vector<CollectiveBlock> share_blocks(std::int64_t bytes, const CollectiveGroup& group,
                                           const std::vector<double>& weights, std::int64_t alignment);
 
-enum class BlockLayout {
-  chosen,  // laid out along the group: what moves together lies side by side, and travels as one
-  given    // by rank: on the way back, what is there at different times does not travel together, so that the time does
-           // not hang on how the ranks are numbered
-};
-
 // Rounds after which every block's owner holds the sum; transfers of one pair of ranks stand side by side. Empty blocks
 // are left out.
 std::vector<CollectiveRound> reduce_scatter_rounds(const CollectiveGroup& group,
-                                                   const std::vector<CollectiveBlock>& blocks,
-                                                   BlockLayout layout = BlockLayout::chosen);
+                                                   const std::vector<CollectiveBlock>& blocks);
 // The way back: rounds in reverse, each transfer turned round and received instead of reduced.
 std::vector<CollectiveRound> mirrored(const std::vector<CollectiveRound>& rounds);
 

@@ -14,6 +14,8 @@ namespace {
 
 constexpr int most_packed_ranks = 16;
 constexpr int most_ring_ranks = 1024;
+constexpr std::size_t most_settled_transfers =
+    20'000;  // beyond, candidates are compared in the rounds they are made in
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
@@ -55,7 +57,7 @@ RoundsFor along_group(const CollectiveProblem& problem, const CollectiveGroup& g
     for (std::size_t rank = 0; rank < block_of.size(); ++rank)
       blocks.push_back({static_cast<int>(rank), block_of[rank] * length, (block_of[rank] + 1) * length});
     std::sort(blocks.begin(), blocks.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-    auto rounds = reduce_scatter_rounds(group, blocks, BlockLayout::given);
+    auto rounds = reduce_scatter_rounds(group, blocks);
     return operation == CollectiveOperation::all_gather ? mirrored(rounds) : rounds;
   };
 }
@@ -84,10 +86,13 @@ int most_chunks(const CollectiveProblem& problem) {
   return static_cast<int>(std::clamp<std::int64_t>(problem.bytes / least_bytes, 1, most));
 }
 
-RoundsFor at_the_earliest(RoundsFor rounds, int ranks) {
+RoundsFor settled(RoundsFor rounds, int ranks) {
   return [rounds = std::move(rounds), ranks](std::int64_t bytes) {
     auto made = rounds(bytes);
-    if (made) made = earliest_rounds(*made, ranks);
+    std::size_t transfers = 0;
+    if (made)
+      for (const auto& round : *made) transfers += round.size();
+    if (made && transfers <= most_settled_transfers) made = settled_rounds(*made, ranks);
     return made;
   };
 }
@@ -169,7 +174,7 @@ void enter_islands(const CollectiveProblem& problem, RecipeContest& contest) {
       CollectiveGroup group{.rank = -1, .pattern = outer, .members = {}};
       for (const auto& list : members) group.members.push_back(flat_group(list, GroupPattern::direct));
       contest.enter({fmt::format("{} islands{}", members.size(), outer == GroupPattern::ring ? " in a ring" : ""),
-                     at_the_earliest(along_group(problem, group), ranks)});
+                     settled(along_group(problem, group), ranks)});
     }
   }
 }
@@ -200,7 +205,7 @@ double enter_packing(const CollectiveProblem& problem, double limit_s, RecipeCon
   const RoundsFor rounds = [packing, operation, block_of = problem.block_of, alignment](std::int64_t bytes) {
     return std::optional(packed_rounds(packing, operation, block_of, bytes, alignment));
   };
-  contest.enter({fmt::format("{} trees", packing.trees.size()), at_the_earliest(rounds, ranks)});
+  contest.enter({fmt::format("{} trees", packing.trees.size()), settled(rounds, ranks)});
   return packing.bound_s;
 }
 

@@ -30,8 +30,8 @@ struct CollectiveProblem {
 // Rounds for a vector (or chunk) of so many bytes; none where there would be too many transfers.
 using RoundsFor = std::function<std::optional<std::vector<CollectiveRound>>(std::int64_t bytes)>;
 
-// The same with every transfer as early as it can be: for hierarchies whose parts are not equally deep.
-RoundsFor at_the_earliest(RoundsFor rounds, int ranks);
+// The same in the rounds that the program will be priced in: for hierarchies whose parts are not equally deep.
+RoundsFor settled(RoundsFor rounds, int ranks);
 
 struct CollectiveRecipe {
   std::string layout;

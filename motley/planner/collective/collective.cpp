@@ -49,7 +49,7 @@ CollectiveAnswer finished(const CollectiveProblem& problem, const ScoredRecipe& 
     shape.chunks = chunks_that_fit(shape, whole.best_chunks(most_chunks(problem), problem.options.cost));
   }
   // What is predicted is what the program is priced at when it is read again.
-  auto rounds = earliest_rounds(*best.recipe.rounds(shape.bytes / shape.chunks), shape.ranks);
+  auto rounds = settled_rounds(*best.recipe.rounds(shape.bytes / shape.chunks), shape.ranks);
   answer.cost = price_rounds(problem.network, rounds, shape.chunks);
   answer.predicted =
       predict_collective(answer.cost, shape.chunks, limit.seconds, limit.binding_cut, problem.options.cost);

@@ -131,7 +131,7 @@ class HierarchySearch {
       return rounds;
     };
     const auto timed = [&](RoundsFor rounds) {
-      return tree.in_step ? rounds : at_the_earliest(std::move(rounds), problem_.network.ranks());
+      return tree.in_step ? rounds : settled(std::move(rounds), problem_.network.ranks());
     };
     auto scored = contest_.score({layout(chosen), timed(along_shares)});
     if (!scored) return unlimited;
@@ -149,7 +149,7 @@ class HierarchySearch {
     const RoundsFor rounds = [reducing, spreading, alignment = problem_.options.alignment](std::int64_t bytes) {
       return share_rounds(reducing, spreading, bytes, alignment, most_transfers);
     };
-    auto scored = contest_.score({layout(chosen), at_the_earliest(rounds, problem_.network.ranks())});
+    auto scored = contest_.score({layout(chosen), settled(rounds, problem_.network.ranks())});
     if (!scored) return unlimited;
     const double seconds = scored->seconds;
     contest_.keep(std::move(*scored));
@@ -166,7 +166,7 @@ class HierarchySearch {
       for (std::size_t rank = 0; rank < block_of.size(); ++rank)
         blocks.push_back({static_cast<int>(rank), block_of[rank] * length, (block_of[rank] + 1) * length});
       std::sort(blocks.begin(), blocks.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-      const auto rounds = reduce_scatter_rounds(group, blocks, BlockLayout::given);
+      const auto rounds = reduce_scatter_rounds(group, blocks);
       return std::optional(gathers ? mirrored(rounds) : rounds);
     };
   }
