@@ -1,5 +1,6 @@
 """Training with DistributedDataParallel in PyTorch's own manner; the backend's name is the last argument. Run by torchrun."""
 
+import os
 import sys
 
 import torch
@@ -35,6 +36,10 @@ def main():
             if dist.get_rank() == 0:
                 print(f"loss {total.item() / dist.get_world_size():.9g}")
     dist.destroy_process_group()
+    if sys.argv[-1] == "gloo":
+        # Gloo's threads may still hold tensors of Python's when the interpreter ends, which aborts it (pytorch/pytorch#179291).
+        sys.stdout.flush()
+        os._exit(0)
 
 
 if __name__ == "__main__":
