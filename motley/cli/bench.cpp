@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cmath>
 #include <csignal>
 #include <cstring>
@@ -16,7 +15,7 @@
 #include <span>
 #include <sstream>
 
-#include "motley/base/error.hpp"
+#include "motley/base/environment_error.hpp"
 #include "motley/base/units.hpp"
 #include "motley/cli/command.hpp"
 #include "motley/comm/communicator.hpp"
@@ -208,10 +207,9 @@ std::vector<BenchRow> run_here(const CommBench& bench) {
   for (int rank = 1; rank < bench.ranks; ++rank) {
     std::array<int, 2> pair{};
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair.data()) != 0)
-      throw Error(ErrorCode::environment, fmt::format("cannot make a socket pair: {}", std::strerror(errno)));
+      throw environment_error("cannot make a socket pair");
     const int process = fork();
-    if (process < 0)
-      throw Error(ErrorCode::environment, fmt::format("cannot start rank {}: {}", rank, std::strerror(errno)));
+    if (process < 0) throw environment_error(fmt::format("cannot start rank {}", rank));
     if (process == 0) {
       for (const int other : sockets) close(other);
       close(pair[0]);

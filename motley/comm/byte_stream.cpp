@@ -58,10 +58,6 @@ const BIO_METHOD* quiet_socket() {
 
 }  // namespace
 
-FileDescriptor::~FileDescriptor() {
-  if (number_ >= 0) ::close(number_);
-}
-
 TlsContext::TlsContext(const TlsIdentity& identity) : context_(SSL_CTX_new(TLS_method()), SSL_CTX_free) {
   SSL_CTX* context = context_.get();
   if (context == nullptr || SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION) != 1)

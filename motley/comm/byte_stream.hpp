@@ -11,28 +11,12 @@
 #include <string>
 #include <utility>
 
+#include "motley/comm/file_descriptor.hpp"
+
 struct ssl_st;
 struct ssl_ctx_st;
 
 namespace motley {
-
-class FileDescriptor {
- public:
-  FileDescriptor() = default;
-  explicit FileDescriptor(int number) : number_(number) {}
-  FileDescriptor(FileDescriptor&& other) noexcept : number_(other.release()) {}
-  FileDescriptor& operator=(FileDescriptor&& other) noexcept {
-    std::swap(number_, other.number_);
-    return *this;
-  }
-  ~FileDescriptor();
-  int get() const { return number_; }
-  int release() { return std::exchange(number_, -1); }
-  explicit operator bool() const { return number_ >= 0; }
-
- private:
-  int number_ = -1;
-};
 
 // Certificate, key and the authority that both ends' certificates must come from; all PEM.
 struct TlsIdentity {

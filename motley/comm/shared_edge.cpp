@@ -16,7 +16,7 @@
 
 #include <fmt/format.h>
 
-#include "motley/base/error.hpp"
+#include "motley/base/environment_error.hpp"
 #include "motley/comm/edge.hpp"
 
 namespace motley {
@@ -210,8 +210,7 @@ void watch(int epoll, int descriptor, int peer, std::uint32_t part) {
   epoll_event event{};
   event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
   event.data.u64 = static_cast<std::uint64_t>(static_cast<std::uint32_t>(peer)) << 32 | part;
-  if (::epoll_ctl(epoll, EPOLL_CTL_ADD, descriptor, &event) != 0)
-    throw Error(ErrorCode::environment, fmt::format("cannot watch a descriptor: {}", std::strerror(errno)));
+  if (::epoll_ctl(epoll, EPOLL_CTL_ADD, descriptor, &event) != 0) throw environment_error("cannot watch a descriptor");
 }
 
 FileDescriptor make_shared_edge_memory() {
@@ -219,7 +218,7 @@ FileDescriptor make_shared_edge_memory() {
   // Sealed in size: a file that shrinks under a mapping kills whoever touches it.
   if (!file || ::ftruncate(file.get(), memory_bytes) != 0 ||
       ::fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
-    throw Error(ErrorCode::environment, fmt::format("cannot make shared memory: {}", std::strerror(errno)));
+    throw environment_error("cannot make shared memory");
   return file;
 }
 

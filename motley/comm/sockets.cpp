@@ -18,7 +18,7 @@
 
 #include <fmt/format.h>
 
-#include "motley/base/error.hpp"
+#include "motley/base/environment_error.hpp"
 
 namespace motley {
 namespace {
@@ -35,10 +35,6 @@ Addresses resolve(const std::string& address, int flags, std::string& cause) {
       ::getaddrinfo(place.host.empty() ? nullptr : place.host.c_str(), place.port.c_str(), &hints, &found);
   if (error != 0) cause = fmt::format("\"{}\": {}", address, ::gai_strerror(error));
   return {found, &::freeaddrinfo};
-}
-
-Error environment_error(const std::string& doing) {
-  return Error(ErrorCode::environment, fmt::format("{}: {}", doing, std::strerror(errno)));
 }
 
 std::string text_of(const sockaddr_storage& address) {

@@ -4,13 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <cstring>
 #include <list>
 
-#include "motley/base/error.hpp"
+#include "motley/base/environment_error.hpp"
 #include "motley/comm/state_transfer.hpp"
 
 namespace motley {
@@ -146,7 +145,7 @@ class StateSource::Service {
 
 StateSource::StateSource(std::unique_ptr<StateListener> listener, StateSourceOptions options)
     : options_(std::move(options)), listener_(std::move(listener)), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  if (wake_ < 0) throw Error(ErrorCode::environment, fmt::format("cannot make an eventfd: {}", std::strerror(errno)));
+  if (wake_ < 0) throw environment_error("cannot make an eventfd");
   if (options_.group.size() > max_group_bytes)
     throw input_error(
         fmt::format("the group's name has {} bytes, more than {}", options_.group.size(), max_group_bytes));

@@ -185,32 +185,6 @@ void check_shape(const CollectiveShape& shape) {
                       "the bytes must be a multiple of ranks times chunks");
 }
 
-// What waited for a dropped step waits for what that waited for.
-void drop_empty(std::vector<CollectiveStep>& steps) {
-  std::vector<int> place(steps.size(), -1);
-  int kept = 0;
-  for (std::size_t s = 0; s < steps.size(); ++s)
-    if (steps[s].first < steps[s].last) place[s] = kept++;
-  if (kept == static_cast<int>(steps.size())) return;
-  for (std::size_t s = 0; s < steps.size(); ++s) {
-    if (place[s] < 0) continue;
-    std::vector<int> after, open = steps[s].after;
-    std::vector<bool> seen(steps.size(), false);
-    while (!open.empty()) {
-      const std::size_t earlier = at(open.back());
-      open.pop_back();
-      if (seen[earlier]) continue;
-      seen[earlier] = true;
-      if (place[earlier] >= 0)
-        after.push_back(place[earlier]);
-      else
-        open.insert(open.end(), steps[earlier].after.begin(), steps[earlier].after.end());
-    }
-    steps[s].after = std::move(after);
-  }
-  std::erase_if(steps, [](const CollectiveStep& step) { return step.first == step.last; });
-}
-
 }  // namespace
 
 CollectiveGroup flat_group(const std::vector<int>& ranks, GroupPattern pattern) {
@@ -397,32 +371,6 @@ int chunks_that_fit(const CollectiveShape& shape, int wanted) {
   for (int chunks = wanted; chunks > 1; --chunks)
     if (shape.bytes % (unit * chunks * std::max<std::int64_t>(element, 1)) == 0) return chunks;
   return 1;
-}
-
-CollectiveProgram scaled_program(const CollectiveProgram& program, std::int64_t bytes, int chunks,
-                                 std::int64_t alignment) {
-  CollectiveProgram scaled = program;
-  scaled.bytes = bytes;
-  scaled.chunks = chunks;
-  check_shape({program.operation, program.ranks, program.root, bytes, chunks, alignment});
-  const bool blocks =
-      program.operation == CollectiveOperation::reduce_scatter || program.operation == CollectiveOperation::all_gather;
-  const std::int64_t from = program.chunk_bytes(), to = scaled.chunk_bytes();
-  const auto moved = [&](std::int64_t border) {
-    if (border == from) return to;
-    const auto position = static_cast<double>(border) / static_cast<double>(from) * static_cast<double>(to);
-    return blocks ? static_cast<std::int64_t>(std::llround(position)) : aligned(position, alignment, to);
-  };
-  for (auto& steps : scaled.steps) {
-    for (auto& step : steps) {
-      if (step.chunk != 0 && chunks != program.chunks)
-        throw input_error("a program that names its chunks cannot be cut into another number of them");
-      step.first = moved(step.first);
-      step.last = moved(step.last);
-    }
-    drop_empty(steps);
-  }
-  return scaled;
 }
 
 }  // namespace motley

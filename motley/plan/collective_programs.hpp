@@ -91,9 +91,4 @@ CollectiveProgram tree_program(const CollectiveShape& shape, const std::vector<i
 // The largest number of chunks up to `wanted` that cuts the vector into equal chunks whose borders are aligned.
 int chunks_that_fit(const CollectiveShape& shape, int wanted);
 
-// The same program for another size: borders move in proportion, rounded to the shape's alignment. Of reduce_scatter
-// and all_gather blocks stay equal.
-CollectiveProgram scaled_program(const CollectiveProgram& program, std::int64_t bytes, int chunks,
-                                 std::int64_t alignment);
-
 }  // namespace motley

@@ -71,17 +71,6 @@ TEST(CollectivePrograms, BordersAreAligned) {
     }
 }
 
-TEST(CollectivePrograms, ScaleToOtherSizes) {
-  for (const auto operation : grouped) {
-    const auto program = factored_program(shape_of(operation, 12), {4, 3});
-    EXPECT_EQ(first_wrong(scaled_program(program, 4 * 12 * 7 * 3, 3, 4)), "");
-    // A vector of a few elements leaves most of an all_reduce's ranges empty.
-    if (operation == CollectiveOperation::all_reduce) {
-      EXPECT_EQ(first_wrong(scaled_program(program, 4 * 5, 1, 4)), "");
-    }
-  }
-}
-
 TEST(CollectivePrograms, ChunksThatFit) {
   CollectiveShape shape{.operation = CollectiveOperation::all_reduce,
                         .ranks = 8,
