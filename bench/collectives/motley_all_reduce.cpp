@@ -14,7 +14,7 @@ int main(int argc, char** argv) {
   epoch.group = "bench";
   std::istringstream words(argv[2]);
   for (std::string address; std::getline(words, address, ',');)
-    epoch.members.push_back({std::to_string(epoch.members.size()), 0, "here", address});
+    epoch.members.push_back({std::to_string(epoch.members.size()), 0, address.substr(0, address.rfind(':')), address});
   motley::FabricOptions options;
   options.listen = epoch.members.at(static_cast<std::size_t>(rank)).address;
   options.encryption = motley::Encryption::never;

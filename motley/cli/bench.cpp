@@ -162,9 +162,8 @@ FabricOptions fabric_options(const CommBench& bench, const std::string& listen) 
 Epoch epoch_of(const std::vector<std::string>& addresses) {
   Epoch epoch;
   epoch.group = "motley bench comm";
-  // One host by name; members given by address share memory only where --transport says so.
   for (const auto& address : addresses)
-    epoch.members.push_back({std::to_string(epoch.members.size()), 0, "bench", address});
+    epoch.members.push_back({std::to_string(epoch.members.size()), 0, address.substr(0, address.rfind(':')), address});
   return epoch;
 }
 

@@ -83,9 +83,9 @@ std::int64_t default_chunk_bytes(int ranks, std::int64_t bytes) {
   return (share + alignment - 1) / alignment * alignment * ranks;
 }
 
-int chunks_at_once(std::int64_t chunk_bytes) {
-  constexpr std::int64_t way_bytes = 16 << 20;
-  return static_cast<int>(std::clamp<std::int64_t>(way_bytes / chunk_bytes, 4, 64));
+int chunks_at_once(std::int64_t chunk_bytes, bool one_host) {
+  const std::int64_t way_bytes = one_host ? 16 << 20 : 128 << 20;
+  return static_cast<int>(std::clamp<std::int64_t>(way_bytes / chunk_bytes, 4, 512));
 }
 
 }  // namespace motley

@@ -18,8 +18,8 @@ CollectiveProgram default_program(CollectiveCall call, int ranks, int root, std:
 // Bytes of a chunk for a vector of `bytes`; a multiple of 64 * ranks.
 std::int64_t default_chunk_bytes(int ranks, std::int64_t bytes);
 
-// How many chunks may be under way. The same for all ranks, whatever their links: about what fills a way of 16 MiB, as
-// between continents. Near ones hold far less, since earlier chunks go first.
-int chunks_at_once(std::int64_t chunk_bytes);
+// How many chunks may be under way; the same for all ranks. On one host about what its caches hold; between hosts what
+// fills a long way in both directions, and what waits on it behind a lost packet.
+int chunks_at_once(std::int64_t chunk_bytes, bool one_host);
 
 }  // namespace motley

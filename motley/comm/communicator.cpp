@@ -154,7 +154,8 @@ OperationOutcome Communicator::run(Call& call, const OperationOptions& options) 
     before.emplace_back(transport_->traffic(peer).sent_bytes, transport_->traffic(peer).received_bytes);
 
   sink_->begin(call, start_s);
-  execution_.start(*call.schedule, sink_->frame(), call.buffers, chunks_at_once(call.schedule->chunk_bytes));
+  execution_.start(*call.schedule, sink_->frame(), call.buffers,
+                   chunks_at_once(call.schedule->chunk_bytes, one_host(epoch_)));
   drive(options, start_s + options.timeout_s, outcome);
   sink_->end();
 

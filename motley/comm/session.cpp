@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "motley/base/error.hpp"
+#include "motley/comm/sockets.hpp"
 
 namespace motley {
 namespace {
@@ -24,7 +25,7 @@ Clock::time_point after(double seconds) {
 
 std::string host_name() {
   std::array<char, 256> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "member";
 }
 
 // An epoch that has been connected.
@@ -58,8 +59,8 @@ struct Session::State {
   explicit State(SessionOptions given) : options(std::move(given)), fabric(with_key(options)) {
     Member& member = options.member.member;
     if (member.address.empty()) member.address = fabric.address();
-    if (member.host.empty()) member.host = host_name();
-    if (member.id.empty()) member.id = fmt::format("{}-{}", member.host, draw_process_number());
+    if (member.host.empty()) member.host = own_host();
+    if (member.id.empty()) member.id = fmt::format("{}-{}", host_name(), draw_process_number());
     connector = std::jthread([this](const std::stop_token& stop) { connect_epochs(stop); });
     client = std::make_unique<MemberClient>(options.member, [this](const MembershipAction& action) {
       std::visit([this](const auto& what) { act(what); }, action);

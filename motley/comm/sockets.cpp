@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -14,6 +15,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <memory>
 
 #include <fmt/format.h>
@@ -138,6 +140,16 @@ FileDescriptor connect_local(const std::string& name, ConnectFailure& failure) {
   if (::connect(socket.get(), local.get(), local.size) == 0) return socket;
   failure = {fmt::format("{}: {}", name, std::strerror(errno)), errno == ECONNREFUSED};
   return FileDescriptor();
+}
+
+std::string own_host() {
+  std::array<char, 256> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  std::string boot;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+  struct stat space {};
+  ::stat("/proc/self/ns/net", &space);
+  return fmt::format("{}/{}/{}", name.data(), boot.substr(0, 8), space.st_ino);
 }
 
 bool peer_is_local(int socket) {
