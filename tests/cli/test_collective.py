@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-EXAMPLES = "examples/collective/"
+EXAMPLES = "examples/collectives/"
 
 
 @pytest.fixture(scope="module")
