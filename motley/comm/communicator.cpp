@@ -18,6 +18,8 @@ constexpr std::size_t most_schedules = 16;
 constexpr double longest_wait_s = 0.1;
 constexpr double spread_s = 0.05;  // how long a rank that gave up tries to tell the others
 constexpr std::int64_t alignment_bytes = 64;
+// Between hosts so much is copied aside at once, lest a frame before its turn keeps what comes behind it from moving.
+constexpr std::int64_t held_between_hosts_bytes = 32 << 20;
 
 }  // namespace
 
@@ -68,7 +70,8 @@ class Communicator::Sink : public FrameSink {
       case Turn::later: return Verdict::later;
       case Turn::now: break;
     }
-    switch (owner_.execution_.on_frame(peer, frame, payload, holding)) {
+    const bool aside = !owner_.one_host_ && owner_.execution_.held_bytes() < held_between_hosts_bytes;
+    switch (owner_.execution_.on_frame(peer, frame, payload, aside ? Execution::Holding::yes : holding)) {
       case Execution::Answer::later: return Verdict::later;
       case Execution::Answer::taken:
       case Execution::Answer::refused: break;
