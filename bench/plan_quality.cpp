@@ -1,6 +1,6 @@
 // Asymmetric plans beside symmetric ones of the same pool and beside a homogeneous pool of about the same price, in
 // simulation: `plan_quality [PLANNING_SECONDS [REGIME [DEADLINE_S...]]]` prints a table with the ratios that HexGen
-// published next to it.
+// published next to it. `plan_quality training [PLANNING_SECONDS]` does the same for training plans.
 //
 // The pools are HexGen's (examples/hexgen): 58 GPUs in four regions, and 16 A100-40GB at 65.54 $/h. A symmetric plan
 // has one tensor-parallel degree and one number of stages for all pipelines, with layers cut evenly; the best of all
@@ -12,12 +12,14 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "motley/planner/serve/serve.hpp"
 #include "motley/planner/serve/write.hpp"
 #include "motley/sim/simulate.hpp"
 #include "motley/workload/arrivals.hpp"
+#include "train_tables.hpp"
 
 namespace {
 
@@ -202,6 +204,13 @@ void compare(const Regime& regime, double seconds) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc > 1 && std::string_view(argv[1]) == "training") {
+    print_grids();
+    print_layouts();
+    print_homogeneous();
+    print_views(argc > 2 ? std::atof(argv[2]) : 10);
+    return 0;
+  }
   const double seconds = argc > 1 ? std::atof(argv[1]) : 10;
   const std::string wanted = argc > 2 ? argv[2] : "";  // a regime's name, or none for all
   std::vector<double> deadlines_s;

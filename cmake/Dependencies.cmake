@@ -71,4 +71,7 @@ if(MOTLEY_RUNTIME)
   add_library(motley_boost INTERFACE)
   target_include_directories(motley_boost SYSTEM INTERFACE ${Boost_INCLUDE_DIRS})
   target_link_libraries(motley_boost INTERFACE OpenSSL::Crypto Threads::Threads)
+
+  # The coordinator's log, unless it is in etcd.
+  find_package(SQLite3 3.40 REQUIRED)
 endif()

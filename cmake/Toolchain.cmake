@@ -18,6 +18,9 @@ endif()
 if(MOTLEY_SANITIZE)
   add_compile_options(-fsanitize=${MOTLEY_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${MOTLEY_SANITIZE})
+  if(MOTLEY_SANITIZE MATCHES thread)
+    add_compile_options(-Wno-tsan)  # Asio's fences, which the sanitizer does not know
+  endif()
 endif()
 
 find_program(CCACHE ccache)

@@ -10,7 +10,7 @@ std::filesystem::path data_folder() {
   namespace fs = std::filesystem;
   std::error_code ignored;
   const fs::path program = fs::read_symlink("/proc/self/exe", ignored).parent_path();
-  const fs::path source = fs::path(__FILE__).parent_path().parent_path().parent_path();
+  const fs::path source = MOTLEY_SOURCE_DIR;
   const fs::path candidates[] = {
       program / "../share/motley",  // installed: bin/motley
       program / "../../data",       // built: build/release/motley

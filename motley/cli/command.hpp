@@ -22,12 +22,15 @@ void add_explain(CLI::App& parent, Action& action);
 void add_compare(CLI::App& parent, Action& action);
 void add_simulate(CLI::App& parent, Action& action);
 void add_verify(CLI::App& parent, Action& action);
+void add_report(CLI::App& parent, Action& action);
 void add_cluster(CLI::App& parent, Action& action);
 void add_probe(CLI::App& cluster_verbs, Action& action);  // where the runtime is built
 void add_model(CLI::App& parent, Action& action);
 void add_doctor(CLI::App& parent, Action& action);
 void add_serve(CLI::App& parent, Action& action);
 void add_chat(CLI::App& parent, Action& action);
+void add_bench(CLI::App& parent, Action& action);
+void add_coordinate(CLI::App& parent, Action& action);
 
 // Results go to stdout (for people, or JSON), artefacts to a file, everything else to stderr.
 struct Output {

@@ -1,3 +1,4 @@
+#include "motley/cli/collective.hpp"
 #include "motley/cli/command.hpp"
 #include "motley/cli/train.hpp"
 #include "motley/report/compare_report.hpp"
@@ -10,7 +11,8 @@ void add_compare(CLI::App& parent, Action& action) {
     Output output;
   };
   auto options = std::make_shared<Options>();
-  auto* verb = parent.add_subcommand("compare", "Serving or training plans side by side, and relative to the first");
+  auto* verb =
+      parent.add_subcommand("compare", "Serving, training or collective plans side by side, and relative to the first");
   verb->footer("example: motley compare before.json after.json");
   verb->add_option("plans", options->plans, "The plans")->required()->expected(2, 16)->type_name("PLAN");
   add_output_options(*verb, options->output);
@@ -18,6 +20,8 @@ void add_compare(CLI::App& parent, Action& action) {
     action = [options] {
       if (plan_kind(read_document(options->plans.front())) == "train")
         return compare_train(options->plans, options->output);
+      if (plan_kind(read_document(options->plans.front())) == "collective")
+        return compare_collectives(options->plans, options->output);
       std::vector<ServePlan> plans;
       for (const auto& path : options->plans) plans.push_back(read_plan_file(path));
       std::vector<NamedPlan> named;

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "motley/base/units.hpp"
+#include "motley/cli/collective.hpp"
 #include "motley/cli/command.hpp"
 #include "motley/cli/planning.hpp"
 #include "motley/cli/rent.hpp"
@@ -82,6 +83,9 @@ void add_explain(CLI::App& parent, Action& action) {
         return explain_train(plan, cost_options(form.empty() ? "motley" : form, options->settings), options->depth,
                              options->output);
       }
+      if (plan_kind(document) == "collective")
+        return explain_collective(read_collective_plan(document, options->plan), options->plan, options->form,
+                                  options->depth, options->settings, options->output);
       const ServePlan plan = read_plan(document, options->plan);
       require_sound(plan, options->plan);
       if (!options->changes.empty()) return explain_changes(plan, options->changes, options->output);

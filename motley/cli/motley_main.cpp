@@ -19,6 +19,7 @@ constexpr const char* footer =
     "  motley cluster show examples/clusters/motivating-box.toml\n"
     "  motley plan serve --cluster examples/clusters/motivating-box.toml --model llama-2-70b -o plan.json\n"
     "  motley explain plan.json\n"
+    "  motley report plan.json -o plan.html\n"
     "  motley serve plan.json --model DIR --local\n"
     "\n"
     "exit codes: 0 success, 1 negative answer (does not fit, violations), 2 bad usage or input, 3 environment,\n"
@@ -61,9 +62,9 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", "motley " MOTLEY_VERSION);
   app.require_subcommand(1);
   Action action;
-  for (const auto add : {add_plan, add_explain, add_compare, add_simulate, add_verify}) add(app, action);
+  for (const auto add : {add_plan, add_explain, add_compare, add_simulate, add_verify, add_report}) add(app, action);
 #ifdef MOTLEY_WITH_RUNTIME
-  for (const auto add : {add_serve, add_chat}) add(app, action);
+  for (const auto add : {add_serve, add_chat, add_bench, add_coordinate}) add(app, action);
 #endif
   for (const auto add : {add_cluster, add_model, add_doctor}) add(app, action);
   try {

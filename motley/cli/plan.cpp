@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "motley/cli/collective.hpp"
 #include "motley/cli/command.hpp"
 #include "motley/cli/planning.hpp"
 #include "motley/cli/rent.hpp"
@@ -109,6 +110,7 @@ void add_plan(CLI::App& parent, Action& action) {
       [options, &action] { action = [options] { return plan_and_show(options->planning, options->output); }; });
   add_plan_rent(*group, action);
   add_plan_train(*group, action);
+  add_plan_collectives(*group, action);
 }
 
 }  // namespace motley::cli

@@ -6,6 +6,7 @@
 
 #include "motley/cli/planning.hpp"
 #include "motley/cli/train.hpp"
+#include "motley/planner/train/memory_price.hpp"
 #include "motley/planner/train/train.hpp"
 #include "motley/report/cost_report.hpp"
 #include "motley/report/plan_report.hpp"
@@ -42,7 +43,11 @@ int explain_train(const TrainPlan& plan, const CostOptions& cost, int depth, con
   std::string text = fmt::format("cost form {}, {}\n\nwhere a step's time goes\n{}", cost.form,
                                  train_plan_summary(plan), term_report(price.tree, depth));
   for (const auto& remark : price.remarks) text += fmt::format("{}: {:.6g} s\n", remark.name, remark.seconds);
-  emit(output, explain_json(price.tree), text);
+  const auto prices = cost.form == "motley" ? memory_prices_s_per_byte(plan, cost) : std::vector<std::vector<double>>{};
+  text += train_memory_report(plan, prices);
+  Value json = explain_json(price.tree);
+  json.set("memory", train_memory_json(plan, prices));
+  emit(output, json, text);
   return 0;
 }
 

@@ -1,6 +1,7 @@
 #include "motley/cli/command.hpp"
 #include "motley/cli/rent.hpp"
 #include "motley/cli/train.hpp"
+#include "motley/plan/collective_plan.hpp"
 #include "motley/report/plan_report.hpp"
 
 namespace motley::cli {
@@ -11,6 +12,7 @@ std::vector<Violation> violations_of(const Value& document, const std::string& f
   if (kind == "rent") return verify(read_rent_plan(document, file));
   if (kind == "chain") return verify(read_chain_plan(document, file));
   if (kind == "train") return verify(read_train_plan(document, file));
+  if (kind == "collective") return verify(read_collective_plan(document, file));
   return verify(read_plan(document, file));
 }
 

@@ -19,8 +19,9 @@
 
 #include <fmt/format.h>
 
-#include "motley/base/error.hpp"
+#include "motley/base/environment_error.hpp"
 #include "motley/comm/byte_ring.hpp"
+#include "motley/comm/file_descriptor.hpp"
 #include "motley/comm/frame.hpp"
 
 namespace motley {
@@ -36,25 +37,6 @@ std::int64_t window_for(std::int64_t largest_frame_bytes) {
   const std::int64_t window = std::clamp(2 * frame, min_window_bytes, max_window_bytes);
   return (window + page_bytes - 1) / page_bytes * page_bytes;
 }
-
-Error environment_error(std::string_view doing) {
-  return Error(ErrorCode::environment, fmt::format("{}: {}", doing, std::strerror(errno)));
-}
-
-class Descriptor {
- public:
-  explicit Descriptor(int number) : number_(number) {}
-  Descriptor(Descriptor&& other) noexcept : number_(other.release()) {}
-  Descriptor& operator=(Descriptor&&) = delete;
-  ~Descriptor() {
-    if (number_ >= 0) ::close(number_);
-  }
-  int get() const { return number_; }
-  int release() { return std::exchange(number_, -1); }
-
- private:
-  int number_;
-};
 
 // Frames over a stream of bytes.
 class StreamChannel : public Channel {
@@ -159,7 +141,7 @@ class SharedMemoryChannel final : public StreamChannel {
   RingReader reader_;
 };
 
-std::unique_ptr<Channel> open_shared_memory(const Descriptor& file, int side, std::string peer_name) {
+std::unique_ptr<Channel> open_shared_memory(const FileDescriptor& file, int side, std::string peer_name) {
   struct stat status {};
   std::int64_t preamble[2]{};
   const bool readable =
@@ -177,7 +159,7 @@ std::unique_ptr<Channel> open_shared_memory(const Descriptor& file, int side, st
 // send large frames to each other both get on to receiving them.
 class TcpChannel final : public StreamChannel {
  public:
-  TcpChannel(Descriptor socket, std::int64_t window_bytes, std::string peer_name)
+  TcpChannel(FileDescriptor socket, std::int64_t window_bytes, std::string peer_name)
       : StreamChannel(std::move(peer_name)),
         socket_(std::move(socket)),
         window_bytes_(window_bytes),
@@ -250,7 +232,7 @@ class TcpChannel final : public StreamChannel {
     return true;
   }
 
-  Descriptor socket_;
+  FileDescriptor socket_;
   std::int64_t window_bytes_;
   double waited_s_ = 0;
   RingState state_;
@@ -260,7 +242,7 @@ class TcpChannel final : public StreamChannel {
   std::thread sender_;
 };
 
-std::unique_ptr<Channel> open_tcp(Descriptor socket, std::int64_t largest_frame_bytes, std::string peer_name) {
+std::unique_ptr<Channel> open_tcp(FileDescriptor socket, std::int64_t largest_frame_bytes, std::string peer_name) {
   const int on = 1;
   if (::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) != 0)
     throw Error(ErrorCode::peer, fmt::format("descriptor {} is no TCP connection to {}", socket.get(), peer_name));
@@ -279,7 +261,7 @@ sockaddr_in local_address(int socket, int (*which)(int, sockaddr*, socklen_t*)) 
 
 DescriptorPair make_shared_memory_pair(std::int64_t largest_frame_bytes) {
   const std::int64_t window = window_for(largest_frame_bytes);
-  Descriptor file(::memfd_create("motley-channel", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  FileDescriptor file(::memfd_create("motley-channel", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (file.get() < 0) throw environment_error("cannot make shared memory");
   const std::uint64_t preamble[2]{shared_magic, static_cast<std::uint64_t>(window)};
   // Sealed in size: a file that shrinks under a mapping kills whoever touches it.
@@ -287,15 +269,15 @@ DescriptorPair make_shared_memory_pair(std::int64_t largest_frame_bytes) {
       ::pwrite(file.get(), preamble, sizeof preamble, 0) != sizeof preamble ||
       ::fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
     throw environment_error(fmt::format("cannot set up {} bytes of shared memory", 2 * window));
-  Descriptor other(::fcntl(file.get(), F_DUPFD_CLOEXEC, 0));
+  FileDescriptor other(::fcntl(file.get(), F_DUPFD_CLOEXEC, 0));
   if (other.get() < 0) throw environment_error("cannot duplicate a descriptor");
   return {{file.release(), other.release()}};
 }
 
 DescriptorPair make_tcp_pair() {
-  const auto new_socket = [] { return Descriptor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)); };
-  const Descriptor listener = new_socket();
-  Descriptor near = new_socket();
+  const auto new_socket = [] { return FileDescriptor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)); };
+  const FileDescriptor listener = new_socket();
+  FileDescriptor near = new_socket();
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -308,7 +290,7 @@ DescriptorPair make_tcp_pair() {
     throw environment_error("cannot connect over the loopback interface");
   const in_port_t ours = local_address(near.get(), ::getsockname).sin_port;
   for (;;) {
-    Descriptor far(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    FileDescriptor far(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (far.get() < 0) throw environment_error("cannot accept over the loopback interface");
     // Any process of this machine might have connected in between.
     if (local_address(far.get(), ::getpeername).sin_port == ours) return {{near.release(), far.release()}};
@@ -317,7 +299,7 @@ DescriptorPair make_tcp_pair() {
 
 std::unique_ptr<Channel> open_channel(const std::string& kind, int descriptor, int side,
                                       std::int64_t largest_frame_bytes, std::string peer_name) {
-  Descriptor owned(descriptor);
+  FileDescriptor owned(descriptor);
   if (side != 0 && side != 1)
     throw Error(ErrorCode::peer, fmt::format("a channel to {} has no side {}", peer_name, side));
   if (kind == "shm") return open_shared_memory(owned, side, std::move(peer_name));

@@ -2,6 +2,10 @@
 
 #include <cstring>
 
+#ifdef __x86_64__
+#include <nmmintrin.h>
+#endif
+
 #include "motley/comm/wire.hpp"
 
 namespace motley {
@@ -31,6 +35,19 @@ constexpr auto crc32c_table = [] {
   return table;
 }();
 
+#ifdef __x86_64__
+[[gnu::target("sse4.2")]] std::uint32_t hardware_crc32c(std::uint64_t crc, std::span<const std::byte> bytes) {
+  for (; bytes.size() >= 8; bytes = bytes.subspan(8)) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, bytes.data(), sizeof word);
+    crc = _mm_crc32_u64(crc, word);
+  }
+  auto rest = static_cast<std::uint32_t>(crc);
+  for (const std::byte byte : bytes) rest = _mm_crc32_u8(rest, static_cast<std::uint8_t>(byte));
+  return rest;
+}
+#endif
+
 [[noreturn]] void malformed(const std::string& what) {
   throw Error(ErrorCode::peer, "malformed frame header: " + what);
 }
@@ -40,9 +57,13 @@ constexpr auto crc32c_table = [] {
 std::int64_t FrameTag::bytes() const { return rows * columns * element_bytes(type); }
 
 std::uint32_t crc32c(std::span<const std::byte> bytes) {
-  std::uint32_t crc = 0xffffffffU;
+#ifdef __x86_64__
+  static const bool in_hardware = __builtin_cpu_supports("sse4.2");
+  if (in_hardware) return ~hardware_crc32c(~0U, bytes);
+#endif
+  std::uint32_t crc = ~0U;
   for (const std::byte byte : bytes) crc = (crc >> 8) ^ crc32c_table[(crc ^ static_cast<std::uint32_t>(byte)) & 0xff];
-  return crc ^ 0xffffffffU;
+  return ~crc;
 }
 
 FrameHeader encode_frame_header(const FrameTag& tag) {

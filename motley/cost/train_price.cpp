@@ -11,12 +11,6 @@
 namespace motley {
 namespace {
 
-const LayerStrategy& strategy_of(const PlacedStage& stage, std::int64_t layer) {
-  for (const auto& strategy : stage.strategies)
-    if (strategy.layers.first <= layer && layer < strategy.layers.last) return strategy;
-  return stage.strategies.back();
-}
-
 std::int64_t micro_batch_of(const ReplicaLayout& replica) {
   return (replica.sequences + replica.micro_batches - 1) / replica.micro_batches;
 }
@@ -43,26 +37,39 @@ Owner owner_of(const PlacedStage& stage, const LayerStrategy& strategy) {
   return owner;
 }
 
+// Calls piece(from, to, members) for every part between neighbouring cuts of any owner.
+template <class Piece>
+void for_each_piece(const std::vector<Owner>& owners, const Piece& piece) {
+  std::vector<double> cuts = {0.0, 1.0};
+  for (std::size_t o = 0; o < owners.size(); ++o)
+    if (o == 0 || owners[o].pieces != owners[o - 1].pieces)
+      for (std::int64_t i = 1; i < owners[o].pieces; ++i)
+        cuts.push_back(static_cast<double>(i) / static_cast<double>(owners[o].pieces));
+  std::sort(cuts.begin(), cuts.end());
+  std::vector<int> members;
+  for (std::size_t c = 0; c + 1 < cuts.size(); ++c) {
+    const double from = cuts[c], to = cuts[c + 1];
+    if (to - from < 1e-9) continue;  // the same cut, perhaps rounded differently
+    members.clear();
+    for (const Owner& owner : owners) {
+      const auto own = static_cast<std::size_t>((from + to) / 2 * static_cast<double>(owner.pieces));
+      members.insert(members.end(), owner.members[own].begin(), owner.members[own].end());
+    }
+    std::sort(members.begin(), members.end());  // devices of a machine, machines of a site are neighbours
+    piece(from, to, members);
+  }
+}
+
 class Exchange {
  public:
-  Exchange(const Cluster& cluster, const Profile& profile, SyncAlgorithm algorithm)
-      : cluster_(cluster), algorithm_(algorithm), loads_(cluster, profile) {}
+  Exchange(const TrainLinks& links, SyncAlgorithm algorithm)
+      : links_(links), algorithm_(algorithm), loads_(links), latencies_s_(links.cluster().devices.size()) {}
 
   // `bytes` of gradients, `copies` times.
   void add(const std::vector<Owner>& owners, double bytes, double copies) {
-    std::set<double> cuts = {0.0, 1.0};
-    for (const Owner& owner : owners)
-      for (std::int64_t i = 1; i < owner.pieces; ++i)
-        cuts.insert(static_cast<double>(i) / static_cast<double>(owner.pieces));
-    for (auto from = cuts.begin(), to = std::next(from); to != cuts.end(); ++from, ++to) {
-      if (*to - *from < 1e-9) continue;  // the same cut, rounded differently
-      std::vector<int> members;
-      for (const Owner& owner : owners) {
-        const auto piece = static_cast<std::size_t>((*from + *to) / 2 * static_cast<double>(owner.pieces));
-        members.insert(members.end(), owner.members[piece].begin(), owner.members[piece].end());
-      }
-      add_piece(members, bytes * (*to - *from), copies);
-    }
+    for_each_piece(owners, [&](double from, double to, const std::vector<int>& members) {
+      add_piece(members, bytes * (to - from), copies);
+    });
   }
   // Sharded gradients leave every rank with its part of the new weights: it gathers the rest.
   void add_gather(const PlacedStage& stage, const LayerStrategy& strategy, double bytes, double copies) {
@@ -77,38 +84,35 @@ class Exchange {
   }
 
   GradientExchange result() const {
-    double latency_s = 0;
-    for (const auto& [device, seconds] : latencies_) latency_s = std::max(latency_s, seconds);
-    return {latency_s + loads_.seconds(), loads_.busiest()};
+    return {*std::max_element(latencies_s_.begin(), latencies_s_.end()) + loads_.seconds(), loads_.busiest()};
   }
 
  private:
-  void add_piece(std::vector<int>& members, double bytes, double copies) {
+  void add_piece(const std::vector<int>& members, double bytes, double copies) {
     const auto count = static_cast<double>(members.size());
     if (members.size() < 2) return;
-    std::sort(members.begin(), members.end());  // devices of a machine, machines of a site are neighbours
     double latency_s = 0, rounds = 0;
     if (algorithm_ == SyncAlgorithm::ring) {
       rounds = 2 * (count - 1);
       loads_.add_ring(members, copies * 2 * bytes * (count - 1) / count, bytes / count);
       for (std::size_t i = 0; i < members.size(); ++i)
-        latency_s = std::max(latency_s, cluster_.link(members[i], members[(i + 1) % members.size()]).latency_s);
+        latency_s = std::max(latency_s, links_.path(members[i], members[(i + 1) % members.size()]).latency_s);
     } else {
       rounds = 2;
       for (const int from : members)
         for (const int to : members)
           if (from != to) {
             loads_.add(from, to, copies * 2 * bytes / count, bytes / count);
-            latency_s = std::max(latency_s, cluster_.link(from, to).latency_s);
+            latency_s = std::max(latency_s, links_.path(from, to).latency_s);
           }
     }
-    for (const int member : members) latencies_[member] += copies * rounds * latency_s;
+    for (const int member : members) latencies_s_[static_cast<std::size_t>(member)] += copies * rounds * latency_s;
   }
 
-  const Cluster& cluster_;
+  const TrainLinks& links_;
   SyncAlgorithm algorithm_;
   LinkLoads loads_;
-  std::map<int, double> latencies_;
+  std::vector<double> latencies_s_;  // by device
 };
 
 double elements(const std::vector<TensorSpec>& tensors) {
@@ -117,22 +121,37 @@ double elements(const std::vector<TensorSpec>& tensors) {
   return sum;
 }
 
-// Layers in ranges inside which every replica has one stage and one strategy.
-std::vector<LayerRange> common_ranges(const TrainLayout& layout) {
-  std::set<std::int64_t> cuts;
+// Where any replica's stage or strategy ends.
+std::vector<std::int64_t> common_cuts(const TrainLayout& layout) {
+  std::vector<std::int64_t> cuts;
   for (const auto& replica : layout.replicas)
     for (const auto& stage : replica.stages)
-      for (const auto& strategy : stage.strategies) cuts.insert({strategy.layers.first, strategy.layers.last});
-  std::vector<LayerRange> ranges;
-  for (auto from = cuts.begin(), to = std::next(from); to != cuts.end(); ++from, ++to) ranges.push_back({*from, *to});
-  return ranges;
+      for (const auto& strategy : stage.strategies) cuts.push_back(strategy.layers.last);
+  std::sort(cuts.begin(), cuts.end());
+  cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
+  return cuts;
 }
 
-const PlacedStage& stage_with(const ReplicaLayout& replica, std::int64_t layer) {
-  for (const auto& stage : replica.stages)
-    if (stage.layers.first <= layer && layer < stage.layers.last) return stage;
-  throw Error(ErrorCode::internal, "a layer is in no stage");
-}
+// A replica's ranges of layers, first to last.
+class Walk {
+ public:
+  explicit Walk(const ReplicaLayout& replica) : replica_(replica) {}
+  const PlacedStage& stage() const { return replica_.stages[stage_]; }
+  const LayerStrategy& strategy() const { return stage().strategies[range_]; }
+  // To the range that begins where this one ends; false where it goes on beyond `layer`.
+  bool next(std::int64_t layer) {
+    if (strategy().layers.last > layer) return false;
+    if (++range_ == stage().strategies.size() && stage_ + 1 < replica_.stages.size()) {
+      ++stage_;
+      range_ = 0;
+    }
+    return range_ < stage().strategies.size();
+  }
+
+ private:
+  const ReplicaLayout& replica_;
+  std::size_t stage_ = 0, range_ = 0;
+};
 
 BlockParts operator+(const BlockParts& a, const BlockParts& b) {
   return {a.compute_s + b.compute_s, a.recompute_s + b.recompute_s, a.tensor_s + b.tensor_s, a.gather_s + b.gather_s,
@@ -241,26 +260,45 @@ PipelineStage pipeline_stage(const TrainStepCost& cost, const ReplicaLayout& rep
   return result;
 }
 
+std::vector<GradientPiece> gradient_pieces(const TrainLayout& layout, std::int64_t layer) {
+  std::vector<Owner> owners;
+  for (const auto& replica : layout.replicas) {
+    Walk walk(replica);
+    while (walk.strategy().layers.last <= layer) walk.next(walk.strategy().layers.last);
+    owners.push_back(owner_of(walk.stage(), walk.strategy()));
+  }
+  std::vector<GradientPiece> pieces;
+  for_each_piece(owners, [&](double from, double to, const std::vector<int>& members) {
+    pieces.push_back({from, to, members});
+  });
+  return pieces;
+}
+
 GradientExchange gradient_exchange(const TrainStepCost& cost, const TrainProblemView& view, const TrainLayout& layout) {
   const StateBytes states = state_bytes(view.training);
-  Exchange exchange(view.cluster, view.profile, layout.sync.algorithm);
-  for (const LayerRange& range : common_ranges(layout)) {
-    std::vector<Owner> owners;
-    const auto copies = static_cast<double>(range.size());
-    for (const auto& replica : layout.replicas) {
-      const PlacedStage& stage = stage_with(replica, range.first);
-      const LayerStrategy& strategy = strategy_of(stage, range.first);
-      owners.push_back(owner_of(stage, strategy));
-      if (strategy.shard == Sharding::zero2)
-        exchange.add_gather(stage, strategy, cost.block_bytes(states.weight), copies);
-    }
-    exchange.add(owners, cost.block_bytes(states.gradient), copies);
+  Exchange exchange(cost.links(), layout.sync.algorithm);
+  std::vector<Walk> walks;
+  std::vector<Owner> owners;
+  for (const auto& replica : layout.replicas) {
+    walks.emplace_back(replica);
+    owners.push_back(owner_of(walks.back().stage(), walks.back().strategy()));
   }
-  const auto add_ends = [&](bool first, double parameters) {
-    std::vector<Owner> owners;
+  std::int64_t first = 0;
+  for (const std::int64_t last : common_cuts(layout)) {
+    const auto copies = static_cast<double>(last - first);
+    for (const Walk& walk : walks)
+      if (walk.strategy().shard == Sharding::zero2)
+        exchange.add_gather(walk.stage(), walk.strategy(), cost.block_bytes(states.weight), copies);
+    exchange.add(owners, cost.block_bytes(states.gradient), copies);
+    for (std::size_t r = 0; r < walks.size(); ++r)
+      if (walks[r].next(last)) owners[r] = owner_of(walks[r].stage(), walks[r].strategy());
+    first = last;
+  }
+  const auto add_ends = [&](bool embedding, double parameters) {
+    owners.clear();
     for (const auto& replica : layout.replicas) {
-      const PlacedStage& stage = first ? replica.stages.front() : replica.stages.back();
-      const LayerStrategy& strategy = first ? stage.strategies.front() : stage.strategies.back();
+      const PlacedStage& stage = embedding ? replica.stages.front() : replica.stages.back();
+      const LayerStrategy& strategy = embedding ? stage.strategies.front() : stage.strategies.back();
       owners.push_back(owner_of(stage, strategy));
       if (strategy.shard >= Sharding::zero2) exchange.add_gather(stage, strategy, parameters * states.weight, 1);
     }

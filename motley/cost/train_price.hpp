@@ -51,6 +51,14 @@ struct GradientExchange {
 };
 GradientExchange gradient_exchange(const TrainStepCost& cost, const TrainProblemView& view, const TrainLayout& layout);
 
+// A part of every parameter of a layer, cut as tensor parallelism cuts it, and all devices whose gradients of it are
+// added up.
+struct GradientPiece {
+  double from = 0, to = 1;
+  std::vector<int> members;
+};
+std::vector<GradientPiece> gradient_pieces(const TrainLayout& layout, std::int64_t layer);
+
 struct TrainStepPrice {
   double iteration_s = 0;
   std::vector<PipelineLoad> loads;       // by replica

@@ -22,16 +22,55 @@ std::vector<int> slice(const std::vector<int>& devices, std::int64_t first, std:
 
 }  // namespace
 
-double message_bytes_per_s(const Cluster& cluster, const Profile& profile, int from, int to, double bytes) {
-  const MeasuredLink measured = measured_link(profile, cluster, from, to);
-  return measured.rate != nullptr ? bytes_per_s(*measured.rate, bytes) : cluster.link(from, to).bandwidth_bytes_per_s;
+TrainLinks::TrainLinks(const Cluster& cluster, const Profile& profile)
+    : cluster_(cluster), profile_(profile), measured_(!profile.link_rate.empty()) {
+  if (cluster.description.network.matrix) return;
+  for (const Machine& from : cluster.machines)
+    for (const Machine& to : cluster.machines) {
+      PathSpeed& path = paths_.emplace_back();
+      if (&from == &to && from.devices.size() < 2) continue;
+      try {
+        path = cluster.link(from.devices.front(), to.devices.back());
+      } catch (const Error&) {
+        // Nobody described it: whoever asks for it is told.
+      }
+    }
+}
+
+PathSpeed TrainLinks::path(int from, int to) const {
+  if (paths_.empty()) return cluster_.link(from, to);
+  const std::size_t at =
+      static_cast<std::size_t>(machine_of(from)) * cluster_.machines.size() + static_cast<std::size_t>(machine_of(to));
+  return paths_[at].bandwidth_bytes_per_s > 0 ? paths_[at] : cluster_.link(from, to);
+}
+
+double TrainLinks::bytes_per_s(int from, int to, double message_bytes) const {
+  if (measured_)
+    if (const MeasuredLink measured = measured_link(profile_, cluster_, from, to); measured.rate != nullptr)
+      return motley::bytes_per_s(*measured.rate, message_bytes);
+  return path(from, to).bandwidth_bytes_per_s;
 }
 
 void LinkLoads::add(int from, int to, double bytes, double message_bytes) {
-  const int here = cluster_.devices[static_cast<std::size_t>(from)].machine;
-  const int there = cluster_.devices[static_cast<std::size_t>(to)].machine;
-  const Link link = here == there ? Link{true, from, to} : Link{false, here, there};
-  seconds_[link] += bytes / message_bytes_per_s(cluster_, profile_, from, to, message_bytes);
+  const auto& machines = links_.cluster().machines;
+  const auto here = static_cast<std::size_t>(links_.machine_of(from));
+  const auto there = static_cast<std::size_t>(links_.machine_of(to));
+  double* seconds = nullptr;
+  if (here != there) {
+    if (between_s_.empty()) between_s_.resize(machines.size() * machines.size());
+    seconds = &between_s_[here * machines.size() + there];
+  } else {
+    const auto& devices = machines[here].devices;
+    inside_s_.resize(machines.size());
+    if (inside_s_[here].empty()) inside_s_[here].resize(devices.size() * devices.size());
+    const auto place = [&](int device) { return static_cast<std::size_t>(device - devices.front()); };
+    seconds = &inside_s_[here][place(from) * devices.size() + place(to)];
+  }
+  *seconds += bytes / links_.bytes_per_s(from, to, message_bytes);
+  if (*seconds <= most_s_) return;
+  most_s_ = *seconds;
+  most_from_ = from;
+  most_to_ = to;
 }
 
 void LinkLoads::add_ring(const std::vector<int>& members, double bytes, double message_bytes) {
@@ -40,22 +79,15 @@ void LinkLoads::add_ring(const std::vector<int>& members, double bytes, double m
     add(members[i], members[(i + 1) % members.size()], bytes, message_bytes);
 }
 
-double LinkLoads::seconds() const {
-  double most = 0;
-  for (const auto& [link, seconds] : seconds_) most = std::max(most, seconds);
-  return most;
-}
-
 std::string LinkLoads::busiest() const {
-  const auto found = std::max_element(seconds_.begin(), seconds_.end(),
-                                      [](const auto& a, const auto& b) { return a.second < b.second; });
-  if (found == seconds_.end()) return {};
-  const auto [inside, from, to] = found->first;
-  const auto name = [&, is_device = inside](int index) {
-    return is_device ? cluster_.devices[static_cast<std::size_t>(index)].name
-                     : cluster_.machines[static_cast<std::size_t>(index)].name;
+  if (most_from_ < 0) return {};
+  const Cluster& cluster = links_.cluster();
+  const bool inside = links_.machine_of(most_from_) == links_.machine_of(most_to_);
+  const auto name = [&](int device) {
+    return inside ? cluster.devices[static_cast<std::size_t>(device)].name
+                  : cluster.machines[static_cast<std::size_t>(links_.machine_of(device))].name;
   };
-  return fmt::format("{} to {}", name(from), name(to));
+  return fmt::format("{} to {}", name(most_from_), name(most_to_));
 }
 
 TrainStepCost::TrainStepCost(const CostOptions& options, const Cluster& cluster, const Architecture& arch,
@@ -64,16 +96,35 @@ TrainStepCost::TrainStepCost(const CostOptions& options, const Cluster& cluster,
       arch_(arch),
       training_(training),
       profile_(profile),
+      links_(cluster, profile),
       step_(options, cluster, arch),
       type_(type_of(training)),
       states_(state_bytes(training)),
       hops_(setting(options, "motley.blocking_hops", 0) > 0 ? HopMode::blocking : HopMode::overlapped),
       boundary_overhead_s_(setting(options, "motley.boundary_overhead_s", 0)) {}
 
-TensorGroup TrainStepCost::group(const StageWork& work, const LayerStrategy& strategy, std::int64_t data_rank) const {
-  const bool cut = strategy.dp == 1 && strategy.tp > 1;
-  return make_group(cluster_, arch_, slice(work.devices, data_rank * strategy.tp, strategy.tp),
-                    cut ? work.shares : std::vector<double>{}, type_, type_, {});
+const TensorGroup& TrainStepCost::group(const StageWork& work, const LayerStrategy& strategy,
+                                        std::int64_t data_rank) const {
+  std::vector<int> devices = slice(work.devices, data_rank * strategy.tp, strategy.tp);
+  const std::vector<double> shares = strategy.dp == 1 && strategy.tp > 1 ? work.shares : std::vector<double>{};
+  std::vector<double> look = {static_cast<double>(devices.size())};
+  double latency_s = 0, seconds_per_byte = 0;
+  for (const int device : devices) {
+    look.push_back(cluster_.devices[static_cast<std::size_t>(device)].type);
+    for (const int other : devices) {
+      if (other == device) continue;
+      const PathSpeed path = links_.path(device, other);
+      latency_s = std::max(latency_s, path.latency_s);
+      seconds_per_byte = std::max(seconds_per_byte, 1 / path.bandwidth_bytes_per_s);
+    }
+  }
+  look.insert(look.end(), {latency_s, seconds_per_byte});
+  look.insert(look.end(), shares.begin(), shares.end());
+  const std::lock_guard lock(mutex_);
+  const auto found = groups_.find(look);
+  if (found != groups_.end()) return found->second;
+  return groups_.emplace(std::move(look), make_group(cluster_, arch_, std::move(devices), shares, type_, type_, {}))
+      .first->second;
 }
 
 // The same rounding as train_memory().
@@ -111,28 +162,30 @@ std::optional<BlockPass> TrainStepCost::measured_pass(const TensorGroup& group, 
   return BlockPass{time->forward_s * scale, time->backward_s * scale};
 }
 
-// Reduce-scatter or all-gather over the data-parallel ranks, of `bytes` that each ends or begins with all of.
-double TrainStepCost::over_data_ranks_s(const StageWork& work, const LayerStrategy& strategy, double bytes) const {
+// Reduce-scatter or all-gather over the data-parallel ranks, of `bytes` that each ends or begins with all of, in
+// `pieces` one after the other: every piece waits for its own messages.
+double TrainStepCost::over_data_ranks_s(const StageWork& work, const LayerStrategy& strategy, double bytes,
+                                        std::int64_t pieces) const {
   if (strategy.dp < 2) return 0;
-  LinkLoads loads(cluster_, profile_);
+  LinkLoads loads(links_);
   double latency_s = 0;
   const auto ranks = static_cast<double>(strategy.dp);
   for (std::int64_t k = 0; k < strategy.tp; ++k) {
     std::vector<int> ring;
     for (std::int64_t d = 0; d < strategy.dp; ++d)
       ring.push_back(work.devices[static_cast<std::size_t>(d * strategy.tp + k)]);
-    loads.add_ring(ring, bytes * (ranks - 1) / ranks, bytes / ranks);
+    loads.add_ring(ring, bytes * (ranks - 1) / ranks, bytes / (ranks * static_cast<double>(pieces)));
     for (std::size_t i = 0; i < ring.size(); ++i)
-      latency_s = std::max(latency_s, cluster_.link(ring[i], ring[(i + 1) % ring.size()]).latency_s);
+      latency_s = std::max(latency_s, links_.path(ring[i], ring[(i + 1) % ring.size()]).latency_s);
   }
-  return (ranks - 1) * latency_s + loads.seconds();
+  return static_cast<double>(pieces) * (ranks - 1) * latency_s + loads.seconds();
 }
 
 BlockPass TrainStepCost::block(const StageWork& work, const LayerStrategy& strategy, BlockParts* parts) const {
   BlockPass slowest;
   BlockParts of_slowest;
   for (std::int64_t rank = 0; rank < strategy.dp; ++rank) {
-    const TensorGroup ranks = group(work, strategy, rank);
+    const TensorGroup& ranks = group(work, strategy, rank);
     const std::int64_t count = sequences(work, strategy, rank);
     BlockParts own;
     BlockPass pass;
@@ -161,9 +214,9 @@ BlockPass TrainStepCost::block(const StageWork& work, const LayerStrategy& strat
     return block_bytes(bytes_per_parameter) / static_cast<double>(strategy.tp);
   };
   const double gather_s =
-      strategy.shard == Sharding::zero3 ? over_data_ranks_s(work, strategy, part(states_.weight)) : 0;
+      strategy.shard == Sharding::zero3 ? over_data_ranks_s(work, strategy, part(states_.weight), strategy.split) : 0;
   const double reduce_s =
-      strategy.shard >= Sharding::zero2 ? over_data_ranks_s(work, strategy, part(states_.gradient)) : 0;
+      strategy.shard >= Sharding::zero2 ? over_data_ranks_s(work, strategy, part(states_.gradient), 1) : 0;
   const BlockPass beside{std::max(slowest.forward_s, gather_s), std::max(slowest.backward_s, gather_s + reduce_s)};
   const double exposed_s = beside.forward_s - slowest.forward_s + beside.backward_s - slowest.backward_s;
   of_slowest.reduce_s = std::min(exposed_s, std::max(0.0, beside.backward_s - slowest.backward_s - gather_s));
@@ -186,7 +239,7 @@ BlockPass TrainStepCost::embedding(const StageWork& work, const LayerStrategy& s
 BlockPass TrainStepCost::head(const StageWork& work, const LayerStrategy& strategy) const {
   BlockPass slowest;
   for (std::int64_t rank = 0; rank < strategy.dp; ++rank) {
-    const TensorGroup ranks = group(work, strategy, rank);
+    const TensorGroup& ranks = group(work, strategy, rank);
     const std::int64_t count = sequences(work, strategy, rank);
     BlockPass pass;
     if (const auto time = measured_pass(ranks, count, LayerPart::head)) {
@@ -217,16 +270,16 @@ double TrainStepCost::update_s(const StageWork& work, const LayerStrategy& strat
 PipelineHop TrainStepCost::hop(const std::vector<int>& from, const std::vector<int>& to, std::int64_t count) const {
   const double bytes =
       static_cast<double>(count * training_.sequence_length * arch_.hidden) * (type_ == DType::fp32 ? 4.0 : 2.0);
-  const auto machine = [&](int device) { return cluster_.devices[static_cast<std::size_t>(device)].machine; };
   PipelineHop best;
   bool any = false;
   for (const int a : from)
     for (const int b : to) {
-      const PipelineHop hop{.busy_s = bytes / message_bytes_per_s(cluster_, profile_, a, b, bytes),
-                            .latency_s = cluster_.link(a, b).latency_s,
-                            .link = machine(a) == machine(b)
-                                        ? PipelineHop::own_link
-                                        : machine(a) * static_cast<int>(cluster_.machines.size()) + machine(b)};
+      const PipelineHop hop{
+          .busy_s = bytes / links_.bytes_per_s(a, b, bytes),
+          .latency_s = links_.path(a, b).latency_s,
+          .link = links_.machine_of(a) == links_.machine_of(b)
+                      ? PipelineHop::own_link
+                      : links_.machine_of(a) * static_cast<int>(cluster_.machines.size()) + links_.machine_of(b)};
       if (any && hop.busy_s + hop.latency_s >= best.busy_s + best.latency_s) continue;
       best = hop;
       any = true;

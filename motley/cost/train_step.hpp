@@ -11,8 +11,8 @@
 #pragma once
 
 #include <map>
+#include <mutex>
 #include <optional>
-#include <tuple>
 #include <vector>
 
 #include "motley/cost/form.hpp"
@@ -22,28 +22,46 @@
 
 namespace motley {
 
+// Paths between devices, looked up once per pair of machines.
+class TrainLinks {
+ public:
+  // Both must outlive it.
+  TrainLinks(const Cluster& cluster, const Profile& profile);
+
+  // As Cluster::link().
+  PathSpeed path(int from, int to) const;
+  // Of a message, measured where the profile has it.
+  double bytes_per_s(int from, int to, double message_bytes) const;
+  int machine_of(int device) const { return cluster_.devices[static_cast<std::size_t>(device)].machine; }
+  const Cluster& cluster() const { return cluster_; }
+
+ private:
+  const Cluster& cluster_;
+  const Profile& profile_;
+  bool measured_;
+  std::vector<PathSpeed> paths_;  // machines x machines; empty where every pair of devices has its own; 0 bytes/s: none
+};
+
 // Bytes that links carry at the same time: all paths from one machine to another share one link in that direction;
 // inside a machine every pair of devices has its own.
 class LinkLoads {
  public:
-  LinkLoads(const Cluster& cluster, const Profile& profile) : cluster_(cluster), profile_(profile) {}
+  explicit LinkLoads(const TrainLinks& links) : links_(links) {}
 
   void add(int from, int to, double bytes, double message_bytes);
   // Every member sends `bytes` to the next one, the last to the first.
   void add_ring(const std::vector<int>& members, double bytes, double message_bytes);
 
-  double seconds() const;  // of the busiest link
+  double seconds() const { return most_s_; }  // of the busiest link
   std::string busiest() const;
 
  private:
-  using Link = std::tuple<bool, int, int>;  // inside, from, to
-  const Cluster& cluster_;
-  const Profile& profile_;
-  std::map<Link, double> seconds_;
+  const TrainLinks& links_;
+  std::vector<double> between_s_;              // machines x machines
+  std::vector<std::vector<double>> inside_s_;  // of a machine: its devices x its devices
+  double most_s_ = 0;
+  int most_from_ = -1, most_to_ = -1;  // devices on the busiest link
 };
-
-// Bandwidth of a message, measured where the profile has it.
-double message_bytes_per_s(const Cluster& cluster, const Profile& profile, int from, int to, double bytes);
 
 // Seconds of one block in one micro-batch.
 struct BlockPass {
@@ -90,23 +108,29 @@ class TrainStepCost {
   double peak_flop_per_s(int device) const;
   double block_bytes(double bytes_per_parameter) const;  // of a whole block's parameters
   DType type() const { return type_; }
+  const TrainLinks& links() const { return links_; }
 
  private:
-  TensorGroup group(const StageWork& work, const LayerStrategy& strategy, std::int64_t data_rank) const;
+  const TensorGroup& group(const StageWork& work, const LayerStrategy& strategy, std::int64_t data_rank) const;
   std::int64_t sequences(const StageWork& work, const LayerStrategy& strategy, std::int64_t data_rank) const;
   const LayerTime* measured(const TensorGroup& group, std::int64_t sequences, LayerPart part) const;
   std::optional<BlockPass> measured_pass(const TensorGroup& group, std::int64_t sequences, LayerPart part) const;
-  double over_data_ranks_s(const StageWork& work, const LayerStrategy& strategy, double bytes) const;
+  double over_data_ranks_s(const StageWork& work, const LayerStrategy& strategy, double bytes,
+                           std::int64_t pieces) const;
 
   const Cluster& cluster_;
   const Architecture& arch_;
   const Training& training_;
   const Profile& profile_;
+  TrainLinks links_;
   StepCost step_;
   DType type_;
   StateBytes states_;
   HopMode hops_;
   double boundary_overhead_s_;
+  // Groups that look alike are made once: by types, shares and the slowest link between them.
+  mutable std::mutex mutex_;
+  mutable std::map<std::vector<double>, TensorGroup> groups_;
 };
 
 }  // namespace motley

@@ -27,8 +27,11 @@ struct CollectiveStep {
 };
 
 // The vector of `bytes` is cut into `chunks` equal chunks. Steps on overlapping ranges of one rank keep the list's
-// order whether or not `after` says so. Where every step names chunk 0 and `chunks` > 1, the program holds for every
-// chunk alike.
+// order whether or not `after` says so (two sends do not disturb each other). Where every step names chunk 0 and
+// `chunks` > 1, the program holds for every chunk alike.
+//
+// In reduce_scatter and all_gather the vector is `ranks` equal blocks, block r being rank r's own; chunk c is the c-th
+// part of every block, side by side in the order of the ranks.
 struct CollectiveProgram {
   CollectiveOperation operation = CollectiveOperation::all_reduce;
   int ranks = 0;
@@ -36,6 +39,7 @@ struct CollectiveProgram {
   std::int64_t bytes = 0;
   int chunks = 1;
   std::vector<std::vector<CollectiveStep>> steps = {};  // by rank
+  std::int64_t chunk_bytes() const { return bytes / chunks; }
   bool operator==(const CollectiveProgram&) const = default;
 };
 

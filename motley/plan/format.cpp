@@ -173,29 +173,21 @@ FieldDoc optional_description_row(const std::string& kind) {
   return row;
 }
 
-namespace {
-
-template <class T>
-T read_whole(const Reader& reader) {
-  return schema<T>().read(reader);
+void expect_kind(const Reader& reader, const std::string& kind) {
+  const Value* said = reader.value().find("kind");
+  if (!said || (said->is_string() && said->as_string() == kind)) return;
+  reader.member("kind", *said)
+      .fail(said->is_string() ? fmt::format("this is a plan of kind \"{}\", not \"{}\"", said->as_string(), kind)
+                              : fmt::format("expected a string, found {}", said->type_name()),
+            fmt::format("make one with `motley plan {}`", kind));
 }
-
-}  // namespace
 
 template <>
 const Schema<ServeDocument>& schema<ServeDocument>() {
   using D = ServeDocument;
   static const auto table =
-      Schema<D>("plan", "A serving plan, with the descriptions it was made from.")
-          .format("motley.plan/1")
-          .field("kind", &D::kind, "`serve`.", {.required = true})
-          .field("model", &D::model, "What is served.", {.required = true})
-          .custom<ClusterDescription>(description_row("cluster"), &D::cluster, read_whole<ClusterDescription>,
-                                      binding::write_any<ClusterDescription>)
-          .custom<Workload>(description_row("workload"), &D::workload, read_whole<Workload>,
-                            binding::write_any<Workload>)
-          .custom<Profile>(optional_description_row("profile"), &D::profile, read_whole<Profile>,
-                           binding::write_any<Profile>)
+      plan_head(Schema<D>("plan", "A serving plan, with the descriptions it was made from."), "serve",
+                "What is served.")
           .field("step", &D::step, "Sizes of the engine's buffers.", {.always_written = true})
           .field("stages", &D::stages, "All stages of all routes.", {.required = true})
           .field("routes", &D::routes, "How requests pass through the stages.", {.required = true})
@@ -238,21 +230,11 @@ std::string plan_kind(const Value& document) {
 
 ServePlan read_plan(const Value& value, std::string source) {
   const Reader reader(value, source);
-  if (const Value* kind = value.find("kind"); kind && !(kind->is_string() && kind->as_string() == "serve"))
-    reader.member("kind", *kind)
-        .fail(kind->is_string() ? fmt::format("this is a plan of kind \"{}\", not \"serve\"", kind->as_string())
-                                : fmt::format("expected a string, found {}", kind->type_name()),
-              "make one with `motley plan serve`");
+  expect_kind(reader, "serve");
   auto document = schema<ServeDocument>().read(reader);
   check_lengths(document.workload, reader);
   ServePlan plan;
-  plan.model.name = std::move(document.model.name);
-  plan.model.config = std::move(document.model.config);
-  plan.model.arch = read_architecture(plan.model.config, source + ": model.config");
-  plan.cluster = resolve(std::move(document.cluster), source + ": cluster");
-  plan.workload = std::move(document.workload);
-  plan.profile = std::move(document.profile);
-  check_profile(plan.profile, Reader(value, source + ": profile"));
+  take_head(plan, document, value, source);
   plan.step = document.step;
   plan.stages = std::move(document.stages);
   plan.routes = std::move(document.routes);

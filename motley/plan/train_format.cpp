@@ -120,20 +120,8 @@ const Schema<TrainDocument>& schema<TrainDocument>() {
   using D = TrainDocument;
   constexpr Limits written{.always_written = true};
   static const auto table =
-      Schema<D>("training plan", "How to train, with the descriptions it was made from.")
-          .format("motley.plan/1")
-          .field("kind", &D::kind, "`train`.", {.required = true})
-          .field("model", &D::model, "What is trained.", {.required = true})
-          .custom<ClusterDescription>(
-              description_row("cluster"), &D::cluster,
-              [](const Reader& reader) { return schema<ClusterDescription>().read(reader); },
-              binding::write_any<ClusterDescription>)
-          .custom<Workload>(
-              description_row("workload"), &D::workload,
-              [](const Reader& reader) { return schema<Workload>().read(reader); }, binding::write_any<Workload>)
-          .custom<Profile>(
-              optional_description_row("profile"), &D::profile,
-              [](const Reader& reader) { return schema<Profile>().read(reader); }, binding::write_any<Profile>)
+      plan_head(Schema<D>("training plan", "How to train, with the descriptions it was made from."), "train",
+                "What is trained.")
           .field("replicas", &D::replicas, "Copies of the model; each takes its share of every step.",
                  {.required = true})
           .field("schedule", &D::schedule, "Of the micro-batches in a pipeline. Default: `1f1b`.", written)
@@ -160,22 +148,12 @@ Value write_train_plan(const TrainPlan& plan) {
 
 TrainPlan read_train_plan(const Value& value, std::string source) {
   const Reader reader(value, source);
-  if (const Value* kind = value.find("kind"); kind && !(kind->is_string() && kind->as_string() == "train"))
-    reader.member("kind", *kind)
-        .fail(kind->is_string() ? fmt::format("this is a plan of kind \"{}\", not \"train\"", kind->as_string())
-                                : fmt::format("expected a string, found {}", kind->type_name()),
-              "make one with `motley plan train`");
+  expect_kind(reader, "train");
   auto document = schema<TrainDocument>().read(reader);
   if (!document.workload.training)
     reader.fail("workload: there is no [training]", "a training plan carries the job it was made for");
   TrainPlan plan;
-  plan.model.name = std::move(document.model.name);
-  plan.model.config = std::move(document.model.config);
-  plan.model.arch = read_architecture(plan.model.config, source + ": model.config");
-  plan.cluster = resolve(std::move(document.cluster), source + ": cluster");
-  plan.workload = std::move(document.workload);
-  plan.profile = std::move(document.profile);
-  check_profile(plan.profile, Reader(value, source + ": profile"));
+  take_head(plan, document, value, source);
   plan.replicas = std::move(document.replicas);
   plan.schedule = document.schedule;
   plan.sync = document.sync;

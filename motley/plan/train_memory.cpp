@@ -30,7 +30,8 @@ void add_states(TrainMemory& memory, const StateBytes& bytes, std::int64_t param
 std::int64_t rank_sequences(const StageFootprint& footprint, const LayerStrategy& strategy,
                             const std::vector<double>& shares, std::size_t rank) {
   if (shares.empty() || strategy.dp == 1) return divided(footprint.sequences, strategy.dp);
-  return std::llround(std::ceil(static_cast<double>(footprint.sequences) * shares[rank]));
+  const double share = shares[rank] * static_cast<double>(strategy.tp);
+  return std::llround(std::ceil(static_cast<double>(footprint.sequences) * share - 1e-9));
 }
 
 }  // namespace
@@ -64,6 +65,39 @@ std::int64_t micro_batches_in_flight(PipelineSchedule schedule, std::size_t stag
   return std::min(micro_batches, static_cast<std::int64_t>(stages - stage));
 }
 
+namespace {
+
+// What a tensor-parallel rank holds of a block and of the ends.
+struct RankParts {
+  std::int64_t block = 0, embedding = 0, head = 0, tied = 0;  // parameters; tied: of both ends in one stage
+  std::int64_t stored_elements = 0;                           // per token
+  std::int64_t logit_bytes = 0;                               // per token
+};
+
+std::vector<RankParts> parts_of(const Architecture& arch, const std::vector<Shard>& shards,
+                                const StageFootprint& footprint) {
+  std::vector<RankParts> parts;
+  for (std::size_t i = 0; i < shards.size(); ++i) {
+    const Shard& shard = shards[i];
+    const auto same = [&](Span Shard::*part) { return (shard.*part).size() == (shards[i - 1].*part).size(); };
+    if (i > 0 && same(&Shard::heads) && same(&Shard::kv_heads) && same(&Shard::ffn) && same(&Shard::vocabulary)) {
+      parts.push_back(parts.back());
+      continue;
+    }
+    RankParts& own = parts.emplace_back();
+    own.block = rank_parameters(arch, {.layers = 1}, shard);
+    own.stored_elements = stored_elements_per_token(arch, shard);
+    if (footprint.embedding) own.embedding = rank_parameters(arch, {.layers = 0, .embedding = true}, shard);
+    if (footprint.head) own.head = rank_parameters(arch, {.layers = 0, .head = true}, shard);
+    if (footprint.embedding && footprint.head)
+      own.tied = rank_parameters(arch, {.layers = 0, .embedding = true, .head = true}, shard);
+    own.logit_bytes = logit_bytes_per_token(shard);
+  }
+  return parts;
+}
+
+}  // namespace
+
 std::vector<TrainMemory> train_memory(const Architecture& arch, const Training& training,
                                       const StageFootprint& footprint, const std::vector<LayerStrategy>& strategies,
                                       const std::vector<double>& shares) {
@@ -72,33 +106,32 @@ std::vector<TrainMemory> train_memory(const Architecture& arch, const Training& 
   const std::int64_t element = element_bytes(training);
   const auto ranks = static_cast<std::size_t>(strategies.front().tp * strategies.front().dp);
   std::vector<TrainMemory> memory(ranks);
-  for (std::size_t rank = 0; rank < ranks; ++rank) {
-    TrainMemory& own = memory[rank];
-    std::int64_t working = 0;
-    for (const LayerStrategy& strategy : strategies) {
-      const bool cut = strategy.tp > 1 && !shares.empty();
-      const auto shards = make_shards(arch, static_cast<int>(strategy.tp), cut ? shares : std::vector<double>{});
-      const Shard& shard = shards[rank % static_cast<std::size_t>(strategy.tp)];
-      const std::int64_t block = rank_parameters(arch, {.layers = 1}, shard);
+  std::vector<std::int64_t> working(ranks);
+  for (const LayerStrategy& strategy : strategies) {
+    const bool cut = strategy.tp > 1 && !shares.empty();
+    const auto parts = parts_of(
+        arch, make_shards(arch, static_cast<int>(strategy.tp), cut ? shares : std::vector<double>{}), footprint);
+    const bool first = &strategy == &strategies.front() && footprint.embedding;
+    const bool last = &strategy == &strategies.back() && footprint.head;
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      TrainMemory& own = memory[rank];
+      const RankParts& part = parts[rank % static_cast<std::size_t>(strategy.tp)];
       const std::int64_t tokens = rank_sequences(footprint, strategy, shares, rank) * training.sequence_length;
-      const std::int64_t whole = tokens * stored_elements_per_token(arch, shard) * element;
+      const std::int64_t whole = tokens * part.stored_elements * element;
       const std::int64_t kept = strategy.recompute ? tokens * arch.hidden * element : whole;
-      add_states(own, bytes, strategy.layers.size() * block, strategy);
+      add_states(own, bytes, strategy.layers.size() * part.block, strategy);
       own.activations += strategy.layers.size() * kept * footprint.in_flight;
       // The layer under way: what recomputation brings back, weights that are gathered.
       std::int64_t layer = strategy.recompute ? whole : 0;
-      if (strategy.shard == Sharding::zero3 && strategy.dp > 1) layer += state(bytes.weight, block, strategy.split);
-      working = std::max(working, layer);
-      const bool first = &strategy == &strategies.front() && footprint.embedding;
-      const bool last = &strategy == &strategies.back() && footprint.head;
-      if (first || last) {
-        const StageShape ends{.layers = 0, .embedding = first, .head = last};
-        add_states(own, bytes, rank_parameters(arch, ends, shard), strategy);
-      }
-      if (last) working = std::max(working, tokens * logit_bytes_per_token(shard));
+      if (strategy.shard == Sharding::zero3 && strategy.dp > 1)
+        layer += state(bytes.weight, part.block, strategy.split);
+      working[rank] = std::max(working[rank], layer);
+      if (first || last)
+        add_states(own, bytes, first && last ? part.tied : first ? part.embedding : part.head, strategy);
+      if (last) working[rank] = std::max(working[rank], tokens * part.logit_bytes);
     }
-    own.activations += working;
   }
+  for (std::size_t rank = 0; rank < ranks; ++rank) memory[rank].activations += working[rank];
   return memory;
 }
 

@@ -8,6 +8,18 @@
 
 namespace motley {
 
+// Alike sites in a row that take the same option.
+struct ChainRun {
+  std::string sites;   // their name
+  std::string option;  // its name
+  std::int64_t count = 1;
+  double seconds = 0;  // of all of them, without layout changes
+  double bytes = 0;    // likewise, without transient ones
+};
+std::vector<ChainRun> chain_runs(const ChainPlan& plan);
+// "600 B", "1.5 GiB".
+std::string chain_bytes_text(double bytes);
+
 // Which options the sites take, the time and the memory.
 std::string chain_report(const ChainPlan& plan);
 

@@ -8,17 +8,12 @@
 namespace motley {
 namespace {
 
-std::string value_text(const Term& term) {
-  if (term.unit == "B") return human_bytes(term.value);
-  if (term.unit == "s") return human_seconds(term.value);
-  return human_flop(term.value);
-}
-
 void add_rows(Table& table, const Term& term, const Term& root, int depth, int deepest, bool counts) {
   const std::string label = std::string(static_cast<std::size_t>(2 * depth), ' ') + term.name;
   // Under a maximum only the largest term counts; the others stay in brackets, to say how far they are from binding.
   const std::string share = root.value > 0 ? percent(term.value / root.value) : "";
-  table.add({label, counts ? value_text(term) : "(" + value_text(term) + ")", counts ? share : "", term.note});
+  table.add(
+      {label, counts ? term_value_text(term) : "(" + term_value_text(term) + ")", counts ? share : "", term.note});
   if (depth >= deepest) return;
   bool largest_shown = false;
   for (const auto& child : term.children) {
@@ -29,6 +24,12 @@ void add_rows(Table& table, const Term& term, const Term& root, int depth, int d
 }
 
 }  // namespace
+
+std::string term_value_text(const Term& term) {
+  if (term.unit == "B") return human_bytes(term.value);
+  if (term.unit == "s") return human_seconds(term.value);
+  return human_flop(term.value);
+}
 
 std::string term_report(const Term& root, int depth) {
   Table table({{""}, {"", Align::right}, {"", Align::right}, {""}});

@@ -9,28 +9,7 @@ namespace {
 
 constexpr double hours_per_day = 24;
 
-std::string devices_text(const std::map<std::string, std::int64_t>& devices) {
-  std::string text;
-  for (const auto& [type, count] : devices)
-    text += fmt::format("{}{}{}", text.empty() ? "" : " + ", type, count > 1 ? fmt::format("*{}", count) : "");
-  return text;
-}
-
 std::string usd(double usd_per_hour) { return fmt::format("{:.2f}", usd_per_hour); }
-
-const Configuration* find(const RentPlan& plan, const std::string& name) {
-  for (const auto& configuration : plan.offers.configurations)
-    if (configuration.name == name) return &configuration;
-  return nullptr;
-}
-
-std::string layout_text(const Configuration& configuration) {
-  std::string text;
-  for (const auto& stage : configuration.stages)
-    text += fmt::format("{}{} x {}{}", text.empty() ? "" : " > ", stage.layers, stage.device_type,
-                        stage.degree > 1 ? fmt::format(" tp{}", stage.degree) : "");
-  return text;
-}
 
 std::string fleet_table(const RentPlan& plan) {
   Table table({{"configuration"},
@@ -40,10 +19,9 @@ std::string fleet_table(const RentPlan& plan) {
                {"$/h", Align::right},
                {"layers x stage"}});
   for (const auto& rented : plan.fleet) {
-    const Configuration* configuration = find(plan, rented.configuration);
-    table.add({rented.configuration, devices_text(rented.devices), fmt::format("{}", rented.copies),
+    table.add({rented.configuration, copy_devices_text(rented.devices), fmt::format("{}", rented.copies),
                usd(rented.usd_per_hour), usd(rented.usd_per_hour * static_cast<double>(rented.copies)),
-               configuration ? layout_text(*configuration) : ""});
+               copy_stages_text(plan, rented.configuration)});
   }
   return table.render();
 }
@@ -139,6 +117,24 @@ std::string slower_table(const RentPlan& plan) {
 }
 
 }  // namespace
+
+std::string copy_devices_text(const std::map<std::string, std::int64_t>& devices) {
+  std::string text;
+  for (const auto& [type, count] : devices)
+    text += fmt::format("{}{}{}", text.empty() ? "" : " + ", type, count > 1 ? fmt::format("*{}", count) : "");
+  return text;
+}
+
+std::string copy_stages_text(const RentPlan& plan, const std::string& name) {
+  std::string text;
+  for (const auto& configuration : plan.offers.configurations) {
+    if (configuration.name != name) continue;
+    for (const auto& stage : configuration.stages)
+      text += fmt::format("{}{} x {}{}", text.empty() ? "" : " > ", stage.layers, stage.device_type,
+                          stage.degree > 1 ? fmt::format(" tp{}", stage.degree) : "");
+  }
+  return text;
+}
 
 std::string rent_summary(const RentPlan& plan) {
   std::int64_t copies = 0;

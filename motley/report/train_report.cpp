@@ -13,14 +13,7 @@
 namespace motley {
 namespace {
 
-std::string strategy_text(const LayerStrategy& strategy) {
-  std::string text =
-      fmt::format("{}-{} tp {} dp {}", strategy.layers.first, strategy.layers.last - 1, strategy.tp, strategy.dp);
-  if (strategy.shard != Sharding::none) text += fmt::format(" {}", name_of(strategy.shard));
-  if (strategy.recompute) text += " recompute";
-  if (strategy.split > 1) text += fmt::format(" split {}", strategy.split);
-  return text;
-}
+constexpr double kGibibyte = 1073741824;
 
 std::set<std::string> devices_of(const TrainPlan& plan) {
   std::set<std::string> devices;
@@ -51,7 +44,9 @@ std::string replicas_text(const TrainPlan& plan) {
     for (std::size_t s = 0; s < replica.stages.size(); ++s) {
       const TrainStage& stage = replica.stages[s];
       std::vector<std::string> strategies;
-      for (const auto& strategy : stage.strategies) strategies.push_back(strategy_text(strategy));
+      for (const auto& strategy : stage.strategies)
+        strategies.push_back(
+            fmt::format("{}-{} {}", strategy.layers.first, strategy.layers.last - 1, strategy_text(strategy)));
       table.add({stage_name(r, s), fmt::format("{}", stage.layers.size()), compact_devices(stage.devices),
                  types_of(plan, stage), fmt::format("{}", fmt::join(strategies, "; "))});
     }
@@ -126,6 +121,14 @@ double slowest_s(const TrainStepPrice& price) {
 
 }  // namespace
 
+std::string strategy_text(const LayerStrategy& strategy) {
+  std::string text = fmt::format("tp {} dp {}", strategy.tp, strategy.dp);
+  if (strategy.shard != Sharding::none) text += fmt::format(" {}", name_of(strategy.shard));
+  if (strategy.recompute) text += " recompute";
+  if (strategy.split > 1) text += fmt::format(" split {}", strategy.split);
+  return text;
+}
+
 std::string train_plan_summary(const TrainPlan& plan) {
   std::size_t least = plan.replicas.empty() ? 0 : plan.replicas[0].stages.size(), most = least;
   for (const auto& replica : plan.replicas) {
@@ -136,6 +139,47 @@ std::string train_plan_summary(const TrainPlan& plan) {
   return fmt::format("{} replica{} of {} stage{} on {} of {} devices", plan.replicas.size(),
                      plan.replicas.size() == 1 ? "" : "s", stages, most == 1 ? "" : "s", devices_of(plan).size(),
                      plan.cluster.devices.size());
+}
+
+std::string train_memory_report(const TrainPlan& plan, const std::vector<std::vector<double>>& prices_s_per_byte) {
+  TrainPlan counted = plan;
+  for (const auto& replica : plan.replicas)
+    for (std::size_t s = 0; s < replica.stages.size(); ++s) {
+      const auto memory = stage_memory(plan, replica, s);
+      for (std::size_t i = 0; i < memory.size(); ++i)
+        counted.predicted.memory_bytes[replica.stages[s].devices[i]] = memory[i];
+    }
+  std::string text = memory_text(counted);
+  if (prices_s_per_byte.empty()) return text;
+  Table table({{"stage"}, {"devices"}, {"a GiB more saves", Align::right}});
+  for (std::size_t r = 0; r < prices_s_per_byte.size(); ++r)
+    for (std::size_t s = 0; s < prices_s_per_byte[r].size(); ++s)
+      if (const double price = prices_s_per_byte[r][s]; price > 0)
+        table.add({stage_name(r, s), compact_devices(plan.replicas[r].stages[s].devices),
+                   human_seconds(price * kGibibyte) + " of its step"});
+  return text + "\nprice of memory: " +
+         (!table.empty() ? "on each device of a stage that keeps its layers\n" + table.render()
+                         : "nothing; no stage would be quicker with more\n");
+}
+
+Value train_memory_json(const TrainPlan& plan, const std::vector<std::vector<double>>& prices_s_per_byte) {
+  Value stages = Value::array({});
+  for (std::size_t r = 0; r < plan.replicas.size(); ++r)
+    for (std::size_t s = 0; s < plan.replicas[r].stages.size(); ++s) {
+      Value devices = Value::object();
+      const auto memory = stage_memory(plan, plan.replicas[r], s);
+      for (std::size_t i = 0; i < memory.size(); ++i)
+        devices.set(plan.replicas[r].stages[s].devices[i], Value::object({{"weights", memory[i].weights},
+                                                                          {"gradients", memory[i].gradients},
+                                                                          {"optimizer", memory[i].optimizer},
+                                                                          {"activations", memory[i].activations},
+                                                                          {"reserve", memory[i].reserve},
+                                                                          {"limit", memory[i].limit}}));
+      Value stage = Value::object({{"stage", stage_name(r, s)}, {"devices", std::move(devices)}});
+      if (!prices_s_per_byte.empty()) stage.set("price_s_per_byte", prices_s_per_byte[r][s]);
+      stages.push_back(std::move(stage));
+    }
+  return stages;
 }
 
 std::string train_plan_report(const TrainPlan& plan) {

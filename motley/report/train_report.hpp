@@ -14,6 +14,14 @@ std::string train_plan_report(const TrainPlan& plan);
 // One line: "4 replicas of 7 stages on 28 of 28 devices".
 std::string train_plan_summary(const TrainPlan& plan);
 
+// "tp 2 dp 4 zero3 recompute", without its layers.
+std::string strategy_text(const LayerStrategy& strategy);
+
+// Bytes per device by cause, and what one more on the devices of each stage would save (seconds of a step per byte, by
+// replica and stage; empty: not known).
+std::string train_memory_report(const TrainPlan& plan, const std::vector<std::vector<double>>& prices_s_per_byte);
+Value train_memory_json(const TrainPlan& plan, const std::vector<std::vector<double>>& prices_s_per_byte);
+
 // A step, event by event: use of every stage.
 std::string train_step_report(const TrainPlan& plan, const TrainStepPrice& price);
 Value train_step_json(const TrainPlan& plan, const TrainStepPrice& price);

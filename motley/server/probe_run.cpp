@@ -5,11 +5,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <map>
 #include <numeric>
+
+#include "motley/base/environment_error.hpp"
 
 namespace motley {
 namespace {
@@ -18,10 +18,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr double patience_s = 60;
 constexpr double start_grace_s = 1;
-
-Error environment_error(std::string_view doing) {
-  return Error(ErrorCode::environment, fmt::format("{}: {}", doing, std::strerror(errno)));
-}
 
 Step step_of(std::uint64_t number, std::size_t route, const ProbeStep& asked, const ServePlan& plan) {
   Step step{.step = number, .route = route, .sequences = {}};

@@ -17,17 +17,13 @@
 #include <cstring>
 #include <set>
 
-#include "motley/base/error.hpp"
+#include "motley/base/environment_error.hpp"
 #include "motley/comm/channel.hpp"
 
 namespace motley {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-Error environment_error(std::string_view doing) {
-  return Error(ErrorCode::environment, fmt::format("{}: {}", doing, std::strerror(errno)));
-}
 
 void check_program(const std::filesystem::path& program) {
   if (::access(program.c_str(), X_OK) != 0)

@@ -96,8 +96,13 @@ ChainSolver::ChainSolver(const ChainProblem& problem)
     option_offset_.push_back(offset);
   }
   rows_.resize(static_cast<std::size_t>(used_states_) * entry_.of_group.size() * exit_.of_group.size());
-  cells_.resize(rows_.size() * static_cast<std::size_t>(problem.units + 1));
-  window_.resize(static_cast<std::size_t>(problem.units + 1));
+  width_ = static_cast<std::size_t>(problem.units + 1);
+  latency_.resize(rows_.size() * width_);
+  steps_.resize(latency_.size());
+  window_.resize(width_);
+  least_per_unit_s_ = kInfinity;
+  for (const auto& option : problem.options)
+    least_per_unit_s_ = std::min(least_per_unit_s_, option.per_unit.latency_s * (1 - kObjectiveTolerance));
 }
 
 std::int32_t ChainSolver::row_index(std::int64_t used, int entry, int exit) const {
@@ -150,12 +155,14 @@ void ChainSolver::start_chains(int option_index, double bound, Best& best) {
   const auto row = row_index(option_offset_[option_index], entry_.group[option.place], exit_.group[option.place]);
   const std::int64_t most = std::min(most_units(option, ChainPosition::last, 0, bound), problem_.units - 1);
   const std::int64_t least = least_total(room);
-  Cell* cells = &cells_[static_cast<std::size_t>(row) * static_cast<std::size_t>(problem_.units + 1)];
+  double* latencies = &latency_[static_cast<std::size_t>(row) * width_];
+  Step* steps = &steps_[static_cast<std::size_t>(row) * width_];
   Row& reach = rows_[row];
   for (std::int64_t units = least; units <= most; ++units) {
     const double latency = busy(option, ChainPosition::last, units).latency_s;
-    if (reach.low <= units && units <= reach.high && cells[units].latency_s <= latency) continue;
-    cells[units] = {latency, option_index, static_cast<std::int32_t>(units), -1};
+    if (reach.low <= units && units <= reach.high && latencies[units] <= latency) continue;
+    latencies[units] = latency;
+    steps[units] = {option_index, static_cast<std::int32_t>(units), -1};
   }
   if (most >= least) {
     reach = {least, std::max(reach.high, most)};
@@ -173,42 +180,56 @@ std::int64_t ChainSolver::least_total(double room) const {
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(missing)));
 }
 
+// States that were never reached, or pruned, at both ends of the rows of these items.
+void ChainSolver::trim(std::int64_t used) {
+  const auto first = row_index(used, 0, 0), last = row_index(used + 1, 0, 0);
+  for (auto row = first; row < last; ++row) {
+    const double* latencies = &latency_[static_cast<std::size_t>(row) * width_];
+    Row& reach = rows_[row];
+    while (reach.low <= reach.high && latencies[reach.low] == kInfinity) ++reach.low;
+    while (reach.low <= reach.high && latencies[reach.high] == kInfinity) --reach.high;
+  }
+}
+
 // Puts a stage in front of a row's chains: best over its units, as a minimum over a sliding window of
 // latency(row, j) - j * per_unit.
 void ChainSolver::add_middle(std::int32_t from, std::int32_t to, int option_index, const StageSeconds& hop,
-                             std::int64_t most, std::int64_t least) {
+                             std::int64_t most, std::int64_t least, double cutoff_s) {
   const auto& option = problem_.options[option_index];
-  const std::size_t width = static_cast<std::size_t>(problem_.units + 1);
-  const Cell* source = &cells_[static_cast<std::size_t>(from) * width];
-  Cell* target = &cells_[static_cast<std::size_t>(to) * width];
+  const double* source = &latency_[static_cast<std::size_t>(from) * width_];
+  double* target = &latency_[static_cast<std::size_t>(to) * width_];
+  Step* steps = &steps_[static_cast<std::size_t>(to) * width_];
   const Row have = rows_[from];
   Row& reach = rows_[to];
   const double slope = option.per_unit.latency_s;
   const double fixed = terms(option, ChainPosition::middle).fixed.latency_s + hop.latency_s;
-  const auto key = [&](std::int64_t j) { return source[j].latency_s - static_cast<double>(j) * slope; };
 
   const std::int64_t first = std::max(have.low + 1, least);
   const std::int64_t last = std::min(have.high + most, problem_.units - 1);  // the first stage still needs a unit
   if (first > last) return;
   if (reach.low > reach.high) reach = {first, first - 1};
-  for (std::int64_t j = last; j > reach.high; --j) target[j].latency_s = kInfinity;
-  for (std::int64_t j = first; j < reach.low; ++j) target[j].latency_s = kInfinity;
+  for (std::int64_t j = last; j > reach.high; --j) target[j] = kInfinity;
+  for (std::int64_t j = first; j < reach.low; ++j) target[j] = kInfinity;
   reach = {std::min(reach.low, first), std::max(reach.high, last)};
 
+  Candidate* const window = window_.data();
   std::size_t head = 0, tail = 0;
   std::int64_t entering = std::max(have.low, first - most);
   for (std::int64_t total = first; total <= last; ++total) {
     for (; entering <= std::min(total - 1, have.high); ++entering) {
-      if (source[entering].latency_s == kInfinity) continue;
-      while (tail > head && key(window_[tail - 1]) > key(entering)) --tail;
-      window_[tail++] = entering;
+      if (source[entering] == kInfinity) continue;
+      const double key = source[entering] - static_cast<double>(entering) * slope;
+      while (tail > head && window[tail - 1].key > key) --tail;
+      window[tail++] = {key, entering};
     }
-    while (head < tail && window_[head] < total - most) ++head;
+    while (head < tail && window[head].units < total - most) ++head;
     if (head == tail) continue;
-    const std::int64_t rest = window_[head];
-    const double latency = source[rest].latency_s + fixed + static_cast<double>(total - rest) * slope;
-    if (latency < target[total].latency_s)
-      target[total] = {latency, option_index, static_cast<std::int32_t>(total - rest), from};
+    const std::int64_t rest = window[head].units;
+    const double latency = source[rest] + fixed + static_cast<double>(total - rest) * slope;
+    if (latency >= target[total]) continue;
+    if (latency + static_cast<double>(problem_.units - total) * least_per_unit_s_ >= cutoff_s) continue;
+    target[total] = latency;
+    steps[total] = {option_index, static_cast<std::int32_t>(total - rest), from};
   }
   evaluated_ += last - first + 1;
 }
@@ -216,12 +237,12 @@ void ChainSolver::add_middle(std::int32_t from, std::int32_t to, int option_inde
 void ChainSolver::close_chain(std::int32_t from, int option_index, const StageSeconds& hop, double return_s,
                               std::int64_t most, Best& best) {
   const auto& option = problem_.options[option_index];
-  const Cell* source = &cells_[static_cast<std::size_t>(from) * static_cast<std::size_t>(problem_.units + 1)];
+  const double* source = &latency_[static_cast<std::size_t>(from) * width_];
   const Row have = rows_[from];
   const std::int64_t least = std::max<std::int64_t>(1, problem_.units - have.high);
   for (std::int64_t units = least; units <= std::min(most, problem_.units - have.low); ++units) {
-    const double latency = source[problem_.units - units].latency_s +
-                           busy(option, ChainPosition::first, units).latency_s + hop.latency_s + return_s;
+    const double latency =
+        source[problem_.units - units] + busy(option, ChainPosition::first, units).latency_s + hop.latency_s + return_s;
     if (latency < best.latency_s) best = {latency, {option_index, units}, from, problem_.units - units};
     ++evaluated_;
   }
@@ -247,7 +268,7 @@ void ChainSolver::extend_chains(std::int64_t used, int option_index, double boun
       if (rows_[from].low > rows_[from].high) continue;
       if (middle > 0)
         add_middle(from, row_index(used + option_offset_[option_index], entry_.group[option.place], exit), option_index,
-                   hop, middle, least);
+                   hop, middle, least, best.latency_s);
       if (first > 0)
         close_chain(from, option_index, hop, problem_.return_latency_s[exit_.of_group[exit]][option.place], first,
                     best);
@@ -260,28 +281,30 @@ Chain ChainSolver::trace(const Best& best) const {
   chain.stages.push_back(best.stage);
   std::int64_t rest = best.rest;
   for (std::int32_t row = best.row; row >= 0;) {
-    const Cell& cell = cells_[static_cast<std::size_t>(row) * static_cast<std::size_t>(problem_.units + 1) +
-                              static_cast<std::size_t>(rest)];
-    chain.stages.push_back({cell.option, cell.units});
-    rest -= cell.units;
-    row = cell.row;
+    const Step& step = steps_[static_cast<std::size_t>(row) * width_ + static_cast<std::size_t>(rest)];
+    chain.stages.push_back({step.option, step.units});
+    rest -= step.units;
+    row = step.row;
   }
   chain.seconds = chain_seconds(problem_, chain.stages);
   return chain;
 }
 
-std::optional<Chain> ChainSolver::least_latency(double load_bound) {
+std::optional<Chain> ChainSolver::least_latency(double load_bound, double cutoff_s) {
   std::fill(rows_.begin(), rows_.end(), Row{});
   per_item_ = capacity_per_item(load_bound);
   double room = 0;
   for (std::size_t k = 0; k < per_item_.size(); ++k) room += problem_.counts[k] * per_item_[k];
   if (least_total(room) > 1) return std::nullopt;
   Best best;
+  best.latency_s = cutoff_s;
   const int options = static_cast<int>(problem_.options.size());
   for (int option = 0; option < options; ++option) start_chains(option, load_bound, best);
-  for (std::int64_t used = 1; used < used_states_; ++used)
+  for (std::int64_t used = 1; used < used_states_; ++used) {
+    trim(used);
     for (int option = 0; option < options; ++option) extend_chains(used, option, load_bound, best);
-  if (best.latency_s == kInfinity) return std::nullopt;
+  }
+  if (best.stage.units == 0) return std::nullopt;
   return trace(best);
 }
 
@@ -314,7 +337,7 @@ CycleAnswer least_cycle(ChainSolver& solver, double in_flight, double cutoff_s, 
     if (low >= high * (1 - kObjectiveTolerance)) return answer;
     const bool proving = round % 4 == 0;
     const double bound = proving ? high * (1 - kObjectiveTolerance) : low + (high - low) / 2;
-    auto chain = solver.least_latency(bound);
+    auto chain = solver.least_latency(bound, high * in_flight);  // a slower one would not be better
     const double least = chain ? chain->seconds.latency_s / in_flight : kInfinity;
     if (proving && least >= bound) return answer;
     low = std::max(low, std::min(bound, least));

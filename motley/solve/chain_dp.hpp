@@ -18,7 +18,8 @@
 // last point's. Every step is exact, so the front is.
 //
 // A partial chain is dropped at once where the items that are left could not hold the units that are left, each at the
-// best share of any option's bounded capacity: near the least load that prunes nearly all.
+// best share of any option's bounded capacity: near the least load that prunes nearly all. So it is where the units
+// that are left, each at the least time of any option, would make it no better than the best chain so far.
 //
 // Cost of one step: at most the product of (counts[k] + 1) x groups of places^2 x units x options.
 #pragma once
@@ -93,9 +94,10 @@ class ChainSolver {
  public:
   explicit ChainSolver(const ChainProblem& problem);
 
-  // The chain of least latency among those with load <= bound; nothing where there is none. Of equal chains always the
-  // same.
-  std::optional<Chain> least_latency(double load_bound = std::numeric_limits<double>::infinity());
+  // The chain of least latency among those with load <= bound and latency < cutoff; nothing where there is none. Of
+  // equal chains always the same.
+  std::optional<Chain> least_latency(double load_bound = std::numeric_limits<double>::infinity(),
+                                     double cutoff_s = std::numeric_limits<double>::infinity());
 
   // Entries of the table that were computed so far.
   std::int64_t evaluated() const { return evaluated_; }
@@ -107,11 +109,15 @@ class ChainSolver {
   };
 
  private:
-  struct Cell {
-    double latency_s;
+  // How a state is reached: its first stage, and the rest of the chain.
+  struct Step {
     std::int32_t option;
     std::int32_t units;
-    std::int32_t row;  // of the rest of the chain; -1: none
+    std::int32_t row;  // of the rest; -1: none
+  };
+  struct Candidate {
+    double key;  // latency - units * per_unit
+    std::int64_t units;
   };
   struct Row {
     std::int64_t low = 1, high = 0;  // reachable units; empty
@@ -129,8 +135,9 @@ class ChainSolver {
   std::int32_t row_index(std::int64_t used, int entry, int exit) const;
   void start_chains(int option, double bound, Best& best);
   void extend_chains(std::int64_t used, int option, double bound, Best& best);
+  void trim(std::int64_t used);
   void add_middle(std::int32_t from, std::int32_t to, int option, const StageSeconds& hop, std::int64_t most,
-                  std::int64_t least);
+                  std::int64_t least, double cutoff_s);
   void close_chain(std::int32_t from, int option, const StageSeconds& hop, double return_s, std::int64_t most,
                    Best& best);
   Chain trace(const Best& best) const;
@@ -139,11 +146,14 @@ class ChainSolver {
   std::vector<std::int64_t> digit_;          // weight of each class in the index of used items
   std::vector<std::int64_t> option_offset_;  // what an option adds to that index
   std::int64_t used_states_ = 1;
-  Places entry_, exit_;  // alike for every hop into them; for every return from them
-  std::vector<Cell> cells_;
+  Places entry_, exit_;          // alike for every hop into them; for every return from them
+  double least_per_unit_s_ = 0;  // of any option
+  std::size_t width_ = 0;        // states of a row: 0 to all units
+  std::vector<double> latency_;  // of every row's states
+  std::vector<Step> steps_;
   std::vector<Row> rows_;
-  std::vector<double> per_item_;      // of every class, under the present bound
-  std::vector<std::int64_t> window_;  // indices of the sliding minimum
+  std::vector<double> per_item_;   // of every class, under the present bound
+  std::vector<Candidate> window_;  // of the sliding minimum
   std::int64_t evaluated_ = 0;
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
+#include <numeric>
 
 #include "motley/base/error.hpp"
 
@@ -10,14 +11,9 @@ namespace motley {
 
 double BottleneckMatcher::solve(std::span<const double> weights, int n) {
   const double least = begin(weights, n);
-  const double bottleneck = search(least, std::numeric_limits<double>::infinity());
+  const double bottleneck = search(least);
   MOTLEY_CHECK(complete(bottleneck));
   return bottleneck;
-}
-
-double BottleneckMatcher::bottleneck(std::span<const double> weights, int n, double achieved) {
-  const double least = begin(weights, n);
-  return least >= achieved ? achieved : search(least, achieved);
 }
 
 double BottleneckMatcher::begin(std::span<const double> weights, int n) {
@@ -42,11 +38,11 @@ double BottleneckMatcher::begin(std::span<const double> weights, int n) {
   return least;
 }
 
-double BottleneckMatcher::search(double least, double achieved) {
+double BottleneckMatcher::search(double least) {
   if (complete(least)) return least;
   values_.clear();
   for (const double weight : weights_)
-    if (weight > least && weight <= achieved) values_.push_back(weight);
+    if (weight > least) values_.push_back(weight);
   std::sort(values_.begin(), values_.end());
   values_.erase(std::unique(values_.begin(), values_.end()), values_.end());
   std::size_t low = 0, high = values_.size() - 1;  // the answer is among [low, high]
@@ -129,6 +125,65 @@ bool BottleneckMatcher::augment(int row) {
       if (next >= 0 && !augment(next)) continue;
       column_of_[from] = static_cast<int>(column);
       row_of_[column] = row;
+      return true;
+    }
+  return false;
+}
+
+// ---- growing ----
+
+void GrowingMatching::begin(int n) {
+  MOTLEY_CHECK(n > 0);
+  n_ = static_cast<std::size_t>(n);
+  words_ = (n_ + 63) / 64;
+  edges_.assign(n_ * words_, 0);
+  free_.assign(words_, ~std::uint64_t{0});
+  if (n_ % 64 != 0) free_.back() = (std::uint64_t{1} << (n_ % 64)) - 1;
+  row_of_.assign(n_, -1);
+  open_.resize(n_);
+  std::iota(open_.begin(), open_.end(), std::size_t{0});
+}
+
+void GrowingMatching::add(int first_row, int last_row, int first_column, int last_column) {
+  for (auto word = static_cast<std::size_t>(first_column / 64); word * 64 < static_cast<std::size_t>(last_column);
+       ++word) {
+    const int from = std::max(0, first_column - static_cast<int>(word) * 64);
+    const int to = std::min(64, last_column - static_cast<int>(word) * 64);
+    const std::uint64_t columns = (to - from == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << (to - from)) - 1) << from;
+    for (auto row = static_cast<std::size_t>(first_row); row < static_cast<std::size_t>(last_row); ++row)
+      edges_[row * words_ + word] |= columns;
+  }
+}
+
+bool GrowingMatching::perfect() {
+  for (std::size_t i = 0; i < open_.size();) {
+    unasked_.assign(words_, ~std::uint64_t{0});
+    if (augment(open_[i])) {
+      open_[i] = open_.back();
+      open_.pop_back();
+    } else {
+      return false;  // whatever the others find, this row's edges must grow
+    }
+  }
+  return true;
+}
+
+bool GrowingMatching::augment(std::size_t row) {
+  const std::uint64_t* edges = edges_.data() + row * words_;
+  for (std::size_t w = 0; w < words_; ++w)
+    if (const std::uint64_t column = edges[w] & free_[w]; column != 0) {
+      const int bit = std::countr_zero(column);
+      free_[w] &= ~(std::uint64_t{1} << bit);
+      row_of_[w * 64 + static_cast<std::size_t>(bit)] = static_cast<int>(row);
+      return true;
+    }
+  for (std::size_t w = 0; w < words_; ++w)
+    while (const std::uint64_t columns = edges[w] & unasked_[w]) {
+      const int bit = std::countr_zero(columns);
+      unasked_[w] &= ~(std::uint64_t{1} << bit);
+      int& owner = row_of_[w * 64 + static_cast<std::size_t>(bit)];
+      if (!augment(static_cast<std::size_t>(owner))) continue;
+      owner = static_cast<int>(row);
       return true;
     }
   return false;

@@ -17,14 +17,12 @@ class BottleneckMatcher {
  public:
   // `weights`: n x n, row-major, finite. Returns the bottleneck. Scratch memory is kept between calls.
   double solve(std::span<const double> weights, int n);
-  // The bottleneck alone, where some perfect matching has no pair above `achieved`.
-  double bottleneck(std::span<const double> weights, int n, double achieved);
   // Column of every row in the matching that the last solve() found.
   const std::vector<int>& match() const { return column_of_; }
 
  private:
   double begin(std::span<const double> weights, int n);  // returns the lower bound
-  double search(double least, double achieved);
+  double search(double least);
   bool complete(double threshold);  // continues the present matching; true where it is perfect
   bool layered_search();
   bool augment(int row);
@@ -35,6 +33,27 @@ class BottleneckMatcher {
   std::vector<std::uint64_t> free_;   // columns not yet visited
   std::vector<int> column_of_, row_of_, kept_columns_, kept_rows_, depth_, queue_;
   std::vector<double> values_;
+};
+
+// A matching that is continued while edges come in, shortest first: where it becomes perfect is the bottleneck. For
+// whom the edges' order costs nothing this is quicker than a search over thresholds. Augmenting paths, depth first, on
+// bits.
+class GrowingMatching {
+ public:
+  void begin(int n);
+  // All edges from rows [first_row, last_row) to columns [first_column, last_column).
+  void add(int first_row, int last_row, int first_column, int last_column);
+  bool perfect();
+
+ private:
+  bool augment(std::size_t row);
+
+  std::size_t n_ = 0, words_ = 0;
+  std::vector<std::uint64_t> edges_;    // n x words
+  std::vector<std::uint64_t> free_;     // columns that nobody has
+  std::vector<std::uint64_t> unasked_;  // columns not yet visited
+  std::vector<int> row_of_;
+  std::vector<std::size_t> open_;  // rows that have no column
 };
 
 }  // namespace motley

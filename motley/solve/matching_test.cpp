@@ -39,6 +39,19 @@ void expect_matching(const std::vector<double>& weights, int n, const std::vecto
   EXPECT_EQ(largest, bottleneck);
 }
 
+double by_growing(const std::vector<double>& weights, int n) {
+  std::vector<int> edges(weights.size());
+  std::iota(edges.begin(), edges.end(), 0);
+  std::stable_sort(edges.begin(), edges.end(), [&](int a, int b) { return weights[a] < weights[b]; });
+  GrowingMatching matching;
+  matching.begin(n);
+  for (const int edge : edges) {
+    matching.add(edge / n, edge / n + 1, edge % n, edge % n + 1);
+    if (matching.perfect()) return weights[edge];
+  }
+  return std::numeric_limits<double>::infinity();
+}
+
 TEST(BottleneckMatching, EqualsEnumerationWithManyTies) {
   std::mt19937 random(1);
   BottleneckMatcher matcher;
@@ -47,8 +60,7 @@ TEST(BottleneckMatching, EqualsEnumerationWithManyTies) {
       const auto weights = random_weights(random, n, 2 + round % 12);
       const double bottleneck = matcher.solve(weights, n);
       EXPECT_EQ(bottleneck, by_enumeration(weights, n));
-      EXPECT_EQ(matcher.bottleneck(weights, n, 1e9), bottleneck);
-      EXPECT_EQ(matcher.bottleneck(weights, n, bottleneck), bottleneck);
+      EXPECT_EQ(by_growing(weights, n), bottleneck);
       EXPECT_EQ(matcher.solve(weights, n), bottleneck);
       expect_matching(weights, n, matcher.match(), bottleneck);
     }
@@ -67,6 +79,23 @@ TEST(BottleneckMatching, LongRows) {
     for (int row = 0; row < n; ++row) weights[static_cast<std::size_t>(row * n + hidden[row])] = row + 1;
     EXPECT_EQ(matcher.solve(weights, n), n);
     EXPECT_EQ(matcher.match(), hidden);
+    EXPECT_EQ(by_growing(weights, n), n);
+  }
+}
+
+// Whole blocks of edges, over the borders of words.
+TEST(BottleneckMatching, BlocksOfEdges) {
+  for (const int n : {6, 64, 130}) {
+    GrowingMatching matching;
+    matching.begin(n);
+    matching.add(0, n / 2, n / 2, n);
+    EXPECT_FALSE(matching.perfect());
+    matching.add(n / 2, n, n / 2, n);
+    EXPECT_FALSE(matching.perfect());
+    matching.add(n / 2, n, 0, n / 2 - 1);
+    EXPECT_FALSE(matching.perfect());
+    matching.add(0, 1, n / 2 - 1, n / 2);
+    EXPECT_TRUE(matching.perfect());
   }
 }
 

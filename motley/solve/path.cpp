@@ -17,42 +17,66 @@ constexpr std::size_t improved_starts = 4;
 
 }  // namespace
 
-double HeldKarp::solve(std::span<const double> weights, int n, int changed) {
+double HeldKarp::solve(std::span<const double> weights, int n) {
   MOTLEY_CHECK(n > 0 && n <= 20 && weights.size() == static_cast<std::size_t>(n * n));
-  if (n != n_) changed = 0;
-  n_ = n;
   stride_ = static_cast<std::size_t>(n);
-  weights_.assign(weights.begin(), weights.end());
+  weights_ = weights;
   const unsigned all = (1u << n) - 1;
+  const int half = (n + 1) / 2;
   table_.resize((static_cast<std::size_t>(all) + 1) * stride_);
-  for (unsigned subset = 1u << changed; subset <= all; ++subset)
+  double least = infinity;
+  unsigned best_front = 0;
+  int front_end = 0, back_end = 0;
+  for (unsigned subset = 1; subset <= all; ++subset) {
+    const int size = std::popcount(subset);
+    if (size > half) continue;
     for (unsigned lasts = subset; lasts != 0; lasts &= lasts - 1) {
       const int last = std::countr_zero(lasts);
       const unsigned rest = subset & ~(1u << last);
-      double least = rest == 0 ? 0 : infinity;
-      const double* to_last = weights_.data() + static_cast<std::size_t>(last) * stride_;
+      double shortest = rest == 0 ? 0 : infinity;
+      const double* to_last = weights.data() + static_cast<std::size_t>(last) * stride_;
       const double* before = &best(rest, 0);
       for (unsigned others = rest; others != 0; others &= others - 1) {
         const int previous = std::countr_zero(others);
-        least = std::min(least, before[previous] + to_last[previous]);
+        shortest = std::min(shortest, before[previous] + to_last[previous]);
       }
-      best(subset, last) = least;
+      best(subset, last) = shortest;
     }
-  double least = infinity;
-  for (int last = 0; last < n; ++last) least = std::min(least, best(all, last));
+  }
+  for (unsigned front = 1; front <= all; ++front) {
+    if (std::popcount(front) != half) continue;
+    const unsigned back = all & ~front;
+    for (unsigned ends = front; ends != 0; ends &= ends - 1) {
+      const int end = std::countr_zero(ends);
+      double behind = back == 0 ? 0 : infinity;
+      int next = end;
+      for (unsigned others = back; others != 0; others &= others - 1) {
+        const int other = std::countr_zero(others);
+        const double length = best(back, other) + weights[static_cast<std::size_t>(end) * stride_ + other];
+        if (length >= behind) continue;
+        behind = length;
+        next = other;
+      }
+      if (const double length = best(front, end) + behind; length < least) {
+        least = length;
+        best_front = front;
+        front_end = end;
+        back_end = next;
+      }
+    }
+  }
+  order_.clear();
+  trace(best_front, front_end);
+  std::reverse(order_.begin(), order_.end());
+  if (n > 1) trace(all & ~best_front, back_end);
   return least;
 }
 
-std::vector<int> HeldKarp::order() const {
-  unsigned subset = (1u << n_) - 1;
-  int last = 0;
-  for (int node = 1; node < n_; ++node)
-    if (best(subset, node) < best(subset, last)) last = node;
-  std::vector<int> order;
+void HeldKarp::trace(unsigned subset, int last) {
   while (true) {
-    order.push_back(last);
+    order_.push_back(last);
     const unsigned rest = subset & ~(1u << last);
-    if (rest == 0) return order;
+    if (rest == 0) return;
     const double* to_last = weights_.data() + static_cast<std::size_t>(last) * stride_;
     int previous = -1;
     for (unsigned others = rest; others != 0; others &= others - 1) {

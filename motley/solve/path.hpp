@@ -27,24 +27,24 @@ OpenPath improved_path(std::span<const double> weights, int n, std::vector<int> 
 
 double path_length(std::span<const double> weights, int n, std::span<const int> order);
 
-// Held and Karp's programme with its table kept: subsets of nodes in increasing order as binary numbers, so that after
-// a change of weights at nodes from `changed` on, everything that is said about the lower ones still holds.
+// Held and Karp's programme, on halves: a shortest path is two that begin at its ends and meet in its middle, so
+// subsets of more than half of the nodes are never asked. Memory is kept between calls.
 class HeldKarp {
  public:
-  // Length of the shortest path. `changed`: the lowest node whose weights differ from the last call's (0: all new).
-  // n <= 20.
-  double solve(std::span<const double> weights, int n, int changed = 0);
+  // Length of the shortest path; n <= 20.
+  double solve(std::span<const double> weights, int n);
   // Of the last solve().
-  std::vector<int> order() const;
+  const std::vector<int>& order() const { return order_; }
 
  private:
   double& best(unsigned subset, int last) { return table_[static_cast<std::size_t>(subset) * stride_ + last]; }
-  double best(unsigned subset, int last) const { return table_[static_cast<std::size_t>(subset) * stride_ + last]; }
+  // Appends the path over `subset` that ends at `last`, backwards.
+  void trace(unsigned subset, int last);
 
-  int n_ = 0;
   std::size_t stride_ = 0;
-  std::vector<double> weights_;
+  std::span<const double> weights_;
   std::vector<double> table_;  // [subset][last node]: shortest path over the subset that ends there
+  std::vector<int> order_;
 };
 
 }  // namespace motley

@@ -12,7 +12,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 WALKED = [ROOT / "README.md", ROOT / "docs/tutorial.md", ROOT / "docs/guide-cluster.md"]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-RUN = re.compile(r"motley (plan|explain|verify|compare|simulate|cluster|model) |sed ")
+RUN = re.compile(r"motley (plan|explain|verify|compare|simulate|report|cluster|model) |sed ")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

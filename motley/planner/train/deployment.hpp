@@ -3,6 +3,7 @@
 
 #include <limits>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -26,8 +27,9 @@ class Judge {
  public:
   explicit Judge(const TrainProblem& problem) : problem_(problem), tables_(problem) {}
 
-  // By closed form: a replica's slowest stage sets its pace, and what replicas exchange is added.
-  Judged quick(const Deployment& deployment);
+  // By closed form: a replica's slowest stage sets its pace, and what replicas exchange is added. Where that is surely
+  // above `limit_s`, it is infinite.
+  Judged quick(const Deployment& deployment, double limit_s = std::numeric_limits<double>::infinity());
   // Event by event.
   Judged exact(const Deployment& deployment);
 
@@ -37,13 +39,16 @@ class Judge {
   const TrainProblem& problem_;
   StrategyTables tables_;
   std::mutex mutex_;
-  std::map<std::vector<double>, SolvedReplica> solved_;
+  std::map<std::vector<double>, std::unique_ptr<SolvedReplica>> solved_;
 
-  SolvedReplica solved(const PipelineGroups& groups, std::int64_t sequences, std::int64_t micro_batches);
+  // The layout, and how long its slowest pipeline takes: nothing about what replicas exchange.
+  Judged laid_out(const Deployment& deployment, double limit_s);
+  const SolvedReplica& solved(const PipelineGroups& groups, std::int64_t sequences, std::int64_t micro_batches);
 };
 
 // Every division of so few devices; otherwise those that a person would try: groups of 1, 2, 4, ... like devices of a
-// machine, dealt out to 1, 2, ... replicas by site, by machine, or so that all replicas are alike.
+// machine or of several, dealt out to 1, 2, ... replicas by site, by machine, or so that all replicas are alike; and
+// stages of whole sites.
 inline constexpr std::size_t kFewDevices = 5;
 std::vector<Deployment> structured_deployments(const TrainProblem& problem);
 

@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 
+#include "motley/base/parallel.hpp"
 #include "motley/base/random.hpp"
 #include "motley/planner/train/grid_state.hpp"
 
@@ -12,10 +13,11 @@ namespace motley {
 namespace {
 
 constexpr double reached = 1e-9;  // relative: the bound, or no improvement
-// Rounds of annealing, each from another random start. Each is longer than the one before it: easy problems end early.
-constexpr std::int64_t moves_per_pair[] = {50, 100, 200, 400, 800};  // of stages, and replica
-constexpr int agreeing_rounds = 4;                              // that ended at the best: nothing better is expected
-constexpr double hottest = 0.04, coldest = 0.002;               // temperatures, as shares of the cost
+// Rounds of annealing, each from another random start: moves per pair of stages, and replica. Short ones one after the
+// other; where they do not agree the problem is not easy, and long ones follow side by side.
+constexpr std::int64_t short_rounds[] = {50, 100, 200};
+constexpr std::int64_t long_rounds[] = {1000, 1000, 1000};
+constexpr double hottest = 0.02, coldest = 0.003;               // temperatures, as shares of the cost
 constexpr std::int64_t moves_between_looks = 64;                // at the clock
 constexpr std::uint64_t after_starts = std::uint64_t{1} << 32;  // random starts draw the numbers before it
 
@@ -154,21 +156,31 @@ class GridSearch {
   GridOutcome run() {
     if (options_.starts == GridStarts::structured)
       for (const auto& start : structured_starts(problem_, classes_)) {
-        state_.assign(start);
-        keep();
+        keep(start);
         if (finished()) break;
       }
-    int agreeing = 0;
-    for (std::uint64_t round = 0; round < std::size(moves_per_pair); ++round) {
-      if (finished() || expired() || agreeing == agreeing_rounds) break;
+    std::size_t agreeing = 0;
+    std::uint64_t stream = 0;
+    for (const std::int64_t moves : short_rounds) {
+      if (finished() || expired()) break;
       const double before = outcome_.best.cost_s();
-      state_.assign(random_start(problem_, classes_, options_.seed, round + 1));
-      const double ended = anneal(RandomStream(options_.seed, round + 1, after_starts), moves_per_pair[round]);
+      const double ended = keep(round(state_, ++stream, moves));
       if (outcome_.best.cost_s() < before * (1 - reached)) agreeing = 0;
       if (ended <= outcome_.best.cost_s() * (1 + reached)) ++agreeing;
     }
-    outcome_.status = finished() ? SearchStatus::optimal : expired() ? SearchStatus::deadline : SearchStatus::gap;
     outcome_.evaluated = state_.evaluated();
+    if (!finished() && !expired() && agreeing < std::size(short_rounds)) {
+      std::vector<std::vector<Counts>> found(std::size(long_rounds));
+      std::vector<std::int64_t> evaluated(found.size());
+      in_parallel(found.size(), options_.threads, [&](std::size_t i) {
+        GridState state(problem_, classes_);
+        found[i] = round(state, stream + 1 + i, long_rounds[i]);
+        evaluated[i] = state.evaluated();
+      });
+      for (const auto& parts : found) keep(parts);
+      outcome_.evaluated = std::accumulate(evaluated.begin(), evaluated.end(), outcome_.evaluated);
+    }
+    outcome_.status = finished() ? SearchStatus::optimal : expired() ? SearchStatus::deadline : SearchStatus::gap;
     return std::move(outcome_);
   }
 
@@ -176,39 +188,39 @@ class GridSearch {
   bool finished() const { return outcome_.best.cost_s() <= outcome_.bound_s * (1 + reached); }
   bool expired() const { return std::chrono::steady_clock::now() >= options_.deadline; }
 
-  // The cost of the present state with the order and the pipelines that are best for it; the best is kept.
-  double keep() {
-    DtfmAssignment found = assignment_of(problem_, classes_, state_.parts());
+  // Its cost with the order and the pipelines that are best for it; the best is kept.
+  double keep(const std::vector<Counts>& parts) {
+    DtfmAssignment found = assignment_of(problem_, classes_, parts);
     const double cost = found.cost_s();
     if (cost < outcome_.best.cost_s()) outcome_.best = std::move(found);
     outcome_.trace.push_back(outcome_.best.cost_s());
     return cost;
   }
 
-  // Returns the least cost of the round.
-  double anneal(RandomStream random, std::int64_t moves_each) {
-    GridMoves moves(problem_, state_, random);
-    if (!moves.possible()) return keep();
+  // The best that annealing comes to from a random start.
+  std::vector<Counts> round(GridState& state, std::uint64_t stream, std::int64_t moves_each) const {
+    state.assign(random_start(problem_, classes_, options_.seed, stream));
+    GridMoves moves(problem_, state, RandomStream(options_.seed, stream, after_starts));
+    if (!moves.possible()) return state.parts();
     const std::int64_t count = moves_each * problem_.stages * std::max(1, problem_.stages - 1) / 2 * problem_.replicas;
-    std::vector<Counts> least = state_.parts();
-    double least_cost = state_.cost_s();
+    std::vector<Counts> least = state.parts();
+    double least_cost = state.cost_s();
     const double enough = outcome_.bound_s * (1 + reached);
     for (std::int64_t move = 0; move < count && least_cost > enough; ++move) {
       if (move % moves_between_looks == 0 && expired()) break;
       const auto& changes = moves.draw();
       if (changes.empty()) continue;
       const double progress = static_cast<double>(move) / static_cast<double>(count);
-      const double temperature = state_.cost_s() * hottest * std::pow(coldest / hottest, progress);
-      const double limit = state_.objective_s() - temperature * std::log(1 - moves.random().uniform());
-      if (state_.propose(changes, limit) > limit) continue;
-      state_.apply();
-      if (state_.cost_s() < least_cost) {
-        least_cost = state_.cost_s();
-        least = state_.parts();
+      const double temperature = state.cost_s() * hottest * std::pow(coldest / hottest, progress);
+      const double limit = state.objective_s() - temperature * std::log(1 - moves.random().uniform());
+      if (state.propose(changes, limit) > limit) continue;
+      state.apply();
+      if (state.cost_s() < least_cost) {
+        least_cost = state.cost_s();
+        least = state.parts();
       }
     }
-    state_.assign(least);
-    return keep();
+    return least;
   }
 
   const GridProblem& problem_;

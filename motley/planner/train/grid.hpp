@@ -22,6 +22,7 @@ enum class GridStarts { structured, random };
 struct GridOptions {
   std::uint64_t seed = 0;
   GridStarts starts = GridStarts::structured;  // random: for comparison
+  int threads = 1;
   std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
 };
 
@@ -33,8 +34,8 @@ struct GridOutcome {
   std::vector<double> trace;  // the best cost after every start and every round, never rising
 };
 
-// Deterministic for problem, seed and starts, unless the deadline cuts it short. Ends at once where the bound is
-// reached.
+// Deterministic for problem, seed and starts, on any number of threads, unless the deadline cuts it short. Ends at once
+// where the bound is reached.
 GridOutcome search_grid(const GridProblem& problem, const GridOptions& options);
 
 // What no assignment can be below: docs/dtfm.md, "The bound".

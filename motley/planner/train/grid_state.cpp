@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <tuple>
+#include <utility>
 
 #include "motley/base/random.hpp"
 
@@ -88,63 +90,114 @@ std::uint64_t GridState::key_of(const Counts& part) const {
   return key;
 }
 
-HopWeights GridState::hop(const Counts& a, std::uint64_t key_a, const Counts& b, std::uint64_t key_b) {
-  const std::uint64_t key = mixed(key_a) + mixed(key_b);  // either way round
-  Cached& entry = cache_[key % cache_entries];
-  if (entry.key != key) entry = {key, match(a, b)};
-  return entry.hop;
+const HopWeights* GridState::known_hop(std::uint64_t key) const {
+  const Cached& entry = cache_[key % cache_entries];
+  return entry.key == key ? &entry.hop : nullptr;
 }
 
+// No matching does better: every device needs a partner.
+double GridState::least_bottleneck(const Counts& a, const Counts& b) {
+  const auto classes = static_cast<std::size_t>(classes_.count());
+  present_.clear();
+  for (std::size_t y = 0; y < classes; ++y)
+    if (b[y] != 0) present_.push_back(y);
+  // The largest of all rows' least lengths, and of all columns'.
+  least_of_column_.assign(present_.size(), std::numeric_limits<double>::infinity());
+  double most = 0;
+  for (std::size_t x = 0; x < classes; ++x) {
+    if (a[x] == 0) continue;
+    double least = std::numeric_limits<double>::infinity();
+    for (std::size_t i = 0; i < present_.size(); ++i) {
+      const double length = classes_.hop_s[x * classes + present_[i]];
+      least = std::min(least, length);
+      least_of_column_[i] = std::min(least_of_column_[i], length);
+    }
+    most = std::max(most, least);
+  }
+  for (const double least : least_of_column_) most = std::max(most, least);
+  return most;
+}
+
+// Pairs of classes that two stages have, shortest hop first.
+const std::vector<std::pair<int, int>>& GridState::pairs_by_hop(const Counts& a, const Counts& b) {
+  const int classes = classes_.count();
+  if (classes <= 2 * problem_.replicas) return classes_.by_hop;  // few more than they have
+  pairs_.clear();
+  for (int x = 0; x < classes; ++x)
+    for (int y = 0; y < classes && a[static_cast<std::size_t>(x)] != 0; ++y)
+      if (b[static_cast<std::size_t>(y)] != 0) pairs_.emplace_back(x, y);
+  std::sort(pairs_.begin(), pairs_.end(), [&](const auto& p, const auto& q) {
+    const double of_p = classes_.hop_s[classes_.at(p.first, p.second)];
+    const double of_q = classes_.hop_s[classes_.at(q.first, q.second)];
+    return std::tie(of_p, p) < std::tie(of_q, q);
+  });
+  return pairs_;
+}
+
+// Links come in shortest first: the greedy matching takes what it can of each, the other waits until it is perfect.
 HopWeights GridState::match(const Counts& a, const Counts& b) {
-  // Shortest pairs first: its mean, and its largest pair, which may already be the least possible.
+  const auto classes = static_cast<std::size_t>(classes_.count());
   left_a_ = a;
   left_b_ = b;
-  double sum = 0, largest = 0;
+  first_a_.resize(classes);
+  first_b_.resize(classes);
+  for (std::size_t k = 0, at_a = 0, at_b = 0; k < classes; ++k) {
+    first_a_[k] = static_cast<int>(std::exchange(at_a, at_a + static_cast<std::size_t>(a[k])));
+    first_b_[k] = static_cast<int>(std::exchange(at_b, at_b + static_cast<std::size_t>(b[k])));
+  }
+  const double least = least_bottleneck(a, b);
+  const auto& pairs = pairs_by_hop(a, b);
+  matching_.begin(problem_.replicas);
+  HopWeights hop;
+  double sum = 0;
   int left = problem_.replicas;
-  for (const auto& [x, y] : classes_.by_hop) {
-    auto& of_a = left_a_[static_cast<std::size_t>(x)];
-    auto& of_b = left_b_[static_cast<std::size_t>(y)];
-    const std::int16_t pairs = std::min(of_a, of_b);
-    if (pairs == 0) continue;
-    of_a = static_cast<std::int16_t>(of_a - pairs);
-    of_b = static_cast<std::int16_t>(of_b - pairs);
-    largest = classes_.hop_s[classes_.at(x, y)];
-    sum += pairs * largest;
-    if ((left -= pairs) == 0) break;
-  }
-  const double mean = sum / problem_.replicas;
-  members_a_.clear();
-  members_b_.clear();
-  for (int k = 0; k < classes_.count(); ++k) {
-    members_a_.insert(members_a_.end(), static_cast<std::size_t>(a[static_cast<std::size_t>(k)]), k);
-    members_b_.insert(members_b_.end(), static_cast<std::size_t>(b[static_cast<std::size_t>(k)]), k);
-  }
-  expanded_.clear();
-  double least = 0;
-  for (const int x : members_a_) {
-    double row = std::numeric_limits<double>::infinity();
-    for (const int y : members_b_) {
-      expanded_.push_back(classes_.hop_s[classes_.at(x, y)]);
-      row = std::min(row, expanded_.back());
+  bool perfect = false;
+  for (std::size_t i = 0; left > 0 || !perfect; ++i) {
+    const auto x = static_cast<std::size_t>(pairs[i].first), y = static_cast<std::size_t>(pairs[i].second);
+    if (a[x] == 0 || b[y] == 0) continue;
+    const double length = classes_.hop_s[x * classes + y];
+    if (const std::int16_t both = std::min(left_a_[x], left_b_[y]); both > 0) {
+      left_a_[x] = static_cast<std::int16_t>(left_a_[x] - both);
+      left_b_[y] = static_cast<std::int16_t>(left_b_[y] - both);
+      sum += both * length;
+      left -= both;
     }
-    least = std::max(least, row);
+    if (perfect) continue;
+    if (left == 0 && length <= least) {  // the greedy one is as good as any
+      hop.bottleneck_s = length;
+      perfect = true;
+      continue;
+    }
+    matching_.add(first_a_[x], first_a_[x] + a[x], first_b_[y], first_b_[y] + b[y]);
+    if (length < least) continue;
+    hop.bottleneck_s = length;
+    perfect = matching_.perfect();
   }
-  if (least == largest) return {largest, mean};
-  return {matcher_.bottleneck(expanded_, problem_.replicas, largest), mean};
+  hop.mean_s = sum / problem_.replicas;
+  return hop;
 }
 
-// Every stage but the first is reached over one of its hops.
-double GridState::path_bound() const {
+void GridState::weigh() {
+  weights_.resize(trial_.hops.size());
+  for (std::size_t at = 0; at < weights_.size(); ++at)
+    weights_[at] = trial_.hops[at].bottleneck_s + slope * trial_.hops[at].mean_s;
+}
+
+// The shortest tree: a path is one.
+double GridState::path_bound() {
   const auto count = static_cast<std::size_t>(stages_);
-  double sum = 0, longest = 0;
-  for (std::size_t a = 0; a < count; ++a) {
-    double least = std::numeric_limits<double>::infinity();
-    for (std::size_t b = 0; b < count; ++b)
-      if (b != a) least = std::min(least, weights_[a * count + b]);
-    sum += least;
-    longest = std::max(longest, least);
+  reached_.assign(weights_.begin(), weights_.begin() + stages_);  // from stage 0; below zero: in the tree
+  reached_[0] = -1;
+  double sum = 0;
+  for (std::size_t edges = 1; edges < count; ++edges) {
+    std::size_t nearest = 0;
+    for (std::size_t s = 1; s < count; ++s)
+      if (reached_[s] >= 0 && (nearest == 0 || reached_[s] < reached_[nearest])) nearest = s;
+    sum += reached_[nearest];
+    reached_[nearest] = -1;
+    for (std::size_t s = 1; s < count; ++s) reached_[s] = std::min(reached_[s], weights_[nearest * count + s]);
   }
-  return count > 1 ? sum - longest : 0;
+  return sum;
 }
 
 double GridState::shortest_path() {
@@ -191,22 +244,35 @@ double GridState::propose(const std::vector<Change>& changes, double limit) {
       if (change.part == static_cast<int>(part)) return change.counts;
     return parts_[part];
   };
+  // First what is known and what is surely not less; what is still worth it then in full.
+  unknown_.clear();
   for (const Change& change : changes) {
     if (change.part >= stages_) continue;
     const auto a = static_cast<std::size_t>(change.part);
-    for (std::size_t b = 0; b < count; ++b)
-      if (b != a)
-        trial_.hops[a * count + b] = trial_.hops[b * count + a] =
-            hop(change.counts, trial_.keys[a], counts(b), trial_.keys[b]);
+    for (std::size_t b = 0; b < count; ++b) {
+      if (b == a) continue;
+      const std::uint64_t key = mixed(trial_.keys[a]) + mixed(trial_.keys[b]);  // either way round
+      const HopWeights* known = known_hop(key);
+      if (!known) unknown_.push_back({a, b, key});
+      trial_.hops[a * count + b] = trial_.hops[b * count + a] =
+          known ? *known : HopWeights{least_bottleneck(change.counts, counts(b)), least_hop_};
+    }
   }
   ++evaluated_;
-  weights_.resize(count * count);
-  for (std::size_t at = 0; at < weights_.size(); ++at)
-    weights_[at] = trial_.hops[at].bottleneck_s + slope * trial_.hops[at].mean_s;
   const double sum = std::accumulate(trial_.sync.begin(), trial_.sync.end(), 0.0);
-  trial_.objective = worst + slope * sum / stages_;
-  if (trial_.objective + path_bound() > limit) return trial_.objective + path_bound();
-  trial_.objective += shortest_path();
+  const double sync = worst + slope * sum / stages_;
+  weigh();
+  if (const double bound = sync + path_bound(); bound > limit) return bound;
+  if (!unknown_.empty()) {
+    for (const Unknown& pair : unknown_) {
+      const HopWeights hop = match(counts(pair.a), counts(pair.b));
+      cache_[pair.key % cache_entries] = {pair.key, hop};
+      trial_.hops[pair.a * count + pair.b] = trial_.hops[pair.b * count + pair.a] = hop;
+    }
+    weigh();
+    if (const double bound = sync + path_bound(); bound > limit) return bound;
+  }
+  trial_.objective = sync + shortest_path();
   trial_.cost = worst;
   for (std::size_t s = 0; s + 1 < count; ++s)
     trial_.cost += trial_.hops[static_cast<std::size_t>(trial_.order[s] * stages_ + trial_.order[s + 1])].bottleneck_s;

@@ -23,7 +23,7 @@ using Counts = std::vector<std::int16_t>;  // devices of every class
 
 // What the search minimises beside the cost itself: the mean of all stages and of all matched pairs, not only the
 // worst. A cost made of maxima has plateaus; this slopes.
-constexpr double slope = 0.1;
+constexpr double slope = 0.05;
 
 // A hop between two stages.
 struct HopWeights {
@@ -61,10 +61,13 @@ class GridState {
   };
   double sync_of(const Counts& part) const;
   std::uint64_t key_of(const Counts& part) const;
-  HopWeights hop(const Counts& a, std::uint64_t key_a, const Counts& b, std::uint64_t key_b);
+  const HopWeights* known_hop(std::uint64_t key) const;
+  double least_bottleneck(const Counts& a, const Counts& b);
+  const std::vector<std::pair<int, int>>& pairs_by_hop(const Counts& a, const Counts& b);
   HopWeights match(const Counts& a, const Counts& b);
-  double path_bound() const;  // of weights_: no path is shorter
-  double shortest_path();     // of weights_; leaves the order in trial_.order
+  void weigh();            // weights_ from the trial's hops
+  double path_bound();     // of weights_: no path is shorter
+  double shortest_path();  // of weights_; leaves the order in trial_.order
 
   const GridProblem& problem_;
   const GridClasses& classes_;
@@ -87,12 +90,20 @@ class GridState {
     std::vector<int> order;
     double objective = 0, cost = 0;
   } trial_;
+  struct Unknown {
+    std::size_t a = 0, b = 0;  // stages
+    std::uint64_t key = 0;
+  };
+  std::vector<Unknown> unknown_;
   std::vector<Cached> cache_;
-  BottleneckMatcher matcher_;
+  GrowingMatching matching_;
   HeldKarp path_;
-  std::vector<double> weights_, expanded_;
+  std::vector<double> weights_, reached_;
   Counts left_a_, left_b_;
-  std::vector<int> members_a_, members_b_;
+  std::vector<int> first_a_, first_b_;
+  std::vector<std::size_t> present_;
+  std::vector<double> least_of_column_;
+  std::vector<std::pair<int, int>> pairs_;
   std::int64_t evaluated_ = 0;
 };
 

@@ -154,7 +154,12 @@ TEST(Grid, SameSeedSameAssignment) {
   std::mt19937 random(3);
   const GridProblem problem = random_problem(random, 12, 3, 4);
   const GridOptions options{.seed = 5, .starts = GridStarts::random};
-  EXPECT_EQ(search_grid(problem, options).best.grid, search_grid(problem, options).best.grid);
+  GridOptions threads = options;
+  threads.threads = 8;
+  const GridOutcome once = search_grid(problem, options), again = search_grid(problem, threads);
+  EXPECT_EQ(once.best.grid, again.best.grid);
+  EXPECT_EQ(once.trace, again.trace);
+  EXPECT_EQ(once.evaluated, again.evaluated);
 }
 
 // Beyond the stages whose order is solved exactly at every step.

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <set>
 
 #include "motley/base/parallel.hpp"
 #include "motley/base/units.hpp"
+#include "motley/cluster/names.hpp"
 #include "motley/planner/train/deployment.hpp"
 #include "motley/planner/train/polish.hpp"
 
@@ -20,8 +22,11 @@ constexpr std::size_t kRestarts = 8;
 constexpr std::size_t kConfirmed = 64;  // of the best by closed form, run event by event
 constexpr std::size_t kPolished = 6;    // of the best of these; of few devices all
 constexpr std::int64_t kMoves = 3000;   // of a restart; more for larger clusters, up to ten times as many
-constexpr std::int64_t kMicroBatches[] = {1, 2, 4, 8, 16};  // sequences
-constexpr double kSearchShare = 0.85;                       // of the time, before the best are confirmed
+constexpr std::int64_t kMicroBatches[] = {1, 2, 4, 8, 16, 32, 64, 128};  // sequences
+constexpr std::int64_t kUsualSequences = 16;                             // more only where a stage has more devices
+constexpr std::size_t kVaried = 400;                    // structures, at least, whose micro-batch is varied
+constexpr double kSearchShare = 0.85;                   // of the time, before the best are confirmed
+constexpr double kFirstShare = 0.3, kStartShare = 0.5;  // until all structures, and their micro-batches, are judged
 
 struct Scored {
   double iteration_s = 0;
@@ -34,39 +39,85 @@ bool allowed(const TrainOptions& options, const Deployment& deployment) {
                                         [&](const auto& replica) { return std::ssize(replica) == *options.stages; });
 }
 
-std::vector<Scored> scored_starts(Judge& judge, const TrainOptions& options, Instant deadline,
-                                  std::int64_t& evaluated) {
-  std::vector<Deployment> starts;
-  for (auto& start : structured_deployments(judge.problem())) {
-    if (!allowed(options, start)) continue;
-    for (const std::int64_t sequences : kMicroBatches) {
-      if (sequences > judge.problem().training.global_batch) break;
-      const std::int64_t given = judge.problem().training.micro_batch;
-      if (given > 0 && sequences != kMicroBatches[0]) break;
-      starts.push_back({start.replicas, given > 0 ? given : sequences});
-    }
-  }
-  std::vector<Scored> scored(starts.size());
-  in_parallel(starts.size(), options.threads, [&](std::size_t i) {
+std::vector<std::int64_t> micro_batches(const TrainProblem& problem, std::int64_t widest) {
+  if (problem.training.micro_batch > 0) return {problem.training.micro_batch};
+  std::vector<std::int64_t> sizes;
+  for (const std::int64_t sequences : kMicroBatches)
+    if (sequences <= problem.training.global_batch && (sequences <= kUsualSequences || sequences < 4 * widest))
+      sizes.push_back(sequences);
+  return sizes;
+}
+
+// Best first; those that do not fit are left out.
+std::vector<Scored> scored(Judge& judge, std::vector<Deployment> deployments, int threads, Instant deadline,
+                           std::int64_t& evaluated) {
+  std::vector<Scored> scored(deployments.size());
+  in_parallel(deployments.size(), threads, [&](std::size_t i) {
     if (i > 0 && std::chrono::steady_clock::now() >= deadline) return;
-    scored[i] = {judge.quick(starts[i]).iteration_s, std::move(starts[i])};
+    scored[i] = {judge.quick(deployments[i]).iteration_s, std::move(deployments[i])};
   });
-  std::erase_if(scored, [](const Scored& one) {
-    return one.deployment.replicas.empty() || one.iteration_s == std::numeric_limits<double>::infinity();
-  });
+  std::erase_if(scored, [](const Scored& one) { return one.deployment.replicas.empty(); });
   evaluated += std::ssize(scored);
   std::stable_sort(scored.begin(), scored.end(),
                    [](const Scored& a, const Scored& b) { return a.iteration_s < b.iteration_s; });
   return scored;
 }
 
-// No step is shorter: every device computes all the time, alone and at the rate that it reaches.
+// All structures with one micro-batch; the best of them, of few all, with every other one.
+std::vector<Scored> scored_starts(Judge& judge, const TrainOptions& options, Instant half_time, Instant deadline,
+                                  std::int64_t& evaluated) {
+  const auto widest = [](const Deployment& deployment) {
+    std::int64_t most = 1;
+    for (const auto& replica : deployment.replicas)
+      for (const auto& group : replica) most = std::max<std::int64_t>(most, std::ssize(group));
+    return most;
+  };
+  std::vector<Deployment> starts;
+  for (auto& start : structured_deployments(judge.problem())) {
+    if (!allowed(options, start)) continue;
+    const auto sizes = micro_batches(judge.problem(), widest(start));
+    const auto usual = std::upper_bound(sizes.begin(), sizes.end(), widest(start));
+    start.sequences = usual == sizes.begin() ? sizes.front() : *std::prev(usual);
+    starts.push_back(std::move(start));
+  }
+  std::vector<Scored> found = scored(judge, std::move(starts), options.threads, half_time, evaluated);
+  std::vector<Deployment> others;
+  for (std::size_t i = 0; i < found.size() && i < std::max(kVaried, found.size() / 4); ++i)
+    for (const std::int64_t sequences : micro_batches(judge.problem(), widest(found[i].deployment)))
+      if (sequences != found[i].deployment.sequences) others.push_back({found[i].deployment.replicas, sequences});
+  for (Scored& other : scored(judge, std::move(others), options.threads, deadline, evaluated))
+    found.push_back(std::move(other));
+  std::erase_if(found, [](const Scored& one) { return std::isinf(one.iteration_s); });
+  std::stable_sort(found.begin(), found.end(),
+                   [](const Scored& a, const Scored& b) { return a.iteration_s < b.iteration_s; });
+  return found;
+}
+
+// Of a device, one block and sequence there and back: the least that the profile has for its type in any degree and
+// micro-batch, otherwise its products alone at the rate that it reaches.
+double least_block_s(const TrainProblem& problem, int device) {
+  const std::string type = plain_name(problem.cluster.type_of(device).name);
+  double least_s = std::numeric_limits<double>::infinity();
+  for (const LayerTime& time : problem.profile.layer_time)
+    if (time.part == LayerPart::block && time.sequence_length == problem.training.sequence_length &&
+        plain_name(time.device_type) == type)
+      least_s = std::min(least_s, (time.forward_s + time.backward_s) * static_cast<double>(time.tp) /
+                                      static_cast<double>(time.micro_batch));
+  const double flops = 3 * block_flops(problem.model.arch, 0) * static_cast<double>(problem.training.sequence_length);
+  return std::min(least_s, flops / reached_flop_per_s(problem, device));
+}
+
+// No step is shorter: every device computes all the time, alone and at the rate that it reaches. Measured times hold no
+// attention and no head apart, so with a profile blocks alone count.
 double bound_s(const TrainProblem& problem) {
+  const std::size_t devices = problem.cluster.devices.size();
   double rate = 0;
-  for (std::size_t device = 0; device < problem.cluster.devices.size(); ++device)
-    rate += problem.cost.peak_flop_per_s(static_cast<int>(device)) *
-            problem.cluster.type_of(static_cast<int>(device)).efficiency.compute;
-  return problem.cost.step_flops() / rate;
+  if (problem.profile.layer_time.empty()) {
+    for (std::size_t d = 0; d < devices; ++d) rate += reached_flop_per_s(problem, static_cast<int>(d));
+    return problem.cost.step_flops() / rate;
+  }
+  for (std::size_t d = 0; d < devices; ++d) rate += 1 / least_block_s(problem, static_cast<int>(d));
+  return static_cast<double>(problem.model.arch.layers * problem.training.global_batch) / rate;
 }
 
 TrainPlan write_plan(const Cluster& cluster, const Model& model, const Workload& workload, const TrainOptions& options,
@@ -136,7 +187,8 @@ TrainOutcome plan_joint(const Cluster& cluster, const Model& model, const Worklo
   Judge judge(problem);
 
   std::int64_t evaluated = 0;
-  std::vector<Scored> candidates = scored_starts(judge, options, search_deadline, evaluated);
+  std::vector<Scored> candidates = scored_starts(judge, options, after(kFirstShare * options.deadline_s),
+                                                 after(kStartShare * options.deadline_s), evaluated);
   if (candidates.empty()) return nothing_fits(model, training);
 
   // A fixed grid is not searched further: every move would leave it.

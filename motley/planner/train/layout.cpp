@@ -128,43 +128,12 @@ LayoutTables layout_tables(const LayoutProblem& problem) {
 
 double LaidReplica::busiest_s() const { return *std::max_element(seconds.begin(), seconds.end()); }
 
-// ---- the batch ----
-
-std::vector<std::int64_t> apportion(const std::vector<const LaidReplica*>& replicas, std::int64_t micro_batches) {
-  const std::size_t count = replicas.size();
-  std::vector<std::int64_t> shares(count, 1);
-  std::int64_t left = micro_batches - static_cast<std::int64_t>(count);
-  if (count == 0 || left < 0) return {};
-  // Full pipelines take base + m busiest. Below the common level none of them has more than its part of an optimum.
-  std::vector<double> base(count), busiest(count);
-  double inverse = 0, offset = 0;
-  for (std::size_t r = 0; r < count; ++r) {
-    const auto stages = static_cast<std::int64_t>(replicas[r]->seconds.size());
-    busiest[r] = replicas[r]->busiest_s();
-    base[r] = lockstep_s(replicas[r]->seconds, stages) - static_cast<double>(stages) * busiest[r];
-    inverse += 1 / busiest[r];
-    offset += base[r] / busiest[r];
-  }
-  const double level = (static_cast<double>(micro_batches) + offset) / inverse;
-  for (std::size_t r = 0; r < count; ++r) {
-    const auto most = static_cast<std::int64_t>(std::floor((level - base[r]) / busiest[r])) - 1;
-    const std::int64_t more = std::clamp<std::int64_t>(most - 1, 0, left);
-    const auto stages = static_cast<std::int64_t>(replicas[r]->seconds.size());
-    if (most < stages) continue;  // not full: below, one by one
-    shares[r] += more;
-    left -= more;
-  }
-  for (; left > 0; --left) {
-    std::size_t next = 0;
-    double least = infinity;
-    for (std::size_t r = 0; r < count; ++r)
-      if (const double time = lockstep_s(replicas[r]->seconds, shares[r] + 1); time < least) {
-        least = time;
-        next = r;
-      }
-    ++shares[next];
-  }
-  return shares;
+ReplicaPace lockstep_pace(const std::vector<double>& seconds) {
+  const std::int64_t stages = std::ssize(seconds);
+  const double busiest_s = *std::max_element(seconds.begin(), seconds.end());
+  return {.lockstep_stages_s = seconds,
+          .rest_s = lockstep_s(seconds, stages) - static_cast<double>(stages) * busiest_s,
+          .each_s = busiest_s};
 }
 
 // ---- the price ----
@@ -218,14 +187,13 @@ double sync_s(const LayoutTables& tables, const std::vector<LaidReplica>& replic
 
 LayoutPlan price_layout(const LayoutTables& tables, std::vector<LaidReplica> replicas) {
   LayoutPlan layout;
-  std::vector<const LaidReplica*> list;
-  for (const auto& replica : replicas) list.push_back(&replica);
-  layout.micro_batches = apportion(list, tables.micro_batches);
+  std::vector<ReplicaPace> paces;
+  for (const auto& replica : replicas) paces.push_back(replica.pace);
+  layout.micro_batches = apportion(paces, tables.micro_batches, 1);
   layout.step_s = infinity;
   if (!layout.micro_batches.empty()) {
     double slowest = 0;
-    for (std::size_t r = 0; r < replicas.size(); ++r)
-      slowest = std::max(slowest, lockstep_s(replicas[r].seconds, layout.micro_batches[r]));
+    for (std::size_t r = 0; r < paces.size(); ++r) slowest = std::max(slowest, paces[r].end_s(layout.micro_batches[r]));
     layout.step_s = tables.pipeline_factor * slowest + tables.sync_factor * sync_s(tables, replicas);
   }
   layout.replicas = std::move(replicas);

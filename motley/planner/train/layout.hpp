@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "motley/cost/flashflex.hpp"
+#include "motley/planner/train/apportion.hpp"
 #include "motley/planner/train/train_plan.hpp"
 
 namespace motley {
@@ -59,17 +60,16 @@ struct LaidReplica {
   std::vector<int> units;
   std::vector<std::int64_t> layers;
   std::vector<double> seconds;  // of a stage and micro-batch, its hop included
+  ReplicaPace pace = {};        // in lockstep
   double busiest_s() const;
 };
+ReplicaPace lockstep_pace(const std::vector<double>& seconds);
 
 // The order and the layers with the least busiest stage: a dynamic programme over how many of every unit stand behind
 // (at most `most_states` of such), a plausible order improved otherwise; among equals, less time to fill and drain.
 // Nothing where memory does not hold the layers.
 std::optional<LaidReplica> lay_out(const LayoutTables& tables, const std::vector<int>& unit_counts,
                                    std::int64_t micro_batches);
-
-// Micro-batches of every replica so that the slowest ends as early as can be; each has at least one. Exact.
-std::vector<std::int64_t> apportion(const std::vector<const LaidReplica*>& replicas, std::int64_t micro_batches);
 
 struct LayoutPlan {
   std::vector<LaidReplica> replicas;

@@ -9,6 +9,7 @@
 namespace motley {
 namespace {
 
+constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr std::size_t most_states = 1024;  // of the dynamic programme: all that ten stages can have
 
 class Ordering {
@@ -28,10 +29,10 @@ class Ordering {
 
   std::optional<LaidReplica> best(std::int64_t micro_batches) {
     if (stages_ == 0 || static_cast<std::int64_t>(stages_) > tables_.layers) return std::nullopt;
-    collect_values();
+    std::vector<int> order = plausible();
+    collect_values(order);
     const auto least = least_value(0, values_.size() - 1, [&](double limit) { return relaxed_room(limit); });
     if (!least) return std::nullopt;
-    std::vector<int> order = plausible();
     std::size_t most = values_.size() - 1;
     auto value = least_value(*least, most, [&](double limit) { return room_of(order, limit); });
     if (value) most = *value;
@@ -46,6 +47,7 @@ class Ordering {
     if (!value) return std::nullopt;
     LaidReplica laid = cut(std::move(order), values_[*value]);
     polish(laid, micro_batches);
+    laid.pace = lockstep_pace(laid.seconds);
     return laid;
   }
 
@@ -60,13 +62,25 @@ class Ordering {
     return std::min(tables_.capacity(unit, first, next < 0, from_end), time_room(unit, next, limit_s));
   }
 
-  // How busy a stage can be: these values alone.
-  void collect_values() {
+  // A time within which the stages of this order have room for all layers; infinite where memory forbids it.
+  double enough_s(const std::vector<int>& order, double least_s) const {
+    constexpr double step = 1.25;
+    constexpr int most_steps = 32;  // a factor of 1,000: then it is not for want of time
+    double limit_s = least_s;
+    for (int i = 0; i < most_steps; ++i, limit_s *= step)
+      if (room_of(order, limit_s) >= tables_.layers) return limit_s * (1 + 1e-6);
+    return infinity;
+  }
+
+  // How busy the busiest stage can be: these values alone, none below a perfect balance and, where `order` will do,
+  // none above what it needs.
+  void collect_values(const std::vector<int>& order) {
     values_.clear();
     double layers_per_s = 0;
     for (std::size_t k = 0; k < units_.size(); ++k)
       layers_per_s += counts_[k] / tables_.layer_s[static_cast<std::size_t>(units_[k])];
-    const double least = static_cast<double>(tables_.layers) / layers_per_s * (1 - 1e-9);  // a perfect balance
+    const double least = static_cast<double>(tables_.layers) / layers_per_s * (1 - 1e-9);
+    const double enough = enough_s(order, least);
     std::vector<double> hops;
     for (const int unit : units_) {
       hops.assign(1, 0);
@@ -76,7 +90,7 @@ class Ordering {
       hops.erase(std::unique(hops.begin(), hops.end()), hops.end());
       const double layer = tables_.layer_s[static_cast<std::size_t>(unit)];
       for (const double hop : hops)
-        for (std::int64_t n = 1; n <= tables_.layers; ++n)
+        for (std::int64_t n = 1; n <= tables_.layers && static_cast<double>(n) * layer + hop <= enough; ++n)
           if (const double value = static_cast<double>(n) * layer + hop; value >= least) values_.push_back(value);
     }
     std::sort(values_.begin(), values_.end());

@@ -335,6 +335,7 @@ class Enumeration {
                                 (last ? 0 : tables_.hop(replica.units[s], replica.units[s + 1])));
     }
     candidates_.push_back(replica);
+    candidates_.back().pace = lockstep_pace(replica.seconds);
     too_many_ = too_many_ || static_cast<std::int64_t>(candidates_.size()) > most_;
   }
 

@@ -92,48 +92,6 @@ TEST(LayoutPlan, TheOrderAndTheLayersHaveTheLeastBusiestStage) {
   EXPECT_GT(feasible, 60);
 }
 
-TEST(LayoutPlan, BatchesAreApportionedExactly) {
-  std::mt19937 random(2);
-  std::uniform_real_distribution<double> seconds(0.5, 3);
-  for (int round = 0; round < 60; ++round) {
-    std::vector<LaidReplica> replicas(1 + static_cast<std::size_t>(round % 3));
-    for (auto& replica : replicas)
-      for (std::size_t s = 0; s < 1 + random() % 4; ++s) replica.seconds.push_back(seconds(random));
-    std::vector<const LaidReplica*> list;
-    for (const auto& replica : replicas) list.push_back(&replica);
-    const std::int64_t total = static_cast<std::int64_t>(replicas.size() + random() % 12);
-    const auto slowest = [&](const std::vector<std::int64_t>& shares) {
-      double worst = 0;
-      for (std::size_t r = 0; r < shares.size(); ++r)
-        worst = std::max(worst, lockstep_s(replicas[r].seconds, shares[r]));
-      return worst;
-    };
-    double least = infinity;
-    std::vector<std::int64_t> shares;
-    std::function<void(std::int64_t)> share = [&](std::int64_t left) {
-      if (shares.size() + 1 == replicas.size()) {
-        shares.push_back(left);
-        least = std::min(least, slowest(shares));
-        shares.pop_back();
-        return;
-      }
-      for (std::int64_t m = 1; m < left; ++m) {
-        shares.push_back(m);
-        share(left - m);
-        shares.pop_back();
-      }
-    };
-    share(total);
-    const auto found = apportion(list, total);
-    EXPECT_EQ(std::accumulate(found.begin(), found.end(), std::int64_t{0}), total);
-    EXPECT_NEAR(slowest(found), least, 1e-9);
-  }
-  // Full pipelines take the quick way.
-  LaidReplica quick{{0}, {1}, {1.0, 1.0}}, slow{{0}, {1}, {3.0}};
-  EXPECT_EQ(apportion({&quick, &slow}, 400), (std::vector<std::int64_t>{300, 100}));
-  EXPECT_TRUE(apportion({&quick, &slow}, 1).empty());
-}
-
 // ---- plans ----
 
 Cluster machines(const std::string& list) {

@@ -10,6 +10,7 @@ namespace {
 
 constexpr double kStartTemperature = 0.05;  // of the step's time; falls to nothing
 constexpr std::int64_t kMostSequences = 64;
+constexpr double kUnlikeStages = 0.1;  // of the attempts to join over machines or types
 
 // One random change of a deployment; unchanged where the dice meant something impossible.
 class Mutation {
@@ -77,7 +78,7 @@ class Mutation {
     replica[i] = {whole.begin(), middle};
     replica.insert(replica.begin() + static_cast<std::ptrdiff_t>(i) + 1, std::vector<int>(middle, whole.end()));
   }
-  // Two neighbouring stages of like devices in one machine become one.
+  // Two neighbouring stages become one: mostly of like devices in one machine.
   void join(Deployment& deployment) {
     PipelineGroups& replica = deployment.replicas[any(deployment)];
     if (replica.size() < 2) return;
@@ -85,7 +86,7 @@ class Mutation {
     const auto& devices = problem_.cluster.devices;
     const Device& a = devices[static_cast<std::size_t>(replica[i].front())];
     const Device& b = devices[static_cast<std::size_t>(replica[i + 1].front())];
-    if (a.machine != b.machine || a.type != b.type) return;
+    if ((a.machine != b.machine || a.type != b.type) && dice_.uniform() > kUnlikeStages) return;
     replica[i].insert(replica[i].end(), replica[i + 1].begin(), replica[i + 1].end());
     std::sort(replica[i].begin(), replica[i].end());
     replica.erase(replica.begin() + static_cast<std::ptrdiff_t>(i) + 1);
@@ -147,7 +148,7 @@ Deployment improved(Judge& judge, const Deployment& start, std::uint64_t seed, s
     const double left = 1 - static_cast<double>(i) / static_cast<double>(moves);
     const double forgiven = -kStartTemperature * left * left * current_s * std::log(std::max(dice.uniform(), 1e-12));
     Deployment next = Mutation(judge.problem(), dice).of(current);
-    const double next_s = judge.quick(next).iteration_s;
+    const double next_s = judge.quick(next, current_s + forgiven).iteration_s;
     ++evaluated;
     if (!(next_s <= current_s + forgiven)) continue;
     current = std::move(next);

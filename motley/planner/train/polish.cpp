@@ -96,19 +96,20 @@ class Polisher {
           .in_flight = micro_batches_in_flight(best_.layout.schedule, s, replica.stages.size(), replica.micro_batches),
           .micro_batches = replica.micro_batches};
       better = try_change([&](TrainLayout& layout) {
-                 auto strategies = best_strategies(problem_, stage.devices, place, stage.layers);
-                 if (strategies.empty() || strategies == stage.strategies) return false;
-                 layout.replicas[r].stages[s].strategies = std::move(strategies);
+                 StageChoice choice = best_strategies(problem_, stage.devices, place, stage.layers, stage.shares);
+                 if (choice.strategies.empty() || choice.strategies == stage.strategies) return false;
+                 layout.replicas[r].stages[s].strategies = std::move(choice.strategies);
                  return true;
                }) ||
                better;
-      for (LayerStrategy strategy :
-           stage_strategies(problem_.model.arch, std::ssize(stage.devices), micro_batch_of(best_.layout.replicas[r])))
+      for (LayerStrategy strategy : stage_strategies(problem_, stage.devices, micro_batch_of(best_.layout.replicas[r])))
         better = try_change([&](TrainLayout& layout) {
                    PlacedStage& changed = layout.replicas[r].stages[s];
                    strategy.layers = changed.layers;
-                   if (changed.strategies == std::vector{strategy}) return false;
+                   auto shares = work_shares(problem_, stage.devices, strategy, place.sequences);
+                   if (changed.strategies == std::vector{strategy} && changed.shares == shares) return false;
                    changed.strategies = {strategy};
+                   changed.shares = std::move(shares);
                    return true;
                  }) ||
                  better;

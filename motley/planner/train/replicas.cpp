@@ -68,95 +68,72 @@ SolvedReplica solve_replica(const TrainProblem& problem, StrategyTables& tables,
                             std::int64_t sequences, std::int64_t micro_batches) {
   const std::int64_t layers = problem.model.arch.layers;
   std::vector<std::vector<double>> seconds;
+  std::vector<const StrategyTable*> of_stages;
   for (std::size_t s = 0; s < groups.size(); ++s) {
     const StrategyTable& table = tables.table(groups[s], place_of(problem, s, groups.size(), sequences, micro_batches));
     if (table.most_layers() < 1) return {};
+    of_stages.push_back(&table);
     std::vector<double>& own = seconds.emplace_back(static_cast<std::size_t>(layers) + 1, 0.0);
     for (std::int64_t n = 1; n <= layers; ++n) own[static_cast<std::size_t>(n)] = table.seconds(n);
   }
-  SolvedReplica solved{.layers = divide_layers(layers, seconds)};
-  if (!solved.fits()) return {};
-  double sum = 0;
+  const std::vector<std::int64_t> counts = divide_layers(layers, seconds);
+  if (counts.empty()) return {};
+  SolvedReplica solved;
+  std::int64_t first = 0;
+  double slowest_s = 0;
   for (std::size_t s = 0; s < groups.size(); ++s) {
-    const double own_s = seconds[s][static_cast<std::size_t>(solved.layers[s])];
-    sum += own_s;
-    solved.micro_batch_s = std::max(solved.micro_batch_s, own_s);
-    if (s + 1 < groups.size()) {
-      // Both ways; a link that is slower than every stage sets the pace.
-      const PipelineHop hop = problem.cost.hop(groups[s], groups[s + 1], sequences);
-      sum += 2 * (hop.busy_s + hop.latency_s);
-      solved.micro_batch_s = std::max(solved.micro_batch_s, hop.busy_s);
-    }
+    solved.stages.push_back(of_stages[s]->choice(first, counts[s]));
+    first += counts[s];
+    slowest_s = std::max(slowest_s, seconds[s][static_cast<std::size_t>(counts[s])]);
   }
-  solved.fill_s = sum - solved.micro_batch_s;
+  std::vector<double> hops_s;  // both ways, to the next stage
+  for (std::size_t s = 0; s + 1 < groups.size(); ++s) {
+    const PipelineHop hop = problem.cost.hop(groups[s], groups[s + 1], sequences);
+    hops_s.push_back(2 * (hop.busy_s + hop.latency_s));
+    slowest_s = std::max(slowest_s, hop.busy_s);
+  }
+  double all_s = 0, longest_s = slowest_s * static_cast<double>(micro_batches - 1);
+  std::int64_t window = 1;
+  for (std::size_t from = 0; from < groups.size(); ++from) {
+    // 1F1B: from its forward pass on, a micro-batch goes on to a later stage, and what that stage sends back lets this
+    // one begin as many micro-batches later as there are stages on the way.
+    double way_s = 0;
+    for (std::size_t to = from; to < groups.size(); ++to) {
+      way_s += seconds[to][static_cast<std::size_t>(counts[to])] + (to > from ? hops_s[to - 1] : 0);
+      const auto stages = static_cast<std::int64_t>(to - from + 1);
+      const double each_s = way_s / static_cast<double>(stages);
+      const double then_s = each_s * static_cast<double>(micro_batches - stages);
+      if (problem.schedule != PipelineSchedule::one_forward_one_backward || then_s <= longest_s) continue;
+      longest_s = then_s;
+      slowest_s = each_s;
+      window = stages;
+    }
+    if (from == 0) all_s = way_s;
+  }
+  solved.pace = {.rest_s = std::max(0.0, all_s - static_cast<double>(window) * slowest_s), .each_s = slowest_s};
   return solved;
 }
 
-std::vector<std::int64_t> apportion(const std::vector<SolvedReplica>& replicas, std::int64_t total) {
-  const auto within = [&](const SolvedReplica& replica, double bound) {
-    if (!replica.fits() || bound < replica.fill_s + replica.micro_batch_s) return std::int64_t{0};
-    const double most = (bound - replica.fill_s) / replica.micro_batch_s * (1 + 1e-12);
-    return std::min(total, static_cast<std::int64_t>(most));
-  };
-  const auto room = [&](double bound) {
-    std::int64_t sum = 0;
-    for (const auto& replica : replicas) sum += within(replica, bound);
-    return sum;
-  };
-  double high = 0;
-  for (const auto& replica : replicas)
-    if (replica.fits())
-      high = std::max(high, replica.fill_s + static_cast<double>(total) * replica.micro_batch_s * (1 + 1e-9));
-  std::vector<std::int64_t> counts(replicas.size(), 0);
-  if (room(high) < total) return counts;
-  double low = 0;
-  for (int i = 0; i < 100 && high - low > 1e-12 * high; ++i) {
-    const double middle = (low + high) / 2;
-    (room(middle) >= total ? high : low) = middle;
-  }
-  std::int64_t left = total;
-  for (std::size_t r = 0; r < replicas.size(); ++r) left -= counts[r] = within(replicas[r], high);
-  // The bound may have room for more than there is: whoever would end last gives it back.
-  while (left < 0) {
-    std::size_t last = replicas.size();
-    double latest = -1;
-    for (std::size_t r = 0; r < replicas.size(); ++r) {
-      const double end = replicas[r].fill_s + static_cast<double>(counts[r]) * replicas[r].micro_batch_s;
-      if (counts[r] > 0 && end > latest) {
-        latest = end;
-        last = r;
-      }
-    }
-    --counts[last];
-    ++left;
-  }
-  return counts;
-}
-
-TrainLayout write_layout(const TrainProblem& problem, StrategyTables& tables,
-                         const std::vector<PipelineGroups>& replicas, const std::vector<SolvedReplica>& solved,
-                         const std::vector<std::int64_t>& micro_batches, std::int64_t sequences,
-                         std::int64_t expected_micro_batches) {
+TrainLayout write_layout(const TrainProblem& problem, const std::vector<PipelineGroups>& replicas,
+                         const std::vector<const SolvedReplica*>& solved,
+                         const std::vector<std::int64_t>& micro_batches, std::int64_t sequences) {
   TrainLayout layout{.replicas = {}, .schedule = problem.schedule, .sync = {.overlap = true}};
   std::int64_t left = problem.training.global_batch;
   for (std::size_t r = 0; r < replicas.size(); ++r) {
-    if (micro_batches[r] == 0) continue;
-    // What does not fill the last micro-batches is missing from this replica's.
+    // What does not fill the last micro-batches is missing from the last replica's.
     const std::int64_t own = std::min(left, micro_batches[r] * sequences);
+    if (own == 0) continue;
     left -= own;
-    ReplicaLayout replica{.sequences = own, .micro_batches = micro_batches[r], .stages = {}};
-    std::int64_t first = 0;
+    ReplicaLayout& replica =
+        layout.replicas.emplace_back(ReplicaLayout{.sequences = own, .micro_batches = micro_batches[r], .stages = {}});
     for (std::size_t s = 0; s < replicas[r].size(); ++s) {
-      const StrategyTable& table =
-          tables.table(replicas[r][s], place_of(problem, s, replicas[r].size(), sequences, expected_micro_batches));
-      const std::int64_t count = solved[r].layers[s];
-      replica.stages.push_back({.layers = {first, first + count},
-                                .devices = replicas[r][s],
-                                .shares = {},
-                                .strategies = table.strategies(first, count)});
-      first += count;
+      const StageChoice& choice = solved[r]->stages[s];
+      replica.stages.push_back(
+          {.layers = {choice.strategies.front().layers.first, choice.strategies.back().layers.last},
+           .devices = replicas[r][s],
+           .shares = choice.shares,
+           .strategies = choice.strategies});
     }
-    if (own > 0) layout.replicas.push_back(std::move(replica));
   }
   return layout;
 }

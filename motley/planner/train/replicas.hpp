@@ -1,9 +1,10 @@
 // From groups of devices to a training step: layers to stages, sequences to replicas.
 #pragma once
 
-#include <optional>
+#include <limits>
 #include <vector>
 
+#include "motley/planner/train/apportion.hpp"
 #include "motley/planner/train/strategy_tables.hpp"
 
 namespace motley {
@@ -17,24 +18,18 @@ std::vector<std::int64_t> divide_layers(std::int64_t layers, const std::vector<s
 
 // A replica with its layers divided, before it is known how many micro-batches it gets.
 struct SolvedReplica {
-  std::vector<std::int64_t> layers;  // of every stage; empty: the model does not fit
-  double fill_s = 0;                 // of a step, beside the micro-batches
-  double micro_batch_s = 0;          // of each micro-batch, at the slowest stage
-  bool fits() const { return !layers.empty(); }
+  std::vector<StageChoice> stages;  // first to last; none: the model does not fit
+  ReplicaPace pace = {.each_s = std::numeric_limits<double>::infinity()};  // at the slowest stage, after filling
+  bool fits() const { return !stages.empty(); }
 };
 
 // `sequences`: of a micro-batch; `micro_batches`: about how many there will be.
 SolvedReplica solve_replica(const TrainProblem& problem, StrategyTables& tables, const PipelineGroups& groups,
                             std::int64_t sequences, std::int64_t micro_batches);
 
-// Micro-batches for every replica, together at least `total`, so that the last one ends as early as possible: exact.
-// A replica that would get none gets none.
-std::vector<std::int64_t> apportion(const std::vector<SolvedReplica>& replicas, std::int64_t total);
-
 // The layout of replicas with these micro-batches; sequences are dealt out so that all of the batch is.
-TrainLayout write_layout(const TrainProblem& problem, StrategyTables& tables,
-                         const std::vector<PipelineGroups>& replicas, const std::vector<SolvedReplica>& solved,
-                         const std::vector<std::int64_t>& micro_batches, std::int64_t sequences,
-                         std::int64_t expected_micro_batches);
+TrainLayout write_layout(const TrainProblem& problem, const std::vector<PipelineGroups>& replicas,
+                         const std::vector<const SolvedReplica*>& solved,
+                         const std::vector<std::int64_t>& micro_batches, std::int64_t sequences);
 
 }  // namespace motley

@@ -10,21 +10,65 @@ namespace {
 
 using Group = std::vector<int>;
 
-// Like devices of a machine in groups of `size`; what is left over forms smaller powers of two.
-std::vector<Group> groups_of(const Cluster& cluster, std::size_t size) {
+constexpr std::size_t kWidestStage = 64;  // devices of a stage that a start has
+constexpr std::size_t kManyGroups = 128;  // where numbers of replicas are tried more sparsely
+
+// What a stage may stand on.
+enum class StageDevices { like_of_a_machine, like_of_a_site, of_a_site, all };
+
+// In groups of `size`; what is left over forms smaller powers of two.
+std::vector<Group> groups_of(const Cluster& cluster, std::size_t size, StageDevices together) {
+  std::map<std::tuple<std::string, int, int>, Group> pools;
+  for (std::size_t d = 0; d < cluster.devices.size(); ++d) {
+    const Device& device = cluster.devices[d];
+    const bool one_site = together != StageDevices::all, like = together < StageDevices::of_a_site;
+    const bool one_machine = together == StageDevices::like_of_a_machine;
+    const std::string& site = cluster.machines[static_cast<std::size_t>(device.machine)].site;
+    pools[{one_site ? site : "", one_machine ? device.machine : 0, like ? device.type : 0}].push_back(
+        static_cast<int>(d));
+  }
   std::vector<Group> groups;
-  for (const auto& machine : cluster.machines) {
-    std::map<int, Group> by_type;
-    for (const int device : machine.devices)
-      by_type[cluster.devices[static_cast<std::size_t>(device)].type].push_back(device);
-    for (const auto& [type, devices] : by_type)
-      for (std::size_t first = 0, take = size; first < devices.size(); first += take) {
-        while (take > devices.size() - first) take /= 2;
-        groups.emplace_back(devices.begin() + static_cast<std::ptrdiff_t>(first),
-                            devices.begin() + static_cast<std::ptrdiff_t>(first + take));
-      }
+  for (const auto& [where, devices] : pools)
+    for (std::size_t first = 0, take = size; first < devices.size(); first += take) {
+      while (take > devices.size() - first) take /= 2;
+      groups.emplace_back(devices.begin() + static_cast<std::ptrdiff_t>(first),
+                          devices.begin() + static_cast<std::ptrdiff_t>(first + take));
+    }
+  return groups;
+}
+
+// Like devices of a machine, a size for every type.
+std::vector<Group> groups_of(const Cluster& cluster, const std::vector<std::size_t>& sizes) {
+  std::vector<Group> groups;
+  for (Group& whole : groups_of(cluster, cluster.devices.size(), StageDevices::like_of_a_machine)) {
+    const std::size_t size = sizes[static_cast<std::size_t>(cluster.devices[static_cast<std::size_t>(whole[0])].type)];
+    for (std::size_t first = 0; first < whole.size(); first += size)
+      groups.emplace_back(whole.begin() + static_cast<std::ptrdiff_t>(first),
+                          whole.begin() + static_cast<std::ptrdiff_t>(std::min(whole.size(), first + size)));
   }
   return groups;
+}
+
+// Sizes of groups, by type, that are about as fast as each other: whole layers on the slowest devices would otherwise
+// set the pace.
+std::set<std::vector<std::size_t>> balanced_sizes(const TrainProblem& problem, std::size_t largest) {
+  std::vector<double> speeds(problem.cluster.types.size());
+  for (std::size_t d = 0; d < problem.cluster.devices.size(); ++d)
+    speeds[static_cast<std::size_t>(problem.cluster.devices[d].type)] =
+        reached_flop_per_s(problem, static_cast<int>(d));
+  std::set<std::vector<std::size_t>> all;
+  for (const double speed : speeds)
+    for (std::size_t size = 1; size <= largest; size *= 2) {
+      std::vector<std::size_t> sizes;
+      for (const double other : speeds) {
+        std::size_t enough = 1;
+        while (enough < largest && static_cast<double>(enough) * other < static_cast<double>(size) * speed * 0.99)
+          enough *= 2;
+        sizes.push_back(enough);
+      }
+      all.insert(std::move(sizes));
+    }
+  return all;
 }
 
 // Which groups stand side by side.
@@ -42,8 +86,7 @@ void sort_groups(const Cluster& cluster, std::vector<Group>& groups, Neighbours 
 
 double speed_of(const TrainProblem& problem, const Group& group) {
   double sum = 0;
-  for (const int device : group)
-    sum += problem.cost.peak_flop_per_s(device) * problem.cluster.type_of(device).efficiency.compute;
+  for (const int device : group) sum += reached_flop_per_s(problem, device);
   return sum;
 }
 
@@ -70,8 +113,8 @@ std::vector<PipelineGroups> dealt(const std::vector<Group>& groups, std::size_t 
   return replicas;
 }
 
-// Every division of few devices, alike ones told apart once: each device goes to a stage of its like, to a new stage
-// anywhere, to a new replica, or nowhere.
+// Every division of few devices, alike ones told apart once: each device goes to a stage, to a new stage anywhere, to a
+// new replica, or nowhere.
 class Everything {
  public:
   explicit Everything(const Cluster& cluster) : cluster_(cluster) {}
@@ -92,8 +135,6 @@ class Everything {
     place(number + 1);
     for (std::size_t r = 0; r < replicas_.size(); ++r) {
       for (std::size_t s = 0; s < replicas_[r].size(); ++s) {
-        const Device& like = device(replicas_[r][s].front());
-        if (like.type != device(number).type || like.machine != device(number).machine) continue;
         replicas_[r][s].push_back(number);
         place(number + 1);
         replicas_[r][s].pop_back();
@@ -110,27 +151,31 @@ class Everything {
   }
 
   void keep() {
-    std::vector<std::vector<std::pair<std::pair<int, int>, std::size_t>>> looks;
+    Looks looks;
     for (const auto& replica : replicas_) {
       auto& look = looks.emplace_back();
       for (const auto& group : replica) {
-        const Device& like = device(group.front());
-        look.push_back({{like.machine, like.type}, group.size()});
+        auto& kinds = look.emplace_back();
+        for (const int member : group) kinds.emplace_back(device(member).machine, device(member).type);
+        std::sort(kinds.begin(), kinds.end());
       }
     }
     std::sort(looks.begin(), looks.end());
     known_.try_emplace(std::move(looks), replicas_);
   }
 
+  // Replicas, their stages, and of each device there its machine and type.
+  using Looks = std::vector<std::vector<std::vector<std::pair<int, int>>>>;
   const Cluster& cluster_;
   std::vector<PipelineGroups> replicas_;
-  std::map<std::vector<std::vector<std::pair<std::pair<int, int>, std::size_t>>>, std::vector<PipelineGroups>> known_;
+  std::map<Looks, std::vector<PipelineGroups>> known_;
 };
 
 // Every number of replicas for few groups, then ever fewer of them.
 std::vector<std::size_t> replica_counts(std::size_t groups) {
   std::vector<std::size_t> counts;
-  for (std::size_t n = 1; n <= groups; n = std::max(n + 1, n * 5 / 4)) counts.push_back(n);
+  const std::size_t denominator = groups > kManyGroups ? 2 : 4;
+  for (std::size_t n = 1; n <= groups; n = std::max(n + 1, n + n / denominator)) counts.push_back(n);
   if (counts.back() != groups) counts.push_back(groups);
   return counts;
 }
@@ -141,10 +186,7 @@ std::vector<Deployment> structured_deployments(const TrainProblem& problem) {
   if (problem.cluster.devices.size() <= kFewDevices) return Everything(problem.cluster).list();
   std::vector<Deployment> starts;
   std::set<std::vector<PipelineGroups>> known;
-  std::size_t largest = 1;
-  for (const auto& machine : problem.cluster.machines) largest = std::max(largest, machine.devices.size());
-  for (std::size_t size = 1; size <= largest; size *= 2) {
-    std::vector<Group> groups = groups_of(problem.cluster, size);
+  const auto add = [&](std::vector<Group> groups) {
     for (const Neighbours neighbours :
          {Neighbours::of_a_machine, Neighbours::of_a_type_and_site, Neighbours::of_a_type}) {
       sort_groups(problem.cluster, groups, neighbours);
@@ -157,7 +199,18 @@ std::vector<Deployment> structured_deployments(const TrainProblem& problem) {
           if (!too_long && known.insert(replicas).second) starts.push_back({std::move(replicas), 1});
         }
     }
+  };
+  std::size_t largest = 1;
+  for (const auto& machine : problem.cluster.machines) largest = std::max(largest, machine.devices.size());
+  for (std::size_t size = 1; size <= largest; size *= 2)
+    add(groups_of(problem.cluster, size, StageDevices::like_of_a_machine));
+  for (const auto& sizes : balanced_sizes(problem, largest)) add(groups_of(problem.cluster, sizes));
+  for (std::size_t size = 2; size <= std::min(kWidestStage, problem.cluster.devices.size()); size *= 2) {
+    if (size > largest) add(groups_of(problem.cluster, size, StageDevices::like_of_a_site));
+    add(groups_of(problem.cluster, size, StageDevices::of_a_site));
   }
+  if (problem.cluster.devices.size() <= kWidestStage)
+    starts.push_back({{groups_of(problem.cluster, problem.cluster.devices.size(), StageDevices::all)}, 1});
   return starts;
 }
 

@@ -23,8 +23,22 @@ struct TrainProblem {
   TrainProblemView view() const { return {cluster, model.arch, training, profile}; }
 };
 
-// Everything that a group of so many devices can do with a layer, its range left open.
-std::vector<LayerStrategy> stage_strategies(const Architecture& arch, std::int64_t devices, std::int64_t sequences);
+// Everything that a group of devices can do with a layer of micro-batches of so many sequences, its range left open.
+// Devices of unlike types are all tensor or all data parallel.
+std::vector<LayerStrategy> stage_strategies(const TrainProblem& problem, const std::vector<int>& devices,
+                                            std::int64_t sequences);
+// What each of them takes of the work then: nothing is said where they are alike; otherwise in proportion to their
+// speed, in whole sequences where they are data parallel.
+std::vector<double> work_shares(const TrainProblem& problem, const std::vector<int>& devices,
+                                const LayerStrategy& strategy, std::int64_t sequences);
+// Of a device's best: peak x the share of it that its type reaches.
+double reached_flop_per_s(const TrainProblem& problem, int device);
+
+// A stage's strategies, and the shares that go with them.
+struct StageChoice {
+  std::vector<LayerStrategy> strategies;  // empty: none fits
+  std::vector<double> shares;
+};
 
 // What a stage is asked beside its layers.
 struct StagePlace {
@@ -39,21 +53,41 @@ struct StagePlace {
   bool operator==(const StagePlace& o) const { return (*this <=> o) == 0; }
 };
 
+// What a group can do with a block, wherever it stands in a pipeline.
+struct BlockOption {
+  struct Bytes {
+    double held = 0, in_flight = 0, transient = 0;
+  };
+  LayerStrategy strategy;
+  std::vector<double> shares;
+  double seconds = 0;               // of a micro-batch
+  double sync_s = 0;                // of a step
+  Bytes bytes;                      // on the rank where they weigh most, as bytes of the group's smallest device
+  double end_bytes = 0, end_s = 0;  // of the stage's ends, which are held as their neighbouring block is
+};
+struct GroupOptions {
+  double budget_bytes = 0;  // of the smallest device
+  std::vector<BlockOption> options;
+};
+GroupOptions group_options(const TrainProblem& problem, const std::vector<int>& devices, StageEnds ends,
+                           std::int64_t sequences);
+
 class StrategyTable {
  public:
-  StrategyTable(const TrainProblem& problem, const std::vector<int>& devices, const StagePlace& place);
+  StrategyTable(const GroupOptions& group, const StagePlace& place, std::int64_t layers);
 
   // Seconds per micro-batch of a stage of so many layers, forward and backward, with its ends and its share of what
   // happens once per step; infinite where they do not fit. From 1 to the model's layers.
   double seconds(std::int64_t layers) const { return seconds_[static_cast<std::size_t>(layers)]; }
   std::int64_t most_layers() const { return most_layers_; }
-  // The strategies of a stage that begins with layer `first`: ranges of the same strategy, together all layers.
-  std::vector<LayerStrategy> strategies(std::int64_t first, std::int64_t layers) const;
+  // Of a stage that begins with layer `first`: ranges of the same strategy, together all layers.
+  StageChoice choice(std::int64_t first, std::int64_t layers) const;
 
  private:
   struct Mix {
     LayerStrategy at_end, other;
     std::int64_t count = 0;  // of the first
+    std::vector<double> shares;
   };
   bool reversed_ = false;  // the stage's end is the head
   std::vector<Mix> mixes_;
@@ -61,9 +95,15 @@ class StrategyTable {
   std::int64_t most_layers_ = 0;
 };
 
-// Of all mixes, also of several degrees, the quickest that fits, by the chain kernel. Empty: none fits.
-std::vector<LayerStrategy> best_strategies(const TrainProblem& problem, const std::vector<int>& devices,
-                                           const StagePlace& place, LayerRange layers);
+// The quickest mix that fits, by the chain kernel: of all strategies, also of several degrees; of unlike devices, of
+// those with these shares.
+StageChoice best_strategies(const TrainProblem& problem, const std::vector<int>& devices, const StagePlace& place,
+                            LayerRange layers, const std::vector<double>& shares);
+
+// What more memory on its devices would save a stage with these layers: seconds of a micro-batch per byte on each
+// device, the slope of the kernel's relaxation. 0 where memory does not bind.
+double memory_price_s_per_byte(const TrainProblem& problem, const std::vector<int>& devices, const StagePlace& place,
+                               std::int64_t layers, const std::vector<double>& shares);
 
 class StrategyTables {
  public:
@@ -75,7 +115,8 @@ class StrategyTables {
   using Look = std::vector<double>;  // types and links
   const TrainProblem& problem_;
   std::mutex mutex_;
-  std::map<std::pair<Look, StagePlace>, std::unique_ptr<StrategyTable>> tables_;
+  std::map<std::tuple<Look, bool, bool, std::int64_t>, std::unique_ptr<GroupOptions>> options_;  // ends, sequences
+  std::map<std::pair<const GroupOptions*, StagePlace>, std::unique_ptr<StrategyTable>> tables_;
 };
 
 }  // namespace motley

@@ -100,8 +100,9 @@ TrainOutcome plan_grid(const Job& job) {
   for (const Shape& shape : shapes) {
     // Between many shapes structured starts decide; the search goes on with the best.
     GridOutcome outcome =
-        search_grid(grid_problem(job, shape),
-                    {.seed = job.options.seed, .deadline = shapes.size() > 1 ? Clock::now() : job.deadline()});
+        search_grid(grid_problem(job, shape), {.seed = job.options.seed,
+                                               .threads = job.options.threads,
+                                               .deadline = shapes.size() > 1 ? Clock::now() : job.deadline()});
     if (best && outcome.best.cost_s() >= best->best.cost_s()) continue;
     TrainOutcome trial =
         checked(make_train_plan(job.cluster, job.model, job.workload, found_replicas(job, outcome.best),
@@ -115,7 +116,8 @@ TrainOutcome plan_grid(const Job& job) {
   if (shapes.size() > 1) {
     const Shape shape{static_cast<std::int64_t>(best->best.grid.size()),
                       static_cast<std::int64_t>(best->best.grid.front().size())};
-    best = search_grid(grid_problem(job, shape), {.seed = job.options.seed, .deadline = job.deadline()});
+    best = search_grid(grid_problem(job, shape),
+                       {.seed = job.options.seed, .threads = job.options.threads, .deadline = job.deadline()});
   }
   TrainPlan plan = make_train_plan(job.cluster, job.model, job.workload, found_replicas(job, best->best),
                                    Recompute::where_needed, {.algorithm = SyncAlgorithm::direct}, job.options.cost);

@@ -1,0 +1,336 @@
+#include <fmt/format.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <csignal>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <sstream>
+
+#include "motley/base/environment_error.hpp"
+#include "motley/base/units.hpp"
+#include "motley/cli/command.hpp"
+#include "motley/comm/communicator.hpp"
+#include "motley/comm/fabric.hpp"
+#include "motley/plan/collective_plan.hpp"
+#include "motley/report/table.hpp"
+
+namespace motley::cli {
+namespace {
+
+constexpr int most_ranks = 64;
+constexpr double largest_bytes = 4e9;
+
+struct CommBench {
+  std::string operation = "all-reduce", transport = "shm", element = "fp32";
+  std::string from = "1 KiB", to = "64 MiB";
+  int factor = 4;
+  int ranks = 4;
+  double seconds = 0.5;
+  std::string members, key_file, plan_file;
+  int rank = -1;
+  bool plain = false;
+  Output output;
+};
+
+// What one call does, and its bytes on the busiest link per byte of the buffer: the "bus" bandwidth of nccl-tests,
+// which is the link's where the algorithm is perfect. Buffers of reduce-scatter and all-gather are the whole vector.
+struct BenchOperation {
+  OperationOutcome (*call)(Communicator&, std::span<std::byte>, CollectiveElement, const OperationOptions&);
+  double (*bus_factor)(double ranks);
+};
+
+const std::map<std::string, BenchOperation>& operations() {
+  static const std::map<std::string, BenchOperation> table{
+      {"all-reduce",
+       {[](auto& group, auto data, auto element, const auto& options) {
+          return group.all_reduce(data, element, options);
+        },
+        [](double n) { return 2 * (n - 1) / n; }}},
+      {"reduce-scatter",
+       {[](auto& group, auto data, auto element, const auto& options) {
+          return group.reduce_scatter(data, element, options);
+        },
+        [](double n) { return (n - 1) / n; }}},
+      {"all-gather",
+       {[](auto& group, auto data, auto, const auto& options) { return group.all_gather(data, options); },
+        [](double n) { return (n - 1) / n; }}},
+      {"broadcast",
+       {[](auto& group, auto data, auto, const auto& options) { return group.broadcast(data, 0, options); },
+        [](double) { return 1.0; }}},
+      {"reduce",
+       {[](auto& group, auto data, auto element, const auto& options) {
+          return group.reduce(data, element, 0, options);
+        },
+        [](double) { return 1.0; }}}};
+  return table;
+}
+
+struct BenchRow {
+  std::int64_t bytes = 0;
+  int repeats = 0;
+  double time_s = 0;
+  std::int64_t wrong = 0;  // elements with another value than the sum
+};
+
+double bytes_option(const std::string& text, const char* option) {
+  try {
+    const double bytes = parse_quantity(text, Dimension::bytes);
+    if (bytes < 1 || bytes > largest_bytes) throw input_error(fmt::format("\"{}\" is not between 1 B and 4 GB", text));
+    return bytes;
+  } catch (Error& error) {
+    throw error.prepend_context(option);
+  }
+}
+
+void must_be_ok(const OperationOutcome& outcome) {
+  if (outcome.status != OperationStatus::ok)
+    throw Error(ErrorCode::peer, fmt::format("{}: {}", name(outcome.status), outcome.cause));
+}
+
+// Element i of rank r is (r + 1) (i mod 5): exact in fp32, as is the sum.
+std::int64_t wrong_elements(Communicator& group, const CommBench& bench, std::int64_t bytes) {
+  if (bench.operation != "all-reduce" || bench.element != "fp32") return 0;
+  std::vector<float> values(static_cast<std::size_t>(bytes) / sizeof(float));
+  for (std::size_t i = 0; i < values.size(); ++i)
+    values[i] = static_cast<float>(group.rank() + 1) * static_cast<float>(i % 5);
+  must_be_ok(group.all_reduce(std::as_writable_bytes(std::span(values)), CollectiveElement::fp32, {}));
+  const auto sum = static_cast<float>(group.size() * (group.size() + 1) / 2);
+  std::int64_t wrong = 0;
+  for (std::size_t i = 0; i < values.size(); ++i) wrong += values[i] != sum * static_cast<float>(i % 5);
+  return wrong;
+}
+
+// Rank 0 decides how often, by the first calls; then all do it alike.
+BenchRow measure(Communicator& group, const CommBench& bench, CollectiveElement element, std::int64_t bytes) {
+  const auto& operation = operations().at(bench.operation);
+  std::vector<std::byte> data(static_cast<std::size_t>(bytes));
+  const OperationOptions options{.timeout_s = 120};
+  const auto call = [&](int times) {
+    must_be_ok(group.barrier({}));
+    double time_s = 0;
+    for (int i = 0; i < times; ++i) {
+      const auto outcome = operation.call(group, data, element, options);
+      must_be_ok(outcome);
+      time_s += outcome.time_s;
+    }
+    return time_s / times;
+  };
+  BenchRow row{bytes, 0, 0, wrong_elements(group, bench, bytes)};
+  call(1);
+  row.repeats = static_cast<int>(std::clamp(bench.seconds / std::max(call(2), 1e-7), 2.0, 1e5));
+  must_be_ok(group.broadcast(std::as_writable_bytes(std::span(&row.repeats, 1)), 0, {}));
+  // The slowest rank's time is the operation's.
+  auto time_s = static_cast<float>(call(row.repeats));
+  must_be_ok(group.all_reduce(std::as_writable_bytes(std::span(&time_s, 1)), CollectiveElement::fp32,
+                              {.reduction = CollectiveReduction::max}));
+  row.time_s = static_cast<double>(time_s);
+  return row;
+}
+
+std::vector<BenchRow> run_rank(const CommBench& bench, Fabric& fabric, const Epoch& epoch, int rank) {
+  Communicator group(epoch, fabric.connect(epoch, rank, 60));
+  if (!bench.plan_file.empty()) group.use_plans({read_collective_program(bench.plan_file)});
+  CollectiveElement element = CollectiveElement::fp32;
+  for (int i = 0; i < collective_elements; ++i)
+    if (name(static_cast<CollectiveElement>(i)) == bench.element) element = static_cast<CollectiveElement>(i);
+  // Whole elements for every rank.
+  const std::int64_t unit = element_bytes(element) * group.size();
+  const double to = bytes_option(bench.to, "--to");
+  std::vector<BenchRow> rows;
+  for (double size = bytes_option(bench.from, "--from"); size <= to; size *= bench.factor)
+    rows.push_back(measure(group, bench, element, std::max(unit, static_cast<std::int64_t>(size) / unit * unit)));
+  must_be_ok(group.barrier({}));
+  return rows;
+}
+
+FabricOptions fabric_options(const CommBench& bench, const std::string& listen) {
+  FabricOptions options;
+  options.listen = listen;
+  if (!bench.key_file.empty()) options.key = read_file(bench.key_file);
+  if (bench.plain) options.encryption = Encryption::never;
+  options.shared_memory = bench.transport == "shm" ? SharedMemoryUse::same_host : SharedMemoryUse::never;
+  return options;
+}
+
+Epoch epoch_of(const std::vector<std::string>& addresses) {
+  Epoch epoch;
+  epoch.group = "motley bench comm";
+  for (const auto& address : addresses)
+    epoch.members.push_back({std::to_string(epoch.members.size()), 0, address.substr(0, address.rfind(':')), address});
+  return epoch;
+}
+
+void send_text(int socket, const std::string& text) {
+  if (::write(socket, text.data(), text.size()) != static_cast<ssize_t>(text.size()))
+    throw Error(ErrorCode::peer, "a rank of the benchmark has ended");
+}
+
+std::string receive_text(int socket) {
+  std::array<char, 8192> text{};
+  const auto size = ::read(socket, text.data(), text.size());
+  if (size <= 0) throw Error(ErrorCode::peer, "a rank of the benchmark has ended");
+  return {text.data(), static_cast<std::size_t>(size)};
+}
+
+std::vector<std::string> split(const std::string& text) {
+  std::vector<std::string> words;
+  std::istringstream stream(text);
+  for (std::string word; std::getline(stream, word, ',');) words.push_back(word);
+  return words;
+}
+
+// What a started rank does until it ends.
+[[noreturn]] void child(const CommBench& bench, int rank, int socket) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);  // it never outlives the command
+  try {
+    Fabric fabric(fabric_options(bench, "127.0.0.1:0"));
+    send_text(socket, fabric.address());
+    run_rank(bench, fabric, epoch_of(split(receive_text(socket))), rank);
+    _exit(0);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "rank {}: {}\n", rank, error.what());
+    _exit(5);
+  }
+}
+
+// The ranks of this machine: this process is rank 0, and starts the others before it has any thread.
+std::vector<BenchRow> run_here(const CommBench& bench) {
+  std::vector<int> sockets, children;
+  for (int rank = 1; rank < bench.ranks; ++rank) {
+    std::array<int, 2> pair{};
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair.data()) != 0)
+      throw environment_error("cannot make a socket pair");
+    const int process = fork();
+    if (process < 0) throw environment_error(fmt::format("cannot start rank {}", rank));
+    if (process == 0) {
+      for (const int other : sockets) close(other);
+      close(pair[0]);
+      child(bench, rank, pair[1]);
+    }
+    close(pair[1]);
+    sockets.push_back(pair[0]);
+    children.push_back(process);
+  }
+  std::vector<BenchRow> rows;
+  std::optional<Error> failed;
+  try {
+    Fabric fabric(fabric_options(bench, "127.0.0.1:0"));
+    std::vector<std::string> addresses{fabric.address()};
+    for (const int socket : sockets) addresses.push_back(receive_text(socket));
+    for (const int socket : sockets) send_text(socket, fmt::format("{}", fmt::join(addresses, ",")));
+    rows = run_rank(bench, fabric, epoch_of(addresses), 0);
+  } catch (const Error& error) {
+    failed = error;
+  }
+  for (const int socket : sockets) close(socket);
+  for (const int process : children) {
+    if (failed) kill(process, SIGKILL);
+    waitpid(process, nullptr, 0);
+  }
+  if (failed) throw Error(*failed);
+  return rows;
+}
+
+void report(const CommBench& bench, int ranks, const std::vector<BenchRow>& rows) {
+  const double factor = operations().at(bench.operation).bus_factor(ranks);
+  Table table({{"bytes", Align::right},
+               {"time", Align::right},
+               {"algorithm", Align::right},
+               {"bus", Align::right},
+               {"wrong", Align::right},
+               {"calls", Align::right}});
+  Value::Array list;
+  for (const auto& row : rows) {
+    const double algorithm = static_cast<double>(row.bytes) / row.time_s;
+    table.add({std::to_string(row.bytes), human_seconds(row.time_s), human_rate(algorithm),
+               human_rate(algorithm * factor), std::to_string(row.wrong), std::to_string(row.repeats)});
+    list.push_back(Value::object({{"bytes", row.bytes},
+                                  {"time_s", row.time_s},
+                                  {"algorithm_bytes_per_s", algorithm},
+                                  {"bus_bytes_per_s", algorithm * factor},
+                                  {"wrong", row.wrong},
+                                  {"calls", row.repeats}}));
+  }
+  const Value result = Value::object({{"operation", bench.operation},
+                                      {"ranks", ranks},
+                                      {"transport", bench.transport},
+                                      {"element", bench.element},
+                                      {"sizes", std::move(list)}});
+  emit(bench.output, result,
+       fmt::format("{} of {}, {} ranks, {}\n\n{}", bench.operation, bench.element, ranks, bench.transport,
+                   table.render()));
+}
+
+int run(const CommBench& bench) {
+  check_output_folder(bench.output);
+  if (!operations().contains(bench.operation)) {
+    std::vector<std::string> names;
+    for (const auto& [each, operation] : operations()) names.push_back(each);
+    throw input_error(fmt::format("\"{}\" is no operation", bench.operation),
+                      fmt::format("known: {}", fmt::join(names, ", ")));
+  }
+  if (bytes_option(bench.from, "--from") > bytes_option(bench.to, "--to"))
+    throw input_error("--from is more than --to");
+  const auto addresses = split(bench.members);
+  if (addresses.empty() == (bench.rank >= 0))
+    throw input_error("--members and --rank belong together",
+                      "every rank: `motley bench comm --members A:P,B:P --rank I`");
+  std::vector<BenchRow> rows;
+  if (addresses.empty()) {
+    rows = run_here(bench);
+  } else {
+    if (bench.rank >= static_cast<int>(addresses.size()))
+      throw input_error(fmt::format("--rank {}: there are {} members", bench.rank, addresses.size()));
+    Fabric fabric(fabric_options(bench, addresses[static_cast<std::size_t>(bench.rank)]));
+    rows = run_rank(bench, fabric, epoch_of(addresses), bench.rank);
+  }
+  if (bench.rank <= 0) report(bench, addresses.empty() ? bench.ranks : static_cast<int>(addresses.size()), rows);
+  return std::any_of(rows.begin(), rows.end(), [](const BenchRow& row) { return row.wrong > 0; }) ? 1 : 0;
+}
+
+}  // namespace
+
+void add_bench(CLI::App& parent, Action& action) {
+  auto* verb = parent.add_subcommand("bench", "Measure what this machine and its network do");
+  verb->require_subcommand(1);
+  auto* comm = verb->add_subcommand("comm", "Time collectives between ranks, here or on several machines");
+  const auto bench = std::make_shared<CommBench>();  // shared with the action, which runs after this returns
+  comm->add_option("--operation", bench->operation, "all-reduce, reduce-scatter, all-gather, broadcast or reduce")
+      ->capture_default_str();
+  comm->add_option("--ranks", bench->ranks, "Processes to start on this machine")
+      ->check(CLI::Range(1, most_ranks))
+      ->capture_default_str();
+  comm->add_option("--transport", bench->transport, "shm or tcp")
+      ->check(CLI::IsMember({"shm", "tcp"}))
+      ->capture_default_str();
+  comm->add_option("--element", bench->element, "Type of the elements")
+      ->check(CLI::IsMember({"fp32", "fp64", "fp16", "bf16", "int8", "uint8", "int16", "int32", "int64"}))
+      ->capture_default_str();
+  comm->add_option("--from", bench->from, "The smallest size")->capture_default_str();
+  comm->add_option("--to", bench->to, "The largest size")->capture_default_str();
+  comm->add_option("--factor", bench->factor, "From one size to the next")
+      ->check(CLI::Range(2, 1024))
+      ->capture_default_str();
+  comm->add_option("--seconds", bench->seconds, "About so long per size")
+      ->check(CLI::Range(0.001, 60.0))
+      ->capture_default_str();
+  comm->add_option("--members", bench->members, "Addresses of all ranks, comma between, instead of --ranks");
+  comm->add_option("--rank", bench->rank, "This process among --members")->check(CLI::Range(0, 4095));
+  comm->add_option("--key", bench->key_file, "File with the group's secret, the same for all members");
+  comm->add_option("--plan", bench->plan_file, "Runs this collective plan in place of the library's own program")
+      ->type_name("FILE");
+  comm->add_flag("--plain", bench->plain, "No TLS between machines");
+  add_output_options(*comm, bench->output);
+  comm->callback([bench, &action] { action = [bench] { return run(*bench); }; });
+}
+
+}  // namespace motley::cli

@@ -1,0 +1,133 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <fstream>
+#include <memory>
+#include <stop_token>
+#include <thread>
+
+#include "motley/base/error.hpp"
+#include "motley/cli/command.hpp"
+#include "motley/comm/coordinator_server.hpp"
+
+namespace motley::cli {
+namespace {
+
+struct CoordinateOptions {
+  std::string group = "group";
+  std::string listen = "127.0.0.1:4700";
+  std::string store = "motley-ledger.sqlite";
+  std::string token_file;
+  std::string certificate, key, authority;
+  std::string lost_state = "wait";
+  std::string quorum = "none";
+  std::string lease = "1 s";
+  std::uint32_t minimum_size = 1, maximum_size = 1024, stages = 1;
+  bool quiet = false;
+};
+
+std::string read_text(const std::string& file, const char* what) {
+  std::ifstream stream(file);
+  if (!stream) throw input_error(fmt::format("cannot read the {} {}", what, file));
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+std::string read_token(const std::string& file) {
+  if (file.empty()) return {};
+  std::string token = read_text(file, "token file");
+  while (!token.empty() && (token.back() == '\n' || token.back() == '\r')) token.pop_back();
+  if (token.empty()) throw input_error(fmt::format("the token file {} is empty", file));
+  return token;
+}
+
+CoordinatorServerOptions server_options(const CoordinateOptions& options) {
+  CoordinatorServerOptions server;
+  server.group = options.group;
+  server.listen = options.listen;
+  server.token = read_token(options.token_file);
+  if (!options.certificate.empty())
+    server.identity = TlsIdentity{read_text(options.certificate, "certificate"), read_text(options.key, "key"),
+                                  read_text(options.authority, "authority's certificate")};
+  server.policy.minimum_size = options.minimum_size;
+  server.policy.maximum_size = options.maximum_size;
+  server.policy.stages = options.stages;
+  server.policy.lost_state = options.lost_state == "rewind" ? LostState::rewind : LostState::wait;
+  server.policy.quorum = options.quorum == "majority" ? QuorumRule::majority : QuorumRule::none;
+  server.policy.lease_floor_s = parse_seconds_option(options.lease, "--lease");
+  if (!options.quiet) server.log = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
+  return server;
+}
+
+// SIGINT and SIGTERM end the coordinator in order; everything is on disk anyway.
+int serve_until_signal(CoordinatorServer& server) {
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int signal : {SIGINT, SIGTERM}) sigaddset(&signals, signal);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  std::exception_ptr failure;
+  std::jthread serving([&](const std::stop_token& stop) {
+    try {
+      server.run(stop);
+    } catch (...) {
+      failure = std::current_exception();
+      ::kill(::getpid(), SIGTERM);
+    }
+  });
+  int signal = 0;
+  sigwait(&signals, &signal);
+  serving.request_stop();
+  serving.join();
+  if (failure) std::rethrow_exception(failure);
+  return signal == SIGINT ? static_cast<int>(ErrorCode::interrupted) : 0;
+}
+
+}  // namespace
+
+void add_coordinate(CLI::App& parent, Action& action) {
+  const auto options = std::make_shared<CoordinateOptions>();
+  auto* verb =
+      parent.add_subcommand("coordinate", "Keep a group of processes together: who is in it, what is committed");
+  verb->footer(
+      "Members connect here; operations run between them without this process, and survive its absence. What it "
+      "decides\n"
+      "is in its log before anybody hears of it: killed and started again with the same log, it goes on.\n\n"
+      "examples:\n"
+      "  motley coordinate --token-file token --minimum-size 2            here, the log in ./motley-ledger.sqlite\n"
+      "  motley coordinate --store etcd://127.0.0.1:2379/run7             the log survives this machine\n"
+      "  motley coordinate --listen 10.0.0.5:4700 --certificate c.pem --key k.pem --authority ca.pem");
+  verb->add_option("--group", options->group, "Members of another group are turned away")->type_name("NAME");
+  verb->add_option("--listen", options->listen, "Port 0: any free one")->type_name("HOST:PORT");
+  verb->add_option("--store", options->store, "The log: a file, made where there is none, or etcd://HOST:PORT/PREFIX")
+      ->type_name("FILE|URL");
+  verb->add_option("--token-file", options->token_file, "Members must show the token in it")->type_name("FILE");
+  auto* certificate = verb->add_option("--certificate", options->certificate,
+                                       "Of this coordinator, in PEM: TLS 1.3; needed where other machines can connect")
+                          ->type_name("FILE");
+  auto* key = verb->add_option("--key", options->key, "The certificate's private key")->type_name("FILE");
+  auto* authority =
+      verb->add_option("--authority", options->authority, "The certificate that members' come from")->type_name("FILE");
+  certificate->needs(key)->needs(authority);
+  verb->add_option("--minimum-size", options->minimum_size, "Below it the group waits")->check(CLI::Range(1, 4096));
+  verb->add_option("--maximum-size", options->maximum_size, "Further ones wait")->check(CLI::Range(1, 4096));
+  verb->add_option("--stages", options->stages, "An epoch needs a member of each stage")->check(CLI::Range(1, 4096));
+  verb->add_option("--quorum", options->quorum, "majority: of the epoch before, or the group waits")
+      ->check(CLI::IsMember({"none", "majority"}));
+  verb->add_option("--lost-state", options->lost_state,
+                   "When nobody holds the state of the last step: wait for somebody who does, or rewind to the newest "
+                   "that somebody has")
+      ->check(CLI::IsMember({"wait", "rewind"}));
+  verb->add_option("--lease", options->lease, "Silence that is forgiven: 3 s where members are far apart")
+      ->type_name("TIME");
+  verb->add_flag("-q,--quiet", options->quiet, "No log on stderr");
+  verb->callback([options, &action] {
+    action = [options] {
+      CoordinatorServer server(server_options(*options), open_ledger_store(options->store));
+      fmt::print("{}\n", server.address());
+      std::fflush(stdout);
+      return serve_until_signal(server);
+    };
+  });
+}
+
+}  // namespace motley::cli

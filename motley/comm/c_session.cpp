@@ -1,0 +1,173 @@
+// The C functions of groups whose members come and go.
+#include <algorithm>
+#include <functional>
+#include <iterator>
+#include <optional>
+#include <sstream>
+#include <thread>
+
+#include "motley/base/error.hpp"
+#include "motley/comm/c_support.hpp"
+#include "motley/comm/coordinator_server.hpp"
+#include "motley/comm/session.hpp"
+#include "motley/comm/state_sync.hpp"
+
+static_assert(MOTLEY_STEP_INVALID == static_cast<int>(motley::SessionStatus::invalid));
+static_assert(MOTLEY_UNDECIDED == static_cast<int>(motley::SessionStatus::undecided));
+
+struct motley_coordinator {
+  std::unique_ptr<motley::CoordinatorServer> server;
+  std::jthread thread;  // ends before the server
+};
+
+struct motley_session {
+  std::unique_ptr<motley::StateSync> sync;  // empty: steps need no state
+  std::unique_ptr<motley::Session> session;
+};
+
+namespace {
+
+using motley::guarded;
+using motley::put_text;
+using motley::text_of;
+
+// The one run of bytes that a C caller's state is.
+constexpr const char* state_name = "state";
+
+motley::StateAccess access_of(const motley_state& state) {
+  return {.save =
+              [state] {
+                std::int64_t bytes = 0;
+                const void* data = state.save(state.user, &bytes);
+                if (data == nullptr || bytes < 0) throw motley::input_error("this process cannot give its state");
+                return std::vector<motley::StateBuffer<const std::byte>>{
+                    {state_name, {static_cast<const std::byte*>(data), static_cast<std::size_t>(bytes)}}};
+              },
+          .place =
+              [state](const motley::StateManifest& manifest) {
+                if (manifest.items.size() != 1) throw motley::input_error("the members' state is not one run of bytes");
+                const std::int64_t bytes = manifest.items[0].bytes;
+                void* room = state.place(state.user, bytes);
+                if (room == nullptr) throw motley::input_error("this process has no room for the members' state");
+                return std::vector<motley::StateBuffer<std::byte>>{
+                    {state_name, {static_cast<std::byte*>(room), static_cast<std::size_t>(bytes)}}};
+              },
+          .load =
+              [state] {
+                if (state.load(state.user) != 0) throw motley::input_error("the members' state cannot be loaded here");
+              }};
+}
+
+motley::SessionOptions session_options(const motley_session_options& asked) {
+  motley::SessionOptions options;
+  std::istringstream words(text_of(asked.coordinators));
+  for (std::string address; std::getline(words, address, ',');) options.member.coordinators.push_back(address);
+  if (options.member.coordinators.empty()) throw motley::input_error("no address of a coordinator");
+  options.member.group = text_of(asked.group);
+  options.member.token = text_of(asked.token);
+  options.member.member.id = text_of(asked.id);
+  if (asked.listen != nullptr) options.fabric.listen = asked.listen;
+  return options;
+}
+
+void put_outcome(const motley::SessionOutcome& from, motley_session_outcome& into) {
+  into = {};
+  into.status = static_cast<std::int32_t>(from.status);
+  into.members = from.members;
+  into.attempts = from.attempts;
+  into.step = from.step;
+  into.epoch = from.epoch;
+  put_text(from.cause, into.cause, sizeof into.cause);
+}
+
+motley::OperationOutcome outcome_of(const motley_outcome& from) {
+  motley::OperationOutcome outcome;
+  const bool known = from.status >= MOTLEY_OK && from.status <= MOTLEY_INVALID;
+  outcome.status = known ? static_cast<motley::OperationStatus>(from.status) : motley::OperationStatus::invalid;
+  outcome.cause.assign(from.cause, std::find(std::begin(from.cause), std::end(from.cause), '\0'));
+  const int suspects = std::clamp(from.suspect_count, 0, static_cast<int>(std::size(from.suspects)));
+  outcome.suspects.assign(from.suspects, from.suspects + suspects);
+  return outcome;
+}
+
+}  // namespace
+
+motley_coordinator* motley_coordinate(const motley_coordinator_options* asked, char* error, size_t error_bytes) {
+  return guarded(error, error_bytes, [&] {
+    if (asked == nullptr || asked->log_file == nullptr) throw motley::input_error("a coordinator needs a log file");
+    motley::CoordinatorServerOptions options;
+    options.group = text_of(asked->group);
+    options.token = text_of(asked->token);
+    if (asked->listen != nullptr) options.listen = asked->listen;
+    options.policy.minimum_size = std::max(asked->minimum_size, 1U);
+    auto coordinator = std::make_unique<motley_coordinator>();
+    coordinator->server =
+        std::make_unique<motley::CoordinatorServer>(std::move(options), motley::open_sqlite_store(asked->log_file));
+    coordinator->thread = std::jthread([server = coordinator->server.get()](const std::stop_token& stop) {
+      try {
+        server->run(stop);
+      } catch (const std::exception&) {
+        // Another coordinator has the log: members find that one.
+      }
+    });
+    return coordinator.release();
+  });
+}
+
+const char* motley_coordinator_address(const motley_coordinator* coordinator) {
+  return coordinator->server->address().c_str();
+}
+
+void motley_stop_coordinator(motley_coordinator* coordinator) { delete coordinator; }
+
+motley_session* motley_open_session(const motley_session_options* asked, char* error, size_t error_bytes) {
+  return guarded(error, error_bytes, [&] {
+    if (asked == nullptr) throw motley::input_error("no options");
+    auto options = session_options(*asked);
+    auto session = std::make_unique<motley_session>();
+    if (asked->state != nullptr) {
+      // Beside the listener for members, at the same interface.
+      const std::string interface = options.fabric.listen.substr(0, options.fabric.listen.rfind(':'));
+      session->sync =
+          std::make_unique<motley::StateSync>(motley::StateSyncOptions{.group = options.member.group,
+                                                                       .listen = interface + ":0",
+                                                                       .give_bytes_per_s = asked->give_bytes_per_s,
+                                                                       .take_bytes_per_s = asked->take_bytes_per_s},
+                                              access_of(*asked->state));
+      options.fetch_state = std::ref(*session->sync);
+    }
+    session->session = std::make_unique<motley::Session>(std::move(options));
+    return session.release();
+  });
+}
+
+void motley_close_session(motley_session* session) { delete session; }
+
+void motley_run_step(motley_session* session, motley_step_body body, void* user, double timeout_s,
+                     motley_session_outcome* outcome) {
+  if (outcome == nullptr) return;
+  try {
+    if (session == nullptr || body == nullptr) throw motley::input_error("no session, or nothing to run");
+    const auto run = [&](motley::SessionStep& step) {
+      motley_group group{nullptr, step.communicator};
+      const motley_step told{&group, step.step, step.start.epoch.number, step.communicator.rank(),
+                             step.communicator.size()};
+      motley_outcome ended{};
+      body(user, &told, &ended);
+      return outcome_of(ended);
+    };
+    put_outcome(session->session->run(run, {.timeout_s = timeout_s}), *outcome);
+  } catch (const std::exception& error) {
+    *outcome = {};
+    outcome->status = MOTLEY_STEP_INVALID;
+    put_text(error.what(), outcome->cause, sizeof outcome->cause);
+  }
+}
+
+int32_t motley_leave(motley_session* session, double timeout_s) {
+  try {
+    return session != nullptr && session->session->leave(timeout_s) ? 1 : 0;
+  } catch (const std::exception&) {
+    return 0;
+  }
+}

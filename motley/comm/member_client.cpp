@@ -1,0 +1,179 @@
+#include "motley/comm/member_client.hpp"
+
+#include <openssl/rand.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <mutex>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "motley/base/error.hpp"
+#include "motley/comm/control_stream.hpp"
+#include "motley/comm/sockets.hpp"
+
+namespace motley {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+Clock::duration duration_of(double seconds) {
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+}  // namespace
+
+std::uint64_t draw_process_number() {
+  std::uint64_t number = 0;
+  if (RAND_bytes(reinterpret_cast<unsigned char*>(&number), sizeof number) != 1)
+    throw Error(ErrorCode::environment, "no random numbers");
+  return number;
+}
+
+struct MemberClient::State {
+  MemberClientOptions options;
+  ActionHandler handler;
+  std::optional<TlsContext> tls;
+  FileDescriptor bell{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+
+  mutable std::mutex mutex;  // guards the membership and the words of trouble
+  Membership membership;
+  std::string trouble;
+
+  std::jthread thread;
+
+  State(MemberClientOptions given, ActionHandler handle)
+      : options(std::move(given)),
+        handler(std::move(handle)),
+        membership(options.group, options.member, draw_process_number(), options.stage, options.state_step) {
+    if (options.identity) tls.emplace(*options.identity);
+  }
+
+  void ring() const {
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = ::write(bell.get(), &one, sizeof one);
+  }
+
+  void handle(const MembershipActions& actions) {
+    for (const MembershipAction& action : actions) handler(action);
+  }
+
+  void note(const std::string& what) {
+    const std::lock_guard lock(mutex);
+    trouble = what;
+  }
+
+  // Sleeps, or less where there is something to do.
+  void pause(double seconds) const {
+    pollfd waiting{bell.get(), POLLIN, 0};
+    ::poll(&waiting, 1, static_cast<int>(seconds * 1000));
+    std::uint64_t rings = 0;
+    [[maybe_unused]] const ssize_t got = ::read(bell.get(), &rings, sizeof rings);
+  }
+
+  void run(const std::stop_token& stop) {
+    std::size_t attempt = 0;
+    while (!stop.stop_requested()) {
+      try {
+        converse(options.coordinators[attempt % options.coordinators.size()], stop);
+      } catch (const Error& error) {
+        note(error.what());
+      }
+      ++attempt;
+      // The first coordinator may only have been restarted: soon again, and ever less often while none answers.
+      if (!stop.stop_requested()) pause(std::min(0.5, 0.01 * static_cast<double>(attempt)));
+    }
+  }
+
+  ControlStream dial(const std::string& address) const {
+    const auto until = Clock::now() + duration_of(options.patience_s);
+    ConnectFailure failure;
+    FileDescriptor socket = connect_tcp(address, until, failure);
+    if (!socket) throw Error(ErrorCode::peer, fmt::format("no coordinator answers at {}: {}", address, failure.cause));
+    const bool is_local = peer_is_local(socket.get());
+    set_connection_options(socket.get());
+    ByteStream stream(std::move(socket));
+    if (tls)
+      stream.secure_as_client(*tls, until);
+    else if (!is_local)
+      throw input_error(
+          fmt::format("the coordinator at {} is on another machine, and this member has no certificate", address));
+    return ControlStream(std::move(stream));
+  }
+
+  // Until the connection ends or the coordinator falls silent.
+  void converse(const std::string& address, const std::stop_token& stop) {
+    ControlStream stream = dial(address);
+    stream.send(ControlHello{options.group, options.token});
+    MemberReport sent;
+    bool anything_sent = false;
+    auto send_at = Clock::now(), heard_at = Clock::now();
+    while (!stop.stop_requested()) {
+      const MemberReport report = current_report();
+      if (stream.flushed() && (!anything_sent || Clock::now() >= send_at || report != sent)) {
+        stream.send(report);
+        sent = report;
+        anything_sent = true;
+        send_at = Clock::now() + duration_of(options.heartbeat_s);
+      }
+      const auto wait = std::chrono::duration_cast<std::chrono::milliseconds>(send_at - Clock::now()).count() + 1;
+      std::array<pollfd, 2> waiting{pollfd{stream.descriptor(), stream.events(), 0}, pollfd{bell.get(), POLLIN, 0}};
+      ::poll(waiting.data(), waiting.size(), stream.bytes().pending() ? 0 : static_cast<int>(std::max<long>(wait, 0)));
+      if (waiting[1].revents != 0) pause(0);
+      stream.flush();
+      for (const ControlMessage& message : stream.receive()) {
+        heard_at = Clock::now();
+        hear(message, address);
+      }
+      if (Clock::now() - heard_at > duration_of(options.patience_s))
+        throw Error(ErrorCode::peer, fmt::format("the coordinator at {} is silent", address));
+    }
+    // The last report may say that this process leaves.
+    stream.send(current_report());
+  }
+
+  MemberReport current_report() const {
+    const std::lock_guard lock(mutex);
+    return membership.report();
+  }
+
+  void hear(const ControlMessage& message, const std::string& address) {
+    if (const auto* refusal = std::get_if<ControlRefusal>(&message))
+      throw Error(ErrorCode::peer, fmt::format("the coordinator at {} refuses: {}", address, refusal->reason),
+                  refusal->hint);
+    const auto* directive = std::get_if<CoordinatorDirective>(&message);
+    if (directive == nullptr)
+      throw Error(ErrorCode::peer, fmt::format("what answers at {} is no coordinator", address));
+    const std::lock_guard lock(mutex);
+    trouble.clear();
+    handle(membership.directive(*directive));
+  }
+};
+
+MemberClient::MemberClient(MemberClientOptions options, ActionHandler handler) {
+  if (options.coordinators.empty()) throw input_error("no address of a coordinator is given");
+  state_ = std::make_unique<State>(std::move(options), std::move(handler));
+  state_->thread = std::jthread([state = state_.get()](const std::stop_token& stop) { state->run(stop); });
+}
+
+MemberClient::~MemberClient() {
+  state_->thread.request_stop();
+  state_->ring();
+}
+
+void MemberClient::access(const std::function<MembershipActions(Membership&)>& change) {
+  const std::lock_guard lock(state_->mutex);
+  state_->handle(change(state_->membership));
+  state_->ring();
+}
+
+std::string MemberClient::trouble() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->trouble;
+}
+
+}  // namespace motley

@@ -1,0 +1,201 @@
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "motley/base/error.hpp"
+#include "motley/base/reference_test.hpp"
+#include "motley/plan/collective_check.hpp"
+#include "motley/plan/collective_document.hpp"
+#include "motley/plan/collective_programs.hpp"
+
+namespace motley {
+namespace {
+
+CollectiveShape shape_of(CollectiveOperation operation, int ranks, std::int64_t elements = 60) {
+  return {
+      .operation = operation, .ranks = ranks, .root = 0, .bytes = 4 * elements * ranks, .chunks = 1, .alignment = 4};
+}
+
+std::string first_wrong(const CollectiveProgram& program) {
+  const auto wrong = check_program(program);
+  return wrong.empty() ? "" : wrong[0].place + ": " + wrong[0].what;
+}
+
+constexpr CollectiveOperation grouped[] = {CollectiveOperation::all_reduce, CollectiveOperation::reduce_scatter,
+                                           CollectiveOperation::all_gather};
+
+TEST(CollectivePrograms, ComputeTheirCollective) {
+  for (const auto operation : grouped) {
+    for (int ranks = 1; ranks <= 9; ++ranks) {
+      EXPECT_EQ(first_wrong(direct_program(shape_of(operation, ranks), {})), "") << ranks;
+      std::vector<int> order(static_cast<std::size_t>(ranks));
+      std::iota(order.rbegin(), order.rend(), 0);
+      EXPECT_EQ(first_wrong(ring_program(shape_of(operation, ranks), order)), "") << ranks;
+    }
+    for (const auto& [ranks, factors] : std::vector<std::pair<int, std::vector<int>>>{
+             {8, {2, 2, 2}}, {12, {6, 2}}, {12, {2, 6}}, {7, {4, 2}}, {11, {3, 2, 2}}, {13, {4, 4}}, {24, {8, 3}}})
+      EXPECT_EQ(first_wrong(factored_program(shape_of(operation, ranks), factors)), "") << ranks;
+  }
+}
+
+TEST(CollectivePrograms, TreesUpAndDown) {
+  for (int ranks = 1; ranks <= 8; ++ranks)
+    for (int degree = 1; degree <= 3; ++degree)
+      for (int root = 0; root < ranks; ++root) {
+        auto shape = shape_of(CollectiveOperation::broadcast, ranks);
+        shape.root = root;
+        EXPECT_EQ(first_wrong(tree_program(shape, tree_parents(ranks, root, degree))), "");
+        shape.operation = CollectiveOperation::all_reduce;
+        EXPECT_EQ(first_wrong(tree_program(shape, tree_parents(ranks, root, degree))), "");
+      }
+}
+
+TEST(CollectivePrograms, WeightsSetWhatRanksOwn) {
+  const auto shape = shape_of(CollectiveOperation::all_reduce, 4, 100);
+  const auto program = direct_program(shape, {0.5, 0.25, 0.25, 0});
+  EXPECT_EQ(first_wrong(program), "");
+  std::int64_t received = 0;
+  for (const auto& step : program.steps[0])
+    if (step.kind == CollectiveStepKind::reduce) received += step.last - step.first;
+  EXPECT_EQ(received, 3 * shape.bytes / 2);
+  for (const auto& step : program.steps[3]) EXPECT_NE(step.kind, CollectiveStepKind::reduce);
+}
+
+TEST(CollectivePrograms, BordersAreAligned) {
+  CollectiveShape shape{
+      .operation = CollectiveOperation::all_reduce, .ranks = 7, .root = 0, .bytes = 1000, .chunks = 1, .alignment = 8};
+  for (const auto& steps : direct_program(shape, {1, 2, 3, 4, 5, 6, 7}).steps)
+    for (const auto& step : steps) {
+      EXPECT_EQ(step.first % 8, 0);
+      EXPECT_TRUE(step.last % 8 == 0 || step.last == shape.bytes);
+    }
+}
+
+TEST(CollectivePrograms, ChunksThatFit) {
+  CollectiveShape shape{.operation = CollectiveOperation::all_reduce,
+                        .ranks = 8,
+                        .root = 0,
+                        .bytes = 400'000'000,
+                        .chunks = 1,
+                        .alignment = 16};
+  EXPECT_EQ(chunks_that_fit(shape, 100), 100);
+  EXPECT_EQ(chunks_that_fit(shape, 99), 80);
+  shape.bytes = 4 * 1'000'003;  // a prime number of elements
+  EXPECT_EQ(chunks_that_fit(shape, 64), 1);
+}
+
+TEST(CollectivePrograms, WhatCannotBeIsRefused) {
+  EXPECT_THROW(factored_group(8, {2, 2}), Error);
+  EXPECT_THROW(factored_group(8, {1, 8}), Error);
+  EXPECT_THROW(direct_program({.operation = CollectiveOperation::reduce_scatter, .ranks = 3, .bytes = 10}, {}), Error);
+  EXPECT_THROW(direct_program({.operation = CollectiveOperation::all_reduce, .ranks = 3, .bytes = 10, .chunks = 4}, {}),
+               Error);
+}
+
+TEST(CollectiveCheck, FindsWhatIsWrong) {
+  const auto good = direct_program(shape_of(CollectiveOperation::all_reduce, 3), {});
+  auto lost = good;
+  lost.steps[1].pop_back();
+  EXPECT_NE(first_wrong(lost).find("never receives"), std::string::npos) << first_wrong(lost);
+
+  auto twice = good;  // rank 0's share is sent a second time
+  for (const auto& step : good.steps[1])
+    if (step.kind == CollectiveStepKind::send && step.peer == 0) {
+      twice.steps[1].insert(twice.steps[1].begin(), step);
+      break;
+    }
+  for (const auto& step : good.steps[0])
+    if (step.kind == CollectiveStepKind::reduce && step.peer == 1) {
+      twice.steps[0].insert(twice.steps[0].begin(), step);
+      break;
+    }
+  EXPECT_NE(first_wrong(twice).find("twice"), std::string::npos) << first_wrong(twice);
+
+  auto half = good;
+  half.operation = CollectiveOperation::all_reduce;
+  for (auto& steps : half.steps) steps.resize(4);  // the reduce-scatter alone
+  EXPECT_NE(first_wrong(half).find("lacks"), std::string::npos) << first_wrong(half);
+
+  CollectiveProgram circle{.operation = CollectiveOperation::all_reduce, .ranks = 2, .bytes = 8, .steps = {}};
+  circle.steps = {{{CollectiveStepKind::reduce, 1, 0, 0, 8}, {CollectiveStepKind::send, 1, 0, 0, 8}},
+                  {{CollectiveStepKind::reduce, 0, 0, 0, 8}, {CollectiveStepKind::send, 0, 0, 0, 8}}};
+  EXPECT_NE(first_wrong(circle).find("for ever"), std::string::npos) << first_wrong(circle);
+
+  auto outside = good;
+  outside.steps[0][0].last = good.bytes + 1;
+  EXPECT_NE(first_wrong(outside).find("no range"), std::string::npos);
+}
+
+TEST(CollectiveCheck, StepsMayBeListedLate) {
+  // Rank 1 lists a receive that comes last before a send that the others wait for: ranges are disjoint, nobody waits.
+  CollectiveProgram program{.operation = CollectiveOperation::all_reduce, .ranks = 2, .bytes = 8, .steps = {}};
+  using enum CollectiveStepKind;
+  program.steps = {{{send, 1, 0, 0, 4}, {reduce, 1, 0, 4, 8}, {send, 1, 0, 4, 8}, {recv, 1, 0, 0, 4}},
+                   {{recv, 0, 0, 4, 8, {2}}, {reduce, 0, 0, 0, 4}, {send, 0, 0, 4, 8}, {send, 0, 0, 0, 4}}};
+  EXPECT_NE(first_wrong(program), "");  // the receive of [4, 8) stands before the send of it
+  std::swap(program.steps[1][0], program.steps[1][2]);
+  program.steps[1][2].after = {0};
+  EXPECT_EQ(first_wrong(program), "");
+}
+
+CollectivePlan example_plan() {
+  CollectivePlan plan;
+  const std::string text = R"(
+format = "motley.cluster/1"
+name = "three"
+machine = [{ name = "m", count = 3, devices = ["A100"] }]
+)";
+  plan.cluster = resolve(read<ClusterDescription>(parse_toml(text, "test"), "test"), "test");
+  plan.layout = "direct";
+  plan.program = direct_program(shape_of(CollectiveOperation::all_reduce, 3), {});
+  plan.program.steps[0][2].after = {0, 1};
+  return plan;
+}
+
+std::string reading_error(const Value& document) {
+  try {
+    (void)read_collective_plan(document, "plan.json");
+    return "";
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+TEST(CollectivePlan, IsReadAsItWasWritten) {
+  const auto plan = example_plan();
+  const auto again = read_collective_plan(parse_json(to_json(write_collective_plan(plan)), "plan.json"), "plan.json");
+  EXPECT_EQ(again.program, plan.program);
+  EXPECT_EQ(again.layout, "direct");
+  EXPECT_TRUE(verify(again).empty());
+}
+
+TEST(CollectivePlan, WhatIsWrongIsNamed) {
+  const Value good = write_collective_plan(example_plan());
+  const auto with = [&](std::string_view key, Value value) {
+    Value document = good;
+    document.set(key, std::move(value));
+    return document;
+  };
+  EXPECT_NE(reading_error(with("operation", "all_reduces")).find("operation"), std::string::npos);
+  EXPECT_NE(reading_error(with("kind", "serve")).find("not \"collective\""), std::string::npos);
+  EXPECT_NE(reading_error(with("bytes", 0)).find("bytes"), std::string::npos);
+  EXPECT_NE(reading_error(with("program", Value::object({{"1", Value::array()}}))).find("none of rank 0"),
+            std::string::npos);
+  Value step = Value::object({{"op", "send"}, {"peer", 1}, {"range", Value::array({0})}});
+  Value program = Value::object({{"0", Value::array({step})}, {"1", Value::array()}, {"2", Value::array()}});
+  EXPECT_NE(reading_error(with("program", program)).find("program.0[0].range"), std::string::npos)
+      << reading_error(with("program", program));
+
+  auto plan = example_plan();
+  plan.program.ranks = 2;
+  plan.program.steps.pop_back();
+  ASSERT_FALSE(verify(plan).empty());
+  EXPECT_EQ(verify(plan)[0].place, "ranks");
+}
+
+TEST(CollectivePlan, TheReferencePageIsCurrent) {
+  expect_reference_is_current("plan-collective.md", schema<CollectiveDocument>().doc());
+}
+
+}  // namespace
+}  // namespace motley

@@ -1,0 +1,29 @@
+// A plan as one page for a browser: nothing to load beside it, no script. docs/report.md says what is on it.
+//
+//   write_file("report.html", html_report(read_plan_file("plan.json"), {}));
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "motley/plan/chain.hpp"
+#include "motley/plan/collective_plan.hpp"
+#include "motley/plan/plan.hpp"
+#include "motley/plan/rent.hpp"
+#include "motley/plan/train.hpp"
+
+namespace motley {
+
+struct PageOptions {
+  std::int64_t requests = 200;  // that the simulation behind a serving plan's timeline plays
+  std::uint64_t seed = 0;       // of their arrivals
+};
+
+// The plans are sound (verify). The same plan and options give the same page to the byte.
+std::string html_report(const ServePlan& plan, const PageOptions& options);
+std::string html_report(const TrainPlan& plan);
+std::string html_report(const RentPlan& plan);
+std::string html_report(const ChainPlan& plan);
+std::string html_report(const CollectivePlan& plan);
+
+}  // namespace motley

@@ -1,0 +1,1 @@
+"""motley from Python: `import motley.torch` registers the "motley" backend of torch.distributed."""

@@ -1,0 +1,365 @@
+"""The collectives of motley by ctypes: the C functions of motley/comm/c_api.h as methods of a Group. Needs no PyTorch.
+
+Memory is given as an address and a number of bytes. A call ends with its outcome, or raises CollectiveError.
+"""
+
+import ctypes
+import os
+from ctypes import CFUNCTYPE, POINTER, byref, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from dataclasses import dataclass
+from pathlib import Path
+
+ABI = 3
+STATUSES = ("ok", "aborted", "revoked", "timed_out", "invalid")
+ELEMENTS = ("fp32", "fp64", "fp16", "bf16", "int8", "uint8", "int16", "int32", "int64")
+REDUCTIONS = ("sum", "max", "min", "mean")
+
+
+class CollectiveError(RuntimeError):
+    """An operation that did not end in ok. `status` says how, `suspects` are the ranks that did not deliver."""
+
+    def __init__(self, operation, status, cause, suspects=()):
+        super().__init__(f"{operation} {status.replace('_', ' ')}: {cause}")
+        self.status, self.cause, self.suspects = status, cause, tuple(suspects)
+
+
+class _Member(ctypes.Structure):
+    _fields_ = [("id", c_char_p), ("host", c_char_p), ("address", c_char_p), ("incarnation", c_uint64)]
+
+
+class _OpenOptions(ctypes.Structure):
+    _fields_ = [
+        ("listen", c_char_p), ("key", c_char_p), ("encryption", c_int32),
+        ("certificate", c_char_p), ("private_key", c_char_p), ("authority", c_char_p),
+    ]  # fmt: skip
+
+
+class _ConnectOptions(ctypes.Structure):
+    _fields_ = [
+        ("group", c_char_p), ("epoch", c_uint64), ("members", POINTER(_Member)), ("size", c_int32), ("rank", c_int32),
+        ("timeout_s", c_double),
+    ]  # fmt: skip
+
+
+class _Call(ctypes.Structure):
+    _fields_ = [("reduction", c_int32), ("on_abort", c_int32), ("timeout_s", c_double)]
+
+
+class _Outcome(ctypes.Structure):
+    _fields_ = [
+        ("status", c_int32), ("suspect_count", c_int32), ("suspects", c_int32 * 16), ("time_s", c_double),
+        ("sent_bytes", c_int64), ("received_bytes", c_int64), ("cause", ctypes.c_char * 512),
+    ]  # fmt: skip
+
+
+class _CoordinatorOptions(ctypes.Structure):
+    _fields_ = [("group", c_char_p), ("listen", c_char_p), ("token", c_char_p), ("log_file", c_char_p), ("minimum_size", c_uint32)]
+
+
+class _State(ctypes.Structure):
+    _fields_ = [
+        ("user", c_void_p), ("save", CFUNCTYPE(c_void_p, c_void_p, POINTER(c_int64))),
+        ("place", CFUNCTYPE(c_void_p, c_void_p, c_int64)), ("load", CFUNCTYPE(c_int32, c_void_p)),
+    ]  # fmt: skip
+
+
+class _SessionOptions(ctypes.Structure):
+    _fields_ = [
+        ("coordinators", c_char_p), ("group", c_char_p), ("token", c_char_p), ("id", c_char_p), ("listen", c_char_p),
+        ("state", POINTER(_State)), ("give_bytes_per_s", c_double), ("take_bytes_per_s", c_double),
+    ]  # fmt: skip
+
+
+class _Step(ctypes.Structure):
+    _fields_ = [("group", c_void_p), ("step", c_uint64), ("epoch", c_uint64), ("rank", c_int32), ("size", c_int32)]
+
+
+class _SessionOutcome(ctypes.Structure):
+    _fields_ = [
+        ("status", c_int32), ("members", c_int32), ("attempts", c_int32), ("step", c_uint64), ("epoch", c_uint64),
+        ("cause", ctypes.c_char * 512),
+    ]  # fmt: skip
+
+
+_BODY = CFUNCTYPE(None, c_void_p, POINTER(_Step), POINTER(_Outcome))
+
+
+# Arguments between the group and the call's options.
+_OPERATIONS = {
+    "all_reduce": [c_void_p, c_int64, c_int32],
+    "reduce_scatter": [c_void_p, c_int64, c_int32],
+    "all_gather": [c_void_p, c_int64],
+    "broadcast": [c_void_p, c_int64, c_int32],
+    "reduce": [c_void_p, c_int64, c_int32, c_int32],
+    "all_to_all": [c_void_p, POINTER(c_int64), c_void_p, POINTER(c_int64)],
+    "send": [c_void_p, c_int64, c_int32],
+    "recv": [c_void_p, c_int64, c_int32],
+    "barrier": [],
+}
+
+
+def _library_path():
+    """MOTLEY_COMM_LIBRARY, the package's own, or that of the tree's build."""
+    name = "libmotley_comm.so"
+    here = Path(__file__).resolve().parent
+    places = [here / name, here.parents[1] / "build" / "release" / name]
+    if chosen := os.environ.get("MOTLEY_COMM_LIBRARY"):
+        places = [Path(chosen)]
+    for place in places:
+        if place.exists():
+            return place
+    raise ImportError(f"{name} is not in {' or '.join(str(place.parent) for place in places)}: build it (./dev build motley_comm_shared), "
+                      "or name it in MOTLEY_COMM_LIBRARY")
+
+
+def _load():
+    library = ctypes.CDLL(str(_library_path()))
+    if (found := library.motley_comm_abi()) != ABI:
+        raise ImportError(f"{library._name} has ABI {found}, and this package needs {ABI}")
+    library.motley_open.restype = c_void_p
+    library.motley_open.argtypes = [POINTER(_OpenOptions), c_char_p, c_size_t]
+    library.motley_address.restype = c_char_p
+    library.motley_address.argtypes = [c_void_p]
+    library.motley_close.restype = None
+    library.motley_close.argtypes = [c_void_p]
+    library.motley_connect.restype = c_void_p
+    library.motley_connect.argtypes = [c_void_p, POINTER(_ConnectOptions), c_char_p, c_size_t]
+    library.motley_use_plans.argtypes = [c_void_p, POINTER(c_char_p), c_int32, c_char_p, c_size_t]
+    library.motley_disconnect.restype = None
+    library.motley_disconnect.argtypes = [c_void_p]
+    library.motley_revoke.restype = None
+    library.motley_revoke.argtypes = [c_void_p, c_char_p]
+    library.motley_coordinate.restype = c_void_p
+    library.motley_coordinate.argtypes = [POINTER(_CoordinatorOptions), c_char_p, c_size_t]
+    library.motley_coordinator_address.restype = c_char_p
+    library.motley_coordinator_address.argtypes = [c_void_p]
+    library.motley_stop_coordinator.restype = None
+    library.motley_stop_coordinator.argtypes = [c_void_p]
+    library.motley_open_session.restype = c_void_p
+    library.motley_open_session.argtypes = [POINTER(_SessionOptions), c_char_p, c_size_t]
+    library.motley_close_session.restype = None
+    library.motley_close_session.argtypes = [c_void_p]
+    library.motley_run_step.restype = None
+    library.motley_run_step.argtypes = [c_void_p, _BODY, c_void_p, c_double, POINTER(_SessionOutcome)]
+    library.motley_leave.argtypes = [c_void_p, c_double]
+    for name, arguments in _OPERATIONS.items():
+        function = getattr(library, f"motley_{name}")
+        function.restype = None
+        function.argtypes = [c_void_p, *arguments, POINTER(_Call), POINTER(_Outcome)]
+    return library
+
+
+_library = _load()
+
+
+class Fabric:
+    """Where this process takes connections of other members, for any number of groups; `address` has the real port.
+
+    Off this machine connections are under TLS, with `identity` (certificate, private key, authority; PEM); or plain, where
+    `plain` says so."""
+
+    def __init__(self, listen="127.0.0.1:0", *, key="", identity=None, plain=False):
+        error = ctypes.create_string_buffer(512)
+        texts = [text.encode() for text in identity] if identity else [None] * 3
+        options = _OpenOptions(listen.encode(), key.encode(), int(plain), *texts)
+        self._handle = _library.motley_open(byref(options), error, len(error))
+        if not self._handle:
+            raise OSError(error.value.decode())
+        self.address = _library.motley_address(self._handle).decode()
+
+    def close(self):
+        """After the groups."""
+        handle, self._handle = self._handle, None
+        if handle:
+            _library.motley_close(handle)
+
+
+class Group:
+    """The members of one epoch. `members`: (id, host, address) by rank. One thread at a time; revoke() from any."""
+
+    def __init__(self, fabric, group, members, rank, *, epoch=1, timeout_s=30.0):
+        self.rank, self.size = rank, len(members)
+        table = (_Member * len(members))(*(_Member(*(text.encode() for text in member), 0) for member in members))
+        options = _ConnectOptions(group.encode(), epoch, table, len(members), rank, timeout_s)
+        error = ctypes.create_string_buffer(512)
+        self._handle = _library.motley_connect(fabric._handle, byref(options), error, len(error))
+        if not self._handle:
+            raise CollectiveError("connect", "aborted", error.value.decode())
+
+    def use_plans(self, files):
+        """Runs collective plans (files of `motley plan allreduce -o`); all members must use the same."""
+        names = (c_char_p * len(files))(*(os.fsencode(file) for file in files))
+        error = ctypes.create_string_buffer(512)
+        if _library.motley_use_plans(self._handle, names, len(files), error, len(error)):
+            raise CollectiveError("use_plans", "invalid", error.value.decode())
+
+    def close(self):
+        handle, self._handle = self._handle, None
+        if handle:
+            _library.motley_disconnect(handle)
+
+    def revoke(self, cause):
+        if self._handle:
+            _library.motley_revoke(self._handle, cause.encode())
+
+    def _run(self, operation, *arguments, reduction="sum", timeout_s=30.0):
+        if not self._handle:
+            raise CollectiveError(operation, "invalid", "the group is closed")
+        call, outcome = _Call(REDUCTIONS.index(reduction), 0, timeout_s), _Outcome()
+        getattr(_library, f"motley_{operation}")(self._handle, *arguments, byref(call), byref(outcome))
+        if outcome.status:
+            suspects = outcome.suspects[: outcome.suspect_count]
+            raise CollectiveError(operation, STATUSES[outcome.status], outcome.cause.decode(errors="replace"), suspects)
+        return outcome
+
+    def all_reduce(self, address, size, element, **options):
+        return self._run("all_reduce", address, size, ELEMENTS.index(element), **options)
+
+    def reduce_scatter(self, address, size, element, **options):
+        return self._run("reduce_scatter", address, size, ELEMENTS.index(element), **options)
+
+    def all_gather(self, address, size, **options):
+        return self._run("all_gather", address, size, **options)
+
+    def broadcast(self, address, size, root, **options):
+        return self._run("broadcast", address, size, root, **options)
+
+    def reduce(self, address, size, element, root, **options):
+        return self._run("reduce", address, size, ELEMENTS.index(element), root, **options)
+
+    def all_to_all(self, source, source_sizes, target, target_sizes, **options):
+        sizes = [(c_int64 * self.size)(*each) for each in (source_sizes, target_sizes)]
+        return self._run("all_to_all", source, sizes[0], target, sizes[1], **options)
+
+    def send(self, address, size, peer, **options):
+        return self._run("send", address, size, peer, **options)
+
+    def recv(self, address, size, peer, **options):
+        return self._run("recv", address, size, peer, **options)
+
+    def barrier(self, **options):
+        return self._run("barrier", **options)
+
+
+SESSION_STATUSES = ("committed", "timed_out", "undecided", "stopped", "invalid")
+
+
+@dataclass
+class SessionOutcome:
+    """How a step went; `committed` by all members of the epoch, or not."""
+
+    status: str
+    step: int
+    epoch: int
+    members: int
+    attempts: int
+    cause: str
+
+    @property
+    def committed(self):
+        return self.status == "committed"
+
+
+class StepGroup(Group):
+    """The members of a step's epoch, for as long as its body runs."""
+
+    def __init__(self, told):
+        self._handle, self.rank, self.size, self.step, self.epoch = told.group, told.rank, told.size, told.step, told.epoch
+
+    def close(self):
+        self._handle = None
+
+
+class Coordinator:
+    """Issues a group's epochs, in a thread of its own until close(); started again with its log, it goes on."""
+
+    def __init__(self, log_file, *, group="group", listen="127.0.0.1:0", token="", minimum_size=1):
+        error = ctypes.create_string_buffer(512)
+        options = _CoordinatorOptions(group.encode(), listen.encode(), token.encode(), str(log_file).encode(), minimum_size)
+        self._handle = _library.motley_coordinate(byref(options), error, len(error))
+        if not self._handle:
+            raise OSError(error.value.decode())
+        self.address = _library.motley_coordinator_address(self._handle).decode()
+
+    def close(self):
+        handle, self._handle = self._handle, None
+        if handle:
+            _library.motley_stop_coordinator(handle)
+
+
+class Session:
+    """Steps of a group whose members come and go.
+
+    `state`, where members have one, is an object with save() -> bytes and load(bytes): whoever joins, or has fallen behind,
+    gets the state of the others before its first step."""
+
+    def __init__(self, coordinators, *, group="group", token="", id=None, listen="127.0.0.1:0", state=None,
+                 give_bytes_per_s=0.0, take_bytes_per_s=0.0):  # fmt: skip
+        self._state, self._memory, self._raised = state, None, None
+        # ctypes keeps no callback alive.
+        types = dict(_State._fields_)
+        self._callbacks = _State(None, types["save"](self._save), types["place"](self._place), types["load"](self._load))
+        given = ctypes.pointer(self._callbacks) if state is not None else None
+        options = _SessionOptions(",".join(coordinators).encode(), group.encode(), token.encode(), id.encode() if id else None,
+                                  listen.encode(), given, give_bytes_per_s, take_bytes_per_s)  # fmt: skip
+        error = ctypes.create_string_buffer(512)
+        self._handle = _library.motley_open_session(byref(options), error, len(error))
+        if not self._handle:
+            raise OSError(error.value.decode())
+
+    def _save(self, _user, size):
+        try:
+            self._memory = ctypes.create_string_buffer(self._state.save())
+        except BaseException as error:  # noqa: BLE001 - raised by run()
+            self._raised = error
+            return None
+        size[0] = len(self._memory) - 1  # without the zero that ctypes puts behind
+        return ctypes.addressof(self._memory)
+
+    def _place(self, _user, size):
+        self._memory = ctypes.create_string_buffer(size)
+        return ctypes.addressof(self._memory)
+
+    def _load(self, _user):
+        try:
+            self._state.load(self._memory.raw)
+        except BaseException as error:  # noqa: BLE001 - raised by run()
+            self._raised = error
+            return 1
+        self._memory = None
+        return 0
+
+    def run(self, body, timeout_s=60.0):
+        """The group's next step: body(group) is called until the step is committed; what it raises ends the attempt, and is
+        raised here unless it is a CollectiveError, after which the step is tried again with whoever is left."""
+
+        def run(_user, told, outcome):
+            try:
+                body(StepGroup(told[0]))
+                outcome[0].status = 0
+            except CollectiveError as error:
+                outcome[0].status = STATUSES.index(error.status)
+                outcome[0].cause = error.cause.encode()[:511]
+                outcome[0].suspect_count = min(len(error.suspects), 16)
+                outcome[0].suspects[: outcome[0].suspect_count] = error.suspects[:16]
+            except BaseException as error:  # noqa: BLE001 - raised below
+                self._raised = error
+                outcome[0].status = STATUSES.index("invalid")
+                outcome[0].cause = repr(error).encode()[:511]
+
+        result = _SessionOutcome()
+        _library.motley_run_step(self._handle, _BODY(run), None, timeout_s, byref(result))
+        if self._raised is not None:
+            raised, self._raised = self._raised, None
+            raise raised
+        return SessionOutcome(SESSION_STATUSES[result.status], result.step, result.epoch, result.members, result.attempts,
+                              result.cause.decode(errors="replace"))  # fmt: skip
+
+    def leave(self, timeout_s=10.0):
+        """Waits until the others can go on without this process; whether they do."""
+        return bool(_library.motley_leave(self._handle, timeout_s))
+
+    def close(self):
+        handle, self._handle = self._handle, None
+        if handle:
+            _library.motley_close_session(handle)

@@ -1,0 +1,79 @@
+"""The test networks give no more than they are asked for, lose what they should, and leave nothing behind."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+NETWORK = ROOT / "bench/network"
+
+
+def has_networks():
+    """Containers often forbid namespaces, or their kernel lacks a device."""
+    if os.geteuid() != 0 or not Path("/dev/net/tun").exists():
+        return False
+    attempt = (
+        "ip link add v0 type veth peer name v1 && tc qdisc add dev v0 root tbf rate 1mbit burst 10kb latency 10ms && ip tuntap add t0 mode tun"
+    )
+    unshare = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    return subprocess.run([*unshare, "sh", "-c", attempt], capture_output=True).returncode == 0
+
+
+needs_namespaces = pytest.mark.skipif(not has_networks(), reason="namespaces, veth, tbf and TUN devices need root, and a kernel that has them")
+
+
+def run(program, *arguments, code=0):
+    result = subprocess.run([sys.executable, NETWORK / program, *arguments], capture_output=True, text=True, timeout=60)
+    assert result.returncode == code, result.stdout + result.stderr
+    return result.stdout
+
+
+def cases(kind):
+    lines = map(json.loads, run("check.py", "--seconds", "0.3", "--datagrams", "5000", kind).splitlines())
+    return {line["case"]: (line["asked"], line["measured"]) for line in lines}
+
+
+@needs_namespaces
+@pytest.mark.parametrize("kind", ["star", "tree"])
+def test_no_link_is_faster_than_asked(kind):
+    """What a bucket lets through at once is 66 kB, up to 9 % of the slowest of these measurements."""
+    for asked, measured in cases(kind).values():
+        assert 0 < measured["bytes_per_s"] < 1.15 * asked["bytes_per_s"]
+
+
+@needs_namespaces
+def test_the_wide_area_has_its_delay_rate_and_losses():
+    wan = cases("wan")
+    asked, measured = wan["wide area, cubic"]
+    assert measured["round_trip_least_s"] >= asked["round_trip_s"]
+    assert 0 < measured["bytes_per_s"] <= 1.02 * asked["bytes_per_s"]
+    for burst in (1, 10):
+        asked, measured = wan[f"wide area, losses in runs of {burst}"]
+        # Runs of n packets: 2n - 1 times the variance of single losses.
+        deviation = (asked["loss"] * (2 * burst - 1) / 5000) ** 0.5
+        assert abs(measured["loss"] - asked["loss"]) < 5 * deviation
+
+
+@needs_namespaces
+def test_a_command_runs_once_per_rank_and_its_failure_is_the_result():
+    text = run("networks.py", "star", "10mbit", "10mbit", "--", "sh", "-c", "echo {rank} of {ranks} at {address}; ip -br addr show {interface}")
+    assert sorted(line for line in text.splitlines() if " of " in line) == ["0 of 2 at 10.9.0.1", "1 of 2 at 10.9.0.2"]
+    assert "10.9.0.2/24" in text
+    # One rank fails, the other would run for long.
+    run("networks.py", "star", "10mbit", "10mbit", "--", "sh", "-c", "[ {rank} = 0 ] && exit 7; sleep 1000", code=7)
+
+
+@needs_namespaces
+def test_nothing_is_left_when_the_process_is_killed():
+    command = [sys.executable, NETWORK / "networks.py", "star", "10mbit", "10mbit", "--", "sh", "-c", "echo ready; exec sleep 999.125"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "ready\n" and process.stdout.readline() == "ready\n"
+    process.kill()
+    process.wait()
+    # Both ends of the ranks' output are theirs alone: it ends when they do.
+    assert process.stdout.read() == ""
+    assert not list(Path("/run/netns").glob("r0"))
