@@ -164,6 +164,7 @@ FabricOptions fabric_options(const CommBench& bench, const std::string& listen) 
     options.identity =
         TlsIdentity{read_file(bench.certificate), read_file(bench.private_key), read_file(bench.authority)};
   if (!bench.key_file.empty()) options.key = read_file(bench.key_file);
+  if (options.identity) options.encryption = Encryption::always;  // on the loopback, too: it is to be measured
   if (bench.plain) options.encryption = Encryption::never;
   options.shared_memory = bench.transport == "shm" ? SharedMemoryUse::same_host : SharedMemoryUse::never;
   return options;
@@ -274,14 +275,16 @@ void report(const CommBench& bench, int ranks, const std::vector<BenchRow>& rows
                                   {"wrong", row.wrong},
                                   {"calls", row.repeats}}));
   }
+  const bool tls = !bench.plain && (!bench.folder.empty() || !bench.certificate.empty());
   const Value result = Value::object({{"operation", bench.operation},
                                       {"ranks", ranks},
                                       {"transport", bench.transport},
+                                      {"tls", tls},
                                       {"element", bench.element},
                                       {"sizes", std::move(list)}});
   emit(bench.output, result,
-       fmt::format("{} of {}, {} ranks, {}\n\n{}", bench.operation, bench.element, ranks, bench.transport,
-                   table.render()));
+       fmt::format("{} of {}, {} ranks, {}{}\n\n{}", bench.operation, bench.element, ranks, bench.transport,
+                   tls ? " under TLS" : "", table.render()));
 }
 
 int run(const CommBench& bench) {
@@ -295,6 +298,9 @@ int run(const CommBench& bench) {
   if (bytes_option(bench.from, "--from") > bytes_option(bench.to, "--to"))
     throw input_error("--from is more than --to");
   const auto addresses = split(bench.members);
+  if (addresses.empty() && (!bench.folder.empty() || !bench.certificate.empty()))
+    throw input_error("a certificate is of one member, and --ranks starts several",
+                      "start each by hand: --members A:P,B:P --rank I");
   if (addresses.empty() == (bench.rank >= 0))
     throw input_error("--members and --rank belong together",
                       "every rank: `motley bench comm --members A:P,B:P --rank I`");

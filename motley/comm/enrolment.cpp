@@ -3,6 +3,8 @@
 #include <poll.h>
 
 #include <chrono>
+#include <condition_variable>
+#include <mutex>
 
 #include <fmt/format.h>
 
@@ -80,6 +82,40 @@ Enrolment enrol(const std::string& address, const EnrolmentOptions& options, dou
   const auto* grant = std::get_if<CertificateGrant>(&answer);
   if (grant == nullptr) throw Error(ErrorCode::peer, fmt::format("what answers at {} is no coordinator", address));
   return request.accept(*grant);
+}
+
+EnrolledIdentity::EnrolledIdentity(std::vector<std::string> coordinators, EnrolmentOptions options, double patience_s)
+    : coordinators_(std::move(coordinators)), options_(std::move(options)), patience_s_(patience_s) {
+  thread_ = std::jthread([this, valid_s = renew()](const std::stop_token& stop) { keep(stop, valid_s); });
+}
+
+double EnrolledIdentity::renew() {
+  Error last = input_error("no address of a coordinator is given");
+  for (const std::string& address : coordinators_) {
+    try {
+      const Enrolment enrolment = enrol(address, options_, patience_s_);
+      context_.replace(enrolment.identity);
+      return enrolment.valid_s;
+    } catch (const Error& error) {
+      last = error;
+    }
+  }
+  throw Error(last);
+}
+
+void EnrolledIdentity::keep(const std::stop_token& stop, double valid_s) {
+  std::mutex mutex;
+  std::condition_variable_any bell;
+  std::unique_lock lock(mutex);
+  double pause_s = valid_s / 2;
+  while (!bell.wait_for(lock, stop, std::chrono::duration<double>(pause_s), [&] { return stop.stop_requested(); })) {
+    try {
+      valid_s = renew();
+      pause_s = valid_s / 2;
+    } catch (const Error&) {
+      pause_s = valid_s / 16;  // until it has expired there is time
+    }
+  }
 }
 
 }  // namespace motley

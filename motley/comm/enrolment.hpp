@@ -2,8 +2,9 @@
 // coordinator that holds the authority to certify it. The private key never travels.
 #pragma once
 
-#include <optional>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "motley/comm/authority.hpp"
 #include "motley/comm/membership_messages.hpp"
@@ -45,5 +46,26 @@ class EnrolmentRequest {
 // show a certificate of the authority that names coordinator_name. Throws a peer error with the cause, where it does
 // not answer, is another's, or refuses.
 Enrolment enrol(const std::string& address, const EnrolmentOptions& options, double patience_s);
+
+// The identity of a process that is no member of an elastic group, from the coordinators that are tried in turn. A
+// thread renews it when it is half over.
+class EnrolledIdentity {
+ public:
+  // Waits for the first certificate. Throws the last error where no coordinator gives one, an input error where there
+  // is none to ask.
+  EnrolledIdentity(std::vector<std::string> coordinators, EnrolmentOptions options, double patience_s);
+
+  const TlsContext& context() const { return context_; }
+
+ private:
+  double renew();  // returns its validity, in seconds
+  void keep(const std::stop_token& stop, double valid_s);
+
+  std::vector<std::string> coordinators_;
+  EnrolmentOptions options_;
+  double patience_s_;
+  TlsContext context_;
+  std::jthread thread_;  // ends before what it uses
+};
 
 }  // namespace motley
