@@ -204,13 +204,25 @@ ByteStream::Moved ByteStream::write(std::span<const std::byte> bytes) {
   if (tls_) {
     errno = 0;
     const int put = SSL_write(tls_.get(), bytes.data(), static_cast<int>(std::min<std::size_t>(bytes.size(), 1 << 30)));
-    return put > 0 ? Moved{static_cast<std::size_t>(put), State::open} : tls_result(put);
+    if (put > 0) return {static_cast<std::size_t>(put), State::open};
+    const Moved result = tls_result(put);
+    if (result.state == State::closed) hear_alert();
+    return result;
   }
   const ssize_t put = ::send(socket_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   if (put >= 0) return {static_cast<std::size_t>(put), State::open};
   if (errno == EAGAIN || errno == EINTR) return {0, State::blocked};
   cause_ = std::strerror(errno);
   return {0, State::closed};
+}
+
+// The other side may have said why before it closed: a refused certificate is known only so.
+void ByteStream::hear_alert() {
+  std::byte next;
+  ERR_clear_error();
+  if (const int got = SSL_peek(tls_.get(), &next, 1); got <= 0 && SSL_get_error(tls_.get(), got) == SSL_ERROR_SSL)
+    cause_ = tls_error();
+  ERR_clear_error();
 }
 
 bool ByteStream::pending() const { return tls_ && SSL_has_pending(tls_.get()) == 1; }

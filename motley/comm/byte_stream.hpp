@@ -89,6 +89,7 @@ class ByteStream {
 
  private:
   Moved tls_result(int result);
+  void hear_alert();
   void secure(const TlsContext& context, Time until, bool server);
   void wait_for(short events, Time until) const;
 

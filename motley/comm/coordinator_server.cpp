@@ -260,10 +260,10 @@ struct CoordinatorServer::State {
         return refuse(client, "too many certificates are asked for", "again in a few seconds");
       }
       const double valid_s = options.certificate_s;
-      client.stream.send(CertificateGrant{options.authority->certify(request.request, request.member, valid_s),
-                                          options.authority->certificate(),
-                                          static_cast<std::uint32_t>(std::lround(valid_s))});
+      const CertificateGrant grant{options.authority->certify(request.request, request.member, valid_s),
+                                   options.authority->certificate(), static_cast<std::uint32_t>(std::lround(valid_s))};
       log(fmt::format("certified member=\"{}\" peer=\"{}\" valid_s={:.0f}", request.member, client.name, valid_s));
+      client.stream.send(grant);
     } catch (const Error& error) {
       refuse(client, error.what(), error.hint());
     }
