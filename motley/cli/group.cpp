@@ -61,7 +61,7 @@ int create(const GroupVerbOptions& options) {
   const GroupFolder made = create_group_folder(options.folder, options.group);
   show(made, options.folder,
        fmt::format("next, here:           motley coordinate --folder {} --listen HOST:4700\n"
-                   "then, at each member: MOTLEY_TOKEN=FILE with the token, MOTLEY_AUTHORITY={}\n"
+                   "then, at each member: MOTLEY_TOKEN=(a file with the token) MOTLEY_AUTHORITY={}\n"
                    "or, without that:     motley group issue {} MEMBER, and carry the folder there\n",
                    options.folder, certificate_facts(made.identity.authority).fingerprint, options.folder),
        options.json);
