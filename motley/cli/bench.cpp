@@ -20,6 +20,7 @@
 #include "motley/cli/command.hpp"
 #include "motley/comm/communicator.hpp"
 #include "motley/comm/fabric.hpp"
+#include "motley/comm/group_folder.hpp"
 #include "motley/plan/collective_plan.hpp"
 #include "motley/report/table.hpp"
 
@@ -36,6 +37,7 @@ struct CommBench {
   int ranks = 4;
   double seconds = 0.5;
   std::string members, key_file, plan_file;
+  std::string folder, certificate, private_key, authority;
   int rank = -1;
   bool plain = false;
   Output output;
@@ -155,17 +157,32 @@ std::vector<BenchRow> run_rank(const CommBench& bench, Fabric& fabric, const Epo
 FabricOptions fabric_options(const CommBench& bench, const std::string& listen) {
   FabricOptions options;
   options.listen = listen;
+  if (!bench.folder.empty()) {
+    GroupFolder folder = read_group_folder(bench.folder);
+    options.key = folder.token;
+    options.identity = folder.identity;
+  }
+  if (!bench.certificate.empty())
+    options.identity =
+        TlsIdentity{read_file(bench.certificate), read_file(bench.private_key), read_file(bench.authority)};
   if (!bench.key_file.empty()) options.key = read_file(bench.key_file);
+  if (options.identity) options.encryption = Encryption::always;  // on the loopback, too: it is to be measured
   if (bench.plain) options.encryption = Encryption::never;
   options.shared_memory = bench.transport == "shm" ? SharedMemoryUse::same_host : SharedMemoryUse::never;
   return options;
 }
 
-Epoch epoch_of(const std::vector<std::string>& addresses) {
+// "10.0.0.7:4711" or "NAME=10.0.0.7:4711"; without a name, a member is called by its rank.
+Epoch epoch_of(const std::vector<std::string>& members) {
   Epoch epoch;
   epoch.group = "motley bench comm";
-  for (const auto& address : addresses)
-    epoch.members.push_back({std::to_string(epoch.members.size()), 0, address.substr(0, address.rfind(':')), address});
+  for (const auto& member : members) {
+    const auto equals = member.find('=');
+    const std::string address = equals == std::string::npos ? member : member.substr(equals + 1);
+    epoch.members.push_back(
+        {equals == std::string::npos ? std::to_string(epoch.members.size()) : member.substr(0, equals), 0,
+         address.substr(0, address.rfind(':')), address});
+  }
   return epoch;
 }
 
@@ -260,14 +277,16 @@ void report(const CommBench& bench, int ranks, const std::vector<BenchRow>& rows
                                   {"wrong", row.wrong},
                                   {"calls", row.repeats}}));
   }
+  const bool tls = !bench.plain && (!bench.folder.empty() || !bench.certificate.empty());
   const Value result = Value::object({{"operation", bench.operation},
                                       {"ranks", ranks},
                                       {"transport", bench.transport},
+                                      {"tls", tls},
                                       {"element", bench.element},
                                       {"sizes", std::move(list)}});
   emit(bench.output, result,
-       fmt::format("{} of {}, {} ranks, {}\n\n{}", bench.operation, bench.element, ranks, bench.transport,
-                   table.render()));
+       fmt::format("{} of {}, {} ranks, {}{}\n\n{}", bench.operation, bench.element, ranks, bench.transport,
+                   tls ? " under TLS" : "", table.render()));
 }
 
 int run(const CommBench& bench) {
@@ -281,6 +300,9 @@ int run(const CommBench& bench) {
   if (bytes_option(bench.from, "--from") > bytes_option(bench.to, "--to"))
     throw input_error("--from is more than --to");
   const auto addresses = split(bench.members);
+  if (addresses.empty() && (!bench.folder.empty() || !bench.certificate.empty()))
+    throw input_error("a certificate is of one member, and --ranks starts several",
+                      "start each by hand: --members A:P,B:P --rank I");
   if (addresses.empty() == (bench.rank >= 0))
     throw input_error("--members and --rank belong together",
                       "every rank: `motley bench comm --members A:P,B:P --rank I`");
@@ -290,8 +312,9 @@ int run(const CommBench& bench) {
   } else {
     if (bench.rank >= static_cast<int>(addresses.size()))
       throw input_error(fmt::format("--rank {}: there are {} members", bench.rank, addresses.size()));
-    Fabric fabric(fabric_options(bench, addresses[static_cast<std::size_t>(bench.rank)]));
-    rows = run_rank(bench, fabric, epoch_of(addresses), bench.rank);
+    const Epoch epoch = epoch_of(addresses);
+    Fabric fabric(fabric_options(bench, epoch.members[static_cast<std::size_t>(bench.rank)].address));
+    rows = run_rank(bench, fabric, epoch, bench.rank);
   }
   if (bench.rank <= 0) report(bench, addresses.empty() ? bench.ranks : static_cast<int>(addresses.size()), rows);
   return std::any_of(rows.begin(), rows.end(), [](const BenchRow& row) { return row.wrong > 0; }) ? 1 : 0;
@@ -323,11 +346,30 @@ void add_bench(CLI::App& parent, Action& action) {
   comm->add_option("--seconds", bench->seconds, "About so long per size")
       ->check(CLI::Range(0.001, 60.0))
       ->capture_default_str();
-  comm->add_option("--members", bench->members, "Addresses of all ranks, comma between, instead of --ranks");
+  comm->footer(
+      "examples:\n"
+      "  motley bench comm --ranks 4 --transport tcp\n"
+      "  motley bench comm --folder lab/members/anna --members anna=10.0.0.1:4711,ben=10.0.0.2:4711 --rank 0\n"
+      "and at the other machine the same with ben's folder and --rank 1: under TLS");
+  comm->add_option(
+      "--members", bench->members,
+      "Addresses of all ranks, comma between, instead of --ranks; NAME=HOST:PORT where its certificate does "
+      "not name the rank's number");
   comm->add_option("--rank", bench->rank, "This process among --members")->check(CLI::Range(0, 4095));
   comm->add_option("--key", bench->key_file, "File with the group's secret, the same for all members");
   comm->add_option("--plan", bench->plan_file, "Runs this collective plan in place of the library's own program")
       ->type_name("FILE");
+  auto* folder = comm->add_option("--folder", bench->folder,
+                                  "This member's certificate and the group's secret, from `motley group issue`")
+                     ->type_name("DIR");
+  auto* certificate = comm->add_option("--certificate", bench->certificate, "This member's, in PEM, for TLS")
+                          ->type_name("FILE")
+                          ->excludes(folder);
+  auto* private_key =
+      comm->add_option("--private-key", bench->private_key, "The certificate's private key")->type_name("FILE");
+  auto* authority =
+      comm->add_option("--authority", bench->authority, "The certificate that members' come from")->type_name("FILE");
+  certificate->needs(private_key)->needs(authority);
   comm->add_flag("--plain", bench->plain, "No TLS between machines");
   add_output_options(*comm, bench->output);
   comm->callback([bench, &action] { action = [bench] { return run(*bench); }; });

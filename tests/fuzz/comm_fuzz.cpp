@@ -192,6 +192,8 @@ std::vector<std::uint8_t> statement(RandomStream& random) {
     MemberReport report;
     report.suspects = {"a", "b"};
     text = encode_control(report);
+  } else if (random.chance(0.3)) {
+    text = encode_control(CertificateRequest{"g", "token", "member", std::string(random.below(512U), 'r')});
   } else if (random.chance(0.5)) {
     CoordinatorDirective directive;
     directive.start = {{epoch, 3, {}}};
