@@ -1,0 +1,80 @@
+// From measured exchanges between members to a network that can be planned with: rates and latencies of the links,
+// ports of one switch where a star explains them, and what incast costs.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "motley/cost/probe_schedule.hpp"
+
+namespace motley {
+
+struct MemberMeasurements {
+  int members = 0;
+  std::vector<double> round_trip_s;  // median of small messages, of members a and b at a * members + b; symmetric
+  std::vector<ProbeSample> samples;
+  std::string date;
+};
+
+// seconds = alpha + bytes / bandwidth, by least squares over the series' largest sizes.
+struct MeasuredRate {
+  double bytes_per_s = 0;
+  double alpha_s = 0;  // 0 or more
+  double error = 0;    // of the line, relative, largest
+};
+
+struct MemberLink {
+  int from = 0, to = 0;
+  double latency_s = 0;  // one way: half a round trip
+  MeasuredRate rate;     // alone, with as many streams as the library takes
+};
+
+// Several flows at once; the rate is that of all together.
+struct MemberTotal {
+  ProbePhase phase = ProbePhase::spread;
+  std::vector<MemberPair> flows;
+  MeasuredRate rate;
+  double star_bytes_per_s = 0;  // what the star makes of it
+};
+
+struct MemberPort {
+  double up_bytes_per_s = 0, down_bytes_per_s = 0;
+  double latency_s = 0;  // one way, to the switch
+};
+
+// Every member at a port of one switch: a flow has what its two ports leave it.
+struct MemberStar {
+  std::vector<MemberPort> ports;
+  double link_error = 0;   // of the pairs alone, relative, largest
+  double total_error = 0;  // of one to all, and of pairs both ways
+  double latency_error_s = 0;
+  bool fits() const;
+};
+inline constexpr double most_star_error = 0.10;
+inline constexpr double most_star_total_error = 0.15;
+
+// GenModel's incast: seconds per byte into a member grow by cost * max(w - threshold, 0), w counting the receiver.
+struct MemberIncast {
+  int threshold = 0;  // 0: none was seen
+  double cost_s_per_byte = 0;
+  double residual = 0;       // root mean square of the relative errors
+  double largest_error = 0;  // relative
+  int measurements = 0;
+};
+
+struct MemberFit {
+  int members = 0;
+  std::vector<MemberLink> links;  // by from, then to
+  std::vector<MemberTotal> totals;
+  MemberStar star;
+  std::optional<MemberIncast> incast;  // none: fewer than three members
+  std::string date;
+
+  const MemberLink& link(int from, int to) const;
+};
+
+// Throws an input error where samples are missing or are none.
+MemberFit fit_members(const MemberMeasurements& measured);
+
+}  // namespace motley
