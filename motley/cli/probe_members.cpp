@@ -67,7 +67,7 @@ Cluster described_by_members(const std::vector<std::string>& addresses, const st
 }
 
 Value rate_json(const MeasuredRate& rate) {
-  return Value::object({{"bytes_per_s", rate.bytes_per_s}, {"alpha_s", rate.alpha_s}, {"fit_error", rate.error}});
+  return Value::object({{"bytes_per_s", rate.bytes_per_s}, {"alpha_s", rate.alpha_s}, {"error", rate.error}});
 }
 
 Value pairs_json(const std::vector<MemberPair>& pairs) {
@@ -154,9 +154,8 @@ std::string incast_sentence(const MemberFit& fit) {
   if (incast.threshold == 0)
     return fmt::format("No incast: several senders to one within {:.0f} % of its port", 100 * incast.largest_error);
   return fmt::format("Incast from {} on (the receiver counted): {} more, residual {:.1f} %, largest error {:.1f} %{}",
-                     incast.threshold + 1, format_quantity(incast.cost_s_per_byte, Dimension::seconds_per_byte),
-                     100 * incast.residual, 100 * incast.largest_error,
-                     incast.largest_error > most_fit_error ? ": refused" : "");
+                     incast.threshold + 1, fmt::format("{:.2e} s/B", incast.cost_s_per_byte), 100 * incast.residual,
+                     100 * incast.largest_error, incast.largest_error > most_fit_error ? ": refused" : "");
 }
 
 std::string report(const MemberFit& fit, const std::vector<std::string>& machines) {

@@ -17,11 +17,7 @@ constexpr double alike_directions = 0.05;
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 // What is measured is not known better than to four digits, and reads better so.
-double rounded(double value) {
-  if (value <= 0) return 0;
-  const double unit = std::pow(10.0, std::floor(std::log10(value)) - 3);
-  return std::round(value / unit) * unit;
-}
+double rounded(double value) { return std::stod(fmt::format("{:.3e}", value)); }
 
 LinkSpeed speed_of(double latency_s, double up, double down) {
   LinkSpeed speed{.latency_s = rounded(latency_s)};

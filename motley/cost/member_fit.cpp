@@ -11,7 +11,7 @@
 namespace motley {
 namespace {
 
-constexpr std::size_t most_line_samples = 3;
+constexpr double most_correction = 1.15;
 constexpr double alike = 0.10;         // of a port's figures: the greatest and those so near to it
 constexpr double least_incast = 0.05;  // relative: what is less is taken for noise
 constexpr double most_latency_error = 0.25;
@@ -23,30 +23,25 @@ struct Point {
   double bytes = 0, seconds = 0;
 };
 
-MeasuredRate rate_of(std::vector<Point> points) {
-  MOTLEY_CHECK(!points.empty());
-  if (points.size() > most_line_samples)
-    points.erase(points.begin(), points.end() - static_cast<std::ptrdiff_t>(most_line_samples));
-  const double plain = points.back().bytes / points.back().seconds;
-  const double count = static_cast<double>(points.size());
-  double bytes = 0, seconds = 0, squares = 0, products = 0;
-  for (const auto& [x, t] : points) {
-    bytes += x / count;
-    seconds += t / count;
-  }
-  for (const auto& [x, t] : points) {
-    squares += (x - bytes) * (x - bytes);
-    products += (x - bytes) * (t - seconds);
-  }
-  // A line through two times that differ by chance alone says nothing.
-  MeasuredRate rate{.bytes_per_s = plain, .alpha_s = 0, .error = 0};
-  if (squares > 0 && products > 0 && squares / products < 1.5 * plain) {
-    rate.bytes_per_s = squares / products;
-    const double alpha = seconds - bytes / rate.bytes_per_s;
-    rate.alpha_s = std::max(0.0, alpha);
-    for (const auto& [x, t] : points)
-      rate.error = std::max(rate.error, std::abs((alpha + x / rate.bytes_per_s) / t - 1));
-  }
+// What other programs take away at times is not the network's: of several times of a size the least counts.
+MeasuredRate rate_of(const std::vector<Point>& points) {
+  std::map<double, std::vector<double>> by_bytes;
+  for (const auto& [bytes, seconds] : points) by_bytes[bytes].push_back(seconds);
+  for (auto& [bytes, seconds] : by_bytes) std::sort(seconds.begin(), seconds.end());
+  const auto& [bytes, seconds] = *by_bytes.rbegin();
+  MeasuredRate rate{.bytes_per_s = bytes / seconds[0], .alpha_s = 0, .error = 0};
+  rate.error = seconds.size() > 1 ? seconds[1] / seconds[0] - 1 : 0;
+  // The slope from a smaller size leaves out what comes once: latency, and the burst that a limiter lets through. A
+  // disturbed time of the smaller size must not count for much.
+  const auto smaller = std::find_if(by_bytes.rbegin(), by_bytes.rend(), [&](const auto& size) {
+    return size.first <= bytes / 2 && size.first >= bytes / 16;
+  });
+  if (smaller == by_bytes.rend()) return rate;
+  const double slope = (bytes - smaller->first) / (seconds[0] - smaller->second[0]);
+  if (!(slope > 0)) return rate;
+  const double plain = rate.bytes_per_s;
+  rate.bytes_per_s = std::clamp(slope, plain / most_correction, plain * most_correction);
+  rate.alpha_s = std::max(0.0, seconds[0] - bytes / rate.bytes_per_s);
   return rate;
 }
 

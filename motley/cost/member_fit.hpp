@@ -17,11 +17,11 @@ struct MemberMeasurements {
   std::string date;
 };
 
-// seconds = alpha + bytes / bandwidth, by least squares over the series' largest sizes.
+// seconds = alpha + bytes / rate, from the largest size and one of at most half of it.
 struct MeasuredRate {
   double bytes_per_s = 0;
   double alpha_s = 0;  // 0 or more
-  double error = 0;    // of the line, relative, largest
+  double error = 0;    // relative: by how much the second best time of the largest size is longer than the best
 };
 
 struct MemberLink {

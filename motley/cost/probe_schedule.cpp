@@ -9,15 +9,21 @@ namespace motley {
 namespace {
 
 constexpr int small_group = 8;
+constexpr int most_watched = 4;  // members that send to all, and that several send to
+constexpr int most_pair_rounds = 8;
 constexpr std::int64_t least_bytes = std::int64_t{64} << 10;  // of a flow: half a frame's size and more
-constexpr double series_cost = 2.4;     // seconds of a series per second of its largest exchange, which runs twice
-constexpr double series_seconds = 0.6;  // that a series should have
+constexpr double series_cost = 3;                             // seconds of a series per second of its largest exchange
+constexpr double series_seconds = 0.8;                        // that a series should have
+constexpr double long_enough = 0.7;                           // of the time aimed at
+constexpr double most_growth = 8;                             // from one size to the next: short times mislead
+constexpr double steady = 0.05;                               // times so near to each other are the same
+constexpr int most_repeats = 4;  // of the largest size: networks fill up slowly, machines do other things
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 // All where they are few, otherwise so many evenly spaced.
 std::vector<int> watched_members(int members) {
-  const int count = std::min(members, small_group);
+  const int count = std::min(members, most_watched);
   std::vector<int> watched;
   for (int i = 0; i < count; ++i) watched.push_back(i * members / count);
   return watched;
@@ -151,7 +157,7 @@ std::vector<ProbeSeries> probe_series(int members) {
         for (int step = 1; step <= senders; ++step) incast.flows.emplace_back((to + step) % members, to);
       }
   }
-  for (std::size_t round = 0; round < std::min<std::size_t>(rounds.size(), small_group); ++round) {
+  for (std::size_t round = 0; round < std::min<std::size_t>(rounds.size(), most_pair_rounds); ++round) {
     auto& both = list.emplace_back(ProbeSeries{ProbePhase::pairs, rounds[round]});
     const auto back = turned(rounds[round]);
     both.flows.insert(both.flows.end(), back.begin(), back.end());
@@ -174,18 +180,22 @@ std::optional<ProbeExchange> next_exchange(const ProbeSchedule& schedule, const 
   if (samples.empty()) return first_exchange(series[0], 0, aim_s, samples);
   const ProbeSample& last = samples.back();
   const int number = last.exchange.series;
-  const auto is_same = [&](const ProbeSample& sample) { return sample.exchange.series == number; };
-  const auto measured = std::count_if(samples.begin(), samples.end(), is_same);
-  const bool repeated = measured > 1 && samples[samples.size() - 2].exchange == last.exchange;
-  if (repeated || measured >= most_probe_exchanges) {
-    if (at(number + 1) == series.size()) return std::nullopt;
-    return first_exchange(series[at(number + 1)], number + 1, aim_s, samples);
+  std::vector<double> times;  // of the last size
+  int measured = 0;           // of the series
+  for (const auto& sample : samples) {
+    measured += sample.exchange.series == number ? 1 : 0;
+    if (sample.exchange == last.exchange) times.push_back(std::max(sample.longest_s(), 1e-9));
   }
-  ProbeExchange next = last.exchange;
-  const double taken_s = std::max(last.longest_s(), 1e-9);
-  // A little below the aim is long enough; what is far below grows step by step, since short times mislead.
-  if (taken_s < 0.7 * aim_s) scale_bytes(next, std::clamp(aim_s / taken_s, 1.0, 8.0));
-  return next;
+  std::sort(times.begin(), times.end());
+  if (times[0] < long_enough * aim_s && times.size() == 1 && measured < most_probe_exchanges) {
+    ProbeExchange larger = last.exchange;
+    scale_bytes(larger, std::clamp(aim_s / times[0], 1.0, most_growth));
+    return larger;
+  }
+  const bool settled = times.size() > 1 && times[1] <= (1 + steady) * times[0];
+  if (!settled && times.size() < most_repeats && measured < most_probe_exchanges) return last.exchange;
+  if (at(number + 1) == series.size()) return std::nullopt;
+  return first_exchange(series[at(number + 1)], number + 1, aim_s, samples);
 }
 
 }  // namespace motley

@@ -2,7 +2,7 @@
 // member computes the same schedule from the same samples, so that none has to tell the others what comes next.
 //
 // An exchange is a set of flows that begin at once. Exchanges of one series have the same flows with more and more
-// bytes, until one takes long enough; that size is then measured once more.
+// bytes, until one takes long enough; that size is then measured again until two times agree.
 #pragma once
 
 #include <cstdint>
@@ -55,13 +55,13 @@ struct ProbeSeries {
 
 constexpr int most_probe_members = 64;
 constexpr std::int64_t most_probe_bytes = std::int64_t{256} << 20;  // that a member sends or receives in one exchange
-constexpr int most_probe_exchanges = 10;                            // of a series
+constexpr int most_probe_exchanges = 12;                            // of a series
 
 // Rounds of disjoint pairs (a < b) in which all meet all: members - 1 rounds, as many as members where they are odd.
 std::vector<std::vector<MemberPair>> meeting_rounds(int members);
 
-// Groups of up to eight members are measured pair by pair, every member as receiver of every number of senders; of
-// larger ones eight members, and senders in powers of two.
+// Groups of up to eight members are measured pair by pair, with every number of senders to one; larger ones in disjoint
+// pairs, with senders in powers of two. Up to four members send to all others and are sent to by several.
 std::vector<ProbeSeries> probe_series(int members);
 
 // Traffic of about so many seconds measures a group well: 10 for small ones.

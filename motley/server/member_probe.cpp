@@ -175,14 +175,19 @@ class MemberProbe {
     }
     if (sending_.size() < static_cast<std::size_t>(sent)) sending_.resize(static_cast<std::size_t>(sent));
     if (receiving_.size() < static_cast<std::size_t>(received)) receiving_.resize(static_cast<std::size_t>(received));
+    // Nothing is sent before everybody has looked at the clock: a member that is late to begin finds its time longer
+    // for it, never shorter.
     must_be_ok(group_.barrier(operation_));
+    const auto ready = Clock::now();
+    must_be_ok(group_.barrier(operation_));
+    const double before_s = seconds_since(ready);
     const auto outcome =
         group_.all_to_all(std::span(sending_).first(static_cast<std::size_t>(sent)), in_bytes,
                           std::span(receiving_).first(static_cast<std::size_t>(received)), out_bytes, operation_);
     must_be_ok(outcome);
     std::vector<double> own(at(members_), 0);
     for (const auto& link : outcome.links)
-      if (out_bytes[at(link.peer)] > 0) own[at(link.peer)] = std::max(link.last_s, 1e-9);
+      if (out_bytes[at(link.peer)] > 0) own[at(link.peer)] = before_s + link.last_s;
     const auto all = gather(own);
     ProbeSample sample{.exchange = exchange, .seconds = {}};
     for (const auto& flow : exchange.flows)
