@@ -11,7 +11,6 @@
 namespace motley {
 namespace {
 
-constexpr double most_correction = 1.15;
 constexpr double alike = 0.10;         // of a port's figures: the greatest and those so near to it
 constexpr double least_incast = 0.05;  // relative: what is less is taken for noise
 constexpr double most_latency_error = 0.25;
@@ -23,25 +22,18 @@ struct Point {
   double bytes = 0, seconds = 0;
 };
 
-// What other programs take away at times is not the network's: of several times of a size the least counts.
-MeasuredRate rate_of(const std::vector<Point>& points) {
+// What other programs take away at times is not the network's: of several times of a size the least counts. The
+// members' last word before the start and the last byte's way take a round trip, which is not the rate's.
+MeasuredRate rate_of(const std::vector<Point>& points, double round_trip_s) {
   std::map<double, std::vector<double>> by_bytes;
   for (const auto& [bytes, seconds] : points) by_bytes[bytes].push_back(seconds);
   for (auto& [bytes, seconds] : by_bytes) std::sort(seconds.begin(), seconds.end());
   const auto& [bytes, seconds] = *by_bytes.rbegin();
-  MeasuredRate rate{.bytes_per_s = bytes / seconds[0], .alpha_s = 0, .error = 0};
+  MeasuredRate rate{
+      .bytes_per_s = bytes / (seconds[0] - std::min(round_trip_s, seconds[0] / 2)), .alpha_s = 0, .error = 0};
   rate.error = seconds.size() > 1 ? seconds[1] / seconds[0] - 1 : 0;
-  // The slope from a smaller size leaves out what comes once: latency, and the burst that a limiter lets through. A
-  // disturbed time of the smaller size must not count for much.
-  const auto smaller = std::find_if(by_bytes.rbegin(), by_bytes.rend(), [&](const auto& size) {
-    return size.first <= bytes / 2 && size.first >= bytes / 16;
-  });
-  if (smaller == by_bytes.rend()) return rate;
-  const double slope = (bytes - smaller->first) / (seconds[0] - smaller->second[0]);
-  if (!(slope > 0)) return rate;
-  const double plain = rate.bytes_per_s;
-  rate.bytes_per_s = std::clamp(slope, plain / most_correction, plain * most_correction);
-  rate.alpha_s = std::max(0.0, seconds[0] - bytes / rate.bytes_per_s);
+  const auto& [least_bytes, least_seconds] = *by_bytes.begin();
+  rate.alpha_s = std::max(0.0, least_seconds[0] - least_bytes / rate.bytes_per_s);
   return rate;
 }
 
@@ -82,7 +74,7 @@ std::vector<MemberLink> fit_links(const MemberMeasurements& measured) {
       if (found == points.end())
         throw input_error(fmt::format("the flow from member {} to {} was not measured", from, to));
       const double round_trip_s = measured.round_trip_s[at(from) * at(measured.members) + at(to)];
-      links.push_back({from, to, round_trip_s / 2, rate_of(found->second)});
+      links.push_back({from, to, round_trip_s / 2, rate_of(found->second, round_trip_s)});
     }
   return links;
 }
@@ -97,9 +89,12 @@ std::vector<MemberTotal> fit_totals(const MemberMeasurements& measured) {
     total.phase = samples[0]->exchange.phase;
     for (const auto& flow : samples[0]->exchange.flows) total.flows.emplace_back(flow.from, flow.to);
     std::vector<Point> points;
+    double round_trip_s = 0;
+    for (const auto& [from, to] : total.flows)
+      round_trip_s = std::max(round_trip_s, measured.round_trip_s[at(from) * at(measured.members) + at(to)]);
     for (const auto* sample : samples)
       points.push_back({static_cast<double>(sample->exchange.bytes()), sample->longest_s()});
-    total.rate = rate_of(std::move(points));
+    total.rate = rate_of(points, round_trip_s);
   }
   return totals;
 }

@@ -17,10 +17,10 @@ struct MemberMeasurements {
   std::string date;
 };
 
-// seconds = alpha + bytes / rate, from the largest size and one of at most half of it.
+// Of the largest size, without the round trip that beginning and end of an exchange take.
 struct MeasuredRate {
   double bytes_per_s = 0;
-  double alpha_s = 0;  // 0 or more
+  double alpha_s = 0;  // what the smallest size takes beside its transfer
   double error = 0;    // relative: by how much the second best time of the largest size is longer than the best
 };
 
