@@ -18,6 +18,8 @@ constexpr std::size_t most_schedules = 16;
 constexpr double longest_wait_s = 0.1;
 constexpr double spread_s = 0.05;  // how long a rank that gave up tries to tell the others
 constexpr std::int64_t alignment_bytes = 64;
+// Between hosts so much is copied aside at once, lest a frame before its turn keeps what comes behind it from moving.
+constexpr std::int64_t held_between_hosts_bytes = 32 << 20;
 
 }  // namespace
 
@@ -68,7 +70,8 @@ class Communicator::Sink : public FrameSink {
       case Turn::later: return Verdict::later;
       case Turn::now: break;
     }
-    switch (owner_.execution_.on_frame(peer, frame, payload, holding)) {
+    const bool aside = !owner_.one_host_ && owner_.execution_.held_bytes() < held_between_hosts_bytes;
+    switch (owner_.execution_.on_frame(peer, frame, payload, aside ? Execution::Holding::yes : holding)) {
       case Execution::Answer::later: return Verdict::later;
       case Execution::Answer::taken:
       case Execution::Answer::refused: break;
@@ -109,7 +112,10 @@ class Communicator::Sink : public FrameSink {
 };
 
 Communicator::Communicator(Epoch epoch, std::unique_ptr<Transport> transport)
-    : epoch_(std::move(epoch)), transport_(std::move(transport)), sink_(std::make_unique<Sink>(*this)) {
+    : epoch_(std::move(epoch)),
+      one_host_(one_host(epoch_)),
+      transport_(std::move(transport)),
+      sink_(std::make_unique<Sink>(*this)) {
   MOTLEY_CHECK(transport_->size() == static_cast<int>(epoch_.members.size()));
   messages_sent_.resize(epoch_.members.size());
   messages_received_.resize(epoch_.members.size());
@@ -150,13 +156,12 @@ OperationOutcome Communicator::run(Call& call, const OperationOptions& options) 
   }
   std::vector<std::byte> backup;
   if (options.on_abort == OnAbort::restore) backup.assign(call.buffers.data.begin(), call.buffers.data.end());
-  std::vector<std::pair<std::int64_t, std::int64_t>> before;
+  before_.clear();
   for (int peer = 0; peer < size(); ++peer)
-    before.emplace_back(transport_->traffic(peer).sent_bytes, transport_->traffic(peer).received_bytes);
+    before_.emplace_back(transport_->traffic(peer).sent_bytes, transport_->traffic(peer).received_bytes);
 
   sink_->begin(call, start_s);
-  execution_.start(*call.schedule, sink_->frame(), call.buffers,
-                   chunks_at_once(call.schedule->chunk_bytes, one_host(epoch_)));
+  execution_.start(*call.schedule, sink_->frame(), call.buffers, chunks_at_once(call.schedule->chunk_bytes, one_host_));
   drive(options, start_s + options.timeout_s, outcome);
   sink_->end();
 
@@ -170,7 +175,7 @@ OperationOutcome Communicator::run(Call& call, const OperationOptions& options) 
   outcome.time_s = transport_->now_s() - start_s;
   for (int peer = 0; peer < size(); ++peer) {
     const LinkTraffic& traffic = transport_->traffic(peer);
-    const auto [sent, received] = before[static_cast<std::size_t>(peer)];
+    const auto [sent, received] = before_[static_cast<std::size_t>(peer)];
     if (traffic.sent_bytes != sent || traffic.received_bytes != received)
       outcome.links.push_back(
           {peer, traffic.sent_bytes - sent, traffic.received_bytes - received, sink_->last_s(peer)});
@@ -399,9 +404,9 @@ OperationOutcome Communicator::reduce_at_once(std::span<std::byte> data, Collect
   without_copy.on_abort = OnAbort::undefined;
   OperationOutcome outcome = run(gather, without_copy);
   if (outcome.status != OperationStatus::ok) return outcome;
-  std::vector<const std::byte*> terms;
-  for (std::size_t r = 0; r < blocks; ++r) terms.push_back(scratch_.data() + r * data.size());
-  reduce_terms(element, options.reduction, data, terms);
+  terms_.clear();
+  for (std::size_t r = 0; r < blocks; ++r) terms_.push_back(scratch_.data() + r * data.size());
+  reduce_terms(element, options.reduction, data, terms_);
   if (options.reduction == CollectiveReduction::mean) divide_by(element, data, size());
   return outcome;
 }

@@ -149,6 +149,7 @@ class Communicator {
   const CollectiveSchedule& schedule_for(const Call& call, int plan);
 
   Epoch epoch_;
+  bool one_host_;
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<Sink> sink_;
   Execution execution_;
@@ -157,6 +158,9 @@ class Communicator {
   std::vector<std::uint64_t> messages_sent_, messages_received_;  // by peer
   std::list<std::pair<Cut, CollectiveSchedule>> schedules_;       // lately used first
   std::vector<std::byte> scratch_;
+  // Kept from call to call for their memory alone.
+  std::vector<std::pair<std::int64_t, std::int64_t>> before_;  // bytes sent to and received from each peer
+  std::vector<const std::byte*> terms_;
   std::int64_t peak_extra_bytes_ = 0;
   std::optional<OperationOutcome> end_;  // why nothing runs any more
 
