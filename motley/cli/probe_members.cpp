@@ -96,17 +96,25 @@ Value samples_json(const std::vector<ProbeSample>& samples) {
   return list;
 }
 
-Value star_json(const MemberStar& star) {
-  Value ports = Value::array();
-  for (const auto& port : star.ports)
-    ports.push_back(Value::object({{"up_bytes_per_s", port.up_bytes_per_s},
-                                   {"down_bytes_per_s", port.down_bytes_per_s},
-                                   {"latency_s", port.latency_s}}));
-  return Value::object({{"fits", star.fits()},
-                        {"ports", ports},
-                        {"link_error", star.link_error},
-                        {"total_error", star.total_error},
-                        {"latency_error_s", star.latency_error_s}});
+Value ports_json(const std::vector<MemberPort>& ports) {
+  Value list = Value::array();
+  for (const auto& port : ports)
+    list.push_back(Value::object({{"up_bytes_per_s", port.up_bytes_per_s},
+                                  {"down_bytes_per_s", port.down_bytes_per_s},
+                                  {"latency_s", port.latency_s}}));
+  return list;
+}
+
+Value tree_json(const MemberTree& tree) {
+  Value groups = Value::array();
+  for (const int group : tree.group) groups.push_back(group);
+  return Value::object({{"fits", tree.fits()},
+                        {"ports", ports_json(tree.ports)},
+                        {"group", groups},
+                        {"uplinks", tree.groups() > 1 ? ports_json(tree.uplinks) : Value::array()},
+                        {"link_error", tree.link_error},
+                        {"total_error", tree.total_error},
+                        {"latency_error_s", tree.latency_error_s}});
 }
 
 Value measured_json(const MemberProbeResult& result, const MemberFit& fit, const std::vector<std::string>& machines) {
@@ -123,14 +131,14 @@ Value measured_json(const MemberProbeResult& result, const MemberFit& fit, const
     Value row = rate_json(total.rate);
     row.set("phase", std::string(name(total.phase)));
     row.set("flows", pairs_json(total.flows));
-    row.set("star_bytes_per_s", total.star_bytes_per_s);
+    row.set("tree_bytes_per_s", total.tree_bytes_per_s);
     totals.push_back(row);
   }
   Value measured = Value::object({{"date", fit.date},
                                   {"machines", names},
                                   {"links", links},
                                   {"totals", totals},
-                                  {"star", star_json(fit.star)},
+                                  {"tree", tree_json(fit.tree)},
                                   {"samples", samples_json(result.measured.samples)}});
   if (fit.incast)
     measured.set("incast", Value::object({{"threshold", fit.incast->threshold},
@@ -142,10 +150,12 @@ Value measured_json(const MemberProbeResult& result, const MemberFit& fit, const
   return measured;
 }
 
-std::string star_sentence(const MemberFit& fit) {
-  return fmt::format("{}: pairs alone within {:.0f} %, one to all and pairs at once within {:.0f} %",
-                     fit.star.fits() ? "One switch explains the figures" : "One switch does not explain the figures",
-                     100 * fit.star.link_error, 100 * fit.star.total_error);
+std::string tree_sentence(const MemberFit& fit) {
+  const char* what = fit.tree.groups() > 1 ? "Two levels of switches explain"
+                     : fit.tree.fits()     ? "One switch explains"
+                                           : "No switches explain";
+  return fmt::format("{} the figures: pairs alone within {:.0f} %, one to all and pairs at once within {:.0f} %", what,
+                     100 * fit.tree.link_error, 100 * fit.tree.total_error);
 }
 
 std::string incast_sentence(const MemberFit& fit) {
@@ -158,17 +168,29 @@ std::string incast_sentence(const MemberFit& fit) {
                      100 * incast.largest_error, incast.largest_error > most_fit_error ? ": refused" : "");
 }
 
+std::string uplink_name(const MemberTree& tree, const std::vector<std::string>& machines, int group) {
+  std::string members;
+  for (std::size_t m = 0; m < machines.size(); ++m)
+    if (tree.group[m] == group) members += (members.empty() ? "" : ", ") + machines[m];
+  return "uplink of " + members;
+}
+
 std::string report(const MemberFit& fit, const std::vector<std::string>& machines) {
   const auto called = [&](int member) { return machines[static_cast<std::size_t>(member)]; };
   Table links({{"from"}, {"to"}, {"latency", Align::right}, {"bandwidth", Align::right}, {"start", Align::right}});
   for (const auto& link : fit.links)
     links.add({called(link.from), called(link.to), human_seconds(link.latency_s), human_rate(link.rate.bytes_per_s),
                human_seconds(link.rate.alpha_s)});
-  Table ports({{"machine"}, {"up", Align::right}, {"down", Align::right}, {"latency", Align::right}});
-  for (std::size_t m = 0; m < machines.size(); ++m)
-    ports.add({machines[m], human_rate(fit.star.ports[m].up_bytes_per_s),
-               human_rate(fit.star.ports[m].down_bytes_per_s), human_seconds(fit.star.ports[m].latency_s)});
-  Table totals({{"at once"}, {"flows"}, {"measured", Align::right}, {"one switch", Align::right}});
+  Table ports({{"port of"}, {"up", Align::right}, {"down", Align::right}, {"latency", Align::right}});
+  const auto add_port = [&](const std::string& what, const MemberPort& port) {
+    ports.add(
+        {what, human_rate(port.up_bytes_per_s), human_rate(port.down_bytes_per_s), human_seconds(port.latency_s)});
+  };
+  for (std::size_t m = 0; m < machines.size(); ++m) add_port(machines[m], fit.tree.ports[m]);
+  for (int g = 0; fit.tree.groups() > 1 && g < fit.tree.groups(); ++g)
+    if (fit.tree.members_of(g) > 1)
+      add_port(uplink_name(fit.tree, machines, g), fit.tree.uplinks[static_cast<std::size_t>(g)]);
+  Table totals({{"at once"}, {"flows"}, {"measured", Align::right}, {"switches", Align::right}});
   for (const auto& total : fit.totals) {
     std::string flows;
     if (total.phase == ProbePhase::spread)
@@ -177,11 +199,11 @@ std::string report(const MemberFit& fit, const std::vector<std::string>& machine
       flows = fmt::format("{} to {}", total.flows.size(), called(total.flows[0].second));
     if (flows.empty()) flows = std::to_string(total.flows.size());
     totals.add({std::string(name(total.phase)), flows, human_rate(total.rate.bytes_per_s),
-                human_rate(total.star_bytes_per_s)});
+                human_rate(total.tree_bytes_per_s)});
   }
   std::string text = fmt::format("{}\n{}\n", links.render(), totals.render());
-  if (fit.star.fits()) text += fmt::format("{}\n", ports.render());
-  text += star_sentence(fit) + "\n";
+  if (fit.tree.fits()) text += fmt::format("{}\n", ports.render());
+  text += tree_sentence(fit) + "\n";
   if (fit.incast) text += incast_sentence(fit) + "\n";
   return text;
 }
@@ -189,8 +211,8 @@ std::string report(const MemberFit& fit, const std::vector<std::string>& machine
 std::string heading(const MemberProbeResult& result, const MemberFit& fit) {
   std::string text =
       fmt::format("Links measured by `motley cluster probe --members` at {}, {} members, {} exchanges.\n{}.", fit.date,
-                  fit.members, result.measured.samples.size(), star_sentence(fit));
-  if (fit.incast && fit.star.fits()) text += fmt::format("\n{}.", incast_sentence(fit));
+                  fit.members, result.measured.samples.size(), tree_sentence(fit));
+  if (fit.incast && fit.tree.fits()) text += fmt::format("\n{}.", incast_sentence(fit));
   return text;
 }
 
@@ -200,7 +222,7 @@ void warn_of(const ProbedCluster& probed, const MemberFit& fit, bool quiet) {
     warnings.push_back(fmt::format(
         "the cluster's [[switch]] tables stay as they were, and collectives are planned with them: as ports of one "
         "switch the figures are off by up to {:.0f} %",
-        100 * std::max(fit.star.link_error, fit.star.total_error)));
+        100 * std::max(fit.tree.link_error, fit.tree.total_error)));
   if (probed.incast_refused)
     warnings.push_back(fmt::format("incast was seen, but its fit is off by up to {:.0f} %: it is not written",
                                    100 * fit.incast->largest_error));

@@ -69,6 +69,23 @@ void set_port(std::vector<Switch>& switches, const std::string& machine, const M
       }
 }
 
+// The root first; members of groups of one have their ports there.
+std::vector<Switch> measured_switches(const MemberTree& tree, const std::vector<std::string>& machines) {
+  std::vector<Switch> switches(1);
+  switches[0].name = "measured";
+  std::vector<std::size_t> of_group(tree.uplinks.size(), 0);
+  for (int g = 0; tree.groups() > 1 && g < tree.groups(); ++g) {
+    if (tree.members_of(g) == 1) continue;
+    of_group[at(g)] = switches.size();
+    Switch& own = switches.emplace_back();
+    own.name = fmt::format("measured-{}", switches.size() - 1);
+    own.uplink = SwitchUplink{.to = switches[0].name, .speed = port_speed(tree.uplinks[at(g)])};
+  }
+  for (std::size_t m = 0; m < machines.size(); ++m)
+    switches[of_group[at(tree.group[m])]].ports.push_back({.hosts = {machines[m]}, .speed = port_speed(tree.ports[m])});
+  return switches;
+}
+
 }  // namespace
 
 std::vector<std::string> machines_of_members(const Cluster& cluster, const std::vector<std::string>& addresses) {
@@ -113,18 +130,15 @@ ProbedCluster probed_cluster(const Cluster& cluster, const std::vector<std::stri
     }
   }
   const bool complete = machines.size() == cluster.machines.size(), described = !description.switches.empty();
-  if (!fit.star.fits()) {
+  if (!fit.tree.fits()) {
     probed.switches = described ? SwitchChange::not_explained : SwitchChange::none;
     return probed;
   }
   if (!described && !complete) return probed;  // a machine without a port would be refused
   if (!described) {
-    Switch measured{.name = "measured", .uplink = {}, .ports = {}, .incast = {}};
-    for (std::size_t m = 0; m < machines.size(); ++m)
-      measured.ports.push_back({.hosts = {machines[m]}, .speed = port_speed(fit.star.ports[m])});
-    description.switches.push_back(std::move(measured));
+    description.switches = measured_switches(fit.tree, machines);
   } else {
-    for (std::size_t m = 0; m < machines.size(); ++m) set_port(description.switches, machines[m], fit.star.ports[m]);
+    for (std::size_t m = 0; m < machines.size(); ++m) set_port(description.switches, machines[m], fit.tree.ports[m]);
   }
   probed.switches = described ? SwitchChange::ports : SwitchChange::made;
   if (!fit.incast || !complete || description.switches.size() > 1) return probed;

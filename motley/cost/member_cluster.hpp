@@ -14,10 +14,10 @@ namespace motley {
 std::vector<std::string> machines_of_members(const Cluster& cluster, const std::vector<std::string>& addresses);
 
 enum class SwitchChange {
-  none,          // no star fits, and none was described
+  none,          // no tree fits, and none was described
   made,          // the switch "measured", with a port per machine
   ports,         // of described switches: the measured machines' ports
-  not_explained  // switches are described, but no star explains the figures: they stay as they are
+  not_explained  // switches are described, but no tree explains the figures: they stay as they are
 };
 
 struct ProbedCluster {
@@ -26,8 +26,8 @@ struct ProbedCluster {
   bool incast_refused = false;  // it was seen, but the fit is off by more than most_fit_error
 };
 
-// Every measured pair gets a [[link]], or its entries in the matrix where there is one. Where a star fits, machines get
-// ports of a switch; its incast is written where all of them were measured.
+// Every measured pair gets a [[link]], or its entries in the matrix where there is one. Where a tree fits, machines get
+// ports of switches; the incast of a single one is written where all machines were measured.
 ProbedCluster probed_cluster(const Cluster& cluster, const std::vector<std::string>& machines, const MemberFit& fit);
 
 }  // namespace motley

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 
 #include "motley/base/error.hpp"
 
@@ -12,6 +13,7 @@ namespace motley {
 namespace {
 
 constexpr double alike = 0.10;         // of a port's figures: the greatest and those so near to it
+constexpr double same_switch = 0.80;   // of what their ports allow: pairs of one switch reach so much
 constexpr double least_incast = 0.05;  // relative: what is less is taken for noise
 constexpr double most_latency_error = 0.25;
 constexpr double least_latency_s = 100e-6;  // errors below are the machines', not the network's
@@ -111,41 +113,117 @@ double port_rate(const std::vector<double>& figures) {
   return sum / count;
 }
 
-// Least squares of latency(a, b) = own(a) + own(b), none below 0.
-void fit_latencies(const MemberFit& fit, MemberStar& star) {
-  const double members = fit.members;
-  std::vector<double> sums(at(fit.members), 0);
+// Least squares of latency(a, b) = own(a) + own(b), none below 0; `latency_s` of a and b at a * count + b, symmetric.
+std::vector<double> own_latencies(const std::vector<double>& latency_s, std::size_t count) {
+  if (count == 1) return {0};
+  std::vector<double> sums(count, 0);
   double total = 0;
-  for (const auto& link : fit.links) {
-    sums[at(link.from)] += link.latency_s;
-    total += link.latency_s;
+  for (std::size_t a = 0; a < count; ++a)
+    for (std::size_t b = 0; b < count; ++b)
+      if (a != b) {
+        sums[a] += latency_s[a * count + b];
+        total += latency_s[a * count + b];
+      }
+  const auto others = static_cast<double>(count - 1);
+  for (double& sum : sums) sum = std::max(0.0, count == 2 ? sum / 2 : (sum - total / (2 * others)) / (others - 1));
+  return sums;
+}
+
+// Of members in their groups first, then of the uplinks: what remains between groups, on average over their pairs.
+void fit_latencies(const MemberFit& fit, MemberTree& tree) {
+  std::vector<std::vector<int>> groups(tree.uplinks.size());
+  for (int m = 0; m < fit.members; ++m) groups[at(tree.group[at(m)])].push_back(m);
+  for (const auto& members : groups) {
+    std::vector<double> inside(members.size() * members.size(), 0);
+    for (std::size_t a = 0; a < members.size(); ++a)
+      for (std::size_t b = 0; b < members.size(); ++b)
+        if (a != b) inside[a * members.size() + b] = fit.link(members[a], members[b]).latency_s;
+    const auto own = own_latencies(inside, members.size());
+    for (std::size_t m = 0; m < members.size(); ++m) tree.ports[at(members[m])].latency_s = own[m];
   }
-  const double own_of_all = total / (2 * (members - 1));
-  for (std::size_t m = 0; m < sums.size(); ++m)
-    star.ports[m].latency_s = std::max(0.0, fit.members == 2 ? sums[m] / 2 : (sums[m] - own_of_all) / (members - 2));
+  std::vector<double> between(groups.size() * groups.size(), 0);
   for (const auto& link : fit.links) {
-    const double own = star.ports[at(link.from)].latency_s + star.ports[at(link.to)].latency_s;
-    const double error_s = std::abs(own - link.latency_s);
-    if (error_s > most_latency_error * link.latency_s) star.latency_error_s = std::max(star.latency_error_s, error_s);
+    const int from = tree.group[at(link.from)], to = tree.group[at(link.to)];
+    if (from == to) continue;
+    const double pairs = static_cast<double>(groups[at(from)].size() * groups[at(to)].size());
+    const double rest = link.latency_s - tree.ports[at(link.from)].latency_s - tree.ports[at(link.to)].latency_s;
+    between[at(from) * groups.size() + at(to)] += std::max(0.0, rest) / pairs;
+  }
+  const auto above = own_latencies(between, groups.size());
+  for (std::size_t g = 0; g < groups.size(); ++g)
+    (groups[g].size() > 1 ? tree.uplinks[g] : tree.ports[at(groups[g][0])]).latency_s += above[g];
+  for (const auto& link : fit.links) {
+    const int from = tree.group[at(link.from)], to = tree.group[at(link.to)];
+    double path_s = tree.ports[at(link.from)].latency_s + tree.ports[at(link.to)].latency_s;
+    if (from != to) path_s += tree.uplinks[at(from)].latency_s + tree.uplinks[at(to)].latency_s;
+    const double error_s = std::abs(path_s - link.latency_s);
+    if (error_s > most_latency_error * link.latency_s) tree.latency_error_s = std::max(tree.latency_error_s, error_s);
   }
 }
 
-// Of a series, by the busiest port.
-double star_rate(const MemberStar& star, const ProbeExchange& exchange) {
-  std::map<int, double> sent, received;
-  double longest_s = 0;
-  for (const auto& [from, to, bytes] : exchange.flows) {
-    sent[from] += static_cast<double>(bytes);
-    received[to] += static_cast<double>(bytes);
+// Bytes that flows take through the ports of a tree.
+struct PortLoads {
+  std::vector<double> sent, received;     // by member
+  std::vector<double> leaving, entering;  // by group
+};
+
+PortLoads loads_of(const MemberTree& tree, const std::vector<ProbeFlow>& flows) {
+  PortLoads loads{std::vector<double>(tree.ports.size(), 0), std::vector<double>(tree.ports.size(), 0),
+                  std::vector<double>(tree.uplinks.size(), 0), std::vector<double>(tree.uplinks.size(), 0)};
+  for (const auto& [from, to, count] : flows) {
+    const auto bytes = static_cast<double>(count);
+    loads.sent[at(from)] += bytes;
+    loads.received[at(to)] += bytes;
+    const int source = tree.group[at(from)], target = tree.group[at(to)];
+    if (source == target) continue;
+    loads.leaving[at(source)] += bytes;
+    loads.entering[at(target)] += bytes;
   }
-  for (const auto& [member, bytes] : sent)
-    longest_s = std::max(longest_s, bytes / star.ports[at(member)].up_bytes_per_s);
-  for (const auto& [member, bytes] : received)
-    longest_s = std::max(longest_s, bytes / star.ports[at(member)].down_bytes_per_s);
-  return static_cast<double>(exchange.bytes()) / longest_s;
+  return loads;
 }
 
-MemberStar fit_star(const MemberMeasurements& measured, MemberFit& fit) {
+// All flows together, by the port that takes longest.
+double tree_rate(const MemberTree& tree, const std::vector<ProbeFlow>& flows) {
+  const PortLoads loads = loads_of(tree, flows);
+  double longest_s = 0, bytes = 0;
+  for (std::size_t m = 0; m < tree.ports.size(); ++m) {
+    longest_s = std::max(
+        {longest_s, loads.sent[m] / tree.ports[m].up_bytes_per_s, loads.received[m] / tree.ports[m].down_bytes_per_s});
+    bytes += loads.sent[m];
+  }
+  for (std::size_t g = 0; g < tree.uplinks.size(); ++g)
+    if (tree.uplinks[g].up_bytes_per_s > 0)
+      longest_s = std::max({longest_s, loads.leaving[g] / tree.uplinks[g].up_bytes_per_s,
+                            loads.entering[g] / tree.uplinks[g].down_bytes_per_s});
+  return bytes / longest_s;
+}
+
+// The largest exchange of every series of several flows, in the order of the totals.
+std::vector<const ProbeExchange*> largest_exchanges(const MemberMeasurements& measured) {
+  std::map<int, const ProbeExchange*> of_series;
+  for (const auto& sample : measured.samples)
+    if (sample.exchange.phase != ProbePhase::flow) of_series[sample.exchange.series] = &sample.exchange;
+  std::vector<const ProbeExchange*> list;
+  for (const auto& [series, exchange] : of_series) list.push_back(exchange);
+  return list;
+}
+
+// What the tree makes of the totals, and how far it is off.
+void compare(const std::vector<const ProbeExchange*>& exchanges, MemberFit& fit) {
+  MemberTree& tree = fit.tree;
+  for (const auto& link : fit.links) {
+    const double own = tree_rate(tree, {{link.from, link.to, std::int64_t{1} << 20}});
+    tree.link_error = std::max(tree.link_error, std::abs(own / link.rate.bytes_per_s - 1));
+  }
+  for (std::size_t t = 0; t < fit.totals.size(); ++t) {
+    MemberTotal& total = fit.totals[t];
+    total.tree_bytes_per_s = tree_rate(tree, exchanges[t]->flows);
+    if (total.phase == ProbePhase::spread || total.phase == ProbePhase::pairs)
+      tree.total_error = std::max(tree.total_error, std::abs(total.tree_bytes_per_s / total.rate.bytes_per_s - 1));
+  }
+}
+
+std::vector<MemberPort> fit_ports(const MemberFit& fit) {
   std::vector<std::vector<double>> up(at(fit.members)), down(at(fit.members));
   for (const auto& link : fit.links) {
     up[at(link.from)].push_back(link.rate.bytes_per_s);
@@ -155,25 +233,64 @@ MemberStar fit_star(const MemberMeasurements& measured, MemberFit& fit) {
     if (total.phase == ProbePhase::spread) up[at(total.flows[0].first)].push_back(total.rate.bytes_per_s);
     if (total.phase == ProbePhase::incast) down[at(total.flows[0].second)].push_back(total.rate.bytes_per_s);
   }
-  MemberStar star;
-  for (std::size_t m = 0; m < up.size(); ++m)
-    star.ports.push_back({.up_bytes_per_s = port_rate(up[m]), .down_bytes_per_s = port_rate(down[m]), .latency_s = 0});
-  fit_latencies(fit, star);
-  for (const auto& link : fit.links) {
-    const double own = std::min(star.ports[at(link.from)].up_bytes_per_s, star.ports[at(link.to)].down_bytes_per_s);
-    star.link_error = std::max(star.link_error, std::abs(own / link.rate.bytes_per_s - 1));
+  std::vector<MemberPort> ports;
+  for (std::size_t m = 0; m < up.size(); ++m) ports.push_back({port_rate(up[m]), port_rate(down[m]), 0});
+  return ports;
+}
+
+// Members belong together where a pair reaches what its ports allow, both ways.
+void find_groups(const MemberFit& fit, MemberTree& tree) {
+  std::vector<int> root(at(fit.members));
+  std::iota(root.begin(), root.end(), 0);
+  const auto full = [&](int from, int to) {
+    return fit.link(from, to).rate.bytes_per_s >=
+           same_switch * std::min(tree.ports[at(from)].up_bytes_per_s, tree.ports[at(to)].down_bytes_per_s);
+  };
+  for (int a = 0; a < fit.members; ++a)
+    for (int b = a + 1; b < fit.members; ++b)
+      if (full(a, b) && full(b, a) && root[at(a)] != root[at(b)])
+        std::replace(root.begin(), root.end(), std::max(root[at(a)], root[at(b)]), std::min(root[at(a)], root[at(b)]));
+  std::map<int, int> number;
+  tree.group.clear();
+  for (const int one : root) tree.group.push_back(number.emplace(one, static_cast<int>(number.size())).first->second);
+  tree.uplinks.assign(number.size(), {});
+}
+
+// The greatest rates at which bytes were seen to leave and enter the groups.
+void fit_uplinks(const MemberFit& fit, const std::vector<const ProbeExchange*>& exchanges, MemberTree& tree) {
+  std::vector<std::vector<double>> up(tree.uplinks.size()), down(tree.uplinks.size());
+  const auto see = [&](const std::vector<ProbeFlow>& flows, double bytes_per_s) {
+    const PortLoads loads = loads_of(tree, flows);
+    double bytes = 0;
+    for (const double sent : loads.sent) bytes += sent;
+    for (std::size_t g = 0; g < up.size(); ++g) {
+      up[g].push_back(loads.leaving[g] / bytes * bytes_per_s);
+      down[g].push_back(loads.entering[g] / bytes * bytes_per_s);
+    }
+  };
+  for (const auto& link : fit.links) see({{link.from, link.to, 1}}, link.rate.bytes_per_s);
+  for (std::size_t t = 0; t < exchanges.size(); ++t) see(exchanges[t]->flows, fit.totals[t].rate.bytes_per_s);
+  for (int g = 0; g < tree.groups(); ++g)
+    if (tree.members_of(g) > 1) tree.uplinks[at(g)] = {port_rate(up[at(g)]), port_rate(down[at(g)]), 0};
+}
+
+void fit_tree(const MemberMeasurements& measured, MemberFit& fit) {
+  const auto exchanges = largest_exchanges(measured);
+  const MemberTree star{.ports = fit_ports(fit), .group = std::vector<int>(at(fit.members), 0), .uplinks = {{}}};
+  const auto take = [&](MemberTree tree) {
+    fit_latencies(fit, tree);
+    fit.tree = std::move(tree);
+    compare(exchanges, fit);
+    return fit.tree.fits();
+  };
+  if (take(star)) return;
+  MemberTree tree = star;
+  find_groups(fit, tree);
+  if (tree.groups() > 1 && tree.groups() < fit.members) {
+    fit_uplinks(fit, exchanges, tree);
+    if (take(tree)) return;
   }
-  std::map<int, const ProbeExchange*> largest;
-  for (const auto& sample : measured.samples)
-    if (sample.exchange.phase != ProbePhase::flow) largest[sample.exchange.series] = &sample.exchange;
-  std::size_t number = 0;
-  for (const auto& [series, exchange] : largest) {
-    MemberTotal& total = fit.totals[number++];
-    total.star_bytes_per_s = star_rate(star, *exchange);
-    if (total.phase == ProbePhase::spread || total.phase == ProbePhase::pairs)
-      star.total_error = std::max(star.total_error, std::abs(total.star_bytes_per_s / total.rate.bytes_per_s - 1));
-  }
-  return star;
+  take(star);
 }
 
 // One measurement of incast: seconds per byte into one member, and what they were without any.
@@ -207,7 +324,7 @@ std::optional<MemberIncast> fit_incast(const MemberFit& fit) {
   int widest = 2;
   for (const auto& total : fit.totals) {
     if (total.phase != ProbePhase::incast) continue;
-    list.push_back({static_cast<int>(total.flows.size()) + 1, 1 / total.star_bytes_per_s, 1 / total.rate.bytes_per_s});
+    list.push_back({static_cast<int>(total.flows.size()) + 1, 1 / total.tree_bytes_per_s, 1 / total.rate.bytes_per_s});
     widest = std::max(widest, list.back().width);
   }
   if (list.empty()) return std::nullopt;
@@ -223,9 +340,11 @@ std::optional<MemberIncast> fit_incast(const MemberFit& fit) {
 
 }  // namespace
 
-bool MemberStar::fits() const {
-  return link_error <= most_star_error && total_error <= most_star_total_error && latency_error_s <= least_latency_s;
+bool MemberTree::fits() const {
+  return link_error <= most_tree_error && total_error <= most_tree_total_error && latency_error_s <= least_latency_s;
 }
+
+int MemberTree::members_of(int one) const { return static_cast<int>(std::count(group.begin(), group.end(), one)); }
 
 const MemberLink& MemberFit::link(int from, int to) const {
   return links[at(from) * at(members - 1) + at(to) - (to > from ? 1U : 0U)];
@@ -236,10 +355,10 @@ MemberFit fit_members(const MemberMeasurements& measured) {
   MemberFit fit{.members = measured.members,
                 .links = fit_links(measured),
                 .totals = fit_totals(measured),
-                .star = {},
+                .tree = {},
                 .incast = {},
                 .date = measured.date};
-  fit.star = fit_star(measured, fit);
+  fit_tree(measured, fit);
   fit.incast = fit_incast(fit);
   return fit;
 }

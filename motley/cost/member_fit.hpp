@@ -1,5 +1,5 @@
 // From measured exchanges between members to a network that can be planned with: rates and latencies of the links,
-// ports of one switch where a star explains them, and what incast costs.
+// ports of one or two levels of switches where those explain them, and what incast costs.
 #pragma once
 
 #include <optional>
@@ -35,7 +35,7 @@ struct MemberTotal {
   ProbePhase phase = ProbePhase::spread;
   std::vector<MemberPair> flows;
   MeasuredRate rate;
-  double star_bytes_per_s = 0;  // what the star makes of it
+  double tree_bytes_per_s = 0;  // what the tree makes of it
 };
 
 struct MemberPort {
@@ -43,16 +43,23 @@ struct MemberPort {
   double latency_s = 0;  // one way, to the switch
 };
 
-// Every member at a port of one switch: a flow has what its two ports leave it.
-struct MemberStar {
-  std::vector<MemberPort> ports;
-  double link_error = 0;   // of the pairs alone, relative, largest
-  double total_error = 0;  // of one to all, and of pairs both ways
+// Every member at a port of a switch: a flow has what the ports on its way leave it. One switch for all; or, where
+// some pairs reach less than their ports, one for every group of members that reach each other at their ports' rates,
+// joined by uplinks to one above.
+struct MemberTree {
+  std::vector<MemberPort> ports;    // of the members
+  std::vector<int> group;           // of every member; from 0 on, in the order of the first member
+  std::vector<MemberPort> uplinks;  // of every group; a group of one has none of its own (0), its member is one above
+  double link_error = 0;            // of the pairs alone, relative, largest
+  double total_error = 0;           // of one to all, and of pairs both ways
   double latency_error_s = 0;
+
   bool fits() const;
+  int groups() const { return static_cast<int>(uplinks.size()); }
+  int members_of(int one) const;
 };
-inline constexpr double most_star_error = 0.10;
-inline constexpr double most_star_total_error = 0.15;
+inline constexpr double most_tree_error = 0.10;
+inline constexpr double most_tree_total_error = 0.15;
 
 // GenModel's incast: seconds per byte into a member grow by cost * max(w - threshold, 0), w counting the receiver.
 struct MemberIncast {
@@ -67,7 +74,7 @@ struct MemberFit {
   int members = 0;
   std::vector<MemberLink> links;  // by from, then to
   std::vector<MemberTotal> totals;
-  MemberStar star;
+  MemberTree tree;                     // the one that explains the figures; else one switch, which does not
   std::optional<MemberIncast> incast;  // none: fewer than three members
   std::string date;
 

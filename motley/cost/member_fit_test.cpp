@@ -21,10 +21,13 @@ struct TestNetwork {
   int threshold = 0;
   double incast_s_per_byte = 0;
   std::map<MemberPair, double> pairs = {};  // bytes per second; beside the ports
-  double noise = 0;                         // up to so much longer, in turn
+  std::vector<int> group = {};              // of the members, where uplinks join groups
+  std::vector<MemberPort> uplinks = {};
+  double noise = 0;  // up to so much longer, in turn
 
   double seconds(const ProbeExchange& exchange) const {
     std::map<int, double> sent, received;
+    std::map<int, double> leaving, entering;  // by group
     std::map<int, int> senders;
     double longest = 0, latency_s = 0;
     for (const auto& flow : exchange.flows) {
@@ -34,9 +37,15 @@ struct TestNetwork {
       ++senders[flow.to];
       const auto own = pairs.find({flow.from, flow.to});
       if (own != pairs.end()) longest = std::max(longest, bytes / own->second);
-      latency_s = std::max(latency_s, port(flow.from).latency_s + port(flow.to).latency_s);
+      latency_s = std::max(latency_s, latency(flow.from, flow.to));
+      if (crosses(flow.from, flow.to)) {
+        leaving[group_of(flow.from)] += bytes;
+        entering[group_of(flow.to)] += bytes;
+      }
     }
     for (const auto& [member, bytes] : sent) longest = std::max(longest, bytes / port(member).up_bytes_per_s);
+    for (const auto& [own, bytes] : leaving) longest = std::max(longest, bytes / uplink(own).up_bytes_per_s);
+    for (const auto& [own, bytes] : entering) longest = std::max(longest, bytes / uplink(own).down_bytes_per_s);
     for (const auto& [member, bytes] : received) {
       const int excess = threshold > 0 ? std::max(senders[member] + 1 - threshold, 0) : 0;
       longest = std::max(longest, bytes * (1 / port(member).down_bytes_per_s + incast_s_per_byte * excess));
@@ -48,8 +57,7 @@ struct TestNetwork {
     const int members = static_cast<int>(ports.size());
     MemberMeasurements measured{.members = members, .round_trip_s = {}, .samples = {}, .date = "2026-11-22"};
     for (int a = 0; a < members; ++a)
-      for (int b = 0; b < members; ++b)
-        measured.round_trip_s.push_back(a == b ? 0 : 2 * (port(a).latency_s + port(b).latency_s));
+      for (int b = 0; b < members; ++b) measured.round_trip_s.push_back(a == b ? 0 : 2 * latency(a, b));
     int turn = 0;
     while (const auto next = next_exchange({.members = members, .seconds = seconds_asked}, measured.samples)) {
       const double time_s = seconds(*next) * (1 + noise * (turn++ % 3) / 2);
@@ -58,6 +66,13 @@ struct TestNetwork {
     return measured;
   }
 
+  int group_of(int member) const { return group[static_cast<std::size_t>(member)]; }
+  const MemberPort& uplink(int own) const { return uplinks[static_cast<std::size_t>(own)]; }
+  bool crosses(int a, int b) const { return !group.empty() && group_of(a) != group_of(b); }
+  double latency(int a, int b) const {
+    const double between = crosses(a, b) ? uplink(group_of(a)).latency_s + uplink(group_of(b)).latency_s : 0;
+    return port(a).latency_s + port(b).latency_s + between;
+  }
   const MemberPort& port(int member) const { return ports[static_cast<std::size_t>(member)]; }
 };
 
@@ -81,11 +96,11 @@ std::vector<std::string> names(const Cluster& cluster) {
 TEST(MemberFit, FindsThePortsOfAStar) {
   for (const double noise : {0.0, 0.03}) {
     const MemberFit fit = fit_members(TestNetwork{.ports = unequal, .noise = noise}.measure(20));
-    EXPECT_TRUE(fit.star.fits()) << fit.star.link_error << " " << fit.star.total_error;
+    EXPECT_TRUE(fit.tree.fits()) << fit.tree.link_error << " " << fit.tree.total_error;
     for (std::size_t m = 0; m < unequal.size(); ++m) {
-      EXPECT_NEAR(fit.star.ports[m].up_bytes_per_s / unequal[m].up_bytes_per_s, 1, 0.02 + noise);
-      EXPECT_NEAR(fit.star.ports[m].down_bytes_per_s / unequal[m].down_bytes_per_s, 1, 0.02 + noise);
-      EXPECT_NEAR(fit.star.ports[m].latency_s, unequal[m].latency_s, 1e-9);
+      EXPECT_NEAR(fit.tree.ports[m].up_bytes_per_s / unequal[m].up_bytes_per_s, 1, 0.02 + noise);
+      EXPECT_NEAR(fit.tree.ports[m].down_bytes_per_s / unequal[m].down_bytes_per_s, 1, 0.02 + noise);
+      EXPECT_NEAR(fit.tree.ports[m].latency_s, unequal[m].latency_s, 1e-9);
     }
     EXPECT_NEAR(fit.link(0, 2).rate.bytes_per_s / 1.25e6, 1, 0.02 + noise);
     EXPECT_NEAR(fit.link(2, 0).rate.bytes_per_s / 2.5e6, 1, 0.02 + noise);
@@ -95,12 +110,43 @@ TEST(MemberFit, FindsThePortsOfAStar) {
   }
 }
 
+TEST(MemberFit, FindsGroupsBehindUplinks) {
+  TestNetwork network{.ports = std::vector<MemberPort>(5, {12.5e6, 12.5e6, 10e-6})};
+  network.ports[3] = {6e6, 9e6, 60e-6};  // alone, on the switch above
+  network.group = {0, 1, 0, 2, 1};
+  network.uplinks = {{6.25e6, 6.25e6, 5e-6}, {8e6, 4e6, 1e-3}, {1e12, 1e12, 0}};
+  const MemberFit fit = fit_members(network.measure());
+  EXPECT_TRUE(fit.tree.fits()) << fit.tree.link_error << " " << fit.tree.total_error;
+  EXPECT_EQ(fit.tree.group, network.group);
+  for (const std::size_t g : {0U, 1U}) {
+    EXPECT_NEAR(fit.tree.uplinks[g].up_bytes_per_s / network.uplinks[g].up_bytes_per_s, 1, 0.03);
+    EXPECT_NEAR(fit.tree.uplinks[g].down_bytes_per_s / network.uplinks[g].down_bytes_per_s, 1, 0.03);
+    EXPECT_NEAR(fit.tree.uplinks[g].latency_s, network.uplinks[g].latency_s, 1e-8);
+  }
+  EXPECT_NEAR(fit.tree.ports[3].up_bytes_per_s / 6e6, 1, 0.03);
+  EXPECT_NEAR(fit.tree.ports[3].latency_s, 60e-6, 1e-8);
+
+  const Cluster cluster = machines(5);
+  const ProbedCluster probed = probed_cluster(cluster, names(cluster), fit);
+  EXPECT_EQ(probed.switches, SwitchChange::made);
+  ASSERT_EQ(probed.description.switches.size(), 3U);
+  const CollectiveNetwork read = collective_network(described(cluster_toml(probed.description, "test")));
+  const auto capacities = read.capacities();
+  const auto above = [&](int rank) {
+    return capacities[static_cast<std::size_t>(
+        read.nodes[static_cast<std::size_t>(read.leaves[static_cast<std::size_t>(rank)])].parent)];
+  };
+  EXPECT_NEAR(above(2).up / 6.25e6, 1, 0.03);
+  EXPECT_NEAR(above(4).up / 8e6, 1, 0.03);
+  EXPECT_NEAR(above(4).down / 4e6, 1, 0.03);
+}
+
 TEST(MemberFit, PairsWithLinksOfTheirOwnAreNoStar) {
   TestNetwork mesh{.ports = std::vector<MemberPort>(3, {1e9, 1e9, 1e-3})};
   for (int a = 0; a < 3; ++a)
     for (int b = 0; b < 3; ++b) mesh.pairs[{a, b}] = 5e7;
   const MemberFit fit = fit_members(mesh.measure());
-  EXPECT_FALSE(fit.star.fits());
+  EXPECT_FALSE(fit.tree.fits());
   for (const auto& link : fit.links) EXPECT_NEAR(link.rate.bytes_per_s / 5e7, 1, 0.02);
 }
 
@@ -109,7 +155,7 @@ TEST(MemberFit, FindsIncastAndItsThreshold) {
       .ports = std::vector<MemberPort>(7, {1.25e9, 1.25e9, 25e-6}), .threshold = 4, .incast_s_per_byte = 1e-10};
   const MemberFit fit = fit_members(network.measure(60));
   ASSERT_TRUE(fit.incast);
-  EXPECT_TRUE(fit.star.fits());
+  EXPECT_TRUE(fit.tree.fits());
   EXPECT_EQ(fit.incast->threshold, 4);
   EXPECT_NEAR(fit.incast->cost_s_per_byte / 1e-10, 1, 0.05);
   EXPECT_LT(fit.incast->largest_error, 0.02);
@@ -119,11 +165,11 @@ TEST(MemberFit, FindsIncastAndItsThreshold) {
 TEST(MemberFit, LatenciesThatAreNoSumsAreNoStar) {
   TestNetwork star{.ports = std::vector<MemberPort>(4, {1e8, 1e8, 1e-4})};
   MemberMeasurements measured = star.measure();
-  EXPECT_TRUE(fit_members(measured).star.fits());
+  EXPECT_TRUE(fit_members(measured).tree.fits());
   for (const auto& [a, b] : {MemberPair{0, 1}, MemberPair{2, 3}})  // two sites, 20 ms apart
     measured.round_trip_s[static_cast<std::size_t>(a * 4 + b)] =
         measured.round_trip_s[static_cast<std::size_t>(b * 4 + a)] = 40e-3;
-  EXPECT_FALSE(fit_members(measured).star.fits());
+  EXPECT_FALSE(fit_members(measured).tree.fits());
 }
 
 TEST(MemberFit, RefusesWhatIsNoMeasurement) {
