@@ -216,6 +216,18 @@ std::string heading(const MemberProbeResult& result, const MemberFit& fit) {
   return text;
 }
 
+// The least share that disjoint pairs at once got of their own rates together.
+double pairs_share(const MemberFit& fit) {
+  double least = 1;
+  for (const MemberTotal& total : fit.totals) {
+    if (total.phase != ProbePhase::pairs) continue;
+    double alone = 0;
+    for (const auto& [from, to] : total.flows) alone += fit.link(from, to).rate.bytes_per_s;
+    least = std::min(least, total.rate.bytes_per_s / alone);
+  }
+  return least;
+}
+
 void warn_of(const ProbedCluster& probed, const MemberFit& fit, bool quiet) {
   std::vector<std::string> warnings;
   if (probed.switches == SwitchChange::not_explained)
@@ -223,6 +235,12 @@ void warn_of(const ProbedCluster& probed, const MemberFit& fit, bool quiet) {
         "the cluster's [[switch]] tables stay as they were, and collectives are planned with them: as ports of one "
         "switch the figures are off by up to {:.0f} %",
         100 * std::max(fit.tree.link_error, fit.tree.total_error)));
+  if (const double share = pairs_share(fit); probed.switches == SwitchChange::none && share < 1 - most_tree_total_error)
+    warnings.push_back(
+        fmt::format("pairs at once get down to {:.0f} % of what they get alone, and no switches explain how they share "
+                    "it: plans for "
+                    "links pair by pair promise too much",
+                    100 * share));
   if (probed.incast_refused)
     warnings.push_back(fmt::format("incast was seen, but its fit is off by up to {:.0f} %: it is not written",
                                    100 * fit.incast->largest_error));

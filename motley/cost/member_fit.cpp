@@ -16,7 +16,7 @@ constexpr double alike = 0.10;         // of a port's figures: the greatest and 
 constexpr double same_switch = 0.80;   // of what their ports allow: pairs of one switch reach so much
 constexpr double least_incast = 0.05;  // relative: what is less is taken for noise
 constexpr double most_latency_error = 0.25;
-constexpr double least_latency_s = 100e-6;  // errors below are the machines', not the network's
+constexpr double least_latency_s = 500e-6;  // errors below are the machines', not the network's
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 

@@ -12,7 +12,7 @@ namespace motley {
 
 struct MemberMeasurements {
   int members = 0;
-  std::vector<double> round_trip_s;  // median of small messages, of members a and b at a * members + b; symmetric
+  std::vector<double> round_trip_s;  // of small messages, between members a and b at a * members + b; symmetric
   std::vector<ProbeSample> samples;
   std::string date;
 };

@@ -10,6 +10,7 @@
 #include <span>
 
 #include "motley/base/error.hpp"
+#include "motley/server/probe_run.hpp"
 
 namespace motley {
 namespace {
@@ -136,8 +137,7 @@ class MemberProbe {
       if (answer != more) throw Error(ErrorCode::peer, fmt::format("member {} answers {} to {}", peer, answer, more));
     }
     trips.erase(trips.begin(), trips.begin() + warm_up_trips);
-    std::nth_element(trips.begin(), trips.begin() + static_cast<std::ptrdiff_t>(trips.size() / 2), trips.end());
-    return trips[trips.size() / 2];
+    return typical(std::move(trips));
   }
 
   void answer_pings(int peer) {
