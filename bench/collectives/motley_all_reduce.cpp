@@ -1,13 +1,15 @@
-// motley_all_reduce RANK MEMBERS shm|tcp SAMPLES ROUNDS: motley's all-reduce of floats (measure.hpp). MEMBERS are the
-// addresses of all ranks, comma between.
+// motley_all_reduce RANK MEMBERS shm|tcp SAMPLES ROUNDS [PLAN]: motley's all-reduce of floats (measure.hpp), by its own
+// program or a plan's. MEMBERS are the addresses of all ranks, comma between.
 #include <span>
 
 #include "bench/collectives/measure.hpp"
 #include "motley/comm/communicator.hpp"
 #include "motley/comm/fabric.hpp"
+#include "motley/plan/collective_plan.hpp"
 
 int main(int argc, char** argv) {
-  if (argc != 6) return fmt::print(stderr, "usage: motley_all_reduce RANK MEMBERS shm|tcp SAMPLES ROUNDS\n"), 2;
+  if (argc != 6 && argc != 7)
+    return fmt::print(stderr, "usage: motley_all_reduce RANK MEMBERS shm|tcp SAMPLES ROUNDS [PLAN]\n"), 2;
   const int rank = std::atoi(argv[1]);
   const bool shared = std::string(argv[3]) == "shm";
   motley::Epoch epoch;
@@ -21,6 +23,7 @@ int main(int argc, char** argv) {
   options.shared_memory = shared ? motley::SharedMemoryUse::same_host : motley::SharedMemoryUse::never;
   motley::Fabric fabric(options);
   motley::Communicator group(epoch, fabric.connect(epoch, rank, 30));
+  if (argc == 7) group.use_plans({motley::read_collective_program(argv[6])});
   motley::bench::measure_all_reduce(
       shared ? "motley-shm" : "motley-tcp", rank, group.size(), motley::bench::parse_samples(argv[4]),
       std::atoi(argv[5]), [&](float* values, std::size_t count) {

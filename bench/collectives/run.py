@@ -94,6 +94,17 @@ class Runner:
         return self.lines([[PROGRAMS / "motley_all_reduce", rank, members, transport, self.samples, self.rounds]
                            for rank in range(self.place.ranks)])
 
+    def planned(self, plans):
+        """By the plan for each size."""
+        lines = []
+        for sample in self.samples.split(","):
+            self.port += self.place.ranks
+            members = ",".join(f"{address}:{self.port + rank}" for rank, address in enumerate(self.place.addresses))
+            plan = plans[int(sample.partition("x")[0])]
+            lines += self.lines([[PROGRAMS / "motley_all_reduce", rank, members, "tcp", sample, self.rounds, plan]
+                                 for rank in range(self.place.ranks)])
+        return lines
+
     def open_mpi(self, transport):
         program = [PROGRAMS / "open_mpi", self.samples, self.rounds]
         common = ["mpirun", "--allow-run-as-root", "--bind-to", "none", "-n", self.place.ranks]
@@ -112,7 +123,19 @@ class Runner:
             return self.lines([[*common, "--host", hosts, *words, *program]])
 
 
-def libraries(runner, local):
+def plan_for(sizes, network, folder):
+    """A plan per size for the network, and the limit that no program beats."""
+    (folder / "cluster.toml").write_text(networks.cluster(network))
+    plans, limits = {}, {}
+    for size in sizes:
+        plans[size] = folder / f"{size}.json"
+        subprocess.run([PROGRAMS.parents[1] / "motley", "plan", "allreduce", "--cluster", folder / "cluster.toml", "--bytes", f"{size} B",
+                        "-q", "-o", plans[size]], check=True, stdout=subprocess.DEVNULL)
+        limits[size] = json.loads(plans[size].read_text())["predicted"]["limit_s"]
+    return plans, limits
+
+
+def libraries(runner, local, plans):
     """Name -> (what runs it, what it needs), in the order of the turns."""
     gloo = {f"gloo {algorithm}": (lambda algorithm=algorithm: runner.gloo(algorithm), PROGRAMS / "gloo_cpp")
             for algorithm in ("ring", "bcube", "halving")}
@@ -121,10 +144,11 @@ def libraries(runner, local):
     if local:
         return {"motley shm": (lambda: runner.motley("shm"), ours), "motley tcp": (lambda: runner.motley("tcp"), ours),
                 "openmpi shm": (lambda: runner.open_mpi("shm"), mpi), "openmpi tcp": (lambda: runner.open_mpi("tcp"), mpi)} | gloo
-    return {"motley tcp": (lambda: runner.motley("tcp"), ours), "openmpi tcp": (lambda: runner.open_mpi("tcp"), mpi)} | gloo
+    return {"motley planned": (lambda: runner.planned(plans), ours), "motley tcp": (lambda: runner.motley("tcp"), ours),
+            "openmpi tcp": (lambda: runner.open_mpi("tcp"), mpi)} | gloo
 
 
-def show(times, sizes, names):
+def show(times, sizes, names, limits):
     """Medians in microseconds; per motley column its ratio to the best peer (of the same transport, for Open MPI)."""
     print("  ".join(["     bytes", *(f"{name:>16}" for name in names)]))
     for size in sizes:
@@ -139,6 +163,8 @@ def show(times, sizes, names):
                 if peers:
                     best = min(peers, key=peers.get)
                     remarks.append(f"{name}: {peers[best] / row[name]:.2f}x {best}")
+                if size in limits:
+                    remarks.append(f"{limits[size] / row[name]:.2f} of the limit")
         print("  ".join([f"{size:>10}", *cells, "; ".join(remarks)]), flush=True)
 
 
@@ -160,12 +186,15 @@ def main():
     options = parse()
     if options.network:
         networks.isolate()
-        place = networks.build(networks.parse(options.network.split())[0])
+        network = networks.parse(options.network.split())[0]
+        place = networks.build(network)
     else:
         place = Here(options.ranks)
     sizes = options.bytes or ([32 << 20] if options.network else [1 << shift for shift in range(10, 29, 3)])
     samples = ",".join(f"{size}x{repeats(size, bool(options.network))}" for size in sizes)
-    found = libraries(Runner(place, samples, options.rounds, options.timeout), local=not options.network)
+    folder = tempfile.TemporaryDirectory()
+    plans, limits = plan_for(sizes, network, Path(folder.name)) if options.network else ({}, {})
+    found = libraries(Runner(place, samples, options.rounds, options.timeout), not options.network, plans)
     if options.only:
         found = {name: entry for name, entry in found.items() if name.startswith(tuple(options.only.split(",")))}
     for name in [name for name, (_, need) in found.items() if not need.exists() or ("mpi" in name and not shutil.which("mpirun"))]:
@@ -176,7 +205,7 @@ def main():
             for line in run():
                 times.setdefault((name, line["bytes"]), []).append(line["time_s"])
                 every.append(line | {"name": name, "turn": turn, "network": options.network})
-    show(times, sizes, list(found))
+    show(times, sizes, list(found), limits)
     if options.json:
         Path(options.json).write_text("".join(json.dumps(line) + "\n" for line in every))
 

@@ -221,6 +221,29 @@ def build(options):
                loss_burst=options.loss_burst, queue_bytes=options.queue)
 
 
+def cluster(options):
+    """The network as a cluster file, a device per rank."""
+    if options.kind == "wan":
+        link = f'{{ latency = "{options.delay * 1e3:g} ms", bandwidth = "{options.rate:.0f} B/s" }}'
+        machines = "".join(f'[[machine]]\nname = "r{rank}"\nsite = "s{rank}"\ndevices = ["RTX 4090"]\n\n' for rank in range(options.ranks))
+        return f'format = "motley.cluster/1"\nname = "test network"\n\n{machines}[network]\nbetween_sites = {link}\n'
+    parts = [("", "", options.rates)] if options.kind == "star" else [
+        (f"switch{number}", directions(up), [directions(rate) for rate in rates.split(",")])
+        for number, (up, _, rates) in enumerate(switch.partition(":") for switch in options.switches)]
+    machines, switches, rank = "", "", 0
+    for name, uplink, rates in parts:
+        ports = ""
+        for up, down in rates:
+            machines += f'[[machine]]\nname = "r{rank}"\ndevices = ["RTX 4090"]\n\n'
+            ports += f'  {{ hosts = ["r{rank}"], latency = "50 us", bandwidth = "{min(up, down):.0f} B/s" }},\n'
+            rank += 1
+        switches += f'[[switch]]\nname = "{name or "switch"}"\n'
+        if uplink:
+            switches += f'uplink = {{ to = "root", latency = "50 us", bandwidth = "{min(uplink):.0f} B/s" }}\n'
+        switches += f"ports = [\n{ports}]\n\n"
+    return f'format = "motley.cluster/1"\nname = "test network"\n\n{machines}{switches}'
+
+
 def main():
     options, command = parse(sys.argv[1:])
     if not command:

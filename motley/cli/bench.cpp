@@ -20,6 +20,7 @@
 #include "motley/cli/command.hpp"
 #include "motley/comm/communicator.hpp"
 #include "motley/comm/fabric.hpp"
+#include "motley/plan/collective_plan.hpp"
 #include "motley/report/table.hpp"
 
 namespace motley::cli {
@@ -34,7 +35,7 @@ struct CommBench {
   int factor = 4;
   int ranks = 4;
   double seconds = 0.5;
-  std::string members, key_file;
+  std::string members, key_file, plan_file;
   int rank = -1;
   bool plain = false;
   Output output;
@@ -137,6 +138,7 @@ BenchRow measure(Communicator& group, const CommBench& bench, CollectiveElement 
 
 std::vector<BenchRow> run_rank(const CommBench& bench, Fabric& fabric, const Epoch& epoch, int rank) {
   Communicator group(epoch, fabric.connect(epoch, rank, 60));
+  if (!bench.plan_file.empty()) group.use_plans({read_collective_program(bench.plan_file)});
   CollectiveElement element = CollectiveElement::fp32;
   for (int i = 0; i < collective_elements; ++i)
     if (name(static_cast<CollectiveElement>(i)) == bench.element) element = static_cast<CollectiveElement>(i);
@@ -324,6 +326,8 @@ void add_bench(CLI::App& parent, Action& action) {
   comm->add_option("--members", bench->members, "Addresses of all ranks, comma between, instead of --ranks");
   comm->add_option("--rank", bench->rank, "This process among --members")->check(CLI::Range(0, 4095));
   comm->add_option("--key", bench->key_file, "File with the group's secret, the same for all members");
+  comm->add_option("--plan", bench->plan_file, "Runs this collective plan in place of the library's own program")
+      ->type_name("FILE");
   comm->add_flag("--plain", bench->plain, "No TLS between machines");
   add_output_options(*comm, bench->output);
   comm->callback([bench, &action] { action = [bench] { return run(*bench); }; });

@@ -76,7 +76,7 @@ void add_collective(CLI::App& plan_verbs, Action& action, CollectiveOperation op
   options->operation = operation;
   auto* verb = plan_verbs.add_subcommand(verb_name, what);
   verb->footer(
-      fmt::format("example: motley plan {} --cluster examples/collective/two-racks.toml --bytes \"400 MB\" "
+      fmt::format("example: motley plan {} --cluster examples/collectives/two-racks.toml --bytes \"400 MB\" "
                   "-o plan.json",
                   verb_name));
   verb->add_option("--cluster", options->cluster, "Whose devices are the ranks, in order (motley.cluster/1)")

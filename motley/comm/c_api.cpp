@@ -10,6 +10,7 @@
 #include "motley/base/error.hpp"
 #include "motley/comm/communicator.hpp"
 #include "motley/comm/fabric.hpp"
+#include "motley/plan/collective_plan.hpp"
 
 // The numbers of the C side are those of the C++ side.
 static_assert(MOTLEY_INVALID == static_cast<int>(motley::OperationStatus::invalid));
@@ -121,6 +122,19 @@ motley_group* motley_connect(motley_fabric* fabric, const motley_connect_options
     auto& reference = *communicator;
     return new motley_group{std::move(communicator), reference};
   });
+}
+
+int32_t motley_use_plans(motley_group* group, const char* const* files, int32_t count, char* error,
+                         size_t error_bytes) {
+  const auto* done = guarded(error, error_bytes, [&]() -> motley_group* {
+    if (group == nullptr || count < 0 || (files == nullptr && count > 0))
+      throw motley::input_error("no group, or no files");
+    std::vector<motley::CollectiveProgram> plans;
+    for (std::int32_t i = 0; i < count; ++i) plans.push_back(motley::read_collective_program(text_of(files[i])));
+    group->communicator.use_plans(std::move(plans));
+    return group;
+  });
+  return done != nullptr ? MOTLEY_OK : MOTLEY_INVALID;
 }
 
 void motley_disconnect(motley_group* group) { delete group; }

@@ -24,7 +24,7 @@ extern "C" {
 #define MOTLEY_EXPORT __attribute__((visibility("default")))
 
 // Rises with every change that a caller could notice.
-#define MOTLEY_COMM_ABI 2
+#define MOTLEY_COMM_ABI 3
 MOTLEY_EXPORT int32_t motley_comm_abi(void);
 
 enum motley_status { MOTLEY_OK, MOTLEY_ABORTED, MOTLEY_REVOKED, MOTLEY_TIMED_OUT, MOTLEY_INVALID };
@@ -94,6 +94,11 @@ MOTLEY_EXPORT void motley_close(motley_fabric* fabric);
 // All members of the epoch must do the same. Null, and `error` in words, on failure.
 MOTLEY_EXPORT motley_group* motley_connect(motley_fabric* fabric, const motley_connect_options* options, char* error,
                                            size_t error_bytes);
+// Collective plans (files of `motley plan allreduce -o`) in place of the library's own programs: of those for an
+// operation the one made for the nearest size. All members must use the same. MOTLEY_OK; or MOTLEY_INVALID, and `error`
+// in words.
+MOTLEY_EXPORT int32_t motley_use_plans(motley_group* group, const char* const* files, int32_t count, char* error,
+                                       size_t error_bytes);
 MOTLEY_EXPORT void motley_disconnect(motley_group* group);
 // From any thread: running and later operations end as revoked, here and everywhere.
 MOTLEY_EXPORT void motley_revoke(motley_group* group, const char* cause);

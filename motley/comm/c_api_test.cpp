@@ -137,14 +137,14 @@ TEST(CApi, EveryOperationBetweenThreeRanks) {
 TEST(CApi, WrongCallsAreRefusedInWords) {
   const Fabrics fabrics({"", "", ""});
   on_every_rank([&](int rank) {
-    std::string error;
-    auto* group = fabrics.connect(rank, 20, error);
-    ASSERT_NE(group, nullptr) << error;
+    std::string cause;
+    auto* group = fabrics.connect(rank, 20, cause);
+    ASSERT_NE(group, nullptr) << cause;
     std::int32_t word = 0;
     motley_outcome outcome{};
-    const auto refused = [&](const char* cause) {
+    const auto refused = [&](const char* part) {
       EXPECT_EQ(outcome.status, MOTLEY_INVALID);
-      EXPECT_THAT(outcome.cause, HasSubstr(cause));
+      EXPECT_THAT(outcome.cause, HasSubstr(part));
     };
     motley_all_reduce(group, &word, 4, 99, &sum_call, &outcome);
     refused("there is no element type 99");
@@ -157,6 +157,11 @@ TEST(CApi, WrongCallsAreRefusedInWords) {
     refused("options that do not exist");
     motley_all_reduce(nullptr, &word, 4, MOTLEY_INT32, &sum_call, &outcome);
     refused("no group");
+    std::array<char, 512> error{};
+    const char* plan = "no/such/plan.json";
+    EXPECT_EQ(motley_use_plans(group, &plan, 1, error.data(), error.size()), MOTLEY_INVALID);
+    EXPECT_THAT(error.data(), HasSubstr(plan));
+    EXPECT_EQ(motley_use_plans(group, nullptr, 1, error.data(), error.size()), MOTLEY_INVALID);
     // None of them has cost the group anything.
     motley_barrier(group, &sum_call, &outcome);
     EXPECT_EQ(outcome.status, MOTLEY_OK) << outcome.cause;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <map>
 
@@ -17,6 +18,8 @@ constexpr std::size_t most_schedules = 16;
 constexpr double longest_wait_s = 0.1;
 constexpr double spread_s = 0.05;  // how long a rank that gave up tries to tell the others
 constexpr std::int64_t alignment_bytes = 64;
+// Between hosts so much is copied aside at once, lest a frame before its turn keeps what comes behind it from moving.
+constexpr std::int64_t held_between_hosts_bytes = 32 << 20;
 
 }  // namespace
 
@@ -67,7 +70,8 @@ class Communicator::Sink : public FrameSink {
       case Turn::later: return Verdict::later;
       case Turn::now: break;
     }
-    switch (owner_.execution_.on_frame(peer, frame, payload, holding)) {
+    const bool aside = !owner_.one_host_ && owner_.execution_.held_bytes() < held_between_hosts_bytes;
+    switch (owner_.execution_.on_frame(peer, frame, payload, aside ? Execution::Holding::yes : holding)) {
       case Execution::Answer::later: return Verdict::later;
       case Execution::Answer::taken:
       case Execution::Answer::refused: break;
@@ -108,7 +112,10 @@ class Communicator::Sink : public FrameSink {
 };
 
 Communicator::Communicator(Epoch epoch, std::unique_ptr<Transport> transport)
-    : epoch_(std::move(epoch)), transport_(std::move(transport)), sink_(std::make_unique<Sink>(*this)) {
+    : epoch_(std::move(epoch)),
+      one_host_(one_host(epoch_)),
+      transport_(std::move(transport)),
+      sink_(std::make_unique<Sink>(*this)) {
   MOTLEY_CHECK(transport_->size() == static_cast<int>(epoch_.members.size()));
   messages_sent_.resize(epoch_.members.size());
   messages_received_.resize(epoch_.members.size());
@@ -149,13 +156,12 @@ OperationOutcome Communicator::run(Call& call, const OperationOptions& options) 
   }
   std::vector<std::byte> backup;
   if (options.on_abort == OnAbort::restore) backup.assign(call.buffers.data.begin(), call.buffers.data.end());
-  std::vector<std::pair<std::int64_t, std::int64_t>> before;
+  before_.clear();
   for (int peer = 0; peer < size(); ++peer)
-    before.emplace_back(transport_->traffic(peer).sent_bytes, transport_->traffic(peer).received_bytes);
+    before_.emplace_back(transport_->traffic(peer).sent_bytes, transport_->traffic(peer).received_bytes);
 
   sink_->begin(call, start_s);
-  execution_.start(*call.schedule, sink_->frame(), call.buffers,
-                   chunks_at_once(call.schedule->chunk_bytes, one_host(epoch_)));
+  execution_.start(*call.schedule, sink_->frame(), call.buffers, chunks_at_once(call.schedule->chunk_bytes, one_host_));
   drive(options, start_s + options.timeout_s, outcome);
   sink_->end();
 
@@ -169,7 +175,7 @@ OperationOutcome Communicator::run(Call& call, const OperationOptions& options) 
   outcome.time_s = transport_->now_s() - start_s;
   for (int peer = 0; peer < size(); ++peer) {
     const LinkTraffic& traffic = transport_->traffic(peer);
-    const auto [sent, received] = before[static_cast<std::size_t>(peer)];
+    const auto [sent, received] = before_[static_cast<std::size_t>(peer)];
     if (traffic.sent_bytes != sent || traffic.received_bytes != received)
       outcome.links.push_back(
           {peer, traffic.sent_bytes - sent, traffic.received_bytes - received, sink_->last_s(peer)});
@@ -285,42 +291,67 @@ bool whole(std::span<const std::byte> data, std::int64_t unit) {
   return static_cast<std::int64_t>(data.size()) % unit == 0;
 }
 
-std::uint64_t plan_key(const CollectiveProgram* plan) {
-  if (plan == nullptr) return 0;
-  std::uint64_t key = 1;
-  const auto mix = [&](std::int64_t value) { key = (key ^ static_cast<std::uint64_t>(value)) * 0x9e3779b97f4a7c15U; };
-  mix(plan->bytes);
-  mix(plan->chunks);
-  for (const auto& list : plan->steps)
-    for (const CollectiveStep& step : list)
-      for (const std::int64_t value : {static_cast<std::int64_t>(step.kind), std::int64_t{step.peer},
-                                       std::int64_t{step.chunk}, step.first, step.last})
-        mix(value);
-  return key;
+// The operation whose plans may run this call.
+std::optional<CollectiveOperation> planned_operation(CollectiveCall call) {
+  switch (call) {
+    case CollectiveCall::all_reduce: return CollectiveOperation::all_reduce;
+    case CollectiveCall::reduce_scatter: return CollectiveOperation::reduce_scatter;
+    case CollectiveCall::all_gather: return CollectiveOperation::all_gather;
+    case CollectiveCall::broadcast: return CollectiveOperation::broadcast;
+    default: return std::nullopt;
+  }
+}
+
+// Of a chunk, as the plan cuts its own vector.
+std::int64_t planned_chunk_bytes(const CollectiveProgram& program, std::int64_t bytes) {
+  constexpr std::int64_t most_bytes = 16 << 20;
+  const bool alike = std::ranges::all_of(program.steps, [](const auto& list) {
+    return std::ranges::all_of(list, [](const CollectiveStep& step) { return step.chunk == 0; });
+  });
+  return alike ? std::min(bytes / std::max(1, program.chunks), most_bytes) : bytes;
 }
 
 }  // namespace
 
-const CollectiveSchedule& Communicator::schedule_for(const Call& call, const OperationOptions& options) {
-  const std::int64_t bytes = call.shape.bytes;
-  std::int64_t chunk_bytes = default_chunk_bytes(size(), bytes);
-  if (options.plan != nullptr) {
-    constexpr std::int64_t most_chunk_bytes = 16 << 20;
-    const bool alike = std::ranges::all_of(options.plan->steps, [](const auto& list) {
-      return std::ranges::all_of(list, [](const CollectiveStep& step) { return step.chunk == 0; });
-    });
-    const std::int64_t unit = alignment_bytes * call.blocks;
-    const std::int64_t wanted = alike ? std::min(bytes / std::max(1, options.plan->chunks), most_chunk_bytes) : bytes;
-    chunk_bytes = std::max<std::int64_t>(1, (wanted + unit - 1) / unit) * unit;
+void Communicator::use_plans(std::vector<CollectiveProgram> plans) {
+  for (const CollectiveProgram& plan : plans)
+    if (plan.ranks != size())
+      throw input_error(fmt::format("a collective plan for {} ranks in a group of {}", plan.ranks, size()),
+                        "plan for a cluster whose devices are the members, in the order of their ranks");
+  plans_ = std::move(plans);
+  schedules_.clear();
+}
+
+int Communicator::plan_for(const Call& call) const {
+  const auto operation = planned_operation(call.shape.call);
+  int nearest = -1;
+  double least = 0;
+  for (std::size_t i = 0; i < plans_.size() && operation; ++i) {
+    if (plans_[i].operation != *operation) continue;
+    if (*operation == CollectiveOperation::broadcast && plans_[i].root != call.shape.root) continue;
+    const double distance =
+        std::abs(std::log(static_cast<double>(call.shape.bytes) / static_cast<double>(plans_[i].bytes)));
+    if (nearest >= 0 && distance >= least) continue;
+    nearest = static_cast<int>(i);
+    least = distance;
   }
-  const Cut cut{call.shape.call, call.shape.root, chunk_bytes, plan_key(options.plan)};
+  return nearest;
+}
+
+const CollectiveSchedule& Communicator::schedule_for(const Call& call, int plan) {
+  const std::int64_t bytes = call.shape.bytes, unit = alignment_bytes * call.blocks;
+  const CollectiveProgram* planned = plan < 0 ? nullptr : &plans_[static_cast<std::size_t>(plan)];
+  std::int64_t chunk_bytes = default_chunk_bytes(size(), bytes);
+  if (planned != nullptr)
+    chunk_bytes = std::max<std::int64_t>(1, (planned_chunk_bytes(*planned, bytes) + unit - 1) / unit) * unit;
+  const Cut cut{call.shape.call, call.shape.root, chunk_bytes, plan};
   const auto found = std::ranges::find(schedules_, cut, [](const auto& entry) { return entry.first; });
   if (found != schedules_.end()) {
     schedules_.splice(schedules_.begin(), schedules_, found);
     return found->second;
   }
   const CollectiveProgram program =
-      options.plan != nullptr ? *options.plan : default_program(call.shape.call, size(), call.shape.root, bytes);
+      planned != nullptr ? *planned : default_program(call.shape.call, size(), call.shape.root, bytes);
   schedules_.emplace_front(cut, compile_schedule(program, rank(), chunk_bytes, call.blocks, alignment_bytes));
   if (schedules_.size() > most_schedules) schedules_.pop_back();
   return schedules_.front().second;
@@ -328,10 +359,8 @@ const CollectiveSchedule& Communicator::schedule_for(const Call& call, const Ope
 
 OperationOutcome Communicator::run_planned(Call& call, const OperationOptions& options) {
   if (size() == 1 || call.buffers.data.empty()) return {};
-  if (options.plan != nullptr && options.plan->ranks != size())
-    return refused(fmt::format("a plan for {} ranks in an epoch of {}", options.plan->ranks, size()));
   try {
-    call.schedule = &schedule_for(call, options);
+    call.schedule = &schedule_for(call, plan_for(call));
   } catch (const Error& error) {
     return refused(error.what());
   }
@@ -344,8 +373,7 @@ OperationOutcome Communicator::all_reduce(std::span<std::byte> data, CollectiveE
                                           const OperationOptions& options) {
   if (!whole(data, element_bytes(element)))
     return refused(fmt::format("{} bytes are no whole elements of {}", data.size(), name(element)));
-  if (options.plan == nullptr && static_cast<std::int64_t>(data.size()) <= one_round_bytes)
-    return reduce_at_once(data, element, options);
+  if (static_cast<std::int64_t>(data.size()) <= one_round_bytes) return reduce_at_once(data, element, options);
   Call call{.shape = {.call = CollectiveCall::all_reduce,
                       .element = element,
                       .reduction = options.reduction,
@@ -367,7 +395,7 @@ OperationOutcome Communicator::reduce_at_once(std::span<std::byte> data, Collect
   Call gather{.shape = {.call = CollectiveCall::all_gather, .bytes = static_cast<std::int64_t>(scratch_.size())},
               .buffers = {scratch_},
               .blocks = size()};
-  gather.schedule = &schedule_for(gather, {});
+  gather.schedule = &schedule_for(gather, -1);
   gather.shape = {.call = CollectiveCall::all_reduce,
                   .element = element,
                   .reduction = options.reduction,
@@ -378,9 +406,9 @@ OperationOutcome Communicator::reduce_at_once(std::span<std::byte> data, Collect
   without_copy.on_abort = OnAbort::undefined;
   OperationOutcome outcome = run(gather, without_copy);
   if (outcome.status != OperationStatus::ok) return outcome;
-  std::vector<const std::byte*> terms;
-  for (std::size_t r = 0; r < blocks; ++r) terms.push_back(scratch_.data() + r * data.size());
-  reduce_terms(element, options.reduction, data, terms);
+  terms_.clear();
+  for (std::size_t r = 0; r < blocks; ++r) terms_.push_back(scratch_.data() + r * data.size());
+  reduce_terms(element, options.reduction, data, terms_);
   if (options.reduction == CollectiveReduction::mean) divide_by(element, data, size());
   return outcome;
 }

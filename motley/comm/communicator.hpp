@@ -69,8 +69,6 @@ struct OperationOptions {
   double timeout_s = 30;
   std::stop_token stop = {};
   OnAbort on_abort = OnAbort::undefined;
-  // Instead of the library's own choice; for the same operation and number of ranks. All ranks must give the same.
-  const CollectiveProgram* plan = nullptr;
 };
 
 class Communicator {
@@ -84,6 +82,11 @@ class Communicator {
   const Epoch& epoch() const { return epoch_; }
   int rank() const { return transport_->rank(); }
   int size() const { return transport_->size(); }
+
+  // Programs to run in place of the library's own: of those for an operation (and root) the one made for the nearest
+  // size. Vectors of at most one_round_bytes stay with the library's all_reduce. All ranks must give the same; ranks
+  // that do not are told so by the next operation. Throws an input error for another number of ranks.
+  void use_plans(std::vector<CollectiveProgram> plans);
 
   // In place: every rank ends with the same bits.
   OperationOutcome all_reduce(std::span<std::byte> data, CollectiveElement element, const OperationOptions& options);
@@ -133,7 +136,7 @@ class Communicator {
     CollectiveCall call = CollectiveCall::barrier;
     int root = 0;
     std::int64_t chunk_bytes = 0;
-    std::uint64_t plan = 0;
+    int plan = -1;  // among plans_; -1: the library's own
     bool operator==(const Cut&) const = default;
   };
 
@@ -146,16 +149,22 @@ class Communicator {
   bool ended(const OperationOptions& options, double deadline_s, OperationOutcome& outcome);
   bool push();
   void spread(const OperationOutcome& outcome);
-  const CollectiveSchedule& schedule_for(const Call& call, const OperationOptions& options);
+  int plan_for(const Call& call) const;
+  const CollectiveSchedule& schedule_for(const Call& call, int plan);
 
   Epoch epoch_;
+  bool one_host_;
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<Sink> sink_;
   Execution execution_;
   std::uint64_t operations_ = 0;
+  std::vector<CollectiveProgram> plans_;
   std::vector<std::uint64_t> messages_sent_, messages_received_;  // by peer
   std::list<std::pair<Cut, CollectiveSchedule>> schedules_;       // lately used first
   std::vector<std::byte> scratch_;
+  // Kept from call to call for their memory alone.
+  std::vector<std::pair<std::int64_t, std::int64_t>> before_;  // bytes sent to and received from each peer
+  std::vector<const std::byte*> terms_;
   std::int64_t peak_extra_bytes_ = 0;
   std::optional<OperationOutcome> end_;  // why nothing runs any more
 

@@ -9,6 +9,7 @@
 
 #include "motley/base/random.hpp"
 #include "motley/comm/world_test.hpp"
+#include "motley/plan/collective_programs.hpp"
 
 namespace motley {
 namespace {
@@ -199,6 +200,56 @@ TEST_P(EveryTransport, IsBitIdenticalOnAllRanks) {
   for (int r = 1; r < ranks; ++r)
     EXPECT_EQ(std::memcmp(results[0].data(), results[static_cast<std::size_t>(r)].data(), results[0].size() * 4), 0)
         << r;
+}
+
+// ---- plans ----
+
+CollectiveProgram without_owner(int ranks, int rank, std::int64_t bytes, int chunks) {
+  std::vector<double> weights(static_cast<std::size_t>(ranks), 1);
+  weights[static_cast<std::size_t>(rank)] = 0;
+  return direct_program({.operation = CollectiveOperation::all_reduce,
+                         .ranks = ranks,
+                         .root = 0,
+                         .bytes = bytes,
+                         .chunks = chunks,
+                         .alignment = 64},
+                        weights);
+}
+
+std::int64_t sent_bytes(const OperationOutcome& outcome) {
+  std::int64_t bytes = 0;
+  for (const LinkUsage& link : outcome.links) bytes += link.sent_bytes;
+  return bytes;
+}
+
+// A rank that owns nothing of the sum sends its vector once; one that owns half of it sends half of the vector to the
+// other owner, and its half of the sum to both.
+TEST_P(EveryTransport, RunsThePlanOfTheNearestSize) {
+  constexpr int ranks = 3;
+  TestWorld world(GetParam(), ranks);
+  world.run([](Communicator& group) {
+    group.use_plans({without_owner(ranks, 0, 96 << 10, 2), without_owner(ranks, 2, 12 << 20, 32)});
+    for (const auto& [count, without] : {std::pair<std::size_t, int>{30'001, 0}, {2'000'003, 2}}) {
+      std::vector<float> data(count, static_cast<float>(group.rank() + 1));
+      const OperationOutcome outcome = group.all_reduce(bytes_of(data), CollectiveElement::fp32, {});
+      ASSERT_EQ(outcome.status, OperationStatus::ok) << outcome.cause;
+      EXPECT_EQ(std::ranges::count(data, 6.0F), std::ssize(data));
+      const double vectors = static_cast<double>(sent_bytes(outcome)) / static_cast<double>(4 * count);
+      EXPECT_NEAR(vectors, group.rank() == without ? 1.0 : 1.5, 0.01) << group.rank();
+    }
+  });
+}
+
+TEST(CommunicatorPlans, MustBeTheSameOnAllRanksAndForTheirNumber) {
+  TestWorld world("local", 3);
+  world.run([](Communicator& group) {
+    EXPECT_THROW(group.use_plans({without_owner(4, 0, 96 << 10, 2)}), Error);
+    if (group.rank() == 1) group.use_plans({without_owner(3, 0, 96 << 10, 2)});
+    std::vector<float> data(30'000);
+    const OperationOutcome outcome = group.all_reduce(bytes_of(data), CollectiveElement::fp32, {.timeout_s = 5});
+    EXPECT_NE(outcome.status, OperationStatus::ok);
+    EXPECT_NE(outcome.cause.find("by another plan"), std::string::npos) << outcome.cause;
+  });
 }
 
 }  // namespace

@@ -62,6 +62,7 @@ class Execution {
   std::vector<int> awaited() const;
   // Frames to or from this peer are still missing.
   bool needs(int peer) const;
+  std::int64_t held_bytes() const { return held_bytes_; }
   std::int64_t peak_held_bytes() const { return peak_held_bytes_; }
 
  private:

@@ -120,13 +120,7 @@ class SocketMesh : public Mesh {
       adopt();
       moved = true;
     }
-    for (const auto& [peer, cause] : std::exchange(revoked_by_, {})) {
-      const CollectiveFrame frame{.kind = FrameKind::revoke,
-                                  .group = group_hash(arrivals_.epoch().group),
-                                  .epoch = arrivals_.epoch().number,
-                                  .length = static_cast<std::uint32_t>(cause.size())};
-      sink.on_frame(peer, frame, std::as_bytes(std::span(cause)));
-    }
+    if (!revoked_by_.empty()) hand_on_revocations(sink);
     // A rank begins behind itself, so that not everybody empties the same one first.
     const double now = streams_ > 0 ? now_s() : 0;
     for (int offset = 1; offset < size(); ++offset) {
@@ -192,6 +186,16 @@ class SocketMesh : public Mesh {
 
  private:
   const Member& self() const { return arrivals_.epoch().members[static_cast<std::size_t>(rank())]; }
+
+  void hand_on_revocations(FrameSink& sink) {
+    for (const auto& [peer, cause] : std::exchange(revoked_by_, {})) {
+      const CollectiveFrame frame{.kind = FrameKind::revoke,
+                                  .group = group_hash(arrivals_.epoch().group),
+                                  .epoch = arrivals_.epoch().number,
+                                  .length = static_cast<std::uint32_t>(cause.size())};
+      sink.on_frame(peer, frame, std::as_bytes(std::span(cause)));
+    }
+  }
 
   bool ready() {
     if (woken_.exchange(false) || arrivals_.any()) return true;

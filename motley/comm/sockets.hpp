@@ -33,7 +33,8 @@ struct ConnectFailure {
 FileDescriptor connect_tcp(const std::string& address, ByteStream::Time until, ConnectFailure& failure);
 FileDescriptor connect_local(const std::string& name, ConnectFailure& failure);
 
-// "box/3f6c0f9a/4026531840": the same for processes that can share memory, those of one system in one network namespace.
+// "box/3f6c0f9a/4026531840": the same for processes that can share memory, those of one system in one network
+// namespace.
 std::string own_host();
 
 // True where the other end is this very machine, by its address.

@@ -187,4 +187,12 @@ std::vector<Violation> verify(const CollectivePlan& plan) {
   return check_program(plan.program);
 }
 
+CollectiveProgram read_collective_program(const std::filesystem::path& file) {
+  CollectivePlan plan = read_collective_plan(read_document(file), file.string());
+  if (const auto violations = verify(plan); !violations.empty())
+    throw input_error(fmt::format("{}: {}: {}", file.string(), violations.front().place, violations.front().what),
+                      "see `motley verify`");
+  return std::move(plan.program);
+}
+
 }  // namespace motley

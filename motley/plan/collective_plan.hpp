@@ -1,6 +1,7 @@
 // The plan of kind "collective": a program per rank, and what it is expected to take on the network it was made for.
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -37,5 +38,8 @@ CollectivePlan read_collective_plan(const Value& value, std::string source);
 
 // The program computes its collective (collective_check.hpp) and has a rank per device. Empty: nothing wrong.
 std::vector<Violation> verify(const CollectivePlan& plan);
+
+// The program of a plan file, proven to compute its collective. Throws an input error where it does not.
+CollectiveProgram read_collective_program(const std::filesystem::path& file);
 
 }  // namespace motley

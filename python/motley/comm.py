@@ -9,7 +9,7 @@ from ctypes import CFUNCTYPE, POINTER, byref, c_char_p, c_double, c_int32, c_int
 from dataclasses import dataclass
 from pathlib import Path
 
-ABI = 2
+ABI = 3
 STATUSES = ("ok", "aborted", "revoked", "timed_out", "invalid")
 ELEMENTS = ("fp32", "fp64", "fp16", "bf16", "int8", "uint8", "int16", "int32", "int64")
 REDUCTIONS = ("sum", "max", "min", "mean")
@@ -124,6 +124,7 @@ def _load():
     library.motley_close.argtypes = [c_void_p]
     library.motley_connect.restype = c_void_p
     library.motley_connect.argtypes = [c_void_p, POINTER(_ConnectOptions), c_char_p, c_size_t]
+    library.motley_use_plans.argtypes = [c_void_p, POINTER(c_char_p), c_int32, c_char_p, c_size_t]
     library.motley_disconnect.restype = None
     library.motley_disconnect.argtypes = [c_void_p]
     library.motley_revoke.restype = None
@@ -184,6 +185,13 @@ class Group:
         self._handle = _library.motley_connect(fabric._handle, byref(options), error, len(error))
         if not self._handle:
             raise CollectiveError("connect", "aborted", error.value.decode())
+
+    def use_plans(self, files):
+        """Runs collective plans (files of `motley plan allreduce -o`); all members must use the same."""
+        names = (c_char_p * len(files))(*(os.fsencode(file) for file in files))
+        error = ctypes.create_string_buffer(512)
+        if _library.motley_use_plans(self._handle, names, len(files), error, len(error)):
+            raise CollectiveError("use_plans", "invalid", error.value.decode())
 
     def close(self):
         handle, self._handle = self._handle, None

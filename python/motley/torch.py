@@ -153,6 +153,11 @@ def _own_host():
     return f"{boot}/{os.stat('/proc/self/ns/net').st_ino}"
 
 
+def _plans():
+    """The files that MOTLEY_PLANS names, as PATH does."""
+    return [name for name in os.environ.get("MOTLEY_PLANS", "").split(os.pathsep) if name]
+
+
 def _identity():
     """What MOTLEY_CERTIFICATE, MOTLEY_PRIVATE_KEY and MOTLEY_AUTHORITY name; all or none."""
     names = [os.environ.get(f"MOTLEY_{part}") for part in ("CERTIFICATE", "PRIVATE_KEY", "AUTHORITY")]
@@ -204,7 +209,10 @@ class ProcessGroupMotley(dist.ProcessGroup):
 
             def connect():
                 members = [(str(rank), *store.get(f"member/{rank}").decode().split()) for rank in ranks]
-                return Group(fabric, name, members, here, timeout_s=timeout_s)
+                group = Group(fabric, name, members, here, timeout_s=timeout_s)
+                if len(ranks) == self._size:
+                    group.use_plans(_plans())
+                return group
 
             self._lanes[name] = _Lane(connect)
         return self._lanes[name]

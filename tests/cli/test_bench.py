@@ -3,9 +3,11 @@
 import json
 import socket
 import subprocess
+from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).resolve().parents[2]
 SIZES = ["--from", "1 KiB", "--to", "64 KiB", "--factor", "8", "--seconds", "0.01"]
 
 
@@ -36,6 +38,16 @@ def test_ranks_that_are_started_by_hand_meet(motley):
     table = run(motley, "--members", members, "--rank", "0", *SIZES).stdout
     assert other.communicate(timeout=60)[0] == "" and other.returncode == 0  # rank 0 alone reports
     assert "2 ranks" in table and "65536" in table
+
+
+def test_a_plan_runs(motley, tmp_path):
+    plan = tmp_path / "plan.json"
+    subprocess.run([motley, "plan", "allreduce", "--cluster", "examples/collectives/star.toml", "--bytes", "1 MB", "-q", "-o", plan], check=True,
+                   cwd=ROOT, stdout=subprocess.DEVNULL)  # fmt: skip
+    sizes = ["--from", "64 KiB", "--to", "1 MiB", "--factor", "16", "--seconds", "0.01"]
+    result = json.loads(run(motley, "--plan", plan, "--ranks", "8", *sizes, "--json").stdout)
+    assert [size["wrong"] for size in result["sizes"]] == [0, 0]
+    assert "for 8 ranks in a group of 3" in run(motley, "--plan", plan, "--ranks", "3", *sizes, code=2).stderr
 
 
 @pytest.mark.parametrize(

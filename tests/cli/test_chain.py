@@ -1,22 +1,12 @@
 """One strategy chain as a script meets it: plan, front, verify, explain, refusals."""
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 LAYERS = "examples/chain/layers.json"
-
-
-@pytest.fixture(scope="module")
-def run(motley):
-    def run(words, *arguments):
-        command = [str(motley), *words.split(), *map(str, arguments)]
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
-
-    return run
 
 
 def changed(tmp_path, change):

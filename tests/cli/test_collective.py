@@ -1,22 +1,10 @@
 """Collective plans as a script meets them: plan, verify, explain, compare, refusals; the examples reach what they say."""
 
 import json
-import subprocess
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-EXAMPLES = "examples/collective/"
-
-
-@pytest.fixture(scope="module")
-def run(motley):
-    def run(words, *arguments):
-        command = [str(motley), *words.split(), *map(str, arguments)]
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
-
-    return run
+EXAMPLES = "examples/collectives/"
 
 
 def planned(run, verb, cluster, *arguments):

@@ -1,7 +1,6 @@
 """The commands as a person or a script meets them: what goes to stdout, what to files, messages and exit codes."""
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -16,17 +15,6 @@ name = "small"
 name = "desk"
 devices = ["A4000*2"]
 """
-
-
-@pytest.fixture(scope="module")
-def run(motley):
-    """run("plan serve", ...) -> CompletedProcess, in the root of the repository."""
-
-    def run(words, *arguments):
-        command = [str(motley), *words.split(), *map(str, arguments)]
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
-
-    return run
 
 
 @pytest.fixture(scope="module")

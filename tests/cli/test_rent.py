@@ -1,7 +1,6 @@
 """Renting as a person or a script meets it: worked examples, tables, JSON, the rented machines, refusals."""
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,15 +10,6 @@ MEASURED = "examples/renting/measured.json"
 DEMAND = "examples/renting/demand.json"
 MODEL = ["--model", "llama-2-70b", "--workload", "examples/renting/workload.toml"]
 MARKET = ["--offers", "examples/renting/market.toml"]
-
-
-@pytest.fixture(scope="module")
-def run(motley):
-    def run(words, *arguments):
-        command = [str(motley), *words.split(), *map(str, arguments)]
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
-
-    return run
 
 
 def refused(result, code, *words):

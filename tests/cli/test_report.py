@@ -19,7 +19,7 @@ PLANS = {
     "grid": "plan train --cluster examples/dtfm/worldwide.toml --model opt-1.3b --workload examples/dtfm/workload.toml --cost dtfm "
     "--stages 8 --replicas 8 --set dtfm.gradient_bytes=650000000 --deadline '1 s'",
     "chain": "plan train --chain examples/chain/layers.json --front",
-    "collective": "plan allreduce --cluster examples/collective/two-racks.toml --bytes '400 MB'",
+    "collective": "plan allreduce --cluster examples/collectives/two-racks.toml --bytes '400 MB'",
     "rent": "plan rent --offers examples/renting/measured.json --budget '8 $/h'",
     "fleet": "plan rent --model llama-2-70b --workload examples/renting/workload.toml --offers examples/renting/market.toml --cheapest",
 }

@@ -1,12 +1,9 @@
 """`motley simulate` as a person or a script meets it."""
 
 import json
-import subprocess
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
 BOX = "examples/clusters/motivating-box.toml"
 WORKLOAD = """format = "motley.workload/1"
 [[class]]
@@ -25,15 +22,6 @@ deadline = { first_token = "1 ms" }
 process = "gamma"
 cv = 2
 """
-
-
-@pytest.fixture(scope="module")
-def run(motley):
-    def run(words, *arguments):
-        command = [str(motley), *words.split(), *map(str, arguments)]
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
-
-    return run
 
 
 @pytest.fixture(scope="module")

@@ -16,10 +16,10 @@ ROOT = HERE.parents[1]
 def run_ranks(motley):
     """run_ranks(script, ranks, words...) -> what torchrun's processes print."""
 
-    def run(script, ranks, *words, timeout_s=180):
+    def run(script, ranks, *words, timeout_s=180, plans=""):
         library = motley.parent / "libmotley_comm.so"
         assert library.exists(), f"{library} is not built"
-        environment = os.environ | {"PYTHONPATH": str(ROOT / "python"), "MOTLEY_COMM_LIBRARY": str(library), "OMP_NUM_THREADS": "1"}
+        environment = os.environ | {"PYTHONPATH": str(ROOT / "python"), "MOTLEY_COMM_LIBRARY": str(library), "OMP_NUM_THREADS": "1", "MOTLEY_PLANS": str(plans)}
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), HERE / script, *words]
         result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout_s)
         assert result.returncode == 0, result.stdout + result.stderr
@@ -46,6 +46,16 @@ def test_training_has_the_losses_of_gloo(run_ranks, script, ranks, steps):
     for (name, mine), (other, reference) in zip(ours, theirs, strict=True):
         # The order of additions is another; the losses are not.
         assert name == other and mine == pytest.approx(reference, rel=1e-4)
+
+
+def test_a_plan_runs_in_place_of_the_librarys_own_program(run_ranks, motley, tmp_path):
+    cluster, plan = tmp_path / "cluster.toml", tmp_path / "plan.json"
+    cluster.write_text('format = "motley.cluster/1"\n[[machine]]\nname = "m"\ncount = 3\ndevices = ["RTX 4090"]\n'
+                       '[network]\nwithin_site = { latency = "50 us", bandwidth = "1 Gbit/s" }\n')  # fmt: skip
+    subprocess.run([motley, "plan", "allreduce", "--cluster", cluster, "--bytes", "1 MB", "-q", "-o", plan], check=True)
+    assert len(losses(run_ranks("ddp_script.py", 3, "motley", plans=plan))) == 12
+    with pytest.raises(AssertionError, match="a collective plan for 3 ranks in a group of 2"):
+        run_ranks("ddp_script.py", 2, "motley", plans=plan)
 
 
 def test_a_rank_that_dies_ends_the_operations_of_the_others(run_ranks):
