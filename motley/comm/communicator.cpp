@@ -217,7 +217,9 @@ void Communicator::drive(const OperationOptions& options, double deadline_s, Ope
     sink_->holding = Execution::Holding::no;
     if (moved) continue;
     if (ended(options, deadline_s, outcome)) return;
-    transport_->wait(std::clamp(deadline_s - transport_->now_s(), 0.0, longest_wait_s));
+    const double now_s = transport_->now_s();
+    transport_->wait(std::clamp(deadline_s - now_s, 0.0, longest_wait_s));
+    outcome.waited_s += transport_->now_s() - now_s;
   }
 }
 
@@ -434,6 +436,28 @@ OperationOutcome Communicator::all_gather(std::span<std::byte> data, const Opera
             .buffers = {data},
             .blocks = size()};
   return run_planned(call, options);
+}
+
+// Everybody sends its block to everybody.
+OperationOutcome Communicator::all_gather(std::span<std::byte> data, std::span<const std::int64_t> bounds,
+                                          const OperationOptions& options) {
+  const auto bytes = static_cast<std::int64_t>(data.size());
+  if (bounds.size() != static_cast<std::size_t>(size()) + 1 || bounds.front() != 0 || bounds.back() != bytes ||
+      !std::ranges::is_sorted(bounds))
+    return refused(fmt::format("bounds {} of {} ranks in {} bytes", fmt::join(bounds, ", "), size(), bytes));
+  if (size() == 1 || data.empty()) return {};
+  const auto mine = static_cast<std::size_t>(rank());
+  std::vector<ScheduleTransfer> transfers;
+  for (std::size_t r = 0; r < static_cast<std::size_t>(size()); ++r) {
+    if (r == mine) continue;
+    const int peer = static_cast<int>(r);
+    transfers.push_back({CollectiveStepKind::send, peer, bounds[mine], bounds[mine + 1]});
+    transfers.push_back({CollectiveStepKind::recv, peer, bounds[r], bounds[r + 1]});
+  }
+  const CollectiveSchedule schedule = transfer_schedule(rank(), size(), bytes, transfers);
+  Call call{.shape = {.call = CollectiveCall::all_gather, .bytes = bytes}, .buffers = {data}, .schedule = &schedule};
+  call.operation = operations_++;
+  return run(call, options);
 }
 
 OperationOutcome Communicator::broadcast(std::span<std::byte> data, int root, const OperationOptions& options) {

@@ -55,6 +55,7 @@ struct OperationOutcome {
   std::string cause;          // empty where ok
   std::vector<int> suspects;  // ranks that did not deliver what was awaited
   double time_s = 0;
+  double waited_s = 0;           // of that time: nothing could be moved
   std::vector<LinkUsage> links;  // peers with traffic
 };
 
@@ -95,6 +96,9 @@ class Communicator {
                                   const OperationOptions& options);
   // In place: `data` holds size() equal blocks, this rank's in its place.
   OperationOutcome all_gather(std::span<std::byte> data, const OperationOptions& options);
+  // In place: rank r's block are the bytes from bounds[r] to bounds[r + 1]; the same bounds on all ranks.
+  OperationOutcome all_gather(std::span<std::byte> data, std::span<const std::int64_t> bounds,
+                              const OperationOptions& options);
   OperationOutcome broadcast(std::span<std::byte> data, int root, const OperationOptions& options);
   // In place at the root; the others' data are lost or untouched, as the program has it.
   OperationOutcome reduce(std::span<std::byte> data, CollectiveElement element, int root,

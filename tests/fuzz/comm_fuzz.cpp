@@ -15,7 +15,6 @@
 #include "motley/base/random.hpp"
 #include "motley/comm/collective_frame.hpp"
 #include "motley/comm/execution.hpp"
-#include "motley/comm/frame.hpp"
 #include "motley/comm/group_ledger.hpp"
 #include "motley/comm/handshake.hpp"
 #include "motley/comm/membership_messages.hpp"
