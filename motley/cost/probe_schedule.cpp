@@ -17,6 +17,7 @@ constexpr double series_seconds = 0.8;                        // that a series s
 constexpr double long_enough = 0.7;                           // of the time aimed at
 constexpr double most_growth = 8;                             // from one size to the next: short times mislead
 constexpr double steady = 0.05;                               // times so near to each other are the same
+constexpr double gain = 0.01;    // of a repeated exchange: what is more is worth another try
 constexpr int most_repeats = 4;  // of the largest size: networks fill up slowly, machines do other things
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
@@ -186,13 +187,16 @@ std::optional<ProbeExchange> next_exchange(const ProbeSchedule& schedule, const 
     measured += sample.exchange.series == number ? 1 : 0;
     if (sample.exchange == last.exchange) times.push_back(std::max(sample.longest_s(), 1e-9));
   }
+  const double last_s = times.back();
   std::sort(times.begin(), times.end());
   if (times[0] < long_enough * aim_s && times.size() == 1 && measured < most_probe_exchanges) {
     ProbeExchange larger = last.exchange;
     scale_bytes(larger, std::clamp(aim_s / times[0], 1.0, most_growth));
     return larger;
   }
-  const bool settled = times.size() > 1 && times[1] <= (1 + steady) * times[0];
+  // A last time that is the best by far may not be the end of it.
+  const bool improving = times.size() > 1 && last_s < (1 - gain) * times[1] && last_s <= times[0];
+  const bool settled = times.size() > 1 && times[1] <= (1 + steady) * times[0] && !improving;
   if (!settled && times.size() < most_repeats && measured < most_probe_exchanges) return last.exchange;
   if (at(number + 1) == series.size()) return std::nullopt;
   return first_exchange(series[at(number + 1)], number + 1, aim_s, samples);

@@ -135,6 +135,8 @@ TEST(ProbeSchedule, TimesThatDoNotAgreeAreMeasuredUpToFourTimes) {
   samples.resize(1);
   samples.push_back(samples[0]);
   EXPECT_EQ(next_exchange(schedule, samples)->series, 1);
+  samples[1].seconds[0] *= 0.97;  // near, but still gaining
+  EXPECT_EQ(next_exchange(schedule, samples)->series, 0);
 }
 
 TEST(ProbeSchedule, FlowsTogetherEndTogetherWhereTheirPairsDo) {
