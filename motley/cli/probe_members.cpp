@@ -117,6 +117,16 @@ Value tree_json(const MemberTree& tree) {
                         {"latency_error_s", tree.latency_error_s}});
 }
 
+Value collectives_json(const std::vector<MeasuredCollective>& collectives) {
+  Value list = Value::array();
+  for (const auto& one : collectives) {
+    Value factors = Value::array();
+    for (const int factor : one.factors) factors.push_back(factor);
+    list.push_back(Value::object({{"factors", factors}, {"bytes", one.bytes}, {"seconds", one.seconds}}));
+  }
+  return list;
+}
+
 Value measured_json(const MemberProbeResult& result, const MemberFit& fit, const std::vector<std::string>& machines) {
   Value links = Value::array(), totals = Value::array(), names = Value::array();
   for (const auto& machine : machines) names.push_back(machine);
@@ -139,6 +149,7 @@ Value measured_json(const MemberProbeResult& result, const MemberFit& fit, const
                                   {"links", links},
                                   {"totals", totals},
                                   {"tree", tree_json(fit.tree)},
+                                  {"collectives", collectives_json(result.measured.collectives)},
                                   {"samples", samples_json(result.measured.samples)}});
   if (fit.incast)
     measured.set("incast", Value::object({{"threshold", fit.incast->threshold},
@@ -147,6 +158,17 @@ Value measured_json(const MemberProbeResult& result, const MemberFit& fit, const
                                           {"largest_error", fit.incast->largest_error},
                                           {"measurements", fit.incast->measurements},
                                           {"accepted", fit.incast->largest_error <= most_fit_error}}));
+  if (fit.genmodel)
+    measured.set("genmodel", Value::object({{"alpha_s", fit.genmodel->alpha_s},
+                                            {"transfer_s_per_byte", fit.genmodel->transfer_s_per_byte},
+                                            {"delta_s_per_byte", fit.genmodel->delta_s_per_byte},
+                                            {"epsilon_s_per_byte", fit.genmodel->epsilon_s_per_byte},
+                                            {"threshold", fit.genmodel->threshold},
+                                            {"residual", fit.genmodel->residual},
+                                            {"largest_error", fit.genmodel->largest_error},
+                                            {"measurements", fit.genmodel->measurements},
+                                            {"date", fit.genmodel->date},
+                                            {"accepted", fit.genmodel->largest_error <= most_fit_error}}));
   return measured;
 }
 
@@ -166,6 +188,15 @@ std::string incast_sentence(const MemberFit& fit) {
   return fmt::format("Incast from {} on (the receiver counted): {} more, residual {:.1f} %, largest error {:.1f} %{}",
                      incast.threshold + 1, fmt::format("{:.2e} s/B", incast.cost_s_per_byte), 100 * incast.residual,
                      100 * incast.largest_error, incast.largest_error > most_fit_error ? ": refused" : "");
+}
+
+std::string genmodel_sentence(const GenModelFit& fit) {
+  return fmt::format(
+      "GenModel of all_reduce: {} a round, {:.2e} s/B (2 beta + gamma), {:.2e} s/B an access, residual {:.1f} %, "
+      "largest "
+      "error {:.1f} %{}",
+      human_seconds(fit.alpha_s), fit.transfer_s_per_byte, fit.delta_s_per_byte, 100 * fit.residual,
+      100 * fit.largest_error, fit.largest_error > most_fit_error ? ": refused" : "");
 }
 
 std::string uplink_name(const MemberTree& tree, const std::vector<std::string>& machines, int group) {
@@ -205,6 +236,7 @@ std::string report(const MemberFit& fit, const std::vector<std::string>& machine
   if (fit.tree.fits()) text += fmt::format("{}\n", ports.render());
   text += tree_sentence(fit) + "\n";
   if (fit.incast) text += incast_sentence(fit) + "\n";
+  if (fit.genmodel) text += genmodel_sentence(*fit.genmodel) + "\n";
   return text;
 }
 

@@ -346,6 +346,16 @@ bool MemberTree::fits() const {
 
 int MemberTree::members_of(int one) const { return static_cast<int>(std::count(group.begin(), group.end(), one)); }
 
+double alike_ports(const MemberTree& tree) {
+  if (!tree.fits() || tree.groups() > 1) return 0;
+  double least = tree.ports[0].up_bytes_per_s, most = least;
+  for (const auto& port : tree.ports) {
+    least = std::min({least, port.up_bytes_per_s, port.down_bytes_per_s});
+    most = std::max({most, port.up_bytes_per_s, port.down_bytes_per_s});
+  }
+  return least >= (1 - alike) * most ? least : 0;
+}
+
 const MemberLink& MemberFit::link(int from, int to) const {
   return links[at(from) * at(members - 1) + at(to) - (to > from ? 1U : 0U)];
 }
@@ -357,9 +367,11 @@ MemberFit fit_members(const MemberMeasurements& measured) {
                 .totals = fit_totals(measured),
                 .tree = {},
                 .incast = {},
+                .genmodel = {},
                 .date = measured.date};
   fit_tree(measured, fit);
   fit.incast = fit_incast(fit);
+  if (!measured.collectives.empty()) fit.genmodel = fit_genmodel(measured.collectives, measured.date);
   return fit;
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "motley/cost/genmodel_fit.hpp"
 #include "motley/cost/probe_schedule.hpp"
 
 namespace motley {
@@ -14,7 +15,8 @@ struct MemberMeasurements {
   int members = 0;
   std::vector<double> round_trip_s;  // of small messages, between members a and b at a * members + b; symmetric
   std::vector<ProbeSample> samples;
-  std::string date;
+  std::vector<MeasuredCollective> collectives = {};  // all_reduces in several shapes, where ports are alike
+  std::string date = {};
 };
 
 // Of the largest size, without the round trip that beginning and end of an exchange take.
@@ -74,12 +76,17 @@ struct MemberFit {
   int members = 0;
   std::vector<MemberLink> links;  // by from, then to
   std::vector<MemberTotal> totals;
-  MemberTree tree;                     // the one that explains the figures; else one switch, which does not
-  std::optional<MemberIncast> incast;  // none: fewer than three members
+  MemberTree tree;                      // the one that explains the figures; else one switch, which does not
+  std::optional<MemberIncast> incast;   // none: fewer than three members
+  std::optional<GenModelFit> genmodel;  // none: too few shapes of collectives were measured
   std::string date;
 
   const MemberLink& link(int from, int to) const;
 };
+
+// The rate of the slowest port where one switch explains the figures with ports alike (within 10 %); 0 elsewhere.
+// GenModel's closed forms hold for such switches alone.
+double alike_ports(const MemberTree& tree);
 
 // Throws an input error where samples are missing or are none.
 MemberFit fit_members(const MemberMeasurements& measured);

@@ -7,9 +7,11 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <span>
 
 #include "motley/base/error.hpp"
+#include "motley/plan/collective_programs.hpp"
 #include "motley/server/probe_run.hpp"
 
 namespace motley {
@@ -20,6 +22,10 @@ using Clock = std::chrono::steady_clock;
 constexpr double patience_s = 60;      // of one exchange, beyond the time that all should take
 constexpr double latency_share = 0.1;  // of the seconds: for round trips
 constexpr int least_trips = 5, most_trips = 1000, warm_up_trips = 2;
+constexpr double collective_share = 0.02;                          // of the seconds: for one large all_reduce
+constexpr std::int64_t least_collective = std::int64_t{32} << 10;  // smaller ones run in one round
+constexpr std::int64_t most_collective = std::int64_t{16} << 20;   // larger ones are cut into chunks
+constexpr int collective_repeats = 3;
 constexpr double longest_s = 3600;  // that a member may claim
 constexpr std::int64_t least_memory = std::int64_t{1} << 20, most_memory = std::int64_t{1} << 50;
 
@@ -60,6 +66,7 @@ class MemberProbe {
       if (samples.empty() || next->phase != phase) tell(description(phase = next->phase));
       samples.push_back(measure(*next));
     }
+    if (members_ > 2) result.measured.collectives = measure_collectives(alike_ports(fit_members(result.measured).tree));
     must_be_ok(group_.barrier(operation_));
     return result;
   }
@@ -193,6 +200,48 @@ class MemberProbe {
     for (const auto& flow : exchange.flows)
       sample.seconds.push_back(std::max(1e-9, checked_time(all[at(flow.to) * at(members_) + at(flow.from)], flow.to)));
     return sample;
+  }
+
+  // All_reduces of one chunk, so that their rounds follow one another as GenModel has it: in one group, as a ring, and
+  // in groups of two factors where the members have them.
+  std::vector<MeasuredCollective> measure_collectives(double port_bytes_per_s) {
+    if (port_bytes_per_s <= 0) return {};
+    tell("all_reduce in several shapes");
+    std::vector<std::vector<int>> shapes{{members_}, {}};
+    for (int factor = 2; factor * factor <= members_; ++factor)
+      if (members_ % factor == 0) shapes.push_back({members_ / factor, factor});
+    const double largest = std::clamp(collective_share * options_.seconds * port_bytes_per_s / 2,
+                                      16.0 * least_collective, 1.0 * most_collective);
+    std::vector<MeasuredCollective> list;
+    for (const auto& factors : shapes)
+      for (const double share : {1.0 / 16, 1.0 / 4, 1.0}) {
+        const std::int64_t unit = std::int64_t{16} * members_;
+        const std::int64_t bytes = static_cast<std::int64_t>(share * largest) / unit * unit;
+        const CollectiveShape shape{.ranks = members_, .bytes = bytes};
+        std::vector<int> order(at(members_));
+        std::iota(order.begin(), order.end(), 0);
+        group_.use_plans({factors.empty() ? ring_program(shape, order) : factored_program(shape, factors)});
+        list.push_back({members_, factors, static_cast<double>(bytes), all_reduce_s(bytes)});
+      }
+    group_.use_plans({});
+    return list;
+  }
+
+  // The least of several times of the slowest member.
+  double all_reduce_s(std::int64_t bytes) {
+    sending_.resize(std::max(sending_.size(), static_cast<std::size_t>(bytes)));
+    double least = longest_s;
+    for (int repeat = 0; repeat < collective_repeats; ++repeat) {
+      must_be_ok(group_.barrier(operation_));
+      const auto start = Clock::now();
+      must_be_ok(group_.all_reduce(std::span(sending_).first(static_cast<std::size_t>(bytes)), CollectiveElement::fp32,
+                                   operation_));
+      const auto all = gather<double>({seconds_since(start)});
+      double slowest = 0;
+      for (int rank = 0; rank < members_; ++rank) slowest = std::max(slowest, checked_time(all[at(rank)], rank));
+      least = std::min(least, std::max(slowest, 1e-9));
+    }
+    return least;
   }
 
   Communicator& group_;
