@@ -34,7 +34,7 @@ int probe_group(const Options& options) {
                       "probe one after the other: each takes the other's file with --cluster");
   MemberProbeCommand command = options.group;
   command.cluster = options.cluster;
-  command.transport = options.transport;
+  command.member.transport = options.transport;
   command.output = options.output;
   return run_member_probe(command);
 }
@@ -125,8 +125,8 @@ std::string heading(const Options& options, const ProbeResult& result, DType typ
 }
 
 int probe_and_write(const Options& options) {
-  if (!options.group.members.empty()) return probe_group(options);
-  if (options.group.rank >= 0)
+  if (!options.group.member.members.empty()) return probe_group(options);
+  if (options.group.member.rank >= 0)
     throw input_error("--rank without --members", "--members 10.0.0.1:4711,10.0.0.2:4711 names all of them, in order");
   check_output_folder(options.output);
   const bool described = !options.cluster.empty();
@@ -194,13 +194,9 @@ void add_probe(CLI::App& cluster_verbs, Action& action) {
                    "Per worker; default 1, without --cluster all cores for one worker")
       ->check(CLI::Range(0, 1024));
   auto& group = options->group;
-  verb->add_option("--members", group.members, "Measures the links between these addresses, comma between")
-      ->type_name("A:P,B:P,...");
-  verb->add_option("--rank", group.rank, "This process among --members")->check(CLI::Range(0, most_probe_members - 1));
+  add_member_options(*verb, group.member, most_probe_members);
   verb->add_option("--names", group.names,
                    "What the members' machines are called, comma between; default member-0, ...");
-  verb->add_option("--key", group.key_file, "File with the group's secret, the same for all members");
-  verb->add_flag("--plain", group.plain, "No TLS between machines");
   verb->add_option("--seconds", group.seconds, "About so much traffic; default 10, more for larger groups")
       ->check(CLI::Range(0.1, 3600.0));
   verb->add_option("--wait", group.wait_s, "Seconds until all members must have come")

@@ -22,27 +22,12 @@
 namespace motley::cli {
 namespace {
 
-std::vector<std::string> split(const std::string& text) {
-  std::vector<std::string> words;
-  std::istringstream stream(text);
-  for (std::string word; std::getline(stream, word, ',');) words.push_back(word);
-  return words;
-}
-
-std::vector<std::string> checked_addresses(const MemberProbeCommand& command) {
-  const auto addresses = split(command.members);
-  for (const auto& address : addresses) (void)parse_host_port(address);
-  if (addresses.size() < 2 || addresses.size() > most_probe_members)
-    throw input_error(fmt::format("--members names {} addresses", addresses.size()),
+Epoch checked_epoch(const MemberOptions& options) {
+  Epoch epoch = epoch_of_members(options, "motley cluster probe");
+  if (epoch.members.size() < 2 || epoch.members.size() > most_probe_members)
+    throw input_error(fmt::format("--members names {} addresses", epoch.members.size()),
                       fmt::format("between 2 and {}, comma between: 10.0.0.1:4711,10.0.0.2:4711", most_probe_members));
-  if (std::set<std::string>(addresses.begin(), addresses.end()).size() != addresses.size())
-    throw input_error("--members names an address twice", "one per member, each with a port of its own");
-  if (command.rank < 0)
-    throw input_error("--members needs --rank", "every member says which of the addresses is its own: 0, 1, ...");
-  if (command.rank >= static_cast<int>(addresses.size()))
-    throw input_error(fmt::format("--rank {}: there are {} members", command.rank, addresses.size()),
-                      fmt::format("between 0 and {}", addresses.size() - 1));
-  return addresses;
+  return epoch;
 }
 
 std::string host_of(const std::string& address) { return parse_host_port(address).host; }
@@ -299,36 +284,31 @@ void write_result(const MemberProbeCommand& command, const MemberProbeResult& re
     fmt::print("{}", report(fit, machines));
 }
 
-Epoch epoch_of(const std::vector<std::string>& addresses) {
-  Epoch epoch;
-  epoch.group = "motley cluster probe";
-  for (const auto& address : addresses)
-    epoch.members.push_back({std::to_string(epoch.members.size()), 0, host_of(address), address});
-  return epoch;
-}
-
 std::unique_ptr<Transport> meet(const MemberProbeCommand& command, Fabric& fabric, const Epoch& epoch) {
   try {
-    return fabric.connect(epoch, command.rank, command.wait_s);
+    return fabric.connect(epoch, command.member.rank, command.wait_s);
   } catch (const ConnectError& error) {
     throw Error(error.code(), error.what(),
                 error.code() == ErrorCode::limit
                     ? "start the same command on every member, each with its own --rank, within --wait seconds"
-                    : "all members need the same --members in the same order, the same --key, and --plain alike");
+                    : "all members need the same --members in the same order, the same --key or certificates of one "
+                      "authority, and --plain alike");
   }
 }
 
 }  // namespace
 
 int run_member_probe(const MemberProbeCommand& command) {
-  const auto addresses = checked_addresses(command);
+  const Epoch epoch = checked_epoch(command.member);
+  std::vector<std::string> addresses;
+  for (const Member& member : epoch.members) addresses.push_back(member.address);
   const auto names = split(command.names);
   if (!names.empty() && names.size() != addresses.size())
     throw input_error(fmt::format("--names has {} names for {} members", names.size(), addresses.size()));
   if (!names.empty() && !command.cluster.empty())
     throw input_error("--names beside --cluster", "the cluster file names the machines");
   const double seconds = command.seconds > 0 ? command.seconds : probe_seconds(static_cast<int>(addresses.size()));
-  const bool writes = command.rank == 0;
+  const bool writes = command.member.rank == 0;
   std::optional<Cluster> cluster;
   std::vector<std::string> machines;
   if (writes) {
@@ -339,19 +319,14 @@ int run_member_probe(const MemberProbeCommand& command) {
     }
   }
 
-  FabricOptions options;
-  options.listen = addresses[static_cast<std::size_t>(command.rank)];
-  if (!command.key_file.empty()) options.key = read_file(command.key_file);
-  if (command.plain) options.encryption = Encryption::never;
-  options.shared_memory = command.transport == "shm" ? SharedMemoryUse::same_host : SharedMemoryUse::never;
-  Fabric fabric(options);
-  const Epoch epoch = epoch_of(addresses);
+  Fabric fabric(fabric_of_member(command.member, addresses[static_cast<std::size_t>(command.member.rank)]));
   Communicator group(epoch, meet(command, fabric, epoch));
 
-  MemberProbeOptions asked{.seconds = seconds,
-                           .settings = fmt::format("{} {} {}", MOTLEY_VERSION, command.members, command.transport),
-                           .date = fmt::format("{:%Y-%m-%d %H:%M} UTC", fmt::gmtime(std::time(nullptr))),
-                           .report = {}};
+  MemberProbeOptions asked{
+      .seconds = seconds,
+      .settings = fmt::format("{} {} {}", MOTLEY_VERSION, command.member.members, command.member.transport),
+      .date = fmt::format("{:%Y-%m-%d %H:%M} UTC", fmt::gmtime(std::time(nullptr))),
+      .report = {}};
   if (writes && !command.output.quiet)
     asked.report = [](const std::string& what, double elapsed_s) {
       fmt::print(stderr, "[{:7.2f}s] {}\n", elapsed_s, what);

@@ -3,18 +3,14 @@
 
 #include <string>
 
-#include "motley/cli/command.hpp"
+#include "motley/cli/members.hpp"
 
 namespace motley::cli {
 
 struct MemberProbeCommand {
-  std::string members;  // addresses of all, comma between
-  int rank = -1;
+  MemberOptions member;
   std::string names;  // of the machines, comma between; empty: the cluster's, or member-0, member-1, ...
   std::string cluster;
-  std::string transport = "shm";  // between members of one host
-  std::string key_file;
-  bool plain = false;
   double seconds = 0;  // 0: as many as the group needs
   double wait_s = 60;  // for the other members
   Output output;
