@@ -18,6 +18,7 @@
 #include "motley/base/environment_error.hpp"
 #include "motley/base/units.hpp"
 #include "motley/cli/command.hpp"
+#include "motley/cli/members.hpp"
 #include "motley/comm/communicator.hpp"
 #include "motley/comm/fabric.hpp"
 #include "motley/plan/collective_plan.hpp"
@@ -30,14 +31,13 @@ constexpr int most_ranks = 64;
 constexpr double largest_bytes = 4e9;
 
 struct CommBench {
-  std::string operation = "all-reduce", transport = "shm", element = "fp32";
+  std::string operation = "all-reduce", element = "fp32";
   std::string from = "1 KiB", to = "64 MiB";
   int factor = 4;
   int ranks = 4;
   double seconds = 0.5;
-  std::string members, key_file, plan_file;
-  int rank = -1;
-  bool plain = false;
+  std::string plan_file;
+  MemberOptions member;
   Output output;
 };
 
@@ -152,20 +152,14 @@ std::vector<BenchRow> run_rank(const CommBench& bench, Fabric& fabric, const Epo
   return rows;
 }
 
-FabricOptions fabric_options(const CommBench& bench, const std::string& listen) {
-  FabricOptions options;
-  options.listen = listen;
-  if (!bench.key_file.empty()) options.key = read_file(bench.key_file);
-  if (bench.plain) options.encryption = Encryption::never;
-  options.shared_memory = bench.transport == "shm" ? SharedMemoryUse::same_host : SharedMemoryUse::never;
-  return options;
-}
+constexpr const char* bench_group = "motley bench comm";
 
-Epoch epoch_of(const std::vector<std::string>& addresses) {
+// The members of this machine, at the addresses that the system gave them.
+Epoch epoch_here(const std::vector<std::string>& addresses) {
   Epoch epoch;
-  epoch.group = "motley bench comm";
+  epoch.group = bench_group;
   for (const auto& address : addresses)
-    epoch.members.push_back({std::to_string(epoch.members.size()), 0, address.substr(0, address.rfind(':')), address});
+    epoch.members.push_back({std::to_string(epoch.members.size()), 0, "here", address});
   return epoch;
 }
 
@@ -181,20 +175,13 @@ std::string receive_text(int socket) {
   return {text.data(), static_cast<std::size_t>(size)};
 }
 
-std::vector<std::string> split(const std::string& text) {
-  std::vector<std::string> words;
-  std::istringstream stream(text);
-  for (std::string word; std::getline(stream, word, ',');) words.push_back(word);
-  return words;
-}
-
 // What a started rank does until it ends.
 [[noreturn]] void child(const CommBench& bench, int rank, int socket) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);  // it never outlives the command
   try {
-    Fabric fabric(fabric_options(bench, "127.0.0.1:0"));
+    Fabric fabric(fabric_of_member(bench.member, "127.0.0.1:0"));
     send_text(socket, fabric.address());
-    run_rank(bench, fabric, epoch_of(split(receive_text(socket))), rank);
+    run_rank(bench, fabric, epoch_here(split(receive_text(socket))), rank);
     _exit(0);
   } catch (const std::exception& error) {
     fmt::print(stderr, "rank {}: {}\n", rank, error.what());
@@ -223,11 +210,11 @@ std::vector<BenchRow> run_here(const CommBench& bench) {
   std::vector<BenchRow> rows;
   std::optional<Error> failed;
   try {
-    Fabric fabric(fabric_options(bench, "127.0.0.1:0"));
+    Fabric fabric(fabric_of_member(bench.member, "127.0.0.1:0"));
     std::vector<std::string> addresses{fabric.address()};
     for (const int socket : sockets) addresses.push_back(receive_text(socket));
     for (const int socket : sockets) send_text(socket, fmt::format("{}", fmt::join(addresses, ",")));
-    rows = run_rank(bench, fabric, epoch_of(addresses), 0);
+    rows = run_rank(bench, fabric, epoch_here(addresses), 0);
   } catch (const Error& error) {
     failed = error;
   }
@@ -260,14 +247,16 @@ void report(const CommBench& bench, int ranks, const std::vector<BenchRow>& rows
                                   {"wrong", row.wrong},
                                   {"calls", row.repeats}}));
   }
+  const bool tls = !bench.member.plain && bench.member.certified();
   const Value result = Value::object({{"operation", bench.operation},
                                       {"ranks", ranks},
-                                      {"transport", bench.transport},
+                                      {"transport", bench.member.transport},
+                                      {"tls", tls},
                                       {"element", bench.element},
                                       {"sizes", std::move(list)}});
   emit(bench.output, result,
-       fmt::format("{} of {}, {} ranks, {}\n\n{}", bench.operation, bench.element, ranks, bench.transport,
-                   table.render()));
+       fmt::format("{} of {}, {} ranks, {}{}\n\n{}", bench.operation, bench.element, ranks, bench.member.transport,
+                   tls ? " under TLS" : "", table.render()));
 }
 
 int run(const CommBench& bench) {
@@ -280,20 +269,24 @@ int run(const CommBench& bench) {
   }
   if (bytes_option(bench.from, "--from") > bytes_option(bench.to, "--to"))
     throw input_error("--from is more than --to");
-  const auto addresses = split(bench.members);
-  if (addresses.empty() == (bench.rank >= 0))
+  const MemberOptions& member = bench.member;
+  if (member.members.empty() && member.certified())
+    throw input_error("a certificate is of one member, and --ranks starts several",
+                      "start each by hand: --members A:P,B:P --rank I");
+  if (member.members.empty() == (member.rank >= 0))
     throw input_error("--members and --rank belong together",
                       "every rank: `motley bench comm --members A:P,B:P --rank I`");
+  int ranks = bench.ranks;
   std::vector<BenchRow> rows;
-  if (addresses.empty()) {
+  if (member.members.empty()) {
     rows = run_here(bench);
   } else {
-    if (bench.rank >= static_cast<int>(addresses.size()))
-      throw input_error(fmt::format("--rank {}: there are {} members", bench.rank, addresses.size()));
-    Fabric fabric(fabric_options(bench, addresses[static_cast<std::size_t>(bench.rank)]));
-    rows = run_rank(bench, fabric, epoch_of(addresses), bench.rank);
+    const Epoch epoch = epoch_of_members(member, bench_group);
+    ranks = static_cast<int>(epoch.members.size());
+    Fabric fabric(fabric_of_member(member, epoch.members[static_cast<std::size_t>(member.rank)].address));
+    rows = run_rank(bench, fabric, epoch, member.rank);
   }
-  if (bench.rank <= 0) report(bench, addresses.empty() ? bench.ranks : static_cast<int>(addresses.size()), rows);
+  if (member.rank <= 0) report(bench, ranks, rows);
   return std::any_of(rows.begin(), rows.end(), [](const BenchRow& row) { return row.wrong > 0; }) ? 1 : 0;
 }
 
@@ -309,7 +302,7 @@ void add_bench(CLI::App& parent, Action& action) {
   comm->add_option("--ranks", bench->ranks, "Processes to start on this machine")
       ->check(CLI::Range(1, most_ranks))
       ->capture_default_str();
-  comm->add_option("--transport", bench->transport, "shm or tcp")
+  comm->add_option("--transport", bench->member.transport, "shm or tcp")
       ->check(CLI::IsMember({"shm", "tcp"}))
       ->capture_default_str();
   comm->add_option("--element", bench->element, "Type of the elements")
@@ -323,12 +316,14 @@ void add_bench(CLI::App& parent, Action& action) {
   comm->add_option("--seconds", bench->seconds, "About so long per size")
       ->check(CLI::Range(0.001, 60.0))
       ->capture_default_str();
-  comm->add_option("--members", bench->members, "Addresses of all ranks, comma between, instead of --ranks");
-  comm->add_option("--rank", bench->rank, "This process among --members")->check(CLI::Range(0, 4095));
-  comm->add_option("--key", bench->key_file, "File with the group's secret, the same for all members");
+  comm->footer(
+      "examples:\n"
+      "  motley bench comm --ranks 4 --transport tcp\n"
+      "  motley bench comm --folder lab/members/anna --members anna=10.0.0.1:4711,ben=10.0.0.2:4711 --rank 0\n"
+      "and at the other machine the same with ben's folder and --rank 1: under TLS");
   comm->add_option("--plan", bench->plan_file, "Runs this collective plan in place of the library's own program")
       ->type_name("FILE");
-  comm->add_flag("--plain", bench->plain, "No TLS between machines");
+  add_member_options(*comm, bench->member, 4096);
   add_output_options(*comm, bench->output);
   comm->callback([bench, &action] { action = [bench] { return run(*bench); }; });
 }

@@ -31,6 +31,7 @@ void add_serve(CLI::App& parent, Action& action);
 void add_chat(CLI::App& parent, Action& action);
 void add_bench(CLI::App& parent, Action& action);
 void add_coordinate(CLI::App& parent, Action& action);
+void add_group(CLI::App& parent, Action& action);
 
 // Results go to stdout (for people, or JSON), artefacts to a file, everything else to stderr.
 struct Output {

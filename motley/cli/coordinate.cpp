@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <ctime>
 #include <fstream>
 #include <memory>
 #include <stop_token>
@@ -10,19 +11,20 @@
 #include "motley/base/error.hpp"
 #include "motley/cli/command.hpp"
 #include "motley/comm/coordinator_server.hpp"
+#include "motley/comm/group_folder.hpp"
 
 namespace motley::cli {
 namespace {
 
 struct CoordinateOptions {
-  std::string group = "group";
+  std::string group, folder;
   std::string listen = "127.0.0.1:4700";
   std::string store = "motley-ledger.sqlite";
   std::string token_file;
   std::string certificate, key, authority;
   std::string lost_state = "wait";
   std::string quorum = "none";
-  std::string lease = "1 s";
+  std::string lease = "1 s", certificate_life = "24 h";
   std::uint32_t minimum_size = 1, maximum_size = 1024, stages = 1;
   bool quiet = false;
 };
@@ -41,11 +43,33 @@ std::string read_token(const std::string& file) {
   return token;
 }
 
+// Members that ask for their certificates believe no other name.
+void check_coordinators_certificate(const std::string& certificate, const std::string& folder) {
+  const CertificateFacts facts = certificate_facts(certificate);
+  const std::string renewal = fmt::format(
+      "rm {0}/certificate.pem {0}/key.pem, then where the authority's key is: motley group issue DIR {1} -o {0}",
+      folder, coordinator_name);
+  if (facts.name != coordinator_name)
+    throw input_error(fmt::format("{}/certificate.pem names \"{}\", not \"{}\"", folder, facts.name, coordinator_name),
+                      renewal);
+  if (facts.expires_s <= std::time(nullptr))
+    throw input_error(fmt::format("{}/certificate.pem has expired", folder), renewal);
+}
+
 CoordinatorServerOptions server_options(const CoordinateOptions& options) {
   CoordinatorServerOptions server;
-  server.group = options.group;
+  if (!options.folder.empty()) {
+    GroupFolder folder = read_group_folder(options.folder);
+    check_coordinators_certificate(folder.identity.certificate, options.folder);
+    server.group = folder.group;
+    server.token = folder.token;
+    server.identity = std::move(folder.identity);
+    server.authority = std::move(folder.authority);
+    server.certificate_s = parse_seconds_option(options.certificate_life, "--certificate-life");
+  }
+  if (!options.group.empty()) server.group = options.group;
   server.listen = options.listen;
-  server.token = read_token(options.token_file);
+  if (!options.token_file.empty()) server.token = read_token(options.token_file);
   if (!options.certificate.empty())
     server.identity = TlsIdentity{read_text(options.certificate, "certificate"), read_text(options.key, "key"),
                                   read_text(options.authority, "authority's certificate")};
@@ -95,19 +119,32 @@ void add_coordinate(CLI::App& parent, Action& action) {
       "examples:\n"
       "  motley coordinate --token-file token --minimum-size 2            here, the log in ./motley-ledger.sqlite\n"
       "  motley coordinate --store etcd://127.0.0.1:2379/run7             the log survives this machine\n"
+      "  motley coordinate --folder lab --listen 10.0.0.5:4700            with what `motley group create lab` made\n"
       "  motley coordinate --listen 10.0.0.5:4700 --certificate c.pem --key k.pem --authority ca.pem");
-  verb->add_option("--group", options->group, "Members of another group are turned away")->type_name("NAME");
+  auto* group = verb->add_option("--group", options->group, "Members of another group are turned away (default: group)")
+                    ->type_name("NAME");
+  auto* folder = verb->add_option("--folder", options->folder,
+                                  "Group, token, certificate and authority from `motley group create`; who shows the "
+                                  "token gets a certificate")
+                     ->type_name("DIR")
+                     ->excludes(group);
+  verb->add_option("--certificate-life", options->certificate_life,
+                   "Of those that are issued here; members renew theirs halfway (default: 24 h)")
+      ->type_name("TIME")
+      ->needs(folder);
   verb->add_option("--listen", options->listen, "Port 0: any free one")->type_name("HOST:PORT");
   verb->add_option("--store", options->store, "The log: a file, made where there is none, or etcd://HOST:PORT/PREFIX")
       ->type_name("FILE|URL");
-  verb->add_option("--token-file", options->token_file, "Members must show the token in it")->type_name("FILE");
+  verb->add_option("--token-file", options->token_file, "Members must show the token in it")
+      ->type_name("FILE")
+      ->excludes(folder);
   auto* certificate = verb->add_option("--certificate", options->certificate,
                                        "Of this coordinator, in PEM: TLS 1.3; needed where other machines can connect")
                           ->type_name("FILE");
   auto* key = verb->add_option("--key", options->key, "The certificate's private key")->type_name("FILE");
   auto* authority =
       verb->add_option("--authority", options->authority, "The certificate that members' come from")->type_name("FILE");
-  certificate->needs(key)->needs(authority);
+  certificate->needs(key)->needs(authority)->excludes(folder);
   verb->add_option("--minimum-size", options->minimum_size, "Below it the group waits")->check(CLI::Range(1, 4096));
   verb->add_option("--maximum-size", options->maximum_size, "Further ones wait")->check(CLI::Range(1, 4096));
   verb->add_option("--stages", options->stages, "An epoch needs a member of each stage")->check(CLI::Range(1, 4096));

@@ -7,7 +7,9 @@
 
 #include "motley/base/units.hpp"
 #include "motley/cli/command.hpp"
+#include "motley/cli/probe_members.hpp"
 #include "motley/cluster/write.hpp"
+#include "motley/cost/probe_schedule.hpp"
 #include "motley/cost/term.hpp"
 #include "motley/report/table.hpp"
 #include "motley/server/probe.hpp"
@@ -20,9 +22,22 @@ constexpr const char* default_shape = "llama-3-8b";
 struct Options {
   std::string cluster, model, weight_type;
   std::string transport = "shm";
-  int worker_threads = 0;  // 0: one; all cores where this machine is described as one device
+  int worker_threads = 0;    // 0: one; all cores where this machine is described as one device
+  MemberProbeCommand group;  // with --members
   Output output;
 };
+
+// Between machines what is said of both belongs to both; the rest to one of them.
+int probe_group(const Options& options) {
+  if (!options.model.empty() || !options.weight_type.empty() || options.worker_threads > 0)
+    throw input_error("--model, --weight-type and --worker-threads measure workers, --members links between machines",
+                      "probe one after the other: each takes the other's file with --cluster");
+  MemberProbeCommand command = options.group;
+  command.cluster = options.cluster;
+  command.member.transport = options.transport;
+  command.output = options.output;
+  return run_member_probe(command);
+}
 
 Value path_json(const PathSpeed& path) {
   return Value::object({{"latency_s", path.latency_s}, {"bandwidth_bytes_per_s", path.bandwidth_bytes_per_s}});
@@ -110,6 +125,9 @@ std::string heading(const Options& options, const ProbeResult& result, DType typ
 }
 
 int probe_and_write(const Options& options) {
+  if (!options.group.member.members.empty()) return probe_group(options);
+  if (options.group.member.rank >= 0)
+    throw input_error("--rank without --members", "--members 10.0.0.1:4711,10.0.0.2:4711 names all of them, in order");
   check_output_folder(options.output);
   const bool described = !options.cluster.empty();
   const Cluster cluster = described ? read_cluster(options.cluster) : resolve(this_machine(), "this machine");
@@ -153,22 +171,37 @@ int probe_and_write(const Options& options) {
 
 void add_probe(CLI::App& cluster_verbs, Action& action) {
   auto options = std::make_shared<Options>();
-  auto* verb = cluster_verbs.add_subcommand("probe", "Measure this machine's CPU workers: a cluster file to plan with");
+  auto* verb = cluster_verbs.add_subcommand(
+      "probe", "Measure this machine's CPU workers, or the links between machines: a cluster file to plan with");
   verb->footer(
       "examples:\n"
       "  motley cluster probe -o here.toml                                          this machine as one device\n"
-      "  motley cluster probe --cluster examples/garage/cluster.toml --model data/models/tales -o garage.toml");
-  verb->add_option("--cluster", options->cluster, "Whose CPU device types and links get the measured figures")
+      "  motley cluster probe --cluster examples/garage/cluster.toml --model data/models/tales -o garage.toml\n"
+      "  motley cluster probe --members 10.0.0.1:4711,10.0.0.2:4711 --rank 0 --key secret -o net.toml   on each "
+      "machine, "
+      "with its rank; rank 0 writes\n"
+      "  motley plan allreduce --cluster net.toml --bytes \"400 MB\"                  plans with what was measured");
+  verb->add_option("--cluster", options->cluster,
+                   "Whose CPU device types and links get the measured figures; with --members, read by rank 0")
       ->type_name("FILE");
   verb->add_option("--model", options->model,
                    fmt::format("Folder, config.json or name whose blocks are run; default {}", default_shape));
   verb->add_option("--weight-type", options->weight_type,
                    "Whose memory bandwidth counts: fp32 or bf16; default the model's");
-  verb->add_option("--transport", options->transport, "Between workers: shm or tcp")
+  verb->add_option("--transport", options->transport, "Between workers, or members of one host: shm or tcp")
       ->check(CLI::IsMember({"shm", "tcp"}));
   verb->add_option("--worker-threads", options->worker_threads,
                    "Per worker; default 1, without --cluster all cores for one worker")
       ->check(CLI::Range(0, 1024));
+  auto& group = options->group;
+  add_member_options(*verb, group.member, most_probe_members);
+  verb->add_option("--names", group.names,
+                   "What the members' machines are called, comma between; default member-0, ...");
+  verb->add_option("--seconds", group.seconds, "About so much traffic; default 10, more for larger groups")
+      ->check(CLI::Range(0.1, 3600.0));
+  verb->add_option("--wait", group.wait_s, "Seconds until all members must have come")
+      ->check(CLI::Range(0.1, 3600.0))
+      ->capture_default_str();
   add_output_options(*verb, options->output);
   verb->callback([options, &action] { action = [options] { return probe_and_write(*options); }; });
 }

@@ -26,9 +26,14 @@ struct LinkArrival {
   std::string revocation = {};  // instead of a connection: why the peer has given the epoch up
 };
 
+// An eventfd that wakes whoever waits for frames. Throws an environment error.
+FileDescriptor make_doorbell();
+
 class LinkArrivals {
  public:
   LinkArrivals(Epoch epoch, int rank);
+  // With an eventfd that the peers know already.
+  LinkArrivals(Epoch epoch, int rank, FileDescriptor doorbell);
   const Epoch& epoch() const { return epoch_; }
   int rank() const { return rank_; }
   int doorbell() const { return doorbell_.get(); }

@@ -12,10 +12,12 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <mutex>
 
 #include <fmt/format.h>
 
 #include "motley/base/error.hpp"
+#include "motley/comm/authority.hpp"
 #include "motley/comm/openssl_objects.hpp"
 
 namespace motley {
@@ -56,19 +58,13 @@ const BIO_METHOD* quiet_socket() {
   return method.get();
 }
 
-}  // namespace
+using OpensslContext = std::unique_ptr<SSL_CTX, OpensslFree<SSL_CTX, SSL_CTX_free>>;
 
-TlsContext::TlsContext(const TlsIdentity& identity) : context_(SSL_CTX_new(TLS_method()), SSL_CTX_free) {
-  SSL_CTX* context = context_.get();
+OpensslContext new_context() {
+  OpensslContext owned(SSL_CTX_new(TLS_method()));
+  SSL_CTX* context = owned.get();
   if (context == nullptr || SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION) != 1)
     throw Error(ErrorCode::environment, tls_error());
-  const OpensslCertificate certificate = read_certificate(identity.certificate, "member's certificate");
-  const OpensslCertificate authority = read_certificate(identity.authority, "authority's certificate");
-  const OpensslKey key(PEM_read_bio_PrivateKey(openssl_source(identity.key).get(), nullptr, nullptr, nullptr));
-  if (!key) throw input_error("the member's key is no private key in PEM: " + tls_error());
-  if (SSL_CTX_use_certificate(context, certificate.get()) != 1 || SSL_CTX_use_PrivateKey(context, key.get()) != 1 ||
-      X509_STORE_add_cert(SSL_CTX_get_cert_store(context), authority.get()) != 1)
-    throw input_error("certificate, key and authority do not fit together: " + tls_error());
   SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
   SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
   // Connections live long: nothing would resume a session.
@@ -76,9 +72,94 @@ TlsContext::TlsContext(const TlsIdentity& identity) : context_(SSL_CTX_new(TLS_m
   SSL_CTX_set_num_tickets(context, 0);
   // As many bytes as there are per system call, not one record's.
   SSL_CTX_set_read_ahead(context, 1);
+  return owned;
 }
 
-void ByteStream::FreeTls::operator()(ssl_st* tls) const { SSL_free(tls); }
+OpensslContext context_of(const TlsIdentity& identity) {
+  OpensslContext owned = new_context();
+  SSL_CTX* context = owned.get();
+  const OpensslCertificate certificate = read_certificate(identity.certificate, "member's certificate");
+  const OpensslCertificate authority = read_certificate(identity.authority, "authority's certificate");
+  const OpensslKey key(PEM_read_bio_PrivateKey(openssl_source(identity.key).get(), nullptr, nullptr, nullptr));
+  if (!key) throw input_error("the member's key is no private key in PEM: " + tls_error());
+  if (SSL_CTX_use_certificate(context, certificate.get()) != 1 || SSL_CTX_use_PrivateKey(context, key.get()) != 1 ||
+      X509_STORE_add_cert(SSL_CTX_get_cert_store(context), authority.get()) != 1 ||
+      // For those who know the authority by its fingerprint alone.
+      SSL_CTX_add1_chain_cert(context, authority.get()) != 1)
+    throw input_error("certificate, key and authority do not fit together: " + tls_error());
+  return owned;
+}
+
+// Among the certificates that the other side has sent, the one with the fingerprint is the authority.
+int verify_pinned(X509_STORE_CTX* verification, void* pin) {
+  STACK_OF(X509)* sent = X509_STORE_CTX_get0_untrusted(verification);
+  for (int i = 0; i < sk_X509_num(sent); ++i) {
+    X509* authority = sk_X509_value(sent, i);
+    if (fingerprint(*authority) != *static_cast<const std::string*>(pin)) continue;
+    const std::unique_ptr<STACK_OF(X509), void (*)(STACK_OF(X509)*)> trusted(
+        sk_X509_new_null(), [](STACK_OF(X509) * stack) { sk_X509_free(stack); });
+    if (!trusted || sk_X509_push(trusted.get(), authority) <= 0) return 0;
+    X509_STORE_CTX_set0_trusted_stack(verification, trusted.get());
+    return X509_verify_cert(verification);
+  }
+  X509_STORE_CTX_set_error(verification, X509_V_ERR_CERT_UNTRUSTED);
+  return 0;
+}
+
+// What is wrong with the other side's certificate; empty where that was not the trouble.
+std::string certificate_objection(const SSL* tls) {
+  const long result = SSL_get_verify_result(tls);
+  switch (result) {
+    case X509_V_OK: return {};
+    case X509_V_ERR_CERT_HAS_EXPIRED: return ": it has expired";
+    case X509_V_ERR_CERT_UNTRUSTED:
+    case X509_V_ERR_CERT_SIGNATURE_FAILURE:
+    case X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN:
+    case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY: return ": it is not from this group's authority";
+    default: return std::string(": ") + X509_verify_cert_error_string(result);
+  }
+}
+
+}  // namespace
+
+struct TlsContext::Shared {
+  std::mutex mutex;  // guards the pointer; connections hold the context that they were made from
+  OpensslContext context;
+  std::string pin = {};
+};
+
+TlsContext::TlsContext() : shared_(std::make_shared<Shared>()) {}
+TlsContext::TlsContext(const TlsIdentity& identity) : TlsContext() { replace(identity); }
+
+TlsContext TlsContext::for_strangers_too(const TlsIdentity& identity) {
+  TlsContext made(identity);
+  SSL_CTX_set_verify(made.shared_->context.get(), SSL_VERIFY_PEER, nullptr);
+  return made;
+}
+
+TlsContext TlsContext::pinned_to(std::string fingerprint) {
+  TlsContext made;
+  made.shared_->pin = std::move(fingerprint);
+  made.shared_->context = new_context();
+  SSL_CTX_set_cert_verify_callback(made.shared_->context.get(), verify_pinned, &made.shared_->pin);
+  return made;
+}
+
+void TlsContext::replace(const TlsIdentity& identity) {
+  OpensslContext context = context_of(identity);
+  const std::lock_guard lock(shared_->mutex);
+  shared_->context = std::move(context);
+}
+
+std::unique_ptr<ssl_st, FreeTls> TlsContext::new_connection() const {
+  const std::lock_guard lock(shared_->mutex);
+  if (!shared_->context) throw Error(ErrorCode::peer, "this member has no certificate yet");
+  std::unique_ptr<ssl_st, FreeTls> connection(SSL_new(shared_->context.get()));
+  if (!connection) throw Error(ErrorCode::environment, tls_error());
+  return connection;
+}
+
+void FreeTls::operator()(ssl_st* tls) const { SSL_free(tls); }
 
 void ByteStream::close() {
   tls_.reset();
@@ -123,13 +204,25 @@ ByteStream::Moved ByteStream::write(std::span<const std::byte> bytes) {
   if (tls_) {
     errno = 0;
     const int put = SSL_write(tls_.get(), bytes.data(), static_cast<int>(std::min<std::size_t>(bytes.size(), 1 << 30)));
-    return put > 0 ? Moved{static_cast<std::size_t>(put), State::open} : tls_result(put);
+    if (put > 0) return {static_cast<std::size_t>(put), State::open};
+    const Moved result = tls_result(put);
+    if (result.state == State::closed) hear_alert();
+    return result;
   }
   const ssize_t put = ::send(socket_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   if (put >= 0) return {static_cast<std::size_t>(put), State::open};
   if (errno == EAGAIN || errno == EINTR) return {0, State::blocked};
   cause_ = std::strerror(errno);
   return {0, State::closed};
+}
+
+// The other side may have said why before it closed: a refused certificate is known only so.
+void ByteStream::hear_alert() {
+  std::byte next;
+  ERR_clear_error();
+  if (const int got = SSL_peek(tls_.get(), &next, 1); got <= 0 && SSL_get_error(tls_.get(), got) == SSL_ERROR_SSL)
+    cause_ = tls_error();
+  ERR_clear_error();
 }
 
 bool ByteStream::pending() const { return tls_ && SSL_has_pending(tls_.get()) == 1; }
@@ -144,8 +237,8 @@ void ByteStream::wait_for(short events, Time until) const {
 }
 
 void ByteStream::secure(const TlsContext& context, Time until, bool server) {
-  tls_.reset(SSL_new(context.get()));
-  BIO* bio = tls_ ? BIO_new(quiet_socket()) : nullptr;
+  tls_ = context.new_connection();
+  BIO* bio = BIO_new(quiet_socket());
   if (bio == nullptr) throw Error(ErrorCode::environment, tls_error());
   BIO_set_fd(bio, socket_.get(), BIO_NOCLOSE);
   SSL_set_bio(tls_.get(), bio, bio);
@@ -154,7 +247,8 @@ void ByteStream::secure(const TlsContext& context, Time until, bool server) {
     errno = 0;
     const int result = server ? SSL_accept(tls_.get()) : SSL_connect(tls_.get());
     if (result == 1) return;
-    if (tls_result(result).state == State::closed) throw Error(ErrorCode::peer, cause_);
+    if (tls_result(result).state == State::closed)
+      throw Error(ErrorCode::peer, cause_ + certificate_objection(tls_.get()));
     wait_for(wanted_, until);
   }
 }

@@ -14,7 +14,6 @@
 #include "motley/comm/file_descriptor.hpp"
 
 struct ssl_st;
-struct ssl_ctx_st;
 
 namespace motley {
 
@@ -25,14 +24,30 @@ struct TlsIdentity {
   std::string authority;
 };
 
-// Shared by all streams of one identity; throws an input error where the texts are not what they should be.
+struct FreeTls {
+  void operator()(ssl_st* tls) const;
+};
+
+// What a process proves itself with, and whom it believes. Copies share it, on all threads: when the identity is
+// replaced, connections that stand stay as they are, and later ones show the new one.
 class TlsContext {
  public:
-  explicit TlsContext(const TlsIdentity& identity);
-  ssl_ctx_st* get() const { return context_.get(); }
+  TlsContext();  // an identity is still to come: nothing can be secured before
+  // Implicit, so that an identity can be given wherever one is needed. Throws an input error where the texts are not
+  // what they should be.
+  TlsContext(const TlsIdentity& identity);
+  // Of a server that also talks to clients without a certificate: what they may ask for is its own affair.
+  static TlsContext for_strangers_too(const TlsIdentity& identity);
+  // Of a client without a certificate, that believes whom the authority with this fingerprint has certified.
+  static TlsContext pinned_to(std::string fingerprint);
+
+  void replace(const TlsIdentity& identity);
+  // Throws a peer error where there is no identity yet.
+  std::unique_ptr<ssl_st, FreeTls> new_connection() const;
 
  private:
-  std::shared_ptr<ssl_ctx_st> context_;
+  struct Shared;
+  std::shared_ptr<Shared> shared_;
 };
 
 class ByteStream {
@@ -74,12 +89,10 @@ class ByteStream {
 
  private:
   Moved tls_result(int result);
+  void hear_alert();
   void secure(const TlsContext& context, Time until, bool server);
   void wait_for(short events, Time until) const;
 
-  struct FreeTls {
-    void operator()(ssl_st* tls) const;
-  };
   FileDescriptor socket_;
   std::unique_ptr<ssl_st, FreeTls> tls_;
   short wanted_ = 0;  // what TLS waits for: POLLIN or POLLOUT

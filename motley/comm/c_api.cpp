@@ -9,6 +9,7 @@
 
 #include "motley/base/error.hpp"
 #include "motley/comm/communicator.hpp"
+#include "motley/comm/enrolment.hpp"
 #include "motley/comm/fabric.hpp"
 #include "motley/plan/collective_plan.hpp"
 
@@ -20,6 +21,7 @@ static_assert(MOTLEY_MEAN == static_cast<int>(motley::CollectiveReduction::mean)
 static_assert(MOTLEY_RESTORE == static_cast<int>(motley::OnAbort::restore));
 
 struct motley_fabric {
+  std::unique_ptr<motley::EnrolledIdentity> enrolled;  // empty: its identity was given, or it has none
   motley::Fabric fabric;
 };
 
@@ -97,15 +99,33 @@ motley_fabric* motley_open(const motley_open_options* asked, char* error, size_t
     options.listen = asked->listen;
     options.key = text_of(asked->key);
     if (asked->encryption == MOTLEY_PLAIN) options.encryption = motley::Encryption::never;
-    if (asked->certificate != nullptr && asked->private_key != nullptr && asked->authority != nullptr)
-      options.identity = motley::TlsIdentity{asked->certificate, asked->private_key, asked->authority};
-    return new motley_fabric{motley::Fabric(std::move(options))};
+    std::unique_ptr<motley::EnrolledIdentity> enrolled;
+    options.identity = motley::identity_of(*asked);
+    if (!options.identity && asked->coordinators != nullptr) {
+      constexpr double patience_s = 10;
+      enrolled = std::make_unique<motley::EnrolledIdentity>(
+          motley::addresses_of(asked->coordinators),
+          motley::EnrolmentOptions{motley::text_of(asked->group), motley::text_of(asked->token),
+                                   motley::text_of(asked->authority), motley::text_of(asked->id)},
+          patience_s);
+      options.identity = enrolled->context();
+    }
+    return new motley_fabric{std::move(enrolled), motley::Fabric(std::move(options))};
   });
 }
 
 const char* motley_address(const motley_fabric* fabric) { return fabric->fabric.address().c_str(); }
 
 void motley_close(motley_fabric* fabric) { delete fabric; }
+
+int32_t motley_certificate_name(const char* certificate, char* name, size_t name_bytes) {
+  try {
+    put_text(motley::certificate_facts(motley::text_of(certificate)).name, name, name_bytes);
+    return 1;
+  } catch (const std::exception&) {
+    return 0;
+  }
+}
 
 motley_group* motley_connect(motley_fabric* fabric, const motley_connect_options* options, char* error,
                              size_t error_bytes) {

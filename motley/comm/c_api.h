@@ -84,12 +84,17 @@ typedef struct {
   const char* listen;  // "10.0.0.7:0"
   const char* key;
   int32_t encryption;  // motley_encryption
-  // PEM, all or none: the member's certificate, its key, and the authority of all members' certificates.
+  // PEM: the member's certificate, its key, and the authority of all members' certificates. Without certificate and
+  // key, where `coordinators` are given (comma between), one of these is asked for a certificate that names `id`, for
+  // the token of `group`; the authority may then be its fingerprint, "sha256:...".
   const char *certificate, *private_key, *authority;
+  const char *coordinators, *group, *token, *id;
 } motley_open_options;
 MOTLEY_EXPORT motley_fabric* motley_open(const motley_open_options* options, char* error, size_t error_bytes);
 MOTLEY_EXPORT const char* motley_address(const motley_fabric* fabric);
 MOTLEY_EXPORT void motley_close(motley_fabric* fabric);
+// The common name in a certificate (PEM): the id under which other members expect it. 0 on failure.
+MOTLEY_EXPORT int32_t motley_certificate_name(const char* certificate, char* name, size_t name_bytes);
 
 // All members of the epoch must do the same. Null, and `error` in words, on failure.
 MOTLEY_EXPORT motley_group* motley_connect(motley_fabric* fabric, const motley_connect_options* options, char* error,
@@ -135,6 +140,8 @@ typedef struct {
   const char* token;     // who has another is turned away
   const char* log_file;  // a restarted coordinator goes on from it
   uint32_t minimum_size;
+  // Made by `motley group create`: group, token, TLS, and certificates for who shows the token. Null: as above, no TLS.
+  const char* folder;
 } motley_coordinator_options;
 
 // Serves in a thread of its own until it is stopped. Null, and `error` in words, on failure.
@@ -160,6 +167,8 @@ typedef struct {
   const char* listen;                         // for other members, "127.0.0.1:0"
   const motley_state* state;                  // null: steps need none
   double give_bytes_per_s, take_bytes_per_s;  // caps while state is pulled; 0: none
+  // As in motley_open_options; with an authority alone, the coordinators are asked for a certificate.
+  const char *certificate, *private_key, *authority;
 } motley_session_options;
 
 MOTLEY_EXPORT motley_session* motley_open_session(const motley_session_options* options, char* error,

@@ -26,8 +26,9 @@ struct Fabrics {
   explicit Fabrics(const std::vector<std::string>& keys) {
     for (int rank = 0; rank < ranks; ++rank) {
       std::array<char, 512> error{};
-      const motley_open_options options{
-          "127.0.0.1:0", keys[static_cast<std::size_t>(rank)].c_str(), MOTLEY_OFF_LOOPBACK, nullptr, nullptr, nullptr};
+      motley_open_options options{};
+      options.listen = "127.0.0.1:0";
+      options.key = keys[static_cast<std::size_t>(rank)].c_str();
       open.push_back(motley_open(&options, error.data(), error.size()));
       EXPECT_NE(open.back(), nullptr) << error.data();
       auto& id = ids[static_cast<std::size_t>(rank)] = std::to_string(rank);
@@ -168,7 +169,8 @@ TEST(CApi, WrongCallsAreRefusedInWords) {
     motley_disconnect(group);
   });
   std::array<char, 512> error{};
-  const motley_open_options nowhere{"nowhere", "", MOTLEY_OFF_LOOPBACK, nullptr, nullptr, nullptr};
+  motley_open_options nowhere{};
+  nowhere.listen = "nowhere";
   EXPECT_EQ(motley_open(&nowhere, error.data(), error.size()), nullptr);
   EXPECT_THAT(error.data(), HasSubstr("nowhere"));
   EXPECT_EQ(motley_connect(nullptr, nullptr, error.data(), error.size()), nullptr);

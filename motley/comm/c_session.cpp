@@ -3,12 +3,12 @@
 #include <functional>
 #include <iterator>
 #include <optional>
-#include <sstream>
 #include <thread>
 
 #include "motley/base/error.hpp"
 #include "motley/comm/c_support.hpp"
 #include "motley/comm/coordinator_server.hpp"
+#include "motley/comm/group_folder.hpp"
 #include "motley/comm/session.hpp"
 #include "motley/comm/state_sync.hpp"
 
@@ -60,13 +60,17 @@ motley::StateAccess access_of(const motley_state& state) {
 
 motley::SessionOptions session_options(const motley_session_options& asked) {
   motley::SessionOptions options;
-  std::istringstream words(text_of(asked.coordinators));
-  for (std::string address; std::getline(words, address, ',');) options.member.coordinators.push_back(address);
+  options.member.coordinators = motley::addresses_of(asked.coordinators);
   if (options.member.coordinators.empty()) throw motley::input_error("no address of a coordinator");
   options.member.group = text_of(asked.group);
   options.member.token = text_of(asked.token);
   options.member.member.id = text_of(asked.id);
   if (asked.listen != nullptr) options.fabric.listen = asked.listen;
+  options.member.identity = motley::identity_of(asked);
+  if (!options.member.identity && asked.authority != nullptr) {
+    options.member.authority = asked.authority;
+    options.member.identity.emplace();  // to come; shared by all that need it
+  }
   return options;
 }
 
@@ -100,6 +104,13 @@ motley_coordinator* motley_coordinate(const motley_coordinator_options* asked, c
     options.token = text_of(asked->token);
     if (asked->listen != nullptr) options.listen = asked->listen;
     options.policy.minimum_size = std::max(asked->minimum_size, 1U);
+    if (asked->folder != nullptr) {
+      motley::GroupFolder folder = motley::read_group_folder(asked->folder);
+      options.group = folder.group;
+      options.token = folder.token;
+      options.identity = std::move(folder.identity);
+      options.authority = std::move(folder.authority);
+    }
     auto coordinator = std::make_unique<motley_coordinator>();
     coordinator->server =
         std::make_unique<motley::CoordinatorServer>(std::move(options), motley::open_sqlite_store(asked->log_file));
@@ -131,6 +142,7 @@ motley_session* motley_open_session(const motley_session_options* asked, char* e
       session->sync =
           std::make_unique<motley::StateSync>(motley::StateSyncOptions{.group = options.member.group,
                                                                        .listen = interface + ":0",
+                                                                       .identity = options.member.identity,
                                                                        .give_bytes_per_s = asked->give_bytes_per_s,
                                                                        .take_bytes_per_s = asked->take_bytes_per_s},
                                               access_of(*asked->state));

@@ -4,8 +4,13 @@
 #include <cstddef>
 #include <exception>
 #include <memory>
+#include <optional>
+#include <sstream>
 #include <string>
+#include <vector>
 
+#include "motley/base/error.hpp"
+#include "motley/comm/byte_stream.hpp"
 #include "motley/comm/c_api.h"
 #include "motley/comm/communicator.hpp"
 
@@ -22,6 +27,23 @@ inline void put_text(const std::string& text, char* into, std::size_t size) {
 }
 
 inline std::string text_of(const char* text) { return text == nullptr ? std::string() : text; }
+
+// "HOST:PORT,HOST:PORT".
+inline std::vector<std::string> addresses_of(const char* text) {
+  std::vector<std::string> addresses;
+  std::istringstream words(text_of(text));
+  for (std::string address; std::getline(words, address, ',');) addresses.push_back(address);
+  return addresses;
+}
+
+// Of options that name certificate, key and authority; none without certificate and key.
+template <class Options>
+std::optional<TlsContext> identity_of(const Options& asked) {
+  if (asked.certificate == nullptr && asked.private_key == nullptr) return std::nullopt;
+  if (asked.certificate == nullptr || asked.private_key == nullptr || asked.authority == nullptr)
+    throw input_error("certificate, private key and authority belong together");
+  return TlsContext({asked.certificate, asked.private_key, asked.authority});
+}
 
 // What `make` returns, or null and the reason.
 template <class Make>

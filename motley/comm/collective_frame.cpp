@@ -5,8 +5,11 @@
 
 #include <fmt/format.h>
 
+#ifdef __x86_64__
+#include <nmmintrin.h>
+#endif
+
 #include "motley/base/error.hpp"
-#include "motley/comm/frame.hpp"
 
 namespace motley {
 namespace {
@@ -50,7 +53,40 @@ std::string_view name(CollectiveCall call) {
   return names[static_cast<std::size_t>(call)];
 }
 
+constexpr auto crc32c_table = [] {
+  std::array<std::uint32_t, 256> table{};
+  for (std::uint32_t i = 0; i < table.size(); ++i) {
+    std::uint32_t remainder = i;
+    for (int bit = 0; bit < 8; ++bit) remainder = (remainder >> 1) ^ (remainder & 1 ? 0x82f63b78U : 0U);
+    table[i] = remainder;
+  }
+  return table;
+}();
+
+#ifdef __x86_64__
+[[gnu::target("sse4.2")]] std::uint32_t hardware_crc32c(std::uint64_t crc, std::span<const std::byte> bytes) {
+  for (; bytes.size() >= 8; bytes = bytes.subspan(8)) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, bytes.data(), sizeof word);
+    crc = _mm_crc32_u64(crc, word);
+  }
+  auto rest = static_cast<std::uint32_t>(crc);
+  for (const std::byte byte : bytes) rest = _mm_crc32_u8(rest, static_cast<std::uint8_t>(byte));
+  return rest;
+}
+#endif
+
 }  // namespace
+
+std::uint32_t crc32c(std::span<const std::byte> bytes) {
+#ifdef __x86_64__
+  static const bool in_hardware = __builtin_cpu_supports("sse4.2");
+  if (in_hardware) return ~hardware_crc32c(~0U, bytes);
+#endif
+  std::uint32_t crc = ~0U;
+  for (const std::byte byte : bytes) crc = (crc >> 8) ^ crc32c_table[(crc ^ static_cast<std::uint32_t>(byte)) & 0xff];
+  return ~crc;
+}
 
 std::string describe(const OperationShape& shape) {
   std::string text(name(shape.call));

@@ -69,6 +69,9 @@ void encode_header(const CollectiveFrame& frame, std::span<std::byte, collective
 // payload longer than a frame's.
 CollectiveFrame decode_header(std::span<const std::byte, collective_header_bytes> header);
 
+// Castagnoli's polynomial, as in iSCSI (RFC 3720).
+std::uint32_t crc32c(std::span<const std::byte> bytes);
+
 // Of the group's name: frames of another group that reach this one are told from its own.
 std::uint32_t group_hash(std::string_view group);
 

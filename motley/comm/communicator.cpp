@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstring>
 #include <map>
 
@@ -14,10 +13,8 @@
 namespace motley {
 namespace {
 
-constexpr std::size_t most_schedules = 16;
 constexpr double longest_wait_s = 0.1;
 constexpr double spread_s = 0.05;  // how long a rank that gave up tries to tell the others
-constexpr std::int64_t alignment_bytes = 64;
 // Between hosts so much is copied aside at once, lest a frame before its turn keeps what comes behind it from moving.
 constexpr std::int64_t held_between_hosts_bytes = 32 << 20;
 
@@ -115,7 +112,8 @@ Communicator::Communicator(Epoch epoch, std::unique_ptr<Transport> transport)
     : epoch_(std::move(epoch)),
       one_host_(one_host(epoch_)),
       transport_(std::move(transport)),
-      sink_(std::make_unique<Sink>(*this)) {
+      sink_(std::make_unique<Sink>(*this)),
+      schedules_(transport_->rank(), transport_->size()) {
   MOTLEY_CHECK(transport_->size() == static_cast<int>(epoch_.members.size()));
   messages_sent_.resize(epoch_.members.size());
   messages_received_.resize(epoch_.members.size());
@@ -217,7 +215,9 @@ void Communicator::drive(const OperationOptions& options, double deadline_s, Ope
     sink_->holding = Execution::Holding::no;
     if (moved) continue;
     if (ended(options, deadline_s, outcome)) return;
-    transport_->wait(std::clamp(deadline_s - transport_->now_s(), 0.0, longest_wait_s));
+    const double now_s = transport_->now_s();
+    transport_->wait(std::clamp(deadline_s - now_s, 0.0, longest_wait_s));
+    outcome.waited_s += transport_->now_s() - now_s;
   }
 }
 
@@ -289,76 +289,14 @@ bool whole(std::span<const std::byte> data, std::int64_t unit) {
   return static_cast<std::int64_t>(data.size()) % unit == 0;
 }
 
-// The operation whose plans may run this call.
-std::optional<CollectiveOperation> planned_operation(CollectiveCall call) {
-  switch (call) {
-    case CollectiveCall::all_reduce: return CollectiveOperation::all_reduce;
-    case CollectiveCall::reduce_scatter: return CollectiveOperation::reduce_scatter;
-    case CollectiveCall::all_gather: return CollectiveOperation::all_gather;
-    case CollectiveCall::broadcast: return CollectiveOperation::broadcast;
-    default: return std::nullopt;
-  }
-}
-
-// Of a chunk, as the plan cuts its own vector.
-std::int64_t planned_chunk_bytes(const CollectiveProgram& program, std::int64_t bytes) {
-  constexpr std::int64_t most_bytes = 16 << 20;
-  const bool alike = std::ranges::all_of(program.steps, [](const auto& list) {
-    return std::ranges::all_of(list, [](const CollectiveStep& step) { return step.chunk == 0; });
-  });
-  return alike ? std::min(bytes / std::max(1, program.chunks), most_bytes) : bytes;
-}
-
 }  // namespace
 
-void Communicator::use_plans(std::vector<CollectiveProgram> plans) {
-  for (const CollectiveProgram& plan : plans)
-    if (plan.ranks != size())
-      throw input_error(fmt::format("a collective plan for {} ranks in a group of {}", plan.ranks, size()),
-                        "plan for a cluster whose devices are the members, in the order of their ranks");
-  plans_ = std::move(plans);
-  schedules_.clear();
-}
-
-int Communicator::plan_for(const Call& call) const {
-  const auto operation = planned_operation(call.shape.call);
-  int nearest = -1;
-  double least = 0;
-  for (std::size_t i = 0; i < plans_.size() && operation; ++i) {
-    if (plans_[i].operation != *operation) continue;
-    if (*operation == CollectiveOperation::broadcast && plans_[i].root != call.shape.root) continue;
-    const double distance =
-        std::abs(std::log(static_cast<double>(call.shape.bytes) / static_cast<double>(plans_[i].bytes)));
-    if (nearest >= 0 && distance >= least) continue;
-    nearest = static_cast<int>(i);
-    least = distance;
-  }
-  return nearest;
-}
-
-const CollectiveSchedule& Communicator::schedule_for(const Call& call, int plan) {
-  const std::int64_t bytes = call.shape.bytes, unit = alignment_bytes * call.blocks;
-  const CollectiveProgram* planned = plan < 0 ? nullptr : &plans_[static_cast<std::size_t>(plan)];
-  std::int64_t chunk_bytes = default_chunk_bytes(size(), bytes);
-  if (planned != nullptr)
-    chunk_bytes = std::max<std::int64_t>(1, (planned_chunk_bytes(*planned, bytes) + unit - 1) / unit) * unit;
-  const Cut cut{call.shape.call, call.shape.root, chunk_bytes, plan};
-  const auto found = std::ranges::find(schedules_, cut, [](const auto& entry) { return entry.first; });
-  if (found != schedules_.end()) {
-    schedules_.splice(schedules_.begin(), schedules_, found);
-    return found->second;
-  }
-  const CollectiveProgram program =
-      planned != nullptr ? *planned : default_program(call.shape.call, size(), call.shape.root, bytes);
-  schedules_.emplace_front(cut, compile_schedule(program, rank(), chunk_bytes, call.blocks, alignment_bytes));
-  if (schedules_.size() > most_schedules) schedules_.pop_back();
-  return schedules_.front().second;
-}
+void Communicator::use_plans(std::vector<CollectiveProgram> plans) { schedules_.use_plans(std::move(plans)); }
 
 OperationOutcome Communicator::run_planned(Call& call, const OperationOptions& options) {
   if (size() == 1 || call.buffers.data.empty()) return {};
   try {
-    call.schedule = &schedule_for(call, plan_for(call));
+    call.schedule = &schedules_.planned(call.shape, call.blocks);
   } catch (const Error& error) {
     return refused(error.what());
   }
@@ -393,7 +331,7 @@ OperationOutcome Communicator::reduce_at_once(std::span<std::byte> data, Collect
   Call gather{.shape = {.call = CollectiveCall::all_gather, .bytes = static_cast<std::int64_t>(scratch_.size())},
               .buffers = {scratch_},
               .blocks = size()};
-  gather.schedule = &schedule_for(gather, -1);
+  gather.schedule = &schedules_.own(gather.shape, gather.blocks);
   gather.shape = {.call = CollectiveCall::all_reduce,
                   .element = element,
                   .reduction = options.reduction,
@@ -434,6 +372,28 @@ OperationOutcome Communicator::all_gather(std::span<std::byte> data, const Opera
             .buffers = {data},
             .blocks = size()};
   return run_planned(call, options);
+}
+
+// Everybody sends its block to everybody.
+OperationOutcome Communicator::all_gather(std::span<std::byte> data, std::span<const std::int64_t> bounds,
+                                          const OperationOptions& options) {
+  const auto bytes = static_cast<std::int64_t>(data.size());
+  if (bounds.size() != static_cast<std::size_t>(size()) + 1 || bounds.front() != 0 || bounds.back() != bytes ||
+      !std::ranges::is_sorted(bounds))
+    return refused(fmt::format("bounds {} of {} ranks in {} bytes", fmt::join(bounds, ", "), size(), bytes));
+  if (size() == 1 || data.empty()) return {};
+  const auto mine = static_cast<std::size_t>(rank());
+  std::vector<ScheduleTransfer> transfers;
+  for (std::size_t r = 0; r < static_cast<std::size_t>(size()); ++r) {
+    if (r == mine) continue;
+    const int peer = static_cast<int>(r);
+    transfers.push_back({CollectiveStepKind::send, peer, bounds[mine], bounds[mine + 1]});
+    transfers.push_back({CollectiveStepKind::recv, peer, bounds[r], bounds[r + 1]});
+  }
+  const CollectiveSchedule schedule = transfer_schedule(rank(), size(), bytes, transfers);
+  Call call{.shape = {.call = CollectiveCall::all_gather, .bytes = bytes}, .buffers = {data}, .schedule = &schedule};
+  call.operation = operations_++;
+  return run(call, options);
 }
 
 OperationOutcome Communicator::broadcast(std::span<std::byte> data, int root, const OperationOptions& options) {

@@ -12,7 +12,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -26,6 +25,7 @@
 #include "motley/comm/collective_element.hpp"
 #include "motley/comm/epoch.hpp"
 #include "motley/comm/execution.hpp"
+#include "motley/comm/schedule_cache.hpp"
 #include "motley/comm/transport.hpp"
 #include "motley/plan/collective.hpp"
 
@@ -55,6 +55,7 @@ struct OperationOutcome {
   std::string cause;          // empty where ok
   std::vector<int> suspects;  // ranks that did not deliver what was awaited
   double time_s = 0;
+  double waited_s = 0;           // of that time: nothing could be moved
   std::vector<LinkUsage> links;  // peers with traffic
 };
 
@@ -95,6 +96,9 @@ class Communicator {
                                   const OperationOptions& options);
   // In place: `data` holds size() equal blocks, this rank's in its place.
   OperationOutcome all_gather(std::span<std::byte> data, const OperationOptions& options);
+  // In place: rank r's block are the bytes from bounds[r] to bounds[r + 1]; the same bounds on all ranks.
+  OperationOutcome all_gather(std::span<std::byte> data, std::span<const std::int64_t> bounds,
+                              const OperationOptions& options);
   OperationOutcome broadcast(std::span<std::byte> data, int root, const OperationOptions& options);
   // In place at the root; the others' data are lost or untouched, as the program has it.
   OperationOutcome reduce(std::span<std::byte> data, CollectiveElement element, int root,
@@ -127,14 +131,6 @@ class Communicator {
  private:
   struct Call;
   class Sink;
-  // How an operation is cut and run; compiled once for all operations of the kind and size.
-  struct Cut {
-    CollectiveCall call = CollectiveCall::barrier;
-    int root = 0;
-    std::int64_t chunk_bytes = 0;
-    int plan = -1;  // among plans_; -1: the library's own
-    bool operator==(const Cut&) const = default;
-  };
 
   OperationOutcome run(Call& call, const OperationOptions& options);
   OperationOutcome run_planned(Call& call, const OperationOptions& options);
@@ -145,8 +141,6 @@ class Communicator {
   bool ended(const OperationOptions& options, double deadline_s, OperationOutcome& outcome);
   bool push();
   void spread(const OperationOutcome& outcome);
-  int plan_for(const Call& call) const;
-  const CollectiveSchedule& schedule_for(const Call& call, int plan);
 
   Epoch epoch_;
   bool one_host_;
@@ -154,9 +148,8 @@ class Communicator {
   std::unique_ptr<Sink> sink_;
   Execution execution_;
   std::uint64_t operations_ = 0;
-  std::vector<CollectiveProgram> plans_;
   std::vector<std::uint64_t> messages_sent_, messages_received_;  // by peer
-  std::list<std::pair<Cut, CollectiveSchedule>> schedules_;       // lately used first
+  ScheduleCache schedules_;
   std::vector<std::byte> scratch_;
   // Kept from call to call for their memory alone.
   std::vector<std::pair<std::int64_t, std::int64_t>> before_;  // bytes sent to and received from each peer

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <list>
 #include <map>
 #include <mutex>
@@ -27,6 +28,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::size_t most_strangers = 128;     // connections that have not yet said who they are
 constexpr std::size_t largest_greeting = 1024;  // bytes
 constexpr double tick_s = 0.05;
+constexpr double certificates_per_s = 20, most_certificates_at_once = 100;  // to strangers and members together
 
 Clock::duration duration_of(double seconds) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
@@ -65,6 +67,8 @@ struct CoordinatorServer::State {
   std::string trouble;      // of the log, as last reported
   bool uncertain = false;   // whether the last write to the log has happened
   Clock::time_point kept = Clock::now();
+  double certificates = most_certificates_at_once;  // that may be issued now
+  Clock::time_point certified_at = Clock::now();
 
   std::mutex mutex;  // guards what follows: connections that are being secured
   std::vector<ByteStream> secured;
@@ -155,22 +159,23 @@ struct CoordinatorServer::State {
     if (!tls) return add_client(ByteStream(std::move(socket)));
     // A handshake waits for the other side: not here.
     ++securing_count;
-    securing.emplace_back([this, held = std::make_shared<FileDescriptor>(std::move(socket))] {
-      ByteStream stream(std::move(*held));
-      std::string cause;
-      try {
-        stream.secure_as_server(*tls, Clock::now() + duration_of(options.handshake_s));
-      } catch (const Error& error) {
-        cause = error.what();
-      }
-      {
-        const std::lock_guard done(mutex);
-        --securing_count;
-        if (cause.empty()) secured.push_back(std::move(stream));
-      }
-      if (!cause.empty()) log(fmt::format("refused cause=\"{}\"", cause));
-      ring();
-    });
+    securing.emplace_back(
+        [this, peer = peer_address(socket.get()), held = std::make_shared<FileDescriptor>(std::move(socket))] {
+          ByteStream stream(std::move(*held));
+          std::string cause;
+          try {
+            stream.secure_as_server(*tls, Clock::now() + duration_of(options.handshake_s));
+          } catch (const Error& error) {
+            cause = error.what();
+          }
+          {
+            const std::lock_guard done(mutex);
+            --securing_count;
+            if (cause.empty()) secured.push_back(std::move(stream));
+          }
+          if (!cause.empty()) log(fmt::format("refused peer=\"{}\" cause=\"{}\"", peer, cause));
+          ring();
+        });
   }
 
   void ring() const {
@@ -179,9 +184,9 @@ struct CoordinatorServer::State {
   }
 
   void add_client(ByteStream stream) {
-    const std::string name = stream.peer_name();
+    const std::string name = stream.peer_name(), address = peer_address(stream.descriptor());
     clients.push_back({.stream = ControlStream(std::move(stream)),
-                       .name = name.empty() ? "a stranger" : name,
+                       .name = name.empty() ? address : fmt::format("{} at {}", name, address),
                        .greet_until = Clock::now() + duration_of(options.handshake_s)});
   }
 
@@ -200,20 +205,74 @@ struct CoordinatorServer::State {
     client.closing = true;
   }
 
+  // True where group and token are right.
+  bool knows_the_group(ControlClient& client, const std::string& group, const std::string& token) {
+    if (!same_secret(token, options.token))
+      refuse(client, "the token is not this group's", "every member needs the coordinator's token");
+    else if (group != options.group)
+      refuse(client, fmt::format("this coordinator serves group \"{}\", not \"{}\"", options.group, group), "");
+    return !client.closing;
+  }
+
   void greet(ControlClient& client, const ControlMessage& message) {
+    if (const auto* request = std::get_if<CertificateRequest>(&message)) {
+      certify(client, *request);
+      client.closing = true;  // a joiner comes back with what it was given
+      return;
+    }
     const auto* hello = std::get_if<ControlHello>(&message);
     if (hello == nullptr) return refuse(client, "the first message must be a greeting", "");
-    if (!same_secret(hello->token, options.token))
-      return refuse(client, "the token is not this group's", "every member needs the coordinator's token");
-    if (hello->group != options.group)
-      return refuse(client,
-                    fmt::format("this coordinator serves group \"{}\", not \"{}\"", options.group, hello->group), "");
+    if (!knows_the_group(client, hello->group, hello->token)) return;
+    if (tls && client.stream.bytes().peer_name().empty())
+      return refuse(client, "this connection shows no certificate", "a member asks for one first");
     client.greeted = true;
+  }
+
+  // Why nobody on this connection gets a certificate for this name; empty where it may.
+  std::string certificate_objection(const ControlClient& client, const std::string& member) const {
+    if (!options.authority) return "this coordinator issues no certificates";
+    if (member == coordinator_name) return fmt::format("no member is called \"{}\"", member);
+    const std::string certified = client.stream.bytes().peer_name();
+    if (!certified.empty() && certified != member)
+      return fmt::format("the certificate is of \"{}\", not of \"{}\"", certified, member);
+    if (certified.empty() && coordinator->state(member) != MemberState::gone)
+      return fmt::format("a live member is called \"{}\"", member);
+    return {};
+  }
+
+  bool may_issue() {
+    const auto now = Clock::now();
+    const double passed_s = std::chrono::duration<double>(now - std::exchange(certified_at, now)).count();
+    certificates = std::min(most_certificates_at_once, certificates + passed_s * certificates_per_s);
+    if (certificates < 1) return false;
+    --certificates;
+    return true;
+  }
+
+  void certify(ControlClient& client, const CertificateRequest& request) {
+    if (!knows_the_group(client, request.group, request.token)) return;
+    try {
+      check_certificate_name(request.member);
+      if (const std::string objection = certificate_objection(client, request.member); !objection.empty())
+        return refuse(client, objection, "");
+      if (!may_issue()) {
+        if (client.greeted) return;  // it will ask again
+        return refuse(client, "too many certificates are asked for", "again in a few seconds");
+      }
+      const double valid_s = options.certificate_s;
+      const CertificateGrant grant{options.authority->certify(request.request, request.member, valid_s),
+                                   options.authority->certificate(), static_cast<std::uint32_t>(std::lround(valid_s))};
+      log(fmt::format("certified member=\"{}\" peer=\"{}\" valid_s={:.0f}", request.member, client.name, valid_s));
+      client.stream.send(grant);
+    } catch (const Error& error) {
+      refuse(client, error.what(), error.hint());
+    }
   }
 
   void hear(ControlClient& client, const ControlMessage& message) {
     if (client.closing) return;
     if (!client.greeted) return greet(client, message);
+    if (const auto* request = std::get_if<CertificateRequest>(&message)) return certify(client, *request);
     const auto* report = std::get_if<MemberReport>(&message);
     if (report == nullptr) return refuse(client, "a member sends reports and nothing else", "");
     const std::string certified = client.stream.bytes().peer_name();
@@ -318,7 +377,13 @@ CoordinatorServer::CoordinatorServer(CoordinatorServerOptions options, std::uniq
     throw input_error(
         fmt::format("{} can be reached by other machines, and this coordinator has no certificate", options.listen),
         "listen on 127.0.0.1, or give it an identity for TLS");
-  if (options.identity) state.tls.emplace(*options.identity);
+  if (options.authority && (!options.identity || options.identity->authority != options.authority->certificate()))
+    throw input_error("the coordinator's certificate is not of the authority that it is to issue from");
+  if (options.authority && !(options.certificate_s >= 1 && options.certificate_s <= 3650.0 * 24 * 3600))
+    throw input_error(fmt::format("certificates cannot be valid for {} s", options.certificate_s),
+                      "between a second and ten years");
+  if (options.identity)
+    state.tls.emplace(options.authority ? TlsContext::for_strangers_too(*options.identity) : *options.identity);
   state.store = std::move(store);
   state.coordinator.emplace(options.policy, load_ledger(*state.store, options.group), state.now_s());
   state.listener = listen_tcp(options.listen);

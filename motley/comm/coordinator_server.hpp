@@ -7,6 +7,7 @@
 #include <stop_token>
 #include <string>
 
+#include "motley/comm/authority.hpp"
 #include "motley/comm/byte_stream.hpp"
 #include "motley/comm/coordinator.hpp"
 #include "motley/comm/ledger_store.hpp"
@@ -18,6 +19,9 @@ struct CoordinatorServerOptions {
   std::string listen = "127.0.0.1:0";        // port 0: any that is free
   std::string token = {};                    // who has another is turned away
   std::optional<TlsIdentity> identity = {};  // TLS 1.3 with mutual authentication; needed off loopback
+  // Certifies whoever shows the token, under the name that it asks for; the identity must be of the same authority.
+  std::optional<Authority> authority = {};
+  double certificate_s = 24 * 3600;  // such certificates' validity; members renew theirs halfway
   GroupPolicy policy = {};
   double handshake_s = 5;             // what a stranger who says nothing is granted
   std::size_t snapshot_every = 1024;  // records, after which the log is cut

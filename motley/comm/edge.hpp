@@ -44,8 +44,11 @@ void watch(int epoll, int descriptor, int peer, std::uint32_t part);
 
 // ---- shared memory ----
 
-// Memory for both directions, sealed in size; zero is empty.
-FileDescriptor make_shared_edge_memory();
+// What is enough for peers that take frames as they come.
+constexpr std::int64_t shared_edge_ring_bytes = 1 << 20;
+// Memory for both directions, sealed in size; zero is empty. A sender is ahead of the receiver by `window_bytes` at
+// most (rounded up to a power of two, at most 64 MiB); pages are taken as they are first used.
+FileDescriptor make_shared_edge_memory(std::int64_t window_bytes = shared_edge_ring_bytes);
 // `side` 0 or 1, other than the peer's. `doorbell` is the eventfd that wakes the peer. `life` is a connection whose end
 // means the peer's. Throws a peer error where the memory is not as it should be.
 std::unique_ptr<Edge> open_shared_edge(int peer, int side, const FileDescriptor& memory, FileDescriptor doorbell,

@@ -45,7 +45,6 @@ struct Fabric::State : std::enable_shared_from_this<Fabric::State> {
   using Key = std::tuple<std::string, std::uint64_t, int>;  // group, epoch, rank
 
   FabricOptions options;
-  std::optional<TlsContext> tls;
   ListeningSocket tcp;
   FileDescriptor local;
   FileDescriptor stop_bell{::eventfd(0, EFD_CLOEXEC)};
@@ -123,9 +122,9 @@ struct Fabric::State : std::enable_shared_from_this<Fabric::State> {
   }
 
   const TlsContext& identity() const {
-    if (!tls)
+    if (!options.identity)
       throw Error(ErrorCode::peer, "this connection leaves the machine and needs TLS, but this member has no identity");
-    return *tls;
+    return *options.identity;
   }
 
   // ---- accepting ----
@@ -293,7 +292,6 @@ struct Fabric::State : std::enable_shared_from_this<Fabric::State> {
 };
 
 Fabric::Fabric(FabricOptions options) : state_(std::make_shared<State>()) {
-  if (options.identity) state_->tls.emplace(*options.identity);
   state_->tcp = listen_tcp(options.listen);
   state_->local = listen_local(local_name(state_->tcp.address));
   state_->options = std::move(options);

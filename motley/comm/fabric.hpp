@@ -27,9 +27,9 @@ enum class SharedMemoryUse {
 };
 
 struct FabricOptions {
-  std::string listen = "127.0.0.1:0";   // port 0: any that is free
-  std::string key;                      // the group's secret: whoever has another is turned away
-  std::optional<TlsIdentity> identity;  // its certificate names the member's id
+  std::string listen = "127.0.0.1:0";  // port 0: any that is free
+  std::string key;                     // the group's secret: whoever has another is turned away
+  std::optional<TlsContext> identity;  // its certificate names the member's id
   Encryption encryption = Encryption::off_loopback;
   SharedMemoryUse shared_memory = SharedMemoryUse::same_host;
   int most_streams = 16;   // to one peer

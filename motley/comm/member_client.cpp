@@ -14,6 +14,7 @@
 
 #include "motley/base/error.hpp"
 #include "motley/comm/control_stream.hpp"
+#include "motley/comm/enrolment.hpp"
 #include "motley/comm/sockets.hpp"
 
 namespace motley {
@@ -37,12 +38,15 @@ std::uint64_t draw_process_number() {
 struct MemberClient::State {
   MemberClientOptions options;
   ActionHandler handler;
-  std::optional<TlsContext> tls;
   FileDescriptor bell{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
 
   mutable std::mutex mutex;  // guards the membership and the words of trouble
   Membership membership;
   std::string trouble;
+
+  // Of a member that asks for its certificates, on the client's thread.
+  std::optional<EnrolmentRequest> renewal;
+  Clock::time_point renew_at = Clock::time_point::max(), expires_at = Clock::time_point::min();
 
   std::jthread thread;
 
@@ -50,7 +54,10 @@ struct MemberClient::State {
       : options(std::move(given)),
         handler(std::move(handle)),
         membership(options.group, options.member, draw_process_number(), options.stage, options.state_step) {
-    if (options.identity) tls.emplace(*options.identity);
+    if (options.authority.empty()) return;
+    authority_fingerprint(options.authority);  // throws at once where it is none
+    check_certificate_name(options.member.id);
+    if (!options.identity) options.identity.emplace();
   }
 
   void ring() const {
@@ -79,7 +86,10 @@ struct MemberClient::State {
     std::size_t attempt = 0;
     while (!stop.stop_requested()) {
       try {
-        converse(options.coordinators[attempt % options.coordinators.size()], stop);
+        const std::string& address = options.coordinators[attempt % options.coordinators.size()];
+        if (!options.authority.empty() && Clock::now() >= expires_at)
+          take(enrol(address, enrolment_options(), options.patience_s));
+        converse(address, stop);
       } catch (const Error& error) {
         note(error.what());
       }
@@ -87,6 +97,25 @@ struct MemberClient::State {
       // The first coordinator may only have been restarted: soon again, and ever less often while none answers.
       if (!stop.stop_requested()) pause(std::min(0.5, 0.01 * static_cast<double>(attempt)));
     }
+  }
+
+  EnrolmentOptions enrolment_options() const {
+    return {options.group, options.token, options.authority, options.member.id};
+  }
+
+  void take(const Enrolment& enrolment) {
+    options.identity->replace(enrolment.identity);
+    renewal.reset();
+    expires_at = Clock::now() + duration_of(enrolment.valid_s);
+    renew_at = Clock::now() + duration_of(enrolment.valid_s / 2);
+  }
+
+  // Asks again where there is no answer.
+  void renew(ControlStream& stream) {
+    if (Clock::now() < renew_at) return;
+    if (!renewal) renewal.emplace(enrolment_options());
+    stream.send(renewal->message());
+    renew_at = Clock::now() + std::max(duration_of(1), (expires_at - Clock::now()) / 8);
   }
 
   ControlStream dial(const std::string& address) const {
@@ -97,9 +126,12 @@ struct MemberClient::State {
     const bool is_local = peer_is_local(socket.get());
     set_connection_options(socket.get());
     ByteStream stream(std::move(socket));
-    if (tls)
-      stream.secure_as_client(*tls, until);
-    else if (!is_local)
+    if (options.identity) {
+      stream.secure_as_client(*options.identity, until);
+      if (!options.authority.empty() && stream.peer_name() != coordinator_name)
+        throw Error(ErrorCode::peer, fmt::format("the certificate at {} names \"{}\", not \"{}\"", address,
+                                                 stream.peer_name(), coordinator_name));
+    } else if (!is_local)
       throw input_error(
           fmt::format("the coordinator at {} is on another machine, and this member has no certificate", address));
     return ControlStream(std::move(stream));
@@ -119,6 +151,7 @@ struct MemberClient::State {
         sent = report;
         anything_sent = true;
         send_at = Clock::now() + duration_of(options.heartbeat_s);
+        renew(stream);
       }
       const auto wait = std::chrono::duration_cast<std::chrono::milliseconds>(send_at - Clock::now()).count() + 1;
       std::array<pollfd, 2> waiting{pollfd{stream.descriptor(), stream.events(), 0}, pollfd{bell.get(), POLLIN, 0}};
@@ -145,6 +178,8 @@ struct MemberClient::State {
     if (const auto* refusal = std::get_if<ControlRefusal>(&message))
       throw Error(ErrorCode::peer, fmt::format("the coordinator at {} refuses: {}", address, refusal->reason),
                   refusal->hint);
+    if (const auto* grant = std::get_if<CertificateGrant>(&message); grant != nullptr && renewal)
+      return take(renewal->accept(*grant));
     const auto* directive = std::get_if<CoordinatorDirective>(&message);
     if (directive == nullptr)
       throw Error(ErrorCode::peer, fmt::format("what answers at {} is no coordinator", address));

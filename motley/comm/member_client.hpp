@@ -17,8 +17,11 @@ struct MemberClientOptions {
   std::vector<std::string> coordinators = {};  // addresses, tried in turn
   std::string group = "group";
   std::string token = {};
-  std::optional<TlsIdentity> identity = {};  // TLS 1.3; needed where the coordinator is not on this machine
-  Member member = {};                        // incarnation: the coordinator's choice
+  std::optional<TlsContext> identity = {};  // TLS 1.3; needed where the coordinator is not on this machine
+  // The group's, as its certificate in PEM or its fingerprint, "sha256:...". Where it is given, the coordinator is
+  // asked for a certificate for the token, and for another when that is half over; `identity` is replaced by them.
+  std::string authority = {};
+  Member member = {};  // incarnation: the coordinator's choice
   std::uint32_t stage = 0;
   std::uint64_t state_step = 0;
   double heartbeat_s = 0.2;

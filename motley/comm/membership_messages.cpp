@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "motley/comm/authority.hpp"
 #include "motley/comm/epoch_wire.hpp"
 
 namespace motley {
@@ -9,6 +10,7 @@ namespace {
 
 constexpr std::uint8_t control_version = 1;
 constexpr std::size_t max_reason_bytes = 4096;
+constexpr std::size_t max_certificate_bytes = 8192;
 
 }  // namespace
 
@@ -62,6 +64,21 @@ template <class Wire>
 static void fields(Wire& wire, typename Wire::template Ref<ControlRefusal> m) {
   wire(m.reason, max_reason_bytes);
   wire(m.hint, max_reason_bytes);
+}
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<CertificateRequest> m) {
+  wire(m.group, max_name_bytes);
+  wire(m.token, max_name_bytes);
+  wire(m.member, max_name_bytes);
+  wire(m.request, max_request_bytes);
+}
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<CertificateGrant> m) {
+  wire(m.certificate, max_certificate_bytes);
+  wire(m.authority, max_certificate_bytes);
+  wire(m.valid_s);
 }
 
 namespace {

@@ -103,7 +103,24 @@ struct ControlRefusal {
   bool operator==(const ControlRefusal&) const = default;
 };
 
-using ControlMessage = std::variant<ControlHello, MemberReport, CoordinatorDirective, ControlRefusal>;
+// Asks for a certificate: as the first message where the joiner has none yet, later in place of one that will expire.
+struct CertificateRequest {
+  std::string group;
+  std::string token;
+  std::string member;   // the id that it is to name
+  std::string request;  // PKCS #10 in DER; the private key stays where it is
+  bool operator==(const CertificateRequest&) const = default;
+};
+
+struct CertificateGrant {
+  std::string certificate;    // PEM
+  std::string authority;      // PEM
+  std::uint32_t valid_s = 0;  // from now on
+  bool operator==(const CertificateGrant&) const = default;
+};
+
+using ControlMessage = std::variant<ControlHello, MemberReport, CoordinatorDirective, ControlRefusal,
+                                    CertificateRequest, CertificateGrant>;
 
 constexpr std::size_t max_control_bytes = std::size_t{4} << 20;
 constexpr std::size_t max_group_members = 4096;

@@ -37,8 +37,14 @@ std::vector<ControlMessage> samples() {
   directive.epoch = 7;
   directive.start = {{some_epoch(), 11, {0, 1}}};
   directive.proposal = {some_epoch()};
-  return {ControlHello{"g", "token"}, MemberReport{}, report,
-          CoordinatorDirective{},     directive,      ControlRefusal{"the token is not this group's", "hint"}};
+  return {ControlHello{"g", "token"},
+          MemberReport{},
+          report,
+          CoordinatorDirective{},
+          directive,
+          ControlRefusal{"the token is not this group's", "hint"},
+          CertificateRequest{"g", "token", "a", std::string("\x30\x00", 2)},
+          CertificateGrant{"pem", "pem", 86400}};
 }
 
 bool decodes(std::string_view bytes) {

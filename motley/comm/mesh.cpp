@@ -19,9 +19,15 @@
 
 namespace motley {
 
-LinkArrivals::LinkArrivals(Epoch epoch, int rank)
-    : epoch_(std::move(epoch)), rank_(rank), doorbell_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  if (!doorbell_) throw Error(ErrorCode::environment, "cannot make an eventfd");
+LinkArrivals::LinkArrivals(Epoch epoch, int rank) : LinkArrivals(std::move(epoch), rank, make_doorbell()) {}
+
+LinkArrivals::LinkArrivals(Epoch epoch, int rank, FileDescriptor doorbell)
+    : epoch_(std::move(epoch)), rank_(rank), doorbell_(std::move(doorbell)) {}
+
+FileDescriptor make_doorbell() {
+  FileDescriptor doorbell(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!doorbell) throw Error(ErrorCode::environment, "cannot make an eventfd");
+  return doorbell;
 }
 
 void LinkArrivals::put(LinkArrival arrival) {

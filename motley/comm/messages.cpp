@@ -7,7 +7,7 @@
 namespace motley {
 namespace {
 
-constexpr std::uint8_t protocol_version = 1;
+constexpr std::uint8_t protocol_version = 2;
 
 // Maxima of the lists and texts inside messages.
 constexpr std::size_t max_plan_bytes = std::size_t{32} << 20;
@@ -19,11 +19,18 @@ constexpr std::size_t max_tokens = std::size_t{4} << 20;
 }  // namespace
 
 template <class Wire>
-static void fields(Wire& wire, typename Wire::template Ref<PeerChannel> m) {
-  wire(m.device, max_text_bytes);
-  wire(m.kind, max_text_bytes);
-  wire(m.descriptor);
+static void fields(Wire& wire, typename Wire::template Ref<InheritedLink> m) {
+  wire(m.peer);
+  wire(m.connection);
+  wire(m.memory);
+  wire(m.doorbell);
   wire(m.side);
+}
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<InheritedLinks> m) {
+  wire(m.doorbell);
+  wire(m.links, max_peers);
 }
 
 template <class Wire>
@@ -34,7 +41,8 @@ static void fields(Wire& wire, typename Wire::template Ref<Launch> m) {
   wire(m.backend, max_text_bytes);
   wire(m.threads);
   wire(m.epoch);
-  wire(m.peers, max_peers);
+  wire(m.stage);
+  wire(m.crossings);
 }
 
 template <class Wire>

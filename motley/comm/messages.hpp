@@ -1,12 +1,12 @@
 // What driver and worker say to each other on the control connection. Data between workers travels elsewhere
-// (channel.hpp).
+// (worker_group.hpp).
 //
 // Order: the driver sends Launch; the worker answers Progress (any number), then Ready or Failure; from then on the
 // driver sends Step, and the worker answers each with a StepResult; Stop, or the end of the connection, ends the
 // worker.
 //
 // The driver starts `motley-worker --control-fd N`, where N is the worker's end of the connection, a descriptor that
-// the child inherits, as it does those of Launch::peers. The thread that starts a worker must outlive it: the kernel
+// the child inherits, as it does those of Launch's links. The thread that starts a worker must outlive it: the kernel
 // ends a worker when that thread ends.
 #pragma once
 
@@ -19,16 +19,9 @@
 #include <variant>
 #include <vector>
 
-namespace motley {
+#include "motley/comm/inherited_links.hpp"
 
-// An open descriptor that leads to another worker of the plan, inherited from the driver.
-struct PeerChannel {
-  std::string device;  // "box/1": who is at the other end
-  std::string kind;    // "shm" or "tcp"
-  std::int32_t descriptor = -1;
-  std::uint8_t side = 0;  // shared memory: which of the two rings is ours to write
-  bool operator==(const PeerChannel&) const = default;
-};
+namespace motley {
 
 struct Launch {
   std::string plan_json;
@@ -37,7 +30,8 @@ struct Launch {
   std::string backend;  // "cpu" or "cuda:0"
   std::int32_t threads = 1;
   std::uint64_t epoch = 1;
-  std::vector<PeerChannel> peers;
+  InheritedLinks stage;      // to the other ranks of the stage
+  InheritedLinks crossings;  // to workers of other stages; ranks are places in worker_devices() (worker_links.hpp)
   bool operator==(const Launch&) const = default;
 };
 

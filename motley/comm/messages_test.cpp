@@ -31,16 +31,14 @@ std::vector<T> any_list(T (*make)()) {
   return list;
 }
 
-PeerChannel any_peer() { return {any<std::string>(), any<std::string>(), any<std::int32_t>(), any<std::uint8_t>()}; }
+InheritedLink any_link() {
+  return {any<std::int32_t>(), any<std::int32_t>(), any<std::int32_t>(), any<std::int32_t>(), any<std::uint8_t>()};
+}
+InheritedLinks any_links() { return {any<std::int32_t>(), any_list<InheritedLink>(any_link)}; }
 
 Launch any_launch() {
-  return {any<std::string>(),
-          any<std::string>(),
-          any<std::string>(),
-          any<std::string>(),
-          any<std::int32_t>(),
-          any<std::uint64_t>(),
-          any_list<PeerChannel>(any_peer)};
+  return {any<std::string>(),  any<std::string>(),   any<std::string>(), any<std::string>(),
+          any<std::int32_t>(), any<std::uint64_t>(), any_links(),        any_links()};
 }
 
 Sampling any_sampling() {
@@ -169,7 +167,7 @@ TEST(Messages, AnotherVersionIsNamed) {
     decode(bytes);
     FAIL();
   } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "a message of protocol version 9, this program speaks 1");
+    EXPECT_STREQ(error.what(), "a message of protocol version 9, this program speaks 2");
   }
 }
 

@@ -17,6 +17,7 @@ struct OpensslFree {
 };
 using OpensslBio = std::unique_ptr<BIO, OpensslFree<BIO, BIO_free_all>>;
 using OpensslCertificate = std::unique_ptr<X509, OpensslFree<X509, X509_free>>;
+using OpensslRequest = std::unique_ptr<X509_REQ, OpensslFree<X509_REQ, X509_REQ_free>>;
 using OpensslKey = std::unique_ptr<EVP_PKEY, OpensslFree<EVP_PKEY, EVP_PKEY_free>>;
 
 inline OpensslBio openssl_source(const std::string& text) {

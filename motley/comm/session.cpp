@@ -25,7 +25,8 @@ Clock::time_point after(double seconds) {
 
 std::string host_name() {
   std::array<char, 256> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "member";
+  if (::gethostname(name.data(), name.size() - 1) != 0) return "member";
+  return std::string(name.data()).substr(0, 40);  // with a number behind it, a certificate can name it
 }
 
 // An epoch that has been connected.
@@ -56,7 +57,7 @@ struct Session::State {
   std::unique_ptr<MemberClient> client;
   std::jthread connector;
 
-  explicit State(SessionOptions given) : options(std::move(given)), fabric(with_key(options)) {
+  explicit State(SessionOptions given) : options(with_identity(std::move(given))), fabric(with_key(options)) {
     Member& member = options.member.member;
     if (member.address.empty()) member.address = fabric.address();
     if (member.host.empty()) member.host = own_host();
@@ -76,6 +77,12 @@ struct Session::State {
       connecting.request_stop();
     }
     changed.notify_all();
+  }
+
+  // One that is still to come is shared already: by the client, which asks for it, and the fabric.
+  static SessionOptions with_identity(SessionOptions options) {
+    if (!options.member.authority.empty() && !options.member.identity) options.member.identity.emplace();
+    return options;
   }
 
   static FabricOptions with_key(const SessionOptions& options) {

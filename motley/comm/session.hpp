@@ -65,7 +65,7 @@ struct SessionRunOptions {
 
 struct SessionOptions {
   MemberClientOptions member;    // id and addresses are filled in where they are empty
-  FabricOptions fabric;          // the key is the member's token where it is empty
+  FabricOptions fabric;          // key and identity are the member's token and identity where there is none
   StateHook fetch_state = {};    // empty: steps need no state
   double connect_timeout_s = 5;  // for an epoch's connections
 };

@@ -9,8 +9,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cerrno>
 #include <cstring>
 
@@ -22,7 +24,7 @@
 namespace motley {
 namespace {
 
-constexpr std::uint64_t ring_bytes = 1 << 20;
+constexpr std::uint64_t least_ring_bytes = shared_edge_ring_bytes, most_ring_bytes = 64 << 20;
 constexpr std::size_t page_bytes = 4096;
 constexpr int frames_per_poll = 2;
 constexpr std::size_t most_cause_bytes = 1000;
@@ -36,16 +38,17 @@ struct RingHead {
   alignas(64) std::atomic<std::uint32_t> asleep{0};
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && 2 * sizeof(RingHead) <= page_bytes);
-static_assert(2 * (collective_header_bytes + largest_payload_bytes) <= ring_bytes);
+static_assert(2 * (collective_header_bytes + largest_payload_bytes) <= least_ring_bytes);
 
-constexpr std::size_t memory_bytes = page_bytes + 2 * ring_bytes;
+constexpr std::size_t memory_bytes(std::uint64_t ring_bytes) { return page_bytes + 2 * ring_bytes; }
 
 std::uint64_t rounded(std::uint64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 class SharedEdge : public Edge {
  public:
-  SharedEdge(int peer, int side, std::byte* memory, FileDescriptor doorbell, FileDescriptor life)
-      : peer_(peer), memory_(memory), doorbell_(std::move(doorbell)), life_(std::move(life)) {
+  SharedEdge(int peer, int side, std::byte* memory, std::uint64_t ring_bytes, FileDescriptor doorbell,
+             FileDescriptor life)
+      : peer_(peer), memory_(memory), ring_bytes_(ring_bytes), doorbell_(std::move(doorbell)), life_(std::move(life)) {
     auto* heads = reinterpret_cast<RingHead*>(memory);
     out_ = &heads[side];
     in_ = &heads[1 - side];
@@ -53,21 +56,21 @@ class SharedEdge : public Edge {
     in_bytes_ = memory + page_bytes + static_cast<std::size_t>(1 - side) * ring_bytes;
     traffic_.kind = "shm";
   }
-  ~SharedEdge() override { ::munmap(memory_, memory_bytes); }
+  ~SharedEdge() override { ::munmap(memory_, memory_bytes(ring_bytes_)); }
 
   bool send(const CollectiveFrame& frame, std::span<const std::byte> payload) override {
     if (!cause_.empty()) return false;
     const std::uint64_t size = collective_header_bytes + rounded(payload.size());
-    const std::uint64_t offset = written_ % ring_bytes;
+    const std::uint64_t offset = written_ & (ring_bytes_ - 1);
     // A frame lies in one piece: what is left at the end is skipped.
-    const std::uint64_t skipped = offset + size > ring_bytes ? ring_bytes - offset : 0;
+    const std::uint64_t skipped = offset + size > ring_bytes_ ? ring_bytes_ - offset : 0;
     if (!has_room(skipped + size)) {
       refused_ = true;
       return false;
     }
     refused_ = false;
     if (skipped > 0) std::memset(out_bytes_ + offset, 0, sizeof(std::uint32_t));
-    std::byte* start = out_bytes_ + (written_ + skipped) % ring_bytes;
+    std::byte* start = out_bytes_ + ((written_ + skipped) & (ring_bytes_ - 1));
     encode_header(frame, std::span<std::byte, collective_header_bytes>(start, collective_header_bytes));
     if (!payload.empty()) std::memcpy(start + collective_header_bytes, payload.data(), payload.size());
     written_ += skipped + size;
@@ -128,14 +131,14 @@ class SharedEdge : public Edge {
   }
 
   bool has_room(std::uint64_t bytes) {
-    if (ring_bytes - (written_ - room_seen_) >= bytes) return true;
+    if (ring_bytes_ - (written_ - room_seen_) >= bytes) return true;
     const std::uint64_t read = out_->read.load(std::memory_order_acquire);
     if (read > written_ || read < room_seen_) {
       cause_ = fmt::format("corrupt memory: {} read of {} written", read, written_);
       return false;
     }
     room_seen_ = read;
-    return ring_bytes - (written_ - room_seen_) >= bytes;
+    return ring_bytes_ - (written_ - room_seen_) >= bytes;
   }
 
   // Wakes the peer if it sleeps for this. The (sequentially consistent) order of accesses makes a lost wake-up
@@ -155,21 +158,21 @@ class SharedEdge : public Edge {
       return false;
     }
     const std::uint64_t available = written - read_;
-    if (available > ring_bytes || available % 64 != 0)
+    if (available > ring_bytes_ || available % 64 != 0)
       throw Error(ErrorCode::peer, fmt::format("corrupt memory: {} written of {} read", written, read_));
-    const std::uint64_t offset = read_ % ring_bytes;
+    const std::uint64_t offset = read_ & (ring_bytes_ - 1);
     const std::byte* start = in_bytes_ + offset;
     std::uint32_t magic = 0;
     std::memcpy(&magic, start, sizeof magic);
     if (magic == 0) {
-      if (available < ring_bytes - offset) throw Error(ErrorCode::peer, "corrupt memory: nothing after a gap");
-      return consume(ring_bytes - offset);
+      if (available < ring_bytes_ - offset) throw Error(ErrorCode::peer, "corrupt memory: nothing after a gap");
+      return consume(ring_bytes_ - offset);
     }
     if (available < collective_header_bytes) throw Error(ErrorCode::peer, "corrupt memory: half a header");
     const CollectiveFrame frame =
         decode_header(std::span<const std::byte, collective_header_bytes>(start, collective_header_bytes));
     const std::uint64_t size = collective_header_bytes + rounded(frame.length);
-    if (size > available || offset + size > ring_bytes)
+    if (size > available || offset + size > ring_bytes_)
       throw Error(ErrorCode::peer, fmt::format("corrupt memory: a frame of {} bytes in {}", size, available));
     if (sink.on_frame(peer_, frame, {start + collective_header_bytes, frame.length}) == FrameSink::Verdict::later) {
       held_at_ = written;
@@ -189,6 +192,7 @@ class SharedEdge : public Edge {
 
   int peer_;
   std::byte* memory_;
+  std::uint64_t ring_bytes_;  // a power of two
   FileDescriptor doorbell_, life_;
   RingHead* out_;
   RingHead* in_;
@@ -213,10 +217,12 @@ void watch(int epoll, int descriptor, int peer, std::uint32_t part) {
   if (::epoll_ctl(epoll, EPOLL_CTL_ADD, descriptor, &event) != 0) throw environment_error("cannot watch a descriptor");
 }
 
-FileDescriptor make_shared_edge_memory() {
+FileDescriptor make_shared_edge_memory(std::int64_t window_bytes) {
+  const std::uint64_t ring_bytes =
+      std::bit_ceil(std::clamp(static_cast<std::uint64_t>(window_bytes), least_ring_bytes, most_ring_bytes));
   FileDescriptor file(::memfd_create("motley-edge", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   // Sealed in size: a file that shrinks under a mapping kills whoever touches it.
-  if (!file || ::ftruncate(file.get(), memory_bytes) != 0 ||
+  if (!file || ::ftruncate(file.get(), static_cast<off_t>(memory_bytes(ring_bytes))) != 0 ||
       ::fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
     throw environment_error("cannot make shared memory");
   return file;
@@ -226,15 +232,19 @@ std::unique_ptr<Edge> open_shared_edge(int peer, int side, const FileDescriptor&
                                        FileDescriptor life, int epoll) {
   struct stat status {};
   const int seals = ::fcntl(memory.get(), F_GET_SEALS);
-  if (::fstat(memory.get(), &status) != 0 || status.st_size != static_cast<off_t>(memory_bytes) || seals < 0 ||
-      (seals & F_SEAL_SHRINK) == 0)
+  const bool readable = ::fstat(memory.get(), &status) == 0;
+  const auto size = static_cast<std::uint64_t>(status.st_size);
+  const std::uint64_t ring_bytes = size < page_bytes ? 0 : (size - page_bytes) / 2;
+  if (!readable || !std::has_single_bit(ring_bytes) || ring_bytes < least_ring_bytes || ring_bytes > most_ring_bytes ||
+      size != memory_bytes(ring_bytes) || seals < 0 || (seals & F_SEAL_SHRINK) == 0)
     throw Error(ErrorCode::peer,
                 fmt::format("rank {} offers memory of {} bytes, sealed {}", peer, status.st_size, seals));
-  void* start = ::mmap(nullptr, memory_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
+  void* start = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
   if (start == MAP_FAILED)
-    throw Error(ErrorCode::environment, fmt::format("cannot map {} bytes of shared memory", memory_bytes));
+    throw Error(ErrorCode::environment, fmt::format("cannot map {} bytes of shared memory", size));
   watch(epoll, life.get(), peer, 0);
-  return std::make_unique<SharedEdge>(peer, side, static_cast<std::byte*>(start), std::move(doorbell), std::move(life));
+  return std::make_unique<SharedEdge>(peer, side, static_cast<std::byte*>(start), ring_bytes, std::move(doorbell),
+                                      std::move(life));
 }
 
 }  // namespace motley

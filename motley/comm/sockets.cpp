@@ -152,6 +152,12 @@ std::string own_host() {
   return fmt::format("{}/{}/{}", name.data(), boot.substr(0, 8), space.st_ino);
 }
 
+std::string peer_address(int socket) {
+  sockaddr_storage name{};
+  socklen_t size = sizeof name;
+  return ::getpeername(socket, reinterpret_cast<sockaddr*>(&name), &size) == 0 ? text_of(name) : std::string();
+}
+
 bool peer_is_local(int socket) {
   sockaddr_storage name{};
   socklen_t size = sizeof name;

@@ -18,11 +18,6 @@ struct StateSync::Word {
 
 namespace {
 
-std::optional<TlsContext> context_of(const std::optional<TlsIdentity>& identity) {
-  if (!identity) return std::nullopt;
-  return TlsContext(*identity);
-}
-
 // Nobody reads the caller's bytes after its call.
 struct Withdrawal {
   StateSource& source;
@@ -42,9 +37,8 @@ OperationOutcome failed(std::string cause, std::vector<int> suspects) {
 StateSync::StateSync(StateSyncOptions options, StateAccess access)
     : options_(std::move(options)),
       access_(std::move(access)),
-      tls_(context_of(options_.identity)),
       // One snapshot: the next epoch's state is another, and nobody pulls the old one any more.
-      source_(listen_for_state(options_.listen, tls_),
+      source_(listen_for_state(options_.listen, options_.identity),
               {.group = options_.group, .bytes_per_s = options_.give_bytes_per_s, .snapshots = 1}) {}
 
 OperationOutcome StateSync::operator()(SessionStep& step) {
@@ -83,8 +77,9 @@ OperationOutcome StateSync::give_and_take(SessionStep& step, bool holds) {
       if (address.front() == '\0') continue;
       // The first holder's state counts; whose is another will say that it does not hold this one.
       if (peers.empty()) wanted = manifest;
-      peers.push_back({fmt::format("rank {}", rank),
-                       [where = std::string(address.data()), this] { return connect_for_state(where, tls_); }});
+      peers.push_back({fmt::format("rank {}", rank), [where = std::string(address.data()), this] {
+                         return connect_for_state(where, options_.identity);
+                       }});
     }
     last_pull_ = pull_state(options_.group, wanted, peers, access_.place,
                             {.bytes_per_s = options_.take_bytes_per_s, .timeout_s = options_.timeout_s});

@@ -16,11 +16,11 @@ namespace motley {
 
 struct StateSyncOptions {
   std::string group = "group";
-  std::string listen = "127.0.0.1:0";        // where this process gives its state to others
-  std::optional<TlsIdentity> identity = {};  // TLS 1.3 in both directions; all members alike
-  double give_bytes_per_s = 0;               // to all joiners together; 0: no cap
-  double take_bytes_per_s = 0;               // from all members together; 0: no cap
-  double timeout_s = 600;                    // of one member's pull
+  std::string listen = "127.0.0.1:0";       // where this process gives its state to others
+  std::optional<TlsContext> identity = {};  // TLS 1.3 in both directions; all members alike
+  double give_bytes_per_s = 0;              // to all joiners together; 0: no cap
+  double take_bytes_per_s = 0;              // from all members together; 0: no cap
+  double timeout_s = 600;                   // of one member's pull
 };
 
 // How a process gives and takes its state.
@@ -49,7 +49,6 @@ class StateSync {
 
   StateSyncOptions options_;
   StateAccess access_;
-  std::optional<TlsContext> tls_;
   StateSource source_;
   StateTransferOutcome last_pull_;
 };

@@ -74,7 +74,8 @@ void Collectives::all_reduce(at::Tensor tensor) {
   MOTLEY_CHECK(tensor.is_contiguous());
   const at::Tensor host = tensor.is_cpu() ? tensor : staged(tensor, mine_);
   if (!tensor.is_cpu()) host.copy_(tensor);
-  group_->all_reduce(tensor.scalar_type() == at::kFloat ? ElementType::fp32 : ElementType::bf16, bytes_of(host));
+  group_->all_reduce(bytes_of(host),
+                     tensor.scalar_type() == at::kFloat ? CollectiveElement::fp32 : CollectiveElement::bf16);
   if (!tensor.is_cpu()) tensor.copy_(host);
 }
 
@@ -84,12 +85,16 @@ void Collectives::gather_columns(const at::Tensor& mine, at::Tensor all, const s
   const at::Tensor from = on_host ? mine : staged(mine, mine_);
   if (!on_host) from.copy_(mine);
   const at::Tensor to = !receives || on_host ? all : staged(all, all_);
-  for (std::int64_t row = 0; row < mine.size(0);
-       ++row) {  // a row's columns are together, those of several rows are not
-    std::vector<std::span<std::byte>> parts;
-    for (std::size_t rank = 0; receives && rank + 1 < bounds.size(); ++rank)
-      parts.push_back(bytes_of(to[row].narrow(0, bounds[rank], bounds[rank + 1] - bounds[rank])));
-    group_->gather(ElementType::fp32, bytes_of(from[row]), parts);
+  for (std::int64_t row = 0; row < mine.size(0); ++row) {  // a row's columns lie together, those of several do not
+    if (!receives) group_->send(bytes_of(from[row]), 0);
+    for (int rank = 0; receives && rank < size(); ++rank) {
+      const auto first = bounds[static_cast<std::size_t>(rank)], last = bounds[static_cast<std::size_t>(rank) + 1];
+      const at::Tensor part = to[row].narrow(0, first, last - first);
+      if (rank == 0)
+        part.copy_(from[row]);
+      else
+        group_->receive(bytes_of(part), rank);
+    }
   }
   if (receives && !on_host) all.copy_(to);
 }

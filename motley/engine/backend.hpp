@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "motley/comm/channel.hpp"
+#include "motley/comm/worker_group.hpp"
 #include "motley/model/model.hpp"
 
 namespace motley {
@@ -21,7 +21,7 @@ at::ScalarType scalar_type(DType type);
 // pinned buffer, allocated at the first use.
 class Collectives {
  public:
-  explicit Collectives(Group* group) : group_(group) {}  // null: a single rank, and nothing to do
+  explicit Collectives(WorkerGroup* group) : group_(group) {}  // null: a single rank, and nothing to do
 
   int size() const { return group_ ? group_->size() : 1; }
   // Sums over the ranks, in place; every rank ends with the same bits. `tensor` is contiguous.
@@ -33,7 +33,7 @@ class Collectives {
  private:
   at::Tensor staged(const at::Tensor& tensor, at::Tensor& buffer);
 
-  Group* group_;
+  WorkerGroup* group_;
   at::Tensor mine_, all_;  // pinned
 };
 

@@ -45,7 +45,7 @@ struct StageModel::Impl {
   RotaryFrequencies frequencies;
   std::int64_t kv_bytes = 0;
 
-  Impl(const StageSpec& spec, Group* group, at::Device device);
+  Impl(const StageSpec& spec, WorkerGroup* group, at::Device device);
 
   void allocate_cache();
   void allocate_buffers();
@@ -65,7 +65,7 @@ struct StageModel::Impl {
   void feed_forward(const BlockWeights& block, std::int64_t tokens);
 };
 
-StageModel::Impl::Impl(const StageSpec& stage, Group* group, at::Device on)
+StageModel::Impl::Impl(const StageSpec& stage, WorkerGroup* group, at::Device on)
     : spec(stage), device(on), ops(ops_for(on)), collectives(group) {
   MOTLEY_CHECK(spec.rank >= 0 && spec.rank < spec.degree && collectives.size() == spec.degree);
   if (spec.limits.block_tokens < 1 || spec.limits.block_tokens > 256)
@@ -214,8 +214,8 @@ void StageModel::Impl::feed_forward(const BlockWeights& block, std::int64_t toke
   if (!arch.norm_first) ops.norm(arch.norm, hidden, hidden, block.ffn_norm, arch.norm_epsilon);
 }
 
-StageModel::StageModel(const StageSpec& spec, const std::filesystem::path& folder, Group* group, at::Device device,
-                       const std::function<void(double)>& progress) {
+StageModel::StageModel(const StageSpec& spec, const std::filesystem::path& folder, WorkerGroup* group,
+                       at::Device device, const std::function<void(double)>& progress) {
   const c10::InferenceMode guard;
   impl_ = std::make_unique<Impl>(spec, group, device);
   impl_->weights = load_weights(spec, impl_->shard, Checkpoint(folder), device, progress);

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "motley/comm/channel.hpp"
 #include "motley/comm/messages.hpp"
+#include "motley/comm/worker_group.hpp"
 #include "motley/model/model.hpp"
 
 namespace motley {
@@ -35,7 +35,7 @@ class StageModel {
  public:
   // Loads this rank's slices straight from the safetensors files of `folder`. `group` may be null for a single rank.
   // Throws an input error where the files do not hold what the architecture promises.
-  StageModel(const StageSpec& spec, const std::filesystem::path& folder, Group* group, at::Device device,
+  StageModel(const StageSpec& spec, const std::filesystem::path& folder, WorkerGroup* group, at::Device device,
              const std::function<void(double)>& progress = {});
   ~StageModel();
 

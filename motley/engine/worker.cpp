@@ -17,6 +17,7 @@
 #include <mutex>
 #include <thread>
 
+#include "motley/comm/worker_links.hpp"
 #include "motley/engine/assignment.hpp"
 #include "motley/engine/backend.hpp"
 #include "motley/engine/stage_model.hpp"
@@ -53,10 +54,9 @@ class StepQueue {
 };
 
 // Activations cross in the type that the receiving stage computes in.
-ElementType crossing_type(const Stage& receiver) {
-  return receiver.weight_type == DType::fp32 ? ElementType::fp32 : ElementType::bf16;
+at::ScalarType crossing_type(const Stage& receiver) {
+  return receiver.weight_type == DType::fp32 ? at::kFloat : at::kBFloat16;
 }
-at::ScalarType tensor_type(ElementType type) { return type == ElementType::fp32 ? at::kFloat : at::kBFloat16; }
 
 std::span<std::byte> bytes_of(const at::Tensor& host) {
   MOTLEY_CHECK(host.is_cpu() && host.is_contiguous());
@@ -71,21 +71,19 @@ class Executor {
   StepResult execute(const Step& step);
 
  private:
-  void connect(const std::vector<PeerChannel>& peers);
-  Channel& channel_to(const std::string& device);
+  void connect(const Launch& launch);
   const RoutePlace& place_on_route(const Step& step) const;
-  at::Tensor receive(const Step& step, const RoutePlace& place, std::int64_t tokens);
-  void send(const Step& step, const Stage& next, const at::Tensor& hidden);
+  at::Tensor receive(const Stage& previous, std::int64_t tokens);
+  void send(const Stage& next, const at::Tensor& hidden);
   std::vector<SampledToken> choose_tokens(const Step& step, const at::Tensor& logits) const;
   double waited_s() const;
 
   ServePlan plan_;
-  std::string name_;  // of the device
-  std::uint64_t epoch_;
   Assignment assignment_;
   at::Device device_;
-  std::map<std::string, std::unique_ptr<Channel>> neighbours_;  // in other stages
-  std::unique_ptr<Group> group_;                                // null: a single rank
+  std::map<std::string, int> rank_of_;    // devices in workers_
+  std::unique_ptr<WorkerGroup> workers_;  // of the whole plan, for crossings
+  std::unique_ptr<WorkerGroup> group_;    // of the stage; null: a single rank
   std::unique_ptr<StageModel> model_;
   at::Tensor incoming_;       // rows for model_, on its device
   at::Tensor incoming_host_;  // where they arrive; the same tensor on a CPU
@@ -93,12 +91,10 @@ class Executor {
 
 Executor::Executor(const Launch& launch, ControlConnection& control)
     : plan_(read_plan(parse_json(launch.plan_json, "plan"), "plan")),
-      name_(launch.device),
-      epoch_(launch.epoch),
       assignment_(assignment_of(plan_, launch.device)),
       device_(open_backend(launch.backend)) {
   const auto start = Clock::now();
-  connect(launch.peers);
+  connect(launch);
   control.send(Progress{"connect", 1});
 
   const Stage& stage = *assignment_.stage;
@@ -125,34 +121,21 @@ Executor::Executor(const Launch& launch, ControlConnection& control)
   check_allocation(launch.device, assignment_.memory, {bytes.weights, bytes.kv, bytes.activations});
   if (!stage.embedding) {
     incoming_ = model_->incoming_buffer();
-    MOTLEY_CHECK(incoming_.scalar_type() == tensor_type(crossing_type(stage)));
+    MOTLEY_CHECK(incoming_.scalar_type() == crossing_type(stage));
     incoming_host_ = incoming_.is_cpu() ? incoming_ : at::empty_like(incoming_, at::TensorOptions(at::kCPU));
   }
   control.send(Ready{bytes.weights, bytes.kv, bytes.activations, seconds_since(start)});
 }
 
-void Executor::connect(const std::vector<PeerChannel>& peers) {
-  const std::int64_t largest_frame = largest_frame_bytes(plan_);
-  for (const PeerChannel& peer : peers)
-    neighbours_[peer.device] = open_channel(peer.kind, peer.descriptor, peer.side, largest_frame, peer.device);
-  if (assignment_.degree == 1) return;
-  std::vector<std::unique_ptr<Channel>> ranks;
-  for (const std::string& device : assignment_.stage->devices) {
-    if (device == name_) {
-      ranks.emplace_back();
-    } else {
-      channel_to(device);
-      ranks.push_back(std::move(neighbours_.extract(device).mapped()));
-    }
-  }
-  group_ = std::make_unique<Group>(assignment_.rank, std::move(ranks), epoch_);
-}
-
-Channel& Executor::channel_to(const std::string& device) {
-  const auto found = neighbours_.find(device);
-  if (found == neighbours_.end())
-    throw Error(ErrorCode::peer, fmt::format("{} got no connection to {}", name_, device));
-  return *found->second;
+void Executor::connect(const Launch& launch) {
+  const std::vector<std::string> devices = worker_devices(plan_);
+  for (std::size_t rank = 0; rank < devices.size(); ++rank) rank_of_[devices[rank]] = static_cast<int>(rank);
+  workers_ = std::make_unique<WorkerGroup>("between stages", devices, rank_of_.at(launch.device), launch.epoch,
+                                           launch.crossings);
+  const Stage& stage = *assignment_.stage;
+  if (assignment_.degree > 1)
+    group_ =
+        std::make_unique<WorkerGroup>("stage " + stage.id, stage.devices, assignment_.rank, launch.epoch, launch.stage);
 }
 
 const RoutePlace& Executor::place_on_route(const Step& step) const {
@@ -180,13 +163,12 @@ StepResult Executor::execute(const Step& step) {
   const double waited_before_s = waited_s();
   const RoutePlace& place = place_on_route(step);
   const std::int64_t tokens = count_tokens(step, plan_.step.max_tokens);
-  if (group_) group_->begin_step(step.step);
 
-  const at::Tensor incoming = place.previous != nullptr ? receive(step, place, tokens) : at::Tensor();
+  const at::Tensor incoming = place.previous != nullptr ? receive(*place.previous, tokens) : at::Tensor();
   const at::Tensor hidden = model_->forward(step, incoming);
   StepResult result{.step = step.step, .compute_s = 0, .wait_s = 0, .tokens = {}};
   if (place.next != nullptr) {
-    send(step, *place.next, hidden);
+    send(*place.next, hidden);
   } else {
     const at::Tensor logits = model_->logits(step, hidden);
     if (assignment_.rank == 0) result.tokens = choose_tokens(step, logits);
@@ -196,34 +178,22 @@ StepResult Executor::execute(const Step& step) {
   return result;
 }
 
-at::Tensor Executor::receive(const Step& step, const RoutePlace& place, std::int64_t tokens) {
-  const std::vector<std::string>& senders = place.previous->devices;
-  const int sender = crossing_sender(assignment_.rank, static_cast<int>(senders.size()), assignment_.degree);
-  const FrameTag whole{.epoch = epoch_,
-                       .step = step.step,
-                       .type = crossing_type(*assignment_.stage),
-                       .rows = tokens,
-                       .columns = plan_.model.arch.hidden};
+at::Tensor Executor::receive(const Stage& previous, std::int64_t tokens) {
+  const int senders = static_cast<int>(previous.devices.size());
+  const int sender = crossing_sender(assignment_.rank, senders, assignment_.degree);
   const at::Tensor host = incoming_host_.narrow(0, 0, tokens);
-  receive_crossing(whole, bytes_of(host), channel_to(senders[static_cast<std::size_t>(sender)]), group_.get());
+  receive_crossing(*workers_, bytes_of(host), tokens, rank_of_.at(previous.devices[static_cast<std::size_t>(sender)]),
+                   group_.get());
   at::Tensor incoming = incoming_.narrow(0, 0, tokens);
   if (!incoming.is_cpu()) incoming.copy_(host);
   return incoming;
 }
 
-void Executor::send(const Step& step, const Stage& next, const at::Tensor& hidden) {
-  const FrameTag whole{.epoch = epoch_,
-                       .step = step.step,
-                       .type = crossing_type(next),
-                       .rows = hidden.size(0),
-                       .columns = hidden.size(1)};
-  const int receivers = static_cast<int>(next.devices.size());
-  std::vector<Channel*> channels(next.devices.size());
-  for (int j = 0; j < receivers; ++j)
-    if (crossing_sender(j, assignment_.degree, receivers) == assignment_.rank)
-      channels[static_cast<std::size_t>(j)] = &channel_to(next.devices[static_cast<std::size_t>(j)]);
-  const at::Tensor host = hidden.to(at::kCPU, tensor_type(whole.type)).contiguous();  // usually `hidden` itself
-  send_crossing(whole, bytes_of(host), assignment_.rank, assignment_.degree, channels);
+void Executor::send(const Stage& next, const at::Tensor& hidden) {
+  std::vector<int> receivers;
+  for (const std::string& device : next.devices) receivers.push_back(rank_of_.at(device));
+  const at::Tensor host = hidden.to(at::kCPU, crossing_type(next)).contiguous();  // usually `hidden` itself
+  send_crossing(*workers_, bytes_of(host), host.size(0), assignment_.rank, assignment_.degree, receivers);
 }
 
 std::vector<SampledToken> Executor::choose_tokens(const Step& step, const at::Tensor& logits) const {
@@ -238,11 +208,7 @@ std::vector<SampledToken> Executor::choose_tokens(const Step& step, const at::Te
   return tokens;
 }
 
-double Executor::waited_s() const {
-  double sum = group_ ? group_->waited_s() : 0;
-  for (const auto& [device, channel] : neighbours_) sum += channel->waited_s();
-  return sum;
-}
+double Executor::waited_s() const { return workers_->waited_s() + (group_ ? group_->waited_s() : 0); }
 
 // ---- the process ----
 

@@ -7,9 +7,11 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <iterator>
 #include <numeric>
 #include <thread>
 
+#include "motley/comm/worker_links.hpp"
 #include "motley/engine/assignment.hpp"
 #include "motley/engine/stage_model.hpp"
 
@@ -80,19 +82,13 @@ class Deployment {
   };
 
   Deployment(const ServePlan& plan, const std::string& transport) {
-    std::vector<std::string> devices;
-    for (const Stage& stage : plan.stages) devices.insert(devices.end(), stage.devices.begin(), stage.devices.end());
-    std::map<std::string, std::vector<PeerChannel>> peers;
-    for (std::size_t a = 0; a < devices.size(); ++a)
-      for (std::size_t b = a + 1; b < devices.size(); ++b) {
-        const DescriptorPair pair =
-            transport == "shm" ? make_shared_memory_pair(largest_frame_bytes(plan)) : make_tcp_pair();
-        peers[devices[a]].push_back({devices[b], transport, pair.descriptors[0], 0});
-        peers[devices[b]].push_back({devices[a], transport, pair.descriptors[1], 1});
-      }
-    for (const std::string& device : devices) start(device, peers[device]);
-    for (const auto& [device, channels] : peers)
-      for (const PeerChannel& channel : channels) ::close(channel.descriptor);
+    std::map<std::string, WorkerLinks> of_device;
+    {
+      PlanLinks links = link_workers(plan, link_kind(transport));
+      for (const Stage& stage : plan.stages)
+        for (const std::string& device : stage.devices) start(device, links.of_device[device]);
+      of_device = std::move(links.of_device);
+    }  // every worker has its own
     for (Worker& worker : workers)
       worker.control->send(Launch{.plan_json = to_json(write_plan(plan)),
                                   .model_folder = model_folder,
@@ -100,7 +96,8 @@ class Deployment {
                                   .backend = "cpu",
                                   .threads = 1,
                                   .epoch = 1,
-                                  .peers = peers[worker.device]});
+                                  .stage = of_device[worker.device].stage,
+                                  .crossings = of_device[worker.device].crossings});
   }
   ~Deployment() {
     for (Worker& worker : workers) {
@@ -149,14 +146,15 @@ class Deployment {
   std::vector<Worker> workers;
 
  private:
-  void start(const std::string& device, const std::vector<PeerChannel>& peers) {
+  void start(const std::string& device, const WorkerLinks& links) {
     std::array<int, 2> ends{};
     ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), 0);
     const pid_t process = ::fork();
     if (process == 0) {
       // No exec closes the descriptors that are not for this worker.
       std::vector<int> kept{ends[1]};
-      for (const PeerChannel& peer : peers) kept.push_back(peer.descriptor);
+      for (const InheritedLinks* of : {&links.stage, &links.crossings})
+        std::ranges::copy(descriptors_of(*of), std::back_inserter(kept));
       for (int descriptor = 3; descriptor < 1024; ++descriptor)
         if (std::ranges::find(kept, descriptor) == kept.end()) ::close(descriptor);
       ::_exit(run_worker(ends[1]));
@@ -289,14 +287,23 @@ TEST(Worker, EndsOnStopAndIgnoresCtrlC) {
 }
 
 TEST(Worker, NamesThePeerThatDied) {
-  Deployment deployment(plan_of({{8, {0.5, 0.5}}}), "tcp");
-  deployment.wait_until_ready();
-  ::kill(deployment.workers[1].process, SIGKILL);
-  deployment.workers[0].control->send(Step{1, 0, {greedy_sequence(0, 0, some_tokens(3))}});
-  const auto failure = std::get<Failure>(Deployment::answer(deployment.workers[0]));
-  EXPECT_EQ(failure.code, static_cast<int>(ErrorCode::peer));
-  EXPECT_EQ(failure.message, "the connection to box/1 ended");
-  EXPECT_EQ(WEXITSTATUS(Deployment::exit_status(deployment.workers[0])), 5);
+  const auto failure_of_last = [](const ServePlan& plan, const std::string& transport, std::size_t victim) {
+    Deployment deployment(plan, transport);
+    deployment.wait_until_ready();
+    Deployment::Worker& other = deployment.workers[1 - victim];
+    ::kill(deployment.workers[victim].process, SIGKILL);
+    other.control->send(Step{1, 0, {greedy_sequence(0, 0, some_tokens(3))}});
+    const auto failure = std::get<Failure>(Deployment::answer(other));
+    EXPECT_EQ(failure.code, static_cast<int>(ErrorCode::peer));
+    EXPECT_EQ(WEXITSTATUS(Deployment::exit_status(other)), 5);
+    return failure.message;
+  };
+  for (const std::string transport : {"shm", "tcp"}) {
+    EXPECT_EQ(failure_of_last(plan_of({{8, {0.5, 0.5}}}), transport, 1),
+              "stage s0: lost rank 1: its process has closed the connection (box/1)");
+    EXPECT_EQ(failure_of_last(plan_of({{4, {1}}, {4, {1}}}), transport, 0),
+              "between stages: lost rank 0: its process has closed the connection (box/0)");
+  }
 }
 
 // What a worker of one device says to a launch, or to a message after it; and that it exits with the same code.

@@ -15,10 +15,10 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
-#include <set>
+#include <iterator>
 
 #include "motley/base/environment_error.hpp"
-#include "motley/comm/channel.hpp"
+#include "motley/comm/worker_links.hpp"
 
 namespace motley {
 namespace {
@@ -165,44 +165,16 @@ void WorkerProcess::kill() {
   if (!exit_state_) ::kill(process_, SIGKILL);
 }
 
-std::vector<std::pair<std::string, std::string>> connected_devices(const ServePlan& plan) {
-  std::set<std::pair<std::string, std::string>> pairs;
-  const auto connect = [&](const std::string& a, const std::string& b) {
-    if (a != b) pairs.insert(std::minmax(a, b));
-  };
-  for (const Stage& stage : plan.stages)
-    for (const std::string& a : stage.devices)
-      for (const std::string& b : stage.devices) connect(a, b);
-  for (const Route& route : plan.routes)
-    for (std::size_t hop = 1; hop < route.path.size(); ++hop) {
-      const std::vector<std::string>& from = plan.stage(route.path[hop - 1].stage).devices;
-      const std::vector<std::string>& to = plan.stage(route.path[hop].stage).devices;
-      const int senders = static_cast<int>(from.size()), receivers = static_cast<int>(to.size());
-      for (int receiver = 0; receiver < receivers; ++receiver)
-        connect(from[static_cast<std::size_t>(crossing_sender(receiver, senders, receivers))],
-                to[static_cast<std::size_t>(receiver)]);
-    }
-  return {pairs.begin(), pairs.end()};
-}
-
 WorkerProcesses start_workers(const ServePlan& plan, const LaunchOptions& options) {
   check_program(options.program);
-  std::vector<Descriptor> ours;  // closed here when every worker has its own copy
-  std::map<std::string, std::vector<PeerChannel>> peers;
-  for (const auto& [a, b] : connected_devices(plan)) {
-    const DescriptorPair pair =
-        options.transport == "tcp" ? make_tcp_pair() : make_shared_memory_pair(largest_frame_bytes(plan));
-    for (const int descriptor : pair.descriptors) ours.emplace_back(descriptor);
-    peers[a].push_back({b, options.transport, pair.descriptors[0], 0});
-    peers[b].push_back({a, options.transport, pair.descriptors[1], 1});
-  }
+  PlanLinks links = link_workers(plan, link_kind(options.transport));  // closed here when every worker has its own
 
   WorkerProcesses workers;
   for (const Stage& stage : plan.stages)
     for (std::size_t rank = 0; rank < stage.devices.size(); ++rank) {
       const std::string& device = stage.devices[rank];
-      std::vector<int> inherited;
-      for (const PeerChannel& peer : peers[device]) inherited.push_back(peer.descriptor);
+      std::vector<int> inherited = descriptors_of(links.of_device[device].stage);
+      std::ranges::copy(descriptors_of(links.of_device[device].crossings), std::back_inserter(inherited));
       workers.push_back(
           std::make_unique<WorkerProcess>(device, stage.id, static_cast<int>(rank), options.program, inherited));
     }
@@ -212,11 +184,13 @@ WorkerProcesses start_workers(const ServePlan& plan, const LaunchOptions& option
                 .device = {},
                 .backend = {},
                 .threads = options.threads,
-                .peers = {}};
+                .stage = {},
+                .crossings = {}};
   for (const auto& worker : workers) {
     launch.device = worker->device();
     launch.backend = backend_of(worker->device(), options.backend);
-    launch.peers = peers[worker->device()];
+    launch.stage = links.of_device[worker->device()].stage;
+    launch.crossings = links.of_device[worker->device()].crossings;
     worker->send(control_frame(launch));
   }
   return workers;

@@ -96,10 +96,6 @@ struct LaunchOptions {
   int threads = 1;
 };
 
-// Which devices of a plan exchange data: all of one stage, and those that hand over between stages that follow one
-// another on some route. Each pair once, the smaller name first.
-std::vector<std::pair<std::string, std::string>> connected_devices(const ServePlan& plan);
-
 // One process per device of each stage, in the order of the stages and ranks, connected and told what to load.
 WorkerProcesses start_workers(const ServePlan& plan, const LaunchOptions& options);
 

@@ -31,6 +31,7 @@ class _OpenOptions(ctypes.Structure):
     _fields_ = [
         ("listen", c_char_p), ("key", c_char_p), ("encryption", c_int32),
         ("certificate", c_char_p), ("private_key", c_char_p), ("authority", c_char_p),
+        ("coordinators", c_char_p), ("group", c_char_p), ("token", c_char_p), ("id", c_char_p),
     ]  # fmt: skip
 
 
@@ -53,7 +54,10 @@ class _Outcome(ctypes.Structure):
 
 
 class _CoordinatorOptions(ctypes.Structure):
-    _fields_ = [("group", c_char_p), ("listen", c_char_p), ("token", c_char_p), ("log_file", c_char_p), ("minimum_size", c_uint32)]
+    _fields_ = [
+        ("group", c_char_p), ("listen", c_char_p), ("token", c_char_p), ("log_file", c_char_p), ("minimum_size", c_uint32),
+        ("folder", c_char_p),
+    ]  # fmt: skip
 
 
 class _State(ctypes.Structure):
@@ -67,6 +71,7 @@ class _SessionOptions(ctypes.Structure):
     _fields_ = [
         ("coordinators", c_char_p), ("group", c_char_p), ("token", c_char_p), ("id", c_char_p), ("listen", c_char_p),
         ("state", POINTER(_State)), ("give_bytes_per_s", c_double), ("take_bytes_per_s", c_double),
+        ("certificate", c_char_p), ("private_key", c_char_p), ("authority", c_char_p),
     ]  # fmt: skip
 
 
@@ -122,6 +127,7 @@ def _load():
     library.motley_address.argtypes = [c_void_p]
     library.motley_close.restype = None
     library.motley_close.argtypes = [c_void_p]
+    library.motley_certificate_name.argtypes = [c_char_p, c_char_p, c_size_t]
     library.motley_connect.restype = c_void_p
     library.motley_connect.argtypes = [c_void_p, POINTER(_ConnectOptions), c_char_p, c_size_t]
     library.motley_use_plans.argtypes = [c_void_p, POINTER(c_char_p), c_int32, c_char_p, c_size_t]
@@ -152,16 +158,67 @@ def _load():
 _library = _load()
 
 
+def _encoded(text):
+    return text.encode() if text is not None else None
+
+
+@dataclass
+class Credentials:
+    """What a process proves itself with: a certificate and its key, or the token for which a coordinator gives it one.
+
+    `authority`: PEM or, where a certificate is asked for, the fingerprint of the authority, "sha256:..."."""
+
+    authority: str | None = None
+    certificate: str | None = None
+    private_key: str | None = None
+    token: str | None = None
+    coordinators: str | None = None  # addresses, comma between: where no session says them
+    group: str | None = None
+    id: str | None = None
+
+    @classmethod
+    def from_environment(cls):
+        """MOTLEY_AUTHORITY, a file or a fingerprint; the files MOTLEY_CERTIFICATE, MOTLEY_PRIVATE_KEY and MOTLEY_TOKEN; and
+        MOTLEY_COORDINATORS, MOTLEY_GROUP, MOTLEY_MEMBER."""
+
+        def text(name):
+            file = os.environ.get(f"MOTLEY_{name}")
+            return Path(file).read_text().strip() if file else None
+
+        authority = os.environ.get("MOTLEY_AUTHORITY") or None
+        if authority and not authority.startswith("sha256:"):
+            authority = text("AUTHORITY")
+        found = cls(authority, text("CERTIFICATE"), text("PRIVATE_KEY"), text("TOKEN"), os.environ.get("MOTLEY_COORDINATORS"),
+                    os.environ.get("MOTLEY_GROUP"), os.environ.get("MOTLEY_MEMBER"))  # fmt: skip
+        if (found.certificate is None) != (found.private_key is None) or (found.certificate and not found.authority):
+            raise ValueError("MOTLEY_CERTIFICATE, MOTLEY_PRIVATE_KEY and MOTLEY_AUTHORITY belong together")
+        return found
+
+    @property
+    def name(self):
+        """The id under which other members expect this process; None where there is no certificate."""
+        if self.certificate is None:
+            return self.id
+        name = ctypes.create_string_buffer(256)
+        if not _library.motley_certificate_name(self.certificate.encode(), name, len(name)):
+            raise ValueError("the certificate is none")
+        return name.value.decode()
+
+    def _tls(self):
+        return [_encoded(text) for text in (self.certificate, self.private_key, self.authority)]
+
+
 class Fabric:
     """Where this process takes connections of other members, for any number of groups; `address` has the real port.
 
-    Off this machine connections are under TLS, with `identity` (certificate, private key, authority; PEM); or plain, where
-    `plain` says so."""
+    Off this machine connections are under TLS, with `credentials`; or plain, where `plain` says so. Credentials with
+    coordinators, group, token and id, but without a certificate: the coordinators are asked for one."""
 
-    def __init__(self, listen="127.0.0.1:0", *, key="", identity=None, plain=False):
+    def __init__(self, listen="127.0.0.1:0", *, key="", credentials=None, plain=False):
         error = ctypes.create_string_buffer(512)
-        texts = [text.encode() for text in identity] if identity else [None] * 3
-        options = _OpenOptions(listen.encode(), key.encode(), int(plain), *texts)
+        given = credentials or Credentials()
+        asked = [_encoded(text) for text in (given.coordinators, given.group, given.token, given.id)]
+        options = _OpenOptions(listen.encode(), key.encode(), int(plain), *given._tls(), *asked)
         self._handle = _library.motley_open(byref(options), error, len(error))
         if not self._handle:
             raise OSError(error.value.decode())
@@ -271,11 +328,15 @@ class StepGroup(Group):
 
 
 class Coordinator:
-    """Issues a group's epochs, in a thread of its own until close(); started again with its log, it goes on."""
+    """Issues a group's epochs, in a thread of its own until close(); started again with its log, it goes on.
 
-    def __init__(self, log_file, *, group="group", listen="127.0.0.1:0", token="", minimum_size=1):
+    With `folder`, made by `motley group create`, group and token are that group's, connections are under TLS, and who shows
+    the token gets a certificate."""
+
+    def __init__(self, log_file, *, group="group", listen="127.0.0.1:0", token="", minimum_size=1, folder=None):
         error = ctypes.create_string_buffer(512)
-        options = _CoordinatorOptions(group.encode(), listen.encode(), token.encode(), str(log_file).encode(), minimum_size)
+        options = _CoordinatorOptions(group.encode(), listen.encode(), token.encode(), str(log_file).encode(), minimum_size,
+                                      str(folder).encode() if folder else None)  # fmt: skip
         self._handle = _library.motley_coordinate(byref(options), error, len(error))
         if not self._handle:
             raise OSError(error.value.decode())
@@ -291,17 +352,22 @@ class Session:
     """Steps of a group whose members come and go.
 
     `state`, where members have one, is an object with save() -> bytes and load(bytes): whoever joins, or has fallen behind,
-    gets the state of the others before its first step."""
+    gets the state of the others before its first step.
 
-    def __init__(self, coordinators, *, group="group", token="", id=None, listen="127.0.0.1:0", state=None,
-                 give_bytes_per_s=0.0, take_bytes_per_s=0.0):  # fmt: skip
+    `credentials` (by default from the environment) are needed where members or coordinators are on other machines; group,
+    token and id that are not given are taken from there."""
+
+    def __init__(self, coordinators, *, group=None, token=None, id=None, listen="127.0.0.1:0", state=None,
+                 give_bytes_per_s=0.0, take_bytes_per_s=0.0, credentials=None):  # fmt: skip
+        given = credentials or Credentials.from_environment()
+        group, token, id = group or given.group or "group", token or given.token or "", id or given.name
         self._state, self._memory, self._raised = state, None, None
         # ctypes keeps no callback alive.
         types = dict(_State._fields_)
         self._callbacks = _State(None, types["save"](self._save), types["place"](self._place), types["load"](self._load))
-        given = ctypes.pointer(self._callbacks) if state is not None else None
+        callbacks = ctypes.pointer(self._callbacks) if state is not None else None
         options = _SessionOptions(",".join(coordinators).encode(), group.encode(), token.encode(), id.encode() if id else None,
-                                  listen.encode(), given, give_bytes_per_s, take_bytes_per_s)  # fmt: skip
+                                  listen.encode(), callbacks, give_bytes_per_s, take_bytes_per_s, *given._tls())  # fmt: skip
         error = ctypes.create_string_buffer(512)
         self._handle = _library.motley_open_session(byref(options), error, len(error))
         if not self._handle:

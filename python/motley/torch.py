@@ -6,8 +6,9 @@
 Collectives of a group run one after the other in a thread of their own, sends and receives in one per peer and direction;
 every operation ends by its timeout, with CollectiveError where it is not done. Addresses, and a secret that keeps strangers
 out, travel through torch's own store. From the environment: MOTLEY_ADDRESS, the interface by its address (by default the one
-that leads to the store); MOTLEY_CERTIFICATE, MOTLEY_PRIVATE_KEY and MOTLEY_AUTHORITY, files for TLS between machines;
-MOTLEY_PLAIN=1, no TLS between machines.
+that leads to the store); MOTLEY_CERTIFICATE, MOTLEY_PRIVATE_KEY and MOTLEY_AUTHORITY, files for TLS between machines, or
+MOTLEY_COORDINATORS, MOTLEY_TOKEN and MOTLEY_AUTHORITY, by which a coordinator gives a certificate; MOTLEY_PLAIN=1, no TLS
+between machines.
 """
 
 import datetime
@@ -23,7 +24,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from motley.comm import CollectiveError, Fabric, Group
+from motley.comm import CollectiveError, Credentials, Fabric, Group
 
 __all__ = ["CollectiveError", "ProcessGroupMotley"]
 
@@ -158,10 +159,13 @@ def _plans():
     return [name for name in os.environ.get("MOTLEY_PLANS", "").split(os.pathsep) if name]
 
 
-def _identity():
-    """What MOTLEY_CERTIFICATE, MOTLEY_PRIVATE_KEY and MOTLEY_AUTHORITY name; all or none."""
-    names = [os.environ.get(f"MOTLEY_{part}") for part in ("CERTIFICATE", "PRIVATE_KEY", "AUTHORITY")]
-    return [Path(name).read_text() for name in names] if all(names) else None
+def _credentials():
+    """From the environment; a process that asks for its certificate has a name that no other has."""
+    found = Credentials.from_environment()
+    if found.certificate is None and found.coordinators:
+        found.group = found.group or "group"
+        found.id = f"{found.id or socket.gethostname()[:40]}-{secrets.token_hex(8)}"
+    return found
 
 
 def _plain(tensor):
@@ -193,9 +197,11 @@ class ProcessGroupMotley(dist.ProcessGroup):
         self._name = self._description = ""
         if rank == 0:
             store.set("key", secrets.token_hex(16))
-        self._fabric = Fabric(f"{_own_address(store)}:0", key=store.get("key").decode(), identity=_identity(),
+        credentials = _credentials()
+        self._fabric = Fabric(f"{_own_address(store)}:0", key=store.get("key").decode(), credentials=credentials,
                               plain=os.environ.get("MOTLEY_PLAIN") == "1")  # fmt: skip
-        store.set(f"member/{rank}", f"{_own_host()} {self._fabric.address}")
+        # Under the name in its certificate the others expect this rank.
+        store.set(f"member/{rank}", f"{credentials.name or rank}\n{_own_host()}\n{self._fabric.address}")
         self._lanes = {}
         everyone = list(range(size))
         self._lane("all", everyone)
@@ -208,7 +214,7 @@ class ProcessGroupMotley(dist.ProcessGroup):
             fabric, store, timeout_s, here = self._fabric, self._store, self._timeout_s, ranks.index(self._rank)
 
             def connect():
-                members = [(str(rank), *store.get(f"member/{rank}").decode().split()) for rank in ranks]
+                members = [store.get(f"member/{rank}").decode().split("\n") for rank in ranks]
                 group = Group(fabric, name, members, here, timeout_s=timeout_s)
                 if len(ranks) == self._size:
                     group.use_plans(_plans())

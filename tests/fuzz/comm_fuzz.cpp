@@ -15,7 +15,6 @@
 #include "motley/base/random.hpp"
 #include "motley/comm/collective_frame.hpp"
 #include "motley/comm/execution.hpp"
-#include "motley/comm/frame.hpp"
 #include "motley/comm/group_ledger.hpp"
 #include "motley/comm/handshake.hpp"
 #include "motley/comm/membership_messages.hpp"
@@ -192,6 +191,8 @@ std::vector<std::uint8_t> statement(RandomStream& random) {
     MemberReport report;
     report.suspects = {"a", "b"};
     text = encode_control(report);
+  } else if (random.chance(0.3)) {
+    text = encode_control(CertificateRequest{"g", "token", "member", std::string(random.below(512U), 'r')});
   } else if (random.chance(0.5)) {
     CoordinatorDirective directive;
     directive.start = {{epoch, 3, {}}};

@@ -1,4 +1,4 @@
-// Runs a model under many layouts inside one process, one thread per rank over real channels, and writes what came out.
+// Runs a model under many layouts inside one process, one thread per rank over real links, and writes what came out.
 //
 //   engine_check CASE.json OUT
 //
@@ -19,7 +19,7 @@
 #include <thread>
 
 #include "motley/base/binding.hpp"
-#include "motley/comm/channel.hpp"
+#include "motley/comm/worker_group.hpp"
 #include "motley/engine/backend.hpp"
 #include "motley/engine/stage_model.hpp"
 
@@ -111,7 +111,6 @@ const Schema<CheckCase>& schema<CheckCase>() {
 namespace {
 
 constexpr std::int64_t max_tokens = 256;
-constexpr std::int64_t largest_frame_bytes = 4 << 20;
 
 template <class T>
 class Queue {
@@ -139,13 +138,13 @@ struct Logits {
   std::vector<float> values;  // [sequences that sample, vocabulary]
 };
 
-// One rank: its part of the model and its channels.
+// One rank: its part of the model and its links.
 struct Rank {
   StageSpec spec;
-  std::unique_ptr<Group> group;
-  std::vector<std::unique_ptr<Channel>> to_next;  // by receiver; empty where another rank sends
-  std::unique_ptr<Channel> from_previous;
-  int next_degree = 0;  // 0: the last stage
+  std::unique_ptr<WorkerGroup> group;    // of the stage; null: a single rank
+  std::unique_ptr<WorkerGroup> workers;  // of all stages
+  int from_previous = -1;                // who sends; -1: the first stage
+  std::vector<int> to_next;              // who may receive; none: the last stage
   Queue<std::optional<Step>> steps;
   StageModel::Allocated allocated;
 };
@@ -174,10 +173,17 @@ class Pipeline {
   Queue<Logits> logits_;
 };
 
-std::pair<std::unique_ptr<Channel>, std::unique_ptr<Channel>> channel_pair(const std::string& kind) {
-  const DescriptorPair pair = kind == "tcp" ? make_tcp_pair() : make_shared_memory_pair(largest_frame_bytes);
-  return {open_channel(kind, pair.descriptors[0], 0, largest_frame_bytes, "peer 1"),
-          open_channel(kind, pair.descriptors[1], 1, largest_frame_bytes, "peer 0")};
+// A group per rank. They own what the links' numbers stand for.
+std::vector<std::unique_ptr<WorkerGroup>> link(const std::string& name, int ranks,
+                                               const std::vector<std::pair<int, int>>& pairs, LinkKind kind) {
+  LinkEnds ends = make_links(ranks, pairs, kind, 0);
+  for (FileDescriptor& descriptor : ends.owned) descriptor.release();
+  std::vector<std::string> names;
+  for (int rank = 0; rank < ranks; ++rank) names.push_back(fmt::format("rank {}", rank));
+  std::vector<std::unique_ptr<WorkerGroup>> groups;
+  for (int rank = 0; rank < ranks; ++rank)
+    groups.push_back(std::make_unique<WorkerGroup>(name, names, rank, 1, ends.of_rank[static_cast<std::size_t>(rank)]));
+  return groups;
 }
 
 Pipeline::Pipeline(const CheckCase& check, const CheckLayout& layout, const Architecture& arch,
@@ -208,28 +214,29 @@ Pipeline::Pipeline(const CheckCase& check, const CheckLayout& layout, const Arch
 }
 
 void Pipeline::connect(const CheckLayout& layout) {
+  const LinkKind kind = link_kind(layout.transport);
+  std::vector<std::pair<int, int>> crossings;
+  int first = 0;  // rank of the stage's first among all
   for (std::size_t s = 0; s < stages_.size(); ++s) {
     const auto& stage = stages_[s];
-    std::vector<std::vector<std::unique_ptr<Channel>>> peers(stage.size());
-    for (auto& row : peers) row.resize(stage.size());
-    for (std::size_t a = 0; a < stage.size(); ++a)
-      for (std::size_t b = a + 1; b < stage.size(); ++b)
-        std::tie(peers[a][b], peers[b][a]) = channel_pair(layout.transport);
-    for (std::size_t r = 0; r < stage.size() && stage.size() > 1; ++r)
-      stage[r]->group = std::make_unique<Group>(static_cast<int>(r), std::move(peers[r]), 1);
-    if (s + 1 == stages_.size()) continue;
+    const int degree = static_cast<int>(stage.size());
+    if (degree > 1) {
+      auto groups = link(fmt::format("stage {}", s), degree, all_pairs(degree), kind);
+      for (std::size_t r = 0; r < stage.size(); ++r) stage[r]->group = std::move(groups[r]);
+    }
+    if (s + 1 == stages_.size()) break;
     const auto& next = stages_[s + 1];
-    const auto senders = static_cast<int>(stage.size()), receivers = static_cast<int>(next.size());
-    for (Rank* rank : stage) {
-      rank->to_next.resize(next.size());
-      rank->next_degree = receivers;
-    }
+    const int receivers = static_cast<int>(next.size());
     for (int j = 0; j < receivers; ++j) {
-      auto& sender = *stage[static_cast<std::size_t>(crossing_sender(j, senders, receivers))];
-      std::tie(sender.to_next[static_cast<std::size_t>(j)], next[static_cast<std::size_t>(j)]->from_previous) =
-          channel_pair(layout.transport);
+      const int sender = first + crossing_sender(j, degree, receivers), receiver = first + degree + j;
+      next[static_cast<std::size_t>(j)]->from_previous = sender;
+      crossings.emplace_back(sender, receiver);
+      for (Rank* rank : stage) rank->to_next.push_back(receiver);
     }
+    first += degree;
   }
+  auto workers = link("between stages", static_cast<int>(ranks_.size()), crossings, kind);
+  for (std::size_t r = 0; r < ranks_.size(); ++r) ranks_[r]->workers = std::move(workers[r]);
 }
 
 std::span<std::byte> bytes_of(const at::Tensor& tensor) {
@@ -250,21 +257,17 @@ void serve_steps(Rank& rank, const std::string& folder, Queue<Logits>& logits) {
   if (std::abs(total - planned) * 100 > planned)
     throw Error(ErrorCode::internal, fmt::format("{} bytes allocated where {} were planned", total, planned));
 
-  const ElementType type = spec.weight_type == DType::fp32 ? ElementType::fp32 : ElementType::bf16;
-  std::vector<Channel*> receivers;
-  for (auto& channel : rank.to_next) receivers.push_back(channel.get());
   while (const std::optional<Step> step = rank.steps.pop()) {
     std::int64_t tokens = 0;
     for (const StepSequence& sequence : step->sequences) tokens += sequence.count;
-    const FrameTag tag{.epoch = 1, .step = step->step, .type = type, .rows = tokens, .columns = spec.arch.hidden};
-    if (rank.group) rank.group->begin_step(step->step);
     at::Tensor incoming;
-    if (rank.from_previous) {
+    if (rank.from_previous >= 0) {
       incoming = model.incoming_buffer().narrow(0, 0, tokens);
-      receive_crossing(tag, bytes_of(incoming), *rank.from_previous, rank.group.get());
+      receive_crossing(*rank.workers, bytes_of(incoming), tokens, rank.from_previous, rank.group.get());
     }
     const at::Tensor hidden = model.forward(*step, incoming);
-    if (rank.next_degree > 0) send_crossing(tag, bytes_of(hidden), spec.rank, spec.degree, receivers);
+    if (!rank.to_next.empty())
+      send_crossing(*rank.workers, bytes_of(hidden), tokens, spec.rank, spec.degree, rank.to_next);
     if (!spec.head) continue;
     const at::Tensor rows = model.logits(*step, hidden);
     if (spec.rank == 0 && rows.size(0) > 0) {

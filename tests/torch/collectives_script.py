@@ -151,8 +151,9 @@ def refusals(rank):
 
 def disagreement(rank):
     """Ranks that call with other sizes are told so, all of them, and nothing hangs."""
-    group = dist.new_group(timeout=datetime.timedelta(seconds=20))
     try:
+        # Who is slow may hear of it while it still waits for the new group to stand.
+        group = dist.new_group(timeout=datetime.timedelta(seconds=20))
         dist.all_reduce(torch.zeros(4 + rank), group=group)
     except CollectiveError as error:
         assert error.status in ("invalid", "aborted", "revoked"), error

@@ -1,5 +1,6 @@
 """The "motley" backend of torch.distributed: scripts of PyTorch's own kind, unchanged but for the backend's name."""
 
+import json
 import os
 import re
 import subprocess
@@ -62,3 +63,21 @@ def test_a_rank_that_dies_ends_the_operations_of_the_others(run_ranks):
     """Not their own timeout of minutes, and not a hang: an error that names the rank."""
     text = run_ranks("dying_script.py", 3)
     assert sorted(re.findall(r"^rank (\d) was told: .*rank 1", text, re.MULTILINE)) == ["0", "2"]
+
+
+def test_ranks_ask_a_coordinator_for_their_certificates(motley, run_ranks, tmp_path, monkeypatch):
+    create = [motley, "group", "create", tmp_path / "lab", "--group", "lab", "--json"]
+    fingerprint = json.loads(subprocess.run(create, check=True, capture_output=True, text=True).stdout)["authority"]["fingerprint"]
+    command = [motley, "coordinate", "--folder", tmp_path / "lab", "--listen", "127.0.0.1:0", "--store", tmp_path / "log"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as coordinator:
+        try:
+            monkeypatch.setenv("MOTLEY_COORDINATORS", coordinator.stdout.readline().strip())
+            monkeypatch.setenv("MOTLEY_TOKEN", str(tmp_path / "lab/token"))
+            monkeypatch.setenv("MOTLEY_AUTHORITY", fingerprint)
+            monkeypatch.setenv("MOTLEY_GROUP", "lab")
+            text = run_ranks("collectives_script.py", 2)
+        finally:
+            coordinator.terminate()
+        log = coordinator.communicate(timeout=30)[1]
+    assert sorted(re.findall(r"^rank (\d) done$", text, re.MULTILINE)) == ["0", "1"]
+    assert log.count("certified member=") >= 2

@@ -1,0 +1,142 @@
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <ctime>
+#include <filesystem>
+#include <memory>
+
+#include "motley/base/error.hpp"
+#include "motley/base/value.hpp"
+#include "motley/cli/command.hpp"
+#include "motley/comm/group_folder.hpp"
+
+namespace motley::cli {
+namespace {
+
+constexpr double day_s = 24 * 3600;
+
+struct GroupVerbOptions {
+  std::string folder, group = "group", member, into;
+  int days = 30;
+  bool json = false;
+};
+
+std::string date(std::int64_t time_s) {
+  return fmt::format("{:%Y-%m-%d %H:%M} UTC", fmt::gmtime(static_cast<std::time_t>(time_s)));
+}
+
+std::string validity(const CertificateFacts& facts) {
+  const double left_s = static_cast<double>(facts.expires_s - std::time(nullptr));
+  if (left_s <= 0) return fmt::format("expired at {}", date(facts.expires_s));
+  return fmt::format("valid until {} ({:.1f} days)", date(facts.expires_s), left_s / day_s);
+}
+
+Value facts_json(const CertificateFacts& facts) {
+  return Value::object({{"name", facts.name}, {"fingerprint", facts.fingerprint}, {"expires_s", facts.expires_s}});
+}
+
+// What is there, never what is secret.
+void show(const GroupFolder& group, const std::string& folder, const std::string& next, bool json) {
+  const CertificateFacts authority = certificate_facts(group.identity.authority);
+  const CertificateFacts own = certificate_facts(group.identity.certificate);
+  if (json) {
+    const Value result = Value::object({{"group", group.group},
+                                        {"folder", folder},
+                                        {"authority", facts_json(authority)},
+                                        {"certificate", facts_json(own)},
+                                        {"issues", group.authority.has_value()},
+                                        {"token_file", (std::filesystem::path(folder) / "token").string()}});
+    fmt::print("{}\n", to_json(result, 1));
+    return;
+  }
+  fmt::print("group        {}, in {}\n", group.group, folder);
+  fmt::print("authority    {}\n             {}; its key is {}\n", authority.fingerprint, validity(authority),
+             group.authority ? "here: certificates can be issued" : "elsewhere");
+  fmt::print("certificate  of \"{}\", {}\n", own.name, validity(own));
+  fmt::print("token        in {}\n", (std::filesystem::path(folder) / "token").string());
+  if (!next.empty()) fmt::print("\n{}", next);
+}
+
+int create(const GroupVerbOptions& options) {
+  const GroupFolder made = create_group_folder(options.folder, options.group);
+  show(made, options.folder,
+       fmt::format("next, here:           motley coordinate --folder {} --listen HOST:4700\n"
+                   "then, at each member: MOTLEY_TOKEN=(a file with the token) MOTLEY_AUTHORITY={}\n"
+                   "or, without that:     motley group issue {} MEMBER, and carry the folder there\n",
+                   options.folder, certificate_facts(made.identity.authority).fingerprint, options.folder),
+       options.json);
+  return 0;
+}
+
+int issue(const GroupVerbOptions& options) {
+  std::string into = options.into;
+  if (into.empty()) {
+    if (options.member.find('/') != std::string::npos || options.member.starts_with('.'))
+      throw input_error(fmt::format("no folder can be called \"{}\"", options.member), "name one with -o DIR");
+    into = (std::filesystem::path(options.folder) / "members" / options.member).string();
+  }
+  const GroupFolder made = issue_member_folder(read_group_folder(options.folder), options.member, options.days, into);
+  show(made, into, "", options.json);
+  return 0;
+}
+
+int show_folder(const GroupVerbOptions& options) {
+  show(read_group_folder(options.folder), options.folder, "", options.json);
+  return 0;
+}
+
+void add_group_verb(CLI::App& verbs, Action& action, const char* name, const char* what, const char* examples,
+                    int (*run)(const GroupVerbOptions&), void (*add_options)(CLI::App&, GroupVerbOptions&)) {
+  const auto options = std::make_shared<GroupVerbOptions>();
+  auto* verb = verbs.add_subcommand(name, what);
+  verb->footer(examples);
+  verb->add_option("DIR", options->folder, "The group's folder")->required();
+  add_options(*verb, *options);
+  verb->add_flag("--json", options->json, "Print JSON for machines instead of text");
+  verb->callback([options, run, &action] { action = [options, run] { return run(*options); }; });
+}
+
+}  // namespace
+
+void add_group(CLI::App& parent, Action& action) {
+  auto* verbs = parent.add_subcommand("group", "Make a group's authority, its token, and members' certificates");
+  verbs->require_subcommand(1);
+  verbs->footer(
+      "A group is whoever holds its token. Its coordinator keeps the authority, and certifies members that show the\n"
+      "token; off one machine everything runs under TLS 1.3 with these certificates on both sides.\n\n"
+      "examples:\n"
+      "  motley group create lab --group lab        authority, coordinator's certificate and token, in ./lab\n"
+      "  motley coordinate --folder lab --listen 10.0.0.5:4700\n"
+      "  motley group show lab                      the fingerprint that members need, and what expires when");
+  add_group_verb(
+      *verbs, action, "create", "A new authority, the coordinator's certificate, and the join token",
+      "Keys and token can be read by you alone. Nothing is overwritten.\n\n"
+      "examples:\n"
+      "  motley group create lab\n"
+      "  motley group create lab --group run7 --json",
+      create, [](CLI::App& verb, GroupVerbOptions& options) {
+        verb.add_option("--group", options.group, "What the group is called")->type_name("NAME")->capture_default_str();
+      });
+  add_group_verb(*verbs, action, "issue", "A member's certificate, key and token, to be carried to its machine",
+                 "For machines that do not ask the coordinator for one. What is in the folder is secret: carry it by a "
+                 "safe way.\n\n"
+                 "examples:\n"
+                 "  motley group issue lab anna                into lab/members/anna\n"
+                 "  motley group issue lab 1 -o rank1 --days 7\n"
+                 "  motley group issue lab coordinator -o standby   for another coordinator of the group",
+                 issue, [](CLI::App& verb, GroupVerbOptions& options) {
+                   verb.add_option("MEMBER", options.member, "The id that the certificate names")->required();
+                   verb.add_option("-o,--output", options.into, "The member's folder (default: DIR/members/MEMBER)")
+                       ->type_name("DIR");
+                   verb.add_option("--days", options.days, "It is valid for so long")
+                       ->check(CLI::Range(1, 3650))
+                       ->capture_default_str();
+                 });
+  add_group_verb(*verbs, action, "show", "What is in a folder: names, fingerprint, what expires when",
+                 "examples:\n"
+                 "  motley group show lab\n"
+                 "  motley group show lab --json",
+                 show_folder, [](CLI::App&, GroupVerbOptions&) {});
+}
+
+}  // namespace motley::cli

@@ -1,0 +1,83 @@
+#include "motley/cli/members.hpp"
+
+#include <fmt/format.h>
+
+#include <set>
+#include <sstream>
+
+#include "motley/base/error.hpp"
+#include "motley/comm/group_folder.hpp"
+#include "motley/comm/sockets.hpp"
+
+namespace motley::cli {
+
+void add_member_options(CLI::App& verb, MemberOptions& options, int most_members) {
+  verb.add_option(
+      "--members", options.members,
+      "Addresses of all, comma between; NAME=HOST:PORT where its certificate does not name the rank's number");
+  verb.add_option("--rank", options.rank, "This process among --members")->check(CLI::Range(0, most_members - 1));
+  verb.add_option("--key", options.key_file, "File with the group's secret, the same for all members");
+  auto* folder = verb.add_option("--folder", options.folder,
+                                 "This member's certificate and the group's secret, from `motley group issue`")
+                     ->type_name("DIR");
+  auto* certificate = verb.add_option("--certificate", options.certificate, "This member's, in PEM, for TLS")
+                          ->type_name("FILE")
+                          ->excludes(folder);
+  auto* private_key =
+      verb.add_option("--private-key", options.private_key, "The certificate's private key")->type_name("FILE");
+  auto* authority =
+      verb.add_option("--authority", options.authority, "The certificate that members' come from")->type_name("FILE");
+  certificate->needs(private_key)->needs(authority);
+  verb.add_flag("--plain", options.plain, "No TLS between machines");
+}
+
+std::vector<std::string> split(const std::string& text) {
+  std::vector<std::string> words;
+  std::istringstream stream(text);
+  for (std::string word; std::getline(stream, word, ',');) words.push_back(word);
+  return words;
+}
+
+Epoch epoch_of_members(const MemberOptions& options, const std::string& group) {
+  Epoch epoch;
+  epoch.group = group;
+  std::set<std::string> addresses;
+  for (const auto& member : split(options.members)) {
+    const auto equals = member.find('=');
+    const std::string address = equals == std::string::npos ? member : member.substr(equals + 1);
+    if (!addresses.insert(address).second)
+      throw input_error(fmt::format("--members names the address {} twice", address),
+                        "one per member, each with a port of its own");
+    epoch.members.push_back(
+        {.id = equals == std::string::npos ? std::to_string(epoch.members.size()) : member.substr(0, equals),
+         .incarnation = 0,
+         .host = parse_host_port(address).host,
+         .address = address});
+  }
+  if (options.rank < 0)
+    throw input_error("--members needs --rank", "every member says which of the addresses is its own: 0, 1, ...");
+  if (options.rank >= static_cast<int>(epoch.members.size()))
+    throw input_error(fmt::format("--rank {}: there are {} members", options.rank, epoch.members.size()),
+                      "the first of --members is rank 0");
+  return epoch;
+}
+
+FabricOptions fabric_of_member(const MemberOptions& options, const std::string& address) {
+  FabricOptions fabric;
+  fabric.listen = address;
+  if (!options.folder.empty()) {
+    GroupFolder folder = read_group_folder(options.folder);
+    fabric.key = folder.token;
+    fabric.identity = folder.identity;
+  }
+  if (!options.certificate.empty())
+    fabric.identity =
+        TlsIdentity{read_file(options.certificate), read_file(options.private_key), read_file(options.authority)};
+  if (!options.key_file.empty()) fabric.key = read_file(options.key_file);
+  if (fabric.identity) fabric.encryption = Encryption::always;
+  if (options.plain) fabric.encryption = Encryption::never;
+  fabric.shared_memory = options.transport == "shm" ? SharedMemoryUse::same_host : SharedMemoryUse::never;
+  return fabric;
+}
+
+}  // namespace motley::cli

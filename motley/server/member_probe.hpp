@@ -1,0 +1,30 @@
+// Measures a group of members: carries the exchanges of cost/probe_schedule.hpp over their communicator.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "motley/comm/communicator.hpp"
+#include "motley/cost/member_fit.hpp"
+
+namespace motley {
+
+struct MemberProbeOptions {
+  double seconds = 10;   // of traffic, about
+  std::string settings;  // whatever must be the same for all members, in words: it is compared, not read
+  std::string date;
+  std::function<void(const std::string& what, double elapsed_s)> report;
+};
+
+struct MemberProbeResult {
+  MemberMeasurements measured;
+  std::vector<std::int64_t> memory_bytes;  // of every member's machine
+};
+
+// All members call it with the same seconds and settings, and get the same result. Throws a peer error that names the
+// member where one is lost, has other settings, or sends what is no measurement.
+MemberProbeResult probe_members(Communicator& group, const MemberProbeOptions& options);
+
+}  // namespace motley
