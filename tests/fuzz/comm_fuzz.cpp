@@ -2,7 +2,7 @@
 // reader, one rank's execution, greetings, messages between coordinator and members. Nothing may crash, hang or touch
 // memory that is not its own; a lie ends in a peer error.
 //
-// As a libFuzzer target: tests/fuzz/run_fuzz.sh. By itself: comm_fuzz [inputs] [seed] mutates valid traffic.
+// As a libFuzzer target: ./dev fuzz comm. By itself: comm_fuzz [inputs] [seed] mutates valid traffic.
 #include <sys/socket.h>
 #include <unistd.h>
 
