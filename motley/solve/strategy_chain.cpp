@@ -41,7 +41,6 @@ StrategyTotal strategy_total(const StrategyChain& chain, const std::vector<int>&
 namespace strategy {
 namespace {
 
-constexpr double kBudgetSlack = 1e-12;        // relative: sums of the same bytes in another order
 constexpr double kProven = 1e-12;             // relative: a bound this close is the optimum
 constexpr double kSameTime = 1e-13;           // relative to the largest possible time
 constexpr double kPrices[] = {1, 0, 0.5, 2};  // partial chains are bounded at these multiples of the best price
