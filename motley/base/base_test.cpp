@@ -49,6 +49,12 @@ std::string error_of(std::string_view toml) {
   return "no error";
 }
 
+// toml++ holds such a place for unreachable; the sanitizers would say so.
+TEST(Toml, LettersOutsideAsciiAreNoWhiteSpace) {
+  for (const char* text : {"a = 51\u035b", "a = 1\u00e9", "\u00e9 = 1", "a \u00e9= 1"})
+    EXPECT_THROW(parse_toml(text, "x.toml"), Error) << text;
+}
+
 TEST(Binding, ReadsAndWritesBack) {
   const auto trip = read<Trip>(parse_toml(R"(format = "motley.trip/1"
 name = "north"
