@@ -6,8 +6,8 @@
 #include <functional>
 #include <vector>
 
-#include "motley/engine/ops.hpp"
 #include "motley/engine/checkpoint.hpp"
+#include "motley/engine/ops.hpp"
 #include "motley/engine/stage_model.hpp"
 
 namespace motley {
