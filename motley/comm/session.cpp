@@ -70,13 +70,14 @@ struct Session::State {
   }
 
   ~State() {
-    client.reset();
     connector.request_stop();
     {
       const std::lock_guard lock(mutex);
       connecting.request_stop();
     }
     changed.notify_all();
+    connector.join();  // it uses the client
+    client.reset();
   }
 
   // One that is still to come is shared already: by the client, which asks for it, and the fabric.
@@ -151,7 +152,7 @@ struct Session::State {
       std::stop_token given_up;
       {
         std::unique_lock lock(mutex);
-        if (!changed.wait(lock, stop, [&] { return wanted.has_value(); })) return;
+        if (!changed.wait(lock, stop, [&] { return wanted.has_value(); }) || stop.stop_requested()) return;
         epoch = *std::exchange(wanted, std::nullopt);
         given_up = connecting.get_token();
         prepared = {};  // of an earlier proposal
