@@ -168,7 +168,7 @@ typedef struct {
   const void* (*save)(void* user, int32_t item, int64_t* bytes);
   void* (*place)(void* user, int32_t item, int64_t bytes);
   int32_t (*load)(void* user, int32_t item);
-  double share;  // of the steps' time, for a joiner's items; 0: a tenth
+  double share;  // of the steps' time, for a joiner's items; 0: 0.08
 } motley_items;
 
 typedef struct {

@@ -45,7 +45,7 @@ OperationOutcome failed(std::string cause) {
 SlicedStateSync::SlicedStateSync(SlicedStateOptions options, StateItems items)
     : options_(options), items_(std::move(items)) {
   if (!(options_.share > 0 && std::isfinite(options_.share)))
-    throw input_error(fmt::format("a share of {} of the steps' time", options_.share), "0.1 is a tenth");
+    throw input_error(fmt::format("a share of {} of the steps' time", options_.share), "0.08 are 8 %");
   if (items_.count == 0) throw input_error("a state of no items");
 }
 

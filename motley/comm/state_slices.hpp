@@ -1,6 +1,6 @@
 // The state of a session's members in items, which joiners are given one after the other while the group's steps go on.
 //
-//   SlicedStateSync sync({.share = 0.1}, {.count = 200, .save = ..., .place = ..., .load = ...});
+//   SlicedStateSync sync({}, {.count = 200, .save = ..., .place = ..., .load = ...});
 //   Session session({..., .share_state = std::ref(sync)});
 //
 // For programs in which a step changes an item depending on this item and on the step's reduced results alone, as SGD
@@ -24,8 +24,9 @@
 namespace motley {
 
 struct SlicedStateOptions {
-  double share = 0.1;     // of the steps' time, at most; but an item goes as a whole
-  double timeout_s = 60;  // of an operation
+  // How much longer steps may become: with what goes beside slices, less than a tenth. But an item goes as a whole.
+  double share = 0.08;
+  double timeout_s = 600;  // of an operation
 };
 
 // How a process gives and takes the items of its state, which have the same numbers in all members.

@@ -378,7 +378,7 @@ class Session:
     token and id that are not given are taken from there."""
 
     def __init__(self, coordinators, *, group=None, token=None, id=None, listen="127.0.0.1:0", state=None,
-                 items=None, share=0.1, give_bytes_per_s=0.0, take_bytes_per_s=0.0, credentials=None):  # fmt: skip
+                 items=None, share=0.08, give_bytes_per_s=0.0, take_bytes_per_s=0.0, credentials=None):  # fmt: skip
         given = credentials or Credentials.from_environment()
         group, token, id = group or given.group or "group", token or given.token or "", id or given.name
         self._memory, self._raised = None, None

@@ -18,7 +18,7 @@
 A worker that dies costs the step that was under way, and only that; one that joins is given the state of model and optimizer.
 `compute` may run several times for one step, and must begin with zero_grad().
 
-Elastic(..., share=0.1): a joiner is given the state while the others go on, for a tenth of the steps' time. A worker then shares
+Elastic(..., share=0.08): a joiner is given the state while the others go on, for 8 % of the steps' time. A worker then shares
 the batch by group.place of group.contributors, not by rank and size: who is still learning computes like the others, but its
 gradients do not count. What it adds to other operations must be zero where group.contributes is False.
 """
