@@ -9,7 +9,8 @@
 
 namespace motley {
 
-// The text between the markers of docs/reference/FILE must be `generated`. With MOTLEY_UPDATE_DOCS set, it is put there.
+// The text between the markers of docs/reference/FILE must be `generated`. With MOTLEY_UPDATE_DOCS set, it is put
+// there.
 inline void expect_text_is_current(const std::string& file, const std::string& generated) {
   const std::string begin = "<!-- generated: begin -->\n", end = "<!-- generated: end -->\n";
   const std::string path = MOTLEY_SOURCE_DIR "/docs/reference/" + file;

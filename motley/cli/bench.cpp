@@ -295,6 +295,7 @@ int run(const CommBench& bench) {
 void add_bench(CLI::App& parent, Action& action) {
   auto* verb = parent.add_subcommand("bench", "Measure what this machine and its network do");
   verb->require_subcommand(1);
+  verb->footer("example: motley bench comm --ranks 4 --transport tcp");
   auto* comm = verb->add_subcommand("comm", "Time collectives between ranks, here or on several machines");
   const auto bench = std::make_shared<CommBench>();  // shared with the action, which runs after this returns
   comm->add_option("--operation", bench->operation, "all-reduce, reduce-scatter, all-gather, broadcast or reduce")
