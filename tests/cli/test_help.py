@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -88,8 +87,13 @@ def test_examples_use_options_that_are_there(pages):
                 assert re.search(rf"{option}\b", pages[verb]), f"{line}: {option}"
 
 
+def run(motley, folder, line):
+    environment = os.environ | {"PATH": f"{motley.parent}{os.pathsep}{os.environ['PATH']}"}
+    return subprocess.run(["bash", "-c", line], cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+
+
 @pytest.fixture(scope="module")
-def folder(motley, tmp_path_factory):
+def prepared(motley, tmp_path_factory):
     """Looks like the repository, with the plans that examples speak of."""
     folder = tmp_path_factory.mktemp("examples")
     for name in ("examples", "data"):
@@ -101,15 +105,14 @@ def folder(motley, tmp_path_factory):
     return folder
 
 
-def run(motley, folder, line):
-    environment = os.environ | {"PATH": f"{motley.parent}{os.pathsep}{os.environ['PATH']}"}
-    return subprocess.run(["bash", "-c", line], cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
-
-
-def test_examples_run(pages, motley, folder):
-    """Each once, in the order of the verbs, as it stands."""
+def test_examples_run(pages, motley, prepared, tmp_path):
+    """Each once as it stands, those of a verb in their order and in a folder of their own."""
     done = set()
-    for text in pages.values():
+    for verb, text in pages.items():
+        folder = tmp_path / (verb.replace(" ", "-") or "motley")
+        shutil.copytree(prepared, folder, symlinks=True)
+        if verb in ("group issue", "group show"):
+            run(motley, folder, "motley group create lab")
         for line in examples_of(text):
             if line in done or any(re.match(pattern, line) for pattern in NOT_RUN):
                 continue
@@ -117,9 +120,7 @@ def test_examples_run(pages, motley, folder):
             command = line
             for pattern, instead in INSTEAD:
                 command = pattern.sub(instead, command)
-            started = time.monotonic()
             result = run(motley, folder, command)
-            print(f"{time.monotonic() - started:6.2f} {command}")
             assert result.returncode in ((0, 3) if line == "motley doctor" else (0,)), f"{command}\n{result.stdout}{result.stderr}"
     assert len(done) > 25
 

@@ -83,6 +83,22 @@ def test_the_projects_own_commands_are_there():
             assert verb != "bench" or not name or re.search(rf"\b{name}\b", benches), f"{page}: ./dev bench {name}"
 
 
+def test_verbs_and_options_named_in_prose_are_there():
+    sections = re.split(r"^## (motley.*)$", (ROOT / "docs/reference/cli.md").read_text(), flags=re.MULTILINE)[1:]
+    verbs = dict(zip(sections[::2], sections[1::2]))
+    assert len(verbs) > 25
+    wrong = []
+    for page in PAGES:
+        for line in re.findall(r"`(motley [a-z][^`\n]*)`", FENCE.sub("", page.read_text())):
+            line = line.split("|")[0]  # one of several verbs
+            verb = max((verb for verb in verbs if f"{line} ".startswith(f"{verb} ")), key=len)
+            no_verb = "Subcommands:" in verbs[verb] and re.match(" [a-z]", line[len(verb) :])
+            options = set(re.findall(r" (--[\w-]+|-[a-z])\b", line))
+            if no_verb or any(not re.search(rf"(?<![\w-]){option}\b", verbs[verb]) for option in options):
+                wrong.append(f"{name_of(page)}: {line}")
+    assert not wrong
+
+
 def words(text):
     """Lines without what only aligns columns, or differs from run to run."""
     lines = []
