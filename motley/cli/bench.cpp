@@ -84,7 +84,8 @@ struct BenchRow {
 double bytes_option(const std::string& text, const char* option) {
   try {
     const double bytes = parse_quantity(text, Dimension::bytes);
-    if (bytes < 1 || bytes > largest_bytes) throw input_error(fmt::format("\"{}\" is not between 1 B and 4 GB", text));
+    if (bytes < 1 || bytes > largest_bytes)
+      throw input_error(fmt::format("\"{}\" is not between 1 B and 4 GB", text), "such as \"16 MiB\"");
     return bytes;
   } catch (Error& error) {
     throw error.prepend_context(option);
@@ -268,7 +269,8 @@ int run(const CommBench& bench) {
                       fmt::format("known: {}", fmt::join(names, ", ")));
   }
   if (bytes_option(bench.from, "--from") > bytes_option(bench.to, "--to"))
-    throw input_error("--from is more than --to");
+    throw input_error(fmt::format("--from {} is more than --to {}", bench.from, bench.to),
+                      "sizes ascend: give --to as well");
   const MemberOptions& member = bench.member;
   if (member.members.empty() && member.certified())
     throw input_error("a certificate is of one member, and --ranks starts several",

@@ -69,7 +69,7 @@ RentOptions rent_options(const RentVerbOptions& options) {
   rent.current = running_copies(options.current);
   if (!options.startup.empty()) {
     const double interval_s = parse_seconds_option(options.interval, "--interval");
-    if (interval_s <= 0) throw input_error("--interval must be longer than nothing");
+    if (interval_s <= 0) throw input_error("--interval must be longer than nothing", "such as --interval \"1 h\"");
     rent.startup_share = parse_seconds_option(options.startup, "--startup") / interval_s;
   }
   return rent;
