@@ -269,8 +269,7 @@ int run(const CommBench& bench) {
                       fmt::format("known: {}", fmt::join(names, ", ")));
   }
   if (bytes_option(bench.from, "--from") > bytes_option(bench.to, "--to"))
-    throw input_error(fmt::format("--from {} is more than --to {}", bench.from, bench.to),
-                      "sizes ascend: give --to as well");
+    throw input_error("--from is more than --to", "sizes ascend: give both");
   const MemberOptions& member = bench.member;
   if (member.members.empty() && member.certified())
     throw input_error("a certificate is of one member, and --ranks starts several",
