@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <random>
+
+#include "motley/plan/gradients.hpp"
 
 namespace motley {
 namespace {
@@ -127,6 +130,41 @@ TEST(GradientPieces, EveryDeviceEndsWithTheSumOverTheBatch) {
         EXPECT_EQ(times[device][e], part[device].first < at && at < part[device].second ? 1 : 0);
       }
   }
+}
+
+// What is priced in fractions of a block is what the plan's tensors are cut into.
+TEST(GradientPieces, AreThePartsOfEveryTensor) {
+  TrainPlan plan;
+  plan.cluster = machines_of({1, 2, 4});
+  plan.model = read_model(MOTLEY_SOURCE_DIR "/data/models/qwen3-0.6b");
+  Training training;
+  training.sequence_length = 512;
+  training.global_batch = 16;
+  plan.workload.training = training;
+  const LayerRange all{0, plan.model.arch.layers};
+  const std::vector<std::vector<std::string>> groups = {{"m0/0"}, {"m1/0", "m1/1"}, {"m2/0", "m2/1", "m2/2", "m2/3"}};
+  const double shares[] = {3.0 / 16, 5.0 / 16, 0.5};
+  for (std::size_t i = 0; i < 3; ++i)
+    plan.replicas.push_back(
+        {.share = shares[i],
+         .stages = {{.layers = all,
+                     .devices = groups[i],
+                     .strategies = {{.layers = all, .tp = static_cast<std::int64_t>(groups[i].size())}}}}});
+  ASSERT_TRUE(verify(plan).empty());
+  const auto pieces = gradient_pieces(layout_of(plan), 0);
+  std::map<std::string, std::size_t> seen;  // parts, by tensor
+  for (const GradientPart& part : gradient_parts(plan)) {
+    if (part.tensor.cut == Cut::replicated || part.tensor.name.find("layers.0.") == std::string::npos) continue;
+    std::vector<int> members;
+    for (const GradientHolder& holder : part.holders) members.push_back(plan.cluster.find_device(holder.device));
+    const std::size_t number = seen[part.tensor.name]++;
+    ASSERT_LT(number, pieces.size());
+    EXPECT_EQ(members, pieces[number].members) << part.tensor.name;
+    EXPECT_NEAR(static_cast<double>(part.slice.elements()),
+                (pieces[number].to - pieces[number].from) * static_cast<double>(part.tensor.elements()), 1e-6);
+  }
+  EXPECT_EQ(seen.size(), 7u);  // q, k, v, o, gate, up, down
+  for (const auto& [name, parts] : seen) EXPECT_EQ(parts, pieces.size()) << name;
 }
 
 }  // namespace

@@ -1,0 +1,96 @@
+#include "motley/plan/gradients.hpp"
+
+#include <algorithm>
+#include <map>
+
+namespace motley {
+namespace {
+
+// What a device holds of a tensor along the dimension that is cut.
+struct Held {
+  Span span;
+  GradientHolder holder;
+};
+
+bool cuts_columns(Cut cut) { return cut == Cut::heads_in || cut == Cut::ffn_in; }
+
+// Norms inside attention see their own rank's heads alone.
+bool of_own_heads(const TensorSpec& tensor) {
+  return tensor.role.starts_with("q_norm.") || tensor.role.starts_with("k_norm.");
+}
+
+Span part_of(const Span& span, std::int64_t part, std::int64_t parts) {
+  return {span.first + span.size() * part / parts, span.first + span.size() * (part + 1) / parts};
+}
+
+class Parts {
+ public:
+  explicit Parts(const TrainPlan& plan) : arch_(plan.model.arch) {
+    for (const TrainReplica& replica : plan.replicas)
+      for (const TrainStage& stage : replica.stages)
+        for (const LayerStrategy& strategy : stage.strategies) {
+          std::vector<TensorSpec> tensors;
+          const auto append = [&](const std::vector<TensorSpec>& more) {
+            tensors.insert(tensors.end(), more.begin(), more.end());
+          };
+          if (strategy.layers.first == 0) append(embedding_tensors(arch_));
+          for (std::int64_t layer = strategy.layers.first; layer < strategy.layers.last; ++layer)
+            append(block_tensors(arch_, layer));
+          if (strategy.layers.last == arch_.layers) append(head_tensors(arch_));
+          for (const TensorSpec& tensor : tensors) hold(stage, strategy, tensor);
+        }
+  }
+
+  std::vector<GradientPart> take() const {
+    std::vector<GradientPart> parts;
+    for (const auto& [name, holders] : held_) refine(tensors_.at(name), holders, parts);
+    return parts;
+  }
+
+ private:
+  void hold(const TrainStage& stage, const LayerStrategy& strategy, const TensorSpec& tensor) {
+    const bool shared = strategy.dp == 1 && strategy.tp > 1;
+    const auto shards =
+        make_shards(arch_, static_cast<int>(strategy.tp), shared ? stage.shares : std::vector<double>{});
+    const bool sharded = strategy.shard >= Sharding::zero2;
+    const bool copies = tensor.cut == Cut::replicated && !of_own_heads(tensor);
+    std::vector<Held>& holders = held_[tensor.name];
+    tensors_.emplace(tensor.name, tensor);
+    for (std::int64_t rank = 0; rank < strategy.tp * strategy.dp; ++rank) {
+      const Slice slice = slice_of(arch_, tensor, shards[static_cast<std::size_t>(rank % strategy.tp)]);
+      Held own{cuts_columns(tensor.cut) ? slice.columns : slice.rows,
+               {stage.devices[static_cast<std::size_t>(rank)], copies ? 1 / static_cast<double>(strategy.tp) : 1}};
+      if (sharded) own.span = part_of(own.span, rank / strategy.tp, strategy.dp);
+      // A tied table at both ends of one stage is one tensor with one gradient.
+      const bool held_already = std::any_of(holders.begin(), holders.end(), [&](const Held& other) {
+        return other.holder.device == own.holder.device && other.span == own.span;
+      });
+      if (!held_already) holders.push_back(std::move(own));
+    }
+  }
+
+  static void refine(const TensorSpec& tensor, const std::vector<Held>& holders, std::vector<GradientPart>& parts) {
+    std::vector<std::int64_t> cuts;
+    for (const Held& held : holders) cuts.insert(cuts.end(), {held.span.first, held.span.last});
+    std::sort(cuts.begin(), cuts.end());
+    cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
+    const std::int64_t columns = tensor.shape.size() > 1 ? tensor.shape[1] : 1;
+    for (std::size_t c = 0; c + 1 < cuts.size(); ++c) {
+      const Span span{cuts[c], cuts[c + 1]};
+      GradientPart& part = parts.emplace_back(GradientPart{
+          tensor, cuts_columns(tensor.cut) ? Slice{{0, tensor.shape[0]}, span} : Slice{span, {0, columns}}, {}});
+      for (const Held& held : holders)
+        if (held.span.first <= span.first && span.last <= held.span.last) part.holders.push_back(held.holder);
+    }
+  }
+
+  const Architecture& arch_;
+  std::map<std::string, TensorSpec> tensors_;      // by name: a tied table has one
+  std::map<std::string, std::vector<Held>> held_;  // likewise
+};
+
+}  // namespace
+
+std::vector<GradientPart> gradient_parts(const TrainPlan& plan) { return Parts(plan).take(); }
+
+}  // namespace motley
