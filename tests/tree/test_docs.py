@@ -68,6 +68,14 @@ def test_sources_named_on_pages_are_there():
     assert not [pair for pair in sorted(named) if not any(f"/{file}".endswith(f"/{pair[1]}") for file in files)]
 
 
+def test_every_format_has_a_reference_page():
+    sources = [path for path in (ROOT / "motley").rglob("*.[ch]pp") if "_test." not in path.name]
+    formats = {name for path in sources for name in re.findall(r'format\("(motley\.[\w-]+/\d+)"\)', path.read_text())}
+    pages = "".join(path.read_text() for path in (ROOT / "docs/reference").glob("*.md"))
+    assert len(formats) >= 8
+    assert not [name for name in formats if f'`"{name}"`' not in pages]
+
+
 def covered(command):
     return [why for pattern, why in ELSEWHERE.items() if re.match(pattern, command.text)]
 
