@@ -5,6 +5,11 @@
 include(GoogleTest)
 set_property(GLOBAL PROPERTY motley_declared "")
 
+# What is compiled more often than it is run: optimised less, compiled in two thirds of the time.
+function(motley_compile_soon target)
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+endfunction()
+
 function(motley_module path)
   cmake_parse_arguments(ARG "" "" "DEPENDS;EXTERNAL;PRECOMPILE;EXCLUDE" ${ARGN})
   string(REPLACE "/" "_" name ${path})
@@ -42,6 +47,7 @@ function(motley_module path)
     add_executable(${name}_test ${tests})
     target_link_libraries(${name}_test PRIVATE motley_${name} spdlog::spdlog GTest::gtest GTest::gmock GTest::gtest_main rapidcheck)
     target_compile_definitions(${name}_test PRIVATE MOTLEY_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+    motley_compile_soon(${name}_test)
     if(ARG_PRECOMPILE)
       target_precompile_headers(${name}_test REUSE_FROM motley_${name})
       # A header compiled for a library serves a program only if that is compiled alike.

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstring>
 #include <fstream>
@@ -21,6 +23,7 @@
 #include <toml++/toml.h>
 // clang-format on
 
+#include "motley/base/binding.hpp"
 #include "motley/base/error.hpp"
 
 namespace motley {
@@ -286,14 +289,38 @@ std::string to_json(const Value& value, int indent) {
   return to_nlohmann(value).dump(indent, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
+namespace {
+
+// A file of nearly that name beside it, or where it was looked for.
+std::string hint_of_missing(const std::filesystem::path& path) {
+  std::error_code ignored;
+  const auto folder = std::filesystem::absolute(path, ignored).parent_path();
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored))
+    names.push_back(entry.path().filename().string());
+  std::sort(names.begin(), names.end());
+  const std::string name = closest(path.filename().string(), names);
+  if (!name.empty() && name != path.filename())
+    return fmt::format("did you mean `{}`?", (path.parent_path() / name).string());
+  return fmt::format("looked for in {}", folder.string());
+}
+
+}  // namespace
+
 std::string read_file(const std::filesystem::path& path) {
   std::error_code status;
   if (std::filesystem::is_directory(path, status))
-    throw input_error(fmt::format("{}: is a folder, not a file", path.string()));
+    throw input_error(fmt::format("{}: is a folder, not a file", path.string()), "name a file in it");
   std::ifstream file(path, std::ios::binary);
-  if (!file) throw input_error(fmt::format("{}: cannot be read ({})", path.string(), std::strerror(errno)));
+  if (!file) {
+    const int cause = errno;
+    throw input_error(fmt::format("{}: cannot be read ({})", path.string(), std::strerror(cause)),
+                      cause == ENOENT ? hint_of_missing(path) : "may this user read it? see ls -l");
+  }
   std::string text(std::istreambuf_iterator<char>(file), {});
-  if (file.bad()) throw input_error(fmt::format("{}: reading failed", path.string()));
+  if (file.bad())
+    throw input_error(fmt::format("{}: reading failed", path.string()),
+                      "the disk or network behind it does not answer");
   return text;
 }
 

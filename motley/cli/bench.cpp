@@ -84,7 +84,8 @@ struct BenchRow {
 double bytes_option(const std::string& text, const char* option) {
   try {
     const double bytes = parse_quantity(text, Dimension::bytes);
-    if (bytes < 1 || bytes > largest_bytes) throw input_error(fmt::format("\"{}\" is not between 1 B and 4 GB", text));
+    if (bytes < 1 || bytes > largest_bytes)
+      throw input_error(fmt::format("\"{}\" is not between 1 B and 4 GB", text), "such as \"16 MiB\"");
     return bytes;
   } catch (Error& error) {
     throw error.prepend_context(option);
@@ -268,7 +269,7 @@ int run(const CommBench& bench) {
                       fmt::format("known: {}", fmt::join(names, ", ")));
   }
   if (bytes_option(bench.from, "--from") > bytes_option(bench.to, "--to"))
-    throw input_error("--from is more than --to");
+    throw input_error("--from is more than --to", "sizes ascend: give both");
   const MemberOptions& member = bench.member;
   if (member.members.empty() && member.certified())
     throw input_error("a certificate is of one member, and --ranks starts several",
@@ -295,6 +296,7 @@ int run(const CommBench& bench) {
 void add_bench(CLI::App& parent, Action& action) {
   auto* verb = parent.add_subcommand("bench", "Measure what this machine and its network do");
   verb->require_subcommand(1);
+  verb->footer("example: motley bench comm --ranks 4 --transport tcp");
   auto* comm = verb->add_subcommand("comm", "Time collectives between ranks, here or on several machines");
   const auto bench = std::make_shared<CommBench>();  // shared with the action, which runs after this returns
   comm->add_option("--operation", bench->operation, "all-reduce, reduce-scatter, all-gather, broadcast or reduce")

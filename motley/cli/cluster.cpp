@@ -53,8 +53,14 @@ void add_cluster(CLI::App& parent, Action& action) {
   auto options = std::make_shared<Options>();
   auto* group = parent.add_subcommand("cluster", "Look at a cluster file");
   group->require_subcommand(1);
+  group->footer(
+      "examples:\n"
+      "  motley cluster show examples/clusters/motivating-box.toml\n"
+      "  motley cluster show --devices                              what needs no figures of yours");
   auto* show_verb = group->add_subcommand("show", "Machines, devices and links; --devices lists the catalogue");
-  show_verb->footer("example: motley cluster show examples/clusters/motivating-box.toml");
+  show_verb->footer(
+      "example: motley cluster show examples/clusters/motivating-box.toml\n"
+      "         motley cluster show --devices");
   show_verb->add_option("cluster", options->file, "The cluster file")->type_name("FILE");
   show_verb->add_flag("--devices", options->devices, "The device catalogue instead");
   add_output_options(*show_verb, options->output);

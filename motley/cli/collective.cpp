@@ -32,7 +32,9 @@ CollectiveCostOptions collective_settings(const std::vector<std::string>& settin
     if (key != "genmodel.message_s")
       throw input_error(fmt::format("--set {}: collectives have no such constant", key),
                         "there is genmodel.message_s: what one more message costs a rank");
-    if (value < 0) throw input_error("--set genmodel.message_s: a message does not take less than no time");
+    if (value < 0)
+      throw input_error("--set genmodel.message_s: a message does not take less than no time",
+                        "seconds: genmodel.message_s=1e-5 is the default");
     cost.message_s = value;
   }
   return cost;

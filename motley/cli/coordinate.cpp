@@ -31,7 +31,8 @@ struct CoordinateOptions {
 
 std::string read_text(const std::string& file, const char* what) {
   std::ifstream stream(file);
-  if (!stream) throw input_error(fmt::format("cannot read the {} {}", what, file));
+  if (!stream)
+    throw input_error(fmt::format("cannot read the {} {}", what, file), "is it there, and may this user read it?");
   return {std::istreambuf_iterator<char>(stream), {}};
 }
 
@@ -39,7 +40,9 @@ std::string read_token(const std::string& file) {
   if (file.empty()) return {};
   std::string token = read_text(file, "token file");
   while (!token.empty() && (token.back() == '\n' || token.back() == '\r')) token.pop_back();
-  if (token.empty()) throw input_error(fmt::format("the token file {} is empty", file));
+  if (token.empty())
+    throw input_error(fmt::format("the token file {} is empty", file),
+                      "`motley group create` makes a group with its token");
   return token;
 }
 

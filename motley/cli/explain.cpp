@@ -7,6 +7,7 @@
 #include "motley/cli/rent.hpp"
 #include "motley/cli/train.hpp"
 #include "motley/cli/what_if.hpp"
+#include "motley/cost/train_cost.hpp"
 #include "motley/report/compare_report.hpp"
 #include "motley/report/cost_report.hpp"
 #include "motley/report/plan_report.hpp"
@@ -68,7 +69,10 @@ void add_explain(CLI::App& parent, Action& action) {
   verb->add_option("plan", options->plan, "The plan")->required()->type_name("PLAN");
   verb->add_option("--depth", options->depth, "Levels of the tree to print: 1 stages, 2 phases (default), 4 every term")
       ->check(CLI::Range(0, 16));
-  add_cost_options(*verb, options->form, options->settings);
+  add_cost_options(*verb, options->form, options->settings,
+                   fmt::format("the plan's (default), {} of serving, {} of training, motley, genmodel of collectives",
+                               fmt::join(serve_forms(), ", "), fmt::join(train_forms(), ", ")),
+                   "hexgen.batch=4, dtfm.gradient_bytes=650000000");
   add_change_options(*verb, options->changes);
   add_output_options(*verb, options->output);
   verb->callback([options, &action] {

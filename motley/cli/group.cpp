@@ -113,7 +113,7 @@ void add_group(CLI::App& parent, Action& action) {
       "Keys and token can be read by you alone. Nothing is overwritten.\n\n"
       "examples:\n"
       "  motley group create lab\n"
-      "  motley group create lab --group run7 --json",
+      "  motley group create run7 --group run7 --json",
       create, [](CLI::App& verb, GroupVerbOptions& options) {
         verb.add_option("--group", options.group, "What the group is called")->type_name("NAME")->capture_default_str();
       });

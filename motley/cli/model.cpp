@@ -106,6 +106,10 @@ void add_model(CLI::App& parent, Action& action) {
   auto* group = parent.add_subcommand(
       "model", "Look at a model: a Hugging Face folder, a config.json, or a name such as llama-2-70b");
   group->require_subcommand(1);
+  group->footer(
+      "examples:\n"
+      "  motley model show llama-2-70b\n"
+      "  motley model memory llama-2-70b --layers 0,20 --tp 2 --kv-tokens 8192");
 
   auto* show_verb = group->add_subcommand("show", "Shape, parameters, bytes, FLOPs");
   show_verb->footer("example: motley model show llama-2-70b");

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "motley/base/error.hpp"
 #include "motley/cli/command.hpp"
@@ -37,23 +39,52 @@ std::vector<std::string> verb_names(const CLI::App& app) {
   return names;
 }
 
-// CLI11's own text for a wrong verb says only that one is required: the word that is none, and the verbs that are.
-std::optional<Error> wrong_verb(const CLI::App& app, int argc, char** argv) {
-  const CLI::App* level = &app;
-  for (int i = 1; i < argc && argv[i][0] != '-'; ++i) {
-    const auto names = verb_names(*level);
-    if (names.empty()) return std::nullopt;
-    if (std::find(names.begin(), names.end(), argv[i]) == names.end()) {
-      const std::string word = closest(argv[i], names);
-      return input_error(fmt::format("\"{}\" is no verb of `{}`", argv[i], level->get_name()),
-                         word.empty() ? fmt::format("verbs: {}", fmt::join(names, ", ")) : did_you_mean(word));
-    }
-    level = level->get_subcommand(argv[i]);
+struct NamedVerb {
+  const CLI::App* verb;
+  std::string name;  // "motley plan serve"
+  int next;          // argument after its words
+};
+
+NamedVerb named_verb(const CLI::App& app, int argc, char** argv) {
+  NamedVerb named{&app, app.get_name(), 1};
+  for (; named.next < argc; ++named.next) {
+    const char* word = argv[named.next];
+    const auto names = verb_names(*named.verb);
+    if (std::find(names.begin(), names.end(), word) == names.end()) break;
+    named.verb = named.verb->get_subcommand(word);
+    named.name += std::string(" ") + word;
   }
-  if (const auto names = verb_names(*level); !names.empty())
-    return input_error(fmt::format("`{}` needs a verb", level->get_name()),
-                       fmt::format("verbs: {}", fmt::join(names, ", ")));
-  return std::nullopt;
+  return named;
+}
+
+// "--modle" of a verb that has --model.
+std::string nearest_option(const NamedVerb& named, int argc, char** argv) {
+  std::vector<std::string> names;
+  for (const auto* option : named.verb->get_options())
+    for (const auto& name : option->get_lnames()) names.push_back("--" + name);
+  for (int i = named.next; i < argc; ++i) {
+    const std::string word = std::string(argv[i]).substr(0, std::string_view(argv[i]).find('='));
+    if (word.starts_with("--") && std::find(names.begin(), names.end(), word) == names.end())
+      return closest(word, names);
+  }
+  return {};
+}
+
+// CLI11's own text for a wrong verb says only that one is required: the word that is none, and the verbs that are.
+Error usage_error(const CLI::App& app, const CLI::ParseError& error, int argc, char** argv) {
+  const NamedVerb named = named_verb(app, argc, argv);
+  if (const auto names = verb_names(*named.verb); !names.empty()) {
+    const std::string all = fmt::format("verbs: {}", fmt::join(names, ", "));
+    if (named.next == argc || argv[named.next][0] == '-')
+      return input_error(fmt::format("`{}` needs a verb", named.name), all);
+    const std::string word = closest(argv[named.next], names);
+    return input_error(fmt::format("\"{}\" is no verb of `{}`", argv[named.next], named.name),
+                       word.empty() ? all : did_you_mean(word));
+  }
+  const std::string option = nearest_option(named, argc, argv);
+  return input_error(error.what(), option.empty()
+                                       ? fmt::format("`{} --help` has the options and an example", named.name)
+                                       : did_you_mean(option));
 }
 
 int main(int argc, char** argv) {
@@ -74,8 +105,7 @@ int main(int argc, char** argv) {
   } catch (const CLI::Success& success) {
     return app.exit(success);
   } catch (const CLI::ParseError& error) {
-    if (const auto wrong = wrong_verb(app, argc, argv)) return report(*wrong);
-    return report(input_error(error.what(), "see `motley VERB --help`"));
+    return report(usage_error(app, error, argc, argv));
   }
   try {
     return action();

@@ -86,6 +86,11 @@ int plan_and_show(const PlanningOptions& options, const Output& output) {
 void add_plan(CLI::App& parent, Action& action) {
   auto* group = parent.add_subcommand("plan", "Make a plan; touches no machine");
   group->require_subcommand(1);
+  group->footer(
+      "examples:\n"
+      "  motley plan serve --cluster examples/clusters/motivating-box.toml --model llama-2-70b -o plan.json\n"
+      "  motley plan allreduce --cluster examples/collectives/star.toml --bytes \"400 MB\"\n"
+      "  motley plan rent --offers examples/renting/measured.json --budget \"8 $/h\"");
 
   struct Options {
     PlanningOptions planning;

@@ -123,10 +123,10 @@ CostOptions cost_options(const std::string& form, const std::vector<std::string>
   return cost;
 }
 
-void add_cost_options(CLI::App& verb, std::string& form, std::vector<std::string>& settings,
-                      const std::vector<std::string>& forms) {
-  verb.add_option("--cost", form, fmt::format("Form of the cost: {}", fmt::join(forms, ", ")))->type_name("FORM");
-  verb.add_option("--set", settings, "A constant of the form: hexgen.batch=4")
+void add_cost_options(CLI::App& verb, std::string& form, std::vector<std::string>& settings, const std::string& forms,
+                      const std::string& example) {
+  verb.add_option("--cost", form, "Form of the cost: " + forms)->type_name("FORM");
+  verb.add_option("--set", settings, "A constant of the form: " + example)
       ->type_name("KEY=VALUE")
       ->expected(1)
       ->take_all();
@@ -153,7 +153,8 @@ void add_planning_options(CLI::App& verb, PlanningOptions& options, const std::s
   verb.add_option("--profile", options.profile, "Measured rates that replace the cost model's (motley.profile/1)")
       ->type_name("FILE");
   verb.add_option("--objective", options.objective, "slo, throughput, latency or flow");
-  add_cost_options(verb, options.cost, options.settings);
+  add_cost_options(verb, options.cost, options.settings, fmt::format("{}", fmt::join(serve_forms(), ", ")),
+                   "hexgen.batch=4");
   verb.add_option("--weight-type", options.weight_type, "fp32, bf16, fp16 (default: the checkpoint's)");
   verb.add_option("--kv-type", options.kv_type, "Of keys and values (default: as the weights)");
   verb.add_flag("--all-devices", options.all_devices, "Leave no device idle");

@@ -46,8 +46,9 @@ ServeOutcome plan_from_options(const PlanningOptions& options, bool quiet);
 
 // "hexgen.batch=4" lines for a cost form's own constants.
 CostOptions cost_options(const std::string& form, const std::vector<std::string>& settings);
-void add_cost_options(CLI::App& verb, std::string& form, std::vector<std::string>& settings,
-                      const std::vector<std::string>& forms = serve_forms());
+// `forms` and `example` are for people.
+void add_cost_options(CLI::App& verb, std::string& form, std::vector<std::string>& settings, const std::string& forms,
+                      const std::string& example);
 
 Value front_json(const std::vector<FrontEntry>& front);
 std::string front_report(const std::vector<FrontEntry>& front);

@@ -304,7 +304,8 @@ int run_member_probe(const MemberProbeCommand& command) {
   for (const Member& member : epoch.members) addresses.push_back(member.address);
   const auto names = split(command.names);
   if (!names.empty() && names.size() != addresses.size())
-    throw input_error(fmt::format("--names has {} names for {} members", names.size(), addresses.size()));
+    throw input_error(fmt::format("--names has {} names for {} members", names.size(), addresses.size()),
+                      "one for each of --members, in their order");
   if (!names.empty() && !command.cluster.empty())
     throw input_error("--names beside --cluster", "the cluster file names the machines");
   const double seconds = command.seconds > 0 ? command.seconds : probe_seconds(static_cast<int>(addresses.size()));

@@ -35,7 +35,9 @@ constexpr const char* examples =
     "      --offers examples/renting/market.toml --cheapest -o fleet.json --cluster-out rented.json\n"
     "    motley plan serve --cluster rented.json --model llama-2-70b --workload examples/renting/workload.toml\n"
     "  again an hour later, where starting a copy takes ten minutes:\n"
-    "    motley plan rent ... --current fleet.json --startup \"10 min\" --interval \"1 h\"";
+    "    motley plan rent --model llama-2-70b --workload examples/renting/workload.toml \\\n"
+    "      --offers examples/renting/market.toml --cheapest --current fleet.json --startup \"10 min\" --interval \"1 "
+    "h\"";
 
 std::map<std::string, std::int64_t> running_copies(const std::string& file) {
   std::map<std::string, std::int64_t> copies;
@@ -67,7 +69,7 @@ RentOptions rent_options(const RentVerbOptions& options) {
   rent.current = running_copies(options.current);
   if (!options.startup.empty()) {
     const double interval_s = parse_seconds_option(options.interval, "--interval");
-    if (interval_s <= 0) throw input_error("--interval must be longer than nothing");
+    if (interval_s <= 0) throw input_error("--interval must be longer than nothing", "such as --interval \"1 h\"");
     rent.startup_share = parse_seconds_option(options.startup, "--startup") / interval_s;
   }
   return rent;

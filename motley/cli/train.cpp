@@ -122,7 +122,8 @@ void add_plan_train(CLI::App& plan_verbs, Action& action) {
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{4096}));
   verb->add_option("--replicas", plan.replicas, "So many pipelines (default: the planner chooses)")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{65536}));
-  add_cost_options(*verb, plan.cost, plan.settings, train_forms());
+  add_cost_options(*verb, plan.cost, plan.settings, fmt::format("{}", fmt::join(train_forms(), ", ")),
+                   "dtfm.gradient_bytes=650000000");
   verb->add_option("--chain", options->chain, "Instead: solve this strategy chain by itself (motley.chain/1)")
       ->type_name("FILE");
   verb->add_flag("--front", options->front, "With --chain: also print the whole memory-time front");

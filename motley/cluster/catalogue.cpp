@@ -209,6 +209,8 @@ std::string plain_name(std::string_view name) {
   return plain;
 }
 
+const SchemaDoc& catalogue_format() { return schema<Facts>().doc(); }
+
 const std::vector<DeviceType>& device_catalogue() { return catalogue().types; }
 
 std::optional<LinkSpeed> machine_link(std::string_view device_type) {

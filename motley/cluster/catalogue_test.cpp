@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
+#include "motley/base/reference_test.hpp"
 #include "motley/cluster/cluster.hpp"
+#include "motley/cluster/names.hpp"
 
 namespace motley {
 namespace {
@@ -94,6 +96,8 @@ TEST(Catalogue, ManyNamesLeadToOneType) {
   EXPECT_EQ(find_in_catalogue("A6001"), nullptr);
   EXPECT_EQ(find_in_catalogue(""), nullptr);
 }
+
+TEST(Catalogue, ReferenceIsCurrent) { expect_reference_is_current("devices.md", catalogue_format()); }
 
 }  // namespace
 }  // namespace motley

@@ -17,4 +17,7 @@ FieldDoc flops_row(bool required);
 std::map<std::string, double> read_flops(const Reader& reader);
 Value write_flops(const std::map<std::string, double>& flop_per_s);
 
+// The format of the catalogue, data/devices.json.
+const SchemaDoc& catalogue_format();
+
 }  // namespace motley

@@ -126,12 +126,14 @@ void link(std::vector<ScheduleStep>& steps, const std::vector<CollectiveStep>& l
 
 // Frames begin at `first`, at every block's border, and wherever a frame would grow too long.
 void cut(ScheduleStep& step, std::int64_t block_bytes) {
-  std::int64_t position = step.first;
-  step.pieces.push_back(0);
-  while (position < step.last) {
-    const std::int64_t border = (position / block_bytes + 1) * block_bytes;
-    position = std::min({step.last, border, position + std::int64_t{largest_payload_bytes}});
-    step.pieces.push_back(static_cast<std::uint32_t>(position - step.first));
+  for (std::int64_t position = step.first; position < step.last;) {
+    const std::int64_t block = position / block_bytes;
+    const std::int64_t end =
+        std::min({step.last, (block + 1) * block_bytes, position + std::int64_t{largest_payload_bytes}});
+    step.pieces.push_back({static_cast<std::uint32_t>(position - step.first),
+                           static_cast<std::uint32_t>(end - position), static_cast<std::uint32_t>(block),
+                           position - block * block_bytes});
+    position = end;
   }
 }
 

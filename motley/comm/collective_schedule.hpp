@@ -8,13 +8,21 @@
 
 namespace motley {
 
+// What travels in one frame.
+struct SchedulePiece {
+  std::uint32_t offset = 0;  // from the step's first position
+  std::uint32_t length = 0;  // above 0; less in a short last chunk
+  std::uint32_t block = 0;   // it lies in one
+  std::int64_t inside = 0;   // position in the chunk's part of that block
+};
+
 struct ScheduleStep {
   CollectiveStepKind kind = CollectiveStepKind::send;
   int peer = -1;
   // Of a send: which of the peer's steps that receive from this rank takes it, counted in the order of its list.
   std::uint32_t taker = 0;
   std::int64_t first = 0, last = 0;            // positions in the chunk
-  std::vector<std::uint32_t> pieces = {};      // where a frame begins, from `first`; ends with last - first
+  std::vector<SchedulePiece> pieces = {};      // in the order of their offsets; all of the range
   std::vector<std::uint32_t> dependents = {};  // steps that wait for this one
   std::uint32_t prerequisites = 0;             // steps that this one waits for
 };

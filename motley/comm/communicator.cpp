@@ -29,7 +29,7 @@ struct Communicator::Call {
   OperationShape shape;
   ExecutionBuffers buffers;
   int blocks = 1;
-  const CollectiveSchedule* schedule = nullptr;
+  const CollectiveSchedule* schedule = nullptr;  // empty: one round, from the input to the slots in `data`
   std::uint64_t operation = 0;
   int source = -1;  // of a message that is awaited
 };
@@ -51,7 +51,7 @@ class Communicator::Sink : public FrameSink {
   }
 
   std::span<std::byte> place(int peer, const CollectiveFrame& frame) noexcept override {
-    return turn(peer, frame) == Turn::now ? owner_.execution_.place(peer, frame) : std::span<std::byte>{};
+    return turn(peer, frame) == Turn::now ? owner_.progress_->place(peer, frame) : std::span<std::byte>{};
   }
 
   Verdict on_frame(int peer, const CollectiveFrame& frame, std::span<const std::byte> payload) noexcept override {
@@ -67,11 +67,11 @@ class Communicator::Sink : public FrameSink {
       case Turn::later: return Verdict::later;
       case Turn::now: break;
     }
-    const bool aside = !owner_.one_host_ && owner_.execution_.held_bytes() < held_between_hosts_bytes;
-    switch (owner_.execution_.on_frame(peer, frame, payload, aside ? Execution::Holding::yes : holding)) {
-      case Execution::Answer::later: return Verdict::later;
-      case Execution::Answer::taken:
-      case Execution::Answer::refused: break;
+    const bool aside = !owner_.one_host_ && owner_.progress_->held_bytes() < held_between_hosts_bytes;
+    switch (owner_.progress_->on_frame(peer, frame, payload, aside ? OperationProgress::Holding::yes : holding)) {
+      case OperationProgress::Answer::later: return Verdict::later;
+      case OperationProgress::Answer::taken:
+      case OperationProgress::Answer::refused: break;
     }
     last_s_[static_cast<std::size_t>(peer)] = owner_.transport_->now_s() - start_s_;
     return Verdict::taken;
@@ -81,7 +81,7 @@ class Communicator::Sink : public FrameSink {
 
   double last_s(int peer) const { return last_s_[static_cast<std::size_t>(peer)]; }
 
-  Execution::Holding holding = Execution::Holding::no;
+  OperationProgress::Holding holding = OperationProgress::Holding::no;
   std::optional<std::string> revoked;  // by another rank: why
   std::map<int, std::string> lost;     // peers, and why
   bool moved = false;
@@ -159,11 +159,18 @@ OperationOutcome Communicator::run(Call& call, const OperationOptions& options) 
     before_.emplace_back(transport_->traffic(peer).sent_bytes, transport_->traffic(peer).received_bytes);
 
   sink_->begin(call, start_s);
-  execution_.start(*call.schedule, sink_->frame(), call.buffers, chunks_at_once(call.schedule->chunk_bytes, one_host_));
+  if (call.schedule == nullptr) {
+    one_round_.start(sink_->frame(), rank(), size(), call.buffers.input, call.buffers.data);
+    progress_ = &one_round_;
+  } else {
+    execution_.start(*call.schedule, sink_->frame(), call.buffers,
+                     chunks_at_once(call.schedule->chunk_bytes, one_host_));
+    progress_ = &execution_;
+  }
   drive(options, start_s + options.timeout_s, outcome);
   sink_->end();
 
-  const auto extra = execution_.peak_held_bytes() + static_cast<std::int64_t>(backup.size() + scratch_.size());
+  const auto extra = progress_->peak_held_bytes() + static_cast<std::int64_t>(backup.size() + scratch_.size());
   peak_extra_bytes_ = std::max(peak_extra_bytes_, extra);
   if (outcome.status != OperationStatus::ok) {
     std::ranges::copy(backup, call.buffers.data.begin());
@@ -188,9 +195,9 @@ bool Communicator::push() {
     more = false;
     for (int offset = 1; offset < size(); ++offset) {
       const int peer = (rank() + offset) % size();
-      const Execution::Outgoing* outgoing = execution_.next(peer);
+      const OperationProgress::Outgoing* outgoing = progress_->next(peer);
       if (outgoing == nullptr || !transport_->send(peer, outgoing->frame, outgoing->payload)) continue;
-      execution_.sent(peer);
+      progress_->sent(peer);
       more = moved = true;
     }
   }
@@ -204,15 +211,15 @@ void Communicator::drive(const OperationOptions& options, double deadline_s, Ope
   for (int round = 0;; ++round) {
     bool moved = push();
     moved = transport_->poll(*sink_) || moved;
-    if (execution_.refusal() || sink_->revoked || !sink_->lost.empty() || revoked_.load(std::memory_order_relaxed) ||
+    if (progress_->refusal() || sink_->revoked || !sink_->lost.empty() || revoked_.load(std::memory_order_relaxed) ||
         (round & 63) == 63)
       if (ended(options, deadline_s, outcome)) return;
-    if (execution_.done() && transport_->flushed()) return;
+    if (progress_->done() && transport_->flushed()) return;
     if (moved) continue;
     // Nothing moves: what came before its turn may stand in the way of what is awaited.
-    sink_->holding = Execution::Holding::yes;
+    sink_->holding = OperationProgress::Holding::yes;
     moved = transport_->poll(*sink_);
-    sink_->holding = Execution::Holding::no;
+    sink_->holding = OperationProgress::Holding::no;
     if (moved) continue;
     if (ended(options, deadline_s, outcome)) return;
     const double now_s = transport_->now_s();
@@ -229,7 +236,7 @@ bool Communicator::ended(const OperationOptions& options, double deadline_s, Ope
     outcome.suspects = std::move(suspects);
     return true;
   };
-  if (const auto& refusal = execution_.refusal()) return end(OperationStatus::invalid, refusal->cause, {refusal->peer});
+  if (const auto& refusal = progress_->refusal()) return end(OperationStatus::invalid, refusal->cause, {refusal->peer});
   if (revoked_.load()) {
     const std::lock_guard lock(revocation_);
     return end(OperationStatus::revoked, revocation_cause_, {});
@@ -238,15 +245,15 @@ bool Communicator::ended(const OperationOptions& options, double deadline_s, Ope
   // A peer may have left because it has finished.
   std::vector<int> missed;
   for (const auto& [peer, cause] : sink_->lost)
-    if (execution_.needs(peer)) missed.push_back(peer);
+    if (progress_->needs(peer)) missed.push_back(peer);
   if (!missed.empty())
     return end(OperationStatus::aborted, fmt::format("lost rank {}: {}", missed.front(), sink_->lost[missed.front()]),
                missed);
   if (options.stop.stop_requested()) return end(OperationStatus::aborted, "asked to stop", {});
   if (transport_->now_s() < deadline_s) return false;
-  std::vector<int> suspects = execution_.awaited();
+  std::vector<int> suspects = progress_->awaited();
   for (int peer = 0; peer < size(); ++peer)
-    if (peer != rank() && execution_.next(peer) != nullptr && std::ranges::find(suspects, peer) == suspects.end())
+    if (peer != rank() && progress_->next(peer) != nullptr && std::ranges::find(suspects, peer) == suspects.end())
       suspects.push_back(peer);
   std::string cause = fmt::format("not complete after {} s", options.timeout_s);
   if (!suspects.empty()) cause += fmt::format("; waiting for rank {}", fmt::join(suspects, ", "));
@@ -325,25 +332,21 @@ OperationOutcome Communicator::all_reduce(std::span<std::byte> data, CollectiveE
 OperationOutcome Communicator::reduce_at_once(std::span<std::byte> data, CollectiveElement element,
                                               const OperationOptions& options) {
   if (size() == 1 || data.empty()) return {};
-  const auto blocks = static_cast<std::size_t>(size());
-  scratch_.resize(data.size() * blocks);
-  std::memcpy(scratch_.data() + data.size() * static_cast<std::size_t>(rank()), data.data(), data.size());
-  Call gather{.shape = {.call = CollectiveCall::all_gather, .bytes = static_cast<std::int64_t>(scratch_.size())},
-              .buffers = {scratch_},
-              .blocks = size()};
-  gather.schedule = &schedules_.own(gather.shape, gather.blocks);
-  gather.shape = {.call = CollectiveCall::all_reduce,
-                  .element = element,
-                  .reduction = options.reduction,
-                  .bytes = static_cast<std::int64_t>(data.size()),
-                  .plan = gather.schedule->hash};
-  gather.operation = operations_++;
+  const auto ranks = static_cast<std::size_t>(size());
+  scratch_.resize(data.size() * ranks);
+  Call call{.shape = {.call = CollectiveCall::all_reduce,
+                      .element = element,
+                      .reduction = options.reduction,
+                      .bytes = static_cast<std::int64_t>(data.size())},
+            .buffers = {.data = scratch_, .input = data}};
+  call.operation = operations_++;
   OperationOptions without_copy = options;
   without_copy.on_abort = OnAbort::undefined;
-  OperationOutcome outcome = run(gather, without_copy);
+  OperationOutcome outcome = run(call, without_copy);
   if (outcome.status != OperationStatus::ok) return outcome;
   terms_.clear();
-  for (std::size_t r = 0; r < blocks; ++r) terms_.push_back(scratch_.data() + r * data.size());
+  for (std::size_t r = 0; r < ranks; ++r) terms_.push_back(scratch_.data() + r * data.size());
+  terms_[static_cast<std::size_t>(rank())] = data.data();
   reduce_terms(element, options.reduction, data, terms_);
   if (options.reduction == CollectiveReduction::mean) divide_by(element, data, size());
   return outcome;

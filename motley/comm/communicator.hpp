@@ -147,6 +147,8 @@ class Communicator {
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<Sink> sink_;
   Execution execution_;
+  OneRound one_round_;
+  OperationProgress* progress_ = &execution_;  // of the running operation
   std::uint64_t operations_ = 0;
   std::vector<std::uint64_t> messages_sent_, messages_received_;  // by peer
   ScheduleCache schedules_;

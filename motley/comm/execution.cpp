@@ -4,8 +4,6 @@
 #include <cstring>
 #include <iterator>
 
-#include <fmt/format.h>
-
 #include "motley/base/error.hpp"
 
 namespace motley {
@@ -24,9 +22,10 @@ void Execution::start(const CollectiveSchedule& schedule, const CollectiveFrame&
   buffers_ = buffers;
   const std::size_t bytes = std::max(buffers.data.size(), buffers.input.size());
   MOTLEY_CHECK(window > 0 && bytes % static_cast<std::size_t>(schedule.blocks) == 0);
-  const auto block = static_cast<std::int64_t>(bytes) / schedule.blocks;
-  const std::int64_t piece = schedule.chunk_bytes / schedule.blocks;
-  chunks_ = static_cast<std::uint32_t>((block + piece - 1) / piece);
+  block_bytes_ = static_cast<std::int64_t>(bytes) / schedule.blocks;
+  chunk_block_bytes_ = schedule.chunk_bytes / schedule.blocks;
+  chunks_ = static_cast<std::uint32_t>((block_bytes_ + chunk_block_bytes_ - 1) / chunk_block_bytes_);
+  last_block_bytes_ = block_bytes_ - (static_cast<std::int64_t>(chunks_) - 1) * chunk_block_bytes_;
   open_first_ = open_last_ = 0;
   open_.resize(std::min<std::size_t>(static_cast<std::size_t>(window), std::max(1U, chunks_)));
   outbox_.resize(static_cast<std::size_t>(schedule.ranks));
@@ -40,22 +39,14 @@ void Execution::start(const CollectiveSchedule& schedule, const CollectiveFrame&
 
 // ---- the buffer ----
 
-std::int64_t Execution::piece_length(std::uint32_t chunk, const ScheduleStep& step, std::size_t piece) const {
-  const std::int64_t length = step.pieces[piece + 1] - step.pieces[piece];
-  if (chunk + 1 < chunks_) return length;
-  // Only the last chunk may be cut short.
-  const std::int64_t span = schedule_->chunk_bytes / schedule_->blocks;
-  const auto bytes = static_cast<std::int64_t>(std::max(buffers_.data.size(), buffers_.input.size()));
-  const std::int64_t there = bytes / schedule_->blocks - chunk * span;
-  const std::int64_t inside = (step.first + step.pieces[piece]) % span;
-  return std::clamp<std::int64_t>(there - inside, 0, length);
+// Only the last chunk may be cut short.
+std::int64_t Execution::length_of(std::uint32_t chunk, const SchedulePiece& piece) const {
+  if (chunk + 1 < chunks_) return piece.length;
+  return std::clamp<std::int64_t>(last_block_bytes_ - piece.inside, 0, piece.length);
 }
 
-std::size_t Execution::piece_offset(std::uint32_t chunk, const ScheduleStep& step, std::size_t piece) const {
-  const std::int64_t span = schedule_->chunk_bytes / schedule_->blocks;
-  const std::int64_t position = step.first + step.pieces[piece];
-  const auto bytes = static_cast<std::int64_t>(std::max(buffers_.data.size(), buffers_.input.size()));
-  return static_cast<std::size_t>(position / span * (bytes / schedule_->blocks) + chunk * span + position % span);
+std::size_t Execution::place_of(std::uint32_t chunk, const SchedulePiece& piece) const {
+  return static_cast<std::size_t>(piece.block * block_bytes_ + chunk * chunk_block_bytes_ + piece.inside);
 }
 
 // ---- steps and chunks ----
@@ -67,12 +58,11 @@ void Execution::open(std::uint32_t index) {
   slot.arrived.resize(steps.size());
   slot.left = static_cast<std::uint32_t>(steps.size());
   for (std::uint32_t i = 0; i < steps.size(); ++i) {
-    const std::size_t pieces = steps[i].pieces.size() - 1;
     StepState& state = slot.steps[i];
     state = {.waits = steps[i].prerequisites};
-    for (std::size_t p = 0; p < pieces; ++p)
-      if (piece_length(index, steps[i], p) > 0) ++state.pieces;
-    if (receives(steps[i])) slot.arrived[i].assign(pieces, false);
+    for (const SchedulePiece& piece : steps[i].pieces)
+      if (length_of(index, piece) > 0) ++state.pieces;
+    if (receives(steps[i])) slot.arrived[i].assign(steps[i].pieces.size(), false);
   }
   for (std::uint32_t i = 0; i < steps.size(); ++i)
     if (steps[i].prerequisites == 0) ready(index, i);
@@ -139,16 +129,17 @@ const Execution::Outgoing* Execution::next(int peer) {
   if (box.empty()) return nullptr;
   Ready& front = box.front();
   const ScheduleStep& step = schedule_->steps[front.step];
-  while (piece_length(front.chunk, step, front.piece) == 0)
+  while (length_of(front.chunk, step.pieces[front.piece]) == 0)
     ++front.piece;  // the last chunk's; one is left: see ready()
-  const auto length = static_cast<std::size_t>(piece_length(front.chunk, step, front.piece));
+  const SchedulePiece& piece = step.pieces[front.piece];
+  const auto length = static_cast<std::size_t>(length_of(front.chunk, piece));
   outgoing_.frame = frame_;
   outgoing_.frame.chunk = front.chunk;
   outgoing_.frame.step = step.taker;
-  outgoing_.frame.offset = step.pieces[front.piece];
+  outgoing_.frame.offset = piece.offset;
   outgoing_.frame.length = static_cast<std::uint32_t>(length);
   const std::span<const std::byte> source = buffers_.input.empty() ? buffers_.data : buffers_.input;
-  outgoing_.payload = source.subspan(piece_offset(front.chunk, step, front.piece), length);
+  outgoing_.payload = source.subspan(place_of(front.chunk, piece), length);
   return &outgoing_;
 }
 
@@ -164,35 +155,23 @@ void Execution::sent(int peer) {
 
 // ---- in ----
 
-Execution::Answer Execution::refuse(int peer, std::string cause) {
-  if (!refusal_) refusal_ = Refusal{peer, fmt::format("rank {} {}", peer, cause)};
-  return Answer::refused;
-}
-
 // The piece that the frame carries, where there is one of that offset and length.
 std::optional<std::size_t> Execution::piece_of(int peer, const CollectiveFrame& frame) const {
   const auto& inbound = schedule_->inbound[static_cast<std::size_t>(peer)];
   if (frame.chunk >= chunks_ || frame.step >= inbound.size()) return std::nullopt;
   const ScheduleStep& step = schedule_->steps[inbound[frame.step]];
-  const auto found = std::ranges::lower_bound(step.pieces, frame.offset);
-  const auto piece = static_cast<std::size_t>(found - step.pieces.begin());
-  if (piece + 1 >= step.pieces.size() || *found != frame.offset) return std::nullopt;
-  const std::int64_t length = piece_length(frame.chunk, step, piece);
+  const auto found = std::ranges::lower_bound(step.pieces, frame.offset, {}, &SchedulePiece::offset);
+  if (found == step.pieces.end() || found->offset != frame.offset) return std::nullopt;
+  const std::int64_t length = length_of(frame.chunk, *found);
   if (length == 0 || length != frame.length) return std::nullopt;
-  return piece;
+  return static_cast<std::size_t>(found - step.pieces.begin());
 }
 
 Execution::Answer Execution::on_frame(int peer, const CollectiveFrame& frame, std::span<const std::byte> payload,
                                       Holding holding) {
-  if (frame.shape != frame_.shape) {
-    std::string detail = fmt::format("runs {} where this rank runs {}", describe(frame.shape), describe(frame_.shape));
-    if (describe(frame.shape) == describe(frame_.shape)) detail += ", by another plan";
-    return refuse(peer, fmt::format("as operation {} {}", frame.operation, detail));
-  }
+  if (frame.shape != frame_.shape) return refuse_shape(peer, frame, frame_.shape);
   const auto piece = piece_of(peer, frame);
-  if (!piece || payload.size() != frame.length)
-    return refuse(peer, fmt::format("sent what nobody awaits: chunk {} step {}, {} bytes at {}", frame.chunk,
-                                    frame.step, frame.length, frame.offset));
+  if (!piece || payload.size() != frame.length) return refuse_stranger(peer, frame);
   if (frame.chunk < open_first_) return Answer::taken;  // seen before
   if (frame.chunk >= open_last_) return Answer::later;
   const std::uint32_t place = schedule_->inbound[static_cast<std::size_t>(peer)][frame.step];
@@ -216,7 +195,8 @@ Execution::Answer Execution::on_frame(int peer, const CollectiveFrame& frame, st
 void Execution::apply(int peer, const CollectiveFrame& frame, std::span<const std::byte> payload) {
   const std::uint32_t place = schedule_->inbound[static_cast<std::size_t>(peer)][frame.step];
   const ScheduleStep& step = schedule_->steps[place];
-  const auto into = buffers_.data.subspan(piece_offset(frame.chunk, step, *piece_of(peer, frame)), payload.size());
+  const SchedulePiece& piece = step.pieces[*piece_of(peer, frame)];
+  const auto into = buffers_.data.subspan(place_of(frame.chunk, piece), payload.size());
   if (step.kind == CollectiveStepKind::reduce)
     reduce_into(frame_.shape.element, frame_.shape.reduction, into, payload);
   else if (into.data() != payload.data())
@@ -231,15 +211,15 @@ std::span<std::byte> Execution::place(int peer, const CollectiveFrame& frame) {
   const ScheduleStep& step = schedule_->steps[place];
   const Chunk& slot = chunk(frame.chunk);
   if (step.kind != CollectiveStepKind::recv || slot.steps[place].waits > 0 || slot.arrived[place][*piece]) return {};
-  return buffers_.data.subspan(piece_offset(frame.chunk, step, *piece), frame.length);
+  return buffers_.data.subspan(place_of(frame.chunk, step.pieces[*piece]), frame.length);
 }
 
 // A piece of the step has not come.
 bool Execution::lacks(const Chunk& slot, std::uint32_t chunk, std::uint32_t place) const {
   const ScheduleStep& step = schedule_->steps[place];
   if (!receives(step) || slot.steps[place].complete) return false;
-  for (std::size_t piece = 0; piece + 1 < step.pieces.size(); ++piece)
-    if (!slot.arrived[place][piece] && piece_length(chunk, step, piece) > 0) return true;
+  for (std::size_t piece = 0; piece < step.pieces.size(); ++piece)
+    if (!slot.arrived[place][piece] && length_of(chunk, step.pieces[piece]) > 0) return true;
   return false;
 }
 

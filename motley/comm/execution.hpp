@@ -11,12 +11,12 @@
 #include <deque>
 #include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "motley/comm/collective_element.hpp"
 #include "motley/comm/collective_frame.hpp"
 #include "motley/comm/collective_schedule.hpp"
+#include "motley/comm/operation_progress.hpp"
 
 namespace motley {
 
@@ -25,45 +25,22 @@ struct ExecutionBuffers {
   std::span<const std::byte> input = {};  // sends read from here where it is not empty
 };
 
-class Execution {
+class Execution : public OperationProgress {
  public:
-  struct Outgoing {
-    CollectiveFrame frame;
-    std::span<const std::byte> payload;
-  };
-  struct Refusal {
-    int peer = -1;
-    std::string cause;
-  };
-  enum class Answer {
-    taken,    // the payload has been used, or copied
-    later,    // offer it again when something else has changed
-    refused,  // see refusal(); the operation cannot succeed
-  };
-  enum class Holding { no, yes };  // whether frames before their turn may be copied
-
   // `frame` gives group, epoch, operation and shape of everything sent and expected; schedule and buffers must outlive
   // the run. The element and the reduction are the shape's.
   void start(const CollectiveSchedule& schedule, const CollectiveFrame& frame, ExecutionBuffers buffers, int window);
   // Every step of every chunk is complete: results stand in the buffer, and everything was given out for sending.
-  bool done() const { return open_first_ == chunks_; }
-
-  // The next frame for this peer, or nothing now. It stays the next until sent(peer).
-  const Outgoing* next(int peer);
-  void sent(int peer);
-
-  // A data frame from this peer.
-  Answer on_frame(int peer, const CollectiveFrame& frame, std::span<const std::byte> payload, Holding holding);
-  // Where the payload may be written directly, since it is wanted as it is and now; empty otherwise.
-  std::span<std::byte> place(int peer, const CollectiveFrame& frame);
-
-  const std::optional<Refusal>& refusal() const { return refusal_; }
-  // Peers whose frames the first open chunk still needs.
-  std::vector<int> awaited() const;
-  // Frames to or from this peer are still missing.
-  bool needs(int peer) const;
-  std::int64_t held_bytes() const { return held_bytes_; }
-  std::int64_t peak_held_bytes() const { return peak_held_bytes_; }
+  bool done() const override { return open_first_ == chunks_; }
+  const Outgoing* next(int peer) override;
+  void sent(int peer) override;
+  Answer on_frame(int peer, const CollectiveFrame& frame, std::span<const std::byte> payload, Holding holding) override;
+  std::span<std::byte> place(int peer, const CollectiveFrame& frame) override;
+  // Of the first open chunk.
+  std::vector<int> awaited() const override;
+  bool needs(int peer) const override;
+  std::int64_t held_bytes() const override { return held_bytes_; }
+  std::int64_t peak_held_bytes() const override { return peak_held_bytes_; }
 
  private:
   struct StepState {
@@ -93,16 +70,18 @@ class Execution {
   void ready(std::uint32_t chunk, std::uint32_t step);
   void complete(std::uint32_t chunk, std::uint32_t step);
   void settle();
-  std::int64_t piece_length(std::uint32_t chunk, const ScheduleStep& step, std::size_t piece) const;
-  std::size_t piece_offset(std::uint32_t chunk, const ScheduleStep& step, std::size_t piece) const;
+  std::int64_t length_of(std::uint32_t chunk, const SchedulePiece& piece) const;
+  std::size_t place_of(std::uint32_t chunk, const SchedulePiece& piece) const;  // in the buffer
   std::optional<std::size_t> piece_of(int peer, const CollectiveFrame& frame) const;
   bool lacks(const Chunk& slot, std::uint32_t chunk, std::uint32_t place) const;
   void apply(int peer, const CollectiveFrame& frame, std::span<const std::byte> payload);
-  Answer refuse(int peer, std::string cause);
 
   const CollectiveSchedule* schedule_ = nullptr;
   CollectiveFrame frame_;
   ExecutionBuffers buffers_;
+  std::int64_t block_bytes_ = 0;        // of the vector
+  std::int64_t chunk_block_bytes_ = 0;  // of a chunk's part of a block
+  std::int64_t last_block_bytes_ = 0;   // of the last chunk's
   std::uint32_t chunks_ = 0;
   std::uint32_t open_first_ = 0;           // first chunk that is not complete
   std::uint32_t open_last_ = 0;            // one past the last that has begun
@@ -113,7 +92,6 @@ class Execution {
   std::deque<Held> held_;
   std::int64_t held_bytes_ = 0;
   std::int64_t peak_held_bytes_ = 0;
-  std::optional<Refusal> refusal_;
 };
 
 }  // namespace motley

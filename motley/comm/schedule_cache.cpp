@@ -65,10 +65,6 @@ const CollectiveSchedule& ScheduleCache::planned(const OperationShape& shape, in
   return find(shape, blocks, nearest_plan(shape));
 }
 
-const CollectiveSchedule& ScheduleCache::own(const OperationShape& shape, int blocks) {
-  return find(shape, blocks, -1);
-}
-
 const CollectiveSchedule& ScheduleCache::find(const OperationShape& shape, int blocks, int plan) {
   const std::int64_t unit = alignment_bytes * blocks;
   const CollectiveProgram* planned = plan < 0 ? nullptr : &plans_[static_cast<std::size_t>(plan)];

@@ -23,7 +23,6 @@ class ScheduleCache {
   // Of the plans for the operation (and root) the one made for the nearest size; without one the library's own program.
   // Valid until the next call. Throws an input error where a plan does not fit the vector.
   const CollectiveSchedule& planned(const OperationShape& shape, int blocks);
-  const CollectiveSchedule& own(const OperationShape& shape, int blocks);
 
  private:
   // How an operation is cut and run.

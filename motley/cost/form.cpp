@@ -41,7 +41,8 @@ void check_settings(const CostOptions& options) {
     const bool count = !key.ends_with("_s");
     if (!std::isfinite(value) || value < 0 || (count && (value < 1 || value != std::floor(value) || value > 1e9)))
       throw input_error(
-          fmt::format("{} = {} is not a {}", key, value, count ? "whole number from 1" : "time in seconds"));
+          fmt::format("{} = {} is not a {}", key, value, count ? "whole number from 1" : "time in seconds"),
+          fmt::format("such as --set {}={}", key, count ? "4" : "0.0001"));
   }
 }
 

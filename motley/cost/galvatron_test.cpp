@@ -5,7 +5,9 @@
 
 #include <numeric>
 
+#include "motley/base/reference_test.hpp"
 #include "motley/cost/galvatron_vldb.hpp"
+#include "motley/cost/osdp.hpp"
 
 namespace motley {
 namespace {
@@ -185,6 +187,11 @@ TEST(GalvatronVldb, MemoryAndChangesByHand) {
   EXPECT_NEAR(vldb_ends_mib(model, tensor, 16), 793 + 313 * 2 + 1024, 1e-9);
   EXPECT_NEAR(vldb_change_seconds(sharded, tensor, 16), 0.5 * 2 * 4 * 0.277994792e-3, 1e-12);
   EXPECT_EQ(vldb_change_seconds(tensor, sharded, 16), 0);  // a slice of what all have is free
+}
+
+TEST(PublishedProfiles, ReferenceIsCurrent) {
+  expect_reference_is_current("galvatron-profile.md", schema<GalvatronProfile>().doc());
+  expect_reference_is_current("osdp-blocks.md", schema<OsdpBlocks>().doc());
 }
 
 }  // namespace

@@ -52,7 +52,8 @@ void check_train_settings(const CostOptions& options) {
       throw input_error(fmt::format("the cost form \"{}\" has no setting \"{}\"", options.form, key),
                         fmt::format("its settings: {}", fmt::join(known, ", ")));
     if (!std::isfinite(value) || value < 0)
-      throw input_error(fmt::format("{} = {} is not a number from 0", key, value));
+      throw input_error(fmt::format("{} = {} is not a number from 0", key, value),
+                        fmt::format("such as --set {}=1", key));
   }
 }
 

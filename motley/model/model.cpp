@@ -45,7 +45,8 @@ fs::path find_config(const std::string& name_or_path) {
   }
   if (fs::exists(path, ignored)) return path;
   if (path.has_parent_path() || path.extension() == ".json")
-    throw input_error(fmt::format("{}: no such file or folder", name_or_path));
+    throw input_error(fmt::format("{}: no such file or folder", name_or_path),
+                      "a model is a Hugging Face folder, its config.json, or a name such as llama-2-70b");
 
   std::vector<std::string> names;
   for (const auto& entry : fs::directory_iterator(data_folder() / "models"))

@@ -100,7 +100,7 @@ TEST(ChainPlan, DescriptionsThatContradictThemselvesAreRefused) {
   EXPECT_THAT(refused("10.5", "-1"), HasSubstr("budget_bytes: -1 is out of range"));
 }
 
-TEST(ChainPlan, TheReferencePagesAreCurrent) {
+TEST(ChainPlan, ReferenceIsCurrent) {
   expect_reference_is_current("chain.md", schema<ChainDescription>().doc());
   expect_reference_is_current("plan-chain.md", schema<ChainPlan>().doc());
 }

@@ -193,7 +193,7 @@ TEST(CollectivePlan, WhatIsWrongIsNamed) {
   EXPECT_EQ(verify(plan)[0].place, "ranks");
 }
 
-TEST(CollectivePlan, TheReferencePageIsCurrent) {
+TEST(CollectivePlan, ReferenceIsCurrent) {
   expect_reference_is_current("plan-collective.md", schema<CollectiveDocument>().doc());
 }
 

@@ -119,7 +119,8 @@ ClusterDescription rented_cluster(const RentPlan& plan) {
     const auto configuration = std::find_if(plan.offers.configurations.begin(), plan.offers.configurations.end(),
                                             [&](const auto& c) { return c.name == rented.configuration; });
     if (configuration == plan.offers.configurations.end())
-      throw input_error(fmt::format("the offers have no configuration \"{}\"", rented.configuration));
+      throw input_error(fmt::format("the offers have no configuration \"{}\"", rented.configuration),
+                        "`motley verify` says what else is wrong with the plan");
     for (const auto& [type, count] : rented.devices) {
       const OfferType& offer = plan.offers.types.at(type);
       const auto sizes = machines_of(*configuration, type, count);

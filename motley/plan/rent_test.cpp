@@ -139,7 +139,7 @@ TEST(RentPlan, FiguresInAWrongUnitDrawAWarningWithTheValueRead) {
   EXPECT_THAT(warnings[1], testing::HasSubstr("1e+06 requests/s"));
 }
 
-TEST(RentPlan, TheReferencePagesAreCurrent) {
+TEST(RentPlan, ReferenceIsCurrent) {
   expect_reference_is_current("offers.md", schema<Offers>().doc());
   expect_reference_is_current("plan-rent.md", schema<RentPlan>().doc());
 }

@@ -192,9 +192,7 @@ TEST(TrainPlan, EveryDecisionIsChecked) {
               HasSubstr("the device has 24"));
 }
 
-TEST(TrainPlan, TheReferencePageIsCurrent) {
-  expect_reference_is_current("plan-train.md", schema<TrainDocument>().doc());
-}
+TEST(TrainPlan, ReferenceIsCurrent) { expect_reference_is_current("plan-train.md", schema<TrainDocument>().doc()); }
 
 }  // namespace
 }  // namespace motley

@@ -147,7 +147,7 @@ void check(const Workload& workload, const ArrivalOptions& options) {
   if (!(options.rate_scale > 0) || !std::isfinite(options.rate_scale))
     throw input_error(fmt::format("the rates cannot be scaled by {}", options.rate_scale), "give a positive number");
   if (!(options.duration_s >= 0) || options.requests < 0)
-    throw input_error("duration and number of requests must not be negative");
+    throw input_error("duration and number of requests must not be negative", "0 is no limit");
   if (workload.arrival.process == ArrivalProcess::trace) return;
   if (workload.classes.empty()) throw input_error("the workload describes no requests", "describe them with [[class]]");
   for (const auto& described : workload.classes)

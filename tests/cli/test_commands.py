@@ -298,7 +298,11 @@ def test_a_plan_for_another_model_is_not_served(run, made):
 @pytest.mark.parametrize(
     "arguments, words",
     [
-        ("pln serve", ["`plan`"]),
+        ("pln serve", ["\"pln\" is no verb of `motley`", "`plan`"]),
+        ("plan", ["`motley plan` needs a verb", "serve, rent, train"]),
+        ("plan serve --modle llama-2-70b", ["--modle", "did you mean `--model`?"]),
+        ("verify plan.json --jsn", ["--jsn", "did you mean `--json`?"]),
+        ("simulate plan.json --wibble 3", ["--wibble", "`motley simulate --help`"]),
         ("plan sevre", ["`serve`"]),
         ("cluster shwo", ["`show`"]),
         ("plan serve --model llama-2-70b", ["--cluster"]),

@@ -28,13 +28,14 @@ void check_goal(const Offers& offers, const RentOptions& options) {
     throw input_error("the cheapest fleet for which demand? The classes have shares only",
                       "give every class a demand_per_s, or ask for the most that a budget carries");
   if (options.form == RentForm::budget && !(options.budget_usd_per_hour >= 0))
-    throw input_error("the budget must not be negative");
+    throw input_error("the budget must not be negative", "such as --budget \"30 $/h\"");
   if (!(options.survive >= 0 && options.survive <= 1))
     throw input_error(fmt::format("{:g} is no share of the throughput", options.survive), "give one from 0 to 1");
   if (options.survive > 0 && domains_of(offers).empty())
     throw input_error("no type has a domain that could be lost",
                       "say which zone, region or spot pool a type stands in: domain = \"east\"");
-  if (!(options.startup_share >= 0)) throw input_error("starting a copy cannot cost less than nothing");
+  if (!(options.startup_share >= 0))
+    throw input_error("starting a copy cannot cost less than nothing", "such as --startup \"10 min\"");
 }
 
 std::string copies_text(const Offers& offers, const RentProblem& problem, const std::vector<int>& shapes) {

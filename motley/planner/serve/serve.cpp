@@ -90,10 +90,13 @@ void check_options(const ServeProblem& problem) {
       throw input_error(fmt::format("{} cannot be run", name_of(type)), "use bf16, fp16 or fp32");
   const auto& options = problem.options;
   for (const auto& device : options.excluded) problem.cluster.find_device(device);
-  if (problem.devices().empty()) throw input_error("every device of the cluster is left out");
+  if (problem.devices().empty())
+    throw input_error("every device of the cluster is left out", "leave fewer out: --without");
   for (const auto& [name, degree] : options.degrees) check_degree(problem.cluster, name, degree);
-  if (problem.options.max_batch < 1) throw input_error("the largest batch must be at least 1");
-  if (problem.cluster.devices.empty()) throw input_error("the cluster has no devices");
+  if (problem.options.max_batch < 1)
+    throw input_error("the largest batch must be at least 1", "--max-batch 256 is the default");
+  if (problem.cluster.devices.empty())
+    throw input_error("the cluster has no devices", "machines list them: devices = [\"A100*8\"]");
   if (problem.workload.classes.empty())
     throw input_error("the workload has no request class", "serving needs [[class]] tables");
 }

@@ -1,0 +1,34 @@
+"""Errors say what to do: those of the command line, and of the files that it reads, carry a hint."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+MODULES = ["base", "cluster", "workload", "planner", "cli"]
+
+
+def arguments(text, start):
+    """How many the call has whose parenthesis opens before `start`."""
+    plain = re.sub(r'"(?:[^"\\]|\\.)*"', lambda string: "s" * len(string[0]), text[start : start + 2000])
+    depth, count = 1, 1
+    for character in plain:
+        depth += (character in "({[") - (character in ")}]")
+        if depth == 0:
+            return count
+        count += character == "," and depth == 1
+    raise AssertionError("a call without an end")
+
+
+def test_input_errors_have_hints():
+    seen, bare = 0, []
+    for module in MODULES:
+        for path in sorted((ROOT / "motley" / module).rglob("*.cpp")):
+            if path.name.endswith("_test.cpp"):
+                continue
+            text = path.read_text()
+            for call in re.finditer(r"throw input_error\(", text):
+                seen += 1
+                if arguments(text, call.end()) == 1:
+                    bare.append(f"{path.relative_to(ROOT)}:{text.count(chr(10), 0, call.start()) + 1}")
+    assert seen > 100
+    assert not bare
