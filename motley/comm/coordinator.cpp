@@ -356,13 +356,13 @@ std::uint64_t Coordinator::boundary(const std::vector<Member>& members) const {
 }
 
 // The ranks that hold the state of `step`, or will as soon as they hear that it is committed. Learners have voted for
-// it, but not so.
+// it, but not so. A newer state is of steps that the group has given up.
 std::vector<std::uint32_t> Coordinator::holders(const std::vector<Member>& members, std::uint64_t step) const {
   const StepVote last{ledger_.committed_epoch, ledger_.committed_step, StepVoteKind::commit};
   std::vector<std::uint32_t> ranks;
   for (std::size_t rank = 0; rank < members.size(); ++rank) {
     const MemberReport& said = seat_of(members[rank])->report;
-    if (said.state_step >= step || (said.vote == last && last.step == step))
+    if (said.state_step == step || (said.vote == last && last.step == step))
       ranks.push_back(static_cast<std::uint32_t>(rank));
   }
   return ranks;

@@ -365,6 +365,10 @@ TEST(Coordinator, LostStateIsADecision) {
     if (rule == LostState::rewind) {
       EXPECT_EQ(group.list(), Ids{"b"});
       EXPECT_EQ(group.committed(), 2U);
+      group.join("d", 0, 3);  // from a step that is no longer one
+      group.settle();
+      EXPECT_EQ(group.list(), (Ids{"b", "d"}));
+      EXPECT_EQ(group.coordinator->ledger().current.holders, std::vector<std::uint32_t>{0});
       continue;
     }
     EXPECT_EQ(group.coordinator->waiting_for(), "nobody holds the state of step 3");

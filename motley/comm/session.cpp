@@ -302,7 +302,7 @@ struct Session::State {
   OperationOutcome share_state(const Turn& turn, SessionStep& step) {
     if (!options.share_state) return {};
     OperationOutcome outcome = options.share_state(step);
-    if (outcome.status == OperationStatus::ok && step.held > turn.held)
+    if (outcome.status == OperationStatus::ok && step.held != turn.held)
       access([&](Membership& membership) { membership.holds(step.held); });
     return outcome;
   }
@@ -333,7 +333,7 @@ struct Session::State {
       vote(turn, StepVoteKind::abort, {});
       throw;
     }
-    const bool learning = options.share_state && step.held + 1 < step.step;
+    const bool learning = options.share_state && step.held + 1 != step.step;
     vote(turn,
          outcome.status != OperationStatus::ok ? StepVoteKind::abort
          : learning                            ? StepVoteKind::learn

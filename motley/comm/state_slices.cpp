@@ -75,7 +75,7 @@ OperationOutcome SlicedStateSync::operator()(SessionStep& step) {
 // Are the items that were received those of the last committed step?
 void SlicedStateSync::begin(const SessionStep& step) {
   const std::uint64_t boundary = step.step - 1;
-  if (step.held >= boundary) {
+  if (step.held == boundary) {
     position_ = end();
     return;
   }
