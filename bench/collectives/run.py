@@ -47,8 +47,9 @@ class Here:
 
 
 def repeats(size, slow):
-    """Operations in a row: about as long for every size; fewer where links are slow."""
-    return max(1, min(200, (20 << 20) // size // (20 if slow else 1)))
+    """Operations in a row: about as long for every size; fewer where links are slow. Small ones are many: it takes the
+    system some milliseconds to give each rank a processor of its own."""
+    return max(1, min(4000, (20 << 20) // size // (20 if slow else 1)))
 
 
 class Runner:

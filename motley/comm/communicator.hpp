@@ -134,6 +134,7 @@ class Communicator {
 
   OperationOutcome run(Call& call, const OperationOptions& options);
   OperationOutcome run_planned(Call& call, const OperationOptions& options);
+  std::int64_t most_at_once() const;  // bytes of an all_reduce in one round
   OperationOutcome reduce_at_once(std::span<std::byte> data, CollectiveElement element,
                                   const OperationOptions& options);
   OperationOutcome run_message(Call& call, int peer, CollectiveStepKind kind, const OperationOptions& options);
