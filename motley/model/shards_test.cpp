@@ -49,6 +49,10 @@ TEST(Shards, EightKvHeadsOverThree) {
 
   const auto steep = make_shards(shape(32, 8), 3, {0.98, 0.01, 0.01});
   EXPECT_THAT(sizes(steep, &Shard::kv_heads), ElementsAre(6, 1, 1));
+
+  // Due 0.56 each, the last two get one before the others' remainders count.
+  const auto small = make_shards(shape(32, 8), 4, {0.45, 0.41, 0.07, 0.07});
+  EXPECT_THAT(sizes(small, &Shard::kv_heads), ElementsAre(3, 3, 1, 1));
 }
 
 TEST(Shards, MoreRanksThanKvHeadsShareThem) {
