@@ -1,4 +1,4 @@
-// The membership protocol, explored exhaustively: membership_explore [changes] [deaths] [steps]
+// The membership protocol, explored exhaustively: membership_explore [changes] [deaths] [steps] [learners]
 #include <fmt/format.h>
 
 #include <chrono>
@@ -11,6 +11,7 @@ int main(int argc, char** argv) {
   if (argc > 1) budget.changes = std::stoi(argv[1]);
   if (argc > 2) budget.deaths = std::stoi(argv[2]);
   if (argc > 3) budget.steps = std::stoul(argv[3]);
+  if (argc > 4) budget.learners = std::string(argv[4]) == "learners";
   const auto start = std::chrono::steady_clock::now();
   const auto result = motley::exploration::explore(budget, 256);
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;

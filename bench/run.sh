@@ -6,7 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 names=()
 while [ $# -gt 0 ] && [ "$1" != -- ]; do names+=("$1") && shift; done
 [ $# -eq 0 ] || shift
-[ ${#names[@]} -gt 0 ] || names=(planning placement chain training training-joint simulating renting training-measured planning-collectives collectives joining decode)
+[ ${#names[@]} -gt 0 ] || names=(planning placement chain training training-joint simulating renting training-measured planning-collectives collectives joining learning decode)
 
 for name in "${names[@]}"; do
   case $name in
@@ -21,7 +21,8 @@ for name in "${names[@]}"; do
     planning-collectives) build/release/bench/collective_plan_bench "$@" ;;
     collectives) python3 bench/collectives/run.py "$@" ;;
     joining) build/release/bench/collectives/joining "$@" ;;
+    learning) build/release/bench/collectives/learning "$@" ;;
     decode) .venv-reference/bin/python bench/decode/run.py "$@" ;;
-    *) printf 'error: there is no benchmark "%s"\n\nhint: known: planning, placement, chain, training, training-joint, simulating, renting, training-measured, planning-collectives, collectives, joining, decode\n' "$name" >&2; exit 2 ;;
+    *) printf 'error: there is no benchmark "%s"\n\nhint: known: planning, placement, chain, training, training-joint, simulating, renting, training-measured, planning-collectives, collectives, joining, learning, decode\n' "$name" >&2; exit 2 ;;
   esac
 done

@@ -184,6 +184,7 @@ ByteStream::Moved ByteStream::read(std::span<std::byte> into) { return read(into
 
 ByteStream::Moved ByteStream::read(std::span<std::byte> head, std::span<std::byte> tail) {
   if (tls_) {
+    ERR_clear_error();  // what others left behind would be taken for this connection's
     errno = 0;
     const auto into = head.empty() ? tail : head;
     const int got = SSL_read(tls_.get(), into.data(), static_cast<int>(std::min<std::size_t>(into.size(), 1 << 30)));
@@ -202,6 +203,7 @@ ByteStream::Moved ByteStream::read(std::span<std::byte> head, std::span<std::byt
 
 ByteStream::Moved ByteStream::write(std::span<const std::byte> bytes) {
   if (tls_) {
+    ERR_clear_error();
     errno = 0;
     const int put = SSL_write(tls_.get(), bytes.data(), static_cast<int>(std::min<std::size_t>(bytes.size(), 1 << 30)));
     if (put > 0) return {static_cast<std::size_t>(put), State::open};

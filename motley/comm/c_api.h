@@ -24,7 +24,7 @@ extern "C" {
 #define MOTLEY_EXPORT __attribute__((visibility("default")))
 
 // Rises with every change that a caller could notice.
-#define MOTLEY_COMM_ABI 3
+#define MOTLEY_COMM_ABI 4
 MOTLEY_EXPORT int32_t motley_comm_abi(void);
 
 enum motley_status { MOTLEY_OK, MOTLEY_ABORTED, MOTLEY_REVOKED, MOTLEY_TIMED_OUT, MOTLEY_INVALID };
@@ -159,6 +159,18 @@ typedef struct {
   int32_t (*load)(void* user);                // it has come; 0: it is good
 } motley_state;
 
+// The state of this process in items, of which a joiner is given some at the beginning of every step
+// (state_slices.hpp). The program promises that a step changes an item depending on this item and on the step's reduced
+// results alone. Called in motley_run_step and motley_leave only; as motley_state, for the item with this number.
+typedef struct {
+  void* user;
+  int32_t count;  // the same in all members
+  const void* (*save)(void* user, int32_t item, int64_t* bytes);
+  void* (*place)(void* user, int32_t item, int64_t bytes);
+  int32_t (*load)(void* user, int32_t item);
+  double share;  // of the steps' time, for a joiner's items; 0: 0.08
+} motley_items;
+
 typedef struct {
   const char* coordinators;  // addresses, comma between
   const char* group;
@@ -169,6 +181,7 @@ typedef struct {
   double give_bytes_per_s, take_bytes_per_s;  // caps while state is pulled; 0: none
   // As in motley_open_options; with an authority alone, the coordinators are asked for a certificate.
   const char *certificate, *private_key, *authority;
+  const motley_items* items;  // in place of `state`
 } motley_session_options;
 
 MOTLEY_EXPORT motley_session* motley_open_session(const motley_session_options* options, char* error,
@@ -180,6 +193,11 @@ typedef struct {
   uint64_t step;        // that is tried
   uint64_t epoch;
   int32_t rank, size;
+  // Whose part counts: members that are learning the state (motley_items) add nothing, and apply the step's result to
+  // the first `items` items of it alone.
+  int32_t contributors;
+  int32_t place;  // among them; negative: this process is no contributor
+  int32_t items;  // that this process has
 } motley_step;
 
 // How it went: the first of its operations that did not end as MOTLEY_OK, or one that did.

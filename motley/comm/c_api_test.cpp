@@ -187,6 +187,25 @@ TEST(CApi, AnotherKeyIsTurnedAway) {
   });
 }
 
+TEST(CApi, AStateIsOneRunOfBytesOrItems) {
+  const motley_state state{};
+  motley_items items{};
+  const auto refusal = [&](const motley_state* run) {
+    motley_session_options options{};
+    options.coordinators = "127.0.0.1:1";
+    options.state = run;
+    options.items = &items;
+    std::array<char, 512> error{};
+    EXPECT_EQ(motley_open_session(&options, error.data(), error.size()), nullptr);
+    return std::string(error.data());
+  };
+  EXPECT_THAT(refusal(nullptr), HasSubstr("a state of no items"));
+  items.count = 3;
+  EXPECT_THAT(refusal(&state), HasSubstr("one run of bytes or items, not both"));
+  items.share = -1;
+  EXPECT_THAT(refusal(nullptr), HasSubstr("a share of -1"));
+}
+
 TEST(CApi, RevokingEndsWhatWaits) {
   const Fabrics fabrics({"", "", ""});
   on_every_rank([&](int rank) {

@@ -1,4 +1,6 @@
 // The C functions of groups whose members come and go.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <functional>
 #include <iterator>
@@ -10,6 +12,7 @@
 #include "motley/comm/coordinator_server.hpp"
 #include "motley/comm/group_folder.hpp"
 #include "motley/comm/session.hpp"
+#include "motley/comm/state_slices.hpp"
 #include "motley/comm/state_sync.hpp"
 
 static_assert(MOTLEY_STEP_INVALID == static_cast<int>(motley::SessionStatus::invalid));
@@ -21,7 +24,8 @@ struct motley_coordinator {
 };
 
 struct motley_session {
-  std::unique_ptr<motley::StateSync> sync;  // empty: steps need no state
+  std::unique_ptr<motley::StateSync> sync;  // one of these at most: steps may need no state
+  std::unique_ptr<motley::SlicedStateSync> slices;
   std::unique_ptr<motley::Session> session;
 };
 
@@ -55,6 +59,30 @@ motley::StateAccess access_of(const motley_state& state) {
           .load =
               [state] {
                 if (state.load(state.user) != 0) throw motley::input_error("the members' state cannot be loaded here");
+              }};
+}
+
+motley::StateItems items_of(const motley_items& items) {
+  return {.count = static_cast<std::size_t>(std::max(items.count, 0)),
+          .save =
+              [items](std::size_t item) {
+                std::int64_t bytes = 0;
+                const void* data = items.save(items.user, static_cast<std::int32_t>(item), &bytes);
+                if (data == nullptr || bytes < 0)
+                  throw motley::input_error(fmt::format("this process cannot give item {} of its state", item));
+                return std::span(static_cast<const std::byte*>(data), static_cast<std::size_t>(bytes));
+              },
+          .place =
+              [items](std::size_t item, std::size_t bytes) {
+                void* room = items.place(items.user, static_cast<std::int32_t>(item), static_cast<std::int64_t>(bytes));
+                if (room == nullptr)
+                  throw motley::input_error(fmt::format("this process has no room for item {} of the state", item));
+                return std::span(static_cast<std::byte*>(room), bytes);
+              },
+          .load =
+              [items](std::size_t item) {
+                if (items.load(items.user, static_cast<std::int32_t>(item)) != 0)
+                  throw motley::input_error(fmt::format("item {} of the state cannot be loaded here", item));
               }};
 }
 
@@ -136,6 +164,13 @@ motley_session* motley_open_session(const motley_session_options* asked, char* e
     if (asked == nullptr) throw motley::input_error("no options");
     auto options = session_options(*asked);
     auto session = std::make_unique<motley_session>();
+    if (asked->items != nullptr) {
+      if (asked->state != nullptr) throw motley::input_error("a state is one run of bytes or items, not both");
+      motley::SlicedStateOptions sliced;
+      if (asked->items->share != 0) sliced.share = asked->items->share;
+      session->slices = std::make_unique<motley::SlicedStateSync>(sliced, items_of(*asked->items));
+      options.share_state = std::ref(*session->slices);
+    }
     if (asked->state != nullptr) {
       // Beside the listener for members, at the same interface.
       const std::string interface = options.fabric.listen.substr(0, options.fabric.listen.rfind(':'));
@@ -162,8 +197,14 @@ void motley_run_step(motley_session* session, motley_step_body body, void* user,
     if (session == nullptr || body == nullptr) throw motley::input_error("no session, or nothing to run");
     const auto run = [&](motley::SessionStep& step) {
       motley_group group{nullptr, step.communicator};
-      const motley_step told{&group, step.step, step.start.epoch.number, step.communicator.rank(),
-                             step.communicator.size()};
+      const motley_step told{&group,
+                             step.step,
+                             step.start.epoch.number,
+                             step.communicator.rank(),
+                             step.communicator.size(),
+                             step.contributors,
+                             step.place,
+                             session->slices ? static_cast<std::int32_t>(session->slices->held()) : 0};
       motley_outcome ended{};
       body(user, &told, &ended);
       return outcome_of(ended);

@@ -191,7 +191,7 @@ void Coordinator::put_on_hold(const std::string& id, const std::string& why, Coo
 void Coordinator::count_votes(CoordinatorOutput& output) {
   const Epoch& epoch = ledger_.current.epoch;
   if (epoch.number == 0 || revoked_) return;
-  const StepVote commit{epoch.number, ledger_.committed_step + 1, StepVoteKind::commit};
+  const std::uint64_t step = ledger_.committed_step + 1;
   bool all = true;
   for (const Member& member : epoch.members) {
     const Seat* seat = seat_of(member);
@@ -204,10 +204,10 @@ void Coordinator::count_votes(CoordinatorOutput& output) {
                     output);
     if (said.vote.epoch == epoch.number && said.vote.kind == StepVoteKind::abort)
       return revoke(fmt::format("{}: {}", member.id, describe(said.vote)), output);
-    all = all && said.vote == commit;
+    all = all && said.vote.epoch == epoch.number && said.vote.step == step && commits(said.vote.kind);
   }
   if (!all) return;
-  record(StepCommitted{commit.epoch, commit.step}, output);
+  record(StepCommitted{epoch.number, step}, output);
   strikes_ = 0;
 }
 
@@ -355,13 +355,14 @@ std::uint64_t Coordinator::boundary(const std::vector<Member>& members) const {
   return newest;
 }
 
-// The ranks that hold the state of `step`, or will as soon as they hear that it is committed.
+// The ranks that hold the state of `step`, or will as soon as they hear that it is committed. Learners have voted for
+// it, but not so. A newer state is of steps that the group has given up.
 std::vector<std::uint32_t> Coordinator::holders(const std::vector<Member>& members, std::uint64_t step) const {
   const StepVote last{ledger_.committed_epoch, ledger_.committed_step, StepVoteKind::commit};
   std::vector<std::uint32_t> ranks;
   for (std::size_t rank = 0; rank < members.size(); ++rank) {
     const MemberReport& said = seat_of(members[rank])->report;
-    if (said.state_step >= step || (said.vote == last && last.step == step))
+    if (said.state_step == step || (said.vote == last && last.step == step))
       ranks.push_back(static_cast<std::uint32_t>(rank));
   }
   return ranks;

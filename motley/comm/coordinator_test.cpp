@@ -54,7 +54,8 @@ class Group {
         else
           member.refuse(prepare->epoch.number, unreachable);
       }
-      if (const auto* enter = std::get_if<EnterEpoch>(&action)) member.holds(enter->start.boundary);
+      const auto* enter = std::get_if<EnterEpoch>(&action);
+      if (enter != nullptr && !learners.contains(id)) member.holds(enter->start.boundary);
     }
   }
 
@@ -82,7 +83,8 @@ class Group {
     for (auto& [id, member] : members)
       if (member.start() != nullptr && !mute.contains(id)) member.begin_step();
     for (auto& [id, member] : members)
-      if (member.start() != nullptr && !mute.contains(id)) member.vote(kind, {});
+      if (member.start() != nullptr && !mute.contains(id))
+        member.vote(learners.contains(id) ? StepVoteKind::learn : kind, {});
     settle();
   }
 
@@ -97,7 +99,7 @@ class Group {
   std::optional<Coordinator> coordinator;
   std::map<std::string, Membership> members;
   std::map<std::string, MembershipActions> actions;
-  std::set<std::string> mute;
+  std::set<std::string> mute, learners;
   std::set<std::pair<std::string, std::string>> broken;
   double now_s = 0;
 
@@ -310,6 +312,32 @@ TEST(Coordinator, WhoAloneHoldsTheStateStaysUntilOthersDo) {
   EXPECT_EQ(group.members.at("a").state(), MemberState::gone);
 }
 
+TEST(Coordinator, ALearnersVoteCountsAndMakesItNoHolder) {
+  Group group({});
+  group.learners = {"b", "c"};
+  group.join("a");
+  group.settle();
+  group.step();
+  group.join("b");
+  group.settle();
+  group.step();
+  EXPECT_EQ(group.committed(), 2U);
+  EXPECT_EQ(group.members.at("a").report().state_step, 2U);
+  EXPECT_EQ(group.members.at("b").report().state_step, 0U);
+  group.join("c");
+  group.settle();
+  EXPECT_EQ(group.list(), (Ids{"a", "b", "c"}));
+  EXPECT_EQ(group.coordinator->ledger().current.holders, std::vector<std::uint32_t>{0});
+  // It alone had the state; then somebody has learned it.
+  group.lose("a");
+  group.pass(1);
+  EXPECT_EQ(group.coordinator->waiting_for(), "nobody holds the state of step 2");
+  group.members.at("c").holds(2);
+  group.settle();
+  EXPECT_EQ(group.list(), (Ids{"b", "c"}));
+  EXPECT_EQ(group.coordinator->ledger().current.holders, std::vector<std::uint32_t>{1});
+}
+
 TEST(Coordinator, WhenEverybodyLeavesNobodyWaits) {
   Group group({.minimum_size = 2});
   group.join("a");
@@ -337,6 +365,10 @@ TEST(Coordinator, LostStateIsADecision) {
     if (rule == LostState::rewind) {
       EXPECT_EQ(group.list(), Ids{"b"});
       EXPECT_EQ(group.committed(), 2U);
+      group.join("d", 0, 3);  // from a step that is no longer one
+      group.settle();
+      EXPECT_EQ(group.list(), (Ids{"b", "d"}));
+      EXPECT_EQ(group.coordinator->ledger().current.holders, std::vector<std::uint32_t>{0});
       continue;
     }
     EXPECT_EQ(group.coordinator->waiting_for(), "nobody holds the state of step 3");

@@ -88,7 +88,8 @@ void Membership::settle(const CoordinatorDirective& directive, MembershipActions
 void Membership::conclude(StepFate fate, MembershipActions& actions) {
   settled_ = true;
   report_.active_step = 0;
-  if (fate == StepFate::committed) report_.state_step = std::max(report_.state_step, report_.vote.step);
+  if (fate == StepFate::committed && report_.vote.kind == StepVoteKind::commit)
+    report_.state_step = report_.vote.step;
   actions.push_back(StepVerdict{report_.vote, fate});
 }
 
@@ -127,7 +128,7 @@ void Membership::refuse(std::uint64_t epoch, std::vector<std::string> unreachabl
   report_.unreachable = std::move(unreachable);
 }
 
-void Membership::holds(std::uint64_t step) { report_.state_step = std::max(report_.state_step, step); }
+void Membership::holds(std::uint64_t step) { report_.state_step = step; }
 
 void Membership::begin_step() {
   MOTLEY_CHECK(rank_ >= 0 && !revoked() && !in_doubt());

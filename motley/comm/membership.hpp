@@ -75,7 +75,7 @@ class Membership {
   // Step next_step() begins. Must be in an epoch that is not revoked.
   void begin_step();
   // This process's part of the step begun is done, or failed because of `suspects` (ids). After an abort the epoch is
-  // over.
+  // over. Only a vote to commit, not one to learn, makes this process hold the step's state where it is committed.
   MembershipActions vote(StepVoteKind kind, std::vector<std::string> suspects);
   // An operation outside any step failed.
   MembershipActions suspect(std::vector<std::string> suspects);

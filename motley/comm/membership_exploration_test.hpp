@@ -30,6 +30,7 @@ struct Budget {
   int changes = 2;  // joins, leaves, evictions
   int deaths = 1;   // of a rank or of the coordinator
   std::uint64_t steps = 2;
+  bool learners = false;  // joiners get the state at any moment of any step, not before the first one
 };
 
 struct Result {
@@ -45,6 +46,8 @@ struct Process {
   std::optional<CoordinatorDirective> incoming;  // likewise
   MemberReport reported;
   CoordinatorDirective told;
+  bool learning = false;
+  std::uint64_t state_step = 0;  // whose state it really has
 };
 
 // What any process has done or seen, ever: what must not contradict itself.
@@ -71,6 +74,7 @@ inline std::string fingerprint(const World& world) {
     bytes += process.alive ? 'L' : 'D';
     if (!process.membership) continue;
     bytes += process.membership->fingerprint();
+    bytes += {process.learning ? 'l' : 'h', static_cast<char>(process.state_step)};
     if (process.outgoing) bytes += encode_control(*process.outgoing);
     bytes += '|';
     if (process.incoming) bytes += encode_control(*process.incoming);
@@ -143,6 +147,11 @@ class Model {
       if (process.incoming) branch([&](World& next) { deliver_directive(next, rank); });
       const Membership& member = *process.membership;
       if (can_finish(world, rank)) branch([&](World& next) { vote(next, rank, StepVoteKind::commit); });
+      if (is_computing(member) && process.learning && !member.revoked())
+        branch([&](World& next) {
+          learned(next, rank);
+          settle(next, rank);
+        });
       if (can_fail(world, rank)) branch([&](World& next) { vote(next, rank, StepVoteKind::abort); });
       if (member.start() && !member.revoked() && another_revoked(world, member.start()->epoch.number))
         branch([&](World& next) {
@@ -254,11 +263,17 @@ class Model {
       } else if (const auto* enter = std::get_if<EnterEpoch>(&action)) {
         check_list(world, enter->start.epoch);
         if (enter->start.holders.empty()) fail(world, "an epoch in which nobody holds the state");
+        const auto& holders = enter->start.holders;
+        process.learning = std::find(holders.begin(), holders.end(), enter->rank) == holders.end();
+        if (!process.learning && process.state_step < enter->start.boundary)
+          fail(world, fmt::format("{} is named a holder of a state that it has not", names[rank]));
         // Its members fetch the state of the boundary; whether that works is not this model's subject.
-        process.membership->holds(enter->start.boundary);
+        if (process.learning && !budget_.learners) learned(world, rank);
       } else if (const auto* verdict = std::get_if<StepVerdict>(&action)) {
         const std::pair key{verdict->vote.epoch, verdict->vote.step};
         if (verdict->fate == StepFate::committed) world.history.seen_committed.insert(key);
+        if (verdict->fate == StepFate::committed && verdict->vote.kind == StepVoteKind::commit)
+          process.state_step = std::max(process.state_step, key.second);
         if (verdict->fate == StepFate::aborted) world.history.seen_aborted.insert(key);
         check_fate(world, key);
       } else if (std::holds_alternative<FencedOut>(action) &&
@@ -294,7 +309,16 @@ class Model {
     process.outgoing = process.reported;
   }
 
+  // Everything up to the last committed step has come.
+  static void learned(World& world, std::size_t rank) {
+    Process& process = world.processes[rank];
+    process.learning = false;
+    process.state_step = process.membership->committed_step();
+    process.membership->holds(process.state_step);
+  }
+
   void vote(World& world, std::size_t rank, StepVoteKind kind) {
+    if (kind == StepVoteKind::commit && world.processes[rank].learning) kind = StepVoteKind::learn;
     act(world, rank, world.processes[rank].membership->vote(kind, {}));
   }
 
@@ -413,6 +437,9 @@ class Model {
     for (std::size_t rank = 0; rank < rank_count; ++rank) {
       Process& process = world.processes[rank];
       if (!process.alive || !process.membership) continue;
+      const Membership& member = *process.membership;
+      // Also after the last step of the budget: there would be more.
+      if (process.learning && member.start() && !member.revoked() && !member.in_doubt()) learned(world, rank);
       if (can_finish(world, rank))
         vote(world, rank, StepVoteKind::commit);
       else if (can_fail(world, rank))

@@ -8,7 +8,7 @@
 namespace motley {
 namespace {
 
-constexpr std::uint8_t control_version = 1;
+constexpr std::uint8_t control_version = 2;
 constexpr std::size_t max_reason_bytes = 4096;
 constexpr std::size_t max_certificate_bytes = 8192;
 
@@ -18,7 +18,7 @@ template <class Wire>
 static void fields(Wire& wire, typename Wire::template Ref<StepVote> m) {
   wire(m.epoch);
   wire(m.step);
-  enumerator(wire, m.kind, StepVoteKind::abort);
+  enumerator(wire, m.kind, StepVoteKind::learn);
 }
 
 template <class Wire>
@@ -125,7 +125,7 @@ ControlMessage decode_control(std::string_view bytes) {
 }
 
 std::string describe(const StepVote& vote) {
-  constexpr std::array kinds{"no vote on", "commit of", "abort of"};
+  constexpr std::array kinds{"no vote on", "commit of", "abort of", "commit, without the state, of"};
   return fmt::format("{} step {} in epoch {}", kinds[static_cast<std::size_t>(vote.kind)], vote.step, vote.epoch);
 }
 

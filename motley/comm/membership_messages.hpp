@@ -16,7 +16,13 @@
 
 namespace motley {
 
-enum class StepVoteKind : std::uint8_t { none, commit, abort };
+enum class StepVoteKind : std::uint8_t {
+  none,
+  commit,
+  abort,
+  learn  // its part is done, and the step may be committed; but it does not hold the state, and will not by this step
+};
+inline bool commits(StepVoteKind kind) { return kind == StepVoteKind::commit || kind == StepVoteKind::learn; }
 
 // How a member's part of a step went. A step is tried at most once in an epoch.
 struct StepVote {

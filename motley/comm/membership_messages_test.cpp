@@ -30,6 +30,8 @@ std::vector<ControlMessage> samples() {
   report.revoked = 5;
   report.suspects = {"b", "c"};
   report.vote = {7, 12, StepVoteKind::abort};
+  MemberReport learner = report;
+  learner.vote.kind = StepVoteKind::learn;
   CoordinatorDirective directive;
   directive.group = "g";
   directive.admission = SeatAdmission::admitted;
@@ -40,6 +42,7 @@ std::vector<ControlMessage> samples() {
   return {ControlHello{"g", "token"},
           MemberReport{},
           report,
+          learner,
           CoordinatorDirective{},
           directive,
           ControlRefusal{"the token is not this group's", "hint"},

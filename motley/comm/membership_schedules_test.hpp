@@ -17,6 +17,7 @@
 #include <queue>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -55,6 +56,8 @@ struct Actor {
   double stopped_until_s = 0;
   std::vector<std::vector<float>> history;  // results of steps 1, 2, ...: the state
   std::uint64_t fetched_epoch = 0;
+  int lessons = 0;        // steps that a learner takes part in before it has the state
+  bool learning = false;  // in the step begun
 
   bool running = false;  // an operation
   std::uint64_t operation = 0;
@@ -71,6 +74,7 @@ class Schedule {
     ranks_ = 2 + random_.below(7);
     policy_.minimum_size = 1 + random_.below(2U);
     loss_ = random_.chance(0.5) ? 0 : 0.3 * random_.uniform();
+    learns_ = random_.chance(0.5);
     disk_.group = "g";
     coordinator_.emplace(policy_, disk_, 0);
   }
@@ -192,7 +196,8 @@ class Schedule {
       if (aborted_.contains(key)) fail(fmt::format("step {} is committed after somebody saw it aborted", key.second));
       std::vector<float> sum(elements, 0);
       for (const Member& member : disk_.current.epoch.members)
-        for (int i = 0; i < elements; ++i) sum[static_cast<std::size_t>(i)] += contribution(member, key.second, i);
+        for (int i = 0; i < elements && !silent_.contains({key.first, key.second, member.incarnation}); ++i)
+          sum[static_cast<std::size_t>(i)] += contribution(member, key.second, i);
       log_.push_back({key.first, std::move(sum)});
       if (log_.size() != key.second) fail("steps are not committed one after the other");
     }
@@ -303,8 +308,12 @@ class Schedule {
 
   void fetch_state(std::size_t actor, const EpochStart& start) {
     Actor& who = *actors_[actor];
-    if (who.history.size() >= start.boundary) {
+    const auto own = static_cast<std::uint32_t>(who.membership.rank());
+    if (who.history.size() < start.boundary && std::ranges::find(start.holders, own) != start.holders.end())
+      fail(fmt::format("epoch {} names a holder of step {} that has it not", start.epoch.number, start.boundary));
+    if (who.history.size() >= start.boundary || learns_) {
       who.fetched_epoch = start.epoch.number;
+      who.lessons = static_cast<int>(random_.below(4U));
       return;
     }
     on(actor, 0.002 + 0.05 * random_.uniform(), [this, actor, start] {
@@ -350,6 +359,7 @@ class Schedule {
     if (std::memcmp(who.data.data(), log_[key.second - 1].second.data(), elements * sizeof(float)) != 0)
       return fail(fmt::format("step {} of epoch {} has a wrong sum", key.second, key.first));
     // Who was left out in between may hear late of a step that it has meanwhile fetched.
+    if (verdict.vote.kind == StepVoteKind::learn) return;
     if (who.history.size() + 1 == key.second) who.history.push_back(who.data);
     if (who.history.size() < key.second) fail(fmt::format("step {} is committed on top of a gap", key.second));
   }
@@ -389,6 +399,27 @@ class Schedule {
 
   // ---- operations ----
 
+  // Whoever learns takes part, adds nothing, and has the state after some steps.
+  void learn(std::size_t actor) {
+    Actor& who = *actors_[actor];
+    const EpochStart& start = who.membership.known();
+    const auto before = static_cast<std::size_t>(who.membership.next_step() - 1);
+    who.learning = who.history.size() < before;
+    if (!who.learning) return;
+    silent_.insert({start.epoch.number, before + 1, who.membership.report().member.incarnation});
+    if (who.lessons-- > 0) return;
+    for (const Member& member : start.epoch.members) {
+      const auto holder = actor_of(member);
+      if (!holder || !actors_[*holder]->alive || is_cut(static_cast<int>(actor), static_cast<int>(*holder))) continue;
+      const auto& history = actors_[*holder]->history;
+      if (history.size() < before) continue;
+      who.history.assign(history.begin(), history.begin() + static_cast<std::ptrdiff_t>(before));
+      who.membership.holds(before);
+      who.learning = false;
+      return;
+    }
+  }
+
   void begin_operation(std::size_t actor, std::uint64_t epoch) {
     Actor& who = *actors_[actor];
     Membership& membership = who.membership;
@@ -397,8 +428,10 @@ class Schedule {
     if (membership.revoked()) return act(actor, membership.vote(StepVoteKind::abort, {}));
     const auto& members = membership.known().epoch.members;
     const auto size = static_cast<int>(members.size());
-    who.data.resize(elements);
-    for (int i = 0; i < elements; ++i)
+    who.data.assign(elements, 0);
+    learn(actor);
+    const std::uint64_t incarnation = membership.report().member.incarnation;
+    for (int i = 0; i < elements && !silent_.contains({epoch, membership.next_step(), incarnation}); ++i)
       who.data[static_cast<std::size_t>(i)] =
           contribution(members[static_cast<std::size_t>(membership.rank())], membership.next_step(), i);
     who.running = true;
@@ -489,6 +522,7 @@ class Schedule {
     who.running = false;
     if (now_s_ > std::max(who.deadline_s, who.stopped_until_s) + lateness_s)
       fail(fmt::format("a call outlives its deadline by {:.3f} s", now_s_ - who.deadline_s));
+    if (kind == StepVoteKind::commit && who.learning) kind = StepVoteKind::learn;
     act(actor, who.membership.vote(kind, suspects));
   }
 
@@ -595,6 +629,7 @@ class Schedule {
   int ranks_ = 0;
   double loss_ = 0;
   bool troubled_ = true;
+  bool learns_ = false;  // joiners get the state while steps go on, not before the first one
   double now_s_ = 0;
   std::uint64_t order_ = 0, processes_ = 0;
   std::priority_queue<Event> events_;
@@ -606,6 +641,7 @@ class Schedule {
   std::map<std::uint64_t, std::vector<Member>> lists_;
   std::vector<std::pair<std::uint64_t, std::vector<float>>> log_;  // by step: its epoch and its sum
   std::set<std::pair<std::uint64_t, std::uint64_t>> aborted_;
+  std::set<std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>> silent_;  // epoch, step, incarnation of a learner
   std::uint64_t goal_ = 0;
   ScheduleResult result_;
 };

@@ -53,11 +53,15 @@ struct Session::State {
   std::optional<StepVerdict> verdict;
   bool fenced = false;
 
-  std::uint64_t fetched_epoch = 0;  // the caller's thread alone: whose state hook has ended well
+  // The caller's thread alone.
+  std::uint64_t fetched_epoch = 0;  // whose state hook has ended well
+  std::uint64_t followed = 0;       // the latest step that run() has returned as committed
   std::unique_ptr<MemberClient> client;
   std::jthread connector;
 
   explicit State(SessionOptions given) : options(with_identity(std::move(given))), fabric(with_key(options)) {
+    if (options.fetch_state && options.share_state)
+      throw input_error("a session's state is fetched at once or shared in steps, not both");
     Member& member = options.member.member;
     if (member.address.empty()) member.address = fabric.address();
     if (member.host.empty()) member.host = own_host();
@@ -70,13 +74,14 @@ struct Session::State {
   }
 
   ~State() {
-    client.reset();
     connector.request_stop();
     {
       const std::lock_guard lock(mutex);
       connecting.request_stop();
     }
     changed.notify_all();
+    connector.join();  // it uses the client
+    client.reset();
   }
 
   // One that is still to come is shared already: by the client, which asks for it, and the fabric.
@@ -151,7 +156,7 @@ struct Session::State {
       std::stop_token given_up;
       {
         std::unique_lock lock(mutex);
-        if (!changed.wait(lock, stop, [&] { return wanted.has_value(); })) return;
+        if (!changed.wait(lock, stop, [&] { return wanted.has_value(); }) || stop.stop_requested()) return;
         epoch = *std::exchange(wanted, std::nullopt);
         given_up = connecting.get_token();
         prepared = {};  // of an earlier proposal
@@ -260,17 +265,29 @@ struct Session::State {
     return valid;
   }
 
+  SessionStep step_of(const Turn& turn) const {
+    SessionStep step{*turn.communicator, turn.start, turn.step, turn.held, options.member.member.id};
+    step.contributors = turn.communicator->size();
+    step.place = turn.communicator->rank();
+    step.followed = followed;
+    return step;
+  }
+
+  void give_up(const Turn& turn, const OperationOutcome& outcome) {
+    in_epoch(turn.start.epoch.number,
+             [&](Membership& membership) { return membership.suspect(names_of(outcome.suspects, turn.start.epoch)); });
+  }
+
   // Brings the state to the epoch's boundary, once per epoch. False: it failed, and another epoch will follow.
   bool fetch_state(const Turn& turn) {
     const std::uint64_t epoch = turn.start.epoch.number;
-    if (fetched_epoch == epoch) return true;
+    if (options.share_state || fetched_epoch == epoch) return true;
     if (options.fetch_state) {
-      SessionStep step{*turn.communicator, turn.start, turn.start.boundary, turn.held, options.member.member.id};
+      SessionStep step = step_of(turn);
+      step.step = turn.start.boundary;
       const OperationOutcome outcome = options.fetch_state(step);
       if (outcome.status != OperationStatus::ok) {
-        in_epoch(epoch, [&](Membership& membership) {
-          return membership.suspect(names_of(outcome.suspects, turn.start.epoch));
-        });
+        give_up(turn, outcome);
         return false;
       }
     }
@@ -281,6 +298,24 @@ struct Session::State {
     });
   }
 
+  // At the beginning of a step.
+  OperationOutcome share_state(const Turn& turn, SessionStep& step) {
+    if (!options.share_state) return {};
+    OperationOutcome outcome = options.share_state(step);
+    if (outcome.status == OperationStatus::ok && step.held != turn.held)
+      access([&](Membership& membership) { membership.holds(step.held); });
+    return outcome;
+  }
+
+  // The others, who go on with their steps, may need the state of a process that leaves: once per epoch.
+  void share_and_part(const Turn& turn) {
+    fetched_epoch = turn.start.epoch.number;
+    SessionStep step = step_of(turn);
+    step.leaving = true;
+    const OperationOutcome outcome = share_state(turn, step);
+    if (outcome.status != OperationStatus::ok) give_up(turn, outcome);
+  }
+
   // Tries the step once. Empty where the epoch was over before it could begin.
   std::optional<OperationOutcome> attempt(const Turn& turn, const StepBody& body) {
     const std::uint64_t epoch = turn.start.epoch.number;
@@ -289,15 +324,20 @@ struct Session::State {
       return MembershipActions{};
     };
     if (!in_epoch(epoch, begin)) return std::nullopt;
-    SessionStep step{*turn.communicator, turn.start, turn.step, turn.held, options.member.member.id};
+    SessionStep step = step_of(turn);
     OperationOutcome outcome;
     try {
-      outcome = body(step);
+      outcome = share_state(turn, step);
+      if (outcome.status == OperationStatus::ok) outcome = body(step);
     } catch (...) {
       vote(turn, StepVoteKind::abort, {});
       throw;
     }
-    vote(turn, outcome.status == OperationStatus::ok ? StepVoteKind::commit : StepVoteKind::abort,
+    const bool learning = options.share_state && step.held + 1 != step.step;
+    vote(turn,
+         outcome.status != OperationStatus::ok ? StepVoteKind::abort
+         : learning                            ? StepVoteKind::learn
+                                               : StepVoteKind::commit,
          names_of(outcome.suspects, turn.start.epoch));
     return outcome;
   }
@@ -336,6 +376,7 @@ SessionOutcome Session::run(const StepBody& body, const SessionRunOptions& optio
         outcome.step = turn.verdict.vote.step;
         outcome.epoch = turn.verdict.vote.epoch;
         outcome.cause.clear();
+        state.followed = outcome.step;
         return outcome;
       case State::Turn::Kind::fenced: state.rejoin(); continue;
       case State::Turn::Kind::timed_out:
@@ -379,7 +420,12 @@ bool Session::leave(double timeout_s) {
       case State::Turn::Kind::timed_out:
       case State::Turn::Kind::stopped: return false;
       case State::Turn::Kind::committed: break;
-      case State::Turn::Kind::work: state.fetch_state(turn); break;
+      case State::Turn::Kind::work:
+        if (state.options.share_state)
+          state.share_and_part(turn);
+        else
+          state.fetch_state(turn);
+        break;
     }
   }
 }

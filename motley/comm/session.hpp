@@ -32,6 +32,15 @@ struct SessionStep {
   std::uint64_t step = 0;   // that is tried; of a state hook: whose state all must hold afterwards
   std::uint64_t held = 0;   // the step whose state this process holds
   std::string id = {};      // this process's name in the group
+
+  // Whose part of the step counts: all members, but for those that are still learning the state. These take part in
+  // the operations, and add nothing.
+  int contributors = 0;
+  int place = 0;  // among them; negative: this process is no contributor
+  bool contributes() const { return place >= 0; }
+
+  std::uint64_t followed = 0;  // the latest step that run() has returned as committed here
+  bool leaving = false;        // this process takes no part in the step but for sharing the state
 };
 
 // Returns how it went: of several operations, the first that did not end ok. May be called several times for one step:
@@ -40,6 +49,9 @@ using StepBody = std::function<OperationOutcome(SessionStep&)>;
 // Called by all members at the beginning of every epoch, whether or not they lack anything, before its first step:
 // those who are not among start.holders receive the state of `step` from those who are.
 using StateHook = std::function<OperationOutcome(SessionStep&)>;
+// Called by all members at the beginning of every step, so that those who lack the state learn it while steps go on.
+// Sets who contributes, and `held` once this process has all: until then its votes make it no holder.
+using ShareHook = std::function<OperationOutcome(SessionStep&)>;
 
 enum class SessionStatus {
   committed,  // by all members of the epoch
@@ -66,7 +78,8 @@ struct SessionRunOptions {
 struct SessionOptions {
   MemberClientOptions member;    // id and addresses are filled in where they are empty
   FabricOptions fabric;          // key and identity are the member's token and identity where there is none
-  StateHook fetch_state = {};    // empty: steps need no state
+  StateHook fetch_state = {};    // empty, and share_state too: steps need no state
+  ShareHook share_state = {};    // in place of fetch_state
   double connect_timeout_s = 5;  // for an epoch's connections
 };
 

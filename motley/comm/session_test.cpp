@@ -111,6 +111,20 @@ TEST(Session, ACoordinatorMayDieAndComeBack) {
   }
 }
 
+TEST(Session, OneMayEndWhileItConnects) {
+  CoordinatorThread coordinator;
+  std::atomic<bool> done = false;
+  std::jthread member([&] {
+    Session session(options_of(coordinator.address(), "a"));
+    while (!done) ASSERT_EQ(run_checked_step(session).status, SessionStatus::committed);
+  });
+  for (int i = 0; i < 300; ++i) {
+    Session joiner(options_of(coordinator.address(), fmt::format("joiner {}", i)));
+    std::this_thread::sleep_for(std::chrono::microseconds(50 * (i % 100)));
+  }
+  done = true;
+}
+
 TEST(Session, AWrongTokenIsNamed) {
   CoordinatorThread coordinator;
   SessionOptions options = options_of(coordinator.address(), "a");

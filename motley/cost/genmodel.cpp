@@ -116,6 +116,10 @@ class RoundPricer {
         cost.busy = network_.ports[port].name;
       }
     }
+    const auto ports_above = [&](double seconds) {
+      return static_cast<double>(std::ranges::count_if(load_s_, [&](double load) { return load > seconds; }));
+    };
+    if (cost.steady_s > 0) cost.full_share = ports_above(0.98 * cost.steady_s) / ports_above(0);
     for (std::size_t rank = 0; rank < work_s_.size(); ++rank)
       if (work_s_[rank] > cost.busy_s) {
         cost.busy_s = work_s_[rank];

@@ -42,7 +42,8 @@ struct CollectiveCost {
   double time_s = 0;    // rounds in sequence
   double steady_s = 0;  // the busiest port, its bytes alone: what the limit bounds
   std::string steady_port;
-  double busy_s = 0;  // the busiest port with its incast, or the busiest rank
+  double full_share = 0;  // of the ports that carry anything: those as busy as the busiest, to a fiftieth
+  double busy_s = 0;      // the busiest port with its incast, or the busiest rank
   std::string busy;
   double messages = 0;   // of the busiest rank: peers that it sends to or hears of, over all rounds
   double latency_s = 0;  // of all rounds

@@ -9,7 +9,7 @@ from ctypes import CFUNCTYPE, POINTER, byref, c_char_p, c_double, c_int32, c_int
 from dataclasses import dataclass
 from pathlib import Path
 
-ABI = 3
+ABI = 4
 STATUSES = ("ok", "aborted", "revoked", "timed_out", "invalid")
 ELEMENTS = ("fp32", "fp64", "fp16", "bf16", "int8", "uint8", "int16", "int32", "int64")
 REDUCTIONS = ("sum", "max", "min", "mean")
@@ -67,16 +67,27 @@ class _State(ctypes.Structure):
     ]  # fmt: skip
 
 
+class _Items(ctypes.Structure):
+    _fields_ = [
+        ("user", c_void_p), ("count", c_int32), ("save", CFUNCTYPE(c_void_p, c_void_p, c_int32, POINTER(c_int64))),
+        ("place", CFUNCTYPE(c_void_p, c_void_p, c_int32, c_int64)), ("load", CFUNCTYPE(c_int32, c_void_p, c_int32)),
+        ("share", c_double),
+    ]  # fmt: skip
+
+
 class _SessionOptions(ctypes.Structure):
     _fields_ = [
         ("coordinators", c_char_p), ("group", c_char_p), ("token", c_char_p), ("id", c_char_p), ("listen", c_char_p),
         ("state", POINTER(_State)), ("give_bytes_per_s", c_double), ("take_bytes_per_s", c_double),
-        ("certificate", c_char_p), ("private_key", c_char_p), ("authority", c_char_p),
+        ("certificate", c_char_p), ("private_key", c_char_p), ("authority", c_char_p), ("items", POINTER(_Items)),
     ]  # fmt: skip
 
 
 class _Step(ctypes.Structure):
-    _fields_ = [("group", c_void_p), ("step", c_uint64), ("epoch", c_uint64), ("rank", c_int32), ("size", c_int32)]
+    _fields_ = [
+        ("group", c_void_p), ("step", c_uint64), ("epoch", c_uint64), ("rank", c_int32), ("size", c_int32),
+        ("contributors", c_int32), ("place", c_int32), ("items", c_int32),
+    ]  # fmt: skip
 
 
 class _SessionOutcome(ctypes.Structure):
@@ -236,6 +247,7 @@ class Group:
 
     def __init__(self, fabric, group, members, rank, *, epoch=1, timeout_s=30.0):
         self.rank, self.size = rank, len(members)
+        self.contributors, self.contributes = self.size, True
         table = (_Member * len(members))(*(_Member(*(text.encode() for text in member), 0) for member in members))
         options = _ConnectOptions(group.encode(), epoch, table, len(members), rank, timeout_s)
         error = ctypes.create_string_buffer(512)
@@ -318,10 +330,14 @@ class SessionOutcome:
 
 
 class StepGroup(Group):
-    """The members of a step's epoch, for as long as its body runs."""
+    """The members of a step's epoch, for as long as its body runs.
+
+    While somebody learns the state (`items` of Session), `contributors` are fewer than `size`, and what the others add must be
+    zero. `place` is that among the contributors, 0 where this process is none; `items` says how many it has of its state."""
 
     def __init__(self, told):
         self._handle, self.rank, self.size, self.step, self.epoch = told.group, told.rank, told.size, told.step, told.epoch
+        self.contributors, self.place, self.contributes, self.items = told.contributors, max(told.place, 0), told.place >= 0, told.items
 
     def close(self):
         self._handle = None
@@ -354,41 +370,51 @@ class Session:
     `state`, where members have one, is an object with save() -> bytes and load(bytes): whoever joins, or has fallen behind,
     gets the state of the others before its first step.
 
+    `items`, in place of it, is an object with count, save(item) -> bytes and load(item, bytes). A joiner takes part in the
+    steps at once and is given some items before each, for a `share` of the steps' time (motley/comm/state_slices.hpp says
+    what the program promises by that; StepGroup, what it has to do).
+
     `credentials` (by default from the environment) are needed where members or coordinators are on other machines; group,
     token and id that are not given are taken from there."""
 
     def __init__(self, coordinators, *, group=None, token=None, id=None, listen="127.0.0.1:0", state=None,
-                 give_bytes_per_s=0.0, take_bytes_per_s=0.0, credentials=None):  # fmt: skip
+                 items=None, share=0.08, give_bytes_per_s=0.0, take_bytes_per_s=0.0, credentials=None):  # fmt: skip
         given = credentials or Credentials.from_environment()
         group, token, id = group or given.group or "group", token or given.token or "", id or given.name
-        self._state, self._memory, self._raised = state, None, None
+        self._memory, self._raised = None, None
         # ctypes keeps no callback alive.
         types = dict(_State._fields_)
-        self._callbacks = _State(None, types["save"](self._save), types["place"](self._place), types["load"](self._load))
-        callbacks = ctypes.pointer(self._callbacks) if state is not None else None
+        self._state = _State(None, types["save"](lambda _, size: self._save(size, state.save)),
+                             types["place"](lambda _, size: self._place(size)),
+                             types["load"](lambda _: self._load(state.load)))  # fmt: skip
+        count, types = items.count if items is not None else 0, dict(_Items._fields_)
+        self._items = _Items(None, count, types["save"](lambda _, item, size: self._save(size, items.save, item)),
+                             types["place"](lambda _, item, size: self._place(size)),
+                             types["load"](lambda _, item: self._load(items.load, item)), share)  # fmt: skip
         options = _SessionOptions(",".join(coordinators).encode(), group.encode(), token.encode(), id.encode() if id else None,
-                                  listen.encode(), callbacks, give_bytes_per_s, take_bytes_per_s, *given._tls())  # fmt: skip
+                                  listen.encode(), ctypes.pointer(self._state) if state is not None else None, give_bytes_per_s,
+                                  take_bytes_per_s, *given._tls(), ctypes.pointer(self._items) if items is not None else None)  # fmt: skip
         error = ctypes.create_string_buffer(512)
         self._handle = _library.motley_open_session(byref(options), error, len(error))
         if not self._handle:
             raise OSError(error.value.decode())
 
-    def _save(self, _user, size):
+    def _save(self, size, save, *item):
         try:
-            self._memory = ctypes.create_string_buffer(self._state.save())
+            self._memory = ctypes.create_string_buffer(save(*item))
         except BaseException as error:  # noqa: BLE001 - raised by run()
             self._raised = error
             return None
         size[0] = len(self._memory) - 1  # without the zero that ctypes puts behind
         return ctypes.addressof(self._memory)
 
-    def _place(self, _user, size):
+    def _place(self, size):
         self._memory = ctypes.create_string_buffer(size)
         return ctypes.addressof(self._memory)
 
-    def _load(self, _user):
+    def _load(self, load, *item):
         try:
-            self._state.load(self._memory.raw)
+            load(*item, self._memory.raw)
         except BaseException as error:  # noqa: BLE001 - raised by run()
             self._raised = error
             return 1

@@ -17,6 +17,10 @@
 
 A worker that dies costs the step that was under way, and only that; one that joins is given the state of model and optimizer.
 `compute` may run several times for one step, and must begin with zero_grad().
+
+Elastic(..., share=0.08): a joiner is given the state while the others go on, for 8 % of the steps' time. A worker then shares
+the batch by group.place of group.contributors, not by rank and size: who is still learning computes like the others, but its
+gradients do not count. What it adds to other operations must be zero where group.contributes is False.
 """
 
 import datetime
@@ -27,15 +31,23 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from motley.comm import CollectiveError, Session
+from motley.items import ParameterItems
 from motley.torch import ProcessGroupMotley, all_reduce_mean
 
 
 class Elastic:
-    """`parts`: what makes up the state, by name; each has state_dict() and load_state_dict()."""
+    """`parts`: what makes up the state, by name; each has state_dict() and load_state_dict().
 
-    def __init__(self, coordinators, parts, **options):
-        self._parts, self._group, self._failure = parts, None, None
-        self._session = Session(coordinators, state=self, **options)
+    With `share`, joiners are given a parameter after the other, with its moments, for that share of the steps' time. It is a promise:
+    an optimizer changes a parameter depending on this parameter, its moments and its gradient alone (which clipping by the norm
+    of all gradients does not break), and what else there is changes alike in all workers. A state that breaks it is given once
+    more, at once."""
+
+    def __init__(self, coordinators, parts, *, share=None, **options):
+        self._parts, self._group, self._failure, self._held = parts, None, None, 0
+        self._items = ParameterItems(parts) if share else None
+        state = {"items": self._items, "share": share} if share else {"state": self}
+        self._session = Session(coordinators, **state, **options)
 
     # ---- the state, as the session asks for it ----
 
@@ -76,7 +88,7 @@ class Elastic:
 
     def run(self, compute, timeout_s=60.0):
         def attempt(group):
-            self._group, self._failure = group, None
+            self._group, self._failure, self._held = group, None, group.items
             try:
                 compute(group)
             finally:
@@ -84,7 +96,10 @@ class Elastic:
             if self._failure is not None:
                 raise self._failure
 
-        return self._session.run(attempt, timeout_s)
+        outcome = self._session.run(attempt, timeout_s)
+        if outcome.committed and self._items:
+            self._items.skip_from(self._held)
+        return outcome
 
     def leave(self, timeout_s=10.0):
         return self._session.leave(timeout_s)

@@ -504,9 +504,14 @@ def _reduction(op, dtype):
 
 
 def all_reduce_mean(group, tensor, timeout_s=30.0):
-    """In place, over a motley.comm.Group, without a process group."""
+    """In place, over a motley.comm.Group, without a process group: the mean of those that contribute."""
     plain = _plain(tensor)
-    group.all_reduce(plain.data_ptr(), _size(plain), _ELEMENTS[tensor.dtype], reduction="mean", timeout_s=timeout_s)
+    if not group.contributes:
+        plain.zero_()
+    reduction = "mean" if group.contributors == group.size else "sum"
+    group.all_reduce(plain.data_ptr(), _size(plain), _ELEMENTS[tensor.dtype], reduction=reduction, timeout_s=timeout_s)
+    if reduction == "sum":
+        plain /= group.contributors
     _put(tensor, plain)
 
 

@@ -190,6 +190,7 @@ std::vector<std::uint8_t> statement(RandomStream& random) {
   if (random.chance(0.3)) {
     MemberReport report;
     report.suspects = {"a", "b"};
+    report.vote.kind = static_cast<StepVoteKind>(random.below(4U));
     text = encode_control(report);
   } else if (random.chance(0.3)) {
     text = encode_control(CertificateRequest{"g", "token", "member", std::string(random.below(512U), 'r')});

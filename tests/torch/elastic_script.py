@@ -1,4 +1,5 @@
-"""One worker of an elastic group: elastic_script.py COORDINATOR STOP_FILE. Trains until the file is there, in step with the others.
+"""One worker of an elastic group: elastic_script.py COORDINATOR STOP_FILE [SHARE]. Trains until the file is there, in step with the
+others. SHARE: of the steps' time, for the state of joiners; without it they get the state at once.
 
 Prints a line per committed step, and at the end the digest of its parameters."""
 
@@ -28,30 +29,34 @@ def optimizer_of(net):
     return torch.optim.Adam(net.parameters(), lr=0.003)
 
 
-def main(coordinator, stop_file):
+def main(coordinator, stop_file, share=None):
     from motley.elastic import Elastic
 
     net = network()
     optimizer = optimizer_of(net)
-    elastic = Elastic([coordinator], {"model": net, "optimizer": optimizer}, group="train", token="secret")
+    elastic = Elastic([coordinator], {"model": net, "optimizer": optimizer}, group="train", token="secret",
+                      share=float(share) if share else None)  # fmt: skip
     model = elastic.wrap(net, bucket_cap_mb=0.0005)
     seen = {}
 
     def compute(group):
         optimizer.zero_grad()
         inputs, target = batch(group.step)
-        share = slice(group.rank, None, group.size)
-        loss = nn.functional.mse_loss(model(inputs[share]), target[share])
+        rows = slice(group.place, None, group.contributors)
+        loss = nn.functional.mse_loss(model(inputs[rows]), target[rows])
         loss.backward()
-        facts = torch.tensor([loss.item(), float(Path(stop_file).exists())], dtype=torch.float64)
-        group.all_reduce(facts.data_ptr(), 16, "fp64", reduction="mean")
+        part = loss.item() / group.contributors if group.contributes else 0.0
+        facts = torch.tensor([part, float(Path(stop_file).exists())], dtype=torch.float64)
+        group.all_reduce(facts.data_ptr(), 16, "fp64")
         seen["loss"], seen["stop"] = facts.tolist()
+        seen["contributors"] = group.contributors
 
     while not seen.get("stop"):
         outcome = elastic.run(compute)
         if outcome.committed:
             optimizer.step()
-            print(f"step {outcome.step} epoch {outcome.epoch} members {outcome.members} loss {seen['loss']:.9g}", flush=True)
+            members = f"members {outcome.members} contributors {seen['contributors']}"
+            print(f"step {outcome.step} epoch {outcome.epoch} {members} loss {seen['loss']:.9g}", flush=True)
             time.sleep(0.01)  # so that a test has time to see it
         elif outcome.status != "undecided":
             raise SystemExit(f"{outcome.status}: {outcome.cause}")
@@ -62,4 +67,4 @@ def main(coordinator, stop_file):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    main(sys.argv[1], sys.argv[2])
+    main(*sys.argv[1:])

@@ -14,14 +14,14 @@ import torch
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-LINE = re.compile(r"step (\d+) epoch (\d+) members (\d+) loss (\S+)")
+LINE = re.compile(r"step (\d+) epoch (\d+) members (\d+) contributors (\d+) loss (\S+)")
 
 
 class Worker:
-    def __init__(self, environment, coordinator, stop_file):
-        command = [sys.executable, HERE / "elastic_script.py", coordinator, str(stop_file)]
+    def __init__(self, environment, coordinator, stop_file, *words):
+        command = [sys.executable, HERE / "elastic_script.py", coordinator, str(stop_file), *words]
         self.process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        self.steps, self.parameters, self.errors = {}, None, ""
+        self.steps, self.contributors, self.parameters, self.errors = {}, {}, None, ""
         self.readers = [threading.Thread(target=read, daemon=True) for read in (self._read, self._read_errors)]
         for reader in self.readers:
             reader.start()
@@ -29,7 +29,8 @@ class Worker:
     def _read(self):
         for line in self.process.stdout:
             if match := LINE.match(line):
-                self.steps[int(match[1])] = (int(match[3]), float(match[4]))
+                self.steps[int(match[1])] = (int(match[3]), float(match[5]))
+                self.contributors[int(match[1])] = int(match[4])
             elif line.startswith("parameters "):
                 self.parameters = line.split()[1]
 
@@ -81,8 +82,8 @@ def elastic(motley, tmp_path, monkeypatch):
     environment = os.environ | {"PYTHONPATH": str(ROOT / "python"), "OMP_NUM_THREADS": "1"}
     workers = []
 
-    def start():
-        workers.append(Worker(environment, coordinator.address, tmp_path / "stop"))
+    def start(*words):
+        workers.append(Worker(environment, coordinator.address, tmp_path / "stop", *words))
         return workers[-1]
 
     yield start, tmp_path / "stop"
@@ -90,6 +91,15 @@ def elastic(motley, tmp_path, monkeypatch):
         worker.process.kill()
         worker.process.wait()
     coordinator.close()
+
+
+def check_losses(workers, last):
+    expected = reference_losses(spec_of("elastic_script"), last)
+    for worker in workers:
+        assert max(worker.steps) == last
+        for step, (_, loss) in worker.steps.items():
+            assert loss == pytest.approx(expected[step], rel=1e-3)
+    assert len({worker.parameters for worker in workers}) == 1 and workers[0].parameters is not None
 
 
 def test_a_worker_is_killed_another_joins_and_the_losses_are_the_same(elastic):
@@ -107,12 +117,61 @@ def test_a_worker_is_killed_another_joins_and_the_losses_are_the_same(elastic):
     # No step is lost. Two begin, and the third joins them: one of those that stay is there from the first step on.
     assert sorted(first.steps | second.steps) == list(range(1, last + 1))
     assert min(joiner.steps) > 5
-    expected = reference_losses(spec_of("elastic_script"), last)
-    for worker in (first, second, joiner):
-        assert max(worker.steps) == last
-        for step, (_, loss) in worker.steps.items():
-            assert loss == pytest.approx(expected[step], rel=1e-3)
-    assert first.parameters == second.parameters == joiner.parameters != None  # noqa: E711
+    check_losses([first, second, joiner], last)
+
+
+def test_a_joiner_learns_the_state_while_the_others_train(elastic):
+    start, stop_file = elastic
+    first, second = start("0.1"), start("0.1")
+    first.wait_for(lambda worker: len(worker.steps) >= 5, "two train")
+    joiner = start("0.1")
+    joiner.wait_for(lambda worker: 3 in worker.contributors.values(), "the joiner has the state")
+    second.process.kill()
+    first.wait_for(lambda worker: last_members(worker) == 2, "two go on")
+    stop_file.touch()
+    assert [worker.end() for worker in (first, joiner)] == [0, 0], (first.errors, joiner.errors)
+
+    last = max(first.steps)
+    assert sorted(first.steps) == list(range(1, last + 1))
+    begun = min(joiner.steps)
+    learning = [step for step, count in joiner.contributors.items() if count == 2 and joiner.steps[step][0] == 3]
+    # Five items, an item first: these are several steps, without a gap from its first one on.
+    assert learning == list(range(begun, begun + len(learning))) and len(learning) >= 3
+    check_losses([first, joiner], last)
+
+
+def test_a_state_in_items_is_the_state(elastic):
+    from motley.items import ParameterItems, pack, unpack
+
+    def trainee(seed, steps):
+        torch.manual_seed(seed)
+        net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2))
+        net[2].bias.requires_grad_(False)
+        optimizer = torch.optim.AdamW([{"params": net[:2].parameters()}, {"params": [net[2].weight], "lr": 0.1}], lr=0.01)
+        parts = {"net": net, "optimizer": optimizer, "rate": torch.optim.lr_scheduler.StepLR(optimizer, 2)}
+        return parts, [train(parts, step) for step in range(steps)]
+
+    def train(parts, step):
+        inputs = torch.randn(8, 3, generator=torch.Generator().manual_seed(step))
+        parts["optimizer"].zero_grad()
+        loss = parts["net"](inputs).square().mean()
+        loss.backward()
+        parts["optimizer"].step()
+        parts["rate"].step()
+        return loss.item()
+
+    giver, _ = trainee(1, 5)
+    taker, _ = trainee(2, 0)
+    given, taken = ParameterItems(giver), ParameterItems(taker)
+    assert given.count == taken.count == 6
+    for item in range(given.count):
+        taken.load(item, given.save(item))
+    assert [train(giver, step) for step in range(5, 9)] == [train(taker, step) for step in range(5, 9)]
+    assert [given.save(item) for item in range(given.count)] == [taken.save(item) for item in range(given.count)]
+    odd = {"a": (1, None, 2.5, [True, "x"]), 3: torch.zeros(0), "h": torch.tensor(1.5, dtype=torch.bfloat16)}
+    assert repr(unpack(pack(odd))) == repr(odd)
+    with pytest.raises(TypeError, match="a set"):
+        pack({"a": {1}})
 
 
 def spec_of(name):

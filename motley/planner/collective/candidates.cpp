@@ -14,6 +14,9 @@ namespace {
 
 constexpr int most_packed_ranks = 16;
 constexpr int most_ring_ranks = 1024;
+// A port that is never idle makes up for no delay; one with time to spare does. Worth so much of the time, if it is all
+// ports or none (docs/collectives-benchmarks.md: the small tree).
+constexpr double full_port_part = 0.02;
 constexpr std::size_t most_settled_transfers =
     20'000;  // beyond, candidates are compared in the rounds they are made in
 
@@ -103,10 +106,9 @@ std::optional<ScoredRecipe> RecipeContest::score(const CollectiveRecipe& recipe)
   ++evaluated_;
   const CollectiveCost cost = price_rounds(problem_.network, *rounds);
   const auto& options = problem_.options;
-  const double seconds = options.objective == CollectiveObjective::rounds
-                             ? cost.time_s
-                             : cost.pipelined_s(cost.best_chunks(most_chunks(problem_), options.cost), options.cost);
-  return ScoredRecipe{recipe, seconds, cost.steady_s};
+  if (options.objective == CollectiveObjective::rounds) return ScoredRecipe{recipe, cost.time_s, cost.steady_s};
+  const double seconds = cost.pipelined_s(cost.best_chunks(most_chunks(problem_), options.cost), options.cost);
+  return ScoredRecipe{recipe, seconds * (1 + full_port_part * cost.full_share), cost.steady_s};
 }
 
 void RecipeContest::enter(const CollectiveRecipe& recipe) {
