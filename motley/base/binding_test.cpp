@@ -54,9 +54,9 @@ TEST(Binding, NumbersAreFinite) {
 }
 
 TEST(Closest, CountsTwoLettersInEachOthersPlaceAsOneMistake) {
-  EXPECT_EQ(closest("nmae", {"name"}), "name");
-  EXPECT_EQ(closest("NAME", {"name"}), "name");
-  EXPECT_EQ(closest("mane", {"name"}), "");
+  EXPECT_EQ(closest("abdc", {"abcd"}), "abcd");
+  EXPECT_EQ(closest("ABCD", {"abcd"}), "abcd");
+  EXPECT_EQ(closest("dbca", {"abcd"}), "");
 }
 
 TEST(Closest, OfEquallyNearNamesTheFirst) {
