@@ -33,8 +33,8 @@ TEST(WorkloadWarnings, DeadlinesThatNobodyMeans) {
   EXPECT_THAT(warnings_of([](RequestClass& c) {
                 c.deadline = {0.5e-3, 40e-6, 25 * 3600};
               }),
-              ElementsAre("deadline.first_token of class \"chat\" is read as 500 us: is the unit right?",
-                          "deadline.per_token of class \"chat\" is read as 40 us: is the unit right?",
+              ElementsAre("deadline.first_token of class \"chat\" is read as 0.5 ms: is the unit right?",
+                          "deadline.per_token of class \"chat\" is read as 0.04 ms: is the unit right?",
                           "deadline.total of class \"chat\" is read as 90000 s: is the unit right?"));
   EXPECT_THAT(warnings_of([](RequestClass& c) { c.deadline = {25 * 3600, 61, 0.5e-3}; }), testing::SizeIs(3));
 }
