@@ -21,8 +21,9 @@ std::string met_by(const LinkHello& said, const std::function<void(ByteStream&)>
   EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
   ByteStream mine{FileDescriptor(ends[0])}, theirs{FileDescriptor(ends[1])};
   std::thread thread([&] {
+    ByteStream stream = std::move(theirs);  // closed at the end: nobody waits for more
     try {
-      other(theirs);
+      other(stream);
     } catch (const Error&) {
       // He has turned the other away: what that hears is what counts.
     }
