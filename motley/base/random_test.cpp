@@ -37,5 +37,24 @@ TEST(Uniform, DependsOnEveryBitOfSeedAndIndex) {
   }
 }
 
+TEST(RandomStream, SkipsTheFirstAndKeepsApartFromItsNeighbours) {
+  RandomStream whole(7, 1), rest(7, 1, 3), other(7, 2);
+  for (int i = 0; i < 3; ++i) EXPECT_NE(whole.uniform(), other.uniform());
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(whole.uniform(), rest.uniform());
+}
+
+TEST(RandomStream, ChancesAreWhatTheySay) {
+  RandomStream random(7, 0);
+  int hits = 0;
+  constexpr int draws = 10000;
+  for (int i = 0; i < draws; ++i) {
+    EXPECT_FALSE(random.chance(0));
+    EXPECT_TRUE(random.chance(1));
+    hits += random.chance(0.25);
+    EXPECT_LT(random.below(3), 3);
+  }
+  EXPECT_NEAR(hits, 0.25 * draws, 5 * 43.3);  // five standard errors
+}
+
 }  // namespace
 }  // namespace motley

@@ -60,6 +60,17 @@ TEST(Router, RoutesThatShareAStageShareAScheduler) {
   EXPECT_EQ(Router(plan, {.micro_batches = 5, .max_queue = 10}).limits(0).micro_batches, 5);
   EXPECT_EQ(router.room(0, 60), 4);
   EXPECT_EQ(router.room(1, 900), 92);
+  const ServePlan roomy = plan_of({1600}, {{0}});
+  EXPECT_EQ(Router(roomy, {}).room(0, 900), 100) << "the model's context ends before the blocks do";
+}
+
+TEST(Router, TheChainThatNeedsMostMicroBatchesSetsTheirNumber) {
+  ServePlan plan = plan_of({320, 320}, {{0, 1}, {1}});
+  EXPECT_EQ(Router(plan, {}).limits(0).micro_batches, 3);
+  plan.routes[1].micro_batches = 7;
+  EXPECT_EQ(Router(plan, {}).limits(0).micro_batches, 7);
+  plan.routes[0].micro_batches = plan.routes[1].micro_batches = 2;
+  EXPECT_EQ(Router(plan, {}).limits(0).micro_batches, 2) << "the plan's beat the stages'";
 }
 
 TEST(Router, AMicroBatchIsSplitByRouteAndCompletedWithItsLastPart) {
@@ -99,6 +110,8 @@ TEST(Router, RequestsGoWhereTheFewestAreOpen) {
   router.add(2, 1, 3, 2);
   router.cancel(1);
   EXPECT_EQ(router.choose(), 0u);
+  router.add(3, 0, 3, 2);
+  EXPECT_EQ(router.choose(), 0u) << "one each again";
   router.mask(0, true);
   EXPECT_EQ(router.choose(), 1u);
   router.mask(1, true);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <queue>
 #include <random>
 
@@ -180,6 +181,20 @@ TEST(Scheduler, PriorityLeadsTheLineByABoundedNumberOfSteps) {
     const auto step = scheduler.next();
     scheduler.complete(step->id, {step->sequences[0].id});
     if (step->sequences[0].id == 10) break;
+  }
+}
+
+TEST(Scheduler, NoPriorityIsTooLarge) {
+  constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
+  Scheduler scheduler({.blocks = 64, .block_tokens = 4, .max_sequences = 1});
+  scheduler.add(1, 3, 2, -most);
+  scheduler.add(2, 3, 2, 0);
+  scheduler.add(3, 3, 2, most);
+  for (const std::uint64_t expected : {3, 2, 1}) {
+    const auto step = scheduler.next();
+    ASSERT_TRUE(step);
+    EXPECT_EQ(ids(*step), std::vector<std::uint64_t>{expected});
+    scheduler.complete(step->id, {expected});
   }
 }
 

@@ -78,8 +78,10 @@ devices = ["RTX A4000", "A4000", "L4"]
 name = "NVIDIA RTX A4000"
 memory = "15 GiB"
 flops = { fp32 = "19 TFLOP/s" }
-efficiency = { compute = 0.5 }
+efficiency = { compute = 0.5, attention_compute = 0.3, attention_bandwidth = 0.6 }
+overhead = { layer = "7 us", step = "90 us" }
 reserve = "0 B"
+price = "0.4 $/h"
 )");
   ASSERT_EQ(cluster.types.size(), 2u);
   const DeviceType& type = cluster.types[0];
@@ -88,8 +90,10 @@ reserve = "0 B"
   EXPECT_EQ(type.memory_bytes, 15LL << 30);
   EXPECT_EQ(type.memory_bandwidth_bytes_per_s, 448e9);
   EXPECT_EQ(type.flop_per_s, (std::map<std::string, double>{{"bf16", 76.7e12}, {"fp16", 76.7e12}, {"fp32", 19e12}}));
-  EXPECT_EQ(type.efficiency, (Efficiency{0.5, 0.8}));
+  EXPECT_EQ(type.efficiency, (Efficiency{0.5, 0.8, 0.3, 0.6}));
+  EXPECT_EQ(type.overhead, (Overhead{7 * 1e-6, 90 * 1e-6}));
   EXPECT_EQ(type.reserve_bytes, 0);
+  EXPECT_EQ(type.usd_per_hour, 0.4);
   EXPECT_EQ(cluster.types[1].reserve_bytes, 1LL << 30);
   EXPECT_EQ(cluster.description.device_types, cluster.types);
 }
@@ -201,6 +205,10 @@ TEST(Cluster, ErrorsNamePlaceCauseAndFix) {
        "c.toml:7: machine[1].devices[0]: \"L4*x\" has no count after the `*`", "write \"A6000*4\""},
       {box + "[[machine]]\nname = \"c\"\ndevices = [\"L4*0\"]",
        "c.toml:7: machine[1].devices[0]: \"L4*0\" has no count after the `*`", "write \"A6000*4\""},
+      {box + "[[machine]]\nname = \"c\"\ndevices = [\"L4*2x\"]",
+       "c.toml:7: machine[1].devices[0]: \"L4*2x\" has no count after the `*`", "write \"A6000*4\""},
+      {box + "[[machine]]\nname = \"c\"\ndevices = [\"L4*9000000000000000000\"]",
+       "c.toml:7: machine[1].devices[0]: \"L4*9000000000000000000\" has no count after the `*`", "write"},
       {box + "[[machine]]\nname = \"c\"\ndevices = [\"*4\"]",
        "c.toml:7: machine[1].devices[0]: \"*4\" names no device type", "write \"A6000*4\""},
       {box + "link = { latency = \"5 us\" }", "c.toml:5: machine[0].link: `bandwidth` is missing", "give bandwidth"},
@@ -254,6 +262,8 @@ TEST(Cluster, ErrorsNamePlaceCauseAndFix) {
        "c.toml:6: network.matrix.latency_ms: 1 rows for 2 devices", "one row"},
       {box + "[network.matrix]\nlatency_ms = [[0, 1], [1]]\nbandwidth_gbit_s = [[0, 1], [1, 0]]",
        "c.toml:6: network.matrix.latency_ms[1]: 1 columns for 2 devices", "one row"},
+      {box + "[network.matrix]\nlatency_ms = [[0, 1], [1, 0]]\nbandwidth_gbit_s = [[0, 1]]",
+       "c.toml:7: network.matrix.bandwidth_gbit_s: 1 rows for 2 devices", "one row"},
       {box + "[network.matrix]\nlatency_ms = [[0, -1], [1, 0]]\nbandwidth_gbit_s = [[0, 1], [1, 0]]",
        "c.toml:6: network.matrix.latency_ms[0][1]: -1 is out of range", "accepted: at least 0"},
       {box + "[network.matrix]\nlatency_ms = [[0, 1], [1, 0]]\nbandwidth_gbit_s = [[0, 0], [1, 0]]",

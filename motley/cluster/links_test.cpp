@@ -95,6 +95,27 @@ within_site = {latency = "1 ms", bandwidth = "9 GB/s", bandwidth_up = "4 GB/s"}
   EXPECT_EQ(cluster.link(b0, a0).bandwidth_bytes_per_s, 4e9);
 }
 
+// Whoever sends leaves by the way up and arrives by the way down: the narrower one counts, whichever it is.
+TEST(Links, BetweenEqualsTheNarrowerWayCounts) {
+  const Cluster up_wider = cluster_of(R"(
+[network]
+within_machine = {latency = "1 us", bandwidth_up = "9 GB/s", bandwidth_down = "4 GB/s"}
+within_site = {latency = "1 ms", bandwidth_up = "5 GB/s", bandwidth_down = "2 GB/s"}
+)");
+  EXPECT_EQ(up_wider.link(a0, a1).bandwidth_bytes_per_s, 4e9);
+  EXPECT_EQ(up_wider.link(a0, b0).bandwidth_bytes_per_s, 2e9);
+  EXPECT_EQ(up_wider.link(b0, a0).bandwidth_bytes_per_s, 2e9);
+  const Cluster named = cluster_of(R"(
+[[link]]
+between = ["home", "home"]
+latency = "1 ms"
+bandwidth_up = "5 GB/s"
+bandwidth_down = "2 GB/s"
+)");
+  EXPECT_EQ(named.link(a0, b0).bandwidth_bytes_per_s, 2e9);
+  EXPECT_EQ(named.link(b0, a0).bandwidth_bytes_per_s, 2e9);
+}
+
 TEST(Links, OneStreamMayReachLess) {
   const Cluster cluster = cluster_of(R"(
 [[link]]

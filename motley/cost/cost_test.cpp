@@ -98,12 +98,77 @@ TEST(Group, RanksAddUpToTheBlock) {
   EXPECT_GT(group.ranks[0].block_bytes, 2 * group.ranks[1].block_bytes);
 }
 
+TEST(Group, RanksOfUnlikeTypesOrSizesAreTheirOwn) {
+  const ServePlan plan = d1_plan();
+  const TensorGroup mixed = make_group(plan.cluster, plan.model.arch, {0, 2}, {}, DType::fp16, DType::fp16, {});
+  EXPECT_EQ(mixed.ranks[0].memory_bandwidth_bytes_per_s, 768e9);
+  EXPECT_EQ(mixed.ranks[1].memory_bandwidth_bytes_per_s, 448e9);
+  // 4001 grains of vocabulary: one rank has more of them, and nothing else.
+  const Model odd = llama_of(4096, 8, 32, 32, 11008, 32008);
+  const TensorGroup uneven = make_group(plan.cluster, odd.arch, {0, 1}, {}, DType::fp16, DType::fp16, {});
+  EXPECT_EQ(uneven.ranks[0].block_bytes, uneven.ranks[1].block_bytes);
+  EXPECT_EQ(uneven.ranks[0].head_bytes - uneven.ranks[1].head_bytes, 8 * 4096 * 2);
+}
+
+// From m0 to m1 4 GB/s, back 2 GB/s; inside m0 the second device sends at half the rate of the first.
+ServePlan one_way_plan() {
+  ServePlan plan = d1_plan();
+  ClusterDescription description = plan.cluster.description;
+  NetworkMatrix matrix{std::vector(4, std::vector(4, 1e-4)), std::vector(4, std::vector(4, 4e9))};
+  for (const int from : {2, 3})
+    for (const int to : {0, 1}) matrix.bandwidth_bytes_per_s[from][to] = 2e9;
+  matrix.bandwidth_bytes_per_s[0][1] = 24e9;
+  matrix.bandwidth_bytes_per_s[1][0] = 12e9;
+  for (int device = 0; device < 4; ++device)
+    matrix.latency_s[device][device] = matrix.bandwidth_bytes_per_s[device][device] = 0;
+  description.network.matrix = matrix;
+  plan.cluster = resolve(description, "one way");
+  return plan;
+}
+
+TEST(Group, ItsLinkIsTheSlowestOfBothDirections) {
+  const ServePlan plan = one_way_plan();
+  EXPECT_EQ(group_of(plan, "a").link.bandwidth_bytes_per_s, 12e9);
+  EXPECT_EQ(
+      make_group(plan.cluster, plan.model.arch, {1, 0}, {}, DType::fp16, DType::fp16, {}).link.bandwidth_bytes_per_s,
+      12e9);
+}
+
+TEST(Forms, HopsGoOnAndTokensComeBack) {
+  const ServePlan plan = one_way_plan();
+  const TensorGroup a = group_of(plan, "a"), b = group_of(plan, "b");
+  const double prompt = 128 * 8192, token = 8192;
+  for (const std::string name : {"motley", "hexgen"}) {
+    const auto form = make_form({.form = name}, plan.cluster, plan.model.arch, point_of(plan, 1));
+    const double steps = name == "motley" ? 31 : 32;
+    expect_close(form->hop(a, b).latency.prefill_s, 1e-4 + prompt / 4e9);
+    expect_close(form->hop(b, a).latency.prefill_s, 1e-4 + prompt / 2e9);
+    expect_close(form->hop(a, b).latency.decode_s, steps * (1e-4 + token / 4e9));
+    expect_close(form->hop(b, a).latency.decode_s, steps * (1e-4 + token / 2e9));
+    const PathPrice price = price_path(*form, {{&a, {true, false}, 6}, {&b, {false, true}, 2}});
+    const StagePrice stages = form->block(a) * 6 + form->ends(a, {true, false}) + form->hop(a, b) + form->block(b) * 2 +
+                              form->ends(b, {false, true});
+    expect_close(price.latency.sum(), stages.latency.sum() + form->token_return(b, a).sum());
+  }
+  const auto form = make_form({}, plan.cluster, plan.model.arch, point_of(plan, 1));
+  expect_close(form->token_return(b, a).sum(), 31 * (1e-4 + 8 / 2e9));
+  expect_close(form->token_return(a, b).sum(), 31 * (1e-4 + 8 / 4e9));
+}
+
+TEST(Forms, TheBusiestDecodeIsAnyStages) {
+  const ServePlan plan = d1_plan();
+  const TensorGroup a = group_of(plan, "a"), b = group_of(plan, "b");
+  const auto form = make_form({}, plan.cluster, plan.model.arch, point_of(plan, 1));
+  const double most = price_path(*form, {{&b, {true, false}, 6}, {&a, {false, true}, 2}}).busiest_decode_s;
+  const double alone = (form->block(b) * 6 + form->ends(b, {true, false}) + form->hop(b, a)).load.decode_s;
+  expect_close(most, alone);
+}
+
 // ---- hexgen: H = 4096, B = 2, s_in = 128, s_out = 32, q = 1 ----
 
 constexpr double kW = 12.0 * 4096 * 4096 * 2;
 
-TEST(Hexgen, Constants) {
-  EXPECT_EQ(12.0 * 8192 * 8192 * 2, 1610612736.0);  // 1.5 GiB
+TEST(Hexgen, ALayerHasMoreThanTheFormsTwelveHiddenSquared) {
   EXPECT_EQ(block_parameters(read_model("llama-2-70b").arch) - 2 * 8192, 855638016);
 }
 
@@ -117,6 +182,22 @@ TEST(Hexgen, Formula1And2OfAStage) {
   expect_close(block.latency.sum(), compute + prefill + decode);
   expect_close(block.load.sum(), compute + prefill + decode);
   expect_close(form->explain_stage(group_of(plan, "a"), {}, 6, "a").value, 6 * (compute + prefill + decode));
+}
+
+// Of three ranks the one that sends slowest counts: the first to both others.
+TEST(Hexgen, TheAllReduceIsThatOfTheSlowestSender) {
+  ServePlan plan = one_way_plan();
+  NetworkMatrix& matrix = *plan.cluster.description.network.matrix;
+  matrix.bandwidth_bytes_per_s = std::vector(4, std::vector(4, 8e9));
+  matrix.bandwidth_bytes_per_s[0][1] = matrix.bandwidth_bytes_per_s[0][2] = 1e9;
+  const auto form = make_form({.form = "hexgen"}, plan.cluster, plan.model.arch, point_of(plan, 1));
+  TensorGroup group = group_of(plan, "a");
+  const auto prefill_s = [&](std::vector<int> devices) {
+    group.devices = std::move(devices);
+    const double compute = 24.0 * 128 * 4096 * 4096 / (static_cast<double>(group.degree()) * 154.8e12);
+    return form->block(group).latency.prefill_s - compute;
+  };
+  expect_close(prefill_s({0, 1, 2}), 4 * 2 * (1e-4 + 128.0 * 4096 * 2 / 3 / 1e9));
 }
 
 TEST(Hexgen, Formula3OfAHop) {
@@ -286,6 +367,7 @@ TEST(Motley, MemoryIsThatOfTheModel) {
   EXPECT_LE(bytes(most), std::int64_t{16} << 30);
   EXPECT_GT(bytes(most + 1), std::int64_t{16} << 30);
   EXPECT_EQ(kv_tokens_of({100.5, 20, 1, plan.step}, 3), 3 * 128) << "each request in whole blocks of 16";
+  EXPECT_EQ(kv_tokens_of({96, 40, 1, plan.step, Phase::prefill}, 1), 112) << "who prefills holds the first token, too";
 }
 
 TEST(Motley, APlansLatencyIsTheSumOfItsParts) {
@@ -330,7 +412,7 @@ TEST(Motley, TheWeakestStagesKvRoomLimitsTheBatch) {
   ServePlan plan = d1_plan();
   plan.routes[0].batch = 64;
   plan.stages[0].kv_tokens = 160 * 50;
-  plan.stages[1].kv_tokens = 160 * 7 + 16;
+  plan.stages[1].kv_tokens = 160 * 7 + 144;
   const ServeCost limited = price_serve(plan, {});
   EXPECT_EQ(limited.routes[0].batch, 7);
   plan.routes[0].batch = 7;
@@ -375,6 +457,16 @@ machine = [{ name = "m0", devices = ["A6000*2"] }, { name = "m1", devices = ["A6
   EXPECT_LT(skewed.requests_per_s, two.requests_per_s);
 }
 
+TEST(Motley, MicroBatchesDoubleFromWhatAStepHolds) {
+  EXPECT_EQ(sequences_per_step(8, 2), 4);
+  EXPECT_EQ(sequences_per_step(7, 2), 4);
+  EXPECT_EQ(sequences_per_step(9, 4), 3);
+  StepLimits step;
+  step.max_sequences = 4;
+  EXPECT_EQ(micro_batch_counts(16, step), (std::vector<std::int64_t>{4, 8, 16}));
+  EXPECT_EQ(micro_batch_counts(3, step), (std::vector<std::int64_t>{1, 2}));
+}
+
 TEST(Motley, UnevenSharesAreAsSlowAsTheirSlowestRank) {
   ServePlan plan = d1_plan();
   const auto form = make_form(bare(), plan.cluster, plan.model.arch, point_of(plan, 1));
@@ -396,6 +488,17 @@ TEST(Deadlines, ExcessIsTheLargestOfAllClasses) {
   expect_close(deadline_excess(workload, route), 0.5);
   workload.classes[0].deadline.per_token_s = 0.1;
   expect_close(deadline_excess(workload, route), 1);
+}
+
+TEST(Deadlines, AClassWithLongPromptsWaitsLonger) {
+  Workload workload = workload_of(100, 11);
+  workload.classes.push_back(workload.classes[0]);
+  workload.classes[1].prompt_tokens.mean = 300;
+  workload.classes[1].deadline.first_token_s = 1;
+  const RouteCost route{.route = "r", .latency_s = 3, .first_token_s = 1, .per_token_s = 0.2};  // of 200 on average
+  expect_close(deadline_excess(workload, route), 0.5);
+  workload.classes[1].deadline = {.total_s = 1.75};
+  expect_close(deadline_excess(workload, route), 1);  // 1.5 s and ten tokens more
 }
 
 TEST(Forms, UnknownFormsAndSettingsAreRefused) {

@@ -130,6 +130,31 @@ TEST(Dtfm, RivalsOfTheFirstInstanceByHand) {
   EXPECT_NEAR(apart.pp_s, 2 * (0.067 + 0.5 * 8 / 0.79), 1e-9);
 }
 
+TEST(Dtfm, PairsAreTheMeanOfBothDirectionsAndStagesRoundUp) {
+  const Cluster cluster = resolve(read<ClusterDescription>(parse_toml(R"(format = "motley.cluster/1"
+machine = [{name = "a", devices = ["A100"]}, {name = "b", devices = ["A100"]}]
+[network.matrix]
+latency_ms = [[0, 100], [300, 0]]
+bandwidth_gbit_s = [[0, 32], [16, 0]]
+)",
+                                                                      "c"),
+                                                           "c"),
+                                  "c");
+  const DtfmPairs pairs = dtfm_pairs(cluster, {.gradient_bytes = 6e9, .activation_bytes = 3e9}, 2);
+  for (const std::size_t at : {std::size_t{1}, std::size_t{2}}) {
+    EXPECT_DOUBLE_EQ(pairs.latency_s[at], 0.2);
+    EXPECT_DOUBLE_EQ(pairs.s_per_byte[at], 2 / 6e9);  // 4 and 2 GB/s
+    EXPECT_DOUBLE_EQ(pairs.sync_s[at], 2 * (0.2 + 3e9 * 2 / 6e9));
+    EXPECT_DOUBLE_EQ(pairs.hop_s[at], 2 * (0.2 + 3e9 * 2 / 6e9));
+  }
+  const Architecture arch = read_model(MOTLEY_SOURCE_DIR "/data/models/opt-1.3b").arch;
+  ASSERT_EQ(arch.layers, 24);
+  Training training;
+  training.sequence_length = training.global_batch = 8;
+  EXPECT_EQ(dtfm_volumes({.form = "dtfm"}, arch, training, 7, 1).gradient_bytes,
+            4.0 * 2 * static_cast<double>(block_parameters(arch)));
+}
+
 // ---- properties ----
 
 std::vector<std::vector<int>> random_grid(std::mt19937& random) {

@@ -57,6 +57,16 @@ TEST(Flashflex, Hops) {
   EXPECT_NEAR(form(cluster).hop_s({0}, {4, 5}), 28.125e-3, 1e-12);
 }
 
+TEST(Flashflex, HopsTakeTheDirectionOfTheirLink) {
+  Cluster cluster = machines({"A100", "RTX 4090"});
+  const double bytes = 12.5e-3 / 2 * 5 * 1024 * 1024 * 1024;  // of the hop above
+  cluster.description.network.within_site->bandwidth_bytes_per_s = 0;
+  cluster.description.links = {
+      {.between = {"m0", "m1"}, .speed = {.bandwidth_up_bytes_per_s = 4e9, .bandwidth_down_bytes_per_s = 2e9}}};
+  EXPECT_NEAR(form(cluster).hop_s({0}, {1}), 2 * bytes / 4e9, 1e-12);
+  EXPECT_NEAR(form(cluster).hop_s({1}, {0}), 2 * bytes / 2e9, 1e-12);
+}
+
 TEST(Flashflex, PipelinesInLockstepAndAsFlowShops) {
   const std::vector<double> stages = {3, 1, 2};
   EXPECT_EQ(lockstep_s(stages, 4), 16);

@@ -148,6 +148,30 @@ within_site = { latency = "1 ms", bandwidth = "1 GB/s" }
   EXPECT_EQ(flow.bottleneck, "f > s");
 }
 
+// Both ways between two machines: each has its own speed and carries its own hidden states.
+TEST(PlanFlow, EachDirectionOfALinkIsItsOwn) {
+  ServePlan plan = measured_plan();
+  const double bytes = hidden_bytes(plan);
+  plan.routes.resize(1);
+  plan.stages.resize(2);
+  plan.cluster.description.links = {
+      {.between = {"f-0", "f-1"},
+       .speed = {.bandwidth_up_bytes_per_s = 25 * bytes, .bandwidth_down_bytes_per_s = 15 * bytes}}};
+  EXPECT_NEAR(plan_flow(plan, {}).tokens_per_s, 25, 1e-9);
+  std::swap(plan.stages[0].devices, plan.stages[1].devices);
+  EXPECT_NEAR(plan_flow(plan, {}).tokens_per_s, 15, 1e-9);
+  // A route in each direction: neither takes from the other.
+  plan.stages = {plan.stages[0], plan.stages[1], plan.stages[0], plan.stages[1]};
+  plan.stages[2].id = "a2";
+  plan.stages[3].id = "b2";
+  std::swap(plan.stages[2].devices, plan.stages[3].devices);
+  plan.routes = {{.id = "back", .path = {{"a", {0, 3}}, {"b", {3, 6}}}, .weight = 3},
+                 {.id = "forth", .path = {{"a2", {0, 3}}, {"b2", {3, 6}}}, .weight = 5}};
+  const PlanFlow flow = plan_flow(plan, {});
+  EXPECT_NEAR(flow.tokens_per_s, 40, 1e-9);
+  ASSERT_EQ(flow.links.size(), 2u);
+}
+
 // The third stage holds [2, 6) and is entered at 3: it computes [3, 6), at the rate of all it holds.
 TEST(PlanFlow, PartialRangesCountAsWhole) {
   ServePlan plan = measured_plan();

@@ -47,6 +47,7 @@ TEST(GenModelFit, NoiseIsReportedAndTooMuchRefused) {
   const auto fit = fit_genmodel(measured(14, 0.03), "2026-11-01");
   EXPECT_GT(fit.residual, 0.01);
   EXPECT_LT(fit.largest_error, 0.1);
+  EXPECT_GT(fit.largest_error, fit.residual) << "the worst is worse than the mean";
   EXPECT_NO_THROW(constants_of(fit, p10.beta_s_per_byte));
   const auto bad = fit_genmodel(measured(14, 0.3), "2026-11-01");
   EXPECT_THROW(constants_of(bad, p10.beta_s_per_byte), Error);
@@ -58,6 +59,7 @@ TEST(GenModelFit, OneFanInDoesNotDetermineMemory) {
     rings.push_back({8, {}, bytes, genmodel_seconds(ring_counts(8), p10, bytes)});
   EXPECT_THROW(fit_genmodel(rings, ""), Error);
   EXPECT_THROW(fit_genmodel({{4, {4}, 1e6, 1}, {2, {2}, 1e6, 1}}, ""), Error);
+  EXPECT_THROW(fit_genmodel({{4, {4}, 1e6, 1}, {2, {2}, 1e6, 1}, {2, {2}, 2e6, 1}}, ""), Error);
   EXPECT_THROW(fit_genmodel({{4, {3}, 1e6, 1}, {2, {2}, 1e6, 1}, {2, {2}, 1e6, 1}, {2, {2}, 1e6, 1}}, ""), Error);
 }
 

@@ -72,6 +72,12 @@ TEST(HandOver, EveryDecodingStageGetsItsLayers) {
   EXPECT_NEAR(seconds_of(moves), 8 * layer_kv_bytes / 1.25e9 + 1e-4, 1e-12);
 }
 
+TEST(HandOver, ARequestOfOneTokenStaysWhereItWasPrefilled) {
+  ServePlan plan = split_plan();
+  plan.workload.classes[0].output_tokens.mean = 1;
+  EXPECT_TRUE(kv_moves(plan, plan.routes[0]).empty());
+}
+
 TEST(HandOver, TwoPrefillStagesSendTheirParts) {
   ServePlan plan = split_plan();
   const auto moves = kv_moves(plan.cluster, plan.model.arch, {{{0}, {0, 4}, DType::fp16}, {{1}, {4, 8}, DType::fp16}},

@@ -67,6 +67,10 @@ TEST(Pipeline, PipelinesShareLinks) {
   const auto both = run_pipelines(gpipe, {{stages, 1}, {stages, 1}});
   EXPECT_DOUBLE_EQ(both[0].makespan_s, 9);
   EXPECT_DOUBLE_EQ(both[1].makespan_s, 9 + 4);
+  // Whoever blocks for a message waits for the link, too.
+  const auto blocked = run_pipelines(gpipe, {{stages, 1, HopMode::blocking}, {stages, 1, HopMode::blocking}});
+  EXPECT_DOUBLE_EQ(blocked[0].makespan_s, 9);
+  EXPECT_DOUBLE_EQ(blocked[1].makespan_s, 9 + 4);
 }
 
 TEST(Pipeline, PassesAreThoseOfTheSchedule) {

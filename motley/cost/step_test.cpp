@@ -61,5 +61,16 @@ TEST(StepCost, ChunksWithoutLogitsPayNoHead) {
   EXPECT_GT(cost.ends_s(group, {.first = false, .last = true}, last), cost.ends_s(group, {}, last));
 }
 
+TEST(StepCost, APartOfALogitIsAPartOfItsGathering) {
+  const Cluster cluster = d1_cluster();
+  const Model model = d1_model();
+  const StepCost cost({}, cluster, model.arch);
+  const TensorGroup group = make_group(cluster, model.arch, {0, 1}, {}, DType::bf16, DType::bf16, {});
+  const double one_s = 5e-6 + 0.5 * 32000 * 4 / 24e9;
+  EXPECT_DOUBLE_EQ(cost.gather_logits_s(group, {.logits = 1}), one_s);
+  EXPECT_DOUBLE_EQ(cost.gather_logits_s(group, {.logits = 0.25}), one_s / 4);
+  EXPECT_DOUBLE_EQ(cost.gather_logits_s(group, {.logits = 4}), 5e-6 + 4 * 0.5 * 32000 * 4 / 24e9);
+}
+
 }  // namespace
 }  // namespace motley

@@ -50,6 +50,10 @@ TEST(Architecture, LlamaDefaults) {
 TEST(Architecture, NullDiffersFromAbsentWhereItDoesInTransformers) {
   EXPECT_THAT(arch_of({{"eos_token_id", "null"}}).eos_tokens, IsEmpty());
   EXPECT_EQ(arch_of({{"bos_token_id", "null"}}).bos_token, std::nullopt);
+  EXPECT_THAT(arch_of({{"vocab_size", "3"}}).eos_tokens, ElementsAre(2));
+  EXPECT_THAT(arch_of({{"vocab_size", "2"}}).eos_tokens, IsEmpty()) << "the default is none of the tokens";
+  EXPECT_EQ(arch_of({{"vocab_size", "2"}}).bos_token, 1);
+  EXPECT_EQ(arch_of({{"vocab_size", "1"}}).bos_token, std::nullopt);
   EXPECT_EQ(arch_of({{"num_key_value_heads", "null"}}).kv_heads, 8);
   EXPECT_EQ(arch_of({{"model_type", "\"mistral\""}}).sliding_window, 4096);
   EXPECT_EQ(arch_of({{"model_type", "\"mistral\""}, {"sliding_window", "null"}}).sliding_window, 0);
@@ -211,6 +215,11 @@ TEST(Architecture, BadConfigsAreRefusedWithPlaceAndCause) {
       {{{"quantization_config", R"({"quant_method": "gptq"})"}},
        "quantised checkpoint is not supported",
        "original weights"},
+      {{{"model_type", "\"qwen2\""},
+        {"num_hidden_layers", "1"},
+        {"layer_types", R"(["full_attention", "full_attention"])"}},
+       "layer_types: 2 entries for 1 layers",
+       ""},
       {{{"model_type", "\"qwen2\""}, {"layer_types", R"(["full_attention"])"}},
        "layer_types: 1 entries for 4 layers",
        ""},

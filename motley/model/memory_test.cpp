@@ -75,6 +75,7 @@ TEST(Memory, KvCacheByHand) {
   EXPECT_EQ(kv_cache_bytes(arch, 2, whole, DType::fp32, 0, 16), 0);
   const Shard half = make_shards(arch, 2).front();
   EXPECT_EQ(kv_cache_bytes(arch, 2, half, DType::fp32, 48, 16), 2 * 2 * 48 * 2 * 4);
+  EXPECT_EQ(kv_cache_bytes(arch, 1, half, DType::fp16, 8, 8), 2 * 64) << "32 B of keys and of values, apart";
 
   const Architecture llama = read_model("llama-2-70b").arch;
   const Shard one = make_shards(llama, 1).front();
@@ -119,6 +120,8 @@ TEST(Memory, BuffersOfAProjectedEmbedding) {
   EXPECT_EQ(names,
             (std::vector<std::string>{"tokens", "positions", "hidden", "normed", "query", "key", "value", "attention",
                                       "projected", "up", "embedded", "last", "last_embedded", "logits"}));
+  for (const Buffer& buffer : activation_buffers(arch, {.layers = 2, .head = true}, whole, DType::fp32, {}))
+    EXPECT_NE(buffer.name, "embedded") << "where no token is looked up";
 }
 
 }  // namespace

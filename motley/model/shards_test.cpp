@@ -49,6 +49,10 @@ TEST(Shards, EightKvHeadsOverThree) {
 
   const auto steep = make_shards(shape(32, 8), 3, {0.98, 0.01, 0.01});
   EXPECT_THAT(sizes(steep, &Shard::kv_heads), ElementsAre(6, 1, 1));
+
+  // Due 0.56 each, the last two get one before the others' remainders count.
+  const auto small = make_shards(shape(32, 8), 4, {0.45, 0.41, 0.07, 0.07});
+  EXPECT_THAT(sizes(small, &Shard::kv_heads), ElementsAre(3, 3, 1, 1));
 }
 
 TEST(Shards, MoreRanksThanKvHeadsShareThem) {
@@ -68,17 +72,25 @@ TEST(Shards, MoreRanksThanKvHeadsShareThem) {
   // No KV head has more ranks than query heads, however the shares lie.
   EXPECT_THAT(sizes(make_shards(shape(4, 2), 4, {0.9, 0.04, 0.03, 0.03}), &Shard::heads), ElementsAre(1, 1, 1, 1));
   EXPECT_THAT(sizes(make_shards(shape(4, 2), 3, {0.01, 0.01, 0.98}), &Shard::heads), ElementsAre(1, 1, 2));
+  // And each that comes later has one rank at least.
+  EXPECT_THAT(sizes(make_shards(shape(12, 3), 4, {0.01, 0.01, 0.01, 0.97}), &Shard::heads), ElementsAre(2, 2, 4, 4));
 }
 
 TEST(Shards, SmallSizesAreCutFinely) {
   EXPECT_THAT(sizes(make_shards(shape(4, 4, 20, 7), 3), &Shard::ffn), ElementsAre(7, 7, 6));
   EXPECT_THAT(sizes(make_shards(shape(4, 4, 20, 7), 3), &Shard::vocabulary), ElementsAre(3, 2, 2));
   EXPECT_THAT(sizes(make_shards(shape(4, 4, 27), 3), &Shard::ffn), ElementsAre(8, 8, 11));
+  EXPECT_THAT(sizes(make_shards(shape(4, 4, 3, 3), 3), &Shard::ffn), ElementsAre(1, 1, 1));
 }
 
 TEST(Shards, RefusesWhatCannotBeCut) {
   EXPECT_THROW(make_shards(shape(8, 2), 0), Error);
-  EXPECT_THROW(make_shards(shape(8, 2), 9), Error);
+  try {
+    make_shards(shape(8, 2), 9);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "9 devices cannot share 8 query heads");
+  }
   EXPECT_THROW(make_shards(shape(8, 2, 2), 3), Error);
   EXPECT_THROW(make_shards(shape(8, 2, 64, 2), 3), Error);
   EXPECT_THROW(make_shards(shape(8, 2), 2, {1.0}), Error);

@@ -88,6 +88,9 @@ TEST(Counts, AWindowBoundsAttention) {
   EXPECT_EQ(arch.sliding_window, 4096);
   EXPECT_DOUBLE_EQ(block_flops(arch, 4096), block_flops(arch, 10000));
   EXPECT_LT(block_flops(arch, 4000), block_flops(arch, 4096));
+  arch.sliding_layers.assign(static_cast<std::size_t>(arch.layers), true);
+  arch.sliding_layers[0] = false;
+  EXPECT_LT(block_flops(arch, 4096), block_flops(arch, 10000)) << "not all layers look through it";
 }
 
 TEST(Counts, BytesOf) {

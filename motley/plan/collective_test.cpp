@@ -126,6 +126,51 @@ TEST(CollectiveCheck, FindsWhatIsWrong) {
   EXPECT_NE(first_wrong(outside).find("no range"), std::string::npos);
 }
 
+TEST(CollectiveCheck, FormIsCheckedToTheBorder) {
+  const auto good = direct_program(shape_of(CollectiveOperation::all_reduce, 3), {});
+  const auto with = [&](void (*change)(CollectiveProgram&)) {
+    auto program = good;
+    change(program);
+    return first_wrong(program);
+  };
+  EXPECT_EQ(with([](CollectiveProgram& p) { p.chunks = 7; }), "chunks: 720 bytes cannot be cut into 7 equal chunks");
+  EXPECT_EQ(with([](CollectiveProgram& p) { p.steps[0][0].chunk = 1; }), "program[0][0]: there is no chunk 1");
+  EXPECT_EQ(with([](CollectiveProgram& p) { p.steps[0][0].chunk = -1; }), "program[0][0]: there is no chunk -1");
+  EXPECT_EQ(with([](CollectiveProgram& p) { p.steps[1][0].peer = 1; }), "program[1][0]: rank 1 is no peer of rank 1");
+  EXPECT_EQ(with([](CollectiveProgram& p) { p.steps[1][0].peer = 3; }), "program[1][0]: rank 3 is no peer of rank 1");
+  EXPECT_EQ(with([](CollectiveProgram& p) { p.steps[0][1].after = {static_cast<int>(p.steps[0].size())}; }),
+            "program[0][1]: waits for step 8, which there is not");
+  EXPECT_EQ(with([](CollectiveProgram& p) { p.steps[0][1].after = {1}; }),
+            "program[0][1]: waits for step 1, which there is not");
+  EXPECT_EQ(with([](CollectiveProgram& p) { p.root = 3; }), "root: is no rank");
+  EXPECT_EQ(with([](CollectiveProgram& p) {
+              p.operation = CollectiveOperation::all_gather;
+              p.bytes = 721;
+            }),
+            "bytes: 3 ranks cannot have equal blocks of 721 bytes");
+}
+
+TEST(CollectiveCheck, NothingDoneIsNoCollective) {
+  const auto of = [](CollectiveOperation operation) {
+    return first_wrong({.operation = operation, .ranks = 2, .bytes = 8, .steps = {{}, {}}});
+  };
+  EXPECT_EQ(of(CollectiveOperation::all_reduce), "rank 0: [0, 8) of chunk 0 lacks contributions");
+  EXPECT_EQ(of(CollectiveOperation::reduce_scatter), "rank 0: [0, 4) of chunk 0 lacks contributions");
+  EXPECT_EQ(of(CollectiveOperation::all_gather), "rank 0: [4, 8) of chunk 0 is not rank 1's");
+  EXPECT_EQ(of(CollectiveOperation::broadcast), "rank 1: [0, 8) of chunk 0 is not the root's");
+}
+
+// Each sends what it has and takes the other's in its place: neither may be overwritten before it is sent.
+TEST(CollectiveCheck, WhatIsStillToBeSentIsNotOverwritten) {
+  using enum CollectiveStepKind;
+  EXPECT_EQ(
+      first_wrong({.operation = CollectiveOperation::all_reduce,
+                   .ranks = 2,
+                   .bytes = 8,
+                   .steps = {{{send, 1, 0, 0, 8}, {recv, 1, 0, 0, 8}}, {{send, 0, 0, 0, 8}, {recv, 0, 0, 0, 8}}}}),
+      "program[0][0]: waits for ever");
+}
+
 TEST(CollectiveCheck, StepsMayBeListedLate) {
   // Rank 1 lists a receive that comes last before a send that the others wait for: ranges are disjoint, nobody waits.
   CollectiveProgram program{.operation = CollectiveOperation::all_reduce, .ranks = 2, .bytes = 8, .steps = {}};

@@ -68,7 +68,23 @@ TEST(RentPlan, EveryDecisionIsChecked) {
   EXPECT_THAT(broken([](RentPlan& p) { p.fleet[0].devices["t1"] = 2; }), HasSubstr("other devices"));
   EXPECT_THAT(broken([](RentPlan& p) { p.fleet[1].usd_per_hour = 1; }), HasSubstr("costs 4"));
   EXPECT_THAT(broken([](RentPlan& p) { p.fleet[1].copies = 2; }), HasSubstr("4 are rented and 2 available"));
+  EXPECT_THAT(broken([](RentPlan& p) { p.fleet[0].copies = 3; }), HasSubstr("3 are rented and 2 available"));
   EXPECT_THAT(broken([](RentPlan& p) { p.fleet.push_back(p.fleet[0]); }), HasSubstr("stands twice"));
+  EXPECT_THAT(broken([](RentPlan& p) {
+                p.goal.budget_usd_per_hour = 11;
+                p.goal.startup_share = 0.5;
+                p.predicted.startup_usd_per_hour = 4;
+              }),
+              HasSubstr("the fleet costs 12 $/h, and the budget is 11"));
+  EXPECT_THAT(broken([](RentPlan& p) {
+                p.assignment["first"] = {{"c1", -0.25}, {"c4", 1}};
+              }),
+              HasSubstr("has a share of -0.25"));
+  EXPECT_THAT(broken([](RentPlan& p) {
+                p.goal.survive = 0.5;
+                p.predicted.throughput_per_s *= 1.001;
+              }),
+              HasSubstr("the shares carry"));
   EXPECT_THAT(broken([](RentPlan& p) { p.goal.budget_usd_per_hour = 7; }), HasSubstr("the budget is 7"));
   EXPECT_THAT(broken([](RentPlan& p) { p.predicted.cost_usd_per_hour = 7; }), HasSubstr("the fleet costs 8"));
   EXPECT_THAT(broken([](RentPlan& p) { p.predicted.throughput_per_s *= 1.001; }), HasSubstr("the shares carry"));
@@ -96,6 +112,65 @@ TEST(RentPlan, EveryDecisionIsChecked) {
                 }
               }),
               HasSubstr("of the demanded 5"));
+}
+
+// Without c1 one c4 carries a request of the mix in 0.8 / 2.4 + 0.2 / 1.5 s: 15 / 7 per second of 3.52.
+TEST(RentPlan, WhatIsLeftAfterALossIsCounted) {
+  RentPlan plan = example();
+  plan.offers.types["t2"].domain.clear();
+  plan.fallback["a"] = {{"first", {{"c4", 1}}}, {"second", {{"c4", 1}}}};
+  plan.goal.survive = 0.6;
+  EXPECT_TRUE(verify(plan).empty());
+  plan.goal.survive = 0.62;
+  ASSERT_EQ(verify(plan).size(), 1u);
+  EXPECT_EQ(verify(plan)[0].place, "fallback.a");
+  EXPECT_THAT(verify(plan)[0].what, testing::HasSubstr("2.14286 requests/s are left"));
+  // Where the demand is given, it is what must be left of, not what the fleet could carry.
+  plan.goal.form = RentForm::cheapest;
+  for (auto& one : plan.offers.classes) {
+    one.demand_per_s = 3 * *one.share;
+    one.share.reset();
+  }
+  plan.goal.survive = 0.7;
+  EXPECT_TRUE(verify(plan).empty());
+  plan.goal.survive = 0.72;
+  EXPECT_EQ(verify(plan).size(), 1u);
+}
+
+TEST(RentPlan, CopiesAndUtilisationScaleWhatIsCarried) {
+  RentPlan plan = example();
+  const double once = carried_per_s(plan.offers, plan.fleet, plan.assignment);
+  plan.offers.utilisation = 0.5;
+  EXPECT_NEAR(carried_per_s(plan.offers, plan.fleet, plan.assignment), 0.5 * once, 1e-12);
+  for (auto& rented : plan.fleet) rented.copies = 3;
+  EXPECT_NEAR(carried_per_s(plan.offers, plan.fleet, plan.assignment), 1.5 * once, 1e-12);
+  plan.fleet[0].copies = 1;
+  EXPECT_LT(carried_per_s(plan.offers, plan.fleet, plan.assignment), 1.5 * once);
+}
+
+// Nine cards in stages of three: eight slots hold two stages.
+TEST(RentPlan, RentedMachinesHoldWholeStages) {
+  RentPlan plan;
+  plan.offers = read<Offers>(parse_json(R"({
+ "format": "motley.offers/1",
+ "classes": [{"name": "all", "share": 1}],
+ "types": {"A6000": {"price": "2 $/h"}},
+ "configurations": [{"name": "nine", "devices": {"A6000": 9}, "rate_per_s": [1]}]
+})",
+                                        "offers.json"),
+                             "offers.json");
+  plan.offers.configurations[0].stages = {{.device_type = "A6000", .degree = 3},
+                                          {.device_type = "A6000", .degree = 3},
+                                          {.device_type = "A6000", .degree = 3}};
+  plan.fleet = {{"nine", {{"A6000", 9}}, 2, 18}};
+  const ClusterDescription cluster = rented_cluster(plan);
+  ASSERT_EQ(cluster.machines.size(), 2u);
+  EXPECT_EQ(cluster.machines[0].devices, std::vector<std::string>{"A6000*6"});
+  EXPECT_EQ(cluster.machines[1].devices, std::vector<std::string>{"A6000*3"});
+  EXPECT_EQ(cluster.machines[0].usd_per_hour, 12);
+  EXPECT_EQ(cluster.machines[1].usd_per_hour, 6);
+  EXPECT_EQ(cluster.machines[1].count, 2);
+  EXPECT_FALSE(cluster.network.between_sites) << "all at one place";
 }
 
 TEST(RentPlan, OffersThatContradictThemselvesAreRefused) {

@@ -125,6 +125,22 @@ TEST(TrainPlan, MemoryIsCounted) {
   const auto states = train_memory(arch, training, middle, {{.layers = {0, 2}, .dp = 2, .shard = Sharding::zero1}});
   EXPECT_EQ(states[0].gradients, 2 * 2 * 7087872);
   EXPECT_EQ(states[0].optimizer, 12 * 7087872);
+  const auto reduced = train_memory(arch, training, middle, {{.layers = {0, 2}, .dp = 2, .shard = Sharding::zero2}});
+  EXPECT_EQ(reduced[0].weights, 2 * 2 * 7087872);
+  EXPECT_EQ(reduced[0].gradients, 2 * 7087872);
+  EXPECT_EQ(reduced[0].optimizer, 12 * 7087872);
+
+  // 55 and 45 of 100 sequences; 0.55 of 100 is a little more than 55.
+  const auto uneven =
+      train_memory(arch, training, {.sequences = 100, .in_flight = 1}, {{.layers = {0, 2}, .dp = 2}}, {0.55, 0.45});
+  EXPECT_EQ(uneven[0].activations, 2LL * 55 * 1024 * (8 * 768 + 2 * 3072) * 2);
+  EXPECT_EQ(uneven[1].activations, 2LL * 45 * 1024 * (8 * 768 + 2 * 3072) * 2);
+
+  // Three ranks are alike but for the vocabulary: 6284 grains of 8 rows.
+  const StageFootprint first{.embedding = true, .sequences = 1, .in_flight = 1};
+  const auto thirds = train_memory(arch, training, first, {{.layers = {0, 2}, .tp = 3}});
+  EXPECT_EQ(thirds[0].weights, thirds[1].weights);
+  EXPECT_EQ(thirds[1].weights - thirds[2].weights, 2 * 8 * 768);
 
   // Ends: a tied table counts once where one stage holds both, and logits are fp32 with their gradient.
   const StageFootprint whole{.embedding = true, .head = true, .sequences = 1, .in_flight = 1};
@@ -149,6 +165,17 @@ TEST(TrainPlan, TheExampleIsSound) {
   EXPECT_TRUE(verify(plan).empty());
   plan.predicted.memory_bytes["box/1"] = stage_memory(plan, plan.replicas[0], 0)[1];
   EXPECT_TRUE(verify(plan).empty());
+}
+
+TEST(TrainPlan, MemoryFitsToTheByte) {
+  TrainPlan plan = example();
+  const TrainMemory memory = stage_memory(plan, plan.replicas[1], 0)[0];  // lab-1/0, which needs more than lab-0/0
+  DeviceType& type = plan.cluster.types[plan.cluster.devices[plan.cluster.find_device("lab-1/0")].type];
+  ASSERT_GT(memory.total(), stage_memory(plan, plan.replicas[0], 1)[0].total());
+  type.memory_bytes = memory.total();
+  EXPECT_TRUE(verify(plan).empty());
+  type.memory_bytes -= 1;
+  EXPECT_EQ(verify(plan).size(), 1u);
 }
 
 TEST(TrainPlan, EveryDecisionIsChecked) {
@@ -178,6 +205,19 @@ TEST(TrainPlan, EveryDecisionIsChecked) {
   EXPECT_THAT(broken([&](TrainPlan& p) { stage(p, 1, 0).shares = {0.6, 0.6}; }), HasSubstr("sum to 1.2"));
   EXPECT_THAT(broken([&](TrainPlan& p) { stage(p, 1, 0).shares = {1}; }), HasSubstr("1 shares for 2 devices"));
   EXPECT_THAT(broken([](TrainPlan& p) { p.replicas[0].share = 0.7; }), HasSubstr("no whole number"));
+  EXPECT_THAT(broken([](TrainPlan& p) { p.replicas[0].share = 0; }), HasSubstr("0 of 12 sequences is no whole number"));
+  EXPECT_THAT(broken([&](TrainPlan& p) {
+                stage(p, 0, 0).strategies.insert(stage(p, 0, 0).strategies.begin() + 1, {.layers = {3, 3}, .tp = 2});
+              }),
+              HasSubstr("[3, 3) where the stage has come to layer 3"));
+  EXPECT_THAT(broken([&](TrainPlan& p) {
+                p.replicas.pop_back();
+                p.replicas[0].share = 1;
+                stage(p, 0, 0).devices = {"box/0", "box/1", "box/2", "lab-1/0"};
+                stage(p, 0, 0).strategies = {{.layers = {0, 8}, .tp = 2, .dp = 2}};
+                stage(p, 0, 0).shares = {0.25, 0.25, 0.25, 0.25};
+              }),
+              HasSubstr("both tensor and data parallelism"));
   EXPECT_THAT(broken([](TrainPlan& p) { p.replicas[0].share = 0.5; }), HasSubstr("sum to 0.75"));
   EXPECT_THAT(broken([](TrainPlan& p) { p.replicas[1].micro_batches = 4; }), HasSubstr("4 of 3 sequences"));
   EXPECT_THAT(broken([](TrainPlan& p) { p.replicas[1].micro_batches = 3; }), HasSubstr("dp 2 of micro-batches of 1"));

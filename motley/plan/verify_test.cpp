@@ -191,6 +191,12 @@ TEST(Verify, EachBreakageIsFoundAlone) {
          plan.routes[0].path[1].layers = {4, 6};
        },
        {{"routes[0].path[0].layers", "[0, 4) is not inside the layers [0, 3) of stage \"r0/s0\""}}},
+      {"hop before its stage",
+       [](ServePlan& plan) {
+         plan.routes[0].path[0].layers = {0, 2};
+         plan.routes[0].path[1].layers = {2, 6};
+       },
+       {{"routes[0].path[1].layers", "[2, 6) is not inside the layers [3, 6) of stage \"r0/s1\""}}},
       {"layer left out",
        [](ServePlan& plan) {
          plan.routes[0].path[1].layers = {4, 6};
@@ -259,6 +265,18 @@ TEST(Verify, EachBreakageIsFoundAlone) {
        },
        {{"routes[0].path[1]",
          "nothing describes the link between the sites \"default\" and \"road\" (shelf/0 to laptop/0)"}}},
+      {"link inside a stage that nobody described",
+       [](ServePlan& plan) {
+         add_attic(plan);
+         plan.cluster.description.machines.back().site = "road";
+         plan.cluster = resolve(plan.cluster.description, "test");
+         plan.stages[2].devices.push_back("attic/0");
+         plan.predicted = {};
+       },
+       {{"routes[0].path[1]",
+         "nothing describes the link between the sites \"default\" and \"road\" (shelf/0 to attic/0)"},
+        {"routes[0].path[2]",
+         "nothing describes the link between the sites \"default\" and \"road\" (laptop/0 to attic/0)"}}},
   };
   for (const auto& [name, change, expected] : cases) {
     SCOPED_TRACE(name);
@@ -301,6 +319,32 @@ TEST(Verify, MemoryOverTheLimitIsShownByCause) {
   EXPECT_NE(violations[0].hint.find("stages[1]"), std::string::npos);
 }
 
+TEST(Verify, EveryByteCountsAndSoDoesTheReserve) {
+  ServePlan plan = garage_plan();
+  plan.predicted = {};
+  DeviceType& type = plan.cluster.types[plan.cluster.devices[plan.cluster.find_device("laptop/0")].type];
+  type.reserve_bytes = 1000;
+  const DeviceMemory memory = stage_memory(plan, plan.stages[2])[0];
+  EXPECT_EQ(memory.reserve, 1000);
+  type.memory_bytes = memory.total();
+  expect_violations(plan, {});
+  type.memory_bytes -= 1;
+  const auto violations = verify(plan);
+  ASSERT_EQ(violations.size(), 1u);
+  EXPECT_NE(violations[0].what.find("(1 bytes too many)"), std::string::npos) << violations[0].what;
+}
+
+TEST(Frames, HoldHiddenStatesOrLogitsWhicheverAreMore) {
+  ServePlan plan = garage_plan();
+  plan.model.arch.hidden = 100;
+  plan.model.arch.vocabulary = 1000;
+  plan.step.max_tokens = 512;
+  plan.step.max_sequences = 32;
+  EXPECT_EQ(largest_frame_bytes(plan), 512 * 100 * 4);
+  plan.step.max_sequences = 64;
+  EXPECT_EQ(largest_frame_bytes(plan), 64 * 1000 * 4);
+}
+
 TEST(Verify, StagesMayBeSharedByRoutes) {
   ServePlan plan = garage_plan();
   plan.routes.push_back(plan.routes[0]);
@@ -339,6 +383,9 @@ TEST(Verify, PrefillMayStandBeforeDecode) {
   plan = split_plan();
   plan.stages[1].role = StageRole::any;
   EXPECT_EQ(verify(plan).at(0).place, "routes[0].path[1].layers");
+  plan = split_plan();
+  plan.routes[0].path[0].layers.last = 7;
+  EXPECT_EQ(verify(plan).at(0).what, "[0, 8) begins at layer 0, but layer 7 is next");
   plan = split_plan();
   plan.routes[0].path[1].layers.first = 1;
   EXPECT_EQ(verify(plan).at(0).what, "[1, 8) begins at layer 1, but layer 0 is next");

@@ -139,6 +139,18 @@ TEST(Flow, PathsSumToTheFlow) {
   }
 }
 
+TEST(Flow, TheWidestPathComesFirst) {
+  FlowNetwork network(4, 0, 3, kUnit);
+  const int direct = network.add_edge(0, 3, 1), first = network.add_edge(0, 1, 5), second = network.add_edge(1, 3, 4);
+  EXPECT_DOUBLE_EQ(network.maximise(), 5);
+  const std::vector<FlowPath> paths = network.paths();
+  ASSERT_EQ(paths.size(), 2u);
+  EXPECT_DOUBLE_EQ(paths[0].flow, 4);
+  EXPECT_EQ(paths[0].edges, (std::vector<int>{first, second}));
+  EXPECT_DOUBLE_EQ(paths[1].flow, 1);
+  EXPECT_EQ(paths[1].edges, std::vector<int>{direct});
+}
+
 TEST(Flow, ChainsParallelsAndUnlimitedEdges) {
   FlowNetwork chain(4, 0, 3, kUnit);
   chain.add_edge(0, 1, FlowNetwork::unlimited);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <map>
 
 #include "motley/base/error.hpp"
 
@@ -93,6 +94,22 @@ double share_below(const std::vector<TraceRequest>& requests, double tokens) {
       requests, [&](const TraceRequest& r) { return static_cast<double>(r.prompt_tokens) <= tokens; });
   return static_cast<double>(below) / static_cast<double>(requests.size());
 }
+// Classes draw from streams of their own: one's gaps are not another's, some places on.
+TEST(Arrivals, ClassesShareNoRandomNumbers) {
+  Workload workload = workload_of(ArrivalProcess::poisson, 1, mean(1), mean(1));
+  for (const char* name : {"b", "c"}) {
+    workload.classes.push_back(workload.classes[0]);
+    workload.classes.back().name = name;
+  }
+  std::map<std::string, std::vector<double>> arrivals;
+  for (const auto& request : draw_requests(workload, {.requests = 300}))
+    arrivals[request.class_name].push_back(request.arrival_s);
+  std::map<double, int> gaps;
+  for (const auto& [name, times] : arrivals)
+    for (std::size_t i = 1; i < times.size(); ++i) ++gaps[std::round((times[i] - times[i - 1]) * 1e9)];
+  for (const auto& [gap, count] : gaps) EXPECT_EQ(count, 1) << gap;
+}
+
 double mean_prompt(const std::vector<TraceRequest>& requests) {
   double sum = 0;
   for (const auto& request : requests) sum += static_cast<double>(request.prompt_tokens);

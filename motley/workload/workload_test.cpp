@@ -133,6 +133,9 @@ TEST_F(WorkloadFiles, LengthsComeFromATrace) {
   write_file(folder / "t.csv", "class,prompt_tokens\nchat, 100\nother,7\nchat,300\r\n\n");
   const Workload workload = read_with("class = [{name=\"chat\", prompt_tokens={trace=\"t.csv\"}, output_tokens=5}]");
   EXPECT_EQ(workload.classes[0].prompt_tokens, (Length{200, 200, 298, (folder / "t.csv").string()}));
+  const Workload stated =
+      read_with("class = [{name=\"chat\", prompt_tokens={mean=7, p50=6, p99=8, trace=\"t.csv\"}, output_tokens=5}]");
+  EXPECT_EQ(stated.classes[0].prompt_tokens, (Length{7, 6, 8, (folder / "t.csv").string()})) << "what it says counts";
   const auto back = read<Workload>(parse_json(to_json(write(workload)), "x"), "x");
   EXPECT_EQ(back, workload);
 }
@@ -221,6 +224,8 @@ TEST_F(WorkloadFiles, TraceErrorsNameTheLine) {
       {"arrival_s,prompt_tokens\n", "t.csv:1: column `output_tokens` is missing",
        "the file has: arrival_s, prompt_tokens"},
       {header + "0,1,1,chat\n1,2,3\n", "t.csv:3: 3 cells under 4 columns", "every line"},
+      {header + "0,1,1,chat,5\n", "t.csv:2: 5 cells under 4 columns", "every line"},
+      {header + "0,100000001,1,chat", "t.csv:2: prompt_tokens: \"100000001\" is not a number of tokens", "an integer"},
       {header + "x,1,1,chat", "t.csv:2: arrival_s: \"x\" is not a time in seconds", "a number"},
       {header + "-1,1,1,chat", "t.csv:2: arrival_s: \"-1\" is not a time in seconds", "a number"},
       {header + "nan,1,1,chat", "t.csv:2: arrival_s: \"nan\" is not a time in seconds", "a number"},

@@ -88,6 +88,58 @@ TEST(Rent, TwoTargetsCost96ADayWithSixteenFifteenthsHeadroom) {
   EXPECT_FALSE(plan.predicted.homogeneous[1].unlimited);  // the small one cannot serve the long class
 }
 
+// One cheap card and dear ones, half a request per second each: the dear ones' price is the margin, and one cheap card
+// more would save the difference.
+TEST(Rent, PricesSayWhatMoreWouldCostAndWhatMoreDevicesAreWorth) {
+  Offers offers;
+  offers.classes = {class_of_demand("c", 0.8)};
+  offers.types = {{"cheap", type_at(1, 1)}, {"dear", type_at(3)}};
+  offers.configurations = {shape_of("C", {{"cheap", 1}}, {0.5}), shape_of("D", {{"dear", 1}}, {0.5})};
+  const RentPrediction cheap = planned(offers, cheapest()).predicted;
+  EXPECT_NEAR(cheap.shadow_price_usd_per_hour.at("cheap"), 2, 1e-6);
+  EXPECT_NEAR(cheap.shadow_price_usd_per_hour.at("dear"), 0, 1e-6);
+  // 3 $/h for half a request per second: 6 $ for 3600 requests, of which the cheap card's scarcity is two thirds.
+  EXPECT_NEAR(cheap.classes.at("c").usd_per_1000_requests, 6.0 / 3.6, 1e-6);
+  EXPECT_NEAR(cheap.classes.at("c").scarcity_share, 2.0 / 3, 1e-6);
+  EXPECT_EQ(cheap.classes.at("c").binding, "available cheap");
+
+  offers.classes = {class_of_share("c", 1)};
+  const RentPrediction rich = planned(offers, budget(4)).predicted;
+  EXPECT_NEAR(rich.shadow_price_usd_per_hour.at("cheap"), 2, 1e-6) << "in money, whatever a request is worth";
+}
+
+TEST(Rent, SlowerDevicesCarryLessAndMoreAreNeeded) {
+  Offers offers;
+  offers.classes = {class_of_demand("c", 2)};
+  offers.types = {{"A", type_at(2)}};
+  offers.configurations = {shape_of("A", {{"A", 1}}, {0.5})};
+  RentOptions options = cheapest();
+  options.comparisons = Comparisons::made;
+  const RentPlan plan = planned(offers, options);
+  ASSERT_EQ(plan.predicted.slower.size(), 2u);
+  EXPECT_EQ(plan.predicted.slower[0].factor, 1.25);
+  EXPECT_NEAR(plan.predicted.slower[0].throughput_per_s, 1.6, 1e-6);
+  EXPECT_NEAR(*plan.predicted.slower[0].replanned_usd_per_hour, 10, 1e-6);
+  EXPECT_NEAR(plan.predicted.slower[1].throughput_per_s, 4 / 3.0, 1e-6);
+  EXPECT_NEAR(*plan.predicted.slower[1].replanned_usd_per_hour, 12, 1e-6);
+}
+
+// Two devices where the other has one: no better offer, where the first is scarce.
+TEST(Rent, AShapeIsUselessOnlyBesideOneThatNeedsNoMore) {
+  Offers offers;
+  offers.classes = {class_of_demand("c", 1)};
+  offers.types = {{"A", type_at(1, 2)}, {"B", type_at(2)}};
+  offers.configurations = {shape_of("one", {{"A", 1}, {"B", 1}}, {0.5}), shape_of("two", {{"A", 2}}, {0.6})};
+  EXPECT_EQ(undominated(std::get<RentProblem>(make_problem(offers, cheapest()))).size(), 2u);
+  // What runs already is kept, whatever there is beside it.
+  offers.configurations[1].rate_per_s = {0.4};
+  offers.configurations[1].devices = {{"A", 1}, {"B", 2}};
+  EXPECT_EQ(undominated(std::get<RentProblem>(make_problem(offers, cheapest()))).size(), 1u);
+  RentOptions running = cheapest();
+  running.current["two"] = 1;
+  EXPECT_EQ(undominated(std::get<RentProblem>(make_problem(offers, running))).size(), 2u);
+}
+
 // ---- nothing to rent ----
 
 TEST(Rent, AClassThatNobodyHostsIsNamedBeforeAnySolve) {
@@ -217,7 +269,21 @@ void expect_enumerated(std::uint64_t seed, const RentOptions& given, bool domain
                              ? predicted.cost_usd_per_hour + predicted.startup_usd_per_hour
                              : predicted.throughput_per_s / (demand > 0 ? demand : 1);
     EXPECT_NEAR(value, *truth, 1e-6 * *truth) << "seed " << seed << " solver " << static_cast<int>(solver);
+    const double bound = *outcome.plan->search.bound / (options.form == RentForm::budget && demand > 0 ? demand : 1);
+    if (options.form == RentForm::cheapest)
+      EXPECT_LE(bound, *truth * (1 + 1e-6)) << "seed " << seed;
+    else
+      EXPECT_GE(bound, *truth * (1 - 1e-6)) << "seed " << seed;
     EXPECT_TRUE(verify(*outcome.plan).empty());
+  }
+}
+
+// What stays outside a pool is not forgotten: the pool grows until nothing there could be better.
+TEST(Rent, PoolsThatBeginWithOneShapeEqualEnumeration) {
+  for (std::uint64_t seed = 400; seed < 425; ++seed) {
+    RentOptions options = seed % 2 == 0 ? cheapest() : budget(Draw(seed).between(2, 20));
+    options.pool = 1;
+    expect_enumerated(seed, options, false);
   }
 }
 

@@ -1,0 +1,81 @@
+#include "motley/base/value.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+
+#include "motley/base/error.hpp"
+
+namespace motley {
+namespace {
+
+std::string complaint(std::string_view json) {
+  try {
+    parse_json(json, "x");
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "none";
+}
+
+TEST(Value, AnIntegerIsANumberToo) {
+  EXPECT_EQ(Value(std::int64_t{3}).as_number(), 3.0);
+  EXPECT_THROW(Value(3.0).as_integer(), Error);
+  EXPECT_EQ(Value(std::int64_t{3}), Value(3.0));
+}
+
+TEST(Value, IntegersAreEqualToTheLastBit) {
+  constexpr std::int64_t even = std::int64_t{1} << 53;  // as a double, the next one is the same
+  EXPECT_EQ(Value(even), Value(even));
+  EXPECT_FALSE(Value(even) == Value(even + 1));
+}
+
+TEST(Value, SettingAKeyAgainReplacesItsValue) {
+  Value table = Value::object({{"a", std::int64_t{1}}, {"b", std::int64_t{2}}});
+  table.set("a", std::int64_t{3});
+  EXPECT_EQ(to_json(table), R"({"a":3,"b":2})");
+}
+
+TEST(Value, WhatNoIntegerHoldsIsANumber) {
+  EXPECT_EQ(parse_json("9223372036854775807", "x").as_integer(), 9223372036854775807);
+  const Value above = parse_json("18446744073709551615", "x");
+  EXPECT_FALSE(above.is_integer());
+  EXPECT_EQ(above.as_number(), 18446744073709551615.0);
+}
+
+TEST(Value, JsonMayBeNestedSoDeepAndNoDeeper) {
+  const auto nested = [](int depth) { return std::string(depth, '[') + std::string(depth, ']'); };
+  EXPECT_NO_THROW(parse_json(nested(64), "x"));
+  EXPECT_EQ(complaint(nested(65)), "x:1: nested deeper than 64 levels");
+}
+
+TEST(Value, ErrorsInJsonNameTheLineOfTheirCharacter) {
+  EXPECT_EQ(complaint(""), "x: is empty");
+  EXPECT_EQ(complaint("{\n\"a\": ?}").substr(0, 4), "x:2:");
+  EXPECT_EQ(complaint("[\"a\nb\"]").substr(0, 4), "x:1:") << "the line's end stands on the line";
+}
+
+// Files may not grow beyond a limit, as on a full disk.
+TEST(Files, WhatCannotBeWrittenLeavesTheOldFile) {
+  std::string folder = std::filesystem::temp_directory_path() / "motley-value-XXXXXX";
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  const auto path = std::filesystem::path(folder) / "plan.json";
+  write_file(path, "old");
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit small{1000, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  EXPECT_THROW(write_file(path, std::string(100000, 'x')), Error);
+  setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_EQ(read_file(path), "old");
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 1) << "nothing half written stays";
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace motley
