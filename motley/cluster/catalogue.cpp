@@ -160,8 +160,8 @@ DeviceType as_type(const DeviceFacts& facts) {
 LinkSpeed as_link(const Interconnect& facts) {
   constexpr double latency_s = 5e-6, pcie3_lane_bytes_per_s = 1e9, reached = 0.75;
   const bool switched = facts.kind.starts_with("NVLink") || facts.kind.starts_with("Infinity Fabric");
-  const bool pairs_only = facts.kind.find("pair") != std::string::npos;
-  if (switched && !pairs_only && facts.bidirectional_bytes_per_s > 0)
+  const auto says = [&](const char* word) { return facts.kind.find(word) != std::string::npos; };
+  if (switched && !says("pair") && !says("to CPU") && facts.bidirectional_bytes_per_s > 0)
     return {.latency_s = latency_s, .bandwidth_bytes_per_s = facts.bidirectional_bytes_per_s / 2};
   const auto generation = static_cast<int>(std::max<std::int64_t>(facts.pcie_generation, 3));
   const auto lanes = static_cast<double>(facts.pcie_lanes > 0 ? facts.pcie_lanes : 16);

@@ -88,8 +88,7 @@ void Membership::settle(const CoordinatorDirective& directive, MembershipActions
 void Membership::conclude(StepFate fate, MembershipActions& actions) {
   settled_ = true;
   report_.active_step = 0;
-  if (fate == StepFate::committed && report_.vote.kind == StepVoteKind::commit)
-    report_.state_step = report_.vote.step;
+  if (fate == StepFate::committed && report_.vote.kind == StepVoteKind::commit) report_.state_step = report_.vote.step;
   actions.push_back(StepVerdict{report_.vote, fate});
 }
 

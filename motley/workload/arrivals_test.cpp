@@ -1,6 +1,7 @@
 #include "motley/workload/arrivals.hpp"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -138,7 +139,8 @@ class TraceFile {
  public:
   explicit TraceFile(const std::string& text)
       : path_(std::filesystem::temp_directory_path() /
-              ("motley_arrivals_" + std::string(::testing::UnitTest::GetInstance()->current_test_info()->name()))) {
+              ("motley_arrivals_" + std::to_string(::getpid()) + "_" +
+               ::testing::UnitTest::GetInstance()->current_test_info()->name())) {
     write_file(path_, text);
   }
   ~TraceFile() { std::filesystem::remove(path_); }
