@@ -80,7 +80,7 @@ def test_figures_are_those_of_a_processor(probed):
     assert set(measured["channels"]) == {"shm", "tcp"} and set(measured["machines"]) == {"bench", "shelf"}
     for path in [*measured["channels"].values(), *measured["machines"].values()]:
         assert 0 < path["latency_s"] < 0.1 and path["bandwidth_bytes_per_s"] > 1e5
-    within(0, measured["driver_step_s"], 0.1)
+    assert 0 <= measured["driver_step_s"] < 0.1  # a difference, not below 0: beside other programs it may vanish
 
 
 def test_plans_are_made_and_simulated_with_it(motley, probed, tmp_path):
