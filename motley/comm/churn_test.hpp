@@ -62,6 +62,13 @@ class ChildProcess {
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
 
+  // Returns once every thread stands still.
+  void stop() const {
+    siginfo_t told{};
+    ::kill(pid_, SIGSTOP);
+    ::waitid(P_PID, static_cast<id_t>(pid_), &told, WSTOPPED);
+  }
+
   void kill() {
     if (pid_ <= 0) return;
     ::kill(pid_, SIGKILL);

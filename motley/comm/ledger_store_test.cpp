@@ -121,7 +121,8 @@ class EtcdServer {
   }
   bool running() const { return running_; }
   std::string url(const std::string& prefix) const { return fmt::format("etcd://{}/{}", place_, prefix); }
-  void signal(int number) const { process_->signal(number); }
+  void stop() const { process_->stop(); }
+  void go_on() const { process_->signal(SIGCONT); }
 
  private:
   TemporaryFolder folder_;
@@ -149,9 +150,9 @@ TEST(EtcdStore, KeepsWhatWasAppendedAndFencesTheOther) {
   next->keep();
 
   // Without an answer nobody knows whether a record was written.
-  etcd.signal(SIGSTOP);
+  etcd.stop();
   EXPECT_THROW(next->append({"three"}), StoreUncertain);
-  etcd.signal(SIGCONT);
+  etcd.go_on();
 }
 
 TEST(EtcdStore, AnAbsentServerIsNamed) {
