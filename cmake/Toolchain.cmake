@@ -23,6 +23,11 @@ if(MOTLEY_SANITIZE)
   endif()
 endif()
 
+if(MOTLEY_COVERAGE)
+  add_compile_options(--coverage -fprofile-abs-path -fprofile-update=atomic)  # counts of all threads
+  add_link_options(--coverage -Wl,--wrap=_exit)
+endif()
+
 find_program(CCACHE ccache)
 if(CCACHE)
   # ccache looks through a precompiled header only if told that its macros and time stamps do not matter; and what was compiled in

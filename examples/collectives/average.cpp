@@ -34,7 +34,7 @@ int run(int rank, const motley::Epoch& epoch) {
   options.listen = epoch.members.at(static_cast<std::size_t>(rank)).address;
   options.encryption = motley::Encryption::never;
   motley::Fabric fabric(options);
-  motley::Communicator group(epoch, fabric.connect(epoch, rank, 30));
+  motley::Communicator group(epoch, fabric.connect(epoch, rank, 10));
 
   std::vector<double> values(1000, rank + 1.0);
   for (int step = 0; step < 3; ++step) {

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <set>
 
+#include "motley/base/hints.hpp"
+
 namespace motley {
 
 Reader Reader::member(std::string_view key, const Value& child) const {
@@ -54,7 +56,7 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 }
 
 void check_range(const Reader& r, double value, const Limits& limits, std::optional<Dimension> dimension) {
-  if (!std::isfinite(value)) r.fail("must be finite");
+  if (!std::isfinite(value)) r.fail("must be finite", "an ordinary number: neither inf nor nan");
   if (value >= limits.min && value > limits.above && value <= limits.max) return;
   const std::string shown = dimension ? format_quantity(value, *dimension) : fmt::format("{}", value);
   r.fail(fmt::format("{} is out of range", shown), "accepted: " + binding::range_text(limits, dimension));
@@ -122,9 +124,7 @@ std::string read_choice(const Reader& r, const std::vector<std::string>& names) 
   if (!r.value().is_string()) r.expected("a string");
   const std::string& name = r.value().as_string();
   if (std::find(names.begin(), names.end(), name) != names.end()) return name;
-  const std::string suggestion = closest(name, names);
-  r.fail(fmt::format("\"{}\" is not one of {}", name, fmt::join(names, ", ")),
-         suggestion.empty() ? "" : fmt::format("did you mean \"{}\"?", suggestion));
+  r.fail(fmt::format("\"{}\" is not one of {}", name, fmt::join(names, ", ")), did_you_mean(name, names));
 }
 
 void check_format(const Reader& r, std::string_view expected) {
@@ -136,16 +136,15 @@ void check_format(const Reader& r, std::string_view expected) {
   if (text == expected) return;
   if (text.substr(0, text.find('/')) == kind)
     at.fail(fmt::format("version \"{}\" is not known", text), fmt::format("this program reads \"{}\"", expected));
-  at.fail(fmt::format("this is a \"{}\" file, not \"{}\"", text, expected));
+  at.fail(fmt::format("this is a \"{}\" file, not \"{}\"", text, expected),
+          fmt::format("the file that is asked for here has format = \"{}\"", expected));
 }
 
 void check_keys(const Reader& r, const std::vector<std::string>& known) {
   for (const auto& [key, child] : r.value().as_object()) {
     if (std::find(known.begin(), known.end(), key) != known.end()) continue;
-    const std::string suggestion = closest(key, known);
     r.member(key, child)
-        .fail("unknown key", suggestion.empty() ? fmt::format("known keys: {}", fmt::join(known, ", "))
-                                                : fmt::format("did you mean `{}`?", suggestion));
+        .fail("unknown key", did_you_mean(key, known, fmt::format("known keys: {}", fmt::join(known, ", ")), '`'));
   }
 }
 

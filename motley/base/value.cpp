@@ -329,7 +329,8 @@ void write_file(const std::filesystem::path& path, std::string_view content) {
   const auto give_up = [&](std::string_view what) {
     const std::string why = std::strerror(errno);
     ::unlink(temporary.c_str());
-    throw Error(ErrorCode::environment, fmt::format("{}: {} ({})", path.string(), what, why));
+    throw Error(ErrorCode::environment, fmt::format("{}: {} ({})", path.string(), what, why),
+                "is the folder there, may this user write to it, and is there room on the disk?");
   };
   std::ofstream file(temporary, std::ios::binary);
   if (!file) give_up("cannot be written");

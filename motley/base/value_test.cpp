@@ -58,6 +58,41 @@ TEST(Value, ErrorsInJsonNameTheLineOfTheirCharacter) {
   EXPECT_EQ(complaint("[\"a\nb\"]").substr(0, 4), "x:1:") << "the line's end stands on the line";
 }
 
+TEST(Value, TomlHoldsTruthAndNoDates) {
+  const Value document = parse_toml("yes = true\nno = false", "x");
+  EXPECT_TRUE(document.find("yes")->is_bool() && document.find("yes")->as_bool());
+  EXPECT_FALSE(document.find("no")->as_bool());
+  for (const char* date : {"1979-05-27", "07:32:00", "1979-05-27T07:32:00Z"}) {
+    try {
+      parse_toml(std::string("a = 1\nb = ") + date, "x");
+      ADD_FAILURE() << date;
+    } catch (const Error& error) {
+      EXPECT_STREQ(error.what(), "x:2: dates and times are not used here");
+    }
+  }
+}
+
+TEST(Files, WhatCannotBeReadIsNamedWithWhatWasMeant) {
+  std::string folder = std::filesystem::temp_directory_path() / "motley-value-XXXXXX";
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  const auto refusal = [](const std::filesystem::path& path) {
+    try {
+      read_file(path);
+    } catch (const Error& error) {
+      return std::string(error.what()) + " | " + error.hint();
+    }
+    return std::string("none");
+  };
+  const auto at = std::filesystem::path(folder);
+  write_file(at / "cluster.toml", "");
+  EXPECT_EQ(refusal(folder), folder + ": is a folder, not a file | name a file in it");
+  EXPECT_EQ(refusal(at / "clutser.toml"),
+            folder + "/clutser.toml: cannot be read (No such file or directory) | did you mean `" + folder +
+                "/cluster.toml`?");
+  EXPECT_EQ(refusal(at / "x"), folder + "/x: cannot be read (No such file or directory) | looked for in " + folder);
+  std::filesystem::remove_all(folder);
+}
+
 // Files may not grow beyond a limit, as on a full disk.
 TEST(Files, WhatCannotBeWrittenLeavesTheOldFile) {
   std::string folder = std::filesystem::temp_directory_path() / "motley-value-XXXXXX";

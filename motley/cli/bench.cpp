@@ -16,6 +16,7 @@
 #include <sstream>
 
 #include "motley/base/environment_error.hpp"
+#include "motley/base/hints.hpp"
 #include "motley/base/units.hpp"
 #include "motley/cli/command.hpp"
 #include "motley/cli/members.hpp"
@@ -78,7 +79,9 @@ struct BenchRow {
   std::int64_t bytes = 0;
   int repeats = 0;
   double time_s = 0;
-  std::int64_t wrong = 0;  // elements with another value than the sum
+  std::int64_t wrong = 0;             // elements with another value than the sum
+  int streams = 1;                    // to the peer with most
+  std::int64_t peak_extra_bytes = 0;  // of this rank so far, beside the buffer
 };
 
 double bytes_option(const std::string& text, const char* option) {
@@ -134,6 +137,9 @@ BenchRow measure(Communicator& group, const CommBench& bench, CollectiveElement 
   must_be_ok(group.all_reduce(std::as_writable_bytes(std::span(&time_s, 1)), CollectiveElement::fp32,
                               {.reduction = CollectiveReduction::max}));
   row.time_s = static_cast<double>(time_s);
+  row.peak_extra_bytes = group.peak_extra_bytes();
+  for (int peer = 0; peer < group.size(); ++peer)
+    if (peer != group.rank()) row.streams = std::max(row.streams, group.traffic(peer).streams);
   return row;
 }
 
@@ -185,7 +191,7 @@ std::string receive_text(int socket) {
     run_rank(bench, fabric, epoch_here(split(receive_text(socket))), rank);
     _exit(0);
   } catch (const std::exception& error) {
-    fmt::print(stderr, "rank {}: {}\n", rank, error.what());
+    fmt::print(stderr, "rank {}: {}\n", rank, with_hint(error));
     _exit(5);
   }
 }
@@ -235,18 +241,23 @@ void report(const CommBench& bench, int ranks, const std::vector<BenchRow>& rows
                {"algorithm", Align::right},
                {"bus", Align::right},
                {"wrong", Align::right},
-               {"calls", Align::right}});
+               {"calls", Align::right},
+               {"streams", Align::right},
+               {"memory", Align::right}});
   Value::Array list;
   for (const auto& row : rows) {
     const double algorithm = static_cast<double>(row.bytes) / row.time_s;
     table.add({std::to_string(row.bytes), human_seconds(row.time_s), human_rate(algorithm),
-               human_rate(algorithm * factor), std::to_string(row.wrong), std::to_string(row.repeats)});
+               human_rate(algorithm * factor), std::to_string(row.wrong), std::to_string(row.repeats),
+               std::to_string(row.streams), human_bytes(static_cast<double>(row.peak_extra_bytes))});
     list.push_back(Value::object({{"bytes", row.bytes},
                                   {"time_s", row.time_s},
                                   {"algorithm_bytes_per_s", algorithm},
                                   {"bus_bytes_per_s", algorithm * factor},
                                   {"wrong", row.wrong},
-                                  {"calls", row.repeats}}));
+                                  {"calls", row.repeats},
+                                  {"streams", row.streams},
+                                  {"peak_extra_bytes", row.peak_extra_bytes}}));
   }
   const bool tls = !bench.member.plain && bench.member.certified();
   const Value result = Value::object({{"operation", bench.operation},

@@ -68,12 +68,13 @@ Value turn(const std::string& role, const std::string& text) {
 }
 
 std::string first_model(const ServerAddress& server) {
+  constexpr const char* named_by_model = "is --url that of an OpenAI API? `motley serve PLAN --model DIR` starts one";
   const Value models = http_get(server, "/v1/models");
   const Value* list = models.find("data");
   if (list == nullptr || !list->is_array() || list->as_array().empty())
-    throw Error(ErrorCode::peer, "the server names no model");
+    throw Error(ErrorCode::peer, "the server names no model", named_by_model);
   const Value* id = list->as_array()[0].find("id");
-  if (id == nullptr || !id->is_string()) throw Error(ErrorCode::peer, "the server names no model");
+  if (id == nullptr || !id->is_string()) throw Error(ErrorCode::peer, "the server names no model", named_by_model);
   return id->as_string();
 }
 

@@ -41,7 +41,12 @@ CollectiveCostOptions collective_settings(const std::vector<std::string>& settin
 }
 
 std::int64_t parse_bytes(const std::string& text) {
-  const double bytes = parse_quantity(text, Dimension::bytes);
+  double bytes = 0;
+  try {
+    bytes = parse_quantity(text, Dimension::bytes);
+  } catch (Error& error) {
+    throw error.prepend_context("--bytes");
+  }
   if (!(bytes >= 1 && bytes <= 1e15))
     throw input_error(fmt::format("--bytes \"{}\" is not between 1 byte and 1 PB", text), "such as --bytes \"400 MB\"");
   return static_cast<std::int64_t>(bytes);

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "motley/base/hints.hpp"
 #include "motley/base/units.hpp"
 
 namespace motley::cli {
@@ -63,10 +64,6 @@ std::string counted(std::size_t count, std::string_view noun) {
   return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
 }
 
-std::string did_you_mean(const std::string& word) {
-  return word.empty() ? "" : fmt::format("did you mean `{}`?", word);
-}
-
 DType parse_dtype_option(const std::string& text, const std::string& option) {
   std::vector<std::string> names;
   for (const auto& entry : enum_names<DType>()) {
@@ -74,7 +71,7 @@ DType parse_dtype_option(const std::string& text, const std::string& option) {
     names.emplace_back(entry.name);
   }
   throw input_error(fmt::format("{} \"{}\" is not one of {}", option, text, fmt::join(names, ", ")),
-                    did_you_mean(closest(text, names)));
+                    did_you_mean(text, names, "", '`'));
 }
 
 }  // namespace motley::cli

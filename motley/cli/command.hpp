@@ -63,9 +63,6 @@ void warn(const std::vector<std::string>& warnings, bool quiet);
 // "1 machine", "2 machines".
 std::string counted(std::size_t count, std::string_view noun);
 
-// A hint, or nothing for an empty word.
-std::string did_you_mean(const std::string& word);
-
 DType parse_dtype_option(const std::string& text, const std::string& option);
 
 }  // namespace motley::cli

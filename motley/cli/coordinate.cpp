@@ -1,10 +1,12 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <ctime>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <stop_token>
 #include <thread>
 
@@ -12,13 +14,16 @@
 #include "motley/cli/command.hpp"
 #include "motley/comm/coordinator_server.hpp"
 #include "motley/comm/group_folder.hpp"
+#include "motley/comm/relay.hpp"
 
 namespace motley::cli {
 namespace {
 
+constexpr auto standby_pause = std::chrono::milliseconds(500);
+
 struct CoordinateOptions {
   std::string group, folder;
-  std::string listen = "127.0.0.1:4700";
+  std::string listen = "127.0.0.1:4700", relay;
   std::string store = "motley-ledger.sqlite";
   std::string token_file;
   std::string certificate, key, authority;
@@ -26,7 +31,7 @@ struct CoordinateOptions {
   std::string quorum = "none";
   std::string lease = "1 s", certificate_life = "24 h";
   std::uint32_t minimum_size = 1, maximum_size = 1024, stages = 1;
-  bool quiet = false;
+  bool standby = false, quiet = false;
 };
 
 std::string read_text(const std::string& file, const char* what) {
@@ -86,6 +91,39 @@ CoordinatorServerOptions server_options(const CoordinateOptions& options) {
   return server;
 }
 
+// With --standby, not before the other coordinator has given it up or fallen silent.
+std::unique_ptr<LedgerStore> open_store(const CoordinateOptions& options) {
+  for (bool told = options.quiet;; told = true) try {
+      return open_ledger_store(options.store);
+    } catch (const StoreFenced& held) {
+      if (!options.standby) throw;
+      if (!told) fmt::print(stderr, "standby what=\"{}\"\n", held.what());
+      std::this_thread::sleep_for(standby_pause);
+    }
+}
+
+// A relay beside the coordinator, with the same identity and secret; its end is not the coordinator's.
+class RelayBeside {
+ public:
+  RelayBeside(const std::string& listen, const CoordinatorServerOptions& server)
+      : relay_({.listen = listen, .key = server.token, .identity = server.identity, .log = server.log}),
+        thread_([this, log = server.log](const std::stop_token& stop) {
+          sigset_t all;  // signals are for the thread that waits for them
+          sigfillset(&all);
+          pthread_sigmask(SIG_BLOCK, &all, nullptr);
+          try {
+            relay_.run(stop);
+          } catch (const std::exception& error) {
+            if (log) log(fmt::format("trouble what=\"the relay has ended: {}\"", error.what()));
+          }
+        }) {}
+  const std::string& address() const { return relay_.address(); }
+
+ private:
+  Relay relay_;
+  std::jthread thread_;
+};
+
 // SIGINT and SIGTERM end the coordinator in order; everything is on disk anyway.
 int serve_until_signal(CoordinatorServer& server) {
   sigset_t signals;
@@ -122,7 +160,11 @@ void add_coordinate(CLI::App& parent, Action& action) {
       "examples:\n"
       "  motley coordinate --token-file token --minimum-size 2            here, the log in ./motley-ledger.sqlite\n"
       "  motley coordinate --store etcd://127.0.0.1:2379/run7             the log survives this machine\n"
+      "  motley coordinate --store etcd://127.0.0.1:2379/run7 --standby   on another one, and members know both "
+      "addresses\n"
       "  motley coordinate --folder lab --listen 10.0.0.5:4700            with what `motley group create lab` made\n"
+      "  motley coordinate --folder lab --listen 203.0.113.5:4700 --relay 203.0.113.5:4701\n"
+      "                                                                   for members that only dial out\n"
       "  motley coordinate --listen 10.0.0.5:4700 --certificate c.pem --key k.pem --authority ca.pem");
   auto* group = verb->add_option("--group", options->group, "Members of another group are turned away (default: group)")
                     ->type_name("NAME");
@@ -136,6 +178,9 @@ void add_coordinate(CLI::App& parent, Action& action) {
       ->type_name("TIME")
       ->needs(folder);
   verb->add_option("--listen", options->listen, "Port 0: any free one")->type_name("HOST:PORT");
+  verb->add_option("--relay", options->relay,
+                   "Also joins members that cannot dial each other; they listen at relay:HOST:PORT (default: no)")
+      ->type_name("HOST:PORT");
   verb->add_option("--store", options->store, "The log: a file, made where there is none, or etcd://HOST:PORT/PREFIX")
       ->type_name("FILE|URL");
   verb->add_option("--token-file", options->token_file, "Members must show the token in it")
@@ -159,11 +204,17 @@ void add_coordinate(CLI::App& parent, Action& action) {
       ->check(CLI::IsMember({"wait", "rewind"}));
   verb->add_option("--lease", options->lease, "Silence that is forgiven: 3 s where members are far apart")
       ->type_name("TIME");
+  verb->add_flag("--standby", options->standby,
+                 "Wait while another coordinator holds the log, and go on from there when it ends or falls silent");
   verb->add_flag("-q,--quiet", options->quiet, "No log on stderr");
   verb->callback([options, &action] {
     action = [options] {
-      CoordinatorServer server(server_options(*options), open_ledger_store(options->store));
+      CoordinatorServerOptions served = server_options(*options);
+      std::optional<RelayBeside> relay;
+      if (!options->relay.empty()) relay.emplace(options->relay, served);
+      CoordinatorServer server(std::move(served), open_store(*options));
       fmt::print("{}\n", server.address());
+      if (relay) fmt::print("relay:{}\n", relay->address());
       std::fflush(stdout);
       return serve_until_signal(server);
     };

@@ -7,7 +7,7 @@
 
 #include "motley/base/error.hpp"
 #include "motley/comm/group_folder.hpp"
-#include "motley/comm/sockets.hpp"
+#include "motley/comm/listener.hpp"
 
 namespace motley::cli {
 
@@ -51,7 +51,7 @@ Epoch epoch_of_members(const MemberOptions& options, const std::string& group) {
     epoch.members.push_back(
         {.id = equals == std::string::npos ? std::to_string(epoch.members.size()) : member.substr(0, equals),
          .incarnation = 0,
-         .host = parse_host_port(address).host,
+         .host = host_of(address),
          .address = address});
   }
   if (options.rank < 0)

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "motley/base/error.hpp"
+#include "motley/base/hints.hpp"
 #include "motley/cli/command.hpp"
 
 namespace motley::cli {
@@ -57,17 +58,18 @@ NamedVerb named_verb(const CLI::App& app, int argc, char** argv) {
   return named;
 }
 
-// "--modle" of a verb that has --model.
-std::string nearest_option(const NamedVerb& named, int argc, char** argv) {
+// For "--modle" of a verb that has --model.
+std::string option_hint(const NamedVerb& named, int argc, char** argv) {
+  const std::string otherwise = fmt::format("`{} --help` has the options and an example", named.name);
   std::vector<std::string> names;
   for (const auto* option : named.verb->get_options())
     for (const auto& name : option->get_lnames()) names.push_back("--" + name);
   for (int i = named.next; i < argc; ++i) {
     const std::string word = std::string(argv[i]).substr(0, std::string_view(argv[i]).find('='));
     if (word.starts_with("--") && std::find(names.begin(), names.end(), word) == names.end())
-      return closest(word, names);
+      return did_you_mean(word, names, otherwise, '`');
   }
-  return {};
+  return otherwise;
 }
 
 // CLI11's own text for a wrong verb says only that one is required: the word that is none, and the verbs that are.
@@ -77,14 +79,10 @@ Error usage_error(const CLI::App& app, const CLI::ParseError& error, int argc, c
     const std::string all = fmt::format("verbs: {}", fmt::join(names, ", "));
     if (named.next == argc || argv[named.next][0] == '-')
       return input_error(fmt::format("`{}` needs a verb", named.name), all);
-    const std::string word = closest(argv[named.next], names);
     return input_error(fmt::format("\"{}\" is no verb of `{}`", argv[named.next], named.name),
-                       word.empty() ? all : did_you_mean(word));
+                       did_you_mean(argv[named.next], names, all, '`'));
   }
-  const std::string option = nearest_option(named, argc, argv);
-  return input_error(error.what(), option.empty()
-                                       ? fmt::format("`{} --help` has the options and an example", named.name)
-                                       : did_you_mean(option));
+  return input_error(error.what(), option_hint(named, argc, argv));
 }
 
 int main(int argc, char** argv) {

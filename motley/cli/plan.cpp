@@ -8,14 +8,26 @@
 #include "motley/cli/planning.hpp"
 #include "motley/cli/rent.hpp"
 #include "motley/cli/train.hpp"
+#include "motley/plan/served.hpp"
 #include "motley/report/plan_report.hpp"
 
 namespace motley::cli {
 namespace {
 
-bool has_roles(const ServePlan& plan) {
-  return std::any_of(plan.stages.begin(), plan.stages.end(),
-                     [](const Stage& stage) { return stage.role != StageRole::any; });
+// What can be done with it, after `motley explain`.
+std::string next_command(const ServePlan& plan) {
+  std::vector<std::string> changes;  // that make it one that can be served
+  for (const auto& reason : not_served(plan))
+    if (std::find(changes.begin(), changes.end(), reason.hint) == changes.end()) changes.push_back(reason.hint);
+  return changes.empty() ? "`motley serve plan.json --model DIR --local`"
+                         : fmt::format("`motley simulate plan.json`; to serve it, {}", fmt::join(changes, ", "));
+}
+
+std::vector<std::string> serving_warnings(const ServePlan& plan) {
+  const auto reasons = not_served(plan);
+  if (reasons.empty()) return {};
+  return {fmt::format("this plan can be simulated, not served: {}: {}; {}", reasons[0].place, reasons[0].what,
+                      reasons[0].hint)};
 }
 
 // "plans.json" of a model: "plans-llama-2-7b.json"; of one that stands twice, with its number.
@@ -46,6 +58,7 @@ int plan_models_and_show(const PlanningOptions& options, const Output& output) {
   for (std::size_t i = 0; i < outcome.plans.size(); ++i) {
     const ServePlan& plan = outcome.plans[i];
     plans.push_back(write_plan(plan));
+    warn(serving_warnings(plan), output.quiet);
     text += fmt::format("{}\nof its demand    {:.3g}\n\n", plan_report(plan),
                         plan.predicted.requests_per_s / plan.workload.total_rate_per_s());
     if (output.file.empty()) continue;
@@ -73,10 +86,9 @@ int plan_and_show(const PlanningOptions& options, const Output& output) {
             front_report(outcome.front);
   }
   if (!output.json && output.file.empty())
-    text +=
-        fmt::format("\nnext: keep it with -o plan.json, then `motley explain plan.json`, {}\n",
-                    has_roles(*outcome.plan) ? "`motley simulate plan.json`; --no-roles makes one that can be served"
-                                             : "`motley serve plan.json --model DIR --local`");
+    text += fmt::format("\nnext: keep it with -o plan.json, then `motley explain plan.json`, {}\n",
+                        next_command(*outcome.plan));
+  warn(serving_warnings(*outcome.plan), output.quiet);
   emit(output, artefact, text);
   return 0;
 }

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "motley/base/hints.hpp"
 #include "motley/base/units.hpp"
 #include "motley/cli/command.hpp"
 #include "motley/cluster/warnings.hpp"
@@ -25,7 +26,7 @@ Objective parse_objective(const std::string& text) {
     names.emplace_back(entry.name);
   }
   throw input_error(fmt::format("--objective \"{}\" is not one of {}", text, fmt::join(names, ", ")),
-                    did_you_mean(closest(text, names)));
+                    did_you_mean(text, names, "", '`'));
 }
 
 namespace {
@@ -155,7 +156,8 @@ void add_planning_options(CLI::App& verb, PlanningOptions& options, const std::s
   verb.add_option("--objective", options.objective, "slo, throughput, latency or flow");
   add_cost_options(verb, options.cost, options.settings, fmt::format("{}", fmt::join(serve_forms(), ", ")),
                    "hexgen.batch=4");
-  verb.add_option("--weight-type", options.weight_type, "fp32, bf16, fp16 (default: the checkpoint's)");
+  verb.add_option("--weight-type", options.weight_type,
+                  "fp32, bf16, or fp16, which is not served yet (default: the checkpoint's)");
   verb.add_option("--kv-type", options.kv_type, "Of keys and values (default: as the weights)");
   verb.add_flag("--all-devices", options.all_devices, "Leave no device idle");
   verb.add_flag("--tp-across-machines", options.across_machines, "Allow tensor-parallel groups over several machines");

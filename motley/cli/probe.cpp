@@ -11,6 +11,7 @@
 #include "motley/cluster/write.hpp"
 #include "motley/cost/probe_schedule.hpp"
 #include "motley/cost/term.hpp"
+#include "motley/plan/served.hpp"
 #include "motley/report/table.hpp"
 #include "motley/server/probe.hpp"
 
@@ -134,7 +135,7 @@ int probe_and_write(const Options& options) {
   const Architecture shape = read_model(options.model.empty() ? default_shape : options.model).arch;
   const DType type =
       options.weight_type.empty() ? shape.checkpoint_type : parse_dtype_option(options.weight_type, "--weight-type");
-  if (type != DType::fp32 && type != DType::bf16)
+  if (!is_served(type))
     throw input_error(fmt::format("workers on CPUs do not compute with {} weights", name_of(type)),
                       "--weight-type fp32 or bf16");
   const int all_cores = described ? 1 : static_cast<int>(std::thread::hardware_concurrency());

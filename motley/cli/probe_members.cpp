@@ -12,7 +12,7 @@
 #include "motley/base/units.hpp"
 #include "motley/cluster/write.hpp"
 #include "motley/comm/fabric.hpp"
-#include "motley/comm/sockets.hpp"
+#include "motley/comm/listener.hpp"
 #include "motley/cost/genmodel_fit.hpp"
 #include "motley/cost/member_cluster.hpp"
 #include "motley/report/table.hpp"
@@ -29,8 +29,6 @@ Epoch checked_epoch(const MemberOptions& options) {
                       fmt::format("between 2 and {}, comma between: 10.0.0.1:4711,10.0.0.2:4711", most_probe_members));
   return epoch;
 }
-
-std::string host_of(const std::string& address) { return parse_host_port(address).host; }
 
 // A cluster of one device per machine, with what is known of it: its memory.
 Cluster described_by_members(const std::vector<std::string>& addresses, const std::vector<std::string>& names,

@@ -8,6 +8,7 @@
 
 #include "motley/base/units.hpp"
 #include "motley/cli/command.hpp"
+#include "motley/plan/served.hpp"
 #include "motley/report/plan_report.hpp"
 
 namespace motley::cli {
@@ -27,6 +28,25 @@ void check_same_model(const ServePlan& plan, const std::string& folder) {
       fmt::format("{} holds another model than the plan was made for: {} layers of hidden size {}, not {} of {}",
                   folder, given.layers, given.hidden, planned.layers, planned.hidden),
       fmt::format("plan again with --model {}", folder));
+}
+
+void require_served(const ServePlan& plan, const std::string& file) {
+  if (const auto reasons = not_served(plan); !reasons.empty())
+    throw input_error(fmt::format("{}: {}: {}", file, reasons[0].place, reasons[0].what), reasons[0].hint);
+}
+
+// Before a plan is searched that could not be served: types are otherwise the checkpoint's.
+void require_served_types(const PlanningOptions& planning) {
+  const auto check = [](const std::string& what, DType type, const char* option) {
+    if (!is_served(type))
+      throw input_error(fmt::format("{} {}: workers do not compute in it yet", what, name_of(type)),
+                        fmt::format("choose {0} bf16, or {0} fp32", option));
+  };
+  const bool stated = !planning.weight_type.empty();
+  const DType weights = stated ? parse_dtype_option(planning.weight_type, "--weight-type")
+                               : read_model(planning.model).arch.checkpoint_type;
+  check(stated ? "--weight-type" : fmt::format("the weights in {} are", planning.model), weights, "--weight-type");
+  if (!planning.kv_type.empty()) check("--kv-type", parse_dtype_option(planning.kv_type, "--kv-type"), "--kv-type");
 }
 
 // Phases with their times; how far one has come is shown in place, and only where somebody looks.
@@ -61,12 +81,14 @@ ServePlan serving_plan(const ServingOptions& options) {
     ServePlan plan = read_plan_file(options.plan);
     require_sound(plan, options.plan);
     check_same_model(plan, options.planning.model);
+    require_served(plan, options.plan);
     return plan;
   }
   if (options.planning.cluster.empty())
     throw input_error("a plan is missing", "motley plan serve ... -o plan.json makes one, or give --cluster");
   PlanningOptions planning = options.planning;
   planning.no_roles = true;  // the driver does not run them yet
+  require_served_types(planning);
   const ServeOutcome outcome = plan_from_options(planning, false);
   if (!outcome.plan) throw Error(ErrorCode::negative, "does not fit: " + outcome.reason, outcome.hint);
   return *outcome.plan;

@@ -1,9 +1,12 @@
 #include "motley/cli/what_if.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <charconv>
+#include <set>
 
+#include "motley/base/hints.hpp"
 #include "motley/cli/command.hpp"
 #include "motley/cli/planning.hpp"
 
@@ -40,11 +43,12 @@ MachineDescription read_machine(const std::string& text, const Cluster& cluster,
     };
     devices = trim(std::string_view(text).substr(0, at));
     machine.site = trim(std::string_view(text).substr(at + 1));
-    std::vector<std::string> sites;
-    for (const auto& known : cluster.machines) sites.push_back(known.site);
-    if (std::find(sites.begin(), sites.end(), machine.site) == sites.end())
+    std::set<std::string> sites;
+    for (const auto& known : cluster.machines) sites.insert(known.site);
+    if (!sites.contains(machine.site))
       throw input_error(fmt::format("--add \"{}\": there is no site \"{}\"", text, machine.site),
-                        did_you_mean(closest(machine.site, sites)));
+                        did_you_mean(machine.site, {sites.begin(), sites.end()},
+                                     fmt::format("the cluster's sites: {}", fmt::join(sites, ", ")), '`'));
   }
   machine.devices = {devices};
   return machine;

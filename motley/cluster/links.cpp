@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "motley/base/hints.hpp"
 #include "motley/cluster/cluster.hpp"
 
 namespace motley {
@@ -68,9 +69,8 @@ int Cluster::find_device(std::string_view name) const {
     if (devices[i].name == name) return static_cast<int>(i);
   std::vector<std::string> names;
   for (const auto& device : devices) names.push_back(device.name);
-  const std::string best = closest(name, names);
   throw input_error(fmt::format("there is no device \"{}\" in the cluster", name),
-                    best.empty() ? "devices are called machine/slot" : fmt::format("did you mean \"{}\"?", best));
+                    did_you_mean(name, names, "devices are called machine/slot"));
 }
 
 }  // namespace motley

@@ -88,13 +88,15 @@ void check_profile(const Profile& profile, const Reader& reader) {
       reader.fail(fmt::format("link_rate[{}] has {} sizes and {} rates", i, rate.bytes.size(), rate.bytes_per_s.size()),
                   "give one rate for each size");
     if (!std::is_sorted(rate.bytes.begin(), rate.bytes.end()))
-      reader.fail(fmt::format("link_rate[{}]: the sizes do not ascend", i));
+      reader.fail(fmt::format("link_rate[{}]: the sizes do not ascend", i), "put them in order, each with its rate");
   }
   for (std::size_t i = 0; i < profile.layer_rate.size(); ++i) {
     const LayerRate& rate = profile.layer_rate[i];
-    if (rate.tokens_per_s.empty()) reader.fail(fmt::format("layer_rate[{}] has no rates", i));
+    if (rate.tokens_per_s.empty())
+      reader.fail(fmt::format("layer_rate[{}] has no rates", i), "give tokens_per_s, or leave the entry out");
     if (find_layer_rate(profile, rate.device_type, rate.tp) != &rate)
-      reader.fail(fmt::format("layer_rate[{}]: {} at tp {} is measured twice", i, rate.device_type, rate.tp));
+      reader.fail(fmt::format("layer_rate[{}]: {} at tp {} is measured twice", i, rate.device_type, rate.tp),
+                  "keep one of the two");
   }
 }
 

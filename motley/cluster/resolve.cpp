@@ -6,6 +6,7 @@
 #include <set>
 #include <variant>
 
+#include "motley/base/hints.hpp"
 #include "motley/cluster/cluster.hpp"
 #include "motley/cluster/names.hpp"
 #include "motley/cluster/resolve.hpp"
@@ -32,11 +33,6 @@ Reader at(const Reader& root, std::initializer_list<Step> steps) {
     }
   }
   return reader;
-}
-
-std::string suggestion(std::string_view word, const std::vector<std::string>& candidates, std::string otherwise) {
-  const std::string best = closest(word, candidates);
-  return best.empty() ? std::move(otherwise) : fmt::format("did you mean \"{}\"?", best);
 }
 
 void check_name(const Reader& reader, std::string_view name) {
@@ -87,7 +83,7 @@ DeviceType complete(const DeviceType& given, const Reader& place) {
   const auto require = [&](bool present, std::string_view key) {
     if (present) return;
     place.fail(fmt::format("\"{}\" is not in the catalogue, so `{}` must be given", given.name, key),
-               suggestion(given.name, catalogue_names(), "a new type needs memory, memory_bandwidth and flops"));
+               did_you_mean(given.name, catalogue_names(), "a new type needs memory, memory_bandwidth and flops"));
   };
   require(type.memory_bytes > 0, "memory");
   require(type.memory_bandwidth_bytes_per_s > 0, "memory_bandwidth");
@@ -129,7 +125,7 @@ class TypeTable {
     else
       place.fail(
           fmt::format("device type \"{}\" is not known", name),
-          suggestion(name, all_names(), "describe it with [[device_type]]: name, memory, memory_bandwidth, flops"));
+          did_you_mean(name, all_names(), "describe it with [[device_type]]: name, memory, memory_bandwidth, flops"));
     return static_cast<int>(used_.size()) - 1;
   }
 
@@ -237,7 +233,7 @@ std::string machine_hint(const Cluster& cluster, std::string_view name, const st
   for (const auto& described : cluster.description.machines)
     if (described.name == name && described.count > 1)
       return fmt::format("its {0} copies are called {1}-0 to {1}-{2}", described.count, name, described.count - 1);
-  return suggestion(
+  return did_you_mean(
       name, candidates,
       fmt::format("known: {}",
                   fmt::join(candidates.begin(),
@@ -341,7 +337,7 @@ void check_switches(const Cluster& cluster, const Reader& root) {
     if (top != common_root)
       at(root, {"switch", i, "uplink"})
           .fail(fmt::format("the switches have two roots, \"{}\" and \"{}\"", common_root, top),
-                suggestion(by_name.contains(top) ? common_root : top, names, "give all but one an uplink"));
+                did_you_mean(by_name.contains(top) ? common_root : top, names, "give all but one an uplink"));
   }
   check_hosts(cluster, root);
 }

@@ -3,7 +3,6 @@
 #include <openssl/crypto.h>
 #include <openssl/ec.h>
 #include <openssl/pem.h>
-#include <openssl/rand.h>
 #include <openssl/x509v3.h>
 
 #include <algorithm>
@@ -15,6 +14,7 @@
 
 #include "motley/base/error.hpp"
 #include "motley/comm/openssl_objects.hpp"
+#include "motley/comm/random_bytes.hpp"
 
 namespace motley {
 namespace {
@@ -76,7 +76,7 @@ OpensslCertificate new_certificate(const std::string& name, EVP_PKEY* key, long 
   check(certificate != nullptr, "cannot make a certificate");
   X509* x509 = certificate.get();
   std::uint64_t serial = 0;
-  check(RAND_bytes(reinterpret_cast<unsigned char*>(&serial), sizeof serial) == 1, "no random numbers");
+  fill_random(std::as_writable_bytes(std::span(&serial, 1)));
   check(X509_set_version(x509, 2) == 1 && ASN1_INTEGER_set_uint64(X509_get_serialNumber(x509), serial >> 1) == 1 &&
             X509_gmtime_adj(X509_getm_notBefore(x509), -hour_s) != nullptr &&
             X509_gmtime_adj(X509_getm_notAfter(x509), valid_s) != nullptr && X509_set_pubkey(x509, key) == 1,
@@ -129,7 +129,8 @@ Authority Authority::load(const std::string& pem) {
   const OpensslCertificate certificate = read_certificate(pem);
   const OpensslKey key = read_key(pem);
   if (!certificate || !key || X509_check_private_key(certificate.get(), key.get()) != 1)
-    throw input_error(openssl_errors("no authority's certificate and key in PEM"));
+    throw input_error(openssl_errors("no authority's certificate and key in PEM"),
+                      "both are files of the folder that `motley group create` made, and belong to each other");
   return {to_pem(certificate.get()), to_pem(key.get())};
 }
 
@@ -193,13 +194,15 @@ std::string fingerprint(const X509& certificate) {
 
 CertificateFacts certificate_facts(const std::string& pem) {
   const OpensslCertificate certificate = read_certificate(pem);
-  if (!certificate) throw input_error(openssl_errors("no certificate in PEM"));
+  if (!certificate)
+    throw input_error(openssl_errors("no certificate in PEM"), "such a text begins with -----BEGIN CERTIFICATE-----");
   std::array<char, 256> name{};
   const int length = X509_NAME_get_text_by_NID(X509_get_subject_name(certificate.get()), NID_commonName, name.data(),
                                                static_cast<int>(name.size()));
   std::tm expires{};
   if (length < 0 || ASN1_TIME_to_tm(X509_get0_notAfter(certificate.get()), &expires) != 1)
-    throw input_error(openssl_errors("a certificate without a name or an end"));
+    throw input_error(openssl_errors("a certificate without a name or an end"),
+                      "use one of `motley group`: it has the member's id as its common name, and a last day");
   return {.name = std::string(name.data(), static_cast<std::size_t>(length)),
           .fingerprint = fingerprint(*certificate),
           .expires_s = static_cast<std::int64_t>(timegm(&expires))};
@@ -224,7 +227,7 @@ std::string authority_fingerprint(const std::string& certificate_or_fingerprint)
 
 std::string make_join_token() {
   std::array<unsigned char, 32> bytes{};
-  check(RAND_bytes(bytes.data(), static_cast<int>(bytes.size())) == 1, "no random numbers");
+  fill_random(std::as_writable_bytes(std::span(bytes)));
   std::string token;
   for (const unsigned char byte : bytes) token += fmt::format("{:02x}", byte);
   return token;

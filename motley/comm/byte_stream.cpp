@@ -27,7 +27,9 @@ std::string tls_error() { return openssl_errors("TLS"); }
 
 OpensslCertificate read_certificate(const std::string& pem, const char* what) {
   OpensslCertificate certificate(PEM_read_bio_X509(openssl_source(pem).get(), nullptr, nullptr, nullptr));
-  if (!certificate) throw input_error(fmt::format("the {} is no certificate in PEM: {}", what, tls_error()));
+  if (!certificate)
+    throw input_error(fmt::format("the {} is no certificate in PEM: {}", what, tls_error()),
+                      "such a text begins with -----BEGIN CERTIFICATE-----");
   return certificate;
 }
 
@@ -81,12 +83,15 @@ OpensslContext context_of(const TlsIdentity& identity) {
   const OpensslCertificate certificate = read_certificate(identity.certificate, "member's certificate");
   const OpensslCertificate authority = read_certificate(identity.authority, "authority's certificate");
   const OpensslKey key(PEM_read_bio_PrivateKey(openssl_source(identity.key).get(), nullptr, nullptr, nullptr));
-  if (!key) throw input_error("the member's key is no private key in PEM: " + tls_error());
+  if (!key)
+    throw input_error("the member's key is no private key in PEM: " + tls_error(),
+                      "such a text begins with -----BEGIN PRIVATE KEY-----, and has no password");
   if (SSL_CTX_use_certificate(context, certificate.get()) != 1 || SSL_CTX_use_PrivateKey(context, key.get()) != 1 ||
       X509_STORE_add_cert(SSL_CTX_get_cert_store(context), authority.get()) != 1 ||
       // For those who know the authority by its fingerprint alone.
       SSL_CTX_add1_chain_cert(context, authority.get()) != 1)
-    throw input_error("certificate, key and authority do not fit together: " + tls_error());
+    throw input_error("certificate, key and authority do not fit together: " + tls_error(),
+                      "take all three from one folder of `motley group create` or `motley group issue`");
   return owned;
 }
 

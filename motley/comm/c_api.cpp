@@ -1,5 +1,7 @@
 #include "motley/comm/c_support.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 #include <exception>
@@ -8,6 +10,7 @@
 #include <string>
 
 #include "motley/base/error.hpp"
+#include "motley/base/hints.hpp"
 #include "motley/comm/communicator.hpp"
 #include "motley/comm/enrolment.hpp"
 #include "motley/comm/fabric.hpp"
@@ -46,12 +49,7 @@ void put_outcome(const OperationOutcome& from, motley_outcome& into) {
   put_text(from.cause, into.cause, sizeof into.cause);
 }
 
-OperationOutcome refused(std::string cause) {
-  OperationOutcome outcome;
-  outcome.status = OperationStatus::invalid;
-  outcome.cause = std::move(cause);
-  return outcome;
-}
+OperationOutcome refused(std::string cause) { return unsuccessful(OperationStatus::invalid, std::move(cause)); }
 
 // Runs operation(communicator, options); whatever happens becomes an outcome.
 template <class Operation>
@@ -69,12 +67,14 @@ void run(motley_group* group, const motley_call* call, motley_outcome* outcome, 
     options.on_abort = static_cast<motley::OnAbort>(call->on_abort);
     put_outcome(operation(group->communicator, options), *outcome);
   } catch (const std::exception& error) {
-    put_outcome(refused(error.what()), *outcome);
+    put_outcome(refused(motley::with_hint(error)), *outcome);
   }
 }
 
 std::span<std::byte> bytes_of(void* data, std::int64_t bytes) {
-  if (bytes < 0 || (data == nullptr && bytes > 0)) throw motley::input_error("a buffer of a negative size, or none");
+  if (bytes < 0 || (data == nullptr && bytes > 0))
+    throw motley::input_error("a buffer of a negative size, or none",
+                              "`bytes` is at least 0; only 0 bytes may lie at null");
   return {static_cast<std::byte*>(data), static_cast<std::size_t>(bytes)};
 }
 
@@ -84,7 +84,8 @@ std::span<const std::byte> bytes_of(const void* data, std::int64_t bytes) {
 
 motley::CollectiveElement element_of(std::int32_t element) {
   if (element < 0 || element >= motley::collective_elements)
-    throw motley::input_error("there is no element type " + std::to_string(element));
+    throw motley::input_error("there is no element type " + std::to_string(element),
+                              fmt::format("motley_element goes from 0 to {}", motley::collective_elements - 1));
   return static_cast<motley::CollectiveElement>(element);
 }
 
@@ -94,7 +95,9 @@ int32_t motley_comm_abi(void) { return MOTLEY_COMM_ABI; }
 
 motley_fabric* motley_open(const motley_open_options* asked, char* error, size_t error_bytes) {
   return guarded(error, error_bytes, [&] {
-    if (asked == nullptr || asked->listen == nullptr) throw motley::input_error("no address to listen at");
+    if (asked == nullptr || asked->listen == nullptr)
+      throw motley::input_error("no address to listen at",
+                                "`listen` is HOST:PORT, such as 127.0.0.1:0 for any free port of this machine");
     motley::FabricOptions options;
     options.listen = asked->listen;
     options.key = text_of(asked->key);
@@ -131,7 +134,8 @@ motley_group* motley_connect(motley_fabric* fabric, const motley_connect_options
                              size_t error_bytes) {
   return guarded(error, error_bytes, [&] {
     if (fabric == nullptr || options == nullptr || options->members == nullptr || options->size < 1)
-      throw motley::input_error("no fabric, or no members");
+      throw motley::input_error("no fabric, or no members",
+                                "`members` are all of the epoch by rank, `size` their number");
     motley::Epoch epoch;
     epoch.group = text_of(options->group);
     epoch.number = options->epoch;
@@ -148,7 +152,7 @@ int32_t motley_use_plans(motley_group* group, const char* const* files, int32_t 
                          size_t error_bytes) {
   const auto* done = guarded(error, error_bytes, [&]() -> motley_group* {
     if (group == nullptr || count < 0 || (files == nullptr && count > 0))
-      throw motley::input_error("no group, or no files");
+      throw motley::input_error("no group, or no files", "`files` are the paths of `count` plans");
     std::vector<motley::CollectiveProgram> plans;
     for (std::int32_t i = 0; i < count; ++i) plans.push_back(motley::read_collective_program(text_of(files[i])));
     group->communicator.use_plans(std::move(plans));
@@ -204,7 +208,8 @@ void motley_all_to_all(motley_group* group, const void* in, const int64_t* in_by
     const std::span counts_in(in_bytes, ranks), counts_out(out_bytes, ranks);
     const auto sum = [](auto counts) {
       for (const std::int64_t count : counts)
-        if (count < 0) throw motley::input_error("a block of a negative size");
+        if (count < 0)
+          throw motley::input_error("a block of a negative size", "the sizes by rank are bytes, 0 where nothing goes");
       return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
     };
     return communicator.all_to_all(bytes_of(in, sum(counts_in)), counts_in, bytes_of(out, sum(counts_out)), counts_out,

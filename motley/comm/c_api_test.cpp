@@ -174,6 +174,7 @@ TEST(CApi, WrongCallsAreRefusedInWords) {
   EXPECT_EQ(motley_open(&nowhere, error.data(), error.size()), nullptr);
   EXPECT_THAT(error.data(), HasSubstr("nowhere"));
   EXPECT_EQ(motley_connect(nullptr, nullptr, error.data(), error.size()), nullptr);
+  EXPECT_THAT(error.data(), HasSubstr("no fabric, or no members (`members` are all"));  // with the hint
 }
 
 TEST(CApi, AnotherKeyIsTurnedAway) {

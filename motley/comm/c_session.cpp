@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "motley/base/error.hpp"
+#include "motley/base/hints.hpp"
 #include "motley/comm/c_support.hpp"
 #include "motley/comm/coordinator_server.hpp"
 #include "motley/comm/group_folder.hpp"
@@ -39,27 +40,37 @@ using motley::text_of;
 constexpr const char* state_name = "state";
 
 motley::StateAccess access_of(const motley_state& state) {
-  return {.save =
-              [state] {
-                std::int64_t bytes = 0;
-                const void* data = state.save(state.user, &bytes);
-                if (data == nullptr || bytes < 0) throw motley::input_error("this process cannot give its state");
-                return std::vector<motley::StateBuffer<const std::byte>>{
-                    {state_name, {static_cast<const std::byte*>(data), static_cast<std::size_t>(bytes)}}};
-              },
-          .place =
-              [state](const motley::StateManifest& manifest) {
-                if (manifest.items.size() != 1) throw motley::input_error("the members' state is not one run of bytes");
-                const std::int64_t bytes = manifest.items[0].bytes;
-                void* room = state.place(state.user, bytes);
-                if (room == nullptr) throw motley::input_error("this process has no room for the members' state");
-                return std::vector<motley::StateBuffer<std::byte>>{
-                    {state_name, {static_cast<std::byte*>(room), static_cast<std::size_t>(bytes)}}};
-              },
-          .load =
-              [state] {
-                if (state.load(state.user) != 0) throw motley::input_error("the members' state cannot be loaded here");
-              }};
+  return {
+      .save =
+          [state] {
+            std::int64_t bytes = 0;
+            const void* data = state.save(state.user, &bytes);
+            if (data == nullptr || bytes < 0)
+              throw motley::input_error("this process cannot give its state",
+                                        "motley_state.save must return where it lies, and set `bytes`");
+            return std::vector<motley::StateBuffer<const std::byte>>{
+                {state_name, {static_cast<const std::byte*>(data), static_cast<std::size_t>(bytes)}}};
+          },
+      .place =
+          [state](const motley::StateManifest& manifest) {
+            if (manifest.items.size() != 1)
+              throw motley::input_error("the members' state is not one run of bytes",
+                                        "all members must give it in the same way: all by `state`, or all by `items`");
+            const std::int64_t bytes = manifest.items[0].bytes;
+            void* room = state.place(state.user, bytes);
+            if (room == nullptr)
+              throw motley::input_error(
+                  fmt::format("this process has no room for the {} bytes of the members' state", bytes),
+                  "motley_state.place must return as much memory");
+            return std::vector<motley::StateBuffer<std::byte>>{
+                {state_name, {static_cast<std::byte*>(room), static_cast<std::size_t>(bytes)}}};
+          },
+      .load =
+          [state] {
+            if (state.load(state.user) != 0)
+              throw motley::input_error("the members' state cannot be loaded here",
+                                        "motley_state.load refused it: do all members run the same program and model?");
+          }};
 }
 
 motley::StateItems items_of(const motley_items& items) {
@@ -69,27 +80,35 @@ motley::StateItems items_of(const motley_items& items) {
                 std::int64_t bytes = 0;
                 const void* data = items.save(items.user, static_cast<std::int32_t>(item), &bytes);
                 if (data == nullptr || bytes < 0)
-                  throw motley::input_error(fmt::format("this process cannot give item {} of its state", item));
+                  throw motley::input_error(fmt::format("this process cannot give item {} of its state", item),
+                                            "motley_items.save must return where it lies, and set `bytes`");
                 return std::span(static_cast<const std::byte*>(data), static_cast<std::size_t>(bytes));
               },
           .place =
               [items](std::size_t item, std::size_t bytes) {
                 void* room = items.place(items.user, static_cast<std::int32_t>(item), static_cast<std::int64_t>(bytes));
                 if (room == nullptr)
-                  throw motley::input_error(fmt::format("this process has no room for item {} of the state", item));
+                  throw motley::input_error(
+                      fmt::format("this process has no room for item {} of the state, {} bytes", item, bytes),
+                      "motley_items.place must return as much memory");
                 return std::span(static_cast<std::byte*>(room), bytes);
               },
           .load =
               [items](std::size_t item) {
                 if (items.load(items.user, static_cast<std::int32_t>(item)) != 0)
-                  throw motley::input_error(fmt::format("item {} of the state cannot be loaded here", item));
+                  throw motley::input_error(
+                      fmt::format("item {} of the state cannot be loaded here", item),
+                      "motley_items.load refused it: do all members run the same program and model?");
               }};
 }
 
 motley::SessionOptions session_options(const motley_session_options& asked) {
   motley::SessionOptions options;
   options.member.coordinators = motley::addresses_of(asked.coordinators);
-  if (options.member.coordinators.empty()) throw motley::input_error("no address of a coordinator");
+  if (options.member.coordinators.empty())
+    throw motley::input_error(
+        "no address of a coordinator",
+        "`coordinators` are one or more HOST:PORT, comma between, as `motley coordinate` prints them");
   options.member.group = text_of(asked.group);
   options.member.token = text_of(asked.token);
   options.member.member.id = text_of(asked.id);
@@ -126,7 +145,9 @@ motley::OperationOutcome outcome_of(const motley_outcome& from) {
 
 motley_coordinator* motley_coordinate(const motley_coordinator_options* asked, char* error, size_t error_bytes) {
   return guarded(error, error_bytes, [&] {
-    if (asked == nullptr || asked->log_file == nullptr) throw motley::input_error("a coordinator needs a log file");
+    if (asked == nullptr || asked->log_file == nullptr)
+      throw motley::input_error("a coordinator needs a log file",
+                                "`log_file` is its path; it is made where there is none");
     motley::CoordinatorServerOptions options;
     options.group = text_of(asked->group);
     options.token = text_of(asked->token);
@@ -161,23 +182,24 @@ void motley_stop_coordinator(motley_coordinator* coordinator) { delete coordinat
 
 motley_session* motley_open_session(const motley_session_options* asked, char* error, size_t error_bytes) {
   return guarded(error, error_bytes, [&] {
-    if (asked == nullptr) throw motley::input_error("no options");
+    if (asked == nullptr)
+      throw motley::input_error("no options of the session", "`options` needs `coordinators` at least");
     auto options = session_options(*asked);
     auto session = std::make_unique<motley_session>();
     if (asked->items != nullptr) {
-      if (asked->state != nullptr) throw motley::input_error("a state is one run of bytes or items, not both");
+      if (asked->state != nullptr)
+        throw motley::input_error("a state is one run of bytes or items, not both", "leave `state` or `items` null");
       motley::SlicedStateOptions sliced;
       if (asked->items->share != 0) sliced.share = asked->items->share;
       session->slices = std::make_unique<motley::SlicedStateSync>(sliced, items_of(*asked->items));
       options.share_state = std::ref(*session->slices);
     }
     if (asked->state != nullptr) {
-      // Beside the listener for members, at the same interface.
-      const std::string interface = options.fabric.listen.substr(0, options.fabric.listen.rfind(':'));
       session->sync =
           std::make_unique<motley::StateSync>(motley::StateSyncOptions{.group = options.member.group,
-                                                                       .listen = interface + ":0",
+                                                                       .listen = motley::beside(options.fabric.listen),
                                                                        .identity = options.member.identity,
+                                                                       .key = options.member.token,
                                                                        .give_bytes_per_s = asked->give_bytes_per_s,
                                                                        .take_bytes_per_s = asked->take_bytes_per_s},
                                               access_of(*asked->state));
@@ -194,7 +216,8 @@ void motley_run_step(motley_session* session, motley_step_body body, void* user,
                      motley_session_outcome* outcome) {
   if (outcome == nullptr) return;
   try {
-    if (session == nullptr || body == nullptr) throw motley::input_error("no session, or nothing to run");
+    if (session == nullptr || body == nullptr)
+      throw motley::input_error("no session, or nothing to run", "`body` runs the step's operations");
     const auto run = [&](motley::SessionStep& step) {
       motley_group group{nullptr, step.communicator};
       const motley_step told{&group,
@@ -213,7 +236,7 @@ void motley_run_step(motley_session* session, motley_step_body body, void* user,
   } catch (const std::exception& error) {
     *outcome = {};
     outcome->status = MOTLEY_STEP_INVALID;
-    put_text(error.what(), outcome->cause, sizeof outcome->cause);
+    put_text(motley::with_hint(error), outcome->cause, sizeof outcome->cause);
   }
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "motley/base/error.hpp"
+#include "motley/base/hints.hpp"
 #include "motley/comm/byte_stream.hpp"
 #include "motley/comm/c_api.h"
 #include "motley/comm/communicator.hpp"
@@ -41,7 +42,8 @@ template <class Options>
 std::optional<TlsContext> identity_of(const Options& asked) {
   if (asked.certificate == nullptr && asked.private_key == nullptr) return std::nullopt;
   if (asked.certificate == nullptr || asked.private_key == nullptr || asked.authority == nullptr)
-    throw input_error("certificate, private key and authority belong together");
+    throw input_error("certificate, private key and authority belong together",
+                      "give all three; or the authority alone, with the group's token, to be issued a certificate");
   return TlsContext({asked.certificate, asked.private_key, asked.authority});
 }
 
@@ -51,7 +53,7 @@ auto guarded(char* error, std::size_t error_bytes, Make make) -> decltype(make()
   try {
     return make();
   } catch (const std::exception& thrown) {
-    put_text(thrown.what(), error, error_bytes);
+    put_text(with_hint(thrown), error, error_bytes);
   } catch (...) {
     put_text("unknown error", error, error_bytes);
   }

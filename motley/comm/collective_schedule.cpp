@@ -39,8 +39,13 @@ struct Scale {
   }
 };
 
+[[noreturn]] void wrong(const std::string& what) {
+  throw input_error(
+      "collective plan: " + what,
+      "`motley verify PLAN` lists what is wrong with a file of `motley plan`; plan anew where it was edited");
+}
+
 void check(const CollectiveProgram& program, int rank, std::int64_t reach) {
-  const auto wrong = [](const std::string& what) { throw input_error("collective plan: " + what); };
   if (program.ranks < 1 || static_cast<int>(program.steps.size()) != program.ranks || rank < 0 || rank >= program.ranks)
     wrong(fmt::format("{} ranks, {} lists of steps, rank {}", program.ranks, program.steps.size(), rank));
   if (program.chunks < 1 || program.bytes < 1 || program.bytes > largest_vector_bytes)
@@ -83,19 +88,15 @@ std::map<std::size_t, std::uint32_t> match(const CollectiveProgram& program, int
     if (list[i].kind != CollectiveStepKind::send || list[i].peer != to) continue;
     auto& waiting = waiting_by_range[{list[i].chunk, list[i].first, list[i].last}];
     if (waiting.empty())
-      throw input_error(
-          fmt::format("collective plan: rank {} step {} sends bytes [{}, {}) of chunk {} that rank {} does "
-                      "not receive",
-                      from, i, list[i].first, list[i].last, list[i].chunk, to));
+      wrong(fmt::format("rank {} step {} sends bytes [{}, {}) of chunk {} that rank {} does not receive", from, i,
+                        list[i].first, list[i].last, list[i].chunk, to));
     matched[i] = waiting.back();
     waiting.pop_back();
   }
   for (const auto& [key, waiting] : waiting_by_range)
     if (!waiting.empty())
-      throw input_error(
-          fmt::format("collective plan: rank {} waits for bytes [{}, {}) of chunk {} that rank {} does not "
-                      "send",
-                      to, std::get<1>(key), std::get<2>(key), std::get<0>(key), from));
+      wrong(fmt::format("rank {} waits for bytes [{}, {}) of chunk {} that rank {} does not send", to, std::get<1>(key),
+                        std::get<2>(key), std::get<0>(key), from));
   return matched;
 }
 
@@ -183,7 +184,8 @@ CollectiveSchedule compile_schedule(const CollectiveProgram& program, int rank, 
   const bool alike = names_one_chunk(program);
   const std::int64_t reach = alike ? chunk : chunk * program.chunks;
   if (reach % blocks != 0)
-    throw input_error(fmt::format("collective plan: {} bytes are not {} equal blocks", reach, blocks));
+    throw input_error(fmt::format("collective plan: {} bytes are not {} equal blocks", reach, blocks),
+                      fmt::format("plan with --bytes that are a multiple of {}", blocks));
   const Scale scale{reach / blocks, chunk_bytes / blocks, align};
 
   CollectiveSchedule schedule{.ranks = program.ranks, .rank = rank, .blocks = blocks, .chunk_bytes = chunk_bytes};
@@ -193,7 +195,8 @@ CollectiveSchedule compile_schedule(const CollectiveProgram& program, int rank, 
     const std::int64_t first = scale(start + step.first), last = scale(start + step.last);
     if (last - first > longest_step_bytes)
       throw input_error(
-          fmt::format("collective plan: a step of {} bytes, more than {}", last - first, longest_step_bytes));
+          fmt::format("collective plan: a step of {} bytes, more than {}", last - first, longest_step_bytes),
+          "give the operation less at a time: a part of the buffer");
     schedule.steps.push_back({.kind = step.kind, .peer = step.peer, .first = first, .last = last});
     cut(schedule.steps.back(), chunk_bytes / blocks);
   }

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "motley/base/error.hpp"
+#include "motley/base/hints.hpp"
 #include "motley/comm/collective_defaults.hpp"
 
 namespace motley {
@@ -23,6 +24,13 @@ constexpr std::int64_t held_between_hosts_bytes = 32 << 20;
 std::string_view name(OperationStatus status) {
   constexpr std::array<std::string_view, 5> names{"ok", "aborted", "revoked", "timed_out", "invalid"};
   return names[static_cast<std::size_t>(status)];
+}
+
+OperationOutcome unsuccessful(OperationStatus status, std::string cause) {
+  OperationOutcome outcome;
+  outcome.status = status;
+  outcome.cause = std::move(cause);
+  return outcome;
 }
 
 struct Communicator::Call {
@@ -170,7 +178,8 @@ OperationOutcome Communicator::run(Call& call, const OperationOptions& options) 
   drive(options, start_s + options.timeout_s, outcome);
   sink_->end();
 
-  const auto extra = progress_->peak_held_bytes() + static_cast<std::int64_t>(backup.size() + scratch_.size());
+  auto extra = progress_->peak_held_bytes() + static_cast<std::int64_t>(backup.size() + scratch_.size());
+  for (int peer = 0; peer < size(); ++peer) extra += transport_->traffic(peer).buffer_bytes;
   peak_extra_bytes_ = std::max(peak_extra_bytes_, extra);
   if (outcome.status != OperationStatus::ok) {
     std::ranges::copy(backup, call.buffers.data.begin());
@@ -285,12 +294,7 @@ void Communicator::spread(const OperationOutcome& outcome) {
 
 namespace {
 
-OperationOutcome refused(std::string cause) {
-  OperationOutcome outcome;
-  outcome.status = OperationStatus::invalid;
-  outcome.cause = std::move(cause);
-  return outcome;
-}
+OperationOutcome refused(std::string cause) { return unsuccessful(OperationStatus::invalid, std::move(cause)); }
 
 bool whole(std::span<const std::byte> data, std::int64_t unit) {
   return static_cast<std::int64_t>(data.size()) % unit == 0;
@@ -305,7 +309,7 @@ OperationOutcome Communicator::run_planned(Call& call, const OperationOptions& o
   try {
     call.schedule = &schedules_.planned(call.shape, call.blocks);
   } catch (const Error& error) {
-    return refused(error.what());
+    return refused(with_hint(error));
   }
   call.shape.plan = call.schedule->hash;
   call.operation = operations_++;

@@ -25,6 +25,7 @@
 #include "motley/comm/collective_element.hpp"
 #include "motley/comm/epoch.hpp"
 #include "motley/comm/execution.hpp"
+#include "motley/comm/one_round.hpp"
 #include "motley/comm/schedule_cache.hpp"
 #include "motley/comm/transport.hpp"
 #include "motley/plan/collective.hpp"
@@ -58,6 +59,8 @@ struct OperationOutcome {
   double waited_s = 0;           // of that time: nothing could be moved
   std::vector<LinkUsage> links;  // peers with traffic
 };
+
+OperationOutcome unsuccessful(OperationStatus status, std::string cause);
 
 enum class OnAbort {
   undefined,  // the buffer's contents are lost
@@ -125,7 +128,7 @@ class Communicator {
 
   const LinkTraffic& traffic(int peer) const { return transport_->traffic(peer); }
   // The most that was ever held beside the callers' buffers: pieces that came before their turn, copies for restoring,
-  // working space.
+  // working space, the transport's buffers.
   std::int64_t peak_extra_bytes() const { return peak_extra_bytes_; }
 
  private:

@@ -48,11 +48,6 @@ struct ControlClient {
   bool due = false;  // a directive, as soon as the last one has been sent
 };
 
-bool is_loopback(const std::string& address) {
-  const std::string host = parse_host_port(address).host;
-  return host.starts_with("127.") || host == "::1" || host == "localhost";
-}
-
 }  // namespace
 
 struct CoordinatorServer::State {
@@ -133,7 +128,7 @@ struct CoordinatorServer::State {
   }
 
   void cut_log() {
-    if (records < options.snapshot_every) return;
+    if (uncertain || records < options.snapshot_every) return;
     try {
       store->replace(encode_record(LedgerSnapshot{coordinator->ledger()}));
       records = 0;
@@ -378,7 +373,8 @@ CoordinatorServer::CoordinatorServer(CoordinatorServerOptions options, std::uniq
         fmt::format("{} can be reached by other machines, and this coordinator has no certificate", options.listen),
         "listen on 127.0.0.1, or give it an identity for TLS");
   if (options.authority && (!options.identity || options.identity->authority != options.authority->certificate()))
-    throw input_error("the coordinator's certificate is not of the authority that it is to issue from");
+    throw input_error("the coordinator's certificate is not of the authority that it is to issue from",
+                      "take both from one folder: `motley coordinate --folder DIR`");
   if (options.authority && !(options.certificate_s >= 1 && options.certificate_s <= 3650.0 * 24 * 3600))
     throw input_error(fmt::format("certificates cannot be valid for {} s", options.certificate_s),
                       "between a second and ten years");

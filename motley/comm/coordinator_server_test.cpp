@@ -153,5 +153,138 @@ TEST(CoordinatorServer, AFullDiskIsReportedAndOvercome) {
   EXPECT_TRUE(logged("recovered"));
 }
 
+// A store that fails in one way or another, as etcd does when it is slow or has another leader.
+class MoodyStore : public LedgerStore {
+ public:
+  enum class Mood { well, written_and_silent, lost_and_silent, fenced };
+  struct State {
+    std::atomic<Mood> mood{Mood::well};
+    std::atomic<bool> readable{true};
+    std::atomic<bool> full{false};  // where there is no room to cut the log
+    std::atomic<int> kept{0}, cut{0};
+    std::mutex mutex;
+    std::vector<std::string> records;
+  };
+  explicit MoodyStore(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+  std::vector<std::string> read() override {
+    if (!state_->readable) throw StoreUncertain("the store does not answer");
+    const std::lock_guard lock(state_->mutex);
+    return state_->records;
+  }
+  void append(const std::vector<std::string>& records) override {
+    settle([&] { state_->records.insert(state_->records.end(), records.begin(), records.end()); });
+  }
+  void replace(const std::string& record) override {
+    ++state_->cut;
+    if (state_->full) throw Error(ErrorCode::environment, "the store is full");
+    settle([&] { state_->records = {record}; });
+  }
+  void keep() override {
+    ++state_->kept;
+    if (state_->mood == Mood::fenced) throw StoreFenced("another coordinator has taken over");
+    if (state_->mood != Mood::well) throw StoreUncertain("the lease cannot be kept");
+  }
+  double hold_s() const override { return 0.03; }
+  std::string name() const override { return "moody"; }
+
+ private:
+  void settle(const std::function<void()>& write) {
+    const std::lock_guard lock(state_->mutex);
+    const Mood mood = state_->mood;
+    if (mood == Mood::fenced) throw StoreFenced("another coordinator has taken over");
+    if (mood != Mood::lost_and_silent) write();
+    if (mood != Mood::well) throw StoreUncertain("the store is silent");
+  }
+  std::shared_ptr<State> state_;
+};
+
+// A coordinator with such a store, and how it ended.
+struct MoodyCoordinator {
+  std::shared_ptr<MoodyStore::State> store = std::make_shared<MoodyStore::State>();
+  std::mutex mutex;
+  std::string lines, end = "stopped";
+  CoordinatorServer server;
+  std::jthread serving{[this](const std::stop_token& stop) {
+    try {
+      server.run(stop);
+    } catch (const StoreFenced& error) {
+      end = error.what();
+    }
+  }};
+
+  explicit MoodyCoordinator(std::size_t snapshot_every = 1024)
+      : server({.group = "test",
+                .snapshot_every = snapshot_every,
+                .log =
+                    [this](const std::string& line) {
+                      const std::lock_guard lock(mutex);
+                      lines += line + "\n";
+                    }},
+               std::make_unique<MoodyStore>(store)) {}
+  void wait_for(const std::string& text) {
+    const auto until = soon();
+    for (;;) {
+      {
+        const std::lock_guard lock(mutex);
+        if (lines.find(text) != std::string::npos) return;
+        ASSERT_LT(std::chrono::steady_clock::now(), until) << "no \"" << text << "\" in:\n" << lines;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+};
+
+// Whether it was written or not, nothing is told before the log has been read, and no number is given twice.
+TEST(CoordinatorServer, AfterAnUncertainWriteTheLogCounts) {
+  for (const auto mood : {MoodyStore::Mood::written_and_silent, MoodyStore::Mood::lost_and_silent}) {
+    MoodyCoordinator coordinator;
+    coordinator.store->mood = mood;
+    coordinator.store->readable = false;
+    ControlStream member(dial(coordinator.server.address()));
+    member.send(ControlHello{"test", ""});
+    member.send(report_of("a"));
+    coordinator.wait_for("the store is silent");
+    coordinator.wait_for("the store does not answer");
+    coordinator.store->mood = MoodyStore::Mood::well;
+    coordinator.store->readable = true;
+    member.send(report_of("a"));
+    ControlMessage answer;
+    ASSERT_EQ(answer_of(member, answer), "");
+    const auto& directive = std::get<CoordinatorDirective>(answer);
+    coordinator.serving.request_stop();
+    coordinator.serving.join();
+    MoodyStore store(coordinator.store);
+    EXPECT_EQ(load_ledger(store, "test").last_incarnation, directive.incarnation) << coordinator.lines;
+    EXPECT_EQ(directive.incarnation, mood == MoodyStore::Mood::written_and_silent ? 2U : 1U);
+  }
+}
+
+TEST(CoordinatorServer, ALeaseThatCannotBeKeptIsReportedAndALostOneEndsIt) {
+  MoodyCoordinator coordinator;
+  coordinator.store->mood = MoodyStore::Mood::lost_and_silent;
+  coordinator.wait_for("the lease cannot be kept");
+  coordinator.store->mood = MoodyStore::Mood::fenced;
+  coordinator.serving.join();
+  EXPECT_EQ(coordinator.end, "another coordinator has taken over");
+}
+
+TEST(CoordinatorServer, ALogThatCannotBeCutIsReportedAndGoesOn) {
+  MoodyCoordinator coordinator(1);
+  coordinator.store->full = true;
+  ControlStream member(dial(coordinator.server.address()));
+  member.send(ControlHello{"test", ""});
+  member.send(report_of("a"));
+  ControlMessage answer;
+  ASSERT_EQ(answer_of(member, answer), "");
+  EXPECT_EQ(std::get<CoordinatorDirective>(answer).incarnation, 1U);
+  coordinator.wait_for("the store is full");
+  coordinator.serving.request_stop();
+  coordinator.serving.join();
+  EXPECT_EQ(coordinator.end, "stopped");
+  MoodyStore store(coordinator.store);
+  EXPECT_FALSE(store.read().empty());
+}
+
 }  // namespace
 }  // namespace motley

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "motley/comm/coordinator_server.hpp"
+#include "motley/comm/session.hpp"
 
 namespace motley {
 
@@ -58,5 +59,15 @@ class CoordinatorThread {
   std::unique_ptr<CoordinatorServer> server_;
   std::jthread thread_;
 };
+
+// Of a member of the group of a CoordinatorThread at this address.
+inline SessionOptions options_of(const std::string& coordinator, const std::string& id) {
+  SessionOptions options;
+  options.member.coordinators = {coordinator};
+  options.member.group = "test";
+  options.member.token = "token";
+  options.member.member.id = id;
+  return options;
+}
 
 }  // namespace motley

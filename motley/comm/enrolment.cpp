@@ -44,15 +44,17 @@ CertificateRequest EnrolmentRequest::message() const {
 Enrolment EnrolmentRequest::accept(const CertificateGrant& grant) const {
   try {
     if (certificate_facts(grant.authority).fingerprint != pin_)
-      throw input_error("it comes from another authority than the one that is believed here");
+      throw Error(ErrorCode::peer, "it comes from another authority than the one that is believed here",
+                  "the authority's fingerprint is what `motley group show` prints for the coordinator's folder");
     if (const std::string name = certificate_facts(grant.certificate).name; name != options_.member)
-      throw input_error(fmt::format("it names \"{}\", not \"{}\"", name, options_.member));
-    if (grant.valid_s == 0) throw input_error("it is valid for no time");
+      throw Error(ErrorCode::peer, fmt::format("it names \"{}\", not \"{}\"", name, options_.member));
+    if (grant.valid_s == 0) throw Error(ErrorCode::peer, "it is valid for no time");
     Enrolment enrolment{{grant.certificate, application_.key, grant.authority}, static_cast<double>(grant.valid_s)};
     TlsContext{enrolment.identity};  // throws where certificate and key are not a pair
     return enrolment;
   } catch (const Error& error) {
-    throw Error(ErrorCode::peer, fmt::format("the coordinator's certificate for this member: {}", error.what()));
+    throw Error(ErrorCode::peer, fmt::format("the coordinator's certificate for this member: {}", error.what()),
+                error.hint());
   }
 }
 
@@ -62,7 +64,9 @@ Enrolment enrol(const std::string& address, const EnrolmentOptions& options, dou
       Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(patience_s));
   ConnectFailure failure;
   FileDescriptor socket = connect_tcp(address, until, failure);
-  if (!socket) throw Error(ErrorCode::peer, fmt::format("no coordinator answers at {}: {}", address, failure.cause));
+  if (!socket)
+    throw Error(ErrorCode::peer, fmt::format("no coordinator answers at {}: {}", address, failure.cause),
+                "is `motley coordinate` running there, and does nothing between block the port?");
   set_connection_options(socket.get());
   ControlMessage answer;
   try {
@@ -80,7 +84,9 @@ Enrolment enrol(const std::string& address, const EnrolmentOptions& options, dou
     throw Error(ErrorCode::peer, fmt::format("the coordinator at {} refuses: {}", address, refusal->reason),
                 refusal->hint);
   const auto* grant = std::get_if<CertificateGrant>(&answer);
-  if (grant == nullptr) throw Error(ErrorCode::peer, fmt::format("what answers at {} is no coordinator", address));
+  if (grant == nullptr)
+    throw Error(ErrorCode::peer, fmt::format("what answers at {} is no coordinator", address),
+                "give the address that `motley coordinate` prints, and run the same motley on both sides");
   return request.accept(*grant);
 }
 
@@ -90,7 +96,8 @@ EnrolledIdentity::EnrolledIdentity(std::vector<std::string> coordinators, Enrolm
 }
 
 double EnrolledIdentity::renew() {
-  Error last = input_error("no address of a coordinator is given");
+  Error last = input_error("no address of a coordinator is given",
+                           "name one at least: HOST:PORT, as `motley coordinate` prints it");
   for (const std::string& address : coordinators_) {
     try {
       const Enrolment enrolment = enrol(address, options_, patience_s_);

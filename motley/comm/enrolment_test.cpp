@@ -48,12 +48,8 @@ testing::AssertionResult contains(const std::string& text, const std::string& pa
 
 // A member that has only the token and the authority's fingerprint.
 SessionOptions joiner_of(const IssuingCoordinator& coordinator, const std::string& id) {
-  SessionOptions options;
-  options.member.coordinators = {coordinator.address()};
-  options.member.group = "test";
-  options.member.token = "token";
+  SessionOptions options = options_of(coordinator.address(), id);
   options.member.authority = coordinator.pin;
-  options.member.member.id = id;
   options.fabric.encryption = Encryption::always;
   return options;
 }
@@ -105,6 +101,33 @@ TEST(Enrolment, TheTokenAndTheFingerprintAreEnough) {
   EXPECT_EQ(certificate_facts(enrolment.identity.certificate).name, "a");
   EXPECT_TRUE(is_issued_by(enrolment.identity.certificate, coordinator.authority.certificate()));
   EXPECT_TRUE(contains(coordinator.thread.log(), "certified member=\"a\""));
+}
+
+// What a coordinator grants is held against what was asked for.
+TEST(Enrolment, OnlyWhatWasAskedForIsAccepted) {
+  const Authority ours = Authority::create("test"), theirs = Authority::create("test");
+  const std::string pin = authority_fingerprint(ours.certificate());
+  const EnrolmentRequest request({"test", "token", pin, "a"}), another({"test", "token", pin, "a"});
+  const std::string asked = request.message().request;
+  const auto refusal = [&](const CertificateGrant& grant) -> std::string {
+    try {
+      request.accept(grant);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::peer);
+      const std::string what = error.what();
+      EXPECT_TRUE(what.starts_with("the coordinator's certificate for this member: ")) << what;
+      return what.substr(what.find(": ") + 2);
+    }
+    return "none";
+  };
+  EXPECT_EQ(refusal({ours.certify(asked, "a", 60), ours.certificate(), 60}), "none");
+  EXPECT_EQ(refusal({theirs.certify(asked, "a", 60), theirs.certificate(), 60}),
+            "it comes from another authority than the one that is believed here");
+  EXPECT_EQ(refusal({ours.certify(asked, "b", 60), ours.certificate(), 60}), "it names \"b\", not \"a\"");
+  EXPECT_EQ(refusal({ours.certify(asked, "a", 60), ours.certificate(), 0}), "it is valid for no time");
+  EXPECT_EQ(refusal({"", ours.certificate(), 60}).substr(0, 21), "no certificate in PEM");
+  EXPECT_NE(refusal({ours.certify(another.message().request, "a", 60), ours.certificate(), 60}), "none")
+      << "for another's key";
 }
 
 TEST(Enrolment, MembersOfASessionAskForTheirOwn) {

@@ -9,6 +9,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
+#include <charconv>
 #include <chrono>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -38,14 +39,35 @@ std::string to_base64(std::string_view bytes) {
   text.resize(static_cast<std::size_t>(size));
   return text;
 }
+
+Error no_log(std::string cause) { return input_error(std::move(cause), "the prefix holds something else than a log"); }
+
 std::string from_base64(const std::string& text) {
   std::string bytes(text.size(), '\0');
   const int size = EVP_DecodeBlock(reinterpret_cast<unsigned char*>(bytes.data()),
                                    reinterpret_cast<const unsigned char*>(text.data()), static_cast<int>(text.size()));
-  if (size < 0) throw input_error("a value in etcd is no base 64", "the prefix holds something else than a log");
+  if (size < 0) throw no_log("a value in etcd is no base 64");
   const auto padding = static_cast<std::size_t>(std::count(text.begin(), text.end(), '='));
   bytes.resize(static_cast<std::size_t>(size) - std::min(padding, static_cast<std::size_t>(size)));
   return bytes;
+}
+
+std::uint64_t place_in(const std::string& key) {
+  const char* digits = key.data() + key.rfind('/') + 1;
+  const char* end = key.data() + key.size();
+  std::uint64_t place = 0;
+  const auto [last, failure] = std::from_chars(digits, end, place);
+  if (failure != std::errc() || last != end) throw no_log(fmt::format("\"{}\" in etcd is no record's key", key));
+  return place;
+}
+
+std::vector<std::string> records_in(const std::string& value) {
+  const json list = json::parse(value, nullptr, false);
+  if (!list.is_array() || !std::ranges::all_of(list, &json::is_string))
+    throw no_log("a value in etcd is no list of records");
+  std::vector<std::string> records;
+  for (const json& record : list) records.push_back(from_base64(record.get<std::string>()));
+  return records;
 }
 
 class EtcdStore : public LedgerStore {
@@ -58,31 +80,33 @@ class EtcdStore : public LedgerStore {
     place_ = parse_host_port(rest.substr(0, slash));
     prefix_ = rest.substr(slash + 1);
     while (prefix_.ends_with('/')) prefix_.pop_back();
-    lease_ = call("/v3/lease/grant", {{"TTL", options_.lease_s}}).at("ID").get<std::string>();
+    lease_ = call("/v3/lease/grant", {{"TTL", options_.lease_s}},
+                  [](const json& answer) { return answer.at("ID").get<std::string>(); });
     take_leadership();
   }
 
   ~EtcdStore() override {
     try {
-      call("/v3/lease/revoke", {{"ID", lease_}});  // the next coordinator need not wait
-    } catch (const std::exception&) {
+      call("/v3/lease/revoke", {{"ID", lease_}}, unread);  // the next coordinator need not wait
+    } catch (const Error&) {
       // It will run out by itself.
     }
   }
 
   std::vector<std::string> read() override {
-    const json answer = call("/v3/kv/range", {{"key", to_base64(log_key(0))},
-                                              {"range_end", to_base64(prefix_ + "/log0")},
-                                              {"sort_order", "ASCEND"},
-                                              {"sort_target", "KEY"}});
-    std::vector<std::string> records;
-    for (const json& pair : answer.value("kvs", json::array())) {
-      const std::string key = from_base64(pair.at("key").get<std::string>());
-      next_ = std::stoull(key.substr(key.rfind('/') + 1)) + 1;
-      for (const json& record : json::parse(from_base64(pair.value("value", ""))))
-        records.push_back(from_base64(record.get<std::string>()));
-    }
-    return records;
+    return call("/v3/kv/range",
+                {{"key", to_base64(log_key(0))},
+                 {"range_end", to_base64(prefix_ + "/log0")},
+                 {"sort_order", "ASCEND"},
+                 {"sort_target", "KEY"}},
+                [&](const json& answer) {
+                  std::vector<std::string> records;
+                  for (const json& pair : answer.value("kvs", json::array())) {
+                    next_ = place_in(from_base64(pair.at("key").get<std::string>())) + 1;
+                    std::ranges::move(records_in(from_base64(pair.value("value", ""))), std::back_inserter(records));
+                  }
+                  return records;
+                });
   }
 
   void append(const std::vector<std::string>& records) override {
@@ -101,8 +125,9 @@ class EtcdStore : public LedgerStore {
   }
 
   void keep() override {
-    const json answer = call("/v3/lease/keepalive", {{"ID", lease_}});
-    if (answer.at("result").value("TTL", "0") == "0") fenced();
+    if (!call("/v3/lease/keepalive", {{"ID", lease_}},
+              [](const json& answer) { return answer.at("result").value("TTL", "0") != "0"; }))
+      fenced();
   }
   double hold_s() const override { return static_cast<double>(options_.lease_s); }
   std::string name() const override { return url_; }
@@ -127,20 +152,20 @@ class EtcdStore : public LedgerStore {
     const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double>(options_.take_over_wait_s);
     const std::string key = to_base64(leader_key());
     for (;;) {
-      const json answer = call(
+      revision_ = call(
           "/v3/kv/txn",
           {{"compare", {{{"key", key}, {"target", "CREATE"}, {"result", "EQUAL"}, {"create_revision", "0"}}}},
            {"success",
             {{{"request_put",
-               {{"key", key}, {"value", to_base64(fmt::format("{}", draw_process_number()))}, {"lease", lease_}}}}}}});
-      if (answer.value("succeeded", false)) {
-        revision_ = answer.at("header").at("revision").get<std::string>();
-        return;
-      }
+               {{"key", key}, {"value", to_base64(fmt::format("{}", draw_process_number()))}, {"lease", lease_}}}}}}},
+          [](const json& answer) {
+            return succeeded(answer) ? answer.at("header").at("revision").get<std::string>() : std::string();
+          });
+      if (!revision_.empty()) return;
       if (std::chrono::steady_clock::now() >= until)
         throw StoreFenced(fmt::format("another coordinator holds {}", url_),
                           fmt::format("it goes {} s after that one has fallen silent", options_.lease_s));
-      call("/v3/lease/keepalive", {{"ID", lease_}});
+      call("/v3/lease/keepalive", {{"ID", lease_}}, unread);
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
     }
   }
@@ -148,13 +173,16 @@ class EtcdStore : public LedgerStore {
   void write(json changes) {
     const json compare = {
         {{"key", to_base64(leader_key())}, {"target", "CREATE"}, {"result", "EQUAL"}, {"create_revision", revision_}}};
-    const json answer = call("/v3/kv/txn", {{"compare", compare}, {"success", std::move(changes)}});
-    if (!answer.value("succeeded", false)) fenced();
+    if (!call("/v3/kv/txn", {{"compare", compare}, {"success", std::move(changes)}}, succeeded)) fenced();
     ++next_;
   }
 
-  // One connection per call: calls are rare, and a broken one costs nothing.
-  json call(const std::string& path, const json& body) {
+  static bool succeeded(const json& answer) { return answer.value("succeeded", false); }
+  static void unread(const json&) {}
+
+  // What `read` finds in the answer. One connection per call: calls are rare, and a broken one costs nothing.
+  template <class Read>
+  std::invoke_result_t<Read, const json&> call(const std::string& path, const json& body, const Read& read) {
     try {
       boost::asio::io_context io;
       beast::tcp_stream stream(io);
@@ -179,18 +207,21 @@ class EtcdStore : public LedgerStore {
       io.run();
       if (failure) throw boost::system::system_error(failure);
       const json answer = json::parse(response.body());
-      if (response.result() != http::status::ok)
-        throw Error(ErrorCode::environment,
-                    fmt::format("etcd at {}:{} answers {}: {}", place_.host, place_.port, response.result_int(),
-                                answer.value("error", "no reason given")));
-      return answer;
+      if (response.result() != http::status::ok) {
+        const std::string cause = fmt::format("etcd at {}:{} answers {}: {}", place_.host, place_.port,
+                                              response.result_int(), answer.value("error", "no reason given"));
+        // A server that gave up waiting may have written all the same.
+        if (response.result_int() >= 500) throw StoreUncertain(cause);
+        throw Error(ErrorCode::environment, cause);
+      }
+      return read(answer);
     } catch (const boost::system::system_error& error) {
       throw StoreUncertain(
           fmt::format("etcd at {}:{} does not answer: {}", place_.host, place_.port, error.code().message()),
           "running operations go on");
     } catch (const json::exception& error) {
-      throw Error(ErrorCode::environment,
-                  fmt::format("etcd at {}:{} answers what is no answer: {}", place_.host, place_.port, error.what()));
+      throw StoreUncertain(
+          fmt::format("etcd at {}:{} answers what is no answer: {}", place_.host, place_.port, error.what()));
     }
   }
 

@@ -45,7 +45,7 @@ struct Fabric::State : std::enable_shared_from_this<Fabric::State> {
   using Key = std::tuple<std::string, std::uint64_t, int>;  // group, epoch, rank
 
   FabricOptions options;
-  ListeningSocket tcp;
+  std::unique_ptr<Listener> listener;
   FileDescriptor local;
   FileDescriptor stop_bell{::eventfd(0, EFD_CLOEXEC)};
   std::thread acceptor;
@@ -112,14 +112,17 @@ struct Fabric::State : std::enable_shared_from_this<Fabric::State> {
     }
   };
 
-  bool encrypts(int socket) const {
+  // What a relay passes on may come from anywhere.
+  bool encrypts(const std::string& address, int socket) const {
     switch (options.encryption) {
       case Encryption::never: return false;
       case Encryption::always: return true;
-      case Encryption::off_loopback: return !peer_is_local(socket);
+      case Encryption::off_loopback: return is_relayed(address) || !peer_is_local(socket);
     }
     return true;
   }
+
+  RelayAccess relay_access() const { return {options.key, options.identity, options.encryption}; }
 
   const TlsContext& identity() const {
     if (!options.identity)
@@ -131,19 +134,20 @@ struct Fabric::State : std::enable_shared_from_this<Fabric::State> {
 
   void accept_all() {
     for (;;) {
-      std::array<pollfd, 3> waiting{pollfd{tcp.socket.get(), POLLIN, 0}, pollfd{local.get(), POLLIN, 0},
+      std::array<pollfd, 3> waiting{pollfd{listener->descriptor(), POLLIN, 0}, pollfd{local.get(), POLLIN, 0},
                                     pollfd{stop_bell.get(), POLLIN, 0}};
       ::poll(waiting.data(), waiting.size(), -1);
       if (waiting[2].revents != 0) return;
-      for (const int listener : {tcp.socket.get(), local.get()}) {
-        FileDescriptor socket(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      for (const bool is_local : {false, true}) {
+        FileDescriptor socket =
+            is_local ? FileDescriptor(::accept4(local.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK))
+                     : listener->accept();
         if (!socket) continue;
         {
           const std::lock_guard lock(mutex);
           if (strangers >= most_strangers) continue;  // closed: whoever is honest dials again
           ++strangers;
         }
-        const bool is_local = listener == local.get();
         start([this, is_local, held = std::make_shared<FileDescriptor>(std::move(socket))] {
           try {
             receive(std::move(*held), is_local);
@@ -160,8 +164,7 @@ struct Fabric::State : std::enable_shared_from_this<Fabric::State> {
   void receive(FileDescriptor socket, bool is_local) {
     const auto until = after(options.handshake_s);
     const Stoppable stoppable(*this, socket.get());
-    if (!is_local) set_connection_options(socket.get());
-    const bool encrypted = !is_local && encrypts(socket.get());
+    const bool encrypted = !is_local && encrypts(listener->address(), socket.get());
     ByteStream stream(std::move(socket));
     if (encrypted) stream.secure_as_server(identity(), until);
     const HeardHello heard = hear(stream, options.key, until);
@@ -181,6 +184,8 @@ struct Fabric::State : std::enable_shared_from_this<Fabric::State> {
     }
     if (arrivals) {
       std::string wrong = objection(hello, arrivals->epoch(), arrivals->rank(), stream.peer_name());
+      if (hello.purpose == LinkPurpose::relay_listen || hello.purpose == LinkPurpose::relay_call)
+        wrong = "this is no relay";
       if (wrong.empty() && (hello.purpose == LinkPurpose::shared_memory) != is_local &&
           (hello.purpose == LinkPurpose::stream || hello.purpose == LinkPurpose::shared_memory))
         wrong = "shared memory by TCP, or a stream without";
@@ -215,7 +220,8 @@ struct Fabric::State : std::enable_shared_from_this<Fabric::State> {
       ConnectFailure failure;
       const bool shared = arrival.purpose == LinkPurpose::shared_memory;
       FileDescriptor socket =
-          shared ? connect_local(local_name(member.address), failure) : connect_tcp(member.address, until, failure);
+          shared ? connect_local(local_name(member.address), failure)
+                 : connect_to(member.address, relay_access(), std::min(until, after(options.handshake_s)), failure);
       if (socket) {
         try {
           const LinkWelcome welcome = introduce(arrivals, arrival, std::move(socket), until);
@@ -250,7 +256,7 @@ struct Fabric::State : std::enable_shared_from_this<Fabric::State> {
     const Member& member = epoch.members[static_cast<std::size_t>(arrival.peer)];
     const Stoppable stoppable(*this, socket.get());
     const auto patience = std::min(until, after(options.handshake_s));
-    const bool encrypted = arrival.purpose != LinkPurpose::shared_memory && encrypts(socket.get());
+    const bool encrypted = arrival.purpose != LinkPurpose::shared_memory && encrypts(member.address, socket.get());
     ByteStream stream(std::move(socket));
     if (encrypted) {
       stream.secure_as_client(identity(), patience);
@@ -292,20 +298,21 @@ struct Fabric::State : std::enable_shared_from_this<Fabric::State> {
 };
 
 Fabric::Fabric(FabricOptions options) : state_(std::make_shared<State>()) {
-  state_->tcp = listen_tcp(options.listen);
-  state_->local = listen_local(local_name(state_->tcp.address));
   state_->options = std::move(options);
+  state_->listener = listen_at(state_->options.listen, state_->relay_access());
+  state_->local = listen_local(local_name(address()));
   state_->acceptor = std::thread([state = state_.get()] { state->accept_all(); });
 }
 
 Fabric::~Fabric() { state_->stop(); }
 
-const std::string& Fabric::address() const { return state_->tcp.address; }
+const std::string& Fabric::address() const { return state_->listener->address(); }
 
 std::unique_ptr<Transport> Fabric::connect(const Epoch& epoch, int rank, double timeout_s, std::stop_token stop) {
   State& state = *state_;
   if (rank < 0 || static_cast<std::size_t>(rank) >= epoch.members.size())
-    throw input_error(fmt::format("rank {} of {} members", rank, epoch.members.size()));
+    throw input_error(fmt::format("rank {} of {} members", rank, epoch.members.size()),
+                      "the rank is this process's place in the list of members, from 0");
   const auto until = after(timeout_s);
   const auto arrivals = std::make_shared<LinkArrivals>(epoch, rank);
   const State::Key key{epoch.group, epoch.number, rank};
@@ -313,7 +320,8 @@ std::unique_ptr<Transport> Fabric::connect(const Epoch& epoch, int rank, double 
     const std::lock_guard lock(state.mutex);
     if (!state.expected.try_emplace(key, arrivals).second)
       throw input_error(
-          fmt::format("epoch {} of \"{}\" is already connected as rank {}", epoch.number, epoch.group, rank));
+          fmt::format("epoch {} of \"{}\" is already connected as rank {}", epoch.number, epoch.group, rank),
+          "connect once per epoch and rank: a later group takes the next epoch's number, or another name");
   }
   auto mesh = make_mesh(
       {.arrivals = arrivals,
@@ -356,11 +364,12 @@ std::unique_ptr<Transport> Fabric::connect(const Epoch& epoch, int rank, double 
     if (stop.stop_requested()) throw Error(ErrorCode::interrupted, "asked to stop while connecting");
     const double left_s = std::chrono::duration<double>(until - Clock::now()).count();
     if (left_s <= 0) {
-      const std::string noted = arrivals->noted(missing.front());
-      throw ConnectError(ErrorCode::limit,
-                         fmt::format("{} did not connect within {} s{}{}", called(missing.front()), timeout_s,
-                                     noted.empty() ? "" : ": ", noted),
-                         missing);
+      const std::string noted = arrivals->noted(missing.front()), own = state.listener->trouble();
+      throw ConnectError(
+          ErrorCode::limit,
+          fmt::format("{} did not connect within {} s{}{}{}{}", called(missing.front()), timeout_s,
+                      noted.empty() ? "" : ": ", noted, own.empty() ? "" : "; nobody can call here: ", own),
+          missing);
     }
     mesh->wait(std::min(left_s, 0.1));
   }

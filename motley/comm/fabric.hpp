@@ -12,22 +12,18 @@
 #include "motley/base/error.hpp"
 #include "motley/comm/byte_stream.hpp"
 #include "motley/comm/epoch.hpp"
+#include "motley/comm/listener.hpp"
 #include "motley/comm/transport.hpp"
 
 namespace motley {
 
-enum class Encryption {
-  off_loopback,  // TLS, but for addresses of this machine alone; needs an identity only where it is used
-  always,
-  never
-};
 enum class SharedMemoryUse {
   same_host,  // between members whose epoch entry names the same host
   never
 };
 
 struct FabricOptions {
-  std::string listen = "127.0.0.1:0";  // port 0: any that is free
+  std::string listen = "127.0.0.1:0";  // port 0: any that is free; or a relay (listener.hpp)
   std::string key;                     // the group's secret: whoever has another is turned away
   std::optional<TlsContext> identity;  // its certificate names the member's id
   Encryption encryption = Encryption::off_loopback;

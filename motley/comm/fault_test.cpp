@@ -344,6 +344,25 @@ TEST(Door, CertificatesMustComeFromTheGroupAndNameTheMember) {
   EXPECT_EQ(meeting(theirs.issue("m1")), "it is not from this group's authority");
 }
 
+// The one who dials looks as well: another member's certificate does not make the member that is called.
+TEST(Door, WhoAnswersMustBeWhoWasCalled) {
+  const Authority authority = Authority::create("test");
+  FabricOptions options;
+  options.encryption = Encryption::always;
+  options.identity = authority.issue("m2");
+  Fabric accepting(options);
+  options.identity = authority.issue("m1");
+  Fabric dialling(options);
+  Epoch epoch = epoch_of(2);
+  epoch.members[0].address = accepting.address();
+  epoch.members[1].address = dialling.address();
+  std::thread other([&] { error_of([&] { accepting.connect(epoch, 0, 0.5); }); });
+  const std::string error = error_of([&] { dialling.connect(epoch, 1, 5); });
+  other.join();
+  EXPECT_NE(error.find("the certificate at " + accepting.address() + " names \"m2\", not \"m0\""), std::string::npos)
+      << error;
+}
+
 TEST(Authority, IsReadBackFromWhatItWrote) {
   const Authority authority = Authority::create("test");
   const Authority again = Authority::load(authority.save());

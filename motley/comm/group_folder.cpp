@@ -38,13 +38,15 @@ std::string trimmed(std::string text) {
   return text;
 }
 
+constexpr const char* writable = "may this user write there, and is there room on the disk?";
+
 void write_new(const std::string& path, const FolderFile& file) {
   const auto mode = static_cast<mode_t>(file.readers);
   const FileDescriptor written(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
-  if (!written) throw environment_error(fmt::format("cannot make {}", path));
+  if (!written) throw environment_error(fmt::format("cannot make {}", path), writable);
   if (::write(written.get(), file.text.data(), file.text.size()) != static_cast<ssize_t>(file.text.size()) ||
       ::fsync(written.get()) != 0)
-    throw environment_error(fmt::format("cannot write {}", path));
+    throw environment_error(fmt::format("cannot write {}", path), writable);
 }
 
 enum class Present { refused, same };  // files that are there already
@@ -63,7 +65,8 @@ void write_folder(const std::string& folder, const std::vector<FolderFile>& file
     std::error_code failure;
     if (const fs::path parent = fs::absolute(folder).parent_path(); !parent.empty())
       fs::create_directories(parent, failure);
-    if (::mkdir(folder.c_str(), 0700) != 0) throw environment_error(fmt::format("cannot make the folder {}", folder));
+    if (::mkdir(folder.c_str(), 0700) != 0)
+      throw environment_error(fmt::format("cannot make the folder {}", folder), writable);
   }
   for (const FolderFile* file : missing) write_new((fs::path(folder) / file->name).string(), *file);
 }
@@ -106,7 +109,9 @@ GroupFolder read_group_folder(const std::string& folder) {
   GroupFolder group;
   group.identity = {read_file(path(certificate_file)), read_file(path(key_file)), read_file(path(authority_file))};
   group.token = trimmed(read_file(path(token_file)));
-  if (group.token.empty()) throw input_error(fmt::format("{} is empty", path(token_file)));
+  if (group.token.empty())
+    throw input_error(fmt::format("{} is empty", path(token_file)),
+                      "it holds the group's token in one line: copy it from the coordinator's folder");
   const auto checked = [&](const char* name, const auto& read) {
     try {
       return read();
@@ -116,7 +121,8 @@ GroupFolder read_group_folder(const std::string& folder) {
   };
   group.group = checked(authority_file, [&] { return certificate_facts(group.identity.authority).name; });
   if (!is_issued_by(group.identity.certificate, group.identity.authority))
-    throw input_error(fmt::format("{} is no certificate of the authority beside it", path(certificate_file)));
+    throw input_error(fmt::format("{} is no certificate of the authority beside it", path(certificate_file)),
+                      fmt::format("copy all files of one folder; `motley group issue DIR MEMBER` makes a member's"));
   checked(key_file, [&] { return TlsContext(group.identity); });
   if (fs::exists(path(authority_key_file)))
     group.authority = checked(authority_key_file, [&] {

@@ -139,7 +139,8 @@ LedgerRecord decode_record(std::string_view bytes) {
     std::uint8_t version = 0, kind = 0;
     reader(version);
     if (version != ledger_version)
-      throw input_error(fmt::format("a log record of version {}, this program reads {}", version, ledger_version));
+      throw input_error(fmt::format("a log record of version {}, this program reads {}", version, ledger_version),
+                        "run the motley that wrote it, or begin a new log: motley coordinate --store FILE");
     reader(kind);
     constexpr std::size_t kinds = std::variant_size_v<LedgerRecord>;
     if (kind >= kinds) reader.malformed(fmt::format("unknown kind {}", kind));

@@ -3,7 +3,6 @@
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
-#include <openssl/rand.h>
 
 #include <cstring>
 #include <string_view>
@@ -11,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "motley/base/error.hpp"
+#include "motley/comm/random_bytes.hpp"
 #include "motley/comm/wire.hpp"
 
 namespace motley {
@@ -35,8 +35,7 @@ void fields(Wire& wire, typename Wire::template Ref<LinkHello> hello) {
 
 std::string random_nonce() {
   std::string nonce(nonce_bytes, '\0');
-  if (RAND_bytes(reinterpret_cast<unsigned char*>(nonce.data()), static_cast<int>(nonce.size())) != 1)
-    throw Error(ErrorCode::environment, "no random numbers");
+  fill_random(std::as_writable_bytes(std::span(nonce)));
   return nonce;
 }
 
@@ -77,7 +76,8 @@ std::string get(ByteStream& stream, ByteStream::Time until) {
   if (magic != link_magic) throw Error(ErrorCode::peer, "the other side speaks another protocol");
   if (version != link_version)
     throw Error(ErrorCode::peer,
-                fmt::format("the other side speaks version {}, this program version {}", version, link_version));
+                fmt::format("the other side speaks version {}, this program version {}", version, link_version),
+                "run the same version of motley in all members");
   if (length > max_message) throw Error(ErrorCode::peer, fmt::format("a greeting of {} bytes", length));
   std::string bytes(length, '\0');
   stream.read_all(std::as_writable_bytes(std::span(bytes)), until);
@@ -120,7 +120,8 @@ LinkWelcome greet(ByteStream& stream, const LinkHello& hello, const std::string&
   welcome.answer = static_cast<LinkAnswer>(answer);
   // A refusal may come from one who has another key.
   if (welcome.answer != LinkAnswer::refused && !signed_with(key, covered('a', challenge + nonce, said), signature))
-    throw Error(ErrorCode::peer, "the other side does not have this group's key");
+    throw Error(ErrorCode::peer, "the other side does not have this group's key",
+                "give all members the same key, or token");
   return welcome;
 }
 
@@ -140,7 +141,7 @@ HeardHello hear(ByteStream& stream, const std::string& key, ByteStream::Time unt
     answer(stream, heard, {LinkAnswer::refused, cause}, key, until);
     throw Error(ErrorCode::peer, fmt::format("\"{}\" refused: {}", heard.hello.from_id, cause));
   };
-  if (purpose > static_cast<std::uint8_t>(LinkPurpose::revoke)) turn_away("unknown purpose");
+  if (purpose > static_cast<std::uint8_t>(LinkPurpose::relay_call)) turn_away("unknown purpose");
   if (!signed_with(key, covered('d', challenge, body), signature)) turn_away("not this group's key");
   heard.hello.purpose = static_cast<LinkPurpose>(purpose);
   return heard;

@@ -16,8 +16,11 @@ namespace motley {
 enum class LinkPurpose : std::uint8_t {
   stream,
   shared_memory,
-  probe,  // only to see whether the other side is there
-  revoke  // to say that the epoch is given up; `word` says why
+  probe,   // only to see whether the other side is there
+  revoke,  // to say that the epoch is given up; `word` says why
+  // To a relay (relay.hpp), where `word` is a mailbox.
+  relay_listen,
+  relay_call
 };
 
 struct LinkHello {

@@ -1,6 +1,7 @@
 #include "motley/comm/ledger_store.hpp"
 
 #include <gtest/gtest.h>
+#include <sqlite3.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -82,6 +83,25 @@ TEST(SqliteStore, WhatIsNoLogIsNamed) {
   std::ofstream(folder.file("text")) << std::string(5000, 'x');
   EXPECT_NE(cause_of([&] { open_sqlite_store(folder.file("text")); }).find("is no log"), std::string::npos);
   EXPECT_NE(cause_of([&] { open_sqlite_store(folder.file("none/log")); }).find("cannot be opened"), std::string::npos);
+}
+
+// Databases of other programs, or of another version of this one.
+TEST(SqliteStore, AnotherFormatIsNamed) {
+  const TemporaryFolder folder;
+  const auto with = [&](const char* sql) {
+    const std::string file = folder.file("other");
+    std::filesystem::remove(file);
+    sqlite3* database = nullptr;
+    EXPECT_EQ(sqlite3_open(file.c_str(), &database), SQLITE_OK);
+    EXPECT_EQ(sqlite3_exec(database, sql, nullptr, nullptr, nullptr), SQLITE_OK) << sqlite3_errmsg(database);
+    sqlite3_close(database);
+    const std::string cause = cause_of([&] { open_sqlite_store(file); });
+    return cause.substr(std::min(cause.size(), cause.find("other") + 5));
+  };
+  EXPECT_TRUE(with("CREATE TABLE about (format TEXT); INSERT INTO about VALUES ('motley.log/9')")
+                  .starts_with(" is of format \"motley.log/9\", this program reads \""));
+  EXPECT_TRUE(with("CREATE TABLE about (version INTEGER)").starts_with(" cannot be used: no such column: format"));
+  EXPECT_EQ(with("CREATE TABLE about (format TEXT); INSERT INTO about VALUES (NULL)"), "") << "no format is said";
 }
 
 TEST(LedgerStore, ALogOfAnotherGroupIsRefused) {

@@ -1,6 +1,5 @@
 #include "motley/comm/member_client.hpp"
 
-#include <openssl/rand.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -13,8 +12,10 @@
 #include <fmt/format.h>
 
 #include "motley/base/error.hpp"
+#include "motley/base/hints.hpp"
 #include "motley/comm/control_stream.hpp"
 #include "motley/comm/enrolment.hpp"
+#include "motley/comm/random_bytes.hpp"
 #include "motley/comm/sockets.hpp"
 
 namespace motley {
@@ -30,8 +31,7 @@ Clock::duration duration_of(double seconds) {
 
 std::uint64_t draw_process_number() {
   std::uint64_t number = 0;
-  if (RAND_bytes(reinterpret_cast<unsigned char*>(&number), sizeof number) != 1)
-    throw Error(ErrorCode::environment, "no random numbers");
+  fill_random(std::as_writable_bytes(std::span(&number, 1)));
   return number;
 }
 
@@ -91,7 +91,7 @@ struct MemberClient::State {
           take(enrol(address, enrolment_options(), options.patience_s));
         converse(address, stop);
       } catch (const Error& error) {
-        note(error.what());
+        note(with_hint(error));
       }
       ++attempt;
       // The first coordinator may only have been restarted: soon again, and ever less often while none answers.
@@ -122,7 +122,9 @@ struct MemberClient::State {
     const auto until = Clock::now() + duration_of(options.patience_s);
     ConnectFailure failure;
     FileDescriptor socket = connect_tcp(address, until, failure);
-    if (!socket) throw Error(ErrorCode::peer, fmt::format("no coordinator answers at {}: {}", address, failure.cause));
+    if (!socket)
+      throw Error(ErrorCode::peer, fmt::format("no coordinator answers at {}: {}", address, failure.cause),
+                  "is `motley coordinate` running there, and does nothing between block the port?");
     const bool is_local = peer_is_local(socket.get());
     set_connection_options(socket.get());
     ByteStream stream(std::move(socket));
@@ -133,7 +135,8 @@ struct MemberClient::State {
                                                  stream.peer_name(), coordinator_name));
     } else if (!is_local)
       throw input_error(
-          fmt::format("the coordinator at {} is on another machine, and this member has no certificate", address));
+          fmt::format("the coordinator at {} is on another machine, and this member has no certificate", address),
+          "give it the files that `motley group issue` makes, or the group's token and authority to ask for one");
     return ControlStream(std::move(stream));
   }
 
@@ -182,7 +185,8 @@ struct MemberClient::State {
       return take(renewal->accept(*grant));
     const auto* directive = std::get_if<CoordinatorDirective>(&message);
     if (directive == nullptr)
-      throw Error(ErrorCode::peer, fmt::format("what answers at {} is no coordinator", address));
+      throw Error(ErrorCode::peer, fmt::format("what answers at {} is no coordinator", address),
+                  "give the address that `motley coordinate` prints, and run the same motley on both sides");
     const std::lock_guard lock(mutex);
     trouble.clear();
     handle(membership.directive(*directive));
@@ -190,7 +194,9 @@ struct MemberClient::State {
 };
 
 MemberClient::MemberClient(MemberClientOptions options, ActionHandler handler) {
-  if (options.coordinators.empty()) throw input_error("no address of a coordinator is given");
+  if (options.coordinators.empty())
+    throw input_error("no address of a coordinator is given",
+                      "name one at least: HOST:PORT, as `motley coordinate` prints it");
   state_ = std::make_unique<State>(std::move(options), std::move(handler));
   state_->thread = std::jthread([state = state_.get()](const std::stop_token& stop) { state->run(stop); });
 }

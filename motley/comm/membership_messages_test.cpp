@@ -129,6 +129,32 @@ TEST(LedgerRecords, ComeBackAsTheyWentAndDamageIsNamed) {
   }
 }
 
+TEST(LedgerRecords, AnotherVersionAndAnotherGroupAreNamed) {
+  const auto cause = [](const auto& call) {
+    try {
+      call();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::input);
+      return std::string(error.what());
+    }
+    return std::string("none");
+  };
+  std::string newer = encode_record(StepCommitted{7, 4});
+  ++newer[0];
+  EXPECT_EQ(cause([&] { decode_record(newer); }), "a log record of version 2, this program reads 1");
+  GroupLedger other;
+  other.group = "h";
+  GroupLedger ledger;
+  ledger.group = "g";
+  EXPECT_EQ(cause([&] { apply_record(ledger, LedgerSnapshot{other}); }),
+            "the log's record \"snapshot: epoch 0, step 0\" cannot follow what stands before it: it belongs to group "
+            "\"h\"");
+  other.group = "g";
+  other.committed_step = 9;
+  apply_record(ledger, LedgerSnapshot{other});
+  EXPECT_EQ(ledger.committed_step, 9U);
+}
+
 TEST(LedgerRecords, WhatCannotFollowIsRefused) {
   GroupLedger ledger;
   ledger.group = "g";

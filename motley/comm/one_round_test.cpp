@@ -3,7 +3,7 @@
 #include <array>
 #include <cstring>
 
-#include "motley/comm/operation_progress.hpp"
+#include "motley/comm/one_round.hpp"
 
 namespace motley {
 namespace {

@@ -16,15 +16,6 @@
 namespace motley {
 namespace {
 
-SessionOptions options_of(const std::string& coordinator, const std::string& id) {
-  SessionOptions options;
-  options.member.coordinators = {coordinator};
-  options.member.group = "test";
-  options.member.token = "token";
-  options.member.member.id = id;
-  return options;
-}
-
 // What member `id` gives to step `step`; small integers, so that sums are exact.
 float contribution(const std::string& id, std::uint64_t step) {
   return static_cast<float>((std::hash<std::string>{}(id) % 97 + 1) * (step % 13 + 1));

@@ -38,6 +38,7 @@ struct RingHead {
   alignas(64) std::atomic<std::uint32_t> asleep{0};
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && 2 * sizeof(RingHead) <= page_bytes);
+static_assert(collective_header_bytes == 64, "what has been written holds whole headers, and so does the ring's end");
 static_assert(2 * (collective_header_bytes + largest_payload_bytes) <= least_ring_bytes);
 
 constexpr std::size_t memory_bytes(std::uint64_t ring_bytes) { return page_bytes + 2 * ring_bytes; }
@@ -55,11 +56,12 @@ class SharedEdge : public Edge {
     out_bytes_ = memory + page_bytes + static_cast<std::size_t>(side) * ring_bytes;
     in_bytes_ = memory + page_bytes + static_cast<std::size_t>(1 - side) * ring_bytes;
     traffic_.kind = "shm";
+    traffic_.buffer_bytes = static_cast<std::int64_t>(memory_bytes(ring_bytes) / 2);  // the peer counts the other half
   }
   ~SharedEdge() override { ::munmap(memory_, memory_bytes(ring_bytes_)); }
 
   bool send(const CollectiveFrame& frame, std::span<const std::byte> payload) override {
-    if (!cause_.empty()) return false;
+    if (!cause_.empty() || !lie_.empty()) return false;
     const std::uint64_t size = collective_header_bytes + rounded(payload.size());
     const std::uint64_t offset = written_ & (ring_bytes_ - 1);
     // A frame lies in one piece: what is left at the end is skipped.
@@ -89,9 +91,13 @@ class SharedEdge : public Edge {
   }
 
   bool poll(FrameSink& sink, double) override {
-    if (!cause_.empty()) return false;
+    if (!cause_.empty()) {
+      sink.on_lost(peer_, cause_);  // to every operation that asks
+      return false;
+    }
     bool moved = false;
     try {
+      if (!lie_.empty()) throw Error(ErrorCode::peer, lie_);
       moved = spoken_ && listen(sink);
       for (int i = 0; i < frames_per_poll && take(sink); ++i) moved = true;
     } catch (const Error& error) {
@@ -105,7 +111,8 @@ class SharedEdge : public Edge {
   }
 
   bool looks_ready() const override {
-    return spoken_ || in_->written.load() != held_at_ || (refused_ && out_->read.load() != room_seen_);
+    return cause_.empty() &&
+           (spoken_ || in_->written.load() != held_at_ || (refused_ && out_->read.load() != room_seen_));
   }
   void fall_asleep() override { out_->asleep.store(wants_frames | (refused_ ? wants_room : 0)); }
   void wake_up() override { out_->asleep.store(0, std::memory_order_relaxed); }
@@ -134,7 +141,7 @@ class SharedEdge : public Edge {
     if (ring_bytes_ - (written_ - room_seen_) >= bytes) return true;
     const std::uint64_t read = out_->read.load(std::memory_order_acquire);
     if (read > written_ || read < room_seen_) {
-      cause_ = fmt::format("corrupt memory: {} read of {} written", read, written_);
+      lie_ = fmt::format("corrupt memory: {} read of {} written", read, written_);
       return false;
     }
     room_seen_ = read;
@@ -168,7 +175,6 @@ class SharedEdge : public Edge {
       if (available < ring_bytes_ - offset) throw Error(ErrorCode::peer, "corrupt memory: nothing after a gap");
       return consume(ring_bytes_ - offset);
     }
-    if (available < collective_header_bytes) throw Error(ErrorCode::peer, "corrupt memory: half a header");
     const CollectiveFrame frame =
         decode_header(std::span<const std::byte, collective_header_bytes>(start, collective_header_bytes));
     const std::uint64_t size = collective_header_bytes + rounded(frame.length);
@@ -205,6 +211,7 @@ class SharedEdge : public Edge {
   bool refused_ = false;         // send() found no room
   bool spoken_ = false;          // there is something on the other connection
   bool ended_ = false;
+  std::string lie_;  // what send() found wrong; poll() tells
   std::string cause_;
 };
 

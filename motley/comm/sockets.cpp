@@ -89,15 +89,21 @@ HostPort parse_host_port(const std::string& address) {
   return place;
 }
 
+bool is_loopback(const std::string& address) {
+  const std::string host = parse_host_port(address).host;
+  return host.starts_with("127.") || host == "::1" || host == "localhost";
+}
+
 ListeningSocket listen_tcp(const std::string& address) {
+  constexpr const char* own_address = "give an address of this machine, and a port that nobody has: 0 is any free one";
   std::string cause;
   const Addresses found = resolve(address, AI_PASSIVE, cause);
-  if (!found) throw Error(ErrorCode::environment, "cannot listen on " + cause);
+  if (!found) throw Error(ErrorCode::environment, "cannot listen on " + cause, own_address);
   FileDescriptor socket(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const int on = 1;
   if (socket) ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   if (!socket || ::bind(socket.get(), found->ai_addr, found->ai_addrlen) != 0 || ::listen(socket.get(), 256) != 0)
-    throw environment_error(fmt::format("cannot listen on {}", address));
+    throw environment_error(fmt::format("cannot listen on {}", address), own_address);
   sockaddr_storage name{};
   socklen_t size = sizeof name;
   if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&name), &size) != 0)

@@ -16,6 +16,8 @@ struct HostPort {
 };
 // "10.0.0.7:4711" or "[::1]:4711". Throws an input error.
 HostPort parse_host_port(const std::string& address);
+// True for what no other machine can reach.
+bool is_loopback(const std::string& address);
 
 struct ListeningSocket {
   FileDescriptor socket;

@@ -114,12 +114,14 @@ class SqliteStore : public LedgerStore {
     {
       const Statement select = prepare("SELECT format FROM about");
       if (sqlite3_step(select.get()) == SQLITE_ROW)
-        format = reinterpret_cast<const char*>(sqlite3_column_text(select.get(), 0));
+        if (const auto* text = sqlite3_column_text(select.get(), 0))  // null where another program made the table
+          format = reinterpret_cast<const char*>(text);
     }
     if (format.empty())
       run(fmt::format("INSERT INTO about VALUES ('{}')", format_name));
     else if (format != format_name)
-      throw input_error(fmt::format("{} is of format \"{}\", this program reads \"{}\"", file_, format, format_name));
+      throw input_error(fmt::format("{} is of format \"{}\", this program reads \"{}\"", file_, format, format_name),
+                        "run the motley that wrote it, or begin a new log: motley coordinate --store FILE");
   }
 
   std::string file_;

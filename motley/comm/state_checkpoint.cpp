@@ -19,6 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* checkpoint_format = "motley.state/1";
+constexpr const char* damaged = "the checkpoint is damaged: use another, or pull the state from a member";
 
 [[noreturn]] void fail(const fs::path& path, std::string_view doing) {
   const int cause = errno;
@@ -68,8 +69,8 @@ class MappedFiles {
     struct stat status {};
     if (fstat(file.get(), &status) != 0) fail(path, "examine");
     if (status.st_size != bytes)
-      throw input_error(
-          fmt::format("{}: has {} bytes, and the manifest says {}", path.string(), status.st_size, bytes));
+      throw input_error(fmt::format("{}: has {} bytes, and the manifest says {}", path.string(), status.st_size, bytes),
+                        damaged);
     if (bytes == 0) return {};
     void* start = mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ, MAP_PRIVATE, file.get(), 0);
     if (start == MAP_FAILED) fail(path, "map");
@@ -108,7 +109,7 @@ const Value& member(const Value& object, std::string_view key, bool (Value::*is)
 
 std::int64_t count(const Value& object, std::string_view key, const std::string& source) {
   const auto value = member(object, key, &Value::is_integer, source).as_integer();
-  if (value < 0) throw input_error(fmt::format("{}: \"{}\" is negative", source, key));
+  if (value < 0) throw input_error(fmt::format("{}: \"{}\" is negative", source, key), damaged);
   return value;
 }
 
@@ -117,7 +118,11 @@ StateManifest read_manifest(const fs::path& path) {
   const Value document = read_document(path);
   if (member(document, "format", &Value::is_string, source).as_string() != checkpoint_format ||
       count(document, "chunk_bytes", source) != state_chunk_bytes)
-    throw input_error(fmt::format("{}: not a manifest of format {}", source, checkpoint_format));
+    throw input_error(
+        fmt::format("{}: not a manifest of format {}", source, checkpoint_format),
+        fmt::format("its `format` must be that, and its `chunk_bytes` {}: a checkpoint of another version "
+                    "is read by the motley that wrote it",
+                    state_chunk_bytes));
   StateManifest manifest;
   manifest.revision = {static_cast<std::uint64_t>(count(document, "epoch", source)),
                        static_cast<std::uint64_t>(count(document, "step", source))};
@@ -126,10 +131,16 @@ StateManifest read_manifest(const fs::path& path) {
     // Where the bytes are is never the file's to say.
     if (member(entry, "file", &Value::is_string, source).as_string() != file_name(manifest.items.size()))
       throw input_error(
-          fmt::format("{}: the file of \"{}\" should be {}", source, item.name, file_name(manifest.items.size())));
+          fmt::format("{}: the file of \"{}\" should be {}", source, item.name, file_name(manifest.items.size())),
+          "the files are numbered in the order of `items`");
     for (const auto& chunk : member(entry, "sha256", &Value::is_array, source).as_array()) {
-      if (!chunk.is_string()) throw input_error(fmt::format("{}: a digest of \"{}\" is no string", source, item.name));
-      item.chunks.push_back(parse_digest(chunk.as_string()));
+      if (!chunk.is_string())
+        throw input_error(fmt::format("{}: a digest of \"{}\" is no string", source, item.name), damaged);
+      try {
+        item.chunks.push_back(parse_digest(chunk.as_string()));
+      } catch (Error& error) {
+        throw error.prepend_context(fmt::format("{}: a digest of \"{}\"", source, item.name));
+      }
     }
     manifest.items.push_back(std::move(item));
   }
@@ -137,7 +148,7 @@ StateManifest read_manifest(const fs::path& path) {
   try {
     return decode_manifest(encode_manifest(manifest));
   } catch (const Error& error) {
-    throw input_error(fmt::format("{}: {}", source, error.message()));
+    throw input_error(fmt::format("{}: {}", source, error.message()), damaged);
   }
 }
 
@@ -180,7 +191,7 @@ StateSnapshot open_checkpoint(const fs::path& folder, CheckpointVerify verify) {
       if (sha256(snapshot.items.back().subspan(static_cast<std::size_t>(first),
                                                static_cast<std::size_t>(last - first))) != item.chunks[index])
         throw input_error(fmt::format("{}: bytes {} to {} are not those of the manifest", path.string(), first, last),
-                          "the file was damaged: use another checkpoint, or pull the state from a member");
+                          damaged);
     }
   }
   snapshot.owner = files;

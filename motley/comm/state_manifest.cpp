@@ -52,13 +52,14 @@ StateDigest sha256(std::span<const std::byte> bytes) {
 std::string to_hex(const StateDigest& digest) { return fmt::format("{:02x}", fmt::join(digest.bytes, "")); }
 
 StateDigest parse_digest(std::string_view hex) {
+  const auto refuse = [&] { throw input_error(fmt::format("\"{}\" is no SHA-256", hex), "64 digits of 0-9 and a-f"); };
   const auto digit = [&](char c) -> int {
     if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    throw input_error(fmt::format("\"{}\" is no SHA-256", hex));
+    if (c < 'a' || c > 'f') refuse();
+    return c - 'a' + 10;
   };
   StateDigest digest;
-  if (hex.size() != 2 * digest.bytes.size()) throw input_error(fmt::format("\"{}\" is no SHA-256", hex));
+  if (hex.size() != 2 * digest.bytes.size()) refuse();
   for (std::size_t i = 0; i < digest.bytes.size(); ++i)
     digest.bytes[i] = static_cast<std::uint8_t>(digit(hex[2 * i]) * 16 + digit(hex[2 * i + 1]));
   return digest;
@@ -81,7 +82,8 @@ StateManifest describe_state(StateRevision revision, std::span<const StateBuffer
   for (const auto& [name, bytes] : buffers) {
     if (name.empty() || name.size() > max_name_bytes)
       throw input_error(fmt::format("a part of the state has a name of {} bytes", name.size()), "1 to 4096 bytes");
-    if (!names.insert(name).second) throw input_error(fmt::format("two parts of the state are called \"{}\"", name));
+    if (!names.insert(name).second)
+      throw input_error(fmt::format("two parts of the state are called \"{}\"", name), "give every part its own name");
     StateItem item{name, static_cast<std::int64_t>(bytes.size()), {}};
     item.chunks.resize(static_cast<std::size_t>(chunks_of(item.bytes)));
     for (std::size_t i = 0; i < item.chunks.size(); ++i) {

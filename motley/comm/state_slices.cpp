@@ -33,12 +33,7 @@ std::span<std::byte> bytes_of(Value& value) {
   return std::as_writable_bytes(std::span(&value, 1));
 }
 
-OperationOutcome failed(std::string cause) {
-  OperationOutcome outcome;
-  outcome.status = OperationStatus::aborted;
-  outcome.cause = std::move(cause);
-  return outcome;
-}
+OperationOutcome failed(std::string cause) { return unsuccessful(OperationStatus::aborted, std::move(cause)); }
 
 }  // namespace
 
@@ -46,7 +41,9 @@ SlicedStateSync::SlicedStateSync(SlicedStateOptions options, StateItems items)
     : options_(options), items_(std::move(items)) {
   if (!(options_.share > 0 && std::isfinite(options_.share)))
     throw input_error(fmt::format("a share of {} of the steps' time", options_.share), "0.08 are 8 %");
-  if (items_.count == 0) throw input_error("a state of no items");
+  if (items_.count == 0)
+    throw input_error("a state of no items",
+                      "`count` is at least 1; a session whose steps need no state takes no items");
 }
 
 OperationOutcome SlicedStateSync::operator()(SessionStep& step) {
@@ -123,7 +120,9 @@ OperationOutcome SlicedStateSync::exchange(SessionStep& step, std::vector<Word>&
     const auto items = words[static_cast<std::size_t>(other)].items,
                right = words[static_cast<std::size_t>(givers[0])].items;
     if (items == right) continue;
-    if (other == rank) throw input_error(fmt::format("the members' state has {} items, not {}", right, items));
+    if (other == rank)
+      throw input_error(fmt::format("the members' state has {} items, not {}", right, items),
+                        "all members must run the same program and model");
     return failed(fmt::format("rank {} has a state of {} items, the others of {}", other, items, right));
   }
   step.contributors = static_cast<int>(givers.size());
@@ -181,7 +180,8 @@ OperationOutcome SlicedStateSync::take(Communicator& group, int giver, const Wor
     } else {
       const auto room = items_.place(item, bytes);
       if (room.size() != bytes)
-        throw input_error(fmt::format("item {} of the state has {} bytes, not {}", item, bytes, room.size()));
+        throw input_error(fmt::format("item {} of the state has {} bytes, not {}", item, bytes, room.size()),
+                          "`place` must return room for as many bytes as it is asked for");
       outcome = group.recv(room, giver, patient);
       if (outcome.status != OperationStatus::ok) return outcome;
       items_.load(item);

@@ -101,11 +101,7 @@ class Trainee {
 
  private:
   SessionOptions options(const std::string& coordinator, const std::string& id) {
-    SessionOptions result;
-    result.member.coordinators = {coordinator};
-    result.member.group = "test";
-    result.member.token = "token";
-    result.member.member.id = id;
+    SessionOptions result = options_of(coordinator, id);
     result.share_state = std::ref(sync_);
     return result;
   }
@@ -304,10 +300,7 @@ TEST(StateSlices, AStateOfAnotherShapeIsTheJoinersFault) {
   });
   wait_for(steps, 3);
   SlicedStateSync sync({}, {.count = 3, .save = {}, .place = {}});
-  SessionOptions options;
-  options.member.coordinators = {coordinator.address()};
-  options.member.group = "test";
-  options.member.token = "token";
+  SessionOptions options = options_of(coordinator.address(), "b");
   options.share_state = std::ref(sync);
   {
     Session session(std::move(options));

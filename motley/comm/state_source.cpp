@@ -148,7 +148,8 @@ StateSource::StateSource(std::unique_ptr<StateListener> listener, StateSourceOpt
   if (wake_ < 0) throw environment_error("cannot make an eventfd");
   if (options_.group.size() > max_group_bytes)
     throw input_error(
-        fmt::format("the group's name has {} bytes, more than {}", options_.group.size(), max_group_bytes));
+        fmt::format("the group's name has {} bytes, more than {}", options_.group.size(), max_group_bytes),
+        "choose a shorter `group`, in the coordinator and all members");
   thread_ = std::jthread([this](const std::stop_token& stop) { Service(*this).run(stop); });
 }
 

@@ -11,7 +11,7 @@
 #include <list>
 
 #include "motley/base/error.hpp"
-#include "motley/comm/sockets.hpp"
+#include "motley/comm/listener.hpp"
 
 namespace motley {
 namespace {
@@ -22,6 +22,10 @@ constexpr std::size_t slice_bytes = std::size_t{64} << 10;
 
 constexpr auto handshake_time = std::chrono::seconds(5);
 constexpr std::size_t most_handshakes = 16;  // at once
+
+RelayAccess access_of(const std::optional<TlsContext>& tls, const std::string& key) {
+  return {key, tls, tls ? Encryption::always : Encryption::off_loopback};
+}
 
 ByteStream::Time in(std::chrono::seconds time) { return std::chrono::steady_clock::now() + time; }
 
@@ -44,18 +48,17 @@ class SocketStateStream final : public StateStream {
 // Handshakes of TLS run beside, so that a stranger who says nothing holds nobody up.
 class SocketStateListener final : public StateListener {
  public:
-  SocketStateListener(const std::string& address, std::optional<TlsContext> tls)
-      : listening_(listen_tcp(address)), tls_(std::move(tls)) {}
+  SocketStateListener(const std::string& address, std::optional<TlsContext> tls, const std::string& key)
+      : listening_(listen_at(address, access_of(tls, key))), tls_(std::move(tls)) {}
 
-  int descriptor() const override { return listening_.socket.get(); }
+  int descriptor() const override { return listening_->descriptor(); }
   bool pending() const override { return !handshakes_.empty(); }
-  std::string address() const override { return listening_.address; }
+  std::string address() const override { return listening_->address(); }
 
   std::unique_ptr<StateStream> accept() override {
     while (handshakes_.size() < most_handshakes) {
-      FileDescriptor socket(accept4(descriptor(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      FileDescriptor socket = listening_->accept();
       if (!socket) break;
-      set_connection_options(socket.get());
       if (!tls_) return std::make_unique<SocketStateStream>(ByteStream(std::move(socket)));
       handshakes_.push_back(
           std::async(std::launch::async, [stream = ByteStream(std::move(socket)), tls = *tls_]() mutable {
@@ -80,22 +83,23 @@ class SocketStateListener final : public StateListener {
   }
 
  private:
-  ListeningSocket listening_;
+  std::unique_ptr<Listener> listening_;
   std::optional<TlsContext> tls_;
   std::list<std::future<ByteStream>> handshakes_;
 };
 
 }  // namespace
 
-std::unique_ptr<StateListener> listen_for_state(const std::string& address, std::optional<TlsContext> tls) {
-  return std::make_unique<SocketStateListener>(address, std::move(tls));
+std::unique_ptr<StateListener> listen_for_state(const std::string& address, std::optional<TlsContext> tls,
+                                                const std::string& key) {
+  return std::make_unique<SocketStateListener>(address, std::move(tls), key);
 }
 
-std::unique_ptr<StateStream> connect_for_state(const std::string& address, const std::optional<TlsContext>& tls) {
+std::unique_ptr<StateStream> connect_for_state(const std::string& address, const std::optional<TlsContext>& tls,
+                                               const std::string& key) {
   ConnectFailure failure;
-  FileDescriptor socket = connect_tcp(address, in(handshake_time), failure);
+  FileDescriptor socket = connect_to(address, access_of(tls, key), in(handshake_time), failure);
   if (!socket) throw Error(ErrorCode::peer, failure.cause);
-  set_connection_options(socket.get());
   ByteStream stream(std::move(socket));
   if (tls) stream.secure_as_client(*tls, in(handshake_time));
   return std::make_unique<SocketStateStream>(std::move(stream));

@@ -36,10 +36,13 @@ class StateListener {
   virtual std::unique_ptr<StateStream> accept() = 0;  // empty: nobody is there
 };
 
-// TCP at "10.0.0.7:4711", port 0: any free one; under TLS 1.3 with mutual authentication where a context is given.
+// At "10.0.0.7:4711", port 0: any free one; under TLS 1.3 with mutual authentication where a context is given.
 // Connecting waits some seconds at most; it throws a peer error.
-std::unique_ptr<StateListener> listen_for_state(const std::string& address, std::optional<TlsContext> tls = {});
-std::unique_ptr<StateStream> connect_for_state(const std::string& address, const std::optional<TlsContext>& tls = {});
+// `key` is the group's secret, which a relay (listener.hpp) is shown.
+std::unique_ptr<StateListener> listen_for_state(const std::string& address, std::optional<TlsContext> tls = {},
+                                                const std::string& key = {});
+std::unique_ptr<StateStream> connect_for_state(const std::string& address, const std::optional<TlsContext>& tls = {},
+                                               const std::string& key = {});
 
 // Lets so many bytes pass per second, and little more at once; 0: any number.
 class StatePace {

@@ -24,21 +24,13 @@ struct Withdrawal {
   ~Withdrawal() { source.withdraw(); }
 };
 
-OperationOutcome failed(std::string cause, std::vector<int> suspects) {
-  OperationOutcome outcome;
-  outcome.status = OperationStatus::aborted;
-  outcome.cause = std::move(cause);
-  outcome.suspects = std::move(suspects);
-  return outcome;
-}
-
 }  // namespace
 
 StateSync::StateSync(StateSyncOptions options, StateAccess access)
     : options_(std::move(options)),
       access_(std::move(access)),
       // One snapshot: the next epoch's state is another, and nobody pulls the old one any more.
-      source_(listen_for_state(options_.listen, options_.identity),
+      source_(listen_for_state(options_.listen, options_.identity, options_.key),
               {.group = options_.group, .bytes_per_s = options_.give_bytes_per_s, .snapshots = 1}) {}
 
 OperationOutcome StateSync::operator()(SessionStep& step) {
@@ -78,7 +70,7 @@ OperationOutcome StateSync::give_and_take(SessionStep& step, bool holds) {
       // The first holder's state counts; whose is another will say that it does not hold this one.
       if (peers.empty()) wanted = manifest;
       peers.push_back({fmt::format("rank {}", rank), [where = std::string(address.data()), this] {
-                         return connect_for_state(where, options_.identity);
+                         return connect_for_state(where, options_.identity, options_.key);
                        }});
     }
     last_pull_ = pull_state(options_.group, wanted, peers, access_.place,
@@ -88,7 +80,7 @@ OperationOutcome StateSync::give_and_take(SessionStep& step, bool holds) {
       for (const auto& [name, report] : last_pull_.peers)
         if (!report.fault.empty()) cause += fmt::format("; {} {}", name, report.fault);
       group.revoke(cause);  // the others wait
-      return failed(std::move(cause), {});
+      return unsuccessful(OperationStatus::aborted, std::move(cause));
     }
     access_.load();
   }

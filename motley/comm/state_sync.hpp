@@ -18,6 +18,7 @@ struct StateSyncOptions {
   std::string group = "group";
   std::string listen = "127.0.0.1:0";       // where this process gives its state to others
   std::optional<TlsContext> identity = {};  // TLS 1.3 in both directions; all members alike
+  std::string key = {};                     // the group's secret, which a relay is shown
   double give_bytes_per_s = 0;              // to all joiners together; 0: no cap
   double take_bytes_per_s = 0;              // from all members together; 0: no cap
   double timeout_s = 600;                   // of one member's pull

@@ -1,19 +1,16 @@
 // Sessions whose steps build on state: whoever comes late pulls it from those who are there.
 #include "motley/comm/state_sync.hpp"
 
-#include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <filesystem>
 #include <functional>
 #include <mutex>
 #include <thread>
 
-#include "motley/comm/coordinator_server.hpp"
+#include "motley/comm/coordinator_thread_test.hpp"
 
 namespace motley {
 namespace {
@@ -57,11 +54,7 @@ class Trainee {
             .load = [] {}};
   }
   SessionOptions options(const std::string& coordinator, const std::string& id) {
-    SessionOptions result;
-    result.member.coordinators = {coordinator};
-    result.member.group = "test";
-    result.member.token = "token";
-    result.member.member.id = id;
+    SessionOptions result = options_of(coordinator, id);
     result.fetch_state = std::ref(sync_);
     return result;
   }
@@ -73,15 +66,7 @@ class Trainee {
 };
 
 TEST(StateSync, AJoinerHasTheStateBeforeItsFirstStep) {
-  const auto log = std::filesystem::temp_directory_path() / fmt::format("motley-state-sync-{}.log", getpid());
-  std::filesystem::remove(log);
-  CoordinatorServerOptions served;
-  served.group = "test";
-  served.token = "token";
-  served.policy.minimum_size = 2;
-  CoordinatorServer coordinator(served, open_sqlite_store(log.string()));
-  std::jthread serving([&](const std::stop_token& stop) { coordinator.run(stop); });
-
+  CoordinatorThread coordinator({.minimum_size = 2});
   std::atomic<bool> begun = false;
   const auto stay = [&](const std::string& id) {
     Trainee trainee(coordinator.address(), id);
@@ -108,8 +93,6 @@ TEST(StateSync, AJoinerHasTheStateBeforeItsFirstStep) {
   EXPECT_TRUE(late.pulled().complete);
   EXPECT_EQ(late.pulled().peers.size(), 2u);
   EXPECT_GT(late.pulled().pulled_bytes, 0);
-  members.clear();
-  std::filesystem::remove(log);
 }
 
 }  // namespace

@@ -510,6 +510,32 @@ TEST_F(StateCheckpoint, NamesTheDamage) {
               HasSubstr("the file of \"a\" should be 0000.bin"));
 }
 
+TEST_F(StateCheckpoint, BelievesNoManifest) {
+  std::filesystem::create_directories(folder / "c");
+  const auto refusal = [&](const std::string& head, const std::string& item) {
+    std::ofstream(folder / "c" / "manifest.json")
+        << R"({"format": "motley.state/1", )" + head + R"("items": [{)" + item + "}]}";
+    const std::string text = message_of([&] { open_checkpoint(folder / "c", CheckpointVerify::sizes); });
+    return text.substr(text.find(": ") + 2);
+  };
+  const std::string head = R"("chunk_bytes": 4194304, "epoch": 1, "step": 1, )";
+  const std::string digest(64, 'a');
+  const auto item = [](const std::string& bytes, const std::string& digests) {
+    return R"("name": "a", "file": "0000.bin", "bytes": )" + bytes + R"(, "sha256": [)" + digests + "]";
+  };
+  EXPECT_THAT(refusal(head, item("1", '"' + digest + '"')), HasSubstr("cannot open: No such file"));
+  EXPECT_EQ(refusal(R"("chunk_bytes": 5, "epoch": 1, "step": 1, )", item("0", "")),
+            "not a manifest of format motley.state/1");
+  EXPECT_EQ(refusal(R"("chunk_bytes": 4194304, "step": 1, )", item("0", "")),
+            "\"epoch\" is missing or of a wrong type");
+  EXPECT_EQ(refusal(R"("chunk_bytes": 4194304, "epoch": 1, "step": -1, )", item("0", "")), "\"step\" is negative");
+  EXPECT_EQ(refusal(head, item("-1", "")), "\"bytes\" is negative");
+  EXPECT_EQ(refusal(head, item("1.5", "")), "\"bytes\" is missing or of a wrong type");
+  EXPECT_EQ(refusal(head, item("1", "7")), "a digest of \"a\" is no string");
+  for (const std::string& wrong : {digest + "a", std::string(63, 'a') + "A"})
+    EXPECT_EQ(refusal(head, item("1", '"' + wrong + '"')), "a digest of \"a\": \"" + wrong + "\" is no SHA-256");
+}
+
 TEST_F(StateCheckpoint, AFailedWriteLeavesTheOlderOne) {
   const Members members(0);
   write_checkpoint(folder / "c", members.snapshot);

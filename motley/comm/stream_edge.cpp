@@ -19,7 +19,10 @@ namespace {
 constexpr int frames_per_poll = 4;
 // From this round trip on, one stream's window and its recovery from a lost packet limit it more than the way does.
 constexpr double far_s = 1e-3;
-constexpr std::size_t near_window_bytes = 1 << 20, far_window_bytes = 4 << 20;
+// Far streams' windows grow where frames wait for them, up to so many times what the way itself holds.
+constexpr std::size_t near_window_bytes = 1 << 20, first_far_window_bytes = 512 << 10, most_far_window_bytes = 4 << 20;
+constexpr double windows_per_way = 2;
+constexpr double meter_s = 0.1;
 constexpr int first_far_streams = 4;
 // More streams are worth it while they raise the rate by that factor.
 constexpr double worthwhile = 1.1;
@@ -46,14 +49,18 @@ class SocketsEdge : public StreamEdge {
     if (stream >= options_.most_streams) return;
     watch(options_.epoll, connection.descriptor(), options_.peer, stream);
     const bool first = lanes_.empty();
-    if (first) far_ = round_trip_s(connection.descriptor()) >= far_s;
+    if (first) {
+      way_s_ = round_trip_s(connection.descriptor());
+      far_ = way_s_ >= far_s;
+    }
     if (connection.encrypted()) traffic_.kind = "tls";
-    const auto [entry, fresh] = lanes_.try_emplace(stream, far_ ? far_window_bytes : near_window_bytes);
+    const auto [entry, fresh] = lanes_.try_emplace(stream, far_ ? first_far_window_bytes : near_window_bytes);
     if (!fresh) ++traffic_.reconnects;
     Connection& place = entry->second;
     place.asked = false;
     place.lane.adopt(std::move(connection));
     traffic_.streams = static_cast<int>(lanes_.size());
+    count_buffers();
     if (first && far_ && options_.dials) open_streams(first_far_streams);
   }
 
@@ -68,6 +75,7 @@ class SocketsEdge : public StreamEdge {
     StreamLane* best = nullptr;
     for (auto& [stream, place] : lanes_)
       if (place.lane.room() >= needed && (best == nullptr || place.lane.room() > best->room())) best = &place.lane;
+    if (best == nullptr && far_) best = widened();
     if (best == nullptr) {
       crowded_ = true;
       return false;
@@ -99,6 +107,7 @@ class SocketsEdge : public StreamEdge {
       }
       if (!place.lane.up() && cause_.empty()) mend(stream, place, now_s);
     }
+    if (far_) meter(now_s);
     if (crowded_ && far_) consider_streams(now_s);
     if (!cause_.empty()) sink.on_lost(options_.peer, cause_);
     return moved;
@@ -129,6 +138,34 @@ class SocketsEdge : public StreamEdge {
     bool asked = false;  // for another connection, or whether the peer lives
     double broken_s = 0;
   };
+
+  // The fastest that the way has been so far.
+  void meter(double now_s) {
+    if (now_s - metered_at_s_ < meter_s) return;
+    const std::int64_t bytes = acknowledged();
+    if (metered_at_s_ > 0)
+      most_bytes_per_s_ =
+          std::max(most_bytes_per_s_, static_cast<double>(bytes - metered_bytes_) / (now_s - metered_at_s_));
+    metered_at_s_ = now_s;
+    metered_bytes_ = bytes;
+  }
+
+  // A stream that has got room by a larger window; null where none may have one, or none would have room by it.
+  StreamLane* widened() {
+    for (auto& [stream, place] : lanes_)
+      if (static_cast<double>(traffic_.buffer_bytes) < windows_per_way * most_bytes_per_s_ * way_s_ &&
+          place.lane.widen(most_far_window_bytes)) {
+        count_buffers();
+        return &place.lane;
+      }
+    return nullptr;
+  }
+
+  void count_buffers() {
+    traffic_.buffer_bytes = 0;
+    for (const auto& [stream, place] : lanes_)
+      traffic_.buffer_bytes += static_cast<std::int64_t>(place.lane.memory_bytes());
+  }
 
   void give_up(const std::string& cause) {
     if (cause_.empty()) cause_ = cause;
@@ -187,6 +224,9 @@ class SocketsEdge : public StreamEdge {
   StreamEdgeOptions options_;
   std::map<std::uint16_t, Connection> lanes_;
   bool far_ = false;
+  double way_s_ = 0;  // there and back, when nothing else was under way
+  double most_bytes_per_s_ = 0, metered_at_s_ = 0;
+  std::int64_t metered_bytes_ = 0;
   std::string cause_;  // of the loss
 
   bool crowded_ = false;  // no stream had room for a frame

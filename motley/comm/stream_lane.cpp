@@ -60,6 +60,21 @@ std::size_t StreamLane::room() const {
   return ring_.size() - std::min(ring_.size(), used);
 }
 
+bool StreamLane::widen(std::size_t most_bytes) {
+  if (!up() || greeting_left_ > 0 || sent_ < written_ || 2 * ring_.size() > most_bytes) return false;
+  std::vector<std::byte> wider(2 * ring_.size());
+  for (std::uint64_t place = acknowledged_; place < written_;) {
+    const auto from = static_cast<std::size_t>(place % ring_.size()),
+               to = static_cast<std::size_t>(place % wider.size());
+    const auto count =
+        std::min<std::size_t>(written_ - place, ring_.size() - from);  // ends where the wider one may, too
+    std::memcpy(wider.data() + to, ring_.data() + from, count);
+    place += count;
+  }
+  ring_ = std::move(wider);
+  return true;
+}
+
 void StreamLane::copy_in(std::span<const std::byte> bytes) {
   const auto offset = static_cast<std::size_t>(written_ % ring_.size());
   const std::size_t first = std::min(bytes.size(), ring_.size() - offset);

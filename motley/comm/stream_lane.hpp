@@ -20,6 +20,7 @@ namespace motley {
 
 class StreamLane {
  public:
+  // May be ahead of the other side's word by `window_bytes`.
   explicit StreamLane(std::size_t window_bytes);
 
   void adopt(ByteStream connection);
@@ -32,6 +33,9 @@ class StreamLane {
 
   // Bytes that may still be taken now; frames go where there is most room.
   std::size_t room() const;
+  // Twice the window, where the other side's word is all that a frame waits for, and not the kernel; false where not.
+  bool widen(std::size_t most_bytes);
+  std::size_t memory_bytes() const { return ring_.size() + buffer_.size(); }
   void send(CollectiveFrame frame, std::span<const std::byte> payload);
   // Moves bytes out; true if any moved.
   bool write();

@@ -23,6 +23,7 @@ struct LinkTraffic {
   std::int64_t received_bytes = 0;
   int streams = 1;
   int reconnects = 0;
+  std::int64_t buffer_bytes = 0;  // memory of this side for it, the kernel's not counted
   bool operator==(const LinkTraffic&) const = default;
 };
 

@@ -41,7 +41,7 @@ int nccl_type(CollectiveElement element) {
     case CollectiveElement::bf16: return 9;
     case CollectiveElement::int16: break;
   }
-  throw input_error(fmt::format("vendors' libraries do not know {}", name(element)));
+  throw input_error(fmt::format("vendors' libraries do not know {}", name(element)), "give them int8 or int32");
 }
 
 int nccl_operator(CollectiveReduction reduction) {
@@ -87,7 +87,8 @@ std::shared_ptr<const VendorLibrary> VendorLibrary::open(const std::string& name
   const std::shared_ptr<VendorLibrary> library(new VendorLibrary);
   library->handle_ = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library->handle_ == nullptr)
-    throw Error(ErrorCode::environment, fmt::format("cannot open \"{}\": {}", name, ::dlerror()));
+    throw Error(ErrorCode::environment, fmt::format("cannot open \"{}\": {}", name, ::dlerror()),
+                "name the vendor's library, such as libnccl.so.2, or its path");
   const auto find = [&](auto& function, const char* symbol) {
     function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(::dlsym(library->handle_, symbol));
     if (function == nullptr)

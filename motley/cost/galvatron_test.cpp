@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <numeric>
 
+#include "motley/base/error.hpp"
 #include "motley/base/reference_test.hpp"
 #include "motley/cost/galvatron_vldb.hpp"
 #include "motley/cost/osdp.hpp"
@@ -187,6 +189,54 @@ TEST(GalvatronVldb, MemoryAndChangesByHand) {
   EXPECT_NEAR(vldb_ends_mib(model, tensor, 16), 793 + 313 * 2 + 1024, 1e-9);
   EXPECT_NEAR(vldb_change_seconds(sharded, tensor, 16), 0.5 * 2 * 4 * 0.277994792e-3, 1e-12);
   EXPECT_EQ(vldb_change_seconds(tensor, sharded, 16), 0);  // a slice of what all have is free
+}
+
+// What is said of a document with one value changed; its place is cut off.
+template <class T>
+std::string complaint(const char* file, const std::function<void(Value&)>& change) {
+  Value document = read_document(std::string(MOTLEY_SOURCE_DIR "/data/") + file);
+  change(document);
+  try {
+    read<T>(document, "x");
+  } catch (const Error& error) {
+    EXPECT_FALSE(error.hint().empty());
+    const std::string what = error.what();
+    return what.substr(what.find(": ") + 2);
+  }
+  return "none";
+}
+
+TEST(PublishedProfiles, TablesOfOtherSizesAreRefused) {
+  const auto profile = [](std::string_view key, Value value) {
+    return complaint<GalvatronProfile>("galvatron/llama-2-7b-8-devices.json",
+                                       [&](Value& document) { document.set(key, std::move(value)); });
+  };
+  const Value one = Value::array({1.0}), two = Value::array({1.0, 1.0});
+  EXPECT_EQ(profile("devices", 8), "none");
+  EXPECT_EQ(profile("devices", 6), "6 devices are no power of two");
+  EXPECT_EQ(profile("devices", 16), "activation_mib has 4 entries");
+  EXPECT_EQ(profile("consecutive_gb_per_s", two), "consecutive_gb_per_s has 2 entries");
+  EXPECT_EQ(profile("strided_gb_per_s", one), "strided_gb_per_s has 1 entries");
+  EXPECT_EQ(profile("hop_gb_per_s", two), "hop_gb_per_s has 2 entries");
+  EXPECT_EQ(profile("all_reduce_ms", Value::array({two, two})), "all_reduce_ms has 2 entries");
+  EXPECT_TRUE(profile("all_to_all_ms", Value::array({two, two, two})).starts_with("all_to_all_ms has a row of 2"));
+  EXPECT_EQ(profile("layer_forward_ms", one), "layer_forward_ms has 1 entries");
+
+  const auto block = [](std::string_view key, Value value) {
+    return complaint<OsdpBlocks>("osdp/gpt-blocks.json", [&](Value& document) {
+      for (auto& [name, entry] : document.as_object())
+        if (name == "blocks") entry.as_array()[0].set(key, std::move(value));
+    });
+  };
+  EXPECT_EQ(block("time_s", Value::array({two})), "blocks[0]: time_s and memory_mb have different numbers of rows");
+  EXPECT_EQ(complaint<OsdpBlocks>(
+                "osdp/gpt-blocks.json",
+                [&](Value& document) {
+                  document.set("blocks", Value::array({Value::object({{"hidden", 8},
+                                                                      {"time_s", Value::array({one, one})},
+                                                                      {"memory_mb", Value::array({one, two})}})}));
+                }),
+            "blocks[0]: row 1 has different numbers of levels in time_s and memory_mb");
 }
 
 TEST(PublishedProfiles, ReferenceIsCurrent) {

@@ -8,6 +8,7 @@
 #include <map>
 #include <sstream>
 
+#include "motley/base/hints.hpp"
 #include "motley/cost/train_cost.hpp"
 
 namespace motley {
@@ -17,6 +18,7 @@ constexpr std::int64_t kSequenceLength = 2048;
 constexpr double kFitUnit_bytes = 1e6, kGiga = 1e9;
 constexpr const char* kZone = "us-central1-a";  // under which both clusters stand
 constexpr int kFitDoublings = 8;                // the fits are sampled from 1 MB to 256 MB
+constexpr const char* kReadme = "the README of data/training says what the columns hold";
 
 std::vector<std::string> split(const std::string& text, char separator) {
   std::vector<std::string> parts;
@@ -32,7 +34,7 @@ struct Row {
 
   const std::string& text(const std::string& column) const {
     const auto found = cells.find(column);
-    if (found == cells.end()) throw input_error(fmt::format("{}: no column \"{}\"", place, column));
+    if (found == cells.end()) throw input_error(fmt::format("{}: no column \"{}\"", place, column), kReadme);
     return found->second;
   }
   double number(const std::string& column) const {
@@ -45,20 +47,22 @@ struct Row {
       read = 0;
     }
     if (read == 0 || read != cell.size() || !std::isfinite(value))
-      throw input_error(fmt::format("{}: {} = \"{}\" is not a number", place, column, cell));
+      throw input_error(fmt::format("{}: {} = \"{}\" is not a number", place, column, cell), "such as 0.25 or 3e-4");
     return value;
   }
   std::int64_t count(const std::string& column) const {
     const double value = number(column);
     if (value < 1 || value > 1e9 || value != std::floor(value))
-      throw input_error(fmt::format("{}: {} = {} is not a whole number from 1", place, column, value));
+      throw input_error(fmt::format("{}: {} = {} is not a whole number from 1", place, column, value), kReadme);
     return static_cast<std::int64_t>(value);
   }
 };
 
 std::vector<Row> read_csv(const std::filesystem::path& path) {
   std::ifstream file(path);
-  if (!file) throw input_error(fmt::format("cannot read {}", path.string()));
+  if (!file)
+    throw input_error(fmt::format("cannot read {}", path.string()),
+                      "name the folder of the tables, such as data/training of the source tree");
   std::vector<Row> rows;
   std::vector<std::string> header;
   std::string line;
@@ -70,7 +74,8 @@ std::vector<Row> read_csv(const std::filesystem::path& path) {
     }
     Row& row = rows.emplace_back(Row{.place = fmt::format("{}:{}", path.string(), number), .cells = {}});
     if (cells.size() != header.size())
-      throw input_error(fmt::format("{}: {} cells under {} columns", row.place, cells.size(), header.size()));
+      throw input_error(fmt::format("{}: {} cells under {} columns", row.place, cells.size(), header.size()),
+                        "every line has as many cells as the first one has names, comma between");
     for (std::size_t i = 0; i < cells.size(); ++i) row.cells[header[i]] = cells[i];
   }
   return rows;
@@ -99,7 +104,10 @@ DeviceType device_type(const std::string& name, const Row& place) {
               .efficiency = {},
               .overhead = {},
               .reserve_bytes = {}};
-  throw input_error(fmt::format("{}: \"{}\" is no device that is known here", place.place, name));
+  std::vector<std::string> names;
+  for (const auto& type : known) names.emplace_back(type.name);
+  throw input_error(fmt::format("{}: \"{}\" is no device that is known here", place.place, name),
+                    did_you_mean(name, names, fmt::format("known: {}", fmt::join(names, ", "))));
 }
 
 // Both are decoders with learned positions and an FFN of four times the width; GPT-Neo differs from OPT in its
@@ -107,7 +115,8 @@ DeviceType device_type(const std::string& name, const Row& place) {
 Model model_of(const std::string& name, const Row& place) {
   const bool small = name == "OPT-350";
   if (!small && name != "GPT-Neo-2.7")
-    throw input_error(fmt::format("{}: \"{}\" is no model that is known here", place.place, name));
+    throw input_error(fmt::format("{}: \"{}\" is no model that is known here", place.place, name),
+                      "known: OPT-350, GPT-Neo-2.7");
   Model model;
   model.name = name;
   const std::int64_t hidden = small ? 1024 : 2560;
@@ -132,13 +141,14 @@ std::vector<StageGroup> groups_of(const Row& row) {
   const std::string& text = row.text("replicas");
   const auto open = text.find('('), close = text.find(')');
   if (open == std::string::npos || close == std::string::npos || close < open)
-    throw input_error(fmt::format("{}: replicas = \"{}\" is not N x (TYPE:GPUs>...)", row.place, text));
+    throw input_error(fmt::format("{}: replicas = \"{}\" is not N x (TYPE:GPUs>...)", row.place, text),
+                      "such as 2x(GH-96:4>GH-96:4)");
   std::vector<StageGroup> groups;
   for (const auto& part : split(text.substr(open + 1, close - open - 1), '>')) {
     const auto pieces = split(part, ':');
     const bool sound =
         pieces.size() == 2 && pieces[1].size() == 1 && std::isdigit(static_cast<unsigned char>(pieces[1][0])) != 0;
-    if (!sound) throw input_error(fmt::format("{}: \"{}\" is not TYPE:GPUs", row.place, part));
+    if (!sound) throw input_error(fmt::format("{}: \"{}\" is not TYPE:GPUs", row.place, part), "such as GH-96:4");
     groups.push_back({pieces[0], pieces[1][0] - '0'});
   }
   return groups;
@@ -174,7 +184,9 @@ const Row& link_row(const Tables& tables, const Row& run, const StageGroup& from
       best_rank = rank;
     }
   }
-  if (!best) throw input_error(fmt::format("{}: no link from {} to {} was measured", run.place, from.type, to.type));
+  if (!best)
+    throw input_error(fmt::format("{}: no link from {} to {} was measured", run.place, from.type, to.type),
+                      "network_fits.csv needs a row with this src_gpu and dst_gpu");
   return *best;
 }
 
@@ -257,7 +269,8 @@ std::vector<LayerRange> ranges_of(const Row& run, std::size_t stages, std::int64
   }
   if (counts.size() != stages || first != blocks)
     throw input_error(fmt::format("{}: layers = {} are not {} stages of {} blocks, embedding and head", run.place,
-                                  run.text("layers"), stages, blocks));
+                                  run.text("layers"), stages, blocks),
+                      fmt::format("a number per stage, slash between, that sum to {}", blocks + 2));
   return ranges;
 }
 

@@ -40,9 +40,9 @@ void set_link(ClusterDescription& description, const std::string& a, const std::
 }
 
 const Machine& machine_called(const Cluster& cluster, const std::string& name) {
-  for (const Machine& machine : cluster.machines)
-    if (machine.name == name) return machine;
-  throw input_error(fmt::format("there is no machine \"{}\" in the cluster", name));
+  const auto found = std::ranges::find(cluster.machines, name, &Machine::name);
+  MOTLEY_CHECK(found != cluster.machines.end());
+  return *found;
 }
 
 void set_matrix(NetworkMatrix& matrix, const Cluster& cluster, const std::vector<std::string>& machines,

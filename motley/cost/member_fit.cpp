@@ -40,24 +40,28 @@ MeasuredRate rate_of(const std::vector<Point>& points, double round_trip_s) {
 }
 
 void check_measured(const MemberMeasurements& measured) {
+  constexpr const char* again =
+      "run `motley cluster probe --members` again, with the same version of motley on every member";
   const auto count = at(measured.members) * at(measured.members);
   if (measured.members < 2 || measured.members > most_probe_members || measured.round_trip_s.size() != count)
-    throw input_error(fmt::format("{} round trips between {} members", measured.round_trip_s.size(), measured.members));
+    throw input_error(fmt::format("{} round trips between {} members", measured.round_trip_s.size(), measured.members),
+                      again);
   for (int a = 0; a < measured.members; ++a)
     for (int b = 0; b < measured.members; ++b) {
       const double time_s = measured.round_trip_s[at(a) * at(measured.members) + at(b)];
       if (a != b && !(time_s > 0 && std::isfinite(time_s)))
-        throw input_error(fmt::format("a round trip of {} s between members {} and {}", time_s, a, b));
+        throw input_error(fmt::format("a round trip of {} s between members {} and {}", time_s, a, b), again);
     }
   for (const auto& sample : measured.samples) {
     if (sample.exchange.flows.empty() || sample.seconds.size() != sample.exchange.flows.size())
-      throw input_error("a measured exchange has not one time per flow");
+      throw input_error("a measured exchange has not one time per flow", again);
     for (std::size_t i = 0; i < sample.seconds.size(); ++i) {
       const auto& [from, to, bytes] = sample.exchange.flows[i];
       if (from < 0 || to < 0 || from >= measured.members || to >= measured.members || from == to || bytes < 1 ||
           !(sample.seconds[i] > 0 && std::isfinite(sample.seconds[i])))
         throw input_error(
-            fmt::format("{} bytes from member {} to {} in {} s is no measurement", bytes, from, to, sample.seconds[i]));
+            fmt::format("{} bytes from member {} to {} in {} s is no measurement", bytes, from, to, sample.seconds[i]),
+            again);
     }
   }
 }
@@ -74,7 +78,8 @@ std::vector<MemberLink> fit_links(const MemberMeasurements& measured) {
       if (from == to) continue;
       const auto found = points.find({from, to});
       if (found == points.end())
-        throw input_error(fmt::format("the flow from member {} to {} was not measured", from, to));
+        throw input_error(fmt::format("the flow from member {} to {} was not measured", from, to),
+                          "give the probe more time: `motley cluster probe --seconds`");
       const double round_trip_s = measured.round_trip_s[at(from) * at(measured.members) + at(to)];
       links.push_back({from, to, round_trip_s / 2, rate_of(found->second, round_trip_s)});
     }

@@ -184,6 +184,12 @@ TEST(MemberFit, RefusesWhatIsNoMeasurement) {
   lying.samples[2].exchange.flows[0].to = 3;
   EXPECT_THROW(fit_members(lying), Error);
   lying = good;
+  lying.samples[2].seconds.pop_back();
+  EXPECT_THROW(fit_members(lying), Error);
+  lying = good;
+  lying.round_trip_s.pop_back();
+  EXPECT_THROW(fit_members(lying), Error);
+  lying = good;
   lying.round_trip_s[1] = 0;
   EXPECT_THROW(fit_members(lying), Error);
 }

@@ -16,14 +16,18 @@ void find_stage(const ServePlan& plan, const std::string& device, Assignment& fo
       found.rank = static_cast<int>(rank);
       found.degree = static_cast<int>(stage.devices.size());
     }
-  if (found.stage == nullptr) throw input_error(fmt::format("device {} is in no stage of the plan", device));
+  if (found.stage == nullptr)
+    throw input_error(fmt::format("device {} is in no stage of the plan", device),
+                      "workers are started for the `devices` of the plan's stages alone");
 }
 
 std::optional<RoutePlace> find_place(const ServePlan& plan, const Route& route, const Stage& stage) {
   std::optional<RoutePlace> place;
   for (std::size_t hop = 0; hop < route.path.size(); ++hop) {
     if (route.path[hop].stage != stage.id) continue;
-    if (place) throw input_error(fmt::format("route {} passes stage {} twice", route.id, stage.id));
+    if (place)
+      throw input_error(fmt::format("route {} passes stage {} twice", route.id, stage.id),
+                        "name it once in the route's `path`");
     if (route.path[hop].layers != stage.layers)
       throw input_error(fmt::format("route {} uses a part of the layers of stage {}", route.id, stage.id),
                         "a stage runs all its layers");

@@ -43,7 +43,9 @@ at::Device open_backend(const std::string& name) {
     count =
         at::globalContext().hasCUDA() ? at::globalContext().getAcceleratorHooksInterface(at::kCUDA).deviceCount() : 0;
   } catch (const c10::Error& error) {
-    throw Error(ErrorCode::environment, fmt::format("CUDA cannot be used: {}", error.what_without_backtrace()));
+    throw Error(
+        ErrorCode::environment, fmt::format("CUDA cannot be used: {}", error.what_without_backtrace()),
+        "`nvidia-smi` must list the device, with a driver that this LibTorch knows; or serve with --backend cpu");
   }
   if (count == 0)
     throw Error(ErrorCode::environment, fmt::format("{}: there is no NVIDIA driver, or it sees no device", name),

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "motley/base/hints.hpp"
 #include "motley/model/model.hpp"
 
 namespace motley {
@@ -18,6 +19,8 @@ constexpr double max_hidden = 1 << 18;
 constexpr double max_ffn = 1 << 21;
 constexpr double max_vocabulary = 1 << 24;
 constexpr double max_context = 1 << 30;
+
+constexpr const char* whole_shape = "a model needs its whole shape: take config.json from the model's own folder";
 
 // The keys of a config.json, or of a table inside it. A null counts as absent unless a method says otherwise.
 class Config {
@@ -39,9 +42,7 @@ class Config {
   Config table(std::string_view key) const { return Config(at(key)); }
 
   std::int64_t size(std::string_view key, double max) const {
-    if (!has(key))
-      root_.fail(fmt::format("`{}` is missing", key),
-                 "a model needs its whole shape: take config.json from the model's own folder");
+    if (!has(key)) root_.fail(fmt::format("`{}` is missing", key), whole_shape);
     return binding::read_integer(at(key), {.min = 1, .max = max});
   }
   std::int64_t size(std::string_view key, double max, std::int64_t otherwise) const {
@@ -51,7 +52,7 @@ class Config {
     return has(key) ? binding::read_number(at(key), limits) : otherwise;
   }
   double number(std::string_view key, const Limits& limits) const {
-    if (!has(key)) root_.fail(fmt::format("`{}` is missing", key));
+    if (!has(key)) root_.fail(fmt::format("`{}` is missing", key), whole_shape);
     return binding::read_number(at(key), limits);
   }
   bool flag(std::string_view key, bool otherwise) const { return has(key) ? binding::read_bool(at(key)) : otherwise; }
@@ -128,14 +129,16 @@ void read_frequencies(const Config& config, const Config& table, std::int64_t co
     rotary.high_freq_factor = table.number("high_freq_factor", factor_range);
     if (rotary.high_freq_factor <= rotary.low_freq_factor)
       table.at("high_freq_factor")
-          .fail(fmt::format("{} must be above low_freq_factor ({})", rotary.high_freq_factor, rotary.low_freq_factor));
+          .fail(fmt::format("{} must be above low_freq_factor ({})", rotary.high_freq_factor, rotary.low_freq_factor),
+                "Llama 3 has 4 and 1");
   }
   if (rotary.scaling == RotaryScaling::yarn) {
     rotary.beta_fast = table.number("beta_fast", factor_range, 32);
     rotary.beta_slow = table.number("beta_slow", factor_range, 1);
     if (rotary.beta_fast < rotary.beta_slow)
       table.at("beta_fast")
-          .fail(fmt::format("{} must not be below beta_slow ({})", rotary.beta_fast, rotary.beta_slow));
+          .fail(fmt::format("{} must not be below beta_slow ({})", rotary.beta_fast, rotary.beta_slow),
+                "without both keys they are 32 and 1");
     rotary.attention_factor = yarn_attention_factor(table, rotary.factor);
     if (!table.flag("truncate", true))
       unsupported(table.at("truncate"), "YaRN without truncation", "only true is supported");
@@ -201,7 +204,8 @@ void read_heads(const Config& config, Architecture& arch, std::optional<std::int
       config.size("head_dim", max_head_dim, head_dim.value_or(std::max<std::int64_t>(1, arch.hidden / arch.heads)));
   if (arch.head_dim % 2 != 0 && arch.position == PositionKind::rotary)
     config.at("head_dim")
-        .fail(fmt::format("heads of {} elements cannot be rotated: the size must be even", arch.head_dim));
+        .fail(fmt::format("heads of {} elements cannot be rotated: the size must be even", arch.head_dim),
+              "`head_dim` is hidden_size / num_attention_heads where it is not stated");
 }
 
 struct GatedDefaults {
@@ -254,7 +258,9 @@ void read_qwen_windows(const Config& config, Architecture& arch) {
     const Reader place = config.at("layer_types");
     if (!place.value().is_array()) place.expected("a list");
     const auto& types = place.value().as_array();
-    if (types.size() != sliding.size()) place.fail(fmt::format("{} entries for {} layers", types.size(), arch.layers));
+    if (types.size() != sliding.size())
+      place.fail(fmt::format("{} entries for {} layers", types.size(), arch.layers),
+                 "give one per layer, or leave `layer_types` out: `max_window_layers` then says which");
     for (std::size_t i = 0; i < types.size(); ++i)
       sliding[i] =
           binding::read_choice(place.item(i, types[i]), {"full_attention", "sliding_attention"}) == "sliding_attention";
@@ -293,7 +299,8 @@ Architecture read_opt(const Config& config) {
   arch.heads = arch.kv_heads = config.size("num_attention_heads", max_heads);
   if (arch.hidden % arch.heads != 0)
     config.at("num_attention_heads")
-        .fail(fmt::format("hidden_size {} is not a multiple of {} heads", arch.hidden, arch.heads));
+        .fail(fmt::format("hidden_size {} is not a multiple of {} heads", arch.hidden, arch.heads),
+              fmt::format("OPT's heads are alike: choose a divisor of {}", arch.hidden));
   arch.head_dim = arch.hidden / arch.heads;
   arch.ffn = config.size("ffn_dim", max_ffn);
   arch.vocabulary = config.size("vocab_size", max_vocabulary);
@@ -342,8 +349,8 @@ const Family& find_family(const Config& config) {
   const std::string name = config.text("model_type", {});
   for (const Family& family : families())
     if (family.name == name) return family;
-  const std::string suggestion = closest(name, names);
-  std::string hint = suggestion.empty() ? known : fmt::format("did you mean \"{}\"? {}", suggestion, known);
+  const std::string near = did_you_mean(name, names);
+  std::string hint = near.empty() ? known : near + " " + known;
   if (config.has("text_config")) hint += "; models of more than text are not";
   unsupported(config.at("model_type"), fmt::format("model type \"{}\"", name), std::move(hint));
 }

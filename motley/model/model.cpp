@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "motley/base/hints.hpp"
 #include "motley/base/paths.hpp"
 
 namespace motley {
@@ -54,10 +55,8 @@ fs::path find_config(const std::string& name_or_path) {
   std::sort(names.begin(), names.end());
   if (std::find(names.begin(), names.end(), name_or_path) != names.end())
     return data_folder() / "models" / name_or_path / "config.json";
-  const std::string suggestion = closest(name_or_path, names);
   throw input_error(fmt::format("\"{}\" is neither a file, a folder nor a known model", name_or_path),
-                    suggestion.empty() ? fmt::format("known models: {}", fmt::join(names, ", "))
-                                       : fmt::format("did you mean \"{}\"?", suggestion));
+                    did_you_mean(name_or_path, names, fmt::format("known models: {}", fmt::join(names, ", "))));
 }
 
 }  // namespace

@@ -22,7 +22,8 @@ std::vector<double> normalised(const std::vector<double>& shares, std::size_t de
                       "give one share per device, or none for equal shares");
   for (const double share : shares)
     if (!std::isfinite(share) || share <= 0)
-      throw input_error(fmt::format("a share must be a positive number, not {}", share));
+      throw input_error(fmt::format("a share must be a positive number, not {}", share),
+                        "leave out the devices that are to hold nothing");
   const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
   std::vector<double> result;
   for (const double share : shares) result.push_back(share / sum);
@@ -69,7 +70,9 @@ std::vector<std::int64_t> apportion(std::int64_t units, const std::vector<double
 // Consecutive spans over [0, size), none empty.
 std::vector<Span> cut(std::int64_t size, const std::vector<double>& shares, std::string_view what) {
   const auto ranks = static_cast<std::int64_t>(shares.size());
-  if (size < ranks) throw input_error(fmt::format("{} {} cannot be cut over {} devices", size, what, ranks));
+  if (size < ranks)
+    throw input_error(fmt::format("{} {} cannot be cut over {} devices", size, what, ranks),
+                      fmt::format("the tensor-parallel degree is at most {} for this model", size));
   const std::int64_t unit = size / grain >= ranks ? grain : 1;
   std::vector<Span> spans;
   std::int64_t first = 0;
@@ -130,7 +133,9 @@ Span scaled(const Span& span, std::int64_t factor) { return {span.first * factor
 }  // namespace
 
 std::vector<Shard> make_shards(const Architecture& arch, int degree, const std::vector<double>& shares) {
-  if (degree < 1) throw input_error(fmt::format("a group needs at least one device, not {}", degree));
+  if (degree < 1)
+    throw input_error(fmt::format("a group needs at least one device, not {}", degree),
+                      "a tensor-parallel degree of 1 leaves the model whole");
   if (degree > arch.heads)
     throw input_error(fmt::format("{} devices cannot share {} query heads", degree, arch.heads),
                       fmt::format("the tensor-parallel degree is at most {} for this model", arch.heads));

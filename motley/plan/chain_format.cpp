@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "motley/base/hints.hpp"
 #include "motley/plan/chain.hpp"
 
 namespace motley {
@@ -55,10 +56,9 @@ void check_sites(const ChainDescription& chain, const Reader& reader) {
     for (std::size_t i = 0; i < chain.sites[s].options.size(); ++i) {
       const std::string& layout = chain.sites[s].options[i].layout;
       if (find_layout(chain, layout) >= 0) continue;
-      const std::string best = closest(layout, chain.layouts);
-      reader.fail(fmt::format("sites[{}].options[{}].layout: \"{}\" is not among the layouts", s, i, layout),
-                  best.empty() ? "name it in `layouts`, with its row and column in layout_change_s"
-                               : fmt::format("did you mean \"{}\"?", best));
+      reader.fail(
+          fmt::format("sites[{}].options[{}].layout: \"{}\" is not among the layouts", s, i, layout),
+          did_you_mean(layout, chain.layouts, "name it in `layouts`, with its row and column in layout_change_s"));
     }
   }
   if (count > most_sites)

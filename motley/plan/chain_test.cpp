@@ -100,6 +100,22 @@ TEST(ChainPlan, DescriptionsThatContradictThemselvesAreRefused) {
   EXPECT_THAT(refused("10.5", "-1"), HasSubstr("budget_bytes: -1 is out of range"));
 }
 
+TEST(ChainPlan, ThereIsSomethingToChooseAtEverySite) {
+  const auto refused = [](const std::string& sites) {
+    const std::string text = R"({"format": "motley.chain/1", "budget_bytes": 4, "sites": )" + sites + "}";
+    try {
+      read<ChainDescription>(parse_json(text, "chain.json"), "chain.json");
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  const std::string option = R"({"options": [{"time_s": 1, "bytes": 1}]})";
+  EXPECT_EQ(refused("[" + option + "]"), "accepted");
+  EXPECT_EQ(refused("[]"), "chain.json:1: the chain has no sites");
+  EXPECT_EQ(refused("[" + option + R"(, {"options": []}])"), "chain.json:1: sites[1] has no options");
+}
+
 TEST(ChainPlan, ReferenceIsCurrent) {
   expect_reference_is_current("chain.md", schema<ChainDescription>().doc());
   expect_reference_is_current("plan-chain.md", schema<ChainPlan>().doc());

@@ -166,10 +166,13 @@ class ReduceScatter {
   std::vector<CollectiveRound> rounds_;
 };
 
+constexpr const char* at_least_one = "a process alone is a collective of one rank";
+
 void check_shape(const CollectiveShape& shape) {
-  if (shape.ranks < 1) throw input_error("a collective has at least one rank");
+  if (shape.ranks < 1) throw input_error(fmt::format("a collective of {} ranks", shape.ranks), at_least_one);
   if (shape.root < 0 || shape.root >= shape.ranks)
-    throw input_error(fmt::format("rank {} cannot be the root of {} ranks", shape.root, shape.ranks));
+    throw input_error(fmt::format("rank {} cannot be the root of {} ranks", shape.root, shape.ranks),
+                      fmt::format("ranks go from 0 to {}", shape.ranks - 1));
   if (shape.bytes < 0 || shape.chunks < 1 || shape.alignment < 1)
     throw input_error(
         fmt::format("{} bytes in {} chunks, aligned to {} bytes", shape.bytes, shape.chunks, shape.alignment),
@@ -195,7 +198,7 @@ CollectiveGroup flat_group(const std::vector<int>& ranks, GroupPattern pattern) 
 }
 
 CollectiveGroup factored_group(int ranks, const std::vector<int>& factors) {
-  if (ranks < 1) throw input_error("a collective has at least one rank");
+  if (ranks < 1) throw input_error(fmt::format("a collective of {} ranks", ranks), at_least_one);
   std::vector<CollectiveGroup> level;
   for (int rank = 0; rank < ranks; ++rank) level.push_back({.rank = rank, .pattern = {}, .members = {}});
   for (const int factor : factors) {
@@ -321,7 +324,7 @@ CollectiveProgram grouped_program(const CollectiveShape& shape, const Collective
                                   const std::vector<double>& weights) {
   check_shape(shape);
   if (shape.operation == CollectiveOperation::broadcast)
-    throw input_error("a broadcast goes down a tree, not along groups");
+    throw input_error("a broadcast goes down a tree, not along groups", "tree_program() makes one from parents");
   const std::int64_t chunk = shape.bytes / shape.chunks;
   if (shape.operation == CollectiveOperation::all_reduce) {
     auto rounds = reduce_scatter_rounds(group, share_blocks(chunk, group, weights, shape.alignment));
@@ -329,7 +332,9 @@ CollectiveProgram grouped_program(const CollectiveShape& shape, const Collective
     rounds.insert(rounds.end(), back.begin(), back.end());
     return program_of_rounds(shape, rounds);
   }
-  if (!weights.empty()) throw input_error("only an all_reduce chooses what its ranks own");
+  if (!weights.empty())
+    throw input_error("only an all_reduce chooses what its ranks own",
+                      "leave the weights out: ranks of other operations own equal blocks");
   const auto rounds = reduce_scatter_rounds(group, share_blocks(chunk, shape.ranks, {}, chunk / shape.ranks));
   return program_of_rounds(shape, shape.operation == CollectiveOperation::reduce_scatter ? rounds : mirrored(rounds));
 }
@@ -354,7 +359,7 @@ CollectiveProgram tree_program(const CollectiveShape& shape, const std::vector<i
   const auto down = broadcast_rounds(parents, 0, chunk);
   if (shape.operation == CollectiveOperation::broadcast) return program_of_rounds(shape, down);
   if (shape.operation != CollectiveOperation::all_reduce)
-    throw input_error("one tree makes a broadcast or an all_reduce");
+    throw input_error("one tree makes a broadcast or an all_reduce", "grouped_program() makes the others from groups");
   auto rounds = mirrored(down);
   for (auto& round : rounds)
     for (auto& transfer : round) transfer.kind = CollectiveStepKind::reduce;

@@ -90,6 +90,24 @@ TEST(CollectivePrograms, WhatCannotBeIsRefused) {
   EXPECT_THROW(direct_program({.operation = CollectiveOperation::reduce_scatter, .ranks = 3, .bytes = 10}, {}), Error);
   EXPECT_THROW(direct_program({.operation = CollectiveOperation::all_reduce, .ranks = 3, .bytes = 10, .chunks = 4}, {}),
                Error);
+  const auto cause = [](const auto& make) {
+    try {
+      make();
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("none");
+  };
+  const CollectiveShape down{.operation = CollectiveOperation::broadcast, .ranks = 3, .root = 3, .bytes = 12};
+  EXPECT_EQ(cause([&] { tree_program(down, {-1, 0, 0}); }), "rank 3 cannot be the root of 3 ranks");
+  EXPECT_EQ(cause([] {
+              ring_program({.ranks = 2, .bytes = -8}, {0, 1});
+            }),
+            "-8 bytes in 1 chunks, aligned to 16 bytes");
+  const CollectiveShape around{.operation = CollectiveOperation::broadcast, .ranks = 2, .bytes = 8};
+  EXPECT_EQ(cause([&] { ring_program(around, {0, 1}); }), "a broadcast goes down a tree, not along groups");
+  const CollectiveShape scattered{.operation = CollectiveOperation::reduce_scatter, .ranks = 2, .bytes = 8};
+  EXPECT_EQ(cause([&] { tree_program(scattered, {-1, 0}); }), "one tree makes a broadcast or an all_reduce");
 }
 
 TEST(CollectiveCheck, FindsWhatIsWrong) {
@@ -97,6 +115,10 @@ TEST(CollectiveCheck, FindsWhatIsWrong) {
   auto lost = good;
   lost.steps[1].pop_back();
   EXPECT_NE(first_wrong(lost).find("never receives"), std::string::npos) << first_wrong(lost);
+
+  auto awaited = good;  // what rank 0 receives first is sent by nobody
+  std::erase_if(awaited.steps[1], [](const CollectiveStep& step) { return step.kind == CollectiveStepKind::send; });
+  EXPECT_EQ(first_wrong(awaited), "program[0][3]: rank 1 never sends [0, 240) of chunk 0 to rank 0");
 
   auto twice = good;  // rank 0's share is sent a second time
   for (const auto& step : good.steps[1])
@@ -133,6 +155,8 @@ TEST(CollectiveCheck, FormIsCheckedToTheBorder) {
     change(program);
     return first_wrong(program);
   };
+  EXPECT_EQ(with([](CollectiveProgram& p) { p.steps.pop_back(); }), "program: 3 ranks have 2 lists of steps");
+  EXPECT_EQ(with([](CollectiveProgram& p) { p.ranks = 0; }), "program: 0 ranks have 3 lists of steps");
   EXPECT_EQ(with([](CollectiveProgram& p) { p.chunks = 7; }), "chunks: 720 bytes cannot be cut into 7 equal chunks");
   EXPECT_EQ(with([](CollectiveProgram& p) { p.steps[0][0].chunk = 1; }), "program[0][0]: there is no chunk 1");
   EXPECT_EQ(with([](CollectiveProgram& p) { p.steps[0][0].chunk = -1; }), "program[0][0]: there is no chunk -1");

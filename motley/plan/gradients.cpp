@@ -29,33 +29,36 @@ class Parts {
     for (const TrainReplica& replica : plan.replicas)
       for (const TrainStage& stage : replica.stages)
         for (const LayerStrategy& strategy : stage.strategies) {
-          std::vector<TensorSpec> tensors;
-          const auto append = [&](const std::vector<TensorSpec>& more) {
-            tensors.insert(tensors.end(), more.begin(), more.end());
+          const bool shared = strategy.dp == 1 && strategy.tp > 1;
+          const auto shards =
+              make_shards(arch_, static_cast<int>(strategy.tp), shared ? stage.shares : std::vector<double>{});
+          const auto hold_all = [&](const std::vector<TensorSpec>& tensors) {
+            for (const TensorSpec& tensor : tensors) hold(stage, strategy, shards, tensor);
           };
-          if (strategy.layers.first == 0) append(embedding_tensors(arch_));
+          if (strategy.layers.first == 0) hold_all(embedding_tensors(arch_));
           for (std::int64_t layer = strategy.layers.first; layer < strategy.layers.last; ++layer)
-            append(block_tensors(arch_, layer));
-          if (strategy.layers.last == arch_.layers) append(head_tensors(arch_));
-          for (const TensorSpec& tensor : tensors) hold(stage, strategy, tensor);
+            hold_all(block_tensors(arch_, layer));
+          if (strategy.layers.last == arch_.layers) hold_all(head_tensors(arch_));
         }
   }
 
   std::vector<GradientPart> take() const {
     std::vector<GradientPart> parts;
-    for (const auto& [name, holders] : held_) refine(tensors_.at(name), holders, parts);
+    for (const auto& [name, held] : held_) refine(held.tensor, held.by, parts);
     return parts;
   }
 
  private:
-  void hold(const TrainStage& stage, const LayerStrategy& strategy, const TensorSpec& tensor) {
-    const bool shared = strategy.dp == 1 && strategy.tp > 1;
-    const auto shards =
-        make_shards(arch_, static_cast<int>(strategy.tp), shared ? stage.shares : std::vector<double>{});
+  struct HeldTensor {
+    TensorSpec tensor;
+    std::vector<Held> by;
+  };
+
+  void hold(const TrainStage& stage, const LayerStrategy& strategy, const std::vector<Shard>& shards,
+            const TensorSpec& tensor) {
     const bool sharded = strategy.shard >= Sharding::zero2;
     const bool copies = tensor.cut == Cut::replicated && !of_own_heads(tensor);
-    std::vector<Held>& holders = held_[tensor.name];
-    tensors_.emplace(tensor.name, tensor);
+    std::vector<Held>& holders = held_.try_emplace(tensor.name, HeldTensor{tensor, {}}).first->second.by;
     for (std::int64_t rank = 0; rank < strategy.tp * strategy.dp; ++rank) {
       const Slice slice = slice_of(arch_, tensor, shards[static_cast<std::size_t>(rank % strategy.tp)]);
       Held own{cuts_columns(tensor.cut) ? slice.columns : slice.rows,
@@ -85,8 +88,7 @@ class Parts {
   }
 
   const Architecture& arch_;
-  std::map<std::string, TensorSpec> tensors_;      // by name: a tied table has one
-  std::map<std::string, std::vector<Held>> held_;  // likewise
+  std::map<std::string, HeldTensor> held_;  // by name: a tied table has one
 };
 
 }  // namespace

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "motley/base/hints.hpp"
+
 namespace motley {
 
 const Stage& ServePlan::stage(const std::string& id) const {
@@ -10,9 +12,8 @@ const Stage& ServePlan::stage(const std::string& id) const {
     if (candidate.id == id) return candidate;
     ids.push_back(candidate.id);
   }
-  const std::string best = closest(id, ids);
   throw input_error(fmt::format("the plan has no stage \"{}\"", id),
-                    best.empty() ? "" : fmt::format("did you mean \"{}\"?", best));
+                    did_you_mean(id, ids, fmt::format("its stages: {}", fmt::join(ids, ", "))));
 }
 
 std::vector<DeviceMemory> stage_memory(const ServePlan& plan, const Stage& stage) {

@@ -1,6 +1,7 @@
 // The tables of motley.offers/1 and of motley.plan/1, kind "rent".
 #include <fmt/format.h>
 
+#include "motley/base/hints.hpp"
 #include "motley/plan/rent.hpp"
 
 namespace motley {
@@ -112,11 +113,9 @@ void check(const Offers& offers, const std::function<void(std::string, std::stri
     if (configuration.devices.empty())
       fail(fmt::format("configuration \"{}\" has no devices", configuration.name), "such as devices: {\"A100\": 2}");
     for (const auto& [type, count] : configuration.devices)
-      if (!offers.types.contains(type)) {
-        const std::string best = closest(type, types);
+      if (!offers.types.contains(type))
         fail(fmt::format("configuration \"{}\" needs \"{}\", which is not among the types", configuration.name, type),
-             best.empty() ? "give its price under `types`" : fmt::format("did you mean \"{}\"?", best));
-      }
+             did_you_mean(type, types, "give its price under `types`"));
     for (std::size_t w = 0; w < offers.classes.size(); ++w)
       if (configuration.rate_per_s[w] > 0 && configuration.model != offers.classes[w].model)
         fail(fmt::format("configuration \"{}\" hosts model \"{}\" and has a rate for class \"{}\" of model \"{}\"",
@@ -268,7 +267,9 @@ RentPlan read_rent_plan(const Value& value, std::string source) {
   if (const std::string kind = plan_kind(value); !kind.empty() && kind != "rent")
     reader.fail(fmt::format("this is a plan of kind \"{}\", not \"rent\"", kind), "make one with `motley plan rent`");
   RentPlan plan = schema<RentPlan>().read(reader);
-  if (plan.offers.configurations.empty()) reader.fail("the plan's offers have no configurations");
+  if (plan.offers.configurations.empty())
+    reader.fail("the plan's offers have no configurations",
+                "a plan keeps the offers that it was made of: make it anew with `motley plan rent`");
   return plan;
 }
 

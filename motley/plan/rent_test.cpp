@@ -86,6 +86,16 @@ TEST(RentPlan, EveryDecisionIsChecked) {
               }),
               HasSubstr("the shares carry"));
   EXPECT_THAT(broken([](RentPlan& p) { p.goal.budget_usd_per_hour = 7; }), HasSubstr("the budget is 7"));
+  EXPECT_THAT(broken([](RentPlan& p) { p.goal.budget_usd_per_hour.reset(); }),
+              HasSubstr("goal: the form `budget` has no budget_usd_per_hour"));
+  EXPECT_THAT(broken([](RentPlan& p) {
+                for (auto& one : p.offers.classes) {
+                  one.demand_per_s = 5 * *one.share;
+                  one.share.reset();
+                }
+                p.predicted.headroom = 2;
+              }),
+              HasSubstr("predicted.headroom: 2, and it is 0.703448"));
   EXPECT_THAT(broken([](RentPlan& p) { p.predicted.cost_usd_per_hour = 7; }), HasSubstr("the fleet costs 8"));
   EXPECT_THAT(broken([](RentPlan& p) { p.predicted.throughput_per_s *= 1.001; }), HasSubstr("the shares carry"));
   EXPECT_THAT(broken([](RentPlan& p) { p.assignment.erase("second"); }), HasSubstr("goes nowhere"));
@@ -201,6 +211,8 @@ TEST(RentPlan, OffersThatContradictThemselvesAreRefused) {
   EXPECT_THAT(refused("\"2 $/h\"", "2"), HasSubstr("needs its unit"));
   EXPECT_THAT(refused("\"name\": \"c1\"", "\"name\": \"c1\", \"model\": \"m\""), HasSubstr("hosts model \"m\""));
   EXPECT_THAT(refused("[2.4, 1.5]", "[-2.4, 1.5]"), HasSubstr("out of range"));
+  EXPECT_THAT(refused("\"price\": \"2 $/h\", \"available\": 2", "\"price\": \"0 $/h\""),
+              HasSubstr("devices without a price need `available`"));
 }
 
 TEST(RentPlan, FiguresInAWrongUnitDrawAWarningWithTheValueRead) {

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <set>
 
+#include "motley/base/hints.hpp"
 #include "motley/plan/plan.hpp"
 
 namespace motley {
@@ -39,14 +40,10 @@ class Verifier {
     violations_.push_back({std::move(place), std::move(what), std::move(hint)});
   }
 
-  std::string suggest(std::string_view word, std::vector<std::string> candidates, std::string otherwise) const {
-    const std::string best = closest(word, candidates);
-    return best.empty() ? std::move(otherwise) : fmt::format("did you mean \"{}\"?", best);
-  }
   std::string suggest_device(std::string_view name) const {
     std::vector<std::string> names;
     for (const auto& device : plan_.cluster.devices) names.push_back(device.name);
-    return suggest(name, std::move(names), "devices are called machine/slot");
+    return did_you_mean(name, names, "devices are called machine/slot");
   }
 
   // ---- stages ----
@@ -222,7 +219,7 @@ class Verifier {
       std::vector<std::string> ids;
       for (const auto& stage : plan_.stages) ids.push_back(stage.id);
       add(place, fmt::format("there is no stage \"{}\"", hop.stage),
-          suggest(hop.stage, std::move(ids), "name a stage by its id"));
+          did_you_mean(hop.stage, ids, "name a stage by its id"));
       return false;
     }
     used_stages_.insert(hop.stage);

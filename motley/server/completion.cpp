@@ -6,6 +6,8 @@
 #include <random>
 #include <utility>
 
+#include "motley/base/hints.hpp"
+
 namespace motley {
 namespace {
 
@@ -75,7 +77,7 @@ std::vector<std::vector<std::int32_t>> Completion::encode_prompts() const {
       prompts.push_back(codec.encode(codec.apply_chat_template(request_.messages, true), false));
     } catch (const Error& error) {
       if (error.code() != ErrorCode::input) throw;
-      throw ApiError(400, error.what(), "messages", "invalid_value");
+      throw ApiError(400, with_hint(error), "messages", "invalid_value");
     }
   }
   for (const auto& prompt : request_.prompts) {

@@ -15,7 +15,8 @@ void Dispatcher::check(const GenerateRequest& request) const {
   const auto check_token = [&](std::int32_t token, std::string_view what) {
     if (token < 0 || token >= arch.vocabulary)
       throw input_error(
-          fmt::format("{} holds token {}, which is not in the vocabulary of {}", what, token, arch.vocabulary));
+          fmt::format("{} holds token {}, which is not in the vocabulary of {}", what, token, arch.vocabulary),
+          fmt::format("tokens go from 0 to {}", arch.vocabulary - 1));
   };
   if (request.prompt.empty()) throw input_error("the prompt is empty", "give at least one token");
   if (request.max_new_tokens < 1)

@@ -13,6 +13,7 @@
 #include <mutex>
 #include <thread>
 
+#include "motley/plan/served.hpp"
 #include "motley/server/dispatcher.hpp"
 #include "motley/server/worker_processes.hpp"
 
@@ -37,11 +38,9 @@ ServePlan checked(ServePlan plan) {
   if (const auto violations = verify(plan); !violations.empty())
     throw input_error(fmt::format("the plan cannot run: {}: {}", violations[0].place, violations[0].what),
                       violations[0].hint);
-  for (const Stage& stage : plan.stages)
-    if (stage.role != StageRole::any)
-      throw input_error(fmt::format("stage \"{}\" has the role `{}`: such plans can be simulated, not served yet",
-                                    stage.id, name_of(stage.role)),
-                        "plan with --no-roles");
+  if (const auto reasons = not_served(plan); !reasons.empty())
+    throw input_error(fmt::format("the plan cannot be served: {}: {}", reasons[0].place, reasons[0].what),
+                      reasons[0].hint);
   return plan;
 }
 
@@ -49,7 +48,10 @@ DriverOptions checked(DriverOptions options) {
   if (options.transport != "shm" && options.transport != "tcp")
     throw input_error(fmt::format("unknown transport \"{}\"", options.transport), "known: shm, tcp");
   if (options.threads_per_worker < 1 || options.micro_batches < 0 || options.max_queue < 1 || !(options.watchdog_s > 0))
-    throw input_error("threads per worker, queue and watchdog must be positive");
+    throw input_error(
+        fmt::format("{} threads per worker, {} micro-batches, a queue of {}, a watchdog of {} s",
+                    options.threads_per_worker, options.micro_batches, options.max_queue, options.watchdog_s),
+        "at least one thread and one place in the queue, a watchdog of more than 0 s; 0 micro-batches: the plan's");
   return options;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "motley/base/hints.hpp"
 #include "motley/server/openai_api.hpp"
 
 namespace motley {
@@ -110,7 +111,7 @@ ApiError::ApiError(int http_status, std::string message, std::string at_fault, s
       code(std::move(word)) {}
 
 ApiError to_api_error(const Error& error) {
-  const std::string text = error.hint().empty() ? error.what() : fmt::format("{} ({})", error.what(), error.hint());
+  const std::string text = with_hint(error);
   switch (error.code()) {
     case ErrorCode::input:
     case ErrorCode::negative: return ApiError(400, text);

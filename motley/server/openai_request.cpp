@@ -6,6 +6,7 @@
 #include <set>
 
 #include "motley/base/binding.hpp"
+#include "motley/base/hints.hpp"
 #include "motley/server/openai_api.hpp"
 
 namespace motley {
@@ -93,10 +94,9 @@ class Fields {
         if (!empty) throw ApiError(400, fmt::format("`{}` is not supported", key), key, "unsupported_parameter");
         continue;
       }
-      const std::string near = closest(key, known_);
-      throw ApiError(400,
-                     fmt::format("unknown parameter `{}`{}", key, near.empty() ? "" : "; did you mean `" + near + "`?"),
-                     key, "unknown_parameter");
+      const std::string near = did_you_mean(key, known_, "", '`');
+      throw ApiError(400, fmt::format("unknown parameter `{}`{}{}", key, near.empty() ? "" : "; ", near), key,
+                     "unknown_parameter");
     }
   }
 

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "motley/base/error.hpp"
+#include "motley/base/hints.hpp"
 #include "motley/server/driver.hpp"
 #include "motley/server/http_server.hpp"
 #include "motley/server/service.hpp"
@@ -115,7 +116,7 @@ std::shared_ptr<TextCodec> open_codec(const ServeSettings& settings, Reporter& r
     return codec;
   } catch (const Error& error) {
     if (error.code() != ErrorCode::environment) throw;
-    report("text", fmt::format("token ids only: {} ({})", error.what(), error.hint()));
+    report("text", fmt::format("token ids only: {}", with_hint(error)));
     return nullptr;
   }
 }

@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "motley/base/hints.hpp"
 #include "motley/base/units.hpp"
 #include "motley/sim/summary.hpp"
 
@@ -44,13 +45,10 @@ void Simulation::read_requests(const std::vector<TraceRequest>& requests) {
   records_.reserve(requests.size());
   for (const TraceRequest& request : requests) {
     const auto number = numbers.find(request.class_name);
-    if (number == numbers.end()) {
-      const std::string best = closest(request.class_name, names);
+    if (number == numbers.end())
       throw input_error(
           fmt::format("a request is of class \"{}\", which the workload does not describe", request.class_name),
-          best.empty() ? fmt::format("its classes: {}", fmt::join(names, ", "))
-                       : fmt::format("did you mean \"{}\"?", best));
-    }
+          did_you_mean(request.class_name, names, fmt::format("its classes: {}", fmt::join(names, ", "))));
     if (request.prompt_tokens < 1 || request.output_tokens < 1 || !(request.arrival_s >= 0) ||
         (!records_.empty() && request.arrival_s < records_.back().arrival_s))
       throw input_error(fmt::format("request {}: arrival {} s, {} prompt and {} output tokens", records_.size(),

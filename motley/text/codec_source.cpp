@@ -22,7 +22,13 @@ SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token
 
 
 class InputError(Exception):
-    pass
+    def __init__(self, message, hint):
+        super().__init__(message)
+        self.hint = hint
+
+
+COPY_AGAIN = "copy the file again from where the model came from"
+OTHER_TEMPLATE = "take the model's newest chat template, as chat_template.jinja in its folder"
 
 
 if tuple(int(part) for part in jinja2.__version__.split(".")[:3]) < (3, 1, 6):
@@ -35,9 +41,9 @@ def read_json(path, default):
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path}: {error}") from None
+        raise InputError(f"{path}: {error}", COPY_AGAIN) from None
     if not isinstance(value, dict):
-        raise InputError(f"{path}: expected an object")
+        raise InputError(f"{path}: expected an object", COPY_AGAIN)
     return value
 
 
@@ -116,9 +122,9 @@ def compile_template(text, source):
     try:
         return environment.from_string(text)
     except jinja2.TemplateSyntaxError as error:
-        raise InputError(f"{source}: chat template, line {error.lineno}: {error.message}") from None
+        raise InputError(f"{source}: chat template, line {error.lineno}: {error.message}", OTHER_TEMPLATE) from None
     except Exception as error:
-        raise InputError(f"{source}: chat template: {error}") from None
+        raise InputError(f"{source}: chat template: {error}", OTHER_TEMPLATE) from None
 
 
 def find_template(folder, config):
@@ -128,14 +134,14 @@ def find_template(folder, config):
         try:
             return path.read_text(encoding="utf-8"), path
         except (OSError, ValueError) as error:
-            raise InputError(f"{path}: {error}") from None
+            raise InputError(f"{path}: {error}", COPY_AGAIN) from None
     path = folder / "tokenizer_config.json"
     template = config.get("chat_template")
     if isinstance(template, list):
         named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
         template = named.get("default")
     if template is not None and not isinstance(template, str):
-        raise InputError(f"{path}: chat_template: expected a string or a list of named templates")
+        raise InputError(f"{path}: chat_template: expected a string or a list of named templates", OTHER_TEMPLATE)
     return template, path
 
 
@@ -164,11 +170,11 @@ class Codec:
         folder = Path(folder)
         path = folder / "tokenizer.json"
         if not path.is_file():
-            raise InputError(f"{path}: no such file")
+            raise InputError(f"{path}: no such file", "the tokenizer stands beside config.json, as Hugging Face's tokenizer.json")
         try:
             self.tokenizer = Tokenizer.from_file(str(path))
         except BaseException as error:  # a panic of the library is no Exception
-            raise InputError(f"{path}: {error}") from None
+            raise InputError(f"{path}: {error}", COPY_AGAIN) from None
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
         config = read_json(folder / "tokenizer_config.json", {})
@@ -244,13 +250,16 @@ class Codec:
                 pieces.append(piece)
                 size += len(piece)
                 if size > MOST_OUTPUT_CHARACTERS:
-                    raise InputError(f"the chat template writes more than {MOST_OUTPUT_CHARACTERS} characters")
+                    raise InputError(f"the chat template writes more than {MOST_OUTPUT_CHARACTERS} characters",
+                                     "send fewer or shorter messages")
         except jinja2.TemplateError as error:
-            raise InputError(f"the chat template refuses the messages: {error}") from None
+            raise InputError(f"the chat template refuses the messages: {error}",
+                             "most templates want roles in turn: system or none, then user, assistant, user") from None
         except (InputError, MemoryError):
             raise
         except Exception as error:
-            raise InputError(f"the chat template fails: {type(error).__name__}: {error}") from None
+            raise InputError(f"the chat template fails: {type(error).__name__}: {error}",
+                             "every message needs `role` and `content`; if it has, " + OTHER_TEMPLATE) from None
         return "".join(pieces)
 
 

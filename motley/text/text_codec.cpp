@@ -32,17 +32,21 @@ const py::object& module() {
   return *loaded;
 }
 
+constexpr const char* shorter =
+    "send fewer or shorter messages; if it is so for all, the model folder's chat template is at fault";
+
 // Throws the Error that a Python exception stands for.
 [[noreturn]] void rethrow(const py::error_already_set& error) {
   const std::string text = py::str(error.value());
   if (error.matches(PyExc_ImportError))
     throw Error(ErrorCode::environment, "a Python package is missing or unfit: " + text, "run `./dev setup`");
   if (error.matches(PyExc_KeyboardInterrupt))
-    throw input_error(fmt::format("the chat template took longer than {} s", template_time.count() / 1000));
+    throw input_error(fmt::format("the chat template took longer than {} s", template_time.count() / 1000), shorter);
   if (error.matches(PyExc_MemoryError))
-    throw input_error(fmt::format("the chat template asked for more than {} MiB", template_bytes >> 20));
-  if (error.matches(PyExc_UnicodeError)) throw input_error("the text is not valid UTF-8: " + text);
-  if (error.matches(module().attr("InputError"))) throw input_error(text);
+    throw input_error(fmt::format("the chat template asked for more than {} MiB", template_bytes >> 20), shorter);
+  if (error.matches(PyExc_UnicodeError))
+    throw input_error("the text is not valid UTF-8: " + text, "encode it as UTF-8 before it is sent");
+  if (error.matches(module().attr("InputError"))) throw input_error(text, py::str(error.value().attr("hint")));
   throw Error(ErrorCode::internal, fmt::format("text codec: {}", error.what()));
 }
 
@@ -53,7 +57,7 @@ py::str to_python(std::string_view text) {
 }
 
 void check_token(std::int32_t token) {
-  if (token < 0) throw input_error(fmt::format("{} is no token id", token));
+  if (token < 0) throw input_error(fmt::format("{} is no token id", token), "token ids go from 0 up");
 }
 
 class PythonCodec final : public TextCodec, public std::enable_shared_from_this<PythonCodec> {
@@ -117,10 +121,15 @@ class PythonCodec final : public TextCodec, public std::enable_shared_from_this<
 
   std::string apply_chat_template(const Value& messages, bool add_generation_prompt) override {
     if (!messages.is_array() || messages.as_array().empty())
-      throw input_error("messages: expected a list of at least one");
+      throw input_error("messages: expected a list of at least one",
+                        R"(such as [{"role": "user", "content": "hello"}])");
     for (const auto& message : messages.as_array())
-      if (!message.is_object()) throw input_error("messages: expected a list of objects");
-    if (!has_chat_template()) throw input_error("the model folder holds no chat template");
+      if (!message.is_object())
+        throw input_error(fmt::format("messages: expected a list of objects, found {}", message.type_name()),
+                          R"(such as [{"role": "user", "content": "hello"}])");
+    if (!has_chat_template())
+      throw input_error("the model folder holds no chat template",
+                        "put its chat_template.jinja there, or send plain text to /v1/completions");
     const std::string json = to_json(messages);
     return call([&] {
       const PythonLimits limits(template_time, template_bytes);

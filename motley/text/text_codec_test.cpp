@@ -215,6 +215,7 @@ TEST(TextCodec, NamesTheFileThatIsWrong) {
     const Error error = error_of([&] { TextCodec::open(folder.path()); });
     EXPECT_EQ(error.code(), ErrorCode::input) << error.message();
     EXPECT_NE(error.message().find(folder.path() / name), std::string::npos) << error.message();
+    EXPECT_NE(error.hint(), "") << error.message();
   };
   const fs::path good = data / "byte_level/tokenizer.json";
   expect(Folder(), "tokenizer.json");
@@ -266,6 +267,7 @@ TEST(TextCodec, HoldsTemplatesInTheirBounds) {
     const auto start = std::chrono::steady_clock::now();
     const Error error = error_of([&] { codec->apply_chat_template(chat("hi"), true); });
     EXPECT_EQ(error.code(), ErrorCode::input) << error.message();
+    EXPECT_NE(error.hint(), "") << error.message();
     EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(4));
     EXPECT_EQ(codec->decode(codec->encode("still here", false), false), "still here");
   }

@@ -186,6 +186,8 @@ TEST(Arrivals, WhatCannotBeDrawnIsRefused) {
   refuse(good, {}, "nothing bounds");
   refuse(good, {.requests = 1, .rate_scale = 0}, "scaled");
   refuse(good, {.duration_s = 1e12}, "too many");
+  refuse(good, {.duration_s = -1}, "must not be negative");
+  refuse(good, {.requests = -1}, "must not be negative");
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "motley/base/hints.hpp"
 #include "motley/workload/trace.hpp"
 #include "motley/workload/workload.hpp"
 
@@ -39,12 +40,9 @@ class Table {
       fail("is empty", "the first line names the columns: arrival_s,prompt_tokens,output_tokens,class");
     names_ = split(header);
     for (const std::string_view name : names_) {
-      if (std::find(columns.begin(), columns.end(), name) == columns.end()) {
-        const std::string best = closest(name, columns);
+      if (std::find(columns.begin(), columns.end(), name) == columns.end())
         fail(fmt::format("column \"{}\" is not known", name),
-             best.empty() ? "known columns: arrival_s, prompt_tokens, output_tokens, class"
-                          : fmt::format("did you mean `{}`?", best));
-      }
+             did_you_mean(name, columns, "known columns: arrival_s, prompt_tokens, output_tokens, class", '`'));
       if (std::count(names_.begin(), names_.end(), name) > 1)
         fail(fmt::format("column \"{}\" stands twice", name), "keep one of them");
     }
@@ -153,12 +151,10 @@ void fill_from_arrivals(Workload& workload, const std::vector<TraceRequest>& req
   std::vector<std::string> names;
   for (const auto& described : workload.classes) names.push_back(described.name);
   for (const auto& request : requests)
-    if (std::find(names.begin(), names.end(), request.class_name) == names.end()) {
-      const std::string best = closest(request.class_name, names);
+    if (std::find(names.begin(), names.end(), request.class_name) == names.end())
       throw input_error(fmt::format("{}: class \"{}\" is not described in the workload", source, request.class_name),
-                        best.empty() ? fmt::format("describe it with [[class]]; known: {}", fmt::join(names, ", "))
-                                     : fmt::format("did you mean \"{}\"?", best));
-    }
+                        did_you_mean(request.class_name, names,
+                                     fmt::format("describe it with [[class]]; known: {}", fmt::join(names, ", "))));
   const double span_s = requests.back().arrival_s - requests.front().arrival_s;
   for (auto& described : workload.classes) {
     std::vector<double> prompts, outputs;

@@ -210,6 +210,18 @@ TEST_F(WorkloadFiles, ErrorsNamePlaceCauseAndFix) {
   }
 }
 
+TEST_F(WorkloadFiles, AClassThatNoRequestIsOfIsNamed) {
+  write_file(folder / "t.csv", "arrival_s,prompt_tokens,output_tokens,class\n0,1,1,chat\n");
+  const auto [arrivals, arrivals_hint] =
+      error_of("class = [{name=\"chat\"}, {name=\"code\"}]\narrival = {process=\"trace\", file=\"t.csv\"}");
+  EXPECT_EQ(arrivals, "t.csv: there is no request of class \"code\"");
+  EXPECT_EQ(arrivals_hint, "remove the class, or name it as the trace does");
+  const auto [lengths, lengths_hint] =
+      error_of("class = [{name=\"code\", prompt_tokens={trace=\"t.csv\"}, output_tokens=5}]");
+  EXPECT_EQ(lengths, "t.csv:2: there is no request of class \"code\"");
+  EXPECT_EQ(lengths_hint, "name the class as the trace does");
+}
+
 TEST_F(WorkloadFiles, TraceErrorsNameTheLine) {
   const std::string toml = "class = [{name=\"chat\"}]\narrival = {process=\"trace\", file=\"t.csv\"}";
   const std::string header = "arrival_s,prompt_tokens,output_tokens,class\n";
@@ -233,6 +245,7 @@ TEST_F(WorkloadFiles, TraceErrorsNameTheLine) {
       {header + "0,1,0,chat", "t.csv:2: output_tokens: \"0\" is not a number of tokens", "an integer"},
       {header + "5,1,1,chat\n\n4,1,1,chat", "t.csv:4: arrival_s: 4 comes before the line above, 5", "sort"},
       {header + "0,1,1,", "t.csv:2: class: the cell is empty", "name the class"},
+      {header + "0,1,1,chat\n1,2,3,code", "t.csv: class \"code\" is not described in the workload", "describe it"},
       {header + "0,1,1,chta", "t.csv: class \"chta\" is not described in the workload", "did you mean \"chat\"?"},
   };
   for (const auto& [csv, what, hint] : cases) {

@@ -131,7 +131,8 @@ def _library_path():
 def _load():
     library = ctypes.CDLL(str(_library_path()))
     if (found := library.motley_comm_abi()) != ABI:
-        raise ImportError(f"{library._name} has ABI {found}, and this package needs {ABI}")
+        raise ImportError(f"{library._name} has ABI {found}, and this package needs {ABI}: build it anew from the same tree "
+                          "(./dev build motley_comm_shared)")  # fmt: skip
     library.motley_open.restype = c_void_p
     library.motley_open.argtypes = [POINTER(_OpenOptions), c_char_p, c_size_t]
     library.motley_address.restype = c_char_p
@@ -169,6 +170,13 @@ def _load():
 _library = _load()
 
 
+def _number(names, name, what):
+    """A name as the library's number."""
+    if name not in names:
+        raise ValueError(f"there is no {what} {name!r}: there are {', '.join(names)}")
+    return names.index(name)
+
+
 def _encoded(text):
     return text.encode() if text is not None else None
 
@@ -194,7 +202,10 @@ class Credentials:
 
         def text(name):
             file = os.environ.get(f"MOTLEY_{name}")
-            return Path(file).read_text().strip() if file else None
+            try:
+                return Path(file).read_text().strip() if file else None
+            except OSError as error:
+                raise OSError(f"MOTLEY_{name} must name a file that this process may read: {error}") from error
 
         authority = os.environ.get("MOTLEY_AUTHORITY") or None
         if authority and not authority.startswith("sha256:"):
@@ -202,7 +213,8 @@ class Credentials:
         found = cls(authority, text("CERTIFICATE"), text("PRIVATE_KEY"), text("TOKEN"), os.environ.get("MOTLEY_COORDINATORS"),
                     os.environ.get("MOTLEY_GROUP"), os.environ.get("MOTLEY_MEMBER"))  # fmt: skip
         if (found.certificate is None) != (found.private_key is None) or (found.certificate and not found.authority):
-            raise ValueError("MOTLEY_CERTIFICATE, MOTLEY_PRIVATE_KEY and MOTLEY_AUTHORITY belong together")
+            raise ValueError("MOTLEY_CERTIFICATE, MOTLEY_PRIVATE_KEY and MOTLEY_AUTHORITY belong together: name the three files of one "
+                             "folder of `motley group`, or MOTLEY_AUTHORITY and MOTLEY_TOKEN to be issued a certificate")  # fmt: skip
         return found
 
     @property
@@ -212,7 +224,7 @@ class Credentials:
             return self.id
         name = ctypes.create_string_buffer(256)
         if not _library.motley_certificate_name(self.certificate.encode(), name, len(name)):
-            raise ValueError("the certificate is none")
+            raise ValueError("the certificate is none: it begins with -----BEGIN CERTIFICATE-----, and names its member")
         return name.value.decode()
 
     def _tls(self):
@@ -273,8 +285,9 @@ class Group:
 
     def _run(self, operation, *arguments, reduction="sum", timeout_s=30.0):
         if not self._handle:
-            raise CollectiveError(operation, "invalid", "the group is closed")
-        call, outcome = _Call(REDUCTIONS.index(reduction), 0, timeout_s), _Outcome()
+            raise CollectiveError(operation, "invalid", "the group is closed: a step's group lasts until its body returns, others "
+                                                          "until close()")  # fmt: skip
+        call, outcome = _Call(_number(REDUCTIONS, reduction, "reduction"), 0, timeout_s), _Outcome()
         getattr(_library, f"motley_{operation}")(self._handle, *arguments, byref(call), byref(outcome))
         if outcome.status:
             suspects = outcome.suspects[: outcome.suspect_count]
@@ -282,10 +295,10 @@ class Group:
         return outcome
 
     def all_reduce(self, address, size, element, **options):
-        return self._run("all_reduce", address, size, ELEMENTS.index(element), **options)
+        return self._run("all_reduce", address, size, _number(ELEMENTS, element, "element type"), **options)
 
     def reduce_scatter(self, address, size, element, **options):
-        return self._run("reduce_scatter", address, size, ELEMENTS.index(element), **options)
+        return self._run("reduce_scatter", address, size, _number(ELEMENTS, element, "element type"), **options)
 
     def all_gather(self, address, size, **options):
         return self._run("all_gather", address, size, **options)
@@ -294,7 +307,7 @@ class Group:
         return self._run("broadcast", address, size, root, **options)
 
     def reduce(self, address, size, element, root, **options):
-        return self._run("reduce", address, size, ELEMENTS.index(element), root, **options)
+        return self._run("reduce", address, size, _number(ELEMENTS, element, "element type"), root, **options)
 
     def all_to_all(self, source, source_sizes, target, target_sizes, **options):
         sizes = [(c_int64 * self.size)(*each) for each in (source_sizes, target_sizes)]
@@ -374,12 +387,14 @@ class Session:
     steps at once and is given some items before each, for a `share` of the steps' time (motley/comm/state_slices.hpp says
     what the program promises by that; StepGroup, what it has to do).
 
+    `listen` is an address that the others can dial, or a relay (by default from MOTLEY_LISTEN, or on this machine alone).
     `credentials` (by default from the environment) are needed where members or coordinators are on other machines; group,
     token and id that are not given are taken from there."""
 
-    def __init__(self, coordinators, *, group=None, token=None, id=None, listen="127.0.0.1:0", state=None,
+    def __init__(self, coordinators, *, group=None, token=None, id=None, listen=None, state=None,
                  items=None, share=0.08, give_bytes_per_s=0.0, take_bytes_per_s=0.0, credentials=None):  # fmt: skip
         given = credentials or Credentials.from_environment()
+        listen = listen or os.environ.get("MOTLEY_LISTEN", "127.0.0.1:0")
         group, token, id = group or given.group or "group", token or given.token or "", id or given.name
         self._memory, self._raised = None, None
         # ctypes keeps no callback alive.

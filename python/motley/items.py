@@ -2,6 +2,7 @@
 
 import ctypes
 import json
+import math
 import struct
 
 import torch
@@ -85,7 +86,8 @@ def pack(value):
             return {"tuple" if isinstance(value, tuple) else "list": [plain(entry) for entry in value]}
         if value is None or isinstance(value, (bool, int, float, str)):
             return value
-        raise TypeError(f"a state with a {type(value).__name__} in it cannot be given in items")
+        raise TypeError(f"a state with a {type(value).__name__} in it cannot be given in items: keep tensors, numbers, strings, None, and "
+                        "dicts, lists and tuples of these in state_dict(), or give the state whole, without `share`")  # fmt: skip
 
     head = json.dumps(plain(value)).encode()
     return b"".join([struct.pack("<Q", len(head)), head, *(ctypes.string_at(t.data_ptr(), t.nbytes) for t in tensors)])
@@ -104,9 +106,16 @@ def unpack(data):
             return {full(key): full(entry) for key, entry in content}
         if kind != "tensor":
             return (tuple if kind == "tuple" else list)(full(entry) for entry in content)
-        tensor = torch.empty(content[1], dtype=getattr(torch, content[0]))
-        ctypes.memmove(tensor.data_ptr(), data[offset : offset + tensor.nbytes], tensor.nbytes)
-        offset += tensor.nbytes
+        kind, shape = getattr(torch, content[0], None), content[1]
+        if not isinstance(kind, torch.dtype) or not all(isinstance(size, int) and size >= 0 for size in shape):
+            raise ValueError(f"an item of the state with a tensor of type {content[0]} and shape {shape}: do all members run the same torch?")
+        size = math.prod(shape) * kind.itemsize
+        content = data[offset : offset + size]
+        if len(content) != size:
+            raise ValueError(f"an item of the state with {len(content)} bytes for a tensor of {size}: do all members run the same program?")
+        tensor = torch.empty(shape, dtype=kind)
+        ctypes.memmove(tensor.data_ptr(), content, size)
+        offset += size
         return tensor
 
     return full(json.loads(data[8:offset]))

@@ -171,9 +171,10 @@ def _credentials():
 def _plain(tensor):
     """Real, contiguous, in main memory: the tensor itself or a copy."""
     if tensor.device.type != "cpu":
-        raise ValueError(f"the motley backend takes tensors in main memory, and this one is on {tensor.device}")
+        raise ValueError(f"the motley backend takes tensors in main memory, and this one is on {tensor.device}: hand it tensor.cpu()")
     if tensor.dtype not in _ELEMENTS:
-        raise ValueError(f"the motley backend does not take {tensor.dtype}")
+        raise ValueError(f"the motley backend does not take {tensor.dtype}: convert it with tensor.to(), it takes "
+                         + ", ".join(str(known).removeprefix("torch.") for known in _ELEMENTS))  # fmt: skip
     real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
     return real.contiguous()
 
@@ -343,7 +344,8 @@ class ProcessGroupMotley(dist.ProcessGroup):
     def _all_gather_into(self, group, output, tensor, timeout_s):
         blocks = _plain(output)
         if output.numel() != self._size * tensor.numel() or output.dtype != tensor.dtype:
-            raise ValueError(f"all_gather of {tuple(tensor.shape)} by {self._size} ranks does not make {tuple(output.shape)}")
+            raise ValueError(f"all_gather of {tuple(tensor.shape)} by {self._size} ranks does not make {tuple(output.shape)}: "
+                             f"the output needs {self._size * tensor.numel()} elements of {tensor.dtype}")  # fmt: skip
         blocks.view(self._size, -1)[self._rank].copy_(_plain(tensor).reshape(-1))
         group.all_gather(blocks.data_ptr(), _size(blocks), timeout_s=timeout_s)
         _put(output, blocks)
@@ -361,7 +363,8 @@ class ProcessGroupMotley(dist.ProcessGroup):
     def _reduce_scatter_into(self, group, output, blocks, op, timeout_s):
         """`blocks` is a plain tensor of this function's own, which the operation destroys."""
         if blocks.numel() != self._size * output.numel() * (2 if output.is_complex() else 1):
-            raise ValueError(f"reduce_scatter of {blocks.numel()} elements by {self._size} ranks does not make {tuple(output.shape)}")
+            raise ValueError(f"reduce_scatter of {blocks.numel()} elements by {self._size} ranks does not make {tuple(output.shape)}: "
+                             f"the input needs {self._size} blocks of the output's size")  # fmt: skip
         if op in _FOLDS:
             self._reduced(group, blocks, output.dtype, op, timeout_s)
         else:
@@ -401,7 +404,8 @@ class ProcessGroupMotley(dist.ProcessGroup):
         def counts(whole, splits):
             rows = splits or [whole.shape[0] // self._size] * self._size
             if sum(rows) != whole.shape[0]:
-                raise ValueError(f"all_to_all: {self._size} blocks of rows {rows} do not make {tuple(whole.shape)}")
+                raise ValueError(f"all_to_all: {self._size} blocks of rows {rows} do not make {tuple(whole.shape)}: the splits, one per "
+                                 f"rank, sum to the {whole.shape[0]} rows; without splits these are a multiple of {self._size}")  # fmt: skip
             width = _plain(whole).numel() // max(whole.shape[0], 1)
             return [row * width for row in rows]
 
@@ -455,7 +459,8 @@ class ProcessGroupMotley(dist.ProcessGroup):
 
     def _message_lane(self, source, target, tag):
         if tag != 0:
-            raise ValueError(f"the motley backend matches messages by their order, not by tags (tag {tag})")
+            raise ValueError(f"the motley backend matches messages by their order, not by tags (tag {tag}): send and receive in one "
+                             "order, with tag 0")  # fmt: skip
         return self._lane(f"{source} to {target}", [source, target])
 
     def send(self, tensors, target, tag=0):
@@ -480,7 +485,7 @@ class ProcessGroupMotley(dist.ProcessGroup):
         return lane.submit(run, tensors)
 
     def recv_anysource(self, tensors, tag=0):
-        raise NotImplementedError("the motley backend receives from a rank that is named")
+        raise NotImplementedError("the motley backend receives from a rank that is named: give recv() its `src`")
 
 
 def _close(lanes, fabric):
@@ -494,9 +499,9 @@ def _check_op(op, tensors):
     for known in (*_REDUCTIONS, *_FOLDS):
         if op == known:
             if known in (dist.ReduceOp.MAX, dist.ReduceOp.MIN, dist.ReduceOp.PRODUCT) and any(map(torch.is_complex, tensors)):
-                raise ValueError(f"{known} is not defined on complex numbers")
+                raise ValueError(f"{known} is not defined on complex numbers: SUM and AVG are, or reduce torch.view_as_real()")
             return known
-    raise ValueError(f"the motley backend does not reduce by {op}")
+    raise ValueError(f"the motley backend does not reduce by {op}: it knows {', '.join(str(known) for known in (*_REDUCTIONS, *_FOLDS))}")
 
 
 def _reduction(op, dtype):

@@ -17,7 +17,7 @@ MEMBER = """
 import ctypes, sys
 from motley.comm import Session
 
-session = Session([sys.argv[1]], listen="127.0.0.1:0")
+session = Session([sys.argv[1]])
 for _ in range(3):
     total = (ctypes.c_float * 4)(1, 2, 3, 4)
     outcome = session.run(lambda group: group.all_reduce(ctypes.addressof(total), 16, "fp32"), float(sys.argv[2]))
@@ -145,6 +145,20 @@ def test_two_sites_meet_by_token_and_fingerprint(lab, coordinate, member):
         assert code == 0, text
         assert text.splitlines() == ["committed 2 [2.0, 4.0, 6.0, 8.0] "] * 3
     assert coordinate.stop().count("certified member=") == 2
+
+
+def test_members_that_only_dial_out_meet_at_the_relay(lab, coordinate, member):
+    address = coordinate.start("--folder", "lab", "--minimum-size", "2", "--relay", "127.0.0.1:0")
+    relay = coordinate.processes[-1].stdout.readline().strip()
+    assert relay.startswith("relay:127.0.0.1:")
+    # Their certificates come when they have met the coordinator; the relay is asked again until then.
+    variables = {"MOTLEY_TOKEN": "lab/token", "MOTLEY_AUTHORITY": lab["authority"]["fingerprint"], "MOTLEY_LISTEN": relay}
+    for process in [member(address, **variables), member(address, **variables)]:
+        code, text = ended(process)
+        assert code == 0, text
+        assert text.splitlines() == ["committed 2 [2.0, 4.0, 6.0, 8.0] "] * 3
+    # Here they share memory; tests/network/test_relay.py joins two that share nothing.
+    assert coordinate.stop().count("listens mailbox=") >= 2
 
 
 def test_certificates_made_by_hand_are_enough_where_none_are_issued(motley, tmp_path, lab, coordinate, member):

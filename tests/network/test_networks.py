@@ -59,6 +59,23 @@ def test_the_wide_area_has_its_delay_rate_and_losses():
 
 
 @needs_namespaces
+def test_memory_over_the_wide_area_is_bounded_by_what_is_under_way(motley, tmp_path):
+    """Twice the bandwidth-delay product, and the pool of pieces that came before their turn (32 MiB, docs/collectives.md)."""
+    bytes_per_s, round_trip_s, pool = 200e6 / 8, 0.05, 32 << 20
+    secret = tmp_path / "secret"
+    secret.write_text("x")
+    members = ",".join(f"10.9.0.{rank + 1}:4711" for rank in range(2))
+    bench = [motley, "bench", "comm", "--transport", "tcp", "--members", members, "--rank", "{rank}", "--key", secret, "--plain",
+             "--from", "64 MiB", "--to", "64 MiB", "--seconds", "0.1", "-q", "-o", tmp_path / "of-rank-0.json"]  # fmt: skip
+    network = ["wan", "--ranks", "2", "--rate", "200mbit", "--delay", "25ms", "--loss", "1e-4"]
+    run("networks.py", *network, "--", *map(str, bench))
+    (row,) = json.loads((tmp_path / "of-rank-0.json").read_text())["sizes"]
+    assert row["wrong"] == 0
+    assert row["streams"] >= 4
+    assert 2 << 20 <= row["peak_extra_bytes"] <= 2 * bytes_per_s * round_trip_s + pool
+
+
+@needs_namespaces
 def test_a_command_runs_once_per_rank_and_its_failure_is_the_result():
     text = run("networks.py", "star", "10mbit", "10mbit", "--", "sh", "-c", "echo {rank} of {ranks} at {address}; ip -br addr show {interface}")
     assert sorted(line for line in text.splitlines() if " of " in line) == ["0 of 2 at 10.9.0.1", "1 of 2 at 10.9.0.2"]

@@ -29,6 +29,46 @@ def run_ranks(motley):
     return run
 
 
+WRONG = """
+import torch
+import torch.distributed as dist
+from motley.comm import Credentials, Fabric, Group, Session
+from motley.items import pack
+from motley.torch import _check_op, _plain
+
+fabric = Fabric()
+group = Group(fabric, "g", [("0", "here", fabric.address)], 0)
+for call in (
+    lambda: Credentials.from_environment(),
+    lambda: Session([], credentials=Credentials()),
+    lambda: group.all_reduce(0, 0, "fp31"),
+    lambda: group.all_reduce(0, 0, "fp32", reduction="product"),
+    lambda: _plain(torch.zeros(2, device="meta")),
+    lambda: _plain(torch.zeros(2, dtype=torch.float8_e5m2)),
+    lambda: _check_op(dist.ReduceOp.PREMUL_SUM, []),
+    lambda: pack({"a": {1}}),
+):
+    try:
+        call()
+    except Exception as error:
+        print(error)
+"""
+
+
+def test_errors_say_what_would_do(motley):
+    library = motley.parent / "libmotley_comm.so"
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "python"), "MOTLEY_COMM_LIBRARY": str(library), "MOTLEY_TOKEN": "no/file"}
+    result = subprocess.run([sys.executable, "-c", WRONG], env=environment, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+    told = result.stdout.splitlines()
+    # In the order of the calls: what is wrong, and what to give instead.
+    wanted = [("no/file", "MOTLEY_TOKEN"), ("coordinator", "HOST:PORT"), ("fp31", "bf16"), ("product", "mean"), ("meta", "cpu()"),
+              ("float8_e5m2", "bfloat16"), ("PREMUL_SUM", "SUM"), ("set", "tensors")]  # fmt: skip
+    assert len(told) == len(wanted), told
+    for line, words in zip(told, wanted, strict=True):
+        assert all(word in line for word in words), line
+
+
 def losses(text):
     return [(name, float(value)) for name, value in re.findall(r"^(.*)loss (\S+)$", text, re.MULTILINE)]
 

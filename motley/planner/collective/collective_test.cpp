@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include "motley/base/error.hpp"
@@ -11,6 +12,7 @@
 #include "motley/plan/collective_check.hpp"
 #include "motley/planner/collective/factors.hpp"
 #include "motley/planner/collective/networks_test.hpp"
+#include "motley/planner/collective/share_tree.hpp"
 
 namespace motley {
 namespace {
@@ -237,6 +239,108 @@ TEST(PlanCollective, WhatCannotBeIsRefused) {
   EXPECT_THROW(plan_collective(network, CollectiveOperation::all_reduce, 0, {}), Error);
   EXPECT_THROW(plan_collective(network, CollectiveOperation::broadcast, 8, {.root = 3}), Error);
   EXPECT_THROW(plan_collective(network, CollectiveOperation::all_gather, 10, {}), Error);
+  try {
+    plan_collective(network, CollectiveOperation::reduce_scatter, 10, {});
+  } catch (const Error& error) {
+    EXPECT_EQ(error.hint(), "12 bytes are the next that are");
+  }
+}
+
+// ---- parts ----
+
+TEST(Factors, AllOrdersShorterOnesFirst) {
+  using Lists = std::vector<std::vector<int>>;
+  EXPECT_EQ(ordered_factorisations(3, 100), (Lists{{3}}));
+  EXPECT_EQ(ordered_factorisations(6, 100), (Lists{{6}, {3, 2}, {2, 3}}));
+  // Of eight, the last group of each round one short.
+  EXPECT_EQ(ordered_factorisations(7, 100), (Lists{{7}, {4, 2}, {2, 4}, {2, 2, 2}}));
+  EXPECT_EQ(ordered_factorisations(7, 2), (Lists{{7}, {4, 2}}));
+}
+
+TEST(PlanCollective, WhatTheSearchSaysOfItself) {
+  const Cluster cluster = cluster_of(R"(
+machine = [{ name = "a", devices = ["A100"] }, { name = "b", devices = ["A100"] }, { name = "c", devices = ["A6000"] }]
+network.within_site = { latency = "0.1 ms", bandwidth = "10 Gbit/s" }
+)");
+  const auto plan = plan_collective(cluster, CollectiveOperation::all_reduce, 1'000'000, {});
+  EXPECT_EQ(plan.search.status, SearchStatus::gap);
+  EXPECT_EQ(plan.search.bound, plan.predicted.limit_s);
+  EXPECT_NEAR(*plan.search.gap, 1 - plan.predicted.efficiency, 1e-12);
+  EXPECT_GT(*plan.search.gap, 0.01);
+  EXPECT_GT(plan.search.evaluated, 0);
+  // Of rounds in sequence nothing is proved.
+  CollectiveOptions options{.objective = CollectiveObjective::rounds};
+  const auto rounds = plan_collective(cluster, CollectiveOperation::all_reduce, 1'000'000, options);
+  EXPECT_EQ(rounds.search.status, SearchStatus::heuristic);
+  EXPECT_FALSE(rounds.search.bound || rounds.search.gap);
+  options.deadline_s = 0;
+  for (const auto objective : {CollectiveObjective::pipelined, CollectiveObjective::rounds}) {
+    options.objective = objective;
+    const auto cut = plan_collective(cluster, CollectiveOperation::all_reduce, 1'000'000, options);
+    EXPECT_EQ(cut.search.status, SearchStatus::deadline);
+    EXPECT_TRUE(verify(cut).empty());
+  }
+}
+
+// 32 ranks, 50 us and 40 us for the bytes per hop: one after the other 31 x 90 us, all from the root 50 + 31 x 40 us;
+// four from each need three rounds of 50 + 4 x 40 us.
+TEST(PlanCollective, ABroadcastOfFewBytesGoesDownATree) {
+  CollectiveNetwork network = empty_network("switch");
+  for (int rank = 0; rank < 32; ++rank) add_rank(network, 0, "r", link_of(10e9, 2.5e-5), {}, {});
+  const auto answer =
+      plan_collective(network, CollectiveOperation::broadcast, 50'000, {.objective = CollectiveObjective::rounds});
+  expect_sound(network, answer, "broadcast");
+  EXPECT_LE(answer.predicted.time_s, 3 * (50e-6 + 4 * 40e-6) * (1 + 1e-9)) << answer.layout;
+}
+
+// Where a message costs nothing and much can overlap, chunks are as small as their parts may be: 16 bytes for each
+// rank.
+TEST(PlanCollective, ChunksHaveRoomForAPartOfEveryRank) {
+  CollectiveNetwork network = empty_network("switch");
+  for (int rank = 0; rank < 4; ++rank) add_rank(network, 0, "r", link_of(1e3), {}, {1e-3, 1e-3});
+  const auto answer = plan_collective(network, CollectiveOperation::all_reduce, 4096, {.cost = {.message_s = 0}});
+  EXPECT_TRUE(check_program(answer.program).empty());
+  EXPECT_EQ(answer.program.chunks, 4096 / (4 * 16));
+}
+
+// Every choice of groups in racks and core, priced one by one.
+TEST(PlanCollective, NoGroupsOfRacksAndHostsAreBetter) {
+  for (const double uplink : {10e9, 40e9})
+    for (const auto& [count, hosts] : {std::pair{4, 6}, std::pair{6, 4}, std::pair{12, 2}, std::pair{2, 12}}) {
+      const CollectiveNetwork network = racks(count, hosts, 10e9, uplink);
+      double least = std::numeric_limits<double>::infinity();
+      for (const auto& outer : ordered_factorisations(count, 100))
+        for (const auto& inner : ordered_factorisations(hosts, 100)) {
+          std::vector<NodePolicy> policies(network.nodes.size());
+          for (std::size_t node = 0; node < network.nodes.size(); ++node)
+            policies[node].factors = node == 0 ? outer : inner;
+          const auto tree = share_tree(network, policies, ShareRule::fastest, ShareWay::slower, 4e8);
+          auto rounds = *share_rounds(tree, bytes, 16, 1 << 20);
+          const auto back = mirrored(rounds);
+          rounds.insert(rounds.end(), back.begin(), back.end());
+          least = std::min(least, price_rounds(network, rounds).time_s);
+        }
+      const auto answer =
+          plan_collective(network, CollectiveOperation::all_reduce, bytes, {.objective = CollectiveObjective::rounds});
+      EXPECT_LE(answer.predicted.time_s, least * (1 + 1e-9)) << count << " x " << hosts << " " << answer.layout;
+    }
+}
+
+// Larger than what is packed, and every link that differs by direction is slower upwards.
+TEST(PlanCollective, LinksThatAreSlowerUpwards) {
+  std::mt19937_64 random(17);
+  for (int trial = 0; trial < 6; ++trial) {
+    auto network = random_tree(random, 18, 3, Ways::different);
+    for (const auto& node : network.nodes) {
+      if (node.up < 0) continue;
+      double& up = network.ports[static_cast<std::size_t>(node.up)].bytes_per_s;
+      double& down = network.ports[static_cast<std::size_t>(node.down)].bytes_per_s;
+      if (up > down) std::swap(up, down);
+    }
+    const auto answer = plan_collective(network, CollectiveOperation::all_reduce, bytes, {});
+    expect_sound(network, answer, "slower upwards");
+    EXPECT_LE(answer.predicted.steady_s, answer.predicted.limit_s * 1.02) << trial << " " << answer.layout;
+  }
 }
 
 }  // namespace

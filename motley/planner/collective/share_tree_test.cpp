@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "motley/cost/collective_limit.hpp"
 #include "motley/cost/genmodel.hpp"
 #include "motley/plan/collective_check.hpp"
@@ -90,6 +92,120 @@ TEST(ShareTree, SharesOfAStarAreTheClosedForm) {
   const auto tree =
       share_tree(network, std::vector<NodePolicy>(network.nodes.size()), ShareRule::fastest, ShareWay::slower, bytes);
   for (std::size_t rank = 0; rank < shares.size(); ++rank) EXPECT_NEAR(tree.nodes[rank + 1].chosen, shares[rank], 6e-4);
+}
+
+// ---- by hand ----
+
+constexpr double gbit_s = 1e9 / 8;
+
+CollectiveNetwork racks_of(const std::vector<std::vector<double>>& hosts_bits_per_s, double uplink_bits_per_s) {
+  CollectiveNetwork network = empty_network("core");
+  for (const auto& hosts : hosts_bits_per_s) {
+    const int rack = add_switch(network, 0, "rack", link_of(uplink_bits_per_s), {}, {});
+    for (const double speed : hosts) add_rank(network, rack, "h", link_of(speed), {}, {});
+  }
+  return network;
+}
+
+ShareTree tree_of(const CollectiveNetwork& network, const std::vector<NodePolicy>& policies) {
+  return share_tree(network, policies, ShareRule::fastest, ShareWay::slower, bytes);
+}
+
+// A switch with one rank below is passed over; its link and the rank's own are one, as slow as the slower.
+TEST(ShareTree, ASwitchWithOneBranchIsALink) {
+  CollectiveNetwork network = star({10e9, 10e9});
+  const int alone =
+      add_switch(network, 0, "alone", {.up_bytes_per_s = 2 * gbit_s, .down_bytes_per_s = 7 * gbit_s}, {}, {});
+  add_rank(network, alone, "r2", {.up_bytes_per_s = 5 * gbit_s, .down_bytes_per_s = 3 * gbit_s}, {}, {});
+  const auto tree =
+      share_tree(network, std::vector<NodePolicy>(network.nodes.size()), ShareRule::fastest, ShareWay::down, bytes);
+  ASSERT_EQ(tree.nodes.size(), 4u);
+  EXPECT_EQ(tree.nodes[3].rank, 2);
+  EXPECT_EQ(tree.nodes[3].out_bytes_per_s, 2 * gbit_s);
+  EXPECT_EQ(tree.nodes[3].in_bytes_per_s, 3 * gbit_s);
+}
+
+TEST(ShareTree, TheFastestRanksOwnWhatOthersLeaveToThem) {
+  const CollectiveNetwork network = racks_of({{4e9, 10e9, 8e9}, {10e9, 10e9, 10e9}}, 1e9);
+  std::vector<NodePolicy> policies(network.nodes.size());
+  policies[1].owners = 2;
+  const ShareTree tree = tree_of(network, policies);
+  std::vector<bool> may_own(6);
+  for (const auto& node : tree.nodes)
+    if (node.rank >= 0) may_own[static_cast<std::size_t>(node.rank)] = node.may_own;
+  EXPECT_EQ(may_own, (std::vector<bool>{false, true, true, true, true, true}));
+  for (const auto& node : tree.nodes)
+    if (node.rank == 0) {
+      EXPECT_EQ(node.chosen, 0);
+    }
+}
+
+// Three in groups of two: a pair and one by itself, who comes to the second round without a group of his own.
+TEST(ShareTree, OneThatIsLeftOverFormsNoGroup) {
+  const CollectiveNetwork network = star({10e9, 10e9, 10e9});
+  std::vector<NodePolicy> policies(network.nodes.size());
+  policies[0].factors = {2, 2};
+  const ShareTree tree = tree_of(network, policies);
+  EXPECT_EQ(tree.nodes.size(), 5u);  // the root, the pair, three ranks
+  EXPECT_FALSE(tree.in_step);
+  const auto rounds = *share_rounds(tree, static_cast<std::int64_t>(bytes), 16, 1 << 20);
+  EXPECT_EQ(rounds.size(), 2u);
+}
+
+TEST(ShareTree, BranchesOfOneDepthAreInStep) {
+  const auto in_step = [](const CollectiveNetwork& network) {
+    return tree_of(network, std::vector<NodePolicy>(network.nodes.size())).in_step;
+  };
+  EXPECT_TRUE(in_step(racks_of({{10e9, 10e9}, {10e9, 10e9}}, 20e9)));
+  CollectiveNetwork uneven = racks_of({{10e9, 10e9}, {10e9, 10e9}}, 20e9);
+  add_rank(uneven, 0, "beside", link_of(10e9), {}, {});
+  EXPECT_FALSE(in_step(uneven));
+  // An uplink that carries more than one vector in the time the hosts need: partial sums are handed on as they are.
+  const CollectiveNetwork handed_on = racks_of({{1e9, 1e9}, {10e9, 10e9}}, 20e9);
+  const ShareTree tree = tree_of(handed_on, std::vector<NodePolicy>(handed_on.nodes.size()));
+  EXPECT_TRUE(std::any_of(tree.nodes.begin(), tree.nodes.end(), [](const ShareNode& node) { return node.passed > 0; }));
+  EXPECT_FALSE(tree.in_step);
+}
+
+// In a ring everybody hands on one partial sum: also where a branch had rather handed on several.
+TEST(ShareTree, RingsOfUnlikeBranches) {
+  std::mt19937_64 random(4);
+  for (int trial = 0; trial < 30; ++trial) {
+    const auto network = random_tree(random, 4 + trial % 9, 3, Ways::alike);
+    std::vector<NodePolicy> policies(network.nodes.size());
+    policies[0].pattern = GroupPattern::ring;
+    const auto wrong = check_program(program_along(network, tree_of(network, policies)));
+    EXPECT_TRUE(wrong.empty()) << trial << ": " << wrong[0].place << " " << wrong[0].what;
+  }
+}
+
+TEST(ShareTree, NeighbouringRangesOfOnePairAreOneTransfer) {
+  std::mt19937_64 random(5);
+  for (int trial = 0; trial < 20; ++trial) {
+    const auto network = random_tree(random, 4 + trial % 9, 3, Ways::alike);
+    const auto tree = tree_of(network, std::vector<NodePolicy>(network.nodes.size()));
+    const auto rounds = *share_rounds(tree, static_cast<std::int64_t>(bytes), 16, 1 << 20);
+    for (const auto& round : rounds)
+      for (const auto& a : round)
+        for (const auto& b : round) EXPECT_FALSE(a.from == b.from && a.to == b.to && a.last == b.first) << trial;
+  }
+}
+
+// What is spread is received once by everybody but the one in whom it came together.
+TEST(ShareTree, NobodyIsSentASumThatCameTogetherInHim) {
+  std::mt19937_64 random(6);
+  for (int trial = 0; trial < 20; ++trial) {
+    const auto network = random_tree(random, 3 + trial % 9, 3, Ways::different);
+    const std::vector<NodePolicy> direct(network.nodes.size());
+    const auto reducing = share_tree(network, direct, ShareRule::fastest, ShareWay::down, bytes);
+    const auto spreading = share_tree(network, direct, ShareRule::fastest, ShareWay::up, bytes);
+    std::int64_t received = 0;
+    const auto rounds = *share_rounds(reducing, spreading, static_cast<std::int64_t>(bytes), 16, 1 << 20);
+    for (const auto& round : rounds)
+      for (const auto& transfer : round)
+        if (transfer.kind == CollectiveStepKind::recv) received += transfer.last - transfer.first;
+    EXPECT_EQ(received, (network.ranks() - 1) * static_cast<std::int64_t>(bytes)) << trial;
+  }
 }
 
 }  // namespace

@@ -152,8 +152,10 @@ class Enumeration {
       plan.stages.push_back(stage);
     }
     plan.routes = {route};
-    price_phase(plan, Phase::prefill, best_[used].prefill);
-    price_phase(plan, Phase::decode, best_[used].decode);
+    if (options_.roles == StageRoles::apart_where_better) {
+      price_phase(plan, Phase::prefill, best_[used].prefill);
+      price_phase(plan, Phase::decode, best_[used].decode);
+    }
     for (std::int64_t batch = 1; batch <= options_.max_batch; batch *= 2) {
       const ServePoint point{workload_.mean_prompt_tokens(), workload_.mean_output_tokens(), batch, options_.step};
       for (auto& stage : plan.stages) stage.kv_tokens = kv_tokens_of(point, batch);

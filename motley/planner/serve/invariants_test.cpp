@@ -1,4 +1,5 @@
 // Acceptance check 8 of the published search: what holds for every plan, on random clusters.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
@@ -24,7 +25,7 @@ Cluster random_cluster() {
     const int kinds = *rc::gen::inRange(1, 3);
     for (int k = 0; k < kinds; ++k)
       text += (k > 0 ? ", \"t" : "\"t") + std::to_string(*rc::gen::inRange(0, 3)) + "*" +
-              std::to_string(*rc::gen::inRange(1, 4)) + "\"";
+              std::to_string(*rc::gen::inRange(1, 3)) + "\"";
     text += "]\n";
     if (*rc::gen::arbitrary<bool>()) text += "site = \"s" + std::to_string(*rc::gen::inRange(0, 2)) + "\"\n";
   }
@@ -102,22 +103,26 @@ TEST(Invariants, PlansOfRandomClustersAreSoundAndTheSameWhateverTheThreads) {
   EXPECT_GT(planned, 20);
 }
 
-// What the search believes of its best pipeline is what the plan is priced at.
-void expect_priced_as_found(const Cluster& cluster, const ServeOptions& options) {
+// What the search believes of its best pipeline is what the plan is priced at. Nothing is said where it is.
+std::string unlike_its_price(const Cluster& cluster, const ServeOptions& options) {
   const Model model = small_llama();
   const Workload workload = workload_of(100, 50);
   std::vector<int> devices(cluster.devices.size());
   std::iota(devices.begin(), devices.end(), 0);
   const ServeProblem problem{cluster, model, workload, options, DType::fp16, DType::fp16, Instant::max()};
   const PartAnswer answer = search_part(problem, devices);
-  RC_ASSERT(answer.exact);
-  RC_ASSERT(plan_serve(cluster, model, workload, options).plan.has_value() == answer.best.has_value());
-  if (!answer.best) return;
+  if (!answer.exact) return "the search was cut short";
+  if (plan_serve(cluster, model, workload, options).plan.has_value() != answer.best.has_value())
+    return "a plan without a pipeline, or the other way round";
+  if (!answer.best) return "";
   // Not plan_serve()'s own: of pipelines that are as good as equal it may take another one.
   const Pipeline pipeline{devices, std::make_shared<GroupAnswer>(GroupAnswer{devices, answer})};
   const ServeCost cost = price_serve(write_pipelines(problem, {pipeline}, options.step), options.cost);
-  RC_ASSERT(std::abs(cost.requests_per_s - answer.best->requests_per_s) <= 1e-9 * cost.requests_per_s);
-  RC_ASSERT(std::abs(cost.latency_s - answer.best->latency_s) <= 1e-9 * cost.latency_s);
+  if (std::abs(cost.requests_per_s - answer.best->requests_per_s) > 1e-9 * cost.requests_per_s)
+    return fmt::format("{} requests/s, priced at {}", answer.best->requests_per_s, cost.requests_per_s);
+  if (std::abs(cost.latency_s - answer.best->latency_s) > 1e-9 * cost.latency_s)
+    return fmt::format("{} s, priced at {}", answer.best->latency_s, cost.latency_s);
+  return "";
 }
 
 TEST(Invariants, TheSearchSeesThePriceOnRandomClusters) {
@@ -126,7 +131,7 @@ TEST(Invariants, TheSearchSeesThePriceOnRandomClusters) {
     ServeOptions options = random_options();
     options.replication = Replication::one_pipeline;
     options.front = Front::skip;
-    expect_priced_as_found(cluster, options);
+    RC_ASSERT(unlike_its_price(cluster, options) == "");
   }));
 }
 
@@ -165,7 +170,7 @@ reserve = "8 MiB"
   options.step = {.max_tokens = 64, .max_sequences = 8, .block_tokens = 16};
   options.max_batch = 64;
   options.objective = Objective::throughput;
-  EXPECT_TRUE(rc::check([&] { expect_priced_as_found(cluster, options); }));
+  EXPECT_EQ(unlike_its_price(cluster, options), "");
 }
 
 TEST(Invariants, MoreDevicesNeverWorsenTheBestPipeline) {

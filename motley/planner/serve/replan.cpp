@@ -74,6 +74,7 @@ ServePlan merged(const ServePlan& before, const std::vector<Route>& kept, const 
     for (const auto& hop : route.path)
       if (stages.insert(hop.stage).second) plan.stages.push_back(before.stage(hop.stage));
   }
+  std::map<std::string, std::string> names;  // of the new stages, by what they were made as
   if (made)
     for (const auto& route : made->routes) {
       int number = 0;
@@ -86,9 +87,11 @@ ServePlan merged(const ServePlan& before, const std::vector<Route>& kept, const 
       renamed.id = fmt::format("r{}", number);
       renamed.weight = rate_of(*made, route);
       for (std::size_t i = 0; i < renamed.path.size(); ++i) {
-        Stage stage = made->stage(renamed.path[i].stage);
-        stage.id = renamed.path[i].stage = fmt::format("{}/s{}", renamed.id, i);
-        plan.stages.push_back(std::move(stage));
+        // Routes may share a stage: it is called after the first of them.
+        const auto [name, is_new] = names.try_emplace(renamed.path[i].stage, fmt::format("{}/s{}", renamed.id, i));
+        if (is_new) plan.stages.push_back(made->stage(name->first));
+        if (is_new) plan.stages.back().id = name->second;
+        renamed.path[i].stage = name->second;
       }
       plan.routes.push_back(std::move(renamed));
     }
@@ -129,12 +132,10 @@ ServeOutcome replan_serve(const ServePlan& before, const std::vector<std::string
 
   const auto plan_beside = [&](const std::vector<Route>& kept) {
     ServeOptions beside = options;
-    beside.excluded = lost;
-    for (const auto& route : kept) {
-      const std::set<std::string> devices = devices_of(before, route);
-      beside.excluded.insert(beside.excluded.end(), devices.begin(), devices.end());
-    }
-    if (beside.excluded.size() == before.cluster.devices.size()) return ServeOutcome{};
+    std::set<std::string> excluded(lost.begin(), lost.end());  // routes may share devices
+    for (const auto& route : kept) excluded.merge(devices_of(before, route));
+    if (excluded.size() == before.cluster.devices.size()) return ServeOutcome{};
+    beside.excluded.assign(excluded.begin(), excluded.end());
     return plan_serve(before.cluster, before.model, workload, beside);
   };
 

@@ -174,7 +174,7 @@ TEST(Roles, AreNotChosenForOneTokenOrOnRequest) {
 
 // Under deadlines the simulator decides.
 TEST(Roles, UnderDeadlinesTheSimulatorDecides) {
-  Workload workload = workload_of(1500, 300);
+  Workload workload = workload_of(1500, 25);
   workload.classes[0].rate_per_s = 12;
   workload.classes[0].deadline = {.first_token_s = 0.4, .per_token_s = 0.012};
   const Cluster fast = two_kinds("25 GB/s");

@@ -7,6 +7,7 @@
 #include <map>
 #include <utility>
 
+#include "motley/base/hints.hpp"
 #include "motley/planner/serve/bound.hpp"
 #include "motley/planner/serve/confirm.hpp"
 #include "motley/planner/serve/grouping.hpp"
@@ -79,9 +80,8 @@ void check_degree(const Cluster& cluster, const std::string& name, int degree) {
     throw input_error(fmt::format("tensor parallelism of degree {} on {}", degree, name),
                       fmt::format("it has at most {} devices of one type", most));
   }
-  const std::string near = closest(name, names);
   throw input_error(fmt::format("there is no machine \"{}\" in the cluster", name),
-                    near.empty() ? std::string() : fmt::format("did you mean \"{}\"?", near));
+                    did_you_mean(name, names, "`motley cluster show FILE` lists its machines"));
 }
 
 void check_options(const ServeProblem& problem) {

@@ -70,6 +70,7 @@ double simulated_attainment(const ServeProblem& problem, const ServePlan& plan, 
 
 double highest_scale(const ServeProblem& problem, const ServePlan& plan, double target, double kept,
                      std::int64_t requests) {
+  if (target <= 0) return kept;  // any rate would do
   const auto keeps = [&](double scale) { return simulated_attainment(problem, plan, scale, requests) >= target; };
   double missed = kept;
   do {

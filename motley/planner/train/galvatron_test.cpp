@@ -108,6 +108,7 @@ TEST(SearchVldb, KnapsacksEqualThePublishedRecursion) {
     if (strategy.stages == 2) strategies.push_back(strategy);
   for (const int batch : {8, 16}) {
     const StrategyChain chain = vldb_chain(model, strategies, batch, 16);
+    for (const auto& option : chain.runs.front().options) EXPECT_EQ(option.bytes, std::floor(option.bytes));
     const double budget = 12 * 1024 - std::ceil(vldb_ends_mib(model, strategies[0], batch));
     EXPECT_NEAR(solve_strategy_chain(chain, budget).time_s, on_a_grid(chain, budget), 1e-12) << batch;
   }
@@ -123,6 +124,18 @@ TEST(SearchVldb, BudgetsOfTheArtefact) {
     EXPECT_GE(outcome.plan->samples_per_s(), before);
     before = outcome.plan->samples_per_s();
   }
+}
+
+// A fifth is withheld from 21 GiB on, nothing below.
+TEST(SearchGalvatron, AFifthIsWithheldAbove20GiB) {
+  const GalvatronForm form = llama();
+  const auto planned = [&](double mib) {
+    const GalvatronOutcome outcome = search_galvatron(form, {.batch = 16, .memory_mib = mib});
+    return outcome.plan ? outcome.plan->samples_per_s() : 0;
+  };
+  EXPECT_GT(planned(20 * 1024), planned(16 * 1024));
+  EXPECT_GE(planned(20.5 * 1024), planned(20 * 1024));
+  EXPECT_EQ(planned(21 * 1024), planned(21 * 1024 - 4300));
 }
 
 }  // namespace

@@ -8,6 +8,8 @@
 #include <random>
 #include <set>
 
+#include "motley/planner/train/grid_state.hpp"
+
 namespace motley {
 namespace {
 
@@ -170,6 +172,69 @@ TEST(Grid, ManyStages) {
   expect_sound(problem, outcome);
   const GridOutcome idle = search_grid(example("worldwide", 5, 12), {.deadline = std::chrono::steady_clock::now()});
   expect_sound(example("worldwide", 5, 12), idle);
+}
+
+// ---- by hand ----
+
+// Devices on islands: hops inside one and across, sync everywhere alike.
+GridProblem islands(const std::vector<int>& island_of, int stages, int replicas, double inside_s, double across_s) {
+  const std::size_t n = island_of.size();
+  GridProblem problem{stages, replicas, {.devices = static_cast<int>(n)}};
+  for (std::size_t a = 0; a < n; ++a)
+    for (std::size_t b = 0; b < n; ++b) {
+      problem.pairs.sync_s.push_back(a == b ? 0 : 0.5);
+      problem.pairs.hop_s.push_back(a == b ? 0 : island_of[a] == island_of[b] ? inside_s : across_s);
+    }
+  return problem;
+}
+
+TEST(GridBound, OneDeviceFarAwayMayStayIdle) {
+  GridProblem problem = islands({0, 0, 0, 0, 1}, 2, 2, 1, 100);
+  for (std::size_t peer = 0; peer < 4; ++peer)
+    problem.pairs.sync_s[4 * 5 + peer] = problem.pairs.sync_s[peer * 5 + 4] = 70;
+  EXPECT_NEAR(grid_bound(problem), 0.5 + 1, 1e-9);
+  EXPECT_NEAR(search_grid(problem, {}).best.cost_s(), 0.5 + 1, 1e-9);
+}
+
+// Three pipelines cannot all stay on islands of three: two stages of three have one hop across.
+TEST(GridBound, PipelinesThatNoIslandHoldsHopAcross) {
+  const GridProblem problem = islands({0, 0, 0, 1, 1, 1}, 2, 3, 1, 10);
+  EXPECT_NEAR(grid_bound(problem), 2 * 0.5 + 10, 1e-9);
+  const GridOutcome outcome = search_grid(problem, {});
+  EXPECT_NEAR(outcome.best.cost_s(), 2 * 0.5 + 10, 1e-9);
+  EXPECT_EQ(outcome.status, SearchStatus::optimal);
+}
+
+TEST(GridClassesTest, EitherKindOfLinkTellsDevicesApart) {
+  const GridProblem alike = islands({0, 0, 0, 0}, 2, 2, 1, 1);
+  EXPECT_EQ(grid_classes(alike.pairs).count(), 1);
+  for (const bool sync : {true, false}) {
+    GridProblem unlike = alike;
+    auto& seconds = sync ? unlike.pairs.sync_s : unlike.pairs.hop_s;
+    seconds[0 * 4 + 1] = seconds[1 * 4 + 0] = 7;  // 0 and 1 are a pair, so are 2 and 3
+    EXPECT_EQ(grid_classes(unlike.pairs).count(), 2) << sync;
+  }
+}
+
+// Two stages have one hop and one order: the state's cost is the assignment's.
+TEST(GridStateTest, CostsWhatItsAssignmentCosts) {
+  std::mt19937 random(4);
+  for (int round = 0; round < 30; ++round) {
+    GridProblem problem = round % 2 ? random_problem(random, 8, 2, 4) : islands({0, 0, 0, 1, 1, 2, 2, 2}, 2, 4, 1, 9);
+    if (round % 2 == 0)
+      for (std::size_t a = 0; a < 8; ++a)
+        for (std::size_t b = 0; b < 8; ++b)
+          if (a != b) problem.pairs.sync_s[a * 8 + b] = problem.pairs.hop_s[a * 8 + b] * 0.3;
+    const GridClasses classes = grid_classes(problem.pairs);
+    GridState state(problem, classes);
+    state.assign(random_start(problem, classes, 1, static_cast<std::uint64_t>(round)));
+    EXPECT_NEAR(state.cost_s(), assignment_of(problem, classes, state.parts()).cost_s(), 1e-9) << round;
+  }
+}
+
+TEST(Grid, ADeadlineIsSaid) {
+  const GridOutcome outcome = search_grid(example("worldwide"), {.deadline = std::chrono::steady_clock::now()});
+  EXPECT_EQ(outcome.status, SearchStatus::deadline);
 }
 
 }  // namespace

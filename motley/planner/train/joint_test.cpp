@@ -399,5 +399,96 @@ TEST(Joint, WhatFitsNowhereIsSaid) {
   EXPECT_NE(outcome.reason.find("tiny"), std::string::npos);
 }
 
+TEST(Joint, AShapeThatIsAskedForIsKept) {
+  const Cluster cluster = cluster_of({{4, 2e9, 1e13}}, 1e9);
+  for (const auto& [stages, replicas] : {std::pair{2, 2}, std::pair{1, 4}, std::pair{4, 1}, std::pair{1, 2}}) {
+    const TrainOutcome outcome =
+        plan_joint(cluster, tiny_model(4), job(8), {.stages = stages, .replicas = replicas, .deadline_s = 600});
+    ASSERT_TRUE(outcome.plan) << outcome.reason;
+    EXPECT_EQ(std::ssize(outcome.plan->replicas), replicas);
+    for (const auto& replica : outcome.plan->replicas) EXPECT_EQ(std::ssize(replica.stages), stages);
+    const auto& search = outcome.plan->search;
+    EXPECT_LE(*search.bound, outcome.plan->predicted.iteration_s);
+    EXPECT_NEAR(*search.gap, 1 - *search.bound / outcome.plan->predicted.iteration_s, 1e-12);
+  }
+  const TrainOutcome many = plan_joint(cluster, tiny_model(4), job(8), {.replicas = 3, .deadline_s = 600});
+  ASSERT_TRUE(many.plan) << many.reason;
+  EXPECT_EQ(many.plan->replicas.size(), 3u);
+}
+
+// ---- tables of strategies ----
+
+bool holds(const TrainProblem& problem, const std::vector<int>& devices, const StagePlace& place,
+           const StageChoice& choice, double spare_bytes) {
+  const auto memory = train_memory(problem.model.arch, problem.training,
+                                   {.embedding = place.ends.first,
+                                    .head = place.ends.last,
+                                    .sequences = place.sequences,
+                                    .in_flight = place.in_flight},
+                                   choice.strategies, choice.shares);
+  for (std::size_t rank = 0; rank < memory.size(); ++rank)
+    if (static_cast<double>(memory[rank].total()) + spare_bytes >
+        static_cast<double>(problem.cluster.type_of(devices[rank]).memory_bytes))
+      return false;
+  return true;
+}
+
+// What a table offers fits on every device, wherever the stage stands; and no single strategy that fits is quicker.
+TEST(StrategyTableTest, WhatItOffersFitsAndIsNoSlowerThanOneStrategy) {
+  const Model model = tiny_model(6);
+  const Workload workload = job(8);
+  const Profile profile;
+  int tight = 0, mixed = 0;
+  for (const double memory_bytes : {3e8, 4e8, 5e8, 7e8, 1e9, 2e9})
+    for (const bool alike : {true, false}) {
+      const Cluster cluster = alike ? cluster_of({{2, memory_bytes, 1e13}}, 1e9)
+                                    : cluster_of({{1, memory_bytes, 1e13}, {1, 1.5 * memory_bytes, 3e13}}, 1e9);
+      const TrainStepCost cost({}, cluster, model.arch, *workload.training, profile);
+      const TrainProblem problem{cluster, model, *workload.training, profile, cost};
+      const std::vector<int> devices = {0, 1};
+      for (const bool first : {true, false})
+        for (const bool last : {true, false})
+          for (const std::int64_t in_flight : {1, 3}) {
+            const StagePlace place{.ends = {first, last}, .sequences = 2, .in_flight = in_flight, .micro_batches = 4};
+            const GroupOptions group = group_options(problem, devices, place.ends, place.sequences);
+            const StrategyTable table(group, place, 6);
+            tight += table.most_layers() < 6 ? 1 : 0;
+            for (std::int64_t n = 1; n <= table.most_layers(); ++n) {
+              const StageChoice choice = table.choice(0, n);
+              EXPECT_TRUE(holds(problem, devices, place, choice, 0)) << memory_bytes << first << last << n;
+              EXPECT_EQ(choice.strategies.back().layers.last, n);
+              mixed += choice.strategies.size() > 1 ? 1 : 0;
+            }
+            for (const BlockOption& option : group.options)
+              for (std::int64_t n = 1; n <= 6; ++n) {
+                StageChoice one{{option.strategy}, option.shares};
+                one.strategies[0].layers = {0, n};
+                if (!holds(problem, devices, place, one, 4e6)) continue;  // the planner leaves a little free
+                ASSERT_LE(n, table.most_layers());
+                const double seconds = static_cast<double>(n) * (option.seconds + option.sync_s / 4) + option.end_s;
+                EXPECT_LE(table.seconds(n), seconds * (1 + 1e-9));
+              }
+          }
+    }
+  EXPECT_GT(tight, 5);
+  EXPECT_GT(mixed, 5);
+}
+
+TEST(StrategyTableTest, TheHeadTakesItsTime) {
+  const Model model = tiny_model(4);
+  const Workload workload = job(8);
+  const Profile profile;
+  const Cluster cluster = cluster_of({{1, 2e10, 1e13}}, 1e9);
+  const TrainStepCost cost({}, cluster, model.arch, *workload.training, profile);
+  const TrainProblem problem{cluster, model, *workload.training, profile, cost};
+  const auto seconds = [&](bool last) {
+    const StagePlace place{.ends = {false, last}, .sequences = 2, .in_flight = 1, .micro_batches = 4};
+    return StrategyTable(group_options(problem, {0}, place.ends, place.sequences), place, 4).seconds(3);
+  };
+  const BlockPass head = cost.head({{0}, {}, 2}, LayerStrategy{.layers = {0, 3}});
+  EXPECT_GT(head.forward_s, 0);
+  EXPECT_NEAR(seconds(true) - seconds(false), head.forward_s + head.backward_s, 1e-12);
+}
+
 }  // namespace
 }  // namespace motley

@@ -234,6 +234,7 @@ TEST(LayoutPlan, EqualsAllPlansOfSmallClusters) {
     ASSERT_TRUE(outcome.plan) << outcome.reason;
     EXPECT_TRUE(verify(*outcome.plan).empty());
     EXPECT_EQ(outcome.plan->search.status, SearchStatus::optimal);
+    EXPECT_EQ(outcome.plan->search.gap, 0);
     EXPECT_NEAR(outcome.plan->predicted.iteration_s, AllPlans(cluster, model, workload).least_s(), 1e-9);
   }
 }
@@ -334,6 +335,122 @@ TEST(TrainPlanner, AFixedGrid) {
   const TrainOutcome shape = plan_train(cluster, model, workload, {.cost = {.form = "dtfm"}, .deadline_s = 0.05});
   ASSERT_TRUE(shape.plan);
   EXPECT_TRUE(verify(*shape.plan).empty());
+}
+
+// Of all shapes of a grid the bound is the least of any: what one shape proves says nothing of the others.
+TEST(TrainPlanner, TheBoundOfAFreeGridIsOfAllShapes) {
+  const Cluster cluster = machines(machine("a", "A100*3", "200 GiB/s") + machine("b", "A100*2", "200 GiB/s") +
+                                   machine("c", "A100", "20 GiB/s"));
+  const Model model = short_model(4);
+  const Workload workload = job(4);
+  const CostOptions dtfm{.form = "dtfm", .settings = {}};
+  const TrainOutcome free = plan_train(cluster, model, workload, {.cost = dtfm});
+  ASSERT_TRUE(free.plan) << free.reason;
+  double bound = infinity, least = infinity;
+  for (const std::int64_t stages : {1, 2, 3, 4}) {
+    const TrainOutcome fixed = plan_train(cluster, model, workload, {.cost = dtfm, .stages = stages});
+    ASSERT_TRUE(fixed.plan) << fixed.reason;
+    // No more pipelines than sequences.
+    EXPECT_EQ(std::ssize(fixed.plan->replicas), std::min<std::int64_t>(6 / stages, 4)) << stages;
+    bound = std::min(bound, *fixed.plan->search.bound);
+    least = std::min(least, fixed.plan->predicted.iteration_s);
+  }
+  EXPECT_NEAR(free.plan->predicted.iteration_s, least, 1e-9 * least);
+  EXPECT_NEAR(*free.plan->search.bound, bound, 1e-9 * bound);
+  EXPECT_NEAR(*free.plan->search.gap, 1 - bound / least, 1e-9);
+  EXPECT_EQ(free.plan->search.status == SearchStatus::optimal, least <= bound * (1 + 1e-9));
+  // Fixed replicas: no more stages than layers.
+  const TrainOutcome one = plan_train(cluster, model, workload, {.cost = dtfm, .replicas = 1});
+  ASSERT_TRUE(one.plan) << one.reason;
+  EXPECT_EQ(one.plan->replicas.at(0).stages.size(), 4u);
+}
+
+// Five sequences in twos are three micro-batches; recomputed where memory does not hold the activations, and only
+// there.
+TEST(TrainPlanner, AGridRecomputesWhereItMust) {
+  const Model model = short_model(4);
+  Workload workload = job(5);
+  workload.training->micro_batch = 2;
+  const auto planned = [&](std::int64_t sequence_length) {
+    workload.training->sequence_length = sequence_length;
+    const Cluster cluster = machines(machine("a", "A100*2", "200 GiB/s"));
+    return plan_train(cluster, model, workload, {.cost = {.form = "dtfm"}, .stages = 2, .replicas = 1});
+  };
+  const TrainOutcome brief = planned(512);
+  ASSERT_TRUE(brief.plan) << brief.reason;
+  EXPECT_EQ(brief.plan->replicas.at(0).micro_batches, 3);
+  for (const auto& stage : brief.plan->replicas.at(0).stages) EXPECT_FALSE(stage.strategies.at(0).recompute);
+  bool recomputed = false;
+  for (std::int64_t length = 1024; length <= 1 << 18 && !recomputed; length *= 2)
+    if (const TrainOutcome outcome = planned(length); outcome.plan)
+      for (const auto& stage : outcome.plan->replicas.at(0).stages) recomputed |= stage.strategies.at(0).recompute;
+  EXPECT_TRUE(recomputed);
+}
+
+// Layer by layer, by the arithmetic of plans.
+TEST(LayoutPlan, CapacityIsWhatMemoryHolds) {
+  const Cluster cluster = machines(machine("a", "RTX 3090*2", "20 GiB/s"));
+  const Model model = short_model(40);
+  const Workload workload = job(8);
+  const LayoutProblem problem{.cluster = cluster, .model = model, .workload = workload, .cost = flashflex};
+  const LayoutTables tables = layout_tables(problem);
+  const FlashflexForm form(flashflex, cluster, model.arch, *workload.training, 1);
+  const DeviceType& type = cluster.type_of(0);
+  ASSERT_EQ(tables.unit_count(), 2);
+  for (int unit = 0; unit < 2; ++unit)
+    for (const bool first : {false, true})
+      for (const bool last : {false, true})
+        for (std::size_t from_end = 1; from_end <= 20; from_end += 3) {
+          std::int64_t most = 0;
+          for (std::int64_t layers = 1; layers <= 40; ++layers) {
+            const LayerStrategy strategy{.layers = {0, layers}, .tp = tables.degree_of(unit), .recompute = true};
+            const auto ranks = train_memory(
+                model.arch, *workload.training,
+                {.embedding = first, .head = last, .sequences = 1, .in_flight = static_cast<std::int64_t>(from_end)},
+                {strategy});
+            if (std::all_of(ranks.begin(), ranks.end(), [&](const TrainMemory& memory) {
+                  return memory.total() + type.reserve_bytes.value_or(0) <= type.memory_bytes;
+                }))
+              most = layers;
+          }
+          const FlashflexGroup group = unit == 0 ? FlashflexGroup{0} : FlashflexGroup{0, 1};
+          most = std::min(most, form.most_layers(group, {.first = first, .last = last}));
+          EXPECT_EQ(std::min<std::int64_t>(40, tables.capacity(unit, first, last, from_end)), most)
+              << unit << first << last << " " << from_end;
+        }
+}
+
+// Replicas of unlike degrees: what they exchange is priced as the plan's.
+TEST(LayoutPlan, EveryLayoutIsPricedAsItsPlan) {
+  const Cluster cluster = machines(machine("a", "A100*4", "200 GiB/s") + machine("b", "RTX 4090*2", "2 GiB/s") +
+                                   machine("c", "RTX 3090", "2 GiB/s"));
+  const Model model = short_model(4);
+  const Workload workload = job(12);
+  const LayoutProblem problem{.cluster = cluster, .model = model, .workload = workload, .cost = flashflex};
+  const LayoutTables tables = layout_tables(problem);
+  int priced = 0;
+  for (int a = 0; a < tables.unit_count(); ++a)
+    for (int b = 0; b < tables.unit_count(); ++b)
+      for (int c = 0; c < tables.unit_count(); ++c) {
+        std::vector<int> one(static_cast<std::size_t>(tables.unit_count())), other = one;
+        ++one[static_cast<std::size_t>(a)];
+        ++one[static_cast<std::size_t>(b)];
+        ++other[static_cast<std::size_t>(c)];
+        std::vector<int> used(tables.kinds.size());
+        for (const int unit : {a, b, c}) used[static_cast<std::size_t>(tables.kind_of(unit))] += tables.degree_of(unit);
+        bool enough = true;
+        for (std::size_t kind = 0; kind < used.size(); ++kind)
+          enough = enough && used[kind] <= std::ssize(tables.kinds[kind]);
+        if (!enough) continue;
+        const auto first = lay_out(tables, one, 6), second = lay_out(tables, other, 6);
+        if (!first || !second) continue;
+        const LayoutPlan layout = price_layout(tables, {*first, *second});
+        const TrainPlan plan = make_train_plan(cluster, model, workload, found_replicas(problem, tables, layout),
+                                               Recompute::always, {}, flashflex);
+        EXPECT_NEAR(plan.predicted.iteration_s, layout.step_s, 1e-9 * layout.step_s) << a << " " << b << " " << c;
+        ++priced;
+      }
+  EXPECT_GT(priced, 10);
 }
 
 }  // namespace

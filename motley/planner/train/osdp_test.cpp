@@ -168,5 +168,17 @@ TEST(Osdp, TheBatchOfMostSamples) {
   EXPECT_FALSE(plan_osdp_batch(operators, setting, 100 * MB).plan);
 }
 
+// 100 MB over 8 ranks at 1 s per GB, kept whole: 0.175 s of exchange, once per step of four micro-batches of 10 ms.
+TEST(Osdp, AStepIsOfAllMicroBatches) {
+  OsdpSetting setting{.network = {.ranks = 8, .latency_s = 0, .s_per_byte = 1e-9}, .groups = {}, .micro_batches = 4};
+  setting.samples = 2;
+  const OsdpOutcome outcome = plan_osdp({{.name = "mlp", .weight_bytes = 100 * MB, .compute_s = 5e-3}}, setting, 1e12);
+  ASSERT_TRUE(outcome.plan);
+  const OsdpOption& option = outcome.plan->options.at(0);
+  EXPECT_NEAR(outcome.plan->step_s, 4 * option.micro_batch_s + option.sync_s, 1e-12);
+  EXPECT_NEAR(option.sync_s, 0.175, 1e-12);
+  EXPECT_NEAR(outcome.plan->samples_per_s, 8 * 4 * 2 / outcome.plan->step_s, 1e-9);
+}
+
 }  // namespace
 }  // namespace motley

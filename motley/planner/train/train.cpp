@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 
 #include "motley/planner/train/grid.hpp"
 #include "motley/planner/train/layout.hpp"
@@ -93,37 +94,53 @@ std::vector<FoundReplica> found_replicas(const Job& job, const DtfmAssignment& a
   return found;
 }
 
+TrainOutcome written_grid(const Job& job, const GridOutcome& found) {
+  TrainPlan plan = make_train_plan(job.cluster, job.model, job.workload, found_replicas(job, found.best),
+                                   Recompute::where_needed, {.algorithm = SyncAlgorithm::direct}, job.options.cost);
+  for (auto& unused : plan.unused) unused.reason = "the grid has no place for it";
+  return checked(std::move(plan));
+}
+
 TrainOutcome plan_grid(const Job& job) {
-  TrainOutcome refused;
+  TrainOutcome refused, kept;
   std::optional<GridOutcome> best;
   const std::vector<Shape> shapes = shapes_of(job);
+  double bound_s =
+      std::numeric_limits<double>::infinity();  // of all shapes: what one of them proves of itself is not enough
+  std::int64_t evaluated = 0;
   for (const Shape& shape : shapes) {
     // Between many shapes structured starts decide; the search goes on with the best.
     GridOutcome outcome =
         search_grid(grid_problem(job, shape), {.seed = job.options.seed,
                                                .threads = job.options.threads,
                                                .deadline = shapes.size() > 1 ? Clock::now() : job.deadline()});
+    bound_s = std::min(bound_s, outcome.bound_s);
+    evaluated += outcome.evaluated;
     if (best && outcome.best.cost_s() >= best->best.cost_s()) continue;
-    TrainOutcome trial =
-        checked(make_train_plan(job.cluster, job.model, job.workload, found_replicas(job, outcome.best),
-                                Recompute::where_needed, {.algorithm = SyncAlgorithm::direct}, job.options.cost));
-    if (trial.plan)
+    TrainOutcome trial = written_grid(job, outcome);
+    if (trial.plan) {
       best = std::move(outcome);
-    else if (refused.reason.empty())
+      kept = std::move(trial);
+    } else if (refused.reason.empty()) {
       refused = std::move(trial);
+    }
   }
   if (!best) return refused;
   if (shapes.size() > 1) {
     const Shape shape{static_cast<std::int64_t>(best->best.grid.size()),
                       static_cast<std::int64_t>(best->best.grid.front().size())};
-    best = search_grid(grid_problem(job, shape),
-                       {.seed = job.options.seed, .threads = job.options.threads, .deadline = job.deadline()});
+    GridOutcome searched =
+        search_grid(grid_problem(job, shape),
+                    {.seed = job.options.seed, .threads = job.options.threads, .deadline = job.deadline()});
+    evaluated += searched.evaluated;
+    best->status = searched.status;
+    // The search knows nothing of memory: what it found last may not fit where the start did.
+    if (TrainOutcome last = written_grid(job, searched); last.plan) kept = std::move(last);
+    if (best->status == SearchStatus::optimal && kept.plan->predicted.iteration_s > bound_s * (1 + 1e-9))
+      best->status = SearchStatus::gap;
   }
-  TrainPlan plan = make_train_plan(job.cluster, job.model, job.workload, found_replicas(job, best->best),
-                                   Recompute::where_needed, {.algorithm = SyncAlgorithm::direct}, job.options.cost);
-  for (auto& unused : plan.unused) unused.reason = "the grid has no place for it";
-  record(plan, job, "grid", best->status, best->bound_s, best->evaluated);
-  return checked(std::move(plan));
+  record(*kept.plan, job, "grid", best->status, bound_s, evaluated);
+  return kept;
 }
 
 // ---- flashflex ----

@@ -1,0 +1,144 @@
+"""Options and files that a verb cannot use: refused before anything is computed, in words that say what it takes instead."""
+
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BOX = "examples/clusters/motivating-box.toml"
+JOB = 'format = "motley.workload/1"\n[training]\nsequence_length = 2048\nglobal_batch = 8\n'
+TRACED = 'format = "motley.workload/1"\narrival = { process = "trace", file = "trace.csv" }\n'
+TRACE = "arrival_s,prompt_tokens,output_tokens\n0,10,10\n1,10,10\n"
+
+
+@pytest.fixture(scope="module")
+def files(run, tmp_path_factory):
+    """A plan, and workloads that are for other verbs."""
+    folder = tmp_path_factory.mktemp("refusals")
+    made = run("plan serve -q", "--cluster", BOX, "--model", "llama-2-70b", "-o", folder / "plan.json")
+    assert made.returncode == 0, made.stderr
+    for name, text in {"job.toml": JOB, "traced.toml": TRACED, "trace.csv": TRACE}.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+def refused(result, words, code=2):
+    assert result.returncode == code, result
+    assert result.stdout == ""
+    assert f"error: {words}" in result.stderr and "hint: " in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        ([], "the workload does not say how often requests come"),
+        (["--rate", "4"], '--rate "4" is no rate'),
+        (["--rate", "0 /s"], '--rate "0 /s" is no rate'),
+        (["--rate", "inf /s"], '--rate "inf /s" is no rate'),
+        (["--rate", "4 /s", "--duration", "0 s"], "--duration is nothing"),
+        (["--rate", "4 /s", "--duration", "-1 s"], '--duration "-1 s" is no time'),
+        (["--rate", "4 /s", "--duration", "nan s"], '--duration "nan s" is no time'),
+        (["--rate", "4 /s", "--duration", "1e-9 s"], "no request arrives in that time"),
+        (["--rate", "4 /s", "--fault", "box/3"], '--fault "box/3" does not say when'),
+        (["--rate", "4 /s", "--fault", "@3s"], '--fault "@3s" does not say when'),
+        (["--rate", "4 /s", "--fault", "box/3@x"], '--fault "x" is no time'),
+        (["--rate", "4 /s", "--fault", "box/99@3s"], 'there is no device "box/99"'),
+        (["--rate", "4 /s", "--fault", "box/3@60s-30s"], "box/3 leaves at 60 s and comes back at 30 s"),
+        (["--rate", "4 /s", "--set", "motley.batch=3"], 'the simulator has no setting "motley.batch"'),
+        (["--rate", "4 /s", "--set", "motley.step_overhead_s=-1"], "motley.step_overhead_s is not a time in seconds"),
+        (["--workload", "job.toml"], "the workload is a training job"),
+        (["--workload", "traced.toml", "--rate", "4 /s"], "--rate does not go with a trace"),
+    ],
+)
+def test_simulate(run, files, arguments, words):
+    refused(run("simulate", files / "plan.json", *[files / word if word.endswith(".toml") else word for word in arguments]), words)
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["--what-if", "tp8 on box"], '--what-if "tp8 on box" is not understood'),
+        (["--what-if", "tp=8 on "], '--what-if "tp=8 on " is not understood'),
+        (["--what-if", "tp=99999999999 on box"], '--what-if "tp=99999999999 on box" is not understood'),
+        (["--what-if", "tp=-1 on box"], "tensor parallelism of degree -1 on box"),
+        (["--add", "A100*2 @ moon"], '--add "A100*2 @ moon": there is no site "moon"'),
+        (["--add", "A100*x"], 'the cluster with --add: machine[1].devices[0]: "A100*x" has no count'),
+        (["--without", "nobody"], 'there is no device "nobody"'),
+    ],
+)
+def test_explain(run, files, arguments, words):
+    refused(run("explain", files / "plan.json", *arguments), words)
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["--from", "plan.json"], "--from needs to know what is gone"),
+        (["--from", "plan.json", "--without", "box/0", "--cluster", BOX], "--from takes cluster, model and workload from the plan"),
+        (["--model", "a", "--model", "b", "--workload", "x", "--front"], "--from and --front are for one model"),
+        (["--model", "a", "--model", "b", "--workload", "x"], "--cluster is missing"),
+        (["--model", "a", "--model", "b", "--workload", "x", "--cluster", BOX], "2 models and 1 workloads"),
+    ],
+)
+def test_plan_serve(run, files, arguments, words):
+    refused(run("plan serve", *[files / word if word == "plan.json" else word for word in arguments]), words)
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        ([], "the goal is missing"),
+        (["--budget", "30 $/h", "--cheapest"], "--budget and --cheapest are two different goals"),
+        (["--budget", "30 $/h"], "there is nothing to rent"),
+        (["--budget", "30"], '--budget "30" is no amount of money per hour'),
+        (["--budget", "-3 $/h"], '--budget "-3 $/h" is no amount of money per hour'),
+        (["--budget", "inf $/h"], '--budget "inf $/h" is no amount of money per hour'),
+        (["--cheapest", "--model", "llama-2-70b"], "the cheapest fleet for which demand?"),
+        (["--budget", "30 $/h", "--model", "llama-2-70b", "--weight-type", "int8"], "--weight-type int8 cannot be run yet"),
+        (["--budget", "30 $/h", "--model", "llama-2-70b", "--kv-type", "int4"], "--kv-type int4 cannot be run yet"),
+        (["--budget", "30 $/h", "--startup", "1 min", "--interval", "0 s"], "--interval must be longer than nothing"),
+        (["--budget", "30 $/h", "--startup", "soon"], '--startup "soon" is no time'),
+        (["--budget", "30 $/h", "--offers", "examples/renting/measured.json", "--model", "llama-2-70b"], "examples/renting/measured.json has configurations"),
+    ],
+)
+def test_plan_rent(run, arguments, words):
+    refused(run("plan rent", *arguments), words)
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["--bytes", "0 B"], '--bytes "0 B" is not between 1 byte and 1 PB'),
+        (["--bytes", "2000 TB"], '--bytes "2000 TB" is not between 1 byte and 1 PB'),
+        (["--bytes", "4"], '--bytes: "4" has no unit'),
+        (["--bytes", "4 MB", "--set", "genmodel.message_s=-1"], "--set genmodel.message_s: a message does not take less than no time"),
+        (["--bytes", "4 MB", "--set", "genmodel.x=1"], "--set genmodel.x: collectives have no such constant"),
+        (["--bytes", "4 MB", "--objective", "fast"], "--objective fast is not known"),
+    ],
+)
+def test_plan_allreduce(run, arguments, words):
+    refused(run("plan allreduce --cluster examples/collectives/star.toml", *arguments), words)
+
+
+@pytest.mark.parametrize(
+    "arguments, words, code",
+    [
+        (["serve"], "--model is missing", 2),
+        (["serve", "--model", "data/models/llama-2-7b"], "a plan is missing", 2),
+        (["serve", "PLAN", "--model", "data/models/llama-2-7b", "--cluster", BOX], "a plan and --cluster exclude each other", 2),
+        (["serve", "PLAN", "--model", "data/models/llama-2-7b", "--local"], "data/models/llama-2-7b holds another model", 2),
+        (["chat", "PLAN", "--url", "127.0.0.1:1"], "--url and a plan exclude each other", 2),
+        (["chat", "--url", "https://127.0.0.1:1"], "TLS is not spoken here", 2),
+        (["chat", "--url", "host:http"], '"host:http" is no server address', 2),
+        (["chat", "--url", "127.0.0.1:1"], "http://127.0.0.1:1/v1/models: Connection refused", 5),
+        (["bench", "comm", "--operation", "nothing"], '"nothing" is no operation', 2),
+        (["bench", "comm", "--from", "8 GB"], '--from: "8 GB" is not between 1 B and 4 GB', 2),
+        (["bench", "comm", "--ranks", "2", "--rank", "1"], "--members and --rank belong together", 2),
+        (["cluster", "probe", "--model", "llama-2-70b", "--weight-type", "int4"], "workers on CPUs do not compute with int4 weights", 2),
+        (["cluster", "show"], "a cluster file is missing", 2),
+    ],
+)
+def test_verbs_that_run_plans(run, files, arguments, words, code):
+    if run("serve --help").returncode != 0:
+        pytest.skip("built without the runtime")
+    refused(run("", *[files / "plan.json" if word == "PLAN" else word for word in arguments]), words, code)
