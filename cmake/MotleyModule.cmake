@@ -55,7 +55,7 @@ function(motley_module path)
       target_compile_options(${name}_test PRIVATE -fPIC -fpch-preprocess)
     endif()
     add_test(NAME ${name} COMMAND ${name}_test WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
-    set_tests_properties(${name} PROPERTIES TIMEOUT $<IF:$<BOOL:${MOTLEY_COVERAGE}>,1800,300>)
+    set_tests_properties(${name} PROPERTIES ENVIRONMENT GTEST_BRIEF=1 TIMEOUT $<IF:$<BOOL:${MOTLEY_COVERAGE}>,1800,300>)
   endif()
 endfunction()
 

@@ -144,13 +144,12 @@ struct CoordinatorServer::State {
   // ---- connections ----
 
   void accept_one() {
-    FileDescriptor socket(::accept4(listener.socket.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    FileDescriptor socket = accept_connection(listener.socket.get());
     if (!socket) return;
     const std::lock_guard lock(mutex);
     std::size_t strangers = securing_count;
     for (const ControlClient& client : clients) strangers += client.greeted ? 0 : 1;
     if (strangers >= most_strangers) return;  // closed: whoever is honest comes again
-    set_connection_options(socket.get());
     if (!tls) return add_client(ByteStream(std::move(socket)));
     // A handshake waits for the other side: not here.
     ++securing_count;

@@ -139,9 +139,7 @@ struct Fabric::State : std::enable_shared_from_this<Fabric::State> {
       ::poll(waiting.data(), waiting.size(), -1);
       if (waiting[2].revents != 0) return;
       for (const bool is_local : {false, true}) {
-        FileDescriptor socket =
-            is_local ? FileDescriptor(::accept4(local.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK))
-                     : listener->accept();
+        FileDescriptor socket = is_local ? accept_connection(local.get()) : listener->accept();
         if (!socket) continue;
         {
           const std::lock_guard lock(mutex);

@@ -98,11 +98,7 @@ class TcpListener final : public Listener {
   explicit TcpListener(const std::string& address) : listening_(listen_tcp(address)) {}
   const std::string& address() const override { return listening_.address; }
   int descriptor() const override { return listening_.socket.get(); }
-  FileDescriptor accept() override {
-    FileDescriptor socket(::accept4(descriptor(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (socket) set_connection_options(socket.get());
-    return socket;
-  }
+  FileDescriptor accept() override { return accept_connection(descriptor()); }
   std::string trouble() const override { return {}; }
 
  private:

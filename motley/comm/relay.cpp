@@ -289,9 +289,8 @@ struct Relay::State {
   }
 
   void accept_one() {
-    FileDescriptor socket(::accept4(listening.socket.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    FileDescriptor socket = accept_connection(listening.socket.get());
     if (!socket) return;
-    set_connection_options(socket.get());
     const std::lock_guard lock(mutex);
     // Closed where there are too many: whoever is honest comes again.
     if (strangers.size() + greeting_count >= most_strangers || joined.size() >= options.most_joined) return;

@@ -14,9 +14,11 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <fstream>
 #include <memory>
+#include <thread>
 
 #include <fmt/format.h>
 
@@ -116,6 +118,15 @@ FileDescriptor listen_local(const std::string& name) {
   FileDescriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket || ::bind(socket.get(), local.get(), local.size) != 0 || ::listen(socket.get(), 256) != 0)
     throw environment_error(fmt::format("cannot listen as \"{}\"", name));
+  return socket;
+}
+
+FileDescriptor accept_connection(int listening) {
+  FileDescriptor socket(::accept4(listening, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (socket)
+    set_connection_options(socket.get());
+  else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
   return socket;
 }
 
