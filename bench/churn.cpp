@@ -4,7 +4,7 @@
 
 #include <filesystem>
 
-#include "motley/comm/churn_test.hpp"
+#include "motley/comm/session/churn_test.hpp"
 
 namespace {
 

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <string>
 
-#include "motley/comm/membership_exploration_test.hpp"
+#include "motley/comm/membership/membership_exploration_test.hpp"
 
 int main(int argc, char** argv) {
   motley::exploration::Budget budget;

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <string>
 
-#include "motley/comm/membership_schedules_test.hpp"
+#include "motley/comm/membership/membership_schedules_test.hpp"
 
 int main(int argc, char** argv) {
   const std::uint64_t count = argc > 1 ? std::stoull(argv[1]) : 10000;

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "motley/base/error.hpp"
-#include "motley/comm/communicator.hpp"
-#include "motley/comm/fabric.hpp"
-#include "motley/comm/state_transfer.hpp"
+#include "motley/comm/collective/communicator.hpp"
+#include "motley/comm/transport/fabric.hpp"
+#include "motley/comm/session/state_transfer.hpp"
 
 namespace motley {
 namespace {

@@ -19,10 +19,10 @@
 #include <vector>
 
 #include "motley/base/error.hpp"
-#include "motley/comm/coordinator_server.hpp"
-#include "motley/comm/session.hpp"
-#include "motley/comm/state_slices.hpp"
-#include "motley/comm/state_sync.hpp"
+#include "motley/comm/membership/coordinator_server.hpp"
+#include "motley/comm/session/session.hpp"
+#include "motley/comm/session/state_slices.hpp"
+#include "motley/comm/session/state_sync.hpp"
 
 namespace motley {
 namespace {

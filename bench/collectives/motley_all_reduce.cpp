@@ -3,8 +3,8 @@
 #include <span>
 
 #include "bench/collectives/measure.hpp"
-#include "motley/comm/communicator.hpp"
-#include "motley/comm/fabric.hpp"
+#include "motley/comm/collective/communicator.hpp"
+#include "motley/comm/transport/fabric.hpp"
 #include "motley/plan/collective_plan.hpp"
 
 int main(int argc, char** argv) {

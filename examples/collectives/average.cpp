@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "motley/comm/communicator.hpp"
-#include "motley/comm/fabric.hpp"
+#include "motley/comm/collective/communicator.hpp"
+#include "motley/comm/transport/fabric.hpp"
 
 namespace {
 

@@ -20,8 +20,8 @@
 #include "motley/base/units.hpp"
 #include "motley/cli/command.hpp"
 #include "motley/cli/members.hpp"
-#include "motley/comm/communicator.hpp"
-#include "motley/comm/fabric.hpp"
+#include "motley/comm/collective/communicator.hpp"
+#include "motley/comm/transport/fabric.hpp"
 #include "motley/plan/collective_plan.hpp"
 #include "motley/report/table.hpp"
 

@@ -12,9 +12,9 @@
 
 #include "motley/base/error.hpp"
 #include "motley/cli/command.hpp"
-#include "motley/comm/coordinator_server.hpp"
-#include "motley/comm/group_folder.hpp"
-#include "motley/comm/relay.hpp"
+#include "motley/comm/membership/coordinator_server.hpp"
+#include "motley/comm/net/group_folder.hpp"
+#include "motley/comm/net/relay.hpp"
 
 namespace motley::cli {
 namespace {

@@ -6,8 +6,8 @@
 #include <sstream>
 
 #include "motley/base/error.hpp"
-#include "motley/comm/group_folder.hpp"
-#include "motley/comm/listener.hpp"
+#include "motley/comm/net/group_folder.hpp"
+#include "motley/comm/net/listener.hpp"
 
 namespace motley::cli {
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "motley/cli/command.hpp"
-#include "motley/comm/epoch.hpp"
-#include "motley/comm/fabric.hpp"
+#include "motley/comm/net/epoch.hpp"
+#include "motley/comm/transport/fabric.hpp"
 
 namespace motley::cli {
 

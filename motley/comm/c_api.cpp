@@ -11,9 +11,9 @@
 
 #include "motley/base/error.hpp"
 #include "motley/base/hints.hpp"
-#include "motley/comm/communicator.hpp"
-#include "motley/comm/enrolment.hpp"
-#include "motley/comm/fabric.hpp"
+#include "motley/comm/collective/communicator.hpp"
+#include "motley/comm/membership/enrolment.hpp"
+#include "motley/comm/transport/fabric.hpp"
 #include "motley/plan/collective_plan.hpp"
 
 // The numbers of the C side are those of the C++ side.

@@ -10,11 +10,11 @@
 #include "motley/base/error.hpp"
 #include "motley/base/hints.hpp"
 #include "motley/comm/c_support.hpp"
-#include "motley/comm/coordinator_server.hpp"
-#include "motley/comm/group_folder.hpp"
-#include "motley/comm/session.hpp"
-#include "motley/comm/state_slices.hpp"
-#include "motley/comm/state_sync.hpp"
+#include "motley/comm/membership/coordinator_server.hpp"
+#include "motley/comm/net/group_folder.hpp"
+#include "motley/comm/session/session.hpp"
+#include "motley/comm/session/state_slices.hpp"
+#include "motley/comm/session/state_sync.hpp"
 
 static_assert(MOTLEY_STEP_INVALID == static_cast<int>(motley::SessionStatus::invalid));
 static_assert(MOTLEY_UNDECIDED == static_cast<int>(motley::SessionStatus::undecided));

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "motley/comm/worker_group.hpp"
+#include "motley/comm/workers/worker_group.hpp"
 #include "motley/model/model.hpp"
 
 namespace motley {

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "motley/comm/messages.hpp"
-#include "motley/comm/worker_group.hpp"
+#include "motley/comm/workers/messages.hpp"
+#include "motley/comm/workers/worker_group.hpp"
 #include "motley/model/model.hpp"
 
 namespace motley {

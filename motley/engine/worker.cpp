@@ -17,7 +17,7 @@
 #include <mutex>
 #include <thread>
 
-#include "motley/comm/worker_links.hpp"
+#include "motley/comm/workers/worker_links.hpp"
 #include "motley/engine/assignment.hpp"
 #include "motley/engine/backend.hpp"
 #include "motley/engine/stage_model.hpp"

@@ -11,7 +11,7 @@
 #include <numeric>
 #include <thread>
 
-#include "motley/comm/worker_links.hpp"
+#include "motley/comm/workers/worker_links.hpp"
 #include "motley/engine/assignment.hpp"
 #include "motley/engine/stage_model.hpp"
 

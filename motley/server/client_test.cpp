@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "motley/base/error.hpp"
-#include "motley/comm/sockets.hpp"
+#include "motley/comm/net/sockets.hpp"
 
 namespace motley {
 namespace {

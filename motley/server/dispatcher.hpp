@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "motley/batching/router.hpp"
-#include "motley/comm/messages.hpp"
+#include "motley/comm/workers/messages.hpp"
 #include "motley/plan/plan.hpp"
 #include "motley/server/driver.hpp"
 

@@ -15,7 +15,7 @@
 #include <string>
 #include <thread>
 
-#include "motley/comm/messages.hpp"
+#include "motley/comm/workers/messages.hpp"
 #include "motley/plan/plan.hpp"
 
 namespace motley {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "motley/comm/communicator.hpp"
+#include "motley/comm/collective/communicator.hpp"
 #include "motley/cost/member_fit.hpp"
 
 namespace motley {

@@ -9,7 +9,7 @@
 #include <span>
 
 #include "motley/base/error.hpp"
-#include "motley/comm/world_test.hpp"
+#include "motley/comm/collective/world_test.hpp"
 #include "motley/cost/probe_schedule.hpp"
 
 namespace motley {

@@ -10,7 +10,7 @@
 
 #include "motley/base/error.hpp"
 #include "motley/base/value.hpp"
-#include "motley/comm/messages.hpp"
+#include "motley/comm/workers/messages.hpp"
 #include "motley/server/http.hpp"
 
 namespace motley {

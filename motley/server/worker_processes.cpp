@@ -18,7 +18,7 @@
 #include <iterator>
 
 #include "motley/base/environment_error.hpp"
-#include "motley/comm/worker_links.hpp"
+#include "motley/comm/workers/worker_links.hpp"
 
 namespace motley {
 namespace {

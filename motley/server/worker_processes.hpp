@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "motley/comm/messages.hpp"
+#include "motley/comm/workers/messages.hpp"
 #include "motley/plan/plan.hpp"
 
 namespace motley {

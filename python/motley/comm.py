@@ -384,7 +384,7 @@ class Session:
     gets the state of the others before its first step.
 
     `items`, in place of it, is an object with count, save(item) -> bytes and load(item, bytes). A joiner takes part in the
-    steps at once and is given some items before each, for a `share` of the steps' time (motley/comm/state_slices.hpp says
+    steps at once and is given some items before each, for a `share` of the steps' time (motley/comm/session/state_slices.hpp says
     what the program promises by that; StepGroup, what it has to do).
 
     `listen` is an address that the others can dial, or a relay (by default from MOTLEY_LISTEN, or on this machine alone).

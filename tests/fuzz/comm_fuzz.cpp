@@ -13,12 +13,12 @@
 
 #include "motley/base/error.hpp"
 #include "motley/base/random.hpp"
-#include "motley/comm/collective_frame.hpp"
-#include "motley/comm/execution.hpp"
-#include "motley/comm/group_ledger.hpp"
-#include "motley/comm/handshake.hpp"
-#include "motley/comm/membership_messages.hpp"
-#include "motley/comm/stream_lane.hpp"
+#include "motley/comm/transport/collective_frame.hpp"
+#include "motley/comm/collective/execution.hpp"
+#include "motley/comm/membership/group_ledger.hpp"
+#include "motley/comm/net/handshake.hpp"
+#include "motley/comm/membership/membership_messages.hpp"
+#include "motley/comm/transport/stream_lane.hpp"
 
 namespace {
 

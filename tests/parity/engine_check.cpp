@@ -19,7 +19,7 @@
 #include <thread>
 
 #include "motley/base/binding.hpp"
-#include "motley/comm/worker_group.hpp"
+#include "motley/comm/workers/worker_group.hpp"
 #include "motley/engine/backend.hpp"
 #include "motley/engine/stage_model.hpp"
 

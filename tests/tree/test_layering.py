@@ -1,4 +1,5 @@
-"""The order of modules in CMakeLists.txt is the layering: a file may include only its own module and those it depends on."""
+"""The order of modules in CMakeLists.txt is the layering: a file may include only its own module and those it depends on; a
+test also the other floors of its module."""
 
 import re
 from pathlib import Path
@@ -25,13 +26,14 @@ def test_includes_follow_the_layers():
     for path in sorted((ROOT / "motley").rglob("*.[ch]pp")):
         module = path.parent.relative_to(ROOT / "motley").as_posix()
         for included in INCLUDE.findall(path.read_text()):
-            if included not in reach[module]:
+            same_house = "_test." in path.name and included.split("/")[0] == module.split("/")[0]
+            if included not in reach[module] and not same_house:
                 wrong.append(f"{path.relative_to(ROOT)} includes motley/{included}")
     assert not wrong, wrong
 
 
 def test_torch_and_boost_stay_in_their_modules():
-    allowed = {"ATen/": {"engine"}, "torch/": {"engine"}, "c10/": {"engine"}, "boost/": {"server", "comm"}, "pybind11/": {"text"}}
+    allowed = {"ATen/": {"engine"}, "torch/": {"engine"}, "c10/": {"engine"}, "boost/": {"server", "comm/membership"}, "pybind11/": {"text"}}
     wrong = []
     for path in sorted((ROOT / "motley").rglob("*.[ch]pp")):
         module = path.parent.relative_to(ROOT / "motley").as_posix()

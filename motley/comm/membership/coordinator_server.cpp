@@ -1,0 +1,401 @@
+#include "motley/comm/membership/coordinator_server.hpp"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <list>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "motley/base/error.hpp"
+#include "motley/comm/net/authority.hpp"
+#include "motley/comm/membership/control_stream.hpp"
+#include "motley/comm/net/sockets.hpp"
+
+namespace motley {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t most_strangers = 128;     // connections that have not yet said who they are
+constexpr std::size_t largest_greeting = 1024;  // bytes
+constexpr double tick_s = 0.05;
+constexpr double certificates_per_s = 20, most_certificates_at_once = 100;  // to strangers and members together
+
+Clock::duration duration_of(double seconds) {
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+double seconds_of(Clock::time_point time) { return std::chrono::duration<double>(time.time_since_epoch()).count(); }
+
+struct ControlClient {
+  ControlStream stream;
+  std::string name;  // for messages: the address, later the id
+  Clock::time_point greet_until;
+  bool greeted = false;
+  bool closing = false;  // once everything is sent
+  bool gone = false;
+  std::string id = {};
+  std::uint64_t process = 0;
+  bool due = false;  // a directive, as soon as the last one has been sent
+};
+
+}  // namespace
+
+struct CoordinatorServer::State {
+  CoordinatorServerOptions options;
+  std::unique_ptr<LedgerStore> store;
+  std::optional<TlsContext> tls;
+  ListeningSocket listener;
+  FileDescriptor bell{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+  std::optional<Coordinator> coordinator;
+  std::list<ControlClient> clients;
+  std::size_t records = 0;  // since the last snapshot
+  std::string trouble;      // of the log, as last reported
+  bool uncertain = false;   // whether the last write to the log has happened
+  Clock::time_point kept = Clock::now();
+  double certificates = most_certificates_at_once;  // that may be issued now
+  Clock::time_point certified_at = Clock::now();
+
+  std::mutex mutex;  // guards what follows: connections that are being secured
+  std::vector<ByteStream> secured;
+  std::list<std::jthread> securing;
+  std::size_t securing_count = 0;
+
+  double now_s() const { return seconds_of(Clock::now()); }
+
+  void log(const std::string& line) const {
+    if (options.log) options.log(line);
+  }
+
+  // ---- decisions ----
+
+  // What follows from `handle` is on disk before it is believed or told; if that fails, it has not happened.
+  template <class Handle>
+  std::optional<CoordinatorDirective> decide(const Handle& handle) {
+    if (!know_the_log()) return std::nullopt;
+    Coordinator next = *coordinator;
+    CoordinatorOutput output = handle(next);
+    if (!output.records.empty()) {
+      std::vector<std::string> bytes;
+      for (const LedgerRecord& record : output.records) bytes.push_back(encode_record(record));
+      try {
+        store->append(bytes);
+      } catch (const StoreFenced&) {
+        throw;
+      } catch (const Error& error) {
+        uncertain = dynamic_cast<const StoreUncertain*>(&error) != nullptr;
+        complain(error);
+        return std::nullopt;
+      }
+      if (!trouble.empty()) log("recovered what=\"the log can be written again\"");
+      trouble.clear();
+      records += bytes.size();
+    }
+    coordinator = std::move(next);
+    for (const std::string& note : output.notes)
+      log(fmt::format("decided epoch={} step={} what=\"{}\"", coordinator->ledger().current.epoch.number,
+                      coordinator->ledger().committed_step, note));
+    for (ControlClient& client : clients)
+      if (!client.id.empty() && std::find(output.tell.begin(), output.tell.end(), client.id) != output.tell.end())
+        client.due = true;
+    return output.answer;
+  }
+
+  void complain(const Error& error) {
+    if (trouble != error.what()) log(fmt::format("trouble what=\"{}\" hint=\"{}\"", error.what(), error.hint()));
+    trouble = error.what();
+  }
+
+  // After a write that may or may not have happened, what the log says counts.
+  bool know_the_log() {
+    if (!uncertain) return true;
+    try {
+      coordinator.emplace(options.policy, load_ledger(*store, options.group), now_s());
+      uncertain = false;
+    } catch (const Error& error) {
+      complain(error);
+    }
+    return !uncertain;
+  }
+
+  void cut_log() {
+    if (uncertain || records < options.snapshot_every) return;
+    try {
+      store->replace(encode_record(LedgerSnapshot{coordinator->ledger()}));
+      records = 0;
+    } catch (const StoreFenced&) {
+      throw;
+    } catch (const Error& error) {
+      uncertain = dynamic_cast<const StoreUncertain*>(&error) != nullptr;
+      complain(error);
+      records /= 2;  // tried again after as many more
+    }
+  }
+
+  // ---- connections ----
+
+  void accept_one() {
+    FileDescriptor socket = accept_connection(listener.socket.get());
+    if (!socket) return;
+    const std::lock_guard lock(mutex);
+    std::size_t strangers = securing_count;
+    for (const ControlClient& client : clients) strangers += client.greeted ? 0 : 1;
+    if (strangers >= most_strangers) return;  // closed: whoever is honest comes again
+    if (!tls) return add_client(ByteStream(std::move(socket)));
+    // A handshake waits for the other side: not here.
+    ++securing_count;
+    securing.emplace_back(
+        [this, peer = peer_address(socket.get()), held = std::make_shared<FileDescriptor>(std::move(socket))] {
+          ByteStream stream(std::move(*held));
+          std::string cause;
+          try {
+            stream.secure_as_server(*tls, Clock::now() + duration_of(options.handshake_s));
+          } catch (const Error& error) {
+            cause = error.what();
+          }
+          {
+            const std::lock_guard done(mutex);
+            --securing_count;
+            if (cause.empty()) secured.push_back(std::move(stream));
+          }
+          if (!cause.empty()) log(fmt::format("refused peer=\"{}\" cause=\"{}\"", peer, cause));
+          ring();
+        });
+  }
+
+  void ring() const {
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = ::write(bell.get(), &one, sizeof one);
+  }
+
+  void add_client(ByteStream stream) {
+    const std::string name = stream.peer_name(), address = peer_address(stream.descriptor());
+    clients.push_back({.stream = ControlStream(std::move(stream)),
+                       .name = name.empty() ? address : fmt::format("{} at {}", name, address),
+                       .greet_until = Clock::now() + duration_of(options.handshake_s)});
+  }
+
+  void take_secured() {
+    std::uint64_t rings = 0;
+    [[maybe_unused]] const ssize_t got = ::read(bell.get(), &rings, sizeof rings);
+    const std::lock_guard lock(mutex);
+    for (ByteStream& stream : secured) add_client(std::move(stream));
+    secured.clear();
+    if (securing_count == 0) securing.clear();
+  }
+
+  void refuse(ControlClient& client, const std::string& reason, const std::string& hint) {
+    log(fmt::format("refused peer=\"{}\" cause=\"{}\"", client.name, reason));
+    client.stream.send(ControlRefusal{reason, hint});
+    client.closing = true;
+  }
+
+  // True where group and token are right.
+  bool knows_the_group(ControlClient& client, const std::string& group, const std::string& token) {
+    if (!same_secret(token, options.token))
+      refuse(client, "the token is not this group's", "every member needs the coordinator's token");
+    else if (group != options.group)
+      refuse(client, fmt::format("this coordinator serves group \"{}\", not \"{}\"", options.group, group), "");
+    return !client.closing;
+  }
+
+  void greet(ControlClient& client, const ControlMessage& message) {
+    if (const auto* request = std::get_if<CertificateRequest>(&message)) {
+      certify(client, *request);
+      client.closing = true;  // a joiner comes back with what it was given
+      return;
+    }
+    const auto* hello = std::get_if<ControlHello>(&message);
+    if (hello == nullptr) return refuse(client, "the first message must be a greeting", "");
+    if (!knows_the_group(client, hello->group, hello->token)) return;
+    if (tls && client.stream.bytes().peer_name().empty())
+      return refuse(client, "this connection shows no certificate", "a member asks for one first");
+    client.greeted = true;
+  }
+
+  // Why nobody on this connection gets a certificate for this name; empty where it may.
+  std::string certificate_objection(const ControlClient& client, const std::string& member) const {
+    if (!options.authority) return "this coordinator issues no certificates";
+    if (member == coordinator_name) return fmt::format("no member is called \"{}\"", member);
+    const std::string certified = client.stream.bytes().peer_name();
+    if (!certified.empty() && certified != member)
+      return fmt::format("the certificate is of \"{}\", not of \"{}\"", certified, member);
+    if (certified.empty() && coordinator->state(member) != MemberState::gone)
+      return fmt::format("a live member is called \"{}\"", member);
+    return {};
+  }
+
+  bool may_issue() {
+    const auto now = Clock::now();
+    const double passed_s = std::chrono::duration<double>(now - std::exchange(certified_at, now)).count();
+    certificates = std::min(most_certificates_at_once, certificates + passed_s * certificates_per_s);
+    if (certificates < 1) return false;
+    --certificates;
+    return true;
+  }
+
+  void certify(ControlClient& client, const CertificateRequest& request) {
+    if (!knows_the_group(client, request.group, request.token)) return;
+    try {
+      check_certificate_name(request.member);
+      if (const std::string objection = certificate_objection(client, request.member); !objection.empty())
+        return refuse(client, objection, "");
+      if (!may_issue()) {
+        if (client.greeted) return;  // it will ask again
+        return refuse(client, "too many certificates are asked for", "again in a few seconds");
+      }
+      const double valid_s = options.certificate_s;
+      const CertificateGrant grant{options.authority->certify(request.request, request.member, valid_s),
+                                   options.authority->certificate(), static_cast<std::uint32_t>(std::lround(valid_s))};
+      log(fmt::format("certified member=\"{}\" peer=\"{}\" valid_s={:.0f}", request.member, client.name, valid_s));
+      client.stream.send(grant);
+    } catch (const Error& error) {
+      refuse(client, error.what(), error.hint());
+    }
+  }
+
+  void hear(ControlClient& client, const ControlMessage& message) {
+    if (client.closing) return;
+    if (!client.greeted) return greet(client, message);
+    if (const auto* request = std::get_if<CertificateRequest>(&message)) return certify(client, *request);
+    const auto* report = std::get_if<MemberReport>(&message);
+    if (report == nullptr) return refuse(client, "a member sends reports and nothing else", "");
+    const std::string certified = client.stream.bytes().peer_name();
+    if (!certified.empty() && certified != report->member.id)
+      return refuse(client, fmt::format("the certificate is of \"{}\", not of \"{}\"", certified, report->member.id),
+                    "");
+    if (client.process != report->process) {
+      client.id = report->member.id;
+      client.name = fmt::format("{} at {}", client.id, report->member.address);
+      client.process = report->process;
+      // The newest connection of a process is the one that counts.
+      for (ControlClient& other : clients)
+        if (&other != &client && other.process == client.process && other.id == client.id) {
+          other.id.clear();
+          other.closing = true;
+        }
+    }
+    const auto answer = decide([&](Coordinator& next) { return next.report(*report, now_s()); });
+    if (answer) client.stream.send(*answer);
+  }
+
+  void serve(ControlClient& client) {
+    try {
+      const auto messages = client.stream.receive(client.greeted ? max_control_bytes : largest_greeting);
+      for (const ControlMessage& message : messages) hear(client, message);
+    } catch (const StoreFenced&) {
+      throw;
+    } catch (const Error& error) {
+      lose(client, error.what());
+    }
+  }
+
+  void lose(ControlClient& client, const std::string& cause) {
+    if (client.gone) return;
+    client.gone = true;
+    log(fmt::format("lost peer=\"{}\" cause=\"{}\"", client.name, cause));
+    if (client.id.empty()) return;
+    decide([&](Coordinator& next) { return next.connection_lost(client.id, client.process, now_s()); });
+  }
+
+  // A member that does not read is told the newest state when it does, and no older one.
+  void tell(ControlClient& client) {
+    if (client.gone) return;
+    try {
+      client.stream.flush();
+      if (client.closing && client.stream.flushed()) return lose(client, "turned away");
+      if (!client.due || !client.stream.flushed() || client.closing) return;
+      client.due = false;
+      if (coordinator->state(client.id) == MemberState::gone) return;
+      const CoordinatorDirective directive = coordinator->directive(client.id);
+      if (directive.process != client.process) return;
+      client.stream.send(directive);
+    } catch (const StoreFenced&) {
+      throw;
+    } catch (const Error& error) {
+      lose(client, error.what());
+    }
+  }
+
+  // ---- the loop ----
+
+  void keep_store() {
+    if (store->hold_s() <= 0 || Clock::now() - kept < duration_of(store->hold_s() / 3)) return;
+    kept = Clock::now();
+    try {
+      store->keep();
+    } catch (const StoreFenced&) {
+      throw;
+    } catch (const Error& error) {
+      complain(error);
+    }
+  }
+
+  void step() {
+    std::vector<pollfd> waiting{{listener.socket.get(), POLLIN, 0}, {bell.get(), POLLIN, 0}};
+    bool pending = false;
+    for (const ControlClient& client : clients) {
+      waiting.push_back({client.stream.descriptor(), client.stream.events(), 0});
+      pending = pending || client.stream.bytes().pending();
+    }
+    ::poll(waiting.data(), waiting.size(), pending ? 0 : static_cast<int>(tick_s * 1000));
+    std::size_t place = 2;
+    for (ControlClient& client : clients) {
+      const bool ready = waiting[place++].revents != 0 || client.stream.bytes().pending();
+      if (ready && !client.gone) serve(client);
+      if (!client.greeted && !client.closing && Clock::now() > client.greet_until) lose(client, "it did not greet");
+    }
+    if (waiting[0].revents != 0) accept_one();
+    if (waiting[1].revents != 0) take_secured();
+    decide([&](Coordinator& next) { return next.tick(now_s()); });
+    for (ControlClient& client : clients) tell(client);
+    clients.remove_if([](const ControlClient& client) { return client.gone; });
+    cut_log();
+    keep_store();
+  }
+};
+
+CoordinatorServer::CoordinatorServer(CoordinatorServerOptions options, std::unique_ptr<LedgerStore> store)
+    : state_(std::make_unique<State>()) {
+  State& state = *state_;
+  if (!options.identity && !is_loopback(options.listen))
+    throw input_error(
+        fmt::format("{} can be reached by other machines, and this coordinator has no certificate", options.listen),
+        "listen on 127.0.0.1, or give it an identity for TLS");
+  if (options.authority && (!options.identity || options.identity->authority != options.authority->certificate()))
+    throw input_error("the coordinator's certificate is not of the authority that it is to issue from",
+                      "take both from one folder: `motley coordinate --folder DIR`");
+  if (options.authority && !(options.certificate_s >= 1 && options.certificate_s <= 3650.0 * 24 * 3600))
+    throw input_error(fmt::format("certificates cannot be valid for {} s", options.certificate_s),
+                      "between a second and ten years");
+  if (options.identity)
+    state.tls.emplace(options.authority ? TlsContext::for_strangers_too(*options.identity) : *options.identity);
+  state.store = std::move(store);
+  state.coordinator.emplace(options.policy, load_ledger(*state.store, options.group), state.now_s());
+  state.listener = listen_tcp(options.listen);
+  state.options = std::move(options);
+}
+
+CoordinatorServer::~CoordinatorServer() = default;
+
+const std::string& CoordinatorServer::address() const { return state_->listener.address; }
+
+void CoordinatorServer::run(std::stop_token stop) {
+  State& state = *state_;
+  const GroupLedger& ledger = state.coordinator->ledger();
+  state.log(fmt::format("serving group=\"{}\" address={} log=\"{}\" epoch={} step={}", state.options.group, address(),
+                        state.store->name(), ledger.current.epoch.number, ledger.committed_step));
+  const std::stop_callback on_stop(stop, [&] { state.ring(); });
+  while (!stop.stop_requested()) state.step();
+}
+
+}  // namespace motley

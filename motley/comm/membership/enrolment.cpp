@@ -1,0 +1,128 @@
+#include "motley/comm/membership/enrolment.hpp"
+
+#include <poll.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+
+#include <fmt/format.h>
+
+#include "motley/base/error.hpp"
+#include "motley/comm/membership/control_stream.hpp"
+#include "motley/comm/net/sockets.hpp"
+
+namespace motley {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// The coordinator's first message.
+ControlMessage answer_to(const CertificateRequest& request, ControlStream& stream, Clock::time_point until) {
+  stream.send(request);
+  while (Clock::now() < until) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now());
+    pollfd waiting{stream.descriptor(), stream.events(), 0};
+    ::poll(&waiting, 1, stream.bytes().pending() ? 0 : static_cast<int>(left.count()) + 1);
+    stream.flush();
+    if (auto messages = stream.receive(); !messages.empty()) return std::move(messages.front());
+  }
+  throw Error(ErrorCode::peer, "no answer in time");
+}
+
+}  // namespace
+
+EnrolmentRequest::EnrolmentRequest(const EnrolmentOptions& options)
+    : options_(options),
+      pin_(authority_fingerprint(options.authority)),
+      application_(apply_for_certificate(options.member)) {}
+
+CertificateRequest EnrolmentRequest::message() const {
+  return {options_.group, options_.token, options_.member, application_.request};
+}
+
+Enrolment EnrolmentRequest::accept(const CertificateGrant& grant) const {
+  try {
+    if (certificate_facts(grant.authority).fingerprint != pin_)
+      throw Error(ErrorCode::peer, "it comes from another authority than the one that is believed here",
+                  "the authority's fingerprint is what `motley group show` prints for the coordinator's folder");
+    if (const std::string name = certificate_facts(grant.certificate).name; name != options_.member)
+      throw Error(ErrorCode::peer, fmt::format("it names \"{}\", not \"{}\"", name, options_.member));
+    if (grant.valid_s == 0) throw Error(ErrorCode::peer, "it is valid for no time");
+    Enrolment enrolment{{grant.certificate, application_.key, grant.authority}, static_cast<double>(grant.valid_s)};
+    TlsContext{enrolment.identity};  // throws where certificate and key are not a pair
+    return enrolment;
+  } catch (const Error& error) {
+    throw Error(ErrorCode::peer, fmt::format("the coordinator's certificate for this member: {}", error.what()),
+                error.hint());
+  }
+}
+
+Enrolment enrol(const std::string& address, const EnrolmentOptions& options, double patience_s) {
+  const EnrolmentRequest request(options);
+  const auto until =
+      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(patience_s));
+  ConnectFailure failure;
+  FileDescriptor socket = connect_tcp(address, until, failure);
+  if (!socket)
+    throw Error(ErrorCode::peer, fmt::format("no coordinator answers at {}: {}", address, failure.cause),
+                "is `motley coordinate` running there, and does nothing between block the port?");
+  set_connection_options(socket.get());
+  ControlMessage answer;
+  try {
+    ByteStream stream(std::move(socket));
+    stream.secure_as_client(TlsContext::pinned_to(request.pin()), until);
+    if (const std::string name = stream.peer_name(); name != coordinator_name)
+      throw Error(ErrorCode::peer, fmt::format("its certificate names \"{}\", not \"{}\"", name, coordinator_name));
+    ControlStream control(std::move(stream));
+    answer = answer_to(request.message(), control, until);
+  } catch (const Error& error) {
+    throw Error(ErrorCode::peer, fmt::format("no certificate from the coordinator at {}: {}", address, error.what()),
+                "it must hold this group's authority: motley coordinate --folder DIR");
+  }
+  if (const auto* refusal = std::get_if<ControlRefusal>(&answer))
+    throw Error(ErrorCode::peer, fmt::format("the coordinator at {} refuses: {}", address, refusal->reason),
+                refusal->hint);
+  const auto* grant = std::get_if<CertificateGrant>(&answer);
+  if (grant == nullptr)
+    throw Error(ErrorCode::peer, fmt::format("what answers at {} is no coordinator", address),
+                "give the address that `motley coordinate` prints, and run the same motley on both sides");
+  return request.accept(*grant);
+}
+
+EnrolledIdentity::EnrolledIdentity(std::vector<std::string> coordinators, EnrolmentOptions options, double patience_s)
+    : coordinators_(std::move(coordinators)), options_(std::move(options)), patience_s_(patience_s) {
+  thread_ = std::jthread([this, valid_s = renew()](const std::stop_token& stop) { keep(stop, valid_s); });
+}
+
+double EnrolledIdentity::renew() {
+  Error last = input_error("no address of a coordinator is given",
+                           "name one at least: HOST:PORT, as `motley coordinate` prints it");
+  for (const std::string& address : coordinators_) {
+    try {
+      const Enrolment enrolment = enrol(address, options_, patience_s_);
+      context_.replace(enrolment.identity);
+      return enrolment.valid_s;
+    } catch (const Error& error) {
+      last = error;
+    }
+  }
+  throw Error(last);
+}
+
+void EnrolledIdentity::keep(const std::stop_token& stop, double valid_s) {
+  std::mutex mutex;
+  std::condition_variable_any bell;
+  std::unique_lock lock(mutex);
+  double pause_s = valid_s / 2;
+  while (!bell.wait_for(lock, stop, std::chrono::duration<double>(pause_s), [&] { return stop.stop_requested(); })) {
+    try {
+      valid_s = renew();
+      pause_s = valid_s / 2;
+    } catch (const Error&) {
+      pause_s = valid_s / 16;  // until it has expired there is time
+    }
+  }
+}
+
+}  // namespace motley

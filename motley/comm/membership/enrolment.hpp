@@ -1,0 +1,71 @@
+// How a joiner that has no more than the group's token comes by a certificate: it makes a key pair, and asks a
+// coordinator that holds the authority to certify it. The private key never travels.
+#pragma once
+
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "motley/comm/net/authority.hpp"
+#include "motley/comm/membership/membership_messages.hpp"
+
+namespace motley {
+
+struct EnrolmentOptions {
+  std::string group = "group";
+  std::string token = {};
+  // The only one that is believed: its certificate in PEM, or its fingerprint, "sha256:...".
+  std::string authority = {};
+  std::string member = {};  // the id that the certificate will name
+};
+
+struct Enrolment {
+  TlsIdentity identity;
+  double valid_s = 0;  // from now on
+};
+
+// A request under way.
+class EnrolmentRequest {
+ public:
+  // Makes the key pair. Throws an input error where a name or the authority is none.
+  explicit EnrolmentRequest(const EnrolmentOptions& options);
+
+  CertificateRequest message() const;
+  // Throws a peer error where the grant is not what was asked for, or comes from another authority.
+  Enrolment accept(const CertificateGrant& grant) const;
+  // Of the authority that is believed.
+  const std::string& pin() const { return pin_; }
+
+ private:
+  EnrolmentOptions options_;
+  std::string pin_;
+  CertificateApplication application_;
+};
+
+// Asks the coordinator at `address`, over a connection of its own, and waits until `patience_s`. The coordinator must
+// show a certificate of the authority that names coordinator_name. Throws a peer error with the cause, where it does
+// not answer, is another's, or refuses.
+Enrolment enrol(const std::string& address, const EnrolmentOptions& options, double patience_s);
+
+// The identity of a process that is no member of an elastic group, from the coordinators that are tried in turn. A
+// thread renews it when it is half over.
+class EnrolledIdentity {
+ public:
+  // Waits for the first certificate. Throws the last error where no coordinator gives one, an input error where there
+  // is none to ask.
+  EnrolledIdentity(std::vector<std::string> coordinators, EnrolmentOptions options, double patience_s);
+
+  const TlsContext& context() const { return context_; }
+
+ private:
+  double renew();  // returns its validity, in seconds
+  void keep(const std::stop_token& stop, double valid_s);
+
+  std::vector<std::string> coordinators_;
+  EnrolmentOptions options_;
+  double patience_s_;
+  TlsContext context_;
+  std::jthread thread_;  // ends before what it uses
+};
+
+}  // namespace motley

@@ -1,0 +1,304 @@
+// Certificates for the token: who gets one, who does not, and that the group goes on meanwhile.
+#include "motley/comm/membership/enrolment.hpp"
+
+#include <gtest/gtest.h>
+#include <poll.h>
+
+#include <chrono>
+#include <thread>
+
+#include "motley/base/error.hpp"
+#include "motley/comm/membership/control_stream.hpp"
+#include "motley/comm/membership/coordinator_thread_test.hpp"
+#include "motley/comm/session/session.hpp"
+#include "motley/comm/net/sockets.hpp"
+
+namespace motley {
+namespace {
+
+ByteStream::Time soon() { return std::chrono::steady_clock::now() + std::chrono::seconds(20); }
+
+struct IssuingCoordinator {
+  Authority authority = Authority::create("test");
+  std::string pin = authority_fingerprint(authority.certificate());
+  CoordinatorThread thread;
+
+  explicit IssuingCoordinator(GroupPolicy policy = {}, double certificate_s = 3600)
+      : thread(policy, {.identity = authority.issue(std::string(coordinator_name)),
+                        .authority = authority,
+                        .certificate_s = certificate_s,
+                        .handshake_s = 1}) {}
+  const std::string& address() const { return thread.address(); }
+  EnrolmentOptions enrolment(const std::string& member) const { return {"test", "token", pin, member}; }
+};
+
+std::string refusal_of(const std::string& address, const EnrolmentOptions& options) {
+  try {
+    enrol(address, options, 10);
+    return "none";
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+testing::AssertionResult contains(const std::string& text, const std::string& part) {
+  if (text.find(part) != std::string::npos) return testing::AssertionSuccess();
+  return testing::AssertionFailure() << "\"" << part << "\" is not in: " << text;
+}
+
+// A member that has only the token and the authority's fingerprint.
+SessionOptions joiner_of(const IssuingCoordinator& coordinator, const std::string& id) {
+  SessionOptions options = options_of(coordinator.address(), id);
+  options.member.authority = coordinator.pin;
+  options.fabric.encryption = Encryption::always;
+  return options;
+}
+
+SessionOutcome step_of(Session& session, double timeout_s = 20) {
+  return session.run([](SessionStep& step) { return step.communicator.barrier({.timeout_s = 10}); },
+                     {.timeout_s = timeout_s});
+}
+
+// The coordinator's answer to messages over a connection that is already secured; or why there is none.
+std::string answer_over(ByteStream stream, const std::vector<ControlMessage>& messages) {
+  ControlStream control(std::move(stream));
+  try {
+    for (const ControlMessage& message : messages) control.send(message);
+    while (std::chrono::steady_clock::now() < soon()) {
+      pollfd waiting{control.descriptor(), control.events(), 0};
+      ::poll(&waiting, 1, 100);
+      control.flush();
+      for (const ControlMessage& message : control.receive()) {
+        const auto* refusal = std::get_if<ControlRefusal>(&message);
+        return refusal == nullptr ? "accepted" : refusal->reason;
+      }
+    }
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "nothing";
+}
+
+ByteStream secured(const std::string& address, const TlsContext& tls) {
+  ConnectFailure failure;
+  ByteStream stream(connect_tcp(address, soon(), failure));
+  stream.secure_as_client(tls, soon());
+  return stream;
+}
+
+MemberReport report_of(const std::string& id) {
+  MemberReport report;
+  report.group = "test";
+  report.member = {id, 0, "here", "127.0.0.1:1"};
+  report.process = 1;
+  return report;
+}
+
+TEST(Enrolment, TheTokenAndTheFingerprintAreEnough) {
+  IssuingCoordinator coordinator;
+  const Enrolment enrolment = enrol(coordinator.address(), coordinator.enrolment("a"), 10);
+  EXPECT_EQ(enrolment.valid_s, 3600);
+  EXPECT_EQ(certificate_facts(enrolment.identity.certificate).name, "a");
+  EXPECT_TRUE(is_issued_by(enrolment.identity.certificate, coordinator.authority.certificate()));
+  EXPECT_TRUE(contains(coordinator.thread.log(), "certified member=\"a\""));
+}
+
+// What a coordinator grants is held against what was asked for.
+TEST(Enrolment, OnlyWhatWasAskedForIsAccepted) {
+  const Authority ours = Authority::create("test"), theirs = Authority::create("test");
+  const std::string pin = authority_fingerprint(ours.certificate());
+  const EnrolmentRequest request({"test", "token", pin, "a"}), another({"test", "token", pin, "a"});
+  const std::string asked = request.message().request;
+  const auto refusal = [&](const CertificateGrant& grant) -> std::string {
+    try {
+      request.accept(grant);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::peer);
+      const std::string what = error.what();
+      EXPECT_TRUE(what.starts_with("the coordinator's certificate for this member: ")) << what;
+      return what.substr(what.find(": ") + 2);
+    }
+    return "none";
+  };
+  EXPECT_EQ(refusal({ours.certify(asked, "a", 60), ours.certificate(), 60}), "none");
+  EXPECT_EQ(refusal({theirs.certify(asked, "a", 60), theirs.certificate(), 60}),
+            "it comes from another authority than the one that is believed here");
+  EXPECT_EQ(refusal({ours.certify(asked, "b", 60), ours.certificate(), 60}), "it names \"b\", not \"a\"");
+  EXPECT_EQ(refusal({ours.certify(asked, "a", 60), ours.certificate(), 0}), "it is valid for no time");
+  EXPECT_EQ(refusal({"", ours.certificate(), 60}).substr(0, 21), "no certificate in PEM");
+  EXPECT_NE(refusal({ours.certify(another.message().request, "a", 60), ours.certificate(), 60}), "none")
+      << "for another's key";
+}
+
+TEST(Enrolment, MembersOfASessionAskForTheirOwn) {
+  IssuingCoordinator coordinator({.minimum_size = 3});
+  std::vector<std::jthread> members;
+  for (const std::string id : {"a", "b", "c"})
+    members.emplace_back([&, id] {
+      Session session(joiner_of(coordinator, id));
+      for (int step = 0; step < 3; ++step) {
+        const SessionOutcome outcome = step_of(session);
+        ASSERT_EQ(outcome.status, SessionStatus::committed) << outcome.cause;
+      }
+    });
+}
+
+// Certificates of two seconds: who joins after that is still let in, and shows the others a new one.
+TEST(Enrolment, CertificatesAreRenewedBeforeTheyExpire) {
+  IssuingCoordinator coordinator({}, 2);
+  std::atomic<bool> done = false;
+  Session first(joiner_of(coordinator, "a"));
+  std::jthread stepping([&] {
+    while (!done) EXPECT_EQ(step_of(first).status, SessionStatus::committed);
+  });
+  const auto certified = [&](const std::string& id) {
+    const std::string log = coordinator.thread.log(), line = "certified member=\"" + id + "\"";
+    int count = 0;
+    for (auto at = log.find(line); at != std::string::npos; at = log.find(line, at + 1)) ++count;
+    return count;
+  };
+  while (certified("a") < 4) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  Session second(joiner_of(coordinator, "b"));
+  const SessionOutcome outcome = step_of(second);
+  EXPECT_EQ(outcome.status, SessionStatus::committed) << outcome.cause;
+  EXPECT_EQ(outcome.members, 2);
+  second.leave(10);
+  done = true;
+}
+
+TEST(Enrolment, StrangersAreRefusedByNameOfCauseAndTheGroupGoesOn) {
+  IssuingCoordinator coordinator;
+  Session member(joiner_of(coordinator, "a"));
+  ASSERT_EQ(step_of(member).status, SessionStatus::committed);
+
+  const auto changed = [&](auto change) {
+    EnrolmentOptions options = coordinator.enrolment("b");
+    change(options);
+    return refusal_of(coordinator.address(), options);
+  };
+  EXPECT_TRUE(contains(changed([](auto& o) { o.token = "wrong"; }), "the token is not this group's"));
+  EXPECT_TRUE(contains(changed([](auto& o) { o.token.clear(); }), "the token is not this group's"));
+  EXPECT_TRUE(contains(changed([](auto& o) { o.group = "other"; }), "serves group \"test\", not \"other\""));
+  EXPECT_TRUE(contains(changed([](auto& o) { o.member = "a"; }), "a live member is called \"a\""));
+  EXPECT_TRUE(contains(changed([](auto& o) { o.member = "coordinator"; }), "no member is called \"coordinator\""));
+  // Another group's authority is pinned: the token is not even shown.
+  const std::string pinned = changed([](auto& o) { o.authority = Authority::create("test").certificate(); });
+  EXPECT_TRUE(contains(pinned, "not from this group's authority"));
+
+  const std::string log = coordinator.thread.log();
+  EXPECT_TRUE(contains(log, "refused peer=\"127.0.0.1:"));
+  EXPECT_EQ(step_of(member).status, SessionStatus::committed);
+  EXPECT_EQ(step_of(member).epoch, 1U);  // nothing has disturbed it
+}
+
+TEST(Enrolment, RequestsThatLieAreRefused) {
+  IssuingCoordinator coordinator;
+  const TlsContext stranger = TlsContext::pinned_to(coordinator.pin);
+  const auto answer = [&](const std::vector<ControlMessage>& messages) {
+    return answer_over(secured(coordinator.address(), stranger), messages);
+  };
+  const CertificateRequest honest{"test", "token", "b", apply_for_certificate("b").request};
+  EXPECT_EQ(answer({honest}), "accepted");
+  CertificateRequest lie = honest;
+  lie.request = std::string(100, 'x');
+  EXPECT_TRUE(contains(answer({lie}), "malformed request for a certificate"));
+  lie = honest;
+  lie.member = "b\nserving";
+  EXPECT_TRUE(contains(answer({lie}), "a certificate cannot name"));
+  lie = honest;
+  lie.token = std::string(256, 'x');
+  lie.group = std::string(256, 'x');
+  lie.member = std::string(256, 'x');
+  lie.request = std::string(max_request_bytes, 'x');
+  EXPECT_TRUE(contains(answer({lie}), "lost"));  // larger than anybody may be before its greeting: hung up on
+  EXPECT_TRUE(contains(coordinator.thread.log(), "malformed message: a length of"));
+  // Without a certificate, nobody is a member, whatever it knows.
+  EXPECT_EQ(answer({ControlHello{"test", "token"}, report_of("b")}), "this connection shows no certificate");
+  EXPECT_EQ(answer({report_of("b")}), "the first message must be a greeting");
+  EXPECT_EQ(answer({honest}), "accepted");
+}
+
+TEST(Enrolment, NobodyIsCertifiedAsSomebodyElse) {
+  IssuingCoordinator coordinator;
+  const TlsContext anna(coordinator.authority.issue("anna"));
+  CertificateRequest request{"test", "token", "ben", apply_for_certificate("ben").request};
+  EXPECT_EQ(answer_over(secured(coordinator.address(), anna), {request}),
+            "the certificate is of \"anna\", not of \"ben\"");
+  const auto as_member = [&](const CertificateRequest& asked) {
+    return answer_over(secured(coordinator.address(), anna), {ControlHello{"test", "token"}, asked});
+  };
+  EXPECT_EQ(as_member(request), "the certificate is of \"anna\", not of \"ben\"");
+  request.member = "anna";
+  EXPECT_EQ(as_member(request), "accepted");
+}
+
+TEST(Enrolment, OtherCertificatesDoNotOpenTheDoor) {
+  IssuingCoordinator coordinator;
+  const auto answer = [&](const TlsIdentity& identity) {
+    TlsIdentity trusting = identity;
+    trusting.authority = coordinator.authority.certificate();
+    try {
+      return answer_over(secured(coordinator.address(), TlsContext(trusting)),
+                         {ControlHello{"test", "token"}, report_of("a")});
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+  };
+  EXPECT_EQ(answer(coordinator.authority.issue("a")), "accepted");
+  EXPECT_TRUE(contains(answer(Authority::create("test").issue("a")), "alert"));
+  EXPECT_TRUE(contains(answer(coordinator.authority.issue("a", 0)), "certificate expired"));
+  while (coordinator.thread.log().find("it has expired") == std::string::npos) std::this_thread::yield();
+  const std::string log = coordinator.thread.log();
+  EXPECT_TRUE(contains(log, "it is not from this group's authority"));
+  EXPECT_TRUE(contains(log, "refused peer=\"127.0.0.1:"));
+}
+
+// A member that pretends to be the coordinator would learn the token of whoever believes it.
+TEST(Enrolment, AMemberIsNotTakenForTheCoordinator) {
+  const Authority authority = Authority::create("test");
+  CoordinatorThread impostor({}, {.identity = authority.issue("mallory"), .authority = authority});
+  EXPECT_TRUE(contains(refusal_of(impostor.address(), {"test", "token", authority.certificate(), "a"}),
+                       "its certificate names \"mallory\", not \"coordinator\""));
+}
+
+TEST(Enrolment, CoordinatorsThatIssueNothingSaySo) {
+  const Authority authority = Authority::create("test");
+  const std::string pin = authority_fingerprint(authority.certificate());
+  CoordinatorThread strict({}, {.identity = authority.issue("coordinator")});
+  EXPECT_TRUE(contains(refusal_of(strict.address(), {"test", "token", pin, "a"}), "certificate required"));
+  CoordinatorThread plain;
+  EXPECT_TRUE(contains(refusal_of(plain.address(), {"test", "token", pin, "a"}), "no certificate from"));
+}
+
+TEST(Enrolment, HalfOpenConnectionsHoldNobodyUp) {
+  IssuingCoordinator coordinator;
+  ConnectFailure failure;
+  std::vector<ByteStream> silent;
+  for (int i = 0; i < 20; ++i) silent.emplace_back(connect_tcp(coordinator.address(), soon(), failure));
+  // These have shaken hands, and stop in the middle of a request.
+  for (int i = 0; i < 5; ++i) {
+    silent.push_back(secured(coordinator.address(), TlsContext::pinned_to(coordinator.pin)));
+    silent.back().write_all(std::as_bytes(std::span("\x40\0\0\0\1", 5)), soon());
+  }
+  EXPECT_EQ(refusal_of(coordinator.address(), coordinator.enrolment("a")), "none");
+  for (ByteStream& stream : silent) {
+    std::array<std::byte, 1> nothing;
+    EXPECT_THROW(stream.read_all(nothing, soon()), Error);
+  }
+  EXPECT_TRUE(contains(coordinator.thread.log(), "cause=\"it did not greet\""));
+  EXPECT_TRUE(contains(coordinator.thread.log(), "cause=\"no answer in time\""));
+}
+
+TEST(Enrolment, FloodsAreBounded) {
+  IssuingCoordinator coordinator;
+  std::string refusal = "none";
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < 1000 && refusal == "none"; ++i)
+    refusal = refusal_of(coordinator.address(), coordinator.enrolment("m" + std::to_string(i)));
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  if (refusal == "none" && took.count() > 40) GTEST_SKIP() << "this machine makes no flood: under a sanitizer, say";
+  EXPECT_TRUE(contains(refusal, "too many certificates are asked for"));
+}
+
+}  // namespace
+}  // namespace motley

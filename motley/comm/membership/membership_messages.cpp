@@ -1,0 +1,137 @@
+#include "motley/comm/membership/membership_messages.hpp"
+
+#include <array>
+
+#include "motley/comm/net/authority.hpp"
+#include "motley/comm/membership/epoch_wire.hpp"
+
+namespace motley {
+namespace {
+
+constexpr std::uint8_t control_version = 2;
+constexpr std::size_t max_reason_bytes = 4096;
+constexpr std::size_t max_certificate_bytes = 8192;
+
+}  // namespace
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<StepVote> m) {
+  wire(m.epoch);
+  wire(m.step);
+  enumerator(wire, m.kind, StepVoteKind::learn);
+}
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<MemberReport> m) {
+  wire(m.group, max_name_bytes);
+  wire(m.member);
+  wire(m.process);
+  wire(m.stage);
+  enumerator(wire, m.presence, MemberPresence::leaving);
+  wire(m.state_step);
+  wire(m.epoch);
+  wire(m.prepared);
+  wire(m.refused);
+  texts<Wire>(wire, m.unreachable);
+  wire(m.revoked);
+  texts<Wire>(wire, m.suspects);
+  wire(m.active_step);
+  wire(m.vote);
+}
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<CoordinatorDirective> m) {
+  wire(m.group, max_name_bytes);
+  wire(m.process);
+  wire(m.incarnation);
+  enumerator(wire, m.admission, SeatAdmission::fenced);
+  wire(m.reason, max_reason_bytes);
+  wire(m.epoch);
+  wire(m.start, 1);
+  wire(m.committed_step);
+  wire(m.committed_epoch);
+  wire(m.revoked);
+  wire(m.proposal, 1);
+}
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<ControlHello> m) {
+  wire(m.group, max_name_bytes);
+  wire(m.token, max_name_bytes);
+}
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<ControlRefusal> m) {
+  wire(m.reason, max_reason_bytes);
+  wire(m.hint, max_reason_bytes);
+}
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<CertificateRequest> m) {
+  wire(m.group, max_name_bytes);
+  wire(m.token, max_name_bytes);
+  wire(m.member, max_name_bytes);
+  wire(m.request, max_request_bytes);
+}
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<CertificateGrant> m) {
+  wire(m.certificate, max_certificate_bytes);
+  wire(m.authority, max_certificate_bytes);
+  wire(m.valid_s);
+}
+
+namespace {
+
+template <std::size_t... Kinds>
+ControlMessage decode_kind(std::size_t kind, WireReader& reader, std::index_sequence<Kinds...>) {
+  ControlMessage message;
+  ((kind == Kinds ? reader(message.emplace<Kinds>()) : void()), ...);
+  return message;
+}
+
+}  // namespace
+
+std::string encode_control(const ControlMessage& message) {
+  std::string bytes;
+  WireWriter writer(bytes);
+  writer(control_version);
+  writer(static_cast<std::uint8_t>(message.index()));
+  std::visit(writer, message);
+  if (bytes.size() > max_control_bytes)
+    throw Error(ErrorCode::limit,
+                fmt::format("a control message of {} bytes is larger than {}", bytes.size(), max_control_bytes));
+  return bytes;
+}
+
+ControlMessage decode_control(std::string_view bytes) {
+  if (bytes.size() > max_control_bytes)
+    throw Error(ErrorCode::peer,
+                fmt::format("malformed message: {} bytes, more than {}", bytes.size(), max_control_bytes));
+  WireReader reader(bytes);
+  std::uint8_t version = 0, kind = 0;
+  reader(version);
+  if (version != control_version)
+    throw Error(
+        ErrorCode::peer,
+        fmt::format("a control message of protocol version {}, this program speaks {}", version, control_version),
+        "all members of a group and its coordinator must come from builds of one protocol version");
+  reader(kind);
+  constexpr std::size_t kinds = std::variant_size_v<ControlMessage>;
+  if (kind >= kinds) reader.malformed(fmt::format("unknown kind {}", kind));
+  ControlMessage message = decode_kind(kind, reader, std::make_index_sequence<kinds>());
+  reader.finish();
+  return message;
+}
+
+std::string describe(const StepVote& vote) {
+  constexpr std::array kinds{"no vote on", "commit of", "abort of", "commit, without the state, of"};
+  return fmt::format("{} step {} in epoch {}", kinds[static_cast<std::size_t>(vote.kind)], vote.step, vote.epoch);
+}
+
+std::string describe(MemberState state) {
+  constexpr std::array texts{"joining", "synced", "standby", "active", "suspect", "gone"};
+  return texts[static_cast<std::size_t>(state)];
+}
+
+}  // namespace motley

@@ -1,0 +1,105 @@
+// Connected sockets, plain or under TLS 1.3, for bytes without waiting; and with waiting up to a deadline, for
+// handshakes.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "motley/comm/net/file_descriptor.hpp"
+
+struct ssl_st;
+
+namespace motley {
+
+// Certificate, key and the authority that both ends' certificates must come from; all PEM.
+struct TlsIdentity {
+  std::string certificate;
+  std::string key;
+  std::string authority;
+};
+
+struct FreeTls {
+  void operator()(ssl_st* tls) const;
+};
+
+// What a process proves itself with, and whom it believes. Copies share it, on all threads: when the identity is
+// replaced, connections that stand stay as they are, and later ones show the new one.
+class TlsContext {
+ public:
+  TlsContext();  // an identity is still to come: nothing can be secured before
+  // Implicit, so that an identity can be given wherever one is needed. Throws an input error where the texts are not
+  // what they should be.
+  TlsContext(const TlsIdentity& identity);
+  // Of a server that also talks to clients without a certificate: what they may ask for is its own affair.
+  static TlsContext for_strangers_too(const TlsIdentity& identity);
+  // Of a client without a certificate, that believes whom the authority with this fingerprint has certified.
+  static TlsContext pinned_to(std::string fingerprint);
+
+  void replace(const TlsIdentity& identity);
+  // Throws a peer error where there is no identity yet.
+  std::unique_ptr<ssl_st, FreeTls> new_connection() const;
+
+ private:
+  struct Shared;
+  std::shared_ptr<Shared> shared_;
+};
+
+class ByteStream {
+ public:
+  enum class State { open, blocked, closed };  // blocked: nothing moved, and nothing can for now
+  struct Moved {
+    std::size_t bytes = 0;
+    State state = State::open;
+  };
+  using Time = std::chrono::steady_clock::time_point;
+
+  ByteStream() = default;
+  // The socket must not block.
+  explicit ByteStream(FileDescriptor socket) : socket_(std::move(socket)) {}
+
+  int descriptor() const { return socket_.get(); }
+  bool open() const { return static_cast<bool>(socket_); }
+  bool encrypted() const { return tls_ != nullptr; }
+  // Why the stream is closed, in words.
+  const std::string& cause() const { return cause_; }
+
+  Moved read(std::span<std::byte> into);
+  // First `head`, then `tail`; `bytes` counts both.
+  Moved read(std::span<std::byte> head, std::span<std::byte> tail);
+  Moved write(std::span<const std::byte> bytes);
+  // True where bytes were read from the socket that read() has not yet given out, so that no event will announce them.
+  bool pending() const;
+
+  // Throw a peer error with the cause where the other side closes, or where `until` passes.
+  void secure_as_client(const TlsContext& context, Time until);
+  void secure_as_server(const TlsContext& context, Time until);
+  void read_all(std::span<std::byte> into, Time until);
+  void write_all(std::span<const std::byte> bytes, Time until);
+
+  // The common name in the other side's certificate; empty without TLS.
+  std::string peer_name() const;
+  void close();
+  FileDescriptor take_socket() { return std::move(socket_); }
+
+ private:
+  Moved tls_result(int result);
+  void hear_alert();
+  void secure(const TlsContext& context, Time until, bool server);
+  void wait_for(short events, Time until) const;
+
+  FileDescriptor socket_;
+  std::unique_ptr<ssl_st, FreeTls> tls_;
+  short wanted_ = 0;  // what TLS waits for: POLLIN or POLLOUT
+  std::string cause_;
+};
+
+// Every TCP connection of ours: no delay, dead ones noticed within about ten seconds even where nothing is sent.
+void set_connection_options(int socket);
+
+}  // namespace motley

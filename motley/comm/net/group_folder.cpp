@@ -1,0 +1,134 @@
+#include "motley/comm/net/group_folder.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <filesystem>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "motley/base/environment_error.hpp"
+#include "motley/base/value.hpp"
+#include "motley/comm/net/file_descriptor.hpp"
+
+namespace motley {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* authority_file = "authority.pem";
+constexpr const char* authority_key_file = "authority-key.pem";
+constexpr const char* certificate_file = "certificate.pem";
+constexpr const char* key_file = "key.pem";
+constexpr const char* token_file = "token";
+
+enum class Readers : mode_t { owner = 0600, all = 0644 };
+
+struct FolderFile {
+  std::string name, text;
+  Readers readers = Readers::owner;
+};
+
+std::string trimmed(std::string text) {
+  while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
+  return text;
+}
+
+constexpr const char* writable = "may this user write there, and is there room on the disk?";
+
+void write_new(const std::string& path, const FolderFile& file) {
+  const auto mode = static_cast<mode_t>(file.readers);
+  const FileDescriptor written(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
+  if (!written) throw environment_error(fmt::format("cannot make {}", path), writable);
+  if (::write(written.get(), file.text.data(), file.text.size()) != static_cast<ssize_t>(file.text.size()) ||
+      ::fsync(written.get()) != 0)
+    throw environment_error(fmt::format("cannot write {}", path), writable);
+}
+
+enum class Present { refused, same };  // files that are there already
+
+// Looks first at all of them, so that a refusal leaves everything as it was.
+void write_folder(const std::string& folder, const std::vector<FolderFile>& files, Present present) {
+  std::vector<const FolderFile*> missing;
+  for (const FolderFile& file : files) {
+    const std::string path = (fs::path(folder) / file.name).string();
+    if (!fs::exists(path))
+      missing.push_back(&file);
+    else if (present == Present::refused || trimmed(read_file(path)) != trimmed(file.text))
+      throw input_error(fmt::format("{} is there already", path), "nothing is overwritten: choose another folder");
+  }
+  if (!fs::exists(folder)) {
+    std::error_code failure;
+    if (const fs::path parent = fs::absolute(folder).parent_path(); !parent.empty())
+      fs::create_directories(parent, failure);
+    if (::mkdir(folder.c_str(), 0700) != 0)
+      throw environment_error(fmt::format("cannot make the folder {}", folder), writable);
+  }
+  for (const FolderFile* file : missing) write_new((fs::path(folder) / file->name).string(), *file);
+}
+
+std::vector<FolderFile> files_of(const GroupFolder& group) {
+  return {{authority_file, group.identity.authority, Readers::all},
+          {token_file, group.token + "\n"},
+          {certificate_file, group.identity.certificate, Readers::all},
+          {key_file, group.identity.key}};
+}
+
+}  // namespace
+
+GroupFolder create_group_folder(const std::string& folder, const std::string& group) {
+  constexpr int coordinator_days = 365;
+  const Authority authority = Authority::create(group);
+  GroupFolder made{group, make_join_token(), authority.issue(std::string(coordinator_name), coordinator_days),
+                   authority};
+  auto files = files_of(made);
+  files.push_back({authority_key_file, authority.key()});
+  write_folder(folder, files, Present::refused);
+  return made;
+}
+
+GroupFolder issue_member_folder(const GroupFolder& group, const std::string& member, int valid_days,
+                                const std::string& folder) {
+  if (!group.authority)
+    throw input_error("this folder holds no authority's key, so nothing can be issued from it",
+                      fmt::format("{} is where `motley group create` has put it", authority_key_file));
+  GroupFolder made{group.group, group.token, group.authority->issue(member, valid_days), std::nullopt};
+  write_folder(folder, files_of(made), Present::same);
+  return made;
+}
+
+GroupFolder read_group_folder(const std::string& folder) {
+  const auto path = [&](const char* name) { return (fs::path(folder) / name).string(); };
+  if (!fs::exists(path(authority_file)))
+    throw input_error(fmt::format("{} is no group's folder: {} is not there", folder, authority_file),
+                      fmt::format("make one with `motley group create {}`", folder));
+  GroupFolder group;
+  group.identity = {read_file(path(certificate_file)), read_file(path(key_file)), read_file(path(authority_file))};
+  group.token = trimmed(read_file(path(token_file)));
+  if (group.token.empty())
+    throw input_error(fmt::format("{} is empty", path(token_file)),
+                      "it holds the group's token in one line: copy it from the coordinator's folder");
+  const auto checked = [&](const char* name, const auto& read) {
+    try {
+      return read();
+    } catch (Error& error) {
+      throw error.prepend_context(path(name));
+    }
+  };
+  group.group = checked(authority_file, [&] { return certificate_facts(group.identity.authority).name; });
+  if (!is_issued_by(group.identity.certificate, group.identity.authority))
+    throw input_error(fmt::format("{} is no certificate of the authority beside it", path(certificate_file)),
+                      fmt::format("copy all files of one folder; `motley group issue DIR MEMBER` makes a member's"));
+  checked(key_file, [&] { return TlsContext(group.identity); });
+  if (fs::exists(path(authority_key_file)))
+    group.authority = checked(authority_key_file, [&] {
+      return Authority::load(group.identity.authority + read_file(path(authority_key_file)));
+    });
+  return group;
+}
+
+}  // namespace motley

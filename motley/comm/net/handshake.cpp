@@ -1,0 +1,175 @@
+#include "motley/comm/net/handshake.hpp"
+
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+
+#include <cstring>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "motley/base/error.hpp"
+#include "motley/comm/net/random_bytes.hpp"
+#include "motley/comm/net/wire.hpp"
+
+namespace motley {
+namespace {
+
+constexpr std::uint32_t link_magic = 0x4c4c544d;  // "MTLL"
+constexpr std::uint16_t link_version = 1;
+constexpr std::size_t nonce_bytes = 16, signature_bytes = 32;
+constexpr std::size_t max_name = 256, max_word = 1000, max_message = 4096;
+
+template <class Wire>
+void fields(Wire& wire, typename Wire::template Ref<LinkHello> hello) {
+  wire(hello.group, max_name);
+  wire(hello.epoch);
+  wire(hello.from);
+  wire(hello.to);
+  wire(hello.from_id, max_name);
+  wire(hello.incarnation);
+  wire(hello.stream);
+  wire(hello.word, max_word);
+}
+
+std::string random_nonce() {
+  std::string nonce(nonce_bytes, '\0');
+  fill_random(std::as_writable_bytes(std::span(nonce)));
+  return nonce;
+}
+
+std::string sign(const std::string& key, std::string_view text) {
+  std::string signature(signature_bytes, '\0');
+  unsigned length = signature_bytes;
+  // HMAC() takes no empty pointer for an empty key.
+  HMAC(EVP_sha256(), key.c_str(), static_cast<int>(key.size()), reinterpret_cast<const unsigned char*>(text.data()),
+       text.size(), reinterpret_cast<unsigned char*>(signature.data()), &length);
+  return signature;
+}
+
+bool signed_with(const std::string& key, std::string_view text, std::string_view signature) {
+  return signature.size() == signature_bytes &&
+         CRYPTO_memcmp(sign(key, text).data(), signature.data(), signature_bytes) == 0;
+}
+
+// Magic, version, length, bytes.
+void put(ByteStream& stream, const std::string& bytes, ByteStream::Time until) {
+  std::string message;
+  WireWriter wire(message);
+  wire(link_magic);
+  wire(link_version);
+  wire(static_cast<std::uint16_t>(bytes.size()));
+  message += bytes;
+  stream.write_all(std::as_bytes(std::span(message)), until);
+}
+
+std::string get(ByteStream& stream, ByteStream::Time until) {
+  std::array<std::byte, 8> head{};
+  stream.read_all(head, until);
+  WireReader wire({reinterpret_cast<const char*>(head.data()), head.size()});
+  std::uint32_t magic = 0;
+  std::uint16_t version = 0, length = 0;
+  wire(magic);
+  wire(version);
+  wire(length);
+  if (magic != link_magic) throw Error(ErrorCode::peer, "the other side speaks another protocol");
+  if (version != link_version)
+    throw Error(ErrorCode::peer,
+                fmt::format("the other side speaks version {}, this program version {}", version, link_version),
+                "run the same version of motley in all members");
+  if (length > max_message) throw Error(ErrorCode::peer, fmt::format("a greeting of {} bytes", length));
+  std::string bytes(length, '\0');
+  stream.read_all(std::as_writable_bytes(std::span(bytes)), until);
+  return bytes;
+}
+
+std::string_view tail(std::string_view bytes, std::size_t count) {
+  if (bytes.size() < count) throw Error(ErrorCode::peer, "a greeting that is too short");
+  return bytes.substr(bytes.size() - count);
+}
+
+// Both signatures cover both nonces, so that neither can be replayed nor turned round.
+std::string covered(char side, const std::string& challenge, std::string_view body) {
+  return side + challenge + std::string(body);
+}
+
+}  // namespace
+
+LinkWelcome greet(ByteStream& stream, const LinkHello& hello, const std::string& key, ByteStream::Time until) {
+  const std::string challenge = get(stream, until);
+  if (challenge.size() != nonce_bytes) throw Error(ErrorCode::peer, "a challenge of the wrong size");
+  std::string body;
+  WireWriter wire(body);
+  wire(static_cast<std::uint8_t>(hello.purpose));
+  fields(wire, hello);
+  const std::string nonce = random_nonce();
+  body += nonce;
+  put(stream, body + sign(key, covered('d', challenge, body)), until);
+
+  const std::string reply = get(stream, until);
+  const std::string_view signature = tail(reply, signature_bytes);
+  const std::string_view said = std::string_view(reply).substr(0, reply.size() - signature_bytes);
+  WireReader reader(said);
+  std::uint8_t answer = 0;
+  LinkWelcome welcome;
+  reader(answer);
+  reader(welcome.cause, max_name * 2);
+  reader.finish();
+  if (answer > static_cast<std::uint8_t>(LinkAnswer::refused)) throw Error(ErrorCode::peer, "an unknown answer");
+  welcome.answer = static_cast<LinkAnswer>(answer);
+  // A refusal may come from one who has another key.
+  if (welcome.answer != LinkAnswer::refused && !signed_with(key, covered('a', challenge + nonce, said), signature))
+    throw Error(ErrorCode::peer, "the other side does not have this group's key",
+                "give all members the same key, or token");
+  return welcome;
+}
+
+HeardHello hear(ByteStream& stream, const std::string& key, ByteStream::Time until) {
+  const std::string challenge = random_nonce();
+  put(stream, challenge, until);
+  const std::string message = get(stream, until);
+  const std::string_view signature = tail(message, signature_bytes);
+  const std::string_view body = std::string_view(message).substr(0, message.size() - signature_bytes);
+  HeardHello heard{.hello = {}, .nonces = challenge + std::string(tail(body, nonce_bytes))};
+  WireReader reader(body.substr(0, body.size() - nonce_bytes));
+  std::uint8_t purpose = 0;
+  reader(purpose);
+  fields(reader, heard.hello);
+  reader.finish();
+  const auto turn_away = [&](const std::string& cause) {
+    answer(stream, heard, {LinkAnswer::refused, cause}, key, until);
+    throw Error(ErrorCode::peer, fmt::format("\"{}\" refused: {}", heard.hello.from_id, cause));
+  };
+  if (purpose > static_cast<std::uint8_t>(LinkPurpose::relay_call)) turn_away("unknown purpose");
+  if (!signed_with(key, covered('d', challenge, body), signature)) turn_away("not this group's key");
+  heard.hello.purpose = static_cast<LinkPurpose>(purpose);
+  return heard;
+}
+
+void answer(ByteStream& stream, const HeardHello& heard, const LinkWelcome& welcome, const std::string& key,
+            ByteStream::Time until) {
+  std::string said;
+  WireWriter wire(said);
+  wire(static_cast<std::uint8_t>(welcome.answer));
+  wire(welcome.cause, max_name * 2);
+  put(stream, said + sign(key, covered('a', heard.nonces, said)), until);
+}
+
+std::string objection(const LinkHello& hello, const Epoch& epoch, int rank, const std::string& certified) {
+  if (hello.group != epoch.group) return fmt::format("group \"{}\" is not \"{}\"", hello.group, epoch.group);
+  if (hello.epoch != epoch.number) return fmt::format("epoch {} is not {}", hello.epoch, epoch.number);
+  if (hello.to != rank) return fmt::format("this is rank {}, not {}", rank, hello.to);
+  if (hello.from >= epoch.members.size() || hello.from == rank) return fmt::format("no rank {} may call", hello.from);
+  const Member& member = epoch.members[hello.from];
+  if (hello.from_id != member.id)
+    return fmt::format("rank {} of epoch {} is \"{}\", not \"{}\"", hello.from, epoch.number, member.id, hello.from_id);
+  if (hello.incarnation != member.incarnation)
+    return fmt::format("incarnation {} of \"{}\" is not {}, the one in epoch {}", hello.incarnation, member.id,
+                       member.incarnation, epoch.number);
+  if (!certified.empty() && certified != member.id)
+    return fmt::format("the certificate names \"{}\", not \"{}\"", certified, member.id);
+  return {};
+}
+
+}  // namespace motley

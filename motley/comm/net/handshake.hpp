@@ -1,0 +1,65 @@
+// How two members of an epoch make sure of each other before a connection carries frames.
+//
+// The acceptor sends a challenge; the dialler answers with who it is and what it wants, signed with the group's key;
+// the acceptor accepts, signed likewise, or says why not. Under TLS the certificate must moreover name the member.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "motley/comm/net/byte_stream.hpp"
+#include "motley/comm/net/epoch.hpp"
+
+namespace motley {
+
+enum class LinkPurpose : std::uint8_t {
+  stream,
+  shared_memory,
+  probe,   // only to see whether the other side is there
+  revoke,  // to say that the epoch is given up; `word` says why
+  // To a relay (relay.hpp), where `word` is a mailbox.
+  relay_listen,
+  relay_call
+};
+
+struct LinkHello {
+  LinkPurpose purpose = LinkPurpose::stream;
+  std::string group;
+  std::uint64_t epoch = 0;
+  std::uint16_t from = 0, to = 0;  // ranks
+  std::string from_id;
+  std::uint64_t incarnation = 0;
+  std::uint16_t stream = 0;  // which of the streams between the two
+  std::string word = {};
+  bool operator==(const LinkHello&) const = default;
+};
+
+enum class LinkAnswer : std::uint8_t {
+  welcome,
+  not_yet,  // this epoch has not begun here: try again
+  refused
+};
+struct LinkWelcome {
+  LinkAnswer answer = LinkAnswer::welcome;
+  std::string cause = {};  // where refused
+};
+
+// The dialler's half. `key` is the group's secret; both must have the same, which may be empty. Throws a peer error
+// that says what is wrong with the other side, or what it found wrong with this one.
+LinkWelcome greet(ByteStream& stream, const LinkHello& hello, const std::string& key, ByteStream::Time until);
+
+// The acceptor's half, in two steps. Throws a peer error where the other side is a stranger: another protocol, version
+// or key; it is told so.
+struct HeardHello {
+  LinkHello hello;
+  std::string nonces;  // what the answer's signature covers
+};
+HeardHello hear(ByteStream& stream, const std::string& key, ByteStream::Time until);
+void answer(ByteStream& stream, const HeardHello& heard, const LinkWelcome& welcome, const std::string& key,
+            ByteStream::Time until);
+
+// What is wrong with a greeting for `rank` of `epoch`, under TLS from `certified`; empty where nothing is.
+std::string objection(const LinkHello& hello, const Epoch& epoch, int rank, const std::string& certified);
+
+}  // namespace motley

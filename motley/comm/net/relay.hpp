@@ -1,0 +1,66 @@
+// Joins members that cannot dial each other: both dial the relay, and it passes bytes on between them. The members'
+// own handshake, and their TLS, go through it: it sees who calls whom, and nothing of what they say.
+//
+// A dialler begins with a RelayOpening. On a control connection follow TLS (where the relay has an identity) and the
+// greeting of handshake.hpp, whose `word` is a mailbox: `relay_listen` keeps the connection, on which the relay then
+// writes a ticket for every call, and zeros from time to time; `relay_call` is answered with a ticket. Caller and
+// listener then open a data connection each with that ticket, good once and for `ticket_s`, and are joined.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <stop_token>
+#include <string>
+
+#include "motley/comm/net/byte_stream.hpp"
+
+namespace motley {
+
+using RelayTicket = std::array<std::uint8_t, 16>;  // random; zeros are none
+
+struct RelayOpening {
+  enum class Kind : std::uint8_t { control, secured_control, data };
+  Kind kind = Kind::control;
+  RelayTicket ticket{};  // of a data connection
+};
+constexpr std::size_t relay_opening_bytes = 24;
+std::array<std::byte, relay_opening_bytes> encode_opening(const RelayOpening& opening);
+// Empty where this is no opening of this version.
+std::optional<RelayOpening> decode_opening(std::span<const std::byte> bytes);
+
+constexpr std::size_t longest_mailbox = 64;  // bytes of its name
+constexpr double relay_ticket_s = 10;
+constexpr double relay_beat_s = 3;  // the relay says on control connections that it lives
+
+struct RelayOptions {
+  std::string listen = "127.0.0.1:0";
+  std::string key = {};                      // the group's secret: who has another is turned away
+  std::optional<TlsIdentity> identity = {};  // TLS of control connections; needed off loopback
+  double handshake_s = 5;
+  std::size_t most_joined = 1024;  // pairs of connections at once
+  // One line each for what was joined, refused, lost. Empty: nowhere.
+  std::function<void(const std::string& line)> log = {};
+};
+
+class Relay {
+ public:
+  // Throws an environment error where the address cannot be listened on, an input error for one that other machines
+  // can reach without an identity.
+  explicit Relay(RelayOptions options);
+  ~Relay();
+  Relay(const Relay&) = delete;
+  Relay& operator=(const Relay&) = delete;
+
+  const std::string& address() const;
+  void run(std::stop_token stop);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace motley

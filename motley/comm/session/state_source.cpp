@@ -1,0 +1,189 @@
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <list>
+
+#include "motley/base/environment_error.hpp"
+#include "motley/comm/session/state_transfer.hpp"
+
+namespace motley {
+namespace {
+
+constexpr std::size_t digest_bytes = sizeof(StateDigest::bytes);
+constexpr std::size_t max_group_bytes = 256;
+constexpr std::size_t max_requests = 16;  // of one joiner that wait for their answer
+
+double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+StateDigest digest_in(std::span<const std::byte> payload) {
+  StateDigest digest;
+  if (payload.size() < digest_bytes) throw Error(ErrorCode::peer, "sent a frame that is too short");
+  std::memcpy(digest.bytes.data(), payload.data(), digest_bytes);
+  return digest;
+}
+
+}  // namespace
+
+struct StateSource::Published {
+  StateSnapshot snapshot;
+  std::string manifest;
+  StateDigest digest;
+  std::map<StateDigest, std::span<const std::byte>> chunks;
+};
+
+struct StateSource::Joiner {
+  StateConnection connection;
+  double heard_s;
+  bool leaving = false;  // once what is queued has gone
+};
+
+class StateSource::Service {
+ public:
+  explicit Service(StateSource& source) : source_(source), out_(source.options_.bytes_per_s) {}
+
+  void run(const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      wait();
+      withdraw_where_asked();
+      while (joiners_.size() < static_cast<std::size_t>(source_.options_.connections)) {
+        auto stream = source_.listener_->accept();
+        if (!stream) break;
+        joiners_.push_back({StateConnection(std::move(stream), digest_bytes + max_group_bytes), now_s()});
+      }
+      // In turns: who was first is last next time.
+      for (auto joiner = joiners_.begin(); joiner != joiners_.end();)
+        joiner = serve(*joiner) ? std::next(joiner) : joiners_.erase(joiner);
+      if (joiners_.size() > 1) joiners_.splice(joiners_.end(), joiners_, joiners_.begin());
+    }
+  }
+
+ private:
+  void wait() {
+    const double paced_s = out_.wait_s(now_s());
+    bool writing = false;
+    std::vector<pollfd> files{{source_.wake_, POLLIN, 0}, {source_.listener_->descriptor(), POLLIN, 0}};
+    if (joiners_.size() >= static_cast<std::size_t>(source_.options_.connections)) files.pop_back();
+    for (const auto& joiner : joiners_) {
+      const bool ready = joiner.connection.writing() && paced_s <= 0;
+      writing = writing || joiner.connection.writing();
+      files.push_back({joiner.connection.descriptor(), static_cast<short>(POLLIN | (ready ? POLLOUT : 0)), 0});
+    }
+    double wait_s = writing && paced_s > 0 ? paced_s : 1;
+    if (source_.listener_->pending()) wait_s = std::min(wait_s, 0.02);
+    if (std::any_of(joiners_.begin(), joiners_.end(), [](const Joiner& each) { return each.connection.pending(); }))
+      wait_s = 0;
+    poll(files.data(), files.size(), static_cast<int>(std::ceil(wait_s * 1e3)));
+  }
+
+  void withdraw_where_asked() {
+    eventfd_t count = 0;
+    eventfd_read(source_.wake_, &count);
+    const std::lock_guard lock(source_.mutex_);
+    if (!source_.withdrawing_) return;
+    joiners_.clear();
+    source_.withdrawing_ = false;
+    source_.withdrawn_.notify_all();
+  }
+
+  // False: this joiner is done with.
+  bool serve(Joiner& joiner) {
+    try {
+      StatePace unlimited(0);
+      while (!joiner.leaving && joiner.connection.queued_frames() <= max_requests) {
+        if (joiner.connection.read_some(unlimited, now_s()) > 0) joiner.heard_s = now_s();
+        const auto frame = joiner.connection.take();
+        if (!frame) break;
+        answer(joiner, *frame);
+      }
+      if (joiner.connection.write_some(out_, now_s()) > 0) joiner.heard_s = now_s();
+      return (!joiner.leaving || joiner.connection.writing()) &&
+             now_s() - joiner.heard_s < source_.options_.idle_timeout_s;
+    } catch (const Error&) {
+      return false;  // it has gone, or it is no joiner: nobody here waits for it
+    }
+  }
+
+  void refuse(Joiner& joiner, std::string why) {
+    joiner.connection.queue(StateFrameKind::refusal, std::move(why));
+    joiner.leaving = true;
+  }
+
+  void answer(Joiner& joiner, const StateFrame& frame) {
+    const StateDigest wanted = digest_in(frame.payload);
+    const std::lock_guard lock(source_.mutex_);
+    if (frame.kind == StateFrameKind::hello) {
+      const std::string group(reinterpret_cast<const char*>(frame.payload.data()) + digest_bytes,
+                              frame.payload.size() - digest_bytes);
+      if (group != source_.options_.group)
+        return refuse(joiner, fmt::format("is of group \"{}\"", source_.options_.group));
+      for (const auto& published : source_.published_)
+        if (published->digest == wanted)
+          return joiner.connection.queue(StateFrameKind::manifest, {}, std::as_bytes(std::span(published->manifest)),
+                                         published);
+      return refuse(joiner, fmt::format("holds no state {}", to_hex(wanted)));
+    }
+    if (frame.kind != StateFrameKind::request || frame.payload.size() != digest_bytes)
+      return refuse(joiner, "expected the request of a chunk");
+    for (const auto& published : source_.published_)
+      if (const auto chunk = published->chunks.find(wanted); chunk != published->chunks.end())
+        return joiner.connection.queue(StateFrameKind::chunk,
+                                       std::string(reinterpret_cast<const char*>(wanted.bytes.data()), digest_bytes),
+                                       chunk->second, published);
+    refuse(joiner, fmt::format("holds no chunk {}", to_hex(wanted)));
+  }
+
+  StateSource& source_;
+  StatePace out_;
+  std::list<Joiner> joiners_;
+};
+
+StateSource::StateSource(std::unique_ptr<StateListener> listener, StateSourceOptions options)
+    : options_(std::move(options)), listener_(std::move(listener)), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (wake_ < 0) throw environment_error("cannot make an eventfd");
+  if (options_.group.size() > max_group_bytes)
+    throw input_error(
+        fmt::format("the group's name has {} bytes, more than {}", options_.group.size(), max_group_bytes),
+        "choose a shorter `group`, in the coordinator and all members");
+  thread_ = std::jthread([this](const std::stop_token& stop) { Service(*this).run(stop); });
+}
+
+StateSource::~StateSource() {
+  thread_.request_stop();
+  eventfd_write(wake_, 1);
+  thread_.join();
+  close(wake_);
+}
+
+void StateSource::publish(StateSnapshot snapshot) {
+  auto published = std::make_shared<Published>();
+  published->manifest = encode_manifest(snapshot.manifest);
+  published->digest = sha256(std::as_bytes(std::span(published->manifest)));
+  for (std::size_t i = 0; i < snapshot.manifest.items.size(); ++i) {
+    const auto& item = snapshot.manifest.items[i];
+    for (std::size_t index = 0; index < item.chunks.size(); ++index) {
+      const auto [first, last] = chunk_range(item, index);
+      published->chunks[item.chunks[index]] =
+          snapshot.items.at(i).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(last - first));
+    }
+  }
+  published->snapshot = std::move(snapshot);
+  const std::lock_guard lock(mutex_);
+  published_.insert(published_.begin(), std::move(published));
+  if (published_.size() > static_cast<std::size_t>(std::max(options_.snapshots, 1))) published_.pop_back();
+}
+
+void StateSource::withdraw() {
+  std::unique_lock lock(mutex_);
+  published_.clear();
+  withdrawing_ = true;
+  eventfd_write(wake_, 1);
+  withdrawn_.wait(lock, [this] { return !withdrawing_; });
+}
+
+}  // namespace motley

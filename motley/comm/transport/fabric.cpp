@@ -1,0 +1,376 @@
+#include "motley/comm/transport/fabric.hpp"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <set>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "motley/base/error.hpp"
+#include "motley/comm/transport/arrivals.hpp"
+#include "motley/comm/transport/edge.hpp"
+#include "motley/comm/net/handshake.hpp"
+#include "motley/comm/transport/mesh.hpp"
+#include "motley/comm/net/sockets.hpp"
+
+namespace motley {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int most_strangers = 128;  // connections that have not yet said who they are
+constexpr auto drain_time = std::chrono::seconds(2);
+
+Clock::time_point after(double seconds) {
+  return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+std::string local_name(const std::string& address) { return "motley/" + address; }
+
+enum class Dialling { first, again };
+
+}  // namespace
+
+struct Fabric::State : std::enable_shared_from_this<Fabric::State> {
+  using Key = std::tuple<std::string, std::uint64_t, int>;  // group, epoch, rank
+
+  FabricOptions options;
+  std::unique_ptr<Listener> listener;
+  FileDescriptor local;
+  FileDescriptor stop_bell{::eventfd(0, EFD_CLOEXEC)};
+  std::thread acceptor;
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool stopping = false;
+  int threads = 0;  // making or ending connections
+  int strangers = 0;
+  std::set<int> open_sockets;  // of those threads: shut down to stop them
+  std::map<Key, std::shared_ptr<LinkArrivals>> expected;
+  std::map<std::string, std::uint64_t> over;  // by group: the last epoch that ended here
+
+  // ---- threads ----
+
+  template <class Work>
+  bool start(Work work) {
+    const std::lock_guard lock(mutex);
+    if (stopping) return false;
+    ++threads;
+    std::thread([self = shared_from_this(), work = std::move(work)]() mutable {
+      work();
+      const std::lock_guard done(self->mutex);
+      --self->threads;
+      self->changed.notify_all();
+    }).detach();
+    return true;
+  }
+
+  void stop() {
+    {
+      std::unique_lock lock(mutex);
+      stopping = true;
+      for (const int socket : open_sockets) ::shutdown(socket, SHUT_RDWR);
+      changed.notify_all();
+    }
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = ::write(stop_bell.get(), &one, sizeof one);
+    acceptor.join();
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return threads == 0; });
+  }
+
+  // False when the fabric ends meanwhile.
+  bool sleep_for(std::chrono::milliseconds time) {
+    std::unique_lock lock(mutex);
+    return !changed.wait_for(lock, time, [&] { return stopping; });
+  }
+
+  // Keeps a socket where stop() finds it.
+  struct Stoppable {
+    State& state;
+    int socket;
+    Stoppable(State& owner, int number) : state(owner), socket(number) {
+      const std::lock_guard lock(state.mutex);
+      state.open_sockets.insert(socket);
+      if (state.stopping) ::shutdown(socket, SHUT_RDWR);
+    }
+    Stoppable(const Stoppable&) = delete;
+    Stoppable& operator=(const Stoppable&) = delete;
+    ~Stoppable() {
+      const std::lock_guard lock(state.mutex);
+      state.open_sockets.erase(socket);
+    }
+  };
+
+  // What a relay passes on may come from anywhere.
+  bool encrypts(const std::string& address, int socket) const {
+    switch (options.encryption) {
+      case Encryption::never: return false;
+      case Encryption::always: return true;
+      case Encryption::off_loopback: return is_relayed(address) || !peer_is_local(socket);
+    }
+    return true;
+  }
+
+  RelayAccess relay_access() const { return {options.key, options.identity, options.encryption}; }
+
+  const TlsContext& identity() const {
+    if (!options.identity)
+      throw Error(ErrorCode::peer, "this connection leaves the machine and needs TLS, but this member has no identity");
+    return *options.identity;
+  }
+
+  // ---- accepting ----
+
+  void accept_all() {
+    for (;;) {
+      std::array<pollfd, 3> waiting{pollfd{listener->descriptor(), POLLIN, 0}, pollfd{local.get(), POLLIN, 0},
+                                    pollfd{stop_bell.get(), POLLIN, 0}};
+      ::poll(waiting.data(), waiting.size(), -1);
+      if (waiting[2].revents != 0) return;
+      for (const bool is_local : {false, true}) {
+        FileDescriptor socket = is_local ? accept_connection(local.get()) : listener->accept();
+        if (!socket) continue;
+        {
+          const std::lock_guard lock(mutex);
+          if (strangers >= most_strangers) continue;  // closed: whoever is honest dials again
+          ++strangers;
+        }
+        start([this, is_local, held = std::make_shared<FileDescriptor>(std::move(socket))] {
+          try {
+            receive(std::move(*held), is_local);
+          } catch (const Error&) {
+            // A stranger: it has been told why where it could be told.
+          }
+          const std::lock_guard lock(mutex);
+          --strangers;
+        });
+      }
+    }
+  }
+
+  void receive(FileDescriptor socket, bool is_local) {
+    const auto until = after(options.handshake_s);
+    const Stoppable stoppable(*this, socket.get());
+    const bool encrypted = !is_local && encrypts(listener->address(), socket.get());
+    ByteStream stream(std::move(socket));
+    if (encrypted) stream.secure_as_server(identity(), until);
+    const HeardHello heard = hear(stream, options.key, until);
+    const LinkHello& hello = heard.hello;
+
+    std::shared_ptr<LinkArrivals> arrivals;
+    LinkWelcome welcome;
+    {
+      const std::lock_guard lock(mutex);
+      const auto found = expected.find({hello.group, hello.epoch, hello.to});
+      if (found != expected.end()) arrivals = found->second;
+      const auto ended = over.find(hello.group);
+      if (!arrivals && ended != over.end() && hello.epoch <= ended->second)
+        welcome = {LinkAnswer::refused, fmt::format("epoch {} is over here", hello.epoch)};
+      else if (!arrivals)
+        welcome = {LinkAnswer::not_yet, {}};
+    }
+    if (arrivals) {
+      std::string wrong = objection(hello, arrivals->epoch(), arrivals->rank(), stream.peer_name());
+      if (hello.purpose == LinkPurpose::relay_listen || hello.purpose == LinkPurpose::relay_call)
+        wrong = "this is no relay";
+      if (wrong.empty() && (hello.purpose == LinkPurpose::shared_memory) != is_local &&
+          (hello.purpose == LinkPurpose::stream || hello.purpose == LinkPurpose::shared_memory))
+        wrong = "shared memory by TCP, or a stream without";
+      if (!wrong.empty()) welcome = {LinkAnswer::refused, wrong};
+    }
+    answer(stream, heard, welcome, options.key, until);
+    if (welcome.answer != LinkAnswer::welcome || hello.purpose == LinkPurpose::probe) return;
+    LinkArrival arrival{.peer = hello.from, .purpose = hello.purpose, .stream = hello.stream, .side = 1};
+    if (hello.purpose == LinkPurpose::revoke) {
+      arrival.revocation = hello.word;
+      arrivals->put(std::move(arrival));
+      return;
+    }
+    if (hello.purpose == LinkPurpose::shared_memory) {
+      auto passed = receive_descriptors(stream.descriptor(), 2, until);
+      send_descriptors(stream.descriptor(), {arrivals->doorbell()}, until);
+      arrival.memory = std::move(passed[0]);
+      arrival.doorbell = std::move(passed[1]);
+    }
+    arrival.connection = std::move(stream);
+    arrivals->put(std::move(arrival));
+  }
+
+  // ---- dialling ----
+
+  // Tries until the other side has taken the connection, has refused it, or `until`.
+  void dial(LinkArrivals& arrivals, LinkArrival arrival, Dialling dialling, Clock::time_point until) {
+    const Member& member = arrivals.epoch().members[static_cast<std::size_t>(arrival.peer)];
+    std::string cause = "no answer";
+    for (auto pause = std::chrono::milliseconds(2); Clock::now() < until;
+         pause = std::min(2 * pause, std::chrono::milliseconds(50))) {
+      ConnectFailure failure;
+      const bool shared = arrival.purpose == LinkPurpose::shared_memory;
+      FileDescriptor socket =
+          shared ? connect_local(local_name(member.address), failure)
+                 : connect_to(member.address, relay_access(), std::min(until, after(options.handshake_s)), failure);
+      if (socket) {
+        try {
+          const LinkWelcome welcome = introduce(arrivals, arrival, std::move(socket), until);
+          if (welcome.answer == LinkAnswer::welcome) {
+            if (arrival.connection.open()) arrivals.put(std::move(arrival));
+            return;
+          }
+          if (welcome.answer == LinkAnswer::refused) {
+            arrival.refusal = welcome.cause;
+            break;
+          }
+          cause = "it does not know this epoch yet";
+        } catch (const Error& error) {
+          cause = error.what();
+          arrivals.note(arrival.peer, cause);
+        }
+      } else {
+        cause = failure.cause;
+        arrivals.note(arrival.peer, cause);
+        if (failure.refused && dialling == Dialling::again) break;
+      }
+      if (!sleep_for(pause)) return;
+    }
+    if (arrival.refusal.empty()) arrival.refusal = cause;
+    arrival.connection.close();
+    arrivals.put(std::move(arrival));
+  }
+
+  LinkWelcome introduce(LinkArrivals& arrivals, LinkArrival& arrival, FileDescriptor socket, Clock::time_point until) {
+    const Epoch& epoch = arrivals.epoch();
+    const Member& self = epoch.members[static_cast<std::size_t>(arrivals.rank())];
+    const Member& member = epoch.members[static_cast<std::size_t>(arrival.peer)];
+    const Stoppable stoppable(*this, socket.get());
+    const auto patience = std::min(until, after(options.handshake_s));
+    const bool encrypted = arrival.purpose != LinkPurpose::shared_memory && encrypts(member.address, socket.get());
+    ByteStream stream(std::move(socket));
+    if (encrypted) {
+      stream.secure_as_client(identity(), patience);
+      if (stream.peer_name() != member.id)
+        return {LinkAnswer::refused, fmt::format("the certificate at {} names \"{}\", not \"{}\"", member.address,
+                                                 stream.peer_name(), member.id)};
+    }
+    const LinkHello hello{.purpose = arrival.purpose,
+                          .group = epoch.group,
+                          .epoch = epoch.number,
+                          .from = static_cast<std::uint16_t>(arrivals.rank()),
+                          .to = static_cast<std::uint16_t>(arrival.peer),
+                          .from_id = self.id,
+                          .incarnation = self.incarnation,
+                          .stream = arrival.stream,
+                          .word = arrival.revocation};
+    LinkWelcome welcome = greet(stream, hello, options.key, patience);
+    if (welcome.answer != LinkAnswer::welcome) return welcome;
+    if (arrival.purpose == LinkPurpose::shared_memory) {
+      arrival.memory = make_shared_edge_memory();
+      send_descriptors(stream.descriptor(), {arrival.memory.get(), arrivals.doorbell()}, patience);
+      arrival.doorbell = std::move(receive_descriptors(stream.descriptor(), 1, patience)[0]);
+    }
+    if (arrival.purpose == LinkPurpose::stream || arrival.purpose == LinkPurpose::shared_memory)
+      arrival.connection = std::move(stream);
+    return welcome;
+  }
+
+  void start_dial(const std::shared_ptr<LinkArrivals>& arrivals, int peer, LinkPurpose purpose, std::uint16_t stream,
+                  const std::string& word, Dialling dialling, Clock::time_point until) {
+    start([this, arrivals, peer, purpose, stream, word, dialling, until] {
+      dial(*arrivals, {.peer = peer, .purpose = purpose, .stream = stream, .revocation = word}, dialling, until);
+    });
+  }
+
+  bool shares_memory(const Member& a, const Member& b) const {
+    return options.shared_memory == SharedMemoryUse::same_host && !a.host.empty() && a.host == b.host;
+  }
+};
+
+Fabric::Fabric(FabricOptions options) : state_(std::make_shared<State>()) {
+  state_->options = std::move(options);
+  state_->listener = listen_at(state_->options.listen, state_->relay_access());
+  state_->local = listen_local(local_name(address()));
+  state_->acceptor = std::thread([state = state_.get()] { state->accept_all(); });
+}
+
+Fabric::~Fabric() { state_->stop(); }
+
+const std::string& Fabric::address() const { return state_->listener->address(); }
+
+std::unique_ptr<Transport> Fabric::connect(const Epoch& epoch, int rank, double timeout_s, std::stop_token stop) {
+  State& state = *state_;
+  if (rank < 0 || static_cast<std::size_t>(rank) >= epoch.members.size())
+    throw input_error(fmt::format("rank {} of {} members", rank, epoch.members.size()),
+                      "the rank is this process's place in the list of members, from 0");
+  const auto until = after(timeout_s);
+  const auto arrivals = std::make_shared<LinkArrivals>(epoch, rank);
+  const State::Key key{epoch.group, epoch.number, rank};
+  {
+    const std::lock_guard lock(state.mutex);
+    if (!state.expected.try_emplace(key, arrivals).second)
+      throw input_error(
+          fmt::format("epoch {} of \"{}\" is already connected as rank {}", epoch.number, epoch.group, rank),
+          "connect once per epoch and rank: a later group takes the next epoch's number, or another name");
+  }
+  auto mesh = make_mesh(
+      {.arrivals = arrivals,
+       .most_streams = state.options.most_streams,
+       .patience_s = state.options.patience_s,
+       .dial =
+           [&state, arrivals](int peer, LinkPurpose purpose, std::uint16_t stream, const std::string& word) {
+             state.start_dial(arrivals, peer, purpose, stream, word, Dialling::again, after(state.options.patience_s));
+           },
+       .closed =
+           [&state, key](std::vector<FileDescriptor> sockets) {
+             {
+               const std::lock_guard lock(state.mutex);
+               state.expected.erase(key);
+               auto& last = state.over[std::get<0>(key)];
+               last = std::max(last, std::get<1>(key));
+             }
+             if (sockets.empty()) return;
+             state.start([held = std::make_shared<std::vector<FileDescriptor>>(std::move(sockets))] {
+               drain(std::move(*held), Clock::now() + drain_time);
+             });
+           }});
+  // The higher rank dials.
+  for (int peer = 0; peer < rank; ++peer) {
+    const auto index = static_cast<std::size_t>(peer);
+    const bool shared = state.shares_memory(epoch.members[index], epoch.members[static_cast<std::size_t>(rank)]);
+    state.start_dial(arrivals, peer, shared ? LinkPurpose::shared_memory : LinkPurpose::stream, 0, {}, Dialling::first,
+                     until);
+  }
+  const std::stop_callback on_stop(stop, [&] { mesh->wake(); });
+  const auto called = [&](int peer) {
+    const Member& member = epoch.members[static_cast<std::size_t>(peer)];
+    return fmt::format("rank {} (\"{}\" at {})", peer, member.id, member.address);
+  };
+  for (;;) {
+    const std::vector<int> missing = mesh->unconnected();
+    if (missing.empty()) return mesh;
+    const auto [peer, cause] = mesh->refusal();
+    if (peer >= 0) throw ConnectError(ErrorCode::peer, fmt::format("cannot reach {}: {}", called(peer), cause), {peer});
+    if (stop.stop_requested()) throw Error(ErrorCode::interrupted, "asked to stop while connecting");
+    const double left_s = std::chrono::duration<double>(until - Clock::now()).count();
+    if (left_s <= 0) {
+      const std::string noted = arrivals->noted(missing.front()), own = state.listener->trouble();
+      throw ConnectError(
+          ErrorCode::limit,
+          fmt::format("{} did not connect within {} s{}{}{}{}", called(missing.front()), timeout_s,
+                      noted.empty() ? "" : ": ", noted, own.empty() ? "" : "; nobody can call here: ", own),
+          missing);
+    }
+    mesh->wait(std::min(left_s, 0.1));
+  }
+}
+
+}  // namespace motley

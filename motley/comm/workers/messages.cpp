@@ -1,0 +1,168 @@
+#include "motley/comm/workers/messages.hpp"
+
+#include <array>
+
+#include "motley/comm/net/wire.hpp"
+
+namespace motley {
+namespace {
+
+constexpr std::uint8_t protocol_version = 2;
+
+// Maxima of the lists and texts inside messages.
+constexpr std::size_t max_plan_bytes = std::size_t{32} << 20;
+constexpr std::size_t max_text_bytes = std::size_t{64} << 10;
+constexpr std::size_t max_peers = 4096;
+constexpr std::size_t max_sequences = std::size_t{64} << 10;
+constexpr std::size_t max_tokens = std::size_t{4} << 20;
+
+}  // namespace
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<InheritedLink> m) {
+  wire(m.peer);
+  wire(m.connection);
+  wire(m.memory);
+  wire(m.doorbell);
+  wire(m.side);
+}
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<InheritedLinks> m) {
+  wire(m.doorbell);
+  wire(m.links, max_peers);
+}
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<Launch> m) {
+  wire(m.plan_json, max_plan_bytes);
+  wire(m.model_folder, max_text_bytes);
+  wire(m.device, max_text_bytes);
+  wire(m.backend, max_text_bytes);
+  wire(m.threads);
+  wire(m.epoch);
+  wire(m.stage);
+  wire(m.crossings);
+}
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<Progress> m) {
+  wire(m.phase, max_text_bytes);
+  wire(m.fraction);
+}
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<Ready> m) {
+  wire(m.weight_bytes);
+  wire(m.kv_bytes);
+  wire(m.activation_bytes);
+  wire(m.load_s);
+}
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<Failure> m) {
+  wire(m.code);
+  wire(m.message, max_text_bytes);
+  wire(m.hint, max_text_bytes);
+}
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<Sampling> m) {
+  wire(m.temperature);
+  wire(m.top_p);
+  wire(m.top_k);
+  wire(m.min_p);
+  wire(m.presence_penalty);
+  wire(m.frequency_penalty);
+  wire(m.seed);
+  wire(m.logprobs);
+  wire(m.logit_bias, max_tokens);
+  wire(m.forbidden, max_tokens);
+  wire(m.generated, max_tokens);
+}
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<StepSequence> m) {
+  wire(m.sequence);
+  wire(m.position);
+  wire(m.count);
+  wire(m.tokens, max_tokens);
+  wire(m.blocks, max_tokens);
+  wire(m.sampling);
+}
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<Step> m) {
+  wire(m.step);
+  wire(m.route);
+  wire(m.sequences, max_sequences);
+}
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<TokenLogprob> m) {
+  wire(m.token);
+  wire(m.logprob);
+}
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<SampledToken> m) {
+  wire(m.sequence);
+  wire(m.token);
+  wire(m.logprob);
+  wire(m.top, max_tokens);
+}
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<StepResult> m) {
+  wire(m.step);
+  wire(m.compute_s);
+  wire(m.wait_s);
+  wire(m.tokens, max_sequences);
+}
+
+template <class Wire>
+static void fields(Wire&, typename Wire::template Ref<Stop>) {}
+
+namespace {
+
+template <std::size_t... Kinds>
+Message decode_kind(std::size_t kind, WireReader& reader, std::index_sequence<Kinds...>) {
+  Message message;
+  ((kind == Kinds ? reader(message.emplace<Kinds>()) : void()), ...);
+  return message;
+}
+
+}  // namespace
+
+std::string encode(const Message& message) {
+  std::string bytes;
+  WireWriter writer(bytes);
+  writer(protocol_version);
+  writer(static_cast<std::uint8_t>(message.index()));
+  std::visit(writer, message);
+  if (bytes.size() > max_message_bytes)
+    throw Error(ErrorCode::limit,
+                fmt::format("a message of {} bytes is larger than {}", bytes.size(), max_message_bytes));
+  return bytes;
+}
+
+Message decode(std::string_view bytes) {
+  if (bytes.size() > max_message_bytes)
+    throw Error(ErrorCode::peer,
+                fmt::format("malformed message: {} bytes, more than {}", bytes.size(), max_message_bytes));
+  WireReader reader(bytes);
+  std::uint8_t version = 0, kind = 0;
+  reader(version);
+  if (version != protocol_version)
+    throw Error(ErrorCode::peer,
+                fmt::format("a message of protocol version {}, this program speaks {}", version, protocol_version),
+                "motley and motley-worker must come from the same build");
+  reader(kind);
+  constexpr std::size_t kinds = std::variant_size_v<Message>;
+  if (kind >= kinds) reader.malformed(fmt::format("unknown kind {}", kind));
+  Message message = decode_kind(kind, reader, std::make_index_sequence<kinds>());
+  reader.finish();
+  return message;
+}
+
+}  // namespace motley

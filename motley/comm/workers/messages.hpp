@@ -1,0 +1,152 @@
+// What driver and worker say to each other on the control connection. Data between workers travels elsewhere
+// (worker_group.hpp).
+//
+// Order: the driver sends Launch; the worker answers Progress (any number), then Ready or Failure; from then on the
+// driver sends Step, and the worker answers each with a StepResult; Stop, or the end of the connection, ends the
+// worker.
+//
+// The driver starts `motley-worker --control-fd N`, where N is the worker's end of the connection, a descriptor that
+// the child inherits, as it does those of Launch's links. The thread that starts a worker must outlive it: the kernel
+// ends a worker when that thread ends.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "motley/comm/transport/inherited_links.hpp"
+
+namespace motley {
+
+struct Launch {
+  std::string plan_json;
+  std::string model_folder;
+  std::string device;   // of the plan: "box/0"; it tells stage and rank
+  std::string backend;  // "cpu" or "cuda:0"
+  std::int32_t threads = 1;
+  std::uint64_t epoch = 1;
+  InheritedLinks stage;      // to the other ranks of the stage
+  InheritedLinks crossings;  // to workers of other stages; ranks are places in worker_devices() (worker_links.hpp)
+  bool operator==(const Launch&) const = default;
+};
+
+struct Progress {
+  std::string phase;  // "connect", "weights", "warm-up"
+  double fraction = 0;
+  bool operator==(const Progress&) const = default;
+};
+
+struct Ready {
+  // What the worker really allocated, to be held against the plan.
+  std::int64_t weight_bytes = 0;
+  std::int64_t kv_bytes = 0;
+  std::int64_t activation_bytes = 0;
+  double load_s = 0;
+  bool operator==(const Ready&) const = default;
+};
+
+struct Failure {
+  std::int32_t code = 70;  // ErrorCode
+  std::string message;
+  std::string hint;
+  bool operator==(const Failure&) const = default;
+};
+
+// How the next token of a sequence is chosen. Stateless: everything the sampler needs is here.
+struct Sampling {
+  float temperature = 1;  // 0: the most likely token
+  float top_p = 1;
+  std::int32_t top_k = 0;  // 0: all
+  float min_p = 0;
+  float presence_penalty = 0;
+  float frequency_penalty = 0;
+  std::uint64_t seed = 0;
+  std::int32_t logprobs = -1;  // -1: none; n: of the chosen token and the n most likely
+  std::map<std::int32_t, float> logit_bias = {};
+  std::vector<std::int32_t> forbidden = {};  // tokens that may not come now (eos under min_tokens)
+  std::vector<std::int32_t> generated = {};  // output so far; filled only where a penalty needs it
+  bool operator==(const Sampling&) const = default;
+};
+
+// One sequence's part of a step: tokens [position, position + count) go through all layers.
+struct StepSequence {
+  std::uint64_t sequence = 0;
+  std::int64_t position = 0;
+  std::int64_t count = 0;
+  std::vector<std::int32_t> tokens = {};  // `count` ids
+  std::vector<std::int32_t> blocks = {};  // KV blocks that cover [0, position + count), in order
+  std::optional<Sampling> sampling = {};  // set: sample a token after the last of these
+  bool operator==(const StepSequence&) const = default;
+};
+
+// One micro-batch; sent to all workers of a route, executed by each in the order of arrival.
+struct Step {
+  std::uint64_t step = 0;
+  std::uint64_t route = 0;  // index into the plan's routes
+  std::vector<StepSequence> sequences = {};
+  bool operator==(const Step&) const = default;
+};
+
+struct TokenLogprob {
+  std::int32_t token = 0;
+  float logprob = 0;
+  bool operator==(const TokenLogprob&) const = default;
+};
+
+struct SampledToken {
+  std::uint64_t sequence = 0;
+  std::int32_t token = 0;
+  float logprob = 0;                   // 0 unless asked for
+  std::vector<TokenLogprob> top = {};  // as many as asked for
+  bool operator==(const SampledToken&) const = default;
+};
+
+// Tokens come from rank 0 of the route's last stage; the other workers report their times alone.
+struct StepResult {
+  std::uint64_t step = 0;
+  double compute_s = 0;  // busy
+  double wait_s = 0;     // waiting for other workers
+  std::vector<SampledToken> tokens = {};
+  bool operator==(const StepResult&) const = default;
+};
+
+struct Stop {
+  bool operator==(const Stop&) const = default;
+};
+
+using Message = std::variant<Launch, Progress, Ready, Failure, Step, StepResult, Stop>;
+
+constexpr std::size_t max_message_bytes = std::size_t{64} << 20;
+
+// Little-endian binary. Encoding throws a limit error where a message exceeds the maxima; decoding checks every length
+// against what is left and against the same maxima, and throws a peer error on anything malformed.
+std::string encode(const Message& message);
+Message decode(std::string_view bytes);
+
+// A connection that carries messages: a socket of this process, one message per length-prefixed frame. Sending is safe
+// from several threads.
+class ControlConnection {
+ public:
+  explicit ControlConnection(int descriptor);  // takes ownership
+  ~ControlConnection();
+  ControlConnection(const ControlConnection&) = delete;
+  ControlConnection& operator=(const ControlConnection&) = delete;
+
+  void send(const Message& message);
+  // Blocks. Empty at the orderly end of the connection; throws a peer error on a broken or malformed one.
+  std::optional<Message> receive();
+  int descriptor() const { return descriptor_; }
+
+ private:
+  struct Locks;
+  int descriptor_;
+  std::string buffer_;
+  std::unique_ptr<Locks> locks_;
+};
+
+}  // namespace motley

@@ -1,0 +1,121 @@
+#include "motley/comm/workers/worker_group.hpp"
+
+#include <limits>
+
+#include <fmt/format.h>
+
+#include "motley/base/error.hpp"
+#include "motley/comm/collective/collective_defaults.hpp"
+
+namespace motley {
+namespace {
+
+const OperationOptions as_long_as_it_takes{.timeout_s = std::numeric_limits<double>::infinity()};
+
+Epoch epoch_of(std::string name, const std::vector<std::string>& members, std::uint64_t number) {
+  Epoch epoch{.group = std::move(name), .number = number, .members = {}, .plan_digest = {}};
+  for (const std::string& member : members)
+    epoch.members.push_back({.id = member, .incarnation = 0, .host = "the driver's", .address = {}});
+  return epoch;
+}
+
+std::vector<std::int64_t> in_bytes(std::vector<std::int64_t> bounds, std::size_t tensor_bytes) {
+  const std::int64_t row_bytes = static_cast<std::int64_t>(tensor_bytes) / bounds.back();
+  for (std::int64_t& bound : bounds) bound *= row_bytes;
+  return bounds;
+}
+
+template <class Byte>
+std::span<Byte> interval(std::span<Byte> tensor, const std::vector<std::int64_t>& bounds, std::size_t index) {
+  return tensor.subspan(static_cast<std::size_t>(bounds[index]),
+                        static_cast<std::size_t>(bounds[index + 1] - bounds[index]));
+}
+
+}  // namespace
+
+WorkerGroup::WorkerGroup(std::string name, const std::vector<std::string>& members, int rank, std::uint64_t epoch,
+                         const InheritedLinks& links)
+    : communicator_(epoch_of(name, members, epoch), open_links(epoch_of(name, members, epoch), rank, links)) {}
+
+void WorkerGroup::check(const OperationOutcome& outcome) {
+  waited_s_ += outcome.waited_s;
+  if (outcome.status == OperationStatus::ok) return;
+  const Epoch& epoch = communicator_.epoch();
+  std::string text = fmt::format("{}: {}", epoch.group, outcome.cause);
+  for (const int suspect : outcome.suspects)
+    text += fmt::format(" ({})", epoch.members.at(static_cast<std::size_t>(suspect)).id);
+  throw Error(ErrorCode::peer, text);
+}
+
+// Nothing would ever come from a worker without a link.
+void WorkerGroup::check_linked(int peer) const {
+  const Epoch& epoch = communicator_.epoch();
+  if (communicator_.traffic(peer).kind.empty())
+    throw Error(ErrorCode::peer,
+                fmt::format("{}: no link to {}", epoch.group, epoch.members.at(static_cast<std::size_t>(peer)).id));
+}
+
+void WorkerGroup::all_reduce(std::span<std::byte> data, CollectiveElement element) {
+  // Of two terms there is one order and one rounding; small vectors are added in rank order by the library itself.
+  if (size() <= 2 || static_cast<std::int64_t>(data.size()) <= one_round_bytes)
+    check(communicator_.all_reduce(data, element, as_long_as_it_takes));
+  else
+    reduce_in_rank_order(data, element);
+}
+
+// Rank r sums the r-th part, and all gather the parts.
+void WorkerGroup::reduce_in_rank_order(std::span<std::byte> data, CollectiveElement element) {
+  const std::int64_t elements = static_cast<std::int64_t>(data.size()) / element_bytes(element);
+  const auto bounds = in_bytes(crossing_bounds(elements, size()), data.size());
+  const std::span<std::byte> mine = interval(data, bounds, static_cast<std::size_t>(rank()));
+  std::vector<std::int64_t> part_bytes;
+  for (std::size_t r = 0; r + 1 < bounds.size(); ++r) part_bytes.push_back(bounds[r + 1] - bounds[r]);
+  const std::vector<std::int64_t> mine_bytes(part_bytes.size(), static_cast<std::int64_t>(mine.size()));
+  terms_.resize(mine.size() * part_bytes.size());
+  check(communicator_.all_to_all(data, part_bytes, terms_, mine_bytes, as_long_as_it_takes));
+  std::vector<const std::byte*> terms;
+  for (std::size_t r = 0; r < part_bytes.size(); ++r) terms.push_back(terms_.data() + r * mine.size());
+  reduce_terms(element, CollectiveReduction::sum, mine, terms);
+  check(communicator_.all_gather(data, bounds, as_long_as_it_takes));
+}
+
+void WorkerGroup::all_gather(std::span<std::byte> data, std::span<const std::int64_t> bounds) {
+  check(communicator_.all_gather(data, bounds, as_long_as_it_takes));
+}
+
+void WorkerGroup::send(std::span<const std::byte> data, int peer) {
+  check_linked(peer);
+  check(communicator_.send(data, peer, as_long_as_it_takes));
+}
+
+void WorkerGroup::receive(std::span<std::byte> data, int peer) {
+  check_linked(peer);
+  check(communicator_.recv(data, peer, as_long_as_it_takes));
+}
+
+std::vector<std::int64_t> crossing_bounds(std::int64_t rows, int receivers) {
+  std::vector<std::int64_t> bounds;
+  for (std::int64_t j = 0; j <= receivers; ++j) bounds.push_back(j * rows / receivers);
+  return bounds;
+}
+
+int crossing_sender(int receiver, int senders, int receivers) { return receiver * senders / receivers; }
+
+void send_crossing(WorkerGroup& workers, std::span<const std::byte> tensor, std::int64_t rows, int rank, int senders,
+                   std::span<const int> receivers) {
+  const int degree = static_cast<int>(receivers.size());
+  const auto bounds = in_bytes(crossing_bounds(rows, degree), tensor.size());
+  for (int j = 0; j < degree; ++j) {
+    const auto index = static_cast<std::size_t>(j);
+    if (crossing_sender(j, senders, degree) == rank) workers.send(interval(tensor, bounds, index), receivers[index]);
+  }
+}
+
+void receive_crossing(WorkerGroup& workers, std::span<std::byte> tensor, std::int64_t rows, int sender,
+                      WorkerGroup* stage) {
+  const auto bounds = in_bytes(crossing_bounds(rows, stage != nullptr ? stage->size() : 1), tensor.size());
+  workers.receive(interval(tensor, bounds, static_cast<std::size_t>(stage != nullptr ? stage->rank() : 0)), sender);
+  if (stage != nullptr) stage->all_gather(tensor, bounds);
+}
+
+}  // namespace motley

@@ -1,0 +1,65 @@
+// Workers that run a model together, as the engine sees them: operations wait as long as it takes, and end well or
+// throw. How long a stage computes nobody here can know; the driver ends workers whose time is up.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "motley/comm/collective/communicator.hpp"
+#include "motley/comm/transport/inherited_links.hpp"
+
+namespace motley {
+
+class WorkerGroup {
+ public:
+  // `members` are names, by rank; the group's own name tells it from others in messages. Takes ownership of the
+  // descriptors. Throws a peer error where they are no links.
+  WorkerGroup(std::string name, const std::vector<std::string>& members, int rank, std::uint64_t epoch,
+              const InheritedLinks& links);
+
+  int rank() const { return communicator_.rank(); }
+  int size() const { return communicator_.size(); }
+
+  // All ranks must call the same operations in the same order. Each throws a peer error that names who is lost, or
+  // who does something else.
+  //
+  // The sum, in place: terms are added in rank order in fp32 and rounded once. So every rank ends with the same bits,
+  // and an element's do not depend on where it lies in the tensor, nor on the tensor's size.
+  void all_reduce(std::span<std::byte> data, CollectiveElement element);
+  // In place: rank r brings bytes [bounds[r], bounds[r + 1]) of `data`.
+  void all_gather(std::span<std::byte> data, std::span<const std::int64_t> bounds);
+  // send() returns once `data` may be overwritten. In shared memory that does not wait for the receiver while no more
+  // than the window is under way.
+  void send(std::span<const std::byte> data, int peer);
+  void receive(std::span<std::byte> data, int peer);
+
+  // Time spent waiting for others, for reports.
+  double waited_s() const { return waited_s_; }
+
+ private:
+  void check(const OperationOutcome& outcome);
+  void check_linked(int peer) const;
+  void reduce_in_rank_order(std::span<std::byte> data, CollectiveElement element);
+
+  Communicator communicator_;
+  std::vector<std::byte> terms_;
+  double waited_s_ = 0;
+};
+
+// The crossing from a stage of `a` ranks to one of `b`: rows are cut into b intervals, interval j travels once, from
+// sender rank j * a / b to receiver rank j, and the receivers gather all rows. Empty intervals send nothing.
+std::vector<std::int64_t> crossing_bounds(std::int64_t rows, int receivers);
+int crossing_sender(int receiver, int senders, int receivers);
+
+// One rank's part of the crossing of a tensor that all `senders` ranks hold. `receivers` are the ranks in `workers` of
+// the next stage's ranks; `sender` is that of the one that crossing_sender() names; `stage` is the receiving stage's
+// group, nullptr for a single rank. `rows` is not 0.
+void send_crossing(WorkerGroup& workers, std::span<const std::byte> tensor, std::int64_t rows, int rank, int senders,
+                   std::span<const int> receivers);
+void receive_crossing(WorkerGroup& workers, std::span<std::byte> tensor, std::int64_t rows, int sender,
+                      WorkerGroup* stage);
+
+}  // namespace motley
