@@ -13,8 +13,8 @@
 
 #include "motley/base/error.hpp"
 #include "motley/comm/collective/communicator.hpp"
-#include "motley/comm/transport/fabric.hpp"
 #include "motley/comm/session/state_transfer.hpp"
+#include "motley/comm/transport/fabric.hpp"
 
 namespace motley {
 namespace {

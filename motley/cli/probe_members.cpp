@@ -11,8 +11,8 @@
 
 #include "motley/base/units.hpp"
 #include "motley/cluster/write.hpp"
-#include "motley/comm/transport/fabric.hpp"
 #include "motley/comm/net/listener.hpp"
+#include "motley/comm/transport/fabric.hpp"
 #include "motley/cost/genmodel_fit.hpp"
 #include "motley/cost/member_cluster.hpp"
 #include "motley/report/table.hpp"

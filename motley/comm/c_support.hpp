@@ -11,9 +11,9 @@
 
 #include "motley/base/error.hpp"
 #include "motley/base/hints.hpp"
-#include "motley/comm/net/byte_stream.hpp"
 #include "motley/comm/c_api.h"
 #include "motley/comm/collective/communicator.hpp"
+#include "motley/comm/net/byte_stream.hpp"
 
 struct motley_group {
   std::unique_ptr<motley::Communicator> own;  // empty: a session's

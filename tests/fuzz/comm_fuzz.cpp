@@ -13,11 +13,11 @@
 
 #include "motley/base/error.hpp"
 #include "motley/base/random.hpp"
-#include "motley/comm/transport/collective_frame.hpp"
 #include "motley/comm/collective/execution.hpp"
 #include "motley/comm/membership/group_ledger.hpp"
-#include "motley/comm/net/handshake.hpp"
 #include "motley/comm/membership/membership_messages.hpp"
+#include "motley/comm/net/handshake.hpp"
+#include "motley/comm/transport/collective_frame.hpp"
 #include "motley/comm/transport/stream_lane.hpp"
 
 namespace {

@@ -22,11 +22,11 @@
 #include <utility>
 #include <vector>
 
-#include "motley/comm/transport/collective_element.hpp"
-#include "motley/comm/net/epoch.hpp"
 #include "motley/comm/collective/execution.hpp"
 #include "motley/comm/collective/one_round.hpp"
 #include "motley/comm/collective/schedule_cache.hpp"
+#include "motley/comm/net/epoch.hpp"
+#include "motley/comm/transport/collective_element.hpp"
 #include "motley/comm/transport/transport.hpp"
 #include "motley/plan/collective.hpp"
 

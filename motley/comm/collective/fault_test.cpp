@@ -15,9 +15,9 @@
 #include "motley/base/error.hpp"
 #include "motley/base/random.hpp"
 #include "motley/comm/collective/collective_defaults.hpp"
+#include "motley/comm/collective/world_test.hpp"
 #include "motley/comm/net/handshake.hpp"
 #include "motley/comm/net/sockets.hpp"
-#include "motley/comm/collective/world_test.hpp"
 
 namespace motley {
 namespace {

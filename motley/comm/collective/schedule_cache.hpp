@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "motley/comm/transport/collective_frame.hpp"
 #include "motley/comm/collective/collective_schedule.hpp"
+#include "motley/comm/transport/collective_frame.hpp"
 #include "motley/plan/collective.hpp"
 
 namespace motley {

@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "motley/comm/transport/collective_element.hpp"
 #include "motley/comm/collective/communicator.hpp"
+#include "motley/comm/transport/collective_element.hpp"
 
 namespace motley {
 

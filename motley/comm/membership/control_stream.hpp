@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "motley/comm/net/byte_stream.hpp"
 #include "motley/comm/membership/membership_messages.hpp"
+#include "motley/comm/net/byte_stream.hpp"
 
 namespace motley {
 

@@ -16,8 +16,8 @@
 #include <fmt/format.h>
 
 #include "motley/base/error.hpp"
-#include "motley/comm/net/authority.hpp"
 #include "motley/comm/membership/control_stream.hpp"
+#include "motley/comm/net/authority.hpp"
 #include "motley/comm/net/sockets.hpp"
 
 namespace motley {

@@ -7,10 +7,10 @@
 #include <stop_token>
 #include <string>
 
-#include "motley/comm/net/authority.hpp"
-#include "motley/comm/net/byte_stream.hpp"
 #include "motley/comm/membership/coordinator.hpp"
 #include "motley/comm/membership/ledger_store.hpp"
+#include "motley/comm/net/authority.hpp"
+#include "motley/comm/net/byte_stream.hpp"
 
 namespace motley {
 

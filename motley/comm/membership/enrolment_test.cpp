@@ -10,8 +10,8 @@
 #include "motley/base/error.hpp"
 #include "motley/comm/membership/control_stream.hpp"
 #include "motley/comm/membership/coordinator_thread_test.hpp"
-#include "motley/comm/session/session.hpp"
 #include "motley/comm/net/sockets.hpp"
+#include "motley/comm/session/session.hpp"
 
 namespace motley {
 namespace {

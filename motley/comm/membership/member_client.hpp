@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "motley/comm/net/byte_stream.hpp"
 #include "motley/comm/membership/membership.hpp"
+#include "motley/comm/net/byte_stream.hpp"
 
 namespace motley {
 

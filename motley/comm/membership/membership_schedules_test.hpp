@@ -23,8 +23,8 @@
 
 #include "motley/base/random.hpp"
 #include "motley/comm/collective/collective_defaults.hpp"
-#include "motley/comm/membership/coordinator.hpp"
 #include "motley/comm/collective/execution.hpp"
+#include "motley/comm/membership/coordinator.hpp"
 #include "motley/comm/membership/membership.hpp"
 
 namespace motley::schedules {

@@ -11,9 +11,9 @@
 #include <thread>
 
 #include "motley/base/error.hpp"
+#include "motley/comm/collective/world_test.hpp"
 #include "motley/comm/net/handshake.hpp"
 #include "motley/comm/session/state_transfer.hpp"
-#include "motley/comm/collective/world_test.hpp"
 
 namespace motley {
 namespace {

@@ -20,8 +20,8 @@
 #include <vector>
 
 #include "motley/comm/collective/communicator.hpp"
-#include "motley/comm/transport/fabric.hpp"
 #include "motley/comm/membership/member_client.hpp"
+#include "motley/comm/transport/fabric.hpp"
 
 namespace motley {
 

@@ -10,8 +10,8 @@
 #include <fmt/format.h>
 
 #include "motley/base/error.hpp"
-#include "motley/comm/net/authority.hpp"
 #include "motley/comm/membership/coordinator_thread_test.hpp"
+#include "motley/comm/net/authority.hpp"
 
 namespace motley {
 namespace {

@@ -88,7 +88,7 @@ struct Members {
 };
 
 inline StateTransferOutcome pull_into(Model& mine, const Members& members, std::vector<StatePeer> peers,
-                               StateTransferOptions options = {}) {
+                                      StateTransferOptions options = {}) {
   options.timeout_s = 60;
   return pull_state(
       "g", members.agreed, peers, [&](const StateManifest&) { return mine.written(); }, options);

@@ -38,8 +38,8 @@ TEST(CollectiveFrame, HeadersComeBackAndNoChangedBitPasses) {
   }
 }
 
-// What a header with one byte changed, and the checksum made anew, is refused for: nothing beyond what this program knows
-// may stand in it.
+// What a header with one byte changed, and the checksum made anew, is refused for: nothing beyond what this program
+// knows may stand in it.
 std::string complaint(std::size_t place, std::uint8_t value) {
   CollectiveFrame frame;
   frame.shape = {.call = CollectiveCall::all_reduce, .bytes = 64};

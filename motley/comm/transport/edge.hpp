@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "motley/comm/net/byte_stream.hpp"
-#include "motley/comm/transport/collective_frame.hpp"
 #include "motley/comm/net/handshake.hpp"
+#include "motley/comm/transport/collective_frame.hpp"
 #include "motley/comm/transport/transport.hpp"
 
 namespace motley {

@@ -17,11 +17,11 @@
 #include <fmt/format.h>
 
 #include "motley/base/error.hpp"
+#include "motley/comm/net/handshake.hpp"
+#include "motley/comm/net/sockets.hpp"
 #include "motley/comm/transport/arrivals.hpp"
 #include "motley/comm/transport/edge.hpp"
-#include "motley/comm/net/handshake.hpp"
 #include "motley/comm/transport/mesh.hpp"
-#include "motley/comm/net/sockets.hpp"
 
 namespace motley {
 namespace {

@@ -12,10 +12,10 @@
 #include <fmt/format.h>
 
 #include "motley/base/environment_error.hpp"
+#include "motley/comm/net/sockets.hpp"
 #include "motley/comm/transport/arrivals.hpp"
 #include "motley/comm/transport/edge.hpp"
 #include "motley/comm/transport/mesh.hpp"
-#include "motley/comm/net/sockets.hpp"
 
 namespace motley {
 namespace {
