@@ -127,6 +127,68 @@ std::string read_choice(const Reader& r, const std::vector<std::string>& names) 
   r.fail(fmt::format("\"{}\" is not one of {}", name, fmt::join(names, ", ")), did_you_mean(name, names));
 }
 
+FieldDoc row(std::string_view key, std::string type, std::string range, std::string_view doc, const Limits& limits) {
+  return {std::string(key),     std::move(type), std::move(range), std::string(doc), limits.required, {},
+          limits.always_written};
+}
+
+namespace {
+
+// A member of a member: its own schema says how it is read, written and left out.
+class InnerMember final : public Member {
+ public:
+  InnerMember(std::ptrdiff_t place, std::shared_ptr<const Member> member) : place_(place), member_(std::move(member)) {}
+  void read(void* object, const Reader& r) const override { member_->read(static_cast<char*>(object) + place_, r); }
+  Value write(const void* object) const override { return member_->write(static_cast<const char*>(object) + place_); }
+
+ private:
+  std::ptrdiff_t place_;
+  std::shared_ptr<const Member> member_;
+};
+
+}  // namespace
+
+void SchemaTable::add(FieldDoc row, std::shared_ptr<const Member> member) {
+  doc_.fields.push_back(std::move(row));
+  members_.push_back(std::move(member));
+}
+
+void SchemaTable::add_all(const SchemaTable& inner, std::ptrdiff_t place) {
+  for (std::size_t i = 0; i < inner.members_.size(); ++i)
+    add(inner.doc_.fields[i], std::make_shared<InnerMember>(place, inner.members_[i]));
+  for (const auto& condition : inner.checks_)
+    checks_.push_back([place, &condition](const void* object, const Reader& r) {
+      condition(static_cast<const char*>(object) + place, r);
+    });
+}
+
+void SchemaTable::read_fields(void* object, const Reader& r) const {
+  if (!r.value().is_object()) r.expected("a table (" + doc_.name + ")");
+  std::vector<std::string> known;
+  for (const FieldDoc& field : doc_.fields) known.push_back(field.key);
+  if (!doc_.format.empty()) {
+    check_format(r, doc_.format);
+    known.push_back("format");
+  }
+  check_keys(r, known);
+  for (std::size_t i = 0; i < members_.size(); ++i) {
+    const FieldDoc& field = doc_.fields[i];
+    if (const Value* child = r.value().find(field.key); child && !child->is_null())
+      members_[i]->read(object, r.member(field.key, *child));
+    else if (field.required)
+      r.fail("`" + field.key + "` is missing", field.doc);
+  }
+  for (const auto& condition : checks_) condition(object, r);
+}
+
+Value SchemaTable::write_fields(const void* object) const {
+  Value out = Value::object();
+  if (!doc_.format.empty()) out.set("format", doc_.format);
+  for (std::size_t i = 0; i < members_.size(); ++i)
+    if (Value value = members_[i]->write(object); !value.is_null()) out.set(doc_.fields[i].key, std::move(value));
+  return out;
+}
+
 void check_format(const Reader& r, std::string_view expected) {
   const std::string_view kind = expected.substr(0, expected.find('/'));
   const Value* format = r.value().find("format");
