@@ -4,6 +4,7 @@
 
 #include <functional>
 
+#include "motley/base/error.hpp"
 #include "motley/comm/collective/collective_schedule.hpp"
 
 namespace motley {
@@ -32,6 +33,41 @@ Execution::Answer after(const std::function<void(CollectiveFrame&)>& change, std
   change(frame);
   const std::vector<std::byte> payload(static_cast<std::size_t>(frame.length - missing_bytes));
   return execution.on_frame(1, frame, payload, Execution::Holding::yes);
+}
+
+// What is wrong with the program of rank 0 after a change to it.
+std::string complaint(const std::function<void(CollectiveProgram&)>& change, int rank = 0) {
+  CollectiveProgram program = halves();
+  change(program);
+  try {
+    compile_schedule(program, rank, 4096, 1, 64);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::input);
+    EXPECT_FALSE(error.hint().empty());
+    return std::string(error.what()).substr(std::string("collective plan: ").size());
+  }
+  return "none";
+}
+
+TEST(CollectiveSchedule, ProgramsThatNobodyCouldRunAreRefused) {
+  const auto step = [](std::size_t i, const auto& change) {
+    return complaint([&](CollectiveProgram& p) { change(p.steps[0][i]); });
+  };
+  EXPECT_EQ(complaint([](CollectiveProgram&) {}), "none");
+  EXPECT_EQ(complaint([](CollectiveProgram&) {}, 2), "2 ranks, 2 lists of steps, rank 2");
+  EXPECT_EQ(complaint([](CollectiveProgram& p) { p.steps.pop_back(); }), "2 ranks, 1 lists of steps, rank 0");
+  EXPECT_EQ(complaint([](CollectiveProgram& p) { p.bytes = 0; }), "0 bytes in 1 chunks");
+  EXPECT_EQ(complaint([](CollectiveProgram& p) { p.chunks = 0; }), "128 bytes in 0 chunks");
+  EXPECT_EQ(step(0, [](CollectiveStep& s) { s.peer = 0; }), "rank 0 step 0: peer 0") << "oneself";
+  EXPECT_EQ(step(0, [](CollectiveStep& s) { s.peer = 2; }), "rank 0 step 0: peer 2");
+  EXPECT_EQ(step(1, [](CollectiveStep& s) { s.chunk = 1; }), "rank 0 step 1: bytes [0, 64) of chunk 1");
+  EXPECT_EQ(step(1, [](CollectiveStep& s) { s.last = 129; }), "rank 0 step 1: bytes [0, 129) of chunk 0");
+  EXPECT_EQ(step(0, [](CollectiveStep& s) { s.last = 63; }), "rank 0 step 0: bytes [64, 63) of chunk 0");
+  EXPECT_EQ(step(2, [](CollectiveStep& s) { s.after = {2}; }), "rank 0 step 2: comes after step 2");
+  EXPECT_EQ(step(0, [](CollectiveStep& s) { s.first = 65; }),
+            "rank 0 step 0 sends bytes [65, 128) of chunk 0 that rank 1 does not receive");
+  EXPECT_EQ(complaint([](CollectiveProgram& p) { p.steps[0].erase(p.steps[0].begin()); }),
+            "rank 1 waits for bytes [64, 128) of chunk 0 that rank 0 does not send");
 }
 
 TEST(Execution, TakesTheFramesOfItsScheduleAndNoOthers) {

@@ -130,7 +130,7 @@ struct MemberClient::State {
     ByteStream stream(std::move(socket));
     if (options.identity) {
       stream.secure_as_client(*options.identity, until);
-      if (!options.authority.empty() && stream.peer_name() != coordinator_name)
+      if (stream.peer_name() != coordinator_name)
         throw Error(ErrorCode::peer, fmt::format("the certificate at {} names \"{}\", not \"{}\"", address,
                                                  stream.peer_name(), coordinator_name));
     } else if (!is_local)

@@ -184,6 +184,19 @@ TEST(Relay, AMailboxBelongsToWhomItsCertificateNames) {
   while (mallory->trouble().find("refuses") == std::string::npos) std::this_thread::yield();
 }
 
+TEST(Relay, AMemberIsNotTakenForTheRelay) {
+  const Authority authority = Authority::create("test");
+  RelayOptions options;
+  options.identity = authority.issue("mallory");
+  const RelayThread impostor(options);
+  const RelayAccess anna{.key = "secret", .identity = authority.issue("anna"), .encryption = Encryption::always};
+  const auto listener = listen_at("relay:" + impostor.address(), anna);
+  const std::string cause = "names \"mallory\", not \"coordinator\"";
+  for (const auto until = soon(); listener->trouble().empty() && std::chrono::steady_clock::now() < until;)
+    std::this_thread::yield();
+  EXPECT_THAT(listener->trouble(), HasSubstr(cause));
+}
+
 TEST(Relay, MembersComeBackWhenItWasGone) {
   auto relay = std::make_unique<RelayThread>();
   RelayOptions same;

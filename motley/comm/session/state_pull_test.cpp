@@ -46,6 +46,17 @@ TEST(StatePull, AsksForEveryChunkOnceAndForEqualOnesTogether) {
   EXPECT_EQ(mine.items, model.items);
 }
 
+TEST(StatePull, BelievesNoDigestOfTwoSizes) {
+  StateManifest manifest;
+  const StateDigest same = sha256({});
+  manifest.items = {{"a", 5, {same}}, {"b", 6, {same}}};
+  Bytes a(5), b(6);
+  EXPECT_THAT(message_of([&] {
+                StatePull(manifest, {{"a", a}, {"b", b}}, {});
+              }),
+              HasSubstr("chunks of two sizes have the digest " + to_hex(same)));
+}
+
 TEST(StatePull, GivesWhatALostPeerOwesToOthers) {
   const Model model(1);
   Model mine(9);
