@@ -164,7 +164,7 @@ TEST(StateTransfer, BelievesNoLengthAndNoOrder) {
                                peer_at("kind", no_kind.address()),         peer_at("chunk", chunk_first.address()),
                                peer_at("empty", empty_manifest.address()), peer_at("mute", mute.address())};
   Model mine(9);
-  const auto outcome = pull_into(mine, members, peers, {.pull = {.progress_timeout_s = 0.5}});
+  const auto outcome = pull_into(mine, members, peers, {.pull = {.progress_timeout_s = 2}});
   EXPECT_EQ(outcome.cause, "no peer is left");
   EXPECT_EQ(outcome.peers.at("http").fault, "sent what is no frame of a state");
   EXPECT_THAT(outcome.peers.at("huge").fault, HasSubstr("announced a frame of 4294967295 bytes"));

@@ -21,9 +21,6 @@
 namespace motley {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-double since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
 using Groups = std::vector<std::unique_ptr<WorkerGroup>>;
 
 std::vector<std::string> names_of(int ranks) {
@@ -228,10 +225,8 @@ TEST_P(Workers, APeerThatLeavesWakesTheWaiterAndLeavesItsMessagesBehind) {
   });
   groups[1]->receive(received, 0);
   EXPECT_EQ(received, data);
-  const auto start = Clock::now();
   EXPECT_EQ(peer_error_of([&] { groups[1]->receive(received, 0); }),
             "peer: test: lost rank 0: its process has closed the connection (box/0)");
-  EXPECT_LT(since(start), 1);
   EXPECT_GT(groups[1]->waited_s(), 0.01);
   leaving.join();
 }
