@@ -131,10 +131,10 @@ class Deployment {
     return all;
   }
 
-  // Kills a worker that does not end within two seconds; that shows as its signal.
+  // Kills a worker that does not end; that shows as its signal.
   static int exit_status(Worker& worker) {
     int status = 0;
-    const auto deadline = Clock::now() + std::chrono::seconds(2);
+    const auto deadline = Clock::now() + std::chrono::seconds(20);
     while (::waitpid(worker.process, &status, WNOHANG) == 0) {
       if (Clock::now() > deadline) ::kill(worker.process, SIGKILL);
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
