@@ -88,8 +88,10 @@ class HierarchySearch {
       if (kinds_.nodes.size() < 2) break;
     }
     if (rule_ == ShareRule::equal) return;
-    rule_ = ShareRule::equal;
-    try_one(chosen);
+    for (const ShareRule other : {ShareRule::spread, ShareRule::equal}) {
+      rule_ = other;
+      try_one(chosen);
+    }
   }
 
  private:
@@ -118,7 +120,7 @@ class HierarchySearch {
     const auto policies = by_node(chosen);
     const ShareRule rule = problem_.of_blocks() ? ShareRule::equal : rule_;
     const auto whole = static_cast<double>(problem_.bytes);
-    if (rule == ShareRule::fastest && unlike_ways_) return try_halves(chosen, policies);
+    if (rule != ShareRule::equal && unlike_ways_) return try_halves(chosen, policies, rule);
     const auto tree = share_tree(problem_.network, policies, rule, ShareWay::slower, whole);
     const CollectiveOperation operation = problem_.operation;
     const auto alignment = problem_.options.alignment;
@@ -142,10 +144,11 @@ class HierarchySearch {
   }
 
   // Where links differ by direction, each half has shares of its own.
-  double try_halves(const std::map<SwitchKind, NodePolicy>& chosen, const std::vector<NodePolicy>& policies) {
+  double try_halves(const std::map<SwitchKind, NodePolicy>& chosen, const std::vector<NodePolicy>& policies,
+                    ShareRule rule) {
     const auto whole = static_cast<double>(problem_.bytes);
-    const auto reducing = share_tree(problem_.network, policies, ShareRule::fastest, ShareWay::down, whole);
-    const auto spreading = share_tree(problem_.network, policies, ShareRule::fastest, ShareWay::up, whole);
+    const auto reducing = share_tree(problem_.network, policies, rule, ShareWay::down, whole);
+    const auto spreading = share_tree(problem_.network, policies, rule, ShareWay::up, whole);
     const RoundsFor rounds = [reducing, spreading, alignment = problem_.options.alignment](std::int64_t bytes) {
       return share_rounds(reducing, spreading, bytes, alignment, most_transfers);
     };

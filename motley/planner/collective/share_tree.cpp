@@ -156,14 +156,16 @@ class Flow {
     double slowest = unlimited;
     for (const auto& node : nodes_) slowest = std::min({slowest, node.in_bytes_per_s, node.out_bytes_per_s});
     if (slowest == unlimited) return 0;
-    double low = 0, high = bytes_ / slowest;
-    while (!feasible(high)) high *= 2;
-    for (int step = 0; step < 60 && high - low > 1e-13 * high; ++step) {
-      const double middle = (low + high) / 2;
-      (feasible(middle) ? high : low) = middle;
-    }
-    feasible(high);
-    return high;
+    double enough = bytes_ / slowest;
+    while (!feasible(enough)) enough *= 2;
+    return tighten(enough);
+  }
+
+  // After least_time(): links that carry nothing but what they must in all of that time keep it, the others get the
+  // least in which they still can do their part.
+  void spread(double least_time) {
+    given_ = least_time;
+    if (feasible(least_time)) tighten(least_time);
   }
 
   // z from the root downwards, after feasible().
@@ -173,9 +175,22 @@ class Flow {
   }
 
  private:
+  // The least feasible time, of which the bounds stand.
+  double tighten(double high) {
+    double low = 0;
+    for (int step = 0; step < 60 && high - low > 1e-13 * high; ++step) {
+      const double middle = (low + high) / 2;
+      (feasible(middle) ? high : low) = middle;
+    }
+    feasible(high);
+    return high;
+  }
+
   // Vectors that a link carries in the time beyond the one that it must.
   double room(double bytes_per_s, double time) const {
-    return bytes_per_s == unlimited ? unlimited : time * bytes_per_s / bytes_ - 1;
+    if (bytes_per_s == unlimited) return unlimited;
+    const double given = given_ * bytes_per_s / bytes_ - 1;
+    return given < 1e-9 ? given : time * bytes_per_s / bytes_ - 1;
   }
 
   void share_out(std::size_t node) {
@@ -204,6 +219,7 @@ class Flow {
   double bytes_;
   std::vector<int> size_;
   std::vector<double> least_, most_;
+  double given_ = unlimited;  // to links that need all of it
 };
 
 void choose_in_proportion(std::vector<ShareNode>& nodes, const ShareNode& node, double partial_sums) {
@@ -265,6 +281,7 @@ ShareTree share_tree(const CollectiveNetwork& network, const std::vector<NodePol
   ShareTree tree{.nodes = TreeBuilder(network, policies, way).nodes};
   Flow flow(tree.nodes, bytes);
   tree.steady_s = flow.least_time();
+  if (rule == ShareRule::spread) flow.spread(tree.steady_s);
   flow.distribute();
   choose(tree.nodes, rule);
   rounds_below(tree, 0, tree.in_step);

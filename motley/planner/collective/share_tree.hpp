@@ -37,6 +37,7 @@ enum class ShareWay {
 
 enum class ShareRule {
   fastest,  // least steady load
+  spread,   // the same time, and what is not busy all of it as little busy as possible: it makes up for delays
   equal     // every member as much as the next
 };
 
