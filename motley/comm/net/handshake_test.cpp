@@ -108,16 +108,15 @@ Epoch epoch_seven() {
 
 // Rank 1 calls rank 0.
 TEST(Objection, OlderAndNewerEpochsAndIncarnationsAreNotThisOne) {
-  const LinkHello good{.group = "g", .epoch = 7, .from = 1, .to = 0, .from_id = "m1", .incarnation = 3};
   const auto to_change = [&](auto change) {
-    LinkHello hello = good;
-    change(hello);
-    return objection(hello, epoch_seven(), 0, "");
+    LinkHello changed = hello;
+    change(changed);
+    return objection(changed, epoch_seven(), 0, "");
   };
-  EXPECT_EQ(objection(good, epoch_seven(), 0, ""), "");
-  EXPECT_EQ(objection(good, epoch_seven(), 0, "m1"), "");
-  EXPECT_EQ(objection(good, epoch_seven(), 0, "m2"), "the certificate names \"m2\", not \"m1\"");
-  EXPECT_EQ(objection(good, epoch_seven(), 2, ""), "this is rank 2, not 0");
+  EXPECT_EQ(objection(hello, epoch_seven(), 0, ""), "");
+  EXPECT_EQ(objection(hello, epoch_seven(), 0, "m1"), "");
+  EXPECT_EQ(objection(hello, epoch_seven(), 0, "m2"), "the certificate names \"m2\", not \"m1\"");
+  EXPECT_EQ(objection(hello, epoch_seven(), 2, ""), "this is rank 2, not 0");
   EXPECT_EQ(to_change([](LinkHello& h) { h.epoch = 6; }), "epoch 6 is not 7");
   EXPECT_EQ(to_change([](LinkHello& h) { h.epoch = 8; }), "epoch 8 is not 7");
   EXPECT_EQ(to_change([](LinkHello& h) { h.group = "other"; }), "group \"other\" is not \"g\"");
