@@ -27,9 +27,9 @@ CollectiveProgram program_along(const CollectiveNetwork& network, const ShareTre
                            rounds);
 }
 
-void expect_near_the_limit(const CollectiveNetwork& network, double tolerance, const std::string& what) {
-  const auto tree =
-      share_tree(network, std::vector<NodePolicy>(network.nodes.size()), ShareRule::fastest, ShareWay::slower, bytes);
+void expect_near_the_limit(const CollectiveNetwork& network, double tolerance, const std::string& what,
+                           ShareRule rule = ShareRule::fastest) {
+  const auto tree = share_tree(network, std::vector<NodePolicy>(network.nodes.size()), rule, ShareWay::slower, bytes);
   const auto program = program_along(network, tree);
   const auto wrong = check_program(program);
   ASSERT_TRUE(wrong.empty()) << what << ": " << wrong[0].place << " " << wrong[0].what;
@@ -50,6 +50,13 @@ TEST(ShareTree, TreesOfAnySpeeds) {
   std::mt19937_64 random(2);
   for (int trial = 0; trial < 100; ++trial)
     expect_near_the_limit(random_tree(random, 2 + trial % 14, 3, Ways::alike), 1.001, "tree " + std::to_string(trial));
+}
+
+TEST(ShareTree, WhatLeavesRoomIsAsFast) {
+  std::mt19937_64 random(4);
+  for (int trial = 0; trial < 100; ++trial)
+    expect_near_the_limit(random_tree(random, 2 + trial % 14, 3, Ways::alike), 1.001, "tree " + std::to_string(trial),
+                          ShareRule::spread);
 }
 
 // Larger than what is packed: each half has shares of its own.
@@ -105,6 +112,33 @@ CollectiveNetwork racks_of(const std::vector<std::vector<double>>& hosts_bits_pe
     for (const double speed : hosts) add_rank(network, rack, "h", link_of(speed), {}, {});
   }
   return network;
+}
+
+// Racks of two, the fourth rank at half the speed: that one's port is busy all the time, and so would be the third's if
+// it took in all that the fourth has. If a third of that goes up as it is (z = -1/3), the third takes in 2/3, the first
+// two 2/3 each, and no other port is busy for more than (1 + 2/3) / 2 of the time.
+TEST(ShareTree, RoomIsLeftWhereThereIsAny) {
+  const auto network = racks_of({{1e9, 1e9}, {1e9, 0.5e9}}, 1e9);
+  const std::vector<NodePolicy> direct(network.nodes.size());
+  const auto full = share_tree(network, direct, ShareRule::fastest, ShareWay::slower, bytes);
+  const auto tree = share_tree(network, direct, ShareRule::spread, ShareWay::slower, bytes);
+  EXPECT_NEAR(tree.steady_s, full.steady_s, 1e-9);
+  EXPECT_NEAR(tree.steady_s, bytes / (0.5 * gbit_s), 1e-9);
+  for (const ShareNode& node : tree.nodes) {
+    if (node.in_bytes_per_s < gbit_s) {
+      EXPECT_NEAR(node.z, 0, 1e-9);
+    } else if (node.rank >= 0) {
+      EXPECT_NEAR(node.z, 2.0 / 3, 1e-6) << node.rank;
+    }
+  }
+  const auto racks = tree.nodes[0].members;
+  EXPECT_NEAR(tree.nodes[static_cast<std::size_t>(racks[0])].z, 1.0 / 3, 1e-6);
+  EXPECT_NEAR(tree.nodes[static_cast<std::size_t>(racks[1])].z, -1.0 / 3, 1e-6);
+  const auto full_share = [&](const ShareTree& made) {
+    return price_rounds(network, rounds_of(program_along(network, made))).full_share;
+  };
+  EXPECT_NEAR(full_share(full), 4.0 / 12, 1e-9);
+  EXPECT_NEAR(full_share(tree), 2.0 / 12, 1e-9);
 }
 
 ShareTree tree_of(const CollectiveNetwork& network, const std::vector<NodePolicy>& policies) {
