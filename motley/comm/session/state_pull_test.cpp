@@ -127,12 +127,5 @@ TEST(StatePull, RefusesAnotherModel) {
             "part 1 of the state is \"bias\" of 13 bytes here, \"bias\" of 12 there");
 }
 
-// ---- over loopback ----
-
-// Of memory that a transfer writes meanwhile, in another thread: on purpose not in order with it.
-[[gnu::no_sanitize("thread"), gnu::noinline]] std::byte glance(const std::byte& byte) {
-  return *const_cast<const volatile std::byte*>(&byte);
-}
-
 }  // namespace
 }  // namespace motley
