@@ -3,6 +3,7 @@
 
 import argparse
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 from networks import PROGRAMS, Tree, Wan, isolate
 
@@ -10,10 +11,10 @@ METER = str(PROGRAMS / "link_meter")
 MBIT = 125e3
 
 
-def measure(network, client, server, **options):
-    serving = network.start(server, [METER, "serve", "7000"])
+def measure(network, client, server, port=7000, **options):
+    serving = network.start(server, [METER, "serve", str(port)])
     settings = [f"{key}={value}" for key, value in options.items()]
-    result = json.loads(network.output(client, [METER, "measure", network.addresses[server], "7000", *settings], timeout_s=120))
+    result = json.loads(network.output(client, [METER, "measure", network.addresses[server], str(port), *settings], timeout_s=120))
     serving.kill()
     return result
 
@@ -28,6 +29,11 @@ def check_star(seconds):
     for client, server in [(0, 1), (1, 0), (0, 2), (2, 0)]:
         asked = {"bytes_per_s": min(rates[client][0], rates[server][1])}
         report(f"star, rank {client} to {server}", asked, measure(star, client, server, seconds=seconds))
+    # What an all-reduce wants of a port: each way also carries the acknowledgements of the other.
+    with ThreadPoolExecutor(2) as both:
+        ways = [both.submit(measure, star, client, 1 - client, port=7001 + client, seconds=seconds) for client in (0, 1)]
+    for client, way in enumerate(ways):
+        report(f"star, rank {client} to {1 - client}, both ways at once", {"bytes_per_s": rates[1][0]}, way.result())
     star.stop()
 
 
