@@ -64,8 +64,10 @@ namespace {
 
 constexpr std::uint32_t doorbell_peer = 0xffffffffU;
 constexpr int quiet_polls = 256;  // between looks at descriptors where all edges are shared memory
-// How long a wait looks for frames before it sleeps: about what falling asleep and being woken cost.
-constexpr double spin_s = 50e-6;
+// How long a wait looks for frames before it sleeps: more than what falling asleep and being woken cost, which on
+// virtual machines is 100 us at times. With 50 us, 32 to 96 KiB by TCP took twice as long there
+// (docs/collectives-benchmarks.md).
+constexpr double spin_s = 200e-6;
 constexpr double busy_s = 3e-6;  // of that without letting others run
 
 void pause() {
