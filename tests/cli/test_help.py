@@ -18,7 +18,7 @@ NOT_RUN = {
     r"motley chat": "talks to a server: tests/examples/test_garage.py, tests/tree/test_docs.py",
     r"motley coordinate ": "stays up: tests/cli/test_coordinate.py, tests/cli/test_group.py",
     r"motley bench comm ": "measures, or needs several machines: tests/cli/test_bench.py, tests/cli/test_group.py",
-    r"motley cluster probe |motley plan allreduce --cluster net\.toml": "measures: tests/calibration/test_probe.py, tests/cli/test_probe_members.py",
+    r"motley cluster probe |motley plan allreduce --cluster net\.toml": "measures: tests/calibration/test_probe.py, tests/network/test_probe_members.py",
     r"curl ": "asks a server: tests/tree/test_docs.py",
 }
 # Where an example stays up, what shows that it would.

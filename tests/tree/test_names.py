@@ -13,9 +13,11 @@ def test_no_two_headers_define_a_type_of_one_name():
     files = defaultdict(set)
     for header in sorted((ROOT / "motley").rglob("*.hpp")):
         text = header.read_text()
-        namespace = NAMESPACE.search(text)
-        for name in TYPE.findall(text):
-            files[(namespace[1] if namespace else "", name)].add(str(header.relative_to(ROOT)))
+        opened = [(found.start(), found[1]) for found in NAMESPACE.finditer(text)]
+        for found in TYPE.finditer(text):
+            inside = [name for place, name in opened if place < found.start()]
+            # Formatted code does not indent: the namespace of the header, and the one inside it that was opened last.
+            files[("::".join([*inside[:1], *inside[1:][-1:]]), found[1])].add(str(header.relative_to(ROOT)))
     assert len(files) > 100
     twice = {"::".join(key): sorted(where) for key, where in files.items() if len(where) > 1}
     assert not twice

@@ -1,18 +1,13 @@
 """`motley cluster probe --members`: links measured between processes of one machine, and on a network with known rates."""
 
-import importlib.util
 import json
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-spec = importlib.util.spec_from_file_location("test_networks", ROOT / "tests/network/test_networks.py")
-networks = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(networks)
+import test_networks as networks
 
 
 def addresses(count):
@@ -115,7 +110,7 @@ def test_a_member_that_does_not_come_is_named(motley):
     ],
 )
 def test_bad_input_is_named(motley, arguments, cause):
-    result = subprocess.run([motley, "cluster", "probe", *arguments], capture_output=True, text=True, timeout=30, cwd=ROOT)
+    result = subprocess.run([motley, "cluster", "probe", *arguments], capture_output=True, text=True, timeout=30, cwd=networks.ROOT)
     assert result.returncode in (2, 3) and cause in result.stderr, result.stderr
 
 
