@@ -209,7 +209,7 @@ bool abort_islands(const std::vector<VendorIsland*>& islands, double patience_s)
   std::vector<std::pair<std::shared_ptr<const VendorLibrary>, std::shared_ptr<VendorIsland::Group>>> doomed;
   for (VendorIsland* island : islands)
     if (!island->group_->aborted.exchange(true)) doomed.emplace_back(island->library_, island->group_);
-  std::thread([watch, doomed = std::move(doomed)] {
+  std::thread aborting([watch, doomed = std::move(doomed)] {
     for (const auto& [library, group] : doomed) {
       const std::lock_guard lock(group->asking);
       library->functions_->abort(group->comm);
@@ -219,9 +219,16 @@ bool abort_islands(const std::vector<VendorIsland*>& islands, double patience_s)
       watch->over = true;
     }
     watch->changed.notify_all();
-  }).detach();
+  });
   std::unique_lock lock(watch->mutex);
-  return watch->changed.wait_for(lock, std::chrono::duration<double>(patience_s), [&] { return watch->over; });
+  const bool over =
+      watch->changed.wait_for(lock, std::chrono::duration<double>(patience_s), [&] { return watch->over; });
+  lock.unlock();
+  if (over)
+    aborting.join();  // it may close the library
+  else
+    aborting.detach();  // hangs in the vendor's library
+  return over;
 }
 
 OperationOutcome all_reduce_across_islands(VendorIsland& island, Communicator& across, void* data, std::size_t count,

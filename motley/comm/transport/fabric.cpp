@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <list>
 #include <map>
 #include <mutex>
 #include <set>
@@ -41,7 +42,7 @@ enum class Dialling { first, again };
 
 }  // namespace
 
-struct Fabric::State : std::enable_shared_from_this<Fabric::State> {
+struct Fabric::State {
   using Key = std::tuple<std::string, std::uint64_t, int>;  // group, epoch, rank
 
   FabricOptions options;
@@ -53,7 +54,9 @@ struct Fabric::State : std::enable_shared_from_this<Fabric::State> {
   std::mutex mutex;
   std::condition_variable changed;
   bool stopping = false;
-  int threads = 0;  // making or ending connections
+  // Making or ending connections. Those that are over are joined: what a thread leaves to its last moment (OpenSSL its
+  // errors) must not meet the end of the process.
+  std::list<std::thread> threads, over_threads;
   int strangers = 0;
   std::set<int> open_sockets;  // of those threads: shut down to stop them
   std::map<Key, std::shared_ptr<LinkArrivals>> expected;
@@ -63,16 +66,26 @@ struct Fabric::State : std::enable_shared_from_this<Fabric::State> {
 
   template <class Work>
   bool start(Work work) {
+    join_those_over();
     const std::lock_guard lock(mutex);
     if (stopping) return false;
-    ++threads;
-    std::thread([self = shared_from_this(), work = std::move(work)]() mutable {
+    const auto place = threads.emplace(threads.end());
+    *place = std::thread([this, place, work = std::move(work)]() mutable {
       work();
-      const std::lock_guard done(self->mutex);
-      --self->threads;
-      self->changed.notify_all();
-    }).detach();
+      const std::lock_guard done(mutex);
+      over_threads.splice(over_threads.end(), threads, place);
+      changed.notify_all();
+    });
     return true;
+  }
+
+  void join_those_over() {
+    std::list<std::thread> joined;
+    {
+      const std::lock_guard lock(mutex);
+      joined.swap(over_threads);
+    }
+    for (std::thread& thread : joined) thread.join();
   }
 
   void stop() {
@@ -85,8 +98,11 @@ struct Fabric::State : std::enable_shared_from_this<Fabric::State> {
     const std::uint64_t one = 1;
     [[maybe_unused]] const ssize_t written = ::write(stop_bell.get(), &one, sizeof one);
     acceptor.join();
-    std::unique_lock lock(mutex);
-    changed.wait(lock, [&] { return threads == 0; });
+    {
+      std::unique_lock lock(mutex);
+      changed.wait(lock, [&] { return threads.empty(); });
+    }
+    join_those_over();
   }
 
   // False when the fabric ends meanwhile.
