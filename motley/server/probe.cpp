@@ -100,6 +100,7 @@ const std::vector<ProbeStep>& probed_steps() {
       {1, 16, 0}, {1, limits.max_tokens, 0}, {1, limits.max_tokens, most_context}};
   return steps;
 }
+constexpr int most_tries = 3;  // of times that contradict each other
 constexpr ProbeStep small_step{1, 1, 64}, large_step{1, limits.max_tokens, 0};
 
 class Probe {
@@ -112,16 +113,11 @@ class Probe {
   }
 
   ProbeResult run() {
-    probe_steps(shape_);
-    Architecture wide = shape_;
-    wide.ffn *= wider;
-    probe_steps(wide);
-    for (const DType type : {DType::fp32, DType::bf16}) {
-      ProbedType& probed = result_.types[type];
-      probed.rates = checked(fit_steps(samples_[type]));
-      probed.error = fit_error(samples_[type], probed.rates);
-      for (std::size_t i = 0; i < probed.steps.size(); ++i)
-        probed.steps[i].predicted_s = step_s(samples_[type][i], probed.rates);
+    for (int tries = 1; !probe_rates(); ++tries) {
+      if (tries == most_tries)
+        throw Error(ErrorCode::environment, "the measured times contradict each other",
+                    "probe again when other programs leave the cores alone");
+      report("these times contradict each other, as beside other programs: once more");
     }
     // Threads of several workers would be in each other's way on these cores, and one device has nobody to talk to.
     const bool alone = options_.cluster.devices.size() == 1 && options_.threads > 1;
@@ -151,15 +147,27 @@ class Probe {
     return probe_plan(probe_model(shape, layers), limits, kv_tokens, routes);
   }
 
-  static StepRates checked(StepRates rates) {
-    if (!std::isfinite(rates.bandwidth_bytes_per_s) || !std::isfinite(rates.product_flop_per_s))
-      throw Error(ErrorCode::environment, "the measured times contradict each other",
-                  "probe again when other programs leave the cores alone");
-    // Where blocks are wide and contexts short, attention does not show beside the products.
-    rates.attention_bandwidth_bytes_per_s =
-        std::min(rates.attention_bandwidth_bytes_per_s, rates.bandwidth_bytes_per_s);
-    rates.attention_flop_per_s = std::min(rates.attention_flop_per_s, rates.product_flop_per_s);
-    return rates;
+  // False where the times of some type are not those of any rates.
+  bool probe_rates() {
+    samples_.clear();
+    result_.types.clear();
+    probe_steps(shape_);
+    Architecture wide = shape_;
+    wide.ffn *= wider;
+    probe_steps(wide);
+    for (const DType type : {DType::fp32, DType::bf16}) {
+      ProbedType& probed = result_.types[type];
+      StepRates& rates = probed.rates = fit_steps(samples_[type]);
+      if (!std::isfinite(rates.bandwidth_bytes_per_s) || !std::isfinite(rates.product_flop_per_s)) return false;
+      // Where blocks are wide and contexts short, attention does not show beside the products.
+      rates.attention_bandwidth_bytes_per_s =
+          std::min(rates.attention_bandwidth_bytes_per_s, rates.bandwidth_bytes_per_s);
+      rates.attention_flop_per_s = std::min(rates.attention_flop_per_s, rates.product_flop_per_s);
+      probed.error = fit_error(samples_[type], rates);
+      for (std::size_t i = 0; i < probed.steps.size(); ++i)
+        probed.steps[i].predicted_s = step_s(samples_[type][i], rates);
+    }
+    return true;
   }
 
   // The group of a route's first stage.

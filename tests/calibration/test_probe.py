@@ -29,11 +29,8 @@ def probed(motley, scratch, tmp_path_factory):
     if not (motley.parent / "motley-worker").exists():
         pytest.skip("motley-worker is not built")
     file = tmp_path_factory.mktemp("probe") / "garage.toml"
-    for _ in range(3):  # where other programs disturb it, the probe says so and asks for another try
-        result = call(motley, "cluster", "probe", "--cluster", GARAGE / "cluster.toml", "--model", TALES, "--weight-type", "fp32", "-o", file,
-                      "--json", TMPDIR=str(scratch))
-        if "contradict each other" not in result.stderr:
-            break
+    result = call(motley, "cluster", "probe", "--cluster", GARAGE / "cluster.toml", "--model", TALES, "--weight-type", "fp32", "-o", file,
+                  "--json", TMPDIR=str(scratch))
     assert result.returncode == 0, result.stderr
     assert "server" in result.stderr and "wrote" in result.stderr
     return file, json.loads(result.stdout)
