@@ -164,6 +164,23 @@ StepRates fit_steps(const std::vector<StepSample>& samples) {
   return rates;
 }
 
+StepRates with_unseen_rates(StepRates rates, const std::vector<StepSample>& samples) {
+  constexpr std::array<double StepRates::*, 4> rate_of = {
+      &StepRates::bandwidth_bytes_per_s, &StepRates::product_flop_per_s, &StepRates::attention_bandwidth_bytes_per_s,
+      &StepRates::attention_flop_per_s};
+  StepRates seen = rates;
+  std::array<double, 4> least{};
+  for (const StepSample& sample : samples)
+    for (const Work& work : works_of(sample, rates)) {
+      const double reading_s = work.bytes / work.bytes_per_s, computing_s = work.flops / work.flop_per_s;
+      if (computing_s > 0) least[work.memory] = std::max(least[work.memory], work.bytes / computing_s);
+      if (reading_s > 0) least[work.compute] = std::max(least[work.compute], work.flops / reading_s);
+    }
+  for (std::size_t i = 0; i < rate_of.size(); ++i)
+    if (std::isinf(rates.*rate_of[i]) && least[i] > 0) seen.*rate_of[i] = least[i];
+  return seen;
+}
+
 FitError fit_error(const std::vector<StepSample>& samples, const StepRates& rates) {
   std::vector<double> errors;
   for (const StepSample& sample : samples) errors.push_back(std::abs(step_s(sample, rates) / sample.seconds - 1));

@@ -32,6 +32,11 @@ double step_s(const StepSample& sample, const StepRates& rates);
 // one that the samples do not show is infinite. Throws an internal error without samples.
 StepRates fit_steps(const std::vector<StepSample>& samples);
 
+// Rates that no sample shows, because the other one of the same work bounds all of them (weights that stay in a cache
+// on a processor that computes slowly), at the least that leaves it so: no prediction changes. Infinite where none is
+// shown.
+StepRates with_unseen_rates(StepRates rates, const std::vector<StepSample>& samples);
+
 // |predicted / measured - 1|: half of the samples are better than the first, all than the second.
 struct FitError {
   double median = 0, worst = 0;

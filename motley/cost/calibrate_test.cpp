@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <cmath>
+
 #include "motley/base/random.hpp"
 #include "motley/cost/cases_test.hpp"
 
@@ -73,6 +75,21 @@ TEST(FitSteps, ADisturbedSampleOrTwoDoNotCount) {
   samples.list[3].seconds *= 3;
   samples.list[14].seconds *= 2;
   EXPECT_LT(fit_error(exact, fit_steps(samples.list)).worst, 0.01);
+}
+
+// Weights that stay in a cache beside a processor that computes slowly: reading them never shows.
+TEST(FitSteps, WhatNoSampleShowsIsTheLeastThatFits) {
+  StepRates cached = truth;
+  cached.bandwidth_bytes_per_s = 1e13;
+  Samples samples;
+  for (StepSample& sample : samples.list) sample.seconds = step_s(sample, cached);
+  const StepRates fitted = fit_steps(samples.list), rates = with_unseen_rates(fitted, samples.list);
+  EXPECT_TRUE(std::isinf(fitted.bandwidth_bytes_per_s));
+  EXPECT_NEAR(rates.product_flop_per_s, truth.product_flop_per_s, 1e-6 * truth.product_flop_per_s);
+  // One row: two bytes per FLOP.
+  EXPECT_NEAR(rates.bandwidth_bytes_per_s, 2 * truth.product_flop_per_s, 1e-6 * truth.product_flop_per_s);
+  EXPECT_LT(fit_error(samples.list, rates).worst, 1e-6);
+  EXPECT_EQ(with_unseen_rates(rates, samples.list).bandwidth_bytes_per_s, rates.bandwidth_bytes_per_s);
 }
 
 // What the steps say of themselves is the cost model's own word.

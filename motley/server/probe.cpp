@@ -157,7 +157,7 @@ class Probe {
     probe_steps(wide);
     for (const DType type : {DType::fp32, DType::bf16}) {
       ProbedType& probed = result_.types[type];
-      StepRates& rates = probed.rates = fit_steps(samples_[type]);
+      StepRates& rates = probed.rates = with_unseen_rates(fit_steps(samples_[type]), samples_[type]);
       if (!std::isfinite(rates.bandwidth_bytes_per_s) || !std::isfinite(rates.product_flop_per_s)) return false;
       // Where blocks are wide and contexts short, attention does not show beside the products.
       rates.attention_bandwidth_bytes_per_s =
