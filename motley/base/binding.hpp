@@ -214,7 +214,7 @@ void collect_nested(std::vector<const SchemaDoc* (*)()>& out);
 namespace binding {
 
 // A member of a struct by its place in it, with what reads and writes it. Schemas know nothing more of their structs,
-// so that all their code but two functions per type of member is compiled once: half the time, a quarter of the code.
+// so that all their code but two functions per type of member is compiled once: half the time, half the code.
 class Member {
  public:
   virtual ~Member() = default;
