@@ -13,6 +13,9 @@ namespace motley {
 namespace {
 
 constexpr std::size_t buffer_bytes = collective_header_bytes + largest_payload_bytes + (64 << 10);
+// Read beyond what is awaited: enough for a call to bring several small frames, little enough that a large one's payload
+// is not copied on its way to its place.
+constexpr std::size_t ahead_bytes = 4 << 10;
 // What waits here rather than on another stream when this one is slow.
 constexpr std::size_t backlog_bytes = 256 << 10;
 // Taken without a word to the other side; well below the smallest window, so that it never waits for that word.
@@ -171,8 +174,10 @@ bool StreamLane::fill() {
     end_ -= begin_;
     begin_ = 0;
   }
-  const auto behind = std::span(buffer_).subspan(end_);
   const auto direct = target_.empty() ? std::span<std::byte>{} : target_.subspan(filled_);
+  const std::size_t lacking = target_.empty() ? want - std::min(want, end_ - begin_) : 0;
+  const std::size_t space = buffer_.size() - end_;
+  const auto behind = std::span(buffer_).subspan(end_, std::min(space, lacking + ahead_bytes));
   const auto moved = direct.empty() ? stream_.read(behind) : stream_.read(direct, behind);
   const std::size_t to_target = std::min(moved.bytes, direct.size());
   filled_ += to_target;
