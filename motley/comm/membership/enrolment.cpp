@@ -67,7 +67,6 @@ Enrolment enrol(const std::string& address, const EnrolmentOptions& options, dou
   if (!socket)
     throw Error(ErrorCode::peer, fmt::format("no coordinator answers at {}: {}", address, failure.cause),
                 "is `motley coordinate` running there, and does nothing between block the port?");
-  set_connection_options(socket.get());
   ControlMessage answer;
   try {
     ByteStream stream(std::move(socket));

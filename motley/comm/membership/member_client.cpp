@@ -126,7 +126,6 @@ struct MemberClient::State {
       throw Error(ErrorCode::peer, fmt::format("no coordinator answers at {}: {}", address, failure.cause),
                   "is `motley coordinate` running there, and does nothing between block the port?");
     const bool is_local = peer_is_local(socket.get());
-    set_connection_options(socket.get());
     ByteStream stream(std::move(socket));
     if (options.identity) {
       stream.secure_as_client(*options.identity, until);

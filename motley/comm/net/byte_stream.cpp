@@ -291,16 +291,4 @@ std::string ByteStream::peer_name() const {
   return length > 0 ? std::string(name.data(), static_cast<std::size_t>(length)) : std::string();
 }
 
-void set_connection_options(int socket) {
-  const auto set = [&](int level, int option, int value) { ::setsockopt(socket, level, option, &value, sizeof value); };
-  set(IPPROTO_TCP, TCP_NODELAY, 1);
-  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 10'000);
-  set(SOL_SOCKET, SO_KEEPALIVE, 1);
-  set(IPPROTO_TCP, TCP_KEEPIDLE, 4);
-  set(IPPROTO_TCP, TCP_KEEPINTVL, 2);
-  set(IPPROTO_TCP, TCP_KEEPCNT, 3);
-  // What the kernel cannot send yet waits here, where another stream may still take it.
-  set(IPPROTO_TCP, TCP_NOTSENT_LOWAT, 256 << 10);
-}
-
 }  // namespace motley

@@ -99,7 +99,4 @@ class ByteStream {
   std::string cause_;
 };
 
-// Every TCP connection of ours: no delay, dead ones noticed within about ten seconds even where nothing is sent.
-void set_connection_options(int socket);
-
 }  // namespace motley
