@@ -15,7 +15,7 @@
 namespace motley::cli {
 namespace {
 
-struct Options {
+struct ChatOptions {
   std::string url;
   ServingOptions serving;
   std::vector<std::string> messages;
@@ -91,7 +91,7 @@ Value reply_json(const std::string& message, const StreamedReply& reply) {
                         {"total_s", reply.total_s}});
 }
 
-int converse(const ServerAddress& server, const Options& options) {
+int converse(const ServerAddress& server, const ChatOptions& options) {
   const std::string model = first_model(server);
   Value history = Value::array();
   if (!options.system.empty()) history.push_back(turn("system", options.system));
@@ -142,7 +142,7 @@ int converse(const ServerAddress& server, const Options& options) {
   return 0;
 }
 
-int chat(const Options& options) {
+int chat(const ChatOptions& options) {
   if (options.serving.plan.empty() && options.serving.planning.cluster.empty())
     return converse(parse_server_url(options.url.empty() ? "http://127.0.0.1:8000" : options.url), options);
   if (!options.url.empty())
@@ -154,7 +154,7 @@ int chat(const Options& options) {
 }  // namespace
 
 void add_chat(CLI::App& parent, Action& action) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ChatOptions>();
   auto* verb = parent.add_subcommand("chat", "Talk to a running server, or start one for the conversation");
   verb->footer(
       "examples:\n"

@@ -7,7 +7,7 @@
 namespace motley::cli {
 namespace {
 
-struct Options {
+struct ClusterOptions {
   std::string file;
   bool devices = false;
   Output output;
@@ -19,7 +19,7 @@ Value catalogue_json() {
   return Value::object({{"device_types", list}});
 }
 
-int show(const Options& options) {
+int show(const ClusterOptions& options) {
   if (options.devices) {
     emit(options.output, catalogue_json(), catalogue_report());
     return 0;
@@ -32,7 +32,7 @@ int show(const Options& options) {
   return 0;
 }
 
-int check(const Options& options) {
+int check(const ClusterOptions& options) {
   const Cluster cluster = read_cluster(options.file);
   // Every pair must have a link: asking is the check.
   for (int a = 0; a < static_cast<int>(cluster.devices.size()); ++a)
@@ -50,7 +50,7 @@ int check(const Options& options) {
 }  // namespace
 
 void add_cluster(CLI::App& parent, Action& action) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ClusterOptions>();
   auto* group = parent.add_subcommand("cluster", "Look at a cluster file");
   group->require_subcommand(1);
   group->footer(

@@ -11,7 +11,7 @@
 namespace motley::cli {
 namespace {
 
-struct Options {
+struct MemoryOptions {
   std::string model;
   std::string layers;
   int degree = 1;
@@ -56,7 +56,7 @@ LayerRange parse_layers(const std::string& text, std::int64_t layers) {
   return range;
 }
 
-int memory(const Options& options) {
+int memory(const MemoryOptions& options) {
   const Model model = read_model(options.model);
   const LayerRange layers = parse_layers(options.layers, model.arch.layers);
   const StageShape stage{layers.size(), layers.first == 0, layers.last == model.arch.layers};
@@ -65,7 +65,7 @@ int memory(const Options& options) {
   const DType kv_type = options.kv_type.empty() ? weight_type : parse_dtype_option(options.kv_type, "--kv-type");
   if (double sum = 0; !options.shares.empty()) {
     for (const double share : options.shares) sum += share;
-    if (std::abs(sum - 1) > 1e-6)
+    if (std::abs(sum - 1) > share_tolerance)
       throw input_error(fmt::format("--shares sum to {:.6g}, not to 1", sum),
                         "one fraction per rank: --shares 0.5,0.25,0.25");
   }
@@ -102,7 +102,7 @@ int memory(const Options& options) {
 }  // namespace
 
 void add_model(CLI::App& parent, Action& action) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<MemoryOptions>();
   auto* group = parent.add_subcommand(
       "model", "Look at a model: a Hugging Face folder, a config.json, or a name such as llama-2-70b");
   group->require_subcommand(1);

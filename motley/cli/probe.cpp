@@ -20,7 +20,7 @@ namespace {
 
 constexpr const char* default_shape = "llama-3-8b";
 
-struct Options {
+struct ProbeCommand {
   std::string cluster, model, weight_type;
   std::string transport = "shm";
   int worker_threads = 0;    // 0: one; all cores where this machine is described as one device
@@ -29,7 +29,7 @@ struct Options {
 };
 
 // Between machines what is said of both belongs to both; the rest to one of them.
-int probe_group(const Options& options) {
+int probe_group(const ProbeCommand& options) {
   if (!options.model.empty() || !options.weight_type.empty() || options.worker_threads > 0)
     throw input_error("--model, --weight-type and --worker-threads measure workers, --members links between machines",
                       "probe one after the other: each takes the other's file with --cluster");
@@ -113,7 +113,7 @@ std::string report(const Cluster& cluster, const ProbeResult& result) {
                      result.cores, human_seconds(result.elapsed_s));
 }
 
-std::string heading(const Options& options, const ProbeResult& result, DType type, int threads) {
+std::string heading(const ProbeCommand& options, const ProbeResult& result, DType type, int threads) {
   const FitError& error = result.types.at(type).error;
   return fmt::format(
       "Measured by `motley cluster probe` at {:%Y-%m-%d %H:%M} UTC, on {} cores, with {} weights of the shape of {}, "
@@ -125,7 +125,7 @@ std::string heading(const Options& options, const ProbeResult& result, DType typ
       100 * error.worst);
 }
 
-int probe_and_write(const Options& options) {
+int probe_and_write(const ProbeCommand& options) {
   if (!options.group.member.members.empty()) return probe_group(options);
   if (options.group.member.rank >= 0)
     throw input_error("--rank without --members", "--members 10.0.0.1:4711,10.0.0.2:4711 names all of them, in order");
@@ -171,7 +171,7 @@ int probe_and_write(const Options& options) {
 }  // namespace
 
 void add_probe(CLI::App& cluster_verbs, Action& action) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ProbeCommand>();
   auto* verb = cluster_verbs.add_subcommand(
       "probe", "Measure this machine's CPU workers, or the links between machines: a cluster file to plan with");
   verb->footer(

@@ -24,7 +24,7 @@ struct RentVerbOptions {
   Output output;
 };
 
-constexpr const char* examples =
+constexpr const char* rent_examples =
     "examples:\n"
     "  rates that were measured, a fixed budget (examples/renting/measured.json):\n"
     "    motley plan rent --offers examples/renting/measured.json --budget \"8 $/h\"\n"
@@ -158,7 +158,7 @@ void add_plan_rent(CLI::App& plan_verbs, Action& action) {
   auto options = std::make_shared<RentVerbOptions>();
   auto* verb = plan_verbs.add_subcommand(
       "rent", "Choose what to rent: how many copies of which replica shape, and which requests go where");
-  verb->footer(examples);
+  verb->footer(rent_examples);
   verb->add_option("--offers", options->offers,
                    "Prices, availability and measured rates (motley.offers/1); without configurations, prices and "
                    "availability for the cost model")

@@ -25,7 +25,7 @@ struct TrainVerbOptions {
   Output output;
 };
 
-constexpr const char* examples =
+constexpr const char* train_examples =
     "examples:\n"
     "  replicas, stages, layers and strategies for a whole cluster:\n"
     "    motley plan train --cluster examples/train/lab.toml --model llama-2-13b --workload examples/train/job.toml\n"
@@ -111,7 +111,7 @@ void add_plan_train(CLI::App& plan_verbs, Action& action) {
   auto options = std::make_shared<TrainVerbOptions>();
   auto* verb = plan_verbs.add_subcommand(
       "train", "Choose how a model is trained: replicas, stages, layers, and a strategy for each layer");
-  verb->footer(examples);
+  verb->footer(train_examples);
   TrainPlanOptions& plan = options->plan;
   verb->add_option("--cluster", plan.cluster, "Devices, machines and links (motley.cluster/1)")->type_name("FILE");
   verb->add_option("--model", plan.model, "A folder, a config.json, or a name from data/models")->type_name("MODEL");

@@ -15,12 +15,12 @@ machine = [
 )";
 constexpr int a0 = 0, a1 = 1, b0 = 2, b1 = 3, c0 = 4;
 
-Cluster cluster_of(const std::string& more) {
+Cluster cluster_with(const std::string& more) {
   return resolve(read<ClusterDescription>(parse_toml(base + more, "c.toml"), "c.toml"), "c.toml");
 }
 
 TEST(Links, DefaultsWhereNothingIsDescribed) {
-  const Cluster cluster = cluster_of("");
+  const Cluster cluster = cluster_with("");
   EXPECT_EQ(cluster.link(a0, a1), (PathSpeed{10e-6, 20e9}));
   EXPECT_EQ(cluster.link(a0, b0), (PathSpeed{0.2e-3, 1.25e9}));
   EXPECT_DOUBLE_EQ(cluster.link(a0, b0).seconds(1.25e9), 1.0002);
@@ -28,7 +28,7 @@ TEST(Links, DefaultsWhereNothingIsDescribed) {
 
 TEST(Links, BetweenSitesThereIsNoDefault) {
   try {
-    cluster_of("").link(b1, c0);
+    cluster_with("").link(b1, c0);
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::input);
@@ -43,7 +43,7 @@ within_machine = {latency = "1 us", bandwidth = "1 GB/s"}
 within_site = {latency = "2 us", bandwidth = "2 GB/s"}
 between_sites = {latency = "4 us", bandwidth = "4 GB/s"}
 )";
-  const Cluster by_distance = cluster_of(text);
+  const Cluster by_distance = cluster_with(text);
   EXPECT_EQ(by_distance.link(a0, a1), (PathSpeed{1e-6, 1e9}));
   EXPECT_EQ(by_distance.link(b0, b1), (PathSpeed{3e-6, 30e9}));  // the machine's own
   EXPECT_EQ(by_distance.link(a0, b0), (PathSpeed{2e-6, 2e9}));
@@ -51,7 +51,7 @@ between_sites = {latency = "4 us", bandwidth = "4 GB/s"}
 
   text += "[[link]]\nbetween = [\"work\", \"home\"]\nlatency = \"5 us\"\nbandwidth = \"5 GB/s\"\n";
   text += "[[link]]\nbetween = [\"home\", \"home\"]\nlatency = \"6 us\"\nbandwidth = \"6 GB/s\"\n";
-  const Cluster by_site = cluster_of(text);
+  const Cluster by_site = cluster_with(text);
   EXPECT_EQ(by_site.link(a0, c0), (PathSpeed{5 * 1e-6, 5e9}));
   EXPECT_EQ(by_site.link(c0, b1), (PathSpeed{5 * 1e-6, 5e9}));
   EXPECT_EQ(by_site.link(a1, b1), (PathSpeed{6e-6, 6e9}));
@@ -59,21 +59,21 @@ between_sites = {latency = "4 us", bandwidth = "4 GB/s"}
 
   text += "[[link]]\nbetween = [\"a\", \"b\"]\nlatency = \"7 us\"\nbandwidth = \"7 GB/s\"\n";
   text += "[[link]]\nbetween = [\"a\", \"c\"]\nlatency = \"8 us\"\nbandwidth = \"8 GB/s\"\n";
-  const Cluster by_machine = cluster_of(text);
+  const Cluster by_machine = cluster_with(text);
   EXPECT_EQ(by_machine.link(a1, b1), (PathSpeed{7e-6, 7e9}));
   EXPECT_EQ(by_machine.link(a1, c0), (PathSpeed{8e-6, 8e9}));
   EXPECT_EQ(by_machine.link(b1, c0), (PathSpeed{5 * 1e-6, 5e9}));
 
   text += "[network.matrix]\nlatency_ms = [[0,1,2,3,4],[1,0,1,1,1],[1,1,0,1,1],[1,1,1,0,1],[9,1,1,1,0]]\n";
   text += "bandwidth_gbit_s = [[0,8,16,24,32],[1,0,1,1,1],[1,1,0,1,1],[1,1,1,0,1],[72,1,1,1,0]]\n";
-  const Cluster by_matrix = cluster_of(text);
+  const Cluster by_matrix = cluster_with(text);
   EXPECT_EQ(by_matrix.link(a0, a1), (PathSpeed{1e-3, 1e9}));
   EXPECT_EQ(by_matrix.link(a0, c0), (PathSpeed{4e-3, 4e9}));
   EXPECT_EQ(by_matrix.link(c0, a0), (PathSpeed{9 * 1e-3, 9e9}));
 }
 
 TEST(Links, DirectionsMayDiffer) {
-  const Cluster cluster = cluster_of(R"(
+  const Cluster cluster = cluster_with(R"(
 [[link]]
 between = ["home", "work"]
 latency = "1 ms"
@@ -97,7 +97,7 @@ within_site = {latency = "1 ms", bandwidth = "9 GB/s", bandwidth_up = "4 GB/s"}
 
 // Whoever sends leaves by the way up and arrives by the way down: the narrower one counts, whichever it is.
 TEST(Links, BetweenEqualsTheNarrowerWayCounts) {
-  const Cluster up_wider = cluster_of(R"(
+  const Cluster up_wider = cluster_with(R"(
 [network]
 within_machine = {latency = "1 us", bandwidth_up = "9 GB/s", bandwidth_down = "4 GB/s"}
 within_site = {latency = "1 ms", bandwidth_up = "5 GB/s", bandwidth_down = "2 GB/s"}
@@ -105,7 +105,7 @@ within_site = {latency = "1 ms", bandwidth_up = "5 GB/s", bandwidth_down = "2 GB
   EXPECT_EQ(up_wider.link(a0, a1).bandwidth_bytes_per_s, 4e9);
   EXPECT_EQ(up_wider.link(a0, b0).bandwidth_bytes_per_s, 2e9);
   EXPECT_EQ(up_wider.link(b0, a0).bandwidth_bytes_per_s, 2e9);
-  const Cluster named = cluster_of(R"(
+  const Cluster named = cluster_with(R"(
 [[link]]
 between = ["home", "home"]
 latency = "1 ms"
@@ -117,7 +117,7 @@ bandwidth_down = "2 GB/s"
 }
 
 TEST(Links, OneStreamMayReachLess) {
-  const Cluster cluster = cluster_of(R"(
+  const Cluster cluster = cluster_with(R"(
 [[link]]
 between = ["home", "work"]
 latency = "1 ms"

@@ -14,10 +14,10 @@ std::vector<std::string> warnings_of(const std::string& toml) {
       read<ClusterDescription>(parse_toml("format = \"motley.cluster/1\"\n" + toml, "c.toml"), "c.toml"), "c.toml"));
 }
 
-const std::string box = "[[machine]]\nname = \"box\"\ndevices = [\"A6000*2\"]\n";
+const std::string small_box = "[[machine]]\nname = \"box\"\ndevices = [\"A6000*2\"]\n";
 
 std::vector<std::string> of_memory(const std::string& memory) {
-  return warnings_of(box + "[[device_type]]\nname = \"A6000\"\nmemory = \"" + memory + "\"\nreserve = \"0 B\"\n");
+  return warnings_of(small_box + "[[device_type]]\nname = \"A6000\"\nmemory = \"" + memory + "\"\nreserve = \"0 B\"\n");
 }
 
 TEST(ClusterWarnings, FiguresAHundredTimesOffTheCatalogues) {
@@ -49,8 +49,8 @@ TEST(ClusterWarnings, FiguresOfNewTypesThatNoDeviceHas) {
 
 TEST(ClusterWarnings, LinksByHowFarTheyReach) {
   const auto of_link = [](const std::string& key, const std::string& latency, const std::string& bandwidth) {
-    return warnings_of(box + "[network]\n" + key + " = { latency = \"" + latency + "\", bandwidth = \"" + bandwidth +
-                       "\" }\n");
+    return warnings_of(small_box + "[network]\n" + key + " = { latency = \"" + latency + "\", bandwidth = \"" +
+                       bandwidth + "\" }\n");
   };
   EXPECT_THAT(of_link("within_machine", "2 ms", "50 MB/s"), IsEmpty());
   EXPECT_THAT(of_link("within_machine", "3 ms", "50 MB/s"),
@@ -61,13 +61,14 @@ TEST(ClusterWarnings, LinksByHowFarTheyReach) {
   EXPECT_THAT(of_link("within_site", "51 ms", "1 MB/s"), ElementsAre(testing::HasSubstr("within_site")));
   EXPECT_THAT(of_link("between_sites", "2 s", "50 kB/s"), IsEmpty());
   EXPECT_THAT(of_link("between_sites", "3 s", "40 kB/s"), testing::SizeIs(2));
-  EXPECT_THAT(warnings_of(box + "link = { latency = \"9 ms\", bandwidth = \"9 GB/s\" }\n"),
+  EXPECT_THAT(warnings_of(small_box + "link = { latency = \"9 ms\", bandwidth = \"9 GB/s\" }\n"),
               ElementsAre(testing::HasSubstr("the link inside machine \"box\"")));
 }
 
 TEST(ClusterWarnings, ExtremesOfAMatrixWithoutItsDiagonal) {
   const auto of_matrix = [](const std::string& latency_ms, const std::string& gbit_s) {
-    return warnings_of(box + "[network.matrix]\nlatency_ms = " + latency_ms + "\nbandwidth_gbit_s = " + gbit_s + "\n");
+    return warnings_of(small_box + "[network.matrix]\nlatency_ms = " + latency_ms + "\nbandwidth_gbit_s = " + gbit_s +
+                       "\n");
   };
   EXPECT_THAT(of_matrix("[[0, 1], [1, 0]]", "[[0, 8], [8, 0]]"), IsEmpty());
   EXPECT_THAT(of_matrix("[[0, 1], [3000, 0]]", "[[0, 8], [8, 0]]"),

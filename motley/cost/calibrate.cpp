@@ -13,7 +13,7 @@ namespace {
 enum Unknown : std::size_t {
   bandwidth,
   product_rate,
-  attention_bandwidth,
+  kv_bandwidth,  // of attention
   attention_rate,
   layer_overhead,
   step_overhead
@@ -43,7 +43,7 @@ std::array<Work, 3> works_of(const StepSample& sample, const StepRates& rates) {
                .flops = sample.layers * load.tokens * load.context * rank.attention_flops,
                .bytes_per_s = rates.attention_bandwidth_bytes_per_s,
                .flop_per_s = rates.attention_flop_per_s,
-               .memory = attention_bandwidth,
+               .memory = kv_bandwidth,
                .compute = attention_rate},
           Work{.bytes = std::min(1.0, load.logits) * rank.head_bytes,
                .flops = load.logits * rank.head_flops,
@@ -115,7 +115,7 @@ Coefficients solve_without_negatives(const std::vector<Coefficients>& rows, cons
 StepRates rates_of(const Coefficients& solution) {
   return {.bandwidth_bytes_per_s = 1 / solution[bandwidth],
           .product_flop_per_s = 1 / solution[product_rate],
-          .attention_bandwidth_bytes_per_s = 1 / solution[attention_bandwidth],
+          .attention_bandwidth_bytes_per_s = 1 / solution[kv_bandwidth],
           .attention_flop_per_s = 1 / solution[attention_rate],
           .overhead = {.layer_s = solution[layer_overhead], .step_s = solution[step_overhead]}};
 }

@@ -1,8 +1,12 @@
 // For tests: small clusters and models with round figures.
 #pragma once
 
+#include <gtest/gtest.h>
+
+#include <cmath>
 #include <string>
 
+#include "motley/cost/genmodel.hpp"
 #include "motley/plan/plan.hpp"
 
 namespace motley {
@@ -66,5 +70,10 @@ within_site = { latency = "100 us", bandwidth = "1.25 GB/s" }
 
 inline Model d1_model() { return llama_of(4096, 8, 32, 32, 11008, 32000); }
 inline Workload d1_workload() { return workload_of(128, 32); }
+
+constexpr GenModelConstants p10{5e-5, 8e-10, 1e-10, 1e-10, 5e-11, 9};
+
+// But for rounding.
+inline void expect_close(double value, double expected) { EXPECT_NEAR(value, expected, 1e-9 * std::abs(expected)); }
 
 }  // namespace motley

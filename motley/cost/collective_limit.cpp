@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "motley/base/index.hpp"
+
 namespace motley {
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 // Bytes as a linear function of the time near some T.
 struct Bytes {

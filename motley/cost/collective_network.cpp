@@ -7,13 +7,12 @@
 #include <map>
 
 #include "motley/base/error.hpp"
+#include "motley/base/index.hpp"
 
 namespace motley {
 namespace {
 
 constexpr double unlimited = std::numeric_limits<double>::infinity();
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 int add_port(CollectiveNetwork& network, std::string name, double latency_s, double bytes_per_s, const Incast& incast) {
   network.ports.push_back({.name = std::move(name),

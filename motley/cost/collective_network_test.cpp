@@ -9,10 +9,10 @@
 namespace motley {
 namespace {
 
-constexpr double bytes = 6e9, fast = 1e12, slow = 1e9;
+constexpr double large_bytes = 6e9, fast_port = 1e12, slow_port = 1e9;
 
 struct Port {
-  double up = fast, down = fast;
+  double up = fast_port, down = fast_port;
 };
 
 CollectiveNetwork star(const std::vector<Port>& ports) {
@@ -23,39 +23,39 @@ CollectiveNetwork star(const std::vector<Port>& ports) {
 }
 
 double limit_s(const CollectiveNetwork& network, CollectiveOperation operation, int root = 0) {
-  return collective_limit(network, operation, root, bytes).seconds;
+  return collective_limit(network, operation, root, large_bytes).seconds;
 }
 
 // Of three ranks one sends or receives slowly: what must pass its port, and no more.
 TEST(CollectiveLimit, CountsWhatMustPassInEitherDirection) {
   using enum CollectiveOperation;
-  const CollectiveNetwork sends = star({{.up = slow}, {}, {}}), receives = star({{.down = slow}, {}, {}});
-  EXPECT_NEAR(limit_s(sends, all_gather), bytes / 3 / slow, 1e-2);
-  EXPECT_NEAR(limit_s(receives, all_gather), bytes * 2 / 3 / slow, 1e-2);
-  EXPECT_NEAR(limit_s(sends, reduce_scatter), bytes * 2 / 3 / slow, 1e-2);
-  EXPECT_NEAR(limit_s(receives, reduce_scatter), bytes / 3 / slow, 1e-2);
-  EXPECT_NEAR(limit_s(sends, all_reduce), bytes / slow, 1e-2);
-  EXPECT_NEAR(limit_s(receives, all_reduce), bytes / slow, 1e-2);
-  EXPECT_EQ(collective_limit(receives, all_gather, 0, bytes).binding_cut, "r0 down");
+  const CollectiveNetwork sends = star({{.up = slow_port}, {}, {}}), receives = star({{.down = slow_port}, {}, {}});
+  EXPECT_NEAR(limit_s(sends, all_gather), large_bytes / 3 / slow_port, 1e-2);
+  EXPECT_NEAR(limit_s(receives, all_gather), large_bytes * 2 / 3 / slow_port, 1e-2);
+  EXPECT_NEAR(limit_s(sends, reduce_scatter), large_bytes * 2 / 3 / slow_port, 1e-2);
+  EXPECT_NEAR(limit_s(receives, reduce_scatter), large_bytes / 3 / slow_port, 1e-2);
+  EXPECT_NEAR(limit_s(sends, all_reduce), large_bytes / slow_port, 1e-2);
+  EXPECT_NEAR(limit_s(receives, all_reduce), large_bytes / slow_port, 1e-2);
+  EXPECT_EQ(collective_limit(receives, all_gather, 0, large_bytes).binding_cut, "r0 down");
 }
 
 TEST(CollectiveLimit, ABroadcastNeedsTheRootsWayOutAndTheOthersWayIn) {
   using enum CollectiveOperation;
-  const CollectiveNetwork sends = star({{.up = slow}, {}, {}}), receives = star({{.down = slow}, {}, {}});
-  EXPECT_NEAR(limit_s(sends, broadcast, 0), bytes / slow, 1e-2);
+  const CollectiveNetwork sends = star({{.up = slow_port}, {}, {}}), receives = star({{.down = slow_port}, {}, {}});
+  EXPECT_NEAR(limit_s(sends, broadcast, 0), large_bytes / slow_port, 1e-2);
   EXPECT_LT(limit_s(sends, broadcast, 1), 0.1);
   EXPECT_LT(limit_s(receives, broadcast, 0), 0.1);
-  EXPECT_NEAR(limit_s(receives, broadcast, 1), bytes / slow, 1e-2);
+  EXPECT_NEAR(limit_s(receives, broadcast, 1), large_bytes / slow_port, 1e-2);
 }
 
-// Each uplink by itself would let the vector through in bytes / slow; together three take 2 * 2 / 3 of it.
+// Each uplink by itself would let the vector through in large_bytes / slow_port; together three take 2 * 2 / 3 of it.
 TEST(CollectiveLimit, UplinksOfSeveralSwitchesCountTogether) {
   CollectiveNetwork network = empty_network("core");
   for (int s = 0; s < 3; ++s) {
-    const int node = add_switch(network, 0, "s" + std::to_string(s), {0, slow, slow}, {}, {});
-    for (int host = 0; host < 2; ++host) add_rank(network, node, "h", {0, fast, fast}, {}, {});
+    const int node = add_switch(network, 0, "s" + std::to_string(s), {0, slow_port, slow_port}, {}, {});
+    for (int host = 0; host < 2; ++host) add_rank(network, node, "h", {0, fast_port, fast_port}, {}, {});
   }
-  EXPECT_NEAR(limit_s(network, CollectiveOperation::all_reduce), 4.0 / 3 * bytes / slow, 1e-6);
+  EXPECT_NEAR(limit_s(network, CollectiveOperation::all_reduce), 4.0 / 3 * large_bytes / slow_port, 1e-6);
 }
 
 Cluster matrix_cluster() {
@@ -109,7 +109,7 @@ TEST(GenModel, MessagesAreThoseThatARankSendsOrHearsOf) {
 TEST(GenModel, IncastCountsWhoSendsNotWhatIsSent) {
   using enum CollectiveStepKind;
   CollectiveNetwork network = empty_network("switch");
-  for (int rank = 0; rank < 3; ++rank) add_rank(network, 0, "r", {0, slow, slow}, {2, 1e-9}, {});
+  for (int rank = 0; rank < 3; ++rank) add_rank(network, 0, "r", {0, slow_port, slow_port}, {2, 1e-9}, {});
   EXPECT_EQ(price_rounds(network, {{{0, 2, 0, 10, reduce}, {0, 2, 20, 30, reduce}}}).rounds[0].incast_s, 0);
   EXPECT_GT(price_rounds(network, {{{0, 2, 0, 10, reduce}, {1, 2, 20, 30, reduce}}}).rounds[0].incast_s, 0);
 }

@@ -5,12 +5,11 @@
 #include <tuple>
 
 #include "motley/base/error.hpp"
+#include "motley/base/index.hpp"
 #include "motley/cost/genmodel.hpp"
 
 namespace motley {
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 // Ranges of one rank, with the round in which each was last written and whether by adding.
 class WrittenRanges {

@@ -10,8 +10,6 @@
 namespace motley {
 namespace {
 
-void expect_close(double value, double expected) { EXPECT_NEAR(value, expected, 1e-9 * std::abs(expected)); }
-
 // D1 as a plan: 6 layers on the big machine, 2 on the small one, both with degree 2.
 ServePlan d1_plan() {
   ServePlan plan;

@@ -12,7 +12,7 @@
 namespace motley {
 namespace {
 
-constexpr DtfmVolumes published{.gradient_bytes = 0.65e9, .activation_bytes = 0.47124922275543213e9};
+constexpr DtfmVolumes published_volumes{.gradient_bytes = 0.65e9, .activation_bytes = 0.47124922275543213e9};
 
 Cluster example(const std::string& name) { return read_cluster(MOTLEY_SOURCE_DIR "/examples/dtfm/" + name + ".toml"); }
 
@@ -34,7 +34,7 @@ TEST(Dtfm, TheIdentityMapHasThePublishedObjective) {
                {"us-regions", 8.342085, 26.459956},
                {"worldwide", 22.758424, 26.459956}};
   for (const auto& [name, dp, pp] : cases) {
-    const DtfmPairs pairs = dtfm_pairs(example(name), published, 8);
+    const DtfmPairs pairs = dtfm_pairs(example(name), published_volumes, 8);
     const DtfmAssignment best = dtfm_assign(pairs, identity_map());
     EXPECT_NEAR(best.dp_s, dp, 1e-6) << name;
     EXPECT_NEAR(best.pp_s, pp, 1e-6) << name;
@@ -168,7 +168,7 @@ std::vector<std::vector<int>> random_grid(std::mt19937& random) {
 
 TEST(Dtfm, NamesOfStagesPipelinesAndLikeDevicesDoNotMatter) {
   std::mt19937 random(1);
-  const DtfmPairs pairs = dtfm_pairs(example("worldwide"), published, 8);
+  const DtfmPairs pairs = dtfm_pairs(example("worldwide"), published_volumes, 8);
   for (int round = 0; round < 5; ++round) {
     const auto grid = random_grid(random);
     const double cost = dtfm_assign(pairs, grid).cost_s();
@@ -188,19 +188,19 @@ TEST(Dtfm, NamesOfStagesPipelinesAndLikeDevicesDoNotMatter) {
 
 TEST(Dtfm, FasterLinksScaleTheCost) {
   Cluster cluster = example("us-regions");
-  const double cost = dtfm_assign(dtfm_pairs(cluster, published, 8), identity_map()).cost_s();
+  const double cost = dtfm_assign(dtfm_pairs(cluster, published_volumes, 8), identity_map()).cost_s();
   const auto faster = [](LinkSpeed& speed) {
     speed.latency_s /= 4;
     speed.bandwidth_bytes_per_s *= 4;
   };
   faster(*cluster.description.network.within_site);
   for (auto& link : cluster.description.links) faster(link.speed);
-  EXPECT_NEAR(dtfm_assign(dtfm_pairs(cluster, published, 8), identity_map()).cost_s(), cost / 4, 1e-9);
+  EXPECT_NEAR(dtfm_assign(dtfm_pairs(cluster, published_volumes, 8), identity_map()).cost_s(), cost / 4, 1e-9);
 }
 
 TEST(Dtfm, ReadingsOfThePipelinesAreOrdered) {
   std::mt19937 random(2);
-  const DtfmPairs pairs = dtfm_pairs(example("uneven-a"), published, 8);
+  const DtfmPairs pairs = dtfm_pairs(example("uneven-a"), published_volumes, 8);
   for (int round = 0; round < 5; ++round) {
     const DtfmAssignment found = dtfm_assign(pairs, random_grid(random));
     const double worst = dtfm_worst_pipeline_s(pairs, found.grid);
@@ -212,8 +212,8 @@ TEST(Dtfm, ReadingsOfThePipelinesAreOrdered) {
       hop = std::max(hop, dtfm_worst_pipeline_s(pairs, two));
     }
     EXPECT_GE(worst, hop);
-    EXPECT_NEAR(dtfm_pipelined_s(pairs, published.activation_bytes, found.grid, 1), worst, 1e-9);
-    EXPECT_LT(dtfm_pipelined_s(pairs, published.activation_bytes, found.grid, 64), worst);
+    EXPECT_NEAR(dtfm_pipelined_s(pairs, published_volumes.activation_bytes, found.grid, 1), worst, 1e-9);
+    EXPECT_LT(dtfm_pipelined_s(pairs, published_volumes.activation_bytes, found.grid, 64), worst);
   }
 }
 
@@ -234,8 +234,8 @@ TEST(Dtfm, PlansArePricedAsWritten) {
   }
   EXPECT_TRUE(verify(plan).empty());
   const CostOptions options{.form = "dtfm",
-                            .settings = {{"dtfm.gradient_bytes", published.gradient_bytes},
-                                         {"dtfm.activation_bytes", published.activation_bytes}}};
+                            .settings = {{"dtfm.gradient_bytes", published_volumes.gradient_bytes},
+                                         {"dtfm.activation_bytes", published_volumes.activation_bytes}}};
   const TrainCost cost = price_train(plan, options);
   check_consistent(cost.tree);
   EXPECT_NEAR(cost.iteration_s, 49.218380, 1e-6);

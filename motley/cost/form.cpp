@@ -10,14 +10,14 @@
 namespace motley {
 namespace {
 
-struct FormEntry {
+struct ServeFormEntry {
   std::string name;
   std::vector<std::string> settings;
   std::unique_ptr<ServeForm> (*make)(const CostOptions&, const Cluster&, const Architecture&, const ServePoint&);
 };
 
-const std::vector<FormEntry>& entries() {
-  static const std::vector<FormEntry> table = {
+const std::vector<ServeFormEntry>& serve_form_entries() {
+  static const std::vector<ServeFormEntry> table = {
       {"motley",
        {"motley.batch", "motley.micro_batches", "motley.layer_overhead_s", "motley.step_overhead_s"},
        make_motley_form},
@@ -25,15 +25,15 @@ const std::vector<FormEntry>& entries() {
   return table;
 }
 
-const FormEntry& entry_of(const std::string& form) {
-  for (const auto& entry : entries())
+const ServeFormEntry& serve_form_entry(const std::string& form) {
+  for (const auto& entry : serve_form_entries())
     if (entry.name == form) return entry;
   throw input_error(fmt::format("\"{}\" is no cost form for serving plans", form),
                     fmt::format("known: {}", fmt::join(serve_forms(), ", ")));
 }
 
 void check_settings(const CostOptions& options) {
-  const auto& known = entry_of(options.form).settings;
+  const auto& known = serve_form_entry(options.form).settings;
   for (const auto& [key, value] : options.settings) {
     if (std::find(known.begin(), known.end(), key) == known.end())
       throw input_error(fmt::format("the cost form \"{}\" has no setting \"{}\"", options.form, key),
@@ -51,7 +51,7 @@ void check_settings(const CostOptions& options) {
 const std::vector<std::string>& serve_forms() {
   static const std::vector<std::string> names = [] {
     std::vector<std::string> list;
-    for (const auto& entry : entries()) list.push_back(entry.name);
+    for (const auto& entry : serve_form_entries()) list.push_back(entry.name);
     return list;
   }();
   return names;
@@ -60,7 +60,7 @@ const std::vector<std::string>& serve_forms() {
 std::unique_ptr<ServeForm> make_form(const CostOptions& options, const Cluster& cluster, const Architecture& arch,
                                      const ServePoint& point) {
   check_settings(options);
-  return entry_of(options.form).make(options, cluster, arch, point);
+  return serve_form_entry(options.form).make(options, cluster, arch, point);
 }
 
 double PathPrice::busiest_s() const { return loads.empty() ? 0 : *std::max_element(loads.begin(), loads.end()); }

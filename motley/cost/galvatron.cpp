@@ -1,7 +1,6 @@
 #include "motley/cost/galvatron.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <numeric>
 
@@ -10,12 +9,8 @@
 namespace motley {
 namespace {
 
-constexpr double kMib = 1024 * 1024;
-constexpr double kContextMib = 1024;   // of the framework, on every device
 constexpr double kShardPad = 0.003;    // of sharded states, empirical
 constexpr double kChangeScale = 1e-7;  // bytes x ms/MB to seconds; the true factor is 1e-3 / 2^20
-
-int log2_of(int degree) { return std::countr_zero(static_cast<unsigned>(degree)); }
 
 double by_degree(const std::vector<double>& values, int degree) {
   return values.at(static_cast<std::size_t>(log2_of(degree)));
@@ -123,8 +118,8 @@ double GalvatronForm::collective_ms(const std::vector<Collective>& kind, int ran
   if (ranks == 1) return 0;
   const Collective& group = kind.at(static_cast<std::size_t>(log2_of(ranks) - 1));
   for (std::size_t i = 0; i < group.ms.size(); ++i)
-    if (profile_.message_mib[i] * kMib == bytes) return group.ms[i];
-  return group.fit.at(bytes / kMib);
+    if (profile_.message_mib[i] * galvatron_mib == bytes) return group.ms[i];
+  return group.fit.at(bytes / galvatron_mib);
 }
 
 double GalvatronForm::activation_bytes(int sample_count) const {
@@ -145,7 +140,7 @@ GalvatronSeconds GalvatronForm::layer_seconds(const GalvatronStrategy& strategy,
   double common = forward + collectives * (strategy.recompute ? 1.5 : 1);
   if (strategy.states == GalvatronStates::zero3) common += 0.5 * exchange;
   if (strategy.stages > 1)  // the hops of all stages, spread over all layers
-    common += strategy.stages * 2 * activation_bytes(b) / kMib /
+    common += strategy.stages * 2 * activation_bytes(b) / galvatron_mib /
               profile_.hop_gb_per_s.at(static_cast<std::size_t>(log2_of(strategy.stages) - 1)) /
               static_cast<double>(profile_.layers);
   // Replicas by sequence alone exchange gradients too; the form counts none without data parallelism.
@@ -169,10 +164,10 @@ std::vector<GalvatronSeconds> GalvatronForm::ends_seconds(const GalvatronStrateg
   const bool sharded = strategy.states == GalvatronStates::zero3;
   const double ms_per_state_mib = ms_per_mib(ranks, strategy.tensor == 1) * (ranks - 1) / ranks / 4;
   // Several messages of the same size: one for the embedding, one for the head.
-  const double message_ms =
-      strategy.tensor == 1
-          ? 0
-          : all_gather_[static_cast<std::size_t>(log2_of(strategy.tensor) - 1)].fit.at(activation_bytes(b) / kMib);
+  const double message_ms = strategy.tensor == 1
+                                ? 0
+                                : all_gather_[static_cast<std::size_t>(log2_of(strategy.tensor) - 1)].fit.at(
+                                      activation_bytes(b) / galvatron_mib);
   const auto end = [&](const GalvatronEnds& states, double forward_ms, double collectives_ms) {
     const double exchange = by_degree(states.states_mib, strategy.tensor) * ms_per_state_mib;
     const double gather = sharded ? 0.5 * exchange : 0;
@@ -194,7 +189,7 @@ std::vector<double> GalvatronForm::ends_mib(const GalvatronStrategy& strategy, c
                                                                      samples(strategy, run) *
                                                                      in_flight(run, strategy.stages, stage);
   };
-  std::vector<double> stages(static_cast<std::size_t>(strategy.stages), kContextMib);
+  std::vector<double> stages(static_cast<std::size_t>(strategy.stages), galvatron_context_mib);
   if (strategy.stages == 1) {
     stages[0] += end(profile_.whole, 0);
   } else {
@@ -216,7 +211,7 @@ double GalvatronForm::change_seconds(const GalvatronStrategy& from, const Galvat
 
 double GalvatronForm::buffer_mib(int stages, int largest_tensor, const GalvatronRun& run) const {
   const double replicas = static_cast<double>(profile_.devices) / stages / largest_tensor;
-  return activation_bytes(1) * run.batch / run.micro_batches / replicas / kMib;
+  return activation_bytes(1) * run.batch / run.micro_batches / replicas / galvatron_mib;
 }
 
 double galvatron_pipeline_seconds(const std::vector<double>& without_sync_s, const std::vector<double>& with_sync_s,

@@ -13,6 +13,7 @@
 // docs/galvatron.md has the rest. The form of the VLDB artefact is galvatron_vldb.hpp.
 #pragma once
 
+#include <bit>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -35,7 +36,12 @@ struct GalvatronStrategy {
   bool operator==(const GalvatronStrategy&) const = default;
 };
 
+constexpr double galvatron_mib = 1024 * 1024;   // what it calls a MB
+constexpr double galvatron_context_mib = 1024;  // of the framework, on every device
+
 // Figures that depend on a degree stand in lists: for degree 1, 2, 4, ...
+inline int log2_of(int degree) { return std::countr_zero(static_cast<unsigned>(degree)); }
+
 struct GalvatronEnds {
   std::vector<double> states_mib;
   std::vector<double> activation_mib;  // per sample

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 
 #include "motley/base/error.hpp"
@@ -11,9 +10,7 @@
 namespace motley {
 namespace {
 
-constexpr double kMib = 1024 * 1024;
-constexpr double kContextMib = 1024;
-constexpr double kShardPad = 0.025;
+constexpr double kVldbShardPad = 0.025;
 constexpr double kSlowdown = 1.3;
 constexpr double kFudge = 1.1;             // of every time
 constexpr double kChangeMibPerSample = 2;  // 512 x 1024 x 4 bytes, whatever the model
@@ -30,8 +27,6 @@ double ms_per_mib(int stages, int ranks, bool adjacent) {
   if (stages == 2) return ranks == 4 ? 0.230750868 : adjacent ? 0.275195313 : 0.224153646;
   return 0.264908854;
 }
-
-int log2_of(int degree) { return std::countr_zero(static_cast<unsigned>(degree)); }
 
 // Share of the backward pass that hides gradients, as set for each pair of degrees.
 double hiding_share(const VldbStrategy& strategy, VldbLayerKind kind) {
@@ -96,13 +91,14 @@ double vldb_micro_batches(const VldbStrategy& strategy, double local_batch) {
 }
 
 double vldb_layer_mib(const VldbModel& model, const VldbStrategy& strategy, int batch) {
-  const double shard = strategy.sharded ? 1.0 / strategy.data + kShardPad : 1;
+  const double shard = strategy.sharded ? 1.0 / strategy.data + kVldbShardPad : 1;
   return 4 * model.layer.parameter_mib / strategy.tensor * shard +
          model.layer.activation_mib.at(static_cast<std::size_t>(log2_of(strategy.tensor))) * batch / strategy.data;
 }
 
 double vldb_ends_mib(const VldbModel& model, const VldbStrategy& strategy, int batch) {
-  return model.ends_states_mib + model.ends_activation_mib * batch / strategy.tensor / strategy.data + kContextMib;
+  return model.ends_states_mib + model.ends_activation_mib * batch / strategy.tensor / strategy.data +
+         galvatron_context_mib;
 }
 
 double vldb_layer_seconds(const VldbModel& model, const VldbStrategy& strategy, int batch) {
@@ -114,8 +110,8 @@ double vldb_layer_seconds(const VldbModel& model, const VldbStrategy& strategy, 
   const double gradient_mib = 2.0 * (d - 1) / d * layer.parameter_mib / t;
   const double exchange_rate = ms_per_mib(stages, d, t == 1 || !strategy.tensor_adjacent);
   const double collectives = layer.kind == VldbLayerKind::encoder ? 4 : 6;
-  const double tensor_ms = 2.0 * (t - 1) / t * local_batch * layer.sequence * layer.hidden * collectives * 4 / kMib *
-                           ms_per_mib(stages, t, d == 1 || strategy.tensor_adjacent);
+  const double tensor_ms = 2.0 * (t - 1) / t * local_batch * layer.sequence * layer.hidden * collectives * 4 /
+                           galvatron_mib * ms_per_mib(stages, t, d == 1 || strategy.tensor_adjacent);
   const double exchange = gradient_mib * exchange_rate;
   const double hiding = backward * hiding_share(strategy, layer.kind);
   const double compute = forward + backward + tensor_ms;

@@ -7,12 +7,11 @@
 #include <cstdint>
 
 #include "motley/base/error.hpp"
+#include "motley/base/index.hpp"
 #include "motley/base/units.hpp"
 
 namespace motley {
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 // Walks the ports of a path without a list: `visit(port, the port before it or -1)`.
 class PathWalker {
@@ -236,7 +235,7 @@ Term round_term(const RoundCost& cost, std::string name, double times) {
   return sum_of(std::move(name), std::move(terms));
 }
 
-bool alike(const RoundCost& a, const RoundCost& b) {
+bool same_traffic(const RoundCost& a, const RoundCost& b) {
   const auto close = [](double x, double y) { return std::abs(x - y) <= 1e-9 * std::max(std::abs(x), std::abs(y)); };
   return close(a.latency_s, b.latency_s) && close(a.transfer_s, b.transfer_s) && close(a.incast_s, b.incast_s) &&
          close(a.add_s, b.add_s) && close(a.access_s, b.access_s);
@@ -276,7 +275,7 @@ Term genmodel_term(const CollectiveCost& cost) {
   std::vector<Term> terms;
   for (std::size_t first = 0; first < cost.rounds.size();) {
     std::size_t last = first + 1;
-    while (last < cost.rounds.size() && alike(cost.rounds[first], cost.rounds[last])) ++last;
+    while (last < cost.rounds.size() && same_traffic(cost.rounds[first], cost.rounds[last])) ++last;
     terms.push_back(round_term(
         cost.rounds[first],
         last == first + 1 ? fmt::format("round {}", first + 1) : fmt::format("rounds {} to {}", first + 1, last),

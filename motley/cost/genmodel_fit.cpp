@@ -12,16 +12,16 @@
 namespace motley {
 namespace {
 
-constexpr std::size_t unknowns = 4;
-using Row = std::array<double, unknowns>;
+constexpr std::size_t fitted_constants = 4;
+using Equation = std::array<double, fitted_constants>;
 
 PlanCounts counts_of(const MeasuredCollective& one, int threshold) {
   return one.factors.empty() ? ring_counts(one.ranks) : factored_counts(one.factors, threshold);
 }
 
 // Relative: every measurement's row is divided by its time, so that each should come to 1.
-std::vector<Row> rows_of(const std::vector<MeasuredCollective>& measured, int threshold) {
-  std::vector<Row> rows;
+std::vector<Equation> rows_of(const std::vector<MeasuredCollective>& measured, int threshold) {
+  std::vector<Equation> rows;
   for (const auto& one : measured) {
     const PlanCounts counts = counts_of(one, threshold);
     rows.push_back({counts.rounds / one.seconds, counts.added * one.bytes / one.seconds,
@@ -31,12 +31,12 @@ std::vector<Row> rows_of(const std::vector<MeasuredCollective>& measured, int th
 }
 
 // Least squares over the columns in `used`; none where they are not independent.
-bool solve(const std::vector<Row>& rows, unsigned used, Row& answer) {
+bool least_squares(const std::vector<Equation>& rows, unsigned used, Equation& answer) {
   std::vector<std::size_t> columns;
-  for (std::size_t c = 0; c < unknowns; ++c)
+  for (std::size_t c = 0; c < fitted_constants; ++c)
     if (used & (1U << c)) columns.push_back(c);
   const std::size_t size = columns.size();
-  std::array<double, unknowns> scale{};
+  std::array<double, fitted_constants> scale{};
   for (const std::size_t c : columns) {
     for (const auto& row : rows) scale[c] += row[c] * row[c];
     if (scale[c] <= 0) return false;
@@ -66,9 +66,9 @@ bool solve(const std::vector<Row>& rows, unsigned used, Row& answer) {
   return std::all_of(answer.begin(), answer.end(), [](double value) { return value >= 0; });
 }
 
-double error_of(const Row& row, const Row& constants) {
+double error_of(const Equation& row, const Equation& constants) {
   double sum = -1;
-  for (std::size_t c = 0; c < unknowns; ++c) sum += row[c] * constants[c];
+  for (std::size_t c = 0; c < fitted_constants; ++c) sum += row[c] * constants[c];
   return std::abs(sum);
 }
 
@@ -91,8 +91,8 @@ void check_measured(const std::vector<MeasuredCollective>& measured) {
     throw input_error(
         "all measured collectives have the same fan-in",
         "memory access shows only between different ones: measure direct exchanges of 2, 4, 8, ... ranks");
-  if (measured.size() < unknowns)
-    throw input_error(fmt::format("{} measurements cannot determine {} constants", measured.size(), unknowns),
+  if (measured.size() < fitted_constants)
+    throw input_error(fmt::format("{} measurements cannot determine {} constants", measured.size(), fitted_constants),
                       "measure several sizes at several fan-ins");
 }
 
@@ -108,9 +108,9 @@ GenModelFit fit_genmodel(const std::vector<MeasuredCollective>& measured, const 
   // From the highest threshold down: of equal fits the one without incast.
   for (int threshold = largest; threshold >= 2; --threshold) {
     const auto rows = rows_of(measured, threshold);
-    for (unsigned used = 1; used < (1U << unknowns); ++used) {
-      Row constants;
-      if (!solve(rows, used, constants)) continue;
+    for (unsigned used = 1; used < (1U << fitted_constants); ++used) {
+      Equation constants;
+      if (!least_squares(rows, used, constants)) continue;
       double squares = 0, worst = 0;
       for (const auto& row : rows) {
         squares += error_of(row, constants) * error_of(row, constants);

@@ -3,11 +3,10 @@
 #include <gtest/gtest.h>
 
 #include "motley/base/error.hpp"
+#include "motley/cost/cases_test.hpp"
 
 namespace motley {
 namespace {
-
-constexpr GenModelConstants p10{5e-5, 8e-10, 1e-10, 1e-10, 5e-11, 9};
 
 // Direct exchanges on 2 to `most` ranks and rings, three sizes each; every time off by `noise` up or down in turn.
 std::vector<MeasuredCollective> measured(int most, double noise) {

@@ -5,12 +5,13 @@
 #include <functional>
 #include <numeric>
 
+#include "motley/cost/cases_test.hpp"
 #include "motley/cost/collective_limit.hpp"
 
 namespace motley {
 namespace {
 
-constexpr double bytes = 4e8;
+constexpr double vector_bytes = 4e8;
 
 // Ranks alike on one switch; a path's latency is alpha.
 CollectiveNetwork switch_of(int ranks, const GenModelConstants& constants) {
@@ -22,8 +23,6 @@ CollectiveNetwork switch_of(int ranks, const GenModelConstants& constants) {
              {constants.gamma_s_per_byte, constants.delta_s_per_byte});
   return network;
 }
-
-constexpr GenModelConstants p10{5e-5, 8e-10, 1e-10, 1e-10, 5e-11, 9};
 
 CollectiveShape shape_of(int ranks) {
   return {.operation = CollectiveOperation::all_reduce,
@@ -51,7 +50,7 @@ std::vector<std::vector<int>> factorisations(int ranks) {
 }
 
 double price(int ranks, const GenModelConstants& constants, const CollectiveProgram& program) {
-  const double scale = bytes / static_cast<double>(program.bytes);
+  const double scale = vector_bytes / static_cast<double>(program.bytes);
   return price_rounds(switch_of(ranks, constants), rounds_of(program), scale).time_s;
 }
 
@@ -67,14 +66,15 @@ TEST(GenModel, ClosedFormsEqualTheCountedSchedule) {
                                                                          {0, 1e-15, 0, 1e-9, 0, 3},
                                                                          {0, 1e-15, 0, 0, 1e-9, 3},
                                                                          p10})
-        EXPECT_NEAR(price(ranks, one, program), genmodel_seconds(factored_counts(factors, one.threshold), one, bytes),
-                    1e-8)
+        EXPECT_NEAR(price(ranks, one, program),
+                    genmodel_seconds(factored_counts(factors, one.threshold), one, vector_bytes), 1e-8)
             << ranks;
       EXPECT_EQ(counts.rounds, 2 * static_cast<double>(factors.size()));
     }
   std::vector<int> order(8);
   std::iota(order.begin(), order.end(), 0);
-  EXPECT_NEAR(price(8, p10, ring_program(shape_of(8), order)), genmodel_seconds(ring_counts(8), p10, bytes), 1e-8);
+  EXPECT_NEAR(price(8, p10, ring_program(shape_of(8), order)), genmodel_seconds(ring_counts(8), p10, vector_bytes),
+              1e-8);
 }
 
 TEST(GenModel, MemoryAndIncast) {
@@ -137,14 +137,14 @@ TEST(GenModel, PipeliningChangesTheOrder) {
   const auto ring = price_rounds(network, rounds_of(ring_program(shape, order)));
   EXPECT_GT(two_levels.time_s, ring.time_s);
   EXPECT_LT(two_levels.steady_s, 0.6134);
-  EXPECT_NEAR(collective_limit(network, CollectiveOperation::all_reduce, 0, bytes).seconds, 0.61333, 1e-5);
+  EXPECT_NEAR(collective_limit(network, CollectiveOperation::all_reduce, 0, vector_bytes).seconds, 0.61333, 1e-5);
 }
 
 TEST(CollectiveLimit, SpecialCases) {
   CollectiveNetwork star = empty_network("switch");
   for (const double gbit : {10.0, 10.0, 10.0, 10.0, 10.0, 10.0, 1.0, 1.0})
     add_rank(star, 0, "r", {0, gbit * 0.125e9, gbit * 0.125e9}, {}, {});
-  EXPECT_NEAR(collective_limit(star, CollectiveOperation::all_reduce, 0, bytes).seconds, 3.2, 1e-9);
+  EXPECT_NEAR(collective_limit(star, CollectiveOperation::all_reduce, 0, vector_bytes).seconds, 3.2, 1e-9);
 
   CollectiveNetwork sites = empty_network("wide area");
   for (int s = 0; s < 2; ++s) {
@@ -154,16 +154,16 @@ TEST(CollectiveLimit, SpecialCases) {
   // 1 Gbit/s between the sites, in series with itself: two links of 2 Gbit/s would not bind.
   for (auto& port : sites.ports)
     if (port.name.starts_with("site")) port.bytes_per_s = 0.125e9;
-  const auto limit = collective_limit(sites, CollectiveOperation::all_reduce, 0, bytes);
+  const auto limit = collective_limit(sites, CollectiveOperation::all_reduce, 0, vector_bytes);
   EXPECT_NEAR(limit.seconds, 3.2, 1e-9);
   EXPECT_TRUE(limit.binding_cut.starts_with("site")) << limit.binding_cut;
 
   // A star that is alike: (N - 1) / N of the vector through every port, and twice that for an all_reduce.
   const auto alike = switch_of(8, p10);
-  EXPECT_NEAR(collective_limit(alike, CollectiveOperation::all_reduce, 0, bytes).seconds, 0.56, 1e-9);
-  EXPECT_NEAR(collective_limit(alike, CollectiveOperation::reduce_scatter, 0, bytes).seconds, 0.28, 1e-9);
-  EXPECT_NEAR(collective_limit(alike, CollectiveOperation::all_gather, 0, bytes).seconds, 0.28, 1e-9);
-  EXPECT_NEAR(collective_limit(alike, CollectiveOperation::broadcast, 3, bytes).seconds, 0.32, 1e-9);
+  EXPECT_NEAR(collective_limit(alike, CollectiveOperation::all_reduce, 0, vector_bytes).seconds, 0.56, 1e-9);
+  EXPECT_NEAR(collective_limit(alike, CollectiveOperation::reduce_scatter, 0, vector_bytes).seconds, 0.28, 1e-9);
+  EXPECT_NEAR(collective_limit(alike, CollectiveOperation::all_gather, 0, vector_bytes).seconds, 0.28, 1e-9);
+  EXPECT_NEAR(collective_limit(alike, CollectiveOperation::broadcast, 3, vector_bytes).seconds, 0.32, 1e-9);
 }
 
 }  // namespace

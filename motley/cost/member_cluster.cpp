@@ -7,14 +7,13 @@
 #include <set>
 
 #include "motley/base/error.hpp"
+#include "motley/base/index.hpp"
 #include "motley/cost/genmodel_fit.hpp"
 
 namespace motley {
 namespace {
 
 constexpr double alike_directions = 0.05;
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 // What is measured is not known better than to four digits, and reads better so.
 double rounded(double value) { return std::stod(fmt::format("{:.3e}", value)); }

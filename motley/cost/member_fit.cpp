@@ -8,17 +8,16 @@
 #include <numeric>
 
 #include "motley/base/error.hpp"
+#include "motley/base/index.hpp"
 
 namespace motley {
 namespace {
 
-constexpr double alike = 0.10;         // of a port's figures: the greatest and those so near to it
-constexpr double same_switch = 0.80;   // of what their ports allow: pairs of one switch reach so much
-constexpr double least_incast = 0.05;  // relative: what is less is taken for noise
+constexpr double alike_figures = 0.10;  // of a port's figures: the greatest and those so near to it
+constexpr double same_switch = 0.80;    // of what their ports allow: pairs of one switch reach so much
+constexpr double least_incast = 0.05;   // relative: what is less is taken for noise
 constexpr double most_latency_error = 0.25;
 constexpr double least_latency_s = 500e-6;  // errors below are the machines', not the network's
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 struct Point {
   double bytes = 0, seconds = 0;
@@ -111,7 +110,7 @@ double port_rate(const std::vector<double>& figures) {
   const double most = *std::max_element(figures.begin(), figures.end());
   double sum = 0, count = 0;
   for (const double figure : figures)
-    if (figure >= (1 - alike) * most) {
+    if (figure >= (1 - alike_figures) * most) {
       sum += figure;
       ++count;
     }
@@ -358,7 +357,7 @@ double alike_ports(const MemberTree& tree) {
     least = std::min({least, port.up_bytes_per_s, port.down_bytes_per_s});
     most = std::max({most, port.up_bytes_per_s, port.down_bytes_per_s});
   }
-  return least >= (1 - alike) * most ? least : 0;
+  return least >= (1 - alike_figures) * most ? least : 0;
 }
 
 const MemberLink& MemberFit::link(int from, int to) const {

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "motley/base/error.hpp"
+#include "motley/base/index.hpp"
 
 namespace motley {
 namespace {
@@ -19,8 +20,6 @@ constexpr double most_growth = 8;                             // from one size t
 constexpr double steady = 0.05;                               // times so near to each other are the same
 constexpr double gain = 0.01;    // of a repeated exchange: what is more is worth another try
 constexpr int most_repeats = 4;  // of the largest size: networks fill up slowly, machines do other things
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 // All where they are few, otherwise so many evenly spaced.
 std::vector<int> watched_members(int members) {

@@ -18,7 +18,7 @@ struct TrainFormEntry {
   TrainCost (*price)(const TrainPlan&, const CostOptions&);
 };
 
-const std::vector<TrainFormEntry>& entries() {
+const std::vector<TrainFormEntry>& train_form_entries() {
   static const std::vector<TrainFormEntry> table = {
       {"motley", {"motley.layer_overhead_s", "motley.boundary_overhead_s", "motley.blocking_hops"}, price_motley_train},
       {"dtfm", {"dtfm.gradient_bytes", "dtfm.activation_bytes"}, price_dtfm},
@@ -27,8 +27,8 @@ const std::vector<TrainFormEntry>& entries() {
   return table;
 }
 
-const TrainFormEntry& entry_of(const std::string& form) {
-  for (const auto& entry : entries())
+const TrainFormEntry& train_form_entry(const std::string& form) {
+  for (const auto& entry : train_form_entries())
     if (entry.name == form) return entry;
   throw input_error(fmt::format("\"{}\" is no cost form for training plans", form),
                     fmt::format("known: {}", fmt::join(train_forms(), ", ")));
@@ -39,14 +39,14 @@ const TrainFormEntry& entry_of(const std::string& form) {
 const std::vector<std::string>& train_forms() {
   static const std::vector<std::string> names = [] {
     std::vector<std::string> list;
-    for (const auto& entry : entries()) list.push_back(entry.name);
+    for (const auto& entry : train_form_entries()) list.push_back(entry.name);
     return list;
   }();
   return names;
 }
 
 void check_train_settings(const CostOptions& options) {
-  const auto& known = entry_of(options.form).settings;
+  const auto& known = train_form_entry(options.form).settings;
   for (const auto& [key, value] : options.settings) {
     if (std::find(known.begin(), known.end(), key) == known.end())
       throw input_error(fmt::format("the cost form \"{}\" has no setting \"{}\"", options.form, key),
@@ -59,7 +59,7 @@ void check_train_settings(const CostOptions& options) {
 
 TrainCost price_train(const TrainPlan& plan, const CostOptions& options) {
   check_train_settings(options);
-  return entry_of(options.form).price(plan, options);
+  return train_form_entry(options.form).price(plan, options);
 }
 
 }  // namespace motley

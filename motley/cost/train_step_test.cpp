@@ -11,8 +11,6 @@
 namespace motley {
 namespace {
 
-void expect_close(double value, double expected) { EXPECT_NEAR(value, expected, 1e-9 * std::abs(expected)); }
-
 // Three machines of two cards; between m0 and m1 a link that is slower on the way back.
 Cluster cards() {
   return cluster_of(R"(

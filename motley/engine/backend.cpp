@@ -20,10 +20,6 @@ void open_cuda_library() {
                 "install the full `torch` package with its CUDA libraries, or plan for `cpu` devices");
 }
 
-std::span<std::byte> bytes_of(const at::Tensor& tensor) {
-  return {static_cast<std::byte*>(tensor.mutable_data_ptr()), static_cast<std::size_t>(tensor.nbytes())};
-}
-
 }  // namespace
 
 at::Device open_backend(const std::string& name) {
@@ -60,6 +56,11 @@ at::ScalarType scalar_type(DType type) {
   if (type == DType::fp32) return at::kFloat;
   if (type == DType::bf16) return at::kBFloat16;
   throw input_error(fmt::format("the engine cannot compute in {}", name_of(type)), "supported: fp32, bf16");
+}
+
+std::span<std::byte> bytes_of(const at::Tensor& host) {
+  MOTLEY_CHECK(host.is_cpu() && host.is_contiguous());
+  return {static_cast<std::byte*>(host.mutable_data_ptr()), host.nbytes()};
 }
 
 // A host tensor like `tensor`, which the first dimension's length may change from call to call.

@@ -3,6 +3,8 @@
 
 #include <ATen/ATen.h>
 
+#include <cstddef>
+#include <span>
 #include <string>
 
 #include "motley/comm/workers/worker_group.hpp"
@@ -16,6 +18,9 @@ at::Device open_backend(const std::string& name);
 
 // fp32 and bf16, which the engine computes in. Throws an input error for the others.
 at::ScalarType scalar_type(DType type);
+
+// Of a contiguous tensor in the host's memory.
+std::span<std::byte> bytes_of(const at::Tensor& host);
 
 // The collectives of a stage's ranks on tensors. They take the host's memory: tensors of another device pass through a
 // pinned buffer, allocated at the first use.

@@ -18,8 +18,6 @@ std::optional<at::ScalarType> scalar_type(std::string_view type) {
   return std::nullopt;
 }
 
-std::string shape_text(const std::vector<std::int64_t>& shape) { return fmt::format("{}", fmt::join(shape, "x")); }
-
 }  // namespace
 
 Checkpoint::Checkpoint(std::filesystem::path folder) : folder_(std::move(folder)) {

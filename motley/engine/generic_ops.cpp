@@ -9,7 +9,6 @@ namespace motley {
 namespace {
 
 using at::Tensor;
-using at::indexing::Slice;
 
 class GenericOps final : public Ops {
  public:
@@ -79,9 +78,10 @@ class GenericOps final : public Ops {
       const Tensor block = at::tensor(blocks, at::kLong).to(key.device());
       const Tensor offset = at::tensor(offsets, at::kLong).to(key.device());
       Tensor keys = cache.keys, values = cache.values;
-      keys.index_put_({block, Slice(), Slice(), offset},
+      keys.index_put_({block, at::indexing::Slice(), at::indexing::Slice(), offset},
                       key.narrow(0, rows.first_row, rows.count).to(keys.scalar_type()));
-      values.index_put_({block, Slice(), offset}, value.narrow(0, rows.first_row, rows.count).to(values.scalar_type()));
+      values.index_put_({block, at::indexing::Slice(), offset},
+                        value.narrow(0, rows.first_row, rows.count).to(values.scalar_type()));
     }
   }
 

@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::int64_t length = 6;  // tokens of a sequence
 
-Architecture architecture(bool tied) {
+Architecture qwen3_architecture(bool tied) {
   return read_architecture(parse_json(fmt::format(R"({{"model_type": "qwen3", "hidden_size": 24, "num_hidden_layers": 2,
         "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 4, "attention_bias": true,
         "intermediate_size": 40, "vocab_size": 53, "max_position_embeddings": 64, "tie_word_embeddings": {}}})",
@@ -302,7 +302,7 @@ void collect(const Architecture& arch, const std::vector<RunningStage>& stages, 
 
 TrainPlan plan_of(std::vector<TrainReplica> replicas, bool tied) {
   TrainPlan plan;
-  plan.model.arch = architecture(tied);
+  plan.model.arch = qwen3_architecture(tied);
   Training training;
   training.sequence_length = length;
   training.global_batch = 16;

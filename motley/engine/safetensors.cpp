@@ -16,6 +16,9 @@
 #include "motley/base/value.hpp"
 
 namespace motley {
+
+std::string shape_text(const std::vector<std::int64_t>& shape) { return fmt::format("{}", fmt::join(shape, "x")); }
+
 namespace {
 
 constexpr std::uint64_t length_bytes = 8;
@@ -32,8 +35,6 @@ std::optional<std::uint64_t> element_bytes(std::string_view type) {
   const auto found = sizes.find(type);
   return found == sizes.end() ? std::nullopt : std::optional(found->second);
 }
-
-std::string shape_text(const std::vector<std::int64_t>& shape) { return fmt::format("{}", fmt::join(shape, "x")); }
 
 // A list of non-negative integers of a header's entry.
 std::vector<std::int64_t> read_sizes(const Value& entry, std::string_view key, std::string_view where) {

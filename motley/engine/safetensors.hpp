@@ -27,6 +27,8 @@ class MappedFile {
   std::size_t size_ = 0;
 };
 
+std::string shape_text(const std::vector<std::int64_t>& shape);  // "4x128"
+
 struct StoredTensor {
   std::string type;  // as the file spells it: "F32", "BF16", "F16", ...
   std::vector<std::int64_t> shape;

@@ -17,7 +17,7 @@ constexpr const char* config =
     R"({"model_type": "llama", "hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 6, "num_key_value_heads": 2,
         "intermediate_size": 80, "vocab_size": 101, "max_position_embeddings": 64, "rms_norm_eps": 1e-6, "tie_word_embeddings": TIED})";
 
-Architecture architecture(bool tied) {
+Architecture llama_architecture(bool tied) {
   std::string text = config;
   text.replace(text.find("TIED"), 4, tied ? "true" : "false");
   return read_architecture(parse_json(text, "config"), "config");
@@ -29,7 +29,7 @@ class StageModelTest : public ::testing::Test {
   StageModelTest() {
     std::string pattern = (std::filesystem::temp_directory_path() / "stage-model-XXXXXX").string();
     folder = ::mkdtemp(pattern.data());
-    const Architecture untied = architecture(false);
+    const Architecture untied = llama_architecture(false);
     std::vector<TensorSpec> tensors = embedding_tensors(untied);
     for (const TensorSpec& tensor : head_tensors(untied)) tensors.push_back(tensor);
     for (std::int64_t layer = 0; layer < untied.layers; ++layer)
@@ -56,7 +56,7 @@ class StageModelTest : public ::testing::Test {
   ~StageModelTest() override { std::filesystem::remove_all(folder); }
 
   static StageSpec whole(bool tied = false) {
-    return {.arch = architecture(tied),
+    return {.arch = llama_architecture(tied),
             .layers = {0, 2},
             .embedding = true,
             .head = true,

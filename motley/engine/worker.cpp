@@ -17,6 +17,7 @@
 #include <mutex>
 #include <thread>
 
+#include "motley/base/clock.hpp"
 #include "motley/comm/workers/worker_links.hpp"
 #include "motley/engine/assignment.hpp"
 #include "motley/engine/backend.hpp"
@@ -26,8 +27,6 @@ namespace motley {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
 constexpr std::int32_t max_threads = 1024;
 
 class StepQueue {
@@ -56,11 +55,6 @@ class StepQueue {
 // Activations cross in the type that the receiving stage computes in.
 at::ScalarType crossing_type(const Stage& receiver) {
   return receiver.weight_type == DType::fp32 ? at::kFloat : at::kBFloat16;
-}
-
-std::span<std::byte> bytes_of(const at::Tensor& host) {
-  MOTLEY_CHECK(host.is_cpu() && host.is_contiguous());
-  return {static_cast<std::byte*>(host.mutable_data_ptr()), host.nbytes()};
 }
 
 // One device's part of the plan, loaded and connected.

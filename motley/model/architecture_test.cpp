@@ -15,7 +15,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-const std::string llama = R"({
+const std::string llama_config = R"({
   "model_type": "llama",
   "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 2,
   "intermediate_size": 160, "vocab_size": 300
@@ -28,7 +28,8 @@ Value with(const std::string& text, const std::vector<std::pair<std::string, std
   return config;
 }
 
-Architecture arch_of(const std::vector<std::pair<std::string, std::string>>& changes, const std::string& text = llama) {
+Architecture arch_of(const std::vector<std::pair<std::string, std::string>>& changes,
+                     const std::string& text = llama_config) {
   return read_architecture(with(text, changes), "config.json");
 }
 
@@ -297,7 +298,7 @@ RC_GTEST_PROP(ArchitectureProperty, NoValueOfAnyKeyDoesHarm, ()) {
       R"({"rope_type": "yarn", "factor": 1e-300})",
       R"({"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4})",
       R"({"type": {}})"};
-  Value config = parse_json(llama, "base");
+  Value config = parse_json(llama_config, "base");
   const int changes = *rc::gen::inRange(1, 5);
   for (int i = 0; i < changes; ++i)
     config.set(*rc::gen::elementOf(keys), parse_json(*rc::gen::elementOf(values), "change"));
@@ -342,7 +343,7 @@ class ModelFolder : public testing::Test {
 };
 
 TEST_F(ModelFolder, FolderAndFileAreTheSameModel) {
-  write_file(folder_ / "config.json", llama);
+  write_file(folder_ / "config.json", llama_config);
   const Model model = read_model(folder_.string());
   EXPECT_EQ(model.name, "tiny");
   EXPECT_EQ(model.arch.layers, 4);
@@ -352,7 +353,7 @@ TEST_F(ModelFolder, FolderAndFileAreTheSameModel) {
 }
 
 TEST_F(ModelFolder, GenerationConfigSaysWhatEndsAText) {
-  write_file(folder_ / "config.json", llama);
+  write_file(folder_ / "config.json", llama_config);
   write_file(folder_ / "generation_config.json", R"({"eos_token_id": [5, 7], "temperature": 0.7})");
   const Model model = read_model(folder_.string());
   EXPECT_THAT(model.arch.eos_tokens, ElementsAre(5, 7));

@@ -10,6 +10,8 @@
 
 namespace motley {
 
+std::string text(const LayerRange& range) { return fmt::format("[{}, {})", range.first, range.last); }
+
 template <>
 const std::vector<EnumName<DType>>& enum_names<DType>() {
   static const std::vector<EnumName<DType>> names = {{DType::fp32, "fp32"},

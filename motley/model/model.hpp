@@ -27,6 +27,7 @@ struct LayerRange {
   std::int64_t size() const { return last - first; }
   bool operator==(const LayerRange&) const = default;
 };
+std::string text(const LayerRange& range);  // "[0, 12)"
 
 enum class Norm { rms, layer };
 enum class Activation { silu, gelu, gelu_tanh, relu };
@@ -155,6 +156,8 @@ struct Shard {
   Span vocabulary;  // rows of embedding and head
   bool operator==(const Shard&) const = default;
 };
+
+constexpr double share_tolerance = 1e-6;  // shares of a whole sum to 1 but for that
 
 // Cuts a block for a group with these shares (any scale; empty: equal). KV heads go by largest remainder, at least one
 // each; with more ranks than KV heads, a KV head is held by consecutive ranks that divide its query heads. FFN columns

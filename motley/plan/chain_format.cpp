@@ -9,9 +9,9 @@
 namespace motley {
 namespace {
 
-constexpr double most = 1e18;  // seconds or bytes: sums stay far from overflow
+constexpr double largest_cost = 1e18;  // seconds or bytes: sums stay far from overflow
 constexpr std::int64_t most_sites = 100000;
-constexpr Limits amount{.always_written = true, .min = 0, .max = most};
+constexpr Limits cost_limits{.always_written = true, .min = 0, .max = largest_cost};
 
 // A name, or a number into `layouts`.
 std::string read_layout(const Reader& reader) {
@@ -73,11 +73,12 @@ const Schema<ChainSiteOption>& schema<ChainSiteOption>() {
   static const auto table =
       Schema<O>("option", "What a site may do.")
           .field("name", &O::name, "For people.")
-          .field("time_s", &O::time_s, "Seconds.", {.required = true, .min = 0, .max = most})
-          .field("sync_s", &O::sync_s, "Seconds on top, of synchronising. Default: 0.", amount)
-          .field("bytes", &O::bytes, "Held all the time; may be fractional.", {.required = true, .min = 0, .max = most})
+          .field("time_s", &O::time_s, "Seconds.", {.required = true, .min = 0, .max = largest_cost})
+          .field("sync_s", &O::sync_s, "Seconds on top, of synchronising. Default: 0.", cost_limits)
+          .field("bytes", &O::bytes, "Held all the time; may be fractional.",
+                 {.required = true, .min = 0, .max = largest_cost})
           .field("transient_bytes", &O::transient_bytes,
-                 "Held while the site works: of all sites, the largest counts. Default: 0.", amount)
+                 "Held while the site works: of all sites, the largest counts. Default: 0.", cost_limits)
           .custom<std::string>({"layout",
                                 "string, or integer",
                                 "",
@@ -107,14 +108,14 @@ const Schema<ChainDescription>& schema<ChainDescription>() {
           .format("motley.chain/1")
           .field("name", &C::name, "For people.")
           .field("budget_bytes", &C::budget_bytes, "Memory for all sites together.",
-                 {.required = true, .min = 0, .max = most})
+                 {.required = true, .min = 0, .max = largest_cost})
           .field("sites", &C::sites, "In order.", {.required = true})
           .field("layouts", &C::layouts, "Names. Default: one layout.")
           .field(
               "layout_change_s", &C::layout_change_s,
               "Seconds between neighbouring sites: a row per layout of the one, a column per layout of the next. The "
               "first site pays none. Default: changing is free.",
-              {.min = 0, .max = most})
+              {.min = 0, .max = largest_cost})
           .check(check_layouts)
           .check(check_sites);
   return table;

@@ -24,7 +24,7 @@ constexpr const char* chain_text = R"({
 ChainDescription chain() { return read<ChainDescription>(parse_json(chain_text, "chain.json"), "chain.json"); }
 
 // By hand: b to a costs 0.125, a to b costs 0.25.
-ChainPlan example() {
+ChainPlan chain_example() {
   ChainPlan plan;
   plan.chain = chain();
   plan.choice = {0, 0, 1};
@@ -39,11 +39,11 @@ TEST(ChainPlan, CostIsTheDefinition) {
   EXPECT_DOUBLE_EQ(cost.layout_change_s, 0.375);
   EXPECT_DOUBLE_EQ(cost.bytes, 7.25);
   EXPECT_DOUBLE_EQ(cost.transient_bytes, 2);
-  EXPECT_TRUE(verify(example()).empty());
+  EXPECT_TRUE(verify(chain_example()).empty());
 }
 
 TEST(ChainPlan, WhatItWritesItReads) {
-  ChainPlan plan = example();
+  ChainPlan plan = chain_example();
   plan.front = {{3, 1}, {2, 5}};
   EXPECT_EQ(read_chain_plan(parse_json(to_json(write_chain_plan(plan)), "plan"), "plan"), plan);
 }
@@ -55,7 +55,7 @@ TEST(ChainPlan, SitesAreNamedAsTheFileHasThem) {
 
 TEST(ChainPlan, EveryDecisionIsChecked) {
   const auto broken = [](const std::function<void(ChainPlan&)>& change) {
-    ChainPlan plan = example();
+    ChainPlan plan = chain_example();
     change(plan);
     std::string all;
     for (const auto& violation : verify(plan)) all += violation.place + ": " + violation.what + "\n";

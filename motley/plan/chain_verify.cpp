@@ -9,9 +9,9 @@
 namespace motley {
 namespace {
 
-constexpr double tolerance = 1e-9;  // relative
+constexpr double cost_tolerance = 1e-9;  // relative
 
-bool close(double a, double b) { return std::abs(a - b) <= tolerance * std::max(std::abs(a), std::abs(b)); }
+bool same_cost(double a, double b) { return std::abs(a - b) <= cost_tolerance * std::max(std::abs(a), std::abs(b)); }
 
 // The entry of `sites` that a site belongs to, and its number within.
 struct Place {
@@ -84,11 +84,11 @@ std::vector<Violation> verify(const ChainPlan& plan) {
   }
   if (!violations.empty()) return violations;
   const ChainCost cost = chain_cost(plan.chain, plan.choice);
-  if (cost.total_bytes() > plan.chain.budget_bytes * (1 + tolerance))
+  if (cost.total_bytes() > plan.chain.budget_bytes * (1 + cost_tolerance))
     add("choice", fmt::format("takes {} bytes, the budget is {}", cost.total_bytes(), plan.chain.budget_bytes));
-  if (!close(cost.total_s(), plan.predicted.time_s))
+  if (!same_cost(cost.total_s(), plan.predicted.time_s))
     add("predicted.time_s", fmt::format("is {}, the choice takes {}", plan.predicted.time_s, cost.total_s()));
-  if (!close(cost.total_bytes(), plan.predicted.bytes))
+  if (!same_cost(cost.total_bytes(), plan.predicted.bytes))
     add("predicted.bytes", fmt::format("is {}, the choice takes {}", plan.predicted.bytes, cost.total_bytes()));
   for (std::size_t i = 1; i < plan.front.size(); ++i)
     if (plan.front[i].bytes <= plan.front[i - 1].bytes || plan.front[i].time_s >= plan.front[i - 1].time_s)

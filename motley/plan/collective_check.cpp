@@ -8,12 +8,12 @@
 #include <optional>
 #include <tuple>
 
+#include "motley/base/index.hpp"
+
 namespace motley {
 namespace {
 
 constexpr std::size_t most_violations = 8;
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 std::string step_place(int rank, std::size_t step) { return fmt::format("program[{}][{}]", rank, step); }
 

@@ -10,11 +10,10 @@
 #include <unordered_map>
 
 #include "motley/base/error.hpp"
+#include "motley/base/index.hpp"
 
 namespace motley {
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 void collect_ranks(const CollectiveGroup& group, std::vector<int>& ranks) {
   if (group.members.empty()) ranks.push_back(group.rank);

@@ -23,7 +23,7 @@ constexpr const char* offers_text = R"({
 Offers offers() { return read<Offers>(parse_json(offers_text, "offers.json"), "offers.json"); }
 
 // The worked example of arXiv 2502.00722: one c1 and one c4 carry 100 requests in 1450/51 s.
-RentPlan example() {
+RentPlan rent_example() {
   RentPlan plan;
   plan.offers = offers();
   plan.goal = {.form = RentForm::budget, .budget_usd_per_hour = 8, .survive = 0, .startup_share = 0, .current = {}};
@@ -41,7 +41,7 @@ TEST(RentPlan, PricesAreReadInBothForms) {
 }
 
 TEST(RentPlan, WhatItWritesItReads) {
-  RentPlan plan = example();
+  RentPlan plan = rent_example();
   plan.goal.current = {{"c1", 1}};
   plan.predicted.slower = {{"t1", 1.25, 3, 9.5}};
   plan.fallback = {{"a", {{"first", {{"c4", 1}}}}}};
@@ -50,13 +50,14 @@ TEST(RentPlan, WhatItWritesItReads) {
 }
 
 TEST(RentPlan, TheWorkedExampleIsSound) {
-  EXPECT_NEAR(100 / carried_per_s(example().offers, example().fleet, example().assignment), 1450.0 / 51, 1e-9);
-  EXPECT_TRUE(verify(example()).empty());
+  EXPECT_NEAR(100 / carried_per_s(rent_example().offers, rent_example().fleet, rent_example().assignment), 1450.0 / 51,
+              1e-9);
+  EXPECT_TRUE(verify(rent_example()).empty());
 }
 
 TEST(RentPlan, EveryDecisionIsChecked) {
   const auto broken = [](const std::function<void(RentPlan&)>& change) {
-    RentPlan plan = example();
+    RentPlan plan = rent_example();
     change(plan);
     std::string all;
     for (const auto& violation : verify(plan)) all += violation.place + ": " + violation.what + "\n";
@@ -126,7 +127,7 @@ TEST(RentPlan, EveryDecisionIsChecked) {
 
 // Without c1 one c4 carries a request of the mix in 0.8 / 2.4 + 0.2 / 1.5 s: 15 / 7 per second of 3.52.
 TEST(RentPlan, WhatIsLeftAfterALossIsCounted) {
-  RentPlan plan = example();
+  RentPlan plan = rent_example();
   plan.offers.types["t2"].domain.clear();
   plan.fallback["a"] = {{"first", {{"c4", 1}}}, {"second", {{"c4", 1}}}};
   plan.goal.survive = 0.6;
@@ -148,7 +149,7 @@ TEST(RentPlan, WhatIsLeftAfterALossIsCounted) {
 }
 
 TEST(RentPlan, CopiesAndUtilisationScaleWhatIsCarried) {
-  RentPlan plan = example();
+  RentPlan plan = rent_example();
   const double once = carried_per_s(plan.offers, plan.fleet, plan.assignment);
   plan.offers.utilisation = 0.5;
   EXPECT_NEAR(carried_per_s(plan.offers, plan.fleet, plan.assignment), 0.5 * once, 1e-12);

@@ -24,7 +24,7 @@ Training job(std::int64_t sequence_length, std::int64_t global_batch) {
 
 // opt-125m (12 layers, hidden 768, 12 heads) on a machine of two and two of one: a replica of two stages, the first
 // tensor parallel, and a replica of one data-parallel stage.
-TrainPlan example() {
+TrainPlan train_example() {
   TrainPlan plan;
   plan.model = read_model(MOTLEY_SOURCE_DIR "/data/models/opt-125m");
   const auto cluster = read<ClusterDescription>(parse_toml(R"(format = "motley.cluster/1"
@@ -57,7 +57,7 @@ TrainPlan example() {
 }
 
 TEST(TrainPlan, WhatItWritesItReads) {
-  TrainPlan plan = example();
+  TrainPlan plan = train_example();
   plan.schedule = PipelineSchedule::gpipe;
   plan.sync = {.algorithm = SyncAlgorithm::direct, .overlap = true};
   plan.predicted = {
@@ -77,7 +77,7 @@ TEST(TrainPlan, WhatItWritesItReads) {
 }
 
 TEST(TrainPlan, OtherKindsAreRefused) {
-  Value document = write_train_plan(example());
+  Value document = write_train_plan(train_example());
   document.set("kind", "serve");
   EXPECT_THAT([&] { read_train_plan(document, "plan.json"); },
               testing::Throws<Error>(testing::Property(&Error::hint, HasSubstr("motley plan train"))));
@@ -87,7 +87,7 @@ TEST(TrainPlan, OtherKindsAreRefused) {
 }
 
 TEST(TrainPlan, SequencesAndMicroBatches) {
-  const TrainPlan plan = example();
+  const TrainPlan plan = train_example();
   const Training& training = *plan.workload.training;
   EXPECT_EQ(replica_sequences(training, plan.replicas[0]), 9);
   EXPECT_EQ(micro_batch_sequences(training, plan.replicas[0]), 2);  // 2 2 2 2 1
@@ -161,14 +161,14 @@ TEST(TrainPlan, StatesFollowPrecisionAndOptimizer) {
 }
 
 TEST(TrainPlan, TheExampleIsSound) {
-  TrainPlan plan = example();
+  TrainPlan plan = train_example();
   EXPECT_TRUE(verify(plan).empty());
   plan.predicted.memory_bytes["box/1"] = stage_memory(plan, plan.replicas[0], 0)[1];
   EXPECT_TRUE(verify(plan).empty());
 }
 
 TEST(TrainPlan, MemoryFitsToTheByte) {
-  TrainPlan plan = example();
+  TrainPlan plan = train_example();
   const TrainMemory memory = stage_memory(plan, plan.replicas[1], 0)[0];  // lab-1/0, which needs more than lab-0/0
   DeviceType& type = plan.cluster.types[plan.cluster.devices[plan.cluster.find_device("lab-1/0")].type];
   ASSERT_GT(memory.total(), stage_memory(plan, plan.replicas[0], 1)[0].total());
@@ -180,7 +180,7 @@ TEST(TrainPlan, MemoryFitsToTheByte) {
 
 TEST(TrainPlan, EveryDecisionIsChecked) {
   const auto broken = [](const std::function<void(TrainPlan&)>& change) {
-    TrainPlan plan = example();
+    TrainPlan plan = train_example();
     change(plan);
     std::string all;
     for (const auto& violation : verify(plan)) all += violation.place + ": " + violation.what + "\n";

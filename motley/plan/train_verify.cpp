@@ -12,10 +12,6 @@
 namespace motley {
 namespace {
 
-constexpr double share_tolerance = 1e-6;
-
-std::string text(const LayerRange& range) { return fmt::format("[{}, {})", range.first, range.last); }
-
 class TrainVerifier {
  public:
   explicit TrainVerifier(const TrainPlan& plan) : plan_(plan), training_(training_of(plan.workload)) {}

@@ -13,10 +13,6 @@
 namespace motley {
 namespace {
 
-constexpr double share_tolerance = 1e-6;
-
-std::string text(const LayerRange& range) { return fmt::format("[{}, {})", range.first, range.last); }
-
 class Verifier {
  public:
   explicit Verifier(const ServePlan& plan) : plan_(plan) {

@@ -13,7 +13,7 @@
 namespace motley {
 namespace {
 
-std::string usd(double usd_per_hour) { return fmt::format("{:.2f} $/h", usd_per_hour); }
+std::string hourly(double usd_per_hour) { return fmt::format("{:.2f} $/h", usd_per_hour); }
 
 bool cheapest(const RentPlan& plan) { return plan.goal.form == RentForm::cheapest; }
 
@@ -31,16 +31,16 @@ Html fleet(const RentPlan& plan) {
   for (const RentedConfiguration& rented : plan.fleet) {
     const double cost = rented.usd_per_hour * static_cast<double>(rented.copies);
     const double share = total > 0 ? cost / total : 0;
-    const std::string words = fmt::format("{}: {}, {} of the cost", rented.configuration, usd(cost), percent(share));
+    const std::string words = fmt::format("{}: {}, {} of the cost", rented.configuration, hourly(cost), percent(share));
     const std::string stages = copy_stages_text(plan, rented.configuration);
     rows.push_back({.label = {tag("b", {}, fmt::format("{} \u00d7 {}", rented.copies, rented.configuration))},
                     .drawing = {drawing("bar", words,
                                         {mark("room", 0, 1),
                                          mark(css_class_of(plan, rented.configuration), from, from + share, words)}),
                                 paragraph("note", fmt::format("a copy: {} at {}{}", copy_devices_text(rented.devices),
-                                                              usd(rented.usd_per_hour),
+                                                              hourly(rented.usd_per_hour),
                                                               stages.empty() ? "" : "; layers " + stages))},
-                    .figure = {tag("b", {}, usd(cost)), " " + percent(share)}});
+                    .figure = {tag("b", {}, hourly(cost)), " " + percent(share)}});
     from += share;
   }
   if (rows.empty()) return paragraph("note", "Nothing is rented.");
@@ -93,9 +93,9 @@ Html devices(const RentPlan& plan) {
   for (const auto& [name, type] : plan.offers.types) {
     const auto shadow = plan.predicted.shadow_price_usd_per_hour.find(name);
     const double worth = shadow == plan.predicted.shadow_price_usd_per_hour.end() ? 0 : shadow->second;
-    rows.push_back({name, usd(type.usd_per_hour), fmt::format("{}", rented[name]),
+    rows.push_back({name, hourly(type.usd_per_hour), fmt::format("{}", rented[name]),
                     type.available ? fmt::format("{}", *type.available) : "any number",
-                    worth > 0 ? usd(worth) : "\u2013", type.domain});
+                    worth > 0 ? hourly(worth) : "\u2013", type.domain});
   }
   return table({"type", ">price", ">rented", ">available", ">one more is worth", "domain"}, rows);
 }
@@ -109,7 +109,7 @@ Html alternatives(const RentPlan& plan) {
     most = std::max({most, alone.limited.value_or(0), alone.unlimited.value_or(0)});
   if (!(most > 0)) return {};
   const auto figure = [&](double value) {
-    return cheapest(plan) ? usd(value) : fmt::format("{:.4g} requests/s", value);
+    return cheapest(plan) ? hourly(value) : fmt::format("{:.4g} requests/s", value);
   };
   std::vector<ChartRow> rows = {
       {.label = tag("b", {}, "this fleet"),
@@ -138,7 +138,7 @@ Html slower(const RentPlan& plan) {
   std::vector<std::vector<Html>> rows;
   for (const SlowerCase& one : plan.predicted.slower) {
     const std::string planned = !cheapest(plan)              ? ""
-                                : one.replanned_usd_per_hour ? usd(*one.replanned_usd_per_hour)
+                                : one.replanned_usd_per_hour ? hourly(*one.replanned_usd_per_hour)
                                                              : "cannot";
     rows.push_back({fmt::format("{} {:g} times slower", one.type.empty() ? "all types" : one.type, one.factor),
                     fmt::format("{:.4g} requests/s", one.throughput_per_s),
@@ -151,22 +151,22 @@ Html slower(const RentPlan& plan) {
 Html head(const RentPlan& plan) {
   const RentPrediction& predicted = plan.predicted;
   std::vector<PageFigure> list = {
-      {"cost", usd(predicted.cost_usd_per_hour),
-       plan.goal.budget_usd_per_hour ? fmt::format("of a budget of {}", usd(*plan.goal.budget_usd_per_hour))
+      {"cost", hourly(predicted.cost_usd_per_hour),
+       plan.goal.budget_usd_per_hour ? fmt::format("of a budget of {}", hourly(*plan.goal.budget_usd_per_hour))
                                      : "the least that carries the demand"},
       {"carries", fmt::format("{:.4g}/s", predicted.throughput_per_s), "requests of this mix"}};
   if (predicted.headroom) list.push_back({"of the demand", percent(*predicted.headroom), ""});
   if (plan.offers.utilisation < 1)
     list.push_back({"copies are busy", percent(plan.offers.utilisation), "at that load"});
   if (predicted.startup_usd_per_hour > 0)
-    list.push_back({"starting copies", usd(predicted.startup_usd_per_hour), "until the next planning"});
+    list.push_back({"starting copies", hourly(predicted.startup_usd_per_hour), "until the next planning"});
   if (plan.goal.survive > 0)
     list.push_back({"survives", percent(plan.goal.survive), "is left when any one domain is lost"});
   list.push_back(gap_figure(plan.search));
   const std::string bound =
       !plan.search.bound ? ""
       : cheapest(plan)
-          ? fmt::format("No fleet of these offers costs less than {}.", usd(*plan.search.bound))
+          ? fmt::format("No fleet of these offers costs less than {}.", hourly(*plan.search.bound))
           : fmt::format("No fleet of these offers carries more than {:.4g} requests/s.", *plan.search.bound);
   return {paragraph("lead", rent_summary(plan) + "."), figures(list), search_sentence(plan.search, bound)};
 }

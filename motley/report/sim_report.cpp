@@ -27,7 +27,7 @@ Value summary_json(const RequestSummary& summary) {
                         {"tokens_per_s", summary.tokens_per_s}});
 }
 
-std::string triple(const Percentiles& p) {
+std::string percentiles_text(const Percentiles& p) {
   return fmt::format("{} / {} / {}", human_seconds(p.p50), human_seconds(p.p90), human_seconds(p.p99));
 }
 
@@ -41,7 +41,7 @@ std::string classes_table(const SimResult& result) {
                {"tokens/s", Align::right}});
   const auto add = [&](const RequestSummary& summary) {
     table.add({summary.name, fmt::format("{}", summary.requests), fmt::format("{:.1f}%", 100 * summary.slo_attainment),
-               triple(summary.ttft_s), triple(summary.tpot_s), triple(summary.latency_s),
+               percentiles_text(summary.ttft_s), percentiles_text(summary.tpot_s), percentiles_text(summary.latency_s),
                fmt::format("{:.4g}", summary.tokens_per_s)});
   };
   for (const RequestSummary& summary : result.classes) add(summary);

@@ -22,9 +22,9 @@ using tcp = boost::asio::ip::tcp;
 constexpr std::size_t largest_answer_bytes = 64 << 20;
 
 // One request on a connection of its own; the answer's body is read piece by piece.
-class Exchange {
+class ClientExchange {
  public:
-  Exchange(const ServerAddress& server, http::verb verb, const std::string& path, std::string body)
+  ClientExchange(const ServerAddress& server, http::verb verb, const std::string& path, std::string body)
       : stream_(context_) {
     try {
       stream_.connect(tcp::resolver(context_).resolve(server.host, server.port));
@@ -133,14 +133,14 @@ ServerAddress parse_server_url(const std::string& url) {
 }
 
 Value http_get(const ServerAddress& server, const std::string& path) {
-  Exchange exchange(server, http::verb::get, path, "");
+  ClientExchange exchange(server, http::verb::get, path, "");
   const std::string body = exchange.read_all();
   if (exchange.status() >= 400) throw server_error(exchange.status(), body);
   return parse_json(body, "answer of " + path);
 }
 
 Value http_post(const ServerAddress& server, const std::string& path, const Value& request) {
-  Exchange exchange(server, http::verb::post, path, to_json(request));
+  ClientExchange exchange(server, http::verb::post, path, to_json(request));
   const std::string body = exchange.read_all();
   if (exchange.status() >= 400) throw server_error(exchange.status(), body);
   return parse_json(body, "answer of " + path);
@@ -154,7 +154,7 @@ StreamedReply stream(const ServerAddress& server, const char* path, Value reques
   request.set("stream_options", Value::object({{"include_usage", true}}));
   const auto start = std::chrono::steady_clock::now();
   const auto elapsed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
-  Exchange exchange(server, http::verb::post, path, to_json(request));
+  ClientExchange exchange(server, http::verb::post, path, to_json(request));
   if (exchange.status() >= 400) throw server_error(exchange.status(), exchange.read_all());
 
   StreamedReply reply;

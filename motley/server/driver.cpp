@@ -13,6 +13,7 @@
 #include <mutex>
 #include <thread>
 
+#include "motley/base/clock.hpp"
 #include "motley/plan/served.hpp"
 #include "motley/server/dispatcher.hpp"
 #include "motley/server/worker_processes.hpp"
@@ -24,8 +25,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr double worker_grace_s = 1;  // to leave by itself once its connection has ended
 constexpr double settle_s = 0.25;     // in which the cause of a failure is told from its consequences
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 ErrorCode code_from(std::int32_t number) {
   for (const ErrorCode code : {ErrorCode::negative, ErrorCode::input, ErrorCode::environment, ErrorCode::limit,

@@ -261,7 +261,7 @@ TEST_F(DriverTest, AWorkerThatHangsIsTreatedAsDead) {
   EXPECT_THAT(answer.stop_cause(), HasSubstr("box/3 (rank 0 of stage r0/s2) did not answer step"));
 }
 
-struct Refusal {
+struct RefusedStart {
   const char* settings;
   ErrorCode code;
   const char* message;
@@ -269,10 +269,10 @@ struct Refusal {
 
 TEST_F(DriverTest, AWorkerThatDoesNotStartIsQuotedAndNobodyIsLeft) {
   for (const auto& [settings, code, message] :
-       {Refusal{"refuse=box/1", ErrorCode::limit, "box/1 (rank 1 of stage r0/s0): it does not fit"},
-        Refusal{"exit=box/2", ErrorCode::peer, "box/2 (rank 0 of stage r0/s1) exited with code 9"},
-        Refusal{"kill=box/0", ErrorCode::peer, "box/0 (rank 0 of stage r0/s0) was killed by signal 9"},
-        Refusal{"babble=box/1", ErrorCode::peer, "box/1 (rank 1 of stage r0/s0): malformed message"}}) {
+       {RefusedStart{"refuse=box/1", ErrorCode::limit, "box/1 (rank 1 of stage r0/s0): it does not fit"},
+        RefusedStart{"exit=box/2", ErrorCode::peer, "box/2 (rank 0 of stage r0/s1) exited with code 9"},
+        RefusedStart{"kill=box/0", ErrorCode::peer, "box/0 (rank 0 of stage r0/s0) was killed by signal 9"},
+        RefusedStart{"babble=box/1", ErrorCode::peer, "box/1 (rank 1 of stage r0/s0): malformed message"}}) {
     try {
       Driver driver(toy_plan({{2, 1}}), fake(settings));
       ADD_FAILURE() << settings;

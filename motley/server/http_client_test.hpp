@@ -81,4 +81,6 @@ inline std::string ask(int port, const std::string& request) {
   return client.receive_all();
 }
 
+inline bool has(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
+
 }  // namespace motley

@@ -42,8 +42,6 @@ class Echo {
   Server server_;
 };
 
-bool has(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
-
 TEST(HttpServer, AnswersAndKeepsTheConnection) {
   Echo echo;
   RawClient client(echo.port());

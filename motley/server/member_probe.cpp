@@ -10,7 +10,9 @@
 #include <numeric>
 #include <span>
 
+#include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
+#include "motley/base/index.hpp"
 #include "motley/plan/collective_programs.hpp"
 #include "motley/server/probe_run.hpp"
 
@@ -28,10 +30,6 @@ constexpr std::int64_t most_collective = std::int64_t{16} << 20;   // larger one
 constexpr int collective_repeats = 3;
 constexpr double longest_s = 3600;  // that a member may claim
 constexpr std::int64_t least_memory = std::int64_t{1} << 20, most_memory = std::int64_t{1} << 50;
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 // FNV-1a: what is compared here needs no secrecy.
 std::uint64_t digest(const std::string& text) {

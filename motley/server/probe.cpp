@@ -11,6 +11,7 @@
 #include <numeric>
 #include <thread>
 
+#include "motley/base/clock.hpp"
 #include "motley/server/client.hpp"
 #include "motley/server/driver.hpp"
 #include "motley/server/http_server.hpp"
@@ -22,8 +23,6 @@ namespace motley {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
 constexpr const char* cpu = "cpu";  // the vendor
 constexpr StepLimits limits{.max_tokens = 64, .max_sequences = 8, .block_tokens = 16};
 constexpr std::int64_t most_context = 256;

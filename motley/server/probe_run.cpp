@@ -16,7 +16,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr double patience_s = 60;
+constexpr double answer_patience_s = 60;
 constexpr double start_grace_s = 1;
 
 Step step_of(std::uint64_t number, std::size_t route, const ProbeStep& asked, const ServePlan& plan) {
@@ -178,8 +178,8 @@ void ProbeRun::wait() {
   for (const auto& worker : workers_)
     waiting.push_back(
         {worker->control_descriptor(), static_cast<short>(worker->has_unsent() ? POLLIN | POLLOUT : POLLIN), 0});
-  if (::poll(waiting.data(), waiting.size(), static_cast<int>(patience_s * 1e3)) == 0)
-    throw Error(ErrorCode::peer, fmt::format("no worker answered within {} s", patience_s));
+  if (::poll(waiting.data(), waiting.size(), static_cast<int>(answer_patience_s * 1e3)) == 0)
+    throw Error(ErrorCode::peer, fmt::format("no worker answered within {} s", answer_patience_s));
   for (std::size_t i = 0; i < workers_.size(); ++i) {
     if (waiting[i].revents == 0) continue;
     if (workers_[i]->has_unsent()) workers_[i]->write_some();

@@ -20,8 +20,6 @@ using namespace std::chrono_literals;
 const std::string folder = MOTLEY_SOURCE_DIR "/tests/data/text/metaspace";
 constexpr std::int32_t end_token = 2;  // </s>
 
-bool has(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
-
 ServePlan small_plan(const std::shared_ptr<TextCodec>& codec) {
   ServePlan plan;
   plan.model.name = "tiny";

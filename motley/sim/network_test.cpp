@@ -12,8 +12,6 @@
 namespace motley {
 namespace {
 
-constexpr double tick = 1e-9;
-
 TEST(SimNetwork, AStepsLoadAddsUpItsSequences) {
   const ServePlan plan = timed_plan({{}}, {{0}});
   const Router router(plan, {});

@@ -12,6 +12,8 @@
 
 namespace motley {
 
+constexpr double tick = 1e-9;  // s: but for rounding
+
 struct TimedStage {
   double tokens_per_s = 1;
   LayerRange layers = {};

@@ -13,8 +13,6 @@
 namespace motley {
 namespace {
 
-constexpr double tick = 1e-9;
-
 SimResult run(const ServePlan& plan, const std::vector<TraceRequest>& requests, SimOptions options = {}) {
   options.router.max_queue = no_limit;
   return simulate(plan, requests, options);

@@ -13,8 +13,6 @@
 namespace motley {
 namespace {
 
-constexpr double tick = 1e-9;
-
 std::int64_t emitted_tokens(const SimResult& result) {
   std::int64_t sum = 0;
   for (const RequestRecord& record : result.records) sum += record.emitted;

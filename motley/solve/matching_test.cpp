@@ -16,7 +16,7 @@ std::vector<double> random_weights(std::mt19937& random, int n, int values) {
   return weights;
 }
 
-double by_enumeration(const std::vector<double>& weights, int n) {
+double bottleneck_by_enumeration(const std::vector<double>& weights, int n) {
   std::vector<int> column(static_cast<std::size_t>(n));
   std::iota(column.begin(), column.end(), 0);
   double least = std::numeric_limits<double>::infinity();
@@ -59,7 +59,7 @@ TEST(BottleneckMatching, EqualsEnumerationWithManyTies) {
     for (int round = 0; round < 60; ++round) {
       const auto weights = random_weights(random, n, 2 + round % 12);
       const double bottleneck = matcher.solve(weights, n);
-      EXPECT_EQ(bottleneck, by_enumeration(weights, n));
+      EXPECT_EQ(bottleneck, bottleneck_by_enumeration(weights, n));
       EXPECT_EQ(by_growing(weights, n), bottleneck);
       EXPECT_EQ(matcher.solve(weights, n), bottleneck);
       expect_matching(weights, n, matcher.match(), bottleneck);

@@ -20,7 +20,7 @@ std::vector<double> random_weights(std::mt19937& random, int n) {
   return weights;
 }
 
-double by_enumeration(const std::vector<double>& weights, int n) {
+double length_by_enumeration(const std::vector<double>& weights, int n) {
   std::vector<int> order(static_cast<std::size_t>(n));
   std::iota(order.begin(), order.end(), 0);
   double least = std::numeric_limits<double>::infinity();
@@ -44,7 +44,7 @@ TEST(OpenPath, HeldAndKarpEqualEnumeration) {
     for (int round = 0; round < (n < 9 ? 12 : 2); ++round) {
       const auto weights = random_weights(random, n);
       const OpenPath path = shortest_open_path(weights, n);
-      EXPECT_NEAR(path.length, by_enumeration(weights, n), 1e-12 * 90);
+      EXPECT_NEAR(path.length, length_by_enumeration(weights, n), 1e-12 * 90);
       expect_path(weights, n, path);
       const std::vector<int> turned(path.order.rbegin(), path.order.rend());
       EXPECT_NEAR(path_length(weights, n, turned), path.length, 1e-12 * 90);
@@ -57,7 +57,7 @@ TEST(OpenPath, AProgrammeIsUsedAgain) {
   HeldKarp kept;
   for (const int n : {8, 3, 9, 1, 2, 8}) {
     const auto weights = random_weights(random, n);
-    EXPECT_NEAR(kept.solve(weights, n), by_enumeration(weights, n), 1e-12 * 90);
+    EXPECT_NEAR(kept.solve(weights, n), length_by_enumeration(weights, n), 1e-12 * 90);
     expect_path(weights, n, {path_length(weights, n, kept.order()), kept.order()});
   }
 }

@@ -15,19 +15,8 @@ namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
-// Random figures by a counter: the same everywhere.
-class Draw {
- public:
-  explicit Draw(std::uint64_t seed) : seed_(seed) {}
-  double real() { return uniform_at(seed_, index_++); }
-  int below(int n) { return static_cast<int>(real() * n); }
-
- private:
-  std::uint64_t seed_, index_ = 0;
-};
-
 // Fractional bytes, some zero; asymmetric layout changes, also within a layout; few or many transient sizes.
-StrategyChain random_chain(Draw& draw, int most_sites, int most_options) {
+StrategyChain random_chain(RandomStream& draw, int most_sites, int most_options) {
   StrategyChain chain;
   const int layouts = 1 + draw.below(4);
   chain.layout_change_s.assign(static_cast<std::size_t>(layouts),
@@ -36,11 +25,11 @@ StrategyChain random_chain(Draw& draw, int most_sites, int most_options) {
   for (int a = 0; a < layouts; ++a)
     for (int b = 0; b < layouts; ++b)
       if (a != b || draw.below(5) == 0)
-        chain.layout_change_s[static_cast<std::size_t>(a)][static_cast<std::size_t>(b)] = dear * draw.real();
+        chain.layout_change_s[static_cast<std::size_t>(a)][static_cast<std::size_t>(b)] = dear * draw.uniform();
   chain.micro_batches = 1 + draw.below(4);
   chain.in_flight = 1 + draw.below(3);
   const int transients = draw.below(3);  // none, two sizes, any
-  const auto amount = [&] { return draw.below(6) == 0 ? 0.0 : draw.real() * 10; };
+  const auto amount = [&] { return draw.below(6) == 0 ? 0.0 : draw.uniform() * 10; };
   int sites = 1 + draw.below(most_sites);
   while (sites > 0) {
     StrategyRun run;
@@ -134,10 +123,10 @@ TEST(StrategyChain, WhatDoesNotFitAloneIsNamed) {
 TEST(StrategyChain, RandomChainsEqualEnumeration) {
   int infeasible = 0, tight = 0;
   for (std::uint64_t seed = 0; seed < 500; ++seed) {
-    Draw draw(seed);
+    RandomStream draw(seed, 0);
     const StrategyChain chain = random_chain(draw, 6, 4);
     const double least = enumerate(chain, infinity).least_bytes;
-    const double budget = least * (0.9 + draw.real());
+    const double budget = least * (0.9 + draw.uniform());
     const Enumerated expected = enumerate(chain, budget);
     const StrategyAnswer answer = solve_strategy_chain(chain, budget);
     if (expected.time_s == infinity) {
@@ -160,7 +149,7 @@ TEST(StrategyChain, RandomChainsEqualEnumeration) {
 
 TEST(StrategyChain, RandomFrontsEqualEnumeration) {
   for (std::uint64_t seed = 1000; seed < 1500; ++seed) {
-    Draw draw(seed);
+    RandomStream draw(seed, 0);
     const StrategyChain chain = random_chain(draw, 5, 4);
     ParetoFront<int> expected;
     for_every_choice(chain, [&](const std::vector<int>& choice) {
@@ -197,7 +186,7 @@ TEST(StrategyChain, RandomFrontsEqualEnumeration) {
 
 // One pass answers for every number of equal sites, as a chain of that length does by itself.
 TEST(StrategyChain, PrefixesAreChainsOfTheirOwn) {
-  Draw draw(7);
+  RandomStream draw(7, 0);
   StrategyChain chain = random_chain(draw, 1, 6);
   chain.runs.front().repeat = 12;
   const StrategyFronts fronts(chain);
@@ -214,7 +203,7 @@ TEST(StrategyChain, PrefixesAreChainsOfTheirOwn) {
 
 TEST(StrategyChain, MoreMemoryMoreOptionsCheaperChangesNeverHurt) {
   for (std::uint64_t seed = 2000; seed < 2100; ++seed) {
-    Draw draw(seed);
+    RandomStream draw(seed, 0);
     StrategyChain chain = random_chain(draw, 12, 6);
     const double budget = 5.0 * static_cast<double>(site_count(chain));
     const auto time = [&](double bytes) {
@@ -229,7 +218,7 @@ TEST(StrategyChain, MoreMemoryMoreOptionsCheaperChangesNeverHurt) {
     std::swap(chain, changed);
     ASSERT_GE(time(budget), before - slack) << seed;
     std::swap(chain, changed);
-    chain.runs.front().options.push_back({.time_s = draw.real() * 5, .bytes = draw.real() * 5});
+    chain.runs.front().options.push_back({.time_s = draw.uniform() * 5, .bytes = draw.uniform() * 5});
     ASSERT_LE(time(budget), before + slack) << seed;
   }
 }
@@ -237,7 +226,7 @@ TEST(StrategyChain, MoreMemoryMoreOptionsCheaperChangesNeverHurt) {
 // A budget with tolerance is met within it, and the bound holds.
 TEST(StrategyChain, ToleranceIsCertified) {
   for (std::uint64_t seed = 3000; seed < 3050; ++seed) {
-    Draw draw(seed);
+    RandomStream draw(seed, 0);
     const StrategyChain chain = random_chain(draw, 30, 8);
     const double budget = 8.0 * static_cast<double>(site_count(chain));
     const StrategyAnswer exact = solve_strategy_chain(chain, budget);
@@ -262,7 +251,7 @@ void expect_within(const Exact& exact, const Points& points, double gap_s) {
 }
 
 TEST(StrategyChain, FrontsWithToleranceTellTheirGap) {
-  Draw draw(11);
+  RandomStream draw(11, 0);
   StrategyChain chain = random_chain(draw, 1, 8);
   while (chain.runs.size() < 24) chain.runs.push_back(random_chain(draw, 1, 8).runs.front());
   for (auto& run : chain.runs)
@@ -287,13 +276,13 @@ TEST(StrategyChain, FrontsWithToleranceTellTheirGap) {
 }
 
 TEST(StrategyChain, APassedDeadlineStillAnswersWithABound) {
-  Draw draw(13);
+  RandomStream draw(13, 0);
   StrategyChain chain;
   for (int site = 0; site < 60; ++site) {
     StrategyRun run;
     for (int i = 0; i < 40; ++i) {
-      const double bytes = 1 + 9 * draw.real();
-      run.options.push_back({.time_s = (10 + draw.real()) / bytes, .bytes = bytes});
+      const double bytes = 1 + 9 * draw.uniform();
+      run.options.push_back({.time_s = (10 + draw.uniform()) / bytes, .bytes = bytes});
     }
     chain.runs.push_back(run);
   }

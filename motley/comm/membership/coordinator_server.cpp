@@ -15,6 +15,7 @@
 
 #include <fmt/format.h>
 
+#include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
 #include "motley/comm/membership/control_stream.hpp"
 #include "motley/comm/net/authority.hpp"
@@ -29,12 +30,6 @@ constexpr std::size_t most_strangers = 128;     // connections that have not yet
 constexpr std::size_t largest_greeting = 1024;  // bytes
 constexpr double tick_s = 0.05;
 constexpr double certificates_per_s = 20, most_certificates_at_once = 100;  // to strangers and members together
-
-Clock::duration duration_of(double seconds) {
-  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-}
-
-double seconds_of(Clock::time_point time) { return std::chrono::duration<double>(time.time_since_epoch()).count(); }
 
 struct ControlClient {
   ControlStream stream;
@@ -69,8 +64,6 @@ struct CoordinatorServer::State {
   std::vector<ByteStream> secured;
   std::list<std::jthread> securing;
   std::size_t securing_count = 0;
-
-  double now_s() const { return seconds_of(Clock::now()); }
 
   void log(const std::string& line) const {
     if (options.log) options.log(line);
@@ -380,7 +373,7 @@ CoordinatorServer::CoordinatorServer(CoordinatorServerOptions options, std::uniq
   if (options.identity)
     state.tls.emplace(options.authority ? TlsContext::for_strangers_too(*options.identity) : *options.identity);
   state.store = std::move(store);
-  state.coordinator.emplace(options.policy, load_ledger(*state.store, options.group), state.now_s());
+  state.coordinator.emplace(options.policy, load_ledger(*state.store, options.group), now_s());
   state.listener = listen_tcp(options.listen);
   state.options = std::move(options);
 }

@@ -8,12 +8,11 @@
 #include "motley/base/error.hpp"
 #include "motley/comm/membership/control_stream.hpp"
 #include "motley/comm/membership/coordinator_thread_test.hpp"
+#include "motley/comm/net/deadline_test.hpp"
 #include "motley/comm/net/sockets.hpp"
 
 namespace motley {
 namespace {
-
-ByteStream::Time soon() { return std::chrono::steady_clock::now() + std::chrono::seconds(20); }
 
 ByteStream dial(const std::string& address) {
   ConnectFailure failure;
@@ -50,7 +49,7 @@ std::string refusal_of(const std::string& address, const std::vector<ControlMess
   return refusal == nullptr ? "accepted" : refusal->reason;
 }
 
-MemberReport report_of(const std::string& id) {
+MemberReport ready_report(const std::string& id) {
   MemberReport report;
   report.group = "test";
   report.member = {id, 0, "here", "127.0.0.1:1"};
@@ -65,16 +64,16 @@ TEST(CoordinatorServer, TellsStrangersWhyTheyAreTurnedAway) {
   EXPECT_EQ(refusal_of(coordinator.address(), {ControlHello{"test", "wrong"}}), "the token is not this group's");
   EXPECT_EQ(refusal_of(coordinator.address(), {ControlHello{"other", "token"}}),
             "this coordinator serves group \"test\", not \"other\"");
-  EXPECT_EQ(refusal_of(coordinator.address(), {report_of("a")}), "the first message must be a greeting");
+  EXPECT_EQ(refusal_of(coordinator.address(), {ready_report("a")}), "the first message must be a greeting");
   EXPECT_EQ(refusal_of(coordinator.address(), {hello, hello}), "a member sends reports and nothing else");
-  EXPECT_EQ(refusal_of(coordinator.address(), {hello, report_of("a")}), "accepted");
+  EXPECT_EQ(refusal_of(coordinator.address(), {hello, ready_report("a")}), "accepted");
 }
 
 TEST(CoordinatorServer, LiesEndTheConnectionAndNothingElse) {
   CoordinatorThread coordinator;
   ControlStream honest(dial(coordinator.address()));
   honest.send(ControlHello{"test", "token"});
-  honest.send(report_of("honest"));
+  honest.send(ready_report("honest"));
   ControlMessage answer;
   ASSERT_EQ(answer_of(honest, answer), "");
   for (const std::string& lie :
@@ -85,7 +84,7 @@ TEST(CoordinatorServer, LiesEndTheConnectionAndNothingElse) {
     EXPECT_THROW(stream.read_all(rest, soon()), Error);  // it is hung up on
   }
   EXPECT_NE(coordinator.log().find("malformed message"), std::string::npos);
-  honest.send(report_of("honest"));
+  honest.send(ready_report("honest"));
   EXPECT_EQ(answer_of(honest, answer), "");
   EXPECT_TRUE(std::holds_alternative<CoordinatorDirective>(answer));
 }
@@ -139,14 +138,14 @@ TEST(CoordinatorServer, AFullDiskIsReportedAndOvercome) {
   std::jthread serving([&](const std::stop_token& stop) { server.run(stop); });
   ControlStream member(dial(server.address()));
   member.send(ControlHello{"test", ""});
-  member.send(report_of("a"));
+  member.send(ready_report("a"));
   const auto logged = [&](const char* text) {
     const std::lock_guard lock(mutex);
     return log.find(text) != std::string::npos;
   };
   while (!logged("disk is full")) std::this_thread::yield();
   store.full = false;
-  member.send(report_of("a"));
+  member.send(ready_report("a"));
   ControlMessage answer;
   ASSERT_EQ(answer_of(member, answer), "");
   EXPECT_EQ(std::get<CoordinatorDirective>(answer).incarnation, 1U);
@@ -243,12 +242,12 @@ TEST(CoordinatorServer, AfterAnUncertainWriteTheLogCounts) {
     coordinator.store->readable = false;
     ControlStream member(dial(coordinator.server.address()));
     member.send(ControlHello{"test", ""});
-    member.send(report_of("a"));
+    member.send(ready_report("a"));
     coordinator.wait_for("the store is silent");
     coordinator.wait_for("the store does not answer");
     coordinator.store->mood = MoodyStore::Mood::well;
     coordinator.store->readable = true;
-    member.send(report_of("a"));
+    member.send(ready_report("a"));
     ControlMessage answer;
     ASSERT_EQ(answer_of(member, answer), "");
     const auto& directive = std::get<CoordinatorDirective>(answer);
@@ -274,7 +273,7 @@ TEST(CoordinatorServer, ALogThatCannotBeCutIsReportedAndGoesOn) {
   coordinator.store->full = true;
   ControlStream member(dial(coordinator.server.address()));
   member.send(ControlHello{"test", ""});
-  member.send(report_of("a"));
+  member.send(ready_report("a"));
   ControlMessage answer;
   ASSERT_EQ(answer_of(member, answer), "");
   EXPECT_EQ(std::get<CoordinatorDirective>(answer).incarnation, 1U);

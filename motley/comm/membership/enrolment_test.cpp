@@ -10,13 +10,12 @@
 #include "motley/base/error.hpp"
 #include "motley/comm/membership/control_stream.hpp"
 #include "motley/comm/membership/coordinator_thread_test.hpp"
+#include "motley/comm/net/deadline_test.hpp"
 #include "motley/comm/net/sockets.hpp"
 #include "motley/comm/session/session.hpp"
 
 namespace motley {
 namespace {
-
-ByteStream::Time soon() { return std::chrono::steady_clock::now() + std::chrono::seconds(20); }
 
 struct IssuingCoordinator {
   Authority authority = Authority::create("test");

@@ -111,13 +111,6 @@ struct Describing {
   }
 };
 
-template <std::size_t... Kinds>
-LedgerRecord decode_kind(std::size_t kind, WireReader& reader, std::index_sequence<Kinds...>) {
-  LedgerRecord record;
-  ((kind == Kinds ? reader(record.emplace<Kinds>()) : void()), ...);
-  return record;
-}
-
 }  // namespace
 
 void apply_record(GroupLedger& ledger, const LedgerRecord& record) { std::visit(Applying{ledger, record}, record); }
@@ -136,15 +129,13 @@ std::string encode_record(const LedgerRecord& record) {
 LedgerRecord decode_record(std::string_view bytes) {
   try {
     WireReader reader(bytes);
-    std::uint8_t version = 0, kind = 0;
+    std::uint8_t version = 0;
     reader(version);
     if (version != ledger_version)
       throw input_error(fmt::format("a log record of version {}, this program reads {}", version, ledger_version),
                         "run the motley that wrote it, or begin a new log: motley coordinate --store FILE");
-    reader(kind);
-    constexpr std::size_t kinds = std::variant_size_v<LedgerRecord>;
-    if (kind >= kinds) reader.malformed(fmt::format("unknown kind {}", kind));
-    LedgerRecord record = decode_kind(kind, reader, std::make_index_sequence<kinds>());
+    LedgerRecord record;
+    reader(record);
     reader.finish();
     return record;
   } catch (const Error& error) {

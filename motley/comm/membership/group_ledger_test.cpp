@@ -7,7 +7,7 @@
 namespace motley {
 namespace {
 
-Epoch some_epoch() {
+Epoch epoch_of_three() {
   Epoch epoch{.group = "g", .number = 7, .members = {}, .plan_digest = "digest"};
   for (const char* id : {"m0", "m1", "m2"})
     epoch.members.push_back({.id = id, .incarnation = 3, .host = "h", .address = "127.0.0.1:1"});
@@ -28,10 +28,10 @@ bool is_refused(const GroupLedger& ledger, const LedgerRecord& record) {
 TEST(LedgerRecords, ComeBackAsTheyWentAndDamageIsNamed) {
   GroupLedger ledger;
   ledger.group = "g";
-  ledger.current = {some_epoch(), 3, {1}};
+  ledger.current = {epoch_of_three(), 3, {1}};
   for (const LedgerRecord& record :
        {LedgerRecord(LedgerSnapshot{ledger}), LedgerRecord(IncarnationIssued{4, "a", "127.0.0.1:1"}),
-        LedgerRecord(EpochProposed{some_epoch()}), LedgerRecord(EpochCommitted{7, 3, {0, 1}}),
+        LedgerRecord(EpochProposed{epoch_of_three()}), LedgerRecord(EpochCommitted{7, 3, {0, 1}}),
         LedgerRecord(StepCommitted{7, 4})}) {
     const std::string bytes = encode_record(record);
     EXPECT_EQ(decode_record(bytes), record);
@@ -71,8 +71,8 @@ TEST(LedgerRecords, WhatCannotFollowIsRefused) {
   ledger.group = "g";
   EXPECT_TRUE(is_refused(ledger, StepCommitted{7, 1}));        // no epoch is in force
   EXPECT_TRUE(is_refused(ledger, EpochCommitted{7, 0, {0}}));  // none is proposed
-  apply_record(ledger, EpochProposed{some_epoch()});
-  EXPECT_TRUE(is_refused(ledger, EpochProposed{some_epoch()}));  // its number is used
+  apply_record(ledger, EpochProposed{epoch_of_three()});
+  EXPECT_TRUE(is_refused(ledger, EpochProposed{epoch_of_three()}));  // its number is used
   EXPECT_TRUE(is_refused(ledger, EpochCommitted{7, 0, {3}}));
   apply_record(ledger, EpochCommitted{7, 0, {0, 1}});
   EXPECT_TRUE(is_refused(ledger, EpochCommitted{7, 0, {0}}));
@@ -88,7 +88,7 @@ TEST(LedgerRecords, WhatCannotFollowIsRefused) {
 TEST(LedgerRecords, OnlyTheNextStepOfTheEpochInForceIsCommitted) {
   GroupLedger ledger;
   ledger.group = "g";
-  apply_record(ledger, EpochProposed{some_epoch()});
+  apply_record(ledger, EpochProposed{epoch_of_three()});
   EXPECT_FALSE(is_refused(ledger, EpochCommitted{7, 5, {0, 2}})) << "members bring checkpoints";
   EXPECT_TRUE(is_refused(ledger, EpochCommitted{7, 5, {3}}));
   EXPECT_TRUE(is_refused(ledger, EpochCommitted{6, 5, {0}}));
@@ -99,7 +99,7 @@ TEST(LedgerRecords, OnlyTheNextStepOfTheEpochInForceIsCommitted) {
     EXPECT_TRUE(is_refused(ledger, record)) << describe(record);
   apply_record(ledger, StepCommitted{7, 6});
   apply_record(ledger, StepCommitted{7, 7});
-  Epoch next = some_epoch();
+  Epoch next = epoch_of_three();
   EXPECT_TRUE(is_refused(ledger, EpochProposed{next})) << "seven was used";
   next.number = 8;
   apply_record(ledger, EpochProposed{next});

@@ -11,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
 #include "motley/base/hints.hpp"
 #include "motley/comm/membership/control_stream.hpp"
@@ -22,10 +23,6 @@ namespace motley {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-Clock::duration duration_of(double seconds) {
-  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-}
 
 }  // namespace
 

@@ -81,17 +81,6 @@ static void fields(Wire& wire, typename Wire::template Ref<CertificateGrant> m) 
   wire(m.valid_s);
 }
 
-namespace {
-
-template <std::size_t... Kinds>
-ControlMessage decode_kind(std::size_t kind, WireReader& reader, std::index_sequence<Kinds...>) {
-  ControlMessage message;
-  ((kind == Kinds ? reader(message.emplace<Kinds>()) : void()), ...);
-  return message;
-}
-
-}  // namespace
-
 std::string encode_control(const ControlMessage& message) {
   std::string bytes;
   WireWriter writer(bytes);
@@ -109,17 +98,15 @@ ControlMessage decode_control(std::string_view bytes) {
     throw Error(ErrorCode::peer,
                 fmt::format("malformed message: {} bytes, more than {}", bytes.size(), max_control_bytes));
   WireReader reader(bytes);
-  std::uint8_t version = 0, kind = 0;
+  std::uint8_t version = 0;
   reader(version);
   if (version != control_version)
     throw Error(
         ErrorCode::peer,
         fmt::format("a control message of protocol version {}, this program speaks {}", version, control_version),
         "all members of a group and its coordinator must come from builds of one protocol version");
-  reader(kind);
-  constexpr std::size_t kinds = std::variant_size_v<ControlMessage>;
-  if (kind >= kinds) reader.malformed(fmt::format("unknown kind {}", kind));
-  ControlMessage message = decode_kind(kind, reader, std::make_index_sequence<kinds>());
+  ControlMessage message;
+  reader(message);
   reader.finish();
   return message;
 }

@@ -10,7 +10,7 @@
 namespace motley {
 namespace {
 
-Epoch some_epoch() {
+Epoch epoch_of_two() {
   return {.group = "g",
           .number = 7,
           .members = {{"a", 3, "host", "127.0.0.1:1"}, {"b", 5, "host", "127.0.0.1:2"}},
@@ -36,8 +36,8 @@ std::vector<ControlMessage> samples() {
   directive.admission = SeatAdmission::admitted;
   directive.reason = "1 of at least 2 members are ready";
   directive.epoch = 7;
-  directive.start = {{some_epoch(), 11, {0, 1}}};
-  directive.proposal = {some_epoch()};
+  directive.start = {{epoch_of_two(), 11, {0, 1}}};
+  directive.proposal = {epoch_of_two()};
   return {ControlHello{"g", "token"},
           MemberReport{},
           report,
@@ -102,7 +102,7 @@ TEST(ControlMessages, RandomBytesAreSurvived) {
 
 TEST(ControlMessages, LiesAreNotBelieved) {
   CoordinatorDirective directive;
-  directive.start = {{some_epoch(), 11, {2}}};  // a holder that is no rank
+  directive.start = {{epoch_of_two(), 11, {2}}};  // a holder that is no rank
   EXPECT_FALSE(decodes(encode_control(directive)));
   directive.start.front().holders = {};
   directive.start.front().epoch.members[1].id = "a";  // twice the same member

@@ -7,11 +7,10 @@
 #include <thread>
 
 #include "motley/base/error.hpp"
+#include "motley/comm/net/deadline_test.hpp"
 
 namespace motley {
 namespace {
-
-ByteStream::Time soon() { return std::chrono::steady_clock::now() + std::chrono::seconds(20); }
 
 const LinkHello hello{.group = "g", .epoch = 7, .from = 1, .to = 0, .from_id = "m1", .incarnation = 3};
 

@@ -16,6 +16,7 @@
 
 #include <fmt/format.h>
 
+#include "motley/base/clock.hpp"
 #include "motley/base/environment_error.hpp"
 #include "motley/comm/net/handshake.hpp"
 #include "motley/comm/net/random_bytes.hpp"
@@ -31,10 +32,6 @@ constexpr std::uint8_t opening_version = 1;
 constexpr std::size_t most_strangers = 128;  // connections that have not yet said what they want
 constexpr std::size_t most_mailboxes = 4096, most_tickets = 4096;
 constexpr std::size_t flow_bytes = 128 << 10;  // on their way, in each direction of a joined pair
-
-Clock::duration duration_of(double seconds) {
-  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-}
 
 RelayTicket new_ticket() {
   RelayTicket ticket{};

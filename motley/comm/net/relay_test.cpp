@@ -12,6 +12,7 @@
 
 #include "motley/base/error.hpp"
 #include "motley/comm/collective/world_test.hpp"
+#include "motley/comm/net/deadline_test.hpp"
 #include "motley/comm/net/handshake.hpp"
 #include "motley/comm/session/state_transfer.hpp"
 
@@ -19,8 +20,6 @@ namespace motley {
 namespace {
 
 using testing::HasSubstr;
-
-ByteStream::Time soon() { return std::chrono::steady_clock::now() + std::chrono::seconds(10); }
 
 class RelayThread {
  public:

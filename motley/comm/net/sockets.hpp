@@ -54,5 +54,6 @@ std::vector<FileDescriptor> receive_descriptors(int socket, std::size_t count, B
 
 // Until the other side's kernel has everything that was sent, or it closes, or the time passes.
 void drain(std::vector<FileDescriptor> sockets, ByteStream::Time until);
+constexpr std::chrono::seconds drain_time{2};  // that this may take
 
 }  // namespace motley

@@ -14,6 +14,7 @@
 #include <string_view>
 #include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include <fmt/format.h>
@@ -104,6 +105,14 @@ class WireReader {
     if (present > 1) malformed("a flag that is neither 0 nor 1");
     value.reset();
     if (present == 1) (*this)(value.emplace());
+  }
+  // One of several kinds, told by its number.
+  template <class... Kinds>
+  void operator()(std::variant<Kinds...>& message) {
+    std::uint8_t kind = 0, number = 0;
+    (*this)(kind);
+    if (kind >= sizeof...(Kinds)) malformed(fmt::format("unknown kind {}", kind));
+    ((number++ == kind ? (*this)(message.template emplace<Kinds>()) : void()), ...);
   }
   void operator()(std::string& text, std::size_t max) { text.assign(take(length(max))); }
   template <class T>

@@ -23,6 +23,7 @@ struct StateDigest {
   std::array<std::uint8_t, 32> bytes = {};
   auto operator<=>(const StateDigest&) const = default;
 };
+constexpr std::size_t state_digest_bytes = sizeof(StateDigest::bytes);
 StateDigest sha256(std::span<const std::byte> bytes);
 std::string to_hex(const StateDigest& digest);
 // Throws an input error unless it is 64 hexadecimal digits.

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
 #include "motley/comm/session/state_manifest.hpp"
 
@@ -25,8 +26,6 @@ struct SlicedStateSync::Header {
 };
 
 namespace {
-
-double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 template <class Value>
 std::span<std::byte> bytes_of(Value& value) {

@@ -54,10 +54,10 @@ struct Step {
   Gradient gradient{};
 };
 
-class Trainee {
+class SlicedTrainee {
  public:
   // Who begins the group has the first state; others have something else.
-  Trainee(const std::string& coordinator, const std::string& id, float value, bool keeps_its_word = true)
+  SlicedTrainee(const std::string& coordinator, const std::string& id, float value, bool keeps_its_word = true)
       : items_(first_items(value)),
         keeps_its_word_(keeps_its_word),
         // Time enough for everything: what keeps slices short is that each is four times the last one at most.
@@ -124,7 +124,7 @@ bool has(const Step& step, const std::string& id) { return std::ranges::find(ste
 // Trains until somebody wants to stop.
 Items stay(const std::string& coordinator, const std::string& id, std::atomic<int>* steps = nullptr,
            bool keeps_its_word = true) {
-  Trainee trainee(coordinator, id, 1, keeps_its_word);
+  SlicedTrainee trainee(coordinator, id, 1, keeps_its_word);
   while (!trainee.stopped() && !::testing::Test::HasFailure()) {
     trainee.step();
     if (steps != nullptr) ++*steps;
@@ -145,7 +145,7 @@ TEST(StateSlices, AJoinerLearnsWhileTheStepsGoOn) {
     std::jthread a([&] { of_a = stay(coordinator.address(), "a", &steps); });
     std::jthread b([&] { of_b = stay(coordinator.address(), "b"); });
     wait_for(steps, 3);
-    Trainee late(coordinator.address(), "late", -5);
+    SlicedTrainee late(coordinator.address(), "late", -5);
     std::size_t held = 0;
     int learning = 0;
     for (Step step = late.step(); !step.contributed; step = late.step()) {
@@ -181,11 +181,11 @@ TEST(StateSlices, AMemberThatDiesInTheMiddle) {
     std::atomic<bool> dies = false;
     std::jthread a([&] { of_a = stay(coordinator.address(), "a", &steps); });
     std::jthread b([&] {
-      Trainee doomed(coordinator.address(), "b", 1);
+      SlicedTrainee doomed(coordinator.address(), "b", 1);
       while (!dies && !::testing::Test::HasFailure()) doomed.step();
     });
     wait_for(steps, 3);
-    Trainee late(coordinator.address(), "late", -5);
+    SlicedTrainee late(coordinator.address(), "late", -5);
     Step step = late.step();
     while (step.held < 5) step = late.step();
     ASSERT_FALSE(step.contributed);
@@ -212,12 +212,12 @@ TEST(StateSlices, ALearnerThatDiesAndTwoAtOnce) {
     std::jthread b([&] { items["b"] = stay(coordinator.address(), "b"); });
     wait_for(steps, 3);
     {
-      Trainee doomed(coordinator.address(), "c", -5);
+      SlicedTrainee doomed(coordinator.address(), "c", -5);
       while (doomed.step().held < 5) ASSERT_FALSE(::testing::Test::HasFailure());
     }
     std::atomic<int> complete = 0;
     const auto learn = [&](const std::string& id) {
-      Trainee late(coordinator.address(), id, -7);
+      SlicedTrainee late(coordinator.address(), id, -7);
       bool told = false;
       while (!late.stopped() && !::testing::Test::HasFailure()) {
         const Step step = late.step(complete == 2);
@@ -243,7 +243,7 @@ TEST(StateSlices, AProgramThatBreaksItsWordIsMended) {
     std::jthread a([&] { of_a = stay(coordinator.address(), "a", &steps, false); });
     std::jthread b([&] { stay(coordinator.address(), "b", nullptr, false); });
     wait_for(steps, 3);
-    Trainee late(coordinator.address(), "late", -5, false);
+    SlicedTrainee late(coordinator.address(), "late", -5, false);
     while (!late.step().contributed) ASSERT_FALSE(::testing::Test::HasFailure());
     EXPECT_GT(late.report().differed, 0U);
     EXPECT_EQ(late.report().received_bytes, 2 * all_bytes());
@@ -261,7 +261,7 @@ TEST(StateSlices, TheLastHolderLeaves) {
   std::atomic<int> steps = 0;
   std::atomic<bool> may_leave = false;
   std::jthread a([&] {
-    Trainee leaver(coordinator.address(), "a", 1);
+    SlicedTrainee leaver(coordinator.address(), "a", 1);
     while (!may_leave && !::testing::Test::HasFailure()) {
       left_after = leaver.step().outcome.step;
       ++steps;
@@ -270,7 +270,7 @@ TEST(StateSlices, TheLastHolderLeaves) {
     EXPECT_TRUE(leaver.leave());
   });
   wait_for(steps, 3);
-  Trainee late(coordinator.address(), "late", -5);
+  SlicedTrainee late(coordinator.address(), "late", -5);
   std::map<std::uint64_t, Gradient> gradients;
   Step step = late.step();
   ASSERT_FALSE(step.contributed);
@@ -292,7 +292,7 @@ TEST(StateSlices, AStateOfAnotherShapeIsTheJoinersFault) {
   std::atomic<int> steps = 0;
   std::atomic<bool> done = false;
   std::jthread a([&] {
-    Trainee trainee(coordinator.address(), "a", 1);
+    SlicedTrainee trainee(coordinator.address(), "a", 1);
     while (!done && !::testing::Test::HasFailure()) {
       trainee.step();
       ++steps;

@@ -9,22 +9,20 @@
 #include <cstring>
 #include <list>
 
+#include "motley/base/clock.hpp"
 #include "motley/base/environment_error.hpp"
 #include "motley/comm/session/state_transfer.hpp"
 
 namespace motley {
 namespace {
 
-constexpr std::size_t digest_bytes = sizeof(StateDigest::bytes);
 constexpr std::size_t max_group_bytes = 256;
 constexpr std::size_t max_requests = 16;  // of one joiner that wait for their answer
 
-double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
 StateDigest digest_in(std::span<const std::byte> payload) {
   StateDigest digest;
-  if (payload.size() < digest_bytes) throw Error(ErrorCode::peer, "sent a frame that is too short");
-  std::memcpy(digest.bytes.data(), payload.data(), digest_bytes);
+  if (payload.size() < state_digest_bytes) throw Error(ErrorCode::peer, "sent a frame that is too short");
+  std::memcpy(digest.bytes.data(), payload.data(), state_digest_bytes);
   return digest;
 }
 
@@ -54,7 +52,7 @@ class StateSource::Service {
       while (joiners_.size() < static_cast<std::size_t>(source_.options_.connections)) {
         auto stream = source_.listener_->accept();
         if (!stream) break;
-        joiners_.push_back({StateConnection(std::move(stream), digest_bytes + max_group_bytes), now_s()});
+        joiners_.push_back({StateConnection(std::move(stream), state_digest_bytes + max_group_bytes), now_s()});
       }
       // In turns: who was first is last next time.
       for (auto joiner = joiners_.begin(); joiner != joiners_.end();)
@@ -118,8 +116,8 @@ class StateSource::Service {
     const StateDigest wanted = digest_in(frame.payload);
     const std::lock_guard lock(source_.mutex_);
     if (frame.kind == StateFrameKind::hello) {
-      const std::string group(reinterpret_cast<const char*>(frame.payload.data()) + digest_bytes,
-                              frame.payload.size() - digest_bytes);
+      const std::string group(reinterpret_cast<const char*>(frame.payload.data()) + state_digest_bytes,
+                              frame.payload.size() - state_digest_bytes);
       if (group != source_.options_.group)
         return refuse(joiner, fmt::format("is of group \"{}\"", source_.options_.group));
       for (const auto& published : source_.published_)
@@ -128,13 +126,13 @@ class StateSource::Service {
                                          published);
       return refuse(joiner, fmt::format("holds no state {}", to_hex(wanted)));
     }
-    if (frame.kind != StateFrameKind::request || frame.payload.size() != digest_bytes)
+    if (frame.kind != StateFrameKind::request || frame.payload.size() != state_digest_bytes)
       return refuse(joiner, "expected the request of a chunk");
     for (const auto& published : source_.published_)
       if (const auto chunk = published->chunks.find(wanted); chunk != published->chunks.end())
-        return joiner.connection.queue(StateFrameKind::chunk,
-                                       std::string(reinterpret_cast<const char*>(wanted.bytes.data()), digest_bytes),
-                                       chunk->second, published);
+        return joiner.connection.queue(
+            StateFrameKind::chunk, std::string(reinterpret_cast<const char*>(wanted.bytes.data()), state_digest_bytes),
+            chunk->second, published);
     refuse(joiner, fmt::format("holds no chunk {}", to_hex(wanted)));
   }
 

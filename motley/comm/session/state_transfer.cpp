@@ -10,17 +10,14 @@
 #include <future>
 #include <optional>
 
+#include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
 
 namespace motley {
 namespace {
 
-constexpr std::size_t digest_bytes = sizeof(StateDigest::bytes);
-
-double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
 std::string bytes_of(const StateDigest& digest) {
-  return std::string(reinterpret_cast<const char*>(digest.bytes.data()), digest_bytes);
+  return std::string(reinterpret_cast<const char*>(digest.bytes.data()), state_digest_bytes);
 }
 
 // One joiner's pull: connections to the peers, and what they say, handed to StatePull.
@@ -130,11 +127,11 @@ class StateTransfer {
       }
       return pull_->add_peer(id, now_s());
     }
-    if (frame.kind != StateFrameKind::chunk || payload.size() < digest_bytes || !pull_ || !pull_->active(id))
+    if (frame.kind != StateFrameKind::chunk || payload.size() < state_digest_bytes || !pull_ || !pull_->active(id))
       return drop(peer, "sent what was not asked for");
     StateDigest digest;
-    std::memcpy(digest.bytes.data(), payload.data(), digest_bytes);
-    pull_->deliver(id, digest, payload.subspan(digest_bytes), now_s());
+    std::memcpy(digest.bytes.data(), payload.data(), state_digest_bytes);
+    pull_->deliver(id, digest, payload.subspan(state_digest_bytes), now_s());
     if (!pull_->active(id)) drop(peer, pull_->peers().at(id).fault);
   }
 

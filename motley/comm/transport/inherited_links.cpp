@@ -20,8 +20,6 @@
 namespace motley {
 namespace {
 
-constexpr auto drain_time = std::chrono::seconds(2);
-
 using Ends = std::array<FileDescriptor, 2>;
 
 sockaddr_in local_address(const FileDescriptor& socket, int (*which)(int, sockaddr*, socklen_t*)) {

@@ -20,7 +20,7 @@ namespace motley {
 namespace {
 
 constexpr double never_s = std::numeric_limits<double>::infinity();
-constexpr std::size_t frames_under_way = 64;  // from one rank to another
+constexpr std::size_t window_frames = 64;  // from one rank to another
 
 struct Crash {};  // leaves a body
 
@@ -182,7 +182,7 @@ class SimulatedFabric::Link : public Transport {
   bool send(int peer, const CollectiveFrame& frame, std::span<const std::byte> payload) override {
     State::Rank& self = state_.at(rank_);
     const auto index = static_cast<std::size_t>(peer);
-    if (!self.lost[index].empty() || self.under_way[index] >= static_cast<int>(frames_under_way)) return false;
+    if (!self.lost[index].empty() || self.under_way[index] >= static_cast<int>(window_frames)) return false;
     put(peer, frame, payload);
     return true;
   }

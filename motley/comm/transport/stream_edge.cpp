@@ -16,7 +16,7 @@
 namespace motley {
 namespace {
 
-constexpr int frames_per_poll = 4;
+constexpr int stream_frames_per_poll = 4;
 // From this round trip on, one stream's window and its recovery from a lost packet limit it more than the way does.
 constexpr double far_s = 1e-3;
 // Far streams' windows grow where frames wait for them, up to so many times what the way itself holds.
@@ -99,7 +99,7 @@ class SocketsEdge : public StreamEdge {
     for (auto& [stream, place] : lanes_) {
       try {
         const std::int64_t before = place.lane.received_bytes();
-        moved = place.lane.read(options_.peer, sink, frames_per_poll) || moved;
+        moved = place.lane.read(options_.peer, sink, stream_frames_per_poll) || moved;
         traffic_.received_bytes += place.lane.received_bytes() - before;
         moved = place.lane.write() || moved;
       } catch (const Error& error) {

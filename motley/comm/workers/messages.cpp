@@ -123,17 +123,6 @@ static void fields(Wire& wire, typename Wire::template Ref<StepResult> m) {
 template <class Wire>
 static void fields(Wire&, typename Wire::template Ref<Stop>) {}
 
-namespace {
-
-template <std::size_t... Kinds>
-Message decode_kind(std::size_t kind, WireReader& reader, std::index_sequence<Kinds...>) {
-  Message message;
-  ((kind == Kinds ? reader(message.emplace<Kinds>()) : void()), ...);
-  return message;
-}
-
-}  // namespace
-
 std::string encode(const Message& message) {
   std::string bytes;
   WireWriter writer(bytes);
@@ -151,16 +140,14 @@ Message decode(std::string_view bytes) {
     throw Error(ErrorCode::peer,
                 fmt::format("malformed message: {} bytes, more than {}", bytes.size(), max_message_bytes));
   WireReader reader(bytes);
-  std::uint8_t version = 0, kind = 0;
+  std::uint8_t version = 0;
   reader(version);
   if (version != protocol_version)
     throw Error(ErrorCode::peer,
                 fmt::format("a message of protocol version {}, this program speaks {}", version, protocol_version),
                 "motley and motley-worker must come from the same build");
-  reader(kind);
-  constexpr std::size_t kinds = std::variant_size_v<Message>;
-  if (kind >= kinds) reader.malformed(fmt::format("unknown kind {}", kind));
-  Message message = decode_kind(kind, reader, std::make_index_sequence<kinds>());
+  Message message;
+  reader(message);
   reader.finish();
   return message;
 }

@@ -2,12 +2,11 @@
 #include <limits>
 
 #include "motley/base/error.hpp"
+#include "motley/base/index.hpp"
 #include "motley/planner/collective/tree_packing.hpp"
 
 namespace motley {
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 struct Arc {
   int from = -1, to = -1;  // of the original graph

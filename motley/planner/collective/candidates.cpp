@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "motley/base/index.hpp"
 #include "motley/planner/collective/tree_packing.hpp"
 #include "motley/solve/path.hpp"
 
@@ -19,8 +20,6 @@ constexpr int most_ring_ranks = 1024;
 constexpr double full_port_part = 0.02;
 constexpr std::size_t most_settled_transfers =
     20'000;  // beyond, candidates are compared in the rounds they are made in
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 void collect_leaves(const CollectiveNetwork& network, int node, int first, std::vector<int>& order) {
   const auto& own = network.nodes[at(node)];

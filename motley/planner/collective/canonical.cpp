@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
+#include "motley/base/index.hpp"
+
 namespace motley {
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 class Canonical {
  public:

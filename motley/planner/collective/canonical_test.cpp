@@ -5,12 +5,11 @@
 #include <algorithm>
 #include <numeric>
 
+#include "motley/base/index.hpp"
 #include "motley/planner/collective/networks_test.hpp"
 
 namespace motley {
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 // A tree whose links differ in latency alone, or whose ranks differ in what adding costs, as often as not.
 CollectiveNetwork random_network(std::mt19937_64& random, int ranks) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "motley/base/index.hpp"
 #include "motley/cost/collective_limit.hpp"
 #include "motley/cost/collective_price.hpp"
 #include "motley/planner/collective/candidates.hpp"
@@ -12,8 +13,6 @@
 
 namespace motley {
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 void check_request(int ranks, CollectiveOperation operation, std::int64_t bytes, const CollectiveOptions& options) {
   if (bytes < 1) throw input_error("a collective moves at least one byte", "such as --bytes \"400 MB\"");

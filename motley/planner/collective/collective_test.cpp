@@ -17,7 +17,6 @@
 namespace motley {
 namespace {
 
-constexpr std::int64_t bytes = 400'000'000;
 constexpr GenModelConstants p10{5e-5, 8e-10, 1e-10, 1e-10, 5e-11, 9};
 
 CollectiveNetwork p10_switch(int ranks) {
@@ -64,7 +63,7 @@ TEST(PlanCollective, FactorsOnOneSwitch) {
   EXPECT_EQ(best_factors(384, p10, 4096).factors, (std::vector<int>{12, 32}));
   // The planner with the same objective is at least as good.
   for (const int ranks : {4, 9, 10, 12, 16, 24}) {
-    const auto answer = plan_collective(p10_switch(ranks), CollectiveOperation::all_reduce, bytes,
+    const auto answer = plan_collective(p10_switch(ranks), CollectiveOperation::all_reduce, vector_bytes,
                                         {.objective = CollectiveObjective::rounds});
     expect_sound(p10_switch(ranks), answer, "switch");
     EXPECT_LE(answer.predicted.time_s, best_factors(ranks, p10, 4e8).seconds * (1 + 1e-6)) << answer.layout;
@@ -74,7 +73,7 @@ TEST(PlanCollective, FactorsOnOneSwitch) {
 
 TEST(PlanCollective, AStarWithSlowRanks) {
   const auto network = star({10e9, 10e9, 10e9, 10e9, 10e9, 10e9, 1e9, 1e9});
-  const auto answer = plan_collective(network, CollectiveOperation::all_reduce, bytes, {});
+  const auto answer = plan_collective(network, CollectiveOperation::all_reduce, vector_bytes, {});
   expect_sound(network, answer, "star");
   EXPECT_NEAR(answer.predicted.limit_s, 3.2, 1e-6);
   EXPECT_LE(answer.predicted.steady_s, 3.2 * 1.01);
@@ -89,17 +88,18 @@ TEST(PlanCollective, TwoSites) {
     const int site = add_switch(network, 0, "site" + std::to_string(s), link_of(1e9, 10e-3), {}, {});
     for (int host = 0; host < 8; ++host) add_rank(network, site, "h", link_of(10e9), {}, {});
   }
-  const auto answer = plan_collective(network, CollectiveOperation::all_reduce, bytes, {});
+  const auto answer = plan_collective(network, CollectiveOperation::all_reduce, vector_bytes, {});
   expect_sound(network, answer, "sites");
   EXPECT_NEAR(answer.predicted.limit_s, 3.2, 1e-6);
   EXPECT_LE(answer.predicted.steady_s, 3.2 * 1.001);
   std::vector<int> order(16);
   std::iota(order.begin(), order.end(), 0);
-  const auto ring = price_rounds(
-      network,
-      rounds_of(ring_program(
-          {.operation = CollectiveOperation::all_reduce, .ranks = 16, .root = 0, .bytes = bytes, .alignment = 16},
-          order)));
+  const auto ring = price_rounds(network, rounds_of(ring_program({.operation = CollectiveOperation::all_reduce,
+                                                                  .ranks = 16,
+                                                                  .root = 0,
+                                                                  .bytes = vector_bytes,
+                                                                  .alignment = 16},
+                                                                 order)));
   EXPECT_NEAR(ring.steady_s, 6.0, 1e-3);
 }
 
@@ -109,7 +109,7 @@ TEST(PlanCollective, SteadyLoadIsAtTheLimit) {
     const auto network = trial % 2
                              ? random_tree(random, 2 + trial % 13, 3, trial % 4 == 1 ? Ways::alike : Ways::different)
                              : random_star(random, 2 + trial % 13);
-    const auto answer = plan_collective(network, CollectiveOperation::all_reduce, bytes, {});
+    const auto answer = plan_collective(network, CollectiveOperation::all_reduce, vector_bytes, {});
     expect_sound(network, answer, "random " + std::to_string(trial));
     EXPECT_LE(answer.predicted.steady_s, answer.predicted.limit_s * 1.01) << trial << " " << answer.layout;
     EXPECT_GE(answer.predicted.steady_s, answer.predicted.limit_s * (1 - 1e-5));
@@ -168,7 +168,7 @@ TEST(PlanCollective, MatricesOfUnlikeLinks) {
     }
     description.network.matrix = matrix;
     const Cluster cluster = resolve(description, "test");
-    const auto answer = plan_collective(collective_network(cluster), CollectiveOperation::all_reduce, bytes, {});
+    const auto answer = plan_collective(collective_network(cluster), CollectiveOperation::all_reduce, vector_bytes, {});
     expect_sound(collective_network(cluster), answer, "matrix");
     EXPECT_LE(answer.predicted.steady_s, answer.predicted.limit_s * 1.02) << answer.layout;
   }
@@ -208,13 +208,13 @@ TEST(PlanCollective, MoreBandwidthNeverCosts) {
   std::mt19937_64 random(15);
   for (int trial = 0; trial < 25; ++trial) {
     auto network = random_tree(random, 3 + trial % 8, 3, Ways::alike);
-    const auto before = plan_collective(network, CollectiveOperation::all_reduce, bytes, {});
+    const auto before = plan_collective(network, CollectiveOperation::all_reduce, vector_bytes, {});
     for (auto& node : network.nodes) {
       if (node.up < 0 || random() % 4) continue;
       network.ports[static_cast<std::size_t>(node.up)].bytes_per_s *= 1.5;
       network.ports[static_cast<std::size_t>(node.down)].bytes_per_s *= 1.5;
     }
-    const auto after = plan_collective(network, CollectiveOperation::all_reduce, bytes, {});
+    const auto after = plan_collective(network, CollectiveOperation::all_reduce, vector_bytes, {});
     EXPECT_LE(after.predicted.limit_s, before.predicted.limit_s * (1 + 1e-9));
     EXPECT_LE(after.predicted.pipelined_s, before.predicted.pipelined_s * 1.01)
         << before.layout << " | " << after.layout;
@@ -223,13 +223,13 @@ TEST(PlanCollective, MoreBandwidthNeverCosts) {
 
 TEST(PlanCollective, SameInputsSamePlan) {
   const auto network = racks(4, 6, 10e9, 20e9);
-  const auto one = plan_collective(network, CollectiveOperation::all_reduce, bytes, {});
-  const auto other = plan_collective(network, CollectiveOperation::all_reduce, bytes, {});
+  const auto one = plan_collective(network, CollectiveOperation::all_reduce, vector_bytes, {});
+  const auto other = plan_collective(network, CollectiveOperation::all_reduce, vector_bytes, {});
   EXPECT_EQ(one.program, other.program);
 }
 
 TEST(PlanCollective, LargeTrees) {
-  const auto answer = plan_collective(racks(8, 24, 10e9, 100e9), CollectiveOperation::all_reduce, bytes, {});
+  const auto answer = plan_collective(racks(8, 24, 10e9, 100e9), CollectiveOperation::all_reduce, vector_bytes, {});
   expect_sound(racks(8, 24, 10e9, 100e9), answer, "192 ranks");
   EXPECT_GE(answer.predicted.efficiency, 0.8) << answer.layout;
 }
@@ -315,13 +315,13 @@ TEST(PlanCollective, NoGroupsOfRacksAndHostsAreBetter) {
           for (std::size_t node = 0; node < network.nodes.size(); ++node)
             policies[node].factors = node == 0 ? outer : inner;
           const auto tree = share_tree(network, policies, ShareRule::fastest, ShareWay::slower, 4e8);
-          auto rounds = *share_rounds(tree, bytes, 16, 1 << 20);
+          auto rounds = *share_rounds(tree, vector_bytes, 16, 1 << 20);
           const auto back = mirrored(rounds);
           rounds.insert(rounds.end(), back.begin(), back.end());
           least = std::min(least, price_rounds(network, rounds).time_s);
         }
-      const auto answer =
-          plan_collective(network, CollectiveOperation::all_reduce, bytes, {.objective = CollectiveObjective::rounds});
+      const auto answer = plan_collective(network, CollectiveOperation::all_reduce, vector_bytes,
+                                          {.objective = CollectiveObjective::rounds});
       EXPECT_LE(answer.predicted.time_s, least * (1 + 1e-9)) << count << " x " << hosts << " " << answer.layout;
     }
 }
@@ -337,7 +337,7 @@ TEST(PlanCollective, LinksThatAreSlowerUpwards) {
       double& down = network.ports[static_cast<std::size_t>(node.down)].bytes_per_s;
       if (up > down) std::swap(up, down);
     }
-    const auto answer = plan_collective(network, CollectiveOperation::all_reduce, bytes, {});
+    const auto answer = plan_collective(network, CollectiveOperation::all_reduce, vector_bytes, {});
     expect_sound(network, answer, "slower upwards");
     EXPECT_LE(answer.predicted.steady_s, answer.predicted.limit_s * 1.02) << trial << " " << answer.layout;
   }

@@ -6,16 +6,15 @@
 #include <map>
 #include <numeric>
 
+#include "motley/base/index.hpp"
 #include "motley/planner/collective/candidates.hpp"
 #include "motley/planner/collective/factors.hpp"
 
 namespace motley {
 namespace {
 
-constexpr std::size_t most_transfers = 3'000'000;
+constexpr std::size_t transfer_limit = 3'000'000;
 constexpr std::size_t most_factorisations = 600;
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 // Switches with as many branches at the same height get the same policy.
 struct SwitchKind {
@@ -125,7 +124,7 @@ class HierarchySearch {
     const CollectiveOperation operation = problem_.operation;
     const auto alignment = problem_.options.alignment;
     const RoundsFor along_shares = [tree, operation, alignment](std::int64_t bytes) {
-      auto rounds = share_rounds(tree, bytes, alignment, most_transfers);
+      auto rounds = share_rounds(tree, bytes, alignment, transfer_limit);
       if (!rounds || operation == CollectiveOperation::reduce_scatter) return rounds;
       auto back = mirrored(*rounds);
       if (operation == CollectiveOperation::all_gather) return std::optional(std::move(back));
@@ -150,7 +149,7 @@ class HierarchySearch {
     const auto reducing = share_tree(problem_.network, policies, rule, ShareWay::down, whole);
     const auto spreading = share_tree(problem_.network, policies, rule, ShareWay::up, whole);
     const RoundsFor rounds = [reducing, spreading, alignment = problem_.options.alignment](std::int64_t bytes) {
-      return share_rounds(reducing, spreading, bytes, alignment, most_transfers);
+      return share_rounds(reducing, spreading, bytes, alignment, transfer_limit);
     };
     auto scored = contest_.score({layout(chosen), settled(rounds, problem_.network.ranks())});
     if (!scored) return unlimited;

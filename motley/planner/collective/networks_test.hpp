@@ -1,6 +1,7 @@
 // Networks that several tests plan on.
 #pragma once
 
+#include <cstdint>
 #include <random>
 #include <string>
 #include <vector>
@@ -8,6 +9,8 @@
 #include "motley/cost/collective_network.hpp"
 
 namespace motley {
+
+constexpr std::int64_t vector_bytes = 400'000'000;  // what they all reduce
 
 inline CollectiveUplink link_of(double bits_per_s, double latency_s = 0) {
   return {.latency_s = latency_s, .up_bytes_per_s = bits_per_s / 8, .down_bytes_per_s = bits_per_s / 8};

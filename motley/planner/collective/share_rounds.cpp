@@ -2,12 +2,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "motley/base/index.hpp"
 #include "motley/planner/collective/share_tree.hpp"
 
 namespace motley {
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 // A range and who holds partial sums of it, one after the other.
 struct Held {

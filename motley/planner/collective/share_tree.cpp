@@ -6,13 +6,12 @@
 #include <numeric>
 
 #include "motley/base/error.hpp"
+#include "motley/base/index.hpp"
 
 namespace motley {
 namespace {
 
 constexpr double unlimited = std::numeric_limits<double>::infinity();
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 class TreeBuilder {
  public:

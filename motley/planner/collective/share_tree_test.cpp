@@ -12,16 +12,14 @@
 namespace motley {
 namespace {
 
-constexpr double bytes = 4e8;
-
 CollectiveProgram program_along(const CollectiveNetwork& network, const ShareTree& tree) {
-  auto rounds = *share_rounds(tree, static_cast<std::int64_t>(bytes), 16, 1 << 20);
+  auto rounds = *share_rounds(tree, vector_bytes, 16, 1 << 20);
   const auto back = mirrored(rounds);
   rounds.insert(rounds.end(), back.begin(), back.end());
   return program_of_rounds({.operation = CollectiveOperation::all_reduce,
                             .ranks = network.ranks(),
                             .root = 0,
-                            .bytes = static_cast<std::int64_t>(bytes),
+                            .bytes = vector_bytes,
                             .chunks = 1,
                             .alignment = 16},
                            rounds);
@@ -29,11 +27,12 @@ CollectiveProgram program_along(const CollectiveNetwork& network, const ShareTre
 
 void expect_near_the_limit(const CollectiveNetwork& network, double tolerance, const std::string& what,
                            ShareRule rule = ShareRule::fastest) {
-  const auto tree = share_tree(network, std::vector<NodePolicy>(network.nodes.size()), rule, ShareWay::slower, bytes);
+  const auto tree =
+      share_tree(network, std::vector<NodePolicy>(network.nodes.size()), rule, ShareWay::slower, vector_bytes);
   const auto program = program_along(network, tree);
   const auto wrong = check_program(program);
   ASSERT_TRUE(wrong.empty()) << what << ": " << wrong[0].place << " " << wrong[0].what;
-  const double limit = collective_limit(network, CollectiveOperation::all_reduce, 0, bytes).seconds;
+  const double limit = collective_limit(network, CollectiveOperation::all_reduce, 0, vector_bytes).seconds;
   const double steady = price_rounds(network, rounds_of(program)).steady_s;
   EXPECT_LE(steady, limit * tolerance) << what;
   EXPECT_GE(steady, limit * (1 - 1e-5)) << what;
@@ -65,27 +64,26 @@ TEST(ShareTree, LinksThatDifferByDirection) {
   for (int trial = 0; trial < 10; ++trial) {
     const auto network = random_tree(random, 17 + 2 * trial, trial % 3 ? 3 : 1, Ways::different);
     const std::vector<NodePolicy> direct(network.nodes.size());
-    const auto reducing = share_tree(network, direct, ShareRule::fastest, ShareWay::down, bytes);
-    const auto spreading = share_tree(network, direct, ShareRule::fastest, ShareWay::up, bytes);
-    const auto program =
-        program_of_rounds({.operation = CollectiveOperation::all_reduce,
-                           .ranks = network.ranks(),
-                           .root = 0,
-                           .bytes = static_cast<std::int64_t>(bytes),
-                           .chunks = 1,
-                           .alignment = 16},
-                          *share_rounds(reducing, spreading, static_cast<std::int64_t>(bytes), 16, 1 << 20));
+    const auto reducing = share_tree(network, direct, ShareRule::fastest, ShareWay::down, vector_bytes);
+    const auto spreading = share_tree(network, direct, ShareRule::fastest, ShareWay::up, vector_bytes);
+    const auto program = program_of_rounds({.operation = CollectiveOperation::all_reduce,
+                                            .ranks = network.ranks(),
+                                            .root = 0,
+                                            .bytes = vector_bytes,
+                                            .chunks = 1,
+                                            .alignment = 16},
+                                           *share_rounds(reducing, spreading, vector_bytes, 16, 1 << 20));
     const auto wrong = check_program(program);
     ASSERT_TRUE(wrong.empty()) << trial << ": " << wrong[0].place << " " << wrong[0].what;
-    const double limit = collective_limit(network, CollectiveOperation::all_reduce, 0, bytes).seconds;
+    const double limit = collective_limit(network, CollectiveOperation::all_reduce, 0, vector_bytes).seconds;
     EXPECT_LE(price_rounds(network, rounds_of(program)).steady_s, limit * 1.02) << trial;
   }
 }
 
 TEST(ShareTree, SlowRanksOwnNothing) {
   const auto network = star({10e9, 10e9, 10e9, 10e9, 10e9, 10e9, 1e9, 1e9});
-  const auto tree =
-      share_tree(network, std::vector<NodePolicy>(network.nodes.size()), ShareRule::fastest, ShareWay::slower, bytes);
+  const auto tree = share_tree(network, std::vector<NodePolicy>(network.nodes.size()), ShareRule::fastest,
+                               ShareWay::slower, vector_bytes);
   EXPECT_NEAR(tree.steady_s, 3.2, 1e-6);
   EXPECT_EQ(tree.nodes[7].chosen, 0);
   EXPECT_EQ(tree.nodes[8].chosen, 0);
@@ -96,8 +94,8 @@ TEST(ShareTree, SharesOfAStarAreTheClosedForm) {
   std::vector<double> speeds;
   for (const double speed : gbit) speeds.push_back(speed * 1e9);
   const auto network = star(speeds);
-  const auto tree =
-      share_tree(network, std::vector<NodePolicy>(network.nodes.size()), ShareRule::fastest, ShareWay::slower, bytes);
+  const auto tree = share_tree(network, std::vector<NodePolicy>(network.nodes.size()), ShareRule::fastest,
+                               ShareWay::slower, vector_bytes);
   for (std::size_t rank = 0; rank < shares.size(); ++rank) EXPECT_NEAR(tree.nodes[rank + 1].chosen, shares[rank], 6e-4);
 }
 
@@ -120,10 +118,10 @@ CollectiveNetwork racks_of(const std::vector<std::vector<double>>& hosts_bits_pe
 TEST(ShareTree, RoomIsLeftWhereThereIsAny) {
   const auto network = racks_of({{1e9, 1e9}, {1e9, 0.5e9}}, 1e9);
   const std::vector<NodePolicy> direct(network.nodes.size());
-  const auto full = share_tree(network, direct, ShareRule::fastest, ShareWay::slower, bytes);
-  const auto tree = share_tree(network, direct, ShareRule::spread, ShareWay::slower, bytes);
+  const auto full = share_tree(network, direct, ShareRule::fastest, ShareWay::slower, vector_bytes);
+  const auto tree = share_tree(network, direct, ShareRule::spread, ShareWay::slower, vector_bytes);
   EXPECT_NEAR(tree.steady_s, full.steady_s, 1e-9);
-  EXPECT_NEAR(tree.steady_s, bytes / (0.5 * gbit_s), 1e-9);
+  EXPECT_NEAR(tree.steady_s, vector_bytes / (0.5 * gbit_s), 1e-9);
   for (const ShareNode& node : tree.nodes) {
     if (node.in_bytes_per_s < gbit_s) {
       EXPECT_NEAR(node.z, 0, 1e-9);
@@ -142,7 +140,7 @@ TEST(ShareTree, RoomIsLeftWhereThereIsAny) {
 }
 
 ShareTree tree_of(const CollectiveNetwork& network, const std::vector<NodePolicy>& policies) {
-  return share_tree(network, policies, ShareRule::fastest, ShareWay::slower, bytes);
+  return share_tree(network, policies, ShareRule::fastest, ShareWay::slower, vector_bytes);
 }
 
 // A switch with one rank below is passed over; its link and the rank's own are one, as slow as the slower.
@@ -151,8 +149,8 @@ TEST(ShareTree, ASwitchWithOneBranchIsALink) {
   const int alone =
       add_switch(network, 0, "alone", {.up_bytes_per_s = 2 * gbit_s, .down_bytes_per_s = 7 * gbit_s}, {}, {});
   add_rank(network, alone, "r2", {.up_bytes_per_s = 5 * gbit_s, .down_bytes_per_s = 3 * gbit_s}, {}, {});
-  const auto tree =
-      share_tree(network, std::vector<NodePolicy>(network.nodes.size()), ShareRule::fastest, ShareWay::down, bytes);
+  const auto tree = share_tree(network, std::vector<NodePolicy>(network.nodes.size()), ShareRule::fastest,
+                               ShareWay::down, vector_bytes);
   ASSERT_EQ(tree.nodes.size(), 4u);
   EXPECT_EQ(tree.nodes[3].rank, 2);
   EXPECT_EQ(tree.nodes[3].out_bytes_per_s, 2 * gbit_s);
@@ -182,7 +180,7 @@ TEST(ShareTree, OneThatIsLeftOverFormsNoGroup) {
   const ShareTree tree = tree_of(network, policies);
   EXPECT_EQ(tree.nodes.size(), 5u);  // the root, the pair, three ranks
   EXPECT_FALSE(tree.in_step);
-  const auto rounds = *share_rounds(tree, static_cast<std::int64_t>(bytes), 16, 1 << 20);
+  const auto rounds = *share_rounds(tree, vector_bytes, 16, 1 << 20);
   EXPECT_EQ(rounds.size(), 2u);
 }
 
@@ -218,7 +216,7 @@ TEST(ShareTree, NeighbouringRangesOfOnePairAreOneTransfer) {
   for (int trial = 0; trial < 20; ++trial) {
     const auto network = random_tree(random, 4 + trial % 9, 3, Ways::alike);
     const auto tree = tree_of(network, std::vector<NodePolicy>(network.nodes.size()));
-    const auto rounds = *share_rounds(tree, static_cast<std::int64_t>(bytes), 16, 1 << 20);
+    const auto rounds = *share_rounds(tree, vector_bytes, 16, 1 << 20);
     for (const auto& round : rounds)
       for (const auto& a : round)
         for (const auto& b : round) EXPECT_FALSE(a.from == b.from && a.to == b.to && a.last == b.first) << trial;
@@ -231,14 +229,14 @@ TEST(ShareTree, NobodyIsSentASumThatCameTogetherInHim) {
   for (int trial = 0; trial < 20; ++trial) {
     const auto network = random_tree(random, 3 + trial % 9, 3, Ways::different);
     const std::vector<NodePolicy> direct(network.nodes.size());
-    const auto reducing = share_tree(network, direct, ShareRule::fastest, ShareWay::down, bytes);
-    const auto spreading = share_tree(network, direct, ShareRule::fastest, ShareWay::up, bytes);
+    const auto reducing = share_tree(network, direct, ShareRule::fastest, ShareWay::down, vector_bytes);
+    const auto spreading = share_tree(network, direct, ShareRule::fastest, ShareWay::up, vector_bytes);
     std::int64_t received = 0;
-    const auto rounds = *share_rounds(reducing, spreading, static_cast<std::int64_t>(bytes), 16, 1 << 20);
+    const auto rounds = *share_rounds(reducing, spreading, vector_bytes, 16, 1 << 20);
     for (const auto& round : rounds)
       for (const auto& transfer : round)
         if (transfer.kind == CollectiveStepKind::recv) received += transfer.last - transfer.first;
-    EXPECT_EQ(received, (network.ranks() - 1) * static_cast<std::int64_t>(bytes)) << trial;
+    EXPECT_EQ(received, (network.ranks() - 1) * vector_bytes) << trial;
   }
 }
 

@@ -7,12 +7,11 @@
 #include <numeric>
 
 #include "motley/base/error.hpp"
+#include "motley/base/index.hpp"
 #include "motley/solve/milp.hpp"
 
 namespace motley {
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 struct Halves {
   bool reduces = false, spreads = false;

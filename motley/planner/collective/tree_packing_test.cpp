@@ -15,8 +15,6 @@
 namespace motley {
 namespace {
 
-constexpr double bytes = 4e8;
-
 // All rooted spanning trees over the ranks, each as who hangs below whom.
 void every_tree(int ranks, int root, const std::function<void(const std::vector<int>&)>& visit) {
   std::vector<int> above(static_cast<std::size_t>(ranks), 0);
@@ -60,7 +58,8 @@ double exact_optimum(const CollectiveNetwork& network) {
           const int other = above[static_cast<std::size_t>(rank)];
           if (other < 0) continue;
           for (const int port : reduces ? network.path(rank, other) : network.path(other, rank))
-            busy[static_cast<std::size_t>(port)] += bytes / network.ports[static_cast<std::size_t>(port)].bytes_per_s;
+            busy[static_cast<std::size_t>(port)] +=
+                vector_bytes / network.ports[static_cast<std::size_t>(port)].bytes_per_s;
         }
         for (std::size_t port = 0; port < busy.size(); ++port)
           if (busy[port] > 0) ports[port].entries.push_back({column, busy[port]});
@@ -77,7 +76,7 @@ double exact_optimum(const CollectiveNetwork& network) {
 
 CollectiveProgram packed_program(const CollectiveNetwork& network, const TreePacking& packing,
                                  CollectiveOperation operation, int root = 0) {
-  const auto whole = static_cast<std::int64_t>(bytes) / 64 / network.ranks() * 64 * network.ranks();
+  const auto whole = vector_bytes / 64 / network.ranks() * 64 * network.ranks();
   std::vector<int> in_order(static_cast<std::size_t>(network.ranks()));
   std::iota(in_order.begin(), in_order.end(), 0);
   return program_of_rounds(
@@ -110,7 +109,8 @@ TEST(CollectiveLimit, EqualsTheProgrammeOverAllTrees) {
     const auto network = random_tree(random, 2 + trial % 4, 3, trial % 2 ? Ways::different : Ways::alike);
     const double exact = exact_optimum(network);
     ASSERT_GT(exact, 0);
-    EXPECT_NEAR(collective_limit(network, CollectiveOperation::all_reduce, 0, bytes).seconds / exact, 1, 1e-6) << trial;
+    EXPECT_NEAR(collective_limit(network, CollectiveOperation::all_reduce, 0, vector_bytes).seconds / exact, 1, 1e-6)
+        << trial;
   }
 }
 
@@ -118,14 +118,14 @@ TEST(TreePacking, ReachesTheLimitOfSmallTrees) {
   std::mt19937_64 random(8);
   for (int trial = 0; trial < 40; ++trial) {
     const auto network = random_tree(random, 2 + trial % 4, 3, trial % 2 ? Ways::different : Ways::alike);
-    const auto packing = pack_trees(network, CollectiveOperation::all_reduce, 0, bytes, {});
-    const double limit = collective_limit(network, CollectiveOperation::all_reduce, 0, bytes).seconds;
+    const auto packing = pack_trees(network, CollectiveOperation::all_reduce, 0, vector_bytes, {});
+    const double limit = collective_limit(network, CollectiveOperation::all_reduce, 0, vector_bytes).seconds;
     EXPECT_LE(packing.steady_s, limit * 1.01) << trial;
     EXPECT_LE(packing.bound_s, limit * (1 + 1e-6)) << trial;
     const auto program = packed_program(network, packing, CollectiveOperation::all_reduce);
     const auto wrong = check_program(program);
     ASSERT_TRUE(wrong.empty()) << wrong[0].place << " " << wrong[0].what;
-    EXPECT_LE(price_rounds(network, rounds_of(program), bytes / static_cast<double>(program.bytes)).steady_s,
+    EXPECT_LE(price_rounds(network, rounds_of(program), vector_bytes / static_cast<double>(program.bytes)).steady_s,
               limit * 1.01);
   }
 }
@@ -137,20 +137,20 @@ TEST(TreePacking, ServesAllOperations) {
     for (int trial = 0; trial < 15; ++trial) {
       const auto network = random_tree(random, 2 + trial % 5, 3, Ways::different);
       const int root = trial % network.ranks();
-      const auto packing = pack_trees(network, operation, root, bytes, {});
+      const auto packing = pack_trees(network, operation, root, vector_bytes, {});
       const auto wrong = check_program(packed_program(network, packing, operation, root));
       ASSERT_TRUE(wrong.empty()) << wrong[0].place << " " << wrong[0].what;
       EXPECT_LE(packing.steady_s, packing.bound_s * 1.01);
-      EXPECT_GE(packing.steady_s, collective_limit(network, operation, root, bytes).seconds * (1 - 1e-6));
+      EXPECT_GE(packing.steady_s, collective_limit(network, operation, root, vector_bytes).seconds * (1 - 1e-6));
     }
 }
 
 // Slow ranks are dear as roots: what the cheapest root costs bounds the time, not what roots cost on average.
 TEST(TreePacking, TheBoundHoldsAtEveryPass) {
   const auto network = star({10e9, 10e9, 10e9, 10e9, 1e9, 1e9});
-  const double limit = collective_limit(network, CollectiveOperation::all_reduce, 0, bytes).seconds;
+  const double limit = collective_limit(network, CollectiveOperation::all_reduce, 0, vector_bytes).seconds;
   for (const int passes : {1, 2, 4, 8, 200}) {
-    const auto packing = pack_trees(network, CollectiveOperation::all_reduce, 0, bytes, {.most_passes = passes});
+    const auto packing = pack_trees(network, CollectiveOperation::all_reduce, 0, vector_bytes, {.most_passes = passes});
     EXPECT_LE(packing.bound_s, limit * (1 + 1e-6)) << passes;
     EXPECT_GE(packing.steady_s, limit * (1 - 1e-6)) << passes;
   }

@@ -11,8 +11,8 @@
 namespace motley {
 namespace {
 
-constexpr std::int64_t kRequests = 300;
-constexpr double kTarget = 0.98;          // of so few requests; together pipelines keep more than each alone
+constexpr std::int64_t kPipelineRequests = 300;
+constexpr double kPipelineTarget = 0.98;  // of so few requests; together pipelines keep more than each alone
 constexpr double kFirstShare = 1.0 / 64;  // of what the closed form expects
 constexpr std::int64_t kNodes = 20'000;
 
@@ -33,8 +33,8 @@ std::vector<Column> distinct(const std::vector<Pipeline>& proposed) {
 double capacity(const ServeProblem& problem, const Pipeline& pipeline, const TrialStep& step) {
   const ServePlan plan = trial_plan(problem, {pipeline}, step);
   const double least = kFirstShare * plan.predicted.requests_per_s / problem.workload.total_rate_per_s();
-  if (simulated_attainment(problem, plan, least, kRequests) < kTarget) return 0;
-  return highest_scale(problem, plan, kTarget, least, kRequests);
+  if (simulated_attainment(problem, plan, least, kPipelineRequests) < kPipelineTarget) return 0;
+  return highest_scale(problem, plan, kPipelineTarget, least, kPipelineRequests);
 }
 
 }  // namespace

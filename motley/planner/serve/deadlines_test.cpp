@@ -10,7 +10,7 @@
 namespace motley {
 namespace {
 
-ServePlan planned(const Workload& workload) {
+ServePlan d1_plan(const Workload& workload) {
   return plan_serve(d1_cluster(), d1_model(), workload,
                     {.objective = Objective::throughput, .front = Front::skip, .roles = StageRoles::both})
       .plan.value();
@@ -24,7 +24,7 @@ RouteCost alone(ServePlan plan) {
 
 TEST(Deadlines, OnlyWhatALoneRequestMissesIsOutOfReach) {
   Workload workload = d1_workload();  // 128 tokens in, 32 out
-  const ServePlan plan = planned(workload);
+  const ServePlan plan = d1_plan(workload);
   const RouteCost lone = alone(plan);
   const double total_s = lone.first_token_s + 31 * lone.per_token_s;
   const auto missed = [&](const Deadline& deadline) {
@@ -59,7 +59,7 @@ TEST(Deadlines, AClassIsJudgedByItsOwnLengths) {
   workload.classes[1].name = "lengthy";
   workload.classes[1].prompt_tokens.mean = 192;
   for (auto& request : workload.classes) request.deadline.first_token_s = 1e-9;
-  const auto missed = deadlines_out_of_reach({planned(workload)}, {});
+  const auto missed = deadlines_out_of_reach({d1_plan(workload)}, {});
   ASSERT_EQ(missed.size(), 2u);
   EXPECT_EQ(missed[0].class_name, "brief");
   EXPECT_NEAR(missed[1].alone_s / missed[0].alone_s, 3, 1e-9);

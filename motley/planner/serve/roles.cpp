@@ -17,8 +17,8 @@
 namespace motley {
 namespace {
 
-constexpr std::size_t kMostGroups = 32;    // of a division: 1,000 pairs
-constexpr std::size_t kMostDevices = 128;  // for divisions beside the one that was found
+constexpr std::size_t kMostDivisionGroups = 32;  // of a division: 1,000 pairs
+constexpr std::size_t kMostDevices = 128;        // for divisions beside the one that was found
 constexpr std::int64_t kMostNodes = 2000;
 constexpr double kLeastFlow = 1e-3;     // of all requests; less is not worth a route
 constexpr double kMostOfTheTime = 0.2;  // of what is left until the deadline
@@ -203,7 +203,7 @@ bool keeps_deadlines(const ServePlan& plan, const ServeOptions& options) {
 using DeviceGroups = std::vector<std::vector<int>>;
 
 std::optional<ServePlan> plan_division(Roles& roles, const DeviceGroups& division, Instant deadline) {
-  if (division.size() < 2 || division.size() > kMostGroups) return {};
+  if (division.size() < 2 || division.size() > kMostDivisionGroups) return {};
   std::vector<RolePipelines> members;
   for (const auto& devices : division) {
     if (expired(deadline)) return {};

@@ -8,7 +8,6 @@
 namespace motley {
 namespace {
 
-constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr std::size_t farthest = 64;  // stages to the end that memory tells apart
 
 bool same_kind(const Cluster& cluster, int a, int b) {

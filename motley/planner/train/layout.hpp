@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
 #include <vector>
@@ -16,6 +17,8 @@
 #include "motley/planner/train/train_plan.hpp"
 
 namespace motley {
+
+constexpr double infinity = std::numeric_limits<double>::infinity();  // seconds of what cannot be
 
 struct LayoutUnit {
   int kind = 0;

@@ -9,7 +9,6 @@
 namespace motley {
 namespace {
 
-constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr std::size_t most_states = 1024;  // of the dynamic programme: all that ten stages can have
 
 class Ordering {

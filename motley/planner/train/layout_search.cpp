@@ -11,10 +11,8 @@
 namespace motley {
 namespace {
 
-constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr std::size_t annealed_starts = 4;
-constexpr std::int64_t moves_per_device = 125;      // of one annealing
-constexpr double hottest = 0.02, coldest = 0.0005;  // temperatures, as shares of the step
+constexpr std::int64_t moves_per_device = 125;  // of one annealing
 
 using UnitCounts = std::vector<int>;        // stages of every unit in one replica
 using Candidate = std::vector<UnitCounts>;  // replicas
@@ -253,7 +251,6 @@ class LayoutSearch {
 
   void anneal(Candidate now, double step) {
     const auto moves = moves_per_device * static_cast<std::int64_t>(problem_.cluster.devices.size());
-    constexpr std::int64_t moves_between_looks = 16;
     for (std::int64_t move = 0; move < moves; ++move) {
       if (move % moves_between_looks == 0 && expired()) return;
       Candidate next = neighbour(now);
@@ -267,6 +264,9 @@ class LayoutSearch {
       }
     }
   }
+
+  static constexpr double hottest = 0.02, coldest = 0.0005;  // temperatures, as shares of the step
+  static constexpr std::int64_t moves_between_looks = 16;    // at the clock
 
   const LayoutProblem& problem_;
   const LayoutTables& tables_;

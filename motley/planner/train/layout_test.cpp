@@ -13,8 +13,6 @@
 namespace motley {
 namespace {
 
-constexpr double infinity = std::numeric_limits<double>::infinity();
-
 // ---- orders and cuts, on tables made up ----
 
 LayoutTables random_tables(std::mt19937& random, int units, std::int64_t layers) {
@@ -116,7 +114,7 @@ Model short_model(std::int64_t layers) {
   return model;
 }
 
-Workload job(std::int64_t global_batch) {
+Workload flashflex_job(std::int64_t global_batch) {
   Workload workload = read_workload(MOTLEY_SOURCE_DIR "/examples/flashflex/workload.toml");
   workload.training->global_batch = global_batch;
   return workload;
@@ -229,7 +227,7 @@ TEST(LayoutPlan, EqualsAllPlansOfSmallClusters) {
   for (const auto& [list, layers] : cases) {
     const Cluster cluster = machines(list);
     const Model model = short_model(layers);
-    const Workload workload = job(4);
+    const Workload workload = flashflex_job(4);
     const TrainOutcome outcome = plan_train(cluster, model, workload, {.cost = flashflex});
     ASSERT_TRUE(outcome.plan) << outcome.reason;
     EXPECT_TRUE(verify(*outcome.plan).empty());
@@ -245,7 +243,7 @@ TEST(LayoutPlan, TheSearchFindsWhatEnumerationFinds) {
     const Cluster cluster = machines(machine("a", "A100*2", "200 GiB/s") + machine("b", "RTX 4090*2", "2 GiB/s") +
                                      machine("c", "RTX 3090", "2 GiB/s"));
     const Model model = short_model(layers);
-    const Workload workload = job(24);
+    const Workload workload = flashflex_job(24);
     const LayoutProblem problem{.cluster = cluster, .model = model, .workload = workload, .cost = flashflex};
     const LayoutTables tables = layout_tables(problem);
     const auto all = enumerate_layouts(problem, tables, 3000000);
@@ -260,7 +258,7 @@ TEST(LayoutPlan, TheSearchFindsWhatEnumerationFinds) {
 TEST(LayoutPlan, TheStepIsThatOfThePlan) {
   const Cluster cluster = read_cluster(MOTLEY_SOURCE_DIR "/examples/flashflex/b.toml");
   const Model model = read_model(MOTLEY_SOURCE_DIR "/data/models/llama-2-7b");
-  const Workload workload = job(480);
+  const Workload workload = flashflex_job(480);
   const CostOptions zero3{.form = "flashflex", .settings = {{"flashflex.zero3", 1}}};
   const LayoutProblem problem{.cluster = cluster, .model = model, .workload = workload, .cost = zero3};
   const LayoutTables tables = layout_tables(problem);
@@ -276,8 +274,8 @@ TEST(LayoutPlan, TheStepIsThatOfThePlan) {
 // Setting A, 7B: the authors' own plan takes 65.8 s in this form, which is their 32.7 %.
 TEST(LayoutPlan, BeatsTheAuthorsPlan) {
   const Cluster cluster = read_cluster(MOTLEY_SOURCE_DIR "/examples/flashflex/a.toml");
-  const TrainOutcome outcome = plan_train(cluster, read_model(MOTLEY_SOURCE_DIR "/data/models/llama-2-7b"), job(480),
-                                          {.cost = flashflex, .deadline_s = 60});
+  const TrainOutcome outcome = plan_train(cluster, read_model(MOTLEY_SOURCE_DIR "/data/models/llama-2-7b"),
+                                          flashflex_job(480), {.cost = flashflex, .deadline_s = 60});
   ASSERT_TRUE(outcome.plan);
   EXPECT_TRUE(verify(*outcome.plan).empty());
   EXPECT_LT(outcome.plan->predicted.iteration_s, 52);
@@ -289,7 +287,7 @@ TEST(LayoutPlan, BeatsTheAuthorsPlan) {
 
 TEST(LayoutPlan, MoreDevicesNeverHurtAndScaleIsRespected) {
   const Model model = short_model(4);
-  const Workload workload = job(12);
+  const Workload workload = flashflex_job(12);
   const auto step = [&](const std::string& list) {
     const Cluster cluster = machines(list);
     return plan_train(cluster, model, workload, {.cost = flashflex}).plan->predicted.iteration_s;
@@ -303,14 +301,14 @@ TEST(LayoutPlan, MoreDevicesNeverHurtAndScaleIsRespected) {
 TEST(TrainPlanner, WhatCannotBeIsSaid) {
   const Cluster cluster = machines(machine("a", "RTX 3080 Ti*2", "20 GiB/s"));
   const Model model = read_model(MOTLEY_SOURCE_DIR "/data/models/llama-2-7b");
-  const TrainOutcome outcome = plan_train(cluster, model, job(8), {.cost = flashflex});
+  const TrainOutcome outcome = plan_train(cluster, model, flashflex_job(8), {.cost = flashflex});
   EXPECT_FALSE(outcome.plan);
   EXPECT_FALSE(outcome.reason.empty());
   EXPECT_FALSE(outcome.hint.empty());
   EXPECT_THROW(plan_train(cluster, model, default_workload(), {}), Error);
-  EXPECT_THROW(plan_train(cluster, model, job(8), {.cost = flashflex, .stages = 33}), Error);
-  EXPECT_THROW(plan_train(cluster, model, job(8), {.cost = flashflex, .replicas = 3}), Error);
-  Workload odd = job(9);
+  EXPECT_THROW(plan_train(cluster, model, flashflex_job(8), {.cost = flashflex, .stages = 33}), Error);
+  EXPECT_THROW(plan_train(cluster, model, flashflex_job(8), {.cost = flashflex, .replicas = 3}), Error);
+  Workload odd = flashflex_job(9);
   odd.training->micro_batch = 2;
   EXPECT_THROW(plan_train(cluster, model, odd, {.cost = flashflex}), Error);
 }
@@ -342,7 +340,7 @@ TEST(TrainPlanner, TheBoundOfAFreeGridIsOfAllShapes) {
   const Cluster cluster = machines(machine("a", "A100*3", "200 GiB/s") + machine("b", "A100*2", "200 GiB/s") +
                                    machine("c", "A100", "20 GiB/s"));
   const Model model = short_model(4);
-  const Workload workload = job(4);
+  const Workload workload = flashflex_job(4);
   const CostOptions dtfm{.form = "dtfm", .settings = {}};
   const TrainOutcome free = plan_train(cluster, model, workload, {.cost = dtfm});
   ASSERT_TRUE(free.plan) << free.reason;
@@ -369,7 +367,7 @@ TEST(TrainPlanner, TheBoundOfAFreeGridIsOfAllShapes) {
 // there.
 TEST(TrainPlanner, AGridRecomputesWhereItMust) {
   const Model model = short_model(4);
-  Workload workload = job(5);
+  Workload workload = flashflex_job(5);
   workload.training->micro_batch = 2;
   const auto planned = [&](std::int64_t sequence_length) {
     workload.training->sequence_length = sequence_length;
@@ -391,7 +389,7 @@ TEST(TrainPlanner, AGridRecomputesWhereItMust) {
 TEST(LayoutPlan, CapacityIsWhatMemoryHolds) {
   const Cluster cluster = machines(machine("a", "RTX 3090*2", "20 GiB/s"));
   const Model model = short_model(40);
-  const Workload workload = job(8);
+  const Workload workload = flashflex_job(8);
   const LayoutProblem problem{.cluster = cluster, .model = model, .workload = workload, .cost = flashflex};
   const LayoutTables tables = layout_tables(problem);
   const FlashflexForm form(flashflex, cluster, model.arch, *workload.training, 1);
@@ -425,7 +423,7 @@ TEST(LayoutPlan, EveryLayoutIsPricedAsItsPlan) {
   const Cluster cluster = machines(machine("a", "A100*4", "200 GiB/s") + machine("b", "RTX 4090*2", "2 GiB/s") +
                                    machine("c", "RTX 3090", "2 GiB/s"));
   const Model model = short_model(4);
-  const Workload workload = job(12);
+  const Workload workload = flashflex_job(12);
   const LayoutProblem problem{.cluster = cluster, .model = model, .workload = workload, .cost = flashflex};
   const LayoutTables tables = layout_tables(problem);
   int priced = 0;

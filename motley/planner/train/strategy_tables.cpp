@@ -12,7 +12,6 @@
 namespace motley {
 namespace {
 
-constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr double kTolerance = 1e-3;               // of a stage's time
 constexpr std::int64_t kMostPoints = 200'000;     // of the kernel: some milliseconds
 constexpr double kForbidden_s = 1e15;             // a layout change that nobody takes
@@ -208,7 +207,7 @@ std::vector<PlacedBlock> placed_blocks(const GroupOptions& group, const StagePla
 StrategyTable::StrategyTable(const GroupOptions& group, const StagePlace& place, std::int64_t layers)
     : reversed_(place.ends.last && !place.ends.first) {
   mixes_.resize(static_cast<std::size_t>(layers) + 1);
-  seconds_.assign(mixes_.size(), kNever);
+  seconds_.assign(mixes_.size(), std::numeric_limits<double>::infinity());
   const std::vector<PlacedBlock> blocks = placed_blocks(group, place);
   for (const PlacedBlock& a : blocks)
     for (const PlacedBlock& b : blocks) {

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <limits>
 
+#include "motley/base/clock.hpp"
 #include "motley/planner/train/grid.hpp"
 #include "motley/planner/train/layout.hpp"
 
@@ -27,7 +28,7 @@ struct Job {
   Clock::time_point deadline() const {
     return start + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options.deadline_s));
   }
-  double elapsed_s() const { return std::chrono::duration<double>(Clock::now() - start).count(); }
+  double elapsed_s() const { return seconds_since(start); }
 };
 
 void record(TrainPlan& plan, const Job& job, std::string planner, SearchStatus status, double bound,
