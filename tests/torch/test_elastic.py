@@ -1,57 +1,52 @@
 """Training that outlives its workers: one is killed, another joins, and the losses are those of an undisturbed run."""
 
 import importlib.util
-import os
 import re
-import subprocess
-import sys
-import threading
 import time
 from pathlib import Path
 
 import pytest
 import torch
 
+from ranks import Script
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-LINE = re.compile(r"step (\d+) epoch (\d+) members (\d+) contributors (\d+) loss (\S+)")
+LINE = re.compile(r"^step (\d+) epoch (\d+) members (\d+) contributors (\d+) loss (\S+)$", re.MULTILINE)
 
 
-class Worker:
-    def __init__(self, environment, coordinator, stop_file, *words):
-        command = [sys.executable, HERE / "elastic_script.py", coordinator, str(stop_file), *words]
-        self.process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        self.steps, self.contributors, self.parameters, self.errors = {}, {}, None, ""
-        self.readers = [threading.Thread(target=read, daemon=True) for read in (self._read, self._read_errors)]
-        for reader in self.readers:
-            reader.start()
+class Worker(Script):
+    """Of an elastic group."""
 
-    def _read(self):
-        for line in self.process.stdout:
-            if match := LINE.match(line):
-                self.steps[int(match[1])] = (int(match[3]), float(match[5]))
-                self.contributors[int(match[1])] = int(match[4])
-            elif line.startswith("parameters "):
-                self.parameters = line.split()[1]
+    @property
+    def lines(self):
+        return [match.groups() for match in LINE.finditer(self.text())]
 
-    def _read_errors(self):
-        self.errors = self.process.stderr.read()
+    @property
+    def steps(self):
+        """By step: its members and its loss."""
+        return {int(step): (int(members), float(loss)) for step, _, members, _, loss in self.lines}
+
+    @property
+    def contributors(self):
+        return {int(step): int(contributors) for step, _, _, contributors, _ in self.lines}
+
+    @property
+    def parameters(self):
+        """The digest at the end."""
+        found = re.search(r"^parameters (\S+)$", self.text(), re.MULTILINE)
+        return found and found[1]
 
     def wait_for(self, condition, what, timeout_s=90):
         until = time.monotonic() + timeout_s
         while not condition(self):
-            assert time.monotonic() < until and self.process.poll() is None, f"{what}: {self.steps} {self.errors}"
+            assert time.monotonic() < until and self.running(), f"{what}: {self.steps} {self.error_text()}"
             time.sleep(0.02)
-
-    def end(self):
-        code = self.process.wait(60)
-        for reader in self.readers:
-            reader.join(10)
-        return code
 
 
 def last_members(worker):
-    return worker.steps[max(worker.steps)][0] if worker.steps else 0
+    steps = worker.steps
+    return steps[max(steps)][0] if steps else 0
 
 
 def reference_losses(script, steps):
@@ -79,17 +74,17 @@ def elastic(motley, tmp_path, monkeypatch):
     from motley.comm import Coordinator
 
     coordinator = Coordinator(tmp_path / "log", group="train", token="secret", minimum_size=2)
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "python"), "OMP_NUM_THREADS": "1"}
     workers = []
 
     def start(*words):
-        workers.append(Worker(environment, coordinator.address, tmp_path / "stop", *words))
+        files = {name: tmp_path / f"{name} of worker {len(workers)}" for name in ("output", "errors")}
+        environment = {"MOTLEY_COMM_LIBRARY": str(library)}
+        workers.append(Worker("elastic_script.py", coordinator.address, tmp_path / "stop", *words, environment=environment, **files))
         return workers[-1]
 
     yield start, tmp_path / "stop"
     for worker in workers:
-        worker.process.kill()
-        worker.process.wait()
+        worker.kill()
     coordinator.close()
 
 
@@ -106,12 +101,12 @@ def test_a_worker_is_killed_another_joins_and_the_losses_are_the_same(elastic):
     start, stop_file = elastic
     first, second, doomed = start(), start(), start()
     first.wait_for(lambda worker: len(worker.steps) >= 5 and last_members(worker) == 3, "three train")
-    doomed.process.kill()
+    doomed.kill()
     first.wait_for(lambda worker: last_members(worker) == 2, "two go on")
     joiner = start()
     joiner.wait_for(lambda worker: last_members(worker) == 3 and len(worker.steps) >= 5, "the joiner trains")
     stop_file.touch()
-    assert [worker.end() for worker in (first, second, joiner)] == [0, 0, 0], (first.errors, second.errors, joiner.errors)
+    assert [worker.end(60) for worker in (first, second, joiner)] == [0, 0, 0], [worker.error_text() for worker in (first, second, joiner)]
 
     last = max(first.steps)
     # No step is lost. Two begin, and the third joins them: one of those that stay is there from the first step on.
@@ -126,10 +121,10 @@ def test_a_joiner_learns_the_state_while_the_others_train(elastic):
     first.wait_for(lambda worker: len(worker.steps) >= 5, "two train")
     joiner = start("0.1")
     joiner.wait_for(lambda worker: 3 in worker.contributors.values(), "the joiner has the state")
-    second.process.kill()
+    second.kill()
     first.wait_for(lambda worker: last_members(worker) == 2, "two go on")
     stop_file.touch()
-    assert [worker.end() for worker in (first, joiner)] == [0, 0], (first.errors, joiner.errors)
+    assert [worker.end(60) for worker in (first, joiner)] == [0, 0], [worker.error_text() for worker in (first, joiner)]
 
     last = max(first.steps)
     assert sorted(first.steps) == list(range(1, last + 1))
