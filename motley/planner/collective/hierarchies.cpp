@@ -5,6 +5,7 @@
 #include <cmath>
 #include <map>
 #include <numeric>
+#include <set>
 
 #include "motley/base/index.hpp"
 #include "motley/planner/collective/candidates.hpp"
@@ -71,13 +72,16 @@ class HierarchySearch {
       rule_ = ShareRule::equal;
       best = try_one(chosen);
     }
+    // The descent comes past the same policies again after each change for the better.
+    std::set<std::map<SwitchKind, NodePolicy>> tried{chosen};
     for (bool better = true; better && !problem_.expired();) {
       better = false;
       for (const auto& [kind, list] : choices)
         for (const auto& policy : with_owners(kind, list, chosen[kind])) {
-          if (policy == chosen[kind] || problem_.expired()) continue;
+          if (problem_.expired()) continue;
           auto changed = chosen;
           changed[kind] = policy;
+          if (!tried.insert(changed).second) continue;
           const double seconds = try_one(changed);
           if (seconds >= best * (1 - 1e-9)) continue;
           best = seconds;

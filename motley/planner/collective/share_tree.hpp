@@ -24,7 +24,7 @@ struct NodePolicy {
   std::vector<int> factors = {};  // groups of factors[0] children, these in groups of factors[1], ...; empty: one group
   GroupPattern pattern = GroupPattern::direct;
   int owners = 0;  // most ranks directly below that own anything, fastest first; 0: all
-  bool operator==(const NodePolicy&) const = default;
+  auto operator<=>(const NodePolicy&) const = default;
 };
 
 // Which way of a link what enters a node takes, and what leaves it the other. Shares move what is taken in of the
