@@ -1,8 +1,13 @@
 #include "motley/comm/net/sockets.hpp"
 
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <unistd.h>
+
+#include <array>
 
 namespace motley {
 namespace {
@@ -37,6 +42,22 @@ TEST(Sockets, WhoCallsWhileDescriptorsAreShortIsTakenLater) {
   }
   EXPECT_TRUE(accept_connection(listening.socket.get()));
   EXPECT_FALSE(accept_connection(listening.socket.get())) << "nobody else called";
+}
+
+// What the system chooses may pace by a timer, as BBR does.
+TEST(Sockets, ConnectionsWithinAMachineAreNotPaced) {
+  const ListeningSocket listening = listen_tcp("127.0.0.1:0");
+  ConnectFailure failure;
+  const FileDescriptor caller =
+      connect_tcp(listening.address, std::chrono::steady_clock::now() + std::chrono::seconds(5), failure);
+  ASSERT_TRUE(caller) << failure.cause;
+  const FileDescriptor called = accept_connection(listening.socket.get());
+  for (const FileDescriptor* end : {&caller, &called}) {
+    std::array<char, 16> chosen{};
+    socklen_t size = chosen.size();
+    ASSERT_EQ(::getsockopt(end->get(), IPPROTO_TCP, TCP_CONGESTION, chosen.data(), &size), 0);
+    EXPECT_STREQ(chosen.data(), "reno");
+  }
 }
 
 }  // namespace
