@@ -13,8 +13,8 @@ namespace motley {
 namespace {
 
 constexpr std::size_t buffer_bytes = collective_header_bytes + largest_payload_bytes + (64 << 10);
-// Read beyond what is awaited: enough for a call to bring several small frames, little enough that a large one's payload
-// is not copied on its way to its place.
+// Read beyond what is awaited: enough for a call to bring several small frames, little enough that a large one's
+// payload is not copied on its way to its place.
 constexpr std::size_t ahead_bytes = 4 << 10;
 // What waits here rather than on another stream when this one is slow.
 constexpr std::size_t backlog_bytes = 256 << 10;
