@@ -18,6 +18,10 @@ constexpr int most_ring_ranks = 1024;
 // A port that is never idle makes up for no delay; one with time to spare does. Worth so much of the time, if it is all
 // ports or none (docs/collectives-benchmarks.md: the small tree).
 constexpr double full_port_part = 0.02;
+// A ring's rounds, as many as ranks, are made only where one of them promises that much: blocks of that many units are
+// rounded by less.
+constexpr double worth_all_rounds = 1.02;
+constexpr std::int64_t even_block_units = 64;
 constexpr std::size_t most_settled_transfers =
     20'000;  // beyond, candidates are compared in the rounds they are made in
 
@@ -64,6 +68,21 @@ RoundsFor along_group(const CollectiveProblem& problem, const CollectiveGroup& g
   };
 }
 
+// All rounds of a ring are alike but for how its blocks are rounded: one of them, over and over.
+CollectiveCost ring_cost(const CollectiveProblem& problem, const std::vector<int>& order) {
+  const std::int64_t block = problem.bytes / static_cast<std::int64_t>(order.size());
+  CollectiveRound round;
+  for (std::size_t place = 0; place < order.size(); ++place)
+    round.push_back({order[place], order[(place + 1) % order.size()], 0, block, CollectiveStepKind::reduce});
+  std::vector<CollectiveRound> halves = {round};
+  if (problem.operation != CollectiveOperation::reduce_scatter) halves.push_back(mirrored(halves)[0]);
+  if (problem.operation == CollectiveOperation::all_gather) halves.erase(halves.begin());
+  CollectiveCost cost = price_rounds(problem.network, halves);
+  const auto rounds = static_cast<double>(order.size()) - 1;
+  for (double* part : {&cost.time_s, &cost.latency_s, &cost.steady_s, &cost.busy_s, &cost.messages}) *part *= rounds;
+  return cost;
+}
+
 // Slowness of the path between two ranks, the slower way, seconds per byte.
 double slowness(const CollectiveNetwork& network, int a, int b) {
   double slowest = 0;
@@ -99,15 +118,19 @@ RoundsFor settled(RoundsFor rounds, int ranks) {
   };
 }
 
+double RecipeContest::seconds(const CollectiveCost& cost) const {
+  const auto& options = problem_.options;
+  if (options.objective == CollectiveObjective::rounds) return cost.time_s;
+  const double seconds = cost.pipelined_s(cost.best_chunks(most_chunks(problem_), options.cost), options.cost);
+  return seconds * (1 + full_port_part * cost.full_share);
+}
+
 std::optional<ScoredRecipe> RecipeContest::score(const CollectiveRecipe& recipe) {
   const auto rounds = recipe.rounds(problem_.bytes);
   if (!rounds) return std::nullopt;
   ++evaluated_;
   const CollectiveCost cost = price_rounds(problem_.network, *rounds);
-  const auto& options = problem_.options;
-  if (options.objective == CollectiveObjective::rounds) return ScoredRecipe{recipe, cost.time_s, cost.steady_s};
-  const double seconds = cost.pipelined_s(cost.best_chunks(most_chunks(problem_), options.cost), options.cost);
-  return ScoredRecipe{recipe, seconds * (1 + full_port_part * cost.full_share), cost.steady_s};
+  return ScoredRecipe{recipe, seconds(cost), cost.steady_s};
 }
 
 void RecipeContest::enter(const CollectiveRecipe& recipe) {
@@ -138,7 +161,11 @@ std::vector<int> ring_order(const CollectiveNetwork& network) {
 
 void enter_rings(const CollectiveProblem& problem, RecipeContest& contest) {
   if (problem.network.ranks() > most_ring_ranks || problem.network.ranks() < 3) return;
-  contest.enter({"ring", along_group(problem, flat_group(ring_order(problem.network), GroupPattern::ring))});
+  const auto order = ring_order(problem.network);
+  const bool even = problem.bytes >= even_block_units * problem.options.alignment * problem.network.ranks();
+  if (even && contest.best() && contest.seconds(ring_cost(problem, order)) > contest.best()->seconds * worth_all_rounds)
+    return;
+  contest.enter({"ring", along_group(problem, flat_group(order, GroupPattern::ring))});
 }
 
 void enter_islands(const CollectiveProblem& problem, RecipeContest& contest) {

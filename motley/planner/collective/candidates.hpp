@@ -49,6 +49,8 @@ class RecipeContest {
  public:
   explicit RecipeContest(const CollectiveProblem& problem) : problem_(problem) {}
 
+  // What is compared: the time by the objective, full ports counted against it.
+  double seconds(const CollectiveCost& cost) const;
   // Its score, or none where it has too many transfers.
   std::optional<ScoredRecipe> score(const CollectiveRecipe& recipe);
   void enter(const CollectiveRecipe& recipe);

@@ -174,6 +174,30 @@ TEST(PlanCollective, MatricesOfUnlikeLinks) {
   }
 }
 
+// Fast along one cycle and slow everywhere else: more ranks than trees are packed for.
+TEST(PlanCollective, ARingWhereLinksMakeOne) {
+  const int ranks = 18;
+  ClusterDescription description =
+      described("machine = [{ name = \"m\", count = " + std::to_string(ranks) + ", devices = [\"A100\"] }]");
+  NetworkMatrix matrix;
+  for (int a = 0; a < ranks; ++a) {
+    matrix.latency_s.emplace_back(ranks, 1e-5);
+    matrix.bandwidth_bytes_per_s.emplace_back(ranks, 6e7);
+  }
+  for (int place = 0; place < ranks; ++place) {
+    const auto a = static_cast<std::size_t>(place * 5 % ranks), b = static_cast<std::size_t>((place + 1) * 5 % ranks);
+    matrix.bandwidth_bytes_per_s[a][b] = matrix.bandwidth_bytes_per_s[b][a] = 1.25e9;
+  }
+  description.network.matrix = matrix;
+  const auto network = collective_network(resolve(description, "test"));
+  for (const auto operation :
+       {CollectiveOperation::all_reduce, CollectiveOperation::reduce_scatter, CollectiveOperation::all_gather}) {
+    const auto answer = plan_collective(network, operation, 400'000'000 / ranks * ranks, {});
+    expect_sound(network, answer, "cycle");
+    EXPECT_EQ(answer.layout, "ring");
+  }
+}
+
 CollectiveNetwork permuted(const CollectiveNetwork& network, const std::vector<int>& to) {
   CollectiveNetwork other = network;
   for (int rank = 0; rank < network.ranks(); ++rank) {

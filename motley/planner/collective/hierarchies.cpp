@@ -126,6 +126,10 @@ class HierarchySearch {
     if (rule != ShareRule::equal && unlike_ways_) return try_halves(chosen, policies, rule);
     const auto tree = share_tree(problem_.network, policies, rule, ShareWay::slower, whole);
     const CollectiveOperation operation = problem_.operation;
+    // The busiest link alone takes longer than all of the best plan.
+    const bool hopeless =
+        operation == CollectiveOperation::all_reduce && contest_.best() && tree.steady_s > contest_.best()->seconds;
+    if (hopeless) return unlimited;
     const auto alignment = problem_.options.alignment;
     const RoundsFor along_shares = [tree, operation, alignment](std::int64_t bytes) {
       auto rounds = share_rounds(tree, bytes, alignment, transfer_limit);
