@@ -25,6 +25,7 @@ import networks  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(os.environ.get("MOTLEY_BUILD", ROOT / "build" / "release")) / "bench" / "collectives"
+MOTLEY = PROGRAMS.parents[1] / "motley"
 PYTHON = ROOT / ".venv-reference" / "bin" / "python"
 FIRST_PORT = 29400
 MPI_AGENT = """#!/bin/sh
@@ -124,19 +125,41 @@ class Runner:
             return self.lines([[*common, "--host", hosts, *words, *program]])
 
 
-def plan_for(sizes, network, folder):
-    """A plan per size for the network, and the limit that no program beats."""
+def ring(ranks, chunk_bytes):
+    """A program per rank: a block of the chunk goes round once to be added up, and once as the sum."""
+    borders = [chunk_bytes // ranks // 64 * 64 * block for block in range(ranks)] + [chunk_bytes]
+
+    def steps(rank):
+        for offset, arrival in [(0, "reduce"), (1, "recv")]:
+            for step in range(ranks - 1):
+                for kind, peer, block in [("send", rank + 1, rank + offset - step), (arrival, rank - 1, rank + offset - 1 - step)]:
+                    block %= ranks
+                    yield {"op": kind, "peer": peer % ranks, "range": borders[block:block + 2]}
+
+    return {str(rank): list(steps(rank)) for rank in range(ranks)}
+
+
+def plans_for(sizes, network, folder):
+    """Per size a plan for the network and a ring of the same chunks, and the limit that no program beats."""
     (folder / "cluster.toml").write_text(networks.cluster(network))
-    plans, limits = {}, {}
+    plans, rings, limits = {}, {}, {}
     for size in sizes:
-        plans[size] = folder / f"{size}.json"
-        subprocess.run([PROGRAMS.parents[1] / "motley", "plan", "allreduce", "--cluster", folder / "cluster.toml", "--bytes", f"{size} B",
-                        "-q", "-o", plans[size]], check=True, stdout=subprocess.DEVNULL)
-        limits[size] = json.loads(plans[size].read_text())["predicted"]["limit_s"]
-    return plans, limits
+        plans[size], rings[size] = folder / f"{size}.json", folder / f"{size}-ring.json"
+        subprocess.run([MOTLEY, "plan", "allreduce", "--cluster", folder / "cluster.toml", "--bytes", f"{size} B", "-q", "-o", plans[size]],
+                       check=True, stdout=subprocess.DEVNULL)
+        plan = json.loads(plans[size].read_text())
+        limits[size] = plan["predicted"]["limit_s"]
+        program = ring(plan["ranks"], size // plan["chunks"])
+        rings[size].write_text(json.dumps(plan | {"layout": "ring", "program": program}))
+    return plans, rings, limits
 
 
-def libraries(runner, local, plans):
+def predicted_s(plan):
+    """The program's price, whatever the file says of itself."""
+    return json.loads(subprocess.run([MOTLEY, "explain", plan, "--json"], check=True, stdout=subprocess.PIPE).stdout)["total_s"]
+
+
+def libraries(runner, local, plans, rings):
     """Name -> (what runs it, what it needs), in the order of the turns."""
     gloo = {f"gloo {algorithm}": (lambda algorithm=algorithm: runner.gloo(algorithm), PROGRAMS / "gloo_cpp")
             for algorithm in ("ring", "bcube", "halving")}
@@ -145,8 +168,8 @@ def libraries(runner, local, plans):
     if local:
         return {"motley shm": (lambda: runner.motley("shm"), ours), "motley tcp": (lambda: runner.motley("tcp"), ours),
                 "openmpi shm": (lambda: runner.open_mpi("shm"), mpi), "openmpi tcp": (lambda: runner.open_mpi("tcp"), mpi)} | gloo
-    return {"motley planned": (lambda: runner.planned(plans), ours), "motley tcp": (lambda: runner.motley("tcp"), ours),
-            "openmpi tcp": (lambda: runner.open_mpi("tcp"), mpi)} | gloo
+    return {"motley planned": (lambda: runner.planned(plans), ours), "motley ring": (lambda: runner.planned(rings), ours),
+            "motley tcp": (lambda: runner.motley("tcp"), ours), "openmpi tcp": (lambda: runner.open_mpi("tcp"), mpi)} | gloo
 
 
 def show(times, sizes, names, limits):
@@ -194,8 +217,8 @@ def main():
     sizes = options.bytes or ([32 << 20] if options.network else [1 << shift for shift in range(10, 29, 3)])
     samples = ",".join(f"{size}x{repeats(size, bool(options.network))}" for size in sizes)
     folder = tempfile.TemporaryDirectory()
-    plans, limits = plan_for(sizes, network, Path(folder.name)) if options.network else ({}, {})
-    found = libraries(Runner(place, samples, options.rounds, options.timeout), not options.network, plans)
+    plans, rings, limits = plans_for(sizes, network, Path(folder.name)) if options.network else ({}, {}, {})
+    found = libraries(Runner(place, samples, options.rounds, options.timeout), not options.network, plans, rings)
     if options.only:
         found = {name: entry for name, entry in found.items() if name.startswith(tuple(options.only.split(",")))}
     for name in [name for name, (_, need) in found.items() if not need.exists() or ("mpi" in name and not shutil.which("mpirun"))]:
@@ -207,6 +230,10 @@ def main():
                 times.setdefault((name, line["bytes"]), []).append(line["time_s"])
                 every.append(line | {"name": name, "turn": turn, "network": options.network})
     show(times, sizes, list(found), limits)
+    for size in sizes if {"motley planned", "motley ring"} <= set(found) else []:
+        planned, around = (statistics.median(times[name, size]) for name in ("motley planned", "motley ring"))
+        print(f"{size} bytes: the plan is {around / planned:.2f} times as fast as a ring, "
+              f"{predicted_s(rings[size]) / predicted_s(plans[size]):.2f} times by the model")
     if options.json:
         Path(options.json).write_text("".join(json.dumps(line) + "\n" for line in every))
 
