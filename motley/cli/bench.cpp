@@ -97,7 +97,8 @@ double bytes_option(const std::string& text, const char* option) {
 
 void must_be_ok(const OperationOutcome& outcome) {
   if (outcome.status != OperationStatus::ok)
-    throw Error(ErrorCode::peer, fmt::format("{}: {}", name(outcome.status), outcome.cause));
+    throw Error(ErrorCode::peer, fmt::format("{}: {}", name(outcome.status), outcome.cause),
+                "all ranks run the same command, each with its own --rank; start them again together");
 }
 
 // Element i of rank r is (r + 1) (i mod 5): exact in fp32, as is the sum.

@@ -74,4 +74,12 @@ DType parse_dtype_option(const std::string& text, const std::string& option) {
                     did_you_mean(text, names, "", '`'));
 }
 
+std::optional<DType> runnable_dtype(const std::string& text, const std::string& option) {
+  if (text.empty()) return std::nullopt;
+  const DType type = parse_dtype_option(text, option);
+  if (type == DType::int8 || type == DType::int4)
+    throw input_error(fmt::format("{} {} cannot be run yet", option, text), "choose fp32, bf16 or fp16");
+  return type;
+}
+
 }  // namespace motley::cli

@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -64,5 +65,7 @@ void warn(const std::vector<std::string>& warnings, bool quiet);
 std::string counted(std::size_t count, std::string_view noun);
 
 DType parse_dtype_option(const std::string& text, const std::string& option);
+// A type that the engine has kernels for or will have: no integers. None of an empty text.
+std::optional<DType> runnable_dtype(const std::string& text, const std::string& option);
 
 }  // namespace motley::cli

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <csignal>
 #include <ctime>
-#include <fstream>
 #include <memory>
 #include <optional>
 #include <stop_token>
@@ -34,23 +33,6 @@ struct CoordinateOptions {
   bool standby = false, quiet = false;
 };
 
-std::string read_text(const std::string& file, const char* what) {
-  std::ifstream stream(file);
-  if (!stream)
-    throw input_error(fmt::format("cannot read the {} {}", what, file), "is it there, and may this user read it?");
-  return {std::istreambuf_iterator<char>(stream), {}};
-}
-
-std::string read_token(const std::string& file) {
-  if (file.empty()) return {};
-  std::string token = read_text(file, "token file");
-  while (!token.empty() && (token.back() == '\n' || token.back() == '\r')) token.pop_back();
-  if (token.empty())
-    throw input_error(fmt::format("the token file {} is empty", file),
-                      "`motley group create` makes a group with its token");
-  return token;
-}
-
 // Members that ask for their certificates believe no other name.
 void check_coordinators_certificate(const std::string& certificate, const std::string& folder) {
   const CertificateFacts facts = certificate_facts(certificate);
@@ -77,10 +59,9 @@ CoordinatorServerOptions server_options(const CoordinateOptions& options) {
   }
   if (!options.group.empty()) server.group = options.group;
   server.listen = options.listen;
-  if (!options.token_file.empty()) server.token = read_token(options.token_file);
+  if (!options.token_file.empty()) server.token = read_secret(options.token_file);
   if (!options.certificate.empty())
-    server.identity = TlsIdentity{read_text(options.certificate, "certificate"), read_text(options.key, "key"),
-                                  read_text(options.authority, "authority's certificate")};
+    server.identity = TlsIdentity{read_file(options.certificate), read_file(options.key), read_file(options.authority)};
   server.policy.minimum_size = options.minimum_size;
   server.policy.maximum_size = options.maximum_size;
   server.policy.stages = options.stages;

@@ -73,7 +73,7 @@ FabricOptions fabric_of_member(const MemberOptions& options, const std::string& 
   if (!options.certificate.empty())
     fabric.identity =
         TlsIdentity{read_file(options.certificate), read_file(options.private_key), read_file(options.authority)};
-  if (!options.key_file.empty()) fabric.key = read_file(options.key_file);
+  if (!options.key_file.empty()) fabric.key = read_secret(options.key_file);
   if (fabric.identity) fabric.encryption = Encryption::always;
   if (options.plain) fabric.encryption = Encryption::never;
   fabric.shared_memory = options.transport == "shm" ? SharedMemoryUse::same_host : SharedMemoryUse::never;

@@ -31,14 +31,6 @@ Objective parse_objective(const std::string& text) {
 
 namespace {
 
-std::optional<DType> optional_dtype(const std::string& text, const std::string& option) {
-  if (text.empty()) return std::nullopt;
-  const DType type = parse_dtype_option(text, option);
-  if (type == DType::int8 || type == DType::int4)
-    throw input_error(fmt::format("{} {} cannot be run yet", option, text), "choose fp32, bf16 or fp16");
-  return type;
-}
-
 ServeOptions serve_options(const PlanningOptions& options) {
   return {.objective = parse_objective(options.objective),
           .cost = cost_options(options.cost, options.settings),
@@ -50,8 +42,8 @@ ServeOptions serve_options(const PlanningOptions& options) {
           .tensor_parallel = options.across_machines ? TensorParallel::across_machines : TensorParallel::within_machine,
           .replication = options.one_pipeline ? Replication::one_pipeline : Replication::allowed,
           .front = options.front ? Front::whole_cluster : Front::skip,
-          .weight_type = optional_dtype(options.weight_type, "--weight-type"),
-          .kv_type = optional_dtype(options.kv_type, "--kv-type"),
+          .weight_type = runnable_dtype(options.weight_type, "--weight-type"),
+          .kv_type = runnable_dtype(options.kv_type, "--kv-type"),
           .max_batch = options.max_batch,
           .excluded = options.without,
           .profile = {},

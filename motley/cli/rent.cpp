@@ -75,14 +75,6 @@ RentOptions rent_options(const RentVerbOptions& options) {
   return rent;
 }
 
-std::optional<DType> runnable_dtype(const std::string& text, const std::string& option) {
-  if (text.empty()) return std::nullopt;
-  const DType type = parse_dtype_option(text, option);
-  if (type == DType::int8 || type == DType::int4)
-    throw input_error(fmt::format("{} {} cannot be run yet", option, text), "choose fp32, bf16 or fp16");
-  return type;
-}
-
 RentOutcome plan_for_model(const RentVerbOptions& options, Offers market, const RentOptions& rent) {
   const Model model = read_model(options.model);
   const Workload workload = options.workload.empty() ? default_workload() : read_workload(options.workload);
@@ -173,7 +165,8 @@ void add_plan_rent(CLI::App& plan_verbs, Action& action) {
   verb->add_option("--utilisation", options->made.utilisation,
                    "With --model: share of its rate that a copy is planned with (default 0.8)")
       ->check(CLI::Range(0.01, 1.0));
-  verb->add_option("--weight-type", options->weight_type, "With --model: fp32, bf16, fp16 (default: the checkpoint's)");
+  verb->add_option("--weight-type", options->weight_type,
+                   "With --model: fp32, bf16, or fp16, which is not served yet (default: the checkpoint's)");
   verb->add_option("--kv-type", options->kv_type, "With --model: of keys and values (default: as the weights)");
   verb->add_option("--max-batch", options->made.max_batch, "With --model: most requests in flight per copy")
       ->check(CLI::Range(1, 1 << 16));

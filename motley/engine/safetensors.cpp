@@ -27,7 +27,7 @@ constexpr std::int64_t max_dimensions = 8;
 
 constexpr const char* copy_again = "the file is damaged: copy or download it again";
 
-// Bits of one element; empty for a type that this reader does not know.
+// Of one element; none for a type that this reader does not know.
 std::optional<std::uint64_t> element_bytes(std::string_view type) {
   static const std::map<std::string_view, std::uint64_t> sizes = {
       {"BOOL", 1}, {"U8", 1},  {"I8", 1},  {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"I16", 2}, {"U16", 2}, {"F16", 2},

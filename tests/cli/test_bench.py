@@ -61,6 +61,7 @@ def test_a_plan_runs(motley, tmp_path):
         (["--from", "1 MiB", "--to", "1 KiB"], "--from is more than --to"),
         (["--rank", "1"], "belong together"),
         (["--members", "127.0.0.1:1,127.0.0.1:2", "--rank", "2"], "there are 2 members"),
+        (["--members", "127.0.0.1:1,127.0.0.1:2", "--rank", "0", "--key", "/dev/null"], "/dev/null is empty"),
     ],
 )
 def test_bad_input_is_named(motley, arguments, cause):

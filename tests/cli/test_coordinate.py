@@ -20,7 +20,7 @@ def test_what_cannot_work_is_named(motley, tmp_path):
     for arguments, code, words in (
         (["--listen", "0.0.0.0:0"], 2, "has no certificate"),
         (["--listen", "nowhere"], 2, "is no address"),
-        (["--token-file", "absent"], 2, "cannot read the token file absent"),
+        (["--token-file", "absent"], 2, "absent: cannot be read"),
         (["--token-file", "empty"], 2, "is empty"),
         (["--store", "text"], 2, "is no log of a coordinator"),
         (["--store", "absent/log"], 3, "cannot be opened"),

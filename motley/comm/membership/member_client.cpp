@@ -127,8 +127,10 @@ struct MemberClient::State {
     if (options.identity) {
       stream.secure_as_client(*options.identity, until);
       if (stream.peer_name() != coordinator_name)
-        throw Error(ErrorCode::peer, fmt::format("the certificate at {} names \"{}\", not \"{}\"", address,
-                                                 stream.peer_name(), coordinator_name));
+        throw Error(ErrorCode::peer,
+                    fmt::format("the certificate at {} names \"{}\", not \"{}\"", address, stream.peer_name(),
+                                coordinator_name),
+                    "is that the coordinator's address, and its folder the one that `motley group create` made?");
     } else if (!is_local)
       throw input_error(
           fmt::format("the coordinator at {} is on another machine, and this member has no certificate", address),
@@ -162,7 +164,8 @@ struct MemberClient::State {
         hear(message, address);
       }
       if (Clock::now() - heard_at > duration_of(options.patience_s))
-        throw Error(ErrorCode::peer, fmt::format("the coordinator at {} is silent", address));
+        throw Error(ErrorCode::peer, fmt::format("the coordinator at {} is silent", address),
+                    "is its machine reachable? This member goes on trying");
     }
     // The last report may say that this process leaves.
     stream.send(current_report());

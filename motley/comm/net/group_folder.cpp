@@ -101,6 +101,14 @@ GroupFolder issue_member_folder(const GroupFolder& group, const std::string& mem
   return made;
 }
 
+std::string read_secret(const std::string& file) {
+  std::string secret = trimmed(read_file(file));
+  if (secret.empty())
+    throw input_error(fmt::format("{} is empty", file),
+                      "it holds the group's secret in one line: copy the token from the coordinator's folder");
+  return secret;
+}
+
 GroupFolder read_group_folder(const std::string& folder) {
   const auto path = [&](const char* name) { return (fs::path(folder) / name).string(); };
   if (!fs::exists(path(authority_file)))
@@ -108,10 +116,7 @@ GroupFolder read_group_folder(const std::string& folder) {
                       fmt::format("make one with `motley group create {}`", folder));
   GroupFolder group;
   group.identity = {read_file(path(certificate_file)), read_file(path(key_file)), read_file(path(authority_file))};
-  group.token = trimmed(read_file(path(token_file)));
-  if (group.token.empty())
-    throw input_error(fmt::format("{} is empty", path(token_file)),
-                      "it holds the group's token in one line: copy it from the coordinator's folder");
+  group.token = read_secret(path(token_file));
   const auto checked = [&](const char* name, const auto& read) {
     try {
       return read();

@@ -31,6 +31,9 @@ GroupFolder create_group_folder(const std::string& folder, const std::string& gr
 GroupFolder issue_member_folder(const GroupFolder& group, const std::string& member, int valid_days,
                                 const std::string& folder);
 
+// A group's secret: a file of one line, without its end. Throws an input error where it is empty: that would be none.
+std::string read_secret(const std::string& file);
+
 // Throws an input error, with the file, where one is missing, is not what it should be, or does not fit the others.
 GroupFolder read_group_folder(const std::string& folder);
 

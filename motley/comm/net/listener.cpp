@@ -55,10 +55,13 @@ std::string random_mailbox() {
   return fmt::format("{:02x}", fmt::join(bytes, ""));
 }
 
+constexpr const char* relay_hint =
+    "is `motley coordinate --relay` running there, and does nothing between block the port?";
+
 FileDescriptor dial_relay(const std::string& relay, const RelayOpening& opening, ByteStream::Time until) {
   ConnectFailure failure;
   FileDescriptor socket = connect_tcp(relay, until, failure);
-  if (!socket) throw Error(ErrorCode::peer, fmt::format("the relay does not answer: {}", failure.cause));
+  if (!socket) throw Error(ErrorCode::peer, fmt::format("the relay does not answer: {}", failure.cause), relay_hint);
   ByteStream stream(std::move(socket));
   stream.write_all(encode_opening(opening), until);
   return stream.take_socket();
@@ -69,7 +72,7 @@ ByteStream greet_relay(const RelayedAddress& place, LinkPurpose purpose, const R
                        ByteStream::Time until) {
   ConnectFailure failure;
   FileDescriptor socket = connect_tcp(place.relay, until, failure);
-  if (!socket) throw Error(ErrorCode::peer, fmt::format("the relay does not answer: {}", failure.cause));
+  if (!socket) throw Error(ErrorCode::peer, fmt::format("the relay does not answer: {}", failure.cause), relay_hint);
   const bool secured =
       access.encryption == Encryption::always ||
       (access.encryption == Encryption::off_loopback && (access.identity.has_value() || !peer_is_local(socket.get())));
@@ -78,11 +81,15 @@ ByteStream greet_relay(const RelayedAddress& place, LinkPurpose purpose, const R
       encode_opening({secured ? RelayOpening::Kind::secured_control : RelayOpening::Kind::control, RelayTicket{}}),
       until);
   if (secured) {
-    if (!access.identity) throw Error(ErrorCode::peer, "the relay needs TLS, and this process has no identity");
+    if (!access.identity)
+      throw Error(ErrorCode::peer, "the relay needs TLS, and this process has no identity",
+                  "give it a folder that `motley group issue` made");
     stream.secure_as_client(*access.identity, until);
     if (stream.peer_name() != coordinator_name)
-      throw Error(ErrorCode::peer, fmt::format("the certificate at {} names \"{}\", not \"{}\"", place.relay,
-                                               stream.peer_name(), coordinator_name));
+      throw Error(ErrorCode::peer,
+                  fmt::format("the certificate at {} names \"{}\", not \"{}\"", place.relay, stream.peer_name(),
+                              coordinator_name),
+                  "is that the coordinator's relay, and its folder the one that `motley group create` made?");
   }
   LinkHello hello;
   hello.purpose = purpose;

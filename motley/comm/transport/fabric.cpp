@@ -141,7 +141,8 @@ struct Fabric::State {
 
   const TlsContext& identity() const {
     if (!options.identity)
-      throw Error(ErrorCode::peer, "this connection leaves the machine and needs TLS, but this member has no identity");
+      throw Error(ErrorCode::peer, "this connection leaves the machine and needs TLS, but this member has no identity",
+                  "give it a folder that `motley group issue` made");
     return *options.identity;
   }
 
