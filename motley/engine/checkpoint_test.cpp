@@ -186,6 +186,11 @@ TEST_F(SafetensorsTest, RefusesLies) {
                               "b": {"dtype": "BF16", "shape": [1], "data_offsets": [2, 4]}})",
                four),
        "overlap"},
+      {"overlap of a byte",
+       file_of(R"({"a": {"dtype": "U8", "shape": [2], "data_offsets": [0, 2]},
+                              "b": {"dtype": "U8", "shape": [1], "data_offsets": [1, 2]}})",
+               four),
+       "overlap"},
       {"the same name twice",
        file_of(R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]},
                                           "a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}})",
@@ -197,6 +202,13 @@ TEST_F(SafetensorsTest, RefusesLies) {
     const std::string message = refusal([&] { SafetensorsFile{path}; });
     EXPECT_THAT(message, AllOf(HasSubstr(lie.message), HasSubstr("model.safetensors"))) << lie.what;
   }
+}
+
+// One that is long enough is not read as JSON for minutes.
+TEST_F(SafetensorsTest, RefusesAHeaderWithoutMeasure) {
+  const auto path = write(std::string("\x01\xe1\xf5\x05\0\0\0\0", 8));  // 100,000,001
+  std::filesystem::resize_file(path, 8 + 100'000'001);
+  EXPECT_THAT(refusal([&] { SafetensorsFile{path}; }), HasSubstr("a header of 100000001 bytes"));
 }
 
 TEST_F(SafetensorsTest, RefusesAFileCutOffAnywhere) {

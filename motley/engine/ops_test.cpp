@@ -162,6 +162,16 @@ TEST(Rotary, Llama3KeepsShortWavesAndSlowsLongOnes) {
   }
 }
 
+// A wave of 4096 positions is a third of the way from 8192 / 1, where all is slowed, to 8192 / 4, where nothing is.
+TEST(Rotary, Llama3BlendsByTurnsOfTheContext) {
+  const double frequency = 2 * M_PI / 4096;
+  const Rotary rotary{.theta = 1 / (frequency * frequency),  // the second of two pairs
+                      .scaling = RotaryScaling::llama3,
+                      .factor = 8,
+                      .original_context = 8192};
+  EXPECT_NEAR(rotary_frequencies(rotary, 4).inverse_frequencies[1], frequency * (2.0 / 3 / 8 + 1.0 / 3), 1e-8);
+}
+
 TEST(Rotary, YarnRampsBetweenItsBounds) {
   const Rotary rotary{.theta = 10000, .scaling = RotaryScaling::yarn, .factor = 4, .original_context = 2048};
   const auto plain = rotary_frequencies({.theta = 10000}, 64);
@@ -171,6 +181,14 @@ TEST(Rotary, YarnRampsBetweenItsBounds) {
   for (std::size_t i = 1; i < scaled.inverse_frequencies.size(); ++i)
     EXPECT_LE(scaled.inverse_frequencies[i] / plain.inverse_frequencies[i],
               scaled.inverse_frequencies[i - 1] / plain.inverse_frequencies[i - 1] + 1e-6f);
+  // 32 turns: pair 8.06; one turn: pair 20.1. So the ramp goes from 8 to 21.
+  const auto kept = [&](std::size_t pair) {
+    return scaled.inverse_frequencies[pair] / plain.inverse_frequencies[pair];
+  };
+  EXPECT_NEAR(kept(8), 1, 1e-6);
+  EXPECT_NEAR(kept(9), 1 - 0.75 / 13, 1e-6);
+  EXPECT_NEAR(kept(20), 1 - 0.75 * 12 / 13, 1e-6);
+  EXPECT_NEAR(kept(21), 0.25, 1e-6);
   EXPECT_NEAR(scaled.amplitude, 0.1 * std::log(4) + 1, 1e-6);
   EXPECT_EQ(rotary_frequencies(
                 {.scaling = RotaryScaling::yarn, .factor = 4, .attention_factor = 0.7, .original_context = 2048}, 64)

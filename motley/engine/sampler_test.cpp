@@ -119,6 +119,22 @@ TEST(Sampler, WideFiltersChangeNothing) {
   }
 }
 
+// Whatever is filtered out, the number falls on the rest in the order of their ids: as if the others were forbidden.
+TEST(Sampler, WhatIsLeftIsDrawnInTheOrderOfIds) {
+  for (int i = 0; i < 1000; ++i) {
+    const std::int32_t expected = token_of(some_logits(), {.seed = 5, .forbidden = {0, 2, 4, 6}}, i);
+    EXPECT_EQ(token_of(some_logits(), {.top_k = 4, .seed = 5}, i), expected);
+    EXPECT_EQ(token_of(some_logits(), {.top_p = 0.85f, .seed = 5}, i), expected);
+  }
+}
+
+TEST(Sampler, MinPKeepsThoseAsLikelyAsTheFirst) {
+  std::map<std::int32_t, int> seen;
+  for (int i = 0; i < 1000; ++i) ++seen[token_of({2, 1, 2, 2}, {.min_p = 1}, i)];
+  EXPECT_EQ(seen.size(), 3u);
+  EXPECT_EQ(seen.count(1), 0u);
+}
+
 TEST(Sampler, TopPKeepsTheTokenThatCrosses) {
   const std::vector<float> even(4, 0.0f);  // a quarter each
   std::map<std::int32_t, int> seen;
@@ -156,6 +172,11 @@ TEST(Sampler, LogprobsAreTheModels) {
     EXPECT_EQ(chosen.top[i].token, best[i]);
     EXPECT_NEAR(chosen.top[i].logprob, std::log(p[static_cast<std::size_t>(best[i])]), 1e-5);
   }
+  const SampledToken drawn = sample(logits, {.temperature = 0.5f, .seed = 3, .logprobs = 0}, 0, 0);
+  EXPECT_NEAR(drawn.logprob, std::log(p[static_cast<std::size_t>(drawn.token)]), 1e-5);
+  const SampledToken equals = sample(std::vector<float>{1, 2, 0, 2}, {.logprobs = 2}, 0, 0);
+  EXPECT_EQ(equals.top[0].token, 1);
+  EXPECT_EQ(equals.top[1].token, 3);
   EXPECT_EQ(sample(logits, {.logprobs = 100}, 0, 0).top.size(), logits.size());
   EXPECT_TRUE(sample(logits, {.logprobs = 0}, 0, 0).top.empty());
   EXPECT_EQ(sample(logits, {.logprobs = -1}, 0, 0).logprob, 0);

@@ -171,10 +171,19 @@ TEST_F(StageModelTest, RefusesStepsThatCannotBe) {
       {"a position that overflows", [](Step& s) { s.sequences[0].position = INT64_MAX; }},
       {"no tokens", [](Step& s) { s.sequences[0].count = 0; }},
       {"more tokens than announced", [](Step& s) { s.sequences[0].tokens.push_back(1); }},
-      {"beyond the context", [](Step& s) { s.sequences[0].position = 61; }},
+      {"beyond the context",
+       [](Step& s) {
+         s.sequences[0].position = 61;  // of 64, in blocks that hold 72
+         s.sequences[0].blocks = {0, 1, 2, 3, 4, 5, 6, 7, 8};
+       }},
       {"a negative token", [](Step& s) { s.sequences[0].tokens[2] = -1; }},
       {"a token beyond the vocabulary", [](Step& s) { s.sequences[0].tokens[2] = 101; }},
       {"too few blocks", [](Step& s) { s.sequences[0].blocks.pop_back(); }},
+      {"a block too few for one token",
+       [](Step& s) {
+         s.sequences[0].position = 5;  // up to 9
+         s.sequences[0].blocks.pop_back();
+       }},
       {"a block that there is not", [](Step& s) { s.sequences[0].blocks[1] = 25; }},
       {"a negative block", [](Step& s) { s.sequences[0].blocks[0] = -3; }},
       {"too many sequences", [](Step& s) { s.sequences.resize(5, s.sequences[0]); }},

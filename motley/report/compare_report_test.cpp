@@ -38,6 +38,9 @@ TEST(CompareReport, APriceIsOfMachinesOrOfTheirDevices) {
   EXPECT_NEAR(usd_per_hour(priced("", "")), 5 * 0.5, 1e-12);
   EXPECT_NEAR(usd_per_hour(priced(", price = \"3 $/h\"", "")), 3 + 3 * 0.5, 1e-12);
   EXPECT_NEAR(usd_per_hour(priced(", price = \"3 $/h\"", ", price = \"4 $/h\"")), 7, 1e-12);
+  Cluster unpriced = priced(", price = \"3 $/h\"", "");
+  for (auto& type : unpriced.types) type.usd_per_hour = 0;
+  EXPECT_EQ(usd_per_hour(unpriced), 0);  // not known, in place of too little
 }
 
 // 2.5 $/h at 1000 tokens/s: 3.6 million tokens an hour, 0.6944 $ for a million.

@@ -9,9 +9,15 @@
 #include "motley/cost/train_price.hpp"
 #include "motley/plan/collective_programs.hpp"
 #include "motley/plan/example_test.hpp"
+#include "motley/report/chain_report.hpp"
 #include "motley/report/collective_report.hpp"
+#include "motley/report/html_map.hpp"
+#include "motley/report/html_marks.hpp"
 #include "motley/report/page_test.hpp"
+#include "motley/report/plan_report.hpp"
+#include "motley/report/rent_report.hpp"
 #include "motley/report/table.hpp"
+#include "motley/report/train_report.hpp"
 #include "motley/sim/plans_test.hpp"
 
 namespace motley {
@@ -60,13 +66,55 @@ TEST(ServePage, HasThePlansOwnFigures) {
   EXPECT_THAT(page, HasSubstr("8 of 8"));
   EXPECT_THAT(page, HasSubstr("layers per stage: 52, 18, 10"));
   EXPECT_THAT(page, HasSubstr("style=\"flex-grow:52\""));
-  const DeviceMemory& memory = plan.predicted.memory_bytes.at("box/0");
-  EXPECT_THAT(page, HasSubstr("weights " + human_bytes(static_cast<double>(memory.weights))));
-  const double share = static_cast<double>(memory.total()) / static_cast<double>(memory.limit);
-  EXPECT_LT(share, 0.99);
-  EXPECT_THAT(page, HasSubstr(fmt::format("<b>{}</b> {} of 48.0 GiB", percent(share),
-                                          human_bytes(static_cast<double>(memory.total())))));
+  EXPECT_THAT(page, HasSubstr(">52</span>"));
+  for (const auto& [device, memory] : plan.predicted.memory_bytes) {
+    EXPECT_THAT(page, HasSubstr("weights " + human_bytes(static_cast<double>(memory.weights))));
+    const double share = static_cast<double>(memory.total()) / static_cast<double>(memory.limit);
+    EXPECT_LT(share, 0.99);
+    EXPECT_THAT(page, HasSubstr(fmt::format("<b>{}</b> {} of {}", percent(share),
+                                            human_bytes(static_cast<double>(memory.total())),
+                                            human_bytes(static_cast<double>(memory.limit)))))
+        << device;
+  }
   EXPECT_THAT(page, HasSubstr("20 requests through the simulator"));
+}
+
+// Heights of a stage's curve, from its path: "M0 100L0 75L1 75L1 0...".
+double mean_height(const std::string& path) {
+  double sum = 0, heights = 0;
+  for (std::size_t at = path.find('L'); at != std::string::npos; at = path.find('L', at + 1)) {
+    const auto space = path.find(' ', at);
+    sum += 100 - std::stod(path.substr(space + 1));
+    ++heights;
+  }
+  return sum / (heights - 1);  // the last goes back to the ground
+}
+
+// Without a rate the simulator offers four fifths of what the plan carries; a curve's mean is how busy its stage is.
+TEST(ServePage, CurvesAreWhatTheStagesDid) {
+  ServePlan plan = priced(box_plan());
+  for (auto& described : plan.workload.classes) described.rate_per_s = 0;
+  plan.workload.arrival = {};
+  const std::string page = html_report(plan, {.requests = 200});
+  EXPECT_THAT(page, HasSubstr(fmt::format("{:.3g} requests/s, 80% of what the plan carries",
+                                          0.8 * plan.predicted.requests_per_s)));
+  const std::string curve = "<path class=\"busy\" d=\"", figure = "<div class=\"figure\"><b>";
+  std::size_t curves = 0;
+  for (std::size_t at = page.find(curve); at != std::string::npos; at = page.find(curve, at + 1), ++curves) {
+    const std::size_t from = at + curve.size(), told = page.find(figure, from) + figure.size();
+    EXPECT_NEAR(mean_height(page.substr(from, page.find('"', from) - from)), std::stod(page.substr(told)), 3);
+  }
+  EXPECT_EQ(curves, plan.stages.size());
+}
+
+TEST(LinkRange, GoesFromTheLeastToTheMost) {
+  LinkRange links;
+  links.add(PathSpeed{.latency_s = 4e-3, .bandwidth_bytes_per_s = 2e9});
+  links.add(PathSpeed{.latency_s = 3e-3, .bandwidth_bytes_per_s = 1e9});
+  LinkRange both;
+  both.add(links);
+  EXPECT_EQ(both.latency(), "3.00 ms \u2013 4.00 ms");
+  EXPECT_EQ(both.bandwidth(), "1.00 GB/s \u2013 2.00 GB/s");
 }
 
 TEST(ServePage, IsTheSameToTheByte) {
@@ -136,6 +184,24 @@ bandwidth = "2 GB/s")");
   EXPECT_THAT(page, HasSubstr("a to b: 3.00 ms, 1.00 GB/s, stages hand over here; b to c: 4.00 ms, 2.00 GB/s"));
 }
 
+// From a device to one after it links are slower than back: stages hand over by the slow way, the map tells both.
+TEST(ServePage, LinksHaveTwoWays) {
+  ServePlan plan = priced(garage_plan());
+  NetworkMatrix matrix;
+  const std::size_t devices = plan.cluster.devices.size();
+  for (std::size_t from = 0; from < devices; ++from) {
+    matrix.latency_s.emplace_back(devices, 1e-3);
+    matrix.bandwidth_bytes_per_s.emplace_back();
+    for (std::size_t to = 0; to < devices; ++to) matrix.bandwidth_bytes_per_s.back().push_back(from < to ? 1e9 : 3e9);
+  }
+  ClusterDescription description = plan.cluster.description;
+  description.network.matrix = matrix;
+  plan.cluster = resolve(description, "test");
+  const std::string page = html_report(plan, {.requests = 5});
+  EXPECT_EQ(count(page, "\u2193 1.00 ms, 1.00 GB/s"), 2u);
+  EXPECT_THAT(page, HasSubstr("bench to shelf: 1.00 ms, 1.00 GB/s \u2013 3.00 GB/s, stages hand over here"));
+}
+
 TEST(ServePage, RoutesThatShareStagesAreDrawnOverTheLayers) {
   ServePlan plan = timed_plan({{.tokens_per_s = 300, .layers = {0, 4}},
                                {.tokens_per_s = 400, .layers = {4, 8}},
@@ -146,6 +212,15 @@ TEST(ServePage, RoutesThatShareStagesAreDrawnOverTheLayers) {
   EXPECT_THAT(page, HasSubstr("Routes share stages"));
   EXPECT_THAT(page, HasSubstr("x=\"50%\" width=\"50%\"><title>s2: layers 4-7"));
   EXPECT_THAT(page, HasSubstr("s0 \u203a s2"));
+}
+
+TEST(PlanReport, SharesOfRoutesAreOfAllWeights) {
+  ServePlan plan = timed_plan({{.tokens_per_s = 300}, {.tokens_per_s = 400}}, {{0}, {1}});
+  plan.routes[0].weight = 9;
+  plan.routes[1].weight = 3;
+  const std::string report = plan_report(plan);
+  EXPECT_THAT(report, HasSubstr(": 75% of the requests"));
+  EXPECT_THAT(report, HasSubstr(": 25% of the requests"));
 }
 
 TEST(ServePage, ATimelineThatCannotBeSaysWhy) {
@@ -236,6 +311,29 @@ TEST(TrainPage, DrawsEveryPassOfAStep) {
   EXPECT_EQ(page, html_report(plan));
 }
 
+// Two replicas of one stage each, the first on the slower device.
+TEST(TrainPage, TheSlowestReplicaComesFirstAndSyncLast) {
+  TrainPlan plan = train_plan();
+  plan.replicas = {
+      {.share = 0.5,
+       .micro_batches = 6,
+       .stages = {{.layers = {0, 12}, .devices = {"box/2"}, .strategies = {{.layers = {0, 12}}}}}},
+      {.share = 0.5,
+       .micro_batches = 6,
+       .stages = {{.layers = {0, 12}, .devices = {"box/0"}, .strategies = {{.layers = {0, 12}, .split = 2}}}}}};
+  const TrainStepPrice price = price_step(plan, {.form = "motley"});
+  ASSERT_GT(price.pipelines[1].makespan_s, price.pipelines[0].makespan_s);
+  ASSERT_GT(price.exchange_s, 2 * price.update_s);
+  const std::string page = html_report(plan);
+  EXPECT_THAT(page, HasSubstr("Replica 1 is the slowest of 2."));
+  EXPECT_THAT(page, HasSubstr("tp 1 dp 1 split 2"));
+  const double end = 1 - price.update_s / price.iteration_s;
+  const std::string gradients = mark("m1", end - price.exchange_s / price.iteration_s, end).markup();
+  EXPECT_THAT(page, HasSubstr(gradients.substr(0, gradients.find('>'))));
+  const std::string report = train_step_report(plan, price);
+  EXPECT_THAT(report, HasSubstr(percent(price.pipelines[0].busy_s[0] / price.iteration_s)));
+}
+
 TEST(RentPage, ShowsSharesOfCostAndOfClasses) {
   RentPlan plan;
   plan.offers = read<Offers>(parse_json(R"({"format": "motley.offers/1",
@@ -259,6 +357,42 @@ TEST(RentPage, ShowsSharesOfCostAndOfClasses) {
   EXPECT_THAT(page, HasSubstr("of a budget of 9.00 $/h"));
   EXPECT_THAT(page, HasSubstr("1.5 requests/s; 6 requests/s if there were enough"));
   EXPECT_THAT(page, HasSubstr("<rect class=\"fill c0\" x=\"0%\" width=\"50%\">"));  // 3 of 6 requests/s
+}
+
+// Three copies of two devices each: what is rented and paid counts every one.
+TEST(RentReport, CopiesCount) {
+  RentPlan plan;
+  plan.offers = read<Offers>(parse_json(R"({"format": "motley.offers/1",
+    "classes": [{"name": "only", "share": 1.0}],
+    "types": {"t1": {"price_usd_per_hour": 6, "available": 4}, "t2": {"price_usd_per_hour": 1}},
+    "configurations": [{"name": "c1", "devices": {"t1": 1}, "rate_per_s": [1.0]},
+                       {"name": "c4", "devices": {"t2": 2}, "rate_per_s": [2.4]}]})",
+                                        "offers"),
+                             "offers");
+  plan.goal.budget_usd_per_hour = 20;
+  plan.fleet = {{"c1", {{"t1", 1}}, 1, 6}, {"c4", {{"t2", 2}}, 3, 2}};
+  plan.assignment = {{"only", {{"c1", 0.25}, {"c4", 0.75}}}};
+  plan.predicted.cost_usd_per_hour = 12;
+  const std::string report = rent_report(plan);
+  EXPECT_THAT(report, testing::ContainsRegex("c4 +t2\\*2 +3 +2.00 +6.00"));
+  EXPECT_THAT(report, HasSubstr("12.00 $/h (288.00 $ a day)"));
+  EXPECT_THAT(rent_explanation(plan), testing::ContainsRegex("t2 +1.00 +6 +any"));
+  const Value terms = explain_rent_json(plan);
+  const Value& fleet = *terms.find("terms")->find("terms");
+  EXPECT_EQ(fleet.as_array()[1].find("share")->as_number(), 0.5);
+  EXPECT_EQ(fleet.as_array()[1].find("terms")->as_array()[0].find("usd_per_hour")->as_number(), 6);
+}
+
+TEST(ChainReport, SynchronisingIsPartOfARunsTime) {
+  ChainPlan plan;
+  plan.chain = read<ChainDescription>(parse_json(R"({"format": "motley.chain/1", "name": "sync", "budget_bytes": 10,
+    "sites": [{"name": "layer", "repeat": 3, "options": [{"name": "only", "time_s": 1, "sync_s": 0.5, "bytes": 2}]}]})",
+                                                 "chain"),
+                                      "chain");
+  plan.choice = {0, 0, 0};
+  ASSERT_EQ(chain_runs(plan).size(), 1u);
+  EXPECT_EQ(chain_runs(plan)[0].seconds, 4.5);
+  EXPECT_EQ(chain_runs(plan)[0].bytes, 6);
 }
 
 TEST(ChainPage, ShowsTheChoiceItsMemoryAndTheFront) {

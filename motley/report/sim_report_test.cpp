@@ -54,12 +54,14 @@ TEST(ChromeTrace, HasATrackPerStageAndLinkAndCountersPerQueue) {
   const Value trace = parse_json(text, "trace");
   std::map<std::string, std::size_t> phases;
   std::map<std::int64_t, std::string> tracks;
+  std::map<std::string, std::int64_t> processes;  // of a track
   std::map<std::int64_t, double> free_us;
   for (const Value& event : trace.find("traceEvents")->as_array()) {
     const std::string& phase = event.find("ph")->as_string();
     ++phases[phase];
     if (phase == "M" && event.find("name")->as_string() == "thread_name")
-      tracks[event.find("tid")->as_integer()] = event.find("args")->find("name")->as_string();
+      processes[tracks[event.find("tid")->as_integer()] = event.find("args")->find("name")->as_string()] =
+          event.find("pid")->as_integer();
     if (phase != "X") continue;
     const std::int64_t track = event.find("tid")->as_integer();
     ASSERT_TRUE(tracks.contains(track));
@@ -68,6 +70,7 @@ TEST(ChromeTrace, HasATrackPerStageAndLinkAndCountersPerQueue) {
     free_us[track] = start_us + event.find("dur")->as_number();
   }
   EXPECT_EQ(tracks, (std::map<std::int64_t, std::string>{{1, "s0"}, {2, "s1"}, {3, "m0 > m1"}}));
+  EXPECT_EQ(processes, (std::map<std::string, std::int64_t>{{"s0", 1}, {"s1", 1}, {"m0 > m1", 2}}));
   EXPECT_EQ(phases["X"], result.timeline->spans.size());
   EXPECT_EQ(phases["C"], result.timeline->samples.size());
   EXPECT_EQ(phases["i"], 2u);
