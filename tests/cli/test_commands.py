@@ -1,6 +1,8 @@
 """The commands as a person or a script meets them: what goes to stdout, what to files, messages and exit codes."""
 
 import json
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -165,6 +167,13 @@ def test_explain_for_people_and_in_the_published_form(run, made):
     assert published.stdout != own.stdout
 
 
+def test_explain_says_what_does_not_fit_any_more(run, made):
+    without = [word for slot in range(4) for word in ("--without", f"box/{slot}")]
+    result = run("explain", made[1], *without)
+    assert result.returncode == 1 and "does not fit" in result.stdout and "hint" in result.stdout
+    assert json.loads(run("explain", made[1], *without, "--json").stdout)["status"] == "infeasible"
+
+
 def test_verify_accepts_the_planners_plan(run, made):
     assert run("verify", made[1]).returncode == 0
     assert json.loads(run("verify", made[1], "--json").stdout) == {"violations": []}
@@ -184,7 +193,11 @@ def overfull(plan):
         stage["kv_tokens"] *= 16
 
 
-@pytest.mark.parametrize("change, word", [(twice, "box/4"), (missing, "79"), (overfull, "GiB")])
+def weightless(plan):
+    plan["routes"][0]["weight"] = 0
+
+
+@pytest.mark.parametrize("change, word", [(twice, "box/4"), (missing, "79"), (overfull, "GiB"), (weightless, "weight")])
 def test_verify_finds_what_was_broken(run, made, tmp_path, change, word):
     file = edited(made[1], tmp_path, change)
     result = run("verify", file)
@@ -227,6 +240,14 @@ def test_doctor(run):
     assert result.returncode in (0, 3)  # 3: something that plans need to run is missing
     assert "70 device types" in result.stdout
     assert json.loads(run("doctor", "--json").stdout)
+
+
+def test_doctor_misses_a_worker(motley, tmp_path):
+    alone = shutil.copy(motley, tmp_path)
+    result = subprocess.run([alone, "doctor", "--json"], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 3
+    states = {finding["what"]: finding["state"] for finding in json.loads(result.stdout)["findings"]}
+    assert states["worker"] == "missing" and states["data"] == "ok"
 
 
 # ---- help ----
