@@ -9,13 +9,10 @@
 #include "motley/cost/train_price.hpp"
 #include "motley/plan/collective_programs.hpp"
 #include "motley/plan/example_test.hpp"
-#include "motley/report/chain_report.hpp"
 #include "motley/report/collective_report.hpp"
 #include "motley/report/html_map.hpp"
 #include "motley/report/html_marks.hpp"
 #include "motley/report/page_test.hpp"
-#include "motley/report/plan_report.hpp"
-#include "motley/report/rent_report.hpp"
 #include "motley/report/table.hpp"
 #include "motley/report/train_report.hpp"
 #include "motley/sim/plans_test.hpp"
@@ -214,15 +211,6 @@ TEST(ServePage, RoutesThatShareStagesAreDrawnOverTheLayers) {
   EXPECT_THAT(page, HasSubstr("s0 \u203a s2"));
 }
 
-TEST(PlanReport, SharesOfRoutesAreOfAllWeights) {
-  ServePlan plan = timed_plan({{.tokens_per_s = 300}, {.tokens_per_s = 400}}, {{0}, {1}});
-  plan.routes[0].weight = 9;
-  plan.routes[1].weight = 3;
-  const std::string report = plan_report(plan);
-  EXPECT_THAT(report, HasSubstr(": 75% of the requests"));
-  EXPECT_THAT(report, HasSubstr(": 25% of the requests"));
-}
-
 TEST(ServePage, ATimelineThatCannotBeSaysWhy) {
   ServePlan plan = priced(box_plan());
   plan.workload.arrival = {.process = ArrivalProcess::trace, .file = "gone.csv"};
@@ -357,42 +345,6 @@ TEST(RentPage, ShowsSharesOfCostAndOfClasses) {
   EXPECT_THAT(page, HasSubstr("of a budget of 9.00 $/h"));
   EXPECT_THAT(page, HasSubstr("1.5 requests/s; 6 requests/s if there were enough"));
   EXPECT_THAT(page, HasSubstr("<rect class=\"fill c0\" x=\"0%\" width=\"50%\">"));  // 3 of 6 requests/s
-}
-
-// Three copies of two devices each: what is rented and paid counts every one.
-TEST(RentReport, CopiesCount) {
-  RentPlan plan;
-  plan.offers = read<Offers>(parse_json(R"({"format": "motley.offers/1",
-    "classes": [{"name": "only", "share": 1.0}],
-    "types": {"t1": {"price_usd_per_hour": 6, "available": 4}, "t2": {"price_usd_per_hour": 1}},
-    "configurations": [{"name": "c1", "devices": {"t1": 1}, "rate_per_s": [1.0]},
-                       {"name": "c4", "devices": {"t2": 2}, "rate_per_s": [2.4]}]})",
-                                        "offers"),
-                             "offers");
-  plan.goal.budget_usd_per_hour = 20;
-  plan.fleet = {{"c1", {{"t1", 1}}, 1, 6}, {"c4", {{"t2", 2}}, 3, 2}};
-  plan.assignment = {{"only", {{"c1", 0.25}, {"c4", 0.75}}}};
-  plan.predicted.cost_usd_per_hour = 12;
-  const std::string report = rent_report(plan);
-  EXPECT_THAT(report, testing::ContainsRegex("c4 +t2\\*2 +3 +2.00 +6.00"));
-  EXPECT_THAT(report, HasSubstr("12.00 $/h (288.00 $ a day)"));
-  EXPECT_THAT(rent_explanation(plan), testing::ContainsRegex("t2 +1.00 +6 +any"));
-  const Value terms = explain_rent_json(plan);
-  const Value& fleet = *terms.find("terms")->find("terms");
-  EXPECT_EQ(fleet.as_array()[1].find("share")->as_number(), 0.5);
-  EXPECT_EQ(fleet.as_array()[1].find("terms")->as_array()[0].find("usd_per_hour")->as_number(), 6);
-}
-
-TEST(ChainReport, SynchronisingIsPartOfARunsTime) {
-  ChainPlan plan;
-  plan.chain = read<ChainDescription>(parse_json(R"({"format": "motley.chain/1", "name": "sync", "budget_bytes": 10,
-    "sites": [{"name": "layer", "repeat": 3, "options": [{"name": "only", "time_s": 1, "sync_s": 0.5, "bytes": 2}]}]})",
-                                                 "chain"),
-                                      "chain");
-  plan.choice = {0, 0, 0};
-  ASSERT_EQ(chain_runs(plan).size(), 1u);
-  EXPECT_EQ(chain_runs(plan)[0].seconds, 4.5);
-  EXPECT_EQ(chain_runs(plan)[0].bytes, 6);
 }
 
 TEST(ChainPage, ShowsTheChoiceItsMemoryAndTheFront) {

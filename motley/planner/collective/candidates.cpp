@@ -74,9 +74,9 @@ CollectiveCost ring_cost(const CollectiveProblem& problem, const std::vector<int
   CollectiveRound round;
   for (std::size_t place = 0; place < order.size(); ++place)
     round.push_back({order[place], order[(place + 1) % order.size()], 0, block, CollectiveStepKind::reduce});
-  std::vector<CollectiveRound> halves = {round};
-  if (problem.operation != CollectiveOperation::reduce_scatter) halves.push_back(mirrored(halves)[0]);
-  if (problem.operation == CollectiveOperation::all_gather) halves.erase(halves.begin());
+  std::vector<CollectiveRound> halves;
+  if (problem.operation != CollectiveOperation::all_gather) halves.push_back(round);
+  if (problem.operation != CollectiveOperation::reduce_scatter) halves.push_back(mirrored({round})[0]);
   CollectiveCost cost = price_rounds(problem.network, halves);
   const auto rounds = static_cast<double>(order.size()) - 1;
   for (double* part : {&cost.time_s, &cost.latency_s, &cost.steady_s, &cost.busy_s, &cost.messages}) *part *= rounds;
