@@ -71,8 +71,7 @@ Enrolment enrol(const std::string& address, const EnrolmentOptions& options, dou
   try {
     ByteStream stream(std::move(socket));
     stream.secure_as_client(TlsContext::pinned_to(request.pin()), until);
-    if (const std::string name = stream.peer_name(); name != coordinator_name)
-      throw Error(ErrorCode::peer, fmt::format("its certificate names \"{}\", not \"{}\"", name, coordinator_name));
+    expect_coordinator(stream, address);
     ControlStream control(std::move(stream));
     answer = answer_to(request.message(), control, until);
   } catch (const Error& error) {

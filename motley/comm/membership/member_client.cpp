@@ -126,11 +126,7 @@ struct MemberClient::State {
     ByteStream stream(std::move(socket));
     if (options.identity) {
       stream.secure_as_client(*options.identity, until);
-      if (stream.peer_name() != coordinator_name)
-        throw Error(ErrorCode::peer,
-                    fmt::format("the certificate at {} names \"{}\", not \"{}\"", address, stream.peer_name(),
-                                coordinator_name),
-                    "is that the coordinator's address, and its folder the one that `motley group create` made?");
+      expect_coordinator(stream, address);
     } else if (!is_local)
       throw input_error(
           fmt::format("the coordinator at {} is on another machine, and this member has no certificate", address),

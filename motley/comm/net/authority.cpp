@@ -113,6 +113,13 @@ Error bad_request(const std::string& what) {
 
 }  // namespace
 
+void expect_coordinator(const ByteStream& stream, const std::string& address) {
+  if (const std::string name = stream.peer_name(); name != coordinator_name)
+    throw Error(ErrorCode::peer,
+                fmt::format("the certificate at {} names \"{}\", not \"{}\"", address, name, coordinator_name),
+                "is that the coordinator's address, and its folder the one that `motley group create` made?");
+}
+
 Authority Authority::create(const std::string& group) {
   const OpensslKey key = new_key();
   const OpensslCertificate certificate = new_certificate(group, key.get(), 3650 * day_s);

@@ -14,6 +14,9 @@ namespace motley {
 // Whom a coordinator's certificate names; no member gets it by showing the token.
 constexpr std::string_view coordinator_name = "coordinator";
 
+// Throws a peer error, with a hint, unless the certificate of who answers at `address` names the coordinator.
+void expect_coordinator(const ByteStream& stream, const std::string& address);
+
 class Authority {
  public:
   // A new key pair (P-256) and a certificate signed by itself, which names the group, valid for ten years. Throws

@@ -85,11 +85,7 @@ ByteStream greet_relay(const RelayedAddress& place, LinkPurpose purpose, const R
       throw Error(ErrorCode::peer, "the relay needs TLS, and this process has no identity",
                   "give it a folder that `motley group issue` made");
     stream.secure_as_client(*access.identity, until);
-    if (stream.peer_name() != coordinator_name)
-      throw Error(ErrorCode::peer,
-                  fmt::format("the certificate at {} names \"{}\", not \"{}\"", place.relay, stream.peer_name(),
-                              coordinator_name),
-                  "is that the coordinator's relay, and its folder the one that `motley group create` made?");
+    expect_coordinator(stream, place.relay);
   }
   LinkHello hello;
   hello.purpose = purpose;

@@ -57,7 +57,8 @@ class SocketsEdge : public StreamEdge {
     const auto [entry, fresh] = lanes_.try_emplace(stream, far_ ? first_far_window_bytes : near_window_bytes);
     if (!fresh) ++traffic_.reconnects;
     Connection& place = entry->second;
-    place.asked = false;
+    place.asked = place.gone = false;
+    place.refusal.clear();
     place.lane.adopt(std::move(connection));
     traffic_.streams = static_cast<int>(lanes_.size());
     count_buffers();
@@ -66,7 +67,9 @@ class SocketsEdge : public StreamEdge {
 
   void refused(std::uint16_t stream, const std::string& cause) override {
     const auto found = lanes_.find(stream);
-    if (found != lanes_.end() && !found->second.lane.up()) give_up(cause);
+    if (found == lanes_.end() || !found->second.asked) return;
+    found->second.gone = true;
+    found->second.refusal = cause;
   }
 
   bool send(const CollectiveFrame& frame, std::span<const std::byte> payload) override {
@@ -89,7 +92,6 @@ class SocketsEdge : public StreamEdge {
 
   // A stream may be full of frames that wait for others: the word goes its own way, too.
   void revoke(const CollectiveFrame& frame, const std::string& cause) override {
-    if (!cause_.empty()) return;
     send(frame, std::as_bytes(std::span(cause)));
     options_.revoke(cause);
   }
@@ -105,7 +107,7 @@ class SocketsEdge : public StreamEdge {
       } catch (const Error& error) {
         give_up(error.what());
       }
-      if (!place.lane.up() && cause_.empty()) mend(stream, place, now_s);
+      if (place.lane.ended() && cause_.empty()) mend(stream, place, now_s);
     }
     if (far_) meter(now_s);
     if (crowded_ && far_) consider_streams(now_s);
@@ -117,8 +119,9 @@ class SocketsEdge : public StreamEdge {
     return std::ranges::any_of(lanes_, [](const auto& entry) { return entry.second.lane.looks_ready(); });
   }
   bool flushed() const override {
-    return !cause_.empty() ||
-           std::ranges::all_of(lanes_, [](const auto& entry) { return entry.second.lane.flushed(); });
+    return !cause_.empty() || std::ranges::all_of(lanes_, [](const auto& entry) {
+      return entry.second.gone || entry.second.lane.flushed();
+    });
   }
   std::vector<FileDescriptor> release() override {
     std::vector<FileDescriptor> sockets;
@@ -137,6 +140,8 @@ class SocketsEdge : public StreamEdge {
     StreamLane lane;
     bool asked = false;  // for another connection, or whether the peer lives
     double broken_s = 0;
+    bool gone = false;  // no other connection will come
+    std::string refusal;
   };
 
   // The fastest that the way has been so far.
@@ -173,17 +178,19 @@ class SocketsEdge : public StreamEdge {
 
   bool ours(std::uint16_t stream) const { return (stream % 2 == 0) == options_.dials; }
 
-  // A broken stream comes back within the patience, or the peer is lost. Its side dials again; the other asks meanwhile
-  // whether anybody is there at all.
+  // A broken stream comes back within the patience, or the peer is lost: once all is taken that came before the break.
+  // Its side dials again; the other asks meanwhile whether anybody is there at all.
   void mend(std::uint16_t stream, Connection& place, double now_s) {
     if (!place.asked) {
       place.asked = true;
       place.broken_s = now_s;
       options_.dial(ours(stream) ? LinkPurpose::stream : LinkPurpose::probe, stream);
-    } else if (now_s - place.broken_s > options_.patience_s) {
-      give_up(fmt::format("its connection broke ({}) and did not come back within {} s", place.lane.cause(),
-                          options_.patience_s));
     }
+    place.gone = place.gone || now_s - place.broken_s > options_.patience_s;
+    if (!place.gone || place.lane.up()) return;
+    give_up(!place.refusal.empty() ? place.refusal
+                                   : fmt::format("its connection broke ({}) and did not come back within {} s",
+                                                 place.lane.cause(), options_.patience_s));
   }
 
   void open_streams(int wanted) {

@@ -32,6 +32,7 @@ StreamLane::StreamLane(std::size_t window_bytes) : ring_(window_bytes) {
 void StreamLane::adopt(ByteStream connection) {
   stream_ = std::move(connection);
   readable_ = writable_ = true;
+  ending_ = false;
   // What had begun to arrive comes again, from its frame's beginning.
   begin_ = end_ = 0;
   in_frame_ = held_ = false;
@@ -51,6 +52,7 @@ void StreamLane::break_off() {
 }
 
 void StreamLane::on_event(std::uint32_t events) {
+  if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) ending_ = true;
   if ((events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) readable_ = true;
   if ((events & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0) writable_ = true;
 }
@@ -132,7 +134,7 @@ bool StreamLane::write() {
 // What the other side sent before it closed is still to be read; reading finds the end.
 void StreamLane::stop_writing(ByteStream::State state) {
   writable_ = false;
-  if (state == ByteStream::State::closed) readable_ = true;
+  if (state == ByteStream::State::closed) readable_ = ending_ = true;
 }
 
 // The other side has taken that many frames in all. A frame that is sent again says what was true at first.

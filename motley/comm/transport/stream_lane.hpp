@@ -25,6 +25,9 @@ class StreamLane {
 
   void adopt(ByteStream connection);
   bool up() const { return stream_.open(); }
+  // Another connection is needed: there is none, or it is known to end, and what comes before the end stands behind a
+  // frame that waits for its turn.
+  bool ended() const { return !up() || (ending_ && held_); }
   int descriptor() const { return stream_.descriptor(); }
   FileDescriptor release() { return stream_.take_socket(); }
   bool encrypted() const { return stream_.encrypted(); }
@@ -67,6 +70,7 @@ class StreamLane {
   ByteStream stream_;
   std::string cause_;
   bool readable_ = false, writable_ = false;
+  bool ending_ = false;  // the other side sends no more, or the connection is broken: reading comes to its end
 
   // Out: a ring of what is not acknowledged. Positions count from the beginning.
   std::vector<std::byte> ring_;
