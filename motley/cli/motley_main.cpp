@@ -28,9 +28,26 @@ constexpr const char* footer =
     "exit codes: 0 success, 1 negative answer (does not fit, violations), 2 bad usage or input, 3 environment,\n"
     "            4 limit reached, 5 a worker or peer failed, 70 a bug, 130 interrupted";
 
+// For an error whose cause says nothing of what to do.
+std::string_view hint_for(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::negative:
+    case ErrorCode::input:
+    case ErrorCode::interrupted: return {};
+    case ErrorCode::environment:
+      return "`motley doctor` looks at what this machine has; memory, disk or open files may be short";
+    case ErrorCode::limit: return "give it more time, or less to do: the verb's --help has the limits";
+    case ErrorCode::peer:
+      return "see what the other process says where it runs; all must run the same version of motley";
+    case ErrorCode::internal: return "this is a bug: please report it with the command and its files";
+  }
+  return {};
+}
+
 int report(const Error& error) {
   fmt::print(stderr, "error: {}\n", error.what());
-  if (!error.hint().empty()) fmt::print(stderr, "\nhint: {}\n", error.hint());
+  const std::string_view hint = error.hint().empty() ? hint_for(error.code()) : std::string_view(error.hint());
+  if (!hint.empty()) fmt::print(stderr, "\nhint: {}\n", hint);
   return static_cast<int>(error.code());
 }
 
@@ -110,8 +127,7 @@ int main(int argc, char** argv) {
   } catch (const Error& error) {
     return report(error);
   } catch (const std::exception& error) {
-    return report(
-        Error(ErrorCode::internal, error.what(), "this is a bug: please report it with the command and its files"));
+    return report(Error(ErrorCode::internal, error.what()));
   }
 }
 

@@ -1,5 +1,7 @@
 """Options and files that a verb cannot use: refused before anything is computed, in words that say what it takes instead."""
 
+import socketserver
+import threading
 from pathlib import Path
 
 import pytest
@@ -142,3 +144,19 @@ def test_verbs_that_run_plans(run, files, arguments, words, code):
     if run("serve --help").returncode != 0:
         pytest.skip("built without the runtime")
     refused(run("", *[files / "plan.json" if word == "PLAN" else word for word in arguments]), words, code)
+
+
+class HalfAnAnswer(socketserver.BaseRequestHandler):
+    def handle(self):
+        self.request.recv(4096)
+        self.request.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{")
+
+
+def test_a_cause_without_a_hint_of_its_own(run):
+    """What went wrong is at the other end: the command says where to look."""
+    if run("serve --help").returncode != 0:
+        pytest.skip("built without the runtime")
+    with socketserver.TCPServer(("127.0.0.1", 0), HalfAnAnswer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        refused(run("chat --url", f"127.0.0.1:{server.server_address[1]}"), "the server's answer broke off", 5)
+        server.shutdown()
