@@ -257,7 +257,7 @@ TEST(Enrolment, AMemberIsNotTakenForTheCoordinator) {
   const Authority authority = Authority::create("test");
   CoordinatorThread impostor({}, {.identity = authority.issue("mallory"), .authority = authority});
   EXPECT_TRUE(contains(refusal_of(impostor.address(), {"test", "token", authority.certificate(), "a"}),
-                       "its certificate names \"mallory\", not \"coordinator\""));
+                       "names \"mallory\", not \"coordinator\""));
 }
 
 TEST(Enrolment, CoordinatorsThatIssueNothingSaySo) {

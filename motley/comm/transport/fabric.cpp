@@ -365,7 +365,8 @@ std::unique_ptr<Transport> Fabric::connect(const Epoch& epoch, int rank, double 
     state.start_dial(arrivals, peer, shared ? LinkPurpose::shared_memory : LinkPurpose::stream, 0, {}, Dialling::first,
                      until);
   }
-  const std::stop_callback on_stop(stop, [&] { mesh->wake(); });
+  // By address: whoever asks to stop may do so while `mesh` is moved into what is returned.
+  const std::stop_callback on_stop(stop, [woken = mesh.get()] { woken->wake(); });
   const auto called = [&](int peer) {
     const Member& member = epoch.members[static_cast<std::size_t>(peer)];
     return fmt::format("rank {} (\"{}\" at {})", peer, member.id, member.address);
