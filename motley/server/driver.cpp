@@ -351,7 +351,10 @@ struct Driver::Impl {
   Error describe_loss(std::size_t i) {
     const auto& exit = workers[i]->look_for_exit();
     const std::string name = workers[i]->name();
-    if (exit && exit->by_signal) return Error(ErrorCode::peer, fmt::format("{} {}", name, exit->text()));
+    if (exit && exit->by_signal)
+      return Error(
+          ErrorCode::peer, fmt::format("{} {}", name, exit->text()),
+          "where nobody killed it, memory may have run out (`dmesg` says so); starting again loads all workers");
     if (reported[i])
       return Error(reported[i]->code(), fmt::format("{}: {}", name, reported[i]->what()), reported[i]->hint());
     return Error(ErrorCode::peer, fmt::format("{} {}", name, exit ? exit->text() : "closed its control connection"));
