@@ -1,10 +1,11 @@
 // A peer behind TCP: as many streams as it takes to fill the way there.
 
-#include <linux/tcp.h>  // the C library's tcp_info has no least round trip
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <map>
 
 #include <fmt/format.h>
@@ -28,11 +29,19 @@ constexpr int first_far_streams = 4;
 constexpr double worthwhile = 1.1;
 constexpr double trial_s = 0.25;
 
+// As the kernel has it (linux/tcp.h, which cannot stand beside the C library's header): that ends with `known`.
+struct KernelTcpInfo {
+  tcp_info known;
+  std::uint64_t pacing_rate, most_pacing_rate, bytes_acknowledged, bytes_received;
+  std::uint32_t segments_sent, segments_received, unsent_bytes, least_round_trip_us;
+};
+static_assert(offsetof(KernelTcpInfo, least_round_trip_us) == 148);
+
 // The least so far: what busy processors add is not the way's.
 double round_trip_s(int socket) {
-  tcp_info info{};
+  KernelTcpInfo info{};
   socklen_t size = sizeof info;
-  return ::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 ? info.tcpi_min_rtt * 1e-6 : 0;
+  return ::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 ? info.least_round_trip_us * 1e-6 : 0;
 }
 
 class SocketsEdge : public StreamEdge {
