@@ -272,8 +272,9 @@ TEST_F(DriverTest, AWorkerThatDoesNotStartIsQuotedAndNobodyIsLeft) {
   for (const auto& [settings, code, message, hint] :
        {RefusedStart{"refuse=box/1", ErrorCode::limit, "box/1 (rank 1 of stage r0/s0): it does not fit", "buy memory"},
         RefusedStart{"exit=box/2", ErrorCode::peer, "box/2 (rank 0 of stage r0/s1) exited with code 9"},
-        RefusedStart{"kill=box/0", ErrorCode::peer, "box/0 (rank 0 of stage r0/s0) was killed by signal 9",
-                     "memory may have run out"},
+        RefusedStart{
+            "kill=box/0", ErrorCode::peer, "box/0 (rank 0 of stage r0/s0) was killed by signal 9",
+            "where nobody killed it, memory may have run out (`dmesg` says so); starting again loads all workers"},
         RefusedStart{"babble=box/1", ErrorCode::peer, "box/1 (rank 1 of stage r0/s0): malformed message"}}) {
     try {
       Driver driver(toy_plan({{2, 1}}), fake(settings));
@@ -281,7 +282,7 @@ TEST_F(DriverTest, AWorkerThatDoesNotStartIsQuotedAndNobodyIsLeft) {
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), code) << settings;
       EXPECT_THAT(error.what(), HasSubstr(message));
-      EXPECT_THAT(error.hint(), HasSubstr(hint));
+      EXPECT_EQ(error.hint(), hint);
     }
     EXPECT_EQ(::waitpid(-1, nullptr, WNOHANG), -1);
   }

@@ -257,7 +257,7 @@ TEST(Enrolment, AMemberIsNotTakenForTheCoordinator) {
   const Authority authority = Authority::create("test");
   CoordinatorThread impostor({}, {.identity = authority.issue("mallory"), .authority = authority});
   EXPECT_TRUE(contains(refusal_of(impostor.address(), {"test", "token", authority.certificate(), "a"}),
-                       "names \"mallory\", not \"coordinator\""));
+                       "the certificate at " + impostor.address() + " names \"mallory\", not \"coordinator\""));
 }
 
 TEST(Enrolment, CoordinatorsThatIssueNothingSaySo) {

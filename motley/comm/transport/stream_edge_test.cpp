@@ -61,6 +61,15 @@ class StreamEdgeTest : public testing::Test {
   void peer_sends(std::uint64_t operation) { peer.send({.operation = operation}, {}); }
   void send(std::uint64_t operation) { EXPECT_TRUE(edge->send({.operation = operation}, {})); }
   void cut() { peer.release(); }
+  // The connection ends behind frames that wait here, and one is still to be sent.
+  void break_behind(const std::vector<std::uint64_t>& operations) {
+    sink.waits = true;
+    for (const std::uint64_t operation : operations) peer_sends(operation);
+    exchange();
+    cut();
+    send(1);
+    exchange();
+  }
 
   FileDescriptor epoll{::epoll_create1(0)};
   double now_s = 100;
@@ -78,12 +87,7 @@ class StreamEdgeTest : public testing::Test {
 };
 
 TEST_F(StreamEdgeTest, AnotherConnectionComesWhileAFrameWaits) {
-  sink.waits = true;
-  peer_sends(7);
-  exchange();
-  cut();
-  send(1);
-  exchange();
+  break_behind({7});
   EXPECT_EQ(dialled, std::vector{LinkPurpose::stream});
   EXPECT_FALSE(edge->flushed());
   connect();
@@ -113,13 +117,7 @@ TEST_F(StreamEdgeTest, AnotherConnectionComesThoughNothingIsToBeSent) {
 
 // A peer that has finished and left: nobody waits for what it does not want, and what it sent counts.
 TEST_F(StreamEdgeTest, WhatCameBeforeThePeerLeftIsTaken) {
-  sink.waits = true;
-  peer_sends(7);
-  peer_sends(8);
-  exchange();
-  cut();
-  send(1);
-  exchange();
+  break_behind({7, 8});
   EXPECT_FALSE(edge->flushed());
   edge->refused(0, "epoch 3 is over here");
   exchange();
@@ -132,12 +130,7 @@ TEST_F(StreamEdgeTest, WhatCameBeforeThePeerLeftIsTaken) {
 }
 
 TEST_F(StreamEdgeTest, PatienceEndsThoughAFrameWaits) {
-  sink.waits = true;
-  peer_sends(7);
-  exchange();
-  cut();
-  send(1);
-  exchange();
+  break_behind({7});
   now_s += 4.9;
   exchange();
   EXPECT_FALSE(edge->flushed());
