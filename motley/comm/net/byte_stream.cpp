@@ -236,10 +236,10 @@ bool ByteStream::pending() const { return tls_ && SSL_has_pending(tls_.get()) ==
 
 void ByteStream::wait_for(short events, Time until) const {
   for (;;) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
     if (left.count() <= 0) throw Error(ErrorCode::peer, "no answer in time");
     pollfd waiting{socket_.get(), events, 0};
-    if (::poll(&waiting, 1, static_cast<int>(left.count()) + 1) > 0) return;
+    if (::poll(&waiting, 1, static_cast<int>(left.count())) > 0) return;
   }
 }
 

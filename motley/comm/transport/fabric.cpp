@@ -13,6 +13,7 @@
 #include <set>
 #include <thread>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -229,6 +230,13 @@ struct Fabric::State {
   void dial(LinkArrivals& arrivals, LinkArrival arrival, Dialling dialling, Clock::time_point until) {
     const Member& member = arrivals.epoch().members[static_cast<std::size_t>(arrival.peer)];
     std::string cause = "no answer";
+    bool failed = false;
+    // An attempt that the deadline cut short says less than one that ended by itself.
+    const auto fails = [&](const std::string& why) {
+      if (std::exchange(failed, true) && Clock::now() >= until) return;
+      cause = why;
+      arrivals.note(arrival.peer, cause);
+    };
     for (auto pause = std::chrono::milliseconds(2); Clock::now() < until;
          pause = std::min(2 * pause, std::chrono::milliseconds(50))) {
       ConnectFailure failure;
@@ -247,14 +255,12 @@ struct Fabric::State {
             arrival.refusal = welcome.cause;
             break;
           }
-          cause = "it does not know this epoch yet";
+          fails("it does not know this epoch yet");
         } catch (const Error& error) {
-          cause = error.what();
-          arrivals.note(arrival.peer, cause);
+          fails(error.what());
         }
       } else {
-        cause = failure.cause;
-        arrivals.note(arrival.peer, cause);
+        fails(failure.cause);
         if (failure.refused && dialling == Dialling::again) break;
       }
       if (!sleep_for(pause)) return;
