@@ -23,16 +23,24 @@ struct Point {
   double bytes = 0, seconds = 0;
 };
 
-// What other programs take away at times is not the network's: of several times of a size the least counts. The
-// members' last word before the start and the last byte's way take a round trip, which is not the rate's.
+// Of the sorted times of a size the least counts that another confirms: what other programs take away at times is not
+// the network's, nor what a limited link had saved up while nothing was sent.
+std::size_t confirmed(const std::vector<double>& seconds) {
+  for (std::size_t i = 0; i + 1 < seconds.size(); ++i)
+    if (seconds[i + 1] <= (1 + same_time) * seconds[i]) return i;
+  return 0;
+}
+
+// The members' last word before the start and the last byte's way take a round trip, which is not the rate's.
 MeasuredRate rate_of(const std::vector<Point>& points, double round_trip_s) {
   std::map<double, std::vector<double>> by_bytes;
   for (const auto& [bytes, seconds] : points) by_bytes[bytes].push_back(seconds);
   for (auto& [bytes, seconds] : by_bytes) std::sort(seconds.begin(), seconds.end());
   const auto& [bytes, seconds] = *by_bytes.rbegin();
-  MeasuredRate rate{
-      .bytes_per_s = bytes / (seconds[0] - std::min(round_trip_s, seconds[0] / 2)), .alpha_s = 0, .error = 0};
-  rate.error = seconds.size() > 1 ? seconds[1] / seconds[0] - 1 : 0;
+  const std::size_t chosen = confirmed(seconds);
+  const double time_s = seconds[chosen];
+  MeasuredRate rate{.bytes_per_s = bytes / (time_s - std::min(round_trip_s, time_s / 2)), .alpha_s = 0, .error = 0};
+  rate.error = seconds.size() > 1 ? seconds[chosen + 1] / time_s - 1 : 0;
   const auto& [least_bytes, least_seconds] = *by_bytes.begin();
   rate.alpha_s = std::max(0.0, least_seconds[0] - least_bytes / rate.bytes_per_s);
   return rate;

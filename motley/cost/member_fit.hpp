@@ -23,7 +23,7 @@ struct MemberMeasurements {
 struct MeasuredRate {
   double bytes_per_s = 0;
   double alpha_s = 0;  // what the smallest size takes beside its transfer
-  double error = 0;    // relative: by how much the second best time of the largest size is longer than the best
+  double error = 0;    // relative: by how much the next longer time of the largest size is longer
 };
 
 struct MemberLink {

@@ -110,6 +110,25 @@ TEST(MemberFit, FindsThePortsOfAStar) {
   }
 }
 
+// A limited link that was idle passes on at once what it saved up, here once in several times.
+TEST(MemberFit, ATimeThatNoOtherConfirmsDoesNotCount) {
+  MemberMeasurements measured = TestNetwork{.ports = unequal}.measure(20);
+  const auto first =
+      std::ranges::find_if(measured.samples, [](const ProbeSample& s) { return s.exchange.series == 1; });
+  ProbeSample& largest = *std::prev(first);
+  ProbeSample lucky = largest;
+  lucky.seconds[0] *= 0.85;
+  measured.samples.insert(first, lucky);
+  EXPECT_NEAR(fit_members(measured).link(0, 1).rate.bytes_per_s / 12.5e6, 1, 0.02);
+  EXPECT_NEAR(fit_members(measured).link(0, 1).rate.error, 0, 1e-9);
+  // Where none agree, the best and how far the next is from it.
+  measured = TestNetwork{.ports = unequal}.measure(20);
+  std::ranges::find_if(measured.samples, [](const ProbeSample& s) { return s.exchange.series == 1; })[-1].seconds[0] *=
+      1.2;
+  EXPECT_NEAR(fit_members(measured).link(0, 1).rate.bytes_per_s / 12.5e6, 1, 0.02);
+  EXPECT_NEAR(fit_members(measured).link(0, 1).rate.error, 0.2, 1e-9);
+}
+
 TEST(MemberFit, FindsGroupsBehindUplinks) {
   TestNetwork network{.ports = std::vector<MemberPort>(5, {12.5e6, 12.5e6, 10e-6})};
   network.ports[3] = {6e6, 9e6, 60e-6};  // alone, on the switch above

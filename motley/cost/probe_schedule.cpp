@@ -17,7 +17,6 @@ constexpr double series_cost = 3;                             // seconds of a se
 constexpr double series_seconds = 0.8;                        // that a series should have
 constexpr double long_enough = 0.7;                           // of the time aimed at
 constexpr double most_growth = 8;                             // from one size to the next: short times mislead
-constexpr double steady = 0.05;                               // times so near to each other are the same
 constexpr double gain = 0.01;    // of a repeated exchange: what is more is worth another try
 constexpr int most_repeats = 4;  // of the largest size: networks fill up slowly, machines do other things
 
@@ -195,7 +194,7 @@ std::optional<ProbeExchange> next_exchange(const ProbeSchedule& schedule, const 
   }
   // A last time that is the best by far may not be the end of it.
   const bool improving = times.size() > 1 && last_s < (1 - gain) * times[1] && last_s <= times[0];
-  const bool settled = times.size() > 1 && times[1] <= (1 + steady) * times[0] && !improving;
+  const bool settled = times.size() > 1 && times[1] <= (1 + same_time) * times[0] && !improving;
   if (!settled && times.size() < most_repeats && measured < most_probe_exchanges) return last.exchange;
   if (at(number + 1) == series.size()) return std::nullopt;
   return first_exchange(series[at(number + 1)], number + 1, aim_s, samples);

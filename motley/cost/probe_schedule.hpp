@@ -53,6 +53,7 @@ struct ProbeSeries {
   std::vector<MemberPair> flows;
 };
 
+constexpr double same_time = 0.05;  // relative: times so near to each other are the same
 constexpr int most_probe_members = 64;
 constexpr std::int64_t most_probe_bytes = std::int64_t{256} << 20;  // that a member sends or receives in one exchange
 constexpr int most_probe_exchanges = 12;                            // of a series
