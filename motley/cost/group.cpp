@@ -72,6 +72,10 @@ TensorGroup make_group(const Cluster& cluster, const Architecture& arch, std::ve
     else
       group.ranks.push_back(make_rank(arch, type, group.shards[i], weight_type, kv_type, step));
   }
+  return group_on(cluster, std::move(group), std::move(devices));
+}
+
+TensorGroup group_on(const Cluster& cluster, TensorGroup group, std::vector<int> devices) {
   group.link = {0, std::numeric_limits<double>::infinity()};
   for (const int from : devices)
     for (const int to : devices) {

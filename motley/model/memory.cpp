@@ -40,10 +40,10 @@ std::int64_t Buffer::bytes() const {
 
 std::int64_t weight_bytes(const Architecture& arch, const StageShape& stage, const Shard& shard, DType weight_type) {
   const DType unquantised = computing_type(weight_type);
-  std::int64_t block = 0;
-  for (const TensorSpec& tensor : block_tensors(arch, 0))
-    block += tensor_bytes(arch, tensor, shard, tensor.shape.size() == 2 ? weight_type : unquantised);
-  std::int64_t bytes = stage.layers * block;
+  std::int64_t bytes = 0;
+  if (stage.layers > 0)
+    for (const TensorSpec& tensor : block_tensors(arch, 0))
+      bytes += stage.layers * tensor_bytes(arch, tensor, shard, tensor.shape.size() == 2 ? weight_type : unquantised);
   if (stage.embedding)
     for (const TensorSpec& tensor : embedding_tensors(arch)) bytes += tensor_bytes(arch, tensor, shard, unquantised);
   if (stage.head)

@@ -196,11 +196,10 @@ std::optional<std::pair<TensorGroup, TensorGroup>> StageTable::neighbours(int fr
 }
 
 PathPrice StageTable::price(const ServeForm& form, const std::vector<ChainStage>& stages) const {
-  const auto devices = devices_of(stages);
+  auto devices = devices_of(stages);
   std::vector<TensorGroup> groups;
   for (std::size_t i = 0; i < stages.size(); ++i)
-    groups.push_back(
-        make_group(cluster_, arch_, devices[i], kinds_[stages[i].option].shares, weight_type_, kv_type_, step_));
+    groups.push_back(group_on(cluster_, kinds_[stages[i].option].group, std::move(devices[i])));
   std::vector<PathStage> path;
   for (std::size_t i = 0; i < stages.size(); ++i)
     path.push_back({&groups[i], {i == 0, i + 1 == stages.size()}, stages[i].units});
