@@ -146,6 +146,7 @@ int probe_and_write(const ProbeCommand& options) {
                      .worker_program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "motley-worker",
                      .transport = options.transport,
                      .threads = options.worker_threads > 0 ? options.worker_threads : std::max(1, all_cores),
+                     .seconds = options.group.seconds > 0 ? options.group.seconds : default_probe_seconds,
                      .report = {}};
   if (!options.output.quiet)
     asked.report = [](const std::string& what, double elapsed_s) {
@@ -197,10 +198,14 @@ void add_probe(CLI::App& cluster_verbs, Action& action) {
   auto& group = options->group;
   add_member_options(*verb, group.member, most_probe_members);
   verb->add_option("--names", group.names,
-                   "What the members' machines are called, comma between; default member-0, ...");
-  verb->add_option("--seconds", group.seconds, "About so much traffic; default 10, more for larger groups")
+                   "What the members' machines are called, comma between; default member-0, ...")
+      ->needs("--members");
+  verb->add_option("--seconds", group.seconds,
+                   fmt::format("About so long; default {:.0f}; with --members 10, more for larger groups",
+                               default_probe_seconds))
       ->check(CLI::Range(0.1, 3600.0));
   verb->add_option("--wait", group.wait_s, "Seconds until all members must have come")
+      ->needs("--members")
       ->check(CLI::Range(0.1, 3600.0))
       ->capture_default_str();
   add_output_options(*verb, options->output);

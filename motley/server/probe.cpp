@@ -36,7 +36,8 @@ constexpr std::ptrdiff_t most_stages = 8;
 constexpr std::chrono::milliseconds idle{50};
 constexpr int request_rounds = 20, warm_up_requests = 3;
 constexpr std::int64_t answer_tokens = 33;
-constexpr double most_server_s = 6;
+// Of the seconds asked for: the server's, and each of four measurements of steps.
+constexpr double server_share = 1.0 / 3, steps_share = 1.0 / 6;
 
 // Narrower until a block has no more than 32 MiB in fp32, and a vocabulary that fits beside it: the rates do not depend
 // on it, the probe's time does.
@@ -211,7 +212,8 @@ class Probe {
     const ServePlan plan = plan_of(shape, layer_counts_.back(), routes);
     write_zeros(plan.model.arch, folder.path());
     ProbeRun run(plan, launch(folder, "shm"));
-    for (const MeasuredStep& measured : measure(run, cases)) take_sample(plan, measured);
+    for (const MeasuredStep& measured : measure(run, cases, steps_share * options_.seconds))
+      take_sample(plan, measured);
     report(fmt::format("steps of blocks with {} x {} and {} x {} elements", shape.hidden, shape.hidden, shape.hidden,
                        shape.ffn));
   }
@@ -251,7 +253,7 @@ class Probe {
       small_cases.push_back({route, small_step});
       large_cases.push_back({route, large_step});
     }
-    const std::vector<MeasuredStep> measured = measure(run, {small_cases, large_cases});
+    const std::vector<MeasuredStep> measured = measure(run, {small_cases, large_cases}, steps_share * options_.seconds);
     const std::vector<MeasuredStep> small(measured.begin(), measured.begin() + std::ssize(routes)),
         large(measured.begin() + std::ssize(routes), measured.end());
     std::map<int, PathSpeed> link_of_degree;
@@ -383,7 +385,7 @@ class Probe {
       answer.prompt_tokens = reply.prompt_tokens;
       ttft_s.push_back(reply.first_token_s);
       tpot_s.push_back((reply.last_token_s - reply.first_token_s) / (answer_tokens - 1));
-      if (seconds_since(start) > most_server_s) break;
+      if (seconds_since(start) > server_share * options_.seconds) break;
     }
     service.detach();
     answer.ttft_s = median(ttft_s);

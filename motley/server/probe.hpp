@@ -12,13 +12,16 @@
 
 namespace motley {
 
+constexpr double default_probe_seconds = 18;
+
 struct ProbeOptions {
-  Cluster cluster;                       // its machines say how many workers compute together
-  Architecture shape;                    // whose blocks are run; those of large models are made narrower
-  std::filesystem::path text_folder;     // whose tokenizer reads the prompts; empty: they are token ids
-  std::filesystem::path worker_program;  // motley-worker, beside motley
-  std::string transport = "shm";         // between the workers of a machine
-  int threads = 1;                       // per worker
+  Cluster cluster;                         // its machines say how many workers compute together
+  Architecture shape;                      // whose blocks are run; those of large models are made narrower
+  std::filesystem::path text_folder;       // whose tokenizer reads the prompts; empty: they are token ids
+  std::filesystem::path worker_program;    // motley-worker, beside motley
+  std::string transport = "shm";           // between the workers of a machine
+  int threads = 1;                         // per worker
+  double seconds = default_probe_seconds;  // about so long, starts of workers left out
   std::function<void(const std::string& what, double elapsed_s)> report;
 };
 
@@ -45,7 +48,7 @@ struct ProbeResult {
   double elapsed_s = 0;
 };
 
-// Takes a few seconds. Throws an input error where no device is a CPU, an environment error where workers cannot be
+// Throws an input error where no device is a CPU, an environment error where workers cannot be
 // started.
 ProbeResult probe(const ProbeOptions& options);
 

@@ -206,17 +206,16 @@ double typical(std::vector<double> values) {
   return *quarter;
 }
 
-std::vector<MeasuredStep> measure(ProbeRun& run, const std::vector<std::vector<ProbeCase>>& cases) {
+std::vector<MeasuredStep> measure(ProbeRun& run, const std::vector<std::vector<ProbeCase>>& cases, double seconds) {
   constexpr int passes = 3, rounds = 10, warm_up_rounds = 3;
   constexpr int late_rounds = 3, late_warm_up_rounds = 1;
-  constexpr double enough_s = 3;
   struct Times {
     std::vector<double> round_s, compute_s, rest_s;
   };
   std::vector<std::vector<Times>> times;
   for (const auto& turns : cases) times.emplace_back(turns.size());
   const auto start = Clock::now();
-  const auto late = [&] { return std::chrono::duration<double>(Clock::now() - start).count() > enough_s; };
+  const auto late = [&] { return std::chrono::duration<double>(Clock::now() - start).count() > seconds; };
   for (int pass = 0; pass < passes && !(pass > 0 && late()); ++pass)
     for (std::size_t list = 0; list < cases.size(); ++list) {
       const bool hurry = late();

@@ -95,8 +95,8 @@ struct MeasuredStep {
 
 // Times of all cases, in order. The cases of a list take turns for a row of rounds, as decode steps follow one another:
 // after a large product a processor is slower for a while. Then comes the next list; several passes of all where there
-// is time, so that what disturbs one does not count.
-std::vector<MeasuredStep> measure(ProbeRun& run, const std::vector<std::vector<ProbeCase>>& cases);
+// is time, so that what disturbs one does not count. About `seconds`, but a few rounds of each case whatever they take.
+std::vector<MeasuredStep> measure(ProbeRun& run, const std::vector<std::vector<ProbeCase>>& cases, double seconds);
 
 // The lower quartile: what other programs take away at times is not the workers'.
 double typical(std::vector<double> values);
