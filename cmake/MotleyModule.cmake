@@ -1,8 +1,7 @@
-# motley_module(NAME [DEPENDS module...] [EXTERNAL target...] [PRECOMPILE header...] [EXCLUDE source...] [TESTED_ALONE])
+# motley_module(NAME [DEPENDS module...] [EXTERNAL target...] [PRECOMPILE header...] [EXCLUDE source...])
 #
 # A module is the folder motley/NAME: its sources make a static library, its *_test.cpp one test program. A module may depend
-# only on modules declared before it, so the order in CMakeLists.txt is the layering. TESTED_ALONE: nothing runs beside its tests,
-# which keep deadlines.
+# only on modules declared before it, so the order in CMakeLists.txt is the layering.
 include(GoogleTest)
 set_property(GLOBAL PROPERTY motley_declared "")
 
@@ -40,7 +39,7 @@ function(motley_batches result target)
 endfunction()
 
 function(motley_module path)
-  cmake_parse_arguments(ARG "TESTED_ALONE" "" "DEPENDS;EXTERNAL;PRECOMPILE;EXCLUDE" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "DEPENDS;EXTERNAL;PRECOMPILE;EXCLUDE" ${ARGN})
   string(REPLACE "/" "_" name ${path})
   get_property(declared GLOBAL PROPERTY motley_declared)
   set(folder ${CMAKE_SOURCE_DIR}/motley/${path})
@@ -86,8 +85,7 @@ function(motley_module path)
       target_compile_options(${name}_test PRIVATE -fPIC -fpch-preprocess)
     endif()
     add_test(NAME ${name} COMMAND ${name}_test WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
-    set_tests_properties(${name} PROPERTIES ENVIRONMENT GTEST_BRIEF=1 RUN_SERIAL ${ARG_TESTED_ALONE}
-                         TIMEOUT $<IF:$<BOOL:${MOTLEY_COVERAGE}>,1800,300>)
+    set_tests_properties(${name} PROPERTIES ENVIRONMENT GTEST_BRIEF=1 TIMEOUT $<IF:$<BOOL:${MOTLEY_COVERAGE}>,1800,300>)
   endif()
 endfunction()
 
