@@ -29,7 +29,7 @@ ServePlan helix_plan(double requests_per_s) {
   Route route{.id = "r0", .path = {}};
   const auto add_stages = [&](const std::string& machine, int count, std::int64_t layers) {
     for (int i = 0; i < count; ++i) {
-      const std::int64_t first = route.path.empty() ? 0 : route.path.back().layers.last;
+      const std::int64_t first = route.path.empty() ? 0 : route.path.back().layers.end;
       const std::string device = fmt::format("{}-{}/0", machine, i);
       plan.stages.push_back({.id = device,
                              .layers = {first, first + layers},

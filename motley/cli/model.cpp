@@ -48,9 +48,9 @@ LayerRange parse_layers(const std::string& text, std::int64_t layers) {
   const char* end = text.data() + text.size();
   const auto first = std::from_chars(text.data(), end, range.first);
   const bool comma = first.ec == std::errc() && first.ptr != end && *first.ptr == ',';
-  const auto last = comma ? std::from_chars(first.ptr + 1, end, range.last)
+  const auto last = comma ? std::from_chars(first.ptr + 1, end, range.end)
                           : std::from_chars_result{end, std::errc::invalid_argument};
-  if (last.ec != std::errc() || last.ptr != end || range.first < 0 || range.last > layers || range.size() < 1)
+  if (last.ec != std::errc() || last.ptr != end || range.first < 0 || range.end > layers || range.size() < 1)
     throw input_error(fmt::format("--layers \"{}\" is no range of the model's {} layers", text, layers),
                       "write the first and one past the last: --layers 0,20");
   return range;
@@ -59,7 +59,7 @@ LayerRange parse_layers(const std::string& text, std::int64_t layers) {
 int memory(const MemoryOptions& options) {
   const Model model = read_model(options.model);
   const LayerRange layers = parse_layers(options.layers, model.arch.layers);
-  const StageShape stage{layers.size(), layers.first == 0, layers.last == model.arch.layers};
+  const StageShape stage{layers.size(), layers.first == 0, layers.end == model.arch.layers};
   const DType weight_type = options.weight_type.empty() ? model.arch.checkpoint_type
                                                         : parse_dtype_option(options.weight_type, "--weight-type");
   const DType kv_type = options.kv_type.empty() ? weight_type : parse_dtype_option(options.kv_type, "--kv-type");
@@ -94,7 +94,7 @@ int memory(const MemoryOptions& options) {
   }
   emit(options.output, Value::object({{"ranks", ranks}}),
        fmt::format("{}: layers {}-{} on {} device{}, {} weights, room for {} tokens of {} keys and values\n{}",
-                   model.name, layers.first, layers.last - 1, options.degree, options.degree == 1 ? "" : "s",
+                   model.name, layers.first, layers.end - 1, options.degree, options.degree == 1 ? "" : "s",
                    name_of(weight_type), options.kv_tokens, name_of(kv_type), table.render()));
   return 0;
 }

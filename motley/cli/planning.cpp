@@ -251,7 +251,7 @@ Value front_json(const std::vector<FrontEntry>& front) {
       Value devices = Value::array();
       for (const auto& device : stage.devices) devices.push_back(device);
       stages.push_back(
-          Value::object({{"devices", devices}, {"layers", Value::array({stage.layers.first, stage.layers.last})}}));
+          Value::object({{"devices", devices}, {"layers", Value::array({stage.layers.first, stage.layers.end})}}));
     }
     list.push_back(
         Value::object({{"latency_s", entry.latency_s}, {"bottleneck_s", entry.bottleneck_s}, {"stages", stages}}));

@@ -227,7 +227,7 @@ class FlashflexPricing {
       std::vector<const FlashflexGroup*> owners;
       for (std::size_t r = 0; r < groups_.size(); ++r) {
         std::size_t s = 0;
-        while (plan_.replicas[r].stages[s].layers.last <= layer) ++s;
+        while (plan_.replicas[r].stages[s].layers.end <= layer) ++s;
         owners.push_back(&groups_[r][s]);
       }
       sum += form_->sync_s(owners);

@@ -50,7 +50,7 @@ between_sites = { latency = "10 ms", bandwidth = "1 GB/s" }
                  .devices = {std::move(device)},
                  .shares = {},
                  .embedding = layers.first == 0,
-                 .head = layers.last == 6,
+                 .head = layers.end == 6,
                  .kv_tokens = 1024,
                  .weight_type = DType::fp16,
                  .kv_type = DType::fp16};

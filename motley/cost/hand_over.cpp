@@ -29,7 +29,7 @@ std::vector<KvMove> kv_moves(const Cluster& cluster, const Architecture& arch, c
   for (std::size_t i = 0; i < prefill.size(); ++i)
     for (std::size_t j = 0; j < decode.size(); ++j) {
       const LayerRange &here = prefill[i].layers, &there = decode[j].layers;
-      const std::int64_t common = std::min(here.last, there.last) - std::max(here.first, there.first);
+      const std::int64_t common = std::min(here.end, there.end) - std::max(here.first, there.first);
       if (common <= 0) continue;
       const double layer_bytes = static_cast<double>(kv_bytes_per_token(arch, prefill[i].kv_type));
       const double bytes = tokens * static_cast<double>(common) * layer_bytes;

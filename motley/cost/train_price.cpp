@@ -126,7 +126,7 @@ std::vector<std::int64_t> common_cuts(const TrainLayout& layout) {
   std::vector<std::int64_t> cuts;
   for (const auto& replica : layout.replicas)
     for (const auto& stage : replica.stages)
-      for (const auto& strategy : stage.strategies) cuts.push_back(strategy.layers.last);
+      for (const auto& strategy : stage.strategies) cuts.push_back(strategy.layers.end);
   std::sort(cuts.begin(), cuts.end());
   cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
   return cuts;
@@ -140,7 +140,7 @@ class Walk {
   const LayerStrategy& strategy() const { return stage().strategies[range_]; }
   // To the range that begins where this one ends; false where it goes on beyond `layer`.
   bool next(std::int64_t layer) {
-    if (strategy().layers.last > layer) return false;
+    if (strategy().layers.end > layer) return false;
     if (++range_ == stage().strategies.size() && stage_ + 1 < replica_.stages.size()) {
       ++stage_;
       range_ = 0;
@@ -264,7 +264,7 @@ std::vector<GradientPiece> gradient_pieces(const TrainLayout& layout, std::int64
   std::vector<Owner> owners;
   for (const auto& replica : layout.replicas) {
     Walk walk(replica);
-    while (walk.strategy().layers.last <= layer) walk.next(walk.strategy().layers.last);
+    while (walk.strategy().layers.end <= layer) walk.next(walk.strategy().layers.end);
     owners.push_back(owner_of(walk.stage(), walk.strategy()));
   }
   std::vector<GradientPiece> pieces;

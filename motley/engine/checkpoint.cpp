@@ -79,7 +79,7 @@ void Checkpoint::read(const TensorSpec& tensor, const Slice& slice, at::Tensor t
     throw input_error(fmt::format("{}: {} is of type {}", file->path().string(), tensor.name, stored->type),
                       "supported: F32, BF16, F16");
   const std::int64_t width = tensor.shape.size() > 1 ? tensor.shape[1] : 1;
-  MOTLEY_CHECK(slice.rows.last <= tensor.shape.at(0) && slice.columns.last <= width);
+  MOTLEY_CHECK(slice.rows.end <= tensor.shape.at(0) && slice.columns.end <= width);
   const auto element = static_cast<std::int64_t>(at::elementSize(*type));
   const std::byte* first = stored->bytes.data() + (slice.rows.first * width + slice.columns.first) * element;
   const at::Tensor from = at::from_blob(const_cast<std::byte*>(first), {slice.rows.size(), slice.columns.size()},

@@ -153,7 +153,7 @@ class CpuOps final : public Ops {
       const auto* ids = tokens.const_data_ptr<std::int64_t>();
       for (std::int64_t t = 0; t < out.size(0); ++t) {
         T* to = mutable_data_of<T>(out) + t * columns;
-        if (ids[t] >= rows.first && ids[t] < rows.last)
+        if (ids[t] >= rows.first && ids[t] < rows.end)
           std::copy_n(data_of<T>(table) + (ids[t] - rows.first) * columns, columns, to);
         else
           std::fill_n(to, columns, T{});

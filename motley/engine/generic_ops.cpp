@@ -60,7 +60,7 @@ class GenericOps final : public Ops {
   }
 
   void look_up(Tensor out, const Tensor& tokens, const Tensor& table, const Span& rows) const override {
-    const Tensor inside = at::logical_and(tokens >= rows.first, tokens < rows.last);
+    const Tensor inside = at::logical_and(tokens >= rows.first, tokens < rows.end);
     const Tensor index = at::where(inside, tokens - rows.first, at::zeros_like(tokens));
     out.copy_(table.index_select(0, index) * inside.unsqueeze(1));
   }

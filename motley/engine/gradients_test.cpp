@@ -159,7 +159,7 @@ at::Tensor block(const Architecture& arch, const Group& group, std::int64_t laye
     const at::Tensor key = norm(heads("k.weight", "k.bias"), own("k_norm.weight"));
     const at::Tensor value = heads("v.weight", "v.bias");
     std::vector<at::Tensor> mixed;
-    for (std::int64_t head = rank.shard.heads.first; head < rank.shard.heads.last; ++head) {
+    for (std::int64_t head = rank.shard.heads.first; head < rank.shard.heads.end; ++head) {
       const std::int64_t kv = head / (arch.heads / arch.kv_heads) - rank.shard.kv_heads.first;
       const at::Tensor scores = at::matmul(query.select(1, head - rank.shard.heads.first), key.select(1, kv).t()) /
                                 std::sqrt(static_cast<double>(arch.head_dim));
@@ -237,8 +237,8 @@ std::vector<RunningStage> start(const TrainPlan& plan, const TrainReplica& repli
       for (std::int64_t d = 0; d < strategy.dp; ++d) {
         Group& group = groups.emplace_back(arch, checkpoint, type, shards);
         if (strategy.layers.first == 0) group.keep_end(embedding_tensors(arch));
-        for (std::int64_t layer = strategy.layers.first; layer < strategy.layers.last; ++layer) group.keep_layer(layer);
-        if (strategy.layers.last == arch.layers) group.keep_end(head_tensors(arch));
+        for (std::int64_t layer = strategy.layers.first; layer < strategy.layers.end; ++layer) group.keep_layer(layer);
+        if (strategy.layers.end == arch.layers) group.keep_end(head_tensors(arch));
       }
     }
   }
@@ -256,9 +256,9 @@ void run(const Architecture& arch, std::vector<RunningStage>& stages, const Batc
         const LayerStrategy& strategy = stage.stage->strategies[s];
         const Group& group = stage.groups[s][static_cast<std::size_t>((i - first) * strategy.dp / (last - first))];
         if (strategy.layers.first == 0) x = embed(group, batch.tokens[number]);
-        for (std::int64_t layer = strategy.layers.first; layer < strategy.layers.last; ++layer)
+        for (std::int64_t layer = strategy.layers.first; layer < strategy.layers.end; ++layer)
           x = block(arch, group, layer, x);
-        if (strategy.layers.last == arch.layers) end = loss(group, x, batch.targets[number]);
+        if (strategy.layers.end == arch.layers) end = loss(group, x, batch.targets[number]);
       }
     (end / tokens_of_step).backward();
   }
@@ -320,8 +320,8 @@ at::Tensor own_part(const Held& held, const Slice& slice) {
 }
 
 bool inside(const Slice& part, const Slice& of) {
-  return of.rows.first <= part.rows.first && part.rows.last <= of.rows.last && of.columns.first <= part.columns.first &&
-         part.columns.last <= of.columns.last;
+  return of.rows.first <= part.rows.first && part.rows.end <= of.rows.end && of.columns.first <= part.columns.first &&
+         part.columns.end <= of.columns.end;
 }
 
 // Adds up the parts of the plan as it says, in `type`, and returns all gradients put together again, in fp64. Every

@@ -74,7 +74,7 @@ StageModel::Impl::Impl(const StageSpec& stage, WorkerGroup* group, at::Device on
   const std::vector<Shard> shards = make_shards(spec.arch, spec.degree, spec.shares);
   shard = shards.at(static_cast<std::size_t>(spec.rank));
   vocabulary_bounds.push_back(0);
-  for (const Shard& other : shards) vocabulary_bounds.push_back(other.vocabulary.last);
+  for (const Shard& other : shards) vocabulary_bounds.push_back(other.vocabulary.end);
   if (spec.arch.position == PositionKind::rotary)
     frequencies = rotary_frequencies(spec.arch.rotary, spec.arch.head_dim);
 }

@@ -99,7 +99,7 @@ StageWeights load_weights(const StageSpec& spec, const Shard& shard, const Check
                           const std::function<void(double)>& progress) {
   Loader loader(spec, shard, checkpoint, device, progress);
   StageWeights weights;
-  for (std::int64_t layer = spec.layers.first; layer < spec.layers.last; ++layer)
+  for (std::int64_t layer = spec.layers.first; layer < spec.layers.end; ++layer)
     weights.blocks.push_back(block_of(loader.load_all(block_tensors(spec.arch, layer))));
   if (spec.embedding) {
     const Tensors tensors = loader.load_all(embedding_tensors(spec.arch));

@@ -10,7 +10,7 @@
 
 namespace motley {
 
-std::string text(const LayerRange& range) { return fmt::format("[{}, {})", range.first, range.last); }
+std::string text(const LayerRange& range) { return fmt::format("[{}, {})", range.first, range.end); }
 
 template <>
 const std::vector<EnumName<DType>>& enum_names<DType>() {

@@ -23,8 +23,8 @@ std::int64_t bytes_of(DType type, std::int64_t count);
 
 struct LayerRange {
   std::int64_t first = 0;
-  std::int64_t last = 0;  // half open
-  std::int64_t size() const { return last - first; }
+  std::int64_t end = 0;  // half open
+  std::int64_t size() const { return end - first; }
   bool operator==(const LayerRange&) const = default;
 };
 std::string text(const LayerRange& range);  // "[0, 12)"
@@ -143,8 +143,8 @@ std::int64_t kv_bytes_per_token(const Architecture& arch, DType kv_type);
 
 struct Span {
   std::int64_t first = 0;
-  std::int64_t last = 0;
-  std::int64_t size() const { return last - first; }
+  std::int64_t end = 0;
+  std::int64_t size() const { return end - first; }
   bool operator==(const Span&) const = default;
 };
 

@@ -78,9 +78,9 @@ std::vector<Span> cut(std::int64_t size, const std::vector<double>& shares, std:
   std::int64_t first = 0;
   for (const std::int64_t count : apportion(size / unit, shares)) {
     spans.push_back({first, first + count * unit});
-    first = spans.back().last;
+    first = spans.back().end;
   }
-  spans.back().last = size;  // what is less than a grain
+  spans.back().end = size;  // what is less than a grain
   return spans;
 }
 
@@ -128,7 +128,7 @@ void cut_inside_groups(const Architecture& arch, const std::vector<double>& shar
   }
 }
 
-Span scaled(const Span& span, std::int64_t factor) { return {span.first * factor, span.last * factor}; }
+Span scaled(const Span& span, std::int64_t factor) { return {span.first * factor, span.end * factor}; }
 
 }  // namespace
 

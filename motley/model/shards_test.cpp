@@ -128,7 +128,7 @@ RC_GTEST_PROP(ShardsProperty, CoverEverythingOnceAndInOrder, ()) {
     for (const Shard& shard : shards) {
       RC_ASSERT((shard.*part).first == next);
       RC_ASSERT((shard.*part).size() > 0);
-      next = (shard.*part).last;
+      next = (shard.*part).end;
     }
     RC_ASSERT(next == size);
   };
@@ -142,7 +142,7 @@ RC_GTEST_PROP(ShardsProperty, QueryHeadsAreWithTheirKvHeads, ()) {
   const std::int64_t group = g.arch.heads / g.arch.kv_heads;
   for (const Shard& shard : make_shards(g.arch, g.degree, g.shares)) {
     RC_ASSERT(shard.kv_heads.first == shard.heads.first / group);
-    RC_ASSERT(shard.kv_heads.last == (shard.heads.last - 1) / group + 1);
+    RC_ASSERT(shard.kv_heads.end == (shard.heads.end - 1) / group + 1);
     if (g.degree <= g.arch.kv_heads)
       RC_ASSERT(shard.heads.size() == shard.kv_heads.size() * group);
     else
@@ -183,7 +183,7 @@ RC_GTEST_PROP(ShardsProperty, SlicesPartitionEveryTensor, ()) {
     for (const Shard& shard : shards) {
       const Slice slice = slice_of(g.arch, tensor, shard);
       RC_ASSERT(slice.elements() > 0);
-      RC_ASSERT(slice.rows.last <= tensor.shape[0]);
+      RC_ASSERT(slice.rows.end <= tensor.shape[0]);
       const bool repeated =
           !distinct.empty() && distinct.back().rows == slice.rows && distinct.back().columns == slice.columns;
       if (repeated) {

@@ -34,7 +34,7 @@ LayerRange read_layers(const Reader& reader) {
   return range;
 }
 
-Value write_layers(const LayerRange& range) { return Value::array({range.first, range.last}); }
+Value write_layers(const LayerRange& range) { return Value::array({range.first, range.end}); }
 
 template <>
 const Schema<StepLimits>& schema<StepLimits>() {

@@ -36,9 +36,9 @@ class Parts {
             for (const TensorSpec& tensor : tensors) hold(stage, strategy, shards, tensor);
           };
           if (strategy.layers.first == 0) hold_all(embedding_tensors(arch_));
-          for (std::int64_t layer = strategy.layers.first; layer < strategy.layers.last; ++layer)
+          for (std::int64_t layer = strategy.layers.first; layer < strategy.layers.end; ++layer)
             hold_all(block_tensors(arch_, layer));
-          if (strategy.layers.last == arch_.layers) hold_all(head_tensors(arch_));
+          if (strategy.layers.end == arch_.layers) hold_all(head_tensors(arch_));
         }
   }
 
@@ -74,7 +74,7 @@ class Parts {
 
   static void refine(const TensorSpec& tensor, const std::vector<Held>& holders, std::vector<GradientPart>& parts) {
     std::vector<std::int64_t> cuts;
-    for (const Held& held : holders) cuts.insert(cuts.end(), {held.span.first, held.span.last});
+    for (const Held& held : holders) cuts.insert(cuts.end(), {held.span.first, held.span.end});
     std::sort(cuts.begin(), cuts.end());
     cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
     const std::int64_t columns = tensor.shape.size() > 1 ? tensor.shape[1] : 1;
@@ -83,7 +83,7 @@ class Parts {
       GradientPart& part = parts.emplace_back(GradientPart{
           tensor, cuts_columns(tensor.cut) ? Slice{{0, tensor.shape[0]}, span} : Slice{span, {0, columns}}, {}});
       for (const Held& held : holders)
-        if (held.span.first <= span.first && span.last <= held.span.last) part.holders.push_back(held.holder);
+        if (held.span.first <= span.first && span.end <= held.span.end) part.holders.push_back(held.holder);
     }
   }
 

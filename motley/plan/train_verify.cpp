@@ -57,7 +57,7 @@ class TrainVerifier {
             "each stage begins where the one before it ends, and holds at least one layer");
         sound = false;
       }
-      next = stage.layers.last;
+      next = stage.layers.end;
       const bool known = check_devices(stage, r, here);
       sound = check_strategies(replica, stage, here) && known && sound;
     }
@@ -121,7 +121,7 @@ class TrainVerifier {
       if (strategy.layers.first != next || strategy.layers.size() < 1)
         wrong(fmt::format("{} where the stage has come to layer {}", text(strategy.layers), next),
               "each range begins where the one before it ends");
-      next = strategy.layers.last;
+      next = strategy.layers.end;
       if (strategy.tp * strategy.dp != devices)
         wrong(fmt::format("tp {} x dp {} is not the number of devices, {}", strategy.tp, strategy.dp, devices),
               "every device of the stage works on every layer of it");
@@ -133,8 +133,8 @@ class TrainVerifier {
         wrong("`split` where no weights are gathered", "it is for shard = zero3");
       sound = check_cut(strategy, stage, here) && sound;
     }
-    if (next != stage.layers.last) {
-      add(place + ".strategies", fmt::format("they end at layer {}, and the stage at {}", next, stage.layers.last),
+    if (next != stage.layers.end) {
+      add(place + ".strategies", fmt::format("they end at layer {}, and the stage at {}", next, stage.layers.end),
           "together they say what every layer of the stage does");
       sound = false;
     }

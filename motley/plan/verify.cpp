@@ -86,7 +86,7 @@ class Verifier {
 
   bool check_stage_layers(const Stage& stage, const std::string& place) {
     const std::int64_t total = plan_.model.arch.layers;
-    if (stage.layers.first >= 0 && stage.layers.first < stage.layers.last && stage.layers.last <= total) return true;
+    if (stage.layers.first >= 0 && stage.layers.first < stage.layers.end && stage.layers.end <= total) return true;
     add(place + ".layers",
         stage.layers.size() <= 0 ? fmt::format("{} holds no layer", text(stage.layers))
                                  : fmt::format("{} is out of range", text(stage.layers)),
@@ -220,7 +220,7 @@ class Verifier {
     }
     used_stages_.insert(hop.stage);
     const Stage& stage = plan_.stages[found->second];
-    if (hop.layers.first < stage.layers.first || hop.layers.last > stage.layers.last)
+    if (hop.layers.first < stage.layers.first || hop.layers.end > stage.layers.end)
       add(place + ".layers",
           fmt::format("{} is not inside the layers {} of stage \"{}\"", text(hop.layers), text(stage.layers),
                       hop.stage),
@@ -245,7 +245,7 @@ class Verifier {
             "a route computes every layer once, in order");
         return;
       }
-      next = layers.last;
+      next = layers.end;
     }
     if (next != total)
       add(place + ".path", fmt::format("the route ends after layer {} of {}", next, total),

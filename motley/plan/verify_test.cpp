@@ -384,7 +384,7 @@ TEST(Verify, PrefillMayStandBeforeDecode) {
   plan.stages[1].role = StageRole::any;
   EXPECT_EQ(verify(plan).at(0).place, "routes[0].path[1].layers");
   plan = split_plan();
-  plan.routes[0].path[0].layers.last = 7;
+  plan.routes[0].path[0].layers.end = 7;
   EXPECT_EQ(verify(plan).at(0).what, "[0, 8) begins at layer 0, but layer 7 is next");
   plan = split_plan();
   plan.routes[0].path[1].layers.first = 1;

@@ -20,7 +20,7 @@ constexpr double narrow_box = 0.035;  // share of a strip below which a box has 
 
 std::string layers_text(const LayerRange& layers) {
   if (layers.size() == 1) return fmt::format("layer {}", layers.first);
-  return fmt::format("layers {}-{}", layers.first, layers.last - 1);
+  return fmt::format("layers {}-{}", layers.first, layers.end - 1);
 }
 
 const PageStage& stage_of(const PageLayout& layout, const PageHop& hop) { return layout.stages[hop.stage]; }
@@ -120,7 +120,7 @@ Html layer_chart(const PageLayout& layout) {
                     .drawing = drawing("lane", what,
                                        {axis_lines(axis),
                                         mark("fill " + stage.css_class, static_cast<double>(stage.layers.first) / total,
-                                             static_cast<double>(stage.layers.last) / total, what)}),
+                                             static_cast<double>(stage.layers.end) / total, what)}),
                     .figure = device_names(device_names_of(*layout.cluster, stage.devices))});
   }
   rows.push_back(axis_row(axis));

@@ -23,7 +23,7 @@ std::vector<std::string> strategy_facts(const TrainStage& stage) {
   for (const LayerStrategy& strategy : stage.strategies)
     facts.push_back(stage.strategies.size() == 1 ? strategy_text(strategy)
                                                  : fmt::format("{}-{} {}", strategy.layers.first,
-                                                               strategy.layers.last - 1, strategy_text(strategy)));
+                                                               strategy.layers.end - 1, strategy_text(strategy)));
   return facts;
 }
 

@@ -46,7 +46,7 @@ std::string replicas_text(const TrainPlan& plan) {
       std::vector<std::string> strategies;
       for (const auto& strategy : stage.strategies)
         strategies.push_back(
-            fmt::format("{}-{} {}", strategy.layers.first, strategy.layers.last - 1, strategy_text(strategy)));
+            fmt::format("{}-{} {}", strategy.layers.first, strategy.layers.end - 1, strategy_text(strategy)));
       table.add({stage_name(r, s), fmt::format("{}", stage.layers.size()), compact_devices(stage.devices),
                  types_of(plan, stage), fmt::format("{}", fmt::join(strategies, "; "))});
     }

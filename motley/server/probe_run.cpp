@@ -135,7 +135,7 @@ ServePlan probe_plan(const Model& model, const StepLimits& step, std::int64_t kv
                   .kv_tokens = kv_tokens,
                   .weight_type = asked.type,
                   .kv_type = asked.type};
-      layer = stage.layers.last;
+      layer = stage.layers.end;
       for (int rank = 0; rank < described.degree; ++rank) stage.devices.push_back(fmt::format("here/{}", devices++));
       route.path.push_back({stage.id, stage.layers});
       plan.stages.push_back(std::move(stage));

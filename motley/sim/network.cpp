@@ -97,7 +97,7 @@ void Network::add_transfers(ChainModel& prefill, const ChainModel& decode, std::
   for (std::size_t i = 0; i < prefill.hops.size(); ++i)
     for (std::size_t j = 0; j < decode.hops.size(); ++j) {
       const LayerRange &here = path[i].layers, &there = path[prefill.hops.size() + j].layers;
-      const std::int64_t common = std::min(here.last, there.last) - std::max(here.first, there.first);
+      const std::int64_t common = std::min(here.end, there.end) - std::max(here.first, there.first);
       const std::uint32_t from = prefill.hops[i].stage, to = decode.hops[j].stage;
       if (common <= 0 || from == to) continue;
       const auto layer_bytes = static_cast<double>(kv_bytes_per_token(plan_.model.arch, plan_.stages[from].kv_type));

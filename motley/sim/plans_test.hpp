@@ -35,7 +35,7 @@ inline ServePlan timed_plan(const std::vector<TimedStage>& stages, const std::ve
   ServePlan plan;
   plan.cluster = cluster_of(toml);
   std::int64_t layers = 0;
-  for (const TimedStage& stage : stages) layers = std::max(layers, stage.layers.last);
+  for (const TimedStage& stage : stages) layers = std::max(layers, stage.layers.end);
   plan.model = llama_of(64, layers > 0 ? layers : 8, 4, 4, 128, 256);
   plan.model.arch.context = 1 << 20;
   plan.workload = workload_of(1, 1);
@@ -47,7 +47,7 @@ inline ServePlan timed_plan(const std::vector<TimedStage>& stages, const std::ve
                            .devices = {fmt::format("m{}/0", i)},
                            .shares = {},
                            .embedding = held.first == 0,
-                           .head = held.last == plan.model.arch.layers,
+                           .head = held.end == plan.model.arch.layers,
                            .kv_tokens = stages[i].kv_tokens});
     plan.profile.layer_rate.push_back(
         {fmt::format("d{}", i), 1, std::vector<double>(static_cast<std::size_t>(held.size()), stages[i].tokens_per_s)});

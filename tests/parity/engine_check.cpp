@@ -283,7 +283,7 @@ void Pipeline::serve(Rank& rank, const std::string& folder) {
     serve_steps(rank, folder, logits_);
   } catch (const std::exception& error) {  // the other threads wait for this one: nothing can be undone
     std::cerr << fmt::format("rank {} of layers [{}, {}): {}\n", rank.spec.rank, rank.spec.layers.first,
-                             rank.spec.layers.last, error.what());
+                             rank.spec.layers.end, error.what());
     std::_Exit(70);
   }
 }

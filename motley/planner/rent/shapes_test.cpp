@@ -55,7 +55,7 @@ ServePlan as_plan(const Offers& market, const Model& model, const RequestClass& 
     Stage stage;
     stage.id = "s" + std::to_string(plan.stages.size());
     stage.layers = {first, first + layout.layers};
-    first = stage.layers.last;
+    first = stage.layers.end;
     for (std::size_t m = 0; m < plan.cluster.machines.size() && stage.devices.empty(); ++m) {
       const Machine& machine = plan.cluster.machines[m];
       const bool right = plan.cluster.type_of(machine.devices[0]).name == layout.device_type;

@@ -147,7 +147,7 @@ class Enumeration {
       stage.embedding = i == 0;
       stage.head = i + 1 == stages.size();
       stage.weight_type = stage.kv_type = DType::fp16;
-      first = stage.layers.last;
+      first = stage.layers.end;
       route.path.push_back({stage.id, stage.layers});
       plan.stages.push_back(stage);
     }

@@ -89,7 +89,7 @@ TEST(Invariants, PlansOfRandomClustersAreSoundAndTheSameWhateverTheThreads) {
           next = 0;
         }
         RC_ASSERT(hop.layers.first == next && hop.layers == plan.stage(hop.stage).layers);
-        next = hop.layers.last;
+        next = hop.layers.end;
       }
       RC_ASSERT(next == model.arch.layers);
     }

@@ -45,8 +45,8 @@ double compute_bound(std::int64_t layers, const std::vector<BoundItem>& items) {
 
 bool PlacementProblem::fits(int node, LayerRange range) const {
   if (range.size() == 0) return true;
-  if (range.first < 0 || range.last > layers || range.size() < 0) return false;
-  return range.size() <= nodes[node].most((range.first == 0 ? 1 : 0) + (range.last == layers ? 2 : 0));
+  if (range.first < 0 || range.end > layers || range.size() < 0) return false;
+  return range.size() <= nodes[node].most((range.first == 0 ? 1 : 0) + (range.end == layers ? 2 : 0));
 }
 
 PlacementFlow::PlacementFlow(const PlacementProblem& problem)
@@ -67,14 +67,14 @@ double PlacementFlow::link(int from, int to) const {
 
 template <class Visit>
 void PlacementFlow::each_successor(const LayerRange& range, Visit visit) const {
-  if (range.last == problem_.layers) return;
-  for (const int other : problem_.handover == Handover::exact ? begin_at_[range.last] : holding_[range.last])
+  if (range.end == problem_.layers) return;
+  for (const int other : problem_.handover == Handover::exact ? begin_at_[range.end] : holding_[range.end])
     visit(other);
 }
 
 template <class Visit>
 void PlacementFlow::each_predecessor(const LayerRange& range, Visit visit) const {
-  const std::int64_t last = problem_.handover == Handover::exact ? range.first + 1 : range.last;
+  const std::int64_t last = problem_.handover == Handover::exact ? range.first + 1 : range.end;
   for (std::int64_t next = std::max<std::int64_t>(range.first, 1); next < last; ++next)
     for (const int other : end_at_[next]) visit(other);
 }
@@ -90,11 +90,11 @@ void PlacementFlow::connect(int node) {
   each_successor(range, [&](int other) { add_between(node, other); });
   each_predecessor(range, [&](int other) { add_between(other, node); });
   if (range.first == 0) edges_[node].push_back(add(source, enters(node), FlowNetwork::unlimited));
-  if (range.last == problem_.layers) edges_[node].push_back(add(leaves(node), sink, FlowNetwork::unlimited));
+  if (range.end == problem_.layers) edges_[node].push_back(add(leaves(node), sink, FlowNetwork::unlimited));
   begin_at_[range.first].push_back(node);
-  end_at_[range.last].push_back(node);
+  end_at_[range.end].push_back(node);
   if (problem_.handover == Handover::partial)
-    for (std::int64_t layer = range.first; layer < range.last; ++layer) holding_[layer].push_back(node);
+    for (std::int64_t layer = range.first; layer < range.end; ++layer) holding_[layer].push_back(node);
 }
 
 void PlacementFlow::disconnect(int node) {
@@ -106,9 +106,9 @@ void PlacementFlow::disconnect(int node) {
   }
   edges_[node].clear();
   std::erase(begin_at_[range.first], node);
-  std::erase(end_at_[range.last], node);
+  std::erase(end_at_[range.end], node);
   if (problem_.handover == Handover::partial)
-    for (std::int64_t layer = range.first; layer < range.last; ++layer) std::erase(holding_[layer], node);
+    for (std::int64_t layer = range.first; layer < range.end; ++layer) std::erase(holding_[layer], node);
 }
 
 void PlacementFlow::place(int node, LayerRange range) {

@@ -239,7 +239,7 @@ void add_stages(const ServeProblem& problem, const PlacementGroups& built, const
   }
   std::vector<int> order(used.begin(), used.end());
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
-    return std::pair(placement[a].first, placement[a].last) < std::pair(placement[b].first, placement[b].last);
+    return std::pair(placement[a].first, placement[a].end) < std::pair(placement[b].first, placement[b].end);
   });
   std::map<int, std::string> ids;
   for (const int node : order) {
@@ -257,8 +257,8 @@ void add_stages(const ServeProblem& problem, const PlacementGroups& built, const
     Route route{.id = fmt::format("r{}", plan.routes.size()), .path = {}, .weight = way.tokens_per_s};
     std::int64_t next = 0;
     for (const int node : way.nodes) {
-      route.path.push_back({ids[node], {next, placement[node].last}});
-      next = placement[node].last;
+      route.path.push_back({ids[node], {next, placement[node].end}});
+      next = placement[node].end;
     }
     plan.routes.push_back(std::move(route));
   }

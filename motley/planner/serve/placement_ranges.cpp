@@ -81,7 +81,7 @@ class RangeAnnealing {
   // A node spans from where one begins to where another ends.
   bool span() {
     const int node = any_node();
-    const LayerRange to{range(aimed_node()).first, range(any_node()).last};
+    const LayerRange to{range(aimed_node()).first, range(any_node()).end};
     return to.size() > 0 && change(node, to) && !changes_.empty();
   }
 
@@ -98,7 +98,7 @@ class RangeAnnealing {
     if (a == b || whole.size() < 2) return false;
     const std::int64_t middle = whole.first + 1 + random_.below(whole.size() - 1);
     const bool front = random_.chance(0.5);
-    return change(front ? a : b, {whole.first, middle}) && change(front ? b : a, {middle, whole.last});
+    return change(front ? a : b, {whole.first, middle}) && change(front ? b : a, {middle, whole.end});
   }
 
   bool stretch() {
@@ -108,7 +108,7 @@ class RangeAnnealing {
     const std::int64_t by = random_.chance(0.5) ? 1 : -1;
     const std::int64_t ends = random_.below(3);
     if (ends != 0) to.first += by;
-    if (ends != 1) to.last += by;
+    if (ends != 1) to.end += by;
     return to.size() > 0 && change(node, to);
   }
 
@@ -118,8 +118,8 @@ class RangeAnnealing {
     const LayerRange& from = range(aimed_node());
     const LayerRange& to = range(any_node());
     if (from.size() == 0 || to.size() == 0) return false;
-    std::int64_t low = random_.chance(0.5) ? from.first : from.last;
-    std::int64_t high = random_.chance(0.3) ? low : random_.chance(0.5) ? to.first : to.last;
+    std::int64_t low = random_.chance(0.5) ? from.first : from.end;
+    std::int64_t high = random_.chance(0.3) ? low : random_.chance(0.5) ? to.first : to.end;
     if (low > high) std::swap(low, high);
     if (low == 0 || high == problem_.layers) return false;
     const std::int64_t by = random_.chance(0.5) ? 1 : -1;
@@ -131,7 +131,7 @@ class RangeAnnealing {
     for (int node = 0; node < nodes_; ++node) {
       const LayerRange& old = range(node);
       if (old.size() == 0) continue;
-      const LayerRange moved{map(old.first), map(old.last)};
+      const LayerRange moved{map(old.first), map(old.end)};
       if (moved.size() <= 0 || !change(node, moved)) return false;
     }
     return !changes_.empty();
@@ -141,14 +141,14 @@ class RangeAnnealing {
   bool exchange_stages() {
     LayerRange a = range(any_node()), b = range(aimed_node());
     if (a.first > b.first) std::swap(a, b);
-    if (a.size() == 0 || b.size() == 0 || a.last > b.first) return false;
+    if (a.size() == 0 || b.size() == 0 || a.end > b.first) return false;
     const std::int64_t slide = b.size() - a.size();
-    const auto map = [&](std::int64_t at) { return at >= a.last && at <= b.first ? at + slide : at; };
+    const auto map = [&](std::int64_t at) { return at >= a.end && at <= b.first ? at + slide : at; };
     for (int node = 0; node < nodes_; ++node) {
       const LayerRange& old = range(node);
       if (old.size() == 0) continue;
-      LayerRange moved{map(old.first), map(old.last)};
-      if (old == a) moved = {b.last - a.size(), b.last};
+      LayerRange moved{map(old.first), map(old.end)};
+      if (old == a) moved = {b.end - a.size(), b.end};
       if (old == b) moved = {a.first, a.first + b.size()};
       if (moved.size() <= 0 || !change(node, moved)) return false;
     }

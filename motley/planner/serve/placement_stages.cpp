@@ -20,7 +20,7 @@ Stages stages_of(const PlacementProblem& problem, const Placement& placement) {
   std::vector<int> order(placement.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
-    return std::pair(placement[a].first, placement[a].last) < std::pair(placement[b].first, placement[b].last);
+    return std::pair(placement[a].first, placement[a].end) < std::pair(placement[b].first, placement[b].end);
   });
   Stages stages;
   std::vector<int> idle;

@@ -182,7 +182,7 @@ WeightMoves weight_moves(const ServePlan& before, const ServePlan& after) {
         const bool same = old.devices.size() == stage.devices.size() && old.shares == stage.shares &&
                           found->second.rank == rank && old.weight_type == stage.weight_type;
         const std::int64_t first = std::max(old.layers.first, stage.layers.first);
-        if (same) kept = std::max<std::int64_t>(0, std::min(old.layers.last, stage.layers.last) - first);
+        if (same) kept = std::max<std::int64_t>(0, std::min(old.layers.end, stage.layers.end) - first);
       }
       moves.kept_bytes += kept * layer;
       moves.loaded_bytes += (stage.layers.size() - kept) * layer;

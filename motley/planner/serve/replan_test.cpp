@@ -49,7 +49,7 @@ ServeOptions options_for(Objective objective) {
 Stage stage_of(std::string id, LayerRange layers, std::vector<std::string> devices) {
   Stage stage;
   stage.embedding = layers.first == 0;
-  stage.head = layers.last == 6;
+  stage.head = layers.end == 6;
   stage.id = std::move(id);
   stage.layers = layers;
   stage.devices = std::move(devices);

@@ -260,7 +260,7 @@ std::vector<FrontEntry> whole_front(const ServeProblem& problem, const std::vect
     for (std::size_t i = 0; i < chain.stages.size(); ++i) {
       FrontEntry::Stage stage{{}, {first, first + chain.stages[i].units}};
       for (const int device : devices_of_stage[i]) stage.devices.push_back(problem.cluster.devices[device].name);
-      first = stage.layers.last;
+      first = stage.layers.end;
       entry.stages.push_back(std::move(stage));
     }
     front.push_back(std::move(entry));

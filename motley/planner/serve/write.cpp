@@ -46,7 +46,7 @@ std::vector<Stage> pipeline_stages(const ServeProblem& problem, const Pipeline& 
     Stage stage;
     stage.id = fmt::format("{}/s{}", prefix, i);
     stage.layers = {first, first + chosen.units};
-    first = stage.layers.last;
+    first = stage.layers.end;
     for (const int device : devices[i]) stage.devices.push_back(problem.cluster.devices[device].name);
     stage.shares = candidate.table->kinds()[chosen.option].shares;
     stage.embedding = i == 0;

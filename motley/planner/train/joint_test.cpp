@@ -129,7 +129,7 @@ class Everything {
   void cut(TrainLayout& layout, std::size_t r, std::size_t s) {
     if (r == layout.replicas.size()) return batch(layout, 0, training_.global_batch);
     auto& stages = layout.replicas[r].stages;
-    const std::int64_t first = s == 0 ? 0 : stages[s - 1].layers.last;
+    const std::int64_t first = s == 0 ? 0 : stages[s - 1].layers.end;
     if (s + 1 == stages.size()) {
       stages[s].layers = {first, model_.arch.layers};
       if (first < model_.arch.layers) cut(layout, r + 1, 0);
@@ -456,7 +456,7 @@ TEST(StrategyTableTest, WhatItOffersFitsAndIsNoSlowerThanOneStrategy) {
             for (std::int64_t n = 1; n <= table.most_layers(); ++n) {
               const StageChoice choice = table.choice(0, n);
               EXPECT_TRUE(holds(problem, devices, place, choice, 0)) << memory_bytes << first << last << n;
-              EXPECT_EQ(choice.strategies.back().layers.last, n);
+              EXPECT_EQ(choice.strategies.back().layers.end, n);
               mixed += choice.strategies.size() > 1 ? 1 : 0;
             }
             for (const BlockOption& option : group.options)

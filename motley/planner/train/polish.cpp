@@ -18,15 +18,15 @@ bool shift_layer(ReplicaLayout& replica, std::size_t from, std::size_t to) {
   if (giver.layers.size() < 2) return false;
   if (to < from) {
     ++giver.layers.first;
-    ++taker.layers.last;
-    ++taker.strategies.back().layers.last;
-    if (++giver.strategies.front().layers.first == giver.strategies.front().layers.last)
+    ++taker.layers.end;
+    ++taker.strategies.back().layers.end;
+    if (++giver.strategies.front().layers.first == giver.strategies.front().layers.end)
       giver.strategies.erase(giver.strategies.begin());
   } else {
-    --giver.layers.last;
+    --giver.layers.end;
     --taker.layers.first;
     --taker.strategies.front().layers.first;
-    if (--giver.strategies.back().layers.last == giver.strategies.back().layers.first) giver.strategies.pop_back();
+    if (--giver.strategies.back().layers.end == giver.strategies.back().layers.first) giver.strategies.pop_back();
   }
   return true;
 }

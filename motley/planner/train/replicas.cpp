@@ -129,7 +129,7 @@ TrainLayout write_layout(const TrainProblem& problem, const std::vector<Pipeline
     for (std::size_t s = 0; s < replicas[r].size(); ++s) {
       const StageChoice& choice = solved[r]->stages[s];
       replica.stages.push_back(
-          {.layers = {choice.strategies.front().layers.first, choice.strategies.back().layers.last},
+          {.layers = {choice.strategies.front().layers.first, choice.strategies.back().layers.end},
            .devices = replicas[r][s],
            .shares = choice.shares,
            .strategies = choice.strategies});

@@ -325,7 +325,7 @@ StageChoice best_strategies(const TrainProblem& problem, const std::vector<int>&
   for (std::size_t i = 0; i < choice.size(); ++i) {
     const std::int64_t layer = layers.first + static_cast<std::int64_t>(i);
     if (i > 0 && choice[i] == choice[i - 1]) {
-      ++ranges.back().layers.last;
+      ++ranges.back().layers.end;
       continue;
     }
     ranges.push_back(stage.options[static_cast<std::size_t>(choice[i])].strategy);
