@@ -20,29 +20,29 @@ std::optional<at::ScalarType> scalar_type(std::string_view type) {
 
 }  // namespace
 
-Checkpoint::Checkpoint(std::filesystem::path folder) : folder_(std::move(folder)) {
-  const auto index_path = folder_ / "model.safetensors.index.json";
+Checkpoint::Checkpoint(const std::filesystem::path& folder) : contents_(folder / "model.safetensors.index.json") {
   std::error_code ignored;
-  if (!std::filesystem::exists(index_path, ignored)) {
-    auto file = std::make_unique<SafetensorsFile>(folder_ / "model.safetensors");
+  if (!std::filesystem::exists(contents_, ignored)) {
+    contents_ = folder / "model.safetensors";
+    auto file = std::make_unique<SafetensorsFile>(contents_);
     for (const auto& [name, tensor] : file->tensors()) file_of_.emplace(name, "model.safetensors");
     files_.emplace("model.safetensors", std::move(file));
     return;
   }
-  const Value index = read_document(index_path);
+  const Value index = read_document(contents_);
   const Value* weight_map = index.find("weight_map");
   if (!weight_map || !weight_map->is_object())
-    throw input_error(fmt::format("{}: `weight_map` is missing", index_path.string()),
+    throw input_error(fmt::format("{}: `weight_map` is missing", contents_.string()),
                       "the file is damaged: copy or download it again");
   for (const auto& [name, file_name] : weight_map->as_object()) {
     const std::string file = file_name.is_string() ? file_name.as_string() : "";
     if (file.empty() || file.find('/') != std::string::npos || file == "." || file == "..")
       throw input_error(
-          fmt::format("{}: {} must be in a file of the same folder, not in \"{}\"", index_path.string(), name, file),
+          fmt::format("{}: {} must be in a file of the same folder, not in \"{}\"", contents_.string(), name, file),
           "all files of a model stand beside its config.json");
-    if (!files_.contains(file)) files_.emplace(file, std::make_unique<SafetensorsFile>(folder_ / file));
+    if (!files_.contains(file)) files_.emplace(file, std::make_unique<SafetensorsFile>(folder / file));
     if (!files_.at(file)->tensors().contains(name))
-      throw input_error(fmt::format("{} promises {} in {}, which does not hold it", index_path.string(), name, file),
+      throw input_error(fmt::format("{} promises {} in {}, which does not hold it", contents_.string(), name, file),
                         "the file is damaged: copy or download it again");
     file_of_.emplace(name, file);
   }
@@ -58,8 +58,7 @@ Checkpoint::Found Checkpoint::find(const TensorSpec& tensor) const {
     std::vector<std::string> names;
     for (const auto& [name, file] : file_of_) names.push_back(name);
     const std::string near = closest(tensor.name, names);
-    throw input_error(fmt::format("config.json promises {}, the safetensors files of {} do not hold it", tensor.name,
-                                  folder_.string()),
+    throw input_error(fmt::format("config.json promises {}, {} does not hold it", tensor.name, contents_.string()),
                       near.empty()
                           ? "config.json and weights must come from the same model"
                           : fmt::format("they hold {}; config.json and weights must come from the same model", near));

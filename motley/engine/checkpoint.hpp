@@ -16,7 +16,7 @@ namespace motley {
 // All tensors of a model folder: `model.safetensors`, or the files that `model.safetensors.index.json` names.
 class Checkpoint {
  public:
-  explicit Checkpoint(std::filesystem::path folder);
+  explicit Checkpoint(const std::filesystem::path& folder);
 
   // Copies the slice of a tensor into `to` (any device; fp32 or bf16; as many elements as the slice). The tensor may
   // stand under its name with or without a leading "model.", as base models are saved. Throws an input error where it
@@ -30,7 +30,7 @@ class Checkpoint {
   };
   Found find(const TensorSpec& tensor) const;
 
-  std::filesystem::path folder_;
+  std::filesystem::path contents_;                                 // the file that lists all tensors
   std::map<std::string, std::unique_ptr<SafetensorsFile>> files_;  // by file name
   std::map<std::string, std::string> file_of_;                     // tensor -> file name
 };

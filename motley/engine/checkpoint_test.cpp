@@ -110,6 +110,10 @@ TEST_F(SafetensorsTest, FollowsTheIndex) {
   at::Tensor out = at::empty({1}, at::kFloat);
   Checkpoint(folder).read({"c", "c", {1}, Cut::replicated}, {{0, 1}, {0, 1}}, out);
   EXPECT_EQ(out.item<float>(), 9);
+  EXPECT_THAT(refusal([&] {
+                Checkpoint(folder).read({"d", "d", {1}, Cut::replicated}, {{0, 1}, {0, 1}}, out);
+              }),
+              HasSubstr((folder / "model.safetensors.index.json").string() + " does not hold it"));
 }
 
 TEST_F(SafetensorsTest, RefusesAnIndexThatLies) {
@@ -137,7 +141,8 @@ TEST_F(SafetensorsTest, RefusesAMissingTensorAndAnotherShape) {
   EXPECT_THAT(
       reading("model.layers.0.self_attn.q_proj.weight", {2, 2}),
       AllOf(HasSubstr("config.json promises model.layers.0.self_attn.q_proj.weight 2x2"), HasSubstr("holds 2x3")));
-  EXPECT_THAT(reading("model.layers.0.self_attn.k_proj.weight", {2, 2}), HasSubstr("do not hold it"));
+  EXPECT_THAT(reading("model.layers.0.self_attn.k_proj.weight", {2, 2}),
+              HasSubstr((folder / "model.safetensors").string() + " does not hold it"));
 }
 
 TEST_F(SafetensorsTest, RefusesTypesThatItCannotConvert) {
