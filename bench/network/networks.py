@@ -6,8 +6,9 @@
     networks.py wan   --ranks 2 --rate 500mbit --delay 25ms --loss 1e-4 -- COMMAND...
 
 COMMAND runs once per rank, in the rank's namespace, with `{rank}`, `{ranks}`, `{address}` (its own), `{addresses}` (all,
-comma between) and `{interface}` replaced, and MOTLEY_RANK, MOTLEY_RANKS, MOTLEY_ADDRESSES in its environment. The exit
-code is the first that is not 0; then the other ranks are ended.
+comma between) and `{interface}` replaced, and MOTLEY_RANK, MOTLEY_RANKS, MOTLEY_ADDRESSES in its environment. Its output
+is forwarded line by line, each line after its rank: "[0] ready". The exit code is the first that is not 0; then the other
+ranks are ended.
 
 All of it lives in mount, network and process namespaces of its own: with this process, however it ends, everything ends.
 Needs root (or user namespaces) and /dev/net/tun.
@@ -17,6 +18,7 @@ import argparse
 import json
 import os
 import re
+import selectors
 import shlex
 import subprocess
 import sys
@@ -63,6 +65,49 @@ def limit_rate(where, interface, bytes_per_s):
     sh(f"{where} tc qdisc add dev {interface} root tbf rate {8 * bytes_per_s:.0f}bit burst 66000 latency 50ms")
 
 
+class RankLines:
+    """Forwards what ranks write, each through pipes of its own, in whole lines with the rank before them."""
+
+    def __init__(self):
+        self._pipes = selectors.DefaultSelector()
+
+    def add(self, rank, process):
+        for pipe, sink in ((process.stdout, sys.stdout.buffer), (process.stderr, sys.stderr.buffer)):
+            os.set_blocking(pipe.fileno(), False)
+            self._pipes.register(pipe, selectors.EVENT_READ, (rank, sink, bytearray()))
+
+    def forward(self, timeout_s):
+        """Waits at most `timeout_s` for output. A call empties the pipes: they hold no more than it reads of each."""
+        if not self._pipes.get_map():
+            time.sleep(timeout_s)
+        for key, _ in self._pipes.select(timeout_s):
+            rank, sink, text = key.data
+            piece = os.read(key.fd, 1 << 16)
+            text += piece
+            if not piece:
+                self._end(key)
+            *lines, text[:] = text.split(b"\n")
+            self._write(rank, sink, lines)
+
+    def finish(self):
+        """Forwards what ended ranks have left. A process of theirs that lives on may still hold a pipe, and is not waited for."""
+        self.forward(0)
+        for key in list(self._pipes.get_map().values()):
+            self._end(key)
+
+    def _end(self, key):
+        rank, sink, text = key.data
+        self._pipes.unregister(key.fileobj)
+        if text:  # a last line without a newline
+            self._write(rank, sink, [bytes(text)])
+            text.clear()
+
+    @staticmethod
+    def _write(rank, sink, lines):
+        sink.write(b"".join(b"[%d] %s\n" % (rank, line) for line in lines))
+        sink.flush()
+
+
 class Network:
     """Ranks with addresses 10.9.0.1, 10.9.0.2, ... on `interface` of namespaces r0, r1, ..."""
 
@@ -99,7 +144,10 @@ class Network:
 
     def run(self, command, timeout_s=600):
         """Once per rank; the first exit code that is not 0."""
-        left = [self.start(rank, command) for rank in range(self.ranks)]
+        left = [self.start(rank, command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for rank in range(self.ranks)]
+        lines = RankLines()
+        for rank, process in enumerate(left):
+            lines.add(rank, process)
         until = time.monotonic() + timeout_s
         failed = 0
         while left and not failed:
@@ -109,8 +157,9 @@ class Network:
             done = [process for process in left if process.poll() is not None]
             failed = failed or next((process.returncode for process in done if process.returncode), 0)
             left = [process for process in left if process not in done]
-            time.sleep(0.01)
+            lines.forward(0.01)
         self.stop()
+        lines.finish()
         return failed
 
     def output(self, rank, command, timeout_s=60):

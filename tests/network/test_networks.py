@@ -32,6 +32,12 @@ def run(program, *arguments, code=0):
     return result.stdout
 
 
+def of_rank(rank, text):
+    """What networks.py forwards of one rank."""
+    prefix = f"[{rank}] "
+    return "".join(line.removeprefix(prefix) for line in text.splitlines(keepends=True) if line.startswith(prefix))
+
+
 def cases(kind):
     lines = map(json.loads, run("check.py", "--seconds", "0.3", "--datagrams", "5000", kind).splitlines())
     return {line["case"]: (line["asked"], line["measured"]) for line in lines}
@@ -78,19 +84,35 @@ def test_memory_over_the_wide_area_is_bounded_by_what_is_under_way(motley, tmp_p
 @needs_namespaces
 def test_a_command_runs_once_per_rank_and_its_failure_is_the_result():
     text = run("networks.py", "star", "10mbit", "10mbit", "--", "sh", "-c", "echo {rank} of {ranks} at {address}; ip -br addr show {interface}")
-    assert sorted(line for line in text.splitlines() if " of " in line) == ["0 of 2 at 10.9.0.1", "1 of 2 at 10.9.0.2"]
-    assert "10.9.0.2/24" in text
+    for rank in (0, 1):
+        first, *others = of_rank(rank, text).splitlines()
+        assert first == f"{rank} of 2 at 10.9.0.{rank + 1}" and f"10.9.0.{rank + 1}/24" in "".join(others)
     # One rank fails, the other would run for long.
     run("networks.py", "star", "10mbit", "10mbit", "--", "sh", "-c", "[ {rank} = 0 ] && exit 7; sleep 1000", code=7)
 
 
 @needs_namespaces
-def test_nothing_is_left_when_the_process_is_killed():
-    command = [sys.executable, NETWORK / "networks.py", "star", "10mbit", "10mbit", "--", "sh", "-c", "echo ready; exec sleep 999.125"]
+def test_no_line_of_a_rank_is_torn_or_lost():
+    """Both write in pieces, at the same time, more than a pipe holds, and a last line that does not end."""
+    writer = "import sys\nfor line in range(3000): sys.stdout.write(f'{line} of '); sys.stdout.flush(); sys.stdout.write('{rank}' * 40 + '\\n')\n"
+    text = run("networks.py", "star", "10mbit", "10mbit", "--", sys.executable, "-c", writer + "print('the end', end='')")
+    for rank in (0, 1):
+        assert of_rank(rank, text).splitlines() == [f"{line} of {str(rank) * 40}" for line in range(3000)] + ["the end"]
+
+
+@needs_namespaces
+def test_nothing_is_left_when_the_process_is_killed(tmp_path):
+    held = tmp_path / "held"
+    os.mkfifo(held)
+    descriptor = os.open(held, os.O_RDONLY | os.O_NONBLOCK)
+    ranks = ["sh", "-c", f"exec 3>{held}; echo ready; exec sleep 999.125"]
+    command = [sys.executable, NETWORK / "networks.py", "star", "10mbit", "10mbit", "--", *ranks]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout.readline() == "ready\n" and process.stdout.readline() == "ready\n"
+    assert sorted(process.stdout.readline() for _ in range(2)) == ["[0] ready\n", "[1] ready\n"]
     process.kill()
     process.wait()
-    # Both ends of the ranks' output are theirs alone: it ends when they do.
-    assert process.stdout.read() == ""
+    # The ranks alone hold the other end: it is closed when they have ended.
+    os.set_blocking(descriptor, True)
+    assert os.read(descriptor, 1) == b""
+    os.close(descriptor)
     assert not list(Path("/run/netns").glob("r0"))

@@ -158,7 +158,7 @@ def disagreement(rank):
     except CollectiveError as error:
         assert error.status in ("invalid", "aborted", "revoked"), error
         if rank == 0:
-            print(f"disagreement: {error}\n", end="")  # one write: others print, too
+            print(f"disagreement: {error}")
     else:
         raise AssertionError("the sum of vectors of unequal lengths")
 
@@ -174,7 +174,7 @@ def main():
     refusals(rank)
     disagreement(rank)
     dist.destroy_process_group()
-    print(f"rank {rank} done\n", end="")
+    print(f"rank {rank} done")
 
 
 if __name__ == "__main__":

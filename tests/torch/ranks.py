@@ -28,7 +28,7 @@ def _run(output, errors, environment, script, words):
 
 
 class Script:
-    """A script that runs. What it prints stands in files, which others may share."""
+    """A script that runs. What it prints stands in files of its own."""
 
     def __init__(self, script, *words, environment, output, errors):
         self.output, self.errors = Path(output), Path(errors)
