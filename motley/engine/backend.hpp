@@ -7,8 +7,8 @@
 #include <span>
 #include <string>
 
-#include "motley/comm/workers/worker_group.hpp"
 #include "motley/model/model.hpp"
+#include "motley/workers/worker_group.hpp"
 
 namespace motley {
 

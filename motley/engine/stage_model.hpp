@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "motley/comm/workers/messages.hpp"
-#include "motley/comm/workers/worker_group.hpp"
 #include "motley/model/model.hpp"
+#include "motley/workers/messages.hpp"
+#include "motley/workers/worker_group.hpp"
 
 namespace motley {
 

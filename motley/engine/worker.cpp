@@ -18,10 +18,10 @@
 #include <thread>
 
 #include "motley/base/clock.hpp"
-#include "motley/comm/workers/worker_links.hpp"
 #include "motley/engine/assignment.hpp"
 #include "motley/engine/backend.hpp"
 #include "motley/engine/stage_model.hpp"
+#include "motley/workers/worker_links.hpp"
 
 namespace motley {
 namespace {

@@ -11,9 +11,9 @@
 #include <numeric>
 #include <thread>
 
-#include "motley/comm/workers/worker_links.hpp"
 #include "motley/engine/assignment.hpp"
 #include "motley/engine/stage_model.hpp"
+#include "motley/workers/worker_links.hpp"
 
 namespace motley {
 namespace {

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "motley/batching/router.hpp"
-#include "motley/comm/workers/messages.hpp"
 #include "motley/plan/plan.hpp"
 #include "motley/server/driver.hpp"
+#include "motley/workers/messages.hpp"
 
 namespace motley {
 

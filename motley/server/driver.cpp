@@ -16,7 +16,7 @@
 #include "motley/base/clock.hpp"
 #include "motley/plan/served.hpp"
 #include "motley/server/dispatcher.hpp"
-#include "motley/server/worker_processes.hpp"
+#include "motley/workers/worker_processes.hpp"
 
 namespace motley {
 namespace {

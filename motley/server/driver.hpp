@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "motley/base/error.hpp"
-#include "motley/comm/workers/messages.hpp"
 #include "motley/plan/plan.hpp"
+#include "motley/workers/messages.hpp"
 
 namespace motley {
 

@@ -10,8 +10,8 @@
 
 #include "motley/base/error.hpp"
 #include "motley/base/value.hpp"
-#include "motley/comm/workers/messages.hpp"
 #include "motley/server/http.hpp"
+#include "motley/workers/messages.hpp"
 
 namespace motley {
 

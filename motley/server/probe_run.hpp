@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "motley/plan/plan.hpp"
-#include "motley/server/worker_processes.hpp"
+#include "motley/workers/worker_processes.hpp"
 
 namespace motley {
 

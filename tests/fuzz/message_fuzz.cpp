@@ -1,4 +1,4 @@
-#include "motley/comm/workers/messages.hpp"
+#include "motley/workers/messages.hpp"
 #include "tests/fuzz/fuzz.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

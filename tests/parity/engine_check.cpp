@@ -19,9 +19,9 @@
 #include <thread>
 
 #include "motley/base/binding.hpp"
-#include "motley/comm/workers/worker_group.hpp"
 #include "motley/engine/backend.hpp"
 #include "motley/engine/stage_model.hpp"
+#include "motley/workers/worker_group.hpp"
 
 namespace motley {
 

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "motley/comm/workers/messages.hpp"
 #include "motley/plan/plan.hpp"
+#include "motley/workers/messages.hpp"
 
 namespace motley {
 

@@ -12,7 +12,7 @@
 #include <fmt/format.h>
 
 #include "motley/base/error.hpp"
-#include "motley/comm/workers/messages.hpp"
+#include "motley/workers/messages.hpp"
 
 namespace motley {
 namespace {

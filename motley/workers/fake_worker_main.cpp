@@ -15,8 +15,8 @@
 #include <string>
 #include <thread>
 
-#include "motley/comm/workers/messages.hpp"
 #include "motley/plan/plan.hpp"
+#include "motley/workers/messages.hpp"
 
 namespace motley {
 namespace {

@@ -1,4 +1,4 @@
-#include "motley/comm/workers/messages.hpp"
+#include "motley/workers/messages.hpp"
 
 #include <array>
 

@@ -1,4 +1,4 @@
-#include "motley/comm/workers/worker_links.hpp"
+#include "motley/workers/worker_links.hpp"
 
 #include <gtest/gtest.h>
 

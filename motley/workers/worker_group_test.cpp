@@ -1,4 +1,4 @@
-#include "motley/comm/workers/worker_group.hpp"
+#include "motley/workers/worker_group.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

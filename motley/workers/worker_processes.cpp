@@ -1,4 +1,4 @@
-#include "motley/server/worker_processes.hpp"
+#include "motley/workers/worker_processes.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -18,7 +18,7 @@
 #include <iterator>
 
 #include "motley/base/environment_error.hpp"
-#include "motley/comm/workers/worker_links.hpp"
+#include "motley/workers/worker_links.hpp"
 
 namespace motley {
 namespace {

@@ -1,10 +1,10 @@
-#include "motley/comm/workers/worker_links.hpp"
+#include "motley/workers/worker_links.hpp"
 
 #include <algorithm>
 #include <iterator>
 #include <set>
 
-#include "motley/comm/workers/worker_group.hpp"
+#include "motley/workers/worker_group.hpp"
 
 namespace motley {
 
