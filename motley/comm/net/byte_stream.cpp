@@ -234,13 +234,8 @@ void ByteStream::hear_alert() {
 
 bool ByteStream::pending() const { return tls_ && SSL_has_pending(tls_.get()) == 1; }
 
-void ByteStream::wait_for(short events, Time until) const {
-  for (;;) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
-    if (left.count() <= 0) throw Error(ErrorCode::peer, "no answer in time");
-    pollfd waiting{socket_.get(), events, 0};
-    if (::poll(&waiting, 1, static_cast<int>(left.count())) > 0) return;
-  }
+void ByteStream::wait(short events, Time until) const {
+  if (!wait_for(socket_.get(), events, until)) throw Error(ErrorCode::peer, "no answer in time");
 }
 
 void ByteStream::secure(const TlsContext& context, Time until, bool server) {
@@ -256,7 +251,7 @@ void ByteStream::secure(const TlsContext& context, Time until, bool server) {
     if (result == 1) return;
     if (tls_result(result).state == State::closed)
       throw Error(ErrorCode::peer, cause_ + certificate_objection(tls_.get()));
-    wait_for(wanted_, until);
+    wait(wanted_, until);
   }
 }
 
@@ -267,7 +262,7 @@ void ByteStream::read_all(std::span<std::byte> into, Time until) {
   while (!into.empty()) {
     const Moved moved = read(into);
     if (moved.state == State::closed) throw Error(ErrorCode::peer, cause_);
-    if (moved.state == State::blocked) wait_for(tls_ ? wanted_ : POLLIN, until);
+    if (moved.state == State::blocked) wait(tls_ ? wanted_ : POLLIN, until);
     into = into.subspan(moved.bytes);
   }
 }
@@ -276,7 +271,7 @@ void ByteStream::write_all(std::span<const std::byte> bytes, Time until) {
   while (!bytes.empty()) {
     const Moved moved = write(bytes);
     if (moved.state == State::closed) throw Error(ErrorCode::peer, cause_);
-    if (moved.state == State::blocked) wait_for(tls_ ? wanted_ : POLLOUT, until);
+    if (moved.state == State::blocked) wait(tls_ ? wanted_ : POLLOUT, until);
     bytes = bytes.subspan(moved.bytes);
   }
 }

@@ -57,7 +57,7 @@ class ByteStream {
     std::size_t bytes = 0;
     State state = State::open;
   };
-  using Time = std::chrono::steady_clock::time_point;
+  using Time = Instant;
 
   ByteStream() = default;
   // The socket must not block.
@@ -91,7 +91,7 @@ class ByteStream {
   Moved tls_result(int result);
   void hear_alert();
   void secure(const TlsContext& context, Time until, bool server);
-  void wait_for(short events, Time until) const;
+  void wait(short events, Time until) const;
 
   FileDescriptor socket_;
   std::unique_ptr<ssl_st, FreeTls> tls_;

@@ -1,9 +1,11 @@
-// A descriptor with one owner, who closes it.
+// A descriptor with one owner, which closes it; and waiting for one.
 #pragma once
 
 #include <unistd.h>
 
 #include <utility>
+
+#include "motley/base/clock.hpp"
 
 namespace motley {
 
@@ -26,5 +28,8 @@ class FileDescriptor {
  private:
   int number_ = -1;
 };
+
+// Waits until poll() reports one of `events` (POLLIN, POLLOUT), an error or a hang-up. False: the deadline passed.
+bool wait_for(int descriptor, short events, Instant until);
 
 }  // namespace motley

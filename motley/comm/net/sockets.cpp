@@ -67,15 +67,6 @@ struct LocalName {
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
 };
 
-bool wait_for(int socket, short events, ByteStream::Time until) {
-  for (;;) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
-    if (left.count() < 0) return false;
-    pollfd waiting{socket, events, 0};
-    if (::poll(&waiting, 1, static_cast<int>(left.count()) + 1) > 0) return true;
-  }
-}
-
 // Every TCP connection of ours: no delay, dead ones noticed within about ten seconds even where nothing is sent.
 void set_connection_options(int socket) {
   const auto set = [&](int level, int option, int value) { ::setsockopt(socket, level, option, &value, sizeof value); };
