@@ -37,11 +37,11 @@ std::vector<TensorSpec> all_tensors(const Architecture& arch) {
   return tensors;
 }
 
-using Checkpoint = std::map<std::string, at::Tensor>;  // by name, of the whole model
+using WholeTensors = std::map<std::string, at::Tensor>;  // by name, of the whole model
 
-Checkpoint random_checkpoint(const Architecture& arch) {
+WholeTensors random_checkpoint(const Architecture& arch) {
   at::manual_seed(7);
-  Checkpoint checkpoint;
+  WholeTensors checkpoint;
   for (const TensorSpec& tensor : all_tensors(arch)) {
     const at::Tensor noise = (at::randn(tensor.shape, at::kFloat) * 0.2F).to(at::kDouble);  // the same in both types
     checkpoint.emplace(tensor.name, tensor.role.find("norm.weight") != std::string::npos
@@ -81,7 +81,7 @@ bool whole_on_every_rank(const TensorSpec& tensor) {
 // A tensor-parallel group. A tensor of which every rank holds all and has the whole gradient is one leaf for all ranks.
 class Group {
  public:
-  Group(const Architecture& arch, const Checkpoint& checkpoint, at::ScalarType type, const std::vector<Shard>& shards)
+  Group(const Architecture& arch, const WholeTensors& checkpoint, at::ScalarType type, const std::vector<Shard>& shards)
       : arch_(arch), checkpoint_(checkpoint), type_(type) {
     for (const Shard& shard : shards) ranks.push_back({shard, {}});
   }
@@ -135,7 +135,7 @@ class Group {
   }
 
   const Architecture& arch_;
-  const Checkpoint& checkpoint_;
+  const WholeTensors& checkpoint_;
   at::ScalarType type_;
 };
 
@@ -223,7 +223,7 @@ struct RunningStage {
   std::vector<std::vector<Group>> groups;  // by strategy and data-parallel rank
 };
 
-std::vector<RunningStage> start(const TrainPlan& plan, const TrainReplica& replica, const Checkpoint& checkpoint,
+std::vector<RunningStage> start(const TrainPlan& plan, const TrainReplica& replica, const WholeTensors& checkpoint,
                                 at::ScalarType type) {
   const Architecture& arch = plan.model.arch;
   std::vector<RunningStage> stages;
@@ -326,10 +326,10 @@ bool inside(const Slice& part, const Slice& of) {
 
 // Adds up the parts of the plan as it says, in `type`, and returns all gradients put together again, in fp64. Every
 // element must be in just one part.
-Checkpoint add_up(const TrainPlan& plan, at::ScalarType type) {
+WholeTensors add_up(const TrainPlan& plan, at::ScalarType type) {
   at::set_num_threads(1);  // products this small only wait for each other
   const Architecture& arch = plan.model.arch;
-  const Checkpoint checkpoint = random_checkpoint(arch);
+  const WholeTensors checkpoint = random_checkpoint(arch);
   const Training& training = training_of(plan.workload);
   const Batch batch = random_batch(training.global_batch);
   DeviceGradients gradients;
@@ -341,7 +341,7 @@ Checkpoint add_up(const TrainPlan& plan, at::ScalarType type) {
     collect(arch, stages, gradients);
     first = last;
   }
-  Checkpoint sums, times;
+  WholeTensors sums, times;
   for (const auto& [name, tensor] : checkpoint) {
     sums.emplace(name, at::zeros_like(tensor));
     times.emplace(name, at::zeros_like(tensor));
@@ -370,9 +370,9 @@ double norm_of(const at::Tensor& tensor) { return tensor.norm().item<double>(); 
 void expect_as_one_device(const std::vector<TrainReplica>& replicas, bool tied = false) {
   const std::vector<TrainReplica> alone = {
       {.share = 1, .stages = {{.layers = {0, 2}, .devices = {"one"}, .strategies = {{.layers = {0, 2}}}}}}};
-  const Checkpoint exact = add_up(plan_of(alone, tied), at::kDouble);
-  const Checkpoint one_device = add_up(plan_of(alone, tied), at::kFloat);
-  const Checkpoint sums = add_up(plan_of(replicas, tied), at::kFloat);
+  const WholeTensors exact = add_up(plan_of(alone, tied), at::kDouble);
+  const WholeTensors one_device = add_up(plan_of(alone, tied), at::kFloat);
+  const WholeTensors sums = add_up(plan_of(replicas, tied), at::kFloat);
   double error = 0, whole = 0;
   for (const auto& [name, reference] : exact) {
     const double size = norm_of(reference), off = norm_of(sums.at(name) - reference);

@@ -1,13 +1,22 @@
 #include "motley/engine/weights.hpp"
 
+#include <fmt/format.h>
 #include <sys/mman.h>
 
 #include <cstdint>
+#include <optional>
 
 #include "motley/engine/backend.hpp"
 
 namespace motley {
 namespace {
+
+std::optional<at::ScalarType> stored_type(std::string_view type) {
+  if (type == "F32") return at::kFloat;
+  if (type == "BF16") return at::kBFloat16;
+  if (type == "F16") return at::kHalf;
+  return std::nullopt;
+}
 
 using Tensors = std::map<std::string, at::Tensor>;  // by role
 
@@ -37,7 +46,7 @@ class Loader {
     at::Tensor to = tensor.shape.size() == 1 ? at::empty({slice.rows.size()}, options_)
                                              : at::empty({slice.rows.size(), slice.columns.size()}, options_);
     advise_large_pages(to);
-    checkpoint_.read(tensor, slice, to);
+    read_tensor(checkpoint_, tensor, slice, to);
     bytes_ += allocated_bytes(to);
     if (progress_) progress_(static_cast<double>(bytes_) / static_cast<double>(expected_bytes_));
     return to;
@@ -93,6 +102,25 @@ BlockWeights block_of(const Tensors& tensors) {
 std::int64_t allocated_bytes(const at::Tensor& tensor) {
   constexpr std::int64_t line = 64;
   return (static_cast<std::int64_t>(tensor.storage().nbytes()) + line - 1) / line * line;
+}
+
+void read_tensor(const Checkpoint& checkpoint, const TensorSpec& tensor, const Slice& slice, at::Tensor to) {
+  const auto [file, stored] = checkpoint.find(tensor.name);
+  if (stored.shape != tensor.shape)
+    throw input_error(fmt::format("config.json promises {} {}, {} holds {}", tensor.name, shape_text(tensor.shape),
+                                  file.string(), shape_text(stored.shape)),
+                      "config.json and weights must come from the same model");
+  const auto type = stored_type(stored.type);
+  if (!type)
+    throw input_error(fmt::format("{}: {} is of type {}", file.string(), tensor.name, stored.type),
+                      "supported: F32, BF16, F16");
+  const std::int64_t width = tensor.shape.size() > 1 ? tensor.shape[1] : 1;
+  MOTLEY_CHECK(slice.rows.end <= tensor.shape.at(0) && slice.columns.end <= width);
+  const auto element = static_cast<std::int64_t>(at::elementSize(*type));
+  const std::byte* first = stored.bytes.data() + (slice.rows.first * width + slice.columns.first) * element;
+  const at::Tensor from = at::from_blob(const_cast<std::byte*>(first), {slice.rows.size(), slice.columns.size()},
+                                        {width, 1}, at::TensorOptions(*type));
+  to.view({slice.rows.size(), slice.columns.size()}).copy_(from);
 }
 
 StageWeights load_weights(const StageSpec& spec, const Shard& shard, const Checkpoint& checkpoint, at::Device device,

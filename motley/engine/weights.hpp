@@ -6,7 +6,7 @@
 #include <functional>
 #include <vector>
 
-#include "motley/engine/checkpoint.hpp"
+#include "motley/checkpoint/checkpoint.hpp"
 #include "motley/engine/ops.hpp"
 #include "motley/engine/stage_model.hpp"
 
@@ -35,6 +35,11 @@ struct StageWeights {
 
 // Bytes that an allocation of this tensor takes: the allocator rounds to cache lines.
 std::int64_t allocated_bytes(const at::Tensor& tensor);
+
+// Copies the slice of a tensor into `to` (any device; fp32 or bf16; as many elements as the slice). Throws an input
+// error where the checkpoint has none, or one of another shape than `tensor` promises, or of a type other than F32,
+// BF16 and F16.
+void read_tensor(const Checkpoint& checkpoint, const TensorSpec& tensor, const Slice& slice, at::Tensor to);
 
 // `progress` gets the fraction of the bytes that are loaded.
 StageWeights load_weights(const StageSpec& spec, const Shard& shard, const Checkpoint& checkpoint, at::Device device,

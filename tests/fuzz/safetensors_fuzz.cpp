@@ -1,4 +1,4 @@
-#include "motley/engine/safetensors.hpp"
+#include "motley/checkpoint/safetensors.hpp"
 #include "tests/fuzz/fuzz.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

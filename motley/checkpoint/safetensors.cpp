@@ -1,4 +1,4 @@
-#include "motley/engine/safetensors.hpp"
+#include "motley/checkpoint/safetensors.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -1,14 +1,12 @@
-#include "motley/engine/checkpoint.hpp"
+#include "motley/checkpoint/checkpoint.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <rapidcheck/gtest.h>
-#include <unistd.h>
 
 #include <cstring>
-#include <fstream>
 #include <random>
+
+#include "motley/checkpoint/safetensors_test.hpp"
 
 namespace motley {
 namespace {
@@ -16,77 +14,21 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// A folder that vanishes with the test.
-class SafetensorsTest : public ::testing::Test {
- protected:
-  SafetensorsTest() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "safetensors-XXXXXX").string();
-    folder = ::mkdtemp(pattern.data());
-  }
-  ~SafetensorsTest() override { std::filesystem::remove_all(folder); }
-
-  std::filesystem::path write(const std::string& bytes, const std::string& name = "model.safetensors") {
-    std::ofstream(folder / name, std::ios::binary) << bytes;
-    return folder / name;
-  }
-
-  std::filesystem::path folder;
-};
-
-std::string file_of(const std::string& header, const std::string& data) {
-  std::string length(8, '\0');
-  for (std::size_t i = 0; i < 8; ++i) length[i] = static_cast<char>((header.size() >> (8 * i)) & 0xff);
-  return length + header + data;
+// The floats of a stored tensor.
+std::vector<float> floats(const Checkpoint::Found& found) {
+  std::vector<float> values(found.tensor.bytes.size() / sizeof(float));
+  std::memcpy(values.data(), found.tensor.bytes.data(), found.tensor.bytes.size());
+  return values;
 }
 
-template <class T>
-std::string bytes_of(const std::vector<T>& values) {
-  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
-}
-
-// The message of the input error that `action` throws.
-template <class Action>
-std::string refusal(const Action& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::input);
-    EXPECT_FALSE(error.hint().empty());
-    return error.what();
-  }
-  return "accepted";
-}
-
-const std::string small_header = R"({"a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]},
-                                     "b": {"dtype": "BF16", "shape": [2], "data_offsets": [24, 28]},
-                                     "__metadata__": {"format": "pt"}})";
-const std::string small_data = bytes_of<float>({1, 2, 3, 4, 5, 6}) + bytes_of<std::uint16_t>({0x3f80, 0xc000});
-
-TEST_F(SafetensorsTest, ReadsSlicesAndConverts) {
+TEST_F(SafetensorsTest, FindsTensorsAsRangesOfBytes) {
   write(file_of(small_header, small_data));
   const Checkpoint checkpoint(folder);
-  const TensorSpec a{"a", "a", {2, 3}, Cut::replicated};
-  at::Tensor whole = at::empty({2, 3}, at::kFloat);
-  checkpoint.read(a, {{0, 2}, {0, 3}}, whole);
-  EXPECT_TRUE(whole.equal(at::arange(1, 7, at::kFloat).view({2, 3})));
-  at::Tensor row = at::empty({1, 3}, at::kBFloat16);
-  checkpoint.read(a, {{1, 2}, {0, 3}}, row);
-  EXPECT_TRUE(row.equal(at::arange(4, 7, at::kFloat).view({1, 3}).to(at::kBFloat16)));
-  at::Tensor columns = at::empty({2, 2}, at::kFloat);
-  checkpoint.read(a, {{0, 2}, {1, 3}}, columns);
-  EXPECT_TRUE(columns.equal(at::tensor({2.f, 3.f, 5.f, 6.f}).view({2, 2})));
-  at::Tensor vector = at::empty({2}, at::kFloat);
-  checkpoint.read({"b", "b", {2}, Cut::replicated}, {{0, 2}, {0, 1}}, vector);
-  EXPECT_TRUE(vector.equal(at::tensor({1.f, -2.f})));
-}
-
-TEST_F(SafetensorsTest, ConvertsHalves) {
-  const at::Tensor values = at::randn({64}).to(at::kHalf);
-  write(file_of(R"({"h": {"dtype": "F16", "shape": [64], "data_offsets": [0, 128]}})",
-                {static_cast<const char*>(values.const_data_ptr()), 128}));
-  at::Tensor out = at::empty({64}, at::kFloat);
-  Checkpoint(folder).read({"h", "h", {64}, Cut::replicated}, {{0, 64}, {0, 1}}, out);
-  EXPECT_TRUE(out.equal(values.to(at::kFloat)));
+  const Checkpoint::Found a = checkpoint.find("a");
+  EXPECT_EQ(a.file, folder / "model.safetensors");
+  EXPECT_EQ(a.tensor.type, "F32");
+  EXPECT_EQ(a.tensor.shape, (std::vector<std::int64_t>{2, 3}));
+  EXPECT_EQ(floats(a), (std::vector<float>{1, 2, 3, 4, 5, 6}));
 }
 
 TEST_F(SafetensorsTest, FindsNamesWithAndWithoutTheBasePrefix) {
@@ -94,11 +36,8 @@ TEST_F(SafetensorsTest, FindsNamesWithAndWithoutTheBasePrefix) {
                     "decoder.y": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}})",
                 bytes_of<float>({7, 8})));
   const Checkpoint checkpoint(folder);
-  at::Tensor out = at::empty({1}, at::kFloat);
-  checkpoint.read({"x", "x", {1}, Cut::replicated}, {{0, 1}, {0, 1}}, out);
-  EXPECT_EQ(out.item<float>(), 7);
-  checkpoint.read({"y", "model.decoder.y", {1}, Cut::replicated}, {{0, 1}, {0, 1}}, out);
-  EXPECT_EQ(out.item<float>(), 8);
+  EXPECT_EQ(floats(checkpoint.find("x")), std::vector<float>{7});
+  EXPECT_EQ(floats(checkpoint.find("model.decoder.y")), std::vector<float>{8});
 }
 
 TEST_F(SafetensorsTest, FollowsTheIndex) {
@@ -107,13 +46,22 @@ TEST_F(SafetensorsTest, FollowsTheIndex) {
         "two.safetensors");
   write(R"({"metadata": {}, "weight_map": {"a": "one.safetensors", "b": "one.safetensors", "c": "two.safetensors"}})",
         "model.safetensors.index.json");
-  at::Tensor out = at::empty({1}, at::kFloat);
-  Checkpoint(folder).read({"c", "c", {1}, Cut::replicated}, {{0, 1}, {0, 1}}, out);
-  EXPECT_EQ(out.item<float>(), 9);
-  EXPECT_THAT(refusal([&] {
-                Checkpoint(folder).read({"d", "d", {1}, Cut::replicated}, {{0, 1}, {0, 1}}, out);
-              }),
+  const Checkpoint checkpoint(folder);
+  EXPECT_EQ(floats(checkpoint.find("c")), std::vector<float>{9});
+  EXPECT_EQ(checkpoint.find("c").file, folder / "two.safetensors");
+  EXPECT_THAT(refusal([&] { checkpoint.find("d"); }),
               HasSubstr((folder / "model.safetensors.index.json").string() + " does not hold it"));
+}
+
+TEST_F(SafetensorsTest, AMissingTensorNamesTheFileAndTheNearestName) {
+  write(file_of(R"({"q_proj.weight": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}})", std::string(4, '\0')));
+  try {
+    Checkpoint(folder).find("k_proj.weight");
+    FAIL() << "found";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr((folder / "model.safetensors").string() + " does not hold it"));
+    EXPECT_THAT(error.hint(), HasSubstr("it holds q_proj.weight"));
+  }
 }
 
 TEST_F(SafetensorsTest, RefusesAnIndexThatLies) {
@@ -127,31 +75,6 @@ TEST_F(SafetensorsTest, RefusesAnIndexThatLies) {
   EXPECT_THAT(index(R"({"metadata": {}})"), HasSubstr("`weight_map` is missing"));
   for (const char* outside : {"../one.safetensors", "/etc/passwd", "..", "", "sub/one.safetensors"})
     EXPECT_THAT(index(fmt::format(R"({{"weight_map": {{"a": "{}"}}}})", outside)), HasSubstr("same folder")) << outside;
-}
-
-TEST_F(SafetensorsTest, RefusesAMissingTensorAndAnotherShape) {
-  write(file_of(
-      R"({"model.layers.0.self_attn.q_proj.weight": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}})",
-      bytes_of<float>({1, 2, 3, 4, 5, 6})));
-  const Checkpoint checkpoint(folder);
-  at::Tensor out = at::empty({4}, at::kFloat);
-  const auto reading = [&](const std::string& name, std::vector<std::int64_t> shape) {
-    return refusal([&] { checkpoint.read({"q", name, shape, Cut::replicated}, {{0, 2}, {0, 2}}, out); });
-  };
-  EXPECT_THAT(
-      reading("model.layers.0.self_attn.q_proj.weight", {2, 2}),
-      AllOf(HasSubstr("config.json promises model.layers.0.self_attn.q_proj.weight 2x2"), HasSubstr("holds 2x3")));
-  EXPECT_THAT(reading("model.layers.0.self_attn.k_proj.weight", {2, 2}),
-              HasSubstr((folder / "model.safetensors").string() + " does not hold it"));
-}
-
-TEST_F(SafetensorsTest, RefusesTypesThatItCannotConvert) {
-  write(file_of(R"({"i": {"dtype": "I64", "shape": [1], "data_offsets": [0, 8]}})", std::string(8, '\0')));
-  at::Tensor out = at::empty({1}, at::kFloat);
-  EXPECT_THAT(refusal([&] {
-                Checkpoint(folder).read({"i", "i", {1}, Cut::replicated}, {{0, 1}, {0, 1}}, out);
-              }),
-              HasSubstr("i is of type I64"));
 }
 
 struct Lie {
