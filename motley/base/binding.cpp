@@ -223,13 +223,28 @@ std::string range_text(const Limits& limits, std::optional<Dimension> dimension)
 
 }  // namespace binding
 
+// Prose in lines of at most 120 columns, as ./dev lint asks of every page.
+static std::string wrapped(std::string_view text) {
+  std::string out;
+  std::size_t column = 0;
+  while (!text.empty()) {
+    const auto word = text.substr(0, text.find(' '));
+    text.remove_prefix(std::min(text.size(), word.size() + 1));
+    const bool fits = column + 1 + word.size() <= 120;
+    if (column > 0) out += fits ? ' ' : '\n';
+    column = word.size() + (column > 0 && fits ? column + 1 : 0);
+    out += word;
+  }
+  return out;
+}
+
 std::string document_markdown(const SchemaDoc& root) {
   std::string out;
   std::vector<const SchemaDoc*> queue{&root};
   std::set<std::string> seen{root.name};
   for (std::size_t next = 0; next < queue.size(); ++next) {
     const SchemaDoc& table = *queue[next];
-    out += fmt::format("## {}\n\n{}\n\n", table.name, table.doc);
+    out += fmt::format("## {}\n\n{}\n\n", table.name, wrapped(table.doc));
     out += "| key | type | range | meaning |\n|---|---|---|---|\n";
     if (!table.format.empty())
       out += fmt::format("| `format` (required) | `\"{}\"` | | Kind and version of the file. |\n", table.format);

@@ -1,4 +1,4 @@
-// For tests: the tables in docs/reference are those that the program works by. `./dev docs` writes them anew.
+// For tests: the tables in docs/reference are those that the program works by. `./dev docs` writes them.
 #pragma once
 
 #include <gtest/gtest.h>

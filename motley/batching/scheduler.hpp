@@ -67,7 +67,7 @@ struct SchedulerCounts {
 // line is never preempted, hence always ends.
 //
 // A running sequence holds blocks for all its known tokens and the next one; it takes further blocks as it grows. Where
-// none is free, the last in the line that is not under way gives its blocks back and is computed anew later: its
+// none is free, the last in the line that is not under way gives its blocks back and is recomputed later: its
 // position restarts at 0 and its steps then carry the tokens it has generated, too.
 class Scheduler {
  public:

@@ -183,7 +183,7 @@ void add_coordinate(CLI::App& parent, Action& action) {
                    "When nobody holds the state of the last step: wait for somebody who does, or rewind to the newest "
                    "that somebody has")
       ->check(CLI::IsMember({"wait", "rewind"}));
-  verb->add_option("--lease", options->lease, "Silence that is forgiven: 3 s where members are far apart")
+  verb->add_option("--lease", options->lease, "Evict a member that is silent for this long, as \"3 s\" (default 1 s)")
       ->type_name("TIME");
   verb->add_flag("--standby", options->standby,
                  "Wait while another coordinator holds the log, and go on from there when it ends or falls silent");

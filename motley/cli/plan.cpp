@@ -120,7 +120,7 @@ void add_plan(CLI::App& parent, Action& action) {
       "--front", options->planning.front,
       "Also print all layouts of one pipeline over the whole cluster that no other beats in latency and bottleneck");
   verb->add_option("--from", options->planning.from,
-                   "Mend this plan after the loss of the devices under --without: routes that do not touch them stay")
+                   "Replan this plan without the devices of --without; keep untouched routes")
       ->type_name("PLAN");
   add_output_options(*verb, options->output);
   verb->callback(

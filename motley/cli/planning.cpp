@@ -176,8 +176,8 @@ void add_planning_options(CLI::App& verb, PlanningOptions& options, const std::s
 
 namespace {
 
-// A plan that has lost devices, mended.
-ServeOutcome mend(const PlanningOptions& options, bool quiet) {
+// A plan that has lost devices, planned again around the loss.
+ServeOutcome replan(const PlanningOptions& options, bool quiet) {
   if (options.without.empty())
     throw input_error("--from needs to know what is gone", "such as --from plan.json --without box/3");
   if (!options.cluster.empty() || !options.model.empty() || !options.workload.empty())
@@ -186,7 +186,7 @@ ServeOutcome mend(const PlanningOptions& options, bool quiet) {
   ServeOutcome outcome = replan_serve(before, options.without, serve_options(options));
   if (!quiet && outcome.plan) {
     const WeightMoves moves = weight_moves(before, *outcome.plan);
-    fmt::print(stderr, "mended    in {}: {} of weights stay where they are, {} are to be loaded\n",
+    fmt::print(stderr, "replanned in {}: {} of weights stay where they are, {} are to be loaded\n",
                human_seconds(outcome.plan->search.elapsed_s), human_bytes(static_cast<double>(moves.kept_bytes)),
                human_bytes(static_cast<double>(moves.loaded_bytes)));
   }
@@ -218,7 +218,7 @@ NamedModels plan_models_from_options(const PlanningOptions& options, bool quiet)
 }
 
 ServeOutcome plan_from_options(const PlanningOptions& options, bool quiet) {
-  if (!options.from.empty()) return mend(options, quiet);
+  if (!options.from.empty()) return replan(options, quiet);
   if (options.models.size() > 1 || options.workloads.size() > 1)
     throw input_error("one model at a time is served", "plan several with `motley plan serve`, and serve each plan");
   if (options.cluster.empty()) throw input_error("--cluster is missing", "examples stand in examples/clusters");

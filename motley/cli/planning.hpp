@@ -23,7 +23,7 @@ struct PlanningOptions {
   bool across_machines = false;
   bool one_pipeline = false;
   bool front = false;
-  std::string from;                  // a plan to mend
+  std::string from;                  // a plan to replan after a loss
   std::vector<std::string> without;  // devices
   bool partial_ranges = false;
   bool no_roles = false;

@@ -60,7 +60,7 @@ Assignment assignment_of(const ServePlan& plan, const std::string& device) {
     throw input_error(
         fmt::format("{} has {}, and its part of stage {} takes {}", device,
                     human_bytes(static_cast<double>(assignment.memory.limit)), stage.id, sum_of(assignment.memory)),
-        "plan anew with this device's memory, or give the stage fewer `kv_tokens`");
+        "plan again with this device's memory, or give the stage fewer `kv_tokens`");
   return assignment;
 }
 

@@ -126,7 +126,7 @@ struct ClassExplanation {
 struct SlowerCase {
   std::string type;  // slower than planned with; empty: every type
   double factor = 1;
-  double throughput_per_s = 0;                   // of this fleet, requests routed anew
+  double throughput_per_s = 0;                   // of this fleet, requests routed again
   std::optional<double> replanned_usd_per_hour;  // of the cheapest fleet that would carry the demand
   bool operator==(const SlowerCase&) const = default;
 };

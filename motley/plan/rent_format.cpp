@@ -209,7 +209,7 @@ const Schema<SlowerCase>& schema<SlowerCase>() {
                                 .field("type", &S::type, "Which. Left out: all.")
                                 .field("factor", &S::factor, "How many times slower.", {.required = true})
                                 .field("throughput_per_s", &S::throughput_per_s,
-                                       "What the fleet then carries, routed anew.", {.required = true})
+                                       "What the fleet then carries, with requests routed again.", {.required = true})
                                 .field("replanned_usd_per_hour", &S::replanned_usd_per_hour,
                                        "Form `cheapest`: what the demand then costs. Left out: it cannot be carried.");
   return table;
@@ -269,7 +269,7 @@ RentPlan read_rent_plan(const Value& value, std::string source) {
   RentPlan plan = schema<RentPlan>().read(reader);
   if (plan.offers.configurations.empty())
     reader.fail("the plan's offers have no configurations",
-                "a plan keeps the offers that it was made of: make it anew with `motley plan rent`");
+                "a plan keeps the offers that it was made of: make it again with `motley plan rent`");
   return plan;
 }
 

@@ -144,7 +144,7 @@ Html slower(const RentPlan& plan) {
                     fmt::format("{:.4g} requests/s", one.throughput_per_s),
                     demand ? percent(one.throughput_per_s / total_demand_per_s(plan.offers)) : "", planned});
   }
-  return table({"if", ">this fleet carries", demand ? ">of the demand" : "", cheapest(plan) ? ">planned anew" : ""},
+  return table({"if", ">this fleet carries", demand ? ">of the demand" : "", cheapest(plan) ? ">planned again" : ""},
                rows);
 }
 

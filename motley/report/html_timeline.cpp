@@ -168,7 +168,7 @@ Html run_content(const Run& run) {
         fmt::format("{} requests were refused: a queue was full, or there is no room for them.", result.all.refused));
   if (result.preemptions > 0)
     content += paragraph(
-        "note", fmt::format("{} times a sequence lost its KV blocks and was computed anew.", result.preemptions));
+        "note", fmt::format("{} times a sequence lost its KV blocks and was recomputed.", result.preemptions));
   return content;
 }
 
@@ -262,7 +262,7 @@ template <class Content>
 Html unless_impossible(Content content) {
   try {
     return content();
-  } catch (const Error& error) {  // such as a trace that is not at hand any more
+  } catch (const Error& error) {  // such as a trace that is no longer there
     return paragraph("note", fmt::format("Not simulated: {}.", error.what()));
   }
 }

@@ -105,7 +105,7 @@ std::string slower_table(const RentPlan& plan) {
   Table table({{"slower"},
                {"this fleet then carries", Align::right},
                {demand ? "of the demand" : "", Align::right},
-               {cheapest ? "planned anew" : "", Align::right}});
+               {cheapest ? "planned again" : "", Align::right}});
   for (const auto& one : plan.predicted.slower)
     table.add({fmt::format("{} {:g}x", one.type.empty() ? "all" : one.type, one.factor),
                fmt::format("{:.4g} /s", one.throughput_per_s),

@@ -80,8 +80,8 @@ std::string troubles(const SimResult& result) {
   };
   add(result.all.refused, "requests refused: the queue was full, or there is no room for them");
   add(result.all.unfinished, "requests unfinished at the end");
-  add(result.preemptions, "times a sequence lost its KV blocks and was computed anew");
-  add(result.restarts, "times a request began anew elsewhere after a fault");
+  add(result.preemptions, "times a sequence lost its KV blocks and was recomputed");
+  add(result.restarts, "times a request restarted elsewhere after a fault");
   return text.empty() ? "" : "\n" + text;
 }
 

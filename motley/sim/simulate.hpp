@@ -122,8 +122,8 @@ struct SimResult {
   RequestSummary all;
   std::vector<RequestSummary> classes;
   double measured_s = 0;
-  std::int64_t preemptions = 0;  // sequences that gave their blocks back and were computed anew
-  std::int64_t restarts = 0;     // requests that began anew on another route after a fault
+  std::int64_t preemptions = 0;  // sequences that gave their blocks back and were recomputed
+  std::int64_t restarts = 0;     // requests that restarted on another route after a fault
   std::int64_t events = 0;
   std::vector<StageUse> stages;
   std::vector<LinkUse> links;

@@ -31,7 +31,7 @@ TEST(KvRoom, IsNeverExceededAndPreemptionsAreCounted) {
   EXPECT_LE(result.queues[0].kv_peak, 1);
   EXPECT_GT(result.queues[0].kv_peak, 0.9);
   for (const Timeline::Sample& sample : result.timeline->samples) EXPECT_LE(sample.kv_blocks, 30);
-  // What was computed anew is work that a larger cache saves.
+  // What was recomputed is work that a larger cache saves.
   plan.stages[0].kv_tokens = 100'000;
   const SimResult ample = simulate(plan, regular(40, 0, 64, 100), {});
   EXPECT_EQ(ample.preemptions, 0);
@@ -68,7 +68,7 @@ TEST(Faults, RequestsGoOnElsewhereWithTheirTokensAsPrompt) {
   EXPECT_EQ(emitted_tokens(result), 40);
   const RequestRecord& moved = result.records[1];
   EXPECT_NEAR(moved.first_token_s, 0.32, tick);
-  // Nine tokens were out. 41 are computed anew on s0 beside the other's decodes, after the step under way.
+  // Nine tokens were out. 41 are recomputed on s0 beside the other's decodes, after the step under way.
   EXPECT_GT(moved.last_token_s, 0.41 + 0.41 + 0.10);
   EXPECT_LT(moved.last_token_s, 0.41 + 0.41 + 0.2 + 0.1);
   EXPECT_EQ(result.stages[1].steps, 1 + 9);  // the last one was lost
@@ -80,7 +80,7 @@ TEST(Faults, WithoutAnotherRouteRequestsWaitUntilItIsBack) {
   const SimResult back = simulate(plan, requests, {.faults = {{"m0/0", 0.405, 5}}});
   EXPECT_EQ(back.restarts, 1);
   EXPECT_EQ(back.all.finished, 1);
-  EXPECT_NEAR(back.records[0].last_token_s, 5 + 0.41 + 0.10, tick);  // with 32 + 9 tokens anew, then 10 more
+  EXPECT_NEAR(back.records[0].last_token_s, 5 + 0.41 + 0.10, tick);  // with 32 + 9 tokens again, then 10 more
   const SimResult gone = simulate(plan, requests, {.faults = {{"m0/0", 0.405}}});
   EXPECT_EQ(gone.all.unfinished, 1);
   EXPECT_EQ(gone.all.slo_attainment, 0);

@@ -5,7 +5,7 @@
 // what is missing.
 //
 // Capacities are real numbers, rounded to whole multiples of `unit`; inside, everything is counted in units. Hence a
-// flow that was repaired a million times has exactly the value of one computed anew, and the capacities of a minimum
+// flow that was repaired a million times has exactly the value of one computed from scratch, and the capacities of a minimum
 // cut sum to it.
 //
 // Dinic's blocking flows (1970): O(V^2 E) per call at worst, a handful of breadth-first passes in practice.
@@ -30,7 +30,7 @@ class FlowNetwork {
   // count as unlimited.
   FlowNetwork(int vertices, int source, int sink, double unit);
 
-  // Ids are handed out anew after remove_edge. The capacity is at least 0.
+  // Ids are reused after remove_edge. The capacity is at least 0.
   int add_edge(int from, int to, double capacity);
   void remove_edge(int edge);
   void set_capacity(int edge, double capacity);

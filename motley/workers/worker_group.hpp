@@ -1,5 +1,5 @@
 // Workers that run a model together, as the engine sees them: operations wait as long as it takes, and end well or
-// throw. How long a stage computes nobody here can know; the driver ends workers whose time is up.
+// throw. Only the driver knows how long a stage may compute; it ends workers that exceed the timeout.
 #pragma once
 
 #include <cstddef>

@@ -131,7 +131,7 @@ def _library_path():
 def _load():
     library = ctypes.CDLL(str(_library_path()))
     if (found := library.motley_comm_abi()) != ABI:
-        raise ImportError(f"{library._name} has ABI {found}, and this package needs {ABI}: build it anew from the same tree "
+        raise ImportError(f"{library._name} has ABI {found}, and this package needs {ABI}: build it again from the same tree "
                           "(./dev build motley_comm_shared)")  # fmt: skip
     library.motley_open.restype = c_void_p
     library.motley_open.argtypes = [POINTER(_OpenOptions), c_char_p, c_size_t]

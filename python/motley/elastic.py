@@ -66,7 +66,7 @@ class Elastic:
         """DistributedDataParallel over `module`, whose gradients are averaged over the members of the step."""
         # A group of this process alone takes what DDP exchanges when it is made: at that time the others may be training.
         alone = ProcessGroupMotley(dist.HashStore(), 0, 1, datetime.timedelta(seconds=60))
-        # Looking for unused parameters keeps DDP from cutting its buckets anew after the first step: those of a joiner would
+        # Looking for unused parameters keeps DDP from cutting its buckets again after the first step: those of a joiner would
         # be others than those of who is there.
         model = DistributedDataParallel(module, process_group=alone, **options | {"find_unused_parameters": True})
         model.register_comm_hook(self, Elastic._average)

@@ -22,7 +22,7 @@ session = Session(sys.argv[1].split(","), token="", id=sys.argv[2])
 total = (ctypes.c_float * 1)()
 
 
-def step(group):  # begins anew where another epoch takes it up
+def step(group):  # begins again where another epoch takes it up
     total[0] = 1
     group.all_reduce(ctypes.addressof(total), 4, "fp32")
 

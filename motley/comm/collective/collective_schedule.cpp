@@ -42,7 +42,7 @@ struct Scale {
 [[noreturn]] void wrong(const std::string& what) {
   throw input_error(
       "collective plan: " + what,
-      "`motley verify PLAN` lists what is wrong with a file of `motley plan`; plan anew where it was edited");
+      "`motley verify PLAN` lists what is wrong with a file of `motley plan`; plan again if it was edited");
 }
 
 void check(const CollectiveProgram& program, int rank, std::int64_t reach) {

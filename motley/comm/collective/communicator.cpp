@@ -16,7 +16,7 @@ namespace {
 
 constexpr double longest_wait_s = 0.1;
 constexpr double spread_s = 0.05;  // how long a rank that gave up tries to tell the others
-// Between hosts so much is copied aside at once, lest a frame before its turn keeps what comes behind it from moving.
+// Between hosts early frames are copied out, up to this limit, so that they do not block the stream.
 constexpr std::int64_t held_between_hosts_bytes = 32 << 20;
 
 }  // namespace

@@ -117,9 +117,8 @@ class Communicator {
   OperationOutcome recv(std::span<std::byte> data, int peer, const OperationOptions& options);
   OperationOutcome barrier(const OperationOptions& options);
 
-  // Serves the transport while no operation runs: acknowledges, mends broken connections, sends again what was lost
-  // with them. For a thread that has nothing else to do; peers that wait for this rank after a broken connection are
-  // glad of it. Ends after `seconds`, or when the epoch or `stop` does.
+  // Serves the transport while no operation runs: acknowledges, repairs broken connections, sends again what was lost
+  // with them. A thread with nothing else to do calls this, which lets peers recover a broken connection. Ends after `seconds`, or when the epoch or `stop` does.
   void attend(double seconds, const std::stop_token& stop = {});
 
   // Gives the epoch up: running and later operations end as revoked, here and, as the word spreads, everywhere. From

@@ -200,7 +200,7 @@ void Coordinator::count_votes(CoordinatorOutput& output) {
     if (said.revoked == epoch.number)
       return revoke(said.suspects.empty()
                         ? fmt::format("{} gave it up", member.id)
-                        : fmt::format("{} waited in vain for {}", member.id, fmt::join(said.suspects, " ")),
+                        : fmt::format("{} waited for {} without result", member.id, fmt::join(said.suspects, " ")),
                     output);
     if (said.vote.epoch == epoch.number && said.vote.kind == StepVoteKind::abort)
       return revoke(fmt::format("{}: {}", member.id, describe(said.vote)), output);
@@ -239,7 +239,7 @@ void Coordinator::judge_suspicions(CoordinatorOutput& output) {
     }
   }
   if (!most_suspected.empty())
-    evict(most_suspected, fmt::format("{} members waited for it in vain again", most), output);
+    evict(most_suspected, fmt::format("{} members waited for it again without result", most), output);
 }
 
 // Once all have answered or the deadline has passed, whoever is to blame for an epoch that cannot be connected is left

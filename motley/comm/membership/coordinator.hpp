@@ -38,7 +38,7 @@ struct GroupPolicy {
   std::uint32_t stages = 1;  // an epoch needs a member of each
   QuorumRule quorum = QuorumRule::none;
   LostState lost_state = LostState::wait;
-  double lease_floor_s = 1;        // silence that is always forgiven; 3 where members are far apart
+  double lease_floor_s = 1;        // shortest silence that evicts a member; 3 where members are far apart
   double reconnect_grace_s = 0.3;  // for a lost control connection to come back
   double prepare_deadline_s = 5;   // to connect an epoch
   double hold_s = 2;               // before a joiner that could not be connected is tried again

@@ -46,7 +46,7 @@ constexpr std::uint8_t ledger_version = 1;
 [[noreturn]] void impossible(const LedgerRecord& record, std::string_view why) {
   throw input_error(
       fmt::format("the log's record \"{}\" cannot follow what stands before it: {}", describe(record), why),
-      "the log is damaged or not this program's; a group without one starts anew");
+      "the log is damaged or not this program's; a group without one starts from the beginning");
 }
 
 struct Applying {

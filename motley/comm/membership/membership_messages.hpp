@@ -60,7 +60,7 @@ struct MemberReport {
   std::uint64_t refused = 0;             // the newest proposal that could not be prepared,
   std::vector<std::string> unreachable;  // and whose fault that is; empty: its own
   std::uint64_t revoked = 0;             // the newest epoch given up here,
-  std::vector<std::string> suspects;     // and who it waited for in vain
+  std::vector<std::string> suspects;     // and the members it waited for without result
   std::uint64_t active_step = 0;         // begun in `epoch`
   StepVote vote;
   bool operator==(const MemberReport&) const = default;

@@ -121,7 +121,7 @@ TEST_F(GroupFolderTest, NothingIsOverwritten) {
   EXPECT_NE(refusal_of([&] { create_group_folder(place("lab"), "lab"); }).find("is there already"), std::string::npos);
   EXPECT_NE(refusal_of([&] { issue_member_folder(made, "anna", 7, place("lab")); }), "none");
   EXPECT_EQ(read_group_folder(place("lab")).token, made.token);
-  // A coordinator's certificate that has run out is removed, and issued anew beside what stays.
+  // A coordinator's certificate that has run out is removed and issued again; the rest stays.
   std::filesystem::remove(place("lab/certificate.pem"));
   std::filesystem::remove(place("lab/key.pem"));
   EXPECT_EQ(refusal_of([&] { issue_member_folder(made, "coordinator", 7, place("lab")); }), "none");

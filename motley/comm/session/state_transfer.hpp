@@ -86,7 +86,7 @@ struct StateTransferOutcome {
 // Where the items of a manifest belong, in its order. Throws an input error where they do not fit this process.
 using PlaceState = std::function<std::vector<StateBuffer<std::byte>>(const StateManifest&)>;
 
-// Blocks until all is there and verified, nobody is left to ask, or time is up.
+// Blocks until all is there and verified, no holder is left to ask, or the timeout ends.
 StateTransferOutcome pull_state(const std::string& group, const StateDigest& manifest,
                                 const std::vector<StatePeer>& peers, const PlaceState& place,
                                 const StateTransferOptions& options);

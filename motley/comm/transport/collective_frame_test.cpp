@@ -38,7 +38,7 @@ TEST(CollectiveFrame, HeadersComeBackAndNoChangedBitPasses) {
   }
 }
 
-// What a header with one byte changed, and the checksum made anew, is refused for: nothing beyond what this program
+// What a header with one byte changed, and the checksum recomputed, is refused for: nothing beyond what this program
 // knows may stand in it.
 std::string complaint(std::size_t place, std::uint8_t value) {
   CollectiveFrame frame;

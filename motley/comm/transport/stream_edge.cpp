@@ -117,7 +117,7 @@ class SocketsEdge : public StreamEdge {
       } catch (const Error& error) {
         give_up(error.what());
       }
-      if (place.lane.ended() && cause_.empty()) mend(stream, place, now_s);
+      if (place.lane.ended() && cause_.empty()) repair(stream, place, now_s);
     }
     if (far_) meter(now_s);
     if (crowded_ && far_) consider_streams(now_s);
@@ -190,7 +190,7 @@ class SocketsEdge : public StreamEdge {
 
   // A broken stream comes back within the patience, or the peer is lost: once all is taken that came before the break.
   // Its side dials again; the other asks meanwhile whether anybody is there at all.
-  void mend(std::uint16_t stream, Connection& place, double now_s) {
+  void repair(std::uint16_t stream, Connection& place, double now_s) {
     if (!place.asked) {
       place.asked = true;
       place.broken_s = now_s;

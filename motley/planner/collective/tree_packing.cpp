@@ -130,7 +130,7 @@ class Packing {
     return true;
   }
 
-  // The least time of the columns at hand: minimise T, with each port's busy time at most T.
+  // The least time of the present columns: minimise T, with each port's busy time at most T.
   void solve() {
     double scale = 0;  // seconds; keeps the programme's numbers near 1
     for (const double busy : columns_[0].busy_s) scale = std::max(scale, busy);

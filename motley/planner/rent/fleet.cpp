@@ -325,7 +325,7 @@ class FleetSearch {
 
   // ---- the end ----
 
-  // Nothing where time is up.
+  // Nothing after the deadline.
   Prices shadow_prices() {
     std::vector<int> pool = pool_;
     for (std::size_t c = 0; c < best_->copies.size(); ++c)

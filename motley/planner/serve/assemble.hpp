@@ -1,4 +1,4 @@
-// Pipelines that several searches found, put together anew: what each serves inside the deadlines is measured by
+// Pipelines that several searches found, combined: what each serves inside the deadlines is measured by
 // simulating it alone, and the best set of pipelines that share no device is a set packing, solved as such.
 #pragma once
 

@@ -59,7 +59,7 @@ class Contest {
     judge(trial, {});
   }
 
-  // The pipelines of all that came so far, put together anew; and without the weakest, which late requests may come
+  // The pipelines of all that came so far, combined; and without the weakest, which late requests may come
   // from.
   void enter_assembled() {
     if (expired(problem_)) return;

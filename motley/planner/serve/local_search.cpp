@@ -51,7 +51,7 @@ class LocalSearch {
       if (std::chrono::steady_clock::now() >= groups_.problem().deadline) break;
       const double left = 1 - static_cast<double>(step) / static_cast<double>(limits_.proposals);
       const double mean = total_ / static_cast<double>(std::max<std::size_t>(1, pipelines_.size()));
-      // A loss that the temperature would forgive; a gain has no need of it.
+      // A loss that the temperature would accept; a gain needs none.
       slack_ = -kStartTemperature * left * mean * std::log(std::max(dice_.uniform(), 1e-12));
       propose();
       if (total_ > best_total * (1 + 1e-9)) {
@@ -148,7 +148,7 @@ class LocalSearch {
       change(place, head, pipelines_.size(), tail);
   }
 
-  // Gives two places new devices, if that is no worse than the temperature forgives. A place beyond the last is a new
+  // Gives two places new devices, if that is no worse than the temperature accepts. A place beyond the last is a new
   // pipeline; one without devices goes.
   void change(std::size_t a, const std::vector<int>& devices_a, std::size_t b, const std::vector<int>& devices_b) {
     const double before = worth_at(a) + worth_at(b);

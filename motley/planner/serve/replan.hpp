@@ -10,7 +10,7 @@
 namespace motley {
 
 // A plan without the lost devices. Routes that do not touch them stay as they are, and go on serving; the devices of
-// the others, and those that were idle, are planned anew. The weakest of the routes gives up its devices as well where
+// the others, and those that were idle, are planned again. The weakest of the routes gives up its devices as well where
 // the whole then serves clearly more. `options`: step, types and profile are taken from the plan.
 ServeOutcome replan_serve(const ServePlan& before, const std::vector<std::string>& lost, ServeOptions options);
 

@@ -182,7 +182,7 @@ TEST(Replan, WeightsThatStayAreThoseOfTheSameRankAndDegree) {
   EXPECT_EQ(apart.loaded_bytes, 2 * layer);
 }
 
-// Who shares a stage with a route that is lost is planned anew with it.
+// A route that shares a stage with a lost route is planned again with it.
 TEST(Replan, RoutesThatShareAStageGoTogether) {
   const ServePlan before = routes_that_share();
   const ServeOutcome outcome = replan_serve(before, {"b-0/0"}, options_for(Objective::throughput));

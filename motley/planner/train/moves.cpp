@@ -146,11 +146,11 @@ Deployment improved(Judge& judge, const Deployment& start, std::uint64_t seed, s
   double current_s = judge.quick(start).iteration_s, best_s = current_s;
   for (std::int64_t i = 0; i < moves && std::chrono::steady_clock::now() < deadline; ++i) {
     const double left = 1 - static_cast<double>(i) / static_cast<double>(moves);
-    const double forgiven = -kStartTemperature * left * left * current_s * std::log(std::max(dice.uniform(), 1e-12));
+    const double tolerated_s = -kStartTemperature * left * left * current_s * std::log(std::max(dice.uniform(), 1e-12));
     Deployment next = Mutation(judge.problem(), dice).of(current);
-    const double next_s = judge.quick(next, current_s + forgiven).iteration_s;
+    const double next_s = judge.quick(next, current_s + tolerated_s).iteration_s;
     ++evaluated;
-    if (!(next_s <= current_s + forgiven)) continue;
+    if (!(next_s <= current_s + tolerated_s)) continue;
     current = std::move(next);
     current_s = next_s;
     if (current_s < best_s) {
