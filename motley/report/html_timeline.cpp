@@ -167,8 +167,8 @@ Html run_content(const Run& run) {
         "note",
         fmt::format("{} requests were refused: a queue was full, or there is no room for them.", result.all.refused));
   if (result.preemptions > 0)
-    content += paragraph(
-        "note", fmt::format("{} times a sequence lost its KV blocks and was recomputed.", result.preemptions));
+    content += paragraph("note",
+                         fmt::format("{} times a sequence lost its KV blocks and was recomputed.", result.preemptions));
   return content;
 }
 

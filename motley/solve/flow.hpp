@@ -5,8 +5,8 @@
 // what is missing.
 //
 // Capacities are real numbers, rounded to whole multiples of `unit`; inside, everything is counted in units. Hence a
-// flow that was repaired a million times has exactly the value of one computed from scratch, and the capacities of a minimum
-// cut sum to it.
+// flow that was repaired a million times has exactly the value of one computed from scratch, and the capacities of a
+// minimum cut sum to it.
 //
 // Dinic's blocking flows (1970): O(V^2 E) per call at worst, a handful of breadth-first passes in practice.
 #pragma once

@@ -118,7 +118,8 @@ class Communicator {
   OperationOutcome barrier(const OperationOptions& options);
 
   // Serves the transport while no operation runs: acknowledges, repairs broken connections, sends again what was lost
-  // with them. A thread with nothing else to do calls this, which lets peers recover a broken connection. Ends after `seconds`, or when the epoch or `stop` does.
+  // with them. A thread with nothing else to do calls this, which lets peers recover a broken connection. Ends after
+  // `seconds`, or when the epoch or `stop` does.
   void attend(double seconds, const std::stop_token& stop = {});
 
   // Gives the epoch up: running and later operations end as revoked, here and, as the word spreads, everywhere. From

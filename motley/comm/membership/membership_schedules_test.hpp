@@ -492,8 +492,8 @@ class Schedule {
     }
   }
 
-  // Frames of a pair stay in order; a cut connection holds them until it is repaired, a dead one loses them; and some old
-  // ones come a second time, long after.
+  // Frames of a pair stay in order; a cut connection holds them until it is repaired, a dead one loses them; and some
+  // old ones come a second time, long after.
   void ship(std::size_t actor, const Member& to, Actor::Parcel parcel) {
     const auto other = actor_of(to);
     if (!other) return;
