@@ -122,7 +122,8 @@ void Completion::submit(const std::vector<std::vector<std::int32_t>>& prompts) {
         choice.matcher = StopMatcher(request_.stop);
         choice.part.index = static_cast<std::int64_t>(index);
         if (serving_.codec) choice.decoder = serving_.codec->stream(true);
-        choice.id = serving_.generator->generate(generate_request(prompt, i), callback(index));
+        choice.id = serving_.generator->generate(generate_request(prompt, i));
+        serving_.requests[choice.id] = {weak_from_this(), index};
         ++open_choices_;
       }
     }
@@ -131,14 +132,6 @@ void Completion::submit(const std::vector<std::vector<std::int32_t>>& prompts) {
     cancel_all();
     throw;
   }
-}
-
-GenerateCallback Completion::callback(std::size_t index) {
-  return [post = serving_.post, weak = weak_from_this(), index](const GenerateEvent& event) {
-    post([weak, index, event] {
-      if (const auto self = weak.lock()) self->take(index, event);
-    });
-  };
 }
 
 void Completion::cancel_all() {

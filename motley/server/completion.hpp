@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "motley/server/http.hpp"
@@ -19,6 +20,8 @@
 
 namespace motley {
 
+class Completion;
+
 // What completions need of the service; it outlives them.
 struct Serving {
   ServePlan plan;
@@ -26,6 +29,13 @@ struct Serving {
   Generator* generator = nullptr;    // null: not running
   Metrics metrics;
   std::function<void(std::function<void()>)> post;  // runs a job on the service's thread
+
+  // Who gets the events of a generator's request. An entry stays until the last event has come.
+  struct Owner {
+    std::weak_ptr<Completion> completion;
+    std::size_t choice = 0;
+  };
+  std::unordered_map<std::uint64_t, Owner> requests;
 
   // Text and bytes of a token; remembered, for the same few come again and again.
   const TokenText& token(std::int32_t id);
@@ -44,6 +54,8 @@ class Completion : public std::enable_shared_from_this<Completion> {
   void start(std::function<void()> on_end);
   // Ends it with an error.
   void fail(const ApiError& error);
+  // What the generator brought one of the choices.
+  void take(std::size_t index, const GenerateEvent& event);
   // The client has left.
   void abandon();
 
@@ -68,10 +80,8 @@ class Completion : public std::enable_shared_from_this<Completion> {
   std::vector<std::vector<std::int32_t>> encode_prompts() const;
   GenerateRequest generate_request(const std::vector<std::int32_t>& prompt, std::int64_t choice) const;
   void submit(const std::vector<std::vector<std::int32_t>>& prompts);
-  GenerateCallback callback(std::size_t index);
   void cancel_all();
 
-  void take(std::size_t index, const GenerateEvent& event);
   void take_token(Choice& choice, const SampledToken& token);
   void give(Choice& choice, const std::string& text);
   void give_records(Choice& choice, std::size_t before_bytes);

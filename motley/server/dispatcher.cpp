@@ -113,13 +113,13 @@ StepSequence Dispatcher::fill(const ScheduledSequence& part) const {
   return sequence;
 }
 
-std::vector<RequestEvent> Dispatcher::complete(const StepResult& result) {
+std::vector<GenerateEvent> Dispatcher::complete(const StepResult& result) {
   const auto found = under_way_.find(result.step);
   if (found == under_way_.end())
     throw Error(ErrorCode::peer, fmt::format("an answer to step {}, which is not under way", result.step));
   const StepUnderWay& step = found->second;
 
-  std::vector<RequestEvent> events;
+  std::vector<GenerateEvent> events;
   std::set<std::uint64_t> sampled, finished;
   for (const SampledToken& token : result.tokens) {
     if (!step.samples.contains(token.sequence) || !sampled.insert(token.sequence).second || token.token < 0 ||
@@ -139,18 +139,18 @@ std::vector<RequestEvent> Dispatcher::complete(const StepResult& result) {
 }
 
 // True when the request ends with this token.
-bool Dispatcher::take_token(std::uint64_t id, const SampledToken& token, std::vector<RequestEvent>& events) {
+bool Dispatcher::take_token(std::uint64_t id, const SampledToken& token, std::vector<GenerateEvent>& events) {
   Request& request = requests_.at(id);
   std::optional<FinishReason> finished;
   if (is_end(request, token.token)) {
     finished = FinishReason::stop;
   } else {
     request.tokens.push_back(token.token);
-    events.push_back({id, {.token = token, .finished = {}, .stop_cause = {}}});
+    events.push_back({.request = id, .token = token, .finished = {}, .stop_cause = {}});
     if (request.generated() == request.max_new_tokens) finished = FinishReason::length;
   }
   if (!finished) return false;
-  events.push_back({id, {.token = {}, .finished = finished, .stop_cause = {}}});
+  events.push_back({.request = id, .token = {}, .finished = finished, .stop_cause = {}});
   requests_.erase(id);
   return true;
 }

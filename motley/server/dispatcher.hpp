@@ -15,11 +15,6 @@
 
 namespace motley {
 
-struct RequestEvent {
-  std::uint64_t request = 0;
-  GenerateEvent event;
-};
-
 class Dispatcher {
  public:
   // `micro_batches` of each route; 0: the plan's.
@@ -37,7 +32,7 @@ class Dispatcher {
   std::optional<Step> next();
   // The tokens that came out of a step, from the last stage. What they mean for the requests, in order; what belongs to
   // requests that were cancelled meanwhile is dropped. Throws a peer error where the answer is not one to that step.
-  std::vector<RequestEvent> complete(const StepResult& result);
+  std::vector<GenerateEvent> complete(const StepResult& result);
 
   std::int64_t tokens_under_way() const { return tokens_under_way_; }
   bool idle() const { return requests_.empty(); }
@@ -62,7 +57,7 @@ class Dispatcher {
   void check(const GenerateRequest& request) const;
   Step fill(const RoutedStep& routed);
   StepSequence fill(const ScheduledSequence& part) const;
-  bool take_token(std::uint64_t id, const SampledToken& token, std::vector<RequestEvent>& events);
+  bool take_token(std::uint64_t id, const SampledToken& token, std::vector<GenerateEvent>& events);
   bool is_end(const Request& request, std::int32_t token) const;
 
   const ServePlan& plan_;

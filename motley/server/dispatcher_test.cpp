@@ -21,9 +21,7 @@ StepResult answer(const Step& step, std::int32_t token) {
 std::vector<GenerateEvent> advance(Dispatcher& dispatcher, std::int32_t token) {
   const auto step = dispatcher.next();
   EXPECT_TRUE(step);
-  std::vector<GenerateEvent> events;
-  for (RequestEvent& event : dispatcher.complete(answer(*step, token))) events.push_back(std::move(event.event));
-  return events;
+  return dispatcher.complete(answer(*step, token));
 }
 
 GenerateRequest ask_until_eos(std::vector<std::int32_t> prompt, std::int64_t max_new_tokens) {
@@ -48,7 +46,7 @@ TEST(Dispatcher, StepsCarryTheTokensOfPromptAndOutput) {
   const auto events = dispatcher.complete(answer(*prompt, 70));
   ASSERT_EQ(events.size(), 1u);
   EXPECT_EQ(events[0].request, id);
-  EXPECT_EQ(events[0].event.token->token, 70);
+  EXPECT_EQ(events[0].token->token, 70);
   const auto decode = dispatcher.next();
   EXPECT_EQ(decode->sequences.at(0).tokens, std::vector<std::int32_t>{70});
   EXPECT_EQ(decode->sequences.at(0).position, 3);

@@ -9,8 +9,8 @@
 #include <chrono>
 #include <condition_variable>
 #include <csignal>
-#include <deque>
 #include <mutex>
+#include <set>
 #include <thread>
 
 #include "motley/base/clock.hpp"
@@ -56,7 +56,7 @@ DriverOptions checked(DriverOptions options) {
 
 }  // namespace
 
-// One thread starts the workers, waits for whatever comes from them, and calls the callbacks. All that other threads
+// One thread starts the workers, waits for whatever comes from them, and hands out events. All that other threads
 // may touch is under `mutex`, which is never held while waiting or calling back.
 struct Driver::Impl {
   Impl(ServePlan given_plan, DriverOptions given_options)
@@ -71,10 +71,6 @@ struct Driver::Impl {
 
   // ---- under the mutex ----
   enum class Phase { loading, warming_up, serving, failed };
-  struct Delivery {
-    std::shared_ptr<GenerateCallback> callback;
-    GenerateEvent event;
-  };
   mutable std::mutex mutex;
   std::condition_variable changed;
   Phase phase = Phase::loading;
@@ -83,8 +79,8 @@ struct Driver::Impl {
   bool delivering = false;
   std::optional<Error> failure;
   Dispatcher dispatcher;
-  std::map<std::uint64_t, std::shared_ptr<GenerateCallback>> callbacks;  // of the open requests; warm-ups have none
-  std::deque<Delivery> outbox;
+  std::set<std::uint64_t> open;  // requests whose end is still to be told; warm-ups are not among them
+  std::vector<GenerateEvent> outbox;
   std::function<void(const Error&)> failure_callback;
   std::vector<WorkerStatus> worker_status;
   std::int64_t generated_tokens = 0, prompt_tokens = 0;
@@ -265,7 +261,7 @@ struct Driver::Impl {
     if (sent == sent_steps.end() || sent->second.answering_worker != i) return;
     slowest_step_s = std::max(slowest_step_s, seconds_since(sent->second.sent));
     sent_steps.erase(sent);
-    for (RequestEvent& event : dispatcher.complete(result)) post(event);
+    for (GenerateEvent& event : dispatcher.complete(result)) post(std::move(event));
     if (phase != Phase::warming_up || !dispatcher.idle()) return;
     lock.unlock();
     warm_up_step_s = slowest_step_s;
@@ -276,13 +272,11 @@ struct Driver::Impl {
   }
 
   // Under the mutex.
-  void post(RequestEvent& event) {
-    const auto callback = callbacks.find(event.request);
-    if (callback == callbacks.end()) return;
-    if (event.event.token) ++generated_tokens;
-    const bool last = event.event.finished.has_value();
-    outbox.push_back({callback->second, std::move(event.event)});
-    if (last) callbacks.erase(callback);
+  void post(GenerateEvent event) {
+    if (!open.contains(event.request)) return;
+    if (event.token) ++generated_tokens;
+    if (event.finished) open.erase(event.request);
+    outbox.push_back(std::move(event));
   }
 
   // ---- steps ----
@@ -380,26 +374,24 @@ struct Driver::Impl {
   void end_requests() {
     {
       const std::lock_guard lock(mutex);
-      const GenerateEvent last{.token = {},
-                               .finished = failure ? FinishReason::failed : FinishReason::cancelled,
-                               .stop_cause = failure ? failure->what() : ""};
-      for (const std::uint64_t id : dispatcher.cancel_all()) {
-        RequestEvent event{id, last};
-        post(event);
-      }
+      for (const std::uint64_t id : dispatcher.cancel_all())
+        post({.request = id,
+              .token = {},
+              .finished = failure ? FinishReason::failed : FinishReason::cancelled,
+              .stop_cause = failure ? failure->what() : ""});
     }
     deliver();
     changed.notify_all();
   }
 
   void deliver() {
-    std::deque<Delivery> batch;
+    std::vector<GenerateEvent> batch;
     {
       const std::lock_guard lock(mutex);
       batch.swap(outbox);
       delivering = true;
     }
-    for (const Delivery& delivery : batch) (*delivery.callback)(delivery.event);
+    if (!batch.empty() && options.on_events) options.on_events(std::move(batch));
     const std::lock_guard lock(mutex);
     delivering = false;
     if (draining && quiet()) changed.notify_all();
@@ -430,13 +422,13 @@ Driver::~Driver() {
   impl_->thread.join();
 }
 
-std::uint64_t Driver::generate(GenerateRequest request, GenerateCallback callback) {
+std::uint64_t Driver::generate(GenerateRequest request) {
   const std::lock_guard lock(impl_->mutex);
   if (impl_->failure) throw Error(ErrorCode::peer, impl_->failure->what(), impl_->failure->hint());
   if (impl_->draining || impl_->stopping) throw Error(ErrorCode::limit, "the server is shutting down");
   const std::int64_t prompt_tokens = std::ssize(request.prompt);
   const std::uint64_t id = impl_->dispatcher.add(std::move(request));
-  impl_->callbacks[id] = std::make_shared<GenerateCallback>(std::move(callback));
+  impl_->open.insert(id);
   impl_->prompt_tokens += prompt_tokens;
   impl_->notify();
   return id;
@@ -445,8 +437,7 @@ std::uint64_t Driver::generate(GenerateRequest request, GenerateCallback callbac
 void Driver::cancel(std::uint64_t id) {
   const std::lock_guard lock(impl_->mutex);
   if (!impl_->dispatcher.cancel(id)) return;
-  RequestEvent event{id, {.token = {}, .finished = FinishReason::cancelled, .stop_cause = {}}};
-  impl_->post(event);
+  impl_->post({.request = id, .token = {}, .finished = FinishReason::cancelled, .stop_cause = {}});
   impl_->notify();
 }
 

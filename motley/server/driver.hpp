@@ -28,13 +28,12 @@ struct GenerateRequest {
 
 enum class FinishReason { stop, length, cancelled, failed };
 
-// Called on the driver's own thread, in order; must not block or throw. It may call generate() and cancel().
 struct GenerateEvent {
+  std::uint64_t request = 0;
   std::optional<SampledToken> token;     // a new token
   std::optional<FinishReason> finished;  // the last event
   std::string stop_cause;                // "" or the error's text when failed
 };
-using GenerateCallback = std::function<void(const GenerateEvent&)>;
 
 struct DriverOptions {
   std::filesystem::path model_folder;
@@ -49,6 +48,10 @@ struct DriverOptions {
   double watchdog_s = 10;
   // Start-up phases with times, for people: ("weights", 0.42, 1.3 s).
   std::function<void(const std::string& phase, const std::string& detail, double elapsed_s)> report;
+  // Takes what a step brought its requests, all at once; the events of one request are in order. Called on the driver's
+  // own thread; must not block or throw. It may call generate() and cancel(). A request's first events may arrive
+  // before generate() has returned its id.
+  std::function<void(std::vector<GenerateEvent>)> on_events;
 };
 
 struct WorkerStatus {
@@ -81,7 +84,7 @@ class Driver {
 
   // Returns the request's id. Throws: input error (prompt empty, out of vocabulary, or longer than context or KV room),
   // limit error (queue full), peer error (deployment failed).
-  std::uint64_t generate(GenerateRequest request, GenerateCallback callback);
+  std::uint64_t generate(GenerateRequest request);
   // The request ends with an event of its own. An id that has ended is no error.
   void cancel(std::uint64_t id);
 

@@ -4,9 +4,11 @@
 #include <chrono>
 #include <condition_variable>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "motley/server/driver.hpp"
@@ -55,10 +57,56 @@ inline std::filesystem::path program_beside(const std::string& name) {
   return std::filesystem::read_symlink("/proc/self/exe").parent_path() / name;
 }
 
+using EventCallback = std::function<void(const GenerateEvent&)>;
+
+// A driver that hands every request's events to a callback of its own, on the driver's thread.
+class CallingDriver {
+ public:
+  CallingDriver(ServePlan plan, DriverOptions options) : driver_(std::move(plan), with_sink(std::move(options))) {}
+
+  std::uint64_t generate(GenerateRequest request, EventCallback callback) {
+    const std::lock_guard lock(mutex_);  // so that no event comes before its callback is known
+    const std::uint64_t id = driver_.generate(std::move(request));
+    callbacks_.emplace(id, std::move(callback));
+    return id;
+  }
+  void cancel(std::uint64_t id) { driver_.cancel(id); }
+  void drain(double seconds) { driver_.drain(seconds); }
+  DriverStatus status() const { return driver_.status(); }
+  void on_failure(std::function<void(const Error&)> callback) { driver_.on_failure(std::move(callback)); }
+  // The numbers of events that came together, so far.
+  std::vector<std::size_t> batches() const {
+    const std::lock_guard lock(mutex_);
+    return batches_;
+  }
+
+ private:
+  DriverOptions with_sink(DriverOptions options) {
+    options.on_events = [this](const std::vector<GenerateEvent>& events) { take(events); };
+    return options;
+  }
+  void take(const std::vector<GenerateEvent>& events) {
+    for (const GenerateEvent& event : events) {
+      std::unique_lock lock(mutex_);
+      const EventCallback callback = callbacks_.at(event.request);
+      if (event.finished) callbacks_.erase(event.request);
+      lock.unlock();
+      callback(event);
+    }
+    const std::lock_guard lock(mutex_);
+    batches_.push_back(events.size());
+  }
+
+  mutable std::mutex mutex_;
+  std::map<std::uint64_t, EventCallback> callbacks_;  // of the requests that have not ended
+  std::vector<std::size_t> batches_;
+  Driver driver_;  // last: its thread uses the rest
+};
+
 // Collects what a request brings.
 class Answer {
  public:
-  GenerateCallback callback() {
+  EventCallback callback() {
     return [state = state_](const GenerateEvent& event) {
       const std::lock_guard lock(state->mutex);
       if (state->finished) ++state->events_after_the_end;

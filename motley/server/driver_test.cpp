@@ -34,8 +34,8 @@ std::vector<std::int32_t> expected_tokens(std::vector<std::int32_t> known, std::
   std::vector<std::int32_t> out;
   for (; count > 0; --count) {
     std::uint64_t hash = 17;
-    for (const std::int32_t token : known) hash = hash * 31 + static_cast<std::uint64_t>(token);
-    out.push_back(static_cast<std::int32_t>(hash % 2048));
+    for (const std::int32_t token : known) hash = (hash + static_cast<std::uint64_t>(token)) * 0x9E3779B97F4A7C15;
+    out.push_back(static_cast<std::int32_t>(1024 + (hash >> 32) % 1024));
     known.push_back(out.back());
   }
   return out;
@@ -66,7 +66,7 @@ class DriverTest : public testing::Test {
 TEST_F(DriverTest, AnswersEveryRequestThoughMemoryIsTight) {
   DriverOptions options = fake();
   options.micro_batches = 2;
-  Driver driver(toy_plan({{1}}, 160), options);  // ten blocks
+  CallingDriver driver(toy_plan({{1}}, 160), options);  // ten blocks
   EXPECT_TRUE(driver.status().ready);
   std::vector<Answer> answers(60);
   const auto prompt = [](std::int32_t i) { return std::vector<std::int32_t>(static_cast<std::size_t>(1 + i % 30), i); };
@@ -93,7 +93,7 @@ TEST_F(DriverTest, RunsAllRoutesAndReportsItsStart) {
     options.transport = transport;
     std::vector<std::string> phases;
     options.report = [&](const std::string& phase, const std::string&, double) { phases.push_back(phase); };
-    Driver driver(toy_plan({{2, 3, 1}, {1, 2}}), options);
+    CallingDriver driver(toy_plan({{2, 3, 1}, {1, 2}}), options);
     EXPECT_EQ(phases.front(), "workers");
     EXPECT_THAT(phases, testing::IsSupersetOf({"weights", "memory"}));
     EXPECT_EQ(phases.back(), "warm-up");
@@ -112,7 +112,7 @@ TEST_F(DriverTest, RunsAllRoutesAndReportsItsStart) {
 }
 
 TEST_F(DriverTest, CancelEndsARequestAndFreesItsBlocks) {
-  Driver driver(toy_plan({{1, 1}}), fake("step_ms=2"));
+  CallingDriver driver(toy_plan({{1, 1}}), fake("step_ms=2"));
   Answer cancelled, other;
   const std::uint64_t id = driver.generate(ask({1}, 400), cancelled.callback());
   driver.generate(ask({1}, 30), other.callback());
@@ -127,7 +127,7 @@ TEST_F(DriverTest, CancelEndsARequestAndFreesItsBlocks) {
 }
 
 TEST_F(DriverTest, CallbacksMayCallTheDriver) {
-  Driver driver(toy_plan({{1}}), fake());
+  CallingDriver driver(toy_plan({{1}}), fake());
   Answer second;
   std::atomic<std::uint64_t> first = 0;
   std::atomic<bool> asked = false;
@@ -140,10 +140,27 @@ TEST_F(DriverTest, CallbacksMayCallTheDriver) {
   EXPECT_EQ(second.wait(), FinishReason::length);
 }
 
+TEST_F(DriverTest, HandsOutTheEventsOfAStepTogether) {
+  CallingDriver driver(toy_plan({{1}}), fake());
+  std::vector<Answer> answers(8);  // as many as a step takes
+  driver.generate(ask({1}, 10), [&, first = answers[0].callback()](const GenerateEvent& event) {
+    first(event);
+    // The second step has begun without them; the third holds them all.
+    if (answers[0].tokens().size() != 1) return;
+    for (std::size_t i = 1; i < answers.size(); ++i) driver.generate(ask({1}, 10), answers[i].callback());
+  });
+  ASSERT_TRUE(answers[0].wait());
+  for (const Answer& answer : answers) EXPECT_EQ(answer.wait(), FinishReason::length);
+  for (const Answer& answer : answers) EXPECT_EQ(answer.tokens(), expected_tokens({1}, 10));
+  driver.drain(20);
+  // A token per request and step; the first request ends two steps before the others.
+  EXPECT_EQ(driver.batches(), (std::vector<std::size_t>{1, 1, 8, 8, 8, 8, 8, 8, 8, 9, 7, 14}));
+}
+
 TEST_F(DriverTest, RefusesWhenTheQueueIsFull) {
   DriverOptions options = fake("step_ms=20");
   options.max_queue = 3;
-  Driver driver(toy_plan({{1}}), options);
+  CallingDriver driver(toy_plan({{1}}), options);
   std::vector<Answer> answers(40);
   std::size_t accepted = 0;
   try {
@@ -158,7 +175,7 @@ TEST_F(DriverTest, RefusesWhenTheQueueIsFull) {
 }
 
 TEST_F(DriverTest, RefusesBadRequestsAndServesOn) {
-  Driver driver(toy_plan({{1}}, 256), fake());
+  CallingDriver driver(toy_plan({{1}}, 256), fake());
   const std::vector<std::pair<GenerateRequest, const char*>> bad = {
       {ask({}, 1), "the prompt is empty"},
       {ask({1}, 0), "0 new tokens"},
@@ -182,7 +199,7 @@ TEST_F(DriverTest, RefusesBadRequestsAndServesOn) {
 }
 
 TEST_F(DriverTest, DrainLetsRequestsEndAndRefusesNewOnes) {
-  Driver driver(toy_plan({{1}}), fake("step_ms=2"));
+  CallingDriver driver(toy_plan({{1}}), fake("step_ms=2"));
   Answer answer;
   driver.generate(ask({1}, 50), answer.callback());
   driver.drain(20);
@@ -199,7 +216,7 @@ TEST_F(DriverTest, DrainLetsRequestsEndAndRefusesNewOnes) {
 TEST_F(DriverTest, WhatIsOpenAtTheEndIsCancelled) {
   Answer answer;
   {
-    Driver driver(toy_plan({{1, 1}}), fake("step_ms=20"));
+    CallingDriver driver(toy_plan({{1, 1}}), fake("step_ms=20"));
     driver.generate(ask({1}, 500), answer.callback());
     driver.drain(0.1);
     EXPECT_FALSE(answer.wait(0));
@@ -210,7 +227,7 @@ TEST_F(DriverTest, WhatIsOpenAtTheEndIsCancelled) {
 TEST_F(DriverTest, AWorkerThatIsKilledEndsEverythingWithItsName) {
   const ServePlan plan = toy_plan({{2, 3, 1}, {1}});
   for (std::size_t victim = 0; victim < 7; ++victim) {
-    Driver driver(plan, fake("step_ms=2"));
+    CallingDriver driver(plan, fake("step_ms=2"));
     std::promise<Error> told;
     driver.on_failure([&](const Error& error) { told.set_value(error); });
     std::vector<Answer> answers(30);
@@ -252,7 +269,7 @@ TEST_F(DriverTest, AWorkerThatIsKilledEndsEverythingWithItsName) {
 TEST_F(DriverTest, AWorkerThatHangsIsTreatedAsDead) {
   DriverOptions options = fake("step_ms=1");
   options.watchdog_s = 0.5;
-  Driver driver(toy_plan({{1, 2, 1}}), options);
+  CallingDriver driver(toy_plan({{1, 2, 1}}), options);
   Answer answer;
   driver.generate(ask({1}, 500), answer.callback());
   ASSERT_TRUE(answer.wait_for_tokens(2));
@@ -277,7 +294,7 @@ TEST_F(DriverTest, AWorkerThatDoesNotStartIsQuotedAndNobodyIsLeft) {
             "where nobody killed it, memory may have run out (`dmesg` says so); starting again loads all workers"},
         RefusedStart{"babble=box/1", ErrorCode::peer, "box/1 (rank 1 of stage r0/s0): malformed message"}}) {
     try {
-      Driver driver(toy_plan({{2, 1}}), fake(settings));
+      CallingDriver driver(toy_plan({{2, 1}}), fake(settings));
       ADD_FAILURE() << settings;
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), code) << settings;
@@ -291,7 +308,7 @@ TEST_F(DriverTest, AWorkerThatDoesNotStartIsQuotedAndNobodyIsLeft) {
 TEST_F(DriverTest, WrongAnswersAreAFailure) {
   for (const char* settings : {"lie=token", "lie=step", "lie=missing"}) {
     try {
-      Driver driver(toy_plan({{1}}), fake(settings));
+      CallingDriver driver(toy_plan({{1}}), fake(settings));
       ADD_FAILURE() << settings;
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::peer) << settings;
@@ -305,7 +322,7 @@ TEST_F(DriverTest, RefusesAPlanOrOptionsThatCannotRun) {
   missing.worker_program = "/nowhere/motley-worker";
   const auto code_of = [](const ServePlan& plan, const DriverOptions& options) {
     try {
-      Driver driver(plan, options);
+      CallingDriver driver(plan, options);
     } catch (const Error& error) {
       return error.code();
     }
@@ -323,7 +340,7 @@ TEST_F(DriverTest, RefusesAPlanOrOptionsThatCannotRun) {
 // A process with a driver that serves, until it is killed.
 [[noreturn]] void run_driver(int pipe) {
   try {
-    Driver driver(toy_plan({{2, 1}}), fake("step_ms=5"));
+    CallingDriver driver(toy_plan({{2, 1}}), fake("step_ms=5"));
     driver.generate(ask({1}, 500), [](const GenerateEvent&) {});
     std::vector<int> workers;
     for (const WorkerStatus& worker : driver.status().workers) workers.push_back(worker.process);
@@ -362,7 +379,7 @@ DriverOptions real(const std::string& transport) {
 }
 
 std::vector<std::vector<std::int32_t>> greedy_tokens(const ServePlan& plan, const std::string& transport) {
-  Driver driver(plan, real(transport));
+  CallingDriver driver(plan, real(transport));
   std::vector<Answer> answers(12);
   for (std::size_t i = 0; i < answers.size(); ++i) {
     std::vector<std::int32_t> prompt;
@@ -395,7 +412,7 @@ TEST_F(DriverTest, RealWorkersAnswerAlikeHoweverTheModelIsCut) {
 // Its neighbours notice, too, and report broken connections; the one that was killed is named.
 TEST_F(DriverTest, ARealWorkerThatIsKilledIsNamed) {
   for (const char* transport : {"shm", "tcp"}) {
-    Driver driver(toy_plan({{1, 2, 1}}), real(transport));
+    CallingDriver driver(toy_plan({{1, 2, 1}}), real(transport));
     std::vector<Answer> answers(8);
     for (Answer& answer : answers) driver.generate(ask({1, 2}, 500), answer.callback());
     ASSERT_TRUE(answers[0].wait_for_tokens(2));

@@ -355,7 +355,8 @@ class Probe {
                                       .worker_program = options_.worker_program,
                                       .transport = options_.transport,
                                       .threads_per_worker = options_.threads,
-                                      .report = {}});
+                                      .report = {},
+                                      .on_events = {}});
     const std::shared_ptr<TextCodec> codec = open_codec();
     Service service(driver.plan(), codec, {});
     Server server([&](HttpRequest request,

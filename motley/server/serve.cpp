@@ -150,7 +150,9 @@ int serve_plan(ServePlan plan, ServeSettings settings) {
                     std::shared_ptr<Exchange> exchange) { service.handle(std::move(request), std::move(exchange)); },
                 server_options);
 
-  Driver driver(std::move(plan), driver_options(settings, report));
+  DriverOptions driver_settings = driver_options(settings, report);
+  driver_settings.on_events = [&service](std::vector<GenerateEvent> events) { service.take(std::move(events)); };
+  Driver driver(std::move(plan), std::move(driver_settings));
   driver.on_failure([&](const Error& error) { ending.fail(error); });
   DriverGenerator generator(driver);
   service.attach(generator);

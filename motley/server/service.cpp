@@ -63,7 +63,7 @@ struct Service::Impl {
   const std::int64_t created =
       std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
   std::string refusal = "the workers are starting";  // empty: requests are served
-  std::set<std::shared_ptr<Completion>> open;        // shared with the generator's callbacks
+  std::set<std::shared_ptr<Completion>> open;        // the generator's events hold them weakly
   SerialQueue queue;                                 // last: its jobs use the rest
 
   Impl(ServePlan plan, std::shared_ptr<TextCodec> codec, ServiceOptions the_options) : options(std::move(the_options)) {
@@ -160,6 +160,17 @@ struct Service::Impl {
   }
   HttpResponse plan() { return json_response(plan_report(serving.plan, status())); }
 
+  void take(const std::vector<GenerateEvent>& events) {
+    for (const GenerateEvent& event : events) {
+      const auto found = serving.requests.find(event.request);
+      if (found == serving.requests.end()) continue;
+      const auto completion = found->second.completion.lock();
+      const std::size_t choice = found->second.choice;
+      if (event.finished) serving.requests.erase(found);
+      if (completion) completion->take(choice, event);
+    }
+  }
+
   HttpResponse metrics() {
     HttpResponse response;
     response.content_type = "text/plain; version=0.0.4; charset=utf-8";
@@ -179,6 +190,10 @@ struct Service::Impl {
     open.insert(completion);
   }
 };
+
+void Service::take(std::vector<GenerateEvent> events) {
+  impl_->queue.post([impl = impl_.get(), events = std::move(events)] { impl->take(events); });
+}
 
 Service::Service(ServePlan plan, std::shared_ptr<TextCodec> codec, ServiceOptions options)
     : impl_(std::make_unique<Impl>(std::move(plan), std::move(codec), std::move(options))) {}

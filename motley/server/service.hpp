@@ -18,7 +18,7 @@ namespace motley {
 class Generator {
  public:
   virtual ~Generator() = default;
-  virtual std::uint64_t generate(GenerateRequest request, GenerateCallback callback) = 0;
+  virtual std::uint64_t generate(GenerateRequest request) = 0;
   virtual void cancel(std::uint64_t id) = 0;
   virtual DriverStatus status() = 0;
 };
@@ -26,9 +26,7 @@ class Generator {
 class DriverGenerator final : public Generator {
  public:
   explicit DriverGenerator(Driver& driver) : driver_(driver) {}
-  std::uint64_t generate(GenerateRequest request, GenerateCallback callback) override {
-    return driver_.generate(std::move(request), std::move(callback));
-  }
+  std::uint64_t generate(GenerateRequest request) override { return driver_.generate(std::move(request)); }
   void cancel(std::uint64_t id) override { driver_.cancel(id); }
   DriverStatus status() override { return driver_.status(); }
 
@@ -50,6 +48,8 @@ class Service {
 
   // For Server; returns at once.
   void handle(HttpRequest request, std::shared_ptr<Exchange> exchange);
+  // What the generator's requests brought, for DriverOptions::on_events; returns at once.
+  void take(std::vector<GenerateEvent> events);
 
   // From now on requests are served; `generator` must stay until detach().
   void attach(Generator& generator);

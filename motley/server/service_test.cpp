@@ -35,14 +35,13 @@ class Script final : public Generator {
  public:
   struct Request {
     GenerateRequest asked;
-    GenerateCallback callback;
     bool cancelled = false;
   };
 
-  std::uint64_t generate(GenerateRequest request, GenerateCallback callback) override {
+  std::uint64_t generate(GenerateRequest request) override {
     const std::lock_guard lock(mutex_);
     if (full_after-- == 0) throw Error(ErrorCode::limit, "the queue is full");
-    requests_.push_back({std::move(request), std::move(callback)});
+    requests_.push_back({std::move(request)});
     changed_.notify_all();
     return requests_.size();
   }
@@ -73,24 +72,27 @@ class Script final : public Generator {
   void token(std::size_t id, std::int32_t token) {
     wait_for(id);
     GenerateEvent event;
+    event.request = id;
     event.token.emplace();
     event.token->token = token;
     event.token->logprob = -0.25F;
     event.token->top = {{token, -0.25F}, {end_token, -2}};
-    requests_[id - 1].callback(event);
+    service->take({event});
   }
   void end(std::size_t id, FinishReason reason, const std::string& cause = {}) {
     wait_for(id);
     GenerateEvent event;
+    event.request = id;
     event.finished = reason;
     event.stop_cause = cause;
-    requests_[id - 1].callback(event);
+    service->take({event});
   }
   void tokens(std::size_t id, const std::vector<std::int32_t>& list) {
     for (const auto one : list) token(id, one);
   }
 
   std::int64_t full_after = -1;
+  Service* service = nullptr;  // takes the events
 
  private:
   std::mutex mutex_;
@@ -100,7 +102,10 @@ class Script final : public Generator {
 
 class ServiceTest : public testing::Test {
  protected:
-  ServiceTest() { service.attach(script); }
+  ServiceTest() {
+    script.service = &service;
+    service.attach(script);
+  }
 
   // Sends a request and reads its answer when the script has been played.
   class Call {
@@ -322,6 +327,7 @@ TEST(Service, WithoutTextServesTokenIds) {
                       {.port = 0});
   EXPECT_TRUE(
       has(ask(server.port(), http_post("/v1/completions", R"({"prompt": [5, 6]})")), "the workers are starting"));
+  script.service = &service;
   service.attach(script);
   EXPECT_TRUE(has(ask(server.port(), http_post("/v1/completions", R"({"prompt": "hi"})")), "text_unavailable"));
   RawClient client(server.port());

@@ -76,8 +76,11 @@ class FakeWorker {
     const std::int64_t known = sequence.position + sequence.count;
     std::uint64_t hash = 17;
     for (std::int64_t position = 0; position < known; ++position)
-      hash = hash * 31 + static_cast<std::uint64_t>(slot(sequence, position));
-    auto token = static_cast<std::int32_t>(hash % static_cast<std::uint64_t>(plan_.model.arch.vocabulary));
+      hash = (hash + static_cast<std::uint64_t>(slot(sequence, position))) * 0x9E3779B97F4A7C15;
+    // From the upper half of the vocabulary, where tokenizers keep ordinary text.
+    const std::int64_t half = plan_.model.arch.vocabulary / 2;
+    auto token =
+        static_cast<std::int32_t>(half + static_cast<std::int64_t>((hash >> 32) % static_cast<std::uint64_t>(half)));
     for (const auto& forbidden = sequence.sampling->forbidden;
          std::find(forbidden.begin(), forbidden.end(), token) != forbidden.end();)
       token = static_cast<std::int32_t>((token + 1) % plan_.model.arch.vocabulary);
