@@ -249,7 +249,7 @@ TEST(LyingFrames, AreRefused) {
 
 // ---- the door ----
 
-ByteStream::Time soon() { return std::chrono::steady_clock::now() + std::chrono::seconds(5); }
+Instant soon() { return deadline_in(5); }
 
 ByteStream call(const std::string& address) {
   ConnectFailure failure;

@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
 
 namespace motley {
@@ -142,9 +143,9 @@ VendorIsland::~VendorIsland() {
 
 // A call that does not block says so; what came of it is asked for.
 void VendorIsland::settle(int result, const char* doing) const {
-  const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double>(timeout_s_);
+  const auto until = deadline_in(timeout_s_);
   while (result == nccl_in_progress) {
-    if (std::chrono::steady_clock::now() >= until)
+    if (Clock::now() >= until)
       throw Error(ErrorCode::limit, fmt::format("{}: not done within {} s", doing, timeout_s_));
     {
       const std::lock_guard lock(group_->asking);

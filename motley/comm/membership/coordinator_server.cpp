@@ -1,9 +1,7 @@
 #include "motley/comm/membership/coordinator_server.hpp"
 
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -20,11 +18,10 @@
 #include "motley/comm/membership/control_stream.hpp"
 #include "motley/comm/net/authority.hpp"
 #include "motley/comm/net/sockets.hpp"
+#include "motley/comm/net/wakeup.hpp"
 
 namespace motley {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t most_strangers = 128;     // connections that have not yet said who they are
 constexpr std::size_t largest_greeting = 1024;  // bytes
@@ -34,7 +31,7 @@ constexpr double certificates_per_s = 20, most_certificates_at_once = 100;  // t
 struct ControlClient {
   ControlStream stream;
   std::string name;  // for messages: the address, later the id
-  Clock::time_point greet_until;
+  Instant greet_until;
   bool greeted = false;
   bool closing = false;  // once everything is sent
   bool gone = false;
@@ -50,15 +47,15 @@ struct CoordinatorServer::State {
   std::unique_ptr<LedgerStore> store;
   std::optional<TlsContext> tls;
   ListeningSocket listener;
-  FileDescriptor bell{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+  Wakeup wakeup;
   std::optional<Coordinator> coordinator;
   std::list<ControlClient> clients;
   std::size_t records = 0;  // since the last snapshot
   std::string trouble;      // of the log, as last reported
   bool uncertain = false;   // whether the last write to the log has happened
-  Clock::time_point kept = Clock::now();
+  Instant kept = Clock::now();
   double certificates = most_certificates_at_once;  // that may be issued now
-  Clock::time_point certified_at = Clock::now();
+  Instant certified_at = Clock::now();
 
   std::mutex mutex;  // guards what follows: connections that are being secured
   std::vector<ByteStream> secured;
@@ -151,7 +148,7 @@ struct CoordinatorServer::State {
           ByteStream stream(std::move(*held));
           std::string cause;
           try {
-            stream.secure_as_server(*tls, Clock::now() + duration_of(options.handshake_s));
+            stream.secure_as_server(*tls, deadline_in(options.handshake_s));
           } catch (const Error& error) {
             cause = error.what();
           }
@@ -161,25 +158,19 @@ struct CoordinatorServer::State {
             if (cause.empty()) secured.push_back(std::move(stream));
           }
           if (!cause.empty()) log(fmt::format("refused peer=\"{}\" cause=\"{}\"", peer, cause));
-          ring();
+          wakeup.notify();
         });
-  }
-
-  void ring() const {
-    const std::uint64_t one = 1;
-    [[maybe_unused]] const ssize_t written = ::write(bell.get(), &one, sizeof one);
   }
 
   void add_client(ByteStream stream) {
     const std::string name = stream.peer_name(), address = peer_address(stream.descriptor());
     clients.push_back({.stream = ControlStream(std::move(stream)),
                        .name = name.empty() ? address : fmt::format("{} at {}", name, address),
-                       .greet_until = Clock::now() + duration_of(options.handshake_s)});
+                       .greet_until = deadline_in(options.handshake_s)});
   }
 
   void take_secured() {
-    std::uint64_t rings = 0;
-    [[maybe_unused]] const ssize_t got = ::read(bell.get(), &rings, sizeof rings);
+    wakeup.clear();
     const std::lock_guard lock(mutex);
     for (ByteStream& stream : secured) add_client(std::move(stream));
     secured.clear();
@@ -334,7 +325,7 @@ struct CoordinatorServer::State {
   }
 
   void step() {
-    std::vector<pollfd> waiting{{listener.socket.get(), POLLIN, 0}, {bell.get(), POLLIN, 0}};
+    std::vector<pollfd> waiting{{listener.socket.get(), POLLIN, 0}, {wakeup.descriptor(), POLLIN, 0}};
     bool pending = false;
     for (const ControlClient& client : clients) {
       waiting.push_back({client.stream.descriptor(), client.stream.events(), 0});
@@ -387,7 +378,7 @@ void CoordinatorServer::run(std::stop_token stop) {
   const GroupLedger& ledger = state.coordinator->ledger();
   state.log(fmt::format("serving group=\"{}\" address={} log=\"{}\" epoch={} step={}", state.options.group, address(),
                         state.store->name(), ledger.current.epoch.number, ledger.committed_step));
-  const std::stop_callback on_stop(stop, [&] { state.ring(); });
+  const std::stop_callback on_stop(stop, [&] { state.wakeup.notify(); });
   while (!stop.stop_requested()) state.step();
 }
 

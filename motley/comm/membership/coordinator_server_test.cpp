@@ -23,7 +23,7 @@ ByteStream dial(const std::string& address) {
 
 // The next message, or why there is none.
 std::string answer_of(ControlStream& stream, ControlMessage& message) {
-  while (std::chrono::steady_clock::now() < soon()) {
+  while (Clock::now() < soon()) {
     pollfd waiting{stream.descriptor(), stream.events(), 0};
     ::poll(&waiting, 1, 1000);
     try {
@@ -227,7 +227,7 @@ struct MoodyCoordinator {
       {
         const std::lock_guard lock(mutex);
         if (lines.find(text) != std::string::npos) return;
-        ASSERT_LT(std::chrono::steady_clock::now(), until) << "no \"" << text << "\" in:\n" << lines;
+        ASSERT_LT(Clock::now(), until) << "no \"" << text << "\" in:\n" << lines;
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
 #include "motley/comm/membership/control_stream.hpp"
 #include "motley/comm/net/sockets.hpp"
@@ -15,10 +16,8 @@
 namespace motley {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 // The coordinator's first message.
-ControlMessage answer_to(const CertificateRequest& request, ControlStream& stream, Clock::time_point until) {
+ControlMessage answer_to(const CertificateRequest& request, ControlStream& stream, Instant until) {
   stream.send(request);
   while (Clock::now() < until) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now());
@@ -60,8 +59,7 @@ Enrolment EnrolmentRequest::accept(const CertificateGrant& grant) const {
 
 Enrolment enrol(const std::string& address, const EnrolmentOptions& options, double patience_s) {
   const EnrolmentRequest request(options);
-  const auto until =
-      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(patience_s));
+  const auto until = deadline_in(patience_s);
   ConnectFailure failure;
   FileDescriptor socket = connect_tcp(address, until, failure);
   if (!socket)

@@ -16,6 +16,7 @@
 
 #include <fmt/format.h>
 
+#include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
 #include "motley/comm/membership/ledger_store.hpp"
 #include "motley/comm/membership/member_client.hpp"
@@ -149,7 +150,7 @@ class EtcdStore : public LedgerStore {
   }
 
   void take_leadership() {
-    const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double>(options_.take_over_wait_s);
+    const auto until = deadline_in(options_.take_over_wait_s);
     const std::string key = to_base64(leader_key());
     for (;;) {
       revision_ = call(
@@ -162,7 +163,7 @@ class EtcdStore : public LedgerStore {
             return succeeded(answer) ? answer.at("header").at("revision").get<std::string>() : std::string();
           });
       if (!revision_.empty()) return;
-      if (std::chrono::steady_clock::now() >= until)
+      if (Clock::now() >= until)
         throw StoreFenced(fmt::format("another coordinator holds {}", url_),
                           fmt::format("it goes {} s after that one has fallen silent", options_.lease_s));
       call("/v3/lease/keepalive", {{"ID", lease_}}, unread);

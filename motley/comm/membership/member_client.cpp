@@ -1,7 +1,6 @@
 #include "motley/comm/membership/member_client.hpp"
 
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,13 +17,9 @@
 #include "motley/comm/membership/enrolment.hpp"
 #include "motley/comm/net/random_bytes.hpp"
 #include "motley/comm/net/sockets.hpp"
+#include "motley/comm/net/wakeup.hpp"
 
 namespace motley {
-namespace {
-
-using Clock = std::chrono::steady_clock;
-
-}  // namespace
 
 std::uint64_t draw_process_number() {
   std::uint64_t number = 0;
@@ -35,7 +30,7 @@ std::uint64_t draw_process_number() {
 struct MemberClient::State {
   MemberClientOptions options;
   ActionHandler handler;
-  FileDescriptor bell{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+  Wakeup wakeup;
 
   mutable std::mutex mutex;  // guards the membership and the words of trouble
   Membership membership;
@@ -43,7 +38,7 @@ struct MemberClient::State {
 
   // Of a member that asks for its certificates, on the client's thread.
   std::optional<EnrolmentRequest> renewal;
-  Clock::time_point renew_at = Clock::time_point::max(), expires_at = Clock::time_point::min();
+  Instant renew_at = Instant::max(), expires_at = Instant::min();
 
   std::jthread thread;
 
@@ -57,11 +52,6 @@ struct MemberClient::State {
     if (!options.identity) options.identity.emplace();
   }
 
-  void ring() const {
-    const std::uint64_t one = 1;
-    [[maybe_unused]] const ssize_t written = ::write(bell.get(), &one, sizeof one);
-  }
-
   void handle(const MembershipActions& actions) {
     for (const MembershipAction& action : actions) handler(action);
   }
@@ -73,10 +63,8 @@ struct MemberClient::State {
 
   // Sleeps, or less where there is something to do.
   void pause(double seconds) const {
-    pollfd waiting{bell.get(), POLLIN, 0};
-    ::poll(&waiting, 1, static_cast<int>(seconds * 1000));
-    std::uint64_t rings = 0;
-    [[maybe_unused]] const ssize_t got = ::read(bell.get(), &rings, sizeof rings);
+    wait_for(wakeup.descriptor(), POLLIN, deadline_in(seconds));
+    wakeup.clear();
   }
 
   void run(const std::stop_token& stop) {
@@ -103,8 +91,8 @@ struct MemberClient::State {
   void take(const Enrolment& enrolment) {
     options.identity->replace(enrolment.identity);
     renewal.reset();
-    expires_at = Clock::now() + duration_of(enrolment.valid_s);
-    renew_at = Clock::now() + duration_of(enrolment.valid_s / 2);
+    expires_at = deadline_in(enrolment.valid_s);
+    renew_at = deadline_in(enrolment.valid_s / 2);
   }
 
   // Asks again where there is no answer.
@@ -116,7 +104,7 @@ struct MemberClient::State {
   }
 
   ControlStream dial(const std::string& address) const {
-    const auto until = Clock::now() + duration_of(options.patience_s);
+    const auto until = deadline_in(options.patience_s);
     ConnectFailure failure;
     FileDescriptor socket = connect_tcp(address, until, failure);
     if (!socket)
@@ -147,13 +135,14 @@ struct MemberClient::State {
         stream.send(report);
         sent = report;
         anything_sent = true;
-        send_at = Clock::now() + duration_of(options.heartbeat_s);
+        send_at = deadline_in(options.heartbeat_s);
         renew(stream);
       }
       const auto wait = std::chrono::duration_cast<std::chrono::milliseconds>(send_at - Clock::now()).count() + 1;
-      std::array<pollfd, 2> waiting{pollfd{stream.descriptor(), stream.events(), 0}, pollfd{bell.get(), POLLIN, 0}};
+      std::array<pollfd, 2> waiting{pollfd{stream.descriptor(), stream.events(), 0},
+                                    pollfd{wakeup.descriptor(), POLLIN, 0}};
       ::poll(waiting.data(), waiting.size(), stream.bytes().pending() ? 0 : static_cast<int>(std::max<long>(wait, 0)));
-      if (waiting[1].revents != 0) pause(0);
+      if (waiting[1].revents != 0) wakeup.clear();
       stream.flush();
       for (const ControlMessage& message : stream.receive()) {
         heard_at = Clock::now();
@@ -198,13 +187,13 @@ MemberClient::MemberClient(MemberClientOptions options, ActionHandler handler) {
 
 MemberClient::~MemberClient() {
   state_->thread.request_stop();
-  state_->ring();
+  state_->wakeup.notify();
 }
 
 void MemberClient::access(const std::function<MembershipActions(Membership&)>& change) {
   const std::lock_guard lock(state_->mutex);
   state_->handle(change(state_->membership));
-  state_->ring();
+  state_->wakeup.notify();
 }
 
 std::string MemberClient::trouble() const {

@@ -234,11 +234,11 @@ void ByteStream::hear_alert() {
 
 bool ByteStream::pending() const { return tls_ && SSL_has_pending(tls_.get()) == 1; }
 
-void ByteStream::wait(short events, Time until) const {
+void ByteStream::wait(short events, Instant until) const {
   if (!wait_for(socket_.get(), events, until)) throw Error(ErrorCode::peer, "no answer in time");
 }
 
-void ByteStream::secure(const TlsContext& context, Time until, bool server) {
+void ByteStream::secure(const TlsContext& context, Instant until, bool server) {
   tls_ = context.new_connection();
   BIO* bio = BIO_new(quiet_socket());
   if (bio == nullptr) throw Error(ErrorCode::environment, tls_error());
@@ -255,10 +255,10 @@ void ByteStream::secure(const TlsContext& context, Time until, bool server) {
   }
 }
 
-void ByteStream::secure_as_client(const TlsContext& context, Time until) { secure(context, until, false); }
-void ByteStream::secure_as_server(const TlsContext& context, Time until) { secure(context, until, true); }
+void ByteStream::secure_as_client(const TlsContext& context, Instant until) { secure(context, until, false); }
+void ByteStream::secure_as_server(const TlsContext& context, Instant until) { secure(context, until, true); }
 
-void ByteStream::read_all(std::span<std::byte> into, Time until) {
+void ByteStream::read_all(std::span<std::byte> into, Instant until) {
   while (!into.empty()) {
     const Moved moved = read(into);
     if (moved.state == State::closed) throw Error(ErrorCode::peer, cause_);
@@ -267,7 +267,7 @@ void ByteStream::read_all(std::span<std::byte> into, Time until) {
   }
 }
 
-void ByteStream::write_all(std::span<const std::byte> bytes, Time until) {
+void ByteStream::write_all(std::span<const std::byte> bytes, Instant until) {
   while (!bytes.empty()) {
     const Moved moved = write(bytes);
     if (moved.state == State::closed) throw Error(ErrorCode::peer, cause_);

@@ -4,13 +4,13 @@
 
 #include <sys/uio.h>
 
-#include <chrono>
 #include <cstddef>
 #include <memory>
 #include <span>
 #include <string>
 #include <utility>
 
+#include "motley/base/clock.hpp"
 #include "motley/comm/net/file_descriptor.hpp"
 
 struct ssl_st;
@@ -57,7 +57,6 @@ class ByteStream {
     std::size_t bytes = 0;
     State state = State::open;
   };
-  using Time = Instant;
 
   ByteStream() = default;
   // The socket must not block.
@@ -77,10 +76,10 @@ class ByteStream {
   bool pending() const;
 
   // Throw a peer error with the cause where the other side closes, or where `until` passes.
-  void secure_as_client(const TlsContext& context, Time until);
-  void secure_as_server(const TlsContext& context, Time until);
-  void read_all(std::span<std::byte> into, Time until);
-  void write_all(std::span<const std::byte> bytes, Time until);
+  void secure_as_client(const TlsContext& context, Instant until);
+  void secure_as_server(const TlsContext& context, Instant until);
+  void read_all(std::span<std::byte> into, Instant until);
+  void write_all(std::span<const std::byte> bytes, Instant until);
 
   // The common name in the other side's certificate; empty without TLS.
   std::string peer_name() const;
@@ -90,8 +89,8 @@ class ByteStream {
  private:
   Moved tls_result(int result);
   void hear_alert();
-  void secure(const TlsContext& context, Time until, bool server);
-  void wait(short events, Time until) const;
+  void secure(const TlsContext& context, Instant until, bool server);
+  void wait(short events, Instant until) const;
 
   FileDescriptor socket_;
   std::unique_ptr<ssl_st, FreeTls> tls_;

@@ -54,7 +54,7 @@ bool signed_with(const std::string& key, std::string_view text, std::string_view
 }
 
 // Magic, version, length, bytes.
-void put(ByteStream& stream, const std::string& bytes, ByteStream::Time until) {
+void put(ByteStream& stream, const std::string& bytes, Instant until) {
   std::string message;
   WireWriter wire(message);
   wire(link_magic);
@@ -64,7 +64,7 @@ void put(ByteStream& stream, const std::string& bytes, ByteStream::Time until) {
   stream.write_all(std::as_bytes(std::span(message)), until);
 }
 
-std::string get(ByteStream& stream, ByteStream::Time until) {
+std::string get(ByteStream& stream, Instant until) {
   std::array<std::byte, 8> head{};
   stream.read_all(head, until);
   WireReader wire({reinterpret_cast<const char*>(head.data()), head.size()});
@@ -96,7 +96,7 @@ std::string covered(char side, const std::string& challenge, std::string_view bo
 
 }  // namespace
 
-LinkWelcome greet(ByteStream& stream, const LinkHello& hello, const std::string& key, ByteStream::Time until) {
+LinkWelcome greet(ByteStream& stream, const LinkHello& hello, const std::string& key, Instant until) {
   const std::string challenge = get(stream, until);
   if (challenge.size() != nonce_bytes) throw Error(ErrorCode::peer, "a challenge of the wrong size");
   std::string body;
@@ -125,7 +125,7 @@ LinkWelcome greet(ByteStream& stream, const LinkHello& hello, const std::string&
   return welcome;
 }
 
-HeardHello hear(ByteStream& stream, const std::string& key, ByteStream::Time until) {
+HeardHello hear(ByteStream& stream, const std::string& key, Instant until) {
   const std::string challenge = random_nonce();
   put(stream, challenge, until);
   const std::string message = get(stream, until);
@@ -148,7 +148,7 @@ HeardHello hear(ByteStream& stream, const std::string& key, ByteStream::Time unt
 }
 
 void answer(ByteStream& stream, const HeardHello& heard, const LinkWelcome& welcome, const std::string& key,
-            ByteStream::Time until) {
+            Instant until) {
   std::string said;
   WireWriter wire(said);
   wire(static_cast<std::uint8_t>(welcome.answer));

@@ -47,7 +47,7 @@ struct LinkWelcome {
 
 // The dialler's half. `key` is the group's secret; both must have the same, which may be empty. Throws a peer error
 // that says what is wrong with the other side, or what it found wrong with this one.
-LinkWelcome greet(ByteStream& stream, const LinkHello& hello, const std::string& key, ByteStream::Time until);
+LinkWelcome greet(ByteStream& stream, const LinkHello& hello, const std::string& key, Instant until);
 
 // The acceptor's half, in two steps. Throws a peer error where the other side is a stranger: another protocol, version
 // or key; it is told so.
@@ -55,9 +55,9 @@ struct HeardHello {
   LinkHello hello;
   std::string nonces;  // what the answer's signature covers
 };
-HeardHello hear(ByteStream& stream, const std::string& key, ByteStream::Time until);
+HeardHello hear(ByteStream& stream, const std::string& key, Instant until);
 void answer(ByteStream& stream, const HeardHello& heard, const LinkWelcome& welcome, const std::string& key,
-            ByteStream::Time until);
+            Instant until);
 
 // What is wrong with a greeting for `rank` of `epoch`, under TLS from `certified`; empty where nothing is.
 std::string objection(const LinkHello& hello, const Epoch& epoch, int rank, const std::string& certified);

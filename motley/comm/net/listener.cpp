@@ -1,9 +1,7 @@
 #include "motley/comm/net/listener.hpp"
 
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -17,16 +15,16 @@
 
 #include <fmt/format.h>
 
+#include "motley/base/clock.hpp"
 #include "motley/base/environment_error.hpp"
 #include "motley/comm/net/authority.hpp"
 #include "motley/comm/net/handshake.hpp"
 #include "motley/comm/net/random_bytes.hpp"
 #include "motley/comm/net/relay.hpp"
+#include "motley/comm/net/wakeup.hpp"
 
 namespace motley {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr std::string_view scheme = "relay:";
 constexpr auto dial_time = std::chrono::seconds(5);
@@ -58,7 +56,7 @@ std::string random_mailbox() {
 constexpr const char* relay_hint =
     "is `motley coordinate --relay` running there, and does nothing between block the port?";
 
-FileDescriptor dial_relay(const std::string& relay, const RelayOpening& opening, ByteStream::Time until) {
+FileDescriptor dial_relay(const std::string& relay, const RelayOpening& opening, Instant until) {
   ConnectFailure failure;
   FileDescriptor socket = connect_tcp(relay, until, failure);
   if (!socket) throw Error(ErrorCode::peer, fmt::format("the relay does not answer: {}", failure.cause), relay_hint);
@@ -68,8 +66,7 @@ FileDescriptor dial_relay(const std::string& relay, const RelayOpening& opening,
 }
 
 // A control connection on which this process has been welcomed.
-ByteStream greet_relay(const RelayedAddress& place, LinkPurpose purpose, const RelayAccess& access,
-                       ByteStream::Time until) {
+ByteStream greet_relay(const RelayedAddress& place, LinkPurpose purpose, const RelayAccess& access, Instant until) {
   ConnectFailure failure;
   FileDescriptor socket = connect_tcp(place.relay, until, failure);
   if (!socket) throw Error(ErrorCode::peer, fmt::format("the relay does not answer: {}", failure.cause), relay_hint);
@@ -113,27 +110,25 @@ class RelayListener final : public Listener {
  public:
   RelayListener(const std::string& address, RelayAccess access)
       : place_(parse_relayed(address)), access_(std::move(access)) {
-    if (!bell_ || !arrived_) throw environment_error("cannot make an eventfd");
     if (place_.mailbox.empty()) place_.mailbox = random_mailbox();
     address_ = fmt::format("{}{}/{}", scheme, place_.relay, place_.mailbox);
     thread_ = std::jthread([this](const std::stop_token& stop) { listen(stop); });
   }
   ~RelayListener() override {
     thread_.request_stop();
-    ring(bell_);
+    stopping_.notify();
     thread_.join();
   }
 
   const std::string& address() const override { return address_; }
-  int descriptor() const override { return arrived_.get(); }
+  int descriptor() const override { return arrived_.descriptor(); }
 
   FileDescriptor accept() override {
     const std::lock_guard lock(mutex_);
     if (calls_.empty()) return {};
-    std::uint64_t one = 0;
-    [[maybe_unused]] const ssize_t taken = ::read(arrived_.get(), &one, sizeof one);
     FileDescriptor socket = std::move(calls_.front());
     calls_.pop_front();
+    if (calls_.empty()) arrived_.clear();
     return socket;
   }
 
@@ -143,11 +138,6 @@ class RelayListener final : public Listener {
   }
 
  private:
-  static void ring(const FileDescriptor& bell) {
-    const std::uint64_t one = 1;
-    [[maybe_unused]] const ssize_t written = ::write(bell.get(), &one, sizeof one);
-  }
-
   void listen(const std::stop_token& stop) {
     auto pause = std::chrono::milliseconds(20);
     while (!stop.stop_requested()) {
@@ -160,8 +150,7 @@ class RelayListener final : public Listener {
         tell(error.what());
       }
       if (stop.stop_requested()) return;
-      pollfd waiting{bell_.get(), POLLIN, 0};
-      ::poll(&waiting, 1, static_cast<int>(pause.count()));
+      wait_for(stopping_.descriptor(), POLLIN, Clock::now() + pause);
       pause = std::min(2 * pause, std::chrono::milliseconds(1000));
     }
   }
@@ -177,7 +166,7 @@ class RelayListener final : public Listener {
     std::size_t have = 0;
     auto heard_at = Clock::now();
     while (!stop.stop_requested()) {
-      std::array<pollfd, 2> waiting{pollfd{control.descriptor(), POLLIN, 0}, pollfd{bell_.get(), POLLIN, 0}};
+      std::array<pollfd, 2> waiting{pollfd{control.descriptor(), POLLIN, 0}, pollfd{stopping_.descriptor(), POLLIN, 0}};
       ::poll(waiting.data(), waiting.size(), control.pending() ? 0 : 1000);
       const ByteStream::Moved moved = control.read(std::span(bytes).subspan(have));
       if (moved.state == ByteStream::State::closed)
@@ -208,7 +197,7 @@ class RelayListener final : public Listener {
                                                                  Clock::now() + dial_time);
                               const std::lock_guard lock(mutex_);
                               calls_.push_back(std::move(socket));
-                              ring(arrived_);
+                              arrived_.notify();
                             } catch (const Error& error) {
                               tell(error.what());
                             }
@@ -224,8 +213,7 @@ class RelayListener final : public Listener {
   RelayedAddress place_;
   RelayAccess access_;
   std::string address_;
-  FileDescriptor bell_{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
-  FileDescriptor arrived_{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE)};  // one for each of the calls
+  Wakeup stopping_, arrived_;  // the second is set while there are calls
   mutable std::mutex mutex_;
   std::deque<FileDescriptor> calls_;
   std::string trouble_ = "the relay has not answered yet";
@@ -251,7 +239,7 @@ std::unique_ptr<Listener> listen_at(const std::string& address, const RelayAcces
   return std::make_unique<TcpListener>(address);
 }
 
-FileDescriptor connect_to(const std::string& address, const RelayAccess& access, ByteStream::Time until,
+FileDescriptor connect_to(const std::string& address, const RelayAccess& access, Instant until,
                           ConnectFailure& failure) {
   if (!is_relayed(address)) return connect_tcp(address, until, failure);
   failure = {};

@@ -49,7 +49,7 @@ class Listener {
 std::unique_ptr<Listener> listen_at(const std::string& address, const RelayAccess& access);
 
 // Dials an address of either kind; empty, with the cause, where that failed.
-FileDescriptor connect_to(const std::string& address, const RelayAccess& access, ByteStream::Time until,
+FileDescriptor connect_to(const std::string& address, const RelayAccess& access, Instant until,
                           ConnectFailure& failure);
 
 }  // namespace motley

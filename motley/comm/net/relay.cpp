@@ -1,9 +1,7 @@
 #include "motley/comm/net/relay.hpp"
 
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -21,11 +19,10 @@
 #include "motley/comm/net/handshake.hpp"
 #include "motley/comm/net/random_bytes.hpp"
 #include "motley/comm/net/sockets.hpp"
+#include "motley/comm/net/wakeup.hpp"
 
 namespace motley {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr std::array<char, 4> opening_magic{'M', 'T', 'L', 'R'};
 constexpr std::uint8_t opening_version = 1;
@@ -96,7 +93,7 @@ struct Joined {
 // A connection that has not yet said what it wants.
 struct Stranger {
   FileDescriptor socket;
-  Clock::time_point until;
+  Instant until;
   std::array<std::byte, relay_opening_bytes> bytes{};
   std::size_t have = 0;
 };
@@ -108,7 +105,7 @@ struct Mailbox {
 };
 
 struct Ticket {
-  Clock::time_point until;
+  Instant until;
   FileDescriptor first;  // of the two who have it
 };
 
@@ -138,12 +135,12 @@ struct Relay::State {
   RelayOptions options;
   std::optional<TlsContext> tls;
   ListeningSocket listening;
-  FileDescriptor bell{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+  Wakeup wakeup;
 
   // Of the loop alone.
   std::list<Stranger> strangers;
   std::list<Joined> joined;
-  Clock::time_point beaten_at = Clock::now();
+  Instant beaten_at = Clock::now();
 
   std::mutex mutex;  // guards what follows: greetings have threads of their own
   std::map<std::string, Mailbox> mailboxes;
@@ -153,11 +150,6 @@ struct Relay::State {
 
   void log(const std::string& line) const {
     if (options.log) options.log(line);
-  }
-
-  void ring() const {
-    const std::uint64_t one = 1;
-    [[maybe_unused]] const ssize_t written = ::write(bell.get(), &one, sizeof one);
   }
 
   // ---- control connections ----
@@ -180,10 +172,10 @@ struct Relay::State {
     if (tickets.size() >= most_tickets) return "there are too many calls";
     ticket = new_ticket();
     if (!tell(found->second, ticket)) {
-      ring();  // it goes
+      wakeup.notify();  // it goes
       return fmt::format("mailbox \"{}\" is lost", mailbox);
     }
-    tickets[ticket].until = Clock::now() + duration_of(relay_ticket_s);
+    tickets[ticket].until = deadline_in(relay_ticket_s);
     return {};
   }
 
@@ -195,7 +187,7 @@ struct Relay::State {
   }
 
   void greet(ByteStream stream, bool secured) {
-    const auto until = Clock::now() + duration_of(options.handshake_s);
+    const auto until = deadline_in(options.handshake_s);
     const std::string peer = peer_address(stream.descriptor());
     try {
       if (secured != tls.has_value())
@@ -231,7 +223,7 @@ struct Relay::State {
       greet(ByteStream(std::move(*held)), secured);
       const std::lock_guard done(mutex);
       --greeting_count;
-      ring();
+      wakeup.notify();
     });
   }
 
@@ -291,11 +283,11 @@ struct Relay::State {
     const std::lock_guard lock(mutex);
     // Closed where there are too many: whoever is honest comes again.
     if (strangers.size() + greeting_count >= most_strangers || joined.size() >= options.most_joined) return;
-    strangers.push_back({std::move(socket), Clock::now() + duration_of(options.handshake_s)});
+    strangers.push_back({std::move(socket), deadline_in(options.handshake_s)});
   }
 
   void step() {
-    std::vector<pollfd> waiting{{listening.socket.get(), POLLIN, 0}, {bell.get(), POLLIN, 0}};
+    std::vector<pollfd> waiting{{listening.socket.get(), POLLIN, 0}, {wakeup.descriptor(), POLLIN, 0}};
     for (const Stranger& stranger : strangers) waiting.push_back({stranger.socket.get(), POLLIN, 0});
     for (const Joined& pair : joined)
       for (const std::size_t end : {0U, 1U}) {
@@ -316,10 +308,7 @@ struct Relay::State {
     joined.remove_if([](const Joined& pair) { return pair.broken; });
     strangers.remove_if([&](Stranger& stranger) { return hear_out(stranger); });
     if (waiting[0].revents != 0) accept_one();
-    if (waiting[1].revents != 0) {
-      std::uint64_t rings = 0;
-      [[maybe_unused]] const ssize_t got = ::read(bell.get(), &rings, sizeof rings);
-    }
+    if (waiting[1].revents != 0) wakeup.clear();
     // Bytes on their way between members give no reason to look at every mailbox.
     const bool beat = Clock::now() - beaten_at > duration_of(relay_beat_s);
     const bool heard = std::any_of(waiting.begin() + static_cast<std::ptrdiff_t>(place), waiting.end(),
@@ -343,7 +332,7 @@ Relay::~Relay() = default;
 const std::string& Relay::address() const { return state_->listening.address; }
 
 void Relay::run(std::stop_token stop) {
-  const std::stop_callback on_stop(stop, [&] { state_->ring(); });
+  const std::stop_callback on_stop(stop, [&] { state_->wakeup.notify(); });
   while (!stop.stop_requested()) state_->step();
 }
 

@@ -192,7 +192,7 @@ TEST(Relay, AMemberIsNotTakenForTheRelay) {
   const auto listener = listen_at("relay:" + impostor.address(), anna);
   const std::string cause = "names \"mallory\", not \"coordinator\"";
   const auto said = [&] { return listener->trouble().find(cause) != std::string::npos; };
-  for (const auto until = soon(); !said() && std::chrono::steady_clock::now() < until;) std::this_thread::yield();
+  for (const auto until = soon(); !said() && Clock::now() < until;) std::this_thread::yield();
   EXPECT_THAT(listener->trouble(), HasSubstr(cause));
 }
 

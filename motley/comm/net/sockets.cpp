@@ -24,6 +24,7 @@
 
 #include <fmt/format.h>
 
+#include "motley/base/clock.hpp"
 #include "motley/base/environment_error.hpp"
 
 namespace motley {
@@ -139,7 +140,7 @@ FileDescriptor accept_connection(int listening) {
   return socket;
 }
 
-FileDescriptor connect_tcp(const std::string& address, ByteStream::Time until, ConnectFailure& failure) {
+FileDescriptor connect_tcp(const std::string& address, Instant until, ConnectFailure& failure) {
   failure = {};
   const Addresses found = resolve(address, 0, failure.cause);
   if (!found) return FileDescriptor();
@@ -193,7 +194,7 @@ bool peer_is_local(int socket) {
   return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(name).sin6_addr);
 }
 
-void send_descriptors(int socket, std::vector<int> descriptors, ByteStream::Time until) {
+void send_descriptors(int socket, std::vector<int> descriptors, Instant until) {
   std::vector<std::byte> control(CMSG_SPACE(descriptors.size() * sizeof(int)));
   char mark = 'd';
   iovec part{&mark, 1};
@@ -211,7 +212,7 @@ void send_descriptors(int socket, std::vector<int> descriptors, ByteStream::Time
     throw Error(ErrorCode::peer, "cannot pass descriptors on");
 }
 
-std::vector<FileDescriptor> receive_descriptors(int socket, std::size_t count, ByteStream::Time until) {
+std::vector<FileDescriptor> receive_descriptors(int socket, std::size_t count, Instant until) {
   constexpr std::size_t most = 8;
   alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(most * sizeof(int))> control{};
   char mark = 0;
@@ -237,10 +238,10 @@ std::vector<FileDescriptor> receive_descriptors(int socket, std::size_t count, B
   return descriptors;
 }
 
-void drain(std::vector<FileDescriptor> sockets, ByteStream::Time until) {
+void drain(std::vector<FileDescriptor> sockets, Instant until) {
   for (const FileDescriptor& socket : sockets) ::shutdown(socket.get(), SHUT_WR);
   std::array<std::byte, 16384> discarded;
-  while (!sockets.empty() && std::chrono::steady_clock::now() < until) {
+  while (!sockets.empty() && Clock::now() < until) {
     std::erase_if(sockets, [&](const FileDescriptor& socket) {
       ssize_t got = 0;
       while ((got = ::recv(socket.get(), discarded.data(), discarded.size(), MSG_DONTWAIT)) > 0) {

@@ -36,7 +36,7 @@ struct ConnectFailure {
   std::string cause;
   bool refused = false;
 };
-FileDescriptor connect_tcp(const std::string& address, ByteStream::Time until, ConnectFailure& failure);
+FileDescriptor connect_tcp(const std::string& address, Instant until, ConnectFailure& failure);
 FileDescriptor connect_local(const std::string& name, ConnectFailure& failure);
 
 // "box/3f6c0f9a/4026531840": the same for processes that can share memory, those of one system in one network
@@ -49,11 +49,11 @@ std::string peer_address(int socket);
 // True where the other end is this very machine, by its address.
 bool peer_is_local(int socket);
 
-void send_descriptors(int socket, std::vector<int> descriptors, ByteStream::Time until);
-std::vector<FileDescriptor> receive_descriptors(int socket, std::size_t count, ByteStream::Time until);
+void send_descriptors(int socket, std::vector<int> descriptors, Instant until);
+std::vector<FileDescriptor> receive_descriptors(int socket, std::size_t count, Instant until);
 
 // Until the other side's kernel has everything that was sent, or it closes, or the time passes.
-void drain(std::vector<FileDescriptor> sockets, ByteStream::Time until);
+void drain(std::vector<FileDescriptor> sockets, Instant until);
 constexpr std::chrono::seconds drain_time{2};  // that this may take
 
 }  // namespace motley

@@ -33,8 +33,7 @@ class NoDescriptorsLeft {
 TEST(Sockets, WhoCallsWhileDescriptorsAreShortIsTakenLater) {
   const ListeningSocket listening = listen_tcp("127.0.0.1:0");
   ConnectFailure failure;
-  const FileDescriptor caller =
-      connect_tcp(listening.address, std::chrono::steady_clock::now() + std::chrono::seconds(5), failure);
+  const FileDescriptor caller = connect_tcp(listening.address, deadline_in(5), failure);
   ASSERT_TRUE(caller) << failure.cause;
   {
     const NoDescriptorsLeft none;
@@ -48,8 +47,7 @@ TEST(Sockets, WhoCallsWhileDescriptorsAreShortIsTakenLater) {
 TEST(Sockets, ConnectionsWithinAMachineAreNotPaced) {
   const ListeningSocket listening = listen_tcp("127.0.0.1:0");
   ConnectFailure failure;
-  const FileDescriptor caller =
-      connect_tcp(listening.address, std::chrono::steady_clock::now() + std::chrono::seconds(5), failure);
+  const FileDescriptor caller = connect_tcp(listening.address, deadline_in(5), failure);
   ASSERT_TRUE(caller) << failure.cause;
   const FileDescriptor called = accept_connection(listening.socket.get());
   for (const FileDescriptor* end : {&caller, &called}) {

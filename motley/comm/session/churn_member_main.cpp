@@ -17,16 +17,13 @@
 
 #include <fmt/format.h>
 
+#include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
 #include "motley/comm/membership/coordinator_server.hpp"
 #include "motley/comm/session/session.hpp"
 
 namespace motley {
 namespace {
-
-double monotonic_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // In one piece: other processes may write to the same pipe.
 void say(const std::string& line) {
@@ -70,7 +67,7 @@ int take_part(const std::string& coordinator, const std::string& id, std::size_t
                                           {.timeout_s = 10});
     });
     if (outcome.status != SessionStatus::committed) {
-      say(fmt::format("stuck {} {:.6f} {}\n", outcome.step, monotonic_s(), outcome.cause));
+      say(fmt::format("stuck {} {:.6f} {}\n", outcome.step, now_s(), outcome.cause));
       continue;
     }
     bool right = outcome.step == state.step + 1;
@@ -83,7 +80,7 @@ int take_part(const std::string& coordinator, const std::string& id, std::size_t
     std::memcpy(&bits, sum.data(), sizeof bits);
     state = {outcome.step, (state.chain ^ bits) * 0x9e3779b97f4a7c15U + outcome.epoch};
     say(fmt::format("{} {} {} {} {:x} {:.6f}\n", right ? "commit" : "wrong", outcome.step, outcome.epoch,
-                    members.size(), state.chain, monotonic_s()));
+                    members.size(), state.chain, now_s()));
     std::this_thread::sleep_for(std::chrono::milliseconds(pause_ms));
   }
 }
@@ -93,7 +90,7 @@ int coordinate(const std::string& address, const std::string& file) {
   options.group = "churn";
   options.token = "churn";
   options.listen = address;
-  options.log = [](const std::string& line) { fmt::print(stderr, "{:.6f} {}\n", monotonic_s(), line); };
+  options.log = [](const std::string& line) { fmt::print(stderr, "{:.6f} {}\n", now_s(), line); };
   CoordinatorServer server(std::move(options), open_sqlite_store(file));
   say(fmt::format("serving {}\n", server.address()));
   server.run({});

@@ -12,7 +12,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <csignal>
 #include <cstdint>
 #include <filesystem>
@@ -25,15 +24,12 @@
 #include <utility>
 #include <vector>
 
+#include "motley/base/clock.hpp"
 #include "motley/base/random.hpp"
 
 extern char** environ;
 
 namespace motley::churn {
-
-inline double monotonic_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // A child whose standard output is read; killed when this object goes.
 class ChildProcess {
@@ -156,17 +152,17 @@ class ChurnGroup {
 
   // Reads what members say, until `done` or the time passes. False: it passed.
   bool watch(double seconds, const std::function<bool()>& done) {
-    const double until_s = monotonic_s() + seconds;
+    const double until_s = now_s() + seconds;
     for (;;) {
       for (Living& member : members_) {
-        if (member.stopped_until_s > 0 && monotonic_s() > member.stopped_until_s) {
+        if (member.stopped_until_s > 0 && now_s() > member.stopped_until_s) {
           member.stopped_until_s = 0;
           member.process->signal(SIGCONT);
         }
         for (const std::string& line : member.process->lines()) hear(member, line);
       }
       if (done() || !report_.failure.empty()) return true;
-      if (monotonic_s() > until_s) return false;
+      if (now_s() > until_s) return false;
       std::vector<pollfd> waiting;
       for (const Living& member : members_) waiting.push_back({member.process->output(), POLLIN, 0});
       ::poll(waiting.data(), waiting.size(), 10);
@@ -255,7 +251,7 @@ class ChurnGroup {
       ++report_.stops;
       Living& victim = members_[able[random_.below(able.size())]];
       victim.process->signal(SIGSTOP);
-      victim.stopped_until_s = monotonic_s() + 0.5 + 1.5 * random_.uniform();
+      victim.stopped_until_s = now_s() + 0.5 + 1.5 * random_.uniform();
       return;
     }
     if (members_.size() >= options_.most_processes || (able.size() >= 3 && kind < 0.55)) {
@@ -271,7 +267,7 @@ class ChurnGroup {
     ++report_.kills;
     for (const std::string& line : members_[victim].process->lines()) hear(members_[victim], line);
     killed_epoch_ = epoch_;
-    killed_s_ = monotonic_s();
+    killed_s_ = now_s();
     members_[victim].process->kill();
     for (const std::string& line : members_[victim].process->lines()) hear(members_[victim], line);
     members_.erase(members_.begin() + static_cast<std::ptrdiff_t>(victim));

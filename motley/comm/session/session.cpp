@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <array>
-#include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <optional>
@@ -11,17 +10,12 @@
 
 #include <fmt/format.h>
 
+#include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
 #include "motley/comm/net/sockets.hpp"
 
 namespace motley {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-Clock::time_point after(double seconds) {
-  return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-}
 
 std::string host_name() {
   std::array<char, 256> name{};
@@ -201,7 +195,7 @@ struct Session::State {
   enum class Purpose { step, departure };  // who leaves works only where an epoch begins, for the others' sake
 
   // Waits until there is something to do in an epoch, or the fate of the last step is known.
-  Turn await(Purpose purpose, Clock::time_point until, const std::stop_token& stop) {
+  Turn await(Purpose purpose, Instant until, const std::stop_token& stop) {
     for (;;) {
       std::unique_lock lock(mutex, std::defer_lock);
       Turn turn;
@@ -366,7 +360,7 @@ Session::~Session() = default;
 
 SessionOutcome Session::run(const StepBody& body, const SessionRunOptions& options) {
   State& state = *state_;
-  const auto until = after(options.timeout_s);
+  const auto until = deadline_in(options.timeout_s);
   SessionOutcome outcome;
   std::string failure;
   for (;;) {
@@ -411,7 +405,7 @@ SessionOutcome Session::run(const StepBody& body, const SessionRunOptions& optio
 
 bool Session::leave(double timeout_s) {
   State& state = *state_;
-  const auto until = after(timeout_s);
+  const auto until = deadline_in(timeout_s);
   state.access([](Membership& membership) { membership.leave(); });
   if (state.read([](const Membership& membership) { return membership.start() == nullptr; })) return true;
   for (;;) {

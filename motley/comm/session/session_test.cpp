@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
 #include "motley/comm/membership/coordinator_thread_test.hpp"
 #include "motley/comm/net/authority.hpp"
@@ -119,8 +120,8 @@ TEST(Session, OneMayEndWhileItConnects) {
 // That a session of these options says, sooner or later, that it waits because of this.
 bool waits_because(const SessionOptions& options, const std::string& cause) {
   Session session(options);
-  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (std::chrono::steady_clock::now() < until) {
+  const auto until = deadline_in(20);
+  while (Clock::now() < until) {
     const SessionOutcome outcome = run_checked_step(session, 0.05);
     EXPECT_EQ(outcome.status, SessionStatus::timed_out);
     if (outcome.cause.find(cause) != std::string::npos) return true;

@@ -1,16 +1,13 @@
 #include <fmt/format.h>
 #include <poll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <list>
 
 #include "motley/base/clock.hpp"
-#include "motley/base/environment_error.hpp"
+#include "motley/base/error.hpp"
 #include "motley/comm/session/state_transfer.hpp"
 
 namespace motley {
@@ -65,7 +62,7 @@ class StateSource::Service {
   void wait() {
     const double paced_s = out_.wait_s(now_s());
     bool writing = false;
-    std::vector<pollfd> files{{source_.wake_, POLLIN, 0}, {source_.listener_->descriptor(), POLLIN, 0}};
+    std::vector<pollfd> files{{source_.wakeup_.descriptor(), POLLIN, 0}, {source_.listener_->descriptor(), POLLIN, 0}};
     if (joiners_.size() >= static_cast<std::size_t>(source_.options_.connections)) files.pop_back();
     for (const auto& joiner : joiners_) {
       const bool ready = joiner.connection.writing() && paced_s <= 0;
@@ -80,8 +77,7 @@ class StateSource::Service {
   }
 
   void withdraw_where_asked() {
-    eventfd_t count = 0;
-    eventfd_read(source_.wake_, &count);
+    source_.wakeup_.clear();
     const std::lock_guard lock(source_.mutex_);
     if (!source_.withdrawing_) return;
     joiners_.clear();
@@ -142,8 +138,7 @@ class StateSource::Service {
 };
 
 StateSource::StateSource(std::unique_ptr<StateListener> listener, StateSourceOptions options)
-    : options_(std::move(options)), listener_(std::move(listener)), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  if (wake_ < 0) throw environment_error("cannot make an eventfd");
+    : options_(std::move(options)), listener_(std::move(listener)) {
   if (options_.group.size() > max_group_bytes)
     throw input_error(
         fmt::format("the group's name has {} bytes, more than {}", options_.group.size(), max_group_bytes),
@@ -153,9 +148,8 @@ StateSource::StateSource(std::unique_ptr<StateListener> listener, StateSourceOpt
 
 StateSource::~StateSource() {
   thread_.request_stop();
-  eventfd_write(wake_, 1);
+  wakeup_.notify();
   thread_.join();
-  close(wake_);
 }
 
 void StateSource::publish(StateSnapshot snapshot) {
@@ -180,7 +174,7 @@ void StateSource::withdraw() {
   std::unique_lock lock(mutex_);
   published_.clear();
   withdrawing_ = true;
-  eventfd_write(wake_, 1);
+  wakeup_.notify();
   withdrawn_.wait(lock, [this] { return !withdrawing_; });
 }
 

@@ -10,6 +10,7 @@
 #include <limits>
 #include <list>
 
+#include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
 #include "motley/comm/net/listener.hpp"
 
@@ -27,7 +28,7 @@ RelayAccess access_of(const std::optional<TlsContext>& tls, const std::string& k
   return {key, tls, tls ? Encryption::always : Encryption::off_loopback};
 }
 
-ByteStream::Time in(std::chrono::seconds time) { return std::chrono::steady_clock::now() + time; }
+Instant in(std::chrono::seconds time) { return Clock::now() + time; }
 
 class SocketStateStream final : public StateStream {
  public:

@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "motley/comm/net/wakeup.hpp"
 #include "motley/comm/session/state_manifest.hpp"
 #include "motley/comm/session/state_pull.hpp"
 #include "motley/comm/session/state_stream.hpp"
@@ -54,7 +55,7 @@ class StateSource {
 
   StateSourceOptions options_;
   std::unique_ptr<StateListener> listener_;
-  int wake_;  // an eventfd
+  Wakeup wakeup_;
   std::mutex mutex_;
   std::condition_variable withdrawn_;
   bool withdrawing_ = false;

@@ -91,9 +91,9 @@ TEST(StateTransfer, HoldsTheCap) {
   const Members members(2);
   Model mine(9);
   const double bytes_per_s = 60e6;
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = Clock::now();
   const auto outcome = pull_into(mine, members, members.peers(), {.bytes_per_s = bytes_per_s});
-  const double elapsed_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double elapsed_s = seconds_since(start);
   EXPECT_TRUE(outcome.complete);
   // Never faster; what may pass at once is a hundredth of a second's worth.
   EXPECT_GE(elapsed_s, static_cast<double>(outcome.pulled_bytes) / bytes_per_s - 0.02);

@@ -12,6 +12,7 @@
 #include "motley/comm/net/byte_stream.hpp"
 #include "motley/comm/net/epoch.hpp"
 #include "motley/comm/net/handshake.hpp"
+#include "motley/comm/net/wakeup.hpp"
 
 namespace motley {
 
@@ -26,17 +27,14 @@ struct LinkArrival {
   std::string revocation = {};  // instead of a connection: why the peer has given the epoch up
 };
 
-// An eventfd that wakes whoever waits for frames. Throws an environment error.
-FileDescriptor make_doorbell();
-
 class LinkArrivals {
  public:
-  LinkArrivals(Epoch epoch, int rank);
-  // With an eventfd that the peers know already.
-  LinkArrivals(Epoch epoch, int rank, FileDescriptor doorbell);
+  // `doorbell` may be one that the peers hold already.
+  LinkArrivals(Epoch epoch, int rank, Wakeup doorbell = Wakeup())
+      : epoch_(std::move(epoch)), rank_(rank), doorbell_(std::move(doorbell)) {}
   const Epoch& epoch() const { return epoch_; }
   int rank() const { return rank_; }
-  int doorbell() const { return doorbell_.get(); }
+  const Wakeup& doorbell() const { return doorbell_; }
 
   void put(LinkArrival arrival);
   // Why the peer has not been reached so far; for messages.
@@ -44,12 +42,11 @@ class LinkArrivals {
   std::string noted(int peer);
   bool any() const { return any_.load(std::memory_order_acquire); }
   std::vector<LinkArrival> take();
-  void ring();
 
  private:
   const Epoch epoch_;
   const int rank_;
-  FileDescriptor doorbell_;  // an eventfd: whoever waits for frames or connections sleeps on it
+  const Wakeup doorbell_;  // the thread that waits for frames or connections sleeps on it
   std::mutex mutex_;
   std::vector<LinkArrival> waiting_;
   std::map<int, std::string> notes_;

@@ -1,7 +1,6 @@
 #include "motley/comm/transport/fabric.hpp"
 
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -18,6 +17,7 @@
 
 #include <fmt/format.h>
 
+#include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
 #include "motley/comm/net/handshake.hpp"
 #include "motley/comm/net/sockets.hpp"
@@ -28,13 +28,7 @@
 namespace motley {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr int most_strangers = 128;  // connections that have not yet said who they are
-
-Clock::time_point after(double seconds) {
-  return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-}
 
 std::string local_name(const std::string& address) { return "motley/" + address; }
 
@@ -48,7 +42,7 @@ struct Fabric::State {
   FabricOptions options;
   std::unique_ptr<Listener> listener;
   FileDescriptor local;
-  FileDescriptor stop_bell{::eventfd(0, EFD_CLOEXEC)};
+  Wakeup stopped;
   std::thread acceptor;
 
   std::mutex mutex;
@@ -95,8 +89,7 @@ struct Fabric::State {
       for (const int socket : open_sockets) ::shutdown(socket, SHUT_RDWR);
       changed.notify_all();
     }
-    const std::uint64_t one = 1;
-    [[maybe_unused]] const ssize_t written = ::write(stop_bell.get(), &one, sizeof one);
+    stopped.notify();
     acceptor.join();
     {
       std::unique_lock lock(mutex);
@@ -152,7 +145,7 @@ struct Fabric::State {
   void accept_all() {
     for (;;) {
       std::array<pollfd, 3> waiting{pollfd{listener->descriptor(), POLLIN, 0}, pollfd{local.get(), POLLIN, 0},
-                                    pollfd{stop_bell.get(), POLLIN, 0}};
+                                    pollfd{stopped.descriptor(), POLLIN, 0}};
       ::poll(waiting.data(), waiting.size(), -1);
       if (waiting[2].revents != 0) return;
       for (const bool is_local : {false, true}) {
@@ -177,7 +170,7 @@ struct Fabric::State {
   }
 
   void receive(FileDescriptor socket, bool is_local) {
-    const auto until = after(options.handshake_s);
+    const auto until = deadline_in(options.handshake_s);
     const Stoppable stoppable(*this, socket.get());
     const bool encrypted = !is_local && encrypts(listener->address(), socket.get());
     ByteStream stream(std::move(socket));
@@ -216,7 +209,7 @@ struct Fabric::State {
     }
     if (hello.purpose == LinkPurpose::shared_memory) {
       auto passed = receive_descriptors(stream.descriptor(), 2, until);
-      send_descriptors(stream.descriptor(), {arrivals->doorbell()}, until);
+      send_descriptors(stream.descriptor(), {arrivals->doorbell().descriptor()}, until);
       arrival.memory = std::move(passed[0]);
       arrival.doorbell = std::move(passed[1]);
     }
@@ -227,7 +220,7 @@ struct Fabric::State {
   // ---- dialling ----
 
   // Tries until the other side has taken the connection, has refused it, or `until`.
-  void dial(LinkArrivals& arrivals, LinkArrival arrival, Dialling dialling, Clock::time_point until) {
+  void dial(LinkArrivals& arrivals, LinkArrival arrival, Dialling dialling, Instant until) {
     const Member& member = arrivals.epoch().members[static_cast<std::size_t>(arrival.peer)];
     std::string cause = "no answer";
     bool failed = false;
@@ -241,9 +234,9 @@ struct Fabric::State {
          pause = std::min(2 * pause, std::chrono::milliseconds(50))) {
       ConnectFailure failure;
       const bool shared = arrival.purpose == LinkPurpose::shared_memory;
-      FileDescriptor socket =
-          shared ? connect_local(local_name(member.address), failure)
-                 : connect_to(member.address, relay_access(), std::min(until, after(options.handshake_s)), failure);
+      FileDescriptor socket = shared ? connect_local(local_name(member.address), failure)
+                                     : connect_to(member.address, relay_access(),
+                                                  std::min(until, deadline_in(options.handshake_s)), failure);
       if (socket) {
         try {
           const LinkWelcome welcome = introduce(arrivals, arrival, std::move(socket), until);
@@ -270,12 +263,12 @@ struct Fabric::State {
     arrivals.put(std::move(arrival));
   }
 
-  LinkWelcome introduce(LinkArrivals& arrivals, LinkArrival& arrival, FileDescriptor socket, Clock::time_point until) {
+  LinkWelcome introduce(LinkArrivals& arrivals, LinkArrival& arrival, FileDescriptor socket, Instant until) {
     const Epoch& epoch = arrivals.epoch();
     const Member& self = epoch.members[static_cast<std::size_t>(arrivals.rank())];
     const Member& member = epoch.members[static_cast<std::size_t>(arrival.peer)];
     const Stoppable stoppable(*this, socket.get());
-    const auto patience = std::min(until, after(options.handshake_s));
+    const auto patience = std::min(until, deadline_in(options.handshake_s));
     const bool encrypted = arrival.purpose != LinkPurpose::shared_memory && encrypts(member.address, socket.get());
     ByteStream stream(std::move(socket));
     if (encrypted) {
@@ -297,7 +290,7 @@ struct Fabric::State {
     if (welcome.answer != LinkAnswer::welcome) return welcome;
     if (arrival.purpose == LinkPurpose::shared_memory) {
       arrival.memory = make_shared_edge_memory();
-      send_descriptors(stream.descriptor(), {arrival.memory.get(), arrivals.doorbell()}, patience);
+      send_descriptors(stream.descriptor(), {arrival.memory.get(), arrivals.doorbell().descriptor()}, patience);
       arrival.doorbell = std::move(receive_descriptors(stream.descriptor(), 1, patience)[0]);
     }
     if (arrival.purpose == LinkPurpose::stream || arrival.purpose == LinkPurpose::shared_memory)
@@ -306,7 +299,7 @@ struct Fabric::State {
   }
 
   void start_dial(const std::shared_ptr<LinkArrivals>& arrivals, int peer, LinkPurpose purpose, std::uint16_t stream,
-                  const std::string& word, Dialling dialling, Clock::time_point until) {
+                  const std::string& word, Dialling dialling, Instant until) {
     start([this, arrivals, peer, purpose, stream, word, dialling, until] {
       dial(*arrivals, {.peer = peer, .purpose = purpose, .stream = stream, .revocation = word}, dialling, until);
     });
@@ -333,7 +326,7 @@ std::unique_ptr<Transport> Fabric::connect(const Epoch& epoch, int rank, double 
   if (rank < 0 || static_cast<std::size_t>(rank) >= epoch.members.size())
     throw input_error(fmt::format("rank {} of {} members", rank, epoch.members.size()),
                       "the rank is this process's place in the list of members, from 0");
-  const auto until = after(timeout_s);
+  const auto until = deadline_in(timeout_s);
   const auto arrivals = std::make_shared<LinkArrivals>(epoch, rank);
   const State::Key key{epoch.group, epoch.number, rank};
   {
@@ -343,27 +336,28 @@ std::unique_ptr<Transport> Fabric::connect(const Epoch& epoch, int rank, double 
           fmt::format("epoch {} of \"{}\" is already connected as rank {}", epoch.number, epoch.group, rank),
           "connect once per epoch and rank: a later group takes the next epoch's number, or another name");
   }
-  auto mesh = make_mesh(
-      {.arrivals = arrivals,
-       .most_streams = state.options.most_streams,
-       .patience_s = state.options.patience_s,
-       .dial =
-           [&state, arrivals](int peer, LinkPurpose purpose, std::uint16_t stream, const std::string& word) {
-             state.start_dial(arrivals, peer, purpose, stream, word, Dialling::again, after(state.options.patience_s));
-           },
-       .closed =
-           [&state, key](std::vector<FileDescriptor> sockets) {
-             {
-               const std::lock_guard lock(state.mutex);
-               state.expected.erase(key);
-               auto& last = state.over[std::get<0>(key)];
-               last = std::max(last, std::get<1>(key));
-             }
-             if (sockets.empty()) return;
-             state.start([held = std::make_shared<std::vector<FileDescriptor>>(std::move(sockets))] {
-               drain(std::move(*held), Clock::now() + drain_time);
-             });
-           }});
+  auto mesh =
+      make_mesh({.arrivals = arrivals,
+                 .most_streams = state.options.most_streams,
+                 .patience_s = state.options.patience_s,
+                 .dial =
+                     [&state, arrivals](int peer, LinkPurpose purpose, std::uint16_t stream, const std::string& word) {
+                       state.start_dial(arrivals, peer, purpose, stream, word, Dialling::again,
+                                        deadline_in(state.options.patience_s));
+                     },
+                 .closed =
+                     [&state, key](std::vector<FileDescriptor> sockets) {
+                       {
+                         const std::lock_guard lock(state.mutex);
+                         state.expected.erase(key);
+                         auto& last = state.over[std::get<0>(key)];
+                         last = std::max(last, std::get<1>(key));
+                       }
+                       if (sockets.empty()) return;
+                       state.start([held = std::make_shared<std::vector<FileDescriptor>>(std::move(sockets))] {
+                         drain(std::move(*held), Clock::now() + drain_time);
+                       });
+                     }});
   // The higher rank dials.
   for (int peer = 0; peer < rank; ++peer) {
     const auto index = static_cast<std::size_t>(peer);
@@ -383,7 +377,7 @@ std::unique_ptr<Transport> Fabric::connect(const Epoch& epoch, int rank, double 
     const auto [peer, cause] = mesh->refusal();
     if (peer >= 0) throw ConnectError(ErrorCode::peer, fmt::format("cannot reach {}: {}", called(peer), cause), {peer});
     if (stop.stop_requested()) throw Error(ErrorCode::interrupted, "asked to stop while connecting");
-    const double left_s = std::chrono::duration<double>(until - Clock::now()).count();
+    const double left_s = seconds_until(until);
     if (left_s <= 0) {
       const std::string noted = arrivals->noted(missing.front()), own = state.listener->trouble();
       throw ConnectError(

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
 
 namespace motley {
@@ -107,9 +108,7 @@ class InProcessFabric::Link : public Transport {
   }
   void wake() override { state_.wake(self()); }
   bool flushed() const override { return true; }
-  double now_s() const override {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-  }
+  double now_s() const override { return motley::now_s(); }
   const LinkTraffic& traffic(int peer) const override { return traffic_[static_cast<std::size_t>(peer)]; }
 
  private:

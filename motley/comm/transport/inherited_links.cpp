@@ -6,11 +6,11 @@
 #include <sys/socket.h>
 
 #include <array>
-#include <chrono>
 #include <string>
 
 #include <fmt/format.h>
 
+#include "motley/base/clock.hpp"
 #include "motley/base/environment_error.hpp"
 #include "motley/comm/net/sockets.hpp"
 #include "motley/comm/transport/arrivals.hpp"
@@ -105,7 +105,7 @@ LinkEnds make_links(int ranks, const std::vector<std::pair<int, int>>& pairs, Li
                     std::int64_t window_bytes) {
   LinkEnds ends{.of_rank = std::vector<InheritedLinks>(static_cast<std::size_t>(ranks)), .owned = {}};
   const auto own = [&](FileDescriptor descriptor) { return ends.owned.emplace_back(std::move(descriptor)).get(); };
-  for (InheritedLinks& links : ends.of_rank) links.doorbell = own(make_doorbell());
+  for (InheritedLinks& links : ends.of_rank) links.doorbell = own(Wakeup().release());
   for (const auto& [a, b] : pairs) {
     const std::array<int, 2> pair{a, b};
     Ends connection = kind == LinkKind::tcp ? make_tcp_connection() : make_local_connection();
@@ -126,7 +126,7 @@ LinkEnds make_links(int ranks, const std::vector<std::pair<int, int>>& pairs, Li
 
 std::unique_ptr<Transport> open_links(const Epoch& epoch, int rank, const InheritedLinks& links) {
   if (links.doorbell < 0) throw Error(ErrorCode::peer, fmt::format("no links for rank {}", rank));
-  const auto arrivals = std::make_shared<LinkArrivals>(epoch, rank, FileDescriptor(links.doorbell));
+  const auto arrivals = std::make_shared<LinkArrivals>(epoch, rank, Wakeup(FileDescriptor(links.doorbell)));
   const int ranks = static_cast<int>(epoch.members.size());
   for (const InheritedLink& link : links.links) {
     LinkArrival arrival{.peer = link.peer,
@@ -140,21 +140,18 @@ std::unique_ptr<Transport> open_links(const Epoch& epoch, int rank, const Inheri
                                                static_cast<int>(link.side)));
     arrivals->put(std::move(arrival));
   }
-  auto mesh =
-      make_mesh({.arrivals = arrivals,
-                 .most_streams = 1,
-                 .dial =
-                     [lost = arrivals.get()](int peer, LinkPurpose purpose, std::uint16_t stream, const std::string&) {
-                       if (purpose == LinkPurpose::revoke) return;  // it goes with the frames alone
-                       lost->put({.peer = peer,
-                                  .purpose = purpose,
-                                  .stream = stream,
-                                  .refusal = "its process has closed the connection"});
-                     },
-                 .closed =
-                     [](std::vector<FileDescriptor> sockets) {
-                       drain(std::move(sockets), std::chrono::steady_clock::now() + drain_time);
-                     }});
+  auto mesh = make_mesh(
+      {.arrivals = arrivals,
+       .most_streams = 1,
+       .dial =
+           [lost = arrivals.get()](int peer, LinkPurpose purpose, std::uint16_t stream, const std::string&) {
+             if (purpose == LinkPurpose::revoke) return;  // it goes with the frames alone
+             lost->put({.peer = peer,
+                        .purpose = purpose,
+                        .stream = stream,
+                        .refusal = "its process has closed the connection"});
+           },
+       .closed = [](std::vector<FileDescriptor> sockets) { drain(std::move(sockets), Clock::now() + drain_time); }});
   mesh->unconnected();  // takes what was put
   if (const auto [peer, cause] = mesh->refusal(); peer >= 0)
     throw Error(ErrorCode::peer, fmt::format("no link to rank {}: {}", peer, cause));

@@ -2,33 +2,21 @@
 
 #include <sched.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
-#include <chrono>
 #include <cmath>
 #include <map>
 #include <thread>
 
 #include <fmt/format.h>
 
+#include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
 #include "motley/comm/transport/edge.hpp"
 
 namespace motley {
-
-LinkArrivals::LinkArrivals(Epoch epoch, int rank) : LinkArrivals(std::move(epoch), rank, make_doorbell()) {}
-
-LinkArrivals::LinkArrivals(Epoch epoch, int rank, FileDescriptor doorbell)
-    : epoch_(std::move(epoch)), rank_(rank), doorbell_(std::move(doorbell)) {}
-
-FileDescriptor make_doorbell() {
-  FileDescriptor doorbell(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!doorbell) throw Error(ErrorCode::environment, "cannot make an eventfd");
-  return doorbell;
-}
 
 void LinkArrivals::put(LinkArrival arrival) {
   {
@@ -36,7 +24,7 @@ void LinkArrivals::put(LinkArrival arrival) {
     waiting_.push_back(std::move(arrival));
     any_.store(true, std::memory_order_release);
   }
-  ring();
+  doorbell_.notify();
 }
 
 std::vector<LinkArrival> LinkArrivals::take() {
@@ -53,11 +41,6 @@ void LinkArrivals::note(int peer, const std::string& cause) {
 std::string LinkArrivals::noted(int peer) {
   const std::lock_guard lock(mutex_);
   return notes_[peer];
-}
-
-void LinkArrivals::ring() {
-  const std::uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = ::write(doorbell_.get(), &one, sizeof one);  // full: has been rung
 }
 
 namespace {
@@ -85,7 +68,7 @@ class SocketMesh : public Mesh {
         edges_(arrivals_.epoch().members.size()),
         refusals_(edges_.size()) {
     if (!epoll_) throw Error(ErrorCode::environment, "cannot make an epoll descriptor");
-    watch(epoll_.get(), arrivals_.doorbell(), static_cast<int>(doorbell_peer), 0);
+    watch(epoll_.get(), arrivals_.doorbell().descriptor(), static_cast<int>(doorbell_peer), 0);
     const auto here = std::count_if(arrivals_.epoch().members.begin(), arrivals_.epoch().members.end(),
                                     [&](const Member& member) { return member.host == self().host; });
     crowded_ = here > static_cast<std::ptrdiff_t>(std::thread::hardware_concurrency());
@@ -156,16 +139,14 @@ class SocketMesh : public Mesh {
 
   void wake() override {
     woken_.store(true);
-    arrivals_.ring();
+    arrivals_.doorbell().notify();
   }
   bool flushed() const override {
     for (const auto& edge : edges_)
       if (edge && !edge->flushed()) return false;
     return true;
   }
-  double now_s() const override {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-  }
+  double now_s() const override { return motley::now_s(); }
   const LinkTraffic& traffic(int peer) const override {
     static const LinkTraffic none;
     const Edge* edge = edges_[static_cast<std::size_t>(peer)].get();
@@ -214,8 +195,7 @@ class SocketMesh : public Mesh {
       const auto peer = static_cast<std::uint32_t>(events[static_cast<std::size_t>(i)].data.u64 >> 32);
       const auto part = static_cast<std::uint32_t>(events[static_cast<std::size_t>(i)].data.u64);
       if (peer == doorbell_peer) {
-        std::uint64_t rung = 0;
-        [[maybe_unused]] const ssize_t read = ::read(arrivals_.doorbell(), &rung, sizeof rung);
+        arrivals_.doorbell().clear();
       } else if (edges_[peer]) {
         edges_[peer]->on_event(part, events[static_cast<std::size_t>(i)].events);
       }

@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -19,6 +18,7 @@
 #include <fmt/format.h>
 
 #include "motley/base/environment_error.hpp"
+#include "motley/comm/net/wakeup.hpp"
 #include "motley/comm/transport/edge.hpp"
 
 namespace motley {
@@ -153,9 +153,11 @@ class SharedEdge : public Edge {
   void ring_if(std::uint32_t reason) {
     if ((in_->asleep.load() & reason) == 0) return;
     if ((in_->asleep.exchange(0) & reason) == 0) return;
-    const std::uint64_t one = 1;
-    // A doorbell that is full has been rung.
-    [[maybe_unused]] const ssize_t written = ::write(doorbell_.get(), &one, sizeof one);
+    try {
+      doorbell_.notify();
+    } catch (const Error& error) {
+      lie_ = error.what();  // the peer passed something else in its place
+    }
   }
 
   bool take(FrameSink& sink) {
@@ -199,7 +201,8 @@ class SharedEdge : public Edge {
   int peer_;
   std::byte* memory_;
   std::uint64_t ring_bytes_;  // a power of two
-  FileDescriptor doorbell_, life_;
+  Wakeup doorbell_;
+  FileDescriptor life_;
   RingHead* out_;
   RingHead* in_;
   std::byte* out_bytes_;
@@ -211,7 +214,7 @@ class SharedEdge : public Edge {
   bool refused_ = false;         // send() found no room
   bool spoken_ = false;          // there is something on the other connection
   bool ended_ = false;
-  std::string lie_;  // what send() found wrong; poll() tells
+  std::string lie_;  // what was found wrong; poll() tells
   std::string cause_;
 };
 

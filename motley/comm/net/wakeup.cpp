@@ -1,0 +1,33 @@
+#include "motley/comm/net/wakeup.hpp"
+
+#include <sys/eventfd.h>
+
+#include <cerrno>
+
+#include "motley/base/environment_error.hpp"
+
+namespace motley {
+
+Wakeup::Wakeup() : event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (!event_) throw environment_error("cannot make an eventfd");
+}
+
+void Wakeup::notify() const {
+  // One that is full was notified.
+  while (::eventfd_write(event_.get(), 1) != 0)
+    if (errno == EAGAIN)
+      return;
+    else if (errno != EINTR)
+      throw environment_error("cannot wake a thread");
+}
+
+void Wakeup::clear() const {
+  eventfd_t count = 0;
+  while (::eventfd_read(event_.get(), &count) != 0)
+    if (errno == EAGAIN)
+      return;
+    else if (errno != EINTR)
+      throw environment_error("cannot clear a wake-up event");
+}
+
+}  // namespace motley
