@@ -15,8 +15,9 @@
 
 #include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
-#include "motley/comm/membership/control_stream.hpp"
+#include "motley/comm/membership/membership_messages.hpp"
 #include "motley/comm/net/authority.hpp"
+#include "motley/comm/net/message_stream.hpp"
 #include "motley/comm/net/sockets.hpp"
 #include "motley/comm/net/wakeup.hpp"
 
@@ -25,11 +26,12 @@ namespace {
 
 constexpr std::size_t most_strangers = 128;     // connections that have not yet said who they are
 constexpr std::size_t largest_greeting = 1024;  // bytes
+constexpr int messages_per_turn = 64;           // of one client, so that one that never pauses holds up no other
 constexpr double tick_s = 0.05;
 constexpr double certificates_per_s = 20, most_certificates_at_once = 100;  // to strangers and members together
 
 struct ControlClient {
-  ControlStream stream;
+  MessageStream stream;
   std::string name;  // for messages: the address, later the id
   Instant greet_until;
   bool greeted = false;
@@ -164,9 +166,10 @@ struct CoordinatorServer::State {
 
   void add_client(ByteStream stream) {
     const std::string name = stream.peer_name(), address = peer_address(stream.descriptor());
-    clients.push_back({.stream = ControlStream(std::move(stream)),
+    clients.push_back({.stream = MessageStream(std::move(stream), max_control_bytes),
                        .name = name.empty() ? address : fmt::format("{} at {}", name, address),
                        .greet_until = deadline_in(options.handshake_s)});
+    clients.back().stream.accept_up_to(largest_greeting);
   }
 
   void take_secured() {
@@ -179,7 +182,7 @@ struct CoordinatorServer::State {
 
   void refuse(ControlClient& client, const std::string& reason, const std::string& hint) {
     log(fmt::format("refused peer=\"{}\" cause=\"{}\"", client.name, reason));
-    client.stream.send(ControlRefusal{reason, hint});
+    client.stream.send(encode_control(ControlRefusal{reason, hint}));
     client.closing = true;
   }
 
@@ -204,6 +207,7 @@ struct CoordinatorServer::State {
     if (tls && client.stream.bytes().peer_name().empty())
       return refuse(client, "this connection shows no certificate", "a member asks for one first");
     client.greeted = true;
+    client.stream.accept_up_to(max_control_bytes);
   }
 
   // Why nobody on this connection gets a certificate for this name; empty where it may.
@@ -241,7 +245,7 @@ struct CoordinatorServer::State {
       const CertificateGrant grant{options.authority->certify(request.request, request.member, valid_s),
                                    options.authority->certificate(), static_cast<std::uint32_t>(std::lround(valid_s))};
       log(fmt::format("certified member=\"{}\" peer=\"{}\" valid_s={:.0f}", request.member, client.name, valid_s));
-      client.stream.send(grant);
+      client.stream.send(encode_control(grant));
     } catch (const Error& error) {
       refuse(client, error.what(), error.hint());
     }
@@ -269,13 +273,17 @@ struct CoordinatorServer::State {
         }
     }
     const auto answer = decide([&](Coordinator& next) { return next.report(*report, now_s()); });
-    if (answer) client.stream.send(*answer);
+    if (answer) client.stream.send(encode_control(*answer));
   }
 
   void serve(ControlClient& client) {
     try {
-      const auto messages = client.stream.receive(client.greeted ? max_control_bytes : largest_greeting);
-      for (const ControlMessage& message : messages) hear(client, message);
+      for (int i = 0; i < messages_per_turn; ++i) {
+        const auto message = client.stream.receive();
+        if (!message) break;
+        hear(client, decode_control(*message));
+      }
+      if (client.stream.ended()) lose(client, "the control connection is lost: " + client.stream.cause());
     } catch (const StoreFenced&) {
       throw;
     } catch (const Error& error) {
@@ -302,7 +310,7 @@ struct CoordinatorServer::State {
       if (coordinator->state(client.id) == MemberState::gone) return;
       const CoordinatorDirective directive = coordinator->directive(client.id);
       if (directive.process != client.process) return;
-      client.stream.send(directive);
+      client.stream.send(encode_control(directive));
     } catch (const StoreFenced&) {
       throw;
     } catch (const Error& error) {
@@ -329,12 +337,12 @@ struct CoordinatorServer::State {
     bool pending = false;
     for (const ControlClient& client : clients) {
       waiting.push_back({client.stream.descriptor(), client.stream.events(), 0});
-      pending = pending || client.stream.bytes().pending();
+      pending = pending || client.stream.pending();
     }
     ::poll(waiting.data(), waiting.size(), pending ? 0 : static_cast<int>(tick_s * 1000));
     std::size_t place = 2;
     for (ControlClient& client : clients) {
-      const bool ready = waiting[place++].revents != 0 || client.stream.bytes().pending();
+      const bool ready = waiting[place++].revents != 0 || client.stream.pending();
       if (ready && !client.gone) serve(client);
       if (!client.greeted && !client.closing && Clock::now() > client.greet_until) lose(client, "it did not greet");
     }

@@ -1,12 +1,10 @@
 #include "motley/comm/membership/coordinator_server.hpp"
 
 #include <gtest/gtest.h>
-#include <poll.h>
 
 #include <cstring>
 
 #include "motley/base/error.hpp"
-#include "motley/comm/membership/control_stream.hpp"
 #include "motley/comm/membership/coordinator_thread_test.hpp"
 #include "motley/comm/net/deadline_test.hpp"
 #include "motley/comm/net/sockets.hpp"
@@ -22,28 +20,20 @@ ByteStream dial(const std::string& address) {
 }
 
 // The next message, or why there is none.
-std::string answer_of(ControlStream& stream, ControlMessage& message) {
-  while (Clock::now() < soon()) {
-    pollfd waiting{stream.descriptor(), stream.events(), 0};
-    ::poll(&waiting, 1, 1000);
-    try {
-      stream.flush();
-      const auto messages = stream.receive();
-      if (messages.empty()) continue;
-      message = messages.front();
-      return "";
-    } catch (const Error& error) {
-      return error.what();
-    }
+std::string answer_of(ControlCaller& member, ControlMessage& message) {
+  try {
+    message = member.answer();
+    return "";
+  } catch (const Error& error) {
+    return error.what();
   }
-  return "nothing";
 }
 
 std::string refusal_of(const std::string& address, const std::vector<ControlMessage>& messages) {
-  ControlStream stream(dial(address));
-  for (const ControlMessage& message : messages) stream.send(message);
+  ControlCaller member(dial(address));
+  for (const ControlMessage& message : messages) member.send(message);
   ControlMessage answer;
-  const std::string failure = answer_of(stream, answer);
+  const std::string failure = answer_of(member, answer);
   if (!failure.empty()) return failure;
   const auto* refusal = std::get_if<ControlRefusal>(&answer);
   return refusal == nullptr ? "accepted" : refusal->reason;
@@ -71,7 +61,7 @@ TEST(CoordinatorServer, TellsStrangersWhyTheyAreTurnedAway) {
 
 TEST(CoordinatorServer, LiesEndTheConnectionAndNothingElse) {
   CoordinatorThread coordinator;
-  ControlStream honest(dial(coordinator.address()));
+  ControlCaller honest(dial(coordinator.address()));
   honest.send(ControlHello{"test", "token"});
   honest.send(ready_report("honest"));
   ControlMessage answer;
@@ -136,7 +126,7 @@ TEST(CoordinatorServer, AFullDiskIsReportedAndOvercome) {
                                 }},
                            std::move(owned));
   std::jthread serving([&](const std::stop_token& stop) { server.run(stop); });
-  ControlStream member(dial(server.address()));
+  ControlCaller member(dial(server.address()));
   member.send(ControlHello{"test", ""});
   member.send(ready_report("a"));
   const auto logged = [&](const char* text) {
@@ -240,7 +230,7 @@ TEST(CoordinatorServer, AfterAnUncertainWriteTheLogCounts) {
     MoodyCoordinator coordinator;
     coordinator.store->mood = mood;
     coordinator.store->readable = false;
-    ControlStream member(dial(coordinator.server.address()));
+    ControlCaller member(dial(coordinator.server.address()));
     member.send(ControlHello{"test", ""});
     member.send(ready_report("a"));
     coordinator.wait_for("the store is silent");
@@ -271,7 +261,7 @@ TEST(CoordinatorServer, ALeaseThatCannotBeKeptIsReportedAndALostOneEndsIt) {
 TEST(CoordinatorServer, ALogThatCannotBeCutIsReportedAndGoesOn) {
   MoodyCoordinator coordinator(1);
   coordinator.store->full = true;
-  ControlStream member(dial(coordinator.server.address()));
+  ControlCaller member(dial(coordinator.server.address()));
   member.send(ControlHello{"test", ""});
   member.send(ready_report("a"));
   ControlMessage answer;

@@ -12,10 +12,32 @@
 #include <string>
 #include <thread>
 
+#include "motley/base/error.hpp"
 #include "motley/comm/membership/coordinator_server.hpp"
+#include "motley/comm/net/deadline_test.hpp"
+#include "motley/comm/net/message_stream.hpp"
 #include "motley/comm/session/session.hpp"
 
 namespace motley {
+
+// The other end of a control connection.
+class ControlCaller {
+ public:
+  explicit ControlCaller(ByteStream stream) : stream_(std::move(stream), max_control_bytes) {}
+  void send(const ControlMessage& message) { stream_.send(encode_control(message)); }
+  // The coordinator's next message. Throws what the connection broke of.
+  ControlMessage answer() {
+    for (;;) {
+      stream_.flush();
+      if (const auto message = stream_.receive()) return decode_control(*message);
+      if (stream_.ended()) throw Error(ErrorCode::peer, "the connection is lost: " + stream_.cause());
+      if (!wait_for(stream_.descriptor(), stream_.events(), soon())) throw Error(ErrorCode::peer, "nothing");
+    }
+  }
+
+ private:
+  MessageStream stream_;
+};
 
 // A coordinator on a thread of the test, with a log of its own.
 class CoordinatorThread {

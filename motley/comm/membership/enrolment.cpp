@@ -1,7 +1,5 @@
 #include "motley/comm/membership/enrolment.hpp"
 
-#include <poll.h>
-
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -10,27 +8,11 @@
 
 #include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
-#include "motley/comm/membership/control_stream.hpp"
+#include "motley/comm/membership/membership_messages.hpp"
+#include "motley/comm/net/message_stream.hpp"
 #include "motley/comm/net/sockets.hpp"
 
 namespace motley {
-namespace {
-
-// The coordinator's first message.
-ControlMessage answer_to(const CertificateRequest& request, ControlStream& stream, Instant until) {
-  stream.send(request);
-  while (Clock::now() < until) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now());
-    pollfd waiting{stream.descriptor(), stream.events(), 0};
-    ::poll(&waiting, 1, stream.bytes().pending() ? 0 : static_cast<int>(left.count()) + 1);
-    stream.flush();
-    if (auto messages = stream.receive(); !messages.empty()) return std::move(messages.front());
-  }
-  throw Error(ErrorCode::peer, "no answer in time");
-}
-
-}  // namespace
-
 EnrolmentRequest::EnrolmentRequest(const EnrolmentOptions& options)
     : options_(options),
       pin_(authority_fingerprint(options.authority)),
@@ -70,8 +52,11 @@ Enrolment enrol(const std::string& address, const EnrolmentOptions& options, dou
     ByteStream stream(std::move(socket));
     stream.secure_as_client(TlsContext::pinned_to(request.pin()), until);
     expect_coordinator(stream, address);
-    ControlStream control(std::move(stream));
-    answer = answer_to(request.message(), control, until);
+    BlockingMessageStream control(std::move(stream), max_control_bytes);
+    control.send(encode_control(request.message()), until);
+    const auto message = control.receive(until);
+    if (!message) throw Error(ErrorCode::peer, fmt::format("the connection is lost: {}", control.cause()));
+    answer = decode_control(*message);
   } catch (const Error& error) {
     throw Error(ErrorCode::peer, fmt::format("no certificate from the coordinator at {}: {}", address, error.what()),
                 "it must hold this group's authority: motley coordinate --folder DIR");

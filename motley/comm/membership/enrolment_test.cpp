@@ -2,13 +2,11 @@
 #include "motley/comm/membership/enrolment.hpp"
 
 #include <gtest/gtest.h>
-#include <poll.h>
 
 #include <chrono>
 #include <thread>
 
 #include "motley/base/error.hpp"
-#include "motley/comm/membership/control_stream.hpp"
 #include "motley/comm/membership/coordinator_thread_test.hpp"
 #include "motley/comm/net/deadline_test.hpp"
 #include "motley/comm/net/sockets.hpp"
@@ -60,22 +58,15 @@ SessionOutcome step_of(Session& session, double timeout_s = 20) {
 
 // The coordinator's answer to messages over a connection that is already secured; or why there is none.
 std::string answer_over(ByteStream stream, const std::vector<ControlMessage>& messages) {
-  ControlStream control(std::move(stream));
+  ControlCaller caller(std::move(stream));
   try {
-    for (const ControlMessage& message : messages) control.send(message);
-    while (Clock::now() < soon()) {
-      pollfd waiting{control.descriptor(), control.events(), 0};
-      ::poll(&waiting, 1, 100);
-      control.flush();
-      for (const ControlMessage& message : control.receive()) {
-        const auto* refusal = std::get_if<ControlRefusal>(&message);
-        return refusal == nullptr ? "accepted" : refusal->reason;
-      }
-    }
+    for (const ControlMessage& message : messages) caller.send(message);
+    const ControlMessage answer = caller.answer();
+    const auto* refusal = std::get_if<ControlRefusal>(&answer);
+    return refusal == nullptr ? "accepted" : refusal->reason;
   } catch (const Error& error) {
     return error.what();
   }
-  return "nothing";
 }
 
 ByteStream secured(const std::string& address, const TlsContext& tls) {

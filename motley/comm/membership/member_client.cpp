@@ -13,8 +13,8 @@
 #include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
 #include "motley/base/hints.hpp"
-#include "motley/comm/membership/control_stream.hpp"
 #include "motley/comm/membership/enrolment.hpp"
+#include "motley/comm/net/message_stream.hpp"
 #include "motley/comm/net/random_bytes.hpp"
 #include "motley/comm/net/sockets.hpp"
 #include "motley/comm/net/wakeup.hpp"
@@ -96,14 +96,14 @@ struct MemberClient::State {
   }
 
   // Asks again where there is no answer.
-  void renew(ControlStream& stream) {
+  void renew(MessageStream& stream) {
     if (Clock::now() < renew_at) return;
     if (!renewal) renewal.emplace(enrolment_options());
-    stream.send(renewal->message());
+    stream.send(encode_control(renewal->message()));
     renew_at = Clock::now() + std::max(duration_of(1), (expires_at - Clock::now()) / 8);
   }
 
-  ControlStream dial(const std::string& address) const {
+  MessageStream dial(const std::string& address) const {
     const auto until = deadline_in(options.patience_s);
     ConnectFailure failure;
     FileDescriptor socket = connect_tcp(address, until, failure);
@@ -119,20 +119,20 @@ struct MemberClient::State {
       throw input_error(
           fmt::format("the coordinator at {} is on another machine, and this member has no certificate", address),
           "give it the files that `motley group issue` makes, or the group's token and authority to ask for one");
-    return ControlStream(std::move(stream));
+    return MessageStream(std::move(stream), max_control_bytes);
   }
 
   // Until the connection ends or the coordinator falls silent.
   void converse(const std::string& address, const std::stop_token& stop) {
-    ControlStream stream = dial(address);
-    stream.send(ControlHello{options.group, options.token});
+    MessageStream stream = dial(address);
+    stream.send(encode_control(ControlHello{options.group, options.token}));
     MemberReport sent;
     bool anything_sent = false;
     auto send_at = Clock::now(), heard_at = Clock::now();
     while (!stop.stop_requested()) {
       const MemberReport report = current_report();
       if (stream.flushed() && (!anything_sent || Clock::now() >= send_at || report != sent)) {
-        stream.send(report);
+        stream.send(encode_control(report));
         sent = report;
         anything_sent = true;
         send_at = deadline_in(options.heartbeat_s);
@@ -141,19 +141,21 @@ struct MemberClient::State {
       const auto wait = std::chrono::duration_cast<std::chrono::milliseconds>(send_at - Clock::now()).count() + 1;
       std::array<pollfd, 2> waiting{pollfd{stream.descriptor(), stream.events(), 0},
                                     pollfd{wakeup.descriptor(), POLLIN, 0}};
-      ::poll(waiting.data(), waiting.size(), stream.bytes().pending() ? 0 : static_cast<int>(std::max<long>(wait, 0)));
+      ::poll(waiting.data(), waiting.size(), stream.pending() ? 0 : static_cast<int>(std::max<long>(wait, 0)));
       if (waiting[1].revents != 0) wakeup.clear();
       stream.flush();
-      for (const ControlMessage& message : stream.receive()) {
+      while (const auto message = stream.receive()) {
         heard_at = Clock::now();
-        hear(message, address);
+        hear(decode_control(*message), address);
       }
+      if (stream.ended())
+        throw Error(ErrorCode::peer, fmt::format("the control connection is lost: {}", stream.cause()));
       if (Clock::now() - heard_at > duration_of(options.patience_s))
         throw Error(ErrorCode::peer, fmt::format("the coordinator at {} is silent", address),
                     "is its machine reachable? This member goes on trying");
     }
     // The last report may say that this process leaves.
-    stream.send(current_report());
+    stream.send(encode_control(current_report()));
   }
 
   MemberReport current_report() const {

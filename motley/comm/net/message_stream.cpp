@@ -16,6 +16,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little);
 using FrameLength = std::uint32_t;
 
+constexpr std::size_t tls_record_bytes = std::size_t{16} << 10;
 constexpr std::size_t shortest_read_bytes = std::size_t{16} << 10, longest_read_bytes = std::size_t{64} << 10;
 
 }  // namespace
@@ -97,11 +98,13 @@ std::size_t MessageStream::flush(std::size_t most_bytes) {
   std::size_t total = 0;
   while (!writer_.empty() && total < most_bytes) {
     auto offered = writer_.next();
-    // TLS must be offered as much again as it did not take.
-    offered = offered.first(std::min(offered.size(), std::max(most_bytes - total, refused_bytes_)));
+    // TLS must be offered again what it did not take: one record at most.
+    const std::size_t least = std::min(refused_bytes_, tls_record_bytes);
+    offered = offered.first(std::min(offered.size(), std::max(most_bytes - total, least)));
     const ByteStream::Moved moved = stream_.write(offered);
     if (moved.state == ByteStream::State::closed) {
       broken_ = true;
+      cause_ = stream_.cause();
       writer_.clear();
       break;
     }
@@ -126,6 +129,7 @@ std::optional<std::string_view> MessageStream::receive(std::size_t most_bytes) {
     if (moved.state == ByteStream::State::open) continue;
     if (moved.state == ByteStream::State::blocked && !broken_) return std::nullopt;
     ended_ = true;
+    if (!broken_) cause_ = stream_.cause();
     writer_.clear();
     if (reader_.inside_message())
       throw Error(ErrorCode::peer, fmt::format("the connection ended inside a message: {}", cause()));

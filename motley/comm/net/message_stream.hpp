@@ -108,7 +108,7 @@ class MessageStream {
   bool ended() const { return ended_; }
   // What is sent now would be dropped.
   bool lost() const { return broken_ || ended_; }
-  const std::string& cause() const { return stream_.cause(); }
+  const std::string& cause() const { return cause_; }
   // Bytes that receive() has read from the network so far, with those of incomplete messages.
   std::uint64_t received_bytes() const { return received_bytes_; }
 
@@ -126,6 +126,7 @@ class MessageStream {
   std::size_t largest_bytes_;
   std::size_t refused_bytes_ = 0;  // that the network did not take when they were last offered
   std::uint64_t received_bytes_ = 0;
+  std::string cause_;    // the first one: TLS says only once what was wrong
   bool broken_ = false;  // found when writing
   bool ended_ = false;   // found when reading
 };
@@ -145,9 +146,14 @@ class BlockingMessageStream {
   std::optional<std::string_view> receive(Instant until = no_deadline);
 
   int descriptor() const { return stream_.descriptor(); }
+  // Why the connection has ended.
+  std::string cause() const {
+    const std::lock_guard lock(mutex_);
+    return stream_.cause();
+  }
 
  private:
-  std::mutex mutex_;  // guards the stream, and is not held while waiting
+  mutable std::mutex mutex_;  // guards the stream, and is not held while waiting
   MessageStream stream_;
 };
 
