@@ -4,7 +4,8 @@ find_package(fmt 9 REQUIRED)
 find_package(spdlog REQUIRED)
 find_package(nlohmann_json 3.11 REQUIRED)
 find_package(CLI11 REQUIRED)
-set(venv_packages ${MOTLEY_VENV}/lib/python3.11/site-packages)
+set(python_packages lib/python3.11/site-packages)
+set(venv_packages ${MOTLEY_VENV}/${python_packages})
 # When the list of packages changes, what is there is looked for again.
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/packages/python.txt)
 
@@ -14,7 +15,6 @@ add_library(motley_highs INTERFACE)
 if(EXISTS ${highs}/lib/libhighs.so)
   target_include_directories(motley_highs SYSTEM INTERFACE ${highs}/include/highs)
   target_link_libraries(motley_highs INTERFACE ${highs}/lib/libhighs.so)
-  target_link_options(motley_highs INTERFACE -Wl,-rpath,${highs}/lib)
   target_compile_definitions(motley_highs INTERFACE MOTLEY_WITH_HIGHS)
 elseif(MOTLEY_RUNTIME)
   message(FATAL_ERROR "HiGHS is not in ${highs}. Run `./dev setup`, or configure with -DMOTLEY_RUNTIME=OFF to build the core alone.")
@@ -46,12 +46,13 @@ if(MOTLEY_RUNTIME)
     file(CREATE_LINK ${torch}/include/${folder} ${CMAKE_BINARY_DIR}/include/libtorch/${folder} SYMBOLIC)
   endforeach()
   target_include_directories(motley_torch SYSTEM INTERFACE ${CMAKE_BINARY_DIR}/include/libtorch)
-  target_link_directories(motley_torch INTERFACE ${torch}/lib)
-  target_link_libraries(motley_torch INTERFACE torch_cpu c10)
+  target_link_libraries(motley_torch INTERFACE ${torch}/lib/libtorch_cpu.so ${torch}/lib/libc10.so)
   # at::parallel_for is a header that needs OpenMP; the library must be the very one that LibTorch runs on.
   target_compile_options(motley_torch INTERFACE -fopenmp)
   target_link_libraries(motley_torch INTERFACE ${torch}/lib/libgomp.so.1)
-  target_link_options(motley_torch INTERFACE -Wl,-rpath,${torch}/lib -Wl,--allow-shlib-undefined)
+  target_link_options(motley_torch INTERFACE -Wl,--allow-shlib-undefined)
+  file(STRINGS ${torch}/version.py torch_version REGEX "^__version__")
+  string(REGEX MATCH "[0-9]+\\.[0-9]+\\.[0-9]+" torch_version "${torch_version}")
 
   # The embedded interpreter: Debian's libpython and pybind11's headers.
   set(Python3_ROOT_DIR /usr)  # the one that MOTLEY_VENV was made from, whatever else the PATH leads to
@@ -63,7 +64,6 @@ if(MOTLEY_RUNTIME)
   add_library(motley_python INTERFACE)
   target_include_directories(motley_python SYSTEM INTERFACE ${CMAKE_BINARY_DIR}/include)
   target_link_libraries(motley_python INTERFACE Python3::Python)
-  target_compile_definitions(motley_python INTERFACE MOTLEY_VENV="${MOTLEY_VENV}")
 
   # Asio and Beast are headers only; 1.81 stands beside Debian's default Boost.
   find_package(Boost 1.81 EXACT REQUIRED)

@@ -104,11 +104,11 @@ class RunningServer:
 
 @pytest.fixture(scope="session")
 def start_server(motley):
-    """start_server(arguments...) -> RunningServer; those still running at the end are stopped, in order and with code 0."""
+    """start_server(arguments..., program=motley) -> RunningServer; those still running at the end are stopped, in order and with code 0."""
     servers = []
 
-    def start(*arguments):
-        servers.append(RunningServer(motley, arguments))
+    def start(*arguments, program=motley):
+        servers.append(RunningServer(program, arguments))
         return servers[-1]
 
     yield start

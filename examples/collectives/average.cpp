@@ -1,66 +1,85 @@
 // Ranks that agree on an average, step by step: `average RANK ADDRESS,ADDRESS,...`, once per rank, here or on machines
 // that reach each other. See README.md.
-#include <fmt/format.h>
-
+#include <cstdint>
+#include <cstdio>
 #include <cstdlib>
-#include <span>
 #include <sstream>
 #include <string>
 #include <vector>
 
-#include "motley/comm/collective/communicator.hpp"
-#include "motley/comm/transport/fabric.hpp"
+#include "motley/comm/c_api.h"
 
 namespace {
 
-// The members of the one epoch of this example, in the order of their ranks.
-motley::Epoch epoch_of(const std::string& addresses) {
-  motley::Epoch epoch;
-  epoch.group = "average";
-  epoch.number = 1;
+// A member of the example's one epoch. The C functions take pointers into it.
+struct Member {
+  std::string id, host, address;
+};
+
+std::vector<Member> members_at(const std::string& addresses) {
+  std::vector<Member> members;
   std::istringstream words(addresses);
   for (std::string address; std::getline(words, address, ',');)
-    epoch.members.push_back({.id = std::to_string(epoch.members.size()),
-                             .incarnation = 0,
-                             .host = address.substr(0, address.find(':')),
-                             .address = address});
-  return epoch;
+    members.push_back({std::to_string(members.size()), address.substr(0, address.find(':')), address});
+  return members;
 }
 
-int run(int rank, const motley::Epoch& epoch) {
-  // Members of one host share memory, others connect by TCP. Between hosts it would be under TLS, with certificates of
-  // the group's own authority; this example has none.
-  motley::FabricOptions options;
-  options.listen = epoch.members.at(static_cast<std::size_t>(rank)).address;
-  options.encryption = motley::Encryption::never;
-  motley::Fabric fabric(options);
-  motley::Communicator group(epoch, fabric.connect(epoch, rank, 10));
+int fail(int rank, const std::string& what, const char* cause) {
+  std::fprintf(stderr, "rank %d: %s: %s\n", rank, what.c_str(), cause);
+  return 5;
+}
 
+int run_steps(int rank, motley_group* group) {
   std::vector<double> values(1000, rank + 1.0);
   for (int step = 0; step < 3; ++step) {
-    const auto outcome = group.all_reduce(std::as_writable_bytes(std::span(values)), motley::CollectiveElement::fp64,
-                                          {.reduction = motley::CollectiveReduction::mean, .timeout_s = 10});
-    if (outcome.status != motley::OperationStatus::ok) {
-      fmt::print(stderr, "rank {}: step {} {}: {}\n", rank, step, motley::name(outcome.status), outcome.cause);
-      return 5;
-    }
-    if (rank == 0) fmt::print("step {}: the average is {}\n", step, values.front());
+    motley_call call{};
+    call.reduction = MOTLEY_MEAN;
+    call.timeout_s = 10;
+    motley_outcome outcome;
+    const auto bytes = static_cast<std::int64_t>(values.size() * sizeof(double));
+    motley_all_reduce(group, values.data(), bytes, MOTLEY_FP64, &call, &outcome);
+    if (outcome.status != MOTLEY_OK) return fail(rank, "step " + std::to_string(step), outcome.cause);
+    if (rank == 0) std::printf("step %d: the average is %g\n", step, values.front());
     for (double& value : values) value += rank;  // until the next step they part
   }
   return 0;
 }
 
+int run(int rank, const std::vector<Member>& members) {
+  // Members of one host share memory, others connect by TCP. Between hosts it would be under TLS, with certificates of
+  // the group's own authority; this example has none.
+  char error[512];
+  motley_open_options open{};
+  open.listen = members.at(static_cast<std::size_t>(rank)).address.c_str();
+  open.encryption = MOTLEY_PLAIN;
+  motley_fabric* fabric = motley_open(&open, error, sizeof error);
+  if (fabric == nullptr) return fail(rank, "cannot listen", error);
+
+  std::vector<motley_member> epoch;
+  for (const Member& member : members)
+    epoch.push_back({member.id.c_str(), member.host.c_str(), member.address.c_str(), 0});
+  motley_connect_options connect{};
+  connect.group = "average";
+  connect.epoch = 1;
+  connect.members = epoch.data();
+  connect.size = static_cast<std::int32_t>(epoch.size());
+  connect.rank = rank;
+  connect.timeout_s = 10;
+  motley_group* group = motley_connect(fabric, &connect, error, sizeof error);
+  const int status = group != nullptr ? run_steps(rank, group) : fail(rank, "cannot connect", error);
+  if (group != nullptr) motley_disconnect(group);
+  motley_close(fabric);
+  return status;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 3) {
-    fmt::print(stderr, "usage: average RANK ADDRESS,ADDRESS,...\n");
+  const std::vector<Member> members = members_at(argc == 3 ? argv[2] : "");
+  const int rank = argc == 3 ? std::atoi(argv[1]) : -1;
+  if (rank < 0 || rank >= static_cast<int>(members.size())) {
+    std::fprintf(stderr, "usage: average RANK ADDRESS,ADDRESS,...\n");
     return 2;
   }
-  try {
-    return run(std::atoi(argv[1]), epoch_of(argv[2]));
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "rank {}: {}\n", argv[1], error.what());
-    return 5;
-  }
+  return run(rank, members);
 }

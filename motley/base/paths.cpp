@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
+
 #include "motley/base/error.hpp"
 
 namespace motley {
@@ -12,8 +14,8 @@ std::filesystem::path data_folder() {
   const fs::path program = fs::read_symlink("/proc/self/exe", ignored).parent_path();
   const fs::path source = MOTLEY_SOURCE_DIR;
   const fs::path candidates[] = {
-      program / "../share/motley",  // installed: bin/motley
-      program / "../../data",       // built: build/release/motley
+      program / MOTLEY_INSTALLED_DATA,  // installed: bin/motley, "../share/motley"
+      program / "../../data",           // built: build/release/motley
       source / "data",
   };
   for (const fs::path& folder : candidates)
@@ -24,5 +26,12 @@ std::filesystem::path data_folder() {
                           candidates[2].string()),
               "install motley again, or run it from its source tree");
 }
+
+std::filesystem::path python_environment() {
+  const char* named = std::getenv("MOTLEY_VENV");
+  return named != nullptr && *named != '\0' ? std::filesystem::absolute(named) : std::filesystem::path(MOTLEY_VENV);
+}
+
+std::filesystem::path python_packages() { return python_environment() / MOTLEY_PYTHON_PACKAGES; }
 
 }  // namespace motley

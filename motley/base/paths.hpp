@@ -1,4 +1,4 @@
-// Where motley's own files are.
+// Where motley's own files are, and the Python environment it uses.
 #pragma once
 
 #include <filesystem>
@@ -9,5 +9,14 @@ namespace motley {
 // installed). Looked for beside the running program first, then where the program was built. Throws an environment
 // error where neither is.
 std::filesystem::path data_folder();
+
+// The Python environment that holds LibTorch and the packages of tokenizers: MOTLEY_VENV where it is set, otherwise the
+// one that motley was built with. Absolute; it may be missing.
+std::filesystem::path python_environment();
+// Its packages.
+std::filesystem::path python_packages();
+// What an error says where something is missing from it.
+inline constexpr const char* environment_hint =
+    "run `./dev setup` in the source tree, or name an environment that has it in MOTLEY_VENV (docs/install.md)";
 
 }  // namespace motley

@@ -11,6 +11,7 @@
 #include "motley/base/paths.hpp"
 #include "motley/base/units.hpp"
 #include "motley/cli/command.hpp"
+#include "motley/cli/worker_program.hpp"
 #include "motley/report/table.hpp"
 
 namespace motley::cli {
@@ -60,9 +61,22 @@ Finding data() {
 }
 
 Finding worker() {
-  const auto beside = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "motley-worker";
+  const auto beside = worker_program();
   if (::access(beside.c_str(), X_OK) == 0) return {"worker", State::ok, beside.string()};
   return {"worker", State::missing, "motley-worker is not beside this program: plans can be made but not served"};
+}
+
+// What workers and tokenizers need.
+Finding environment() {
+  try {
+    std::string found = fmt::format("{}; LibTorch {}", python_environment().string(), libtorch_version());
+    for (const char* package : {"tokenizers", "jinja2"})
+      if (!std::filesystem::is_directory(python_packages() / package))
+        return {"environment", State::missing, fmt::format("{} lacks {}", python_environment().string(), package)};
+    return {"environment", State::ok, found};
+  } catch (const Error& error) {
+    return {"environment", State::missing, error.what()};
+  }
 }
 
 Finding cuda_driver() {
@@ -102,7 +116,9 @@ void add_doctor(CLI::App& parent, Action& action) {
   add_output_options(*verb, *output);
   verb->callback([output, &action] {
     action = [output] {
-      const std::vector<Finding> findings{processor(), memory(), data(), worker(), cuda_driver(), port(8000)};
+      std::vector<Finding> findings{processor(), memory(), data(), worker()};
+      if (findings.back().state == State::ok) findings.push_back(environment());
+      findings.insert(findings.end(), {cuda_driver(), port(8000)});
       Table table({{""}, {""}, {""}});
       Value list = Value::array();
       bool complete = true;

@@ -8,6 +8,7 @@
 #include "motley/base/units.hpp"
 #include "motley/cli/command.hpp"
 #include "motley/cli/probe_members.hpp"
+#include "motley/cli/worker_program.hpp"
 #include "motley/cluster/write.hpp"
 #include "motley/cost/probe_schedule.hpp"
 #include "motley/cost/term.hpp"
@@ -143,7 +144,7 @@ int probe_and_write(const ProbeCommand& options) {
   ProbeOptions asked{.cluster = cluster,
                      .shape = shape,
                      .text_folder = has_tokenizer ? options.model : "",
-                     .worker_program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "motley-worker",
+                     .worker_program = prepare_worker_program(),
                      .transport = options.transport,
                      .threads = options.worker_threads > 0 ? options.worker_threads : std::max(1, all_cores),
                      .seconds = options.group.seconds > 0 ? options.group.seconds : default_probe_seconds,

@@ -8,15 +8,12 @@
 
 #include "motley/base/units.hpp"
 #include "motley/cli/command.hpp"
+#include "motley/cli/worker_program.hpp"
 #include "motley/plan/served.hpp"
 #include "motley/report/plan_report.hpp"
 
 namespace motley::cli {
 namespace {
-
-std::filesystem::path worker_beside_this_program() {
-  return std::filesystem::read_symlink("/proc/self/exe").parent_path() / "motley-worker";
-}
 
 // The folder's model must be the plan's: a plan for another model would fail late, tensor by tensor.
 void check_same_model(const ServePlan& plan, const std::string& folder) {
@@ -97,7 +94,7 @@ ServePlan serving_plan(const ServingOptions& options) {
 ServeSettings serve_settings(const ServingOptions& options, bool quiet) {
   ServeSettings settings;
   settings.model_folder = options.planning.model;
-  settings.worker_program = worker_beside_this_program();
+  settings.worker_program = prepare_worker_program();
   settings.transport = options.transport;
   settings.backend = options.backend;
   settings.threads_per_worker = std::max(1, options.worker_threads);

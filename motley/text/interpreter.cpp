@@ -5,6 +5,7 @@
 #include <string>
 
 #include "motley/base/error.hpp"
+#include "motley/base/paths.hpp"
 
 namespace motley {
 namespace {
@@ -58,7 +59,7 @@ void require_success(const PyStatus& status) {
   if (PyStatus_Exception(status))
     throw Error(ErrorCode::environment,
                 std::string("Python does not start: ") + (status.err_msg ? status.err_msg : "unknown cause"),
-                "run `./dev setup`");
+                environment_hint);
 }
 
 void start_python() {
@@ -71,7 +72,7 @@ void start_python() {
   config.install_signal_handlers = 0;
   config.write_bytecode = 0;
   // Python finds its packages from where its program lies, here the environment's.
-  require_success(PyConfig_SetBytesString(&config, &config.executable, MOTLEY_VENV "/bin/python3"));
+  require_success(PyConfig_SetBytesString(&config, &config.executable, (python_environment() / "bin/python3").c_str()));
   require_success(Py_InitializeFromConfig(&config));
 
   static PyMemAllocatorEx object_allocator, memory_allocator;

@@ -1,5 +1,5 @@
 // The process's one Python interpreter, on a thread of its own. It sees the standard library and the project's
-// environment (MOTLEY_VENV), neither the user's packages nor environment variables, and it handles no signals.
+// environment (python_environment()), neither the user's packages nor Python's variables, and it handles no signals.
 #pragma once
 
 #include <chrono>

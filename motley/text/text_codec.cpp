@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "motley/base/error.hpp"
+#include "motley/base/paths.hpp"
 #include "motley/text/codec_source.hpp"
 #include "motley/text/interpreter.hpp"
 
@@ -39,7 +40,9 @@ constexpr const char* shorter =
 [[noreturn]] void rethrow(const py::error_already_set& error) {
   const std::string text = py::str(error.value());
   if (error.matches(PyExc_ImportError))
-    throw Error(ErrorCode::environment, "a Python package is missing or unfit: " + text, "run `./dev setup`");
+    throw Error(ErrorCode::environment,
+                fmt::format("a Python package is missing or unfit in {}: {}", python_environment().string(), text),
+                environment_hint);
   if (error.matches(PyExc_KeyboardInterrupt))
     throw input_error(fmt::format("the chat template took longer than {} s", template_time.count() / 1000), shorter);
   if (error.matches(PyExc_MemoryError))

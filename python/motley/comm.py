@@ -115,10 +115,11 @@ _OPERATIONS = {
 
 
 def _library_path():
-    """MOTLEY_COMM_LIBRARY, the package's own, or that of the tree's build."""
+    """MOTLEY_COMM_LIBRARY, the package's own, the one it was installed with, or that of the tree's build."""
     name = "libmotley_comm.so"
     here = Path(__file__).resolve().parent
-    places = [here / name, here.parents[1] / "build" / "release" / name]
+    # Installed, the package is lib/python3/site-packages/motley, and the library in lib.
+    places = [here / name, here.parents[2] / name, here.parents[1] / "build" / "release" / name]
     if chosen := os.environ.get("MOTLEY_COMM_LIBRARY"):
         places = [Path(chosen)]
     for place in places:
