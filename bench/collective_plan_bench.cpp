@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "motley/cost/collective_limit.hpp"
+#include "motley/cost/collective/collective_limit.hpp"
 #include "motley/planner/collective/collective.hpp"
 #include "motley/planner/collective/factors.hpp"
 

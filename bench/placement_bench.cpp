@@ -4,7 +4,7 @@
 
 #include <cstdlib>
 
-#include "motley/planner/serve/placement_plan.hpp"
+#include "motley/planner/serve/placement/placement_plan.hpp"
 
 namespace motley {
 namespace {

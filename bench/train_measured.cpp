@@ -10,8 +10,8 @@
 #include <cmath>
 #include <set>
 
-#include "motley/cost/measured_runs.hpp"
-#include "motley/cost/train_cost.hpp"
+#include "motley/cost/train/measured_runs.hpp"
+#include "motley/cost/train/train_cost.hpp"
 
 namespace {
 

@@ -8,8 +8,8 @@
 #include <optional>
 #include <string_view>
 
-#include "motley/planner/train/galvatron.hpp"
-#include "motley/planner/train/grid.hpp"
+#include "motley/planner/train/published/galvatron.hpp"
+#include "motley/planner/train/published/grid.hpp"
 #include "motley/planner/train/train.hpp"
 
 namespace motley {

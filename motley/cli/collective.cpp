@@ -7,7 +7,7 @@
 
 #include "motley/base/units.hpp"
 #include "motley/cli/planning.hpp"
-#include "motley/cost/collective_price.hpp"
+#include "motley/cost/collective/collective_price.hpp"
 #include "motley/planner/collective/collective.hpp"
 #include "motley/report/collective_report.hpp"
 #include "motley/report/cost_report.hpp"

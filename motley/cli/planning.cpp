@@ -10,6 +10,7 @@
 #include "motley/base/units.hpp"
 #include "motley/cli/command.hpp"
 #include "motley/cluster/warnings.hpp"
+#include "motley/cost/serve/serve_forms.hpp"
 #include "motley/planner/serve/deadlines.hpp"
 #include "motley/planner/serve/replan.hpp"
 #include "motley/report/plan_report.hpp"

@@ -10,9 +10,9 @@
 #include "motley/cli/probe_members.hpp"
 #include "motley/cli/worker_program.hpp"
 #include "motley/cluster/write.hpp"
-#include "motley/cost/probe_schedule.hpp"
-#include "motley/cost/term.hpp"
+#include "motley/cost/form/term.hpp"
 #include "motley/plan/served.hpp"
+#include "motley/probe/probe_schedule.hpp"
 #include "motley/report/table.hpp"
 #include "motley/server/probe.hpp"
 

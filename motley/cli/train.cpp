@@ -5,7 +5,7 @@
 #include <cstdio>
 
 #include "motley/cli/planning.hpp"
-#include "motley/cost/train_cost.hpp"
+#include "motley/cost/train/train_cost.hpp"
 #include "motley/planner/train/chain.hpp"
 #include "motley/report/chain_report.hpp"
 #include "motley/report/cost_report.hpp"

@@ -4,7 +4,7 @@
 #include <CLI/CLI.hpp>
 
 #include "motley/cli/command.hpp"
-#include "motley/cost/form.hpp"
+#include "motley/cost/form/form.hpp"
 #include "motley/plan/chain.hpp"
 #include "motley/plan/train.hpp"
 

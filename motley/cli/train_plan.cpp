@@ -6,7 +6,7 @@
 
 #include "motley/cli/planning.hpp"
 #include "motley/cli/train.hpp"
-#include "motley/planner/train/memory_price.hpp"
+#include "motley/planner/train/joint/memory_price.hpp"
 #include "motley/planner/train/train.hpp"
 #include "motley/report/cost_report.hpp"
 #include "motley/report/plan_report.hpp"

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "motley/cost/term.hpp"
+#include "motley/cost/form/term.hpp"
 #include "motley/plan/chain.hpp"
 
 namespace motley {

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "motley/cost/cases_test.hpp"
+#include "motley/cost/form/cases_test.hpp"
 
 namespace motley {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "motley/cost/term.hpp"
+#include "motley/cost/form/term.hpp"
 
 namespace motley {
 

@@ -5,7 +5,7 @@
 #include <map>
 
 #include "motley/base/units.hpp"
-#include "motley/cost/term.hpp"
+#include "motley/cost/form/term.hpp"
 #include "motley/report/table.hpp"
 
 namespace motley {

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "motley/base/units.hpp"
-#include "motley/cost/collective_price.hpp"
+#include "motley/cost/collective/collective_price.hpp"
 #include "motley/report/collective_report.hpp"
 #include "motley/report/html_cost.hpp"
 #include "motley/report/html_layout.hpp"

@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "motley/base/units.hpp"
-#include "motley/cost/group.hpp"
+#include "motley/cost/form/group.hpp"
 #include "motley/report/html_marks.hpp"
 #include "motley/report/table.hpp"
 

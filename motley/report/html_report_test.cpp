@@ -4,9 +4,9 @@
 #include <gtest/gtest.h>
 
 #include "motley/base/units.hpp"
-#include "motley/cost/collective_price.hpp"
-#include "motley/cost/serve_cost.hpp"
-#include "motley/cost/train_price.hpp"
+#include "motley/cost/collective/collective_price.hpp"
+#include "motley/cost/serve/serve_cost.hpp"
+#include "motley/cost/train/train_price.hpp"
 #include "motley/plan/collective_programs.hpp"
 #include "motley/plan/example_test.hpp"
 #include "motley/report/collective_report.hpp"

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "motley/base/units.hpp"
-#include "motley/cost/serve_cost.hpp"
+#include "motley/cost/serve/serve_cost.hpp"
 #include "motley/report/compare_report.hpp"
 #include "motley/report/html_cost.hpp"
 #include "motley/report/html_layout.hpp"

@@ -7,8 +7,8 @@
 #include <numeric>
 
 #include "motley/base/units.hpp"
-#include "motley/cost/serve_cost.hpp"
-#include "motley/cost/train_price.hpp"
+#include "motley/cost/serve/serve_cost.hpp"
+#include "motley/cost/train/train_price.hpp"
 #include "motley/report/html_marks.hpp"
 #include "motley/report/table.hpp"
 #include "motley/sim/simulate.hpp"

@@ -4,7 +4,7 @@
 #include <set>
 
 #include "motley/base/units.hpp"
-#include "motley/cost/train_cost.hpp"
+#include "motley/cost/train/train_cost.hpp"
 #include "motley/report/html_cost.hpp"
 #include "motley/report/html_layout.hpp"
 #include "motley/report/html_marks.hpp"

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "motley/cost/train_price.hpp"
+#include "motley/cost/train/train_price.hpp"
 #include "motley/plan/train.hpp"
 
 namespace motley {

@@ -1,4 +1,4 @@
-// Measures a group of members: carries the exchanges of cost/probe_schedule.hpp over their communicator.
+// Measures a group of members: carries the exchanges of probe/probe_schedule.hpp over their communicator.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "motley/comm/collective/communicator.hpp"
-#include "motley/cost/member_fit.hpp"
+#include "motley/probe/member_fit.hpp"
 
 namespace motley {
 

@@ -10,7 +10,7 @@
 
 #include "motley/base/error.hpp"
 #include "motley/comm/collective/world_test.hpp"
-#include "motley/cost/probe_schedule.hpp"
+#include "motley/probe/probe_schedule.hpp"
 
 namespace motley {
 namespace {

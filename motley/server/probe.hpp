@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "motley/cost/calibrate.hpp"
+#include "motley/probe/calibrate.hpp"
 
 namespace motley {
 

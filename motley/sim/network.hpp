@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "motley/batching/router.hpp"
-#include "motley/cost/step.hpp"
+#include "motley/cost/serve/step.hpp"
 
 namespace motley::sim {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "motley/cost/cases_test.hpp"
+#include "motley/cost/form/cases_test.hpp"
 #include "motley/sim/simulate.hpp"
 
 namespace motley {

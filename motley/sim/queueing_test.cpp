@@ -5,8 +5,8 @@
 #include <cmath>
 #include <numeric>
 
-#include "motley/cost/flow.hpp"
-#include "motley/cost/step.hpp"
+#include "motley/cost/serve/flow.hpp"
+#include "motley/cost/serve/step.hpp"
 #include "motley/sim/plans_test.hpp"
 #include "motley/workload/arrivals.hpp"
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "motley/batching/router.hpp"
-#include "motley/cost/form.hpp"
+#include "motley/cost/form/form.hpp"
 #include "motley/plan/plan.hpp"
 
 namespace motley {

@@ -40,4 +40,13 @@ Workload default_workload() {
   return workload;
 }
 
+Workload with_deadlines_scaled(Workload workload, double factor) {
+  for (auto& request : workload.classes) {
+    request.deadline.first_token_s *= factor;
+    request.deadline.per_token_s *= factor;
+    request.deadline.total_s *= factor;
+  }
+  return workload;
+}
+
 }  // namespace motley

@@ -92,5 +92,7 @@ std::vector<TraceRequest> read_trace(const std::filesystem::path& path);
 Workload read_workload(const std::filesystem::path& path);
 // The workload that is assumed where none is given: one class "chat", 512 tokens in, 128 out, no deadline.
 Workload default_workload();
+// The same workload with every deadline multiplied.
+Workload with_deadlines_scaled(Workload workload, double factor);
 
 }  // namespace motley

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "motley/cost/collective_network.hpp"
+#include "motley/cost/collective/collective_network.hpp"
 
 namespace motley {
 

@@ -6,8 +6,8 @@
 #include <chrono>
 
 #include "motley/base/index.hpp"
-#include "motley/cost/collective_limit.hpp"
-#include "motley/cost/collective_price.hpp"
+#include "motley/cost/collective/collective_limit.hpp"
+#include "motley/cost/collective/collective_price.hpp"
 #include "motley/planner/collective/candidates.hpp"
 #include "motley/planner/collective/canonical.hpp"
 

@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <string>
 
-#include "motley/cost/collective_network.hpp"
-#include "motley/cost/genmodel.hpp"
+#include "motley/cost/collective/collective_network.hpp"
+#include "motley/cost/collective/genmodel.hpp"
 #include "motley/plan/collective_plan.hpp"
 
 namespace motley {

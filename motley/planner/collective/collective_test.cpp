@@ -7,8 +7,9 @@
 #include <numeric>
 
 #include "motley/base/error.hpp"
-#include "motley/cost/collective_limit.hpp"
-#include "motley/cost/collective_price.hpp"
+#include "motley/cost/collective/collective_limit.hpp"
+#include "motley/cost/collective/collective_price.hpp"
+#include "motley/cost/collective/genmodel_cases_test.hpp"
 #include "motley/plan/collective_check.hpp"
 #include "motley/planner/collective/factors.hpp"
 #include "motley/planner/collective/networks_test.hpp"
@@ -16,8 +17,6 @@
 
 namespace motley {
 namespace {
-
-constexpr GenModelConstants p10{5e-5, 8e-10, 1e-10, 1e-10, 5e-11, 9};
 
 CollectiveNetwork p10_switch(int ranks) {
   CollectiveNetwork network = empty_network("switch");

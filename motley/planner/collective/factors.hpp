@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "motley/cost/genmodel.hpp"
+#include "motley/cost/collective/genmodel.hpp"
 
 namespace motley {
 

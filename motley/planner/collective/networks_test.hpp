@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "motley/cost/collective_network.hpp"
+#include "motley/cost/collective/collective_network.hpp"
 
 namespace motley {
 

@@ -14,7 +14,7 @@
 #include <optional>
 #include <vector>
 
-#include "motley/cost/collective_network.hpp"
+#include "motley/cost/collective/collective_network.hpp"
 #include "motley/plan/collective_programs.hpp"
 
 namespace motley {

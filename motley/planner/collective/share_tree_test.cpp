@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "motley/cost/collective_limit.hpp"
-#include "motley/cost/genmodel.hpp"
+#include "motley/cost/collective/collective_limit.hpp"
+#include "motley/cost/collective/genmodel.hpp"
 #include "motley/plan/collective_check.hpp"
 #include "motley/planner/collective/networks_test.hpp"
 

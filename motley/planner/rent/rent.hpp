@@ -12,7 +12,7 @@
 #include <optional>
 #include <string>
 
-#include "motley/cost/form.hpp"
+#include "motley/cost/form/form.hpp"
 #include "motley/plan/rent.hpp"
 #include "motley/solve/milp.hpp"
 

@@ -9,7 +9,8 @@
 
 #include "motley/base/units.hpp"
 #include "motley/cluster/interconnect.hpp"
-#include "motley/cost/serve_cost.hpp"
+#include "motley/cost/serve/serve_cost.hpp"
+#include "motley/cost/serve/serve_forms.hpp"
 #include "motley/solve/chain_dp.hpp"
 
 namespace motley {

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "motley/cost/form.hpp"
+#include "motley/cost/form/form.hpp"
 #include "motley/planner/rent/rent.hpp"
 #include "motley/solve/chain_dp.hpp"
 

@@ -8,7 +8,7 @@
 #include <cmath>
 
 #include "motley/base/error.hpp"
-#include "motley/cost/serve_cost.hpp"
+#include "motley/cost/serve/serve_cost.hpp"
 #include "motley/planner/rent/fleet.hpp"
 
 namespace motley {

@@ -6,7 +6,7 @@
 #include <iterator>
 #include <limits>
 
-#include "motley/cost/serve_cost.hpp"
+#include "motley/cost/serve/serve_cost.hpp"
 #include "motley/sim/simulate.hpp"
 #include "motley/workload/arrivals.hpp"
 
@@ -94,15 +94,6 @@ std::vector<DeadlineOutOfReach> deadlines_out_of_reach(const std::vector<ServePl
           {classes[request].name, kKinds[kind], deadline_s, alone_s, rounded_up(least(loaded, request, kind))});
     }
   return missed;
-}
-
-Workload with_deadlines_scaled(Workload workload, double factor) {
-  for (auto& request : workload.classes) {
-    request.deadline.first_token_s *= factor;
-    request.deadline.per_token_s *= factor;
-    request.deadline.total_s *= factor;
-  }
-  return workload;
 }
 
 }  // namespace motley

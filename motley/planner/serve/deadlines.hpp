@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "motley/cost/form.hpp"
+#include "motley/cost/form/form.hpp"
 #include "motley/plan/plan.hpp"
 
 namespace motley {
@@ -21,8 +21,5 @@ struct DeadlineOutOfReach {
 // what 99 % of the simulated requests keep where the workload has a rate, otherwise the closed form at the plan's
 // batches; rounded up to two digits.
 std::vector<DeadlineOutOfReach> deadlines_out_of_reach(const std::vector<ServePlan>& plans, const CostOptions& options);
-
-// The same workload with every deadline multiplied.
-Workload with_deadlines_scaled(Workload workload, double factor);
 
 }  // namespace motley

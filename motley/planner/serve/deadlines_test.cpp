@@ -1,10 +1,11 @@
 #include "motley/planner/serve/deadlines.hpp"
+#include "motley/cost/serve/serve_cost.hpp"
 
 #include <gtest/gtest.h>
 
 #include <cstdio>
 
-#include "motley/cost/cases_test.hpp"
+#include "motley/cost/form/cases_test.hpp"
 #include "motley/planner/serve/serve.hpp"
 
 namespace motley {

@@ -8,9 +8,11 @@
 #include <numeric>
 #include <string>
 
-#include "motley/cost/cases_test.hpp"
-#include "motley/planner/serve/search.hpp"
-#include "motley/planner/serve/write.hpp"
+#include "motley/cost/form/cases_test.hpp"
+#include "motley/cost/serve/serve_cost.hpp"
+#include "motley/planner/serve/grouping/write.hpp"
+#include "motley/planner/serve/pipeline/search.hpp"
+#include "motley/planner/serve/serve.hpp"
 
 namespace motley {
 namespace {

@@ -3,7 +3,8 @@
 
 #include <algorithm>
 
-#include "motley/cost/cases_test.hpp"
+#include "motley/cost/form/cases_test.hpp"
+#include "motley/cost/serve/serve_cost.hpp"
 #include "motley/planner/serve/serve.hpp"
 #include "motley/sim/simulate.hpp"
 #include "motley/workload/arrivals.hpp"

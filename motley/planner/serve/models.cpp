@@ -12,7 +12,7 @@
 #include <set>
 #include <utility>
 
-#include "motley/planner/serve/grouping.hpp"
+#include "motley/planner/serve/grouping/grouping.hpp"
 
 namespace motley {
 namespace {

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "motley/base/random.hpp"
-#include "motley/cost/cases_test.hpp"
+#include "motley/cost/form/cases_test.hpp"
 
 namespace motley {
 namespace {

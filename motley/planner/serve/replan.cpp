@@ -8,7 +8,7 @@
 #include <set>
 #include <utility>
 
-#include "motley/planner/serve/write.hpp"
+#include "motley/planner/serve/grouping/write.hpp"
 
 namespace motley {
 namespace {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <set>
 
-#include "motley/cost/cases_test.hpp"
+#include "motley/cost/form/cases_test.hpp"
 
 namespace motley {
 namespace {

@@ -1,4 +1,4 @@
-#include "motley/planner/serve/roles.hpp"
+#include "motley/planner/serve/grouping/roles.hpp"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,8 @@
 #include <cmath>
 
 #include "motley/base/random.hpp"
-#include "motley/cost/cases_test.hpp"
+#include "motley/cost/form/cases_test.hpp"
+#include "motley/planner/serve/serve.hpp"
 #include "motley/sim/simulate.hpp"
 #include "motley/solve/flow.hpp"
 #include "motley/workload/arrivals.hpp"

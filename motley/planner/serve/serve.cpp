@@ -8,13 +8,13 @@
 #include <utility>
 
 #include "motley/base/hints.hpp"
-#include "motley/planner/serve/bound.hpp"
-#include "motley/planner/serve/confirm.hpp"
-#include "motley/planner/serve/grouping.hpp"
-#include "motley/planner/serve/need.hpp"
-#include "motley/planner/serve/placement_plan.hpp"
-#include "motley/planner/serve/roles.hpp"
-#include "motley/planner/serve/write.hpp"
+#include "motley/planner/serve/grouping/bound.hpp"
+#include "motley/planner/serve/grouping/grouping.hpp"
+#include "motley/planner/serve/grouping/roles.hpp"
+#include "motley/planner/serve/grouping/write.hpp"
+#include "motley/planner/serve/pipeline/need.hpp"
+#include "motley/planner/serve/placement/placement_plan.hpp"
+#include "motley/planner/serve/trial/confirm.hpp"
 
 namespace motley {
 namespace {
@@ -150,15 +150,6 @@ ServeOutcome plan_for_flow(const ServeProblem& problem) {
 }
 
 }  // namespace
-
-template <>
-const std::vector<EnumName<Objective>>& enum_names<Objective>() {
-  static const std::vector<EnumName<Objective>> names = {{Objective::slo, "slo"},
-                                                         {Objective::throughput, "throughput"},
-                                                         {Objective::latency, "latency"},
-                                                         {Objective::flow, "flow"}};
-  return names;
-}
 
 ServeOutcome plan_serve(const Cluster& cluster, const Model& model, const Workload& workload,
                         const ServeOptions& options) {

@@ -7,86 +7,9 @@
 // docs/planner-serve.md: the algorithm, what is exact about it, what it does not search yet.
 #pragma once
 
-#include <cstdint>
-#include <map>
-#include <optional>
-#include <string>
-#include <vector>
-
-#include "motley/cost/serve_cost.hpp"
-#include "motley/plan/plan.hpp"
+#include "motley/planner/serve/pipeline/problem.hpp"
 
 namespace motley {
-
-enum class Objective {
-  slo,         // the greatest throughput that keeps the workload's deadlines; where none does, the least excess
-  throughput,  // requests per second
-  latency,     // of a single request; of equals the greatest throughput
-  flow         // steady token rate; of pipelines that share nothing this is the throughput
-};
-template <>
-const std::vector<EnumName<Objective>>& enum_names<Objective>();
-
-enum class UseDevices { may_idle, all };
-enum class TensorParallel { within_machine, across_machines };
-enum class StageTypes {
-  alike,  // devices of one type in a stage
-  mixed   // also stages of all devices of several types of one machine, with uneven shares
-};
-enum class Replication { one_pipeline, allowed };
-
-// Whether some stages only prefill and others only decode. The server does not run such plans yet, the simulator does.
-enum class StageRoles { both, apart_where_better };
-
-enum class Front { skip, whole_cluster };
-
-// When may a stage hand over to another that holds [s, e), its own last layer being followed by `next`?
-enum class Handover {
-  exact,   // where that begins with the next layer: next = s
-  partial  // where that holds the next layer: s <= next < e; it then computes [next, e) only
-};
-
-struct ServeOptions {
-  Objective objective = Objective::slo;
-  CostOptions cost = {};
-  StepLimits step = {};
-  std::uint64_t seed = 0;  // recorded; the search of this form draws no random numbers
-  double deadline_s = 10;
-  double effort = 1;  // scales how long local search goes on; below 1 inner searches are quick ones as well
-  int threads = 1;    // over numbers of pipelines; the plan does not depend on it
-  UseDevices use_devices = UseDevices::may_idle;
-  TensorParallel tensor_parallel = TensorParallel::within_machine;
-  StageTypes stage_types = StageTypes::mixed;  // published cost forms know only `alike`
-  Replication replication = Replication::allowed;
-  Front front = Front::whole_cluster;
-  std::optional<DType> weight_type = {};    // default: the checkpoint's
-  std::optional<DType> kv_type = {};        // default: as the weights
-  std::int64_t max_batch = 256;             // most requests in flight per pipeline
-  std::vector<std::string> excluded = {};   // devices to leave out, by name
-  std::map<std::string, int> degrees = {};  // of tensor parallelism, for every stage on these machines
-  Profile profile = {};                     // measured rates; the plan carries them
-  Handover handover = Handover::exact;      // of stages that routes share (objective flow)
-  StageRoles roles = StageRoles::apart_where_better;
-};
-
-// A non-dominated layout of one pipeline over the whole cluster, for one request at a time (hexgen: one job of its
-// batch).
-struct FrontEntry {
-  struct Stage {
-    std::vector<std::string> devices;
-    LayerRange layers;
-  };
-  double latency_s = 0;
-  double bottleneck_s = 0;
-  std::vector<Stage> stages;
-};
-
-struct ServeOutcome {
-  std::optional<ServePlan> plan;
-  std::string reason;  // where there is no plan: what is missing, and where
-  std::string hint;
-  std::vector<FrontEntry> front;  // by latency, ascending
-};
 
 // Does not fit is an answer, not an error. Throws an input error for an unknown cost form or setting, a link that
 // nobody described, a weight type that cannot be run.

@@ -1,4 +1,6 @@
 #include "motley/planner/serve/serve.hpp"
+#include "motley/cost/serve/serve_cost.hpp"
+#include "motley/cost/serve/serve_forms.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,9 +11,9 @@
 #include <numeric>
 #include <set>
 
-#include "motley/cost/cases_test.hpp"
-#include "motley/planner/serve/classes.hpp"
-#include "motley/planner/serve/search.hpp"
+#include "motley/cost/form/cases_test.hpp"
+#include "motley/planner/serve/pipeline/classes.hpp"
+#include "motley/planner/serve/pipeline/search.hpp"
 #include "motley/solve/pareto.hpp"
 
 namespace motley {

@@ -7,8 +7,8 @@
 #include <limits>
 
 #include "motley/base/clock.hpp"
-#include "motley/planner/train/grid.hpp"
-#include "motley/planner/train/layout.hpp"
+#include "motley/planner/train/published/grid.hpp"
+#include "motley/planner/train/published/layout.hpp"
 
 namespace motley {
 namespace {

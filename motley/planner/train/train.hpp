@@ -9,7 +9,7 @@
 // without data parallelism inside them (layout.hpp).
 #pragma once
 
-#include "motley/planner/train/joint.hpp"
+#include "motley/planner/train/joint/joint.hpp"
 
 namespace motley {
 

@@ -1,0 +1,94 @@
+// The seam between cost forms and those who use them: pricing a plan, and the tables of the planner.
+//
+// A form prices a pipeline stage by stage. Time is linear in the layers of a stage, so five functions say everything:
+// one block, what a stage adds by its place in the chain, the hop to the next stage, the way of a token back, and the
+// memory.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "motley/cost/form/group.hpp"
+#include "motley/cost/form/term.hpp"
+
+namespace motley {
+
+struct CostOptions {
+  std::string form = "motley";                  // or hexgen
+  std::map<std::string, double> settings = {};  // the form's own constants, "hexgen.batch"
+};
+
+// What of a request a pipeline does: all, or its part where others prefill or decode.
+enum class Phase { both, prefill, decode };
+
+// What a pipeline is priced at.
+struct ServePoint {
+  double prompt_tokens = 0;  // of the mean request
+  double output_tokens = 0;
+  std::int64_t sequences = 1;  // in one decode step (a micro-batch)
+  StepLimits step;
+  Phase phase = Phase::both;  // the other costs nothing; the published forms know `both` only
+};
+
+struct PhaseSeconds {
+  double prefill_s = 0;
+  double decode_s = 0;  // of all output tokens
+  double sum() const { return prefill_s + decode_s; }
+  PhaseSeconds operator+(const PhaseSeconds& o) const { return {prefill_s + o.prefill_s, decode_s + o.decode_s}; }
+  PhaseSeconds operator*(double factor) const { return {prefill_s * factor, decode_s * factor}; }
+};
+
+// `latency`: what a request waits for. `load`: how long it keeps the stage (or, of a hop, its sender) busy; steps that
+// serve several sequences at once count to each by its part.
+struct StagePrice {
+  PhaseSeconds latency;
+  PhaseSeconds load;
+  StagePrice operator+(const StagePrice& o) const { return {latency + o.latency, load + o.load}; }
+  StagePrice operator*(double factor) const { return {latency * factor, load * factor}; }
+};
+
+class ServeForm {
+ public:
+  virtual ~ServeForm() = default;
+
+  virtual StagePrice block(const TensorGroup& group) const = 0;
+  virtual StagePrice ends(const TensorGroup& group, StageEnds ends) const = 0;
+  virtual StagePrice hop(const TensorGroup& from, const TensorGroup& to) const = 0;
+  virtual PhaseSeconds token_return(const TensorGroup& last, const TensorGroup& first) const = 0;
+
+  // The most layers that fit on every rank with KV room for `in_flight` requests.
+  virtual std::int64_t most_layers(const TensorGroup& group, StageEnds ends, std::int64_t in_flight) const = 0;
+
+  // The latency of block, ends and hop as trees; their values equal the functions above.
+  virtual Term explain_stage(const TensorGroup& group, StageEnds ends, std::int64_t layers, std::string name) const = 0;
+  virtual Term explain_hop(const TensorGroup& from, const TensorGroup& to, std::string name) const = 0;
+
+  // Published forms count a whole batch as one job that fills the pipeline with its like; motley's own counts requests.
+  virtual double requests_per_job() const = 0;
+  virtual bool pipeline_always_full() const = 0;
+};
+
+// A pipeline as it is priced: its stages in order. The groups must outlive it.
+struct PathStage {
+  const TensorGroup* group = nullptr;
+  StageEnds ends;
+  std::int64_t layers = 0;
+};
+struct PathPrice {
+  PhaseSeconds latency;         // of a request alone, with the token's way back
+  std::vector<double> loads;    // busy seconds per request of every stage, with the hop it sends
+  double busiest_decode_s = 0;  // of them, decoding alone
+  double busiest_s() const;
+};
+PathPrice price_path(const ServeForm& form, const std::vector<PathStage>& path);
+
+// A setting of the chosen form, or its default.
+double setting(const CostOptions& options, const std::string& key, double otherwise);
+
+// KV room of so many requests of the point's lengths, each in whole blocks; what only prefills holds the prompt and the
+// token that comes out of it.
+std::int64_t kv_tokens_of(const ServePoint& point, std::int64_t requests);
+
+}  // namespace motley

@@ -1,0 +1,131 @@
+#include "motley/cost/form/group.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+namespace motley {
+namespace {
+
+double matrix_elements(const Architecture& arch, const std::vector<TensorSpec>& tensors, const Shard& shard) {
+  double elements = 0;
+  for (const auto& tensor : tensors)
+    if (tensor.shape.size() == 2) elements += static_cast<double>(slice_of(arch, tensor, shard).elements());
+  return elements;
+}
+
+Rank make_rank(const Architecture& arch, const DeviceType& type, const Shard& shard, DType weight_type, DType kv_type,
+               const StepLimits& step) {
+  const double heads = static_cast<double>(shard.heads.size()) / static_cast<double>(arch.heads);
+  const double kv_heads = static_cast<double>(shard.kv_heads.size()) / static_cast<double>(arch.kv_heads);
+  Rank rank{.memory_bytes = type.memory_bytes,
+            .memory_bandwidth_bytes_per_s = type.memory_bandwidth_bytes_per_s,
+            .flop_per_s = product_flop_per_s(type, weight_type),
+            .efficiency = type.efficiency,
+            .overhead = type.overhead};
+  rank.block_bytes = weight_bytes(arch, {.layers = 1}, shard, weight_type);
+  for (int ends = 0; ends < 4; ++ends) {
+    const StageShape shape{.layers = 0, .embedding = (ends & 1) != 0, .head = (ends & 2) != 0};
+    rank.fixed_bytes[ends] = type.reserve_bytes.value_or(0) + weight_bytes(arch, shape, shard, weight_type) +
+                             activation_bytes(arch, shape, shard, weight_type, step);
+  }
+  rank.block_flops = 2 * matrix_elements(arch, block_tensors(arch, 0), shard);
+  rank.attention_flops = (block_flops(arch, 1) - block_flops(arch, 0)) * heads;
+  rank.kv_bytes = static_cast<double>(kv_bytes_per_token(arch, kv_type)) * kv_heads;
+  rank.head_bytes = static_cast<double>(weight_bytes(arch, {.head = true}, shard, weight_type));
+  rank.head_flops = 2 * matrix_elements(arch, head_tensors(arch), shard);
+  return rank;
+}
+
+}  // namespace
+
+double product_flop_per_s(const DeviceType& type, DType weight_type) {
+  const std::vector<std::string> order = weight_type == DType::fp32 ? std::vector<std::string>{"fp32"}
+                                         : weight_type == DType::fp16
+                                             ? std::vector<std::string>{"fp16", "bf16", "fp32"}
+                                             : std::vector<std::string>{"bf16", "fp16", "fp32"};
+  for (const auto& name : order)
+    if (const auto found = type.flop_per_s.find(name); found != type.flop_per_s.end()) return found->second;
+  // A matrix unit is never slower in a wider type than asked by more than the ratio of the widths.
+  if (const auto half = type.flop_per_s.find("fp16"); half != type.flop_per_s.end()) return half->second / 2;
+  if (const auto half = type.flop_per_s.find("bf16"); half != type.flop_per_s.end()) return half->second / 2;
+  throw input_error(
+      fmt::format("the device type \"{}\" has no FLOP/s for {} products", type.name, name_of(weight_type)),
+      "give `flops` in its [[device_type]]");
+}
+
+TensorGroup make_group(const Cluster& cluster, const Architecture& arch, std::vector<int> devices,
+                       const std::vector<double>& shares, DType weight_type, DType kv_type, const StepLimits& step) {
+  TensorGroup group{.weight_type = weight_type, .kv_type = kv_type};
+  group.shards = make_shards(arch, static_cast<int>(devices.size()), shares);
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    const DeviceType& type = cluster.type_of(devices[i]);
+    const bool like_before = i > 0 && cluster.devices[devices[i]].type == cluster.devices[devices[i - 1]].type;
+    const auto same_sizes = [&](const Shard& a, const Shard& b) {
+      return a.heads.size() == b.heads.size() && a.kv_heads.size() == b.kv_heads.size() &&
+             a.ffn.size() == b.ffn.size() && a.vocabulary.size() == b.vocabulary.size();
+    };
+    if (like_before && same_sizes(group.shards[i], group.shards[i - 1]))
+      group.ranks.push_back(group.ranks.back());
+    else
+      group.ranks.push_back(make_rank(arch, type, group.shards[i], weight_type, kv_type, step));
+  }
+  return group_on(cluster, std::move(group), std::move(devices));
+}
+
+TensorGroup group_on(const Cluster& cluster, TensorGroup group, std::vector<int> devices) {
+  group.link = {0, std::numeric_limits<double>::infinity()};
+  for (const int from : devices)
+    for (const int to : devices) {
+      if (from == to) continue;
+      const PathSpeed path = cluster.link(from, to);
+      group.link = {std::max(group.link.latency_s, path.latency_s),
+                    std::min(group.link.bandwidth_bytes_per_s, path.bandwidth_bytes_per_s)};
+    }
+  group.devices = std::move(devices);
+  return group;
+}
+
+std::int64_t most_layers_in_memory(const Architecture& arch, const TensorGroup& group, StageEnds ends,
+                                   std::int64_t kv_tokens, const StepLimits& step) {
+  std::int64_t most = arch.layers;
+  for (std::size_t i = 0; i < group.ranks.size(); ++i) {
+    const Rank& rank = group.ranks[i];
+    const std::int64_t kv = kv_cache_bytes(arch, 1, group.shards[i], group.kv_type, kv_tokens, step.block_tokens);
+    const std::int64_t room = rank.memory_bytes - rank.fixed_bytes[(ends.first ? 1 : 0) + (ends.last ? 2 : 0)];
+    most = std::min(most, room < 0 ? 0 : room / (rank.block_bytes + kv));
+  }
+  return most;
+}
+
+double all_reduce_s(const TensorGroup& group, double bytes) {
+  const double n = group.degree();
+  if (n < 2) return 0;
+  const double ring = 2 * (n - 1) * group.link.seconds(bytes / n);
+  const double direct = group.link.seconds((n - 1) * bytes);
+  return std::min(ring, direct);
+}
+
+double all_gather_s(const TensorGroup& group, double bytes) {
+  const double n = group.degree();
+  return n < 2 ? 0 : group.link.seconds((n - 1) / n * bytes);
+}
+
+PathSpeed best_link(const Cluster& cluster, const std::vector<int>& from, const std::vector<int>& to, double bytes) {
+  PathSpeed best;
+  double least = std::numeric_limits<double>::infinity();
+  for (const int a : from)
+    for (const int b : to) {
+      if (a == b) continue;
+      const PathSpeed path = cluster.link(a, b);
+      if (path.seconds(bytes) < least) {
+        least = path.seconds(bytes);
+        best = path;
+      }
+    }
+  return best;
+}
+
+}  // namespace motley

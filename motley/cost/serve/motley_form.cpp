@@ -1,0 +1,172 @@
+// The cost form `motley`: real parameter counts, grouped KV heads, embedding and head on the end stages, prefill and
+// decode apart, several sequences per step. docs/costs.md has the formulas with symbols, units, validity and sources.
+//
+// A stage works in steps, priced by cost/serve/step.hpp. A decode step carries one token of each of q sequences; a
+// prefill step carries one chunk of one prompt.
+#include "motley/cost/serve/motley_form.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "motley/base/units.hpp"
+#include "motley/cost/serve/step.hpp"
+
+namespace motley {
+namespace {
+
+class MotleyForm final : public ServeForm {
+ public:
+  MotleyForm(const CostOptions& options, const Cluster& cluster, const Architecture& arch, const ServePoint& point)
+      : step_(options, cluster, arch),
+        arch_(arch),
+        point_(point),
+        chunks_(std::max(1.0, std::ceil(point.prompt_tokens / static_cast<double>(point.step.max_tokens)))),
+        prefill_steps_(point.phase == Phase::decode ? 0 : chunks_),
+        decode_steps_(point.phase == Phase::prefill ? 0 : std::max(0.0, point.output_tokens - 1)),
+        sequences_(static_cast<double>(point.sequences)) {
+    const double half_prompt = point.prompt_tokens / 2;
+    const double context = point.prompt_tokens + point.output_tokens / 2;
+    prefill_ = {point.prompt_tokens / chunks_, half_prompt, step_.seen(half_prompt), 1 / chunks_};
+    decode_ = {sequences_, context, sequences_ * step_.seen(context), sequences_};
+  }
+
+  StagePrice block(const TensorGroup& group) const override {
+    return priced(step_.block_s(group, prefill_), step_.block_s(group, decode_));
+  }
+
+  StagePrice ends(const TensorGroup& group, StageEnds ends) const override {
+    StagePrice price = priced(step_.ends_s(group, ends, prefill_), step_.ends_s(group, ends, decode_));
+    if (ends.first) price.latency = price.latency + driver_s();  // it keeps no stage busy
+    return price;
+  }
+
+  StagePrice hop(const TensorGroup& from, const TensorGroup& to) const override {
+    const PathSpeed prompt = step_.crossing(from, to, prefill_.tokens),
+                    token = step_.crossing(from, to, decode_.tokens);
+    const double prompt_bytes = step_.activation_bytes(from, prefill_.tokens),
+                 token_bytes = step_.activation_bytes(from, decode_.tokens);
+    return {{prefill_steps_ * prompt.seconds(prompt_bytes), decode_steps_ * token.seconds(token_bytes)},
+            // Only the sending itself keeps the sender busy; the way through the network overlaps with its next step.
+            {prefill_steps_ * prompt_bytes / prompt.bandwidth_bytes_per_s,
+             decode_steps_ * token_bytes / token.bandwidth_bytes_per_s / sequences_}};
+  }
+
+  PhaseSeconds token_return(const TensorGroup& last, const TensorGroup& first) const override {
+    return {0, decode_steps_ * step_.token_return_s(last, first, sequences_)};
+  }
+
+  std::int64_t most_layers(const TensorGroup& group, StageEnds ends, std::int64_t in_flight) const override {
+    return most_layers_in_memory(arch_, group, ends, kv_tokens_of(point_, in_flight), point_.step);
+  }
+
+  Term explain_stage(const TensorGroup& group, StageEnds ends, std::int64_t layers, std::string name) const override {
+    return in_phases(std::move(name),
+                     explain_steps(group, ends, layers, prefill_, prefill_steps_, "prefill",
+                                   fmt::format("{:g} chunks of {:g} tokens", prefill_steps_, prefill_.tokens)),
+                     explain_steps(group, ends, layers, decode_, decode_steps_, "decode",
+                                   fmt::format("{:g} steps of {} sequences at context {:g}", decode_steps_,
+                                               point_.sequences, decode_.context)));
+  }
+
+  Term explain_hop(const TensorGroup& from, const TensorGroup& to, std::string name) const override {
+    const PhaseSeconds seconds = hop(from, to).latency;
+    const auto note = [&](const StepLoad& step, double times) {
+      const PathSpeed path = step_.crossing(from, to, step.tokens);
+      return fmt::format("{:g} x ({} + {} / {})", times, human_seconds(path.latency_s),
+                         human_bytes(step_.activation_bytes(from, step.tokens)),
+                         human_rate(path.bandwidth_bytes_per_s));
+    };
+    return in_phases(std::move(name), leaf("prefill", seconds.prefill_s, note(prefill_, prefill_steps_)),
+                     leaf("decode", seconds.decode_s, note(decode_, decode_steps_)));
+  }
+
+  double requests_per_job() const override { return 1; }
+  bool pipeline_always_full() const override { return false; }
+
+ private:
+  // Those that are priced.
+  Term in_phases(std::string name, Term prefill, Term decode) const {
+    std::vector<Term> terms;
+    if (point_.phase != Phase::decode) terms.push_back(std::move(prefill));
+    if (point_.phase != Phase::prefill) terms.push_back(std::move(decode));
+    return sum_of(std::move(name), std::move(terms));
+  }
+
+  // All steps of a request: it waits for whole decode steps, but is only one of the sequences they serve.
+  StagePrice priced(double prefill_step_s, double decode_step_s) const {
+    const PhaseSeconds latency{prefill_steps_ * prefill_step_s, decode_steps_ * decode_step_s};
+    return {latency, {latency.prefill_s, latency.decode_s / sequences_}};
+  }
+
+  // What the driver adds to a request.
+  PhaseSeconds driver_s() const {
+    const DriverCost driver = step_.driver();
+    const double request_s = point_.phase == Phase::decode ? 0 : driver.request_s;
+    return {request_s + prefill_steps_ * driver.step_s, decode_steps_ * driver.step_s};
+  }
+
+  Term explain_steps(const TensorGroup& group, StageEnds ends, std::int64_t layers, const StepLoad& step, double times,
+                     std::string name, const std::string& what) const {
+    const double all = times * static_cast<double>(layers);
+    const Rank& rank = group.ranks.front();
+    const BlockTime block = step_.block_time(group, step);
+    const auto bound = [&](std::string part, const Roofline& roofline, double bytes, double rate, double flops,
+                           double flop_rate) {
+      return max_of(
+          std::move(part),
+          {leaf("memory", all * roofline.memory_s,
+                fmt::format("per step, layer and rank {} at {}", human_bytes(bytes), human_rate(rate))),
+           leaf("compute", all * roofline.compute_s,
+                fmt::format("per step, layer and rank {} at {}/s", human_flop(flops), human_flop(flop_rate)))});
+    };
+    std::vector<Term> terms = {
+        sum_of(fmt::format("{} layers", layers),
+               {bound("products", block.products, static_cast<double>(rank.block_bytes), effective_bandwidth(rank),
+                      step.tokens * rank.block_flops, effective_flop_per_s(rank)),
+                bound("attention", block.attention, step.cached * rank.kv_bytes, attention_bandwidth(rank),
+                      step.tokens * rank.attention_flops * step_.seen(step.context), attention_flop_per_s(rank))},
+               "the slowest rank")};
+    if (group.degree() > 1)
+      terms.push_back(leaf("all-reduce", all * step_.all_reduces_s(group, step),
+                           fmt::format("2 per layer, {} over {} devices",
+                                       human_bytes(step_.activation_bytes(group, step.tokens)), group.degree())));
+    terms.push_back(leaf("layer overhead", all * step_.layer_overhead_s(group),
+                         fmt::format("{} per layer", human_seconds(step_.layer_overhead_s(group)))));
+    if (const double seconds = step_.receive_s(group, ends, step); seconds > 0)
+      terms.push_back(leaf(ends.first ? "embedding all-reduce" : "receive", times * seconds,
+                           fmt::format("over {} devices", group.degree())));
+    if (ends.last) {
+      const Roofline head = step_.head_roofline(group, step);
+      terms.push_back(max_of("head", {leaf("memory", times * head.memory_s, human_bytes(rank.head_bytes) + " per rank"),
+                                      leaf("compute", times * head.compute_s)}));
+      if (group.degree() > 1) terms.push_back(leaf("gather logits", times * step_.gather_logits_s(group, step)));
+    }
+    terms.push_back(leaf("step overhead", times * step_.step_overhead_s(group),
+                         fmt::format("{} per step", human_seconds(step_.step_overhead_s(group)))));
+    const DriverCost driver = step_.driver();
+    if (ends.first && &step == &prefill_ && driver_s().prefill_s > 0)
+      terms.push_back(leaf(
+          "driver", driver_s().prefill_s,
+          fmt::format("{} per step, {} per request", human_seconds(driver.step_s), human_seconds(driver.request_s))));
+    if (ends.first && &step == &decode_ && driver_s().decode_s > 0)
+      terms.push_back(leaf("driver", driver_s().decode_s, fmt::format("{} per step", human_seconds(driver.step_s))));
+    return sum_of(std::move(name), std::move(terms), what);
+  }
+
+  StepCost step_;
+  const Architecture& arch_;
+  ServePoint point_;
+  double chunks_, prefill_steps_, decode_steps_, sequences_;
+  StepLoad prefill_, decode_;
+};
+
+}  // namespace
+
+std::unique_ptr<ServeForm> make_motley_form(const CostOptions& options, const Cluster& cluster,
+                                            const Architecture& arch, const ServePoint& point) {
+  return std::make_unique<MotleyForm>(options, cluster, arch, point);
+}
+
+}  // namespace motley

@@ -1,0 +1,55 @@
+// What a serving plan costs: any valid plan, made by a planner or by hand.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "motley/cost/form/form.hpp"
+#include "motley/cost/form/term.hpp"
+#include "motley/plan/plan.hpp"
+
+namespace motley {
+
+struct RouteCost {
+  std::string route = {};
+  std::int64_t batch = 1;     // requests in flight, decoding where others prefill (hexgen: requests per job)
+  double latency_s = 0;       // of a request of mean lengths, with so many in flight
+  double bottleneck_s = 0;    // busy time per request of its busiest stage (or link for keys and values), other routes
+                              // through it included
+  double first_token_s = 0;   // prefill alone
+  double per_token_s = 0;     // between tokens after the first
+  double requests_per_s = 0;  // by this route, at the routes' given weights
+  std::int64_t micro_batches = 1;
+};
+
+struct ServeCost {
+  double latency_s = 0;     // mean over the routes by their weights
+  double bottleneck_s = 0;  // of the busiest stage of all
+  double tokens_per_s = 0;  // output tokens
+  double requests_per_s = 0;
+  std::vector<RouteCost> routes;
+  Term tree;  // of latency_s
+};
+
+// Where stages prefill or decode only, each is priced for its part of a request; keys and values then load the links
+// between them. A route's batch is the plan's, as far as the KV room of its stages goes (docs/costs.md), or the form's
+// setting (`motley.batch`, `hexgen.batch`).
+//
+// Throws an input error where the form is unknown, or the plan's stages and routes do not hang together (verify says
+// more).
+ServeCost price_serve(const ServePlan& plan, const CostOptions& options);
+
+// How a batch of requests in flight is cut into micro-batches that follow one another through the pipeline: the numbers
+// of micro-batches that are tried.
+std::vector<std::int64_t> micro_batch_counts(std::int64_t batch, const StepLimits& step);
+std::int64_t sequences_per_step(std::int64_t batch, std::int64_t micro_batches);
+
+// Time from job to job at a stage that is the bottleneck or with few jobs in flight, whichever is longer.
+double cycle_s(const ServeForm& form, double latency_s, double load_s, std::int64_t in_flight);
+
+// Largest excess over a deadline, relative: 0 where the route keeps all deadlines of the workload's classes (closed
+// form, for the mean request of each class).
+double deadline_excess(const Workload& workload, const RouteCost& route);
+
+}  // namespace motley

@@ -1,0 +1,176 @@
+#include "motley/cost/serve/step.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "motley/cluster/names.hpp"
+
+namespace motley {
+namespace {
+
+// Starting values, not measurements: launches of about ten kernels, and the scheduling and framing of a step.
+constexpr double kLayerOverhead_s = 20e-6;
+constexpr double kStepOverhead_s = 100e-6;
+
+constexpr double kLogitBytes = 4;  // fp32
+
+std::optional<double> given(const CostOptions& options, const std::string& key) {
+  const auto found = options.settings.find(key);
+  return found == options.settings.end() ? std::nullopt : std::optional(found->second);
+}
+
+// Of the rank that takes longest.
+template <class TimeOf>
+auto slowest(const TensorGroup& group, TimeOf time_of) {
+  auto slowest = time_of(group.ranks.front());
+  for (const Rank& rank : group.ranks)
+    if (const auto time = time_of(rank); time.seconds() > slowest.seconds()) slowest = time;
+  return slowest;
+}
+
+}  // namespace
+
+double effective_bandwidth(const Rank& rank) { return rank.memory_bandwidth_bytes_per_s * rank.efficiency.bandwidth; }
+double effective_flop_per_s(const Rank& rank) { return rank.flop_per_s * rank.efficiency.compute; }
+double attention_bandwidth(const Rank& rank) {
+  const Efficiency& share = rank.efficiency;
+  return rank.memory_bandwidth_bytes_per_s *
+         (share.attention_bandwidth > 0 ? share.attention_bandwidth : share.bandwidth);
+}
+double attention_flop_per_s(const Rank& rank) {
+  const Efficiency& share = rank.efficiency;
+  return rank.flop_per_s * (share.attention_compute > 0 ? share.attention_compute : share.compute);
+}
+
+StepCost::StepCost(const CostOptions& options, const Cluster& cluster, const Architecture& arch)
+    : cluster_(cluster),
+      arch_(arch),
+      layer_overhead_s_(given(options, "motley.layer_overhead_s")),
+      step_overhead_s_(given(options, "motley.step_overhead_s")) {}
+
+double StepCost::layer_overhead_s(const TensorGroup& group) const {
+  if (layer_overhead_s_) return *layer_overhead_s_;
+  double most = 0;
+  for (const Rank& rank : group.ranks) most = std::max(most, rank.overhead ? rank.overhead->layer_s : kLayerOverhead_s);
+  return most;
+}
+
+double StepCost::step_overhead_s(const TensorGroup& group) const {
+  if (step_overhead_s_) return *step_overhead_s_;
+  double most = 0;
+  for (const Rank& rank : group.ranks) most = std::max(most, rank.overhead ? rank.overhead->step_s : kStepOverhead_s);
+  return most;
+}
+
+double StepCost::seen(double context) const {
+  const bool windowed = arch_.sliding_window > 0 && arch_.sliding_layers.empty();
+  return windowed ? std::min(context, static_cast<double>(arch_.sliding_window)) : context;
+}
+
+double StepCost::block_s(const TensorGroup& group, const StepLoad& load) const {
+  return block_time(group, load).seconds() + (all_reduces_s(group, load) + layer_overhead_s(group));
+}
+
+double StepCost::ends_s(const TensorGroup& group, StageEnds ends, const StepLoad& load) const {
+  const double head = ends.last ? head_roofline(group, load).seconds() + gather_logits_s(group, load) : 0;
+  return step_overhead_s(group) + receive_s(group, ends, load) + head;
+}
+
+BlockTime StepCost::block_time(const TensorGroup& group, const StepLoad& load) const {
+  return slowest(group, [&](const Rank& rank) {
+    return BlockTime{
+        .products = {static_cast<double>(rank.block_bytes) / effective_bandwidth(rank),
+                     load.tokens * rank.block_flops / effective_flop_per_s(rank)},
+        .attention = {load.cached * rank.kv_bytes / attention_bandwidth(rank),
+                      load.tokens * rank.attention_flops * seen(load.context) / attention_flop_per_s(rank)}};
+  });
+}
+
+double StepCost::all_reduces_s(const TensorGroup& group, const StepLoad& load) const {
+  return 2 * all_reduce_s(group, activation_bytes(group, load.tokens));
+}
+
+// The first stage adds up the parts of its cut embedding; the others gather the stripes that arrive at their ranks.
+double StepCost::receive_s(const TensorGroup& group, StageEnds ends, const StepLoad& load) const {
+  const double bytes = activation_bytes(group, load.tokens);
+  return ends.first ? all_reduce_s(group, bytes) : all_gather_s(group, bytes);
+}
+
+// A prompt's head is read once, in its last chunk; a part of a logit spreads it over the chunks.
+Roofline StepCost::head_roofline(const TensorGroup& group, const StepLoad& load) const {
+  const double times = std::min(1.0, load.logits);
+  return slowest(group, [&](const Rank& rank) {
+    return Roofline{times * rank.head_bytes / effective_bandwidth(rank),
+                    load.logits * rank.head_flops / effective_flop_per_s(rank)};
+  });
+}
+
+double StepCost::gather_logits_s(const TensorGroup& group, const StepLoad& load) const {
+  if (group.degree() < 2 || load.logits == 0) return 0;
+  const double times = std::min(1.0, load.logits);
+  return times * all_gather_s(group, load.logits / times * static_cast<double>(arch_.vocabulary) * kLogitBytes);
+}
+
+double StepCost::activation_bytes(const TensorGroup& group, double tokens) const {
+  const double element = group.weight_type == DType::fp32 ? 4 : 2;
+  return tokens * static_cast<double>(arch_.hidden) * element;
+}
+
+PathSpeed StepCost::crossing(const TensorGroup& from, const TensorGroup& to, double tokens) const {
+  return best_link(cluster_, from.devices, to.devices, activation_bytes(from, tokens));
+}
+
+double StepCost::token_return_s(const TensorGroup& last, const TensorGroup& first, double sequences) const {
+  if (cluster_.description.driver) return 0;
+  const double bytes = sequences * token_id_bytes;
+  return best_link(cluster_, last.devices, first.devices, bytes).seconds(bytes);
+}
+
+// ---- measured figures ----
+
+std::optional<double> measured_tokens_per_s(const Profile& profile, const Cluster& cluster,
+                                            const std::vector<int>& devices, std::int64_t layers) {
+  MOTLEY_CHECK(!devices.empty() && layers > 0);
+  const DeviceType& type = cluster.type_of(devices.front());
+  for (const int device : devices)
+    if (cluster.type_of(device).name != type.name) return {};
+  const LayerRate* rate = find_layer_rate(profile, type.name, std::ssize(devices));
+  if (rate == nullptr) return {};
+  if (layers > std::ssize(rate->tokens_per_s))
+    throw input_error(fmt::format("the profile has rates of {} (tp {}) for up to {} layers, and a stage of it holds {}",
+                                  type.name, devices.size(), rate->tokens_per_s.size(), layers),
+                      "give the stage fewer layers, or measure more");
+  return rate->tokens_per_s[static_cast<std::size_t>(layers - 1)];
+}
+
+MeasuredLink measured_link(const Profile& profile, const Cluster& cluster, int from, int to) {
+  if (profile.link_tokens.empty() && profile.link_rate.empty()) return {};
+  const auto machine_of = [&](int device) -> const Machine& {
+    return cluster.machines[static_cast<std::size_t>(cluster.devices[static_cast<std::size_t>(device)].machine)];
+  };
+  const Machine &a = machine_of(from), &b = machine_of(to);
+  const auto find = [&](const auto& list, const std::string& here, const std::string& there) {
+    const auto found = std::find_if(list.begin(), list.end(), [&](const auto& link) {
+      return plain_name(link.from) == plain_name(here) && plain_name(link.to) == plain_name(there);
+    });
+    return found == list.end() ? nullptr : &*found;
+  };
+  const auto most_specific = [&](const auto& list) {
+    if (const auto* link = find(list, a.name, b.name)) return link;
+    if (const auto* link = find(list, a.site, b.site)) return link;
+    return find(list, cluster.type_of(from).name, cluster.type_of(to).name);
+  };
+  return {most_specific(profile.link_tokens), most_specific(profile.link_rate)};
+}
+
+double bytes_per_s(const LinkRate& rate, double bytes) {
+  const auto above = std::lower_bound(rate.bytes.begin(), rate.bytes.end(), bytes) - rate.bytes.begin();
+  const auto i = static_cast<std::size_t>(above);
+  if (i == 0) return rate.bytes_per_s.front();
+  if (i == rate.bytes.size()) return rate.bytes_per_s.back();
+  const double part = (bytes - rate.bytes[i - 1]) / (rate.bytes[i] - rate.bytes[i - 1]);
+  return rate.bytes_per_s[i - 1] + part * (rate.bytes_per_s[i] - rate.bytes_per_s[i - 1]);
+}
+
+}  // namespace motley

@@ -1,0 +1,106 @@
+// What one step of a stage costs: the arithmetic of the form `motley`, used by its closed form and by the simulator.
+//
+// A step carries t tokens of some sequences through the layers of a stage. One block takes on the slowest rank
+//
+//   max(weights / bandwidth, t * flops / flop_per_s)                               products
+//     + max(k * kv_bytes / bandwidth, t * attention_flops(context) / flop_per_s)   attention, at shares of its own
+//     + 2 all-reduces of t * H activations + a constant per layer
+//
+// where k cached tokens are read. Per stage and step come receiving the tokens (all-gather over the group after the
+// striped crossing; on the first stage an all-reduce of the cut embedding), the head on the last stage, and a constant.
+// docs/costs.md has symbols, units, validity and sources.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "motley/cluster/profile.hpp"
+#include "motley/cost/form/form.hpp"
+#include "motley/cost/form/group.hpp"
+
+namespace motley {
+
+// What a step asks of a stage.
+struct StepLoad {
+  double tokens = 0;   // that pass through
+  double context = 0;  // that each of them attends to, on average
+  double cached = 0;   // cached tokens that are read, over all sequences
+  double logits = 0;   // tokens that go through the head
+};
+
+inline constexpr double token_id_bytes = 8;  // int64
+
+struct Roofline {
+  double memory_s = 0;
+  double compute_s = 0;
+  double seconds() const { return memory_s > compute_s ? memory_s : compute_s; }
+};
+
+// What runs one after the other in a block.
+struct BlockTime {
+  Roofline products, attention;
+  double seconds() const { return products.seconds() + attention.seconds(); }
+};
+
+// Cluster and architecture must outlive it.
+class StepCost {
+ public:
+  // `motley.layer_overhead_s` and `motley.step_overhead_s` of the options beat those of the device types.
+  StepCost(const CostOptions& options, const Cluster& cluster, const Architecture& arch);
+
+  // Of cached tokens, what one sequence of this context really reads: all, or the window where all layers have one.
+  double seen(double context) const;
+
+  // One block, and what a stage adds by its place in the chain.
+  double block_s(const TensorGroup& group, const StepLoad& load) const;
+  double ends_s(const TensorGroup& group, StageEnds ends, const StepLoad& load) const;
+
+  // Their parts.
+  BlockTime block_time(const TensorGroup& group, const StepLoad& load) const;  // of the slowest rank
+  double all_reduces_s(const TensorGroup& group, const StepLoad& load) const;  // both of a block
+  double receive_s(const TensorGroup& group, StageEnds ends, const StepLoad& load) const;
+  Roofline head_roofline(const TensorGroup& group, const StepLoad& load) const;
+  double gather_logits_s(const TensorGroup& group, const StepLoad& load) const;
+  double layer_overhead_s(const TensorGroup& group) const;
+  double step_overhead_s(const TensorGroup& group) const;
+
+  // Hidden states of `tokens` as the group sends them.
+  double activation_bytes(const TensorGroup& group, double tokens) const;
+  // The path they take: the fastest pair of devices.
+  PathSpeed crossing(const TensorGroup& from, const TensorGroup& to, double tokens) const;
+  // Of the sampled tokens' ids from the last stage to the first. Nothing where the cluster describes its driver, by
+  // which they go.
+  double token_return_s(const TensorGroup& last, const TensorGroup& first, double sequences) const;
+  // Zero where the cluster does not describe it.
+  DriverCost driver() const { return cluster_.description.driver.value_or(DriverCost{}); }
+
+ private:
+  const Cluster& cluster_;
+  const Architecture& arch_;
+  std::optional<double> layer_overhead_s_, step_overhead_s_;
+};
+
+// What a rank reaches, of products and of attention.
+double effective_bandwidth(const Rank& rank);   // B/s
+double effective_flop_per_s(const Rank& rank);  // FLOP/s
+double attention_bandwidth(const Rank& rank);
+double attention_flop_per_s(const Rank& rank);
+
+// Tokens per second that a stage of these devices passes on while it holds so many layers, where the profile says so:
+// all devices of one type that was measured at this degree. Throws an input error where it says that the type cannot
+// hold so many.
+std::optional<double> measured_tokens_per_s(const Profile& profile, const Cluster& cluster,
+                                            const std::vector<int>& devices, std::int64_t layers);
+
+// A measured figure of a directed link in place of its bandwidth: machines named in the profile before sites, sites
+// before device types.
+struct MeasuredLink {
+  const LinkTokens* tokens = nullptr;  // beats `rate`
+  const LinkRate* rate = nullptr;
+};
+MeasuredLink measured_link(const Profile& profile, const Cluster& cluster, int from, int to);
+// Rate for a message of this size: linear between the measured sizes, constant outside.
+double bytes_per_s(const LinkRate& rate, double bytes);
+
+}  // namespace motley

@@ -1,0 +1,189 @@
+#include "motley/cost/train/pipeline.hpp"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <queue>
+
+namespace motley {
+namespace {
+
+struct StageState {
+  std::int64_t warm_up = 0;                  // forward passes before the first backward pass
+  std::int64_t forwards = 0, backwards = 0;  // begun
+  std::int64_t inputs = 0, gradients = 0;    // arrived; they come in order
+  bool working = false;
+  bool transferring = false;            // blocking hops: sends or receives
+  std::optional<bool> unsent_backward;  // blocking hops: direction of the message that it has to send before it goes on
+  double send_free_s = 0, back_free_s = 0;  // of its own links
+};
+
+enum class What { pass_ended, input_arrived, gradient_arrived, transfer_ended };
+
+struct Event {
+  double time_s = 0;
+  std::int64_t order = 0;  // of equal times, in the order in which they were made
+  What what = What::pass_ended;
+  std::size_t pipeline = 0, stage = 0;
+  std::int64_t micro_batch = 0;
+  bool backward = false;
+  bool operator>(const Event& o) const { return time_s != o.time_s ? time_s > o.time_s : order > o.order; }
+};
+
+class Run {
+ public:
+  Run(PipelineSchedule schedule, const std::vector<PipelineLoad>& pipelines, std::vector<PipelinePass>* passes)
+      : pipelines_(pipelines), passes_(passes), states_(pipelines.size()), times_(pipelines.size()) {
+    for (std::size_t p = 0; p < pipelines.size(); ++p) {
+      const std::size_t stages = pipelines[p].stages.size();
+      MOTLEY_CHECK(stages > 0 && pipelines[p].micro_batches > 0);
+      states_[p].resize(stages);
+      for (std::size_t s = 0; s < stages; ++s)
+        states_[p][s].warm_up = micro_batches_in_flight(schedule, s, stages, pipelines[p].micro_batches);
+      states_[p][0].inputs = pipelines[p].micro_batches;
+      times_[p].busy_s.assign(stages, 0);
+      times_[p].last_backward_end_s.assign(stages, 0);
+    }
+  }
+
+  std::vector<PipelineTimes> run() {
+    for (std::size_t p = 0; p < pipelines_.size(); ++p) begin_next(p, 0, 0);
+    while (!events_.empty()) {
+      const Event event = events_.top();
+      events_.pop();
+      take(event);
+    }
+    for (std::size_t p = 0; p < pipelines_.size(); ++p)
+      for (const StageState& state : states_[p]) MOTLEY_CHECK(state.backwards == pipelines_[p].micro_batches);
+    return std::move(times_);
+  }
+
+ private:
+  void take(const Event& event) {
+    StageState& state = states_[event.pipeline][event.stage];
+    if (event.what == What::transfer_ended) {
+      end_transfer(event);
+      return;
+    }
+    if (event.what == What::input_arrived) {
+      ++state.inputs;
+    } else if (event.what == What::gradient_arrived) {
+      ++state.gradients;
+    } else {
+      state.working = false;
+      times_[event.pipeline].makespan_s = std::max(times_[event.pipeline].makespan_s, event.time_s);
+      if (event.backward) times_[event.pipeline].last_backward_end_s[event.stage] = event.time_s;
+      send(event);
+    }
+    go_on(event.pipeline, event.stage, event.time_s);
+  }
+
+  // The output of a pass that has ended.
+  void send(const Event& done) {
+    StageState& state = states_[done.pipeline][done.stage];
+    const bool to_neighbour = done.backward ? done.stage > 0 : done.stage + 1 < states_[done.pipeline].size();
+    if (to_neighbour && pipelines_[done.pipeline].hops == HopMode::blocking) {
+      state.unsent_backward = done.backward;
+      return;
+    }
+    const PipelineStage& stage = pipelines_[done.pipeline].stages[done.stage];
+    if (done.backward) {
+      if (done.stage > 0) arrive(done, stage.back, state.back_free_s, What::gradient_arrived, done.stage - 1);
+    } else if (done.stage + 1 < states_[done.pipeline].size()) {
+      arrive(done, stage.send, state.send_free_s, What::input_arrived, done.stage + 1);
+    } else {
+      ++state.gradients;  // the loss follows at once
+    }
+  }
+
+  void arrive(const Event& done, const PipelineHop& hop, double& own_free_s, What what, std::size_t stage) {
+    double& free_s = hop.link == PipelineHop::own_link ? own_free_s : link_free_s_[hop.link];
+    free_s = std::max(free_s, done.time_s) + hop.busy_s;
+    push({.time_s = free_s + hop.latency_s, .what = what, .pipeline = done.pipeline, .stage = stage});
+  }
+
+  // A stage that may have become free: blocked messages from it and to it, then its next pass.
+  void go_on(std::size_t pipeline, std::size_t stage, double now_s) {
+    if (pipelines_[pipeline].hops == HopMode::blocking) {
+      begin_transfer(pipeline, stage, now_s);
+      if (stage > 0) begin_transfer(pipeline, stage - 1, now_s);
+      if (stage + 1 < states_[pipeline].size()) begin_transfer(pipeline, stage + 1, now_s);
+    }
+    begin_next(pipeline, stage, now_s);
+  }
+
+  void begin_transfer(std::size_t pipeline, std::size_t from, double now_s) {
+    StageState& sender = states_[pipeline][from];
+    if (!sender.unsent_backward || sender.transferring) return;
+    const bool backward = *sender.unsent_backward;
+    const std::size_t to = backward ? from - 1 : from + 1;
+    StageState& receiver = states_[pipeline][to];
+    if (receiver.working || receiver.transferring || next_is_backward(pipeline, to) != backward) return;
+    sender.transferring = receiver.transferring = true;
+    const PipelineStage& stage = pipelines_[pipeline].stages[from];
+    const PipelineHop& hop = backward ? stage.back : stage.send;
+    double own_free_s = now_s;
+    double& free_s = hop.link == PipelineHop::own_link ? own_free_s : link_free_s_[hop.link];
+    free_s = std::max(free_s, now_s) + hop.busy_s;
+    push({.time_s = free_s + hop.latency_s, .what = What::transfer_ended, .pipeline = pipeline, .stage = from});
+  }
+
+  void end_transfer(const Event& event) {
+    StageState& sender = states_[event.pipeline][event.stage];
+    const bool backward = *sender.unsent_backward;
+    const std::size_t to = backward ? event.stage - 1 : event.stage + 1;
+    StageState& receiver = states_[event.pipeline][to];
+    ++(backward ? receiver.gradients : receiver.inputs);
+    sender.unsent_backward.reset();
+    sender.transferring = receiver.transferring = false;
+    go_on(event.pipeline, to, event.time_s);
+    go_on(event.pipeline, event.stage, event.time_s);
+  }
+
+  bool next_is_backward(std::size_t pipeline, std::size_t stage) const {
+    const StageState& state = states_[pipeline][stage];
+    return state.forwards == std::min(pipelines_[pipeline].micro_batches, state.warm_up + state.backwards);
+  }
+
+  void begin_next(std::size_t pipeline, std::size_t stage, double now_s) {
+    StageState& state = states_[pipeline][stage];
+    const std::int64_t micro_batches = pipelines_[pipeline].micro_batches;
+    if (state.working || state.transferring || state.unsent_backward || state.backwards == micro_batches) return;
+    const bool backward = next_is_backward(pipeline, stage);
+    std::int64_t& begun = backward ? state.backwards : state.forwards;
+    if (begun == (backward ? state.gradients : state.inputs)) return;
+    const PipelineStage& work = pipelines_[pipeline].stages[stage];
+    const double seconds = backward ? work.backward_s : work.forward_s;
+    if (passes_) passes_->push_back({pipeline, stage, begun, backward, now_s, now_s + seconds});
+    times_[pipeline].busy_s[stage] += seconds;
+    state.working = true;
+    push({.time_s = now_s + seconds,
+          .what = What::pass_ended,
+          .pipeline = pipeline,
+          .stage = stage,
+          .micro_batch = begun++,
+          .backward = backward});
+  }
+
+  void push(Event event) {
+    event.order = ++last_order_;
+    events_.push(event);
+  }
+
+  const std::vector<PipelineLoad>& pipelines_;
+  std::vector<PipelinePass>* passes_;
+  std::vector<std::vector<StageState>> states_;
+  std::vector<PipelineTimes> times_;
+  std::map<int, double> link_free_s_;
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+  std::int64_t last_order_ = 0;
+};
+
+}  // namespace
+
+std::vector<PipelineTimes> run_pipelines(PipelineSchedule schedule, const std::vector<PipelineLoad>& pipelines,
+                                         std::vector<PipelinePass>* passes) {
+  return Run(schedule, pipelines, passes).run();
+}
+
+}  // namespace motley

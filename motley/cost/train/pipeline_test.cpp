@@ -1,0 +1,113 @@
+#include "motley/cost/train/pipeline.hpp"
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+
+namespace motley {
+namespace {
+
+// Forward to backward as 1 to 2, no hops.
+std::vector<PipelineStage> stages_of(const std::vector<double>& seconds) {
+  std::vector<PipelineStage> stages;
+  for (const double c : seconds) stages.push_back({.forward_s = c / 3, .backward_s = 2 * c / 3});
+  return stages;
+}
+
+std::vector<double> seconds(std::vector<double> of_stages) { return of_stages; }
+
+double makespan(PipelineSchedule schedule, std::vector<PipelineStage> stages, std::int64_t micro_batches) {
+  return run_pipelines(schedule, {{std::move(stages), micro_batches}}).front().makespan_s;
+}
+double makespan(PipelineSchedule schedule, const std::vector<double>& seconds, std::int64_t micro_batches) {
+  return makespan(schedule, stages_of(seconds), micro_batches);
+}
+
+constexpr auto gpipe = PipelineSchedule::gpipe, one_f_one_b = PipelineSchedule::one_forward_one_backward;
+
+TEST(Pipeline, HandCases) {
+  EXPECT_NEAR(makespan(gpipe, seconds({1, 10, 1}), 8), 82, 1e-9);
+  EXPECT_NEAR(makespan(one_f_one_b, seconds({1, 10, 1}), 8), 81, 1e-9);
+  EXPECT_NEAR(makespan(gpipe, seconds({3, 3, 3, 3}), 8), 33, 1e-9);
+  EXPECT_NEAR(makespan(one_f_one_b, seconds({3, 3, 3, 3}), 8), 33, 1e-9);
+  EXPECT_NEAR(makespan(one_f_one_b, seconds({5}), 7), 35, 1e-9);
+}
+
+TEST(Pipeline, HopsOverlapWithComputeAndWaitForTheirLink) {
+  // One micro-batch: 1 + 4 + 2, back 4 + 5 + 2.
+  const std::vector<PipelineStage> stages = {{1, 2, {4, 0}, {}}, {2, 4, {}, {5, 0}}};
+  EXPECT_DOUBLE_EQ(makespan(gpipe, stages, 1), 18);
+  // Three: the link is busy until 1 + 3 * 4 = 13; stage 1 ends its forward passes at 15 and its backward passes at 19,
+  // 23, 27; the gradients arrive at 24, 29, 34 and stage 0 ends at 36.
+  EXPECT_DOUBLE_EQ(makespan(gpipe, stages, 3), 36);
+  // Latency is no occupation: the messages arrive at 1 + 1 + 3, 6, 7, one after the other.
+  EXPECT_DOUBLE_EQ(makespan(gpipe, {{1, 2, {1, 3}, {}}, {1, 1, {}, {}}}, 3), 8 + 1 + 3 * 2);
+}
+
+TEST(Pipeline, BlockingHopsKeepBothEndsBusy) {
+  const std::vector<PipelineStage> stages = {{1, 2, {4, 0}, {}}, {2, 4, {}, {5, 0}}};
+  const auto blocked = [&](PipelineSchedule schedule, std::int64_t micro_batches) {
+    return run_pipelines(schedule, {{stages, micro_batches, HopMode::blocking}}).front().makespan_s;
+  };
+  EXPECT_DOUBLE_EQ(blocked(gpipe, 1), 18);
+  // Forward passes of stage 1 end at 7, 13, 19: the next message leaves when it has computed with the last. Backward
+  // passes at 23, 32, 41, each sent before the next begins.
+  EXPECT_DOUBLE_EQ(blocked(gpipe, 3), 48);
+  // Stage 0: F0, sent until 5, F1 until 6. Stage 1: F0, B0 until 11; its gradient or F1's output goes first, then the
+  // other, until 20; B0 of stage 0 hides behind F1, B1 of stage 1 until 26, sent until 31.
+  EXPECT_DOUBLE_EQ(blocked(one_f_one_b, 2), 33);
+}
+
+TEST(Pipeline, PipelinesShareLinks) {
+  const std::vector<PipelineStage> stages = {{1, 1, {4, 0, 7}, {}}, {1, 1, {}, {1, 0, 8}}};
+  const auto alone = run_pipelines(gpipe, {{stages, 1}});
+  EXPECT_DOUBLE_EQ(alone[0].makespan_s, 1 + 4 + 1 + 1 + 1 + 1);
+  const auto both = run_pipelines(gpipe, {{stages, 1}, {stages, 1}});
+  EXPECT_DOUBLE_EQ(both[0].makespan_s, 9);
+  EXPECT_DOUBLE_EQ(both[1].makespan_s, 9 + 4);
+  // Whoever blocks for a message waits for the link, too.
+  const auto blocked = run_pipelines(gpipe, {{stages, 1, HopMode::blocking}, {stages, 1, HopMode::blocking}});
+  EXPECT_DOUBLE_EQ(blocked[0].makespan_s, 9);
+  EXPECT_DOUBLE_EQ(blocked[1].makespan_s, 9 + 4);
+}
+
+TEST(Pipeline, PassesAreThoseOfTheSchedule) {
+  std::vector<PipelinePass> passes;
+  const PipelineTimes times = run_pipelines(one_f_one_b, {{stages_of({3, 3}), 3}}, &passes).front();
+  EXPECT_EQ(passes.size(), 12u);
+  EXPECT_EQ(times.busy_s, (std::vector<double>{9, 9}));
+  std::vector<PipelinePass> first;
+  std::copy_if(passes.begin(), passes.end(), std::back_inserter(first), [](const auto& p) { return p.stage == 0; });
+  std::string order;
+  for (const auto& pass : first) order += (pass.backward ? 'B' : 'F') + std::to_string(pass.micro_batch);
+  EXPECT_EQ(order, "F0F1B0F2B1B2");
+}
+
+RC_GTEST_PROP(Pipeline, GpipeIsTheFlowShopAndNothingBeatsTheBottleneck, ()) {
+  const auto units = *rc::gen::nonEmpty(rc::gen::container<std::vector<int>>(rc::gen::inRange(1, 20)));
+  const auto micro_batches = *rc::gen::inRange<std::int64_t>(1, 12);
+  const std::vector<double> of_stages(units.begin(), units.end());
+  const double sum = std::accumulate(of_stages.begin(), of_stages.end(), 0.0);
+  const double most = *std::max_element(of_stages.begin(), of_stages.end());
+  const double flow_shop = sum + static_cast<double>(micro_batches - 1) * most;
+  RC_ASSERT(std::abs(makespan(gpipe, of_stages, micro_batches) - flow_shop) < 1e-9 * flow_shop);
+  const double interleaved = makespan(one_f_one_b, of_stages, micro_batches);
+  RC_ASSERT(interleaved >= static_cast<double>(micro_batches) * most - 1e-9);
+}
+
+RC_GTEST_PROP(Pipeline, BlockingNeitherLocksUpNorHelps, ()) {
+  const auto second = rc::gen::map(rc::gen::inRange(0, 20), [](int units) { return static_cast<double>(units); });
+  PipelineLoad load;
+  for (int count = *rc::gen::inRange(1, 7); count > 0; --count)
+    load.stages.push_back({1 + *second, 1 + *second, {*second, *second}, {*second, *second}});
+  load.micro_batches = *rc::gen::inRange<std::int64_t>(1, 12);
+  const auto schedule = *rc::gen::element(gpipe, one_f_one_b);
+  const double overlapped = run_pipelines(schedule, {load}).front().makespan_s;
+  load.hops = HopMode::blocking;
+  RC_ASSERT(run_pipelines(schedule, {load}).front().makespan_s >= overlapped - 1e-9);
+}
+
+}  // namespace
+}  // namespace motley

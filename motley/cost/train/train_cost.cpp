@@ -1,0 +1,65 @@
+#include "motley/cost/train/train_cost.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "motley/cost/published/dtfm.hpp"
+#include "motley/cost/published/flashflex.hpp"
+#include "motley/cost/train/train_price.hpp"
+
+namespace motley {
+namespace {
+
+struct TrainFormEntry {
+  std::string name;
+  std::vector<std::string> settings;  // numbers, at least 0
+  TrainCost (*price)(const TrainPlan&, const CostOptions&);
+};
+
+const std::vector<TrainFormEntry>& train_form_entries() {
+  static const std::vector<TrainFormEntry> table = {
+      {"motley", {"motley.layer_overhead_s", "motley.boundary_overhead_s", "motley.blocking_hops"}, price_motley_train},
+      {"dtfm", {"dtfm.gradient_bytes", "dtfm.activation_bytes"}, price_dtfm},
+      {"flashflex", {"flashflex.recompute", "flashflex.decimal", "flashflex.zero3"}, price_flashflex},
+  };
+  return table;
+}
+
+const TrainFormEntry& train_form_entry(const std::string& form) {
+  for (const auto& entry : train_form_entries())
+    if (entry.name == form) return entry;
+  throw input_error(fmt::format("\"{}\" is no cost form for training plans", form),
+                    fmt::format("known: {}", fmt::join(train_forms(), ", ")));
+}
+
+}  // namespace
+
+const std::vector<std::string>& train_forms() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> list;
+    for (const auto& entry : train_form_entries()) list.push_back(entry.name);
+    return list;
+  }();
+  return names;
+}
+
+void check_train_settings(const CostOptions& options) {
+  const auto& known = train_form_entry(options.form).settings;
+  for (const auto& [key, value] : options.settings) {
+    if (std::find(known.begin(), known.end(), key) == known.end())
+      throw input_error(fmt::format("the cost form \"{}\" has no setting \"{}\"", options.form, key),
+                        fmt::format("its settings: {}", fmt::join(known, ", ")));
+    if (!std::isfinite(value) || value < 0)
+      throw input_error(fmt::format("{} = {} is not a number from 0", key, value),
+                        fmt::format("such as --set {}=1", key));
+  }
+}
+
+TrainCost price_train(const TrainPlan& plan, const CostOptions& options) {
+  check_train_settings(options);
+  return train_form_entry(options.form).price(plan, options);
+}
+
+}  // namespace motley

@@ -1,0 +1,375 @@
+#include "motley/cost/train/train_price.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "motley/base/units.hpp"
+
+namespace motley {
+namespace {
+
+std::int64_t micro_batch_of(const ReplicaLayout& replica) {
+  return (replica.sequences + replica.micro_batches - 1) / replica.micro_batches;
+}
+
+StageWork work_of(const ReplicaLayout& replica, const PlacedStage& stage) {
+  return {stage.devices, stage.shares, micro_batch_of(replica)};
+}
+
+// A stage's part in adding up one layer: into how many equal pieces its ranks cut it, and who has each piece.
+struct Owner {
+  std::int64_t pieces = 1;
+  std::vector<std::vector<int>> members;  // by piece
+};
+Owner owner_of(const PlacedStage& stage, const LayerStrategy& strategy) {
+  const bool sharded = strategy.shard >= Sharding::zero2;
+  Owner owner{.pieces = sharded ? strategy.tp * strategy.dp : strategy.tp, .members = {}};
+  owner.members.resize(static_cast<std::size_t>(owner.pieces));
+  for (std::int64_t d = 0; d < strategy.dp; ++d)
+    for (std::int64_t k = 0; k < strategy.tp; ++k) {
+      const std::int64_t piece = sharded ? k * strategy.dp + d : k;
+      owner.members[static_cast<std::size_t>(piece)].push_back(
+          stage.devices[static_cast<std::size_t>(d * strategy.tp + k)]);
+    }
+  return owner;
+}
+
+// Calls piece(from, to, members) for every part between neighbouring cuts of any owner.
+template <class Piece>
+void for_each_piece(const std::vector<Owner>& owners, const Piece& piece) {
+  std::vector<double> cuts = {0.0, 1.0};
+  for (std::size_t o = 0; o < owners.size(); ++o)
+    if (o == 0 || owners[o].pieces != owners[o - 1].pieces)
+      for (std::int64_t i = 1; i < owners[o].pieces; ++i)
+        cuts.push_back(static_cast<double>(i) / static_cast<double>(owners[o].pieces));
+  std::sort(cuts.begin(), cuts.end());
+  std::vector<int> members;
+  for (std::size_t c = 0; c + 1 < cuts.size(); ++c) {
+    const double from = cuts[c], to = cuts[c + 1];
+    if (to - from < 1e-9) continue;  // the same cut, perhaps rounded differently
+    members.clear();
+    for (const Owner& owner : owners) {
+      const auto own = static_cast<std::size_t>((from + to) / 2 * static_cast<double>(owner.pieces));
+      members.insert(members.end(), owner.members[own].begin(), owner.members[own].end());
+    }
+    std::sort(members.begin(), members.end());  // devices of a machine, machines of a site are neighbours
+    piece(from, to, members);
+  }
+}
+
+class Exchange {
+ public:
+  Exchange(const TrainLinks& links, SyncAlgorithm algorithm)
+      : links_(links), algorithm_(algorithm), loads_(links), latencies_s_(links.cluster().devices.size()) {}
+
+  // `bytes` of gradients, `copies` times.
+  void add(const std::vector<Owner>& owners, double bytes, double copies) {
+    for_each_piece(owners, [&](double from, double to, const std::vector<int>& members) {
+      add_piece(members, bytes * (to - from), copies);
+    });
+  }
+  // Sharded gradients leave every rank with its part of the new weights: it gathers the rest.
+  void add_gather(const PlacedStage& stage, const LayerStrategy& strategy, double bytes, double copies) {
+    const double part = bytes / static_cast<double>(strategy.tp);
+    const auto ranks = static_cast<double>(strategy.dp);
+    for (std::int64_t k = 0; k < strategy.tp; ++k) {
+      std::vector<int> ring;
+      for (std::int64_t d = 0; d < strategy.dp; ++d)
+        ring.push_back(stage.devices[static_cast<std::size_t>(d * strategy.tp + k)]);
+      loads_.add_ring(ring, copies * part * (ranks - 1) / ranks, part / ranks);
+    }
+  }
+
+  GradientExchange result() const {
+    return {*std::max_element(latencies_s_.begin(), latencies_s_.end()) + loads_.seconds(), loads_.busiest()};
+  }
+
+ private:
+  void add_piece(const std::vector<int>& members, double bytes, double copies) {
+    const auto count = static_cast<double>(members.size());
+    if (members.size() < 2) return;
+    double latency_s = 0, rounds = 0;
+    if (algorithm_ == SyncAlgorithm::ring) {
+      rounds = 2 * (count - 1);
+      loads_.add_ring(members, copies * 2 * bytes * (count - 1) / count, bytes / count);
+      for (std::size_t i = 0; i < members.size(); ++i)
+        latency_s = std::max(latency_s, links_.path(members[i], members[(i + 1) % members.size()]).latency_s);
+    } else {
+      rounds = 2;
+      for (const int from : members)
+        for (const int to : members)
+          if (from != to) {
+            loads_.add(from, to, copies * 2 * bytes / count, bytes / count);
+            latency_s = std::max(latency_s, links_.path(from, to).latency_s);
+          }
+    }
+    for (const int member : members) latencies_s_[static_cast<std::size_t>(member)] += copies * rounds * latency_s;
+  }
+
+  const TrainLinks& links_;
+  SyncAlgorithm algorithm_;
+  LinkLoads loads_;
+  std::vector<double> latencies_s_;  // by device
+};
+
+double elements(const std::vector<TensorSpec>& tensors) {
+  double sum = 0;
+  for (const auto& tensor : tensors) sum += static_cast<double>(tensor.elements());
+  return sum;
+}
+
+// Where any replica's stage or strategy ends.
+std::vector<std::int64_t> common_cuts(const TrainLayout& layout) {
+  std::vector<std::int64_t> cuts;
+  for (const auto& replica : layout.replicas)
+    for (const auto& stage : replica.stages)
+      for (const auto& strategy : stage.strategies) cuts.push_back(strategy.layers.end);
+  std::sort(cuts.begin(), cuts.end());
+  cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
+  return cuts;
+}
+
+// A replica's ranges of layers, first to last.
+class Walk {
+ public:
+  explicit Walk(const ReplicaLayout& replica) : replica_(replica) {}
+  const PlacedStage& stage() const { return replica_.stages[stage_]; }
+  const LayerStrategy& strategy() const { return stage().strategies[range_]; }
+  // To the range that begins where this one ends; false where it goes on beyond `layer`.
+  bool next(std::int64_t layer) {
+    if (strategy().layers.end > layer) return false;
+    if (++range_ == stage().strategies.size() && stage_ + 1 < replica_.stages.size()) {
+      ++stage_;
+      range_ = 0;
+    }
+    return range_ < stage().strategies.size();
+  }
+
+ private:
+  const ReplicaLayout& replica_;
+  std::size_t stage_ = 0, range_ = 0;
+};
+
+BlockParts operator+(const BlockParts& a, const BlockParts& b) {
+  return {a.compute_s + b.compute_s, a.recompute_s + b.recompute_s, a.tensor_s + b.tensor_s, a.gather_s + b.gather_s,
+          a.reduce_s + b.reduce_s};
+}
+BlockParts operator*(const BlockParts& a, double n) {
+  return {a.compute_s * n, a.recompute_s * n, a.tensor_s * n, a.gather_s * n, a.reduce_s * n};
+}
+
+std::vector<PipelineLoad> pipelines_of(const TrainStepCost& cost, const TrainLayout& layout) {
+  std::vector<PipelineLoad> pipelines;
+  for (const auto& replica : layout.replicas) {
+    PipelineLoad& pipeline =
+        pipelines.emplace_back(PipelineLoad{.stages = {}, .micro_batches = replica.micro_batches, .hops = cost.hops()});
+    for (std::size_t s = 0; s < replica.stages.size(); ++s) pipeline.stages.push_back(pipeline_stage(cost, replica, s));
+  }
+  return pipelines;
+}
+
+double boundaries_s(const TrainStepCost& cost, const ReplicaLayout& replica) {
+  return static_cast<double>(replica.stages.size() - 1) * cost.boundary_overhead_s();
+}
+
+// Where a replica's time goes: its busiest stage's work, the hops that it waits for, and the rest, which is the bubble.
+Term replica_term(const TrainStepCost& cost, const TrainLayout& layout, const TrainStepPrice& price,
+                  std::size_t number) {
+  const ReplicaLayout& replica = layout.replicas[number];
+  const PipelineTimes& times = price.pipelines[number];
+  const auto busiest =
+      static_cast<std::size_t>(std::max_element(times.busy_s.begin(), times.busy_s.end()) - times.busy_s.begin());
+  PipelineLoad without_hops = price.loads[number];
+  for (auto& stage : without_hops.stages) stage.send = stage.back = {};
+  const double alone_s = run_pipelines(layout.schedule, {without_hops}).front().makespan_s;
+
+  StageParts parts;
+  pipeline_stage(cost, replica, busiest, &parts);
+  const BlockParts all = parts.blocks * static_cast<double>(replica.micro_batches);
+  std::vector<Term> terms;
+  const auto add = [&](const char* name, double seconds, std::string note) {
+    if (seconds > 0) terms.push_back(leaf(name, seconds, std::move(note)));
+  };
+  const double rest_s =
+      times.busy_s[busiest] - (all.compute_s + all.recompute_s + all.tensor_s + all.gather_s + all.reduce_s +
+                               parts.head_s * static_cast<double>(replica.micro_batches));
+  add("compute", all.compute_s + std::max(0.0, rest_s),
+      fmt::format("of stage {}, the busiest, {} micro-batches", busiest, replica.micro_batches));
+  add("head", parts.head_s * static_cast<double>(replica.micro_batches), "");
+  add("recompute", all.recompute_s, "the forward pass again");
+  add("tensor", all.tensor_s, "all-reduces inside the stage's groups");
+  add("gather", all.gather_s, "sharded weights, what computing does not hide");
+  add("reduce", all.reduce_s, "sharded gradients, what computing does not hide");
+  add("bubble", alone_s - times.busy_s[busiest], "the busiest stage waits for the others");
+  add("hops", times.makespan_s - alone_s, "boundaries on their way between stages");
+  add("boundaries", boundaries_s(cost, replica), "once per step between two stages");
+  return sum_of(fmt::format("replica {}", number), std::move(terms),
+                fmt::format("{} sequences in {} micro-batches", replica.sequences, replica.micro_batches));
+}
+
+}  // namespace
+
+TrainLayout layout_of(const TrainPlan& plan) {
+  const Training& training = training_of(plan.workload);
+  TrainLayout layout{.replicas = {}, .schedule = plan.schedule, .sync = plan.sync};
+  for (const auto& replica : plan.replicas) {
+    ReplicaLayout& made = layout.replicas.emplace_back(ReplicaLayout{
+        .sequences = replica_sequences(training, replica), .micro_batches = replica.micro_batches, .stages = {}});
+    for (const auto& stage : replica.stages) {
+      PlacedStage& held = made.stages.emplace_back(
+          PlacedStage{.layers = stage.layers, .devices = {}, .shares = stage.shares, .strategies = stage.strategies});
+      for (const auto& name : stage.devices) held.devices.push_back(plan.cluster.find_device(name));
+    }
+  }
+  return layout;
+}
+
+PipelineStage pipeline_stage(const TrainStepCost& cost, const ReplicaLayout& replica, std::size_t number,
+                             StageParts* parts) {
+  const PlacedStage& stage = replica.stages[number];
+  const StageWork work = work_of(replica, stage);
+  PipelineStage result;
+  StageParts sum;
+  for (const auto& strategy : stage.strategies) {
+    BlockParts block;
+    const BlockPass pass = cost.block(work, strategy, &block);
+    const auto layers = static_cast<double>(strategy.layers.size());
+    result.forward_s += layers * pass.forward_s;
+    result.backward_s += layers * pass.backward_s;
+    sum.blocks = sum.blocks + block * layers;
+  }
+  if (number + 1 == replica.stages.size()) {
+    const BlockPass head = cost.head(work, stage.strategies.back());
+    result.forward_s += head.forward_s;
+    result.backward_s += head.backward_s;
+    sum.head_s = head.forward_s + head.backward_s;
+  } else {
+    result.send = cost.hop(stage.devices, replica.stages[number + 1].devices, work.sequences);
+  }
+  if (number == 0) {
+    const BlockPass embedding = cost.embedding(work, stage.strategies.front());
+    result.forward_s += embedding.forward_s;
+    result.backward_s += embedding.backward_s;
+  } else {
+    result.back = cost.hop(stage.devices, replica.stages[number - 1].devices, work.sequences);
+  }
+  if (parts) *parts = sum;
+  return result;
+}
+
+std::vector<GradientPiece> gradient_pieces(const TrainLayout& layout, std::int64_t layer) {
+  std::vector<Owner> owners;
+  for (const auto& replica : layout.replicas) {
+    Walk walk(replica);
+    while (walk.strategy().layers.end <= layer) walk.next(walk.strategy().layers.end);
+    owners.push_back(owner_of(walk.stage(), walk.strategy()));
+  }
+  std::vector<GradientPiece> pieces;
+  for_each_piece(owners, [&](double from, double to, const std::vector<int>& members) {
+    pieces.push_back({from, to, members});
+  });
+  return pieces;
+}
+
+GradientExchange gradient_exchange(const TrainStepCost& cost, const TrainProblemView& view, const TrainLayout& layout) {
+  const StateBytes states = state_bytes(view.training);
+  Exchange exchange(cost.links(), layout.sync.algorithm);
+  std::vector<Walk> walks;
+  std::vector<Owner> owners;
+  for (const auto& replica : layout.replicas) {
+    walks.emplace_back(replica);
+    owners.push_back(owner_of(walks.back().stage(), walks.back().strategy()));
+  }
+  std::int64_t first = 0;
+  for (const std::int64_t last : common_cuts(layout)) {
+    const auto copies = static_cast<double>(last - first);
+    for (const Walk& walk : walks)
+      if (walk.strategy().shard == Sharding::zero2)
+        exchange.add_gather(walk.stage(), walk.strategy(), cost.block_bytes(states.weight), copies);
+    exchange.add(owners, cost.block_bytes(states.gradient), copies);
+    for (std::size_t r = 0; r < walks.size(); ++r)
+      if (walks[r].next(last)) owners[r] = owner_of(walks[r].stage(), walks[r].strategy());
+    first = last;
+  }
+  const auto add_ends = [&](bool embedding, double parameters) {
+    owners.clear();
+    for (const auto& replica : layout.replicas) {
+      const PlacedStage& stage = embedding ? replica.stages.front() : replica.stages.back();
+      const LayerStrategy& strategy = embedding ? stage.strategies.front() : stage.strategies.back();
+      owners.push_back(owner_of(stage, strategy));
+      if (strategy.shard >= Sharding::zero2) exchange.add_gather(stage, strategy, parameters * states.weight, 1);
+    }
+    exchange.add(owners, parameters * states.gradient, 1);
+  };
+  add_ends(true, elements(embedding_tensors(view.arch)));
+  add_ends(false, elements(head_tensors(view.arch)));
+  return exchange.result();
+}
+
+TrainStepPrice price_step(const TrainStepCost& cost, const TrainProblemView& view, const TrainLayout& layout,
+                          std::vector<PipelinePass>* passes) {
+  TrainStepPrice price;
+  double slowest_s = 0, hidden_s = 0;
+  bool first = true;
+  price.loads = pipelines_of(cost, layout);
+  price.pipelines = run_pipelines(layout.schedule, price.loads, passes);
+  for (std::size_t r = 0; r < layout.replicas.size(); ++r) {
+    const ReplicaLayout& replica = layout.replicas[r];
+    const std::vector<PipelineStage>& stages = price.loads[r].stages;
+    slowest_s = std::max(slowest_s, price.pipelines[r].makespan_s + boundaries_s(cost, replica));
+    for (std::size_t s = 0; s < stages.size(); ++s) {
+      hidden_s = first ? stages[s].backward_s : std::min(hidden_s, stages[s].backward_s);
+      first = false;
+      const PlacedStage& stage = replica.stages[s];
+      double update_s = 0;
+      for (const auto& strategy : stage.strategies)
+        update_s += cost.update_s(work_of(replica, stage), strategy, static_cast<double>(strategy.layers.size()));
+      price.update_s = std::max(price.update_s, update_s);
+    }
+  }
+  price.exchange = gradient_exchange(cost, view, layout);
+  const double last_layer_s = price.exchange.seconds / static_cast<double>(view.arch.layers + 1);
+  price.exchange_s =
+      layout.sync.overlap ? std::max(last_layer_s, price.exchange.seconds - hidden_s) : price.exchange.seconds;
+  price.iteration_s = slowest_s + price.exchange_s + price.update_s;
+  return price;
+}
+
+TrainStepPrice price_step(const TrainPlan& plan, const CostOptions& options, std::vector<PipelinePass>* passes) {
+  const Training& training = training_of(plan.workload);
+  const TrainStepCost cost(options, plan.cluster, plan.model.arch, training, plan.profile);
+  return price_step(cost, {plan.cluster, plan.model.arch, training, plan.profile}, layout_of(plan), passes);
+}
+
+TrainCost price_motley_train(const TrainPlan& plan, const CostOptions& options) {
+  const Training& training = training_of(plan.workload);
+  const TrainStepCost cost(options, plan.cluster, plan.model.arch, training, plan.profile);
+  const TrainLayout layout = layout_of(plan);
+  const TrainStepPrice price = price_step(cost, {plan.cluster, plan.model.arch, training, plan.profile}, layout);
+
+  TrainCost result;
+  result.iteration_s = price.iteration_s;
+  result.tokens_per_s = static_cast<double>(training.global_batch * training.sequence_length) / price.iteration_s;
+  double peak = 0;
+  for (const auto& replica : layout.replicas)
+    for (const auto& stage : replica.stages)
+      for (const int device : stage.devices) peak += cost.peak_flop_per_s(device);
+  result.mfu = cost.step_flops() / (price.iteration_s * peak);
+
+  std::vector<Term> replicas;
+  for (std::size_t r = 0; r < layout.replicas.size(); ++r) replicas.push_back(replica_term(cost, layout, price, r));
+  std::vector<Term> terms = {max_of("pipeline", std::move(replicas), "all replicas wait for the slowest")};
+  if (price.exchange_s > 0)
+    terms.push_back(
+        leaf("gradients", price.exchange_s,
+             fmt::format("{} in all{}{}", human_seconds(price.exchange.seconds),
+                         price.exchange.busiest_link.empty() ? "" : ", busiest from ", price.exchange.busiest_link)));
+  terms.push_back(leaf("update", price.update_s, "states read and written once"));
+  result.tree = sum_of("iteration", std::move(terms));
+  return result;
+}
+
+}  // namespace motley

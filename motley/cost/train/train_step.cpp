@@ -1,0 +1,303 @@
+#include "motley/cost/train/train_step.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "motley/cluster/names.hpp"
+
+namespace motley {
+namespace {
+
+constexpr double kBackward = 2;  // of the forward pass: gradients of inputs and of weights
+
+DType type_of(const Training& training) {
+  return training.precision == "fp32" ? DType::fp32 : training.precision == "fp16" ? DType::fp16 : DType::bf16;
+}
+
+std::vector<int> slice(const std::vector<int>& devices, std::int64_t first, std::int64_t count) {
+  return {devices.begin() + first, devices.begin() + first + count};
+}
+
+}  // namespace
+
+TrainLinks::TrainLinks(const Cluster& cluster, const Profile& profile)
+    : cluster_(cluster), profile_(profile), measured_(!profile.link_rate.empty()) {
+  if (cluster.description.network.matrix) return;
+  for (const Machine& from : cluster.machines)
+    for (const Machine& to : cluster.machines) {
+      PathSpeed& path = paths_.emplace_back();
+      if (&from == &to && from.devices.size() < 2) continue;
+      try {
+        path = cluster.link(from.devices.front(), to.devices.back());
+      } catch (const Error&) {
+        // Nobody described it: whoever asks for it is told.
+      }
+    }
+}
+
+PathSpeed TrainLinks::path(int from, int to) const {
+  if (paths_.empty()) return cluster_.link(from, to);
+  const std::size_t at =
+      static_cast<std::size_t>(machine_of(from)) * cluster_.machines.size() + static_cast<std::size_t>(machine_of(to));
+  return paths_[at].bandwidth_bytes_per_s > 0 ? paths_[at] : cluster_.link(from, to);
+}
+
+double TrainLinks::bytes_per_s(int from, int to, double message_bytes) const {
+  if (measured_)
+    if (const MeasuredLink measured = measured_link(profile_, cluster_, from, to); measured.rate != nullptr)
+      return motley::bytes_per_s(*measured.rate, message_bytes);
+  return path(from, to).bandwidth_bytes_per_s;
+}
+
+void LinkLoads::add(int from, int to, double bytes, double message_bytes) {
+  const auto& machines = links_.cluster().machines;
+  const auto here = static_cast<std::size_t>(links_.machine_of(from));
+  const auto there = static_cast<std::size_t>(links_.machine_of(to));
+  double* seconds = nullptr;
+  if (here != there) {
+    if (between_s_.empty()) between_s_.resize(machines.size() * machines.size());
+    seconds = &between_s_[here * machines.size() + there];
+  } else {
+    const auto& devices = machines[here].devices;
+    inside_s_.resize(machines.size());
+    if (inside_s_[here].empty()) inside_s_[here].resize(devices.size() * devices.size());
+    const auto place = [&](int device) { return static_cast<std::size_t>(device - devices.front()); };
+    seconds = &inside_s_[here][place(from) * devices.size() + place(to)];
+  }
+  *seconds += bytes / links_.bytes_per_s(from, to, message_bytes);
+  if (*seconds <= most_s_) return;
+  most_s_ = *seconds;
+  most_from_ = from;
+  most_to_ = to;
+}
+
+void LinkLoads::add_ring(const std::vector<int>& members, double bytes, double message_bytes) {
+  if (members.size() < 2) return;
+  for (std::size_t i = 0; i < members.size(); ++i)
+    add(members[i], members[(i + 1) % members.size()], bytes, message_bytes);
+}
+
+std::string LinkLoads::busiest() const {
+  if (most_from_ < 0) return {};
+  const Cluster& cluster = links_.cluster();
+  const bool inside = links_.machine_of(most_from_) == links_.machine_of(most_to_);
+  const auto name = [&](int device) {
+    return inside ? cluster.devices[static_cast<std::size_t>(device)].name
+                  : cluster.machines[static_cast<std::size_t>(links_.machine_of(device))].name;
+  };
+  return fmt::format("{} to {}", name(most_from_), name(most_to_));
+}
+
+TrainStepCost::TrainStepCost(const CostOptions& options, const Cluster& cluster, const Architecture& arch,
+                             const Training& training, const Profile& profile)
+    : cluster_(cluster),
+      arch_(arch),
+      training_(training),
+      profile_(profile),
+      links_(cluster, profile),
+      step_(options, cluster, arch),
+      type_(type_of(training)),
+      states_(state_bytes(training)),
+      hops_(setting(options, "motley.blocking_hops", 0) > 0 ? HopMode::blocking : HopMode::overlapped),
+      boundary_overhead_s_(setting(options, "motley.boundary_overhead_s", 0)) {}
+
+const TensorGroup& TrainStepCost::group(const StageWork& work, const LayerStrategy& strategy,
+                                        std::int64_t data_rank) const {
+  std::vector<int> devices = slice(work.devices, data_rank * strategy.tp, strategy.tp);
+  const std::vector<double> shares = strategy.dp == 1 && strategy.tp > 1 ? work.shares : std::vector<double>{};
+  std::vector<double> look = {static_cast<double>(devices.size())};
+  double latency_s = 0, seconds_per_byte = 0;
+  for (const int device : devices) {
+    look.push_back(cluster_.devices[static_cast<std::size_t>(device)].type);
+    for (const int other : devices) {
+      if (other == device) continue;
+      const PathSpeed path = links_.path(device, other);
+      latency_s = std::max(latency_s, path.latency_s);
+      seconds_per_byte = std::max(seconds_per_byte, 1 / path.bandwidth_bytes_per_s);
+    }
+  }
+  look.insert(look.end(), {latency_s, seconds_per_byte});
+  look.insert(look.end(), shares.begin(), shares.end());
+  const std::lock_guard lock(mutex_);
+  const auto found = groups_.find(look);
+  if (found != groups_.end()) return found->second;
+  return groups_.emplace(std::move(look), make_group(cluster_, arch_, std::move(devices), shares, type_, type_, {}))
+      .first->second;
+}
+
+// The same rounding as train_memory().
+std::int64_t TrainStepCost::sequences(const StageWork& work, const LayerStrategy& strategy,
+                                      std::int64_t data_rank) const {
+  if (work.shares.empty() || strategy.dp == 1) return (work.sequences + strategy.dp - 1) / strategy.dp;
+  const double share =
+      work.shares[static_cast<std::size_t>(data_rank * strategy.tp)] * static_cast<double>(strategy.tp);
+  return std::llround(std::ceil(static_cast<double>(work.sequences) * share - 1e-9));
+}
+
+// Of the type's measured micro-batches the nearest one; times are taken as proportional to it.
+const LayerTime* TrainStepCost::measured(const TensorGroup& group, std::int64_t sequences, LayerPart part) const {
+  if (profile_.layer_time.empty()) return nullptr;
+  const std::string& type = cluster_.type_of(group.devices.front()).name;
+  for (const int device : group.devices)
+    if (cluster_.type_of(device).name != type) return nullptr;
+  const std::string plain = plain_name(type);
+  const LayerTime* best = nullptr;
+  const auto distance = [&](const LayerTime& time) { return std::abs(time.micro_batch - sequences); };
+  for (const LayerTime& time : profile_.layer_time) {
+    if (time.tp != group.degree() || time.part != part || time.sequence_length != training_.sequence_length ||
+        plain_name(time.device_type) != plain)
+      continue;
+    if (!best || distance(time) < distance(*best)) best = &time;
+  }
+  return best;
+}
+
+std::optional<BlockPass> TrainStepCost::measured_pass(const TensorGroup& group, std::int64_t sequences,
+                                                      LayerPart part) const {
+  const LayerTime* time = measured(group, sequences, part);
+  if (!time) return std::nullopt;
+  const double scale = static_cast<double>(sequences) / static_cast<double>(time->micro_batch);
+  return BlockPass{time->forward_s * scale, time->backward_s * scale};
+}
+
+// Reduce-scatter or all-gather over the data-parallel ranks, of `bytes` that each ends or begins with all of, in
+// `pieces` one after the other: every piece waits for its own messages.
+double TrainStepCost::over_data_ranks_s(const StageWork& work, const LayerStrategy& strategy, double bytes,
+                                        std::int64_t pieces) const {
+  if (strategy.dp < 2) return 0;
+  LinkLoads loads(links_);
+  double latency_s = 0;
+  const auto ranks = static_cast<double>(strategy.dp);
+  for (std::int64_t k = 0; k < strategy.tp; ++k) {
+    std::vector<int> ring;
+    for (std::int64_t d = 0; d < strategy.dp; ++d)
+      ring.push_back(work.devices[static_cast<std::size_t>(d * strategy.tp + k)]);
+    loads.add_ring(ring, bytes * (ranks - 1) / ranks, bytes / (ranks * static_cast<double>(pieces)));
+    for (std::size_t i = 0; i < ring.size(); ++i)
+      latency_s = std::max(latency_s, links_.path(ring[i], ring[(i + 1) % ring.size()]).latency_s);
+  }
+  return static_cast<double>(pieces) * (ranks - 1) * latency_s + loads.seconds();
+}
+
+BlockPass TrainStepCost::block(const StageWork& work, const LayerStrategy& strategy, BlockParts* parts) const {
+  BlockPass slowest;
+  BlockParts of_slowest;
+  for (std::int64_t rank = 0; rank < strategy.dp; ++rank) {
+    const TensorGroup& ranks = group(work, strategy, rank);
+    const std::int64_t count = sequences(work, strategy, rank);
+    BlockParts own;
+    BlockPass pass;
+    if (const auto time = measured_pass(ranks, count, LayerPart::block)) {
+      pass = *time;
+      own.compute_s = pass.forward_s + pass.backward_s;
+      own.recompute_s = strategy.recompute ? pass.forward_s : 0;
+    } else {
+      const auto length = static_cast<double>(training_.sequence_length);
+      const StepLoad load{.tokens = static_cast<double>(count) * length, .context = length / 2};
+      const double forward_s = step_.block_time(ranks, load).seconds() + step_.layer_overhead_s(ranks);
+      const double tensor_s = step_.all_reduces_s(ranks, load);
+      pass = {forward_s + tensor_s, kBackward * forward_s + tensor_s};
+      own.compute_s = (1 + kBackward) * forward_s;
+      own.tensor_s = (strategy.recompute ? 3 : 2) * tensor_s;
+      own.recompute_s = strategy.recompute ? forward_s : 0;
+    }
+    if (strategy.recompute) pass.backward_s += pass.forward_s;
+    if (pass.forward_s + pass.backward_s <= slowest.forward_s + slowest.backward_s) continue;
+    slowest = pass;
+    of_slowest = own;
+  }
+
+  // A rank's part of the block, gathered in `split` pieces of which the next is under way while one is computed with.
+  const auto part = [&](double bytes_per_parameter) {
+    return block_bytes(bytes_per_parameter) / static_cast<double>(strategy.tp);
+  };
+  const double gather_s =
+      strategy.shard == Sharding::zero3 ? over_data_ranks_s(work, strategy, part(states_.weight), strategy.split) : 0;
+  const double reduce_s =
+      strategy.shard >= Sharding::zero2 ? over_data_ranks_s(work, strategy, part(states_.gradient), 1) : 0;
+  const BlockPass beside{std::max(slowest.forward_s, gather_s), std::max(slowest.backward_s, gather_s + reduce_s)};
+  const double exposed_s = beside.forward_s - slowest.forward_s + beside.backward_s - slowest.backward_s;
+  of_slowest.reduce_s = std::min(exposed_s, std::max(0.0, beside.backward_s - slowest.backward_s - gather_s));
+  of_slowest.gather_s = exposed_s - of_slowest.reduce_s;
+  if (parts) *parts = of_slowest;
+  return beside;
+}
+
+BlockPass TrainStepCost::embedding(const StageWork& work, const LayerStrategy& strategy) const {
+  BlockPass slowest;
+  for (std::int64_t rank = 0; rank < strategy.dp; ++rank) {
+    const BlockPass pass =
+        measured_pass(group(work, strategy, rank), sequences(work, strategy, rank), LayerPart::embedding)
+            .value_or(BlockPass{});
+    slowest = {std::max(slowest.forward_s, pass.forward_s), std::max(slowest.backward_s, pass.backward_s)};
+  }
+  return slowest;
+}
+
+BlockPass TrainStepCost::head(const StageWork& work, const LayerStrategy& strategy) const {
+  BlockPass slowest;
+  for (std::int64_t rank = 0; rank < strategy.dp; ++rank) {
+    const TensorGroup& ranks = group(work, strategy, rank);
+    const std::int64_t count = sequences(work, strategy, rank);
+    BlockPass pass;
+    if (const auto time = measured_pass(ranks, count, LayerPart::head)) {
+      pass = *time;
+    } else {
+      const StepLoad load{.logits = static_cast<double>(count * training_.sequence_length)};
+      const double forward_s = step_.head_roofline(ranks, load).seconds();
+      pass = {forward_s, kBackward * forward_s};
+    }
+    slowest = {std::max(slowest.forward_s, pass.forward_s), std::max(slowest.backward_s, pass.backward_s)};
+  }
+  return slowest;
+}
+
+double TrainStepCost::update_s(const StageWork& work, const LayerStrategy& strategy, double blocks) const {
+  const double per_parameter = 2 * (states_.weight + states_.gradient + states_.master + states_.moments);
+  const double parts =
+      static_cast<double>(strategy.tp) * (strategy.shard >= Sharding::zero1 ? static_cast<double>(strategy.dp) : 1.0);
+  double slowest = 0;
+  for (const int device : work.devices) {
+    const DeviceType& type = cluster_.type_of(device);
+    slowest = std::max(slowest, blocks * block_bytes(per_parameter) / parts /
+                                    (type.memory_bandwidth_bytes_per_s * type.efficiency.bandwidth));
+  }
+  return slowest;
+}
+
+PipelineHop TrainStepCost::hop(const std::vector<int>& from, const std::vector<int>& to, std::int64_t count) const {
+  const double bytes =
+      static_cast<double>(count * training_.sequence_length * arch_.hidden) * (type_ == DType::fp32 ? 4.0 : 2.0);
+  PipelineHop best;
+  bool any = false;
+  for (const int a : from)
+    for (const int b : to) {
+      const PipelineHop hop{
+          .busy_s = bytes / links_.bytes_per_s(a, b, bytes),
+          .latency_s = links_.path(a, b).latency_s,
+          .link = links_.machine_of(a) == links_.machine_of(b)
+                      ? PipelineHop::own_link
+                      : links_.machine_of(a) * static_cast<int>(cluster_.machines.size()) + links_.machine_of(b)};
+      if (any && hop.busy_s + hop.latency_s >= best.busy_s + best.latency_s) continue;
+      best = hop;
+      any = true;
+    }
+  return best;
+}
+
+double TrainStepCost::step_flops() const {
+  const auto length = static_cast<double>(training_.sequence_length);
+  const double token =
+      static_cast<double>(arch_.layers) * block_flops(arch_, step_.seen(length / 2)) + head_flops(arch_);
+  return (1 + kBackward) * token * length * static_cast<double>(training_.global_batch);
+}
+
+double TrainStepCost::peak_flop_per_s(int device) const { return product_flop_per_s(cluster_.type_of(device), type_); }
+
+double TrainStepCost::block_bytes(double bytes_per_parameter) const {
+  return bytes_per_parameter * static_cast<double>(block_parameters(arch_));
+}
+
+}  // namespace motley

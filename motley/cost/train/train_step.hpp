@@ -1,0 +1,136 @@
+// What the parts of a training step cost: the arithmetic of the form `motley` for training.
+//
+// One block on one tensor-parallel group, t tokens of one micro-batch, every token attending to half of the sequence:
+//
+//   forward    max(weights / bandwidth, t * flops / flop_per_s) + attention + 2 all-reduces + a constant
+//   backward   twice the products and attention, 2 all-reduces, twice the constant; with recomputation a forward more
+//
+// the slowest rank counting; or what a profile measured for the type, degree and micro-batch. Sharded gradients are
+// reduced in every micro-batch, sharded weights gathered in every pass, both beside the computation. docs/train-cost.md
+// has symbols, sources and what is left out.
+#pragma once
+
+#include <map>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "motley/cost/form/form.hpp"
+#include "motley/cost/serve/step.hpp"
+#include "motley/cost/train/pipeline.hpp"
+#include "motley/plan/train.hpp"
+
+namespace motley {
+
+// Paths between devices, looked up once per pair of machines.
+class TrainLinks {
+ public:
+  // Both must outlive it.
+  TrainLinks(const Cluster& cluster, const Profile& profile);
+
+  // As Cluster::link().
+  PathSpeed path(int from, int to) const;
+  // Of a message, measured where the profile has it.
+  double bytes_per_s(int from, int to, double message_bytes) const;
+  int machine_of(int device) const { return cluster_.devices[static_cast<std::size_t>(device)].machine; }
+  const Cluster& cluster() const { return cluster_; }
+
+ private:
+  const Cluster& cluster_;
+  const Profile& profile_;
+  bool measured_;
+  std::vector<PathSpeed> paths_;  // machines x machines; empty where every pair of devices has its own; 0 bytes/s: none
+};
+
+// Bytes that links carry at the same time: all paths from one machine to another share one link in that direction;
+// inside a machine every pair of devices has its own.
+class LinkLoads {
+ public:
+  explicit LinkLoads(const TrainLinks& links) : links_(links) {}
+
+  void add(int from, int to, double bytes, double message_bytes);
+  // Every member sends `bytes` to the next one, the last to the first.
+  void add_ring(const std::vector<int>& members, double bytes, double message_bytes);
+
+  double seconds() const { return most_s_; }  // of the busiest link
+  std::string busiest() const;
+
+ private:
+  const TrainLinks& links_;
+  std::vector<double> between_s_;              // machines x machines
+  std::vector<std::vector<double>> inside_s_;  // of a machine: its devices x its devices
+  double most_s_ = 0;
+  int most_from_ = -1, most_to_ = -1;  // devices on the busiest link
+};
+
+// Seconds of one block in one micro-batch.
+struct BlockPass {
+  double forward_s = 0, backward_s = 0;
+};
+// Their parts, for people; `gather_s` and `reduce_s` are what does not hide behind the rest.
+struct BlockParts {
+  double compute_s = 0;    // forward and backward
+  double recompute_s = 0;  // the forward pass again
+  double tensor_s = 0;     // all-reduces inside the tensor-parallel group
+  double gather_s = 0;     // sharded weights
+  double reduce_s = 0;     // sharded gradients
+};
+
+struct StageWork {
+  std::vector<int> devices;  // rank r is tensor-parallel rank r % tp of data-parallel rank r / tp
+  std::vector<double> shares;
+  std::int64_t sequences = 1;  // of a micro-batch, over all data-parallel ranks
+};
+
+class TrainStepCost {
+ public:
+  // All must outlive it. Throws an input error where a device type has no FLOP/s of the job's precision.
+  TrainStepCost(const CostOptions& options, const Cluster& cluster, const Architecture& arch, const Training& training,
+                const Profile& profile);
+
+  BlockPass block(const StageWork& work, const LayerStrategy& strategy, BlockParts* parts = nullptr) const;
+  // The lookup of a micro-batch's tokens, where a profile measured it; otherwise nothing.
+  BlockPass embedding(const StageWork& work, const LayerStrategy& strategy) const;
+  // Logits, their loss, and back.
+  BlockPass head(const StageWork& work, const LayerStrategy& strategy) const;
+  // Reads and writes all states of a rank's parameters.
+  double update_s(const StageWork& work, const LayerStrategy& strategy, double blocks) const;
+  // Of a micro-batch's hidden states between the fastest pair of devices, in one direction. All paths from one machine
+  // to another share a link.
+  PipelineHop hop(const std::vector<int>& from, const std::vector<int>& to, std::int64_t sequences) const;
+
+  HopMode hops() const { return hops_; }
+  // Once per step and boundary between stages.
+  double boundary_overhead_s() const { return boundary_overhead_s_; }
+
+  // FLOPs of the model in one step, without recomputation: three times the forward pass.
+  double step_flops() const;
+  double peak_flop_per_s(int device) const;
+  double block_bytes(double bytes_per_parameter) const;  // of a whole block's parameters
+  DType type() const { return type_; }
+  const TrainLinks& links() const { return links_; }
+
+ private:
+  const TensorGroup& group(const StageWork& work, const LayerStrategy& strategy, std::int64_t data_rank) const;
+  std::int64_t sequences(const StageWork& work, const LayerStrategy& strategy, std::int64_t data_rank) const;
+  const LayerTime* measured(const TensorGroup& group, std::int64_t sequences, LayerPart part) const;
+  std::optional<BlockPass> measured_pass(const TensorGroup& group, std::int64_t sequences, LayerPart part) const;
+  double over_data_ranks_s(const StageWork& work, const LayerStrategy& strategy, double bytes,
+                           std::int64_t pieces) const;
+
+  const Cluster& cluster_;
+  const Architecture& arch_;
+  const Training& training_;
+  const Profile& profile_;
+  TrainLinks links_;
+  StepCost step_;
+  DType type_;
+  StateBytes states_;
+  HopMode hops_;
+  double boundary_overhead_s_;
+  // Groups that look alike are made once: by types, shares and the slowest link between them.
+  mutable std::mutex mutex_;
+  mutable std::map<std::vector<double>, TensorGroup> groups_;
+};
+
+}  // namespace motley

@@ -1,0 +1,275 @@
+#include "motley/cost/train/train_step.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "motley/cost/form/cases_test.hpp"
+#include "motley/cost/train/train_price.hpp"
+
+namespace motley {
+namespace {
+
+// Three machines of two cards; between m0 and m1 a link that is slower on the way back.
+Cluster cards() {
+  return cluster_of(R"(
+format = "motley.cluster/1"
+[[machine]]
+name = "m"
+count = 3
+devices = ["card*2"]
+[[device_type]]
+name = "card"
+memory = "80 GiB"
+memory_bandwidth = "1 TB/s"
+flops = { bf16 = "100 TFLOP/s" }
+efficiency = { compute = 0.5, bandwidth = 0.8 }
+reserve = "0 B"
+[network]
+within_machine = { latency = "1 us", bandwidth = "100 GB/s" }
+within_site = { latency = "1 ms", bandwidth = "1 GB/s" }
+[[link]]
+between = ["m-0", "m-1"]
+latency = "2 ms"
+bandwidth_up = "4 GB/s"
+bandwidth_down = "2 GB/s"
+)");
+}
+constexpr double flop_per_s = 50e12, up = 4e9, down = 2e9;
+
+struct Job {
+  Cluster cluster = cards();
+  Model model = llama_of(1024, 4, 8, 8, 4096, 32000);
+  Training training;
+  Profile profile;
+  std::int64_t length = 512;
+
+  Job() {
+    training.sequence_length = length;
+    training.global_batch = 12;
+  }
+  TrainStepCost cost() const {
+    return {{.form = "motley", .settings = {{"motley.layer_overhead_s", 0}}}, cluster, model.arch, training, profile};
+  }
+  TrainProblemView view() const { return {cluster, model.arch, training, profile}; }
+  // So many tokens compute for longer than they read.
+  double forward_s(double sequences) const { return sequences * 512 * block_flops(model.arch, 256) / flop_per_s; }
+  double gradient_bytes() const { return 2 * static_cast<double>(block_parameters(model.arch)); }
+};
+
+LayerStrategy strategy_of(std::int64_t tp, std::int64_t dp, Sharding shard = Sharding::none) {
+  return {.layers = {0, 4}, .tp = tp, .dp = dp, .shard = shard};
+}
+
+// ---- blocks ----
+
+TEST(TrainBlock, BackwardIsTwiceForwardAndRecomputationOnceMore) {
+  const Job job;
+  const auto cost = job.cost();
+  const StageWork work{{0}, {}, 2};
+  LayerStrategy strategy = strategy_of(1, 1);
+  expect_close(cost.block(work, strategy).forward_s, job.forward_s(2));
+  expect_close(cost.block(work, strategy).backward_s, 2 * job.forward_s(2));
+  strategy.recompute = true;
+  BlockParts parts;
+  expect_close(cost.block(work, strategy, &parts).backward_s, 3 * job.forward_s(2));
+  expect_close(parts.recompute_s, job.forward_s(2));
+  expect_close(parts.compute_s, 3 * job.forward_s(2));
+}
+
+TEST(TrainBlock, TensorParallelRanksAllReduceTwiceInEveryPass) {
+  const Job job;
+  const auto cost = job.cost();
+  const StageWork work{{0, 1}, {}, 2};
+  const double reduces_s = 2 * (1e-6 + 2 * 512 * 1024 * 2 / 100e9);
+  LayerStrategy strategy = strategy_of(2, 1);
+  BlockParts parts;
+  BlockPass pass = cost.block(work, strategy, &parts);
+  expect_close(pass.forward_s, job.forward_s(2) / 2 + reduces_s);
+  expect_close(pass.backward_s, job.forward_s(2) + reduces_s);
+  expect_close(parts.tensor_s, 2 * reduces_s);
+  strategy.recompute = true;
+  pass = cost.block(work, strategy, &parts);
+  expect_close(pass.backward_s, 1.5 * job.forward_s(2) + 2 * reduces_s);
+  expect_close(parts.tensor_s, 3 * reduces_s);
+}
+
+TEST(TrainBlock, DataParallelRanksTakeWholeSequences) {
+  const Job job;
+  const auto cost = job.cost();
+  expect_close(cost.block({{0, 2}, {}, 3}, strategy_of(1, 2)).forward_s, job.forward_s(2));
+  expect_close(cost.block({{0, 2}, {0.75, 0.25}, 4}, strategy_of(1, 2)).forward_s, job.forward_s(3));
+  expect_close(cost.block({{0, 2}, {0.55, 0.45}, 100}, strategy_of(1, 2)).forward_s, job.forward_s(55));
+}
+
+// Around a ring of two each sends half: the slower way of the link counts. Its own messages wait for its latency.
+TEST(TrainBlock, ShardedStatesTravelBesideTheComputation) {
+  const Job job;
+  const auto cost = job.cost();
+  const StageWork work{{0, 2}, {}, 2};
+  const double half_s = job.gradient_bytes() / 2 / down, forward_s = job.forward_s(1);
+  ASSERT_GT(half_s, 3 * forward_s);
+  const auto pass = [&](Sharding shard, std::int64_t split = 1) {
+    LayerStrategy strategy = strategy_of(1, 2, shard);
+    strategy.split = split;
+    return cost.block(work, strategy);
+  };
+  for (const Sharding shard : {Sharding::none, Sharding::zero1}) {
+    expect_close(pass(shard).forward_s, forward_s);
+    expect_close(pass(shard).backward_s, 2 * forward_s);
+  }
+  expect_close(pass(Sharding::zero2).forward_s, forward_s);
+  expect_close(pass(Sharding::zero2).backward_s, 2e-3 + half_s);
+  expect_close(pass(Sharding::zero3).forward_s, 2e-3 + half_s);
+  expect_close(pass(Sharding::zero3).backward_s, 2 * (2e-3 + half_s));
+  expect_close(pass(Sharding::zero3, 4).forward_s, 4 * 2e-3 + half_s);
+  expect_close(pass(Sharding::zero3, 4).backward_s, 5 * 2e-3 + 2 * half_s);
+}
+
+TEST(TrainBlock, ThreeRanksSendTwoThirdsInTwoRounds) {
+  const Job job;
+  // m-2 is 1 ms and 1 GB/s away; the link between m-0 and m-1 has the greatest latency.
+  const BlockPass pass = job.cost().block({{0, 2, 4}, {}, 3}, strategy_of(1, 3, Sharding::zero2));
+  expect_close(pass.backward_s, 2 * 2e-3 + job.gradient_bytes() * 2 / 3 / 1e9);
+}
+
+// ---- what else a step has ----
+
+TEST(TrainUpdate, TouchesAllStatesOfARanksPart) {
+  const Job job;
+  const auto cost = job.cost();
+  // Weight, gradient, master and moments, each read and written.
+  const double block_s = 2 * (2 + 2 + 4 + 8) * static_cast<double>(block_parameters(job.model.arch)) / 0.8e12;
+  expect_close(cost.update_s({{0}, {}, 1}, strategy_of(1, 1), 4), 4 * block_s);
+  expect_close(cost.update_s({{0, 1}, {}, 1}, strategy_of(2, 1), 4), 2 * block_s);
+  expect_close(cost.update_s({{0, 1}, {}, 2}, strategy_of(1, 2), 4), 4 * block_s);
+  for (const Sharding shard : {Sharding::zero1, Sharding::zero2, Sharding::zero3})
+    expect_close(cost.update_s({{0, 1}, {}, 2}, strategy_of(1, 2, shard), 4), 2 * block_s);
+}
+
+TEST(TrainHop, TakesTheDirectionOfItsLink) {
+  const Job job;
+  const auto cost = job.cost();
+  const double bytes = 2 * 512 * 1024 * 2;
+  const PipelineHop there = cost.hop({0}, {2}, 2), back = cost.hop({2}, {0}, 2);
+  expect_close(there.busy_s, bytes / up);
+  expect_close(back.busy_s, bytes / down);
+  EXPECT_EQ(there.latency_s, 2e-3);
+  EXPECT_NE(there.link, back.link) << "each way has a link of its own";
+  EXPECT_EQ(cost.hop({1}, {3}, 2).link, there.link) << "which all pairs of the machines share";
+  EXPECT_EQ(cost.hop({0}, {1}, 2).link, PipelineHop::own_link);
+}
+
+TEST(TrainStep, FlopsAreThreeForwardPasses) {
+  const Job job;
+  expect_close(job.cost().step_flops(),
+               3 * (4 * block_flops(job.model.arch, 256) + head_flops(job.model.arch)) * 512 * 12);
+}
+
+TEST(LinkLoads, MachinesShareALinkForEachDirection) {
+  const Job job;
+  const TrainLinks links(job.cluster, job.profile);
+  LinkLoads loads(links);
+  loads.add(0, 2, 4e9, 1);
+  EXPECT_DOUBLE_EQ(loads.seconds(), 1);
+  EXPECT_EQ(loads.busiest(), "m-0 to m-1");
+  loads.add(3, 1, 1e9, 1);
+  EXPECT_DOUBLE_EQ(loads.seconds(), 1) << "the other way";
+  loads.add(1, 3, 4e9, 1);
+  EXPECT_DOUBLE_EQ(loads.seconds(), 2);
+  loads.add(0, 1, 300e9, 1);
+  EXPECT_DOUBLE_EQ(loads.seconds(), 3);
+  EXPECT_EQ(loads.busiest(), "m-0/0 to m-0/1");
+  loads.add(1, 0, 100e9, 1);
+  EXPECT_DOUBLE_EQ(loads.seconds(), 3) << "inside a machine every pair has its own";
+}
+
+TEST(LinkLoads, ARingGoesFromEachMemberToTheNext) {
+  Job job;
+  job.cluster.description.network.within_site->bandwidth_bytes_per_s = 8e9;
+  const TrainLinks links(job.cluster, job.profile);
+  LinkLoads forth(links), back(links);
+  forth.add_ring({0, 2, 4}, 4e9, 1);
+  EXPECT_DOUBLE_EQ(forth.seconds(), 1);
+  EXPECT_EQ(forth.busiest(), "m-0 to m-1");
+  back.add_ring({4, 2, 0}, 4e9, 1);
+  EXPECT_DOUBLE_EQ(back.seconds(), 2);
+  EXPECT_EQ(back.busiest(), "m-1 to m-0");
+}
+
+// ---- whole steps ----
+
+TrainLayout layout_on(std::vector<std::vector<int>> replicas, LayerStrategy strategy, std::int64_t sequences) {
+  TrainLayout layout{.replicas = {}, .sync = {.algorithm = SyncAlgorithm::ring}};
+  for (auto& devices : replicas)
+    layout.replicas.push_back(
+        {.sequences = sequences,
+         .micro_batches = 1,
+         .stages = {{.layers = {0, 4}, .devices = std::move(devices), .shares = {}, .strategies = {strategy}}}});
+  return layout;
+}
+
+double ends_parameters(const Architecture& arch) {
+  double sum = 0;
+  for (const auto& tensors : {embedding_tensors(arch), head_tensors(arch)})
+    for (const auto& tensor : tensors) sum += static_cast<double>(tensor.elements());
+  return sum;
+}
+
+// One replica has nobody to add up with; its ranks gather what they have updated, unless every pass gathers it.
+TEST(GradientExchangeOfShards, BlocksOfZero2AndAllEnds) {
+  const Job job;
+  const auto seconds = [&](Sharding shard) {
+    return gradient_exchange(job.cost(), job.view(), layout_on({{0, 2}}, strategy_of(1, 2, shard), 2)).seconds;
+  };
+  const double ends_s = 2 * ends_parameters(job.model.arch) / 2 / down;
+  expect_close(seconds(Sharding::zero3), ends_s);
+  expect_close(seconds(Sharding::zero2), ends_s + 4 * job.gradient_bytes() / 2 / down);
+}
+
+// Everybody sends a third to each of the two others, twice.
+TEST(GradientExchangeDirect, SendsAPartToEveryPeerBothWays) {
+  Job job;
+  job.cluster.description.links.clear();
+  TrainLayout layout = layout_on({{0}, {2}, {4}}, strategy_of(1, 1), 4);
+  layout.sync.algorithm = SyncAlgorithm::direct;
+  const double all_bytes = 4 * job.gradient_bytes() + 2 * ends_parameters(job.model.arch);
+  const double seconds = gradient_exchange(job.cost(), job.view(), layout).seconds;
+  expect_close(seconds, 2 * all_bytes / 3 / 1e9 + (4 + 2) * 2 * 1e-3);
+}
+
+TEST(TrainStep, TheExchangeHidesBehindTheShortestBackwardPassButForTheLastLayer) {
+  Job job;
+  TrainLayout layout = layout_on({{0}, {2}}, strategy_of(1, 1), 6);
+  layout.replicas[0].sequences = 4;
+  layout.replicas[1].sequences = 8;
+  layout.sync.overlap = true;
+  TrainStepPrice price = price_step(job.cost(), job.view(), layout);
+  const double backward_s = price.loads[0].stages[0].backward_s;
+  ASSERT_LT(backward_s, price.loads[1].stages[0].backward_s);
+  ASSERT_GT(price.exchange.seconds, 2 * backward_s);
+  expect_close(price.exchange_s, price.exchange.seconds - backward_s);
+  expect_close(price.iteration_s, price.pipelines[1].makespan_s + price.exchange_s + price.update_s);
+
+  layout.replicas[1].stages[0].devices = {1};  // beside the other: what is exchanged is hidden, but for one layer of 5
+  price = price_step(job.cost(), job.view(), layout);
+  ASSERT_LT(price.exchange.seconds, backward_s);
+  expect_close(price.exchange_s, price.exchange.seconds / 5);
+  layout.sync.overlap = false;
+  expect_close(price_step(job.cost(), job.view(), layout).exchange_s, price.exchange.seconds);
+}
+
+TEST(TrainStep, AStageComputesItsLargestMicroBatch) {
+  const Job job;
+  const auto cost = job.cost();
+  TrainLayout layout = layout_on({{0}}, strategy_of(1, 1), 3);
+  layout.replicas[0].micro_batches = 2;
+  const PipelineStage stage = pipeline_stage(cost, layout.replicas[0], 0);
+  const double head_s = 2 * 512 * head_flops(job.model.arch) / flop_per_s;
+  expect_close(stage.forward_s, 4 * job.forward_s(2) + head_s);
+  expect_close(stage.backward_s, 2 * (4 * job.forward_s(2) + head_s));
+}
+
+}  // namespace
+}  // namespace motley

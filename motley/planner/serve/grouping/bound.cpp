@@ -1,0 +1,71 @@
+#include "motley/planner/serve/grouping/bound.hpp"
+
+#include <algorithm>
+#include <limits>
+
+#include "motley/planner/serve/pipeline/need.hpp"
+
+namespace motley {
+namespace {
+
+double memory_bound(const Groups& groups) {
+  const ServeProblem& problem = groups.problem();
+  const Cluster& cluster = problem.cluster;
+  const Need need = least_need(problem);
+  double usable = 0, fastest = 0, together = 0;
+  std::vector<double> of_machine(cluster.machines.size(), 0);
+  for (const int device : problem.devices()) {
+    const DeviceType& type = cluster.type_of(device);
+    const double bandwidth = type.memory_bandwidth_bytes_per_s * type.efficiency.bandwidth;
+    double& here = of_machine[cluster.devices[device].machine];
+    usable += usable_bytes(problem, device);
+    together += bandwidth;
+    fastest = std::max(fastest, here += bandwidth);
+  }
+  if (problem.options.tensor_parallel == TensorParallel::across_machines) fastest = together;
+  const double layers = static_cast<double>(problem.model.arch.layers);
+  const Shard whole = make_shards(problem.model.arch, 1).front();
+  const double layer_bytes =
+      static_cast<double>(weight_bytes(problem.model.arch, {.layers = 1}, whole, problem.weight_type));
+  // Who only prefills holds less for one step.
+  const double prefill_steps = may_have_roles(problem) ? 0 : 1;
+  const double steps = std::max(1.0, problem.workload.mean_output_tokens() - 1 + prefill_steps);
+  const double request_s = steps * layers * layer_bytes / fastest;
+  return std::max(0.0, usable - need.weights) / need.kv / request_s;
+}
+
+// Every device divides its time between prefilling and decoding, those with the greatest ratio of the two rates
+// prefilling first, so that as many requests are prefilled as are decoded.
+double compute_bound_apart(const Groups& groups) {
+  ServeProblem prefill = groups.problem(), decode = groups.problem();
+  prefill.phase = Phase::prefill;
+  decode.phase = Phase::decode;
+  const Groups prefilling(prefill), decoding(decode);
+  std::vector<std::pair<double, double>> rates;  // of every device
+  double prefilled = 0, decoded = 0;
+  for (const int device : groups.problem().devices()) {
+    rates.emplace_back(prefilling.most_requests_per_s({device}), decoding.most_requests_per_s({device}));
+    decoded += rates.back().second;
+  }
+  std::sort(rates.begin(), rates.end(),
+            [](const auto& a, const auto& b) { return a.first * b.second > b.first * a.second; });
+  for (const auto& [prefills, decodes] : rates) {
+    const double part = std::min(1.0, (decoded - prefilled) / (prefills + decodes));
+    prefilled += part * prefills;
+    decoded -= part * decodes;
+    if (part < 1) break;
+  }
+  return prefilled;
+}
+
+}  // namespace
+
+double most_requests_per_s(const Groups& groups) {
+  const ServeProblem& problem = groups.problem();
+  const double compute =
+      may_have_roles(problem) ? compute_bound_apart(groups) : groups.most_requests_per_s(problem.devices());
+  // The published forms count memory in their own way.
+  return problem.options.cost.form == "motley" ? std::min(compute, memory_bound(groups)) : compute;
+}
+
+}  // namespace motley

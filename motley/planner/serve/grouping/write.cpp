@@ -1,0 +1,183 @@
+#include "motley/planner/serve/grouping/write.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "motley/base/units.hpp"
+#include "motley/cost/serve/serve_cost.hpp"
+
+namespace motley {
+namespace {
+
+void add_pipeline(const ServeProblem& problem, const Pipeline& pipeline, double weight, ServePlan& plan) {
+  const Candidate& candidate = pipeline.best();
+  Route route{.id = fmt::format("r{}", plan.routes.size()),
+              .path = {},
+              .weight = weight,
+              .batch = candidate.batch,
+              .micro_batches = candidate.under_way};
+  for (Stage& stage : pipeline_stages(problem, pipeline, route.id)) {
+    route.path.push_back({stage.id, stage.layers});
+    plan.stages.push_back(std::move(stage));
+  }
+  plan.routes.push_back(std::move(route));
+}
+
+bool is_excluded(const ServeProblem& problem, const std::string& device) {
+  const auto& excluded = problem.options.excluded;
+  return std::find(excluded.begin(), excluded.end(), device) != excluded.end();
+}
+
+constexpr const char* kExcluded = "left out on request";
+
+}  // namespace
+
+std::vector<Stage> pipeline_stages(const ServeProblem& problem, const Pipeline& pipeline, const std::string& prefix) {
+  const Candidate& candidate = pipeline.best();
+  const auto devices = pipeline.stage_devices();
+  std::vector<Stage> stages;
+  std::int64_t first = 0;
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    const ChainStage& chosen = candidate.chain.stages[i];
+    Stage stage;
+    stage.id = fmt::format("{}/s{}", prefix, i);
+    stage.layers = {first, first + chosen.units};
+    first = stage.layers.end;
+    for (const int device : devices[i]) stage.devices.push_back(problem.cluster.devices[device].name);
+    stage.shares = candidate.table->kinds()[chosen.option].shares;
+    stage.embedding = i == 0;
+    stage.head = i + 1 == devices.size();
+    stage.weight_type = problem.weight_type;
+    stage.kv_type = problem.kv_type;
+    stages.push_back(std::move(stage));
+  }
+  return stages;
+}
+
+void list_unused(const ServeProblem& problem, const std::string& reason, ServePlan& plan) {
+  std::set<std::string> used;
+  for (const auto& stage : plan.stages) used.insert(stage.devices.begin(), stage.devices.end());
+  for (const auto& device : problem.cluster.devices)
+    if (!used.contains(device.name))
+      plan.unused.push_back({device.name, is_excluded(problem, device.name) ? kExcluded : reason});
+}
+
+void fill_kv(ServePlan& plan, const Route& route, std::int64_t max_batch) {
+  std::int64_t tokens = most_kv_tokens(plan, max_batch);
+  for (const auto& hop : route.path) tokens = std::min(tokens, kv_room_tokens(plan, plan.stage(hop.stage)));
+  for (auto& stage : plan.stages)
+    for (const auto& hop : route.path)
+      if (hop.stage == stage.id) stage.kv_tokens = tokens;
+}
+
+void predict(ServePlan& plan, const CostOptions& options) {
+  const ServeCost cost = price_serve(plan, options);
+  plan.predicted = {};
+  plan.predicted.tokens_per_s = cost.tokens_per_s;
+  plan.predicted.requests_per_s = cost.requests_per_s;
+  plan.predicted.latency_s = cost.latency_s;
+  plan.predicted.bottleneck_s = cost.bottleneck_s;
+  for (std::size_t i = 0; i < plan.routes.size(); ++i) plan.routes[i].batch = cost.routes[i].batch;
+  for (const auto& stage : plan.stages) {
+    const auto memory = stage_memory(plan, stage);
+    for (std::size_t i = 0; i < memory.size(); ++i) plan.predicted.memory_bytes[stage.devices[i]] = memory[i];
+  }
+}
+
+namespace {
+
+// Why one more device like this one would not help, told of the pipeline that it could join best.
+std::string reason_for(Groups& groups, const std::vector<Pipeline>& pipelines, int device) {
+  const ServeProblem& problem = groups.problem();
+  const Cluster& cluster = problem.cluster;
+  constexpr std::size_t tried = 4;  // near ones first; each may cost a search
+  std::vector<const Pipeline*> near;
+  for (const auto& pipeline : pipelines) near.push_back(&pipeline);
+  std::stable_sort(near.begin(), near.end(), [&](const Pipeline* a, const Pipeline* b) {
+    const auto distance = [&](const Pipeline* pipeline) {
+      const int other = pipeline->devices.front();
+      return other == device ? 0.0 : cluster.link(other, device).latency_s + cluster.link(device, other).latency_s;
+    };
+    return distance(a) < distance(b);
+  });
+  if (near.size() > tried) near.resize(tried);
+  std::string reason;
+  for (const Pipeline* pipeline : near) {
+    std::vector<int> with = pipeline->used_devices();
+    with.push_back(device);
+    const Pipeline joined = groups.best(with);
+    if (!joined.found()) continue;
+    const std::size_t used = joined.used_devices().size();
+    if (used < with.size()) {
+      const auto idle = explain_idle(problem, joined.best());
+      if (!idle.empty()) return idle.front().reason;
+    }
+    const auto rate = [&](const Pipeline& p) {
+      return p.best().requests_per_s * problem.workload.mean_output_tokens();
+    };
+    reason = fmt::format("{:.4g} tokens/s with it in a pipeline of {} devices, {:.4g} without", rate(joined),
+                         with.size(), rate(*pipeline));
+  }
+  return reason.empty() ? "no pipeline is better with it" : reason;
+}
+
+}  // namespace
+
+void list_unused(Groups& groups, const std::vector<Pipeline>& pipelines, ServePlan& plan) {
+  const Cluster& cluster = groups.problem().cluster;
+  std::set<int> used;
+  for (const auto& pipeline : pipelines)
+    for (const int device : pipeline.used_devices()) used.insert(device);
+  std::map<std::pair<std::string, int>, std::string> reasons;  // by site and type: alike enough to tell once
+  for (const int device : all_devices(cluster)) {
+    const std::string& name = cluster.devices[device].name;
+    if (used.contains(device)) continue;
+    if (is_excluded(groups.problem(), name)) {
+      plan.unused.push_back({name, kExcluded});
+      continue;
+    }
+    const auto kind = std::pair(cluster.machines[cluster.devices[device].machine].site, cluster.devices[device].type);
+    auto found = reasons.find(kind);
+    if (found == reasons.end()) found = reasons.emplace(kind, reason_for(groups, pipelines, device)).first;
+    plan.unused.push_back({name, found->second});
+  }
+}
+
+std::int64_t kv_room_tokens(const ServePlan& plan, Stage stage) {
+  stage.kv_tokens = 0;
+  const std::vector<DeviceMemory> empty = stage_memory(plan, stage);
+  stage.kv_tokens = plan.step.block_tokens;
+  const std::vector<DeviceMemory> one = stage_memory(plan, stage);
+  std::int64_t blocks = std::numeric_limits<std::int64_t>::max();
+  for (std::size_t i = 0; i < one.size(); ++i)
+    blocks = std::min(blocks, (empty[i].limit - empty[i].total()) / one[i].kv);
+  return std::max<std::int64_t>(blocks, 0) * plan.step.block_tokens;
+}
+
+std::int64_t most_kv_tokens(const ServePlan& plan, std::int64_t max_batch) {
+  const std::int64_t blocks_each =
+      (std::max<std::int64_t>(plan.model.arch.context, 1) + plan.step.block_tokens - 1) / plan.step.block_tokens;
+  return max_batch * blocks_each * plan.step.block_tokens;
+}
+
+ServePlan write_pipelines(const ServeProblem& problem, const std::vector<Pipeline>& pipelines, const StepLimits& step) {
+  ServePlan plan;
+  plan.model = problem.model;
+  plan.cluster = problem.cluster;
+  plan.workload = problem.workload;
+  plan.profile = problem.options.profile;
+  plan.step = step;
+  double most = 0;
+  for (const auto& pipeline : pipelines) most = std::max(most, pipeline.best().requests_per_s);
+  for (const auto& pipeline : pipelines) add_pipeline(problem, pipeline, pipeline.best().requests_per_s / most, plan);
+  for (const auto& route : plan.routes) fill_kv(plan, route, problem.options.max_batch);
+  predict(plan, problem.options.cost);
+  return plan;
+}
+
+}  // namespace motley

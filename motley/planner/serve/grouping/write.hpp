@@ -1,0 +1,33 @@
+// From pipelines to a plan.
+#pragma once
+
+#include "motley/planner/serve/grouping/groups.hpp"
+
+namespace motley {
+
+// A route for every pipeline, weighted by what it can serve, and what to expect of it all. `step`: no larger than the
+// one that the pipelines were found for.
+ServePlan write_pipelines(const ServeProblem& problem, const std::vector<Pipeline>& pipelines, const StepLimits& step);
+
+// Fills in what stays idle, and why: what the nearest pipelines would do with it.
+void list_unused(Groups& groups, const std::vector<Pipeline>& pipelines, ServePlan& plan);
+
+// The stages of a pipeline, called PREFIX/s0, PREFIX/s1, ...
+std::vector<Stage> pipeline_stages(const ServeProblem& problem, const Pipeline& pipeline, const std::string& prefix);
+
+// Notes the devices that no stage of the plan uses.
+void list_unused(const ServeProblem& problem, const std::string& reason, ServePlan& plan);
+
+// The largest KV room, in whole blocks, that fits beside the stage's other bytes on each of its devices.
+std::int64_t kv_room_tokens(const ServePlan& plan, Stage stage);
+// What `max_batch` requests at full context need; more can never be used.
+std::int64_t most_kv_tokens(const ServePlan& plan, std::int64_t max_batch);
+
+// KV room of a route's stages: what memory leaves on the tightest, for one block table serves them all; no more than
+// `max_batch` contexts.
+void fill_kv(ServePlan& plan, const Route& route, std::int64_t max_batch);
+
+// What to expect of a plan: fills in `predicted`, and the batches where the cost form has its own.
+void predict(ServePlan& plan, const CostOptions& options);
+
+}  // namespace motley

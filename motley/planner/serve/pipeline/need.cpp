@@ -1,0 +1,85 @@
+#include "motley/planner/serve/pipeline/need.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "motley/base/units.hpp"
+
+namespace motley {
+namespace {
+
+Shard whole_shard(const Architecture& arch) { return make_shards(arch, 1).front(); }
+
+double usable_bytes(const ServeProblem& problem) {
+  double sum = 0;
+  for (const int device : problem.devices()) sum += usable_bytes(problem, device);
+  return sum;
+}
+
+std::string devices_text(const ServeProblem& problem) {
+  std::map<std::string, int> counts;
+  for (const int device : problem.devices()) ++counts[problem.cluster.type_of(device).name];
+  std::vector<std::string> parts;
+  for (const auto& [name, count] : counts) parts.push_back(fmt::format("{} x {}", count, name));
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+}  // namespace
+
+Need least_need(const ServeProblem& problem) {
+  const Architecture& arch = problem.model.arch;
+  const Shard whole = whole_shard(arch);
+  const StageShape all{.layers = arch.layers, .embedding = true, .head = true};
+  const ServePoint point = problem.point(1);
+  return {static_cast<double>(weight_bytes(arch, all, whole, problem.weight_type)),
+          static_cast<double>(kv_cache_bytes(arch, arch.layers, whole, problem.kv_type, kv_tokens_of(point, 1),
+                                             point.step.block_tokens))};
+}
+
+double usable_bytes(const ServeProblem& problem, int device) {
+  const DeviceType& type = problem.cluster.type_of(device);
+  return std::max(0.0, static_cast<double>(type.memory_bytes - type.reserve_bytes.value_or(0)));
+}
+
+void say_why(const ServeProblem& problem, ServeOutcome& outcome) {
+  const Need need = least_need(problem);
+  const double usable = usable_bytes(problem);
+  const Architecture& arch = problem.model.arch;
+  const double tokens = std::ceil(problem.workload.mean_prompt_tokens() + problem.workload.mean_output_tokens());
+  const std::string holds =
+      fmt::format("{} of weights at {} and {} of keys and values for one request of {:g} tokens",
+                  human_bytes(need.weights), name_of(problem.weight_type), human_bytes(need.kv), tokens);
+  const std::string has =
+      fmt::format("{} usable on {} (memory less reserve)", human_bytes(usable), devices_text(problem));
+  double missing = need.total() - usable;
+  if (missing > 0) {
+    outcome.reason = fmt::format("needs {} more: {}, {}", human_bytes(missing), holds, has);
+  } else {
+    const std::int64_t placed = most_layers_placed(problem, problem.devices());
+    const bool all = problem.options.use_devices == UseDevices::all;
+    missing = need.total() / static_cast<double>(arch.layers) * static_cast<double>(arch.layers - placed);
+    if (placed >= arch.layers && all) {
+      outcome.reason = "no layout uses every device";
+      outcome.hint = "let devices stay idle";
+      return;
+    }
+    outcome.reason = fmt::format(
+        "only {} of {} layers can be placed: {}, {}, but whole layers, buffers and the embedding must fit on each",
+        placed, arch.layers, holds, has);
+  }
+  const auto largest = *std::max_element(
+      problem.cluster.devices.begin(), problem.cluster.devices.end(), [&](const Device& a, const Device& b) {
+        return problem.cluster.types[a.type].memory_bytes < problem.cluster.types[b.type].memory_bytes;
+      });
+  const DeviceType& type = problem.cluster.types[largest.type];
+  const double each = static_cast<double>(type.memory_bytes - type.reserve_bytes.value_or(0));
+  outcome.hint = fmt::format("add about {} of device memory, such as {:g} x {}", human_bytes(missing),
+                             std::max(1.0, std::ceil(missing / std::max(each, 1.0))), type.name);
+  if (problem.weight_type == DType::fp32 && need.total() / 2 <= usable)
+    outcome.hint = fmt::format("weights in bf16 ({}) would fit; or {}", human_bytes(need.weights / 2), outcome.hint);
+}
+
+}  // namespace motley

@@ -1,0 +1,74 @@
+// What one pipeline over some devices can be made of: classes, kinds of stages, and the chain problem they make at a
+// given batch.
+#pragma once
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "motley/cost/form/form.hpp"
+#include "motley/planner/serve/pipeline/classes.hpp"
+#include "motley/planner/serve/pipeline/problem.hpp"
+#include "motley/solve/chain_dp.hpp"
+
+namespace motley {
+
+// Who says how many layers fit.
+enum class MemoryRule {
+  true_bytes,  // the form's and model/'s: the plan will run
+  form_only    // the form's alone, to compare with published results
+};
+
+// A kind of stage: units of one class, or of several where types are mixed or tensor parallelism may cross machines.
+struct StageKind {
+  std::vector<int> takes;  // units of every class
+  int place = 0;
+  std::vector<double> shares;  // empty: equal
+  TensorGroup group;           // of the first such devices
+};
+
+class StageTable {
+ public:
+  StageTable(const Cluster& cluster, const Architecture& arch, std::vector<DeviceClass> classes,
+             const ServeOptions& options, DType weight_type, DType kv_type);
+
+  // With every hop, block and end priced by `form`, and KV room for `in_flight` requests.
+  ChainProblem problem(const ServeForm& form, const ServePoint& point, std::int64_t in_flight, MemoryRule rule,
+                       std::vector<int> must_use) const;
+
+  // A chain of this table on the devices that devices_of() deals out, with their real links (classes that were made by
+  // type alone say nothing of links).
+  PathPrice price(const ServeForm& form, const std::vector<ChainStage>& stages) const;
+
+  const std::vector<DeviceClass>& classes() const { return classes_; }
+  const std::vector<StageKind>& kinds() const { return kinds_; }
+  std::vector<int> counts() const;
+
+  // Devices of every stage of a chain: units of a class are dealt out in order, first stage first.
+  std::vector<std::vector<int>> devices_of(const std::vector<ChainStage>& stages) const;
+
+ private:
+  void add_alike(const ServeOptions& options);
+  void add_across_machines();
+  void add_mixed(const ServeOptions& options);
+  void add_kind(std::vector<int> takes, int place, std::vector<double> shares = {});
+  std::vector<int> devices_taken(const std::vector<int>& takes) const;
+  template <class Weight>
+  std::vector<double> shares_by(const std::vector<int>& devices, Weight weight) const;
+  int add_place(const std::vector<int>& members);
+  std::optional<std::pair<TensorGroup, TensorGroup>> neighbours(int from, int to) const;
+
+  const Cluster& cluster_;
+  const Architecture& arch_;
+  std::vector<DeviceClass> classes_;
+  StepLimits step_;
+  DType weight_type_, kv_type_;
+  std::vector<StageKind> kinds_;
+  std::vector<std::vector<int>> place_devices_;  // one or two of every class that stands there
+};
+
+// Shares that say what each rank gets where the KV heads (or, beyond them, the query heads) do not divide evenly; empty
+// where they do.
+std::vector<double> uneven_shares(const Architecture& arch, int degree);
+
+}  // namespace motley

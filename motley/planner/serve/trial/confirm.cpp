@@ -1,0 +1,183 @@
+#include "motley/planner/serve/trial/confirm.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "motley/base/parallel.hpp"
+#include "motley/planner/serve/grouping/roles.hpp"
+#include "motley/planner/serve/grouping/write.hpp"
+#include "motley/planner/serve/trial/assemble.hpp"
+
+namespace motley {
+namespace {
+
+constexpr std::int64_t kRequests = 800;  // an attainment near 1 is then known to about 0.3 %
+constexpr double kAlike = 0.003;         // attainments that are as good as equal
+constexpr double kTarget = 0.99;         // to be kept at the highest rate, or what the best plan reaches at the given
+constexpr double kFarBehind = 0.3;
+constexpr double kFasterBy = 1.02;                 // a rate that is worth a change
+constexpr std::int64_t kChunkParts[] = {1, 4, 8};  // of the largest step: sizes of prompt chunks that are tried
+constexpr std::size_t kMiddle = 2;                 // of those trials, each with two numbers of micro-batches
+constexpr std::size_t kMostLeftOut = 3;
+constexpr double kSideEffort = 0.3;  // of the main search's, for each other objective
+
+class Contest {
+ public:
+  explicit Contest(const ServeProblem& problem) : problem_(problem) {}
+
+  // With every size of chunks and number of micro-batches.
+  void enter(const std::vector<Pipeline>& pipelines) {
+    if (pipelines.empty() || !known_.insert(looks_of(pipelines)).second) return;
+    proposed_.insert(proposed_.end(), pipelines.begin(), pipelines.end());
+    const StepLimits most = problem_.options.step;
+    std::vector<Trial> trials;
+    for (const std::int64_t part : kChunkParts)
+      for (const std::int64_t more : {0, 1}) {
+        TrialStep step{most, more};
+        step.step.max_tokens = std::max(most.max_tokens / part, std::min(most.max_tokens, most.max_sequences));
+        trials.push_back({.step = step, .plan = {}});
+      }
+    // What is far behind with chunks of middle size is not saved by others.
+    std::swap(trials.front(), trials[kMiddle]);
+    run(pipelines, trials.front());
+    judge(trials.front(), pipelines);
+    if (trials.front().reached < attainment_ - kFarBehind) return;
+    in_parallel(trials.size() - 1, problem_.options.threads, [&](std::size_t i) { run(pipelines, trials[i + 1]); });
+    for (std::size_t i = 1; i < trials.size(); ++i) judge(trials[i], pipelines);
+  }
+
+  // A plan that is more than pipelines, with what stays idle.
+  void enter_as_it_is(ServePlan plan) {
+    Trial trial{.step = {plan.step, 0}, .plan = std::move(plan)};
+    trial.reached = attainment(trial.plan, 1);
+    trial.faster = 1;
+    judge(trial, {});
+  }
+
+  // The pipelines of all that came so far, combined; and without the weakest, which late requests may come
+  // from.
+  void enter_assembled() {
+    if (expired(problem_)) return;
+    std::vector<Pipeline> pipelines = assembled(problem_, proposed_, step_);
+    for (std::size_t left_out = 0; left_out <= kMostLeftOut && !pipelines.empty(); ++left_out) {
+      enter(pipelines);
+      pipelines.pop_back();
+    }
+  }
+
+  ServePlan take_best(Groups& groups) {
+    best_->predicted.slo_attainment = attainment_;
+    if (!pipelines_.empty()) list_unused(groups, pipelines_, *best_);
+    return std::move(*best_);
+  }
+
+ private:
+  double attainment(const ServePlan& plan, double scale) const {
+    return simulated_attainment(problem_, plan, scale, kRequests);
+  }
+
+  struct Trial {
+    TrialStep step;
+    ServePlan plan;
+    double reached = -1;  // at the workload's rate; less than nothing: the deadline came first
+    double faster = 0;    // where the best one has its limit, and a little beyond
+  };
+
+  static std::vector<std::vector<std::vector<int>>> looks_of(const std::vector<Pipeline>& pipelines) {
+    std::vector<std::vector<std::vector<int>>> looks;
+    for (const Pipeline& pipeline : pipelines) {
+      looks.push_back(pipeline.stage_devices());
+      for (const auto& stage : pipeline.best().chain.stages) looks.back().push_back({static_cast<int>(stage.units)});
+    }
+    return looks;
+  }
+
+  void run(const std::vector<Pipeline>& pipelines, Trial& trial) const {
+    if (best_ && expired(problem_)) return;
+    trial.plan = trial_plan(problem_, pipelines, trial.step);
+    trial.reached = attainment(trial.plan, 1);
+    if (best_ && std::abs(trial.reached - attainment_) <= kAlike)
+      trial.faster = attainment(trial.plan, scale_ * kFasterBy);
+  }
+
+  void judge(Trial& trial, const std::vector<Pipeline>& pipelines) {
+    if (trial.reached < 0 || (best_ && trial.reached < attainment_ - kAlike)) return;
+    const bool clearly = !best_ || trial.reached > attainment_ + kAlike;
+    const double target = std::min(kTarget, std::max(trial.reached, attainment_) - kAlike);
+    // Equals are told apart by the rate at which they still do as well. The best may have changed since the trial.
+    if (!clearly && (trial.faster < target || attainment(trial.plan, scale_ * kFasterBy) < target)) return;
+    scale_ = highest_scale(problem_, trial.plan, target, clearly ? 1 : scale_ * kFasterBy, kRequests);
+    attainment_ = trial.reached;
+    best_ = std::move(trial.plan);
+    pipelines_ = pipelines;
+    step_ = trial.step;
+  }
+
+  const ServeProblem& problem_;
+  std::vector<Pipeline> proposed_;
+  std::set<std::vector<std::vector<std::vector<int>>>> known_;  // of the proposed
+  std::optional<ServePlan> best_;
+  std::vector<Pipeline> pipelines_;  // of the best
+  TrialStep step_;
+  double attainment_ = 0;
+  double scale_ = 1;
+};
+
+// Divisions that a person would try, each group with its quickest pipeline.
+void enter_starts(Contest& contest, const ServeProblem& problem) {
+  ServeOptions options = problem.options;
+  options.objective = Objective::latency;
+  const ServeProblem quick{problem.cluster, problem.model,    problem.workload, options,       problem.weight_type,
+                           problem.kv_type, problem.deadline, kQuickWork,       problem.effort};
+  Groups search(quick);
+  for (const auto& start : structured_starts(search)) {
+    if (expired(problem)) return;
+    std::vector<Pipeline> pipelines;
+    for (const auto& devices : start)
+      if (Pipeline pipeline = search.best(devices); pipeline.found()) pipelines.push_back(std::move(pipeline));
+    contest.enter(pipelines);
+  }
+}
+
+// The best for another objective, or for deadlines that are tighter by a factor.
+void enter_other(Contest& contest, const ServeProblem& problem, Objective objective, double tighter) {
+  if (expired(problem)) return;
+  ServeOptions options = problem.options;
+  options.objective = objective;
+  const Workload workload = with_deadlines_scaled(problem.workload, tighter);
+  const ServeProblem other{problem.cluster,  problem.model,       workload,
+                           options,          problem.weight_type, problem.kv_type,
+                           problem.deadline, problem.most_work,   problem.effort * kSideEffort};
+  Groups search(other);
+  contest.enter(search_groupings(search).pipelines);
+}
+
+}  // namespace
+
+bool worth_simulating(const ServeProblem& problem) {
+  const auto& classes = problem.workload.classes;
+  const bool deadlines = std::any_of(classes.begin(), classes.end(),
+                                     [](const RequestClass& request) { return request.deadline != Deadline{}; });
+  const bool drawn = problem.workload.arrival.process != ArrivalProcess::trace;
+  return problem.options.objective == Objective::slo && problem.options.cost.form == "motley" && deadlines && drawn &&
+         problem.workload.total_rate_per_s() > 0;
+}
+
+ServePlan confirmed(Groups& groups, const Grouping& grouping) {
+  const ServeProblem& problem = groups.problem();
+  Contest contest(problem);
+  contest.enter(grouping.pipelines);
+  for (auto& plan : role_candidates(groups, grouping)) contest.enter_as_it_is(std::move(plan));
+  enter_starts(contest, problem);
+  for (const double tighter : {0.75, 0.5, 0.3}) enter_other(contest, problem, Objective::slo, tighter);
+  enter_other(contest, problem, Objective::latency, 1);
+  enter_other(contest, problem, Objective::throughput, 1);
+  contest.enter_assembled();
+  return contest.take_best(groups);
+}
+
+}  // namespace motley

@@ -1,0 +1,248 @@
+#include "motley/planner/train/joint/joint.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <set>
+
+#include "motley/base/parallel.hpp"
+#include "motley/base/units.hpp"
+#include "motley/cluster/names.hpp"
+#include "motley/planner/train/joint/deployment.hpp"
+#include "motley/planner/train/joint/polish.hpp"
+
+namespace motley {
+namespace {
+
+using Instant = std::chrono::steady_clock::time_point;
+
+constexpr std::size_t kRestarts = 8;
+constexpr std::size_t kConfirmed = 64;  // of the best by closed form, run event by event
+constexpr std::size_t kPolished = 6;    // of the best of these; of few devices all
+constexpr std::int64_t kMoves = 3000;   // of a restart; more for larger clusters, up to ten times as many
+constexpr std::int64_t kMicroBatches[] = {1, 2, 4, 8, 16, 32, 64, 128};  // sequences
+constexpr std::int64_t kUsualSequences = 16;                             // more only where a stage has more devices
+constexpr std::size_t kVaried = 400;                    // structures, at least, whose micro-batch is varied
+constexpr double kSearchShare = 0.85;                   // of the time, before the best are confirmed
+constexpr double kFirstShare = 0.3, kStartShare = 0.5;  // until all structures, and their micro-batches, are judged
+
+struct Scored {
+  double iteration_s = 0;
+  Deployment deployment;
+};
+
+bool allowed(const TrainOptions& options, const Deployment& deployment) {
+  if (options.replicas && std::ssize(deployment.replicas) != *options.replicas) return false;
+  return !options.stages || std::all_of(deployment.replicas.begin(), deployment.replicas.end(),
+                                        [&](const auto& replica) { return std::ssize(replica) == *options.stages; });
+}
+
+std::vector<std::int64_t> micro_batches(const TrainProblem& problem, std::int64_t widest) {
+  if (problem.training.micro_batch > 0) return {problem.training.micro_batch};
+  std::vector<std::int64_t> sizes;
+  for (const std::int64_t sequences : kMicroBatches)
+    if (sequences <= problem.training.global_batch && (sequences <= kUsualSequences || sequences < 4 * widest))
+      sizes.push_back(sequences);
+  return sizes;
+}
+
+// Best first; those that do not fit are left out.
+std::vector<Scored> scored(Judge& judge, std::vector<Deployment> deployments, int threads, Instant deadline,
+                           std::int64_t& evaluated) {
+  std::vector<Scored> scored(deployments.size());
+  in_parallel(deployments.size(), threads, [&](std::size_t i) {
+    if (i > 0 && std::chrono::steady_clock::now() >= deadline) return;
+    scored[i] = {judge.quick(deployments[i]).iteration_s, std::move(deployments[i])};
+  });
+  std::erase_if(scored, [](const Scored& one) { return one.deployment.replicas.empty(); });
+  evaluated += std::ssize(scored);
+  std::stable_sort(scored.begin(), scored.end(),
+                   [](const Scored& a, const Scored& b) { return a.iteration_s < b.iteration_s; });
+  return scored;
+}
+
+// All structures with one micro-batch; the best of them, of few all, with every other one.
+std::vector<Scored> scored_starts(Judge& judge, const TrainOptions& options, Instant half_time, Instant deadline,
+                                  std::int64_t& evaluated) {
+  const auto widest = [](const Deployment& deployment) {
+    std::int64_t most = 1;
+    for (const auto& replica : deployment.replicas)
+      for (const auto& group : replica) most = std::max<std::int64_t>(most, std::ssize(group));
+    return most;
+  };
+  std::vector<Deployment> starts;
+  for (auto& start : structured_deployments(judge.problem())) {
+    if (!allowed(options, start)) continue;
+    const auto sizes = micro_batches(judge.problem(), widest(start));
+    const auto usual = std::upper_bound(sizes.begin(), sizes.end(), widest(start));
+    start.sequences = usual == sizes.begin() ? sizes.front() : *std::prev(usual);
+    starts.push_back(std::move(start));
+  }
+  std::vector<Scored> found = scored(judge, std::move(starts), options.threads, half_time, evaluated);
+  std::vector<Deployment> others;
+  for (std::size_t i = 0; i < found.size() && i < std::max(kVaried, found.size() / 4); ++i)
+    for (const std::int64_t sequences : micro_batches(judge.problem(), widest(found[i].deployment)))
+      if (sequences != found[i].deployment.sequences) others.push_back({found[i].deployment.replicas, sequences});
+  for (Scored& other : scored(judge, std::move(others), options.threads, deadline, evaluated))
+    found.push_back(std::move(other));
+  std::erase_if(found, [](const Scored& one) { return std::isinf(one.iteration_s); });
+  std::stable_sort(found.begin(), found.end(),
+                   [](const Scored& a, const Scored& b) { return a.iteration_s < b.iteration_s; });
+  return found;
+}
+
+// Of a device, one block and sequence there and back: the least that the profile has for its type in any degree and
+// micro-batch, otherwise its products alone at the rate that it reaches.
+double least_block_s(const TrainProblem& problem, int device) {
+  const std::string type = plain_name(problem.cluster.type_of(device).name);
+  double least_s = std::numeric_limits<double>::infinity();
+  for (const LayerTime& time : problem.profile.layer_time)
+    if (time.part == LayerPart::block && time.sequence_length == problem.training.sequence_length &&
+        plain_name(time.device_type) == type)
+      least_s = std::min(least_s, (time.forward_s + time.backward_s) * static_cast<double>(time.tp) /
+                                      static_cast<double>(time.micro_batch));
+  const double flops = 3 * block_flops(problem.model.arch, 0) * static_cast<double>(problem.training.sequence_length);
+  return std::min(least_s, flops / reached_flop_per_s(problem, device));
+}
+
+// No step is shorter: every device computes all the time, alone and at the rate that it reaches. Measured times hold no
+// attention and no head apart, so with a profile blocks alone count.
+double bound_s(const TrainProblem& problem) {
+  const std::size_t devices = problem.cluster.devices.size();
+  double rate = 0;
+  if (problem.profile.layer_time.empty()) {
+    for (std::size_t d = 0; d < devices; ++d) rate += reached_flop_per_s(problem, static_cast<int>(d));
+    return problem.cost.step_flops() / rate;
+  }
+  for (std::size_t d = 0; d < devices; ++d) rate += 1 / least_block_s(problem, static_cast<int>(d));
+  return static_cast<double>(problem.model.arch.layers * problem.training.global_batch) / rate;
+}
+
+TrainPlan write_plan(const Cluster& cluster, const Model& model, const Workload& workload, const TrainOptions& options,
+                     const TrainLayout& layout) {
+  TrainPlan plan;
+  plan.model = model;
+  plan.cluster = cluster;
+  plan.workload = workload;
+  plan.profile = options.profile;
+  plan.schedule = layout.schedule;
+  plan.sync = layout.sync;
+  const Training& training = training_of(workload);
+  std::set<int> busy;
+  for (const auto& replica : layout.replicas) {
+    TrainReplica& written = plan.replicas.emplace_back();
+    written.share = static_cast<double>(replica.sequences) / static_cast<double>(training.global_batch);
+    written.micro_batches = replica.micro_batches;
+    for (const auto& stage : replica.stages) {
+      TrainStage& held = written.stages.emplace_back(
+          TrainStage{.layers = stage.layers, .devices = {}, .shares = stage.shares, .strategies = stage.strategies});
+      for (const int device : stage.devices) {
+        held.devices.push_back(cluster.devices[static_cast<std::size_t>(device)].name);
+        busy.insert(device);
+      }
+    }
+  }
+  for (std::size_t device = 0; device < cluster.devices.size(); ++device)
+    if (!busy.contains(static_cast<int>(device)))
+      plan.unused.push_back({cluster.devices[device].name, "no plan was found that is quicker with it"});
+  const TrainCost cost = price_train(plan, options.cost);
+  plan.predicted.iteration_s = cost.iteration_s;
+  plan.predicted.tokens_per_s = cost.tokens_per_s;
+  plan.predicted.mfu = cost.mfu;
+  for (const auto& replica : plan.replicas)
+    for (std::size_t s = 0; s < replica.stages.size(); ++s) {
+      const auto memory = stage_memory(plan, replica, s);
+      for (std::size_t i = 0; i < memory.size(); ++i)
+        plan.predicted.memory_bytes[replica.stages[s].devices[i]] = memory[i];
+    }
+  return plan;
+}
+
+TrainOutcome nothing_fits(const Model& model, const Training& training) {
+  const StateBytes bytes = state_bytes(training);
+  const double per_parameter = bytes.weight + bytes.gradient + bytes.master + bytes.moments;
+  const double need = per_parameter * static_cast<double>(total_parameters(model.arch));
+  return {.plan = {},
+          .reason = fmt::format("no division of {} fits these devices: weights, gradients and optimizer take {}, and "
+                                "activations come on top",
+                                model.name, human_bytes(need)),
+          .hint = "more or larger devices, a shorter sequence, or fewer bytes per parameter ([training] states)"};
+}
+
+}  // namespace
+
+TrainOutcome plan_joint(const Cluster& cluster, const Model& model, const Workload& workload,
+                        const TrainOptions& options) {
+  const Instant start = std::chrono::steady_clock::now();
+  const auto after = [&](double seconds) {
+    return start +
+           std::chrono::duration_cast<Instant::duration>(std::chrono::duration<double>(std::clamp(seconds, 0.0, 1e6)));
+  };
+  const Instant search_deadline = after(kSearchShare * options.deadline_s), deadline = after(options.deadline_s);
+  const Training& training = training_of(workload);
+  const TrainStepCost cost(options.cost, cluster, model.arch, training, options.profile);
+  const TrainProblem problem{cluster, model, training, options.profile, cost};
+  Judge judge(problem);
+
+  std::int64_t evaluated = 0;
+  std::vector<Scored> candidates = scored_starts(judge, options, after(kFirstShare * options.deadline_s),
+                                                 after(kStartShare * options.deadline_s), evaluated);
+  if (candidates.empty()) return nothing_fits(model, training);
+
+  // A fixed grid is not searched further: every move would leave it.
+  if (!options.stages && !options.replicas && training.micro_batch == 0) {
+    const auto devices = static_cast<double>(cluster.devices.size());
+    const auto moves =
+        static_cast<std::int64_t>(options.effort * static_cast<double>(kMoves) * std::clamp(devices / 32, 0.3, 10.0));
+    std::vector<Scored> found(kRestarts);
+    std::vector<std::int64_t> counts(kRestarts, 0);
+    in_parallel(kRestarts, options.threads, [&](std::size_t i) {
+      const Deployment& from = candidates[i % std::min<std::size_t>(candidates.size(), kRestarts / 2)].deployment;
+      found[i].deployment = improved(judge, from, options.seed, i, moves, search_deadline, counts[i]);
+      found[i].iteration_s = judge.quick(found[i].deployment).iteration_s;
+    });
+    for (const std::int64_t count : counts) evaluated += count;
+    candidates.insert(candidates.begin(), found.begin(), found.end());
+    std::stable_sort(candidates.begin(), candidates.end(),
+                     [](const Scored& a, const Scored& b) { return a.iteration_s < b.iteration_s; });
+  }
+
+  const bool cut = std::chrono::steady_clock::now() >= search_deadline;
+  std::vector<Judged> confirmed(std::min(kConfirmed, candidates.size()));
+  in_parallel(confirmed.size(), options.threads, [&](std::size_t i) {
+    if (i == 0 || std::chrono::steady_clock::now() < deadline) confirmed[i] = judge.exact(candidates[i].deployment);
+  });
+  std::stable_sort(confirmed.begin(), confirmed.end(),
+                   [](const Judged& a, const Judged& b) { return a.iteration_s < b.iteration_s; });
+  std::erase_if(confirmed,
+                [&](const Judged& judged) { return !judged.fits() || !fits_memory(problem, judged.layout); });
+  if (confirmed.empty()) return nothing_fits(model, training);
+  const std::size_t most_polished = cluster.devices.size() <= kFewDevices ? confirmed.size() : kPolished;
+  std::vector<Polished> polished(std::min(most_polished, confirmed.size()));
+  in_parallel(polished.size(), options.threads,
+              [&](std::size_t i) { polished[i] = polish(problem, std::move(confirmed[i].layout), deadline); });
+  Polished best = std::move(polished.front());
+  for (auto& other : polished) {
+    evaluated += other.evaluated;
+    if (other.iteration_s > 0 && other.iteration_s < best.iteration_s) best = std::move(other);
+  }
+  TrainOutcome outcome{.plan = write_plan(cluster, model, workload, options, best.layout), .reason = {}, .hint = {}};
+  SearchRecord& search = outcome.plan->search;
+  search.planner = "train/joint";
+  search.cost = options.cost.form;
+  search.seed = static_cast<std::int64_t>(options.seed);
+  const double bound = bound_s(problem), value = outcome.plan->predicted.iteration_s;
+  search.bound = bound;
+  search.gap = (value - bound) / value;
+  search.status = cut ? SearchStatus::deadline : SearchStatus::gap;
+  search.evaluated = evaluated;
+  search.elapsed_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (const auto violations = verify(*outcome.plan); !violations.empty())
+    throw Error(ErrorCode::internal, fmt::format("the planner made a plan that does not verify: {}: {}",
+                                                 violations[0].place, violations[0].what));
+  return outcome;
+}
+
+}  // namespace motley

@@ -1,0 +1,164 @@
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "motley/base/random.hpp"
+#include "motley/planner/train/joint/deployment.hpp"
+
+namespace motley {
+namespace {
+
+constexpr double kStartTemperature = 0.05;  // of the step's time; falls to nothing
+constexpr std::int64_t kMostSequences = 64;
+constexpr double kUnlikeStages = 0.1;  // of the attempts to join over machines or types
+
+// One random change of a deployment; unchanged where the dice meant something impossible.
+class Mutation {
+ public:
+  Mutation(const TrainProblem& problem, RandomStream& dice) : problem_(problem), dice_(dice) {}
+
+  Deployment of(Deployment deployment) {
+    const double kind = dice_.uniform();
+    if (kind < 0.25)
+      move(deployment);
+    else if (kind < 0.45)
+      swap(deployment);
+    else if (kind < 0.60)
+      reorder(deployment);
+    else if (kind < 0.70)
+      split(deployment);
+    else if (kind < 0.80)
+      join(deployment);
+    else if (kind < 0.86)
+      divide(deployment);
+    else if (kind < 0.91)
+      merge(deployment);
+    else if (kind < 0.96)
+      idle(deployment);
+    else
+      deployment.sequences = dice_.uniform() < 0.5 ? std::max<std::int64_t>(1, deployment.sequences / 2)
+                                                   : std::min(kMostSequences, deployment.sequences * 2);
+    std::erase_if(deployment.replicas, [](const PipelineGroups& replica) { return replica.empty(); });
+    return deployment;
+  }
+
+ private:
+  std::size_t any(const Deployment& deployment) { return dice_.below(deployment.replicas.size()); }
+
+  void move(Deployment& deployment) {
+    PipelineGroups& from = deployment.replicas[any(deployment)];
+    PipelineGroups& to = deployment.replicas[any(deployment)];
+    if (&from == &to) return;
+    const std::size_t i = dice_.below(from.size());
+    to.insert(to.begin() + static_cast<std::ptrdiff_t>(dice_.below(to.size() + 1)), std::move(from[i]));
+    from.erase(from.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+  void swap(Deployment& deployment) {
+    PipelineGroups& a = deployment.replicas[any(deployment)];
+    PipelineGroups& b = deployment.replicas[any(deployment)];
+    std::swap(a[dice_.below(a.size())], b[dice_.below(b.size())]);
+  }
+  // A part of a pipeline the other way round, or somewhere else.
+  void reorder(Deployment& deployment) {
+    PipelineGroups& replica = deployment.replicas[any(deployment)];
+    std::size_t a = dice_.below(replica.size()), b = dice_.below(replica.size());
+    if (a > b) std::swap(a, b);
+    const auto at = [&](std::size_t i) { return replica.begin() + static_cast<std::ptrdiff_t>(i); };
+    if (dice_.uniform() < 0.5)
+      std::reverse(at(a), at(b + 1));
+    else
+      std::rotate(at(a), at(a + 1), at(b + 1));
+  }
+  void split(Deployment& deployment) {
+    PipelineGroups& replica = deployment.replicas[any(deployment)];
+    const std::size_t i = dice_.below(replica.size());
+    const std::vector<int> whole = replica[i];
+    if (whole.size() < 2) return;
+    const auto middle = whole.begin() + std::ssize(whole) / 2;
+    replica[i] = {whole.begin(), middle};
+    replica.insert(replica.begin() + static_cast<std::ptrdiff_t>(i) + 1, std::vector<int>(middle, whole.end()));
+  }
+  // Two neighbouring stages become one: mostly of like devices in one machine.
+  void join(Deployment& deployment) {
+    PipelineGroups& replica = deployment.replicas[any(deployment)];
+    if (replica.size() < 2) return;
+    const std::size_t i = dice_.below(replica.size() - 1);
+    const auto& devices = problem_.cluster.devices;
+    const Device& a = devices[static_cast<std::size_t>(replica[i].front())];
+    const Device& b = devices[static_cast<std::size_t>(replica[i + 1].front())];
+    if ((a.machine != b.machine || a.type != b.type) && dice_.uniform() > kUnlikeStages) return;
+    replica[i].insert(replica[i].end(), replica[i + 1].begin(), replica[i + 1].end());
+    std::sort(replica[i].begin(), replica[i].end());
+    replica.erase(replica.begin() + static_cast<std::ptrdiff_t>(i) + 1);
+  }
+  void divide(Deployment& deployment) {
+    PipelineGroups& replica = deployment.replicas[any(deployment)];
+    if (replica.size() < 2) return;
+    const auto middle = replica.begin() + static_cast<std::ptrdiff_t>(1 + dice_.below(replica.size() - 1));
+    PipelineGroups tail(middle, replica.end());
+    replica.erase(middle, replica.end());
+    deployment.replicas.push_back(std::move(tail));
+  }
+  void merge(Deployment& deployment) {
+    const std::size_t a = any(deployment), b = any(deployment);
+    if (a == b) return;
+    PipelineGroups& from = deployment.replicas[b];
+    deployment.replicas[a].insert(deployment.replicas[a].end(), from.begin(), from.end());
+    from.clear();
+  }
+  // A stage's devices rest; or some that rest form a stage.
+  void idle(Deployment& deployment) {
+    std::vector<bool> busy(problem_.cluster.devices.size(), false);
+    for (const auto& replica : deployment.replicas)
+      for (const auto& group : replica)
+        for (const int device : group) busy[static_cast<std::size_t>(device)] = true;
+    std::vector<int> resting;
+    for (std::size_t device = 0; device < busy.size(); ++device)
+      if (!busy[device]) resting.push_back(static_cast<int>(device));
+    PipelineGroups& replica = deployment.replicas[any(deployment)];
+    if (resting.empty() || dice_.uniform() < 0.5) {
+      if (replica.size() > 1) replica.erase(replica.begin() + static_cast<std::ptrdiff_t>(dice_.below(replica.size())));
+      return;
+    }
+    const auto& devices = problem_.cluster.devices;
+    const Device& like = devices[static_cast<std::size_t>(resting[dice_.below(resting.size())])];
+    std::vector<int> group;
+    for (const int device : resting)
+      if (devices[static_cast<std::size_t>(device)].machine == like.machine &&
+          devices[static_cast<std::size_t>(device)].type == like.type)
+        group.push_back(device);
+    std::size_t size = 1;
+    while (2 * size <= group.size() && dice_.uniform() < 0.7) size *= 2;
+    group.resize(size);
+    replica.insert(replica.begin() + static_cast<std::ptrdiff_t>(dice_.below(replica.size() + 1)), std::move(group));
+  }
+
+  const TrainProblem& problem_;
+  RandomStream& dice_;
+};
+
+}  // namespace
+
+Deployment improved(Judge& judge, const Deployment& start, std::uint64_t seed, std::uint64_t stream, std::int64_t moves,
+                    std::chrono::steady_clock::time_point deadline, std::int64_t& evaluated) {
+  RandomStream dice(seed, stream);
+  Deployment best = start, current = start;
+  double current_s = judge.quick(start).iteration_s, best_s = current_s;
+  for (std::int64_t i = 0; i < moves && std::chrono::steady_clock::now() < deadline; ++i) {
+    const double left = 1 - static_cast<double>(i) / static_cast<double>(moves);
+    const double tolerated_s = -kStartTemperature * left * left * current_s * std::log(std::max(dice.uniform(), 1e-12));
+    Deployment next = Mutation(judge.problem(), dice).of(current);
+    const double next_s = judge.quick(next, current_s + tolerated_s).iteration_s;
+    ++evaluated;
+    if (!(next_s <= current_s + tolerated_s)) continue;
+    current = std::move(next);
+    current_s = next_s;
+    if (current_s < best_s) {
+      best = current;
+      best_s = current_s;
+    }
+  }
+  return best;
+}
+
+}  // namespace motley

@@ -1,0 +1,189 @@
+#include "motley/planner/train/joint/polish.hpp"
+
+#include <algorithm>
+#include <functional>
+
+namespace motley {
+namespace {
+
+constexpr double kShorter = 1 - 1e-9;
+
+std::int64_t micro_batch_of(const ReplicaLayout& replica) {
+  return (replica.sequences + replica.micro_batches - 1) / replica.micro_batches;
+}
+
+// `from` gives its neighbour `to` the layer at their boundary.
+bool shift_layer(ReplicaLayout& replica, std::size_t from, std::size_t to) {
+  PlacedStage &giver = replica.stages[from], &taker = replica.stages[to];
+  if (giver.layers.size() < 2) return false;
+  if (to < from) {
+    ++giver.layers.first;
+    ++taker.layers.end;
+    ++taker.strategies.back().layers.end;
+    if (++giver.strategies.front().layers.first == giver.strategies.front().layers.end)
+      giver.strategies.erase(giver.strategies.begin());
+  } else {
+    --giver.layers.end;
+    --taker.layers.first;
+    --taker.strategies.front().layers.first;
+    if (--giver.strategies.back().layers.end == giver.strategies.back().layers.first) giver.strategies.pop_back();
+  }
+  return true;
+}
+
+class Polisher {
+ public:
+  Polisher(const TrainProblem& problem, TrainLayout layout, std::chrono::steady_clock::time_point deadline)
+      : problem_(problem), deadline_(deadline) {
+    best_ = {.layout = std::move(layout), .iteration_s = 0, .evaluated = 1};
+    best_.iteration_s = price_step(problem.cost, problem.view(), best_.layout).iteration_s;
+  }
+
+  Polished run() {
+    bool better = true;
+    while (better && !expired()) {
+      better = false;
+      for (std::size_t r = 0; r < best_.layout.replicas.size() && !expired(); ++r) {
+        better = shift_layers(r) || better;
+        better = change_strategies(r) || better;
+        better = change_micro_batches(r) || better;
+        for (std::size_t other = 0; other < best_.layout.replicas.size() && !expired(); ++other)
+          if (other != r) better = move_sequences(r, other) || better;
+      }
+      better = change_algorithm() || better;
+    }
+    return std::move(best_);
+  }
+
+ private:
+  bool expired() const { return std::chrono::steady_clock::now() >= deadline_; }
+
+  bool try_change(const std::function<bool(TrainLayout&)>& change) {
+    if (expired()) return false;
+    TrainLayout layout = best_.layout;
+    if (!change(layout) || !fits_memory(problem_, layout)) return false;
+    ++best_.evaluated;
+    const double seconds = price_step(problem_.cost, problem_.view(), layout).iteration_s;
+    if (seconds >= best_.iteration_s * kShorter) return false;
+    best_.layout = std::move(layout);
+    best_.iteration_s = seconds;
+    return true;
+  }
+
+  // A layer goes from any stage to any other; those between them move up.
+  bool shift_layers(std::size_t r) {
+    bool better = false;
+    const std::size_t stages = best_.layout.replicas[r].stages.size();
+    for (std::size_t from = 0; from < stages; ++from)
+      for (std::size_t to = 0; to < stages; ++to)
+        while (from != to && try_change([&](TrainLayout& layout) {
+                 for (std::size_t s = from; s != to; s = from < to ? s + 1 : s - 1)
+                   if (!shift_layer(layout.replicas[r], s, from < to ? s + 1 : s - 1)) return false;
+                 return true;
+               }))
+          better = true;
+    return better;
+  }
+
+  bool change_strategies(std::size_t r) {
+    bool better = false;
+    for (std::size_t s = 0; s < best_.layout.replicas[r].stages.size(); ++s) {
+      const PlacedStage stage = best_.layout.replicas[r].stages[s];
+      const ReplicaLayout& replica = best_.layout.replicas[r];
+      const StagePlace place{
+          .ends = {s == 0, s + 1 == replica.stages.size()},
+          .sequences = micro_batch_of(replica),
+          .in_flight = micro_batches_in_flight(best_.layout.schedule, s, replica.stages.size(), replica.micro_batches),
+          .micro_batches = replica.micro_batches};
+      better = try_change([&](TrainLayout& layout) {
+                 StageChoice choice = best_strategies(problem_, stage.devices, place, stage.layers, stage.shares);
+                 if (choice.strategies.empty() || choice.strategies == stage.strategies) return false;
+                 layout.replicas[r].stages[s].strategies = std::move(choice.strategies);
+                 return true;
+               }) ||
+               better;
+      for (LayerStrategy strategy : stage_strategies(problem_, stage.devices, micro_batch_of(best_.layout.replicas[r])))
+        better = try_change([&](TrainLayout& layout) {
+                   PlacedStage& changed = layout.replicas[r].stages[s];
+                   strategy.layers = changed.layers;
+                   auto shares = work_shares(problem_, stage.devices, strategy, place.sequences);
+                   if (changed.strategies == std::vector{strategy} && changed.shares == shares) return false;
+                   changed.strategies = {strategy};
+                   changed.shares = std::move(shares);
+                   return true;
+                 }) ||
+                 better;
+    }
+    return better;
+  }
+
+  bool change_micro_batches(std::size_t r) {
+    bool better = false;
+    const std::int64_t now = best_.layout.replicas[r].micro_batches;
+    for (const std::int64_t count : {now - 1, now + 1, now / 2, now * 2})
+      better = try_change([&](TrainLayout& layout) {
+                 ReplicaLayout& replica = layout.replicas[r];
+                 if (count < 1 || count > replica.sequences) return false;
+                 replica.micro_batches = count;
+                 return true;
+               }) ||
+               better;
+    return better;
+  }
+
+  // A micro-batch's sequences, or one, go to another replica; both keep the size of their micro-batches.
+  bool move_sequences(std::size_t from, std::size_t to) {
+    bool better = false;
+    for (const bool one : {false, true})
+      while (try_change([&](TrainLayout& layout) {
+        ReplicaLayout &giver = layout.replicas[from], &taker = layout.replicas[to];
+        const std::int64_t size = micro_batch_of(giver), taken = one ? 1 : size, others = micro_batch_of(taker);
+        if (giver.sequences <= taken) return false;
+        giver.sequences -= taken;
+        taker.sequences += taken;
+        giver.micro_batches = (giver.sequences + size - 1) / size;
+        taker.micro_batches = (taker.sequences + others - 1) / others;
+        return true;
+      }))
+        better = true;
+    return better;
+  }
+
+  bool change_algorithm() {
+    return try_change([](TrainLayout& layout) {
+      layout.sync.algorithm =
+          layout.sync.algorithm == SyncAlgorithm::ring ? SyncAlgorithm::direct : SyncAlgorithm::ring;
+      return true;
+    });
+  }
+
+  const TrainProblem& problem_;
+  std::chrono::steady_clock::time_point deadline_;
+  Polished best_;
+};
+
+}  // namespace
+
+bool fits_memory(const TrainProblem& problem, const TrainLayout& layout) {
+  for (const auto& replica : layout.replicas)
+    for (std::size_t s = 0; s < replica.stages.size(); ++s) {
+      const PlacedStage& stage = replica.stages[s];
+      const StageFootprint footprint{
+          .embedding = s == 0,
+          .head = s + 1 == replica.stages.size(),
+          .sequences = micro_batch_of(replica),
+          .in_flight = micro_batches_in_flight(layout.schedule, s, replica.stages.size(), replica.micro_batches)};
+      const auto memory = train_memory(problem.model.arch, problem.training, footprint, stage.strategies, stage.shares);
+      for (std::size_t rank = 0; rank < memory.size(); ++rank) {
+        const DeviceType& type = problem.cluster.type_of(stage.devices[rank]);
+        if (memory[rank].total() + type.reserve_bytes.value_or(0) > type.memory_bytes) return false;
+      }
+    }
+  return true;
+}
+
+Polished polish(const TrainProblem& problem, TrainLayout layout, std::chrono::steady_clock::time_point deadline) {
+  return Polisher(problem, std::move(layout), deadline).run();
+}
+
+}  // namespace motley

@@ -1,0 +1,122 @@
+// How long a group of devices takes for 1, 2, ... layers, under the best mix of two strategies that its memory holds.
+// Groups that look alike are computed once. One stage's best mix of all strategies: the strategy-chain kernel.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <tuple>
+#include <vector>
+
+#include "motley/cost/train/train_price.hpp"
+
+namespace motley {
+
+struct TrainProblem {
+  const Cluster& cluster;
+  const Model& model;
+  const Training& training;
+  const Profile& profile;
+  const TrainStepCost& cost;
+  PipelineSchedule schedule = PipelineSchedule::one_forward_one_backward;
+  TrainProblemView view() const { return {cluster, model.arch, training, profile}; }
+};
+
+// Everything that a group of devices can do with a layer of micro-batches of so many sequences, its range left open.
+// Devices of unlike types are all tensor or all data parallel.
+std::vector<LayerStrategy> stage_strategies(const TrainProblem& problem, const std::vector<int>& devices,
+                                            std::int64_t sequences);
+// What each of them takes of the work then: nothing is said where they are alike; otherwise in proportion to their
+// speed, in whole sequences where they are data parallel.
+std::vector<double> work_shares(const TrainProblem& problem, const std::vector<int>& devices,
+                                const LayerStrategy& strategy, std::int64_t sequences);
+// Of a device's best: peak x the share of it that its type reaches.
+double reached_flop_per_s(const TrainProblem& problem, int device);
+
+// A stage's strategies, and the shares that go with them.
+struct StageChoice {
+  std::vector<LayerStrategy> strategies;  // empty: none fits
+  std::vector<double> shares;
+};
+
+// What a stage is asked beside its layers.
+struct StagePlace {
+  StageEnds ends;
+  std::int64_t sequences = 1;      // of a micro-batch
+  std::int64_t in_flight = 1;      // micro-batches held at once
+  std::int64_t micro_batches = 1;  // per step, over which what happens once per step is spread
+  auto operator<=>(const StagePlace& o) const {
+    return std::tuple(ends.first, ends.last, sequences, in_flight, micro_batches) <=>
+           std::tuple(o.ends.first, o.ends.last, o.sequences, o.in_flight, o.micro_batches);
+  }
+  bool operator==(const StagePlace& o) const { return (*this <=> o) == 0; }
+};
+
+// What a group can do with a block, wherever it stands in a pipeline.
+struct BlockOption {
+  struct Bytes {
+    double held = 0, in_flight = 0, transient = 0;
+  };
+  LayerStrategy strategy;
+  std::vector<double> shares;
+  double seconds = 0;               // of a micro-batch
+  double sync_s = 0;                // of a step
+  Bytes bytes;                      // on the rank where they weigh most, as bytes of the group's smallest device
+  double end_bytes = 0, end_s = 0;  // of the stage's ends, which are held as their neighbouring block is
+};
+struct GroupOptions {
+  double budget_bytes = 0;  // of the smallest device
+  std::vector<BlockOption> options;
+};
+GroupOptions group_options(const TrainProblem& problem, const std::vector<int>& devices, StageEnds ends,
+                           std::int64_t sequences);
+
+class StrategyTable {
+ public:
+  StrategyTable(const GroupOptions& group, const StagePlace& place, std::int64_t layers);
+
+  // Seconds per micro-batch of a stage of so many layers, forward and backward, with its ends and its share of what
+  // happens once per step; infinite where they do not fit. From 1 to the model's layers.
+  double seconds(std::int64_t layers) const { return seconds_[static_cast<std::size_t>(layers)]; }
+  std::int64_t most_layers() const { return most_layers_; }
+  // Of a stage that begins with layer `first`: ranges of the same strategy, together all layers.
+  StageChoice choice(std::int64_t first, std::int64_t layers) const;
+
+ private:
+  struct Mix {
+    LayerStrategy at_end, other;
+    std::int64_t count = 0;  // of the first
+    std::vector<double> shares;
+  };
+  bool reversed_ = false;  // the stage's end is the head
+  std::vector<Mix> mixes_;
+  std::vector<double> seconds_;
+  std::int64_t most_layers_ = 0;
+};
+
+// The quickest mix that fits, by the chain kernel: of all strategies, also of several degrees; of unlike devices, of
+// those with these shares.
+StageChoice best_strategies(const TrainProblem& problem, const std::vector<int>& devices, const StagePlace& place,
+                            LayerRange layers, const std::vector<double>& shares);
+
+// What more memory on its devices would save a stage with these layers: seconds of a micro-batch per byte on each
+// device, the slope of the kernel's relaxation. 0 where memory does not bind.
+double memory_price_s_per_byte(const TrainProblem& problem, const std::vector<int>& devices, const StagePlace& place,
+                               std::int64_t layers, const std::vector<double>& shares);
+
+class StrategyTables {
+ public:
+  explicit StrategyTables(const TrainProblem& problem) : problem_(problem) {}
+  // Devices of one type in one machine, or any others.
+  const StrategyTable& table(const std::vector<int>& devices, const StagePlace& where);
+
+ private:
+  using Look = std::vector<double>;  // types and links
+  const TrainProblem& problem_;
+  std::mutex mutex_;
+  std::map<std::tuple<Look, bool, bool, std::int64_t>, std::unique_ptr<GroupOptions>> options_;  // ends, sequences
+  std::map<std::pair<const GroupOptions*, StagePlace>, std::unique_ptr<StrategyTable>> tables_;
+};
+
+}  // namespace motley
