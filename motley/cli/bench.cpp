@@ -88,7 +88,8 @@ double bytes_option(const std::string& text, const char* option) {
   try {
     const double bytes = parse_quantity(text, Dimension::bytes);
     if (bytes < 1 || bytes > largest_bytes)
-      throw input_error(fmt::format("\"{}\" is not between 1 B and 4 GB", text), "such as \"16 MiB\"");
+      throw input_error(fmt::format("a size must be between 1 B and 4 GB, found \"{}\"", text),
+                        "give a number with its unit, as in \"16 MiB\"");
     return bytes;
   } catch (Error& error) {
     throw error.prepend_context(option);
@@ -98,7 +99,7 @@ double bytes_option(const std::string& text, const char* option) {
 void must_be_ok(const OperationOutcome& outcome) {
   if (outcome.status != OperationStatus::ok)
     throw Error(ErrorCode::peer, fmt::format("{}: {}", name(outcome.status), outcome.cause),
-                "all ranks run the same command, each with its own --rank; start them again together");
+                "start all ranks again together, with the same command and each with its own --rank");
 }
 
 // Element i of rank r is (r + 1) (i mod 5): exact in fp32, as is the sum.
@@ -203,7 +204,7 @@ std::vector<BenchRow> run_here(const CommBench& bench) {
   for (int rank = 1; rank < bench.ranks; ++rank) {
     std::array<int, 2> pair{};
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair.data()) != 0)
-      throw environment_error("cannot make a socket pair");
+      throw environment_error("cannot create a socket pair");
     const int process = fork();
     if (process < 0) throw environment_error(fmt::format("cannot start rank {}", rank));
     if (process == 0) {
@@ -277,18 +278,18 @@ int run(const CommBench& bench) {
   if (!operations().contains(bench.operation)) {
     std::vector<std::string> names;
     for (const auto& [each, operation] : operations()) names.push_back(each);
-    throw input_error(fmt::format("\"{}\" is no operation", bench.operation),
-                      fmt::format("known: {}", fmt::join(names, ", ")));
+    throw input_error(fmt::format("the operation must be a collective, found \"{}\"", bench.operation),
+                      fmt::format("choose one of {}", fmt::join(names, ", ")));
   }
   if (bytes_option(bench.from, "--from") > bytes_option(bench.to, "--to"))
-    throw input_error("--from is more than --to", "sizes ascend: give both");
+    throw input_error("--from must not be larger than --to", "give both, the smaller first");
   const MemberOptions& member = bench.member;
   if (member.members.empty() && member.certified())
-    throw input_error("a certificate is of one member, and --ranks starts several",
-                      "start each by hand: --members A:P,B:P --rank I");
+    throw input_error("--ranks starts several members, and a certificate names one",
+                      "start each member by itself: --members A:P,B:P --rank I");
   if (member.members.empty() == (member.rank >= 0))
-    throw input_error("--members and --rank belong together",
-                      "every rank: `motley bench comm --members A:P,B:P --rank I`");
+    throw input_error("--members needs --rank, and --rank needs --members",
+                      "run on each machine: motley bench comm --members A:P,B:P --rank I");
   int ranks = bench.ranks;
   std::vector<BenchRow> rows;
   if (member.members.empty()) {
@@ -306,36 +307,37 @@ int run(const CommBench& bench) {
 }  // namespace
 
 void add_bench(CLI::App& parent, Action& action) {
-  auto* verb = parent.add_subcommand("bench", "Measure what this machine and its network do");
+  auto* verb = parent.add_subcommand("bench", "Measure collectives on this machine and its network");
   verb->require_subcommand(1);
   verb->footer("example: motley bench comm --ranks 4 --transport tcp");
-  auto* comm = verb->add_subcommand("comm", "Time collectives between ranks, here or on several machines");
+  auto* comm = verb->add_subcommand("comm", "Measure collectives between ranks on one machine or several");
   const auto bench = std::make_shared<CommBench>();  // shared with the action, which runs after this returns
   comm->add_option("--operation", bench->operation, "all-reduce, reduce-scatter, all-gather, broadcast or reduce")
       ->capture_default_str();
-  comm->add_option("--ranks", bench->ranks, "Processes to start on this machine")
+  comm->add_option("--ranks", bench->ranks, "Number of processes to start on this machine")
       ->check(CLI::Range(1, most_ranks))
       ->capture_default_str();
-  comm->add_option("--transport", bench->member.transport, "shm or tcp")
+  comm->add_option("--transport", bench->member.transport, "Transport between the ranks")
       ->check(CLI::IsMember({"shm", "tcp"}))
       ->capture_default_str();
-  comm->add_option("--element", bench->element, "Type of the elements")
+  comm->add_option("--element", bench->element, "Element type")
       ->check(CLI::IsMember({"fp32", "fp64", "fp16", "bf16", "int8", "uint8", "int16", "int32", "int64"}))
       ->capture_default_str();
-  comm->add_option("--from", bench->from, "The smallest size")->capture_default_str();
-  comm->add_option("--to", bench->to, "The largest size")->capture_default_str();
-  comm->add_option("--factor", bench->factor, "From one size to the next")
+  comm->add_option("--from", bench->from, "Smallest size, as in \"1 KiB\"")->capture_default_str();
+  comm->add_option("--to", bench->to, "Largest size, as in \"64 MiB\"")->capture_default_str();
+  comm->add_option("--factor", bench->factor, "Factor from one size to the next")
       ->check(CLI::Range(2, 1024))
       ->capture_default_str();
-  comm->add_option("--seconds", bench->seconds, "About so long per size")
+  comm->add_option("--seconds", bench->seconds, "Measuring time per size, in seconds")
       ->check(CLI::Range(0.001, 60.0))
       ->capture_default_str();
   comm->footer(
       "examples:\n"
       "  motley bench comm --ranks 4 --transport tcp\n"
       "  motley bench comm --folder lab/members/anna --members anna=10.0.0.1:4711,ben=10.0.0.2:4711 --rank 0\n"
-      "and at the other machine the same with ben's folder and --rank 1: under TLS");
-  comm->add_option("--plan", bench->plan_file, "Runs this collective plan in place of the library's own program")
+      "\n"
+      "The last one measures under TLS; start it on ben's machine too, with ben's folder and --rank 1.");
+  comm->add_option("--plan", bench->plan_file, "Run this collective plan instead of the built-in algorithm")
       ->type_name("FILE");
   add_member_options(*comm, bench->member, 4096);
   add_output_options(*comm, bench->output);

@@ -68,13 +68,14 @@ Value turn(const std::string& role, const std::string& text) {
 }
 
 std::string first_model(const ServerAddress& server) {
-  constexpr const char* named_by_model = "is --url that of an OpenAI API? `motley serve PLAN --model DIR` starts one";
+  constexpr const char* named_by_model =
+      "give the --url of an OpenAI API, or start one: motley serve PLAN --model DIR --local";
   const Value models = http_get(server, "/v1/models");
   const Value* list = models.find("data");
   if (list == nullptr || !list->is_array() || list->as_array().empty())
-    throw Error(ErrorCode::peer, "the server names no model", named_by_model);
+    throw Error(ErrorCode::peer, "the server lists no model", named_by_model);
   const Value* id = list->as_array()[0].find("id");
-  if (id == nullptr || !id->is_string()) throw Error(ErrorCode::peer, "the server names no model", named_by_model);
+  if (id == nullptr || !id->is_string()) throw Error(ErrorCode::peer, "the server lists no model", named_by_model);
   return id->as_string();
 }
 
@@ -131,7 +132,7 @@ int converse(const ServerAddress& server, const ChatOptions& options) {
     }
   } else {
     const bool person = ::isatty(STDIN_FILENO) == 1;
-    if (person) fmt::print(stderr, "talking to {}; an empty line or Ctrl-D ends\n", model);
+    if (person) fmt::print(stderr, "model {}; an empty line or Ctrl-D ends the chat\n", model);
     std::string line;
     while ((person ? (void)fmt::print(stderr, "> ") : void()), std::getline(std::cin, line)) {
       if (line.empty()) break;
@@ -146,7 +147,7 @@ int chat(const ChatOptions& options) {
   if (options.serving.plan.empty() && options.serving.planning.cluster.empty())
     return converse(parse_server_url(options.url.empty() ? "http://127.0.0.1:8000" : options.url), options);
   if (!options.url.empty())
-    throw input_error("--url and a plan exclude each other", "--url talks to a running server; a plan starts one");
+    throw input_error("--url and a plan cannot be combined", "give --url for a running server, or a plan to start one");
   const OwnServer server(options.serving, options.output.quiet);
   return converse(server.address(), options);
 }
@@ -155,23 +156,25 @@ int chat(const ChatOptions& options) {
 
 void add_chat(CLI::App& parent, Action& action) {
   auto options = std::make_shared<ChatOptions>();
-  auto* verb = parent.add_subcommand("chat", "Talk to a running server, or start one for the conversation");
+  auto* verb = parent.add_subcommand("chat", "Chat with a running server, or with a plan that is started for it");
   verb->footer(
       "examples:\n"
-      "  motley chat                                             with the server on 127.0.0.1:8000\n"
-      "  motley chat plan.json --model DIR                       starts the plan's workers here\n"
-      "  motley chat --message \"Tell me a tale about a fox.\"     one question; repeat --message for more turns");
-  verb->add_option("--url", options->url, "The server (default http://127.0.0.1:8000)")->type_name("URL");
+      "  motley chat                                             use the server on 127.0.0.1:8000\n"
+      "  motley chat plan.json --model DIR                       start the plan's workers on this machine\n"
+      "  motley chat --message \"Tell me a tale about a fox.\"     ask one question; repeat --message for more turns");
+  verb->add_option("--url", options->url, "URL of the server (default http://127.0.0.1:8000)")->type_name("URL");
   add_serving_options(*verb, options->serving);
-  verb->add_option("--message", options->messages, "Ask this instead of reading lines; may be repeated")
+  verb->add_option("--message", options->messages, "Message to send instead of reading lines; repeatable")
       ->type_name("TEXT")
       ->expected(1)
       ->take_all();
-  verb->add_option("--system", options->system, "The system message")->type_name("TEXT");
-  verb->add_option("--temperature", options->temperature, "0: always the most likely token")
+  verb->add_option("--system", options->system, "System message")->type_name("TEXT");
+  verb->add_option("--temperature", options->temperature,
+                   "Sampling temperature; 0 takes the most likely token (default 0.7)")
       ->check(CLI::Range(0.0, 2.0));
-  verb->add_option("--max-answer-tokens", options->max_tokens, "Longest answer")->check(CLI::Range(1, 1 << 20));
-  verb->add_option("--answer-seed", options->seed, "Of the sampling");
+  verb->add_option("--max-answer-tokens", options->max_tokens, "Most tokens of an answer (default 256)")
+      ->check(CLI::Range(1, 1 << 20));
+  verb->add_option("--answer-seed", options->seed, "Seed of the sampling (default 0)");
   add_output_options(*verb, options->output);
   verb->callback([options, &action] { action = [options] { return chat(*options); }; });
 }

@@ -25,7 +25,8 @@ int show(const ClusterOptions& options) {
     return 0;
   }
   if (options.file.empty())
-    throw input_error("a cluster file is missing", "motley cluster show FILE, or --devices for the catalogue");
+    throw input_error("the cluster file is missing",
+                      "run motley cluster show FILE, or motley cluster show --devices for the catalogue");
   const Cluster cluster = read_cluster(options.file);
   warn(cluster_warnings(cluster), options.output.quiet);
   emit(options.output, write(cluster.description), cluster_report(cluster));
@@ -51,24 +52,24 @@ int check(const ClusterOptions& options) {
 
 void add_cluster(CLI::App& parent, Action& action) {
   auto options = std::make_shared<ClusterOptions>();
-  auto* group = parent.add_subcommand("cluster", "Look at a cluster file");
+  auto* group = parent.add_subcommand("cluster", "Show, check or measure a cluster");
   group->require_subcommand(1);
   group->footer(
       "examples:\n"
       "  motley cluster show examples/clusters/motivating-box.toml\n"
-      "  motley cluster show --devices                              what needs no figures of yours");
-  auto* show_verb = group->add_subcommand("show", "Machines, devices and links; --devices lists the catalogue");
+      "  motley cluster show --devices                              list the device types of the catalogue");
+  auto* show_verb = group->add_subcommand("show", "Show machines, devices and links, or the device catalogue");
   show_verb->footer(
       "example: motley cluster show examples/clusters/motivating-box.toml\n"
       "         motley cluster show --devices");
-  show_verb->add_option("cluster", options->file, "The cluster file")->type_name("FILE");
-  show_verb->add_flag("--devices", options->devices, "The device catalogue instead");
+  show_verb->add_option("cluster", options->file, "Cluster file (motley.cluster/1)")->type_name("FILE");
+  show_verb->add_flag("--devices", options->devices, "Show the device catalogue instead");
   add_output_options(*show_verb, options->output);
   show_verb->callback([options, &action] { action = [options] { return show(*options); }; });
 
   auto* check_verb = group->add_subcommand("check", "Read a cluster file and check that every link is described");
   check_verb->footer("example: motley cluster check examples/clusters/two-sites.toml");
-  check_verb->add_option("cluster", options->file, "The cluster file")->required()->type_name("FILE");
+  check_verb->add_option("cluster", options->file, "Cluster file (motley.cluster/1)")->required()->type_name("FILE");
   add_output_options(*check_verb, options->output);
   check_verb->callback([options, &action] { action = [options] { return check(*options); }; });
 #ifdef MOTLEY_WITH_RUNTIME

@@ -30,11 +30,11 @@ CollectiveCostOptions collective_settings(const std::vector<std::string>& settin
   CollectiveCostOptions cost;
   for (const auto& [key, value] : cost_options("genmodel", settings).settings) {
     if (key != "genmodel.message_s")
-      throw input_error(fmt::format("--set {}: collectives have no such constant", key),
-                        "there is genmodel.message_s: what one more message costs a rank");
+      throw input_error(fmt::format("--set {}: collectives have no constant of this name", key),
+                        "set genmodel.message_s, the time of one message in seconds");
     if (value < 0)
-      throw input_error("--set genmodel.message_s: a message does not take less than no time",
-                        "seconds: genmodel.message_s=1e-5 is the default");
+      throw input_error("--set genmodel.message_s: a message's time must not be negative",
+                        "give seconds, as in --set genmodel.message_s=1e-5 (the default)");
     cost.message_s = value;
   }
   return cost;
@@ -48,14 +48,16 @@ std::int64_t parse_bytes(const std::string& text) {
     throw error.prepend_context("--bytes");
   }
   if (!(bytes >= 1 && bytes <= 1e15))
-    throw input_error(fmt::format("--bytes \"{}\" is not between 1 byte and 1 PB", text), "such as --bytes \"400 MB\"");
+    throw input_error(fmt::format("--bytes must be between 1 B and 1 PB, found \"{}\"", text),
+                      "give a number with its unit, as in --bytes \"400 MB\"");
   return static_cast<std::int64_t>(bytes);
 }
 
 CollectiveObjective parse_collective_objective(const std::string& text) {
   for (const auto& [value, name] : enum_names<CollectiveObjective>())
     if (name == text) return value;
-  throw input_error(fmt::format("--objective {} is not known", text), "there are pipelined and rounds");
+  throw input_error(fmt::format("--objective must be pipelined or rounds, found \"{}\"", text),
+                    "choose --objective pipelined or --objective rounds");
 }
 
 int plan_and_show(const CollectiveVerbOptions& options) {
@@ -72,7 +74,7 @@ int plan_and_show(const CollectiveVerbOptions& options) {
     fmt::print(stderr, "planned   {} candidates in {}\n", plan.search.evaluated, human_seconds(plan.search.elapsed_s));
   std::string text = collective_report(plan);
   if (!options.output.json && options.output.file.empty())
-    text += "\nnext: keep it with -o plan.json, then `motley explain plan.json`\n";
+    text += "\nnext: save the plan with -o plan.json, then run `motley explain plan.json`\n";
   emit(options.output, write_collective_plan(plan), text);
   return 0;
 }
@@ -86,26 +88,29 @@ void add_collective(CLI::App& plan_verbs, Action& action, CollectiveOperation op
       fmt::format("example: motley plan {} --cluster examples/collectives/two-racks.toml --bytes \"400 MB\" "
                   "-o plan.json",
                   verb_name));
-  verb->add_option("--cluster", options->cluster, "Whose devices are the ranks, in order (motley.cluster/1)")
+  verb->add_option("--cluster", options->cluster,
+                   "Cluster file; its devices are the ranks, in order (motley.cluster/1)")
       ->required()
       ->type_name("FILE");
-  verb->add_option("--bytes", options->bytes,
-                   "Of the vector: \"400 MB\"; of all blocks together where ranks have blocks")
+  verb->add_option("--bytes", options->bytes, "Size of the whole vector, as in \"400 MB\"")
       ->required()
       ->type_name("SIZE");
   if (operation == CollectiveOperation::broadcast)
-    verb->add_option("--root", options->root, "The device whose vector goes to all (default: the first)")
+    verb->add_option("--root", options->root, "Device that broadcasts its vector (default: the first)")
         ->type_name("DEVICE");
   verb->add_option("--objective", options->objective,
-                   "pipelined (default): least time in chunks; rounds: least time of the rounds in sequence");
-  verb->add_option("--element-bytes", options->element_bytes, "Of an element: no range cuts one (default 4)")
+                   "What to minimise: time in chunks (pipelined, default) or in rounds");
+  verb->add_option("--element-bytes", options->element_bytes,
+                   "Bytes of an element, which chunks do not split (default 4)")
       ->check(CLI::IsMember({1, 2, 4, 8, 16, 32, 64}));
-  verb->add_option("--set", options->settings,
-                   "A constant of the cost: genmodel.message_s=1e-5, what one more message costs a rank")
+  verb->add_option("--set", options->settings, "Constant of the cost model: genmodel.message_s=1e-5")
       ->type_name("KEY=VALUE");
-  verb->add_option("--seed", options->seed, "Recorded; nothing here is random")->check(CLI::NonNegativeNumber);
-  verb->add_option("--threads", options->threads, "Not used: one is enough")->check(CLI::NonNegativeNumber);
-  verb->add_option("--deadline", options->deadline, "Planning ends by then with the best so far")->type_name("TIME");
+  verb->add_option("--seed", options->seed, "Recorded in the plan; this planner draws no random numbers")
+      ->check(CLI::NonNegativeNumber);
+  verb->add_option("--threads", options->threads, "Ignored: this planner uses one thread")
+      ->check(CLI::NonNegativeNumber);
+  verb->add_option("--deadline", options->deadline, "Return the best plan so far after this time (default \"10 s\")")
+      ->type_name("TIME");
   add_output_options(*verb, options->output);
   verb->callback([options, &action] { action = [options] { return plan_and_show(*options); }; });
 }
@@ -114,20 +119,21 @@ void add_collective(CLI::App& plan_verbs, Action& action, CollectiveOperation op
 
 void add_plan_collectives(CLI::App& plan_verbs, Action& action) {
   add_collective(plan_verbs, action, CollectiveOperation::all_reduce, "allreduce",
-                 "Sum every device's vector, the sum going to all: who sends what to whom");
+                 "Plan an all-reduce: the sum of all vectors on every device");
   add_collective(plan_verbs, action, CollectiveOperation::reduce_scatter, "reduce-scatter",
-                 "Sum every device's vector, each device keeping its block of the sum");
+                 "Plan a reduce-scatter: one block of the sum on each device");
   add_collective(plan_verbs, action, CollectiveOperation::all_gather, "all-gather",
-                 "Spread every device's block to all");
-  add_collective(plan_verbs, action, CollectiveOperation::broadcast, "broadcast", "Spread one device's vector to all");
+                 "Plan an all-gather: the blocks of all devices on every device");
+  add_collective(plan_verbs, action, CollectiveOperation::broadcast, "broadcast",
+                 "Plan a broadcast: one device's vector on every device");
 }
 
 int explain_collective(const CollectivePlan& plan, const std::string& file, const std::string& form, int depth,
                        const std::vector<std::string>& settings, const Output& output) {
   require_sound(verify(plan), file);
   if (!form.empty() && form != "motley" && form != "genmodel")
-    throw input_error(fmt::format("--cost {} does not price collectives", form),
-                      "there are motley (pipelined) and genmodel (rounds in sequence)");
+    throw input_error(fmt::format("--cost must be a form for collectives, found {}", form),
+                      "choose motley (chunks in a pipeline) or genmodel (rounds in sequence)");
   const bool rounds = form == "genmodel" || (form.empty() && plan.search.objective == "rounds");
   const CollectivePrice price = price_collective(plan, collective_settings(settings));
   const Term& tree = rounds ? price.rounds : price.pipelined;

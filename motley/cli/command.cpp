@@ -12,9 +12,9 @@
 namespace motley::cli {
 
 void add_output_options(CLI::App& verb, Output& output) {
-  verb.add_flag("--json", output.json, "Print JSON for machines instead of tables");
-  verb.add_option("-o,--output", output.file, "Write the result to this file, as JSON")->type_name("FILE");
-  verb.add_flag("-q,--quiet", output.quiet, "No progress on stderr");
+  verb.add_flag("--json", output.json, "Print JSON instead of tables");
+  verb.add_option("-o,--output", output.file, "Write the result to this file as JSON")->type_name("FILE");
+  verb.add_flag("-q,--quiet", output.quiet, "Print no progress on stderr");
 }
 
 void emit(const Output& output, const Value& artefact, const std::string& text) {
@@ -32,14 +32,14 @@ double parse_seconds_option(const std::string& text, const std::string& option) 
     if (const double seconds = parse_quantity(text, Dimension::seconds); seconds >= 0) return seconds;
   } catch (const Error&) {  // told below, with an example that suits an option
   }
-  throw input_error(fmt::format("{} \"{}\" is no time", option, text),
-                    fmt::format("with its unit, such as {} \"10 s\"", option));
+  throw input_error(fmt::format("{} must be a time of at least 0 s, found \"{}\"", option, text),
+                    fmt::format("give a number with its unit, as in {} \"10 s\"", option));
 }
 
 void require_sound(const std::vector<Violation>& violations, const std::string& file) {
   if (!violations.empty())
     throw input_error(fmt::format("{}: {}: {}", file, violations[0].place, violations[0].what),
-                      fmt::format("`motley verify {}` lists everything that is wrong", file));
+                      fmt::format("run `motley verify {}` to list all violations", file));
 }
 
 void require_sound(const ServePlan& plan, const std::string& file) { require_sound(verify(plan), file); }
@@ -52,7 +52,7 @@ void check_output_folder(const Output& output) {
   const auto folder = std::filesystem::path(output.file).parent_path();
   if (!folder.empty() && !std::filesystem::is_directory(folder))
     throw Error(ErrorCode::environment, fmt::format("{}: the folder {} does not exist", output.file, folder.string()),
-                fmt::format("make it first: mkdir -p {}", folder.string()));
+                fmt::format("create the folder: mkdir -p {}", folder.string()));
 }
 
 void warn(const std::vector<std::string>& warnings, bool quiet) {
@@ -78,7 +78,8 @@ std::optional<DType> runnable_dtype(const std::string& text, const std::string& 
   if (text.empty()) return std::nullopt;
   const DType type = parse_dtype_option(text, option);
   if (type == DType::int8 || type == DType::int4)
-    throw input_error(fmt::format("{} {} cannot be run yet", option, text), "choose fp32, bf16 or fp16");
+    throw input_error(fmt::format("{} must be a type that the engine computes in, found {}", option, text),
+                      "choose fp32, bf16 or fp16");
   return type;
 }
 

@@ -11,10 +11,9 @@ void add_compare(CLI::App& parent, Action& action) {
     Output output;
   };
   auto options = std::make_shared<Options>();
-  auto* verb =
-      parent.add_subcommand("compare", "Serving, training or collective plans side by side, and relative to the first");
+  auto* verb = parent.add_subcommand("compare", "Show plans side by side, and relative to the first");
   verb->footer("example: motley compare before.json after.json");
-  verb->add_option("plans", options->plans, "The plans")->required()->expected(2, 16)->type_name("PLAN");
+  verb->add_option("plans", options->plans, "Plan files of one kind")->required()->expected(2, 16)->type_name("PLAN");
   add_output_options(*verb, options->output);
   verb->callback([options, &action] {
     action = [options] {

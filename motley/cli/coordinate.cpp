@@ -37,7 +37,8 @@ struct CoordinateOptions {
 void check_coordinators_certificate(const std::string& certificate, const std::string& folder) {
   const CertificateFacts facts = certificate_facts(certificate);
   const std::string renewal = fmt::format(
-      "rm {0}/certificate.pem {0}/key.pem, then where the authority's key is: motley group issue DIR {1} -o {0}",
+      "run rm {0}/certificate.pem {0}/key.pem, then on the machine with the authority's key: motley group issue DIR "
+      "{1} -o {0}",
       folder, coordinator_name);
   if (facts.name != coordinator_name)
     throw input_error(fmt::format("{}/certificate.pem names \"{}\", not \"{}\"", folder, facts.name, coordinator_name),
@@ -132,62 +133,63 @@ int serve_until_signal(CoordinatorServer& server) {
 
 void add_coordinate(CLI::App& parent, Action& action) {
   const auto options = std::make_shared<CoordinateOptions>();
-  auto* verb =
-      parent.add_subcommand("coordinate", "Keep a group of processes together: who is in it, what is committed");
+  auto* verb = parent.add_subcommand("coordinate", "Coordinate a group: its members and its committed steps");
   verb->footer(
-      "Members connect here; operations run between them without this process, and survive its absence. What it "
-      "decides\n"
-      "is in its log before anybody hears of it: killed and started again with the same log, it goes on.\n\n"
+      "Members connect to this process. Operations run between members without it, and continue while it is away. It "
+      "logs\n"
+      "each decision before it announces it: started again with the same log, it continues.\n"
+      "\n"
       "examples:\n"
-      "  motley coordinate --token-file token --minimum-size 2            here, the log in ./motley-ledger.sqlite\n"
-      "  motley coordinate --store etcd://127.0.0.1:2379/run7             the log survives this machine\n"
-      "  motley coordinate --store etcd://127.0.0.1:2379/run7 --standby   on another one, and members know both "
-      "addresses\n"
-      "  motley coordinate --folder lab --listen 10.0.0.5:4700            with what `motley group create lab` made\n"
+      "  motley coordinate --token-file token --minimum-size 2            log in ./motley-ledger.sqlite\n"
+      "  motley coordinate --store etcd://127.0.0.1:2379/run7             log that survives this machine\n"
+      "  motley coordinate --store etcd://127.0.0.1:2379/run7 --standby   standby on another machine\n"
+      "  motley coordinate --folder lab --listen 10.0.0.5:4700            folder from `motley group create lab`\n"
       "  motley coordinate --folder lab --listen 203.0.113.5:4700 --relay 203.0.113.5:4701\n"
-      "                                                                   for members that only dial out\n"
+      "                                                                   relay for members that only dial out\n"
       "  motley coordinate --listen 10.0.0.5:4700 --certificate c.pem --key k.pem --authority ca.pem");
-  auto* group = verb->add_option("--group", options->group, "Members of another group are turned away (default: group)")
-                    ->type_name("NAME");
+  auto* group =
+      verb->add_option("--group", options->group, "Name of the group; members of another are refused (default: group)")
+          ->type_name("NAME");
   auto* folder = verb->add_option("--folder", options->folder,
-                                  "Group, token, certificate and authority from `motley group create`; who shows the "
-                                  "token gets a certificate")
+                                  "Folder from `motley group create`; joiners with its token get certificates")
                      ->type_name("DIR")
                      ->excludes(group);
   verb->add_option("--certificate-life", options->certificate_life,
-                   "Of those that are issued here; members renew theirs halfway (default: 24 h)")
+                   "Lifetime of issued certificates; renewed after half of it (default 24 h)")
       ->type_name("TIME")
       ->needs(folder);
-  verb->add_option("--listen", options->listen, "Port 0: any free one")->type_name("HOST:PORT");
-  verb->add_option("--relay", options->relay,
-                   "Also joins members that cannot dial each other; they listen at relay:HOST:PORT (default: no)")
+  verb->add_option("--listen", options->listen, "Address to listen on; port 0 is any free one (default 127.0.0.1:4700)")
       ->type_name("HOST:PORT");
-  verb->add_option("--store", options->store, "The log: a file, made where there is none, or etcd://HOST:PORT/PREFIX")
+  verb->add_option("--relay", options->relay, "Also relay for members that cannot connect: they use relay:HOST:PORT")
+      ->type_name("HOST:PORT");
+  verb->add_option("--store", options->store, "Log: a file, or etcd://HOST:PORT/PREFIX (default motley-ledger.sqlite)")
       ->type_name("FILE|URL");
-  verb->add_option("--token-file", options->token_file, "Members must show the token in it")
+  verb->add_option("--token-file", options->token_file, "File with the token that members must show")
       ->type_name("FILE")
       ->excludes(folder);
   auto* certificate = verb->add_option("--certificate", options->certificate,
-                                       "Of this coordinator, in PEM: TLS 1.3; needed where other machines can connect")
+                                       "Certificate of this coordinator (PEM); required off loopback")
                           ->type_name("FILE");
-  auto* key = verb->add_option("--key", options->key, "The certificate's private key")->type_name("FILE");
+  auto* key = verb->add_option("--key", options->key, "Private key of the certificate (PEM)")->type_name("FILE");
   auto* authority =
-      verb->add_option("--authority", options->authority, "The certificate that members' come from")->type_name("FILE");
+      verb->add_option("--authority", options->authority, "CA certificate that signs the members' certificates (PEM)")
+          ->type_name("FILE");
   certificate->needs(key)->needs(authority)->excludes(folder);
-  verb->add_option("--minimum-size", options->minimum_size, "Below it the group waits")->check(CLI::Range(1, 4096));
-  verb->add_option("--maximum-size", options->maximum_size, "Further ones wait")->check(CLI::Range(1, 4096));
-  verb->add_option("--stages", options->stages, "An epoch needs a member of each stage")->check(CLI::Range(1, 4096));
-  verb->add_option("--quorum", options->quorum, "majority: of the epoch before, or the group waits")
+  verb->add_option("--minimum-size", options->minimum_size, "Fewest members with which steps run (default 1)")
+      ->check(CLI::Range(1, 4096));
+  verb->add_option("--maximum-size", options->maximum_size, "Most members; further ones wait (default 1024)")
+      ->check(CLI::Range(1, 4096));
+  verb->add_option("--stages", options->stages, "Number of stages, each of which needs a member (default 1)")
+      ->check(CLI::Range(1, 4096));
+  verb->add_option("--quorum", options->quorum, "Members of the last epoch that the next one needs (default none)")
       ->check(CLI::IsMember({"none", "majority"}));
   verb->add_option("--lost-state", options->lost_state,
-                   "When nobody holds the state of the last step: wait for somebody who does, or rewind to the newest "
-                   "that somebody has")
+                   "If no member has the last state: wait for one, or rewind (default wait)")
       ->check(CLI::IsMember({"wait", "rewind"}));
-  verb->add_option("--lease", options->lease, "Evict a member that is silent for this long, as \"3 s\" (default 1 s)")
+  verb->add_option("--lease", options->lease, "Evict a member that is silent for this long (default \"1 s\")")
       ->type_name("TIME");
-  verb->add_flag("--standby", options->standby,
-                 "Wait while another coordinator holds the log, and go on from there when it ends or falls silent");
-  verb->add_flag("-q,--quiet", options->quiet, "No log on stderr");
+  verb->add_flag("--standby", options->standby, "Wait until the coordinator that holds the log ends, then take over");
+  verb->add_flag("-q,--quiet", options->quiet, "Print no log on stderr");
   verb->callback([options, &action] {
     action = [options] {
       CoordinatorServerOptions served = server_options(*options);

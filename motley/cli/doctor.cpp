@@ -63,7 +63,7 @@ Finding data() {
 Finding worker() {
   const auto beside = worker_program();
   if (::access(beside.c_str(), X_OK) == 0) return {"worker", State::ok, beside.string()};
-  return {"worker", State::missing, "motley-worker is not beside this program: plans can be made but not served"};
+  return {"worker", State::missing, "motley-worker is missing: plans can be made but not served"};
 }
 
 // What workers and tokenizers need.
@@ -81,7 +81,7 @@ Finding environment() {
 
 Finding cuda_driver() {
   void* library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) return {"cuda", State::warn, "no NVIDIA driver here: workers run on the CPU"};
+  if (library == nullptr) return {"cuda", State::warn, "no NVIDIA driver: workers run on the CPU"};
   int count = 0;
   using Init = int (*)(unsigned);
   using Count = int (*)(int*);
@@ -89,7 +89,7 @@ Finding cuda_driver() {
   const auto device_count = reinterpret_cast<Count>(::dlsym(library, "cuDeviceGetCount"));
   const bool works = init != nullptr && device_count != nullptr && init(0) == 0 && device_count(&count) == 0;
   return {"cuda", works ? State::ok : State::warn,
-          works ? fmt::format("{} devices", count) : "the driver library is here but does not start"};
+          works ? fmt::format("{} devices", count) : "the NVIDIA driver library is present but does not start"};
 }
 
 Finding port(int number) {
@@ -102,16 +102,16 @@ Finding port(int number) {
   ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &reuse, sizeof reuse);
   const bool free = ::bind(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
   ::close(socket);
-  return {
-      "port", free ? State::ok : State::warn,
-      fmt::format("{} on 127.0.0.1 is {}", number, free ? "free" : "in use: give `motley serve` another with --port")};
+  return {"port", free ? State::ok : State::warn,
+          fmt::format("{} on 127.0.0.1 is {}", number,
+                      free ? "free" : "in use: give `motley serve` another port with --port")};
 }
 
 }  // namespace
 
 void add_doctor(CLI::App& parent, Action& action) {
   auto output = std::make_shared<Output>();
-  auto* verb = parent.add_subcommand("doctor", "What this machine has, and what is missing to run plans here");
+  auto* verb = parent.add_subcommand("doctor", "Check what this machine has and lacks for running plans");
   verb->footer("example: motley doctor");
   add_output_options(*verb, *output);
   verb->callback([output, &action] {

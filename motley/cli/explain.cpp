@@ -60,20 +60,20 @@ void add_explain(CLI::App& parent, Action& action) {
     Output output;
   };
   auto options = std::make_shared<Options>();
-  auto* verb =
-      parent.add_subcommand("explain", "Where a plan's time goes: the cost as a tree of terms with their shares");
+  auto* verb = parent.add_subcommand("explain", "Show where a plan's time goes: the cost as a tree of terms");
   verb->footer(
-      "example: motley explain plan.json\n"
-      "         motley explain plan.json --cost hexgen            the same plan, priced by another form\n"
-      "         motley explain plan.json --without box/3          planned again without a device, side by side\n"
-      "         motley explain plan.json --add \"A100*2\"          ... with two more\n"
-      "         motley explain plan.json --what-if \"tp=2 on box\"  ... with another degree of tensor parallelism");
-  verb->add_option("plan", options->plan, "The plan")->required()->type_name("PLAN");
-  verb->add_option("--depth", options->depth, "Levels of the tree to print: 1 stages, 2 phases (default), 4 every term")
+      "examples:\n"
+      "  motley explain plan.json\n"
+      "  motley explain plan.json --cost hexgen            price the plan by another form\n"
+      "  motley explain plan.json --without box/3          replan without a device, and compare\n"
+      "  motley explain plan.json --add \"A100*2\"          replan with two more devices\n"
+      "  motley explain plan.json --what-if \"tp=2 on box\"  replan with another tensor-parallel degree");
+  verb->add_option("plan", options->plan, "Plan file")->required()->type_name("PLAN");
+  verb->add_option("--depth", options->depth, "Levels of the tree to print: 1 stages, 2 phases (default), 4 all terms")
       ->check(CLI::Range(0, 16));
   add_cost_options(*verb, options->form, options->settings,
-                   fmt::format("the plan's (default), {} of serving, {} of training, motley, genmodel of collectives",
-                               fmt::join(serve_forms(), ", "), fmt::join(train_forms(), ", ")),
+                   fmt::format("serving {}; training {}; collectives motley, genmodel", fmt::join(serve_forms(), ", "),
+                               fmt::join(train_forms(), ", ")),
                    "hexgen.batch=4, dtfm.gradient_bytes=650000000");
   add_change_options(*verb, options->changes);
   add_output_options(*verb, options->output);

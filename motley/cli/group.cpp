@@ -27,7 +27,7 @@ std::string date(std::int64_t time_s) {
 
 std::string validity(const CertificateFacts& facts) {
   const double left_s = static_cast<double>(facts.expires_s - std::time(nullptr));
-  if (left_s <= 0) return fmt::format("expired at {}", date(facts.expires_s));
+  if (left_s <= 0) return fmt::format("expired on {}", date(facts.expires_s));
   return fmt::format("valid until {} ({:.1f} days)", date(facts.expires_s), left_s / day_s);
 }
 
@@ -51,7 +51,7 @@ void show(const GroupFolder& group, const std::string& folder, const std::string
   }
   fmt::print("group        {}, in {}\n", group.group, folder);
   fmt::print("authority    {}\n             {}; its key is {}\n", authority.fingerprint, validity(authority),
-             group.authority ? "here: certificates can be issued" : "elsewhere");
+             group.authority ? "here: this folder can issue certificates" : "elsewhere");
   fmt::print("certificate  of \"{}\", {}\n", own.name, validity(own));
   fmt::print("token        in {}\n", (std::filesystem::path(folder) / "token").string());
   if (!next.empty()) fmt::print("\n{}", next);
@@ -62,7 +62,7 @@ int create(const GroupVerbOptions& options) {
   show(made, options.folder,
        fmt::format("next, here:           motley coordinate --folder {} --listen HOST:4700\n"
                    "then, at each member: MOTLEY_TOKEN=(a file with the token) MOTLEY_AUTHORITY={}\n"
-                   "or, without that:     motley group issue {} MEMBER, and carry the folder there\n",
+                   "or instead:           motley group issue {} MEMBER, and copy the folder to the member\n",
                    options.folder, certificate_facts(made.identity.authority).fingerprint, options.folder),
        options.json);
   return 0;
@@ -72,7 +72,7 @@ int issue(const GroupVerbOptions& options) {
   std::string into = options.into;
   if (into.empty()) {
     if (options.member.find('/') != std::string::npos || options.member.starts_with('.'))
-      throw input_error(fmt::format("no folder can be called \"{}\"", options.member), "name one with -o DIR");
+      throw input_error(fmt::format("a folder cannot be named \"{}\"", options.member), "give a folder with -o DIR");
     into = (std::filesystem::path(options.folder) / "members" / options.member).string();
   }
   const GroupFolder made = issue_member_folder(read_group_folder(options.folder), options.member, options.days, into);
@@ -90,49 +90,53 @@ void add_group_verb(CLI::App& verbs, Action& action, const char* name, const cha
   const auto options = std::make_shared<GroupVerbOptions>();
   auto* verb = verbs.add_subcommand(name, what);
   verb->footer(examples);
-  verb->add_option("DIR", options->folder, "The group's folder")->required();
+  verb->add_option("DIR", options->folder, "Folder of the group")->required();
   add_options(*verb, *options);
-  verb->add_flag("--json", options->json, "Print JSON for machines instead of text");
+  verb->add_flag("--json", options->json, "Print JSON instead of text");
   verb->callback([options, run, &action] { action = [options, run] { return run(*options); }; });
 }
 
 }  // namespace
 
 void add_group(CLI::App& parent, Action& action) {
-  auto* verbs = parent.add_subcommand("group", "Make a group's authority, its token, and members' certificates");
+  auto* verbs = parent.add_subcommand("group", "Create and show a group's authority, token and certificates");
   verbs->require_subcommand(1);
   verbs->footer(
-      "A group is whoever holds its token. Its coordinator keeps the authority, and certifies members that show the\n"
-      "token; off one machine everything runs under TLS 1.3 with these certificates on both sides.\n\n"
+      "A process joins a group with its token. The coordinator keeps the authority and certifies members that show "
+      "the\n"
+      "token. Connections between machines use TLS 1.3 with these certificates on both sides.\n"
+      "\n"
       "examples:\n"
-      "  motley group create lab --group lab        authority, coordinator's certificate and token, in ./lab\n"
+      "  motley group create lab --group lab        authority, certificate of the coordinator and token, in ./lab\n"
       "  motley coordinate --folder lab --listen 10.0.0.5:4700\n"
-      "  motley group show lab                      the fingerprint that members need, and what expires when");
+      "  motley group show lab                      fingerprint that members need, and expiry dates");
   add_group_verb(
-      *verbs, action, "create", "A new authority, the coordinator's certificate, and the join token",
-      "Keys and token can be read by you alone. Nothing is overwritten.\n\n"
+      *verbs, action, "create", "Create an authority, the coordinator's certificate and the token",
+      "Only you can read the keys and the token. Existing files are kept.\n"
+      "\n"
       "examples:\n"
       "  motley group create lab\n"
       "  motley group create run7 --group run7 --json",
       create, [](CLI::App& verb, GroupVerbOptions& options) {
-        verb.add_option("--group", options.group, "What the group is called")->type_name("NAME")->capture_default_str();
+        verb.add_option("--group", options.group, "Name of the group")->type_name("NAME")->capture_default_str();
       });
-  add_group_verb(*verbs, action, "issue", "A member's certificate, key and token, to be carried to its machine",
-                 "For machines that do not ask the coordinator for one. What is in the folder is secret: carry it by a "
-                 "safe way.\n\n"
+  add_group_verb(*verbs, action, "issue", "Issue a member's certificate and key, with the token, in a folder",
+                 "For members that do not request a certificate from the coordinator. The folder is secret: copy it "
+                 "over a safe channel.\n"
+                 "\n"
                  "examples:\n"
-                 "  motley group issue lab anna                into lab/members/anna\n"
+                 "  motley group issue lab anna                write lab/members/anna\n"
                  "  motley group issue lab 1 -o rank1 --days 7\n"
-                 "  motley group issue lab coordinator -o standby   for another coordinator of the group",
+                 "  motley group issue lab coordinator -o standby   for a standby coordinator of the group",
                  issue, [](CLI::App& verb, GroupVerbOptions& options) {
-                   verb.add_option("MEMBER", options.member, "The id that the certificate names")->required();
-                   verb.add_option("-o,--output", options.into, "The member's folder (default: DIR/members/MEMBER)")
+                   verb.add_option("MEMBER", options.member, "Member id that the certificate names")->required();
+                   verb.add_option("-o,--output", options.into, "Folder of the member (default DIR/members/MEMBER)")
                        ->type_name("DIR");
-                   verb.add_option("--days", options.days, "It is valid for so long")
+                   verb.add_option("--days", options.days, "Lifetime of the certificate in days")
                        ->check(CLI::Range(1, 3650))
                        ->capture_default_str();
                  });
-  add_group_verb(*verbs, action, "show", "What is in a folder: names, fingerprint, what expires when",
+  add_group_verb(*verbs, action, "show", "Show names, fingerprint and expiry dates of a folder",
                  "examples:\n"
                  "  motley group show lab\n"
                  "  motley group show lab --json",

@@ -12,23 +12,24 @@
 namespace motley::cli {
 
 void add_member_options(CLI::App& verb, MemberOptions& options, int most_members) {
-  verb.add_option(
-      "--members", options.members,
-      "Addresses of all, comma between; NAME=HOST:PORT where its certificate does not name the rank's number");
-  verb.add_option("--rank", options.rank, "This process among --members")->check(CLI::Range(0, most_members - 1));
-  verb.add_option("--key", options.key_file, "File with the group's secret, the same for all members");
-  auto* folder = verb.add_option("--folder", options.folder,
-                                 "This member's certificate and the group's secret, from `motley group issue`")
-                     ->type_name("DIR");
-  auto* certificate = verb.add_option("--certificate", options.certificate, "This member's, in PEM, for TLS")
+  verb.add_option("--members", options.members,
+                  "Addresses of all members: HOST:PORT or NAME=HOST:PORT, comma-separated");
+  verb.add_option("--rank", options.rank, "Rank of this process: its place in --members, from 0")
+      ->check(CLI::Range(0, most_members - 1));
+  verb.add_option("--key", options.key_file, "File with the group's secret, equal on all members");
+  auto* folder =
+      verb.add_option("--folder", options.folder, "Folder from `motley group issue`: certificate, key and secret")
+          ->type_name("DIR");
+  auto* certificate = verb.add_option("--certificate", options.certificate, "Certificate of this member (PEM)")
                           ->type_name("FILE")
                           ->excludes(folder);
   auto* private_key =
-      verb.add_option("--private-key", options.private_key, "The certificate's private key")->type_name("FILE");
+      verb.add_option("--private-key", options.private_key, "Private key of the certificate (PEM)")->type_name("FILE");
   auto* authority =
-      verb.add_option("--authority", options.authority, "The certificate that members' come from")->type_name("FILE");
+      verb.add_option("--authority", options.authority, "CA certificate that signs the members' certificates (PEM)")
+          ->type_name("FILE");
   certificate->needs(private_key)->needs(authority);
-  verb.add_flag("--plain", options.plain, "No TLS between machines");
+  verb.add_flag("--plain", options.plain, "Use no TLS between machines");
 }
 
 std::vector<std::string> split(const std::string& text) {
@@ -46,8 +47,8 @@ Epoch epoch_of_members(const MemberOptions& options, const std::string& group) {
     const auto equals = member.find('=');
     const std::string address = equals == std::string::npos ? member : member.substr(equals + 1);
     if (!addresses.insert(address).second)
-      throw input_error(fmt::format("--members names the address {} twice", address),
-                        "one per member, each with a port of its own");
+      throw input_error(fmt::format("--members has the address {} twice: every member needs its own", address),
+                        "give each member a port of its own");
     epoch.members.push_back(
         {.id = equals == std::string::npos ? std::to_string(epoch.members.size()) : member.substr(0, equals),
          .incarnation = 0,
@@ -55,10 +56,11 @@ Epoch epoch_of_members(const MemberOptions& options, const std::string& group) {
          .address = address});
   }
   if (options.rank < 0)
-    throw input_error("--members needs --rank", "every member says which of the addresses is its own: 0, 1, ...");
+    throw input_error("--members needs --rank", "give the place of this member in --members, from 0");
   if (options.rank >= static_cast<int>(epoch.members.size()))
-    throw input_error(fmt::format("--rank {}: there are {} members", options.rank, epoch.members.size()),
-                      "the first of --members is rank 0");
+    throw input_error(fmt::format("--rank must be less than the number of members, found {} of {}", options.rank,
+                                  epoch.members.size()),
+                      "count the addresses of --members from 0");
   return epoch;
 }
 

@@ -48,11 +48,12 @@ LayerRange parse_layers(const std::string& text, std::int64_t layers) {
   const char* end = text.data() + text.size();
   const auto first = std::from_chars(text.data(), end, range.first);
   const bool comma = first.ec == std::errc() && first.ptr != end && *first.ptr == ',';
-  const auto last = comma ? std::from_chars(first.ptr + 1, end, range.end)
-                          : std::from_chars_result{end, std::errc::invalid_argument};
+  const auto last =
+      comma ? std::from_chars(first.ptr + 1, end, range.end) : std::from_chars_result{end, std::errc::invalid_argument};
   if (last.ec != std::errc() || last.ptr != end || range.first < 0 || range.end > layers || range.size() < 1)
-    throw input_error(fmt::format("--layers \"{}\" is no range of the model's {} layers", text, layers),
-                      "write the first and one past the last: --layers 0,20");
+    throw input_error(
+        fmt::format("--layers must be a range within the model's {1} layers, found \"{0}\"", text, layers),
+        "give the first layer and the end of the range, as in --layers 0,20");
   return range;
 }
 
@@ -66,8 +67,8 @@ int memory(const MemoryOptions& options) {
   if (double sum = 0; !options.shares.empty()) {
     for (const double share : options.shares) sum += share;
     if (std::abs(sum - 1) > share_tolerance)
-      throw input_error(fmt::format("--shares sum to {:.6g}, not to 1", sum),
-                        "one fraction per rank: --shares 0.5,0.25,0.25");
+      throw input_error(fmt::format("--shares must sum to 1, found {:.6g}", sum),
+                        "give one fraction per rank, as in --shares 0.5,0.25,0.25");
   }
   const auto shards = make_shards(model.arch, options.degree, options.shares);
 
@@ -103,17 +104,18 @@ int memory(const MemoryOptions& options) {
 
 void add_model(CLI::App& parent, Action& action) {
   auto options = std::make_shared<MemoryOptions>();
-  auto* group = parent.add_subcommand(
-      "model", "Look at a model: a Hugging Face folder, a config.json, or a name such as llama-2-70b");
+  auto* group = parent.add_subcommand("model", "Show a model and the memory of its parts");
   group->require_subcommand(1);
   group->footer(
       "examples:\n"
       "  motley model show llama-2-70b\n"
       "  motley model memory llama-2-70b --layers 0,20 --tp 2 --kv-tokens 8192");
 
-  auto* show_verb = group->add_subcommand("show", "Shape, parameters, bytes, FLOPs");
+  auto* show_verb = group->add_subcommand("show", "Show shape, parameters, bytes and FLOPs");
   show_verb->footer("example: motley model show llama-2-70b");
-  show_verb->add_option("model", options->model, "Folder, config.json or name")->required()->type_name("MODEL");
+  show_verb->add_option("model", options->model, "Hugging Face folder, config.json, or a name such as llama-2-70b")
+      ->required()
+      ->type_name("MODEL");
   add_output_options(*show_verb, options->output);
   show_verb->callback([options, &action] {
     action = [options] {
@@ -123,20 +125,25 @@ void add_model(CLI::App& parent, Action& action) {
     };
   });
 
-  auto* memory_verb = group->add_subcommand(
-      "memory", "Bytes that each rank of a stage needs: what the planner counts and the engine allocates");
+  auto* memory_verb =
+      group->add_subcommand("memory", "Show the bytes of each rank of a stage, as planner and engine count");
   memory_verb->footer("example: motley model memory llama-2-70b --layers 0,20 --tp 2 --kv-tokens 8192");
-  memory_verb->add_option("model", options->model, "Folder, config.json or name")->required()->type_name("MODEL");
-  memory_verb->add_option("--layers", options->layers, "Half-open range of layers (default: all)")->type_name("A,B");
-  memory_verb->add_option("--tp", options->degree, "Tensor-parallel degree")->check(CLI::Range(1, 4096));
-  memory_verb->add_option("--shares", options->shares, "Uneven shares, one per rank, summing to 1")->delimiter(',');
+  memory_verb->add_option("model", options->model, "Hugging Face folder, config.json, or a name such as llama-2-70b")
+      ->required()
+      ->type_name("MODEL");
+  memory_verb->add_option("--layers", options->layers, "Half-open range of layers, as in 0,20 (default: all)")
+      ->type_name("A,B");
+  memory_verb->add_option("--tp", options->degree, "Tensor-parallel degree (default 1)")->check(CLI::Range(1, 4096));
+  memory_verb->add_option("--shares", options->shares, "Shares of the ranks, which sum to 1 (default: equal)")
+      ->delimiter(',');
   memory_verb->add_option("--weight-type", options->weight_type,
-                          "fp32, bf16, fp16, int8, int4 (default: the checkpoint's)");
-  memory_verb->add_option("--kv-type", options->kv_type, "Of keys and values (default: as the weights)");
-  memory_verb->add_option("--kv-tokens", options->kv_tokens, "Room in the KV cache")->check(CLI::NonNegativeNumber);
-  memory_verb->add_option("--max-tokens", options->step.max_tokens, "Tokens of one step")
+                          "Weight type: fp32, bf16, fp16, int8, int4 (default: the checkpoint's)");
+  memory_verb->add_option("--kv-type", options->kv_type, "Type of keys and values (default: the weight type)");
+  memory_verb->add_option("--kv-tokens", options->kv_tokens, "Tokens that the KV cache holds (default 4096)")
+      ->check(CLI::NonNegativeNumber);
+  memory_verb->add_option("--max-tokens", options->step.max_tokens, "Most tokens in one step (default 512)")
       ->check(CLI::Range(1, 1 << 20));
-  memory_verb->add_option("--max-sequences", options->step.max_sequences, "Sequences of one step")
+  memory_verb->add_option("--max-sequences", options->step.max_sequences, "Most sequences in one step (default 32)")
       ->check(CLI::Range(1, 1 << 16));
   add_output_options(*memory_verb, options->output);
   memory_verb->callback([options, &action] { action = [options] { return memory(*options); }; });

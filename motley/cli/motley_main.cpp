@@ -14,8 +14,8 @@ namespace motley::cli {
 namespace {
 
 constexpr const char* description =
-    "motley turns a pile of unlike GPUs, joined by unlike networks, into one machine for large language models:\n"
-    "describe what you have; it plans how to use it, tells you why, and runs the plan.";
+    "motley plans and runs large language models on unlike GPUs and networks: describe the devices, make a plan,\n"
+    "see why it is good, and run it.";
 
 constexpr const char* footer =
     "first steps:\n"
@@ -34,12 +34,10 @@ std::string_view hint_for(ErrorCode code) {
     case ErrorCode::negative:
     case ErrorCode::input:
     case ErrorCode::interrupted: return {};
-    case ErrorCode::environment:
-      return "`motley doctor` looks at what this machine has; memory, disk or open files may be short";
-    case ErrorCode::limit: return "give it more time, or less to do: the verb's --help has the limits";
-    case ErrorCode::peer:
-      return "see what the other process says where it runs; all must run the same version of motley";
-    case ErrorCode::internal: return "this is a bug: please report it with the command and its files";
+    case ErrorCode::environment: return "run `motley doctor`; memory, disk or file descriptors may be exhausted";
+    case ErrorCode::limit: return "raise the limit or reduce the work; the command's --help has the limits";
+    case ErrorCode::peer: return "read the log of the other process; all must run the same version of motley";
+    case ErrorCode::internal: return "this is a bug: report it with the command and its files";
   }
   return {};
 }
@@ -93,10 +91,10 @@ std::string option_hint(const NamedVerb& named, int argc, char** argv) {
 Error usage_error(const CLI::App& app, const CLI::ParseError& error, int argc, char** argv) {
   const NamedVerb named = named_verb(app, argc, argv);
   if (const auto names = verb_names(*named.verb); !names.empty()) {
-    const std::string all = fmt::format("verbs: {}", fmt::join(names, ", "));
+    const std::string all = fmt::format("choose one of {}", fmt::join(names, ", "));
     if (named.next == argc || argv[named.next][0] == '-')
-      return input_error(fmt::format("`{}` needs a verb", named.name), all);
-    return input_error(fmt::format("\"{}\" is no verb of `{}`", argv[named.next], named.name),
+      return input_error(fmt::format("`{}` needs a command", named.name), all);
+    return input_error(fmt::format("`{1}` has no command \"{0}\"", argv[named.next], named.name),
                        did_you_mean(argv[named.next], names, all, '`'));
   }
   return input_error(error.what(), option_hint(named, argc, argv));

@@ -26,7 +26,7 @@ std::string next_command(const ServePlan& plan) {
 std::vector<std::string> serving_warnings(const ServePlan& plan) {
   const auto reasons = not_served(plan);
   if (reasons.empty()) return {};
-  return {fmt::format("this plan can be simulated, not served: {}: {}; {}", reasons[0].place, reasons[0].what,
+  return {fmt::format("this plan can be simulated but not served: {}: {}; {}", reasons[0].place, reasons[0].what,
                       reasons[0].hint)};
 }
 
@@ -66,8 +66,8 @@ int plan_models_and_show(const PlanningOptions& options, const Output& output) {
     write_file(file, to_json(write_plan(plan), 1) + "\n");
     if (!output.quiet) fmt::print(stderr, "wrote {}\n", file);
   }
-  text += fmt::format("every model gets at least {:.3g} times what it is asked for{}\n", outcome.share,
-                      outcome.exact ? "; no division of the devices has more by the closed form" : "");
+  text += fmt::format("every model can carry at least {:.3g} times its demand{}\n", outcome.share,
+                      outcome.exact ? "; by the closed form, no division of the devices carries more" : "");
   emit(Output{.json = output.json, .file = "", .quiet = output.quiet},
        Value::object({{"share", outcome.share}, {"exact", outcome.exact}, {"plans", std::move(plans)}}), text);
   return 0;
@@ -82,11 +82,11 @@ int plan_and_show(const PlanningOptions& options, const Output& output) {
   std::string text = plan_report(*outcome.plan);
   if (options.front) {
     artefact.set("front", front_json(outcome.front));
-    text += "\nfront: layouts of one pipeline over the whole cluster that no other beats in both figures\n" +
+    text += "\nPareto front: pipelines over the whole cluster that no other beats in both figures\n" +
             front_report(outcome.front);
   }
   if (!output.json && output.file.empty())
-    text += fmt::format("\nnext: keep it with -o plan.json, then `motley explain plan.json`, {}\n",
+    text += fmt::format("\nnext: save the plan with -o plan.json, then run `motley explain plan.json`, {}\n",
                         next_command(*outcome.plan));
   warn(serving_warnings(*outcome.plan), output.quiet);
   emit(output, artefact, text);
@@ -96,7 +96,7 @@ int plan_and_show(const PlanningOptions& options, const Output& output) {
 }  // namespace
 
 void add_plan(CLI::App& parent, Action& action) {
-  auto* group = parent.add_subcommand("plan", "Make a plan; touches no machine");
+  auto* group = parent.add_subcommand("plan", "Make a plan from files, without the devices");
   group->require_subcommand(1);
   group->footer(
       "examples:\n"
@@ -109,16 +109,13 @@ void add_plan(CLI::App& parent, Action& action) {
     Output output;
   };
   auto options = std::make_shared<Options>();
-  auto* verb = group->add_subcommand("serve", "Lay a model out over the devices of a cluster for serving");
+  auto* verb = group->add_subcommand("serve", "Plan serving: stages, degrees and layers for the devices of a cluster");
   verb->footer(
       "example: motley plan serve --cluster examples/clusters/motivating-box.toml --model llama-2-70b -o plan.json");
-  add_planning_options(
-      *verb, options->planning,
-      "What to serve: a Hugging Face folder, a config.json, or a name such as llama-2-70b. Several "
-      "--model, each with its --workload, divide the cluster: -o plan.json then writes plan-MODEL.json");
-  verb->add_flag(
-      "--front", options->planning.front,
-      "Also print all layouts of one pipeline over the whole cluster that no other beats in latency and bottleneck");
+  add_planning_options(*verb, options->planning,
+                       "Model folder, config.json or name; repeat with --workload to share devices");
+  verb->add_flag("--front", options->planning.front,
+                 "Also print the Pareto front of one pipeline: latency and busiest stage");
   verb->add_option("--from", options->planning.from,
                    "Replan this plan without the devices of --without; keep untouched routes")
       ->type_name("PLAN");

@@ -63,11 +63,11 @@ std::vector<std::string> deadline_warnings(const ServePlan& plan, ServeOptions o
   if (quickest.plan) plans.push_back(std::move(*quickest.plan));
   std::vector<std::string> warnings;
   for (const auto& missed : deadlines_out_of_reach(plans, options.cost))
-    warnings.push_back(fmt::format(
-        "no plan was found that keeps the deadline {} = \"{}\" of class \"{}\": a request alone takes {}; the "
-        "nearest that would work: \"{:.2g} s\"",
-        missed.kind, format_quantity(missed.deadline_s, Dimension::seconds), missed.class_name,
-        human_seconds(missed.alone_s), missed.nearest_s));
+    warnings.push_back(
+        fmt::format("no plan keeps the deadline {} = \"{}\" of class \"{}\": a single request takes {}; the shortest "
+                    "deadline that works is \"{:.2g} s\"",
+                    missed.kind, format_quantity(missed.deadline_s, Dimension::seconds), missed.class_name,
+                    human_seconds(missed.alone_s), missed.nearest_s));
   return warnings;
 }
 
@@ -81,8 +81,8 @@ std::vector<std::string> plan_warnings(const ServePlan& plan, const ServeOptions
     const double tokens = std::ceil(request.prompt_tokens.mean + request.output_tokens.mean);
     if (tokens > static_cast<double>(room))
       warnings.push_back(
-          fmt::format("no route has room for class \"{}\": its mean request has {:g} tokens, the largest "
-                      "KV cache {}; shorter requests, or more device memory, would do",
+          fmt::format("no route has memory for class \"{}\": its mean request has {:g} tokens, the largest KV cache "
+                      "{}; shorten the requests or add device memory",
                       request.name, tokens, room));
   }
   return warnings;
@@ -95,9 +95,11 @@ void check_context(const std::string& file, const Model& model, const Workload& 
   for (const auto& request : workload.classes) {
     const double tokens = request.prompt_tokens.mean + request.output_tokens.mean;
     if (tokens <= static_cast<double>(model.arch.context)) continue;
-    throw input_error(fmt::format("{}: the mean request of class \"{}\" has {:.0f} tokens, {}'s context {}", file,
-                                  request.name, tokens, model.name, model.arch.context),
-                      "lower prompt_tokens or output_tokens, or choose a model with a longer context");
+    throw input_error(
+        fmt::format(
+            "{}: the mean request of class \"{}\" must fit the model's context: it has {:.0f} tokens, {}'s context {}",
+            file, request.name, tokens, model.name, model.arch.context),
+        "reduce prompt_tokens or output_tokens, or choose a model with a longer context");
   }
 }
 
@@ -108,10 +110,12 @@ CostOptions cost_options(const std::string& form, const std::vector<std::string>
     double value = 0;
     const char* end = setting.data() + setting.size();
     if (equals == std::string::npos || equals == 0 || equals + 1 == setting.size())
-      throw input_error(fmt::format("--set \"{}\" is not KEY=VALUE", setting), "such as --set hexgen.batch=4");
+      throw input_error(fmt::format("--set needs KEY=VALUE, found \"{}\"", setting),
+                        "give a number, as in --set hexgen.batch=4");
     const auto [at, status] = std::from_chars(setting.data() + equals + 1, end, value);
     if (status != std::errc() || at != end)
-      throw input_error(fmt::format("--set \"{}\": the value is no number", setting), "such as --set hexgen.batch=4");
+      throw input_error(fmt::format("--set needs a number as the value, found \"{}\"", setting),
+                        "give a number, as in --set hexgen.batch=4");
     cost.settings[setting.substr(0, equals)] = value;
   }
   return cost;
@@ -119,15 +123,16 @@ CostOptions cost_options(const std::string& form, const std::vector<std::string>
 
 void add_cost_options(CLI::App& verb, std::string& form, std::vector<std::string>& settings, const std::string& forms,
                       const std::string& example) {
-  verb.add_option("--cost", form, "Form of the cost: " + forms)->type_name("FORM");
-  verb.add_option("--set", settings, "A constant of the form: " + example)
+  verb.add_option("--cost", form, "Cost form: " + forms)->type_name("FORM");
+  verb.add_option("--set", settings, "Constant of the cost form: " + example)
       ->type_name("KEY=VALUE")
       ->expected(1)
       ->take_all();
 }
 
 void add_planning_options(CLI::App& verb, PlanningOptions& options, const std::string& model_help) {
-  verb.add_option("--cluster", options.cluster, "What there is (motley.cluster/1)")->type_name("FILE");
+  verb.add_option("--cluster", options.cluster, "Cluster file: devices, machines and links (motley.cluster/1)")
+      ->type_name("FILE");
   const auto repeated = [&](const std::string& name, std::string& first, std::vector<std::string>& all,
                             const std::string& help, const std::string& type) {
     verb.add_option_function<std::vector<std::string>>(
@@ -143,35 +148,38 @@ void add_planning_options(CLI::App& verb, PlanningOptions& options, const std::s
   };
   repeated("--model", options.model, options.models, model_help, "MODEL");
   repeated("--workload", options.workload, options.workloads,
-           "What is asked (motley.workload/1); default: 512 tokens in, 128 out", "FILE");
-  verb.add_option("--profile", options.profile, "Measured rates that replace the cost model's (motley.profile/1)")
+           "Workload file (motley.workload/1; default: 512 tokens in, 128 out)", "FILE");
+  verb.add_option("--profile", options.profile, "Profile: measured rates for the cost model (motley.profile/1)")
       ->type_name("FILE");
-  verb.add_option("--objective", options.objective, "slo, throughput, latency or flow");
+  verb.add_option("--objective", options.objective, "What to improve: slo (default), throughput, latency or flow");
   add_cost_options(verb, options.cost, options.settings, fmt::format("{}", fmt::join(serve_forms(), ", ")),
                    "hexgen.batch=4");
   verb.add_option("--weight-type", options.weight_type,
-                  "fp32, bf16, or fp16, which is not served yet (default: the checkpoint's)");
-  verb.add_option("--kv-type", options.kv_type, "Of keys and values (default: as the weights)");
-  verb.add_flag("--all-devices", options.all_devices, "Leave no device idle");
-  verb.add_flag("--tp-across-machines", options.across_machines, "Allow tensor-parallel groups over several machines");
-  verb.add_flag("--one-pipeline", options.one_pipeline, "No replication");
+                  "Weight type: fp32, bf16, or fp16 (plan only) (default: the checkpoint's)");
+  verb.add_option("--kv-type", options.kv_type, "Type of keys and values (default: the weight type)");
+  verb.add_flag("--all-devices", options.all_devices, "Use every device");
+  verb.add_flag("--tp-across-machines", options.across_machines, "Allow tensor parallelism across machines");
+  verb.add_flag("--one-pipeline", options.one_pipeline, "Plan a single pipeline");
   verb.add_flag("--partial-ranges", options.partial_ranges,
-                "Objective flow: a stage may compute a part of its layers (plans to compare with; not served yet)");
+                "With --objective flow: allow routes over parts of stages (not served yet)");
   verb.add_flag("--no-roles", options.no_roles,
-                "No stages that only prefill or only decode (plans that have them are simulated, not served yet)");
-  verb.add_option("--without", options.without, "Leave this device out: box/3")
+                "Plan no stages for prefill or decode alone (these are not served yet)");
+  verb.add_option("--without", options.without, "Device to leave out, as in box/3; repeatable")
       ->type_name("DEVICE")
       ->expected(1)
       ->take_all();
-  verb.add_option("--max-batch", options.max_batch, "Most requests in flight per pipeline")
+  verb.add_option("--max-batch", options.max_batch, "Most requests in flight per pipeline (default 256)")
       ->check(CLI::Range(1, 1 << 16));
-  verb.add_option("--max-tokens", options.step.max_tokens, "Tokens of one step: sizes the engine's buffers")
+  verb.add_option("--max-tokens", options.step.max_tokens, "Most tokens in one step (default 512)")
       ->check(CLI::Range(1, 1 << 20));
-  verb.add_option("--max-sequences", options.step.max_sequences, "Sequences of one step")
+  verb.add_option("--max-sequences", options.step.max_sequences, "Most sequences in one step (default 32)")
       ->check(CLI::Range(1, 1 << 16));
-  verb.add_option("--seed", options.seed, "Same inputs and seed, same plan")->check(CLI::NonNegativeNumber);
-  verb.add_option("--deadline", options.deadline, "Planning ends by then with the best so far")->type_name("TIME");
-  verb.add_option("--threads", options.threads, "Of the search (default: all cores); the plan does not depend on it")
+  verb.add_option("--seed", options.seed, "Seed of the search (default 0); equal inputs and seed give an equal plan")
+      ->check(CLI::NonNegativeNumber);
+  verb.add_option("--deadline", options.deadline, "Return the best plan so far after this time (default \"10 s\")")
+      ->type_name("TIME");
+  verb.add_option("--threads", options.threads,
+                  "Threads of the search (default: all cores); the plan does not depend on it")
       ->check(CLI::Range(0, 1024));
 }
 
@@ -180,9 +188,11 @@ namespace {
 // A plan that has lost devices, planned again around the loss.
 ServeOutcome replan(const PlanningOptions& options, bool quiet) {
   if (options.without.empty())
-    throw input_error("--from needs to know what is gone", "such as --from plan.json --without box/3");
+    throw input_error("--from needs --without: the devices that are lost",
+                      "name the lost devices, as in --from plan.json --without box/3");
   if (!options.cluster.empty() || !options.model.empty() || !options.workload.empty())
-    throw input_error("--from takes cluster, model and workload from the plan", "leave them out");
+    throw input_error("--from cannot be combined with --cluster, --model or --workload: the plan has them",
+                      "leave them out");
   const ServePlan before = read_plan_file(options.from);
   ServeOutcome outcome = replan_serve(before, options.without, serve_options(options));
   if (!quiet && outcome.plan) {
@@ -198,11 +208,13 @@ ServeOutcome replan(const PlanningOptions& options, bool quiet) {
 
 NamedModels plan_models_from_options(const PlanningOptions& options, bool quiet) {
   if (!options.from.empty() || options.front)
-    throw input_error("--from and --front are for one model", "leave them out, or plan each model by itself");
-  if (options.cluster.empty()) throw input_error("--cluster is missing", "examples stand in examples/clusters");
+    throw input_error("--from and --front need a single model", "leave them out, or plan each model in its own run");
+  if (options.cluster.empty())
+    throw input_error("--cluster is missing", "give a cluster file, such as examples/clusters/motivating-box.toml");
   if (options.workloads.size() != options.models.size())
-    throw input_error(fmt::format("{} models and {} workloads", options.models.size(), options.workloads.size()),
-                      "give each --model its own --workload, in the same order");
+    throw input_error(
+        fmt::format("{} models need as many workloads, found {}", options.models.size(), options.workloads.size()),
+        "give each --model its own --workload, in the same order");
   ServeOptions search = serve_options(options);
   if (!options.profile.empty()) search.profile = read_profile(options.profile);
   const Cluster cluster = read_cluster(options.cluster);
@@ -221,10 +233,12 @@ NamedModels plan_models_from_options(const PlanningOptions& options, bool quiet)
 ServeOutcome plan_from_options(const PlanningOptions& options, bool quiet) {
   if (!options.from.empty()) return replan(options, quiet);
   if (options.models.size() > 1 || options.workloads.size() > 1)
-    throw input_error("one model at a time is served", "plan several with `motley plan serve`, and serve each plan");
-  if (options.cluster.empty()) throw input_error("--cluster is missing", "examples stand in examples/clusters");
+    throw input_error("`motley serve` takes a single model",
+                      "plan several models with `motley plan serve`, then serve each plan");
+  if (options.cluster.empty())
+    throw input_error("--cluster is missing", "give a cluster file, such as examples/clusters/motivating-box.toml");
   if (options.model.empty())
-    throw input_error("--model is missing", "a Hugging Face folder, a config.json, or a name such as llama-2-70b");
+    throw input_error("--model is missing", "give a Hugging Face folder, a config.json, or a name such as llama-2-70b");
   ServeOptions search = serve_options(options);
   if (!options.profile.empty()) search.profile = read_profile(options.profile);
   const Cluster cluster = read_cluster(options.cluster);

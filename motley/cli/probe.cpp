@@ -32,8 +32,10 @@ struct ProbeCommand {
 // Between machines what is said of both belongs to both; the rest to one of them.
 int probe_group(const ProbeCommand& options) {
   if (!options.model.empty() || !options.weight_type.empty() || options.worker_threads > 0)
-    throw input_error("--model, --weight-type and --worker-threads measure workers, --members links between machines",
-                      "probe one after the other: each takes the other's file with --cluster");
+    throw input_error(
+        "--members cannot be combined with --model, --weight-type or --worker-threads: it measures links, they measure "
+        "workers",
+        "probe one after the other, and give the second the file of the first with --cluster");
   MemberProbeCommand command = options.group;
   command.cluster = options.cluster;
   command.member.transport = options.transport;
@@ -119,8 +121,8 @@ std::string heading(const ProbeCommand& options, const ProbeResult& result, DTyp
   return fmt::format(
       "Measured by `motley cluster probe` at {:%Y-%m-%d %H:%M} UTC, on {} cores, with {} weights of the shape of {}, "
       "over {}, {} threads per worker.\n"
-      "Rates are those that are reached, not peaks. They explain the measured steps to within {:.0f} % (median; worst "
-      "{:.0f} %).",
+      "Rates are reached rates, not peaks. They explain the measured steps to within {:.0f} % (median; worst {:.0f} "
+      "%).",
       fmt::gmtime(std::time(nullptr)), result.cores, name_of(type),
       options.model.empty() ? default_shape : options.model, options.transport, threads, 100 * error.median,
       100 * error.worst);
@@ -129,7 +131,8 @@ std::string heading(const ProbeCommand& options, const ProbeResult& result, DTyp
 int probe_and_write(const ProbeCommand& options) {
   if (!options.group.member.members.empty()) return probe_group(options);
   if (options.group.member.rank >= 0)
-    throw input_error("--rank without --members", "--members 10.0.0.1:4711,10.0.0.2:4711 names all of them, in order");
+    throw input_error("--rank needs --members",
+                      "list all members in order, as in --members 10.0.0.1:4711,10.0.0.2:4711");
   check_output_folder(options.output);
   const bool described = !options.cluster.empty();
   const Cluster cluster = described ? read_cluster(options.cluster) : resolve(this_machine(), "this machine");
@@ -137,8 +140,8 @@ int probe_and_write(const ProbeCommand& options) {
   const DType type =
       options.weight_type.empty() ? shape.checkpoint_type : parse_dtype_option(options.weight_type, "--weight-type");
   if (!is_served(type))
-    throw input_error(fmt::format("workers on CPUs do not compute with {} weights", name_of(type)),
-                      "--weight-type fp32 or bf16");
+    throw input_error(fmt::format("CPU workers need fp32 or bf16 weights, found {}", name_of(type)),
+                      "give --weight-type fp32 or --weight-type bf16");
   const int all_cores = described ? 1 : static_cast<int>(std::thread::hardware_concurrency());
   const bool has_tokenizer = std::filesystem::exists(std::filesystem::path(options.model) / "tokenizer.json");
   ProbeOptions asked{.cluster = cluster,
@@ -174,38 +177,37 @@ int probe_and_write(const ProbeCommand& options) {
 
 void add_probe(CLI::App& cluster_verbs, Action& action) {
   auto options = std::make_shared<ProbeCommand>();
-  auto* verb = cluster_verbs.add_subcommand(
-      "probe", "Measure this machine's CPU workers, or the links between machines: a cluster file to plan with");
+  auto* verb =
+      cluster_verbs.add_subcommand("probe", "Measure CPU workers, or links between machines, and write a cluster file");
   verb->footer(
       "examples:\n"
-      "  motley cluster probe -o here.toml                                          this machine as one device\n"
+      "  motley cluster probe -o here.toml                                          measure this machine as one "
+      "device\n"
       "  motley cluster probe --cluster examples/garage/cluster.toml --model data/models/tales -o garage.toml\n"
-      "  motley cluster probe --members 10.0.0.1:4711,10.0.0.2:4711 --rank 0 --key secret -o net.toml   on each "
-      "machine, "
-      "with its rank; rank 0 writes\n"
-      "  motley plan allreduce --cluster net.toml --bytes \"400 MB\"                  plans with what was measured");
-  verb->add_option("--cluster", options->cluster,
-                   "Whose CPU device types and links get the measured figures; with --members, read by rank 0")
+      "  motley cluster probe --members 10.0.0.1:4711,10.0.0.2:4711 --rank 0 --key secret -o net.toml\n"
+      "  motley plan allreduce --cluster net.toml --bytes \"400 MB\"                  plan with the measured links\n"
+      "\n"
+      "With --members, start the command on each machine with its own --rank; rank 0 writes the file.");
+  verb->add_option("--cluster", options->cluster, "Cluster file whose CPU device types or links are measured")
       ->type_name("FILE");
   verb->add_option("--model", options->model,
-                   fmt::format("Folder, config.json or name whose blocks are run; default {}", default_shape));
+                   fmt::format("Model whose blocks are run: folder, config.json or name (default {})", default_shape));
   verb->add_option("--weight-type", options->weight_type,
-                   "Whose memory bandwidth counts: fp32 or bf16; default the model's");
-  verb->add_option("--transport", options->transport, "Between workers, or members of one host: shm or tcp")
+                   "Weight type to measure: fp32 or bf16 (default: the model's)");
+  verb->add_option("--transport", options->transport, "Transport between workers, or members of one host (default shm)")
       ->check(CLI::IsMember({"shm", "tcp"}));
   verb->add_option("--worker-threads", options->worker_threads,
-                   "Per worker; default 1, without --cluster all cores for one worker")
+                   "Threads per worker (default 1; without --cluster, all cores)")
       ->check(CLI::Range(0, 1024));
   auto& group = options->group;
   add_member_options(*verb, group.member, most_probe_members);
-  verb->add_option("--names", group.names,
-                   "What the members' machines are called, comma between; default member-0, ...")
+  verb->add_option("--names", group.names, "Names of the members' machines, comma-separated (default member-0, ...)")
       ->needs("--members");
-  verb->add_option("--seconds", group.seconds,
-                   fmt::format("About so long; default {:.0f}; with --members 10, more for larger groups",
-                               default_probe_seconds))
+  verb->add_option(
+          "--seconds", group.seconds,
+          fmt::format("Measuring time in seconds (default {:.0f}; with --members, 10 or more)", default_probe_seconds))
       ->check(CLI::Range(0.1, 3600.0));
-  verb->add_option("--wait", group.wait_s, "Seconds until all members must have come")
+  verb->add_option("--wait", group.wait_s, "Seconds to wait for all members")
       ->needs("--members")
       ->check(CLI::Range(0.1, 3600.0))
       ->capture_default_str();

@@ -25,8 +25,9 @@ namespace {
 Epoch checked_epoch(const MemberOptions& options) {
   Epoch epoch = epoch_of_members(options, "motley cluster probe");
   if (epoch.members.size() < 2 || epoch.members.size() > most_probe_members)
-    throw input_error(fmt::format("--members names {} addresses", epoch.members.size()),
-                      fmt::format("between 2 and {}, comma between: 10.0.0.1:4711,10.0.0.2:4711", most_probe_members));
+    throw input_error(
+        fmt::format("--members names {} addresses", epoch.members.size()),
+        fmt::format("give between 2 and {}, comma-separated, as in 10.0.0.1:4711,10.0.0.2:4711", most_probe_members));
   return epoch;
 }
 
@@ -158,9 +159,9 @@ Value measured_json(const MemberProbeResult& result, const MemberFit& fit, const
 std::string tree_sentence(const MemberFit& fit) {
   const char* what = fit.tree.groups() > 1 ? "Two levels of switches explain"
                      : fit.tree.fits()     ? "One switch explains"
-                                           : "No switches explain";
-  return fmt::format("{} the figures: pairs alone within {:.0f} %, one to all and pairs at once within {:.0f} %", what,
-                     100 * fit.tree.link_error, 100 * fit.tree.total_error);
+                                           : "No arrangement of switches explains";
+  return fmt::format("{} the measurements: pairs alone within {:.0f} %, one to all and pairs at once within {:.0f} %",
+                     what, 100 * fit.tree.link_error, 100 * fit.tree.total_error);
 }
 
 std::string incast_sentence(const MemberFit& fit) {
@@ -246,18 +247,17 @@ double pairs_share(const MemberFit& fit) {
 void warn_of(const ProbedCluster& probed, const MemberFit& fit, bool quiet) {
   std::vector<std::string> warnings;
   if (probed.switches == SwitchChange::not_explained)
-    warnings.push_back(fmt::format(
-        "the cluster's [[switch]] tables stay as they were, and collectives are planned with them: as ports of one "
-        "switch the figures are off by up to {:.0f} %",
-        100 * std::max(fit.tree.link_error, fit.tree.total_error)));
+    warnings.push_back(
+        fmt::format("the cluster keeps its [[switch]] tables, and collectives are planned with them: one switch would "
+                    "explain the measurements with an error of up to {:.0f} %",
+                    100 * std::max(fit.tree.link_error, fit.tree.total_error)));
   if (const double share = pairs_share(fit); probed.switches == SwitchChange::none && share < 1 - most_tree_total_error)
     warnings.push_back(
-        fmt::format("pairs at once get down to {:.0f} % of what they get alone, and no switches explain how they share "
-                    "it: plans for "
-                    "links pair by pair promise too much",
+        fmt::format("pairs at once reach only {:.0f} % of their bandwidth alone, and no arrangement of switches "
+                    "explains this: plans by pairs of links promise too much",
                     100 * share));
   if (probed.incast_refused)
-    warnings.push_back(fmt::format("incast was seen, but its fit is off by up to {:.0f} %: it is not written",
+    warnings.push_back(fmt::format("incast was measured, but its fit has an error of up to {:.0f} %: it is not written",
                                    100 * fit.incast->largest_error));
   warn(warnings, quiet);
 }
@@ -289,8 +289,8 @@ std::unique_ptr<Transport> meet(const MemberProbeCommand& command, Fabric& fabri
     throw Error(error.code(), error.what(),
                 error.code() == ErrorCode::limit
                     ? "start the same command on every member, each with its own --rank, within --wait seconds"
-                    : "all members need the same --members in the same order, the same --key or certificates of one "
-                      "authority, and --plain alike");
+                    : "give all members the same --members in the same order, the same --key or certificates of one "
+                      "authority, and the same --plain");
   }
 }
 
@@ -302,10 +302,11 @@ int run_member_probe(const MemberProbeCommand& command) {
   for (const Member& member : epoch.members) addresses.push_back(member.address);
   const auto names = split(command.names);
   if (!names.empty() && names.size() != addresses.size())
-    throw input_error(fmt::format("--names has {} names for {} members", names.size(), addresses.size()),
-                      "one for each of --members, in their order");
+    throw input_error(
+        fmt::format("--names needs one name per member, found {} names for {} members", names.size(), addresses.size()),
+        "give one name for each of --members, in their order");
   if (!names.empty() && !command.cluster.empty())
-    throw input_error("--names beside --cluster", "the cluster file names the machines");
+    throw input_error("--names cannot be combined with --cluster", "leave --names out: the cluster file has the names");
   const double seconds = command.seconds > 0 ? command.seconds : probe_seconds(static_cast<int>(addresses.size()));
   const bool writes = command.member.rank == 0;
   std::optional<Cluster> cluster;

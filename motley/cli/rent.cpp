@@ -26,15 +26,15 @@ struct RentVerbOptions {
 
 constexpr const char* rent_examples =
     "examples:\n"
-    "  rates that were measured, a fixed budget (examples/renting/measured.json):\n"
+    "  measured rates and a fixed budget:\n"
     "    motley plan rent --offers examples/renting/measured.json --budget \"8 $/h\"\n"
-    "  the least money that carries a demand:\n"
+    "  the cheapest fleet for a demand:\n"
     "    motley plan rent --offers examples/renting/demand.json --cheapest\n"
     "  rates from the cost model, prices and availability of six types, and a cluster to plan on:\n"
     "    motley plan rent --model llama-2-70b --workload examples/renting/workload.toml \\\n"
     "      --offers examples/renting/market.toml --cheapest -o fleet.json --cluster-out rented.json\n"
     "    motley plan serve --cluster rented.json --model llama-2-70b --workload examples/renting/workload.toml\n"
-    "  again an hour later, where starting a copy takes ten minutes:\n"
+    "  an hour later, if the start of a copy takes ten minutes:\n"
     "    motley plan rent --model llama-2-70b --workload examples/renting/workload.toml \\\n"
     "      --offers examples/renting/market.toml --cheapest --current fleet.json --startup \"10 min\" --interval \"1 "
     "h\"";
@@ -52,14 +52,15 @@ double parse_budget(const std::string& text) {
     if (const double usd = parse_quantity(text, Dimension::usd_per_hour); usd >= 0) return usd;
   } catch (const Error&) {  // told below, with an example that suits an option
   }
-  throw input_error(fmt::format("--budget \"{}\" is no amount of money per hour", text), "such as --budget \"30 $/h\"");
+  throw input_error(fmt::format("--budget must be an amount of money per hour, found \"{}\"", text),
+                    "give a number with its unit, as in --budget \"30 $/h\"");
 }
 
 RentOptions rent_options(const RentVerbOptions& options) {
   if (options.budget.empty() != options.cheapest)
-    throw input_error(options.cheapest ? "--budget and --cheapest are two different goals" : "the goal is missing",
-                      "give --budget \"30 $/h\" for the most that money carries, or --cheapest for the least that "
-                      "carries the demand");
+    throw input_error(
+        options.cheapest ? "--budget and --cheapest cannot be combined" : "--budget or --cheapest is missing",
+        "give --budget \"30 $/h\" to carry the most for this money, or --cheapest to carry the demand for the least");
   RentOptions rent;
   rent.form = options.cheapest ? RentForm::cheapest : RentForm::budget;
   if (!options.cheapest) rent.budget_usd_per_hour = parse_budget(options.budget);
@@ -69,7 +70,8 @@ RentOptions rent_options(const RentVerbOptions& options) {
   rent.current = running_copies(options.current);
   if (!options.startup.empty()) {
     const double interval_s = parse_seconds_option(options.interval, "--interval");
-    if (interval_s <= 0) throw input_error("--interval must be longer than nothing", "such as --interval \"1 h\"");
+    if (interval_s <= 0)
+      throw input_error("--interval must be longer than 0 s", "give a time, as in --interval \"1 h\"");
     rent.startup_share = parse_seconds_option(options.startup, "--startup") / interval_s;
   }
   return rent;
@@ -81,8 +83,8 @@ RentOutcome plan_for_model(const RentVerbOptions& options, Offers market, const 
   check_context(options.workload, model, workload);
   warn(workload_warnings(workload), options.output.quiet);
   if (rent.form == RentForm::cheapest && workload.total_rate_per_s() <= 0)
-    throw input_error("the cheapest fleet for which demand? No class of the workload has a rate",
-                      "give each [[class]] its rate = \"4 /s\", or ask with --budget");
+    throw input_error("--cheapest needs a demand: no class of the workload has a rate",
+                      "give each [[class]] a rate, as in rate = \"4 /s\", or use --budget");
   if (market.types.empty()) market = catalogue_market();
   ModelRentOptions made = options.made;
   made.weight_type = runnable_dtype(options.weight_type, "--weight-type");
@@ -97,12 +99,13 @@ RentOutcome plan_from_options(const RentVerbOptions& options) {
   warn(offer_warnings(offers), options.output.quiet);
   const bool measured = !offers.configurations.empty();
   if (measured && !options.model.empty())
-    throw input_error(fmt::format("{} has configurations with rates, and --model would make others", options.offers),
-                      "leave --model out, or the configurations");
+    throw input_error(
+        fmt::format("{} has configurations with rates, so --model cannot be combined with it", options.offers),
+        "leave out --model, or remove the configurations");
   if (!measured && options.model.empty())
-    throw input_error("there is nothing to rent",
-                      "give --offers FILE with configurations, or --model for the cost model to make them");
-  if (!options.output.quiet) fmt::print(stderr, "planning  what to rent\n");
+    throw input_error("--offers and --model are missing",
+                      "give --offers FILE with configurations, or --model to make them by the cost model");
+  if (!options.output.quiet) fmt::print(stderr, "planning  a fleet to rent\n");
   return measured ? plan_rent(offers, rent) : plan_for_model(options, std::move(offers), rent);
 }
 
@@ -131,7 +134,9 @@ int plan_and_show(const RentVerbOptions& options) {
   std::string text = rent_report(plan) + rent_explanation(plan);
   if (!options.output.json && options.output.file.empty())
     text +=
-        "\nnext: keep it with -o fleet.json; --cluster-out rented.json writes the machines for `motley plan serve`\n";
+        "\n"
+        "next: save the plan with -o fleet.json; --cluster-out rented.json writes the machines for `motley plan "
+        "serve`\n";
   emit(options.output, write_rent_plan(plan), text);
   return 0;
 }
@@ -141,51 +146,51 @@ int plan_and_show(const RentVerbOptions& options) {
 int explain_rent(const RentPlan& plan, const Output& output) {
   if (const auto violations = verify(plan); !violations.empty())
     throw input_error(fmt::format("{}: {}", violations[0].place, violations[0].what),
-                      "`motley verify` lists everything that is wrong");
+                      "run `motley verify` to list all violations");
   emit(output, explain_rent_json(plan), rent_report(plan) + rent_explanation(plan));
   return 0;
 }
 
 void add_plan_rent(CLI::App& plan_verbs, Action& action) {
   auto options = std::make_shared<RentVerbOptions>();
-  auto* verb = plan_verbs.add_subcommand(
-      "rent", "Choose what to rent: how many copies of which replica shape, and which requests go where");
+  auto* verb = plan_verbs.add_subcommand("rent", "Plan what to rent, and which requests go to which copy");
   verb->footer(rent_examples);
-  verb->add_option("--offers", options->offers,
-                   "Prices, availability and measured rates (motley.offers/1); without configurations, prices and "
-                   "availability for the cost model")
+  verb->add_option("--offers", options->offers, "Offers file: prices, availability, measured rates (motley.offers/1)")
       ->type_name("FILE");
-  verb->add_option("--budget", options->budget, "Carry as much as this money pays for: \"30 $/h\"")->type_name("MONEY");
+  verb->add_option("--budget", options->budget, "Carry the most load for this money, as in \"30 $/h\"")
+      ->type_name("MONEY");
   verb->add_flag("--cheapest", options->cheapest, "Carry the demand for the least money");
-  verb->add_option("--model", options->model, "Make the configurations for this model by the cost model")
+  verb->add_option("--model", options->model, "Model to make configurations for: folder, config.json or name")
       ->type_name("MODEL");
-  verb->add_option("--workload", options->workload,
-                   "With --model: what is asked (motley.workload/1); default: 512 tokens in, 128 out")
+  verb->add_option("--workload", options->workload, "With --model: workload file (default: 512 tokens in, 128 out)")
       ->type_name("FILE");
   verb->add_option("--utilisation", options->made.utilisation,
-                   "With --model: share of its rate that a copy is planned with (default 0.8)")
+                   "With --model: share of its rate that each copy is planned for (default 0.8)")
       ->check(CLI::Range(0.01, 1.0));
   verb->add_option("--weight-type", options->weight_type,
-                   "With --model: fp32, bf16, or fp16, which is not served yet (default: the checkpoint's)");
-  verb->add_option("--kv-type", options->kv_type, "With --model: of keys and values (default: as the weights)");
-  verb->add_option("--max-batch", options->made.max_batch, "With --model: most requests in flight per copy")
+                   "With --model: fp32, bf16, or fp16 (plan only) (default: the checkpoint's)");
+  verb->add_option("--kv-type", options->kv_type, "With --model: type of keys and values (default: the weight type)");
+  verb->add_option("--max-batch", options->made.max_batch,
+                   "With --model: most requests in flight per copy (default 256)")
       ->check(CLI::Range(1, 1 << 16));
-  verb->add_option("--max-tokens", options->made.step.max_tokens, "With --model: tokens of one step")
+  verb->add_option("--max-tokens", options->made.step.max_tokens, "With --model: most tokens in one step (default 512)")
       ->check(CLI::Range(1, 1 << 20));
-  verb->add_option("--max-sequences", options->made.step.max_sequences, "With --model: sequences of one step")
+  verb->add_option("--max-sequences", options->made.step.max_sequences,
+                   "With --model: most sequences in one step (default 32)")
       ->check(CLI::Range(1, 1 << 16));
   verb->add_option("--survive", options->survive,
-                   "Share of the throughput that must be left when any one domain of the offers is lost")
+                   "Least share of the throughput after the loss of any domain (default 0)")
       ->check(CLI::Range(0.0, 1.0));
-  verb->add_option("--current", options->current, "The plan that runs now: its copies start free")->type_name("PLAN");
-  verb->add_option("--startup", options->startup, "Time that a new copy is paid for before it serves")
+  verb->add_option("--current", options->current, "Plan that runs now; its copies need no start")->type_name("PLAN");
+  verb->add_option("--startup", options->startup, "Paid time before a new copy serves, as in \"10 min\" (default 0)")
       ->type_name("TIME");
-  verb->add_option("--interval", options->interval, "Time until the next planning (default \"1 h\")")
-      ->type_name("TIME");
-  verb->add_option("--cluster-out", options->cluster_out, "Write the rented machines as a cluster file (JSON)")
+  verb->add_option("--interval", options->interval, "Time until the next plan (default \"1 h\")")->type_name("TIME");
+  verb->add_option("--cluster-out", options->cluster_out, "Write the rented machines to this cluster file, as JSON")
       ->type_name("FILE");
-  verb->add_option("--seed", options->seed, "Recorded; nothing here is random")->check(CLI::NonNegativeNumber);
-  verb->add_option("--deadline", options->deadline, "Planning ends by then with the best so far")->type_name("TIME");
+  verb->add_option("--seed", options->seed, "Recorded in the plan; this planner draws no random numbers")
+      ->check(CLI::NonNegativeNumber);
+  verb->add_option("--deadline", options->deadline, "Return the best plan so far after this time (default \"10 s\")")
+      ->type_name("TIME");
   add_output_options(*verb, options->output);
   verb->callback([options, &action] { action = [options] { return plan_and_show(*options); }; });
 }

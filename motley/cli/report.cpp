@@ -48,20 +48,19 @@ int write_report(const ReportOptions& options) {
 
 void add_report(CLI::App& parent, Action& action) {
   auto options = std::make_shared<ReportOptions>();
-  auto* verb =
-      parent.add_subcommand("report", "Draw a plan as one page for a browser: cluster, stages, memory, cost, timeline");
+  auto* verb = parent.add_subcommand("report", "Draw a plan as one page for a browser");
   verb->footer(
       "example: motley report plan.json -o report.html\n"
-      "         the file needs nothing beside it, and holds no script: open it, mail it, print it");
-  verb->add_option("plan", options->plan, "The plan")->required()->type_name("PLAN");
-  verb->add_option("-o,--output", options->file, "Write the page to this file; default: to the standard output")
+      "         The page is one file without scripts: cluster, stages, memory, cost, timeline.");
+  verb->add_option("plan", options->plan, "Plan file")->required()->type_name("PLAN");
+  verb->add_option("-o,--output", options->file, "Write the page to this file (default: standard output)")
       ->type_name("FILE");
-  verb->add_option("--requests", options->page.requests,
-                   fmt::format("Of a serving plan: requests that the timeline's simulation plays; default {}",
-                               PageOptions{}.requests))
+  verb->add_option(
+          "--requests", options->page.requests,
+          fmt::format("Requests that the timeline of a serving plan simulates (default {})", PageOptions{}.requests))
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{10'000}));
-  verb->add_option("--seed", options->page.seed, "Of their arrivals; default 0");
-  verb->add_flag("-q,--quiet", options->quiet, "Do not say on stderr what was written");
+  verb->add_option("--seed", options->page.seed, "Seed of the arrivals (default 0)");
+  verb->add_flag("-q,--quiet", options->quiet, "Print nothing on stderr");
   verb->callback([options, &action] { action = [options] { return write_report(*options); }; });
 }
 

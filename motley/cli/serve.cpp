@@ -18,35 +18,35 @@ void add_serve(CLI::App& parent, Action& action) {
     bool quiet = false;
   };
   auto options = std::make_shared<Options>();
-  auto* verb = parent.add_subcommand("serve", "Run a plan: one worker process per device, the OpenAI API in front");
+  auto* verb = parent.add_subcommand("serve", "Serve a plan: one worker process per device, behind an OpenAI API");
   verb->footer(
       "examples:\n"
       "  motley serve plan.json --model DIR --local\n"
-      "  motley serve --cluster examples/garage/cluster.toml --model data/models/tales --local      plans first\n"
-      "  curl http://127.0.0.1:8000/plan                        what really runs");
+      "  motley serve --cluster examples/garage/cluster.toml --model data/models/tales --local      plan first\n"
+      "  curl http://127.0.0.1:8000/plan                        show the plan that runs, with measured figures");
   add_serving_options(*verb, options->serving);
-  verb->add_option("--host", options->host, "Address to listen on")->type_name("ADDRESS");
-  verb->add_option("--port", options->port, "0: any free one")->check(CLI::Range(0, 65535));
-  verb->add_option("--api-key", options->api_key, "Clients must send it as a bearer token")
+  verb->add_option("--host", options->host, "Address to listen on (default 127.0.0.1)")->type_name("ADDRESS");
+  verb->add_option("--port", options->port, "Port to listen on; 0 is any free one (default 8000)")
+      ->check(CLI::Range(0, 65535));
+  verb->add_option("--api-key", options->api_key, "Key that clients must send as a bearer token")
       ->envname("MOTLEY_API_KEY")
       ->type_name("KEY");
-  verb->add_flag("--insecure", options->insecure, "Allow an address other machines can reach, without TLS");
-  verb->add_flag("--local", options->local,
-                 "Run every device of the plan as a CPU worker process here, with its memory limit");
-  verb->add_flag("--dry-run", options->dry_run, "Show the plan and what would be started, and stop");
-  verb->add_flag("-q,--quiet", options->quiet, "No progress on stderr");
+  verb->add_flag("--insecure", options->insecure, "Allow an address that other machines can reach, without TLS");
+  verb->add_flag("--local", options->local, "Run each device as a CPU worker process on this machine");
+  verb->add_flag("--dry-run", options->dry_run, "Show the plan and the workers, and start nothing");
+  verb->add_flag("-q,--quiet", options->quiet, "Print no progress on stderr");
   verb->callback([options, &action] {
     action = [options] {
       const ServePlan plan = serving_plan(options->serving);
       if (options->dry_run) {
-        fmt::print("{}\nwould start {} worker processes here and listen on http://{}:{}\n", plan_report(plan),
-                   plan.predicted.memory_bytes.size(), options->host, options->port);
+        fmt::print("{}\nwould start {} worker processes on this machine and listen on http://{}:{}\n",
+                   plan_report(plan), plan.predicted.memory_bytes.size(), options->host, options->port);
         return 0;
       }
       if (!options->quiet && options->serving.plan.empty()) fmt::print(stderr, "{}\n", plan_report(plan));
       if (!options->local && options->serving.backend == "cpu")
-        throw input_error("workers on other machines are not started yet",
-                          "--local runs every device of the plan as a CPU worker process here");
+        throw input_error("--local is missing: workers on other machines are not supported yet",
+                          "give --local to run each device as a CPU worker process on this machine");
       ServeSettings settings = serve_settings(options->serving, options->quiet);
       settings.host = options->host;
       settings.port = options->port;

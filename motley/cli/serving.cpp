@@ -21,10 +21,9 @@ void check_same_model(const ServePlan& plan, const std::string& folder) {
   Architecture planned = plan.model.arch, given = model.arch;
   planned.eos_tokens = given.eos_tokens = {};  // generation settings may differ
   if (planned == given) return;
-  throw input_error(
-      fmt::format("{} holds another model than the plan was made for: {} layers of hidden size {}, not {} of {}",
-                  folder, given.layers, given.hidden, planned.layers, planned.hidden),
-      fmt::format("plan again with --model {}", folder));
+  throw input_error(fmt::format("{} has another model than the plan: {} layers of hidden size {}, not {} of {}", folder,
+                                given.layers, given.hidden, planned.layers, planned.hidden),
+                    fmt::format("plan again with --model {}", folder));
 }
 
 void require_served(const ServePlan& plan, const std::string& file) {
@@ -36,8 +35,8 @@ void require_served(const ServePlan& plan, const std::string& file) {
 void require_served_types(const PlanningOptions& planning) {
   const auto check = [](const std::string& what, DType type, const char* option) {
     if (!is_served(type))
-      throw input_error(fmt::format("{} {}: workers do not compute in it yet", what, name_of(type)),
-                        fmt::format("choose {0} bf16, or {0} fp32", option));
+      throw input_error(fmt::format("{} must be a type that workers compute in, found {}", what, name_of(type)),
+                        fmt::format("choose {0} bf16 or {0} fp32", option));
   };
   const bool stated = !planning.weight_type.empty();
   const DType weights = stated ? parse_dtype_option(planning.weight_type, "--weight-type")
@@ -59,22 +58,22 @@ void print_phase(const std::string& phase, const std::string& detail, double ela
 }  // namespace
 
 void add_serving_options(CLI::App& verb, ServingOptions& options) {
-  verb.add_option("plan", options.plan, "The plan (or give --cluster to make one)")->type_name("PLAN");
-  add_planning_options(verb, options.planning, "Folder with config.json, *.safetensors and tokenizer.json");
-  verb.add_option("--transport", options.transport, "Between workers: shm or tcp")
+  verb.add_option("plan", options.plan, "Plan file (default: plan for --cluster)")->type_name("PLAN");
+  add_planning_options(verb, options.planning, "Model folder: config.json, *.safetensors and tokenizer.json");
+  verb.add_option("--transport", options.transport, "Transport between workers (default shm)")
       ->check(CLI::IsMember({"shm", "tcp"}));
-  verb.add_option("--backend", options.backend, "Of every device: cpu, or cuda (slot n of a machine runs on its GPU n)")
+  verb.add_option("--backend", options.backend, "Backend of all devices; with cuda, slot n runs on GPU n (default cpu)")
       ->check(CLI::IsMember({"cpu", "cuda"}));
-  verb.add_option("--worker-threads", options.worker_threads,
-                  "Per worker (default: 1; a machine with fewer workers than cores may give more)")
+  verb.add_option("--worker-threads", options.worker_threads, "Threads per worker (default 1)")
       ->check(CLI::Range(0, 1024));
 }
 
 ServePlan serving_plan(const ServingOptions& options) {
-  if (options.planning.model.empty()) throw input_error("--model is missing", "the folder with the model's weights");
+  if (options.planning.model.empty())
+    throw input_error("--model is missing", "give the folder with the model's weights: --model DIR");
   if (!options.plan.empty()) {
     if (!options.planning.cluster.empty())
-      throw input_error("a plan and --cluster exclude each other", "the plan carries its cluster");
+      throw input_error("a plan and --cluster cannot be combined", "leave out --cluster: the plan has its cluster");
     ServePlan plan = read_plan_file(options.plan);
     require_sound(plan, options.plan);
     check_same_model(plan, options.planning.model);
@@ -82,7 +81,7 @@ ServePlan serving_plan(const ServingOptions& options) {
     return plan;
   }
   if (options.planning.cluster.empty())
-    throw input_error("a plan is missing", "motley plan serve ... -o plan.json makes one, or give --cluster");
+    throw input_error("the plan is missing", "make one with `motley plan serve ... -o plan.json`, or give --cluster");
   PlanningOptions planning = options.planning;
   planning.no_roles = true;  // the driver does not run them yet
   require_served_types(planning);

@@ -36,8 +36,8 @@ struct SimulateOptions {
 Fault parse_fault(const std::string& text, const Cluster& cluster) {
   const auto at = text.rfind('@');
   if (at == std::string::npos || at == 0)
-    throw input_error(fmt::format("--fault \"{}\" does not say when", text),
-                      "a device, when it leaves, and when it is back if it is: \"box/3@30s-60s\"");
+    throw input_error(fmt::format("--fault needs a device and a time, found \"{}\"", text),
+                      "give the device, the time of the loss and, if it returns, of the return: \"box/3@30s-60s\"");
   Fault fault{.device = text.substr(0, at)};
   cluster.find_device(fault.device);
   const std::string times = text.substr(at + 1);
@@ -52,13 +52,15 @@ double parse_rate(const std::string& text) {
     if (const double rate = parse_quantity(text, Dimension::per_s); rate > 0) return rate;
   } catch (const Error&) {  // told below, with an example that suits an option
   }
-  throw input_error(fmt::format("--rate \"{}\" is no rate", text), "with its unit, such as --rate \"4 /s\"");
+  throw input_error(fmt::format("--rate must be a positive rate, found \"{}\"", text),
+                    "give a number with its unit, as in --rate \"4 /s\"");
 }
 
 // Of all classes together; equally among them where they have none.
 void set_rate(Workload& workload, double rate_per_s) {
   if (workload.arrival.process == ArrivalProcess::trace)
-    throw input_error("--rate does not go with a trace, which has its own arrivals", "speed it up by --rate-scale");
+    throw input_error("--rate cannot be combined with a trace, which has its own arrivals",
+                      "change the speed of the trace with --rate-scale");
   const double total = workload.total_rate_per_s();
   for (RequestClass& described : workload.classes)
     described.rate_per_s = total > 0 ? described.rate_per_s / total * rate_per_s
@@ -68,12 +70,12 @@ void set_rate(Workload& workload, double rate_per_s) {
 Workload workload_of(const SimulateOptions& options, const ServePlan& plan) {
   Workload workload = options.workload.empty() ? plan.workload : read_workload(options.workload);
   if (workload.training)
-    throw input_error("the workload is a training job", "simulate takes one that describes requests: [[class]]");
+    throw input_error("the workload is a training job", "give a workload that describes requests, with [[class]]");
   if (!options.rate.empty()) set_rate(workload, parse_rate(options.rate));
   const bool traced = workload.arrival.process == ArrivalProcess::trace;
   if (!traced && workload.total_rate_per_s() <= 0)
-    throw input_error("the workload does not say how often requests come",
-                      "give its classes a rate, or say it here: --rate \"4 /s\"");
+    throw input_error("the workload has no rate of requests",
+                      "give its classes a rate, or give one here: --rate \"4 /s\"");
   return workload;
 }
 
@@ -81,7 +83,8 @@ ArrivalOptions arrivals_of(const SimulateOptions& options, const Workload& workl
   ArrivalOptions arrivals{.requests = options.requests, .rate_scale = options.rate_scale, .seed = options.seed};
   if (!options.duration.empty()) {
     arrivals.duration_s = parse_seconds_option(options.duration, "--duration");
-    if (arrivals.duration_s <= 0) throw input_error("--duration is nothing", "such as --duration \"60 s\"");
+    if (arrivals.duration_s <= 0)
+      throw input_error("--duration must be longer than 0 s", "give a time, as in --duration \"60 s\"");
   }
   if (options.duration.empty() && options.requests == 0 && workload.arrival.process != ArrivalProcess::trace)
     arrivals.requests = default_requests;
@@ -127,7 +130,7 @@ int simulate_and_show(const SimulateOptions& options) {
   if (!options.profile.empty()) plan.profile = read_profile(options.profile);
   const ArrivalOptions arrivals = arrivals_of(options, plan.workload);
   const std::vector<TraceRequest> requests = draw_requests(plan.workload, arrivals);
-  if (requests.empty()) throw input_error("no request arrives in that time", "simulate longer, or raise the rate");
+  if (requests.empty()) throw input_error("no request arrives within --duration", "increase --duration or the rate");
 
   ProgressBar bar(options.output.quiet);
   SimOptions sim{.cost = cost_options("motley", options.settings),
@@ -149,29 +152,31 @@ int simulate_and_show(const SimulateOptions& options) {
 
 void add_simulate(CLI::App& parent, Action& action) {
   auto options = std::make_shared<SimulateOptions>();
-  auto* verb = parent.add_subcommand(
-      "simulate", "Play requests through a plan, event by event: times to tokens, deadlines kept, use of stages");
+  auto* verb =
+      parent.add_subcommand("simulate", "Simulate a serving plan: times to tokens, deadlines kept, use of stages");
   verb->footer("example: motley simulate plan.json --rate \"2 /s\" --duration \"120 s\" --trace-out timeline.json");
-  verb->add_option("plan", options->plan, "The plan")->required()->type_name("PLAN");
-  verb->add_option("--workload", options->workload, "What is asked; default: the plan's workload")->type_name("FILE");
-  verb->add_option("--profile", options->profile, "Measured rates; default: the plan's profile")->type_name("FILE");
-  verb->add_option("--duration", options->duration, "Time in which requests arrive")->type_name("TIME");
-  verb->add_option("--requests", options->requests,
-                   fmt::format("Number of requests; default {} where there is no --duration, or the whole trace",
-                               default_requests))
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{50'000'000}));
-  verb->add_option("--rate", options->rate, "Requests per second of all classes together")->type_name("RATE");
-  verb->add_option("--rate-scale", options->rate_scale, "Factor on the rates, or on the speed of a trace")
-      ->check(CLI::Range(1e-9, 1e9));
-  verb->add_option("--fault", options->faults, "A device leaves, and comes back: \"box/3@30s\", \"box/3@30s-60s\"")
-      ->type_name("DEVICE@TIME[-TIME]");
-  verb->add_option("--max-queue", options->max_queue, "Requests that may wait per scheduler before more are refused")
-      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40));
-  verb->add_option("--set", options->settings, "A constant of the cost form, such as motley.step_overhead_s=5e-5")
-      ->type_name("KEY=VALUE");
-  verb->add_option("--trace-out", options->trace_out, "Write a timeline that Perfetto and chrome://tracing open")
+  verb->add_option("plan", options->plan, "Plan file")->required()->type_name("PLAN");
+  verb->add_option("--workload", options->workload, "Workload file (default: the plan's workload)")->type_name("FILE");
+  verb->add_option("--profile", options->profile, "Profile with measured rates (default: the plan's profile)")
       ->type_name("FILE");
-  verb->add_option("--seed", options->seed, "Of the arrivals and lengths; default 0");
+  verb->add_option("--duration", options->duration, "Time in which requests arrive, as in \"60 s\"")->type_name("TIME");
+  verb->add_option(
+          "--requests", options->requests,
+          fmt::format("Number of requests (default {} without --duration; or the whole trace)", default_requests))
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{50'000'000}));
+  verb->add_option("--rate", options->rate, "Rate of all classes together, as in \"4 /s\"")->type_name("RATE");
+  verb->add_option("--rate-scale", options->rate_scale, "Factor on the rates, or on the speed of a trace (default 1)")
+      ->check(CLI::Range(1e-9, 1e9));
+  verb->add_option("--fault", options->faults, "Lose a device, and get it back: \"box/3@30s\", \"box/3@30s-60s\"")
+      ->type_name("DEVICE@TIME[-TIME]");
+  verb->add_option("--max-queue", options->max_queue,
+                   "Most waiting requests per scheduler; more are refused (default 256)")
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40));
+  verb->add_option("--set", options->settings, "Constant of the cost form, as in motley.step_overhead_s=5e-5")
+      ->type_name("KEY=VALUE");
+  verb->add_option("--trace-out", options->trace_out, "Write a timeline for Perfetto or chrome://tracing to this file")
+      ->type_name("FILE");
+  verb->add_option("--seed", options->seed, "Seed of arrivals and lengths (default 0)");
   add_output_options(*verb, options->output);
   verb->callback([options, &action] { action = [options] { return simulate_and_show(*options); }; });
 }

@@ -29,21 +29,22 @@ constexpr const char* train_examples =
     "examples:\n"
     "  replicas, stages, layers and strategies for a whole cluster:\n"
     "    motley plan train --cluster examples/train/lab.toml --model llama-2-13b --workload examples/train/job.toml\n"
-    "  a grid of single devices in DT-FM's terms, whose volumes are given:\n"
+    "  a grid of single devices, priced by DT-FM's model with given volumes:\n"
     "    motley plan train --cluster examples/dtfm/worldwide.toml --model opt-1.3b --workload "
     "examples/dtfm/workload.toml \\\n"
     "      --cost dtfm --stages 8 --replicas 8 --set dtfm.gradient_bytes=650000000\n"
-    "  replicas of unlike stages in FlashFlex's terms:\n"
+    "  replicas of unlike stages, priced by FlashFlex's model:\n"
     "    motley plan train --cluster examples/flashflex/a.toml --model llama-2-7b --workload "
     "examples/flashflex/workload.toml \\\n"
     "      --cost flashflex\n"
-    "  one strategy chain, and its whole memory-time front:\n"
+    "  one strategy chain, and its memory-time Pareto front:\n"
     "    motley plan train --chain examples/chain/layers.json --front";
 
 std::string front_text(const ChainOutcome& outcome) {
-  std::string text = "\nfront: all choices that no other beats in both\n" + chain_front_report(outcome.front);
+  std::string text =
+      "\nPareto front: choices that no other beats in both figures\n" + chain_front_report(outcome.front);
   if (outcome.front_gap_s > 0)
-    text += fmt::format("no point is slower than it had to be by more than {:.3g} s\n", outcome.front_gap_s);
+    text += fmt::format("each point is within {:.3g} s of the optimum\n", outcome.front_gap_s);
   return text;
 }
 
@@ -87,7 +88,7 @@ int plan_and_show(const TrainVerbOptions& options) {
                                     std::pair("--workload", &plan.workload)})
     if (value->empty())
       throw input_error(fmt::format("{} is missing", name),
-                        "give --cluster, --model and --workload; or --chain FILE for one strategy chain");
+                        "give --cluster, --model and --workload, or --chain FILE for one strategy chain");
   check_output_folder(options.output);
   if (plan.cost.empty()) plan.cost = "motley";
   plan.deadline_s = parse_seconds_option(options.deadline, "--deadline");
@@ -101,7 +102,7 @@ int plan_and_show(const TrainVerbOptions& options) {
 int explain_chain_plan(const ChainPlan& plan, const Output& output) {
   if (const auto violations = verify(plan); !violations.empty())
     throw input_error(fmt::format("{}: {}", violations[0].place, violations[0].what),
-                      "`motley verify` lists everything that is wrong");
+                      "run `motley verify` to list all violations");
   const Term tree = explain_chain(plan);
   emit(output, explain_json(tree), chain_report(plan) + "\nwhere the time goes\n" + term_report(tree, 2));
   return 0;
@@ -109,30 +110,34 @@ int explain_chain_plan(const ChainPlan& plan, const Output& output) {
 
 void add_plan_train(CLI::App& plan_verbs, Action& action) {
   auto options = std::make_shared<TrainVerbOptions>();
-  auto* verb = plan_verbs.add_subcommand(
-      "train", "Choose how a model is trained: replicas, stages, layers, and a strategy for each layer");
+  auto* verb =
+      plan_verbs.add_subcommand("train", "Plan training: replicas, stages, layers, and a strategy for each layer");
   verb->footer(train_examples);
   TrainPlanOptions& plan = options->plan;
-  verb->add_option("--cluster", plan.cluster, "Devices, machines and links (motley.cluster/1)")->type_name("FILE");
-  verb->add_option("--model", plan.model, "A folder, a config.json, or a name from data/models")->type_name("MODEL");
-  verb->add_option("--workload", plan.workload, "The job: its [training] table (motley.workload/1)")->type_name("FILE");
-  verb->add_option("--profile", plan.profile, "Measured layer times and link rates (motley.profile/1)")
+  verb->add_option("--cluster", plan.cluster, "Cluster file: devices, machines and links (motley.cluster/1)")
       ->type_name("FILE");
-  verb->add_option("--stages", plan.stages, "Every pipeline has so many stages (default: the planner chooses)")
+  verb->add_option("--model", plan.model, "Hugging Face folder, config.json, or a name such as llama-2-70b")
+      ->type_name("MODEL");
+  verb->add_option("--workload", plan.workload, "Workload file with a [training] table (motley.workload/1)")
+      ->type_name("FILE");
+  verb->add_option("--profile", plan.profile, "Profile: measured layer times and link rates (motley.profile/1)")
+      ->type_name("FILE");
+  verb->add_option("--stages", plan.stages, "Number of stages of every pipeline (default: the planner chooses)")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{4096}));
-  verb->add_option("--replicas", plan.replicas, "So many pipelines (default: the planner chooses)")
+  verb->add_option("--replicas", plan.replicas, "Number of pipelines (default: the planner chooses)")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{65536}));
   add_cost_options(*verb, plan.cost, plan.settings, fmt::format("{}", fmt::join(train_forms(), ", ")),
                    "dtfm.gradient_bytes=650000000");
-  verb->add_option("--chain", options->chain, "Instead: solve this strategy chain by itself (motley.chain/1)")
-      ->type_name("FILE");
-  verb->add_flag("--front", options->front, "With --chain: also print the whole memory-time front");
+  verb->add_option("--chain", options->chain, "Solve this strategy chain instead (motley.chain/1)")->type_name("FILE");
+  verb->add_flag("--front", options->front, "With --chain: also print the memory-time Pareto front");
   verb->add_option("--tolerance", options->tolerance,
-                   "A plan proven within this relative distance of the best will do (default 0)")
+                   "Stop at a plan within this relative gap of the optimum (default 0)")
       ->check(CLI::Range(0.0, 1.0));
-  verb->add_option("--seed", options->seed, "Of the search; default 0")->check(CLI::NonNegativeNumber);
-  verb->add_option("--deadline", options->deadline, "Planning ends by then with the best so far")->type_name("TIME");
-  verb->add_option("--threads", options->threads, "At most so many (default: all cores)")->check(CLI::Range(0, 1024));
+  verb->add_option("--seed", options->seed, "Seed of the search (default 0)")->check(CLI::NonNegativeNumber);
+  verb->add_option("--deadline", options->deadline, "Return the best plan so far after this time (default \"10 s\")")
+      ->type_name("TIME");
+  verb->add_option("--threads", options->threads, "Most threads of the search (default: all cores)")
+      ->check(CLI::Range(0, 1024));
   add_output_options(*verb, options->output);
   verb->callback([options, &action] { action = [options] { return plan_and_show(*options); }; });
 }

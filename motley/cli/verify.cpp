@@ -27,7 +27,7 @@ void add_verify(CLI::App& parent, Action& action) {
   auto* verb = parent.add_subcommand("verify",
                                      "Check a plan: coverage, memory, shares, links. Exit code 1 if anything is wrong");
   verb->footer("example: motley verify plan.json");
-  verb->add_option("plan", options->plan, "The plan")->required()->type_name("PLAN");
+  verb->add_option("plan", options->plan, "Plan file")->required()->type_name("PLAN");
   add_output_options(*verb, options->output);
   verb->callback([options, &action] {
     action = [options] {

@@ -25,8 +25,8 @@ void read_degree(const std::string& text, std::map<std::string, int>& degrees) {
       return;
     }
   }
-  throw input_error(fmt::format("--what-if \"{}\" is not understood", text),
-                    "a tensor-parallel degree and a machine: --what-if \"tp=8 on box\"");
+  throw input_error(fmt::format("--what-if needs a degree and a machine, found \"{}\"", text),
+                    "give a tensor-parallel degree and a machine, as in --what-if \"tp=8 on box\"");
 }
 
 // "A100*2", or "A100*2 @ home": one more machine with these devices.
@@ -46,9 +46,9 @@ MachineDescription read_machine(const std::string& text, const Cluster& cluster,
     std::set<std::string> sites;
     for (const auto& known : cluster.machines) sites.insert(known.site);
     if (!sites.contains(machine.site))
-      throw input_error(fmt::format("--add \"{}\": there is no site \"{}\"", text, machine.site),
+      throw input_error(fmt::format("--add \"{}\": the cluster has no site \"{}\"", text, machine.site),
                         did_you_mean(machine.site, {sites.begin(), sites.end()},
-                                     fmt::format("the cluster's sites: {}", fmt::join(sites, ", ")), '`'));
+                                     fmt::format("choose one of {}", fmt::join(sites, ", ")), '`'));
   }
   machine.devices = {devices};
   return machine;
@@ -60,11 +60,9 @@ void add_change_options(CLI::App& verb, Changes& changes) {
   const auto list = [&](const char* name, std::vector<std::string>& into, const char* help, const char* type) {
     verb.add_option(name, into, help)->type_name(type)->expected(1)->take_all();
   };
-  list("--without", changes.without, "Plan again without this device: box/3", "DEVICE");
-  list("--add", changes.add, "Plan again with one more machine of these devices: \"A100*2\", \"A100*2 @ site\"",
-       "DEVICES");
-  list("--what-if", changes.what_if, "Plan again with this tensor-parallel degree on a machine: \"tp=8 on box\"",
-       "CHANGE");
+  list("--without", changes.without, "Replan without this device, as in box/3", "DEVICE");
+  list("--add", changes.add, "Replan with one more machine: \"A100*2\", or \"A100*2 @ site\"", "DEVICES");
+  list("--what-if", changes.what_if, "Replan with another degree on a machine, as in \"tp=8 on box\"", "CHANGE");
 }
 
 ServeOutcome plan_changed(const ServePlan& plan, const Changes& changes) {

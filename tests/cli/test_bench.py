@@ -53,14 +53,14 @@ def test_a_plan_runs(motley, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "cause"),
     [
-        (["--operation", "all-redcue"], "no operation"),
+        (["--operation", "all-redcue"], "the operation must be a collective"),
         (["--transport", "rdma"], "--transport"),
         (["--ranks", "0"], "--ranks"),
         (["--to", "5"], "--to: \"5\" has no unit"),
-        (["--from", "0 B"], "--from: \"0 B\" is not between"),
-        (["--from", "1 MiB", "--to", "1 KiB"], "--from is more than --to"),
-        (["--rank", "1"], "belong together"),
-        (["--members", "127.0.0.1:1,127.0.0.1:2", "--rank", "2"], "there are 2 members"),
+        (["--from", "0 B"], "--from: a size must be between 1 B and 4 GB, found \"0 B\""),
+        (["--from", "1 MiB", "--to", "1 KiB"], "--from must not be larger than --to"),
+        (["--rank", "1"], "--rank needs --members"),
+        (["--members", "127.0.0.1:1,127.0.0.1:2", "--rank", "2"], "--rank must be less than the number of members, found 2 of 2"),
         (["--members", "127.0.0.1:1,127.0.0.1:2", "--rank", "0", "--key", "/dev/null"], "/dev/null is empty"),
     ],
 )

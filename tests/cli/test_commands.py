@@ -319,7 +319,7 @@ def test_a_plan_for_another_model_is_not_served(run, made):
 def test_a_plan_of_fp16_says_that_it_is_not_served_and_what_is(run):
     planning = f"plan serve --cluster {BOX} --model llama-2-7b"  # whose checkpoint is fp16
     plain = run(planning)
-    assert "warning: this plan can be simulated, not served" in plain.stderr and "fp16" in plain.stderr
+    assert "warning: this plan can be simulated but not served" in plain.stderr and "fp16" in plain.stderr
     for told in (plain.stderr, plain.stdout.splitlines()[-1]):
         assert "--weight-type bf16" in told
     assert "motley simulate" in plain.stdout and "motley serve" not in plain.stdout
@@ -345,8 +345,8 @@ def test_serving_refuses_fp16_before_it_plans_or_starts_anything(run, tmp_path):
 @pytest.mark.parametrize(
     "arguments, words",
     [
-        ("pln serve", ["\"pln\" is no verb of `motley`", "`plan`"]),
-        ("plan", ["`motley plan` needs a verb", "serve, rent, train"]),
+        ("pln serve", ["`motley` has no command \"pln\"", "`plan`"]),
+        ("plan", ["`motley plan` needs a command", "serve, rent, train"]),
         ("plan serve --modle llama-2-70b", ["--modle", "did you mean `--model`?"]),
         ("verify plan.json --jsn", ["--jsn", "did you mean `--json`?"]),
         ("simulate plan.json --wibble 3", ["--wibble", "`motley simulate --help`"]),

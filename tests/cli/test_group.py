@@ -122,7 +122,7 @@ def test_what_cannot_be_is_refused_and_leaves_everything_as_it_was(motley, tmp_p
     for arguments, words in (
         (["create", "lab"], "is there already"),
         (["create", "new", "--group", "x" * 65], "a certificate cannot name"),
-        (["issue", "lab", "../anna"], "no folder can be called"),
+        (["issue", "lab", "../anna"], "a folder cannot be named"),
         (["issue", "lab", "anna", "--days", "0"], "--days"),
         (["issue", "lab", "anna", "-o", "lab"], "is there already"),
         (["issue", "absent", "anna"], "is no group's folder"),

@@ -96,9 +96,9 @@ def test_a_member_that_does_not_come_is_named(motley):
 @pytest.mark.parametrize(
     ("arguments", "cause"),
     [
-        (["--rank", "0"], "--rank without --members"),
+        (["--rank", "0"], "--rank needs --members"),
         (["--members", "127.0.0.1:1,127.0.0.1:2"], "needs --rank"),
-        (["--members", "127.0.0.1:1,127.0.0.1:2", "--rank", "2"], "there are 2 members"),
+        (["--members", "127.0.0.1:1,127.0.0.1:2", "--rank", "2"], "--rank must be less than the number of members, found 2 of 2"),
         (["--members", "127.0.0.1:1", "--rank", "0"], "names 1 addresses"),
         (["--members", "127.0.0.1:1,127.0.0.1:1", "--rank", "0"], "twice"),
         (["--members", "127.0.0.1,127.0.0.1:1", "--rank", "0"], "127.0.0.1"),
