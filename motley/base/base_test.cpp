@@ -78,9 +78,9 @@ TEST(Binding, ErrorsNamePlaceCauseAndHint) {
   EXPECT_EQ(error_of("format = \"motley.trip/1\"\nname = \"a\"\nseats = 12"),
             "trip.toml:3: seats: 12 is out of range | accepted: at least 1, at most 9");
   EXPECT_EQ(error_of("format = \"motley.trip/1\"\nname = \"a\"\nluggage = 12").substr(0, 55),
-            "trip.toml:3: luggage: a number needs its unit here | wr");
+            "trip.toml:3: luggage: a number needs its unit | wr");
   EXPECT_EQ(error_of("format = \"motley.trip/2\"\nname = \"a\""),
-            "trip.toml:1: format: version \"motley.trip/2\" is not known | this program reads \"motley.trip/1\"");
+            "trip.toml:1: format: version \"motley.trip/2\" is not supported | give a file with format = \"motley.trip/1\"");
   EXPECT_EQ(error_of("format = \"motley.trip/1\"\nname = \"a\"\n[[legs]]\nlatency = \"5 GB\"").substr(0, 60),
             "trip.toml:4: legs[0].latency: \"5 GB\" has a wrong unit, \"GB\" ");
 }
@@ -90,7 +90,7 @@ TEST(Value, JsonErrorsNameTheLine) {
     parse_json("{\n \"a\": 1,\n \"a\": 2}", "x.json");
     FAIL();
   } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "x.json:3: key \"a\" stands twice");
+    EXPECT_STREQ(error.what(), "x.json:3: key \"a\" appears twice");
   }
   EXPECT_EQ(parse_json("{\n\"a\": [1,\n 2]}", "x").find("a")->as_array()[1].position.line, 3);
   EXPECT_THROW(parse_json("{\"a\": \"\xff\"}", "x"), Error);

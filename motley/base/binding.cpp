@@ -56,7 +56,7 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 }
 
 void check_range(const Reader& r, double value, const Limits& limits, std::optional<Dimension> dimension) {
-  if (!std::isfinite(value)) r.fail("must be finite", "an ordinary number: neither inf nor nan");
+  if (!std::isfinite(value)) r.fail("must be finite", "give a finite number, not inf or nan");
   if (value >= limits.min && value > limits.above && value <= limits.max) return;
   const std::string shown = dimension ? format_quantity(value, *dimension) : fmt::format("{}", value);
   r.fail(fmt::format("{} is out of range", shown), "accepted: " + binding::range_text(limits, dimension));
@@ -105,7 +105,7 @@ std::string read_string(const Reader& r) {
 
 double read_quantity(const Reader& r, Dimension dimension, const Limits& limits) {
   if (!r.value().is_string()) {
-    r.fail(r.value().is_number() ? "a number needs its unit here"
+    r.fail(r.value().is_number() ? "a number needs its unit"
                                  : fmt::format("expected a quantity with its unit, found {}", r.value().type_name()),
            fmt::format("write it as a string such as \"{}\"; units: {}", example_quantity(dimension),
                        accepted_units(dimension)));
@@ -192,14 +192,15 @@ Value SchemaTable::write_fields(const void* object) const {
 void check_format(const Reader& r, std::string_view expected) {
   const std::string_view kind = expected.substr(0, expected.find('/'));
   const Value* format = r.value().find("format");
-  if (!format) r.fail("`format` is missing", fmt::format("put format = \"{}\" at the top", expected));
+  if (!format) r.fail("`format` is missing", fmt::format("write format = \"{}\" at the top of the file", expected));
   const Reader at = r.member("format", *format);
   const std::string text = read_string(at);
   if (text == expected) return;
   if (text.substr(0, text.find('/')) == kind)
-    at.fail(fmt::format("version \"{}\" is not known", text), fmt::format("this program reads \"{}\"", expected));
+    at.fail(fmt::format("version \"{}\" is not supported", text),
+            fmt::format("give a file with format = \"{}\"", expected));
   at.fail(fmt::format("this is a \"{}\" file, not \"{}\"", text, expected),
-          fmt::format("the file that is asked for here has format = \"{}\"", expected));
+          fmt::format("give a file with format = \"{}\"", expected));
 }
 
 void check_keys(const Reader& r, const std::vector<std::string>& known) {

@@ -9,15 +9,15 @@ namespace {
 
 const char* what_to_do(int cause) {
   switch (cause) {
-    case EMFILE: return "raise the limit of open files: ulimit -n";
-    case ENFILE: return "the system's open files are used up: end other programs, or raise fs.file-max";
-    case EAGAIN: return "raise the limit of processes and threads: ulimit -u, or that of the container";
+    case EMFILE: return "raise the limit of open files with ulimit -n";
+    case ENFILE: return "the system has too many open files: end other programs, or raise fs.file-max";
+    case EAGAIN: return "raise the limit of processes and threads with ulimit -u, or the limit of the container";
     case ENOMEM:
-    case ENOBUFS: return "free some memory, or raise the container's limit";
-    case ENOSPC: return "free some space: on the disk, or in /dev/shm for shared memory";
+    case ENOBUFS: return "free memory, or raise the memory limit of the container";
+    case ENOSPC: return "free space on the disk, or in /dev/shm for shared memory";
     case EROFS:
     case EACCES:
-    case EPERM: return "this user may not: look at the permissions, or run it where it may";
+    case EPERM: return "change the permissions, or run as a user that has them";
     default: return "";
   }
 }

@@ -12,7 +12,7 @@ TEST(EnvironmentError, SaysTheCauseAndWhatToDo) {
   const Error error = environment_error("cannot make a socket");
   EXPECT_EQ(error.code(), ErrorCode::environment);
   EXPECT_STREQ(error.what(), "cannot make a socket: Too many open files");
-  EXPECT_EQ(error.hint(), "raise the limit of open files: ulimit -n");
+  EXPECT_EQ(error.hint(), "raise the limit of open files with ulimit -n");
   errno = EMFILE;
   EXPECT_EQ(environment_error("cannot make a socket", "the caller's own").hint(), "the caller's own");
   for (const int cause : {ENFILE, EAGAIN, ENOMEM, ENOSPC, EACCES, EPERM, EROFS}) {

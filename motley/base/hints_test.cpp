@@ -10,9 +10,9 @@ namespace motley {
 namespace {
 
 TEST(DidYouMean, QuotesTheClosestOrSaysTheOther) {
-  EXPECT_EQ(did_you_mean("box/l", {"box/1", "rack/1"}, "devices are called machine/slot"), "did you mean \"box/1\"?");
+  EXPECT_EQ(did_you_mean("box/l", {"box/1", "rack/1"}, "give a device as machine/slot"), "did you mean \"box/1\"?");
   EXPECT_EQ(did_you_mean("--modle", {"--model"}, "", '`'), "did you mean `--model`?");
-  EXPECT_EQ(did_you_mean("gone", {"box/1"}, "devices are called machine/slot"), "devices are called machine/slot");
+  EXPECT_EQ(did_you_mean("gone", {"box/1"}, "give a device as machine/slot"), "give a device as machine/slot");
   EXPECT_EQ(did_you_mean("gone", {}), "");
 }
 

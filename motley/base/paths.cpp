@@ -21,7 +21,7 @@ std::filesystem::path data_folder() {
   for (const fs::path& folder : candidates)
     if (fs::is_directory(folder / "models", ignored)) return folder.lexically_normal();
   throw Error(ErrorCode::environment,
-              fmt::format("motley's data folder is missing: neither {}, {} nor {} is there",
+              fmt::format("motley's data folder is missing: looked for {}, {} and {}",
                           candidates[0].lexically_normal().string(), candidates[1].lexically_normal().string(),
                           candidates[2].string()),
               "install motley again, or run it from its source tree");

@@ -97,7 +97,7 @@ class Builder final : public nlohmann::json::json_sax_t {
   bool start_object(std::size_t) override { return open(Value(Value::Object{})); }
   bool start_array(std::size_t) override { return open(Value(Value::Array{})); }
   bool key(string_t& k) override {
-    if (!seen_.back().insert(k).second) refuse(source_, here(), fmt::format("key \"{}\" stands twice", k));
+    if (!seen_.back().insert(k).second) refuse(source_, here(), fmt::format("key \"{}\" appears twice", k));
     keys_.back() = std::move(k);
     return true;
   }
@@ -126,7 +126,8 @@ class Builder final : public nlohmann::json::json_sax_t {
   }
   bool open(Value value) {
     value.position.line = here();
-    if (open_.size() >= max_depth) refuse(source_, line_, fmt::format("nested deeper than {} levels", max_depth));
+    if (open_.size() >= max_depth)
+      refuse(source_, line_, fmt::format("nesting must not be deeper than {} levels", max_depth));
     open_.push_back(std::move(value));
     keys_.emplace_back();
     seen_.emplace_back();
@@ -178,7 +179,7 @@ Value from_toml(const toml::node& node, std::string_view source) {
   } else if (const auto* flag = node.as_boolean()) {
     value = Value(flag->get());
   } else {
-    refuse(source, static_cast<int>(node.source().begin.line), "dates and times are not used here");
+    refuse(source, static_cast<int>(node.source().begin.line), "dates and times are not supported");
   }
   value.position.line = static_cast<int>(node.source().begin.line);
   return value;
@@ -310,17 +311,17 @@ std::string hint_of_missing(const std::filesystem::path& path) {
 std::string read_file(const std::filesystem::path& path) {
   std::error_code status;
   if (std::filesystem::is_directory(path, status))
-    throw input_error(fmt::format("{}: is a folder, not a file", path.string()), "name a file in it");
+    throw input_error(fmt::format("{}: is a folder, not a file", path.string()), "give a file in this folder");
   std::ifstream file(path, std::ios::binary);
   if (!file) {
     const int cause = errno;
     throw input_error(fmt::format("{}: cannot be read ({})", path.string(), std::strerror(cause)),
-                      cause == ENOENT ? hint_of_missing(path) : "may this user read it? see ls -l");
+                      cause == ENOENT ? hint_of_missing(path) : "check the permissions with ls -l");
   }
   std::string text(std::istreambuf_iterator<char>(file), {});
   if (file.bad())
     throw input_error(fmt::format("{}: reading failed", path.string()),
-                      "the disk or network behind it does not answer");
+                      "check the disk or network that holds the file");
   return text;
 }
 
@@ -330,7 +331,7 @@ void write_file(const std::filesystem::path& path, std::string_view content) {
     const std::string why = std::strerror(errno);
     ::unlink(temporary.c_str());
     throw Error(ErrorCode::environment, fmt::format("{}: {} ({})", path.string(), what, why),
-                "is the folder there, may this user write to it, and is there room on the disk?");
+                "check that the folder exists, that it is writable, and that the disk has space");
   };
   std::ofstream file(temporary, std::ios::binary);
   if (!file) give_up("cannot be written");

@@ -49,7 +49,7 @@ TEST(Value, WhatNoIntegerHoldsIsANumber) {
 TEST(Value, JsonMayBeNestedSoDeepAndNoDeeper) {
   const auto nested = [](int depth) { return std::string(depth, '[') + std::string(depth, ']'); };
   EXPECT_NO_THROW(parse_json(nested(64), "x"));
-  EXPECT_EQ(complaint(nested(65)), "x:1: nested deeper than 64 levels");
+  EXPECT_EQ(complaint(nested(65)), "x:1: nesting must not be deeper than 64 levels");
 }
 
 TEST(Value, ErrorsInJsonNameTheLineOfTheirCharacter) {
@@ -67,7 +67,7 @@ TEST(Value, TomlHoldsTruthAndNoDates) {
       parse_toml(std::string("a = 1\nb = ") + date, "x");
       ADD_FAILURE() << date;
     } catch (const Error& error) {
-      EXPECT_STREQ(error.what(), "x:2: dates and times are not used here");
+      EXPECT_STREQ(error.what(), "x:2: dates and times are not supported");
     }
   }
 }
@@ -85,7 +85,7 @@ TEST(Files, WhatCannotBeReadIsNamedWithWhatWasMeant) {
   };
   const auto at = std::filesystem::path(folder);
   write_file(at / "cluster.toml", "");
-  EXPECT_EQ(refusal(folder), folder + ": is a folder, not a file | name a file in it");
+  EXPECT_EQ(refusal(folder), folder + ": is a folder, not a file | give a file in this folder");
   EXPECT_EQ(refusal(at / "clutser.toml"),
             folder + "/clutser.toml: cannot be read (No such file or directory) | did you mean `" + folder +
                 "/cluster.toml`?");

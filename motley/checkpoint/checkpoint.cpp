@@ -30,10 +30,10 @@ Checkpoint::Checkpoint(const std::filesystem::path& folder) {
     if (file.empty() || file.find('/') != std::string::npos || file == "." || file == "..")
       throw input_error(
           fmt::format("{}: {} must be in a file of the same folder, not in \"{}\"", index_path.string(), name, file),
-          "all files of a model stand beside its config.json");
+          "keep all files of a model in the folder of its config.json");
     if (!files_.contains(file)) files_.emplace(file, std::make_unique<SafetensorsFile>(folder / file));
     if (!files_.at(file)->tensors().contains(name))
-      throw input_error(fmt::format("{} promises {} in {}, which does not hold it", index_path.string(), name, file),
+      throw input_error(fmt::format("{} lists {} in {}, which does not contain it", index_path.string(), name, file),
                         "the file is damaged: copy or download it again");
     file_of_.emplace(name, file);
   }
@@ -48,10 +48,10 @@ Checkpoint::Found Checkpoint::find(const std::string& name) const {
     std::vector<std::string> names;
     for (const auto& [stored, file] : file_of_) names.push_back(stored);
     const std::string near = closest(name, names);
-    throw input_error(fmt::format("config.json promises {}, {} does not hold it", name, contents_.string()),
-                      near.empty()
-                          ? "config.json and weights must come from the same model"
-                          : fmt::format("it holds {}; config.json and weights must come from the same model", near));
+    throw input_error(
+        fmt::format("config.json needs the tensor {}, which {} does not contain", name, contents_.string()),
+        near.empty() ? "take config.json and weights from the same model"
+                     : fmt::format("the file contains {}; take config.json and weights from the same model", near));
   }
   const SafetensorsFile& file = *files_.at(entry->second);
   return {file.path(), file.tensors().at(entry->first)};

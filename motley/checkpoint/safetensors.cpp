@@ -54,7 +54,7 @@ std::uint64_t bytes_of_shape(const std::vector<std::int64_t>& shape, std::uint64
   std::uint64_t bytes = element;
   for (const std::int64_t size : shape)
     if (__builtin_mul_overflow(bytes, static_cast<std::uint64_t>(size), &bytes))
-      throw input_error(fmt::format("{}: shape {} is impossibly large", where, shape_text(shape)), copy_again);
+      throw input_error(fmt::format("{}: shape {} has too many elements", where, shape_text(shape)), copy_again);
   return bytes;
 }
 
@@ -72,12 +72,12 @@ StoredTensor read_entry(const Value& entry, std::span<const std::byte> data, con
   const auto begin = static_cast<std::uint64_t>(range[0]), end = static_cast<std::uint64_t>(range[1]);
   if (end > data.size())
     throw input_error(
-        fmt::format("{}: its bytes end at {}, but the file holds {} after the header", where, end, data.size()),
+        fmt::format("{}: its bytes end at {}, but the file has {} after the header", where, end, data.size()),
         "the file is cut off: copy or download it again");
   if (const auto element = element_bytes(tensor.type)) {
     const std::uint64_t promised = bytes_of_shape(tensor.shape, *element, where);
     if (promised != end - begin)
-      throw input_error(fmt::format("{}: {} elements of shape {} take {} bytes, but its range holds {}", where,
+      throw input_error(fmt::format("{}: {} elements of shape {} take {} bytes, but its range has {}", where,
                                     tensor.type, shape_text(tensor.shape), promised, end - begin),
                         copy_again);
   }
@@ -99,14 +99,14 @@ void check_no_overlap(const std::map<std::string, StoredTensor>& tensors, const 
 
 std::string_view header_text(std::span<const std::byte> file, const std::filesystem::path& path) {
   if (file.size() < length_bytes)
-    throw input_error(fmt::format("{}: {} bytes are too few for a safetensors file", path.string(), file.size()),
+    throw input_error(fmt::format("{}: a safetensors file must be longer than {} bytes", path.string(), file.size()),
                       copy_again);
   std::uint64_t length = 0;
   for (std::size_t i = 0; i < length_bytes; ++i) length |= static_cast<std::uint64_t>(file[i]) << (8 * i);
   if (length > max_header_bytes || length > file.size() - length_bytes)
     throw input_error(
-        fmt::format("{}: a header of {} bytes cannot be in a file of {}", path.string(), length, file.size()),
-        "the file is cut off, or is no safetensors file");
+        fmt::format("{}: the header of {} bytes is longer than the file of {}", path.string(), length, file.size()),
+        "the file is cut off, or is not a safetensors file");
   return {reinterpret_cast<const char*>(file.data()) + length_bytes, static_cast<std::size_t>(length)};
 }
 
@@ -124,7 +124,7 @@ MappedFile::MappedFile(const std::filesystem::path& path) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor < 0)
     throw input_error(fmt::format("cannot open {}: {}", path.string(), std::strerror(errno)),
-                      "a model folder holds config.json and model.safetensors");
+                      "give a model folder with config.json and model.safetensors");
   struct stat status {};
   const bool is_file = ::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode);
   size_ = is_file ? static_cast<std::size_t>(status.st_size) : 0;
@@ -133,7 +133,7 @@ MappedFile::MappedFile(const std::filesystem::path& path) {
   ::close(descriptor);
   if (!is_file)
     throw input_error(fmt::format("{} is not a file", path.string()),
-                      "a model folder holds config.json and model.safetensors");
+                      "give a model folder with config.json and model.safetensors");
   if (mapping == MAP_FAILED)
     throw Error(ErrorCode::environment, fmt::format("cannot map {}: {}", path.string(), std::strerror(cause)));
   data_ = static_cast<const std::byte*>(mapping);
@@ -148,7 +148,7 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
   const std::string_view text = header_text(mapping_->bytes(), path_);
   const Value header = parse_header(text, path_);
   if (!header.is_object())
-    throw input_error(fmt::format("{}: the header is no JSON object", path_.string()), copy_again);
+    throw input_error(fmt::format("{}: the header must be a JSON object", path_.string()), copy_again);
   const std::span<const std::byte> data = mapping_->bytes().subspan(length_bytes + text.size());
   for (const auto& [name, entry] : header.as_object())
     if (name != "__metadata__")

@@ -65,7 +65,7 @@ struct Facts {
 template <>
 const Schema<EfficiencyFact>& schema<EfficiencyFact>() {
   static const auto table =
-      Schema<EfficiencyFact>("efficiency fact", "Shares of the peaks that are reached.")
+      Schema<EfficiencyFact>("efficiency fact", "Reached shares of the peaks.")
           .field("compute", &EfficiencyFact::compute, "Of FLOP/s.", {.required = true, .above = 0, .max = 1})
           .field("bandwidth", &EfficiencyFact::bandwidth, "Of memory bandwidth.",
                  {.required = true, .above = 0, .max = 1})
@@ -100,7 +100,7 @@ const Schema<DeviceFacts>& schema<DeviceFacts>() {
           .field("id", &D::id, "Unique.", {.required = true})
           .field("name", &D::name, "The short name that cluster files use.", {.required = true})
           .field("full_name", &D::full_name, "The vendor's name.", {.required = true})
-          .field("aliases", &D::aliases, "Other names; case, spaces and dashes do not count.")
+          .field("aliases", &D::aliases, "Other names; case, spaces and dashes are ignored.")
           .field("vendor", &D::vendor, "nvidia, amd, intel, huawei or apple.", {.required = true})
           .field("market", &D::market, "datacentre, workstation, consumer or apple-silicon.", {.required = true})
           .field("architecture", &D::architecture, "The vendor's name of the generation.", {.required = true})
@@ -108,20 +108,21 @@ const Schema<DeviceFacts>& schema<DeviceFacts>() {
           .field("devices_per_board", &D::devices_per_board, "Dies that appear as devices of their own.", {.min = 1})
           .quantity("memory", &D::memory_bytes, Dimension::bytes, "As the driver reports it, else as marketed.",
                     {.required = true, .above = 0})
-          .quantity("memory_marketed", &D::memory_marketed_bytes, Dimension::bytes, "Where it differs.", {.above = 0})
+          .quantity("memory_marketed", &D::memory_marketed_bytes, Dimension::bytes, "If it differs.", {.above = 0})
           .quantity("memory_bandwidth", &D::memory_bandwidth_bytes_per_s, Dimension::bytes_per_s, "Peak.",
                     {.required = true, .above = 0})
           .custom<std::map<std::string, double>>(flops_row(true), &D::flop_per_s, read_flops, write_flops)
           .quantity("flops_fp16_accumulate", &D::fp16_accumulate_flop_per_s, Dimension::flop_per_s,
                     "With fp16 accumulation, which no engine uses.", {.above = 0})
-          .field("efficiency", &D::efficiency, "Shares of the peaks that are reached.", {.required = true})
-          .quantity("reserve", &D::reserve_bytes, Dimension::bytes, "Kept free where it is not the usual.", {.min = 0})
+          .field("efficiency", &D::efficiency, "Reached shares of the peaks.", {.required = true})
+          .quantity("reserve", &D::reserve_bytes, Dimension::bytes, "Memory that is kept free, if not the default.",
+                    {.min = 0})
           .field("interconnect", &D::interconnect, "How devices of this kind reach each other.", {.required = true})
           .field("board_power_w", &D::board_power_w, "Watts of the board.", {.above = 0})
-          .field("prices", &D::prices, "Observations, not constants.")
+          .field("prices", &D::prices, "Observed prices.")
           .field("sources", &D::sources, "Keys of `sources`.", {.required = true})
           .field("confidence", &D::confidence, "high, medium or low.", {.required = true})
-          .field("note", &D::note, "What to know.");
+          .field("note", &D::note, "Notes.");
   return table;
 }
 template <>

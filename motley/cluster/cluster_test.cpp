@@ -64,7 +64,7 @@ TEST(Cluster, FindsDevicesAndSuggests) {
     cluster.find_device("boks/1");
     FAIL();
   } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "there is no device \"boks/1\" in the cluster");
+    EXPECT_STREQ(error.what(), "the cluster has no device \"boks/1\"");
     EXPECT_EQ(error.hint(), "did you mean \"box/1\"?");
   }
 }
@@ -179,43 +179,43 @@ machine = [{name = "a", count = 2, site = "home", devices = ["A6000"]}, {name = 
 
 TEST(Cluster, ErrorsNamePlaceCauseAndFix) {
   const BadFile cases[] = {
-      {"name = \"x\"", "c.toml:1: `format` is missing", "put format = \"motley.cluster/1\" at the top"},
+      {"name = \"x\"", "c.toml:1: `format` is missing", "write format = \"motley.cluster/1\" at the top"},
       {"format = \"motley.cluster/2\"", "c.toml:1: format: version \"motley.cluster/2\" is not known",
-       "this program reads"},
+       "give a file with format"},
       {"format = \"motley.cluster/1\"", "c.toml:1: `machine` is missing", "In the order"},
-      {"format = \"motley.cluster/1\"\nmachine = []", "c.toml:1: there is no machine", "describe one with [[machine]]"},
+      {"format = \"motley.cluster/1\"\nmachine = []", "c.toml:1: the cluster has no machine", "add a [[machine]]"},
       {box + "[[machine]]\nname = \"c\"\ndevises = []", "c.toml:7: machine[1].devises: unknown key",
        "did you mean `devices`?"},
       {box + "[[machine]]\nname = \"c\"", "c.toml:5: machine[1]: `devices` is missing", "Types in slot order"},
-      {box + "[[machine]]\nname = \"c\"\ndevices = []", "c.toml:7: machine[1].devices: a machine needs a device",
+      {box + "[[machine]]\nname = \"c\"\ndevices = []", "c.toml:7: machine[1].devices: a machine needs at least one device",
        "for example devices"},
-      {box + "[[machine]]\nname = \"a/b\"\ndevices = [\"L4\"]", "c.toml:6: machine[1].name: \"a/b\" is not a name",
+      {box + "[[machine]]\nname = \"a/b\"\ndevices = [\"L4\"]", "c.toml:6: machine[1].name: a name must have letters, digits, `.`, `-` and `_` only, found \"a/b\"",
        "use letters"},
       {box + "[[machine]]\nname = \"box\"\ndevices = [\"L4\"]",
-       "c.toml:6: machine[1].name: machine \"box\" is described twice", "names must be unique"},
+       "c.toml:6: machine[1].name: machine \"box\" is described twice", "give machines unique names"},
       {box + "[[machine]]\nname = \"c\"\ncount = 0\ndevices = [\"L4\"]",
        "c.toml:7: machine[1].count: 0 is out of range", "accepted: at least 1"},
       {box + "[[machine]]\nname = \"c\"\ncount = 1000\ndevices = [\"L4*1000\"]",
-       "c.toml:5: machine[1]: the cluster has more than 100000 devices", "lower `count`"},
+       "c.toml:5: machine[1]: the cluster must have at most 100000 devices", "reduce `count`"},
       {box + "[[machine]]\nname = \"c\"\ndevices = [\n\"L4\",\n\"A600\"]",
        "c.toml:9: machine[1].devices[1]: device type \"A600\" is not known", "did you mean \"A6000\"?"},
       {box + "[[machine]]\nname = \"c\"\ndevices = [\"warp drive\"]",
        "c.toml:7: machine[1].devices[0]: device type \"warp drive\" is not known", "describe it with [[device_type]]"},
       {box + "[[machine]]\nname = \"c\"\ndevices = [\"L4*x\"]",
-       "c.toml:7: machine[1].devices[0]: \"L4*x\" has no count after the `*`", "write \"A6000*4\""},
+       "c.toml:7: machine[1].devices[0]: \"L4*x\" needs a count after the `*`", "write \"A6000*4\""},
       {box + "[[machine]]\nname = \"c\"\ndevices = [\"L4*0\"]",
-       "c.toml:7: machine[1].devices[0]: \"L4*0\" has no count after the `*`", "write \"A6000*4\""},
+       "c.toml:7: machine[1].devices[0]: \"L4*0\" needs a count after the `*`", "write \"A6000*4\""},
       {box + "[[machine]]\nname = \"c\"\ndevices = [\"L4*2x\"]",
-       "c.toml:7: machine[1].devices[0]: \"L4*2x\" has no count after the `*`", "write \"A6000*4\""},
+       "c.toml:7: machine[1].devices[0]: \"L4*2x\" needs a count after the `*`", "write \"A6000*4\""},
       {box + "[[machine]]\nname = \"c\"\ndevices = [\"L4*9000000000000000000\"]",
-       "c.toml:7: machine[1].devices[0]: \"L4*9000000000000000000\" has no count after the `*`", "write"},
+       "c.toml:7: machine[1].devices[0]: \"L4*9000000000000000000\" needs a count after the `*`", "write"},
       {box + "[[machine]]\nname = \"c\"\ndevices = [\"*4\"]",
-       "c.toml:7: machine[1].devices[0]: \"*4\" names no device type", "write \"A6000*4\""},
+       "c.toml:7: machine[1].devices[0]: \"*4\" needs a device type", "write \"A6000*4\""},
       {box + "link = { latency = \"5 us\" }", "c.toml:5: machine[0].link: `bandwidth` is missing", "give bandwidth"},
       {box + "link = { latency = \"5 us\", bandwidth_up = \"1 GB/s\" }",
        "c.toml:5: machine[0].link: `bandwidth` is missing", "give bandwidth"},
       {box + "link = { latency = 5, bandwidth = \"1 GB/s\" }",
-       "c.toml:5: machine[0].link.latency: a number needs its unit here", "write it as a string such as \"5 us\""},
+       "c.toml:5: machine[0].link.latency: a number needs its unit", "write it as a string such as \"5 us\""},
       {box + "link = { latency = \"5 us\", bandwidth = \"0 GB/s\" }",
        "c.toml:5: machine[0].link.bandwidth: 0 B/s is out of range", "accepted: above 0"},
       {box + "link = { latency = \"5 GB\", bandwidth = \"1 GB/s\" }",
@@ -244,7 +244,7 @@ TEST(Cluster, ErrorsNamePlaceCauseAndFix) {
       {two + "[[link]]\nbetween = [\"a\", \"b\"]\nlatency = \"1 ms\"\nbandwidth = \"1 GB/s\"",
        "c.toml:4: link[0].between[0]: \"a\" is neither a machine nor a site", "its 2 copies are called a-0 to a-1"},
       {two + "[[link]]\nbetween = [\"home\"]\nlatency = \"1 ms\"\nbandwidth = \"1 GB/s\"",
-       "c.toml:4: link[0].between: a link is between two names, not 1", "write between"},
+       "c.toml:4: link[0].between: a link needs two names, found 1", "write both, as in between"},
       {two + "[[link]]\nbetween = [\"home\", \"b\"]\nlatency = \"1 ms\"\nbandwidth = \"1 GB/s\"",
        "c.toml:4: link[0].between: \"home\" is a site, \"b\" is a machine", "name two"},
       {two + "[[link]]\nbetween = [\"b\", \"b\"]\nlatency = \"1 ms\"\nbandwidth = \"1 GB/s\"",
@@ -275,16 +275,16 @@ TEST(Cluster, ErrorsNamePlaceCauseAndFix) {
       {box + "switch = [{name = \"s\"}, {name = \"s\"}]", "c.toml:5: machine[0].switch: unknown key",
        "known keys: name"},
       {two + "switch = [{name = \"s\"}, {name = \"s\"}]", "c.toml:3: switch[1].name: switch \"s\" is described twice",
-       "names must be unique"},
+       "give unique names"},
       {two + "switch = [{name = \"s\"}, {name = \"t\"}]",
        "c.toml:3: switch[1]: the switches have two roots, \"s\" and \"t\"", "did you mean \"s\"?"},
       {two + "switch = [{name = \"left\", uplink = {to = \"right\", latency = \"0 s\", bandwidth = \"1 GB/s\"}}, {name "
              "= \"right\", uplink = {to = \"left\", latency = \"0 s\", bandwidth = \"1 GB/s\"}}]",
-       "c.toml:3: switch[0].uplink: the uplinks from \"left\" go round in a circle", "the root has no uplink"},
+       "c.toml:3: switch[0].uplink: the uplinks from \"left\" form a cycle", "remove the uplink of the root"},
       {two +
            "switch = [{name = \"s\", ports = [{hosts = [\"b\", \"b\"], latency = \"1 us\", bandwidth = \"1 GB/s\"}]}]",
        "c.toml:3: switch[0].ports[0].hosts[1]: \"b\" already has a port of switch \"s\"",
-       "a machine stands below one switch"},
+       "put each machine below one switch"},
   };
   for (const auto& [toml, what, hint] : cases) expect_error(toml, what, hint);
 }

@@ -14,7 +14,7 @@ const std::vector<std::string> rate_types = {"fp16", "bf16", "fp32", "fp8", "int
 const std::vector<std::string> vendors = {"nvidia", "amd", "intel", "huawei", "apple", "cpu"};
 
 FieldDoc vendor_row() {
-  return {"vendor", fmt::format("`{}`", fmt::join(vendors, "`, `")), "", "Who made it; `cpu`: cores of a host.", false,
+  return {"vendor", fmt::format("`{}`", fmt::join(vendors, "`, `")), "", "Vendor; `cpu` for cores of a host.", false,
           {}};
 }
 
@@ -106,7 +106,7 @@ const Schema<LinkSpeed>& schema<LinkSpeed>() {
                     "From the second named to the first; inside a machine or site, what reaches a device.",
                     {.above = 0})
           .quantity("per_flow_bandwidth", &L::per_flow_bandwidth_bytes_per_s, Dimension::bytes_per_s,
-                    "Of one stream, where it reaches less than the path.", {.above = 0})
+                    "Of one stream, if a stream reaches less than the path.", {.above = 0})
           .check([](const L& speed, const Reader& reader) {
             const bool both = speed.bandwidth_up_bytes_per_s > 0 && speed.bandwidth_down_bytes_per_s > 0;
             if (speed.bandwidth_bytes_per_s == 0 && !both)
@@ -119,15 +119,15 @@ const Schema<LinkSpeed>& schema<LinkSpeed>() {
 template <>
 const Schema<Efficiency>& schema<Efficiency>() {
   static const auto table =
-      Schema<Efficiency>("efficiency", "Shares of the peaks that are reached; calibrate them per machine.")
-          .field("compute", &Efficiency::compute, "Of FLOP/s, by large products. Default: the catalogue's, else 0.60.",
-                 {.above = 0, .max = 1})
+      Schema<Efficiency>("efficiency", "Reached shares of the peaks; calibrate them per machine.")
+          .field("compute", &Efficiency::compute,
+                 "Of FLOP/s, in large matrix products. Default: the catalogue's, else 0.60.", {.above = 0, .max = 1})
           .field("bandwidth", &Efficiency::bandwidth, "Of memory bandwidth. Default: the catalogue's, else 0.80.",
                  {.above = 0, .max = 1})
           .field("attention_compute", &Efficiency::attention_compute,
-                 "Of FLOP/s, by the attention of many tokens at once. Default: as `compute`.", {.above = 0, .max = 1})
+                 "Of FLOP/s, in the attention of many tokens at once. Default: `compute`.", {.above = 0, .max = 1})
           .field("attention_bandwidth", &Efficiency::attention_bandwidth,
-                 "Of memory bandwidth, by the attention of one token to those before it. Default: as `bandwidth`.",
+                 "Of memory bandwidth, in the attention of one token to the earlier ones. Default: `bandwidth`.",
                  {.above = 0, .max = 1});
   return table;
 }
@@ -135,7 +135,7 @@ const Schema<Efficiency>& schema<Efficiency>() {
 template <>
 const Schema<Overhead>& schema<Overhead>() {
   static const auto table =
-      Schema<Overhead>("overhead", "Time that the work does not explain: launches, scheduling, framing.")
+      Schema<Overhead>("overhead", "Time beyond the computation: launches, scheduling, framing.")
           .quantity("layer", &Overhead::layer_s, Dimension::seconds, "Per layer and step.",
                     {.required = true, .min = 0})
           .quantity("step", &Overhead::step_s, Dimension::seconds, "Per stage and step.", {.required = true, .min = 0});
@@ -146,11 +146,11 @@ template <>
 const Schema<DeviceType>& schema<DeviceType>() {
   using D = DeviceType;
   static const auto table =
-      Schema<D>("device_type",
-                "A kind of device that the catalogue does not know, or figures that override the catalogue's one by "
-                "one. An entry "
-                "that gives all of vendor, memory, memory_bandwidth, flops, efficiency and reserve stands alone.")
-          .field("name", &D::name, "As `devices` name it; a name of the catalogue overrides that entry.",
+      Schema<D>(
+          "device_type",
+          "A device type that is not in the catalogue, or figures that override those of the catalogue one by one. An "
+          "entry with all of vendor, memory, memory_bandwidth, flops, efficiency and reserve replaces the catalogue's.")
+          .field("name", &D::name, "Name for `devices`; a name of the catalogue overrides that entry.",
                  {.required = true})
           .custom<std::string>(
               vendor_row(), &D::vendor, [](const Reader& reader) { return binding::read_choice(reader, vendors); },
@@ -158,12 +158,11 @@ const Schema<DeviceType>& schema<DeviceType>() {
           .quantity("memory", &D::memory_bytes, Dimension::bytes, "Of one device.", {.above = 0})
           .quantity("memory_bandwidth", &D::memory_bandwidth_bytes_per_s, Dimension::bytes_per_s, "Peak.", {.above = 0})
           .custom<std::map<std::string, double>>(flops_row(false), &D::flop_per_s, read_flops, write_flops)
-          .field("efficiency", &D::efficiency, "Shares of the peaks that are reached.")
-          .field("overhead", &D::overhead, "Time that the work does not explain. Default: the cost form's.")
+          .field("efficiency", &D::efficiency, "Reached shares of the peaks.")
+          .field("overhead", &D::overhead, "Time beyond the computation. Default: the cost form's.")
           .quantity("reserve", &D::reserve_bytes, Dimension::bytes,
-                    "Memory kept free for context, workspace and fragmentation. Default: 1 GiB, for a CPU nothing, for "
-                    "unified "
-                    "memory a quarter.",
+                    "Memory kept free for context, workspace and fragmentation. Default: 1 GiB; a CPU: 0; unified "
+                    "memory: a quarter.",
                     {.min = 0})
           .quantity("price", &D::usd_per_hour, Dimension::usd_per_hour,
                     "Of renting one. Default: the catalogue's median.", {.above = 0});
@@ -172,8 +171,8 @@ const Schema<DeviceType>& schema<DeviceType>() {
 
 template <>
 const Schema<Disk>& schema<Disk>() {
-  static const auto table = Schema<Disk>("disk", "Where offloaded bytes may go.")
-                                .quantity("capacity", &Disk::capacity_bytes, Dimension::bytes, "That may be used.",
+  static const auto table = Schema<Disk>("disk", "Disk for offloaded bytes.")
+                                .quantity("capacity", &Disk::capacity_bytes, Dimension::bytes, "Usable capacity.",
                                           {.required = true, .above = 0})
                                 .quantity("read", &Disk::read_bytes_per_s, Dimension::bytes_per_s, "Sequential.",
                                           {.required = true, .above = 0})
@@ -185,7 +184,7 @@ const Schema<Disk>& schema<Disk>() {
 template <>
 const Schema<Reduction>& schema<Reduction>() {
   static const auto table =
-      Schema<Reduction>("reduction", "What adding received vectors costs a machine.")
+      Schema<Reduction>("reduction", "Cost of adding received vectors on a machine.")
           .quantity("add", &Reduction::add_s_per_byte, Dimension::seconds_per_byte,
                     "The arithmetic (GenModel's gamma).", {.required = true, .min = 0})
           .quantity("access", &Reduction::access_s_per_byte, Dimension::seconds_per_byte,
@@ -199,7 +198,7 @@ const Schema<MachineDescription>& schema<MachineDescription>() {
   static const auto table =
       Schema<M>("machine", "Devices that share a host.")
           .field("name", &M::name, "Unique; letters, digits, `.`, `-`, `_`.", {.required = true})
-          .field("count", &M::count, "n > 1: machines name-0 .. name-(n-1), alike. Default 1.",
+          .field("count", &M::count, "Number of identical machines; above 1 they are name-0 to name-(n-1). Default 1.",
                  {.min = 1, .max = 100000})
           .field("site", &M::site, "Machines of a site share a fast network. Default: `default`.")
           .field("devices", &M::devices, "Types in slot order, repeated with `*`: `A6000*4`.", {.required = true})
@@ -215,7 +214,9 @@ const Schema<MachineDescription>& schema<MachineDescription>() {
 template <>
 const Schema<NamedLink>& schema<NamedLink>() {
   static const auto table =
-      Schema<NamedLink>("link", "A link between two machines or two sites; a site named twice: between its machines.")
+      Schema<NamedLink>(
+          "link",
+          "A link between two machines or two sites, or (with one site named twice) between the machines of a site.")
           .field("between", &NamedLink::between, "Two names.", {.required = true})
           .flatten(&NamedLink::speed);
   return table;
@@ -251,7 +252,7 @@ const Schema<Network>& schema<Network>() {
           .field("within_site", &N::within_site, "Default: 0.2 ms, 10 Gbit/s.")
           .field("between_sites", &N::between_sites, "No default.")
           .field("matrix", &N::matrix, "Beats every other description.")
-          .field("reduction", &N::reduction, "Of machines that state none.");
+          .field("reduction", &N::reduction, "For machines without their own.");
   return table;
 }
 
@@ -275,10 +276,10 @@ const Schema<SwitchPort>& schema<SwitchPort>() {
 template <>
 const Schema<Incast>& schema<Incast>() {
   static const auto table =
-      Schema<Incast>("incast", "What many senders to one port cost (GenModel's w_t and epsilon).")
-          .field("threshold", &Incast::threshold, "Senders without harm.", {.required = true, .min = 1})
-          .quantity("cost", &Incast::cost_s_per_byte, Dimension::seconds_per_byte, "Per byte and sender beyond.",
-                    {.required = true, .min = 0});
+      Schema<Incast>("incast", "Cost of many senders to one port (GenModel's w_t and epsilon).")
+          .field("threshold", &Incast::threshold, "Most senders without extra cost.", {.required = true, .min = 1})
+          .quantity("cost", &Incast::cost_s_per_byte, Dimension::seconds_per_byte,
+                    "Per byte and per sender above the threshold.", {.required = true, .min = 0});
   return table;
 }
 
@@ -286,7 +287,7 @@ template <>
 const Schema<Switch>& schema<Switch>() {
   static const auto table = Schema<Switch>("switch", "A switch of the physical tree, for collectives.")
                                 .field("name", &Switch::name, "Unique.", {.required = true})
-                                .field("uplink", &Switch::uplink, "None: the root.")
+                                .field("uplink", &Switch::uplink, "Omitted for the root.")
                                 .field("ports", &Switch::ports, "Machines below it.")
                                 .field("incast", &Switch::incast, "Of its ports.");
   return table;
@@ -297,19 +298,19 @@ const Schema<DriverCost>& schema<DriverCost>() {
   static const auto table =
       Schema<DriverCost>("driver", "Where requests enter and tokens come out.")
           .quantity("step", &DriverCost::step_s, Dimension::seconds,
-                    "From the last stage's answer to the start of the next step on the first stage; takes the place of "
-                    "the link between the two.",
+                    "Link from the last stage's answer to the next step on the first stage; replaces the link between "
+                    "the two.",
                     {.required = true, .min = 0})
           .quantity("request", &DriverCost::request_s, Dimension::seconds,
-                    "Of a request, beside its steps: connection, text to tokens, the first event.", {.min = 0});
+                    "Time per request in addition to its steps: connection, tokenizing, first event.", {.min = 0});
   return table;
 }
 
 template <>
 const Schema<LocalHost>& schema<LocalHost>() {
-  static const auto table =
-      Schema<LocalHost>("local", "All devices are worker processes of one host.")
-          .field("cores", &LocalHost::cores, "That the workers share.", {.required = true, .min = 1, .max = 100000});
+  static const auto table = Schema<LocalHost>("local", "All devices are worker processes of one host.")
+                                .field("cores", &LocalHost::cores, "Cores that the workers share.",
+                                       {.required = true, .min = 1, .max = 100000});
   return table;
 }
 
@@ -317,15 +318,15 @@ template <>
 const Schema<ClusterDescription>& schema<ClusterDescription>() {
   using C = ClusterDescription;
   static const auto table =
-      Schema<C>("cluster", "What there is: devices, the machines and sites they stand in, the links between them.")
+      Schema<C>("cluster", "Devices, their machines and sites, and the links between them.")
           .format("motley.cluster/1")
-          .field("name", &C::name, "For people.")
-          .field("machine", &C::machines, "In the order that counts devices.", {.required = true})
-          .field("device_type", &C::device_types, "Beside the catalogue.")
+          .field("name", &C::name, "Shown in reports.")
+          .field("machine", &C::machines, "Machines; their order is the order of the devices.", {.required = true})
+          .field("device_type", &C::device_types, "In addition to the catalogue.")
           .field("network", &C::network, "Links by distance.")
           .field("link", &C::links, "Links by name.")
           .field("switch", &C::switches, "The physical tree, for collectives.")
-          .field("driver", &C::driver, "Where requests enter. Default: as near as the first and the last stage.")
+          .field("driver", &C::driver, "Where requests enter. Default: next to the first and the last stage.")
           .field("local", &C::local, "Set where all devices run on one host.");
   return table;
 }

@@ -69,8 +69,8 @@ int Cluster::find_device(std::string_view name) const {
     if (devices[i].name == name) return static_cast<int>(i);
   std::vector<std::string> names;
   for (const auto& device : devices) names.push_back(device.name);
-  throw input_error(fmt::format("there is no device \"{}\" in the cluster", name),
-                    did_you_mean(name, names, "devices are called machine/slot"));
+  throw input_error(fmt::format("the cluster has no device \"{}\"", name),
+                    did_you_mean(name, names, "give a device as machine/slot"));
 }
 
 }  // namespace motley

@@ -19,11 +19,11 @@ template <>
 const Schema<LayerRate>& schema<LayerRate>() {
   using R = LayerRate;
   static const auto table =
-      Schema<R>("layer rate", "What a tensor-parallel group passes on, by the blocks it holds.")
+      Schema<R>("layer rate", "Tokens per second of a tensor-parallel group, by the layers that it holds.")
           .field("device_type", &R::device_type, "A type's name.", {.required = true})
-          .field("tp", &R::tp, "Devices in the group. Default: 1.", {.min = 1, .max = 1 << 16})
+          .field("tp", &R::tp, "Tensor-parallel degree. Default: 1.", {.min = 1, .max = 1 << 16})
           .field("tokens_per_s", &R::tokens_per_s,
-                 "Holding one block, two blocks, ...; the list ends where the group can hold no more.",
+                 "Rate with one layer, two layers, ...; the list ends at the most layers that fit.",
                  {.required = true, .above = 0});
   return table;
 }
@@ -34,9 +34,9 @@ const Schema<LayerTime>& schema<LayerTime>() {
   constexpr Limits seconds{.min = 0};
   constexpr Limits count{.required = true, .min = 1, .max = 1 << 24};
   static const auto table =
-      Schema<T>("layer time", "Seconds of one part for one micro-batch, the group's collectives included.")
+      Schema<T>("layer time", "Seconds of one part for one micro-batch, with the collectives of tensor parallelism.")
           .field("device_type", &T::device_type, "A type's name.", {.required = true})
-          .field("tp", &T::tp, "Devices in the group. Default: 1.", {.min = 1, .max = 1 << 16})
+          .field("tp", &T::tp, "Tensor-parallel degree. Default: 1.", {.min = 1, .max = 1 << 16})
           .field("micro_batch", &T::micro_batch, "Sequences.", count)
           .field("sequence_length", &T::sequence_length, "Tokens of each.", count)
           .field("part", &T::part, "Which part. Default: `block`.", {.always_written = true})
@@ -62,7 +62,7 @@ template <>
 const Schema<LinkTokens>& schema<LinkTokens>() {
   using T = LinkTokens;
   static const auto table =
-      Schema<T>("link tokens", "Tokens per second that a directed link passes on.")
+      Schema<T>("link tokens", "Tokens per second of a directed link.")
           .field("from", &T::from, "A device type, machine or site.", {.required = true})
           .field("to", &T::to, "A device type, machine or site.", {.required = true})
           .field("tokens_per_s", &T::tokens_per_s, "Tokens per second.", {.required = true, .above = 0});
@@ -88,12 +88,13 @@ void check_profile(const Profile& profile, const Reader& reader) {
       reader.fail(fmt::format("link_rate[{}] has {} sizes and {} rates", i, rate.bytes.size(), rate.bytes_per_s.size()),
                   "give one rate for each size");
     if (!std::is_sorted(rate.bytes.begin(), rate.bytes.end()))
-      reader.fail(fmt::format("link_rate[{}]: the sizes do not ascend", i), "put them in order, each with its rate");
+      reader.fail(fmt::format("link_rate[{}]: the sizes must ascend", i),
+                  "sort them in ascending order, each with its rate");
   }
   for (std::size_t i = 0; i < profile.layer_rate.size(); ++i) {
     const LayerRate& rate = profile.layer_rate[i];
     if (rate.tokens_per_s.empty())
-      reader.fail(fmt::format("layer_rate[{}] has no rates", i), "give tokens_per_s, or leave the entry out");
+      reader.fail(fmt::format("layer_rate[{}] has no rates", i), "give tokens_per_s, or remove the entry");
     if (find_layer_rate(profile, rate.device_type, rate.tp) != &rate)
       reader.fail(fmt::format("layer_rate[{}]: {} at tp {} is measured twice", i, rate.device_type, rate.tp),
                   "keep one of the two");

@@ -39,7 +39,7 @@ Value read_matrix_csv(const std::filesystem::path& path) {
       if (column != row && (status != std::errc() || rest != cell.data() + cell.size()))
         throw input_error(
             fmt::format("{}:{}: column {}: \"{}\" is not a number", path.string(), line_number, column + 1, cell),
-            "a matrix file holds numbers separated by commas, without a header");
+            "write numbers separated by commas, without a header");
       numbers.push_back(column == row ? 0.0 : number);
     }
     rows.push_back(std::move(numbers));

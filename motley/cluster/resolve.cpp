@@ -41,7 +41,8 @@ void check_name(const Reader& reader, std::string_view name) {
            c == '_';
   };
   if (name.empty() || !std::all_of(name.begin(), name.end(), good))
-    reader.fail(fmt::format("\"{}\" is not a name", name), "use letters, digits, `.`, `-` and `_`");
+    reader.fail(fmt::format("a name must have letters, digits, `.`, `-` and `_` only, found \"{}\"", name),
+                "choose another name");
 }
 
 // ---- types ----
@@ -83,7 +84,7 @@ DeviceType complete(const DeviceType& given, const Reader& place) {
   const auto require = [&](bool present, std::string_view key) {
     if (present) return;
     place.fail(fmt::format("\"{}\" is not in the catalogue, so `{}` must be given", given.name, key),
-               did_you_mean(given.name, catalogue_names(), "a new type needs memory, memory_bandwidth and flops"));
+               did_you_mean(given.name, catalogue_names(), "give memory, memory_bandwidth and flops for a new type"));
   };
   require(type.memory_bytes > 0, "memory");
   require(type.memory_bandwidth_bytes_per_s > 0, "memory_bandwidth");
@@ -92,10 +93,10 @@ DeviceType complete(const DeviceType& given, const Reader& place) {
   if (type.efficiency.bandwidth == 0) type.efficiency.bandwidth = 0.80;
   if (!type.reserve_bytes) type.reserve_bytes = type.vendor == "cpu" ? 0 : gibibyte;
   if (*type.reserve_bytes >= type.memory_bytes)
-    place.fail(
-        fmt::format("\"{}\" reserves {} of its {}", given.name, human_bytes(static_cast<double>(*type.reserve_bytes)),
-                    human_bytes(static_cast<double>(type.memory_bytes))),
-        "give a smaller `reserve`");
+    place.fail(fmt::format("\"{}\" reserves {} of its {} of memory: nothing is left", given.name,
+                           human_bytes(static_cast<double>(*type.reserve_bytes)),
+                           human_bytes(static_cast<double>(type.memory_bytes))),
+               "give a smaller `reserve`");
   return type;
 }
 
@@ -124,7 +125,7 @@ class TypeTable {
       used_.push_back(complete(*known, place));
     else
       place.fail(
-          fmt::format("device type \"{}\" is not known", name),
+          fmt::format("device type \"{}\" is unknown", name),
           did_you_mean(name, all_names(), "describe it with [[device_type]]: name, memory, memory_bandwidth, flops"));
     return static_cast<int>(used_.size()) - 1;
   }
@@ -166,10 +167,10 @@ DeviceGroup parse_group(std::string_view text, const Reader& place) {
     const auto [end, status] = std::from_chars(number.data(), number.data() + number.size(), group.count);
     if (status != std::errc() || end != number.data() + number.size() || group.count < 1 ||
         group.count > largest_cluster)
-      place.fail(fmt::format("\"{}\" has no count after the `*`", text), "write \"A6000*4\" for four devices");
+      place.fail(fmt::format("\"{}\" needs a count after the `*`", text), "write \"A6000*4\" for four devices");
   }
   if (group.type.empty())
-    place.fail(fmt::format("\"{}\" names no device type", text), "write \"A6000*4\" for four devices");
+    place.fail(fmt::format("\"{}\" needs a device type", text), "write \"A6000*4\" for four devices");
   return group;
 }
 
@@ -179,7 +180,8 @@ void add_machines(Cluster& cluster, TypeTable& types, const Reader& root) {
     const MachineDescription& described = cluster.description.machines[m];
     check_name(at(root, {"machine", m, "name"}), described.name);
     if (described.devices.empty())
-      at(root, {"machine", m, "devices"}).fail("a machine needs a device", "for example devices = [\"A6000*4\"]");
+      at(root, {"machine", m, "devices"})
+          .fail("a machine needs at least one device", "give its devices, as in devices = [\"A6000*4\"]");
     std::vector<int> slots;  // types
     for (std::size_t d = 0; d < described.devices.size(); ++d) {
       const Reader place = at(root, {"machine", m, "devices", d});
@@ -190,7 +192,7 @@ void add_machines(Cluster& cluster, TypeTable& types, const Reader& root) {
         static_cast<std::int64_t>(cluster.devices.size()) + described.count * static_cast<std::int64_t>(slots.size());
     if (total > largest_cluster)
       at(root, {"machine", m})
-          .fail(fmt::format("the cluster has more than {} devices", largest_cluster), "lower `count`");
+          .fail(fmt::format("the cluster must have at most {} devices", largest_cluster), "reduce `count`");
     for (std::int64_t copy = 0; copy < described.count; ++copy) {
       Machine machine;
       machine.name = described.count == 1 ? described.name : fmt::format("{}-{}", described.name, copy);
@@ -199,7 +201,7 @@ void add_machines(Cluster& cluster, TypeTable& types, const Reader& root) {
       if (!names.insert(machine.name).second)
         at(root, {"machine", m, "name"})
             .fail(fmt::format("machine \"{}\" is described twice", machine.name),
-                  "names must be unique; `count` makes copies");
+                  "give machines unique names; `count` makes copies");
       for (const int type : slots) {
         machine.devices.push_back(static_cast<int>(cluster.devices.size()));
         cluster.devices.push_back({fmt::format("{}/{}", machine.name, machine.devices.size() - 1), type,
@@ -235,7 +237,7 @@ std::string machine_hint(const Cluster& cluster, std::string_view name, const st
       return fmt::format("its {0} copies are called {1}-0 to {1}-{2}", described.count, name, described.count - 1);
   return did_you_mean(
       name, candidates,
-      fmt::format("known: {}",
+      fmt::format("choose one of {}",
                   fmt::join(candidates.begin(),
                             candidates.begin() + std::min<std::ptrdiff_t>(8, std::ssize(candidates)), ", ")));
 }
@@ -250,8 +252,8 @@ void check_links(const Cluster& cluster, const Reader& root) {
     const auto& between = cluster.description.links[i].between;
     const Reader place = at(root, {"link", i, "between"});
     if (between.size() != 2)
-      place.fail(fmt::format("a link is between two names, not {}", between.size()),
-                 "write between = [\"home\", \"campus\"]");
+      place.fail(fmt::format("a link needs two names, found {}", between.size()),
+                 "write both, as in between = [\"home\", \"campus\"]");
     for (std::size_t end = 0; end < 2; ++end) {
       const Reader name_place = at(root, {"link", i, "between", end});
       const std::string& name = between[end];
@@ -264,13 +266,13 @@ void check_links(const Cluster& cluster, const Reader& root) {
     if (first_is_machine != contains(machines, between[1]))
       place.fail(fmt::format("\"{}\" is a {}, \"{}\" is a {}", between[0], first_is_machine ? "machine" : "site",
                              between[1], first_is_machine ? "site" : "machine"),
-                 "name two machines or two sites");
+                 "give two machines or two sites");
     if (first_is_machine && between[0] == between[1])
       place.fail(fmt::format("\"{}\" is named twice", between[0]),
                  "describe links inside a machine with the machine's own `link`");
     if (!seen.insert({between[0], between[1]}).second)
       place.fail(fmt::format("the link between \"{}\" and \"{}\" is described twice", between[0], between[1]),
-                 "use bandwidth_up and bandwidth_down where directions differ");
+                 "use bandwidth_up and bandwidth_down if the directions differ");
   }
 }
 
@@ -279,7 +281,7 @@ void check_matrix(const Cluster& cluster, const Reader& root) {
   if (!matrix) return;
   const std::size_t size = cluster.devices.size();
   const auto check = [&](const std::vector<std::vector<double>>& rows, std::string_view key) {
-    const std::string hint = "one row and one column for each device, in cluster order";
+    const std::string hint = "give one row and one column for each device, in cluster order";
     if (rows.size() != size)
       at(root, {"network", "matrix", key}).fail(fmt::format("{} rows for {} devices", rows.size(), size), hint);
     for (std::size_t row = 0; row < size; ++row)
@@ -306,7 +308,7 @@ void check_hosts(const Cluster& cluster, const Reader& root) {
           place.fail(fmt::format("\"{}\" is not a machine", host), machine_hint(cluster, host, machines));
         if (const auto [other, added] = switch_of.emplace(host, described.name); !added)
           place.fail(fmt::format("\"{}\" already has a port of switch \"{}\"", host, other->second),
-                     "a machine stands below one switch");
+                     "put each machine below one switch");
       }
   }
 }
@@ -320,7 +322,7 @@ void check_switches(const Cluster& cluster, const Reader& root) {
     check_name(at(root, {"switch", i, "name"}), switches[i].name);
     if (!by_name.emplace(switches[i].name, i).second)
       at(root, {"switch", i, "name"})
-          .fail(fmt::format("switch \"{}\" is described twice", switches[i].name), "names must be unique");
+          .fail(fmt::format("switch \"{}\" is described twice", switches[i].name), "give unique names");
     names.push_back(switches[i].name);
   }
   std::string common_root;
@@ -329,15 +331,15 @@ void check_switches(const Cluster& cluster, const Reader& root) {
     for (std::size_t steps = 0; by_name.contains(top) && switches[by_name[top]].uplink; ++steps) {
       if (steps > switches.size())
         at(root, {"switch", i, "uplink"})
-            .fail(fmt::format("the uplinks from \"{}\" go round in a circle", switches[i].name),
-                  "the root has no uplink");
+            .fail(fmt::format("the uplinks from \"{}\" form a cycle", switches[i].name),
+                  "remove the uplink of the root");
       top = switches[by_name[top]].uplink->to;
     }
     if (common_root.empty()) common_root = top;
     if (top != common_root)
       at(root, {"switch", i, "uplink"})
           .fail(fmt::format("the switches have two roots, \"{}\" and \"{}\"", common_root, top),
-                did_you_mean(by_name.contains(top) ? common_root : top, names, "give all but one an uplink"));
+                did_you_mean(by_name.contains(top) ? common_root : top, names, "give all switches but one an uplink"));
   }
   check_hosts(cluster, root);
 }
@@ -348,7 +350,7 @@ Cluster resolve_document(ClusterDescription description, const Reader& root) {
   Cluster cluster;
   cluster.description = std::move(description);
   if (cluster.description.machines.empty())
-    root.fail("there is no machine", "describe one with [[machine]]: name, devices");
+    root.fail("the cluster has no machine", "add a [[machine]] with name and devices");
   TypeTable types(cluster.description, root);
   add_machines(cluster, types, root);
   cluster.types = types.take_used();

@@ -51,9 +51,9 @@ TEST_F(ReadTensorTest, RefusesAMissingTensorAndAnotherShape) {
   };
   EXPECT_THAT(
       reading("model.layers.0.self_attn.q_proj.weight", {2, 2}),
-      AllOf(HasSubstr("config.json promises model.layers.0.self_attn.q_proj.weight 2x2"), HasSubstr("holds 2x3")));
+      AllOf(HasSubstr("config.json needs the tensor model.layers.0.self_attn.q_proj.weight 2x2"), HasSubstr("holds 2x3")));
   EXPECT_THAT(reading("model.layers.0.self_attn.k_proj.weight", {2, 2}),
-              HasSubstr((folder / "model.safetensors").string() + " does not hold it"));
+              HasSubstr((folder / "model.safetensors").string() + " does not contain"));
 }
 
 TEST_F(ReadTensorTest, RefusesTypesThatItCannotConvert) {

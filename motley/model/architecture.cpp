@@ -20,7 +20,7 @@ constexpr double max_ffn = 1 << 21;
 constexpr double max_vocabulary = 1 << 24;
 constexpr double max_context = 1 << 30;
 
-constexpr const char* whole_shape = "a model needs its whole shape: take config.json from the model's own folder";
+constexpr const char* whole_shape = "take config.json from the model's own folder: it needs the whole shape";
 
 // The keys of a config.json, or of a table inside it. A null counts as absent unless a method says otherwise.
 class Config {
@@ -130,7 +130,7 @@ void read_frequencies(const Config& config, const Config& table, std::int64_t co
     if (rotary.high_freq_factor <= rotary.low_freq_factor)
       table.at("high_freq_factor")
           .fail(fmt::format("{} must be above low_freq_factor ({})", rotary.high_freq_factor, rotary.low_freq_factor),
-                "Llama 3 has 4 and 1");
+                "Llama 3 uses 4 and 1");
   }
   if (rotary.scaling == RotaryScaling::yarn) {
     rotary.beta_fast = table.number("beta_fast", factor_range, 32);
@@ -138,7 +138,7 @@ void read_frequencies(const Config& config, const Config& table, std::int64_t co
     if (rotary.beta_fast < rotary.beta_slow)
       table.at("beta_fast")
           .fail(fmt::format("{} must not be below beta_slow ({})", rotary.beta_fast, rotary.beta_slow),
-                "without both keys they are 32 and 1");
+                "the defaults are 32 and 1");
     rotary.attention_factor = yarn_attention_factor(table, rotary.factor);
     if (!table.flag("truncate", true))
       unsupported(table.at("truncate"), "YaRN without truncation", "only true is supported");
@@ -156,8 +156,8 @@ Rotary read_rotary(const Config& config, std::int64_t context) {
   rotary.theta = (table.has("rope_theta") ? table : config).number("rope_theta", {.above = 1, .max = 1e15}, 10000);
   const Config& holder = table.has("partial_rotary_factor") ? table : config;
   if (holder.number("partial_rotary_factor", {.above = 0, .max = 1}, 1) != 1)
-    unsupported(holder.at("partial_rotary_factor"), "rotating only a part of each head",
-                "this family rotates whole heads");
+    unsupported(holder.at("partial_rotary_factor"), "partial rotary embedding",
+                "only whole heads are supported for this family");
   if (!config.has(key)) return rotary;
   rotary.scaling = read_scaling(table);
   if (rotary.scaling != RotaryScaling::none) read_frequencies(config, table, context, rotary);
@@ -194,18 +194,18 @@ void read_heads(const Config& config, Architecture& arch, std::optional<std::int
   arch.kv_heads = config.size("num_key_value_heads", max_heads, kv_null ? arch.heads : kv_heads.value_or(arch.heads));
   if (arch.heads % arch.kv_heads != 0)
     config.at("num_key_value_heads")
-        .fail(fmt::format("{} query heads cannot be grouped over {} key/value heads", arch.heads, arch.kv_heads),
-              "num_attention_heads must be a multiple of num_key_value_heads");
+        .fail(fmt::format("{} query heads must be a multiple of {} key/value heads", arch.heads, arch.kv_heads),
+              "correct num_attention_heads or num_key_value_heads");
   if (!config.has("head_dim") && !head_dim && arch.hidden % arch.heads != 0)
     config.at("num_attention_heads")
-        .fail(fmt::format("hidden_size {} is not a multiple of {} heads", arch.hidden, arch.heads),
-              "or state `head_dim`");
+        .fail(fmt::format("hidden_size {} must be a multiple of {} heads", arch.hidden, arch.heads),
+              "correct hidden_size, or give `head_dim`");
   arch.head_dim =
       config.size("head_dim", max_head_dim, head_dim.value_or(std::max<std::int64_t>(1, arch.hidden / arch.heads)));
   if (arch.head_dim % 2 != 0 && arch.position == PositionKind::rotary)
     config.at("head_dim")
-        .fail(fmt::format("heads of {} elements cannot be rotated: the size must be even", arch.head_dim),
-              "`head_dim` is hidden_size / num_attention_heads where it is not stated");
+        .fail(fmt::format("the head size must be even for rotary embeddings, found {}", arch.head_dim),
+              "correct `head_dim`, by default hidden_size / num_attention_heads");
 }
 
 struct GatedDefaults {
@@ -260,12 +260,12 @@ void read_qwen_windows(const Config& config, Architecture& arch) {
     const auto& types = place.value().as_array();
     if (types.size() != sliding.size())
       place.fail(fmt::format("{} entries for {} layers", types.size(), arch.layers),
-                 "give one per layer, or leave `layer_types` out: `max_window_layers` then says which");
+                 "give one per layer, or remove `layer_types` to use `max_window_layers`");
     for (std::size_t i = 0; i < types.size(); ++i)
       sliding[i] =
           binding::read_choice(place.item(i, types[i]), {"full_attention", "sliding_attention"}) == "sliding_attention";
     if (window == 0 && std::find(sliding.begin(), sliding.end(), true) != sliding.end())
-      place.fail("a layer has sliding attention, but there is no window",
+      place.fail("a layer has sliding attention, but the window is missing",
                  "set `use_sliding_window` and `sliding_window`");
   } else if (window > 0) {
     const double from = config.number("max_window_layers", {.min = 0, .max = max_layers}, 28);
@@ -299,8 +299,8 @@ Architecture read_opt(const Config& config) {
   arch.heads = arch.kv_heads = config.size("num_attention_heads", max_heads);
   if (arch.hidden % arch.heads != 0)
     config.at("num_attention_heads")
-        .fail(fmt::format("hidden_size {} is not a multiple of {} heads", arch.hidden, arch.heads),
-              fmt::format("OPT's heads are alike: choose a divisor of {}", arch.hidden));
+        .fail(fmt::format("hidden_size {} must be a multiple of {} heads", arch.hidden, arch.heads),
+              fmt::format("choose a divisor of {}", arch.hidden));
   arch.head_dim = arch.hidden / arch.heads;
   arch.ffn = config.size("ffn_dim", max_ffn);
   arch.vocabulary = config.size("vocab_size", max_vocabulary);
@@ -351,7 +351,7 @@ const Family& find_family(const Config& config) {
     if (family.name == name) return family;
   const std::string near = did_you_mean(name, names);
   std::string hint = near.empty() ? known : near + " " + known;
-  if (config.has("text_config")) hint += "; models of more than text are not";
+  if (config.has("text_config")) hint += "; only text models are supported";
   unsupported(config.at("model_type"), fmt::format("model type \"{}\"", name), std::move(hint));
 }
 

@@ -43,13 +43,13 @@ fs::path find_config(const std::string& name_or_path) {
   const fs::path path = name_or_path;
   if (fs::is_directory(path, ignored)) {
     if (fs::is_regular_file(path / "config.json", ignored)) return path / "config.json";
-    throw input_error(fmt::format("{}: there is no config.json in this folder", name_or_path),
-                      "a model is a Hugging Face folder, its config.json, or a name such as llama-2-70b");
+    throw input_error(fmt::format("{}: config.json is missing in this folder", name_or_path),
+                      "give a Hugging Face folder, a config.json, or a name such as llama-2-70b");
   }
   if (fs::exists(path, ignored)) return path;
   if (path.has_parent_path() || path.extension() == ".json")
     throw input_error(fmt::format("{}: no such file or folder", name_or_path),
-                      "a model is a Hugging Face folder, its config.json, or a name such as llama-2-70b");
+                      "give a Hugging Face folder, a config.json, or a name such as llama-2-70b");
 
   std::vector<std::string> names;
   for (const auto& entry : fs::directory_iterator(data_folder() / "models"))
@@ -57,7 +57,7 @@ fs::path find_config(const std::string& name_or_path) {
   std::sort(names.begin(), names.end());
   if (std::find(names.begin(), names.end(), name_or_path) != names.end())
     return data_folder() / "models" / name_or_path / "config.json";
-  throw input_error(fmt::format("\"{}\" is neither a file, a folder nor a known model", name_or_path),
+  throw input_error(fmt::format("\"{}\" must be a file, a folder or the name of a known model", name_or_path),
                     did_you_mean(name_or_path, names, fmt::format("known models: {}", fmt::join(names, ", "))));
 }
 

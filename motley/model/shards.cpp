@@ -18,12 +18,11 @@ constexpr double rounding = 1e-9;  // quotas this close to a whole number are th
 std::vector<double> normalised(const std::vector<double>& shares, std::size_t degree) {
   if (shares.empty()) return std::vector<double>(degree, 1.0 / static_cast<double>(degree));
   if (shares.size() != degree)
-    throw input_error(fmt::format("{} shares for a group of {} devices", shares.size(), degree),
-                      "give one share per device, or none for equal shares");
+    throw input_error(fmt::format("{} shares for {} devices", shares.size(), degree),
+                      "give one share per device, or remove them for equal shares");
   for (const double share : shares)
     if (!std::isfinite(share) || share <= 0)
-      throw input_error(fmt::format("a share must be a positive number, not {}", share),
-                        "leave out the devices that are to hold nothing");
+      throw input_error(fmt::format("a share must be positive, found {}", share), "leave out devices with no share");
   const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
   std::vector<double> result;
   for (const double share : shares) result.push_back(share / sum);
@@ -71,8 +70,8 @@ std::vector<std::int64_t> apportion(std::int64_t units, const std::vector<double
 std::vector<Span> cut(std::int64_t size, const std::vector<double>& shares, std::string_view what) {
   const auto ranks = static_cast<std::int64_t>(shares.size());
   if (size < ranks)
-    throw input_error(fmt::format("{} {} cannot be cut over {} devices", size, what, ranks),
-                      fmt::format("the tensor-parallel degree is at most {} for this model", size));
+    throw input_error(fmt::format("{} {} cannot be split over {} devices", size, what, ranks),
+                      fmt::format("use a tensor-parallel degree of at most {} for this model", size));
   const std::int64_t unit = size / grain >= ranks ? grain : 1;
   std::vector<Span> spans;
   std::int64_t first = 0;
@@ -134,11 +133,11 @@ Span scaled(const Span& span, std::int64_t factor) { return {span.first * factor
 
 std::vector<Shard> make_shards(const Architecture& arch, int degree, const std::vector<double>& shares) {
   if (degree < 1)
-    throw input_error(fmt::format("a group needs at least one device, not {}", degree),
-                      "a tensor-parallel degree of 1 leaves the model whole");
+    throw input_error(fmt::format("a tensor-parallel degree must be at least 1, found {}", degree),
+                      "use a degree of 1 for the whole model on one device");
   if (degree > arch.heads)
-    throw input_error(fmt::format("{} devices cannot share {} query heads", degree, arch.heads),
-                      fmt::format("the tensor-parallel degree is at most {} for this model", arch.heads));
+    throw input_error(fmt::format("{1} query heads cannot be split over {0} devices", degree, arch.heads),
+                      fmt::format("use a tensor-parallel degree of at most {} for this model", arch.heads));
   const auto ranks = static_cast<std::size_t>(degree);
   const std::vector<double> parts = normalised(shares, ranks);
   std::vector<Shard> shards(ranks);

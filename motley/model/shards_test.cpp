@@ -89,7 +89,7 @@ TEST(Shards, RefusesWhatCannotBeCut) {
     make_shards(shape(8, 2), 9);
     FAIL();
   } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "9 devices cannot share 8 query heads");
+    EXPECT_STREQ(error.what(), "8 query heads cannot be split over 9 devices");
   }
   EXPECT_THROW(make_shards(shape(8, 2, 2), 3), Error);
   EXPECT_THROW(make_shards(shape(8, 2, 64, 2), 3), Error);

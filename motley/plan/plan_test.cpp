@@ -161,7 +161,7 @@ TEST(Plan, ErrorsNamePlaceCauseAndFix) {
             "kind: this is a plan of kind \"train\", not \"serve\" | make one with `motley plan serve`");
   plan = good;
   plan.set("format", "motley.plan/2");
-  EXPECT_EQ(error_of(plan), "format: version \"motley.plan/2\" is not known | this program reads \"motley.plan/1\"");
+  EXPECT_EQ(error_of(plan), "format: version \"motley.plan/2\" is not supported | give a file with format = \"motley.plan/1\"");
   plan = good;
   plan.set("stagse", Value::array());
   EXPECT_EQ(error_of(plan), "stagse: unknown key | did you mean `stages`?");
@@ -180,7 +180,7 @@ TEST(Plan, ErrorsNamePlaceCauseAndFix) {
   EXPECT_EQ(error_of(plan), "step.block_tokens: 0 is out of range | accepted: at least 1, at most 65536");
   plan = good;
   member(plan, "cluster").set("machine", Value::array());
-  EXPECT_EQ(error_of(plan), "cluster: there is no machine | describe one with [[machine]]: name, devices");
+  EXPECT_EQ(error_of(plan), "cluster: the cluster has no machine | add a [[machine]] with name and devices");
   plan = good;
   member(member(plan, "model"), "config").set("num_hidden_layers", "eight");
   EXPECT_NE(error_of(plan).find("num_hidden_layers"), std::string::npos);

@@ -69,7 +69,7 @@ class Verifier {
       const std::string& device = stage.devices[rank];
       const std::string here = fmt::format("{}.devices[{}]", place, rank);
       if (!device_index_.contains(device)) {
-        add(here, fmt::format("there is no device \"{}\" in the cluster", device), suggest_device(device));
+        add(here, fmt::format("the cluster has no device \"{}\"", device), suggest_device(device));
         known = false;
         continue;
       }
@@ -354,7 +354,7 @@ class Verifier {
       const std::string& device = plan_.unused[i].device;
       const std::string place = fmt::format("unused[{}]", i);
       if (!device_index_.contains(device))
-        add(place, fmt::format("there is no device \"{}\" in the cluster", device), suggest_device(device));
+        add(place, fmt::format("the cluster has no device \"{}\"", device), suggest_device(device));
       else if (!listed.insert(device).second)
         add(place, fmt::format("\"{}\" is listed twice", device), "list it once");
       else if (const auto used = stage_of_device_.find(device); used != stage_of_device_.end())

@@ -63,7 +63,7 @@ TEST(Verify, EachBreakageIsFoundAlone) {
          plan.stages[2].devices[0] = "laptop/1";
          drop_laptop(plan);
        },
-       {{"stages[2].devices[0]", "there is no device \"laptop/1\" in the cluster"}}},
+       {{"stages[2].devices[0]", "the cluster has no device \"laptop/1\""}}},
       {"device in two stages",
        [](ServePlan& plan) {
          plan.stages[2].devices[0] = "bench/0";
@@ -257,7 +257,7 @@ TEST(Verify, EachBreakageIsFoundAlone) {
        [](ServePlan& plan) {
          plan.unused = {{"bench/9", "test"}};
        },
-       {{"unused[0]", "there is no device \"bench/9\" in the cluster"}}},
+       {{"unused[0]", "the cluster has no device \"bench/9\""}}},
       {"link that nobody described",
        [](ServePlan& plan) {
          plan.cluster.description.machines[2].site = "road";

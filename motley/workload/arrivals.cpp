@@ -145,21 +145,23 @@ std::vector<TraceRequest> replay(const Workload& workload, const ArrivalOptions&
 
 void check(const Workload& workload, const ArrivalOptions& options) {
   if (!(options.rate_scale > 0) || !std::isfinite(options.rate_scale))
-    throw input_error(fmt::format("the rates cannot be scaled by {}", options.rate_scale), "give a positive number");
+    throw input_error(fmt::format("the scale of the rates must be positive, found {}", options.rate_scale),
+                      "give a positive number");
   if (!(options.duration_s >= 0) || options.requests < 0)
-    throw input_error("duration and number of requests must not be negative", "0 is no limit");
+    throw input_error("duration and number of requests must not be negative", "use 0 for no limit");
   if (workload.arrival.process == ArrivalProcess::trace) return;
-  if (workload.classes.empty()) throw input_error("the workload describes no requests", "describe them with [[class]]");
+  if (workload.classes.empty()) throw input_error("the workload has no request classes", "add [[class]] tables");
   for (const auto& described : workload.classes)
     if (described.rate_per_s <= 0)
-      throw input_error(fmt::format("class \"{}\" has no rate", described.name), "give one, such as rate = \"4 /s\"");
+      throw input_error(fmt::format("class \"{}\" has no rate", described.name),
+                        "give its rate, as in rate = \"4 /s\"");
   if (options.duration_s == 0 && options.requests == 0)
-    throw input_error("nothing bounds the number of requests", "give a duration or a number");
+    throw input_error("duration and number of requests are missing", "give one of them");
   const double expected = options.duration_s * workload.total_rate_per_s() * options.rate_scale;
   if (options.requests > most_requests || (options.requests == 0 && expected > static_cast<double>(most_requests)))
-    throw input_error(fmt::format("{:.3g} requests are too many",
+    throw input_error(fmt::format("{:.3g} requests are more than can be simulated",
                                   options.requests > 0 ? static_cast<double>(options.requests) : expected),
-                      fmt::format("at most {}", most_requests));
+                      fmt::format("use at most {}", most_requests));
 }
 
 }  // namespace

@@ -22,14 +22,13 @@ const Schema<Length>& schema<Length>() {
           .field("p50", &Length::p50, "Median. Default: the trace's, else not known.", {.min = 1})
           .field("p99", &Length::p99, "99th percentile. Default: the trace's, else not known.", {.min = 1})
           .field("trace", &Length::trace,
-                 "CSV file with a column of the key's name (`prompt_tokens` or `output_tokens`); where it has a "
-                 "`class` column, "
-                 "the rows of this class count.")
+                 "CSV file with a column of the key's name (`prompt_tokens` or `output_tokens`); with a `class` "
+                 "column, the rows of this class are used.")
           .check([](const Length& length, const Reader& reader) {
             if (length.mean == 0 && length.trace.empty())
               reader.fail("`mean` is missing", "give a mean, or a trace to take it from");
             if (length.p50 > 0 && length.p99 > 0 && length.p99 < length.p50)
-              reader.fail("p99 is below p50", "the 99th percentile is the larger one");
+              reader.fail("p99 must not be below p50", "exchange or correct the two");
           });
   return table;
 }
@@ -65,7 +64,7 @@ Value write_length(const Length& length) {
 template <>
 const Schema<Deadline>& schema<Deadline>() {
   static const auto table =
-      Schema<Deadline>("deadline", "By when a request must be answered; any of them.")
+      Schema<Deadline>("deadline", "When a request must be answered; each key is optional.")
           .quantity("first_token", &Deadline::first_token_s, Dimension::seconds, "From arrival to the first token.",
                     {.above = 0})
           .quantity("per_token", &Deadline::per_token_s, Dimension::seconds, "Mean time of the tokens after the first.",
@@ -104,9 +103,9 @@ const Schema<Arrival>& schema<Arrival>() {
             if (arrival.process == ArrivalProcess::trace && arrival.file.empty())
               reader.fail("`file` is missing", "process = \"trace\" needs file = \"x.csv\"");
             if (arrival.process != ArrivalProcess::trace && !arrival.file.empty())
-              reader.fail("`file` is for process = \"trace\"", "set the process, or remove the file");
+              reader.fail("`file` is for process = \"trace\"", "set process = \"trace\", or remove `file`");
             if (arrival.process != ArrivalProcess::gamma && arrival.cv != 1)
-              reader.fail("`cv` is for process = \"gamma\"", "set the process, or remove cv");
+              reader.fail("`cv` is for process = \"gamma\"", "set process = \"gamma\", or remove `cv`");
           });
   return table;
 }
@@ -138,11 +137,12 @@ const Schema<Training>& schema<Training>() {
         .field("global_batch", &T::global_batch, "Sequences per step.", {.required = true, .min = 1})
         .field("micro_batch", &T::micro_batch, "Sequences; omitted: the planner chooses.", {.min = 1})
         .custom<std::string>(precision, &T::precision, read_precision, binding::write_any<std::string>)
-        .field("states", &T::states, "Bytes per parameter where they are not the usual.")
+        .field("states", &T::states, "Bytes per parameter, if not the default.")
         .custom<std::string>(optimizer, &T::optimizer, read_optimizer, binding::write_any<std::string>)
         .check([](const T& training, const Reader& reader) {
           if (training.micro_batch > training.global_batch)
-            reader.fail("micro_batch is larger than global_batch", "a step is made of micro-batches");
+            reader.fail("micro_batch must not be larger than global_batch",
+                        "reduce micro_batch or increase global_batch");
         });
   }();
   return table;
@@ -153,19 +153,19 @@ namespace {
 void check_classes(const Workload& workload, const Reader& reader) {
   const bool traced = workload.arrival.process == ArrivalProcess::trace;
   if (workload.classes.empty() && !workload.training && !traced)
-    reader.fail("there is neither a [[class]] nor [training]",
-                "describe what is asked: name, prompt_tokens, output_tokens");
+    reader.fail("[[class]] or [training] is missing",
+                "add a [[class]] with name, prompt_tokens and output_tokens, or [training]");
   const Value* list = reader.value().find("class");
   for (std::size_t i = 0; i < workload.classes.size(); ++i) {
     const RequestClass& described = workload.classes[i];
     const Reader place = reader.member("class", *list).item(i, list->as_array()[i]);
     for (std::size_t j = 0; j < i; ++j)
       if (workload.classes[j].name == described.name)
-        place.fail(fmt::format("class \"{}\" is described twice", described.name), "names must be unique");
+        place.fail(fmt::format("class \"{}\" is described twice", described.name), "give unique names");
     if (!traced && described.prompt_tokens == Length{})
-      place.fail("`prompt_tokens` is missing", "for example prompt_tokens = 512");
+      place.fail("`prompt_tokens` is missing", "give it, as in prompt_tokens = 512");
     if (!traced && described.output_tokens == Length{})
-      place.fail("`output_tokens` is missing", "for example output_tokens = 128");
+      place.fail("`output_tokens` is missing", "give it, as in output_tokens = 128");
     if ((described.rate_per_s > 0) != (workload.classes[0].rate_per_s > 0))
       place.fail(fmt::format("class \"{}\" {} a rate and class \"{}\" {}", workload.classes[0].name,
                              workload.classes[0].rate_per_s > 0 ? "has" : "lacks", described.name,
@@ -180,8 +180,7 @@ template <>
 const Schema<Workload>& schema<Workload>() {
   using W = Workload;
   static const auto table =
-      Schema<W>("workload",
-                "What is asked: kinds of requests, how they arrive, by when they must be answered; or a training job.")
+      Schema<W>("workload", "The load: request classes, their arrivals and deadlines; or a training job.")
           .format("motley.workload/1")
           .field("class", &W::classes, "Serving: one entry per kind of request.")
           .field("arrival", &W::arrival, "Default: a Poisson process.")

@@ -37,14 +37,14 @@ class Table {
   explicit Table(const std::filesystem::path& path) : source_(path.string()), text_(read_file(path)) {
     std::string_view header;
     if (!next_line(header))
-      fail("is empty", "the first line names the columns: arrival_s,prompt_tokens,output_tokens,class");
+      fail("is empty", "name the columns in the first line: arrival_s,prompt_tokens,output_tokens,class");
     names_ = split(header);
     for (const std::string_view name : names_) {
       if (std::find(columns.begin(), columns.end(), name) == columns.end())
-        fail(fmt::format("column \"{}\" is not known", name),
-             did_you_mean(name, columns, "known columns: arrival_s, prompt_tokens, output_tokens, class", '`'));
+        fail(fmt::format("column \"{}\" is unknown", name),
+             did_you_mean(name, columns, "use the columns arrival_s, prompt_tokens, output_tokens, class", '`'));
       if (std::count(names_.begin(), names_.end(), name) > 1)
-        fail(fmt::format("column \"{}\" stands twice", name), "keep one of them");
+        fail(fmt::format("column \"{}\" appears twice", name), "keep one of them");
     }
   }
 
@@ -54,7 +54,7 @@ class Table {
     cells_ = split(line);
     if (cells_.size() != names_.size())
       fail(fmt::format("{} cells under {} columns", cells_.size(), names_.size()),
-           "every line has one cell per column");
+           "give each line one cell per column");
     return true;
   }
 
@@ -73,7 +73,7 @@ class Table {
     double value = 0;
     const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (status != std::errc() || end != text.data() + text.size() || !std::isfinite(value) || value < 0)
-      fail(fmt::format("{}: \"{}\" is not a time in seconds", column, text), "a number, at least 0");
+      fail(fmt::format("{}: \"{}\" is not a time in seconds", column, text), "give a number of at least 0");
     return value;
   }
   std::int64_t tokens(std::string_view column) const {
@@ -82,7 +82,7 @@ class Table {
     const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (status != std::errc() || end != text.data() + text.size() || value < 1 || value > most_tokens)
       fail(fmt::format("{}: \"{}\" is not a number of tokens", column, text),
-           fmt::format("an integer from 1 to {}", most_tokens));
+           fmt::format("give an integer from 1 to {}", most_tokens));
     return value;
   }
 
@@ -152,9 +152,9 @@ void fill_from_arrivals(Workload& workload, const std::vector<TraceRequest>& req
   for (const auto& described : workload.classes) names.push_back(described.name);
   for (const auto& request : requests)
     if (std::find(names.begin(), names.end(), request.class_name) == names.end())
-      throw input_error(fmt::format("{}: class \"{}\" is not described in the workload", source, request.class_name),
+      throw input_error(fmt::format("{}: class \"{}\" is not in the workload", source, request.class_name),
                         did_you_mean(request.class_name, names,
-                                     fmt::format("describe it with [[class]]; known: {}", fmt::join(names, ", "))));
+                                     fmt::format("add a [[class]] for it, or use one of {}", fmt::join(names, ", "))));
   const double span_s = requests.back().arrival_s - requests.front().arrival_s;
   for (auto& described : workload.classes) {
     std::vector<double> prompts, outputs;
@@ -164,8 +164,8 @@ void fill_from_arrivals(Workload& workload, const std::vector<TraceRequest>& req
         outputs.push_back(static_cast<double>(request.output_tokens));
       }
     if (prompts.empty())
-      throw input_error(fmt::format("{}: there is no request of class \"{}\"", source, described.name),
-                        "remove the class, or name it as the trace does");
+      throw input_error(fmt::format("{}: the trace has no request of class \"{}\"", source, described.name),
+                        "remove the class, or use the name in the trace");
     // n arrivals bound n - 1 times between them.
     const auto share = static_cast<double>(prompts.size()) / static_cast<double>(requests.size());
     if (described.rate_per_s == 0 && span_s > 0)
@@ -186,7 +186,7 @@ std::vector<std::int64_t> read_lengths(const std::filesystem::path& path, std::s
     if (const std::int64_t tokens = table.tokens(column); !table.has("class") || table.cell("class") == class_name)
       lengths.push_back(tokens);
   if (lengths.empty())
-    table.fail(fmt::format("there is no request of class \"{}\"", class_name), "name the class as the trace does");
+    table.fail(fmt::format("the trace has no request of class \"{}\"", class_name), "use the name in the trace");
   return lengths;
 }
 
@@ -204,7 +204,7 @@ std::vector<TraceRequest> read_trace(const std::filesystem::path& path) {
           "sort the lines by arrival");
     requests.push_back(std::move(request));
   }
-  if (requests.empty()) table.fail("there is no request", "one line per request below the header");
+  if (requests.empty()) table.fail("the trace has no request", "write one line per request below the header");
   return requests;
 }
 

@@ -169,7 +169,7 @@ TEST_F(WorkloadFiles, ErrorsNamePlaceCauseAndFix) {
   };
   const std::string chat = "[[class]]\nname = \"chat\"\n";
   const BadFile cases[] = {
-      {"", "w.toml:1: there is neither a [[class]] nor [training]", "describe what is asked"},
+      {"", "w.toml:1: [[class]] or [training] is missing", "add a [[class]]"},
       {"[[class]]\nprompt_tokens = 1", "w.toml:2: class[0]: `name` is missing", "Unique."},
       {chat + "prompt_tokens = 1", "w.toml:2: class[0]: `output_tokens` is missing", "for example output_tokens"},
       {chat + "output_tokens = 1", "w.toml:2: class[0]: `prompt_tokens` is missing", "for example prompt_tokens"},
@@ -178,9 +178,9 @@ TEST_F(WorkloadFiles, ErrorsNamePlaceCauseAndFix) {
       {chat + "prompt_tokens = \"many\"",
        "w.toml:4: class[0].prompt_tokens: expected a number of tokens or a table, found a string", "write 512"},
       {chat + "prompt_tokens = { p99 = 5 }", "w.toml:4: class[0].prompt_tokens: `mean` is missing", "give a mean"},
-      {chat + "prompt_tokens = { mean = 5, p50 = 9, p99 = 8 }", "w.toml:4: class[0].prompt_tokens: p99 is below p50",
+      {chat + "prompt_tokens = { mean = 5, p50 = 9, p99 = 8 }", "w.toml:4: class[0].prompt_tokens: p99 must not be below p50",
        "the 99th"},
-      {chat + "rate = 4", "w.toml:4: class[0].rate: a number needs its unit here",
+      {chat + "rate = 4", "w.toml:4: class[0].rate: a number needs its unit",
        "write it as a string such as \"4 /s\""},
       {chat + "deadline = { total = \"0 s\" }", "w.toml:4: class[0].deadline.total: 0 s is out of range",
        "accepted: above 0"},
@@ -198,7 +198,7 @@ TEST_F(WorkloadFiles, ErrorsNamePlaceCauseAndFix) {
       {"arrival = { file = \"t.csv\" }", "w.toml:2: arrival: `file` is for process = \"trace\"", "set the process"},
       {"training = { sequence_length = 8 }", "w.toml:2: training: `global_batch` is missing", "Sequences per step."},
       {"training = { sequence_length = 8, global_batch = 2, micro_batch = 3 }",
-       "w.toml:2: training: micro_batch is larger than global_batch", "a step"},
+       "w.toml:2: training: micro_batch must not be larger than global_batch", "reduce micro_batch"},
       {"training = { sequence_length = 8, global_batch = 2, precision = \"p16\" }",
        "w.toml:2: training.precision: \"p16\" is not one of bf16, fp16, fp32", "did you mean \"fp16\"?"},
   };
@@ -214,12 +214,12 @@ TEST_F(WorkloadFiles, AClassThatNoRequestIsOfIsNamed) {
   write_file(folder / "t.csv", "arrival_s,prompt_tokens,output_tokens,class\n0,1,1,chat\n");
   const auto [arrivals, arrivals_hint] =
       error_of("class = [{name=\"chat\"}, {name=\"code\"}]\narrival = {process=\"trace\", file=\"t.csv\"}");
-  EXPECT_EQ(arrivals, "t.csv: there is no request of class \"code\"");
-  EXPECT_EQ(arrivals_hint, "remove the class, or name it as the trace does");
+  EXPECT_EQ(arrivals, "t.csv: the trace has no request of class \"code\"");
+  EXPECT_EQ(arrivals_hint, "remove the class, or use the name in the trace");
   const auto [lengths, lengths_hint] =
       error_of("class = [{name=\"code\", prompt_tokens={trace=\"t.csv\"}, output_tokens=5}]");
-  EXPECT_EQ(lengths, "t.csv:2: there is no request of class \"code\"");
-  EXPECT_EQ(lengths_hint, "name the class as the trace does");
+  EXPECT_EQ(lengths, "t.csv:2: the trace has no request of class \"code\"");
+  EXPECT_EQ(lengths_hint, "use the name in the trace");
 }
 
 TEST_F(WorkloadFiles, TraceErrorsNameTheLine) {
@@ -230,9 +230,9 @@ TEST_F(WorkloadFiles, TraceErrorsNameTheLine) {
   };
   const BadTrace cases[] = {
       {"", "t.csv: is empty", "the first line"},
-      {header, "t.csv:1: there is no request", "one line per"},
+      {header, "t.csv:1: the trace has no request", "write one line per"},
       {"arrival_s,promt_tokens\n", "t.csv:1: column \"promt_tokens\" is not known", "did you mean `prompt_tokens`?"},
-      {"arrival_s,arrival_s\n", "t.csv:1: column \"arrival_s\" stands twice", "keep one"},
+      {"arrival_s,arrival_s\n", "t.csv:1: column \"arrival_s\" appears twice", "keep one"},
       {"arrival_s,prompt_tokens\n", "t.csv:1: column `output_tokens` is missing",
        "the file has: arrival_s, prompt_tokens"},
       {header + "0,1,1,chat\n1,2,3\n", "t.csv:3: 3 cells under 4 columns", "every line"},
@@ -245,8 +245,8 @@ TEST_F(WorkloadFiles, TraceErrorsNameTheLine) {
       {header + "0,1,0,chat", "t.csv:2: output_tokens: \"0\" is not a number of tokens", "an integer"},
       {header + "5,1,1,chat\n\n4,1,1,chat", "t.csv:4: arrival_s: 4 comes before the line above, 5", "sort"},
       {header + "0,1,1,", "t.csv:2: class: the cell is empty", "name the class"},
-      {header + "0,1,1,chat\n1,2,3,code", "t.csv: class \"code\" is not described in the workload", "describe it"},
-      {header + "0,1,1,chta", "t.csv: class \"chta\" is not described in the workload", "did you mean \"chat\"?"},
+      {header + "0,1,1,chat\n1,2,3,code", "t.csv: class \"code\" is not in the workload", "add a [[class]]"},
+      {header + "0,1,1,chta", "t.csv: class \"chta\" is not in the workload", "did you mean \"chat\"?"},
   };
   for (const auto& [csv, what, hint] : cases) {
     SCOPED_TRACE(csv);

@@ -44,7 +44,7 @@ def refused(result, words, code=2):
         (["--rate", "4 /s", "--fault", "box/3"], '--fault needs a device and a time, found "box/3"'),
         (["--rate", "4 /s", "--fault", "@3s"], '--fault needs a device and a time, found "@3s"'),
         (["--rate", "4 /s", "--fault", "box/3@x"], '--fault must be a time of at least 0 s, found "x"'),
-        (["--rate", "4 /s", "--fault", "box/99@3s"], 'there is no device "box/99"'),
+        (["--rate", "4 /s", "--fault", "box/99@3s"], 'the cluster has no device "box/99"'),
         (["--rate", "4 /s", "--fault", "box/3@60s-30s"], "box/3 leaves at 60 s and comes back at 30 s"),
         (["--rate", "4 /s", "--set", "motley.batch=3"], 'the simulator has no setting "motley.batch"'),
         (["--rate", "4 /s", "--set", "motley.step_overhead_s=-1"], "motley.step_overhead_s is not a time in seconds"),
@@ -65,7 +65,7 @@ def test_simulate(run, files, arguments, words):
         (["--what-if", "tp=-1 on box"], "tensor parallelism of degree -1 on box"),
         (["--add", "A100*2 @ moon"], '--add "A100*2 @ moon": the cluster has no site "moon"'),
         (["--add", "A100*x"], 'the cluster with --add: machine[1].devices[0]: "A100*x" has no count'),
-        (["--without", "nobody"], 'there is no device "nobody"'),
+        (["--without", "nobody"], 'the cluster has no device "nobody"'),
     ],
 )
 def test_explain(run, files, arguments, words):

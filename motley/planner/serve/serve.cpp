@@ -80,7 +80,7 @@ void check_degree(const Cluster& cluster, const std::string& name, int degree) {
     throw input_error(fmt::format("tensor parallelism of degree {} on {}", degree, name),
                       fmt::format("it has at most {} devices of one type", most));
   }
-  throw input_error(fmt::format("there is no machine \"{}\" in the cluster", name),
+  throw input_error(fmt::format("the cluster has no machine \"{}\"", name),
                     did_you_mean(name, names, "`motley cluster show FILE` lists its machines"));
 }
 
