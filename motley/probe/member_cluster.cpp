@@ -96,7 +96,7 @@ std::vector<std::string> machines_of_members(const Cluster& cluster, const std::
     if (addresses.size() != cluster.machines.size())
       throw input_error(
           fmt::format("{} members for {} machines without addresses", addresses.size(), cluster.machines.size()),
-          "name as many members as machines, in their order; or give the machines address = \"10.0.0.5\"");
+          "give as many members as machines, in their order; or give the machines address = \"10.0.0.5\"");
     for (const Machine& machine : cluster.machines) machines.push_back(machine.name);
     return machines;
   }
@@ -110,8 +110,8 @@ std::vector<std::string> machines_of_members(const Cluster& cluster, const std::
     machines.push_back(found->name);
   }
   if (std::set<std::string>(machines.begin(), machines.end()).size() != machines.size())
-    throw input_error("two members have one machine's address",
-                      "one member per machine: what is measured is the link between machines");
+    throw input_error("two members have the address of one machine",
+                      "give one member per machine: the probe measures links between machines");
   return machines;
 }
 

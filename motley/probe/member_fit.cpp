@@ -61,14 +61,14 @@ void check_measured(const MemberMeasurements& measured) {
     }
   for (const auto& sample : measured.samples) {
     if (sample.exchange.flows.empty() || sample.seconds.size() != sample.exchange.flows.size())
-      throw input_error("a measured exchange has not one time per flow", again);
+      throw input_error("a measured exchange must have one time per flow", again);
     for (std::size_t i = 0; i < sample.seconds.size(); ++i) {
       const auto& [from, to, bytes] = sample.exchange.flows[i];
       if (from < 0 || to < 0 || from >= measured.members || to >= measured.members || from == to || bytes < 1 ||
           !(sample.seconds[i] > 0 && std::isfinite(sample.seconds[i])))
-        throw input_error(
-            fmt::format("{} bytes from member {} to {} in {} s is no measurement", bytes, from, to, sample.seconds[i]),
-            again);
+        throw input_error(fmt::format("the measurement from member {1} to {2} is invalid: {0} bytes in {3} s", bytes,
+                                      from, to, sample.seconds[i]),
+                          again);
     }
   }
 }
@@ -86,7 +86,7 @@ std::vector<MemberLink> fit_links(const MemberMeasurements& measured) {
       const auto found = points.find({from, to});
       if (found == points.end())
         throw input_error(fmt::format("the flow from member {} to {} was not measured", from, to),
-                          "give the probe more time: `motley cluster probe --seconds`");
+                          "measure longer with `motley cluster probe --seconds`");
       const double round_trip_s = measured.round_trip_s[at(from) * at(measured.members) + at(to)];
       links.push_back({from, to, round_trip_s / 2, rate_of(found->second, round_trip_s)});
     }

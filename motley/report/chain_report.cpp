@@ -59,8 +59,7 @@ std::string chain_report(const ChainPlan& plan) {
                         human_seconds(small ? price : 1e9 * price));
   }
   text += fmt::format("\nsearch  {}", name_of(plan.search.status));
-  if (plan.search.gap.value_or(0) > 0)
-    text += fmt::format(": no choice takes less than {}", human_seconds(plan.search.bound.value_or(0)));
+  if (plan.search.gap.value_or(0) > 0) text += fmt::format(", bound {}", human_seconds(plan.search.bound.value_or(0)));
   return text + "\n";
 }
 

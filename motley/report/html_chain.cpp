@@ -48,8 +48,7 @@ Html choice(const ChainPlan& plan, const ChainCost& cost) {
     from += share;
     if (rows.size() == runs_shown) break;
   }
-  Html content = {paragraph("", "Which option the sites take: time and memory of each run of alike choices."),
-                  chart(rows)};
+  Html content = {paragraph("", "Options of the sites: time and memory of each run of equal choices."), chart(rows)};
   if (runs.size() > runs_shown) content += paragraph("note", fmt::format("and {} more runs", runs.size() - runs_shown));
   return content;
 }
@@ -114,13 +113,14 @@ Html front(const ChainPlan& plan, const ChainCost& cost) {
                   {"cy", fmt::format("{:.1f}", y(cost.total_s()))},
                   {"r", "6"}},
                  tag("title", {}, "this choice"));
-  return {paragraph("", "All choices that no other beats in both: time against memory. The ring is this choice."),
-          tag("svg",
-              {{"class", "map"},
-               {"viewBox", fmt::format("0 0 {:.0f} {:.0f}", width, height)},
-               {"role", "img"},
-               {"aria-label", words}},
-              marks)};
+  return {
+      paragraph("", "Pareto front: choices that no other beats in both time and memory. The ring marks this choice."),
+      tag("svg",
+          {{"class", "map"},
+           {"viewBox", fmt::format("0 0 {:.0f} {:.0f}", width, height)},
+           {"role", "img"},
+           {"aria-label", words}},
+          marks)};
 }
 
 }  // namespace

@@ -174,12 +174,12 @@ Html idle_devices(const PageLayout& layout) {
     else
       known->second.push_back(unused.device);
   }
-  if (reasons.empty()) return paragraph("note", "No device stays idle.");
+  if (reasons.empty()) return paragraph("note", "Every device is in use.");
   Html list;
   for (const auto& [reason, devices] : reasons)
     list += tag("li", {},
                 {tag("b", {}, fmt::format("{}", devices.size())), ": ", device_names(devices), span("note", reason)});
-  return {tag("h3", {}, "Idle devices, and why"), tag("ul", {{"class", "reasons"}}, list)};
+  return {tag("h3", {}, "Idle devices and reasons"), tag("ul", {{"class", "reasons"}}, list)};
 }
 
 }  // namespace

@@ -22,11 +22,11 @@ constexpr std::size_t bars_shown = 32;
 Html head(const CollectivePlan& plan) {
   const CollectivePrediction& predicted = plan.predicted;
   std::vector<PageFigure> list = {
-      {"in chunks", human_seconds(predicted.pipelined_s), "rounds overlapping"},
-      {"in rounds", human_seconds(predicted.time_s), "one after the other"},
+      {"in chunks", human_seconds(predicted.pipelined_s), "rounds overlap"},
+      {"in rounds", human_seconds(predicted.time_s), "in sequence"},
       {"the network's limit", human_seconds(predicted.limit_s), predicted.binding_cut},
-      {"efficiency", percent(predicted.efficiency), "the limit, of the time in chunks"},
-      {"busiest link", human_seconds(predicted.steady_s), "its bytes alone"},
+      {"efficiency", percent(predicted.efficiency), "limit / time in chunks"},
+      {"busiest link", human_seconds(predicted.steady_s), "time of its bytes"},
       {"ranks", fmt::format("{}", plan.program.ranks), fmt::format("{} chunks", plan.program.chunks)}};
   return {paragraph("lead", collective_summary(plan) + "."), figures(list), search_sentence(plan.search, "")};
 }
@@ -81,13 +81,13 @@ Html pair_grid(const CollectivePlan& plan) {
                          fmt::format("{} to {}: {}", plan.cluster.devices[from].name, plan.cluster.devices[to].name,
                                      human_bytes(bytes[from][to]))));
     }
-  const std::string words =
-      fmt::format("bytes from each of {} ranks to each other, at most {}", ranks, human_bytes(most));
+  const std::string words = fmt::format("bytes between each pair of {} ranks, at most {}", ranks, human_bytes(most));
   return {
-      tag("h3", {}, "Who sends to whom"),
-      paragraph("note",
-                fmt::format("Rows send, columns receive, ranks in the cluster's order; the darkest square is {}.",
-                            human_bytes(most))),
+      tag("h3", {}, "Bytes between ranks"),
+      paragraph(
+          "note",
+          fmt::format("Rows send and columns receive, in the order of the cluster's ranks. The darkest square is {}.",
+                      human_bytes(most))),
       tag("svg",
           {{"class", "grid"},
            {"viewBox", fmt::format("0 0 {} {}", ranks, ranks)},
@@ -129,14 +129,14 @@ Html traffic(const CollectivePlan& plan) {
   }
   Html content = {legend({{"m0", "sends"}, {"m1", "receives and adds"}, {"m2", "receives and keeps"}}), chart(rows)};
   if (groups.size() > bars_shown)
-    content += paragraph("note", fmt::format("and {} more ranks or groups of them", groups.size() - bars_shown));
+    content += paragraph("note", fmt::format("and {} more ranks or sets of equal ranks", groups.size() - bars_shown));
   return {content, pair_grid(plan)};
 }
 
 Html cost(const CollectivePlan& plan) {
   const CollectivePrice price = price_collective(plan);
-  return {paragraph("", "In chunks, rounds overlapping. Terms unfold."), cost_content(price.pipelined),
-          tag("h3", {}, "One round after the other"), cost_content(price.rounds)};
+  return {paragraph("", "In chunks, with overlapping rounds. Click a term to unfold it."),
+          cost_content(price.pipelined), tag("h3", {}, "Rounds in sequence"), cost_content(price.rounds)};
 }
 
 }  // namespace

@@ -54,8 +54,8 @@ Html children(const Term& term, const Term& root, const CostPlace& place) {
     if (term.kind != TermKind::max && root.value > 0) child_place.from += child.value / root.value;
   }
   if (term.children.size() > most_children)
-    content += paragraph("note", fmt::format("and {} more terms: `motley explain` prints them all",
-                                             term.children.size() - most_children));
+    content += paragraph(
+        "note", fmt::format("and {} more terms, which `motley explain` prints", term.children.size() - most_children));
   return content;
 }
 
@@ -82,7 +82,7 @@ Html cost_content(const Term& root) {
   while (depth < deepest && lines_to(root, depth + 1) <= most_lines) ++depth;
   Html content = div("terms", tree(root, root, {.deepest = depth}));
   if (lines_to(root, depth) < lines_to(root, deepest))
-    content += paragraph("note", "Deeper terms are left out here: `motley explain --depth 16` prints them.");
+    content += paragraph("note", "This page omits deeper terms: `motley explain --depth 16` prints them.");
   return content;
 }
 

@@ -96,7 +96,7 @@ Html pipeline_card(const PageLayout& layout, const std::vector<const PagePipelin
     lines += stage_line(layout, pipeline.hops[i]);
   }
   const std::string title =
-      alike.size() > 1 ? fmt::format("{} and {} like it", pipeline.name, alike.size() - 1) : pipeline.name;
+      alike.size() > 1 ? fmt::format("{} and {} equal ones", pipeline.name, alike.size() - 1) : pipeline.name;
   return tag("article", {{"class", "card pipeline"}},
              {tag("h3", {}, {title, span("note", pipeline.note)}), strip(layout, pipeline),
               tag("ol", {{"class", "stages"}}, lines), alike.size() > 1 ? devices_of_alike(layout, alike) : Html()});
@@ -178,7 +178,7 @@ std::string link_text(const PathSpeed& link) {
 
 Html stages_content(const PageLayout& layout) {
   if (layout.shares_stages())
-    return {paragraph("", "Routes share stages: a box spans the layers that its stage holds."), layer_chart(layout),
+    return {paragraph("", "Routes share stages. A box spans the layers of its stage."), layer_chart(layout),
             shared_routes(layout)};
   std::vector<std::pair<std::string, std::vector<const PagePipeline*>>> cards;
   for (const PagePipeline& pipeline : layout.pipelines) {
@@ -192,8 +192,11 @@ Html stages_content(const PageLayout& layout) {
   }
   Html content;
   for (const auto& [shape, alike] : cards) content += pipeline_card(layout, alike);
-  return {paragraph("", "A box is a stage, as wide as its layers; below, who holds it and the link to the next."),
-          div("cards pipelines", content)};
+  return {
+      paragraph(
+          "",
+          "Each box is a stage, as wide as its number of layers. Below: its devices and the link to the next stage."),
+      div("cards pipelines", content)};
 }
 
 Html memory_content(const std::vector<std::string>& causes, const std::vector<PageMemory>& devices) {

@@ -44,7 +44,7 @@ Html fleet(const RentPlan& plan) {
     from += share;
   }
   if (rows.empty()) return paragraph("note", "Nothing is rented.");
-  return {paragraph("", "What each configuration costs, as a part of the whole."), chart(rows)};
+  return {paragraph("", "Cost of each configuration, as a share of the total."), chart(rows)};
 }
 
 Html assignment_chart(const RentPlan& plan, const RentAssignment& assignment) {
@@ -77,11 +77,11 @@ Html classes(const RentPlan& plan) {
   for (const auto& [name, explained] : plan.predicted.classes)
     rows.push_back({name, fmt::format("{:.4g} $", explained.usd_per_1000_requests), percent(explained.scarcity_share),
                     explained.binding});
-  Html content = {paragraph("", "Which requests go where, and how many per second there are."), legend(entries),
+  Html content = {paragraph("", "Destinations of the requests of each class, and their rate."), legend(entries),
                   assignment_chart(plan, plan.assignment)};
-  if (!rows.empty()) content += table({"class", ">1000 more cost", ">paid for scarcity", "bound by"}, rows);
+  if (!rows.empty()) content += table({"class", ">cost of 1000 more", ">for scarce devices", "bound by"}, rows);
   for (const auto& [domain, assignment] : plan.fallback)
-    content += details("Where they go when " + domain + " is lost", assignment_chart(plan, assignment));
+    content += details("Destinations after the loss of " + domain, assignment_chart(plan, assignment));
   return content;
 }
 
@@ -94,10 +94,10 @@ Html devices(const RentPlan& plan) {
     const auto shadow = plan.predicted.shadow_price_usd_per_hour.find(name);
     const double worth = shadow == plan.predicted.shadow_price_usd_per_hour.end() ? 0 : shadow->second;
     rows.push_back({name, hourly(type.usd_per_hour), fmt::format("{}", rented[name]),
-                    type.available ? fmt::format("{}", *type.available) : "any number",
+                    type.available ? fmt::format("{}", *type.available) : "unlimited",
                     worth > 0 ? hourly(worth) : "\u2013", type.domain});
   }
-  return table({"type", ">price", ">rented", ">available", ">one more is worth", "domain"}, rows);
+  return table({"type", ">price", ">rented", ">available", ">value of one more", "domain"}, rows);
 }
 
 // This fleet beside those of one type: with what is available of it, and if there were enough.
@@ -118,7 +118,7 @@ Html alternatives(const RentPlan& plan) {
   for (const HomogeneousFleet& alone : plan.predicted.homogeneous) {
     const bool differs = alone.unlimited && alone.unlimited != alone.limited;
     std::string value = alone.limited ? figure(*alone.limited) : "cannot";
-    if (differs) value += fmt::format("; {} if there were enough", figure(*alone.unlimited));
+    if (differs) value += fmt::format("; {} with unlimited devices", figure(*alone.unlimited));
     const Html limited = alone.limited ? mark("fill c7", 0, *alone.limited / most) : Html();
     const Html unlimited = differs ? mark("m4", 0, *alone.unlimited / most) : Html();
     const bool longer = differs && *alone.unlimited > alone.limited.value_or(0);
@@ -127,9 +127,9 @@ Html alternatives(const RentPlan& plan) {
                                        longer ? Html{unlimited, limited} : Html{limited, unlimited}),
                     .figure = value});
   }
-  return {paragraph("", cheapest(plan) ? "The least money that carries the demand, beside fleets of one type."
-                                       : "Requests per second for the budget, beside fleets of one type."),
-          legend({{"fill c7", "with what is available"}, {"m4", "if there were enough"}}), chart(rows)};
+  return {paragraph("", cheapest(plan) ? "Lowest cost that carries the demand, compared with fleets of one type."
+                                       : "Requests per second for the budget, compared with fleets of one type."),
+          legend({{"fill c7", "with the available devices"}, {"m4", "with unlimited devices"}}), chart(rows)};
 }
 
 Html slower(const RentPlan& plan) {
@@ -144,8 +144,9 @@ Html slower(const RentPlan& plan) {
                     fmt::format("{:.4g} requests/s", one.throughput_per_s),
                     demand ? percent(one.throughput_per_s / total_demand_per_s(plan.offers)) : "", planned});
   }
-  return table({"if", ">this fleet carries", demand ? ">of the demand" : "", cheapest(plan) ? ">planned again" : ""},
-               rows);
+  return table(
+      {"if", ">throughput of this fleet", demand ? ">of the demand" : "", cheapest(plan) ? ">planned again" : ""},
+      rows);
 }
 
 Html head(const RentPlan& plan) {
@@ -153,15 +154,14 @@ Html head(const RentPlan& plan) {
   std::vector<PageFigure> list = {
       {"cost", hourly(predicted.cost_usd_per_hour),
        plan.goal.budget_usd_per_hour ? fmt::format("of a budget of {}", hourly(*plan.goal.budget_usd_per_hour))
-                                     : "the least that carries the demand"},
+                                     : "lowest cost for the demand"},
       {"carries", fmt::format("{:.4g}/s", predicted.throughput_per_s), "requests of this mix"}};
   if (predicted.headroom) list.push_back({"of the demand", percent(*predicted.headroom), ""});
   if (plan.offers.utilisation < 1)
-    list.push_back({"copies are busy", percent(plan.offers.utilisation), "at that load"});
+    list.push_back({"use of the copies", percent(plan.offers.utilisation), "at this load"});
   if (predicted.startup_usd_per_hour > 0)
-    list.push_back({"starting copies", hourly(predicted.startup_usd_per_hour), "until the next planning"});
-  if (plan.goal.survive > 0)
-    list.push_back({"survives", percent(plan.goal.survive), "is left when any one domain is lost"});
+    list.push_back({"start of new copies", hourly(predicted.startup_usd_per_hour), "until the next plan"});
+  if (plan.goal.survive > 0) list.push_back({"survives", percent(plan.goal.survive), "after the loss of any domain"});
   list.push_back(gap_figure(plan.search));
   const std::string bound =
       !plan.search.bound ? ""

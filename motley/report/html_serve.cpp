@@ -77,7 +77,7 @@ Html head(const ServePlan& plan) {
   std::vector<PageFigure> list;
   if (predicted.tokens_per_s > 0)
     list = {{"output tokens", short_figure(predicted.tokens_per_s) + "/s", "predicted, all routes together"},
-            {"requests", short_figure(predicted.requests_per_s) + "/s", "that it carries"},
+            {"requests", short_figure(predicted.requests_per_s) + "/s", "capacity of the plan"},
             {"request latency", human_seconds(predicted.latency_s), "mean lengths, at full batches"},
             {"busiest stage", human_seconds(predicted.bottleneck_s), "busy per request"}};
   if (predicted.slo_attainment)
@@ -86,13 +86,13 @@ Html head(const ServePlan& plan) {
       {"devices in use",
        fmt::format("{} of {}", plan.cluster.devices.size() - plan.unused.size(), plan.cluster.devices.size()), ""});
   if (const double usd = usd_per_hour(plan.cluster); usd > 0)
-    list.push_back({"the cluster costs", fmt::format("{:.2f} $/h", usd), "all of it, idle devices too"});
+    list.push_back({"price of the cluster", fmt::format("{:.2f} $/h", usd), "all devices, idle ones too"});
   list.push_back(gap_figure(plan.search));
   const bool latency = plan.search.objective == "latency";
   const std::string bound = !plan.search.bound ? ""
                             : latency
                                 ? fmt::format("No plan answers faster than {}.", human_seconds(*plan.search.bound))
-                                : fmt::format("No plan passes {} output tokens/s.", short_figure(*plan.search.bound));
+                                : fmt::format("No plan exceeds {} output tokens/s.", short_figure(*plan.search.bound));
   return {paragraph("lead", plan_summary(plan) + "."), figures(list), search_sentence(plan.search, bound)};
 }
 
@@ -107,7 +107,7 @@ std::string deadline_text(const Deadline& deadline) {
   std::vector<std::string> parts;
   if (deadline.first_token_s > 0) parts.push_back("first token " + human_seconds(deadline.first_token_s));
   if (deadline.per_token_s > 0) parts.push_back("per token " + human_seconds(deadline.per_token_s));
-  if (deadline.total_s > 0) parts.push_back("in all " + human_seconds(deadline.total_s));
+  if (deadline.total_s > 0) parts.push_back("total " + human_seconds(deadline.total_s));
   return parts.empty() ? "none" : fmt::format("{}", fmt::join(parts, ", "));
 }
 
@@ -124,11 +124,10 @@ Html cost(const ServePlan& plan) {
   const CostOptions options{.form = plan.search.cost.empty() ? "motley" : plan.search.cost};
   try {
     const ServeCost priced = price_serve(plan, options);
-    const std::string lead =
-        fmt::format("Where the latency of a request goes, by the cost form {}: {} in all. Terms unfold.", options.form,
-                    human_seconds(priced.latency_s));
+    const std::string lead = fmt::format("Latency of a request in cost form {}: {}. Click a term to unfold it.",
+                                         options.form, human_seconds(priced.latency_s));
     const std::string measured =
-        fmt::format("The plan predicts {} from its measured profile, which the cost form does not read.",
+        fmt::format("The plan predicts {} from its measured profile, which this cost form ignores.",
                     human_seconds(plan.predicted.latency_s));
     return {paragraph("", lead), plan.profile.layer_rate.empty() ? Html() : paragraph("note", measured),
             cost_content(priced.tree), tag("h3", {}, "Routes"), routes(priced)};

@@ -43,7 +43,7 @@ Run simulated(const ServePlan& plan, const PageOptions& options) {
                                                              : price_serve(plan, {.form = "motley"}).requests_per_s;
     for (RequestClass& described : workload.classes)
       described.rate_per_s = assumed_load * carried / static_cast<double>(workload.classes.size());
-    run.offered = fmt::format("{:.3g} requests/s, {} of what the plan carries (the workload says no rate)",
+    run.offered = fmt::format("{:.3g} requests/s, {} of the capacity of the plan (the workload has no rate)",
                               workload.total_rate_per_s(), percent(assumed_load));
   } else {
     run.offered =
@@ -105,11 +105,11 @@ Html stage_curves(const SimResult& result) {
     std::vector<ChartRow> rows;
     for (std::size_t i = from; i < to; ++i) {
       const StageUse& use = result.stages[order[i]];
-      const std::string words = fmt::format("{}: computing {} of the time", use.stage, percent(use.use));
+      const std::string words = fmt::format("{}: busy {} of the time", use.stage, percent(use.use));
       rows.push_back(
           {.label = tag("b", {}, use.stage),
            .drawing = drawing("curve", words, {mark("room", 0, 1), axis_lines(axis), area("busy", shares[order[i]])}),
-           .figure = {tag("b", {}, percent(use.use)), fmt::format(" {:.3g} tokens a step", use.tokens_per_step)}});
+           .figure = {tag("b", {}, percent(use.use)), fmt::format(" {:.3g} tokens per step", use.tokens_per_step)}});
     }
     rows.push_back(axis_row(axis));
     return chart(rows);
@@ -117,7 +117,7 @@ Html stage_curves(const SimResult& result) {
   const std::size_t shown = std::min(order.size(), curves_shown);
   Html content = rows_of(0, shown);
   if (order.size() > shown)
-    content += details(fmt::format("{} stages that are less busy", std::min(order.size(), curves_folded) - shown),
+    content += details(fmt::format("{} less busy stages", std::min(order.size(), curves_folded) - shown),
                        rows_of(shown, std::min(order.size(), curves_folded)));
   return content;
 }
@@ -149,23 +149,21 @@ Html request_lanes(const Run& run) {
   }
   rows.push_back(axis_row(axis));
   return {tag("h3", {}, fmt::format("The first {} requests", drawn.size())),
-          legend({{"m2", "waiting, then its prompt, up to the first token"}, {"m0", "from token to token"}}),
-          chart(rows)};
+          legend({{"m2", "waiting and prefill, up to the first token"}, {"m0", "decode"}}), chart(rows)};
 }
 
 Html run_content(const Run& run) {
   const SimResult& result = run.result;
   const std::string lead = fmt::format(
-      "{} requests through the simulator, {}: {:.4g} output tokens/s, {:.1f}% inside their deadlines, over {} of "
-      "simulated time.",
+      "{} simulated requests, {}: {:.4g} output tokens/s, {:.1f}% inside their deadlines, over {} of simulated time.",
       result.all.requests, run.offered, result.all.tokens_per_s, 100 * result.all.slo_attainment,
       human_seconds(result.measured_s));
-  Html content = {paragraph("", lead), class_table(result), tag("h3", {}, "How busy each stage is"),
-                  stage_curves(result), request_lanes(run)};
+  Html content = {paragraph("", lead), class_table(result), tag("h3", {}, "Use of each stage"), stage_curves(result),
+                  request_lanes(run)};
   if (result.all.refused > 0)
-    content += paragraph(
-        "note",
-        fmt::format("{} requests were refused: a queue was full, or there is no room for them.", result.all.refused));
+    content +=
+        paragraph("note", fmt::format("{} requests were refused: a queue was full, or they do not fit in the KV cache.",
+                                      result.all.refused));
   if (result.preemptions > 0)
     content += paragraph("note",
                          fmt::format("{} times a sequence lost its KV blocks and was recomputed.", result.preemptions));
@@ -189,7 +187,7 @@ Html passes_path(const std::vector<const PipelinePass*>& passes, bool backward, 
 ChartRow stage_lane(const std::string& name, const std::vector<const PipelinePass*>& passes, double busy_s,
                     const TrainStepPrice& price, const PageAxis& axis) {
   const std::string words =
-      fmt::format("{}: computing {}, {} of the step", name, human_seconds(busy_s), percent(busy_s / price.iteration_s));
+      fmt::format("{}: busy {}, {} of the step", name, human_seconds(busy_s), percent(busy_s / price.iteration_s));
   const Html boxes = tag("svg",
                          {{"viewBox", fmt::format("0 0 {:.0f} 100", lane_units)},
                           {"preserveAspectRatio", "none"},
@@ -240,10 +238,11 @@ Html step_content(const TrainPlan& plan) {
   const std::string which =
       order.size() > 1 ? fmt::format(" Replica {} is the slowest of {}.", order[0], order.size()) : "";
   Html content = {
-      paragraph("", fmt::format("One step, event by event, by motley's own cost form: {}, of which {} exchange "
-                                "gradients and {} update the weights.{}",
-                                human_seconds(price.iteration_s), human_seconds(price.exchange_s),
-                                human_seconds(price.update_s), which)),
+      paragraph(
+          "",
+          fmt::format(
+              "One simulated step in cost form motley: {}, of which {} exchange gradients and {} update the weights.{}",
+              human_seconds(price.iteration_s), human_seconds(price.exchange_s), human_seconds(price.update_s), which)),
       legend({{"c0 fill", "forward pass of a micro-batch (upper half)"},
               {"c1 fill", "backward pass (lower half)"},
               {"m1", "gradients"},

@@ -69,14 +69,13 @@ Html head(const TrainPlan& plan) {
   const Training& training = training_of(plan.workload);
   std::vector<PageFigure> list = {{"one step", human_seconds(plan.predicted.iteration_s), "predicted"}};
   if (plan.predicted.tokens_per_s > 0) list.push_back({"tokens", short_figure(plan.predicted.tokens_per_s) + "/s", ""});
-  if (plan.predicted.mfu > 0)
-    list.push_back({"MFU", percent(plan.predicted.mfu), "of the peak of all devices that work"});
+  if (plan.predicted.mfu > 0) list.push_back({"MFU", percent(plan.predicted.mfu), "of the peak of the devices in use"});
   list.push_back({"batch", fmt::format("{}", training.global_batch),
                   fmt::format("sequences of {} tokens, {}, {}", training.sequence_length, training.precision,
                               training.optimizer)});
   list.push_back({"schedule", std::string(name_of(plan.schedule)),
                   fmt::format("gradients: {}{}", name_of(plan.sync.algorithm),
-                              plan.sync.overlap ? ", beside the backward pass" : "")});
+                              plan.sync.overlap ? ", overlapped with the backward pass" : "")});
   list.push_back(gap_figure(plan.search));
   const std::string bound =
       plan.search.bound ? fmt::format("No plan takes less than {}.", human_seconds(*plan.search.bound)) : "";
@@ -87,7 +86,7 @@ Html cost(const TrainPlan& plan) {
   const CostOptions options{.form = plan.search.cost.empty() ? "motley" : plan.search.cost};
   try {
     const TrainCost priced = price_train(plan, options);
-    Html content = {paragraph("", fmt::format("Where a step's time goes, by the cost form {}: {} in all. Terms unfold.",
+    Html content = {paragraph("", fmt::format("Time of a step in cost form {}: {}. Click a term to unfold it.",
                                               options.form, human_seconds(priced.tree.value))),
                     cost_content(priced.tree)};
     for (const TrainRemark& remark : priced.remarks)

@@ -165,7 +165,7 @@ std::string plan_report(const ServePlan& plan) {
   if (const std::string memory = memory_table(plan); !memory.empty()) out += "\nmemory\n" + memory;
   out += "\npredicted\n" + predicted_table(plan);
   if (!plan.unused.empty()) {
-    Table table({{"device"}, {"why it stays idle"}});
+    Table table({{"device"}, {"reason"}});
     for (const auto& unused : plan.unused) table.add({unused.device, unused.reason});
     out += "\nunused\n" + table.render();
   }

@@ -28,7 +28,7 @@ std::string fleet_table(const RentPlan& plan) {
 
 std::string assignment_table(const RentPlan& plan) {
   const std::vector<double> mix = class_mix(plan.offers);
-  Table table({{"class"}, {"requests/s", Align::right}, {"goes to"}});
+  Table table({{"class"}, {"requests/s", Align::right}, {"destination"}});
   for (std::size_t w = 0; w < mix.size(); ++w) {
     const auto shares = plan.assignment.find(plan.offers.classes[w].name);
     if (shares == plan.assignment.end()) continue;
@@ -44,27 +44,27 @@ std::string assignment_table(const RentPlan& plan) {
 std::string bound_text(const RentPlan& plan) {
   if (!plan.search.bound) return "";
   const std::string unit = plan.goal.form == RentForm::budget ? "requests/s" : "$/h";
-  return fmt::format("no fleet of these offers does better than {:.5g} {} (gap {:.2g} %)\n", *plan.search.bound, unit,
-                     100 * plan.search.gap.value_or(0));
+  return fmt::format("bound: no fleet of these offers does better than {:.5g} {} (gap {:.2g} %)\n", *plan.search.bound,
+                     unit, 100 * plan.search.gap.value_or(0));
 }
 
 std::string carried_text(const RentPlan& plan) {
   const RentPrediction& predicted = plan.predicted;
   std::string text = fmt::format("carries {:.5g} requests/s of this mix", predicted.throughput_per_s);
   if (predicted.headroom) text += fmt::format(", {:.3f} times the demand", *predicted.headroom);
-  if (plan.offers.utilisation < 1) text += fmt::format(", with every copy {} busy", percent(plan.offers.utilisation));
+  if (plan.offers.utilisation < 1) text += fmt::format(", with each copy {} busy", percent(plan.offers.utilisation));
   text += "\n";
   if (predicted.startup_usd_per_hour > 0)
-    text += fmt::format("starting its new copies costs {} $/h until the next planning\n",
+    text += fmt::format("the start of its new copies costs {} $/h until the next plan\n",
                         usd(predicted.startup_usd_per_hour));
   if (plan.goal.survive > 0)
-    text += fmt::format("the loss of any one of {} domains leaves {} of that\n", plan.fallback.size(),
+    text += fmt::format("after the loss of any of {} domains, {} of this is left\n", plan.fallback.size(),
                         percent(plan.goal.survive));
   return text;
 }
 
 std::string classes_table(const RentPlan& plan) {
-  Table table({{"class"}, {"$ per 1000 more", Align::right}, {"paid for scarcity", Align::right}, {"bound by"}});
+  Table table({{"class"}, {"$ per 1000 more", Align::right}, {"for scarce devices", Align::right}, {"bound by"}});
   for (const auto& [name, explained] : plan.predicted.classes)
     table.add({name, fmt::format("{:.4g}", explained.usd_per_1000_requests), percent(explained.scarcity_share),
                explained.binding});
@@ -80,7 +80,7 @@ std::string types_table(const RentPlan& plan) {
                {"$/h", Align::right},
                {"rented", Align::right},
                {"of", Align::right},
-               {"one more is worth", Align::right},
+               {"value of one more", Align::right},
                {"alone, as available", Align::right},
                {"alone, unlimited", Align::right}});
   const auto figure = [&](const std::optional<double>& value) {
@@ -103,7 +103,7 @@ std::string types_table(const RentPlan& plan) {
 std::string slower_table(const RentPlan& plan) {
   const bool demand = plan.predicted.headroom.has_value(), cheapest = plan.goal.form == RentForm::cheapest;
   Table table({{"slower"},
-               {"this fleet then carries", Align::right},
+               {"throughput of this fleet", Align::right},
                {demand ? "of the demand" : "", Align::right},
                {cheapest ? "planned again" : "", Align::right}});
   for (const auto& one : plan.predicted.slower)
@@ -150,7 +150,7 @@ std::string rent_report(const RentPlan& plan) {
 }
 
 std::string rent_explanation(const RentPlan& plan) {
-  std::string text = fmt::format("\nwhat binds each class\n{}\ndevices\n{}", classes_table(plan), types_table(plan));
+  std::string text = fmt::format("\nlimits of each class\n{}\ndevices\n{}", classes_table(plan), types_table(plan));
   if (!plan.predicted.slower.empty()) text += fmt::format("\nif devices are slower\n{}", slower_table(plan));
   return text;
 }

@@ -64,7 +64,7 @@ std::string queues_table(const SimResult& result) {
   Table table({{"routes"},
                {"waiting, mean", Align::right},
                {"most", Align::right},
-               {"KV room in use, mean", Align::right},
+               {"KV cache in use, mean", Align::right},
                {"most", Align::right}});
   for (const QueueUse& queue : result.queues)
     table.add({fmt::format("{}", fmt::join(queue.routes, ", ")), fmt::format("{:.1f}", queue.waiting_mean),
@@ -78,7 +78,7 @@ std::string troubles(const SimResult& result) {
   const auto add = [&](std::int64_t count, std::string_view what) {
     if (count > 0) text += fmt::format("  {} {}\n", count, what);
   };
-  add(result.all.refused, "requests refused: the queue was full, or there is no room for them");
+  add(result.all.refused, "requests refused: the queue was full, or they do not fit in the KV cache");
   add(result.all.unfinished, "requests unfinished at the end");
   add(result.preemptions, "times a sequence lost its KV blocks and was recomputed");
   add(result.restarts, "times a request restarted elsewhere after a fault");

@@ -158,8 +158,8 @@ std::string train_memory_report(const TrainPlan& plan, const std::vector<std::ve
         table.add({stage_name(r, s), compact_devices(plan.replicas[r].stages[s].devices),
                    human_seconds(price * kGibibyte) + " of its step"});
   return text + "\nprice of memory: " +
-         (!table.empty() ? "on each device of a stage that keeps its layers\n" + table.render()
-                         : "nothing; no stage would be quicker with more\n");
+         (!table.empty() ? "on each device of a stage with the same layers\n" + table.render()
+                         : "0: more memory makes no stage faster\n");
 }
 
 Value train_memory_json(const TrainPlan& plan, const std::vector<std::vector<double>>& prices_s_per_byte) {
@@ -191,9 +191,8 @@ std::string train_plan_report(const TrainPlan& plan) {
   Table table({{"what"}, {"value", Align::right}, {"note"}});
   table.add({"step", human_seconds(plan.predicted.iteration_s)});
   if (plan.predicted.tokens_per_s > 0) table.add({"tokens", fmt::format("{:.4g}/s", plan.predicted.tokens_per_s)});
-  if (plan.predicted.mfu > 0) table.add({"MFU", percent(plan.predicted.mfu), "of the peak of all devices that work"});
-  if (plan.search.bound)
-    table.add({"bound", human_seconds(*plan.search.bound), "no step is shorter, whatever the plan"});
+  if (plan.predicted.mfu > 0) table.add({"MFU", percent(plan.predicted.mfu), "of the peak of the devices in use"});
+  if (plan.search.bound) table.add({"bound", human_seconds(*plan.search.bound), "bound: no plan has a shorter step"});
   return text + "\npredicted\n" + table.render();
 }
 

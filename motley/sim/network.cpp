@@ -40,8 +40,9 @@ void check_settings(const CostOptions& options) {
   for (const auto& [key, value] : options.settings) {
     if (key != "motley.layer_overhead_s" && key != "motley.step_overhead_s")
       throw input_error("the simulator has no setting \"" + key + "\"",
-                        "it knows motley.layer_overhead_s and motley.step_overhead_s");
-    if (!(value >= 0) || !std::isfinite(value)) throw input_error(key + " is not a time in seconds", "at least 0");
+                        "use motley.layer_overhead_s or motley.step_overhead_s");
+    if (!(value >= 0) || !std::isfinite(value))
+      throw input_error(key + " must be a time in seconds", "give a number of at least 0");
   }
 }
 

@@ -47,13 +47,13 @@ void Simulation::read_requests(const std::vector<TraceRequest>& requests) {
     const auto number = numbers.find(request.class_name);
     if (number == numbers.end())
       throw input_error(
-          fmt::format("a request is of class \"{}\", which the workload does not describe", request.class_name),
-          did_you_mean(request.class_name, names, fmt::format("its classes: {}", fmt::join(names, ", "))));
+          fmt::format("a request has the class \"{}\", which is not in the workload", request.class_name),
+          did_you_mean(request.class_name, names, fmt::format("choose one of {}", fmt::join(names, ", "))));
     if (request.prompt_tokens < 1 || request.output_tokens < 1 || !(request.arrival_s >= 0) ||
         (!records_.empty() && request.arrival_s < records_.back().arrival_s))
       throw input_error(fmt::format("request {}: arrival {} s, {} prompt and {} output tokens", records_.size(),
                                     request.arrival_s, request.prompt_tokens, request.output_tokens),
-                        "requests come in order of arrival, with at least one token each way");
+                        "sort requests by arrival, each with at least one prompt token and one output token");
     records_.push_back({.arrival_s = request.arrival_s,
                         .prompt_tokens = request.prompt_tokens,
                         .output_tokens = request.output_tokens,
@@ -66,9 +66,8 @@ void Simulation::read_faults() {
   for (const Fault& fault : options_.faults) {
     plan_.cluster.find_device(fault.device);
     if (!(fault.from_s >= 0) || !(fault.until_s > fault.from_s))
-      throw input_error(
-          fmt::format("{} leaves at {} s and comes back at {} s", fault.device, fault.from_s, fault.until_s),
-          "it comes back later than it leaves");
+      throw input_error(fmt::format("{} leaves at {} s and returns at {} s", fault.device, fault.from_s, fault.until_s),
+                        "give a return after the loss");
     for (std::uint32_t stage = 0; stage < plan_.stages.size(); ++stage) {
       if (std::ranges::find(plan_.stages[stage].devices, fault.device) == plan_.stages[stage].devices.end()) continue;
       edges_.push_back({fault.from_s, stage, true, fault.device});
@@ -131,7 +130,7 @@ void Simulation::apply(const FaultEdge& edge) {
   int& faults = faults_of_stage_[edge.stage];
   faults += edge.down ? 1 : -1;
   if (timeline_)
-    timeline_->marks.push_back({now_s_, fmt::format("{} {}", edge.device, edge.down ? "leaves" : "is back")});
+    timeline_->marks.push_back({now_s_, fmt::format("{} {}", edge.device, edge.down ? "leaves" : "returns")});
   if (faults != (edge.down ? 1 : 0)) return;
   stages_[edge.stage].free_s = now_s_;
   for (std::size_t route = 0; route < plan_.routes.size(); ++route) {

@@ -23,7 +23,7 @@ def test_the_worked_example_prints_its_fleet_and_what_binds_it(run):
     result = run("plan rent", "--offers", MEASURED, "--budget", "8 $/h", "-q")
     assert result.returncode == 0 and result.stderr == ""
     assert "3.5172 requests/s" in result.stdout and "available t2" in result.stdout
-    for word in ("what binds each class", "one more is worth", "alone, unlimited", "all 1.25x"):
+    for word in ("limits of each class", "value of one more", "alone, unlimited", "all 1.25x"):
         assert word in result.stdout
 
 
@@ -58,7 +58,7 @@ def test_verify_and_explain_take_its_plans(run, tmp_path):
     file = tmp_path / "fleet.json"
     assert run("plan rent", "--offers", MEASURED, "--budget", "8 $/h", "-o", file).returncode == 0
     assert run("verify", file).returncode == 0
-    assert "what binds each class" in run("explain", file).stdout
+    assert "limits of each class" in run("explain", file).stdout
     tree = json.loads(run("explain", file, "--json").stdout)
     assert tree["usd_per_hour"] == pytest.approx(sum(term["usd_per_hour"] for term in tree["terms"]["terms"])) == 8
     plan = json.loads(file.read_text())

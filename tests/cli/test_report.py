@@ -143,7 +143,7 @@ def test_the_same_plan_gives_the_same_page_to_the_byte(run, plans, tmp_path):
             assert run("report", plans(name), "-q", "-o", tmp_path / file).returncode == 0
         assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
     assert run("report", plans("garage"), "--seed", 1).stdout != run("report", plans("garage"), "--seed", 2).stdout
-    assert "30 requests through the simulator" in page_of(run, plans("garage"), "--requests", 30).text
+    assert "30 simulated requests" in page_of(run, plans("garage"), "--requests", 30).text
 
 
 def renamed(value, names):

@@ -41,7 +41,7 @@ def test_unlike_replicas_share_the_batch_and_beat_the_published_plan(run_to, tmp
 def test_what_a_form_cannot_do_is_said(run_to, tmp_path):
     cluster = ["--cluster", "examples/dtfm/spot.toml"]
     answer = run_to("plan", "train", *cluster, *DTFM[:-1], 9, "-q", code=2)
-    assert "8 stages x 9 replicas need 72 devices, and there are 64" in answer.stderr
+    assert "8 stages x 9 replicas need 72 devices, found 64" in answer.stderr
     answer = run_to("plan", "train", *cluster, *DTFM, "--set", "dtfm.bytes=1", "-q", code=2)
     assert "no setting" in answer.stderr and "dtfm.gradient_bytes" in answer.stderr
     file = tmp_path / "plan.json"

@@ -157,7 +157,7 @@ CollectiveNetwork from_switches(const Cluster& cluster) {
   }
   if (!machines.empty())
     throw input_error(fmt::format("machine \"{}\" has no port of any switch", machines.begin()->first),
-                      "where there are [[switch]] tables, each machine stands in one's ports = [{ hosts = [...] }]");
+                      "add it to the ports = [{ hosts = [...] }] of a [[switch]]");
   number_ranks(network, cluster);
   return network;
 }
@@ -288,7 +288,7 @@ int add_rank(CollectiveNetwork& network, int parent, std::string name, const Col
 }
 
 CollectiveNetwork collective_network(const Cluster& cluster) {
-  if (cluster.devices.empty()) throw input_error("the cluster has no devices", "a collective needs ranks");
+  if (cluster.devices.empty()) throw input_error("the cluster has no devices", "add machines with devices");
   if (cluster.description.network.matrix) return from_matrix(cluster);
   return cluster.description.switches.empty() ? from_sites(cluster) : from_switches(cluster);
 }

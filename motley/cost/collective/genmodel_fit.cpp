@@ -83,7 +83,7 @@ void check_measured(const std::vector<MeasuredCollective>& measured) {
     }
     if (one.factors.empty()) fan_ins.insert(2);
     if (one.ranks < 2 || (!one.factors.empty() && product != one.ranks) || !(one.bytes > 0) || !(one.seconds > 0))
-      throw input_error(fmt::format("a collective of {} bytes over {} ranks in {} s is no measurement", one.bytes,
+      throw input_error(fmt::format("the measured collective is invalid: {} bytes over {} ranks in {} s", one.bytes,
                                     one.ranks, one.seconds),
                         "bytes and seconds are above 0, and the factors multiply to the ranks");
   }
@@ -134,8 +134,8 @@ GenModelFit fit_genmodel(const std::vector<MeasuredCollective>& measured, const 
 
 GenModelConstants constants_of(const GenModelFit& fit, double beta_s_per_byte) {
   if (fit.largest_error > most_fit_error)
-    throw input_error(fmt::format("the fit of {} is off by up to {:.0f} %", fit.date, 100 * fit.largest_error),
-                      "measure again on a quiet network; what is off by more than 10 % is not planned with");
+    throw input_error(fmt::format("the fit of {} has an error of up to {:.0f} %", fit.date, 100 * fit.largest_error),
+                      "measure again on a quiet network: fits with an error above 10 % are not used");
   return {.alpha_s = fit.alpha_s,
           .beta_s_per_byte = beta_s_per_byte,
           .gamma_s_per_byte = std::max(0.0, fit.transfer_s_per_byte - 2 * beta_s_per_byte),

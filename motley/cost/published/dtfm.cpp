@@ -146,7 +146,7 @@ std::vector<std::vector<int>> grid_of(const TrainPlan& plan) {
     const auto& stages = plan.replicas[r].stages;
     const auto refuse = [&](std::string what) {
       throw input_error(fmt::format("replicas[{}]: {}", r, what),
-                        "the cost form \"dtfm\" knows alike pipelines of single devices; try --cost flashflex");
+                        "use --cost flashflex: the cost form \"dtfm\" is for equal pipelines of single devices");
     };
     if (stages.size() != grid.size())
       refuse(fmt::format("{} stages, and replicas[0] has {}", stages.size(), grid.size()));

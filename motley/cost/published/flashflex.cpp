@@ -80,7 +80,7 @@ std::vector<std::vector<int>> flashflex_sync_sets(std::span<const FlashflexGroup
     if (most % owner->size() != 0)
       throw input_error(
           fmt::format("a layer is held by {} devices in one replica and by {} in another", owner->size(), most),
-          "the cost form \"flashflex\" knows degrees that divide each other");
+          "use --cost motley: the cost form \"flashflex\" is for degrees that divide each other");
     for (std::size_t i = 0; i < most; ++i) sets[i].push_back((*owner)[i / (most / owner->size())]);
   }
   return sets;
@@ -185,8 +185,9 @@ class FlashflexPricing {
     const TrainStage& stage = plan_.replicas[r].stages[s];
     for (const LayerStrategy& strategy : stage.strategies)
       if (strategy.dp != 1 || !stage.shares.empty())
-        throw input_error(fmt::format("replicas[{}].stages[{}]: not one group of equal tensor-parallel ranks", r, s),
-                          "the cost form \"flashflex\" knows no data parallelism inside a stage, and no shares");
+        throw input_error(
+            fmt::format("replicas[{}].stages[{}]: not one group of equal tensor-parallel ranks", r, s),
+            "use --cost motley: the cost form \"flashflex\" has no data parallelism inside a stage and no shares");
     FlashflexGroup group;
     for (const auto& device : stage.devices) group.push_back(plan_.cluster.find_device(device));
     return group;

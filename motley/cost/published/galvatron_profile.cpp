@@ -22,7 +22,8 @@ namespace {
 
 void check_lengths(const GalvatronProfile& p, const Reader& reader) {
   if (!std::has_single_bit(static_cast<std::uint64_t>(p.devices)))
-    reader.fail(fmt::format("{} devices are no power of two", p.devices), "the form knows powers of two alone");
+    reader.fail(fmt::format("the number of devices must be a power of two, found {}", p.devices),
+                "use 1, 2, 4, ... devices");
   const auto degrees = static_cast<std::size_t>(std::countr_zero(static_cast<std::uint64_t>(p.devices)));
   const auto expect = [&](std::string_view what, std::size_t found, std::size_t least) {
     if (found < least)
@@ -62,9 +63,9 @@ const Schema<GalvatronProfile>& schema<GalvatronProfile>() {
   static const auto table =
       Schema<P>("galvatron profile", "What the published planner measured of a model and a machine.")
           .format("motley.galvatron-profile/1")
-          .field("name", &P::name, "For people.", {.required = true})
+          .field("name", &P::name, "Shown in reports.", {.required = true})
           .field("source", &P::source, "Where the figures come from.", {.required = true})
-          .field("caution", &P::caution, "What they do not say.")
+          .field("caution", &P::caution, "What the figures leave open.")
           .field("devices", &P::devices, "How many.", {.required = true, .min = 1, .max = 4096})
           .field("layers", &P::layers, "Transformer blocks.", {.required = true, .min = 1, .max = 4096})
           .field("hidden", &P::hidden, "Hidden size.", {.required = true, .min = 1, .max = 1 << 20})

@@ -213,7 +213,7 @@ TEST(PublishedProfiles, TablesOfOtherSizesAreRefused) {
   };
   const Value one = Value::array({1.0}), two = Value::array({1.0, 1.0});
   EXPECT_EQ(profile("devices", 8), "none");
-  EXPECT_EQ(profile("devices", 6), "6 devices are no power of two");
+  EXPECT_EQ(profile("devices", 6), "the number of devices must be a power of two, found 6");
   EXPECT_EQ(profile("devices", 16), "activation_mib has 4 entries");
   EXPECT_EQ(profile("consecutive_gb_per_s", two), "consecutive_gb_per_s has 2 entries");
   EXPECT_EQ(profile("strided_gb_per_s", one), "strided_gb_per_s has 1 entries");

@@ -138,8 +138,8 @@ class HexgenForm final : public ServeForm {
 std::unique_ptr<ServeForm> make_hexgen_form(const CostOptions& options, const Cluster& cluster,
                                             const Architecture& arch, const ServePoint& point) {
   if (point.phase != Phase::both)
-    throw input_error("the cost form \"hexgen\" has no price for stages that only prefill or only decode",
-                      "price the plan by the form motley");
+    throw input_error("the cost form \"hexgen\" cannot price stages that only prefill or only decode",
+                      "use --cost motley");
   return std::make_unique<HexgenForm>(options, cluster, arch, point);
 }
 

@@ -69,11 +69,11 @@ const Schema<OsdpBlock>& schema<OsdpBlock>() {
           .field("memory_mb", &B::memory_mb, "Likewise, MB.", {.required = true, .above = 0})
           .check([](const B& block, const Reader& reader) {
             if (block.time_s.size() != block.memory_mb.size())
-              reader.fail("time_s and memory_mb have different numbers of rows", "one row per batch in both");
+              reader.fail("time_s and memory_mb have different numbers of rows", "give one row per batch in both");
             for (std::size_t row = 0; row < block.time_s.size(); ++row)
               if (block.time_s[row].empty() || block.time_s[row].size() != block.memory_mb[row].size())
                 reader.fail(fmt::format("row {} has different numbers of levels in time_s and memory_mb", row),
-                            "one figure per level in both");
+                            "give one figure per level in both");
           });
   return table;
 }
@@ -84,9 +84,9 @@ const Schema<OsdpBlocks>& schema<OsdpBlocks>() {
   static const auto table =
       Schema<B>("osdp blocks", "Measured blocks under levels of sharding.")
           .format("motley.osdp-blocks/1")
-          .field("name", &B::name, "For people.", {.required = true})
+          .field("name", &B::name, "Shown in reports.", {.required = true})
           .field("source", &B::source, "Where the figures come from.", {.required = true})
-          .field("caution", &B::caution, "What they do not say.")
+          .field("caution", &B::caution, "What the figures leave open.")
           .field("overhead_mb", &B::overhead_mb, "MB besides the blocks.", {.required = true, .min = 0})
           .field("blocks", &B::blocks, "By hidden size.", {.required = true});
   return table;

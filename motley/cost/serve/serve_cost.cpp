@@ -60,11 +60,11 @@ class Pricing {
     for (const auto& route : plan.routes) weights += route.weight;
     if (plan.routes.empty() || !(weights > 0))
       throw input_error("the plan has no route with a positive weight",
-                        "`motley verify PLAN` lists what is wrong; `motley plan serve` makes a plan with routes");
+                        "run `motley verify PLAN` to list all violations, or make a plan with `motley plan serve`");
     for (const auto& route : plan.routes)
       if (route.path.empty())
         throw input_error(fmt::format("route \"{}\" is empty", route.id),
-                          "its `path` names stages, the first with the embedding, the last with the head");
+                          "give it a `path` of stages, the first with the embedding, the last with the head");
     const std::vector<std::int64_t> batches = batches_in_memory();
     for (std::size_t i = 0; i < plan.routes.size(); ++i) {
       const Route& route = plan.routes[i];

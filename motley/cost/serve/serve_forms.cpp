@@ -29,8 +29,8 @@ const std::vector<ServeFormEntry>& serve_form_entries() {
 const ServeFormEntry& serve_form_entry(const std::string& form) {
   for (const auto& entry : serve_form_entries())
     if (entry.name == form) return entry;
-  throw input_error(fmt::format("\"{}\" is no cost form for serving plans", form),
-                    fmt::format("known: {}", fmt::join(serve_forms(), ", ")));
+  throw input_error(fmt::format("--cost must be a form for serving plans, found \"{}\"", form),
+                    fmt::format("choose one of {}", fmt::join(serve_forms(), ", ")));
 }
 
 void check_settings(const CostOptions& options) {
@@ -38,12 +38,12 @@ void check_settings(const CostOptions& options) {
   for (const auto& [key, value] : options.settings) {
     if (std::find(known.begin(), known.end(), key) == known.end())
       throw input_error(fmt::format("the cost form \"{}\" has no setting \"{}\"", options.form, key),
-                        fmt::format("its settings: {}", fmt::join(known, ", ")));
+                        fmt::format("choose one of {}", fmt::join(known, ", ")));
     const bool count = !key.ends_with("_s");
     if (!std::isfinite(value) || value < 0 || (count && (value < 1 || value != std::floor(value) || value > 1e9)))
       throw input_error(
           fmt::format("{} = {} is not a {}", key, value, count ? "whole number from 1" : "time in seconds"),
-          fmt::format("such as --set {}={}", key, count ? "4" : "0.0001"));
+          fmt::format("give a number, as in --set {}={}", key, count ? "4" : "0.0001"));
   }
 }
 

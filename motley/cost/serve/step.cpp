@@ -138,7 +138,7 @@ std::optional<double> measured_tokens_per_s(const Profile& profile, const Cluste
   const LayerRate* rate = find_layer_rate(profile, type.name, std::ssize(devices));
   if (rate == nullptr) return {};
   if (layers > std::ssize(rate->tokens_per_s))
-    throw input_error(fmt::format("the profile has rates of {} (tp {}) for up to {} layers, and a stage of it holds {}",
+    throw input_error(fmt::format("the profile has rates of {} (tp {}) for up to {} layers, and the stage has {}",
                                   type.name, devices.size(), rate->tokens_per_s.size(), layers),
                       "give the stage fewer layers, or measure more");
   return rate->tokens_per_s[static_cast<std::size_t>(layers - 1)];

@@ -47,7 +47,8 @@ struct Row {
       read = 0;
     }
     if (read == 0 || read != cell.size() || !std::isfinite(value))
-      throw input_error(fmt::format("{}: {} = \"{}\" is not a number", place, column, cell), "such as 0.25 or 3e-4");
+      throw input_error(fmt::format("{}: {} = \"{}\" is not a number", place, column, cell),
+                        "give a number, as in 0.25 or 3e-4");
     return value;
   }
   std::int64_t count(const std::string& column) const {
@@ -75,7 +76,7 @@ std::vector<Row> read_csv(const std::filesystem::path& path) {
     Row& row = rows.emplace_back(Row{.place = fmt::format("{}:{}", path.string(), number), .cells = {}});
     if (cells.size() != header.size())
       throw input_error(fmt::format("{}: {} cells under {} columns", row.place, cells.size(), header.size()),
-                        "every line has as many cells as the first one has names, comma between");
+                        "give each line one cell per name of the first line, comma-separated");
     for (std::size_t i = 0; i < cells.size(); ++i) row.cells[header[i]] = cells[i];
   }
   return rows;
@@ -106,8 +107,8 @@ DeviceType device_type(const std::string& name, const Row& place) {
               .reserve_bytes = {}};
   std::vector<std::string> names;
   for (const auto& type : known) names.emplace_back(type.name);
-  throw input_error(fmt::format("{}: \"{}\" is no device that is known here", place.place, name),
-                    did_you_mean(name, names, fmt::format("known: {}", fmt::join(names, ", "))));
+  throw input_error(fmt::format("{}: \"{}\" is an unknown device", place.place, name),
+                    did_you_mean(name, names, fmt::format("choose one of {}", fmt::join(names, ", "))));
 }
 
 // Both are decoders with learned positions and an FFN of four times the width; GPT-Neo differs from OPT in its
@@ -115,8 +116,7 @@ DeviceType device_type(const std::string& name, const Row& place) {
 Model model_of(const std::string& name, const Row& place) {
   const bool small = name == "OPT-350";
   if (!small && name != "GPT-Neo-2.7")
-    throw input_error(fmt::format("{}: \"{}\" is no model that is known here", place.place, name),
-                      "known: OPT-350, GPT-Neo-2.7");
+    throw input_error(fmt::format("{}: \"{}\" is an unknown model", place.place, name), "use OPT-350 or GPT-Neo-2.7");
   Model model;
   model.name = name;
   const std::int64_t hidden = small ? 1024 : 2560;
@@ -142,13 +142,14 @@ std::vector<StageGroup> groups_of(const Row& row) {
   const auto open = text.find('('), close = text.find(')');
   if (open == std::string::npos || close == std::string::npos || close < open)
     throw input_error(fmt::format("{}: replicas = \"{}\" is not N x (TYPE:GPUs>...)", row.place, text),
-                      "such as 2x(GH-96:4>GH-96:4)");
+                      "write it as in 2x(GH-96:4>GH-96:4)");
   std::vector<StageGroup> groups;
   for (const auto& part : split(text.substr(open + 1, close - open - 1), '>')) {
     const auto pieces = split(part, ':');
     const bool sound =
         pieces.size() == 2 && pieces[1].size() == 1 && std::isdigit(static_cast<unsigned char>(pieces[1][0])) != 0;
-    if (!sound) throw input_error(fmt::format("{}: \"{}\" is not TYPE:GPUs", row.place, part), "such as GH-96:4");
+    if (!sound)
+      throw input_error(fmt::format("{}: \"{}\" is not TYPE:GPUs", row.place, part), "write it as in GH-96:4");
     groups.push_back({pieces[0], pieces[1][0] - '0'});
   }
   return groups;

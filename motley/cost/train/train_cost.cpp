@@ -30,8 +30,8 @@ const std::vector<TrainFormEntry>& train_form_entries() {
 const TrainFormEntry& train_form_entry(const std::string& form) {
   for (const auto& entry : train_form_entries())
     if (entry.name == form) return entry;
-  throw input_error(fmt::format("\"{}\" is no cost form for training plans", form),
-                    fmt::format("known: {}", fmt::join(train_forms(), ", ")));
+  throw input_error(fmt::format("--cost must be a form for training plans, found \"{}\"", form),
+                    fmt::format("choose one of {}", fmt::join(train_forms(), ", ")));
 }
 
 }  // namespace
@@ -50,10 +50,10 @@ void check_train_settings(const CostOptions& options) {
   for (const auto& [key, value] : options.settings) {
     if (std::find(known.begin(), known.end(), key) == known.end())
       throw input_error(fmt::format("the cost form \"{}\" has no setting \"{}\"", options.form, key),
-                        fmt::format("its settings: {}", fmt::join(known, ", ")));
+                        fmt::format("choose one of {}", fmt::join(known, ", ")));
     if (!std::isfinite(value) || value < 0)
-      throw input_error(fmt::format("{} = {} is not a number from 0", key, value),
-                        fmt::format("such as --set {}=1", key));
+      throw input_error(fmt::format("{} must be a number of at least 0, found {}", key, value),
+                        fmt::format("give a number, as in --set {}=1", key));
   }
 }
 

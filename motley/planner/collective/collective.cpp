@@ -15,14 +15,14 @@ namespace motley {
 namespace {
 
 void check_request(int ranks, CollectiveOperation operation, std::int64_t bytes, const CollectiveOptions& options) {
-  if (bytes < 1) throw input_error("a collective moves at least one byte", "such as --bytes \"400 MB\"");
+  if (bytes < 1) throw input_error("the size must be at least 1 B", "such as --bytes \"400 MB\"");
   if (options.root < 0 || options.root >= ranks)
     throw input_error(fmt::format("rank {} cannot be the root of {} ranks", options.root, ranks),
-                      fmt::format("ranks count from 0 to {}", ranks - 1));
+                      fmt::format("give a rank from 0 to {}", ranks - 1));
   const bool blocks = operation == CollectiveOperation::reduce_scatter || operation == CollectiveOperation::all_gather;
   if (blocks && bytes % ranks != 0)
-    throw input_error(fmt::format("{} bytes are not {} equal blocks", bytes, ranks),
-                      fmt::format("{} bytes are the next that are", (bytes / ranks + 1) * ranks));
+    throw input_error(fmt::format("{} bytes must be {} equal blocks", bytes, ranks),
+                      fmt::format("use {} bytes", (bytes / ranks + 1) * ranks));
 }
 
 void rename(std::vector<CollectiveRound>& rounds, const std::vector<int>& rank_of) {

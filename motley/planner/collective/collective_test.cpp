@@ -265,7 +265,7 @@ TEST(PlanCollective, WhatCannotBeIsRefused) {
   try {
     plan_collective(network, CollectiveOperation::reduce_scatter, 10, {});
   } catch (const Error& error) {
-    EXPECT_EQ(error.hint(), "12 bytes are the next that are");
+    EXPECT_EQ(error.hint(), "use 12 bytes");
   }
 }
 

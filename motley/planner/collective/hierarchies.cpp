@@ -113,7 +113,7 @@ class HierarchySearch {
     for (const auto& [kind, policy] : chosen) {
       const auto& nodes = kinds_.nodes.at(kind);
       const std::string& name = problem_.network.nodes[at(nodes[0])].name;
-      const std::string where = nodes.size() == 1 ? name : fmt::format("{} and {} like it", name, nodes.size() - 1);
+      const std::string where = nodes.size() == 1 ? name : fmt::format("{} and {} equal ones", name, nodes.size() - 1);
       text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", where, factors_name(policy));
     }
     return text;

@@ -78,7 +78,8 @@ RentOutcome plan_rent(const Offers& market, const Model& model, const Workload& 
                       const ModelRentOptions& model_options) {
   const Instant start = std::chrono::steady_clock::now();
   if (!(model_options.utilisation > 0 && model_options.utilisation <= 1))
-    throw input_error("the utilisation must be above 0 and at most 1", "--utilisation 0.8 is the default");
+    throw input_error("the utilisation must be above 0 and at most 1",
+                      "give a share, as in --utilisation 0.8 (the default)");
   ShapeMaker maker(market, model, workload, model_options);
   Offers offers = maker.market();
   const auto keep = [&](Configuration made) {

@@ -38,7 +38,7 @@ std::optional<Refusal> unserved(const Offers& offers, const RentProblem& problem
     if (served) continue;
     if (!nearest)
       return Refusal{fmt::format("no configuration serves class \"{}\"", name),
-                     fmt::format("offer one that does, or leave the class out")};
+                     fmt::format("add a configuration that serves it, or remove the class")};
     const Configuration& wanted = offers.configurations[static_cast<std::size_t>(nearest->configuration)];
     for (const auto& [type, count] : wanted.devices)
       if (const auto& available = offers.types.at(type).available; available && *available < count)
@@ -46,7 +46,7 @@ std::optional<Refusal> unserved(const Offers& offers, const RentProblem& problem
             fmt::format("class \"{}\" cannot be served: configuration \"{}\" needs {}, and of {} only {} are "
                         "available",
                         name, wanted.name, devices_text(wanted), type, *available),
-            fmt::format("{} {} would do", count, type)};
+            fmt::format("at least {} {} are needed", count, type)};
   }
   return std::nullopt;
 }

@@ -20,22 +20,23 @@ Instant after(Instant start, double seconds) {
 
 void check_goal(const Offers& offers, const RentOptions& options) {
   check_offers(offers, "");
-  if (offers.classes.empty()) throw input_error("there is no class of requests", "say what is asked: `classes`");
+  if (offers.classes.empty()) throw input_error("`classes` is missing", "add `classes`: the requests to serve");
   if (offers.configurations.empty())
-    throw input_error("there is nothing to rent", "give `configurations`, or a model to make them from");
+    throw input_error("`configurations` is missing", "add `configurations`, or give a model to make them from");
   const bool has_demand = offers.classes[0].demand_per_s.has_value();
   if (options.form == RentForm::cheapest && !has_demand)
-    throw input_error("the cheapest fleet for which demand? The classes have shares only",
-                      "give every class a demand_per_s, or ask for the most that a budget carries");
+    throw input_error("--cheapest needs a demand: the classes have shares only",
+                      "give every class a demand_per_s, or use --budget");
   if (options.form == RentForm::budget && !(options.budget_usd_per_hour >= 0))
-    throw input_error("the budget must not be negative", "such as --budget \"30 $/h\"");
+    throw input_error("the budget must not be negative", "give an amount, as in --budget \"30 $/h\"");
   if (!(options.survive >= 0 && options.survive <= 1))
-    throw input_error(fmt::format("{:g} is no share of the throughput", options.survive), "give one from 0 to 1");
+    throw input_error(fmt::format("the share of the throughput must be from 0 to 1, found {:g}", options.survive),
+                      "give a share from 0 to 1");
   if (options.survive > 0 && domains_of(offers).empty())
-    throw input_error("no type has a domain that could be lost",
-                      "say which zone, region or spot pool a type stands in: domain = \"east\"");
+    throw input_error("the types have no `domain`",
+                      "give each type its zone, region or spot pool, as in domain = \"east\"");
   if (!(options.startup_share >= 0))
-    throw input_error("starting a copy cannot cost less than nothing", "such as --startup \"10 min\"");
+    throw input_error("the start of a copy must not have a negative cost", "give a time, as in --startup \"10 min\"");
 }
 
 std::string copies_text(const Offers& offers, const RentProblem& problem, const std::vector<int>& shapes) {
@@ -74,7 +75,7 @@ void refuse_budget(const Offers& offers, const RentProblem& problem, const RentO
   const std::vector<int> useful = cheapest_useful(problem, options);
   if (useful.empty()) {
     outcome.reason = "the available devices cannot serve all classes at once";
-    outcome.hint = "leave a class out, or find more devices";
+    outcome.hint = "remove a class, or add devices";
     return;
   }
   double price = 0;
@@ -83,16 +84,15 @@ void refuse_budget(const Offers& offers, const RentProblem& problem, const RentO
       "the budget of {:g} $/h carries 0 requests/s: the cheapest fleet that serves every class "
       "costs {:g} $/h ({})",
       options.budget_usd_per_hour, price, copies_text(offers, problem, useful));
-  outcome.hint = fmt::format("--budget \"{:g} $/h\" would do", std::ceil(price * 100 - 1e-6) / 100);
+  outcome.hint = fmt::format("give at least --budget \"{:g} $/h\"", std::ceil(price * 100 - 1e-6) / 100);
 }
 
 void refuse_demand(const Offers& offers, const RentProblem& problem, const FleetAnswer& answer, RentOutcome& outcome) {
   outcome.throughput_per_s = 0;
   if (answer.capacity <= 0 || answer.capacity >= 1 - kMilpTolerance) {
     outcome.reason =
-        "no fleet that carries the demand was found: what is available carries it at most in fractions of "
-        "copies";
-    outcome.hint = "find more devices, or lower the demand a little";
+        "no fleet that carries the demand was found: the available devices carry it only with fractions of copies";
+    outcome.hint = "add devices, or reduce the demand slightly";
     return;
   }
   std::vector<std::string> scarce;
@@ -104,7 +104,7 @@ void refuse_demand(const Offers& offers, const RentProblem& problem, const Fleet
   }
   outcome.reason =
       fmt::format("all available devices together carry at most {:.1f} % of the demand", 100 * answer.capacity);
-  outcome.hint = fmt::format("more {} would help, or a demand of {:.0f} %", fmt::join(scarce, ", "),
+  outcome.hint = fmt::format("add {}, or reduce the demand to {:.0f} %", fmt::join(scarce, ", "),
                              std::floor(100 * answer.capacity));
 }
 

@@ -87,7 +87,7 @@ ShapeMaker::ShapeMaker(const Offers& market, const Model& model, const Workload&
       weight_type_(options.weight_type.value_or(model.arch.checkpoint_type)),
       kv_type_(options.kv_type.value_or(weight_type_)) {
   if (workload.classes.empty())
-    throw input_error("the workload has no request class", "renting for serving needs [[class]] tables");
+    throw input_error("the workload has no request class", "add [[class]] tables: a rent plan is made for requests");
   const bool rates = workload.total_rate_per_s() > 0;
   market_.utilisation = options.utilisation;
   market_.classes.clear();
@@ -322,15 +322,15 @@ Configuration ShapeMaker::make(const ShapeSpec& spec) {
 ShapeMaker::Lack ShapeMaker::why_unserved(std::size_t class_index) const {
   const RequestClass& one = workload_.classes[class_index];
   if (const auto nearest = nearest_.find(class_index); nearest != nearest_.end())
-    return {fmt::format("no configuration keeps the deadlines of class \"{}\": the nearest, {}, takes {} for a single "
-                        "request",
-                        one.name, nearest->second.shape, nearest->second.text),
-            fmt::format("deadlines {:.2f} times as long would be kept", 1 + nearest->second.excess)};
+    return {fmt::format(
+                "no configuration keeps the deadlines of class \"{}\": the closest, {}, takes {} for a single request",
+                one.name, nearest->second.shape, nearest->second.text),
+            fmt::format("make the deadlines at least {:.2f} times as long", 1 + nearest->second.excess)};
   return {fmt::format("no configuration holds {} for class \"{}\": {} of weights at {}, and the keys and values of one "
                       "request of {:g} tokens",
                       model_.name, one.name, human_bytes(weight_bytes_), name_of(weight_type_),
                       one.prompt_tokens.mean + one.output_tokens.mean),
-          "offer types with more memory, or more of them"};
+          "offer types with more memory, or more devices"};
 }
 
 }  // namespace motley

@@ -217,13 +217,13 @@ void say_whose(const std::vector<ModelDemand>& models, const std::vector<std::st
   for (std::size_t m = 0; m < plans.size(); ++m)
     for (const auto& stage : plans[m].stages)
       for (const auto& device : stage.devices) reasons[device] = fmt::format("serves {}", models[m].model.name);
-  for (const auto& device : excluded) reasons[device] = "left out on request";
+  for (const auto& device : excluded) reasons[device] = "excluded by --without";
   for (auto& plan : plans)
     for (auto& unused : plan.unused)
       if (const auto reason = reasons.find(unused.device); reason != reasons.end())
         unused.reason = reason->second;
-      else if (unused.reason == "left out on request")
-        unused.reason = "of no use to the model that has the smallest share";
+      else if (unused.reason == "excluded by --without")
+        unused.reason = "gives nothing to the model with the smallest share";
 }
 
 }  // namespace
@@ -232,8 +232,8 @@ ModelsOutcome plan_models(const Cluster& cluster, const std::vector<ModelDemand>
   for (const auto& asked : models)
     if (!(demand(asked) > 0))
       throw input_error(
-          fmt::format("how much of {} is asked for? No class of its workload has a rate", asked.model.name),
-          "give each [[class]] its rate = \"4 /s\": devices are divided by demand");
+          fmt::format("the demand for {} is missing: no class of its workload has a rate", asked.model.name),
+          "give each [[class]] a rate, as in rate = \"4 /s\": the demand divides the devices");
   const Instant start = std::chrono::steady_clock::now();
   const auto after = [&](double seconds) {
     return start + std::chrono::duration_cast<Instant::duration>(std::chrono::duration<double>(seconds));
@@ -257,8 +257,8 @@ ModelsOutcome plan_models(const Cluster& cluster, const std::vector<ModelDemand>
     auto plan = plan_on(cluster, models[m], division[m], each);
     if (!plan) {
       return {.plans = {},
-              .reason = fmt::format("there is no room for {} beside the others", models[m].model.name),
-              .hint = "add devices, or leave a model out"};
+              .reason = fmt::format("{} does not fit in addition to the other models", models[m].model.name),
+              .hint = "add devices, or remove a model"};
     }
     outcome.share = std::min(outcome.share, plan->predicted.requests_per_s / demand(models[m]));
     outcome.plans.push_back(std::move(*plan));

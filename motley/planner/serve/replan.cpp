@@ -102,7 +102,7 @@ ServePlan merged(const ServePlan& before, const std::vector<Route>& kept, const 
   for (const auto& stage : plan.stages) used.insert(stage.devices.begin(), stage.devices.end());
   for (const auto& device : plan.cluster.devices) {
     if (used.contains(device.name)) continue;
-    std::string reason = "no pipeline is better with it";
+    std::string reason = "no better pipeline uses it";
     if (made)
       for (const auto& unused : made->unused)
         if (unused.device == device.name) reason = unused.reason;

@@ -77,28 +77,28 @@ void check_degree(const Cluster& cluster, const std::string& name, int degree) {
     int most = 0;
     for (const int device : machine.devices) most = std::max(most, ++counts[cluster.devices[device].type]);
     if (degree >= 1 && degree <= most) return;
-    throw input_error(fmt::format("tensor parallelism of degree {} on {}", degree, name),
-                      fmt::format("it has at most {} devices of one type", most));
+    throw input_error(fmt::format("tensor-parallel degree {} on {}", degree, name),
+                      fmt::format("use a degree of at most {}: its devices of one type", most));
   }
   throw input_error(fmt::format("the cluster has no machine \"{}\"", name),
-                    did_you_mean(name, names, "`motley cluster show FILE` lists its machines"));
+                    did_you_mean(name, names, "run `motley cluster show FILE` to list its machines"));
 }
 
 void check_options(const ServeProblem& problem) {
   for (const DType type : {problem.weight_type, problem.kv_type})
     if (type == DType::int8 || type == DType::int4)
-      throw input_error(fmt::format("{} cannot be run", name_of(type)), "use bf16, fp16 or fp32");
+      throw input_error(fmt::format("the type must be one that the engine computes in, found {}", name_of(type)),
+                        "use bf16, fp16 or fp32");
   const auto& options = problem.options;
   for (const auto& device : options.excluded) problem.cluster.find_device(device);
-  if (problem.devices().empty())
-    throw input_error("every device of the cluster is left out", "leave fewer out: --without");
+  if (problem.devices().empty()) throw input_error("--without excludes every device", "exclude fewer devices");
   for (const auto& [name, degree] : options.degrees) check_degree(problem.cluster, name, degree);
   if (problem.options.max_batch < 1)
-    throw input_error("the largest batch must be at least 1", "--max-batch 256 is the default");
+    throw input_error("--max-batch must be at least 1", "give a number, as in --max-batch 256 (the default)");
   if (problem.cluster.devices.empty())
-    throw input_error("the cluster has no devices", "machines list them: devices = [\"A100*8\"]");
+    throw input_error("the cluster has no devices", "give machines devices, as in devices = [\"A100*8\"]");
   if (problem.workload.classes.empty())
-    throw input_error("the workload has no request class", "serving needs [[class]] tables");
+    throw input_error("the workload has no request class", "add [[class]] tables: a serving plan is made for requests");
 }
 
 // What local search leaves to the other candidates of the contest, and to simulating them.

@@ -17,9 +17,9 @@ void explain_shortage(const ChainDescription& chain, ChainOutcome& outcome) {
   const std::string place = site_place(chain, shortage.site), budget = bytes_text(chain.budget_bytes);
   outcome.reason = shortage.alone ? fmt::format("{} alone needs at least {}, the budget is {}", place,
                                                 bytes_text(shortage.site_least_bytes), budget)
-                                  : fmt::format("{} (site {}) no longer fits in {} with the {} sites before it", place,
+                                  : fmt::format("{} (site {}) does not fit in {} with the {} sites before it", place,
                                                 shortage.site, budget, shortage.site);
-  outcome.hint = fmt::format("the whole chain fits from {} on (budget_bytes = {}); or give it thinner options",
+  outcome.hint = fmt::format("give at least {} (budget_bytes = {}), or add options with fewer bytes",
                              bytes_text(shortage.least_bytes), shortage.least_bytes);
 }
 

@@ -98,7 +98,7 @@ std::vector<FoundReplica> found_replicas(const Job& job, const DtfmAssignment& a
 TrainOutcome written_grid(const Job& job, const GridOutcome& found) {
   TrainPlan plan = make_train_plan(job.cluster, job.model, job.workload, found_replicas(job, found.best),
                                    Recompute::where_needed, {.algorithm = SyncAlgorithm::direct}, job.options.cost);
-  for (auto& unused : plan.unused) unused.reason = "the grid has no place for it";
+  for (auto& unused : plan.unused) unused.reason = "not needed by the grid";
   return checked(std::move(plan));
 }
 
@@ -157,9 +157,9 @@ TrainOutcome plan_layout(const Job& job) {
       .stages = job.options.stages.value_or(0),
       .replicas = job.options.replicas.value_or(0)};
   if (job.training.global_batch % problem.micro_batch != 0)
-    throw input_error(fmt::format("a global batch of {} sequences is not made of micro-batches of {}",
+    throw input_error(fmt::format("a global batch of {} sequences must be a multiple of the micro-batch, found {}",
                                   job.training.global_batch, problem.micro_batch),
-                      "the cost form \"flashflex\" counts whole micro-batches: choose a divisor");
+                      "choose a divisor: the cost form \"flashflex\" counts whole micro-batches");
   const LayoutTables tables = layout_tables(problem);
   auto outcome = enumerate_layouts(problem, tables, enumerated);
   if (!outcome) outcome = search_layout(problem, tables, {.seed = job.options.seed, .deadline = job.deadline()});
@@ -169,8 +169,8 @@ TrainOutcome plan_layout(const Job& job) {
       most = std::max(most, tables.capacity(unit, false, false, 1));
     return {.plan = {},
             .reason = fmt::format("no layout holds the {} layers of {}", tables.layers, job.model.name),
-            .hint = fmt::format("the largest group holds {} of them with micro-batches of {}: more devices, fewer "
-                                "bytes of optimizer states, or shorter sequences",
+            .hint = fmt::format("use more devices, fewer bytes of optimizer states, or shorter sequences: the largest "
+                                "part holds {} layers with micro-batches of {}",
                                 most, problem.micro_batch)};
   }
   TrainPlan plan =
@@ -185,14 +185,14 @@ void check_shape(const Job& job) {
   const std::int64_t stages = job.options.stages.value_or(1), replicas = job.options.replicas.value_or(1);
   if (stages > job.model.arch.layers)
     throw input_error(fmt::format("{} stages for {} layers", stages, job.model.arch.layers),
-                      "a stage holds at least one layer");
+                      "use fewer stages: each holds at least one layer");
   if (replicas > job.training.global_batch)
     throw input_error(fmt::format("{} replicas for {} sequences", replicas, job.training.global_batch),
-                      "a replica takes at least one sequence of every step");
+                      "use fewer replicas: each takes at least one sequence per step");
   if (stages * replicas > devices)
-    throw input_error(fmt::format("{} stages x {} replicas need {} devices, and there are {}", stages, replicas,
-                                  stages * replicas, devices),
-                      "ask for fewer");
+    throw input_error(
+        fmt::format("{} stages x {} replicas need {} devices, found {}", stages, replicas, stages * replicas, devices),
+        "reduce --stages or --replicas");
 }
 
 }  // namespace
@@ -204,7 +204,7 @@ TrainOutcome plan_train(const Cluster& cluster, const Model& model, const Worklo
   check_train_settings(options.cost);
   if (!(options.profile == Profile{}))
     throw input_error(fmt::format("the cost form \"{}\" takes no profile", options.cost.form),
-                      "measured figures are for --cost motley");
+                      "use --cost motley for measured figures");
   const Job job{cluster, model, workload, options, training_of(workload), Clock::now()};
   check_shape(job);
   return options.cost.form == "dtfm" ? plan_grid(job) : plan_layout(job);

@@ -128,7 +128,7 @@ class RoleWriter {
     double most = 0;
     for (const auto& route : plan_.routes) most = std::max(most, route.weight);
     for (auto& route : plan_.routes) route.weight /= most;
-    list_unused(problem_, "no division into roles was found that is better with it", plan_);
+    list_unused(problem_, "no better division into roles uses it", plan_);
     predict(plan_, problem_.options.cost);
     return std::move(plan_);
   }

@@ -33,7 +33,7 @@ bool is_excluded(const ServeProblem& problem, const std::string& device) {
   return std::find(excluded.begin(), excluded.end(), device) != excluded.end();
 }
 
-constexpr const char* kExcluded = "left out on request";
+constexpr const char* kExcluded = "excluded by --without";
 
 }  // namespace
 
@@ -123,7 +123,7 @@ std::string reason_for(Groups& groups, const std::vector<Pipeline>& pipelines, i
     reason = fmt::format("{:.4g} tokens/s with it in a pipeline of {} devices, {:.4g} without", rate(joined),
                          with.size(), rate(*pipeline));
   }
-  return reason.empty() ? "no pipeline is better with it" : reason;
+  return reason.empty() ? "no better pipeline uses it" : reason;
 }
 
 }  // namespace

@@ -63,7 +63,7 @@ void say_why(const ServeProblem& problem, ServeOutcome& outcome) {
     missing = need.total() / static_cast<double>(arch.layers) * static_cast<double>(arch.layers - placed);
     if (placed >= arch.layers && all) {
       outcome.reason = "no layout uses every device";
-      outcome.hint = "let devices stay idle";
+      outcome.hint = "leave out --all-devices";
       return;
     }
     outcome.reason = fmt::format(
@@ -79,7 +79,8 @@ void say_why(const ServeProblem& problem, ServeOutcome& outcome) {
   outcome.hint = fmt::format("add about {} of device memory, such as {:g} x {}", human_bytes(missing),
                              std::max(1.0, std::ceil(missing / std::max(each, 1.0))), type.name);
   if (problem.weight_type == DType::fp32 && need.total() / 2 <= usable)
-    outcome.hint = fmt::format("weights in bf16 ({}) would fit; or {}", human_bytes(need.weights / 2), outcome.hint);
+    outcome.hint =
+        fmt::format("use weights in bf16 ({}), which fit; or {}", human_bytes(need.weights / 2), outcome.hint);
 }
 
 }  // namespace motley

@@ -284,8 +284,8 @@ std::vector<IdleUnits> explain_idle(const ServeProblem& problem, const Candidate
         latency ? solver.least_latency() : least_cycle(solver, in_flight, kInfinity, problem.deadline).chain;
     const std::string what = fmt::format("{} more {}", units[0].size(), problem.cluster.type_of(entry.devices[0]).name);
     entry.reason =
-        with ? fmt::format("{} with {} in use, {} without: the best layout with it is {}", text(with->seconds), what,
-                           text(candidate.chain.seconds), layout_text(problem, table, with->stages))
+        with ? fmt::format("{} with {} in use, {} without; the best layout that uses it is {}", text(with->seconds),
+                           what, text(candidate.chain.seconds), layout_text(problem, table, with->stages))
              : fmt::format("no layout with {} in use fits in memory", what);
     idle.push_back(std::move(entry));
   }

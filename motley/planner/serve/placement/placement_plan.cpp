@@ -328,7 +328,7 @@ ServePlan write_placement(const ServeProblem& problem, const PlacementGroups& bu
   add_stages(problem, built, placement, ways, plan);
   fill_shared_kv(problem, plan);
   predict_flow(problem.options.cost, plan);
-  list_unused(problem, "no placement was found whose flow is greater with it", plan);
+  list_unused(problem, "no placement with more flow uses it", plan);
   return plan;
 }
 

@@ -88,7 +88,7 @@ TEST(PlanForFlow, LeavesOutWhatItIsToldTo) {
   const ServeOutcome outcome = plan_published("cluster.toml", {.deadline_s = 0.5, .excluded = {"t-3/0"}});
   ASSERT_TRUE(outcome.plan);
   ASSERT_FALSE(outcome.plan->unused.empty());
-  EXPECT_EQ(outcome.plan->unused[0], (UnusedDevice{"t-3/0", "left out on request"}));
+  EXPECT_EQ(outcome.plan->unused[0], (UnusedDevice{"t-3/0", "excluded by --without"}));
   EXPECT_LT(plan_flow(*outcome.plan, {}).tokens_per_s, 2045.6);
   EXPECT_GT(plan_flow(*outcome.plan, {}).tokens_per_s, 1754);
 }

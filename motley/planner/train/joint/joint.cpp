@@ -146,7 +146,7 @@ TrainPlan write_plan(const Cluster& cluster, const Model& model, const Workload&
   }
   for (std::size_t device = 0; device < cluster.devices.size(); ++device)
     if (!busy.contains(static_cast<int>(device)))
-      plan.unused.push_back({cluster.devices[device].name, "no plan was found that is quicker with it"});
+      plan.unused.push_back({cluster.devices[device].name, "no faster plan uses it"});
   const TrainCost cost = price_train(plan, options.cost);
   plan.predicted.iteration_s = cost.iteration_s;
   plan.predicted.tokens_per_s = cost.tokens_per_s;
@@ -168,7 +168,7 @@ TrainOutcome nothing_fits(const Model& model, const Training& training) {
           .reason = fmt::format("no division of {} fits these devices: weights, gradients and optimizer take {}, and "
                                 "activations come on top",
                                 model.name, human_bytes(need)),
-          .hint = "more or larger devices, a shorter sequence, or fewer bytes per parameter ([training] states)"};
+          .hint = "use more or larger devices, a shorter sequence, or fewer bytes per parameter ([training] states)"};
 }
 
 }  // namespace

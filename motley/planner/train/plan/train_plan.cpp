@@ -57,7 +57,7 @@ TrainPlan make_train_plan(const Cluster& cluster, const Model& model, const Work
     }
   }
   for (std::size_t device = 0; device < used.size(); ++device)
-    if (!used[device]) plan.unused.push_back({cluster.devices[device].name, "the plan is faster without it"});
+    if (!used[device]) plan.unused.push_back({cluster.devices[device].name, "slower with it"});
   const TrainCost price = price_train(plan, cost);
   plan.predicted.iteration_s = price.iteration_s;
   plan.predicted.tokens_per_s = price.tokens_per_s;
