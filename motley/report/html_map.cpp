@@ -187,7 +187,7 @@ Html map_drawing(const PageLayout& layout, const std::vector<Place>& places) {
               {"viewBox", fmt::format("0 0 {:.0f} {:.0f}", map_width, shape.height)},
               {"role", "img"},
               {"aria-labelledby", "map-title map-words"}},
-             {tag("title", {{"id", "map-title"}}, "Sites and the links between them"),
+             {tag("title", {{"id", "map-title"}}, "Places and the links between them"),
               tag("desc", {{"id", "map-words"}}, fmt::format("{}", fmt::join(words, "; "))), lines, boxes, labels});
 }
 
@@ -249,11 +249,11 @@ Html links_content(const PageLayout& layout) {
       for (const Place& to : places)
         if (&from != &to) all.add(links_between(*layout.cluster, from, to));
     if (all.empty()) return {};
-    return paragraph("links", fmt::format("Between {} sites: {}, {}.", places.size(), all.latency(), all.bandwidth()));
+    return paragraph("links", fmt::format("Between {} places: {}, {}.", places.size(), all.latency(), all.bandwidth()));
   }
   const Html links = link_table(*layout.cluster, places);
   if (places.size() < 2 || places.size() > places_drawn) return div("links full", {tag("h3", {}, "Links"), links});
-  return div("links", {map_drawing(layout, places), details("Links in both directions, and inside each site", links)});
+  return div("links", {map_drawing(layout, places), details("Links in both directions, and inside each place", links)});
 }
 
 }  // namespace motley
