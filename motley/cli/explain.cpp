@@ -71,10 +71,10 @@ void add_explain(CLI::App& parent, Action& action) {
   verb->add_option("plan", options->plan, "Plan file")->required()->type_name("PLAN");
   verb->add_option("--depth", options->depth, "Levels of the tree to print: 1 stages, 2 phases (default), 4 all terms")
       ->check(CLI::Range(0, 16));
-  add_cost_options(*verb, options->form, options->settings,
-                   fmt::format("serving {}; training {}; collectives motley, genmodel", fmt::join(serve_forms(), ", "),
-                               fmt::join(train_forms(), ", ")),
-                   "hexgen.batch=4, dtfm.gradient_bytes=650000000");
+  add_cost_options(
+      *verb, options->form, options->settings,
+      fmt::format("serving {}; training {}; genmodel", fmt::join(serve_forms(), ", "), fmt::join(train_forms(), ", ")),
+      "hexgen.batch=4, dtfm.gradient_bytes=650000000");
   add_change_options(*verb, options->changes);
   add_output_options(*verb, options->output);
   verb->callback([options, &action] {

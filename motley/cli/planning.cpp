@@ -152,8 +152,8 @@ void add_planning_options(CLI::App& verb, PlanningOptions& options, const std::s
   verb.add_option("--profile", options.profile, "Profile: measured rates for the cost model (motley.profile/1)")
       ->type_name("FILE");
   verb.add_option("--objective", options.objective, "What to improve: slo (default), throughput, latency or flow");
-  add_cost_options(verb, options.cost, options.settings, fmt::format("{}", fmt::join(serve_forms(), ", ")),
-                   "hexgen.batch=4");
+  add_cost_options(verb, options.cost, options.settings,
+                   fmt::format("{} (default motley)", fmt::join(serve_forms(), ", ")), "hexgen.batch=4");
   verb.add_option("--weight-type", options.weight_type,
                   "Weight type: fp32, bf16, or fp16 (plan only) (default: the checkpoint's)");
   verb.add_option("--kv-type", options.kv_type, "Type of keys and values (default: the weight type)");

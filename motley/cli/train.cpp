@@ -126,7 +126,7 @@ void add_plan_train(CLI::App& plan_verbs, Action& action) {
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{4096}));
   verb->add_option("--replicas", plan.replicas, "Number of pipelines (default: the planner chooses)")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{65536}));
-  add_cost_options(*verb, plan.cost, plan.settings, fmt::format("{}", fmt::join(train_forms(), ", ")),
+  add_cost_options(*verb, plan.cost, plan.settings, fmt::format("{} (default motley)", fmt::join(train_forms(), ", ")),
                    "dtfm.gradient_bytes=650000000");
   verb->add_option("--chain", options->chain, "Solve this strategy chain instead (motley.chain/1)")->type_name("FILE");
   verb->add_flag("--front", options->front, "With --chain: also print the memory-time Pareto front");

@@ -34,7 +34,7 @@ void check_layouts(const ChainDescription& chain, const Reader& reader) {
   for (std::size_t i = 0; i < chain.layouts.size(); ++i)
     if (std::find(chain.layouts.begin(), chain.layouts.begin() + static_cast<std::ptrdiff_t>(i), chain.layouts[i]) !=
         chain.layouts.begin() + static_cast<std::ptrdiff_t>(i))
-      reader.fail(fmt::format("layouts[{}]: \"{}\" is given twice", i, chain.layouts[i]), "names must be unique");
+      reader.fail(fmt::format("layouts[{}]: \"{}\" is given twice", i, chain.layouts[i]), "give unique names");
   if (!chain.layout_change_s.empty() && chain.layout_change_s.size() != count)
     reader.fail(fmt::format("layout_change_s has {} rows for {} layouts", chain.layout_change_s.size(), count),
                 "one row per layout, in their order: seconds from this layout to each");
@@ -72,7 +72,7 @@ const Schema<ChainSiteOption>& schema<ChainSiteOption>() {
   using O = ChainSiteOption;
   static const auto table =
       Schema<O>("option", "What a site may do.")
-          .field("name", &O::name, "For people.")
+          .field("name", &O::name, "Shown in reports.")
           .field("time_s", &O::time_s, "Seconds.", {.required = true, .min = 0, .max = largest_cost})
           .field("sync_s", &O::sync_s, "Seconds on top, of synchronising. Default: 0.", cost_limits)
           .field("bytes", &O::bytes, "Held all the time; may be fractional.",
@@ -94,7 +94,7 @@ const Schema<ChainSites>& schema<ChainSites>() {
   using S = ChainSites;
   static const auto table =
       Schema<S>("sites", "Equal sites in a row, each with a choice of its own.")
-          .field("name", &S::name, "For people.")
+          .field("name", &S::name, "Shown in reports.")
           .field("repeat", &S::repeat, "How many. Default: 1.", {.always_written = true, .min = 1, .max = most_sites})
           .field("options", &S::options, "At least one.", {.required = true});
   return table;
@@ -106,7 +106,7 @@ const Schema<ChainDescription>& schema<ChainDescription>() {
   static const auto table =
       Schema<C>("chain", "Sites in a row, and the memory that they share.")
           .format("motley.chain/1")
-          .field("name", &C::name, "For people.")
+          .field("name", &C::name, "Shown in reports.")
           .field("budget_bytes", &C::budget_bytes, "Memory for all sites together.",
                  {.required = true, .min = 0, .max = largest_cost})
           .field("sites", &C::sites, "In order.", {.required = true})

@@ -157,7 +157,7 @@ template <>
 const Schema<ModelDocument>& schema<ModelDocument>() {
   static const auto table =
       Schema<ModelDocument>("model", "The model that is served.")
-          .field("name", &ModelDocument::name, "For people.", {.required = true})
+          .field("name", &ModelDocument::name, "Shown in reports.", {.required = true})
           .field("config", &ModelDocument::config, "The model's config.json.", {.required = true});
   return table;
 }

@@ -86,7 +86,7 @@ void check(const Offers& offers, const std::function<void(std::string, std::stri
   const auto unique = [&](const auto& list, std::string_view what) {
     std::map<std::string, int> seen;
     for (const auto& item : list)
-      if (seen[item.name]++ > 0) fail(fmt::format("{} \"{}\" is given twice", what, item.name), "names must be unique");
+      if (seen[item.name]++ > 0) fail(fmt::format("{} \"{}\" is given twice", what, item.name), "give unique names");
   };
   unique(offers.classes, "class");
   unique(offers.configurations, "configuration");

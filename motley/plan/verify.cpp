@@ -39,7 +39,7 @@ class Verifier {
   std::string suggest_device(std::string_view name) const {
     std::vector<std::string> names;
     for (const auto& device : plan_.cluster.devices) names.push_back(device.name);
-    return did_you_mean(name, names, "devices are called machine/slot");
+    return did_you_mean(name, names, "give a device as machine/slot");
   }
 
   // ---- stages ----

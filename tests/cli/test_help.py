@@ -78,6 +78,13 @@ def test_every_verb_has_an_example(pages):
         assert own, f"motley {verb} --help has no example"
 
 
+def test_texts_of_commands_and_options_are_short(pages):
+    """They begin in column 31: beside the name, or below a long one."""
+    texts = [(verb, line[30:]) for verb, text in pages.items() for line in text.splitlines() if re.match(r"(?:  -.{27}| {30})\S", line)]
+    assert len(texts) > 200
+    assert not [text for text in texts if len(text[1]) > 80]
+
+
 def test_examples_use_options_that_are_there(pages):
     for text in pages.values():
         for line in examples_of(text):
