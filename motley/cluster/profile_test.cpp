@@ -51,7 +51,7 @@ TEST(ProfileFile, WhatCannotBeIsNamed) {
   EXPECT_THAT(
       complaint(
           R"({"format": "motley.profile/1", "link_rate": [{"from": "a", "to": "b", "bytes": [2, 1], "bytes_per_s": [1, 1]}]})"),
-      testing::HasSubstr("do not ascend"));
+      testing::HasSubstr("the sizes must ascend"));
 }
 
 TEST(ProfileFile, ReferenceIsCurrent) { expect_reference_is_current("profile.md", schema<Profile>().doc()); }

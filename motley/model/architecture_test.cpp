@@ -168,7 +168,7 @@ TEST(Architecture, BadConfigsAreRefusedWithPlaceAndCause) {
       {{{"model_type", "null"}}, "`model_type` is missing", "supported model types: llama"},
       {{{"model_type", "\"lama\""}}, "model_type: model type \"lama\" is not supported", "did you mean \"llama\"?"},
       {{{"model_type", "\"mixtral\""}}, "\"mixtral\" is not supported", "mistral, opt, qwen2, qwen3"},
-      {{{"model_type", "\"gemma3\""}, {"text_config", "{}"}}, "not supported", "models of more than text"},
+      {{{"model_type", "\"gemma3\""}, {"text_config", "{}"}}, "not supported", "only text models are supported"},
       {{{"model_type", "7"}}, "expected a string", ""},
       {{{"hidden_size", "null"}}, "`hidden_size` is missing", "whole shape"},
       {{{"num_hidden_layers", "null"}}, "`num_hidden_layers` is missing", ""},
@@ -185,9 +185,11 @@ TEST(Architecture, BadConfigsAreRefusedWithPlaceAndCause) {
       {{{"vocab_size", "0"}}, "vocab_size: 0 is out of range", ""},
       {{{"vocab_size", "9223372036854775807"}}, "vocab_size:", ""},
       {{{"hidden_size", "65"}}, "hidden_size 65 must be a multiple of 8 heads", "head_dim"},
-      {{{"num_key_value_heads", "3"}}, "num_key_value_heads: 8 query heads must be a multiple of 3", "correct num_attention_heads"},
+      {{{"num_key_value_heads", "3"}},
+       "num_key_value_heads: 8 query heads must be a multiple of 3",
+       "correct num_attention_heads"},
       {{{"num_key_value_heads", "16"}}, "num_key_value_heads: 8 query heads must be a multiple of 16", ""},
-      {{{"head_dim", "7"}}, "head_dim: heads of 7 elements cannot be rotated", ""},
+      {{{"head_dim", "7"}}, "head_dim: the head size must be even for rotary embeddings, found 7", ""},
       {{{"head_dim", "0"}}, "head_dim: 0 is out of range", ""},
       {{{"hidden_act", "\"mish\""}}, "hidden_act: activation \"mish\" is not supported", "silu"},
       {{{"torch_dtype", "\"float8_e4m3fn\""}}, "torch_dtype: a checkpoint of type", "float32, bfloat16"},
@@ -208,7 +210,7 @@ TEST(Architecture, BadConfigsAreRefusedWithPlaceAndCause) {
        ""},
       {{{"rope_scaling", R"({"rope_type": "yarn", "factor": 2, "truncate": false})"}}, "truncate", ""},
       {{{"rope_parameters", R"({"full_attention": {}})"}}, "per layer type is not supported", ""},
-      {{{"partial_rotary_factor", "0.5"}}, "partial_rotary_factor: rotating only a part", ""},
+      {{{"partial_rotary_factor", "0.5"}}, "partial_rotary_factor: partial rotary embedding", ""},
       {{{"eos_token_id", "300"}}, "eos_token_id: 300 is out of range", "at most 299"},
       {{{"eos_token_id", "[2, -1]"}}, "eos_token_id[1]: -1 is out of range", ""},
       {{{"eos_token_id", "\"</s>\""}}, "eos_token_id: expected an integer", ""},
@@ -226,13 +228,15 @@ TEST(Architecture, BadConfigsAreRefusedWithPlaceAndCause) {
        ""},
       {{{"model_type", "\"qwen2\""},
         {"layer_types", R"(["full_attention", "sliding_attention", "full_attention", "full_attention"])"}},
-       "there is no window",
+       "a layer has sliding attention, but the window is missing",
        "use_sliding_window"},
       {{{"model_type", "\"qwen2\""}, {"layer_types", R"(["full_attention", "linear_attention", 1, 2])"}},
        "layer_types[1]: \"linear_attention\" is not one of",
        ""},
       {{{"model_type", "\"opt\""}}, "`ffn_dim` is missing", ""},
-      {{{"model_type", "\"opt\""}, {"ffn_dim", "4"}, {"num_attention_heads", "7"}}, "not a multiple of 7 heads", ""},
+      {{{"model_type", "\"opt\""}, {"ffn_dim", "4"}, {"num_attention_heads", "7"}},
+       "must be a multiple of 7 heads",
+       ""},
       {{{"model_type", "\"opt\""}, {"ffn_dim", "4"}, {"layer_norm_elementwise_affine", "false"}},
        "without parameters",
        ""},
@@ -398,7 +402,7 @@ TEST(ReadModel, UnknownNamesAndPaths) {
   EXPECT_THAT(error_of("zzz"), HasSubstr("known models: "));
   EXPECT_THAT(error_of("no/such/folder"), HasSubstr("no such file or folder"));
   EXPECT_THAT(error_of("config.json.gone.json"), HasSubstr("no such file or folder"));
-  EXPECT_THAT(error_of("/tmp"), HasSubstr("no config.json in this folder"));
+  EXPECT_THAT(error_of("/tmp"), HasSubstr("config.json is missing in this folder"));
 }
 
 }  // namespace

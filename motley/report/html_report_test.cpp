@@ -93,7 +93,7 @@ TEST(ServePage, CurvesAreWhatTheStagesDid) {
   for (auto& described : plan.workload.classes) described.rate_per_s = 0;
   plan.workload.arrival = {};
   const std::string page = html_report(plan, {.requests = 200});
-  EXPECT_THAT(page, HasSubstr(fmt::format("{:.3g} requests/s, 80% of what the plan carries",
+  EXPECT_THAT(page, HasSubstr(fmt::format("{:.3g} requests/s, 80% of the capacity of the plan",
                                           0.8 * plan.predicted.requests_per_s)));
   const std::string curve = "<path class=\"busy\" d=\"", figure = "<div class=\"figure\"><b>";
   std::size_t curves = 0;
@@ -254,7 +254,7 @@ devices = ["A100-80*8"])");
   EXPECT_EQ(count(page, "class=\"card machine\""), 1u);
   EXPECT_THAT(page, HasSubstr("100 machines"));
   EXPECT_EQ(count(page, "class=\"card pipeline\""), 1u);
-  EXPECT_THAT(page, HasSubstr("r0 and 99 like it"));
+  EXPECT_THAT(page, HasSubstr("r0 and 99 equal ones"));
   EXPECT_THAT(page, HasSubstr("400 \u00d7 A100-80"));
 }
 

@@ -55,7 +55,7 @@ def test_a_deadline_out_of_reach_names_the_nearest_that_would_work(run, tmp_path
     result = serve(run, workload(tmp_path, text, rate))
     assert result.returncode == 0, result.stderr
     assert len(warnings_of(result)) == 2, result.stderr
-    nearest = dict(re.findall(r'keeps the deadline (\w+) = .* would work: "(.*)"', result.stderr))
+    nearest = dict(re.findall(r'keeps the deadline (\w+) = .* that works is "(.*)"', result.stderr))
     assert set(nearest) == set(deadlines)
     assert 'class "chat"' in result.stderr
     # And each of them would.
@@ -87,7 +87,7 @@ def test_a_class_that_no_offer_can_host_is_named(run, tmp_path):
     )
     result = run("plan rent --model llama-2-70b --cheapest --offers market.toml --workload", workload(tmp_path))
     assert result.returncode == 1
-    assert 'class "chat"' in result.stdout and "more memory, or more of them" in result.stdout
+    assert 'class "chat"' in result.stdout and "more memory, or more devices" in result.stdout
 
 
 def test_a_budget_below_the_cheapest_useful_fleet_names_that(run, tmp_path):

@@ -64,7 +64,7 @@ def test_simulate(run, files, arguments, words):
         (["--what-if", "tp=99999999999 on box"], '--what-if needs a degree and a machine, found "tp=99999999999 on box"'),
         (["--what-if", "tp=-1 on box"], "tensor-parallel degree -1 on box"),
         (["--add", "A100*2 @ moon"], '--add "A100*2 @ moon": the cluster has no site "moon"'),
-        (["--add", "A100*x"], 'the cluster with --add: machine[1].devices[0]: "A100*x" has no count'),
+        (["--add", "A100*x"], 'the cluster with --add: machine[1].devices[0]: "A100*x" needs a count'),
         (["--without", "nobody"], 'the cluster has no device "nobody"'),
     ],
 )

@@ -121,12 +121,12 @@ def test_the_fleet_survives_the_loss_of_a_domain(run, tmp_path):
 @pytest.mark.parametrize(
     "arguments, code, words",
     [
-        (["--offers", MEASURED], 2, ["goal is missing", "--cheapest"]),
-        (["--offers", MEASURED, "--budget", "8 $/h", "--cheapest"], 2, ["two different goals"]),
-        (["--offers", MEASURED, "--budget", "8"], 2, ["no amount of money", "30 $/h"]),
+        (["--offers", MEASURED], 2, ["--budget or --cheapest is missing", "--cheapest"]),
+        (["--offers", MEASURED, "--budget", "8 $/h", "--cheapest"], 2, ["--budget and --cheapest cannot be combined"]),
+        (["--offers", MEASURED, "--budget", "8"], 2, ["must be an amount of money", "30 $/h"]),
         (["--offers", MEASURED, "--cheapest"], 2, ["demand_per_s"]),
         (["--budget", "8 $/h"], 2, ["--offers", "--model"]),
-        (["--offers", MEASURED, "--model", "llama-2-7b", "--budget", "8 $/h"], 2, ["leave --model out"]),
+        (["--offers", MEASURED, "--model", "llama-2-7b", "--budget", "8 $/h"], 2, ["leave out --model"]),
         (["--offers", "none.json", "--budget", "8 $/h"], 2, ["none.json"]),
         (["--offers", MEASURED, "--budget", "8 $/h", "--survive", "0.5"], 2, ["domain"]),
         (["--offers", MEASURED, "--budget", "1 $/h"], 1, ["0 requests/s", "2 $/h"]),

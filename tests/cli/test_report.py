@@ -189,7 +189,7 @@ def test_it_writes_where_it_is_told(run, plans, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
 
     missing = run("report", plans("chain"), "-o", tmp_path / "none" / "report.html")
-    assert missing.returncode == 3 and "hint: make it first" in missing.stderr
+    assert missing.returncode == 3 and "hint: create the folder" in missing.stderr
 
 
 def test_what_is_no_sound_plan_is_refused(run, plans, tmp_path):

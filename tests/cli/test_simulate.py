@@ -51,7 +51,7 @@ def test_tables_for_people(run, plan, workload):
     result = run("simulate", plan, "--workload", workload, "--requests", 80)
     assert result.returncode == 0, result.stderr
     assert "80 requests" in result.stdout
-    for word in ["chat", "code", "all", "r0/s0", "KV room", "tokens/s"]:
+    for word in ["chat", "code", "all", "r0/s0", "KV cache in use", "tokens/s"]:
         assert word in result.stdout
     assert result.stderr == ""
 
@@ -146,7 +146,7 @@ def test_bad_options_are_told(run, plan, workload, arguments, words):
 
 
 def test_a_workload_without_rates_asks_for_one(run, plan):
-    refused(run("simulate", plan), "how often", "--rate")
+    refused(run("simulate", plan), "no rate of requests", "--rate")
     result = run("simulate --json", plan, "--rate", "1 /s", "--requests", 20)
     assert json.loads(result.stdout)["finished"] == 20
 

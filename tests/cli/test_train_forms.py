@@ -46,4 +46,4 @@ def test_what_a_form_cannot_do_is_said(run_to, tmp_path):
     assert "no setting" in answer.stderr and "dtfm.gradient_bytes" in answer.stderr
     file = tmp_path / "plan.json"
     run_to("plan", "train", "--cluster", "examples/flashflex/a.toml", *FLASHFLEX, "-q", "-o", file)
-    assert "the cost form \"dtfm\" knows alike pipelines" in run_to("explain", file, "--cost", "dtfm", code=2).stderr
+    assert "the cost form \"dtfm\" is for equal pipelines" in run_to("explain", file, "--cost", "dtfm", code=2).stderr
