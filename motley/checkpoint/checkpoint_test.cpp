@@ -87,8 +87,8 @@ TEST_F(SafetensorsTest, RefusesLies) {
   const std::string four(4, '\0');
   const auto one = [&](const std::string& entry) { return file_of(R"({"a": )" + entry + "}", four); };
   const std::vector<Lie> lies = {
-      {"empty file", "", "a safetensors file must be longer than 0 bytes"},
-      {"shorter than the length", "abc", "a safetensors file must be longer than 3 bytes"},
+      {"empty file", "", "a safetensors file must have at least 8 bytes, found 0"},
+      {"shorter than the length", "abc", "a safetensors file must have at least 8 bytes, found 3"},
       {"length beyond the file", std::string("\xff\0\0\0\0\0\0\0{}", 10), "is longer than the file"},
       {"length beyond 64 bits of sense", std::string(8, '\xff') + "{}", "is longer than the file"},
       {"no JSON", file_of("no json here", four), "(header)"},
