@@ -79,8 +79,9 @@ TEST(Binding, ErrorsNamePlaceCauseAndHint) {
             "trip.toml:3: seats: 12 is out of range | accepted: at least 1, at most 9");
   EXPECT_EQ(error_of("format = \"motley.trip/1\"\nname = \"a\"\nluggage = 12").substr(0, 55),
             "trip.toml:3: luggage: a number needs its unit | wr");
-  EXPECT_EQ(error_of("format = \"motley.trip/2\"\nname = \"a\""),
-            "trip.toml:1: format: version \"motley.trip/2\" is not supported | give a file with format = \"motley.trip/1\"");
+  EXPECT_EQ(
+      error_of("format = \"motley.trip/2\"\nname = \"a\""),
+      "trip.toml:1: format: version \"motley.trip/2\" is not supported | give a file with format = \"motley.trip/1\"");
   EXPECT_EQ(error_of("format = \"motley.trip/1\"\nname = \"a\"\n[[legs]]\nlatency = \"5 GB\"").substr(0, 60),
             "trip.toml:4: legs[0].latency: \"5 GB\" has a wrong unit, \"GB\" ");
 }

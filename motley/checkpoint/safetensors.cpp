@@ -99,8 +99,9 @@ void check_no_overlap(const std::map<std::string, StoredTensor>& tensors, const 
 
 std::string_view header_text(std::span<const std::byte> file, const std::filesystem::path& path) {
   if (file.size() < length_bytes)
-    throw input_error(fmt::format("{}: a safetensors file must have at least 8 bytes, found {}", path.string(), file.size()),
-                      copy_again);
+    throw input_error(
+        fmt::format("{}: a safetensors file must have at least 8 bytes, found {}", path.string(), file.size()),
+        copy_again);
   std::uint64_t length = 0;
   for (std::size_t i = 0; i < length_bytes; ++i) length |= static_cast<std::uint64_t>(file[i]) << (8 * i);
   if (length > max_header_bytes || length > file.size() - length_bytes)

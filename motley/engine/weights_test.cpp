@@ -49,9 +49,9 @@ TEST_F(ReadTensorTest, RefusesAMissingTensorAndAnotherShape) {
   const auto reading = [&](const std::string& name, std::vector<std::int64_t> shape) {
     return refusal([&] { read_tensor(checkpoint, {"q", name, shape, Cut::replicated}, {{0, 2}, {0, 2}}, out); });
   };
-  EXPECT_THAT(
-      reading("model.layers.0.self_attn.q_proj.weight", {2, 2}),
-      AllOf(HasSubstr("config.json needs the tensor model.layers.0.self_attn.q_proj.weight 2x2"), HasSubstr("holds 2x3")));
+  EXPECT_THAT(reading("model.layers.0.self_attn.q_proj.weight", {2, 2}),
+              AllOf(HasSubstr("config.json needs the tensor model.layers.0.self_attn.q_proj.weight 2x2"),
+                    HasSubstr("holds 2x3")));
   EXPECT_THAT(reading("model.layers.0.self_attn.k_proj.weight", {2, 2}),
               HasSubstr((folder / "model.safetensors").string() + " does not contain"));
 }

@@ -161,7 +161,8 @@ TEST(Plan, ErrorsNamePlaceCauseAndFix) {
             "kind: this is a plan of kind \"train\", not \"serve\" | make one with `motley plan serve`");
   plan = good;
   plan.set("format", "motley.plan/2");
-  EXPECT_EQ(error_of(plan), "format: version \"motley.plan/2\" is not supported | give a file with format = \"motley.plan/1\"");
+  EXPECT_EQ(error_of(plan),
+            "format: version \"motley.plan/2\" is not supported | give a file with format = \"motley.plan/1\"");
   plan = good;
   plan.set("stagse", Value::array());
   EXPECT_EQ(error_of(plan), "stagse: unknown key | did you mean `stages`?");
