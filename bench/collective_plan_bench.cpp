@@ -99,7 +99,8 @@ void times(const std::string& name, const CollectiveNetwork& network, Collective
   std::size_t steps = 0;
   for (const auto& list : answer.program.steps) steps += list.size();
   fmt::print("  {:<36} {:>8.1f} ms, {:.1f} ms of a core  {:>3} candidates  {:>8} steps  efficiency {:.3f}  {}\n", name,
-             elapsed.count() * 1e3, cpu_s * 1e3, answer.evaluated, steps, answer.predicted.efficiency, answer.layout);
+             elapsed.count() * 1e3, cpu_s * 1e3, answer.evaluated, steps, answer.predicted.efficiency,
+             answer.program.layout);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include "motley/base/binding.hpp"
 #include "motley/base/value.hpp"
+#include "motley/base/version.hpp"
 
 namespace motley {
 namespace {
@@ -74,10 +75,11 @@ latency = "5 us"
 
 TEST(Binding, ErrorsNamePlaceCauseAndHint) {
   EXPECT_EQ(error_of("format = \"motley.trip/1\"\nname = \"a\"\nseets = 3"),
-            "trip.toml:3: seets: unknown key | did you mean `seats`?");
+            "trip.toml:3: seets: unknown key | did you mean `seats`? (a newer version than " + program_version() +
+                " may have written it)");
   EXPECT_EQ(error_of("format = \"motley.trip/1\"\nname = \"a\"\nseats = 12"),
             "trip.toml:3: seats: 12 is out of range | accepted: at least 1, at most 9");
-  EXPECT_EQ(error_of("format = \"motley.trip/1\"\nname = \"a\"\nluggage = 12").substr(0, 55),
+  EXPECT_EQ(error_of("format = \"motley.trip/1\"\nname = \"a\"\nluggage = 12").substr(0, 50),
             "trip.toml:3: luggage: a number needs its unit | wr");
   EXPECT_EQ(
       error_of("format = \"motley.trip/2\"\nname = \"a\""),

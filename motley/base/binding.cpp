@@ -3,23 +3,34 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <set>
 
 #include "motley/base/hints.hpp"
+#include "motley/base/version.hpp"
 
 namespace motley {
 
 Reader Reader::member(std::string_view key, const Value& child) const {
-  Reader reader(child, source_);
-  reader.path_ = path_.empty() ? std::string(key) : path_ + "." + std::string(key);
-  if (reader.value_->position.line == 0) reader.inherited_line_ = line();
-  return reader;
+  return below(path_.empty() ? std::string(key) : path_ + "." + std::string(key), child);
 }
 
 Reader Reader::item(std::size_t index, const Value& child) const {
+  return below(path_ + fmt::format("[{}]", index), child);
+}
+
+Reader Reader::below(std::string path, const Value& child) const {
   Reader reader(child, source_);
-  reader.path_ = path_ + fmt::format("[{}]", index);
+  reader.path_ = std::move(path);
   if (reader.value_->position.line == 0) reader.inherited_line_ = line();
+  reader.file_ = file_;
+  return reader;
+}
+
+Reader Reader::file() const {
+  Reader reader = *this;
+  if (!file_) reader.file_ = value_;
   return reader;
 }
 
@@ -34,6 +45,38 @@ void Reader::fail(std::string_view message, std::string hint) const {
 
 void Reader::expected(std::string_view what, std::string hint) const {
   fail(fmt::format("expected {}, found {}", what, value_->type_name()), std::move(hint));
+}
+
+namespace {
+
+// The numbers of "motley 0.1.0"; none of anything else.
+std::optional<std::array<int, 3>> version_numbers(std::string_view text) {
+  constexpr std::string_view program = "motley ";
+  if (!text.starts_with(program)) return {};
+  std::array<int, 3> numbers{};
+  const char* at = text.data() + program.size();
+  const char* const end = text.data() + text.size();
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    if (i > 0 && (at == end || *at++ != '.')) return {};
+    const auto [rest, status] = std::from_chars(at, end, numbers[i]);
+    if (status != std::errc()) return {};
+    at = rest;
+  }
+  return at == end ? std::optional(numbers) : std::nullopt;
+}
+
+}  // namespace
+
+void Reader::fail_unknown(std::string_view message, std::string hint) const {
+  if (!file_) fail(message, std::move(hint));
+  const Value* writer = file_->find(writer_key);
+  const std::string theirs = writer && writer->is_string() ? writer->as_string() : "", ours = program_version();
+  const auto their_version = version_numbers(theirs);
+  if (their_version && their_version <= version_numbers(ours)) fail(message, std::move(hint));
+  if (!hint.empty()) hint += ' ';
+  if (!their_version) fail(message, fmt::format("{}(a newer version than {} may have written it)", hint, ours));
+  fail(fmt::format("{}: {} wrote the file, and this is {}", message, theirs, ours),
+       fmt::format("{}(or read it with {} or later)", hint, theirs));
 }
 
 namespace {
@@ -124,7 +167,7 @@ std::string read_choice(const Reader& r, const std::vector<std::string>& names) 
   if (!r.value().is_string()) r.expected("a string");
   const std::string& name = r.value().as_string();
   if (std::find(names.begin(), names.end(), name) != names.end()) return name;
-  r.fail(fmt::format("\"{}\" is not one of {}", name, fmt::join(names, ", ")), did_you_mean(name, names));
+  r.fail_unknown(fmt::format("\"{}\" is not one of {}", name, fmt::join(names, ", ")), did_you_mean(name, names));
 }
 
 FieldDoc row(std::string_view key, std::string type, std::string range, std::string_view doc, const Limits& limits) {
@@ -157,13 +200,13 @@ void SchemaTable::add_all(const SchemaTable& inner, std::ptrdiff_t place) {
   for (std::size_t i = 0; i < inner.members_.size(); ++i)
     add(inner.doc_.fields[i], std::make_shared<InnerMember>(place, inner.members_[i]));
   for (const auto& condition : inner.checks_)
-    checks_.push_back([place, &condition](const void* object, const Reader& r) {
-      condition(static_cast<const char*>(object) + place, r);
-    });
+    checks_.push_back(
+        [place, &condition](void* object, const Reader& r) { condition(static_cast<char*>(object) + place, r); });
 }
 
-void SchemaTable::read_fields(void* object, const Reader& r) const {
-  if (!r.value().is_object()) r.expected("a table (" + doc_.name + ")");
+void SchemaTable::read_fields(void* object, const Reader& place) const {
+  if (!place.value().is_object()) place.expected("a table (" + doc_.name + ")");
+  const Reader r = doc_.format.empty() ? place : place.file();
   std::vector<std::string> known;
   for (const FieldDoc& field : doc_.fields) known.push_back(field.key);
   if (!doc_.format.empty()) {
@@ -207,8 +250,14 @@ void check_keys(const Reader& r, const std::vector<std::string>& known) {
   for (const auto& [key, child] : r.value().as_object()) {
     if (std::find(known.begin(), known.end(), key) != known.end()) continue;
     r.member(key, child)
-        .fail("unknown key", did_you_mean(key, known, fmt::format("known keys: {}", fmt::join(known, ", ")), '`'));
+        .fail_unknown("unknown key",
+                      did_you_mean(key, known, fmt::format("known keys: {}", fmt::join(known, ", ")), '`'));
   }
+}
+
+std::string page_link(std::string_view format) {
+  const std::string_view kind = format.substr(format.find('.') + 1);
+  return fmt::format("[`{}`]({}.md)", format, kind.substr(0, kind.find('/')));
 }
 
 std::string range_text(const Limits& limits, std::optional<Dimension> dimension) {

@@ -15,7 +15,7 @@
 //   Link link = read<Link>(value, "cluster.toml");   Value back = write(link);
 //
 // Keys that equal the member of a default-constructed struct are not written unless required. Unknown keys are errors
-// with a suggestion.
+// with a suggestion. A struct whose table has a format is a whole file, also inside another one.
 #pragma once
 
 #include <cmath>
@@ -47,19 +47,30 @@ class Reader {
   const std::string& source() const { return source_; }
   Reader member(std::string_view key, const Value& child) const;
   Reader item(std::size_t index, const Value& child) const;
+  // The same place as the top of a versioned file, unless it already stands in one: its key `written_by` is read first,
+  // so that errors about everything below can name the version that wrote it.
+  Reader file() const;
 
   [[noreturn]] void fail(std::string_view message, std::string hint = {}) const;
   [[noreturn]] void expected(std::string_view what,
                              std::string hint = {}) const;  // "expected a string, found a number"
+  // Of a key or a name that this program does not know. Both are added without a new format, so a newer version may
+  // have written the file: the error says so, with that version where the file names it.
+  [[noreturn]] void fail_unknown(std::string_view message, std::string hint) const;
 
  private:
+  Reader below(std::string path, const Value& child) const;
   int line() const { return value_->position.line > 0 ? value_->position.line : inherited_line_; }
 
   const Value* value_;
   std::string source_;
   std::string path_;
-  int inherited_line_ = 0;  // of the nearest parent that knows its line
+  int inherited_line_ = 0;       // of the nearest parent that knows its line
+  const Value* file_ = nullptr;  // the versioned file that this stands in
 };
+
+// The key of a versioned file that names the program that wrote it: "motley 0.1.0".
+constexpr std::string_view writer_key = "written_by";
 
 // The closest of `candidates` to `word`, or an empty string when none is close.
 std::string closest(std::string_view word, const std::vector<std::string>& candidates);
@@ -124,6 +135,7 @@ std::string read_choice(const Reader&, const std::vector<std::string>& names);
 void check_format(const Reader&, std::string_view expected);
 void check_keys(const Reader&, const std::vector<std::string>& known);
 std::string range_text(const Limits&, std::optional<Dimension> = {});
+std::string page_link(std::string_view format);  // "[`motley.cluster/1`](cluster.md)"
 
 template <class T>
 struct is_optional : std::false_type {};
@@ -236,7 +248,7 @@ class SchemaTable {
 
   SchemaDoc doc_;
   std::vector<std::shared_ptr<const Member>> members_;  // in the order of doc_.fields
-  std::vector<std::function<void(const void* object, const Reader&)>> checks_;
+  std::vector<std::function<void(void* object, const Reader&)>> checks_;
 };
 
 // Of a struct's place in memory, as offsetof for members that are known by their pointers.
@@ -265,6 +277,20 @@ class PlacedMember : public Member {
 
   std::ptrdiff_t place_;
   const M* left_out_;
+};
+
+// A key that is not one member of its struct.
+class FreeMember final : public Member {
+ public:
+  using Read = std::function<void(void* object, const Reader&)>;
+  using Write = std::function<Value(const void* object)>;
+  FreeMember(Read read, Write write) : read_(std::move(read)), write_(std::move(write)) {}
+  void read(void* object, const Reader& r) const override { read_(object, r); }
+  Value write(const void* object) const override { return write_(object); }
+
+ private:
+  Read read_;
+  Write write_;
 };
 
 template <class M>
@@ -366,11 +392,24 @@ class Schema : public binding::SchemaTable {
     return *this;
   }
 
+  // A key that is no single member: `read_key` puts into the struct what it says, `write_key` returns what is written,
+  // or null for nothing.
+  Schema& key(FieldDoc row, std::function<void(T&, const Reader&)> read_key, std::function<Value(const T&)> write_key) {
+    add(std::move(row),
+        std::make_shared<binding::FreeMember>(
+            [read_key = std::move(read_key)](void* object, const Reader& r) { read_key(*static_cast<T*>(object), r); },
+            [write_key = std::move(write_key)](const void* object) {
+              return write_key(*static_cast<const T*>(object));
+            }));
+    return *this;
+  }
+
   // Runs after all fields are read: conditions across fields. It reports through `Reader::fail`.
-  Schema& check(std::function<void(const T&, const Reader&)> condition) {
-    checks_.push_back([condition = std::move(condition)](const void* object, const Reader& r) {
-      condition(*static_cast<const T*>(object), r);
-    });
+  Schema& check(std::function<void(const T&, const Reader&)> condition) { return derive(std::move(condition)); }
+
+  // Runs after all fields are read, in order with the checks: members that follow from those that have keys.
+  Schema& derive(std::function<void(T&, const Reader&)> rest) {
+    checks_.push_back([rest = std::move(rest)](void* object, const Reader& r) { rest(*static_cast<T*>(object), r); });
     return *this;
   }
 
@@ -418,7 +457,8 @@ std::string type_text() {
   } else if constexpr (is_map<T>::value) {
     return "table of " + type_text<typename T::mapped_type>();
   } else {
-    return schema<T>().doc().name;
+    const SchemaDoc& doc = schema<T>().doc();
+    return doc.format.empty() ? doc.name : page_link(doc.format);
   }
 }
 
@@ -429,6 +469,7 @@ void collect_nested(std::vector<const SchemaDoc* (*)()>& out) {
   } else if constexpr (is_map<T>::value) {
     collect_nested<typename T::mapped_type>(out);
   } else if constexpr (std::is_class_v<T> && !std::is_same_v<T, std::string> && !std::is_same_v<T, Value>) {
+    if (!schema<T>().doc().format.empty()) return;  // a whole file has a page of its own
     out.push_back([]() -> const SchemaDoc* { return &schema<T>().doc(); });
   }
 }

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "motley/batching/scheduler.hpp"
-#include "motley/plan/plan.hpp"
+#include "motley/plan/serve.hpp"
 
 namespace motley {
 

@@ -22,7 +22,7 @@
 #include "motley/cli/members.hpp"
 #include "motley/comm/collective/communicator.hpp"
 #include "motley/comm/transport/fabric.hpp"
-#include "motley/plan/collective_plan.hpp"
+#include "motley/plan/collective.hpp"
 #include "motley/report/table.hpp"
 
 namespace motley::cli {

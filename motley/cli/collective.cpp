@@ -1,11 +1,9 @@
-#include "motley/cli/collective.hpp"
-
 #include <fmt/format.h>
 
 #include <cstdio>
-#include <filesystem>
 
 #include "motley/base/units.hpp"
+#include "motley/cli/explain.hpp"
 #include "motley/cli/planning.hpp"
 #include "motley/cost/collective/collective_price.hpp"
 #include "motley/planner/collective/collective.hpp"
@@ -75,7 +73,7 @@ int plan_and_show(const CollectiveVerbOptions& options) {
   std::string text = collective_report(plan);
   if (!options.output.json && options.output.file.empty())
     text += "\nnext: save the plan with -o plan.json, then run `motley explain plan.json`\n";
-  emit(options.output, write_collective_plan(plan), text);
+  emit(options.output, write(plan), text);
   return 0;
 }
 
@@ -128,30 +126,20 @@ void add_plan_collectives(CLI::App& plan_verbs, Action& action) {
                  "Plan a broadcast: one device's vector on every device");
 }
 
-int explain_collective(const CollectivePlan& plan, const std::string& file, const std::string& form, int depth,
-                       const std::vector<std::string>& settings, const Output& output) {
-  require_sound(verify(plan), file);
+int explain(const CollectivePlan& plan, const ExplainOptions& options) {
+  require_sound(verify(plan), options.file);
+  const std::string& form = options.form;
   if (!form.empty() && form != "motley" && form != "genmodel")
     throw input_error(fmt::format("--cost must be a form for collectives, found {}", form),
                       "choose motley (chunks in a pipeline) or genmodel (rounds in sequence)");
   const bool rounds = form == "genmodel" || (form.empty() && plan.search.objective == "rounds");
-  const CollectivePrice price = price_collective(plan, collective_settings(settings));
+  const CollectivePrice price = price_collective(plan, collective_settings(options.settings));
   const Term& tree = rounds ? price.rounds : price.pipelined;
-  emit(output, explain_json(tree),
+  emit(options.output, explain_json(tree),
        fmt::format("{}\ncost form {}\n\nwhere the time goes\n{}\nlimit {}: {}; the busiest link, {}, carries {}\n",
-                   collective_summary(plan), rounds ? "genmodel" : "motley", term_report(tree, depth),
+                   collective_summary(plan), rounds ? "genmodel" : "motley", term_report(tree, options.depth),
                    human_seconds(price.predicted.limit_s), price.predicted.binding_cut, price.cost.steady_port,
                    human_seconds(price.cost.steady_s)));
-  return 0;
-}
-
-int compare_collectives(const std::vector<std::string>& files, const Output& output) {
-  std::vector<CollectivePlan> plans;
-  for (const auto& file : files) plans.push_back(read_collective_plan(read_document(file), file));
-  std::vector<NamedCollectivePlan> named;
-  for (std::size_t i = 0; i < plans.size(); ++i)
-    named.push_back({std::filesystem::path(files[i]).filename().string(), &plans[i]});
-  emit(output, compare_collective_json(named), compare_collective_report(named));
   return 0;
 }
 

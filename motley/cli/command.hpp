@@ -10,7 +10,7 @@
 
 #include "motley/base/value.hpp"
 #include "motley/model/model.hpp"
-#include "motley/plan/plan.hpp"
+#include "motley/plan/serve.hpp"
 
 namespace motley::cli {
 
@@ -19,6 +19,9 @@ using Action = std::function<int()>;
 
 // Each in the file of its name. They add the verb to `parent` and set `action` when it is chosen.
 void add_plan(CLI::App& parent, Action& action);
+void add_plan_rent(CLI::App& plan_verbs, Action& action);
+void add_plan_train(CLI::App& plan_verbs, Action& action);
+void add_plan_collectives(CLI::App& plan_verbs, Action& action);  // allreduce and its like: collective.cpp
 void add_explain(CLI::App& parent, Action& action);
 void add_compare(CLI::App& parent, Action& action);
 void add_simulate(CLI::App& parent, Action& action);

@@ -10,6 +10,7 @@
 
 #include "motley/base/paths.hpp"
 #include "motley/base/units.hpp"
+#include "motley/base/version.hpp"
 #include "motley/cli/command.hpp"
 #include "motley/cli/worker_program.hpp"
 #include "motley/report/table.hpp"
@@ -128,8 +129,8 @@ void add_doctor(CLI::App& parent, Action& action) {
             Value::object({{"what", finding.what}, {"state", state_name(finding.state)}, {"detail", finding.detail}}));
         complete = complete && finding.state != State::missing;
       }
-      emit(*output, Value::object({{"version", MOTLEY_VERSION}, {"findings", list}}),
-           "motley " MOTLEY_VERSION "\n" + table.render());
+      emit(*output, Value::object({{"version", version()}, {"findings", list}}),
+           program_version() + "\n" + table.render());
       return complete ? 0 : static_cast<int>(ErrorCode::environment);
     };
   });

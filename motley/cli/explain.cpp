@@ -1,12 +1,9 @@
+#include "motley/cli/explain.hpp"
+
 #include <fmt/format.h>
 
 #include "motley/base/units.hpp"
-#include "motley/cli/collective.hpp"
-#include "motley/cli/command.hpp"
 #include "motley/cli/planning.hpp"
-#include "motley/cli/rent.hpp"
-#include "motley/cli/train.hpp"
-#include "motley/cli/what_if.hpp"
 #include "motley/cost/serve/serve_cost.hpp"
 #include "motley/cost/serve/serve_forms.hpp"
 #include "motley/cost/train/train_cost.hpp"
@@ -42,7 +39,7 @@ int explain_changes(const ServePlan& plan, const Changes& changes, const Output&
                      outcome.hint.empty() ? "" : "\nhint: " + outcome.hint + "\n"));
     return static_cast<int>(ErrorCode::negative);
   }
-  const std::vector<NamedPlan> plans = {{"as planned", &plan}, {"changed", &*outcome.plan}};
+  const std::vector<NamedPlan<ServePlan>> plans = {{"as planned", &plan}, {"changed", &*outcome.plan}};
   emit(output, compare_json(plans),
        fmt::format("{}\nchanged: {}\n", compare_report(plans), plan_summary(*outcome.plan)));
   return 0;
@@ -50,16 +47,17 @@ int explain_changes(const ServePlan& plan, const Changes& changes, const Output&
 
 }  // namespace
 
+int explain(const ServePlan& plan, const ExplainOptions& options) {
+  require_sound(plan, options.file);
+  if (!options.changes.empty()) return explain_changes(plan, options.changes, options.output);
+  const std::string form = options.form.empty() ? plan.search.cost : options.form;
+  const ServeCost cost = price_serve(plan, cost_options(form, options.settings));
+  emit(options.output, explain_json(cost.tree), explanation(cost, form, options.depth));
+  return 0;
+}
+
 void add_explain(CLI::App& parent, Action& action) {
-  struct Options {
-    std::string plan;
-    std::string form;
-    std::vector<std::string> settings;
-    int depth = 2;
-    Changes changes;
-    Output output;
-  };
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ExplainOptions>();
   auto* verb = parent.add_subcommand("explain", "Show where a plan's time goes: the cost as a tree of terms");
   verb->footer(
       "examples:\n"
@@ -68,7 +66,7 @@ void add_explain(CLI::App& parent, Action& action) {
       "  motley explain plan.json --without box/3          replan without a device, and compare\n"
       "  motley explain plan.json --add \"A100*2\"          replan with two more devices\n"
       "  motley explain plan.json --what-if \"tp=2 on box\"  replan with another tensor-parallel degree");
-  verb->add_option("plan", options->plan, "Plan file")->required()->type_name("PLAN");
+  verb->add_option("plan", options->file, "Plan file")->required()->type_name("PLAN");
   verb->add_option("--depth", options->depth, "Levels of the tree to print: 1 stages, 2 phases (default), 4 all terms")
       ->check(CLI::Range(0, 16));
   add_cost_options(
@@ -79,26 +77,11 @@ void add_explain(CLI::App& parent, Action& action) {
   add_output_options(*verb, options->output);
   verb->callback([options, &action] {
     action = [options] {
-      const Value document = read_document(options->plan);
-      if (plan_kind(document) == "rent") return explain_rent(read_rent_plan(document, options->plan), options->output);
-      if (plan_kind(document) == "chain")
-        return explain_chain_plan(read_chain_plan(document, options->plan), options->output);
-      if (plan_kind(document) == "train") {
-        const TrainPlan plan = read_train_plan(document, options->plan);
-        const std::string form = options->form.empty() ? plan.search.cost : options->form;
-        return explain_train(plan, cost_options(form.empty() ? "motley" : form, options->settings), options->depth,
-                             options->output);
-      }
-      if (plan_kind(document) == "collective")
-        return explain_collective(read_collective_plan(document, options->plan), options->plan, options->form,
-                                  options->depth, options->settings, options->output);
-      const ServePlan plan = read_plan(document, options->plan);
-      require_sound(plan, options->plan);
-      if (!options->changes.empty()) return explain_changes(plan, options->changes, options->output);
-      const std::string form = options->form.empty() ? plan.search.cost : options->form;
-      const ServeCost cost = price_serve(plan, cost_options(form, options->settings));
-      emit(options->output, explain_json(cost.tree), explanation(cost, form, options->depth));
-      return 0;
+      const AnyPlan plan = read_plan_file(options->file);
+      if (!options->changes.empty() && !std::holds_alternative<ServePlan>(plan))
+        throw input_error("--without, --add and --what-if are for serving plans",
+                          fmt::format("plan again with `{}`", kind_of(plan).command));
+      return std::visit([&](const auto& one) { return explain(one, *options); }, plan);
     };
   });
 }

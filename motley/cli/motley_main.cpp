@@ -8,6 +8,7 @@
 
 #include "motley/base/error.hpp"
 #include "motley/base/hints.hpp"
+#include "motley/base/version.hpp"
 #include "motley/cli/command.hpp"
 
 namespace motley::cli {
@@ -103,7 +104,7 @@ Error usage_error(const CLI::App& app, const CLI::ParseError& error, int argc, c
 int main(int argc, char** argv) {
   CLI::App app(description, "motley");
   app.footer(footer);
-  app.set_version_flag("--version", "motley " MOTLEY_VERSION);
+  app.set_version_flag("--version", program_version());
   app.require_subcommand(1);
   Action action;
   for (const auto add : {add_plan, add_explain, add_compare, add_simulate, add_verify, add_report}) add(app, action);

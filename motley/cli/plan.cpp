@@ -3,11 +3,8 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "motley/cli/collective.hpp"
 #include "motley/cli/command.hpp"
 #include "motley/cli/planning.hpp"
-#include "motley/cli/rent.hpp"
-#include "motley/cli/train.hpp"
 #include "motley/plan/served.hpp"
 #include "motley/report/plan_report.hpp"
 
@@ -57,13 +54,13 @@ int plan_models_and_show(const PlanningOptions& options, const Output& output) {
   std::string text;
   for (std::size_t i = 0; i < outcome.plans.size(); ++i) {
     const ServePlan& plan = outcome.plans[i];
-    plans.push_back(write_plan(plan));
+    plans.push_back(write(plan));
     warn(serving_warnings(plan), output.quiet);
     text += fmt::format("{}\nof its demand    {:.3g}\n\n", plan_report(plan),
                         plan.predicted.requests_per_s / plan.workload.total_rate_per_s());
     if (output.file.empty()) continue;
     const std::string file = file_of(output.file, planned.models, i);
-    write_file(file, to_json(write_plan(plan), 1) + "\n");
+    write_file(file, to_json(write(plan), 1) + "\n");
     if (!output.quiet) fmt::print(stderr, "wrote {}\n", file);
   }
   text += fmt::format("every model can carry at least {:.3g} times its demand{}\n", outcome.share,
@@ -78,7 +75,7 @@ int plan_and_show(const PlanningOptions& options, const Output& output) {
   if (options.models.size() > 1) return plan_models_and_show(options, output);
   const ServeOutcome outcome = plan_from_options(options, output.quiet);
   if (!outcome.plan) return show_infeasible(outcome.reason, outcome.hint, output);
-  Value artefact = write_plan(*outcome.plan);
+  Value artefact = write(*outcome.plan);
   std::string text = plan_report(*outcome.plan);
   if (options.front) {
     artefact.set("front", front_json(outcome.front));

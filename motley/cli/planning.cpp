@@ -193,7 +193,7 @@ ServeOutcome replan(const PlanningOptions& options, bool quiet) {
   if (!options.cluster.empty() || !options.model.empty() || !options.workload.empty())
     throw input_error("--from cannot be combined with --cluster, --model or --workload: the plan has them",
                       "leave them out");
-  const ServePlan before = read_plan_file(options.from);
+  const ServePlan before = read_plan_file<ServePlan>(options.from);
   ServeOutcome outcome = replan_serve(before, options.without, serve_options(options));
   if (!quiet && outcome.plan) {
     const WeightMoves moves = weight_moves(before, *outcome.plan);

@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "motley/base/units.hpp"
+#include "motley/base/version.hpp"
 #include "motley/cluster/write.hpp"
 #include "motley/comm/net/listener.hpp"
 #include "motley/comm/transport/fabric.hpp"
@@ -324,7 +325,7 @@ int run_member_probe(const MemberProbeCommand& command) {
 
   MemberProbeOptions asked{
       .seconds = seconds,
-      .settings = fmt::format("{} {} {}", MOTLEY_VERSION, command.member.members, command.member.transport),
+      .settings = fmt::format("{} {} {}", version(), command.member.members, command.member.transport),
       .date = fmt::format("{:%Y-%m-%d %H:%M} UTC", fmt::gmtime(std::time(nullptr))),
       .report = {}};
   if (writes && !command.output.quiet)

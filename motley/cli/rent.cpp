@@ -1,10 +1,9 @@
-#include "motley/cli/rent.hpp"
-
 #include <fmt/format.h>
 
 #include <cstdio>
 
 #include "motley/base/units.hpp"
+#include "motley/cli/explain.hpp"
 #include "motley/cli/planning.hpp"
 #include "motley/planner/rent/rent.hpp"
 #include "motley/report/plan_report.hpp"
@@ -42,8 +41,7 @@ constexpr const char* rent_examples =
 std::map<std::string, std::int64_t> running_copies(const std::string& file) {
   std::map<std::string, std::int64_t> copies;
   if (!file.empty())
-    for (const auto& rented : read_rent_plan(read_document(file), file).fleet)
-      copies[rented.configuration] = rented.copies;
+    for (const auto& rented : read_plan_file<RentPlan>(file).fleet) copies[rented.configuration] = rented.copies;
   return copies;
 }
 
@@ -137,17 +135,15 @@ int plan_and_show(const RentVerbOptions& options) {
         "\n"
         "next: save the plan with -o fleet.json; --cluster-out rented.json writes the machines for `motley plan "
         "serve`\n";
-  emit(options.output, write_rent_plan(plan), text);
+  emit(options.output, write(plan), text);
   return 0;
 }
 
 }  // namespace
 
-int explain_rent(const RentPlan& plan, const Output& output) {
-  if (const auto violations = verify(plan); !violations.empty())
-    throw input_error(fmt::format("{}: {}", violations[0].place, violations[0].what),
-                      "run `motley verify` to list all violations");
-  emit(output, explain_rent_json(plan), rent_report(plan) + rent_explanation(plan));
+int explain(const RentPlan& plan, const ExplainOptions& options) {
+  require_sound(verify(plan), options.file);
+  emit(options.output, explain_rent_json(plan), rent_report(plan) + rent_explanation(plan));
   return 0;
 }
 

@@ -1,8 +1,10 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <type_traits>
 
 #include "motley/cli/command.hpp"
+#include "motley/plan/plan.hpp"
 #include "motley/report/html_report.hpp"
 
 namespace motley::cli {
@@ -15,26 +17,18 @@ struct ReportOptions {
   bool quiet = false;
 };
 
-template <class Plan, class... More>
-std::string page_of(const Plan& plan, const std::string& file, const More&... more) {
-  require_sound(verify(plan), file);
-  return html_report(plan, more...);
-}
-
-std::string page_of(const ReportOptions& options) {
-  const std::string& file = options.plan;
-  const Value document = read_document(file);
-  const std::string kind = plan_kind(document);
-  if (kind == "train") return page_of(read_train_plan(document, file), file);
-  if (kind == "rent") return page_of(read_rent_plan(document, file), file);
-  if (kind == "chain") return page_of(read_chain_plan(document, file), file);
-  if (kind == "collective") return page_of(read_collective_plan(document, file), file);
-  return page_of(read_plan(document, file), file, options.page);
-}
-
 int write_report(const ReportOptions& options) {
   check_output_folder({.json = false, .file = options.file, .quiet = options.quiet});
-  const std::string page = page_of(options);
+  const AnyPlan plan = read_plan_file(options.plan);
+  require_sound(verify(plan), options.plan);
+  const std::string page = std::visit(
+      [&](const auto& one) {
+        if constexpr (std::is_same_v<decltype(one), const ServePlan&>)
+          return html_report(one, options.page);
+        else
+          return html_report(one);
+      },
+      plan);
   if (options.file.empty()) {
     std::fwrite(page.data(), 1, page.size(), stdout);
     return 0;

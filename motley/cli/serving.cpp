@@ -74,7 +74,7 @@ ServePlan serving_plan(const ServingOptions& options) {
   if (!options.plan.empty()) {
     if (!options.planning.cluster.empty())
       throw input_error("a plan and --cluster cannot be combined", "leave out --cluster: the plan has its cluster");
-    ServePlan plan = read_plan_file(options.plan);
+    ServePlan plan = read_plan_file<ServePlan>(options.plan);
     require_sound(plan, options.plan);
     check_same_model(plan, options.planning.model);
     require_served(plan, options.plan);

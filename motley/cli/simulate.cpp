@@ -116,14 +116,12 @@ class ProgressBar {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now(), last_ = start_;
 };
 
-int simulate_and_show(const SimulateOptions& options) {
-  check_output_folder(options.output);
-  check_output_folder({.json = false, .file = options.trace_out, .quiet = false});
-  const Value document = read_document(options.plan);
-  if (plan_kind(document) == "train")
-    return simulate_train(read_train_plan(document, options.plan), options.plan,
-                          cost_options("motley", options.settings), options.trace_out, options.output);
-  ServePlan plan = read_plan(document, options.plan);
+int simulate_plan(const TrainPlan& plan, const SimulateOptions& options) {
+  return simulate_train(plan, options.plan, cost_options("motley", options.settings), options.trace_out,
+                        options.output);
+}
+
+int simulate_plan(ServePlan plan, const SimulateOptions& options) {
   require_sound(plan, options.plan);
   plan.workload = workload_of(options, plan);
   warn(workload_warnings(plan.workload), options.output.quiet);
@@ -146,6 +144,13 @@ int simulate_and_show(const SimulateOptions& options) {
   }
   emit(options.output, sim_json(result), sim_report(result));
   return 0;
+}
+
+int simulate_and_show(const SimulateOptions& options) {
+  check_output_folder(options.output);
+  check_output_folder({.json = false, .file = options.trace_out, .quiet = false});
+  return std::visit([&](const auto& plan) { return simulate_plan(plan, options); },
+                    read_plan_file<ServePlan, TrainPlan>(options.plan));
 }
 
 }  // namespace

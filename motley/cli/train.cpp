@@ -4,6 +4,7 @@
 
 #include <cstdio>
 
+#include "motley/cli/explain.hpp"
 #include "motley/cli/planning.hpp"
 #include "motley/cost/train/train_cost.hpp"
 #include "motley/planner/train/chain.hpp"
@@ -77,7 +78,7 @@ int plan_chain_and_show(const TrainVerbOptions& options) {
   if (!outcome.plan) return chain_infeasible(options, outcome);
   std::string text = chain_report(*outcome.plan);
   if (options.front) text += front_text(outcome);
-  emit(options.output, write_chain_plan(*outcome.plan), text);
+  emit(options.output, write(*outcome.plan), text);
   return 0;
 }
 
@@ -99,12 +100,10 @@ int plan_and_show(const TrainVerbOptions& options) {
 
 }  // namespace
 
-int explain_chain_plan(const ChainPlan& plan, const Output& output) {
-  if (const auto violations = verify(plan); !violations.empty())
-    throw input_error(fmt::format("{}: {}", violations[0].place, violations[0].what),
-                      "run `motley verify` to list all violations");
+int explain(const ChainPlan& plan, const ExplainOptions& options) {
+  require_sound(verify(plan), options.file);
   const Term tree = explain_chain(plan);
-  emit(output, explain_json(tree), chain_report(plan) + "\nwhere the time goes\n" + term_report(tree, 2));
+  emit(options.output, explain_json(tree), chain_report(plan) + "\nwhere the time goes\n" + term_report(tree, 2));
   return 0;
 }
 

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "motley/cli/explain.hpp"
 #include "motley/cli/planning.hpp"
 #include "motley/cli/train.hpp"
 #include "motley/planner/train/joint/memory_price.hpp"
@@ -34,20 +35,22 @@ int plan_train_and_show(const TrainPlanOptions& options, const Output& output) {
          fmt::format("does not fit: {}\n\nhint: {}\n", outcome.reason, outcome.hint));
     return static_cast<int>(ErrorCode::negative);
   }
-  emit(output, write_train_plan(*outcome.plan), train_plan_report(*outcome.plan));
+  emit(output, write(*outcome.plan), train_plan_report(*outcome.plan));
   return 0;
 }
 
-int explain_train(const TrainPlan& plan, const CostOptions& cost, int depth, const Output& output) {
+int explain(const TrainPlan& plan, const ExplainOptions& options) {
+  const std::string form = options.form.empty() ? plan.search.cost : options.form;
+  const CostOptions cost = cost_options(form.empty() ? "motley" : form, options.settings);
   const TrainCost price = price_train(plan, cost);
   std::string text = fmt::format("cost form {}, {}\n\nwhere a step's time goes\n{}", cost.form,
-                                 train_plan_summary(plan), term_report(price.tree, depth));
+                                 train_plan_summary(plan), term_report(price.tree, options.depth));
   for (const auto& remark : price.remarks) text += fmt::format("{}: {:.6g} s\n", remark.name, remark.seconds);
   const auto prices = cost.form == "motley" ? memory_prices_s_per_byte(plan, cost) : std::vector<std::vector<double>>{};
   text += train_memory_report(plan, prices);
   Value json = explain_json(price.tree);
   json.set("memory", train_memory_json(plan, prices));
-  emit(output, json, text);
+  emit(options.output, json, text);
   return 0;
 }
 
@@ -61,16 +64,6 @@ int simulate_train(const TrainPlan& plan, const std::string& file, const CostOpt
     if (!output.quiet) fmt::print(stderr, "wrote {}\n", trace_out);
   }
   emit(output, train_step_json(plan, price), train_step_report(plan, price));
-  return 0;
-}
-
-int compare_train(const std::vector<std::string>& files, const Output& output) {
-  std::vector<TrainPlan> plans;
-  for (const auto& file : files) plans.push_back(read_train_plan(read_document(file), file));
-  std::vector<NamedTrainPlan> named;
-  for (std::size_t i = 0; i < plans.size(); ++i)
-    named.push_back({std::filesystem::path(files[i]).filename().string(), &plans[i]});
-  emit(output, compare_train_json(named), compare_train_report(named));
   return 0;
 }
 

@@ -1,22 +1,8 @@
 #include "motley/cli/command.hpp"
-#include "motley/cli/rent.hpp"
-#include "motley/cli/train.hpp"
-#include "motley/plan/collective_plan.hpp"
+#include "motley/plan/plan.hpp"
 #include "motley/report/plan_report.hpp"
 
 namespace motley::cli {
-namespace {
-
-std::vector<Violation> violations_of(const Value& document, const std::string& file) {
-  const std::string kind = plan_kind(document);
-  if (kind == "rent") return verify(read_rent_plan(document, file));
-  if (kind == "chain") return verify(read_chain_plan(document, file));
-  if (kind == "train") return verify(read_train_plan(document, file));
-  if (kind == "collective") return verify(read_collective_plan(document, file));
-  return verify(read_plan(document, file));
-}
-
-}  // namespace
 
 void add_verify(CLI::App& parent, Action& action) {
   struct Options {
@@ -31,7 +17,7 @@ void add_verify(CLI::App& parent, Action& action) {
   add_output_options(*verb, options->output);
   verb->callback([options, &action] {
     action = [options] {
-      const auto violations = violations_of(read_document(options->plan), options->plan);
+      const auto violations = verify(read_plan_file(options->plan));
       Value list = Value::array();
       for (const auto& violation : violations)
         list.push_back(Value::object({{"place", violation.place}, {"what", violation.what}, {"hint", violation.hint}}));

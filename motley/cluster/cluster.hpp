@@ -193,7 +193,11 @@ struct Cluster {
   // The most specific description wins: matrix, then [[link]], then the machine's own, then [network]. A link nobody
   // described is an input error that names both ends.
   PathSpeed link(int from, int to) const;
+  bool operator==(const Cluster&) const = default;
 };
+// Reads a description and resolves it; writes the description.
+template <>
+const Schema<Cluster>& schema<Cluster>();
 
 // The catalogue compiled from data/devices.json; `name` may be a short name ("A6000"), an id ("a6000-48gb") or a full
 // name.

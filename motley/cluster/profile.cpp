@@ -69,18 +69,9 @@ const Schema<LinkTokens>& schema<LinkTokens>() {
   return table;
 }
 
-template <>
-const Schema<Profile>& schema<Profile>() {
-  using P = Profile;
-  static const auto table = Schema<P>("profile", "Measured figures that replace the cost model's.")
-                                .format("motley.profile/1")
-                                .field("layer_rate", &P::layer_rate, "Rates by blocks held.")
-                                .field("layer_time", &P::layer_time, "Times of parts of the model.")
-                                .field("link_rate", &P::link_rate, "Rates of links by size of message.")
-                                .field("link_tokens", &P::link_tokens, "Rates of directed links in tokens.");
-  return table;
-}
+namespace {
 
+// Lists of equal meaning have equal length, sizes of messages ascend, no group is measured twice.
 void check_profile(const Profile& profile, const Reader& reader) {
   for (std::size_t i = 0; i < profile.link_rate.size(); ++i) {
     const LinkRate& rate = profile.link_rate[i];
@@ -101,13 +92,22 @@ void check_profile(const Profile& profile, const Reader& reader) {
   }
 }
 
-Profile read_profile(const std::filesystem::path& path) {
-  const Value document = read_document(path);
-  const Reader reader(document, path.string());
-  Profile profile = schema<Profile>().read(reader);
-  check_profile(profile, reader);
-  return profile;
+}  // namespace
+
+template <>
+const Schema<Profile>& schema<Profile>() {
+  using P = Profile;
+  static const auto table = Schema<P>("profile", "Measured figures that replace the cost model's.")
+                                .format("motley.profile/1")
+                                .field("layer_rate", &P::layer_rate, "Rates by blocks held.")
+                                .field("layer_time", &P::layer_time, "Times of parts of the model.")
+                                .field("link_rate", &P::link_rate, "Rates of links by size of message.")
+                                .field("link_tokens", &P::link_tokens, "Rates of directed links in tokens.")
+                                .check(check_profile);
+  return table;
 }
+
+Profile read_profile(const std::filesystem::path& path) { return read<Profile>(read_document(path), path.string()); }
 
 const LayerRate* find_layer_rate(const Profile& profile, std::string_view device_type, std::int64_t tp) {
   for (const auto& rate : profile.layer_rate)

@@ -64,9 +64,7 @@ struct Profile {
 template <>
 const Schema<Profile>& schema<Profile>();
 
-// Checks besides ranges that lists of equal meaning have equal length and message sizes ascend.
 Profile read_profile(const std::filesystem::path& path);
-void check_profile(const Profile& profile, const Reader& reader);
 
 // nullptr where nothing was measured for that group.
 const LayerRate* find_layer_rate(const Profile& profile, std::string_view device_type, std::int64_t tp);

@@ -8,13 +8,7 @@
 namespace motley {
 namespace {
 
-Profile profile_of(const std::string& json) {
-  const Value document = parse_json(json, "test profile");
-  const Reader reader(document, "test profile");
-  Profile profile = schema<Profile>().read(reader);
-  check_profile(profile, reader);
-  return profile;
-}
+Profile profile_of(const std::string& json) { return read<Profile>(parse_json(json, "test profile"), "test profile"); }
 
 std::string complaint(const std::string& json) {
   try {

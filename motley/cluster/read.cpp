@@ -4,7 +4,6 @@
 #include <charconv>
 
 #include "motley/cluster/cluster.hpp"
-#include "motley/cluster/resolve.hpp"
 
 namespace motley {
 namespace {
@@ -69,8 +68,7 @@ void inline_matrices(Value& document, const std::filesystem::path& folder) {
 Cluster read_cluster(const std::filesystem::path& path) {
   Value document = read_document(path);
   inline_matrices(document, path.parent_path());
-  const Reader root(document, path.string());
-  return resolve_document(schema<ClusterDescription>().read(root), root);
+  return read<Cluster>(document, path.string());
 }
 
 }  // namespace motley

@@ -9,7 +9,6 @@
 #include "motley/base/hints.hpp"
 #include "motley/cluster/cluster.hpp"
 #include "motley/cluster/names.hpp"
-#include "motley/cluster/resolve.hpp"
 
 namespace motley {
 namespace {
@@ -344,8 +343,7 @@ void check_switches(const Cluster& cluster, const Reader& root) {
   check_hosts(cluster, root);
 }
 
-}  // namespace
-
+// Errors name the place in the document that `description` was read from.
 Cluster resolve_document(ClusterDescription description, const Reader& root) {
   Cluster cluster;
   cluster.description = std::move(description);
@@ -359,6 +357,20 @@ Cluster resolve_document(ClusterDescription description, const Reader& root) {
   check_switches(cluster, root);
   cluster.description.device_types = cluster.types;
   return cluster;
+}
+
+}  // namespace
+
+template <>
+const Schema<Cluster>& schema<Cluster>() {
+  const SchemaDoc& file = schema<ClusterDescription>().doc();
+  static const auto table = Schema<Cluster>(file.name, file.doc)
+                                .format(file.format)
+                                .flatten(&Cluster::description)
+                                .derive([](Cluster& cluster, const Reader& reader) {
+                                  cluster = resolve_document(std::move(cluster.description), reader);
+                                });
+  return table;
 }
 
 Cluster resolve(ClusterDescription description, std::string source) {

@@ -84,7 +84,7 @@ class Executor {
 };
 
 Executor::Executor(const Launch& launch, ControlConnection& control)
-    : plan_(read_plan(parse_json(launch.plan_json, "plan"), "plan")),
+    : plan_(read_plan<ServePlan>(parse_json(launch.plan_json, "plan"), "plan")),
       assignment_(assignment_of(plan_, launch.device)),
       device_(open_backend(launch.backend)) {
   const auto start = Clock::now();

@@ -90,7 +90,7 @@ class Deployment {
       of_device = std::move(links.of_device);
     }  // every worker has its own
     for (Worker& worker : workers)
-      worker.control->send(Launch{.plan_json = to_json(write_plan(plan)),
+      worker.control->send(Launch{.plan_json = to_json(write(plan)),
                                   .model_folder = model_folder,
                                   .device = worker.device,
                                   .backend = "cpu",

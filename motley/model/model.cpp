@@ -63,6 +63,20 @@ fs::path find_config(const std::string& name_or_path) {
 
 }  // namespace
 
+template <>
+const Schema<Model>& schema<Model>() {
+  static const auto table =
+      Schema<Model>("model", "The model that is served.")
+          .field("name", &Model::name, "Shown in reports.", {.required = true})
+          .field("config", &Model::config, "The model's config.json.", {.required = true})
+          .derive([](Model& model, const Reader& reader) {
+            const std::string& path = reader.path();
+            model.arch = read_architecture(
+                model.config, fmt::format("{}: {}{}config", reader.source(), path, path.empty() ? "" : "."));
+          });
+  return table;
+}
+
 Model read_model(const std::string& name_or_path) {
   const fs::path path = find_config(name_or_path);
   Model model;

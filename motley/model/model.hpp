@@ -90,6 +90,9 @@ struct Model {
   Architecture arch;
   bool operator==(const Model&) const = default;
 };
+// As other files carry a model: its name and config, from which the architecture is read.
+template <>
+const Schema<Model>& schema<Model>();
 
 // Throws an input error naming the missing or contradictory key, or a family that is not supported.
 Architecture read_architecture(const Value& config, std::string source);

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "motley/base/binding.hpp"
-#include "motley/plan/plan.hpp"
+#include "motley/plan/shared.hpp"
 
 namespace motley {
 
@@ -81,7 +81,8 @@ struct ChainPrediction {
 };
 
 struct ChainPlan {
-  std::string kind = "chain";
+  static constexpr PlanKind kind{"chain", "motley plan train --chain"};
+
   ChainDescription chain;
   std::vector<std::int64_t> choice;
   ChainPrediction predicted;
@@ -92,9 +93,6 @@ struct ChainPlan {
 };
 template <>
 const Schema<ChainPlan>& schema<ChainPlan>();
-
-Value write_chain_plan(const ChainPlan& plan);
-ChainPlan read_chain_plan(const Value& value, std::string source);
 
 // Checks a plan by arithmetic alone. Empty: nothing wrong.
 std::vector<Violation> verify(const ChainPlan& plan);

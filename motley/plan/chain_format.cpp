@@ -5,6 +5,7 @@
 
 #include "motley/base/hints.hpp"
 #include "motley/plan/chain.hpp"
+#include "motley/plan/format.hpp"
 
 namespace motley {
 namespace {
@@ -141,22 +142,12 @@ const Schema<ChainPoint>& schema<ChainPoint>() {
   return table;
 }
 
-namespace {
-
-ChainDescription read_whole_chain(const Reader& reader) { return schema<ChainDescription>().read(reader); }
-
-}  // namespace
-
 template <>
 const Schema<ChainPlan>& schema<ChainPlan>() {
   using P = ChainPlan;
   static const auto table =
-      Schema<P>("chain plan", "An option for every site of a chain.")
-          .format("motley.plan/1")
-          .field("kind", &P::kind, "`chain`.", {.required = true})
-          .custom<ChainDescription>(
-              {"chain", "[`motley.chain/1`](chain.md)", "", "The chain that was solved, whole.", true, {}}, &P::chain,
-              read_whole_chain, binding::write_any<ChainDescription>)
+      plan_table<P>("chain plan", "An option for every site of a chain.")
+          .field("chain", &P::chain, "The chain that was solved, whole.", {.required = true})
           .field("choice", &P::choice, "Option of every site, repeats written out: indices from 0.",
                  {.required = true, .min = 0})
           .field("predicted", &P::predicted, "What the choice takes.", {.required = true})
@@ -171,10 +162,6 @@ const Schema<ChainPlan>& schema<ChainPlan>() {
 ChainDescription read_chain(const std::filesystem::path& path) {
   return read<ChainDescription>(read_document(path), path.string());
 }
-
-Value write_chain_plan(const ChainPlan& plan) { return write(plan); }
-
-ChainPlan read_chain_plan(const Value& value, std::string source) { return read<ChainPlan>(value, std::move(source)); }
 
 int layout_index(const ChainDescription& chain, const ChainSiteOption& option) {
   const int index = find_layout(chain, option.layout);

@@ -45,7 +45,7 @@ TEST(ChainPlan, CostIsTheDefinition) {
 TEST(ChainPlan, WhatItWritesItReads) {
   ChainPlan plan = chain_example();
   plan.front = {{3, 1}, {2, 5}};
-  EXPECT_EQ(read_chain_plan(parse_json(to_json(write_chain_plan(plan)), "plan"), "plan"), plan);
+  EXPECT_EQ(read_plan<ChainPlan>(parse_json(to_json(write(plan)), "plan"), "plan"), plan);
 }
 
 TEST(ChainPlan, SitesAreNamedAsTheFileHasThem) {

@@ -1,46 +1,54 @@
-// The plan of a collective operation: a program per rank.
+// The plan of kind "collective": a program per rank, and what it is expected to take on the network it was made for.
 #pragma once
 
-#include <cstdint>
+#include <filesystem>
 #include <string>
 #include <vector>
 
+#include "motley/cluster/cluster.hpp"
+#include "motley/plan/collective_program.hpp"
+#include "motley/plan/shared.hpp"
+
 namespace motley {
 
-enum class CollectiveOperation { all_reduce, reduce_scatter, all_gather, broadcast };
+template <>
+const std::vector<EnumName<CollectiveOperation>>& enum_names<CollectiveOperation>();
+template <>
+const std::vector<EnumName<CollectiveStepKind>>& enum_names<CollectiveStepKind>();
 
-enum class CollectiveStepKind {
-  send,    // this rank's range goes to `peer`
-  recv,    // `peer`'s range overwrites this rank's
-  reduce,  // `peer`'s range is added to this rank's
-  copy     // from this rank's input to its result, where they are not one buffer
+struct CollectivePrediction {
+  double time_s = 0;       // rounds in sequence, the vector whole
+  double pipelined_s = 0;  // in the plan's chunks, rounds and halves overlapping
+  double steady_s = 0;     // the busiest link, its bytes alone
+  double limit_s = 0;      // no plan on this network is below
+  double efficiency = 0;   // limit_s / pipelined_s
+  std::string binding_cut;
+  bool operator==(const CollectivePrediction&) const = default;
 };
 
-// One entry of a rank's program. Sends and receives match by peers, chunk and range, in order.
-struct CollectiveStep {
-  CollectiveStepKind kind = CollectiveStepKind::send;
-  int peer = -1;
-  int chunk = 0;
-  std::int64_t first = 0, last = 0;  // bytes [first, last) inside the chunk
-  std::vector<int> after = {};       // places in the same rank's list that must be complete before
-  bool operator==(const CollectiveStep&) const = default;
-};
+struct CollectivePlan {
+  static constexpr PlanKind kind{"collective", "motley plan allreduce"};
 
-// The vector of `bytes` is cut into `chunks` equal chunks. Steps on overlapping ranges of one rank keep the list's
-// order whether or not `after` says so (two sends do not disturb each other). Where every step names chunk 0 and
-// `chunks` > 1, the program holds for every chunk alike.
-//
-// In reduce_scatter and all_gather the vector is `ranks` equal blocks, block r being rank r's own; chunk c is the c-th
-// part of every block, side by side in the order of the ranks.
-struct CollectiveProgram {
-  CollectiveOperation operation = CollectiveOperation::all_reduce;
-  int ranks = 0;
-  int root = 0;  // of a broadcast
-  std::int64_t bytes = 0;
-  int chunks = 1;
-  std::vector<std::vector<CollectiveStep>> steps = {};  // by rank
-  std::int64_t chunk_bytes() const { return bytes / chunks; }
-  bool operator==(const CollectiveProgram&) const = default;
+  Cluster cluster;  // rank = place of the device
+  CollectiveProgram program;
+  CollectivePrediction predicted;
+  SearchRecord search;
+  bool operator==(const CollectivePlan&) const = default;
 };
+template <>
+const Schema<CollectivePlan>& schema<CollectivePlan>();
+
+// Proves that a program computes its collective, by running it on sets of ranks instead of numbers: every range of
+// every rank's result holds each rank's contribution exactly once (all_reduce, reduce_scatter), or the right rank's
+// (all_gather, broadcast); sends and receives pair off; no step waits for ever, also where a send waits for its
+// receiver only. Exact, in O(ranks^2 / 64) per byte range that steps tell apart. Empty: nothing wrong; at most a few
+// violations are listed.
+std::vector<Violation> check_program(const CollectiveProgram& program);
+
+// The program computes its collective (check_program()) and has a rank per device. Empty: nothing wrong.
+std::vector<Violation> verify(const CollectivePlan& plan);
+
+// The program of a plan file, proven to compute its collective. Throws an input error where it does not.
+CollectiveProgram read_collective_program(const std::filesystem::path& file);
 
 }  // namespace motley

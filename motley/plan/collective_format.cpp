@@ -1,48 +1,48 @@
 // The tables of motley.plan/1, kind "collective".
 #include <fmt/format.h>
 
-#include "motley/plan/collective_check.hpp"
-#include "motley/plan/collective_document.hpp"
+#include "motley/plan/collective.hpp"
+#include "motley/plan/format.hpp"
 
 namespace motley {
 namespace {
 
 constexpr double most_ranks = 1 << 20;
 
-ByteRange read_range(const Reader& reader) {
+using Steps = std::vector<std::vector<CollectiveStep>>;  // by rank
+
+void read_range(CollectiveStep& step, const Reader& reader) {
   if (!reader.value().is_array() || reader.value().as_array().size() != 2)
     reader.expected("two numbers of bytes", "write [first, last), as in \"range\": [0, 4096]");
   const auto& pair = reader.value().as_array();
-  return {binding::read_integer(reader.item(0, pair[0]), {.min = 0}),
-          binding::read_integer(reader.item(1, pair[1]), {.min = 0})};
+  step.first = binding::read_integer(reader.item(0, pair[0]), {.min = 0});
+  step.last = binding::read_integer(reader.item(1, pair[1]), {.min = 0});
 }
 
-Value write_range(const ByteRange& range) { return Value::array({range.first, range.last}); }
+Value write_range(const CollectiveStep& step) { return Value::array({step.first, step.last}); }
 
 // An object with a list per rank, "0", "1", ...
-WrittenProgram read_program(const Reader& reader) {
+Steps read_steps(const Reader& reader) {
   if (!reader.value().is_object()) reader.expected("a table with a list of steps per rank", "{\"0\": [...], ...}");
   const auto& ranks = reader.value().as_object();
-  WrittenProgram program(ranks.size());
+  Steps steps(ranks.size());
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    const Value* steps = reader.value().find(fmt::format("{}", rank));
-    if (!steps)
+    const std::string name = fmt::format("{}", rank);
+    const Value* list = reader.value().find(name);
+    if (!list)
       reader.fail(fmt::format("there are {} lists of steps, and none of rank {}", ranks.size(), rank),
                   "ranks count from 0");
-    program[rank] =
-        binding::read_any<std::vector<WrittenStep>>(reader.member(fmt::format("{}", rank), *steps), Limits{});
+    steps[rank] = binding::read_any<Steps::value_type>(reader.member(name, *list), Limits{});
   }
-  return program;
+  return steps;
 }
 
-Value write_program(const WrittenProgram& program) {
+Value write_steps(const Steps& steps) {
   Value ranks = Value::object();
-  for (std::size_t rank = 0; rank < program.size(); ++rank)
-    ranks.as_object().push_back({fmt::format("{}", rank), binding::write_any(program[rank])});
+  for (std::size_t rank = 0; rank < steps.size(); ++rank)
+    ranks.as_object().push_back({fmt::format("{}", rank), binding::write_any(steps[rank])});
   return ranks;
 }
-
-ClusterDescription read_description(const Reader& reader) { return schema<ClusterDescription>().read(reader); }
 
 }  // namespace
 
@@ -66,8 +66,6 @@ const std::vector<EnumName<CollectiveStepKind>>& enum_names<CollectiveStepKind>(
 }
 
 template <>
-const Schema<CollectivePrediction>& schema<CollectivePrediction>();
-template <>
 const Schema<CollectivePrediction>& schema<CollectivePrediction>() {
   using P = CollectivePrediction;
   constexpr Limits figure{.always_written = true, .min = 0};
@@ -83,11 +81,11 @@ const Schema<CollectivePrediction>& schema<CollectivePrediction>() {
 }
 
 template <>
-const Schema<WrittenStep>& schema<WrittenStep>() {
-  using S = WrittenStep;
+const Schema<CollectiveStep>& schema<CollectiveStep>() {
+  using S = CollectiveStep;
   static const auto table =
       Schema<S>("step", "What a rank does with a range of a chunk.")
-          .field("op", &S::op,
+          .field("op", &S::kind,
                  "`send`; `recv` overwrites this rank's range; `reduce` receives and adds to it; `copy` is local, from "
                  "the input to the result.",
                  {.required = true})
@@ -96,13 +94,13 @@ const Schema<WrittenStep>& schema<WrittenStep>() {
                  "Counts from 0. Where all steps name chunk 0 and there are more, the program holds for each. "
                  "Default: 0.",
                  {.min = 0, .max = most_ranks})
-          .custom<ByteRange>({"range",
-                              "list of two integers",
-                              "[first, last), 0 <= first < last",
-                              "Bytes inside the chunk.",
-                              true,
-                              {}},
-                             &S::range, read_range, write_range)
+          .key({"range",
+                "list of two integers",
+                "[first, last), 0 <= first < last",
+                "Bytes inside the chunk.",
+                true,
+                {}},
+               read_range, write_range)
           .field("after", &S::after,
                  "Places (from 0) in this rank's list that must be complete before. Besides, steps on overlapping "
                  "ranges keep the list's order.",
@@ -111,88 +109,38 @@ const Schema<WrittenStep>& schema<WrittenStep>() {
 }
 
 template <>
-const Schema<CollectiveDocument>& schema<CollectiveDocument>() {
-  using D = CollectiveDocument;
-  FieldDoc program{
+const Schema<CollectiveProgram>& schema<CollectiveProgram>() {
+  using C = CollectiveProgram;
+  FieldDoc steps{
       "program", "table of list of step",
       "",        "By rank, `\"0\"` to the last. Sends and receives match by peers, chunk and range, in order.",
       true,      {}};
-  binding::collect_nested<std::vector<WrittenStep>>(program.nested);
+  binding::collect_nested<Steps>(steps.nested);
   static const auto table =
-      Schema<D>("collective plan", "A program per rank, with the cluster it was made for.")
-          .format("motley.plan/1")
-          .field("kind", &D::kind, "`collective`.", {.required = true})
-          .custom<ClusterDescription>(description_row("cluster"), &D::cluster, read_description,
-                                      binding::write_any<ClusterDescription>)
-          .field("operation", &D::operation, "What the program computes.", {.required = true})
-          .field("ranks", &D::ranks, "As many as the cluster has devices; rank r is its r-th.",
+      Schema<C>("program", "What every rank does.")
+          .field("operation", &C::operation, "What the program computes.", {.required = true})
+          .field("ranks", &C::ranks, "As many as the cluster has devices; rank r is its r-th.",
                  {.required = true, .min = 1, .max = most_ranks})
-          .field("root", &D::root, "Whose vector a broadcast spreads. Default: 0.", {.min = 0, .max = most_ranks})
-          .field("bytes", &D::bytes, "Of the vector; of reduce_scatter and all_gather, of all blocks together.",
+          .field("root", &C::root, "Whose vector a broadcast spreads. Default: 0.", {.min = 0, .max = most_ranks})
+          .field("bytes", &C::bytes, "Of the vector; of reduce_scatter and all_gather, of all blocks together.",
                  {.required = true, .min = 1, .max = 1e15})
-          .field("chunks", &D::chunks, "Equal parts of the vector, each of which goes through the program. Default: 1.",
+          .field("chunks", &C::chunks, "Equal parts of the vector, each of which goes through the program. Default: 1.",
                  {.always_written = true, .min = 1, .max = 1 << 20})
-          .field("layout", &D::layout, "The program in words, for people.", {.always_written = true})
-          .custom<WrittenProgram>(std::move(program), &D::program, read_program, write_program)
-          .field("predicted", &D::predicted, "What the planner expects.", {.always_written = true})
-          .field("search", &D::search, "How the plan was found.", {.always_written = true});
+          .field("layout", &C::layout, "The program in words, for people.", {.always_written = true})
+          .custom<Steps>(std::move(steps), &C::steps, read_steps, write_steps);
   return table;
 }
 
-Value write_collective_plan(const CollectivePlan& plan) {
-  const auto& program = plan.program;
-  WrittenProgram steps;
-  for (const auto& list : program.steps) {
-    steps.emplace_back();
-    for (const auto& step : list)
-      steps.back().push_back({step.kind, step.peer, step.chunk, {step.first, step.last}, step.after});
-  }
-  return write(CollectiveDocument{"collective", plan.cluster.description, program.operation, program.ranks,
-                                  program.root, program.bytes, program.chunks, plan.layout, std::move(steps),
-                                  plan.predicted, plan.search});
-}
-
-CollectivePlan read_collective_plan(const Value& value, std::string source) {
-  const Reader reader(value, source);
-  if (const Value* kind = value.find("kind"); kind && !(kind->is_string() && kind->as_string() == "collective"))
-    reader.member("kind", *kind)
-        .fail(kind->is_string() ? fmt::format("this is a plan of kind \"{}\", not \"collective\"", kind->as_string())
-                                : fmt::format("expected a string, found {}", kind->type_name()),
-              "make one with `motley plan allreduce`");
-  auto document = schema<CollectiveDocument>().read(reader);
-  CollectivePlan plan;
-  plan.cluster = resolve(std::move(document.cluster), source + ": cluster");
-  plan.layout = std::move(document.layout);
-  plan.program = {.operation = document.operation,
-                  .ranks = document.ranks,
-                  .root = document.root,
-                  .bytes = document.bytes,
-                  .chunks = document.chunks,
-                  .steps = {}};
-  for (auto& list : document.program) {
-    plan.program.steps.emplace_back();
-    for (auto& step : list)
-      plan.program.steps.back().push_back(
-          {step.op, step.peer, step.chunk, step.range.first, step.range.last, std::move(step.after)});
-  }
-  plan.predicted = std::move(document.predicted);
-  plan.search = std::move(document.search);
-  return plan;
-}
-
-std::vector<Violation> verify(const CollectivePlan& plan) {
-  if (plan.program.ranks != static_cast<int>(plan.cluster.devices.size()))
-    return {{"ranks", fmt::format("{} ranks for {} devices", plan.program.ranks, plan.cluster.devices.size()),
-             "a collective has a rank per device of its cluster"}};
-  return check_program(plan.program);
-}
-
-CollectiveProgram read_collective_program(const std::filesystem::path& file) {
-  CollectivePlan plan = read_collective_plan(read_document(file), file.string());
-  if (const auto violations = verify(plan); !violations.empty())
-    throw input_error(fmt::format("{}: {}: {}", file.string(), violations.front().place, violations.front().what),
-                      "see `motley verify`");
-  return std::move(plan.program);
+template <>
+const Schema<CollectivePlan>& schema<CollectivePlan>() {
+  using P = CollectivePlan;
+  static const auto table =
+      plan_table<P>("collective plan", "A program per rank, with the cluster it was made for.")
+          .field("cluster", &P::cluster, "The description that the plan was made from, whole.", {.required = true})
+          .flatten(&P::program)
+          .field("predicted", &P::predicted, "What the planner expects.", {.always_written = true})
+          .field("search", &P::search, "How the plan was found.", {.always_written = true});
+  return table;
 }
 
 }  // namespace motley

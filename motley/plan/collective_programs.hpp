@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "motley/plan/collective.hpp"
+#include "motley/plan/collective_program.hpp"
 
 namespace motley {
 

@@ -4,8 +4,7 @@
 
 #include "motley/base/error.hpp"
 #include "motley/base/reference_test.hpp"
-#include "motley/plan/collective_check.hpp"
-#include "motley/plan/collective_document.hpp"
+#include "motley/plan/collective.hpp"
 #include "motley/plan/collective_programs.hpp"
 
 namespace motley {
@@ -215,15 +214,15 @@ name = "three"
 machine = [{ name = "m", count = 3, devices = ["A100"] }]
 )";
   plan.cluster = resolve(read<ClusterDescription>(parse_toml(text, "test"), "test"), "test");
-  plan.layout = "direct";
   plan.program = direct_program(shape_of(CollectiveOperation::all_reduce, 3), {});
+  plan.program.layout = "direct";
   plan.program.steps[0][2].after = {0, 1};
   return plan;
 }
 
 std::string reading_error(const Value& document) {
   try {
-    (void)read_collective_plan(document, "plan.json");
+    (void)read_plan<CollectivePlan>(document, "plan.json");
     return "";
   } catch (const Error& error) {
     return error.what();
@@ -232,14 +231,13 @@ std::string reading_error(const Value& document) {
 
 TEST(CollectivePlan, IsReadAsItWasWritten) {
   const auto plan = example_plan();
-  const auto again = read_collective_plan(parse_json(to_json(write_collective_plan(plan)), "plan.json"), "plan.json");
-  EXPECT_EQ(again.program, plan.program);
-  EXPECT_EQ(again.layout, "direct");
+  const auto again = read_plan<CollectivePlan>(parse_json(to_json(write(plan)), "plan.json"), "plan.json");
+  EXPECT_TRUE(again == plan);
   EXPECT_TRUE(verify(again).empty());
 }
 
 TEST(CollectivePlan, WhatIsWrongIsNamed) {
-  const Value good = write_collective_plan(example_plan());
+  const Value good = write(example_plan());
   const auto with = [&](std::string_view key, Value value) {
     Value document = good;
     document.set(key, std::move(value));
@@ -263,7 +261,7 @@ TEST(CollectivePlan, WhatIsWrongIsNamed) {
 }
 
 TEST(CollectivePlan, ReferenceIsCurrent) {
-  expect_reference_is_current("plan-collective.md", schema<CollectiveDocument>().doc());
+  expect_reference_is_current("plan-collective.md", schema<CollectivePlan>().doc());
 }
 
 }  // namespace

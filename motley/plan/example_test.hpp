@@ -1,7 +1,7 @@
 // For tests: two sound plans.
 #pragma once
 
-#include "motley/plan/plan.hpp"
+#include "motley/plan/serve.hpp"
 
 namespace motley {
 

@@ -2,43 +2,73 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <type_traits>
+
 #include "motley/base/hints.hpp"
 
 namespace motley {
+namespace {
 
-const Stage& ServePlan::stage(const std::string& id) const {
-  std::vector<std::string> ids;
-  for (const auto& candidate : stages) {
-    if (candidate.id == id) return candidate;
-    ids.push_back(candidate.id);
-  }
-  throw input_error(fmt::format("the plan has no stage \"{}\"", id),
-                    did_you_mean(id, ids, fmt::format("its stages: {}", fmt::join(ids, ", "))));
+template <class... Plans>
+std::vector<PlanKind> kinds_of(std::type_identity<std::variant<Plans...>>) {
+  return {Plans::kind...};
 }
 
-std::vector<DeviceMemory> stage_memory(const ServePlan& plan, const Stage& stage) {
-  const Architecture& arch = plan.model.arch;
-  const StageShape shape{stage.layers.size(), stage.embedding, stage.head};
-  const std::vector<Shard> shards = make_shards(arch, static_cast<int>(stage.devices.size()), stage.shares);
-  std::vector<DeviceMemory> memory;
-  for (std::size_t rank = 0; rank < stage.devices.size(); ++rank) {
-    const DeviceType& type = plan.cluster.type_of(plan.cluster.find_device(stage.devices[rank]));
-    memory.push_back(
-        {.weights = weight_bytes(arch, shape, shards[rank], stage.weight_type),
-         .kv = kv_cache_bytes(arch, shape.layers, shards[rank], stage.kv_type, stage.kv_tokens, plan.step.block_tokens),
-         .activations = activation_bytes(arch, shape, shards[rank], stage.weight_type, plan.step),
-         .reserve = type.reserve_bytes.value_or(0),
-         .limit = type.memory_bytes});
-  }
-  return memory;
+template <class... Plans>
+AnyPlan read_one_of(std::type_identity<std::variant<Plans...>>, const Value& document, const std::string& source) {
+  return read_plan<Plans...>(document, source);
 }
 
-std::optional<std::size_t> hand_over_hop(const ServePlan& plan, const Route& route) {
-  for (std::size_t hop = 1; hop < route.path.size(); ++hop)
-    if (plan.stage(route.path[hop - 1].stage).role == StageRole::prefill &&
-        plan.stage(route.path[hop].stage).role != StageRole::prefill)
-      return hop;
-  return {};
+// "a", "a or b", "a, b or c"
+std::string alternatives(const std::vector<std::string>& names) {
+  std::string text;
+  for (std::size_t i = 0; i < names.size(); ++i)
+    text += (i == 0 ? "" : i + 1 < names.size() ? ", " : " or ") + names[i];
+  return text;
+}
+
+}  // namespace
+
+std::string_view read_kind(const Reader& document, const std::vector<PlanKind>& wanted) {
+  if (!document.value().is_object()) document.expected("a table (plan)");
+  binding::check_format(document, "motley.plan/1");
+  std::vector<std::string> names;
+  for (const PlanKind& kind : kinds_of(std::type_identity<AnyPlan>())) names.emplace_back(kind.name);
+  const Value* said = document.value().find("kind");
+  if (!said) document.fail("`kind` is missing", fmt::format("choose one of {}", fmt::join(names, ", ")));
+  const Reader place = document.file().member("kind", *said);
+  const std::string name = binding::read_string(place);
+  for (const PlanKind& kind : wanted)
+    if (name == kind.name) return kind.name;
+  if (std::find(names.begin(), names.end(), name) == names.end())
+    place.fail_unknown(fmt::format("\"{}\" is not a kind of plan", name),
+                       did_you_mean(name, names, fmt::format("choose one of {}", fmt::join(names, ", "))));
+  std::vector<std::string> accepted, commands;
+  for (const PlanKind& kind : wanted) {
+    accepted.push_back(fmt::format("\"{}\"", kind.name));
+    commands.push_back(fmt::format("`{}`", kind.command));
+  }
+  place.fail(fmt::format("this is a plan of kind \"{}\", not {}", name, alternatives(accepted)),
+             fmt::format("make one with {}", alternatives(commands)));
+}
+
+AnyPlan read_plan(const Value& document, const std::string& source) {
+  return read_one_of(std::type_identity<AnyPlan>(), document, source);
+}
+
+AnyPlan read_plan_file(const std::filesystem::path& path) { return read_plan(read_document(path), path.string()); }
+
+Value write(const AnyPlan& plan) {
+  return std::visit([](const auto& one) { return write(one); }, plan);
+}
+
+PlanKind kind_of(const AnyPlan& plan) {
+  return std::visit([](const auto& one) { return one.kind; }, plan);
+}
+
+std::vector<Violation> verify(const AnyPlan& plan) {
+  return std::visit([](const auto& one) { return verify(one); }, plan);
 }
 
 }  // namespace motley

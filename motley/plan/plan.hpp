@@ -2,141 +2,32 @@
 // sees a planner. A plan carries the descriptions it was made from, so that it needs nothing beside it.
 #pragma once
 
-#include <cstdint>
-#include <filesystem>
-#include <map>
-#include <optional>
 #include <string>
+#include <string_view>
+#include <variant>
 #include <vector>
 
-#include "motley/base/binding.hpp"
-#include "motley/cluster/cluster.hpp"
-#include "motley/cluster/profile.hpp"
-#include "motley/model/model.hpp"
-#include "motley/workload/workload.hpp"
+#include "motley/plan/chain.hpp"
+#include "motley/plan/collective.hpp"
+#include "motley/plan/rent.hpp"
+#include "motley/plan/serve.hpp"
+#include "motley/plan/shared.hpp"
+#include "motley/plan/train.hpp"
 
 namespace motley {
 
-enum class StageRole { any, prefill, decode };
-template <>
-const std::vector<EnumName<StageRole>>& enum_names<StageRole>();
+// A plan of any kind. A new kind is its struct, table and verify(), and a name here: then what handles plans of every
+// kind (by std::visit) does not compile until it handles that one too.
+using AnyPlan = std::variant<ServePlan, TrainPlan, RentPlan, ChainPlan, CollectivePlan>;
 
-// A contiguous range of layers held by a tensor-parallel group of devices.
-struct Stage {
-  std::string id;  // "r0/s1"
-  StageRole role = StageRole::any;
-  LayerRange layers;
-  std::vector<std::string> devices;  // one tensor-parallel rank each, in order
-  std::vector<double> shares;        // fractions that sum to 1; empty: equal
-  bool embedding = false;
-  bool head = false;
-  std::int64_t kv_tokens = 0;  // room in the KV cache, tokens per layer
-  DType weight_type = DType::bf16;
-  DType kv_type = DType::bf16;
-  bool operator==(const Stage&) const = default;
-};
+// Reads JSON of `motley.plan/1`, of whichever kind. read_plan<ServePlan>() takes that kind alone (shared.hpp).
+AnyPlan read_plan(const Value& document, const std::string& source);
+AnyPlan read_plan_file(const std::filesystem::path& path);
 
-struct Hop {
-  std::string stage;
-  LayerRange layers;
-  bool operator==(const Hop&) const = default;
-};
+Value write(const AnyPlan& plan);
 
-// A chain of stages that covers all layers. A replica is a route whose stages are its own.
-struct Route {
-  std::string id;  // "r0"
-  std::vector<Hop> path;
-  double weight = 1;       // share of the requests, relative to the other routes
-  std::int64_t batch = 1;  // requests in flight that its prediction counts with
-  std::int64_t micro_batches =
-      0;  // under way at once; 0: one more than it has stages, or one where it has a single one
-  bool operator==(const Route&) const = default;
-};
+PlanKind kind_of(const AnyPlan& plan);
 
-struct DeviceMemory {
-  std::int64_t weights = 0;
-  std::int64_t kv = 0;
-  std::int64_t activations = 0;
-  std::int64_t reserve = 0;
-  std::int64_t limit = 0;  // the device's memory
-  std::int64_t total() const { return weights + kv + activations + reserve; }
-  bool operator==(const DeviceMemory&) const = default;
-};
-
-// What the planner expects of the plan under its workload.
-struct ServePrediction {
-  double tokens_per_s = 0;  // output tokens, all routes together, each at its batch
-  double requests_per_s = 0;
-  double latency_s = 0;     // of one request of mean lengths, at those batches
-  double bottleneck_s = 0;  // busy time per request of the busiest stage
-  std::optional<double> slo_attainment;
-  std::map<std::string, DeviceMemory> memory_bytes;
-  bool operator==(const ServePrediction&) const = default;
-};
-
-struct UnusedDevice {
-  std::string device;
-  std::string reason;
-  bool operator==(const UnusedDevice&) const = default;
-};
-
-enum class SearchStatus { optimal, gap, deadline, heuristic };
-template <>
-const std::vector<EnumName<SearchStatus>>& enum_names<SearchStatus>();
-
-struct SearchRecord {
-  std::string planner;
-  std::string objective;
-  std::string cost;
-  std::int64_t seed = 0;
-  SearchStatus status = SearchStatus::heuristic;
-  std::optional<double> bound;  // of the objective
-  std::optional<double> gap;    // (bound - value) / bound
-  double elapsed_s = 0;
-  std::int64_t evaluated = 0;
-  bool operator==(const SearchRecord&) const = default;
-};
-
-struct ServePlan {
-  Model model;
-  Cluster cluster;
-  Workload workload;
-  Profile profile;  // what was measured; empty where nothing was
-  StepLimits step;  // sizes of the engine's buffers and KV blocks
-  std::vector<Stage> stages;
-  std::vector<Route> routes;
-  ServePrediction predicted;
-  std::vector<UnusedDevice> unused;
-  SearchRecord search;
-
-  const Stage& stage(const std::string& id) const;  // throws an input error
-};
-
-// The value of `kind`: serve, train, chain, rent; empty where there is none.
-std::string plan_kind(const Value& document);
-
-// JSON of `motley.plan/1`, kind "serve". Reading checks the format, not the sense: that is verify()'s.
-Value write_plan(const ServePlan& plan);
-ServePlan read_plan(const Value& value, std::string source);
-ServePlan read_plan_file(const std::filesystem::path& path);
-
-// The first hop that decodes of a route that begins with prefill stages; none where all its hops do both.
-std::optional<std::size_t> hand_over_hop(const ServePlan& plan, const Route& route);
-
-// Bytes on every device of a stage, in the order of its devices: the arithmetic of model/ applied to a stage of a plan.
-std::vector<DeviceMemory> stage_memory(const ServePlan& plan, const Stage& stage);
-
-// Bytes of the largest payload that one worker of the plan sends another: a micro-batch's hidden states or logits, in
-// fp32. Driver and workers size their channels by it.
-std::int64_t largest_frame_bytes(const ServePlan& plan);
-
-// Checks a plan without knowing any planner. Empty: nothing wrong.
-struct Violation {
-  std::string place;  // "stages[1]", "routes[0].path[2]", "box/3"
-  std::string what;
-  std::string hint;
-  bool operator==(const Violation&) const = default;
-};
-std::vector<Violation> verify(const ServePlan& plan);
+std::vector<Violation> verify(const AnyPlan& plan);
 
 }  // namespace motley

@@ -1,205 +1,213 @@
 #include "motley/plan/plan.hpp"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
-
-#include "motley/base/reference_test.hpp"
+#include "motley/base/version.hpp"
+#include "motley/plan/collective_programs.hpp"
 #include "motley/plan/example_test.hpp"
-#include "motley/plan/format.hpp"
 
 namespace motley {
 namespace {
 
-void expect_same(const ServePlan& a, const ServePlan& b) {
-  EXPECT_EQ(a.model, b.model);
-  EXPECT_EQ(a.cluster.description, b.cluster.description);
-  EXPECT_EQ(a.cluster.types, b.cluster.types);
-  EXPECT_EQ(a.cluster.devices, b.cluster.devices);
-  EXPECT_EQ(a.workload, b.workload);
-  EXPECT_EQ(a.step, b.step);
-  EXPECT_EQ(a.stages, b.stages);
-  EXPECT_EQ(a.routes, b.routes);
-  EXPECT_EQ(a.predicted, b.predicted);
-  EXPECT_EQ(a.unused, b.unused);
-  EXPECT_EQ(a.search, b.search);
+// ---- a plan of every kind ----
+
+template <class Plan>
+Plan example();
+
+template <>
+ServePlan example() {
+  return garage_plan();
 }
 
-TEST(Plan, ReadsWhatItWritesByteForByte) {
-  ServePlan full = garage_plan();
-  full.predicted.slo_attainment = 0.1 + 0.2;
-  full.search = {"serve", "slo", "motley", 7, SearchStatus::gap, 1.0 / 3, 1e-9, 0.125, 12345};
-  full.unused = {{"laptop/0", "too far"}};
-  full.stages[0].role = StageRole::prefill;
-  full.stages[1].kv_type = DType::bf16;
-  full.routes[0].weight = 0.7;
-  full.workload.classes[0].rate_per_s = 1.0 / 7;
-  for (const ServePlan& plan : {garage_plan(), box_plan(), full}) {
-    const std::string written = to_json(write_plan(plan), 2);
-    const ServePlan back = read_plan(parse_json(written, "plan.json"), "plan.json");
-    expect_same(back, plan);
-    EXPECT_EQ(to_json(write_plan(back), 2), written);
-  }
+template <>
+TrainPlan example() {
+  TrainPlan plan;
+  plan.model = read_model(MOTLEY_SOURCE_DIR "/data/models/tales");
+  ClusterDescription cluster;
+  cluster.machines.resize(1);
+  cluster.machines[0].name = "box";
+  cluster.machines[0].devices = {"RTX 3090"};
+  plan.cluster = resolve(cluster, "cluster");
+  plan.workload.training.emplace();
+  plan.workload.training->sequence_length = 64;
+  plan.workload.training->global_batch = 2;
+  plan.replicas = {
+      {.stages = {{.layers = {0, 8}, .devices = {"box/0"}, .strategies = {{.layers = {0, 8}, .recompute = true}}}}}};
+  return plan;
 }
 
-TEST(Plan, KeysAreThoseOfTheInterface) {
-  const Value plan = write_plan(garage_plan());
-  const auto keys = [](const Value& table) {
-    std::vector<std::string> names;
-    for (const auto& [name, value] : table.as_object()) names.push_back(name);
-    return names;
-  };
-  using Names = std::vector<std::string>;
-  EXPECT_EQ(keys(plan), (Names{"format", "kind", "model", "cluster", "workload", "step", "stages", "routes",
-                               "predicted", "unused", "search"}));
-  EXPECT_EQ(*plan.find("format"), Value("motley.plan/1"));
-  EXPECT_EQ(*plan.find("kind"), Value("serve"));
-  EXPECT_EQ(keys(*plan.find("model")), (Names{"name", "config"}));
-  EXPECT_EQ(*plan.find("cluster")->find("format"), Value("motley.cluster/1"));
-  EXPECT_EQ(*plan.find("workload")->find("format"), Value("motley.workload/1"));
-  const Value& stage = plan.find("stages")->as_array()[1];
-  EXPECT_EQ(keys(stage), (Names{"id", "role", "layers", "devices", "shares", "embedding", "head", "kv_tokens",
-                                "weight_type", "kv_type"}));
-  EXPECT_EQ(to_json(*stage.find("layers")), "[3,6]");
-  EXPECT_EQ(to_json(*stage.find("role")), "\"any\"");
-  const Value& route = plan.find("routes")->as_array()[0];
-  EXPECT_EQ(
-      to_json(route),
-      R"({"id":"r0","path":[{"stage":"r0/s0","layers":[0,3]},{"stage":"r0/s1","layers":[3,6]},{"stage":"r0/s2","layers":[6,8]}],"weight":1.0,"batch":1})");
-  const Value& memory = *plan.find("predicted")->find("memory_bytes")->find("bench/0");
-  EXPECT_EQ(keys(memory), (Names{"weights", "kv", "activations", "reserve", "limit"}));
-  EXPECT_EQ(*memory.find("limit"), Value(std::int64_t{4} << 20));
+template <>
+RentPlan example() {
+  RentPlan plan;
+  plan.model = read_model(MOTLEY_SOURCE_DIR "/data/models/tales");
+  plan.workload = default_workload();
+  plan.offers.classes = {{.name = "chat", .model = "", .demand_per_s = {}, .share = 1}};
+  plan.offers.types["T4"] = {.usd_per_hour = 0.5, .available = {}, .domain = ""};
+  plan.offers.configurations = {{.name = "one", .model = "", .devices = {{"T4", 1}}, .rate_per_s = {2}, .stages = {}}};
+  plan.goal.budget_usd_per_hour = 1;
+  plan.fleet = {{.configuration = "one", .devices = {{"T4", 1}}, .copies = 2, .usd_per_hour = 0.5}};
+  plan.assignment = {{"chat", {{"one", 1}}}};
+  plan.predicted.throughput_per_s = 4;
+  plan.predicted.cost_usd_per_hour = 1;
+  return plan;
 }
 
-TEST(Plan, MayBeWrittenByHandWithDefaultsLeftOut) {
-  Value plan = write_plan(garage_plan());
-  for (const char* key : {"step", "predicted", "unused", "search"})
-    std::erase_if(plan.as_object(), [&](const auto& member) { return member.first == key; });
-  plan.set(
-      "routes",
-      parse_json(
-          R"([{"id":"r0","path":[{"stage":"r0/s0","layers":[0,3]},{"stage":"r0/s1","layers":[3,6]},{"stage":"r0/s2","layers":[6,8]}]}])",
-          "x"));
-  const ServePlan back = read_plan(plan, "plan.json");
-  EXPECT_EQ(back.step, StepLimits{});
-  EXPECT_EQ(back.routes[0].weight, 1);
-  EXPECT_TRUE(back.predicted.memory_bytes.empty());
+template <>
+ChainPlan example() {
+  ChainPlan plan;
+  plan.chain.budget_bytes = 10;
+  plan.chain.sites = {
+      {.name = "layers", .repeat = 2, .options = {{.name = "", .time_s = 1, .bytes = 3, .layout = ""}}}};
+  plan.choice = {0, 0};
+  plan.predicted = {.time_s = 2, .bytes = 6, .price_s_per_byte = {}};
+  return plan;
 }
 
-TEST(Plan, StagesAreFoundByTheirIds) {
-  const ServePlan plan = garage_plan();
-  EXPECT_EQ(&plan.stage("r0/s1"), &plan.stages[1]);
-  EXPECT_THROW(plan.stage("r0/s9"), Error);
+template <>
+CollectivePlan example() {
+  CollectivePlan plan;
+  plan.cluster = read_cluster(MOTLEY_SOURCE_DIR "/examples/garage/cluster.toml");
+  plan.program = direct_program(
+      {.operation = CollectiveOperation::all_reduce, .ranks = 6, .bytes = 6 * 64, .chunks = 1, .alignment = 4}, {});
+  plan.program.layout = "direct";
+  return plan;
 }
 
-// The tales model, counted by hand: 8 layers, hidden 192, 8 heads of 24, 4 KV heads, FFN 512, vocabulary 2048, fp32.
-TEST(Plan, StageMemoryIsTheArithmeticOfTheModel) {
-  const ServePlan plan = garage_plan();
-  const auto memory = stage_memory(plan, plan.stages[1]);
-  ASSERT_EQ(memory.size(), 3u);
-  // Shares 2 : 1 : 1 of 8 query heads, 4 KV heads and 512 FFN columns; two norms of 192.
-  const auto weights = [](std::int64_t heads, std::int64_t kv_heads, std::int64_t ffn) {
-    return 3 * 4 * (2 * heads * 24 * 192 + 2 * kv_heads * 24 * 192 + 3 * ffn * 192 + 2 * 192);
-  };
-  EXPECT_EQ(memory[0].weights, weights(4, 2, 256));
-  EXPECT_EQ(memory[1].weights, weights(2, 1, 128));
-  EXPECT_EQ(memory[2], memory[1]);
-  EXPECT_EQ(memory[0].kv, 3 * 2 * plan.stages[1].kv_tokens * 2 * 24 * 4);
-  EXPECT_EQ(memory[0].reserve, 0);
-  EXPECT_EQ(memory[0].limit, static_cast<std::int64_t>(3.5 * 1024 * 1024));
-  const Shard shard = make_shards(plan.model.arch, 3, plan.stages[1].shares)[0];
-  EXPECT_EQ(memory[0].activations, activation_bytes(plan.model.arch, {3, false, false}, shard, DType::fp32, plan.step));
+template <class... Plans>
+std::vector<AnyPlan> examples_of(std::type_identity<std::variant<Plans...>>) {
+  return {example<Plans>()...};
 }
 
-// The garage is an example because its memories leave no simpler plan: devices on their own hold fewer layers than
-// there are.
-TEST(Plan, TheGarageNeedsTensorParallelStages) {
-  ServePlan plan = garage_plan();
-  std::int64_t layers_alone = 0;
-  for (const auto& device : plan.cluster.devices) {
-    const auto fits = [&](std::int64_t layers) {
-      const Stage alone{.id = "alone",
-                        .layers = {0, layers},
-                        .devices = {device.name},
-                        .shares = {},
-                        .kv_tokens = 512,
-                        .weight_type = DType::fp32,
-                        .kv_type = DType::fp32};
-      const DeviceMemory memory = stage_memory(plan, alone)[0];
-      return memory.total() <= memory.limit;
-    };
-    std::int64_t layers = 0;
-    while (fits(layers + 1)) ++layers;
-    layers_alone += layers;
-  }
-  EXPECT_LT(layers_alone, plan.model.arch.layers);
-}
+std::vector<AnyPlan> examples() { return examples_of(std::type_identity<AnyPlan>()); }
 
-std::string error_of(Value plan) {
+// What goes wrong when `document` is read as text: "place: what | hint", without the file and its line.
+template <class... Plans>
+std::string complaint(const Value& document) {
   try {
-    read_plan(parse_json(to_json(plan, 1), "plan.json"), "plan.json");
+    const Value read_back = parse_json(to_json(document), "plan.json");
+    if constexpr (sizeof...(Plans) > 0)
+      (void)read_plan<Plans...>(read_back, "plan.json");
+    else
+      (void)read_plan(read_back, "plan.json");
   } catch (const Error& error) {
-    std::string what = error.what();
-    // The line is that of the printed document; the place says the rest.
-    const auto colon = what.find(": ");
-    return what.substr(colon + 2) + " | " + error.hint();
+    const std::string what = error.what();
+    return what.substr(what.find(": ") + 2) + " | " + error.hint();
   }
-  return "no error";
+  return "";
 }
 
-Value& member(Value& value, const std::string& key) {
-  for (auto& [name, child] : value.as_object())
-    if (name == key) return child;
-  throw input_error("no member " + key);
+// ---- the one reader and the one writer ----
+
+TEST(AnyPlan, OfEveryKindIsReadAsItWasWritten) {
+  for (const AnyPlan& plan : examples()) {
+    const std::string text = to_json(write(plan));
+    const AnyPlan again = read_plan(parse_json(text, "plan.json"), "plan.json");
+    EXPECT_TRUE(again == plan) << kind_of(plan).name;
+    EXPECT_EQ(to_json(write(again)), text);
+    EXPECT_TRUE(verify(plan).empty()) << kind_of(plan).name << ": " << verify(plan)[0].place << ": "
+                                      << verify(plan)[0].what;
+  }
 }
 
-TEST(Plan, ErrorsNamePlaceCauseAndFix) {
-  const Value good = write_plan(garage_plan());
-  Value plan = good;
-  plan.set("kind", "train");
-  EXPECT_EQ(error_of(plan),
-            "kind: this is a plan of kind \"train\", not \"serve\" | make one with `motley plan serve`");
-  plan = good;
-  plan.set("format", "motley.plan/2");
-  EXPECT_EQ(error_of(plan),
-            "format: version \"motley.plan/2\" is not supported | give a file with format = \"motley.plan/1\"");
-  plan = good;
-  plan.set("stagse", Value::array());
-  EXPECT_EQ(error_of(plan), "stagse: unknown key | did you mean `stages`?");
-  plan = good;
-  member(plan, "stages").as_array()[0].set("layers", Value::array({0, 1, 2}));
-  EXPECT_EQ(error_of(plan).substr(0, 63), "stages[0].layers: expected two layer numbers, found a list | wr");
-  plan = good;
-  member(plan, "stages").as_array()[0].set("layers", Value::array({-1, 2}));
-  EXPECT_EQ(error_of(plan), "stages[0].layers[0]: -1 is out of range | accepted: at least 0");
-  plan = good;
-  member(plan, "stages").as_array()[2].set("weight_type", "f32");
-  EXPECT_EQ(error_of(plan),
-            "stages[2].weight_type: \"f32\" is not one of fp32, bf16, fp16, int8, int4 | did you mean \"fp32\"?");
-  plan = good;
-  member(plan, "step").set("block_tokens", 0);
-  EXPECT_EQ(error_of(plan), "step.block_tokens: 0 is out of range | accepted: at least 1, at most 65536");
-  plan = good;
-  member(plan, "cluster").set("machine", Value::array());
-  EXPECT_EQ(error_of(plan), "cluster: the cluster has no machine | add a [[machine]] with name and devices");
-  plan = good;
-  member(member(plan, "model"), "config").set("num_hidden_layers", "eight");
-  EXPECT_NE(error_of(plan).find("num_hidden_layers"), std::string::npos);
-  plan = good;
-  member(member(plan, "workload"), "class").as_array()[0].set("prompt_tokens", Value::object({{"trace", "x.csv"}}));
-  EXPECT_EQ(error_of(plan),
-            "workload: class \"chat\" has no mean lengths | a plan does not read traces: give `mean` beside `trace`");
+TEST(AnyPlan, OfEveryKindBeginsAlike) {
+  for (const AnyPlan& plan : examples()) {
+    const Value document = write(plan);
+    const auto& keys = document.as_object();
+    EXPECT_EQ(keys[0], (Value::Member{"format", "motley.plan/1"}));
+    EXPECT_EQ(keys[1], (Value::Member{"kind", kind_of(plan).name}));
+    EXPECT_EQ(keys[2], (Value::Member{"written_by", program_version()}));
+  }
 }
 
-TEST(Plan, ReadsFiles) {
-  const auto path =
-      std::filesystem::temp_directory_path() / ("motley_plan_test_" + std::to_string(::getpid()) + ".json");
-  write_file(path, to_json(write_plan(garage_plan()), 2));
-  expect_same(read_plan_file(path), garage_plan());
-  std::filesystem::remove(path);
+// Plans that were recorded before plans named their writer, or written by hand.
+TEST(AnyPlan, NeedsNoWriter) {
+  for (const AnyPlan& plan : examples()) {
+    Value document = write(plan);
+    std::erase_if(document.as_object(), [](const auto& member) { return member.first == "written_by"; });
+    EXPECT_TRUE(read_plan(document, "plan.json") == plan) << kind_of(plan).name;
+  }
 }
 
-TEST(Plan, ReferenceIsCurrent) { expect_reference_is_current("plan.md", schema<ServeDocument>().doc()); }
+TEST(AnyPlan, KindIsOneOfThoseThatThereAre) {
+  Value document = write(examples().front());
+  document.set("kind", "trainn");
+  EXPECT_EQ(complaint(document), "kind: \"trainn\" is not a kind of plan | did you mean \"train\"?");
+  EXPECT_EQ(complaint<RentPlan>(document), "kind: \"trainn\" is not a kind of plan | did you mean \"train\"?");
+  document.set("kind", "offloading");
+  EXPECT_EQ(complaint(document),
+            "kind: \"offloading\" is not a kind of plan | choose one of serve, train, rent, chain, collective");
+  document.set("written_by", "motley 91.0.0");
+  EXPECT_EQ(complaint(document),
+            "kind: \"offloading\" is not a kind of plan: motley 91.0.0 wrote the file, and this is " +
+                program_version() +
+                " | choose one of serve, train, rent, chain, collective (or read it with motley "
+                "91.0.0 or later)");
+  document.set("kind", 3);
+  EXPECT_EQ(complaint(document), "kind: expected a string, found an integer | ");
+  std::erase_if(document.as_object(), [](const auto& member) { return member.first == "kind"; });
+  EXPECT_EQ(complaint(document), "`kind` is missing | choose one of serve, train, rent, chain, collective");
+}
+
+TEST(AnyPlan, OtherKindsThanThoseAskedForAreRefused) {
+  const Value rent = write(example<RentPlan>());
+  EXPECT_EQ(complaint<ServePlan>(rent),
+            "kind: this is a plan of kind \"rent\", not \"serve\" | make one with `motley plan serve`");
+  EXPECT_EQ((complaint<ServePlan, TrainPlan>(rent)),
+            "kind: this is a plan of kind \"rent\", not \"serve\" or \"train\" | make one with `motley plan serve` or "
+            "`motley plan train`");
+  EXPECT_EQ((complaint<ServePlan, TrainPlan, CollectivePlan>(rent)),
+            "kind: this is a plan of kind \"rent\", not \"serve\", \"train\" or \"collective\" | make one with `motley "
+            "plan serve`, `motley plan train` or `motley plan allreduce`");
+  const auto either = read_plan<ServePlan, RentPlan>(rent, "plan.json");
+  EXPECT_TRUE(std::get<RentPlan>(either) == example<RentPlan>());
+}
+
+TEST(AnyPlan, IsATableWithTheFormatOfPlans) {
+  EXPECT_EQ(complaint(Value::array({1})), "expected a table (plan), found a list | ");
+  EXPECT_EQ(complaint(write(read_cluster(MOTLEY_SOURCE_DIR "/examples/garage/cluster.toml"))),
+            "format: this is a \"motley.cluster/1\" file, not \"motley.plan/1\" | give a file with "
+            "format = \"motley.plan/1\"");
+}
+
+TEST(AnyPlan, UnknownKeysNameTheVersionThatWroteThem) {
+  for (const AnyPlan& plan : examples()) {
+    Value document = write(plan);
+    document.set("searchh", 1);
+    EXPECT_EQ(complaint(document), "searchh: unknown key | did you mean `search`?");
+    document.set("written_by", "motley 91.0.0");
+    EXPECT_EQ(complaint(document), "searchh: unknown key: motley 91.0.0 wrote the file, and this is " +
+                                       program_version() +
+                                       " | did you mean `search`? (or read it with motley 91.0.0 or later)");
+    document.set("written_by", "motley 0.0.1");
+    EXPECT_EQ(complaint(document), "searchh: unknown key | did you mean `search`?");
+    for (const char* writer :
+         {"a planner of somebody's", "motley", "motley 1.2", "motley 1.2.3.4", "motley x.1.2", ""}) {
+      document.set("written_by", writer);
+      EXPECT_EQ(complaint(document), "searchh: unknown key | did you mean `search`? (a newer version than " +
+                                         program_version() + " may have written it)");
+    }
+    std::erase_if(document.as_object(), [](const auto& member) { return member.first == "written_by"; });
+    EXPECT_EQ(complaint(document), "searchh: unknown key | did you mean `search`? (a newer version than " +
+                                       program_version() + " may have written it)");
+  }
+}
+
+// Descriptions inside a plan were written by the plan's writer.
+TEST(AnyPlan, UnknownKeysInsideNameTheVersionToo) {
+  Value document = write(example<ServePlan>());
+  document.set("written_by", "motley 91.0.0");
+  for (auto& [key, value] : document.as_object())
+    if (key == "cluster") value.set("quantum_links", Value::array());
+  EXPECT_THAT(complaint(document),
+              testing::StartsWith("cluster.quantum_links: unknown key: motley 91.0.0 wrote the file, and this is "));
+  document = write(example<ServePlan>());
+  document.set("written_by", "motley 91.0.0");
+  for (auto& [key, value] : document.as_object())
+    if (key == "stages") value.as_array()[1].set("kv_type", "q3_k");
+  EXPECT_THAT(complaint(document), testing::StartsWith("stages[1].kv_type: \"q3_k\" is not one of"));
+  EXPECT_THAT(complaint(document), testing::HasSubstr("motley 91.0.0 wrote the file"));
+}
 
 }  // namespace
 }  // namespace motley

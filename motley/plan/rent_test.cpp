@@ -46,7 +46,7 @@ TEST(RentPlan, WhatItWritesItReads) {
   plan.predicted.slower = {{"t1", 1.25, 3, 9.5}};
   plan.fallback = {{"a", {{"first", {{"c4", 1}}}}}};
   plan.workload = default_workload();
-  EXPECT_EQ(read_rent_plan(parse_json(to_json(write_rent_plan(plan)), "plan"), "plan"), plan);
+  EXPECT_EQ(read_plan<RentPlan>(parse_json(to_json(write(plan)), "plan"), "plan"), plan);
 }
 
 TEST(RentPlan, TheWorkedExampleIsSound) {

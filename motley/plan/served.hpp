@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "motley/plan/plan.hpp"
+#include "motley/plan/serve.hpp"
 
 namespace motley {
 

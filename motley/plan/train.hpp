@@ -3,13 +3,16 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "motley/plan/plan.hpp"
+#include "motley/cluster/cluster.hpp"
+#include "motley/cluster/profile.hpp"
+#include "motley/model/model.hpp"
+#include "motley/plan/shared.hpp"
+#include "motley/workload/workload.hpp"
 
 namespace motley {
 
@@ -87,6 +90,8 @@ struct TrainPrediction {
 };
 
 struct TrainPlan {
+  static constexpr PlanKind kind{"train", "motley plan train"};
+
   Model model;
   Cluster cluster;
   Workload workload;
@@ -97,11 +102,11 @@ struct TrainPlan {
   TrainPrediction predicted;
   std::vector<UnusedDevice> unused;
   SearchRecord search;
-};
 
-// JSON of `motley.plan/1`, kind "train". Reading checks the format, not the sense: that is verify()'s.
-Value write_train_plan(const TrainPlan& plan);
-TrainPlan read_train_plan(const Value& value, std::string source);
+  bool operator==(const TrainPlan&) const = default;
+};
+template <>
+const Schema<TrainPlan>& schema<TrainPlan>();
 
 // The workload's training job; throws an input error where it has none.
 const Training& training_of(const Workload& workload);

@@ -1,7 +1,6 @@
 // The tables of motley.plan/1, kind "train".
-#include <fmt/format.h>
-
-#include "motley/plan/train_document.hpp"
+#include "motley/plan/format.hpp"
+#include "motley/plan/train.hpp"
 
 namespace motley {
 
@@ -116,51 +115,24 @@ const Schema<TrainPrediction>& schema<TrainPrediction>() {
 }
 
 template <>
-const Schema<TrainDocument>& schema<TrainDocument>() {
-  using D = TrainDocument;
+const Schema<TrainPlan>& schema<TrainPlan>() {
+  using P = TrainPlan;
   constexpr Limits written{.always_written = true};
   static const auto table =
-      plan_head(Schema<D>("training plan", "How to train, with the descriptions it was made from."), "train",
-                "What is trained.")
-          .field("replicas", &D::replicas, "Copies of the model; each takes its share of every step.",
+      with_descriptions(plan_table<P>("training plan", "How to train, with the descriptions it was made from."),
+                        "What is trained.")
+          .field("replicas", &P::replicas, "Copies of the model; each takes its share of every step.",
                  {.required = true})
-          .field("schedule", &D::schedule, "Of the micro-batches in a pipeline. Default: `1f1b`.", written)
-          .field("sync", &D::sync, "Of the gradients.", written)
-          .field("predicted", &D::predicted, "What the planner expects.", written)
-          .field("unused", &D::unused, "Devices that stay idle.", written)
-          .field("search", &D::search, "How the plan was found.", written);
+          .field("schedule", &P::schedule, "Of the micro-batches in a pipeline. Default: `1f1b`.", written)
+          .field("sync", &P::sync, "Of the gradients.", written)
+          .field("predicted", &P::predicted, "What the planner expects.", written)
+          .field("unused", &P::unused, "Devices that stay idle.", written)
+          .field("search", &P::search, "How the plan was found.", written)
+          .check([](const P& plan, const Reader& reader) {
+            if (!plan.workload.training)
+              reader.fail("workload: there is no [training]", "a training plan carries the job it was made for");
+          });
   return table;
-}
-
-Value write_train_plan(const TrainPlan& plan) {
-  return write(TrainDocument{"train",
-                             {plan.model.name, plan.model.config},
-                             plan.cluster.description,
-                             plan.workload,
-                             plan.profile,
-                             plan.replicas,
-                             plan.schedule,
-                             plan.sync,
-                             plan.predicted,
-                             plan.unused,
-                             plan.search});
-}
-
-TrainPlan read_train_plan(const Value& value, std::string source) {
-  const Reader reader(value, source);
-  expect_kind(reader, "train");
-  auto document = schema<TrainDocument>().read(reader);
-  if (!document.workload.training)
-    reader.fail("workload: there is no [training]", "a training plan carries the job it was made for");
-  TrainPlan plan;
-  take_head(plan, document, value, source);
-  plan.replicas = std::move(document.replicas);
-  plan.schedule = document.schedule;
-  plan.sync = document.sync;
-  plan.predicted = std::move(document.predicted);
-  plan.unused = std::move(document.unused);
-  plan.search = std::move(document.search);
-  return plan;
 }
 
 }  // namespace motley

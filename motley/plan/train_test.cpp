@@ -7,8 +7,6 @@
 
 #include "motley/base/reference_test.hpp"
 #include "motley/model/training.hpp"
-#include "motley/plan/rent.hpp"
-#include "motley/plan/train_document.hpp"
 
 namespace motley {
 namespace {
@@ -63,27 +61,19 @@ TEST(TrainPlan, WhatItWritesItReads) {
   plan.predicted = {
       .iteration_s = 2, .tokens_per_s = 6144, .mfu = 0.25, .memory_bytes = {{"box/0", {1, 2, 3, 4, 5, 6}}}};
   plan.search.planner = "hand";
-  const Value document = parse_json(to_json(write_train_plan(plan)), "plan");
-  EXPECT_EQ(plan_kind(document), "train");
-  const TrainPlan again = read_train_plan(document, "plan");
-  EXPECT_EQ(again.replicas, plan.replicas);
-  EXPECT_EQ(again.schedule, plan.schedule);
-  EXPECT_EQ(again.sync, plan.sync);
-  EXPECT_EQ(again.predicted, plan.predicted);
-  EXPECT_EQ(again.search, plan.search);
-  EXPECT_EQ(again.workload, plan.workload);
-  EXPECT_EQ(again.model, plan.model);
-  EXPECT_EQ(again.cluster.devices, plan.cluster.devices);
+  const Value document = parse_json(to_json(write(plan)), "plan");
+  EXPECT_EQ(*document.find("kind"), Value("train"));
+  EXPECT_TRUE(read_plan<TrainPlan>(document, "plan") == plan);
 }
 
 TEST(TrainPlan, OtherKindsAreRefused) {
-  Value document = write_train_plan(train_example());
+  Value document = write(train_example());
   document.set("kind", "serve");
-  EXPECT_THAT([&] { read_train_plan(document, "plan.json"); },
+  EXPECT_THAT([&] { read_plan<TrainPlan>(document, "plan.json"); },
               testing::Throws<Error>(testing::Property(&Error::hint, HasSubstr("motley plan train"))));
   document.set("kind", "train");
   document.set("workload", write(default_workload()));
-  EXPECT_THROW(read_train_plan(document, "plan.json"), Error);
+  EXPECT_THROW(read_plan<TrainPlan>(document, "plan.json"), Error);
 }
 
 TEST(TrainPlan, SequencesAndMicroBatches) {
@@ -232,7 +222,7 @@ TEST(TrainPlan, EveryDecisionIsChecked) {
               HasSubstr("the device has 24"));
 }
 
-TEST(TrainPlan, ReferenceIsCurrent) { expect_reference_is_current("plan-train.md", schema<TrainDocument>().doc()); }
+TEST(TrainPlan, ReferenceIsCurrent) { expect_reference_is_current("plan-train.md", schema<TrainPlan>().doc()); }
 
 }  // namespace
 }  // namespace motley

@@ -77,7 +77,7 @@ std::string collective_summary(const CollectivePlan& plan) {
   const auto& program = plan.program;
   return fmt::format("{} of {} over {} ranks in {} chunk{}: {}", name_of(program.operation),
                      human_bytes(static_cast<double>(program.bytes)), program.ranks, program.chunks,
-                     program.chunks == 1 ? "" : "s", plan.layout);
+                     program.chunks == 1 ? "" : "s", program.layout);
 }
 
 std::string collective_report(const CollectivePlan& plan) {
@@ -95,7 +95,7 @@ std::string collective_report(const CollectivePlan& plan) {
       traffic_table(plan));
 }
 
-std::string compare_collective_report(const std::vector<NamedCollectivePlan>& plans) {
+std::string compare_report(const std::vector<NamedPlan<CollectivePlan>>& plans) {
   Table table({{"plan"},
                {"pipelined", Align::right},
                {"of the first", Align::right},
@@ -108,17 +108,17 @@ std::string compare_collective_report(const std::vector<NamedCollectivePlan>& pl
     table.add({name, human_seconds(plan->predicted.pipelined_s),
                fmt::format("{:.2f}x", plan->predicted.pipelined_s > 0 ? first / plan->predicted.pipelined_s : 1.0),
                human_seconds(plan->predicted.time_s), percent(plan->predicted.efficiency),
-               fmt::format("{}", plan->program.chunks), plan->layout});
+               fmt::format("{}", plan->program.chunks), plan->program.layout});
   return table.render("");
 }
 
-Value compare_collective_json(const std::vector<NamedCollectivePlan>& plans) {
+Value compare_json(const std::vector<NamedPlan<CollectivePlan>>& plans) {
   Value list = Value::array();
   const double first = plans.front().plan->predicted.pipelined_s;
   for (const auto& [name, plan] : plans)
     list.push_back(
         Value::object({{"plan", name},
-                       {"layout", plan->layout},
+                       {"layout", plan->program.layout},
                        {"pipelined_s", plan->predicted.pipelined_s},
                        {"time_s", plan->predicted.time_s},
                        {"limit_s", plan->predicted.limit_s},

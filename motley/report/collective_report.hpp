@@ -4,7 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "motley/plan/collective_plan.hpp"
+#include "motley/plan/collective.hpp"
+#include "motley/report/compare_report.hpp"
 
 namespace motley {
 
@@ -23,11 +24,8 @@ std::vector<RankTraffic> rank_traffic(const CollectiveProgram& program);
 // Bytes over the whole vector from every rank (row) to every other.
 std::vector<std::vector<double>> pair_bytes(const CollectiveProgram& program);
 
-struct NamedCollectivePlan {
-  std::string name;
-  const CollectivePlan* plan = nullptr;
-};
-std::string compare_collective_report(const std::vector<NamedCollectivePlan>& plans);
-Value compare_collective_json(const std::vector<NamedCollectivePlan>& plans);
+// Plans side by side, and relative to the first.
+std::string compare_report(const std::vector<NamedPlan<CollectivePlan>>& plans);
+Value compare_json(const std::vector<NamedPlan<CollectivePlan>>& plans);
 
 }  // namespace motley

@@ -65,7 +65,7 @@ double usd_per_hour(const Cluster& cluster) {
   return sum;
 }
 
-std::string compare_report(const std::vector<NamedPlan>& plans) {
+std::string compare_report(const std::vector<NamedPlan<ServePlan>>& plans) {
   std::vector<Table::Column> columns = {{""}};
   for (const auto& named : plans) columns.push_back({named.name, Align::right});
   Table table(std::move(columns));
@@ -86,7 +86,7 @@ std::string compare_report(const std::vector<NamedPlan>& plans) {
   return table.render();
 }
 
-Value compare_json(const std::vector<NamedPlan>& plans) {
+Value compare_json(const std::vector<NamedPlan<ServePlan>>& plans) {
   Value list = Value::array();
   for (const auto& named : plans) {
     Value entry = Value::object({{"name", named.name}});

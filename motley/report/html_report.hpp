@@ -1,15 +1,15 @@
 // A plan as one page for a browser: nothing to load beside it, no script. docs/report.md says what is on it.
 //
-//   write_file("report.html", html_report(read_plan_file("plan.json"), {}));
+//   write_file("report.html", html_report(read_plan_file<ServePlan>("plan.json"), {}));
 #pragma once
 
 #include <cstdint>
 #include <string>
 
 #include "motley/plan/chain.hpp"
-#include "motley/plan/collective_plan.hpp"
-#include "motley/plan/plan.hpp"
+#include "motley/plan/collective.hpp"
 #include "motley/plan/rent.hpp"
+#include "motley/plan/serve.hpp"
 #include "motley/plan/train.hpp"
 
 namespace motley {

@@ -377,7 +377,7 @@ name = "node"
 count = 4
 devices = ["A6000"])");
   plan.program = direct_program({.ranks = 4, .bytes = 4000, .chunks = 5, .alignment = 4}, {});
-  plan.layout = "direct";
+  plan.program.layout = "direct";
   plan.predicted = price_collective(plan).predicted;
   for (const auto& moved : rank_traffic(plan.program)) EXPECT_EQ(moved, (RankTraffic{6000, 6000, 3000, 5 * 12}));
   const auto bytes = pair_bytes(plan.program);

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "motley/plan/plan.hpp"
+#include "motley/plan/serve.hpp"
 
 namespace motley {
 

@@ -250,7 +250,7 @@ std::string train_chrome_trace(const TrainPlan& plan, const TrainStepPrice& pric
   return fmt::format("{{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n{}\n]}}\n", fmt::join(events, ",\n"));
 }
 
-std::string compare_train_report(const std::vector<NamedTrainPlan>& plans) {
+std::string compare_report(const std::vector<NamedPlan<TrainPlan>>& plans) {
   Table table({{"plan"},
                {"step", Align::right},
                {"tokens/s", Align::right},
@@ -265,7 +265,7 @@ std::string compare_train_report(const std::vector<NamedTrainPlan>& plans) {
   return table.render("");
 }
 
-Value compare_train_json(const std::vector<NamedTrainPlan>& plans) {
+Value compare_json(const std::vector<NamedPlan<TrainPlan>>& plans) {
   Value list = Value::array();
   const double first = plans.front().plan->predicted.iteration_s;
   for (const auto& [name, plan] : plans)

@@ -6,6 +6,7 @@
 
 #include "motley/cost/train/train_price.hpp"
 #include "motley/plan/train.hpp"
+#include "motley/report/compare_report.hpp"
 
 namespace motley {
 
@@ -31,11 +32,7 @@ std::string train_chrome_trace(const TrainPlan& plan, const TrainStepPrice& pric
                                const std::vector<PipelinePass>& passes);
 
 // Plans side by side, and relative to the first.
-struct NamedTrainPlan {
-  std::string name;
-  const TrainPlan* plan = nullptr;
-};
-std::string compare_train_report(const std::vector<NamedTrainPlan>& plans);
-Value compare_train_json(const std::vector<NamedTrainPlan>& plans);
+std::string compare_report(const std::vector<NamedPlan<TrainPlan>>& plans);
+Value compare_json(const std::vector<NamedPlan<TrainPlan>>& plans);
 
 }  // namespace motley

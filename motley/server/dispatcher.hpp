@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "motley/batching/router.hpp"
-#include "motley/plan/plan.hpp"
+#include "motley/plan/serve.hpp"
 #include "motley/server/driver.hpp"
 #include "motley/workers/messages.hpp"
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "motley/base/error.hpp"
-#include "motley/plan/plan.hpp"
+#include "motley/plan/serve.hpp"
 #include "motley/workers/messages.hpp"
 
 namespace motley {

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "motley/plan/plan.hpp"
+#include "motley/plan/serve.hpp"
 #include "motley/server/driver.hpp"
 
 namespace motley {

@@ -50,7 +50,7 @@ Value plan_report(const ServePlan& plan, const DriverStatus& status) {
        {"kv_blocks", Value::object({{"free", status.free_blocks}, {"total", status.total_blocks}})},
        {"routes", Value(std::move(routes))},
        {"workers", Value(std::move(workers))},
-       {"plan", write_plan(plan)}});
+       {"plan", write(plan)}});
 }
 
 }  // namespace motley

@@ -1,7 +1,7 @@
 // What really runs, for /plan: the plan, and beside its predictions what the workers report.
 #pragma once
 
-#include "motley/plan/plan.hpp"
+#include "motley/plan/serve.hpp"
 #include "motley/server/driver.hpp"
 
 namespace motley {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "motley/plan/plan.hpp"
+#include "motley/plan/serve.hpp"
 #include "motley/workers/worker_processes.hpp"
 
 namespace motley {

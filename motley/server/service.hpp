@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "motley/plan/plan.hpp"
+#include "motley/plan/serve.hpp"
 #include "motley/server/driver.hpp"
 #include "motley/server/http.hpp"
 #include "motley/text/text_codec.hpp"

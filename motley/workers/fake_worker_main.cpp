@@ -15,7 +15,7 @@
 #include <string>
 #include <thread>
 
-#include "motley/plan/plan.hpp"
+#include "motley/plan/serve.hpp"
 #include "motley/workers/messages.hpp"
 
 namespace motley {
@@ -37,7 +37,7 @@ class FakeWorker {
  public:
   FakeWorker(const Launch& launch, ControlConnection& control)
       : control_(control),
-        plan_(read_plan(parse_json(launch.plan_json, "plan"), "plan")),
+        plan_(read_plan<ServePlan>(parse_json(launch.plan_json, "plan"), "plan")),
         settings_(read_settings(launch.model_folder)) {
     if (settings_.contains("step_ms")) step_ms_ = std::stoi(settings_["step_ms"]);
     for (const Route& route : plan_.routes) {

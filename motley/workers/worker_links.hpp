@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "motley/comm/transport/inherited_links.hpp"
-#include "motley/plan/plan.hpp"
+#include "motley/plan/serve.hpp"
 
 namespace motley {
 

@@ -179,7 +179,7 @@ WorkerProcesses start_workers(const ServePlan& plan, const LaunchOptions& option
           std::make_unique<WorkerProcess>(device, stage.id, static_cast<int>(rank), options.program, inherited));
     }
 
-  Launch launch{.plan_json = to_json(write_plan(plan)),
+  Launch launch{.plan_json = to_json(write(plan)),
                 .model_folder = options.model_folder.string(),
                 .device = {},
                 .backend = {},

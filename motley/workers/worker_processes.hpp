@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "motley/plan/plan.hpp"
+#include "motley/plan/serve.hpp"
 #include "motley/workers/messages.hpp"
 
 namespace motley {

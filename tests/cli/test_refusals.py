@@ -56,6 +56,66 @@ def test_simulate(run, files, arguments, words):
     refused(run("simulate", files / "plan.json", *[files / word if word.endswith(".toml") else word for word in arguments]), words)
 
 
+PLANS = {
+    "rent": ["plan rent -q --offers examples/renting/measured.json --budget", "8 $/h"],
+    "chain": ["plan train -q --chain examples/chain/layers.json"],
+    "collective": ["plan allreduce -q --cluster examples/collectives/star.toml --bytes", "400 MB"],
+}
+
+
+@pytest.fixture(scope="module")
+def plans(run, files):
+    """kind -> a plan of it."""
+    for kind, command in PLANS.items():
+        made = run(*command, "-o", files / f"{kind}.json")
+        assert made.returncode == 0, made.stderr
+    return {kind: files / f"{kind}.json" for kind in PLANS} | {"serve": files / "plan.json"}
+
+
+@pytest.mark.parametrize(
+    "command, kind, taken, made",
+    [
+        ("simulate PLAN", "rent", '"serve" or "train"', "`motley plan serve` or `motley plan train`"),
+        ("simulate PLAN", "collective", '"serve" or "train"', "`motley plan serve` or `motley plan train`"),
+        (
+            "compare PLAN PLAN",
+            "chain",
+            '"serve", "train" or "collective"',
+            "`motley plan serve`, `motley plan train` or `motley plan allreduce`",
+        ),
+        ("serve PLAN --local --model data/models/tales", "collective", '"serve"', "`motley plan serve`"),
+        ("chat PLAN --model data/models/tales", "rent", '"serve"', "`motley plan serve`"),
+        ("plan serve --from PLAN --without box/0", "chain", '"serve"', "`motley plan serve`"),
+        ("plan rent --budget 8$/h --current PLAN", "serve", '"rent"', "`motley plan rent`"),
+        ("bench comm --ranks 6 --plan PLAN", "serve", '"collective"', "`motley plan allreduce`"),
+    ],
+)
+def test_a_plan_of_another_kind(run, plans, command, kind, taken, made):
+    """One sentence in all commands: what the plan is, what is taken, what makes one."""
+    path = plans[kind]
+    result = run("", *[path if word == "PLAN" else word for word in command.split()])
+    refused(result, f'{path}:3: kind: this is a plan of kind "{kind}", not {taken}')
+    assert f"hint: make one with {made}\n" in result.stderr
+
+
+def test_compare_takes_plans_of_one_kind(run, plans):
+    refused(run("compare", plans["serve"], plans["collective"]), f'{plans["collective"]}:3: kind: this is a plan of kind "collective", not "serve"')
+
+
+@pytest.mark.parametrize("kind", PLANS)
+def test_changes_are_for_serving_plans(run, plans, kind):
+    refused(run("explain", plans[kind], "--without", "box/0"), "--without, --add and --what-if are for serving plans")
+
+
+@pytest.mark.parametrize("command", ["verify", "explain", "report", "simulate"])
+def test_a_plan_of_a_newer_motley(run, files, command):
+    newer = files / "newer.json"
+    newer.write_text((files / "plan.json").read_text().replace('"motley 0.', '"motley 90.').replace('"stages"', '"phases"'))
+    result = run(command, newer)
+    assert result.returncode == 2
+    assert "phases: unknown key: motley 90." in result.stderr and " wrote the file, and this is motley " in result.stderr
+
+
 @pytest.mark.parametrize(
     "arguments, words",
     [

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "motley/comm/transport/collective_frame.hpp"
-#include "motley/plan/collective.hpp"
+#include "motley/plan/collective_program.hpp"
 
 namespace motley {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "motley/plan/collective.hpp"
+#include "motley/plan/collective_program.hpp"
 
 namespace motley {
 

@@ -28,7 +28,7 @@
 #include "motley/comm/net/epoch.hpp"
 #include "motley/comm/transport/collective_element.hpp"
 #include "motley/comm/transport/transport.hpp"
-#include "motley/plan/collective.hpp"
+#include "motley/plan/collective_program.hpp"
 
 namespace motley {
 

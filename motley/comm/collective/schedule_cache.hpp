@@ -9,7 +9,7 @@
 
 #include "motley/comm/collective/collective_schedule.hpp"
 #include "motley/comm/transport/collective_frame.hpp"
-#include "motley/plan/collective.hpp"
+#include "motley/plan/collective_program.hpp"
 
 namespace motley {
 

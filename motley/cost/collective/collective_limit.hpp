@@ -13,7 +13,7 @@
 #include <string>
 
 #include "motley/cost/collective/collective_network.hpp"
-#include "motley/plan/collective.hpp"
+#include "motley/plan/collective_program.hpp"
 
 namespace motley {
 

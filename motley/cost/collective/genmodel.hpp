@@ -60,7 +60,7 @@ CollectiveCost price_rounds(const CollectiveNetwork& network, const std::vector<
 // Transfers that a program makes, in rounds: additions as early as what their ranges depend on allows (additions to one
 // range do not wait for each other), then copies as late as those who hand them on allow, so that an all-gather is the
 // mirror image of its reduce-scatter. Where an addition needs a copy, everything as early as it can be. The program
-// must be sound (collective_check.hpp).
+// must be sound (check_program()).
 std::vector<CollectiveRound> rounds_of(const CollectiveProgram& program);
 // The same of transfers that are in rounds already.
 std::vector<CollectiveRound> settled_rounds(const std::vector<CollectiveRound>& rounds, int ranks);

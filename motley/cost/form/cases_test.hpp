@@ -6,7 +6,7 @@
 #include <cmath>
 #include <string>
 
-#include "motley/plan/plan.hpp"
+#include "motley/plan/serve.hpp"
 
 namespace motley {
 

@@ -12,7 +12,7 @@
 
 #include "motley/cost/form/form.hpp"
 #include "motley/cost/serve/step.hpp"
-#include "motley/plan/plan.hpp"
+#include "motley/plan/serve.hpp"
 
 namespace motley {
 

@@ -7,7 +7,7 @@
 
 #include "motley/cost/form/form.hpp"
 #include "motley/cost/form/term.hpp"
-#include "motley/plan/plan.hpp"
+#include "motley/plan/serve.hpp"
 
 namespace motley {
 

@@ -42,7 +42,6 @@ CollectiveAnswer finished(const CollectiveProblem& problem, const ScoredRecipe& 
                         .chunks = 1,
                         .alignment = problem.options.alignment};
   CollectiveAnswer answer;
-  answer.layout = best.recipe.layout;
   if (problem.options.objective == CollectiveObjective::pipelined) {
     const CollectiveCost whole = price_rounds(problem.network, *best.recipe.rounds(problem.bytes));
     shape.chunks = chunks_that_fit(shape, whole.best_chunks(most_chunks(problem), problem.options.cost));
@@ -55,6 +54,7 @@ CollectiveAnswer finished(const CollectiveProblem& problem, const ScoredRecipe& 
   rename(rounds, rank_of);
   shape.root = rank_of[at(problem.root)];
   answer.program = program_of_rounds(shape, rounds);
+  answer.program.layout = best.recipe.layout;
   return answer;
 }
 
@@ -72,8 +72,7 @@ CollectiveAnswer plan_collective(const CollectiveNetwork& network, CollectiveOpe
   check_request(network.ranks(), operation, bytes, options);
   if (network.ranks() == 1) {
     CollectiveAnswer alone;
-    alone.program = {.operation = operation, .ranks = 1, .bytes = bytes, .steps = {{}}};
-    alone.layout = "alone";
+    alone.program = {.operation = operation, .ranks = 1, .bytes = bytes, .layout = "alone", .steps = {{}}};
     alone.predicted.efficiency = 1;
     alone.predicted.binding_cut = "nothing moves";
     return alone;
@@ -108,11 +107,8 @@ CollectivePlan plan_collective(const Cluster& cluster, CollectiveOperation opera
                                const CollectiveOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   CollectiveAnswer answer = plan_collective(collective_network(cluster), operation, bytes, options);
-  CollectivePlan plan{.cluster = cluster,
-                      .layout = std::move(answer.layout),
-                      .program = std::move(answer.program),
-                      .predicted = std::move(answer.predicted),
-                      .search = {}};
+  CollectivePlan plan{
+      .cluster = cluster, .program = std::move(answer.program), .predicted = std::move(answer.predicted), .search = {}};
   const double value = plan.predicted.pipelined_s, bound = plan.predicted.limit_s;
   plan.search = {.planner = "collective",
                  .objective = std::string(name_of(options.objective)),

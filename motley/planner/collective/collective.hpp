@@ -1,7 +1,7 @@
 // Plans collectives: which rank sends what to whom, so that a network is used to its limit.
 //
 //   CollectivePlan plan = plan_collective(read_cluster("cluster.toml"), CollectiveOperation::all_reduce, 400'000'000,
-//   {}); write_file("plan.json", to_json(write_collective_plan(plan)));
+//   {}); write_file("plan.json", to_json(write(plan)));
 //
 // docs/collective-planner.md: the cost, the candidates, what is exact and what is not.
 #pragma once
@@ -11,7 +11,7 @@
 
 #include "motley/cost/collective/collective_network.hpp"
 #include "motley/cost/collective/genmodel.hpp"
-#include "motley/plan/collective_plan.hpp"
+#include "motley/plan/collective.hpp"
 
 namespace motley {
 
@@ -37,7 +37,6 @@ CollectivePlan plan_collective(const Cluster& cluster, CollectiveOperation opera
 
 struct CollectiveAnswer {
   CollectiveProgram program;
-  std::string layout;
   CollectiveCost cost;
   CollectivePrediction predicted;
   std::int64_t evaluated = 0;

@@ -10,7 +10,7 @@
 #include "motley/cost/collective/collective_limit.hpp"
 #include "motley/cost/collective/collective_price.hpp"
 #include "motley/cost/collective/genmodel_cases_test.hpp"
-#include "motley/plan/collective_check.hpp"
+#include "motley/plan/collective.hpp"
 #include "motley/planner/collective/factors.hpp"
 #include "motley/planner/collective/networks_test.hpp"
 #include "motley/planner/collective/share_tree.hpp"
@@ -46,11 +46,11 @@ Cluster cluster_of(const std::string& text) { return resolve(described(text), "t
 
 void expect_sound(const CollectiveNetwork& network, const CollectiveAnswer& answer, const std::string& what) {
   const auto wrong = check_program(answer.program);
-  ASSERT_TRUE(wrong.empty()) << what << ", " << answer.layout << ": " << wrong[0].place << " " << wrong[0].what;
+  ASSERT_TRUE(wrong.empty()) << what << ", " << answer.program.layout << ": " << wrong[0].place << " " << wrong[0].what;
   const auto cost = price_rounds(network, rounds_of(answer.program), answer.program.chunks);
-  EXPECT_NEAR(cost.time_s, answer.predicted.time_s, 1e-9 * cost.time_s) << what << ", " << answer.layout;
+  EXPECT_NEAR(cost.time_s, answer.predicted.time_s, 1e-9 * cost.time_s) << what << ", " << answer.program.layout;
   EXPECT_NEAR(cost.pipelined_s(answer.program.chunks, {}), answer.predicted.pipelined_s, 1e-9 * cost.time_s)
-      << what << ", " << answer.layout;
+      << what << ", " << answer.program.layout;
 }
 
 TEST(PlanCollective, FactorsOnOneSwitch) {
@@ -65,7 +65,7 @@ TEST(PlanCollective, FactorsOnOneSwitch) {
     const auto answer = plan_collective(p10_switch(ranks), CollectiveOperation::all_reduce, vector_bytes,
                                         {.objective = CollectiveObjective::rounds});
     expect_sound(p10_switch(ranks), answer, "switch");
-    EXPECT_LE(answer.predicted.time_s, best_factors(ranks, p10, 4e8).seconds * (1 + 1e-6)) << answer.layout;
+    EXPECT_LE(answer.predicted.time_s, best_factors(ranks, p10, 4e8).seconds * (1 + 1e-6)) << answer.program.layout;
     EXPECT_EQ(answer.program.chunks, 1);
   }
 }
@@ -110,7 +110,7 @@ TEST(PlanCollective, SteadyLoadIsAtTheLimit) {
                              : random_star(random, 2 + trial % 13);
     const auto answer = plan_collective(network, CollectiveOperation::all_reduce, vector_bytes, {});
     expect_sound(network, answer, "random " + std::to_string(trial));
-    EXPECT_LE(answer.predicted.steady_s, answer.predicted.limit_s * 1.01) << trial << " " << answer.layout;
+    EXPECT_LE(answer.predicted.steady_s, answer.predicted.limit_s * 1.01) << trial << " " << answer.program.layout;
     EXPECT_GE(answer.predicted.steady_s, answer.predicted.limit_s * (1 - 1e-5));
   }
 }
@@ -146,7 +146,7 @@ reduction = { add = "1e-10 s/B", access = "1e-10 s/B" }
     EXPECT_NEAR(price.predicted.pipelined_s / plan.predicted.pipelined_s, 1, 1e-9);
     EXPECT_NEAR(price.predicted.limit_s / plan.predicted.limit_s, 1, 1e-9);
     EXPECT_EQ(price.predicted.binding_cut, plan.predicted.binding_cut);
-    const auto again = read_collective_plan(write_collective_plan(plan), "plan.json");
+    const auto again = read_plan<CollectivePlan>(write(plan), "plan.json");
     EXPECT_EQ(again.program, plan.program);
     EXPECT_EQ(again.predicted, plan.predicted);
   }
@@ -169,7 +169,7 @@ TEST(PlanCollective, MatricesOfUnlikeLinks) {
     const Cluster cluster = resolve(description, "test");
     const auto answer = plan_collective(collective_network(cluster), CollectiveOperation::all_reduce, vector_bytes, {});
     expect_sound(collective_network(cluster), answer, "matrix");
-    EXPECT_LE(answer.predicted.steady_s, answer.predicted.limit_s * 1.02) << answer.layout;
+    EXPECT_LE(answer.predicted.steady_s, answer.predicted.limit_s * 1.02) << answer.program.layout;
   }
 }
 
@@ -193,7 +193,7 @@ TEST(PlanCollective, ARingWhereLinksMakeOne) {
        {CollectiveOperation::all_reduce, CollectiveOperation::reduce_scatter, CollectiveOperation::all_gather}) {
     const auto answer = plan_collective(network, operation, 400'000'000 / ranks * ranks, {});
     expect_sound(network, answer, "cycle");
-    EXPECT_EQ(answer.layout, "ring");
+    EXPECT_EQ(answer.program.layout, "ring");
   }
 }
 
@@ -222,7 +222,7 @@ TEST(PlanCollective, TheOrderOfRanksDoesNotMatter) {
       const auto other = plan_collective(permuted(network, to), operation, whole, {});
       expect_sound(permuted(network, to), other, "permuted");
       EXPECT_NEAR(one.predicted.pipelined_s / other.predicted.pipelined_s, 1, 1e-9)
-          << one.layout << " | " << other.layout;
+          << one.program.layout << " | " << other.program.layout;
     }
   }
 }
@@ -240,7 +240,7 @@ TEST(PlanCollective, MoreBandwidthNeverCosts) {
     const auto after = plan_collective(network, CollectiveOperation::all_reduce, vector_bytes, {});
     EXPECT_LE(after.predicted.limit_s, before.predicted.limit_s * (1 + 1e-9));
     EXPECT_LE(after.predicted.pipelined_s, before.predicted.pipelined_s * 1.01)
-        << before.layout << " | " << after.layout;
+        << before.program.layout << " | " << after.program.layout;
   }
 }
 
@@ -254,7 +254,7 @@ TEST(PlanCollective, SameInputsSamePlan) {
 TEST(PlanCollective, LargeTrees) {
   const auto answer = plan_collective(racks(8, 24, 10e9, 100e9), CollectiveOperation::all_reduce, vector_bytes, {});
   expect_sound(racks(8, 24, 10e9, 100e9), answer, "192 ranks");
-  EXPECT_GE(answer.predicted.efficiency, 0.8) << answer.layout;
+  EXPECT_GE(answer.predicted.efficiency, 0.8) << answer.program.layout;
 }
 
 TEST(PlanCollective, WhatCannotBeIsRefused) {
@@ -313,7 +313,7 @@ TEST(PlanCollective, ABroadcastOfFewBytesGoesDownATree) {
   const auto answer =
       plan_collective(network, CollectiveOperation::broadcast, 50'000, {.objective = CollectiveObjective::rounds});
   expect_sound(network, answer, "broadcast");
-  EXPECT_LE(answer.predicted.time_s, 3 * (50e-6 + 4 * 40e-6) * (1 + 1e-9)) << answer.layout;
+  EXPECT_LE(answer.predicted.time_s, 3 * (50e-6 + 4 * 40e-6) * (1 + 1e-9)) << answer.program.layout;
 }
 
 // Where a message costs nothing and much can overlap, chunks are as small as their parts may be: 16 bytes for each
@@ -345,7 +345,7 @@ TEST(PlanCollective, NoGroupsOfRacksAndHostsAreBetter) {
         }
       const auto answer = plan_collective(network, CollectiveOperation::all_reduce, vector_bytes,
                                           {.objective = CollectiveObjective::rounds});
-      EXPECT_LE(answer.predicted.time_s, least * (1 + 1e-9)) << count << " x " << hosts << " " << answer.layout;
+      EXPECT_LE(answer.predicted.time_s, least * (1 + 1e-9)) << count << " x " << hosts << " " << answer.program.layout;
     }
 }
 
@@ -362,7 +362,7 @@ TEST(PlanCollective, LinksThatAreSlowerUpwards) {
     }
     const auto answer = plan_collective(network, CollectiveOperation::all_reduce, vector_bytes, {});
     expect_sound(network, answer, "slower upwards");
-    EXPECT_LE(answer.predicted.steady_s, answer.predicted.limit_s * 1.02) << trial << " " << answer.layout;
+    EXPECT_LE(answer.predicted.steady_s, answer.predicted.limit_s * 1.02) << trial << " " << answer.program.layout;
   }
 }
 

@@ -110,7 +110,7 @@ RentOutcome plan_rent(const Offers& market, const Model& model, const Workload& 
   rest.deadline_s = std::max(0.1, options.deadline_s - spent);
   RentOutcome outcome = plan_rent(offers, rest);
   if (outcome.plan) {
-    outcome.plan->model = ModelDocument{model.name, model.config};
+    outcome.plan->model = model;
     outcome.plan->workload = workload;
     outcome.plan->search.cost = "motley";
     outcome.plan->search.elapsed_s += spent;

@@ -1,7 +1,7 @@
 // Plans renting: how many copies of which configuration, and which requests go where.
 //
 //   RentOutcome outcome = plan_rent(read_offers("offers.json"), {.form = RentForm::cheapest});
-//   if (outcome.plan) write_file("fleet.json", to_json(write_rent_plan(*outcome.plan), 1));
+//   if (outcome.plan) write_file("fleet.json", to_json(write(*outcome.plan), 1));
 //   else fmt::print("{}\n{}\n", outcome.reason, outcome.hint);
 //
 // docs/planner-rent.md: the linear family, how it is solved, what is exact and what is not.

@@ -56,7 +56,7 @@ ServeOptions random_options() {
 
 std::string text_without_time(ServePlan plan) {
   plan.search.elapsed_s = 0;
-  return to_json(write_plan(plan), 1);
+  return to_json(write(plan), 1);
 }
 
 TEST(Invariants, PlansOfRandomClustersAreSoundAndTheSameWhateverTheThreads) {
@@ -100,7 +100,7 @@ TEST(Invariants, PlansOfRandomClustersAreSoundAndTheSameWhateverTheThreads) {
     const std::string text = text_without_time(plan);
     options.threads = 4;
     RC_ASSERT(text_without_time(*plan_serve(cluster, model, workload, options).plan) == text);
-    RC_ASSERT(text_without_time(read_plan(parse_json(to_json(write_plan(plan)), "plan"), "plan")) == text);
+    RC_ASSERT(text_without_time(read_plan<ServePlan>(parse_json(to_json(write(plan)), "plan"), "plan")) == text);
   }));
   EXPECT_GT(planned, 20);
 }

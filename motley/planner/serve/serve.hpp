@@ -1,7 +1,7 @@
 // Plans serving: which devices form which stage, how many layers each holds, how many pipelines there are.
 //
 //   ServeOutcome outcome = plan_serve(cluster, model, workload, {.objective = Objective::throughput});
-//   if (outcome.plan) write_file("plan.json", to_json(write_plan(*outcome.plan), 2));
+//   if (outcome.plan) write_file("plan.json", to_json(write(*outcome.plan), 2));
 //   else fmt::print("{}\n{}\n", outcome.reason, outcome.hint);
 //
 // docs/planner-serve.md: the algorithm, what is exact about it, what it does not search yet.

@@ -1,7 +1,7 @@
 // Plans training.
 //
 //   TrainOutcome outcome = plan_train(cluster, model, workload, {.cost = {.form = "motley", .settings = {}}});
-//   if (outcome.plan) write_file("plan.json", to_json(write_train_plan(*outcome.plan), 1));
+//   if (outcome.plan) write_file("plan.json", to_json(write(*outcome.plan), 1));
 //   else fmt::print("{}\n{}\n", outcome.reason, outcome.hint);
 //
 // motley's own form is planned by the joint search (joint.hpp). Under a published form the plan is the best of what

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "motley/cost/form/form.hpp"
-#include "motley/plan/plan.hpp"
+#include "motley/plan/serve.hpp"
 #include "motley/solve/chain_dp.hpp"
 
 namespace motley {

@@ -316,7 +316,7 @@ TEST(Joint, ThePlanDoesNotDependOnThreads) {
       if (!outcome.plan) continue;
       TrainPlan plan = *outcome.plan;
       plan.search.elapsed_s = 0;
-      plans.push_back(to_json(write_train_plan(plan)));
+      plans.push_back(to_json(write(plan)));
     }
     if (plans.empty()) continue;
     EXPECT_EQ(plans.at(0), plans.at(1));

@@ -1,4 +1,4 @@
-#include "motley/plan/collective_check.hpp"
+#include "motley/plan/collective.hpp"
 
 #include <fmt/format.h>
 
@@ -316,6 +316,21 @@ std::vector<Violation> check_program(const CollectiveProgram& program) {
   const Rendezvous rendezvous(program);
   if (!rendezvous.wrong.empty()) return rendezvous.wrong;
   return Contributions(program, rendezvous.order).check();
+}
+
+std::vector<Violation> verify(const CollectivePlan& plan) {
+  if (plan.program.ranks != static_cast<int>(plan.cluster.devices.size()))
+    return {{"ranks", fmt::format("{} ranks for {} devices", plan.program.ranks, plan.cluster.devices.size()),
+             "a collective has a rank per device of its cluster"}};
+  return check_program(plan.program);
+}
+
+CollectiveProgram read_collective_program(const std::filesystem::path& file) {
+  auto plan = read_plan_file<CollectivePlan>(file);
+  if (const auto violations = verify(plan); !violations.empty())
+    throw input_error(fmt::format("{}: {}: {}", file.string(), violations.front().place, violations.front().what),
+                      "see `motley verify`");
+  return std::move(plan.program);
 }
 
 }  // namespace motley

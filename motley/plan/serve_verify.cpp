@@ -8,7 +8,7 @@
 #include <set>
 
 #include "motley/base/hints.hpp"
-#include "motley/plan/plan.hpp"
+#include "motley/plan/serve.hpp"
 
 namespace motley {
 namespace {

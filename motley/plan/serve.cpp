@@ -1,0 +1,53 @@
+#include "motley/plan/serve.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "motley/base/hints.hpp"
+
+namespace motley {
+
+const Stage& ServePlan::stage(const std::string& id) const {
+  std::vector<std::string> ids;
+  for (const auto& candidate : stages) {
+    if (candidate.id == id) return candidate;
+    ids.push_back(candidate.id);
+  }
+  throw input_error(fmt::format("the plan has no stage \"{}\"", id),
+                    did_you_mean(id, ids, fmt::format("its stages: {}", fmt::join(ids, ", "))));
+}
+
+std::vector<DeviceMemory> stage_memory(const ServePlan& plan, const Stage& stage) {
+  const Architecture& arch = plan.model.arch;
+  const StageShape shape{stage.layers.size(), stage.embedding, stage.head};
+  const std::vector<Shard> shards = make_shards(arch, static_cast<int>(stage.devices.size()), stage.shares);
+  std::vector<DeviceMemory> memory;
+  for (std::size_t rank = 0; rank < stage.devices.size(); ++rank) {
+    const DeviceType& type = plan.cluster.type_of(plan.cluster.find_device(stage.devices[rank]));
+    memory.push_back(
+        {.weights = weight_bytes(arch, shape, shards[rank], stage.weight_type),
+         .kv = kv_cache_bytes(arch, shape.layers, shards[rank], stage.kv_type, stage.kv_tokens, plan.step.block_tokens),
+         .activations = activation_bytes(arch, shape, shards[rank], stage.weight_type, plan.step),
+         .reserve = type.reserve_bytes.value_or(0),
+         .limit = type.memory_bytes});
+  }
+  return memory;
+}
+
+std::int64_t largest_frame_bytes(const ServePlan& plan) {
+  const Architecture& arch = plan.model.arch;
+  const std::int64_t hidden = plan.step.max_tokens * arch.hidden;
+  const std::int64_t logits = plan.step.max_sequences * arch.vocabulary;
+  return std::max(hidden, logits) * static_cast<std::int64_t>(sizeof(float));
+}
+
+std::optional<std::size_t> hand_over_hop(const ServePlan& plan, const Route& route) {
+  for (std::size_t hop = 1; hop < route.path.size(); ++hop)
+    if (plan.stage(route.path[hop - 1].stage).role == StageRole::prefill &&
+        plan.stage(route.path[hop].stage).role != StageRole::prefill)
+      return hop;
+  return {};
+}
+
+}  // namespace motley

@@ -1,0 +1,136 @@
+// The tables of motley.plan/1, kind "serve".
+#include <fmt/format.h>
+
+#include "motley/plan/format.hpp"
+#include "motley/plan/serve.hpp"
+
+namespace motley {
+
+template <>
+const std::vector<EnumName<StageRole>>& enum_names<StageRole>() {
+  static const std::vector<EnumName<StageRole>> names = {
+      {StageRole::any, "any"}, {StageRole::prefill, "prefill"}, {StageRole::decode, "decode"}};
+  return names;
+}
+
+template <>
+const Schema<StepLimits>& schema<StepLimits>() {
+  using S = StepLimits;
+  static const auto table =
+      Schema<S>("step", "What one step may hold: sizes of the engine's buffers and KV blocks.")
+          .field("max_tokens", &S::max_tokens, "Tokens of a micro-batch, prompt chunks and decodes together.",
+                 {.always_written = true, .min = 1, .max = 1 << 20})
+          .field("max_sequences", &S::max_sequences, "Sequences of a micro-batch.",
+                 {.always_written = true, .min = 1, .max = 1 << 20})
+          .field("block_tokens", &S::block_tokens, "Tokens of a KV block.",
+                 {.always_written = true, .min = 1, .max = 1 << 16});
+  return table;
+}
+
+template <>
+const Schema<Stage>& schema<Stage>() {
+  using S = Stage;
+  constexpr Limits written{.always_written = true};
+  static const auto table =
+      Schema<S>("stage", "A contiguous range of layers held by a tensor-parallel group of devices.")
+          .field("id", &S::id, "Unique.", {.required = true})
+          .field("role", &S::role, "What it does. Default: `any`.", written)
+          .custom<LayerRange>(layers_row("Transformer blocks it holds."), &S::layers, read_layers, write_layers)
+          .field("devices", &S::devices, "One tensor-parallel rank each, in order. A device belongs to one stage.",
+                 {.required = true})
+          .field("shares", &S::shares, "Of the ranks; they sum to 1. Default: equal.")
+          .field("embedding", &S::embedding, "Holds the embedding: the first stage of a route. Default: false.",
+                 written)
+          .field("head", &S::head, "Holds the final norm and the LM head: the last stage of a route. Default: false.",
+                 written)
+          .field("kv_tokens", &S::kv_tokens, "Room in the KV cache: tokens per layer.", {.required = true})
+          .field("weight_type", &S::weight_type, "Of the weights. Default: `bf16`.", written)
+          .field("kv_type", &S::kv_type, "Of keys and values. Default: `bf16`.", written);
+  return table;
+}
+
+template <>
+const Schema<Hop>& schema<Hop>() {
+  static const auto table = Schema<Hop>("hop", "A stage on a route.")
+                                .field("stage", &Hop::stage, "Its id.", {.required = true})
+                                .custom<LayerRange>(layers_row("The blocks that are computed there."), &Hop::layers,
+                                                    read_layers, write_layers);
+  return table;
+}
+
+template <>
+const Schema<Route>& schema<Route>() {
+  static const auto table =
+      Schema<Route>("route", "A chain of stages that covers all layers.")
+          .field("id", &Route::id, "Unique.", {.required = true})
+          .field("path", &Route::path, "In order.", {.required = true})
+          .field("weight", &Route::weight, "Share of the requests, relative to the other routes. Default: 1.",
+                 {.always_written = true})
+          .field("batch", &Route::batch, "Requests in flight that the prediction counts with. Default: 1.",
+                 {.always_written = true, .min = 1, .max = 1 << 20})
+          .field("micro_batches", &Route::micro_batches,
+                 "Under way at once. Default: one more than it has stages, or one where it has a single stage.",
+                 {.min = 0, .max = 1 << 10});
+  return table;
+}
+
+template <>
+const Schema<DeviceMemory>& schema<DeviceMemory>() {
+  using D = DeviceMemory;
+  static const auto table =
+      Schema<D>("device memory", "Bytes on one device, by cause.")
+          .field("weights", &D::weights, "Bytes.", {.required = true, .min = 0})
+          .field("kv", &D::kv, "Bytes of the KV cache.", {.required = true, .min = 0})
+          .field("activations", &D::activations, "Bytes of the step's buffers.", {.required = true, .min = 0})
+          .field("reserve", &D::reserve, "Bytes kept free.", {.required = true, .min = 0})
+          .field("limit", &D::limit, "Bytes that the device has.", {.required = true, .min = 0});
+  return table;
+}
+
+template <>
+const Schema<ServePrediction>& schema<ServePrediction>() {
+  using P = ServePrediction;
+  constexpr Limits figure{.always_written = true, .min = 0};
+  static const auto table =
+      Schema<P>("predicted", "What the planner expects under the workload.")
+          .field("tokens_per_s", &P::tokens_per_s, "Output tokens of all routes, each with its `batch` in flight.",
+                 figure)
+          .field("requests_per_s", &P::requests_per_s, "Of all routes.", figure)
+          .field("latency_s", &P::latency_s, "Seconds of one request of mean lengths, at those batches.", figure)
+          .field("bottleneck_s", &P::bottleneck_s, "Busy seconds per request of the busiest stage.", figure)
+          .field("slo_attainment", &P::slo_attainment, "Share of the requests that meet their deadline.",
+                 {.min = 0, .max = 1})
+          .field("memory_bytes", &P::memory_bytes, "By device.", {.always_written = true});
+  return table;
+}
+
+namespace {
+
+// A plan needs nothing beside it: what a workload takes from a trace must already be in it.
+void check_lengths(const ServePlan& plan, const Reader& reader) {
+  for (const auto& described : plan.workload.classes)
+    if (described.prompt_tokens.mean == 0 || described.output_tokens.mean == 0)
+      reader.fail(fmt::format("workload: class \"{}\" has no mean lengths", described.name),
+                  "a plan does not read traces: give `mean` beside `trace`");
+}
+
+}  // namespace
+
+template <>
+const Schema<ServePlan>& schema<ServePlan>() {
+  using P = ServePlan;
+  constexpr Limits written{.always_written = true};
+  static const auto table =
+      with_descriptions(plan_table<P>("plan", "A serving plan, with the descriptions it was made from."),
+                        "What is served.")
+          .field("step", &P::step, "Sizes of the engine's buffers.", written)
+          .field("stages", &P::stages, "All stages of all routes.", {.required = true})
+          .field("routes", &P::routes, "How requests pass through the stages.", {.required = true})
+          .field("predicted", &P::predicted, "What the planner expects.", written)
+          .field("unused", &P::unused, "Devices that stay idle.", written)
+          .field("search", &P::search, "How the plan was found.", written)
+          .check(check_lengths);
+  return table;
+}
+
+}  // namespace motley
