@@ -6,7 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 names=()
 while [ $# -gt 0 ] && [ "$1" != -- ]; do names+=("$1") && shift; done
 [ $# -eq 0 ] || shift
-[ ${#names[@]} -gt 0 ] || names=(planning placement chain training training-joint simulating renting training-measured planning-collectives collectives joining learning decode)
+[ ${#names[@]} -gt 0 ] || names=(planning placement chain training training-joint simulating renting training-measured planning-collectives collectives joining learning decode streams)
 
 for name in "${names[@]}"; do
   case $name in
@@ -22,7 +22,8 @@ for name in "${names[@]}"; do
     collectives) python3 bench/collectives/run.py "$@" ;;
     joining) build/release/bench/collectives/joining "$@" ;;
     learning) build/release/bench/collectives/learning "$@" ;;
+    streams) python3 bench/streams/run.py "$@" ;;
     decode) .venv-reference/bin/python bench/decode/run.py "$@" ;;
-    *) printf 'error: there is no benchmark "%s"\n\nhint: known: planning, placement, chain, training, training-joint, simulating, renting, training-measured, planning-collectives, collectives, joining, learning, decode\n' "$name" >&2; exit 2 ;;
+    *) printf 'error: there is no benchmark "%s"\n\nhint: known: planning, placement, chain, training, training-joint, simulating, renting, training-measured, planning-collectives, collectives, joining, learning, decode, streams\n' "$name" >&2; exit 2 ;;
   esac
 done
