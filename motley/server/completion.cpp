@@ -6,8 +6,6 @@
 #include <random>
 #include <utility>
 
-#include "motley/base/hints.hpp"
-
 namespace motley {
 namespace {
 
@@ -45,8 +43,8 @@ Completion::Completion(Serving& serving, CompletionRequest request, std::shared_
   seed_ = request_.seed ? static_cast<std::uint64_t>(*request_.seed) : random_number();
 }
 
-void Completion::start(std::function<void()> on_end) {
-  submit(encode_prompts());
+void Completion::start(const std::vector<std::vector<std::int32_t>>& prompts, std::function<void()> on_end) {
+  submit(prompts);
   on_end_ = std::move(on_end);
   // The callback may come after the end of this: it asks first whether anything is left.
   exchange_->on_gone([post = serving_.post, weak = weak_from_this()] {
@@ -59,43 +57,7 @@ void Completion::start(std::function<void()> on_end) {
   serving_.metrics.count_request(request_.kind == ApiKind::chat ? "/v1/chat/completions" : "/v1/completions", 200);
   if (request_.kind != ApiKind::chat) return;
   for (const auto& choice : choices_)
-    exchange_->send(event(role_chunk_value(head_, choice.part.index,
-                                           request_.include_usage ? UsageInChunks::null : UsageInChunks::absent)));
-}
-
-std::vector<std::vector<std::int32_t>> Completion::encode_prompts() const {
-  const auto need_codec = [&]() -> TextCodec& {
-    if (!serving_.codec)
-      throw ApiError(400, "the server runs without its text packages: prompts must be token ids for /v1/completions",
-                     "prompt", "text_unavailable");
-    return *serving_.codec;
-  };
-  std::vector<std::vector<std::int32_t>> prompts;
-  if (request_.kind == ApiKind::chat) {
-    TextCodec& codec = need_codec();
-    try {
-      prompts.push_back(codec.encode(codec.apply_chat_template(request_.messages, true), false));
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::input) throw;
-      throw ApiError(400, with_hint(error), "messages", "invalid_value");
-    }
-  }
-  for (const auto& prompt : request_.prompts) {
-    const auto* text = std::get_if<std::string>(&prompt);
-    prompts.push_back(text ? need_codec().encode(*text, true) : std::get<std::vector<std::int32_t>>(prompt));
-  }
-  const char* param = request_.kind == ApiKind::chat ? "messages" : "prompt";
-  for (const auto& prompt : prompts) {
-    if (prompt.empty()) throw ApiError(400, "the prompt has no tokens", param, "invalid_value");
-    if (std::ssize(prompt) >= serving_.plan.model.arch.context)
-      throw ApiError(
-          400,
-          fmt::format(
-              "the prompt has {} tokens; the model's context is {} tokens, of which at least one is for the answer",
-              prompt.size(), serving_.plan.model.arch.context),
-          param, "context_length_exceeded");
-  }
-  return prompts;
+    exchange_->send(event(role_chunk_value(head_, choice.part.index, usage_in_chunks())));
 }
 
 GenerateRequest Completion::generate_request(const std::vector<std::int32_t>& prompt, std::int64_t choice) const {
@@ -121,7 +83,7 @@ void Completion::submit(const std::vector<std::vector<std::int32_t>>& prompts) {
         Choice& choice = choices_.emplace_back();
         choice.matcher = StopMatcher(request_.stop);
         choice.part.index = static_cast<std::int64_t>(index);
-        if (serving_.codec) choice.decoder = serving_.codec->stream(true);
+        if (request_.stream) choice.events = TextEvents(head_, choice.part.index, usage_in_chunks());
         choice.id = serving_.generator->generate(generate_request(prompt, i));
         serving_.requests[choice.id] = {weak_from_this(), index};
         ++open_choices_;
@@ -139,19 +101,23 @@ void Completion::cancel_all() {
     if (!choice.ended && choice.id != 0) serving_.generator->cancel(choice.id);
 }
 
-void Completion::take(std::size_t index, const GenerateEvent& event) {
+DecodeStream* Completion::stream(std::size_t index) {
+  Choice& choice = choices_[index];
+  return serving_.codec && !ended_ && !choice.ended ? &choice.stream : nullptr;
+}
+
+void Completion::take(std::size_t index, const GenerateEvent& event, const std::string& text) {
   Choice& choice = choices_[index];
   if (ended_ || choice.ended) return;
-  if (event.token) take_token(choice, *event.token);
-  if (choice.ended || !event.finished) return;
+  if (event.token) return take_token(choice, *event.token, text);
   if (*event.finished == FinishReason::failed)
     return fail(ApiError(503, "the deployment failed: " + event.stop_cause, {}, "unavailable"));
   if (*event.finished == FinishReason::cancelled)
     return fail(ApiError(503, "the server is shutting down", {}, "unavailable"));
-  end_choice(choice, *event.finished);
+  end_choice(choice, *event.finished, text);
 }
 
-void Completion::take_token(Choice& choice, const SampledToken& sampled) {
+void Completion::take_token(Choice& choice, const SampledToken& sampled, const std::string& text) {
   choice.last_token = Clock::now();
   if (choice.tokens++ == 0) {
     choice.first_token = choice.last_token;
@@ -164,23 +130,22 @@ void Completion::take_token(Choice& choice, const SampledToken& sampled) {
   }
   if (request_.sampling.logprobs >= 0) {
     const auto text_of = [&](std::int32_t id, float logprob) {
-      TokenText text = serving_.token(id);
-      text.logprob = logprob;
-      return text;
+      TokenText known = serving_.token(id);
+      known.logprob = logprob;
+      return known;
     };
     Record record{{text_of(sampled.token, sampled.logprob), {}, choice.decoded_characters}, choice.decoded_bytes};
     for (const auto& other : sampled.top) record.token.top.push_back(text_of(other.token, other.logprob));
     choice.records.push_back(std::move(record));
   }
 
-  const std::string text = choice.decoder ? choice.decoder->push(sampled.token) : std::string();
   choice.decoded_bytes += text.size();
   choice.decoded_characters += characters(text);
   // What must come whatever it says cannot end it.
   give(choice, choice.tokens <= request_.min_tokens ? text : choice.matcher.push(text));
   if (choice.matcher.stopped()) {
     serving_.generator->cancel(choice.id);
-    end_choice(choice, FinishReason::stop);
+    end_choice(choice, FinishReason::stop, {});
   }
 }
 
@@ -189,7 +154,7 @@ void Completion::give(Choice& choice, const std::string& text) {
   choice.part.text += text;
   choice.given_bytes += text.size();
   give_records(choice, choice.given_bytes);
-  if (!text.empty() || !choice.decoder) send_part(choice);
+  if (!text.empty() || !serving_.codec) send_part(choice);
 }
 
 void Completion::give_records(Choice& choice, std::size_t before_bytes) {
@@ -202,17 +167,16 @@ void Completion::give_records(Choice& choice, std::size_t before_bytes) {
   choice.records.erase(choice.records.begin(), held);
 }
 
-void Completion::end_choice(Choice& choice, FinishReason reason) {
+void Completion::end_choice(Choice& choice, FinishReason reason, const std::string& text) {
   choice.ended = true;
   if (!choice.matcher.stopped()) {
-    std::string rest = choice.matcher.push(choice.decoder ? choice.decoder->finish() : "");
+    std::string rest = choice.matcher.push(text);
     rest += choice.matcher.finish();
     choice.part.text += rest;
     choice.given_bytes += rest.size();
     if (choice.matcher.stopped()) reason = FinishReason::stop;
     give_records(choice, choice.matcher.stopped() ? choice.given_bytes : std::string::npos);
   }
-  choice.decoder.reset();
   choice.part.finish_reason = reason == FinishReason::length ? "length" : "stop";
   if (choice.tokens > 1)
     serving_.metrics.observe_token_interval(seconds(choice.last_token - choice.first_token) /
@@ -223,8 +187,9 @@ void Completion::end_choice(Choice& choice, FinishReason reason) {
 
 void Completion::send_part(Choice& choice) {
   if (!request_.stream) return;
-  exchange_->send(
-      event(chunk_value(head_, choice.part, request_.include_usage ? UsageInChunks::null : UsageInChunks::absent)));
+  const ChoicePart& part = choice.part;
+  const bool text_alone = !part.text.empty() && part.finish_reason.empty() && !part.logprobs && !part.token_ids;
+  exchange_->send(text_alone ? choice.events.event(part.text) : event(chunk_value(head_, part, usage_in_chunks())));
   const std::int64_t index = choice.part.index;
   choice.part = {};
   choice.part.index = index;
@@ -268,7 +233,6 @@ void Completion::abandon() {
 
 void Completion::close() {
   ended_ = true;
-  for (auto& choice : choices_) choice.decoder.reset();
   serving_.metrics.observe_duration(seconds(Clock::now() - arrival_));
   if (on_end_) std::exchange(on_end_, nullptr)();
 }

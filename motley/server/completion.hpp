@@ -17,6 +17,7 @@
 #include "motley/server/openai_api.hpp"
 #include "motley/server/service.hpp"
 #include "motley/server/text_stream.hpp"
+#include "motley/text/decode_stream.hpp"
 
 namespace motley {
 
@@ -49,13 +50,15 @@ class Completion : public std::enable_shared_from_this<Completion> {
   Completion(Serving& serving, CompletionRequest request, std::shared_ptr<Exchange> exchange,
              Clock::time_point arrival);
 
-  // Hands the prompts to the generator. Throws an Error (an ApiError where a parameter is at fault) before anything is
-  // answered; nothing is under way then. `on_end` is called when the request has ended in whatever way.
-  void start(std::function<void()> on_end);
+  // Hands the prompts to the generator. Throws an Error before anything is answered; nothing is under way then.
+  // `on_end` is called when the request has ended in whatever way.
+  void start(const std::vector<std::vector<std::int32_t>>& prompts, std::function<void()> on_end);
   // Ends it with an error.
   void fail(const ApiError& error);
-  // What the generator brought one of the choices.
-  void take(std::size_t index, const GenerateEvent& event);
+  // Decodes the tokens of a choice; null where their text is not wanted.
+  DecodeStream* stream(std::size_t index);
+  // What the generator brought one of the choices. `text` is what the token gives out, or what the end does.
+  void take(std::size_t index, const GenerateEvent& event, const std::string& text);
   // The client has left.
   void abandon();
 
@@ -65,28 +68,29 @@ class Completion : public std::enable_shared_from_this<Completion> {
     std::size_t offset_bytes = 0;  // in the choice's text
   };
   struct Choice {
-    std::uint64_t id = 0;                        // the generator's
-    std::unique_ptr<TextCodec::Stream> decoder;  // none without a codec, and after the end
+    std::uint64_t id = 0;  // the generator's
+    DecodeStream stream;
     StopMatcher matcher;
     std::int64_t tokens = 0;
     std::size_t decoded_bytes = 0, given_bytes = 0;
     std::int64_t decoded_characters = 0;
     std::vector<Record> records;  // whose text is not given out yet
+    TextEvents events;            // streaming
     ChoicePart part;              // streaming: the next chunk; otherwise the whole
     Clock::time_point first_token, last_token;
     bool ended = false;
   };
 
-  std::vector<std::vector<std::int32_t>> encode_prompts() const;
   GenerateRequest generate_request(const std::vector<std::int32_t>& prompt, std::int64_t choice) const;
   void submit(const std::vector<std::vector<std::int32_t>>& prompts);
   void cancel_all();
 
-  void take_token(Choice& choice, const SampledToken& token);
+  void take_token(Choice& choice, const SampledToken& token, const std::string& text);
   void give(Choice& choice, const std::string& text);
   void give_records(Choice& choice, std::size_t before_bytes);
-  void end_choice(Choice& choice, FinishReason reason);
+  void end_choice(Choice& choice, FinishReason reason, const std::string& text);
   void send_part(Choice& choice);
+  UsageInChunks usage_in_chunks() const { return request_.include_usage ? UsageInChunks::null : UsageInChunks::absent; }
   void finish();
   void close();
 

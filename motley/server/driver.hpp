@@ -28,6 +28,7 @@ struct GenerateRequest {
 
 enum class FinishReason { stop, length, cancelled, failed };
 
+// Either a new token or the end.
 struct GenerateEvent {
   std::uint64_t request = 0;
   std::optional<SampledToken> token;     // a new token

@@ -32,6 +32,7 @@ class Exchange {
   virtual void start_stream() = 0;  // 200, server-sent events
   virtual void send(std::string events) = 0;
   virtual void end() = 0;
+  virtual bool gone() const = 0;  // the client has left
   // Called once, on a thread of the server's, when the client leaves or does not read what it is sent; at once if it
   // has.
   virtual void on_gone(std::function<void()> callback) = 0;

@@ -14,9 +14,11 @@
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
 #include <condition_variable>
+#include <functional>
 #include <mutex>
 #include <set>
 #include <thread>
+#include <vector>
 
 #include "motley/base/error.hpp"
 #include "motley/server/openai_api.hpp"
@@ -51,13 +53,41 @@ std::string whole_answer(const HttpResponse& response, After after) {
   return text + fmt::format("Content-Length: {}\r\n\r\n{}", response.body.size(), response.body);
 }
 
+// Work that other threads give to the transport's: it is woken once for all that comes before it looks.
+class Mailbox : public std::enable_shared_from_this<Mailbox> {
+ public:
+  // `context` is shared since an answer may be given when the server is gone.
+  explicit Mailbox(std::shared_ptr<asio::io_context> context) : context_(std::move(context)) {}
+
+  asio::io_context& context() { return *context_; }
+
+  void put(std::function<void()> work) {
+    const std::lock_guard lock(mutex_);
+    work_.push_back(std::move(work));
+    if (work_.size() == 1) asio::post(*context_, [self = shared_from_this()] { self->run(); });
+  }
+
+ private:
+  void run() {
+    std::vector<std::function<void()>> all;
+    {
+      const std::lock_guard lock(mutex_);
+      all.swap(work_);
+    }
+    for (const auto& work : all) work();
+  }
+
+  std::shared_ptr<asio::io_context> context_;
+  std::mutex mutex_;
+  std::vector<std::function<void()>> work_;
+};
+
 // What one request is answered with: filled by any thread, drained by its session on the transport's thread.
 class Outbox final : public Exchange, public std::enable_shared_from_this<Outbox> {
  public:
-  // `context` is shared since an answer may be given when the server is gone.
-  Outbox(std::shared_ptr<asio::io_context> context, After after, bool chunked, std::size_t max_unread_bytes)
-      : context_(std::move(context)),
-        wake_(*context_),
+  Outbox(std::shared_ptr<Mailbox> mailbox, After after, bool chunked, std::size_t max_unread_bytes)
+      : mailbox_(std::move(mailbox)),
+        wake_(mailbox_->context()),
         after_(after),
         chunked_(chunked),
         max_unread_bytes_(max_unread_bytes) {
@@ -76,6 +106,8 @@ class Outbox final : public Exchange, public std::enable_shared_from_this<Outbox
   }
 
   void end() override { put(chunked_ ? "0\r\n\r\n" : "", Last::yes); }
+
+  bool gone() const override { return gone_; }
 
   void on_gone(std::function<void()> callback) override {
     {
@@ -96,7 +128,6 @@ class Outbox final : public Exchange, public std::enable_shared_from_this<Outbox
     return text;
   }
   bool finished() const { return finished_; }
-  bool gone() const { return gone_; }
   asio::awaitable<void> wait() { co_await wake_.async_wait(no_throw); }
 
   void leave() {
@@ -138,7 +169,7 @@ class Outbox final : public Exchange, public std::enable_shared_from_this<Outbox
     const std::lock_guard lock(mutex_);
     if (gone_) return;
     const bool too_much = unread_bytes_.fetch_add(text.size()) > max_unread_bytes_;
-    asio::post(*context_, [self = shared_from_this(), text = std::move(text), last, too_much] {
+    mailbox_->put([self = shared_from_this(), text = std::move(text), last, too_much] {
       if (self->gone_) return;
       self->text_ += text;
       self->finished_ = self->finished_ || last == Last::yes;
@@ -147,7 +178,7 @@ class Outbox final : public Exchange, public std::enable_shared_from_this<Outbox
     });
   }
 
-  std::shared_ptr<asio::io_context> context_;
+  std::shared_ptr<Mailbox> mailbox_;
   asio::steady_timer wake_;  // never expires; cancelled when there is news
   const After after_;
   const bool chunked_;
@@ -185,6 +216,7 @@ struct Server::Impl : std::enable_shared_from_this<Server::Impl> {
   HttpHandler handler;
   const ServerOptions options;
   std::shared_ptr<asio::io_context> context = std::make_shared<asio::io_context>(1);
+  std::shared_ptr<Mailbox> mailbox = std::make_shared<Mailbox>(context);  // shared with the answers
   tcp::acceptor acceptor;
   int port = 0;
   std::thread thread;
@@ -316,7 +348,7 @@ struct Server::Impl : std::enable_shared_from_this<Server::Impl> {
     // After HEAD the answer's body would be taken for the next answer.
     const bool again = message.keep_alive() && !stopping && message.method() != http::verb::head;
     const After after = again ? After::keep_alive : After::close;
-    const auto outbox = std::make_shared<Outbox>(context, after, message.version() >= 11, options.max_unread_bytes);
+    const auto outbox = std::make_shared<Outbox>(mailbox, after, message.version() >= 11, options.max_unread_bytes);
     tcp::socket& socket = session.stream.socket();
     outbox->abort = [&socket, outbox = outbox.get()] {
       outbox->leave();

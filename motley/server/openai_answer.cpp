@@ -177,4 +177,16 @@ std::string event(const Value& value) { return "data: " + to_json(value) + "\n\n
 
 const char* const last_event = "data: [DONE]\n\n";
 
+TextEvents::TextEvents(const AnswerHead& head, std::int64_t choice, UsageInChunks usage) {
+  ChoicePart part;
+  part.index = choice;
+  part.text = "\x01";
+  const std::string pattern = motley::event(chunk_value(head, part, usage)), text = to_json(part.text);
+  const std::size_t place = pattern.rfind(text);  // the model's name, which comes first, may hold anything
+  before_ = pattern.substr(0, place);
+  after_ = pattern.substr(place + text.size());
+}
+
+std::string TextEvents::event(const std::string& text) const { return before_ + to_json(text) + after_; }
+
 }  // namespace motley

@@ -100,4 +100,17 @@ Value usage_chunk_value(const AnswerHead& head, const Usage& usage);
 std::string event(const Value& value);  // "data: {...}\n\n"
 extern const char* const last_event;    // "data: [DONE]\n\n"
 
+// The events of one choice that carry text and nothing else, as nearly all do: what stands around the text is written
+// once, since building a document for each takes longer than decoding its token.
+class TextEvents {
+ public:
+  TextEvents() = default;
+  TextEvents(const AnswerHead& head, std::int64_t choice, UsageInChunks usage);
+  // event(chunk_value()) of a part with this text, which is not empty.
+  std::string event(const std::string& text) const;
+
+ private:
+  std::string before_, after_;
+};
+
 }  // namespace motley

@@ -221,6 +221,20 @@ TEST(OpenAiAnswer, Chunks) {
       R"("completion_tokens":1,"total_tokens":3}})");
 }
 
+TEST(OpenAiApi, TextEventsEqualChunksOfTheirText) {
+  for (const ApiKind kind : {ApiKind::chat, ApiKind::completion})
+    for (const UsageInChunks usage : {UsageInChunks::absent, UsageInChunks::null}) {
+      const AnswerHead of_kind{kind, "id", "a \"\x01\" model", 5};
+      const TextEvents events(of_kind, 3, usage);
+      for (const std::string text : {"a", " \"quoted\" \\ \n\t", "\x01", "🙂 é", "</script>"}) {
+        ChoicePart part;
+        part.index = 3;
+        part.text = text;
+        EXPECT_EQ(events.event(text), event(chunk_value(of_kind, part, usage)));
+      }
+    }
+}
+
 TEST(OpenAiAnswer, CompletionWithLogprobs) {
   ChoicePart part;
   part.text = "ab";

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <chrono>
+#include <future>
 #include <set>
 #include <utility>
 
@@ -13,7 +14,8 @@
 #include "motley/server/metrics.hpp"
 #include "motley/server/openai_api.hpp"
 #include "motley/server/plan_report.hpp"
-#include "motley/text/serial_queue.hpp"
+#include "motley/server/prepared_request.hpp"
+#include "motley/server/serial_queue.hpp"
 
 namespace motley {
 namespace {
@@ -64,7 +66,9 @@ struct Service::Impl {
       std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
   std::string refusal = "the workers are starting";  // empty: requests are served
   std::set<std::shared_ptr<Completion>> open;        // the generator's events hold them weakly
-  SerialQueue queue;                                 // last: its jobs use the rest
+
+  SerialQueue queue;    // its jobs use all of the above, which is theirs alone
+  SerialQueue prompts;  // prepares requests, so that a long prompt holds up no stream; ends before `queue`
 
   Impl(ServePlan plan, std::shared_ptr<TextCodec> codec, ServiceOptions the_options) : options(std::move(the_options)) {
     serving.plan = std::move(plan);
@@ -72,9 +76,16 @@ struct Service::Impl {
     serving.post = [this](std::function<void()> job) { queue.post(std::move(job)); };
   }
 
-  void handle(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange, Clock::time_point arrival) {
+  void handle(const std::shared_ptr<const HttpRequest>& request, const std::shared_ptr<Exchange>& exchange,
+              Clock::time_point arrival) {
+    answer(*request, exchange, [&] { route(request, exchange, arrival); });
+  }
+
+  // Runs `work`; what it throws is the answer.
+  template <class Work>
+  void answer(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange, Work work) {
     try {
-      route(request, exchange, arrival);
+      work();
     } catch (const ApiError& error) {
       HttpResponse response = error_response(error);
       if (error.status == 405)
@@ -96,10 +107,12 @@ struct Service::Impl {
     exchange->reply(std::move(response));
   }
 
-  void route(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange, Clock::time_point arrival) {
-    const auto get = [&](HttpResponse (Impl::*answer)()) {
+  void route(const std::shared_ptr<const HttpRequest>& shared, const std::shared_ptr<Exchange>& exchange,
+             Clock::time_point arrival) {
+    const HttpRequest& request = *shared;
+    const auto get = [&](HttpResponse (Impl::*page)()) {
       require_method(request, "GET");
-      reply(request, exchange, (this->*answer)());
+      reply(request, exchange, (this->*page)());
     };
     if (request.path == "/health") return get(&Impl::health);
     if (request.path == "/ready") return get(&Impl::ready);
@@ -109,11 +122,11 @@ struct Service::Impl {
     if (request.path == "/metrics") return get(&Impl::metrics);
     if (request.path.starts_with(models_prefix)) {
       require_method(request, "GET");
-      check_model(decode_percent(request.path.substr(models_prefix.size())));
+      require_model(decode_percent(request.path.substr(models_prefix.size())), serving.plan.model);
       return reply(request, exchange, json_response(model()));
     }
-    if (request.path == "/v1/chat/completions") return complete(request, ApiKind::chat, exchange, arrival);
-    if (request.path == "/v1/completions") return complete(request, ApiKind::completion, exchange, arrival);
+    if (request.path == "/v1/chat/completions") return prepare(shared, ApiKind::chat, exchange, arrival);
+    if (request.path == "/v1/completions") return prepare(shared, ApiKind::completion, exchange, arrival);
     throw ApiError(404, fmt::format("there is nothing at {}", request.path), {}, "not_found");
   }
 
@@ -128,13 +141,6 @@ struct Service::Impl {
     if (request.method == method) return;
     throw ApiError(405, fmt::format("{} takes {}, not {}", request.path, method, request.method), {},
                    "method_not_allowed");
-  }
-
-  void check_model(const std::string& name) const {
-    const auto& served = serving.plan.model.name;
-    if (name != served)
-      throw ApiError(404, fmt::format("the model `{}` is not served here; `{}` is", name, served), "model",
-                     "model_not_found");
   }
 
   DriverStatus status() const { return serving.generator ? serving.generator->status() : DriverStatus(); }
@@ -160,15 +166,37 @@ struct Service::Impl {
   }
   HttpResponse plan() { return json_response(plan_report(serving.plan, status())); }
 
+  // One call of the codec for all streams.
   void take(const std::vector<GenerateEvent>& events) {
+    struct Taken {
+      std::shared_ptr<Completion> completion;
+      std::size_t choice = 0;
+      const GenerateEvent* event = nullptr;
+      bool decoded = false;
+    };
+    std::vector<Taken> all;
+    std::vector<StreamToken> tokens;
     for (const GenerateEvent& event : events) {
       const auto found = serving.requests.find(event.request);
       if (found == serving.requests.end()) continue;
-      const auto completion = found->second.completion.lock();
-      const std::size_t choice = found->second.choice;
+      const auto [owner, choice] = found->second;
       if (event.finished) serving.requests.erase(found);
-      if (completion) completion->take(choice, event);
+      const auto completion = owner.lock();
+      if (!completion) continue;
+      DecodeStream* stream = completion->stream(choice);
+      all.push_back({completion, choice, &event, stream != nullptr});
+      if (stream) tokens.push_back({stream, event.token ? std::optional(event.token->token) : std::nullopt});
     }
+    std::vector<std::string> texts;
+    try {
+      if (!tokens.empty()) texts = decode_streams(*serving.codec, tokens, true);
+    } catch (const Error& error) {
+      for (const Taken& taken : all) taken.completion->fail(to_api_error(error));
+      return;
+    }
+    auto text = texts.begin();
+    for (const Taken& taken : all)
+      taken.completion->take(taken.choice, *taken.event, taken.decoded ? *text++ : std::string());
   }
 
   HttpResponse metrics() {
@@ -178,15 +206,30 @@ struct Service::Impl {
     return response;
   }
 
-  void complete(const HttpRequest& request, ApiKind kind, const std::shared_ptr<Exchange>& exchange,
-                Clock::time_point arrival) {
-    require_method(request, "POST");
-    CompletionRequest parsed =
-        parse_completion_request(parse_json(request.body, "request body"), kind, serving.plan.model.arch.vocabulary);
-    if (!parsed.model.empty()) check_model(parsed.model);
+  void require_serving() const {
     if (!refusal.empty()) throw ApiError(503, refusal, {}, "unavailable");
-    const auto completion = std::make_shared<Completion>(serving, std::move(parsed), exchange, arrival);
-    completion->start([this, weak = std::weak_ptr(completion)] { open.erase(weak.lock()); });
+  }
+
+  // On the way to complete(), by the other thread.
+  void prepare(const std::shared_ptr<const HttpRequest>& request, ApiKind kind,
+               const std::shared_ptr<Exchange>& exchange, Clock::time_point arrival) {
+    require_method(*request, "POST");
+    require_serving();
+    prompts.post([this, request, kind, exchange, arrival, &model = serving.plan.model, codec = serving.codec] {
+      if (exchange->gone()) return;
+      const auto prepared = std::make_shared<std::packaged_task<PreparedRequest()>>(
+          [&] { return prepare_request(request->body, kind, model, codec.get()); });
+      (*prepared)();
+      queue.post([this, request, exchange, arrival, prepared] {
+        answer(*request, exchange, [&] { complete(prepared->get_future().get(), exchange, arrival); });
+      });
+    });
+  }
+
+  void complete(PreparedRequest prepared, const std::shared_ptr<Exchange>& exchange, Clock::time_point arrival) {
+    require_serving();
+    const auto completion = std::make_shared<Completion>(serving, std::move(prepared.request), exchange, arrival);
+    completion->start(prepared.prompts, [this, weak = std::weak_ptr(completion)] { open.erase(weak.lock()); });
     open.insert(completion);
   }
 };
@@ -201,7 +244,8 @@ Service::Service(ServePlan plan, std::shared_ptr<TextCodec> codec, ServiceOption
 Service::~Service() { detach(); }
 
 void Service::handle(HttpRequest request, std::shared_ptr<Exchange> exchange) {
-  impl_->queue.post([impl = impl_.get(), request = std::move(request), exchange = std::move(exchange),
+  impl_->queue.post([impl = impl_.get(), request = std::make_shared<const HttpRequest>(std::move(request)),
+                     exchange = std::move(exchange),
                      arrival = Impl::Clock::now()] { impl->handle(request, exchange, arrival); });
 }
 

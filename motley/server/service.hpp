@@ -1,5 +1,5 @@
 // What the HTTP paths answer: joins the driver, the text codec and OpenAI's formats. All of its state lives on one
-// thread.
+// thread, which decodes and answers; a second one prepares prompts.
 #pragma once
 
 #include <functional>

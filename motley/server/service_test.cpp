@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <future>
@@ -29,6 +30,45 @@ ServePlan small_plan(const std::shared_ptr<TextCodec>& codec) {
   plan.routes.push_back({"r0", {}, 1});
   return plan;
 }
+
+// A codec that shows what is asked of it, and whose template waits at "slow" until it is let go.
+class WatchedCodec final : public TextCodec {
+ public:
+  explicit WatchedCodec(std::shared_ptr<TextCodec> inner) : inner_(std::move(inner)) {}
+
+  std::vector<std::int32_t> encode(std::string_view text, bool special) override {
+    return inner_->encode(text, special);
+  }
+  std::vector<std::string> decode_all(const std::vector<std::vector<std::int32_t>>& lists, bool skip) override {
+    ++decodes;
+    if (broken) throw Error(ErrorCode::internal, "no decoder");
+    return inner_->decode_all(lists, skip);
+  }
+  std::string token_text(std::int32_t token) override { return inner_->token_text(token); }
+  std::vector<std::uint8_t> token_bytes(std::int32_t token) override { return inner_->token_bytes(token); }
+  std::int64_t vocabulary_size() override { return inner_->vocabulary_size(); }
+  bool has_chat_template() override { return inner_->has_chat_template(); }
+  std::string apply_chat_template(const Value& messages, bool prompt) override {
+    ++templates;
+    if (to_json(messages).find("slow") != std::string::npos) {
+      slow_begun = true;
+      slow_begun.notify_all();
+      slow_may_end.wait(false);
+    }
+    return inner_->apply_chat_template(messages, prompt);
+  }
+
+  std::atomic<int> decodes = 0, templates = 0;
+  std::atomic<bool> slow_begun = false, slow_may_end = false, broken = false;
+
+  void end_slow() {
+    slow_may_end = true;
+    slow_may_end.notify_all();
+  }
+
+ private:
+  std::shared_ptr<TextCodec> inner_;
+};
 
 // A generator whose answers the test writes.
 class Script final : public Generator {
@@ -69,23 +109,29 @@ class Script final : public Generator {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, 5s, [&] { return requests_.at(id - 1).cancelled; });
   }
-  void token(std::size_t id, std::int32_t token) {
-    wait_for(id);
+  static GenerateEvent token_event(std::size_t id, std::int32_t token) {
     GenerateEvent event;
     event.request = id;
     event.token.emplace();
     event.token->token = token;
     event.token->logprob = -0.25F;
     event.token->top = {{token, -0.25F}, {end_token, -2}};
-    service->take({event});
+    return event;
   }
-  void end(std::size_t id, FinishReason reason, const std::string& cause = {}) {
-    wait_for(id);
+  static GenerateEvent end_event(std::size_t id, FinishReason reason, const std::string& cause = {}) {
     GenerateEvent event;
     event.request = id;
     event.finished = reason;
     event.stop_cause = cause;
-    service->take({event});
+    return event;
+  }
+  void token(std::size_t id, std::int32_t token) {
+    wait_for(id);
+    service->take({token_event(id, token)});
+  }
+  void end(std::size_t id, FinishReason reason, const std::string& cause = {}) {
+    wait_for(id);
+    service->take({end_event(id, reason, cause)});
   }
   void tokens(std::size_t id, const std::vector<std::int32_t>& list) {
     for (const auto one : list) token(id, one);
@@ -107,6 +153,8 @@ class ServiceTest : public testing::Test {
     service.attach(script);
   }
 
+  ~ServiceTest() override { codec->end_slow(); }
+
   // Sends a request and reads its answer when the script has been played.
   class Call {
    public:
@@ -118,16 +166,16 @@ class ServiceTest : public testing::Test {
     RawClient client_;
   };
 
-  Call chat(const std::string& more = "") {
+  Call chat(const std::string& more = "", const std::string& content = "Hello there") {
     return {server.port(), "/v1/chat/completions",
-            R"({"messages": [{"role": "user", "content": "Hello there"}])" + more + "}"};
+            R"({"messages": [{"role": "user", "content": ")" + content + "\"}]" + more + "}"};
   }
   std::string get(const std::string& path, const std::string& headers = "") {
     return ask(server.port(), http_get_request(path, headers + "Connection: close\r\n"));
   }
   std::vector<std::int32_t> encode(const std::string& text) { return codec->encode(text, false); }
 
-  std::shared_ptr<TextCodec> codec = TextCodec::open(folder);
+  std::shared_ptr<WatchedCodec> codec = std::make_shared<WatchedCodec>(TextCodec::open(folder));
   Script script;
   Service service{small_plan(codec), codec, {}};
   Server server{[this](HttpRequest r, std::shared_ptr<Exchange> e) { service.handle(std::move(r), std::move(e)); },
@@ -202,6 +250,98 @@ TEST_F(ServiceTest, SeveralChoicesAndPrompts) {
   for (std::size_t id = 4; id >= 1; --id) script.end(id, FinishReason::length);
   const std::string answer = call.answer();
   EXPECT_TRUE(has(answer, R"({"index":0,"text":"1",)") && has(answer, R"({"index":3,"text":"4",)")) << answer;
+}
+
+// A step's events of several requests, with one that ends in the middle of it and one that a stop string ends.
+TEST_F(ServiceTest, EventsThatComeTogetherKeepTheirOrder) {
+  const auto ask_for = [&](const std::string& more) {
+    return Call(server.port(), "/v1/completions", R"({"prompt": "a")" + more + "}");
+  };
+  auto first = ask_for("");
+  script.wait_for(1);
+  auto second = ask_for(R"(, "stop": "cc")");
+  script.wait_for(2);
+  auto third = ask_for("");
+  script.wait_for(3);
+  std::vector<GenerateEvent> events;
+  const std::vector<std::vector<std::int32_t>> tokens = {encode("Hi 🙂 you"), encode("abccdd"), encode("x 🙂 y z")};
+  for (std::size_t at = 0; at < 30; ++at)
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      if (at < tokens[i].size()) events.push_back(Script::token_event(i + 1, tokens[i][at]));
+      if (at == tokens[i].size()) events.push_back(Script::end_event(i + 1, FinishReason::length));
+    }
+  service.take(events);
+  EXPECT_TRUE(has(first.answer(), R"("text":"Hi 🙂 you")"));
+  const std::string stopped = second.answer();
+  EXPECT_TRUE(has(stopped, R"("text":"ab")") && has(stopped, R"("finish_reason":"stop")")) << stopped;
+  EXPECT_TRUE(has(third.answer(), R"("text":"x 🙂 y z")"));
+  EXPECT_TRUE(script.wait_for_cancel(2));
+}
+
+TEST_F(ServiceTest, AStepIsDecodedByOneCall) {
+  std::deque<Call> calls;
+  std::vector<GenerateEvent> step, end;
+  for (std::size_t id = 1; id <= 5; ++id) {
+    calls.emplace_back(server.port(), "/v1/chat/completions", R"({"messages": [{"role": "user", "content": "Hi"}]})");
+    script.wait_for(id);
+    step.push_back(Script::token_event(id, encode("Hello").back()));
+    end.push_back(Script::end_event(id, FinishReason::length));
+  }
+  codec->decodes = 0;
+  service.take(step);
+  service.take(end);
+  for (Call& call : calls) EXPECT_TRUE(call.answer().starts_with("HTTP/1.1 200 "));
+  EXPECT_EQ(codec->decodes, 1);
+}
+
+TEST_F(ServiceTest, ACodecThatFailsEndsTheRequest) {
+  auto call = chat();
+  script.wait_for(1);
+  codec->broken = true;
+  script.token(1, 300);
+  const std::string answer = call.answer();
+  EXPECT_TRUE(answer.starts_with("HTTP/1.1 500 ") && has(answer, "no decoder")) << answer;
+  EXPECT_TRUE(script.wait_for_cancel(1));
+}
+
+TEST_F(ServiceTest, ASlowTemplateHoldsUpNoStream) {
+  auto stream = chat(R"(, "stream": true)");
+  script.wait_for(1);
+  auto slow = chat("", "a slow one");
+  codec->slow_begun.wait(false);
+  script.tokens(1, encode("at once"));
+  script.end(1, FinishReason::stop);
+  EXPECT_TRUE(has(stream.client().receive_until("0\r\n\r\n"), "[DONE]"));
+  codec->end_slow();
+  script.tokens(2, encode("at last"));
+  script.end(2, FinishReason::stop);
+  EXPECT_TRUE(has(slow.answer(), "at last"));
+}
+
+TEST_F(ServiceTest, PromptsOfClientsThatHaveLeftAreNotPrepared) {
+  auto slow = chat("", "a slow one");
+  codec->slow_begun.wait(false);
+  auto left = chat();
+  EXPECT_TRUE(has(get("/health"), "ok"));  // it has arrived
+  left.client().close();
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(has(get("/health"), "ok"));  // its end is seen
+  codec->end_slow();
+  script.end(1, FinishReason::stop);
+  EXPECT_TRUE(slow.answer().starts_with("HTTP/1.1 200 "));
+  auto other = chat();
+  script.end(2, FinishReason::stop);
+  EXPECT_TRUE(other.answer().starts_with("HTTP/1.1 200 "));
+  EXPECT_EQ(codec->templates, 2);
+}
+
+// A request that is being prepared when serving ends reaches no generator.
+TEST_F(ServiceTest, DetachingRefusesWhatIsBeingPrepared) {
+  auto slow = chat("", "a slow one");
+  codec->slow_begun.wait(false);
+  service.detach();
+  codec->end_slow();
+  const std::string answer = slow.answer();
+  EXPECT_TRUE(answer.starts_with("HTTP/1.1 503 ") && has(answer, "shutting down")) << answer;
 }
 
 TEST_F(ServiceTest, LogprobsOfCompletions) {

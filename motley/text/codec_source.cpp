@@ -4,7 +4,9 @@ namespace motley {
 
 const char* const codec_source = R"py(
 import json
+import os
 import re
+import sys
 from datetime import datetime
 from pathlib import Path
 
@@ -15,10 +17,13 @@ from tokenizers import Tokenizer
 
 MOST_OUTPUT_CHARACTERS = 16 << 20
 MOST_INTEGER_BITS = 4096
-# A character has at most four bytes, so a longer run without a whole one is no text.
-MOST_PENDING_TOKENS = 8
-REPLACEMENT = "\ufffd"
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+
+# How long a thread that wants the interpreter waits before a running template yields it: a part of the time between tokens.
+sys.setswitchinterval(0.0005)
+# Texts come one by one, and threads of the library would take processors from the workers.
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 
 class InputError(Exception):
@@ -208,10 +213,13 @@ class Codec:
         return tokens
 
     def encode(self, text, add_special_tokens):
-        return self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        # Other than encode(), the call for batches lets other threads run meanwhile; the fast one leaves out offsets.
+        return self.tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
 
-    def decode(self, tokens, skip_special_tokens):
-        return self.tokenizer.decode(tokens, skip_special_tokens=skip_special_tokens)
+    def decode_all(self, lists, skip_special_tokens):
+        # Other than decode_batch(), this keeps the interpreter: taking it back would cost more than so short calls.
+        decode = self.tokenizer.decode
+        return [decode(tokens, skip_special_tokens=skip_special_tokens) for tokens in lists]
 
     def vocabulary_size(self):
         return self.tokenizer.get_vocab_size(with_added_tokens=True)
@@ -261,34 +269,6 @@ class Codec:
             raise InputError(f"the chat template fails: {type(error).__name__}: {error}",
                              "every message needs `role` and `content`; if it has, " + OTHER_TEMPLATE) from None
         return "".join(pieces)
-
-
-class Stream:
-    """Incremental decoding over a window: the tokens of the last text given out, which decide how the next ones join it
-    (a leading space is dropped at the start only), and those not given out yet. The library's DecodeStream does the same
-    but raises an error where bytes that are no text follow a character."""
-
-    def __init__(self, codec, skip_special_tokens):
-        self.codec = codec
-        self.skip_special_tokens = skip_special_tokens
-        self.window = []
-        self.given = 0  # tokens of the window whose text is given out
-
-    def push(self, token):
-        self.window.append(token)
-        return self.take(len(self.window) - self.given >= MOST_PENDING_TOKENS)
-
-    def finish(self):
-        return self.take(True)
-
-    def take(self, everything):
-        before = self.codec.decode(self.window[: self.given], self.skip_special_tokens)
-        text = self.codec.decode(self.window, self.skip_special_tokens)
-        if len(text) <= len(before) or (text.endswith(REPLACEMENT) and not everything):
-            return ""
-        self.window = self.window[self.given :]
-        self.given = len(self.window)
-        return text[len(before) :]
 )py";
 
 }  // namespace motley

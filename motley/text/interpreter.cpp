@@ -14,7 +14,6 @@ namespace {
 // that the interpreter can still raise and unwind.
 constexpr std::size_t small_object_bytes = 512;
 
-// Touched under the interpreter's lock alone.
 struct AllocationBudget {
   bool active = false;
   std::size_t left = 0;
@@ -25,9 +24,11 @@ struct AllocationBudget {
     left -= bytes < left ? bytes : left;
     return true;
   }
-} budget;
+};
 
-std::chrono::steady_clock::time_point deadline;
+// Of each thread its own, since threads take turns at any line.
+thread_local AllocationBudget budget;
+thread_local std::chrono::steady_clock::time_point deadline;
 
 void* counted_malloc(void* inner, std::size_t size) {
   const auto* allocator = static_cast<PyMemAllocatorEx*>(inner);
@@ -78,6 +79,7 @@ void start_python() {
   static PyMemAllocatorEx object_allocator, memory_allocator;
   count_allocations(PYMEM_DOMAIN_OBJ, object_allocator);
   count_allocations(PYMEM_DOMAIN_MEM, memory_allocator);
+  PyEval_SaveThread();  // so that every thread can take the lock, this one as well
 }
 
 int raise_if_overdue(PyObject*, PyFrameObject*, int, PyObject*) {
@@ -88,14 +90,14 @@ int raise_if_overdue(PyObject*, PyFrameObject*, int, PyObject*) {
 
 }  // namespace
 
-Interpreter::Interpreter() { queue_.run(start_python); }
-
-std::shared_ptr<Interpreter> Interpreter::instance() {
-  // Shared with the codecs, so that it outlives the last of them. Python is never finalised: extension modules do not
-  // survive a second start, and the process is about to end.
-  static const std::shared_ptr<Interpreter> interpreter(new Interpreter);
-  return interpreter;
+PythonLock::PythonLock() {
+  // Python is never finalised: extension modules do not survive a second start, and the process is about to end.
+  static const bool started = (start_python(), true);
+  static_cast<void>(started);
+  state_ = PyGILState_Ensure();
 }
+
+PythonLock::~PythonLock() { PyGILState_Release(static_cast<PyGILState_STATE>(state_)); }
 
 // A trace function: the ways to interrupt Python from another thread need either its lock, which running code does not
 // give away in time, or a signal of the process.

@@ -1,5 +1,6 @@
 // Text to token ids and back, and chat templates, exactly as the model folder's own files say: the `tokenizers` and
-// `jinja2` packages in an embedded interpreter that lives on a thread of its own.
+// `jinja2` packages in an embedded interpreter. Safe from any thread: a call waits for at most one switch of the
+// interpreter, not for the whole of another thread's template or encoding.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,12 @@ class TextCodec {
   virtual ~TextCodec() = default;
 
   virtual std::vector<std::int32_t> encode(std::string_view text, bool add_special_tokens) = 0;
-  virtual std::string decode(const std::vector<std::int32_t>& tokens, bool skip_special_tokens) = 0;
+  // The text of each list; one call into Python for all.
+  virtual std::vector<std::string> decode_all(const std::vector<std::vector<std::int32_t>>& lists,
+                                              bool skip_special_tokens) = 0;
+  std::string decode(const std::vector<std::int32_t>& tokens, bool skip_special_tokens) {
+    return decode_all({tokens}, skip_special_tokens).at(0);
+  }
   virtual std::string token_text(std::int32_t token) = 0;  // of one token by itself, for logprobs
   virtual std::vector<std::uint8_t> token_bytes(std::int32_t token) = 0;
   virtual std::int64_t vocabulary_size() = 0;
@@ -28,15 +34,6 @@ class TextCodec {
   virtual bool has_chat_template() = 0;
   // `messages` is the request's list of {role, content}. Throws an input error when the template refuses them.
   virtual std::string apply_chat_template(const Value& messages, bool add_generation_prompt) = 0;
-
-  // Incremental decoding: gives out text only when it can no longer change, never part of a character.
-  class Stream {
-   public:
-    virtual ~Stream() = default;
-    virtual std::string push(std::int32_t token) = 0;
-    virtual std::string finish() = 0;  // what is still held back
-  };
-  virtual std::unique_ptr<Stream> stream(bool skip_special_tokens) = 0;
 };
 
 }  // namespace motley

@@ -3,11 +3,13 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <thread>
 
 #include "motley/base/error.hpp"
+#include "motley/text/decode_stream_fixture_test.hpp"
 
 namespace motley {
 namespace {
@@ -77,13 +79,6 @@ Value chat(const std::string& content) {
   return Value::array({Value::object({{"role", "user"}, {"content", content}})});
 }
 
-std::string streamed(TextCodec& codec, const std::vector<std::int32_t>& tokens) {
-  auto stream = codec.stream(false);
-  std::string text;
-  for (const auto token : tokens) text += stream->push(token);
-  return text + stream->finish();
-}
-
 class Tokenizers : public testing::TestWithParam<std::string> {
  protected:
   std::shared_ptr<TextCodec> codec = TextCodec::open(data / GetParam());
@@ -106,15 +101,15 @@ TEST_P(Tokenizers, EncodeAndDecodeAsTransformers) {
 TEST_P(Tokenizers, StreamsGiveTheWholeTextInWholeCharacters) {
   for (const auto& row : at(golden, "texts").as_array()) {
     const auto tokens = tokens_of(at(row, "tokens"));
-    auto stream = codec->stream(false);
+    SingleStream stream(*codec, false);
     std::string text;
     for (const auto token : tokens) {
-      const std::string piece = stream->push(token);
+      const std::string piece = stream.push(token);
       // Half a character would be refused as invalid UTF-8.
       EXPECT_NO_THROW(codec->encode(piece, false));
       text += piece;
     }
-    EXPECT_EQ(text + stream->finish(), at(row, "decoded").as_string());
+    EXPECT_EQ(text + stream.finish(), at(row, "decoded").as_string());
   }
 }
 
@@ -128,9 +123,9 @@ TEST_P(Tokenizers, StreamsDoNotHoldBackBytesThatAreNoText) {
   for (std::int32_t token = 0; token < codec->vocabulary_size(); ++token)
     if (codec->token_bytes(token) == std::vector<std::uint8_t>{0x80}) lone = token;
   ASSERT_GE(lone, 0);
-  auto stream = codec->stream(false);
-  for (int i = 0; i < 7; ++i) EXPECT_EQ(stream->push(lone), "");  // may still become one
-  EXPECT_NE(stream->push(lone), "");
+  SingleStream stream(*codec, false);
+  for (int i = 0; i < 7; ++i) EXPECT_EQ(stream.push(lone), "");  // may still become one
+  EXPECT_NE(stream.push(lone), "");
 }
 
 TEST_P(Tokenizers, TokenBytesJoinToTheText) {
@@ -191,10 +186,10 @@ TEST(TextCodec, SkipsSpecialTokens) {
   const auto codec = TextCodec::open(data / "byte_level");
   const auto tokens = codec->encode("<|im_start|>one<|im_end|>two", false);
   EXPECT_EQ(codec->decode(tokens, true), "onetwo");
-  auto stream = codec->stream(true);
+  SingleStream stream(*codec, true);
   std::string text;
-  for (const auto token : tokens) text += stream->push(token);
-  EXPECT_EQ(text + stream->finish(), "onetwo");
+  for (const auto token : tokens) text += stream.push(token);
+  EXPECT_EQ(text + stream.finish(), "onetwo");
 }
 
 TEST(TextCodec, AddedTokensAreTheirOwnText) {
@@ -251,7 +246,7 @@ TEST(TextCodec, RefusesWhatIsNoText) {
     EXPECT_NE(error.message().find("UTF-8"), std::string::npos) << error.message();
   }
   EXPECT_EQ(error_of([&] { codec->decode({-1}, false); }).code(), ErrorCode::input);
-  EXPECT_EQ(error_of([&] { codec->stream(false)->push(-1); }).code(), ErrorCode::input);
+  EXPECT_EQ(error_of([&] { SingleStream(*codec, false).push(-1); }).code(), ErrorCode::input);
   EXPECT_EQ(codec->decode({1 << 30}, false), "");  // unknown to the vocabulary: no text
 }
 
@@ -339,6 +334,20 @@ TEST(TextCodec, ServesSeveralThreadsAtOnce) {
     });
   for (auto& thread : threads) thread.join();
   for (const auto& result : results) EXPECT_EQ(result, text);
+}
+
+TEST(TextCodec, DecodesWhileATemplateRuns) {
+  const auto codec = with_template("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}");
+  const auto tokens = codec->encode("ducks", false);
+  std::atomic<bool> ended = false;
+  std::thread endless([&] {
+    EXPECT_EQ(error_of([&] { codec->apply_chat_template(chat("hi"), true); }).code(), ErrorCode::input);
+    ended = true;
+  });
+  int decoded = 0;
+  for (; !ended; ++decoded) EXPECT_EQ(codec->decode(tokens, false), "ducks");
+  endless.join();
+  EXPECT_GT(decoded, 2);  // a single one, if it had to wait for the template's end
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 import http.client
 import json
 import math
+import os
 import signal
 import threading
 import time
@@ -248,3 +249,19 @@ def test_interrupt_drains(start_server):
     assert chunks[-1].choices[0].finish_reason == "length"
     stopper.join()
     assert result == [0]
+
+
+def test_nothing_to_do_costs_nothing(server, client, model):
+    """Between requests neither the server nor its workers look for work: less than 5 % of one processor for all."""
+    assert chat(client, model).choices[0].finish_reason  # its connection stays open
+
+    def processor_s():
+        seconds = 0
+        for process in [server.process.pid, *server.workers]:
+            words = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+            seconds += (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+        return seconds
+
+    before_s, before = processor_s(), time.monotonic()
+    time.sleep(2)
+    assert processor_s() - before_s < 0.05 * (time.monotonic() - before)
