@@ -13,7 +13,7 @@
 
 #include "motley/base/error.hpp"
 #include "motley/comm/collective/communicator.hpp"
-#include "motley/comm/session/state_transfer.hpp"
+#include "motley/comm/state/state_transfer.hpp"
 #include "motley/comm/transport/fabric.hpp"
 
 namespace motley {
@@ -68,7 +68,7 @@ int run(const Joining& joining) {
     fabrics.push_back(std::make_unique<Fabric>(FabricOptions{}));
     epoch.members.push_back({std::to_string(rank), 0, "here", fabrics.back()->address()});
     sources.push_back(
-        std::make_unique<StateSource>(listen_for_state("127.0.0.1:0"), StateSourceOptions{.group = "joining"}));
+        std::make_unique<StateSource>(StateListener("127.0.0.1:0"), StateSourceOptions{.group = "joining"}));
     sources.back()->publish(snapshot);
     peers.push_back(
         {std::to_string(rank), [address = sources.back()->address()] { return connect_for_state(address); }});

@@ -11,8 +11,9 @@
 
 #include "motley/base/error.hpp"
 #include "motley/cli/command.hpp"
+#include "motley/comm/authority/group_folder.hpp"
 #include "motley/comm/membership/coordinator_server.hpp"
-#include "motley/comm/net/group_folder.hpp"
+#include "motley/comm/net/handshake.hpp"
 #include "motley/comm/net/relay.hpp"
 
 namespace motley::cli {

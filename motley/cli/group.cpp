@@ -8,7 +8,7 @@
 #include "motley/base/error.hpp"
 #include "motley/base/value.hpp"
 #include "motley/cli/command.hpp"
-#include "motley/comm/net/group_folder.hpp"
+#include "motley/comm/authority/group_folder.hpp"
 
 namespace motley::cli {
 namespace {

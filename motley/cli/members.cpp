@@ -6,7 +6,7 @@
 #include <sstream>
 
 #include "motley/base/error.hpp"
-#include "motley/comm/net/group_folder.hpp"
+#include "motley/comm/authority/group_folder.hpp"
 #include "motley/comm/net/listener.hpp"
 
 namespace motley::cli {

@@ -9,9 +9,9 @@
 
 #include "motley/base/error.hpp"
 #include "motley/base/hints.hpp"
+#include "motley/comm/authority/group_folder.hpp"
 #include "motley/comm/c_support.hpp"
 #include "motley/comm/membership/coordinator_server.hpp"
-#include "motley/comm/net/group_folder.hpp"
 #include "motley/comm/session/session.hpp"
 #include "motley/comm/session/state_slices.hpp"
 #include "motley/comm/session/state_sync.hpp"

@@ -8,8 +8,8 @@
 #include <thread>
 #include <vector>
 
+#include "motley/comm/authority/authority.hpp"
 #include "motley/comm/collective/communicator.hpp"
-#include "motley/comm/net/authority.hpp"
 #include "motley/comm/transport/fabric.hpp"
 #include "motley/comm/transport/in_process.hpp"
 

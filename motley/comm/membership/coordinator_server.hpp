@@ -7,9 +7,9 @@
 #include <stop_token>
 #include <string>
 
+#include "motley/comm/authority/authority.hpp"
 #include "motley/comm/membership/coordinator.hpp"
 #include "motley/comm/membership/ledger_store.hpp"
-#include "motley/comm/net/authority.hpp"
 #include "motley/comm/net/byte_stream.hpp"
 
 namespace motley {

@@ -9,6 +9,7 @@
 #include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
 #include "motley/comm/membership/membership_messages.hpp"
+#include "motley/comm/net/handshake.hpp"
 #include "motley/comm/net/message_stream.hpp"
 #include "motley/comm/net/sockets.hpp"
 

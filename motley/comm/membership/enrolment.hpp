@@ -6,8 +6,8 @@
 #include <thread>
 #include <vector>
 
+#include "motley/comm/authority/authority.hpp"
 #include "motley/comm/membership/membership_messages.hpp"
-#include "motley/comm/net/authority.hpp"
 
 namespace motley {
 

@@ -9,6 +9,7 @@
 #include "motley/base/error.hpp"
 #include "motley/comm/membership/coordinator_thread_test.hpp"
 #include "motley/comm/net/deadline_test.hpp"
+#include "motley/comm/net/handshake.hpp"
 #include "motley/comm/net/sockets.hpp"
 #include "motley/comm/session/session.hpp"
 

@@ -3,8 +3,7 @@
 
 #include <set>
 
-#include "motley/comm/membership/membership_messages.hpp"
-#include "motley/comm/net/epoch.hpp"
+#include "motley/comm/membership/epoch_start.hpp"
 #include "motley/comm/net/wire.hpp"
 
 namespace motley {

@@ -14,6 +14,7 @@
 #include "motley/base/error.hpp"
 #include "motley/base/hints.hpp"
 #include "motley/comm/membership/enrolment.hpp"
+#include "motley/comm/net/handshake.hpp"
 #include "motley/comm/net/message_stream.hpp"
 #include "motley/comm/net/random_bytes.hpp"
 #include "motley/comm/net/sockets.hpp"

@@ -2,8 +2,8 @@
 
 #include <array>
 
+#include "motley/comm/authority/authority.hpp"
 #include "motley/comm/membership/epoch_wire.hpp"
-#include "motley/comm/net/authority.hpp"
 
 namespace motley {
 namespace {

@@ -12,7 +12,7 @@
 #include <variant>
 #include <vector>
 
-#include "motley/comm/net/epoch.hpp"
+#include "motley/comm/membership/epoch_start.hpp"
 
 namespace motley {
 
@@ -64,14 +64,6 @@ struct MemberReport {
   std::uint64_t active_step = 0;         // begun in `epoch`
   StepVote vote;
   bool operator==(const MemberReport&) const = default;
-};
-
-// An epoch in force: the list, and where it began.
-struct EpochStart {
-  Epoch epoch;
-  std::uint64_t boundary = 0;          // the last step that was committed before it
-  std::vector<std::uint32_t> holders;  // ranks that hold the state of that step; all where `boundary` is 0
-  bool operator==(const EpochStart&) const = default;
 };
 
 enum class SeatAdmission : std::uint8_t {
@@ -129,7 +121,6 @@ using ControlMessage = std::variant<ControlHello, MemberReport, CoordinatorDirec
                                     CertificateRequest, CertificateGrant>;
 
 constexpr std::size_t max_control_bytes = std::size_t{4} << 20;
-constexpr std::size_t max_group_members = 4096;
 
 // Little-endian binary (wire.hpp). Encoding throws a limit error where a message exceeds the maxima; decoding believes
 // no length and no enumerator, and throws a peer error on anything malformed.

@@ -17,7 +17,6 @@
 #include <fmt/format.h>
 
 #include "motley/base/error.hpp"
-#include "motley/comm/net/authority.hpp"
 #include "motley/comm/net/openssl_objects.hpp"
 
 namespace motley {
@@ -100,7 +99,7 @@ int verify_pinned(X509_STORE_CTX* verification, void* pin) {
   STACK_OF(X509)* sent = X509_STORE_CTX_get0_untrusted(verification);
   for (int i = 0; i < sk_X509_num(sent); ++i) {
     X509* authority = sk_X509_value(sent, i);
-    if (fingerprint(*authority) != *static_cast<const std::string*>(pin)) continue;
+    if (certificate_fingerprint(*authority) != *static_cast<const std::string*>(pin)) continue;
     const std::unique_ptr<STACK_OF(X509), void (*)(STACK_OF(X509)*)> trusted(
         sk_X509_new_null(), [](STACK_OF(X509) * stack) { sk_X509_free(stack); });
     if (!trusted || sk_X509_push(trusted.get(), authority) <= 0) return 0;

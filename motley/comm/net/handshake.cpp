@@ -156,6 +156,13 @@ void answer(ByteStream& stream, const HeardHello& heard, const LinkWelcome& welc
   put(stream, said + sign(key, covered('a', heard.nonces, said)), until);
 }
 
+void expect_coordinator(const ByteStream& stream, const std::string& address) {
+  if (const std::string name = stream.peer_name(); name != coordinator_name)
+    throw Error(ErrorCode::peer,
+                fmt::format("the certificate at {} names \"{}\", not \"{}\"", address, name, coordinator_name),
+                "is that the coordinator's address, and its folder the one that `motley group create` made?");
+}
+
 std::string objection(const LinkHello& hello, const Epoch& epoch, int rank, const std::string& certified) {
   if (hello.group != epoch.group) return fmt::format("group \"{}\" is not \"{}\"", hello.group, epoch.group);
   if (hello.epoch != epoch.number) return fmt::format("epoch {} is not {}", hello.epoch, epoch.number);

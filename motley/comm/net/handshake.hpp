@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "motley/comm/net/byte_stream.hpp"
 #include "motley/comm/net/epoch.hpp"
@@ -58,6 +59,11 @@ struct HeardHello {
 HeardHello hear(ByteStream& stream, const std::string& key, Instant until);
 void answer(ByteStream& stream, const HeardHello& heard, const LinkWelcome& welcome, const std::string& key,
             Instant until);
+
+// The name in a coordinator's certificate; no member gets it by showing the token.
+constexpr std::string_view coordinator_name = "coordinator";
+// Throws a peer error, with a hint, unless the certificate of the process at `address` names the coordinator.
+void expect_coordinator(const ByteStream& stream, const std::string& address);
 
 // What is wrong with a greeting for `rank` of `epoch`, under TLS from `certified`; empty where nothing is.
 std::string objection(const LinkHello& hello, const Epoch& epoch, int rank, const std::string& certified);

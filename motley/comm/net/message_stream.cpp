@@ -60,11 +60,10 @@ std::optional<std::string_view> FrameReader::next() {
   return std::string_view(reinterpret_cast<const char*>(buffer_.data()) + start, length);
 }
 
-void FrameWriter::push(std::string_view head, std::size_t largest_bytes, std::span<const std::byte> body,
-                       std::shared_ptr<const void> owner) {
+void FrameWriter::push(std::string_view head, std::span<const std::byte> body, std::shared_ptr<const void> owner) {
   const std::size_t size = head.size() + body.size();
-  if (size > std::min<std::size_t>(largest_bytes, std::numeric_limits<FrameLength>::max()))
-    throw Error(ErrorCode::limit, fmt::format("a message would have {} bytes, more than {}", size, largest_bytes));
+  if (size > std::min<std::size_t>(largest_bytes_, std::numeric_limits<FrameLength>::max()))
+    throw Error(ErrorCode::limit, fmt::format("a message would have {} bytes, more than {}", size, largest_bytes_));
   const auto length = static_cast<FrameLength>(size);
   std::string text(sizeof length, '\0');
   std::memcpy(text.data(), &length, sizeof length);
@@ -86,7 +85,7 @@ void FrameWriter::sent(std::size_t bytes) {
 }
 
 void MessageStream::queue(std::string_view head, std::span<const std::byte> body, std::shared_ptr<const void> owner) {
-  if (!lost()) writer_.push(head, largest_bytes_, body, std::move(owner));
+  if (!lost()) writer_.push(head, body, std::move(owner));
 }
 
 void MessageStream::send(std::string_view message) {

@@ -56,10 +56,11 @@ class FrameReader {
 // Messages in; bytes to be sent, out.
 class FrameWriter {
  public:
+  explicit FrameWriter(std::size_t largest_bytes) : largest_bytes_(largest_bytes) {}
+
   // One message: `head`, which is copied, then `body`, which is sent from where it lies and stays there while `owner`
-  // is held. Throws a limit error where both together are longer than `largest_bytes`.
-  void push(std::string_view head, std::size_t largest_bytes, std::span<const std::byte> body = {},
-            std::shared_ptr<const void> owner = {});
+  // is held. Throws a limit error where both together are too long.
+  void push(std::string_view head, std::span<const std::byte> body = {}, std::shared_ptr<const void> owner = {});
   bool empty() const { return messages_.empty(); }
   std::size_t messages() const { return messages_.size(); }
   // What is to be sent next; empty where nothing is left.
@@ -75,6 +76,7 @@ class FrameWriter {
     std::size_t sent = 0;
   };
   std::deque<Outgoing> messages_;
+  std::size_t largest_bytes_;
 };
 
 // For an event loop: poll descriptor() for events(), then call flush() and receive().
@@ -86,7 +88,7 @@ class MessageStream {
   static constexpr std::size_t unlimited = std::numeric_limits<std::size_t>::max();
 
   MessageStream(ByteStream stream, std::size_t largest_bytes)
-      : stream_(std::move(stream)), reader_(largest_bytes), largest_bytes_(largest_bytes) {}
+      : stream_(std::move(stream)), reader_(largest_bytes), writer_(largest_bytes) {}
 
   // Queues a message; send() also gives the network what it takes now. Both throw a limit error for a message that is
   // longer than the maximum.
@@ -123,7 +125,6 @@ class MessageStream {
   ByteStream stream_;
   FrameReader reader_;
   FrameWriter writer_;
-  std::size_t largest_bytes_;
   std::size_t refused_bytes_ = 0;  // that the network did not take when they were last offered
   std::uint64_t received_bytes_ = 0;
   std::string cause_;    // the first one: TLS says only once what was wrong

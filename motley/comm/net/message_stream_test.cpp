@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "motley/base/error.hpp"
-#include "motley/comm/net/authority.hpp"
+#include "motley/comm/authority/authority.hpp"
 #include "motley/comm/net/deadline_test.hpp"
 
 namespace motley {
@@ -84,9 +84,9 @@ TEST(FrameWriter, SendsHeadAndBodyInAnyPieces) {
   for (const std::size_t piece : {1, 3, 100}) {
     auto owner = std::make_shared<int>(0);
     const std::weak_ptr<int> kept = owner;
-    FrameWriter writer;
-    writer.push("head", largest, body, std::move(owner));
-    writer.push("", largest);
+    FrameWriter writer(largest);
+    writer.push("head", body, std::move(owner));
+    writer.push("");
     EXPECT_EQ(writer.messages(), 2U);
     std::string sent;
     while (!writer.empty()) {
@@ -100,8 +100,8 @@ TEST(FrameWriter, SendsHeadAndBodyInAnyPieces) {
 }
 
 TEST(FrameWriter, ATooLongMessageIsNotSent) {
-  FrameWriter writer;
-  EXPECT_EQ(error_of([&] { writer.push("head", 5, std::as_bytes(std::span("b", 2))); }),
+  FrameWriter writer(5);
+  EXPECT_EQ(error_of([&] { writer.push("head", std::as_bytes(std::span("b", 2))); }),
             "a message would have 6 bytes, more than 5");
   EXPECT_TRUE(writer.empty());
 }

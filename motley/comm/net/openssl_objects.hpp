@@ -6,8 +6,14 @@
 #include <openssl/evp.h>
 #include <openssl/x509.h>
 
+#include <array>
 #include <memory>
 #include <string>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "motley/base/error.hpp"
 
 namespace motley {
 
@@ -22,6 +28,14 @@ using OpensslKey = std::unique_ptr<EVP_PKEY, OpensslFree<EVP_PKEY, EVP_PKEY_free
 
 inline OpensslBio openssl_source(const std::string& text) {
   return OpensslBio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
+}
+
+// "sha256:" and 64 hexadecimal digits.
+inline std::string certificate_fingerprint(const X509& certificate) {
+  std::array<unsigned char, 32> digest{};
+  if (X509_digest(&certificate, EVP_sha256(), digest.data(), nullptr) != 1)
+    throw Error(ErrorCode::environment, "cannot digest a certificate");
+  return fmt::format("sha256:{:02x}", fmt::join(digest, ""));
 }
 
 // What OpenSSL has noted since it was last asked: "TLS: certificate verify failed".

@@ -14,7 +14,7 @@
 #include "motley/comm/collective/world_test.hpp"
 #include "motley/comm/net/deadline_test.hpp"
 #include "motley/comm/net/handshake.hpp"
-#include "motley/comm/session/state_transfer.hpp"
+#include "motley/comm/state/state_transfer.hpp"
 
 namespace motley {
 namespace {
@@ -222,16 +222,15 @@ TEST(Relay, MembersComeBackWhenItWasGone) {
 
 TEST(Relay, StateIsGivenThroughItToo) {
   const RelayThread relay;
-  const auto listener = listen_for_state("relay:" + relay.address(), {}, "secret");
+  StateListener listener("relay:" + relay.address(), {}, "secret");
   relay.wait_for("listens");
-  const auto caller = connect_for_state(listener->address(), {}, "secret");
-  std::unique_ptr<StateStream> answered;
-  while (!answered) answered = listener->accept();
+  ByteStream caller = connect_for_state(listener.address(), {}, "secret");
+  ByteStream answered;
+  while (!answered.open()) answered = listener.accept();
   const std::array<std::byte, 3> said{std::byte{1}, std::byte{2}, std::byte{3}};
-  ASSERT_EQ(caller->write(said), said.size());
+  caller.write_all(said, soon());
   std::array<std::byte, 3> heard{};
-  std::size_t have = 0;
-  while (have < heard.size()) have += answered->read(std::span(heard).subspan(have));
+  answered.read_all(heard, soon());
   EXPECT_EQ(heard, said);
 }
 

@@ -11,8 +11,8 @@
 
 #include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
+#include "motley/comm/authority/authority.hpp"
 #include "motley/comm/membership/coordinator_thread_test.hpp"
-#include "motley/comm/net/authority.hpp"
 
 namespace motley {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
-#include "motley/comm/session/state_manifest.hpp"
+#include "motley/comm/state/state_manifest.hpp"
 
 namespace motley {
 

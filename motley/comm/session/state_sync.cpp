@@ -30,7 +30,7 @@ StateSync::StateSync(StateSyncOptions options, StateAccess access)
     : options_(std::move(options)),
       access_(std::move(access)),
       // One snapshot: the next epoch's state is another, and nobody pulls the old one any more.
-      source_(listen_for_state(options_.listen, options_.identity, options_.key),
+      source_(StateListener(options_.listen, options_.identity, options_.key),
               {.group = options_.group, .bytes_per_s = options_.give_bytes_per_s, .snapshots = 1}) {}
 
 OperationOutcome StateSync::operator()(SessionStep& step) {

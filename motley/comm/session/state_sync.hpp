@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "motley/comm/session/session.hpp"
-#include "motley/comm/session/state_transfer.hpp"
+#include "motley/comm/state/state_transfer.hpp"
 
 namespace motley {
 

@@ -7,15 +7,7 @@
 
 #include "motley/comm/net/byte_stream.hpp"
 
-typedef struct x509_st X509;
-
 namespace motley {
-
-// Whom a coordinator's certificate names; no member gets it by showing the token.
-constexpr std::string_view coordinator_name = "coordinator";
-
-// Throws a peer error, with a hint, unless the certificate of who answers at `address` names the coordinator.
-void expect_coordinator(const ByteStream& stream, const std::string& address);
 
 class Authority {
  public:
@@ -62,7 +54,6 @@ struct CertificateFacts {
 };
 // Of the first certificate in a PEM text. Throws an input error where there is none.
 CertificateFacts certificate_facts(const std::string& pem);
-std::string fingerprint(const X509& certificate);
 // Whether the authority (PEM) has signed the certificate (PEM).
 bool is_issued_by(const std::string& certificate, const std::string& authority);
 // Of the authority that is given as its certificate in PEM, or as its fingerprint. Throws an input error.

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <span>
 
-#include "motley/comm/session/state_manifest.hpp"
+#include "motley/comm/state/state_manifest.hpp"
 
 namespace motley {
 

@@ -11,7 +11,7 @@
 #include <optional>
 #include <string>
 
-#include "motley/comm/net/authority.hpp"
+#include "motley/comm/authority/authority.hpp"
 
 namespace motley {
 

@@ -1,4 +1,4 @@
-#include "motley/comm/session/state_checkpoint.hpp"
+#include "motley/comm/state/state_checkpoint.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-#include "motley/comm/net/authority.hpp"
+#include "motley/comm/authority/authority.hpp"
 
 #include <openssl/crypto.h>
 #include <openssl/ec.h>
@@ -113,13 +113,6 @@ Error bad_request(const std::string& what) {
 
 }  // namespace
 
-void expect_coordinator(const ByteStream& stream, const std::string& address) {
-  if (const std::string name = stream.peer_name(); name != coordinator_name)
-    throw Error(ErrorCode::peer,
-                fmt::format("the certificate at {} names \"{}\", not \"{}\"", address, name, coordinator_name),
-                "is that the coordinator's address, and its folder the one that `motley group create` made?");
-}
-
 Authority Authority::create(const std::string& group) {
   const OpensslKey key = new_key();
   const OpensslCertificate certificate = new_certificate(group, key.get(), 3650 * day_s);
@@ -191,14 +184,6 @@ void check_certificate_name(const std::string& name) {
                       "names have 1 to 64 bytes of UTF-8, without control characters");
 }
 
-std::string fingerprint(const X509& certificate) {
-  std::array<unsigned char, 32> digest{};
-  check(X509_digest(&certificate, EVP_sha256(), digest.data(), nullptr) == 1, "cannot digest a certificate");
-  std::string text = "sha256:";
-  for (const unsigned char byte : digest) text += fmt::format("{:02x}", byte);
-  return text;
-}
-
 CertificateFacts certificate_facts(const std::string& pem) {
   const OpensslCertificate certificate = read_certificate(pem);
   if (!certificate)
@@ -211,7 +196,7 @@ CertificateFacts certificate_facts(const std::string& pem) {
     throw input_error(openssl_errors("a certificate without a name or an end"),
                       "use one of `motley group`: it has the member's id as its common name, and a last day");
   return {.name = std::string(name.data(), static_cast<std::size_t>(length)),
-          .fingerprint = fingerprint(*certificate),
+          .fingerprint = certificate_fingerprint(*certificate),
           .expires_s = static_cast<std::int64_t>(timegm(&expires))};
 }
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "motley/base/error.hpp"
-#include "motley/comm/session/state_manifest.hpp"
-#include "motley/comm/session/state_transfer.hpp"
+#include "motley/comm/state/state_manifest.hpp"
+#include "motley/comm/state/state_transfer.hpp"
 
 namespace motley::state_test {
 
@@ -75,7 +75,7 @@ struct Members {
 
   explicit Members(int count, const StateSourceOptions& options = {.group = "g"}) {
     for (int i = 0; i < count; ++i) {
-      sources.push_back(std::make_unique<StateSource>(listen_for_state("127.0.0.1:0"), options));
+      sources.push_back(std::make_unique<StateSource>(StateListener("127.0.0.1:0"), options));
       sources.back()->publish(snapshot);
     }
   }

@@ -1,4 +1,4 @@
-#include "motley/comm/session/state_transfer.hpp"
+#include "motley/comm/state/state_transfer.hpp"
 
 #include <fmt/format.h>
 #include <poll.h>
@@ -31,14 +31,14 @@ class StateTransfer {
         options_(options),
         in_(options.bytes_per_s),
         faults_(peers.size()) {
-    std::vector<std::future<std::unique_ptr<StateStream>>> streams;  // one that does not answer holds none up
+    std::vector<std::future<ByteStream>> streams;  // one that does not answer holds none up
     for (const auto& peer : peers) streams.push_back(std::async(std::launch::async, peer.connect));
     for (auto& stream : streams) {
       auto& connection = connections_.emplace_back();
       try {
         // A manifest is the longest that may come.
         connection.emplace(stream.get(), max_manifest_bytes);
-        connection->queue(StateFrameKind::hello, bytes_of(manifest) + group);
+        connection->queue(StateMessageKind::hello, bytes_of(manifest) + group);
       } catch (const Error& error) {
         drop(connections_.size() - 1, error.message());
       }
@@ -101,24 +101,24 @@ class StateTransfer {
       auto& connection = *connections_[peer];
       connection.write_some(unlimited, now_s());
       while (connections_[peer]) {
-        const std::size_t moved = connection.read_some(in_, now_s());
-        if (moved > 0 && pull_) pull_->heard(static_cast<int>(peer), now_s());
-        const auto frame = connection.take();
-        if (!frame) return;
-        take(peer, *frame);
+        const std::uint64_t before = connection.received_bytes();
+        const auto message = connection.receive(in_, now_s());
+        if (connection.received_bytes() > before && pull_) pull_->heard(static_cast<int>(peer), now_s());
+        if (!message) return;
+        take(peer, *message);
       }
     } catch (const Error& error) {
       drop(peer, error.message());
     }
   }
 
-  void take(std::size_t peer, const StateFrame& frame) {
+  void take(std::size_t peer, const StateMessage& message) {
     const int id = static_cast<int>(peer);
-    const std::span<const std::byte> payload(frame.payload);
-    if (frame.kind == StateFrameKind::refusal)
+    const std::span<const std::byte> payload = message.payload;
+    if (message.kind == StateMessageKind::refusal)
       return drop(peer, std::string(reinterpret_cast<const char*>(payload.data()),
                                     std::min<std::size_t>(payload.size(), 1000)));
-    if (frame.kind == StateFrameKind::manifest) {
+    if (message.kind == StateMessageKind::manifest) {
       if (sha256(payload) != digest_) return drop(peer, "sent another manifest than was asked for");
       if (!pull_) {
         auto manifest = decode_manifest({reinterpret_cast<const char*>(payload.data()), payload.size()});
@@ -127,7 +127,7 @@ class StateTransfer {
       }
       return pull_->add_peer(id, now_s());
     }
-    if (frame.kind != StateFrameKind::chunk || payload.size() < state_digest_bytes || !pull_ || !pull_->active(id))
+    if (message.kind != StateMessageKind::chunk || payload.size() < state_digest_bytes || !pull_ || !pull_->active(id))
       return drop(peer, "sent what was not asked for");
     StateDigest digest;
     std::memcpy(digest.bytes.data(), payload.data(), state_digest_bytes);
@@ -151,7 +151,7 @@ class StateTransfer {
   void ask() {
     if (!pull_) return;
     for (const auto& request : pull_->requests(now_s()))
-      connections_[static_cast<std::size_t>(request.peer)]->queue(StateFrameKind::request, bytes_of(request.chunk));
+      connections_[static_cast<std::size_t>(request.peer)]->queue(StateMessageKind::request, bytes_of(request.chunk));
   }
 
   const StateDigest digest_;

@@ -1,5 +1,5 @@
 // Pulls over loopback from good, lost, corrupt and lying peers.
-#include "motley/comm/session/state_transfer.hpp"
+#include "motley/comm/state/state_transfer.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,8 +12,9 @@
 #include <cstring>
 #include <thread>
 
-#include "motley/comm/net/authority.hpp"
-#include "motley/comm/session/state_model_test.hpp"
+#include "motley/comm/authority/authority.hpp"
+#include "motley/comm/net/deadline_test.hpp"
+#include "motley/comm/state/state_model_test.hpp"
 
 namespace motley {
 namespace {
@@ -44,7 +45,7 @@ TEST(StateTransfer, PullsFromSeveralPeersAtOnce) {
 TEST(StateTransfer, NamesTheCorruptPeerAndTakesTheRestFromOthers) {
   // Slower than the corrupt one, who is asked in any case.
   const Members members(2, {.group = "g", .bytes_per_s = 40e6});
-  StateSource corrupt(listen_for_state("127.0.0.1:0"), {.group = "g"});
+  StateSource corrupt(StateListener("127.0.0.1:0"), {.group = "g"});
   auto damaged = take_snapshot({3, 17}, members.model.read());
   for (const auto& item : damaged.items)
     for (const std::byte& byte : item) const_cast<std::byte&>(byte) ^= std::byte{1};
@@ -117,7 +118,7 @@ TEST(StateTransfer, GoesUnderTlsAndTurnsStrangersAway) {
   const TlsContext member(authority.issue("m")), joiner(authority.issue("j")),
       stranger(Authority::create("g").issue("j"));
   const Members members(0);
-  StateSource source(listen_for_state("127.0.0.1:0", member), {.group = "g"});
+  StateSource source(StateListener("127.0.0.1:0", member), {.group = "g"});
   source.publish(members.snapshot);
   const auto as = [&](const TlsContext& tls) {
     return std::vector<StatePeer>{{"m", [&source, &tls] { return connect_for_state(source.address(), tls); }}};
@@ -137,33 +138,29 @@ TEST(StateTransfer, GoesUnderTlsAndTurnsStrangersAway) {
 class Liar {
  public:
   explicit Liar(std::string bytes)
-      : listener_(listen_for_state("127.0.0.1:0")), thread_([this, bytes](const std::stop_token& stop) {
-          std::unique_ptr<StateStream> stream;
-          while (!stop.stop_requested() && !(stream = listener_->accept()))
+      : listener_(StateListener("127.0.0.1:0")), thread_([this, bytes](const std::stop_token& stop) {
+          ByteStream stream;
+          while (!stop.stop_requested() && !(stream = listener_.accept()).open())
             std::this_thread::sleep_for(std::chrono::milliseconds(1));
-          if (stream) stream->write(std::as_bytes(std::span(bytes)));
+          if (stream.open()) stream.write(std::as_bytes(std::span(bytes)));
           while (!stop.stop_requested()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
         }) {}
-  std::string address() const { return listener_->address(); }
+  std::string address() const { return listener_.address(); }
 
  private:
-  std::unique_ptr<StateListener> listener_;
+  StateListener listener_;
   std::jthread thread_;
 };
 
-std::string frame_header(std::uint32_t magic, std::uint8_t kind, std::uint32_t length) {
-  std::string text(12, '\0');
-  std::memcpy(text.data(), &magic, 4);
-  text[4] = static_cast<char>(kind);
-  std::memcpy(text.data() + 8, &length, 4);
-  return text;
+// Of a message whose payload has `length` bytes.
+std::string header(std::uint8_t kind, std::uint32_t length) {
+  const std::uint32_t announced = length + 1;
+  return std::string(reinterpret_cast<const char*>(&announced), sizeof announced) + static_cast<char>(kind);
 }
 
 TEST(StateTransfer, BelievesNoLengthAndNoOrder) {
-  constexpr std::uint32_t magic = 0x3153746D;
-  const Liar other_protocol("HTTP/1.1 200 OK\r\n\r\n"), huge(frame_header(magic, 2, 0xFFFFFFFF)),
-      no_kind(frame_header(magic, 9, 0)), chunk_first(frame_header(magic, 4, 32) + std::string(32, 'x')),
-      empty_manifest(frame_header(magic, 2, 0)), mute("");
+  const Liar other_protocol("HTTP/1.1 200 OK\r\n\r\n"), huge(header(2, 0xFFFFFFFE)), no_kind(header(9, 0)),
+      chunk_first(header(4, 32) + std::string(32, 'x')), empty_manifest(header(2, 0)), mute("");
   const Members members(1);
   std::vector<StatePeer> peers{peer_at("http", other_protocol.address()),  peer_at("huge", huge.address()),
                                peer_at("kind", no_kind.address()),         peer_at("chunk", chunk_first.address()),
@@ -171,9 +168,9 @@ TEST(StateTransfer, BelievesNoLengthAndNoOrder) {
   Model mine(9);
   const auto outcome = pull_into(mine, members, peers, {.pull = {.progress_timeout_s = 2}});
   EXPECT_EQ(outcome.cause, "no peer is left");
-  EXPECT_EQ(outcome.peers.at("http").fault, "sent what is no frame of a state");
-  EXPECT_THAT(outcome.peers.at("huge").fault, HasSubstr("announced a frame of 4294967295 bytes"));
-  EXPECT_EQ(outcome.peers.at("kind").fault, "sent what is no frame of a state");
+  EXPECT_THAT(outcome.peers.at("http").fault, HasSubstr("malformed message: a length of"));
+  EXPECT_THAT(outcome.peers.at("huge").fault, HasSubstr("malformed message: a length of 4294967295 bytes"));
+  EXPECT_EQ(outcome.peers.at("kind").fault, "sent a message of the unknown kind 9");
   EXPECT_EQ(outcome.peers.at("chunk").fault, "sent what was not asked for");
   EXPECT_EQ(outcome.peers.at("empty").fault, "sent another manifest than was asked for");
   EXPECT_EQ(outcome.peers.at("mute").fault, "did not answer within 2 s");
@@ -185,16 +182,13 @@ TEST(StateTransfer, BelievesNoLengthAndNoOrder) {
 
 TEST(StateTransfer, ASourceOutlivesWhatJoinersSend) {
   const Members members(1);
-  constexpr std::uint32_t magic = 0x3153746D;
-  for (const auto& bytes :
-       {std::string("GET / HTTP/1.1\r\n\r\n"), frame_header(magic, 3, 0xFFFF), frame_header(magic, 1, 3) + "abc",
-        frame_header(magic, 3, 32) + std::string(32, 'x'), frame_header(magic, 4, 32) + std::string(32, 'x')}) {
-    auto stream = connect_for_state(members.sources[0]->address());
-    std::size_t written = 0;
-    while (written == 0) written = stream->write(std::as_bytes(std::span(bytes)));
-    // The source ends the connection, after a refusal where the frame was one.
+  for (const auto& bytes : {std::string("GET / HTTP/1.1\r\n\r\n"), header(3, 0xFFFF), header(1, 3) + "abc",
+                            header(3, 32) + std::string(32, 'x'), header(4, 32) + std::string(32, 'x')}) {
+    ByteStream stream = connect_for_state(members.sources[0]->address());
+    stream.write_all(std::as_bytes(std::span(bytes)), soon());
+    // The source ends the connection, after a refusal where it was a message.
     std::array<std::byte, 1000> answer{};
-    EXPECT_THROW(for (;;) stream->read(answer), Error);
+    EXPECT_THROW(for (;;) stream.read_all(answer, soon()), Error);
   }
   Model mine(9);
   EXPECT_TRUE(pull_into(mine, members, members.peers()).complete);
@@ -202,7 +196,7 @@ TEST(StateTransfer, ASourceOutlivesWhatJoinersSend) {
 
 TEST(StateTransfer, NothingIsReadAfterWithdrawal) {
   const Members members(0);
-  StateSource source(listen_for_state("127.0.0.1:0"), {.group = "g", .bytes_per_s = 20e6});
+  StateSource source(StateListener("127.0.0.1:0"), {.group = "g", .bytes_per_s = 20e6});
   Model given(1);
   StateSnapshot snapshot{describe_state({3, 17}, std::as_const(given).read()), {}, {}};
   for (const auto& buffer : std::as_const(given).read()) snapshot.items.push_back(buffer.bytes);

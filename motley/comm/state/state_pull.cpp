@@ -1,4 +1,4 @@
-#include "motley/comm/session/state_pull.hpp"
+#include "motley/comm/state/state_pull.hpp"
 
 #include <fmt/format.h>
 

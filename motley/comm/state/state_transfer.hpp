@@ -1,6 +1,6 @@
 // Members give their state to joiners while they work; a joiner pulls it from several of them at once.
 //
-//   StateSource source(listen_for_state("0.0.0.0:4711"), {.group = "g", .bytes_per_s = 50e6});
+//   StateSource source(StateListener("0.0.0.0:4711"), {.group = "g", .bytes_per_s = 50e6});
 //   source.publish(take_snapshot({epoch, step}, buffers));              // at a boundary
 //
 //   const auto outcome = pull_state("g", digest, peers, place, {.bytes_per_s = 100e6});
@@ -18,9 +18,9 @@
 #include <vector>
 
 #include "motley/comm/net/wakeup.hpp"
-#include "motley/comm/session/state_manifest.hpp"
-#include "motley/comm/session/state_pull.hpp"
-#include "motley/comm/session/state_stream.hpp"
+#include "motley/comm/state/state_connection.hpp"
+#include "motley/comm/state/state_manifest.hpp"
+#include "motley/comm/state/state_pull.hpp"
 
 namespace motley {
 
@@ -35,7 +35,7 @@ struct StateSourceOptions {
 // Serves from a thread of its own. What joiners send wrongly ends their connection, nothing else.
 class StateSource {
  public:
-  StateSource(std::unique_ptr<StateListener> listener, StateSourceOptions options);
+  StateSource(StateListener listener, StateSourceOptions options);
   ~StateSource();
   StateSource(const StateSource&) = delete;
   StateSource& operator=(const StateSource&) = delete;
@@ -46,7 +46,7 @@ class StateSource {
   // any thread but one at a time.
   void withdraw();
   // "127.0.0.1:4711"
-  std::string address() const { return listener_->address(); }
+  std::string address() const { return listener_.address(); }
 
  private:
   struct Published;
@@ -54,7 +54,7 @@ class StateSource {
   class Service;
 
   StateSourceOptions options_;
-  std::unique_ptr<StateListener> listener_;
+  StateListener listener_;
   Wakeup wakeup_;
   std::mutex mutex_;
   std::condition_variable withdrawn_;
@@ -65,7 +65,7 @@ class StateSource {
 
 struct StatePeer {
   std::string name;  // in faults
-  std::function<std::unique_ptr<StateStream>()> connect;
+  std::function<ByteStream()> connect;
 };
 
 struct StateTransferOptions {

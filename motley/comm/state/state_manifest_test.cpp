@@ -1,10 +1,10 @@
-#include "motley/comm/session/state_manifest.hpp"
+#include "motley/comm/state/state_manifest.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
-#include "motley/comm/session/state_model_test.hpp"
+#include "motley/comm/state/state_model_test.hpp"
 
 namespace motley {
 namespace {

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "motley/comm/session/state_manifest.hpp"
+#include "motley/comm/state/state_manifest.hpp"
 
 namespace motley {
 

@@ -1,4 +1,4 @@
-#include "motley/comm/session/state_manifest.hpp"
+#include "motley/comm/state/state_manifest.hpp"
 
 #include <fmt/format.h>
 #include <openssl/sha.h>

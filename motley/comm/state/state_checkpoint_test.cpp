@@ -1,4 +1,4 @@
-#include "motley/comm/session/state_checkpoint.hpp"
+#include "motley/comm/state/state_checkpoint.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "motley/comm/session/state_model_test.hpp"
+#include "motley/comm/state/state_model_test.hpp"
 
 namespace motley {
 namespace {
@@ -36,7 +36,7 @@ TEST_F(StateCheckpoint, ComesBackAndServesJoiners) {
   EXPECT_FALSE(std::filesystem::exists(folder / "step-17.new"));
   auto opened = open_checkpoint(folder / "step-17", CheckpointVerify::contents);
   EXPECT_EQ(opened.manifest, members.snapshot.manifest);
-  StateSource source(listen_for_state("127.0.0.1:0"), {.group = "g"});
+  StateSource source(StateListener("127.0.0.1:0"), {.group = "g"});
   source.publish(std::move(opened));
   Model mine(9);
   EXPECT_TRUE(pull_into(mine, members, {peer_at("disk", source.address())}).complete);

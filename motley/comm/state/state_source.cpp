@@ -8,7 +8,7 @@
 
 #include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
-#include "motley/comm/session/state_transfer.hpp"
+#include "motley/comm/state/state_transfer.hpp"
 
 namespace motley {
 namespace {
@@ -18,7 +18,7 @@ constexpr std::size_t max_requests = 16;  // of one joiner that wait for their a
 
 StateDigest digest_in(std::span<const std::byte> payload) {
   StateDigest digest;
-  if (payload.size() < state_digest_bytes) throw Error(ErrorCode::peer, "sent a frame that is too short");
+  if (payload.size() < state_digest_bytes) throw Error(ErrorCode::peer, "sent a message that is too short");
   std::memcpy(digest.bytes.data(), payload.data(), state_digest_bytes);
   return digest;
 }
@@ -36,6 +36,7 @@ struct StateSource::Joiner {
   StateConnection connection;
   double heard_s;
   bool leaving = false;  // once what is queued has gone
+  bool listens() const { return !leaving && connection.queued_messages() <= max_requests; }
 };
 
 class StateSource::Service {
@@ -47,8 +48,8 @@ class StateSource::Service {
       wait();
       withdraw_where_asked();
       while (joiners_.size() < static_cast<std::size_t>(source_.options_.connections)) {
-        auto stream = source_.listener_->accept();
-        if (!stream) break;
+        ByteStream stream = source_.listener_.accept();
+        if (!stream.open()) break;
         joiners_.push_back({StateConnection(std::move(stream), state_digest_bytes + max_group_bytes), now_s()});
       }
       // In turns: who was first is last next time.
@@ -62,16 +63,18 @@ class StateSource::Service {
   void wait() {
     const double paced_s = out_.wait_s(now_s());
     bool writing = false;
-    std::vector<pollfd> files{{source_.wakeup_.descriptor(), POLLIN, 0}, {source_.listener_->descriptor(), POLLIN, 0}};
+    std::vector<pollfd> files{{source_.wakeup_.descriptor(), POLLIN, 0}, {source_.listener_.descriptor(), POLLIN, 0}};
     if (joiners_.size() >= static_cast<std::size_t>(source_.options_.connections)) files.pop_back();
     for (const auto& joiner : joiners_) {
       const bool ready = joiner.connection.writing() && paced_s <= 0;
       writing = writing || joiner.connection.writing();
-      files.push_back({joiner.connection.descriptor(), static_cast<short>(POLLIN | (ready ? POLLOUT : 0)), 0});
+      files.push_back({joiner.connection.descriptor(),
+                       static_cast<short>((joiner.listens() ? POLLIN : 0) | (ready ? POLLOUT : 0)), 0});
     }
     double wait_s = writing && paced_s > 0 ? paced_s : 1;
-    if (source_.listener_->pending()) wait_s = std::min(wait_s, 0.02);
-    if (std::any_of(joiners_.begin(), joiners_.end(), [](const Joiner& each) { return each.connection.pending(); }))
+    if (source_.listener_.pending()) wait_s = std::min(wait_s, 0.02);
+    if (std::any_of(joiners_.begin(), joiners_.end(),
+                    [](const Joiner& each) { return each.listens() && each.connection.pending(); }))
       wait_s = 0;
     poll(files.data(), files.size(), static_cast<int>(std::ceil(wait_s * 1e3)));
   }
@@ -89,11 +92,12 @@ class StateSource::Service {
   bool serve(Joiner& joiner) {
     try {
       StatePace unlimited(0);
-      while (!joiner.leaving && joiner.connection.queued_frames() <= max_requests) {
-        if (joiner.connection.read_some(unlimited, now_s()) > 0) joiner.heard_s = now_s();
-        const auto frame = joiner.connection.take();
-        if (!frame) break;
-        answer(joiner, *frame);
+      while (joiner.listens()) {
+        const std::uint64_t before = joiner.connection.received_bytes();
+        const auto message = joiner.connection.receive(unlimited, now_s());
+        if (joiner.connection.received_bytes() > before) joiner.heard_s = now_s();
+        if (!message) break;
+        answer(joiner, *message);
       }
       if (joiner.connection.write_some(out_, now_s()) > 0) joiner.heard_s = now_s();
       return (!joiner.leaving || joiner.connection.writing()) &&
@@ -103,32 +107,33 @@ class StateSource::Service {
     }
   }
 
-  void refuse(Joiner& joiner, std::string why) {
-    joiner.connection.queue(StateFrameKind::refusal, std::move(why));
+  void refuse(Joiner& joiner, const std::string& why) {
+    joiner.connection.queue(StateMessageKind::refusal, why);
     joiner.leaving = true;
   }
 
-  void answer(Joiner& joiner, const StateFrame& frame) {
-    const StateDigest wanted = digest_in(frame.payload);
+  void answer(Joiner& joiner, const StateMessage& message) {
+    const StateDigest wanted = digest_in(message.payload);
     const std::lock_guard lock(source_.mutex_);
-    if (frame.kind == StateFrameKind::hello) {
-      const std::string group(reinterpret_cast<const char*>(frame.payload.data()) + state_digest_bytes,
-                              frame.payload.size() - state_digest_bytes);
+    if (message.kind == StateMessageKind::hello) {
+      const std::string group(reinterpret_cast<const char*>(message.payload.data()) + state_digest_bytes,
+                              message.payload.size() - state_digest_bytes);
       if (group != source_.options_.group)
         return refuse(joiner, fmt::format("is of group \"{}\"", source_.options_.group));
       for (const auto& published : source_.published_)
         if (published->digest == wanted)
-          return joiner.connection.queue(StateFrameKind::manifest, {}, std::as_bytes(std::span(published->manifest)),
+          return joiner.connection.queue(StateMessageKind::manifest, {}, std::as_bytes(std::span(published->manifest)),
                                          published);
       return refuse(joiner, fmt::format("holds no state {}", to_hex(wanted)));
     }
-    if (frame.kind != StateFrameKind::request || frame.payload.size() != state_digest_bytes)
+    if (message.kind != StateMessageKind::request || message.payload.size() != state_digest_bytes)
       return refuse(joiner, "expected the request of a chunk");
     for (const auto& published : source_.published_)
       if (const auto chunk = published->chunks.find(wanted); chunk != published->chunks.end())
         return joiner.connection.queue(
-            StateFrameKind::chunk, std::string(reinterpret_cast<const char*>(wanted.bytes.data()), state_digest_bytes),
-            chunk->second, published);
+            StateMessageKind::chunk,
+            std::string_view(reinterpret_cast<const char*>(wanted.bytes.data()), state_digest_bytes), chunk->second,
+            published);
     refuse(joiner, fmt::format("holds no chunk {}", to_hex(wanted)));
   }
 
@@ -137,7 +142,7 @@ class StateSource::Service {
   std::list<Joiner> joiners_;
 };
 
-StateSource::StateSource(std::unique_ptr<StateListener> listener, StateSourceOptions options)
+StateSource::StateSource(StateListener listener, StateSourceOptions options)
     : options_(std::move(options)), listener_(std::move(listener)) {
   if (options_.group.size() > max_group_bytes)
     throw input_error(

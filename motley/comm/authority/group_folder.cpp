@@ -1,4 +1,4 @@
-#include "motley/comm/net/group_folder.hpp"
+#include "motley/comm/authority/group_folder.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -14,6 +14,7 @@
 #include "motley/base/environment_error.hpp"
 #include "motley/base/value.hpp"
 #include "motley/comm/net/file_descriptor.hpp"
+#include "motley/comm/net/handshake.hpp"
 
 namespace motley {
 namespace {

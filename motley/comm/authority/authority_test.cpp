@@ -1,4 +1,4 @@
-#include "motley/comm/net/authority.hpp"
+#include "motley/comm/authority/authority.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -11,7 +11,7 @@
 
 #include "motley/base/error.hpp"
 #include "motley/base/value.hpp"
-#include "motley/comm/net/group_folder.hpp"
+#include "motley/comm/authority/group_folder.hpp"
 
 namespace motley {
 namespace {

@@ -1,12 +1,12 @@
 // Pulls without sockets.
-#include "motley/comm/session/state_pull.hpp"
+#include "motley/comm/state/state_pull.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
 
-#include "motley/comm/session/state_model_test.hpp"
+#include "motley/comm/state/state_model_test.hpp"
 
 namespace motley {
 namespace {
