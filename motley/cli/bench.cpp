@@ -21,6 +21,7 @@
 #include "motley/cli/command.hpp"
 #include "motley/cli/members.hpp"
 #include "motley/comm/collective/communicator.hpp"
+#include "motley/comm/net/file_descriptor.hpp"
 #include "motley/comm/transport/fabric.hpp"
 #include "motley/plan/collective.hpp"
 #include "motley/report/table.hpp"
@@ -200,20 +201,21 @@ std::string receive_text(int socket) {
 
 // The ranks of this machine: this process is rank 0, and starts the others before it has any thread.
 std::vector<BenchRow> run_here(const CommBench& bench) {
-  std::vector<int> sockets, children;
+  std::vector<FileDescriptor> sockets;
+  std::vector<int> children;
   for (int rank = 1; rank < bench.ranks; ++rank) {
     std::array<int, 2> pair{};
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair.data()) != 0)
       throw environment_error("cannot create a socket pair");
+    FileDescriptor ours(pair[0]), theirs(pair[1]);
     const int process = fork();
     if (process < 0) throw environment_error(fmt::format("cannot start rank {}", rank));
     if (process == 0) {
-      for (const int other : sockets) close(other);
-      close(pair[0]);
-      child(bench, rank, pair[1]);
+      sockets.clear();
+      ours = FileDescriptor();
+      child(bench, rank, theirs.get());
     }
-    close(pair[1]);
-    sockets.push_back(pair[0]);
+    sockets.push_back(std::move(ours));
     children.push_back(process);
   }
   std::vector<BenchRow> rows;
@@ -221,13 +223,13 @@ std::vector<BenchRow> run_here(const CommBench& bench) {
   try {
     Fabric fabric(fabric_of_member(bench.member, "127.0.0.1:0"));
     std::vector<std::string> addresses{fabric.address()};
-    for (const int socket : sockets) addresses.push_back(receive_text(socket));
-    for (const int socket : sockets) send_text(socket, fmt::format("{}", fmt::join(addresses, ",")));
+    for (const FileDescriptor& socket : sockets) addresses.push_back(receive_text(socket.get()));
+    for (const FileDescriptor& socket : sockets) send_text(socket.get(), fmt::format("{}", fmt::join(addresses, ",")));
     rows = run_rank(bench, fabric, epoch_here(addresses), 0);
   } catch (const Error& error) {
     failed = error;
   }
-  for (const int socket : sockets) close(socket);
+  sockets.clear();
   for (const int process : children) {
     if (failed) kill(process, SIGKILL);
     waitpid(process, nullptr, 0);

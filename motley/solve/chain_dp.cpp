@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
 
 namespace motley {
@@ -19,7 +20,7 @@ StageSeconds busy(const ChainOption& option, ChainPosition position, std::int64_
   return terms(option, position).fixed + option.per_unit * static_cast<double>(units);
 }
 
-bool expired(Instant deadline) { return std::chrono::steady_clock::now() >= deadline; }
+bool expired(Instant deadline) { return Clock::now() >= deadline; }
 
 using Places = ChainSolver::Places;
 

@@ -24,12 +24,12 @@
 // Cost of one step: at most the product of (counts[k] + 1) x groups of places^2 x units x options.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <limits>
 #include <optional>
 #include <vector>
 
+#include "motley/base/clock.hpp"
 #include "motley/solve/pareto.hpp"
 
 namespace motley {
@@ -86,8 +86,6 @@ StageSeconds chain_seconds(const ChainProblem& problem, const std::vector<ChainS
 
 // Cells of one step: what a caller compares with a limit before solving.
 double chain_cells(const ChainProblem& problem);
-
-using Instant = std::chrono::steady_clock::time_point;
 
 // Holds the tables of one problem, to be asked many times. The problem must outlive it.
 class ChainSolver {

@@ -1,9 +1,9 @@
 #include "motley/solve/milp.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 
+#include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
 #include "motley/solve/milp_solvers.hpp"
 
@@ -33,13 +33,13 @@ constexpr std::size_t kFirstTable = 2'000'000;  // entries
 
 MilpAnswer run_best(const MilpModel& model, const MilpOptions& options) {
   if (model.rows.size() * model.columns.size() > kFirstTable) return solve_highs(model, options);
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = Clock::now();
   MilpOptions first = options;
   first.node_limit = options.node_limit > 0 ? std::min(options.node_limit, kFirstNodes) : kFirstNodes;
   MilpAnswer answer = solve_built_in(model, first);
   if (answer.status == MilpStatus::optimal || answer.status == MilpStatus::infeasible) return answer;
   MilpOptions second = options;
-  second.time_limit_s -= std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  second.time_limit_s -= seconds_since(start);
   if (second.time_limit_s <= 0) return answer;
   if (answer.has_solution()) second.start = answer.values;
   MilpAnswer better = solve_highs(model, second);

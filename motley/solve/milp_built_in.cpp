@@ -8,6 +8,7 @@
 #include <cmath>
 #include <optional>
 
+#include "motley/base/clock.hpp"
 #include "motley/solve/milp_solvers.hpp"
 #include "motley/solve/simplex.hpp"
 
@@ -33,7 +34,7 @@ struct PseudoCost {
 
 class BranchAndBound {
  public:
-  BranchAndBound(const MilpModel& model, const MilpOptions& options, Simplex::Instant deadline)
+  BranchAndBound(const MilpModel& model, const MilpOptions& options, Instant deadline)
       : model_(model), options_(options), deadline_(deadline), simplex_(model), pseudo_(model.columns.size()) {
     for (std::size_t j = 0; j < model.columns.size(); ++j) {
       if (model.columns[j].integer) integers_.push_back(static_cast<int>(j));
@@ -219,7 +220,7 @@ class BranchAndBound {
 
   const MilpModel& model_;
   const MilpOptions& options_;
-  Simplex::Instant deadline_;
+  Instant deadline_;
   Simplex simplex_;
   double sign_ = 1;
   std::vector<int> integers_;
@@ -234,7 +235,7 @@ class BranchAndBound {
   std::int64_t explored_ = 0;
 };
 
-MilpAnswer solve_relaxation(const MilpModel& model, Simplex::Instant deadline) {
+MilpAnswer solve_relaxation(const MilpModel& model, Instant deadline) {
   Simplex simplex(model);
   const double sign = model.sense == Sense::minimize ? 1 : -1;
   MilpAnswer answer{.bound = -sign * std::numeric_limits<double>::infinity()};
@@ -258,8 +259,7 @@ MilpAnswer solve_relaxation(const MilpModel& model, Simplex::Instant deadline) {
 
 MilpAnswer solve_built_in(const MilpModel& model, const MilpOptions& options) {
   const double seconds = std::min(options.time_limit_s, 1e6);
-  const auto deadline = std::chrono::steady_clock::now() +
-                        std::chrono::duration_cast<Simplex::Instant::duration>(std::chrono::duration<double>(seconds));
+  const auto deadline = deadline_in(seconds);
   if ((model.rows.size() + 1) * model.columns.size() > kLargestTable)
     return {.bound = (model.sense == Sense::minimize ? -1 : 1) * std::numeric_limits<double>::infinity()};
   const bool mixed = options.integrality == Integrality::kept &&

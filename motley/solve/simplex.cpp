@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "motley/base/clock.hpp"
 #include "motley/base/random.hpp"
 
 namespace motley {
@@ -251,7 +252,7 @@ Simplex::End Simplex::run(double cutoff, Instant deadline) {
   double best_bound = bound();
   for (std::int64_t steps = 0;; ++steps) {
     if (best_bound >= cutoff) return End::cutoff;
-    if (steps % 16 == 15 && std::chrono::steady_clock::now() >= deadline) return End::limit;
+    if (steps % 16 == 15 && Clock::now() >= deadline) return End::limit;
     if (since_rebuild_ >= kRebuildAfter) {
       rebuild();
       shifted = false;

@@ -10,17 +10,16 @@
 // objective stalls, reduced costs are shifted by a little and put right at the end.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <vector>
 
+#include "motley/base/clock.hpp"
 #include "motley/solve/milp.hpp"
 
 namespace motley {
 
 class Simplex {
  public:
-  using Instant = std::chrono::steady_clock::time_point;
   enum class End { optimal, infeasible, cutoff, limit };
 
   // The relaxation of the model, to be minimized (costs of a maximum are negated).

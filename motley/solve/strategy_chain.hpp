@@ -21,12 +21,13 @@
 // time count as equal, and a budget holds what exceeds it by less than 1e-12 of itself.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <limits>
 #include <memory>
 #include <optional>
 #include <vector>
+
+#include "motley/base/clock.hpp"
 
 namespace motley {
 
@@ -67,7 +68,7 @@ StrategyTotal strategy_total(const StrategyChain& chain, const std::vector<int>&
 
 struct StrategyLimits {
   double tolerance = 0;  // an answer proven within this relative distance of the optimum will do
-  std::optional<std::chrono::steady_clock::time_point> deadline = {};
+  std::optional<Instant> deadline = {};
   std::int64_t max_points = 20'000'000;  // partial chains held at once; beyond them the answer has a gap
 };
 

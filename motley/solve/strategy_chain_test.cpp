@@ -1,4 +1,5 @@
 #include "motley/solve/strategy_chain.hpp"
+#include "motley/base/clock.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -269,7 +270,7 @@ TEST(StrategyChain, FrontsWithToleranceTellTheirGap) {
     EXPECT_LE(whole.gap_s, tolerance * all.front().time_s);
     expect_within(all, whole.points, whole.gap_s);
   }
-  const StrategyFront late = strategy_front(chain, {.deadline = std::chrono::steady_clock::now()});
+  const StrategyFront late = strategy_front(chain, {.deadline = Clock::now()});
   EXPECT_LT(late.points.size(), all.size());
   EXPECT_GT(late.gap_s, 0);
   expect_within(all, late.points, late.gap_s);
@@ -286,7 +287,7 @@ TEST(StrategyChain, APassedDeadlineStillAnswersWithABound) {
     }
     chain.runs.push_back(run);
   }
-  const StrategyLimits none{.deadline = std::chrono::steady_clock::now()};
+  const StrategyLimits none{.deadline = Clock::now()};
   const StrategyAnswer answer = solve_strategy_chain(chain, 200, none);
   EXPECT_EQ(answer.status, StrategyStatus::gap);
   EXPECT_LE(answer.bytes, 200);

@@ -2,9 +2,9 @@
 #include "motley/solve/strategy_lists.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 
+#include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
 
 namespace motley::strategy {
@@ -201,9 +201,7 @@ class Grower {
 
 }  // namespace
 
-bool past(const StrategyLimits& limits) {
-  return limits.deadline && std::chrono::steady_clock::now() >= *limits.deadline;
-}
+bool past(const StrategyLimits& limits) { return limits.deadline && Clock::now() >= *limits.deadline; }
 
 Lists grow(const Admitted& admitted, const Pruning& pruning, const Thinning& thinning, const StrategyLimits& limits) {
   return Grower(admitted, pruning, thinning, limits).run();

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "motley/base/clock.hpp"
 #include "motley/base/index.hpp"
 #include "motley/planner/collective/tree_packing.hpp"
 #include "motley/solve/path.hpp"
@@ -94,9 +95,7 @@ double slowness(const CollectiveNetwork& network, int a, int b) {
 }  // namespace
 
 bool CollectiveProblem::expired() const { return left_s() <= 0; }
-double CollectiveProblem::left_s() const {
-  return options.deadline_s - std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
+double CollectiveProblem::left_s() const { return options.deadline_s - seconds_since(start); }
 bool CollectiveProblem::of_blocks() const {
   return operation == CollectiveOperation::reduce_scatter || operation == CollectiveOperation::all_gather;
 }

@@ -1,12 +1,12 @@
 // What the planner chooses among: recipes that make rounds for a vector of any size.
 #pragma once
 
-#include <chrono>
 #include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "motley/base/clock.hpp"
 #include "motley/planner/collective/collective.hpp"
 #include "motley/planner/collective/share_tree.hpp"
 
@@ -20,7 +20,7 @@ struct CollectiveProblem {
   std::int64_t bytes = 0;
   std::vector<int> block_of;
   CollectiveOptions options;
-  std::chrono::steady_clock::time_point start;
+  Instant start;
 
   bool expired() const;
   double left_s() const;

@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 
+#include "motley/base/clock.hpp"
 #include "motley/base/index.hpp"
 #include "motley/cost/collective/collective_limit.hpp"
 #include "motley/cost/collective/collective_price.hpp"
@@ -85,7 +85,7 @@ CollectiveAnswer plan_collective(const CollectiveNetwork& network, CollectiveOpe
                                   .bytes = bytes,
                                   .block_of = canonical.rank_of,
                                   .options = options,
-                                  .start = std::chrono::steady_clock::now()};
+                                  .start = Clock::now()};
   CollectiveLimit limit = collective_limit(canonical.network, operation, problem.root, static_cast<double>(bytes));
   RecipeContest contest(problem);
   if (operation == CollectiveOperation::broadcast) {
@@ -105,7 +105,7 @@ CollectiveAnswer plan_collective(const CollectiveNetwork& network, CollectiveOpe
 
 CollectivePlan plan_collective(const Cluster& cluster, CollectiveOperation operation, std::int64_t bytes,
                                const CollectiveOptions& options) {
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = Clock::now();
   CollectiveAnswer answer = plan_collective(collective_network(cluster), operation, bytes, options);
   CollectivePlan plan{
       .cluster = cluster, .program = std::move(answer.program), .predicted = std::move(answer.predicted), .search = {}};
@@ -117,7 +117,7 @@ CollectivePlan plan_collective(const Cluster& cluster, CollectiveOperation opera
                  .status = answer.expired ? SearchStatus::deadline : SearchStatus::gap,
                  .bound = bound,
                  .gap = value > 0 ? (value - bound) / value : 0,
-                 .elapsed_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(),
+                 .elapsed_s = seconds_since(start),
                  .evaluated = answer.evaluated};
   if (options.objective == CollectiveObjective::rounds) {
     // The limit bounds the pipelined time; of rounds in sequence nothing is proved.

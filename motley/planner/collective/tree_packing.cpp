@@ -1,11 +1,11 @@
 #include "motley/planner/collective/tree_packing.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <map>
 #include <numeric>
 
+#include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
 #include "motley/base/index.hpp"
 #include "motley/solve/milp.hpp"
@@ -54,7 +54,7 @@ class Packing {
   }
 
   TreePacking run(const PackingOptions& options) {
-    const auto start = std::chrono::steady_clock::now();
+    const auto start = Clock::now();
     TreePacking packing;
     for (int pass = 0; pass < options.most_passes; ++pass) {
       // Prices between the master's and those of the best bound: the master's own jump to and back.
@@ -73,8 +73,7 @@ class Packing {
       solve();
       packing.steady_s = time_;
       if (time_ <= packing.bound_s * (1 + options.gap)) break;
-      const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
-      if (elapsed.count() > options.deadline_s) break;
+      if (seconds_since(start) > options.deadline_s) break;
     }
     packing.trees = overlaid();
     return packing;

@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 
+#include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
 
 namespace motley {
@@ -136,13 +137,13 @@ class FleetSearch {
     std::optional<Prices> best;
     while (true) {
       const FamilyModel family = build_family(problem_, pool, aim);
-      const MilpAnswer answer = solve(family, Integrality::relaxed, seconds_until(options_.deadline), 0, nullptr);
+      const MilpAnswer answer = solve(family, Integrality::relaxed, seconds_left(options_.deadline), 0, nullptr);
       if (answer.status != MilpStatus::optimal) return best;
       const Prices prices = prices_of(problem_, family, answer.row_duals);
       if (!best || prices.bound > best->bound) best = prices;
       level_ = family.level_column >= 0 ? answer.values[static_cast<std::size_t>(family.level_column)] : 1;
       const std::vector<int> more = improving(pool, prices);
-      if (more.empty() || seconds_until(options_.deadline) <= 0) return best;
+      if (more.empty() || seconds_left(options_.deadline) <= 0) return best;
       pool.insert(pool.end(), more.begin(), more.end());
       std::sort(pool.begin(), pool.end());
     }
@@ -202,13 +203,13 @@ class FleetSearch {
       const double outside = last ? std::numeric_limits<double>::infinity() : prices_.bound + order[taken].first;
       solve_pool(pool, last, outside);
       pool_ = std::move(pool);
-      if (last || gap() <= options_.relative_gap || seconds_until(options_.deadline) <= 0) return;
+      if (last || gap() <= options_.relative_gap || seconds_left(options_.deadline) <= 0) return;
     }
   }
 
   // The programme on the pool; no fleet with a column outside is better than `outside`.
   void solve_pool(const std::vector<int>& pool, bool last, double outside) {
-    const double left = seconds_until(options_.deadline);
+    const double left = seconds_left(options_.deadline);
     if (left <= 0 || pool.empty()) return;
     const FamilyModel family = build_family(problem_, pool, Aim::goal);
     const MilpAnswer answer = solve(family, Integrality::kept, last ? left : left / 2, 0, best_ ? &*best_ : nullptr);
@@ -246,7 +247,7 @@ class FleetSearch {
   // By nodes, not by seconds: the plan must not depend on the machine.
   MilpAnswer break_tie(const MilpModel& model, std::vector<double> start) const {
     return solve_milp(model, {.solver = MilpSolver::built_in,
-                              .time_limit_s = seconds_until(options_.deadline),
+                              .time_limit_s = seconds_left(options_.deadline),
                               .relative_gap = kSameObjective,
                               .node_limit = kTieNodes,
                               .start = std::move(start)});
@@ -333,7 +334,7 @@ class FleetSearch {
         pool.push_back(static_cast<int>(c));
     FamilyModel family = build_family(problem_, pool, Aim::goal);
     loosen(family);
-    const MilpAnswer answer = solve(family, Integrality::relaxed, seconds_until(options_.deadline) + 1, 0, nullptr);
+    const MilpAnswer answer = solve(family, Integrality::relaxed, seconds_left(options_.deadline) + 1, 0, nullptr);
     return answer.status == MilpStatus::optimal ? prices_of(problem_, family, answer.row_duals) : prices_;
   }
 
@@ -370,9 +371,7 @@ class FleetSearch {
 
 }  // namespace
 
-double seconds_until(Instant deadline) {
-  return std::max(0.0, std::chrono::duration<double>(deadline - std::chrono::steady_clock::now()).count());
-}
+double seconds_left(Instant deadline) { return std::max(0.0, seconds_until(deadline)); }
 
 Prices relaxed_prices(const RentProblem& problem, const FleetOptions& options) {
   if (problem.level_bound <= 0) return {.classes = {}, .devices = {}};

@@ -2,16 +2,14 @@
 // a pool of columns, and a bound of what the columns outside could still bring.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <optional>
 
+#include "motley/base/clock.hpp"
 #include "motley/planner/rent/family.hpp"
 
 namespace motley {
-
-using Instant = std::chrono::steady_clock::time_point;
-double seconds_until(Instant deadline);
+double seconds_left(Instant deadline);
 
 // Again and again the copies that bring most per dollar, at the price of each class's cheapest shape, until every class
 // has `level` in every scenario. Nothing where the available devices do not suffice by this rule. Knows no solver.

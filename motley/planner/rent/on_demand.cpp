@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "motley/base/clock.hpp"
 #include "motley/planner/rent/fleet.hpp"
 #include "motley/planner/rent/shapes.hpp"
 
@@ -44,11 +45,10 @@ std::vector<std::pair<double, std::size_t>> promising(ShapeMaker& maker, const O
   const auto problem = make_problem(offers, options);
   const bool priced = std::holds_alternative<RentProblem>(problem);
   if (priced)
-    prices = relaxed_prices(std::get<RentProblem>(problem),
-                            {.solver = options.solver,
-                             .relative_gap = options.relative_gap,
-                             .pool = options.pool,
-                             .deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60)});
+    prices = relaxed_prices(std::get<RentProblem>(problem), {.solver = options.solver,
+                                                             .relative_gap = options.relative_gap,
+                                                             .pool = options.pool,
+                                                             .deadline = deadline_in(60)});
   const auto with_bounds = make_problem(bounded, options);
   if (const auto* all = std::get_if<RentProblem>(&with_bounds))
     for (const auto& shape : all->shapes) {
@@ -76,7 +76,7 @@ Offers catalogue_market() {
 
 RentOutcome plan_rent(const Offers& market, const Model& model, const Workload& workload, const RentOptions& options,
                       const ModelRentOptions& model_options) {
-  const Instant start = std::chrono::steady_clock::now();
+  const Instant start = Clock::now();
   if (!(model_options.utilisation > 0 && model_options.utilisation <= 1))
     throw input_error("the utilisation must be above 0 and at most 1",
                       "give a share, as in --utilisation 0.8 (the default)");
@@ -105,7 +105,7 @@ RentOutcome plan_rent(const Offers& market, const Model& model, const Workload& 
       const ShapeMaker::Lack lack = maker.why_unserved(w);
       return {.plan = std::nullopt, .throughput_per_s = 0, .reason = lack.reason, .hint = lack.hint};
     }
-  const double spent = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double spent = seconds_since(start);
   RentOptions rest = options;
   rest.deadline_s = std::max(0.1, options.deadline_s - spent);
   RentOutcome outcome = plan_rent(offers, rest);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "motley/base/clock.hpp"
 #include "motley/planner/rent/compare.hpp"
 #include "motley/planner/rent/fleet.hpp"
 
@@ -13,10 +14,7 @@ namespace {
 
 constexpr double kSearchShare = 0.6;  // of the time; the rest is for what stands beside the plan
 
-Instant after(Instant start, double seconds) {
-  return start +
-         std::chrono::duration_cast<Instant::duration>(std::chrono::duration<double>(std::clamp(seconds, 0.0, 1e6)));
-}
+Instant after(Instant start, double seconds) { return start + duration_of(std::clamp(seconds, 0.0, 1e6)); }
 
 void check_goal(const Offers& offers, const RentOptions& options) {
   check_offers(offers, "");
@@ -194,7 +192,7 @@ void check_verified(const RentPlan& plan) {
 }  // namespace
 
 RentOutcome plan_rent(const Offers& offers, const RentOptions& options) {
-  const Instant start = std::chrono::steady_clock::now();
+  const Instant start = Clock::now();
   check_goal(offers, options);
   RentOutcome outcome;
   const auto made = make_problem(offers, options);
@@ -218,14 +216,14 @@ RentOutcome plan_rent(const Offers& offers, const RentOptions& options) {
   }
   RentPlan plan = write(offers, problem, options, answer);
   plan.search = record(offers, options, answer);
-  if (!answer.exact && seconds_until(searched) <= 0) plan.search.status = SearchStatus::deadline;
+  if (!answer.exact && seconds_left(searched) <= 0) plan.search.status = SearchStatus::deadline;
   explain_prices(offers, problem, answer, plan.predicted);
   if (compared) {
     const Instant end = after(start, options.deadline_s);
     plan.predicted.homogeneous = homogeneous_fleets(offers, options, end);
     plan.predicted.slower = slower_cases(offers, options, plan, end);
   }
-  plan.search.elapsed_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  plan.search.elapsed_s = seconds_since(start);
   check_verified(plan);
   outcome.throughput_per_s = plan.predicted.throughput_per_s;
   outcome.plan = std::move(plan);

@@ -1,5 +1,6 @@
 // Configurations from the cost model, held against the price of the same pipeline as a plan.
 #include "motley/planner/rent/shapes.hpp"
+#include "motley/base/clock.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -176,7 +177,7 @@ TEST(Shapes, OnDemandReachesTheRelaxationOfAllMixedShapes) {
   for (const auto& spec : maker.mixed()) all.configurations.push_back(maker.make(spec));
   EXPECT_GT(all.configurations.size(), 2 * alike);
   EXPECT_LT(outcome.plan->offers.configurations.size(), all.configurations.size());  // not all were made
-  const FleetOptions fleet{.deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60)};
+  const FleetOptions fleet{.deadline = deadline_in(60)};
   const auto relaxation = [&](const Offers& offers) {
     return relaxed_prices(std::get<RentProblem>(make_problem(offers, options)), fleet).bound;
   };

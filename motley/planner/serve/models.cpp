@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <iterator>
 #include <limits>
 #include <list>
@@ -12,6 +11,7 @@
 #include <set>
 #include <utility>
 
+#include "motley/base/clock.hpp"
 #include "motley/planner/serve/grouping/grouping.hpp"
 
 namespace motley {
@@ -234,10 +234,8 @@ ModelsOutcome plan_models(const Cluster& cluster, const std::vector<ModelDemand>
       throw input_error(
           fmt::format("the demand for {} is missing: no class of its workload has a rate", asked.model.name),
           "give each [[class]] a rate, as in rate = \"4 /s\": the demand divides the devices");
-  const Instant start = std::chrono::steady_clock::now();
-  const auto after = [&](double seconds) {
-    return start + std::chrono::duration_cast<Instant::duration>(std::chrono::duration<double>(seconds));
-  };
+  const Instant start = Clock::now();
+  const auto after = [&](double seconds) { return start + duration_of(seconds); };
   const double seconds = std::clamp(options.deadline_s, 0.0, 1e6);
   const Instant halfway = after(seconds / 2);
   ModelsOutcome outcome;

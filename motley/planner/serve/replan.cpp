@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <map>
 #include <set>
 #include <utility>
 
+#include "motley/base/clock.hpp"
 #include "motley/planner/serve/grouping/write.hpp"
 
 namespace motley {
@@ -116,7 +116,7 @@ ServePlan merged(const ServePlan& before, const std::vector<Route>& kept, const 
 }  // namespace
 
 ServeOutcome replan_serve(const ServePlan& before, const std::vector<std::string>& lost, ServeOptions options) {
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = Clock::now();
   for (const auto& device : lost) before.cluster.find_device(device);
   options.step = before.step;
   options.profile = before.profile;
@@ -158,7 +158,7 @@ ServeOutcome replan_serve(const ServePlan& before, const std::vector<std::string
                  .bound = {},
                  .gap = {}};
   plan.search.seed = static_cast<std::int64_t>(options.seed);
-  plan.search.elapsed_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  plan.search.elapsed_s = seconds_since(start);
   return {.plan = std::move(plan), .reason = {}, .hint = {}, .front = {}};
 }
 

@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <map>
 #include <utility>
 
+#include "motley/base/clock.hpp"
 #include "motley/base/hints.hpp"
 #include "motley/planner/serve/grouping/bound.hpp"
 #include "motley/planner/serve/grouping/grouping.hpp"
@@ -58,8 +58,7 @@ SearchRecord record(const Groups& groups, const Grouping& grouping, const ServeP
     search.gap = 0;
     return search;
   }
-  search.status =
-      std::chrono::steady_clock::now() >= problem.deadline ? SearchStatus::deadline : SearchStatus::heuristic;
+  search.status = Clock::now() >= problem.deadline ? SearchStatus::deadline : SearchStatus::heuristic;
   if (latency) return search;
   const double bound = (exact ? *apart : most_requests_per_s(groups)) * problem.workload.mean_output_tokens();
   search.bound = bound;
@@ -142,7 +141,7 @@ ServeOutcome plan_for_flow(const ServeProblem& problem) {
       return {.plan = std::move(shared), .reason = {}, .hint = {}, .front = {}};
   }
   ServeProblem sooner = problem;
-  sooner.deadline -= (problem.deadline - std::chrono::steady_clock::now()) / 4;
+  sooner.deadline -= (problem.deadline - Clock::now()) / 4;
   ServeOutcome outcome = plan_replicas(sooner);
   if (outcome.plan) groups.push_back(groups_of_plan(problem, *outcome.plan));
   keep_greater_flow(problem, plan_placement(problem, groups, PlacementOptions{}.restarts), outcome);
@@ -153,24 +152,23 @@ ServeOutcome plan_for_flow(const ServeProblem& problem) {
 
 ServeOutcome plan_serve(const Cluster& cluster, const Model& model, const Workload& workload,
                         const ServeOptions& options) {
-  const Instant start = std::chrono::steady_clock::now();
+  const Instant start = Clock::now();
   const double seconds = std::clamp(options.deadline_s, 0.0, 1e6);
   const DType weight_type = options.weight_type.value_or(model.arch.checkpoint_type);
-  const ServeProblem problem{
-      cluster,
-      model,
-      workload,
-      options,
-      weight_type,
-      options.kv_type.value_or(weight_type),
-      start + std::chrono::duration_cast<Instant::duration>(std::chrono::duration<double>(seconds))};
+  const ServeProblem problem{cluster,
+                             model,
+                             workload,
+                             options,
+                             weight_type,
+                             options.kv_type.value_or(weight_type),
+                             start + duration_of(seconds)};
   check_options(problem);
 
   const bool share = options.objective == Objective::flow && options.replication == Replication::allowed &&
                      options.use_devices == UseDevices::may_idle;
   ServeOutcome outcome = share ? plan_for_flow(problem) : plan_replicas(problem);
   if (!outcome.plan) return outcome;
-  outcome.plan->search.elapsed_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  outcome.plan->search.elapsed_s = seconds_since(start);
   check_verified(*outcome.plan);
   return outcome;
 }

@@ -2,8 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <chrono>
-
+#include "motley/base/clock.hpp"
 #include "motley/base/units.hpp"
 
 namespace motley {
@@ -45,10 +44,8 @@ StrategyChain strategy_chain(const ChainDescription& chain) {
 }
 
 ChainOutcome plan_chain(const ChainDescription& chain, const ChainPlanOptions& options) {
-  const auto start = std::chrono::steady_clock::now();
-  const StrategyLimits limits{.tolerance = options.tolerance,
-                              .deadline = start + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
-                                                      std::chrono::duration<double>(options.deadline_s))};
+  const auto start = Clock::now();
+  const StrategyLimits limits{.tolerance = options.tolerance, .deadline = start + duration_of(options.deadline_s)};
   const StrategyChain strategies = strategy_chain(chain);
   const StrategyAnswer answer = solve_strategy_chain(strategies, chain.budget_bytes, limits);
   ChainOutcome outcome;
@@ -79,7 +76,7 @@ ChainOutcome plan_chain(const ChainDescription& chain, const ChainPlanOptions& o
   plan.search.bound = answer.bound_s;
   plan.search.gap = answer.gap;
   plan.search.evaluated = evaluated;
-  plan.search.elapsed_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  plan.search.elapsed_s = seconds_since(start);
   outcome.plan = std::move(plan);
   return outcome;
 }

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <limits>
 
 #include "motley/base/clock.hpp"
@@ -13,8 +12,6 @@
 namespace motley {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr std::int64_t enumerated = 100000;  // layouts that are few enough to try all
 
 struct Job {
@@ -23,11 +20,9 @@ struct Job {
   const Workload& workload;
   const TrainOptions& options;
   const Training& training;
-  Clock::time_point start;
+  Instant start;
 
-  Clock::time_point deadline() const {
-    return start + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options.deadline_s));
-  }
+  Instant deadline() const { return start + duration_of(options.deadline_s); }
   double elapsed_s() const { return seconds_since(start); }
 };
 

@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "motley/base/clock.hpp"
 #include "motley/base/random.hpp"
 #include "motley/planner/serve/grouping/grouping.hpp"
 
@@ -48,7 +49,7 @@ class LocalSearch {
     Grouping best{pipelines_, false, 0};
     double best_total = total_;
     for (std::int64_t step = 0; step < limits_.proposals && evaluated_ < limits_.evaluated; ++step) {
-      if (std::chrono::steady_clock::now() >= groups_.problem().deadline) break;
+      if (Clock::now() >= groups_.problem().deadline) break;
       const double left = 1 - static_cast<double>(step) / static_cast<double>(limits_.proposals);
       const double mean = total_ / static_cast<double>(std::max<std::size_t>(1, pipelines_.size()));
       // A loss that the temperature would accept; a gain needs none.

@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "motley/base/clock.hpp"
 #include "motley/cost/serve/hand_over.hpp"
 #include "motley/cost/serve/serve_cost.hpp"
 #include "motley/planner/serve/grouping/write.hpp"
@@ -24,7 +25,7 @@ constexpr double kLeastFlow = 1e-3;     // of all requests; less is not worth a 
 constexpr double kMostOfTheTime = 0.2;  // of what is left until the deadline
 constexpr double kClearly = 1.02;       // what roles must gain, for they cost memory and links
 
-bool expired(Instant deadline) { return std::chrono::steady_clock::now() >= deadline; }
+bool expired(Instant deadline) { return Clock::now() >= deadline; }
 
 // ---- pipelines of every role ----
 
@@ -209,8 +210,7 @@ std::optional<ServePlan> plan_division(Roles& roles, const DeviceGroups& divisio
     if (expired(deadline)) return {};
     members.push_back(roles.pipelines(devices));
   }
-  const std::chrono::duration<double> left = deadline - std::chrono::steady_clock::now();
-  const RoleChoice choice = choose_roles(role_problem(roles, members), left.count());
+  const RoleChoice choice = choose_roles(role_problem(roles, members), seconds_until(deadline));
   if (choice.flows.empty()) return {};
   ServePlan plan = RoleWriter(roles.problem(), members, choice).write();
   fit_batches(plan, roles.problem().options.cost);
@@ -263,9 +263,10 @@ Relaxation relaxed(Roles& roles, Instant deadline) {
   }
   model.add_row(std::move(prefilled));
   model.add_row(std::move(decoded));
-  const std::chrono::duration<double> left = deadline - std::chrono::steady_clock::now();
-  const MilpAnswer answer = solve_milp(
-      model, {.time_limit_s = std::max(0.01, left.count()), .relative_gap = 0, .node_limit = kMostNodes, .start = {}});
+  const MilpAnswer answer = solve_milp(model, {.time_limit_s = std::max(0.01, seconds_until(deadline)),
+                                               .relative_gap = 0,
+                                               .node_limit = kMostNodes,
+                                               .start = {}});
   if (!answer.has_solution()) return {};
 
   Relaxation result;
@@ -351,7 +352,7 @@ RoleChoice choose_roles(const RoleProblem& problem, double time_limit_s) {
 RolePlans plan_roles(Groups& groups, const Grouping& grouping, RoleDivisions which) {
   const ServeProblem& problem = groups.problem();
   if (!may_have_roles(problem)) return {{}, 0.0};
-  const Instant now = std::chrono::steady_clock::now();
+  const Instant now = Clock::now();
   const Instant deadline =
       now + std::chrono::duration_cast<Instant::duration>(kMostOfTheTime * (problem.deadline - now));
   Roles roles(groups, deadline);

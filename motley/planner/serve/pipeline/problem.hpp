@@ -1,7 +1,6 @@
 // What the planner of serving is asked, and what it answers.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -9,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "motley/base/clock.hpp"
 #include "motley/cost/form/form.hpp"
 #include "motley/plan/serve.hpp"
 #include "motley/solve/chain_dp.hpp"
@@ -107,7 +107,7 @@ struct ServeProblem {
   std::unique_ptr<ServeForm> form(const ServePoint& point) const;
 };
 
-inline bool expired(const ServeProblem& problem) { return std::chrono::steady_clock::now() >= problem.deadline; }
+inline bool expired(const ServeProblem& problem) { return Clock::now() >= problem.deadline; }
 
 // Whether the options, the form and the workload leave prefill and decode anything to part.
 bool may_have_roles(const ServeProblem& problem);

@@ -4,6 +4,8 @@
 #include <thread>
 #include <utility>
 
+#include "motley/base/clock.hpp"
+
 namespace motley {
 namespace {
 
@@ -44,7 +46,7 @@ PlacementAnswer search_placement(const PlacementProblem& problem, std::vector<Pl
   std::atomic<std::int64_t> next{0}, enough{std::ssize(restarts)};  // the first restart that reaches the bound
   const auto work = [&] {
     for (std::int64_t r = next++; r < std::ssize(restarts); r = next++) {
-      const auto stop = [&] { return r > enough || std::chrono::steady_clock::now() >= options.deadline; };
+      const auto stop = [&] { return r > enough || Clock::now() >= options.deadline; };
       if (stop()) continue;
       const AnnealingBudget budget{
           .moves = options.moves_per_node * std::ssize(problem.nodes), .bound = answer.bound, .stop = stop};

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <optional>
 
+#include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
 #include "motley/planner/serve/placement/placement.hpp"
 
@@ -251,7 +252,7 @@ void add_starts(const PlacementProblem& problem, KindBy by, EndRule rule, Instan
   const auto covers = [&](double flow) { return cover(kinds, flow).layers >= problem.layers; };
   double low = 0, high = bound;
   if (covers(high * (1 - 1e-9))) low = high * (1 - 1e-9);
-  while (high > precision * bound && low < high * (1 - precision) && std::chrono::steady_clock::now() < deadline) {
+  while (high > precision * bound && low < high * (1 - precision) && Clock::now() < deadline) {
     const double middle = (low + high) / 2;
     (covers(middle) ? low : high) = middle;
   }
@@ -261,7 +262,7 @@ void add_starts(const PlacementProblem& problem, KindBy by, EndRule rule, Instan
     trim(problem, stages);
     order_by_place(problem, stages);
     if (auto placement = lay_out(problem, stages)) starts.push_back(std::move(*placement));
-    if (std::chrono::steady_clock::now() >= deadline) return;
+    if (Clock::now() >= deadline) return;
   }
 }
 

@@ -1,4 +1,5 @@
 #include "motley/planner/serve/placement/placement.hpp"
+#include "motley/base/clock.hpp"
 
 #include <gtest/gtest.h>
 
@@ -237,10 +238,10 @@ TEST(SearchPlacement, IsTheSameWhateverTheThreads) {
 
 TEST(SearchPlacement, ObeysTheDeadline) {
   const PlacementProblem problem = three_sites();
-  const Instant start = std::chrono::steady_clock::now();
+  const Instant start = Clock::now();
   const PlacementAnswer answer = search_placement(
       problem, {.deadline = start + std::chrono::milliseconds(100), .restarts = 100000, .moves_per_node = 1000});
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(2));
+  EXPECT_LT(Clock::now() - start, std::chrono::seconds(2));
   EXPECT_FALSE(answer.complete);
   EXPECT_GT(answer.tokens_per_s, 0);
 }

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <vector>
 
+#include "motley/base/clock.hpp"
 #include "motley/planner/train/joint/replicas.hpp"
 
 namespace motley {
@@ -54,6 +55,6 @@ std::vector<Deployment> structured_deployments(const TrainProblem& problem);
 
 // Local moves from a start, accepted as simulated annealing does; never worse than its start.
 Deployment improved(Judge& judge, const Deployment& start, std::uint64_t seed, std::uint64_t stream, std::int64_t moves,
-                    std::chrono::steady_clock::time_point deadline, std::int64_t& evaluated);
+                    Instant deadline, std::int64_t& evaluated);
 
 }  // namespace motley

@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <set>
 
+#include "motley/base/clock.hpp"
 #include "motley/base/parallel.hpp"
 #include "motley/base/units.hpp"
 #include "motley/cluster/names.hpp"
@@ -15,8 +15,6 @@
 
 namespace motley {
 namespace {
-
-using Instant = std::chrono::steady_clock::time_point;
 
 constexpr std::size_t kRestarts = 8;
 constexpr std::size_t kConfirmed = 64;  // of the best by closed form, run event by event
@@ -53,7 +51,7 @@ std::vector<Scored> scored(Judge& judge, std::vector<Deployment> deployments, in
                            std::int64_t& evaluated) {
   std::vector<Scored> scored(deployments.size());
   in_parallel(deployments.size(), threads, [&](std::size_t i) {
-    if (i > 0 && std::chrono::steady_clock::now() >= deadline) return;
+    if (i > 0 && Clock::now() >= deadline) return;
     scored[i] = {judge.quick(deployments[i]).iteration_s, std::move(deployments[i])};
   });
   std::erase_if(scored, [](const Scored& one) { return one.deployment.replicas.empty(); });
@@ -175,11 +173,8 @@ TrainOutcome nothing_fits(const Model& model, const Training& training) {
 
 TrainOutcome plan_joint(const Cluster& cluster, const Model& model, const Workload& workload,
                         const TrainOptions& options) {
-  const Instant start = std::chrono::steady_clock::now();
-  const auto after = [&](double seconds) {
-    return start +
-           std::chrono::duration_cast<Instant::duration>(std::chrono::duration<double>(std::clamp(seconds, 0.0, 1e6)));
-  };
+  const Instant start = Clock::now();
+  const auto after = [&](double seconds) { return start + duration_of(std::clamp(seconds, 0.0, 1e6)); };
   const Instant search_deadline = after(kSearchShare * options.deadline_s), deadline = after(options.deadline_s);
   const Training& training = training_of(workload);
   const TrainStepCost cost(options.cost, cluster, model.arch, training, options.profile);
@@ -209,10 +204,10 @@ TrainOutcome plan_joint(const Cluster& cluster, const Model& model, const Worklo
                      [](const Scored& a, const Scored& b) { return a.iteration_s < b.iteration_s; });
   }
 
-  const bool cut = std::chrono::steady_clock::now() >= search_deadline;
+  const bool cut = Clock::now() >= search_deadline;
   std::vector<Judged> confirmed(std::min(kConfirmed, candidates.size()));
   in_parallel(confirmed.size(), options.threads, [&](std::size_t i) {
-    if (i == 0 || std::chrono::steady_clock::now() < deadline) confirmed[i] = judge.exact(candidates[i].deployment);
+    if (i == 0 || Clock::now() < deadline) confirmed[i] = judge.exact(candidates[i].deployment);
   });
   std::stable_sort(confirmed.begin(), confirmed.end(),
                    [](const Judged& a, const Judged& b) { return a.iteration_s < b.iteration_s; });
@@ -238,7 +233,7 @@ TrainOutcome plan_joint(const Cluster& cluster, const Model& model, const Worklo
   search.gap = (value - bound) / value;
   search.status = cut ? SearchStatus::deadline : SearchStatus::gap;
   search.evaluated = evaluated;
-  search.elapsed_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  search.elapsed_s = seconds_since(start);
   if (const auto violations = verify(*outcome.plan); !violations.empty())
     throw Error(ErrorCode::internal, fmt::format("the planner made a plan that does not verify: {}: {}",
                                                  violations[0].place, violations[0].what));

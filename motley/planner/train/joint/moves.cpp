@@ -1,7 +1,7 @@
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 
+#include "motley/base/clock.hpp"
 #include "motley/base/random.hpp"
 #include "motley/planner/train/joint/deployment.hpp"
 
@@ -140,11 +140,11 @@ class Mutation {
 }  // namespace
 
 Deployment improved(Judge& judge, const Deployment& start, std::uint64_t seed, std::uint64_t stream, std::int64_t moves,
-                    std::chrono::steady_clock::time_point deadline, std::int64_t& evaluated) {
+                    Instant deadline, std::int64_t& evaluated) {
   RandomStream dice(seed, stream);
   Deployment best = start, current = start;
   double current_s = judge.quick(start).iteration_s, best_s = current_s;
-  for (std::int64_t i = 0; i < moves && std::chrono::steady_clock::now() < deadline; ++i) {
+  for (std::int64_t i = 0; i < moves && Clock::now() < deadline; ++i) {
     const double left = 1 - static_cast<double>(i) / static_cast<double>(moves);
     const double tolerated_s = -kStartTemperature * left * left * current_s * std::log(std::max(dice.uniform(), 1e-12));
     Deployment next = Mutation(judge.problem(), dice).of(current);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <functional>
 
+#include "motley/base/clock.hpp"
+
 namespace motley {
 namespace {
 
@@ -33,8 +35,7 @@ bool shift_layer(ReplicaLayout& replica, std::size_t from, std::size_t to) {
 
 class Polisher {
  public:
-  Polisher(const TrainProblem& problem, TrainLayout layout, std::chrono::steady_clock::time_point deadline)
-      : problem_(problem), deadline_(deadline) {
+  Polisher(const TrainProblem& problem, TrainLayout layout, Instant deadline) : problem_(problem), deadline_(deadline) {
     best_ = {.layout = std::move(layout), .iteration_s = 0, .evaluated = 1};
     best_.iteration_s = price_step(problem.cost, problem.view(), best_.layout).iteration_s;
   }
@@ -56,7 +57,7 @@ class Polisher {
   }
 
  private:
-  bool expired() const { return std::chrono::steady_clock::now() >= deadline_; }
+  bool expired() const { return Clock::now() >= deadline_; }
 
   bool try_change(const std::function<bool(TrainLayout&)>& change) {
     if (expired()) return false;
@@ -158,7 +159,7 @@ class Polisher {
   }
 
   const TrainProblem& problem_;
-  std::chrono::steady_clock::time_point deadline_;
+  Instant deadline_;
   Polished best_;
 };
 
@@ -182,7 +183,7 @@ bool fits_memory(const TrainProblem& problem, const TrainLayout& layout) {
   return true;
 }
 
-Polished polish(const TrainProblem& problem, TrainLayout layout, std::chrono::steady_clock::time_point deadline) {
+Polished polish(const TrainProblem& problem, TrainLayout layout, Instant deadline) {
   return Polisher(problem, std::move(layout), deadline).run();
 }
 

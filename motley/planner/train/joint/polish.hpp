@@ -2,8 +2,7 @@
 // single stages, sequences and micro-batches change as long as the step gets shorter.
 #pragma once
 
-#include <chrono>
-
+#include "motley/base/clock.hpp"
 #include "motley/planner/train/joint/strategy_tables.hpp"
 
 namespace motley {
@@ -17,6 +16,6 @@ struct Polished {
   std::int64_t evaluated = 0;
 };
 // Never longer than the layout given, which fits.
-Polished polish(const TrainProblem& problem, TrainLayout layout, std::chrono::steady_clock::time_point deadline);
+Polished polish(const TrainProblem& problem, TrainLayout layout, Instant deadline);
 
 }  // namespace motley

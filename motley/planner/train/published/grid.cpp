@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 
+#include "motley/base/clock.hpp"
 #include "motley/base/parallel.hpp"
 #include "motley/base/random.hpp"
 #include "motley/planner/train/published/grid_state.hpp"
@@ -186,7 +187,7 @@ class GridSearch {
 
  private:
   bool finished() const { return outcome_.best.cost_s() <= outcome_.bound_s * (1 + reached); }
-  bool expired() const { return std::chrono::steady_clock::now() >= options_.deadline; }
+  bool expired() const { return Clock::now() >= options_.deadline; }
 
   // Its cost with the order and the pipelines that are best for it; the best is kept.
   double keep(const std::vector<Counts>& parts) {

@@ -3,10 +3,10 @@
 // shortest path through the stages, where the way from stage to stage is a bottleneck matching. docs/dtfm.md.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <vector>
 
+#include "motley/base/clock.hpp"
 #include "motley/cost/published/dtfm.hpp"
 
 namespace motley {
@@ -23,7 +23,7 @@ struct GridOptions {
   std::uint64_t seed = 0;
   GridStarts starts = GridStarts::structured;  // random: for comparison
   int threads = 1;
-  std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
+  Instant deadline = Instant::max();
 };
 
 struct GridOutcome {

@@ -1,4 +1,5 @@
 #include "motley/planner/train/published/grid.hpp"
+#include "motley/base/clock.hpp"
 
 #include <gtest/gtest.h>
 
@@ -106,7 +107,7 @@ TEST(Grid, PublishedNetworksFromStructuredStarts) {
   for (const auto& [name, cost] : cases) {
     const GridProblem problem = example(name);
     // The structured starts alone: the deadline is over when the annealing would begin.
-    const GridOutcome outcome = search_grid(problem, {.deadline = std::chrono::steady_clock::now()});
+    const GridOutcome outcome = search_grid(problem, {.deadline = Clock::now()});
     expect_sound(problem, outcome);
     EXPECT_NEAR(outcome.best.cost_s(), cost, 1e-6) << name;
   }
@@ -167,10 +168,9 @@ TEST(Grid, SameSeedSameAssignment) {
 // Beyond the stages whose order is solved exactly at every step.
 TEST(Grid, ManyStages) {
   const GridProblem problem = example("us-regions", 16, 4);
-  const GridOutcome outcome =
-      search_grid(problem, {.deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(200)});
+  const GridOutcome outcome = search_grid(problem, {.deadline = Clock::now() + std::chrono::milliseconds(200)});
   expect_sound(problem, outcome);
-  const GridOutcome idle = search_grid(example("worldwide", 5, 12), {.deadline = std::chrono::steady_clock::now()});
+  const GridOutcome idle = search_grid(example("worldwide", 5, 12), {.deadline = Clock::now()});
   expect_sound(example("worldwide", 5, 12), idle);
 }
 
@@ -233,7 +233,7 @@ TEST(GridStateTest, CostsWhatItsAssignmentCosts) {
 }
 
 TEST(Grid, ADeadlineIsSaid) {
-  const GridOutcome outcome = search_grid(example("worldwide"), {.deadline = std::chrono::steady_clock::now()});
+  const GridOutcome outcome = search_grid(example("worldwide"), {.deadline = Clock::now()});
   EXPECT_EQ(outcome.status, SearchStatus::deadline);
 }
 

@@ -5,13 +5,13 @@
 // is a unit. A replica is then how many stages it has of every unit: their order and layers follow from that.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <limits>
 #include <map>
 #include <optional>
 #include <vector>
 
+#include "motley/base/clock.hpp"
 #include "motley/cost/published/flashflex.hpp"
 #include "motley/planner/train/plan/apportion.hpp"
 #include "motley/planner/train/plan/train_plan.hpp"
@@ -84,7 +84,7 @@ LayoutPlan price_layout(const LayoutTables& tables, std::vector<LaidReplica> rep
 
 struct LayoutOptions {
   std::uint64_t seed = 0;
-  std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
+  Instant deadline = Instant::max();
 };
 struct LayoutOutcome {
   std::optional<LayoutPlan> best;

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <set>
 
+#include "motley/base/clock.hpp"
 #include "motley/base/random.hpp"
 #include "motley/planner/train/published/layout.hpp"
 
@@ -37,7 +38,7 @@ class LayoutSearch {
   }
 
  private:
-  bool expired() const { return std::chrono::steady_clock::now() >= options_.deadline; }
+  bool expired() const { return Clock::now() >= options_.deadline; }
 
   // Every device at its peak, all the time, on the layers and nothing else: the step of the published form without
   // hops, collectives, bubbles and sync.

@@ -1,4 +1,5 @@
 #include "motley/planner/train/published/layout.hpp"
+#include "motley/base/clock.hpp"
 
 #include <gtest/gtest.h>
 
@@ -262,7 +263,7 @@ TEST(LayoutPlan, TheStepIsThatOfThePlan) {
   const CostOptions zero3{.form = "flashflex", .settings = {{"flashflex.zero3", 1}}};
   const LayoutProblem problem{.cluster = cluster, .model = model, .workload = workload, .cost = zero3};
   const LayoutTables tables = layout_tables(problem);
-  const LayoutOptions options{.seed = 1, .deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(150)};
+  const LayoutOptions options{.seed = 1, .deadline = Clock::now() + std::chrono::milliseconds(150)};
   const LayoutOutcome found = search_layout(problem, tables, options);
   ASSERT_TRUE(found.best);
   const TrainPlan plan = make_train_plan(cluster, model, workload, found_replicas(problem, tables, *found.best),
