@@ -60,7 +60,7 @@ TEST_F(SafetensorsTest, AMissingTensorNamesTheFileAndTheNearestName) {
     FAIL() << "found";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr((folder / "model.safetensors").string() + " does not contain"));
-    EXPECT_THAT(error.hint(), HasSubstr("it holds q_proj.weight"));
+    EXPECT_THAT(error.hint(), HasSubstr("the file contains q_proj.weight"));
   }
 }
 

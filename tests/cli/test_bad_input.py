@@ -94,7 +94,7 @@ def test_a_budget_below_the_cheapest_useful_fleet_names_that(run, tmp_path):
     file = workload(tmp_path)
     result = run("plan rent --model llama-2-70b --workload", file, "--budget", "0.5 $/h")
     assert result.returncode == 1
-    enough = re.search(r'--budget "(.*)" would do', result.stdout).group(1)
+    enough = re.search(r'give at least --budget "(.*)"', result.stdout).group(1)
     assert run("plan rent --model llama-2-70b --workload", file, "--budget", enough).returncode == 0
 
 

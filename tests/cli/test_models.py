@@ -65,7 +65,7 @@ def test_tables_tell_the_share_of_each(run):
         (TWO.replace(" --workload seldom.toml", ""), 2, ["2 models need as many workloads, found 1", "its own --workload"]),
         (TWO.replace("seldom", "never"), 2, ["llama-2-13b", "rate"]),
         (TWO + " --front", 2, ["--front"]),
-        (TWO.replace("llama-2-13b", "llama-2-70b"), 1, ["no room for llama-2-70b"]),
+        (TWO.replace("llama-2-13b", "llama-2-70b"), 1, ["llama-2-70b does not fit in addition to the other models"]),
     ],
 )
 def test_what_is_missing_is_told(run, arguments, code, words):

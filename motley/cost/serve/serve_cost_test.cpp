@@ -511,7 +511,7 @@ TEST(Forms, UnknownFormsAndSettingsAreRefused) {
     }
     return "";
   };
-  EXPECT_THAT(message({.form = "guess"}), testing::HasSubstr("known: motley, hexgen"));
+  EXPECT_THAT(message({.form = "guess"}), testing::HasSubstr("choose one of motley, hexgen"));
   EXPECT_THAT(message({.form = "motley", .settings = {{"hexgen.batch", 2}}}), testing::HasSubstr("hexgen.batch"));
   EXPECT_THAT(message({.form = "hexgen", .settings = {{"hexgen.batch", 0}}}), testing::HasSubstr("whole number"));
   EXPECT_THAT(message({.form = "hexgen", .settings = {{"hexgen.batch", 1.5}}}), testing::HasSubstr("whole number"));
