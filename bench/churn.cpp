@@ -22,14 +22,14 @@ void print_times(const char* what, const std::vector<double>& times_s) {
 }
 
 ChurnReport churn(const ChurnOptions& options) {
-  const double start_s = monotonic_s();
+  const double start_s = motley::now_s();
   ChurnGroup group(options);
   group.run();
   const ChurnReport& report = group.report();
   fmt::print(
       "{} kills, {} joins, {} stops, {} kills of the coordinator in {:.0f} s; {} steps committed, {} results "
       "checked\n",
-      report.kills, report.joins, report.stops, report.coordinator_kills, monotonic_s() - start_s, report.steps,
+      report.kills, report.joins, report.stops, report.coordinator_kills, motley::now_s() - start_s, report.steps,
       report.checked);
   print_times("recovery from a kill to the next commit", report.recovery_s);
   return report;
@@ -54,15 +54,15 @@ std::string stop_and_continue(ChurnOptions options, int stops) {
     auto& victim = group.members()[random.below(group.members().size())];
     const std::uint64_t epoch = group.epoch();
     victim.process->signal(SIGSTOP);
-    const double stopped_s = monotonic_s();
+    const double stopped_s = motley::now_s();
     if (!group.watch(patience_s, [&] { return group.epoch() > epoch; })) return "the others wait for ever";
-    without_s.push_back(monotonic_s() - stopped_s);
+    without_s.push_back(motley::now_s() - stopped_s);
     const std::uint64_t without = group.epoch(), step = victim.last_step;
     victim.process->signal(SIGCONT);
-    const double continued_s = monotonic_s();
+    const double continued_s = motley::now_s();
     if (!group.watch(patience_s, [&] { return group.epoch() > without && victim.last_step > step; }))
       return "the continued one does not come back";
-    back_s.push_back(monotonic_s() - continued_s);
+    back_s.push_back(motley::now_s() - continued_s);
   }
   fmt::print("{} stops in the middle of an all_reduce of 8 MiB among 4, a lease of 1 s\n", stops);
   print_times("from the stop to the next commit of the others", without_s);

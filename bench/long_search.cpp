@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "motley/base/clock.hpp"
 #include "motley/planner/serve/serve.hpp"
 #include "motley/sim/simulate.hpp"
 #include "motley/workload/arrivals.hpp"
@@ -28,10 +29,6 @@ struct Case {
   double deadline_s;
   double rate_per_s;
 };
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 // With arrivals that no search has seen: the mean of three runs.
 double attainment(const ServePlan& plan, const Case& at) {
@@ -58,7 +55,7 @@ void compare(const Case& at, double seconds, double long_seconds) {
   const double reached = attainment(*quick.plan, at);
   const double took_s = quick.plan->search.elapsed_s;
 
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = Clock::now();
   double best = reached, effort = 1;
   int searches = 0;
   for (; seconds_since(start) < long_seconds; ++searches, effort *= 4) {

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string_view>
 
+#include "motley/base/clock.hpp"
 #include "motley/planner/train/published/galvatron.hpp"
 #include "motley/planner/train/published/grid.hpp"
 #include "motley/planner/train/train.hpp"
@@ -28,10 +29,6 @@ constexpr KnownGrid kGrids[] = {{"one-data-centre", 3.439799, 3.439799},
                                 {"uneven-a", 0, 56.741620},
                                 {"uneven-b", 0, 58.188011},
                                 {"uneven-c", 0, 62.720593}};
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 Workload job(std::int64_t sequences) {
   Workload workload;
@@ -93,14 +90,14 @@ void print_grids() {
     const Cluster cluster = read_cluster(fmt::format("{}/examples/dtfm/{}.toml", MOTLEY_SOURCE_DIR, name));
     const GridProblem problem{
         8, 8, dtfm_pairs(cluster, {.gradient_bytes = 0.65e9, .activation_bytes = 0.47124922275543213e9}, 8)};
-    auto start = std::chrono::steady_clock::now();
+    auto start = Clock::now();
     const GridOutcome found = search_grid(problem, {});
     fmt::print("| {} | {} | {:.6f} | {:+.2f} % | {:.6f} | {:.2f} |", name,
                published > 0 ? fmt::format("{:.6f}", published) : "", found.best.cost_s(),
                100 * (found.best.cost_s() / best_seen - 1), found.bound_s, seconds_since(start));
     std::vector<std::string> costs, times;
     for (std::uint64_t seed = 0; seed < 3; ++seed) {
-      start = std::chrono::steady_clock::now();
+      start = Clock::now();
       costs.push_back(
           fmt::format("{:.6f}", search_grid(problem, {.seed = seed, .starts = GridStarts::random}).best.cost_s()));
       times.push_back(fmt::format("{:.2f}", seconds_since(start)));
@@ -155,7 +152,7 @@ void print_homogeneous() {
   const GalvatronForm form(read_galvatron_profile(MOTLEY_SOURCE_DIR "/data/galvatron/llama-2-7b-8-devices.json"));
   fmt::print("| Galvatron's profile of Llama-2-7B, 8 GPUs | plan | step | seconds |\n|---|---|---|---|\n");
   for (const int batch : {16, 64}) {
-    const auto start = std::chrono::steady_clock::now();
+    const auto start = Clock::now();
     const GalvatronOutcome outcome = search_galvatron(form, {.batch = batch, .memory_mib = 36 * 1024});
     const double seconds = seconds_since(start);
     if (!outcome.plan) continue;
