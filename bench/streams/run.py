@@ -9,10 +9,11 @@ programs the median of each round's ratio of the last to the first. Three kinds 
     tales       the real ones: what a user of this machine sees
     paced       the fake worker of the driver's tests, from beside the program, with steps of 20 ms: the pace of a
                 faster device. The model's context is longer here, and so are the chats that join
-    counting    the same without a pause: tokens wait for the driver, whose throughput this is; the times between them
-                mean nothing
+    counting    the same without a pause: tokens wait for the driver, whose throughput this is; times between them
+                mean nothing then
 
-Each round starts the server and runs the streams alone, and again with 64 long chats that join halfway.
+Each round starts the server and runs the streams alone, and, where times mean something, again with 64 long chats that
+join halfway.
 """
 
 import argparse
@@ -36,7 +37,7 @@ LONG_CHATS = 64
 WORKERS = {
     "tales": {"tokens": 64, "messages": 20, "context": 512, "step": 384, "folder": "model"},
     "paced": {"tokens": 96, "messages": 200, "context": 16384, "step": 65536, "folder": "model;step_ms=20"},
-    "counting": {"tokens": 256, "messages": 200, "context": 16384, "step": 65536, "folder": "model"},
+    "counting": {"tokens": 256, "messages": None, "context": 16384, "step": 65536, "folder": "model"},
 }
 CLUSTER = """format = "motley.cluster/1"
 name = "one device"
@@ -60,12 +61,12 @@ output_tokens = 64
 """
 COLUMNS = {
     "tokens_per_s": ("tokens/s", 1, "{:,.0f}"),
-    "between_p50_s": ("between tokens, p50 ms", 1e3, "{:.1f}"),
-    "between_p99_s": ("p99 ms", 1e3, "{:.1f}"),
-    "driver_us_per_token": ("processor us/token", 1, "{:.1f}"),
-    "joined_p99_s": ("between tokens while 64 join, p99 ms", 1e3, "{:.1f}"),
-    "first_p50_s": ("first token of those, p50 ms", 1e3, "{:.0f}"),
-    "first_p99_s": ("p99 ms", 1e3, "{:.0f}"),
+    "driver_us_per_token": ("driver, us/token", 1, "{:.1f}"),
+    "between_p50_s": ("between tokens, p50", 1e3, "{:.1f} ms"),
+    "between_p99_s": ("p99", 1e3, "{:.1f} ms"),
+    "joined_p99_s": ("p99 while 64 join", 1e3, "{:.1f} ms"),
+    "first_p50_s": ("first token of those, p50", 1e3, "{:.0f} ms"),
+    "first_p99_s": ("p99", 1e3, "{:.0f} ms"),
 }
 
 
@@ -129,32 +130,35 @@ def measure(program, plan, model, kind, options):
     settings = WORKERS[kind]
     with Server(program, plan, model) as server:
         def run(tokens, long_chats):
-            return json.loads(output_of(CLIENT, server.port, options.streams, tokens, long_chats, settings["messages"]))
+            messages = settings["messages"] or 1
+            return json.loads(output_of(CLIENT, server.port, options.streams, tokens, long_chats, messages))
 
         run(4, 0)
         before_s = server.processor_s()
         alone = run(settings["tokens"], 0)
         driver_s = server.processor_s() - before_s
-        joined = run(settings["tokens"], LONG_CHATS)
-    figures = {key: alone[key] for key in ("tokens_per_s", "between_p50_s", "between_p99_s")}
-    figures["driver_us_per_token"] = driver_s / alone["tokens"] * 1e6
-    figures["joined_p99_s"] = joined["between_p99_s"]
-    figures |= {key: joined[key] for key in ("first_p50_s", "first_p99_s")}
+        joined = run(settings["tokens"], LONG_CHATS) if settings["messages"] else None
+    figures = {"tokens_per_s": alone["tokens_per_s"], "driver_us_per_token": driver_s / alone["tokens"] * 1e6}
+    if joined:
+        figures |= {key: alone[key] for key in ("between_p50_s", "between_p99_s")}
+        figures["joined_p99_s"] = joined["between_p99_s"]
+        figures |= {key: joined[key] for key in ("first_p50_s", "first_p99_s")}
     return figures
 
 
 def print_table(kind, rows):
+    columns = {key: column for key, column in COLUMNS.items() if key in next(iter(rows.values()))[0]}
     print(f"\n{kind} workers\n")
-    print("| | " + " | ".join(title for title, _, _ in COLUMNS.values()) + " |")
-    print("|---" * (len(COLUMNS) + 1) + "|")
+    print("| | " + " | ".join(title for title, _, _ in columns.values()) + " |")
+    print("|---" * (len(columns) + 1) + "|")
     for name, rounds in rows.items():
         cells = [form.format(scale * statistics.median(figures[key] for figures in rounds))
-                 for key, (_, scale, form) in COLUMNS.items()]
+                 for key, (_, scale, form) in columns.items()]
         print(f"| {name} | " + " | ".join(cells) + " |")
     if len(rows) > 1:
         first, last = list(rows.values())[0], list(rows.values())[-1]
-        ratios = [statistics.median(b[key] / a[key] for a, b in zip(first, last)) for key in COLUMNS]
-        print("| ratio | " + " | ".join(f"{ratio:.2f}" for ratio in ratios) + " |")
+        ratios = [statistics.median(b[key] / a[key] for a, b in zip(first, last)) for key in columns]
+        print("| ratio | " + " | ".join(f"{ratio:.2f}" for ratio in ratios) + " |", flush=True)
 
 
 def main():
