@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "motley/base/clock.hpp"
+#include "motley/cost/train/train_cost.hpp"
 #include "motley/planner/train/published/galvatron.hpp"
 #include "motley/planner/train/published/grid.hpp"
 #include "motley/planner/train/train.hpp"

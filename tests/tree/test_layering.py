@@ -42,3 +42,39 @@ def test_torch_and_boost_stay_in_their_modules():
                 if header.startswith(prefix) and module not in modules:
                     wrong.append(f"{path.relative_to(ROOT)} includes {header}")
     assert not wrong, wrong
+
+
+def strongly_connected(edges):
+    """Sets of nodes that all reach each other, of more than one node (Tarjan)."""
+    index, low, stack, found = {}, {}, [], []
+
+    def visit(node):
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for other in sorted(edges[node]):
+            if other not in index:
+                visit(other)
+            if other in stack:
+                low[node] = min(low[node], low[other])
+        if low[node] == index[node]:
+            members = stack[stack.index(node) :]
+            del stack[stack.index(node) :]
+            if len(members) > 1:
+                found.append(sorted(members))
+
+    for node in sorted(edges):
+        if node not in index:
+            visit(node)
+    return found
+
+
+def test_no_units_include_each_other_in_a_circle():
+    """A unit is a header with its source: where they form a circle, none can be read, tested or moved by itself."""
+    edges = {}
+    for path in (ROOT / "motley").rglob("*.[ch]*"):
+        unit = path.relative_to(ROOT).with_suffix("").as_posix()
+        included = re.findall(r'^#include "(motley/[^"]+)\.h(?:pp)?"', path.read_text(), re.MULTILINE)
+        edges.setdefault(unit, set()).update(set(included) - {unit})
+    assert len(edges) > 300
+    assert strongly_connected({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == [["b", "c"]]
+    assert not strongly_connected({unit: others & edges.keys() for unit, others in edges.items()})

@@ -11,10 +11,6 @@
 namespace motley {
 namespace {
 
-std::int64_t micro_batch_of(const ReplicaLayout& replica) {
-  return (replica.sequences + replica.micro_batches - 1) / replica.micro_batches;
-}
-
 StageWork work_of(const ReplicaLayout& replica, const PlacedStage& stage) {
   return {stage.devices, stage.shares, micro_batch_of(replica)};
 }
@@ -211,6 +207,10 @@ Term replica_term(const TrainStepCost& cost, const TrainLayout& layout, const Tr
 }
 
 }  // namespace
+
+std::int64_t micro_batch_of(const ReplicaLayout& replica) {
+  return (replica.sequences + replica.micro_batches - 1) / replica.micro_batches;
+}
 
 TrainLayout layout_of(const TrainPlan& plan) {
   const Training& training = training_of(plan.workload);

@@ -28,6 +28,8 @@ struct TrainLayout {
   GradientSync sync;
 };
 TrainLayout layout_of(const TrainPlan& plan);
+// Sequences of the replica's largest micro-batch.
+std::int64_t micro_batch_of(const ReplicaLayout& replica);
 
 struct StageParts {
   BlockParts blocks;  // of all the stage's blocks and one micro-batch

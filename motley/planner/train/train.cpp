@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "motley/base/clock.hpp"
+#include "motley/cost/train/train_cost.hpp"
 #include "motley/planner/train/published/grid.hpp"
 #include "motley/planner/train/published/layout.hpp"
 
@@ -28,14 +29,11 @@ struct Job {
 
 void record(TrainPlan& plan, const Job& job, std::string planner, SearchStatus status, double bound,
             std::int64_t evaluated) {
-  plan.search.planner = std::move(planner);
-  plan.search.objective = "step";
-  plan.search.seed = static_cast<std::int64_t>(job.options.seed);
-  plan.search.status = status;
-  plan.search.bound = bound;
-  if (plan.predicted.iteration_s > 0) plan.search.gap = std::max(0.0, 1 - bound / plan.predicted.iteration_s);
-  plan.search.elapsed_s = job.elapsed_s();
-  plan.search.evaluated = evaluated;
+  record_search(plan, {.planner = std::move(planner),
+                       .status = status,
+                       .bound_s = bound,
+                       .evaluated = evaluated,
+                       .elapsed_s = job.elapsed_s()});
 }
 
 // A plan that does not hold its own memory is no plan.
@@ -73,26 +71,28 @@ GridProblem grid_problem(const Job& job, const Shape& shape) {
           dtfm_pairs(job.cluster, volumes, shape.replicas)};
 }
 
-std::vector<FoundReplica> found_replicas(const Job& job, const DtfmAssignment& assignment) {
+TrainLayout placed_grid(const Job& job, const DtfmAssignment& assignment) {
   const auto stages = static_cast<std::int64_t>(assignment.grid.size());
   const auto replicas = static_cast<std::int64_t>(assignment.grid.front().size());
   const auto sequences = equal_shares(job.training.global_batch, replicas);
   const auto layers = equal_shares(job.model.arch.layers, stages);
   const std::int64_t micro_batch = std::max<std::int64_t>(1, job.training.micro_batch);
-  std::vector<FoundReplica> found;
+  TrainLayout placed{.replicas = {}, .sync = {.algorithm = SyncAlgorithm::direct}};
   for (std::size_t r = 0; r < static_cast<std::size_t>(replicas); ++r) {
-    FoundReplica replica{
-        .sequences = sequences[r], .micro_batches = (sequences[r] + micro_batch - 1) / micro_batch, .stages = {}};
-    for (std::size_t s = 0; s < static_cast<std::size_t>(stages); ++s)
-      replica.stages.push_back({{assignment.grid[s][r]}, layers[s]});
-    found.push_back(std::move(replica));
+    ReplicaLayout& replica = placed.replicas.emplace_back(ReplicaLayout{
+        .sequences = sequences[r], .micro_batches = (sequences[r] + micro_batch - 1) / micro_batch, .stages = {}});
+    std::int64_t layer = 0;
+    for (std::size_t s = 0; s < static_cast<std::size_t>(stages); ++s) {
+      replica.stages.push_back(tensor_parallel_stage({layer, layer + layers[s]}, {assignment.grid[s][r]}, false));
+      layer += layers[s];
+    }
   }
-  return found;
+  recompute_where_needed({job.cluster, job.model.arch, job.training, job.options.profile}, placed);
+  return placed;
 }
 
 TrainOutcome written_grid(const Job& job, const GridOutcome& found) {
-  TrainPlan plan = make_train_plan(job.cluster, job.model, job.workload, found_replicas(job, found.best),
-                                   Recompute::where_needed, {.algorithm = SyncAlgorithm::direct}, job.options.cost);
+  TrainPlan plan = make_train_plan(job.cluster, job.model, job.workload, job.options, placed_grid(job, found.best));
   for (auto& unused : plan.unused) unused.reason = "not needed by the grid";
   return checked(std::move(plan));
 }
@@ -135,22 +135,21 @@ TrainOutcome plan_grid(const Job& job) {
     if (best->status == SearchStatus::optimal && kept.plan->predicted.iteration_s > bound_s * (1 + 1e-9))
       best->status = SearchStatus::gap;
   }
-  record(*kept.plan, job, "grid", best->status, bound_s, evaluated);
+  record(*kept.plan, job, "train/grid", best->status, bound_s, evaluated);
   return kept;
 }
 
 // ---- flashflex ----
 
 TrainOutcome plan_layout(const Job& job) {
-  const LayoutProblem problem{
-      .cluster = job.cluster,
-      .model = job.model,
-      .workload = job.workload,
-      .cost = job.options.cost,
-      .micro_batch = std::max<std::int64_t>(1, job.training.micro_batch),
-      .recompute = setting(job.options.cost, "flashflex.recompute", 1) != 0 ? Recompute::always : Recompute::never,
-      .stages = job.options.stages.value_or(0),
-      .replicas = job.options.replicas.value_or(0)};
+  const LayoutProblem problem{.cluster = job.cluster,
+                              .model = job.model,
+                              .workload = job.workload,
+                              .cost = job.options.cost,
+                              .micro_batch = std::max<std::int64_t>(1, job.training.micro_batch),
+                              .recompute = setting(job.options.cost, "flashflex.recompute", 1) != 0,
+                              .stages = job.options.stages.value_or(0),
+                              .replicas = job.options.replicas.value_or(0)};
   if (job.training.global_batch % problem.micro_batch != 0)
     throw input_error(fmt::format("a global batch of {} sequences must be a multiple of the micro-batch, found {}",
                                   job.training.global_batch, problem.micro_batch),
@@ -168,10 +167,9 @@ TrainOutcome plan_layout(const Job& job) {
                                 "part holds {} layers with micro-batches of {}",
                                 most, problem.micro_batch)};
   }
-  TrainPlan plan =
-      make_train_plan(job.cluster, job.model, job.workload, found_replicas(problem, tables, *outcome->best),
-                      problem.recompute, {.algorithm = SyncAlgorithm::direct}, job.options.cost);
-  record(plan, job, "layout", outcome->status, outcome->bound_s, outcome->evaluated);
+  TrainPlan plan = make_train_plan(job.cluster, job.model, job.workload, job.options,
+                                   placed_layout(problem, tables, *outcome->best));
+  record(plan, job, "train/layout", outcome->status, outcome->bound_s, outcome->evaluated);
   return checked(std::move(plan));
 }
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 
 #include "motley/base/clock.hpp"
 #include "motley/base/parallel.hpp"
@@ -12,6 +11,7 @@
 #include "motley/cluster/names.hpp"
 #include "motley/planner/train/joint/deployment.hpp"
 #include "motley/planner/train/joint/polish.hpp"
+#include "motley/planner/train/plan/train_plan.hpp"
 
 namespace motley {
 namespace {
@@ -118,46 +118,6 @@ double bound_s(const TrainProblem& problem) {
   return static_cast<double>(problem.model.arch.layers * problem.training.global_batch) / rate;
 }
 
-TrainPlan write_plan(const Cluster& cluster, const Model& model, const Workload& workload, const TrainOptions& options,
-                     const TrainLayout& layout) {
-  TrainPlan plan;
-  plan.model = model;
-  plan.cluster = cluster;
-  plan.workload = workload;
-  plan.profile = options.profile;
-  plan.schedule = layout.schedule;
-  plan.sync = layout.sync;
-  const Training& training = training_of(workload);
-  std::set<int> busy;
-  for (const auto& replica : layout.replicas) {
-    TrainReplica& written = plan.replicas.emplace_back();
-    written.share = static_cast<double>(replica.sequences) / static_cast<double>(training.global_batch);
-    written.micro_batches = replica.micro_batches;
-    for (const auto& stage : replica.stages) {
-      TrainStage& held = written.stages.emplace_back(
-          TrainStage{.layers = stage.layers, .devices = {}, .shares = stage.shares, .strategies = stage.strategies});
-      for (const int device : stage.devices) {
-        held.devices.push_back(cluster.devices[static_cast<std::size_t>(device)].name);
-        busy.insert(device);
-      }
-    }
-  }
-  for (std::size_t device = 0; device < cluster.devices.size(); ++device)
-    if (!busy.contains(static_cast<int>(device)))
-      plan.unused.push_back({cluster.devices[device].name, "no faster plan uses it"});
-  const TrainCost cost = price_train(plan, options.cost);
-  plan.predicted.iteration_s = cost.iteration_s;
-  plan.predicted.tokens_per_s = cost.tokens_per_s;
-  plan.predicted.mfu = cost.mfu;
-  for (const auto& replica : plan.replicas)
-    for (std::size_t s = 0; s < replica.stages.size(); ++s) {
-      const auto memory = stage_memory(plan, replica, s);
-      for (std::size_t i = 0; i < memory.size(); ++i)
-        plan.predicted.memory_bytes[replica.stages[s].devices[i]] = memory[i];
-    }
-  return plan;
-}
-
 TrainOutcome nothing_fits(const Model& model, const Training& training) {
   const StateBytes bytes = state_bytes(training);
   const double per_parameter = bytes.weight + bytes.gradient + bytes.master + bytes.moments;
@@ -223,17 +183,14 @@ TrainOutcome plan_joint(const Cluster& cluster, const Model& model, const Worklo
     evaluated += other.evaluated;
     if (other.iteration_s > 0 && other.iteration_s < best.iteration_s) best = std::move(other);
   }
-  TrainOutcome outcome{.plan = write_plan(cluster, model, workload, options, best.layout), .reason = {}, .hint = {}};
-  SearchRecord& search = outcome.plan->search;
-  search.planner = "train/joint";
-  search.cost = options.cost.form;
-  search.seed = static_cast<std::int64_t>(options.seed);
-  const double bound = bound_s(problem), value = outcome.plan->predicted.iteration_s;
-  search.bound = bound;
-  search.gap = (value - bound) / value;
-  search.status = cut ? SearchStatus::deadline : SearchStatus::gap;
-  search.evaluated = evaluated;
-  search.elapsed_s = seconds_since(start);
+  TrainOutcome outcome{
+      .plan = make_train_plan(cluster, model, workload, options, best.layout), .reason = {}, .hint = {}};
+  record_search(*outcome.plan,
+                {.planner = "train/joint",
+                 .status = cut ? SearchStatus::deadline : SearchStatus::gap,
+                 .bound_s = bound_s(problem),
+                 .evaluated = evaluated,
+                 .elapsed_s = seconds_since(start)});
   if (const auto violations = verify(*outcome.plan); !violations.empty())
     throw Error(ErrorCode::internal, fmt::format("the planner made a plan that does not verify: {}: {}",
                                                  violations[0].place, violations[0].what));

@@ -1,5 +1,7 @@
 #include "motley/planner/train/joint/polish.hpp"
 
+#include "motley/planner/train/plan/train_plan.hpp"
+
 #include <algorithm>
 #include <functional>
 
@@ -9,10 +11,6 @@ namespace motley {
 namespace {
 
 constexpr double kShorter = 1 - 1e-9;
-
-std::int64_t micro_batch_of(const ReplicaLayout& replica) {
-  return (replica.sequences + replica.micro_batches - 1) / replica.micro_batches;
-}
 
 // `from` gives its neighbour `to` the layer at their boundary.
 bool shift_layer(ReplicaLayout& replica, std::size_t from, std::size_t to) {
@@ -166,20 +164,9 @@ class Polisher {
 }  // namespace
 
 bool fits_memory(const TrainProblem& problem, const TrainLayout& layout) {
-  for (const auto& replica : layout.replicas)
-    for (std::size_t s = 0; s < replica.stages.size(); ++s) {
-      const PlacedStage& stage = replica.stages[s];
-      const StageFootprint footprint{
-          .embedding = s == 0,
-          .head = s + 1 == replica.stages.size(),
-          .sequences = micro_batch_of(replica),
-          .in_flight = micro_batches_in_flight(layout.schedule, s, replica.stages.size(), replica.micro_batches)};
-      const auto memory = train_memory(problem.model.arch, problem.training, footprint, stage.strategies, stage.shares);
-      for (std::size_t rank = 0; rank < memory.size(); ++rank) {
-        const DeviceType& type = problem.cluster.type_of(stage.devices[rank]);
-        if (memory[rank].total() + type.reserve_bytes.value_or(0) > type.memory_bytes) return false;
-      }
-    }
+  for (std::size_t r = 0; r < layout.replicas.size(); ++r)
+    for (std::size_t s = 0; s < layout.replicas[r].stages.size(); ++s)
+      if (!stage_fits(problem.view(), layout, r, s)) return false;
   return true;
 }
 

@@ -1,31 +1,36 @@
-// From what a search found to a plan.
+// From the layout that a search found to the plan: every planner of training writes its plan here.
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
-#include "motley/cost/train/train_cost.hpp"
+#include "motley/cost/train/train_price.hpp"
+#include "motley/planner/train/plan/train_options.hpp"
 
 namespace motley {
 
-struct FoundStage {
-  std::vector<int> devices;  // tensor parallel
-  std::int64_t layers = 0;
-};
-struct FoundReplica {
-  std::int64_t sequences = 0;
-  std::int64_t micro_batches = 0;
-  std::vector<FoundStage> stages;
-};
-
-// Where layers are to be computed again.
-enum class Recompute { where_needed, always, never };
-
-// The plan with its figures and memory; layers are computed again where a stage does not fit otherwise, if that is
-// allowed. The search record is left to the caller, but for the form.
+// The plan with its figures, its memory and the devices that stay idle. Of the search it records what the options say;
+// record_search() adds the rest.
 TrainPlan make_train_plan(const Cluster& cluster, const Model& model, const Workload& workload,
-                          const std::vector<FoundReplica>& replicas, Recompute recompute, GradientSync sync,
-                          const CostOptions& cost);
+                          const TrainOptions& options, const TrainLayout& layout);
+
+struct TrainSearch {
+  std::string planner;  // "train/joint"
+  SearchStatus status = SearchStatus::heuristic;
+  double bound_s = 0;  // no step is shorter
+  std::int64_t evaluated = 0;
+  double elapsed_s = 0;
+};
+void record_search(TrainPlan& plan, const TrainSearch& search);
+
+// Whether a stage fits the memory of its devices, by the arithmetic that verify() uses.
+bool stage_fits(const TrainProblemView& view, const TrainLayout& layout, std::size_t replica, std::size_t stage);
+// The layers of stages that do not fit are computed again in the backward pass.
+void recompute_where_needed(const TrainProblemView& view, TrainLayout& layout);
+
+// A stage whose layers are all tensor parallel over its devices.
+PlacedStage tensor_parallel_stage(LayerRange layers, std::vector<int> devices, bool recompute);
 
 // Sequences of a step over replicas whose next micro-batch takes each as long: whole numbers that differ by at most
 // one.

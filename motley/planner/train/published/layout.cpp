@@ -47,8 +47,7 @@ class Capacity {
     const auto total = [&](std::int64_t layers, std::int64_t in_flight) {
       const StageFootprint footprint{
           .embedding = first, .head = last, .sequences = problem.micro_batch, .in_flight = in_flight};
-      const LayerStrategy strategy{
-          .layers = {0, layers}, .tp = unit.degree, .recompute = problem.recompute != Recompute::never};
+      const LayerStrategy strategy{.layers = {0, layers}, .tp = unit.degree, .recompute = problem.recompute};
       std::int64_t most = 0;
       for (const TrainMemory& memory : train_memory(problem.model.arch, training_, footprint, {strategy}))
         most = std::max(most, memory.total());
@@ -199,24 +198,26 @@ LayoutPlan price_layout(const LayoutTables& tables, std::vector<LaidReplica> rep
   return layout;
 }
 
-std::vector<FoundReplica> found_replicas(const LayoutProblem& problem, const LayoutTables& tables,
-                                         const LayoutPlan& layout) {
+TrainLayout placed_layout(const LayoutProblem& problem, const LayoutTables& tables, const LayoutPlan& layout) {
   std::vector<std::size_t> taken(tables.kinds.size());
-  std::vector<FoundReplica> found;
+  TrainLayout placed{.replicas = {}, .sync = {.algorithm = SyncAlgorithm::direct}};
   for (std::size_t r = 0; r < layout.replicas.size(); ++r) {
     const LaidReplica& laid = layout.replicas[r];
-    FoundReplica& replica = found.emplace_back();
+    ReplicaLayout& replica = placed.replicas.emplace_back();
     replica.micro_batches = layout.micro_batches[r];
     replica.sequences = replica.micro_batches * problem.micro_batch;
+    std::int64_t layer = 0;
     for (std::size_t s = 0; s < laid.units.size(); ++s) {
       const LayoutUnit& unit = tables.units[static_cast<std::size_t>(laid.units[s])];
       std::size_t& next = taken[static_cast<std::size_t>(unit.kind)];
-      replica.stages.push_back(
-          {first_devices(tables.kinds[static_cast<std::size_t>(unit.kind)], next, unit.degree), laid.layers[s]});
+      replica.stages.push_back(tensor_parallel_stage(
+          {layer, layer + laid.layers[s]},
+          first_devices(tables.kinds[static_cast<std::size_t>(unit.kind)], next, unit.degree), problem.recompute));
+      layer += laid.layers[s];
       next += static_cast<std::size_t>(unit.degree);
     }
   }
-  return found;
+  return placed;
 }
 
 }  // namespace motley

@@ -52,8 +52,8 @@ struct LayoutProblem {
   const Model& model;
   const Workload& workload;
   CostOptions cost;
-  std::int64_t micro_batch = 1;  // sequences
-  Recompute recompute = Recompute::always;
+  std::int64_t micro_batch = 1;           // sequences
+  bool recompute = true;                  // every layer
   std::int64_t stages = 0, replicas = 0;  // fixed; 0: free
 };
 LayoutTables layout_tables(const LayoutProblem& problem);
@@ -99,7 +99,6 @@ std::optional<LayoutOutcome> enumerate_layouts(const LayoutProblem& problem, con
                                                std::int64_t most);
 
 // With devices for the units.
-std::vector<FoundReplica> found_replicas(const LayoutProblem& problem, const LayoutTables& tables,
-                                         const LayoutPlan& layout);
+TrainLayout placed_layout(const LayoutProblem& problem, const LayoutTables& tables, const LayoutPlan& layout);
 
 }  // namespace motley

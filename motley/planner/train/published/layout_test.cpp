@@ -1,5 +1,6 @@
 #include "motley/planner/train/published/layout.hpp"
 #include "motley/base/clock.hpp"
+#include "motley/cost/train/train_cost.hpp"
 
 #include <gtest/gtest.h>
 
@@ -199,14 +200,18 @@ class AllPlans {
     }
   }
   void price() {
-    std::vector<FoundReplica> replicas;
+    TrainLayout layout;
     for (std::size_t p = 0; p < pipelines_.size(); ++p) {
-      FoundReplica replica{.sequences = shares_[p], .micro_batches = shares_[p], .stages = {}};
-      for (std::size_t s = 0; s < pipelines_[p].size(); ++s)
-        replica.stages.push_back({groups_[pipelines_[p][s]], layers_[p][s]});
-      replicas.push_back(std::move(replica));
+      ReplicaLayout replica{.sequences = shares_[p], .micro_batches = shares_[p], .stages = {}};
+      std::int64_t layer = 0;
+      for (std::size_t s = 0; s < pipelines_[p].size(); ++s) {
+        replica.stages.push_back(
+            tensor_parallel_stage({layer, layer + layers_[p][s]}, groups_[pipelines_[p][s]], true));
+        layer += layers_[p][s];
+      }
+      layout.replicas.push_back(std::move(replica));
     }
-    const TrainPlan plan = make_train_plan(cluster_, model_, workload_, replicas, Recompute::always, {}, flashflex);
+    const TrainPlan plan = make_train_plan(cluster_, model_, workload_, {.cost = flashflex}, layout);
     if (plan.predicted.iteration_s < least_ && verify(plan).empty()) least_ = plan.predicted.iteration_s;
   }
 
@@ -266,8 +271,8 @@ TEST(LayoutPlan, TheStepIsThatOfThePlan) {
   const LayoutOptions options{.seed = 1, .deadline = Clock::now() + std::chrono::milliseconds(150)};
   const LayoutOutcome found = search_layout(problem, tables, options);
   ASSERT_TRUE(found.best);
-  const TrainPlan plan = make_train_plan(cluster, model, workload, found_replicas(problem, tables, *found.best),
-                                         Recompute::always, {}, zero3);
+  const TrainPlan plan =
+      make_train_plan(cluster, model, workload, {.cost = zero3}, placed_layout(problem, tables, *found.best));
   EXPECT_TRUE(verify(plan).empty());
   EXPECT_NEAR(plan.predicted.iteration_s, found.best->step_s, 1e-9 * found.best->step_s);
 }
@@ -444,8 +449,8 @@ TEST(LayoutPlan, EveryLayoutIsPricedAsItsPlan) {
         const auto first = lay_out(tables, one, 6), second = lay_out(tables, other, 6);
         if (!first || !second) continue;
         const LayoutPlan layout = price_layout(tables, {*first, *second});
-        const TrainPlan plan = make_train_plan(cluster, model, workload, found_replicas(problem, tables, layout),
-                                               Recompute::always, {}, flashflex);
+        const TrainPlan plan =
+            make_train_plan(cluster, model, workload, {.cost = flashflex}, placed_layout(problem, tables, layout));
         EXPECT_NEAR(plan.predicted.iteration_s, layout.step_s, 1e-9 * layout.step_s) << a << " " << b << " " << c;
         ++priced;
       }
