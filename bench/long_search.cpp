@@ -20,8 +20,8 @@ namespace {
 
 using namespace motley;
 
-constexpr std::int64_t kRequests = 3000;
-constexpr double kDeadlines = 6;
+constexpr std::int64_t least_requests = 3000;
+constexpr double deadlines_per_run = 6;
 
 struct Case {
   std::string regime;
@@ -32,7 +32,8 @@ struct Case {
 
 // With arrivals that no search has seen: the mean of three runs.
 double attainment(const ServePlan& plan, const Case& at) {
-  const auto requests = std::max(kRequests, static_cast<std::int64_t>(kDeadlines * at.deadline_s * at.rate_per_s));
+  const auto requests =
+      std::max(least_requests, static_cast<std::int64_t>(deadlines_per_run * at.deadline_s * at.rate_per_s));
   double sum = 0;
   for (const std::uint64_t seed : {101, 102, 103})
     sum +=

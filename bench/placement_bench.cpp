@@ -9,16 +9,16 @@
 namespace motley {
 namespace {
 
-const std::string kExamples = MOTLEY_SOURCE_DIR "/examples/helix/";
+const std::string examples = MOTLEY_SOURCE_DIR "/examples/helix/";
 
 void run(const std::string& cluster_file, Handover handover, std::uint64_t seed, const std::string& published) {
   const Instant start = std::chrono::steady_clock::now();
-  const Cluster cluster = read_cluster(kExamples + cluster_file);
+  const Cluster cluster = read_cluster(examples + cluster_file);
   const Model model = read_model("llama-2-70b");
-  const Workload workload = read_workload(kExamples + "workload.toml");
+  const Workload workload = read_workload(examples + "workload.toml");
   const ServeOptions options{.objective = Objective::flow,
                              .seed = seed,
-                             .profile = read_profile(kExamples + "profile.json"),
+                             .profile = read_profile(examples + "profile.json"),
                              .handover = handover};
   const ServeProblem problem{
       cluster, model, workload, options, DType::fp16, DType::fp16, start + std::chrono::seconds(10)};

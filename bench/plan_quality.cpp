@@ -25,9 +25,9 @@ namespace {
 
 using namespace motley;
 
-constexpr double kAttainment = 0.99;
-constexpr std::int64_t kRequests = 1500;
-constexpr double kDeadlines = 4;  // that a run lasts at least, so that a queue which only grows shows
+constexpr double wanted_attainment = 0.99;
+constexpr std::int64_t least_requests = 1500;
+constexpr double deadlines_per_run = 4;  // that a run lasts at least, so that a queue which only grows shows
 
 // How a server steps: one request at a time, as the published runtime did, or as many as fit, as servers do today.
 struct Regime {
@@ -36,8 +36,8 @@ struct Regime {
   std::vector<double> deadlines_s;
   std::vector<double> rates_per_s;  // at which the shortest deadline is measured
 };
-const std::vector<Regime> kRegimes = {{"one request per step", 1, {4, 8, 16}, {0.5, 1, 2, 4}},
-                                      {"continuous batching", 32, {4, 8, 16, 32}, {0.5, 2, 8, 24}}};
+const std::vector<Regime> regimes = {{"one request per step", 1, {4, 8, 16}, {0.5, 1, 2, 4}},
+                                     {"continuous batching", 32, {4, 8, 16, 32}, {0.5, 2, 8, 24}}};
 
 Workload chat(double deadline_s, double rate_per_s) {
   Workload workload = read_workload(MOTLEY_SOURCE_DIR "/examples/hexgen/workload.toml");
@@ -49,18 +49,18 @@ Workload chat(double deadline_s, double rate_per_s) {
 SimResult served(const ServePlan& plan, double rate_per_s) {
   const double deadline_s = plan.workload.classes[0].deadline.total_s;
   const Workload workload = chat(deadline_s, rate_per_s);
-  const auto long_enough = static_cast<std::int64_t>(kDeadlines * deadline_s * rate_per_s);
-  return simulate(plan, draw_requests(workload, {.requests = std::max(kRequests, long_enough), .seed = 7}), {});
+  const auto long_enough = static_cast<std::int64_t>(deadlines_per_run * deadline_s * rate_per_s);
+  return simulate(plan, draw_requests(workload, {.requests = std::max(least_requests, long_enough), .seed = 7}), {});
 }
 
 // The highest rate at which 99 % of the requests are answered in time.
 double highest_rate(const ServePlan& plan) {
   double kept = 0, missed = 0.0625;
-  while (missed < 1024 && served(plan, missed).all.slo_attainment >= kAttainment)
+  while (missed < 1024 && served(plan, missed).all.slo_attainment >= wanted_attainment)
     kept = std::exchange(missed, 2 * missed);
   for (int i = 0; i < 6 && kept > 0; ++i) {
     const double middle = (kept + missed) / 2;
-    (served(plan, middle).all.slo_attainment >= kAttainment ? kept : missed) = middle;
+    (served(plan, middle).all.slo_attainment >= wanted_attainment ? kept : missed) = middle;
   }
   return kept;
 }
@@ -216,7 +216,7 @@ int main(int argc, char** argv) {
   std::vector<double> deadlines_s;
   for (int i = 3; i < argc; ++i) deadlines_s.push_back(std::atof(argv[i]));
   fmt::print("Llama-2-70B, lognormal prompts of 128 tokens, 64 tokens out, Poisson arrivals, 99 % in time\n");
-  for (Regime regime : kRegimes) {
+  for (Regime regime : regimes) {
     if (!wanted.empty() && wanted != regime.name) continue;
     if (!deadlines_s.empty()) regime.deadlines_s = deadlines_s;
     compare(regime, seconds);

@@ -22,14 +22,14 @@ struct KnownGrid {
   double published;  // 0: none
   double best_seen;  // over long annealing
 };
-constexpr KnownGrid kGrids[] = {{"one-data-centre", 3.439799, 3.439799},
-                                {"spot", 49.503930, 31.634160},
-                                {"two-organisations", 16.086840, 16.086840},
-                                {"us-regions", 34.802041, 34.802041},
-                                {"worldwide", 49.218380, 49.218380},
-                                {"uneven-a", 0, 56.741620},
-                                {"uneven-b", 0, 58.188011},
-                                {"uneven-c", 0, 62.720593}};
+constexpr KnownGrid grids[] = {{"one-data-centre", 3.439799, 3.439799},
+                               {"spot", 49.503930, 31.634160},
+                               {"two-organisations", 16.086840, 16.086840},
+                               {"us-regions", 34.802041, 34.802041},
+                               {"worldwide", 49.218380, 49.218380},
+                               {"uneven-a", 0, 56.741620},
+                               {"uneven-b", 0, 58.188011},
+                               {"uneven-c", 0, 62.720593}};
 
 Workload job(std::int64_t sequences) {
   Workload workload;
@@ -87,7 +87,7 @@ void print_grids() {
   fmt::print(
       "| 8 x 8 grid | published | found | to the best seen | bound | seconds | random starts: found | seconds "
       "|\n|---|---|---|---|---|---|---|---|\n");
-  for (const auto& [name, published, best_seen] : kGrids) {
+  for (const auto& [name, published, best_seen] : grids) {
     const Cluster cluster = read_cluster(fmt::format("{}/examples/dtfm/{}.toml", MOTLEY_SOURCE_DIR, name));
     const GridProblem problem{
         8, 8, dtfm_pairs(cluster, {.gradient_bytes = 0.65e9, .activation_bytes = 0.47124922275543213e9}, 8)};
@@ -118,7 +118,7 @@ void print_layouts() {
                {"b", "llama-2-7b", 33.47},
                {"b", "llama-2-13b", 31.39},
                {"c", "llama-30b", 27.49}};
-  constexpr double kAuthorsStep_s = 65.8;  // their plan of setting A, 7B, in their form, on the same tokens
+  constexpr double authors_step_s = 65.8;  // their plan of setting A, 7B, in their form, on the same tokens
   fmt::print(
       "| setting | model | published | found | ratio | step | of the authors' plan | bound | seconds | idle "
       "|\n|---|---|---|---|---|---|---|---|---|---|\n");
@@ -144,7 +144,7 @@ void print_layouts() {
     const bool theirs = std::string_view(name) == "a" && std::string_view(model_name) == "llama-2-7b";
     fmt::print("| {} | {} | {:.2f} % | {:.2f} % | {:.2f} | {:.1f} s | {} | {:.1f} s | {:.2f} | {} |\n", name,
                model_name, published, found, found / published, step_s,
-               theirs ? fmt::format("{:.2f} x as fast", kAuthorsStep_s / step_s) : "", *outcome.plan->search.bound,
+               theirs ? fmt::format("{:.2f} x as fast", authors_step_s / step_s) : "", *outcome.plan->search.bound,
                outcome.plan->search.elapsed_s, outcome.plan->unused.size());
   }
 }

@@ -1,7 +1,6 @@
 # Everything comes from the system's packages and the local Python environment (`./dev setup`); nothing is downloaded here.
 find_package(Threads REQUIRED)
 find_package(fmt 9 REQUIRED)
-find_package(spdlog REQUIRED)
 find_package(nlohmann_json 3.11 REQUIRED)
 find_package(CLI11 REQUIRED)
 set(python_packages lib/python3.11/site-packages)

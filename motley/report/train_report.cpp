@@ -13,7 +13,7 @@
 namespace motley {
 namespace {
 
-constexpr double kGibibyte = 1073741824;
+constexpr double gibibyte = 1073741824;
 
 std::set<std::string> devices_of(const TrainPlan& plan) {
   std::set<std::string> devices;
@@ -156,7 +156,7 @@ std::string train_memory_report(const TrainPlan& plan, const std::vector<std::ve
     for (std::size_t s = 0; s < prices_s_per_byte[r].size(); ++s)
       if (const double price = prices_s_per_byte[r][s]; price > 0)
         table.add({stage_name(r, s), compact_devices(plan.replicas[r].stages[s].devices),
-                   human_seconds(price * kGibibyte) + " of its step"});
+                   human_seconds(price * gibibyte) + " of its step"});
   return text + "\nprice of memory: " +
          (!table.empty() ? "on each device of a stage with the same layers\n" + table.render()
                          : "0: more memory makes no stage faster\n");

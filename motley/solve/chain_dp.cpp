@@ -10,7 +10,7 @@
 namespace motley {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double infinity = std::numeric_limits<double>::infinity();
 
 const PositionTerms& terms(const ChainOption& option, ChainPosition position) {
   return option.at[static_cast<int>(position)];
@@ -101,9 +101,9 @@ ChainSolver::ChainSolver(const ChainProblem& problem)
   latency_.resize(rows_.size() * width_);
   steps_.resize(latency_.size());
   window_.resize(width_);
-  least_per_unit_s_ = kInfinity;
+  least_per_unit_s_ = infinity;
   for (const auto& option : problem.options)
-    least_per_unit_s_ = std::min(least_per_unit_s_, option.per_unit.latency_s * (1 - kObjectiveTolerance));
+    least_per_unit_s_ = std::min(least_per_unit_s_, option.per_unit.latency_s * (1 - objective_tolerance));
 }
 
 std::int32_t ChainSolver::row_index(std::int64_t used, int entry, int exit) const {
@@ -115,7 +115,7 @@ std::int32_t ChainSolver::row_index(std::int64_t used, int entry, int exit) cons
 std::int64_t ChainSolver::most_units(const ChainOption& option, ChainPosition position, double hop_load_s,
                                      double bound) const {
   const std::int64_t capacity = std::min(terms(option, position).capacity, problem_.units);
-  if (capacity < 1 || bound == kInfinity) return capacity;
+  if (capacity < 1 || bound == infinity) return capacity;
   const auto load = [&](std::int64_t units) { return busy(option, position, units).load_s + hop_load_s; };
   if (load(capacity) <= bound) return capacity;
   if (load(1) > bound) return 0;
@@ -177,7 +177,7 @@ void ChainSolver::start_chains(int option_index, double bound, Best& best) {
 
 // Fewer units than this cannot be completed with room for so many more.
 std::int64_t ChainSolver::least_total(double room) const {
-  const double missing = static_cast<double>(problem_.units) - room * (1 + kObjectiveTolerance);
+  const double missing = static_cast<double>(problem_.units) - room * (1 + objective_tolerance);
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(missing)));
 }
 
@@ -187,8 +187,8 @@ void ChainSolver::trim(std::int64_t used) {
   for (auto row = first; row < last; ++row) {
     const double* latencies = &latency_[static_cast<std::size_t>(row) * width_];
     Row& reach = rows_[row];
-    while (reach.low <= reach.high && latencies[reach.low] == kInfinity) ++reach.low;
-    while (reach.low <= reach.high && latencies[reach.high] == kInfinity) --reach.high;
+    while (reach.low <= reach.high && latencies[reach.low] == infinity) ++reach.low;
+    while (reach.low <= reach.high && latencies[reach.high] == infinity) --reach.high;
   }
 }
 
@@ -209,8 +209,8 @@ void ChainSolver::add_middle(std::int32_t from, std::int32_t to, int option_inde
   const std::int64_t last = std::min(have.high + most, problem_.units - 1);  // the first stage still needs a unit
   if (first > last) return;
   if (reach.low > reach.high) reach = {first, first - 1};
-  for (std::int64_t j = last; j > reach.high; --j) target[j] = kInfinity;
-  for (std::int64_t j = first; j < reach.low; ++j) target[j] = kInfinity;
+  for (std::int64_t j = last; j > reach.high; --j) target[j] = infinity;
+  for (std::int64_t j = first; j < reach.low; ++j) target[j] = infinity;
   reach = {std::min(reach.low, first), std::max(reach.high, last)};
 
   Candidate* const window = window_.data();
@@ -218,7 +218,7 @@ void ChainSolver::add_middle(std::int32_t from, std::int32_t to, int option_inde
   std::int64_t entering = std::max(have.low, first - most);
   for (std::int64_t total = first; total <= last; ++total) {
     for (; entering <= std::min(total - 1, have.high); ++entering) {
-      if (source[entering] == kInfinity) continue;
+      if (source[entering] == infinity) continue;
       const double key = source[entering] - static_cast<double>(entering) * slope;
       while (tail > head && window[tail - 1].key > key) --tail;
       window[tail++] = {key, entering};
@@ -312,9 +312,9 @@ std::optional<Chain> ChainSolver::least_latency(double load_bound, double cutoff
 ChainFront pareto_front(ChainSolver& solver, Instant deadline) {
   ParetoFront<Chain> front;
   ChainFront result;
-  double bound = kInfinity;
+  double bound = infinity;
   while (auto chain = solver.least_latency(bound)) {
-    bound = chain->seconds.load_s * (1 - kObjectiveTolerance);
+    bound = chain->seconds.load_s * (1 - objective_tolerance);
     const StageSeconds seconds = chain->seconds;
     front.insert(seconds.latency_s, seconds.load_s, std::move(*chain));
     if (!expired(deadline)) continue;
@@ -335,11 +335,11 @@ CycleAnswer least_cycle(ChainSolver& solver, double in_flight, double cutoff_s, 
   CycleAnswer answer;
   double high = cutoff_s, low = 0;
   for (int round = 0;; ++round) {
-    if (low >= high * (1 - kObjectiveTolerance)) return answer;
+    if (low >= high * (1 - objective_tolerance)) return answer;
     const bool proving = round % 4 == 0;
-    const double bound = proving ? high * (1 - kObjectiveTolerance) : low + (high - low) / 2;
+    const double bound = proving ? high * (1 - objective_tolerance) : low + (high - low) / 2;
     auto chain = solver.least_latency(bound, high * in_flight);  // a slower one would not be better
-    const double least = chain ? chain->seconds.latency_s / in_flight : kInfinity;
+    const double least = chain ? chain->seconds.latency_s / in_flight : infinity;
     if (proving && least >= bound) return answer;
     low = std::max(low, std::min(bound, least));
     if (chain && cycle(*chain) < high) {

@@ -10,8 +10,8 @@
 namespace motley {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-const Instant kNoDeadline = Instant::max();
+constexpr double infinity = std::numeric_limits<double>::infinity();
+const Instant no_deadline = Instant::max();
 
 // Every chain of a problem, by definition.
 void each_chain(const ChainProblem& problem, const std::function<void(const std::vector<ChainStage>&)>& visit) {
@@ -93,7 +93,7 @@ ChainProblem random_problem(std::mt19937& random, Items items) {
 
 void expect_front_equals_enumeration(const ChainProblem& problem) {
   ChainSolver solver(problem);
-  const ChainFront front = pareto_front(solver, kNoDeadline);
+  const ChainFront front = pareto_front(solver, no_deadline);
   const auto expected = enumerated_front(problem).points();
   ASSERT_EQ(front.chains.size(), expected.size());
   for (std::size_t i = 0; i < expected.size(); ++i) {
@@ -130,18 +130,18 @@ TEST(ChainDp, LeastCycleEqualsEnumeration) {
   for (int i = 0; i < 150; ++i) {
     const ChainProblem problem = random_problem(random, Items::may_idle);
     for (const double in_flight : {1.0, 2.0, 3.0, 8.0}) {
-      double expected = kInfinity;
+      double expected = infinity;
       each_chain(problem, [&](const std::vector<ChainStage>& stages) {
         const StageSeconds seconds = chain_seconds(problem, stages);
         expected = std::min(expected, std::max(seconds.load_s, seconds.latency_s / in_flight));
       });
       ChainSolver solver(problem);
-      const CycleAnswer answer = least_cycle(solver, in_flight, kInfinity, kNoDeadline);
-      ASSERT_EQ(answer.chain.has_value(), expected < kInfinity);
+      const CycleAnswer answer = least_cycle(solver, in_flight, infinity, no_deadline);
+      ASSERT_EQ(answer.chain.has_value(), expected < infinity);
       if (!answer.chain) continue;
       const StageSeconds seconds = answer.chain->seconds;
       EXPECT_NEAR(std::max(seconds.load_s, seconds.latency_s / in_flight), expected, 2e-9 * expected);
-      EXPECT_FALSE(least_cycle(solver, in_flight, expected * (1 - 1e-6), kNoDeadline).chain)
+      EXPECT_FALSE(least_cycle(solver, in_flight, expected * (1 - 1e-6), no_deadline).chain)
           << "nothing lies below the least";
     }
   }
@@ -152,11 +152,11 @@ TEST(ChainDp, MoreItemsNeverWorsenTheOptimumWhereTheyMayIdle) {
   for (int i = 0; i < 100; ++i) {
     ChainProblem problem = random_problem(random, Items::may_idle);
     ChainSolver few(problem);
-    const auto before = least_cycle(few, 3, kInfinity, kNoDeadline).chain;
+    const auto before = least_cycle(few, 3, infinity, no_deadline).chain;
     ChainProblem larger = problem;
     ++larger.counts[static_cast<std::size_t>(i) % larger.counts.size()];
     ChainSolver many(larger);
-    const auto after = least_cycle(many, 3, kInfinity, kNoDeadline).chain;
+    const auto after = least_cycle(many, 3, infinity, no_deadline).chain;
     if (!before) continue;
     ASSERT_TRUE(after);
     const auto cycle = [](const Chain& chain) { return std::max(chain.seconds.load_s, chain.seconds.latency_s / 3); };
@@ -208,7 +208,7 @@ TEST(ChainDp, LeastLatencyOfOneSequenceIsTheGreedyFill) {
     for (int k = 0; k < stages; ++k) expected += problem.options[k].per_unit.latency_s * static_cast<double>(filled[k]);
     EXPECT_NEAR(chain->seconds.latency_s, expected, 1e-9 * expected);
     std::vector<ChainStage> stages_of_fill;
-    double least = kInfinity;
+    double least = infinity;
     each_chain(problem,
                [&](const std::vector<ChainStage>& s) { least = std::min(least, chain_seconds(problem, s).latency_s); });
     EXPECT_NEAR(least, expected, 1e-9 * expected) << "the greedy fill is the least by enumeration";

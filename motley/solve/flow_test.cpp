@@ -12,7 +12,7 @@
 namespace motley {
 namespace {
 
-constexpr double kUnit = 1e-9;
+constexpr double flow_unit = 1e-9;
 
 struct Edge {
   int from = 0, to = 0;
@@ -48,7 +48,7 @@ struct Built {
 };
 
 Built build(int vertices, const std::vector<Edge>& edges) {
-  Built built{FlowNetwork(vertices, 0, vertices - 1, kUnit), {}};
+  Built built{FlowNetwork(vertices, 0, vertices - 1, flow_unit), {}};
   for (const auto& edge : edges) built.ids.push_back(built.network.add_edge(edge.from, edge.to, edge.capacity));
   return built;
 }
@@ -140,7 +140,7 @@ TEST(Flow, PathsSumToTheFlow) {
 }
 
 TEST(Flow, TheWidestPathComesFirst) {
-  FlowNetwork network(4, 0, 3, kUnit);
+  FlowNetwork network(4, 0, 3, flow_unit);
   const int direct = network.add_edge(0, 3, 1), first = network.add_edge(0, 1, 5), second = network.add_edge(1, 3, 4);
   EXPECT_DOUBLE_EQ(network.maximise(), 5);
   const std::vector<FlowPath> paths = network.paths();
@@ -152,7 +152,7 @@ TEST(Flow, TheWidestPathComesFirst) {
 }
 
 TEST(Flow, ChainsParallelsAndUnlimitedEdges) {
-  FlowNetwork chain(4, 0, 3, kUnit);
+  FlowNetwork chain(4, 0, 3, flow_unit);
   chain.add_edge(0, 1, FlowNetwork::unlimited);
   const int narrow = chain.add_edge(1, 2, 2.5);
   chain.add_edge(2, 3, 4);
@@ -166,7 +166,7 @@ TEST(Flow, ChainsParallelsAndUnlimitedEdges) {
 }
 
 TEST(Flow, WithoutAWayTheFlowIsZero) {
-  FlowNetwork apart(4, 0, 3, kUnit);
+  FlowNetwork apart(4, 0, 3, flow_unit);
   apart.add_edge(0, 1, 3);
   apart.add_edge(2, 3, 3);
   EXPECT_EQ(apart.maximise(), 0);
@@ -175,7 +175,7 @@ TEST(Flow, WithoutAWayTheFlowIsZero) {
 }
 
 TEST(Flow, RefusesNegativeCapacity) {
-  FlowNetwork network(2, 0, 1, kUnit);
+  FlowNetwork network(2, 0, 1, flow_unit);
   EXPECT_THROW(network.add_edge(0, 1, -1), Error);
 }
 

@@ -28,14 +28,14 @@ void check_model(const MilpModel& model) {
 
 #ifdef MOTLEY_WITH_HIGHS
 // Most small models are solved before HiGHS would have begun; what is not after some nodes is not small.
-constexpr std::int64_t kFirstNodes = 4000;
-constexpr std::size_t kFirstTable = 2'000'000;  // entries
+constexpr std::int64_t first_nodes = 4000;
+constexpr std::size_t first_table = 2'000'000;  // entries
 
 MilpAnswer run_best(const MilpModel& model, const MilpOptions& options) {
-  if (model.rows.size() * model.columns.size() > kFirstTable) return solve_highs(model, options);
+  if (model.rows.size() * model.columns.size() > first_table) return solve_highs(model, options);
   const auto start = Clock::now();
   MilpOptions first = options;
-  first.node_limit = options.node_limit > 0 ? std::min(options.node_limit, kFirstNodes) : kFirstNodes;
+  first.node_limit = options.node_limit > 0 ? std::min(options.node_limit, first_nodes) : first_nodes;
   MilpAnswer answer = solve_built_in(model, first);
   if (answer.status == MilpStatus::optimal || answer.status == MilpStatus::infeasible) return answer;
   MilpOptions second = options;
@@ -114,12 +114,12 @@ MilpAnswer solve_milp(const MilpModel& model, const MilpOptions& given) {
   check_model(model);
   MilpOptions options = given;
   if (options.start.size() != model.columns.size() ||
-      check_milp(model, options.start, options.integrality) > kMilpTolerance)
+      check_milp(model, options.start, options.integrality) > milp_tolerance)
     options.start.clear();
 
   MilpAnswer answer = run(model, options);
   if (answer.has_solution()) snap(model, options.integrality, answer.values);
-  const bool sound = answer.has_solution() && check_milp(model, answer.values, options.integrality) <= kMilpTolerance;
+  const bool sound = answer.has_solution() && check_milp(model, answer.values, options.integrality) <= milp_tolerance;
   const double sign = model.sense == Sense::minimize ? 1 : -1;
   if (answer.has_solution() && !sound) answer = {};
   // A solver that stops early, or whose answer is unsound, is no reason to forget the start.

@@ -100,6 +100,6 @@ double check_milp(const MilpModel& model, const std::vector<double>& values, Int
 double milp_objective(const MilpModel& model, const std::vector<double>& values);
 
 // What a solution may miss of its rows and bounds, relative.
-inline constexpr double kMilpTolerance = 1e-6;
+inline constexpr double milp_tolerance = 1e-6;
 
 }  // namespace motley

@@ -15,8 +15,8 @@
 namespace motley {
 namespace {
 
-constexpr double kInteger = 1e-6;                  // distance from an integer that counts as none
-constexpr std::size_t kLargestTable = 40'000'000;  // entries
+constexpr double integer_tolerance = 1e-6;         // distance from an integer that counts as none
+constexpr std::size_t largest_table = 40'000'000;  // entries
 
 struct Node {
   int parent = -1;
@@ -38,9 +38,9 @@ class BranchAndBound {
       : model_(model), options_(options), deadline_(deadline), simplex_(model), pseudo_(model.columns.size()) {
     for (std::size_t j = 0; j < model.columns.size(); ++j) {
       if (model.columns[j].integer) integers_.push_back(static_cast<int>(j));
-      root_lower_.push_back(model.columns[j].integer ? std::ceil(model.columns[j].lower - kInteger)
+      root_lower_.push_back(model.columns[j].integer ? std::ceil(model.columns[j].lower - integer_tolerance)
                                                      : model.columns[j].lower);
-      root_upper_.push_back(model.columns[j].integer ? std::floor(model.columns[j].upper + kInteger)
+      root_upper_.push_back(model.columns[j].integer ? std::floor(model.columns[j].upper + integer_tolerance)
                                                      : model.columns[j].upper);
     }
     sign_ = model.sense == Sense::minimize ? 1 : -1;
@@ -79,7 +79,7 @@ class BranchAndBound {
     std::vector<double> rounded = values;
     for (const int j : integers_) rounded[j] = std::round(rounded[j]);
     const double cost = sign_ * milp_objective(model_, rounded);
-    if (check_milp(model_, rounded, Integrality::kept) > kMilpTolerance ||
+    if (check_milp(model_, rounded, Integrality::kept) > milp_tolerance ||
         (!incumbent_.empty() && cost >= incumbent_cost_))
       return;
     incumbent_ = std::move(rounded);
@@ -93,7 +93,7 @@ class BranchAndBound {
     for (const int j : integers_) {
       const double reduced = root_reduced_[j];
       if (std::abs(reduced) < 1e-12) continue;
-      const double units = std::floor((cutoff() - root_bound_) / std::abs(reduced) + kInteger);
+      const double units = std::floor((cutoff() - root_bound_) / std::abs(reduced) + integer_tolerance);
       if (units < 0) continue;
       if (reduced > 0)
         root_upper_[j] = std::min(root_upper_[j], root_lower_[j] + units);
@@ -168,7 +168,7 @@ class BranchAndBound {
     double most = -1;
     for (const int j : integers_) {
       const double value = simplex_.value(j), fraction = value - std::floor(value);
-      if (fraction < kInteger || fraction > 1 - kInteger) continue;
+      if (fraction < integer_tolerance || fraction > 1 - integer_tolerance) continue;
       const double score =
           std::max(1e-9, expected_gain(j, 0, fraction)) * std::max(1e-9, expected_gain(j, 1, 1 - fraction));
       if (score > most * (1 + 1e-9)) {
@@ -199,7 +199,8 @@ class BranchAndBound {
   // The relaxation's integers rounded up, as a guess; what depends on them stays as it is.
   void accept_rounded() {
     std::vector<double> values = column_values();
-    for (const int j : integers_) values[j] = std::min(std::ceil(values[j] - kInteger), model_.columns[j].upper);
+    for (const int j : integers_)
+      values[j] = std::min(std::ceil(values[j] - integer_tolerance), model_.columns[j].upper);
     accept(values);
   }
 
@@ -260,7 +261,7 @@ MilpAnswer solve_relaxation(const MilpModel& model, Instant deadline) {
 MilpAnswer solve_built_in(const MilpModel& model, const MilpOptions& options) {
   const double seconds = std::min(options.time_limit_s, 1e6);
   const auto deadline = deadline_in(seconds);
-  if ((model.rows.size() + 1) * model.columns.size() > kLargestTable)
+  if ((model.rows.size() + 1) * model.columns.size() > largest_table)
     return {.bound = (model.sense == Sense::minimize ? -1 : 1) * std::numeric_limits<double>::infinity()};
   const bool mixed = options.integrality == Integrality::kept &&
                      std::any_of(model.columns.begin(), model.columns.end(), [](const auto& c) { return c.integer; });

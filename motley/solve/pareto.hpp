@@ -9,9 +9,9 @@ namespace motley {
 
 // Sums of the same numbers taken in another order differ in their last bits; without a tolerance they would leave false
 // points on a front.
-inline constexpr double kObjectiveTolerance = 1e-9;
+inline constexpr double objective_tolerance = 1e-9;
 
-inline bool at_most(double a, double b) { return a <= b + kObjectiveTolerance * std::max(a, b); }
+inline bool at_most(double a, double b) { return a <= b + objective_tolerance * std::max(a, b); }
 
 template <class Payload>
 struct ParetoPoint {

@@ -9,15 +9,15 @@
 namespace motley {
 namespace {
 
-constexpr double kPrimalTolerance = 1e-9;  // of a bound, relative
-constexpr double kPivotTolerance = 1e-9;
-constexpr double kZero = 1e-13;  // smaller entries of the table are dropped
-constexpr std::int64_t kRebuildAfter = 2000;
-constexpr std::int64_t kFresh = 500;  // pivots after which infeasibility is still believed
-constexpr int kStalled = 40;          // steps without progress before costs are shifted
+constexpr double primal_tolerance = 1e-9;  // of a bound, relative
+constexpr double pivot_tolerance = 1e-9;
+constexpr double zero_entry = 1e-13;  // smaller entries of the table are dropped
+constexpr std::int64_t rebuild_after = 2000;
+constexpr std::int64_t fresh_pivots = 500;  // pivots after which infeasibility is still believed
+constexpr int stalled_steps = 40;           // steps without progress before costs are shifted
 
 double excess(double value, double bound) {
-  return kPrimalTolerance * std::max({1.0, std::abs(value), std::abs(bound)});
+  return primal_tolerance * std::max({1.0, std::abs(value), std::abs(bound)});
 }
 
 }  // namespace
@@ -72,7 +72,7 @@ bool Simplex::rebuild() {
   bool complete = true;
   for (const int variable : wanted) {
     int best = -1;
-    double largest = kPivotTolerance;
+    double largest = pivot_tolerance;
     for (std::size_t i = 0; i < rows_; ++i) {
       const bool free = basic_[i] >= static_cast<int>(columns_) && !stays[basic_[i] - columns_];
       if (const double size = std::abs(row(static_cast<int>(i))[variable]); free && size > largest) {
@@ -130,7 +130,7 @@ Simplex::Entering Simplex::entering(int r, bool increase) const {
   for (std::size_t q = 0; q < columns_; ++q) {
     const double entry = sign * entries[q];
     const int j = nonbasic_[q];
-    if (std::abs(entry) <= kPivotTolerance || lower_[j] == upper_[j]) continue;
+    if (std::abs(entry) <= pivot_tolerance || lower_[j] == upper_[j]) continue;
     const bool at_lower = value_[j] == lower_[j];
     if ((entry > 0) == at_lower)
       breakpoints.push_back(
@@ -194,7 +194,7 @@ void Simplex::pivot(int r, int q) {
   for (std::size_t j = 0; j < columns_; ++j) {
     if (static_cast<int>(j) == q || pivot_row[j] == 0) continue;
     pivot_row[j] *= -inverse;
-    if (std::abs(pivot_row[j]) < kZero) {
+    if (std::abs(pivot_row[j]) < zero_entry) {
       pivot_row[j] = 0;
       continue;
     }
@@ -206,7 +206,7 @@ void Simplex::pivot(int r, int q) {
     if (factor == 0) return;
     for (const int j : touched_) {
       other[j] += factor * pivot_row[j];
-      if (std::abs(other[j]) < kZero) other[j] = 0;
+      if (std::abs(other[j]) < zero_entry) other[j] = 0;
     }
     other[q] = factor * inverse;
   };
@@ -253,7 +253,7 @@ Simplex::End Simplex::run(double cutoff, Instant deadline) {
   for (std::int64_t steps = 0;; ++steps) {
     if (best_bound >= cutoff) return End::cutoff;
     if (steps % 16 == 15 && Clock::now() >= deadline) return End::limit;
-    if (since_rebuild_ >= kRebuildAfter) {
+    if (since_rebuild_ >= rebuild_after) {
       rebuild();
       shifted = false;
       place_nonbasic();
@@ -274,7 +274,7 @@ Simplex::End Simplex::run(double cutoff, Instant deadline) {
     const bool increase = value_[basic_[r]] < lower_[basic_[r]];
     const Entering chosen = entering(r, increase);
     if (chosen.position < 0) {
-      if (since_rebuild_ <= kFresh) return End::infeasible;
+      if (since_rebuild_ <= fresh_pivots) return End::infeasible;
       rebuild();
       shifted = false;
       place_nonbasic();
@@ -284,7 +284,7 @@ Simplex::End Simplex::run(double cutoff, Instant deadline) {
     const double now = bound();
     stalled = now > best_bound + 1e-12 * std::max(1.0, std::abs(best_bound)) ? 0 : stalled + 1;
     best_bound = std::max(best_bound, now);
-    if (stalled >= kStalled) {
+    if (stalled >= stalled_steps) {
       shift_costs();
       shifted = true;
       stalled = 0;

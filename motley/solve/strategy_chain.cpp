@@ -41,9 +41,9 @@ StrategyTotal strategy_total(const StrategyChain& chain, const std::vector<int>&
 namespace strategy {
 namespace {
 
-constexpr double kProven = 1e-12;             // relative: a bound this close is the optimum
-constexpr double kSameTime = 1e-13;           // relative to the largest possible time
-constexpr double kPrices[] = {1, 0, 0.5, 2};  // partial chains are bounded at these multiples of the best price
+constexpr double proven_gap = 1e-12;                // relative: a bound this close is the optimum
+constexpr double same_time = 1e-13;                 // relative to the largest possible time
+constexpr double price_factors[] = {1, 0, 0.5, 2};  // partial chains are bounded at these multiples of the best price
 
 // The best chain so far.
 class Incumbent {
@@ -73,7 +73,7 @@ class Incumbent {
   const StrategyChain& chain_;
   double budget_;
   std::vector<int> choice_;
-  StrategyTotal total_{kInfinity, kInfinity};
+  StrategyTotal total_{infinity, infinity};
   double transient_bytes_ = 0;
 };
 
@@ -187,12 +187,12 @@ class Search {
   double room(std::size_t threshold) const { return budget_ - prepared_.transient_sizes[threshold]; }
 
   // Only chains below this are looked for.
-  double aim() const { return incumbent_.total().time_s * (1 - std::max(limits_.tolerance, kProven)); }
+  double aim() const { return incumbent_.total().time_s * (1 - std::max(limits_.tolerance, proven_gap)); }
 
   void push(std::size_t first, std::size_t last) {
     const Admitted admitted = admit(prepared_, prepared_.transient_sizes[last]);
     const Relaxation relaxed = relax(admitted, room(first));
-    if (relaxed.bound_s == kInfinity) return;
+    if (relaxed.bound_s == infinity) return;
     splice(admitted, relaxed.fast, relaxed.thin, room(last), incumbent_);
     queue_.push({relaxed.bound_s, first, last, relaxed.price_s_per_byte});
   }
@@ -208,7 +208,7 @@ class Search {
                     .prefix = {},
                     .least_bytes = {},
                     .any_of = {}};
-    for (const double factor : kPrices)
+    for (const double factor : price_factors)
       pruning.suffixes.push_back(suffix_of(admitted, factor * interval.price_s_per_byte));
     pruning.prefix = prefix_of(admitted, pruning.suffixes.front().price_s_per_byte);
     pruning.least_bytes = least_bytes(admitted);
@@ -217,7 +217,7 @@ class Search {
     if (!lists.complete) return interval.bound_s;
     const auto& last = lists.at.back();
     const auto quicker = [](const List& a, const List& b) {
-      return (a.empty() ? kInfinity : a.back().time_s) < (b.empty() ? kInfinity : b.back().time_s);
+      return (a.empty() ? infinity : a.back().time_s) < (b.empty() ? infinity : b.back().time_s);
     };
     const auto best = std::min_element(last.begin(), last.end(), quicker);
     if (best->empty()) return aim_s;
@@ -236,7 +236,7 @@ class Search {
     answer.choice = incumbent_.choice();
     answer.time_s = incumbent_.total().time_s;
     answer.bytes = incumbent_.total().bytes;
-    const bool proven = left_s_ >= answer.time_s * (1 - 2 * kProven);
+    const bool proven = left_s_ >= answer.time_s * (1 - 2 * proven_gap);
     answer.status = proven ? StrategyStatus::optimal : StrategyStatus::gap;
     answer.bound_s = proven ? answer.time_s : left_s_;
     answer.gap = proven ? 0 : (answer.time_s - left_s_) / answer.time_s;
@@ -257,13 +257,13 @@ class Search {
   Prepared prepared_;
   Incumbent incumbent_;
   std::priority_queue<Interval> queue_;
-  double left_s_ = kInfinity;  // no chain takes less
+  double left_s_ = infinity;  // no chain takes less
   std::int64_t evaluated_ = 0;
 };
 
 StrategyShortage Search::shortage() const {
   const std::size_t sites = prepared_.sites();
-  std::vector<double> sizes, alone(sites, kInfinity), together(sites, kInfinity);
+  std::vector<double> sizes, alone(sites, infinity), together(sites, infinity);
   for (const auto& items : prepared_.runs)
     for (const auto& item : items) sizes.push_back(item.transient_bytes);
   std::sort(sizes.begin(), sizes.end());
@@ -271,7 +271,7 @@ StrategyShortage Search::shortage() const {
   for (const double size : sizes) {
     double sum = 0;
     for (std::size_t site = 0; site < sites; ++site) {
-      double least = kInfinity;
+      double least = infinity;
       for (const auto& item : prepared_.runs[static_cast<std::size_t>(prepared_.run_of[site])])
         if (item.transient_bytes <= size) least = std::min(least, item.bytes);
       sum += least;
@@ -336,7 +336,7 @@ Prepared prepare(const StrategyChain& chain) {
   double least_transient = 0;
   for (const auto& run : chain.runs) {
     Items items;
-    double least = kInfinity, slowest = 0;
+    double least = infinity, slowest = 0;
     for (const auto& option : run.options) {
       items.push_back({.time_s = chain.micro_batches * option.time_s + option.sync_s,
                        .bytes = option.bytes + chain.in_flight * option.bytes_in_flight,
@@ -349,7 +349,7 @@ Prepared prepare(const StrategyChain& chain) {
       prepared.transient_sizes.push_back(option.transient_bytes);
     }
     least_transient = std::max(least_transient, least);
-    prepared.time_tolerance_s += kSameTime * static_cast<double>(run.repeat) * slowest;
+    prepared.time_tolerance_s += same_time * static_cast<double>(run.repeat) * slowest;
     prepared.run_of.insert(prepared.run_of.end(), static_cast<std::size_t>(run.repeat),
                            static_cast<int>(prepared.runs.size()));
     prepared.runs.push_back(std::move(items));
@@ -367,7 +367,7 @@ namespace {
 Items unbeaten(const Prepared& chain, const Items& open) {
   struct Quickest {  // of the options so far that enter and leave by these layouts
     int in = 0, out = 0;
-    double time_s = kInfinity;
+    double time_s = infinity;
   };
   std::vector<Quickest> classes;
   std::vector<std::size_t> by_bytes(open.size());

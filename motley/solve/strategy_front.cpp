@@ -25,7 +25,7 @@ struct StrategyFronts::State {
 namespace {
 
 // Lists of so many points are quick, and still a useful front.
-constexpr std::size_t kLatePoints = 2048;
+constexpr std::size_t most_late_points = 2048;
 
 }  // namespace
 
@@ -41,8 +41,8 @@ StrategyFronts::StrategyFronts(const StrategyChain& chain, const StrategyLimits&
     const double fastest_s = strategy::shortest(threshold.admitted, 1, 0).time_s;
     const strategy::Thinning thinning{
         .step_s = limits.tolerance * fastest_s / static_cast<double>(state.prepared.sites()),
-        .most_points = std::max(kLatePoints, static_cast<std::size_t>(limits.max_points) / lists),
-        .late_points = kLatePoints};
+        .most_points = std::max(most_late_points, static_cast<std::size_t>(limits.max_points) / lists),
+        .late_points = most_late_points};
     StrategyLimits unlimited = limits;
     unlimited.max_points = std::numeric_limits<std::int64_t>::max();  // thinning keeps the lists short instead
     threshold.lists = strategy::grow(threshold.admitted, {}, thinning, unlimited);
@@ -107,7 +107,7 @@ struct ThresholdBound {
   double at(double bytes) const {
     const auto above = std::upper_bound(hull.begin(), hull.end(), bytes,
                                         [](double b, const strategy::Path& path) { return b < path.bytes; });
-    if (above == hull.begin()) return strategy::kInfinity;
+    if (above == hull.begin()) return strategy::infinity;
     const strategy::Path& below = *(above - 1);
     if (above == hull.end()) return below.time_s;
     return below.time_s - (below.time_s - above->time_s) * (bytes - below.bytes) / (above->bytes - below.bytes);
@@ -125,7 +125,7 @@ class FrontSearch {
     for (std::size_t i = 0; i < front_.points.size(); ++i) {
       // Budgets from this point up to the next one.
       const double time_s = front_.points[i].time_s;
-      const double end = i + 1 < front_.points.size() ? front_.points[i + 1].bytes : strategy::kInfinity;
+      const double end = i + 1 < front_.points.size() ? front_.points[i + 1].bytes : strategy::infinity;
       for (const auto& bound : bounds_)
         front_.gap_s = std::max(front_.gap_s, std::min(bound.tolerance * time_s, time_s - bound.at(end)));
     }

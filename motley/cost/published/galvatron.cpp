@@ -9,8 +9,8 @@
 namespace motley {
 namespace {
 
-constexpr double kShardPad = 0.003;    // of sharded states, empirical
-constexpr double kChangeScale = 1e-7;  // bytes x ms/MB to seconds; the true factor is 1e-3 / 2^20
+constexpr double shard_pad = 0.003;    // of sharded states, empirical
+constexpr double change_scale = 1e-7;  // bytes x ms/MB to seconds; the true factor is 1e-3 / 2^20
 
 double by_degree(const std::vector<double>& values, int degree) {
   return values.at(static_cast<std::size_t>(log2_of(degree)));
@@ -62,7 +62,7 @@ double galvatron_overlap(double compute, double communication, double slowdown) 
 
 double galvatron_states_ratio(GalvatronStates states, int ranks, const GalvatronRun& run, bool mixed_precision) {
   if (states == GalvatronStates::replicated) return 1;
-  const double sharded = 1.0 / ranks + kShardPad;
+  const double sharded = 1.0 / ranks + shard_pad;
   const double whole = mixed_precision ? 1.0 / 8 : 1.0 / 4;  // what of the states a gradient or a working copy is
   const bool zero3 = states == GalvatronStates::zero3;
   // Gradients that wait for the end of the step stay whole, and so do the parameters under ZeRO-2.
@@ -206,7 +206,7 @@ double GalvatronForm::change_seconds(const GalvatronStrategy& from, const Galvat
   const double replicas = static_cast<double>(profile_.devices) / to.stages / degree;
   const double sample_bytes = activation_bytes(1);
   return static_cast<double>(degree - 1) / degree * run.batch / run.micro_batches / replicas * sample_bytes *
-         ms_per_mib(degree, true) * kChangeScale;
+         ms_per_mib(degree, true) * change_scale;
 }
 
 double GalvatronForm::buffer_mib(int stages, int largest_tensor, const GalvatronRun& run) const {

@@ -10,11 +10,11 @@
 namespace motley {
 namespace {
 
-constexpr double kVldbShardPad = 0.025;
-constexpr double kSlowdown = 1.3;
-constexpr double kFudge = 1.1;             // of every time
-constexpr double kChangeMibPerSample = 2;  // 512 x 1024 x 4 bytes, whatever the model
-constexpr double kLayersOfExtra = 24;
+constexpr double vldb_shard_pad = 0.025;
+constexpr double vldb_slowdown = 1.3;
+constexpr double fudge = 1.1;                // of every time
+constexpr double change_mib_per_sample = 2;  // 512 x 1024 x 4 bytes, whatever the model
+constexpr double layers_of_extra = 24;
 
 // Measured ms per MB of all-reduce on one node: rows 1, 2, 4 stages.
 double ms_per_mib(int stages, int ranks, bool adjacent) {
@@ -91,7 +91,7 @@ double vldb_micro_batches(const VldbStrategy& strategy, double local_batch) {
 }
 
 double vldb_layer_mib(const VldbModel& model, const VldbStrategy& strategy, int batch) {
-  const double shard = strategy.sharded ? 1.0 / strategy.data + kVldbShardPad : 1;
+  const double shard = strategy.sharded ? 1.0 / strategy.data + vldb_shard_pad : 1;
   return 4 * model.layer.parameter_mib / strategy.tensor * shard +
          model.layer.activation_mib.at(static_cast<std::size_t>(log2_of(strategy.tensor))) * batch / strategy.data;
 }
@@ -117,18 +117,18 @@ double vldb_layer_seconds(const VldbModel& model, const VldbStrategy& strategy, 
   const double compute = forward + backward + tensor_ms;
   double ms = compute;
   if (d > 1) {
-    double side_by_side = galvatron_overlap(hiding, exchange, kSlowdown);
+    double side_by_side = galvatron_overlap(hiding, exchange, vldb_slowdown);
     // In a pipeline of plain replicas, what remains of the exchange is counted for one stage alone.
     if (stages > 1 && t == 1 && !strategy.sharded && exchange > hiding)
-      side_by_side = kSlowdown * hiding + (exchange - hiding) / stages;
-    ms += side_by_side - hiding + model.extra_ms / kLayersOfExtra;
+      side_by_side = vldb_slowdown * hiding + (exchange - hiding) / stages;
+    ms += side_by_side - hiding + model.extra_ms / layers_of_extra;
   }
   if (stages > 1) {
     const double m = vldb_micro_batches(strategy, local_batch);
     ms = compute * (stages + m - 1) / (stages * m) + (ms - compute);
   }
   if (strategy.sharded) ms += 0.5 * exchange;
-  return 1e-3 * kFudge * ms;
+  return 1e-3 * fudge * ms;
 }
 
 double vldb_change_seconds(const VldbStrategy& from, const VldbStrategy& to, int batch) {
@@ -142,7 +142,7 @@ double vldb_change_seconds(const VldbStrategy& from, const VldbStrategy& to, int
       other_order && (to.tensor == from.tensor || (from.tensor * from.data == 8 && from.tensor == 4 && to.tensor == 2));
   if (to.tensor <= from.tensor && !regroup) return 0;
   const double rate = ms_per_mib(to.stages, to.tensor, to.data == 1 || to.tensor_adjacent);
-  return 1e-3 * rate * (to.tensor - 1.0) / to.tensor * kChangeMibPerSample * batch / to.data;
+  return 1e-3 * rate * (to.tensor - 1.0) / to.tensor * change_mib_per_sample * batch / to.data;
 }
 
 }  // namespace motley

@@ -165,7 +165,7 @@ TEST(Forms, TheBusiestDecodeIsAnyStages) {
 
 // ---- hexgen: H = 4096, B = 2, s_in = 128, s_out = 32, q = 1 ----
 
-constexpr double kW = 12.0 * 4096 * 4096 * 2;
+constexpr double layer_weight_bytes = 12.0 * 4096 * 4096 * 2;
 
 TEST(Hexgen, ALayerHasMoreThanTheFormsTwelveHiddenSquared) {
   EXPECT_EQ(block_parameters(read_model("llama-2-70b").arch) - 2 * 8192, 855638016);
@@ -174,7 +174,7 @@ TEST(Hexgen, ALayerHasMoreThanTheFormsTwelveHiddenSquared) {
 TEST(Hexgen, Formula1And2OfAStage) {
   const ServePlan plan = d1_plan();
   const auto form = make_form({.form = "hexgen"}, plan.cluster, plan.model.arch, point_of(plan, 1));
-  const double compute = 32 * kW / (2 * 768e9) + 24.0 * (128 + 32) * 4096 * 4096 / (2 * 154.8e12);
+  const double compute = 32 * layer_weight_bytes / (2 * 768e9) + 24.0 * (128 + 32) * 4096 * 4096 / (2 * 154.8e12);
   const double prefill = 4 * (5e-6 + 128.0 * 4096 * 2 / (2 * 24e9));
   const double decode = 4 * 32 * (5e-6 + 4096.0 * 2 / (2 * 24e9));
   const StagePrice block = form->block(group_of(plan, "a"));
@@ -214,7 +214,7 @@ TEST(Hexgen, Formula4OfTheMemory) {
     const auto form =
         make_form({.form = "hexgen", .settings = {{"hexgen.batch", batch}}}, plan.cluster, deep, point_of(plan, 1));
     const double tokens = batch * (128 + 32), gib = 1024.0 * 1024 * 1024;
-    const double expected = (16 * gib - 4 * tokens * 4096 * 2) / (kW / 2 + 2 * tokens * 4096 * 2 / 2);
+    const double expected = (16 * gib - 4 * tokens * 4096 * 2) / (layer_weight_bytes / 2 + 2 * tokens * 4096 * 2 / 2);
     EXPECT_EQ(form->most_layers(group_of(plan, "b"), {}, 1), static_cast<std::int64_t>(std::floor(expected)));
   }
 }

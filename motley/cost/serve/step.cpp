@@ -10,10 +10,10 @@ namespace motley {
 namespace {
 
 // Starting values, not measurements: launches of about ten kernels, and the scheduling and framing of a step.
-constexpr double kLayerOverhead_s = 20e-6;
-constexpr double kStepOverhead_s = 100e-6;
+constexpr double default_layer_overhead_s = 20e-6;
+constexpr double default_step_overhead_s = 100e-6;
 
-constexpr double kLogitBytes = 4;  // fp32
+constexpr double logit_bytes = 4;  // fp32
 
 std::optional<double> given(const CostOptions& options, const std::string& key) {
   const auto found = options.settings.find(key);
@@ -52,14 +52,16 @@ StepCost::StepCost(const CostOptions& options, const Cluster& cluster, const Arc
 double StepCost::layer_overhead_s(const TensorGroup& group) const {
   if (layer_overhead_s_) return *layer_overhead_s_;
   double most = 0;
-  for (const Rank& rank : group.ranks) most = std::max(most, rank.overhead ? rank.overhead->layer_s : kLayerOverhead_s);
+  for (const Rank& rank : group.ranks)
+    most = std::max(most, rank.overhead ? rank.overhead->layer_s : default_layer_overhead_s);
   return most;
 }
 
 double StepCost::step_overhead_s(const TensorGroup& group) const {
   if (step_overhead_s_) return *step_overhead_s_;
   double most = 0;
-  for (const Rank& rank : group.ranks) most = std::max(most, rank.overhead ? rank.overhead->step_s : kStepOverhead_s);
+  for (const Rank& rank : group.ranks)
+    most = std::max(most, rank.overhead ? rank.overhead->step_s : default_step_overhead_s);
   return most;
 }
 
@@ -109,7 +111,7 @@ Roofline StepCost::head_roofline(const TensorGroup& group, const StepLoad& load)
 double StepCost::gather_logits_s(const TensorGroup& group, const StepLoad& load) const {
   if (group.degree() < 2 || load.logits == 0) return 0;
   const double times = std::min(1.0, load.logits);
-  return times * all_gather_s(group, load.logits / times * static_cast<double>(arch_.vocabulary) * kLogitBytes);
+  return times * all_gather_s(group, load.logits / times * static_cast<double>(arch_.vocabulary) * logit_bytes);
 }
 
 double StepCost::activation_bytes(const TensorGroup& group, double tokens) const {

@@ -14,11 +14,11 @@
 namespace motley {
 namespace {
 
-constexpr std::int64_t kSequenceLength = 2048;
-constexpr double kFitUnit_bytes = 1e6, kGiga = 1e9;
-constexpr const char* kZone = "us-central1-a";  // under which both clusters stand
-constexpr int kFitDoublings = 8;                // the fits are sampled from 1 MB to 256 MB
-constexpr const char* kReadme = "the README of data/training says what the columns hold";
+constexpr std::int64_t measured_sequence_length = 2048;
+constexpr double fit_unit_bytes = 1e6, giga = 1e9;
+constexpr const char* zone = "us-central1-a";  // under which both clusters stand
+constexpr int fit_doublings = 8;               // the fits are sampled from 1 MB to 256 MB
+constexpr const char* readme = "the README of data/training says what the columns hold";
 
 std::vector<std::string> split(const std::string& text, char separator) {
   std::vector<std::string> parts;
@@ -34,7 +34,7 @@ struct Row {
 
   const std::string& text(const std::string& column) const {
     const auto found = cells.find(column);
-    if (found == cells.end()) throw input_error(fmt::format("{}: no column \"{}\"", place, column), kReadme);
+    if (found == cells.end()) throw input_error(fmt::format("{}: no column \"{}\"", place, column), readme);
     return found->second;
   }
   double number(const std::string& column) const {
@@ -54,7 +54,7 @@ struct Row {
   std::int64_t count(const std::string& column) const {
     const double value = number(column);
     if (value < 1 || value > 1e9 || value != std::floor(value))
-      throw input_error(fmt::format("{}: {} = {} is not a whole number from 1", place, column, value), kReadme);
+      throw input_error(fmt::format("{}: {} = {} is not a whole number from 1", place, column, value), readme);
     return static_cast<std::int64_t>(value);
   }
 };
@@ -194,10 +194,10 @@ const Row& link_row(const Tables& tables, const Row& run, const StageGroup& from
 LinkRate link_rate(const Tables& tables, const Row& run, const StageGroup& from, const StageGroup& to) {
   const Row& row = link_row(tables, run, from, to);
   LinkRate rate;
-  for (int x = 0; x <= kFitDoublings; ++x) {
-    rate.bytes.push_back(std::ldexp(kFitUnit_bytes, x));
+  for (int x = 0; x <= fit_doublings; ++x) {
+    rate.bytes.push_back(std::ldexp(fit_unit_bytes, x));
     const double fitted = row.number("c2") * x * x + row.number("c1") * x + row.number("c0");
-    rate.bytes_per_s.push_back(std::min(fitted * kGiga, row.number("peak_bytes_per_s")));
+    rate.bytes_per_s.push_back(std::min(fitted * giga, row.number("peak_bytes_per_s")));
   }
   return rate;
 }
@@ -205,7 +205,7 @@ LinkRate link_rate(const Tables& tables, const Row& run, const StageGroup& from,
 Cluster cluster_of(const Row& run, const std::vector<StageGroup>& groups, const Profile& profile) {
   ClusterDescription description;
   description.name = run.text("site");
-  double slowest_bytes_per_s = kGiga;  // where all is one machine
+  double slowest_bytes_per_s = giga;  // where all is one machine
   for (const auto& rate : profile.link_rate)
     slowest_bytes_per_s = std::min(slowest_bytes_per_s, rate.bytes_per_s.back());
   description.network.within_site = LinkSpeed{.bandwidth_bytes_per_s = slowest_bytes_per_s};
@@ -234,7 +234,7 @@ Profile profile_of(const Row& run, const std::vector<StageGroup>& groups, const 
       profile.layer_time.push_back({.device_type = row.text("gpu"),
                                     .tp = row.count("tp"),
                                     .micro_batch = row.count("micro_batch"),
-                                    .sequence_length = kSequenceLength,
+                                    .sequence_length = measured_sequence_length,
                                     .part = part,
                                     .forward_s = row.number(column + "_fwd"),
                                     .backward_s = row.number(column + "_bwd"),
@@ -283,7 +283,7 @@ MeasuredRun run_of(const Row& row, const Tables& tables) {
   plan.profile = profile_of(row, groups, tables);
   plan.cluster = cluster_of(row, groups, plan.profile);
   Training training;
-  training.sequence_length = kSequenceLength;
+  training.sequence_length = measured_sequence_length;
   training.global_batch = row.count("global_batch");
   training.micro_batch = row.count("micro_batch");
   training.precision = "fp32";
@@ -311,7 +311,7 @@ MeasuredRun run_of(const Row& row, const Tables& tables) {
 std::vector<MeasuredRun> read_measured_runs(const std::filesystem::path& folder) {
   Tables tables{read_csv(folder / "layer_profiles.csv"), read_csv(folder / "network_fits.csv")};
   std::erase_if(tables.links,
-                [](const Row& row) { return row.text("src_zone") != kZone || row.text("dst_zone") != kZone; });
+                [](const Row& row) { return row.text("src_zone") != zone || row.text("dst_zone") != zone; });
   std::vector<MeasuredRun> runs;
   for (const Row& row : read_csv(folder / "measured_iterations.csv")) runs.push_back(run_of(row, tables));
   return runs;

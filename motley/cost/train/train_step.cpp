@@ -10,7 +10,7 @@
 namespace motley {
 namespace {
 
-constexpr double kBackward = 2;  // of the forward pass: gradients of inputs and of weights
+constexpr double backward_factor = 2;  // of the forward pass: gradients of inputs and of weights
 
 DType type_of(const Training& training) {
   return training.precision == "fp32" ? DType::fp32 : training.precision == "fp16" ? DType::fp16 : DType::bf16;
@@ -198,8 +198,8 @@ BlockPass TrainStepCost::block(const StageWork& work, const LayerStrategy& strat
       const StepLoad load{.tokens = static_cast<double>(count) * length, .context = length / 2};
       const double forward_s = step_.block_time(ranks, load).seconds() + step_.layer_overhead_s(ranks);
       const double tensor_s = step_.all_reduces_s(ranks, load);
-      pass = {forward_s + tensor_s, kBackward * forward_s + tensor_s};
-      own.compute_s = (1 + kBackward) * forward_s;
+      pass = {forward_s + tensor_s, backward_factor * forward_s + tensor_s};
+      own.compute_s = (1 + backward_factor) * forward_s;
       own.tensor_s = (strategy.recompute ? 3 : 2) * tensor_s;
       own.recompute_s = strategy.recompute ? forward_s : 0;
     }
@@ -247,7 +247,7 @@ BlockPass TrainStepCost::head(const StageWork& work, const LayerStrategy& strate
     } else {
       const StepLoad load{.logits = static_cast<double>(count * training_.sequence_length)};
       const double forward_s = step_.head_roofline(ranks, load).seconds();
-      pass = {forward_s, kBackward * forward_s};
+      pass = {forward_s, backward_factor * forward_s};
     }
     slowest = {std::max(slowest.forward_s, pass.forward_s), std::max(slowest.backward_s, pass.backward_s)};
   }
@@ -291,7 +291,7 @@ double TrainStepCost::step_flops() const {
   const auto length = static_cast<double>(training_.sequence_length);
   const double token =
       static_cast<double>(arch_.layers) * block_flops(arch_, step_.seen(length / 2)) + head_flops(arch_);
-  return (1 + kBackward) * token * length * static_cast<double>(training_.global_batch);
+  return (1 + backward_factor) * token * length * static_cast<double>(training_.global_batch);
 }
 
 double TrainStepCost::peak_flop_per_s(int device) const { return product_flop_per_s(cluster_.type_of(device), type_); }

@@ -8,7 +8,7 @@
 namespace motley {
 namespace {
 
-constexpr double kComparisonGap = 1e-4;
+constexpr double comparison_gap = 1e-4;
 
 // Requests per second of one level.
 double level_per_s(const Offers& offers) {
@@ -18,7 +18,7 @@ double level_per_s(const Offers& offers) {
 
 FleetAnswer solve_quickly(const RentProblem& problem, const RentOptions& options, Instant deadline) {
   return solve_fleet(problem, {.solver = options.solver,
-                               .relative_gap = std::max(kComparisonGap, options.relative_gap),
+                               .relative_gap = std::max(comparison_gap, options.relative_gap),
                                .pool = options.pool,
                                .deadline = deadline});
 }

@@ -8,7 +8,7 @@
 namespace motley {
 namespace {
 
-constexpr double kMostLevel = 1.01;  // of level_bound
+constexpr double most_level = 1.01;  // of level_bound
 
 // Adds the rows of one scenario for the pool's shapes; `level_column` < 0: level 1 is demanded.
 class Builder {
@@ -97,7 +97,7 @@ FamilyModel build_family(const RentProblem& problem, const std::vector<int>& poo
   if (!fixed_level) {
     family.milp.sense = Sense::maximize;
     // Above the certificate, so that where it is reached the rows' prices say why, not this bound's.
-    family.level_column = family.milp.add_column({.cost = 1, .upper = kMostLevel});
+    family.level_column = family.milp.add_column({.cost = 1, .upper = most_level});
   }
   Builder builder(problem, family);
   for (int scenario = 0; scenario < problem.scenarios(); ++scenario) builder.add_scenario(scenario);
@@ -127,7 +127,7 @@ std::vector<double> FamilyModel::values(const RentProblem& problem, const Copies
   for (const auto& [shape, column] : startup_columns)
     all[column] = std::max(0, copies[shape] - problem.shapes[shape].current);
   if (level_column >= 0)
-    all[level_column] = std::clamp(routing.level / problem.level_bound * (1 - 1e-9), 0.0, kMostLevel);
+    all[level_column] = std::clamp(routing.level / problem.level_bound * (1 - 1e-9), 0.0, most_level);
   for (const auto& time : time_columns)
     for (const auto& share : routing.times[time.scenario])
       if (share.shape == time.shape && share.class_index == time.class_index) all[time.column] = share.copies;
@@ -149,7 +149,7 @@ Prices prices_of(const RentProblem& problem, const FamilyModel& family, const st
   for (std::size_t i = 0; i < prices.classes.size(); ++i)
     asked += prices.classes[i] * problem.scenario_level(static_cast<int>(i) / problem.classes);
   prices.bound = fixed_level ? asked
-                             : std::min(0.0, asked - 1) * kMostLevel * problem.level_bound -
+                             : std::min(0.0, asked - 1) * most_level * problem.level_bound -
                                    prices.money * problem.budget_usd_per_hour;
   for (std::size_t n = 0; n < prices.devices.size(); ++n)
     if (problem.available[n] >= 0) prices.bound -= prices.devices[n] * problem.available[n];

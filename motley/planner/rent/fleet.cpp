@@ -11,12 +11,12 @@
 namespace motley {
 namespace {
 
-constexpr std::size_t kWhole = 1500;        // shapes that are put into one relaxation without column generation
-constexpr std::size_t kFirstColumns = 500;  // of column generation, and more in each round
-constexpr std::size_t kTieColumns = 40;
-constexpr std::int64_t kTieNodes = 100;
-constexpr double kPricing = 1e-9;  // relative to the bound: a column that gains less does not enter
-constexpr double kSameObjective = 1e-9;
+constexpr std::size_t whole_relaxation = 1500;  // shapes that are put into one relaxation without column generation
+constexpr std::size_t first_columns = 500;      // of column generation, and more in each round
+constexpr std::size_t tie_columns = 40;
+constexpr std::int64_t tie_nodes = 100;
+constexpr double pricing = 1e-9;  // relative to the bound: a column that gains less does not enter
+constexpr double same_objective = 1e-9;
 
 struct Fleet {
   Copies copies;
@@ -61,8 +61,8 @@ class FleetSearch {
   double scale() const { return std::max(1e-12, std::abs(best_ ? objective(*best_) : bound_)); }
 
   bool feasible(const Fleet& fleet) const {
-    if (problem_.form == RentForm::cheapest) return fleet.routing.level >= 1 - kMilpTolerance;
-    return fleet.cost <= problem_.budget_usd_per_hour * (1 + kSameObjective);
+    if (problem_.form == RentForm::cheapest) return fleet.routing.level >= 1 - milp_tolerance;
+    return fleet.cost <= problem_.budget_usd_per_hour * (1 + same_objective);
   }
 
   // Whether it is the best so far; of equals the cheaper.
@@ -71,8 +71,8 @@ class FleetSearch {
     if (!feasible(fleet)) return false;
     if (best_) {
       const double better = objective(*best_) - objective(fleet);
-      if (better < -kSameObjective * scale()) return false;
-      if (better <= kSameObjective * scale() && fleet.cost >= best_->cost) return false;
+      if (better < -same_objective * scale()) return false;
+      if (better <= same_objective * scale() && fleet.cost >= best_->cost) return false;
     }
     best_ = std::move(fleet);
     return true;
@@ -96,10 +96,10 @@ class FleetSearch {
 
   // Shapes to begin with: what is rented so far, what runs, and the cheapest of every class.
   std::vector<int> first_pool() const {
-    if (candidates_.size() <= kWhole) return candidates_;
+    if (candidates_.size() <= whole_relaxation) return candidates_;
     std::vector<bool> in(problem_.shapes.size(), false);
     for (const int c : candidates_) in[c] = problem_.shapes[c].current > 0 || (best_ && best_->copies[c] > 0);
-    const std::size_t each = kFirstColumns / static_cast<std::size_t>(problem_.classes) + 1;
+    const std::size_t each = first_columns / static_cast<std::size_t>(problem_.classes) + 1;
     for (int w = 0; w < problem_.classes; ++w) {
       std::vector<std::pair<double, int>> prices;
       for (const int c : candidates_)
@@ -123,9 +123,9 @@ class FleetSearch {
     for (const int c : candidates_) {
       if (in[c]) continue;
       const double reduced = reduced_cost(problem_, problem_.shapes[c], prices);
-      if (reduced < -kPricing * std::max(1e-6, std::abs(prices.bound))) found.emplace_back(reduced, c);
+      if (reduced < -pricing * std::max(1e-6, std::abs(prices.bound))) found.emplace_back(reduced, c);
     }
-    const std::size_t taken = std::min(kFirstColumns, found.size());
+    const std::size_t taken = std::min(first_columns, found.size());
     std::partial_sort(found.begin(), found.begin() + static_cast<std::ptrdiff_t>(taken), found.end());
     std::vector<int> columns;
     for (std::size_t i = 0; i < taken; ++i) columns.push_back(found[i].second);
@@ -161,7 +161,7 @@ class FleetSearch {
           capacity_ = level_ * problem_.level_bound;
           prices_ = *capacity;
         }
-        if (capacity && capacity_ < 1 - kMilpTolerance && -capacity->bound < 1 - kMilpTolerance) return false;
+        if (capacity && capacity_ < 1 - milp_tolerance && -capacity->bound < 1 - milp_tolerance) return false;
       }
     }
     prices = generate(pool, Aim::goal);
@@ -248,14 +248,14 @@ class FleetSearch {
   MilpAnswer break_tie(const MilpModel& model, std::vector<double> start) const {
     return solve_milp(model, {.solver = MilpSolver::built_in,
                               .time_limit_s = seconds_left(options_.deadline),
-                              .relative_gap = kSameObjective,
-                              .node_limit = kTieNodes,
+                              .relative_gap = same_objective,
+                              .node_limit = tie_nodes,
                               .start = std::move(start)});
   }
 
   void hold_level(FamilyModel& family) const {
     auto& level = family.milp.columns[static_cast<std::size_t>(family.level_column)];
-    level.lower = std::min(level.upper, best_->routing.level / problem_.level_bound * (1 - 2 * kSameObjective));
+    level.lower = std::min(level.upper, best_->routing.level / problem_.level_bound * (1 - 2 * same_objective));
   }
 
   // Fewest distinct shapes, then fewest devices, then the first names.
@@ -263,7 +263,7 @@ class FleetSearch {
     std::vector<int> pool = tie_pool();
     FamilyModel family = build_family(problem_, pool, Aim::goal);
     MilpModel& model = family.milp;
-    MilpRow money{.upper = best_->cost * (1 + kSameObjective)};
+    MilpRow money{.upper = best_->cost * (1 + same_objective)};
     if (family.budget_row >= 0)
       model.rows[static_cast<std::size_t>(family.budget_row)].upper = money.upper;
     else
@@ -290,7 +290,7 @@ class FleetSearch {
     const MilpAnswer answer = break_tie(model, start);
     if (!answer.has_solution()) return;
     Fleet fleet = evaluated(problem_, family.copies(problem_, answer.values));
-    const double slack = 10 * kSameObjective;
+    const double slack = 10 * same_objective;
     const bool same = feasible(fleet) && objective(fleet) <= objective(*best_) + slack * scale() &&
                       fleet.cost <= best_->cost * (1 + slack);
     if (same && answer.objective < milp_objective(model, start) - 1e-9) best_ = std::move(fleet);
@@ -317,7 +317,7 @@ class FleetSearch {
                                                [&](const auto& entry) { return entry.second == static_cast<int>(c); }))
         order.emplace_back(-std::numeric_limits<double>::infinity(), static_cast<int>(c));
     std::sort(order.begin(), order.end());
-    if (order.size() > kTieColumns) order.resize(kTieColumns);
+    if (order.size() > tie_columns) order.resize(tie_columns);
     std::vector<int> pool;
     for (const auto& entry : order) pool.push_back(entry.second);
     std::sort(pool.begin(), pool.end());

@@ -8,7 +8,7 @@
 namespace motley {
 namespace {
 
-constexpr double kDone = 1e-9;  // of a level
+constexpr double level_tolerance = 1e-9;  // of a level
 
 class Cover {
  public:
@@ -65,7 +65,7 @@ class Cover {
     for (const auto& shape : problem_.shapes) order.push_back(preferred(shape));
     for (std::size_t c = 0; c < copies_.size(); ++c)
       if (copies_[c] > 0 && problem_.runs(problem_.shapes[c], scenario)) fill(order[c], copies_[c], residual, true);
-    while (std::any_of(residual.begin(), residual.end(), [&](double r) { return r > kDone * level_; })) {
+    while (std::any_of(residual.begin(), residual.end(), [&](double r) { return r > level_tolerance * level_; })) {
       int best = -1;
       double most = 0;
       for (std::size_t i = 0; i < copies_.size(); ++i) {
@@ -123,7 +123,7 @@ void give_back(const RentProblem& problem, double level, Copies& copies) {
     while (least < copies[c]) {
       const int tried = (least + copies[c]) / 2;
       const int before = std::exchange(copies[c], tried);
-      if (route(problem, copies).level >= level * (1 - kDone)) continue;
+      if (route(problem, copies).level >= level * (1 - level_tolerance)) continue;
       copies[c] = before;
       least = tried + 1;
     }

@@ -9,8 +9,8 @@
 namespace motley {
 namespace {
 
-constexpr std::size_t kPerRound = 24;  // mixed shapes that are made between two relaxations
-constexpr int kRounds = 8;
+constexpr std::size_t per_round = 24;  // mixed shapes that are made between two relaxations
+constexpr int most_rounds = 8;
 
 bool serves_all(const Offers& offers) {
   for (std::size_t w = 0; w < offers.classes.size(); ++w)
@@ -88,10 +88,10 @@ RentOutcome plan_rent(const Offers& market, const Model& model, const Workload& 
   for (const auto& spec : maker.alike()) keep(maker.make(spec));
   const std::vector<ShapeSpec> mixed = maker.mixed();
   std::vector<bool> made(mixed.size(), false);
-  for (int round = 0; round < kRounds; ++round) {
+  for (int round = 0; round < most_rounds; ++round) {
     auto order = promising(maker, offers, mixed, made, options);
     if (order.empty()) break;
-    order.resize(std::min(order.size(), kPerRound));
+    order.resize(std::min(order.size(), per_round));
     for (const auto& [reduced, i] : order) {
       made[i] = true;
       keep(maker.make(mixed[i]));

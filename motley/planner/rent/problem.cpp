@@ -10,10 +10,10 @@
 namespace motley {
 namespace {
 
-constexpr int kMostCopies = 1'000'000;
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr int most_copies = 1'000'000;
+constexpr double infinity = std::numeric_limits<double>::infinity();
 
-int whole(double copies) { return static_cast<int>(std::clamp(std::floor(copies + 1e-9), 0.0, double{kMostCopies})); }
+int whole(double copies) { return static_cast<int>(std::clamp(std::floor(copies + 1e-9), 0.0, double{most_copies})); }
 
 std::string devices_text(const Configuration& configuration) {
   std::string text;
@@ -52,7 +52,7 @@ std::optional<Refusal> unserved(const Offers& offers, const RentProblem& problem
 }
 
 double best_price(const RentProblem& problem, int class_index) {
-  double best = kInfinity;
+  double best = infinity;
   for (const auto& shape : problem.shapes)
     for (const auto& rate : shape.rates)
       if (rate.class_index == class_index && shape.most > 0) best = std::min(best, shape.usd_per_hour / rate.level);
@@ -77,7 +77,7 @@ void set_bounds(RentProblem& problem) {
   for (auto& shape : problem.shapes) {
     double copies = 0;  // that would serve everything this shape can
     for (const auto& rate : shape.rates) copies += level / rate.level;
-    shape.most = std::min(shape.most, static_cast<int>(std::min(std::ceil(copies + 1e-9), double{kMostCopies})));
+    shape.most = std::min(shape.most, static_cast<int>(std::min(std::ceil(copies + 1e-9), double{most_copies})));
   }
 }
 
@@ -129,7 +129,7 @@ std::variant<RentProblem, Refusal> make_problem(const Offers& offers, const Rent
                     .usd_per_hour = copy_usd_per_hour(offers, configuration),
                     .devices = {},
                     .rates = {},
-                    .most = kMostCopies,
+                    .most = most_copies,
                     .lost = {}};
     for (const auto& [type, count] : configuration.devices) {
       const int index = type_index.at(type);

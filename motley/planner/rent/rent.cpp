@@ -12,7 +12,7 @@
 namespace motley {
 namespace {
 
-constexpr double kSearchShare = 0.6;  // of the time; the rest is for what stands beside the plan
+constexpr double search_share = 0.6;  // of the time; the rest is for what stands beside the plan
 
 Instant after(Instant start, double seconds) { return start + duration_of(std::clamp(seconds, 0.0, 1e6)); }
 
@@ -87,7 +87,7 @@ void refuse_budget(const Offers& offers, const RentProblem& problem, const RentO
 
 void refuse_demand(const Offers& offers, const RentProblem& problem, const FleetAnswer& answer, RentOutcome& outcome) {
   outcome.throughput_per_s = 0;
-  if (answer.capacity <= 0 || answer.capacity >= 1 - kMilpTolerance) {
+  if (answer.capacity <= 0 || answer.capacity >= 1 - milp_tolerance) {
     outcome.reason =
         "no fleet that carries the demand was found: the available devices carry it only with fractions of copies";
     outcome.hint = "add devices, or reduce the demand slightly";
@@ -203,7 +203,7 @@ RentOutcome plan_rent(const Offers& offers, const RentOptions& options) {
   }
   const RentProblem& problem = std::get<RentProblem>(made);
   const bool compared = options.comparisons == Comparisons::made;
-  const Instant searched = after(start, options.deadline_s * (compared ? kSearchShare : 1));
+  const Instant searched = after(start, options.deadline_s * (compared ? search_share : 1));
   const FleetAnswer answer = solve_fleet(
       problem,
       {.solver = options.solver, .relative_gap = options.relative_gap, .pool = options.pool, .deadline = searched});

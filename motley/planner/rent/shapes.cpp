@@ -16,16 +16,16 @@
 namespace motley {
 namespace {
 
-constexpr int kSlots = 8;  // devices of a machine
-constexpr int kDegrees[] = {1, 2, 4, 8};
-constexpr int kMostStages = 8;
-constexpr int kMostMixedStages = 2;  // of each part
-constexpr int kMostMachines = 6;
-constexpr double kMostMemory = 12;  // times the weights: beyond it, published templates stopped improving
-constexpr LinkSpeed kBetweenMachines{.latency_s = 0.2e-3, .bandwidth_bytes_per_s = 1.25e9};
+constexpr int machine_slots = 8;  // devices of a machine
+constexpr int degrees[] = {1, 2, 4, 8};
+constexpr int most_stages = 8;
+constexpr int most_mixed_stages = 2;  // of each part
+constexpr int most_machines = 6;
+constexpr double most_memory = 12;  // times the weights: beyond it, published templates stopped improving
+constexpr LinkSpeed between_machines{.latency_s = 0.2e-3, .bandwidth_bytes_per_s = 1.25e9};
 
 int machines_of(const ShapePart& part) {
-  const int per_machine = kSlots / part.degree;
+  const int per_machine = machine_slots / part.degree;
   return (part.stages + per_machine - 1) / per_machine;
 }
 
@@ -65,7 +65,7 @@ struct ShapeMaker::Pair {
   // The stage of a part with this number. Consecutive ones are neighbours: in one machine while all stages of the part
   // are, otherwise in two.
   const TensorGroup& stage(const ShapePart& part, std::int64_t index) const {
-    const int neighbour = machines_of(part) == 1 ? kSlots - part.degree : kSlots;
+    const int neighbour = machines_of(part) == 1 ? machine_slots - part.degree : machine_slots;
     return groups.at({part.type, part.degree, index % 2 == 0 ? 0 : neighbour});
   }
 };
@@ -127,16 +127,16 @@ bool ShapeMaker::plausible(const ShapeSpec& spec) const {
     if (available && *available < part.degree * part.stages) return false;
     if (part.degree > model_.arch.heads) return false;
   }
-  if (stages > model_.arch.layers || machines > kMostMachines) return false;
+  if (stages > model_.arch.layers || machines > most_machines) return false;
   const bool single = spec.size() == 1 && stages == 1 && spec[0].degree == 1;
-  return memory >= weight_bytes_ && (single || memory <= kMostMemory * weight_bytes_);
+  return memory >= weight_bytes_ && (single || memory <= most_memory * weight_bytes_);
 }
 
 std::vector<ShapeSpec> ShapeMaker::alike() const {
   std::vector<ShapeSpec> specs;
   for (const auto& [name, type] : market_.types)
-    for (const int degree : kDegrees)
-      for (int stages = 1; stages <= kMostStages; ++stages)
+    for (const int degree : degrees)
+      for (int stages = 1; stages <= most_stages; ++stages)
         if (ShapeSpec spec = {{name, degree, stages}}; plausible(spec)) specs.push_back(std::move(spec));
   return specs;
 }
@@ -145,10 +145,10 @@ std::vector<ShapeSpec> ShapeMaker::mixed() const {
   std::vector<ShapeSpec> specs;
   for (auto a = market_.types.begin(); a != market_.types.end(); ++a)
     for (auto b = std::next(a); b != market_.types.end(); ++b)
-      for (const int degree_a : kDegrees)
-        for (const int degree_b : kDegrees)
-          for (int stages_a = 1; stages_a <= kMostMixedStages; ++stages_a)
-            for (int stages_b = 1; stages_b <= kMostMixedStages; ++stages_b)
+      for (const int degree_a : degrees)
+        for (const int degree_b : degrees)
+          for (int stages_a = 1; stages_a <= most_mixed_stages; ++stages_a)
+            for (int stages_b = 1; stages_b <= most_mixed_stages; ++stages_b)
               if (ShapeSpec spec = {{a->first, degree_a, stages_a}, {b->first, degree_b, stages_b}}; plausible(spec))
                 specs.push_back(std::move(spec));
   return specs;
@@ -164,19 +164,19 @@ ShapeMaker::Pair& ShapeMaker::pair_of(const ShapeSpec& spec) {
   for (const auto& part : spec) {
     if (pair.first_device.contains(part.type)) continue;
     const int index = static_cast<int>(pair.first_device.size());
-    pair.first_device[part.type] = index * 2 * kSlots;
+    pair.first_device[part.type] = index * 2 * machine_slots;
     MachineDescription machine;
     machine.name = fmt::format("m{}", index);
     machine.count = 2;
-    machine.devices = {fmt::format("{}*{}", part.type, kSlots)};
+    machine.devices = {fmt::format("{}*{}", part.type, machine_slots)};
     machine.link = machine_link(part.type);
     description.machines.push_back(std::move(machine));
   }
-  description.network.within_site = market_.network.value_or(kBetweenMachines);
+  description.network.within_site = market_.network.value_or(between_machines);
   pair.cluster = resolve(description, "rented machines");
   for (const auto& [type, first] : pair.first_device)
-    for (const int degree : kDegrees)
-      for (const int slot : {0, kSlots - degree, kSlots})
+    for (const int degree : degrees)
+      for (const int slot : {0, machine_slots - degree, machine_slots})
         if (degree <= model_.arch.heads)
           pair.groups.try_emplace({type, degree, slot},
                                   make_group(pair.cluster, model_.arch, devices_from(first + slot, degree), {},

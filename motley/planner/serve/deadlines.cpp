@@ -17,7 +17,7 @@ struct Times {
   double first_token_s = 0, per_token_s = 0, total_s = 0;
 };
 
-constexpr const char* kKinds[] = {"first_token", "per_token", "total"};
+constexpr const char* deadline_kinds[] = {"first_token", "per_token", "total"};
 double time_of(const Times& times, std::size_t kind) {
   return kind == 0 ? times.first_token_s : kind == 1 ? times.per_token_s : times.total_s;
 }
@@ -85,13 +85,13 @@ std::vector<DeadlineOutOfReach> deadlines_out_of_reach(const std::vector<ServePl
   };
   std::vector<DeadlineOutOfReach> missed;
   for (std::size_t request = 0; request < classes.size(); ++request)
-    for (std::size_t kind = 0; kind < std::size(kKinds); ++kind) {
+    for (std::size_t kind = 0; kind < std::size(deadline_kinds); ++kind) {
       const double deadline_s = deadline_of(classes[request].deadline, kind), alone_s = least(lone, request, kind);
       if (deadline_s <= 0 || alone_s <= deadline_s) continue;
       if (loaded.empty())
         for (const auto& plan : plans) loaded.push_back(kept(plan, options));
       missed.push_back(
-          {classes[request].name, kKinds[kind], deadline_s, alone_s, rounded_up(least(loaded, request, kind))});
+          {classes[request].name, deadline_kinds[kind], deadline_s, alone_s, rounded_up(least(loaded, request, kind))});
     }
   return missed;
 }

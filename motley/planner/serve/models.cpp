@@ -17,8 +17,8 @@
 namespace motley {
 namespace {
 
-constexpr double kQuickEffort = 0.05;
-constexpr double kQuickSearch_s = 0.5;
+constexpr double quick_effort = 0.05;
+constexpr double quick_search_s = 0.5;
 
 using Devices = std::vector<int>;
 
@@ -27,8 +27,8 @@ double demand(const ModelDemand& asked) { return asked.workload.total_rate_per_s
 ServeProblem problem_of(const Cluster& cluster, const ModelDemand& asked, const ServeOptions& options,
                         Instant deadline) {
   const DType weight_type = options.weight_type.value_or(asked.model.arch.checkpoint_type);
-  return {cluster,  asked.model, asked.workload, options,    weight_type, options.kv_type.value_or(weight_type),
-          deadline, kMostWork,   options.effort, Phase::both};
+  return {cluster,  asked.model,   asked.workload, options,    weight_type, options.kv_type.value_or(weight_type),
+          deadline, thorough_work, options.effort, Phase::both};
 }
 
 // A model's plan on its devices.
@@ -170,9 +170,9 @@ class MachineDeal {
 
   double planned_share(std::size_t m, const Devices& devices) const {
     ServeOptions quick = options_;
-    quick.effort = kQuickEffort;
+    quick.effort = quick_effort;
     quick.roles = StageRoles::both;
-    quick.deadline_s = std::min(options_.deadline_s, kQuickSearch_s);
+    quick.deadline_s = std::min(options_.deadline_s, quick_search_s);
     const auto plan = plan_on(cluster_, models_[m], devices, quick);
     return plan ? plan->predicted.requests_per_s / demand(models_[m]) : 0;
   }

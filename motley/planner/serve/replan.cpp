@@ -14,11 +14,11 @@ namespace motley {
 namespace {
 
 // Requests wait: each of the two searches gets little time.
-constexpr double kEffort = 0.05;
-constexpr double kSearch_s = 0.4;
+constexpr double replan_effort = 0.05;
+constexpr double search_s = 0.4;
 
 // By how much a plan must serve more, to take a route apart that could go on.
-constexpr double kWorthReloading = 1.05;
+constexpr double worth_reloading = 1.05;
 
 bool touches(const ServePlan& plan, const Route& route, const std::set<std::string>& devices) {
   return std::any_of(route.path.begin(), route.path.end(), [&](const Hop& hop) {
@@ -122,8 +122,8 @@ ServeOutcome replan_serve(const ServePlan& before, const std::vector<std::string
   options.profile = before.profile;
   options.front = Front::skip;
   options.roles = StageRoles::both;
-  options.effort = kEffort;
-  options.deadline_s = std::min(options.deadline_s, kSearch_s);
+  options.effort = replan_effort;
+  options.deadline_s = std::min(options.deadline_s, search_s);
   options.weight_type = before.stages.empty() ? options.weight_type : before.stages.front().weight_type;
   options.kv_type = before.stages.empty() ? options.kv_type : before.stages.front().kv_type;
   // A part of the deployment cannot be judged by the rate of the whole.
@@ -149,7 +149,7 @@ ServeOutcome replan_serve(const ServePlan& before, const std::vector<std::string
     outcome = plan_beside(kept);
     if (outcome.plan) {
       ServePlan other = merged(before, kept, outcome.plan, lost, options.cost);
-      if (other.predicted.requests_per_s > kWorthReloading * plan.predicted.requests_per_s) plan = std::move(other);
+      if (other.predicted.requests_per_s > worth_reloading * plan.predicted.requests_per_s) plan = std::move(other);
     }
   }
   plan.search = {.planner = "serve/replan",

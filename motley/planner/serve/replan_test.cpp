@@ -10,7 +10,7 @@
 namespace motley {
 namespace {
 
-constexpr StepLimits kStep{.max_tokens = 64, .max_sequences = 4, .block_tokens = 16};
+constexpr StepLimits small_step{.max_tokens = 64, .max_sequences = 4, .block_tokens = 16};
 
 // Six layers; "wide" holds four of them, "narrow" three at half the speed.
 Model model() { return llama_of(1024, 6, 8, 8, 2816, 4000); }
@@ -38,7 +38,7 @@ within_site = { latency = "10 us", bandwidth = "100 GB/s" }
 
 ServeOptions options_for(Objective objective) {
   return {.objective = objective,
-          .step = kStep,
+          .step = small_step,
           .deadline_s = 2,
           .stage_types = StageTypes::alike,
           .front = Front::skip,
@@ -63,7 +63,7 @@ ServePlan plan_of(const Cluster& cluster, std::vector<Stage> stages, std::vector
   plan.model = model();
   plan.cluster = cluster;
   plan.workload = workload_of(60, 20);
-  plan.step = kStep;
+  plan.step = small_step;
   plan.stages = std::move(stages);
   plan.routes = std::move(routes);
   plan.predicted.requests_per_s = 1;

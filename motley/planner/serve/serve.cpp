@@ -52,7 +52,7 @@ SearchRecord record(const Groups& groups, const Grouping& grouping, const ServeP
   const bool exact_objective =
       objective != Objective::slo || (exact_for(problem.workload) && !worth_simulating(problem));
   const bool exact = grouping.exact && exact_objective && apart;
-  if (exact && *apart <= predicted.requests_per_s * (1 + kObjectiveTolerance)) {
+  if (exact && *apart <= predicted.requests_per_s * (1 + objective_tolerance)) {
     search.status = SearchStatus::optimal;
     search.bound = value;
     search.gap = 0;
@@ -101,7 +101,7 @@ void check_options(const ServeProblem& problem) {
 }
 
 // What local search leaves to the other candidates of the contest, and to simulating them.
-constexpr double kEffortBesideSimulation = 0.4;
+constexpr double effort_beside_simulation = 0.4;
 
 // Pipelines of their own stages.
 ServeOutcome plan_replicas(ServeProblem problem) {
@@ -109,8 +109,8 @@ ServeOutcome plan_replicas(ServeProblem problem) {
   const bool many_groups = problem.options.replication == Replication::allowed &&
                            problem.options.objective != Objective::latency && !few_enough_for_partitions(problem);
   problem.effort = problem.options.effort;
-  if (many_groups || problem.effort < 1) problem.most_work = kQuickWork;
-  if (worth_simulating(problem)) problem.effort *= kEffortBesideSimulation;
+  if (many_groups || problem.effort < 1) problem.most_work = quick_work;
+  if (worth_simulating(problem)) problem.effort *= effort_beside_simulation;
   Groups groups(problem);
   const Grouping grouping = search_groupings(groups);
   if (grouping.pipelines.empty()) {

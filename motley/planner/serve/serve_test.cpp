@@ -19,7 +19,7 @@
 namespace motley {
 namespace {
 
-const CostOptions kHexgen{.form = "hexgen"};
+const CostOptions hexgen{.form = "hexgen"};
 
 Cluster motivating_box() {
   return cluster_of(R"(
@@ -85,7 +85,7 @@ TEST(Acceptance, CaseD1HasThePublishedFront) {
   const auto expected = d1_enumerated(candidates).points();
   EXPECT_EQ(candidates, 350);
   ServeOptions options;
-  options.cost = kHexgen;
+  options.cost = hexgen;
   const ServeOutcome outcome = plan_serve(d1_cluster(), d1_model(), d1_workload(), options);
   const std::vector<std::array<double, 4>> published = {
       {0.085480, 0.065561, 7, 1}, {0.091683, 0.056196, 6, 2}, {0.097887, 0.051058, 5, 3}};

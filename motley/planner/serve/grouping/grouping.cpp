@@ -8,10 +8,10 @@
 namespace motley {
 namespace {
 
-constexpr std::size_t kRestarts = 8;
-constexpr std::int64_t kEvaluatedPerRestart = 30'000'000;  // some seconds of one core in all
-constexpr std::int64_t kProposalsPerPipeline = 400;
-constexpr std::int64_t kMostProposals = 40'000;
+constexpr std::size_t restarts = 8;
+constexpr std::int64_t evaluated_per_restart = 30'000'000;  // some seconds of one core in all
+constexpr std::int64_t proposals_per_pipeline = 400;
+constexpr std::int64_t most_proposals = 40'000;
 
 // The one pipeline that the objective likes best, of all that some starts propose; where latency is the objective and
 // replication allowed, also its equals on other devices.
@@ -46,7 +46,7 @@ Grouping best_single(Groups& groups, const std::vector<std::vector<std::vector<i
     }
     if (!best) break;
     const auto& first = grouping.pipelines.empty() ? *best : grouping.pipelines.front();
-    if (best->best().latency_s > first.best().latency_s * (1 + kObjectiveTolerance)) break;
+    if (best->best().latency_s > first.best().latency_s * (1 + objective_tolerance)) break;
     grouping.pipelines.push_back(*best);
     for (const int device : best->used_devices()) busy[static_cast<std::size_t>(device)] = true;
   } while (replicate);
@@ -84,16 +84,16 @@ Grouping search_locally(Groups& groups, const std::vector<std::vector<std::vecto
     return total_worth(begun[a], objective) > total_worth(begun[b], objective);
   });
 
-  std::vector<Grouping> improved(kRestarts);
-  in_parallel(kRestarts, problem.options.threads, [&](std::size_t i) {
-    const std::vector<Pipeline>& start = begun[order[i % std::min<std::size_t>(order.size(), kRestarts / 2)]];
+  std::vector<Grouping> improved(restarts);
+  in_parallel(restarts, problem.options.threads, [&](std::size_t i) {
+    const std::vector<Pipeline>& start = begun[order[i % std::min<std::size_t>(order.size(), restarts / 2)]];
     const auto pipelines = static_cast<std::int64_t>(start.size());
     const auto scaled = [&](std::int64_t most) {
       return static_cast<std::int64_t>(problem.effort * static_cast<double>(most));
     };
     improved[i] = improve(
         groups, start,
-        {scaled(std::min(kMostProposals, kProposalsPerPipeline * (pipelines + 4))), scaled(kEvaluatedPerRestart)}, i);
+        {scaled(std::min(most_proposals, proposals_per_pipeline * (pipelines + 4))), scaled(evaluated_per_restart)}, i);
   });
   Grouping best;
   for (auto& grouping : improved) {

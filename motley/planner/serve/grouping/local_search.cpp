@@ -11,8 +11,8 @@
 namespace motley {
 namespace {
 
-constexpr std::size_t kIdle = std::numeric_limits<std::size_t>::max();  // the place of devices in no group
-constexpr double kStartTemperature = 0.1;  // of the mean worth of a pipeline; falls to nothing
+constexpr std::size_t idle_place = std::numeric_limits<std::size_t>::max();  // the place of devices in no group
+constexpr double start_temperature = 0.1;  // of the mean worth of a pipeline; falls to nothing
 
 std::vector<int> without(const std::vector<int>& devices, const std::vector<int>& taken) {
   std::vector<int> rest;
@@ -53,7 +53,7 @@ class LocalSearch {
       const double left = 1 - static_cast<double>(step) / static_cast<double>(limits_.proposals);
       const double mean = total_ / static_cast<double>(std::max<std::size_t>(1, pipelines_.size()));
       // A loss that the temperature would accept; a gain needs none.
-      slack_ = -kStartTemperature * left * mean * std::log(std::max(dice_.uniform(), 1e-12));
+      slack_ = -start_temperature * left * mean * std::log(std::max(dice_.uniform(), 1e-12));
       propose();
       if (total_ > best_total * (1 + 1e-9)) {
         best_total = total_;
@@ -66,7 +66,7 @@ class LocalSearch {
 
  private:
   const Cluster& cluster() const { return groups_.problem().cluster; }
-  const std::vector<int>& members(std::size_t place) const { return place == kIdle ? idle_ : members_[place]; }
+  const std::vector<int>& members(std::size_t place) const { return place == idle_place ? idle_ : members_[place]; }
 
   void propose() {
     const double kind = dice_.uniform();
@@ -85,13 +85,13 @@ class LocalSearch {
   // Idle devices weigh as much as one more pipeline.
   std::size_t any_place() {
     const std::size_t place = dice_.below(pipelines_.size() + (idle_.empty() ? 0 : 1));
-    return place == pipelines_.size() ? kIdle : place;
+    return place == pipelines_.size() ? idle_place : place;
   }
 
   // Mostly of the same site: pipelines over slow links are rarely good.
   std::size_t neighbour_of(int device, std::size_t but) {
     const auto& site = cluster().machines[cluster().devices[device].machine].site;
-    std::size_t place = kIdle;
+    std::size_t place = idle_place;
     for (int attempt = 0; attempt < 8; ++attempt) {
       place = any_place();
       if (place == but || members(place).empty()) continue;
@@ -117,7 +117,7 @@ class LocalSearch {
   void move(std::size_t from) {
     const std::vector<int> taken = bundle(from);
     const std::size_t to = neighbour_of(taken.front(), from);
-    if (to == from || (to == kIdle && from == kIdle)) return;
+    if (to == from || (to == idle_place && from == idle_place)) return;
     change(from, without(members(from), taken), to, joined(members(to), taken));
   }
 
@@ -130,9 +130,9 @@ class LocalSearch {
   }
 
   void merge(std::size_t a) {
-    if (a == kIdle) return;
+    if (a == idle_place) return;
     const std::size_t b = neighbour_of(members_[a].front(), a);
-    if (b == a || b == kIdle) return;
+    if (b == a || b == idle_place) return;
     change(a, joined(members_[a], members_[b]), b, {});
   }
 
@@ -143,8 +143,8 @@ class LocalSearch {
     if (devices.size() < 2) return;
     const auto middle = devices.begin() + static_cast<std::ptrdiff_t>(1 + dice_.below(devices.size() - 1));
     const std::vector<int> head(devices.begin(), middle), tail(middle, devices.end());
-    if (place == kIdle)
-      change(kIdle, tail, pipelines_.size(), head);
+    if (place == idle_place)
+      change(idle_place, tail, pipelines_.size(), head);
     else
       change(place, head, pipelines_.size(), tail);
   }
@@ -159,11 +159,11 @@ class LocalSearch {
     const double after = worth(first, objective_) + worth(second, objective_);
     if (after < needed) return;
     std::vector<int> idle = idle_;
-    if (a == kIdle) idle = devices_a;
-    if (b == kIdle) idle = devices_b;
+    if (a == idle_place) idle = devices_a;
+    if (b == idle_place) idle = devices_b;
     for (const auto& [place, pipeline, devices] :
          {std::tuple(a, &first, &devices_a), std::tuple(b, &second, &devices_b)}) {
-      if (place == kIdle) continue;
+      if (place == idle_place) continue;
       const std::vector<int> used = worth(*pipeline, objective_) > 0 ? pipeline->used_devices() : std::vector<int>{};
       idle = joined(std::move(idle), without(*devices, used));
     }
@@ -183,17 +183,17 @@ class LocalSearch {
     return place < pipelines_.size() ? worth(pipelines_[place], objective_) : 0;
   }
   double most(std::size_t place, const std::vector<int>& devices) const {
-    if (place == kIdle || !groups_.may_fit(devices)) return 0;
+    if (place == idle_place || !groups_.may_fit(devices)) return 0;
     return groups_.most_requests_per_s(devices);
   }
   Pipeline searched(std::size_t place, const std::vector<int>& devices) {
-    if (place == kIdle || devices.empty()) return {};
+    if (place == idle_place || devices.empty()) return {};
     Pipeline pipeline = groups_.best(devices);
     if (asked_.insert(pipeline.answer.get()).second) evaluated_ += pipeline.answer->part.evaluated;
     return pipeline;
   }
   void put(std::size_t place, const Pipeline& pipeline) {
-    if (place == kIdle) return;
+    if (place == idle_place) return;
     if (place >= pipelines_.size()) {
       pipelines_.emplace_back();
       members_.emplace_back();

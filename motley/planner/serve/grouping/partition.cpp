@@ -6,7 +6,7 @@
 namespace motley {
 namespace {
 
-constexpr std::int64_t kMostGroups = 600;
+constexpr std::int64_t most_groups = 600;
 
 std::vector<DeviceClass> classes_of(const ServeProblem& problem) {
   return collapse(problem.cluster, problem.devices(), Alike::by_links, 1);
@@ -16,7 +16,7 @@ std::int64_t groups_of(const std::vector<DeviceClass>& classes) {
   std::int64_t groups = 1;
   for (const auto& alike : classes) {
     groups *= static_cast<std::int64_t>(alike.units.size()) + 1;
-    if (groups > kMostGroups) return groups;
+    if (groups > most_groups) return groups;
   }
   return groups;
 }
@@ -59,7 +59,7 @@ struct Choice {
 
 bool few_enough_for_partitions(const ServeProblem& problem) {
   // Equal links are what makes classes; looking at all pairs of a large cluster takes longer than it is worth.
-  return problem.cluster.devices.size() <= 64 && groups_of(classes_of(problem)) <= kMostGroups;
+  return problem.cluster.devices.size() <= 64 && groups_of(classes_of(problem)) <= most_groups;
 }
 
 ClassGroups class_groups(const ServeProblem& problem) {

@@ -18,12 +18,12 @@
 namespace motley {
 namespace {
 
-constexpr std::size_t kMostDivisionGroups = 32;  // of a division: 1,000 pairs
-constexpr std::size_t kMostDevices = 128;        // for divisions beside the one that was found
-constexpr std::int64_t kMostNodes = 2000;
-constexpr double kLeastFlow = 1e-3;     // of all requests; less is not worth a route
-constexpr double kMostOfTheTime = 0.2;  // of what is left until the deadline
-constexpr double kClearly = 1.02;       // what roles must gain, for they cost memory and links
+constexpr std::size_t most_division_groups = 32;  // of a division: 1,000 pairs
+constexpr std::size_t most_devices = 128;         // for divisions beside the one that was found
+constexpr std::int64_t most_nodes = 2000;
+constexpr double least_flow = 1e-3;       // of all requests; less is not worth a route
+constexpr double most_of_the_time = 0.2;  // of what is left until the deadline
+constexpr double clearly = 1.02;          // what roles must gain, for they cost memory and links
 
 bool expired(Instant deadline) { return Clock::now() >= deadline; }
 
@@ -204,7 +204,7 @@ bool keeps_deadlines(const ServePlan& plan, const ServeOptions& options) {
 using DeviceGroups = std::vector<std::vector<int>>;
 
 std::optional<ServePlan> plan_division(Roles& roles, const DeviceGroups& division, Instant deadline) {
-  if (division.size() < 2 || division.size() > kMostDivisionGroups) return {};
+  if (division.size() < 2 || division.size() > most_division_groups) return {};
   std::vector<RolePipelines> members;
   for (const auto& devices : division) {
     if (expired(deadline)) return {};
@@ -265,7 +265,7 @@ Relaxation relaxed(Roles& roles, Instant deadline) {
   model.add_row(std::move(decoded));
   const MilpAnswer answer = solve_milp(model, {.time_limit_s = std::max(0.01, seconds_until(deadline)),
                                                .relative_gap = 0,
-                                               .node_limit = kMostNodes,
+                                               .node_limit = most_nodes,
                                                .start = {}});
   if (!answer.has_solution()) return {};
 
@@ -330,7 +330,7 @@ RoleChoice choose_roles(const RoleProblem& problem, double time_limit_s) {
   for (auto& [link, row] : links) model.add_row(std::move(row));
 
   const MilpAnswer answer =
-      solve_milp(model, {.time_limit_s = std::max(0.01, time_limit_s), .node_limit = kMostNodes, .start = {}});
+      solve_milp(model, {.time_limit_s = std::max(0.01, time_limit_s), .node_limit = most_nodes, .start = {}});
   if (!answer.has_solution()) return choice;
   const auto value = [&](int column) { return answer.values[static_cast<std::size_t>(column)]; };
   for (std::size_t i = 0; i < count; ++i)
@@ -340,7 +340,7 @@ RoleChoice choose_roles(const RoleProblem& problem, double time_limit_s) {
     }
   for (std::size_t i = 0; i < count; ++i)
     for (std::size_t j = 0; j < count; ++j) {
-      if (flow[i][j] < 0 || value(flow[i][j]) < kLeastFlow * answer.objective) continue;
+      if (flow[i][j] < 0 || value(flow[i][j]) < least_flow * answer.objective) continue;
       choice.roles[i] = GroupRole::prefill;
       choice.roles[j] = GroupRole::decode;
       choice.flows.push_back({i, j, value(flow[i][j]) * unit});
@@ -354,7 +354,7 @@ RolePlans plan_roles(Groups& groups, const Grouping& grouping, RoleDivisions whi
   if (!may_have_roles(problem)) return {{}, 0.0};
   const Instant now = Clock::now();
   const Instant deadline =
-      now + std::chrono::duration_cast<Instant::duration>(kMostOfTheTime * (problem.deadline - now));
+      now + std::chrono::duration_cast<Instant::duration>(most_of_the_time * (problem.deadline - now));
   Roles roles(groups, deadline);
   RolePlans result;
   std::vector<DeviceGroups> divisions = {groups_of(grouping)};
@@ -362,7 +362,7 @@ RolePlans plan_roles(Groups& groups, const Grouping& grouping, RoleDivisions whi
     Relaxation relaxation = relaxed(roles, deadline);
     result.bound = relaxation.bound;
     divisions.push_back(std::move(relaxation.division));
-  } else if (which == RoleDivisions::also_first_guesses && problem.devices().size() <= kMostDevices) {
+  } else if (which == RoleDivisions::also_first_guesses && problem.devices().size() <= most_devices) {
     for (auto& start : structured_starts(groups)) divisions.push_back(std::move(start));
   }
   for (const auto& division : divisions)
@@ -377,7 +377,7 @@ std::optional<double> keep_roles_where_better(Groups& groups, const Grouping& gr
   const ServeOptions& options = groups.problem().options;
   RolePlans apart = plan_roles(groups, grouping, RoleDivisions::also_first_guesses);
   for (auto& other : apart.plans) {
-    if (other.predicted.requests_per_s <= kClearly * plan.predicted.requests_per_s) break;
+    if (other.predicted.requests_per_s <= clearly * plan.predicted.requests_per_s) break;
     if (!keeps_deadlines(other, options)) continue;
     plan = std::move(other);
     break;

@@ -11,9 +11,9 @@ namespace {
 using Start = std::vector<std::vector<int>>;
 
 // Beyond so many times the model's size a pipeline gains nothing that two would not; searching it costs the most.
-constexpr double kMostCopies = 6;
-constexpr std::size_t kFewDevices = 64;  // equal parts compare the links of all pairs
-constexpr int kMostParts = 64;
+constexpr double most_copies = 6;
+constexpr std::size_t few_devices = 64;  // equal parts compare the links of all pairs
+constexpr int most_parts = 64;
 
 std::string site_of(const Cluster& cluster, int device) {
   return cluster.machines[cluster.devices[device].machine].site;
@@ -28,7 +28,7 @@ std::map<std::string, std::vector<int>> by_site(const ServeProblem& problem) {
 
 // Halved, machine by machine, until each part is of a sensible size.
 void halve(const Groups& groups, std::vector<int> devices, Start& start) {
-  if (groups.copies(devices) <= kMostCopies || devices.size() < 2) {
+  if (groups.copies(devices) <= most_copies || devices.size() < 2) {
     start.push_back(std::move(devices));
     return;
   }
@@ -47,7 +47,7 @@ Start merge_until_fit(const Groups& groups, const Start& pieces, double copies) 
     start.push_back(std::move(open));
     open.clear();
   }
-  if (!open.empty() && !start.empty() && groups.copies(start.back()) < kMostCopies / 2)
+  if (!open.empty() && !start.empty() && groups.copies(start.back()) < most_copies / 2)
     start.back().insert(start.back().end(), open.begin(), open.end());
   else if (!open.empty())
     start.push_back(std::move(open));
@@ -114,10 +114,10 @@ std::vector<Start> structured_starts(const Groups& groups) {
   };
   const ServeOptions& options = groups.problem().options;
   const bool one = options.replication == Replication::one_pipeline || options.objective == Objective::latency;
-  const bool few = all.size() <= kFewDevices;
-  if ((one && few) || groups.copies(all) <= kMostCopies || options.use_devices == UseDevices::all) add({all});
+  const bool few = all.size() <= few_devices;
+  if ((one && few) || groups.copies(all) <= most_copies || options.use_devices == UseDevices::all) add({all});
   if (few && all.size() == cluster.devices.size())
-    for (int parts = 2; parts <= std::min(kMostParts, static_cast<int>(groups.copies(all))); ++parts)
+    for (int parts = 2; parts <= std::min(most_parts, static_cast<int>(groups.copies(all))); ++parts)
       add(equal_parts(cluster, parts));
   add(one_per_site(groups));
   add(across_sites(groups, 1.5));

@@ -33,7 +33,7 @@ bool is_excluded(const ServeProblem& problem, const std::string& device) {
   return std::find(excluded.begin(), excluded.end(), device) != excluded.end();
 }
 
-constexpr const char* kExcluded = "excluded by --without";
+constexpr const char* excluded_reason = "excluded by --without";
 
 }  // namespace
 
@@ -64,7 +64,7 @@ void list_unused(const ServeProblem& problem, const std::string& reason, ServePl
   for (const auto& stage : plan.stages) used.insert(stage.devices.begin(), stage.devices.end());
   for (const auto& device : problem.cluster.devices)
     if (!used.contains(device.name))
-      plan.unused.push_back({device.name, is_excluded(problem, device.name) ? kExcluded : reason});
+      plan.unused.push_back({device.name, is_excluded(problem, device.name) ? excluded_reason : reason});
 }
 
 void fill_kv(ServePlan& plan, const Route& route, std::int64_t max_batch) {
@@ -138,7 +138,7 @@ void list_unused(Groups& groups, const std::vector<Pipeline>& pipelines, ServePl
     const std::string& name = cluster.devices[device].name;
     if (used.contains(device)) continue;
     if (is_excluded(groups.problem(), name)) {
-      plan.unused.push_back({name, kExcluded});
+      plan.unused.push_back({name, excluded_reason});
       continue;
     }
     const auto kind = std::pair(cluster.machines[cluster.devices[device].machine].site, cluster.devices[device].type);

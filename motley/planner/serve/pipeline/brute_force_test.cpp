@@ -14,7 +14,7 @@
 namespace motley {
 namespace {
 
-constexpr std::int64_t kLayers = 3;
+constexpr std::int64_t test_layers = 3;
 
 class Dice {
  public:
@@ -110,7 +110,7 @@ class Enumeration {
 
   void extend(std::vector<unsigned>& stages, unsigned used) {
     if (!stages.empty()) cut(stages, used, {}, 0);
-    if (static_cast<std::int64_t>(stages.size()) == kLayers) return;
+    if (static_cast<std::int64_t>(stages.size()) == test_layers) return;
     const unsigned left = static_cast<unsigned>(best_.size() - 1) & ~used;
     for (unsigned set = left; set != 0; set = (set - 1) & left) {
       if (!alike(set)) continue;
@@ -123,10 +123,10 @@ class Enumeration {
   void cut(const std::vector<unsigned>& stages, unsigned used, std::vector<std::int64_t> layers, std::int64_t placed) {
     const auto left = static_cast<std::int64_t>(stages.size() - layers.size());
     if (left == 0) {
-      if (placed == kLayers) price(stages, used, layers);
+      if (placed == test_layers) price(stages, used, layers);
       return;
     }
-    for (std::int64_t here = 1; here <= kLayers - placed - (left - 1); ++here) {
+    for (std::int64_t here = 1; here <= test_layers - placed - (left - 1); ++here) {
       layers.push_back(here);
       cut(stages, used, layers, placed + here);
       layers.pop_back();
@@ -214,7 +214,7 @@ class BruteForce : public testing::TestWithParam<int> {};
 TEST_P(BruteForce, NoDivisionOrLayoutIsBetterForAnyObjective) {
   Dice dice(static_cast<std::uint64_t>(GetParam()));
   const Cluster cluster = small_cluster(dice);
-  const Model model = llama_of(1024, kLayers, 8, 8, 2816, 4000);
+  const Model model = llama_of(1024, test_layers, 8, 8, 2816, 4000);
   Workload workload = workload_of(dice.between(20, 200), dice.between(4, 60));
   ServeOptions options;
   options.step = {.max_tokens = 64, .max_sequences = 4, .block_tokens = 16};
@@ -261,7 +261,7 @@ TEST(BruteForce, RolesComeNearTheBestDivision) {
       for (auto& [name, rate] : cluster.types[t].flop_per_s) rate *= t == 0 ? 8 : 1;
       cluster.types[t].memory_bandwidth_bytes_per_s *= t == 0 ? 1 : 8;
     }
-    const Model model = llama_of(1024, kLayers, 8, 8, 2816, 4000);
+    const Model model = llama_of(1024, test_layers, 8, 8, 2816, 4000);
     const Workload workload = workload_of(dice.between(20, 200), dice.between(4, 60));
     ServeOptions options{.objective = Objective::throughput,
                          .step = {.max_tokens = 64, .max_sequences = 4, .block_tokens = 16},

@@ -87,8 +87,8 @@ struct ServeOutcome {
 
 // Work of one dynamic programme, in cells times kinds of stages, above which it is not tried: seconds where it is run
 // once, some hundredths of a second where a local search runs it for thousands of groups.
-inline constexpr double kMostWork = 4e8;
-inline constexpr double kQuickWork = 1e7;
+inline constexpr double thorough_work = 4e8;
+inline constexpr double quick_work = 1e7;
 
 struct ServeProblem {
   const Cluster& cluster;
@@ -98,7 +98,7 @@ struct ServeProblem {
   DType weight_type;
   DType kv_type;
   Instant deadline;
-  double most_work = kMostWork;
+  double most_work = thorough_work;
   double effort = 1;          // scales how long local search goes on
   Phase phase = Phase::both;  // what the pipelines do of a request
 

@@ -12,10 +12,10 @@
 namespace motley {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double infinity = std::numeric_limits<double>::infinity();
 
-constexpr double kEasyWork = 3e6;   // milliseconds: run at once, without coarser ones before
-constexpr double kMostCells = 8e6;  // 24 bytes each
+constexpr double easy_work = 3e6;   // milliseconds: run at once, without coarser ones before
+constexpr double most_cells = 8e6;  // 24 bytes each
 
 // How finely devices are dealt out.
 struct Level {
@@ -96,13 +96,13 @@ class PartSearch {
         CycleAnswer least = least_cycle(solver, static_cast<double>(shape.batch), cutoff, problem_.deadline);
         end = least.end;
         // Room for more requests in flight is room for fewer layers: what does not fit now will not fit later.
-        if (!least.chain && cutoff == kInfinity && end == SearchEnd::complete)
+        if (!least.chain && cutoff == infinity && end == SearchEnd::complete)
           too_many = std::min(too_many, shape.batch);
         // More in flight shortens a cycle that latency bounds; one that load bounds, only where another chain has a
         // lower load.
         const StageSeconds seconds = least.chain ? least.chain->seconds : StageSeconds{0, cutoff};
         const bool load_bound = seconds.load_s * static_cast<double>(shape.batch) >= seconds.latency_s;
-        if (load_bound && !solver.least_latency(seconds.load_s * (1 - kObjectiveTolerance)))
+        if (load_bound && !solver.least_latency(seconds.load_s * (1 - objective_tolerance)))
           saturated = shape.sequences();
         if (least.chain && consider(*form, shape, std::move(*least.chain)) > 0) late.push_back(shape);
       }
@@ -117,8 +117,8 @@ class PartSearch {
  private:
   // A pipeline whose cycle is no shorter than this cannot be better than the best so far.
   double cutoff_s() const {
-    if (!answer_.best || problem_.options.objective == Objective::latency) return kInfinity;
-    if (problem_.options.objective == Objective::slo && answer_.best->excess > 0) return kInfinity;
+    if (!answer_.best || problem_.options.objective == Objective::latency) return infinity;
+    if (problem_.options.objective == Objective::slo && answer_.best->excess > 0) return infinity;
     return 1 / answer_.best->requests_per_s;
   }
 
@@ -168,7 +168,7 @@ ChainProblem chain_problem(const ServeProblem& problem, const StageTable& table,
 double work_of(const ServeProblem& problem, const StageTable& table) {
   const ChainProblem chains = chain_problem(problem, table, 1, MemoryRule::true_bytes, nothing(table));
   const double cells = chain_cells(chains);
-  return cells > kMostCells ? kInfinity : cells * static_cast<double>(chains.options.size());
+  return cells > most_cells ? infinity : cells * static_cast<double>(chains.options.size());
 }
 
 // The finest level that can be solved within the limits, or the coarsest of all.
@@ -177,7 +177,7 @@ std::shared_ptr<const StageTable> finest_table(const ServeProblem& problem, cons
     const int largest = largest_unit(collapse(problem.cluster, devices, alike, 1));
     for (int unit = 1; unit <= largest; unit *= 2) {
       auto table = make_table(problem, devices, {alike, unit});
-      if (work_of(problem, *table) <= kMostWork) return table;
+      if (work_of(problem, *table) <= thorough_work) return table;
     }
   }
   return nullptr;
@@ -218,7 +218,7 @@ PartAnswer search_part(const ServeProblem& problem, const std::vector<int>& devi
   const auto exact = make_table(problem, devices, {});
   const double work = work_of(problem, *exact);
   bool in_time = true;
-  if (work > kEasyWork) {
+  if (work > easy_work) {
     // Coarse levels first: each is quick beside the next, and the best so far counts when time runs out.
     for (const Alike alike : {Alike::by_type, Alike::by_links})
       for (int unit = largest_unit(exact->classes()); unit >= 1 && in_time; unit /= 2) {
@@ -279,9 +279,9 @@ std::vector<IdleUnits> explain_idle(const ServeProblem& problem, const Candidate
     must_use[k] = used[k] + 1;
     const ChainProblem chains = table.problem(*form, point, candidate.batch, MemoryRule::true_bytes, must_use);
     ChainSolver solver(chains);
-    const double in_flight = form->pipeline_always_full() ? kInfinity : static_cast<double>(candidate.batch);
+    const double in_flight = form->pipeline_always_full() ? infinity : static_cast<double>(candidate.batch);
     const auto with =
-        latency ? solver.least_latency() : least_cycle(solver, in_flight, kInfinity, problem.deadline).chain;
+        latency ? solver.least_latency() : least_cycle(solver, in_flight, infinity, problem.deadline).chain;
     const std::string what = fmt::format("{} more {}", units[0].size(), problem.cluster.type_of(entry.devices[0]).name);
     entry.reason =
         with ? fmt::format("{} with {} in use, {} without; the best layout that uses it is {}", text(with->seconds),

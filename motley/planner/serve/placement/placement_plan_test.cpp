@@ -10,14 +10,14 @@
 namespace motley {
 namespace {
 
-const std::string kExamples = MOTLEY_SOURCE_DIR "/examples/";
+const std::string examples = MOTLEY_SOURCE_DIR "/examples/";
 
 ServeOutcome plan_published(const std::string& cluster, ServeOptions options) {
   options.objective = Objective::flow;
   options.front = Front::skip;
-  options.profile = read_profile(kExamples + "helix/profile.json");
-  return plan_serve(read_cluster(kExamples + "helix/" + cluster), read_model("llama-2-70b"),
-                    read_workload(kExamples + "helix/workload.toml"), options);
+  options.profile = read_profile(examples + "helix/profile.json");
+  return plan_serve(read_cluster(examples + "helix/" + cluster), read_model("llama-2-70b"),
+                    read_workload(examples + "helix/workload.toml"), options);
 }
 
 TEST(PlanForFlow, ThePublishedInstanceIsSolvedToTheBound) {
@@ -33,16 +33,16 @@ TEST(PlanForFlow, ThePublishedInstanceIsSolvedToTheBound) {
   EXPECT_NEAR(plan.predicted.requests_per_s, 2045.6 / 989, 1e-6);
   EXPECT_EQ(plan.search.status, SearchStatus::optimal);
   EXPECT_NEAR(*plan.search.gap, 0, 1e-9);
-  EXPECT_EQ(plan.profile, read_profile(kExamples + "helix/profile.json"));
+  EXPECT_EQ(plan.profile, read_profile(examples + "helix/profile.json"));
 }
 
 // Slow links between sites: only several of them side by side let more through, so routes part and meet again.
 void expect_shared_stages(Handover handover) {
-  const Cluster cluster = read_cluster(kExamples + "helix/three-sites.toml");
+  const Cluster cluster = read_cluster(examples + "helix/three-sites.toml");
   const Model model = read_model("llama-2-70b");
-  const Workload workload = read_workload(kExamples + "helix/workload.toml");
+  const Workload workload = read_workload(examples + "helix/workload.toml");
   const ServeOptions options{
-      .objective = Objective::flow, .profile = read_profile(kExamples + "helix/profile.json"), .handover = handover};
+      .objective = Objective::flow, .profile = read_profile(examples + "helix/profile.json"), .handover = handover};
   const ServeProblem problem{cluster, model, workload, options, DType::fp16, DType::fp16, Instant::max()};
   const std::optional<ServePlan> plan = plan_placement(problem, placement_groups(problem), 3);
   ASSERT_TRUE(plan);
@@ -73,7 +73,7 @@ TEST(PlanForFlow, ADeadlineCutsTheSearchWithAPlan) {
 
 // Groups of one machine are nodes; nothing is lost against plans of replicas.
 TEST(PlanForFlow, IsNoWorseThanReplicas) {
-  const Cluster cluster = read_cluster(kExamples + "clusters/motivating-box.toml");
+  const Cluster cluster = read_cluster(examples + "clusters/motivating-box.toml");
   const Model model = read_model("llama-2-70b");
   ServeOptions options{.objective = Objective::throughput, .deadline_s = 3, .front = Front::skip};
   const ServeOutcome replicas = plan_serve(cluster, model, default_workload(), options);
@@ -95,7 +95,7 @@ TEST(PlanForFlow, LeavesOutWhatItIsToldTo) {
 
 // A machine with four devices of which the profile knows pairs only.
 TEST(PlacementGroups, FollowTheProfilesDegrees) {
-  const Cluster cluster = read_cluster(kExamples + "clusters/mixed-cloud.toml");
+  const Cluster cluster = read_cluster(examples + "clusters/mixed-cloud.toml");
   const Model model = read_model("llama-2-70b");
   const Workload workload = default_workload();
   ServeOptions options{.objective = Objective::flow};

@@ -10,14 +10,14 @@
 namespace motley {
 namespace {
 
-const Instant kNoDeadline = Instant::max();
+const Instant no_deadline = Instant::max();
 
 // Rates of the published single-site instance: Llama-2-70B, tokens per second holding 1, 2, ... layers.
-const std::vector<double> kA100 = {23833.9, 11384.3, 7201.4, 5264.6, 4096.7, 3124.1,
-                                   2595.7,  2045.6,  1754.4, 1392.6, 1212.2, 952.1};
-const std::vector<double> kL4 = {7557.9, 3625.7, 2171.9, 1476.1, 1017.6, 747.8, 531.7};
-const std::vector<double> kT4 = {5709.2, 2434.4, 1347.9, 757.9};
-constexpr double kLink = 1e9 / 16384;
+const std::vector<double> a100 = {23833.9, 11384.3, 7201.4, 5264.6, 4096.7, 3124.1,
+                                  2595.7,  2045.6,  1754.4, 1392.6, 1212.2, 952.1};
+const std::vector<double> l4 = {7557.9, 3625.7, 2171.9, 1476.1, 1017.6, 747.8, 531.7};
+const std::vector<double> t4 = {5709.2, 2434.4, 1347.9, 757.9};
+constexpr double link_tokens_per_s = 1e9 / 16384;
 
 PlacementNode node_of(std::vector<double> rates, int place = 0) {
   PlacementNode node{.tokens_per_s = std::move(rates), .most_layers = {}, .place = place};
@@ -26,14 +26,14 @@ PlacementNode node_of(std::vector<double> rates, int place = 0) {
 }
 
 PlacementProblem published(Handover handover, const std::vector<std::pair<std::vector<double>, int>>& nodes) {
-  PlacementProblem problem{.layers = 80, .nodes = {}, .link = {{kLink}}, .handover = handover};
+  PlacementProblem problem{.layers = 80, .nodes = {}, .link = {{link_tokens_per_s}}, .handover = handover};
   for (const auto& [rates, count] : nodes)
     for (int i = 0; i < count; ++i) problem.nodes.push_back(node_of(rates));
   return problem;
 }
 
 PlacementProblem published(Handover handover = Handover::exact) {
-  return published(handover, {{kA100, 4}, {kL4, 8}, {kT4, 12}});
+  return published(handover, {{a100, 4}, {l4, 8}, {t4, 12}});
 }
 
 // ---- evaluation ----
@@ -111,7 +111,7 @@ TEST(PublishedPlacement, SwarmFlowsAsOneT4WithFourLayers) {
 // Servers join one after another with as many layers as they hold, where the sorted rates of the layers so far are
 // least.
 TEST(PublishedPlacement, PetalsFlowsExactlyAndPartially) {
-  PlacementProblem problem = published(Handover::exact, {{kT4, 12}, {kA100, 4}, {kL4, 8}});
+  PlacementProblem problem = published(Handover::exact, {{t4, 12}, {a100, 4}, {l4, 8}});
   std::vector<double> rates(80, 0.0);
   Placement placement;
   for (const auto& node : problem.nodes) {
@@ -150,7 +150,7 @@ PlacementProblem three_sites() {
   constexpr double inside = 1.25e9 / 16384, across = 12.5e6 / 16384;
   PlacementProblem problem{.layers = 80, .nodes = {}, .link = {}};
   for (const auto& [rates, count, place] : std::vector<std::tuple<std::vector<double>, int, int>>{
-           {kA100, 4, 0}, {kL4, 2, 1}, {kT4, 8, 1}, {kL4, 6, 2}, {kT4, 4, 2}})
+           {a100, 4, 0}, {l4, 2, 1}, {t4, 8, 1}, {l4, 6, 2}, {t4, 4, 2}})
     for (int i = 0; i < count; ++i) problem.nodes.push_back(node_of(rates, place));
   problem.link = {{inside, across, across}, {across, inside, across}, {across, across, inside}};
   return problem;
@@ -227,7 +227,7 @@ TEST(SearchPlacement, EqualsEnumerationOnSmallInstances) {
 
 TEST(SearchPlacement, IsTheSameWhateverTheThreads) {
   const PlacementProblem problem = three_sites();
-  const PlacementOptions one{.seed = 5, .deadline = kNoDeadline, .threads = 1, .restarts = 4, .moves_per_node = 60};
+  const PlacementOptions one{.seed = 5, .deadline = no_deadline, .threads = 1, .restarts = 4, .moves_per_node = 60};
   PlacementOptions four = one;
   four.threads = 4;
   const PlacementAnswer a = search_placement(problem, one), b = search_placement(problem, four);

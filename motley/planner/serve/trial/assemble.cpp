@@ -11,10 +11,10 @@
 namespace motley {
 namespace {
 
-constexpr std::int64_t kPipelineRequests = 300;
-constexpr double kPipelineTarget = 0.98;  // of so few requests; together pipelines keep more than each alone
-constexpr double kFirstShare = 1.0 / 64;  // of what the closed form expects
-constexpr std::int64_t kNodes = 20'000;
+constexpr std::int64_t pipeline_requests = 300;
+constexpr double pipeline_target = 0.98;  // of so few requests; together pipelines keep more than each alone
+constexpr double first_share = 1.0 / 64;  // of what the closed form expects
+constexpr std::int64_t most_nodes = 20'000;
 
 using Column = std::pair<std::vector<int>, const Pipeline*>;  // devices in use, ascending
 
@@ -32,9 +32,9 @@ std::vector<Column> distinct(const std::vector<Pipeline>& proposed) {
 // Multiples of the workload's rate that a pipeline keeps alone.
 double capacity(const ServeProblem& problem, const Pipeline& pipeline, const TrialStep& step) {
   const ServePlan plan = trial_plan(problem, {pipeline}, step);
-  const double least = kFirstShare * plan.predicted.requests_per_s / problem.workload.total_rate_per_s();
-  if (simulated_attainment(problem, plan, least, kPipelineRequests) < kPipelineTarget) return 0;
-  return highest_scale(problem, plan, kPipelineTarget, least, kPipelineRequests);
+  const double least = first_share * plan.predicted.requests_per_s / problem.workload.total_rate_per_s();
+  if (simulated_attainment(problem, plan, least, pipeline_requests) < pipeline_target) return 0;
+  return highest_scale(problem, plan, pipeline_target, least, pipeline_requests);
 }
 
 }  // namespace
@@ -69,7 +69,7 @@ std::vector<Pipeline> assembled(const ServeProblem& problem, const std::vector<P
   }
   if (used.empty()) return {};
   for (auto& [device, row] : row_of_device) model.add_row(std::move(row));
-  const MilpAnswer answer = solve_milp(model, {.relative_gap = 1e-3, .node_limit = kNodes});
+  const MilpAnswer answer = solve_milp(model, {.relative_gap = 1e-3, .node_limit = most_nodes});
   std::vector<std::pair<double, const Pipeline*>> chosen;
   for (std::size_t i = 0; i < answer.values.size(); ++i)
     if (answer.values[i] > 0.5) chosen.push_back(used[i]);

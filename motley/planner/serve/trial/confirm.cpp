@@ -15,15 +15,16 @@
 namespace motley {
 namespace {
 
-constexpr std::int64_t kRequests = 800;  // an attainment near 1 is then known to about 0.3 %
-constexpr double kAlike = 0.003;         // attainments that are as good as equal
-constexpr double kTarget = 0.99;         // to be kept at the highest rate, or what the best plan reaches at the given
-constexpr double kFarBehind = 0.3;
-constexpr double kFasterBy = 1.02;                 // a rate that is worth a change
-constexpr std::int64_t kChunkParts[] = {1, 4, 8};  // of the largest step: sizes of prompt chunks that are tried
-constexpr std::size_t kMiddle = 2;                 // of those trials, each with two numbers of micro-batches
-constexpr std::size_t kMostLeftOut = 3;
-constexpr double kSideEffort = 0.3;  // of the main search's, for each other objective
+constexpr std::int64_t trial_requests = 800;  // an attainment near 1 is then known to about 0.3 %
+constexpr double alike = 0.003;               // attainments that are as good as equal
+constexpr double target_attainment =
+    0.99;  // to be kept at the highest rate, or what the best plan reaches at the given
+constexpr double far_behind = 0.3;
+constexpr double faster_by = 1.02;                 // a rate that is worth a change
+constexpr std::int64_t chunk_parts[] = {1, 4, 8};  // of the largest step: sizes of prompt chunks that are tried
+constexpr std::size_t middle_trials = 2;           // of those trials, each with two numbers of micro-batches
+constexpr std::size_t most_left_out = 3;
+constexpr double side_effort = 0.3;  // of the main search's, for each other objective
 
 class Contest {
  public:
@@ -35,17 +36,17 @@ class Contest {
     proposed_.insert(proposed_.end(), pipelines.begin(), pipelines.end());
     const StepLimits most = problem_.options.step;
     std::vector<Trial> trials;
-    for (const std::int64_t part : kChunkParts)
+    for (const std::int64_t part : chunk_parts)
       for (const std::int64_t more : {0, 1}) {
         TrialStep step{most, more};
         step.step.max_tokens = std::max(most.max_tokens / part, std::min(most.max_tokens, most.max_sequences));
         trials.push_back({.step = step, .plan = {}});
       }
     // What is far behind with chunks of middle size is not saved by others.
-    std::swap(trials.front(), trials[kMiddle]);
+    std::swap(trials.front(), trials[middle_trials]);
     run(pipelines, trials.front());
     judge(trials.front(), pipelines);
-    if (trials.front().reached < attainment_ - kFarBehind) return;
+    if (trials.front().reached < attainment_ - far_behind) return;
     in_parallel(trials.size() - 1, problem_.options.threads, [&](std::size_t i) { run(pipelines, trials[i + 1]); });
     for (std::size_t i = 1; i < trials.size(); ++i) judge(trials[i], pipelines);
   }
@@ -63,7 +64,7 @@ class Contest {
   void enter_assembled() {
     if (expired(problem_)) return;
     std::vector<Pipeline> pipelines = assembled(problem_, proposed_, step_);
-    for (std::size_t left_out = 0; left_out <= kMostLeftOut && !pipelines.empty(); ++left_out) {
+    for (std::size_t left_out = 0; left_out <= most_left_out && !pipelines.empty(); ++left_out) {
       enter(pipelines);
       pipelines.pop_back();
     }
@@ -77,7 +78,7 @@ class Contest {
 
  private:
   double attainment(const ServePlan& plan, double scale) const {
-    return simulated_attainment(problem_, plan, scale, kRequests);
+    return simulated_attainment(problem_, plan, scale, trial_requests);
   }
 
   struct Trial {
@@ -100,17 +101,17 @@ class Contest {
     if (best_ && expired(problem_)) return;
     trial.plan = trial_plan(problem_, pipelines, trial.step);
     trial.reached = attainment(trial.plan, 1);
-    if (best_ && std::abs(trial.reached - attainment_) <= kAlike)
-      trial.faster = attainment(trial.plan, scale_ * kFasterBy);
+    if (best_ && std::abs(trial.reached - attainment_) <= alike)
+      trial.faster = attainment(trial.plan, scale_ * faster_by);
   }
 
   void judge(Trial& trial, const std::vector<Pipeline>& pipelines) {
-    if (trial.reached < 0 || (best_ && trial.reached < attainment_ - kAlike)) return;
-    const bool clearly = !best_ || trial.reached > attainment_ + kAlike;
-    const double target = std::min(kTarget, std::max(trial.reached, attainment_) - kAlike);
+    if (trial.reached < 0 || (best_ && trial.reached < attainment_ - alike)) return;
+    const bool clearly = !best_ || trial.reached > attainment_ + alike;
+    const double target = std::min(target_attainment, std::max(trial.reached, attainment_) - alike);
     // Equals are told apart by the rate at which they still do as well. The best may have changed since the trial.
-    if (!clearly && (trial.faster < target || attainment(trial.plan, scale_ * kFasterBy) < target)) return;
-    scale_ = highest_scale(problem_, trial.plan, target, clearly ? 1 : scale_ * kFasterBy, kRequests);
+    if (!clearly && (trial.faster < target || attainment(trial.plan, scale_ * faster_by) < target)) return;
+    scale_ = highest_scale(problem_, trial.plan, target, clearly ? 1 : scale_ * faster_by, trial_requests);
     attainment_ = trial.reached;
     best_ = std::move(trial.plan);
     pipelines_ = pipelines;
@@ -132,7 +133,7 @@ void enter_starts(Contest& contest, const ServeProblem& problem) {
   ServeOptions options = problem.options;
   options.objective = Objective::latency;
   const ServeProblem quick{problem.cluster, problem.model,    problem.workload, options,       problem.weight_type,
-                           problem.kv_type, problem.deadline, kQuickWork,       problem.effort};
+                           problem.kv_type, problem.deadline, quick_work,       problem.effort};
   Groups search(quick);
   for (const auto& start : structured_starts(search)) {
     if (expired(problem)) return;
@@ -151,7 +152,7 @@ void enter_other(Contest& contest, const ServeProblem& problem, Objective object
   const Workload workload = with_deadlines_scaled(problem.workload, tighter);
   const ServeProblem other{problem.cluster,  problem.model,       workload,
                            options,          problem.weight_type, problem.kv_type,
-                           problem.deadline, problem.most_work,   problem.effort * kSideEffort};
+                           problem.deadline, problem.most_work,   problem.effort * side_effort};
   Groups search(other);
   contest.enter(search_groupings(search).pipelines);
 }

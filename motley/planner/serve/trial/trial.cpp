@@ -10,11 +10,11 @@
 namespace motley {
 namespace {
 
-constexpr double kMostScale = 1e6;
-constexpr int kBisections = 5;
+constexpr double most_scale = 1e6;
+constexpr int bisections = 5;
 
-constexpr double kDeadlines = 3;                // that a run lasts
-constexpr std::int64_t kMostRequests = 10'000;  // of a run
+constexpr double deadlines_per_run = 3;         // that a run lasts
+constexpr std::int64_t most_requests = 10'000;  // of a run
 
 double longest_deadline_s(const Workload& workload) {
   double longest_s = 0;
@@ -61,7 +61,7 @@ double simulated_attainment(const ServeProblem& problem, const ServePlan& plan, 
                             std::int64_t requests) {
   const double rate_per_s = rate_scale * plan.workload.total_rate_per_s();
   const auto long_enough = static_cast<std::int64_t>(
-      std::min(kDeadlines * longest_deadline_s(plan.workload) * rate_per_s, static_cast<double>(kMostRequests)));
+      std::min(deadlines_per_run * longest_deadline_s(plan.workload) * rate_per_s, static_cast<double>(most_requests)));
   const std::int64_t count = std::max(requests, long_enough);
   const auto drawn =
       draw_requests(plan.workload, {.requests = count, .rate_scale = rate_scale, .seed = problem.options.seed});
@@ -77,8 +77,8 @@ double highest_scale(const ServeProblem& problem, const ServePlan& plan, double 
   do {
     missed *= 2;
     if (expired(problem)) return kept;
-  } while (missed < kMostScale && keeps(missed) && (kept = missed));
-  for (int i = 0; i < kBisections && !expired(problem); ++i) {
+  } while (missed < most_scale && keeps(missed) && (kept = missed));
+  for (int i = 0; i < bisections && !expired(problem); ++i) {
     const double middle = (kept + missed) / 2;
     (keeps(middle) ? kept : missed) = middle;
   }

@@ -50,7 +50,7 @@ class Judge {
 // Every division of so few devices; otherwise those that a person would try: groups of 1, 2, 4, ... like devices of a
 // machine or of several, dealt out to 1, 2, ... replicas by site, by machine, or so that all replicas are alike; and
 // stages of whole sites.
-inline constexpr std::size_t kFewDevices = 5;
+inline constexpr std::size_t few_devices = 5;
 std::vector<Deployment> structured_deployments(const TrainProblem& problem);
 
 // Local moves from a start, accepted as simulated annealing does; never worse than its start.

@@ -16,15 +16,15 @@
 namespace motley {
 namespace {
 
-constexpr std::size_t kRestarts = 8;
-constexpr std::size_t kConfirmed = 64;  // of the best by closed form, run event by event
-constexpr std::size_t kPolished = 6;    // of the best of these; of few devices all
-constexpr std::int64_t kMoves = 3000;   // of a restart; more for larger clusters, up to ten times as many
-constexpr std::int64_t kMicroBatches[] = {1, 2, 4, 8, 16, 32, 64, 128};  // sequences
-constexpr std::int64_t kUsualSequences = 16;                             // more only where a stage has more devices
-constexpr std::size_t kVaried = 400;                    // structures, at least, whose micro-batch is varied
-constexpr double kSearchShare = 0.85;                   // of the time, before the best are confirmed
-constexpr double kFirstShare = 0.3, kStartShare = 0.5;  // until all structures, and their micro-batches, are judged
+constexpr std::size_t restarts = 8;
+constexpr std::size_t most_confirmed = 64;        // of the best by closed form, run event by event
+constexpr std::size_t usual_polished = 6;         // of the best of these; of few devices all
+constexpr std::int64_t moves_per_restart = 3000;  // of a restart; more for larger clusters, up to ten times as many
+constexpr std::int64_t micro_batch_sizes[] = {1, 2, 4, 8, 16, 32, 64, 128};  // sequences
+constexpr std::int64_t usual_sequences = 16;                                 // more only where a stage has more devices
+constexpr std::size_t varied = 400;                     // structures, at least, whose micro-batch is varied
+constexpr double search_share = 0.85;                   // of the time, before the best are confirmed
+constexpr double first_share = 0.3, start_share = 0.5;  // until all structures, and their micro-batches, are judged
 
 struct Scored {
   double iteration_s = 0;
@@ -40,8 +40,8 @@ bool allowed(const TrainOptions& options, const Deployment& deployment) {
 std::vector<std::int64_t> micro_batches(const TrainProblem& problem, std::int64_t widest) {
   if (problem.training.micro_batch > 0) return {problem.training.micro_batch};
   std::vector<std::int64_t> sizes;
-  for (const std::int64_t sequences : kMicroBatches)
-    if (sequences <= problem.training.global_batch && (sequences <= kUsualSequences || sequences < 4 * widest))
+  for (const std::int64_t sequences : micro_batch_sizes)
+    if (sequences <= problem.training.global_batch && (sequences <= usual_sequences || sequences < 4 * widest))
       sizes.push_back(sequences);
   return sizes;
 }
@@ -80,7 +80,7 @@ std::vector<Scored> scored_starts(Judge& judge, const TrainOptions& options, Ins
   }
   std::vector<Scored> found = scored(judge, std::move(starts), options.threads, half_time, evaluated);
   std::vector<Deployment> others;
-  for (std::size_t i = 0; i < found.size() && i < std::max(kVaried, found.size() / 4); ++i)
+  for (std::size_t i = 0; i < found.size() && i < std::max(varied, found.size() / 4); ++i)
     for (const std::int64_t sequences : micro_batches(judge.problem(), widest(found[i].deployment)))
       if (sequences != found[i].deployment.sequences) others.push_back({found[i].deployment.replicas, sequences});
   for (Scored& other : scored(judge, std::move(others), options.threads, deadline, evaluated))
@@ -135,26 +135,26 @@ TrainOutcome plan_joint(const Cluster& cluster, const Model& model, const Worklo
                         const TrainOptions& options) {
   const Instant start = Clock::now();
   const auto after = [&](double seconds) { return start + duration_of(std::clamp(seconds, 0.0, 1e6)); };
-  const Instant search_deadline = after(kSearchShare * options.deadline_s), deadline = after(options.deadline_s);
+  const Instant search_deadline = after(search_share * options.deadline_s), deadline = after(options.deadline_s);
   const Training& training = training_of(workload);
   const TrainStepCost cost(options.cost, cluster, model.arch, training, options.profile);
   const TrainProblem problem{cluster, model, training, options.profile, cost};
   Judge judge(problem);
 
   std::int64_t evaluated = 0;
-  std::vector<Scored> candidates = scored_starts(judge, options, after(kFirstShare * options.deadline_s),
-                                                 after(kStartShare * options.deadline_s), evaluated);
+  std::vector<Scored> candidates = scored_starts(judge, options, after(first_share * options.deadline_s),
+                                                 after(start_share * options.deadline_s), evaluated);
   if (candidates.empty()) return nothing_fits(model, training);
 
   // A fixed grid is not searched further: every move would leave it.
   if (!options.stages && !options.replicas && training.micro_batch == 0) {
     const auto devices = static_cast<double>(cluster.devices.size());
-    const auto moves =
-        static_cast<std::int64_t>(options.effort * static_cast<double>(kMoves) * std::clamp(devices / 32, 0.3, 10.0));
-    std::vector<Scored> found(kRestarts);
-    std::vector<std::int64_t> counts(kRestarts, 0);
-    in_parallel(kRestarts, options.threads, [&](std::size_t i) {
-      const Deployment& from = candidates[i % std::min<std::size_t>(candidates.size(), kRestarts / 2)].deployment;
+    const auto moves = static_cast<std::int64_t>(options.effort * static_cast<double>(moves_per_restart) *
+                                                 std::clamp(devices / 32, 0.3, 10.0));
+    std::vector<Scored> found(restarts);
+    std::vector<std::int64_t> counts(restarts, 0);
+    in_parallel(restarts, options.threads, [&](std::size_t i) {
+      const Deployment& from = candidates[i % std::min<std::size_t>(candidates.size(), restarts / 2)].deployment;
       found[i].deployment = improved(judge, from, options.seed, i, moves, search_deadline, counts[i]);
       found[i].iteration_s = judge.quick(found[i].deployment).iteration_s;
     });
@@ -165,7 +165,7 @@ TrainOutcome plan_joint(const Cluster& cluster, const Model& model, const Worklo
   }
 
   const bool cut = Clock::now() >= search_deadline;
-  std::vector<Judged> confirmed(std::min(kConfirmed, candidates.size()));
+  std::vector<Judged> confirmed(std::min(most_confirmed, candidates.size()));
   in_parallel(confirmed.size(), options.threads, [&](std::size_t i) {
     if (i == 0 || Clock::now() < deadline) confirmed[i] = judge.exact(candidates[i].deployment);
   });
@@ -174,7 +174,7 @@ TrainOutcome plan_joint(const Cluster& cluster, const Model& model, const Worklo
   std::erase_if(confirmed,
                 [&](const Judged& judged) { return !judged.fits() || !fits_memory(problem, judged.layout); });
   if (confirmed.empty()) return nothing_fits(model, training);
-  const std::size_t most_polished = cluster.devices.size() <= kFewDevices ? confirmed.size() : kPolished;
+  const std::size_t most_polished = cluster.devices.size() <= few_devices ? confirmed.size() : usual_polished;
   std::vector<Polished> polished(std::min(most_polished, confirmed.size()));
   in_parallel(polished.size(), options.threads,
               [&](std::size_t i) { polished[i] = polish(problem, std::move(confirmed[i].layout), deadline); });
@@ -185,12 +185,11 @@ TrainOutcome plan_joint(const Cluster& cluster, const Model& model, const Worklo
   }
   TrainOutcome outcome{
       .plan = make_train_plan(cluster, model, workload, options, best.layout), .reason = {}, .hint = {}};
-  record_search(*outcome.plan,
-                {.planner = "train/joint",
-                 .status = cut ? SearchStatus::deadline : SearchStatus::gap,
-                 .bound_s = bound_s(problem),
-                 .evaluated = evaluated,
-                 .elapsed_s = seconds_since(start)});
+  record_search(*outcome.plan, {.planner = "train/joint",
+                                .status = cut ? SearchStatus::deadline : SearchStatus::gap,
+                                .bound_s = bound_s(problem),
+                                .evaluated = evaluated,
+                                .elapsed_s = seconds_since(start)});
   if (const auto violations = verify(*outcome.plan); !violations.empty())
     throw Error(ErrorCode::internal, fmt::format("the planner made a plan that does not verify: {}: {}",
                                                  violations[0].place, violations[0].what));

@@ -369,9 +369,9 @@ TEST(Joint, OperatorsAreSplitWhereTheGatheredLayerDoesNotFit) {
     const StrategyTable table(options, place, 2);
     return table.most_layers() == 2 ? table.choice(0, 2).strategies.front().split : 0;
   };
-  constexpr double kRounding = 2e6;  // what the planner leaves free
-  EXPECT_EQ(chosen(needs(1) + kRounding), 1);
-  EXPECT_EQ(chosen((needs(1) + needs(4)) / 2 + kRounding), 4);
+  constexpr double rounding = 2e6;  // what the planner leaves free
+  EXPECT_EQ(chosen(needs(1) + rounding), 1);
+  EXPECT_EQ(chosen((needs(1) + needs(4)) / 2 + rounding), 4);
   EXPECT_EQ(chosen(needs(4) / 2), 0);
 }
 

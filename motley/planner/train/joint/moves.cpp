@@ -8,9 +8,9 @@
 namespace motley {
 namespace {
 
-constexpr double kStartTemperature = 0.05;  // of the step's time; falls to nothing
-constexpr std::int64_t kMostSequences = 64;
-constexpr double kUnlikeStages = 0.1;  // of the attempts to join over machines or types
+constexpr double start_temperature = 0.05;  // of the step's time; falls to nothing
+constexpr std::int64_t most_sequences = 64;
+constexpr double unlike_stages = 0.1;  // of the attempts to join over machines or types
 
 // One random change of a deployment; unchanged where the dice meant something impossible.
 class Mutation {
@@ -37,7 +37,7 @@ class Mutation {
       idle(deployment);
     else
       deployment.sequences = dice_.uniform() < 0.5 ? std::max<std::int64_t>(1, deployment.sequences / 2)
-                                                   : std::min(kMostSequences, deployment.sequences * 2);
+                                                   : std::min(most_sequences, deployment.sequences * 2);
     std::erase_if(deployment.replicas, [](const PipelineGroups& replica) { return replica.empty(); });
     return deployment;
   }
@@ -86,7 +86,7 @@ class Mutation {
     const auto& devices = problem_.cluster.devices;
     const Device& a = devices[static_cast<std::size_t>(replica[i].front())];
     const Device& b = devices[static_cast<std::size_t>(replica[i + 1].front())];
-    if ((a.machine != b.machine || a.type != b.type) && dice_.uniform() > kUnlikeStages) return;
+    if ((a.machine != b.machine || a.type != b.type) && dice_.uniform() > unlike_stages) return;
     replica[i].insert(replica[i].end(), replica[i + 1].begin(), replica[i + 1].end());
     std::sort(replica[i].begin(), replica[i].end());
     replica.erase(replica.begin() + static_cast<std::ptrdiff_t>(i) + 1);
@@ -146,7 +146,7 @@ Deployment improved(Judge& judge, const Deployment& start, std::uint64_t seed, s
   double current_s = judge.quick(start).iteration_s, best_s = current_s;
   for (std::int64_t i = 0; i < moves && Clock::now() < deadline; ++i) {
     const double left = 1 - static_cast<double>(i) / static_cast<double>(moves);
-    const double tolerated_s = -kStartTemperature * left * left * current_s * std::log(std::max(dice.uniform(), 1e-12));
+    const double tolerated_s = -start_temperature * left * left * current_s * std::log(std::max(dice.uniform(), 1e-12));
     Deployment next = Mutation(judge.problem(), dice).of(current);
     const double next_s = judge.quick(next, current_s + tolerated_s).iteration_s;
     ++evaluated;

@@ -10,7 +10,7 @@
 namespace motley {
 namespace {
 
-constexpr double kShorter = 1 - 1e-9;
+constexpr double shorter = 1 - 1e-9;
 
 // `from` gives its neighbour `to` the layer at their boundary.
 bool shift_layer(ReplicaLayout& replica, std::size_t from, std::size_t to) {
@@ -63,7 +63,7 @@ class Polisher {
     if (!change(layout) || !fits_memory(problem_, layout)) return false;
     ++best_.evaluated;
     const double seconds = price_step(problem_.cost, problem_.view(), layout).iteration_s;
-    if (seconds >= best_.iteration_s * kShorter) return false;
+    if (seconds >= best_.iteration_s * shorter) return false;
     best_.layout = std::move(layout);
     best_.iteration_s = seconds;
     return true;

@@ -8,7 +8,7 @@
 namespace motley {
 namespace {
 
-constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr double never = std::numeric_limits<double>::infinity();
 
 // How many layers a stage takes within a bound; `seconds` rises with them.
 std::int64_t most_within(const std::vector<double>& seconds, double bound) {
@@ -33,7 +33,7 @@ std::vector<std::int64_t> divide_layers(std::int64_t layers, const std::vector<s
   // The least bound under which all layers find a place: one of the stages' own times.
   std::vector<double> bounds;
   for (const auto& of_stage : seconds)
-    for (std::int64_t n = 1; n <= layers && of_stage[static_cast<std::size_t>(n)] < kNever; ++n)
+    for (std::int64_t n = 1; n <= layers && of_stage[static_cast<std::size_t>(n)] < never; ++n)
       bounds.push_back(of_stage[static_cast<std::size_t>(n)]);
   std::sort(bounds.begin(), bounds.end());
   const auto fits = [&](double bound) {
@@ -52,8 +52,8 @@ std::vector<std::int64_t> divide_layers(std::int64_t layers, const std::vector<s
   std::vector<std::int64_t> counts(stages, 1);
   const auto next_s = [&](std::size_t s) {
     const auto n = static_cast<std::size_t>(counts[s]);
-    const double then = n + 1 < seconds[s].size() ? seconds[s][n + 1] : kNever;
-    return then <= *least ? then - seconds[s][n] : kNever;
+    const double then = n + 1 < seconds[s].size() ? seconds[s][n + 1] : never;
+    return then <= *least ? then - seconds[s][n] : never;
   };
   for (auto left = layers - static_cast<std::int64_t>(stages); left > 0; --left) {
     std::size_t best = 0;

@@ -10,8 +10,8 @@ namespace {
 
 using Group = std::vector<int>;
 
-constexpr std::size_t kWidestStage = 64;  // devices of a stage that a start has
-constexpr std::size_t kManyGroups = 128;  // where numbers of replicas are tried more sparsely
+constexpr std::size_t widest_stage = 64;  // devices of a stage that a start has
+constexpr std::size_t many_groups = 128;  // where numbers of replicas are tried more sparsely
 
 // What a stage may stand on.
 enum class StageDevices { like_of_a_machine, like_of_a_site, of_a_site, all };
@@ -174,7 +174,7 @@ class Everything {
 // Every number of replicas for few groups, then ever fewer of them.
 std::vector<std::size_t> replica_counts(std::size_t groups) {
   std::vector<std::size_t> counts;
-  const std::size_t denominator = groups > kManyGroups ? 2 : 4;
+  const std::size_t denominator = groups > many_groups ? 2 : 4;
   for (std::size_t n = 1; n <= groups; n = std::max(n + 1, n + n / denominator)) counts.push_back(n);
   if (counts.back() != groups) counts.push_back(groups);
   return counts;
@@ -183,7 +183,7 @@ std::vector<std::size_t> replica_counts(std::size_t groups) {
 }  // namespace
 
 std::vector<Deployment> structured_deployments(const TrainProblem& problem) {
-  if (problem.cluster.devices.size() <= kFewDevices) return Everything(problem.cluster).list();
+  if (problem.cluster.devices.size() <= few_devices) return Everything(problem.cluster).list();
   std::vector<Deployment> starts;
   std::set<std::vector<PipelineGroups>> known;
   const auto add = [&](std::vector<Group> groups) {
@@ -205,11 +205,11 @@ std::vector<Deployment> structured_deployments(const TrainProblem& problem) {
   for (std::size_t size = 1; size <= largest; size *= 2)
     add(groups_of(problem.cluster, size, StageDevices::like_of_a_machine));
   for (const auto& sizes : balanced_sizes(problem, largest)) add(groups_of(problem.cluster, sizes));
-  for (std::size_t size = 2; size <= std::min(kWidestStage, problem.cluster.devices.size()); size *= 2) {
+  for (std::size_t size = 2; size <= std::min(widest_stage, problem.cluster.devices.size()); size *= 2) {
     if (size > largest) add(groups_of(problem.cluster, size, StageDevices::like_of_a_site));
     add(groups_of(problem.cluster, size, StageDevices::of_a_site));
   }
-  if (problem.cluster.devices.size() <= kWidestStage)
+  if (problem.cluster.devices.size() <= widest_stage)
     starts.push_back({{groups_of(problem.cluster, problem.cluster.devices.size(), StageDevices::all)}, 1});
   return starts;
 }

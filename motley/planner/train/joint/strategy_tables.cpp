@@ -12,12 +12,12 @@
 namespace motley {
 namespace {
 
-constexpr double kTolerance = 1e-3;               // of a stage's time
-constexpr std::int64_t kMostPoints = 200'000;     // of the kernel: some milliseconds
-constexpr double kForbidden_s = 1e15;             // a layout change that nobody takes
-constexpr std::int64_t kRoundingBytes = 1 << 20;  // every part of a stage is rounded up to whole bytes
+constexpr double time_tolerance = 1e-3;           // of a stage's time
+constexpr std::int64_t most_points = 200'000;     // of the kernel: some milliseconds
+constexpr double forbidden_s = 1e15;              // a layout change that nobody takes
+constexpr std::int64_t rounding_bytes = 1 << 20;  // every part of a stage is rounded up to whole bytes
 
-constexpr std::int64_t kSplits[] = {1, 4};  // of a gathered layer
+constexpr std::int64_t split_counts[] = {1, 4};  // of a gathered layer
 
 bool can_cut(const Architecture& arch, std::int64_t degree) {
   return arch.heads % degree == 0 && (arch.kv_heads % degree == 0 || degree % arch.kv_heads == 0) &&
@@ -74,7 +74,7 @@ std::vector<LayerStrategy> stage_strategies(const TrainProblem& problem, const s
     if (like ? !can_cut(problem.model.arch, tp) : !can_share(problem, devices, degrees)) continue;
     for (const Sharding shard : {Sharding::none, Sharding::zero1, Sharding::zero2, Sharding::zero3})
       for (const bool recompute : {false, true})
-        for (const std::int64_t split : kSplits) {
+        for (const std::int64_t split : split_counts) {
           if ((degrees.dp == 1 && shard != Sharding::none) || (shard != Sharding::zero3 && split > 1)) continue;
           LayerStrategy& strategy = list.emplace_back(degrees);
           strategy.shard = shard;
@@ -93,7 +93,7 @@ class Weighing {
   Weighing(const TrainProblem& problem, const std::vector<int>& devices) {
     for (const int device : devices) {
       const DeviceType& type = problem.cluster.type_of(device);
-      const std::int64_t room = type.memory_bytes - type.reserve_bytes.value_or(0) - kRoundingBytes;
+      const std::int64_t room = type.memory_bytes - type.reserve_bytes.value_or(0) - rounding_bytes;
       scales_.push_back(static_cast<double>(std::max<std::int64_t>(room, 1)));
     }
     budget_ = *std::min_element(scales_.begin(), scales_.end());
@@ -298,7 +298,7 @@ StageChain stage_chain(const TrainProblem& problem, const std::vector<int>& devi
   chain.runs.push_back(std::move(blocks));
   chain.in_flight = static_cast<double>(place.in_flight);
   const std::size_t layouts = stage.has_end ? 2 * count : count;
-  chain.layout_change_s.assign(layouts, std::vector<double>(layouts, kForbidden_s));
+  chain.layout_change_s.assign(layouts, std::vector<double>(layouts, forbidden_s));
   const double change_s =
       devices.size() > 1 ? 2 * problem.cost.hop({devices[0]}, {devices[1]}, place.sequences).busy_s : 0;
   for (const auto& [from, a] : classes) {
@@ -317,8 +317,8 @@ StageChoice best_strategies(const TrainProblem& problem, const std::vector<int>&
   const StageChain stage = stage_chain(problem, devices, place, layers.size(), shares);
   if (stage.options.empty()) return {};
   const StrategyAnswer answer =
-      solve_strategy_chain(stage.chain, stage.budget_bytes, {.tolerance = kTolerance, .max_points = kMostPoints});
-  if (answer.choice.empty() || answer.time_s >= kForbidden_s) return {};
+      solve_strategy_chain(stage.chain, stage.budget_bytes, {.tolerance = time_tolerance, .max_points = most_points});
+  if (answer.choice.empty() || answer.time_s >= forbidden_s) return {};
   std::vector<int> choice(answer.choice.begin() + (stage.has_end ? 1 : 0), answer.choice.end());
   if (place.ends.last && !place.ends.first) std::reverse(choice.begin(), choice.end());
   std::vector<LayerStrategy> ranges;
@@ -338,7 +338,7 @@ double memory_price_s_per_byte(const TrainProblem& problem, const std::vector<in
                                std::int64_t layers, const std::vector<double>& shares) {
   const StageChain stage = stage_chain(problem, devices, place, layers, shares);
   if (stage.options.empty()) return 0;
-  return solve_strategy_chain(stage.chain, stage.budget_bytes, {.tolerance = kTolerance, .max_points = kMostPoints})
+  return solve_strategy_chain(stage.chain, stage.budget_bytes, {.tolerance = time_tolerance, .max_points = most_points})
       .price_s_per_byte;
 }
 

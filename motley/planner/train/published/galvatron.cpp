@@ -8,8 +8,8 @@
 namespace motley {
 namespace {
 
-constexpr double kCachedShare = 0.2;          // withheld for the allocator's cache
-constexpr double kCachedFromMib = 21 * 1024;  // above 20 GiB, in whole GiB
+constexpr double cached_share = 0.2;           // withheld for the allocator's cache
+constexpr double cached_from_mib = 21 * 1024;  // above 20 GiB, in whole GiB
 
 enum class Splitting { tensor, sequence, both };
 
@@ -64,7 +64,7 @@ class Search {
         layer_strategies_(galvatron_strategies(devices_, problem, true)),
         ends_strategies_(galvatron_strategies(devices_, problem, false)) {
     usable_mib_ = problem.memory_mib;
-    if (problem.memory_mib >= kCachedFromMib) usable_mib_ -= std::floor(kCachedShare * problem.memory_mib);
+    if (problem.memory_mib >= cached_from_mib) usable_mib_ -= std::floor(cached_share * problem.memory_mib);
   }
 
   GalvatronOutcome run() {
