@@ -12,9 +12,9 @@
 #include "motley/cluster/write.hpp"
 #include "motley/cost/form/term.hpp"
 #include "motley/plan/served.hpp"
-#include "motley/probe/probe_schedule.hpp"
-#include "motley/report/table.hpp"
-#include "motley/server/probe.hpp"
+#include "motley/probe/fit/probe_schedule.hpp"
+#include "motley/probe/probe.hpp"
+#include "motley/probe/probe_report.hpp"
 
 namespace motley::cli {
 namespace {
@@ -41,79 +41,6 @@ int probe_group(const ProbeCommand& options) {
   command.member.transport = options.transport;
   command.output = options.output;
   return run_member_probe(command);
-}
-
-Value path_json(const PathSpeed& path) {
-  return Value::object({{"latency_s", path.latency_s}, {"bandwidth_bytes_per_s", path.bandwidth_bytes_per_s}});
-}
-
-Value steps_json(const std::vector<ProbedStep>& steps) {
-  Value list = Value::array();
-  for (const ProbedStep& step : steps)
-    list.push_back(Value::object({{"ffn", step.ffn},
-                                  {"layers", step.layers},
-                                  {"sequences", step.sequences},
-                                  {"tokens", step.tokens},
-                                  {"position", step.position},
-                                  {"measured_s", step.measured_s},
-                                  {"predicted_s", step.predicted_s}}));
-  return list;
-}
-
-Value measured_json(const Cluster& cluster, const ProbeResult& result) {
-  Value types = Value::object();
-  for (const auto& [type, probed] : result.types)
-    types.set(
-        name_of(type),
-        Value::object({{"bandwidth_bytes_per_s", probed.rates.bandwidth_bytes_per_s},
-                       {"product_flop_per_s", probed.rates.product_flop_per_s},
-                       {"attention_bandwidth_bytes_per_s", probed.rates.attention_bandwidth_bytes_per_s},
-                       {"attention_flop_per_s", probed.rates.attention_flop_per_s},
-                       {"layer_overhead_s", probed.rates.overhead.layer_s},
-                       {"step_overhead_s", probed.rates.overhead.step_s},
-                       {"fit_error", Value::object({{"median", probed.error.median}, {"worst", probed.error.worst}})},
-                       {"steps", steps_json(probed.steps)}}));
-  Value channels = Value::object(), machines = Value::object();
-  for (const auto& [transport, path] : result.channels) channels.set(transport, path_json(path));
-  for (std::size_t m = 0; m < result.inside.size(); ++m)
-    if (result.inside[m]) machines.set(cluster.machines[m].name, path_json(*result.inside[m]));
-  return Value::object({{"types", types},
-                        {"channels", channels},
-                        {"machines", machines},
-                        {"driver_step_s", result.driver.step_s},
-                        {"driver_request_s", result.driver.request_s},
-                        {"cores", result.cores},
-                        {"elapsed_s", result.elapsed_s}});
-}
-
-std::string report(const Cluster& cluster, const ProbeResult& result) {
-  Table rates({{"weights"},
-               {"one row", Align::right},
-               {"many rows", Align::right},
-               {"attention, one", Align::right},
-               {"many", Align::right},
-               {"per layer", Align::right},
-               {"per step", Align::right},
-               {"fit error"}});
-  for (const auto& [type, probed] : result.types)
-    rates.add({std::string(name_of(type)), human_rate(probed.rates.bandwidth_bytes_per_s),
-               human_flop(probed.rates.product_flop_per_s) + "/s",
-               human_rate(probed.rates.attention_bandwidth_bytes_per_s),
-               human_flop(probed.rates.attention_flop_per_s) + "/s", human_seconds(probed.rates.overhead.layer_s),
-               human_seconds(probed.rates.overhead.step_s),
-               fmt::format("{:.0f} % (worst {:.0f} %)", 100 * probed.error.median, 100 * probed.error.worst)});
-  Table links({{"link"}, {"latency", Align::right}, {"bandwidth", Align::right}});
-  const auto add = [&](const std::string& name, const PathSpeed& path) {
-    links.add({name, human_seconds(path.latency_s), human_rate(path.bandwidth_bytes_per_s)});
-  };
-  for (const auto& [transport, path] : result.channels) add("between two workers, " + transport, path);
-  for (std::size_t m = 0; m < result.inside.size(); ++m)
-    if (result.inside[m])
-      add(fmt::format("in {}, {} workers at once", cluster.machines[m].name, cluster.machines[m].devices.size()),
-          *result.inside[m]);
-  return fmt::format("{}\n{}\ndriver: {} per step, {} per request; {} cores; measured in {}\n", rates.render(),
-                     links.render(), human_seconds(result.driver.step_s), human_seconds(result.driver.request_s),
-                     result.cores, human_seconds(result.elapsed_s));
 }
 
 std::string heading(const ProbeCommand& options, const ProbeResult& result, DType type, int threads) {
@@ -165,11 +92,10 @@ int probe_and_write(const ProbeCommand& options) {
     if (!options.output.quiet) fmt::print(stderr, "wrote {}\n", options.output.file);
   }
   if (options.output.json)
-    fmt::print(
-        "{}\n",
-        to_json(Value::object({{"cluster", write(description)}, {"measured", measured_json(cluster, result)}}), 2));
+    fmt::print("{}\n",
+               to_json(Value::object({{"cluster", write(description)}, {"measured", probe_json(cluster, result)}}), 2));
   else
-    fmt::print("{}", report(cluster, result));
+    fmt::print("{}", probe_text(cluster, result));
   return 0;
 }
 

@@ -10,7 +10,7 @@
 namespace motley {
 namespace {
 
-constexpr double infinity = std::numeric_limits<double>::infinity();
+constexpr double unbounded = std::numeric_limits<double>::infinity();
 
 const PositionTerms& terms(const ChainOption& option, ChainPosition position) {
   return option.at[static_cast<int>(position)];
@@ -101,7 +101,7 @@ ChainSolver::ChainSolver(const ChainProblem& problem)
   latency_.resize(rows_.size() * width_);
   steps_.resize(latency_.size());
   window_.resize(width_);
-  least_per_unit_s_ = infinity;
+  least_per_unit_s_ = unbounded;
   for (const auto& option : problem.options)
     least_per_unit_s_ = std::min(least_per_unit_s_, option.per_unit.latency_s * (1 - objective_tolerance));
 }
@@ -115,7 +115,7 @@ std::int32_t ChainSolver::row_index(std::int64_t used, int entry, int exit) cons
 std::int64_t ChainSolver::most_units(const ChainOption& option, ChainPosition position, double hop_load_s,
                                      double bound) const {
   const std::int64_t capacity = std::min(terms(option, position).capacity, problem_.units);
-  if (capacity < 1 || bound == infinity) return capacity;
+  if (capacity < 1 || bound == unbounded) return capacity;
   const auto load = [&](std::int64_t units) { return busy(option, position, units).load_s + hop_load_s; };
   if (load(capacity) <= bound) return capacity;
   if (load(1) > bound) return 0;
@@ -187,8 +187,8 @@ void ChainSolver::trim(std::int64_t used) {
   for (auto row = first; row < last; ++row) {
     const double* latencies = &latency_[static_cast<std::size_t>(row) * width_];
     Row& reach = rows_[row];
-    while (reach.low <= reach.high && latencies[reach.low] == infinity) ++reach.low;
-    while (reach.low <= reach.high && latencies[reach.high] == infinity) --reach.high;
+    while (reach.low <= reach.high && latencies[reach.low] == unbounded) ++reach.low;
+    while (reach.low <= reach.high && latencies[reach.high] == unbounded) --reach.high;
   }
 }
 
@@ -209,8 +209,8 @@ void ChainSolver::add_middle(std::int32_t from, std::int32_t to, int option_inde
   const std::int64_t last = std::min(have.high + most, problem_.units - 1);  // the first stage still needs a unit
   if (first > last) return;
   if (reach.low > reach.high) reach = {first, first - 1};
-  for (std::int64_t j = last; j > reach.high; --j) target[j] = infinity;
-  for (std::int64_t j = first; j < reach.low; ++j) target[j] = infinity;
+  for (std::int64_t j = last; j > reach.high; --j) target[j] = unbounded;
+  for (std::int64_t j = first; j < reach.low; ++j) target[j] = unbounded;
   reach = {std::min(reach.low, first), std::max(reach.high, last)};
 
   Candidate* const window = window_.data();
@@ -218,7 +218,7 @@ void ChainSolver::add_middle(std::int32_t from, std::int32_t to, int option_inde
   std::int64_t entering = std::max(have.low, first - most);
   for (std::int64_t total = first; total <= last; ++total) {
     for (; entering <= std::min(total - 1, have.high); ++entering) {
-      if (source[entering] == infinity) continue;
+      if (source[entering] == unbounded) continue;
       const double key = source[entering] - static_cast<double>(entering) * slope;
       while (tail > head && window[tail - 1].key > key) --tail;
       window[tail++] = {key, entering};
@@ -312,7 +312,7 @@ std::optional<Chain> ChainSolver::least_latency(double load_bound, double cutoff
 ChainFront pareto_front(ChainSolver& solver, Instant deadline) {
   ParetoFront<Chain> front;
   ChainFront result;
-  double bound = infinity;
+  double bound = unbounded;
   while (auto chain = solver.least_latency(bound)) {
     bound = chain->seconds.load_s * (1 - objective_tolerance);
     const StageSeconds seconds = chain->seconds;
@@ -339,7 +339,7 @@ CycleAnswer least_cycle(ChainSolver& solver, double in_flight, double cutoff_s, 
     const bool proving = round % 4 == 0;
     const double bound = proving ? high * (1 - objective_tolerance) : low + (high - low) / 2;
     auto chain = solver.least_latency(bound, high * in_flight);  // a slower one would not be better
-    const double least = chain ? chain->seconds.latency_s / in_flight : infinity;
+    const double least = chain ? chain->seconds.latency_s / in_flight : unbounded;
     if (proving && least >= bound) return answer;
     low = std::max(low, std::min(bound, least));
     if (chain && cycle(*chain) < high) {

@@ -10,7 +10,7 @@
 namespace motley {
 namespace {
 
-constexpr double infinity = std::numeric_limits<double>::infinity();
+constexpr double unbounded = std::numeric_limits<double>::infinity();
 const Instant no_deadline = Instant::max();
 
 // Every chain of a problem, by definition.
@@ -130,14 +130,14 @@ TEST(ChainDp, LeastCycleEqualsEnumeration) {
   for (int i = 0; i < 150; ++i) {
     const ChainProblem problem = random_problem(random, Items::may_idle);
     for (const double in_flight : {1.0, 2.0, 3.0, 8.0}) {
-      double expected = infinity;
+      double expected = unbounded;
       each_chain(problem, [&](const std::vector<ChainStage>& stages) {
         const StageSeconds seconds = chain_seconds(problem, stages);
         expected = std::min(expected, std::max(seconds.load_s, seconds.latency_s / in_flight));
       });
       ChainSolver solver(problem);
-      const CycleAnswer answer = least_cycle(solver, in_flight, infinity, no_deadline);
-      ASSERT_EQ(answer.chain.has_value(), expected < infinity);
+      const CycleAnswer answer = least_cycle(solver, in_flight, unbounded, no_deadline);
+      ASSERT_EQ(answer.chain.has_value(), expected < unbounded);
       if (!answer.chain) continue;
       const StageSeconds seconds = answer.chain->seconds;
       EXPECT_NEAR(std::max(seconds.load_s, seconds.latency_s / in_flight), expected, 2e-9 * expected);
@@ -152,11 +152,11 @@ TEST(ChainDp, MoreItemsNeverWorsenTheOptimumWhereTheyMayIdle) {
   for (int i = 0; i < 100; ++i) {
     ChainProblem problem = random_problem(random, Items::may_idle);
     ChainSolver few(problem);
-    const auto before = least_cycle(few, 3, infinity, no_deadline).chain;
+    const auto before = least_cycle(few, 3, unbounded, no_deadline).chain;
     ChainProblem larger = problem;
     ++larger.counts[static_cast<std::size_t>(i) % larger.counts.size()];
     ChainSolver many(larger);
-    const auto after = least_cycle(many, 3, infinity, no_deadline).chain;
+    const auto after = least_cycle(many, 3, unbounded, no_deadline).chain;
     if (!before) continue;
     ASSERT_TRUE(after);
     const auto cycle = [](const Chain& chain) { return std::max(chain.seconds.load_s, chain.seconds.latency_s / 3); };
@@ -208,7 +208,7 @@ TEST(ChainDp, LeastLatencyOfOneSequenceIsTheGreedyFill) {
     for (int k = 0; k < stages; ++k) expected += problem.options[k].per_unit.latency_s * static_cast<double>(filled[k]);
     EXPECT_NEAR(chain->seconds.latency_s, expected, 1e-9 * expected);
     std::vector<ChainStage> stages_of_fill;
-    double least = infinity;
+    double least = unbounded;
     each_chain(problem,
                [&](const std::vector<ChainStage>& s) { least = std::min(least, chain_seconds(problem, s).latency_s); });
     EXPECT_NEAR(least, expected, 1e-9 * expected) << "the greedy fill is the least by enumeration";

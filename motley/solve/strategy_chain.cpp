@@ -73,7 +73,7 @@ class Incumbent {
   const StrategyChain& chain_;
   double budget_;
   std::vector<int> choice_;
-  StrategyTotal total_{infinity, infinity};
+  StrategyTotal total_{unbounded, unbounded};
   double transient_bytes_ = 0;
 };
 
@@ -192,7 +192,7 @@ class Search {
   void push(std::size_t first, std::size_t last) {
     const Admitted admitted = admit(prepared_, prepared_.transient_sizes[last]);
     const Relaxation relaxed = relax(admitted, room(first));
-    if (relaxed.bound_s == infinity) return;
+    if (relaxed.bound_s == unbounded) return;
     splice(admitted, relaxed.fast, relaxed.thin, room(last), incumbent_);
     queue_.push({relaxed.bound_s, first, last, relaxed.price_s_per_byte});
   }
@@ -217,7 +217,7 @@ class Search {
     if (!lists.complete) return interval.bound_s;
     const auto& last = lists.at.back();
     const auto quicker = [](const List& a, const List& b) {
-      return (a.empty() ? infinity : a.back().time_s) < (b.empty() ? infinity : b.back().time_s);
+      return (a.empty() ? unbounded : a.back().time_s) < (b.empty() ? unbounded : b.back().time_s);
     };
     const auto best = std::min_element(last.begin(), last.end(), quicker);
     if (best->empty()) return aim_s;
@@ -257,13 +257,13 @@ class Search {
   Prepared prepared_;
   Incumbent incumbent_;
   std::priority_queue<Interval> queue_;
-  double left_s_ = infinity;  // no chain takes less
+  double left_s_ = unbounded;  // no chain takes less
   std::int64_t evaluated_ = 0;
 };
 
 StrategyShortage Search::shortage() const {
   const std::size_t sites = prepared_.sites();
-  std::vector<double> sizes, alone(sites, infinity), together(sites, infinity);
+  std::vector<double> sizes, alone(sites, unbounded), together(sites, unbounded);
   for (const auto& items : prepared_.runs)
     for (const auto& item : items) sizes.push_back(item.transient_bytes);
   std::sort(sizes.begin(), sizes.end());
@@ -271,7 +271,7 @@ StrategyShortage Search::shortage() const {
   for (const double size : sizes) {
     double sum = 0;
     for (std::size_t site = 0; site < sites; ++site) {
-      double least = infinity;
+      double least = unbounded;
       for (const auto& item : prepared_.runs[static_cast<std::size_t>(prepared_.run_of[site])])
         if (item.transient_bytes <= size) least = std::min(least, item.bytes);
       sum += least;
@@ -336,7 +336,7 @@ Prepared prepare(const StrategyChain& chain) {
   double least_transient = 0;
   for (const auto& run : chain.runs) {
     Items items;
-    double least = infinity, slowest = 0;
+    double least = unbounded, slowest = 0;
     for (const auto& option : run.options) {
       items.push_back({.time_s = chain.micro_batches * option.time_s + option.sync_s,
                        .bytes = option.bytes + chain.in_flight * option.bytes_in_flight,
@@ -367,7 +367,7 @@ namespace {
 Items unbeaten(const Prepared& chain, const Items& open) {
   struct Quickest {  // of the options so far that enter and leave by these layouts
     int in = 0, out = 0;
-    double time_s = infinity;
+    double time_s = unbounded;
   };
   std::vector<Quickest> classes;
   std::vector<std::size_t> by_bytes(open.size());

@@ -107,7 +107,7 @@ struct ThresholdBound {
   double at(double bytes) const {
     const auto above = std::upper_bound(hull.begin(), hull.end(), bytes,
                                         [](double b, const strategy::Path& path) { return b < path.bytes; });
-    if (above == hull.begin()) return strategy::infinity;
+    if (above == hull.begin()) return strategy::unbounded;
     const strategy::Path& below = *(above - 1);
     if (above == hull.end()) return below.time_s;
     return below.time_s - (below.time_s - above->time_s) * (bytes - below.bytes) / (above->bytes - below.bytes);
@@ -125,7 +125,7 @@ class FrontSearch {
     for (std::size_t i = 0; i < front_.points.size(); ++i) {
       // Budgets from this point up to the next one.
       const double time_s = front_.points[i].time_s;
-      const double end = i + 1 < front_.points.size() ? front_.points[i + 1].bytes : strategy::infinity;
+      const double end = i + 1 < front_.points.size() ? front_.points[i + 1].bytes : strategy::unbounded;
       for (const auto& bound : bounds_)
         front_.gap_s = std::max(front_.gap_s, std::min(bound.tolerance * time_s, time_s - bound.at(end)));
     }

@@ -13,14 +13,14 @@ namespace {
 // time + price * bytes may not reach most_s.
 struct Line {
   double price_s_per_byte = 0;
-  double most_s = infinity;
+  double most_s = unbounded;
   double time_at(double bytes) const { return most_s - price_s_per_byte * bytes; }
 };
 
 // Which partial chains up to a site, of one outgoing layout, can still become part of a chain that is of interest:
 // those below all of `lines`, and below the highest of `any_of` where there are such.
 struct Window {
-  double most_bytes = infinity;
+  double most_bytes = unbounded;
   std::vector<Line> lines;
   std::vector<Line> any_of;  // those that are highest for some bytes, in the order of these bytes
 
@@ -71,7 +71,7 @@ template <class Extend>
 std::int64_t merge_in(List& list, List& scratch, const List& source, const Window& window, double tolerance_s,
                       Extend extend) {
   scratch.clear();
-  double least_s = infinity;
+  double least_s = unbounded;
   std::size_t i = 0, j = 0, cursor = 0;
   Partial next;
   if (!source.empty()) next = extend(source[0], 0);
@@ -89,7 +89,7 @@ std::int64_t merge_in(List& list, List& scratch, const List& source, const Windo
 
 // Drops from `list` what an entry of `other` beats even after paying `extra_s` more for its layout.
 void drop_beaten(List& list, const List& other, double extra_s) {
-  double least_s = infinity;
+  double least_s = unbounded;
   std::size_t j = 0, kept = 0;
   for (std::size_t i = 0; i < list.size(); ++i) {
     for (; j < other.size() && other[j].bytes <= list[i].bytes; ++j) least_s = other[j].time_s + extra_s;

@@ -11,7 +11,7 @@
 
 namespace motley::strategy {
 
-inline constexpr double infinity = std::numeric_limits<double>::infinity();
+inline constexpr double unbounded = std::numeric_limits<double>::infinity();
 
 // What counts as within a budget: sums of the same bytes in another order differ in their last bits.
 inline double slack_budget(double budget) { return budget + 1e-12 * std::abs(budget); }
@@ -63,7 +63,7 @@ StrategyTotal path_total(const Admitted& admitted, const std::vector<int>& items
 
 // The relaxation of a budget: the price on bytes under which the shortest chain's bound is greatest.
 struct Relaxation {
-  double bound_s = infinity;    // infinite where nothing fits
+  double bound_s = unbounded;   // infinite where nothing fits
   double price_s_per_byte = 0;  // of one byte
   Path fast;                    // the shortest chains at that price just above and just within the budget
   Path thin;
@@ -97,8 +97,8 @@ using List = std::vector<Partial>;  // bytes ascend, times descend
 
 // What partial chains may be dropped by besides others that beat them.
 struct Pruning {
-  double budget = infinity;
-  double upper_s = infinity;  // only chains with less time are of interest
+  double budget = unbounded;
+  double upper_s = unbounded;  // only chains with less time are of interest
   std::vector<Suffix> suffixes;
   std::vector<double> prefix;       // prefix_of() at the first suffix's price
   std::vector<double> least_bytes;  // of the sites from each site on
@@ -106,7 +106,7 @@ struct Pruning {
   // A front: a chain is of interest where its time + price * bytes is below the limit of any of these.
   struct Alternative {
     Suffix suffix;
-    double most_s = infinity;
+    double most_s = unbounded;
   };
   std::vector<Alternative> any_of;  // by price, descending
 };

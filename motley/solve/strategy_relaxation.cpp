@@ -9,8 +9,8 @@ namespace {
 
 // Compared first by what is asked for, then by the other.
 struct Value {
-  double first = infinity;
-  double second = infinity;
+  double first = unbounded;
+  double second = unbounded;
   bool operator<(const Value& other) const {
     return first != other.first ? first < other.first : second < other.second;
   }
@@ -142,14 +142,14 @@ Suffix suffix_of(const Admitted& admitted, double price_s_per_byte) {
   Suffix suffix{price_s_per_byte, std::vector<double>((sites + 1) * layouts, 0.0)};
   std::vector<double> by_entry(layouts);
   for (std::size_t site = sites; site-- > 0;) {
-    std::fill(by_entry.begin(), by_entry.end(), infinity);
+    std::fill(by_entry.begin(), by_entry.end(), unbounded);
     for (const auto& item : admitted.at(site)) {
       double& entered = by_entry[static_cast<std::size_t>(item.in)];
       entered = std::min(entered, item.time_s + price_s_per_byte * item.bytes +
                                       suffix.least[(site + 1) * layouts + static_cast<std::size_t>(item.out)]);
     }
     for (std::size_t from = 0; from < layouts; ++from) {
-      double least = infinity;
+      double least = unbounded;
       for (std::size_t to = 0; to < layouts; ++to)
         least = std::min(least, by_entry[to] + chain.change(static_cast<int>(from), static_cast<int>(to)));
       suffix.least[site * layouts + from] = least;
@@ -163,14 +163,14 @@ std::vector<double> prefix_of(const Admitted& admitted, double price_s_per_byte)
   const std::size_t layouts = static_cast<std::size_t>(chain.layouts), sites = chain.sites();
   std::vector<double> least(sites * layouts, 0.0), by_exit(layouts);
   for (std::size_t site = 0; site + 1 < sites; ++site) {
-    std::fill(by_exit.begin(), by_exit.end(), infinity);
+    std::fill(by_exit.begin(), by_exit.end(), unbounded);
     for (const auto& item : admitted.at(site)) {
       double& left = by_exit[static_cast<std::size_t>(item.out)];
       left = std::min(left, least[site * layouts + static_cast<std::size_t>(item.in)] + item.time_s +
                                 price_s_per_byte * item.bytes);
     }
     for (std::size_t to = 0; to < layouts; ++to) {
-      double entered = infinity;
+      double entered = unbounded;
       for (std::size_t from = 0; from < layouts; ++from)
         entered = std::min(entered, by_exit[from] + chain.change(static_cast<int>(from), static_cast<int>(to)));
       least[(site + 1) * layouts + to] = entered;
@@ -182,7 +182,7 @@ std::vector<double> prefix_of(const Admitted& admitted, double price_s_per_byte)
 std::vector<double> least_bytes(const Admitted& admitted) {
   std::vector<double> least(admitted.chain->sites() + 1, 0.0);
   for (std::size_t site = admitted.chain->sites(); site-- > 0;) {
-    double here = infinity;
+    double here = unbounded;
     for (const auto& item : admitted.at(site)) here = std::min(here, item.bytes);
     least[site] = least[site + 1] + here;
   }

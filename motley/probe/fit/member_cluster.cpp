@@ -1,4 +1,4 @@
-#include "motley/probe/member_cluster.hpp"
+#include "motley/probe/fit/member_cluster.hpp"
 
 #include <fmt/format.h>
 

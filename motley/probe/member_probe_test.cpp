@@ -1,5 +1,5 @@
 // A member that lies about itself, its answers or its times is named, and nothing of it is believed.
-#include "motley/server/member_probe.hpp"
+#include "motley/probe/member_probe.hpp"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 
 #include "motley/base/error.hpp"
 #include "motley/comm/collective/world_test.hpp"
-#include "motley/probe/probe_schedule.hpp"
+#include "motley/probe/fit/probe_schedule.hpp"
 
 namespace motley {
 namespace {

@@ -1,4 +1,4 @@
-#include "motley/server/probe_run.hpp"
+#include "motley/probe/probe_run.hpp"
 
 #include <fmt/format.h>
 #include <poll.h>

@@ -1,4 +1,4 @@
-#include "motley/server/probe.hpp"
+#include "motley/probe/probe.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -12,10 +12,10 @@
 #include <thread>
 
 #include "motley/base/clock.hpp"
+#include "motley/probe/probe_run.hpp"
 #include "motley/server/client.hpp"
 #include "motley/server/driver.hpp"
 #include "motley/server/http_server.hpp"
-#include "motley/server/probe_run.hpp"
 #include "motley/server/service.hpp"
 #include "motley/sim/simulate.hpp"
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "motley/cluster/cluster.hpp"
-#include "motley/probe/member_fit.hpp"
+#include "motley/probe/fit/member_fit.hpp"
 
 namespace motley {
 

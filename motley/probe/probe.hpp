@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "motley/probe/calibrate.hpp"
+#include "motley/probe/fit/calibrate.hpp"
 
 namespace motley {
 

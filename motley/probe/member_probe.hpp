@@ -1,4 +1,4 @@
-// Measures a group of members: carries the exchanges of probe/probe_schedule.hpp over their communicator.
+// Measures a group of members: carries the exchanges of probe/fit/probe_schedule.hpp over their communicator.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "motley/comm/collective/communicator.hpp"
-#include "motley/probe/member_fit.hpp"
+#include "motley/probe/fit/member_fit.hpp"
 
 namespace motley {
 
@@ -26,5 +26,10 @@ struct MemberProbeResult {
 // All members call it with the same seconds and settings, and get the same result. Throws a peer error that names the
 // member where one is lost, has other settings, or sends what is no measurement.
 MemberProbeResult probe_members(Communicator& group, const MemberProbeOptions& options);
+
+// A cluster of one device per machine, with what is known of it: its memory. `names`: of the machines; empty: member-0,
+// member-1, ...
+Cluster described_by_members(const std::vector<std::string>& addresses, const std::vector<std::string>& names,
+                             const std::vector<std::int64_t>& memory_bytes);
 
 }  // namespace motley

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "motley/cost/collective/genmodel_fit.hpp"
-#include "motley/probe/probe_schedule.hpp"
+#include "motley/probe/fit/probe_schedule.hpp"
 
 namespace motley {
 

@@ -1,4 +1,4 @@
-#include "motley/server/member_probe.hpp"
+#include "motley/probe/member_probe.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -8,13 +8,16 @@
 #include <cmath>
 #include <cstring>
 #include <numeric>
+#include <set>
 #include <span>
 
 #include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
 #include "motley/base/index.hpp"
+#include "motley/comm/net/listener.hpp"
 #include "motley/plan/collective_programs.hpp"
-#include "motley/server/probe_run.hpp"
+#include "motley/probe/probe.hpp"
+#include "motley/probe/probe_run.hpp"
 
 namespace motley {
 namespace {
@@ -257,6 +260,24 @@ MemberProbeResult probe_members(Communicator& group, const MemberProbeOptions& o
     throw input_error(fmt::format("{} members", group.size()),
                       fmt::format("between 2 and {} can be measured", most_probe_members));
   return MemberProbe(group, options).run();
+}
+
+Cluster described_by_members(const std::vector<std::string>& addresses, const std::vector<std::string>& names,
+                             const std::vector<std::int64_t>& memory_bytes) {
+  ClusterDescription description = this_machine();
+  description.name = "probed";
+  description.device_types[0].memory_bytes = *std::min_element(memory_bytes.begin(), memory_bytes.end()) / 2;
+  const MachineDescription one = description.machines[0];
+  std::set<std::string> hosts;
+  for (const auto& address : addresses) hosts.insert(host_of(address));
+  description.machines.clear();
+  for (std::size_t m = 0; m < addresses.size(); ++m) {
+    MachineDescription& machine = description.machines.emplace_back(one);
+    machine.name = names.empty() ? fmt::format("member-{}", m) : names[m];
+    machine.host_memory_bytes = memory_bytes[m];
+    if (hosts.size() == addresses.size()) machine.address = host_of(addresses[m]);
+  }
+  return resolve(std::move(description), "the probed members");
 }
 
 }  // namespace motley

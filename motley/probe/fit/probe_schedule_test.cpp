@@ -1,4 +1,4 @@
-#include "motley/probe/probe_schedule.hpp"
+#include "motley/probe/fit/probe_schedule.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "motley/probe/calibrate.hpp"
+#include "motley/probe/fit/calibrate.hpp"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "motley/probe/member_fit.hpp"
+#include "motley/probe/fit/member_fit.hpp"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 #include "motley/cluster/write.hpp"
 #include "motley/cost/collective/collective_network.hpp"
 #include "motley/cost/collective/genmodel_fit.hpp"
-#include "motley/probe/member_cluster.hpp"
+#include "motley/probe/fit/member_cluster.hpp"
 
 namespace motley {
 namespace {

@@ -1,4 +1,4 @@
-#include "motley/probe/member_fit.hpp"
+#include "motley/probe/fit/member_fit.hpp"
 
 #include <fmt/format.h>
 
