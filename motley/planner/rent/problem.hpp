@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "motley/plan/rent.hpp"
-#include "motley/planner/rent/rent.hpp"
+#include "motley/planner/rent/options.hpp"
 
 namespace motley {
 

@@ -7,15 +7,9 @@
 #include <vector>
 
 #include "motley/base/clock.hpp"
-#include "motley/cost/published/dtfm.hpp"
+#include "motley/planner/train/published/grid_problem.hpp"
 
 namespace motley {
-
-struct GridProblem {
-  int stages = 0;
-  int replicas = 0;
-  DtfmPairs pairs;  // of at least stages x replicas devices; others stay idle
-};
 
 enum class GridStarts { structured, random };
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "motley/planner/train/published/grid.hpp"
+#include "motley/planner/train/published/grid_problem.hpp"
 #include "motley/solve/matching.hpp"
 #include "motley/solve/path.hpp"
 
