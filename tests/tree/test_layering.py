@@ -50,8 +50,6 @@ PAIRS = [
     for folder, names in [
         ("base", "binding hints value"),
         ("comm", "c_api c_support"),
-        ("comm/membership", "epoch_wire membership_messages"),
-        ("comm/net", "authority byte_stream"),
         ("engine", "cpu_kernels cpu_kernels_sets"),
         ("engine", "stage_model weights"),
         ("report", "html html_marks"),
