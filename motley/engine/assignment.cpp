@@ -42,7 +42,7 @@ std::optional<RoutePlace> find_place(const ServePlan& plan, const Route& route, 
   return place;
 }
 
-std::string sum_of(const DeviceMemory& memory) {
+std::string sum_of(const TierMemory& memory) {
   const auto human = [](std::int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
   return fmt::format("weights {} + KV cache {} + buffers {} + reserve {} = {}", human(memory.weights), human(memory.kv),
                      human(memory.activations), human(memory.reserve), human(memory.total()));
@@ -55,7 +55,7 @@ Assignment assignment_of(const ServePlan& plan, const std::string& device) {
   find_stage(plan, device, assignment);
   const Stage& stage = *assignment.stage;
   for (const Route& route : plan.routes) assignment.places.push_back(find_place(plan, route, stage));
-  assignment.memory = stage_memory(plan, stage).at(static_cast<std::size_t>(assignment.rank));
+  assignment.memory = stage_memory(plan, stage).at(static_cast<std::size_t>(assignment.rank)).device;
   if (assignment.memory.total() > assignment.memory.limit)
     throw input_error(
         fmt::format("{} has {}, and its part of stage {} takes {}", device,
@@ -64,12 +64,12 @@ Assignment assignment_of(const ServePlan& plan, const std::string& device) {
   return assignment;
 }
 
-void check_allocation(const std::string& device, const DeviceMemory& planned, const RankMemory& allocated) {
-  const DeviceMemory real{.weights = allocated.weights,
-                          .kv = allocated.kv,
-                          .activations = allocated.activations,
-                          .reserve = planned.reserve,
-                          .limit = planned.limit};
+void check_allocation(const std::string& device, const TierMemory& planned, const RankMemory& allocated) {
+  const TierMemory real{.weights = allocated.weights,
+                        .kv = allocated.kv,
+                        .activations = allocated.activations,
+                        .reserve = planned.reserve,
+                        .limit = planned.limit};
   if (real.total() > planned.total())
     throw input_error(fmt::format("{} allocated {}, and the plan foresaw {}", device, sum_of(real), sum_of(planned)),
                       "the plan must be made by the same version of motley that runs it");

@@ -20,7 +20,7 @@ struct Assignment {
   const Stage* stage = nullptr;
   int rank = 0;
   int degree = 1;
-  DeviceMemory memory;
+  TierMemory memory;
   std::vector<std::optional<RoutePlace>> places;  // by route; empty: the route does not pass here
 };
 
@@ -29,6 +29,6 @@ struct Assignment {
 Assignment assignment_of(const ServePlan& plan, const std::string& device);
 
 // Throws an input error where a device holds more than its plan foresaw.
-void check_allocation(const std::string& device, const DeviceMemory& planned, const RankMemory& allocated);
+void check_allocation(const std::string& device, const TierMemory& planned, const RankMemory& allocated);
 
 }  // namespace motley

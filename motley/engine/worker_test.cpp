@@ -254,7 +254,7 @@ TEST(Worker, AllocatesWhatThePlanForesaw) {
   Deployment deployment(plan, "shm");
   for (Deployment::Worker& worker : deployment.workers) {
     const auto ready = std::get<Ready>(Deployment::answer(worker));
-    const DeviceMemory planned = assignment_of(plan, worker.device).memory;
+    const TierMemory planned = assignment_of(plan, worker.device).memory;
     EXPECT_EQ(ready.weight_bytes, planned.weights) << worker.device;
     EXPECT_EQ(ready.kv_bytes, planned.kv) << worker.device;
     EXPECT_EQ(ready.activation_bytes, planned.activations) << worker.device;
@@ -395,7 +395,7 @@ TEST(Assignment, RefusesPlansThatMakeNoSense) {
 }
 
 TEST(Assignment, MoreThanPlannedIsRefusedWithTheSum) {
-  const DeviceMemory planned{
+  const TierMemory planned{
       .weights = 4 << 20, .kv = 1 << 20, .activations = 1 << 20, .reserve = 1 << 20, .limit = 8 << 20};
   EXPECT_NO_THROW(check_allocation("box/0", planned, {4 << 20, 1 << 20, 1 << 20}));
   try {

@@ -26,11 +26,12 @@ std::vector<DeviceMemory> stage_memory(const ServePlan& plan, const Stage& stage
   for (std::size_t rank = 0; rank < stage.devices.size(); ++rank) {
     const DeviceType& type = plan.cluster.type_of(plan.cluster.find_device(stage.devices[rank]));
     memory.push_back(
-        {.weights = weight_bytes(arch, shape, shards[rank], stage.weight_type),
-         .kv = kv_cache_bytes(arch, shape.layers, shards[rank], stage.kv_type, stage.kv_tokens, plan.step.block_tokens),
-         .activations = activation_bytes(arch, shape, shards[rank], stage.weight_type, plan.step),
-         .reserve = type.reserve_bytes.value_or(0),
-         .limit = type.memory_bytes});
+        {.device = {.weights = weight_bytes(arch, shape, shards[rank], stage.weight_type),
+                    .kv = kv_cache_bytes(arch, shape.layers, shards[rank], stage.kv_type, stage.kv_tokens,
+                                         plan.step.block_tokens),
+                    .activations = activation_bytes(arch, shape, shards[rank], stage.weight_type, plan.step),
+                    .reserve = type.reserve_bytes.value_or(0),
+                    .limit = type.memory_bytes}});
   }
   return memory;
 }

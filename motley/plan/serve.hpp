@@ -2,10 +2,13 @@
 // them.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "motley/base/binding.hpp"
@@ -53,15 +56,24 @@ struct Route {
   bool operator==(const Route&) const = default;
 };
 
-struct DeviceMemory {
+// Bytes in one tier of memory, by cause.
+struct TierMemory {
   std::int64_t weights = 0;
   std::int64_t kv = 0;
   std::int64_t activations = 0;
   std::int64_t reserve = 0;
-  std::int64_t limit = 0;  // the device's memory
+  std::int64_t limit = 0;  // the tier's memory
   std::int64_t total() const { return weights + kv + activations + reserve; }
+  bool operator==(const TierMemory&) const = default;
+};
+
+// What one device holds: in its own memory, in its host's and on its host's disk. Plans use the device's own alone.
+struct DeviceMemory {
+  TierMemory device = {}, host = {}, disk = {};
   bool operator==(const DeviceMemory&) const = default;
 };
+constexpr std::array<std::pair<std::string_view, TierMemory DeviceMemory::*>, 3> memory_tiers = {
+    {{"device", &DeviceMemory::device}, {"host", &DeviceMemory::host}, {"disk", &DeviceMemory::disk}}};
 
 // What the planner expects of the plan under its workload.
 struct ServePrediction {

@@ -75,15 +75,24 @@ const Schema<Route>& schema<Route>() {
 }
 
 template <>
-const Schema<DeviceMemory>& schema<DeviceMemory>() {
-  using D = DeviceMemory;
+const Schema<TierMemory>& schema<TierMemory>() {
+  using D = TierMemory;
   static const auto table =
-      Schema<D>("device memory", "Bytes on one device, by cause.")
+      Schema<D>("tier memory", "Bytes in one tier of memory, by cause.")
           .field("weights", &D::weights, "Bytes.", {.required = true, .min = 0})
           .field("kv", &D::kv, "Bytes of the KV cache.", {.required = true, .min = 0})
           .field("activations", &D::activations, "Bytes of the step's buffers.", {.required = true, .min = 0})
           .field("reserve", &D::reserve, "Bytes kept free.", {.required = true, .min = 0})
-          .field("limit", &D::limit, "Bytes that the device has.", {.required = true, .min = 0});
+          .field("limit", &D::limit, "Bytes of the whole tier.", {.required = true, .min = 0});
+  return table;
+}
+
+template <>
+const Schema<DeviceMemory>& schema<DeviceMemory>() {
+  static const auto table = Schema<DeviceMemory>("device memory", "Bytes of one device, by cause.")
+                                .flatten(&DeviceMemory::device)
+                                .field("host", &DeviceMemory::host, "What it holds in its host's memory.")
+                                .field("disk", &DeviceMemory::disk, "What it holds on its host's disk.");
   return table;
 }
 

@@ -71,6 +71,20 @@ TEST(Plan, MayBeWrittenByHandWithDefaultsLeftOut) {
   EXPECT_TRUE(back.predicted.memory_bytes.empty());
 }
 
+// The device's own memory stands among the keys of the device, the other tiers in tables of theirs where they are used.
+TEST(Plan, MemoryOfOtherTiersIsWrittenWhereThereIsAny) {
+  ServePlan plan = garage_plan();
+  const std::string before = to_json(write_plan(plan));
+  EXPECT_EQ(before.find("\"host\""), std::string::npos);
+  DeviceMemory& memory = plan.predicted.memory_bytes.begin()->second;
+  memory.host = {.weights = 4096, .limit = 1 << 20};
+  const Value written = write_plan(plan);
+  EXPECT_NE(to_json(written).find("\"host\""), std::string::npos);
+  EXPECT_EQ(read_plan<ServePlan>(written, "plan").predicted.memory_bytes, plan.predicted.memory_bytes);
+  memory.host = {};
+  EXPECT_EQ(to_json(write_plan(plan)), before);
+}
+
 TEST(Plan, StagesAreFoundByTheirIds) {
   const ServePlan plan = garage_plan();
   EXPECT_EQ(&plan.stage("r0/s1"), &plan.stages[1]);
@@ -86,14 +100,15 @@ TEST(Plan, StageMemoryIsTheArithmeticOfTheModel) {
   const auto weights = [](std::int64_t heads, std::int64_t kv_heads, std::int64_t ffn) {
     return 3 * 4 * (2 * heads * 24 * 192 + 2 * kv_heads * 24 * 192 + 3 * ffn * 192 + 2 * 192);
   };
-  EXPECT_EQ(memory[0].weights, weights(4, 2, 256));
-  EXPECT_EQ(memory[1].weights, weights(2, 1, 128));
+  EXPECT_EQ(memory[0].device.weights, weights(4, 2, 256));
+  EXPECT_EQ(memory[1].device.weights, weights(2, 1, 128));
   EXPECT_EQ(memory[2], memory[1]);
-  EXPECT_EQ(memory[0].kv, 3 * 2 * plan.stages[1].kv_tokens * 2 * 24 * 4);
-  EXPECT_EQ(memory[0].reserve, 0);
-  EXPECT_EQ(memory[0].limit, static_cast<std::int64_t>(3.5 * 1024 * 1024));
+  EXPECT_EQ(memory[0].device.kv, 3 * 2 * plan.stages[1].kv_tokens * 2 * 24 * 4);
+  EXPECT_EQ(memory[0].device.reserve, 0);
+  EXPECT_EQ(memory[0].device.limit, static_cast<std::int64_t>(3.5 * 1024 * 1024));
   const Shard shard = make_shards(plan.model.arch, 3, plan.stages[1].shares)[0];
-  EXPECT_EQ(memory[0].activations, activation_bytes(plan.model.arch, {3, false, false}, shard, DType::fp32, plan.step));
+  EXPECT_EQ(memory[0].device.activations,
+            activation_bytes(plan.model.arch, {3, false, false}, shard, DType::fp32, plan.step));
 }
 
 // The garage is an example because its memories leave no simpler plan: devices on their own hold fewer layers than
@@ -110,7 +125,7 @@ TEST(Plan, TheGarageNeedsTensorParallelStages) {
                         .kv_tokens = 512,
                         .weight_type = DType::fp32,
                         .kv_type = DType::fp32};
-      const DeviceMemory memory = stage_memory(plan, alone)[0];
+      const TierMemory memory = stage_memory(plan, alone)[0].device;
       return memory.total() <= memory.limit;
     };
     std::int64_t layers = 0;

@@ -153,20 +153,20 @@ class Verifier {
     const std::vector<DeviceMemory> memory = stage_memory(plan_, stage);
     for (std::size_t rank = 0; rank < memory.size(); ++rank) {
       const std::string& device = stage.devices[rank];
-      check_limit(device, memory[rank], stage, place);
+      for (const auto& [tier, of] : memory_tiers) check_limit(device, tier, memory[rank].*of, stage, place);
       check_prediction(device, memory[rank]);
     }
   }
 
-  void check_limit(const std::string& device, const DeviceMemory& memory, const Stage& stage,
+  void check_limit(const std::string& device, std::string_view tier, const TierMemory& memory, const Stage& stage,
                    const std::string& place) {
     const std::int64_t excess = memory.total() - memory.limit;
     if (excess <= 0) return;
     const auto human = [](std::int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
     add(device,
-        fmt::format("{} more than the device has: weights {} + KV {} + activations {} + reserve {} = {} of {} ({} "
+        fmt::format("{} more than the {} has: weights {} + KV {} + activations {} + reserve {} = {} of {} ({} "
                     "bytes too many)",
-                    human(excess), human(memory.weights), human(memory.kv), human(memory.activations),
+                    human(excess), tier, human(memory.weights), human(memory.kv), human(memory.activations),
                     human(memory.reserve), human(memory.total()), human(memory.limit), excess),
         fmt::format("give {} (stage \"{}\") fewer layers than {}, fewer kv_tokens than {}, or a smaller share", place,
                     stage.id, stage.layers.size(), stage.kv_tokens));
@@ -175,15 +175,18 @@ class Verifier {
   void check_prediction(const std::string& device, const DeviceMemory& memory) {
     const auto predicted = plan_.predicted.memory_bytes.find(device);
     if (predicted == plan_.predicted.memory_bytes.end() || predicted->second == memory) return;
-    const DeviceMemory& p = predicted->second;
-    for (const auto& [name, said, right] :
-         {std::tuple("weights", p.weights, memory.weights), std::tuple("kv", p.kv, memory.kv),
-          std::tuple("activations", p.activations, memory.activations),
-          std::tuple("reserve", p.reserve, memory.reserve), std::tuple("limit", p.limit, memory.limit)})
-      if (said != right)
-        add(fmt::format("predicted.memory_bytes.{}.{}", device, name),
-            fmt::format("{} bytes are predicted, the arithmetic says {}", said, right),
-            "plan again, or remove the prediction");
+    for (const auto& [tier, of] : memory_tiers) {
+      const TierMemory &p = predicted->second.*of, &m = memory.*of;
+      const std::string inside = of == &DeviceMemory::device ? "" : fmt::format("{}.", tier);
+      for (const auto& [name, said, right] :
+           {std::tuple("weights", p.weights, m.weights), std::tuple("kv", p.kv, m.kv),
+            std::tuple("activations", p.activations, m.activations), std::tuple("reserve", p.reserve, m.reserve),
+            std::tuple("limit", p.limit, m.limit)})
+        if (said != right)
+          add(fmt::format("predicted.memory_bytes.{}.{}{}", device, inside, name),
+              fmt::format("{} bytes are predicted, the arithmetic says {}", said, right),
+              "plan again, or remove the prediction");
+    }
   }
 
   // ---- routes ----

@@ -153,8 +153,11 @@ TEST(Verify, EachBreakageIsFoundAlone) {
        [](ServePlan& plan) { plan.stages[0].kv_type = DType::int8; },
        {{"stages[0].kv_type", "int8 keys and values are not supported"}}},
       {"prediction",
-       [](ServePlan& plan) { plan.predicted.memory_bytes["bench/1"].kv += 1; },
+       [](ServePlan& plan) { plan.predicted.memory_bytes["bench/1"].device.kv += 1; },
        {{"predicted.memory_bytes.bench/1.kv", "589825 bytes are predicted, the arithmetic says 589824"}}},
+      {"prediction of another tier",
+       [](ServePlan& plan) { plan.predicted.memory_bytes["bench/1"].disk.weights = 5; },
+       {{"predicted.memory_bytes.bench/1.disk.weights", "5 bytes are predicted, the arithmetic says 0"}}},
       {"prediction for another device",
        [](ServePlan& plan) { plan.predicted.memory_bytes["attic/0"] = {}; },
        {{"predicted.memory_bytes.attic/0", "memory is predicted for a device that no stage uses"}}},
@@ -310,7 +313,7 @@ TEST(Verify, MemoryOverTheLimitIsShownByCause) {
   const auto violations = verify(plan);
   ASSERT_EQ(violations.size(), 3u);
   EXPECT_EQ(violations[0].place, "shelf/0");
-  const DeviceMemory memory = stage_memory(plan, plan.stages[1])[0];
+  const TierMemory memory = stage_memory(plan, plan.stages[1])[0].device;
   EXPECT_EQ(memory.kv, 4096 * 3 * 2 * 2 * 24 * 4);
   EXPECT_NE(violations[0].what.find("KV 4.50 MiB"), std::string::npos) << violations[0].what;
   EXPECT_NE(violations[0].what.find(std::to_string(memory.total() - memory.limit) + " bytes too many"),
@@ -324,7 +327,7 @@ TEST(Verify, EveryByteCountsAndSoDoesTheReserve) {
   plan.predicted = {};
   DeviceType& type = plan.cluster.types[plan.cluster.devices[plan.cluster.find_device("laptop/0")].type];
   type.reserve_bytes = 1000;
-  const DeviceMemory memory = stage_memory(plan, plan.stages[2])[0];
+  const TierMemory memory = stage_memory(plan, plan.stages[2])[0].device;
   EXPECT_EQ(memory.reserve, 1000);
   type.memory_bytes = memory.total();
   expect_violations(plan, {});

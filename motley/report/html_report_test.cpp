@@ -64,7 +64,8 @@ TEST(ServePage, HasThePlansOwnFigures) {
   EXPECT_THAT(page, HasSubstr("layers per stage: 52, 18, 10"));
   EXPECT_THAT(page, HasSubstr("style=\"flex-grow:52\""));
   EXPECT_THAT(page, HasSubstr(">52</span>"));
-  for (const auto& [device, memory] : plan.predicted.memory_bytes) {
+  for (const auto& [device, tiers] : plan.predicted.memory_bytes) {
+    const TierMemory& memory = tiers.device;
     EXPECT_THAT(page, HasSubstr("weights " + human_bytes(static_cast<double>(memory.weights))));
     const double share = static_cast<double>(memory.total()) / static_cast<double>(memory.limit);
     EXPECT_LT(share, 0.99);

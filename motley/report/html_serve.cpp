@@ -62,7 +62,7 @@ Html memory(const ServePlan& plan) {
   std::vector<PageMemory> bars;
   for (const Device& device : plan.cluster.devices)
     if (const auto found = plan.predicted.memory_bytes.find(device.name); found != plan.predicted.memory_bytes.end()) {
-      const DeviceMemory& held = found->second;
+      const TierMemory& held = found->second.device;
       bars.push_back({device.name,
                       plan.cluster.types[static_cast<std::size_t>(device.type)].name,
                       {held.weights, held.kv, held.activations, held.reserve},

@@ -83,7 +83,7 @@ std::string memory_table(const ServePlan& plan) {
       const auto memory = plan.predicted.memory_bytes.find(device);
       if (memory == plan.predicted.memory_bytes.end()) continue;
       const auto show = [](std::int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
-      const DeviceMemory& m = memory->second;
+      const TierMemory& m = memory->second.device;
       table.add({device, plan.cluster.type_of(plan.cluster.find_device(device)).name, show(m.weights), show(m.kv),
                  show(m.activations), show(m.reserve), show(m.total()), show(m.limit),
                  percent(static_cast<double>(m.total()) / static_cast<double>(std::max<std::int64_t>(m.limit, 1)))});

@@ -21,7 +21,7 @@ Value worker_value(const ServePlan& plan, const WorkerStatus& worker, double upt
                                {"busy_share", uptime_s > 0 ? worker.busy_s / uptime_s : 0.0},
                                {"steps", static_cast<std::int64_t>(worker.steps)}});
   const auto predicted = stage_memory(plan, plan.stage(worker.stage));
-  const DeviceMemory& memory = predicted.at(static_cast<std::size_t>(worker.rank));
+  const TierMemory& memory = predicted.at(static_cast<std::size_t>(worker.rank)).device;
   value.set("memory_bytes",
             Value::object({{"predicted", bytes_value(memory.weights, memory.kv, memory.activations)},
                            {"measured", bytes_value(worker.allocated.weight_bytes, worker.allocated.kv_bytes,

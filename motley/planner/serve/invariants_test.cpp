@@ -95,7 +95,8 @@ TEST(Invariants, PlansOfRandomClustersAreSoundAndTheSameWhateverTheThreads) {
       }
       RC_ASSERT(next == model.arch.layers);
     }
-    for (const auto& [device, memory] : plan.predicted.memory_bytes) RC_ASSERT(memory.total() <= memory.limit);
+    for (const auto& [device, memory] : plan.predicted.memory_bytes)
+      RC_ASSERT(memory.device.total() <= memory.device.limit);
 
     const std::string text = text_without_time(plan);
     options.threads = 4;

@@ -155,7 +155,7 @@ std::int64_t kv_room_tokens(const ServePlan& plan, Stage stage) {
   const std::vector<DeviceMemory> one = stage_memory(plan, stage);
   std::int64_t blocks = std::numeric_limits<std::int64_t>::max();
   for (std::size_t i = 0; i < one.size(); ++i)
-    blocks = std::min(blocks, (empty[i].limit - empty[i].total()) / one[i].kv);
+    blocks = std::min(blocks, (empty[i].device.limit - empty[i].device.total()) / one[i].device.kv);
   return std::max<std::int64_t>(blocks, 0) * plan.step.block_tokens;
 }
 

@@ -164,7 +164,8 @@ class Enumeration {
       for (auto& stage : plan.stages) stage.kv_tokens = kv_tokens_of(point, batch);
       const auto fits = [&](const Stage& stage) {
         const auto memory = stage_memory(plan, stage);
-        return std::all_of(memory.begin(), memory.end(), [](const DeviceMemory& m) { return m.total() <= m.limit; });
+        return std::all_of(memory.begin(), memory.end(),
+                           [](const DeviceMemory& m) { return m.device.total() <= m.device.limit; });
       };
       if (!std::all_of(plan.stages.begin(), plan.stages.end(), fits)) return;
       plan.routes[0].batch = batch;
