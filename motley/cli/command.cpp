@@ -77,9 +77,9 @@ DType parse_dtype_option(const std::string& text, const std::string& option) {
 std::optional<DType> runnable_dtype(const std::string& text, const std::string& option) {
   if (text.empty()) return std::nullopt;
   const DType type = parse_dtype_option(text, option);
-  if (type == DType::int8 || type == DType::int4)
+  if (!supports(type, Support::planned))
     throw input_error(fmt::format("{} must be a type that the engine computes in, found {}", option, text),
-                      "choose fp32, bf16 or fp16");
+                      "choose " + names_with(Support::planned));
   return type;
 }
 

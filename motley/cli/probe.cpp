@@ -66,9 +66,9 @@ int probe_and_write(const ProbeCommand& options) {
   const Architecture shape = read_model(options.model.empty() ? default_shape : options.model).arch;
   const DType type =
       options.weight_type.empty() ? shape.checkpoint_type : parse_dtype_option(options.weight_type, "--weight-type");
-  if (!is_served(type))
-    throw input_error(fmt::format("CPU workers need fp32 or bf16 weights, found {}", name_of(type)),
-                      "give --weight-type fp32 or --weight-type bf16");
+  if (!supports(type, Support::served))
+    throw input_error(fmt::format("CPU workers need {} weights, found {}", names_with(Support::served), name_of(type)),
+                      "give --weight-type " + names_with(Support::served));
   const int all_cores = described ? 1 : static_cast<int>(std::thread::hardware_concurrency());
   const bool has_tokenizer = std::filesystem::exists(std::filesystem::path(options.model) / "tokenizer.json");
   ProbeOptions asked{.cluster = cluster,

@@ -34,9 +34,9 @@ void require_served(const ServePlan& plan, const std::string& file) {
 // Before a plan is searched that could not be served: types are otherwise the checkpoint's.
 void require_served_types(const PlanningOptions& planning) {
   const auto check = [](const std::string& what, DType type, const char* option) {
-    if (!is_served(type))
+    if (!supports(type, Support::served))
       throw input_error(fmt::format("{} must be a type that workers compute in, found {}", what, name_of(type)),
-                        fmt::format("choose {0} bf16 or {0} fp32", option));
+                        fmt::format("choose {} {}", option, names_with(Support::served)));
   };
   const bool stated = !planning.weight_type.empty();
   const DType weights = stated ? parse_dtype_option(planning.weight_type, "--weight-type")

@@ -1,15 +1,22 @@
 // The tables of motley.cluster/1.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cmath>
 
+#include "motley/base/dtype.hpp"
 #include "motley/cluster/cluster.hpp"
 #include "motley/cluster/names.hpp"
 
 namespace motley {
 namespace {
 
-const std::vector<std::string> rate_types = {"fp16", "bf16", "fp32", "fp8", "int8"};
+std::vector<std::string> rate_types() {
+  std::vector<std::string> names;
+  for (const DTypeRow& row : dtypes())
+    if (row.is_rated) names.emplace_back(row.name);
+  return names;
+}
 
 const std::vector<std::string> vendors = {"nvidia", "amd", "intel", "huawei", "apple", "cpu"};
 
@@ -67,15 +74,18 @@ constexpr double gbit_per_s = 0.125e9;  // in bytes
 }  // namespace
 
 FieldDoc flops_row(bool required) {
-  return {"flops",          "table of quantity: " + accepted_units(Dimension::flop_per_s),
-          "above 0 FLOP/s", "Dense peak with fp32 accumulation, by data type: fp16, bf16, fp32, fp8, int8.",
-          required,         {},
+  return {"flops",
+          "table of quantity: " + accepted_units(Dimension::flop_per_s),
+          "above 0 FLOP/s",
+          fmt::format("Dense peak with fp32 accumulation, by data type: {}.", fmt::join(rate_types(), ", ")),
+          required,
+          {},
           required};
 }
 
 std::map<std::string, double> read_flops(const Reader& reader) {
   if (!reader.value().is_object()) reader.expected("a table such as { fp16 = \"76.7 TFLOP/s\" }");
-  binding::check_keys(reader, rate_types);
+  binding::check_keys(reader, rate_types());
   std::map<std::string, double> rates;
   for (const auto& [type, rate] : reader.value().as_object())
     rates[type] = binding::read_quantity(reader.member(type, rate), Dimension::flop_per_s, {.above = 0});

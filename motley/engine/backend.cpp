@@ -53,9 +53,12 @@ at::Device open_backend(const std::string& name) {
 }
 
 at::ScalarType scalar_type(DType type) {
-  if (type == DType::fp32) return at::kFloat;
-  if (type == DType::bf16) return at::kBFloat16;
-  throw input_error(fmt::format("the engine cannot compute in {}", name_of(type)), "supported: fp32, bf16");
+  switch (type) {
+    case DType::fp32: return at::kFloat;
+    case DType::bf16: return at::kBFloat16;
+    case DType::fp16: return at::kHalf;
+    default: throw input_error(fmt::format("there are no tensors of {}", name_of(type)), "supported: fp32, bf16, fp16");
+  }
 }
 
 std::span<std::byte> bytes_of(const at::Tensor& host) {
@@ -72,7 +75,7 @@ at::Tensor Collectives::staged(const at::Tensor& tensor, at::Tensor& buffer) {
       .view(tensor.sizes());
 }
 
-void Collectives::all_reduce(at::Tensor tensor) {
+void Collectives::sum(at::Tensor& tensor) {
   if (size() == 1) return;
   MOTLEY_CHECK(tensor.is_contiguous());
   const at::Tensor host = tensor.is_cpu() ? tensor : staged(tensor, mine_);

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 
+#include "motley/engine/block.hpp"
 #include "motley/model/model.hpp"
 #include "motley/workers/worker_group.hpp"
 
@@ -16,7 +17,7 @@ namespace motley {
 // error for another name, and an environment error where the libraries, the driver or the device are missing.
 at::Device open_backend(const std::string& name);
 
-// fp32 and bf16, which the engine computes in. Throws an input error for the others.
+// LibTorch's name of a type that tensors have. Throws an input error for the others.
 at::ScalarType scalar_type(DType type);
 
 // Of a contiguous tensor in the host's memory.
@@ -24,13 +25,13 @@ std::span<std::byte> bytes_of(const at::Tensor& host);
 
 // The collectives of a stage's ranks on tensors. They take the host's memory: tensors of another device pass through a
 // pinned buffer, allocated at the first use.
-class Collectives {
+class Collectives final : public BlockRanks {
  public:
   explicit Collectives(WorkerGroup* group) : group_(group) {}  // null: a single rank, and nothing to do
 
   int size() const { return group_ ? group_->size() : 1; }
-  // Sums over the ranks, in place; every rank ends with the same bits. `tensor` is contiguous.
-  void all_reduce(at::Tensor tensor);
+  // In place; `terms` is contiguous.
+  void sum(at::Tensor& terms) override;
   // Rank r's `mine` [S, bounds[r+1] - bounds[r]], fp32, become columns [bounds[r], bounds[r+1]) of rank 0's `all` [S,
   // bounds.back()].
   void gather_columns(const at::Tensor& mine, at::Tensor all, const std::vector<std::int64_t>& bounds);

@@ -90,15 +90,15 @@ void run_attend(Tensor& out, const Tensor& query, const LayerCache& cache, const
 
 class CpuOps final : public Ops {
  public:
-  void linear(Tensor out, const Tensor& input, const Tensor& weight, const Tensor& bias) const override {
-    MOTLEY_CHECK(input.stride(1) == 1 && weight.is_contiguous() && out.stride(1) == 1);
+  void linear(Tensor& out, const Tensor& input, const WeightMatrix& weight, const Tensor& bias) const override {
+    MOTLEY_CHECK(input.stride(1) == 1 && weight.values.is_contiguous() && out.stride(1) == 1);
     if (input.size(0) == 0) return;
-    if (input.size(0) > few_tokens && out.scalar_type() == input.scalar_type())
+    if (weight.scaled() || (input.size(0) > few_tokens && out.scalar_type() == input.scalar_type()))
       return generic_ops().linear(out, input, weight, bias);
-    with_type(weight, [&]<class T>(T) { run_linear<T>(out, input, weight, bias); });
+    with_type(weight.values, [&]<class T>(T) { run_linear<T>(out, input, weight.values, bias); });
   }
 
-  void norm(Norm kind, Tensor out, const Tensor& input, const NormWeights& weights, double epsilon) const override {
+  void norm(Norm kind, Tensor& out, const Tensor& input, const NormWeights& weights, double epsilon) const override {
     MOTLEY_CHECK(input.is_contiguous() && out.is_contiguous());
     with_type(out, [&]<class T>(T) {
       const std::int64_t columns = input.size(-1);
@@ -114,7 +114,7 @@ class CpuOps final : public Ops {
     });
   }
 
-  void rotate(Tensor heads, const Tensor& positions, const RotaryFrequencies& frequencies) const override {
+  void rotate(Tensor& heads, const Tensor& positions, const RotaryFrequencies& frequencies) const override {
     MOTLEY_CHECK(heads.is_contiguous());
     with_type(heads, [&]<class T>(T) {
       const RotaryTask<T> task{mutable_data_of<T>(heads),
@@ -129,7 +129,7 @@ class CpuOps final : public Ops {
     });
   }
 
-  void activate(Activation kind, Tensor values, const Tensor& factors) const override {
+  void activate(Activation kind, Tensor& values, const Tensor& factors) const override {
     MOTLEY_CHECK(values.is_contiguous());
     with_type(values, [&]<class T>(T) {
       at::parallel_for(0, values.numel(), parallel_elements, [&](std::int64_t first, std::int64_t last) {
@@ -138,7 +138,7 @@ class CpuOps final : public Ops {
     });
   }
 
-  void add(Tensor sum, const Tensor& terms, const Tensor& bias) const override {
+  void add(Tensor& sum, const Tensor& terms, const Tensor& bias) const override {
     MOTLEY_CHECK(sum.is_contiguous() && terms.is_contiguous());
     with_type(sum, [&]<class T>(T) {
       at::parallel_for(0, sum.numel(), parallel_elements, [&](std::int64_t first, std::int64_t last) {
@@ -147,34 +147,29 @@ class CpuOps final : public Ops {
     });
   }
 
-  void look_up(Tensor out, const Tensor& tokens, const Tensor& table, const Span& rows) const override {
+  void look_up(Tensor& out, const Tensor& tokens, const WeightMatrix& table, const Span& rows) const override {
+    if (table.scaled()) return generic_ops().look_up(out, tokens, table, rows);
     with_type(out, [&]<class T>(T) {
       const std::int64_t columns = out.size(1);
       const auto* ids = tokens.const_data_ptr<std::int64_t>();
       for (std::int64_t t = 0; t < out.size(0); ++t) {
         T* to = mutable_data_of<T>(out) + t * columns;
         if (ids[t] >= rows.first && ids[t] < rows.end)
-          std::copy_n(data_of<T>(table) + (ids[t] - rows.first) * columns, columns, to);
+          std::copy_n(data_of<T>(table.values) + (ids[t] - rows.first) * columns, columns, to);
         else
           std::fill_n(to, columns, T{});
       }
     });
   }
 
-  void write_cache(const LayerCache& cache, const Tensor& key, const Tensor& value,
-                   const std::vector<SequenceRows>& sequences) const override {
-    with_type(key, [&]<class T>(T) {
+  void attend(Tensor& out, const Tensor& query, const Tensor& key, const Tensor& value, const LayerCache& cache,
+              const std::vector<SequenceRows>& sequences, const AttentionShape& shape) const override {
+    MOTLEY_CHECK(out.is_contiguous() && query.is_contiguous() && key.is_contiguous() && value.is_contiguous());
+    with_type(query, [&]<class T>(T) {
       with_type(cache.keys, [&]<class C>(C) {
         for (const SequenceRows& rows : sequences) write_rows<T, C>(cache, key, value, rows);
+        run_attend<T, C>(out, query, cache, sequences, shape);
       });
-    });
-  }
-
-  void attend(Tensor out, const Tensor& query, const LayerCache& cache, const std::vector<SequenceRows>& sequences,
-              const AttentionShape& shape) const override {
-    MOTLEY_CHECK(out.is_contiguous() && query.is_contiguous());
-    with_type(query, [&]<class T>(T) {
-      with_type(cache.keys, [&]<class C>(C) { run_attend<T, C>(out, query, cache, sequences, shape); });
     });
   }
 

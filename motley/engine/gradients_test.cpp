@@ -1,6 +1,7 @@
-// What the parts of a plan's gradients add up to, beside one device that trains on the whole batch: a small decoder
-// with grouped queries, norms inside attention, a gated FFN and biases, differentiated by LibTorch. Every rank stores
-// query, key and value in one tensor, gate and up in another, as training runtimes do.
+// What the parts of a plan's gradients add up to, beside one device that trains on the whole batch: the engine's own
+// blocks of a small decoder with grouped queries, norms inside attention, a gated FFN and biases, differentiated by
+// LibTorch. Ranks are threads, each with its own graph. Every rank stores query, key and value in one tensor, gate and
+// up in another, as training runtimes do.
 #include "motley/plan/gradients.hpp"
 
 #include <ATen/ATen.h>
@@ -9,9 +10,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
+#include <barrier>
+#include <deque>
 #include <map>
 #include <set>
+#include <thread>
+
+#include "motley/engine/weights.hpp"
 
 namespace motley {
 namespace {
@@ -67,6 +72,13 @@ struct Rank {
   std::map<std::string, Kept> kept;
 
   at::Tensor weight(const std::string& role) const { return kept.at(role).weight(); }
+  BlockWeights block(std::int64_t layer) const {
+    const std::string suffix = fmt::format(".{}", layer);
+    std::map<std::string, at::Tensor> tensors;
+    for (const auto& [role, own] : kept)
+      if (role.ends_with(suffix)) tensors.emplace(role.substr(0, role.size() - suffix.size()), own.weight());
+    return block_of(tensors, DType::fp32);
+  }
 };
 
 at::Tensor cut(const at::Tensor& whole, const Slice& slice) {
@@ -74,11 +86,7 @@ at::Tensor cut(const at::Tensor& whole, const Slice& slice) {
   return whole.dim() == 1 ? rows : rows.narrow(1, slice.columns.first, slice.columns.size());
 }
 
-bool whole_on_every_rank(const TensorSpec& tensor) {
-  return tensor.cut == Cut::replicated && !tensor.role.starts_with("q_norm") && !tensor.role.starts_with("k_norm");
-}
-
-// A tensor-parallel group. A tensor of which every rank holds all and has the whole gradient is one leaf for all ranks.
+// A tensor-parallel group.
 class Group {
  public:
   Group(const Architecture& arch, const WholeTensors& checkpoint, at::ScalarType type, const std::vector<Shard>& shards)
@@ -110,7 +118,6 @@ class Group {
 
  private:
   void keep(const std::vector<TensorSpec>& together, const std::string& suffix) {
-    at::Tensor shared;
     for (Rank& rank : ranks) {
       const auto same = std::find_if(rank.kept.begin(), rank.kept.end(), [&](const auto& entry) {
         return together.front().role == "head.weight" && arch_.tied_embeddings && entry.first == "embedding.weight";
@@ -122,9 +129,7 @@ class Group {
       std::vector<at::Tensor> parts;
       for (const TensorSpec& tensor : together)
         parts.push_back(cut(checkpoint_.at(tensor.name), slice_of(arch_, tensor, rank.shard)));
-      at::Tensor leaf = shared;
-      if (!leaf.defined()) leaf = at::cat(parts).to(type_).contiguous().requires_grad_();
-      if (whole_on_every_rank(together.front())) shared = leaf;
+      const at::Tensor leaf = at::cat(parts).to(type_).contiguous().requires_grad_();
       std::int64_t row = 0;
       for (const TensorSpec& tensor : together) {
         const Slice slice = slice_of(arch_, tensor, rank.shard);
@@ -139,62 +144,84 @@ class Group {
   at::ScalarType type_;
 };
 
-at::Tensor norm(const at::Tensor& x, const at::Tensor& weight) {
-  return x * (x.square().mean(-1, true) + 1e-6).rsqrt() * weight;
+// Where ranks that are threads bring tensors; all leave with all of them, by rank.
+class Meeting {
+ public:
+  explicit Meeting(std::size_t ranks)
+      : brought_(ranks), all_here_(std::ssize(brought_)), all_read_(std::ssize(brought_)) {}
+
+  std::vector<at::Tensor> exchange(std::size_t rank, const at::Tensor& own) {
+    brought_[rank] = own;
+    all_here_.arrive_and_wait();
+    std::vector<at::Tensor> all = brought_;
+    all_read_.arrive_and_wait();
+    return all;
+  }
+  at::Tensor sum(std::size_t rank, const at::Tensor& own) {
+    const std::vector<at::Tensor> all = exchange(rank, own);
+    at::Tensor sum = all.front();
+    for (std::size_t other = 1; other < all.size(); ++other) sum = sum + all[other];
+    return sum;
+  }
+
+ private:
+  std::vector<at::Tensor> brought_;
+  std::barrier<> all_here_, all_read_;
+};
+
+// Sums forwards where the ranks' parts are added up, and backwards where their common input came from.
+class ThreadRank final : public BlockRanks {
+ public:
+  ThreadRank(Meeting& meeting, std::size_t rank) : meeting_(meeting), rank_(rank) {}
+
+  void sum(at::Tensor& terms) override {
+    terms = (terms - terms.detach()) +
+            meeting_.sum(rank_, terms.detach());  // the gradient of its own terms is that of the sum
+  }
+  void fan_out(at::Tensor& input) override {
+    if (!input.requires_grad()) return;
+    input = input.view_as(input);
+    input.register_hook([this](const at::Tensor& gradient) { return meeting_.sum(rank_, gradient); });
+  }
+  // The ranks' columns side by side.
+  at::Tensor gather(const at::Tensor& own) {
+    std::vector<at::Tensor> all = meeting_.exchange(rank_, own.detach());
+    all[rank_] = own;
+    return at::cat(all, 1);
+  }
+
+ private:
+  Meeting& meeting_;
+  std::size_t rank_;
+};
+
+// Does `work(rank)` for each rank of a group in a thread of its own.
+template <class Work>
+void on_ranks(const Group& group, const Work& work) {
+  std::vector<std::jthread> threads;
+  for (std::size_t rank = 1; rank < group.ranks.size(); ++rank)
+    threads.emplace_back([&work, rank] {
+      at::set_num_threads(1);
+      work(rank);
+    });
+  work(0);
 }
 
-// x [tokens, hidden] through one block.
-at::Tensor block(const Architecture& arch, const Group& group, std::int64_t layer, at::Tensor x) {
-  const std::string at_layer = fmt::format(".{}", layer);
-  const auto whole = [&](const char* role) { return group.ranks.front().weight(role + at_layer); };
-  const at::Tensor mask = at::full({length, length}, -1e30, x.options()).triu(1);
-  at::Tensor sum = x + whole("o.bias");
-  const at::Tensor attended = norm(x, whole("attention_norm.weight"));
-  for (const Rank& rank : group.ranks) {
-    const auto own = [&](const char* role) { return rank.weight(role + at_layer); };
-    const auto heads = [&](const char* weight, const char* bias) {
-      return at::linear(attended, own(weight), own(bias)).view({length, -1, arch.head_dim});
-    };
-    const at::Tensor query = norm(heads("q.weight", "q.bias"), own("q_norm.weight"));
-    const at::Tensor key = norm(heads("k.weight", "k.bias"), own("k_norm.weight"));
-    const at::Tensor value = heads("v.weight", "v.bias");
-    std::vector<at::Tensor> mixed;
-    for (std::int64_t head = rank.shard.heads.first; head < rank.shard.heads.end; ++head) {
-      const std::int64_t kv = head / (arch.heads / arch.kv_heads) - rank.shard.kv_heads.first;
-      const at::Tensor scores = at::matmul(query.select(1, head - rank.shard.heads.first), key.select(1, kv).t()) /
-                                std::sqrt(static_cast<double>(arch.head_dim));
-      mixed.push_back(at::matmul(at::softmax(scores + mask, -1), value.select(1, kv)));
-    }
-    sum = sum + at::matmul(at::cat(mixed, 1), own("o.weight").t());
-  }
-  const at::Tensor normed = norm(sum, whole("ffn_norm.weight"));
-  for (const Rank& rank : group.ranks) {
-    const auto own = [&](const char* role) { return rank.weight(role + at_layer); };
-    const at::Tensor gated = at::silu(at::matmul(normed, own("gate.weight").t()));
-    sum = sum + at::matmul(gated * at::matmul(normed, own("up.weight").t()), own("down.weight").t());
-  }
-  return sum;
-}
-
-at::Tensor embed(const Group& group, const at::Tensor& tokens) {
-  at::Tensor sum;
-  for (const Rank& rank : group.ranks) {
-    const at::Tensor table = rank.weight("embedding.weight");
-    const at::Tensor own = at::one_hot(tokens, 53)
-                               .narrow(1, rank.shard.vocabulary.first, rank.shard.vocabulary.size())
-                               .to(table.scalar_type());
-    const at::Tensor part = at::matmul(own, table);
-    sum = sum.defined() ? sum + part : part;
-  }
-  return sum;
+at::Tensor embed(const Rank& rank, ThreadRank& ranks, const at::Tensor& tokens) {
+  at::Tensor hidden;
+  differentiable_ops().look_up(hidden, tokens, {rank.weight("embedding.weight")}, rank.shard.vocabulary);
+  ranks.sum(hidden);
+  return hidden;
 }
 
 // Summed over the tokens.
-at::Tensor loss(const Group& group, const at::Tensor& x, const at::Tensor& targets) {
-  const at::Tensor normed = norm(x, group.ranks.front().weight("final_norm.weight"));
-  std::vector<at::Tensor> logits;
-  for (const Rank& rank : group.ranks) logits.push_back(at::matmul(normed, rank.weight("head.weight").t()));
-  return -at::log_softmax(at::cat(logits, 1), -1).gather(1, targets.unsqueeze(1)).sum();
+at::Tensor loss(const Architecture& arch, const Rank& rank, ThreadRank& ranks, const at::Tensor& hidden,
+                const at::Tensor& targets) {
+  at::Tensor normed, logits;
+  differentiable_ops().norm(arch.norm, normed, hidden, {rank.weight("final_norm.weight"), {}}, arch.norm_epsilon);
+  ranks.fan_out(normed);
+  differentiable_ops().linear(logits, normed, {rank.weight("head.weight")}, {});
+  return -at::log_softmax(ranks.gather(logits), -1).gather(1, targets.unsqueeze(1)).sum();
 }
 
 struct Batch {
@@ -245,22 +272,70 @@ std::vector<RunningStage> start(const TrainPlan& plan, const TrainReplica& repli
   return stages;
 }
 
+// One group's layers on one sequence: forwards, and then backwards from what came back of its output's gradient.
+class Pass {
+ public:
+  Pass(const Architecture& arch, const Group& group, const LayerRange& layers)
+      : arch_(arch),
+        group_(group),
+        layers_(layers),
+        meeting_(group.ranks.size()),
+        frequencies_(rotary_frequencies(arch.rotary, arch.head_dim)) {
+    for (std::size_t rank = 0; rank < group.ranks.size(); ++rank) ranks_.emplace_back(meeting_, rank);
+    inputs_.resize(ranks_.size());
+    outputs_.resize(ranks_.size());
+  }
+
+  // Hidden states, or at the end of the model the loss; both the same on all ranks.
+  at::Tensor forward(const at::Tensor& input, const at::Tensor& tokens, const at::Tensor& targets) {
+    on_ranks(group_, [&](std::size_t r) {
+      const Rank& rank = group_.ranks[r];
+      at::Tensor x;
+      if (layers_.first == 0)
+        x = embed(rank, ranks_[r], tokens);
+      else
+        x = inputs_[r] = input.detach().clone().requires_grad_();
+      const at::Tensor positions = at::arange(length);
+      const std::vector<SequenceRows> sequences = {{0, length, 0, {}}};
+      const BlockCall pass{arch_, differentiable_ops(), ranks_[r], frequencies_, positions, sequences};
+      for (std::int64_t layer = layers_.first; layer < layers_.end; ++layer)
+        run_block(pass, rank.block(layer), layer, {}, {}, x);
+      outputs_[r] = layers_.end == arch_.layers ? loss(arch_, rank, ranks_[r], x, targets) : x;
+    });
+    return outputs_.front();
+  }
+
+  // Returns the gradient of the input, undefined at the beginning of the model.
+  at::Tensor backward(const at::Tensor& gradient) {
+    on_ranks(group_, [&](std::size_t r) { outputs_[r].backward(gradient); });
+    return layers_.first == 0 ? at::Tensor() : inputs_.front().grad();
+  }
+
+ private:
+  const Architecture& arch_;
+  const Group& group_;
+  LayerRange layers_;
+  Meeting meeting_;
+  RotaryFrequencies frequencies_;
+  std::deque<ThreadRank> ranks_;
+  std::vector<at::Tensor> inputs_, outputs_;
+};
+
 // Forward and backward passes of a replica over its sequences.
 void run(const Architecture& arch, std::vector<RunningStage>& stages, const Batch& batch, std::int64_t first,
          std::int64_t last, double tokens_of_step) {
   for (std::int64_t i = first; i < last; ++i) {
     const auto number = static_cast<std::size_t>(i);
-    at::Tensor x, end;
+    std::deque<Pass> passes;
+    at::Tensor x;
     for (RunningStage& stage : stages)
       for (std::size_t s = 0; s < stage.groups.size(); ++s) {
         const LayerStrategy& strategy = stage.stage->strategies[s];
         const Group& group = stage.groups[s][static_cast<std::size_t>((i - first) * strategy.dp / (last - first))];
-        if (strategy.layers.first == 0) x = embed(group, batch.tokens[number]);
-        for (std::int64_t layer = strategy.layers.first; layer < strategy.layers.end; ++layer)
-          x = block(arch, group, layer, x);
-        if (strategy.layers.end == arch.layers) end = loss(group, x, batch.targets[number]);
+        x = passes.emplace_back(arch, group, strategy.layers).forward(x, batch.tokens[number], batch.targets[number]);
       }
-    (end / tokens_of_step).backward();
+    at::Tensor gradient = at::full({}, 1 / tokens_of_step, x.options());
+    for (auto pass = passes.rbegin(); pass != passes.rend(); ++pass) gradient = pass->backward(gradient);
   }
 }
 

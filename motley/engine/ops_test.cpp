@@ -23,7 +23,7 @@ class OpsTest : public ::testing::TestWithParam<at::ScalarType> {
   // Runs `step(ops, out)` with both on copies of `out`.
   template <class Step>
   void compare(const Tensor& out, const Step& step) const {
-    const Tensor one = out.clone(), other = out.clone();
+    Tensor one = out.clone(), other = out.clone();
     step(cpu_ops(), one);
     step(generic_ops(), other);
     expect_close(one, other);
@@ -33,9 +33,9 @@ class OpsTest : public ::testing::TestWithParam<at::ScalarType> {
 TEST_P(OpsTest, Linear) {
   for (const std::int64_t tokens : {0, 1, 3, 8, 64, 65, 90}) {
     const Tensor x = random({tokens, 96}), w = random({50, 96}), b = random({50});
-    compare(at::zeros({tokens, 50}, GetParam()), [&](const Ops& ops, const Tensor& out) { ops.linear(out, x, w, b); });
-    compare(at::zeros({tokens, 50}, GetParam()), [&](const Ops& ops, const Tensor& out) { ops.linear(out, x, w, {}); });
-    compare(at::zeros({tokens, 50}, at::kFloat), [&](const Ops& ops, const Tensor& out) { ops.linear(out, x, w, {}); });
+    compare(at::zeros({tokens, 50}, GetParam()), [&](const Ops& ops, Tensor& out) { ops.linear(out, x, {w}, b); });
+    compare(at::zeros({tokens, 50}, GetParam()), [&](const Ops& ops, Tensor& out) { ops.linear(out, x, {w}, {}); });
+    compare(at::zeros({tokens, 50}, at::kFloat), [&](const Ops& ops, Tensor& out) { ops.linear(out, x, {w}, {}); });
   }
 }
 
@@ -43,32 +43,32 @@ TEST_P(OpsTest, Norms) {
   const Tensor x = random({5, 3, 40});
   for (const Norm kind : {Norm::rms, Norm::layer}) {
     const NormWeights plain{random({40}), {}}, biased{random({40}), random({40})};
-    compare(x, [&](const Ops& ops, const Tensor& out) { ops.norm(kind, out, x, plain, 1e-5); });
-    compare(x, [&](const Ops& ops, const Tensor& out) { ops.norm(kind, out, out, biased, 1e-5); });
+    compare(x, [&](const Ops& ops, Tensor& out) { ops.norm(kind, out, x, plain, 1e-5); });
+    compare(x, [&](const Ops& ops, Tensor& out) { ops.norm(kind, out, out, biased, 1e-5); });
   }
 }
 
 TEST_P(OpsTest, Rotation) {
   const RotaryFrequencies frequencies = rotary_frequencies({.theta = 500}, 24);
   const Tensor positions = at::tensor({0, 5, 100, 77, 3}, at::kLong);
-  compare(random({5, 4, 24}), [&](const Ops& ops, const Tensor& heads) { ops.rotate(heads, positions, frequencies); });
+  compare(random({5, 4, 24}), [&](const Ops& ops, Tensor& heads) { ops.rotate(heads, positions, frequencies); });
 }
 
 TEST_P(OpsTest, ActivationsAndSums) {
   const Tensor factors = random({6, 33}), bias = random({33});
   for (const Activation kind : {Activation::silu, Activation::gelu, Activation::gelu_tanh, Activation::relu}) {
-    compare(random({6, 33}), [&](const Ops& ops, const Tensor& values) { ops.activate(kind, values, {}); });
-    compare(random({6, 33}), [&](const Ops& ops, const Tensor& values) { ops.activate(kind, values, factors); });
+    compare(random({6, 33}), [&](const Ops& ops, Tensor& values) { ops.activate(kind, values, {}); });
+    compare(random({6, 33}), [&](const Ops& ops, Tensor& values) { ops.activate(kind, values, factors); });
   }
-  compare(random({6, 33}), [&](const Ops& ops, const Tensor& sum) { ops.add(sum, factors, {}); });
-  compare(random({6, 33}), [&](const Ops& ops, const Tensor& sum) { ops.add(sum, factors, bias); });
+  compare(random({6, 33}), [&](const Ops& ops, Tensor& sum) { ops.add(sum, factors, {}); });
+  compare(random({6, 33}), [&](const Ops& ops, Tensor& sum) { ops.add(sum, factors, bias); });
 }
 
 TEST_P(OpsTest, LookUpLeavesOtherRanksRowsZero) {
   const Tensor table = random({10, 7}), tokens = at::tensor({20, 29, 3, 30, 24}, at::kLong);
-  compare(random({5, 7}), [&](const Ops& ops, const Tensor& out) { ops.look_up(out, tokens, table, {20, 30}); });
-  const Tensor out = random({5, 7});
-  cpu_ops().look_up(out, tokens, table, {20, 30});
+  compare(random({5, 7}), [&](const Ops& ops, Tensor& out) { ops.look_up(out, tokens, {table}, {20, 30}); });
+  Tensor out = random({5, 7});
+  cpu_ops().look_up(out, tokens, {table}, {20, 30});
   EXPECT_TRUE(out[0].equal(table[0]) && out[1].equal(table[9]) && out[4].equal(table[4]));
   EXPECT_EQ(out[2].abs().sum().item<float>() + out[3].abs().sum().item<float>(), 0);
 }
@@ -91,14 +91,39 @@ TEST_P(OpsTest, CacheAndAttention) {
         const std::int64_t tokens = sequences.back().first_row + sequences.back().count;
         const Tensor query = random({tokens, heads, dim}), key = random({tokens, kv_heads, dim}),
                      value = random({tokens, kv_heads, dim});
-        cpu_ops().write_cache(one, key, value, sequences);
-        generic_ops().write_cache(other, key, value, sequences);
-        EXPECT_TRUE(one.keys.equal(other.keys) && one.values.equal(other.values));
-        compare(at::zeros_like(query), [&](const Ops& ops, const Tensor& out) {
-          ops.attend(out, query, &ops == &cpu_ops() ? one : other, sequences, {.window = window, .scale = 0.25});
+        compare(at::zeros_like(query), [&](const Ops& ops, Tensor& out) {
+          ops.attend(out, query, key, value, &ops == &cpu_ops() ? one : other, sequences,
+                     {.window = window, .scale = 0.25});
         });
+        EXPECT_TRUE(one.keys.equal(other.keys) && one.values.equal(other.values));
       }
     }
+}
+
+// Weights of 8 bits with a scale per group of inputs: as their dequantised values, in products and in look-ups.
+TEST_P(OpsTest, GroupWiseWeights) {
+  const std::int64_t group = 32;
+  const WeightMatrix eight{.values = at::randint(-127, 128, {50, 96}, at::kChar),
+                           .scales = at::rand({50, 96 / group}) * 0.02,
+                           .group = group,
+                           .type = DType::int8};
+  const Tensor values = at::repeat_interleave(eight.scales, group, 1) * eight.values.to(at::kFloat);
+  EXPECT_TRUE(dequantised(eight, at::kFloat).equal(values));
+  const WeightMatrix plain{.values = values.to(GetParam())};
+  const Tensor bias = random({50}), tokens = at::tensor({3, 49, 50}, at::kLong);
+  for (const Ops* ops : {&cpu_ops(), &generic_ops()}) {
+    for (const std::int64_t count : {1, 65}) {
+      const Tensor x = random({count, 96});
+      Tensor out = at::zeros({count, 50}, GetParam()), expected = at::zeros({count, 50}, GetParam());
+      ops->linear(out, x, eight, bias);
+      generic_ops().linear(expected, x, plain, bias);
+      EXPECT_TRUE(out.equal(expected));
+    }
+    Tensor out = at::zeros({3, 96}, GetParam());
+    ops->look_up(out, tokens, eight, {0, 50});
+    EXPECT_TRUE(out[0].equal(plain.values[3]) && out[1].equal(plain.values[49]) &&
+                out[2].equal(at::zeros_like(out[2])));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, OpsTest, ::testing::Values(at::kFloat, at::kBFloat16),

@@ -3,8 +3,7 @@
 #include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 
-#include <cmath>
-#include <numeric>
+#include <utility>
 
 #include "motley/engine/backend.hpp"
 #include "motley/engine/ops.hpp"
@@ -14,16 +13,6 @@ namespace motley {
 namespace {
 
 using at::Tensor;
-
-at::ScalarType scalar_type(BufferType type) {
-  switch (type) {
-    case BufferType::fp32: return at::kFloat;
-    case BufferType::bf16: return at::kBFloat16;
-    case BufferType::fp16: return at::kHalf;
-    case BufferType::int64: return at::kLong;
-  }
-  MOTLEY_CHECK(false);
-}
 
 // A step comes over a connection: nothing in it is believed unchecked.
 [[noreturn]] void refuse(const Step& step, const std::string& what) {
@@ -45,7 +34,7 @@ struct StageModel::Impl {
   RotaryFrequencies frequencies;
   std::int64_t kv_bytes = 0;
 
-  Impl(const StageSpec& spec, WorkerGroup* group, at::Device device);
+  Impl(const StageSpec& spec, StageWeights weights, WorkerGroup* group, at::Device device);
 
   void allocate_cache();
   void allocate_buffers();
@@ -59,15 +48,17 @@ struct StageModel::Impl {
   void check_sequence(const Step& step, const StepSequence& sequence) const;
   void copy_to(const char* buffer, const std::vector<std::int64_t>& values);
 
+  BlockBuffers block_buffers(std::int64_t tokens) const;
   void embed(std::int64_t tokens);
-  void attention(const BlockWeights& block, std::int64_t layer, std::int64_t tokens,
-                 const std::vector<SequenceRows>& sequences);
-  void feed_forward(const BlockWeights& block, std::int64_t tokens);
 };
 
-StageModel::Impl::Impl(const StageSpec& stage, WorkerGroup* group, at::Device on)
-    : spec(stage), device(on), ops(ops_for(on)), collectives(group) {
+StageModel::Impl::Impl(const StageSpec& stage, StageWeights loaded, WorkerGroup* group, at::Device on)
+    : spec(stage), device(on), ops(ops_for(on)), collectives(group), weights(std::move(loaded)) {
   MOTLEY_CHECK(spec.rank >= 0 && spec.rank < spec.degree && collectives.size() == spec.degree);
+  for (const DType type : {spec.weight_type, spec.kv_type})
+    if (!supports(type, Support::served))
+      throw input_error(fmt::format("the engine cannot compute in {}", name_of(type)),
+                        "supported: " + names_with(Support::served));
   if (spec.limits.block_tokens < 1 || spec.limits.block_tokens > 256)
     throw input_error(fmt::format("a KV block of {} tokens", spec.limits.block_tokens),
                       "1 to 256 tokens are supported");
@@ -80,7 +71,7 @@ StageModel::Impl::Impl(const StageSpec& stage, WorkerGroup* group, at::Device on
 }
 
 void StageModel::Impl::allocate_cache() {
-  const auto options = at::TensorOptions(motley::scalar_type(spec.kv_type)).device(device);
+  const auto options = at::TensorOptions(scalar_type(spec.kv_type)).device(device);
   const std::int64_t heads = shard.kv_heads.size(), dim = spec.arch.head_dim, tokens = spec.limits.block_tokens;
   for (std::int64_t layer = 0; layer < spec.layers.size(); ++layer) {
     cache.push_back({at::zeros({block_count(), heads, dim, tokens}, options),
@@ -92,7 +83,9 @@ void StageModel::Impl::allocate_cache() {
 void StageModel::Impl::allocate_buffers() {
   const StageShape shape{spec.layers.size(), spec.embedding, spec.head};
   for (const Buffer& buffer : activation_buffers(spec.arch, shape, shard, spec.weight_type, spec.limits))
-    buffers.emplace(buffer.name, at::zeros(buffer.shape, at::TensorOptions(scalar_type(buffer.type)).device(device)));
+    buffers.emplace(
+        buffer.name,
+        at::zeros(buffer.shape, at::TensorOptions(buffer.type ? scalar_type(*buffer.type) : at::kLong).device(device)));
 }
 
 void StageModel::Impl::check_sequence(const Step& step, const StepSequence& sequence) const {
@@ -141,84 +134,38 @@ void StageModel::Impl::copy_to(const char* buffer, const std::vector<std::int64_
 // Every rank looks up the rows that it holds, and the sum puts them together. Learned positions are added after the
 // projection.
 void StageModel::Impl::embed(std::int64_t tokens) {
-  const Tensor hidden = rows("hidden", tokens);
-  const bool projected = weights.projection_in.defined();
-  const Tensor looked_up = projected ? rows("embedded", tokens) : hidden;
-  ops.look_up(looked_up, rows("tokens", tokens), weights.embedding, shard.vocabulary);
-  collectives.all_reduce(looked_up);
-  if (projected) ops.linear(hidden, looked_up, weights.projection_in, {});
-  if (!weights.position.defined()) return;
-  const Tensor positions = rows("normed", tokens);
-  ops.look_up(positions, rows("positions", tokens) + spec.arch.position_offset, weights.position,
+  const EndWeights& ends = weights.ends;
+  Tensor hidden = rows("hidden", tokens);
+  const bool projected = ends.projection_in.defined();
+  Tensor looked_up = projected ? rows("embedded", tokens) : hidden;
+  ops.look_up(looked_up, rows("tokens", tokens), ends.embedding, shard.vocabulary);
+  collectives.sum(looked_up);
+  if (projected) ops.linear(hidden, looked_up, ends.projection_in, {});
+  if (!ends.position.defined()) return;
+  Tensor positions = rows("normed", tokens);
+  ops.look_up(positions, rows("positions", tokens) + spec.arch.position_offset, ends.position,
               {0, spec.arch.position_rows});
   ops.add(hidden, positions, {});
 }
 
-// hidden += the ranks' sum of attention over their heads, and the output projection's bias.
-void StageModel::Impl::attention(const BlockWeights& block, std::int64_t layer, std::int64_t tokens,
-                                 const std::vector<SequenceRows>& sequences) {
-  const Architecture& arch = spec.arch;
-  const Tensor hidden = rows("hidden", tokens), projected = rows("projected", tokens);
-  const NormWeights& norm = block.attention_norm;
-  if (arch.norm_first) ops.norm(arch.norm, rows("normed", tokens), hidden, norm, arch.norm_epsilon);
-  const Tensor input = arch.norm_first ? rows("normed", tokens) : hidden;
-
-  const auto heads_of = [&](const char* buffer, const LinearWeights& linear) {
-    const Tensor out = rows(buffer, tokens);
-    ops.linear(out, input, linear.weight, linear.bias);
-    return out.view({tokens, -1, arch.head_dim});
-  };
-  const Tensor query = heads_of("query", block.q), key = heads_of("key", block.k), value = heads_of("value", block.v);
-  if (arch.qk_norm) {
-    ops.norm(Norm::rms, query, query, block.q_norm, arch.norm_epsilon);
-    ops.norm(Norm::rms, key, key, block.k_norm, arch.norm_epsilon);
-  }
-  if (arch.position == PositionKind::rotary) {
-    ops.rotate(query, rows("positions", tokens), frequencies);
-    ops.rotate(key, rows("positions", tokens), frequencies);
-  }
-  const bool sliding =
-      arch.sliding_layers.empty() || arch.sliding_layers.at(static_cast<std::size_t>(spec.layers.first + layer));
-  const LayerCache& layer_cache = cache.at(static_cast<std::size_t>(layer));
-  ops.write_cache(layer_cache, key, value, sequences);
-  const Tensor attended = rows("attention", tokens);
-  ops.attend(
-      attended.view({tokens, -1, arch.head_dim}), query, layer_cache, sequences,
-      {.window = sliding ? arch.sliding_window : 0, .scale = 1.0 / std::sqrt(static_cast<double>(arch.head_dim))});
-
-  ops.linear(projected, attended, block.o.weight, {});
-  collectives.all_reduce(projected);
-  ops.add(hidden, projected, block.o.bias);
-  if (!arch.norm_first) ops.norm(arch.norm, hidden, hidden, norm, arch.norm_epsilon);
-}
-
-// hidden += the ranks' sum of the FFN over their columns, and the down projection's bias.
-void StageModel::Impl::feed_forward(const BlockWeights& block, std::int64_t tokens) {
-  const Architecture& arch = spec.arch;
-  const Tensor hidden = rows("hidden", tokens), projected = rows("projected", tokens), up = rows("up", tokens);
-  if (arch.norm_first) ops.norm(arch.norm, rows("normed", tokens), hidden, block.ffn_norm, arch.norm_epsilon);
-  const Tensor input = arch.norm_first ? rows("normed", tokens) : hidden;
-
-  ops.linear(up, input, block.up.weight, block.up.bias);
-  if (arch.gated) {
-    const Tensor gate = rows("gate", tokens);
-    ops.linear(gate, input, block.gate.weight, block.gate.bias);
-    ops.activate(arch.activation, gate, up);
-    ops.linear(projected, gate, block.down.weight, {});
-  } else {
-    ops.activate(arch.activation, up, {});
-    ops.linear(projected, up, block.down.weight, {});
-  }
-  collectives.all_reduce(projected);
-  ops.add(hidden, projected, block.down.bias);
-  if (!arch.norm_first) ops.norm(arch.norm, hidden, hidden, block.ffn_norm, arch.norm_epsilon);
+BlockBuffers StageModel::Impl::block_buffers(std::int64_t tokens) const {
+  return {.normed = rows("normed", tokens),
+          .query = rows("query", tokens),
+          .key = rows("key", tokens),
+          .value = rows("value", tokens),
+          .attention = rows("attention", tokens).view({tokens, -1, spec.arch.head_dim}),
+          .projected = rows("projected", tokens),
+          .up = rows("up", tokens),
+          .gate = spec.arch.gated ? rows("gate", tokens) : Tensor()};
 }
 
 StageModel::StageModel(const StageSpec& spec, const std::filesystem::path& folder, WorkerGroup* group,
-                       at::Device device, const std::function<void(double)>& progress) {
+                       at::Device device, const std::function<void(double)>& progress)
+    : StageModel(spec, load_weights(spec, folder, device, progress), group, device) {}
+
+StageModel::StageModel(const StageSpec& spec, StageWeights weights, WorkerGroup* group, at::Device device) {
   const c10::InferenceMode guard;
-  impl_ = std::make_unique<Impl>(spec, group, device);
-  impl_->weights = load_weights(spec, impl_->shard, Checkpoint(folder), device, progress);
+  impl_ = std::make_unique<Impl>(spec, std::move(weights), group, device);
   impl_->allocate_cache();
   impl_->allocate_buffers();
 }
@@ -243,12 +190,14 @@ Tensor StageModel::forward(const Step& step, const Tensor& incoming) {
     MOTLEY_CHECK(incoming.size(0) == count && incoming.size(1) == m.spec.arch.hidden);
     m.rows("hidden", count).copy_(incoming);
   }
-  for (std::int64_t layer = 0; layer < m.spec.layers.size(); ++layer) {
-    const BlockWeights& block = m.weights.blocks.at(static_cast<std::size_t>(layer));
-    m.attention(block, layer, count, sequences);
-    m.feed_forward(block, count);
-  }
-  return m.rows("hidden", count);
+  Tensor hidden = m.rows("hidden", count);
+  const Tensor at_positions = m.rows("positions", count);
+  const BlockCall pass{m.spec.arch, m.ops, m.collectives, m.frequencies, at_positions, sequences};
+  const BlockBuffers block_buffers = m.block_buffers(count);
+  for (std::int64_t layer = m.spec.layers.first; layer < m.spec.layers.end; ++layer)
+    run_block(pass, m.weights.blocks->block(layer), layer,
+              m.cache.at(static_cast<std::size_t>(layer - m.spec.layers.first)), block_buffers, hidden);
+  return hidden;
 }
 
 Tensor StageModel::incoming_buffer() {
@@ -266,14 +215,15 @@ Tensor StageModel::logits(const Step& step, const Tensor& hidden) {
     if (sequence.sampling) m.buffers.at("last")[sampled++].copy_(hidden[end - 1]);
   }
   Tensor last = m.rows("last", sampled);
-  if (m.spec.arch.final_norm) m.ops.norm(m.spec.arch.norm, last, last, m.weights.final_norm, m.spec.arch.norm_epsilon);
-  if (m.weights.projection_out.defined()) {
-    const Tensor narrow = m.rows("last_embedded", sampled);
-    m.ops.linear(narrow, last, m.weights.projection_out, {});
+  if (m.spec.arch.final_norm)
+    m.ops.norm(m.spec.arch.norm, last, last, m.weights.ends.final_norm, m.spec.arch.norm_epsilon);
+  if (m.weights.ends.projection_out.defined()) {
+    Tensor narrow = m.rows("last_embedded", sampled);
+    m.ops.linear(narrow, last, m.weights.ends.projection_out, {});
     last = narrow;
   }
-  const Tensor mine = m.rows("logits", sampled);
-  m.ops.linear(mine, last, m.weights.head, {});
+  Tensor mine = m.rows("logits", sampled);
+  m.ops.linear(mine, last, m.weights.ends.head, {});
   if (m.spec.degree == 1) return mine;
   const Tensor all = m.rows("all_logits", sampled);
   m.collectives.gather_columns(mine, all, m.vocabulary_bounds);
@@ -281,7 +231,7 @@ Tensor StageModel::logits(const Step& step, const Tensor& hidden) {
 }
 
 StageModel::Allocated StageModel::allocated() const {
-  Allocated bytes{.weights = impl_->weights.bytes, .kv = impl_->kv_bytes};
+  Allocated bytes{.weights = impl_->weights.blocks->bytes() + impl_->weights.ends.bytes, .kv = impl_->kv_bytes};
   for (const auto& [name, buffer] : impl_->buffers) bytes.activations += allocated_bytes(buffer);
   return bytes;
 }

@@ -31,12 +31,16 @@ struct StageSpec {
   StepLimits limits = {};
 };
 
+struct StageWeights;
+
 class StageModel {
  public:
   // Loads this rank's slices straight from the safetensors files of `folder`. `group` may be null for a single rank.
   // Throws an input error where the files do not hold what the architecture promises.
   StageModel(const StageSpec& spec, const std::filesystem::path& folder, WorkerGroup* group, at::Device device,
              const std::function<void(double)>& progress = {});
+  // With weights from elsewhere than resident ones of a folder.
+  StageModel(const StageSpec& spec, StageWeights weights, WorkerGroup* group, at::Device device);
   ~StageModel();
 
   // Runs one micro-batch: T = sum of counts. At an embedding stage the tokens come from `step`; otherwise `incoming`

@@ -10,6 +10,8 @@
 #include <fstream>
 #include <functional>
 
+#include "motley/engine/weights.hpp"
+
 namespace motley {
 namespace {
 
@@ -156,6 +158,106 @@ TEST_F(StageModelTest, OnlySamplingSequencesHaveLogits) {
   EXPECT_TRUE(run(model, step)[0].equal(both[1]));
   step.sequences[1].sampling.reset();
   EXPECT_EQ(run(model, step).size(0), 0);
+}
+
+// A store that holds one block at a time, read again from the checkpoint at each use.
+class ReloadedBlocks final : public BlockStore {
+ public:
+  explicit ReloadedBlocks(WeightLoader loader) : loader_(std::move(loader)) {}
+  const BlockWeights& block(std::int64_t layer) override {
+    block_ = {};
+    const std::int64_t before = loader_.bytes();
+    block_ = loader_.block(layer);
+    bytes_ = loader_.bytes() - before;
+    ++loads;
+    return block_;
+  }
+  std::int64_t bytes() const override { return bytes_; }
+
+  int loads = 0;
+
+ private:
+  WeightLoader loader_;
+  BlockWeights block_;
+  std::int64_t bytes_ = 0;
+};
+
+// The tokens that a model says after a prompt, the likeliest each.
+std::vector<std::int32_t> say(StageModel& model, std::int64_t count) {
+  StepSequence sequence = part(1, 0, 11, {3, 1, 2});
+  std::vector<std::int32_t> said;
+  for (std::uint64_t step = 1; std::ssize(said) < count; ++step) {
+    const Step one{.step = step, .sequences = {sequence}};
+    said.push_back(
+        static_cast<std::int32_t>(model.logits(one, model.forward(one, {}))[0].argmax().item<std::int64_t>()));
+    sequence.position += sequence.count;
+    sequence.count = 1;
+    sequence.tokens = {said.back()};
+  }
+  return said;
+}
+
+TEST_F(StageModelTest, BlocksThatAreReadAgainAtEachUseSayTheSame) {
+  for (const DType type : {DType::fp32, DType::bf16}) {
+    StageSpec spec = whole();
+    spec.weight_type = type;
+    StageModel resident(spec, folder, nullptr, at::kCPU);
+    EndWeights ends = load_weights(spec, folder, at::kCPU).ends;
+    auto blocks = std::make_unique<ReloadedBlocks>(WeightLoader(spec, folder, at::kCPU));
+    const ReloadedBlocks& store = *blocks;
+    StageModel reloading(spec, {std::move(blocks), std::move(ends)}, nullptr, at::kCPU);
+    EXPECT_EQ(say(reloading, 12), say(resident, 12));
+    EXPECT_EQ(store.loads, 12 * 2);
+    EXPECT_LT(reloading.allocated().weights, resident.allocated().weights);
+    const Step step{.step = 20, .sequences = {part(2, 0, 20, {4, 5, 6})}};
+    EXPECT_TRUE(run(reloading, step).equal(run(resident, step)));
+  }
+}
+
+// Each matrix in 8 bits with a scale per 16 inputs, or the values that this stands for.
+void quantise(LinearWeights& linear, bool back) {
+  if (!linear.weight.defined()) return;
+  constexpr std::int64_t group = 16;
+  const at::Tensor values = linear.weight.values;
+  const at::Tensor grouped = values.view({values.size(0), -1, group});
+  const at::Tensor scales = grouped.abs().amax(2) / 127;
+  const at::Tensor rounded = (grouped / scales.unsqueeze(2)).round().to(at::kChar).view(values.sizes());
+  linear.weight = {.values = rounded, .scales = scales, .group = group, .type = DType::int8};
+  if (back) linear.weight = {.values = dequantised(linear.weight, values.scalar_type())};
+}
+
+class QuantisedBlocks final : public BlockStore {
+ public:
+  QuantisedBlocks(BlockStore& from, const LayerRange& layers, bool back) {
+    for (std::int64_t layer = layers.first; layer < layers.end; ++layer) {
+      BlockWeights& block = blocks_.emplace_back(from.block(layer));
+      for (LinearWeights* linear : {&block.q, &block.k, &block.v, &block.o, &block.gate, &block.up, &block.down})
+        quantise(*linear, back);
+    }
+  }
+  const BlockWeights& block(std::int64_t layer) override { return blocks_.at(static_cast<std::size_t>(layer)); }
+  std::int64_t bytes() const override { return 0; }
+
+ private:
+  std::vector<BlockWeights> blocks_;
+};
+
+TEST_F(StageModelTest, RunsOnWeightsOfEightBits) {
+  const StageSpec spec = whole();
+  const Step step{.step = 1, .sequences = {part(1, 0, 20, {3, 1, 2}), part(2, 0, 5, {4})}};
+  const auto logits = [&](bool back) {
+    const c10::InferenceMode guard;
+    StageWeights weights = load_weights(spec, folder, at::kCPU);
+    weights.blocks = std::make_unique<QuantisedBlocks>(*weights.blocks, spec.layers, back);
+    StageModel model(spec, std::move(weights), nullptr, at::kCPU);
+    return run(model, step);
+  };
+  const at::Tensor eight = logits(false), back = logits(true);
+  StageModel plain(spec, folder, nullptr, at::kCPU);
+  const at::Tensor exact = run(plain, step);
+  EXPECT_TRUE(at::allclose(eight, back, 1e-4, 1e-4)) << (eight - back).abs().max().item<float>();
+  EXPECT_FALSE(eight.equal(exact));
+  EXPECT_LT((eight - exact).norm().item<double>(), 0.05 * exact.norm().item<double>());
 }
 
 struct BadStep {

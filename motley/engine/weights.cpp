@@ -1,21 +1,31 @@
 #include "motley/engine/weights.hpp"
 
+#include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
 
 #include <cstdint>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "motley/engine/backend.hpp"
 
 namespace motley {
 namespace {
 
-std::optional<at::ScalarType> stored_type(std::string_view type) {
-  if (type == "F32") return at::kFloat;
-  if (type == "BF16") return at::kBFloat16;
-  if (type == "F16") return at::kHalf;
+// Of tensors in a file; none for a type that is not converted.
+std::optional<at::ScalarType> stored_type(std::string_view name) {
+  for (const DTypeRow& row : dtypes())
+    if (!row.file_name.empty() && row.file_name == name) return scalar_type(row.type);
   return std::nullopt;
+}
+
+std::string stored_types() {
+  std::string names;
+  for (const DTypeRow& row : dtypes())
+    if (!row.file_name.empty()) names += fmt::format("{}{}", names.empty() ? "" : ", ", row.file_name);
+  return names;
 }
 
 using Tensors = std::map<std::string, at::Tensor>;  // by role
@@ -29,73 +39,29 @@ void advise_large_pages(const at::Tensor& tensor) {
   if (tensor.is_cpu() && first < last) ::madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
 }
 
-class Loader {
- public:
-  Loader(const StageSpec& spec, const Shard& shard, const Checkpoint& checkpoint, at::Device device,
-         const std::function<void(double)>& progress)
-      : spec_(spec),
-        shard_(shard),
-        checkpoint_(checkpoint),
-        progress_(progress),
-        options_(at::TensorOptions(scalar_type(spec.weight_type)).device(device)),
-        expected_bytes_(
-            weight_bytes(spec.arch, {spec.layers.size(), spec.embedding, spec.head}, shard, spec.weight_type)) {}
-
-  at::Tensor load(const TensorSpec& tensor) {
-    const Slice slice = slice_of(spec_.arch, tensor, shard_);
-    at::Tensor to = tensor.shape.size() == 1 ? at::empty({slice.rows.size()}, options_)
-                                             : at::empty({slice.rows.size(), slice.columns.size()}, options_);
-    advise_large_pages(to);
-    read_tensor(checkpoint_, tensor, slice, to);
-    bytes_ += allocated_bytes(to);
-    if (progress_) progress_(static_cast<double>(bytes_) / static_cast<double>(expected_bytes_));
-    return to;
-  }
-
-  Tensors load_all(const std::vector<TensorSpec>& tensors) {
-    Tensors loaded;
-    for (const TensorSpec& tensor : tensors) loaded.emplace(tensor.role, load(tensor));
-    return loaded;
-  }
-
-  std::int64_t bytes() const { return bytes_; }
-
- private:
-  const StageSpec& spec_;
-  const Shard& shard_;
-  const Checkpoint& checkpoint_;
-  const std::function<void(double)>& progress_;
-  at::TensorOptions options_;
-  std::int64_t expected_bytes_;
-  std::int64_t bytes_ = 0;
-};
-
 // The tensor of a role; undefined where this architecture has none.
 at::Tensor take(const Tensors& tensors, const std::string& role) {
   const auto found = tensors.find(role);
   return found == tensors.end() ? at::Tensor() : found->second;
 }
 
-template <class Weights>
-Weights take_pair(const Tensors& tensors, const std::string& role) {
-  return {take(tensors, role + ".weight"), take(tensors, role + ".bias")};
-}
+class ResidentBlocks final : public BlockStore {
+ public:
+  ResidentBlocks(WeightLoader& loader, const LayerRange& layers) : first_(layers.first) {
+    const std::int64_t before = loader.bytes();
+    for (std::int64_t layer = layers.first; layer < layers.end; ++layer) blocks_.push_back(loader.block(layer));
+    bytes_ = loader.bytes() - before;
+  }
+  const BlockWeights& block(std::int64_t layer) override {
+    return blocks_.at(static_cast<std::size_t>(layer - first_));
+  }
+  std::int64_t bytes() const override { return bytes_; }
 
-BlockWeights block_of(const Tensors& tensors) {
-  const auto norm = [&](const char* role) { return take_pair<NormWeights>(tensors, role); };
-  const auto linear = [&](const char* role) { return take_pair<LinearWeights>(tensors, role); };
-  return {.attention_norm = norm("attention_norm"),
-          .q_norm = norm("q_norm"),
-          .k_norm = norm("k_norm"),
-          .ffn_norm = norm("ffn_norm"),
-          .q = linear("q"),
-          .k = linear("k"),
-          .v = linear("v"),
-          .o = linear("o"),
-          .gate = linear("gate"),
-          .up = linear("up"),
-          .down = linear("down")};
-}
+ private:
+  std::vector<BlockWeights> blocks_;
+  std::int64_t first_;
+  std::int64_t bytes_ = 0;
+};
 
 }  // namespace
 
@@ -113,7 +79,7 @@ void read_tensor(const Checkpoint& checkpoint, const TensorSpec& tensor, const S
   const auto type = stored_type(stored.type);
   if (!type)
     throw input_error(fmt::format("{}: {} is of type {}", file.string(), tensor.name, stored.type),
-                      "supported: F32, BF16, F16");
+                      "supported: " + stored_types());
   const std::int64_t width = tensor.shape.size() > 1 ? tensor.shape[1] : 1;
   MOTLEY_CHECK(slice.rows.end <= tensor.shape.at(0) && slice.columns.end <= width);
   const auto element = static_cast<std::int64_t>(at::elementSize(*type));
@@ -123,30 +89,88 @@ void read_tensor(const Checkpoint& checkpoint, const TensorSpec& tensor, const S
   to.view({slice.rows.size(), slice.columns.size()}).copy_(from);
 }
 
-StageWeights load_weights(const StageSpec& spec, const Shard& shard, const Checkpoint& checkpoint, at::Device device,
-                          const std::function<void(double)>& progress) {
-  Loader loader(spec, shard, checkpoint, device, progress);
-  StageWeights weights;
-  for (std::int64_t layer = spec.layers.first; layer < spec.layers.end; ++layer)
-    weights.blocks.push_back(block_of(loader.load_all(block_tensors(spec.arch, layer))));
-  if (spec.embedding) {
-    const Tensors tensors = loader.load_all(embedding_tensors(spec.arch));
-    weights.embedding = take(tensors, "embedding.weight");
-    weights.position = take(tensors, "position.weight");
-    weights.projection_in = take(tensors, "projection_in.weight");
+BlockWeights block_of(const std::map<std::string, at::Tensor>& tensors, DType type) {
+  const auto norm = [&](const std::string& role) {
+    return NormWeights{take(tensors, role + ".weight"), take(tensors, role + ".bias")};
+  };
+  const auto linear = [&](const std::string& role) {
+    return LinearWeights{{.values = take(tensors, role + ".weight"), .type = type}, take(tensors, role + ".bias")};
+  };
+  return {.attention_norm = norm("attention_norm"),
+          .q_norm = norm("q_norm"),
+          .k_norm = norm("k_norm"),
+          .ffn_norm = norm("ffn_norm"),
+          .q = linear("q"),
+          .k = linear("k"),
+          .v = linear("v"),
+          .o = linear("o"),
+          .gate = linear("gate"),
+          .up = linear("up"),
+          .down = linear("down")};
+}
+
+WeightLoader::WeightLoader(const StageSpec& spec, const std::filesystem::path& folder, at::Device device,
+                           std::function<void(double)> progress)
+    : spec_(spec),
+      shard_(make_shards(spec.arch, spec.degree, spec.shares).at(static_cast<std::size_t>(spec.rank))),
+      checkpoint_(folder),
+      progress_(std::move(progress)),
+      options_(at::TensorOptions(scalar_type(spec.weight_type)).device(device)),
+      expected_bytes_(
+          weight_bytes(spec.arch, {spec.layers.size(), spec.embedding, spec.head}, shard_, spec.weight_type)) {}
+
+at::Tensor WeightLoader::load(const TensorSpec& tensor) {
+  const Slice slice = slice_of(spec_.arch, tensor, shard_);
+  at::Tensor to = tensor.shape.size() == 1 ? at::empty({slice.rows.size()}, options_)
+                                           : at::empty({slice.rows.size(), slice.columns.size()}, options_);
+  advise_large_pages(to);
+  read_tensor(checkpoint_, tensor, slice, to);
+  bytes_ += allocated_bytes(to);
+  if (progress_) progress_(static_cast<double>(bytes_) / static_cast<double>(expected_bytes_));
+  return to;
+}
+
+Tensors WeightLoader::load_all(const std::vector<TensorSpec>& tensors) {
+  Tensors loaded;
+  for (const TensorSpec& tensor : tensors) loaded.emplace(tensor.role, load(tensor));
+  return loaded;
+}
+
+BlockWeights WeightLoader::block(std::int64_t layer) {
+  return block_of(load_all(block_tensors(spec_.arch, layer)), spec_.weight_type);
+}
+
+EndWeights WeightLoader::ends() {
+  const std::int64_t before = bytes_;
+  EndWeights ends;
+  const auto matrix = [&](const Tensors& tensors, const char* role) {
+    return WeightMatrix{.values = take(tensors, role), .type = spec_.weight_type};
+  };
+  if (spec_.embedding) {
+    const Tensors tensors = load_all(embedding_tensors(spec_.arch));
+    ends.embedding = matrix(tensors, "embedding.weight");
+    ends.position = matrix(tensors, "position.weight");
+    ends.projection_in = matrix(tensors, "projection_in.weight");
   }
-  if (spec.head) {
-    const bool held_already = spec.arch.tied_embeddings && spec.embedding;
+  if (spec_.head) {
+    const bool held_already = spec_.arch.tied_embeddings && spec_.embedding;
     Tensors tensors;
-    for (const TensorSpec& tensor : head_tensors(spec.arch))
-      tensors.emplace(tensor.role,
-                      held_already && tensor.role == "head.weight" ? weights.embedding : loader.load(tensor));
-    weights.final_norm = take_pair<NormWeights>(tensors, "final_norm");
-    weights.projection_out = take(tensors, "projection_out.weight");
-    weights.head = take(tensors, "head.weight");
+    for (const TensorSpec& tensor : head_tensors(spec_.arch))
+      tensors.emplace(tensor.role, held_already && tensor.role == "head.weight" ? ends.embedding.values : load(tensor));
+    ends.final_norm = {take(tensors, "final_norm.weight"), take(tensors, "final_norm.bias")};
+    ends.projection_out = matrix(tensors, "projection_out.weight");
+    ends.head = matrix(tensors, "head.weight");
   }
-  weights.bytes = loader.bytes();
-  return weights;
+  ends.bytes = bytes_ - before;
+  return ends;
+}
+
+StageWeights load_weights(const StageSpec& spec, const std::filesystem::path& folder, at::Device device,
+                          std::function<void(double)> progress) {
+  const c10::InferenceMode guard;
+  WeightLoader loader(spec, folder, device, std::move(progress));
+  auto blocks = std::make_unique<ResidentBlocks>(loader, spec.layers);
+  return {std::move(blocks), loader.ends()};
 }
 
 }  // namespace motley

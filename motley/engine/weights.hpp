@@ -3,34 +3,41 @@
 
 #include <ATen/ATen.h>
 
+#include <filesystem>
 #include <functional>
-#include <vector>
+#include <map>
+#include <memory>
+#include <string>
 
 #include "motley/checkpoint/checkpoint.hpp"
-#include "motley/engine/ops.hpp"
+#include "motley/engine/block.hpp"
 #include "motley/engine/stage_model.hpp"
 
 namespace motley {
 
-struct LinearWeights {
-  at::Tensor weight;  // [outputs, inputs]
-  at::Tensor bias;    // [outputs]; may be undefined
+// Where a rank's blocks are. A store may hold all of them, or bring in each one when it is used.
+class BlockStore {
+ public:
+  virtual ~BlockStore() = default;
+  // Block `layer` of the model; valid until the next call.
+  virtual const BlockWeights& block(std::int64_t layer) = 0;
+  virtual std::int64_t bytes() const = 0;  // allocated now
 };
 
-struct BlockWeights {
-  NormWeights attention_norm, q_norm, k_norm, ffn_norm;
-  LinearWeights q, k, v, o, gate, up, down;
+// What stands before the first block and behind the last.
+struct EndWeights {
+  WeightMatrix embedding;      // [rows of vocabulary, embedding dim]
+  WeightMatrix position;       // [position rows, hidden]
+  WeightMatrix projection_in;  // [hidden, embedding dim]
+  NormWeights final_norm;
+  WeightMatrix projection_out;  // [embedding dim, hidden]
+  WeightMatrix head;            // [rows of vocabulary, embedding dim]; the embedding itself where they are tied
+  std::int64_t bytes = 0;       // allocated
 };
 
 struct StageWeights {
-  std::vector<BlockWeights> blocks;
-  at::Tensor embedding;      // [rows of vocabulary, embedding dim]
-  at::Tensor position;       // [position rows, hidden]
-  at::Tensor projection_in;  // [hidden, embedding dim]
-  NormWeights final_norm;
-  at::Tensor projection_out;  // [embedding dim, hidden]
-  at::Tensor head;            // [rows of vocabulary, embedding dim]; the embedding itself where they are tied
-  std::int64_t bytes = 0;     // really allocated
+  std::unique_ptr<BlockStore> blocks;
+  EndWeights ends;
 };
 
 // Bytes that an allocation of this tensor takes: the allocator rounds to cache lines.
@@ -41,8 +48,34 @@ std::int64_t allocated_bytes(const at::Tensor& tensor);
 // BF16 and F16.
 void read_tensor(const Checkpoint& checkpoint, const TensorSpec& tensor, const Slice& slice, at::Tensor to);
 
-// `progress` gets the fraction of the bytes that are loaded.
-StageWeights load_weights(const StageSpec& spec, const Shard& shard, const Checkpoint& checkpoint, at::Device device,
-                          const std::function<void(double)>& progress);
+// Tensors by role. A role without a tensor is undefined in the block.
+BlockWeights block_of(const std::map<std::string, at::Tensor>& tensors, DType type);
+
+// Reads a rank's weights from the safetensors files of a model folder. `progress` gets the fraction of all the rank's
+// bytes that were read.
+class WeightLoader {
+ public:
+  WeightLoader(const StageSpec& spec, const std::filesystem::path& folder, at::Device device,
+               std::function<void(double)> progress = {});
+  BlockWeights block(std::int64_t layer);
+  EndWeights ends();
+  std::int64_t bytes() const { return bytes_; }  // allocated for all that was read
+
+ private:
+  at::Tensor load(const TensorSpec& tensor);
+  std::map<std::string, at::Tensor> load_all(const std::vector<TensorSpec>& tensors);
+
+  StageSpec spec_;
+  Shard shard_;
+  Checkpoint checkpoint_;
+  std::function<void(double)> progress_;
+  at::TensorOptions options_;
+  std::int64_t expected_bytes_ = 0;
+  std::int64_t bytes_ = 0;
+};
+
+// All weights of a rank, resident.
+StageWeights load_weights(const StageSpec& spec, const std::filesystem::path& folder, at::Device device,
+                          std::function<void(double)> progress = {});
 
 }  // namespace motley

@@ -53,9 +53,7 @@ class StepQueue {
 };
 
 // Activations cross in the type that the receiving stage computes in.
-at::ScalarType crossing_type(const Stage& receiver) {
-  return receiver.weight_type == DType::fp32 ? at::kFloat : at::kBFloat16;
-}
+at::ScalarType crossing_type(const Stage& receiver) { return scalar_type(dtype_row(receiver.weight_type).computed_in); }
 
 // One device's part of the plan, loaded and connected.
 class Executor {

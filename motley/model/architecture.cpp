@@ -83,11 +83,14 @@ DType read_checkpoint_type(const Config& config) {
   if (!config.has(key)) return DType::bf16;
   std::string name = config.text(key, {});
   if (name.starts_with("torch.")) name.erase(0, 6);
-  if (name == "float32" || name == "float") return DType::fp32;
-  if (name == "bfloat16") return DType::bf16;
-  if (name == "float16" || name == "half") return DType::fp16;
-  unsupported(config.at(key), fmt::format("a checkpoint of type \"{}\"", name),
-              "supported: float32, bfloat16, float16");
+  if (name == "float") name = "float32";
+  if (name == "half") name = "float16";
+  std::string known;
+  for (const DType type : dtypes_with(Support::planned)) {
+    if (dtype_row(type).config_name == name) return type;
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", dtype_row(type).config_name);
+  }
+  unsupported(config.at(key), fmt::format("a checkpoint of type \"{}\"", name), "supported: " + known);
 }
 
 // ---- rotary embeddings ----

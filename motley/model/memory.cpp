@@ -8,19 +8,6 @@ constexpr std::int64_t alignment = 64;
 
 std::int64_t aligned(std::int64_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
 
-// What activations are in, and what of the weights is never quantised.
-DType computing_type(DType weight_type) {
-  return weight_type == DType::int8 || weight_type == DType::int4 ? DType::bf16 : weight_type;
-}
-
-BufferType activation_type(DType weight_type) {
-  switch (computing_type(weight_type)) {
-    case DType::fp32: return BufferType::fp32;
-    case DType::fp16: return BufferType::fp16;
-    default: return BufferType::bf16;
-  }
-}
-
 std::int64_t tensor_bytes(const Architecture& arch, const TensorSpec& tensor, const Shard& shard, DType type) {
   return aligned(bytes_of(type, slice_of(arch, tensor, shard).elements()));
 }
@@ -34,12 +21,11 @@ std::int64_t Buffer::elements() const {
 }
 
 std::int64_t Buffer::bytes() const {
-  const std::int64_t element_bytes = type == BufferType::int64 ? 8 : type == BufferType::fp32 ? 4 : 2;
-  return aligned(elements() * element_bytes);
+  return aligned(type ? bytes_of(*type, elements()) : elements() * std::int64_t{sizeof(std::int64_t)});
 }
 
 std::int64_t weight_bytes(const Architecture& arch, const StageShape& stage, const Shard& shard, DType weight_type) {
-  const DType unquantised = computing_type(weight_type);
+  const DType unquantised = dtype_row(weight_type).computed_in;
   std::int64_t bytes = 0;
   if (stage.layers > 0)
     for (const TensorSpec& tensor : block_tensors(arch, 0))
@@ -63,14 +49,14 @@ std::int64_t kv_cache_bytes(const Architecture& arch, std::int64_t layers, const
 
 std::vector<Buffer> activation_buffers(const Architecture& arch, const StageShape& stage, const Shard& shard,
                                        DType weight_type, const StepLimits& limits) {
-  const BufferType type = activation_type(weight_type);
+  const DType type = dtype_row(weight_type).computed_in;
   const std::int64_t tokens = limits.max_tokens;
   const std::int64_t sequences = limits.max_sequences;
   const std::int64_t query = shard.heads.size() * arch.head_dim;
   const std::int64_t key = shard.kv_heads.size() * arch.head_dim;
   std::vector<Buffer> buffers = {
-      {"tokens", BufferType::int64, {tokens}},
-      {"positions", BufferType::int64, {tokens}},
+      {"tokens", std::nullopt, {tokens}},
+      {"positions", std::nullopt, {tokens}},
       {"hidden", type, {tokens, arch.hidden}},
       {"normed", type, {tokens, arch.hidden}},
       {"query", type, {tokens, query}},
@@ -86,9 +72,9 @@ std::vector<Buffer> activation_buffers(const Architecture& arch, const StageShap
   if (stage.head) {
     buffers.push_back({"last", type, {sequences, arch.hidden}});
     if (arch.embedding_dim > 0) buffers.push_back({"last_embedded", type, {sequences, arch.embedding_dim}});
-    buffers.push_back({"logits", BufferType::fp32, {sequences, shard.vocabulary.size()}});
+    buffers.push_back({"logits", DType::fp32, {sequences, shard.vocabulary.size()}});
     if (shard.vocabulary.size() < arch.vocabulary)
-      buffers.push_back({"all_logits", BufferType::fp32, {sequences, arch.vocabulary}});
+      buffers.push_back({"all_logits", DType::fp32, {sequences, arch.vocabulary}});
   }
   return buffers;
 }

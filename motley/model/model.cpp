@@ -12,27 +12,6 @@ namespace motley {
 
 std::string text(const LayerRange& range) { return fmt::format("[{}, {})", range.first, range.end); }
 
-template <>
-const std::vector<EnumName<DType>>& enum_names<DType>() {
-  static const std::vector<EnumName<DType>> names = {{DType::fp32, "fp32"},
-                                                     {DType::bf16, "bf16"},
-                                                     {DType::fp16, "fp16"},
-                                                     {DType::int8, "int8"},
-                                                     {DType::int4, "int4"}};
-  return names;
-}
-
-std::int64_t bytes_of(DType type, std::int64_t count) {
-  switch (type) {
-    case DType::fp32: return 4 * count;
-    case DType::bf16:
-    case DType::fp16: return 2 * count;
-    case DType::int8: return count;
-    case DType::int4: return (count + 1) / 2;
-  }
-  check_failed("type is a DType", __FILE__, __LINE__);
-}
-
 namespace {
 
 namespace fs = std::filesystem;

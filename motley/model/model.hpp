@@ -12,14 +12,9 @@
 #include <vector>
 
 #include "motley/base/binding.hpp"
+#include "motley/base/dtype.hpp"
 
 namespace motley {
-
-enum class DType { fp32, bf16, fp16, int8, int4 };
-template <>
-const std::vector<EnumName<DType>>& enum_names<DType>();
-// Bytes of `count` elements (int4: half a byte each, rounded up).
-std::int64_t bytes_of(DType type, std::int64_t count);
 
 struct LayerRange {
   std::int64_t first = 0;
@@ -205,10 +200,9 @@ std::int64_t kv_cache_bytes(const Architecture& arch, std::int64_t layers, const
                             std::int64_t tokens, std::int64_t block_tokens);
 
 // One buffer of the engine, allocated once for the life of a worker.
-enum class BufferType { fp32, bf16, fp16, int64 };
 struct Buffer {
   std::string name;
-  BufferType type = BufferType::fp32;
+  std::optional<DType> type;  // none: 64-bit integers, of tokens and positions
   std::vector<std::int64_t> shape;
   std::int64_t elements() const;
   std::int64_t bytes() const;  // as the allocator rounds them: up to 64

@@ -74,15 +74,15 @@ TEST(Plan, MayBeWrittenByHandWithDefaultsLeftOut) {
 // The device's own memory stands among the keys of the device, the other tiers in tables of theirs where they are used.
 TEST(Plan, MemoryOfOtherTiersIsWrittenWhereThereIsAny) {
   ServePlan plan = garage_plan();
-  const std::string before = to_json(write_plan(plan));
+  const std::string before = to_json(write(plan));
   EXPECT_EQ(before.find("\"host\""), std::string::npos);
   DeviceMemory& memory = plan.predicted.memory_bytes.begin()->second;
   memory.host = {.weights = 4096, .limit = 1 << 20};
-  const Value written = write_plan(plan);
+  const Value written = write(plan);
   EXPECT_NE(to_json(written).find("\"host\""), std::string::npos);
   EXPECT_EQ(read_plan<ServePlan>(written, "plan").predicted.memory_bytes, plan.predicted.memory_bytes);
   memory.host = {};
-  EXPECT_EQ(to_json(write_plan(plan)), before);
+  EXPECT_EQ(to_json(write(plan)), before);
 }
 
 TEST(Plan, StagesAreFoundByTheirIds) {

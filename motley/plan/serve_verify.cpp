@@ -128,9 +128,9 @@ class Verifier {
 
   bool check_types(const Stage& stage, const std::string& place) {
     const auto check = [&](DType type, std::string_view key, std::string_view what) {
-      if (type == DType::fp32 || type == DType::bf16 || type == DType::fp16) return true;
+      if (supports(type, Support::planned)) return true;
       add(fmt::format("{}.{}", place, key), fmt::format("{} {} are not supported", name_of(type), what),
-          "use fp32, bf16 or fp16");
+          "use " + names_with(Support::planned));
       return false;
     };
     const bool weights = check(stage.weight_type, "weight_type", "weights");

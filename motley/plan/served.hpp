@@ -7,9 +7,6 @@
 
 namespace motley {
 
-// Of weights, or keys and values: whether workers compute with them.
-bool is_served(DType type);
-
 // Empty: the plan can be served. The hints name the options of `motley plan serve` that lead to such a plan.
 std::vector<Violation> not_served(const ServePlan& plan);
 

@@ -30,11 +30,11 @@ TEST(NotServed, NamesWhatIsInTheWayAndTheOptionWithoutIt) {
   EXPECT_THAT(reasons(plan),
               testing::ElementsAre("stages[0].role: stages that only prefill are not served yet | plan with --no-roles",
                                    "stages[1].weight_type: workers do not compute in fp16 yet | "
-                                   "plan with --weight-type bf16 or fp32",
+                                   "plan with --weight-type fp32 or bf16",
                                    "stages[1].kv_type: workers do not compute in fp16 yet | "
-                                   "plan with --weight-type bf16 or fp32",
+                                   "plan with --weight-type fp32 or bf16",
                                    "stages[2].kv_type: workers do not compute in fp16 yet | "
-                                   "plan with --kv-type bf16 or fp32",
+                                   "plan with --kv-type fp32 or bf16",
                                    "routes[0].path[1]: the route runs a part of stage \"r0/s1\" alone, which is not "
                                    "served yet | plan without --partial-ranges"));
 }

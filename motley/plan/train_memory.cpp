@@ -11,7 +11,7 @@ namespace {
 
 std::int64_t divided(std::int64_t amount, std::int64_t parts) { return (amount + parts - 1) / parts; }
 
-std::int64_t element_bytes(const Training& training) { return training.precision == "fp32" ? 4 : 2; }
+std::int64_t element_bytes(const Training& training) { return bytes_of(training.precision, 1); }
 
 std::int64_t state(double bytes_per_parameter, std::int64_t parameters, std::int64_t parts) {
   return static_cast<std::int64_t>(
@@ -54,7 +54,7 @@ std::int64_t micro_batch_sequences(const Training& training, const TrainReplica&
 StateBytes state_bytes(const Training& training) {
   if (training.states) return *training.states;
   StateBytes bytes;
-  if (training.precision == "fp32") bytes = {.weight = 4, .gradient = 4, .master = 0, .moments = 8};
+  if (training.precision == DType::fp32) bytes = {.weight = 4, .gradient = 4, .master = 0, .moments = 8};
   if (training.optimizer == "sgd") bytes.moments = 0;
   return bytes;
 }

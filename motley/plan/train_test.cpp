@@ -144,7 +144,7 @@ TEST(TrainPlan, StatesFollowPrecisionAndOptimizer) {
   EXPECT_EQ(state_bytes(training), (StateBytes{2, 2, 4, 8}));
   training.optimizer = "sgd";
   EXPECT_EQ(state_bytes(training), (StateBytes{2, 2, 4, 0}));
-  training.precision = "fp32";
+  training.precision = DType::fp32;
   EXPECT_EQ(state_bytes(training), (StateBytes{4, 4, 0, 0}));
   training.states = StateBytes{2, 2, 0, 4};
   EXPECT_EQ(state_bytes(training), (StateBytes{2, 2, 0, 4}));

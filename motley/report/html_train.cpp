@@ -71,7 +71,7 @@ Html head(const TrainPlan& plan) {
   if (plan.predicted.tokens_per_s > 0) list.push_back({"tokens", short_figure(plan.predicted.tokens_per_s) + "/s", ""});
   if (plan.predicted.mfu > 0) list.push_back({"MFU", percent(plan.predicted.mfu), "of the peak of the devices in use"});
   list.push_back({"batch", fmt::format("{}", training.global_batch),
-                  fmt::format("sequences of {} tokens, {}, {}", training.sequence_length, training.precision,
+                  fmt::format("sequences of {} tokens, {}, {}", training.sequence_length, name_of(training.precision),
                               training.optimizer)});
   list.push_back({"schedule", std::string(name_of(plan.schedule)),
                   fmt::format("gradients: {}{}", name_of(plan.sync.algorithm),

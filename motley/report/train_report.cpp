@@ -186,7 +186,7 @@ std::string train_plan_report(const TrainPlan& plan) {
   const Training& training = training_of(plan.workload);
   std::string text = fmt::format("{} on {}: {}\n{} sequences of {} tokens per step, {}, {}\n", plan.model.name,
                                  plan.cluster.description.name, train_plan_summary(plan), training.global_batch,
-                                 training.sequence_length, training.precision, name_of(plan.schedule));
+                                 training.sequence_length, name_of(training.precision), name_of(plan.schedule));
   text += replicas_text(plan) + memory_text(plan) + unused_text(plan);
   Table table({{"what"}, {"value", Align::right}, {"note"}});
   table.add({"step", human_seconds(plan.predicted.iteration_s)});

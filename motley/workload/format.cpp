@@ -129,15 +129,19 @@ const Schema<Training>& schema<Training>() {
         [names](const Reader& reader) { return binding::read_choice(reader, names); });
   };
   static const auto table = [&] {
-    auto [precision, read_precision] =
-        choice("precision", {"bf16", "fp16", "fp32"}, "Of the parameters. Default: `bf16`.");
+    std::vector<std::string> types;
+    for (const DType type : dtypes_with(Support::planned)) types.emplace_back(name_of(type));
+    auto [precision, read_precision] = choice("precision", types, "Of the parameters. Default: `bf16`.");
     auto [optimizer, read_optimizer] = choice("optimizer", {"adam", "adamw", "sgd"}, "Default: `adam`.");
     return Schema<T>("training", "A training job.")
         .field("sequence_length", &T::sequence_length, "Tokens of a sequence.", {.required = true, .min = 1})
         .field("global_batch", &T::global_batch, "Sequences per step.", {.required = true, .min = 1})
         .field("micro_batch", &T::micro_batch, "Sequences; omitted: the planner chooses.", {.min = 1})
-        .custom<std::string>(precision, &T::precision, read_precision, binding::write_any<std::string>)
-        .field("states", &T::states, "Bytes per parameter, if not the default.")
+        .custom<DType>(
+            precision, &T::precision,
+            [read_precision](const Reader& reader) { return find_dtype(read_precision(reader))->type; },
+            binding::write_any<DType>)
+        .field("states", &T::states, "Bytes per parameter if not the default.")
         .custom<std::string>(optimizer, &T::optimizer, read_optimizer, binding::write_any<std::string>)
         .check([](const T& training, const Reader& reader) {
           if (training.micro_batch > training.global_batch)

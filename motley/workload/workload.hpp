@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "motley/base/binding.hpp"
+#include "motley/base/dtype.hpp"
 
 namespace motley {
 
@@ -54,9 +55,9 @@ struct StateBytes {
 
 struct Training {
   std::int64_t sequence_length = 0;
-  std::int64_t global_batch = 0;   // sequences per step
-  std::int64_t micro_batch = 0;    // 0: the planner chooses
-  std::string precision = "bf16";  // of the parameters
+  std::int64_t global_batch = 0;  // sequences per step
+  std::int64_t micro_batch = 0;   // 0: the planner chooses
+  DType precision = DType::bf16;  // of the parameters
   std::optional<StateBytes> states;
   std::string optimizer = "adam";
   bool operator==(const Training&) const = default;

@@ -76,7 +76,7 @@ TEST(Workload, ReadsEveryKey) {
   EXPECT_EQ(chat.output_tokens, (Length{128.5, 100, 900, ""}));
   EXPECT_EQ(chat.deadline, (Deadline{2, 0.1, 10}));
   EXPECT_EQ(workload.arrival, (Arrival{ArrivalProcess::gamma, 2.5, ""}));
-  EXPECT_EQ(workload.training, (Training{2048, 1024, 1, "bf16", StateBytes{2, 2, 0, 4}, "sgd"}));
+  EXPECT_EQ(workload.training, (Training{2048, 1024, 1, DType::bf16, StateBytes{2, 2, 0, 4}, "sgd"}));
   EXPECT_DOUBLE_EQ(workload.mean_prompt_tokens(), (4 * 512 + 2048) / 5.0);
   EXPECT_DOUBLE_EQ(workload.mean_output_tokens(), (4 * 128.5 + 32) / 5.0);
   EXPECT_EQ(workload.total_rate_per_s(), 5);
@@ -199,7 +199,7 @@ TEST_F(WorkloadFiles, ErrorsNamePlaceCauseAndFix) {
       {"training = { sequence_length = 8, global_batch = 2, micro_batch = 3 }",
        "w.toml:2: training: micro_batch must not be larger than global_batch", "reduce micro_batch"},
       {"training = { sequence_length = 8, global_batch = 2, precision = \"p16\" }",
-       "w.toml:2: training.precision: \"p16\" is not one of bf16, fp16, fp32", "did you mean \"fp16\"?"},
+       "w.toml:2: training.precision: \"p16\" is not one of fp32, bf16, fp16", "did you mean \"fp16\"?"},
   };
   for (const auto& [toml, what, hint] : cases) {
     SCOPED_TRACE(toml);

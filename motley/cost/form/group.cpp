@@ -42,12 +42,17 @@ Rank make_rank(const Architecture& arch, const DeviceType& type, const Shard& sh
 }  // namespace
 
 double product_flop_per_s(const DeviceType& type, DType weight_type) {
-  const std::vector<std::string> order = weight_type == DType::fp32 ? std::vector<std::string>{"fp32"}
-                                         : weight_type == DType::fp16
-                                             ? std::vector<std::string>{"fp16", "bf16", "fp32"}
-                                             : std::vector<std::string>{"bf16", "fp16", "fp32"};
-  for (const auto& name : order)
-    if (const auto found = type.flop_per_s.find(name); found != type.flop_per_s.end()) return found->second;
+  // The type itself, then others of its width, then wider ones.
+  const DTypeRow& computed = dtype_row(dtype_row(weight_type).computed_in);
+  std::vector<DType> order = {computed.type};
+  for (const bool wider : {false, true})
+    for (const DType other : dtypes_with(Support::planned))
+      if (other != computed.type && dtype_row(other).bits_per_value() >= computed.bits_per_value() &&
+          (dtype_row(other).bits_per_value() > computed.bits_per_value()) == wider)
+        order.push_back(other);
+  for (const DType in : order)
+    if (const auto found = type.flop_per_s.find(std::string(name_of(in))); found != type.flop_per_s.end())
+      return found->second;
   // A matrix unit is never slower in a wider type than asked by more than the ratio of the widths.
   if (const auto half = type.flop_per_s.find("fp16"); half != type.flop_per_s.end()) return half->second / 2;
   if (const auto half = type.flop_per_s.find("bf16"); half != type.flop_per_s.end()) return half->second / 2;

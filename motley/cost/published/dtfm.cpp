@@ -41,7 +41,7 @@ double hop_of(const DtfmPairs& pairs, const std::vector<int>& from, const std::v
 DtfmVolumes dtfm_volumes(const CostOptions& options, const Architecture& arch, const Training& training,
                          std::int64_t stages, std::int64_t replicas) {
   const double layers = static_cast<double>((arch.layers + stages - 1) / stages);
-  const double element = training.precision == "fp32" ? 4 : 2;
+  const auto element = static_cast<double>(bytes_of(training.precision, 1));
   const double tokens = static_cast<double>(training.global_batch * training.sequence_length);
   return {
       .gradient_bytes = setting(options, "dtfm.gradient_bytes",

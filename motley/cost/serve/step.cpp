@@ -115,8 +115,7 @@ double StepCost::gather_logits_s(const TensorGroup& group, const StepLoad& load)
 }
 
 double StepCost::activation_bytes(const TensorGroup& group, double tokens) const {
-  const double element = group.weight_type == DType::fp32 ? 4 : 2;
-  return tokens * static_cast<double>(arch_.hidden) * element;
+  return tokens * static_cast<double>(bytes_of(dtype_row(group.weight_type).computed_in, arch_.hidden));
 }
 
 PathSpeed StepCost::crossing(const TensorGroup& from, const TensorGroup& to, double tokens) const {

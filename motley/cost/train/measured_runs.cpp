@@ -286,7 +286,7 @@ MeasuredRun run_of(const Row& row, const Tables& tables) {
   training.sequence_length = measured_sequence_length;
   training.global_batch = row.count("global_batch");
   training.micro_batch = row.count("micro_batch");
-  training.precision = "fp32";
+  training.precision = DType::fp32;
   plan.workload.training = training;
 
   const std::int64_t replicas = row.count("dp");

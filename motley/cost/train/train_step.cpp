@@ -12,10 +12,6 @@ namespace {
 
 constexpr double backward_factor = 2;  // of the forward pass: gradients of inputs and of weights
 
-DType type_of(const Training& training) {
-  return training.precision == "fp32" ? DType::fp32 : training.precision == "fp16" ? DType::fp16 : DType::bf16;
-}
-
 std::vector<int> slice(const std::vector<int>& devices, std::int64_t first, std::int64_t count) {
   return {devices.begin() + first, devices.begin() + first + count};
 }
@@ -98,7 +94,7 @@ TrainStepCost::TrainStepCost(const CostOptions& options, const Cluster& cluster,
       profile_(profile),
       links_(cluster, profile),
       step_(options, cluster, arch),
-      type_(type_of(training)),
+      type_(training.precision),
       states_(state_bytes(training)),
       hops_(setting(options, "motley.blocking_hops", 0) > 0 ? HopMode::blocking : HopMode::overlapped),
       boundary_overhead_s_(setting(options, "motley.boundary_overhead_s", 0)) {}
@@ -268,8 +264,7 @@ double TrainStepCost::update_s(const StageWork& work, const LayerStrategy& strat
 }
 
 PipelineHop TrainStepCost::hop(const std::vector<int>& from, const std::vector<int>& to, std::int64_t count) const {
-  const double bytes =
-      static_cast<double>(count * training_.sequence_length * arch_.hidden) * (type_ == DType::fp32 ? 4.0 : 2.0);
+  const double bytes = static_cast<double>(bytes_of(type_, count * training_.sequence_length * arch_.hidden));
   PipelineHop best;
   bool any = false;
   for (const int a : from)

@@ -85,9 +85,9 @@ void check_degree(const Cluster& cluster, const std::string& name, int degree) {
 
 void check_options(const ServeProblem& problem) {
   for (const DType type : {problem.weight_type, problem.kv_type})
-    if (type == DType::int8 || type == DType::int4)
+    if (!supports(type, Support::planned))
       throw input_error(fmt::format("the type must be one that the engine computes in, found {}", name_of(type)),
-                        "use bf16, fp16 or fp32");
+                        "use " + names_with(Support::planned));
   const auto& options = problem.options;
   for (const auto& device : options.excluded) problem.cluster.find_device(device);
   if (problem.devices().empty()) throw input_error("--without excludes every device", "exclude fewer devices");

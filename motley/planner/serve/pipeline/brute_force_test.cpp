@@ -195,7 +195,7 @@ class Enumeration {
         for (auto& stage : plan.stages) {
           stage.kv_tokens = kv_tokens_of(point, batch);
           for (const auto& memory : stage_memory(plan, stage))
-            if (memory.total() > memory.limit) return;
+            if (memory.device.total() > memory.device.limit) return;
         }
         const auto form = make_form({}, cluster_, model_.arch, point);
         const PathPrice price = price_path(*form, path);

@@ -1,0 +1,68 @@
+#include "motley/base/dtype.hpp"
+
+#include <array>
+
+namespace motley {
+namespace {
+
+using enum DType;
+
+constexpr std::array<DTypeRow, 6> dtype_rows = {{
+    // type, name, config.json, safetensors, values and bytes of a block, computed in, rated, support
+    {fp32, "fp32", "float32", "F32", 1, 4, fp32, true, Support::served},
+    {bf16, "bf16", "bfloat16", "BF16", 1, 2, bf16, true, Support::served},
+    {fp16, "fp16", "float16", "F16", 1, 2, fp16, true, Support::planned},
+    {fp8, "fp8", "", "", 1, 1, bf16, true, Support::rated},
+    {int8, "int8", "", "", 1, 1, bf16, true, Support::priced},
+    {int4, "int4", "", "", 2, 1, bf16, false, Support::priced},
+}};
+
+}  // namespace
+
+std::span<const DTypeRow> dtypes() { return dtype_rows; }
+
+const DTypeRow& dtype_row(DType type) {
+  const DTypeRow& row = dtype_rows.at(static_cast<std::size_t>(type));
+  MOTLEY_CHECK(row.type == type);
+  return row;
+}
+
+const DTypeRow* find_dtype(std::string_view name) {
+  for (const DTypeRow& row : dtype_rows)
+    if (row.name == name) return &row;
+  return nullptr;
+}
+
+std::vector<DType> dtypes_with(Support support) {
+  std::vector<DType> found;
+  for (const DTypeRow& row : dtype_rows)
+    if (row.support >= support) found.push_back(row.type);
+  return found;
+}
+
+std::string names_with(Support support) {
+  const std::vector<DType> types = dtypes_with(support);
+  std::string names;
+  for (std::size_t i = 0; i < types.size(); ++i) {
+    if (i > 0) names += i + 1 < types.size() ? ", " : " or ";
+    names += dtype_row(types[i]).name;
+  }
+  return names;
+}
+
+std::int64_t bytes_of(DType type, std::int64_t count) {
+  const DTypeRow& row = dtype_row(type);
+  return (count + row.block_values - 1) / row.block_values * row.block_bytes;
+}
+
+template <>
+const std::vector<EnumName<DType>>& enum_names<DType>() {
+  static const std::vector<EnumName<DType>> names = [] {
+    std::vector<EnumName<DType>> list;
+    for (const DType type : dtypes_with(Support::priced)) list.push_back({type, dtype_row(type).name});
+    return list;
+  }();
+  return names;
+}
+
+}  // namespace motley

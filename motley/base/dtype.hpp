@@ -1,0 +1,55 @@
+// The types of numbers that motley knows, in one table: weights, keys and values, activations, and what devices are
+// rated in. Every module asks this table; a new type is a row here and an implementation in the engine.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "motley/base/binding.hpp"
+
+namespace motley {
+
+enum class DType { fp32, bf16, fp16, fp8, int8, int4 };
+
+// How far a type is supported, each level with all those before it.
+enum class Support {
+  rated,    // devices have a speed in it
+  priced,   // plans may name it, and its bytes are known
+  planned,  // plans with it are sound, and training counts in it
+  served    // workers compute with it
+};
+
+struct DTypeRow {
+  DType type;
+  std::string_view name;         // in plans, options and cluster files
+  std::string_view config_name;  // in config.json, as LibTorch calls it; empty where no checkpoint is of it
+  std::string_view file_name;    // in safetensors files
+  // Values take their bytes by the block, scales included.
+  std::int64_t block_values;
+  std::int64_t block_bytes;
+  DType computed_in;  // of products with such weights, of activations beside them, of what is never quantised
+  bool is_rated;      // may be a key of a device's `flops`
+  Support support;
+
+  double bits_per_value() const { return 8.0 * static_cast<double>(block_bytes) / static_cast<double>(block_values); }
+};
+
+std::span<const DTypeRow> dtypes();
+const DTypeRow& dtype_row(DType type);
+// Null: no type has this name.
+const DTypeRow* find_dtype(std::string_view name);
+// Those with this much support or more, in the table's order; joined for hints: "fp32, bf16 or fp16".
+std::vector<DType> dtypes_with(Support support);
+std::string names_with(Support support);
+inline bool supports(DType type, Support support) { return dtype_row(type).support >= support; }
+
+// Bytes of `count` values, in whole blocks.
+std::int64_t bytes_of(DType type, std::int64_t count);
+
+template <>
+const std::vector<EnumName<DType>>& enum_names<DType>();  // those that plans may name
+
+}  // namespace motley

@@ -1,0 +1,40 @@
+#include "motley/base/dtype.hpp"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+namespace motley {
+namespace {
+
+TEST(DType, EachHasARowOfItsOwn) {
+  std::set<std::string_view> names;
+  for (const DTypeRow& row : dtypes()) {
+    EXPECT_EQ(&dtype_row(row.type), &row);
+    EXPECT_EQ(find_dtype(row.name), &row);
+    EXPECT_TRUE(names.insert(row.name).second) << row.name;
+    EXPECT_TRUE(supports(row.computed_in, Support::planned)) << row.name;
+    EXPECT_FALSE(row.support >= Support::planned && row.config_name.empty()) << row.name;
+  }
+  EXPECT_EQ(find_dtype("p16"), nullptr);
+}
+
+TEST(DType, BytesAreCountedInWholeBlocks) {
+  EXPECT_EQ(bytes_of(DType::fp32, 3), 12);
+  EXPECT_EQ(bytes_of(DType::bf16, 3), 6);
+  EXPECT_EQ(bytes_of(DType::int8, 3), 3);
+  EXPECT_EQ(bytes_of(DType::int4, 3), 2);
+  EXPECT_EQ(bytes_of(DType::int4, 0), 0);
+  EXPECT_EQ(dtype_row(DType::int4).bits_per_value(), 4);
+}
+
+TEST(DType, PlansNameWhatHasAPrice) {
+  EXPECT_EQ(names_with(Support::served), "fp32 or bf16");
+  EXPECT_EQ(names_with(Support::planned), "fp32, bf16 or fp16");
+  std::vector<std::string_view> named;
+  for (const auto& entry : enum_names<DType>()) named.push_back(entry.name);
+  EXPECT_EQ(named, (std::vector<std::string_view>{"fp32", "bf16", "fp16", "int8", "int4"}));
+}
+
+}  // namespace
+}  // namespace motley

@@ -1,0 +1,22 @@
+// A matrix of weights as it is held: values of one type, with scales where these are shared by groups of values.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include "motley/model/model.hpp"
+
+namespace motley {
+
+struct WeightMatrix {
+  at::Tensor values = {};    // [outputs, inputs]
+  at::Tensor scales = {};    // [outputs, inputs / group]; undefined where the values stand for themselves
+  std::int64_t group = 0;    // inputs that share a scale
+  DType type = DType::fp32;  // of the values
+  bool defined() const { return values.defined(); }
+  bool scaled() const { return scales.defined(); }
+};
+
+// As values of `type` that stand for themselves.
+at::Tensor dequantised(const WeightMatrix& matrix, at::ScalarType type);
+
+}  // namespace motley
