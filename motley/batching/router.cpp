@@ -109,9 +109,9 @@ std::int64_t Router::room(std::size_t route, std::int64_t prompt_tokens) const {
 }
 
 Admission Router::add(std::uint64_t id, std::size_t chain, std::int64_t prompt_tokens, std::int64_t max_new_tokens,
-                      std::int64_t cached_tokens) {
+                      std::int64_t cached_tokens, QueueLimit queue_limit) {
   Scheduler& scheduler = groups_[group_of_chain_[chain]].scheduler;
-  const Admission admission = scheduler.add(id, prompt_tokens, max_new_tokens, 0, cached_tokens);
+  const Admission admission = scheduler.add(id, prompt_tokens, max_new_tokens, 0, cached_tokens, queue_limit);
   if (admission != Admission::accepted) return admission;
   chain_of_.emplace(id, chain);
   load_[chains_[chain].route] += 1;

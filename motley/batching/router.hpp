@@ -56,7 +56,7 @@ class Router {
 
   // `id` is new and is counted as load of the chain's route. See Scheduler::add.
   Admission add(std::uint64_t id, std::size_t chain, std::int64_t prompt_tokens, std::int64_t max_new_tokens,
-                std::int64_t cached_tokens = 0);
+                std::int64_t cached_tokens = 0, QueueLimit queue_limit = QueueLimit::applies);
   // Takes a sequence out that has not ended.
   void cancel(std::uint64_t id);
 

@@ -40,12 +40,12 @@ Scheduler::Scheduler(SchedulerLimits limits) : limits_(limits), pool_(limits.blo
 }
 
 Admission Scheduler::add(std::uint64_t id, std::int64_t prompt_tokens, std::int64_t max_new_tokens,
-                         std::int64_t priority, std::int64_t cached_tokens) {
+                         std::int64_t priority, std::int64_t cached_tokens, QueueLimit queue_limit) {
   MOTLEY_CHECK(prompt_tokens > 0 && max_new_tokens > 0 && !sequences_.contains(id));
   MOTLEY_CHECK(cached_tokens >= 0 && cached_tokens < prompt_tokens);
   const std::int64_t room = limits_.blocks * limits_.block_tokens;
   if (prompt_tokens > room || max_new_tokens > room - prompt_tokens) return Admission::never_fits;
-  if (std::ssize(waiting_) >= limits_.max_queue) return Admission::queue_full;
+  if (queue_limit == QueueLimit::applies && std::ssize(waiting_) >= limits_.max_queue) return Admission::queue_full;
 
   constexpr std::int64_t largest_priority = 1'000'000;
   const std::int64_t lead = std::clamp(priority, -largest_priority, largest_priority) * steps_per_priority;

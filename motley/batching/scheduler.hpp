@@ -41,6 +41,8 @@ struct SchedulerLimits {
 };
 
 enum class Admission { accepted, queue_full, never_fits };
+// Waived for requests that were accepted before: under another plan.
+enum class QueueLimit { applies, waived };
 
 // One sequence's part of a step. The caller knows the token ids; the scheduler counts.
 struct ScheduledSequence {
@@ -75,12 +77,13 @@ class Scheduler {
 
   explicit Scheduler(SchedulerLimits limits);
   Scheduler(Scheduler&&) = default;  // no copies: the line points at its sequences
+  Scheduler& operator=(Scheduler&&) = default;
 
   // `prompt_tokens` known tokens, at most `max_new_tokens` more, both positive; `id` is not in use. The keys and values
   // of the first `cached_tokens` of the prompt come from elsewhere and are written once its blocks are taken; fewer
   // than the prompt has. never_fits: prompt + output exceed all blocks.
   Admission add(std::uint64_t id, std::int64_t prompt_tokens, std::int64_t max_new_tokens, std::int64_t priority = 0,
-                std::int64_t cached_tokens = 0);
+                std::int64_t cached_tokens = 0, QueueLimit queue_limit = QueueLimit::applies);
   // Takes a sequence out, now or when its step under way completes. An id that is gone already is no error.
   void cancel(std::uint64_t id);
 

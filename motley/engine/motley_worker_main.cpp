@@ -32,5 +32,6 @@ int main(int argc, char** argv) {
     std::fputs("motley-worker is started by `motley serve` and `motley chat`, with a connection to them\n", stderr);
     return static_cast<int>(motley::ErrorCode::input);
   }
-  return motley::run_worker(descriptor);
+  motley::ControlConnection control(descriptor);
+  return motley::run_worker(control);
 }

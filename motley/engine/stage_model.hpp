@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "motley/model/model.hpp"
-#include "motley/workers/messages.hpp"
+#include "motley/workers/control_connection.hpp"
 #include "motley/workers/worker_group.hpp"
 
 namespace motley {
@@ -70,6 +70,7 @@ SampledToken sample(std::span<const float> logits, const Sampling& sampling, std
                     std::int64_t position);
 
 // One worker process: reads Launch from the control connection, serves steps until the end. Returns the exit code.
-int run_worker(int control_descriptor);
+// `fabric` reaches workers that Launch names by address; nullptr where it brings descriptors.
+int run_worker(ControlConnection& control, Fabric* fabric = nullptr);
 
 }  // namespace motley

@@ -28,6 +28,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr std::int32_t max_threads = 1024;
+constexpr const char* crossings_name = "between stages";
+constexpr double connect_timeout_s = 30;  // for the other workers to connect, too
 
 class StepQueue {
  public:
@@ -59,11 +61,12 @@ at::ScalarType crossing_type(const Stage& receiver) { return scalar_type(dtype_r
 class Executor {
  public:
   // Sends Progress, and Ready at the end.
-  Executor(const Launch& launch, ControlConnection& control);
+  Executor(const Launch& launch, ControlConnection& control, Fabric* fabric);
   StepResult execute(const Step& step);
 
  private:
-  void connect(const Launch& launch);
+  void connect(const Launch& launch, const WorkerLinks& links);
+  void connect(const Launch& launch, const FabricAddresses& addresses, Fabric& fabric);
   const RoutePlace& place_on_route(const Step& step) const;
   at::Tensor receive(const Stage& previous, std::int64_t tokens);
   void send(const Stage& next, const at::Tensor& hidden);
@@ -81,12 +84,19 @@ class Executor {
   at::Tensor incoming_host_;  // where they arrive; the same tensor on a CPU
 };
 
-Executor::Executor(const Launch& launch, ControlConnection& control)
+Executor::Executor(const Launch& launch, ControlConnection& control, Fabric* fabric)
     : plan_(read_plan<ServePlan>(parse_json(launch.plan_json, "plan"), "plan")),
       assignment_(assignment_of(plan_, launch.device)),
       device_(open_backend(launch.backend)) {
   const auto start = Clock::now();
-  connect(launch);
+  const std::vector<std::string> devices = worker_devices(plan_);
+  for (std::size_t rank = 0; rank < devices.size(); ++rank) rank_of_[devices[rank]] = static_cast<int>(rank);
+  if (const auto* links = std::get_if<WorkerLinks>(&launch.links))
+    connect(launch, *links);
+  else if (fabric != nullptr)
+    connect(launch, std::get<FabricAddresses>(launch.links), *fabric);
+  else
+    throw Error(ErrorCode::peer, "the driver sent addresses to a worker without a fabric");
   control.send(Progress{"connect", 1});
 
   const Stage& stage = *assignment_.stage;
@@ -119,15 +129,29 @@ Executor::Executor(const Launch& launch, ControlConnection& control)
   control.send(Ready{bytes.weights, bytes.kv, bytes.activations, seconds_since(start)});
 }
 
-void Executor::connect(const Launch& launch) {
-  const std::vector<std::string> devices = worker_devices(plan_);
-  for (std::size_t rank = 0; rank < devices.size(); ++rank) rank_of_[devices[rank]] = static_cast<int>(rank);
-  workers_ = std::make_unique<WorkerGroup>("between stages", devices, rank_of_.at(launch.device), launch.epoch,
-                                           launch.crossings);
+void Executor::connect(const Launch& launch, const WorkerLinks& links) {
+  workers_ = std::make_unique<WorkerGroup>(crossings_name, worker_devices(plan_), rank_of_.at(launch.device),
+                                           launch.epoch, links.crossings);
   const Stage& stage = *assignment_.stage;
   if (assignment_.degree > 1)
     group_ =
-        std::make_unique<WorkerGroup>("stage " + stage.id, stage.devices, assignment_.rank, launch.epoch, launch.stage);
+        std::make_unique<WorkerGroup>("stage " + stage.id, stage.devices, assignment_.rank, launch.epoch, links.stage);
+}
+
+void Executor::connect(const Launch& launch, const FabricAddresses& addresses, Fabric& fabric) {
+  const std::vector<std::string> devices = worker_devices(plan_);
+  if (addresses.of_workers.size() != devices.size())
+    throw Error(ErrorCode::peer,
+                fmt::format("{} addresses for {} workers", addresses.of_workers.size(), devices.size()));
+  const auto group = [&](const std::string& name, const std::vector<std::string>& members, int rank) {
+    std::vector<std::string> of_members;
+    for (const std::string& device : members)
+      of_members.push_back(addresses.of_workers[static_cast<std::size_t>(rank_of_.at(device))].address);
+    return std::make_unique<WorkerGroup>(name, members, rank, launch.epoch, of_members, fabric, connect_timeout_s);
+  };
+  workers_ = group(crossings_name, devices, rank_of_.at(launch.device));
+  const Stage& stage = *assignment_.stage;
+  if (assignment_.degree > 1) group_ = group("stage " + stage.id, stage.devices, assignment_.rank);
 }
 
 const RoutePlace& Executor::place_on_route(const Step& step) const {
@@ -226,13 +250,13 @@ double Executor::waited_s() const { return workers_->waited_s() + (group_ ? grou
   ::_exit(failure.code);
 }
 
-[[noreturn]] void run_executor(const Launch& launch, ControlConnection& control, StepQueue& steps) {
+[[noreturn]] void run_executor(const Launch& launch, ControlConnection& control, Fabric* fabric, StepQueue& steps) {
   try {
     if (launch.threads < 1 || launch.threads > max_threads)
       throw Error(ErrorCode::peer, fmt::format("a worker cannot run {} threads", launch.threads));
     at::set_num_threads(launch.threads);
     const c10::InferenceMode guard;
-    Executor executor(launch, control);
+    Executor executor(launch, control, fabric);
     for (;;) control.send(executor.execute(steps.pop()));
   } catch (...) {
     fail(control, std::current_exception());
@@ -241,18 +265,17 @@ double Executor::waited_s() const { return workers_->waited_s() + (group_ ? grou
 
 }  // namespace
 
-int run_worker(int control_descriptor) {
+int run_worker(ControlConnection& control, Fabric* fabric) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   std::signal(SIGINT, SIG_IGN);  // Ctrl-C reaches the whole process group; the driver decides what it means
-  ControlConnection control(control_descriptor);
   StepQueue steps;
   try {
     const auto first = control.receive();
     if (!first) return 0;
     const auto* launch = std::get_if<Launch>(&*first);
     if (launch == nullptr) throw Error(ErrorCode::peer, "the driver's first message is no Launch");
-    std::thread([launch = *launch, &control, &steps] {
-      run_executor(launch, control, steps);
+    std::thread([launch = *launch, &control, fabric, &steps] {
+      run_executor(launch, control, fabric, steps);
     }).detach();  // ends with the process
 
     while (auto message = control.receive()) {

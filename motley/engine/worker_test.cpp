@@ -11,8 +11,12 @@
 #include <numeric>
 #include <thread>
 
+#include "motley/comm/authority/authority.hpp"
+#include "motley/comm/net/handshake.hpp"
+#include "motley/comm/transport/fabric.hpp"
 #include "motley/engine/assignment.hpp"
 #include "motley/engine/stage_model.hpp"
+#include "motley/workers/remote_workers.hpp"
 #include "motley/workers/worker_links.hpp"
 
 namespace motley {
@@ -81,7 +85,13 @@ class Deployment {
     std::unique_ptr<ControlConnection> control;
   };
 
+  // Over shared memory ("shm") or TCP connections ("tcp") that the workers inherit; or over TCP control connections and
+  // fabrics ("fabric"), also under TLS ("fabric-tls").
   Deployment(const ServePlan& plan, const std::string& transport) {
+    if (transport.starts_with("fabric")) {
+      call(plan, transport == "fabric-tls");
+      return;
+    }
     std::map<std::string, WorkerLinks> of_device;
     {
       PlanLinks links = link_workers(plan, link_kind(transport));
@@ -96,8 +106,7 @@ class Deployment {
                                   .backend = "cpu",
                                   .threads = 1,
                                   .epoch = 1,
-                                  .stage = of_device[worker.device].stage,
-                                  .crossings = of_device[worker.device].crossings});
+                                  .links = of_device[worker.device]});
   }
   ~Deployment() {
     for (Worker& worker : workers) {
@@ -146,6 +155,55 @@ class Deployment {
   std::vector<Worker> workers;
 
  private:
+  void call(const ServePlan& plan, bool encrypted) {
+    const Authority authority = Authority::create("test");
+    const auto access_of = [&](const std::string& name) {
+      RelayAccess access{.key = "secret", .identity = {}};
+      if (encrypted) access.identity = authority.issue(name);
+      if (encrypted) access.encryption = Encryption::always;
+      return access;
+    };
+    WorkerListener listener("127.0.0.1:0", access_of(std::string(coordinator_name)));
+    for (const std::string& device : worker_devices(plan)) {
+      const pid_t process = ::fork();
+      if (process == 0) {
+        for (int descriptor = 3; descriptor < 1024; ++descriptor) ::close(descriptor);
+        ::_exit(run_calling_worker(listener.address(), device, access_of(device)));
+      }
+      workers.push_back({device, process, nullptr});
+    }
+    FabricAddresses addresses;
+    auto called = listener.wait_for(worker_devices(plan), 1, deadline_in(20));
+    for (Worker& worker : workers) {
+      CalledWorker& heard = called.at(worker.device);
+      EXPECT_EQ(heard.control.encrypted(), encrypted);
+      addresses.of_workers.push_back({heard.fabric_address});
+      worker.control = std::make_unique<ControlConnection>(std::move(heard.control));
+    }
+    for (Worker& worker : workers)
+      worker.control->send(Launch{.plan_json = to_json(write(plan)),
+                                  .model_folder = model_folder,
+                                  .device = worker.device,
+                                  .backend = "cpu",
+                                  .threads = 1,
+                                  .epoch = 1,
+                                  .links = addresses});
+  }
+
+  static int run_calling_worker(const std::string& driver, const std::string& device, const RelayAccess& access) {
+    try {
+      Fabric fabric({.key = access.key,
+                     .identity = access.identity,
+                     .encryption = access.encryption,
+                     .shared_memory = SharedMemoryUse::never});
+      ControlConnection control(call_driver(driver, {.device = device, .epoch = 1, .fabric_address = fabric.address()},
+                                            access, deadline_in(20)));
+      return run_worker(control, &fabric);
+    } catch (const Error& error) {
+      return static_cast<int>(error.code());
+    }
+  }
+
   void start(const std::string& device, const WorkerLinks& links) {
     std::array<int, 2> ends{};
     ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), 0);
@@ -157,7 +215,8 @@ class Deployment {
         std::ranges::copy(descriptors_of(*of), std::back_inserter(kept));
       for (int descriptor = 3; descriptor < 1024; ++descriptor)
         if (std::ranges::find(kept, descriptor) == kept.end()) ::close(descriptor);
-      ::_exit(run_worker(ends[1]));
+      ControlConnection control(ends[1]);
+      ::_exit(run_worker(control));
     }
     ::close(ends[1]);
     workers.push_back({device, process, std::make_unique<ControlConnection>(ends[0])});
@@ -232,6 +291,8 @@ TEST(Worker, EveryLayoutGivesTheTokensOfOneProcess) {
   EXPECT_EQ(generate(plan_of({{3, {0.5, 0.5}}, {5, {1}}}), "shm"), expected);
   EXPECT_EQ(generate(plan_of({{2, {0.5, 0.5}}, {4, {0.5, 0.25, 0.25}}, {2, {1}}}), "shm"), expected);
   EXPECT_EQ(generate(plan_of({{3, {1}}, {5, {0.5, 0.25, 0.25}}}), "tcp"), expected);
+  EXPECT_EQ(generate(plan_of({{3, {0.5, 0.5}}, {5, {1}}}), "fabric"), expected);
+  EXPECT_EQ(generate(plan_of({{3, {1}}, {5, {0.5, 0.5}}}), "fabric-tls"), expected);
 }
 
 TEST(Worker, StagesOfDifferentTypesUnderstandEachOther) {

@@ -358,7 +358,7 @@ class Probe {
                                       .report = {},
                                       .on_events = {}});
     const std::shared_ptr<TextCodec> codec = open_codec();
-    Service service(driver.plan(), codec, {});
+    Service service(*driver.plan(), codec, {});
     Server server([&](HttpRequest request,
                       std::shared_ptr<Exchange> exchange) { service.handle(std::move(request), std::move(exchange)); },
                   {.port = 0});

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <map>
 #include <numeric>
 
@@ -147,9 +148,9 @@ ServePlan probe_plan(const Model& model, const StepLimits& step, std::int64_t kv
 }
 
 ProbeRun::ProbeRun(ServePlan plan, const LaunchOptions& options)
-    : plan_(std::move(plan)), workers_(start_workers(plan_, options)), compute_s_(workers_.size()) {
+    : plan_(std::move(plan)), workers_(start_workers(plan_, 1, options)), compute_s_(workers_.size()) {
   std::map<std::string, std::vector<std::size_t>> of_stage;
-  for (std::size_t i = 0; i < workers_.size(); ++i) of_stage[workers_[i]->stage()].push_back(i);
+  for (std::size_t i = 0; i < workers_.size(); ++i) of_stage[workers_[i].stage].push_back(i);
   for (const Route& route : plan_.routes) {
     std::vector<std::size_t>& workers = of_route_.emplace_back();
     for (const Hop& hop : route.path)
@@ -164,8 +165,8 @@ StepTime ProbeRun::run(std::size_t route, const ProbeStep& asked) {
   const std::vector<std::size_t>& workers = of_route_.at(route);
   answers_ = 0;
   const auto start = Clock::now();
-  const std::string frame = control_frame(step_of(++step_, route, asked, plan_));
-  for (const std::size_t i : workers) workers_[i]->send(frame);
+  const std::string message = encode(step_of(++step_, route, asked, plan_));
+  for (const std::size_t i : workers) workers_[i].link->send(message);
   while (answers_ < workers.size()) wait();
   StepTime time{.round_s = std::chrono::duration<double>(Clock::now() - start).count(), .compute_s = {}};
   for (const std::size_t i : workers) time.compute_s.push_back(compute_s_[i]);
@@ -175,22 +176,20 @@ StepTime ProbeRun::run(std::size_t route, const ProbeStep& asked) {
 // Until some worker has something to tell.
 void ProbeRun::wait() {
   std::vector<pollfd> waiting;
-  for (const auto& worker : workers_)
-    waiting.push_back(
-        {worker->control_descriptor(), static_cast<short>(worker->has_unsent() ? POLLIN | POLLOUT : POLLIN), 0});
+  for (const Worker& worker : workers_) std::ranges::copy(worker.link->events(), std::back_inserter(waiting));
   if (::poll(waiting.data(), waiting.size(), static_cast<int>(answer_patience_s * 1e3)) == 0)
     throw Error(ErrorCode::peer, fmt::format("no worker answered within {} s", answer_patience_s));
   for (std::size_t i = 0; i < workers_.size(); ++i) {
-    if (waiting[i].revents == 0) continue;
-    if (workers_[i]->has_unsent()) workers_[i]->write_some();
-    for (const Message& message : workers_[i]->read_messages()) take(i, message);
-    if (workers_[i]->connection_ended()) throw Error(ErrorCode::peer, workers_[i]->name() + " ended");
+    WorkerLink& link = *workers_[i].link;
+    link.flush();
+    for (const Message& message : link.receive()) take(i, message);
+    if (link.ended()) throw Error(ErrorCode::peer, workers_[i].name() + " ended");
   }
 }
 
 void ProbeRun::take(std::size_t worker, const Message& message) {
   if (const auto* failure = std::get_if<Failure>(&message))
-    throw Error(ErrorCode::environment, fmt::format("{}: {}", workers_[worker]->name(), failure->message),
+    throw Error(ErrorCode::environment, fmt::format("{}: {}", workers_[worker].name(), failure->message),
                 failure->hint);
   if (std::holds_alternative<Ready>(message)) ++ready_;
   const auto* result = std::get_if<StepResult>(&message);

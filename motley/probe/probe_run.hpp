@@ -73,7 +73,7 @@ class ProbeRun {
   void take(std::size_t worker, const Message& message);
 
   ServePlan plan_;
-  WorkerProcesses workers_;
+  Workers workers_;
   std::vector<std::vector<std::size_t>> of_route_;  // workers
   std::size_t ready_ = 0;
   std::uint64_t step_ = 0;

@@ -39,7 +39,7 @@ Completion::Completion(Serving& serving, CompletionRequest request, std::shared_
                        Clock::time_point arrival)
     : serving_(serving), request_(std::move(request)), exchange_(std::move(exchange)), arrival_(arrival) {
   const char* prefix = request_.kind == ApiKind::chat ? "chatcmpl" : "cmpl";
-  head_ = {request_.kind, fmt::format("{}-{:016x}", prefix, random_number()), serving.plan.model.name, unix_seconds()};
+  head_ = {request_.kind, fmt::format("{}-{:016x}", prefix, random_number()), serving.model.name, unix_seconds()};
   seed_ = request_.seed ? static_cast<std::uint64_t>(*request_.seed) : random_number();
 }
 
@@ -63,7 +63,7 @@ void Completion::start(const std::vector<std::vector<std::int32_t>>& prompts, st
 GenerateRequest Completion::generate_request(const std::vector<std::int32_t>& prompt, std::int64_t choice) const {
   GenerateRequest request;
   request.prompt = prompt;
-  const std::int64_t room = serving_.plan.model.arch.context - std::ssize(prompt);
+  const std::int64_t room = serving_.model.arch.context - std::ssize(prompt);
   request.max_new_tokens = std::min(request_.max_tokens.value_or(room), room);
   request.min_new_tokens = std::min(request_.min_tokens, request.max_new_tokens);
   request.ignore_eos = request_.ignore_eos;
@@ -112,6 +112,7 @@ void Completion::take(std::size_t index, const GenerateEvent& event, const std::
   if (event.token) return take_token(choice, *event.token, text);
   if (*event.finished == FinishReason::failed)
     return fail(ApiError(503, "the deployment failed: " + event.stop_cause, {}, "unavailable"));
+  if (*event.finished == FinishReason::no_room) return fail(ApiError(503, event.stop_cause, {}, "unavailable"));
   if (*event.finished == FinishReason::cancelled)
     return fail(ApiError(503, "the server is shutting down", {}, "unavailable"));
   end_choice(choice, *event.finished, text);

@@ -25,7 +25,7 @@ class Completion;
 
 // What completions need of the service; it outlives them.
 struct Serving {
-  ServePlan plan;
+  Model model;
   std::shared_ptr<TextCodec> codec;  // shared with the program; null: token ids only
   Generator* generator = nullptr;    // null: not running
   Metrics metrics;

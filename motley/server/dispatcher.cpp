@@ -7,11 +7,13 @@
 
 namespace motley {
 
-Dispatcher::Dispatcher(const ServePlan& plan, std::int64_t micro_batches, std::int64_t max_queue)
-    : plan_(plan), router_(plan, {.micro_batches = micro_batches, .max_queue = max_queue}) {}
+Dispatcher::Dispatcher(std::shared_ptr<const ServePlan> plan, std::int64_t micro_batches, std::int64_t max_queue)
+    : plan_(std::move(plan)),
+      options_{.micro_batches = micro_batches, .max_queue = max_queue},
+      router_(*plan_, options_) {}
 
 void Dispatcher::check(const GenerateRequest& request) const {
-  const Architecture& arch = plan_.model.arch;
+  const Architecture& arch = plan_->model.arch;
   const auto check_token = [&](std::int32_t token, std::string_view what) {
     if (token < 0 || token >= arch.vocabulary)
       throw input_error(
@@ -30,34 +32,103 @@ void Dispatcher::check(const GenerateRequest& request) const {
         fmt::format("shorten it to {} tokens", arch.context - 1));
 }
 
+// The least loaded of the routes with room; where there is none, that with the most.
+std::size_t Dispatcher::route_for(std::int64_t tokens) {
+  std::size_t largest = 0;
+  for (std::size_t route = 0; route < plan_->routes.size(); ++route) {
+    router_.mask(route, router_.room(route, tokens) < 1);
+    if (router_.kv_tokens(route) > router_.kv_tokens(largest)) largest = route;
+  }
+  const std::size_t chosen = router_.choose().value_or(largest);
+  for (std::size_t route = 0; route < plan_->routes.size(); ++route) router_.mask(route, false);
+  return chosen;
+}
+
 std::uint64_t Dispatcher::add(GenerateRequest request, std::optional<std::size_t> chosen_route) {
   check(request);
-  const std::size_t route = chosen_route ? *chosen_route : router_.choose().value();
   const std::int64_t prompt_tokens = std::ssize(request.prompt);
+  const std::size_t route = chosen_route ? *chosen_route : route_for(prompt_tokens);
   const std::int64_t kv_tokens = router_.kv_tokens(route);
   const std::int64_t room = router_.room(route, prompt_tokens);
   if (room < 1)
     throw input_error(fmt::format("the prompt has {} tokens, and route {} has room for {} tokens of keys and values",
-                                  prompt_tokens, plan_.routes[route].id, kv_tokens),
+                                  prompt_tokens, plan_->routes[route].id, kv_tokens),
                       fmt::format("shorten it to {} tokens", kv_tokens - 1));
   const std::int64_t max_new_tokens = std::min(request.max_new_tokens, room);
 
   const std::uint64_t id = last_request_ + 1;
-  if (router_.add(id, route, prompt_tokens, max_new_tokens) == Admission::queue_full)
-    throw Error(ErrorCode::limit,
-                fmt::format("the queue is full: {} requests wait", router_.counts(router_.group_of(route)).waiting),
-                "try again later");
+  const bool held = holding_ && !chosen_route;
+  const auto refuse = [](std::int64_t waiting) {
+    throw Error(ErrorCode::limit, fmt::format("the queue is full: {} requests wait", waiting), "try again later");
+  };
+  if (held && std::ssize(requests_) >= options_.max_queue) refuse(std::ssize(requests_));
+  if (!held && router_.add(id, route, prompt_tokens, max_new_tokens) == Admission::queue_full)
+    refuse(router_.counts(router_.group_of(route)).waiting);
   last_request_ = id;
   std::vector<std::int32_t> tokens = std::move(request.prompt);
-  requests_[id] = {std::move(request), std::move(tokens), static_cast<std::size_t>(prompt_tokens), max_new_tokens,
-                   route};
+  requests_[id] = {.asked = std::move(request),
+                   .tokens = std::move(tokens),
+                   .prompt_tokens = static_cast<std::size_t>(prompt_tokens),
+                   .max_new_tokens = max_new_tokens,
+                   .held = held};
   return id;
+}
+
+// False: no route has room for one more token.
+bool Dispatcher::place(std::uint64_t id, Request& request) {
+  const std::int64_t known = std::ssize(request.tokens);
+  const std::size_t route = route_for(known);
+  const std::int64_t left = std::min(request.max_new_tokens - request.generated(), router_.room(route, known));
+  if (left < 1) return false;
+  request.max_new_tokens = request.generated() + left;
+  request.held = false;
+  const Admission admission = router_.add(id, route, known, left, 0, QueueLimit::waived);
+  MOTLEY_CHECK(admission == Admission::accepted);
+  return true;
+}
+
+void Dispatcher::change_plan(std::shared_ptr<const ServePlan> plan) {
+  for (std::size_t group = 0; group < router_.groups(); ++group)
+    earlier_preemptions_ += router_.counts(group).preemptions;
+  plan_ = std::move(plan);
+  router_ = Router(*plan_, options_);
+  ready_.clear();
+  under_way_.clear();
+  tokens_under_way_ = 0;
+  for (const std::uint64_t id : warm_ups_) requests_.erase(id);
+  warm_ups_.clear();
+  for (auto& [id, request] : requests_) request.held = true;
+  holding_ = true;
+}
+
+void Dispatcher::warm_up() {
+  const auto bos = static_cast<std::int32_t>(plan_->model.arch.bos_token.value_or(0));
+  for (std::size_t route = 0; route < plan_->routes.size(); ++route)
+    warm_ups_.insert(add({.prompt = {bos}, .max_new_tokens = 1, .sampling = {}, .stop_tokens = {}}, route));
+}
+
+std::vector<GenerateEvent> Dispatcher::resume() {
+  holding_ = false;
+  std::vector<GenerateEvent> events;
+  for (auto& [id, request] : requests_) {
+    if (!request.held || place(id, request)) continue;
+    events.push_back(
+        {.request = id,
+         .token = {},
+         .finished = FinishReason::no_room,
+         .stop_cause = fmt::format("the deployment's plan has changed; the request has {} tokens, and no route of the "
+                                   "new plan has room for more than {} tokens of keys and values",
+                                   request.tokens.size(), router_.kv_tokens(route_for(std::ssize(request.tokens))))});
+  }
+  for (const GenerateEvent& event : events) requests_.erase(event.request);
+  return events;
 }
 
 bool Dispatcher::cancel(std::uint64_t request) {
   const auto found = requests_.find(request);
   if (found == requests_.end()) return false;
-  router_.cancel(request);
+  if (!found->second.held) router_.cancel(request);
+  warm_ups_.erase(request);
   requests_.erase(found);
   return true;
 }
@@ -107,7 +178,7 @@ StepSequence Dispatcher::fill(const ScheduledSequence& part) const {
   if (request.generated() < request.asked.min_new_tokens) {
     sampling.forbidden = request.asked.stop_tokens;
     if (!request.asked.ignore_eos)
-      for (const std::int64_t eos : plan_.model.arch.eos_tokens)
+      for (const std::int64_t eos : plan_->model.arch.eos_tokens)
         sampling.forbidden.push_back(static_cast<std::int32_t>(eos));
   }
   return sequence;
@@ -123,7 +194,7 @@ std::vector<GenerateEvent> Dispatcher::complete(const StepResult& result) {
   std::set<std::uint64_t> sampled, finished;
   for (const SampledToken& token : result.tokens) {
     if (!step.samples.contains(token.sequence) || !sampled.insert(token.sequence).second || token.token < 0 ||
-        token.token >= plan_.model.arch.vocabulary)
+        token.token >= plan_->model.arch.vocabulary)
       throw Error(ErrorCode::peer, fmt::format("token {} for sequence {} in the answer to step {} was not asked for",
                                                token.token, token.sequence, result.step));
     if (requests_.contains(token.sequence) && take_token(token.sequence, token, events))
@@ -151,21 +222,24 @@ bool Dispatcher::take_token(std::uint64_t id, const SampledToken& token, std::ve
   }
   if (!finished) return false;
   events.push_back({.request = id, .token = {}, .finished = finished, .stop_cause = {}});
+  warm_ups_.erase(id);
   requests_.erase(id);
   return true;
 }
 
 bool Dispatcher::is_end(const Request& request, std::int32_t token) const {
-  const std::vector<std::int64_t>& eos = plan_.model.arch.eos_tokens;
+  const std::vector<std::int64_t>& eos = plan_->model.arch.eos_tokens;
   return std::ranges::count(request.asked.stop_tokens, token) > 0 ||
          (!request.asked.ignore_eos && std::ranges::count(eos, std::int64_t{token}) > 0);
 }
 
 void Dispatcher::describe(DriverStatus& status) const {
-  status.waiting.assign(plan_.routes.size(), 0);
-  status.running.assign(plan_.routes.size(), 0);
+  status.waiting.assign(plan_->routes.size(), 0);
+  status.running.assign(plan_->routes.size(), 0);
+  status.held = std::ranges::count_if(requests_, [](const auto& entry) { return entry.second.held; });
+  status.preemptions = earlier_preemptions_;
   std::vector<bool> counted(router_.groups(), false);
-  for (std::size_t route = 0; route < plan_.routes.size(); ++route) {
+  for (std::size_t route = 0; route < plan_->routes.size(); ++route) {
     const std::size_t group = router_.group_of(route);
     if (counted[group]) continue;
     counted[group] = true;

@@ -1,9 +1,10 @@
-// What the driver knows about its requests: their tokens, which route serves them, and what each step must carry. No
-// sockets, threads or clock; token ids only.
+// What the driver knows about its requests: their tokens, which route serves them, and what each step must carry. It
+// outlives the plan that they run under. No sockets, threads or clock; token ids only.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <vector>
@@ -18,10 +19,10 @@ namespace motley {
 class Dispatcher {
  public:
   // `micro_batches` of each route; 0: the plan's.
-  Dispatcher(const ServePlan& plan, std::int64_t micro_batches, std::int64_t max_queue);
+  Dispatcher(std::shared_ptr<const ServePlan> plan, std::int64_t micro_batches, std::int64_t max_queue);
 
-  // Returns the request's id; `route`: none to take the least loaded. Throws an input error (prompt empty, tokens
-  // outside the vocabulary, no room for it) or a limit error (queue full).
+  // Returns the request's id; `route`: none to take the least loaded that has room. Throws an input error (prompt
+  // empty, tokens outside the vocabulary, no room for it) or a limit error (queue full).
   std::uint64_t add(GenerateRequest request, std::optional<std::size_t> route = {});
   // False: it has ended already.
   bool cancel(std::uint64_t request);
@@ -37,6 +38,18 @@ class Dispatcher {
   std::int64_t tokens_under_way() const { return tokens_under_way_; }
   bool idle() const { return requests_.empty(); }
 
+  // ---- plans ----
+
+  // Forgets the steps under way. Every request keeps its prompt and the tokens that came out of it, which the new plan
+  // computes again, and is held until resume(); new requests are accepted and held, too.
+  void change_plan(std::shared_ptr<const ServePlan> plan);
+  // Asks every route for one token; warm(): all have come. Held requests wait for that.
+  void warm_up();
+  bool warm() const { return warm_ups_.empty(); }
+  // Places the requests that are held, in the order of their arrival. One that has more room left than its route has is
+  // cut to that, as a new one would be; the events are the ends of those for which no route has room.
+  std::vector<GenerateEvent> resume();
+
   // Fills in queues, blocks and preemptions. Routes that share stages are counted at the first of them.
   void describe(DriverStatus& status) const;
 
@@ -46,7 +59,7 @@ class Dispatcher {
     std::vector<std::int32_t> tokens;  // prompt and generated
     std::size_t prompt_tokens = 0;
     std::int64_t max_new_tokens = 0;  // within context and KV room
-    std::size_t route = 0;
+    bool held = false;                // the router does not know it yet
     std::int64_t generated() const { return static_cast<std::int64_t>(tokens.size() - prompt_tokens); }
   };
   struct StepUnderWay {
@@ -55,14 +68,20 @@ class Dispatcher {
   };
 
   void check(const GenerateRequest& request) const;
+  std::size_t route_for(std::int64_t tokens);
+  bool place(std::uint64_t id, Request& request);
   Step fill(const RoutedStep& routed);
   StepSequence fill(const ScheduledSequence& part) const;
   bool take_token(std::uint64_t id, const SampledToken& token, std::vector<GenerateEvent>& events);
   bool is_end(const Request& request, std::int32_t token) const;
 
-  const ServePlan& plan_;
+  std::shared_ptr<const ServePlan> plan_;
+  const RouterOptions options_;
   Router router_;
+  bool holding_ = false;
+  std::int64_t earlier_preemptions_ = 0;  // under earlier plans
   std::map<std::uint64_t, Request> requests_;
+  std::set<std::uint64_t> warm_ups_;
   std::vector<Step> ready_;  // scheduled together, to be handed out one by one
   std::map<std::uint64_t, StepUnderWay> under_way_;
   std::uint64_t last_request_ = 0;

@@ -8,7 +8,7 @@ namespace {
 
 std::string complaint(const GenerateRequest& request) {
   const ServePlan plan = toy_plan({{1}});
-  Dispatcher dispatcher(plan, 0, 10);
+  Dispatcher dispatcher(std::make_shared<const ServePlan>(plan), 0, 10);
   try {
     dispatcher.add(request);
   } catch (const Error& error) {
@@ -44,7 +44,7 @@ TEST(DispatcherBorders, APromptLeavesRoomForOneToken) {
 
 TEST(DispatcherBorders, WhatIsDoneIsNoLongerUnderWay) {
   const ServePlan plan = toy_plan({{1}});
-  Dispatcher dispatcher(plan, 0, 10);
+  Dispatcher dispatcher(std::make_shared<const ServePlan>(plan), 0, 10);
   dispatcher.add(ask({11, 12, 13}, 2));
   const auto step = dispatcher.next();
   ASSERT_TRUE(step);
@@ -60,7 +60,7 @@ TEST(DispatcherBorders, WhatIsDoneIsNoLongerUnderWay) {
 TEST(DispatcherBorders, WhatMustNotEndItIsForbidden) {
   const ServePlan plan = toy_plan({{1}});
   const auto forbidden = [&](bool ignore_eos) {
-    Dispatcher dispatcher(plan, 0, 10);
+    Dispatcher dispatcher(std::make_shared<const ServePlan>(plan), 0, 10);
     GenerateRequest request = ask({5}, 4);
     request.min_new_tokens = 1;
     request.stop_tokens = {77};

@@ -32,7 +32,7 @@ GenerateRequest ask_until_eos(std::vector<std::int32_t> prompt, std::int64_t max
 
 TEST(Dispatcher, StepsCarryTheTokensOfPromptAndOutput) {
   const ServePlan plan = toy_plan({{1}});
-  Dispatcher dispatcher(plan, 0, 10);
+  Dispatcher dispatcher(std::make_shared<const ServePlan>(plan), 0, 10);
   GenerateRequest request = ask({11, 12, 13}, 5);
   request.sampling.temperature = 0.5f;
   request.sampling.presence_penalty = 1;
@@ -55,7 +55,7 @@ TEST(Dispatcher, StepsCarryTheTokensOfPromptAndOutput) {
 
 TEST(Dispatcher, AnythingPreemptedIsComputedAnewWithItsOutput) {
   const ServePlan plan = toy_plan({{1}}, 64);  // four blocks
-  Dispatcher dispatcher(plan, 0, 10);
+  Dispatcher dispatcher(std::make_shared<const ServePlan>(plan), 0, 10);
   const std::vector<std::int32_t> prompt(30, 9);
   dispatcher.add(ask(prompt, 20));
   const std::uint64_t second = dispatcher.add(ask(prompt, 20));
@@ -79,7 +79,7 @@ TEST(Dispatcher, AnythingPreemptedIsComputedAnewWithItsOutput) {
 
 TEST(Dispatcher, EndsAtEosStopTokensAndLengths) {
   const ServePlan plan = toy_plan({{1}});
-  Dispatcher dispatcher(plan, 0, 10);
+  Dispatcher dispatcher(std::make_shared<const ServePlan>(plan), 0, 10);
 
   dispatcher.add(ask_until_eos({5}, 9));
   auto events = advance(dispatcher, eos);
@@ -108,7 +108,7 @@ TEST(Dispatcher, EndsAtEosStopTokensAndLengths) {
 
 TEST(Dispatcher, EndsAreForbiddenUntilTheLeastNumberOfTokens) {
   const ServePlan plan = toy_plan({{1}});
-  Dispatcher dispatcher(plan, 0, 10);
+  Dispatcher dispatcher(std::make_shared<const ServePlan>(plan), 0, 10);
   GenerateRequest request = ask_until_eos({5}, 9);
   request.min_new_tokens = 1;
   request.stop_tokens = {77};
@@ -122,7 +122,7 @@ TEST(Dispatcher, EndsAreForbiddenUntilTheLeastNumberOfTokens) {
 
 TEST(Dispatcher, TokensOfCancelledRequestsAreDropped) {
   const ServePlan plan = toy_plan({{1}});
-  Dispatcher dispatcher(plan, 0, 10);
+  Dispatcher dispatcher(std::make_shared<const ServePlan>(plan), 0, 10);
   const std::uint64_t id = dispatcher.add(ask({5}, 9));
   const auto step = dispatcher.next();
   EXPECT_TRUE(dispatcher.cancel(id));
@@ -141,7 +141,7 @@ TEST(Dispatcher, RefusesAnswersThatNobodyAskedFor) {
       [](StepResult& result) { result.tokens[0].sequence += 1; },
       [](StepResult& result) { result.tokens[0].token = 2048; }};
   for (const auto lie : lies) {
-    Dispatcher dispatcher(plan, 0, 10);
+    Dispatcher dispatcher(std::make_shared<const ServePlan>(plan), 0, 10);
     dispatcher.add(ask({5}, 9));
     StepResult result = answer(*dispatcher.next(), 8);
     lie(result);
@@ -152,7 +152,7 @@ TEST(Dispatcher, RefusesAnswersThatNobodyAskedFor) {
 TEST(Dispatcher, RequestsFollowTheWeightsOfTheRoutes) {
   ServePlan plan = toy_plan({{1}, {1, 1}});
   plan.routes[1].weight = 3;
-  Dispatcher dispatcher(plan, 0, 100);
+  Dispatcher dispatcher(std::make_shared<const ServePlan>(plan), 0, 100);
   for (int i = 0; i < 40; ++i) dispatcher.add(ask({5}, 9));
   DriverStatus status;
   dispatcher.describe(status);
@@ -165,7 +165,7 @@ TEST(Dispatcher, RoutesThatShareAStageShareItsBlocks) {
   ServePlan plan = toy_plan({{1, 1}, {1, 1}}, 64);
   plan.routes[1].path[1].stage = plan.routes[0].path[1].stage;
   plan.stages.pop_back();
-  Dispatcher dispatcher(plan, 2, 100);
+  Dispatcher dispatcher(std::make_shared<const ServePlan>(plan), 2, 100);
   DriverStatus status;
   dispatcher.describe(status);
   EXPECT_EQ(status.total_blocks, 4);

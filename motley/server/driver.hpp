@@ -12,8 +12,10 @@
 #include <vector>
 
 #include "motley/base/error.hpp"
+#include "motley/deployment/deployment_state.hpp"
 #include "motley/plan/serve.hpp"
 #include "motley/workers/messages.hpp"
+#include "motley/workers/worker_set.hpp"
 
 namespace motley {
 
@@ -26,27 +28,34 @@ struct GenerateRequest {
   bool ignore_eos = false;
 };
 
-enum class FinishReason { stop, length, cancelled, failed };
+// failed: the deployment failed; no_room: the plan has changed, and the new one does not hold the request.
+enum class FinishReason { stop, length, cancelled, failed, no_room };
 
 // Either a new token or the end.
 struct GenerateEvent {
   std::uint64_t request = 0;
   std::optional<SampledToken> token;     // a new token
   std::optional<FinishReason> finished;  // the last event
-  std::string stop_cause;                // "" or the error's text when failed
+  std::string stop_cause;                // the error's text when failed or without room
 };
 
 struct DriverOptions {
+  // ---- worker processes of this machine; without `start_workers` ----
   std::filesystem::path model_folder;
   std::filesystem::path worker_program;  // motley-worker, beside motley
   std::string transport = "shm";         // between workers: shm or tcp
   std::string backend = "cpu";           // of every device: cpu, or cuda (slot n of a machine runs on its GPU n)
   int threads_per_worker = 1;
+  // Other workers: starts and launches those of a plan at an epoch, in the order of worker_devices(). Called on the
+  // driver's own thread. Throws where that is not possible.
+  std::function<Workers(const ServePlan&, std::uint64_t epoch)> start_workers = {};
+
   std::int64_t max_queue = 256;
   std::int64_t micro_batches = 0;  // per route; 0: the plan's
-  // A step without an answer for this long means that a worker hangs; where steps prove slow it is ten times the
-  // slowest.
-  double watchdog_s = 10;
+  double watchdog_s = 10;          // see WorkerSetOptions
+  // Finds a plan after a loss; without it a loss ends the deployment. Called on the driver's own thread, which does
+  // nothing else meanwhile.
+  Replan replan = {};
   // Start-up phases with times, for people: ("weights", 0.42, 1.3 s).
   std::function<void(const std::string& phase, const std::string& detail, double elapsed_s)> report;
   // Takes what a step brought its requests, all at once; the events of one request are in order. Called on the driver's
@@ -55,22 +64,15 @@ struct DriverOptions {
   std::function<void(std::vector<GenerateEvent>)> on_events;
 };
 
-struct WorkerStatus {
-  std::string device, stage;
-  int rank = 0;
-  int process = 0;
-  bool alive = false;
-  Ready allocated;
-  double busy_s = 0;  // computing, since the start
-  double waited_s = 0;
-  std::uint64_t steps = 0;
-};
-
 struct DriverStatus {
-  bool ready = false;                  // every route has produced a real token and nothing has failed
-  std::optional<std::string> failure;  // what ended the deployment
+  bool ready = false;  // every route has produced a real token and nothing has failed
+  DeploymentPhase phase = DeploymentPhase::loading;
+  std::optional<std::string> failure;     // what ended the deployment
+  std::shared_ptr<const ServePlan> plan;  // in force; the rest is of its workers and routes
+  std::uint64_t epoch = 0;                // of the plan: from 1, one more with each change
   std::vector<WorkerStatus> workers;
   std::vector<std::int64_t> waiting, running;  // per route; routes that share stages are counted at the first of them
+  std::int64_t held = 0;                       // requests that wait for a plan to take effect
   std::int64_t generated_tokens = 0, prompt_tokens = 0, preemptions = 0, free_blocks = 0, total_blocks = 0;
   double uptime_s = 0;
 };
@@ -92,9 +94,14 @@ class Driver {
   // Refuses new requests (limit error), lets those under way end (at most `seconds`). Not from the driver's own thread.
   void drain(double seconds);
   DriverStatus status() const;
-  // Called once, from the driver's thread, when a worker dies; at once if that has happened.
+  // Another plan for the same model is to take effect: steps under way end, the workers are replaced, and the requests
+  // go on where they were, with the tokens that they would have had; new ones are accepted meanwhile. Returns at once:
+  // status() tells how far it is. Throws an input error for a plan that cannot be served here, a peer error when the
+  // deployment has failed.
+  void change_plan(ServePlan plan);
+  // Called once, from the driver's thread, when the deployment fails; at once if that has happened.
   void on_failure(std::function<void(const Error&)> callback);
-  const ServePlan& plan() const;
+  std::shared_ptr<const ServePlan> plan() const;  // in force
 
  private:
   struct Impl;

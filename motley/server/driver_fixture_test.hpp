@@ -1,61 +1,27 @@
-// For the tests of this module: plans over toy devices, and somebody who waits for an answer.
+// For the tests of this module: drivers with workers that only count (fake_worker_main.cpp) and with real ones, and
+// what waits for their answers.
 #pragma once
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <condition_variable>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "motley/server/driver.hpp"
+#include "motley/workers/toy_plan_test.hpp"
 
 namespace motley {
-
-// One route per list of degrees, its stages sharing the layers of the tales model about equally; devices box/0, box/1,
-// ... of 64 MiB each, in order.
-inline ServePlan toy_plan(const std::vector<std::vector<int>>& routes, std::int64_t kv_tokens = 1024) {
-  ServePlan plan;
-  plan.model = read_model(MOTLEY_SOURCE_DIR "/data/models/tales");
-  plan.workload = default_workload();
-  plan.step = {.max_tokens = 64, .max_sequences = 8, .block_tokens = 16};
-  int devices = 0;
-  for (const auto& degrees : routes) {
-    Route route{.id = "r" + std::to_string(plan.routes.size()), .path = {}};
-    const auto stages = std::ssize(degrees);
-    for (std::ptrdiff_t s = 0; s < stages; ++s) {
-      Stage stage{.id = route.id + "/s" + std::to_string(s),
-                  .layers = {8 * s / stages, 8 * (s + 1) / stages},
-                  .devices = {},
-                  .shares = {}};
-      stage.embedding = s == 0;
-      stage.head = s + 1 == stages;
-      stage.kv_tokens = kv_tokens;
-      stage.weight_type = stage.kv_type = DType::fp32;
-      for (int rank = 0; rank < degrees[static_cast<std::size_t>(s)]; ++rank)
-        stage.devices.push_back("box/" + std::to_string(devices++));
-      route.path.push_back({stage.id, stage.layers});
-      plan.stages.push_back(stage);
-    }
-    plan.routes.push_back(route);
-  }
-  const std::string cluster =
-      "format = \"motley.cluster/1\"\nname = \"toys\"\n[[machine]]\nname = \"box\"\ndevices = [\"toy*" +
-      std::to_string(devices) +
-      "\"]\n[[device_type]]\nname = \"toy\"\nvendor = \"cpu\"\nmemory = \"64 MiB\"\n"
-      "memory_bandwidth = \"8 GB/s\"\nflops = { fp32 = \"40 GFLOP/s\" }\nreserve = \"0 B\"\n"
-      "[network]\nwithin_machine = { latency = \"20 us\", bandwidth = \"2 GB/s\" }\n";
-  plan.cluster = resolve(read<ClusterDescription>(parse_toml(cluster, "toys.toml"), "toys.toml"), "toys.toml");
-  return plan;
-}
-
-// The programs stand beside the test.
-inline std::filesystem::path program_beside(const std::string& name) {
-  return std::filesystem::read_symlink("/proc/self/exe").parent_path() / name;
-}
 
 using EventCallback = std::function<void(const GenerateEvent&)>;
 
@@ -73,6 +39,7 @@ class CallingDriver {
   void cancel(std::uint64_t id) { driver_.cancel(id); }
   void drain(double seconds) { driver_.drain(seconds); }
   DriverStatus status() const { return driver_.status(); }
+  void change_plan(ServePlan plan) { driver_.change_plan(std::move(plan)); }
   void on_failure(std::function<void(const Error&)> callback) { driver_.on_failure(std::move(callback)); }
   // The numbers of events that came together, so far.
   std::vector<std::size_t> batches() const {
@@ -161,6 +128,56 @@ inline GenerateRequest ask(std::vector<std::int32_t> prompt, std::int64_t max_ne
   request.sampling.temperature = 0;
   request.ignore_eos = true;
   return request;
+}
+
+inline DriverOptions fake(const std::string& settings = "") {
+  DriverOptions options;
+  options.model_folder = settings;
+  options.worker_program = program_beside("fake-worker");
+  return options;
+}
+
+// What the fake workers answer.
+inline std::vector<std::int32_t> expected_tokens(std::vector<std::int32_t> known, std::int64_t count) {
+  std::vector<std::int32_t> out;
+  for (; count > 0; --count) {
+    std::uint64_t hash = 17;
+    for (const std::int32_t token : known) hash = (hash + static_cast<std::uint64_t>(token)) * 0x9E3779B97F4A7C15;
+    out.push_back(static_cast<std::int32_t>(1024 + (hash >> 32) % 1024));
+    known.push_back(out.back());
+  }
+  return out;
+}
+
+inline int open_descriptors() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return static_cast<int>(std::distance(begin(all), end(all)));
+}
+
+inline bool wait_until(const std::function<bool()>& condition, double seconds) {
+  for (const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+       std::chrono::steady_clock::now() < end; std::this_thread::sleep_for(std::chrono::milliseconds(2)))
+    if (condition()) return true;
+  return condition();
+}
+
+// Every test leaves neither process nor descriptor behind.
+class DriverTest : public testing::Test {
+ protected:
+  void TearDown() override {
+    EXPECT_EQ(::waitpid(-1, nullptr, WNOHANG), -1) << "a child is left";
+    EXPECT_EQ(open_descriptors(), descriptors_);
+  }
+  int descriptors_ = open_descriptors();
+};
+
+// With the real worker and the tales model.
+inline DriverOptions real(const std::string& transport) {
+  DriverOptions options;
+  options.model_folder = MOTLEY_SOURCE_DIR "/data/models/tales";
+  options.worker_program = program_beside("motley-worker");
+  options.transport = transport;
+  return options;
 }
 
 }  // namespace motley

@@ -22,47 +22,6 @@ namespace {
 
 using testing::HasSubstr;
 
-DriverOptions fake(const std::string& settings = "") {
-  DriverOptions options;
-  options.model_folder = settings;
-  options.worker_program = program_beside("fake-worker");
-  return options;
-}
-
-// What the fake workers answer.
-std::vector<std::int32_t> expected_tokens(std::vector<std::int32_t> known, std::int64_t count) {
-  std::vector<std::int32_t> out;
-  for (; count > 0; --count) {
-    std::uint64_t hash = 17;
-    for (const std::int32_t token : known) hash = (hash + static_cast<std::uint64_t>(token)) * 0x9E3779B97F4A7C15;
-    out.push_back(static_cast<std::int32_t>(1024 + (hash >> 32) % 1024));
-    known.push_back(out.back());
-  }
-  return out;
-}
-
-int open_descriptors() {
-  const std::filesystem::directory_iterator all("/proc/self/fd");
-  return static_cast<int>(std::distance(begin(all), end(all)));
-}
-
-bool wait_until(const std::function<bool()>& condition, double seconds) {
-  for (const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
-       std::chrono::steady_clock::now() < end; std::this_thread::sleep_for(std::chrono::milliseconds(2)))
-    if (condition()) return true;
-  return condition();
-}
-
-// Every test leaves neither process nor descriptor behind.
-class DriverTest : public testing::Test {
- protected:
-  void TearDown() override {
-    EXPECT_EQ(::waitpid(-1, nullptr, WNOHANG), -1) << "a child is left";
-    EXPECT_EQ(open_descriptors(), descriptors_);
-  }
-  int descriptors_ = open_descriptors();
-};
-
 TEST_F(DriverTest, AnswersEveryRequestThoughMemoryIsTight) {
   DriverOptions options = fake();
   options.micro_batches = 2;
@@ -369,14 +328,6 @@ TEST_F(DriverTest, WorkersDoNotOutliveADriverThatIsKilled) {
 }
 
 // ---- the real worker ----
-
-DriverOptions real(const std::string& transport) {
-  DriverOptions options;
-  options.model_folder = MOTLEY_SOURCE_DIR "/data/models/tales";
-  options.worker_program = program_beside("motley-worker");
-  options.transport = transport;
-  return options;
-}
 
 std::vector<std::vector<std::int32_t>> greedy_tokens(const ServePlan& plan, const std::string& transport) {
   CallingDriver driver(plan, real(transport));

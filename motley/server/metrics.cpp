@@ -7,6 +7,7 @@
 #include <prometheus/text_serializer.h>
 
 #include <algorithm>
+#include <map>
 
 namespace motley {
 namespace {
@@ -22,6 +23,25 @@ const Buckets interval_buckets{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2
 
 // The driver counts for itself; ours follows.
 void follow(Counter& counter, double value) { counter.Increment(std::max(0.0, value - counter.Value())); }
+
+// The gauges of one family that there are now.
+struct Gauges {
+  Family<Gauge>& family;
+  std::map<prometheus::Labels, Gauge*> members = {};
+
+  void set(const std::map<prometheus::Labels, double>& values) {
+    for (const auto& [labels, value] : values) {
+      const auto [member, fresh] = members.try_emplace(labels);
+      if (fresh) member->second = &family.Add(labels);
+      member->second->Set(value);
+    }
+    std::erase_if(members, [&](const auto& member) {
+      const bool gone = !values.contains(member.first);
+      if (gone) family.Remove(member.second);
+      return gone;
+    });
+  }
+};
 
 }  // namespace
 
@@ -54,9 +74,11 @@ struct Metrics::Impl {
   Gauge& free_blocks = gauge("motley_kv_blocks_free", "KV blocks that hold nothing.").Add({});
   Gauge& total_blocks = gauge("motley_kv_blocks", "KV blocks in all.").Add({});
   Gauge& uptime = gauge("motley_uptime_seconds", "Since the workers were ready.").Add({});
-  Family<Gauge>& waiting = gauge("motley_requests_waiting", "Sequences in the queue, by route.");
-  Family<Gauge>& running = gauge("motley_requests_running", "Sequences in work, by route.");
-  Family<Gauge>& worker_up = gauge("motley_worker_up", "1 while the worker process of the device lives.");
+  Gauge& epoch = gauge("motley_plan_epoch", "Of the plan in force: from 1, one more with each change.").Add({});
+  Gauge& held = gauge("motley_requests_held", "Requests that wait for a plan to take effect.").Add({});
+  Gauges waiting{gauge("motley_requests_waiting", "Sequences in the queue, by route.")};
+  Gauges running{gauge("motley_requests_running", "Sequences in work, by route.")};
+  Gauges worker_up{gauge("motley_worker_up", "1 while the worker of the device lives.")};
   Family<Counter>& worker_busy = counter("motley_worker_busy_seconds_total", "Time the worker spent computing.");
   Family<Counter>& worker_wait =
       counter("motley_worker_wait_seconds_total", "Time the worker spent waiting for other workers.");
@@ -72,7 +94,7 @@ void Metrics::observe_first_token(double seconds) { impl_->first_token.Observe(s
 void Metrics::observe_token_interval(double seconds) { impl_->token_interval.Observe(seconds); }
 void Metrics::observe_duration(double seconds) { impl_->duration.Observe(seconds); }
 
-std::string Metrics::text(const ServePlan& plan, const DriverStatus& status) {
+std::string Metrics::text(const DriverStatus& status) {
   follow(impl_->prompt_tokens, static_cast<double>(status.prompt_tokens));
   follow(impl_->generated_tokens, static_cast<double>(status.generated_tokens));
   follow(impl_->preemptions, static_cast<double>(status.preemptions));
@@ -80,17 +102,23 @@ std::string Metrics::text(const ServePlan& plan, const DriverStatus& status) {
   impl_->free_blocks.Set(static_cast<double>(status.free_blocks));
   impl_->total_blocks.Set(static_cast<double>(status.total_blocks));
   impl_->uptime.Set(status.uptime_s);
-  for (std::size_t route = 0; route < plan.routes.size(); ++route) {
-    const prometheus::Labels labels{{"route", plan.routes[route].id}};
-    if (route < status.waiting.size()) impl_->waiting.Add(labels).Set(static_cast<double>(status.waiting[route]));
-    if (route < status.running.size()) impl_->running.Add(labels).Set(static_cast<double>(status.running[route]));
+  impl_->epoch.Set(static_cast<double>(status.epoch));
+  impl_->held.Set(static_cast<double>(status.held));
+  std::map<prometheus::Labels, double> waiting, running, worker_up;
+  for (std::size_t route = 0; route < status.plan->routes.size(); ++route) {
+    const prometheus::Labels labels{{"route", status.plan->routes[route].id}};
+    if (route < status.waiting.size()) waiting[labels] = static_cast<double>(status.waiting[route]);
+    if (route < status.running.size()) running[labels] = static_cast<double>(status.running[route]);
   }
   for (const auto& worker : status.workers) {
     const prometheus::Labels labels{{"device", worker.device}, {"stage", worker.stage}};
-    impl_->worker_up.Add(labels).Set(worker.alive ? 1 : 0);
+    worker_up[labels] = worker.alive ? 1 : 0;
     follow(impl_->worker_busy.Add(labels), worker.busy_s);
     follow(impl_->worker_wait.Add(labels), worker.waited_s);
   }
+  impl_->waiting.set(waiting);
+  impl_->running.set(running);
+  impl_->worker_up.set(worker_up);
   return prometheus::TextSerializer().Serialize(impl_->registry.Collect());
 }
 

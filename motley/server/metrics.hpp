@@ -4,7 +4,6 @@
 #include <memory>
 #include <string>
 
-#include "motley/plan/serve.hpp"
 #include "motley/server/driver.hpp"
 
 namespace motley {
@@ -19,8 +18,8 @@ class Metrics {
   void observe_token_interval(double seconds);  // mean of one choice, after its first token
   void observe_duration(double seconds);        // of a whole completion request
 
-  // Brings the driver's figures up to date and writes all.
-  std::string text(const ServePlan& plan, const DriverStatus& status);
+  // Brings the driver's figures up to date and writes all. Gauges of routes and workers that are no more go.
+  std::string text(const DriverStatus& status);
 
  private:
   struct Impl;

@@ -10,11 +10,16 @@
 namespace motley {
 namespace {
 
+std::shared_ptr<const ServePlan> with_routes(const std::vector<std::string>& ids) {
+  ServePlan plan;
+  for (const std::string& id : ids) plan.routes.emplace_back().id = id;
+  return std::make_shared<const ServePlan>(std::move(plan));
+}
+
 // One route, one worker, one request: every family has a member with its labels.
 std::string page() {
-  ServePlan plan;
-  plan.routes.emplace_back().id = "r0";
   DriverStatus status;
+  status.plan = with_routes({"r0"});
   status.waiting = {3};
   status.running = {2};
   WorkerStatus& worker = status.workers.emplace_back();
@@ -23,7 +28,7 @@ std::string page() {
   Metrics metrics;
   metrics.count_request("/v1/models", 200);
   metrics.observe_first_token(0.02);
-  return metrics.text(plan, status);
+  return metrics.text(status);
 }
 
 // "label, label" of a line `name{label="...",label="..."} value`; without `le`, which every histogram has.
@@ -63,6 +68,27 @@ TEST(Metrics, FollowTheDriver) {
   EXPECT_NE(text.find("motley_generated_tokens_total 7\n"), std::string::npos);
   EXPECT_NE(text.find("motley_worker_busy_seconds_total{device=\"box/0\",stage=\"r0/s0\"} 0.5\n"), std::string::npos);
   EXPECT_NE(text.find("motley_time_to_first_token_seconds_count 1\n"), std::string::npos);
+}
+
+TEST(Metrics, FollowAChangeOfPlan) {
+  DriverStatus status;
+  status.plan = with_routes({"r0", "r1"});
+  status.epoch = 1;
+  status.waiting = status.running = {1, 2};
+  status.workers.push_back({.device = "box/0", .stage = "r0/s0", .alive = true, .allocated = {}, .busy_s = 2});
+  status.workers.push_back({.device = "box/1", .stage = "r1/s0", .alive = true, .allocated = {}, .busy_s = 3});
+  Metrics metrics;
+  EXPECT_NE(metrics.text(status).find("motley_requests_waiting{route=\"r1\"} 2\n"), std::string::npos);
+  status.plan = with_routes({"r0"});
+  status.epoch = 2;
+  status.waiting = status.running = {4};
+  status.workers.pop_back();
+  const std::string text = metrics.text(status);
+  EXPECT_NE(text.find("motley_requests_waiting{route=\"r0\"} 4\n"), std::string::npos);
+  EXPECT_NE(text.find("motley_plan_epoch 2\n"), std::string::npos);
+  EXPECT_EQ(text.find("{route=\"r1\"}"), std::string::npos);
+  EXPECT_EQ(text.find("motley_worker_up{device=\"box/1\""), std::string::npos);
+  EXPECT_NE(text.find("motley_worker_busy_seconds_total{device=\"box/1\",stage=\"r1/s0\"} 3\n"), std::string::npos);
 }
 
 TEST(Metrics, ReferenceIsCurrent) { expect_text_is_current("metrics.md", metrics_markdown()); }

@@ -31,7 +31,8 @@ Value worker_value(const ServePlan& plan, const WorkerStatus& worker, double upt
 
 }  // namespace
 
-Value plan_report(const ServePlan& plan, const DriverStatus& status) {
+Value plan_report(const DriverStatus& status) {
+  const ServePlan& plan = *status.plan;
   Value::Array workers, routes;
   for (const auto& worker : status.workers) workers.push_back(worker_value(plan, worker, status.uptime_s));
   for (std::size_t i = 0; i < plan.routes.size(); ++i)
@@ -41,12 +42,15 @@ Value plan_report(const ServePlan& plan, const DriverStatus& status) {
   const double measured = status.uptime_s > 0 ? static_cast<double>(status.generated_tokens) / status.uptime_s : 0;
   return Value::object(
       {{"ready", status.ready},
+       {"state", std::string(name_of(status.phase))},
+       {"epoch", static_cast<std::int64_t>(status.epoch)},
        {"failure", status.failure ? Value(*status.failure) : Value()},
        {"uptime_s", status.uptime_s},
        {"tokens_per_s", Value::object({{"predicted", plan.predicted.tokens_per_s}, {"measured", measured}})},
        {"generated_tokens", status.generated_tokens},
        {"prompt_tokens", status.prompt_tokens},
        {"preemptions", status.preemptions},
+       {"held", status.held},
        {"kv_blocks", Value::object({{"free", status.free_blocks}, {"total", status.total_blocks}})},
        {"routes", Value(std::move(routes))},
        {"workers", Value(std::move(workers))},

@@ -6,6 +6,6 @@
 
 namespace motley {
 
-Value plan_report(const ServePlan& plan, const DriverStatus& status);
+Value plan_report(const DriverStatus& status);
 
 }  // namespace motley

@@ -61,6 +61,7 @@ struct Service::Impl {
   using Clock = std::chrono::steady_clock;
 
   Serving serving;
+  std::shared_ptr<const ServePlan> first_plan;
   const ServiceOptions options;
   const std::int64_t created =
       std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -71,7 +72,8 @@ struct Service::Impl {
   SerialQueue prompts;  // prepares requests, so that a long prompt holds up no stream; ends before `queue`
 
   Impl(ServePlan plan, std::shared_ptr<TextCodec> codec, ServiceOptions the_options) : options(std::move(the_options)) {
-    serving.plan = std::move(plan);
+    first_plan = std::make_shared<const ServePlan>(std::move(plan));
+    serving.model = first_plan->model;
     serving.codec = std::move(codec);
     serving.post = [this](std::function<void()> job) { queue.post(std::move(job)); };
   }
@@ -122,7 +124,7 @@ struct Service::Impl {
     if (request.path == "/metrics") return get(&Impl::metrics);
     if (request.path.starts_with(models_prefix)) {
       require_method(request, "GET");
-      require_model(decode_percent(request.path.substr(models_prefix.size())), serving.plan.model);
+      require_model(decode_percent(request.path.substr(models_prefix.size())), serving.model);
       return reply(request, exchange, json_response(model()));
     }
     if (request.path == "/v1/chat/completions") return prepare(shared, ApiKind::chat, exchange, arrival);
@@ -143,28 +145,36 @@ struct Service::Impl {
                    "method_not_allowed");
   }
 
-  DriverStatus status() const { return serving.generator ? serving.generator->status() : DriverStatus(); }
+  DriverStatus status() const {
+    DriverStatus status = serving.generator ? serving.generator->status() : DriverStatus();
+    if (!status.plan) status.plan = first_plan;
+    return status;
+  }
 
   HttpResponse health() { return json_response(Value::object({{"status", "ok"}})); }
 
   HttpResponse ready() {
-    if (refusal.empty() && status().ready) return json_response(Value::object({{"ready", true}}));
-    return json_response(
-        Value::object({{"ready", false}, {"reason", refusal.empty() ? "the deployment has failed" : refusal}}), 503);
+    const DriverStatus now = status();
+    if (refusal.empty() && now.ready) return json_response(Value::object({{"ready", true}}));
+    const std::string reason = !refusal.empty() ? refusal
+                               : now.phase == DeploymentPhase::failed
+                                   ? "the deployment has failed"
+                                   : fmt::format("another plan takes effect: {}", name_of(now.phase));
+    return json_response(Value::object({{"ready", false}, {"reason", reason}}), 503);
   }
 
   Value model() {
-    return Value::object({{"id", serving.plan.model.name},
+    return Value::object({{"id", serving.model.name},
                           {"object", "model"},
                           {"created", created},
                           {"owned_by", "motley"},
-                          {"max_model_len", serving.plan.model.arch.context}});
+                          {"max_model_len", serving.model.arch.context}});
   }
 
   HttpResponse models() {
     return json_response(Value::object({{"object", "list"}, {"data", Value::array({model()})}}));
   }
-  HttpResponse plan() { return json_response(plan_report(serving.plan, status())); }
+  HttpResponse plan() { return json_response(plan_report(status())); }
 
   // One call of the codec for all streams.
   void take(const std::vector<GenerateEvent>& events) {
@@ -202,7 +212,7 @@ struct Service::Impl {
   HttpResponse metrics() {
     HttpResponse response;
     response.content_type = "text/plain; version=0.0.4; charset=utf-8";
-    response.body = serving.metrics.text(serving.plan, status());
+    response.body = serving.metrics.text(status());
     return response;
   }
 
@@ -215,7 +225,7 @@ struct Service::Impl {
                const std::shared_ptr<Exchange>& exchange, Clock::time_point arrival) {
     require_method(*request, "POST");
     require_serving();
-    prompts.post([this, request, kind, exchange, arrival, &model = serving.plan.model, codec = serving.codec] {
+    prompts.post([this, request, kind, exchange, arrival, &model = serving.model, codec = serving.codec] {
       if (exchange->gone()) return;
       const auto prepared = std::make_shared<std::packaged_task<PreparedRequest()>>(
           [&] { return prepare_request(request->body, kind, model, codec.get()); });

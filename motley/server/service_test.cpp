@@ -414,7 +414,7 @@ TEST_F(ServiceTest, ErrorsOfRequests) {
   refused("", 400, "request body");
   refused("{", 400, "request body:1");
   refused("{\"messages\": \"\xff\"}", 400, "UTF-8");
-  refused(std::string(100000, '['), 400, "nested");
+  refused(std::string(100000, '['), 400, "nesting");
   refused(R"({"model": "tiny", "model": "tiny"})", 400, "twice");
   refused(R"({"messages": [{"role": "user", "content": "x"}], "model": "other"})", 404, "model_not_found");
   refused(R"({"messages": [{"role": "user", "content": "x"}], "temperature": 9})", 400, "\"param\":\"temperature\"");

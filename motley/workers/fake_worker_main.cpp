@@ -1,6 +1,8 @@
 // A worker without a model, for the driver's tests: it speaks the control protocol, keeps token ids where a worker
-// keeps keys and values, and exchanges no data with other workers. In the last stage it answers a function of all
-// tokens.
+// keeps keys and values, and sends no activations. In the last stage it answers a function of all tokens.
+//
+// `--control-fd N`: started by its driver. `--driver ADDRESS DEVICE EPOCH`: calls it, with the key in FAKE_WORKER_KEY,
+// and connects a fabric with the other workers.
 //
 // The "model folder" is a list of settings: "step_ms=5;refuse=box/1". A device may be told to `exit`, be killed
 // (`kill`), send rubbish (`babble`) or `refuse` instead of starting; `lie` makes the answers wrong.
@@ -12,11 +14,16 @@
 #include <csignal>
 #include <cstdlib>
 #include <map>
+#include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "motley/plan/serve.hpp"
-#include "motley/workers/messages.hpp"
+#include "motley/workers/control_connection.hpp"
+#include "motley/workers/remote_workers.hpp"
+#include "motley/workers/worker_group.hpp"
+#include "motley/workers/worker_links.hpp"
 
 namespace motley {
 namespace {
@@ -95,8 +102,26 @@ class FakeWorker {
   int step_ms_ = 0;
 };
 
-int run(int descriptor) {
-  ControlConnection control(descriptor);
+constexpr double timeout_s = 20;
+
+// The workers of the plan, once all of them have added their part of a sum.
+std::unique_ptr<WorkerGroup> connect(const Launch& launch, Fabric& fabric) {
+  const std::vector<std::string> devices =
+      worker_devices(read_plan<ServePlan>(parse_json(launch.plan_json, "plan"), "plan"));
+  std::vector<std::string> addresses;
+  for (const WorkerAddress& worker : std::get<FabricAddresses>(launch.links).of_workers)
+    addresses.push_back(worker.address);
+  const auto rank = static_cast<int>(std::ranges::find(devices, launch.device) - devices.begin());
+  auto group =
+      std::make_unique<WorkerGroup>("between stages", devices, rank, launch.epoch, addresses, fabric, timeout_s);
+  float sum = 1;
+  group->all_reduce(std::as_writable_bytes(std::span(&sum, 1)), CollectiveElement::fp32);
+  if (sum != static_cast<float>(devices.size()))
+    throw Error(ErrorCode::peer, fmt::format("{} of {} workers are there", sum, devices.size()));
+  return group;
+}
+
+int run(ControlConnection& control, Fabric* fabric) {
   const auto first = control.receive();
   if (!first) return 0;
   const Launch& launch = std::get<Launch>(*first);
@@ -105,12 +130,13 @@ int run(int descriptor) {
   if (settings["kill"] == launch.device) ::raise(SIGKILL);
   if (settings["babble"] == launch.device) {
     const std::string rubbish(64, 'x');
-    if (::write(descriptor, rubbish.data(), rubbish.size()) > 0) ::pause();
+    if (::write(control.descriptor(), rubbish.data(), rubbish.size()) > 0) ::pause();
   }
   if (settings["refuse"] == launch.device) {
     control.send(Failure{static_cast<std::int32_t>(ErrorCode::limit), "it does not fit", "buy memory"});
     return 4;
   }
+  const auto group = fabric != nullptr ? connect(launch, *fabric) : nullptr;
   FakeWorker worker(launch, control);
   control.send(Progress{"weights", 1});
   control.send(Ready{.weight_bytes = 100, .kv_bytes = 10, .activation_bytes = 1, .load_s = 0});
@@ -121,13 +147,30 @@ int run(int descriptor) {
   return 0;
 }
 
+int run_called(const std::string& driver, const std::string& device, const std::string& epoch) {
+  const char* key = std::getenv("FAKE_WORKER_KEY");
+  if (key == nullptr) return 2;
+  Fabric fabric({.key = key, .identity = {}, .shared_memory = SharedMemoryUse::never});
+  ControlConnection control(
+      call_driver(driver, {.device = device, .epoch = std::stoull(epoch), .fabric_address = fabric.address()},
+                  {.key = key}, deadline_in(timeout_s)));
+  return run(control, &fabric);
+}
+
+int run_inherited(int descriptor) {
+  ControlConnection control(descriptor);
+  return run(control, nullptr);
+}
+
 }  // namespace
 }  // namespace motley
 
 int main(int count, char** arguments) {
-  if (count != 3 || std::string(arguments[1]) != "--control-fd") return 2;
+  const std::vector<std::string> words(arguments + 1, arguments + count);
   try {
-    return motley::run(std::atoi(arguments[2]));
+    if (words.size() == 2 && words[0] == "--control-fd") return motley::run_inherited(std::stoi(words[1]));
+    if (words.size() == 4 && words[0] == "--driver") return motley::run_called(words[1], words[2], words[3]);
+    return 2;
   } catch (const motley::Error& error) {
     if (error.code() == motley::ErrorCode::peer) return 5;  // the driver has gone
     fmt::print(stderr, "fake worker: {}\n", error.what());

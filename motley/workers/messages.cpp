@@ -7,12 +7,13 @@
 namespace motley {
 namespace {
 
-constexpr std::uint8_t protocol_version = 2;
+constexpr std::uint8_t protocol_version = 3;
 
 // Maxima of the lists and texts inside messages.
 constexpr std::size_t max_plan_bytes = std::size_t{32} << 20;
 constexpr std::size_t max_text_bytes = std::size_t{64} << 10;
 constexpr std::size_t max_peers = 4096;
+constexpr std::size_t max_address_bytes = 1000;
 constexpr std::size_t max_sequences = std::size_t{64} << 10;
 constexpr std::size_t max_tokens = std::size_t{4} << 20;
 
@@ -34,6 +35,22 @@ static void fields(Wire& wire, typename Wire::template Ref<InheritedLinks> m) {
 }
 
 template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<WorkerLinks> m) {
+  wire(m.stage);
+  wire(m.crossings);
+}
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<WorkerAddress> m) {
+  wire(m.address, max_address_bytes);
+}
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<FabricAddresses> m) {
+  wire(m.of_workers, max_peers);
+}
+
+template <class Wire>
 static void fields(Wire& wire, typename Wire::template Ref<Launch> m) {
   wire(m.plan_json, max_plan_bytes);
   wire(m.model_folder, max_text_bytes);
@@ -41,8 +58,7 @@ static void fields(Wire& wire, typename Wire::template Ref<Launch> m) {
   wire(m.backend, max_text_bytes);
   wire(m.threads);
   wire(m.epoch);
-  wire(m.stage);
-  wire(m.crossings);
+  wire(m.links);
 }
 
 template <class Wire>
@@ -127,8 +143,7 @@ std::string encode(const Message& message) {
   std::string bytes;
   WireWriter writer(bytes);
   writer(protocol_version);
-  writer(static_cast<std::uint8_t>(message.index()));
-  std::visit(writer, message);
+  writer(message);
   if (bytes.size() > max_message_bytes)
     throw Error(ErrorCode::limit,
                 fmt::format("a message of {} bytes is larger than {}", bytes.size(), max_message_bytes));

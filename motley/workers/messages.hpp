@@ -5,14 +5,13 @@
 // driver sends Step, and the worker answers each with a StepResult; Stop, or the end of the connection, ends the
 // worker.
 //
-// The driver starts `motley-worker --control-fd N`, where N is the worker's end of the connection, a descriptor that
-// the child inherits, as it does those of Launch's links. The thread that starts a worker must outlive it: the kernel
-// ends a worker when that thread ends.
+// A driver starts a worker on its own machine as `motley-worker --control-fd N`, where N is the worker's end of the
+// connection, a descriptor that the child inherits, as it does those of Launch's links (worker_processes.hpp). Any
+// other worker calls its driver (remote_workers.hpp).
 #pragma once
 
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -23,6 +22,26 @@
 
 namespace motley {
 
+// The data connections of a worker that the driver itself starts: descriptors that the worker inherits.
+struct WorkerLinks {
+  InheritedLinks stage;      // to the other ranks of the stage
+  InheritedLinks crossings;  // to workers of other stages; ranks are places in worker_devices() (worker_links.hpp)
+  bool operator==(const WorkerLinks&) const = default;
+};
+
+// Those of workers that are reached by address: where each of them listens with its fabric (comm/transport/fabric.hpp),
+// in the order of worker_devices(). The worker connects itself.
+struct WorkerAddress {
+  std::string address;
+  bool operator==(const WorkerAddress&) const = default;
+};
+struct FabricAddresses {
+  std::vector<WorkerAddress> of_workers;
+  bool operator==(const FabricAddresses&) const = default;
+};
+
+using DataLinks = std::variant<WorkerLinks, FabricAddresses>;
+
 struct Launch {
   std::string plan_json;
   std::string model_folder;
@@ -30,8 +49,7 @@ struct Launch {
   std::string backend;  // "cpu" or "cuda:0"
   std::int32_t threads = 1;
   std::uint64_t epoch = 1;
-  InheritedLinks stage;      // to the other ranks of the stage
-  InheritedLinks crossings;  // to workers of other stages; ranks are places in worker_devices() (worker_links.hpp)
+  DataLinks links;
   bool operator==(const Launch&) const = default;
 };
 
@@ -127,26 +145,5 @@ constexpr std::size_t max_message_bytes = std::size_t{64} << 20;
 // against what is left and against the same maxima, and throws a peer error on anything malformed.
 std::string encode(const Message& message);
 Message decode(std::string_view bytes);
-
-// A connection that carries messages: a socket of this process, one message per length-prefixed frame. Sending is safe
-// from several threads.
-class ControlConnection {
- public:
-  explicit ControlConnection(int descriptor);  // takes ownership
-  ~ControlConnection();
-  ControlConnection(const ControlConnection&) = delete;
-  ControlConnection& operator=(const ControlConnection&) = delete;
-
-  void send(const Message& message);
-  // Blocks. Empty at the orderly end of the connection; throws a peer error on a broken or malformed one.
-  std::optional<Message> receive();
-  int descriptor() const { return descriptor_; }
-
- private:
-  struct Locks;
-  int descriptor_;
-  std::string buffer_;
-  std::unique_ptr<Locks> locks_;
-};
 
 }  // namespace motley

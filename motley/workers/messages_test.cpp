@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "motley/base/error.hpp"
+#include "motley/workers/control_connection.hpp"
 
 namespace motley {
 namespace {
@@ -36,9 +37,13 @@ InheritedLink any_link() {
 }
 InheritedLinks any_links() { return {any<std::int32_t>(), any_list<InheritedLink>(any_link)}; }
 
+WorkerAddress any_address() { return {any<std::string>()}; }
+
 Launch any_launch() {
+  DataLinks links = WorkerLinks{any_links(), any_links()};
+  if (any<bool>()) links = FabricAddresses{any_list<WorkerAddress>(any_address)};
   return {any<std::string>(),  any<std::string>(),   any<std::string>(), any<std::string>(),
-          any<std::int32_t>(), any<std::uint64_t>(), any_links(),        any_links()};
+          any<std::int32_t>(), any<std::uint64_t>(), std::move(links)};
 }
 
 Sampling any_sampling() {
@@ -132,7 +137,7 @@ TEST(Messages, RandomBytesAreSurvived) {
     std::string bytes(random() % 200, '\0');
     for (char& byte : bytes) byte = static_cast<char>(random() % 4 == 0 ? random() : random() % 4);
     if (bytes.size() >= 2) {
-      bytes[0] = 1;
+      bytes[0] = encode(Stop{})[0];
       bytes[1] = static_cast<char>(random() % std::variant_size_v<Message>);
     }
     decodes(bytes);
@@ -167,7 +172,7 @@ TEST(Messages, AnotherVersionIsNamed) {
     decode(bytes);
     FAIL();
   } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "a message of protocol version 9, this program speaks 2");
+    EXPECT_STREQ(error.what(), "a message of protocol version 9, this program speaks 3");
   }
 }
 

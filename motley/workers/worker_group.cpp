@@ -19,6 +19,14 @@ Epoch epoch_of(std::string name, const std::vector<std::string>& members, std::u
   return epoch;
 }
 
+Epoch with_addresses(Epoch epoch, const std::vector<std::string>& addresses) {
+  for (std::size_t rank = 0; rank < addresses.size(); ++rank) {
+    epoch.members.at(rank).address = addresses[rank];
+    epoch.members[rank].host.clear();  // not known to be one
+  }
+  return epoch;
+}
+
 std::vector<std::int64_t> in_bytes(std::vector<std::int64_t> bounds, std::size_t tensor_bytes) {
   const std::int64_t row_bytes = static_cast<std::int64_t>(tensor_bytes) / bounds.back();
   for (std::int64_t& bound : bounds) bound *= row_bytes;
@@ -36,6 +44,11 @@ std::span<Byte> interval(std::span<Byte> tensor, const std::vector<std::int64_t>
 WorkerGroup::WorkerGroup(std::string name, const std::vector<std::string>& members, int rank, std::uint64_t epoch,
                          const InheritedLinks& links)
     : communicator_(epoch_of(name, members, epoch), open_links(epoch_of(name, members, epoch), rank, links)) {}
+
+WorkerGroup::WorkerGroup(std::string name, const std::vector<std::string>& members, int rank, std::uint64_t epoch,
+                         const std::vector<std::string>& addresses, Fabric& fabric, double timeout_s)
+    : communicator_(with_addresses(epoch_of(name, members, epoch), addresses),
+                    fabric.connect(with_addresses(epoch_of(name, members, epoch), addresses), rank, timeout_s)) {}
 
 void WorkerGroup::check(const OperationOutcome& outcome) {
   waited_s_ += outcome.waited_s;

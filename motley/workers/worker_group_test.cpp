@@ -70,8 +70,9 @@ std::string peer_error_of(const std::function<void()>& act) {
   return "none";
 }
 
-class Workers : public ::testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Kinds, Workers, ::testing::Values("shm", "tcp"), [](const auto& test) { return test.param; });
+class WorkerGroups : public ::testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Kinds, WorkerGroups, ::testing::Values("shm", "tcp"),
+                         [](const auto& test) { return test.param; });
 
 float bf16_to_float(std::uint16_t bits) { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
 
@@ -133,12 +134,14 @@ void check_all_reduce(const std::string& kind, CollectiveElement element) {
     }
   }
 }
-TEST_P(Workers, AllReduceIsThePlainSumInRankOrderFp32) { check_all_reduce<float>(GetParam(), CollectiveElement::fp32); }
-TEST_P(Workers, AllReduceIsThePlainSumInRankOrderBf16) {
+TEST_P(WorkerGroups, AllReduceIsThePlainSumInRankOrderFp32) {
+  check_all_reduce<float>(GetParam(), CollectiveElement::fp32);
+}
+TEST_P(WorkerGroups, AllReduceIsThePlainSumInRankOrderBf16) {
   check_all_reduce<std::uint16_t>(GetParam(), CollectiveElement::bf16);
 }
 
-TEST_P(Workers, AllGatherTakesBlocksOfAnySizes) {
+TEST_P(WorkerGroups, AllGatherTakesBlocksOfAnySizes) {
   for (int ranks = 1; ranks <= 5; ++ranks) {
     const auto groups = make_groups(GetParam(), ranks, all_pairs(ranks));
     std::mt19937 random(static_cast<unsigned>(ranks));
@@ -161,7 +164,7 @@ TEST_P(Workers, AllGatherTakesBlocksOfAnySizes) {
             "peer: test: bounds 0, 9 of 1 ranks in 10 bytes");
 }
 
-TEST_P(Workers, MessagesOfAllSizesArriveInOrderBothWays) {
+TEST_P(WorkerGroups, MessagesOfAllSizesArriveInOrderBothWays) {
   const auto groups = make_groups(GetParam(), 3, {{0, 2}});
   const std::vector<std::size_t> sizes{0, 1, 63, 64, 65, 4096, 100'000, 262'144, 3, 1'000'000, 5'000'003};
   all_ranks(2, [&](std::size_t side) {
@@ -196,7 +199,7 @@ TEST(SharedWindow, WhatFitsWaitsForNobody) {
   }
 }
 
-TEST_P(Workers, AnotherOperationThanExpectedIsAPeerErrorThatTellsBoth) {
+TEST_P(WorkerGroups, AnotherOperationThanExpectedIsAPeerErrorThatTellsBoth) {
   const auto groups = make_groups(GetParam(), 2, all_pairs(2));
   std::vector<std::string> errors(2);
   all_ranks(2, [&](std::size_t r) {
@@ -214,7 +217,7 @@ TEST_P(Workers, AnotherOperationThanExpectedIsAPeerErrorThatTellsBoth) {
   }
 }
 
-TEST_P(Workers, APeerThatLeavesWakesTheWaiterAndLeavesItsMessagesBehind) {
+TEST_P(WorkerGroups, APeerThatLeavesWakesTheWaiterAndLeavesItsMessagesBehind) {
   auto groups = make_groups(GetParam(), 2, all_pairs(2));
   const auto data = pattern(1000, 0);
   std::vector<std::byte> received(1000);
@@ -231,7 +234,7 @@ TEST_P(Workers, APeerThatLeavesWakesTheWaiterAndLeavesItsMessagesBehind) {
   leaving.join();
 }
 
-TEST_P(Workers, WaitingCostsNoProcessorTime) {
+TEST_P(WorkerGroups, WaitingCostsNoProcessorTime) {
   const auto groups = make_groups(GetParam(), 2, all_pairs(2));
   const auto processor_s = [] {
     rusage usage{};
@@ -253,7 +256,7 @@ TEST_P(Workers, WaitingCostsNoProcessorTime) {
   EXPECT_GT(groups[1]->waited_s(), 0.4);
 }
 
-TEST_P(Workers, WorkAcrossProcesses) {
+TEST_P(WorkerGroups, WorkAcrossProcesses) {
   LinkEnds ends = make_links(2, all_pairs(2), link_kind(GetParam()), 0);
   const auto open = [&](int rank) {
     const auto kept = descriptors_of(ends.of_rank[static_cast<std::size_t>(rank)]);
@@ -323,7 +326,7 @@ TEST(Crossing, BoundsCoverAllRowsAndSendersAreFair) {
   EXPECT_EQ(crossing_bounds(2, 4), (std::vector<std::int64_t>{0, 0, 1, 1, 2}));
 }
 
-TEST_P(Workers, EveryReceiverOfACrossingEndsWithTheTensor) {
+TEST_P(WorkerGroups, EveryReceiverOfACrossingEndsWithTheTensor) {
   for (int a = 1; a <= 4; ++a)
     for (int b = 1; b <= 4; ++b) {
       std::vector<std::pair<int, int>> pairs;

@@ -9,6 +9,7 @@
 
 #include "motley/comm/transport/inherited_links.hpp"
 #include "motley/plan/serve.hpp"
+#include "motley/workers/messages.hpp"
 
 namespace motley {
 
@@ -18,13 +19,9 @@ std::vector<std::string> worker_devices(const ServePlan& plan);
 // Ranks in crossings that hand over to each other; each pair once, the smaller rank first.
 std::vector<std::pair<int, int>> crossing_pairs(const ServePlan& plan);
 
-struct WorkerLinks {
-  InheritedLinks stage;      // no links: its only rank
-  InheritedLinks crossings;  // of all workers; linked as crossing_pairs() says
-};
 struct PlanLinks {
-  std::map<std::string, WorkerLinks> of_device;
-  std::vector<FileDescriptor> owned;  // what their numbers stand for
+  std::map<std::string, WorkerLinks> of_device;  // in a stage of one rank no links; crossings as crossing_pairs() says
+  std::vector<FileDescriptor> owned;             // what their numbers stand for
 };
 // Throws an environment error.
 PlanLinks link_workers(const ServePlan& plan, LinkKind kind);

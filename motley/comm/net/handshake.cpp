@@ -141,7 +141,7 @@ HeardHello hear(ByteStream& stream, const std::string& key, Instant until) {
     answer(stream, heard, {LinkAnswer::refused, cause}, key, until);
     throw Error(ErrorCode::peer, fmt::format("\"{}\" refused: {}", heard.hello.from_id, cause));
   };
-  if (purpose > static_cast<std::uint8_t>(LinkPurpose::relay_call)) turn_away("unknown purpose");
+  if (purpose > static_cast<std::uint8_t>(LinkPurpose::control)) turn_away("unknown purpose");
   if (!signed_with(key, covered('d', challenge, body), signature)) turn_away("not this group's key");
   heard.hello.purpose = static_cast<LinkPurpose>(purpose);
   return heard;

@@ -21,7 +21,8 @@ enum class LinkPurpose : std::uint8_t {
   revoke,  // to say that the epoch is given up; `word` says why
   // To a relay (relay.hpp), where `word` is a mailbox.
   relay_listen,
-  relay_call
+  relay_call,
+  control  // of a worker to its driver; `word` is where the worker takes other connections
 };
 
 struct LinkHello {

@@ -50,6 +50,12 @@ class WireWriter {
     (*this)(static_cast<std::uint8_t>(value.has_value()));
     if (value) (*this)(*value);
   }
+  // One of several kinds, after its number.
+  template <class... Kinds>
+  void operator()(const std::variant<Kinds...>& message) {
+    (*this)(static_cast<std::uint8_t>(message.index()));
+    std::visit(*this, message);
+  }
   void operator()(const std::string& text, std::size_t max) {
     length(text.size(), max);
     out_.append(text);

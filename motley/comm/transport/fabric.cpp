@@ -199,6 +199,7 @@ struct Fabric::State {
         wrong = "shared memory by TCP, or a stream without";
       if (!wrong.empty()) welcome = {LinkAnswer::refused, wrong};
     }
+    if (hello.purpose == LinkPurpose::control) welcome = {LinkAnswer::refused, "this is not a driver"};
     answer(stream, heard, welcome, options.key, until);
     if (welcome.answer != LinkAnswer::welcome || hello.purpose == LinkPurpose::probe) return;
     LinkArrival arrival{.peer = hello.from, .purpose = hello.purpose, .stream = hello.stream, .side = 1};

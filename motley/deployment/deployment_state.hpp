@@ -1,0 +1,76 @@
+// Which plan a deployment runs, and how far it is: a value that events change, without processes, sockets or a clock.
+// Its driver acts on phase() after each event. Each plan that takes effect has an epoch, from 1; the workers of
+// one epoch know nothing of another's.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+
+#include "motley/base/error.hpp"
+#include "motley/plan/serve.hpp"
+#include "motley/workers/worker_set.hpp"
+
+namespace motley {
+
+// A plan for what is left of `plan` after a loss; `lost` are all devices that were lost so far. None: nothing fits, and
+// the deployment fails with `cause`.
+using Replan = std::function<std::optional<ServePlan>(const ServePlan& plan, const std::set<std::string>& lost,
+                                                      const Error& cause)>;
+
+enum class DeploymentPhase {
+  loading,     // the workers of plan() at epoch() start and load
+  warming_up,  // every route is to produce a token
+  serving,
+  pausing,  // another plan waits for the end of the steps under way
+  failed
+};
+std::string_view name_of(DeploymentPhase phase);
+
+class DeploymentState {
+ public:
+  // Throws an input error for a plan that cannot run or be served. Without `replan` every loss is final.
+  explicit DeploymentState(ServePlan plan, Replan replan = {});
+
+  DeploymentPhase phase() const { return phase_; }
+  std::uint64_t epoch() const { return epoch_; }
+  const std::shared_ptr<const ServePlan>& plan() const { return plan_; }
+  const std::set<std::string>& lost_devices() const { return lost_; }
+  const std::optional<Error>& failure() const { return failure_; }  // set where the phase is `failed`
+
+  // ---- events ----
+
+  // Every worker of the epoch has loaded: loading -> warming_up.
+  void loaded();
+  // Every route has produced a token: warming_up -> serving.
+  void warmed_up();
+  // Workers of the epoch were lost, or could not be started. The waiting plan takes effect where it does without their
+  // devices, else what `replan` returns: -> loading. -> failed where there is none or where it does not suit this
+  // deployment; a loss before the first plan has served is final. Takes as long as `replan` does.
+  void lost(const WorkerLoss& loss);
+  // Another plan is to take effect: -> pausing. A plan that still waits is replaced; devices of the new plan count as
+  // there again. Throws an input error for a plan that cannot be served or is for another model, and the failure where
+  // the phase is `failed`.
+  void change_to(ServePlan plan);
+  // No step is under way: pausing -> loading, under the plan that waits.
+  void paused();
+  // Nothing helps: -> failed.
+  void fail(const Error& cause);
+
+ private:
+  void take_effect(std::shared_ptr<const ServePlan> plan);
+
+  Replan replan_;
+  DeploymentPhase phase_ = DeploymentPhase::loading;
+  std::uint64_t epoch_ = 1;
+  std::shared_ptr<const ServePlan> plan_, next_;  // next_: waits, while pausing
+  std::set<std::string> lost_;
+  bool has_served_ = false;
+  std::optional<Error> failure_;
+};
+
+}  // namespace motley

@@ -1,0 +1,189 @@
+#include "motley/deployment/deployment_state.hpp"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "motley/workers/toy_plan_test.hpp"
+
+namespace motley {
+namespace {
+
+using Phase = DeploymentPhase;
+
+WorkerLoss loss_of(const std::string& device) {
+  return {Error(ErrorCode::peer, device + " was killed by signal 9", "look there"), {device}};
+}
+
+// Pipelines of one device per stage over those that are left of box/0, box/1, ...; none where nothing is left.
+std::optional<ServePlan> pipeline_of_the_rest(const ServePlan& whole, const std::set<std::string>& lost) {
+  std::vector<std::string> devices;
+  for (const std::string& device : worker_devices(whole))
+    if (!lost.contains(device)) devices.push_back(device);
+  if (devices.empty()) return std::nullopt;
+  return placed_on(toy_plan({std::vector<int>(devices.size(), 1)}), whole, devices);
+}
+
+Replan over_the_rest(const ServePlan& whole) {
+  return [whole](const ServePlan&, const std::set<std::string>& lost, const Error&) {
+    return pipeline_of_the_rest(whole, lost);
+  };
+}
+
+DeploymentState serving(ServePlan plan, Replan replan = {}) {
+  DeploymentState deployment(std::move(plan), std::move(replan));
+  deployment.loaded();
+  deployment.warmed_up();
+  return deployment;
+}
+
+TEST(Deployment, LoadsWarmsUpAndServes) {
+  DeploymentState deployment(toy_plan({{1, 1}}));
+  EXPECT_EQ(deployment.phase(), Phase::loading);
+  EXPECT_EQ(deployment.epoch(), 1u);
+  deployment.loaded();
+  EXPECT_EQ(deployment.phase(), Phase::warming_up);
+  deployment.warmed_up();
+  EXPECT_EQ(deployment.phase(), Phase::serving);
+  EXPECT_FALSE(deployment.failure());
+}
+
+TEST(Deployment, RefusesAPlanThatCannotRun) {
+  ServePlan gap = toy_plan({{1, 1}});
+  gap.routes[0].path.pop_back();
+  EXPECT_THROW(DeploymentState{gap}, Error);
+  DeploymentState deployment = serving(toy_plan({{1}}));
+  EXPECT_THROW(deployment.change_to(gap), Error);
+  ServePlan other_model = toy_plan({{1}});
+  other_model.model.arch.eos_tokens = {7};
+  EXPECT_THROW(deployment.change_to(other_model), Error);
+  EXPECT_EQ(deployment.phase(), Phase::serving);
+}
+
+TEST(Deployment, WithoutAFunctionALossIsFinal) {
+  DeploymentState deployment = serving(toy_plan({{1, 1}}));
+  deployment.lost(loss_of("box/1"));
+  EXPECT_EQ(deployment.phase(), Phase::failed);
+  EXPECT_STREQ(deployment.failure()->what(), "box/1 was killed by signal 9");
+  EXPECT_EQ(deployment.failure()->hint(), "look there");
+  EXPECT_THROW(deployment.change_to(toy_plan({{1}})), Error);
+}
+
+// Whatever ends a worker while it serves is the failure of a peer; before, it is what the worker says.
+TEST(Deployment, TheFirstPlansFailureKeepsItsCode) {
+  const WorkerLoss no_memory{Error(ErrorCode::limit, "it does not fit"), {"box/0"}};
+  DeploymentState starting(toy_plan({{1, 1}}), over_the_rest(toy_plan({{1, 1}})));
+  starting.lost(no_memory);
+  EXPECT_EQ(starting.failure()->code(), ErrorCode::limit);
+  DeploymentState deployment = serving(toy_plan({{1, 1}}));
+  deployment.lost(no_memory);
+  EXPECT_EQ(deployment.failure()->code(), ErrorCode::peer);
+}
+
+TEST(Deployment, ReplansUntilNothingIsLeft) {
+  const ServePlan whole = toy_plan({{1, 1, 1}});
+  DeploymentState deployment = serving(whole, over_the_rest(whole));
+  deployment.lost(loss_of("box/1"));
+  EXPECT_EQ(deployment.phase(), Phase::loading);
+  EXPECT_EQ(deployment.epoch(), 2u);
+  EXPECT_EQ(worker_devices(*deployment.plan()), (std::vector<std::string>{"box/0", "box/2"}));
+  deployment.lost(loss_of("box/0"));  // while it loads
+  EXPECT_EQ(deployment.epoch(), 3u);
+  EXPECT_EQ(worker_devices(*deployment.plan()), std::vector<std::string>{"box/2"});
+  deployment.lost(loss_of("box/2"));
+  EXPECT_EQ(deployment.phase(), Phase::failed);
+  EXPECT_EQ(deployment.epoch(), 3u);
+}
+
+TEST(Deployment, AUselessReplacementIsSaid) {
+  const ServePlan whole = toy_plan({{1, 1}});
+  DeploymentState same = serving(whole, [&](const auto&...) { return std::optional(whole); });
+  same.lost(loss_of("box/1"));
+  EXPECT_STREQ(same.failure()->what(),
+               "box/1 was killed by signal 9; no other plan: the plan uses a device that was lost");
+  DeploymentState thrown = serving(
+      whole, [](const auto&...) -> std::optional<ServePlan> { throw input_error("no planner here", "build one"); });
+  thrown.lost(loss_of("box/1"));
+  EXPECT_STREQ(thrown.failure()->what(), "box/1 was killed by signal 9; no other plan: no planner here");
+}
+
+TEST(Deployment, AChangeWaitsForTheStepsUnderWay) {
+  DeploymentState deployment = serving(toy_plan({{1, 1}}));
+  deployment.change_to(toy_plan({{2}}));
+  EXPECT_EQ(deployment.phase(), Phase::pausing);
+  EXPECT_EQ(deployment.epoch(), 1u);
+  deployment.change_to(toy_plan({{1}}));  // replaces it
+  deployment.paused();
+  EXPECT_EQ(deployment.phase(), Phase::loading);
+  EXPECT_EQ(deployment.epoch(), 2u);
+  EXPECT_EQ(deployment.plan()->stages.size(), 1u);
+}
+
+TEST(Deployment, ALossWhileAPlanWaitsTakesItWhereItFits) {
+  const ServePlan whole = toy_plan({{1, 1, 1}});
+  const auto on = [&](const std::string& device) { return placed_on(toy_plan({{1}}), whole, {device}); };
+  DeploymentState fits = serving(whole);
+  fits.change_to(on("box/0"));
+  fits.lost(loss_of("box/1"));
+  EXPECT_EQ(fits.phase(), Phase::loading);
+  EXPECT_EQ(worker_devices(*fits.plan()), std::vector<std::string>{"box/0"});
+
+  DeploymentState replanned = serving(whole, over_the_rest(whole));
+  replanned.change_to(on("box/1"));
+  replanned.lost(loss_of("box/1"));
+  EXPECT_EQ(worker_devices(*replanned.plan()), (std::vector<std::string>{"box/0", "box/2"}));
+  replanned.change_to(on("box/1"));  // asking for it says that it is back
+  EXPECT_TRUE(replanned.lost_devices().empty());
+}
+
+// Every order of events that a driver can bring, in random schedules: the epoch counts the plans that took effect, no
+// plan has a lost device, only a failure is final.
+TEST(Deployment, KeepsItsPromisesWhateverHappens) {
+  const ServePlan whole = toy_plan({{1, 1, 1, 1}});
+  const std::vector<std::string> all = worker_devices(whole);
+  std::size_t failures = 0, most_epochs = 0;
+  for (unsigned seed = 0; seed < 300; ++seed) {
+    std::minstd_rand random(seed + 1);
+    const auto one_of = [&](std::size_t count) { return static_cast<std::size_t>(random()) % count; };
+    DeploymentState deployment(whole, one_of(8) > 0 ? over_the_rest(whole) : Replan());
+    for (int event = 0; event < 25 && deployment.phase() != Phase::failed; ++event) {
+      const DeploymentState before = deployment;
+      const std::vector<std::string> used = worker_devices(*before.plan());
+      const bool loses = one_of(4) == 0, changes = !loses && one_of(4) == 0;
+      if (loses)
+        deployment.lost(loss_of(used[one_of(used.size())]));
+      else if (changes)
+        deployment.change_to(placed_on(toy_plan({{1}}), whole, {all[one_of(all.size())]}));
+      else if (before.phase() == Phase::loading)
+        deployment.loaded();
+      else if (before.phase() == Phase::warming_up)
+        deployment.warmed_up();
+      else if (before.phase() == Phase::pausing)
+        deployment.paused();
+
+      const bool took_effect = deployment.plan() != before.plan();
+      ASSERT_EQ(deployment.epoch(), before.epoch() + (took_effect ? 1 : 0));
+      if (took_effect || changes) {
+        ASSERT_EQ(deployment.phase(), took_effect ? Phase::loading : Phase::pausing);
+      }
+      if (deployment.phase() == Phase::failed) {
+        ASSERT_TRUE(loses && deployment.failure());
+        ASSERT_TRUE(!took_effect);
+        ++failures;
+      } else {
+        ASSERT_FALSE(deployment.failure());
+        for (const std::string& device : worker_devices(*deployment.plan())) {
+          ASSERT_FALSE(took_effect && deployment.lost_devices().contains(device)) << device;
+        }
+      }
+    }
+    most_epochs = std::max<std::size_t>(most_epochs, deployment.epoch());
+  }
+  EXPECT_GT(failures, 50u);
+  EXPECT_GT(most_epochs, 4u);
+}
+
+}  // namespace
+}  // namespace motley

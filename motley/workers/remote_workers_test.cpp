@@ -1,0 +1,148 @@
+#include "motley/workers/remote_workers.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <future>
+#include <thread>
+
+#include "motley/base/error.hpp"
+#include "motley/comm/authority/authority.hpp"
+#include "motley/comm/net/handshake.hpp"
+#include "motley/comm/net/sockets.hpp"
+#include "motley/comm/transport/fabric.hpp"
+#include "motley/workers/control_connection.hpp"
+
+namespace motley {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr double patience_s = 20;
+
+RelayAccess with_key(const std::string& key) { return {.key = key, .identity = {}}; }
+
+std::string error_of(const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "none";
+}
+
+// wait_for() on a thread, while the test calls.
+struct Waiting {
+  explicit Waiting(WorkerListener& listener, std::vector<std::string> devices, double seconds = patience_s)
+      : called(std::async(std::launch::async, [&listener, devices = std::move(devices), seconds] {
+          return listener.wait_for(devices, 7, deadline_in(seconds));
+        })) {}
+  std::future<std::map<std::string, CalledWorker>> called;
+};
+
+TEST(RemoteWorkers, EachDeviceIsTakenOnceAndStrangersNever) {
+  WorkerListener listener("127.0.0.1:0", with_key("secret"));
+  Waiting waiting(listener, {"box/0", "box/1"});
+  const auto call = [&](const std::string& device, std::uint64_t epoch, const std::string& key) {
+    return call_driver(listener.address(), {device, epoch, "127.0.0.1:1"}, with_key(key), deadline_in(patience_s));
+  };
+  ConnectFailure failure;
+  const FileDescriptor silent = connect_tcp(listener.address(), deadline_in(patience_s), failure);
+  ASSERT_TRUE(silent);  // and does not delay the others
+  ByteStream first = call("box/0", 7, "secret");
+  EXPECT_THAT(error_of([&] { call("box/0", 7, "secret"); }), HasSubstr("this device's worker has called already"));
+  EXPECT_THAT(error_of([&] { call("box/1", 6, "secret"); }), HasSubstr("epoch 6 is not 7"));
+  EXPECT_THAT(error_of([&] { call("box/2", 7, "secret"); }), HasSubstr("no worker is awaited for \"box/2\""));
+  EXPECT_THAT(error_of([&] { call("box/1", 7, "guess"); }), HasSubstr("not this group's key"));
+  ByteStream second = call("box/1", 7, "secret");
+  const auto called = waiting.called.get();
+  EXPECT_EQ(called.size(), 2u);
+  EXPECT_EQ(called.at("box/1").fabric_address, "127.0.0.1:1");
+}
+
+TEST(RemoteWorkers, AFabricIsNoDriver) {
+  Fabric fabric({.key = "secret", .identity = {}});
+  EXPECT_THAT(error_of([&] {
+                call_driver(fabric.address(), {"box/0", 7, ""}, with_key("secret"), deadline_in(patience_s));
+              }),
+              HasSubstr("refuses: this is not a driver"));
+}
+
+TEST(RemoteWorkers, WhoHasNotCalledIsNamedWithTheLastRefusal) {
+  EXPECT_THAT(error_of([] { WorkerListener("127.0.0.1:0", {}); }), HasSubstr("without a key"));
+  WorkerListener listener("127.0.0.1:0", with_key("secret"));
+  Waiting waiting(listener, {"box/0"}, 0.5);
+  EXPECT_THAT(error_of([&] {
+                call_driver(listener.address(), {"box/5", 7, ""}, with_key("secret"), deadline_in(patience_s));
+              }),
+              HasSubstr("no worker is awaited"));
+  EXPECT_EQ(error_of([&] { waiting.called.get(); }),
+            "no worker has called for box/0; the last call was refused: \"box/5\": no worker is awaited for \"box/5\"");
+}
+
+// Both sides show a certificate; the worker's names its device, the driver's the coordinator.
+TEST(RemoteWorkers, UnderTlsCertificatesNameBothSides) {
+  const Authority authority = Authority::create("tests");
+  const auto access = [&](const std::string& name) {
+    return RelayAccess{
+        .key = "secret", .identity = TlsContext(authority.issue(name)), .encryption = Encryption::always};
+  };
+  WorkerListener listener("127.0.0.1:0", access(std::string(coordinator_name)));
+  Waiting waiting(listener, {"box/0"});
+  const auto call = [&](const RelayAccess& shown) {
+    return call_driver(listener.address(), {"box/0", 7, "here"}, shown, deadline_in(patience_s));
+  };
+  EXPECT_THAT(error_of([&] { call(access("box/1")); }), HasSubstr("the certificate names \"box/1\", not \"box/0\""));
+  const Authority other = Authority::create("others");
+  EXPECT_NE(error_of([&] {
+              call({.key = "secret", .identity = TlsContext(other.issue("box/0")), .encryption = Encryption::always});
+            }),
+            "none");
+  EXPECT_NE(error_of([&] { call(with_key("secret")); }), "none");  // without TLS
+
+  ControlConnection worker(call(access("box/0")));
+  auto called = waiting.called.get();
+  ASSERT_TRUE(called.at("box/0").control.encrypted());
+  RemoteWorker link(std::move(called.at("box/0").control));
+  const Message large = Progress{std::string(60000, 'x'), 0.5};
+  std::jthread sender([&] {
+    for (int i = 0; i < 20; ++i) worker.send(large);
+  });
+  std::size_t received = 0;
+  while (received < 20) {
+    for (const Message& message : link.receive()) {
+      EXPECT_EQ(message, large);
+      ++received;
+    }
+    auto events = link.events();
+    if (received < 20) {
+      ASSERT_EQ(::poll(events.data(), events.size(), 20000), 1);
+    }
+  }
+  sender.join();
+  link.send(encode(Stop{}));
+  EXPECT_EQ(worker.receive(), Message(Stop{}));
+  EXPECT_FALSE(link.exit());
+  link.close();
+  EXPECT_TRUE(link.ended() && link.exit());
+  EXPECT_EQ(worker.receive(), std::nullopt);
+}
+
+TEST(RemoteWorkers, AWorkerWhoseConnectionEndsHasEnded) {
+  WorkerListener listener("127.0.0.1:0", with_key("secret"));
+  Waiting waiting(listener, {"box/0"});
+  ByteStream worker =
+      call_driver(listener.address(), {"box/0", 7, "here"}, with_key("secret"), deadline_in(patience_s));
+  RemoteWorker link(std::move(waiting.called.get().at("box/0").control));
+  EXPECT_FALSE(link.exit());
+  worker.close();
+  auto events = link.events();
+  ASSERT_EQ(::poll(events.data(), events.size(), 20000), 1);
+  EXPECT_TRUE(link.receive().empty());
+  EXPECT_TRUE(link.ended());
+  EXPECT_EQ(link.exit()->text(), "closed its control connection");
+  link.send(encode(Stop{}));  // dropped
+}
+
+}  // namespace
+}  // namespace motley

@@ -1,0 +1,61 @@
+#include "motley/workers/worker_link.hpp"
+
+#include <fmt/format.h>
+
+#include "motley/base/clock.hpp"
+
+namespace motley {
+namespace {
+
+void wait_for_exit(WorkerLink& link, Instant until) {
+  while (!link.exit() && seconds_until(until) > 0) {
+    std::vector<pollfd> events = link.events();
+    ::poll(events.data(), events.size(), poll_timeout_ms(until));
+  }
+}
+
+// "cuda" stands for the GPU of the device's slot.
+std::string backend_of(const std::string& device, const std::string& backend) {
+  return backend == "cuda" ? "cuda:" + device.substr(device.rfind('/') + 1) : backend;
+}
+
+}  // namespace
+
+std::string WorkerExit::text() const {
+  switch (how) {
+    case How::code: return fmt::format("exited with code {}", number);
+    case How::signal: return fmt::format("was killed by signal {}", number);
+    case How::unknown: break;
+  }
+  return "closed its control connection";
+}
+
+std::string Worker::name() const { return fmt::format("{} (rank {} of stage {})", device, rank, stage); }
+
+void send_launches(Workers& workers, const ServePlan& plan, std::uint64_t epoch, const LaunchOptions& options,
+                   const std::function<DataLinks(const std::string& device)>& links) {
+  Launch launch{.plan_json = to_json(write(plan)),
+                .model_folder = options.model_folder.string(),
+                .device = {},
+                .backend = {},
+                .threads = options.threads,
+                .epoch = epoch,
+                .links = {}};
+  for (const Worker& worker : workers) {
+    launch.device = worker.device;
+    launch.backend = backend_of(worker.device, options.backend);
+    launch.links = links(worker.device);
+    worker.link->send(encode(launch));
+  }
+}
+
+void end_workers(Workers& workers, double grace_s) {
+  for (const Worker& worker : workers) worker.link->close();
+  const Instant deadline = deadline_in(grace_s);
+  for (const Worker& worker : workers) wait_for_exit(*worker.link, deadline);
+  for (const Worker& worker : workers)
+    if (!worker.link->exit()) worker.link->kill();
+  for (const Worker& worker : workers) wait_for_exit(*worker.link, no_deadline);
+}
+
+}  // namespace motley

@@ -1,0 +1,81 @@
+// How a driver reaches one worker, wherever it runs. WorkerProcess (worker_processes.hpp) is a child of this process;
+// RemoteWorker (remote_workers.hpp) is reached over TCP.
+#pragma once
+
+#include <poll.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "motley/plan/serve.hpp"
+#include "motley/workers/messages.hpp"
+
+namespace motley {
+
+// How a worker ended.
+struct WorkerExit {
+  enum class How { code, signal, unknown };
+  How how = How::unknown;
+  int number = 0;            // the exit code, or the signal
+  std::string text() const;  // "was killed by signal 9"
+};
+
+// No call blocks. Of one thread.
+class WorkerLink {
+ public:
+  virtual ~WorkerLink() = default;  // ends the worker at once
+
+  // Queues an encoded message and sends what the connection takes now; flush() sends on. What is sent to a worker that
+  // has ended is dropped.
+  virtual void send(std::string_view message) = 0;
+  virtual void flush() = 0;
+  // The messages that have arrived completely. Throws a peer error on a malformed one.
+  virtual std::vector<Message> receive() = 0;
+
+  // No more messages will come.
+  virtual bool ended() const = 0;
+  // None: it runs, or nothing is known of its end yet.
+  virtual std::optional<WorkerExit> exit() = 0;
+  // What to wait for until the worker has something to say, takes more bytes, or ends.
+  virtual std::vector<pollfd> events() const = 0;
+
+  // Ends the connection, on which the worker leaves by itself.
+  virtual void close() = 0;
+  // Ends the worker, as far as it can be reached.
+  virtual void kill() = 0;
+  // Its process, 0 where that is on another machine.
+  virtual int process() const = 0;
+};
+
+// A device of a plan, and the worker that runs its part.
+struct Worker {
+  std::string device, stage;
+  int rank = 0;
+  std::unique_ptr<WorkerLink> link;
+  std::string name() const;  // "box/1 (rank 1 of stage r0/s0)"
+};
+// In the order of worker_devices() (worker_links.hpp).
+using Workers = std::vector<Worker>;
+
+struct LaunchOptions {
+  std::filesystem::path model_folder;
+  std::filesystem::path program;  // of processes that the driver starts; and between them:
+  std::string transport;          // shm or tcp
+  std::string backend;
+  int threads = 1;
+};
+// Tells each worker of a plan what to load, and how it reaches the others.
+void send_launches(Workers& workers, const ServePlan& plan, std::uint64_t epoch, const LaunchOptions& options,
+                   const std::function<DataLinks(const std::string& device)>& links);
+
+// Closes the connections, gives the workers `grace_s` to leave, kills those that stay, and waits for their end.
+void end_workers(Workers& workers, double grace_s);
+
+}  // namespace motley

@@ -1,0 +1,245 @@
+#include "motley/workers/worker_set.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <thread>
+
+#include "motley/base/clock.hpp"
+#include "motley/base/units.hpp"
+
+namespace motley {
+namespace {
+
+constexpr double worker_grace_s = 1;  // to leave by itself once its connection has ended
+constexpr double settle_s = 0.25;     // in which the cause of a failure is told from its consequences
+
+ErrorCode code_from(std::int32_t number) {
+  for (const ErrorCode code : {ErrorCode::negative, ErrorCode::input, ErrorCode::environment, ErrorCode::limit,
+                               ErrorCode::peer, ErrorCode::interrupted})
+    if (static_cast<std::int32_t>(code) == number) return code;
+  return ErrorCode::internal;
+}
+
+}  // namespace
+
+WorkerSet::WorkerSet(std::shared_ptr<const ServePlan> plan, Workers workers, WorkerSetOptions options)
+    : plan_(std::move(plan)),
+      options_(std::move(options)),
+      workers_(std::move(workers)),
+      progress_(workers_.size()),
+      reported_(workers_.size()),
+      last_answer_(workers_.size()) {
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    const Worker& worker = workers_[i];
+    first_worker_.emplace(worker.stage, i);
+    status_.push_back({.device = worker.device,
+                       .stage = worker.stage,
+                       .rank = worker.rank,
+                       .process = worker.link->process(),
+                       .alive = true,
+                       .allocated = {}});
+  }
+}
+
+WorkerSet::~WorkerSet() { end(); }
+
+void WorkerSet::end() {
+  end_workers(workers_, worker_grace_s);
+  const std::lock_guard lock(mutex_);
+  for (WorkerStatus& status : status_) status.alive = false;
+}
+
+void WorkerSet::report(const std::string& phase, const std::string& detail) const {
+  if (options_.report) options_.report(phase, detail);
+}
+
+std::vector<WorkerStatus> WorkerSet::status() const {
+  const std::lock_guard lock(mutex_);
+  return status_;
+}
+
+void WorkerSet::wait(int wake) {
+  std::vector<pollfd> waiting{{wake, POLLIN, 0}};
+  std::vector<std::size_t> owner{0};
+  for (std::size_t i = 0; i < workers_.size(); ++i)
+    for (const pollfd& event : workers_[i].link->events()) {
+      waiting.push_back(event);
+      owner.push_back(i);
+    }
+  double patience_s = 3600;
+  for (const auto& [id, step] : unanswered_) patience_s = std::min(patience_s, step.limit_s - seconds_since(step.sent));
+  ::poll(waiting.data(), waiting.size(), static_cast<int>(std::max(patience_s, 0.0) * 1e3) + 1);
+  stirred_.clear();
+  for (std::size_t event = 1; event < waiting.size(); ++event)
+    if (waiting[event].revents != 0 && (stirred_.empty() || stirred_.back() != owner[event]))
+      stirred_.push_back(owner[event]);
+  for (const std::size_t i : stirred_) workers_[i].link->flush();
+}
+
+std::optional<WorkerLoss> WorkerSet::receive(const OnResult& on_result) {
+  bool trouble = false;
+  for (const std::size_t i : stirred_) trouble = !take_messages(i, on_result) || trouble;
+  stirred_.clear();
+  if (!trouble) return overdue();
+  WorkerLoss loss = find_cause(on_result);
+  const std::lock_guard lock(mutex_);
+  for (std::size_t i = 0; i < workers_.size(); ++i) status_[i].alive = !workers_[i].link->exit();
+  return loss;
+}
+
+// ---- messages ----
+
+// False: this worker is lost.
+bool WorkerSet::take_messages(std::size_t i, const OnResult& on_result) {
+  WorkerLink& link = *workers_[i].link;
+  try {
+    for (const Message& message : link.receive()) std::visit([&](const auto& m) { take(i, m, on_result); }, message);
+  } catch (const Error& error) {
+    reported_[i] = error;
+  }
+  return !reported_[i] && !link.ended() && !link.exit();
+}
+
+// Messages that only the driver sends.
+template <class M>
+void WorkerSet::take(std::size_t, const M&, const OnResult&) {
+  throw Error(ErrorCode::peer, "a message that workers do not send");
+}
+
+void WorkerSet::take(std::size_t i, const Failure& failure, const OnResult&) {
+  reported_[i] = Error(code_from(failure.code), failure.message, failure.hint);
+}
+
+void WorkerSet::take(std::size_t i, const Progress& progress, const OnResult&) {
+  progress_[i] = progress;
+  double sum = 0;
+  for (const Progress& p : progress_) sum += p.phase == progress.phase ? p.fraction : 0;
+  const double fraction = sum / static_cast<double>(progress_.size());
+  constexpr double worth_a_line = 0.1;
+  if (progress.phase == reported_phase_ && fraction < reported_fraction_ + worth_a_line) return;
+  reported_phase_ = progress.phase;
+  reported_fraction_ = fraction;
+  report(progress.phase, fmt::format("{:.0f} %", 100 * fraction));
+}
+
+void WorkerSet::take(std::size_t i, const Ready& ready_now, const OnResult&) {
+  if (ready()) throw Error(ErrorCode::peer, "an unexpected message");
+  std::int64_t bytes = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    status_[i].allocated = ready_now;
+    for (const WorkerStatus& status : status_)
+      bytes += status.allocated.weight_bytes + status.allocated.kv_bytes + status.allocated.activation_bytes;
+  }
+  if (++ready_workers_ == workers_.size()) report("memory", human_bytes(static_cast<double>(bytes)));
+}
+
+void WorkerSet::take(std::size_t i, const StepResult& result, const OnResult& on_result) {
+  if (result.step <= last_answer_[i])
+    throw Error(ErrorCode::peer, fmt::format("it answered step {} after step {}", result.step, last_answer_[i]));
+  last_answer_[i] = result.step;
+  {
+    const std::lock_guard lock(mutex_);
+    WorkerStatus& status = status_[i];
+    status.busy_s += result.compute_s;
+    status.waited_s += result.wait_s;
+    ++status.steps;
+  }
+  const auto sent = unanswered_.find(result.step);
+  if (sent == unanswered_.end() || sent->second.answering_worker != i) return;
+  slowest_step_s_ = std::max(slowest_step_s_, seconds_since(sent->second.sent));
+  unanswered_tokens_ -= sent->second.tokens;
+  unanswered_.erase(sent);
+  on_result(result);
+}
+
+// ---- steps ----
+
+void WorkerSet::warmed_up() { warm_up_step_s_ = slowest_step_s_; }
+
+// Every worker of the route gets the same: what its stage does not need is small beside the hidden states.
+void WorkerSet::send(const Step& step) {
+  const std::vector<Hop>& path = plan_->routes[step.route].path;
+  const std::string message = encode(step);
+  for (const Hop& hop : path) {
+    const std::size_t first = first_worker_.at(hop.stage);
+    for (std::size_t rank = 0; rank < plan_->stage(hop.stage).devices.size(); ++rank)
+      workers_[first + rank].link->send(message);
+  }
+  std::int64_t tokens = 0;
+  for (const StepSequence& sequence : step.sequences) tokens += sequence.count;
+  unanswered_tokens_ += tokens;
+  unanswered_[step.step] = {first_worker_.at(path.back().stage), step.route, tokens, Clock::now(), step_limit_s()};
+}
+
+// The first step pays for memory that was never touched. Later a step may take as long as its tokens would one by
+// one, and so may those before it.
+double WorkerSet::step_limit_s() const {
+  if (!warm_up_step_s_) return 6 * options_.watchdog_s;
+  return std::max(
+      {options_.watchdog_s, 10 * slowest_step_s_, 2 * *warm_up_step_s_ * static_cast<double>(unanswered_tokens_)});
+}
+
+std::optional<WorkerLoss> WorkerSet::overdue() const {
+  for (const auto& [id, step] : unanswered_)
+    if (const double elapsed_s = seconds_since(step.sent); elapsed_s > step.limit_s) return hang(id, step, elapsed_s);
+  return std::nullopt;
+}
+
+// Those behind a worker that hangs do not answer either: the first stage without an answer is to blame.
+WorkerLoss WorkerSet::hang(std::uint64_t id, const UnansweredStep& step, double elapsed_s) const {
+  std::string silent;
+  std::vector<std::string> devices;
+  for (const Hop& hop : plan_->routes[step.route].path) {
+    const std::size_t first = first_worker_.at(hop.stage);
+    for (std::size_t i = first; i < first + plan_->stage(hop.stage).devices.size(); ++i) {
+      if (last_answer_[i] >= id) continue;
+      silent += (silent.empty() ? "" : ", ") + workers_[i].name();
+      devices.push_back(workers_[i].device);
+    }
+    if (!silent.empty()) break;
+  }
+  return {Error(ErrorCode::peer, fmt::format("{} did not answer step {} within {:.1f} s", silent, id, elapsed_s)),
+          std::move(devices)};
+}
+
+// ---- failure ----
+
+// When one worker dies, its neighbours soon report that their connections broke. Looks for the one that did not fail
+// because of another: killed, or with an error of its own.
+WorkerLoss WorkerSet::find_cause(const OnResult& on_result) {
+  const auto first_seen = Clock::now();
+  for (;;) {
+    std::optional<WorkerLoss> consequence;
+    const bool settled = seconds_since(first_seen) > settle_s;
+    for (std::size_t i = 0; i < workers_.size(); ++i) {
+      if (take_messages(i, on_result)) continue;
+      const auto exit = workers_[i].link->exit();
+      const bool killed = exit && exit->how == WorkerExit::How::signal;
+      const bool left_silently = exit && !reported_[i] && exit->number != static_cast<int>(ErrorCode::peer);
+      const bool own_error = reported_[i] && reported_[i]->code() != ErrorCode::peer;
+      WorkerLoss named = describe_loss(i);
+      if (killed || left_silently || own_error) return named;
+      if (!consequence) consequence = std::move(named);
+    }
+    if (settled) return *consequence;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
+WorkerLoss WorkerSet::describe_loss(std::size_t i) {
+  const auto exit = workers_[i].link->exit();
+  const std::string name = workers_[i].name();
+  const auto named = [&](Error cause) { return WorkerLoss{std::move(cause), {workers_[i].device}}; };
+  if (exit && exit->how == WorkerExit::How::signal)
+    return named(
+        Error(ErrorCode::peer, fmt::format("{} {}", name, exit->text()),
+              "where nobody killed it, memory may have run out (`dmesg` says so); starting again loads all workers"));
+  if (reported_[i])
+    return named(Error(reported_[i]->code(), fmt::format("{}: {}", name, reported_[i]->what()), reported_[i]->hint()));
+  return named(Error(ErrorCode::peer, fmt::format("{} {}", name, exit.value_or(WorkerExit{}).text())));
+}
+
+}  // namespace motley

@@ -1,0 +1,121 @@
+// The workers of one plan, from their start to their end: what they report, which steps they have not answered, and
+// why one of them was lost. Knows no requests: what a step carries, and what follows from a loss, is decided above.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "motley/base/clock.hpp"
+#include "motley/base/error.hpp"
+#include "motley/plan/serve.hpp"
+#include "motley/workers/worker_link.hpp"
+
+namespace motley {
+
+struct WorkerStatus {
+  std::string device, stage;
+  int rank = 0;
+  int process = 0;  // 0: on another machine
+  bool alive = false;
+  Ready allocated;
+  double busy_s = 0;  // computing, since the start
+  double waited_s = 0;
+  std::uint64_t steps = 0;
+};
+
+// Why the workers of a plan cannot go on, and the devices whose workers were lost; none where the cause lies elsewhere.
+struct WorkerLoss {
+  Error cause;
+  std::vector<std::string> devices = {};
+};
+
+struct WorkerSetOptions {
+  // A step without an answer for this long means that a worker hangs; where steps prove slow it is ten times the
+  // slowest.
+  double watchdog_s = 10;
+  // Start-up phases, for people: ("weights", "42 %").
+  std::function<void(const std::string& phase, const std::string& detail)> report = {};
+};
+
+// Of one thread, which is the one that started the workers; status() from any.
+class WorkerSet {
+ public:
+  // In the order of worker_devices(), launched.
+  WorkerSet(std::shared_ptr<const ServePlan> plan, Workers workers, WorkerSetOptions options);
+  ~WorkerSet();  // ends the workers; none is left behind
+  WorkerSet(const WorkerSet&) = delete;
+  WorkerSet& operator=(const WorkerSet&) = delete;
+
+  // Every worker has loaded its part.
+  bool ready() const { return ready_workers_ == workers_.size(); }
+  // Steps took as long as others will: until now they paid for memory that was never touched.
+  void warmed_up();
+
+  // To every worker of the step's route.
+  void send(const Step& step);
+  // Every step was answered.
+  bool idle() const { return unanswered_.empty(); }
+
+  // Until a worker has something to say, a step is overdue, or `wake` is readable.
+  void wait(int wake);
+  // Takes in what has arrived since wait(): the answers to steps, in the order of the steps of each route. What
+  // `on_result` throws is held against the worker that answered. A loss is final; its cause is looked for among all
+  // workers, for which this may wait a moment.
+  std::optional<WorkerLoss> receive(const std::function<void(const StepResult&)>& on_result);
+
+  // Ends the workers, as the destructor does.
+  void end();
+
+  std::vector<WorkerStatus> status() const;
+
+ private:
+  struct UnansweredStep {
+    std::size_t answering_worker = 0;  // rank 0 of the last stage
+    std::size_t route = 0;
+    std::int64_t tokens = 0;
+    Instant sent;
+    double limit_s = 0;
+  };
+  using OnResult = std::function<void(const StepResult&)>;
+
+  bool take_messages(std::size_t i, const OnResult& on_result);
+  template <class M>
+  void take(std::size_t i, const M& message, const OnResult& on_result);
+  void take(std::size_t i, const Failure& failure, const OnResult& on_result);
+  void take(std::size_t i, const Progress& progress, const OnResult& on_result);
+  void take(std::size_t i, const Ready& ready, const OnResult& on_result);
+  void take(std::size_t i, const StepResult& result, const OnResult& on_result);
+  double step_limit_s() const;
+  std::optional<WorkerLoss> overdue() const;
+  WorkerLoss hang(std::uint64_t id, const UnansweredStep& step, double elapsed_s) const;
+  WorkerLoss find_cause(const OnResult& on_result);
+  WorkerLoss describe_loss(std::size_t i);
+  void report(const std::string& phase, const std::string& detail) const;
+
+  const std::shared_ptr<const ServePlan> plan_;
+  const WorkerSetOptions options_;
+  Workers workers_;
+  std::map<std::string, std::size_t> first_worker_;  // of each stage
+  std::vector<Progress> progress_;
+  std::string reported_phase_;
+  double reported_fraction_ = 0;
+  std::size_t ready_workers_ = 0;
+  std::vector<std::optional<Error>> reported_;  // what a worker said of its own end
+  std::vector<std::size_t> stirred_;            // workers that may have something to say
+  std::vector<std::uint64_t> last_answer_;      // step, per worker
+  std::map<std::uint64_t, UnansweredStep> unanswered_;
+  std::int64_t unanswered_tokens_ = 0;
+  double slowest_step_s_ = 0;
+  std::optional<double> warm_up_step_s_;  // none: still warming up
+
+  mutable std::mutex mutex_;
+  std::vector<WorkerStatus> status_;  // guarded
+};
+
+}  // namespace motley

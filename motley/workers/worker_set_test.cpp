@@ -1,0 +1,194 @@
+// What a set of workers reports, with links that a test writes.
+#include "motley/workers/worker_set.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "motley/comm/net/wakeup.hpp"
+#include "motley/workers/toy_plan_test.hpp"
+
+namespace motley {
+namespace {
+
+using testing::HasSubstr;
+
+// The worker's end of a scripted link.
+struct Script {
+  std::vector<Message> to_driver;
+  std::vector<Step> steps;  // that were sent to the worker
+  bool malformed = false, ended = false, closed = false, stays = false;
+  std::optional<WorkerExit> exit;
+};
+
+class ScriptedLink final : public WorkerLink {
+ public:
+  explicit ScriptedLink(Script& script) : script_(script) { always_.notify(); }
+
+  void send(std::string_view message) override {
+    Message decoded = decode(message);
+    if (auto* step = std::get_if<Step>(&decoded)) script_.steps.push_back(std::move(*step));
+  }
+  void flush() override {}
+  std::vector<Message> receive() override {
+    if (script_.malformed) throw Error(ErrorCode::peer, "malformed message");
+    return std::exchange(script_.to_driver, {});
+  }
+  bool ended() const override { return script_.ended; }
+  std::optional<WorkerExit> exit() override { return script_.exit; }
+  std::vector<pollfd> events() const override { return {{always_.descriptor(), POLLIN, 0}}; }
+  void close() override {
+    script_.closed = true;
+    if (!script_.stays && !script_.exit) script_.exit = WorkerExit{WorkerExit::How::code, 0};
+  }
+  void kill() override { script_.exit = WorkerExit{WorkerExit::How::signal, 9}; }
+  int process() const override { return 0; }
+
+ private:
+  Script& script_;
+  Wakeup always_;
+};
+
+constexpr auto exited = [](int code) { return WorkerExit{WorkerExit::How::code, code}; };
+constexpr auto killed = WorkerExit{WorkerExit::How::signal, 9};
+
+class WorkerSetTest : public testing::Test {
+ protected:
+  // Two stages: box/0 and box/1, then box/2.
+  WorkerSetTest() : plan_(std::make_shared<const ServePlan>(toy_plan({{2, 1}}))), scripts_(3) {
+    Workers workers;
+    std::size_t next = 0;
+    for (const Stage& stage : plan_->stages)
+      for (std::size_t rank = 0; rank < stage.devices.size(); ++rank)
+        workers.push_back({.device = stage.devices[rank],
+                           .stage = stage.id,
+                           .rank = static_cast<int>(rank),
+                           .link = std::make_unique<ScriptedLink>(scripts_[next++])});
+    set_.emplace(plan_, std::move(workers), WorkerSetOptions{.watchdog_s = 0.05});
+  }
+
+  std::optional<WorkerLoss> receive() {
+    set_->wait(nothing_.descriptor());
+    return set_->receive([this](const StepResult& result) { results_.push_back(result.step); });
+  }
+  void answer(std::size_t worker, std::uint64_t step) {
+    scripts_[worker].to_driver.push_back(StepResult{.step = step, .compute_s = 0.5, .wait_s = 0.25, .tokens = {}});
+  }
+  static Step step_of(std::uint64_t number) { return {number, 0, {{.sequence = 1, .position = 0, .count = 3}}}; }
+
+  std::shared_ptr<const ServePlan> plan_;
+  std::vector<Script> scripts_;
+  Wakeup nothing_;
+  std::vector<std::uint64_t> results_;
+  std::optional<WorkerSet> set_;  // last: it ends the links
+};
+
+TEST_F(WorkerSetTest, IsReadyWhenAllAreAndPassesAnswersOfTheLastStage) {
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_FALSE(set_->ready());
+    scripts_[i].to_driver.push_back(Ready{.weight_bytes = 10, .kv_bytes = 1, .activation_bytes = 1, .load_s = 0});
+    EXPECT_FALSE(receive());
+  }
+  EXPECT_TRUE(set_->ready());
+  set_->warmed_up();
+  set_->send(step_of(1));
+  for (const Script& script : scripts_) EXPECT_EQ(script.steps, std::vector<Step>{step_of(1)});
+  answer(0, 1);
+  answer(1, 1);
+  EXPECT_FALSE(receive());
+  EXPECT_TRUE(results_.empty());
+  EXPECT_FALSE(set_->idle());
+  answer(2, 1);
+  EXPECT_FALSE(receive());
+  EXPECT_EQ(results_, std::vector<std::uint64_t>{1});
+  EXPECT_TRUE(set_->idle());
+  const WorkerStatus status = set_->status().at(1);
+  EXPECT_EQ(status.device, "box/1");
+  EXPECT_EQ(status.allocated.weight_bytes, 10);
+  EXPECT_EQ(status.busy_s, 0.5);
+  EXPECT_EQ(status.steps, 1u);
+}
+
+// A neighbour of a dead worker reports an error, too; the dead worker is named.
+TEST_F(WorkerSetTest, TheCauseIsNotAConsequence) {
+  scripts_[0].to_driver.push_back(Failure{5, "box/2 is gone", ""});
+  scripts_[2].exit = killed;
+  auto loss = receive();
+  ASSERT_TRUE(loss);
+  EXPECT_STREQ(loss->cause.what(), "box/2 (rank 0 of stage r0/s1) was killed by signal 9");
+  EXPECT_EQ(loss->devices, std::vector<std::string>{"box/2"});
+  EXPECT_FALSE(set_->status().at(2).alive);
+}
+
+TEST_F(WorkerSetTest, AnErrorOfItsOwnIsTheCause) {
+  scripts_[0].to_driver.push_back(Failure{5, "box/1 is gone", ""});
+  scripts_[1].to_driver.push_back(Failure{4, "it does not fit", "buy memory"});
+  const auto loss = receive();
+  ASSERT_TRUE(loss);
+  EXPECT_EQ(loss->cause.code(), ErrorCode::limit);
+  EXPECT_STREQ(loss->cause.what(), "box/1 (rank 1 of stage r0/s0): it does not fit");
+  EXPECT_EQ(loss->cause.hint(), "buy memory");
+}
+
+TEST_F(WorkerSetTest, OneThatLeavesSilentlyIsTheCause) {
+  scripts_[0].to_driver.push_back(Failure{5, "box/1 is gone", ""});
+  scripts_[1].ended = true;
+  scripts_[1].exit = exited(0);
+  EXPECT_STREQ(receive()->cause.what(), "box/1 (rank 1 of stage r0/s0) exited with code 0");
+}
+
+// A worker elsewhere: how it ended is not known.
+TEST_F(WorkerSetTest, AnEndedConnectionIsACauseWhereNoOtherIsKnown) {
+  scripts_[1].ended = true;
+  scripts_[1].exit = WorkerExit{};
+  EXPECT_STREQ(receive()->cause.what(), "box/1 (rank 1 of stage r0/s0) closed its control connection");
+}
+
+TEST_F(WorkerSetTest, ConsequencesAloneNameTheFirst) {
+  scripts_[1].to_driver.push_back(Failure{5, "box/2 is gone", ""});
+  scripts_[2].malformed = true;
+  EXPECT_STREQ(receive()->cause.what(), "box/1 (rank 1 of stage r0/s0): box/2 is gone");
+}
+
+TEST_F(WorkerSetTest, WhatTheDriverDoesNotUnderstandIsHeldAgainstTheWorker) {
+  set_->send(step_of(1));
+  answer(2, 1);
+  set_->wait(nothing_.descriptor());
+  const auto loss = set_->receive([](const StepResult&) { throw Error(ErrorCode::peer, "a token too many"); });
+  ASSERT_TRUE(loss);
+  EXPECT_STREQ(loss->cause.what(), "box/2 (rank 0 of stage r0/s1): a token too many");
+}
+
+TEST_F(WorkerSetTest, AnswersInTheWrongOrderAreAFailure) {
+  for (const std::uint64_t step : {1, 2}) set_->send(step_of(step));
+  answer(2, 2);
+  answer(2, 1);
+  EXPECT_THAT(receive()->cause.what(), HasSubstr("it answered step 1 after step 2"));
+}
+
+TEST_F(WorkerSetTest, AMessageOfTheDriverIsAFailure) {
+  scripts_[0].to_driver.push_back(Step{});
+  EXPECT_THAT(receive()->cause.what(), HasSubstr("a message that workers do not send"));
+}
+
+TEST_F(WorkerSetTest, TheFirstStageWithoutAnAnswerHangs) {
+  for (std::size_t i = 0; i < 3; ++i) scripts_[i].to_driver.push_back(Ready{});
+  EXPECT_FALSE(receive());
+  set_->warmed_up();
+  set_->send(step_of(1));
+  answer(0, 1);
+  std::optional<WorkerLoss> loss;
+  while (!loss) loss = receive();
+  EXPECT_THAT(loss->cause.what(), HasSubstr("box/1 (rank 1 of stage r0/s0) did not answer step 1 within 0."));
+  EXPECT_EQ(loss->devices, std::vector<std::string>{"box/1"});
+}
+
+TEST_F(WorkerSetTest, EndingClosesAndThenKills) {
+  scripts_[2].stays = true;
+  set_->end();
+  for (const Script& script : scripts_) EXPECT_TRUE(script.closed && script.exit);
+  EXPECT_EQ(scripts_[2].exit->number, 9);
+  EXPECT_FALSE(set_->status().at(0).alive);
+}
+
+}  // namespace
+}  // namespace motley
