@@ -184,8 +184,8 @@ TEST(Arrivals, WhatCannotBeDrawnIsRefused) {
   const Workload good = workload_of(ArrivalProcess::poisson, 1, mean(1), mean(1));
   refuse(workload_of(ArrivalProcess::poisson, 0, mean(1), mean(1)), {.requests = 1}, "has no rate");
   refuse(good, {}, "duration and number of requests are missing");
-  refuse(good, {.requests = 1, .rate_scale = 0}, "scaled");
-  refuse(good, {.duration_s = 1e12}, "too many");
+  refuse(good, {.requests = 1, .rate_scale = 0}, "the scale of the rates must be positive");
+  refuse(good, {.duration_s = 1e12}, "more than can be simulated");
   refuse(good, {.duration_s = -1}, "must not be negative");
   refuse(good, {.requests = -1}, "must not be negative");
 }

@@ -228,7 +228,7 @@ TEST_F(WorkloadFiles, TraceErrorsNameTheLine) {
     std::string csv, what, hint;
   };
   const BadTrace cases[] = {
-      {"", "t.csv: is empty", "the first line"},
+      {"", "t.csv: is empty", "name the columns"},
       {header, "t.csv:1: the trace has no request", "write one line per"},
       {"arrival_s,promt_tokens\n", "t.csv:1: column \"promt_tokens\" is unknown", "did you mean `prompt_tokens`?"},
       {"arrival_s,arrival_s\n", "t.csv:1: column \"arrival_s\" appears twice", "keep one"},
@@ -236,12 +236,13 @@ TEST_F(WorkloadFiles, TraceErrorsNameTheLine) {
        "the file has: arrival_s, prompt_tokens"},
       {header + "0,1,1,chat\n1,2,3\n", "t.csv:3: 3 cells under 4 columns", "give each line one cell"},
       {header + "0,1,1,chat,5\n", "t.csv:2: 5 cells under 4 columns", "give each line one cell"},
-      {header + "0,100000001,1,chat", "t.csv:2: prompt_tokens: \"100000001\" is not a number of tokens", "an integer"},
-      {header + "x,1,1,chat", "t.csv:2: arrival_s: \"x\" is not a time in seconds", "a number"},
-      {header + "-1,1,1,chat", "t.csv:2: arrival_s: \"-1\" is not a time in seconds", "a number"},
-      {header + "nan,1,1,chat", "t.csv:2: arrival_s: \"nan\" is not a time in seconds", "a number"},
-      {header + "0,1.5,1,chat", "t.csv:2: prompt_tokens: \"1.5\" is not a number of tokens", "an integer"},
-      {header + "0,1,0,chat", "t.csv:2: output_tokens: \"0\" is not a number of tokens", "an integer"},
+      {header + "0,100000001,1,chat", "t.csv:2: prompt_tokens: \"100000001\" is not a number of tokens",
+       "give an integer"},
+      {header + "x,1,1,chat", "t.csv:2: arrival_s: \"x\" is not a time in seconds", "give a number"},
+      {header + "-1,1,1,chat", "t.csv:2: arrival_s: \"-1\" is not a time in seconds", "give a number"},
+      {header + "nan,1,1,chat", "t.csv:2: arrival_s: \"nan\" is not a time in seconds", "give a number"},
+      {header + "0,1.5,1,chat", "t.csv:2: prompt_tokens: \"1.5\" is not a number of tokens", "give an integer"},
+      {header + "0,1,0,chat", "t.csv:2: output_tokens: \"0\" is not a number of tokens", "give an integer"},
       {header + "5,1,1,chat\n\n4,1,1,chat", "t.csv:4: arrival_s: 4 comes before the line above, 5", "sort"},
       {header + "0,1,1,", "t.csv:2: class: the cell is empty", "name the class"},
       {header + "0,1,1,chat\n1,2,3,code", "t.csv: class \"code\" is not in the workload", "add a [[class]]"},
