@@ -60,12 +60,11 @@ void add_explain(CLI::App& parent, Action& action) {
   auto options = std::make_shared<ExplainOptions>();
   auto* verb = parent.add_subcommand("explain", "Show where a plan's time goes: the cost as a tree of terms");
   verb->footer(
-      "examples:\n"
-      "  motley explain plan.json\n"
-      "  motley explain plan.json --cost hexgen            price the plan by another form\n"
-      "  motley explain plan.json --without box/3          replan without a device, and compare\n"
-      "  motley explain plan.json --add \"A100*2\"          replan with two more devices\n"
-      "  motley explain plan.json --what-if \"tp=2 on box\"  replan with another tensor-parallel degree");
+      "example: motley explain plan.json\n"
+      "         motley explain plan.json --cost hexgen            price the plan by another form\n"
+      "         motley explain plan.json --without box/3          replan without a device, and compare\n"
+      "         motley explain plan.json --add \"A100*2\"          replan with two more devices\n"
+      "         motley explain plan.json --what-if \"tp=2 on box\"  replan with another tensor-parallel degree");
   verb->add_option("plan", options->file, "Plan file")->required()->type_name("PLAN");
   verb->add_option("--depth", options->depth, "Levels of the tree to print: 1 stages, 2 phases (default), 4 all terms")
       ->check(CLI::Range(0, 16));

@@ -41,7 +41,7 @@ void require_served_types(const PlanningOptions& planning) {
   const bool stated = !planning.weight_type.empty();
   const DType weights = stated ? parse_dtype_option(planning.weight_type, "--weight-type")
                                : read_model(planning.model).arch.checkpoint_type;
-  check(stated ? "--weight-type" : fmt::format("the weights in {} are", planning.model), weights, "--weight-type");
+  check(stated ? "--weight-type" : fmt::format("the weight type of {}", planning.model), weights, "--weight-type");
   if (!planning.kv_type.empty()) check("--kv-type", parse_dtype_option(planning.kv_type, "--kv-type"), "--kv-type");
 }
 

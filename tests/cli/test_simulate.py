@@ -133,10 +133,10 @@ def test_a_trace_is_replayed(run, plan, tmp_path):
     "arguments, words",
     [
         (["--duration", "60"], ["--duration", '"60"']),
-        (["--fault", "box/0"], ["--fault", "when"]),
+        (["--fault", "box/0"], ["--fault needs a device and a time"]),
         (["--fault", "box/9@1s"], ["box/9"]),
         (["--fault", "box/0@5"], ["--fault", '"5"']),
-        (["--fault", "box/0@5s-4s"], ["later"]),
+        (["--fault", "box/0@5s-4s"], ["give a return after the loss"]),
         (["--rate", "5"], ["--rate", "/s"]),
         (["--set", "motley.nothing=1"], ["motley.nothing"]),
     ],
