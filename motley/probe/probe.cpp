@@ -351,14 +351,16 @@ class Probe {
     double ttft_s = 0, tpot_s = 0;  // medians
   };
   Answer measured_answer(const ServePlan& plan, const TemporaryFolder& folder) const {
+    const std::shared_ptr<TextCodec> codec = open_codec();
+    Service service(plan, codec, {});
     Driver driver(plan, DriverOptions{.model_folder = folder.path(),
                                       .worker_program = options_.worker_program,
                                       .transport = options_.transport,
                                       .threads_per_worker = options_.threads,
                                       .report = {},
-                                      .on_events = {}});
-    const std::shared_ptr<TextCodec> codec = open_codec();
-    Service service(*driver.plan(), codec, {});
+                                      .on_events = [&service](std::vector<GenerateEvent> events) {
+                                        service.take(std::move(events));
+                                      }});
     Server server([&](HttpRequest request,
                       std::shared_ptr<Exchange> exchange) { service.handle(std::move(request), std::move(exchange)); },
                   {.port = 0});
