@@ -65,7 +65,7 @@ TEST(Handshake, AWelcomeWithoutTheKeyOrFromAnotherTimeIsNone) {
 TEST(Handshake, AnotherKeyAndAnUnknownPurposeAreRefused) {
   EXPECT_EQ(met_by([](ByteStream& stream) { hear(stream, "other", soon()); }), "refused: not this group's key");
   LinkHello unknown = hello;
-  unknown.purpose = static_cast<LinkPurpose>(static_cast<int>(LinkPurpose::relay_call) + 1);
+  unknown.purpose = static_cast<LinkPurpose>(static_cast<int>(LinkPurpose::control) + 1);
   EXPECT_EQ(met_by(unknown, [](ByteStream& stream) { hear(stream, "secret", soon()); }), "refused: unknown purpose");
   unknown.purpose = LinkPurpose::revoke;
   EXPECT_EQ(met_by(unknown,
