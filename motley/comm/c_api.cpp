@@ -57,7 +57,7 @@ void run(motley_group* group, const motley_call* call, motley_outcome* outcome, 
   if (outcome == nullptr) return;
   try {
     if (group == nullptr || call == nullptr)
-      return put_outcome(refused("no group, or no options of the call"), *outcome);
+      return put_outcome(refused("the group or the options of the call are missing"), *outcome);
     if (call->reduction < 0 || call->reduction >= motley::collective_reductions || call->on_abort < 0 ||
         call->on_abort > MOTLEY_RESTORE || !(call->timeout_s > 0))
       return put_outcome(refused("options that do not exist"), *outcome);
@@ -73,7 +73,7 @@ void run(motley_group* group, const motley_call* call, motley_outcome* outcome, 
 
 std::span<std::byte> bytes_of(void* data, std::int64_t bytes) {
   if (bytes < 0 || (data == nullptr && bytes > 0))
-    throw motley::input_error("a buffer of a negative size, or none",
+    throw motley::input_error("the buffer is missing, or its size is negative",
                               "`bytes` is at least 0; only 0 bytes may lie at null");
   return {static_cast<std::byte*>(data), static_cast<std::size_t>(bytes)};
 }
@@ -85,7 +85,7 @@ std::span<const std::byte> bytes_of(const void* data, std::int64_t bytes) {
 motley::CollectiveElement element_of(std::int32_t element) {
   if (element < 0 || element >= motley::collective_elements)
     throw motley::input_error("there is no element type " + std::to_string(element),
-                              fmt::format("motley_element goes from 0 to {}", motley::collective_elements - 1));
+                              fmt::format("use a motley_element from 0 to {}", motley::collective_elements - 1));
   return static_cast<motley::CollectiveElement>(element);
 }
 
@@ -96,7 +96,7 @@ int32_t motley_comm_abi(void) { return MOTLEY_COMM_ABI; }
 motley_fabric* motley_open(const motley_open_options* asked, char* error, size_t error_bytes) {
   return guarded(error, error_bytes, [&] {
     if (asked == nullptr || asked->listen == nullptr)
-      throw motley::input_error("no address to listen at",
+      throw motley::input_error("the address to listen on is missing",
                                 "`listen` is HOST:PORT, such as 127.0.0.1:0 for any free port of this machine");
     motley::FabricOptions options;
     options.listen = asked->listen;
@@ -152,7 +152,7 @@ int32_t motley_use_plans(motley_group* group, const char* const* files, int32_t 
                          size_t error_bytes) {
   const auto* done = guarded(error, error_bytes, [&]() -> motley_group* {
     if (group == nullptr || count < 0 || (files == nullptr && count > 0))
-      throw motley::input_error("no group, or no files", "`files` are the paths of `count` plans");
+      throw motley::input_error("the group or the files are missing", "give the paths of `count` plans in `files`");
     std::vector<motley::CollectiveProgram> plans;
     for (std::int32_t i = 0; i < count; ++i) plans.push_back(motley::read_collective_program(text_of(files[i])));
     group->communicator.use_plans(std::move(plans));
@@ -209,7 +209,7 @@ void motley_all_to_all(motley_group* group, const void* in, const int64_t* in_by
     const auto sum = [](auto counts) {
       for (const std::int64_t count : counts)
         if (count < 0)
-          throw motley::input_error("a block of a negative size", "the sizes by rank are bytes, 0 where nothing goes");
+          throw motley::input_error("a block of a negative size", "give the bytes by rank, with 0 for none");
       return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
     };
     return communicator.all_to_all(bytes_of(in, sum(counts_in)), counts_in, bytes_of(out, sum(counts_out)), counts_out,

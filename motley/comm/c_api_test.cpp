@@ -150,14 +150,14 @@ TEST(CApi, WrongCallsAreRefusedInWords) {
     motley_all_reduce(group, &word, 4, 99, &sum_call, &outcome);
     refused("there is no element type 99");
     motley_all_reduce(group, &word, -4, MOTLEY_INT32, &sum_call, &outcome);
-    refused("negative size");
+    refused("the buffer is missing, or its size is negative");
     const motley_call no_time{MOTLEY_SUM, MOTLEY_UNDEFINED, 0}, no_reduction{17, MOTLEY_UNDEFINED, 1};
     motley_all_reduce(group, &word, 4, MOTLEY_INT32, &no_time, &outcome);
     refused("options that do not exist");
     motley_all_reduce(group, &word, 4, MOTLEY_INT32, &no_reduction, &outcome);
     refused("options that do not exist");
     motley_all_reduce(nullptr, &word, 4, MOTLEY_INT32, &sum_call, &outcome);
-    refused("no group");
+    refused("the group or the options of the call are missing");
     std::array<char, 512> error{};
     const char* plan = "no/such/plan.json";
     EXPECT_EQ(motley_use_plans(group, &plan, 1, error.data(), error.size()), MOTLEY_INVALID);

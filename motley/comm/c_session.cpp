@@ -40,37 +40,38 @@ using motley::text_of;
 constexpr const char* state_name = "state";
 
 motley::StateAccess access_of(const motley_state& state) {
-  return {
-      .save =
-          [state] {
-            std::int64_t bytes = 0;
-            const void* data = state.save(state.user, &bytes);
-            if (data == nullptr || bytes < 0)
-              throw motley::input_error("this process cannot give its state",
-                                        "motley_state.save must return where it lies, and set `bytes`");
-            return std::vector<motley::StateBuffer<const std::byte>>{
-                {state_name, {static_cast<const std::byte*>(data), static_cast<std::size_t>(bytes)}}};
-          },
-      .place =
-          [state](const motley::StateManifest& manifest) {
-            if (manifest.items.size() != 1)
-              throw motley::input_error("the members' state is not one run of bytes",
-                                        "all members must give it in the same way: all by `state`, or all by `items`");
-            const std::int64_t bytes = manifest.items[0].bytes;
-            void* room = state.place(state.user, bytes);
-            if (room == nullptr)
-              throw motley::input_error(
-                  fmt::format("this process has no room for the {} bytes of the members' state", bytes),
-                  "motley_state.place must return as much memory");
-            return std::vector<motley::StateBuffer<std::byte>>{
-                {state_name, {static_cast<std::byte*>(room), static_cast<std::size_t>(bytes)}}};
-          },
-      .load =
-          [state] {
-            if (state.load(state.user) != 0)
-              throw motley::input_error("the members' state cannot be loaded here",
-                                        "motley_state.load refused it: do all members run the same program and model?");
-          }};
+  return {.save =
+              [state] {
+                std::int64_t bytes = 0;
+                const void* data = state.save(state.user, &bytes);
+                if (data == nullptr || bytes < 0)
+                  throw motley::input_error("this process could not save its state",
+                                            "return the address of the state from motley_state.save, and set `bytes`");
+                return std::vector<motley::StateBuffer<const std::byte>>{
+                    {state_name, {static_cast<const std::byte*>(data), static_cast<std::size_t>(bytes)}}};
+              },
+          .place =
+              [state](const motley::StateManifest& manifest) {
+                if (manifest.items.size() != 1)
+                  throw motley::input_error(
+                      "the members' state is not one run of bytes",
+                      "all members must give it in the same way: all by `state`, or all by `items`");
+                const std::int64_t bytes = manifest.items[0].bytes;
+                void* room = state.place(state.user, bytes);
+                if (room == nullptr)
+                  throw motley::input_error(
+                      fmt::format("this process has no room for the {} bytes of the members' state", bytes),
+                      "motley_state.place must return as much memory");
+                return std::vector<motley::StateBuffer<std::byte>>{
+                    {state_name, {static_cast<std::byte*>(room), static_cast<std::size_t>(bytes)}}};
+              },
+          .load =
+              [state] {
+                if (state.load(state.user) != 0)
+                  throw motley::input_error(
+                      "this process could not load the members' state",
+                      "motley_state.load failed: check that all members run the same program and model");
+              }};
 }
 
 motley::StateItems items_of(const motley_items& items) {
@@ -80,8 +81,8 @@ motley::StateItems items_of(const motley_items& items) {
                 std::int64_t bytes = 0;
                 const void* data = items.save(items.user, static_cast<std::int32_t>(item), &bytes);
                 if (data == nullptr || bytes < 0)
-                  throw motley::input_error(fmt::format("this process cannot give item {} of its state", item),
-                                            "motley_items.save must return where it lies, and set `bytes`");
+                  throw motley::input_error(fmt::format("this process could not save item {} of its state", item),
+                                            "return the address of the item from motley_items.save, and set `bytes`");
                 return std::span(static_cast<const std::byte*>(data), static_cast<std::size_t>(bytes));
               },
           .place =
@@ -97,8 +98,8 @@ motley::StateItems items_of(const motley_items& items) {
               [items](std::size_t item) {
                 if (items.load(items.user, static_cast<std::int32_t>(item)) != 0)
                   throw motley::input_error(
-                      fmt::format("item {} of the state cannot be loaded here", item),
-                      "motley_items.load refused it: do all members run the same program and model?");
+                      fmt::format("this process could not load item {} of the state", item),
+                      "motley_items.load failed: check that all members run the same program and model");
               }};
 }
 
@@ -108,7 +109,7 @@ motley::SessionOptions session_options(const motley_session_options& asked) {
   if (options.member.coordinators.empty())
     throw motley::input_error(
         "no address of a coordinator",
-        "`coordinators` are one or more HOST:PORT, comma between, as `motley coordinate` prints them");
+        "give one or more HOST:PORT in `coordinators`, comma-separated, as `motley coordinate` prints them");
   options.member.group = text_of(asked.group);
   options.member.token = text_of(asked.token);
   options.member.member.id = text_of(asked.id);
@@ -146,7 +147,7 @@ motley::OperationOutcome outcome_of(const motley_outcome& from) {
 motley_coordinator* motley_coordinate(const motley_coordinator_options* asked, char* error, size_t error_bytes) {
   return guarded(error, error_bytes, [&] {
     if (asked == nullptr || asked->log_file == nullptr)
-      throw motley::input_error("a coordinator needs a log file",
+      throw motley::input_error("the log file of the coordinator is missing",
                                 "`log_file` is its path; it is made where there is none");
     motley::CoordinatorServerOptions options;
     options.group = text_of(asked->group);
@@ -183,12 +184,12 @@ void motley_stop_coordinator(motley_coordinator* coordinator) { delete coordinat
 motley_session* motley_open_session(const motley_session_options* asked, char* error, size_t error_bytes) {
   return guarded(error, error_bytes, [&] {
     if (asked == nullptr)
-      throw motley::input_error("no options of the session", "`options` needs `coordinators` at least");
+      throw motley::input_error("the options of the session are missing", "set at least `coordinators` in `options`");
     auto options = session_options(*asked);
     auto session = std::make_unique<motley_session>();
     if (asked->items != nullptr) {
       if (asked->state != nullptr)
-        throw motley::input_error("a state is one run of bytes or items, not both", "leave `state` or `items` null");
+        throw motley::input_error("a state is one run of bytes or items, not both", "leave one of them null");
       motley::SlicedStateOptions sliced;
       if (asked->items->share != 0) sliced.share = asked->items->share;
       session->slices = std::make_unique<motley::SlicedStateSync>(sliced, items_of(*asked->items));
@@ -217,7 +218,7 @@ void motley_run_step(motley_session* session, motley_step_body body, void* user,
   if (outcome == nullptr) return;
   try {
     if (session == nullptr || body == nullptr)
-      throw motley::input_error("no session, or nothing to run", "`body` runs the step's operations");
+      throw motley::input_error("no session, or nothing to run", "give a `body` that runs the step's operations");
     const auto run = [&](motley::SessionStep& step) {
       motley_group group{nullptr, step.communicator};
       const motley_step told{&group,

@@ -42,7 +42,7 @@ template <class Options>
 std::optional<TlsContext> identity_of(const Options& asked) {
   if (asked.certificate == nullptr && asked.private_key == nullptr) return std::nullopt;
   if (asked.certificate == nullptr || asked.private_key == nullptr || asked.authority == nullptr)
-    throw input_error("certificate, private key and authority belong together",
+    throw input_error("certificate, private key and authority must be given together",
                       "give all three; or the authority alone, with the group's token, to be issued a certificate");
   return TlsContext({asked.certificate, asked.private_key, asked.authority});
 }

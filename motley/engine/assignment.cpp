@@ -18,7 +18,7 @@ void find_stage(const ServePlan& plan, const std::string& device, Assignment& fo
     }
   if (found.stage == nullptr)
     throw input_error(fmt::format("device {} is in no stage of the plan", device),
-                      "workers are started for the `devices` of the plan's stages alone");
+                      "start workers only for the `devices` of the plan's stages");
 }
 
 std::optional<RoutePlace> find_place(const ServePlan& plan, const Route& route, const Stage& stage) {
@@ -27,10 +27,10 @@ std::optional<RoutePlace> find_place(const ServePlan& plan, const Route& route, 
     if (route.path[hop].stage != stage.id) continue;
     if (place)
       throw input_error(fmt::format("route {} passes stage {} twice", route.id, stage.id),
-                        "name it once in the route's `path`");
+                        "list it once in the route's `path`");
     if (route.path[hop].layers != stage.layers)
       throw input_error(fmt::format("route {} uses a part of the layers of stage {}", route.id, stage.id),
-                        "a stage runs all its layers");
+                        "let the route use all layers of the stage");
     place = RoutePlace{.previous = hop > 0 ? &plan.stage(route.path[hop - 1].stage) : nullptr,
                        .next = hop + 1 < route.path.size() ? &plan.stage(route.path[hop + 1].stage) : nullptr};
     if (stage.embedding != (place->previous == nullptr) || stage.head != (place->next == nullptr))

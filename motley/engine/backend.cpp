@@ -32,7 +32,7 @@ at::Device open_backend(const std::string& name) {
     if (failure != std::errc() || rest != end) index = -1;
   }
   if (index < 0 || index > 127)
-    throw input_error(fmt::format("unknown backend \"{}\"", name), "known: cpu, cuda:0, cuda:1, ...");
+    throw input_error(fmt::format("unknown backend \"{}\"", name), "choose cpu, cuda:0, cuda:1, ...");
   open_cuda_library();
   int count = 0;
   try {
@@ -45,7 +45,7 @@ at::Device open_backend(const std::string& name) {
   }
   if (count == 0)
     throw Error(ErrorCode::environment, fmt::format("{}: there is no NVIDIA driver, or it sees no device", name),
-                "`nvidia-smi` must list a device");
+                "check that `nvidia-smi` lists a device");
   if (index >= count)
     throw Error(ErrorCode::environment, fmt::format("{}: this machine has {} CUDA devices", name, count),
                 fmt::format("the last one is cuda:{}", count - 1));

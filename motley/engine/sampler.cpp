@@ -102,8 +102,8 @@ std::int32_t choose(std::span<const float> logits, const Sampling& sampling, std
   const std::vector<float> scores = adjusted(logits, sampling);
   const auto best = std::max_element(scores.begin(), scores.end());  // the first of equals
   if (best == scores.end() || *best == never)
-    throw Error(ErrorCode::internal, "no token can be chosen: all logits are forbidden or not a number",
-                "look at the weights, or at the request's logit_bias");
+    throw Error(ErrorCode::internal, "no token can be sampled: all logits are excluded or not a number",
+                "check the weights, and the request's logit_bias");
   if (sampling.temperature == 0 || std::isinf(*best)) return static_cast<std::int32_t>(best - scores.begin());
   std::vector<Candidate> candidates;
   candidates.reserve(scores.size());

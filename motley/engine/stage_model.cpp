@@ -61,7 +61,7 @@ StageModel::Impl::Impl(const StageSpec& stage, StageWeights loaded, WorkerGroup*
                         "supported: " + names_with(Support::served));
   if (spec.limits.block_tokens < 1 || spec.limits.block_tokens > 256)
     throw input_error(fmt::format("a KV block of {} tokens", spec.limits.block_tokens),
-                      "1 to 256 tokens are supported");
+                      "use a block of 1 to 256 tokens");
   const std::vector<Shard> shards = make_shards(spec.arch, spec.degree, spec.shares);
   shard = shards.at(static_cast<std::size_t>(spec.rank));
   vocabulary_bounds.push_back(0);

@@ -38,17 +38,17 @@ void check_layouts(const ChainDescription& chain, const Reader& reader) {
       reader.fail(fmt::format("layouts[{}]: \"{}\" is given twice", i, chain.layouts[i]), "give unique names");
   if (!chain.layout_change_s.empty() && chain.layout_change_s.size() != count)
     reader.fail(fmt::format("layout_change_s has {} rows for {} layouts", chain.layout_change_s.size(), count),
-                "one row per layout, in their order: seconds from this layout to each");
+                "give one row per layout, in their order: seconds from this layout to each");
   for (std::size_t i = 0; i < chain.layout_change_s.size(); ++i)
     if (chain.layout_change_s[i].size() != count)
       reader.fail(
           fmt::format("layout_change_s[{}] has {} entries for {} layouts", i, chain.layout_change_s[i].size(), count),
-          "one entry per layout that is changed to; 0 where nothing changes");
+          "give one entry per next layout, and 0 for no change");
 }
 
 void check_sites(const ChainDescription& chain, const Reader& reader) {
   if (chain.sites.empty())
-    reader.fail("the chain has no sites", "such as sites: [{\"repeat\": 32, \"options\": [...]}]");
+    reader.fail("the chain has no sites", "give sites, as in sites: [{\"repeat\": 32, \"options\": [...]}]");
   std::int64_t count = 0;
   for (std::size_t s = 0; s < chain.sites.size(); ++s) {
     if (chain.sites[s].options.empty())
@@ -59,11 +59,10 @@ void check_sites(const ChainDescription& chain, const Reader& reader) {
       if (find_layout(chain, layout) >= 0) continue;
       reader.fail(
           fmt::format("sites[{}].options[{}].layout: \"{}\" is not among the layouts", s, i, layout),
-          did_you_mean(layout, chain.layouts, "name it in `layouts`, with its row and column in layout_change_s"));
+          did_you_mean(layout, chain.layouts, "add it to `layouts`, with its row and column in layout_change_s"));
     }
   }
-  if (count > most_sites)
-    reader.fail(fmt::format("{} sites are more than {}", count, most_sites), "is a `repeat` too large?");
+  if (count > most_sites) reader.fail(fmt::format("{} sites are more than {}", count, most_sites), "reduce `repeat`");
 }
 
 }  // namespace
@@ -72,14 +71,14 @@ template <>
 const Schema<ChainSiteOption>& schema<ChainSiteOption>() {
   using O = ChainSiteOption;
   static const auto table =
-      Schema<O>("option", "What a site may do.")
+      Schema<O>("option", "One option of a site.")
           .field("name", &O::name, "Shown in reports.")
           .field("time_s", &O::time_s, "Seconds.", {.required = true, .min = 0, .max = largest_cost})
-          .field("sync_s", &O::sync_s, "Seconds on top, of synchronising. Default: 0.", cost_limits)
-          .field("bytes", &O::bytes, "Held all the time; may be fractional.",
+          .field("sync_s", &O::sync_s, "Additional seconds for synchronisation. Default: 0.", cost_limits)
+          .field("bytes", &O::bytes, "Bytes that are always held; may be fractional.",
                  {.required = true, .min = 0, .max = largest_cost})
           .field("transient_bytes", &O::transient_bytes,
-                 "Held while the site works: of all sites, the largest counts. Default: 0.", cost_limits)
+                 "Bytes that are held while the site runs; the largest of all sites is used. Default: 0.", cost_limits)
           .custom<std::string>({"layout",
                                 "string, or integer",
                                 "",
@@ -97,28 +96,26 @@ const Schema<ChainSites>& schema<ChainSites>() {
       Schema<S>("sites", "Equal sites in a row, each with a choice of its own.")
           .field("name", &S::name, "Shown in reports.")
           .field("repeat", &S::repeat, "How many. Default: 1.", {.always_written = true, .min = 1, .max = most_sites})
-          .field("options", &S::options, "At least one.", {.required = true});
+          .field("options", &S::options, "Options; at least one.", {.required = true});
   return table;
 }
 
 template <>
 const Schema<ChainDescription>& schema<ChainDescription>() {
   using C = ChainDescription;
-  static const auto table =
-      Schema<C>("chain", "Sites in a row, and the memory that they share.")
-          .format("motley.chain/1")
-          .field("name", &C::name, "Shown in reports.")
-          .field("budget_bytes", &C::budget_bytes, "Memory for all sites together.",
-                 {.required = true, .min = 0, .max = largest_cost})
-          .field("sites", &C::sites, "In order.", {.required = true})
-          .field("layouts", &C::layouts, "Names. Default: one layout.")
-          .field(
-              "layout_change_s", &C::layout_change_s,
-              "Seconds between neighbouring sites: a row per layout of the one, a column per layout of the next. The "
-              "first site pays none. Default: changing is free.",
-              {.min = 0, .max = largest_cost})
-          .check(check_layouts)
-          .check(check_sites);
+  static const auto table = Schema<C>("chain", "Sites in sequence, and the memory that they share.")
+                                .format("motley.chain/1")
+                                .field("name", &C::name, "Shown in reports.")
+                                .field("budget_bytes", &C::budget_bytes, "Memory for all sites together.",
+                                       {.required = true, .min = 0, .max = largest_cost})
+                                .field("sites", &C::sites, "In order.", {.required = true})
+                                .field("layouts", &C::layouts, "Names. Default: one layout.")
+                                .field("layout_change_s", &C::layout_change_s,
+                                       "Seconds between neighbouring sites: a row per layout, a column per layout of "
+                                       "the next site. The first site costs nothing. Default: 0.",
+                                       {.min = 0, .max = largest_cost})
+                                .check(check_layouts)
+                                .check(check_sites);
   return table;
 }
 
@@ -126,11 +123,11 @@ template <>
 const Schema<ChainPrediction>& schema<ChainPrediction>() {
   using P = ChainPrediction;
   static const auto table =
-      Schema<P>("predicted", "What the choice takes.")
+      Schema<P>("predicted", "Time and memory of the choice.")
           .field("time_s", &P::time_s, "Seconds of all sites, with layout changes.", {.required = true, .min = 0})
           .field("bytes", &P::bytes, "Of all sites, with the largest transient bytes.", {.required = true, .min = 0})
           .field("price_s_per_byte", &P::price_s_per_byte,
-                 "Seconds that one more byte of budget is worth, by the relaxation.", {.min = 0});
+                 "Seconds that one more byte of budget saves, by the relaxation.", {.min = 0});
   return table;
 }
 
@@ -150,11 +147,12 @@ const Schema<ChainPlan>& schema<ChainPlan>() {
           .field("chain", &P::chain, "The chain that was solved, whole.", {.required = true})
           .field("choice", &P::choice, "Option of every site, repeats written out: indices from 0.",
                  {.required = true, .min = 0})
-          .field("predicted", &P::predicted, "What the choice takes.", {.required = true})
-          .field("front", &P::front, "With `--front`: all points that no other beats in both, by bytes.")
-          .field("front_gap_s", &P::front_gap_s,
-                 "No point of the front is slower than it had to be by more. Default: 0, the front is exact.",
-                 {.min = 0})
+          .field("predicted", &P::predicted, "Time and memory of the choice.", {.required = true})
+          .field("front", &P::front, "With `--front`: the Pareto front, by bytes.")
+          .field(
+              "front_gap_s", &P::front_gap_s,
+              "Largest distance of a point of the front from the optimum, in seconds. Default: 0, the front is exact.",
+              {.min = 0})
           .field("search", &P::search, "How the choice was found.", {.always_written = true});
   return table;
 }

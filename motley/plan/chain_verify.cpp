@@ -71,7 +71,8 @@ std::vector<Violation> verify(const ChainPlan& plan) {
   };
   const std::int64_t sites = site_count(plan.chain);
   if (static_cast<std::int64_t>(plan.choice.size()) != sites) {
-    add("choice", fmt::format("has {} entries for {} sites", plan.choice.size(), sites), "repeats are written out");
+    add("choice", fmt::format("has {} entries for {} sites", plan.choice.size(), sites),
+        "give one entry per site, with repeats written out");
     return violations;
   }
   for (std::int64_t site = 0; site < sites; ++site) {
@@ -80,7 +81,7 @@ std::vector<Violation> verify(const ChainPlan& plan) {
     if (chosen < 0 || chosen >= options)
       add(fmt::format("choice[{}]", site),
           fmt::format("{}: there is no option {}", site_place(plan.chain, site), chosen),
-          fmt::format("its options are 0 to {}", options - 1));
+          fmt::format("choose an option from 0 to {}", options - 1));
   }
   if (!violations.empty()) return violations;
   const ChainCost cost = chain_cost(plan.chain, plan.choice);
@@ -92,7 +93,7 @@ std::vector<Violation> verify(const ChainPlan& plan) {
     add("predicted.bytes", fmt::format("is {}, the choice takes {}", plan.predicted.bytes, cost.total_bytes()));
   for (std::size_t i = 1; i < plan.front.size(); ++i)
     if (plan.front[i].bytes <= plan.front[i - 1].bytes || plan.front[i].time_s >= plan.front[i - 1].time_s)
-      add(fmt::format("front[{}]", i), "does not take more bytes and less time than the point before");
+      add(fmt::format("front[{}]", i), "must take more bytes and less time than the previous point");
   return violations;
 }
 

@@ -31,7 +31,7 @@ Steps read_steps(const Reader& reader) {
     const Value* list = reader.value().find(name);
     if (!list)
       reader.fail(fmt::format("there are {} lists of steps, and none of rank {}", ranks.size(), rank),
-                  "ranks count from 0");
+                  "count ranks from 0");
     steps[rank] = binding::read_any<Steps::value_type>(reader.member(name, *list), Limits{});
   }
   return steps;
@@ -70,11 +70,11 @@ const Schema<CollectivePrediction>& schema<CollectivePrediction>() {
   using P = CollectivePrediction;
   constexpr Limits figure{.always_written = true, .min = 0};
   static const auto table =
-      Schema<P>("predicted", "What the planner expects on the cluster's network.")
+      Schema<P>("predicted", "Prediction for the cluster's network.")
           .field("time_s", &P::time_s, "Seconds of the rounds in sequence, the vector whole (GenModel).", figure)
           .field("pipelined_s", &P::pipelined_s, "Seconds in the plan's chunks, rounds and halves overlapping.", figure)
           .field("steady_s", &P::steady_s, "Seconds of the busiest link, its bytes alone.", figure)
-          .field("limit_s", &P::limit_s, "Seconds below which no plan on this network can be.", figure)
+          .field("limit_s", &P::limit_s, "Lower bound of any plan on this network, in seconds.", figure)
           .field("efficiency", &P::efficiency, "`limit_s` / `pipelined_s`.", figure)
           .field("binding_cut", &P::binding_cut, "The links that set the limit.", {.always_written = true});
   return table;
@@ -84,12 +84,12 @@ template <>
 const Schema<CollectiveStep>& schema<CollectiveStep>() {
   using S = CollectiveStep;
   static const auto table =
-      Schema<S>("step", "What a rank does with a range of a chunk.")
+      Schema<S>("step", "One operation of a rank on a range of a chunk.")
           .field("op", &S::kind,
                  "`send`; `recv` overwrites this rank's range; `reduce` receives and adds to it; `copy` is local, from "
                  "the input to the result.",
                  {.required = true})
-          .field("peer", &S::peer, "The other rank; none of a `copy`.", {.min = 0, .max = most_ranks})
+          .field("peer", &S::peer, "The other rank; omitted for `copy`.", {.min = 0, .max = most_ranks})
           .field("chunk", &S::chunk,
                  "Counts from 0. Where all steps name chunk 0 and there are more, the program holds for each. "
                  "Default: 0.",
@@ -119,14 +119,14 @@ const Schema<CollectiveProgram>& schema<CollectiveProgram>() {
   static const auto table =
       Schema<C>("program", "What every rank does.")
           .field("operation", &C::operation, "What the program computes.", {.required = true})
-          .field("ranks", &C::ranks, "As many as the cluster has devices; rank r is its r-th.",
+          .field("ranks", &C::ranks, "Number of ranks: the number of devices; rank r is device r.",
                  {.required = true, .min = 1, .max = most_ranks})
-          .field("root", &C::root, "Whose vector a broadcast spreads. Default: 0.", {.min = 0, .max = most_ranks})
+          .field("root", &C::root, "Rank that broadcasts its vector. Default: 0.", {.min = 0, .max = most_ranks})
           .field("bytes", &C::bytes, "Of the vector; of reduce_scatter and all_gather, of all blocks together.",
                  {.required = true, .min = 1, .max = 1e15})
           .field("chunks", &C::chunks, "Equal parts of the vector, each of which goes through the program. Default: 1.",
                  {.always_written = true, .min = 1, .max = 1 << 20})
-          .field("layout", &C::layout, "The program in words, for people.", {.always_written = true})
+          .field("layout", &C::layout, "The program in words.", {.always_written = true})
           .custom<Steps>(std::move(steps), &C::steps, read_steps, write_steps);
   return table;
 }
@@ -138,7 +138,7 @@ const Schema<CollectivePlan>& schema<CollectivePlan>() {
       plan_table<P>("collective plan", "A program per rank, with the cluster it was made for.")
           .field("cluster", &P::cluster, "The description that the plan was made from, whole.", {.required = true})
           .flatten(&P::program)
-          .field("predicted", &P::predicted, "What the planner expects.", {.always_written = true})
+          .field("predicted", &P::predicted, "Prediction.", {.always_written = true})
           .field("search", &P::search, "How the plan was found.", {.always_written = true});
   return table;
 }

@@ -171,7 +171,7 @@ void check_shape(const CollectiveShape& shape) {
   if (shape.ranks < 1) throw input_error(fmt::format("a collective of {} ranks", shape.ranks), at_least_one);
   if (shape.root < 0 || shape.root >= shape.ranks)
     throw input_error(fmt::format("rank {} cannot be the root of {} ranks", shape.root, shape.ranks),
-                      fmt::format("ranks go from 0 to {}", shape.ranks - 1));
+                      fmt::format("give a rank from 0 to {}", shape.ranks - 1));
   if (shape.bytes < 0 || shape.chunks < 1 || shape.alignment < 1)
     throw input_error(
         fmt::format("{} bytes in {} chunks, aligned to {} bytes", shape.bytes, shape.chunks, shape.alignment),
@@ -215,7 +215,7 @@ CollectiveGroup factored_group(int ranks, const std::vector<int>& factors) {
   if (level.size() != 1)
     throw input_error(
         fmt::format("the factors {} leave {} groups of {} ranks", fmt::join(factors, " x "), level.size(), ranks),
-        "their product must reach the number of ranks");
+        "give factors whose product is the number of ranks");
   return std::move(level[0]);
 }
 

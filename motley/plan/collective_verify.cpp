@@ -26,7 +26,7 @@ std::vector<Violation> check_form(const CollectiveProgram& program) {
       program.operation == CollectiveOperation::reduce_scatter || program.operation == CollectiveOperation::all_gather;
   if (program.ranks < 1 || program.steps.size() != at(program.ranks)) {
     fail("program", fmt::format("{} ranks have {} lists of steps", program.ranks, program.steps.size()),
-         "one list per rank");
+         "give one list per rank");
     return wrong;
   }
   if (program.bytes < 1 || program.chunks < 1 || program.bytes % program.chunks != 0) {
@@ -37,23 +37,22 @@ std::vector<Violation> check_form(const CollectiveProgram& program) {
   if (blocks && program.chunk_bytes() % program.ranks != 0)
     fail("bytes", fmt::format("{} ranks cannot have equal blocks of {} bytes", program.ranks, program.chunk_bytes()),
          "the bytes must be a multiple of ranks times chunks");
-  if (program.root < 0 || program.root >= program.ranks) fail("root", "is no rank", "ranks count from 0");
+  if (program.root < 0 || program.root >= program.ranks) fail("root", "is no rank", "count ranks from 0");
   for (int rank = 0; rank < program.ranks; ++rank) {
     const auto& steps = program.steps[at(rank)];
     for (std::size_t s = 0; s < steps.size(); ++s) {
       const auto& step = steps[s];
       if (step.chunk < 0 || step.chunk >= program.chunks)
-        fail(step_place(rank, s), fmt::format("there is no chunk {}", step.chunk), "chunks count from 0");
+        fail(step_place(rank, s), fmt::format("there is no chunk {}", step.chunk), "count chunks from 0");
       if (step.first < 0 || step.first >= step.last || step.last > program.chunk_bytes())
-        fail(step_place(rank, s), fmt::format("[{}, {}) is no range of a chunk", step.first, step.last),
-             fmt::format("0 <= first < last <= {}", program.chunk_bytes()));
+        fail(step_place(rank, s), fmt::format("[{}, {}) is not a range of a chunk", step.first, step.last),
+             fmt::format("give 0 <= first < last <= {}", program.chunk_bytes()));
       if (step.kind != CollectiveStepKind::copy && (step.peer < 0 || step.peer >= program.ranks || step.peer == rank))
-        fail(step_place(rank, s), fmt::format("rank {} is no peer of rank {}", step.peer, rank),
-             "a peer is another rank");
+        fail(step_place(rank, s), fmt::format("rank {} is no peer of rank {}", step.peer, rank), "give another rank");
       for (const int earlier : step.after)
         if (earlier < 0 || at(earlier) >= steps.size() || at(earlier) == s)
           fail(step_place(rank, s), fmt::format("waits for step {}, which there is not", earlier),
-               "places in the same rank's list count from 0");
+               "count places in the same rank's list from 0");
     }
   }
   return wrong;
@@ -116,7 +115,7 @@ class Rendezvous {
     for (const auto& [key, left] : sends)
       if (!left.empty())
         fail(std::get<0>(key), left.front(), fmt::format("rank {} never receives it", std::get<1>(key)),
-             "every send needs a receive of the same range");
+             "add a receive of the same range for every send");
   }
 
   void before(int rank, std::size_t earlier, std::size_t later) {
@@ -177,7 +176,7 @@ class Rendezvous {
     for (int rank = 0; rank < program_.ranks; ++rank)
       for (std::size_t s = 0; s < event_[at(rank)].size(); ++s)
         if (open_[at(event_[at(rank)][s])] > 0) {
-          fail(rank, s, "waits for ever", "steps wait for each other in a circle: put one of them earlier");
+          fail(rank, s, "waits for ever", "break the cycle of steps that wait for each other: move one of them up");
           break;
         }
   }
@@ -329,7 +328,7 @@ CollectiveProgram read_collective_program(const std::filesystem::path& file) {
   auto plan = read_plan_file<CollectivePlan>(file);
   if (const auto violations = verify(plan); !violations.empty())
     throw input_error(fmt::format("{}: {}: {}", file.string(), violations.front().place, violations.front().what),
-                      "see `motley verify`");
+                      "run `motley verify PLAN` to list all violations");
   return std::move(plan.program);
 }
 

@@ -16,7 +16,7 @@ const std::vector<EnumName<SearchStatus>>& enum_names<SearchStatus>() {
 
 template <>
 const Schema<UnusedDevice>& schema<UnusedDevice>() {
-  static const auto table = Schema<UnusedDevice>("unused", "A device that stays idle.")
+  static const auto table = Schema<UnusedDevice>("unused", "An idle device.")
                                 .field("device", &UnusedDevice::device, "Its name.", {.required = true})
                                 .field("reason", &UnusedDevice::reason, "Why.", {.always_written = true});
   return table;
@@ -29,11 +29,11 @@ const Schema<SearchRecord>& schema<SearchRecord>() {
   static const auto table =
       Schema<S>("search", "How the plan was found.")
           .field("planner", &S::planner, "Its name.", written)
-          .field("objective", &S::objective, "What it was to be best at.", written)
+          .field("objective", &S::objective, "Objective of the search.", written)
           .field("cost", &S::cost, "The form of the cost.", written)
           .field("seed", &S::seed, "Of the random numbers.", written)
           .field("status", &S::status, "Default: `heuristic`.", written)
-          .field("bound", &S::bound, "Of the objective: no plan is better.")
+          .field("bound", &S::bound, "Bound of the objective: no plan exceeds it.")
           .field("gap", &S::gap, "(bound - value) / bound.")
           .field("elapsed_s", &S::elapsed_s, "Wall-clock seconds.", {.always_written = true, .min = 0})
           .field("evaluated", &S::evaluated, "Candidates.", {.always_written = true, .min = 0});

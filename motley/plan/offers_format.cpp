@@ -32,21 +32,21 @@ const Schema<OfferType>& schema<OfferType>() {
               {"price",
                "quantity: " + accepted_units(Dimension::usd_per_hour),
                "",
-               "The same, for people: `0.53 $/h`.",
+               "The same with its unit: `0.53 $/h`.",
                false,
                {}},
               &T::usd_per_hour,
               [](const Reader& reader) { return binding::read_quantity(reader, Dimension::usd_per_hour, {.min = 0}); },
               [](const double&) { return Value(); })
-          .field("available", &T::available, "Devices to be had. Default: as many as one likes.", {.min = 0})
-          .field("domain", &T::domain, "What fails together: a zone, a region, a spot pool. Default: none.")
+          .field("available", &T::available, "Available devices. Default: unlimited.", {.min = 0})
+          .field("domain", &T::domain, "Failure domain: a zone, a region, a spot pool. Default: none.")
           .check([](const T& type, const Reader& reader) {
             const bool plain = reader.value().find("price_usd_per_hour"), united = reader.value().find("price");
             if (plain == united)
               reader.fail(plain ? "the price is given twice" : "the price is missing",
                           "give price_usd_per_hour = 0.53, or price = \"0.53 $/h\"");
             if (type.usd_per_hour == 0 && !type.available)
-              reader.fail("devices without a price need `available`", "how many are there?");
+              reader.fail("devices without a price need `available`", "give the number of devices in `available`");
           });
   return table;
 }
@@ -96,18 +96,19 @@ void check(const Offers& offers, const std::function<void(std::string, std::stri
     shares += one.share.value_or(0);
   }
   if (!offers.classes.empty() && offers.classes[0].share && std::abs(shares - 1) > 1e-6)
-    fail(fmt::format("the shares of all classes sum to {:g}", shares), "they must sum to 1, over all models together");
+    fail(fmt::format("the shares of all classes sum to {:g}", shares), "make them sum to 1 over all models");
   if (!offers.classes.empty() && offers.classes[0].demand_per_s && total_demand_per_s(offers) <= 0)
-    fail("no class has any demand", "give one a demand_per_s above 0");
+    fail("the classes have no demand", "give one a demand_per_s above 0");
   std::vector<std::string> types;
   for (const auto& [name, type] : offers.types) types.push_back(name);
   for (const auto& configuration : offers.configurations) {
     if (configuration.rate_per_s.size() != offers.classes.size())
       fail(fmt::format("configuration \"{}\" has {} rates for {} classes", configuration.name,
                        configuration.rate_per_s.size(), offers.classes.size()),
-           "rate_per_s has one number per class, in their order");
+           "give rate_per_s one number per class, in their order");
     if (configuration.devices.empty())
-      fail(fmt::format("configuration \"{}\" has no devices", configuration.name), "such as devices: {\"A100\": 2}");
+      fail(fmt::format("configuration \"{}\" has no devices", configuration.name),
+           "give devices, as in devices: {\"A100\": 2}");
     for (const auto& [type, count] : configuration.devices)
       if (!offers.types.contains(type))
         fail(fmt::format("configuration \"{}\" needs \"{}\", which is not among the types", configuration.name, type),
@@ -116,7 +117,7 @@ void check(const Offers& offers, const std::function<void(std::string, std::stri
       if (configuration.rate_per_s[w] > 0 && configuration.model != offers.classes[w].model)
         fail(fmt::format("configuration \"{}\" hosts model \"{}\" and has a rate for class \"{}\" of model \"{}\"",
                          configuration.name, configuration.model, offers.classes[w].name, offers.classes[w].model),
-             "rates of other models' classes are 0");
+             "set the rates of other models' classes to 0");
   }
 }
 

@@ -14,7 +14,7 @@ template <>
 const Schema<RentGoal>& schema<RentGoal>() {
   using G = RentGoal;
   static const auto table =
-      Schema<G>("goal", "What was asked.")
+      Schema<G>("goal", "The goal.")
           .field("form", &G::form, "The greatest throughput for a budget, or the least money for the demand.",
                  {.required = true})
           .field("budget_usd_per_hour", &G::budget_usd_per_hour, "Form `budget`.", {.min = 0})
@@ -43,8 +43,9 @@ const Schema<HomogeneousFleet>& schema<HomogeneousFleet>() {
   static const auto table =
       Schema<H>("homogeneous", "The best fleet of one type alone: requests/s in the form `budget`, $/h in `cheapest`.")
           .field("type", &H::type, "Of all its devices.", {.required = true})
-          .field("limited", &H::limited, "With what is available. Left out: it cannot do it.", {.min = 0})
-          .field("unlimited", &H::unlimited, "With as many as one likes. Left out: it cannot do it.", {.min = 0});
+          .field("limited", &H::limited, "With the available devices. Omitted if it cannot carry the load.", {.min = 0})
+          .field("unlimited", &H::unlimited, "With unlimited devices. Omitted if it cannot carry the load.",
+                 {.min = 0});
   return table;
 }
 
@@ -57,7 +58,7 @@ const Schema<ClassExplanation>& schema<ClassExplanation>() {
                  {.always_written = true})
           .field("scarcity_share", &C::scarcity_share, "Of that price, for devices of which none is left.",
                  {.always_written = true})
-          .field("binding", &C::binding, "What keeps the class from more.", {.always_written = true});
+          .field("binding", &C::binding, "Limit of the class.", {.always_written = true});
   return table;
 }
 
@@ -79,7 +80,7 @@ const Schema<RentPrediction>& schema<RentPrediction>() {
   using P = RentPrediction;
   constexpr Limits figure{.always_written = true, .min = 0};
   static const auto table =
-      Schema<P>("predicted", "What the planner expects.")
+      Schema<P>("predicted", "Prediction.")
           .field("throughput_per_s", &P::throughput_per_s, "Requests of the whole mix that the fleet carries.", figure)
           .field("cost_usd_per_hour", &P::cost_usd_per_hour, "Of the fleet.", figure)
           .field("headroom", &P::headroom, "Throughput as a multiple of the demand.", {.min = 0})
@@ -87,8 +88,8 @@ const Schema<RentPrediction>& schema<RentPrediction>() {
           .field("shadow_price_usd_per_hour", &P::shadow_price_usd_per_hour,
                  "What one more device of a type is worth, beyond its price.", {.always_written = true})
           .field("homogeneous", &P::homogeneous, "The best fleets of one type.", {.always_written = true})
-          .field("classes", &P::classes, "What binds each class.", {.always_written = true})
-          .field("slower", &P::slower, "What slower devices would do.", {.always_written = true});
+          .field("classes", &P::classes, "Limits of each class.", {.always_written = true})
+          .field("slower", &P::slower, "Throughput with slower devices.", {.always_written = true});
   return table;
 }
 
@@ -97,16 +98,16 @@ const Schema<RentPlan>& schema<RentPlan>() {
   using P = RentPlan;
   constexpr Limits written{.always_written = true};
   static const auto table =
-      plan_table<P>("rent plan", "What to rent, and which requests go where.")
+      plan_table<P>("rent plan", "What to rent, and which requests go to which copy.")
           .field("model", &P::model, "What is served, where the cost model made the configurations.")
           .field("workload", &P::workload, "What is asked, likewise.")
           .field("offers", &P::offers, "What could be rented, whole.", {.required = true})
-          .field("goal", &P::goal, "What was asked.", {.required = true})
+          .field("goal", &P::goal, "The goal.", {.required = true})
           .field("fleet", &P::fleet, "What to rent.", {.required = true})
           .field("assignment", &P::assignment, "Share of every class that goes to each configuration.",
                  {.required = true, .min = 0, .max = 1})
           .field("fallback", &P::fallback, "The same when a domain is lost, by domain.", {.min = 0, .max = 1})
-          .field("predicted", &P::predicted, "What the planner expects.", written)
+          .field("predicted", &P::predicted, "Prediction.", written)
           .field("search", &P::search, "How the plan was found.", written)
           .check([](const P& plan, const Reader& reader) {
             if (plan.offers.configurations.empty())

@@ -99,7 +99,7 @@ TEST(RentPlan, EveryDecisionIsChecked) {
               HasSubstr("predicted.headroom: 2, and it is 0.703448"));
   EXPECT_THAT(broken([](RentPlan& p) { p.predicted.cost_usd_per_hour = 7; }), HasSubstr("the fleet costs 8"));
   EXPECT_THAT(broken([](RentPlan& p) { p.predicted.throughput_per_s *= 1.001; }), HasSubstr("the shares carry"));
-  EXPECT_THAT(broken([](RentPlan& p) { p.assignment.erase("second"); }), HasSubstr("goes nowhere"));
+  EXPECT_THAT(broken([](RentPlan& p) { p.assignment.erase("second"); }), HasSubstr("has no destination"));
   EXPECT_THAT(broken([](RentPlan& p) { p.assignment["third"]["c1"] = 1; }), HasSubstr("no class \"third\""));
   EXPECT_THAT(broken([](RentPlan& p) { p.assignment["first"]["c1"] = 0.5; }), HasSubstr("sum to 1.35"));
   EXPECT_THAT(broken([](RentPlan& p) { p.assignment["second"] = {{"c2", 1}}; }), HasSubstr("not rented"));

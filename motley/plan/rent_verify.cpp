@@ -56,7 +56,8 @@ class RentVerifier {
         continue;
       }
       if (find_rented(rented.configuration) != &rented)
-        add(place, fmt::format("\"{}\" stands twice", rented.configuration), "add the copies up");
+        add(place, fmt::format("\"{}\" stands twice", rented.configuration),
+            "list it once, with the sum of the copies");
       if (rented.devices != configuration->devices)
         add(place, fmt::format("other devices than configuration \"{}\" has", rented.configuration));
       const double price = copy_usd_per_hour(plan_.offers, *configuration);
@@ -111,7 +112,7 @@ class RentVerifier {
       const std::string& name = plan_.offers.classes[w].name;
       const auto shares = assignment.find(name);
       if (shares == assignment.end()) {
-        add(place, fmt::format("class \"{}\" goes nowhere", name));
+        add(place, fmt::format("class \"{}\" has no destination", name));
         continue;
       }
       double sum = 0;

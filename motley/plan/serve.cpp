@@ -15,7 +15,7 @@ const Stage& ServePlan::stage(const std::string& id) const {
     ids.push_back(candidate.id);
   }
   throw input_error(fmt::format("the plan has no stage \"{}\"", id),
-                    did_you_mean(id, ids, fmt::format("its stages: {}", fmt::join(ids, ", "))));
+                    did_you_mean(id, ids, fmt::format("choose one of {}", fmt::join(ids, ", "))));
 }
 
 std::vector<DeviceMemory> stage_memory(const ServePlan& plan, const Stage& stage) {

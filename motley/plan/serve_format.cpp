@@ -17,7 +17,7 @@ template <>
 const Schema<StepLimits>& schema<StepLimits>() {
   using S = StepLimits;
   static const auto table =
-      Schema<S>("step", "What one step may hold: sizes of the engine's buffers and KV blocks.")
+      Schema<S>("step", "Largest step: sizes of the engine's buffers and KV blocks.")
           .field("max_tokens", &S::max_tokens, "Tokens of a micro-batch, prompt chunks and decodes together.",
                  {.always_written = true, .min = 1, .max = 1 << 20})
           .field("max_sequences", &S::max_sequences, "Sequences of a micro-batch.",
@@ -34,7 +34,7 @@ const Schema<Stage>& schema<Stage>() {
   static const auto table =
       Schema<S>("stage", "A contiguous range of layers held by a tensor-parallel group of devices.")
           .field("id", &S::id, "Unique.", {.required = true})
-          .field("role", &S::role, "What it does. Default: `any`.", written)
+          .field("role", &S::role, "Phase that the stage computes. Default: `any`.", written)
           .custom<LayerRange>(layers_row("Transformer blocks it holds."), &S::layers, read_layers, write_layers)
           .field("devices", &S::devices, "One tensor-parallel rank each, in order. A device belongs to one stage.",
                  {.required = true})
@@ -43,7 +43,7 @@ const Schema<Stage>& schema<Stage>() {
                  written)
           .field("head", &S::head, "Holds the final norm and the LM head: the last stage of a route. Default: false.",
                  written)
-          .field("kv_tokens", &S::kv_tokens, "Room in the KV cache: tokens per layer.", {.required = true})
+          .field("kv_tokens", &S::kv_tokens, "Size of the KV cache: tokens per layer.", {.required = true})
           .field("weight_type", &S::weight_type, "Of the weights. Default: `bf16`.", written)
           .field("kv_type", &S::kv_type, "Of keys and values. Default: `bf16`.", written);
   return table;
@@ -66,10 +66,10 @@ const Schema<Route>& schema<Route>() {
           .field("path", &Route::path, "In order.", {.required = true})
           .field("weight", &Route::weight, "Share of the requests, relative to the other routes. Default: 1.",
                  {.always_written = true})
-          .field("batch", &Route::batch, "Requests in flight that the prediction counts with. Default: 1.",
+          .field("batch", &Route::batch, "Requests in flight in the prediction. Default: 1.",
                  {.always_written = true, .min = 1, .max = 1 << 20})
           .field("micro_batches", &Route::micro_batches,
-                 "Under way at once. Default: one more than it has stages, or one where it has a single stage.",
+                 "Micro-batches in flight. Default: the number of stages plus one; one for a single stage.",
                  {.min = 0, .max = 1 << 10});
   return table;
 }
@@ -101,7 +101,7 @@ const Schema<ServePrediction>& schema<ServePrediction>() {
   using P = ServePrediction;
   constexpr Limits figure{.always_written = true, .min = 0};
   static const auto table =
-      Schema<P>("predicted", "What the planner expects under the workload.")
+      Schema<P>("predicted", "Prediction for the workload.")
           .field("tokens_per_s", &P::tokens_per_s, "Output tokens of all routes, each with its `batch` in flight.",
                  figure)
           .field("requests_per_s", &P::requests_per_s, "Of all routes.", figure)
@@ -135,8 +135,8 @@ const Schema<ServePlan>& schema<ServePlan>() {
           .field("step", &P::step, "Sizes of the engine's buffers.", written)
           .field("stages", &P::stages, "All stages of all routes.", {.required = true})
           .field("routes", &P::routes, "How requests pass through the stages.", {.required = true})
-          .field("predicted", &P::predicted, "What the planner expects.", written)
-          .field("unused", &P::unused, "Devices that stay idle.", written)
+          .field("predicted", &P::predicted, "Prediction.", written)
+          .field("unused", &P::unused, "Idle devices.", written)
           .field("search", &P::search, "How the plan was found.", written)
           .check(check_lengths);
   return table;

@@ -49,7 +49,7 @@ class Verifier {
     const std::string place = fmt::format("stages[{}]", index);
     if (stage.id.empty()) add(place, "the stage has no id", "give it a unique id such as \"r0/s0\"");
     if (stage_index_.at(stage.id) != index)
-      add(place, fmt::format("the id \"{}\" is given twice", stage.id), "ids must be unique");
+      add(place, fmt::format("the id \"{}\" is given twice", stage.id), "give unique ids");
     // Each check runs, so that the arithmetic below is tried only on a sound stage.
     bool sound = check_stage_devices(stage, place);
     sound = check_stage_layers(stage, place) && sound;
@@ -61,7 +61,7 @@ class Verifier {
 
   bool check_stage_devices(const Stage& stage, const std::string& place) {
     if (stage.devices.empty()) {
-      add(place, "the stage has no device", "name at least one");
+      add(place, "the stage has no device", "add at least one");
       return false;
     }
     bool known = true;
@@ -79,7 +79,7 @@ class Verifier {
         add(here, fmt::format("\"{}\" stands twice in this stage", device), "each rank needs a device of its own");
       else
         add(here, fmt::format("\"{}\" already belongs to stage \"{}\"", device, entry->second),
-            "a device belongs to one stage");
+            "put each device into one stage");
     }
     return known;
   }
@@ -99,13 +99,12 @@ class Verifier {
     if (!stage.shares.empty()) {
       if (stage.shares.size() != stage.devices.size()) {
         add(here, fmt::format("{} shares for {} devices", stage.shares.size(), stage.devices.size()),
-            "one share per device, or none for equal shares");
+            "give one share per device, or remove them for equal shares");
         return false;
       }
       for (const double share : stage.shares)
         if (!(share > 0) || !std::isfinite(share)) {
-          add(here, fmt::format("the share {} is not a positive number", share),
-              "leave a device out rather than giving it nothing");
+          add(here, fmt::format("the share {} is not a positive number", share), "leave out devices with no share");
           return false;
         }
       const double sum = std::accumulate(stage.shares.begin(), stage.shares.end(), 0.0);
@@ -196,12 +195,12 @@ class Verifier {
     const std::string place = fmt::format("routes[{}]", index);
     if (route.id.empty()) add(place, "the route has no id", "give it a unique id such as \"r0\"");
     if (!route_ids_.insert(route.id).second)
-      add(place, fmt::format("the id \"{}\" is given twice", route.id), "ids must be unique");
+      add(place, fmt::format("the id \"{}\" is given twice", route.id), "give unique ids");
     if (!(route.weight > 0) || !std::isfinite(route.weight))
       add(place + ".weight", fmt::format("the weight {} is not a positive number", route.weight),
           "remove the route, or give it a share of the requests");
     if (route.path.empty()) {
-      add(place + ".path", "the route has no stage", "a path covers all layers");
+      add(place + ".path", "the route has no stage", "give a path that covers all layers");
       return;
     }
     bool known = true;
@@ -218,7 +217,7 @@ class Verifier {
       std::vector<std::string> ids;
       for (const auto& stage : plan_.stages) ids.push_back(stage.id);
       add(place, fmt::format("there is no stage \"{}\"", hop.stage),
-          did_you_mean(hop.stage, ids, "name a stage by its id"));
+          did_you_mean(hop.stage, ids, "give the id of a stage"));
       return false;
     }
     used_stages_.insert(hop.stage);
@@ -227,7 +226,7 @@ class Verifier {
       add(place + ".layers",
           fmt::format("{} is not inside the layers {} of stage \"{}\"", text(hop.layers), text(stage.layers),
                       hop.stage),
-          "a hop computes layers that its stage holds");
+          "give layers that the stage holds");
     return true;
   }
 
@@ -245,14 +244,14 @@ class Verifier {
       if (next == total && hands_over(route, hop)) next = 0;
       if (layers.first != next) {
         add(here, fmt::format("{} begins at layer {}, but layer {} is next", text(layers), layers.first, next),
-            "a route computes every layer once, in order");
+            "let the route compute every layer once, in order");
         return;
       }
       next = layers.end;
     }
     if (next != total)
       add(place + ".path", fmt::format("the route ends after layer {} of {}", next, total),
-          "a route computes every layer once, in order");
+          "let the route compute every layer once, in order");
   }
 
   std::optional<StageRole> role_of(const Hop& hop) const {
@@ -345,7 +344,7 @@ class Verifier {
       add(std::move(place), fmt::format("stage \"{}\" lacks {}", id, what), fmt::format("{} needs it", where));
     else
       add(std::move(place), fmt::format("stage \"{}\" holds {} but is not {}", id, what, where),
-          "it would waste memory: set it to false");
+          "set it to false to save memory");
   }
 
   // ---- devices ----

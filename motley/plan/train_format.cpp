@@ -30,7 +30,7 @@ const Schema<LayerStrategy>& schema<LayerStrategy>() {
   using S = LayerStrategy;
   constexpr Limits degree{.always_written = true, .min = 1, .max = 1 << 20};
   static const auto table =
-      Schema<S>("strategy", "What a range of a stage's layers does. tp x dp is the number of the stage's devices.")
+      Schema<S>("strategy", "Strategy of a range of a stage's layers. tp x dp is the number of the stage's devices.")
           .custom<LayerRange>(layers_row("Transformer blocks."), &S::layers, read_layers, write_layers)
           .field("tp", &S::tp, "Tensor-parallel degree: neighbours in the list of devices. Default: 1.", degree)
           .field("dp", &S::dp, "Data-parallel degree inside the stage. Default: 1.", degree)
@@ -54,7 +54,8 @@ const Schema<TrainStage>& schema<TrainStage>() {
                               &S::layers, read_layers, write_layers)
           .field("devices", &S::devices, "Rank r is rank r % tp of the data-parallel rank r / tp.", {.required = true})
           .field("shares", &S::shares,
-                 "Of the work, by device, where all is tensor or all is data parallel; they sum to 1. Default: equal.")
+                 "Shares of the work by device, in stages with tensor or data parallelism only; they sum to 1. "
+                 "Default: equal.")
           .field("strategies", &S::strategies, "In the order of the layers; together all of the stage's.",
                  {.required = true});
   return table;
@@ -106,7 +107,7 @@ const Schema<TrainPrediction>& schema<TrainPrediction>() {
   using P = TrainPrediction;
   constexpr Limits figure{.always_written = true, .min = 0};
   static const auto table =
-      Schema<P>("predicted", "What the planner expects.")
+      Schema<P>("predicted", "Prediction.")
           .field("iteration_s", &P::iteration_s, "Seconds of a step, in the cost form of the search.", figure)
           .field("tokens_per_s", &P::tokens_per_s, "Tokens of a step, per second of it.", figure)
           .field("mfu", &P::mfu, "Model FLOPs per second as a share of the peak of the devices that work.", figure)
@@ -125,8 +126,8 @@ const Schema<TrainPlan>& schema<TrainPlan>() {
                  {.required = true})
           .field("schedule", &P::schedule, "Of the micro-batches in a pipeline. Default: `1f1b`.", written)
           .field("sync", &P::sync, "Of the gradients.", written)
-          .field("predicted", &P::predicted, "What the planner expects.", written)
-          .field("unused", &P::unused, "Devices that stay idle.", written)
+          .field("predicted", &P::predicted, "Prediction.", written)
+          .field("unused", &P::unused, "Idle devices.", written)
           .field("search", &P::search, "How the plan was found.", written)
           .check([](const P& plan, const Reader& reader) {
             if (!plan.workload.training)

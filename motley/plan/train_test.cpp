@@ -192,7 +192,10 @@ TEST(TrainPlan, EveryDecisionIsChecked) {
   EXPECT_THAT(broken([&](TrainPlan& p) { stage(p, 0, 1).devices = {"box/2"}; }),
               HasSubstr("already works in replicas[0]"));
   EXPECT_THAT(broken([&](TrainPlan& p) { stage(p, 0, 1).devices = {"lab/0"}; }), HasSubstr("no device \"lab/0\""));
-  EXPECT_THAT(broken([&](TrainPlan& p) { stage(p, 1, 0).shares = {0.6, 0.6}; }), HasSubstr("sum to 1.2"));
+  EXPECT_THAT(broken([&](TrainPlan& p) {
+                stage(p, 1, 0).shares = {0.6, 0.6};
+              }),
+              HasSubstr("they must be above 0 and sum to 1, found 1.2"));
   EXPECT_THAT(broken([&](TrainPlan& p) { stage(p, 1, 0).shares = {1}; }), HasSubstr("1 shares for 2 devices"));
   EXPECT_THAT(broken([](TrainPlan& p) { p.replicas[0].share = 0.7; }), HasSubstr("no whole number"));
   EXPECT_THAT(broken([](TrainPlan& p) { p.replicas[0].share = 0; }), HasSubstr("0 of 12 sequences is no whole number"));

@@ -63,7 +63,7 @@ class TrainVerifier {
     }
     if (const std::int64_t layers = plan_.model.arch.layers; next != layers) {
       add(place, fmt::format("the last stage ends at layer {}, and the model has {}", next, layers),
-          "together the stages hold every layer once");
+          "let the stages hold every layer once");
       sound = false;
     }
     return sound;
@@ -79,12 +79,12 @@ class TrainVerifier {
     }
     if (replica.micro_batches <= std::llround(sequences)) return true;
     add(place + ".micro_batches", fmt::format("{} of {:g} sequences", replica.micro_batches, sequences),
-        "a micro-batch has at least one sequence");
+        "give each micro-batch at least one sequence");
     return false;
   }
 
   bool check_devices(const TrainStage& stage, std::size_t replica, const std::string& place) {
-    if (stage.devices.empty()) add(place, "the stage has no device", "name at least one");
+    if (stage.devices.empty()) add(place, "the stage has no device", "add at least one");
     bool known = !stage.devices.empty();
     for (std::size_t i = 0; i < stage.devices.size(); ++i) {
       const std::string here = fmt::format("{}.devices[{}]", place, i);
@@ -98,7 +98,7 @@ class TrainVerifier {
       const auto [entry, added] = replica_of_.emplace(stage.devices[i], replica);
       if (!added)
         add(here, fmt::format("\"{}\" already works in replicas[{}]", stage.devices[i], entry->second),
-            "a device belongs to one stage");
+            "put each device into one stage");
     }
     return known;
   }
@@ -124,7 +124,7 @@ class TrainVerifier {
       next = strategy.layers.end;
       if (strategy.tp * strategy.dp != devices)
         wrong(fmt::format("tp {} x dp {} is not the number of devices, {}", strategy.tp, strategy.dp, devices),
-              "every device of the stage works on every layer of it");
+              "let every device of the stage work on all of its layers");
       if (strategy.dp > micro_batch_sequences(training_, replica))
         wrong(fmt::format("dp {} of micro-batches of {} sequences", strategy.dp,
                           micro_batch_sequences(training_, replica)),
@@ -135,7 +135,7 @@ class TrainVerifier {
     }
     if (next != stage.layers.end) {
       add(place + ".strategies", fmt::format("they end at layer {}, and the stage at {}", next, stage.layers.end),
-          "together they say what every layer of the stage does");
+          "add strategies for every layer of the stage");
       sound = false;
     }
     return check_shares(stage, place) && sound;
@@ -161,15 +161,15 @@ class TrainVerifier {
     };
     if (stage.shares.size() != stage.devices.size())
       return wrong(fmt::format("{} shares for {} devices", stage.shares.size(), stage.devices.size()),
-                   "one share per device, or none for equal shares");
+                   "give one share per device, or remove them for equal shares");
     const double sum = std::accumulate(stage.shares.begin(), stage.shares.end(), 0.0);
     if (std::any_of(stage.shares.begin(), stage.shares.end(), [](double share) { return !(share > 0); }) ||
         std::abs(sum - 1) > share_tolerance)
-      return wrong(fmt::format("they must be above 0 and sum to 1, and sum to {:g}", sum), "divide each by the sum");
+      return wrong(fmt::format("they must be above 0 and sum to 1, found {:g}", sum), "divide each by the sum");
     for (const LayerStrategy& strategy : stage.strategies)
       if (strategy.tp > 1 && strategy.dp > 1)
         return wrong("the stage has both tensor and data parallelism",
-                     "shares divide a layer, or the sequences: leave them out here");
+                     "remove the shares: they divide a layer or the sequences");
     return true;
   }
 
@@ -204,7 +204,7 @@ class TrainVerifier {
       add(device,
           fmt::format("{} needs {}, and the device has {}", place, human_bytes(static_cast<double>(memory.total())),
                       human_bytes(static_cast<double>(memory.limit))),
-          fmt::format("states take {}, activations {}: fewer layers, recomputation, sharding or a higher tp",
+          fmt::format("use fewer layers, recomputation, sharding or a higher tp: states take {}, activations {}",
                       human_bytes(static_cast<double>(memory.weights + memory.gradients + memory.optimizer)),
                       human_bytes(static_cast<double>(memory.activations))));
     const auto predicted = plan_.predicted.memory_bytes.find(device);
@@ -212,7 +212,7 @@ class TrainVerifier {
       add("predicted.memory_bytes." + device,
           fmt::format("{} in all, and the plan's layers and strategies give {}", predicted->second.total(),
                       memory.total()),
-          "leave the prediction out, or plan again");
+          "remove the prediction, or plan again");
   }
 
   const TrainPlan& plan_;

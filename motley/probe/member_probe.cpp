@@ -91,7 +91,7 @@ class MemberProbe {
   static void must_be_ok(const OperationOutcome& outcome) {
     if (outcome.status != OperationStatus::ok)
       throw Error(ErrorCode::peer, fmt::format("the probe ended early ({}): {}", name(outcome.status), outcome.cause),
-                  "start it again on all members, with the same options");
+                  "start it again on all members with the same options");
   }
 
   // Every member's values, by rank.
@@ -116,7 +116,7 @@ class MemberProbe {
                     "give all members the same --seconds");
       if (all[rank].settings != all[0].settings)
         throw Error(ErrorCode::peer, fmt::format("member {} has other options than member 0", rank),
-                    "start all with the same version, --members and --seconds");
+                    "start all members with the same version, --members and --seconds");
       if (all[rank].memory_bytes < least_memory || all[rank].memory_bytes > most_memory)
         throw Error(ErrorCode::peer, fmt::format("member {} claims {} bytes of memory", rank, all[rank].memory_bytes));
       list.push_back(all[rank].memory_bytes);
@@ -258,7 +258,7 @@ class MemberProbe {
 MemberProbeResult probe_members(Communicator& group, const MemberProbeOptions& options) {
   if (group.size() < 2 || group.size() > most_probe_members)
     throw input_error(fmt::format("{} members", group.size()),
-                      fmt::format("between 2 and {} can be measured", most_probe_members));
+                      fmt::format("give between 2 and {} members", most_probe_members));
   return MemberProbe(group, options).run();
 }
 

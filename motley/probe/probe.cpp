@@ -116,8 +116,8 @@ class Probe {
     for (int tries = 1; !probe_rates(); ++tries) {
       if (tries == most_tries)
         throw Error(ErrorCode::environment, "the measured times contradict each other",
-                    "probe again when other programs leave the cores alone");
-      report("these times contradict each other, as beside other programs: once more");
+                    "probe again without other programs on the cores");
+      report("these times are inconsistent, as if other programs used the cores: measuring again");
     }
     // Threads of several workers would be in each other's way on these cores, and one device has nobody to talk to.
     const bool alone = options_.cluster.devices.size() == 1 && options_.threads > 1;
@@ -423,7 +423,7 @@ class Probe {
 ProbeResult probe(const ProbeOptions& options) {
   if (std::ranges::none_of(options.cluster.types, [](const DeviceType& type) { return type.vendor == cpu; }))
     throw input_error("no device of this cluster is a CPU",
-                      "only CPU workers are measured: give their types vendor = \"cpu\"");
+                      "give CPU device types vendor = \"cpu\": only CPU workers are measured");
   return Probe(options).run();
 }
 

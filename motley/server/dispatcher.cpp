@@ -18,7 +18,7 @@ void Dispatcher::check(const GenerateRequest& request) const {
     if (token < 0 || token >= arch.vocabulary)
       throw input_error(
           fmt::format("{} holds token {}, which is not in the vocabulary of {}", what, token, arch.vocabulary),
-          fmt::format("tokens go from 0 to {}", arch.vocabulary - 1));
+          fmt::format("use tokens from 0 to {}", arch.vocabulary - 1));
   };
   if (request.prompt.empty()) throw input_error("the prompt is empty", "give at least one token");
   if (request.max_new_tokens < 1)

@@ -18,7 +18,7 @@ namespace {
 
 DriverOptions checked(DriverOptions options) {
   if (options.transport != "shm" && options.transport != "tcp")
-    throw input_error(fmt::format("unknown transport \"{}\"", options.transport), "known: shm, tcp");
+    throw input_error(fmt::format("unknown transport \"{}\"", options.transport), "choose shm or tcp");
   if (options.threads_per_worker < 1 || options.micro_batches < 0 || options.max_queue < 1 || !(options.watchdog_s > 0))
     throw input_error(
         fmt::format("{} threads per worker, {} micro-batches, a queue of {}, a watchdog of {} s",

@@ -194,7 +194,7 @@ class Outbox final : public Exchange, public std::enable_shared_from_this<Outbox
 
 tcp::endpoint endpoint_of(const ServerOptions& options) {
   if (options.port < 0 || options.port > 65535)
-    throw input_error(fmt::format("{} is no port", options.port), "ports are 0 to 65535");
+    throw input_error(fmt::format("a port must be from 0 to 65535, found {}", options.port), "give another --port");
   error_code status;
   const auto address = asio::ip::make_address(options.host == "localhost" ? "127.0.0.1" : options.host, status);
   if (status)
@@ -246,7 +246,7 @@ struct Server::Impl : std::enable_shared_from_this<Server::Impl> {
     } catch (const boost::system::system_error& error) {
       throw Error(ErrorCode::environment,
                   fmt::format("cannot listen on {}:{}: {}", options.host, options.port, error.code().message()),
-                  "another program may use that port: choose one with --port, or 0 for any free one");
+                  "choose another port with --port, or 0 for any free one");
     }
   }
 
@@ -327,7 +327,7 @@ struct Server::Impl : std::enable_shared_from_this<Server::Impl> {
       co_await refuse(session, 413, fmt::format("the body is larger than {} bytes", options.max_body_bytes));
     } else if (status.category() == make_error_code(http::error::bad_method).category() &&
                status != http::error::end_of_stream && status != http::error::partial_message) {
-      co_await refuse(session, 400, fmt::format("no valid HTTP request: {}", status.message()));
+      co_await refuse(session, 400, fmt::format("invalid HTTP request: {}", status.message()));
     }
   }
 

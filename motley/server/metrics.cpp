@@ -59,26 +59,26 @@ struct Metrics::Impl {
   }
 
   Family<Counter>& requests = counter("motley_requests_total", "HTTP requests answered, by path and status.");
-  Histogram& first_token =
-      histogram("motley_time_to_first_token_seconds", "From a request's arrival to its first token.", seconds_buckets);
+  Histogram& first_token = histogram("motley_time_to_first_token_seconds",
+                                     "Time from a request's arrival to its first token.", seconds_buckets);
   Histogram& token_interval = histogram("motley_time_per_output_token_seconds",
                                         "Mean time per token after the first, of each choice.", interval_buckets);
-  Histogram& duration =
-      histogram("motley_request_duration_seconds", "Of completion requests, from arrival to end.", seconds_buckets);
+  Histogram& duration = histogram("motley_request_duration_seconds",
+                                  "Time of completion requests, from arrival to end.", seconds_buckets);
 
   Counter& prompt_tokens = counter("motley_prompt_tokens_total", "Prompt tokens computed.").Add({});
   Counter& generated_tokens = counter("motley_generated_tokens_total", "Tokens generated.").Add({});
   Counter& preemptions =
-      counter("motley_preemptions_total", "Sequences put back into the queue for want of KV blocks.").Add({});
+      counter("motley_preemptions_total", "Sequences returned to the queue because KV blocks ran out.").Add({});
   Gauge& ready = gauge("motley_ready", "1 when every route has produced a token and nothing has failed.").Add({});
-  Gauge& free_blocks = gauge("motley_kv_blocks_free", "KV blocks that hold nothing.").Add({});
-  Gauge& total_blocks = gauge("motley_kv_blocks", "KV blocks in all.").Add({});
-  Gauge& uptime = gauge("motley_uptime_seconds", "Since the workers were ready.").Add({});
+  Gauge& free_blocks = gauge("motley_kv_blocks_free", "Free KV blocks.").Add({});
+  Gauge& total_blocks = gauge("motley_kv_blocks", "KV blocks.").Add({});
+  Gauge& uptime = gauge("motley_uptime_seconds", "Time since the workers were ready.").Add({});
   Gauge& epoch = gauge("motley_plan_epoch", "Of the plan in force: from 1, one more with each change.").Add({});
   Gauge& held = gauge("motley_requests_held", "Requests that wait for a plan to take effect.").Add({});
   Gauges waiting{gauge("motley_requests_waiting", "Sequences in the queue, by route.")};
-  Gauges running{gauge("motley_requests_running", "Sequences in work, by route.")};
-  Gauges worker_up{gauge("motley_worker_up", "1 while the worker of the device lives.")};
+  Gauges running{gauge("motley_requests_running", "Running sequences, by route.")};
+  Gauges worker_up{gauge("motley_worker_up", "1 while the worker process of the device runs.")};
   Family<Counter>& worker_busy = counter("motley_worker_busy_seconds_total", "Time the worker spent computing.");
   Family<Counter>& worker_wait =
       counter("motley_worker_wait_seconds_total", "Time the worker spent waiting for other workers.");

@@ -207,7 +207,7 @@ std::map<std::int32_t, float> read_logit_bias(Fields& fields, std::int64_t vocab
     const bool digits = !key.empty() && key.size() <= 9 && key.find_first_not_of("0123456789") == std::string::npos;
     const std::int64_t token = digits ? std::atoll(key.c_str()) : -1;
     if (token < 0 || token >= vocabulary)
-      Fields::refuse("logit_bias", fmt::format("has \"{}\", which is no token id", key));
+      Fields::refuse("logit_bias", fmt::format("has \"{}\", which is not a token id", key));
     if (!amount.is_number() || !(std::abs(amount.as_number()) <= 100))
       Fields::refuse("logit_bias", "must have values from -100 to 100");
     bias[static_cast<std::int32_t>(token)] = static_cast<float>(amount.as_number());

@@ -55,7 +55,7 @@ PreparedRequest prepare_request(const std::string& body, ApiKind kind, const Mod
 
 void require_model(const std::string& name, const Model& served) {
   if (name != served.name)
-    throw ApiError(404, fmt::format("the model `{}` is not served here; `{}` is", name, served.name), "model",
+    throw ApiError(404, fmt::format("the model `{}` is not served; use `{}`", name, served.name), "model",
                    "model_not_found");
 }
 

@@ -34,7 +34,8 @@ constexpr const char* shorter =
   const std::string text = py::str(error.value());
   if (error.matches(PyExc_ImportError))
     throw Error(ErrorCode::environment,
-                fmt::format("a Python package is missing or unfit in {}: {}", python_environment().string(), text),
+                fmt::format("a Python package is missing or has a wrong version in {}: {}",
+                            python_environment().string(), text),
                 environment_hint);
   if (error.matches(PyExc_KeyboardInterrupt))
     throw input_error(fmt::format("the chat template took longer than {} s", template_time.count() / 1000), shorter);
@@ -78,7 +79,7 @@ py::str to_python(std::string_view text) {
 }
 
 void check_token(std::int32_t token) {
-  if (token < 0) throw input_error(fmt::format("{} is no token id", token), "token ids go from 0 up");
+  if (token < 0) throw input_error(fmt::format("{} is not a token id", token), "use token ids of at least 0");
 }
 
 class PythonCodec final : public TextCodec {
@@ -140,8 +141,8 @@ class PythonCodec final : public TextCodec {
         throw input_error(fmt::format("messages: expected a list of objects, found {}", message.type_name()),
                           R"(such as [{"role": "user", "content": "hello"}])");
     if (!has_chat_template())
-      throw input_error("the model folder holds no chat template",
-                        "put its chat_template.jinja there, or send plain text to /v1/completions");
+      throw input_error("the model folder has no chat template",
+                        "add its chat_template.jinja, or send plain text to /v1/completions");
     const std::string json = to_json(messages);
     return in_python([&] {
       const PythonLimits limits(template_time, template_bytes);

@@ -26,7 +26,7 @@ void check_program(const std::filesystem::path& program) {
   if (::access(program.c_str(), X_OK) != 0)
     throw Error(ErrorCode::environment,
                 fmt::format("the worker program {} cannot be run: {}", program.string(), std::strerror(errno)),
-                "build it: `./dev build`");
+                "build it with `./dev build`");
 }
 
 // In the child, where another thread may have held any lock at the fork: system calls only.

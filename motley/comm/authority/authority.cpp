@@ -129,7 +129,7 @@ Authority Authority::load(const std::string& pem) {
   const OpensslCertificate certificate = read_certificate(pem);
   const OpensslKey key = read_key(pem);
   if (!certificate || !key || X509_check_private_key(certificate.get(), key.get()) != 1)
-    throw input_error(openssl_errors("no authority's certificate and key in PEM"),
+    throw input_error(openssl_errors("the authority's certificate or key is missing (PEM)"),
                       "both are files of the folder that `motley group create` made, and belong to each other");
   return {to_pem(certificate.get()), to_pem(key.get())};
 }
@@ -181,13 +181,14 @@ void check_certificate_name(const std::string& name) {
   ERR_clear_error();
   if (!printable || characters < 0 || name.empty() || name.size() > 64)
     throw input_error(fmt::format("a certificate cannot name {:?}", name.substr(0, 80)),
-                      "names have 1 to 64 bytes of UTF-8, without control characters");
+                      "use a name of 1 to 64 bytes of UTF-8, without control characters");
 }
 
 CertificateFacts certificate_facts(const std::string& pem) {
   const OpensslCertificate certificate = read_certificate(pem);
   if (!certificate)
-    throw input_error(openssl_errors("no certificate in PEM"), "such a text begins with -----BEGIN CERTIFICATE-----");
+    throw input_error(openssl_errors("no certificate in PEM"),
+                      "give a text that starts with -----BEGIN CERTIFICATE-----");
   std::array<char, 256> name{};
   const int length = X509_NAME_get_text_by_NID(X509_get_subject_name(certificate.get()), NID_commonName, name.data(),
                                                static_cast<int>(name.size()));
@@ -213,7 +214,7 @@ std::string authority_fingerprint(const std::string& certificate_or_fingerprint)
   const std::string digits = certificate_or_fingerprint.substr(prefix.size());
   if (digits.size() != 64 || digits.find_first_not_of("0123456789abcdef") != std::string::npos)
     throw input_error(fmt::format("\"{}\" is no fingerprint", certificate_or_fingerprint.substr(0, 80)),
-                      "sha256: and 64 digits in small letters, as `motley group show DIR` prints it");
+                      "give sha256: and 64 lower-case digits, as `motley group show DIR` prints them");
   return certificate_or_fingerprint;
 }
 

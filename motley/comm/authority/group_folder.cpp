@@ -39,7 +39,7 @@ std::string trimmed(std::string text) {
   return text;
 }
 
-constexpr const char* writable = "may this user write there, and is there room on the disk?";
+constexpr const char* writable = "check that the folder is writable, and that the disk has space";
 
 void write_new(const std::string& path, const FolderFile& file) {
   const auto mode = static_cast<mode_t>(file.readers);
@@ -60,14 +60,14 @@ void write_folder(const std::string& folder, const std::vector<FolderFile>& file
     if (!fs::exists(path))
       missing.push_back(&file);
     else if (present == Present::refused || trimmed(read_file(path)) != trimmed(file.text))
-      throw input_error(fmt::format("{} is there already", path), "nothing is overwritten: choose another folder");
+      throw input_error(fmt::format("{} is there already", path), "choose another folder: existing files are kept");
   }
   if (!fs::exists(folder)) {
     std::error_code failure;
     if (const fs::path parent = fs::absolute(folder).parent_path(); !parent.empty())
       fs::create_directories(parent, failure);
     if (::mkdir(folder.c_str(), 0700) != 0)
-      throw environment_error(fmt::format("cannot make the folder {}", folder), writable);
+      throw environment_error(fmt::format("cannot create the folder {}", folder), writable);
   }
   for (const FolderFile* file : missing) write_new((fs::path(folder) / file->name).string(), *file);
 }
@@ -96,7 +96,7 @@ GroupFolder issue_member_folder(const GroupFolder& group, const std::string& mem
                                 const std::string& folder) {
   if (!group.authority)
     throw input_error("this folder holds no authority's key, so nothing can be issued from it",
-                      fmt::format("{} is where `motley group create` has put it", authority_key_file));
+                      fmt::format("use the folder from `motley group create`: it has {}", authority_key_file));
   GroupFolder made{group.group, group.token, group.authority->issue(member, valid_days), std::nullopt};
   write_folder(folder, files_of(made), Present::same);
   return made;
@@ -127,8 +127,9 @@ GroupFolder read_group_folder(const std::string& folder) {
   };
   group.group = checked(authority_file, [&] { return certificate_facts(group.identity.authority).name; });
   if (!is_issued_by(group.identity.certificate, group.identity.authority))
-    throw input_error(fmt::format("{} is no certificate of the authority beside it", path(certificate_file)),
-                      fmt::format("copy all files of one folder; `motley group issue DIR MEMBER` makes a member's"));
+    throw input_error(
+        fmt::format("{} is no certificate of the authority beside it", path(certificate_file)),
+        fmt::format("copy all files of one folder; make a member's with `motley group issue DIR MEMBER`"));
   checked(key_file, [&] { return TlsContext(group.identity); });
   if (fs::exists(path(authority_key_file)))
     group.authority = checked(authority_key_file, [&] {

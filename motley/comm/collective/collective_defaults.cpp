@@ -74,7 +74,7 @@ CollectiveProgram default_program(CollectiveCall call, int ranks, int root, std:
     case CollectiveCall::all_to_all:
     case CollectiveCall::message: break;
   }
-  throw Error(ErrorCode::internal, "no program for this operation");
+  throw Error(ErrorCode::internal, "the operation has no built-in algorithm");
 }
 
 std::int64_t default_chunk_bytes(int ranks, std::int64_t bytes) {

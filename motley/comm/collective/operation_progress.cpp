@@ -17,7 +17,7 @@ OperationProgress::Answer OperationProgress::refuse_shape(int peer, const Collec
 }
 
 OperationProgress::Answer OperationProgress::refuse_stranger(int peer, const CollectiveFrame& frame) {
-  return refuse(peer, fmt::format("sent what nobody awaits: chunk {} step {}, {} bytes at {}", frame.chunk, frame.step,
+  return refuse(peer, fmt::format("sent unexpected data: chunk {} step {}, {} bytes at {}", frame.chunk, frame.step,
                                   frame.length, frame.offset));
 }
 

@@ -41,7 +41,7 @@ void ScheduleCache::use_plans(std::vector<CollectiveProgram> plans) {
   for (const CollectiveProgram& plan : plans)
     if (plan.ranks != ranks_)
       throw input_error(fmt::format("a collective plan for {} ranks in a group of {}", plan.ranks, ranks_),
-                        "plan for a cluster whose devices are the members, in the order of their ranks");
+                        "plan for a cluster that has the members as devices, in the order of their ranks");
   plans_ = std::move(plans);
   schedules_.clear();
 }

@@ -42,7 +42,7 @@ int nccl_type(CollectiveElement element) {
     case CollectiveElement::bf16: return 9;
     case CollectiveElement::int16: break;
   }
-  throw input_error(fmt::format("vendors' libraries do not know {}", name(element)), "give them int8 or int32");
+  throw input_error(fmt::format("vendors' libraries do not know {}", name(element)), "use int8 or int32");
 }
 
 int nccl_operator(CollectiveReduction reduction) {
@@ -89,12 +89,11 @@ std::shared_ptr<const VendorLibrary> VendorLibrary::open(const std::string& name
   library->handle_ = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library->handle_ == nullptr)
     throw Error(ErrorCode::environment, fmt::format("cannot open \"{}\": {}", name, ::dlerror()),
-                "name the vendor's library, such as libnccl.so.2, or its path");
+                "give the vendor's library, such as libnccl.so.2, or its path");
   const auto find = [&](auto& function, const char* symbol) {
     function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(::dlsym(library->handle_, symbol));
     if (function == nullptr)
-      throw Error(ErrorCode::environment, fmt::format("\"{}\" has no {}", name, symbol),
-                  "NCCL 2.14 or later is needed");
+      throw Error(ErrorCode::environment, fmt::format("\"{}\" has no {}", name, symbol), "install NCCL 2.14 or later");
   };
   Functions& functions = *library->functions_;
   find(functions.get_version, "ncclGetVersion");

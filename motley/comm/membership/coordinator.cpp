@@ -153,7 +153,7 @@ void Coordinator::expire_leases(CoordinatorOutput& output, double now_s) {
     const double silence_s = now_s - seat.monitor.heard_s();
     const bool leaving = seat.report.presence == MemberPresence::leaving;
     if (all_leave)
-      over.emplace_back(id, "everybody leaves");
+      over.emplace_back(id, "all members leave");
     else if (seat.lost_s >= 0 && leaving)
       over.emplace_back(id, "it left");
     else if (seat.lost_s >= 0 && now_s - seat.lost_s > policy_.reconnect_grace_s)
@@ -183,7 +183,7 @@ void Coordinator::evict(const std::string& id, const std::string& why, Coordinat
 
 void Coordinator::put_on_hold(const std::string& id, const std::string& why, CoordinatorOutput& output, double now_s) {
   seats_.at(id).hold_until_s = now_s + policy_.hold_s;
-  output.notes.push_back(fmt::format("{} is not taken in for {} s: {}", id, policy_.hold_s, why));
+  output.notes.push_back(fmt::format("{} is kept out for {} s: {}", id, policy_.hold_s, why));
 }
 
 // A step is committed when every member of the epoch has done its part of it: by this record alone, so that all who
@@ -232,7 +232,7 @@ void Coordinator::judge_suspicions(CoordinatorOutput& output) {
         ++suspicions;
     }
     if (suspicions > 0 && seat->lost_s >= 0)
-      evict(member.id, "its connections to the coordinator and to other members are lost", output);
+      evict(member.id, "its connections to the coordinator and to other members were lost", output);
     else if (strikes_ >= 2 && 2 * suspicions > others && suspicions >= most) {
       most = suspicions;
       most_suspected = member.id;
@@ -377,7 +377,7 @@ std::string Coordinator::objection(const std::vector<Member>& members) const {
     const auto stay = static_cast<std::size_t>(
         std::count_if(before.begin(), before.end(), [&](const Member& member) { return is_in(members, member); }));
     if (!before.empty() && 2 * stay <= before.size())
-      return fmt::format("{} of {} members of epoch {} are left, no majority", stay, before.size(),
+      return fmt::format("{} of {} members of epoch {} are left, less than a majority", stay, before.size(),
                          ledger_.current.epoch.number);
   }
   std::set<std::uint32_t> stages;

@@ -190,7 +190,7 @@ struct CoordinatorServer::State {
   // True where group and token are right.
   bool knows_the_group(ControlClient& client, const std::string& group, const std::string& token) {
     if (!same_secret(token, options.token))
-      refuse(client, "the token is not this group's", "every member needs the coordinator's token");
+      refuse(client, "the token is not this group's", "give every member the coordinator's token");
     else if (group != options.group)
       refuse(client, fmt::format("this coordinator serves group \"{}\", not \"{}\"", options.group, group), "");
     return !client.closing;
@@ -206,7 +206,7 @@ struct CoordinatorServer::State {
     if (hello == nullptr) return refuse(client, "the first message must be a greeting", "");
     if (!knows_the_group(client, hello->group, hello->token)) return;
     if (tls && client.stream.bytes().peer_name().empty())
-      return refuse(client, "this connection shows no certificate", "a member asks for one first");
+      return refuse(client, "this connection shows no certificate", "request a certificate first");
     client.greeted = true;
     client.stream.accept_up_to(max_control_bytes);
   }
@@ -240,7 +240,7 @@ struct CoordinatorServer::State {
         return refuse(client, objection, "");
       if (!may_issue()) {
         if (client.greeted) return;  // it will ask again
-        return refuse(client, "too many certificates are asked for", "again in a few seconds");
+        return refuse(client, "too many certificates are asked for", "retry in a few seconds");
       }
       const double valid_s = options.certificate_s;
       const CertificateGrant grant{options.authority->certify(request.request, request.member, valid_s),
@@ -363,13 +363,14 @@ CoordinatorServer::CoordinatorServer(CoordinatorServerOptions options, std::uniq
   if (!options.identity && !is_loopback(options.listen))
     throw input_error(
         fmt::format("{} can be reached by other machines, and this coordinator has no certificate", options.listen),
-        "listen on 127.0.0.1, or give it an identity for TLS");
+        "listen on 127.0.0.1, or give a certificate");
   if (options.authority && (!options.identity || options.identity->authority != options.authority->certificate()))
     throw input_error("the coordinator's certificate is not of the authority that it is to issue from",
-                      "take both from one folder: `motley coordinate --folder DIR`");
+                      "take both from one folder with `motley coordinate --folder DIR`");
   if (options.authority && !(options.certificate_s >= 1 && options.certificate_s <= 3650.0 * 24 * 3600))
-    throw input_error(fmt::format("certificates cannot be valid for {} s", options.certificate_s),
-                      "between a second and ten years");
+    throw input_error(
+        fmt::format("the lifetime of certificates must be from 1 s to 10 years, found {} s", options.certificate_s),
+        "give another --certificate-life");
   if (options.identity)
     state.tls.emplace(options.authority ? TlsContext::for_strangers_too(*options.identity) : *options.identity);
   state.store = std::move(store);

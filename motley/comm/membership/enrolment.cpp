@@ -27,7 +27,7 @@ Enrolment EnrolmentRequest::accept(const CertificateGrant& grant) const {
   try {
     if (certificate_facts(grant.authority).fingerprint != pin_)
       throw Error(ErrorCode::peer, "it comes from another authority than the one that is believed here",
-                  "the authority's fingerprint is what `motley group show` prints for the coordinator's folder");
+                  "take the authority's fingerprint from `motley group show` of the coordinator's folder");
     if (const std::string name = certificate_facts(grant.certificate).name; name != options_.member)
       throw Error(ErrorCode::peer, fmt::format("it names \"{}\", not \"{}\"", name, options_.member));
     if (grant.valid_s == 0) throw Error(ErrorCode::peer, "it is valid for no time");
@@ -47,7 +47,7 @@ Enrolment enrol(const std::string& address, const EnrolmentOptions& options, dou
   FileDescriptor socket = connect_tcp(address, until, failure);
   if (!socket)
     throw Error(ErrorCode::peer, fmt::format("no coordinator answers at {}: {}", address, failure.cause),
-                "is `motley coordinate` running there, and does nothing between block the port?");
+                "check that `motley coordinate` runs there, and that no firewall blocks the port");
   ControlMessage answer;
   try {
     ByteStream stream(std::move(socket));
@@ -60,14 +60,14 @@ Enrolment enrol(const std::string& address, const EnrolmentOptions& options, dou
     answer = decode_control(*message);
   } catch (const Error& error) {
     throw Error(ErrorCode::peer, fmt::format("no certificate from the coordinator at {}: {}", address, error.what()),
-                "it must hold this group's authority: motley coordinate --folder DIR");
+                "start it with this group's authority: motley coordinate --folder DIR");
   }
   if (const auto* refusal = std::get_if<ControlRefusal>(&answer))
     throw Error(ErrorCode::peer, fmt::format("the coordinator at {} refuses: {}", address, refusal->reason),
                 refusal->hint);
   const auto* grant = std::get_if<CertificateGrant>(&answer);
   if (grant == nullptr)
-    throw Error(ErrorCode::peer, fmt::format("what answers at {} is no coordinator", address),
+    throw Error(ErrorCode::peer, fmt::format("the process at {} is not a coordinator", address),
                 "give the address that `motley coordinate` prints, and run the same motley on both sides");
   return request.accept(*grant);
 }
@@ -79,7 +79,7 @@ EnrolledIdentity::EnrolledIdentity(std::vector<std::string> coordinators, Enrolm
 
 double EnrolledIdentity::renew() {
   Error last = input_error("no address of a coordinator is given",
-                           "name one at least: HOST:PORT, as `motley coordinate` prints it");
+                           "give at least one HOST:PORT, as `motley coordinate` prints it");
   for (const std::string& address : coordinators_) {
     try {
       const Enrolment enrolment = enrol(address, options_, patience_s_);

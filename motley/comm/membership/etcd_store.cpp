@@ -77,7 +77,7 @@ class EtcdStore : public LedgerStore {
     const std::string rest = url.substr(std::string_view("etcd://").size());
     const std::size_t slash = rest.find('/');
     if (slash == std::string::npos || slash + 1 == rest.size())
-      throw input_error(fmt::format("\"{}\" names no prefix", url), "write etcd://host:port/prefix");
+      throw input_error(fmt::format("\"{}\" names no prefix", url), "write it as etcd://host:port/prefix");
     place_ = parse_host_port(rest.substr(0, slash));
     prefix_ = rest.substr(slash + 1);
     while (prefix_.ends_with('/')) prefix_.pop_back();
@@ -219,7 +219,7 @@ class EtcdStore : public LedgerStore {
     } catch (const boost::system::system_error& error) {
       throw StoreUncertain(
           fmt::format("etcd at {}:{} does not answer: {}", place_.host, place_.port, error.code().message()),
-          "running operations go on");
+          "running operations continue");
     } catch (const json::exception& error) {
       throw StoreUncertain(
           fmt::format("etcd at {}:{} answers what is no answer: {}", place_.host, place_.port, error.what()));

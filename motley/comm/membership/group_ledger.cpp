@@ -46,7 +46,7 @@ constexpr std::uint8_t ledger_version = 1;
 [[noreturn]] void impossible(const LedgerRecord& record, std::string_view why) {
   throw input_error(
       fmt::format("the log's record \"{}\" cannot follow what stands before it: {}", describe(record), why),
-      "the log is damaged or not this program's; a group without one starts from the beginning");
+      "the log is damaged or from another program; a group without a log starts from the beginning");
 }
 
 struct Applying {
@@ -133,14 +133,14 @@ LedgerRecord decode_record(std::string_view bytes) {
     reader(version);
     if (version != ledger_version)
       throw input_error(fmt::format("a log record of version {}, this program reads {}", version, ledger_version),
-                        "run the motley that wrote it, or begin a new log: motley coordinate --store FILE");
+                        "run the version of motley that wrote it, or start a new log: motley coordinate --store FILE");
     LedgerRecord record;
     reader(record);
     reader.finish();
     return record;
   } catch (const Error& error) {
     if (error.code() == ErrorCode::input) throw;
-    throw input_error(fmt::format("log record: {}", error.message()), "the log is damaged or not this program's");
+    throw input_error(fmt::format("log record: {}", error.message()), "the log is damaged or from another program");
   }
 }
 

@@ -110,7 +110,7 @@ struct MemberClient::State {
     FileDescriptor socket = connect_tcp(address, until, failure);
     if (!socket)
       throw Error(ErrorCode::peer, fmt::format("no coordinator answers at {}: {}", address, failure.cause),
-                  "is `motley coordinate` running there, and does nothing between block the port?");
+                  "check that `motley coordinate` runs there, and that no firewall blocks the port");
     const bool is_local = peer_is_local(socket.get());
     ByteStream stream(std::move(socket));
     if (options.identity) {
@@ -153,7 +153,7 @@ struct MemberClient::State {
         throw Error(ErrorCode::peer, fmt::format("the control connection is lost: {}", stream.cause()));
       if (Clock::now() - heard_at > duration_of(options.patience_s))
         throw Error(ErrorCode::peer, fmt::format("the coordinator at {} is silent", address),
-                    "is its machine reachable? This member goes on trying");
+                    "check that its machine is reachable; this member retries");
     }
     // The last report may say that this process leaves.
     stream.send(encode_control(current_report()));
@@ -172,7 +172,7 @@ struct MemberClient::State {
       return take(renewal->accept(*grant));
     const auto* directive = std::get_if<CoordinatorDirective>(&message);
     if (directive == nullptr)
-      throw Error(ErrorCode::peer, fmt::format("what answers at {} is no coordinator", address),
+      throw Error(ErrorCode::peer, fmt::format("the process at {} is not a coordinator", address),
                   "give the address that `motley coordinate` prints, and run the same motley on both sides");
     const std::lock_guard lock(mutex);
     trouble.clear();
@@ -183,7 +183,7 @@ struct MemberClient::State {
 MemberClient::MemberClient(MemberClientOptions options, ActionHandler handler) {
   if (options.coordinators.empty())
     throw input_error("no address of a coordinator is given",
-                      "name one at least: HOST:PORT, as `motley coordinate` prints it");
+                      "give at least one HOST:PORT, as `motley coordinate` prints it");
   state_ = std::make_unique<State>(std::move(options), std::move(handler));
   state_->thread = std::jthread([state = state_.get()](const std::stop_token& stop) { state->run(stop); });
 }

@@ -77,7 +77,7 @@ std::string get(ByteStream& stream, Instant until) {
   if (version != link_version)
     throw Error(ErrorCode::peer,
                 fmt::format("the other side speaks version {}, this program version {}", version, link_version),
-                "run the same version of motley in all members");
+                "run the same version of motley on all members");
   if (length > max_message) throw Error(ErrorCode::peer, fmt::format("a greeting of {} bytes", length));
   std::string bytes(length, '\0');
   stream.read_all(std::as_writable_bytes(std::span(bytes)), until);
@@ -85,7 +85,7 @@ std::string get(ByteStream& stream, Instant until) {
 }
 
 std::string_view tail(std::string_view bytes, std::size_t count) {
-  if (bytes.size() < count) throw Error(ErrorCode::peer, "a greeting that is too short");
+  if (bytes.size() < count) throw Error(ErrorCode::peer, "a handshake that is too short");
   return bytes.substr(bytes.size() - count);
 }
 

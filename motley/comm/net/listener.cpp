@@ -41,8 +41,8 @@ RelayedAddress parse_relayed(const std::string& address) {
   parse_host_port(parsed.relay);
   if (parsed.mailbox.size() > longest_mailbox || (slash != std::string::npos && parsed.mailbox.empty()))
     throw input_error(
-        fmt::format("\"{}\" names no mailbox at a relay", address),
-        fmt::format("write relay:host:port, or relay:host:port/name with 1 to {} bytes", longest_mailbox));
+        fmt::format("\"{}\" must be a mailbox at a relay", address),
+        fmt::format("write it as relay:host:port, or relay:host:port/name with 1 to {} bytes", longest_mailbox));
   return parsed;
 }
 
@@ -53,7 +53,7 @@ std::string random_mailbox() {
 }
 
 constexpr const char* relay_hint =
-    "is `motley coordinate --relay` running there, and does nothing between block the port?";
+    "check that `motley coordinate --relay` runs there, and that no firewall blocks the port";
 
 FileDescriptor dial_relay(const std::string& relay, const RelayOpening& opening, Instant until) {
   ConnectFailure failure;
@@ -78,7 +78,7 @@ ByteStream greet_relay(const RelayedAddress& place, LinkPurpose purpose, const R
       until);
   if (secured) {
     if (!access.identity)
-      throw Error(ErrorCode::peer, "the relay needs TLS, and this process has no identity",
+      throw Error(ErrorCode::peer, "the relay needs TLS, which needs a certificate for this process",
                   "give it a folder that `motley group issue` made");
     stream.secure_as_client(*access.identity, until);
     expect_coordinator(stream, place.relay);

@@ -13,7 +13,7 @@ namespace motley {
 // Throws an environment error where the system has none.
 inline void fill_random(std::span<std::byte> bytes) {
   if (RAND_bytes(reinterpret_cast<unsigned char*>(bytes.data()), static_cast<int>(bytes.size())) != 1)
-    throw Error(ErrorCode::environment, "no random numbers");
+    throw Error(ErrorCode::environment, "the system returned no random numbers");
 }
 
 }  // namespace motley

@@ -173,7 +173,7 @@ struct Relay::State {
     ticket = new_ticket();
     if (!tell(found->second, ticket)) {
       wakeup.notify();  // it goes
-      return fmt::format("mailbox \"{}\" is lost", mailbox);
+      return fmt::format("mailbox \"{}\" was lost", mailbox);
     }
     tickets[ticket].until = deadline_in(relay_ticket_s);
     return {};
@@ -191,7 +191,7 @@ struct Relay::State {
     const std::string peer = peer_address(stream.descriptor());
     try {
       if (secured != tls.has_value())
-        throw Error(ErrorCode::peer, tls ? "came without TLS" : "came with TLS, and the relay has no identity");
+        throw Error(ErrorCode::peer, tls ? "came without TLS" : "came with TLS, and the relay has no certificate");
       if (tls) stream.secure_as_server(*tls, until);
       const HeardHello heard = hear(stream, options.key, until);
       const std::string& mailbox = heard.hello.word;
@@ -321,7 +321,7 @@ Relay::Relay(RelayOptions options) : state_(std::make_unique<State>()) {
   if (!options.identity && !is_loopback(options.listen))
     throw input_error(
         fmt::format("{} can be reached by other machines, and this relay has no certificate", options.listen),
-        "listen on 127.0.0.1, or give it an identity for TLS");
+        "listen on 127.0.0.1, or give a certificate");
   if (options.identity) state_->tls.emplace(*options.identity);
   state_->listening = listen_tcp(options.listen);
   state_->options = std::move(options);

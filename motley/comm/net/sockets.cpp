@@ -97,7 +97,7 @@ HostPort parse_host_port(const std::string& address) {
   const bool number = !place.port.empty() && place.port.size() < 6 &&
                       std::ranges::all_of(place.port, [](char c) { return c >= '0' && c <= '9'; });
   if (!number || std::stoi(place.port) > 65535)
-    throw input_error(fmt::format("\"{}\" is no address", address), "write host:port, as in 10.0.0.7:4711");
+    throw input_error(fmt::format("\"{}\" is no address", address), "write it as host:port, as in 10.0.0.7:4711");
   return place;
 }
 
@@ -119,7 +119,7 @@ ListeningSocket listen_tcp(const std::string& address) {
   sockaddr_storage name{};
   socklen_t size = sizeof name;
   if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&name), &size) != 0)
-    throw environment_error("cannot ask a socket for its address");
+    throw environment_error("cannot read the address of a socket");
   return {std::move(socket), text_of(name)};
 }
 
@@ -224,7 +224,7 @@ std::vector<FileDescriptor> receive_descriptors(int socket, std::size_t count, I
   message.msg_controllen = control.size();
   std::vector<FileDescriptor> descriptors;
   if (!wait_for(socket, POLLIN, until) || ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC) != 1)
-    throw Error(ErrorCode::peer, "no descriptors came");
+    throw Error(ErrorCode::peer, "no file descriptors were received");
   for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
     if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
     for (std::size_t i = 0; CMSG_LEN((i + 1) * sizeof(int)) <= header->cmsg_len; ++i) {
@@ -234,7 +234,7 @@ std::vector<FileDescriptor> receive_descriptors(int socket, std::size_t count, I
     }
   }
   if (descriptors.size() != count)
-    throw Error(ErrorCode::peer, fmt::format("{} descriptors came instead of {}", descriptors.size(), count));
+    throw Error(ErrorCode::peer, fmt::format("received {} file descriptors instead of {}", descriptors.size(), count));
   return descriptors;
 }
 

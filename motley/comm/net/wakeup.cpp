@@ -9,7 +9,7 @@
 namespace motley {
 
 Wakeup::Wakeup() : event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  if (!event_) throw environment_error("cannot make an eventfd");
+  if (!event_) throw environment_error("cannot create an eventfd");
 }
 
 void Wakeup::notify() const {

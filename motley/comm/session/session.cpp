@@ -55,8 +55,7 @@ struct Session::State {
 
   explicit State(SessionOptions given) : options(with_identity(std::move(given))), fabric(with_key(options)) {
     if (options.fetch_state && options.share_state)
-      throw input_error("a session's state is fetched at once or shared in steps, not both",
-                        "set `fetch_state` or `share_state`");
+      throw input_error("a session's state is fetched at once or shared in steps, not both", "set one of them");
     Member& member = options.member.member;
     if (member.address.empty()) member.address = fabric.address();
     if (member.host.empty()) member.host = own_host();

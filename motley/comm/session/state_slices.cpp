@@ -39,7 +39,8 @@ OperationOutcome failed(std::string cause) { return unsuccessful(OperationStatus
 SlicedStateSync::SlicedStateSync(SlicedStateOptions options, StateItems items)
     : options_(options), items_(std::move(items)) {
   if (!(options_.share > 0 && std::isfinite(options_.share)))
-    throw input_error(fmt::format("a share of {} of the steps' time", options_.share), "0.08 are 8 %");
+    throw input_error(fmt::format("a share of {} of the steps' time", options_.share),
+                      "give a share, as in 0.08 for 8 %");
   if (items_.count == 0)
     throw input_error("a state of no items",
                       "`count` is at least 1; a session whose steps need no state takes no items");
@@ -121,7 +122,7 @@ OperationOutcome SlicedStateSync::exchange(SessionStep& step, std::vector<Word>&
     if (items == right) continue;
     if (other == rank)
       throw input_error(fmt::format("the members' state has {} items, not {}", right, items),
-                        "all members must run the same program and model");
+                        "run the same program and model on all members");
     return failed(fmt::format("rank {} has a state of {} items, the others of {}", other, items, right));
   }
   step.contributors = static_cast<int>(givers.size());

@@ -24,7 +24,7 @@ constexpr const char* damaged = "the checkpoint is damaged: use another, or pull
 [[noreturn]] void fail(const fs::path& path, std::string_view doing) {
   const int cause = errno;
   throw Error(ErrorCode::environment, fmt::format("{}: cannot {}: {}", path.string(), doing, std::strerror(cause)),
-              cause == ENOSPC ? "free some space; the checkpoint before this one is untouched" : "");
+              cause == ENOSPC ? "free disk space; the previous checkpoint is intact" : "");
 }
 
 // An open file; closed at the end.

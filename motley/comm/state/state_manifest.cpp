@@ -52,7 +52,9 @@ StateDigest sha256(std::span<const std::byte> bytes) {
 std::string to_hex(const StateDigest& digest) { return fmt::format("{:02x}", fmt::join(digest.bytes, "")); }
 
 StateDigest parse_digest(std::string_view hex) {
-  const auto refuse = [&] { throw input_error(fmt::format("\"{}\" is no SHA-256", hex), "64 digits of 0-9 and a-f"); };
+  const auto refuse = [&] {
+    throw input_error(fmt::format("\"{}\" is no SHA-256", hex), "give 64 digits of 0-9 and a-f");
+  };
   const auto digit = [&](char c) -> int {
     if (c >= '0' && c <= '9') return c - '0';
     if (c < 'a' || c > 'f') refuse();
@@ -81,7 +83,8 @@ StateManifest describe_state(StateRevision revision, std::span<const StateBuffer
   std::set<std::string_view> names;
   for (const auto& [name, bytes] : buffers) {
     if (name.empty() || name.size() > max_name_bytes)
-      throw input_error(fmt::format("a part of the state has a name of {} bytes", name.size()), "1 to 4096 bytes");
+      throw input_error(fmt::format("a part of the state has a name of {} bytes", name.size()),
+                        "use a name of 1 to 4096 bytes");
     if (!names.insert(name).second)
       throw input_error(fmt::format("two parts of the state are called \"{}\"", name), "give every part its own name");
     StateItem item{name, static_cast<std::int64_t>(bytes.size()), {}};

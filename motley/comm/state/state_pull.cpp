@@ -19,14 +19,14 @@ StatePull::StatePull(StateManifest manifest, std::vector<StateBuffer<std::byte>>
   if (destination_.size() != manifest_.items.size())
     throw input_error(
         fmt::format("the state has {} parts here and {} there", destination_.size(), manifest_.items.size()),
-        "all members must build the same model and optimizer");
+        "build the same model and optimizer on all members");
   for (std::size_t i = 0; i < manifest_.items.size(); ++i) {
     const auto& item = manifest_.items[i];
     const auto& [name, bytes] = destination_[i];
     if (name != item.name || static_cast<std::int64_t>(bytes.size()) != item.bytes)
       throw input_error(fmt::format("part {} of the state is \"{}\" of {} bytes here, \"{}\" of {} there", i, name,
                                     bytes.size(), item.name, item.bytes),
-                        "all members must build the same model and optimizer");
+                        "build the same model and optimizer on all members");
     for (std::size_t index = 0; index < item.chunks.size(); ++index) {
       const auto [entry, is_new] = by_digest_.try_emplace(item.chunks[index], chunks_.size());
       const auto [first, last] = chunk_range(item, index);

@@ -147,7 +147,7 @@ StateSource::StateSource(StateListener listener, StateSourceOptions options)
   if (options_.group.size() > max_group_bytes)
     throw input_error(
         fmt::format("the group's name has {} bytes, more than {}", options_.group.size(), max_group_bytes),
-        "choose a shorter `group`, in the coordinator and all members");
+        "choose a shorter `group` in the coordinator and all members");
   thread_ = std::jthread([this](const std::stop_token& stop) { Service(*this).run(stop); });
 }
 

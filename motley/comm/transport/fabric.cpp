@@ -193,7 +193,7 @@ struct Fabric::State {
     if (arrivals) {
       std::string wrong = objection(hello, arrivals->epoch(), arrivals->rank(), stream.peer_name());
       if (hello.purpose == LinkPurpose::relay_listen || hello.purpose == LinkPurpose::relay_call)
-        wrong = "this is no relay";
+        wrong = "the other side is not a relay";
       if (wrong.empty() && (hello.purpose == LinkPurpose::shared_memory) != is_local &&
           (hello.purpose == LinkPurpose::stream || hello.purpose == LinkPurpose::shared_memory))
         wrong = "shared memory by TCP, or a stream without";
@@ -326,7 +326,7 @@ std::unique_ptr<Transport> Fabric::connect(const Epoch& epoch, int rank, double 
   State& state = *state_;
   if (rank < 0 || static_cast<std::size_t>(rank) >= epoch.members.size())
     throw input_error(fmt::format("rank {} of {} members", rank, epoch.members.size()),
-                      "the rank is this process's place in the list of members, from 0");
+                      "give this process's place in the list of members, from 0");
   const auto until = deadline_in(timeout_s);
   const auto arrivals = std::make_shared<LinkArrivals>(epoch, rank);
   const State::Key key{epoch.group, epoch.number, rank};
@@ -381,11 +381,11 @@ std::unique_ptr<Transport> Fabric::connect(const Epoch& epoch, int rank, double 
     const double left_s = seconds_until(until);
     if (left_s <= 0) {
       const std::string noted = arrivals->noted(missing.front()), own = state.listener->trouble();
-      throw ConnectError(
-          ErrorCode::limit,
-          fmt::format("{} did not connect within {} s{}{}{}{}", called(missing.front()), timeout_s,
-                      noted.empty() ? "" : ": ", noted, own.empty() ? "" : "; nobody can call here: ", own),
-          missing);
+      throw ConnectError(ErrorCode::limit,
+                         fmt::format("{} did not connect within {} s{}{}{}{}", called(missing.front()), timeout_s,
+                                     noted.empty() ? "" : ": ", noted,
+                                     own.empty() ? "" : "; no member can connect to this one: ", own),
+                         missing);
     }
     mesh->wait(std::min(left_s, 0.1));
   }

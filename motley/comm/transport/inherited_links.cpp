@@ -26,7 +26,7 @@ sockaddr_in local_address(const FileDescriptor& socket, int (*which)(int, sockad
   sockaddr_in address{};
   socklen_t size = sizeof address;
   if (which(socket.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0)
-    throw environment_error("cannot ask a socket for its address");
+    throw environment_error("cannot read the address of a socket");
   return address;
 }
 
@@ -77,7 +77,7 @@ FileDescriptor duplicate(int descriptor) {
 LinkKind link_kind(std::string_view name) {
   if (name == "shm") return LinkKind::shared_memory;
   if (name == "tcp") return LinkKind::tcp;
-  throw input_error(fmt::format("unknown transport \"{}\"", name), "known: shm, tcp");
+  throw input_error(fmt::format("unknown transport \"{}\"", name), "choose shm or tcp");
 }
 
 std::vector<int> descriptors_of(const InheritedLinks& links) {

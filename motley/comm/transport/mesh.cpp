@@ -67,7 +67,7 @@ class SocketMesh : public Mesh {
         epoll_(::epoll_create1(EPOLL_CLOEXEC)),
         edges_(arrivals_.epoch().members.size()),
         refusals_(edges_.size()) {
-    if (!epoll_) throw Error(ErrorCode::environment, "cannot make an epoll descriptor");
+    if (!epoll_) throw Error(ErrorCode::environment, "cannot create an epoll descriptor");
     watch(epoll_.get(), arrivals_.doorbell().descriptor(), static_cast<int>(doorbell_peer), 0);
     const auto here = std::count_if(arrivals_.epoch().members.begin(), arrivals_.epoch().members.end(),
                                     [&](const Member& member) { return member.host == self().host; });

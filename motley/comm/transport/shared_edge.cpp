@@ -234,7 +234,7 @@ FileDescriptor make_shared_edge_memory(std::int64_t window_bytes) {
   // Sealed in size: a file that shrinks under a mapping kills whoever touches it.
   if (!file || ::ftruncate(file.get(), static_cast<off_t>(memory_bytes(ring_bytes))) != 0 ||
       ::fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
-    throw environment_error("cannot make shared memory");
+    throw environment_error("cannot create shared memory");
   return file;
 }
 
