@@ -5,6 +5,7 @@
 #include <cmath>
 #include <memory>
 
+#include "motley/base/clock.hpp"
 #include "motley/base/units.hpp"
 #include "motley/cli/command.hpp"
 #include "motley/cli/planning.hpp"
@@ -100,7 +101,7 @@ class ProgressBar {
   }
   void show(double share) {
     using namespace std::chrono_literals;
-    const auto now = std::chrono::steady_clock::now();
+    const Instant now = Clock::now();
     if (!shown_ || now - start_ < 500ms || now - last_ < 50ms) return;
     constexpr int width = 40;
     const auto filled = static_cast<std::size_t>(std::lround(share * width));
@@ -113,7 +114,7 @@ class ProgressBar {
  private:
   bool shown_;
   bool drawn_ = false;
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now(), last_ = start_;
+  Instant start_ = Clock::now(), last_ = start_;
 };
 
 int simulate_plan(const TrainPlan& plan, const SimulateOptions& options) {

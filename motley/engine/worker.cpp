@@ -10,7 +10,6 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <condition_variable>
 #include <csignal>
 #include <deque>
@@ -26,7 +25,6 @@
 namespace motley {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 constexpr std::int32_t max_threads = 1024;
 constexpr const char* crossings_name = "between stages";
 constexpr double connect_timeout_s = 30;  // for the other workers to connect, too
@@ -88,7 +86,7 @@ Executor::Executor(const Launch& launch, ControlConnection& control, Fabric* fab
     : plan_(read_plan<ServePlan>(parse_json(launch.plan_json, "plan"), "plan")),
       assignment_(assignment_of(plan_, launch.device)),
       device_(open_backend(launch.backend)) {
-  const auto start = Clock::now();
+  const Instant start = Clock::now();
   const std::vector<std::string> devices = worker_devices(plan_);
   for (std::size_t rank = 0; rank < devices.size(); ++rank) rank_of_[devices[rank]] = static_cast<int>(rank);
   if (const auto* links = std::get_if<WorkerLinks>(&launch.links))
@@ -175,7 +173,7 @@ std::int64_t count_tokens(const Step& step, std::int64_t max_tokens) {
 }
 
 StepResult Executor::execute(const Step& step) {
-  const auto start = Clock::now();
+  const Instant start = Clock::now();
   const double waited_before_s = waited_s();
   const RoutePlace& place = place_on_route(step);
   const std::int64_t tokens = count_tokens(step, plan_.step.max_tokens);

@@ -11,6 +11,7 @@
 #include <numeric>
 #include <thread>
 
+#include "motley/base/clock.hpp"
 #include "motley/comm/authority/authority.hpp"
 #include "motley/comm/net/handshake.hpp"
 #include "motley/comm/transport/fabric.hpp"
@@ -21,8 +22,6 @@
 
 namespace motley {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 const std::string model_folder = MOTLEY_SOURCE_DIR "/data/models/tales";
 
@@ -143,7 +142,7 @@ class Deployment {
   // Kills a worker that does not end; that shows as its signal.
   static int exit_status(Worker& worker) {
     int status = 0;
-    const auto deadline = Clock::now() + std::chrono::seconds(20);
+    const Instant deadline = deadline_in(20);
     while (::waitpid(worker.process, &status, WNOHANG) == 0) {
       if (Clock::now() > deadline) ::kill(worker.process, SIGKILL);
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
@@ -329,10 +328,10 @@ TEST(Worker, EndsInsideACollectiveWhenTheDriverLeaves) {
     Deployment::Worker& waiting = deployment.workers[0];
     waiting.control->send(Step{1, 0, {greedy_sequence(0, 0, some_tokens(3))}});  // the other rank hears nothing of it
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    const auto start = Clock::now();
+    const Instant start = Clock::now();
     waiting.control.reset();
     EXPECT_EQ(Deployment::exit_status(waiting), 0);
-    EXPECT_LT(std::chrono::duration<double>(Clock::now() - start).count(), 1);
+    EXPECT_LT(seconds_since(start), 1);
   }
 }
 

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -21,8 +20,6 @@
 
 namespace motley {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr double patience_s = 60;      // of one exchange, beyond the time that all should take
 constexpr double latency_share = 0.1;  // of the seconds: for round trips
@@ -133,11 +130,11 @@ class MemberProbe {
   // The lower rank asks, and says with every question whether it is the last one.
   double ping(int peer, double time_s) {
     std::vector<double> trips;
-    const auto start = Clock::now();
+    const Instant start = Clock::now();
     for (std::uint64_t more = 1; more == 1;) {
       const int done = static_cast<int>(trips.size());
       more = done < warm_up_trips + least_trips || (done < most_trips && seconds_since(start) < time_s) ? 1 : 0;
-      const auto question = Clock::now();
+      const Instant question = Clock::now();
       must_be_ok(group_.send(std::as_bytes(std::span(&more, 1)), peer, operation_));
       std::uint64_t answer = 0;
       must_be_ok(group_.recv(std::as_writable_bytes(std::span(&answer, 1)), peer, operation_));
@@ -186,7 +183,7 @@ class MemberProbe {
     // Nothing is sent before everybody has looked at the clock: a member that is late to begin finds its time longer
     // for it, never shorter.
     must_be_ok(group_.barrier(operation_));
-    const auto ready = Clock::now();
+    const Instant ready = Clock::now();
     must_be_ok(group_.barrier(operation_));
     const double before_s = seconds_since(ready);
     const auto outcome =
@@ -234,7 +231,7 @@ class MemberProbe {
     double least = longest_s;
     for (int repeat = 0; repeat < collective_repeats; ++repeat) {
       must_be_ok(group_.barrier(operation_));
-      const auto start = Clock::now();
+      const Instant start = Clock::now();
       must_be_ok(group_.all_reduce(std::span(sending_).first(static_cast<std::size_t>(bytes)), CollectiveElement::fp32,
                                    operation_));
       const auto all = gather<double>({seconds_since(start)});
@@ -249,7 +246,7 @@ class MemberProbe {
   const MemberProbeOptions& options_;
   int members_;
   OperationOptions operation_;
-  Clock::time_point start_ = Clock::now();
+  Instant start_ = Clock::now();
   std::vector<std::byte> sending_, receiving_;
 };
 

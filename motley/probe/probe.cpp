@@ -22,7 +22,6 @@
 namespace motley {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 constexpr const char* cpu = "cpu";  // the vendor
 constexpr StepLimits limits{.max_tokens = 64, .max_sequences = 8, .block_tokens = 16};
 constexpr std::int64_t most_context = 256;
@@ -380,7 +379,7 @@ class Probe {
                                          {"return_token_ids", true}});
     Answer answer;
     std::vector<double> ttft_s, tpot_s;
-    const auto start = Clock::now();
+    const Instant start = Clock::now();
     for (int i = 0; i < warm_up_requests + request_rounds; ++i) {
       std::this_thread::sleep_for(idle);  // a request under light load finds cold caches and sleeping cores
       const StreamedReply reply = stream_completion(address, request, [](std::string_view) {});
@@ -410,7 +409,7 @@ class Probe {
   const ProbeOptions& options_;
   Architecture shape_;
   std::vector<std::int64_t> layer_counts_{few_layers, more_layers};  // three: all but few are beyond the cache
-  Clock::time_point start_ = Clock::now();
+  Instant start_ = Clock::now();
   ProbeResult result_;
   double further_stage_s_ =
       std::numeric_limits<double>::infinity();  // what one more stage adds to a step beside its layers and the hop

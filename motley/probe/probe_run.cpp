@@ -5,17 +5,15 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <iterator>
 #include <map>
 #include <numeric>
 
+#include "motley/base/clock.hpp"
 #include "motley/base/environment_error.hpp"
 
 namespace motley {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr double answer_patience_s = 60;
 constexpr double start_grace_s = 1;
@@ -164,11 +162,11 @@ ProbeRun::~ProbeRun() { end_workers(workers_, start_grace_s); }
 StepTime ProbeRun::run(std::size_t route, const ProbeStep& asked) {
   const std::vector<std::size_t>& workers = of_route_.at(route);
   answers_ = 0;
-  const auto start = Clock::now();
+  const Instant start = Clock::now();
   const std::string message = encode(step_of(++step_, route, asked, plan_));
   for (const std::size_t i : workers) workers_[i].link->send(message);
   while (answers_ < workers.size()) wait();
-  StepTime time{.round_s = std::chrono::duration<double>(Clock::now() - start).count(), .compute_s = {}};
+  StepTime time{.round_s = seconds_since(start), .compute_s = {}};
   for (const std::size_t i : workers) time.compute_s.push_back(compute_s_[i]);
   return time;
 }
@@ -213,8 +211,8 @@ std::vector<MeasuredStep> measure(ProbeRun& run, const std::vector<std::vector<P
   };
   std::vector<std::vector<Times>> times;
   for (const auto& turns : cases) times.emplace_back(turns.size());
-  const auto start = Clock::now();
-  const auto late = [&] { return std::chrono::duration<double>(Clock::now() - start).count() > seconds; };
+  const Instant start = Clock::now();
+  const auto late = [&] { return seconds_since(start) > seconds; };
   for (int pass = 0; pass < passes && !(pass > 0 && late()); ++pass)
     for (std::size_t list = 0; list < cases.size(); ++list) {
       const bool hurry = late();

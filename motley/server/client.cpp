@@ -7,9 +7,9 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
-#include <chrono>
 #include <optional>
 
+#include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
 
 namespace motley {
@@ -152,8 +152,7 @@ StreamedReply stream(const ServerAddress& server, const char* path, Value reques
                      const std::function<void(std::string_view)>& on_text) {
   request.set("stream", true);
   request.set("stream_options", Value::object({{"include_usage", true}}));
-  const auto start = std::chrono::steady_clock::now();
-  const auto elapsed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
+  const Instant start = Clock::now();
   ClientExchange exchange(server, http::verb::post, path, to_json(request));
   if (exchange.status() >= 400) throw server_error(exchange.status(), exchange.read_all());
 
@@ -168,11 +167,11 @@ StreamedReply stream(const ServerAddress& server, const char* path, Value reques
       const std::size_t known = reply.text.size() + reply.token_ids.size();
       take_chunk(parse_json(std::string_view(line).substr(6), "answer"), reply, on_text);
       if (reply.text.size() + reply.token_ids.size() == known) continue;
-      reply.last_token_s = elapsed();
+      reply.last_token_s = seconds_since(start);
       if (known == 0) reply.first_token_s = reply.last_token_s;
     }
   }
-  reply.total_s = elapsed();
+  reply.total_s = seconds_since(start);
   if (reply.finish_reason.empty()) throw Error(ErrorCode::peer, "the server's answer broke off before its end");
   return reply;
 }

@@ -18,8 +18,6 @@ std::int64_t unix_seconds() {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-double seconds(Completion::Clock::duration time) { return std::chrono::duration<double>(time).count(); }
-
 std::int64_t characters(std::string_view text) {
   return std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
 }
@@ -35,8 +33,7 @@ const TokenText& Serving::token(std::int32_t id) {
   return entry->second;
 }
 
-Completion::Completion(Serving& serving, CompletionRequest request, std::shared_ptr<Exchange> exchange,
-                       Clock::time_point arrival)
+Completion::Completion(Serving& serving, CompletionRequest request, std::shared_ptr<Exchange> exchange, Instant arrival)
     : serving_(serving), request_(std::move(request)), exchange_(std::move(exchange)), arrival_(arrival) {
   const char* prefix = request_.kind == ApiKind::chat ? "chatcmpl" : "cmpl";
   head_ = {request_.kind, fmt::format("{}-{:016x}", prefix, random_number()), serving.model.name, unix_seconds()};
@@ -122,7 +119,7 @@ void Completion::take_token(Choice& choice, const SampledToken& sampled, const s
   choice.last_token = Clock::now();
   if (choice.tokens++ == 0) {
     choice.first_token = choice.last_token;
-    serving_.metrics.observe_first_token(seconds(choice.first_token - arrival_));
+    serving_.metrics.observe_first_token(seconds_between(arrival_, choice.first_token));
   }
   ++usage_.completion_tokens;
   if (request_.return_token_ids || !serving_.codec) {
@@ -180,7 +177,7 @@ void Completion::end_choice(Choice& choice, FinishReason reason, const std::stri
   }
   choice.part.finish_reason = reason == FinishReason::length ? "length" : "stop";
   if (choice.tokens > 1)
-    serving_.metrics.observe_token_interval(seconds(choice.last_token - choice.first_token) /
+    serving_.metrics.observe_token_interval(seconds_between(choice.first_token, choice.last_token) /
                                             static_cast<double>(choice.tokens - 1));
   send_part(choice);
   if (--open_choices_ == 0) finish();
@@ -234,7 +231,7 @@ void Completion::abandon() {
 
 void Completion::close() {
   ended_ = true;
-  serving_.metrics.observe_duration(seconds(Clock::now() - arrival_));
+  serving_.metrics.observe_duration(seconds_since(arrival_));
   if (on_end_) std::exchange(on_end_, nullptr)();
 }
 

@@ -2,7 +2,6 @@
 // be used on the service's thread alone.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -12,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "motley/base/clock.hpp"
 #include "motley/server/http.hpp"
 #include "motley/server/metrics.hpp"
 #include "motley/server/openai_api.hpp"
@@ -45,10 +45,7 @@ struct Serving {
 
 class Completion : public std::enable_shared_from_this<Completion> {
  public:
-  using Clock = std::chrono::steady_clock;
-
-  Completion(Serving& serving, CompletionRequest request, std::shared_ptr<Exchange> exchange,
-             Clock::time_point arrival);
+  Completion(Serving& serving, CompletionRequest request, std::shared_ptr<Exchange> exchange, Instant arrival);
 
   // Hands the prompts to the generator. Throws an Error before anything is answered; nothing is under way then.
   // `on_end` is called when the request has ended in whatever way.
@@ -77,7 +74,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
     std::vector<Record> records;  // whose text is not given out yet
     TextEvents events;            // streaming
     ChoicePart part;              // streaming: the next chunk; otherwise the whole
-    Clock::time_point first_token, last_token;
+    Instant first_token, last_token;
     bool ended = false;
   };
 
@@ -97,7 +94,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
   Serving& serving_;
   const CompletionRequest request_;
   const std::shared_ptr<Exchange> exchange_;  // shared with the connection
-  const Clock::time_point arrival_;
+  const Instant arrival_;
   AnswerHead head_;
   Usage usage_;
   std::uint64_t seed_ = 0;

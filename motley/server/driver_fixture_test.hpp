@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "motley/base/clock.hpp"
 #include "motley/server/driver.hpp"
 #include "motley/workers/toy_plan_test.hpp"
 
@@ -155,8 +156,8 @@ inline int open_descriptors() {
 }
 
 inline bool wait_until(const std::function<bool()>& condition, double seconds) {
-  for (const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
-       std::chrono::steady_clock::now() < end; std::this_thread::sleep_for(std::chrono::milliseconds(2)))
+  for (const Instant end = deadline_in(seconds); Clock::now() < end;
+       std::this_thread::sleep_for(std::chrono::milliseconds(2)))
     if (condition()) return true;
   return condition();
 }

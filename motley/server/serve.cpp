@@ -14,6 +14,7 @@
 #include <thread>
 #include <utility>
 
+#include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
 #include "motley/base/hints.hpp"
 #include "motley/server/driver.hpp"
@@ -22,8 +23,6 @@
 
 namespace motley {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 // How long after a failure the server still answers, so that open requests hear of it.
 constexpr std::chrono::seconds failure_linger(1);
@@ -99,13 +98,13 @@ class Reporter {
   // With the time since the start.
   void operator()(const std::string& phase, const std::string& detail) {
     const std::lock_guard lock(mutex_);
-    if (sink_) sink_(phase, detail, std::chrono::duration<double>(Clock::now() - start_).count());
+    if (sink_) sink_(phase, detail, seconds_since(start_));
   }
 
  private:
   std::mutex mutex_;
   std::function<void(const std::string&, const std::string&, double)> sink_;
-  const Clock::time_point start_ = Clock::now();
+  const Instant start_ = Clock::now();
 };
 
 // Null where the packages are missing: token ids can be served without.

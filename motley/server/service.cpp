@@ -10,6 +10,7 @@
 #include <set>
 #include <utility>
 
+#include "motley/base/clock.hpp"
 #include "motley/server/completion.hpp"
 #include "motley/server/metrics.hpp"
 #include "motley/server/openai_api.hpp"
@@ -58,8 +59,6 @@ bool is_completion_path(std::string_view path) { return path == "/v1/completions
 }  // namespace
 
 struct Service::Impl {
-  using Clock = std::chrono::steady_clock;
-
   Serving serving;
   std::shared_ptr<const ServePlan> first_plan;
   const ServiceOptions options;
@@ -79,7 +78,7 @@ struct Service::Impl {
   }
 
   void handle(const std::shared_ptr<const HttpRequest>& request, const std::shared_ptr<Exchange>& exchange,
-              Clock::time_point arrival) {
+              Instant arrival) {
     answer(*request, exchange, [&] { route(request, exchange, arrival); });
   }
 
@@ -110,7 +109,7 @@ struct Service::Impl {
   }
 
   void route(const std::shared_ptr<const HttpRequest>& shared, const std::shared_ptr<Exchange>& exchange,
-             Clock::time_point arrival) {
+             Instant arrival) {
     const HttpRequest& request = *shared;
     const auto get = [&](HttpResponse (Impl::*page)()) {
       require_method(request, "GET");
@@ -222,7 +221,7 @@ struct Service::Impl {
 
   // On the way to complete(), by the other thread.
   void prepare(const std::shared_ptr<const HttpRequest>& request, ApiKind kind,
-               const std::shared_ptr<Exchange>& exchange, Clock::time_point arrival) {
+               const std::shared_ptr<Exchange>& exchange, Instant arrival) {
     require_method(*request, "POST");
     require_serving();
     prompts.post([this, request, kind, exchange, arrival, &model = serving.model, codec = serving.codec] {
@@ -236,7 +235,7 @@ struct Service::Impl {
     });
   }
 
-  void complete(PreparedRequest prepared, const std::shared_ptr<Exchange>& exchange, Clock::time_point arrival) {
+  void complete(PreparedRequest prepared, const std::shared_ptr<Exchange>& exchange, Instant arrival) {
     require_serving();
     const auto completion = std::make_shared<Completion>(serving, std::move(prepared.request), exchange, arrival);
     completion->start(prepared.prompts, [this, weak = std::weak_ptr(completion)] { open.erase(weak.lock()); });
@@ -256,7 +255,7 @@ Service::~Service() { detach(); }
 void Service::handle(HttpRequest request, std::shared_ptr<Exchange> exchange) {
   impl_->queue.post([impl = impl_.get(), request = std::make_shared<const HttpRequest>(std::move(request)),
                      exchange = std::move(exchange),
-                     arrival = Impl::Clock::now()] { impl->handle(request, exchange, arrival); });
+                     arrival = Clock::now()] { impl->handle(request, exchange, arrival); });
 }
 
 void Service::attach(Generator& generator) {

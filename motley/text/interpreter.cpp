@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
 #include "motley/base/paths.hpp"
 
@@ -28,7 +29,7 @@ struct AllocationBudget {
 
 // Of each thread its own, since threads take turns at any line.
 thread_local AllocationBudget budget;
-thread_local std::chrono::steady_clock::time_point deadline;
+thread_local Instant deadline;
 
 void* counted_malloc(void* inner, std::size_t size) {
   const auto* allocator = static_cast<PyMemAllocatorEx*>(inner);
@@ -83,7 +84,7 @@ void start_python() {
 }
 
 int raise_if_overdue(PyObject*, PyFrameObject*, int, PyObject*) {
-  if (std::chrono::steady_clock::now() < deadline) return 0;
+  if (Clock::now() < deadline) return 0;
   PyErr_SetString(PyExc_KeyboardInterrupt, "time limit");
   return -1;
 }
@@ -102,7 +103,7 @@ PythonLock::~PythonLock() { PyGILState_Release(static_cast<PyGILState_STATE>(sta
 // A trace function: the ways to interrupt Python from another thread need either its lock, which running code does not
 // give away in time, or a signal of the process.
 PythonLimits::PythonLimits(std::chrono::milliseconds time, std::size_t bytes) {
-  deadline = std::chrono::steady_clock::now() + time;
+  deadline = Clock::now() + time;
   budget = {.active = true, .left = bytes};
   PyEval_SetTrace(raise_if_overdue, nullptr);
 }
