@@ -60,7 +60,7 @@ void run(motley_group* group, const motley_call* call, motley_outcome* outcome, 
       return put_outcome(refused("the group or the options of the call are missing"), *outcome);
     if (call->reduction < 0 || call->reduction >= motley::collective_reductions || call->on_abort < 0 ||
         call->on_abort > MOTLEY_RESTORE || !(call->timeout_s > 0))
-      return put_outcome(refused("options that do not exist"), *outcome);
+      return put_outcome(refused("the options of the call are out of range"), *outcome);
     motley::OperationOptions options;
     options.reduction = static_cast<motley::CollectiveReduction>(call->reduction);
     options.timeout_s = call->timeout_s;
@@ -74,7 +74,7 @@ void run(motley_group* group, const motley_call* call, motley_outcome* outcome, 
 std::span<std::byte> bytes_of(void* data, std::int64_t bytes) {
   if (bytes < 0 || (data == nullptr && bytes > 0))
     throw motley::input_error("the buffer is missing, or its size is negative",
-                              "`bytes` is at least 0; only 0 bytes may lie at null");
+                              "give `bytes` of at least 0; null needs 0 bytes");
   return {static_cast<std::byte*>(data), static_cast<std::size_t>(bytes)};
 }
 
@@ -84,7 +84,7 @@ std::span<const std::byte> bytes_of(const void* data, std::int64_t bytes) {
 
 motley::CollectiveElement element_of(std::int32_t element) {
   if (element < 0 || element >= motley::collective_elements)
-    throw motley::input_error("there is no element type " + std::to_string(element),
+    throw motley::input_error("unknown element type " + std::to_string(element),
                               fmt::format("use a motley_element from 0 to {}", motley::collective_elements - 1));
   return static_cast<motley::CollectiveElement>(element);
 }
@@ -134,8 +134,8 @@ motley_group* motley_connect(motley_fabric* fabric, const motley_connect_options
                              size_t error_bytes) {
   return guarded(error, error_bytes, [&] {
     if (fabric == nullptr || options == nullptr || options->members == nullptr || options->size < 1)
-      throw motley::input_error("no fabric, or no members",
-                                "`members` are all of the epoch by rank, `size` their number");
+      throw motley::input_error("the fabric or the members are missing",
+                                "give all members of the epoch by rank in `members`, and their number in `size`");
     motley::Epoch epoch;
     epoch.group = text_of(options->group);
     epoch.number = options->epoch;
@@ -209,7 +209,7 @@ void motley_all_to_all(motley_group* group, const void* in, const int64_t* in_by
     const auto sum = [](auto counts) {
       for (const std::int64_t count : counts)
         if (count < 0)
-          throw motley::input_error("a block of a negative size", "give the bytes by rank, with 0 for none");
+          throw motley::input_error("a block has a negative size", "give the bytes by rank, with 0 for none");
       return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
     };
     return communicator.all_to_all(bytes_of(in, sum(counts_in)), counts_in, bytes_of(out, sum(counts_out)), counts_out,

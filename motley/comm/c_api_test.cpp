@@ -148,14 +148,14 @@ TEST(CApi, WrongCallsAreRefusedInWords) {
       EXPECT_THAT(outcome.cause, HasSubstr(part));
     };
     motley_all_reduce(group, &word, 4, 99, &sum_call, &outcome);
-    refused("there is no element type 99");
+    refused("unknown element type 99");
     motley_all_reduce(group, &word, -4, MOTLEY_INT32, &sum_call, &outcome);
     refused("the buffer is missing, or its size is negative");
     const motley_call no_time{MOTLEY_SUM, MOTLEY_UNDEFINED, 0}, no_reduction{17, MOTLEY_UNDEFINED, 1};
     motley_all_reduce(group, &word, 4, MOTLEY_INT32, &no_time, &outcome);
-    refused("options that do not exist");
+    refused("the options of the call are out of range");
     motley_all_reduce(group, &word, 4, MOTLEY_INT32, &no_reduction, &outcome);
-    refused("options that do not exist");
+    refused("the options of the call are out of range");
     motley_all_reduce(nullptr, &word, 4, MOTLEY_INT32, &sum_call, &outcome);
     refused("the group or the options of the call are missing");
     std::array<char, 512> error{};
@@ -174,7 +174,7 @@ TEST(CApi, WrongCallsAreRefusedInWords) {
   EXPECT_EQ(motley_open(&nowhere, error.data(), error.size()), nullptr);
   EXPECT_THAT(error.data(), HasSubstr("nowhere"));
   EXPECT_EQ(motley_connect(nullptr, nullptr, error.data(), error.size()), nullptr);
-  EXPECT_THAT(error.data(), HasSubstr("no fabric, or no members (`members` are all"));  // with the hint
+  EXPECT_THAT(error.data(), HasSubstr("the fabric or the members are missing (give all members"));  // with the hint
 }
 
 TEST(CApi, AnotherKeyIsTurnedAway) {
@@ -200,7 +200,7 @@ TEST(CApi, AStateIsOneRunOfBytesOrItems) {
     EXPECT_EQ(motley_open_session(&options, error.data(), error.size()), nullptr);
     return std::string(error.data());
   };
-  EXPECT_THAT(refusal(nullptr), HasSubstr("a state of no items"));
+  EXPECT_THAT(refusal(nullptr), HasSubstr("the state has no items"));
   items.count = 3;
   EXPECT_THAT(refusal(&state), HasSubstr("one run of bytes or items, not both"));
   items.share = -1;

@@ -108,7 +108,7 @@ motley::SessionOptions session_options(const motley_session_options& asked) {
   options.member.coordinators = motley::addresses_of(asked.coordinators);
   if (options.member.coordinators.empty())
     throw motley::input_error(
-        "no address of a coordinator",
+        "the address of a coordinator is missing",
         "give one or more HOST:PORT in `coordinators`, comma-separated, as `motley coordinate` prints them");
   options.member.group = text_of(asked.group);
   options.member.token = text_of(asked.token);
@@ -148,7 +148,7 @@ motley_coordinator* motley_coordinate(const motley_coordinator_options* asked, c
   return guarded(error, error_bytes, [&] {
     if (asked == nullptr || asked->log_file == nullptr)
       throw motley::input_error("the log file of the coordinator is missing",
-                                "`log_file` is its path; it is made where there is none");
+                                "give its path in `log_file`; a missing file is created");
     motley::CoordinatorServerOptions options;
     options.group = text_of(asked->group);
     options.token = text_of(asked->token);
@@ -218,7 +218,8 @@ void motley_run_step(motley_session* session, motley_step_body body, void* user,
   if (outcome == nullptr) return;
   try {
     if (session == nullptr || body == nullptr)
-      throw motley::input_error("no session, or nothing to run", "give a `body` that runs the step's operations");
+      throw motley::input_error("the session or the `body` is missing",
+                                "give a `body` that runs the step's operations");
     const auto run = [&](motley::SessionStep& step) {
       motley_group group{nullptr, step.communicator};
       const motley_step told{&group,

@@ -248,9 +248,9 @@ TEST_F(DriverTest, AWorkerThatDoesNotStartIsQuotedAndNobodyIsLeft) {
   for (const auto& [settings, code, message, hint] :
        {RefusedStart{"refuse=box/1", ErrorCode::limit, "box/1 (rank 1 of stage r0/s0): it does not fit", "buy memory"},
         RefusedStart{"exit=box/2", ErrorCode::peer, "box/2 (rank 0 of stage r0/s1) exited with code 9"},
-        RefusedStart{
-            "kill=box/0", ErrorCode::peer, "box/0 (rank 0 of stage r0/s0) was killed by signal 9",
-            "where nobody killed it, memory may have run out (`dmesg` says so); starting again loads all workers"},
+        RefusedStart{"kill=box/0", ErrorCode::peer, "box/0 (rank 0 of stage r0/s0) was killed by signal 9",
+                     "if it was not killed on purpose, the machine may have run out of memory (see `dmesg`); start "
+                     "again to load all workers"},
         RefusedStart{"babble=box/1", ErrorCode::peer, "box/1 (rank 1 of stage r0/s0): malformed message"}}) {
     try {
       CallingDriver driver(toy_plan({{2, 1}}), fake(settings));

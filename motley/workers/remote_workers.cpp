@@ -31,7 +31,8 @@ bool must_be_secured(const RelayAccess& access, const std::string& address, int 
 
 const TlsContext& identity_of(const RelayAccess& access) {
   if (!access.identity)
-    throw Error(ErrorCode::peer, "a control connection that leaves the machine needs TLS, and there is no identity",
+    throw Error(ErrorCode::peer,
+                "a control connection that leaves the machine needs TLS, but this process has no certificate",
                 "give both sides a certificate of the group's authority");
   return *access.identity;
 }
@@ -103,8 +104,8 @@ class WorkerListener::Reception {
     for (const std::string& device : awaited_)
       if (!called_.contains(device)) silent.push_back(device);
     return Error(ErrorCode::peer,
-                 fmt::format("no worker has called for {}{}", fmt::join(silent, ", "),
-                             last_refusal_.empty() ? "" : "; the last call was refused: " + last_refusal_),
+                 fmt::format("no worker has connected for {}{}", fmt::join(silent, ", "),
+                             last_refusal_.empty() ? "" : "; the last connection was refused: " + last_refusal_),
                  fmt::format("start the workers of epoch {} with the driver's address, {}", epoch_, address_));
   }
 
@@ -141,8 +142,8 @@ class WorkerListener::Reception {
     if (certified != hello.from_id)
       return fmt::format("the certificate names \"{}\", not \"{}\"", certified, hello.from_id);
     const std::lock_guard lock(mutex_);
-    if (!awaited_.contains(hello.from_id)) return fmt::format("no worker is awaited for \"{}\"", hello.from_id);
-    return admitted_.insert(hello.from_id).second ? "" : "this device's worker has called already";
+    if (!awaited_.contains(hello.from_id)) return fmt::format("the driver expects no worker for \"{}\"", hello.from_id);
+    return admitted_.insert(hello.from_id).second ? "" : "a worker for this device is already connected";
   }
   void forget(const std::string& device) {
     const std::lock_guard lock(mutex_);
@@ -163,7 +164,7 @@ class WorkerListener::Reception {
 
 WorkerListener::WorkerListener(const std::string& address, RelayAccess access) : access_(std::move(access)) {
   if (access_.key.empty())
-    throw input_error("workers are to call a driver without a key, so that any process could be one",
+    throw input_error("the driver has no key: any process could connect as a worker",
                       "give driver and workers the deployment's key");
   listener_ = listen_at(address, access_);
 }
@@ -218,7 +219,7 @@ ByteStream call_driver(const std::string& address, const WorkerCall& call, const
   hello.epoch = call.epoch;
   hello.from_id = call.device;
   hello.word = call.fabric_address;
-  const LinkWelcome welcome = greet(stream, hello, access.key, until);
+  const LinkWelcome welcome = client_handshake(stream, hello, access.key, until);
   if (welcome.answer != LinkAnswer::welcome)
     throw Error(ErrorCode::peer, fmt::format("the driver at {} refuses: {}", address, welcome.cause));
   return stream;

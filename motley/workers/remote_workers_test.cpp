@@ -50,9 +50,10 @@ TEST(RemoteWorkers, EachDeviceIsTakenOnceAndStrangersNever) {
   const FileDescriptor silent = connect_tcp(listener.address(), deadline_in(patience_s), failure);
   ASSERT_TRUE(silent);  // and does not delay the others
   ByteStream first = call("box/0", 7, "secret");
-  EXPECT_THAT(error_of([&] { call("box/0", 7, "secret"); }), HasSubstr("this device's worker has called already"));
+  EXPECT_THAT(error_of([&] { call("box/0", 7, "secret"); }),
+              HasSubstr("a worker for this device is already connected"));
   EXPECT_THAT(error_of([&] { call("box/1", 6, "secret"); }), HasSubstr("epoch 6 is not 7"));
-  EXPECT_THAT(error_of([&] { call("box/2", 7, "secret"); }), HasSubstr("no worker is awaited for \"box/2\""));
+  EXPECT_THAT(error_of([&] { call("box/2", 7, "secret"); }), HasSubstr("the driver expects no worker for \"box/2\""));
   EXPECT_THAT(error_of([&] { call("box/1", 7, "guess"); }), HasSubstr("not this group's key"));
   ByteStream second = call("box/1", 7, "secret");
   const auto called = waiting.called.get();
@@ -69,15 +70,17 @@ TEST(RemoteWorkers, AFabricIsNoDriver) {
 }
 
 TEST(RemoteWorkers, WhoHasNotCalledIsNamedWithTheLastRefusal) {
-  EXPECT_THAT(error_of([] { WorkerListener("127.0.0.1:0", {}); }), HasSubstr("without a key"));
+  EXPECT_THAT(error_of([] { WorkerListener("127.0.0.1:0", {}); }),
+              HasSubstr("the driver has no key: any process could connect as a worker"));
   WorkerListener listener("127.0.0.1:0", with_key("secret"));
   Waiting waiting(listener, {"box/0"}, 0.5);
   EXPECT_THAT(error_of([&] {
                 call_driver(listener.address(), {"box/5", 7, ""}, with_key("secret"), deadline_in(patience_s));
               }),
-              HasSubstr("no worker is awaited"));
+              HasSubstr("the driver expects no worker for \"box/5\""));
   EXPECT_EQ(error_of([&] { waiting.called.get(); }),
-            "no worker has called for box/0; the last call was refused: \"box/5\": no worker is awaited for \"box/5\"");
+            "no worker has connected for box/0; the last connection was refused: \"box/5\": the driver expects no "
+            "worker for \"box/5\"");
 }
 
 // Both sides show a certificate; the worker's names its device, the driver's the coordinator.

@@ -161,7 +161,7 @@ TEST_P(WorkerGroups, AllGatherTakesBlocksOfAnySizes) {
   std::vector<std::byte> data(10);
   const std::vector<std::int64_t> wrong{0, 9};
   EXPECT_EQ(peer_error_of([&] { alone[0]->all_gather(data, wrong); }),
-            "peer: test: bounds 0, 9 of 1 ranks in 10 bytes");
+            "peer: test: the bounds 0, 9 do not divide 10 bytes among 1 ranks");
 }
 
 TEST_P(WorkerGroups, MessagesOfAllSizesArriveInOrderBothWays) {

@@ -234,9 +234,9 @@ WorkerLoss WorkerSet::describe_loss(std::size_t i) {
   const std::string name = workers_[i].name();
   const auto named = [&](Error cause) { return WorkerLoss{std::move(cause), {workers_[i].device}}; };
   if (exit && exit->how == WorkerExit::How::signal)
-    return named(
-        Error(ErrorCode::peer, fmt::format("{} {}", name, exit->text()),
-              "where nobody killed it, memory may have run out (`dmesg` says so); starting again loads all workers"));
+    return named(Error(ErrorCode::peer, fmt::format("{} {}", name, exit->text()),
+                       "if it was not killed on purpose, the machine may have run out of memory (see `dmesg`); start "
+                       "again to load all workers"));
   if (reported_[i])
     return named(Error(reported_[i]->code(), fmt::format("{}: {}", name, reported_[i]->what()), reported_[i]->hint()));
   return named(Error(ErrorCode::peer, fmt::format("{} {}", name, exit.value_or(WorkerExit{}).text())));

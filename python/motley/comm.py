@@ -174,7 +174,7 @@ _library = _load()
 def _number(names, name, what):
     """A name as the library's number."""
     if name not in names:
-        raise ValueError(f"there is no {what} {name!r}: there are {', '.join(names)}")
+        raise ValueError(f"unknown {what} {name!r}: choose one of {', '.join(names)}")
     return names.index(name)
 
 

@@ -19,10 +19,10 @@ def test_what_cannot_work_is_named(motley, tmp_path):
     (tmp_path / "text").write_text("x" * 5000)
     for arguments, code, words in (
         (["--listen", "0.0.0.0:0"], 2, "has no certificate"),
-        (["--listen", "nowhere"], 2, "is no address"),
+        (["--listen", "nowhere"], 2, "is not an address"),
         (["--token-file", "absent"], 2, "absent: cannot be read"),
         (["--token-file", "empty"], 2, "is empty"),
-        (["--store", "text"], 2, "is no log of a coordinator"),
+        (["--store", "text"], 2, "is not a log of a coordinator"),
         (["--store", "absent/log"], 3, "cannot be opened"),
         (["--store", "etcd://127.0.0.1:1/x"], 3, "does not answer"),
         (["--quorum", "some"], 2, "some"),

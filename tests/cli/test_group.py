@@ -120,18 +120,18 @@ def test_a_folder_holds_what_a_group_needs_and_keeps_its_secrets(motley, tmp_pat
 def test_what_cannot_be_is_refused_and_leaves_everything_as_it_was(motley, tmp_path, lab):
     before = {file.name: file.read_bytes() for file in (tmp_path / "lab").iterdir()}
     for arguments, words in (
-        (["create", "lab"], "is there already"),
+        (["create", "lab"], "already exists"),
         (["create", "new", "--group", "x" * 65], "a certificate cannot name"),
         (["issue", "lab", "../anna"], "a folder cannot be named"),
         (["issue", "lab", "anna", "--days", "0"], "--days"),
-        (["issue", "lab", "anna", "-o", "lab"], "is there already"),
-        (["issue", "absent", "anna"], "is no group's folder"),
-        (["show", "."], "is no group's folder"),
+        (["issue", "lab", "anna", "-o", "lab"], "already exists"),
+        (["issue", "absent", "anna"], "is not a group's folder"),
+        (["show", "."], "is not a group's folder"),
     ):
         assert words in run(motley, tmp_path, "group", *arguments, code=2).stderr
     assert before == {file.name: file.read_bytes() for file in (tmp_path / "lab").iterdir()}
     run(motley, tmp_path, "group", "issue", "lab", "anna")
-    assert "holds no authority's key" in run(motley, tmp_path, "group", "issue", "lab/members/anna", "ben", code=2).stderr
+    assert "does not have the authority's key" in run(motley, tmp_path, "group", "issue", "lab/members/anna", "ben", code=2).stderr
     assert 'names "anna", not "coordinator"' in run(motley, tmp_path, "coordinate", "--folder", "lab/members/anna", code=2).stderr
     assert "excludes" in run(motley, tmp_path, "coordinate", "--folder", "lab", "--token-file", "lab/token", code=2).stderr
 
@@ -185,7 +185,7 @@ def test_strangers_are_told_why_and_named_in_the_log(motley, tmp_path, lab, coor
         ({"MOTLEY_TOKEN": "wrong", "MOTLEY_AUTHORITY": authority}, "the token is not this group's"),
         ({"MOTLEY_TOKEN": "lab/token", "MOTLEY_AUTHORITY": "other/authority.pem"}, "not from this group's authority"),
         ({"MOTLEY_TOKEN": "lab/token", "MOTLEY_AUTHORITY": authority, "MOTLEY_GROUP": "lob"}, 'serves group "lab", not "lob"'),
-        ({"MOTLEY_TOKEN": "lab/token", "MOTLEY_AUTHORITY": authority[:-1]}, "is no fingerprint"),
+        ({"MOTLEY_TOKEN": "lab/token", "MOTLEY_AUTHORITY": authority[:-1]}, "is not a fingerprint"),
         ({"MOTLEY_TOKEN": "lab/token"}, "closed"),  # speaks without TLS to a coordinator that does not
     ):
         code, text = ended(member(address, 1.5, **variables))

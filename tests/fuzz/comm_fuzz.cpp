@@ -1,5 +1,5 @@
 // Bytes from a stranger, through everything that reads them before or after the handshake: frame headers, the stream's
-// reader, one rank's execution, greetings, messages between coordinator and members. Nothing may crash, hang or touch
+// reader, one rank's execution, handshakes, messages between coordinator and members. Nothing may crash, hang or touch
 // memory that is not its own; a lie ends in a peer error.
 //
 // As a libFuzzer target: ./dev fuzz comm. By itself: comm_fuzz [inputs] [seed] mutates valid traffic.
@@ -105,7 +105,7 @@ void read_frames(std::span<const std::byte> bytes) {
   }
 }
 
-void read_greeting(std::span<const std::byte> bytes) {
+void read_handshake(std::span<const std::byte> bytes) {
   ByteStream stream = speaker(bytes);
   try {
     hear(stream, "key", std::chrono::steady_clock::now() + std::chrono::milliseconds(100));
@@ -116,7 +116,7 @@ void read_greeting(std::span<const std::byte> bytes) {
   LinkHello hello;
   hello.group = "test";
   try {
-    greet(again, hello, "key", std::chrono::steady_clock::now() + std::chrono::milliseconds(100));
+    client_handshake(again, hello, "key", std::chrono::steady_clock::now() + std::chrono::milliseconds(100));
   } catch (const Error& error) {
     if (error.code() != ErrorCode::peer) throw;
   }
@@ -148,7 +148,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   else if ((data[0] & 1) == 0)
     read_frames(bytes);
   else
-    read_greeting(bytes);
+    read_handshake(bytes);
   return 0;
 }
 
@@ -172,7 +172,7 @@ std::vector<std::uint8_t> traffic(RandomStream& random) {
   return bytes;
 }
 
-std::vector<std::uint8_t> greeting(RandomStream& random) {
+std::vector<std::uint8_t> handshake(RandomStream& random) {
   std::vector<std::uint8_t> bytes{1, 0x4d, 0x54, 0x4c, 0x4c, 1, 0};
   const auto length = static_cast<std::uint16_t>(random.below(200));
   bytes.push_back(static_cast<std::uint8_t>(length));
@@ -214,7 +214,7 @@ int main(int count, char** arguments) {
   motley::RandomStream random(count > 2 ? std::strtoull(arguments[2], nullptr, 10) : 1, 0);
   for (long i = 0; i < inputs; ++i) {
     std::vector<std::uint8_t> bytes = random.chance(0.6)   ? traffic(random)
-                                      : random.chance(0.5) ? greeting(random)
+                                      : random.chance(0.5) ? handshake(random)
                                                            : statement(random);
     for (int change = random.below(6); change > 0; --change) {
       const std::size_t at = random.below(bytes.size());

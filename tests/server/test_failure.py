@@ -45,7 +45,7 @@ def test_a_worker_dies_under_load(start_server, victim):
     assert all("box/" in text for text in ends), ends
     assert server.wait(timeout_s=30) == 5
     error, _, hint = server.log[-3:]
-    assert error.startswith("error: box/") and "memory may have run out" in hint
+    assert error.startswith("error: box/") and "the machine may have run out of memory" in hint
 
 
 def test_a_port_in_use(motley):

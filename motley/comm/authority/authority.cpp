@@ -130,7 +130,7 @@ Authority Authority::load(const std::string& pem) {
   const OpensslKey key = read_key(pem);
   if (!certificate || !key || X509_check_private_key(certificate.get(), key.get()) != 1)
     throw input_error(openssl_errors("the authority's certificate or key is missing (PEM)"),
-                      "both are files of the folder that `motley group create` made, and belong to each other");
+                      "take both from one folder of `motley group create`");
   return {to_pem(certificate.get()), to_pem(key.get())};
 }
 
@@ -147,7 +147,7 @@ std::string Authority::certify(std::string_view request, const std::string& memb
   const auto* place = reinterpret_cast<const unsigned char*>(request.data());
   const unsigned char* end = place + request.size();
   const OpensslRequest parsed(d2i_X509_REQ(nullptr, &place, static_cast<long>(request.size())));
-  if (!parsed || place != end) throw bad_request("it is no PKCS #10");
+  if (!parsed || place != end) throw bad_request("it is not PKCS #10");
   EVP_PKEY* key = X509_REQ_get0_pubkey(parsed.get());
   if (key == nullptr || !is_p256(key)) throw bad_request("its key is not of the kind P-256");
   if (X509_REQ_verify(parsed.get(), key) != 1) throw bad_request("it is not signed with its own key");
@@ -187,14 +187,14 @@ void check_certificate_name(const std::string& name) {
 CertificateFacts certificate_facts(const std::string& pem) {
   const OpensslCertificate certificate = read_certificate(pem);
   if (!certificate)
-    throw input_error(openssl_errors("no certificate in PEM"),
+    throw input_error(openssl_errors("the text is not a certificate in PEM"),
                       "give a text that starts with -----BEGIN CERTIFICATE-----");
   std::array<char, 256> name{};
   const int length = X509_NAME_get_text_by_NID(X509_get_subject_name(certificate.get()), NID_commonName, name.data(),
                                                static_cast<int>(name.size()));
   std::tm expires{};
   if (length < 0 || ASN1_TIME_to_tm(X509_get0_notAfter(certificate.get()), &expires) != 1)
-    throw input_error(openssl_errors("a certificate without a name or an end"),
+    throw input_error(openssl_errors("the certificate has no name or no last day"),
                       "use one of `motley group`: it has the member's id as its common name, and a last day");
   return {.name = std::string(name.data(), static_cast<std::size_t>(length)),
           .fingerprint = certificate_fingerprint(*certificate),
@@ -213,7 +213,7 @@ std::string authority_fingerprint(const std::string& certificate_or_fingerprint)
   if (!certificate_or_fingerprint.starts_with(prefix)) return certificate_facts(certificate_or_fingerprint).fingerprint;
   const std::string digits = certificate_or_fingerprint.substr(prefix.size());
   if (digits.size() != 64 || digits.find_first_not_of("0123456789abcdef") != std::string::npos)
-    throw input_error(fmt::format("\"{}\" is no fingerprint", certificate_or_fingerprint.substr(0, 80)),
+    throw input_error(fmt::format("\"{}\" is not a fingerprint", certificate_or_fingerprint.substr(0, 80)),
                       "give sha256: and 64 lower-case digits, as `motley group show DIR` prints them");
   return certificate_or_fingerprint;
 }

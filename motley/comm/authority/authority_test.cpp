@@ -48,7 +48,7 @@ TEST(Authority, MalformedRequestsAreRefused) {
     return refusal_of([&] { authority.certify(bytes, "a", 3600); });
   };
   for (std::size_t size = 0; size < request.size(); ++size) EXPECT_NE(refusal(request.substr(0, size)), "none") << size;
-  EXPECT_NE(refusal(request + '\0').find("it is no PKCS #10"), std::string::npos);
+  EXPECT_NE(refusal(request + '\0').find("it is not PKCS #10"), std::string::npos);
   EXPECT_NE(refusal(std::string(max_request_bytes + 1, 'x')).find("more than 512"), std::string::npos);
   std::string forged = request;
   forged[forged.size() - 1] = static_cast<char>(forged.back() ^ 1);  // in the signature
@@ -118,7 +118,7 @@ TEST_F(GroupFolderTest, IsReadBackAndKeepsItsSecrets) {
 
 TEST_F(GroupFolderTest, NothingIsOverwritten) {
   const GroupFolder made = create_group_folder(place("lab"), "lab");
-  EXPECT_NE(refusal_of([&] { create_group_folder(place("lab"), "lab"); }).find("is there already"), std::string::npos);
+  EXPECT_NE(refusal_of([&] { create_group_folder(place("lab"), "lab"); }).find("already exists"), std::string::npos);
   EXPECT_NE(refusal_of([&] { issue_member_folder(made, "anna", 7, place("lab")); }), "none");
   EXPECT_EQ(read_group_folder(place("lab")).token, made.token);
   // A coordinator's certificate that has run out is removed and issued again; the rest stays.
@@ -137,8 +137,9 @@ TEST_F(GroupFolderTest, WhatDoesNotFitIsNamed) {
   };
   EXPECT_NE(swapped("authority-key.pem").find("authority-key.pem"), std::string::npos);
   EXPECT_NE(swapped("key.pem").find("key.pem"), std::string::npos);
-  EXPECT_NE(swapped("certificate.pem").find("certificate.pem is no certificate of the authority"), std::string::npos);
-  EXPECT_NE(refusal_of([&] { read_group_folder(place("absent")); }).find("is no group's folder"), std::string::npos);
+  EXPECT_NE(swapped("certificate.pem").find("certificate.pem is not signed by the authority in the same folder"),
+            std::string::npos);
+  EXPECT_NE(refusal_of([&] { read_group_folder(place("absent")); }).find("is not a group's folder"), std::string::npos);
 }
 
 }  // namespace

@@ -60,7 +60,8 @@ void write_folder(const std::string& folder, const std::vector<FolderFile>& file
     if (!fs::exists(path))
       missing.push_back(&file);
     else if (present == Present::refused || trimmed(read_file(path)) != trimmed(file.text))
-      throw input_error(fmt::format("{} is there already", path), "choose another folder: existing files are kept");
+      throw input_error(fmt::format("{} already exists", path),
+                        "choose another folder: existing files are not overwritten");
   }
   if (!fs::exists(folder)) {
     std::error_code failure;
@@ -95,7 +96,7 @@ GroupFolder create_group_folder(const std::string& folder, const std::string& gr
 GroupFolder issue_member_folder(const GroupFolder& group, const std::string& member, int valid_days,
                                 const std::string& folder) {
   if (!group.authority)
-    throw input_error("this folder holds no authority's key, so nothing can be issued from it",
+    throw input_error("this folder does not have the authority's key, which signs certificates",
                       fmt::format("use the folder from `motley group create`: it has {}", authority_key_file));
   GroupFolder made{group.group, group.token, group.authority->issue(member, valid_days), std::nullopt};
   write_folder(folder, files_of(made), Present::same);
@@ -113,7 +114,7 @@ std::string read_secret(const std::string& file) {
 GroupFolder read_group_folder(const std::string& folder) {
   const auto path = [&](const char* name) { return (fs::path(folder) / name).string(); };
   if (!fs::exists(path(authority_file)))
-    throw input_error(fmt::format("{} is no group's folder: {} is not there", folder, authority_file),
+    throw input_error(fmt::format("{} is not a group's folder: {} is missing", folder, authority_file),
                       fmt::format("make one with `motley group create {}`", folder));
   GroupFolder group;
   group.identity = {read_file(path(certificate_file)), read_file(path(key_file)), read_file(path(authority_file))};
@@ -128,7 +129,7 @@ GroupFolder read_group_folder(const std::string& folder) {
   group.group = checked(authority_file, [&] { return certificate_facts(group.identity.authority).name; });
   if (!is_issued_by(group.identity.certificate, group.identity.authority))
     throw input_error(
-        fmt::format("{} is no certificate of the authority beside it", path(certificate_file)),
+        fmt::format("{} is not signed by the authority in the same folder", path(certificate_file)),
         fmt::format("copy all files of one folder; make a member's with `motley group issue DIR MEMBER`"));
   checked(key_file, [&] { return TlsContext(group.identity); });
   if (fs::exists(path(authority_key_file)))

@@ -23,7 +23,7 @@ struct GroupFolder {
 };
 
 // A new group: an authority, a coordinator's certificate for a year, a token. The folder is made where it is missing.
-// Throws an input error where one of the files is there already: nothing is overwritten.
+// Throws an input error where one of the files already exists: nothing is overwritten.
 GroupFolder create_group_folder(const std::string& folder, const std::string& group);
 
 // A folder for one member, with a certificate from the group's authority. Files that are there already must be the

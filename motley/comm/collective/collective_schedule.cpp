@@ -47,7 +47,8 @@ struct Scale {
 
 void check(const CollectiveProgram& program, int rank, std::int64_t reach) {
   if (program.ranks < 1 || static_cast<int>(program.steps.size()) != program.ranks || rank < 0 || rank >= program.ranks)
-    wrong(fmt::format("{} ranks, {} lists of steps, rank {}", program.ranks, program.steps.size(), rank));
+    wrong(fmt::format("{} ranks with {} lists of steps cannot be run as rank {}", program.ranks, program.steps.size(),
+                      rank));
   if (program.chunks < 1 || program.bytes < 1 || program.bytes > largest_vector_bytes)
     wrong(fmt::format("{} bytes in {} chunks", program.bytes, program.chunks));
   for (int r = 0; r < program.ranks; ++r) {
@@ -56,13 +57,13 @@ void check(const CollectiveProgram& program, int rank, std::int64_t reach) {
       const CollectiveStep& step = list[i];
       const auto place = [&] { return fmt::format("rank {} step {}: ", r, i); };
       if (step.kind != CollectiveStepKind::copy && (step.peer < 0 || step.peer >= program.ranks || step.peer == r))
-        wrong(place() + fmt::format("peer {}", step.peer));
+        wrong(place() + fmt::format("peer {} is not another rank", step.peer));
       if (step.chunk < 0 || step.chunk >= program.chunks || step.first < 0 || step.last < step.first ||
           step.last > reach)
-        wrong(place() + fmt::format("bytes [{}, {}) of chunk {}", step.first, step.last, step.chunk));
+        wrong(place() + fmt::format("bytes [{}, {}) of chunk {} are out of range", step.first, step.last, step.chunk));
       for (const int earlier : step.after)
         if (earlier < 0 || static_cast<std::size_t>(earlier) >= i)
-          wrong(place() + fmt::format("comes after step {}", earlier));
+          wrong(place() + fmt::format("waits for step {}, which does not come before it", earlier));
     }
   }
 }

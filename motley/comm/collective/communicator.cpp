@@ -319,7 +319,7 @@ OperationOutcome Communicator::run_planned(Call& call, const OperationOptions& o
 OperationOutcome Communicator::all_reduce(std::span<std::byte> data, CollectiveElement element,
                                           const OperationOptions& options) {
   if (!whole(data, element_bytes(element)))
-    return refused(fmt::format("{} bytes are no whole elements of {}", data.size(), name(element)));
+    return refused(fmt::format("{} bytes are not whole elements of {}", data.size(), name(element)));
   if (static_cast<std::int64_t>(data.size()) <= most_at_once()) return reduce_at_once(data, element, options);
   Call call{.shape = {.call = CollectiveCall::all_reduce,
                       .element = element,
@@ -393,7 +393,8 @@ OperationOutcome Communicator::all_gather(std::span<std::byte> data, std::span<c
   const auto bytes = static_cast<std::int64_t>(data.size());
   if (bounds.size() != static_cast<std::size_t>(size()) + 1 || bounds.front() != 0 || bounds.back() != bytes ||
       !std::ranges::is_sorted(bounds))
-    return refused(fmt::format("bounds {} of {} ranks in {} bytes", fmt::join(bounds, ", "), size(), bytes));
+    return refused(
+        fmt::format("the bounds {} do not divide {} bytes among {} ranks", fmt::join(bounds, ", "), bytes, size()));
   if (size() == 1 || data.empty()) return {};
   const auto mine = static_cast<std::size_t>(rank());
   std::vector<ScheduleTransfer> transfers;
@@ -410,7 +411,8 @@ OperationOutcome Communicator::all_gather(std::span<std::byte> data, std::span<c
 }
 
 OperationOutcome Communicator::broadcast(std::span<std::byte> data, int root, const OperationOptions& options) {
-  if (root < 0 || root >= size()) return refused(fmt::format("root {} among {} ranks", root, size()));
+  if (root < 0 || root >= size())
+    return refused(fmt::format("the root must be from 0 to {}, found {}", size() - 1, root));
   Call call{.shape = {.call = CollectiveCall::broadcast,
                       .root = static_cast<std::uint16_t>(root),
                       .bytes = static_cast<std::int64_t>(data.size())},
@@ -420,9 +422,10 @@ OperationOutcome Communicator::broadcast(std::span<std::byte> data, int root, co
 
 OperationOutcome Communicator::reduce(std::span<std::byte> data, CollectiveElement element, int root,
                                       const OperationOptions& options) {
-  if (root < 0 || root >= size()) return refused(fmt::format("root {} among {} ranks", root, size()));
+  if (root < 0 || root >= size())
+    return refused(fmt::format("the root must be from 0 to {}, found {}", size() - 1, root));
   if (!whole(data, element_bytes(element)))
-    return refused(fmt::format("{} bytes are no whole elements of {}", data.size(), name(element)));
+    return refused(fmt::format("{} bytes are not whole elements of {}", data.size(), name(element)));
   Call call{.shape = {.call = CollectiveCall::reduce,
                       .element = element,
                       .reduction = options.reduction,
@@ -440,11 +443,12 @@ OperationOutcome Communicator::all_to_all(std::span<const std::byte> in, std::sp
                                           const OperationOptions& options) {
   const auto ranks = static_cast<std::size_t>(size());
   if (in_bytes.size() != ranks || out_bytes.size() != ranks)
-    return refused(fmt::format("{} and {} blocks for {} ranks", in_bytes.size(), out_bytes.size(), ranks));
+    return refused(fmt::format("{} blocks to send and {} to receive do not fit {} ranks", in_bytes.size(),
+                               out_bytes.size(), ranks));
   std::vector<ScheduleTransfer> transfers;
   std::int64_t from = 0, to = 0, mine_from = 0, mine_to = 0;
   for (std::size_t r = 0; r < ranks; ++r) {
-    if (in_bytes[r] < 0 || out_bytes[r] < 0) return refused("a block of negative size");
+    if (in_bytes[r] < 0 || out_bytes[r] < 0) return refused("a block has a negative size");
     if (static_cast<int>(r) == rank()) {
       mine_from = from;
       mine_to = to;
@@ -458,7 +462,8 @@ OperationOutcome Communicator::all_to_all(std::span<const std::byte> in, std::sp
   const auto mine = static_cast<std::size_t>(rank());
   if (from != static_cast<std::int64_t>(in.size()) || to != static_cast<std::int64_t>(out.size()) ||
       in_bytes[mine] != out_bytes[mine])
-    return refused(fmt::format("blocks of {} and {} bytes in buffers of {} and {}", from, to, in.size(), out.size()));
+    return refused(fmt::format("blocks of {} and {} bytes do not fit the buffers of {} and {} bytes", from, to,
+                               in.size(), out.size()));
   const CollectiveSchedule schedule = transfer_schedule(rank(), size(), std::max(from, to), transfers);
   Call call{.shape = {.call = CollectiveCall::all_to_all}, .buffers = {out, in}, .schedule = &schedule};
   call.operation = operations_++;
@@ -477,14 +482,16 @@ OperationOutcome Communicator::run_message(Call& call, int peer, CollectiveStepK
 }
 
 OperationOutcome Communicator::send(std::span<const std::byte> data, int peer, const OperationOptions& options) {
-  if (peer < 0 || peer >= size() || peer == rank()) return refused(fmt::format("peer {} of rank {}", peer, rank()));
+  if (peer < 0 || peer >= size() || peer == rank())
+    return refused(fmt::format("the peer must be another rank, from 0 to {}, found {}", size() - 1, peer));
   if (data.empty()) return {};
   Call call{.shape = {}, .buffers = {{}, data}, .operation = messages_sent_[static_cast<std::size_t>(peer)]++};
   return run_message(call, peer, CollectiveStepKind::send, options);
 }
 
 OperationOutcome Communicator::recv(std::span<std::byte> data, int peer, const OperationOptions& options) {
-  if (peer < 0 || peer >= size() || peer == rank()) return refused(fmt::format("peer {} of rank {}", peer, rank()));
+  if (peer < 0 || peer >= size() || peer == rank())
+    return refused(fmt::format("the peer must be another rank, from 0 to {}, found {}", size() - 1, peer));
   if (data.empty()) return {};
   Call call{.shape = {},
             .buffers = {data},

@@ -54,16 +54,21 @@ TEST(CollectiveSchedule, ProgramsThatNobodyCouldRunAreRefused) {
     return complaint([&](CollectiveProgram& p) { change(p.steps[0][i]); });
   };
   EXPECT_EQ(complaint([](CollectiveProgram&) {}), "none");
-  EXPECT_EQ(complaint([](CollectiveProgram&) {}, 2), "2 ranks, 2 lists of steps, rank 2");
-  EXPECT_EQ(complaint([](CollectiveProgram& p) { p.steps.pop_back(); }), "2 ranks, 1 lists of steps, rank 0");
+  EXPECT_EQ(complaint([](CollectiveProgram&) {}, 2), "2 ranks with 2 lists of steps cannot be run as rank 2");
+  EXPECT_EQ(complaint([](CollectiveProgram& p) { p.steps.pop_back(); }),
+            "2 ranks with 1 lists of steps cannot be run as rank 0");
   EXPECT_EQ(complaint([](CollectiveProgram& p) { p.bytes = 0; }), "0 bytes in 1 chunks");
   EXPECT_EQ(complaint([](CollectiveProgram& p) { p.chunks = 0; }), "128 bytes in 0 chunks");
-  EXPECT_EQ(step(0, [](CollectiveStep& s) { s.peer = 0; }), "rank 0 step 0: peer 0") << "oneself";
-  EXPECT_EQ(step(0, [](CollectiveStep& s) { s.peer = 2; }), "rank 0 step 0: peer 2");
-  EXPECT_EQ(step(1, [](CollectiveStep& s) { s.chunk = 1; }), "rank 0 step 1: bytes [0, 64) of chunk 1");
-  EXPECT_EQ(step(1, [](CollectiveStep& s) { s.last = 129; }), "rank 0 step 1: bytes [0, 129) of chunk 0");
-  EXPECT_EQ(step(0, [](CollectiveStep& s) { s.last = 63; }), "rank 0 step 0: bytes [64, 63) of chunk 0");
-  EXPECT_EQ(step(2, [](CollectiveStep& s) { s.after = {2}; }), "rank 0 step 2: comes after step 2");
+  EXPECT_EQ(step(0, [](CollectiveStep& s) { s.peer = 0; }), "rank 0 step 0: peer 0 is not another rank") << "oneself";
+  EXPECT_EQ(step(0, [](CollectiveStep& s) { s.peer = 2; }), "rank 0 step 0: peer 2 is not another rank");
+  EXPECT_EQ(step(1, [](CollectiveStep& s) { s.chunk = 1; }),
+            "rank 0 step 1: bytes [0, 64) of chunk 1 are out of range");
+  EXPECT_EQ(step(1, [](CollectiveStep& s) { s.last = 129; }),
+            "rank 0 step 1: bytes [0, 129) of chunk 0 are out of range");
+  EXPECT_EQ(step(0, [](CollectiveStep& s) { s.last = 63; }),
+            "rank 0 step 0: bytes [64, 63) of chunk 0 are out of range");
+  EXPECT_EQ(step(2, [](CollectiveStep& s) { s.after = {2}; }),
+            "rank 0 step 2: waits for step 2, which does not come before it");
   EXPECT_EQ(step(0, [](CollectiveStep& s) { s.first = 65; }),
             "rank 0 step 0 sends bytes [65, 128) of chunk 0 that rank 1 does not receive");
   EXPECT_EQ(complaint([](CollectiveProgram& p) { p.steps[0].erase(p.steps[0].begin()); }),

@@ -265,7 +265,7 @@ TEST(Door, StrangersAreTurnedAwayByNameOfCauseAndTheGroupGoesOn) {
   const LinkHello good{.group = "test", .epoch = 7, .from = 1, .to = 0, .from_id = "m1", .incarnation = 1};
   const auto told = [&](LinkHello hello, const std::string& key) {
     ByteStream stream = call(address);
-    return greet(stream, hello, key, soon()).cause;
+    return client_handshake(stream, hello, key, soon()).cause;
   };
   const auto changed = [&](auto change) {
     LinkHello hello = good;
@@ -277,7 +277,7 @@ TEST(Door, StrangersAreTurnedAwayByNameOfCauseAndTheGroupGoesOn) {
   EXPECT_EQ(changed([](LinkHello& h) { h.from_id = "mallory"; }), "rank 1 of epoch 7 is \"m1\", not \"mallory\"");
   EXPECT_EQ(changed([](LinkHello& h) { h.from = 9; }), "no rank 9 may call");
   EXPECT_EQ(changed([](LinkHello& h) { h.purpose = LinkPurpose::shared_memory; }),
-            "shared memory by TCP, or a stream without");
+            "shared memory requested over TCP, or a stream over a local socket");
   {  // another protocol
     ByteStream stream = call(address);
     stream.write_all(std::as_bytes(std::span("GET / HTTP/1.1\r\n\r\n", 18)), soon());

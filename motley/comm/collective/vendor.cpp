@@ -42,7 +42,7 @@ int nccl_type(CollectiveElement element) {
     case CollectiveElement::bf16: return 9;
     case CollectiveElement::int16: break;
   }
-  throw input_error(fmt::format("vendors' libraries do not know {}", name(element)), "use int8 or int32");
+  throw input_error(fmt::format("vendors' libraries do not support {}", name(element)), "use int8 or int32");
 }
 
 int nccl_operator(CollectiveReduction reduction) {
@@ -116,7 +116,7 @@ IslandId VendorLibrary::new_island() const {
   NcclUniqueId id{};
   if (const int result = functions_->get_unique_id(&id); result != nccl_success)
     throw Error(ErrorCode::environment,
-                fmt::format("no identifier for an island: {}", functions_->error_string(result)));
+                fmt::format("cannot make an identifier for an island: {}", functions_->error_string(result)));
   return std::to_array(id.internal);
 }
 
@@ -128,7 +128,7 @@ VendorIsland::VendorIsland(std::shared_ptr<const VendorLibrary> library, const I
   NcclConfig config;
   const int result = library_->functions_->init(&group_->comm, size, id, rank, &config);
   try {
-    settle(result, "meeting the island");
+    settle(result, "connecting the island");
   } catch (...) {
     if (group_->comm != nullptr) library_->functions_->abort(group_->comm);
     throw;
@@ -145,7 +145,7 @@ void VendorIsland::settle(int result, const char* doing) const {
   const auto until = deadline_in(timeout_s_);
   while (result == nccl_in_progress) {
     if (Clock::now() >= until)
-      throw Error(ErrorCode::limit, fmt::format("{}: not done within {} s", doing, timeout_s_));
+      throw Error(ErrorCode::limit, fmt::format("{}: not complete within {} s", doing, timeout_s_));
     {
       const std::lock_guard lock(group_->asking);
       if (group_->aborted) throw Error(ErrorCode::peer, fmt::format("{}: aborted", doing));

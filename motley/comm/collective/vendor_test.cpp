@@ -100,12 +100,13 @@ TEST(Vendor, WhatIsMissingIsNamed) {
   EXPECT_EQ(message([] { VendorLibrary::open("libm.so.6"); }), "\"libm.so.6\" has no ncclGetVersion");
   const auto library = VendorLibrary::open(MOTLEY_NCCL_STUB);
   const IslandId id = library->new_island();
-  EXPECT_EQ(message([&] { VendorIsland(library, id, 0, 2, 0.02); }), "meeting the island: not done within 0.02 s");
+  EXPECT_EQ(message([&] { VendorIsland(library, id, 0, 2, 0.02); }),
+            "connecting the island: not complete within 0.02 s");
   VendorIsland alone(library, library->new_island(), 0, 1, 1);
   EXPECT_EQ(message([&] {
               alone.all_reduce(nullptr, nullptr, 0, CollectiveElement::int16, CollectiveReduction::sum, nullptr);
             }),
-            "vendors' libraries do not know int16");
+            "vendors' libraries do not support int16");
 }
 
 }  // namespace

@@ -110,7 +110,7 @@ std::optional<CoordinatorDirective> Coordinator::admit(const MemberReport& repor
     if (holder.heard && holder.report.process == report.process) return std::nullopt;
     if (!holder.heard || holder.lost_s < 0)
       return answer(report, SeatAdmission::waiting,
-                    fmt::format("{} is the name of a living member at {}", id, holder.report.member.address));
+                    fmt::format("{} is the name of a live member at {}", id, holder.report.member.address));
     evict(id, "another process takes its place", output);
   }
   record(IncarnationIssued{ledger_.last_incarnation + 1, id, report.member.address}, output);
@@ -276,7 +276,7 @@ void Coordinator::judge_preparation(CoordinatorOutput& output, double now_s) {
   }
   if (victim == nullptr) return;
   abandoned_ = proposal.number;
-  const std::string why = fmt::format("epoch {} could not be connected with it", proposal.number);
+  const std::string why = fmt::format("epoch {} could not connect it", proposal.number);
   if (in_force(*victim))
     evict(victim->id, why, output);
   else
@@ -386,7 +386,7 @@ std::string Coordinator::objection(const std::vector<Member>& members) const {
     if (!stages.contains(stage)) return fmt::format("stage {} has no member", stage);
   if (ledger_.current.epoch.number > 0 && policy_.lost_state == LostState::wait &&
       holders(members, ledger_.committed_step).empty())
-    return fmt::format("nobody holds the state of step {}", ledger_.committed_step);
+    return fmt::format("no member holds the state of step {}", ledger_.committed_step);
   return {};
 }
 
@@ -398,7 +398,7 @@ void Coordinator::propose(CoordinatorOutput& output, double now_s) {
   if (wanted.empty() || !is_change_due(wanted)) return;
   for (const Member& member : ledger_.current.epoch.members)
     if (const Seat* seat = seat_of(member); seat != nullptr && !seat->heard) {
-      waiting_for_ = fmt::format("{} has not been heard since the coordinator began", member.id);
+      waiting_for_ = fmt::format("{} has not been heard since the coordinator started", member.id);
       return;
     }
   waiting_for_ = objection(wanted);

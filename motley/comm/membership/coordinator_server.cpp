@@ -25,17 +25,17 @@
 namespace motley {
 namespace {
 
-constexpr std::size_t most_strangers = 128;     // connections that have not yet said who they are
-constexpr std::size_t largest_greeting = 1024;  // bytes
-constexpr int messages_per_turn = 64;           // of one client, so that one that never pauses holds up no other
+constexpr std::size_t most_strangers = 128;      // connections that have not yet said who they are
+constexpr std::size_t largest_handshake = 1024;  // bytes
+constexpr int messages_per_turn = 64;            // of one client, so that one that never pauses holds up no other
 constexpr double tick_s = 0.05;
 constexpr double certificates_per_s = 20, most_certificates_at_once = 100;  // to strangers and members together
 
 struct ControlClient {
   MessageStream stream;
   std::string name;  // for messages: the address, later the id
-  Instant greet_until;
-  bool greeted = false;
+  Instant handshake_until;
+  bool introduced = false;
   bool closing = false;  // once everything is sent
   bool gone = false;
   std::string id = {};
@@ -141,7 +141,7 @@ struct CoordinatorServer::State {
     if (!socket) return;
     const std::lock_guard lock(mutex);
     std::size_t strangers = securing_count;
-    for (const ControlClient& client : clients) strangers += client.greeted ? 0 : 1;
+    for (const ControlClient& client : clients) strangers += client.introduced ? 0 : 1;
     if (strangers >= most_strangers) return;  // closed: whoever is honest comes again
     if (!tls) return add_client(ByteStream(std::move(socket)));
     // A handshake waits for the other side: not here.
@@ -169,8 +169,8 @@ struct CoordinatorServer::State {
     const std::string name = stream.peer_name(), address = peer_address(stream.descriptor());
     clients.push_back({.stream = MessageStream(std::move(stream), max_control_bytes),
                        .name = name.empty() ? address : fmt::format("{} at {}", name, address),
-                       .greet_until = deadline_in(options.handshake_s)});
-    clients.back().stream.accept_up_to(largest_greeting);
+                       .handshake_until = deadline_in(options.handshake_s)});
+    clients.back().stream.accept_up_to(largest_handshake);
   }
 
   void take_secured() {
@@ -196,30 +196,31 @@ struct CoordinatorServer::State {
     return !client.closing;
   }
 
-  void greet(ControlClient& client, const ControlMessage& message) {
+  void handshake(ControlClient& client, const ControlMessage& message) {
     if (const auto* request = std::get_if<CertificateRequest>(&message)) {
       certify(client, *request);
       client.closing = true;  // a joiner comes back with what it was given
       return;
     }
     const auto* hello = std::get_if<ControlHello>(&message);
-    if (hello == nullptr) return refuse(client, "the first message must be a greeting", "");
+    if (hello == nullptr) return refuse(client, "the first message must be the handshake", "");
     if (!knows_the_group(client, hello->group, hello->token)) return;
     if (tls && client.stream.bytes().peer_name().empty())
       return refuse(client, "this connection shows no certificate", "request a certificate first");
-    client.greeted = true;
+    client.introduced = true;
     client.stream.accept_up_to(max_control_bytes);
   }
 
   // Why nobody on this connection gets a certificate for this name; empty where it may.
   std::string certificate_objection(const ControlClient& client, const std::string& member) const {
     if (!options.authority) return "this coordinator issues no certificates";
-    if (member == coordinator_name) return fmt::format("no member is called \"{}\"", member);
+    if (member == coordinator_name)
+      return fmt::format("\"{}\" is the coordinator's name: no member may use it", member);
     const std::string certified = client.stream.bytes().peer_name();
     if (!certified.empty() && certified != member)
       return fmt::format("the certificate is of \"{}\", not of \"{}\"", certified, member);
     if (certified.empty() && coordinator->state(member) != MemberState::gone)
-      return fmt::format("a live member is called \"{}\"", member);
+      return fmt::format("a live member already uses the name \"{}\"", member);
     return {};
   }
 
@@ -239,8 +240,8 @@ struct CoordinatorServer::State {
       if (const std::string objection = certificate_objection(client, request.member); !objection.empty())
         return refuse(client, objection, "");
       if (!may_issue()) {
-        if (client.greeted) return;  // it will ask again
-        return refuse(client, "too many certificates are asked for", "retry in a few seconds");
+        if (client.introduced) return;  // it will ask again
+        return refuse(client, "too many certificates are requested", "retry in a few seconds");
       }
       const double valid_s = options.certificate_s;
       const CertificateGrant grant{options.authority->certify(request.request, request.member, valid_s),
@@ -254,10 +255,10 @@ struct CoordinatorServer::State {
 
   void hear(ControlClient& client, const ControlMessage& message) {
     if (client.closing) return;
-    if (!client.greeted) return greet(client, message);
+    if (!client.introduced) return handshake(client, message);
     if (const auto* request = std::get_if<CertificateRequest>(&message)) return certify(client, *request);
     const auto* report = std::get_if<MemberReport>(&message);
-    if (report == nullptr) return refuse(client, "a member sends reports and nothing else", "");
+    if (report == nullptr) return refuse(client, "a member must send only reports after the handshake", "");
     const std::string certified = client.stream.bytes().peer_name();
     if (!certified.empty() && certified != report->member.id)
       return refuse(client, fmt::format("the certificate is of \"{}\", not of \"{}\"", certified, report->member.id),
@@ -345,7 +346,8 @@ struct CoordinatorServer::State {
     for (ControlClient& client : clients) {
       const bool ready = waiting[place++].revents != 0 || client.stream.pending();
       if (ready && !client.gone) serve(client);
-      if (!client.greeted && !client.closing && Clock::now() > client.greet_until) lose(client, "it did not greet");
+      if (!client.introduced && !client.closing && Clock::now() > client.handshake_until)
+        lose(client, "no handshake in time");
     }
     if (waiting[0].revents != 0) accept_one();
     if (waiting[1].revents != 0) take_secured();
@@ -362,10 +364,10 @@ CoordinatorServer::CoordinatorServer(CoordinatorServerOptions options, std::uniq
   State& state = *state_;
   if (!options.identity && !is_loopback(options.listen))
     throw input_error(
-        fmt::format("{} can be reached by other machines, and this coordinator has no certificate", options.listen),
+        fmt::format("{} can be reached by other machines, but this coordinator has no certificate", options.listen),
         "listen on 127.0.0.1, or give a certificate");
   if (options.authority && (!options.identity || options.identity->authority != options.authority->certificate()))
-    throw input_error("the coordinator's certificate is not of the authority that it is to issue from",
+    throw input_error("the coordinator's certificate is not signed by the authority that it issues from",
                       "take both from one folder with `motley coordinate --folder DIR`");
   if (options.authority && !(options.certificate_s >= 1 && options.certificate_s <= 3650.0 * 24 * 3600))
     throw input_error(

@@ -54,8 +54,8 @@ TEST(CoordinatorServer, TellsStrangersWhyTheyAreTurnedAway) {
   EXPECT_EQ(refusal_of(coordinator.address(), {ControlHello{"test", "wrong"}}), "the token is not this group's");
   EXPECT_EQ(refusal_of(coordinator.address(), {ControlHello{"other", "token"}}),
             "this coordinator serves group \"test\", not \"other\"");
-  EXPECT_EQ(refusal_of(coordinator.address(), {ready_report("a")}), "the first message must be a greeting");
-  EXPECT_EQ(refusal_of(coordinator.address(), {hello, hello}), "a member sends reports and nothing else");
+  EXPECT_EQ(refusal_of(coordinator.address(), {ready_report("a")}), "the first message must be the handshake");
+  EXPECT_EQ(refusal_of(coordinator.address(), {hello, hello}), "a member must send only reports after the handshake");
   EXPECT_EQ(refusal_of(coordinator.address(), {hello, ready_report("a")}), "accepted");
 }
 
@@ -84,7 +84,7 @@ TEST(CoordinatorServer, WhoSaysNothingIsNotWaitedForLong) {
   ByteStream silent = dial(coordinator.address());
   std::array<std::byte, 1> nothing;
   EXPECT_THROW(silent.read_all(nothing, soon()), Error);
-  EXPECT_NE(coordinator.log().find("it did not greet"), std::string::npos);
+  EXPECT_NE(coordinator.log().find("no handshake in time"), std::string::npos);
 }
 
 TEST(CoordinatorServer, WithoutACertificateItStaysOnItsMachine) {

@@ -202,7 +202,7 @@ TEST(Coordinator, ALivingMembersNameIsNotGivenAway) {
   const auto refused = group.coordinator->report(other.report(), group.now_s);
   ASSERT_TRUE(refused.answer);
   EXPECT_EQ(refused.answer->admission, SeatAdmission::waiting);
-  EXPECT_EQ(refused.answer->reason, "a is the name of a living member at at-a");
+  EXPECT_EQ(refused.answer->reason, "a is the name of a live member at at-a");
   group.lose("a");  // now it may have it
   EXPECT_FALSE(group.coordinator->report(other.report(), group.now_s).answer);
 }
@@ -331,7 +331,7 @@ TEST(Coordinator, ALearnersVoteCountsAndMakesItNoHolder) {
   // It alone had the state; then somebody has learned it.
   group.lose("a");
   group.pass(1);
-  EXPECT_EQ(group.coordinator->waiting_for(), "nobody holds the state of step 2");
+  EXPECT_EQ(group.coordinator->waiting_for(), "no member holds the state of step 2");
   group.members.at("c").holds(2);
   group.settle();
   EXPECT_EQ(group.list(), (Ids{"b", "c"}));
@@ -371,7 +371,7 @@ TEST(Coordinator, LostStateIsADecision) {
       EXPECT_EQ(group.coordinator->ledger().current.holders, std::vector<std::uint32_t>{0});
       continue;
     }
-    EXPECT_EQ(group.coordinator->waiting_for(), "nobody holds the state of step 3");
+    EXPECT_EQ(group.coordinator->waiting_for(), "no member holds the state of step 3");
     group.join("c", 0, 3);
     group.settle();
     EXPECT_EQ(group.list(), (Ids{"b", "c"}));

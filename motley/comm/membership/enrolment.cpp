@@ -26,11 +26,11 @@ CertificateRequest EnrolmentRequest::message() const {
 Enrolment EnrolmentRequest::accept(const CertificateGrant& grant) const {
   try {
     if (certificate_facts(grant.authority).fingerprint != pin_)
-      throw Error(ErrorCode::peer, "it comes from another authority than the one that is believed here",
+      throw Error(ErrorCode::peer, "it comes from another authority than the one given here",
                   "take the authority's fingerprint from `motley group show` of the coordinator's folder");
     if (const std::string name = certificate_facts(grant.certificate).name; name != options_.member)
       throw Error(ErrorCode::peer, fmt::format("it names \"{}\", not \"{}\"", name, options_.member));
-    if (grant.valid_s == 0) throw Error(ErrorCode::peer, "it is valid for no time");
+    if (grant.valid_s == 0) throw Error(ErrorCode::peer, "its lifetime is zero");
     Enrolment enrolment{{grant.certificate, application_.key, grant.authority}, static_cast<double>(grant.valid_s)};
     TlsContext{enrolment.identity};  // throws where certificate and key are not a pair
     return enrolment;
@@ -78,7 +78,7 @@ EnrolledIdentity::EnrolledIdentity(std::vector<std::string> coordinators, Enrolm
 }
 
 double EnrolledIdentity::renew() {
-  Error last = input_error("no address of a coordinator is given",
+  Error last = input_error("the address of a coordinator is missing",
                            "give at least one HOST:PORT, as `motley coordinate` prints it");
   for (const std::string& address : coordinators_) {
     try {

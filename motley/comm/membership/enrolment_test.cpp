@@ -113,10 +113,10 @@ TEST(Enrolment, OnlyWhatWasAskedForIsAccepted) {
   };
   EXPECT_EQ(refusal({ours.certify(asked, "a", 60), ours.certificate(), 60}), "none");
   EXPECT_EQ(refusal({theirs.certify(asked, "a", 60), theirs.certificate(), 60}),
-            "it comes from another authority than the one that is believed here");
+            "it comes from another authority than the one given here");
   EXPECT_EQ(refusal({ours.certify(asked, "b", 60), ours.certificate(), 60}), "it names \"b\", not \"a\"");
-  EXPECT_EQ(refusal({ours.certify(asked, "a", 60), ours.certificate(), 0}), "it is valid for no time");
-  EXPECT_EQ(refusal({"", ours.certificate(), 60}).substr(0, 21), "no certificate in PEM");
+  EXPECT_EQ(refusal({ours.certify(asked, "a", 60), ours.certificate(), 0}), "its lifetime is zero");
+  EXPECT_EQ(refusal({"", ours.certificate(), 60}).substr(0, 36), "the text is not a certificate in PEM");
   EXPECT_NE(refusal({ours.certify(another.message().request, "a", 60), ours.certificate(), 60}), "none")
       << "for another's key";
 }
@@ -170,8 +170,9 @@ TEST(Enrolment, StrangersAreRefusedByNameOfCauseAndTheGroupGoesOn) {
   EXPECT_TRUE(contains(changed([](auto& o) { o.token = "wrong"; }), "the token is not this group's"));
   EXPECT_TRUE(contains(changed([](auto& o) { o.token.clear(); }), "the token is not this group's"));
   EXPECT_TRUE(contains(changed([](auto& o) { o.group = "other"; }), "serves group \"test\", not \"other\""));
-  EXPECT_TRUE(contains(changed([](auto& o) { o.member = "a"; }), "a live member is called \"a\""));
-  EXPECT_TRUE(contains(changed([](auto& o) { o.member = "coordinator"; }), "no member is called \"coordinator\""));
+  EXPECT_TRUE(contains(changed([](auto& o) { o.member = "a"; }), "a live member already uses the name \"a\""));
+  EXPECT_TRUE(contains(changed([](auto& o) { o.member = "coordinator"; }),
+                       "\"coordinator\" is the coordinator's name: no member may use it"));
   // Another group's authority is pinned: the token is not even shown.
   const std::string pinned = changed([](auto& o) { o.authority = Authority::create("test").certificate(); });
   EXPECT_TRUE(contains(pinned, "not from this group's authority"));
@@ -201,11 +202,12 @@ TEST(Enrolment, RequestsThatLieAreRefused) {
   lie.group = std::string(256, 'x');
   lie.member = std::string(256, 'x');
   lie.request = std::string(max_request_bytes, 'x');
-  EXPECT_TRUE(contains(answer({lie}), "lost"));  // larger than anybody may be before its greeting: hung up on
+  EXPECT_TRUE(
+      contains(answer({lie}), "lost"));  // larger than any message before the handshake: the connection is closed
   EXPECT_TRUE(contains(coordinator.thread.log(), "malformed message: a length of"));
   // Without a certificate, nobody is a member, whatever it knows.
   EXPECT_EQ(answer({ControlHello{"test", "token"}, report_of("b")}), "this connection shows no certificate");
-  EXPECT_EQ(answer({report_of("b")}), "the first message must be a greeting");
+  EXPECT_EQ(answer({report_of("b")}), "the first message must be the handshake");
   EXPECT_EQ(answer({honest}), "accepted");
 }
 
@@ -276,7 +278,7 @@ TEST(Enrolment, HalfOpenConnectionsHoldNobodyUp) {
     std::array<std::byte, 1> nothing;
     EXPECT_THROW(stream.read_all(nothing, soon()), Error);
   }
-  EXPECT_TRUE(contains(coordinator.thread.log(), "cause=\"it did not greet\""));
+  EXPECT_TRUE(contains(coordinator.thread.log(), "cause=\"no handshake in time\""));
   EXPECT_TRUE(contains(coordinator.thread.log(), "cause=\"no answer in time\""));
 }
 
@@ -288,7 +290,7 @@ TEST(Enrolment, FloodsAreBounded) {
     refusal = refusal_of(coordinator.address(), coordinator.enrolment("m" + std::to_string(i)));
   const std::chrono::duration<double> took = Clock::now() - start;
   if (refusal == "none" && took.count() > 40) GTEST_SKIP() << "this machine makes no flood: under a sanitizer, say";
-  EXPECT_TRUE(contains(refusal, "too many certificates are asked for"));
+  EXPECT_TRUE(contains(refusal, "too many certificates are requested"));
 }
 
 }  // namespace

@@ -66,7 +66,7 @@ void fields(Wire& wire, typename Wire::template Ref<Epoch> m) {
 inline void check_holders(const WireWriter&, const EpochStart&) {}
 inline void check_holders(const WireReader& wire, const EpochStart& start) {
   for (const std::uint32_t rank : start.holders)
-    if (rank >= start.epoch.members.size()) wire.malformed("a holder that is no rank");
+    if (rank >= start.epoch.members.size()) wire.malformed("a holder that is not a rank");
 }
 
 template <class Wire>

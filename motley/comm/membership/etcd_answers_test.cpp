@@ -96,14 +96,14 @@ TEST(EtcdAnswers, SomethingElseThanALogIsNamed) {
     etcd.answer("/v3/kv/range", log_of(key, value));
     return input_error_of(*store);
   };
-  EXPECT_EQ(cause("bG9nL2xvZy94", "W10="), "\"log/log/x\" in etcd is no record's key");
-  EXPECT_EQ(cause("bG9nL2xvZy8xeA==", "W10="), "\"log/log/1x\" in etcd is no record's key");
-  EXPECT_EQ(cause("?", "W10="), "a value in etcd is no base 64");
-  EXPECT_EQ(cause(first_key, "eA=="), "a value in etcd is no list of records");  // x
-  EXPECT_EQ(cause(first_key, "e30="), "a value in etcd is no list of records");  // {}
-  EXPECT_EQ(cause(first_key, "WzFd"), "a value in etcd is no list of records");  // [1]
-  EXPECT_EQ(cause(first_key, "WyI/Il0="), "a value in etcd is no base 64");      // ["?"]
-  EXPECT_EQ(cause(first_key, "W10="), "none");                                   // []
+  EXPECT_EQ(cause("bG9nL2xvZy94", "W10="), "\"log/log/x\" in etcd is not the key of a record");
+  EXPECT_EQ(cause("bG9nL2xvZy8xeA==", "W10="), "\"log/log/1x\" in etcd is not the key of a record");
+  EXPECT_EQ(cause("?", "W10="), "a value in etcd is not base64");
+  EXPECT_EQ(cause(first_key, "eA=="), "a value in etcd is not a list of records");  // x
+  EXPECT_EQ(cause(first_key, "e30="), "a value in etcd is not a list of records");  // {}
+  EXPECT_EQ(cause(first_key, "WzFd"), "a value in etcd is not a list of records");  // [1]
+  EXPECT_EQ(cause(first_key, "WyI/Il0="), "a value in etcd is not base64");         // ["?"]
+  EXPECT_EQ(cause(first_key, "W10="), "none");                                      // []
 }
 
 // Of a write, it is not known what became of it.

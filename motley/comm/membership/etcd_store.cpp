@@ -41,13 +41,13 @@ std::string to_base64(std::string_view bytes) {
   return text;
 }
 
-Error no_log(std::string cause) { return input_error(std::move(cause), "the prefix holds something else than a log"); }
+Error no_log(std::string cause) { return input_error(std::move(cause), "the prefix holds something other than a log"); }
 
 std::string from_base64(const std::string& text) {
   std::string bytes(text.size(), '\0');
   const int size = EVP_DecodeBlock(reinterpret_cast<unsigned char*>(bytes.data()),
                                    reinterpret_cast<const unsigned char*>(text.data()), static_cast<int>(text.size()));
-  if (size < 0) throw no_log("a value in etcd is no base 64");
+  if (size < 0) throw no_log("a value in etcd is not base64");
   const auto padding = static_cast<std::size_t>(std::count(text.begin(), text.end(), '='));
   bytes.resize(static_cast<std::size_t>(size) - std::min(padding, static_cast<std::size_t>(size)));
   return bytes;
@@ -58,14 +58,15 @@ std::uint64_t place_in(const std::string& key) {
   const char* end = key.data() + key.size();
   std::uint64_t place = 0;
   const auto [last, failure] = std::from_chars(digits, end, place);
-  if (failure != std::errc() || last != end) throw no_log(fmt::format("\"{}\" in etcd is no record's key", key));
+  if (failure != std::errc() || last != end)
+    throw no_log(fmt::format("\"{}\" in etcd is not the key of a record", key));
   return place;
 }
 
 std::vector<std::string> records_in(const std::string& value) {
   const json list = json::parse(value, nullptr, false);
   if (!list.is_array() || !std::ranges::all_of(list, &json::is_string))
-    throw no_log("a value in etcd is no list of records");
+    throw no_log("a value in etcd is not a list of records");
   std::vector<std::string> records;
   for (const json& record : list) records.push_back(from_base64(record.get<std::string>()));
   return records;
@@ -77,7 +78,7 @@ class EtcdStore : public LedgerStore {
     const std::string rest = url.substr(std::string_view("etcd://").size());
     const std::size_t slash = rest.find('/');
     if (slash == std::string::npos || slash + 1 == rest.size())
-      throw input_error(fmt::format("\"{}\" names no prefix", url), "write it as etcd://host:port/prefix");
+      throw input_error(fmt::format("\"{}\" has no prefix", url), "write it as etcd://host:port/prefix");
     place_ = parse_host_port(rest.substr(0, slash));
     prefix_ = rest.substr(slash + 1);
     while (prefix_.ends_with('/')) prefix_.pop_back();
@@ -165,7 +166,7 @@ class EtcdStore : public LedgerStore {
       if (!revision_.empty()) return;
       if (Clock::now() >= until)
         throw StoreFenced(fmt::format("another coordinator holds {}", url_),
-                          fmt::format("it goes {} s after that one has fallen silent", options_.lease_s));
+                          fmt::format("this one takes over {} s after the other falls silent", options_.lease_s));
       call("/v3/lease/keepalive", {{"ID", lease_}}, unread);
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
     }
@@ -210,7 +211,7 @@ class EtcdStore : public LedgerStore {
       const json answer = json::parse(response.body());
       if (response.result() != http::status::ok) {
         const std::string cause = fmt::format("etcd at {}:{} answers {}: {}", place_.host, place_.port,
-                                              response.result_int(), answer.value("error", "no reason given"));
+                                              response.result_int(), answer.value("error", "without a reason"));
         // A server that gave up waiting may have written all the same.
         if (response.result_int() >= 500) throw StoreUncertain(cause);
         throw Error(ErrorCode::environment, cause);
@@ -222,7 +223,7 @@ class EtcdStore : public LedgerStore {
           "running operations continue");
     } catch (const json::exception& error) {
       throw StoreUncertain(
-          fmt::format("etcd at {}:{} answers what is no answer: {}", place_.host, place_.port, error.what()));
+          fmt::format("etcd at {}:{} sends an unexpected answer: {}", place_.host, place_.port, error.what()));
     }
   }
 

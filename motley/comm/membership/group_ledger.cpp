@@ -66,7 +66,7 @@ struct Applying {
     if (proposed.epoch.group != ledger.group)
       impossible(record, fmt::format("it belongs to group \"{}\"", proposed.epoch.group));
     if (proposed.epoch.number <= ledger.last_number) impossible(record, "a number that was used before");
-    if (proposed.epoch.members.empty()) impossible(record, "nobody is in it");
+    if (proposed.epoch.members.empty()) impossible(record, "it has no members");
     ledger.last_number = proposed.epoch.number;
     ledger.proposal = proposed.epoch;
   }
@@ -77,7 +77,7 @@ struct Applying {
     if (committed.boundary > ledger.committed_step && ledger.current.epoch.number > 0)
       impossible(record, "it begins after a step that was never committed");
     for (const std::uint32_t rank : committed.holders)
-      if (rank >= ledger.proposal.members.size()) impossible(record, "a holder that is no rank");
+      if (rank >= ledger.proposal.members.size()) impossible(record, "a holder that is not a rank");
     ledger.current = {std::move(ledger.proposal), committed.boundary, committed.holders};
     ledger.proposal = {};
     if (committed.boundary != ledger.committed_step) ledger.committed_epoch = 0;

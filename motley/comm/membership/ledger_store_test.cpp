@@ -78,10 +78,11 @@ TEST(SqliteStore, AFullDiskIsNamedAndNothingIsLost) {
   EXPECT_EQ(store->read().size(), 2U);
 }
 
-TEST(SqliteStore, WhatIsNoLogIsNamed) {
+TEST(SqliteStore, AFileThatIsNotALogIsNamed) {
   const TemporaryFolder folder;
   std::ofstream(folder.file("text")) << std::string(5000, 'x');
-  EXPECT_NE(cause_of([&] { open_sqlite_store(folder.file("text")); }).find("is no log"), std::string::npos);
+  EXPECT_NE(cause_of([&] { open_sqlite_store(folder.file("text")); }).find("is not a log of a coordinator"),
+            std::string::npos);
   EXPECT_NE(cause_of([&] { open_sqlite_store(folder.file("none/log")); }).find("cannot be opened"), std::string::npos);
 }
 
@@ -178,7 +179,7 @@ TEST(EtcdStore, KeepsWhatWasAppendedAndFencesTheOther) {
 TEST(EtcdStore, AnAbsentServerIsNamed) {
   const std::string cause = cause_of([] { open_etcd_store("etcd://127.0.0.1:1/x"); });
   EXPECT_NE(cause.find("etcd at 127.0.0.1:1 does not answer"), std::string::npos) << cause;
-  EXPECT_NE(cause_of([] { open_etcd_store("etcd://127.0.0.1:2379"); }).find("names no prefix"), std::string::npos);
+  EXPECT_NE(cause_of([] { open_etcd_store("etcd://127.0.0.1:2379"); }).find("has no prefix"), std::string::npos);
 }
 
 }  // namespace

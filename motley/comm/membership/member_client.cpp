@@ -118,7 +118,7 @@ struct MemberClient::State {
       expect_coordinator(stream, address);
     } else if (!is_local)
       throw input_error(
-          fmt::format("the coordinator at {} is on another machine, and this member has no certificate", address),
+          fmt::format("the coordinator at {} is on another machine, but this member has no certificate", address),
           "give it the files that `motley group issue` makes, or the group's token and authority to ask for one");
     return MessageStream(std::move(stream), max_control_bytes);
   }
@@ -182,7 +182,7 @@ struct MemberClient::State {
 
 MemberClient::MemberClient(MemberClientOptions options, ActionHandler handler) {
   if (options.coordinators.empty())
-    throw input_error("no address of a coordinator is given",
+    throw input_error("the address of a coordinator is missing",
                       "give at least one HOST:PORT, as `motley coordinate` prints it");
   state_ = std::make_unique<State>(std::move(options), std::move(handler));
   state_->thread = std::jthread([state = state_.get()](const std::stop_token& stop) { state->run(stop); });

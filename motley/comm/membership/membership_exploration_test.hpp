@@ -262,7 +262,7 @@ class Model {
         process.membership->prepared(prepare->epoch.number);
       } else if (const auto* enter = std::get_if<EnterEpoch>(&action)) {
         check_list(world, enter->start.epoch);
-        if (enter->start.holders.empty()) fail(world, "an epoch in which nobody holds the state");
+        if (enter->start.holders.empty()) fail(world, "an epoch in which no member holds the state");
         const auto& holders = enter->start.holders;
         process.learning = std::find(holders.begin(), holders.end(), enter->rank) == holders.end();
         if (!process.learning && process.state_step < enter->start.boundary)

@@ -102,7 +102,7 @@ TEST(ControlMessages, RandomBytesAreSurvived) {
 
 TEST(ControlMessages, LiesAreNotBelieved) {
   CoordinatorDirective directive;
-  directive.start = {{epoch_of_two(), 11, {2}}};  // a holder that is no rank
+  directive.start = {{epoch_of_two(), 11, {2}}};  // a holder that is not a rank
   EXPECT_FALSE(decodes(encode_control(directive)));
   directive.start.front().holders = {};
   directive.start.front().epoch.members[1].id = "a";  // twice the same member

@@ -71,8 +71,8 @@ class SqliteStore : public LedgerStore {
       throw StoreFenced(fmt::format("another coordinator holds the log {}", file_),
                         "one coordinator per log; the other one must end first");
     if (code == SQLITE_NOTADB || code == SQLITE_CORRUPT)
-      throw input_error(fmt::format("{} is no log of a coordinator: {}", file_, sqlite3_errmsg(database_.get())),
-                        "--store names the file of this group's log; it is made where there is none");
+      throw input_error(fmt::format("{} is not a log of a coordinator: {}", file_, sqlite3_errmsg(database_.get())),
+                        "give the file of this group's log with --store; a missing file is created");
     throw Error(
         ErrorCode::environment,
         fmt::format("the log {} {}: {}", file_, what, database_ ? sqlite3_errmsg(database_.get()) : "no memory"),

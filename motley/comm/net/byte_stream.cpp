@@ -27,7 +27,7 @@ std::string tls_error() { return openssl_errors("TLS"); }
 OpensslCertificate read_certificate(const std::string& pem, const char* what) {
   OpensslCertificate certificate(PEM_read_bio_X509(openssl_source(pem).get(), nullptr, nullptr, nullptr));
   if (!certificate)
-    throw input_error(fmt::format("the {} is no certificate in PEM: {}", what, tls_error()),
+    throw input_error(fmt::format("the {} is not a certificate in PEM: {}", what, tls_error()),
                       "give a text that starts with -----BEGIN CERTIFICATE-----");
   return certificate;
 }
@@ -84,7 +84,7 @@ OpensslContext context_of(const TlsIdentity& identity) {
   const OpensslKey key(PEM_read_bio_PrivateKey(openssl_source(identity.key).get(), nullptr, nullptr, nullptr));
   if (!key)
     throw input_error("the member's key is not a private key in PEM: " + tls_error(),
-                      "such a text begins with -----BEGIN PRIVATE KEY-----, and has no password");
+                      "give a text that starts with -----BEGIN PRIVATE KEY-----, without a password");
   if (SSL_CTX_use_certificate(context, certificate.get()) != 1 || SSL_CTX_use_PrivateKey(context, key.get()) != 1 ||
       X509_STORE_add_cert(SSL_CTX_get_cert_store(context), authority.get()) != 1 ||
       // For those who know the authority by its fingerprint alone.

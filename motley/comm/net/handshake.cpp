@@ -78,7 +78,8 @@ std::string get(ByteStream& stream, Instant until) {
     throw Error(ErrorCode::peer,
                 fmt::format("the other side speaks version {}, this program version {}", version, link_version),
                 "run the same version of motley on all members");
-  if (length > max_message) throw Error(ErrorCode::peer, fmt::format("a greeting of {} bytes", length));
+  if (length > max_message)
+    throw Error(ErrorCode::peer, fmt::format("a handshake of {} bytes, more than {}", length, max_message));
   std::string bytes(length, '\0');
   stream.read_all(std::as_writable_bytes(std::span(bytes)), until);
   return bytes;
@@ -96,7 +97,7 @@ std::string covered(char side, const std::string& challenge, std::string_view bo
 
 }  // namespace
 
-LinkWelcome greet(ByteStream& stream, const LinkHello& hello, const std::string& key, Instant until) {
+LinkWelcome client_handshake(ByteStream& stream, const LinkHello& hello, const std::string& key, Instant until) {
   const std::string challenge = get(stream, until);
   if (challenge.size() != nonce_bytes) throw Error(ErrorCode::peer, "a challenge of the wrong size");
   std::string body;

@@ -49,7 +49,7 @@ struct LinkWelcome {
 
 // The dialler's half. `key` is the group's secret; both must have the same, which may be empty. Throws a peer error
 // that says what is wrong with the other side, or what it found wrong with this one.
-LinkWelcome greet(ByteStream& stream, const LinkHello& hello, const std::string& key, Instant until);
+LinkWelcome client_handshake(ByteStream& stream, const LinkHello& hello, const std::string& key, Instant until);
 
 // The acceptor's half, in two steps. Throws a peer error where the other side is a stranger: another protocol, version
 // or key; it is told so.
@@ -66,7 +66,7 @@ constexpr std::string_view coordinator_name = "coordinator";
 // Throws a peer error, with a hint, unless the certificate of the process at `address` names the coordinator.
 void expect_coordinator(const ByteStream& stream, const std::string& address);
 
-// What is wrong with a greeting for `rank` of `epoch`, under TLS from `certified`; empty where nothing is.
+// What is wrong with a handshake for `rank` of `epoch`, under TLS from `certified`; empty where nothing is.
 std::string objection(const LinkHello& hello, const Epoch& epoch, int rank, const std::string& certified);
 
 }  // namespace motley

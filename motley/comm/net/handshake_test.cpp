@@ -29,7 +29,7 @@ std::string met_by(const LinkHello& said, const std::function<void(ByteStream&)>
   });
   std::string outcome;
   try {
-    const LinkWelcome welcome = greet(mine, said, "secret", soon());
+    const LinkWelcome welcome = client_handshake(mine, said, "secret", soon());
     outcome = welcome.answer == LinkAnswer::refused ? "refused: " + welcome.cause : "welcome";
   } catch (const Error& error) {
     outcome = error.what();
@@ -77,7 +77,7 @@ TEST(Handshake, AnotherKeyAndAnUnknownPurposeAreRefused) {
             "welcome");
 }
 
-// The head of a greeting as it stands on the wire, little-endian: magic, version, length.
+// The head of a handshake message as it is on the wire, little-endian: magic, version, length.
 std::string headed(std::uint32_t magic, std::uint16_t version, std::uint16_t length) {
   return met_by([&](ByteStream& stream) {
     const std::uint8_t head[] = {static_cast<std::uint8_t>(magic),         static_cast<std::uint8_t>(magic >> 8),
@@ -90,11 +90,11 @@ std::string headed(std::uint32_t magic, std::uint16_t version, std::uint16_t len
   });
 }
 
-TEST(Handshake, GreetingsOfAnotherProtocolVersionOrSizeAreRefused) {
+TEST(Handshake, MessagesOfAnotherProtocolVersionOrSizeAreRefused) {
   constexpr std::uint32_t magic = 0x4c4c544d;  // "MTLL"
   EXPECT_EQ(headed(magic + 1, 1, 16), "the other side speaks another protocol");
   EXPECT_EQ(headed(magic, 2, 16), "the other side speaks version 2, this program version 1");
-  EXPECT_EQ(headed(magic, 1, 4097), "a greeting of 4097 bytes");
+  EXPECT_EQ(headed(magic, 1, 4097), "a handshake of 4097 bytes, more than 4096");
   EXPECT_EQ(headed(magic, 1, 15), "a challenge of the wrong size");
 }
 

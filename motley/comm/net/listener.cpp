@@ -65,7 +65,8 @@ FileDescriptor dial_relay(const std::string& relay, const RelayOpening& opening,
 }
 
 // A control connection on which this process has been welcomed.
-ByteStream greet_relay(const RelayedAddress& place, LinkPurpose purpose, const RelayAccess& access, Instant until) {
+ByteStream handshake_with_relay(const RelayedAddress& place, LinkPurpose purpose, const RelayAccess& access,
+                                Instant until) {
   ConnectFailure failure;
   FileDescriptor socket = connect_tcp(place.relay, until, failure);
   if (!socket) throw Error(ErrorCode::peer, fmt::format("the relay does not answer: {}", failure.cause), relay_hint);
@@ -86,7 +87,7 @@ ByteStream greet_relay(const RelayedAddress& place, LinkPurpose purpose, const R
   LinkHello hello;
   hello.purpose = purpose;
   hello.word = place.mailbox;
-  const LinkWelcome welcome = greet(stream, hello, access.key, until);
+  const LinkWelcome welcome = client_handshake(stream, hello, access.key, until);
   if (welcome.answer != LinkAnswer::welcome)
     throw Error(ErrorCode::peer, fmt::format("the relay at {} refuses: {}", place.relay, welcome.cause));
   return stream;
@@ -141,7 +142,7 @@ class RelayListener final : public Listener {
     auto pause = std::chrono::milliseconds(20);
     while (!stop.stop_requested()) {
       try {
-        ByteStream control = greet_relay(place_, LinkPurpose::relay_listen, access_, Clock::now() + dial_time);
+        ByteStream control = handshake_with_relay(place_, LinkPurpose::relay_listen, access_, Clock::now() + dial_time);
         tell("");
         pause = std::chrono::milliseconds(20);
         take_calls(control, stop);
@@ -244,7 +245,7 @@ FileDescriptor connect_to(const std::string& address, const RelayAccess& access,
   failure = {};
   try {
     const RelayedAddress place = parse_relayed(address);
-    ByteStream control = greet_relay(place, LinkPurpose::relay_call, access, until);
+    ByteStream control = handshake_with_relay(place, LinkPurpose::relay_call, access, until);
     RelayTicket ticket;
     control.read_all(std::as_writable_bytes(std::span(ticket)), until);
     return dial_relay(place.relay, {RelayOpening::Kind::data, ticket}, until);

@@ -44,8 +44,8 @@ class Listener {
   virtual std::string trouble() const = 0;  // why nobody can call now; empty where they can
 };
 
-// Throws an input error for what is no address, an environment error where it cannot be listened on. A relay that does
-// not answer is asked again until it does.
+// Throws an input error for what is not an address, an environment error where it cannot be listened on. A relay that
+// does not answer is asked again until it does.
 std::unique_ptr<Listener> listen_at(const std::string& address, const RelayAccess& access);
 
 // Dials an address of either kind; empty, with the cause, where that failed.

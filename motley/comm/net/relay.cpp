@@ -142,11 +142,11 @@ struct Relay::State {
   std::list<Joined> joined;
   Instant beaten_at = Clock::now();
 
-  std::mutex mutex;  // guards what follows: greetings have threads of their own
+  std::mutex mutex;  // guards what follows: handshakes have threads of their own
   std::map<std::string, Mailbox> mailboxes;
   std::map<RelayTicket, Ticket> tickets;
-  std::size_t greeting_count = 0;
-  std::list<std::jthread> greetings;
+  std::size_t handshake_count = 0;
+  std::list<std::jthread> handshakes;
 
   void log(const std::string& line) const {
     if (options.log) options.log(line);
@@ -157,19 +157,21 @@ struct Relay::State {
   // Why this cannot be had; empty where it was done. `ticket` is set for a call.
   std::string listen_in(const std::string& mailbox, const std::string& owner) {
     const std::lock_guard lock(mutex);
-    if (mailbox.empty() || mailbox.size() > longest_mailbox) return "this is no name of a mailbox";
+    if (mailbox.empty() || mailbox.size() > longest_mailbox)
+      return fmt::format("a mailbox needs a name of 1 to {} bytes, found {}", longest_mailbox, mailbox.size());
     const auto found = mailboxes.find(mailbox);
     if (found != mailboxes.end() && found->second.owner != owner)
       return fmt::format("\"{}\" listens in mailbox \"{}\"", found->second.owner, mailbox);
-    if (found == mailboxes.end() && mailboxes.size() >= most_mailboxes) return "there are too many mailboxes";
+    if (found == mailboxes.end() && mailboxes.size() >= most_mailboxes) return "the relay has too many mailboxes";
     return {};
   }
 
   std::string call(const std::string& mailbox, RelayTicket& ticket) {
     const std::lock_guard lock(mutex);
     const auto found = mailboxes.find(mailbox);
-    if (found == mailboxes.end() || found->second.lost) return fmt::format("nobody listens in mailbox \"{}\"", mailbox);
-    if (tickets.size() >= most_tickets) return "there are too many calls";
+    if (found == mailboxes.end() || found->second.lost)
+      return fmt::format("no member listens in mailbox \"{}\"", mailbox);
+    if (tickets.size() >= most_tickets) return "the relay has too many open calls";
     ticket = new_ticket();
     if (!tell(found->second, ticket)) {
       wakeup.notify();  // it goes
@@ -186,12 +188,12 @@ struct Relay::State {
     return !mailbox.lost;
   }
 
-  void greet(ByteStream stream, bool secured) {
+  void handshake(ByteStream stream, bool secured) {
     const auto until = deadline_in(options.handshake_s);
     const std::string peer = peer_address(stream.descriptor());
     try {
       if (secured != tls.has_value())
-        throw Error(ErrorCode::peer, tls ? "came without TLS" : "came with TLS, and the relay has no certificate");
+        throw Error(ErrorCode::peer, tls ? "came without TLS" : "came with TLS, but the relay has no certificate");
       if (tls) stream.secure_as_server(*tls, until);
       const HeardHello heard = hear(stream, options.key, until);
       const std::string& mailbox = heard.hello.word;
@@ -215,14 +217,14 @@ struct Relay::State {
     }
   }
 
-  void start_greeting(FileDescriptor socket, bool secured) {
+  void start_handshake(FileDescriptor socket, bool secured) {
     const std::lock_guard lock(mutex);
-    if (greeting_count == 0) greetings.clear();
-    ++greeting_count;
-    greetings.emplace_back([this, secured, held = std::make_shared<FileDescriptor>(std::move(socket))] {
-      greet(ByteStream(std::move(*held)), secured);
+    if (handshake_count == 0) handshakes.clear();
+    ++handshake_count;
+    handshakes.emplace_back([this, secured, held = std::make_shared<FileDescriptor>(std::move(socket))] {
+      handshake(ByteStream(std::move(*held)), secured);
       const std::lock_guard done(mutex);
-      --greeting_count;
+      --handshake_count;
       wakeup.notify();
     });
   }
@@ -272,7 +274,7 @@ struct Relay::State {
     } else if (opening->kind == RelayOpening::Kind::data) {
       take(std::move(stranger.socket), opening->ticket);
     } else {
-      start_greeting(std::move(stranger.socket), opening->kind == RelayOpening::Kind::secured_control);
+      start_handshake(std::move(stranger.socket), opening->kind == RelayOpening::Kind::secured_control);
     }
     return true;
   }
@@ -282,7 +284,7 @@ struct Relay::State {
     if (!socket) return;
     const std::lock_guard lock(mutex);
     // Closed where there are too many: whoever is honest comes again.
-    if (strangers.size() + greeting_count >= most_strangers || joined.size() >= options.most_joined) return;
+    if (strangers.size() + handshake_count >= most_strangers || joined.size() >= options.most_joined) return;
     strangers.push_back({std::move(socket), deadline_in(options.handshake_s)});
   }
 
@@ -320,7 +322,7 @@ struct Relay::State {
 Relay::Relay(RelayOptions options) : state_(std::make_unique<State>()) {
   if (!options.identity && !is_loopback(options.listen))
     throw input_error(
-        fmt::format("{} can be reached by other machines, and this relay has no certificate", options.listen),
+        fmt::format("{} can be reached by other machines, but this relay has no certificate", options.listen),
         "listen on 127.0.0.1, or give a certificate");
   if (options.identity) state_->tls.emplace(*options.identity);
   state_->listening = listen_tcp(options.listen);

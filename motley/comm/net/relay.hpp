@@ -2,7 +2,7 @@
 // own handshake, and their TLS, go through it: it sees who calls whom, and nothing of what they say.
 //
 // A dialler begins with a RelayOpening. On a control connection follow TLS (where the relay has an identity) and the
-// greeting of handshake.hpp, whose `word` is a mailbox: `relay_listen` keeps the connection, on which the relay then
+// handshake of handshake.hpp, whose `word` is a mailbox: `relay_listen` keeps the connection, on which the relay then
 // writes a ticket for every call, and zeros from time to time; `relay_call` is answered with a ticket. Caller and
 // listener then open a data connection each with that ticket, good once and for `ticket_s`, and are joined.
 #pragma once

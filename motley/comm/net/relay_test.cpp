@@ -134,7 +134,7 @@ TEST(Relay, WhoIsNotOfTheGroupIsTurnedAway) {
     return failure.cause;
   };
   EXPECT_THAT(cause_with("guess", mailbox), HasSubstr("not this group's key"));
-  EXPECT_THAT(cause_with("secret", mailbox), HasSubstr("nobody listens in mailbox \"anna\""));
+  EXPECT_THAT(cause_with("secret", mailbox), HasSubstr("no member listens in mailbox \"anna\""));
   // One with TLS at a relay without, and the other way round.
   const Authority authority = Authority::create("test");
   const RelayAccess secured{.key = "secret", .identity = authority.issue("m0"), .encryption = Encryption::always};
@@ -154,10 +154,10 @@ TEST(Relay, WhoIsNotOfTheGroupIsTurnedAway) {
     std::byte more{};
     EXPECT_THROW(stream.read_all(std::span(&more, 1), soon()), Error);
   }
-  // A member of the group who greets it as if it were one.
+  // A member of the group that takes it for another member.
   ByteStream stream(connect_tcp(relay.address(), soon(), failure));
   stream.write_all(encode_opening({RelayOpening::Kind::control, {}}), soon());
-  EXPECT_EQ(greet(stream, LinkHello{}, "secret", soon()).cause, "this is a relay");
+  EXPECT_EQ(client_handshake(stream, LinkHello{}, "secret", soon()).cause, "this is a relay");
 }
 
 TEST(Relay, AMailboxBelongsToWhomItsCertificateNames) {

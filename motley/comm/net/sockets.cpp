@@ -97,7 +97,7 @@ HostPort parse_host_port(const std::string& address) {
   const bool number = !place.port.empty() && place.port.size() < 6 &&
                       std::ranges::all_of(place.port, [](char c) { return c >= '0' && c <= '9'; });
   if (!number || std::stoi(place.port) > 65535)
-    throw input_error(fmt::format("\"{}\" is no address", address), "write it as host:port, as in 10.0.0.7:4711");
+    throw input_error(fmt::format("\"{}\" is not an address", address), "write it as host:port, as in 10.0.0.7:4711");
   return place;
 }
 
@@ -107,7 +107,7 @@ bool is_loopback(const std::string& address) {
 }
 
 ListeningSocket listen_tcp(const std::string& address) {
-  constexpr const char* own_address = "give an address of this machine, and a port that nobody has: 0 is any free one";
+  constexpr const char* own_address = "give an address of this machine, and a free port; 0 takes any free one";
   std::string cause;
   const Addresses found = resolve(address, AI_PASSIVE, cause);
   if (!found) throw Error(ErrorCode::environment, "cannot listen on " + cause, own_address);

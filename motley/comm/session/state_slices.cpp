@@ -42,8 +42,8 @@ SlicedStateSync::SlicedStateSync(SlicedStateOptions options, StateItems items)
     throw input_error(fmt::format("a share of {} of the steps' time", options_.share),
                       "give a share, as in 0.08 for 8 %");
   if (items_.count == 0)
-    throw input_error("a state of no items",
-                      "`count` is at least 1; a session whose steps need no state takes no items");
+    throw input_error("the state has no items",
+                      "set `count` to at least 1, or `items` to null for a session without a state");
 }
 
 OperationOutcome SlicedStateSync::operator()(SessionStep& step) {
@@ -115,7 +115,7 @@ OperationOutcome SlicedStateSync::exchange(SessionStep& step, std::vector<Word>&
       learners.push_back(other);
     }
   }
-  if (givers.empty()) return failed("nobody holds the state");
+  if (givers.empty()) return failed("no member holds the state");
   for (int other = 0; other < step.communicator.size(); ++other) {
     const auto items = words[static_cast<std::size_t>(other)].items,
                right = words[static_cast<std::size_t>(givers[0])].items;
@@ -171,7 +171,7 @@ OperationOutcome SlicedStateSync::take(Communicator& group, int giver, const Wor
     Header header;
     auto outcome = group.recv(bytes_of(header), giver, patient);
     if (outcome.status != OperationStatus::ok || header.bytes < 0) return outcome;
-    if (position_ >= end()) return failed(fmt::format("rank {} gives more than there is", giver));
+    if (position_ >= end()) return failed(fmt::format("rank {} sends more items than the state has", giver));
     const std::size_t item = position_ % items_.count;
     const auto bytes = static_cast<std::size_t>(header.bytes);
     if (position_ >= items_.count) {

@@ -103,7 +103,7 @@ const Value& member(const Value& object, std::string_view key, bool (Value::*is)
   const Value* found = object.find(key);
   if (found == nullptr || !(found->*is)())
     throw input_error(fmt::format("{}: \"{}\" is missing or of a wrong type", source, key),
-                      "this is no manifest of a checkpoint, or a damaged one");
+                      "this is not a manifest of a checkpoint, or it is damaged");
   return *found;
 }
 
@@ -135,7 +135,7 @@ StateManifest read_manifest(const fs::path& path) {
           "the files are numbered in the order of `items`");
     for (const auto& chunk : member(entry, "sha256", &Value::is_array, source).as_array()) {
       if (!chunk.is_string())
-        throw input_error(fmt::format("{}: a digest of \"{}\" is no string", source, item.name), damaged);
+        throw input_error(fmt::format("{}: a digest of \"{}\" is not a string", source, item.name), damaged);
       try {
         item.chunks.push_back(parse_digest(chunk.as_string()));
       } catch (Error& error) {

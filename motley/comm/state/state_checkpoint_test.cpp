@@ -81,9 +81,9 @@ TEST_F(StateCheckpoint, BelievesNoManifest) {
   EXPECT_EQ(refusal(R"("chunk_bytes": 4194304, "epoch": 1, "step": -1, )", item("0", "")), "\"step\" is negative");
   EXPECT_EQ(refusal(head, item("-1", "")), "\"bytes\" is negative");
   EXPECT_EQ(refusal(head, item("1.5", "")), "\"bytes\" is missing or of a wrong type");
-  EXPECT_EQ(refusal(head, item("1", "7")), "a digest of \"a\" is no string");
+  EXPECT_EQ(refusal(head, item("1", "7")), "a digest of \"a\" is not a string");
   for (const std::string& wrong : {digest + "a", std::string(63, 'a') + "A"})
-    EXPECT_EQ(refusal(head, item("1", '"' + wrong + '"')), "a digest of \"a\": \"" + wrong + "\" is no SHA-256");
+    EXPECT_EQ(refusal(head, item("1", '"' + wrong + '"')), "a digest of \"a\": \"" + wrong + "\" is not a SHA-256");
 }
 
 TEST_F(StateCheckpoint, AFailedWriteLeavesTheOlderOne) {

@@ -53,7 +53,7 @@ std::string to_hex(const StateDigest& digest) { return fmt::format("{:02x}", fmt
 
 StateDigest parse_digest(std::string_view hex) {
   const auto refuse = [&] {
-    throw input_error(fmt::format("\"{}\" is no SHA-256", hex), "give 64 digits of 0-9 and a-f");
+    throw input_error(fmt::format("\"{}\" is not a SHA-256", hex), "give 64 digits of 0-9 and a-f");
   };
   const auto digit = [&](char c) -> int {
     if (c >= '0' && c <= '9') return c - '0';
@@ -124,7 +124,7 @@ StateManifest decode_manifest(std::string_view bytes) {
   wire.finish();
   std::set<std::string_view> names;
   for (const auto& item : manifest.items) {
-    if (item.name.empty() || !names.insert(item.name).second) wire.malformed("a name that is empty or stands twice");
+    if (item.name.empty() || !names.insert(item.name).second) wire.malformed("a name that is empty or listed twice");
     if (item.bytes < 0 || item.bytes > max_item_bytes ||
         chunks_of(item.bytes) != static_cast<std::int64_t>(item.chunks.size()))
       wire.malformed(fmt::format("{} chunks for {} bytes", item.chunks.size(), item.bytes));

@@ -124,7 +124,7 @@ class StateSource::Service {
         if (published->digest == wanted)
           return joiner.connection.queue(StateMessageKind::manifest, {}, std::as_bytes(std::span(published->manifest)),
                                          published);
-      return refuse(joiner, fmt::format("holds no state {}", to_hex(wanted)));
+      return refuse(joiner, fmt::format("does not hold state {}", to_hex(wanted)));
     }
     if (message.kind != StateMessageKind::request || message.payload.size() != state_digest_bytes)
       return refuse(joiner, "expected the request of a chunk");
@@ -134,7 +134,7 @@ class StateSource::Service {
             StateMessageKind::chunk,
             std::string_view(reinterpret_cast<const char*>(wanted.bytes.data()), state_digest_bytes), chunk->second,
             published);
-    refuse(joiner, fmt::format("holds no chunk {}", to_hex(wanted)));
+    refuse(joiner, fmt::format("does not hold chunk {}", to_hex(wanted)));
   }
 
   StateSource& source_;

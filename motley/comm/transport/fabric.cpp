@@ -135,7 +135,8 @@ struct Fabric::State {
 
   const TlsContext& identity() const {
     if (!options.identity)
-      throw Error(ErrorCode::peer, "this connection leaves the machine and needs TLS, but this member has no identity",
+      throw Error(ErrorCode::peer,
+                  "this connection leaves the machine and needs TLS, but this member has no certificate",
                   "give it a folder that `motley group issue` made");
     return *options.identity;
   }
@@ -196,7 +197,7 @@ struct Fabric::State {
         wrong = "the other side is not a relay";
       if (wrong.empty() && (hello.purpose == LinkPurpose::shared_memory) != is_local &&
           (hello.purpose == LinkPurpose::stream || hello.purpose == LinkPurpose::shared_memory))
-        wrong = "shared memory by TCP, or a stream without";
+        wrong = "shared memory requested over TCP, or a stream over a local socket";
       if (!wrong.empty()) welcome = {LinkAnswer::refused, wrong};
     }
     if (hello.purpose == LinkPurpose::control) welcome = {LinkAnswer::refused, "this is not a driver"};
@@ -287,7 +288,7 @@ struct Fabric::State {
                           .incarnation = self.incarnation,
                           .stream = arrival.stream,
                           .word = arrival.revocation};
-    LinkWelcome welcome = greet(stream, hello, options.key, patience);
+    LinkWelcome welcome = client_handshake(stream, hello, options.key, patience);
     if (welcome.answer != LinkAnswer::welcome) return welcome;
     if (arrival.purpose == LinkPurpose::shared_memory) {
       arrival.memory = make_shared_edge_memory();

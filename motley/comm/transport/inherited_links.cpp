@@ -155,7 +155,7 @@ std::unique_ptr<Transport> open_links(const Epoch& epoch, int rank, const Inheri
   mesh->unconnected();  // takes what was put
   if (const auto [peer, cause] = mesh->refusal(); peer >= 0)
     throw Error(ErrorCode::peer, fmt::format("no link to rank {}: {}", peer, cause));
-  // TCP's streams greet each other: that must not wait for this side's first operation.
+  // TCP streams exchange handshakes, which must not wait for this side's first operation.
   class Later : public FrameSink {
     Verdict on_frame(int, const CollectiveFrame&, std::span<const std::byte>) noexcept override {
       return Verdict::later;

@@ -38,7 +38,7 @@ void StreamLane::adopt(ByteStream connection) {
   in_frame_ = held_ = false;
   target_ = {};
   filled_ = 0;
-  greeting_left_ = preamble_.size();
+  peer_preamble_left_ = preamble_.size();
   std::memset(preamble_.data(), 0, preamble_.size());
   std::memcpy(preamble_.data(), &taken_, sizeof taken_);
   preamble_left_ = preamble_.size();
@@ -60,13 +60,13 @@ void StreamLane::on_event(std::uint32_t events) {
 // ---- out ----
 
 std::size_t StreamLane::room() const {
-  if (!up() || greeting_left_ > 0 || written_ - sent_ >= backlog_bytes) return 0;
+  if (!up() || peer_preamble_left_ > 0 || written_ - sent_ >= backlog_bytes) return 0;
   const std::size_t used = static_cast<std::size_t>(written_ - acknowledged_) + reserve_bytes;
   return ring_.size() - std::min(ring_.size(), used);
 }
 
 bool StreamLane::widen(std::size_t most_bytes) {
-  if (!up() || greeting_left_ > 0 || sent_ < written_ || 2 * ring_.size() > most_bytes) return false;
+  if (!up() || peer_preamble_left_ > 0 || sent_ < written_ || 2 * ring_.size() > most_bytes) return false;
   std::vector<std::byte> wider(2 * ring_.size());
   for (std::uint64_t place = acknowledged_; place < written_;) {
     const auto from = static_cast<std::size_t>(place % ring_.size()),
@@ -121,7 +121,7 @@ bool StreamLane::write() {
   acknowledge();
   while (up() && writable_ && preamble_left_ > 0) any = write_preamble() || any;
   // Where to go on is known when the other side has said what it has.
-  while (up() && writable_ && greeting_left_ == 0 && sent_ < written_) {
+  while (up() && writable_ && peer_preamble_left_ == 0 && sent_ < written_) {
     const auto bytes = unsent();
     const auto moved = stream_.write(bytes);
     sent_ += moved.bytes;
@@ -154,13 +154,13 @@ void StreamLane::believe(std::uint32_t taken) {
 // ---- in ----
 
 bool StreamLane::read_preamble() {
-  std::array<std::byte, 8> greeting{};
-  if (end_ - begin_ < greeting.size()) return false;
-  std::memcpy(greeting.data(), buffer_.data() + begin_, greeting.size());
-  begin_ += greeting.size();
-  greeting_left_ = 0;
+  std::array<std::byte, 8> preamble{};
+  if (end_ - begin_ < preamble.size()) return false;
+  std::memcpy(preamble.data(), buffer_.data() + begin_, preamble.size());
+  begin_ += preamble.size();
+  peer_preamble_left_ = 0;
   std::uint32_t taken = 0;
-  std::memcpy(&taken, greeting.data(), sizeof taken);
+  std::memcpy(&taken, preamble.data(), sizeof taken);
   believe(taken);
   sent_ = acknowledged_;
   return true;
@@ -232,7 +232,7 @@ bool StreamLane::finish_frame(FrameSink& sink, int peer) {
 }
 
 void StreamLane::acknowledge() {
-  if (unacknowledged_bytes_ < unacknowledged_limit_bytes || !up() || greeting_left_ > 0) return;
+  if (unacknowledged_bytes_ < unacknowledged_limit_bytes || !up() || peer_preamble_left_ > 0) return;
   if (ring_.size() - (written_ - acknowledged_) < collective_header_bytes) return;
   send({.kind = FrameKind::beat}, {});
 }
@@ -240,7 +240,7 @@ void StreamLane::acknowledge() {
 bool StreamLane::read(int peer, FrameSink& sink, int frames) {
   bool any = false;
   for (;;) {
-    if (greeting_left_ > 0) {
+    if (peer_preamble_left_ > 0) {
       if (!read_preamble() && !fill()) return any;
       any = true;
     } else if (!in_frame_) {

@@ -83,7 +83,7 @@ class StreamLane {
   // In: bytes that no frame has used yet, and the frame under way.
   std::vector<std::byte> buffer_;
   std::size_t begin_ = 0, end_ = 0;
-  std::size_t greeting_left_ = 0;  // of the other side's preamble
+  std::size_t peer_preamble_left_ = 0;  // of the other side's preamble
   bool in_frame_ = false, held_ = false;
   CollectiveFrame frame_;
   std::span<std::byte> target_;           // where the payload goes directly; empty: it stays in the buffer

@@ -34,7 +34,7 @@ class Taker : public FrameSink {
   std::vector<bool> in_place;
 };
 
-// Both ends of a stream, as far as their greetings.
+// Both ends of a stream, up to their preambles.
 class StreamLaneTest : public testing::Test {
  protected:
   StreamLaneTest() {
