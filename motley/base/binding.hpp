@@ -8,7 +8,8 @@
 //   template <> const Schema<Link>& schema<Link>() {         // in the source
 //     static const auto table = Schema<Link>("link", "A link between two places.")
 //         .quantity("latency", &Link::latency_s, Dimension::seconds, "One way.", {.required = true, .min = 0})
-//         .quantity("bandwidth", &Link::bandwidth_bytes_per_s, Dimension::bytes_per_s, "Of the path.", {.above = 0});
+//         .quantity("bandwidth", &Link::bandwidth_bytes_per_s, Dimension::bytes_per_s, "Bandwidth of the path.",
+//         {.above = 0});
 //     return table;
 //   }
 //

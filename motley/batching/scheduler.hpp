@@ -65,7 +65,7 @@ struct SchedulerCounts {
 };
 
 // The line is ordered by arrival, counted in steps: one unit of priority puts a request ahead of those that came up to
-// `steps_per_priority` steps before it, so that the urgent go first and nobody waits for ever. Whoever is first in the
+// `steps_per_priority` steps before it, so that the urgent go first and nobody waits forever. Whoever is first in the
 // line is never preempted, hence always ends.
 //
 // A running sequence holds blocks for all its known tokens and the next one; it takes further blocks as it grows. Where

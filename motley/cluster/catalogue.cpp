@@ -64,12 +64,12 @@ struct Facts {
 
 template <>
 const Schema<EfficiencyFact>& schema<EfficiencyFact>() {
-  static const auto table =
-      Schema<EfficiencyFact>("efficiency fact", "Reached shares of the peaks.")
-          .field("compute", &EfficiencyFact::compute, "Of FLOP/s.", {.required = true, .above = 0, .max = 1})
-          .field("bandwidth", &EfficiencyFact::bandwidth, "Of memory bandwidth.",
-                 {.required = true, .above = 0, .max = 1})
-          .field("source", &EfficiencyFact::source, "Key of `sources`.", {.required = true});
+  static const auto table = Schema<EfficiencyFact>("efficiency fact", "Reached shares of the peaks.")
+                                .field("compute", &EfficiencyFact::compute, "Share of the peak FLOP/s.",
+                                       {.required = true, .above = 0, .max = 1})
+                                .field("bandwidth", &EfficiencyFact::bandwidth, "Share of the peak memory bandwidth.",
+                                       {.required = true, .above = 0, .max = 1})
+                                .field("source", &EfficiencyFact::source, "Key of `sources`.", {.required = true});
   return table;
 }
 template <>
@@ -78,7 +78,7 @@ const Schema<Interconnect>& schema<Interconnect>() {
       Schema<Interconnect>("interconnect", "How devices of this kind reach each other.")
           .field("kind", &Interconnect::kind, "Its name.", {.required = true})
           .quantity("bidirectional", &Interconnect::bidirectional_bytes_per_s, Dimension::bytes_per_s,
-                    "Between two devices, both directions together.", {.above = 0})
+                    "Bandwidth between two devices, both directions together.", {.above = 0})
           .field("pcie_generation", &Interconnect::pcie_generation, "Generation of the host link.", {.min = 1})
           .field("pcie_lanes", &Interconnect::pcie_lanes, "Lanes of the host link.", {.min = 1});
   return table;
@@ -86,8 +86,8 @@ const Schema<Interconnect>& schema<Interconnect>() {
 template <>
 const Schema<PriceFact>& schema<PriceFact>() {
   static const auto table = Schema<PriceFact>("price", "One observation of a rental price.")
-                                .quantity("price", &PriceFact::usd_per_hour, Dimension::usd_per_hour, "Of one device.",
-                                          {.required = true, .above = 0})
+                                .quantity("price", &PriceFact::usd_per_hour, Dimension::usd_per_hour,
+                                          "Price of one device.", {.required = true, .above = 0})
                                 .field("kind", &PriceFact::kind, "How it is rented.", {.required = true})
                                 .field("source", &PriceFact::source, "Key of `sources`.", {.required = true});
   return table;
@@ -104,16 +104,17 @@ const Schema<DeviceFacts>& schema<DeviceFacts>() {
           .field("vendor", &D::vendor, "nvidia, amd, intel, huawei or apple.", {.required = true})
           .field("market", &D::market, "datacentre, workstation, consumer or apple-silicon.", {.required = true})
           .field("architecture", &D::architecture, "The vendor's name of the generation.", {.required = true})
-          .field("year", &D::year, "Of the launch.", {.required = true, .min = 2000})
+          .field("year", &D::year, "Year of the launch.", {.required = true, .min = 2000})
           .field("devices_per_board", &D::devices_per_board, "Dies that appear as devices of their own.", {.min = 1})
-          .quantity("memory", &D::memory_bytes, Dimension::bytes, "As the driver reports it, else as marketed.",
+          .quantity("memory", &D::memory_bytes, Dimension::bytes, "Memory as the driver reports it, else as marketed.",
                     {.required = true, .above = 0})
-          .quantity("memory_marketed", &D::memory_marketed_bytes, Dimension::bytes, "If it differs.", {.above = 0})
+          .quantity("memory_marketed", &D::memory_marketed_bytes, Dimension::bytes,
+                    "Memory as marketed, if it differs.", {.above = 0})
           .quantity("memory_bandwidth", &D::memory_bandwidth_bytes_per_s, Dimension::bytes_per_s, "Peak.",
                     {.required = true, .above = 0})
           .custom<std::map<std::string, double>>(flops_row(true), &D::flop_per_s, read_flops, write_flops)
           .quantity("flops_fp16_accumulate", &D::fp16_accumulate_flop_per_s, Dimension::flop_per_s,
-                    "With fp16 accumulation, which no engine uses.", {.above = 0})
+                    "Peak with fp16 accumulation, which no engine uses.", {.above = 0})
           .field("efficiency", &D::efficiency, "Reached shares of the peaks.", {.required = true})
           .quantity("reserve", &D::reserve_bytes, Dimension::bytes, "Memory that is kept free, if not the default.",
                     {.min = 0})

@@ -106,17 +106,18 @@ const Schema<LinkSpeed>& schema<LinkSpeed>() {
                 "How fast bytes travel. `bandwidth`, or both `bandwidth_up` and `bandwidth_down`, must be given.")
           .quantity("latency", &L::latency_s, Dimension::seconds, "One way; latencies add up along a path.",
                     {.required = true, .min = 0})
-          .quantity("bandwidth", &L::bandwidth_bytes_per_s, Dimension::bytes_per_s, "Of the path.", {.above = 0})
-          .quantity(
-              "bandwidth_up", &L::bandwidth_up_bytes_per_s, Dimension::bytes_per_s,
-              "From the first named to the second, where directions differ; inside a machine or site, what leaves a "
-              "device.",
-              {.above = 0})
+          .quantity("bandwidth", &L::bandwidth_bytes_per_s, Dimension::bytes_per_s, "Bandwidth of the path.",
+                    {.above = 0})
+          .quantity("bandwidth_up", &L::bandwidth_up_bytes_per_s, Dimension::bytes_per_s,
+                    "Bandwidth from the first named to the second, where directions differ; inside a machine or site, "
+                    "what leaves a "
+                    "device.",
+                    {.above = 0})
           .quantity("bandwidth_down", &L::bandwidth_down_bytes_per_s, Dimension::bytes_per_s,
-                    "From the second named to the first; inside a machine or site, what reaches a device.",
+                    "Bandwidth from the second named to the first; inside a machine or site, what reaches a device.",
                     {.above = 0})
           .quantity("per_flow_bandwidth", &L::per_flow_bandwidth_bytes_per_s, Dimension::bytes_per_s,
-                    "Of one stream, if a stream reaches less than the path.", {.above = 0})
+                    "Bandwidth of one stream, if a stream reaches less than the path.", {.above = 0})
           .check([](const L& speed, const Reader& reader) {
             const bool both = speed.bandwidth_up_bytes_per_s > 0 && speed.bandwidth_down_bytes_per_s > 0;
             if (speed.bandwidth_bytes_per_s == 0 && !both)
@@ -131,24 +132,27 @@ const Schema<Efficiency>& schema<Efficiency>() {
   static const auto table =
       Schema<Efficiency>("efficiency", "Reached shares of the peaks; calibrate them per machine.")
           .field("compute", &Efficiency::compute,
-                 "Of FLOP/s, in large matrix products. Default: the catalogue's, else 0.60.", {.above = 0, .max = 1})
-          .field("bandwidth", &Efficiency::bandwidth, "Of memory bandwidth. Default: the catalogue's, else 0.80.",
+                 "Share of the peak FLOP/s in large matrix products. Default: the catalogue's, else 0.60.",
                  {.above = 0, .max = 1})
+          .field("bandwidth", &Efficiency::bandwidth,
+                 "Share of the peak memory bandwidth. Default: the catalogue's, else 0.80.", {.above = 0, .max = 1})
           .field("attention_compute", &Efficiency::attention_compute,
-                 "Of FLOP/s, in the attention of many tokens at once. Default: `compute`.", {.above = 0, .max = 1})
+                 "Share of the peak FLOP/s in the attention of many tokens at once. Default: `compute`.",
+                 {.above = 0, .max = 1})
           .field("attention_bandwidth", &Efficiency::attention_bandwidth,
-                 "Of memory bandwidth, in the attention of one token to the earlier ones. Default: `bandwidth`.",
+                 "Share of the peak memory bandwidth in the attention of one token to the earlier ones. Default: "
+                 "`bandwidth`.",
                  {.above = 0, .max = 1});
   return table;
 }
 
 template <>
 const Schema<Overhead>& schema<Overhead>() {
-  static const auto table =
-      Schema<Overhead>("overhead", "Time beyond the computation: launches, scheduling, framing.")
-          .quantity("layer", &Overhead::layer_s, Dimension::seconds, "Per layer and step.",
-                    {.required = true, .min = 0})
-          .quantity("step", &Overhead::step_s, Dimension::seconds, "Per stage and step.", {.required = true, .min = 0});
+  static const auto table = Schema<Overhead>("overhead", "Time beyond the computation: launches, scheduling, framing.")
+                                .quantity("layer", &Overhead::layer_s, Dimension::seconds, "Time per layer and step.",
+                                          {.required = true, .min = 0})
+                                .quantity("step", &Overhead::step_s, Dimension::seconds, "Time per stage and step.",
+                                          {.required = true, .min = 0});
   return table;
 }
 
@@ -165,7 +169,7 @@ const Schema<DeviceType>& schema<DeviceType>() {
           .custom<std::string>(
               vendor_row(), &D::vendor, [](const Reader& reader) { return binding::read_choice(reader, vendors); },
               binding::write_any<std::string>)
-          .quantity("memory", &D::memory_bytes, Dimension::bytes, "Of one device.", {.above = 0})
+          .quantity("memory", &D::memory_bytes, Dimension::bytes, "Memory of one device.", {.above = 0})
           .quantity("memory_bandwidth", &D::memory_bandwidth_bytes_per_s, Dimension::bytes_per_s, "Peak.", {.above = 0})
           .custom<std::map<std::string, double>>(flops_row(false), &D::flop_per_s, read_flops, write_flops)
           .field("efficiency", &D::efficiency, "Reached shares of the peaks.")
@@ -175,7 +179,7 @@ const Schema<DeviceType>& schema<DeviceType>() {
                     "memory: a quarter.",
                     {.min = 0})
           .quantity("price", &D::usd_per_hour, Dimension::usd_per_hour,
-                    "Of renting one. Default: the catalogue's median.", {.above = 0});
+                    "Price of renting one device. Default: the catalogue's median.", {.above = 0});
   return table;
 }
 
@@ -212,10 +216,10 @@ const Schema<MachineDescription>& schema<MachineDescription>() {
                  {.min = 1, .max = 100000})
           .field("site", &M::site, "Machines of a site share a fast network. Default: `default`.")
           .field("devices", &M::devices, "Types in slot order, repeated with `*`: `A6000*4`.", {.required = true})
-          .field("link", &M::link, "Between the devices of this machine. Default: `network.within_machine`.")
+          .field("link", &M::link, "Link between the devices of this machine. Default: `network.within_machine`.")
           .quantity("host_memory", &M::host_memory_bytes, Dimension::bytes, "For offloading.", {.above = 0})
           .field("disk", &M::disk, "For offloading.")
-          .quantity("price", &M::usd_per_hour, Dimension::usd_per_hour, "Of renting the machine.", {.min = 0})
+          .quantity("price", &M::usd_per_hour, Dimension::usd_per_hour, "Price of renting the machine.", {.min = 0})
           .field("address", &M::address, "Where workers are started.")
           .field("reduction", &M::reduction, "Default: `network.reduction`.");
   return table;
@@ -241,7 +245,7 @@ const Schema<NetworkMatrix>& schema<NetworkMatrix>() {
           "Measured links. Row = from, column = to, devices in cluster order; the diagonal is not read. CSV files have "
           "no header, and their paths are relative to the cluster file.")
           .custom<Matrix>(
-              matrix_row("latency_ms", "One way, milliseconds; at least 0."), &M::latency_s,
+              matrix_row("latency_ms", "One-way latency in milliseconds; at least 0."), &M::latency_s,
               [](const Reader& reader) { return read_matrix(reader, millisecond_s, {.min = 0}); },
               [](const Matrix& matrix) { return write_matrix(matrix, millisecond_s); })
           .custom<Matrix>(
@@ -261,7 +265,7 @@ const Schema<Network>& schema<Network>() {
           .field("within_machine", &N::within_machine, "Default: 10 us, 20 GB/s.")
           .field("within_site", &N::within_site, "Default: 0.2 ms, 10 Gbit/s.")
           .field("between_sites", &N::between_sites, "No default.")
-          .field("matrix", &N::matrix, "Beats every other description.")
+          .field("matrix", &N::matrix, "Measured links; they replace every other description.")
           .field("reduction", &N::reduction, "For machines without their own.");
   return table;
 }
@@ -289,7 +293,7 @@ const Schema<Incast>& schema<Incast>() {
       Schema<Incast>("incast", "Cost of many senders to one port (GenModel's w_t and epsilon).")
           .field("threshold", &Incast::threshold, "Most senders without extra cost.", {.required = true, .min = 1})
           .quantity("cost", &Incast::cost_s_per_byte, Dimension::seconds_per_byte,
-                    "Per byte and per sender above the threshold.", {.required = true, .min = 0});
+                    "Time per byte and per sender above the threshold.", {.required = true, .min = 0});
   return table;
 }
 
@@ -299,7 +303,7 @@ const Schema<Switch>& schema<Switch>() {
                                 .field("name", &Switch::name, "Unique.", {.required = true})
                                 .field("uplink", &Switch::uplink, "Omitted for the root.")
                                 .field("ports", &Switch::ports, "Machines below it.")
-                                .field("incast", &Switch::incast, "Of its ports.");
+                                .field("incast", &Switch::incast, "Cost of many senders to one of its ports.");
   return table;
 }
 
@@ -332,7 +336,7 @@ const Schema<ClusterDescription>& schema<ClusterDescription>() {
           .format("motley.cluster/1")
           .field("name", &C::name, "Shown in reports.")
           .field("machine", &C::machines, "Machines; their order is the order of the devices.", {.required = true})
-          .field("device_type", &C::device_types, "In addition to the catalogue.")
+          .field("device_type", &C::device_types, "Device types in addition to the catalogue's.")
           .field("network", &C::network, "Links by distance.")
           .field("link", &C::links, "Links by name.")
           .field("switch", &C::switches, "The physical tree, for collectives.")

@@ -39,7 +39,7 @@ const Schema<LayerTime>& schema<LayerTime>() {
           .field("tp", &T::tp, "Tensor-parallel degree. Default: 1.", {.min = 1, .max = 1 << 16})
           .field("micro_batch", &T::micro_batch, "Sequences.", count)
           .field("sequence_length", &T::sequence_length, "Tokens of each.", count)
-          .field("part", &T::part, "Which part. Default: `block`.", {.always_written = true})
+          .field("part", &T::part, "Part of the model. Default: `block`.", {.always_written = true})
           .field("forward_s", &T::forward_s, "Forward.", {.required = true, .min = 0})
           .field("backward_s", &T::backward_s, "Backward.", seconds)
           .field("update_s", &T::update_s, "Optimizer.", seconds);

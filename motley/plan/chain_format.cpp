@@ -92,11 +92,11 @@ const Schema<ChainSiteOption>& schema<ChainSiteOption>() {
 template <>
 const Schema<ChainSites>& schema<ChainSites>() {
   using S = ChainSites;
-  static const auto table =
-      Schema<S>("sites", "Equal sites in a row, each with a choice of its own.")
-          .field("name", &S::name, "Shown in reports.")
-          .field("repeat", &S::repeat, "How many. Default: 1.", {.always_written = true, .min = 1, .max = most_sites})
-          .field("options", &S::options, "Options; at least one.", {.required = true});
+  static const auto table = Schema<S>("sites", "Equal sites in a row, each with a choice of its own.")
+                                .field("name", &S::name, "Shown in reports.")
+                                .field("repeat", &S::repeat, "Number of such sites. Default: 1.",
+                                       {.always_written = true, .min = 1, .max = most_sites})
+                                .field("options", &S::options, "Options; at least one.", {.required = true});
   return table;
 }
 
@@ -109,7 +109,7 @@ const Schema<ChainDescription>& schema<ChainDescription>() {
                                 .field("budget_bytes", &C::budget_bytes, "Memory for all sites together.",
                                        {.required = true, .min = 0, .max = largest_cost})
                                 .field("sites", &C::sites, "In order.", {.required = true})
-                                .field("layouts", &C::layouts, "Names. Default: one layout.")
+                                .field("layouts", &C::layouts, "Names of the layouts. Default: one layout.")
                                 .field("layout_change_s", &C::layout_change_s,
                                        "Seconds between neighbouring sites: a row per layout, a column per layout of "
                                        "the next site. The first site costs nothing. Default: 0.",
@@ -125,7 +125,8 @@ const Schema<ChainPrediction>& schema<ChainPrediction>() {
   static const auto table =
       Schema<P>("predicted", "Time and memory of the choice.")
           .field("time_s", &P::time_s, "Seconds of all sites, with layout changes.", {.required = true, .min = 0})
-          .field("bytes", &P::bytes, "Of all sites, with the largest transient bytes.", {.required = true, .min = 0})
+          .field("bytes", &P::bytes, "Bytes of all sites, with the largest transient bytes.",
+                 {.required = true, .min = 0})
           .field("price_s_per_byte", &P::price_s_per_byte,
                  "Seconds that one more byte of budget saves, by the relaxation.", {.min = 0});
   return table;

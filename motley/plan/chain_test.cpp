@@ -63,7 +63,8 @@ TEST(ChainPlan, EveryDecisionIsChecked) {
   };
   using testing::HasSubstr;
   EXPECT_THAT(broken([](ChainPlan& p) { p.choice.pop_back(); }), HasSubstr("2 entries for 3 sites"));
-  EXPECT_THAT(broken([](ChainPlan& p) { p.choice[1] = 2; }), HasSubstr("choice[1]: sites[1], number 1 of 2: there is"));
+  EXPECT_THAT(broken([](ChainPlan& p) { p.choice[1] = 2; }),
+              HasSubstr("choice[1]: sites[1], number 1 of 2: option 2 does not exist"));
   EXPECT_THAT(broken([](ChainPlan& p) { p.chain.budget_bytes = 9.2; }), HasSubstr("the budget is 9.2"));
   EXPECT_THAT(broken([](ChainPlan& p) { p.predicted.time_s *= 1.001; }), HasSubstr("predicted.time_s"));
   EXPECT_THAT(broken([](ChainPlan& p) { p.predicted.bytes *= 1.001; }), HasSubstr("predicted.bytes"));

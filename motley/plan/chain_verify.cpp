@@ -80,7 +80,7 @@ std::vector<Violation> verify(const ChainPlan& plan) {
     const std::int64_t chosen = plan.choice[static_cast<std::size_t>(site)];
     if (chosen < 0 || chosen >= options)
       add(fmt::format("choice[{}]", site),
-          fmt::format("{}: there is no option {}", site_place(plan.chain, site), chosen),
+          fmt::format("{}: option {} does not exist", site_place(plan.chain, site), chosen),
           fmt::format("choose an option from 0 to {}", options - 1));
   }
   if (!violations.empty()) return violations;

@@ -30,7 +30,7 @@ Steps read_steps(const Reader& reader) {
     const std::string name = fmt::format("{}", rank);
     const Value* list = reader.value().find(name);
     if (!list)
-      reader.fail(fmt::format("there are {} lists of steps, and none of rank {}", ranks.size(), rank),
+      reader.fail(fmt::format("there are {} lists of steps, but none for rank {}", ranks.size(), rank),
                   "count ranks from 0");
     steps[rank] = binding::read_any<Steps::value_type>(reader.member(name, *list), Limits{});
   }
@@ -113,7 +113,7 @@ const Schema<CollectiveProgram>& schema<CollectiveProgram>() {
   using C = CollectiveProgram;
   FieldDoc steps{
       "program", "table of list of step",
-      "",        "By rank, `\"0\"` to the last. Sends and receives match by peers, chunk and range, in order.",
+      "",        "Steps by rank, `\"0\"` to the last. Sends and receives match by peers, chunk and range, in order.",
       true,      {}};
   binding::collect_nested<Steps>(steps.nested);
   static const auto table =
@@ -122,7 +122,7 @@ const Schema<CollectiveProgram>& schema<CollectiveProgram>() {
           .field("ranks", &C::ranks, "Number of ranks: the number of devices; rank r is device r.",
                  {.required = true, .min = 1, .max = most_ranks})
           .field("root", &C::root, "Rank that broadcasts its vector. Default: 0.", {.min = 0, .max = most_ranks})
-          .field("bytes", &C::bytes, "Of the vector; of reduce_scatter and all_gather, of all blocks together.",
+          .field("bytes", &C::bytes, "Bytes of the vector; in reduce_scatter and all_gather, of all blocks together.",
                  {.required = true, .min = 1, .max = 1e15})
           .field("chunks", &C::chunks, "Equal parts of the vector, each of which goes through the program. Default: 1.",
                  {.always_written = true, .min = 1, .max = 1 << 20})

@@ -140,7 +140,7 @@ TEST(CollectiveCheck, FindsWhatIsWrong) {
   CollectiveProgram circle{.operation = CollectiveOperation::all_reduce, .ranks = 2, .bytes = 8, .steps = {}};
   circle.steps = {{{CollectiveStepKind::reduce, 1, 0, 0, 8}, {CollectiveStepKind::send, 1, 0, 0, 8}},
                   {{CollectiveStepKind::reduce, 0, 0, 0, 8}, {CollectiveStepKind::send, 0, 0, 0, 8}}};
-  EXPECT_NE(first_wrong(circle).find("for ever"), std::string::npos) << first_wrong(circle);
+  EXPECT_NE(first_wrong(circle).find("waits forever"), std::string::npos) << first_wrong(circle);
 
   auto outside = good;
   outside.steps[0][0].last = good.bytes + 1;
@@ -157,15 +157,17 @@ TEST(CollectiveCheck, FormIsCheckedToTheBorder) {
   EXPECT_EQ(with([](CollectiveProgram& p) { p.steps.pop_back(); }), "program: 3 ranks have 2 lists of steps");
   EXPECT_EQ(with([](CollectiveProgram& p) { p.ranks = 0; }), "program: 0 ranks have 3 lists of steps");
   EXPECT_EQ(with([](CollectiveProgram& p) { p.chunks = 7; }), "chunks: 720 bytes cannot be cut into 7 equal chunks");
-  EXPECT_EQ(with([](CollectiveProgram& p) { p.steps[0][0].chunk = 1; }), "program[0][0]: there is no chunk 1");
-  EXPECT_EQ(with([](CollectiveProgram& p) { p.steps[0][0].chunk = -1; }), "program[0][0]: there is no chunk -1");
-  EXPECT_EQ(with([](CollectiveProgram& p) { p.steps[1][0].peer = 1; }), "program[1][0]: rank 1 is no peer of rank 1");
-  EXPECT_EQ(with([](CollectiveProgram& p) { p.steps[1][0].peer = 3; }), "program[1][0]: rank 3 is no peer of rank 1");
+  EXPECT_EQ(with([](CollectiveProgram& p) { p.steps[0][0].chunk = 1; }), "program[0][0]: chunk 1 does not exist");
+  EXPECT_EQ(with([](CollectiveProgram& p) { p.steps[0][0].chunk = -1; }), "program[0][0]: chunk -1 does not exist");
+  EXPECT_EQ(with([](CollectiveProgram& p) { p.steps[1][0].peer = 1; }),
+            "program[1][0]: rank 1 cannot be a peer of rank 1");
+  EXPECT_EQ(with([](CollectiveProgram& p) { p.steps[1][0].peer = 3; }),
+            "program[1][0]: rank 3 cannot be a peer of rank 1");
   EXPECT_EQ(with([](CollectiveProgram& p) { p.steps[0][1].after = {static_cast<int>(p.steps[0].size())}; }),
-            "program[0][1]: waits for step 8, which there is not");
+            "program[0][1]: waits for step 8, which does not exist");
   EXPECT_EQ(with([](CollectiveProgram& p) { p.steps[0][1].after = {1}; }),
-            "program[0][1]: waits for step 1, which there is not");
-  EXPECT_EQ(with([](CollectiveProgram& p) { p.root = 3; }), "root: is no rank");
+            "program[0][1]: waits for step 1, which does not exist");
+  EXPECT_EQ(with([](CollectiveProgram& p) { p.root = 3; }), "root: is not a rank");
   EXPECT_EQ(with([](CollectiveProgram& p) {
               p.operation = CollectiveOperation::all_gather;
               p.bytes = 721;
@@ -191,7 +193,7 @@ TEST(CollectiveCheck, WhatIsStillToBeSentIsNotOverwritten) {
                    .ranks = 2,
                    .bytes = 8,
                    .steps = {{{send, 1, 0, 0, 8}, {recv, 1, 0, 0, 8}}, {{send, 0, 0, 0, 8}, {recv, 0, 0, 0, 8}}}}),
-      "program[0][0]: waits for ever");
+      "program[0][0]: waits forever");
 }
 
 TEST(CollectiveCheck, StepsMayBeListedLate) {
@@ -246,7 +248,7 @@ TEST(CollectivePlan, WhatIsWrongIsNamed) {
   EXPECT_NE(reading_error(with("operation", "all_reduces")).find("operation"), std::string::npos);
   EXPECT_NE(reading_error(with("kind", "serve")).find("not \"collective\""), std::string::npos);
   EXPECT_NE(reading_error(with("bytes", 0)).find("bytes"), std::string::npos);
-  EXPECT_NE(reading_error(with("program", Value::object({{"1", Value::array()}}))).find("none of rank 0"),
+  EXPECT_NE(reading_error(with("program", Value::object({{"1", Value::array()}}))).find("but none for rank 0"),
             std::string::npos);
   Value step = Value::object({{"op", "send"}, {"peer", 1}, {"range", Value::array({0})}});
   Value program = Value::object({{"0", Value::array({step})}, {"1", Value::array()}, {"2", Value::array()}});

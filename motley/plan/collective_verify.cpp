@@ -37,21 +37,22 @@ std::vector<Violation> check_form(const CollectiveProgram& program) {
   if (blocks && program.chunk_bytes() % program.ranks != 0)
     fail("bytes", fmt::format("{} ranks cannot have equal blocks of {} bytes", program.ranks, program.chunk_bytes()),
          "the bytes must be a multiple of ranks times chunks");
-  if (program.root < 0 || program.root >= program.ranks) fail("root", "is no rank", "count ranks from 0");
+  if (program.root < 0 || program.root >= program.ranks) fail("root", "is not a rank", "count ranks from 0");
   for (int rank = 0; rank < program.ranks; ++rank) {
     const auto& steps = program.steps[at(rank)];
     for (std::size_t s = 0; s < steps.size(); ++s) {
       const auto& step = steps[s];
       if (step.chunk < 0 || step.chunk >= program.chunks)
-        fail(step_place(rank, s), fmt::format("there is no chunk {}", step.chunk), "count chunks from 0");
+        fail(step_place(rank, s), fmt::format("chunk {} does not exist", step.chunk), "count chunks from 0");
       if (step.first < 0 || step.first >= step.last || step.last > program.chunk_bytes())
         fail(step_place(rank, s), fmt::format("[{}, {}) is not a range of a chunk", step.first, step.last),
              fmt::format("give 0 <= first < last <= {}", program.chunk_bytes()));
       if (step.kind != CollectiveStepKind::copy && (step.peer < 0 || step.peer >= program.ranks || step.peer == rank))
-        fail(step_place(rank, s), fmt::format("rank {} is no peer of rank {}", step.peer, rank), "give another rank");
+        fail(step_place(rank, s), fmt::format("rank {} cannot be a peer of rank {}", step.peer, rank),
+             "give another rank");
       for (const int earlier : step.after)
         if (earlier < 0 || at(earlier) >= steps.size() || at(earlier) == s)
-          fail(step_place(rank, s), fmt::format("waits for step {}, which there is not", earlier),
+          fail(step_place(rank, s), fmt::format("waits for step {}, which does not exist", earlier),
                "count places in the same rank's list from 0");
     }
   }
@@ -176,7 +177,7 @@ class Rendezvous {
     for (int rank = 0; rank < program_.ranks; ++rank)
       for (std::size_t s = 0; s < event_[at(rank)].size(); ++s)
         if (open_[at(event_[at(rank)][s])] > 0) {
-          fail(rank, s, "waits for ever", "break the cycle of steps that wait for each other: move one of them up");
+          fail(rank, s, "waits forever", "break the cycle of steps that wait for each other: move one of them up");
           break;
         }
   }

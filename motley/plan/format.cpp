@@ -31,7 +31,7 @@ const Schema<SearchRecord>& schema<SearchRecord>() {
           .field("planner", &S::planner, "Its name.", written)
           .field("objective", &S::objective, "Objective of the search.", written)
           .field("cost", &S::cost, "The form of the cost.", written)
-          .field("seed", &S::seed, "Of the random numbers.", written)
+          .field("seed", &S::seed, "Seed of the random numbers.", written)
           .field("status", &S::status, "Default: `heuristic`.", written)
           .field("bound", &S::bound, "Bound of the objective: no plan exceeds it.")
           .field("gap", &S::gap, "(bound - value) / bound.")

@@ -14,10 +14,12 @@ const Schema<OfferClass>& schema<OfferClass>() {
   static const auto table =
       Schema<C>("class", "A kind of request.")
           .field("name", &C::name, "Unique.", {.required = true})
-          .field("model", &C::model, "Whose requests; only its configurations serve them. Default: one model for all.")
+          .field("model", &C::model,
+                 "Model of the requests; only its configurations serve them. Default: one model for all.")
           .field("demand_per_s", &C::demand_per_s, "Requests per second, carried as given, without added headroom.",
                  {.min = 0})
-          .field("share", &C::share, "Of all requests (of all models), where no demand is given; shares sum to 1.",
+          .field("share", &C::share,
+                 "Share of all requests (of all models), where no demand is given; shares sum to 1.",
                  {.min = 0, .max = 1});
   return table;
 }
@@ -27,7 +29,7 @@ const Schema<OfferType>& schema<OfferType>() {
   using T = OfferType;
   static const auto table =
       Schema<T>("type", "A kind of device that can be rented. A price is needed, in either form.")
-          .field("price_usd_per_hour", &T::usd_per_hour, "Of one device.", {.always_written = true, .min = 0})
+          .field("price_usd_per_hour", &T::usd_per_hour, "Price of one device.", {.always_written = true, .min = 0})
           .custom<double>(
               {"price",
                "quantity: " + accepted_units(Dimension::usd_per_hour),
@@ -54,10 +56,11 @@ const Schema<OfferType>& schema<OfferType>() {
 template <>
 const Schema<StageLayout>& schema<StageLayout>() {
   using S = StageLayout;
-  static const auto table = Schema<S>("stage layout", "A stage of the pipeline that one copy is.")
-                                .field("device_type", &S::device_type, "Of all its devices.", {.required = true})
-                                .field("degree", &S::degree, "Devices, tensor parallel.", {.required = true, .min = 1})
-                                .field("layers", &S::layers, "How many it holds.", {.required = true, .min = 1});
+  static const auto table =
+      Schema<S>("stage layout", "A stage of the pipeline that one copy is.")
+          .field("device_type", &S::device_type, "Type of all its devices.", {.required = true})
+          .field("degree", &S::degree, "Devices, tensor parallel.", {.required = true, .min = 1})
+          .field("layers", &S::layers, "Number of layers that it holds.", {.required = true, .min = 1});
   return table;
 }
 
@@ -67,8 +70,8 @@ const Schema<Configuration>& schema<Configuration>() {
   static const auto table =
       Schema<C>("configuration", "One replica shape.")
           .field("name", &C::name, "Unique.", {.required = true})
-          .field("model", &C::model, "What it hosts. Default: one model for all.")
-          .field("devices", &C::devices, "Of one copy, by type.", {.required = true, .min = 1, .max = 100000})
+          .field("model", &C::model, "Model that it hosts. Default: one model for all.")
+          .field("devices", &C::devices, "Devices of one copy, by type.", {.required = true, .min = 1, .max = 100000})
           .field("rate_per_s", &C::rate_per_s,
                  "Requests per second of one copy that serves only this class, one per class; 0: it cannot.",
                  {.required = true, .min = 0})
@@ -136,12 +139,13 @@ const Schema<Offers>& schema<Offers>() {
       Schema<O>("offers", "What can be rented, and how fast each replica shape serves each class of requests.")
           .format("motley.offers/1")
           .field("classes", &O::classes, "Kinds of requests. Left out with `configurations`: the workload's.")
-          .field("types", &O::types, "By name. Without configurations: names of the device catalogue.",
+          .field("types", &O::types, "Types by name. Without configurations: names of the device catalogue.",
                  {.required = true})
-          .field("configurations", &O::configurations, "Left out: made from the model by the cost model.")
+          .field("configurations", &O::configurations,
+                 "Replica shapes. Default: made from the model by the cost model.")
           .field("utilisation", &O::utilisation, "Share of its rates that a copy is planned with. Default: 1.",
                  {.above = 0, .max = 1})
-          .field("network", &O::network, "Between the machines of a copy. Default: 0.2 ms, 10 Gbit/s.")
+          .field("network", &O::network, "Network between the machines of a copy. Default: 0.2 ms, 10 Gbit/s.")
           .check([](const O& offers, const Reader& reader) {
             check(offers, [&](std::string what, std::string hint) { reader.fail(std::move(what), std::move(hint)); });
           });

@@ -29,11 +29,12 @@ const Schema<RentGoal>& schema<RentGoal>() {
 template <>
 const Schema<RentedConfiguration>& schema<RentedConfiguration>() {
   using R = RentedConfiguration;
-  static const auto table = Schema<R>("rented", "Copies of one configuration.")
-                                .field("configuration", &R::configuration, "Its name.", {.required = true})
-                                .field("devices", &R::devices, "Of one copy, by type.", {.required = true, .min = 1})
-                                .field("copies", &R::copies, "How many.", {.required = true, .min = 1})
-                                .field("usd_per_hour", &R::usd_per_hour, "Of one copy.", {.required = true, .min = 0});
+  static const auto table =
+      Schema<R>("rented", "Copies of one configuration.")
+          .field("configuration", &R::configuration, "Its name.", {.required = true})
+          .field("devices", &R::devices, "Devices of one copy, by type.", {.required = true, .min = 1})
+          .field("copies", &R::copies, "Number of copies.", {.required = true, .min = 1})
+          .field("usd_per_hour", &R::usd_per_hour, "Price of one copy.", {.required = true, .min = 0});
   return table;
 }
 
@@ -42,9 +43,10 @@ const Schema<HomogeneousFleet>& schema<HomogeneousFleet>() {
   using H = HomogeneousFleet;
   static const auto table =
       Schema<H>("homogeneous", "The best fleet of one type alone: requests/s in the form `budget`, $/h in `cheapest`.")
-          .field("type", &H::type, "Of all its devices.", {.required = true})
-          .field("limited", &H::limited, "With the available devices. Omitted if it cannot carry the load.", {.min = 0})
-          .field("unlimited", &H::unlimited, "With unlimited devices. Omitted if it cannot carry the load.",
+          .field("type", &H::type, "Type of all its devices.", {.required = true})
+          .field("limited", &H::limited, "Figure with the available devices. Omitted if they cannot carry the load.",
+                 {.min = 0})
+          .field("unlimited", &H::unlimited, "Figure with unlimited devices. Omitted if they cannot carry the load.",
                  {.min = 0});
   return table;
 }
@@ -56,7 +58,7 @@ const Schema<ClassExplanation>& schema<ClassExplanation>() {
       Schema<C>("class explanation", "What more requests of a class would take, by the prices of the relaxation.")
           .field("usd_per_1000_requests", &C::usd_per_1000_requests, "The price of 1000 more.",
                  {.always_written = true})
-          .field("scarcity_share", &C::scarcity_share, "Of that price, for devices of which none is left.",
+          .field("scarcity_share", &C::scarcity_share, "Share of that price for device types that are sold out.",
                  {.always_written = true})
           .field("binding", &C::binding, "Limit of the class.", {.always_written = true});
   return table;
@@ -65,13 +67,14 @@ const Schema<ClassExplanation>& schema<ClassExplanation>() {
 template <>
 const Schema<SlowerCase>& schema<SlowerCase>() {
   using S = SlowerCase;
-  static const auto table = Schema<S>("slower", "The same fleet where devices are slower than planned with.")
-                                .field("type", &S::type, "Which. Left out: all.")
-                                .field("factor", &S::factor, "How many times slower.", {.required = true})
-                                .field("throughput_per_s", &S::throughput_per_s,
-                                       "What the fleet then carries, with requests routed again.", {.required = true})
-                                .field("replanned_usd_per_hour", &S::replanned_usd_per_hour,
-                                       "Form `cheapest`: what the demand then costs. Left out: it cannot be carried.");
+  static const auto table =
+      Schema<S>("slower", "The same fleet where devices are slower than planned with.")
+          .field("type", &S::type, "Type of the slower devices. Default: all.")
+          .field("factor", &S::factor, "How many times slower the devices are.", {.required = true})
+          .field("throughput_per_s", &S::throughput_per_s, "What the fleet then carries, with requests routed again.",
+                 {.required = true})
+          .field("replanned_usd_per_hour", &S::replanned_usd_per_hour,
+                 "Form `cheapest`: what the demand then costs. Left out: it cannot be carried.");
   return table;
 }
 
@@ -82,9 +85,10 @@ const Schema<RentPrediction>& schema<RentPrediction>() {
   static const auto table =
       Schema<P>("predicted", "Prediction.")
           .field("throughput_per_s", &P::throughput_per_s, "Requests of the whole mix that the fleet carries.", figure)
-          .field("cost_usd_per_hour", &P::cost_usd_per_hour, "Of the fleet.", figure)
+          .field("cost_usd_per_hour", &P::cost_usd_per_hour, "Price of the fleet.", figure)
           .field("headroom", &P::headroom, "Throughput as a multiple of the demand.", {.min = 0})
-          .field("startup_usd_per_hour", &P::startup_usd_per_hour, "Of copies that are new.", {.min = 0})
+          .field("startup_usd_per_hour", &P::startup_usd_per_hour, "Price of starting the copies that are new.",
+                 {.min = 0})
           .field("shadow_price_usd_per_hour", &P::shadow_price_usd_per_hour,
                  "What one more device of a type is worth, beyond its price.", {.always_written = true})
           .field("homogeneous", &P::homogeneous, "The best fleets of one type.", {.always_written = true})
@@ -99,14 +103,15 @@ const Schema<RentPlan>& schema<RentPlan>() {
   constexpr Limits written{.always_written = true};
   static const auto table =
       plan_table<P>("rent plan", "What to rent, and which requests go to which copy.")
-          .field("model", &P::model, "What is served, where the cost model made the configurations.")
-          .field("workload", &P::workload, "What is asked, likewise.")
-          .field("offers", &P::offers, "What could be rented, whole.", {.required = true})
+          .field("model", &P::model, "The model served, where the cost model made the configurations.")
+          .field("workload", &P::workload, "The requests, where the cost model made the configurations.")
+          .field("offers", &P::offers, "The offers that the plan was made from, whole.", {.required = true})
           .field("goal", &P::goal, "The goal.", {.required = true})
           .field("fleet", &P::fleet, "What to rent.", {.required = true})
           .field("assignment", &P::assignment, "Share of every class that goes to each configuration.",
                  {.required = true, .min = 0, .max = 1})
-          .field("fallback", &P::fallback, "The same when a domain is lost, by domain.", {.min = 0, .max = 1})
+          .field("fallback", &P::fallback, "The same shares after the loss of a domain, by domain.",
+                 {.min = 0, .max = 1})
           .field("predicted", &P::predicted, "Prediction.", written)
           .field("search", &P::search, "How the plan was found.", written)
           .check([](const P& plan, const Reader& reader) {

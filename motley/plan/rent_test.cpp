@@ -66,17 +66,18 @@ TEST(RentPlan, EveryDecisionIsChecked) {
   using testing::HasSubstr;
   EXPECT_THAT(broken([](RentPlan& p) { p.fleet.clear(); }), HasSubstr("nothing is rented"));
   EXPECT_THAT(broken([](RentPlan& p) { p.fleet[0].configuration = "c9"; }), HasSubstr("not offered"));
-  EXPECT_THAT(broken([](RentPlan& p) { p.fleet[0].devices["t1"] = 2; }), HasSubstr("other devices"));
+  EXPECT_THAT(broken([](RentPlan& p) { p.fleet[0].devices["t1"] = 2; }),
+              HasSubstr("the devices are not those of configuration \"c1\""));
   EXPECT_THAT(broken([](RentPlan& p) { p.fleet[1].usd_per_hour = 1; }), HasSubstr("costs 4"));
-  EXPECT_THAT(broken([](RentPlan& p) { p.fleet[1].copies = 2; }), HasSubstr("4 are rented and 2 available"));
-  EXPECT_THAT(broken([](RentPlan& p) { p.fleet[0].copies = 3; }), HasSubstr("3 are rented and 2 available"));
-  EXPECT_THAT(broken([](RentPlan& p) { p.fleet.push_back(p.fleet[0]); }), HasSubstr("stands twice"));
+  EXPECT_THAT(broken([](RentPlan& p) { p.fleet[1].copies = 2; }), HasSubstr("4 are rented, but only 2 are available"));
+  EXPECT_THAT(broken([](RentPlan& p) { p.fleet[0].copies = 3; }), HasSubstr("3 are rented, but only 2 are available"));
+  EXPECT_THAT(broken([](RentPlan& p) { p.fleet.push_back(p.fleet[0]); }), HasSubstr("is listed twice"));
   EXPECT_THAT(broken([](RentPlan& p) {
                 p.goal.budget_usd_per_hour = 11;
                 p.goal.startup_share = 0.5;
                 p.predicted.startup_usd_per_hour = 4;
               }),
-              HasSubstr("the fleet costs 12 $/h, and the budget is 11"));
+              HasSubstr("the fleet costs 12 $/h, but the budget is 11"));
   EXPECT_THAT(broken([](RentPlan& p) {
                 p.assignment["first"] = {{"c1", -0.25}, {"c4", 1}};
               }),
@@ -96,11 +97,12 @@ TEST(RentPlan, EveryDecisionIsChecked) {
                 }
                 p.predicted.headroom = 2;
               }),
-              HasSubstr("predicted.headroom: 2, and it is 0.703448"));
+              HasSubstr("predicted.headroom: 2 is predicted, but it is 0.703448"));
   EXPECT_THAT(broken([](RentPlan& p) { p.predicted.cost_usd_per_hour = 7; }), HasSubstr("the fleet costs 8"));
   EXPECT_THAT(broken([](RentPlan& p) { p.predicted.throughput_per_s *= 1.001; }), HasSubstr("the shares carry"));
   EXPECT_THAT(broken([](RentPlan& p) { p.assignment.erase("second"); }), HasSubstr("has no destination"));
-  EXPECT_THAT(broken([](RentPlan& p) { p.assignment["third"]["c1"] = 1; }), HasSubstr("no class \"third\""));
+  EXPECT_THAT(broken([](RentPlan& p) { p.assignment["third"]["c1"] = 1; }),
+              HasSubstr("class \"third\" does not exist"));
   EXPECT_THAT(broken([](RentPlan& p) { p.assignment["first"]["c1"] = 0.5; }), HasSubstr("sum to 1.35"));
   EXPECT_THAT(broken([](RentPlan& p) { p.assignment["second"] = {{"c2", 1}}; }), HasSubstr("not rented"));
   EXPECT_THAT(broken([](RentPlan& p) { p.offers.configurations[0].rate_per_s[1] = 0; }), HasSubstr("cannot serve"));

@@ -56,13 +56,13 @@ class RentVerifier {
         continue;
       }
       if (find_rented(rented.configuration) != &rented)
-        add(place, fmt::format("\"{}\" stands twice", rented.configuration),
+        add(place, fmt::format("\"{}\" is listed twice", rented.configuration),
             "list it once, with the sum of the copies");
       if (rented.devices != configuration->devices)
-        add(place, fmt::format("other devices than configuration \"{}\" has", rented.configuration));
+        add(place, fmt::format("the devices are not those of configuration \"{}\"", rented.configuration));
       const double price = copy_usd_per_hour(plan_.offers, *configuration);
       if (!close(rented.usd_per_hour, price))
-        add(place, fmt::format("{:g} $/h for a copy that costs {:g}", rented.usd_per_hour, price));
+        add(place, fmt::format("{:g} $/h is given, but a copy costs {:g} $/h", rented.usd_per_hour, price));
     }
   }
 
@@ -73,7 +73,7 @@ class RentVerifier {
     for (const auto& [name, count] : used) {
       const auto type = plan_.offers.types.find(name);
       if (type != plan_.offers.types.end() && type->second.available && count > *type->second.available)
-        add(name, fmt::format("{} are rented and {} available", count, *type->second.available));
+        add(name, fmt::format("{} are rented, but only {} are available", count, *type->second.available));
     }
   }
 
@@ -89,15 +89,15 @@ class RentVerifier {
     const RentPrediction& predicted = plan_.predicted;
     if (!close(predicted.cost_usd_per_hour, cost))
       add("predicted.cost_usd_per_hour",
-          fmt::format("{:g}, and the fleet costs {:g}", predicted.cost_usd_per_hour, cost));
+          fmt::format("{:g} is predicted, but the fleet costs {:g}", predicted.cost_usd_per_hour, cost));
     if (!close(predicted.startup_usd_per_hour, startup))
       add("predicted.startup_usd_per_hour",
-          fmt::format("{:g}, and new copies cost {:g}", predicted.startup_usd_per_hour, startup));
+          fmt::format("{:g} is predicted, but new copies cost {:g}", predicted.startup_usd_per_hour, startup));
     if (plan_.goal.form != RentForm::budget) return;
     if (!plan_.goal.budget_usd_per_hour)
       add("goal", "the form `budget` has no budget_usd_per_hour");
     else if (const double budget = *plan_.goal.budget_usd_per_hour; cost + startup > budget * (1 + tolerance))
-      add("goal", fmt::format("the fleet costs {:g} $/h, and the budget is {:g}", cost + startup, budget));
+      add("goal", fmt::format("the fleet costs {:g} $/h, but the budget is {:g}", cost + startup, budget));
   }
 
   // Requests per second that it carries; 0 where it is not sound. `lost`: a domain whose copies do not count.
@@ -106,7 +106,7 @@ class RentVerifier {
     for (const auto& [name, shares] : assignment)
       if (std::none_of(plan_.offers.classes.begin(), plan_.offers.classes.end(),
                        [&](const auto& one) { return one.name == name; }))
-        add(place, fmt::format("there is no class \"{}\"", name));
+        add(place, fmt::format("class \"{}\" does not exist", name));
     for (std::size_t w = 0; w < mix_.size(); ++w) {
       if (mix_[w] <= 0) continue;
       const std::string& name = plan_.offers.classes[w].name;
@@ -138,11 +138,11 @@ class RentVerifier {
     const bool promised_less = plan_.goal.survive > 0 && predicted.throughput_per_s <= carried;
     if (!promised_less && !close(predicted.throughput_per_s, carried))
       add("predicted.throughput_per_s",
-          fmt::format("{:g}, and the shares carry {:g}", predicted.throughput_per_s, carried));
+          fmt::format("{:g} is predicted, but the shares carry {:g}", predicted.throughput_per_s, carried));
     const double demand = total_demand_per_s(plan_.offers);
     if (demand > 0 && predicted.headroom && !close(*predicted.headroom, predicted.throughput_per_s / demand))
       add("predicted.headroom",
-          fmt::format("{:g}, and it is {:g}", *predicted.headroom, predicted.throughput_per_s / demand));
+          fmt::format("{:g} is predicted, but it is {:g}", *predicted.headroom, predicted.throughput_per_s / demand));
     if (plan_.goal.form == RentForm::cheapest && carried < demand * (1 - tolerance))
       add("assignment", fmt::format("the fleet carries {:g} requests/s of the demanded {:g}", carried, demand));
   }
@@ -161,7 +161,7 @@ class RentVerifier {
       const double carried = check_assignment(assignment->second, place, domain);
       if (carried > 0 && carried < plan_.goal.survive * whole * (1 - tolerance))
         add(place,
-            fmt::format("{:g} requests/s are left, and {:g} were asked for", carried, plan_.goal.survive * whole));
+            fmt::format("{:g} requests/s are left, but the goal asks for {:g}", carried, plan_.goal.survive * whole));
     }
   }
 

@@ -38,14 +38,14 @@ const Schema<Stage>& schema<Stage>() {
           .custom<LayerRange>(layers_row("Transformer blocks it holds."), &S::layers, read_layers, write_layers)
           .field("devices", &S::devices, "One tensor-parallel rank each, in order. A device belongs to one stage.",
                  {.required = true})
-          .field("shares", &S::shares, "Of the ranks; they sum to 1. Default: equal.")
+          .field("shares", &S::shares, "Shares of the ranks; they sum to 1. Default: equal.")
           .field("embedding", &S::embedding, "Holds the embedding: the first stage of a route. Default: false.",
                  written)
           .field("head", &S::head, "Holds the final norm and the LM head: the last stage of a route. Default: false.",
                  written)
           .field("kv_tokens", &S::kv_tokens, "Size of the KV cache: tokens per layer.", {.required = true})
-          .field("weight_type", &S::weight_type, "Of the weights. Default: `bf16`.", written)
-          .field("kv_type", &S::kv_type, "Of keys and values. Default: `bf16`.", written);
+          .field("weight_type", &S::weight_type, "Type of the weights. Default: `bf16`.", written)
+          .field("kv_type", &S::kv_type, "Type of keys and values. Default: `bf16`.", written);
   return table;
 }
 
@@ -104,12 +104,12 @@ const Schema<ServePrediction>& schema<ServePrediction>() {
       Schema<P>("predicted", "Prediction for the workload.")
           .field("tokens_per_s", &P::tokens_per_s, "Output tokens of all routes, each with its `batch` in flight.",
                  figure)
-          .field("requests_per_s", &P::requests_per_s, "Of all routes.", figure)
+          .field("requests_per_s", &P::requests_per_s, "Requests per second of all routes.", figure)
           .field("latency_s", &P::latency_s, "Seconds of one request of mean lengths, at those batches.", figure)
           .field("bottleneck_s", &P::bottleneck_s, "Busy seconds per request of the busiest stage.", figure)
           .field("slo_attainment", &P::slo_attainment, "Share of the requests that meet their deadline.",
                  {.min = 0, .max = 1})
-          .field("memory_bytes", &P::memory_bytes, "By device.", {.always_written = true});
+          .field("memory_bytes", &P::memory_bytes, "Memory by device.", {.always_written = true});
   return table;
 }
 
@@ -131,7 +131,7 @@ const Schema<ServePlan>& schema<ServePlan>() {
   constexpr Limits written{.always_written = true};
   static const auto table =
       with_descriptions(plan_table<P>("plan", "A serving plan, with the descriptions it was made from."),
-                        "What is served.")
+                        "The model that is served.")
           .field("step", &P::step, "Sizes of the engine's buffers.", written)
           .field("stages", &P::stages, "All stages of all routes.", {.required = true})
           .field("routes", &P::routes, "How requests pass through the stages.", {.required = true})

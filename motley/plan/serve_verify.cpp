@@ -22,8 +22,8 @@ class Verifier {
   }
 
   std::vector<Violation> run() {
-    if (plan_.stages.empty()) add("stages", "there is no stage", "a plan needs at least one");
-    if (plan_.routes.empty()) add("routes", "there is no route", "a plan needs at least one");
+    if (plan_.stages.empty()) add("stages", "the plan has no stage", "a plan needs at least one");
+    if (plan_.routes.empty()) add("routes", "the plan has no route", "a plan needs at least one");
     for (std::size_t i = 0; i < plan_.stages.size(); ++i) check_stage(i);
     for (std::size_t i = 0; i < plan_.routes.size(); ++i) check_route(i);
     check_ends();
@@ -76,7 +76,7 @@ class Verifier {
       const auto [entry, added] = stage_of_device_.emplace(device, stage.id);
       if (added) continue;
       if (entry->second == stage.id)
-        add(here, fmt::format("\"{}\" stands twice in this stage", device), "each rank needs a device of its own");
+        add(here, fmt::format("\"{}\" is listed twice in this stage", device), "each rank needs a device of its own");
       else
         add(here, fmt::format("\"{}\" already belongs to stage \"{}\"", device, entry->second),
             "put each device into one stage");
@@ -140,7 +140,7 @@ class Verifier {
     if (stage.kv_tokens >= plan_.step.block_tokens && stage.kv_tokens > 0) return true;
     add(place + ".kv_tokens",
         stage.kv_tokens <= 0
-            ? fmt::format("there is no room for keys and values ({} tokens)", stage.kv_tokens)
+            ? fmt::format("the stage has no room for keys and values ({} tokens)", stage.kv_tokens)
             : fmt::format("{} tokens are less than one block of {}", stage.kv_tokens, plan_.step.block_tokens),
         "give the stage fewer layers, or devices with more memory");
     return false;
@@ -216,7 +216,7 @@ class Verifier {
     if (found == stage_index_.end()) {
       std::vector<std::string> ids;
       for (const auto& stage : plan_.stages) ids.push_back(stage.id);
-      add(place, fmt::format("there is no stage \"{}\"", hop.stage),
+      add(place, fmt::format("the plan has no stage \"{}\"", hop.stage),
           did_you_mean(hop.stage, ids, "give the id of a stage"));
       return false;
     }

@@ -78,7 +78,7 @@ TEST(Verify, EachBreakageIsFoundAlone) {
          plan.unused = {{"bench/1", "test"}};
          plan.predicted.memory_bytes.erase("bench/1");
        },
-       {{"stages[0].devices[1]", "\"bench/0\" stands twice in this stage"}}},
+       {{"stages[0].devices[1]", "\"bench/0\" is listed twice in this stage"}}},
       {"stage without devices",
        [](ServePlan& plan) {
          plan.stages[2].devices.clear();
@@ -142,7 +142,7 @@ TEST(Verify, EachBreakageIsFoundAlone) {
        {{"stages[1].shares", "the share nan is not a positive number"}}},
       {"no room for KV",
        [](ServePlan& plan) { plan.stages[1].kv_tokens = 0; },
-       {{"stages[1].kv_tokens", "there is no room for keys and values (0 tokens)"}}},
+       {{"stages[1].kv_tokens", "the stage has no room for keys and values (0 tokens)"}}},
       {"less than a block",
        [](ServePlan& plan) { plan.stages[1].kv_tokens = 15; },
        {{"stages[1].kv_tokens", "15 tokens are less than one block of 16"}}},
@@ -163,7 +163,7 @@ TEST(Verify, EachBreakageIsFoundAlone) {
        {{"predicted.memory_bytes.attic/0", "memory is predicted for a device that no stage uses"}}},
       {"no routes",
        [](ServePlan& plan) { plan.routes.clear(); },
-       {{"routes", "there is no route"},
+       {{"routes", "the plan has no route"},
         {"stages[0]", "no route uses stage \"r0/s0\""},
         {"stages[1]", "no route uses stage \"r0/s1\""},
         {"stages[2]", "no route uses stage \"r0/s2\""}}},
@@ -187,7 +187,7 @@ TEST(Verify, EachBreakageIsFoundAlone) {
          plan.routes[1].id = "r1";
          plan.routes[1].path[1].stage = "r0/s7";
        },
-       {{"routes[1].path[1]", "there is no stage \"r0/s7\""}}},
+       {{"routes[1].path[1]", "the plan has no stage \"r0/s7\""}}},
       {"hop outside its stage",
        [](ServePlan& plan) {
          plan.routes[0].path[0].layers = {0, 4};
@@ -411,8 +411,8 @@ TEST(Verify, AnEmptyPlanIsNotSound) {
   plan.routes.clear();
   const auto violations = verify(plan);
   ASSERT_GE(violations.size(), 2u);
-  EXPECT_EQ(violations[0].what, "there is no stage");
-  EXPECT_EQ(violations[1].what, "there is no route");
+  EXPECT_EQ(violations[0].what, "the plan has no stage");
+  EXPECT_EQ(violations[1].what, "the plan has no route");
 }
 
 }  // namespace

@@ -66,11 +66,11 @@ const Schema<TrainReplica>& schema<TrainReplica>() {
   using R = TrainReplica;
   static const auto table =
       Schema<R>("replica", "A complete copy of the model: a pipeline of stages.")
-          .field("share", &R::share, "Of the global batch; a whole number of sequences.",
+          .field("share", &R::share, "Share of the global batch; a whole number of sequences.",
                  {.required = true, .above = 0, .max = 1})
-          .field("micro_batches", &R::micro_batches, "Per step; their sizes differ by at most one sequence.",
+          .field("micro_batches", &R::micro_batches, "Number per step; their sizes differ by at most one sequence.",
                  {.required = true, .min = 1})
-          .field("stages", &R::stages, "First to last.", {.required = true});
+          .field("stages", &R::stages, "Stages, first to last.", {.required = true});
   return table;
 }
 
@@ -83,7 +83,7 @@ const Schema<GradientSync>& schema<GradientSync>() {
                  "`ring`, or `direct`: every owner of a part receives it from all others and sends the sum back. "
                  "Default: `ring`.",
                  {.always_written = true})
-          .field("overlap", &G::overlap, "With the backward pass. Default: false.", {.always_written = true});
+          .field("overlap", &G::overlap, "Overlap with the backward pass. Default: false.", {.always_written = true});
   return table;
 }
 
@@ -111,7 +111,7 @@ const Schema<TrainPrediction>& schema<TrainPrediction>() {
           .field("iteration_s", &P::iteration_s, "Seconds of a step, in the cost form of the search.", figure)
           .field("tokens_per_s", &P::tokens_per_s, "Tokens of a step, per second of it.", figure)
           .field("mfu", &P::mfu, "Model FLOPs per second as a share of the peak of the devices that work.", figure)
-          .field("memory_bytes", &P::memory_bytes, "By device.", {.always_written = true});
+          .field("memory_bytes", &P::memory_bytes, "Memory by device.", {.always_written = true});
   return table;
 }
 
@@ -121,17 +121,17 @@ const Schema<TrainPlan>& schema<TrainPlan>() {
   constexpr Limits written{.always_written = true};
   static const auto table =
       with_descriptions(plan_table<P>("training plan", "How to train, with the descriptions it was made from."),
-                        "What is trained.")
+                        "The model that is trained.")
           .field("replicas", &P::replicas, "Copies of the model; each takes its share of every step.",
                  {.required = true})
-          .field("schedule", &P::schedule, "Of the micro-batches in a pipeline. Default: `1f1b`.", written)
-          .field("sync", &P::sync, "Of the gradients.", written)
+          .field("schedule", &P::schedule, "Order of the micro-batches in a pipeline. Default: `1f1b`.", written)
+          .field("sync", &P::sync, "Synchronisation of the gradients.", written)
           .field("predicted", &P::predicted, "Prediction.", written)
           .field("unused", &P::unused, "Idle devices.", written)
           .field("search", &P::search, "How the plan was found.", written)
           .check([](const P& plan, const Reader& reader) {
             if (!plan.workload.training)
-              reader.fail("workload: there is no [training]", "a training plan carries the job it was made for");
+              reader.fail("workload: [training] is missing", "a training plan carries the job it was made for");
           });
   return table;
 }

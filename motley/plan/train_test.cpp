@@ -177,18 +177,23 @@ TEST(TrainPlan, EveryDecisionIsChecked) {
     return all;
   };
   const auto stage = [](TrainPlan& p, std::size_t r, std::size_t s) -> TrainStage& { return p.replicas[r].stages[s]; };
-  EXPECT_THAT(broken([](TrainPlan& p) { p.replicas.clear(); }), HasSubstr("there is no replica"));
+  EXPECT_THAT(broken([](TrainPlan& p) { p.replicas.clear(); }), HasSubstr("the plan has no replica"));
   EXPECT_THAT(broken([](TrainPlan& p) { p.replicas[0].stages.clear(); }), HasSubstr("no stage"));
-  EXPECT_THAT(broken([](TrainPlan& p) { p.replicas[0].stages.pop_back(); }), HasSubstr("ends at layer 8"));
-  EXPECT_THAT(broken([&](TrainPlan& p) { stage(p, 0, 1).layers = {7, 12}; }), HasSubstr("has come to layer 8"));
+  EXPECT_THAT(broken([](TrainPlan& p) { p.replicas[0].stages.pop_back(); }),
+              HasSubstr("the last stage ends at layer 8, but the model has 12 layers"));
+  EXPECT_THAT(broken([&](TrainPlan& p) {
+                stage(p, 0, 1).layers = {7, 12};
+              }),
+              HasSubstr("the stage holds [7, 12), but layer 8 is next"));
   EXPECT_THAT(broken([&](TrainPlan& p) { stage(p, 0, 0).strategies.pop_back(); }), HasSubstr("they end at layer 3"));
   EXPECT_THAT(broken([&](TrainPlan& p) {
                 stage(p, 0, 0).strategies[1].layers = {4, 8};
               }),
-              HasSubstr("the stage has come to layer 3"));
+              HasSubstr("but layer 3 is next"));
   EXPECT_THAT(broken([&](TrainPlan& p) { stage(p, 0, 0).strategies[0].tp = 1; }),
               HasSubstr("not the number of devices, 2"));
-  EXPECT_THAT(broken([&](TrainPlan& p) { stage(p, 0, 0).strategies.clear(); }), HasSubstr("there is none"));
+  EXPECT_THAT(broken([&](TrainPlan& p) { stage(p, 0, 0).strategies.clear(); }),
+              HasSubstr("the stage has no strategies"));
   EXPECT_THAT(broken([&](TrainPlan& p) { stage(p, 0, 1).devices = {"box/2"}; }),
               HasSubstr("already works in replicas[0]"));
   EXPECT_THAT(broken([&](TrainPlan& p) { stage(p, 0, 1).devices = {"lab/0"}; }), HasSubstr("no device \"lab/0\""));
@@ -197,12 +202,13 @@ TEST(TrainPlan, EveryDecisionIsChecked) {
               }),
               HasSubstr("they must be above 0 and sum to 1, found 1.2"));
   EXPECT_THAT(broken([&](TrainPlan& p) { stage(p, 1, 0).shares = {1}; }), HasSubstr("1 shares for 2 devices"));
-  EXPECT_THAT(broken([](TrainPlan& p) { p.replicas[0].share = 0.7; }), HasSubstr("no whole number"));
-  EXPECT_THAT(broken([](TrainPlan& p) { p.replicas[0].share = 0; }), HasSubstr("0 of 12 sequences is no whole number"));
+  EXPECT_THAT(broken([](TrainPlan& p) { p.replicas[0].share = 0.7; }), HasSubstr("not a whole number"));
+  EXPECT_THAT(broken([](TrainPlan& p) { p.replicas[0].share = 0; }),
+              HasSubstr("0 of 12 sequences is not a whole number"));
   EXPECT_THAT(broken([&](TrainPlan& p) {
                 stage(p, 0, 0).strategies.insert(stage(p, 0, 0).strategies.begin() + 1, {.layers = {3, 3}, .tp = 2});
               }),
-              HasSubstr("[3, 3) where the stage has come to layer 3"));
+              HasSubstr("the strategy covers [3, 3), but layer 3 is next"));
   EXPECT_THAT(broken([&](TrainPlan& p) {
                 p.replicas.pop_back();
                 p.replicas[0].share = 1;
@@ -212,11 +218,14 @@ TEST(TrainPlan, EveryDecisionIsChecked) {
               }),
               HasSubstr("both tensor and data parallelism"));
   EXPECT_THAT(broken([](TrainPlan& p) { p.replicas[0].share = 0.5; }), HasSubstr("sum to 0.75"));
-  EXPECT_THAT(broken([](TrainPlan& p) { p.replicas[1].micro_batches = 4; }), HasSubstr("4 of 3 sequences"));
-  EXPECT_THAT(broken([](TrainPlan& p) { p.replicas[1].micro_batches = 3; }), HasSubstr("dp 2 of micro-batches of 1"));
+  EXPECT_THAT(broken([](TrainPlan& p) { p.replicas[1].micro_batches = 4; }),
+              HasSubstr("4 micro-batches for 3 sequences"));
+  EXPECT_THAT(broken([](TrainPlan& p) { p.replicas[1].micro_batches = 3; }),
+              HasSubstr("dp 2 is more than the 1 sequences of a micro-batch"));
   EXPECT_THAT(broken([](TrainPlan& p) { p.unused = {{"box/0", "slow"}}; }), HasSubstr("works in replicas[0]"));
   EXPECT_THAT(broken([](TrainPlan& p) { p.workload.training->sequence_length = 4096; }), HasSubstr("2048 positions"));
-  EXPECT_THAT(broken([&](TrainPlan& p) { stage(p, 0, 1).strategies[0].split = 2; }), HasSubstr("no weights are"));
+  EXPECT_THAT(broken([&](TrainPlan& p) { stage(p, 0, 1).strategies[0].split = 2; }),
+              HasSubstr("`split` needs shard = zero3, which gathers weights"));
   EXPECT_THAT(broken([](TrainPlan& p) { p.predicted.memory_bytes["box/1"] = {}; }), HasSubstr("memory_bytes.box/1"));
   EXPECT_THAT(broken([](TrainPlan& p) {
                 p.workload.training->global_batch = 1200;

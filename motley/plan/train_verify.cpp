@@ -17,7 +17,7 @@ class TrainVerifier {
   explicit TrainVerifier(const TrainPlan& plan) : plan_(plan), training_(training_of(plan.workload)) {}
 
   std::vector<Violation> run() {
-    if (plan_.replicas.empty()) add("replicas", "there is no replica", "a plan needs at least one");
+    if (plan_.replicas.empty()) add("replicas", "the plan has no replica", "a plan needs at least one");
     check_positions();
     bool sound = true;
     for (std::size_t r = 0; r < plan_.replicas.size(); ++r) sound = check_replica(r) && sound;
@@ -36,8 +36,8 @@ class TrainVerifier {
   void check_positions() {
     const Architecture& arch = plan_.model.arch;
     if (arch.position == PositionKind::learned && training_.sequence_length > arch.context)
-      add("workload.training", fmt::format("sequences of {} tokens, and {} has {} positions", training_.sequence_length,
-                                           plan_.model.name, arch.context));
+      add("workload.training", fmt::format("the sequences have {} tokens, but {} has {} positions",
+                                           training_.sequence_length, plan_.model.name, arch.context));
   }
 
   bool check_replica(std::size_t r) {
@@ -53,7 +53,7 @@ class TrainVerifier {
       const TrainStage& stage = replica.stages[s];
       const std::string here = fmt::format("{}.stages[{}]", place, s);
       if (stage.layers.first != next || stage.layers.size() < 1) {
-        add(here + ".layers", fmt::format("{} where the pipeline has come to layer {}", text(stage.layers), next),
+        add(here + ".layers", fmt::format("the stage holds {}, but layer {} is next", text(stage.layers), next),
             "each stage begins where the one before it ends, and holds at least one layer");
         sound = false;
       }
@@ -62,7 +62,7 @@ class TrainVerifier {
       sound = check_strategies(replica, stage, here) && known && sound;
     }
     if (const std::int64_t layers = plan_.model.arch.layers; next != layers) {
-      add(place, fmt::format("the last stage ends at layer {}, and the model has {}", next, layers),
+      add(place, fmt::format("the last stage ends at layer {}, but the model has {} layers", next, layers),
           "let the stages hold every layer once");
       sound = false;
     }
@@ -73,12 +73,13 @@ class TrainVerifier {
     const double sequences = replica.share * static_cast<double>(training_.global_batch);
     if (std::abs(sequences - std::round(sequences)) > share_tolerance * std::max(1.0, sequences) ||
         std::llround(sequences) < 1) {
-      add(place + ".share", fmt::format("{:g} of {} sequences is no whole number", sequences, training_.global_batch),
+      add(place + ".share",
+          fmt::format("{:g} of {} sequences is not a whole number", sequences, training_.global_batch),
           "give every replica a whole number of sequences");
       return false;
     }
     if (replica.micro_batches <= std::llround(sequences)) return true;
-    add(place + ".micro_batches", fmt::format("{} of {:g} sequences", replica.micro_batches, sequences),
+    add(place + ".micro_batches", fmt::format("{} micro-batches for {:g} sequences", replica.micro_batches, sequences),
         "give each micro-batch at least one sequence");
     return false;
   }
@@ -105,7 +106,8 @@ class TrainVerifier {
 
   bool check_strategies(const TrainReplica& replica, const TrainStage& stage, const std::string& place) {
     if (stage.strategies.empty()) {
-      add(place + ".strategies", "there is none", "say what the layers do: tp, dp, shard, recompute");
+      add(place + ".strategies", "the stage has no strategies",
+          "give tp, dp, shard or recompute for ranges of its layers");
       return false;
     }
     bool sound = true;
@@ -119,22 +121,22 @@ class TrainVerifier {
         sound = false;
       };
       if (strategy.layers.first != next || strategy.layers.size() < 1)
-        wrong(fmt::format("{} where the stage has come to layer {}", text(strategy.layers), next),
+        wrong(fmt::format("the strategy covers {}, but layer {} is next", text(strategy.layers), next),
               "each range begins where the one before it ends");
       next = strategy.layers.end;
       if (strategy.tp * strategy.dp != devices)
         wrong(fmt::format("tp {} x dp {} is not the number of devices, {}", strategy.tp, strategy.dp, devices),
               "let every device of the stage work on all of its layers");
       if (strategy.dp > micro_batch_sequences(training_, replica))
-        wrong(fmt::format("dp {} of micro-batches of {} sequences", strategy.dp,
+        wrong(fmt::format("dp {} is more than the {} sequences of a micro-batch", strategy.dp,
                           micro_batch_sequences(training_, replica)),
               "a data-parallel rank needs at least one sequence of every micro-batch");
       if (strategy.split > 1 && strategy.shard != Sharding::zero3)
-        wrong("`split` where no weights are gathered", "it is for shard = zero3");
+        wrong("`split` needs shard = zero3, which gathers weights", "set shard = zero3, or remove `split`");
       sound = check_cut(strategy, stage, here) && sound;
     }
     if (next != stage.layers.end) {
-      add(place + ".strategies", fmt::format("they end at layer {}, and the stage at {}", next, stage.layers.end),
+      add(place + ".strategies", fmt::format("they end at layer {}, but the stage ends at {}", next, stage.layers.end),
           "add strategies for every layer of the stage");
       sound = false;
     }
@@ -202,7 +204,7 @@ class TrainVerifier {
   void check_device(const std::string& device, const TrainMemory& memory, const std::string& place) {
     if (memory.total() > memory.limit)
       add(device,
-          fmt::format("{} needs {}, and the device has {}", place, human_bytes(static_cast<double>(memory.total())),
+          fmt::format("{} needs {}, but the device has {}", place, human_bytes(static_cast<double>(memory.total())),
                       human_bytes(static_cast<double>(memory.limit))),
           fmt::format("use fewer layers, recomputation, sharding or a higher tp: states take {}, activations {}",
                       human_bytes(static_cast<double>(memory.weights + memory.gradients + memory.optimizer)),
@@ -210,7 +212,7 @@ class TrainVerifier {
     const auto predicted = plan_.predicted.memory_bytes.find(device);
     if (predicted != plan_.predicted.memory_bytes.end() && predicted->second != memory)
       add("predicted.memory_bytes." + device,
-          fmt::format("{} in all, and the plan's layers and strategies give {}", predicted->second.total(),
+          fmt::format("{} in all, but the plan's layers and strategies give {}", predicted->second.total(),
                       memory.total()),
           "remove the prediction, or plan again");
   }
