@@ -58,7 +58,7 @@ Assignment assignment_of(const ServePlan& plan, const std::string& device) {
   assignment.memory = stage_memory(plan, stage).at(static_cast<std::size_t>(assignment.rank)).device;
   if (assignment.memory.total() > assignment.memory.limit)
     throw input_error(
-        fmt::format("{} has {}, and its part of stage {} takes {}", device,
+        fmt::format("{} has {}, but its part of stage {} takes {}", device,
                     human_bytes(static_cast<double>(assignment.memory.limit)), stage.id, sum_of(assignment.memory)),
         "plan again with this device's memory, or give the stage fewer `kv_tokens`");
   return assignment;
@@ -71,7 +71,7 @@ void check_allocation(const std::string& device, const TierMemory& planned, cons
                         .reserve = planned.reserve,
                         .limit = planned.limit};
   if (real.total() > planned.total())
-    throw input_error(fmt::format("{} allocated {}, and the plan foresaw {}", device, sum_of(real), sum_of(planned)),
+    throw input_error(fmt::format("{} allocated {}, but the plan predicts {}", device, sum_of(real), sum_of(planned)),
                       "the plan must be made by the same version of motley that runs it");
 }
 

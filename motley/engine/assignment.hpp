@@ -28,7 +28,7 @@ struct Assignment {
 // the engine does not run, or where the device's memory does not hold its part: then with the arithmetic.
 Assignment assignment_of(const ServePlan& plan, const std::string& device);
 
-// Throws an input error where a device holds more than its plan foresaw.
+// Throws an input error where a device holds more than its plan predicts.
 void check_allocation(const std::string& device, const TierMemory& planned, const RankMemory& allocated);
 
 }  // namespace motley

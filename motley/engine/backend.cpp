@@ -44,7 +44,7 @@ at::Device open_backend(const std::string& name) {
         "`nvidia-smi` must list the device, with a driver that this LibTorch knows; or serve with --backend cpu");
   }
   if (count == 0)
-    throw Error(ErrorCode::environment, fmt::format("{}: there is no NVIDIA driver, or it sees no device", name),
+    throw Error(ErrorCode::environment, fmt::format("{}: the NVIDIA driver is missing or lists no device", name),
                 "check that `nvidia-smi` lists a device");
   if (index >= count)
     throw Error(ErrorCode::environment, fmt::format("{}: this machine has {} CUDA devices", name, count),
@@ -57,7 +57,7 @@ at::ScalarType scalar_type(DType type) {
     case DType::fp32: return at::kFloat;
     case DType::bf16: return at::kBFloat16;
     case DType::fp16: return at::kHalf;
-    default: throw input_error(fmt::format("there are no tensors of {}", name_of(type)), "supported: fp32, bf16, fp16");
+    default: throw input_error(fmt::format("tensors of {} are not supported", name_of(type)), "use fp32, bf16 or fp16");
   }
 }
 

@@ -60,8 +60,8 @@ StageModel::Impl::Impl(const StageSpec& stage, StageWeights loaded, WorkerGroup*
       throw input_error(fmt::format("the engine cannot compute in {}", name_of(type)),
                         "supported: " + names_with(Support::served));
   if (spec.limits.block_tokens < 1 || spec.limits.block_tokens > 256)
-    throw input_error(fmt::format("a KV block of {} tokens", spec.limits.block_tokens),
-                      "use a block of 1 to 256 tokens");
+    throw input_error(fmt::format("KV blocks of {} tokens are not supported", spec.limits.block_tokens),
+                      "use blocks of 1 to 256 tokens");
   const std::vector<Shard> shards = make_shards(spec.arch, spec.degree, spec.shares);
   shard = shards.at(static_cast<std::size_t>(spec.rank));
   vocabulary_bounds.push_back(0);
@@ -107,8 +107,8 @@ void StageModel::Impl::check_sequence(const Step& step, const StepSequence& sequ
                              sequence.blocks.size(), spec.limits.block_tokens, end));
   for (const std::int32_t block : sequence.blocks)
     if (block < 0 || block >= block_count())
-      refuse(step,
-             fmt::format("sequence {}: block {} is none of the {} there are", sequence.sequence, block, block_count()));
+      refuse(step, fmt::format("sequence {}: block {} is outside of the {} blocks of the cache", sequence.sequence,
+                               block, block_count()));
 }
 
 std::vector<SequenceRows> StageModel::Impl::check(const Step& step) const {

@@ -73,7 +73,7 @@ std::int64_t allocated_bytes(const at::Tensor& tensor) {
 void read_tensor(const Checkpoint& checkpoint, const TensorSpec& tensor, const Slice& slice, at::Tensor to) {
   const auto [file, stored] = checkpoint.find(tensor.name);
   if (stored.shape != tensor.shape)
-    throw input_error(fmt::format("config.json needs the tensor {} {}, {} holds {}", tensor.name,
+    throw input_error(fmt::format("config.json needs the tensor {} {}, but {} holds {}", tensor.name,
                                   shape_text(tensor.shape), file.string(), shape_text(stored.shape)),
                       "config.json and weights must come from the same model");
   const auto type = stored_type(stored.type);

@@ -271,7 +271,7 @@ int run_worker(ControlConnection& control, Fabric* fabric) {
     const auto first = control.receive();
     if (!first) return 0;
     const auto* launch = std::get_if<Launch>(&*first);
-    if (launch == nullptr) throw Error(ErrorCode::peer, "the driver's first message is no Launch");
+    if (launch == nullptr) throw Error(ErrorCode::peer, "the driver's first message is not a Launch");
     std::thread([launch = *launch, &control, fabric, &steps] {
       run_executor(launch, control, fabric, steps);
     }).detach();  // ends with the process

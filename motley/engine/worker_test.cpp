@@ -384,7 +384,7 @@ Failure failure_of(const ServePlan& plan, const std::function<void(ControlConnec
 TEST(Worker, RefusesAPlanThatItsMemoryDoesNotHold) {
   const Failure failure = failure_of(plan_of({{8, {1}}}, DType::fp32, "8 MiB"));
   EXPECT_EQ(failure.code, 2);
-  EXPECT_EQ(failure.message.substr(0, 59), "box/0 has 8.00 MiB, and its part of stage s0 takes weights ");
+  EXPECT_EQ(failure.message.substr(0, 59), "box/0 has 8.00 MiB, but its part of stage s0 takes weights ");
   EXPECT_FALSE(failure.hint.empty());
 }
 
@@ -464,8 +464,8 @@ TEST(Assignment, MoreThanPlannedIsRefusedWithTheSum) {
   } catch (const Error& error) {
     EXPECT_STREQ(
         error.what(),
-        "box/0 allocated weights 5.00 MiB + KV cache 1.00 MiB + buffers 1.00 MiB + reserve 1.00 MiB = 8.00 MiB, and "
-        "the plan foresaw weights 4.00 MiB + KV cache 1.00 MiB + buffers 1.00 MiB + reserve 1.00 MiB = 7.00 MiB");
+        "box/0 allocated weights 5.00 MiB + KV cache 1.00 MiB + buffers 1.00 MiB + reserve 1.00 MiB = 8.00 MiB, but "
+        "the plan predicts weights 4.00 MiB + KV cache 1.00 MiB + buffers 1.00 MiB + reserve 1.00 MiB = 7.00 MiB");
   }
 }
 

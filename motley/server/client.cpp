@@ -120,7 +120,7 @@ void take_chunk(const Value& chunk, StreamedReply& reply, const std::function<vo
 ServerAddress parse_server_url(const std::string& url) {
   std::string rest = url;
   if (rest.starts_with("https://"))
-    throw input_error("TLS is not spoken here", "use http:// with a loopback address or a tunnel");
+    throw input_error("https:// is not supported", "use http:// with a loopback address or a tunnel");
   if (rest.starts_with("http://")) rest = rest.substr(7);
   rest = rest.substr(0, rest.find('/'));
   ServerAddress server;
@@ -128,7 +128,7 @@ ServerAddress parse_server_url(const std::string& url) {
   server.host = rest.substr(0, colon);
   if (colon != std::string::npos) server.port = rest.substr(colon + 1);
   if (server.host.empty() || server.port.empty() || server.port.find_first_not_of("0123456789") != std::string::npos)
-    throw input_error(fmt::format("\"{}\" is no server address", url), "write it as in http://127.0.0.1:8000");
+    throw input_error(fmt::format("\"{}\" is not a server address", url), "write it as in http://127.0.0.1:8000");
   return server;
 }
 

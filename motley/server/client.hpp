@@ -17,7 +17,7 @@ struct ServerAddress {
   std::string api_key;  // empty: none
 };
 
-// "http://127.0.0.1:8000", "127.0.0.1:8000" or "localhost". Throws an input error on anything else; TLS is not spoken.
+// "http://127.0.0.1:8000", "127.0.0.1:8000" or "localhost". Throws an input error on anything else, https included.
 ServerAddress parse_server_url(const std::string& url);
 
 // GET, the body parsed as JSON. Throws a peer error when the server cannot be reached or answers with an error.

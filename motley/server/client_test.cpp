@@ -67,8 +67,8 @@ TEST(Client, AddressesAreRead) {
   EXPECT_EQ(parse_server_url("http://10.0.0.7:81/v1").port, "81");
   EXPECT_EQ(parse_server_url("localhost").port, "8000");
   for (const char* url : {"", "http://", ":80", "host:", "host:http", "http://host:80x/v1"})
-    EXPECT_EQ(refusal_of([&] { parse_server_url(url); }).what, std::string("\"") + url + "\" is no server address");
-  EXPECT_EQ(refusal_of([] { parse_server_url("https://host"); }).what, "TLS is not spoken here");
+    EXPECT_EQ(refusal_of([&] { parse_server_url(url); }).what, std::string("\"") + url + "\" is not a server address");
+  EXPECT_EQ(refusal_of([] { parse_server_url("https://host"); }).what, "https:// is not supported");
 }
 
 TEST(Client, ErrorsAreToldInTheServersWords) {

@@ -22,13 +22,14 @@ void Dispatcher::check(const GenerateRequest& request) const {
   };
   if (request.prompt.empty()) throw input_error("the prompt is empty", "give at least one token");
   if (request.max_new_tokens < 1)
-    throw input_error(fmt::format("{} new tokens are asked for", request.max_new_tokens), "ask for at least one");
+    throw input_error(fmt::format("the request asks for {} new tokens", request.max_new_tokens),
+                      "ask for at least one");
   for (const std::int32_t token : request.prompt) check_token(token, "the prompt");
   for (const std::int32_t token : request.stop_tokens) check_token(token, "the list of stop tokens");
   for (const auto& [token, bias] : request.sampling.logit_bias) check_token(token, "the logit bias");
   if (std::ssize(request.prompt) >= arch.context)
     throw input_error(
-        fmt::format("the prompt has {} tokens, and the model's context is {}", request.prompt.size(), arch.context),
+        fmt::format("the prompt has {} tokens, but the model's context is {}", request.prompt.size(), arch.context),
         fmt::format("shorten it to {} tokens", arch.context - 1));
 }
 
@@ -116,7 +117,7 @@ std::vector<GenerateEvent> Dispatcher::resume() {
         {.request = id,
          .token = {},
          .finished = FinishReason::no_room,
-         .stop_cause = fmt::format("the deployment's plan has changed; the request has {} tokens, and no route of the "
+         .stop_cause = fmt::format("the deployment's plan has changed; the request has {} tokens, but no route of the "
                                    "new plan has room for more than {} tokens of keys and values",
                                    request.tokens.size(), router_.kv_tokens(route_for(std::ssize(request.tokens))))});
   }

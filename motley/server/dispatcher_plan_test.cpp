@@ -180,7 +180,7 @@ TEST(DispatcherPlan, ARequestIsCutToTheRoomThatIsLeftOrEndsWithTheReason) {
   EXPECT_EQ(ends[0].request, large);
   EXPECT_EQ(ends[0].finished, FinishReason::no_room);
   EXPECT_EQ(ends[0].stop_cause, "the deployment's plan has changed; the request has " + std::to_string(known) +
-                                    " tokens, and no route of the new plan has room for more than 64 tokens of keys "
+                                    " tokens, but no route of the new plan has room for more than 64 tokens of keys "
                                     "and values");
   run(dispatcher, model, tokens);
   EXPECT_TRUE(dispatcher.idle());

@@ -23,7 +23,8 @@ DriverOptions checked(DriverOptions options) {
     throw input_error(
         fmt::format("{} threads per worker, {} micro-batches, a queue of {}, a watchdog of {} s",
                     options.threads_per_worker, options.micro_batches, options.max_queue, options.watchdog_s),
-        "at least one thread and one place in the queue, a watchdog of more than 0 s; 0 micro-batches: the plan's");
+        "give at least one thread, a queue of at least 1 and a watchdog above 0 s; 0 micro-batches means the plan's "
+        "number");
   return options;
 }
 

@@ -198,11 +198,11 @@ tcp::endpoint endpoint_of(const ServerOptions& options) {
   error_code status;
   const auto address = asio::ip::make_address(options.host == "localhost" ? "127.0.0.1" : options.host, status);
   if (status)
-    throw input_error(fmt::format("\"{}\" is no address to listen on", options.host),
+    throw input_error(fmt::format("\"{}\" is not an address to listen on", options.host),
                       "give a numeric address such as 127.0.0.1");
   if (!address.is_loopback() && !options.insecure)
     throw input_error(
-        fmt::format("{} is reachable from other machines, and the connection is not encrypted", options.host),
+        fmt::format("{} is reachable from other machines, but the connection is not encrypted", options.host),
         "listen on 127.0.0.1 behind a proxy that speaks TLS, or pass --insecure and set an API key");
   return {address, static_cast<std::uint16_t>(options.port)};
 }

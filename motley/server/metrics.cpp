@@ -62,9 +62,9 @@ struct Metrics::Impl {
   Histogram& first_token = histogram("motley_time_to_first_token_seconds",
                                      "Time from a request's arrival to its first token.", seconds_buckets);
   Histogram& token_interval = histogram("motley_time_per_output_token_seconds",
-                                        "Mean time per token after the first, of each choice.", interval_buckets);
+                                        "Mean time per output token after the first, per choice.", interval_buckets);
   Histogram& duration = histogram("motley_request_duration_seconds",
-                                  "Time of completion requests, from arrival to end.", seconds_buckets);
+                                  "Time from a completion request's arrival to its end.", seconds_buckets);
 
   Counter& prompt_tokens = counter("motley_prompt_tokens_total", "Prompt tokens computed.").Add({});
   Counter& generated_tokens = counter("motley_generated_tokens_total", "Tokens generated.").Add({});
@@ -73,9 +73,10 @@ struct Metrics::Impl {
   Gauge& ready = gauge("motley_ready", "1 when every route has produced a token and nothing has failed.").Add({});
   Gauge& free_blocks = gauge("motley_kv_blocks_free", "Free KV blocks.").Add({});
   Gauge& total_blocks = gauge("motley_kv_blocks", "KV blocks.").Add({});
-  Gauge& uptime = gauge("motley_uptime_seconds", "Time since the workers were ready.").Add({});
-  Gauge& epoch = gauge("motley_plan_epoch", "Of the plan in force: from 1, one more with each change.").Add({});
-  Gauge& held = gauge("motley_requests_held", "Requests that wait for a plan to take effect.").Add({});
+  Gauge& uptime = gauge("motley_uptime_seconds", "Time since the workers became ready.").Add({});
+  Gauge& epoch =
+      gauge("motley_plan_epoch", "Number of the plan in force; starts at 1 and grows by 1 with each change.").Add({});
+  Gauge& held = gauge("motley_requests_held", "Requests held until a plan takes effect.").Add({});
   Gauges waiting{gauge("motley_requests_waiting", "Sequences in the queue, by route.")};
   Gauges running{gauge("motley_requests_running", "Running sequences, by route.")};
   Gauges worker_up{gauge("motley_worker_up", "1 while the worker process of the device runs.")};

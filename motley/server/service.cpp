@@ -128,7 +128,7 @@ struct Service::Impl {
     }
     if (request.path == "/v1/chat/completions") return prepare(shared, ApiKind::chat, exchange, arrival);
     if (request.path == "/v1/completions") return prepare(shared, ApiKind::completion, exchange, arrival);
-    throw ApiError(404, fmt::format("there is nothing at {}", request.path), {}, "not_found");
+    throw ApiError(404, fmt::format("the path {} does not exist", request.path), {}, "not_found");
   }
 
   void authorize(const HttpRequest& request) const {

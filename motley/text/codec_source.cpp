@@ -175,7 +175,7 @@ class Codec:
         folder = Path(folder)
         path = folder / "tokenizer.json"
         if not path.is_file():
-            raise InputError(f"{path}: no such file", "the tokenizer stands beside config.json, as Hugging Face's tokenizer.json")
+            raise InputError(f"{path}: no such file", "put the model's tokenizer.json into the folder of config.json")
         try:
             self.tokenizer = Tokenizer.from_file(str(path))
         except BaseException as error:  # a panic of the library is no Exception
@@ -262,12 +262,12 @@ class Codec:
                                      "send fewer or shorter messages")
         except jinja2.TemplateError as error:
             raise InputError(f"the chat template refuses the messages: {error}",
-                             "most templates want roles in turn: system or none, then user, assistant, user") from None
+                             "most templates need alternating roles: optionally system, then user, assistant, user") from None
         except (InputError, MemoryError):
             raise
         except Exception as error:
             raise InputError(f"the chat template fails: {type(error).__name__}: {error}",
-                             "every message needs `role` and `content`; if it has, " + OTHER_TEMPLATE) from None
+                             "every message needs `role` and `content`; if each has both, " + OTHER_TEMPLATE) from None
         return "".join(pieces)
 )py";
 

@@ -27,7 +27,7 @@ constexpr std::size_t template_bytes = std::size_t{512} << 20;
 const py::object* codec_module = nullptr;
 
 constexpr const char* shorter =
-    "send fewer or shorter messages; if it is so for all, the model folder's chat template is at fault";
+    "send fewer or shorter messages; if all messages fail, replace the model folder's chat template";
 
 // Throws the Error that a Python exception stands for.
 [[noreturn]] void rethrow(const py::error_already_set& error) {

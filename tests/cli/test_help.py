@@ -135,5 +135,5 @@ def test_examples_run(pages, motley, prepared, tmp_path):
 def test_what_is_not_run_is_tested_elsewhere(pages):
     lines = [line for text in pages.values() for line in examples_of(text)]
     for pattern, why in NOT_RUN.items():
-        assert any(re.match(pattern, line) for line in lines), f"{pattern} is no example any more"
+        assert any(re.match(pattern, line) for line in lines), f"{pattern} is not an example any more"
         assert all((ROOT / file).exists() for file in re.findall(r"tests/[\w/]+\.py", why)), why
