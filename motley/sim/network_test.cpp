@@ -28,23 +28,6 @@ TEST(SimNetwork, AStepsLoadAddsUpItsSequences) {
   EXPECT_DOUBLE_EQ(load.logits, 1);
 }
 
-TEST(SimNetwork, LikeRanksAreOneKindAndAsManyWorkers) {
-  const ServePlan plan = garage_plan();
-  ASSERT_EQ(plan.stages[0].devices.size(), 2u);
-  const Router router(plan, {});
-  const sim::Network network(plan, router, {});
-  EXPECT_EQ(network.stages()[0].workers, 2);
-  EXPECT_EQ(network.stages()[0].group.ranks.size(), 1u);
-}
-
-TEST(SimNetwork, MeasuredWaysGoByTokensOrBySizeOfMessage) {
-  const LinkRate rate{"a", "b", {1000, 3000}, {10, 20}};
-  sim::Way way{.small = {0, 1}, .large = {0, 1}, .rate = &rate};
-  EXPECT_DOUBLE_EQ(way.occupancy_s(7, 2000), 2000 / 15.0);
-  way.tokens_per_s = 14;
-  EXPECT_DOUBLE_EQ(way.occupancy_s(7, 2000), 0.5);
-}
-
 // Two machines, a stage of each route on either: what goes there does not wait for what comes back.
 TEST(SimNetwork, EachDirectionBetweenMachinesIsALink) {
   ServePlan plan = timed_plan({{.layers = {0, 2}}, {.layers = {2, 4}}, {.layers = {0, 2}}, {.layers = {2, 4}}},

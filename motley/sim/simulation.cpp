@@ -13,17 +13,29 @@
 #include "motley/sim/summary.hpp"
 
 namespace motley::sim {
+namespace {
+
+RouterOptions with_costs(const SimOptions& options) {
+  RouterOptions router = options.router;
+  router.cost = options.cost;
+  return router;
+}
+
+}  // namespace
 
 Simulation::Simulation(const ServePlan& plan, const std::vector<TraceRequest>& requests, const SimOptions& options)
     : plan_(plan),
       options_(options),
-      router_(plan, options.router),
+      router_(plan, with_costs(options)),
       network_(plan, router_, options.cost),
       stages_(plan.stages.size()),
       links_(network_.links().size()),
+      last_arrival_s_(router_.chains().size()),
       faults_of_stage_(plan.stages.size(), 0),
       queues_(router_.groups()),
       tokens_of_class_(plan.workload.classes.size(), 0) {
+  for (std::size_t chain = 0; chain < last_arrival_s_.size(); ++chain)
+    last_arrival_s_[chain].assign(router_.chains()[chain].hops + 1, 0);
   read_requests(requests);
   read_faults();
   for (std::size_t group = 0; group < router_.groups(); ++group) queues_[group].counts = router_.counts(group);
@@ -253,8 +265,8 @@ void Simulation::hand_over(std::uint32_t request, std::size_t chain) {
   double arrived_s = now_s_;
   for (const Transfer& transfer : network_.chains()[chain].transfers) {
     const double bytes = cached * transfer.bytes_per_token;
-    arrived_s = std::max(
-        arrived_s, send(transfer.way, bytes / transfer.way.token_bytes, bytes, {.tokens = cached, .sequences = 1}));
+    arrived_s = std::max(arrived_s, send(transfer.way, bytes / transfer.way.time.token_bytes, bytes,
+                                         {.tokens = cached, .sequences = 1}));
   }
   events_.push(arrived_s, EventKind::transferred, request, open.generation);
 }
@@ -290,7 +302,7 @@ Simulation::StepSlot& Simulation::release(std::uint32_t slot) {
 void Simulation::reach_stage(std::uint32_t slot, std::uint32_t hop) {
   const StepSlot& under_way = slots_[slot];
   const StageHop& here = network_.chains()[under_way.step.chain].hops[hop];
-  const double seconds = network_.stage_s(here, under_way.load) * crowding(here.stage);
+  const double seconds = here.time.seconds(under_way.load) * crowding(here.stage);
   const double done_s = occupy(stages_[here.stage], seconds, under_way.load.tokens,
                                {.track = here.stage,
                                 .step = under_way.step.id,
@@ -304,9 +316,9 @@ double Simulation::crowding(std::uint32_t stage) const {
   const auto& local = plan_.cluster.description.local;
   if (!local) return 1;
   const double start_s = std::max(now_s_, stages_[stage].free_s);
-  int workers = network_.stages()[stage].workers;
+  int workers = network_.workers(stage);
   for (std::uint32_t other = 0; other < stages_.size(); ++other)
-    if (other != stage && stages_[other].free_s > start_s) workers += network_.stages()[other].workers;
+    if (other != stage && stages_[other].free_s > start_s) workers += network_.workers(other);
   return std::max(1.0, static_cast<double>(workers) / static_cast<double>(local->cores));
 }
 
@@ -315,15 +327,23 @@ void Simulation::leave_stage(std::uint32_t slot, std::uint32_t hop) {
   const ChainModel& chain = network_.chains()[under_way.step.chain];
   const StageHop& here = chain.hops[hop];
   if (hop + 1 == chain.hops.size()) {
-    const double back_s = network_.back_s(chain, static_cast<double>(under_way.step.sequences.size()));
-    return events_.push(now_s_ + back_s, EventKind::answered, slot, under_way.generation);
+    const double back_s = chain.back.seconds(static_cast<double>(under_way.step.sequences.size()));
+    const double answered_s = in_order(under_way.step.chain, hop + 1, now_s_ + back_s);
+    return events_.push(answered_s, EventKind::answered, slot, under_way.generation);
   }
   const double tokens = under_way.load.tokens;
-  const double arrival_s = send(here.next, tokens, tokens * here.next.token_bytes,
-                                {.step = under_way.step.id,
-                                 .tokens = tokens,
-                                 .sequences = static_cast<std::uint32_t>(under_way.step.sequences.size())});
+  const double sent_s = send(here.next, tokens, tokens * here.next.time.token_bytes,
+                             {.step = under_way.step.id,
+                              .tokens = tokens,
+                              .sequences = static_cast<std::uint32_t>(under_way.step.sequences.size())});
+  const double arrival_s = in_order(under_way.step.chain, hop + 1, sent_s);
   events_.push(arrival_s, EventKind::at_stage, slot, under_way.generation, hop + 1);
+}
+
+// Messages of a chain do not overtake one another, although a small one may have a shorter way.
+double Simulation::in_order(std::size_t chain, std::size_t hop, double arrival_s) {
+  double& last_s = last_arrival_s_[chain][hop];
+  return last_s = std::max(last_s, arrival_s);
 }
 
 void Simulation::take_answer(std::uint32_t slot) {
@@ -354,7 +374,7 @@ double Simulation::occupy(Server& server, double seconds, double amount, Timelin
 // When it has arrived.
 double Simulation::send(const Way& way, double tokens, double bytes, Timeline::Span span) {
   span.track = static_cast<std::uint32_t>(stages_.size()) + way.link;
-  return occupy(links_[way.link], way.occupancy_s(tokens, bytes), bytes, span) + way.latency_s(bytes);
+  return occupy(links_[way.link], way.time.occupancy_s(tokens, bytes), bytes, span) + way.time.latency_s(bytes);
 }
 
 // ---- measuring ----

@@ -82,6 +82,7 @@ class Simulation {
   StepSlot& release(std::uint32_t slot);
   double crowding(std::uint32_t stage) const;
   double occupy(Server& server, double seconds, double amount, Timeline::Span span);
+  double in_order(std::size_t chain, std::size_t hop, double arrival_s);
   double send(const Way& way, double tokens, double bytes, Timeline::Span span);
 
   void note_queue(std::size_t group);
@@ -107,6 +108,7 @@ class Simulation {
   std::vector<StepSlot> slots_;
   std::vector<std::uint32_t> free_slots_;
   std::vector<Server> stages_, links_;
+  std::vector<std::vector<double>> last_arrival_s_;  // of chains, by hop; behind the last the driver
   std::vector<int> faults_of_stage_;
   std::vector<FaultEdge> edges_;  // in order
   std::size_t next_edge_ = 0;

@@ -13,8 +13,6 @@ namespace {
 constexpr double default_layer_overhead_s = 20e-6;
 constexpr double default_step_overhead_s = 100e-6;
 
-constexpr double logit_bytes = 4;  // fp32
-
 std::optional<double> given(const CostOptions& options, const std::string& key) {
   const auto found = options.settings.find(key);
   return found == options.settings.end() ? std::nullopt : std::optional(found->second);

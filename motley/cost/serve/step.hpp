@@ -30,6 +30,7 @@ struct StepLoad {
 };
 
 inline constexpr double token_id_bytes = 8;  // int64
+inline constexpr double logit_bytes = 4;     // fp32
 
 struct Roofline {
   double memory_s = 0;

@@ -1,0 +1,195 @@
+#include "motley/cost/serve/step_time.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+namespace motley {
+namespace {
+
+// Of equal times the first pair.
+std::pair<int, int> fastest_pair(const Cluster& cluster, const std::vector<int>& from, const std::vector<int>& to,
+                                 double bytes) {
+  std::pair<int, int> fastest{from.front(), to.front()};
+  double least = std::numeric_limits<double>::infinity();
+  for (const int a : from)
+    for (const int b : to)
+      if (const double seconds = cluster.link(a, b).seconds(bytes); seconds < least) {
+        least = seconds;
+        fastest = {a, b};
+      }
+  return fastest;
+}
+
+void check_overheads(const CostOptions& options) {
+  for (const auto& [key, value] : options.settings) {
+    if (key != "motley.layer_overhead_s" && key != "motley.step_overhead_s")
+      throw input_error("the simulator has no setting \"" + key + "\"",
+                        "use motley.layer_overhead_s or motley.step_overhead_s");
+    if (!(value >= 0) || !std::isfinite(value))
+      throw input_error(key + " must be a time in seconds", "give a number of at least 0");
+  }
+}
+
+// all_reduce_s() and all_gather_s() of cost/form/group.hpp as functions of the tokens.
+MessageTime message(const PathSpeed& link, double rounds, double token_bytes) {
+  return {rounds * link.latency_s, token_bytes / link.bandwidth_bytes_per_s};
+}
+
+StageTime::Rank rank_time(const Rank& rank, double layers, bool head) {
+  return {.weights_s = layers * static_cast<double>(rank.block_bytes) / effective_bandwidth(rank),
+          .token_s = layers * rank.block_flops / effective_flop_per_s(rank),
+          .cached_s = layers * rank.kv_bytes / attention_bandwidth(rank),
+          .attended_s = layers * rank.attention_flops / attention_flop_per_s(rank),
+          .head_s = head ? rank.head_bytes / effective_bandwidth(rank) : 0,
+          .logit_s = head ? rank.head_flops / effective_flop_per_s(rank) : 0};
+}
+
+}  // namespace
+
+// ---- times ----
+
+double StageTime::seconds(const StepLoad& load) const {
+  if (measured_tokens_per_s > 0) return load.tokens / measured_tokens_per_s;
+  const double attended = load.tokens * load.context, heads = std::min(1.0, load.logits);
+  double blocks_s = 0, head_s = 0;
+  for (const Rank& rank : ranks) {
+    blocks_s = std::max(blocks_s, std::max(rank.weights_s, load.tokens * rank.token_s) +
+                                      std::max(load.cached * rank.cached_s, attended * rank.attended_s));
+    head_s = std::max(head_s, std::max(heads * rank.head_s, load.logits * rank.logit_s));
+  }
+  const double reduce_s = all_reduces > 0 ? std::min(ring.seconds(load.tokens), direct.seconds(load.tokens)) : 0;
+  return fixed_s + blocks_s + all_reduces * reduce_s + gather.seconds(load.tokens) + head_s +
+         heads * gather_logits.latency_s + load.logits * gather_logits.token_s;
+}
+
+double HopTime::occupancy_s(double tokens, double bytes) const {
+  if (tokens_per_s > 0) return tokens / tokens_per_s;
+  if (rate) return bytes / bytes_per_s(*rate, bytes);
+  return bytes / path(bytes).bandwidth_bytes_per_s;
+}
+
+StepSpan PipelineTime::span(const StepLoad& load) const {
+  StepSpan span{.round_s = back_s};
+  double stage_s = 0;
+  for (std::size_t i = 0; i < visits.size(); ++i) {
+    const Visit& visit = visits[i];
+    StepLoad part = load;
+    part.tokens *= visit.share;
+    part.cached *= visit.share;
+    part.logits *= visit.share;
+    const double seconds = visit.time.seconds(part);
+    stage_s = i > 0 && visits[i - 1].stage == visit.stage ? stage_s + seconds : seconds;
+    span.busiest_s = std::max(span.busiest_s, stage_s);
+    span.round_s += visit.share * seconds;
+  }
+  for (const Crossing& crossing : crossings) {
+    const double tokens = crossing.share * load.tokens, bytes = tokens * crossing.time.token_bytes;
+    const double busy_s = crossing.time.occupancy_s(tokens, bytes);
+    span.busiest_s = std::max(span.busiest_s, busy_s);
+    span.round_s += crossing.share * (busy_s + crossing.time.latency_s(bytes));
+  }
+  return span;
+}
+
+std::int64_t window_of(const Architecture& arch) { return arch.sliding_layers.empty() ? arch.sliding_window : 0; }
+
+void add_sequence(StepLoad& load, std::int64_t window, std::int64_t position, std::int64_t count, bool samples) {
+  const auto tokens = static_cast<double>(count);
+  double context = static_cast<double>(position) + tokens / 2;
+  if (window > 0) context = std::min(context, static_cast<double>(window));
+  load.context = (load.tokens * load.context + tokens * context) / (load.tokens + tokens);
+  load.tokens += tokens;
+  load.cached += context;
+  load.logits += samples ? 1 : 0;
+}
+
+// ---- of a plan ----
+
+StepTimes::StepTimes(const ServePlan& plan, const CostOptions& options)
+    : plan_(plan), cost_(options, plan.cluster, plan.model.arch) {
+  check_overheads(options);
+  std::map<std::string, int> device_numbers;
+  for (std::size_t i = 0; i < plan.cluster.devices.size(); ++i)
+    device_numbers[plan.cluster.devices[i].name] = static_cast<int>(i);
+  for (const Stage& stage : plan.stages) {
+    stage_numbers_[stage.id] = groups_.size();
+    std::vector<int> devices;
+    for (const std::string& name : stage.devices) devices.push_back(device_numbers.at(name));
+    measured_tokens_per_s_.push_back(
+        measured_tokens_per_s(plan.profile, plan.cluster, devices, stage.layers.size()).value_or(0));
+    groups_.push_back(make_group(plan.cluster, plan.model.arch, std::move(devices), stage.shares, stage.weight_type,
+                                 stage.kv_type, plan.step));
+  }
+}
+
+std::size_t StepTimes::stage_of(const RouteChain& chain, std::size_t hop) const {
+  return stage_numbers_.at(plan_.routes[chain.route].path[chain.first_hop + hop].stage);
+}
+
+StageTime StepTimes::stage(const RouteChain& chain, std::size_t hop) const {
+  const std::size_t number = stage_of(chain, hop);
+  const TensorGroup& group = groups_[number];
+  const auto layers = static_cast<double>(plan_.routes[chain.route].path[chain.first_hop + hop].layers.size());
+  const bool first = hop == 0, last = hop + 1 == chain.hops;
+  StageTime time{.fixed_s = layers * cost_.layer_overhead_s(group) + cost_.step_overhead_s(group),
+                 .measured_tokens_per_s = measured_tokens_per_s_[number]};
+  for (const Rank& rank : group.ranks) {
+    const StageTime::Rank kind = rank_time(rank, layers, last);
+    if (std::ranges::find(time.ranks, kind) == time.ranks.end()) time.ranks.push_back(kind);
+  }
+  const double n = group.degree();
+  if (n < 2) return time;
+  const double hidden_bytes = cost_.activation_bytes(group, 1);
+  time.all_reduces = 2 * layers + (first ? 1 : 0);
+  time.ring = message(group.link, 2 * (n - 1), 2 * (n - 1) / n * hidden_bytes);
+  time.direct = message(group.link, 1, (n - 1) * hidden_bytes);
+  if (!first) time.gather = message(group.link, 1, (n - 1) / n * hidden_bytes);
+  const double logits_bytes = static_cast<double>(plan_.model.arch.vocabulary) * logit_bytes;
+  if (last) time.gather_logits = message(group.link, 1, (n - 1) / n * logits_bytes);
+  return time;
+}
+
+HopTime StepTimes::hop(std::size_t from_stage, std::size_t to_stage) const {
+  const TensorGroup &from = groups_[from_stage], &to = groups_[to_stage];
+  const double token_bytes = cost_.activation_bytes(from, 1);
+  const auto [a, b] = fastest_pair(plan_.cluster, from.devices, to.devices, token_bytes);
+  const auto [c, d] =
+      fastest_pair(plan_.cluster, from.devices, to.devices, token_bytes * static_cast<double>(plan_.step.max_tokens));
+  const MeasuredLink measured = measured_link(plan_.profile, plan_.cluster, c, d);
+  return {.small = plan_.cluster.link(a, b),
+          .large = plan_.cluster.link(c, d),
+          .from_device = c,
+          .to_device = d,
+          .token_bytes = token_bytes,
+          .tokens_per_s = measured.tokens != nullptr ? measured.tokens->tokens_per_s : 0,
+          .rate = measured.rate != nullptr ? std::optional(*measured.rate) : std::nullopt};
+}
+
+MessageTime StepTimes::back(const RouteChain& chain) const {
+  MessageTime back{.latency_s = cost_.driver().step_s};
+  if (chain.hops < 2 || plan_.cluster.description.driver) return back;
+  const PathSpeed path = best_link(plan_.cluster, groups_[stage_of(chain, chain.hops - 1)].devices,
+                                   groups_[stage_of(chain, 0)].devices, token_id_bytes);
+  return {back.latency_s + path.latency_s, token_id_bytes / path.bandwidth_bytes_per_s};
+}
+
+PipelineTime StepTimes::pipeline(const std::vector<RouteChain>& chains) const {
+  PipelineTime pipeline{.window = window_of(plan_.model.arch)};
+  double weights = 0;
+  for (const RouteChain& chain : chains) weights += plan_.routes[chain.route].weight;
+  for (const RouteChain& chain : chains) {
+    const double share =
+        weights > 0 ? plan_.routes[chain.route].weight / weights : 1 / static_cast<double>(chains.size());
+    for (std::size_t i = 0; i < chain.hops; ++i) {
+      pipeline.visits.push_back({stage_of(chain, i), share, stage(chain, i)});
+      if (i > 0) pipeline.crossings.push_back({share, hop(stage_of(chain, i - 1), stage_of(chain, i))});
+    }
+    pipeline.back_s += share * back(chain).seconds(1);
+  }
+  std::ranges::stable_sort(pipeline.visits, {}, &PipelineTime::Visit::stage);
+  return pipeline;
+}
+
+}  // namespace motley

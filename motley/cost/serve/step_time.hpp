@@ -1,0 +1,124 @@
+// The time of steps as numbers alone: what cost/serve/step.hpp says of a plan's stages and links, with everything put
+// in that is the same for every step. The simulator takes its times from it, the scheduler the sizes of its steps.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "motley/cost/serve/step.hpp"
+#include "motley/plan/serve.hpp"
+
+namespace motley {
+
+// Seconds of a message: a latency, and so much for every token.
+struct MessageTime {
+  double latency_s = 0;
+  double token_s = 0;
+  double seconds(double tokens) const { return latency_s + tokens * token_s; }
+};
+
+// A step on one stage of a route.
+struct StageTime {
+  // One for each kind of rank; the slowest counts.
+  struct Rank {
+    double weights_s = 0, token_s = 0;    // products: all weights are read once, or computing takes longer
+    double cached_s = 0, attended_s = 0;  // attention: per cached token read, per pair of tokens
+    double head_s = 0, logit_s = 0;       // the head: read once, or computing
+    bool operator==(const Rank&) const = default;
+  };
+  std::vector<Rank> ranks = {};
+  double fixed_s = 0;  // overheads of layers and of the step
+  double all_reduces = 0;
+  MessageTime ring = {}, direct = {};  // of an all-reduce, whichever takes less
+  MessageTime gather = {}, gather_logits = {};
+  double measured_tokens_per_s = 0;  // beats all of the above; 0: not measured
+
+  double seconds(const StepLoad& load) const;
+};
+
+// From one stage to the next. Messages of different size may take different pairs of devices.
+struct HopTime {
+  PathSpeed small = {}, large = {};    // the fastest pair for one token, and for a full step
+  int from_device = 0, to_device = 0;  // the latter pair
+  double token_bytes = 0;              // of a token's hidden state, as the sender has it
+  double tokens_per_s = 0;             // measured; 0: not
+  std::optional<LinkRate> rate = {};   // measured
+
+  PathSpeed path(double bytes) const { return small.seconds(bytes) <= large.seconds(bytes) ? small : large; }
+  double occupancy_s(double tokens, double bytes) const;  // how long the sending keeps the link busy
+  double latency_s(double bytes) const { return path(bytes).latency_s; }
+  double seconds(double tokens) const {
+    return occupancy_s(tokens, tokens * token_bytes) + latency_s(tokens * token_bytes);
+  }
+};
+
+// Hops of a route that a sequence passes in every step: all of them, or those before or after the hand-over from
+// prefill to decode.
+struct RouteChain {
+  std::size_t route = 0;
+  std::size_t first_hop = 0;
+  std::size_t hops = 0;
+};
+
+// How long a step keeps its busiest stage or link, and how long it takes until the next one can follow with its tokens.
+struct StepSpan {
+  double busiest_s = 0;
+  double round_s = 0;
+};
+
+// The stages and links that the steps of one scheduler pass: of a chain, or of several that share stages. A step is
+// then cut by chain, and each part counts with the chain's share of the sequences.
+struct PipelineTime {
+  struct Visit {
+    std::size_t stage = 0;  // of the plan; those of one stage stand together
+    double share = 1;
+    StageTime time = {};
+  };
+  struct Crossing {
+    double share = 1;
+    HopTime time = {};
+  };
+  std::vector<Visit> visits = {};
+  std::vector<Crossing> crossings = {};
+  double back_s = 0;
+  std::int64_t window = 0;  // see add_sequence()
+
+  StepSpan span(const StepLoad& load) const;
+};
+
+// Adds a sequence's tokens [position, position + count) to a step. A token in the middle of a chunk sees half of the
+// chunk, and no token more than `window` cached ones, where all layers have one.
+void add_sequence(StepLoad& load, std::int64_t window, std::int64_t position, std::int64_t count, bool samples);
+std::int64_t window_of(const Architecture& arch);  // 0: none
+
+// Makes them for a plan, which must outlive it.
+class StepTimes {
+ public:
+  // Throws an input error where a device type lacks what a price needs, a setting of `options` is none of the steps'
+  // overheads, or the profile says that a stage cannot be.
+  StepTimes(const ServePlan& plan, const CostOptions& options);
+
+  StageTime stage(const RouteChain& chain, std::size_t hop) const;
+  HopTime hop(std::size_t from_stage, std::size_t to_stage) const;
+  // Of sampled tokens from the last stage to the first, or through the driver to the next step.
+  MessageTime back(const RouteChain& chain) const;
+  // Shares are the routes' weights.
+  PipelineTime pipeline(const std::vector<RouteChain>& chains) const;
+
+  std::size_t stage_of(const RouteChain& chain, std::size_t hop) const;  // index into the plan's stages
+  const TensorGroup& group(std::size_t stage) const { return groups_[stage]; }
+  double request_s() const { return cost_.driver().request_s; }  // in addition to the steps of a request
+
+ private:
+  const ServePlan& plan_;
+  StepCost cost_;
+  std::vector<TensorGroup> groups_;            // of the plan's stages
+  std::vector<double> measured_tokens_per_s_;  // likewise; 0: not measured
+  std::map<std::string, std::size_t, std::less<>> stage_numbers_;
+};
+
+}  // namespace motley

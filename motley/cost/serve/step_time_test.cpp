@@ -1,0 +1,88 @@
+#include "motley/cost/serve/step_time.hpp"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "motley/cost/form/cases_test.hpp"
+#include "motley/plan/example_test.hpp"
+
+namespace motley {
+namespace {
+
+// Whatever a step holds, its time is that of cost/serve/step.hpp: on every stage of the garage (two ranks, one rank;
+// with the embedding, the head, or neither).
+TEST(StageTime, IsThatOfTheStepCost) {
+  const ServePlan plan = garage_plan();
+  const StepTimes times(plan, {});
+  const StepCost cost({}, plan.cluster, plan.model.arch);
+  std::mt19937_64 random(1);
+  const auto pick = [&](double most) { return std::uniform_real_distribution(0.0, most)(random); };
+  for (std::size_t route = 0; route < plan.routes.size(); ++route) {
+    const RouteChain chain{route, 0, plan.routes[route].path.size()};
+    for (std::size_t hop = 0; hop < chain.hops; ++hop) {
+      const StageTime time = times.stage(chain, hop);
+      const TensorGroup& group = times.group(times.stage_of(chain, hop));
+      const auto layers = static_cast<double>(plan.routes[route].path[hop].layers.size());
+      for (int i = 0; i < 50; ++i) {
+        const StepLoad load{.tokens = 1 + pick(600), .context = pick(4000), .cached = pick(9000), .logits = pick(3)};
+        const double expected =
+            layers * cost.block_s(group, load) + cost.ends_s(group, {hop == 0, hop + 1 == chain.hops}, load);
+        EXPECT_NEAR(time.seconds(load), expected, 1e-12 * expected);
+      }
+    }
+  }
+}
+
+TEST(StageTime, LikeRanksAreOneKind) {
+  const ServePlan plan = garage_plan();
+  const StepTimes times(plan, {});
+  ASSERT_EQ(times.group(0).degree(), 2);
+  EXPECT_EQ(times.stage({0, 0, plan.routes[0].path.size()}, 0).ranks.size(), 1u);
+}
+
+TEST(HopTime, IsByTokensOrBySizeOfMessageWhereMeasured) {
+  HopTime hop{.small = {0, 1}, .large = {0, 1}, .rate = LinkRate{"a", "b", {1000, 3000}, {10, 20}}};
+  EXPECT_DOUBLE_EQ(hop.occupancy_s(7, 2000), 2000 / 15.0);
+  hop.tokens_per_s = 14;
+  EXPECT_DOUBLE_EQ(hop.occupancy_s(7, 2000), 0.5);
+}
+
+StageTime flat(double tokens_per_s) { return {.measured_tokens_per_s = tokens_per_s}; }
+
+TEST(PipelineTime, AddsUpStagesHopsAndTheWayBack) {
+  const PipelineTime pipeline{.visits = {{.stage = 0, .time = flat(10)}, {.stage = 1, .time = flat(5)}},
+                              .crossings = {{.time = {.small = {0.25, 8}, .large = {0.25, 8}, .token_bytes = 2}}},
+                              .back_s = 0.125};
+  const StepSpan span = pipeline.span({.tokens = 4});
+  EXPECT_DOUBLE_EQ(span.busiest_s, 1);  // link: 4 x 2 / 8 s
+  EXPECT_DOUBLE_EQ(span.round_s, 0.4 + 0.8 + 1 + 0.25 + 0.125);
+  EXPECT_DOUBLE_EQ(pipeline.span({.tokens = 8}).busiest_s, 2);
+}
+
+// Two chains that share stage 0: it computes both parts of a step, and a sequence passes one of them.
+TEST(PipelineTime, AStageOfSeveralChainsComputesTheirPartsInTurn) {
+  const PipelineTime pipeline{.visits = {{.stage = 0, .share = 0.75, .time = flat(10)},
+                                         {.stage = 0, .share = 0.25, .time = flat(10)},
+                                         {.stage = 1, .share = 0.75, .time = flat(20)},
+                                         {.stage = 2, .share = 0.25, .time = flat(20)}}};
+  const StepSpan span = pipeline.span({.tokens = 16});
+  EXPECT_DOUBLE_EQ(span.busiest_s, 1.6);
+  EXPECT_DOUBLE_EQ(span.round_s, 0.75 * (1.2 + 0.6) + 0.25 * (0.4 + 0.2));
+}
+
+TEST(AddSequence, AddsUpWhatAStepHolds) {
+  StepLoad load;
+  add_sequence(load, 0, 10, 4, false);  // four tokens of a prompt behind ten others
+  add_sequence(load, 0, 20, 1, true);
+  EXPECT_DOUBLE_EQ(load.tokens, 5);
+  EXPECT_DOUBLE_EQ(load.context, (4 * 12 + 20.5) / 5);
+  EXPECT_DOUBLE_EQ(load.cached, 12 + 20.5);
+  EXPECT_DOUBLE_EQ(load.logits, 1);
+  StepLoad windowed;
+  add_sequence(windowed, 16, 20, 1, true);
+  EXPECT_DOUBLE_EQ(windowed.cached, 16);
+}
+
+}  // namespace
+}  // namespace motley
