@@ -1,6 +1,7 @@
 #include "motley/batching/router.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "motley/base/error.hpp"
@@ -32,25 +33,18 @@ std::vector<std::size_t> group_chains(const std::vector<std::vector<Hop>>& chain
   return group;
 }
 
-SchedulerLimits limits_of(const ServePlan& plan, const std::vector<std::vector<Hop>>& chains,
-                          const RouterOptions& options) {
-  SchedulerLimits limits{.blocks = std::numeric_limits<std::int32_t>::max(),
-                         .block_tokens = plan.step.block_tokens,
-                         .max_tokens = plan.step.max_tokens,
-                         .max_sequences = plan.step.max_sequences,
-                         .micro_batches = 1,
-                         .max_queue = options.max_queue};
-  for (const std::vector<Hop>& hops : chains) {
-    for (const Hop& hop : hops)
-      limits.blocks = std::min(limits.blocks, plan.stage(hop.stage).kv_tokens / plan.step.block_tokens);
-  }
-  return limits;
-}
-
-std::int64_t micro_batches_of(const ServePlan& plan, const RouteChain& chain, const RouterOptions& options) {
+// As a person fixed them; or else what keeps the busiest stage at work while the smallest steps go round, and one more
+// for steps of unlike sizes.
+std::int64_t micro_batches_of(const ServePlan& plan, const RouteChain& chain, const StepTimes& times,
+                              const RouterOptions& options) {
   if (options.micro_batches > 0) return options.micro_batches;
   if (plan.routes[chain.route].micro_batches > 0) return plan.routes[chain.route].micro_batches;
-  return chain.hops > 1 ? static_cast<std::int64_t>(chain.hops) + 1 : 1;
+  if (chain.hops == 1) return 1;
+  constexpr std::int64_t most_per_stage = 4;
+  const StepSpan span = times.pipeline({chain}).span({.tokens = 1, .logits = 1});
+  const auto stages = static_cast<std::int64_t>(chain.hops);
+  return std::clamp(static_cast<std::int64_t>(std::ceil(span.round_s / span.busiest_s)), stages + 1,
+                    most_per_stage * stages);
 }
 
 }  // namespace
@@ -76,20 +70,26 @@ Router::Router(const ServePlan& plan, const RouterOptions& options)
   std::vector<std::vector<Hop>> hops;
   for (const RouteChain& chain : chains_) hops.push_back(hops_of(plan, chain));
   group_of_chain_ = group_chains(hops);
+  const StepTimes times(plan, options.cost);
   const std::size_t count = 1 + std::ranges::max(group_of_chain_);
   for (std::size_t group = 0; group < count; ++group) {
-    std::vector<std::vector<Hop>> members;
+    std::vector<RouteChain> members;
     std::size_t last_member = 0;
-    for (std::size_t chain = 0; chain < chains_.size(); ++chain)
-      if (group_of_chain_[chain] == group) {
-        members.push_back(hops[chain]);
-        last_member = chain;
-      }
-    SchedulerLimits limits = limits_of(plan, members, options);
-    for (std::size_t chain = 0; chain < chains_.size(); ++chain)
-      if (group_of_chain_[chain] == group)
-        limits.micro_batches = std::max(limits.micro_batches, micro_batches_of(plan, chains_[chain], options));
-    groups_.push_back({limits, Scheduler(limits), {}, {}});
+    SchedulerLimits limits{.blocks = std::numeric_limits<std::int32_t>::max(),
+                           .block_tokens = plan.step.block_tokens,
+                           .max_tokens = plan.step.max_tokens,
+                           .max_sequences = plan.step.max_sequences,
+                           .micro_batches = 1,
+                           .max_queue = options.max_queue};
+    for (std::size_t chain = 0; chain < chains_.size(); ++chain) {
+      if (group_of_chain_[chain] != group) continue;
+      members.push_back(chains_[chain]);
+      last_member = chain;
+      for (const Hop& hop : hops[chain])
+        limits.blocks = std::min(limits.blocks, plan.stage(hop.stage).kv_tokens / plan.step.block_tokens);
+      limits.micro_batches = std::max(limits.micro_batches, micro_batches_of(plan, chains_[chain], times, options));
+    }
+    groups_.push_back({limits, Scheduler(limits, options.step_rule(times.pipeline(members), limits)), {}, {}});
     if (members.size() == 1) groups_.back().only_chain = last_member;
   }
 }

@@ -10,13 +10,16 @@
 #include <vector>
 
 #include "motley/batching/scheduler.hpp"
+#include "motley/cost/serve/step_time.hpp"
 #include "motley/plan/serve.hpp"
 
 namespace motley {
 
 struct RouterOptions {
-  std::int64_t micro_batches = 0;  // under way on each group of chains; 0: the plan's, or else stages + 1 if several
+  std::int64_t micro_batches = 0;  // most under way on each group of chains; 0: the plan's, or else by the steps' times
   std::int64_t max_queue = 256;    // requests that wait at each group; more are refused
+  MakeStepRule step_rule = timed_steps;
+  CostOptions cost = {};  // of the steps' times
 };
 
 // The part of a micro-batch that goes one way.
@@ -24,14 +27,6 @@ struct RoutedStep {
   std::uint64_t id = 0;
   std::size_t chain = 0;
   std::vector<ScheduledSequence> sequences;
-};
-
-// Hops of a route that a sequence passes in every step: all of them; or those before and those after the hand-over from
-// prefill to decode.
-struct RouteChain {
-  std::size_t route = 0;
-  std::size_t first_hop = 0;
-  std::size_t hops = 0;
 };
 
 class Router {

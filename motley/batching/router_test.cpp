@@ -5,22 +5,32 @@
 #include <algorithm>
 
 #include "motley/base/error.hpp"
+#include "motley/cost/form/cases_test.hpp"
 
 namespace motley {
 namespace {
 
-Stage stage_of(const std::string& id, std::int64_t kv_tokens, LayerRange layers = {0, 4},
+// On a device of its own.
+void add_stage(ServePlan& plan, const std::string& id, std::int64_t kv_tokens, LayerRange layers = {0, 4},
                StageRole role = StageRole::any) {
-  return {.id = id, .role = role, .layers = layers, .devices = {}, .shares = {}, .kv_tokens = kv_tokens};
+  const std::string device = "m/" + std::to_string(plan.stages.size());
+  plan.stages.push_back(
+      {.id = id, .role = role, .layers = layers, .devices = {device}, .shares = {}, .kv_tokens = kv_tokens});
 }
 
 // Stages of which every route takes some, by number.
 ServePlan plan_of(const std::vector<std::int64_t>& kv_tokens, const std::vector<std::vector<std::size_t>>& routes) {
   ServePlan plan;
+  plan.cluster = cluster_of(R"(
+format = "motley.cluster/1"
+[[machine]]
+name = "m"
+devices = ["RTX 3090*8"]
+)");
+  plan.model = llama_of(64, 4, 4, 4, 128, 256);
   plan.model.arch.context = 1000;
   plan.step = {.max_tokens = 64, .max_sequences = 8, .block_tokens = 16};
-  for (std::size_t i = 0; i < kv_tokens.size(); ++i)
-    plan.stages.push_back(stage_of("s" + std::to_string(i), kv_tokens[i]));
+  for (std::size_t i = 0; i < kv_tokens.size(); ++i) add_stage(plan, "s" + std::to_string(i), kv_tokens[i]);
   for (std::size_t i = 0; i < routes.size(); ++i) {
     Route& route = plan.routes.emplace_back();
     route.id = "r" + std::to_string(i);
@@ -48,7 +58,7 @@ TEST(ChooseRoute, LeastLoadedInProportionToTheWeights) {
 
 TEST(Router, RoutesThatShareAStageShareAScheduler) {
   const ServePlan plan = plan_of({64, 160, 320, 480, 999}, {{0, 1}, {4}, {2, 3}, {1, 2}});
-  const Router router(plan, {.micro_batches = 0, .max_queue = 10});
+  const Router router(plan, {.max_queue = 10, .cost = {}});
   EXPECT_EQ(router.groups(), 2u);
   EXPECT_EQ(router.group_of(0), router.group_of(2));  // by way of the last
   EXPECT_EQ(router.group_of(0), router.group_of(3));
@@ -57,7 +67,7 @@ TEST(Router, RoutesThatShareAStageShareAScheduler) {
   EXPECT_EQ(router.kv_tokens(1), 992);  // whole blocks
   EXPECT_EQ(router.limits(router.group_of(0)).micro_batches, 3);
   EXPECT_EQ(router.limits(router.group_of(1)).micro_batches, 1);
-  EXPECT_EQ(Router(plan, {.micro_batches = 5, .max_queue = 10}).limits(0).micro_batches, 5);
+  EXPECT_EQ(Router(plan, {.micro_batches = 5, .max_queue = 10, .cost = {}}).limits(0).micro_batches, 5);
   EXPECT_EQ(router.room(0, 60), 4);
   EXPECT_EQ(router.room(1, 900), 92);
   const ServePlan roomy = plan_of({1600}, {{0}});
@@ -75,7 +85,7 @@ TEST(Router, TheChainThatNeedsMostMicroBatchesSetsTheirNumber) {
 
 TEST(Router, AMicroBatchIsSplitByRouteAndCompletedWithItsLastPart) {
   const ServePlan plan = plan_of({320, 320, 320}, {{0, 1}, {2, 1}});
-  Router router(plan, {.micro_batches = 1, .max_queue = 10});
+  Router router(plan, {.micro_batches = 1, .max_queue = 10, .step_rule = fixed_steps, .cost = {}});
   router.add(1, 1, 3, 2);
   router.add(2, 0, 4, 1);
   router.add(3, 1, 5, 2);
@@ -103,7 +113,7 @@ TEST(Router, AMicroBatchIsSplitByRouteAndCompletedWithItsLastPart) {
 
 TEST(Router, RequestsGoWhereTheFewestAreOpen) {
   const ServePlan plan = plan_of({320, 320}, {{0}, {1}});
-  Router router(plan, {.micro_batches = 0, .max_queue = 10});
+  Router router(plan, {.max_queue = 10, .cost = {}});
   EXPECT_EQ(router.choose(), 0u);
   router.add(1, 0, 3, 2);
   EXPECT_EQ(router.choose(), 1u);
@@ -122,11 +132,11 @@ TEST(Router, RequestsGoWhereTheFewestAreOpen) {
 
 TEST(Router, ARouteWithRolesHasAChainForEach) {
   ServePlan plan = plan_of({640, 160, 320}, {{2}, {}});
-  plan.stages.push_back(stage_of("p0", 640, {0, 2}, StageRole::prefill));
-  plan.stages.push_back(stage_of("p1", 96, {2, 4}, StageRole::prefill));
-  plan.stages.push_back(stage_of("d", 160, {0, 4}, StageRole::decode));
+  add_stage(plan, "p0", 640, {0, 2}, StageRole::prefill);
+  add_stage(plan, "p1", 96, {2, 4}, StageRole::prefill);
+  add_stage(plan, "d", 160, {0, 4}, StageRole::decode);
   plan.routes[1].path = {{"p0", {0, 2}}, {"p1", {2, 4}}, {"d", {0, 4}}};
-  Router router(plan, {.micro_batches = 0, .max_queue = 10});
+  Router router(plan, {.max_queue = 10, .cost = {}});
   ASSERT_EQ(router.chains().size(), 3u);
   EXPECT_EQ(router.decode_chain(0), std::nullopt);
   EXPECT_EQ(router.decode_chain(1), 2u);

@@ -6,12 +6,6 @@
 #include "motley/base/error.hpp"
 
 namespace motley {
-namespace {
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
-}  // namespace
-
 BlockPool::BlockPool(std::int64_t count) : total_(count) {
   MOTLEY_CHECK(count >= 0 && count <= std::numeric_limits<std::int32_t>::max());
   for (std::int64_t id = count; id-- > 0;) free_.push_back(static_cast<std::int32_t>(id));
@@ -32,7 +26,11 @@ void BlockPool::give_back(std::int32_t id) {
   free_.push_back(id);
 }
 
-Scheduler::Scheduler(SchedulerLimits limits) : limits_(limits), pool_(limits.blocks) {
+Scheduler::Scheduler(SchedulerLimits limits, StepRule rule)
+    : limits_(limits),
+      rule_(rule ? std::move(rule) : fixed_steps({}, limits)),
+      pool_(limits.blocks),
+      micro_batches_(limits.micro_batches) {
   MOTLEY_CHECK(limits_.block_tokens > 0 && limits_.max_tokens > 0 && limits_.max_sequences > 0);
   MOTLEY_CHECK(limits_.micro_batches > 0 && limits_.max_queue >= 0);
   // Every sequence brings at least one token.
@@ -55,30 +53,62 @@ Admission Scheduler::add(std::uint64_t id, std::int64_t prompt_tokens, std::int6
   sequence.number = ++arrivals_;
   sequence.known = prompt_tokens;
   sequence.most = prompt_tokens + max_new_tokens;
-  sequence.computed = cached_tokens;
-  waiting_.insert(&sequence);
+  sequence.scheduled = cached_tokens;
+  wait(sequence);
   return Admission::accepted;
 }
 
 void Scheduler::cancel(std::uint64_t id) {
   const auto found = sequences_.find(id);
   if (found == sequences_.end()) return;
-  if (found->second.under_way)
-    found->second.cancelled = true;  // the step still writes to its blocks
-  else
-    release(found->second);
+  end(found->second);
 }
 
 std::optional<ScheduledStep> Scheduler::next() {
   if (std::ssize(under_way_) >= limits_.micro_batches) return std::nullopt;
+  const StepBudget budget = rule_(state());
+  micro_batches_ = std::min(budget.micro_batches, limits_.micro_batches);
+  if (std::ssize(under_way_) >= micro_batches_) return std::nullopt;
   Draft draft{{last_step_ + 1, {}}, {}, limits_.max_tokens, limits_.max_sequences};
   add_decodes(draft);
-  add_prompts(draft);
+  draft.tokens = std::min(draft.tokens, budget.prompt_tokens);
+  add_prompts(draft, budget.chunks_under_way);
   admit(draft);
   if (draft.step.sequences.empty()) return std::nullopt;
   last_step_ = draft.step.id;
   under_way_[draft.step.id] = std::move(draft.parts);
   return std::move(draft.step);
+}
+
+// Of those that wait, as many count as their blocks allow to run.
+StepState Scheduler::state() const {
+  StepState state{.free_blocks = static_cast<double>(pool_.free_count()) / static_cast<double>(pool_.total())};
+  double cached = 0;
+  for (const Sequence* sequence : running_) {
+    if (sequence->ended) continue;
+    const std::int64_t left = sequence->pending();
+    if (left == 0 || sequence->decodes()) {
+      ++state.decoding;
+      cached += static_cast<double>(sequence->scheduled);
+    } else {
+      ++state.prompts;
+      state.prompt_tokens += left;
+    }
+  }
+  if (state.decoding > 0) state.context = cached / static_cast<double>(state.decoding);
+  if (waiting_.empty()) return state;
+  // As if all waiting sequences were as long as their mean, but the first as it is.
+  const Sequence& first = **waiting_.begin();
+  const std::int64_t places = limits_.max_sequences * micro_batches_ - std::ssize(running_);
+  const std::int64_t room = pool_.free_count() * limits_.block_tokens;
+  const std::int64_t fit = room * std::ssize(waiting_) / std::max<std::int64_t>(1, waiting_tokens_);
+  const std::int64_t fitting =
+      std::clamp<std::int64_t>(fit, blocks_for(first.known + 1) <= pool_.free_count() ? 1 : 0, std::ssize(waiting_));
+  const std::int64_t admitted = std::clamp<std::int64_t>(places, 0, fitting);
+  state.prompts += admitted;
+  state.prompt_tokens += admitted == 1 ? first.pending() : waiting_tokens_ * admitted / std::ssize(waiting_);
+  state.stalled = std::ssize(waiting_) - admitted;
+  return state;
 }
 
 // Those that wait longest for their turn go first. The micro-batches share the sequences, for one that took all of them
@@ -87,12 +117,12 @@ std::optional<ScheduledStep> Scheduler::next() {
 void Scheduler::add_decodes(Draft& draft) {
   std::vector<Sequence*> ready;
   for (Sequence* sequence : running_)
-    if (!sequence->under_way && sequence->pending() == 1) ready.push_back(sequence);
+    if (sequence->decodes()) ready.push_back(sequence);
   std::ranges::stable_sort(ready, {}, &Sequence::last_step);
 
-  const std::int64_t idle_micro_batches = limits_.micro_batches - std::ssize(under_way_);
+  const std::int64_t idle_micro_batches = micro_batches_ - std::ssize(under_way_);
   std::int64_t share =
-      std::min(ceil_div(std::ssize(running_), limits_.micro_batches), ceil_div(std::ssize(ready), idle_micro_batches));
+      std::min(ceil_div(std::ssize(running_), micro_batches_), ceil_div(std::ssize(ready), idle_micro_batches));
   for (Sequence* sequence : ready) {
     if (share == 0 || draft.full()) return;
     const bool preempted_meanwhile = !sequence->running;
@@ -102,11 +132,12 @@ void Scheduler::add_decodes(Draft& draft) {
   }
 }
 
-// The next chunks of prompts that have begun.
-void Scheduler::add_prompts(Draft& draft) {
+// The next chunks of prompts that have begun, also of those whose chunks are under way.
+void Scheduler::add_prompts(Draft& draft, std::int64_t chunks_under_way) {
   for (Sequence* sequence : running_) {
     if (draft.full()) return;
-    if (!sequence->under_way && sequence->pending() > 1) schedule(*sequence, draft);
+    if (sequence->pending() == 0 || sequence->decodes() || sequence->ended) continue;
+    if (chunks_under_way == 0 || sequence->steps < chunks_under_way) schedule(*sequence, draft);
   }
 }
 
@@ -119,7 +150,7 @@ void Scheduler::admit(Draft& draft) {
     const std::int64_t blocks = blocks_for(sequence.known + 1);
     if (blocks > pool_.free_count()) return;
     for (std::int64_t i = 0; i < blocks; ++i) sequence.blocks.push_back(pool_.take());
-    waiting_.erase(waiting_.begin());
+    leave_line(sequence);
     run(sequence);
     schedule(sequence, draft);
   }
@@ -127,18 +158,29 @@ void Scheduler::admit(Draft& draft) {
 
 void Scheduler::schedule(Sequence& sequence, Draft& draft) {
   const std::int64_t count = std::min(sequence.pending(), draft.tokens);
-  const std::int64_t end = sequence.computed + count;
+  const std::int64_t end = sequence.scheduled + count;
   const auto covering = sequence.blocks.begin() + blocks_for(end);
   draft.step.sequences.push_back({.id = sequence.id,
-                                  .position = sequence.computed,
+                                  .position = sequence.scheduled,
                                   .count = count,
                                   .blocks = {sequence.blocks.begin(), covering},
                                   .samples = end == sequence.known});
-  draft.parts.push_back({&sequence, count, end == sequence.known});
+  draft.parts.push_back({&sequence, end == sequence.known});
   draft.tokens -= count;
   --draft.sequences;
-  sequence.under_way = true;
+  sequence.scheduled = end;
+  ++sequence.steps;
   sequence.last_step = draft.step.id;
+}
+
+void Scheduler::wait(Sequence& sequence) {
+  waiting_.insert(&sequence);
+  waiting_tokens_ += sequence.pending();
+}
+
+void Scheduler::leave_line(Sequence& sequence) {
+  waiting_.erase(&sequence);
+  waiting_tokens_ -= sequence.pending();
 }
 
 void Scheduler::run(Sequence& sequence) {
@@ -156,7 +198,7 @@ void Scheduler::stop(Sequence& sequence) {
 bool Scheduler::reserve_for_decode(Sequence& sequence) {
   if (std::ssize(sequence.blocks) >= blocks_for(sequence.known)) return true;
   if (pool_.free_count() == 0) {
-    const auto last = std::find_if(running_.rbegin(), running_.rend(), [](const Sequence* s) { return !s->under_way; });
+    const auto last = std::find_if(running_.rbegin(), running_.rend(), [](const Sequence* s) { return s->steps == 0; });
     if (*last == &sequence) return false;
     preempt(**last);
   }
@@ -167,10 +209,16 @@ bool Scheduler::reserve_for_decode(Sequence& sequence) {
 void Scheduler::preempt(Sequence& sequence) {
   for (const std::int32_t block : sequence.blocks) pool_.give_back(block);
   sequence.blocks.clear();
-  sequence.computed = 0;
+  sequence.scheduled = 0;
   stop(sequence);
-  waiting_.insert(&sequence);
+  wait(sequence);
   ++preemptions_;
+}
+
+// Steps that are under way still write to its blocks.
+void Scheduler::end(Sequence& sequence) {
+  sequence.ended = true;
+  if (sequence.steps == 0) release(sequence);
 }
 
 void Scheduler::release(Sequence& sequence) {
@@ -178,7 +226,7 @@ void Scheduler::release(Sequence& sequence) {
   if (sequence.running)
     stop(sequence);
   else
-    waiting_.erase(&sequence);
+    leave_line(sequence);
   sequences_.erase(sequence.id);
 }
 
@@ -188,12 +236,11 @@ void Scheduler::complete(std::uint64_t step, const std::set<std::uint64_t>& fini
   std::size_t ended = 0;
   for (const Part& part : done->second) {
     Sequence& sequence = *part.sequence;
-    sequence.under_way = false;
-    sequence.computed += part.count;
-    const bool ends = finished.contains(sequence.id);
+    --sequence.steps;
+    const bool ends = part.samples && finished.contains(sequence.id);
     ended += ends ? 1 : 0;
-    if (ends || sequence.cancelled) {
-      release(sequence);
+    if (ends || sequence.ended) {
+      end(sequence);
     } else if (part.samples) {
       ++sequence.known;
       MOTLEY_CHECK(sequence.known < sequence.most);

@@ -1,9 +1,10 @@
 // Iteration-level continuous batching over one route: which sequences' tokens go into the next micro-batch. Plain logic
 // without tensors, sockets or a clock, so that the server and the simulator run the same code.
 //
-// A pipeline of several stages works only while several micro-batches are under way; a sequence is in at most one of
-// them at a time. A step assigns tokens under one budget: decodes first, then prompt chunks. Blocks are ids of KV
-// blocks, the same in all stages.
+// A pipeline of several stages works only while several micro-batches are under way. The chunks of one prompt may be in
+// several of them: every stage computes steps in the order in which they were scheduled, so a chunk finds the keys and
+// values of those before it. A decode waits for the token before it. A step assigns tokens under one budget: decodes
+// first, then prompt chunks. Blocks are ids of KV blocks, the same in all stages.
 #pragma once
 
 #include <cstddef>
@@ -13,6 +14,8 @@
 #include <set>
 #include <unordered_map>
 #include <vector>
+
+#include "motley/batching/step_rule.hpp"
 
 namespace motley {
 
@@ -29,15 +32,6 @@ class BlockPool {
   std::int64_t total_;
   std::vector<std::int32_t> free_;
   std::vector<bool> out_;
-};
-
-struct SchedulerLimits {
-  std::int64_t blocks = 0;  // KV blocks of the route: the smallest stage's
-  std::int64_t block_tokens = 16;
-  std::int64_t max_tokens = 512;    // of one micro-batch
-  std::int64_t max_sequences = 32;  // of one micro-batch
-  std::int64_t micro_batches = 1;   // under way at once
-  std::int64_t max_queue = 256;     // waiting requests; more are refused
 };
 
 enum class Admission { accepted, queue_full, never_fits };
@@ -75,7 +69,8 @@ class Scheduler {
  public:
   static constexpr std::int64_t steps_per_priority = 64;
 
-  explicit Scheduler(SchedulerLimits limits);
+  // Without a rule, every step takes what the limits allow.
+  explicit Scheduler(SchedulerLimits limits, StepRule rule = {});
   Scheduler(Scheduler&&) = default;  // no copies: the line points at its sequences
   Scheduler& operator=(Scheduler&&) = default;
 
@@ -91,8 +86,8 @@ class Scheduler {
   // free.
   std::optional<ScheduledStep> next();
 
-  // A step is done. `finished` names those of its sequences that end now; every other sampling sequence has one more
-  // token.
+  // A step is done, after all earlier ones that share a sequence with it. `finished` names those of its sequences that
+  // end now; every other sampling sequence has one more token.
   void complete(std::uint64_t step, const std::set<std::uint64_t>& finished);
 
   SchedulerCounts counts() const;
@@ -101,17 +96,18 @@ class Scheduler {
  private:
   struct Sequence {
     std::uint64_t id = 0;
-    std::int64_t turn = 0;      // arrival in steps, less the priority's lead
-    std::uint64_t number = 0;   // of the arrival: orders equal turns
-    std::int64_t known = 0;     // tokens whose ids are known: prompt and generated
-    std::int64_t most = 0;      // known tokens at the end
-    std::int64_t computed = 0;  // tokens in the KV cache
+    std::int64_t turn = 0;       // arrival in steps, less the priority's lead
+    std::uint64_t number = 0;    // of the arrival: orders equal turns
+    std::int64_t known = 0;      // tokens whose ids are known: prompt and generated
+    std::int64_t most = 0;       // known tokens at the end
+    std::int64_t scheduled = 0;  // tokens in the KV cache, or on their way there
     std::vector<std::int32_t> blocks;
     std::uint64_t last_step = 0;
+    std::int64_t steps = 0;  // under way with tokens of it
     bool running = false;
-    bool under_way = false;
-    bool cancelled = false;
-    std::int64_t pending() const { return known - computed; }
+    bool ended = false;  // goes when the last of its steps is done
+    std::int64_t pending() const { return known - scheduled; }
+    bool decodes() const { return steps == 0 && pending() == 1; }
   };
   struct InLine {
     bool operator()(const Sequence* a, const Sequence* b) const {
@@ -122,7 +118,6 @@ class Scheduler {
   // What comes back to the scheduler with a step that is done. A sequence that is under way stays where it is.
   struct Part {
     Sequence* sequence = nullptr;
-    std::int64_t count = 0;
     bool samples = false;
   };
 
@@ -135,19 +130,25 @@ class Scheduler {
     bool full() const { return tokens == 0 || sequences == 0; }
   };
 
+  StepState state() const;
   void add_decodes(Draft& draft);
-  void add_prompts(Draft& draft);
+  void add_prompts(Draft& draft, std::int64_t chunks_under_way);
   void admit(Draft& draft);
   void schedule(Sequence& sequence, Draft& draft);
+  void wait(Sequence& sequence);
+  void leave_line(Sequence& sequence);
   void run(Sequence& sequence);
   void stop(Sequence& sequence);
   bool reserve_for_decode(Sequence& sequence);
   void preempt(Sequence& sequence);
+  void end(Sequence& sequence);
   void release(Sequence& sequence);
   std::int64_t blocks_for(std::int64_t tokens) const;
 
   SchedulerLimits limits_;
+  StepRule rule_;
   BlockPool pool_;
+  std::int64_t micro_batches_;                             // of the last budget
   std::unordered_map<std::uint64_t, Sequence> sequences_;  // by id
   // Views into sequences_, in the order of the line; every sequence is in one of them.
   std::set<Sequence*, InLine> waiting_;
@@ -156,6 +157,7 @@ class Scheduler {
   std::uint64_t last_step_ = 0;
   std::uint64_t arrivals_ = 0;
   std::int64_t preemptions_ = 0;
+  std::int64_t waiting_tokens_ = 0;  // that the waiting sequences have to compute
 };
 
 }  // namespace motley

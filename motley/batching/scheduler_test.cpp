@@ -73,6 +73,46 @@ TEST(Scheduler, DecodesComeBeforePromptChunksUnderOneBudget) {
   EXPECT_EQ(third->sequences[2].count, 2);
 }
 
+TEST(Scheduler, ChunksOfAPromptFollowInConsecutiveSteps) {
+  Scheduler scheduler({.blocks = 8, .block_tokens = 4, .max_tokens = 4, .micro_batches = 4});
+  scheduler.add(1, 10, 2);
+  const auto first = scheduler.next(), second = scheduler.next(), third = scheduler.next();
+  EXPECT_EQ(first->sequences, (std::vector<Part>{{1, 0, 4, {0}, false}}));
+  EXPECT_EQ(second->sequences, (std::vector<Part>{{1, 4, 4, {0, 1}, false}}));
+  EXPECT_EQ(third->sequences, (std::vector<Part>{{1, 8, 2, {0, 1, 2}, true}}));
+  EXPECT_FALSE(scheduler.next());  // the next token is not known yet
+  scheduler.complete(first->id, {});
+  scheduler.complete(second->id, {});
+  EXPECT_FALSE(scheduler.next());
+  scheduler.complete(third->id, {});
+  EXPECT_EQ(scheduler.next()->sequences, (std::vector<Part>{{1, 10, 1, {0, 1, 2}, true}}));
+}
+
+TEST(Scheduler, BlocksOfACancelledPromptAreFreeWhenItsLastChunkIsDone) {
+  Scheduler scheduler({.blocks = 8, .block_tokens = 4, .max_tokens = 4, .micro_batches = 2});
+  scheduler.add(1, 20, 2);
+  const auto first = scheduler.next(), second = scheduler.next();
+  scheduler.cancel(1);
+  scheduler.complete(first->id, {});
+  EXPECT_EQ(scheduler.counts().free_blocks, 2);
+  EXPECT_FALSE(scheduler.next());  // no more chunks of it
+  scheduler.complete(second->id, {});
+  EXPECT_TRUE(scheduler.idle());
+  EXPECT_EQ(scheduler.counts().free_blocks, 8);
+}
+
+// Where chains share a scheduler, an earlier step may be done later: a part of another chain holds it up.
+TEST(Scheduler, ASequenceMayEndBeforeAnEarlierStepIsDone) {
+  Scheduler scheduler({.blocks = 8, .block_tokens = 4, .max_tokens = 6, .micro_batches = 2});
+  scheduler.add(1, 8, 2);
+  const auto first = scheduler.next(), second = scheduler.next();
+  scheduler.complete(second->id, {1});
+  EXPECT_EQ(scheduler.counts().running, 1);
+  scheduler.complete(first->id, {});
+  EXPECT_TRUE(scheduler.idle());
+  EXPECT_EQ(scheduler.counts().free_blocks, 8);
+}
+
 TEST(Scheduler, RefusesWhatNeverFitsAndWhatTheQueueDoesNotHold) {
   Scheduler scheduler({.blocks = 4, .block_tokens = 4, .max_queue = 2});
   EXPECT_EQ(scheduler.add(1, 10, 7), Admission::never_fits);
@@ -229,7 +269,9 @@ TEST(Scheduler, RefusesACallerThatMiscounts) {
 // Plays the driver and the workers: knows what a request is owed, and checks every step against it.
 class FakeExecutor {
  public:
-  FakeExecutor(SchedulerLimits limits, std::uint64_t seed) : limits_(limits), scheduler_(limits), random_(seed) {}
+  // A capricious rule gives every step another budget.
+  FakeExecutor(SchedulerLimits limits, std::uint64_t seed, bool capricious)
+      : limits_(limits), scheduler_(limits, capricious ? any_budget(limits, seed) : StepRule()), random_(seed) {}
 
   void run(int events) {
     for (int i = 0; i < events && !::testing::Test::HasFatalFailure(); ++i) {
@@ -258,15 +300,27 @@ class FakeExecutor {
 
   std::int64_t preemptions() const { return scheduler_.counts().preemptions; }
   std::int64_t arrived() const { return arrived_; }
+  std::int64_t steps() const { return completed_; }
+  std::int64_t most_steps() const { return most_steps_; }  // of one sequence at once
 
  private:
   struct Request {
     std::int64_t prompt = 0, output = 0, generated = 0, computed = 0;
+    std::int64_t scheduled = 0;  // computed, or in a step under way
+    std::int64_t steps = 0;      // under way
     bool begun = false;
-    std::uint64_t step = 0;  // under way in
     std::vector<std::int32_t> blocks = {};
     std::int64_t latest_end = 0;  // in completed steps
   };
+
+  static StepRule any_budget(const SchedulerLimits& limits, std::uint64_t seed) {
+    return [limits, random = std::mt19937_64(seed)](const StepState&) mutable {
+      const auto up_to = [&](std::int64_t most) {
+        return std::uniform_int_distribution<std::int64_t>(1, most)(random);
+      };
+      return StepBudget{up_to(limits.micro_batches), up_to(limits.max_tokens), up_to(3)};
+    };
+  }
 
   std::int64_t pick(std::int64_t low, std::int64_t high) { return std::uniform_int_distribution(low, high)(random_); }
 
@@ -296,7 +350,7 @@ class FakeExecutor {
     auto found = live_.begin();
     std::advance(found, pick(0, std::ssize(live_) - 1));
     scheduler_.cancel(found->first);
-    if (found->second.step != 0) cancelled_[found->first] = found->second;
+    if (found->second.steps != 0) cancelled_[found->first] = found->second;
     live_.erase(found);
     ++ended_;
   }
@@ -317,7 +371,6 @@ class FakeExecutor {
       ASSERT_TRUE(live_.contains(part.id)) << "a sequence that ended is scheduled";
       tokens += part.count;
       check_part(part, live_.at(part.id));
-      live_.at(part.id).step = step->id;
     }
     ASSERT_LE(tokens, limits_.max_tokens);
     under_way_.push_back(*step);
@@ -326,10 +379,11 @@ class FakeExecutor {
   }
 
   void check_part(const Part& part, Request& request) {
-    ASSERT_EQ(request.step, 0u) << "in two steps at once";
-    if (part.position == 0) request.computed = 0;  // new, or preempted
-    ASSERT_EQ(part.position, request.computed);
+    if (part.position == 0 && request.steps == 0) request.computed = request.scheduled = 0;  // new, or preempted
+    ASSERT_EQ(part.position, request.scheduled) << "a token is skipped, or computed twice";
     ASSERT_GT(part.count, 0);
+    request.scheduled += part.count;
+    most_steps_ = std::max(most_steps_, ++request.steps);
     const std::int64_t known = request.prompt + request.generated;
     ASSERT_LE(part.position + part.count, known);
     ASSERT_EQ(part.samples, part.position + part.count == known);
@@ -347,18 +401,23 @@ class FakeExecutor {
   }
 
   void check_blocks_disjoint() {
-    std::set<std::int32_t> seen;
+    std::map<std::int32_t, std::uint64_t> holder;
     for (const ScheduledStep& step : under_way_)
       for (const Part& part : step.sequences)
         for (const std::int32_t block : part.blocks) {
           ASSERT_TRUE(block >= 0 && block < limits_.blocks);
-          ASSERT_TRUE(seen.insert(block).second) << "block " << block << " is held twice";
+          ASSERT_EQ(holder.emplace(block, part.id).first->second, part.id) << "block " << block << " is held twice";
         }
   }
 
   void complete() {
     if (under_way_.empty()) return;
-    const auto found = under_way_.begin() + pick(0, std::ssize(under_way_) - 1);
+    auto found = under_way_.begin() + pick(0, std::ssize(under_way_) - 1);
+    for (std::ptrdiff_t i = 0; i < found - under_way_.begin(); ++i)
+      if (share_a_sequence(under_way_[static_cast<std::size_t>(i)], *found)) {  // its tokens must be computed first
+        found = under_way_.begin() + i;
+        i = -1;
+      }
     const ScheduledStep step = *found;
     under_way_.erase(found);
     ++completed_;
@@ -366,10 +425,11 @@ class FakeExecutor {
     for (const Part& part : step.sequences) {
       const auto request = live_.find(part.id);
       if (request == live_.end()) {
-        ASSERT_EQ(cancelled_.erase(part.id), 1u);
+        ASSERT_TRUE(cancelled_.contains(part.id));
+        if (--cancelled_.at(part.id).steps == 0) cancelled_.erase(part.id);
         continue;
       }
-      request->second.step = 0;
+      --request->second.steps;
       request->second.computed += part.count;
       if (!part.samples) continue;
       ++request->second.generated;
@@ -381,6 +441,12 @@ class FakeExecutor {
       live_.erase(id);
       ++ended_;
     }
+  }
+
+  static bool share_a_sequence(const ScheduledStep& a, const ScheduledStep& b) {
+    return std::ranges::any_of(a.sequences, [&](const Part& part) {
+      return std::ranges::find(b.sequences, part.id, &Part::id) != b.sequences.end();
+    });
   }
 
   void check_counts() {
@@ -396,7 +462,7 @@ class FakeExecutor {
   std::map<std::uint64_t, Request> live_, cancelled_;  // cancelled: still in a step
   std::vector<ScheduledStep> under_way_;
   std::uint64_t next_id_ = 0, last_step_ = 0, last_begun_ = 0;
-  std::int64_t arrived_ = 0, ended_ = 0, completed_ = 0;
+  std::int64_t arrived_ = 0, ended_ = 0, completed_ = 0, most_steps_ = 0;
 };
 
 TEST(SchedulerProperty, RandomEventsKeepAllPromises) {
@@ -407,20 +473,24 @@ TEST(SchedulerProperty, RandomEventsKeepAllPromises) {
       {.blocks = 65, .block_tokens = 1, .max_tokens = 7, .max_sequences = 3, .micro_batches = 5, .max_queue = 10},
       {.blocks = 20, .block_tokens = 4, .max_tokens = 512, .max_sequences = 32, .micro_batches = 1, .max_queue = 256}};
   std::uint64_t seed = 1;
-  std::int64_t preemptions = 0, arrived = 0;
+  std::int64_t preemptions = 0, arrived = 0, steps = 0, most_steps = 0;
   for (const SchedulerLimits& limits : all_limits) {
     for (int repetition = 0; repetition < 4; ++repetition, ++seed) {
       SCOPED_TRACE("seed " + std::to_string(seed));
-      FakeExecutor executor(limits, seed);
-      executor.run(5000);
+      FakeExecutor executor(limits, seed, repetition % 2 == 1);
+      executor.run(250'000);
       if (HasFatalFailure()) return;
       preemptions += executor.preemptions();
       arrived += executor.arrived();
+      steps += executor.steps();
+      most_steps = std::max(most_steps, executor.most_steps());
     }
   }
-  // The events were worth having: many requests came, and memory was tight.
-  EXPECT_GT(arrived, 5000);
-  EXPECT_GT(preemptions, 300);
+  // The events were worth having: many requests came, memory was tight, and chunks followed one another.
+  EXPECT_GE(steps, 1'000'000);
+  EXPECT_GT(arrived, 100'000);
+  EXPECT_GT(preemptions, 5'000);
+  EXPECT_EQ(most_steps, 5);
 }
 
 // ---- pipeline fill ----

@@ -9,7 +9,7 @@ namespace motley {
 
 Dispatcher::Dispatcher(std::shared_ptr<const ServePlan> plan, std::int64_t micro_batches, std::int64_t max_queue)
     : plan_(std::move(plan)),
-      options_{.micro_batches = micro_batches, .max_queue = max_queue},
+      options_{.micro_batches = micro_batches, .max_queue = max_queue, .cost = {}},
       router_(*plan_, options_) {}
 
 void Dispatcher::check(const GenerateRequest& request) const {

@@ -29,8 +29,8 @@ struct Fault {
 enum class Record { summary, timeline };
 
 struct SimOptions {
-  CostOptions cost = {};  // of the form `motley`: its overheads
-  RouterOptions router = {};
+  CostOptions cost = {};      // of the form `motley`: its overheads
+  RouterOptions router = {};  // whose costs are these
   std::vector<Fault> faults = {};
   // Requests that arrive in [measure_from_s, measure_until_s) are judged; tokens, busy times and queues are counted in
   // it.

@@ -1,0 +1,131 @@
+#include "motley/batching/step_rule.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace motley {
+namespace {
+
+constexpr std::int64_t least_chunk = 16;
+// A second that a decode waits counts half of one that a prompt waits: `bench steps` has the time between tokens within
+// 2 % of the best and first tokens sooner with it.
+constexpr double decode_weight = 0.5;
+// Shares of the most tokens per second that are near enough: of numbers of micro-batches, and of chunks.
+constexpr double enough_micro_batches = 0.99;
+constexpr double enough_chunk = 0.95;
+// Fewer micro-batches only after so many steps that would rather have them: every change leaves decodes behind that
+// wait for a turn.
+constexpr std::int64_t patience = 64;
+// Requests are stalled by prompts that hold blocks where there is one prompt for so many decodes.
+constexpr std::int64_t decodes_per_prompt = 3;
+
+class TimedSteps {
+ public:
+  TimedSteps(PipelineTime pipeline, const SchedulerLimits& limits) : pipeline_(std::move(pipeline)), limits_(limits) {}
+
+  StepBudget operator()(const StepState& state) {
+    const std::int64_t chunk = best_chunk(state);
+    const std::int64_t count = best_micro_batches(state, chunk);
+    if (count == micro_batches_ || (count < micro_batches_ && ++fewer_wanted_ < patience))
+      return {micro_batches_, chunk};
+    micro_batches_ = count;
+    fewer_wanted_ = 0;
+    return {micro_batches_, best_chunk(state)};
+  }
+
+ private:
+  static double cycle_s(const StepSpan& span, std::int64_t micro_batches) {
+    return std::max(span.round_s, static_cast<double>(micro_batches) * span.busiest_s);
+  }
+
+  std::int64_t decodes_of(const StepState& state, std::int64_t micro_batches) const {
+    return std::min(ceil_div(state.decoding, micro_batches), limits_.max_sequences);
+  }
+
+  // Of a step with its part of the decodes and so many tokens of one prompt, in its middle.
+  StepSpan span(const StepState& state, std::int64_t micro_batches, std::int64_t chunk) const {
+    const auto decodes = static_cast<double>(decodes_of(state, micro_batches)), prompt = static_cast<double>(chunk);
+    const auto seen = [&](double context) {
+      return pipeline_.window > 0 ? std::min(context, static_cast<double>(pipeline_.window)) : context;
+    };
+    const double before =
+        chunk > 0 ? seen(static_cast<double>(state.prompt_tokens) / static_cast<double>(state.prompts) / 2) : 0;
+    const double tokens = std::max(1.0, decodes + prompt), cached = decodes * seen(state.context);
+    return pipeline_.span({.tokens = tokens,
+                           .context = (cached + prompt * before) / tokens,
+                           .cached = cached + before,
+                           .logits = decodes});
+  }
+
+  std::int64_t best_micro_batches(const StepState& state, std::int64_t chunk) const {
+    std::int64_t best = 1;
+    double most = 0;
+    for (std::int64_t count = 1; count <= limits_.micro_batches; ++count) {
+      const std::int64_t decodes = std::min(state.decoding, count * decodes_of(state, count));
+      const auto tokens = static_cast<double>(std::max<std::int64_t>(1, decodes) + count * chunk);
+      const double rate = tokens / cycle_s(span(state, count, chunk), count);
+      if (most >= enough_micro_batches * rate) continue;
+      most = rate;
+      best = count;
+    }
+    return best;
+  }
+
+  std::int64_t best_chunk(const StepState& state) const {
+    if (state.prompts == 0) return 0;
+    const std::int64_t left = state.prompt_tokens, most = std::min(left, limits_.max_tokens);
+    const auto prompts = static_cast<double>(state.prompts);
+    const double decodes_s_per_step =
+        decode_weight * static_cast<double>(state.decoding) / static_cast<double>(micro_batches_);
+    const double decode_cycle_s = cycle_s(span(state, micro_batches_, 0), micro_batches_);
+    std::int64_t best = 0;
+    double least_s = 0;
+    const auto consider = [&](std::int64_t chunk) {
+      const StepSpan step = span(state, micro_batches_, chunk);
+      const auto steps = static_cast<double>(ceil_div(left, chunk));
+      const double waiting_s = prompts * step.round_s + ((prompts + 1) / 2 * steps - prompts) * step.busiest_s +
+                               decodes_s_per_step * steps * (cycle_s(step, micro_batches_) - decode_cycle_s);
+      if (best > 0 && waiting_s >= least_s) return;
+      least_s = waiting_s;
+      best = chunk;
+    };
+    // Chunks of equal size, then those around the best of them.
+    for (std::int64_t steps = ceil_div(left, most); best == 0 || ceil_div(left, steps) >= least_chunk;
+         steps = std::max(steps + 1, steps * 5 / 4))
+      consider(ceil_div(left, steps));
+    if (const std::int64_t coarse = best; coarse < left / 4)
+      for (std::int64_t sixteenths = 13; sixteenths < 20; ++sixteenths)
+        if (const std::int64_t chunk = coarse * sixteenths / 16; chunk >= least_chunk && chunk <= most) consider(chunk);
+    const bool held_by_prompts = state.stalled > 0 && decodes_per_prompt * state.prompts > state.decoding;
+    return held_by_prompts ? std::max(best, efficient_chunk(state, most)) : best;
+  }
+
+  // The smallest with nearly as many tokens per second as the largest.
+  std::int64_t efficient_chunk(const StepState& state, std::int64_t most) const {
+    const auto decodes = static_cast<double>(decodes_of(state, micro_batches_));
+    const auto rate = [&](std::int64_t chunk) {
+      return (decodes + static_cast<double>(chunk)) / span(state, micro_batches_, chunk).busiest_s;
+    };
+    const double enough = enough_chunk * rate(most);
+    std::int64_t chunk = std::min(most, least_chunk);
+    while (chunk < most && rate(chunk) < enough) chunk = std::min(most, chunk * 9 / 8);
+    return chunk;
+  }
+
+  PipelineTime pipeline_;
+  SchedulerLimits limits_;
+  std::int64_t micro_batches_ = 1, fewer_wanted_ = 0;
+};
+
+}  // namespace
+
+StepRule fixed_steps(const PipelineTime&, const SchedulerLimits& limits) {
+  return [budget = StepBudget{limits.micro_batches, limits.max_tokens}](const StepState&) { return budget; };
+}
+
+StepRule timed_steps(const PipelineTime& pipeline, const SchedulerLimits& limits) {
+  return TimedSteps(pipeline, limits);
+}
+
+}  // namespace motley

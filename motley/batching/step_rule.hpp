@@ -1,0 +1,65 @@
+// How much the next step takes: how many tokens of prompts in addition to the decodes, and how many steps are under way
+// at once.
+//
+// A decode step reads all weights of a stage, and up to some number of tokens ride along at no cost. More tokens delay
+// every decode behind them, fewer waste the reads. The right number differs by stage, by link and by load, so the rule
+// is given the times of all of them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "motley/cost/serve/step_time.hpp"
+
+namespace motley {
+
+constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+// What a scheduler may hold and put under way.
+struct SchedulerLimits {
+  std::int64_t blocks = 0;  // KV blocks of the route: the smallest stage's
+  std::int64_t block_tokens = 16;
+  std::int64_t max_tokens = 512;    // of one micro-batch
+  std::int64_t max_sequences = 32;  // of one micro-batch
+  std::int64_t micro_batches = 1;   // under way at once
+  std::int64_t max_queue = 256;     // waiting requests; more are refused
+};
+
+// What there is to do.
+struct StepState {
+  std::int64_t decoding = 0;       // running sequences whose prompt is computed
+  double context = 0;              // cached tokens of each of them, on average
+  std::int64_t prompts = 0;        // sequences that have prompt left, and blocks and a place for it
+  std::int64_t prompt_tokens = 0;  // what they have left
+  std::int64_t stalled = 0;        // sequences that wait for blocks or a place
+  double free_blocks = 1;          // share of all
+};
+
+// Within the limits.
+struct StepBudget {
+  std::int64_t micro_batches = 1;     // under way at once, with this one
+  std::int64_t prompt_tokens = 0;     // in addition to the decodes
+  std::int64_t chunks_under_way = 0;  // of one prompt at once; 0: any number
+};
+
+// Asked before every step. The same states in the same order get the same budgets.
+using StepRule = std::function<StepBudget(const StepState&)>;
+using MakeStepRule = std::function<StepRule(const PipelineTime&, const SchedulerLimits&)>;
+
+// Every step takes what the limits allow.
+StepRule fixed_steps(const PipelineTime& pipeline, const SchedulerLimits& limits);
+
+// A step takes the tokens of prompts that make everybody wait least, as the times of the pipeline have it: prompts for
+// their last chunk, decodes for what a chunk adds to the time between tokens. With B tokens left in q prompts, D
+// sequences decoding in k micro-batches, u(c) the time of the busiest stage or link and r(c) the round trip of a step
+// with c tokens of prompts:
+//
+//   waiting(c) = q r(c) + ((q + 1) / 2 * B / c - q) u(c)  +  w D / k * B / c * (cycle(c) - cycle(0))
+//   cycle(c)   = max(r(c), k u(c))
+//
+// For one prompt that nobody waits beside this is its time to first token, (B / c - 1) u(c) + r(c). While requests wait
+// for blocks or places that prompts hold, c is at least what brings nearly as many tokens per second as any.
+// Of the numbers of micro-batches, the smallest that nearly brings the most tokens per second.
+StepRule timed_steps(const PipelineTime& pipeline, const SchedulerLimits& limits);
+
+}  // namespace motley

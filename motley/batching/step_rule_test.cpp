@@ -1,0 +1,100 @@
+#include "motley/batching/step_rule.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+namespace motley {
+namespace {
+
+// A stage that reads its weights in `weights_s`, up to `ridge` tokens beside them at no cost.
+StageTime stage(double weights_s, double ridge, double fixed_s = 0) {
+  return {.ranks = {{.weights_s = weights_s, .token_s = weights_s / ridge}}, .fixed_s = fixed_s};
+}
+
+PipelineTime pipeline_of(const std::vector<StageTime>& stages, double back_s = 0) {
+  PipelineTime pipeline{.back_s = back_s};
+  for (std::size_t i = 0; i < stages.size(); ++i) pipeline.visits.push_back({.stage = i, .time = stages[i]});
+  return pipeline;
+}
+
+StepBudget asked(const PipelineTime& pipeline, const StepState& state, SchedulerLimits limits = {.micro_batches = 5}) {
+  return timed_steps(pipeline, limits)(state);
+}
+
+TEST(TimedSteps, APromptAloneIsCutForTheEarliestFirstToken) {
+  const PipelineTime pipeline = pipeline_of({stage(0.03, 60, 0.002), stage(0.02, 100), stage(0.04, 80, 0.001)}, 0.001);
+  for (const std::int64_t prompt : {1, 20, 100, 500, 512}) {
+    const StepBudget budget = asked(pipeline, {.prompts = 1, .prompt_tokens = prompt});
+    const auto first_token_s = [&](std::int64_t chunk) {
+      const double chunks = std::ceil(static_cast<double>(prompt) / static_cast<double>(chunk));
+      const StepSpan span = pipeline.span({.tokens = static_cast<double>(chunk)});
+      return (chunks - 1) * span.busiest_s + span.round_s;
+    };
+    double least_s = std::numeric_limits<double>::infinity();
+    for (std::int64_t chunk = std::min<std::int64_t>(16, prompt); chunk <= prompt; ++chunk)
+      least_s = std::min(least_s, first_token_s(chunk));
+    EXPECT_LE(first_token_s(budget.prompt_tokens), 1.02 * least_s) << prompt;
+  }
+}
+
+TEST(TimedSteps, OnOneStageAPromptAloneGoesWhole) {
+  const PipelineTime pipeline = pipeline_of({stage(0.03, 60)}, 0.001);
+  EXPECT_EQ(asked(pipeline, {.prompts = 1, .prompt_tokens = 400}).prompt_tokens, 400);
+  EXPECT_EQ(asked(pipeline, {.prompts = 1, .prompt_tokens = 600}).prompt_tokens, 300) << "at most 512 in a step";
+}
+
+// Eight decodes in a step leave room for 56 tokens that cost nothing.
+TEST(TimedSteps, BesideDecodesAChunkFillsTheBusiestStageUpToItsRidge) {
+  const PipelineTime pipeline = pipeline_of({stage(0.02, 100), stage(0.03, 64), stage(0.02, 100)});
+  const StepBudget budget =
+      asked(pipeline, {.decoding = 24, .prompts = 1, .prompt_tokens = 4000}, {.micro_batches = 3});
+  EXPECT_NEAR(static_cast<double>(budget.prompt_tokens), 56, 5);
+}
+
+TEST(TimedSteps, AsManyMicroBatchesAsBringTokens) {
+  const auto micro_batches = [](const std::vector<StageTime>& stages, double back_s, std::int64_t decoding) {
+    return asked(pipeline_of(stages, back_s), {.decoding = decoding}, {.micro_batches = 8}).micro_batches;
+  };
+  const StageTime even = stage(0.03, 20);
+  EXPECT_EQ(micro_batches({even, even, even, even}, 0, 100), 4);
+  EXPECT_EQ(micro_batches({even, even, even, even}, 0.06, 100), 5);  // the links hold one more
+  EXPECT_EQ(micro_batches({even, even, even, even}, 0, 20), 1) << "one step takes them all at no extra cost";
+  EXPECT_EQ(micro_batches({even}, 0.001, 20), 1);
+  EXPECT_EQ(micro_batches({stage(0.09, 20), stage(0.01, 20)}, 0, 20), 1) << "a second one would wait for the first";
+}
+
+TEST(TimedSteps, FewerMicroBatchesOnlyWhenTheyStayEnough) {
+  const PipelineTime pipeline = pipeline_of({stage(0.03, 64), stage(0.03, 64), stage(0.018, 64)});
+  const StepRule rule = timed_steps(pipeline, {.micro_batches = 4});
+  const StepState busy{.decoding = 30, .prompts = 4, .prompt_tokens = 2000}, quiet{.decoding = 30};
+  EXPECT_EQ(rule(busy).micro_batches, 3);
+  int steps = 0;
+  while (rule(quiet).micro_batches == 3) ASSERT_LT(++steps, 100);
+  EXPECT_GT(steps, 50);
+  EXPECT_EQ(rule(busy).micro_batches, 3) << "more at once";
+}
+
+TEST(TimedSteps, PromptsThatHoldTheBlocksOthersWaitForGetMore) {
+  const PipelineTime pipeline = pipeline_of({stage(0.02, 64, 0.01), stage(0.02, 64, 0.01)});
+  StepState state{.decoding = 40, .prompts = 30, .prompt_tokens = 15'000};
+  const std::int64_t before = asked(pipeline, state, {.micro_batches = 2}).prompt_tokens;
+  state.stalled = 100;
+  EXPECT_GT(asked(pipeline, state, {.micro_batches = 2}).prompt_tokens, before);
+}
+
+TEST(TimedSteps, WithoutPromptsThereAreNoTokensForThem) {
+  EXPECT_EQ(asked(pipeline_of({stage(0.02, 64)}), {.decoding = 3}).prompt_tokens, 0);
+}
+
+TEST(FixedSteps, TakeWhatTheLimitsAllow) {
+  const StepBudget budget = fixed_steps({}, {.max_tokens = 96, .micro_batches = 3})({.prompts = 1, .prompt_tokens = 4});
+  EXPECT_EQ(budget.micro_batches, 3);
+  EXPECT_EQ(budget.prompt_tokens, 96);
+}
+
+}  // namespace
+}  // namespace motley
