@@ -49,10 +49,9 @@ struct Hop {
 struct Route {
   std::string id;  // "r0"
   std::vector<Hop> path;
-  double weight = 1;       // share of the requests, relative to the other routes
-  std::int64_t batch = 1;  // requests in flight that its prediction counts with
-  std::int64_t micro_batches =
-      0;  // under way at once; 0: one more than it has stages, or one where it has a single one
+  double weight = 1;               // share of the requests, relative to the other routes
+  std::int64_t batch = 1;          // requests in flight that its prediction counts with
+  std::int64_t micro_batches = 0;  // most under way at once; 0: by the times of stages and links
   bool operator==(const Route&) const = default;
 };
 

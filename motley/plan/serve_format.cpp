@@ -69,7 +69,7 @@ const Schema<Route>& schema<Route>() {
           .field("batch", &Route::batch, "Requests in flight in the prediction. Default: 1.",
                  {.always_written = true, .min = 1, .max = 1 << 20})
           .field("micro_batches", &Route::micro_batches,
-                 "Micro-batches in flight. Default: the number of stages plus one; one for a single stage.",
+                 "Most micro-batches in flight. Default: what the times of stages and links call for.",
                  {.min = 0, .max = 1 << 10});
   return table;
 }

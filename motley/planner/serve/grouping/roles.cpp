@@ -124,8 +124,7 @@ class RoleWriter {
         plan_.routes.push_back({.id = fmt::format("r{}", plan_.routes.size()),
                                 .path = chains_[i],
                                 .weight = members_[i].both.best().requests_per_s,
-                                .batch = members_[i].both.best().batch,
-                                .micro_batches = members_[i].both.best().under_way});
+                                .batch = members_[i].both.best().batch});
     double most = 0;
     for (const auto& route : plan_.routes) most = std::max(most, route.weight);
     for (auto& route : plan_.routes) route.weight /= most;
@@ -398,10 +397,6 @@ std::vector<ServePlan> role_candidates(Groups& groups, const Grouping& grouping)
     if (plans.size() > most_plans) plans.resize(most_plans);
     for (auto& plan : plans) {
       plan.workload = problem.workload;
-      candidates.push_back(plan);
-      plan.step.max_tokens =
-          std::max(plan.step.max_tokens / 4, std::min(plan.step.max_tokens, plan.step.max_sequences));
-      predict(plan, problem.options.cost);
       candidates.push_back(std::move(plan));
     }
   }

@@ -16,11 +16,7 @@ namespace {
 
 void add_pipeline(const ServeProblem& problem, const Pipeline& pipeline, double weight, ServePlan& plan) {
   const Candidate& candidate = pipeline.best();
-  Route route{.id = fmt::format("r{}", plan.routes.size()),
-              .path = {},
-              .weight = weight,
-              .batch = candidate.batch,
-              .micro_batches = candidate.under_way};
+  Route route{.id = fmt::format("r{}", plan.routes.size()), .path = {}, .weight = weight, .batch = candidate.batch};
   for (Stage& stage : pipeline_stages(problem, pipeline, route.id)) {
     route.path.push_back({stage.id, stage.layers});
     plan.stages.push_back(std::move(stage));

@@ -130,10 +130,6 @@ class PartSearch {
     const PathPrice price = table_->price(form, candidate.chain.stages);
     const StageSeconds seconds = candidate.chain.seconds = {price.latency.sum(), price.busiest_s()};
     const double cycle = cycle_s(form, seconds.latency_s, seconds.load_s, shape.batch);
-    const double step_s = price.busiest_decode_s * static_cast<double>(shape.sequences());
-    if (step_s > 0)
-      candidate.under_way = std::clamp<std::int64_t>(std::llround(std::ceil(price.latency.decode_s / step_s - 0.05)), 1,
-                                                     4 * std::ssize(candidate.chain.stages));
     candidate.latency_s = form.pipeline_always_full() ? seconds.latency_s : cycle * static_cast<double>(shape.batch);
     candidate.requests_per_s = form.requests_per_job() / cycle;
     RouteCost route{.latency_s = candidate.latency_s};

@@ -17,8 +17,7 @@ struct Candidate {
   Chain chain;
   std::int64_t batch = 1;  // requests in flight per pipeline
   std::int64_t micro_batches = 1;
-  std::int64_t under_way = 1;  // micro-batches that keep the busiest stage at work: docs/planner-serve.md
-  double latency_s = 0;        // of a request at that batch
+  double latency_s = 0;  // of a request at that batch
   double requests_per_s = 0;
   double first_token_s = 0;
   double excess = 0;  // over the deadlines

@@ -30,8 +30,8 @@ std::vector<Column> distinct(const std::vector<Pipeline>& proposed) {
 }
 
 // Multiples of the workload's rate that a pipeline keeps alone.
-double capacity(const ServeProblem& problem, const Pipeline& pipeline, const TrialStep& step) {
-  const ServePlan plan = trial_plan(problem, {pipeline}, step);
+double capacity(const ServeProblem& problem, const Pipeline& pipeline) {
+  const ServePlan plan = trial_plan(problem, {pipeline});
   const double least = first_share * plan.predicted.requests_per_s / problem.workload.total_rate_per_s();
   if (simulated_attainment(problem, plan, least, pipeline_requests) < pipeline_target) return 0;
   return highest_scale(problem, plan, pipeline_target, least, pipeline_requests);
@@ -39,8 +39,7 @@ double capacity(const ServeProblem& problem, const Pipeline& pipeline, const Tri
 
 }  // namespace
 
-std::vector<Pipeline> assembled(const ServeProblem& problem, const std::vector<Pipeline>& proposed,
-                                const TrialStep& step) {
+std::vector<Pipeline> assembled(const ServeProblem& problem, const std::vector<Pipeline>& proposed) {
   const std::vector<Column> columns = distinct(proposed);
   // Images of each other serve alike.
   std::map<const GroupAnswer*, std::size_t> number_of;
@@ -49,7 +48,7 @@ std::vector<Pipeline> assembled(const ServeProblem& problem, const std::vector<P
     if (number_of.try_emplace(pipeline->answer.get(), unlike.size()).second) unlike.push_back(pipeline);
   std::vector<double> capacities(unlike.size(), 0);
   in_parallel(unlike.size(), problem.options.threads, [&](std::size_t i) {
-    if (!expired(problem)) capacities[i] = capacity(problem, *unlike[i], step);
+    if (!expired(problem)) capacities[i] = capacity(problem, *unlike[i]);
   });
   if (expired(problem)) return {};
 

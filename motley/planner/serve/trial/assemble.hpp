@@ -9,7 +9,6 @@
 namespace motley {
 
 // Best first. Empty where the deadline came first, or where no pipeline keeps the deadlines.
-std::vector<Pipeline> assembled(const ServeProblem& problem, const std::vector<Pipeline>& proposed,
-                                const TrialStep& step);
+std::vector<Pipeline> assembled(const ServeProblem& problem, const std::vector<Pipeline>& proposed);
 
 }  // namespace motley

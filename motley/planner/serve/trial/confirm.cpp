@@ -17,12 +17,9 @@ namespace {
 
 constexpr std::int64_t trial_requests = 800;  // an attainment near 1 is then known to about 0.3 %
 constexpr double alike = 0.003;               // attainments that are as good as equal
-constexpr double target_attainment =
-    0.99;  // to be kept at the highest rate, or what the best plan reaches at the given
-constexpr double far_behind = 0.3;
-constexpr double faster_by = 1.02;                 // a rate that is worth a change
-constexpr std::int64_t chunk_parts[] = {1, 4, 8};  // of the largest step: sizes of prompt chunks that are tried
-constexpr std::size_t middle_trials = 2;           // of those trials, each with two numbers of micro-batches
+// To be kept at the highest rate, or what the best plan reaches at the given.
+constexpr double target_attainment = 0.99;
+constexpr double faster_by = 1.02;  // a rate that is worth a change
 constexpr std::size_t most_left_out = 3;
 constexpr double side_effort = 0.3;  // of the main search's, for each other objective
 
@@ -30,30 +27,20 @@ class Contest {
  public:
   explicit Contest(const ServeProblem& problem) : problem_(problem) {}
 
-  // With every size of chunks and number of micro-batches.
   void enter(const std::vector<Pipeline>& pipelines) {
     if (pipelines.empty() || !known_.insert(looks_of(pipelines)).second) return;
     proposed_.insert(proposed_.end(), pipelines.begin(), pipelines.end());
-    const StepLimits most = problem_.options.step;
-    std::vector<Trial> trials;
-    for (const std::int64_t part : chunk_parts)
-      for (const std::int64_t more : {0, 1}) {
-        TrialStep step{most, more};
-        step.step.max_tokens = std::max(most.max_tokens / part, std::min(most.max_tokens, most.max_sequences));
-        trials.push_back({.step = step, .plan = {}});
-      }
-    // What is far behind with chunks of middle size is not saved by others.
-    std::swap(trials.front(), trials[middle_trials]);
-    run(pipelines, trials.front());
-    judge(trials.front(), pipelines);
-    if (trials.front().reached < attainment_ - far_behind) return;
-    in_parallel(trials.size() - 1, problem_.options.threads, [&](std::size_t i) { run(pipelines, trials[i + 1]); });
-    for (std::size_t i = 1; i < trials.size(); ++i) judge(trials[i], pipelines);
+    if (best_ && expired(problem_)) return;
+    Trial trial{.plan = trial_plan(problem_, pipelines)};
+    trial.reached = attainment(trial.plan, 1);
+    if (best_ && std::abs(trial.reached - attainment_) <= alike)
+      trial.faster = attainment(trial.plan, scale_ * faster_by);
+    judge(trial, pipelines);
   }
 
   // A plan that is more than pipelines, with what stays idle.
   void enter_as_it_is(ServePlan plan) {
-    Trial trial{.step = {plan.step, 0}, .plan = std::move(plan)};
+    Trial trial{.plan = std::move(plan)};
     trial.reached = attainment(trial.plan, 1);
     trial.faster = 1;
     judge(trial, {});
@@ -63,7 +50,7 @@ class Contest {
   // from.
   void enter_assembled() {
     if (expired(problem_)) return;
-    std::vector<Pipeline> pipelines = assembled(problem_, proposed_, step_);
+    std::vector<Pipeline> pipelines = assembled(problem_, proposed_);
     for (std::size_t left_out = 0; left_out <= most_left_out && !pipelines.empty(); ++left_out) {
       enter(pipelines);
       pipelines.pop_back();
@@ -82,10 +69,9 @@ class Contest {
   }
 
   struct Trial {
-    TrialStep step;
     ServePlan plan;
-    double reached = -1;  // at the workload's rate; less than nothing: the deadline came first
-    double faster = 0;    // where the best one has its limit, and a little beyond
+    double reached = 0;  // at the workload's rate
+    double faster = 0;   // where the best one has its limit, and a little beyond
   };
 
   static std::vector<std::vector<std::vector<int>>> looks_of(const std::vector<Pipeline>& pipelines) {
@@ -97,16 +83,8 @@ class Contest {
     return looks;
   }
 
-  void run(const std::vector<Pipeline>& pipelines, Trial& trial) const {
-    if (best_ && expired(problem_)) return;
-    trial.plan = trial_plan(problem_, pipelines, trial.step);
-    trial.reached = attainment(trial.plan, 1);
-    if (best_ && std::abs(trial.reached - attainment_) <= alike)
-      trial.faster = attainment(trial.plan, scale_ * faster_by);
-  }
-
   void judge(Trial& trial, const std::vector<Pipeline>& pipelines) {
-    if (trial.reached < 0 || (best_ && trial.reached < attainment_ - alike)) return;
+    if (best_ && trial.reached < attainment_ - alike) return;
     const bool clearly = !best_ || trial.reached > attainment_ + alike;
     const double target = std::min(target_attainment, std::max(trial.reached, attainment_) - alike);
     // Equals are told apart by the rate at which they still do as well. The best may have changed since the trial.
@@ -115,7 +93,6 @@ class Contest {
     attainment_ = trial.reached;
     best_ = std::move(trial.plan);
     pipelines_ = pipelines;
-    step_ = trial.step;
   }
 
   const ServeProblem& problem_;
@@ -123,7 +100,6 @@ class Contest {
   std::set<std::vector<std::vector<std::vector<int>>>> known_;  // of the proposed
   std::optional<ServePlan> best_;
   std::vector<Pipeline> pipelines_;  // of the best
-  TrialStep step_;
   double attainment_ = 0;
   double scale_ = 1;
 };

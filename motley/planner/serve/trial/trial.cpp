@@ -50,10 +50,9 @@ void fit_batches(const ServeProblem& problem, ServePlan& plan) {
 
 }  // namespace
 
-ServePlan trial_plan(const ServeProblem& problem, const std::vector<Pipeline>& pipelines, const TrialStep& step) {
-  ServePlan plan = write_pipelines(problem, pipelines, step.step);
+ServePlan trial_plan(const ServeProblem& problem, const std::vector<Pipeline>& pipelines) {
+  ServePlan plan = write_pipelines(problem, pipelines, problem.options.step);
   fit_batches(problem, plan);
-  for (auto& route : plan.routes) route.micro_batches += step.more_micro_batches;
   return plan;
 }
 

@@ -8,14 +8,8 @@
 
 namespace motley {
 
-// How prompts are cut and how many micro-batches follow each other, beside what the closed form asks for.
-struct TrialStep {
-  StepLimits step;
-  std::int64_t more_micro_batches = 0;
-};
-
 // As many in flight on each route as keep the deadlines by the closed form; routes weighted by what they serve then.
-ServePlan trial_plan(const ServeProblem& problem, const std::vector<Pipeline>& pipelines, const TrialStep& step);
+ServePlan trial_plan(const ServeProblem& problem, const std::vector<Pipeline>& pipelines);
 
 // The share of requests that keep their deadlines at `rate_scale` times the workload's rate. At least so many arrive,
 // and more where they would arrive within a few deadlines: a queue that only grows must have time to show. Those of the
