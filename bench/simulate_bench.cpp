@@ -70,7 +70,30 @@ void construction(benchmark::State& state) {
   for (auto _ : state) benchmark::DoNotOptimize(simulate(plan, {}, {}));
 }
 
+// One step of 1,000 running sequences, 400 tokens each, on 4 and 16 stages: what the scheduler needs to put it together
+// and to take it back.
+void scheduling(benchmark::State& state) {
+  const auto stages = static_cast<std::size_t>(state.range(0));
+  PipelineTime pipeline;
+  for (std::size_t i = 0; i < stages; ++i)
+    pipeline.visits.push_back({.stage = i, .time = {.ranks = {{.weights_s = 0.02, .token_s = 0.0002}}}});
+  const SchedulerLimits limits{.blocks = 1 << 20, .micro_batches = state.range(0) + 1, .max_queue = 1 << 20};
+  Scheduler scheduler(limits, timed_steps(pipeline, limits));
+  const auto sequences = static_cast<std::uint64_t>(limits.max_sequences * limits.micro_batches);
+  for (std::uint64_t id = 1; id <= std::max<std::uint64_t>(1000, sequences); ++id) scheduler.add(id, 400, 1 << 20);
+  std::vector<std::uint64_t> under_way;
+  const auto turn = [&] {
+    while (const auto step = scheduler.next()) under_way.push_back(step->id);
+    scheduler.complete(under_way.front(), {});
+    under_way.erase(under_way.begin());
+  };
+  for (int i = 0; i < 20'000; ++i) turn();  // until all prompts that have a place are computed
+  for (auto _ : state) turn();
+  state.counters["running"] = static_cast<double>(scheduler.counts().running);
+}
+
 BENCHMARK(helix)->Arg(16)->Arg(64)->Unit(benchmark::kMillisecond);
+BENCHMARK(scheduling)->Arg(4)->Arg(16)->Arg(31)->Unit(benchmark::kMicrosecond);
 BENCHMARK(construction)->Unit(benchmark::kMicrosecond);
 
 }  // namespace
