@@ -329,12 +329,14 @@ TEST_F(DriverTest, WorkersDoNotOutliveADriverThatIsKilled) {
 
 // ---- the real worker ----
 
-std::vector<std::vector<std::int32_t>> greedy_tokens(const ServePlan& plan, const std::string& transport) {
+// Of twelve prompts, each so many tokens longer than the one before it.
+std::vector<std::vector<std::int32_t>> greedy_tokens(const ServePlan& plan, const std::string& transport,
+                                                     std::size_t longer_by = 9) {
   CallingDriver driver(plan, real(transport));
   std::vector<Answer> answers(12);
   for (std::size_t i = 0; i < answers.size(); ++i) {
     std::vector<std::int32_t> prompt;
-    for (std::size_t t = 0; t < 3 + 9 * i; ++t)
+    for (std::size_t t = 0; t < 3 + longer_by * i; ++t)
       prompt.push_back(static_cast<std::int32_t>((7 + 131 * i + 17 * t) % 2048));
     driver.generate(ask(prompt, 24), answers[i].callback());
   }
@@ -358,6 +360,19 @@ TEST_F(DriverTest, RealWorkersAnswerAlikeHoweverTheModelIsCut) {
   shared.unused.push_back({shared.stages.back().devices[0], "its stage was taken out"});
   shared.stages.pop_back();
   EXPECT_EQ(greedy_tokens(shared, "shm"), single);
+}
+
+// Up to seven chunks of a prompt, which follow one another through the stages while other sequences decode.
+TEST_F(DriverTest, PromptsOfSeveralChunksAnswerAlikeOverAnyNumberOfStages) {
+  const auto cut = [](const std::vector<int>& degrees) {
+    ServePlan plan = toy_plan({degrees}, 2048);
+    plan.step.max_tokens = 32;
+    return greedy_tokens(plan, "shm", 20);
+  };
+  const auto single = greedy_tokens(toy_plan({{1}}, 4096), "shm", 20);
+  EXPECT_EQ(cut({1, 1}), single);
+  EXPECT_EQ(cut({2, 1, 1}), single);
+  EXPECT_EQ(cut({1, 1, 1, 1, 1, 1, 1}), single);
 }
 
 // Its neighbours notice, too, and report broken connections; the one that was killed is named.
