@@ -8,9 +8,9 @@ namespace motley {
 namespace {
 
 constexpr std::int64_t least_chunk = 16;
-// A second that a decode waits counts half of one that a prompt waits: `bench steps` has the time between tokens within
-// 2 % of the best and first tokens sooner with it.
-constexpr double decode_weight = 0.5;
+// A second that a decode waits counts a quarter of one that a prompt waits. `bench steps` then has the time between
+// tokens within a tenth of the best, and the earliest first tokens with that.
+constexpr double decode_weight = 0.25;
 // Shares of the most tokens per second that are near enough: of numbers of micro-batches, and of chunks.
 constexpr double enough_micro_batches = 0.99;
 constexpr double enough_chunk = 0.95;

@@ -80,7 +80,7 @@ TEST(TimedSteps, FewerMicroBatchesOnlyWhenTheyStayEnough) {
 
 TEST(TimedSteps, PromptsThatHoldTheBlocksOthersWaitForGetMore) {
   const PipelineTime pipeline = pipeline_of({stage(0.02, 64, 0.01), stage(0.02, 64, 0.01)});
-  StepState state{.decoding = 40, .prompts = 30, .prompt_tokens = 15'000};
+  StepState state{.decoding = 60, .prompts = 21, .prompt_tokens = 2'000};
   const std::int64_t before = asked(pipeline, state, {.micro_batches = 2}).prompt_tokens;
   state.stalled = 100;
   EXPECT_GT(asked(pipeline, state, {.micro_batches = 2}).prompt_tokens, before);
