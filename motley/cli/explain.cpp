@@ -6,6 +6,7 @@
 #include "motley/cli/planning.hpp"
 #include "motley/cost/serve/serve_cost.hpp"
 #include "motley/cost/serve/serve_forms.hpp"
+#include "motley/cost/serve/step_time.hpp"
 #include "motley/cost/train/train_cost.hpp"
 #include "motley/report/compare_report.hpp"
 #include "motley/report/cost_report.hpp"
@@ -31,6 +32,59 @@ std::string explanation(const ServeCost& cost, const std::string& form, int dept
                      routes.render(), term_report(cost.tree, depth));
 }
 
+// Of one step on each stage: what the scheduler goes by (docs/server.md).
+struct StageSteps {
+  std::string route, stage;
+  double one_token_s = 0, full_s = 0;
+  std::optional<double> tokens_at_no_cost;
+};
+
+std::vector<StageSteps> steps_of(const ServePlan& plan, const CostOptions& options) {
+  std::vector<StageSteps> steps;
+  const StepTimes times(plan, options);
+  const double context = plan.workload.mean_prompt_tokens() + plan.workload.mean_output_tokens() / 2;
+  const auto full = static_cast<double>(plan.step.max_tokens);
+  for (std::size_t route = 0; route < plan.routes.size(); ++route) {
+    const std::vector<Hop>& path = plan.routes[route].path;
+    const std::size_t decoding = hand_over_hop(plan, plan.routes[route]).value_or(path.size());
+    for (std::size_t hop = 0; hop < path.size(); ++hop) {
+      const StageTime time = hop < decoding ? times.stage({route, 0, decoding}, hop)
+                                            : times.stage({route, decoding, path.size() - decoding}, hop - decoding);
+      steps.push_back({.route = plan.routes[route].id,
+                       .stage = path[hop].stage,
+                       .one_token_s = time.seconds({.tokens = 1, .context = context, .cached = context, .logits = 1}),
+                       .full_s = time.seconds({.tokens = full, .context = full / 2, .cached = full / 2, .logits = 1}),
+                       .tokens_at_no_cost = time.tokens_at_no_cost()});
+    }
+  }
+  return steps;
+}
+
+std::string steps_report(const std::vector<StageSteps>& steps, std::int64_t max_tokens) {
+  Table table({{"stage"},
+               {"one token", Align::right},
+               {"tokens at no cost", Align::right},
+               {fmt::format("{} tokens", max_tokens), Align::right}});
+  for (const StageSteps& step : steps)
+    table.add({step.stage, human_seconds(step.one_token_s),
+               step.tokens_at_no_cost ? fmt::format("{:.0f}", *step.tokens_at_no_cost) : "measured",
+               human_seconds(step.full_s)});
+  return "\nhow long a step takes\n" + table.render();
+}
+
+Value steps_json(const std::vector<StageSteps>& steps) {
+  Value::Array entries;
+  for (const StageSteps& step : steps) {
+    Value entry = Value::object({{"route", step.route},
+                                 {"stage", step.stage},
+                                 {"one_token_s", step.one_token_s},
+                                 {"full_step_s", step.full_s}});
+    if (step.tokens_at_no_cost) entry.set("tokens_at_no_cost", *step.tokens_at_no_cost);
+    entries.push_back(std::move(entry));
+  }
+  return Value(std::move(entries));
+}
+
 int explain_changes(const ServePlan& plan, const Changes& changes, const Output& output) {
   const ServeOutcome outcome = plan_changed(plan, changes);
   if (!outcome.plan) {
@@ -52,7 +106,14 @@ int explain(const ServePlan& plan, const ExplainOptions& options) {
   if (!options.changes.empty()) return explain_changes(plan, options.changes, options.output);
   const std::string form = options.form.empty() ? plan.search.cost : options.form;
   const ServeCost cost = price_serve(plan, cost_options(form, options.settings));
-  emit(options.output, explain_json(cost.tree), explanation(cost, form, options.depth));
+  Value json = explain_json(cost.tree);
+  std::string text = explanation(cost, form, options.depth);
+  if (form == "motley") {
+    const std::vector<StageSteps> steps = steps_of(plan, {});
+    json.set("steps", steps_json(steps));
+    text += steps_report(steps, plan.step.max_tokens);
+  }
+  emit(options.output, json, text);
   return 0;
 }
 

@@ -162,6 +162,9 @@ def test_explain_is_a_tree_whose_parts_add_up(run, made):
 def test_explain_for_people_and_in_the_published_form(run, made):
     own = run("explain", made[1])
     assert own.returncode == 0 and "where the latency goes" in own.stdout and "decode" in own.stdout
+    assert "how long a step takes" in own.stdout
+    steps = json.loads(run("explain", made[1], "--json").stdout)["steps"]
+    assert steps and all(step["full_step_s"] >= step["one_token_s"] > 0 and step["tokens_at_no_cost"] > 0 for step in steps)
     published = run("explain", made[1], "--cost", "hexgen")
     assert published.returncode == 0 and "cost form hexgen" in published.stdout
     assert published.stdout != own.stdout

@@ -64,6 +64,13 @@ double StageTime::seconds(const StepLoad& load) const {
          heads * gather_logits.latency_s + load.logits * gather_logits.token_s;
 }
 
+std::optional<double> StageTime::tokens_at_no_cost() const {
+  if (measured_tokens_per_s > 0 || ranks.empty()) return std::nullopt;
+  double fewest = std::numeric_limits<double>::infinity();
+  for (const Rank& rank : ranks) fewest = std::min(fewest, rank.weights_s / rank.token_s);
+  return fewest;
+}
+
 double HopTime::occupancy_s(double tokens, double bytes) const {
   if (tokens_per_s > 0) return tokens / tokens_per_s;
   if (rate) return bytes / bytes_per_s(*rate, bytes);

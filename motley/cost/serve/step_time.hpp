@@ -38,6 +38,9 @@ struct StageTime {
   double measured_tokens_per_s = 0;  // beats all of the above; 0: not measured
 
   double seconds(const StepLoad& load) const;
+  // Tokens whose products are computed while the weights are read, on the kind of rank that computes fewest. None where
+  // the stage was measured as a whole.
+  std::optional<double> tokens_at_no_cost() const;
 };
 
 // From one stage to the next. Messages of different size may take different pairs of devices.

@@ -10,6 +10,8 @@
 namespace motley {
 namespace {
 
+StageTime flat(double tokens_per_s) { return {.measured_tokens_per_s = tokens_per_s}; }
+
 // Whatever a step holds, its time is that of cost/serve/step.hpp: on every stage of the garage (two ranks, one rank;
 // with the embedding, the head, or neither).
 TEST(StageTime, IsThatOfTheStepCost) {
@@ -41,14 +43,19 @@ TEST(StageTime, LikeRanksAreOneKind) {
   EXPECT_EQ(times.stage({0, 0, plan.routes[0].path.size()}, 0).ranks.size(), 1u);
 }
 
+TEST(StageTime, TokensAtNoCostAreThoseOfTheRankThatComputesFewest) {
+  const StageTime stage{.ranks = {{.weights_s = 0.02, .token_s = 0.0002}, {.weights_s = 0.015, .token_s = 0.00025}}};
+  EXPECT_DOUBLE_EQ(stage.tokens_at_no_cost().value(), 60);
+  EXPECT_DOUBLE_EQ(stage.seconds({.tokens = 60}), stage.seconds({.tokens = 1}));
+  EXPECT_FALSE(flat(10).tokens_at_no_cost());
+}
+
 TEST(HopTime, IsByTokensOrBySizeOfMessageWhereMeasured) {
   HopTime hop{.small = {0, 1}, .large = {0, 1}, .rate = LinkRate{"a", "b", {1000, 3000}, {10, 20}}};
   EXPECT_DOUBLE_EQ(hop.occupancy_s(7, 2000), 2000 / 15.0);
   hop.tokens_per_s = 14;
   EXPECT_DOUBLE_EQ(hop.occupancy_s(7, 2000), 0.5);
 }
-
-StageTime flat(double tokens_per_s) { return {.measured_tokens_per_s = tokens_per_s}; }
 
 TEST(PipelineTime, AddsUpStagesHopsAndTheWayBack) {
   const PipelineTime pipeline{.visits = {{.stage = 0, .time = flat(10)}, {.stage = 1, .time = flat(5)}},
