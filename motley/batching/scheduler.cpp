@@ -99,12 +99,15 @@ StepState Scheduler::state() const {
   if (waiting_.empty()) return state;
   // As if all waiting sequences were as long as their mean, but the first as it is.
   const Sequence& first = **waiting_.begin();
-  const std::int64_t places = limits_.max_sequences * micro_batches_ - std::ssize(running_);
+  // One more than the micro-batches under way have places for, or nothing would ever ask for more of them.
+  const bool may_grow = std::ssize(running_) < limits_.max_sequences * limits_.micro_batches;
+  const std::int64_t places =
+      std::max<std::int64_t>(limits_.max_sequences * micro_batches_ - std::ssize(running_), may_grow ? 1 : 0);
   const std::int64_t room = pool_.free_count() * limits_.block_tokens;
   const std::int64_t fit = room * std::ssize(waiting_) / std::max<std::int64_t>(1, waiting_tokens_);
   const std::int64_t fitting =
       std::clamp<std::int64_t>(fit, blocks_for(first.known + 1) <= pool_.free_count() ? 1 : 0, std::ssize(waiting_));
-  const std::int64_t admitted = std::clamp<std::int64_t>(places, 0, fitting);
+  const std::int64_t admitted = std::min(places, fitting);
   state.prompts += admitted;
   state.prompt_tokens += admitted == 1 ? first.pending() : waiting_tokens_ * admitted / std::ssize(waiting_);
   state.stalled = std::ssize(waiting_) - admitted;

@@ -113,6 +113,28 @@ TEST(Scheduler, ASequenceMayEndBeforeAnEarlierStepIsDone) {
   EXPECT_EQ(scheduler.counts().free_blocks, 8);
 }
 
+// Eight sequences decode in the one micro-batch that suffices them; the ninth is worth another one.
+TEST(Scheduler, ARequestIsAdmittedThoughTheMicroBatchesUnderWayAreFull) {
+  const SchedulerLimits limits{.blocks = 1000, .max_sequences = 8, .micro_batches = 3};
+  PipelineTime pipeline;
+  for (std::size_t stage = 0; stage < 3; ++stage)
+    pipeline.visits.push_back({.stage = stage, .time = {.ranks = {{.weights_s = 0.02, .token_s = 0.0002}}}});
+  Scheduler scheduler(limits, timed_steps(pipeline, limits));
+  for (std::uint64_t id = 1; id <= 8; ++id) scheduler.add(id, 4, 1000);
+  std::vector<std::uint64_t> under_way;
+  const auto turn = [&] {
+    while (const auto step = scheduler.next()) under_way.push_back(step->id);
+    scheduler.complete(under_way.front(), {});
+    under_way.erase(under_way.begin());
+  };
+  for (int i = 0; i < 200; ++i) turn();
+  EXPECT_EQ(scheduler.counts().running, 8);
+  EXPECT_EQ(scheduler.counts().steps_under_way, 0);  // one at a time
+  scheduler.add(9, 4, 1000);
+  for (int i = 0; i < 5; ++i) turn();
+  EXPECT_EQ(scheduler.counts().running, 9);
+}
+
 TEST(Scheduler, RefusesWhatNeverFitsAndWhatTheQueueDoesNotHold) {
   Scheduler scheduler({.blocks = 4, .block_tokens = 4, .max_queue = 2});
   EXPECT_EQ(scheduler.add(1, 10, 7), Admission::never_fits);
