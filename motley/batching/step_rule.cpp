@@ -8,16 +8,16 @@ namespace motley {
 namespace {
 
 constexpr std::int64_t least_chunk = 16;
-// A second that a decode waits counts a quarter of one that a prompt waits. `bench steps` then has the time between
-// tokens within a tenth of the best, and the earliest first tokens with that.
+// A second that a decode waits counts a quarter of one that a prompt waits. With this
+// weight, `bench steps` shows the time between tokens within a tenth of the best, and the earliest first tokens.
 constexpr double decode_weight = 0.25;
 // Shares of the most tokens per second that are near enough: of numbers of micro-batches, and of chunks.
 constexpr double enough_micro_batches = 0.99;
 constexpr double enough_chunk = 0.95;
-// Fewer micro-batches only after so many steps that would rather have them: every change leaves decodes behind that
-// wait for a turn.
+// The number of micro-batches falls only after so many steps for which fewer are enough: every change leaves decodes
+// behind that wait for a turn.
 constexpr std::int64_t patience = 64;
-// Requests are stalled by prompts that hold blocks where there is one prompt for so many decodes.
+// Prompts count as what holds the blocks that other requests wait for when there is one for this many decodes.
 constexpr std::int64_t decodes_per_prompt = 3;
 
 class TimedSteps {

@@ -49,17 +49,17 @@ using MakeStepRule = std::function<StepRule(const PipelineTime&, const Scheduler
 // Every step takes what the limits allow.
 StepRule fixed_steps(const PipelineTime& pipeline, const SchedulerLimits& limits);
 
-// A step takes the tokens of prompts that make everybody wait least, as the times of the pipeline have it: prompts for
-// their last chunk, decodes for what a chunk adds to the time between tokens. With B tokens left in q prompts, D
+// A step takes the tokens of prompts that make requests wait least by the times of the pipeline: prompts wait for their
+// last chunk, decodes for what a chunk adds to the time between tokens. With B tokens left in q prompts, D
 // sequences decoding in k micro-batches, u(c) the time of the busiest stage or link and r(c) the round trip of a step
 // with c tokens of prompts:
 //
 //   waiting(c) = q r(c) + ((q + 1) / 2 * B / c - q) u(c)  +  w D / k * B / c * (cycle(c) - cycle(0))
 //   cycle(c)   = max(r(c), k u(c))
 //
-// For one prompt that nobody waits beside this is its time to first token, (B / c - 1) u(c) + r(c). While requests wait
+// For a single prompt and no decodes this is the time to first token, (B / c - 1) u(c) + r(c). While requests wait
 // for blocks or places that prompts hold, c is at least what brings nearly as many tokens per second as any.
-// Of the numbers of micro-batches, the smallest that nearly brings the most tokens per second.
+// The number of micro-batches is the smallest that brings nearly the most tokens per second.
 StepRule timed_steps(const PipelineTime& pipeline, const SchedulerLimits& limits);
 
 }  // namespace motley

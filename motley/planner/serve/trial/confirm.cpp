@@ -1,13 +1,10 @@
 #include "motley/planner/serve/trial/confirm.hpp"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <optional>
 #include <set>
 #include <utility>
 
-#include "motley/base/parallel.hpp"
 #include "motley/planner/serve/grouping/roles.hpp"
 #include "motley/planner/serve/grouping/write.hpp"
 #include "motley/planner/serve/trial/assemble.hpp"
@@ -31,20 +28,11 @@ class Contest {
     if (pipelines.empty() || !known_.insert(looks_of(pipelines)).second) return;
     proposed_.insert(proposed_.end(), pipelines.begin(), pipelines.end());
     if (best_ && expired(problem_)) return;
-    Trial trial{.plan = trial_plan(problem_, pipelines)};
-    trial.reached = attainment(trial.plan, 1);
-    if (best_ && std::abs(trial.reached - attainment_) <= alike)
-      trial.faster = attainment(trial.plan, scale_ * faster_by);
-    judge(trial, pipelines);
+    judge(trial_plan(problem_, pipelines), pipelines);
   }
 
   // A plan that is more than pipelines, with what stays idle.
-  void enter_as_it_is(ServePlan plan) {
-    Trial trial{.plan = std::move(plan)};
-    trial.reached = attainment(trial.plan, 1);
-    trial.faster = 1;
-    judge(trial, {});
-  }
+  void enter_as_it_is(ServePlan plan) { judge(std::move(plan), {}); }
 
   // The pipelines of all that came so far, combined; and without the weakest, which late requests may come
   // from.
@@ -68,12 +56,6 @@ class Contest {
     return simulated_attainment(problem_, plan, scale, trial_requests);
   }
 
-  struct Trial {
-    ServePlan plan;
-    double reached = 0;  // at the workload's rate
-    double faster = 0;   // where the best one has its limit, and a little beyond
-  };
-
   static std::vector<std::vector<std::vector<int>>> looks_of(const std::vector<Pipeline>& pipelines) {
     std::vector<std::vector<std::vector<int>>> looks;
     for (const Pipeline& pipeline : pipelines) {
@@ -83,15 +65,16 @@ class Contest {
     return looks;
   }
 
-  void judge(Trial& trial, const std::vector<Pipeline>& pipelines) {
-    if (best_ && trial.reached < attainment_ - alike) return;
-    const bool clearly = !best_ || trial.reached > attainment_ + alike;
-    const double target = std::min(target_attainment, std::max(trial.reached, attainment_) - alike);
-    // Equals are told apart by the rate at which they still do as well. The best may have changed since the trial.
-    if (!clearly && (trial.faster < target || attainment(trial.plan, scale_ * faster_by) < target)) return;
-    scale_ = highest_scale(problem_, trial.plan, target, clearly ? 1 : scale_ * faster_by, trial_requests);
-    attainment_ = trial.reached;
-    best_ = std::move(trial.plan);
+  void judge(ServePlan plan, const std::vector<Pipeline>& pipelines) {
+    const double reached = attainment(plan, 1);
+    if (best_ && reached < attainment_ - alike) return;
+    const bool clearly = !best_ || reached > attainment_ + alike;
+    const double target = std::min(target_attainment, std::max(reached, attainment_) - alike);
+    // Equals are told apart by the rate at which they still do as well.
+    if (!clearly && attainment(plan, scale_ * faster_by) < target) return;
+    scale_ = highest_scale(problem_, plan, target, clearly ? 1 : scale_ * faster_by, trial_requests);
+    attainment_ = reached;
+    best_ = std::move(plan);
     pipelines_ = pipelines;
   }
 
