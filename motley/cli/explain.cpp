@@ -60,6 +60,13 @@ std::vector<StageSteps> steps_of(const ServePlan& plan, const CostOptions& optio
   return steps;
 }
 
+// The settings that count for a single step.
+CostOptions overheads(const std::vector<std::string>& settings) {
+  CostOptions cost = cost_options("motley", settings);
+  std::erase_if(cost.settings, [](const auto& setting) { return !setting.first.ends_with("_overhead_s"); });
+  return cost;
+}
+
 std::string steps_report(const std::vector<StageSteps>& steps, std::int64_t max_tokens) {
   Table table({{"stage"},
                {"one token", Align::right},
@@ -109,7 +116,7 @@ int explain(const ServePlan& plan, const ExplainOptions& options) {
   Value json = explain_json(cost.tree);
   std::string text = explanation(cost, form, options.depth);
   if (form == "motley") {
-    const std::vector<StageSteps> steps = steps_of(plan, {});
+    const std::vector<StageSteps> steps = steps_of(plan, overheads(options.settings));
     json.set("steps", steps_json(steps));
     text += steps_report(steps, plan.step.max_tokens);
   }

@@ -165,6 +165,10 @@ def test_explain_for_people_and_in_the_published_form(run, made):
     assert "how long a step takes" in own.stdout
     steps = json.loads(run("explain", made[1], "--json").stdout)["steps"]
     assert steps and all(step["full_step_s"] >= step["one_token_s"] > 0 and step["tokens_at_no_cost"] > 0 for step in steps)
+    slower = json.loads(run("explain", made[1], "--set", "motley.step_overhead_s=1", "--json").stdout)["steps"]
+    assert all(step["one_token_s"] > 1 for step in slower)
+    batch = run("explain", made[1], "--set", "motley.batch=4", "--json")
+    assert json.loads(batch.stdout)["steps"] == steps
     published = run("explain", made[1], "--cost", "hexgen")
     assert published.returncode == 0 and "cost form hexgen" in published.stdout
     assert published.stdout != own.stdout
