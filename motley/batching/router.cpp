@@ -35,13 +35,13 @@ std::vector<std::size_t> group_chains(const std::vector<std::vector<Hop>>& chain
 
 // As a person fixed them; or else what keeps the busiest stage at work while the smallest steps go round, and one more
 // for steps of unlike sizes.
-std::int64_t micro_batches_of(const ServePlan& plan, const RouteChain& chain, const StepTimes& times,
+std::int64_t micro_batches_of(const ServePlan& plan, const RouteChain& chain, const PipelineTime& pipeline,
                               const RouterOptions& options) {
   if (options.micro_batches > 0) return options.micro_batches;
   if (plan.routes[chain.route].micro_batches > 0) return plan.routes[chain.route].micro_batches;
   if (chain.hops == 1) return 1;
   constexpr std::int64_t most_per_stage = 4;
-  const StepSpan span = times.pipeline({chain}).span({.tokens = 1, .logits = 1});
+  const StepSpan span = pipeline.span({.tokens = 1, .logits = 1});
   const auto stages = static_cast<std::int64_t>(chain.hops);
   return std::clamp(static_cast<std::int64_t>(std::ceil(span.round_s / span.busiest_s)), stages + 1,
                     most_per_stage * stages);
@@ -50,7 +50,8 @@ std::int64_t micro_batches_of(const ServePlan& plan, const RouteChain& chain, co
 }  // namespace
 
 Router::Router(const ServePlan& plan, const RouterOptions& options)
-    : context_(plan.model.arch.context),
+    : times_(std::make_unique<StepTimes>(plan, options.cost)),
+      context_(plan.model.arch.context),
       decode_chain_(plan.routes.size()),
       load_(plan.routes.size(), 0),
       masked_(plan.routes.size(), false) {
@@ -70,7 +71,6 @@ Router::Router(const ServePlan& plan, const RouterOptions& options)
   std::vector<std::vector<Hop>> hops;
   for (const RouteChain& chain : chains_) hops.push_back(hops_of(plan, chain));
   group_of_chain_ = group_chains(hops);
-  const StepTimes times(plan, options.cost);
   const std::size_t count = 1 + std::ranges::max(group_of_chain_);
   for (std::size_t group = 0; group < count; ++group) {
     std::vector<RouteChain> members;
@@ -87,9 +87,13 @@ Router::Router(const ServePlan& plan, const RouterOptions& options)
       last_member = chain;
       for (const Hop& hop : hops[chain])
         limits.blocks = std::min(limits.blocks, plan.stage(hop.stage).kv_tokens / plan.step.block_tokens);
-      limits.micro_batches = std::max(limits.micro_batches, micro_batches_of(plan, chains_[chain], times, options));
     }
-    groups_.push_back({limits, Scheduler(limits, options.step_rule(times.pipeline(members), limits)), {}, {}});
+    const PipelineTime pipeline = times_->pipeline(members);
+    for (const RouteChain& chain : members) {
+      const PipelineTime& own = members.size() == 1 ? pipeline : times_->pipeline({chain});
+      limits.micro_batches = std::max(limits.micro_batches, micro_batches_of(plan, chain, own, options));
+    }
+    groups_.push_back({limits, Scheduler(limits, options.step_rule(pipeline, limits)), {}, {}});
     if (members.size() == 1) groups_.back().only_chain = last_member;
   }
 }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <vector>
@@ -64,6 +65,8 @@ class Router {
   // ---- state ----
 
   std::size_t groups() const { return groups_.size(); }
+  // What the sizes of steps go by.
+  const StepTimes& times() const { return *times_; }
   std::size_t group_of(std::size_t chain) const { return group_of_chain_[chain]; }
   SchedulerCounts counts(std::size_t group) const { return groups_[group].scheduler.counts(); }
   const SchedulerLimits& limits(std::size_t group) const { return groups_[group].limits; }
@@ -89,6 +92,7 @@ class Router {
   std::vector<RoutedStep> split(std::size_t group, ScheduledStep scheduled);
   void forget(std::uint64_t id);
 
+  std::unique_ptr<const StepTimes> times_;
   std::int64_t context_ = 0;
   std::vector<RouteChain> chains_;
   std::vector<std::optional<std::size_t>> decode_chain_;  // per route

@@ -22,7 +22,8 @@ constexpr std::int64_t decodes_per_prompt = 3;
 
 class TimedSteps {
  public:
-  TimedSteps(PipelineTime pipeline, const SchedulerLimits& limits) : pipeline_(std::move(pipeline)), limits_(limits) {}
+  TimedSteps(const PipelineTime& pipeline, const SchedulerLimits& limits)
+      : pipeline_(pipeline.merged()), limits_(limits) {}
 
   StepBudget operator()(const StepState& state) {
     const std::int64_t chunk = best_chunk(state);

@@ -6,8 +6,8 @@
 #include <utility>
 
 namespace motley::sim {
-Network::Network(const ServePlan& plan, const Router& router, const CostOptions& options)
-    : plan_(plan), times_(plan, options), window_(window_of(plan.model.arch)) {
+Network::Network(const ServePlan& plan, const Router& router)
+    : plan_(plan), times_(router.times()), window_(window_of(plan.model.arch)) {
   for (const RouteChain& chain : router.chains()) chains_.push_back(chain_model(chain));
   for (std::size_t route = 0; route < plan.routes.size(); ++route)
     if (const auto decode = router.decode_chain(route)) add_transfers(chains_[route], chains_[*decode], route);

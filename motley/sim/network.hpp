@@ -46,7 +46,7 @@ struct LinkModel {
 class Network {
  public:
   // Plan and router must outlive it.
-  Network(const ServePlan& plan, const Router& router, const CostOptions& options);
+  Network(const ServePlan& plan, const Router& router);
 
   const std::vector<ChainModel>& chains() const { return chains_; }
   const std::vector<LinkModel>& links() const { return links_; }
@@ -62,7 +62,7 @@ class Network {
   void add_transfers(ChainModel& prefill, const ChainModel& decode, std::size_t route);
 
   const ServePlan& plan_;
-  StepTimes times_;
+  const StepTimes& times_;
   std::int64_t window_ = 0;
   std::vector<ChainModel> chains_;
   std::vector<LinkModel> links_;

@@ -15,7 +15,7 @@ namespace {
 TEST(SimNetwork, AStepsLoadAddsUpItsSequences) {
   const ServePlan plan = timed_plan({{}}, {{0}});
   const Router router(plan, {});
-  const sim::Network network(plan, router, {});
+  const sim::Network network(plan, router);
   // Four tokens of a prompt behind ten others, and one token behind twenty that is the last known.
   const StepLoad load =
       network.load_of({.id = 1,

@@ -27,7 +27,7 @@ Simulation::Simulation(const ServePlan& plan, const std::vector<TraceRequest>& r
     : plan_(plan),
       options_(options),
       router_(plan, with_costs(options)),
-      network_(plan, router_, options.cost),
+      network_(plan, router_),
       stages_(plan.stages.size()),
       links_(network_.links().size()),
       last_arrival_s_(router_.chains().size()),

@@ -77,6 +77,14 @@ double HopTime::occupancy_s(double tokens, double bytes) const {
   return bytes / path(bytes).bandwidth_bytes_per_s;
 }
 
+bool HopTime::takes_as_long_as(const HopTime& other) const {
+  const bool same_rate = rate && other.rate
+                             ? rate->bytes == other.rate->bytes && rate->bytes_per_s == other.rate->bytes_per_s
+                             : !rate && !other.rate;
+  return small == other.small && large == other.large && token_bytes == other.token_bytes &&
+         tokens_per_s == other.tokens_per_s && same_rate;
+}
+
 StepSpan PipelineTime::span(const StepLoad& load) const {
   StepSpan span{.round_s = back_s};
   double stage_s = 0;
@@ -89,15 +97,45 @@ StepSpan PipelineTime::span(const StepLoad& load) const {
     const double seconds = visit.time.seconds(part);
     stage_s = i > 0 && visits[i - 1].stage == visit.stage ? stage_s + seconds : seconds;
     span.busiest_s = std::max(span.busiest_s, stage_s);
-    span.round_s += visit.share * seconds;
+    span.round_s += static_cast<double>(visit.stages) * visit.share * seconds;
   }
   for (const Crossing& crossing : crossings) {
     const double tokens = crossing.share * load.tokens, bytes = tokens * crossing.time.token_bytes;
     const double busy_s = crossing.time.occupancy_s(tokens, bytes);
     span.busiest_s = std::max(span.busiest_s, busy_s);
-    span.round_s += crossing.share * (busy_s + crossing.time.latency_s(bytes));
+    span.round_s += static_cast<double>(crossing.links) * crossing.share * (busy_s + crossing.time.latency_s(bytes));
   }
   return span;
+}
+
+PipelineTime PipelineTime::merged() const {
+  PipelineTime merged{.back_s = back_s, .window = window};
+  const auto visited_once = [&](std::size_t i) {
+    return (i == 0 || visits[i - 1].stage != visits[i].stage) &&
+           (i + 1 == visits.size() || visits[i + 1].stage != visits[i].stage);
+  };
+  std::vector<std::size_t> single;  // places in `merged` of stages that are visited once
+  for (std::size_t i = 0; i < visits.size(); ++i) {
+    const auto like = std::ranges::find_if(single, [&](std::size_t place) {
+      return merged.visits[place].share == visits[i].share && merged.visits[place].time == visits[i].time;
+    });
+    if (visited_once(i) && like != single.end()) {
+      merged.visits[*like].stages += visits[i].stages;
+      continue;
+    }
+    if (visited_once(i)) single.push_back(merged.visits.size());
+    merged.visits.push_back(visits[i]);
+  }
+  for (const Crossing& crossing : crossings) {
+    const auto like = std::ranges::find_if(merged.crossings, [&](const Crossing& other) {
+      return other.share == crossing.share && other.time.takes_as_long_as(crossing.time);
+    });
+    if (like != merged.crossings.end())
+      like->links += crossing.links;
+    else
+      merged.crossings.push_back(crossing);
+  }
+  return merged;
 }
 
 std::int64_t window_of(const Architecture& arch) { return arch.sliding_layers.empty() ? arch.sliding_window : 0; }

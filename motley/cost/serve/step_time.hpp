@@ -19,6 +19,7 @@ struct MessageTime {
   double latency_s = 0;
   double token_s = 0;
   double seconds(double tokens) const { return latency_s + tokens * token_s; }
+  bool operator==(const MessageTime&) const = default;
 };
 
 // A step on one stage of a route.
@@ -41,6 +42,7 @@ struct StageTime {
   // Tokens whose products are computed while the weights are read, on the kind of rank that computes fewest. None where
   // the stage was measured as a whole.
   std::optional<double> tokens_at_no_cost() const;
+  bool operator==(const StageTime&) const = default;
 };
 
 // From one stage to the next. Messages of different size may take different pairs of devices.
@@ -57,6 +59,7 @@ struct HopTime {
   double seconds(double tokens) const {
     return occupancy_s(tokens, tokens * token_bytes) + latency_s(tokens * token_bytes);
   }
+  bool takes_as_long_as(const HopTime& other) const;  // for any number of tokens
 };
 
 // Hops of a route that a sequence passes in every step: all of them, or those before or after the hand-over from
@@ -80,10 +83,12 @@ struct PipelineTime {
     std::size_t stage = 0;  // of the plan; those of one stage stand together
     double share = 1;
     StageTime time = {};
+    std::int64_t stages = 1;  // that take the same time
   };
   struct Crossing {
     double share = 1;
     HopTime time = {};
+    std::int64_t links = 1;  // that take the same time
   };
   std::vector<Visit> visits = {};
   std::vector<Crossing> crossings = {};
@@ -91,6 +96,8 @@ struct PipelineTime {
   std::int64_t window = 0;  // see add_sequence()
 
   StepSpan span(const StepLoad& load) const;
+  // With the same spans: stages that take the same time, and links that do, stand once with their number.
+  PipelineTime merged() const;
 };
 
 // Adds a sequence's tokens [position, position + count) to a step. A token in the middle of a chunk sees half of the

@@ -78,6 +78,29 @@ TEST(PipelineTime, AStageOfSeveralChainsComputesTheirPartsInTurn) {
   EXPECT_DOUBLE_EQ(span.round_s, 0.75 * (1.2 + 0.6) + 0.25 * (0.4 + 0.2));
 }
 
+// Stage 0 serves two chains; the two fast stages take the same time, as do the two links between them.
+TEST(PipelineTime, MergedHasTheSameSpans) {
+  const HopTime link{.small = {0.25, 8}, .large = {0.25, 8}, .token_bytes = 2};
+  HopTime elsewhere = link;
+  elsewhere.to_device = 3;
+  const PipelineTime pipeline{.visits = {{.stage = 0, .share = 0.75, .time = flat(10)},
+                                         {.stage = 0, .share = 0.25, .time = flat(10)},
+                                         {.stage = 1, .share = 0.75, .time = flat(20)},
+                                         {.stage = 2, .share = 0.75, .time = flat(20)},
+                                         {.stage = 3, .share = 0.25, .time = flat(20)}},
+                              .crossings = {{.share = 0.75, .time = link}, {.share = 0.75, .time = elsewhere}},
+                              .back_s = 0.125};
+  const PipelineTime merged = pipeline.merged();
+  ASSERT_EQ(merged.visits.size(), 4u);
+  EXPECT_EQ(merged.visits[2].stages, 2);
+  ASSERT_EQ(merged.crossings.size(), 1u);
+  EXPECT_EQ(merged.crossings[0].links, 2);
+  for (const double tokens : {1.0, 16.0, 300.0}) {
+    EXPECT_DOUBLE_EQ(merged.span({.tokens = tokens}).busiest_s, pipeline.span({.tokens = tokens}).busiest_s);
+    EXPECT_DOUBLE_EQ(merged.span({.tokens = tokens}).round_s, pipeline.span({.tokens = tokens}).round_s);
+  }
+}
+
 TEST(AddSequence, AddsUpWhatAStepHolds) {
   StepLoad load;
   add_sequence(load, 0, 10, 4, false);  // four tokens of a prompt behind ten others
