@@ -82,13 +82,15 @@ std::optional<ScheduledStep> Scheduler::next() {
 
 // Of those that wait, as many count as their blocks allow to run.
 StepState Scheduler::state() const {
-  StepState state{.free_blocks = static_cast<double>(pool_.free_count()) / static_cast<double>(pool_.total())};
+  StepState state{.under_way = std::ssize(under_way_),
+                  .free_blocks = static_cast<double>(pool_.free_count()) / static_cast<double>(pool_.total())};
   double cached = 0;
   for (const Sequence* sequence : running_) {
     if (sequence->ended) continue;
     const std::int64_t left = sequence->pending();
     if (left == 0 || sequence->decodes()) {
       ++state.decoding;
+      state.ready += sequence->decodes() ? 1 : 0;
       cached += static_cast<double>(sequence->scheduled);
     } else {
       ++state.prompts;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
 namespace motley {
 namespace {
@@ -14,8 +13,8 @@ constexpr double decode_weight = 0.25;
 // Shares of the most tokens per second that are near enough: of numbers of micro-batches, and of chunks.
 constexpr double enough_micro_batches = 0.99;
 constexpr double enough_chunk = 0.95;
-// The number of micro-batches falls only after so many steps for which fewer are enough: every change leaves decodes
-// behind that wait for a turn.
+// The number of micro-batches falls only after so many steps in a row for which fewer are enough: every change leaves
+// decodes behind that wait for a turn.
 constexpr std::int64_t patience = 64;
 // Prompts count as what holds the blocks that other requests wait for when there is one for this many decodes.
 constexpr std::int64_t decodes_per_prompt = 3;
@@ -26,27 +25,41 @@ class TimedSteps {
       : pipeline_(pipeline.merged()), limits_(limits) {}
 
   StepBudget operator()(const StepState& state) {
+    const StepBudget budget = decide(state);
+    const bool starts = state.under_way < budget.micro_batches && (state.ready > 0 || budget.prompt_tokens > 0);
+    if (starts) last_ = span(state, ready_share(state), budget.prompt_tokens);
+    return budget;
+  }
+
+ private:
+  StepBudget decide(const StepState& state) {
     const std::int64_t chunk = best_chunk(state);
     const std::int64_t count = best_micro_batches(state, chunk);
-    if (count == micro_batches_ || (count < micro_batches_ && ++fewer_wanted_ < patience))
-      return {micro_batches_, chunk};
+    fewer_wanted_ = count < micro_batches_ ? fewer_wanted_ + 1 : 0;
+    if (count == micro_batches_ || (fewer_wanted_ > 0 && fewer_wanted_ < patience)) return {micro_batches_, chunk};
     micro_batches_ = count;
     fewer_wanted_ = 0;
     return {micro_batches_, best_chunk(state)};
   }
 
- private:
   static double cycle_s(const StepSpan& span, std::int64_t micro_batches) {
     return std::max(span.round_s, static_cast<double>(micro_batches) * span.busiest_s);
   }
 
+  // Of a step on average.
   std::int64_t decodes_of(const StepState& state, std::int64_t micro_batches) const {
     return std::min(ceil_div(state.decoding, micro_batches), limits_.max_sequences);
   }
 
-  // Of a step with its part of the decodes and so many tokens of one prompt, in its middle.
-  StepSpan span(const StepState& state, std::int64_t micro_batches, std::int64_t chunk) const {
-    const auto decodes = static_cast<double>(decodes_of(state, micro_batches)), prompt = static_cast<double>(chunk);
+  // Of the next step, which shares those that are ready with the steps that may still start.
+  std::int64_t ready_share(const StepState& state) const {
+    const std::int64_t steps = std::max<std::int64_t>(1, micro_batches_ - state.under_way);
+    return std::min(decodes_of(state, micro_batches_), ceil_div(state.ready, steps));
+  }
+
+  // Of a step with so many decodes and so many tokens of one prompt, in its middle.
+  StepSpan span(const StepState& state, std::int64_t decoding, std::int64_t chunk) const {
+    const auto decodes = static_cast<double>(decoding), prompt = static_cast<double>(chunk);
     const auto seen = [&](double context) {
       return pipeline_.window > 0 ? std::min(context, static_cast<double>(pipeline_.window)) : context;
     };
@@ -59,13 +72,20 @@ class TimedSteps {
                            .logits = decodes});
   }
 
+  // The same for the next step. It does not overtake the one that started last.
+  StepSpan next_span(const StepState& state, std::int64_t chunk) const {
+    StepSpan next = span(state, ready_share(state), chunk);
+    if (state.under_way > 0) next.round_s = std::max(next.round_s, last_.round_s - last_.busiest_s + next.busiest_s);
+    return next;
+  }
+
   std::int64_t best_micro_batches(const StepState& state, std::int64_t chunk) const {
     std::int64_t best = 1;
     double most = 0;
     for (std::int64_t count = 1; count <= limits_.micro_batches; ++count) {
-      const std::int64_t decodes = std::min(state.decoding, count * decodes_of(state, count));
+      const std::int64_t per_step = decodes_of(state, count), decodes = std::min(state.decoding, count * per_step);
       const auto tokens = static_cast<double>(std::max<std::int64_t>(1, decodes) + count * chunk);
-      const double rate = tokens / cycle_s(span(state, count, chunk), count);
+      const double rate = tokens / cycle_s(span(state, per_step, chunk), count);
       if (most >= enough_micro_batches * rate) continue;
       most = rate;
       best = count;
@@ -76,17 +96,20 @@ class TimedSteps {
   std::int64_t best_chunk(const StepState& state) const {
     if (state.prompts == 0) return 0;
     const std::int64_t left = state.prompt_tokens, most = std::min(left, limits_.max_tokens);
-    const auto prompts = static_cast<double>(state.prompts);
-    const double decodes_s_per_step =
-        decode_weight * static_cast<double>(state.decoding) / static_cast<double>(micro_batches_);
-    const double decode_cycle_s = cycle_s(span(state, micro_batches_, 0), micro_batches_);
+    const auto prompts = static_cast<double>(state.prompts), inside = static_cast<double>(ready_share(state)),
+               outside = static_cast<double>(state.decoding) - inside;
+    const double without_s = next_span(state, 0).round_s;
+    const double turn_s = cycle_s(span(state, decodes_of(state, micro_batches_), 0), micro_batches_) /
+                          static_cast<double>(micro_batches_);
     std::int64_t best = 0;
     double least_s = 0;
     const auto consider = [&](std::int64_t chunk) {
-      const StepSpan step = span(state, micro_batches_, chunk);
+      const StepSpan step = next_span(state, chunk);
       const auto steps = static_cast<double>(ceil_div(left, chunk));
+      const double late_s = std::max(0.0, step.busiest_s - turn_s);
+      const double decodes_wait_s = inside * std::max(late_s, step.round_s - without_s) + outside * late_s;
       const double waiting_s = prompts * step.round_s + ((prompts + 1) / 2 * steps - prompts) * step.busiest_s +
-                               decodes_s_per_step * steps * (cycle_s(step, micro_batches_) - decode_cycle_s);
+                               decode_weight * steps * decodes_wait_s;
       if (best > 0 && waiting_s >= least_s) return;
       least_s = waiting_s;
       best = chunk;
@@ -104,9 +127,9 @@ class TimedSteps {
 
   // The smallest with nearly as many tokens per second as the largest.
   std::int64_t efficient_chunk(const StepState& state, std::int64_t most) const {
-    const auto decodes = static_cast<double>(decodes_of(state, micro_batches_));
+    const std::int64_t decodes = decodes_of(state, micro_batches_);
     const auto rate = [&](std::int64_t chunk) {
-      return (decodes + static_cast<double>(chunk)) / span(state, micro_batches_, chunk).busiest_s;
+      return static_cast<double>(decodes + chunk) / span(state, decodes, chunk).busiest_s;
     };
     const double enough = enough_chunk * rate(most);
     std::int64_t chunk = std::min(most, least_chunk);
@@ -116,7 +139,9 @@ class TimedSteps {
 
   PipelineTime pipeline_;
   SchedulerLimits limits_;
-  std::int64_t micro_batches_ = 1, fewer_wanted_ = 0;
+  std::int64_t micro_batches_ = 1;
+  std::int64_t fewer_wanted_ = 0;  // times in a row
+  StepSpan last_ = {};             // of the step that started last
 };
 
 }  // namespace

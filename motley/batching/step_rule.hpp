@@ -28,6 +28,8 @@ struct SchedulerLimits {
 // What there is to do.
 struct StepState {
   std::int64_t decoding = 0;       // running sequences whose prompt is computed
+  std::int64_t ready = 0;          // of them: not under way
+  std::int64_t under_way = 0;      // steps
   double context = 0;              // cached tokens of each of them, on average
   std::int64_t prompts = 0;        // sequences that have prompt left, and blocks and a place for it
   std::int64_t prompt_tokens = 0;  // what they have left
@@ -50,13 +52,17 @@ using MakeStepRule = std::function<StepRule(const PipelineTime&, const Scheduler
 StepRule fixed_steps(const PipelineTime& pipeline, const SchedulerLimits& limits);
 
 // A step takes the tokens of prompts that make requests wait least by the times of the pipeline: prompts wait for their
-// last chunk, decodes for what a chunk adds to the time between tokens. With B tokens left in q prompts, D
-// sequences decoding in k micro-batches, u(c) the time of the busiest stage or link and r(c) the round trip of a step
-// with c tokens of prompts:
+// last chunk, decodes for what a chunk adds to the time between tokens. With B tokens left in q prompts, D sequences
+// decoding in k micro-batches, d of them in this step, and for a step with c tokens of prompts the time u(c) of its
+// busiest stage or link and its round trip r(c):
 //
-//   waiting(c) = q r(c) + ((q + 1) / 2 * B / c - q) u(c)  +  w D / k * B / c * (cycle(c) - cycle(0))
-//   cycle(c)   = max(r(c), k u(c))
+//   waiting(c) = q r(c) + ((q + 1) / 2 * B / c - q) u(c)  +  w B / c * (d own(c) + (D - d) late(c))
+//   late(c)    = max(0, u(c) - turn)      longer than the turn of a step delays all behind it
+//   own(c)     = max(late(c), r(c) - r(0))
+//   turn       = max(r(0) / k, u(0))      with D / k decodes
 //
+// A step does not overtake the one that started before it: r(c) is at least what is left of that one, and u(c). So the
+// chunks of a prompt keep their size, and a step without decodes takes more of it than one with many.
 // For a single prompt and no decodes this is the time to first token, (B / c - 1) u(c) + r(c). While requests wait
 // for blocks or places that prompts hold, c is at least what brings nearly as many tokens per second as any.
 // The number of micro-batches is the smallest that brings nearly the most tokens per second.

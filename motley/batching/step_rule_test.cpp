@@ -51,8 +51,30 @@ TEST(TimedSteps, OnOneStageAPromptAloneGoesWhole) {
 TEST(TimedSteps, BesideDecodesAChunkFillsTheBusiestStageUpToItsRidge) {
   const PipelineTime pipeline = pipeline_of({stage(0.02, 100), stage(0.03, 64), stage(0.02, 100)});
   const StepBudget budget =
-      asked(pipeline, {.decoding = 24, .prompts = 1, .prompt_tokens = 4000}, {.micro_batches = 3});
+      asked(pipeline, {.decoding = 24, .ready = 8, .under_way = 2, .prompts = 1, .prompt_tokens = 4000},
+            {.micro_batches = 3});
   EXPECT_NEAR(static_cast<double>(budget.prompt_tokens), 56, 5);
+}
+
+TEST(TimedSteps, AStepWithFewDecodesTakesMoreOfAPrompt) {
+  const PipelineTime pipeline = pipeline_of(std::vector<StageTime>(8, stage(0.03, 48, 0.002)));
+  const auto chunk = [&](std::int64_t ready) {
+    return asked(pipeline, {.decoding = 100, .ready = ready, .under_way = 3, .prompts = 1, .prompt_tokens = 1000},
+                 {.micro_batches = 8})
+        .prompt_tokens;
+  };
+  EXPECT_EQ(chunk(0), 48);
+  EXPECT_LT(chunk(65), 48);
+}
+
+// What a smaller chunk would save of the round trip is lost behind the larger one before it.
+TEST(TimedSteps, ChunksBehindOthersAreNotCutSmaller) {
+  const PipelineTime pipeline = pipeline_of(std::vector<StageTime>(16, stage(0.03, 48, 0.001)));
+  const StepRule rule = timed_steps(pipeline, {.micro_batches = 17});
+  std::vector<std::int64_t> chunks;
+  for (std::int64_t left = 500; left > 0; left -= chunks.back())
+    chunks.push_back(rule({.under_way = std::ssize(chunks), .prompts = 1, .prompt_tokens = left}).prompt_tokens);
+  for (std::size_t i = 1; i + 1 < chunks.size(); ++i) EXPECT_GE(10 * chunks[i], 9 * chunks[i - 1]) << i;
 }
 
 TEST(TimedSteps, AsManyMicroBatchesAsBringTokens) {
@@ -76,6 +98,9 @@ TEST(TimedSteps, FewerMicroBatchesOnlyWhenTheyStayEnough) {
   while (rule(quiet).micro_batches == 3) ASSERT_LT(++steps, 100);
   EXPECT_GT(steps, 50);
   EXPECT_EQ(rule(busy).micro_batches, 3) << "more at once";
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_EQ(rule(i % 40 == 0 ? busy : quiet).micro_batches, 3) << "not enough in a row";
+  }
 }
 
 TEST(TimedSteps, PromptsThatHoldTheBlocksOthersWaitForGetMore) {
