@@ -78,7 +78,7 @@ void scheduling(benchmark::State& state) {
   for (std::size_t i = 0; i < stages; ++i)
     pipeline.visits.push_back({.stage = i, .time = {.ranks = {{.weights_s = 0.02, .token_s = 0.0002}}}});
   const SchedulerLimits limits{.blocks = 1 << 20, .micro_batches = state.range(0) + 1, .max_queue = 1 << 20};
-  Scheduler scheduler(limits, timed_steps(pipeline, limits));
+  Scheduler scheduler(limits, timed_steps(std::make_shared<const PipelineTime>(pipeline), limits));
   const auto sequences = static_cast<std::uint64_t>(limits.max_sequences * limits.micro_batches);
   for (std::uint64_t id = 1; id <= std::max<std::uint64_t>(1000, sequences); ++id) scheduler.add(id, 400, 1 << 20);
   std::vector<std::uint64_t> under_way;

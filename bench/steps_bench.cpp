@@ -72,22 +72,24 @@ struct Rule {
 };
 
 // As many micro-batches as keep the busiest stage at work.
-StepRule fixed(const PipelineTime& pipeline, const SchedulerLimits& limits, std::int64_t chunks_under_way) {
-  const StepSpan span = pipeline.span({.tokens = 1, .logits = 1});
+StepRule fixed(const PipelineHandle& pipeline, const SchedulerLimits& limits, std::int64_t chunks_under_way) {
+  const StepSpan span = pipeline->span({.tokens = 1, .logits = 1});
   const auto count = static_cast<std::int64_t>(std::ceil(span.round_s / span.busiest_s - 0.05));
   const StepBudget budget{std::clamp<std::int64_t>(count, 1, limits.micro_batches), limits.max_tokens,
                           chunks_under_way};
   return [=](const StepState&) { return budget; };
 }
-StepRule consecutive(const PipelineTime& pipeline, const SchedulerLimits& limits) { return fixed(pipeline, limits, 0); }
-StepRule one_at_a_time(const PipelineTime& pipeline, const SchedulerLimits& limits) {
+StepRule consecutive(const PipelineHandle& pipeline, const SchedulerLimits& limits) {
+  return fixed(pipeline, limits, 0);
+}
+StepRule one_at_a_time(const PipelineHandle& pipeline, const SchedulerLimits& limits) {
   return fixed(pipeline, limits, 1);
 }
 
 // Prefill tokens of a step: an eighth of those that wait, at most 2048 in proportion to the free part of the cache, at
 // least 32; as many micro-batches as stages. Defaults of gty111/gLLM.
-StepRule token_throttling(const PipelineTime& pipeline, const SchedulerLimits&) {
-  return [depth = std::ssize(pipeline.visits)](const StepState& state) {
+StepRule token_throttling(const PipelineHandle& pipeline, const SchedulerLimits&) {
+  return [depth = std::ssize(pipeline->visits)](const StepState& state) {
     const double room = 2048 * std::max(0.0, (state.free_blocks - 0.05) / 0.95);
     const double tokens = std::max(std::min(static_cast<double>(state.prompt_tokens) / 8, room), 32.0);
     return StepBudget{depth, static_cast<std::int64_t>(tokens)};

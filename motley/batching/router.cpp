@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "motley/base/error.hpp"
 
@@ -71,6 +72,10 @@ Router::Router(const ServePlan& plan, const RouterOptions& options)
   std::vector<std::vector<Hop>> hops;
   for (const RouteChain& chain : chains_) hops.push_back(hops_of(plan, chain));
   group_of_chain_ = group_chains(hops);
+  for (const RouteChain& chain : chains_) {
+    std::vector<std::size_t>& stages = stages_of_chain_.emplace_back();
+    for (std::size_t hop = 0; hop < chain.hops; ++hop) stages.push_back(times_->stage_of(chain, hop));
+  }
   const std::size_t count = 1 + std::ranges::max(group_of_chain_);
   for (std::size_t group = 0; group < count; ++group) {
     std::vector<RouteChain> members;
@@ -88,12 +93,13 @@ Router::Router(const ServePlan& plan, const RouterOptions& options)
       for (const Hop& hop : hops[chain])
         limits.blocks = std::min(limits.blocks, plan.stage(hop.stage).kv_tokens / plan.step.block_tokens);
     }
-    const PipelineTime pipeline = times_->pipeline(members);
+    MeasuredPipeline pipeline(times_->pipeline(members));
     for (const RouteChain& chain : members) {
-      const PipelineTime& own = members.size() == 1 ? pipeline : times_->pipeline({chain});
+      const PipelineTime& own = members.size() == 1 ? pipeline.believed() : times_->pipeline({chain});
       limits.micro_batches = std::max(limits.micro_batches, micro_batches_of(plan, chain, own, options));
     }
-    groups_.push_back({limits, Scheduler(limits, options.step_rule(pipeline, limits)), {}, {}});
+    Scheduler scheduler(limits, options.step_rule(pipeline.times(), limits));
+    groups_.push_back({limits, std::move(pipeline), std::move(scheduler), {}, {}});
     if (members.size() == 1) groups_.back().only_chain = last_member;
   }
 }
@@ -166,6 +172,17 @@ std::vector<RoutedStep> Router::split(std::size_t group, ScheduledStep scheduled
   }
   groups_[group].under_way[scheduled.id].left = steps.size();
   return steps;
+}
+
+void Router::measure(std::size_t chain, const StepLoad& load, const std::vector<double>& stage_s,
+                     std::optional<double> alone_s) {
+  MeasuredPipeline& times = groups_[group_of_chain_[chain]].times;
+  const std::vector<std::size_t>& stages = stages_of_chain_[chain];
+  MOTLEY_CHECK(stage_s.size() == stages.size());
+  for (std::size_t hop = 0; hop < stages.size(); ++hop)
+    if (stage_s[hop] > 0) times.add_stage(stages[hop], load, stage_s[hop]);
+  if (!alone_s || std::ranges::count(stage_s, 0) > 0) return;
+  times.add_way(load, *alone_s - std::accumulate(stage_s.begin(), stage_s.end(), 0.0));
 }
 
 void Router::complete(std::uint64_t step, const std::set<std::uint64_t>& finished) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "motley/batching/scheduler.hpp"
+#include "motley/cost/serve/measured_times.hpp"
 #include "motley/cost/serve/step_time.hpp"
 #include "motley/plan/serve.hpp"
 
@@ -59,6 +60,10 @@ class Router {
   // The next micro-batch of any group, if one can start now: one step for each chain that has sequences in it.
   std::vector<RoutedStep> next();
   std::vector<RoutedStep> next(std::size_t group);
+  // What a step on a chain took on each of its stages, 0 where that is not known; and altogether, where it was alone on
+  // its way. Corrects the times by which the group's steps are sized.
+  void measure(std::size_t chain, const StepLoad& load, const std::vector<double>& stage_s,
+               std::optional<double> alone_s);
   // A step is done; `finished` ended with it. What was cancelled meanwhile may not be among them.
   void complete(std::uint64_t step, const std::set<std::uint64_t>& finished);
 
@@ -70,11 +75,13 @@ class Router {
   std::size_t group_of(std::size_t chain) const { return group_of_chain_[chain]; }
   SchedulerCounts counts(std::size_t group) const { return groups_[group].scheduler.counts(); }
   const SchedulerLimits& limits(std::size_t group) const { return groups_[group].limits; }
+  const MeasuredPipeline& times(std::size_t group) const { return groups_[group].times; }
 
  private:
   // Chains that share a stage share its KV blocks, hence one scheduler; usually a chain is alone.
   struct Group {
     SchedulerLimits limits;
+    MeasuredPipeline times;
     Scheduler scheduler;
     std::optional<std::size_t> only_chain;
     // Parts of scheduled steps that are still under way, one per chain, and what ended in those that are done.
@@ -99,6 +106,7 @@ class Router {
   std::vector<double> weights_, load_;                    // per route; load: open requests
   std::vector<bool> masked_;
   std::vector<std::size_t> group_of_chain_;
+  std::vector<std::vector<std::size_t>> stages_of_chain_;  // numbers in the plan
   std::vector<Group> groups_;
   std::size_t next_group_ = 0;                     // whose turn it is to fill a step
   std::map<std::uint64_t, std::size_t> chain_of_;  // of the open sequences

@@ -119,7 +119,7 @@ TEST(Scheduler, ARequestIsAdmittedThoughTheMicroBatchesUnderWayAreFull) {
   PipelineTime pipeline;
   for (std::size_t stage = 0; stage < 3; ++stage)
     pipeline.visits.push_back({.stage = stage, .time = {.ranks = {{.weights_s = 0.02, .token_s = 0.0002}}}});
-  Scheduler scheduler(limits, timed_steps(pipeline, limits));
+  Scheduler scheduler(limits, timed_steps(std::make_shared<const PipelineTime>(pipeline), limits));
   for (std::uint64_t id = 1; id <= 8; ++id) scheduler.add(id, 4, 1000);
   std::vector<std::uint64_t> under_way;
   const auto turn = [&] {

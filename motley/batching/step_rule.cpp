@@ -21,10 +21,11 @@ constexpr std::int64_t decodes_per_prompt = 3;
 
 class TimedSteps {
  public:
-  TimedSteps(const PipelineTime& pipeline, const SchedulerLimits& limits)
-      : pipeline_(pipeline.merged()), limits_(limits) {}
+  TimedSteps(PipelineHandle times, const SchedulerLimits& limits)
+      : times_(std::move(times)), pipeline_(times_->merged()), limits_(limits) {}
 
   StepBudget operator()(const StepState& state) {
+    if (pipeline_.corrections != times_->corrections) pipeline_ = times_->merged();
     const StepBudget budget = decide(state);
     const bool starts = state.under_way < budget.micro_batches && (state.ready > 0 || budget.prompt_tokens > 0);
     if (starts) last_ = span(state, ready_share(state), budget.prompt_tokens);
@@ -137,7 +138,8 @@ class TimedSteps {
     return chunk;
   }
 
-  PipelineTime pipeline_;
+  PipelineHandle times_;
+  PipelineTime pipeline_;  // of these times
   SchedulerLimits limits_;
   std::int64_t micro_batches_ = 1;
   std::int64_t fewer_wanted_ = 0;  // times in a row
@@ -146,11 +148,11 @@ class TimedSteps {
 
 }  // namespace
 
-StepRule fixed_steps(const PipelineTime&, const SchedulerLimits& limits) {
+StepRule fixed_steps(const PipelineHandle&, const SchedulerLimits& limits) {
   return [budget = StepBudget{limits.micro_batches, limits.max_tokens}](const StepState&) { return budget; };
 }
 
-StepRule timed_steps(const PipelineTime& pipeline, const SchedulerLimits& limits) {
+StepRule timed_steps(const PipelineHandle& pipeline, const SchedulerLimits& limits) {
   return TimedSteps(pipeline, limits);
 }
 

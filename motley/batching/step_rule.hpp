@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 
 #include "motley/cost/serve/step_time.hpp"
 
@@ -44,12 +45,14 @@ struct StepBudget {
   std::int64_t chunks_under_way = 0;  // of one prompt at once; 0: any number
 };
 
-// Asked before every step. The same states in the same order get the same budgets.
+// Asked before every step. The same states and times in the same order get the same budgets.
 using StepRule = std::function<StepBudget(const StepState&)>;
-using MakeStepRule = std::function<StepRule(const PipelineTime&, const SchedulerLimits&)>;
+// The times may change between two steps, where they are corrected by measured ones.
+using PipelineHandle = std::shared_ptr<const PipelineTime>;
+using MakeStepRule = std::function<StepRule(const PipelineHandle&, const SchedulerLimits&)>;
 
 // Every step takes what the limits allow.
-StepRule fixed_steps(const PipelineTime& pipeline, const SchedulerLimits& limits);
+StepRule fixed_steps(const PipelineHandle& pipeline, const SchedulerLimits& limits);
 
 // A step takes the tokens of prompts that make requests wait least by the times of the pipeline: prompts wait for their
 // last chunk, decodes for what a chunk adds to the time between tokens. With B tokens left in q prompts, D sequences
@@ -66,6 +69,6 @@ StepRule fixed_steps(const PipelineTime& pipeline, const SchedulerLimits& limits
 // For a single prompt and no decodes this is the time to first token, (B / c - 1) u(c) + r(c). While requests wait
 // for blocks or places that prompts hold, c is at least what brings nearly as many tokens per second as any.
 // The number of micro-batches is the smallest that brings nearly the most tokens per second.
-StepRule timed_steps(const PipelineTime& pipeline, const SchedulerLimits& limits);
+StepRule timed_steps(const PipelineHandle& pipeline, const SchedulerLimits& limits);
 
 }  // namespace motley

@@ -7,6 +7,8 @@
 #include <limits>
 #include <vector>
 
+#include "motley/cost/serve/measured_times.hpp"
+
 namespace motley {
 namespace {
 
@@ -22,7 +24,7 @@ PipelineTime pipeline_of(const std::vector<StageTime>& stages, double back_s = 0
 }
 
 StepBudget asked(const PipelineTime& pipeline, const StepState& state, SchedulerLimits limits = {.micro_batches = 5}) {
-  return timed_steps(pipeline, limits)(state);
+  return timed_steps(std::make_shared<const PipelineTime>(pipeline), limits)(state);
 }
 
 TEST(TimedSteps, APromptAloneIsCutForTheEarliestFirstToken) {
@@ -70,7 +72,7 @@ TEST(TimedSteps, AStepWithFewDecodesTakesMoreOfAPrompt) {
 // What a smaller chunk would save of the round trip is lost behind the larger one before it.
 TEST(TimedSteps, ChunksBehindOthersAreNotCutSmaller) {
   const PipelineTime pipeline = pipeline_of(std::vector<StageTime>(16, stage(0.03, 48, 0.001)));
-  const StepRule rule = timed_steps(pipeline, {.micro_batches = 17});
+  const StepRule rule = timed_steps(std::make_shared<const PipelineTime>(pipeline), {.micro_batches = 17});
   std::vector<std::int64_t> chunks;
   for (std::int64_t left = 500; left > 0; left -= chunks.back())
     chunks.push_back(rule({.under_way = std::ssize(chunks), .prompts = 1, .prompt_tokens = left}).prompt_tokens);
@@ -91,7 +93,7 @@ TEST(TimedSteps, AsManyMicroBatchesAsBringTokens) {
 
 TEST(TimedSteps, FewerMicroBatchesOnlyWhenTheyStayEnough) {
   const PipelineTime pipeline = pipeline_of({stage(0.03, 64), stage(0.03, 64), stage(0.018, 64)});
-  const StepRule rule = timed_steps(pipeline, {.micro_batches = 4});
+  const StepRule rule = timed_steps(std::make_shared<const PipelineTime>(pipeline), {.micro_batches = 4});
   const StepState busy{.decoding = 30, .prompts = 4, .prompt_tokens = 2000}, quiet{.decoding = 30};
   EXPECT_EQ(rule(busy).micro_batches, 3);
   int steps = 0;
@@ -113,6 +115,32 @@ TEST(TimedSteps, PromptsThatHoldTheBlocksOthersWaitForGetMore) {
 
 TEST(TimedSteps, WithoutPromptsThereAreNoTokensForThem) {
   EXPECT_EQ(asked(pipeline_of({stage(0.02, 64)}), {.decoding = 3}).prompt_tokens, 0);
+}
+
+// Computing proves four times slower than believed on the busiest stage: the tokens that ride along at no cost are a
+// quarter as many, and so are those of the steps. The rule stays the same.
+TEST(TimedSteps, ChunksFollowMeasuredTimes) {
+  MeasuredPipeline measured(pipeline_of({stage(0.02, 256), stage(0.03, 256), stage(0.02, 256)}));
+  const StepRule rule = timed_steps(measured.times(), {.micro_batches = 3});
+  const StepState state{.decoding = 24, .prompts = 1, .prompt_tokens = 4000};
+  const std::int64_t before = rule(state).prompt_tokens + 8;
+  EXPECT_NEAR(static_cast<double>(before), 256, 20);
+  const StageTime real = stage(0.03, 64);
+  for (int i = 0; i < 40; ++i)
+    for (const double tokens : {8.0, 32.0, 128.0, 256.0})
+      measured.add_stage(1, {.tokens = tokens}, real.seconds({.tokens = tokens}));
+  EXPECT_NEAR(static_cast<double>(rule(state).prompt_tokens + 8), static_cast<double>(before) / 4, 8);
+}
+
+// Four times slower as a whole, a stage that was not the busiest decides.
+TEST(TimedSteps, MicroBatchesFollowMeasuredTimes) {
+  MeasuredPipeline measured(pipeline_of({stage(0.03, 20), stage(0.03, 20), stage(0.03, 20), stage(0.03, 20)}));
+  const StepRule rule = timed_steps(measured.times(), {.micro_batches = 8});
+  EXPECT_EQ(rule({.decoding = 100}).micro_batches, 4);
+  for (int i = 0; i < 400; ++i) measured.add_stage(2, {.tokens = 25}, 4 * stage(0.03, 20).seconds({.tokens = 25}));
+  std::int64_t fewest = 4;
+  for (int i = 0; i < 100; ++i) fewest = std::min(fewest, rule({.decoding = 100}).micro_batches);
+  EXPECT_LE(fewest, 2);
 }
 
 TEST(FixedSteps, TakeWhatTheLimitsAllow) {

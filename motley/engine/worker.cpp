@@ -70,6 +70,7 @@ class Executor {
   void send(const Stage& next, const at::Tensor& hidden);
   std::vector<SampledToken> choose_tokens(const Step& step, const at::Tensor& logits) const;
   double waited_s() const;
+  double stage_waited_s() const { return group_ ? group_->waited_s() : 0; }
 
   ServePlan plan_;
   Assignment assignment_;
@@ -174,7 +175,7 @@ std::int64_t count_tokens(const Step& step, std::int64_t max_tokens) {
 
 StepResult Executor::execute(const Step& step) {
   const Instant start = Clock::now();
-  const double waited_before_s = waited_s();
+  const double waited_before_s = waited_s(), stage_waited_before_s = stage_waited_s();
   const RoutePlace& place = place_on_route(step);
   const std::int64_t tokens = count_tokens(step, plan_.step.max_tokens);
 
@@ -188,6 +189,7 @@ StepResult Executor::execute(const Step& step) {
     if (assignment_.rank == 0) result.tokens = choose_tokens(step, logits);
   }
   result.wait_s = waited_s() - waited_before_s;
+  result.stage_wait_s = stage_waited_s() - stage_waited_before_s;
   result.compute_s = seconds_since(start) - result.wait_s;
   return result;
 }
@@ -222,7 +224,7 @@ std::vector<SampledToken> Executor::choose_tokens(const Step& step, const at::Te
   return tokens;
 }
 
-double Executor::waited_s() const { return workers_->waited_s() + (group_ ? group_->waited_s() : 0); }
+double Executor::waited_s() const { return workers_->waited_s() + stage_waited_s(); }
 
 // ---- the process ----
 

@@ -7,9 +7,10 @@
 
 namespace motley {
 
-Dispatcher::Dispatcher(std::shared_ptr<const ServePlan> plan, std::int64_t micro_batches, std::int64_t max_queue)
+Dispatcher::Dispatcher(std::shared_ptr<const ServePlan> plan, std::int64_t micro_batches, std::int64_t max_queue,
+                       MakeStepRule step_rule)
     : plan_(std::move(plan)),
-      options_{.micro_batches = micro_batches, .max_queue = max_queue, .cost = {}},
+      options_{.micro_batches = micro_batches, .max_queue = max_queue, .step_rule = std::move(step_rule), .cost = {}},
       router_(*plan_, options_) {}
 
 void Dispatcher::check(const GenerateRequest& request) const {
@@ -153,9 +154,12 @@ std::optional<Step> Dispatcher::next() {
 Step Dispatcher::fill(const RoutedStep& routed) {
   Step step{.step = routed.id, .route = routed.chain, .sequences = {}};
   StepUnderWay& under_way = under_way_[routed.id];
+  under_way.chain = routed.chain;
+  const std::int64_t window = window_of(plan_->model.arch);
   for (const ScheduledSequence& part : routed.sequences) {
     step.sequences.push_back(fill(part));
     under_way.tokens += part.count;
+    add_sequence(under_way.load, window, part.position, part.count, part.samples);
     if (part.samples) under_way.samples.insert(part.id);
   }
   tokens_under_way_ += under_way.tokens;
@@ -185,12 +189,13 @@ StepSequence Dispatcher::fill(const ScheduledSequence& part) const {
   return sequence;
 }
 
-std::vector<GenerateEvent> Dispatcher::complete(const StepResult& result) {
+std::vector<GenerateEvent> Dispatcher::complete(const StepResult& result, const StepSeconds& measured) {
   const auto found = under_way_.find(result.step);
   if (found == under_way_.end())
     throw Error(ErrorCode::peer, fmt::format("an answer to step {}, which is not under way", result.step));
   const StepUnderWay& step = found->second;
 
+  if (warm() && !measured.stage_s.empty()) router_.measure(step.chain, step.load, measured.stage_s, measured.alone_s);
   std::vector<GenerateEvent> events;
   std::set<std::uint64_t> sampled, finished;
   for (const SampledToken& token : result.tokens) {
@@ -239,6 +244,16 @@ void Dispatcher::describe(DriverStatus& status) const {
   status.running.assign(plan_->routes.size(), 0);
   status.held = std::ranges::count_if(requests_, [](const auto& entry) { return entry.second.held; });
   status.preemptions = earlier_preemptions_;
+  status.pipelines.clear();
+  for (std::size_t group = 0; group < router_.groups(); ++group) {
+    const MeasuredPipeline& times = router_.times(group);
+    PipelineStatus& pipeline = status.pipelines.emplace_back();
+    pipeline.predicted = times.believed();
+    pipeline.measured = *times.times();
+    for (const PipelineTime::Visit& visit : pipeline.predicted.visits)
+      pipeline.steps.push_back(times.steps(visit.stage));
+    pipeline.alone = times.alone();
+  }
   std::vector<bool> counted(router_.groups(), false);
   for (std::size_t route = 0; route < plan_->routes.size(); ++route) {
     const std::size_t group = router_.group_of(route);

@@ -13,13 +13,15 @@
 #include "motley/plan/serve.hpp"
 #include "motley/server/driver.hpp"
 #include "motley/workers/messages.hpp"
+#include "motley/workers/worker_set.hpp"
 
 namespace motley {
 
 class Dispatcher {
  public:
   // `micro_batches` of each route; 0: the plan's.
-  Dispatcher(std::shared_ptr<const ServePlan> plan, std::int64_t micro_batches, std::int64_t max_queue);
+  Dispatcher(std::shared_ptr<const ServePlan> plan, std::int64_t micro_batches, std::int64_t max_queue,
+             MakeStepRule step_rule = timed_steps);
 
   // Returns the request's id; `route`: none to take the least loaded that has room. Throws an input error (prompt
   // empty, tokens outside the vocabulary, no room for it) or a limit error (queue full).
@@ -33,7 +35,8 @@ class Dispatcher {
   std::optional<Step> next();
   // The tokens that came out of a step, from the last stage. What they mean for the requests, in order; what belongs to
   // requests that were cancelled meanwhile is dropped. Throws a peer error where the answer is not one to that step.
-  std::vector<GenerateEvent> complete(const StepResult& result);
+  // What the step took corrects the times by which later ones are sized, except while warming up.
+  std::vector<GenerateEvent> complete(const StepResult& result, const StepSeconds& measured = {});
 
   std::int64_t tokens_under_way() const { return tokens_under_way_; }
   bool idle() const { return requests_.empty(); }
@@ -63,6 +66,8 @@ class Dispatcher {
     std::int64_t generated() const { return static_cast<std::int64_t>(tokens.size() - prompt_tokens); }
   };
   struct StepUnderWay {
+    std::size_t chain = 0;
+    StepLoad load;
     std::int64_t tokens = 0;
     std::set<std::uint64_t> samples;
   };

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "motley/server/driver_fixture_test.hpp"
+#include "motley/server/plan_report.hpp"
 
 namespace motley {
 namespace {
@@ -182,6 +183,44 @@ TEST(Dispatcher, RoutesThatShareAStageShareItsBlocks) {
   EXPECT_FALSE(dispatcher.idle());
   dispatcher.complete(answer(*first, 8));
   EXPECT_TRUE(dispatcher.idle());
+}
+
+// The plan's only stage takes 50 ms for every step, whatever the cost model says.
+TEST(Dispatcher, MeasuredTimesCorrectThoseOfThePlan) {
+  const auto plan = std::make_shared<const ServePlan>(toy_plan({{1}}));
+  Dispatcher dispatcher(plan, 0, 10);
+  const auto run = [&](const StepSeconds& measured) {
+    dispatcher.add(ask({11, 12, 13}, 40));
+    while (!dispatcher.idle()) dispatcher.complete(answer(dispatcher.next().value(), 70), measured);
+  };
+  const auto status = [&] {
+    DriverStatus all;
+    dispatcher.describe(all);
+    return all.pipelines.at(0);
+  };
+  const auto one_token_s = [](const PipelineTime& times) {
+    return times.visits.at(0).time.seconds({.tokens = 1, .logits = 1});
+  };
+  dispatcher.warm_up();
+  while (!dispatcher.warm())
+    dispatcher.complete(answer(dispatcher.next().value(), 70), {.stage_s = {9.0}, .alone_s = 9.5});
+  dispatcher.resume();
+  EXPECT_EQ(status().steps, std::vector<std::int64_t>{0}) << "the first step pays for more than others";
+  EXPECT_EQ(one_token_s(status().measured), one_token_s(status().predicted));
+  run({});
+  EXPECT_EQ(status().steps, std::vector<std::int64_t>{0});
+  run({.stage_s = {0.05}, .alone_s = 0.06});
+  EXPECT_EQ(status().steps, std::vector<std::int64_t>{40});
+  EXPECT_EQ(status().alone, 40);
+  EXPECT_NEAR(one_token_s(status().measured), 0.05, 0.005);
+  EXPECT_NEAR(status().measured.back_s, 0.01, 0.002);
+  EXPECT_LT(one_token_s(status().predicted), 0.04);
+  DriverStatus all;
+  all.plan = plan;
+  dispatcher.describe(all);
+  const std::string report = to_json(plan_report(all));
+  EXPECT_NE(report.find(R"("stage":"r0/s0","measured_steps":40,"predicted":{"one_token_s":)"), std::string::npos)
+      << report;
 }
 
 }  // namespace

@@ -36,7 +36,7 @@ struct Driver::Impl {
   Impl(ServePlan plan, DriverOptions given_options)
       : options(checked(std::move(given_options))),
         deployment(std::move(plan), options.replan),
-        dispatcher(deployment.plan(), options.micro_batches, options.max_queue) {}
+        dispatcher(deployment.plan(), options.micro_batches, options.max_queue, options.step_rule) {}
 
   const DriverOptions options;
   const Instant start = Clock::now();
@@ -132,7 +132,8 @@ struct Driver::Impl {
 
   // Takes in what has come, sends what can start, hands out what came out. False: it is time to stop.
   bool turn() {
-    if (const auto loss = workers->receive([this](const StepResult& result) { take(result); }))
+    if (const auto loss =
+            workers->receive([this](const StepResult& result, const StepSeconds& measured) { take(result, measured); }))
       recover(*loss);
     else
       advance();
@@ -151,9 +152,9 @@ struct Driver::Impl {
     wake.clear();
   }
 
-  void take(const StepResult& result) {
+  void take(const StepResult& result, const StepSeconds& measured) {
     const std::lock_guard lock(mutex);
-    for (GenerateEvent& event : dispatcher.complete(result)) post(std::move(event));
+    for (GenerateEvent& event : dispatcher.complete(result, measured)) post(std::move(event));
   }
 
   // Under the mutex.

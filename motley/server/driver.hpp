@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "motley/base/error.hpp"
+#include "motley/batching/step_rule.hpp"
 #include "motley/deployment/deployment_state.hpp"
 #include "motley/plan/serve.hpp"
 #include "motley/workers/messages.hpp"
@@ -52,7 +53,8 @@ struct DriverOptions {
 
   std::int64_t max_queue = 256;
   std::int64_t micro_batches = 0;  // per route; 0: the plan's
-  double watchdog_s = 10;          // see WorkerSetOptions
+  MakeStepRule step_rule = timed_steps;
+  double watchdog_s = 10;  // see WorkerSetOptions
   // Finds a plan after a loss; without it a loss ends the deployment. Called on the driver's own thread, which does
   // nothing else meanwhile.
   Replan replan = {};
@@ -64,6 +66,13 @@ struct DriverOptions {
   std::function<void(std::vector<GenerateEvent>)> on_events;
 };
 
+// The stages and links that the steps of one scheduler pass: times by the cost model, and corrected by measured ones.
+struct PipelineStatus {
+  PipelineTime predicted, measured;
+  std::vector<std::int64_t> steps;  // measured, of each visit
+  std::int64_t alone = 0;           // steps whose round trip was measured
+};
+
 struct DriverStatus {
   bool ready = false;  // every route has produced a real token and nothing has failed
   DeploymentPhase phase = DeploymentPhase::loading;
@@ -71,6 +80,7 @@ struct DriverStatus {
   std::shared_ptr<const ServePlan> plan;  // in force; the rest is of its workers and routes
   std::uint64_t epoch = 0;                // of the plan: from 1, one more with each change
   std::vector<WorkerStatus> workers;
+  std::vector<PipelineStatus> pipelines;
   std::vector<std::int64_t> waiting, running;  // per route; routes that share stages are counted at the first of them
   std::int64_t held = 0;                       // requests that wait for a plan to take effect
   std::int64_t generated_tokens = 0, prompt_tokens = 0, preemptions = 0, free_blocks = 0, total_blocks = 0;

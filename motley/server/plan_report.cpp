@@ -1,6 +1,7 @@
 #include "motley/server/plan_report.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 namespace motley {
 namespace {
@@ -29,11 +30,45 @@ Value worker_value(const ServePlan& plan, const WorkerStatus& worker, double upt
   return value;
 }
 
+// Of a decode and of a full step, as `motley explain` has them, and how many tokens ride along with a decode at no
+// cost.
+Value stage_value(const StageTime& time, double full_step) {
+  const auto tokens = time.tokens_at_no_cost();
+  return Value::object({{"one_token_s", time.seconds({.tokens = 1, .logits = 1})},
+                        {"full_step_s", time.seconds({.tokens = full_step, .context = full_step / 2, .logits = 1})},
+                        {"tokens_at_no_cost", tokens && std::isfinite(*tokens) ? Value(*tokens) : Value()}});
+}
+
+// A stage that several routes share stands there once.
+Value step_values(const ServePlan& plan, const PipelineStatus& pipeline) {
+  const auto full_step = static_cast<double>(plan.step.max_tokens);
+  Value::Array stages;
+  for (std::size_t i = 0; i < pipeline.predicted.visits.size(); ++i) {
+    const PipelineTime::Visit& visit = pipeline.predicted.visits[i];
+    if (i > 0 && pipeline.predicted.visits[i - 1].stage == visit.stage) continue;
+    stages.push_back(Value::object({{"stage", plan.stages.at(visit.stage).id},
+                                    {"measured_steps", pipeline.steps.at(i)},
+                                    {"predicted", stage_value(visit.time, full_step)},
+                                    {"measured", stage_value(pipeline.measured.visits.at(i).time, full_step)}}));
+  }
+  const auto way_s = [](const PipelineTime& times) {
+    double seconds = times.back_s;
+    for (const PipelineTime::Crossing& crossing : times.crossings) seconds += crossing.share * crossing.time.seconds(1);
+    return seconds;
+  };
+  return Value::object(
+      {{"stages", Value(std::move(stages))},
+       {"between_stages", Value::object({{"measured_steps", pipeline.alone},
+                                         {"predicted", Value::object({{"one_token_s", way_s(pipeline.predicted)}})},
+                                         {"measured", Value::object({{"one_token_s", way_s(pipeline.measured)}})}})}});
+}
+
 }  // namespace
 
 Value plan_report(const DriverStatus& status) {
   const ServePlan& plan = *status.plan;
-  Value::Array workers, routes;
+  Value::Array workers, routes, steps;
+  for (const PipelineStatus& pipeline : status.pipelines) steps.push_back(step_values(plan, pipeline));
   for (const auto& worker : status.workers) workers.push_back(worker_value(plan, worker, status.uptime_s));
   for (std::size_t i = 0; i < plan.routes.size(); ++i)
     routes.push_back(Value::object({{"id", plan.routes[i].id},
@@ -53,6 +88,7 @@ Value plan_report(const DriverStatus& status) {
        {"held", status.held},
        {"kv_blocks", Value::object({{"free", status.free_blocks}, {"total", status.total_blocks}})},
        {"routes", Value(std::move(routes))},
+       {"steps", Value(std::move(steps))},
        {"workers", Value(std::move(workers))},
        {"plan", write(plan)}});
 }

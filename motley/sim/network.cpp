@@ -5,10 +5,16 @@
 #include <limits>
 #include <utility>
 
+#include "motley/base/error.hpp"
+
 namespace motley::sim {
-Network::Network(const ServePlan& plan, const Router& router)
+Network::Network(const ServePlan& plan, const Router& router, const std::optional<PipelineTime>& times)
     : plan_(plan), times_(router.times()), window_(window_of(plan.model.arch)) {
   for (const RouteChain& chain : router.chains()) chains_.push_back(chain_model(chain));
+  if (times) {
+    MOTLEY_CHECK(chains_.size() == 1 && times->visits.size() == chains_[0].hops.size());
+    take(*times, chains_[0]);
+  }
   for (std::size_t route = 0; route < plan.routes.size(); ++route)
     if (const auto decode = router.decode_chain(route)) add_transfers(chains_[route], chains_[*decode], route);
 }
@@ -21,6 +27,16 @@ ChainModel Network::chain_model(const RouteChain& chain) {
     if (hop > 0) model.hops[hop - 1].next = way(model.hops[hop - 1].stage, model.hops[hop].stage);
   }
   return model;
+}
+
+void Network::take(const PipelineTime& times, ChainModel& chain) {
+  for (std::size_t hop = 0; hop < chain.hops.size(); ++hop) {
+    const auto visit = std::ranges::find(times.visits, chain.hops[hop].stage, &PipelineTime::Visit::stage);
+    MOTLEY_CHECK(visit != times.visits.end());
+    chain.hops[hop].time = visit->time;
+    if (hop + 1 < chain.hops.size()) chain.hops[hop].next.time = times.crossings.at(hop).time;
+  }
+  chain.back = {.latency_s = times.back_s};
 }
 
 void Network::add_transfers(ChainModel& prefill, const ChainModel& decode, std::size_t route) {

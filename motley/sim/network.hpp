@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -45,8 +46,8 @@ struct LinkModel {
 
 class Network {
  public:
-  // Plan and router must outlive it.
-  Network(const ServePlan& plan, const Router& router);
+  // Plan and router must outlive it. `times`: of a plan with one route, instead of the cost model's.
+  Network(const ServePlan& plan, const Router& router, const std::optional<PipelineTime>& times = {});
 
   const std::vector<ChainModel>& chains() const { return chains_; }
   const std::vector<LinkModel>& links() const { return links_; }
@@ -56,6 +57,7 @@ class Network {
   double request_s() const { return times_.request_s(); }  // of a request, in addition to its steps
 
  private:
+  static void take(const PipelineTime& times, ChainModel& chain);
   Way way(std::uint32_t from, std::uint32_t to);
   std::uint32_t link_between(std::uint32_t from_stage, std::uint32_t to_stage, const HopTime& time);
   ChainModel chain_model(const RouteChain& chain);

@@ -80,6 +80,17 @@ TEST(SimQueues, BlocksInUseAreCounted) {
   EXPECT_NEAR(result.queues[0].kv_peak, 0.25, tick);
 }
 
+TEST(SimTimes, MeasuredOnesReplaceThoseOfTheCostModel) {
+  const ServePlan plan = timed_plan({{}, {}}, {{0, 1}});
+  const PathSpeed link{0.5, 1e12};
+  const PipelineTime times{.visits = {{.stage = 0, .time = {.fixed_s = 2}}, {.stage = 1, .time = {.fixed_s = 3}}},
+                           .crossings = {{.time = {.small = link, .large = link, .token_bytes = 1}}},
+                           .back_s = 0.25};
+  const SimResult result = simulate(plan, {{0, 1, 2, "chat"}}, {.times = times});
+  EXPECT_NEAR(result.all.ttft_s.p50, 5.5, 0.3);
+  EXPECT_NEAR(result.all.tpot_s.p50, 5.75, 1e-6);
+}
+
 TEST(SimRequests, ATimeThatIsNoneIsRefused) {
   const ServePlan plan = timed_plan({{}}, {{0}});
   for (const double arrival_s : {-1.0, std::nan("")})

@@ -31,6 +31,8 @@ enum class Record { summary, timeline };
 struct SimOptions {
   CostOptions cost = {};      // of the form `motley`: its overheads
   RouterOptions router = {};  // whose costs are these
+  // Of a plan with one route: times that were measured, instead of those of the cost model.
+  std::optional<PipelineTime> times = {};
   std::vector<Fault> faults = {};
   // Requests that arrive in [measure_from_s, measure_until_s) are judged; tokens, busy times and queues are counted in
   // it.

@@ -18,6 +18,9 @@ namespace {
 RouterOptions with_costs(const SimOptions& options) {
   RouterOptions router = options.router;
   router.cost = options.cost;
+  if (options.times)
+    router.step_rule = [make = router.step_rule, times = std::make_shared<const PipelineTime>(*options.times)](
+                           const PipelineHandle&, const SchedulerLimits& limits) { return make(times, limits); };
   return router;
 }
 
@@ -27,7 +30,7 @@ Simulation::Simulation(const ServePlan& plan, const std::vector<TraceRequest>& r
     : plan_(plan),
       options_(options),
       router_(plan, with_costs(options)),
-      network_(plan, router_),
+      network_(plan, router_, options.times),
       stages_(plan.stages.size()),
       links_(network_.links().size()),
       last_arrival_s_(router_.chains().size()),

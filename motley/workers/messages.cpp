@@ -133,6 +133,7 @@ static void fields(Wire& wire, typename Wire::template Ref<StepResult> m) {
   wire(m.step);
   wire(m.compute_s);
   wire(m.wait_s);
+  wire(m.stage_wait_s);
   wire(m.tokens, max_sequences);
 }
 

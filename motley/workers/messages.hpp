@@ -127,8 +127,9 @@ struct SampledToken {
 // Tokens come from rank 0 of the route's last stage; the other workers report their times alone.
 struct StepResult {
   std::uint64_t step = 0;
-  double compute_s = 0;  // busy
-  double wait_s = 0;     // waiting for other workers
+  double compute_s = 0;     // busy
+  double wait_s = 0;        // waiting for other workers
+  double stage_wait_s = 0;  // of that, for the other ranks of the stage
   std::vector<SampledToken> tokens = {};
   bool operator==(const StepResult&) const = default;
 };

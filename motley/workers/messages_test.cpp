@@ -86,7 +86,9 @@ Message any_message(std::size_t kind) {
     case 2: return Ready{any<std::int64_t>(), any<std::int64_t>(), any<std::int64_t>(), any<double>()};
     case 3: return Failure{any<std::int32_t>(), any<std::string>(), any<std::string>()};
     case 4: return Step{any<std::uint64_t>(), any<std::uint64_t>(), any_list<StepSequence>(any_sequence)};
-    case 5: return StepResult{any<std::uint64_t>(), any<double>(), any<double>(), any_list<SampledToken>(any_token)};
+    case 5:
+      return StepResult{any<std::uint64_t>(), any<double>(), any<double>(), any<double>(),
+                        any_list<SampledToken>(any_token)};
     default: return Stop{};
   }
 }

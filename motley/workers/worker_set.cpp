@@ -148,11 +148,22 @@ void WorkerSet::take(std::size_t i, const StepResult& result, const OnResult& on
     ++status.steps;
   }
   const auto sent = unanswered_.find(result.step);
-  if (sent == unanswered_.end() || sent->second.answering_worker != i) return;
-  slowest_step_s_ = std::max(slowest_step_s_, seconds_since(sent->second.sent));
+  if (sent == unanswered_.end()) return;
+  note(i, result, sent->second);
+  if (sent->second.answering_worker != i) return;
+  const double seconds = seconds_since(sent->second.sent);
+  StepSeconds measured{.stage_s = std::move(sent->second.stage_s)};
+  if (sent->second.alone) measured.alone_s = seconds;
+  slowest_step_s_ = std::max(slowest_step_s_, seconds);
   unanswered_tokens_ -= sent->second.tokens;
   unanswered_.erase(sent);
-  on_result(result);
+  on_result(result, measured);
+}
+
+void WorkerSet::note(std::size_t worker, const StepResult& result, UnansweredStep& step) const {
+  const std::vector<Hop>& path = plan_->routes[step.route].path;
+  for (std::size_t hop = 0; hop < path.size(); ++hop)
+    if (first_worker_.at(path[hop].stage) == worker) step.stage_s[hop] = result.compute_s + result.stage_wait_s;
 }
 
 // ---- steps ----
@@ -162,6 +173,7 @@ void WorkerSet::warmed_up() { warm_up_step_s_ = slowest_step_s_; }
 // Every worker of the route gets the same: what its stage does not need is small beside the hidden states.
 void WorkerSet::send(const Step& step) {
   const std::vector<Hop>& path = plan_->routes[step.route].path;
+  const Instant sent = Clock::now();
   const std::string message = encode(step);
   for (const Hop& hop : path) {
     const std::size_t first = first_worker_.at(hop.stage);
@@ -171,7 +183,14 @@ void WorkerSet::send(const Step& step) {
   std::int64_t tokens = 0;
   for (const StepSequence& sequence : step.sequences) tokens += sequence.count;
   unanswered_tokens_ += tokens;
-  unanswered_[step.step] = {first_worker_.at(path.back().stage), step.route, tokens, Clock::now(), step_limit_s()};
+  for (auto& [id, other] : unanswered_) other.alone = false;
+  unanswered_[step.step] = {.answering_worker = first_worker_.at(path.back().stage),
+                            .route = step.route,
+                            .tokens = tokens,
+                            .sent = sent,
+                            .limit_s = step_limit_s(),
+                            .alone = unanswered_.empty(),
+                            .stage_s = std::vector<double>(path.size(), 0.0)};
 }
 
 // The first step pays for memory that was never touched. Later a step may take as long as its tokens would one by

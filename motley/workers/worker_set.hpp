@@ -35,6 +35,12 @@ struct WorkerLoss {
   std::vector<std::string> devices = {};
 };
 
+// What a step took. A stage's time is that of its rank 0, waits for the other ranks included.
+struct StepSeconds {
+  std::vector<double> stage_s = {};    // of the route's stages in order; 0: not reported in time
+  std::optional<double> alone_s = {};  // from sending to answer, where no other step was under way meanwhile
+};
+
 struct WorkerSetOptions {
   // A step without an answer for this long means that a worker hangs; where steps prove slow it is ten times the
   // slowest.
@@ -67,7 +73,7 @@ class WorkerSet {
   // Takes in what has arrived since wait(): the answers to steps, in the order of the steps of each route. What
   // `on_result` throws is held against the worker that answered. A loss is final; its cause is looked for among all
   // workers, for which this may wait a moment.
-  std::optional<WorkerLoss> receive(const std::function<void(const StepResult&)>& on_result);
+  std::optional<WorkerLoss> receive(const std::function<void(const StepResult&, const StepSeconds&)>& on_result);
 
   // Ends the workers, as the destructor does.
   void end();
@@ -81,8 +87,10 @@ class WorkerSet {
     std::int64_t tokens = 0;
     Instant sent;
     double limit_s = 0;
+    bool alone = true;
+    std::vector<double> stage_s = {};  // see StepSeconds
   };
-  using OnResult = std::function<void(const StepResult&)>;
+  using OnResult = std::function<void(const StepResult&, const StepSeconds&)>;
 
   bool take_messages(std::size_t i, const OnResult& on_result);
   template <class M>
@@ -91,6 +99,7 @@ class WorkerSet {
   void take(std::size_t i, const Progress& progress, const OnResult& on_result);
   void take(std::size_t i, const Ready& ready, const OnResult& on_result);
   void take(std::size_t i, const StepResult& result, const OnResult& on_result);
+  void note(std::size_t worker, const StepResult& result, UnansweredStep& step) const;
   double step_limit_s() const;
   std::optional<WorkerLoss> overdue() const;
   WorkerLoss hang(std::uint64_t id, const UnansweredStep& step, double elapsed_s) const;

@@ -68,10 +68,14 @@ class WorkerSetTest : public testing::Test {
 
   std::optional<WorkerLoss> receive() {
     set_->wait(nothing_.descriptor());
-    return set_->receive([this](const StepResult& result) { results_.push_back(result.step); });
+    return set_->receive([this](const StepResult& result, const StepSeconds& measured) {
+      measured_.push_back(measured);
+      results_.push_back(result.step);
+    });
   }
   void answer(std::size_t worker, std::uint64_t step) {
-    scripts_[worker].to_driver.push_back(StepResult{.step = step, .compute_s = 0.5, .wait_s = 0.25, .tokens = {}});
+    scripts_[worker].to_driver.push_back(
+        StepResult{.step = step, .compute_s = 0.5, .wait_s = 0.25, .stage_wait_s = 0.125, .tokens = {}});
   }
   static Step step_of(std::uint64_t number) { return {number, 0, {{.sequence = 1, .position = 0, .count = 3}}}; }
 
@@ -79,6 +83,7 @@ class WorkerSetTest : public testing::Test {
   std::vector<Script> scripts_;
   Wakeup nothing_;
   std::vector<std::uint64_t> results_;
+  std::vector<StepSeconds> measured_;
   std::optional<WorkerSet> set_;  // last: it ends the links
 };
 
@@ -106,6 +111,30 @@ TEST_F(WorkerSetTest, IsReadyWhenAllAreAndPassesAnswersOfTheLastStage) {
   EXPECT_EQ(status.allocated.weight_bytes, 10);
   EXPECT_EQ(status.busy_s, 0.5);
   EXPECT_EQ(status.steps, 1u);
+}
+
+// Rank 0 of a stage speaks for it. A step that others follow before its answer was not alone.
+TEST_F(WorkerSetTest, TellsWhatAStepTookOnEveryStage) {
+  set_->send(step_of(1));
+  answer(0, 1);
+  answer(1, 1);
+  answer(2, 1);
+  EXPECT_FALSE(receive());
+  ASSERT_EQ(measured_.size(), 1u);
+  EXPECT_EQ(measured_[0].stage_s, (std::vector<double>{0.625, 0.625}));
+  ASSERT_TRUE(measured_[0].alone_s);
+  EXPECT_GE(*measured_[0].alone_s, 0);
+
+  set_->send(step_of(2));
+  set_->send(step_of(3));
+  answer(2, 2);
+  answer(0, 3);
+  answer(2, 3);
+  EXPECT_FALSE(receive());
+  ASSERT_EQ(measured_.size(), 3u);
+  EXPECT_EQ(measured_[1].stage_s, (std::vector<double>{0, 0.625})) << "the first stage has not reported";
+  EXPECT_FALSE(measured_[1].alone_s);
+  EXPECT_FALSE(measured_[2].alone_s);
 }
 
 // A neighbour of a dead worker reports an error, too; the dead worker is named.
@@ -153,7 +182,8 @@ TEST_F(WorkerSetTest, WhatTheDriverDoesNotUnderstandIsHeldAgainstTheWorker) {
   set_->send(step_of(1));
   answer(2, 1);
   set_->wait(nothing_.descriptor());
-  const auto loss = set_->receive([](const StepResult&) { throw Error(ErrorCode::peer, "a token too many"); });
+  const auto loss =
+      set_->receive([](const StepResult&, const StepSeconds&) { throw Error(ErrorCode::peer, "a token too many"); });
   ASSERT_TRUE(loss);
   EXPECT_STREQ(loss->cause.what(), "box/2 (rank 0 of stage r0/s1): a token too many");
 }

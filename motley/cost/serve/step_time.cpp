@@ -109,7 +109,7 @@ StepSpan PipelineTime::span(const StepLoad& load) const {
 }
 
 PipelineTime PipelineTime::merged() const {
-  PipelineTime merged{.back_s = back_s, .window = window};
+  PipelineTime merged{.back_s = back_s, .window = window, .corrections = corrections};
   const auto visited_once = [&](std::size_t i) {
     return (i == 0 || visits[i - 1].stage != visits[i].stage) &&
            (i + 1 == visits.size() || visits[i + 1].stage != visits[i].stage);

@@ -93,7 +93,8 @@ struct PipelineTime {
   std::vector<Visit> visits = {};
   std::vector<Crossing> crossings = {};
   double back_s = 0;
-  std::int64_t window = 0;  // see add_sequence()
+  std::int64_t window = 0;        // see add_sequence()
+  std::uint64_t corrections = 0;  // how often the times have changed
 
   StepSpan span(const StepLoad& load) const;
   // With the same spans: stages that take the same time, and links that do, stand once with their number.
