@@ -27,6 +27,19 @@ std::int64_t stored_elements_per_token(const Architecture& arch, const Shard& sh
   return 4 * arch.hidden + attention + (arch.gated ? 3 : 2) * shard.ffn.size();
 }
 
+ElementTraffic element_traffic_per_token(const Architecture& arch, const Shard& shard) {
+  const std::int64_t rotated =
+      arch.position == PositionKind::rotary ? (shard.heads.size() + shard.kv_heads.size()) * arch.head_dim : 0;
+  const std::int64_t ffn = shard.ffn.size();
+  return {.forward = (2 * 2 + 2 * 3) * arch.hidden + 2 * rotated + (arch.gated ? 3 : 2) * ffn,
+          .backward = (2 * 3 + 2 * 3) * arch.hidden + 2 * rotated + (arch.gated ? 5 : 3) * ffn};
+}
+
+ElementTraffic loss_bytes_per_token(const Shard& shard) {
+  const std::int64_t once = 4 * shard.vocabulary.size();
+  return {.forward = 2 * once, .backward = 3 * once};
+}
+
 std::int64_t logit_bytes_per_token(const Shard& shard) { return 2 * 4 * shard.vocabulary.size(); }
 
 }  // namespace motley

@@ -17,6 +17,20 @@ std::int64_t rank_parameters(const Architecture& arch, const StageShape& stage, 
 // which only the input is kept (recomputation) has `hidden` elements instead.
 std::int64_t stored_elements_per_token(const Architecture& arch, const Shard& shard);
 
+// Elements that the element-wise operations of one block read and write per token, on one rank. Each operation reads
+// its inputs and writes its output once: two norms (2 hidden sizes each), two residual sums (3 each), rotation of query
+// and key where positions are rotary (2 of each), the activation (2 of the rank's FFN columns; gated, with the product:
+// 3). Their gradients: a norm reads two and writes one (3), a residual sum adds a gradient to another (3), a rotation
+// is one again (2), the activation reads two and writes one (3; gated: reads three and writes two, 5).
+struct ElementTraffic {
+  std::int64_t forward = 0, backward = 0;
+};
+ElementTraffic element_traffic_per_token(const Architecture& arch, const Shard& shard);
+
+// Bytes per token of the loss: its fp32 logits are written and read in the forward pass; the backward pass reads them,
+// writes their gradient and reads that in the head's products.
+ElementTraffic loss_bytes_per_token(const Shard& shard);
+
 // Bytes per token of the logits on the last stage and of their gradient, both fp32.
 std::int64_t logit_bytes_per_token(const Shard& shard);
 
