@@ -19,6 +19,13 @@ struct EfficiencyFact {
   std::string source;
   bool operator==(const EfficiencyFact&) const = default;
 };
+struct TrainingFact {
+  double products = 0;
+  double attention = 0;
+  double elementwise = 0;
+  std::string source;
+  bool operator==(const TrainingFact&) const = default;
+};
 struct Interconnect {
   std::string kind;
   double bidirectional_bytes_per_s = 0;
@@ -45,6 +52,7 @@ struct DeviceFacts {
   std::map<std::string, double> flop_per_s;
   double fp16_accumulate_flop_per_s = 0;
   EfficiencyFact efficiency;
+  TrainingFact training;
   std::optional<std::int64_t> reserve_bytes;
   Interconnect interconnect;
   double board_power_w = 0;
@@ -70,6 +78,20 @@ const Schema<EfficiencyFact>& schema<EfficiencyFact>() {
                                 .field("bandwidth", &EfficiencyFact::bandwidth, "Share of the peak memory bandwidth.",
                                        {.required = true, .above = 0, .max = 1})
                                 .field("source", &EfficiencyFact::source, "Key of `sources`.", {.required = true});
+  return table;
+}
+template <>
+const Schema<TrainingFact>& schema<TrainingFact>() {
+  static const auto table =
+      Schema<TrainingFact>("training fact", "Shares of the peaks that the parts of a training step reach.")
+          .field("products", &TrainingFact::products, "Share of the peak FLOP/s in matrix products.",
+                 {.required = true, .above = 0, .max = 1})
+          .field("attention", &TrainingFact::attention, "Share of the peak FLOP/s in causal attention.",
+                 {.required = true, .above = 0, .max = 1})
+          .field("elementwise", &TrainingFact::elementwise,
+                 "Share of the peak memory bandwidth in element-wise operations.",
+                 {.required = true, .above = 0, .max = 1})
+          .field("source", &TrainingFact::source, "Key of `sources`.", {.required = true});
   return table;
 }
 template <>
@@ -116,6 +138,7 @@ const Schema<DeviceFacts>& schema<DeviceFacts>() {
           .quantity("flops_fp16_accumulate", &D::fp16_accumulate_flop_per_s, Dimension::flop_per_s,
                     "Peak with fp16 accumulation, which no engine uses.", {.above = 0})
           .field("efficiency", &D::efficiency, "Reached shares of the peaks.", {.required = true})
+          .field("training", &D::training, "The same of the parts of a training step.", {.required = true})
           .quantity("reserve", &D::reserve_bytes, Dimension::bytes, "Memory that is kept free, if not the default.",
                     {.min = 0})
           .field("interconnect", &D::interconnect, "How devices of this kind reach each other.", {.required = true})
@@ -154,6 +177,9 @@ DeviceType as_type(const DeviceFacts& facts) {
   type.memory_bandwidth_bytes_per_s = facts.memory_bandwidth_bytes_per_s;
   type.flop_per_s = facts.flop_per_s;
   type.efficiency = {.compute = facts.efficiency.compute, .bandwidth = facts.efficiency.bandwidth};
+  type.training = {.products = facts.training.products,
+                   .attention = facts.training.attention,
+                   .elementwise = facts.training.elementwise};
   type.reserve_bytes = facts.reserve_bytes;
   type.usd_per_hour = typical_price(facts.prices);
   return type;
@@ -185,6 +211,7 @@ Catalogue load_catalogue() {
     for (const auto& key : device.sources) check_source(key);
     for (const auto& price : device.prices) check_source(price.source);
     check_source(device.efficiency.source);
+    check_source(device.training.source);
     std::vector<std::string> names = device.aliases;
     names.insert(names.end(), {device.id, device.name, device.full_name});
     for (const auto& name : names) {

@@ -64,6 +64,35 @@ TEST(Catalogue, EfficiencyOfMeasuredParts) {
   EXPECT_EQ(known("A6000").efficiency, (Efficiency{0.60, 0.80}));
 }
 
+// Fitted by bench/train_fit; other types rest on the measured ones.
+TEST(Catalogue, SharesInTraining) {
+  EXPECT_EQ(known("A100-40").training, (TrainingShares{0.78, 0.30, 0.48}));
+  EXPECT_EQ(known("A100-80").training, (TrainingShares{0.85, 0.32, 0.33}));
+  EXPECT_EQ(known("H100").training, (TrainingShares{0.72, 0.18, 0.32}));
+  EXPECT_EQ(known("RTX 3090").training, (TrainingShares{0.79, 0.31, 0.43}));
+  EXPECT_EQ(known("H200").training, (TrainingShares{0.71, 0.18, 0.33}));
+  EXPECT_EQ(known("B200").training, known("H200").training);
+  EXPECT_EQ(known("RTX 4090").training, known("RTX 3090").training);
+  EXPECT_EQ(known("L4").training, (TrainingShares{0.42, 0.31, 0.43}));
+}
+
+// Whoever has measured products or attention has measured them for training, too.
+TEST(Catalogue, GivenEfficiencyTakesThePlaceOfSharesInTraining) {
+  const auto shares = [](const std::string& keys) {
+    const std::string toml =
+        "format = \"motley.cluster/1\"\n[[machine]]\nname = \"box\"\ndevices = [\"A100-40\"]\n"
+        "[[device_type]]\nname = \"A100-40\"\n" +
+        keys;
+    return resolve(read<ClusterDescription>(parse_toml(toml, "test"), "test"), "test").types.front().training;
+  };
+  EXPECT_EQ(shares("price = \"1 $/h\""), known("A100-40").training);
+  EXPECT_EQ(shares("efficiency = { compute = 0.5 }"), (TrainingShares{0, 0, 0.48}));
+  EXPECT_EQ(shares("efficiency = { attention_compute = 0.4 }"), (TrainingShares{0.78, 0, 0.48}));
+  EXPECT_EQ(shares("efficiency = { bandwidth = 0.7 }"), (TrainingShares{0.78, 0.30, 0}));
+  EXPECT_EQ(shares("efficiency = { compute = 0.5 }\ntraining = { products = 0.6 }"), (TrainingShares{0.6, 0, 0.48}));
+  EXPECT_EQ(shares("training = { elementwise = 0.6 }"), (TrainingShares{0.78, 0.30, 0.6}));
+}
+
 TEST(Catalogue, BoardsOfTwoDiesAreTwoDevices) {
   EXPECT_EQ(known("MI250X").memory_bytes, 64LL << 30);
   EXPECT_EQ(known("MI250X").flop_per_s.at("fp16"), 191.5e12);

@@ -33,6 +33,14 @@ struct Efficiency {
   bool operator==(const Efficiency&) const = default;
 };
 
+// Shares of the peaks that the parts of a training step reach. 0: not given; the cost form then uses those above.
+struct TrainingShares {
+  double products = 0;     // of the peak FLOP/s: matrix products of a micro-batch
+  double attention = 0;    // of the peak FLOP/s: causal attention over whole sequences
+  double elementwise = 0;  // of the peak memory bandwidth: norms, residual sums, activations, the loss
+  bool operator==(const TrainingShares&) const = default;
+};
+
 // Time that the work does not explain: launches, scheduling, framing.
 struct Overhead {
   double layer_s = 0;  // per layer and step
@@ -48,6 +56,7 @@ struct DeviceType {
   double memory_bandwidth_bytes_per_s = 0;
   std::map<std::string, double> flop_per_s;  // by data type: fp16, bf16, fp32, fp8, int8; dense, fp32 accumulation
   Efficiency efficiency;
+  TrainingShares training = {};
   std::optional<Overhead> overhead;           // none: the cost form's
   std::optional<std::int64_t> reserve_bytes;  // kept free: context, workspace, fragmentation
   double usd_per_hour = 0;                    // 0: no price known

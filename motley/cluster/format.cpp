@@ -147,6 +147,23 @@ const Schema<Efficiency>& schema<Efficiency>() {
 }
 
 template <>
+const Schema<TrainingShares>& schema<TrainingShares>() {
+  static const auto table =
+      Schema<TrainingShares>("training_shares", "Shares of the peaks that the parts of a training step reach.")
+          .field("products", &TrainingShares::products,
+                 "Share of the peak FLOP/s in the matrix products of a micro-batch. Default: `efficiency.compute`.",
+                 {.above = 0, .max = 1})
+          .field("attention", &TrainingShares::attention,
+                 "Share of the peak FLOP/s in causal attention. Default: `efficiency.attention_compute`.",
+                 {.above = 0, .max = 1})
+          .field("elementwise", &TrainingShares::elementwise,
+                 "Share of the peak memory bandwidth in norms, residual sums, activations and the loss. Default: "
+                 "`efficiency.bandwidth`.",
+                 {.above = 0, .max = 1});
+  return table;
+}
+
+template <>
 const Schema<Overhead>& schema<Overhead>() {
   static const auto table = Schema<Overhead>("overhead", "Time beyond the computation: launches, scheduling, framing.")
                                 .quantity("layer", &Overhead::layer_s, Dimension::seconds, "Time per layer and step.",
@@ -173,6 +190,9 @@ const Schema<DeviceType>& schema<DeviceType>() {
           .quantity("memory_bandwidth", &D::memory_bandwidth_bytes_per_s, Dimension::bytes_per_s, "Peak.", {.above = 0})
           .custom<std::map<std::string, double>>(flops_row(false), &D::flop_per_s, read_flops, write_flops)
           .field("efficiency", &D::efficiency, "Reached shares of the peaks.")
+          .field("training", &D::training,
+                 "The same of the parts of a training step. Default: the catalogue's; where `efficiency` is given for "
+                 "a type of the catalogue, its shares.")
           .field("overhead", &D::overhead, "Time beyond the computation. Default: the cost form's.")
           .quantity("reserve", &D::reserve_bytes, Dimension::bytes,
                     "Memory kept free for context, workspace and fragmentation. Default: 1 GiB; a CPU: 0; unified "

@@ -63,6 +63,13 @@ DeviceType merged(const DeviceType& known, const DeviceType& given) {
   if (given.efficiency.attention_compute > 0) type.efficiency.attention_compute = given.efficiency.attention_compute;
   if (given.efficiency.attention_bandwidth > 0)
     type.efficiency.attention_bandwidth = given.efficiency.attention_bandwidth;
+  // What is given of the products or the attention holds for training, too.
+  if (given.efficiency.compute > 0) type.training.products = type.training.attention = 0;
+  if (given.efficiency.attention_compute > 0) type.training.attention = 0;
+  if (given.efficiency.bandwidth > 0) type.training.elementwise = 0;
+  if (given.training.products > 0) type.training.products = given.training.products;
+  if (given.training.attention > 0) type.training.attention = given.training.attention;
+  if (given.training.elementwise > 0) type.training.elementwise = given.training.elementwise;
   if (given.overhead) type.overhead = given.overhead;
   if (given.reserve_bytes) type.reserve_bytes = given.reserve_bytes;
   if (given.usd_per_hour > 0) type.usd_per_hour = given.usd_per_hour;
