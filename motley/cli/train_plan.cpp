@@ -1,6 +1,7 @@
 // Training plans for a whole cluster: `plan train`, and what verify, explain, simulate and compare do with them.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 
@@ -39,12 +40,30 @@ int plan_train_and_show(const TrainPlanOptions& options, const Output& output) {
   return 0;
 }
 
+namespace {
+
+constexpr int parts_depth = 2;  // of a replica: computing and what it is made of
+constexpr int whole_depth = 4;  // of the whole tree, with these parts
+
+// The replica that all others wait for, in parts.
+std::string slowest_replica(const Term& tree, int depth) {
+  if (tree.children.empty() || tree.children.front().kind != TermKind::max || depth >= whole_depth) return {};
+  const std::vector<Term>& replicas = tree.children.front().children;
+  const auto slowest = std::max_element(replicas.begin(), replicas.end(),
+                                        [](const Term& a, const Term& b) { return a.value < b.value; });
+  return fmt::format("\nparts of {}{}\n{}", slowest->name, replicas.size() > 1 ? ", the slowest" : "",
+                     term_report(*slowest, parts_depth));
+}
+
+}  // namespace
+
 int explain(const TrainPlan& plan, const ExplainOptions& options) {
   const std::string form = options.form.empty() ? plan.search.cost : options.form;
   const CostOptions cost = cost_options(form.empty() ? "motley" : form, options.settings);
   const TrainCost price = price_train(plan, cost);
   std::string text = fmt::format("cost form {}, {}\n\nwhere a step's time goes\n{}", cost.form,
                                  train_plan_summary(plan), term_report(price.tree, options.depth));
+  if (cost.form == "motley") text += slowest_replica(price.tree, options.depth);
   for (const auto& remark : price.remarks) text += fmt::format("{}: {:.6g} s\n", remark.name, remark.seconds);
   const auto prices = cost.form == "motley" ? memory_prices_s_per_byte(plan, cost) : std::vector<std::vector<double>>{};
   text += train_memory_report(plan, prices);

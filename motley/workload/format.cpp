@@ -6,6 +6,12 @@
 namespace motley {
 
 template <>
+const std::vector<EnumName<Executor>>& enum_names<Executor>() {
+  static const std::vector<EnumName<Executor>> names = {{Executor::motley, "motley"}, {Executor::fsdp, "fsdp"}};
+  return names;
+}
+
+template <>
 const std::vector<EnumName<ArrivalProcess>>& enum_names<ArrivalProcess>() {
   static const std::vector<EnumName<ArrivalProcess>> names = {{ArrivalProcess::constant, "constant"},
                                                               {ArrivalProcess::poisson, "poisson"},
@@ -143,6 +149,7 @@ const Schema<Training>& schema<Training>() {
             binding::write_any<DType>)
         .field("states", &T::states, "Bytes per parameter if not the default.")
         .custom<std::string>(optimizer, &T::optimizer, read_optimizer, binding::write_any<std::string>)
+        .field("executor", &T::executor, "What runs the plan; its constants are part of the price. Default: `motley`.")
         .check([](const T& training, const Reader& reader) {
           if (training.micro_batch > training.global_batch)
             reader.fail("micro_batch must not be larger than global_batch",

@@ -53,6 +53,14 @@ struct StateBytes {
   bool operator==(const StateBytes&) const = default;
 };
 
+// What runs a training plan; the cost form has constants for each.
+enum class Executor {
+  motley,
+  fsdp  // PyTorch's fully sharded data parallelism
+};
+template <>
+const std::vector<EnumName<Executor>>& enum_names<Executor>();
+
 struct Training {
   std::int64_t sequence_length = 0;
   std::int64_t global_batch = 0;  // sequences per step
@@ -60,6 +68,7 @@ struct Training {
   DType precision = DType::bf16;  // of the parameters
   std::optional<StateBytes> states;
   std::string optimizer = "adam";
+  Executor executor = Executor::motley;
   bool operator==(const Training&) const = default;
 };
 

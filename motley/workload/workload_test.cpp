@@ -65,6 +65,7 @@ micro_batch = 1
 precision = "bf16"
 states = { master = 0, moments = 4 }
 optimizer = "sgd"
+executor = "fsdp"
 )";
 
 TEST(Workload, ReadsEveryKey) {
@@ -76,7 +77,7 @@ TEST(Workload, ReadsEveryKey) {
   EXPECT_EQ(chat.output_tokens, (Length{128.5, 100, 900, ""}));
   EXPECT_EQ(chat.deadline, (Deadline{2, 0.1, 10}));
   EXPECT_EQ(workload.arrival, (Arrival{ArrivalProcess::gamma, 2.5, ""}));
-  EXPECT_EQ(workload.training, (Training{2048, 1024, 1, DType::bf16, StateBytes{2, 2, 0, 4}, "sgd"}));
+  EXPECT_EQ(workload.training, (Training{2048, 1024, 1, DType::bf16, StateBytes{2, 2, 0, 4}, "sgd", Executor::fsdp}));
   EXPECT_DOUBLE_EQ(workload.mean_prompt_tokens(), (4 * 512 + 2048) / 5.0);
   EXPECT_DOUBLE_EQ(workload.mean_output_tokens(), (4 * 128.5 + 32) / 5.0);
   EXPECT_EQ(workload.total_rate_per_s(), 5);

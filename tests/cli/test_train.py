@@ -32,7 +32,10 @@ def test_a_plan_is_verified_explained_simulated_and_compared(run_to, tmp_path):
         assert stage["price_s_per_byte"] >= 0
         for device, memory in stage["devices"].items():
             assert memory == plan["predicted"]["memory_bytes"][device]
-    assert "price of memory" in run_to("explain", path).stdout
+    shown = run_to("explain", path).stdout
+    assert "price of memory" in shown
+    for part in ("parts of replica", "products", "attention", "element-wise", "launches"):
+        assert part in shown
 
     trace = tmp_path / "trace.json"
     step = json.loads(run_to("simulate", path, "--json", "-q", "--trace-out", trace).stdout)

@@ -20,7 +20,9 @@ struct TrainFormEntry {
 
 const std::vector<TrainFormEntry>& train_form_entries() {
   static const std::vector<TrainFormEntry> table = {
-      {"motley", {"motley.layer_overhead_s", "motley.boundary_overhead_s", "motley.blocking_hops"}, price_motley_train},
+      {"motley",
+       {"motley.layer_overhead_s", "motley.boundary_overhead_s", "motley.blocking_hops", "motley.exposed_share"},
+       price_motley_train},
       {"dtfm", {"dtfm.gradient_bytes", "dtfm.activation_bytes"}, price_dtfm},
       {"flashflex", {"flashflex.recompute", "flashflex.decimal", "flashflex.zero3"}, price_flashflex},
   };

@@ -149,14 +149,6 @@ class Walk {
   std::size_t stage_ = 0, range_ = 0;
 };
 
-BlockParts operator+(const BlockParts& a, const BlockParts& b) {
-  return {a.compute_s + b.compute_s, a.recompute_s + b.recompute_s, a.tensor_s + b.tensor_s, a.gather_s + b.gather_s,
-          a.reduce_s + b.reduce_s};
-}
-BlockParts operator*(const BlockParts& a, double n) {
-  return {a.compute_s * n, a.recompute_s * n, a.tensor_s * n, a.gather_s * n, a.reduce_s * n};
-}
-
 std::vector<PipelineLoad> pipelines_of(const TrainStepCost& cost, const TrainLayout& layout) {
   std::vector<PipelineLoad> pipelines;
   for (const auto& replica : layout.replicas) {
@@ -189,13 +181,26 @@ Term replica_term(const TrainStepCost& cost, const TrainLayout& layout, const Tr
   const auto add = [&](const char* name, double seconds, std::string note) {
     if (seconds > 0) terms.push_back(leaf(name, seconds, std::move(note)));
   };
-  const double rest_s =
-      times.busy_s[busiest] - (all.compute_s + all.recompute_s + all.tensor_s + all.gather_s + all.reduce_s +
-                               parts.head_s * static_cast<double>(replica.micro_batches));
-  add("compute", all.compute_s + std::max(0.0, rest_s),
-      fmt::format("of stage {}, the busiest, {} micro-batches", busiest, replica.micro_batches));
-  add("head", parts.head_s * static_cast<double>(replica.micro_batches), "");
-  add("recompute", all.recompute_s, "the forward pass again");
+  const auto add_parts = [&](const char* name, const ComputeParts& of, double rest_s, std::string note) {
+    std::vector<Term> inside;
+    const auto part = [&](const char* part_name, double seconds, const char* what) {
+      if (seconds > 0) inside.push_back(leaf(part_name, seconds, what));
+    };
+    part("products", of.products_s, "matrix products");
+    part("attention", of.attention_s, "scores and weighted values");
+    part("element-wise", of.elementwise_s, "bytes read and written by norms, sums, activations and the loss");
+    part("launches", of.launches_s, "per layer, pass and micro-batch");
+    part("measured", of.measured_s, "times of the profile");
+    part("embedding", rest_s, "times of the profile");
+    if (!inside.empty()) terms.push_back(sum_of(name, std::move(inside), std::move(note)));
+  };
+  const ComputeParts head = parts.head * static_cast<double>(replica.micro_batches);
+  const double rest_s = times.busy_s[busiest] - (all.compute.sum() + all.recompute.sum() + all.tensor_s + all.gather_s +
+                                                 all.reduce_s + head.sum());
+  add_parts("compute", all.compute, rest_s > 1e-9 * times.busy_s[busiest] ? rest_s : 0,
+            fmt::format("of stage {}, the busiest, {} micro-batches", busiest, replica.micro_batches));
+  add_parts("head", head, 0, "logits and their loss");
+  add_parts("recompute", all.recompute, 0, "the forward pass again");
   add("tensor", all.tensor_s, "all-reduces inside the stage's groups");
   add("gather", all.gather_s, "sharded weights, what computing does not hide");
   add("reduce", all.reduce_s, "sharded gradients, what computing does not hide");
@@ -242,10 +247,9 @@ PipelineStage pipeline_stage(const TrainStepCost& cost, const ReplicaLayout& rep
     sum.blocks = sum.blocks + block * layers;
   }
   if (number + 1 == replica.stages.size()) {
-    const BlockPass head = cost.head(work, stage.strategies.back());
+    const BlockPass head = cost.head(work, stage.strategies.back(), &sum.head);
     result.forward_s += head.forward_s;
     result.backward_s += head.backward_s;
-    sum.head_s = head.forward_s + head.backward_s;
   } else {
     result.send = cost.hop(stage.devices, replica.stages[number + 1].devices, work.sequences);
   }

@@ -33,7 +33,7 @@ std::int64_t micro_batch_of(const ReplicaLayout& replica);
 
 struct StageParts {
   BlockParts blocks;  // of all the stage's blocks and one micro-batch
-  double head_s = 0;
+  ComputeParts head;
 };
 // Of stage `stage`; both of its ends included.
 PipelineStage pipeline_stage(const TrainStepCost& cost, const ReplicaLayout& replica, std::size_t stage,

@@ -6,17 +6,69 @@
 #include <cmath>
 
 #include "motley/cluster/names.hpp"
+#include "motley/model/training.hpp"
 
 namespace motley {
 namespace {
 
-constexpr double backward_factor = 2;  // of the forward pass: gradients of inputs and of weights
+constexpr double backward_products = 2;     // of the forward pass: gradients of inputs and of weights
+constexpr double backward_attention = 2.5;  // five products for the forward pass's two: the scores once more
+
+// What the program that runs a plan adds to the work, whatever the devices.
+struct ExecutorCost {
+  std::optional<double> launch_s;  // per block and forward pass; twice that per backward pass; none: the device's
+  double exposed = 0;              // share of gathers and reductions of sharded states that computing does not hide
+};
+
+// fsdp: fitted to published runs (bench/train_fit). motley: assumptions.
+ExecutorCost executor_cost(Executor executor) {
+  switch (executor) {
+    case Executor::motley: return {};
+    case Executor::fsdp: return {.launch_s = 0.74e-3, .exposed = 0.88};
+  }
+  return {};
+}
+
+double or_else(double share, double otherwise) { return share > 0 ? share : otherwise; }
+
+// Shares of the peaks, those that a type does not give taken from its others.
+TrainingShares shares_of(const DeviceType& type) {
+  const Efficiency& reached = type.efficiency;
+  const TrainingShares& given = type.training;
+  return {.products = or_else(given.products, reached.compute),
+          .attention = or_else(given.attention, or_else(reached.attention_compute, reached.compute)),
+          .elementwise = or_else(given.elementwise, reached.bandwidth)};
+}
+
+// The parts of the rank that takes longest.
+template <class PartsOf>
+PassParts slowest_rank(const TensorGroup& group, PartsOf parts_of) {
+  PassParts slowest = parts_of(0);
+  for (std::size_t r = 1; r < group.ranks.size(); ++r)
+    if (const PassParts parts = parts_of(r); parts.sum() > slowest.sum()) slowest = parts;
+  return slowest;
+}
 
 std::vector<int> slice(const std::vector<int>& devices, std::int64_t first, std::int64_t count) {
   return {devices.begin() + first, devices.begin() + first + count};
 }
 
 }  // namespace
+
+ComputeParts ComputeParts::operator+(const ComputeParts& o) const {
+  return {products_s + o.products_s, attention_s + o.attention_s, elementwise_s + o.elementwise_s,
+          launches_s + o.launches_s, measured_s + o.measured_s};
+}
+ComputeParts ComputeParts::operator*(double n) const {
+  return {products_s * n, attention_s * n, elementwise_s * n, launches_s * n, measured_s * n};
+}
+BlockParts BlockParts::operator+(const BlockParts& o) const {
+  return {compute + o.compute, recompute + o.recompute, tensor_s + o.tensor_s, gather_s + o.gather_s,
+          reduce_s + o.reduce_s};
+}
+BlockParts BlockParts::operator*(double n) const {
+  return {compute * n, recompute * n, tensor_s * n, gather_s * n, reduce_s * n};
+}
 
 TrainLinks::TrainLinks(const Cluster& cluster, const Profile& profile)
     : cluster_(cluster), profile_(profile), measured_(!profile.link_rate.empty()) {
@@ -96,8 +148,66 @@ TrainStepCost::TrainStepCost(const CostOptions& options, const Cluster& cluster,
       step_(options, cluster, arch),
       type_(training.precision),
       states_(state_bytes(training)),
+      block_parameters_(static_cast<double>(block_parameters(arch))),
+      element_bytes_(static_cast<double>(bytes_of(dtype_row(type_).computed_in, 1))),
       hops_(setting(options, "motley.blocking_hops", 0) > 0 ? HopMode::blocking : HopMode::overlapped),
-      boundary_overhead_s_(setting(options, "motley.boundary_overhead_s", 0)) {}
+      boundary_overhead_s_(setting(options, "motley.boundary_overhead_s", 0)),
+      launch_s_(executor_cost(training.executor).launch_s),
+      exposed_(setting(options, "motley.exposed_share", executor_cost(training.executor).exposed)) {
+  if (const auto given = options.settings.find("motley.layer_overhead_s"); given != options.settings.end())
+    launch_s_ = given->second;
+  const auto length = static_cast<double>(training.sequence_length);
+  for (std::size_t type = 0; type < cluster.types.size(); ++type) {
+    const auto device = std::find_if(cluster.devices.begin(), cluster.devices.end(),
+                                     [&](const Device& one) { return one.type == static_cast<int>(type); });
+    SequenceTime& time = sequence_times_.emplace_back();
+    if (device == cluster.devices.end()) continue;
+    TensorGroup alone =
+        make_group(cluster, arch, {static_cast<int>(device - cluster.devices.begin())}, {}, type_, type_, {});
+    alone.ranks.front().block_bytes = 0;  // a group divides the reading of weights, and larger micro-batches hide it
+    alone.ranks.front().head_bytes = 0;
+    time.block_s = block_parts(alone, 0, length).sum();
+    time.head_s = head_parts(alone, 0, length).sum();
+  }
+}
+
+// Element-wise operations go by the bytes that they read and write: docs/train-cost.md counts them.
+PassParts TrainStepCost::block_parts(const TensorGroup& group, std::size_t r, double tokens) const {
+  const Rank& rank = group.ranks[r];
+  const DeviceType& type = cluster_.type_of(group.devices[r]);
+  const TrainingShares share = shares_of(type);
+  const ElementTraffic traffic = element_traffic_per_token(arch_, group.shards[r]);
+  const double context = step_.seen(static_cast<double>(training_.sequence_length) / 2);
+  const double element_s = tokens * element_bytes_ / (type.memory_bandwidth_bytes_per_s * share.elementwise);
+  PassParts parts;
+  parts.forward.products_s = std::max(static_cast<double>(rank.block_bytes) / effective_bandwidth(rank),
+                                      tokens * rank.block_flops / (rank.flop_per_s * share.products));
+  parts.backward.products_s = backward_products * parts.forward.products_s;
+  parts.forward.attention_s = tokens * rank.attention_flops * context / (rank.flop_per_s * share.attention);
+  parts.backward.attention_s = backward_attention * parts.forward.attention_s;
+  parts.forward.elementwise_s = static_cast<double>(traffic.forward) * element_s;
+  parts.backward.elementwise_s = static_cast<double>(traffic.backward) * element_s;
+  return parts;
+}
+
+PassParts TrainStepCost::head_parts(const TensorGroup& group, std::size_t r, double tokens) const {
+  const Rank& rank = group.ranks[r];
+  const DeviceType& type = cluster_.type_of(group.devices[r]);
+  const TrainingShares share = shares_of(type);
+  const ElementTraffic bytes = loss_bytes_per_token(group.shards[r]);
+  const double byte_s = tokens / (type.memory_bandwidth_bytes_per_s * share.elementwise);
+  PassParts parts;
+  parts.forward.products_s = std::max(rank.head_bytes / effective_bandwidth(rank),
+                                      tokens * rank.head_flops / (rank.flop_per_s * share.products));
+  parts.backward.products_s = backward_products * parts.forward.products_s;
+  parts.forward.elementwise_s = static_cast<double>(bytes.forward) * byte_s;
+  parts.backward.elementwise_s = static_cast<double>(bytes.backward) * byte_s;
+  return parts;
+}
+
+double TrainStepCost::launch_s(const TensorGroup& group) const {
+  return launch_s_ ? *launch_s_ : step_.layer_overhead_s(group);
+}
 
 const TensorGroup& TrainStepCost::group(const StageWork& work, const LayerStrategy& strategy,
                                         std::int64_t data_rank) const {
@@ -187,17 +297,18 @@ BlockPass TrainStepCost::block(const StageWork& work, const LayerStrategy& strat
     BlockPass pass;
     if (const auto time = measured_pass(ranks, count, LayerPart::block)) {
       pass = *time;
-      own.compute_s = pass.forward_s + pass.backward_s;
-      own.recompute_s = strategy.recompute ? pass.forward_s : 0;
+      own.compute.measured_s = pass.forward_s + pass.backward_s;
+      own.recompute.measured_s = strategy.recompute ? pass.forward_s : 0;
     } else {
-      const auto length = static_cast<double>(training_.sequence_length);
-      const StepLoad load{.tokens = static_cast<double>(count) * length, .context = length / 2};
-      const double forward_s = step_.block_time(ranks, load).seconds() + step_.layer_overhead_s(ranks);
-      const double tensor_s = step_.all_reduces_s(ranks, load);
-      pass = {forward_s + tensor_s, backward_factor * forward_s + tensor_s};
-      own.compute_s = (1 + backward_factor) * forward_s;
+      const double tokens = static_cast<double>(count * training_.sequence_length);
+      auto [forward, backward] = slowest_rank(ranks, [&](std::size_t r) { return block_parts(ranks, r, tokens); });
+      forward.launches_s = launch_s(ranks);
+      backward.launches_s = backward_products * forward.launches_s;
+      const double tensor_s = step_.all_reduces_s(ranks, {.tokens = tokens});
+      pass = {forward.sum() + tensor_s, backward.sum() + tensor_s};
+      own.compute = forward + backward;
       own.tensor_s = (strategy.recompute ? 3 : 2) * tensor_s;
-      own.recompute_s = strategy.recompute ? forward_s : 0;
+      if (strategy.recompute) own.recompute = forward;
     }
     if (strategy.recompute) pass.backward_s += pass.forward_s;
     if (pass.forward_s + pass.backward_s <= slowest.forward_s + slowest.backward_s) continue;
@@ -213,9 +324,14 @@ BlockPass TrainStepCost::block(const StageWork& work, const LayerStrategy& strat
       strategy.shard == Sharding::zero3 ? over_data_ranks_s(work, strategy, part(states_.weight), strategy.split) : 0;
   const double reduce_s =
       strategy.shard >= Sharding::zero2 ? over_data_ranks_s(work, strategy, part(states_.gradient), 1) : 0;
-  const BlockPass beside{std::max(slowest.forward_s, gather_s), std::max(slowest.backward_s, gather_s + reduce_s)};
+  const auto with_exposed = [&](double pass_s, double transfer_s) {
+    return std::max(pass_s + exposed_ * transfer_s, transfer_s);
+  };
+  const BlockPass beside{with_exposed(slowest.forward_s, gather_s),
+                         with_exposed(slowest.backward_s, gather_s + reduce_s)};
   const double exposed_s = beside.forward_s - slowest.forward_s + beside.backward_s - slowest.backward_s;
-  of_slowest.reduce_s = std::min(exposed_s, std::max(0.0, beside.backward_s - slowest.backward_s - gather_s));
+  const double reduced = reduce_s > 0 ? reduce_s / (reduce_s + gather_s) : 0;  // of what the backward pass exposes
+  of_slowest.reduce_s = reduced * (beside.backward_s - slowest.backward_s);
   of_slowest.gather_s = exposed_s - of_slowest.reduce_s;
   if (parts) *parts = of_slowest;
   return beside;
@@ -232,21 +348,27 @@ BlockPass TrainStepCost::embedding(const StageWork& work, const LayerStrategy& s
   return slowest;
 }
 
-BlockPass TrainStepCost::head(const StageWork& work, const LayerStrategy& strategy) const {
+BlockPass TrainStepCost::head(const StageWork& work, const LayerStrategy& strategy, ComputeParts* parts) const {
   BlockPass slowest;
+  ComputeParts of_slowest;
   for (std::int64_t rank = 0; rank < strategy.dp; ++rank) {
     const TensorGroup& ranks = group(work, strategy, rank);
     const std::int64_t count = sequences(work, strategy, rank);
     BlockPass pass;
+    ComputeParts own;
     if (const auto time = measured_pass(ranks, count, LayerPart::head)) {
       pass = *time;
+      own.measured_s = pass.forward_s + pass.backward_s;
     } else {
-      const StepLoad load{.logits = static_cast<double>(count * training_.sequence_length)};
-      const double forward_s = step_.head_roofline(ranks, load).seconds();
-      pass = {forward_s, backward_factor * forward_s};
+      const double tokens = static_cast<double>(count * training_.sequence_length);
+      const auto [forward, backward] = slowest_rank(ranks, [&](std::size_t r) { return head_parts(ranks, r, tokens); });
+      pass = {forward.sum(), backward.sum()};
+      own = forward + backward;
     }
+    if (own.sum() > of_slowest.sum()) of_slowest = own;
     slowest = {std::max(slowest.forward_s, pass.forward_s), std::max(slowest.backward_s, pass.backward_s)};
   }
+  if (parts) *parts = of_slowest;
   return slowest;
 }
 
@@ -286,13 +408,11 @@ double TrainStepCost::step_flops() const {
   const auto length = static_cast<double>(training_.sequence_length);
   const double token =
       static_cast<double>(arch_.layers) * block_flops(arch_, step_.seen(length / 2)) + head_flops(arch_);
-  return (1 + backward_factor) * token * length * static_cast<double>(training_.global_batch);
+  return (1 + backward_products) * token * length * static_cast<double>(training_.global_batch);
 }
 
 double TrainStepCost::peak_flop_per_s(int device) const { return product_flop_per_s(cluster_.type_of(device), type_); }
 
-double TrainStepCost::block_bytes(double bytes_per_parameter) const {
-  return bytes_per_parameter * static_cast<double>(block_parameters(arch_));
-}
+double TrainStepCost::block_bytes(double bytes_per_parameter) const { return bytes_per_parameter * block_parameters_; }
 
 }  // namespace motley

@@ -2,12 +2,14 @@
 //
 // One block on one tensor-parallel group, t tokens of one micro-batch, every token attending to half of the sequence:
 //
-//   forward    max(weights / bandwidth, t * flops / flop_per_s) + attention + 2 all-reduces + a constant
-//   backward   twice the products and attention, 2 all-reduces, twice the constant; with recomputation a forward more
+//   forward    products + attention + element-wise operations + launches + 2 all-reduces
+//   backward   2 x products + 2.5 x attention + their element-wise operations + 2 x launches + 2 all-reduces;
+//              with recomputation a forward more
 //
-// the slowest rank counting; or what a profile measured for the type, degree and micro-batch. Sharded gradients are
-// reduced in every micro-batch, sharded weights gathered in every pass, both beside the computation. docs/train-cost.md
-// has symbols, sources and what is left out.
+// each part at the share of peak that the device type reaches in it, the slowest rank counting; or what a profile
+// measured for the type, degree and micro-batch. Sharded gradients are reduced in every micro-batch, sharded weights
+// gathered in every pass, beside the computation but for the share that the executor exposes. docs/train-cost.md has
+// symbols, sources and what is left out.
 #pragma once
 
 #include <map>
@@ -67,13 +69,35 @@ class LinkLoads {
 struct BlockPass {
   double forward_s = 0, backward_s = 0;
 };
+// What computing is made of: parts that run one after the other.
+struct ComputeParts {
+  double products_s = 0;     // matrix products
+  double attention_s = 0;    // scores and weighted values
+  double elementwise_s = 0;  // norms, residual sums, activations, the loss
+  double launches_s = 0;     // what the executor adds per layer and pass
+  double measured_s = 0;     // a profile's time, instead of all others
+  double sum() const { return products_s + attention_s + elementwise_s + launches_s + measured_s; }
+  ComputeParts operator+(const ComputeParts& o) const;
+  ComputeParts operator*(double factor) const;
+};
+struct PassParts {
+  ComputeParts forward, backward;
+  double sum() const { return forward.sum() + backward.sum(); }
+};
 // Their parts, for people; `gather_s` and `reduce_s` are what does not hide behind the rest.
 struct BlockParts {
-  double compute_s = 0;    // forward and backward
-  double recompute_s = 0;  // the forward pass again
+  ComputeParts compute;    // forward and backward
+  ComputeParts recompute;  // the forward pass again
   double tensor_s = 0;     // all-reduces inside the tensor-parallel group
   double gather_s = 0;     // sharded weights
   double reduce_s = 0;     // sharded gradients
+  BlockParts operator+(const BlockParts& o) const;
+  BlockParts operator*(double factor) const;
+};
+
+// What a device takes at least for one sequence, there and back, whatever it shares with others.
+struct SequenceTime {
+  double block_s = 0, head_s = 0;
 };
 
 struct StageWork {
@@ -92,7 +116,11 @@ class TrainStepCost {
   // The lookup of a micro-batch's tokens, where a profile measured it; otherwise nothing.
   BlockPass embedding(const StageWork& work, const LayerStrategy& strategy) const;
   // Logits, their loss, and back.
-  BlockPass head(const StageWork& work, const LayerStrategy& strategy) const;
+  BlockPass head(const StageWork& work, const LayerStrategy& strategy, ComputeParts* parts = nullptr) const;
+  // Of a device alone: its products, attention and element-wise operations. Nothing that a profile says.
+  SequenceTime sequence_time(int device) const {
+    return sequence_times_[static_cast<std::size_t>(cluster_.devices[static_cast<std::size_t>(device)].type)];
+  }
   // Reads and writes all states of a rank's parameters.
   double update_s(const StageWork& work, const LayerStrategy& strategy, double blocks) const;
   // Of a micro-batch's hidden states between the fastest pair of devices, in one direction. All paths from one machine
@@ -113,6 +141,9 @@ class TrainStepCost {
  private:
   const TensorGroup& group(const StageWork& work, const LayerStrategy& strategy, std::int64_t data_rank) const;
   std::int64_t sequences(const StageWork& work, const LayerStrategy& strategy, std::int64_t data_rank) const;
+  PassParts block_parts(const TensorGroup& group, std::size_t rank, double tokens) const;
+  PassParts head_parts(const TensorGroup& group, std::size_t rank, double tokens) const;
+  double launch_s(const TensorGroup& group) const;
   const LayerTime* measured(const TensorGroup& group, std::int64_t sequences, LayerPart part) const;
   std::optional<BlockPass> measured_pass(const TensorGroup& group, std::int64_t sequences, LayerPart part) const;
   double over_data_ranks_s(const StageWork& work, const LayerStrategy& strategy, double bytes,
@@ -126,8 +157,13 @@ class TrainStepCost {
   StepCost step_;
   DType type_;
   StateBytes states_;
+  double block_parameters_;
+  double element_bytes_;
   HopMode hops_;
   double boundary_overhead_s_;
+  std::optional<double> launch_s_;            // of a block's forward pass; none: that of the device types
+  double exposed_;                            // share of what is gathered and reduced that does not hide
+  std::vector<SequenceTime> sequence_times_;  // by type
   // Groups that look alike are made once: by types, shares and the slowest link between them.
   mutable std::mutex mutex_;
   mutable std::map<std::vector<double>, TensorGroup> groups_;

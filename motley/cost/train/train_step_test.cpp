@@ -36,7 +36,7 @@ bandwidth_up = "4 GB/s"
 bandwidth_down = "2 GB/s"
 )");
 }
-constexpr double flop_per_s = 50e12, up = 4e9, down = 2e9;
+constexpr double flop_per_s = 50e12, bytes_per_s = 0.8e12, up = 4e9, down = 2e9;
 
 struct Job {
   Cluster cluster = cards();
@@ -53,8 +53,19 @@ struct Job {
     return {{.form = "motley", .settings = {{"motley.layer_overhead_s", 0}}}, cluster, model.arch, training, profile};
   }
   TrainProblemView view() const { return {cluster, model.arch, training, profile}; }
-  // So many tokens compute for longer than they read.
-  double forward_s(double sequences) const { return sequences * 512 * block_flops(model.arch, 256) / flop_per_s; }
+  // So many tokens compute for longer than they read weights. Norms and sums of the hidden size are on every rank;
+  // rotated heads and FFN columns are divided.
+  double products_s(double sequences) const { return sequences * 512 * block_flops(model.arch, 0) / flop_per_s; }
+  double attention_s(double sequences) const { return sequences * 512 * 4 * 1024 * 256 / flop_per_s; }
+  double forward_s(double sequences, double tp = 1) const {
+    const double elements = 10 * 1024 + (2 * 2 * 1024 + 3 * 4096) / tp;
+    return (products_s(sequences) + attention_s(sequences)) / tp + sequences * 512 * 2 * elements / bytes_per_s;
+  }
+  double backward_s(double sequences, double tp = 1) const {
+    const double elements = 12 * 1024 + (2 * 2 * 1024 + 5 * 4096) / tp;
+    return (2 * products_s(sequences) + 2.5 * attention_s(sequences)) / tp +
+           sequences * 512 * 2 * elements / bytes_per_s;
+  }
   double gradient_bytes() const { return 2 * static_cast<double>(block_parameters(model.arch)); }
 };
 
@@ -64,18 +75,97 @@ LayerStrategy strategy_of(std::int64_t tp, std::int64_t dp, Sharding shard = Sha
 
 // ---- blocks ----
 
-TEST(TrainBlock, BackwardIsTwiceForwardAndRecomputationOnceMore) {
+// t = 1024 tokens: products 2 x (4 x 1024^2 + 3 x 1024 x 4096) FLOP each, attention 4 x 1024 x 256, element-wise 26,624
+// elements of 2 bytes and back 36,864.
+TEST(TrainBlock, HasAShareOfThePeakForEachPart) {
+  Job job;
+  job.cluster.types.front().training = {.products = 0.8, .attention = 0.25, .elementwise = 0.4};
+  LayerStrategy strategy = strategy_of(1, 1);
+  BlockParts parts;
+  BlockPass pass = job.cost().block({{0}, {}, 2}, strategy, &parts);
+  const double products_s = 1024 * 33554432.0 / 80e12, attention_s = 1024 * 1048576.0 / 25e12;
+  expect_close(parts.compute.products_s, 3 * products_s);
+  expect_close(parts.compute.attention_s, 3.5 * attention_s);
+  expect_close(parts.compute.elementwise_s, 1024 * 2 * (26624 + 36864) / 0.4e12);
+  EXPECT_EQ(parts.compute.launches_s, 0);
+  expect_close(parts.compute.sum(), pass.forward_s + pass.backward_s);
+  strategy.recompute = true;
+  pass = job.cost().block({{0}, {}, 2}, strategy, &parts);
+  expect_close(parts.recompute.products_s, products_s);
+  expect_close(parts.recompute.attention_s, attention_s);
+  expect_close(parts.recompute.elementwise_s, 1024 * 2 * 26624 / 0.4e12);
+  expect_close(parts.compute.sum() + parts.recompute.sum(), pass.forward_s + pass.backward_s);
+}
+
+TEST(TrainBlock, SharesThatAreNotGivenAreThoseOfServing) {
+  Job job;
+  job.cluster.types.front().efficiency.attention_compute = 0.25;
+  BlockParts parts;
+  job.cost().block({{0}, {}, 2}, strategy_of(1, 1), &parts);
+  expect_close(parts.compute.products_s, 3 * job.products_s(2));
+  expect_close(parts.compute.attention_s, 2 * 3.5 * job.attention_s(2));
+  expect_close(parts.compute.elementwise_s, 1024 * 2 * (26624 + 36864) / bytes_per_s);
+}
+
+// PyTorch's FSDP: 740 us per layer and forward pass, twice that back, and 0.88 of what is gathered and reduced.
+TEST(TrainBlock, TheExecutorAddsLaunchesAndExposesTransfers) {
+  Job job;
+  job.cluster.description.links.clear();
+  job.cluster.description.network.within_site = LinkSpeed{.latency_s = 1e-6, .bandwidth_bytes_per_s = 1e15};
+  job.training.executor = Executor::fsdp;
+  const TrainStepCost cost({}, job.cluster, job.model.arch, job.training, job.profile);
+  LayerStrategy strategy = strategy_of(1, 2, Sharding::zero3);
+  BlockParts parts;
+  BlockPass pass = cost.block({{0, 2}, {}, 2}, strategy, &parts);
+  const double gather_s = 1e-6 + job.gradient_bytes() / 2 / 1e15;
+  expect_close(parts.compute.launches_s, 3 * 740e-6);
+  expect_close(pass.forward_s, job.forward_s(1) + 740e-6 + 0.88 * gather_s);
+  expect_close(pass.backward_s, job.backward_s(1) + 2 * 740e-6 + 0.88 * 2 * gather_s);
+  EXPECT_NEAR(parts.gather_s, 2 * 0.88 * gather_s, 1e-12);
+  EXPECT_NEAR(parts.reduce_s, 0.88 * gather_s, 1e-12);
+  strategy.recompute = true;
+  cost.block({{0, 2}, {}, 2}, strategy, &parts);
+  expect_close(parts.recompute.launches_s, 740e-6);
+
+  const CostOptions options{.form = "motley",
+                            .settings = {{"motley.layer_overhead_s", 1e-3}, {"motley.exposed_share", 0.5}}};
+  const TrainStepCost set(options, job.cluster, job.model.arch, job.training, job.profile);
+  pass = set.block({{0, 2}, {}, 2}, strategy_of(1, 2, Sharding::zero3), &parts);
+  expect_close(pass.forward_s, job.forward_s(1) + 1e-3 + 0.5 * gather_s);
+}
+
+TEST(TrainHead, LogitsAndTheirLoss) {
+  const Job job;
+  ComputeParts parts;
+  const BlockPass pass = job.cost().head({{0}, {}, 2}, strategy_of(1, 1), &parts);
+  const double products_s = 1024 * 2 * 1024 * 32000.0 / flop_per_s;
+  expect_close(pass.forward_s, products_s + 1024 * 8 * 32000.0 / bytes_per_s);
+  expect_close(pass.backward_s, 2 * products_s + 1024 * 12 * 32000.0 / bytes_per_s);
+  expect_close(parts.products_s, 3 * products_s);
+  expect_close(parts.elementwise_s, 1024 * 20 * 32000.0 / bytes_per_s);
+}
+
+// What bounds are made of: no launches, and no reading of weights, however short the sequence.
+TEST(SequenceTime, IsWhatADeviceTakesAlone) {
+  const Job job;
+  const SequenceTime time = job.cost().sequence_time(3);
+  expect_close(time.block_s, job.forward_s(1) + job.backward_s(1));
+  const BlockPass head = job.cost().head({{3}, {}, 1}, strategy_of(1, 1));
+  expect_close(time.head_s, head.forward_s + head.backward_s);
+}
+
+TEST(TrainBlock, RecomputationIsAForwardPassMore) {
   const Job job;
   const auto cost = job.cost();
   const StageWork work{{0}, {}, 2};
   LayerStrategy strategy = strategy_of(1, 1);
   expect_close(cost.block(work, strategy).forward_s, job.forward_s(2));
-  expect_close(cost.block(work, strategy).backward_s, 2 * job.forward_s(2));
+  expect_close(cost.block(work, strategy).backward_s, job.backward_s(2));
   strategy.recompute = true;
   BlockParts parts;
-  expect_close(cost.block(work, strategy, &parts).backward_s, 3 * job.forward_s(2));
-  expect_close(parts.recompute_s, job.forward_s(2));
-  expect_close(parts.compute_s, 3 * job.forward_s(2));
+  expect_close(cost.block(work, strategy, &parts).backward_s, job.backward_s(2) + job.forward_s(2));
+  expect_close(parts.recompute.sum(), job.forward_s(2));
+  expect_close(parts.compute.sum(), job.forward_s(2) + job.backward_s(2));
 }
 
 TEST(TrainBlock, TensorParallelRanksAllReduceTwiceInEveryPass) {
@@ -86,12 +176,12 @@ TEST(TrainBlock, TensorParallelRanksAllReduceTwiceInEveryPass) {
   LayerStrategy strategy = strategy_of(2, 1);
   BlockParts parts;
   BlockPass pass = cost.block(work, strategy, &parts);
-  expect_close(pass.forward_s, job.forward_s(2) / 2 + reduces_s);
-  expect_close(pass.backward_s, job.forward_s(2) + reduces_s);
+  expect_close(pass.forward_s, job.forward_s(2, 2) + reduces_s);
+  expect_close(pass.backward_s, job.backward_s(2, 2) + reduces_s);
   expect_close(parts.tensor_s, 2 * reduces_s);
   strategy.recompute = true;
   pass = cost.block(work, strategy, &parts);
-  expect_close(pass.backward_s, 1.5 * job.forward_s(2) + 2 * reduces_s);
+  expect_close(pass.backward_s, job.backward_s(2, 2) + job.forward_s(2, 2) + 2 * reduces_s);
   expect_close(parts.tensor_s, 3 * reduces_s);
 }
 
@@ -117,7 +207,7 @@ TEST(TrainBlock, ShardedStatesTravelBesideTheComputation) {
   };
   for (const Sharding shard : {Sharding::none, Sharding::zero1}) {
     expect_close(pass(shard).forward_s, forward_s);
-    expect_close(pass(shard).backward_s, 2 * forward_s);
+    expect_close(pass(shard).backward_s, job.backward_s(1));
   }
   expect_close(pass(Sharding::zero2).forward_s, forward_s);
   expect_close(pass(Sharding::zero2).backward_s, 2e-3 + half_s);
@@ -266,9 +356,9 @@ TEST(TrainStep, AStageComputesItsLargestMicroBatch) {
   TrainLayout layout = layout_on({{0}}, strategy_of(1, 1), 3);
   layout.replicas[0].micro_batches = 2;
   const PipelineStage stage = pipeline_stage(cost, layout.replicas[0], 0);
-  const double head_s = 2 * 512 * head_flops(job.model.arch) / flop_per_s;
-  expect_close(stage.forward_s, 4 * job.forward_s(2) + head_s);
-  expect_close(stage.backward_s, 2 * (4 * job.forward_s(2) + head_s));
+  const BlockPass head = cost.head({{0}, {}, 2}, strategy_of(1, 1));
+  expect_close(stage.forward_s, 4 * job.forward_s(2) + head.forward_s);
+  expect_close(stage.backward_s, 4 * job.backward_s(2) + head.backward_s);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "motley/base/clock.hpp"
 #include "motley/base/parallel.hpp"
@@ -92,7 +93,7 @@ std::vector<Scored> scored_starts(Judge& judge, const TrainOptions& options, Ins
 }
 
 // Of a device, one block and sequence there and back: the least that the profile has for its type in any degree and
-// micro-batch, otherwise its products alone at the rate that it reaches.
+// micro-batch, otherwise what it takes alone.
 double least_block_s(const TrainProblem& problem, int device) {
   const std::string type = plain_name(problem.cluster.type_of(device).name);
   double least_s = std::numeric_limits<double>::infinity();
@@ -101,21 +102,37 @@ double least_block_s(const TrainProblem& problem, int device) {
         plain_name(time.device_type) == type)
       least_s = std::min(least_s, (time.forward_s + time.backward_s) * static_cast<double>(time.tp) /
                                       static_cast<double>(time.micro_batch));
-  const double flops = 3 * block_flops(problem.model.arch, 0) * static_cast<double>(problem.training.sequence_length);
-  return std::min(least_s, flops / reached_flop_per_s(problem, device));
+  return std::min(least_s, problem.cost.sequence_time(device).block_s);
 }
 
-// No step is shorter: every device computes all the time, alone and at the rate that it reaches. Measured times hold no
-// attention and no head apart, so with a profile blocks alone count.
+// No step is shorter: every device computes all the time and alone. However blocks and heads are divided, in T seconds
+// a device does not earn more than T times its better rate, at any price of a block and a head; the times of a type
+// serve as prices, the best type's count. With a profile blocks alone count.
 double bound_s(const TrainProblem& problem) {
   const std::size_t devices = problem.cluster.devices.size();
-  double rate = 0;
+  const auto heads = static_cast<double>(problem.training.global_batch);
+  const double blocks = static_cast<double>(problem.model.arch.layers) * heads;
+  const auto time_of = [&](std::size_t device) { return problem.cost.sequence_time(static_cast<int>(device)); };
   if (problem.profile.layer_time.empty()) {
-    for (std::size_t d = 0; d < devices; ++d) rate += reached_flop_per_s(problem, static_cast<int>(d));
-    return problem.cost.step_flops() / rate;
+    std::map<int, std::pair<SequenceTime, double>> types;  // with the number of their devices
+    for (std::size_t d = 0; d < devices; ++d) {
+      auto& [time, count] = types[problem.cluster.devices[d].type];
+      time = time_of(d);
+      ++count;
+    }
+    double most_s = 0;
+    for (const auto& [priced, entry] : types) {
+      const SequenceTime& price = entry.first;
+      double rate = 0;
+      for (const auto& [type, other] : types)
+        rate += other.second * std::max(price.block_s / other.first.block_s, price.head_s / other.first.head_s);
+      most_s = std::max(most_s, (blocks * price.block_s + heads * price.head_s) / rate);
+    }
+    return most_s;
   }
+  double rate = 0;
   for (std::size_t d = 0; d < devices; ++d) rate += 1 / least_block_s(problem, static_cast<int>(d));
-  return static_cast<double>(problem.model.arch.layers * problem.training.global_batch) / rate;
+  return blocks / rate;
 }
 
 TrainOutcome nothing_fits(const Model& model, const Training& training) {

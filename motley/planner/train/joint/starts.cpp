@@ -54,8 +54,7 @@ std::vector<Group> groups_of(const Cluster& cluster, const std::vector<std::size
 std::set<std::vector<std::size_t>> balanced_sizes(const TrainProblem& problem, std::size_t largest) {
   std::vector<double> speeds(problem.cluster.types.size());
   for (std::size_t d = 0; d < problem.cluster.devices.size(); ++d)
-    speeds[static_cast<std::size_t>(problem.cluster.devices[d].type)] =
-        reached_flop_per_s(problem, static_cast<int>(d));
+    speeds[static_cast<std::size_t>(problem.cluster.devices[d].type)] = blocks_per_s(problem, static_cast<int>(d));
   std::set<std::vector<std::size_t>> all;
   for (const double speed : speeds)
     for (std::size_t size = 1; size <= largest; size *= 2) {
@@ -86,7 +85,7 @@ void sort_groups(const Cluster& cluster, std::vector<Group>& groups, Neighbours 
 
 double speed_of(const TrainProblem& problem, const Group& group) {
   double sum = 0;
-  for (const int device : group) sum += reached_flop_per_s(problem, device);
+  for (const int device : group) sum += blocks_per_s(problem, device);
   return sum;
 }
 

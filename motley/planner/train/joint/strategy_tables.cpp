@@ -42,15 +42,13 @@ bool can_share(const TrainProblem& problem, const std::vector<int>& devices, con
 
 }  // namespace
 
-double reached_flop_per_s(const TrainProblem& problem, int device) {
-  return problem.cost.peak_flop_per_s(device) * problem.cluster.type_of(device).efficiency.compute;
-}
+double blocks_per_s(const TrainProblem& problem, int device) { return 1 / problem.cost.sequence_time(device).block_s; }
 
 std::vector<double> work_shares(const TrainProblem& problem, const std::vector<int>& devices,
                                 const LayerStrategy& strategy, std::int64_t sequences) {
   if (alike(problem, devices)) return {};
   std::vector<double> shares;
-  for (const int device : devices) shares.push_back(reached_flop_per_s(problem, device));
+  for (const int device : devices) shares.push_back(blocks_per_s(problem, device));
   if (strategy.dp > 1) {
     std::vector<ReplicaPace> paces;
     for (const double speed : shares) paces.push_back({.each_s = 1 / speed});

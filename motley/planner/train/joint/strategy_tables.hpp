@@ -31,8 +31,8 @@ std::vector<LayerStrategy> stage_strategies(const TrainProblem& problem, const s
 // speed, in whole sequences where they are data parallel.
 std::vector<double> work_shares(const TrainProblem& problem, const std::vector<int>& devices,
                                 const LayerStrategy& strategy, std::int64_t sequences);
-// Of a device's best: peak x the share of it that its type reaches.
-double reached_flop_per_s(const TrainProblem& problem, int device);
+// That a device computes alone, there and back, of one sequence.
+double blocks_per_s(const TrainProblem& problem, int device);
 
 // A stage's strategies, and the shares that go with them.
 struct StageChoice {
