@@ -3,12 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <fstream>
 #include <map>
-#include <sstream>
 
 #include "motley/base/hints.hpp"
+#include "motley/cost/train/run_table.hpp"
 #include "motley/cost/train/train_cost.hpp"
 
 namespace motley {
@@ -18,76 +16,13 @@ constexpr std::int64_t measured_sequence_length = 2048;
 constexpr double fit_unit_bytes = 1e6, giga = 1e9;
 constexpr const char* zone = "us-central1-a";  // under which both clusters stand
 constexpr int fit_doublings = 8;               // the fits are sampled from 1 MB to 256 MB
-constexpr const char* readme = "the README of data/training says what the columns hold";
-
-std::vector<std::string> split(const std::string& text, char separator) {
-  std::vector<std::string> parts;
-  std::istringstream stream(text);
-  for (std::string part; std::getline(stream, part, separator);) parts.push_back(part);
-  return parts;
-}
-
-// A line of a CSV file, by the names in its first one.
-struct Row {
-  std::string place;
-  std::map<std::string, std::string> cells;
-
-  const std::string& text(const std::string& column) const {
-    const auto found = cells.find(column);
-    if (found == cells.end()) throw input_error(fmt::format("{}: no column \"{}\"", place, column), readme);
-    return found->second;
-  }
-  double number(const std::string& column) const {
-    const std::string& cell = text(column);
-    std::size_t read = 0;
-    double value = NAN;
-    try {
-      value = std::stod(cell, &read);
-    } catch (const std::exception&) {
-      read = 0;
-    }
-    if (read == 0 || read != cell.size() || !std::isfinite(value))
-      throw input_error(fmt::format("{}: {} = \"{}\" is not a number", place, column, cell),
-                        "give a number, as in 0.25 or 3e-4");
-    return value;
-  }
-  std::int64_t count(const std::string& column) const {
-    const double value = number(column);
-    if (value < 1 || value > 1e9 || value != std::floor(value))
-      throw input_error(fmt::format("{}: {} = {} is not a whole number from 1", place, column, value), readme);
-    return static_cast<std::int64_t>(value);
-  }
-};
-
-std::vector<Row> read_csv(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  if (!file)
-    throw input_error(fmt::format("cannot read {}", path.string()),
-                      "name the folder of the tables, such as data/training of the source tree");
-  std::vector<Row> rows;
-  std::vector<std::string> header;
-  std::string line;
-  for (int number = 1; std::getline(file, line); ++number) {
-    const auto cells = split(line, ',');
-    if (number == 1) {
-      header = cells;
-      continue;
-    }
-    Row& row = rows.emplace_back(Row{.place = fmt::format("{}:{}", path.string(), number), .cells = {}});
-    if (cells.size() != header.size())
-      throw input_error(fmt::format("{}: {} cells under {} columns", row.place, cells.size(), header.size()),
-                        "give each line one cell per name of the first line, comma-separated");
-    for (std::size_t i = 0; i < cells.size(); ++i) row.cells[header[i]] = cells[i];
-  }
-  return rows;
-}
 
 struct Tables {
-  std::vector<Row> layers, links;  // links: those between the clusters' nodes
+  std::vector<RunRow> layers, links;  // links: those between the clusters' nodes
 };
 
 // fp32 outside tensor cores.
-DeviceType device_type(const std::string& name, const Row& place) {
+DeviceType device_type(const std::string& name, const RunRow& place) {
   const struct {
     const char* name;
     double memory_gib, bandwidth_bytes_per_s, flop_per_s;
@@ -113,7 +48,7 @@ DeviceType device_type(const std::string& name, const Row& place) {
 
 // Both are decoders with learned positions and an FFN of four times the width; GPT-Neo differs from OPT in its
 // activation and in windows on every other layer, which measured times contain.
-Model model_of(const std::string& name, const Row& place) {
+Model model_of(const std::string& name, const RunRow& place) {
   const bool small = name == "OPT-350";
   if (!small && name != "GPT-Neo-2.7")
     throw input_error(fmt::format("{}: \"{}\" is an unknown model", place.place, name), "use OPT-350 or GPT-Neo-2.7");
@@ -137,7 +72,7 @@ struct StageGroup {
 };
 
 // "2x(GH-96:4>GH-96:4)", without the count, which the column dp repeats.
-std::vector<StageGroup> groups_of(const Row& row) {
+std::vector<StageGroup> groups_of(const RunRow& row) {
   const std::string& text = row.text("replicas");
   const auto open = text.find('('), close = text.find(')');
   if (open == std::string::npos || close == std::string::npos || close < open)
@@ -157,24 +92,24 @@ std::vector<StageGroup> groups_of(const Row& row) {
 
 std::string machine_name(std::int64_t replica, std::size_t stage) { return fmt::format("r{}s{}", replica, stage); }
 
-bool joins(const Row& row, const std::string& a, const std::string& b) {
+bool joins(const RunRow& row, const std::string& a, const std::string& b) {
   const std::string &from = row.text("src_gpu"), &to = row.text("dst_gpu");
   return (from == a && to == b) || (from == b && to == a);
 }
 
 // Some rows repeat those of another pair of types to the last digit: they were filled in, not measured.
-bool filled_in(const std::vector<Row>& links, const Row& row) {
-  return std::any_of(links.begin(), links.end(), [&](const Row& other) {
+bool filled_in(const std::vector<RunRow>& links, const RunRow& row) {
+  return std::any_of(links.begin(), links.end(), [&](const RunRow& other) {
     return other.text("c2") == row.text("c2") && other.text("c1") == row.text("c1") &&
            other.text("c0") == row.text("c0") && !joins(other, row.text("src_gpu"), row.text("dst_gpu"));
   });
 }
 
 // The row of these numbers of devices; if that was filled in, the nearest row of the same types that was not.
-const Row& link_row(const Tables& tables, const Row& run, const StageGroup& from, const StageGroup& to) {
-  const Row* best = nullptr;
+const RunRow& link_row(const Tables& tables, const RunRow& run, const StageGroup& from, const StageGroup& to) {
+  const RunRow* best = nullptr;
   std::pair<bool, std::int64_t> best_rank;
-  for (const Row& row : tables.links) {
+  for (const RunRow& row : tables.links) {
     if (row.text("src_gpu") != from.type || row.text("dst_gpu") != to.type) continue;
     const std::int64_t distance =
         std::abs(row.count("src_gpus_per_node") - from.devices) + std::abs(row.count("dst_gpus_per_node") - to.devices);
@@ -191,8 +126,8 @@ const Row& link_row(const Tables& tables, const Row& run, const StageGroup& from
   return *best;
 }
 
-LinkRate link_rate(const Tables& tables, const Row& run, const StageGroup& from, const StageGroup& to) {
-  const Row& row = link_row(tables, run, from, to);
+LinkRate link_rate(const Tables& tables, const RunRow& run, const StageGroup& from, const StageGroup& to) {
+  const RunRow& row = link_row(tables, run, from, to);
   LinkRate rate;
   for (int x = 0; x <= fit_doublings; ++x) {
     rate.bytes.push_back(std::ldexp(fit_unit_bytes, x));
@@ -202,7 +137,7 @@ LinkRate link_rate(const Tables& tables, const Row& run, const StageGroup& from,
   return rate;
 }
 
-Cluster cluster_of(const Row& run, const std::vector<StageGroup>& groups, const Profile& profile) {
+Cluster cluster_of(const RunRow& run, const std::vector<StageGroup>& groups, const Profile& profile) {
   ClusterDescription description;
   description.name = run.text("site");
   double slowest_bytes_per_s = giga;  // where all is one machine
@@ -222,9 +157,9 @@ Cluster cluster_of(const Row& run, const std::vector<StageGroup>& groups, const 
   return resolve(std::move(description), run.place);
 }
 
-Profile profile_of(const Row& run, const std::vector<StageGroup>& groups, const Tables& tables) {
+Profile profile_of(const RunRow& run, const std::vector<StageGroup>& groups, const Tables& tables) {
   Profile profile;
-  for (const Row& row : tables.layers) {
+  for (const RunRow& row : tables.layers) {
     const bool used = std::any_of(groups.begin(), groups.end(),
                                   [&](const StageGroup& group) { return group.type == row.text("gpu"); });
     if (!used || row.text("model") != run.text("model")) continue;
@@ -258,12 +193,12 @@ Profile profile_of(const Row& run, const std::vector<StageGroup>& groups, const 
 }
 
 // The file counts embedding and head as a layer each.
-std::vector<LayerRange> ranges_of(const Row& run, std::size_t stages, std::int64_t blocks) {
+std::vector<LayerRange> ranges_of(const RunRow& run, std::size_t stages, std::int64_t blocks) {
   const auto counts = split(run.text("layers"), '/');
   std::vector<LayerRange> ranges;
   std::int64_t first = 0;
   for (std::size_t s = 0; s < counts.size(); ++s) {
-    const Row cell{run.place, {{"layers", counts[s]}}};
+    const RunRow cell{run.place, {{"layers", counts[s]}}};
     const std::int64_t last = first + cell.count("layers") - (s == 0 ? 1 : 0) - (s + 1 == counts.size() ? 1 : 0);
     ranges.push_back({first, last});
     first = last;
@@ -275,7 +210,7 @@ std::vector<LayerRange> ranges_of(const Row& run, std::size_t stages, std::int64
   return ranges;
 }
 
-MeasuredRun run_of(const Row& row, const Tables& tables) {
+MeasuredRun run_of(const RunRow& row, const Tables& tables) {
   MeasuredRun run{.name = row.text("case"), .site = row.text("site"), .iteration_s = row.number("iter_s"), .plan = {}};
   TrainPlan& plan = run.plan;
   const auto groups = groups_of(row);
@@ -309,11 +244,11 @@ MeasuredRun run_of(const Row& row, const Tables& tables) {
 }  // namespace
 
 std::vector<MeasuredRun> read_measured_runs(const std::filesystem::path& folder) {
-  Tables tables{read_csv(folder / "layer_profiles.csv"), read_csv(folder / "network_fits.csv")};
+  Tables tables{read_run_table(folder / "layer_profiles.csv"), read_run_table(folder / "network_fits.csv")};
   std::erase_if(tables.links,
-                [](const Row& row) { return row.text("src_zone") != zone || row.text("dst_zone") != zone; });
+                [](const RunRow& row) { return row.text("src_zone") != zone || row.text("dst_zone") != zone; });
   std::vector<MeasuredRun> runs;
-  for (const Row& row : read_csv(folder / "measured_iterations.csv")) runs.push_back(run_of(row, tables));
+  for (const RunRow& row : read_run_table(folder / "measured_iterations.csv")) runs.push_back(run_of(row, tables));
   return runs;
 }
 
