@@ -12,7 +12,8 @@ std::int64_t held(const Architecture& arch, const std::vector<TensorSpec>& tenso
 }  // namespace
 
 std::int64_t rank_parameters(const Architecture& arch, const StageShape& stage, const Shard& shard) {
-  std::int64_t parameters = stage.layers * held(arch, block_tensors(arch, 0), shard);
+  std::int64_t parameters = 0;
+  if (stage.layers > 0) parameters += stage.layers * held(arch, block_tensors(arch, 0), shard);
   if (stage.embedding) parameters += held(arch, embedding_tensors(arch), shard);
   if (stage.head)
     for (const TensorSpec& tensor : head_tensors(arch)) {

@@ -13,19 +13,20 @@ struct StageState {
   std::int64_t forwards = 0, backwards = 0;  // begun
   std::int64_t inputs = 0, gradients = 0;    // arrived; they come in order
   bool working = false;
+  double pass_end_s = 0;                // while it works
   bool transferring = false;            // blocking hops: sends or receives
   std::optional<bool> unsent_backward;  // blocking hops: direction of the message that it has to send before it goes on
   double send_free_s = 0, back_free_s = 0;  // of its own links
 };
 
-enum class What { pass_ended, input_arrived, gradient_arrived, transfer_ended };
+enum class What : std::uint8_t { pass_ended, input_arrived, gradient_arrived, transfer_ended };
 
+// Small: most of the time goes into keeping them in order.
 struct Event {
   double time_s = 0;
   std::int64_t order = 0;  // of equal times, in the order in which they were made
+  std::uint32_t pipeline = 0, stage = 0;
   What what = What::pass_ended;
-  std::size_t pipeline = 0, stage = 0;
-  std::int64_t micro_batch = 0;
   bool backward = false;
   bool operator>(const Event& o) const { return time_s != o.time_s ? time_s > o.time_s : order > o.order; }
 };
@@ -65,10 +66,8 @@ class Run {
       end_transfer(event);
       return;
     }
-    if (event.what == What::input_arrived) {
-      ++state.inputs;
-    } else if (event.what == What::gradient_arrived) {
-      ++state.gradients;
+    if (event.what != What::pass_ended) {
+      count_arrival(state, event.what);
     } else {
       state.working = false;
       times_[event.pipeline].makespan_s = std::max(times_[event.pipeline].makespan_s, event.time_s);
@@ -99,7 +98,16 @@ class Run {
   void arrive(const Event& done, const PipelineHop& hop, double& own_free_s, What what, std::size_t stage) {
     double& free_s = hop.link == PipelineHop::own_link ? own_free_s : link_free_s_[hop.link];
     free_s = std::max(free_s, done.time_s) + hop.busy_s;
-    push({.time_s = free_s + hop.latency_s, .what = what, .pipeline = done.pipeline, .stage = stage});
+    const double time_s = free_s + hop.latency_s;
+    StageState& receiver = states_[done.pipeline][stage];
+    if (receiver.working && time_s < receiver.pass_end_s)
+      count_arrival(receiver, what);  // what arrives during a pass changes nothing before its end
+    else
+      push(time_s, what, done.pipeline, stage);
+  }
+
+  static void count_arrival(StageState& state, What what) {
+    ++(what == What::input_arrived ? state.inputs : state.gradients);
   }
 
   // A stage that may have become free: blocked messages from it and to it, then its next pass.
@@ -125,7 +133,7 @@ class Run {
     double own_free_s = now_s;
     double& free_s = hop.link == PipelineHop::own_link ? own_free_s : link_free_s_[hop.link];
     free_s = std::max(free_s, now_s) + hop.busy_s;
-    push({.time_s = free_s + hop.latency_s, .what = What::transfer_ended, .pipeline = pipeline, .stage = from});
+    push(free_s + hop.latency_s, What::transfer_ended, pipeline, from);
   }
 
   void end_transfer(const Event& event) {
@@ -157,17 +165,18 @@ class Run {
     if (passes_) passes_->push_back({pipeline, stage, begun, backward, now_s, now_s + seconds});
     times_[pipeline].busy_s[stage] += seconds;
     state.working = true;
-    push({.time_s = now_s + seconds,
-          .what = What::pass_ended,
-          .pipeline = pipeline,
-          .stage = stage,
-          .micro_batch = begun++,
-          .backward = backward});
+    state.pass_end_s = now_s + seconds;
+    ++begun;
+    push(state.pass_end_s, What::pass_ended, pipeline, stage, backward);
   }
 
-  void push(Event event) {
-    event.order = ++last_order_;
-    events_.push(event);
+  void push(double time_s, What what, std::size_t pipeline, std::size_t stage, bool backward = false) {
+    events_.push({.time_s = time_s,
+                  .order = ++last_order_,
+                  .pipeline = static_cast<std::uint32_t>(pipeline),
+                  .stage = static_cast<std::uint32_t>(stage),
+                  .what = what,
+                  .backward = backward});
   }
 
   const std::vector<PipelineLoad>& pipelines_;
@@ -184,6 +193,29 @@ class Run {
 std::vector<PipelineTimes> run_pipelines(PipelineSchedule schedule, const std::vector<PipelineLoad>& pipelines,
                                          std::vector<PipelinePass>* passes) {
   return Run(schedule, pipelines, passes).run();
+}
+
+double least_makespan_s(PipelineSchedule schedule, const PipelineLoad& pipeline) {
+  const auto& stages = pipeline.stages;
+  std::vector<double> passes_s, ways_s;  // of one micro-batch through stage s, and to it and back
+  double way_s = 0;
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    if (s > 0)
+      for (const PipelineHop& hop : {stages[s - 1].send, stages[s].back}) way_s += hop.busy_s + hop.latency_s;
+    ways_s.push_back(way_s);
+    passes_s.push_back(stages[s].forward_s + stages[s].backward_s);
+    way_s += passes_s[s];
+  }
+  double least_s = 0;
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    const std::int64_t in_flight = micro_batches_in_flight(schedule, s, stages.size(), pipeline.micro_batches);
+    const std::int64_t rounds = (pipeline.micro_batches - 1) / in_flight;
+    const double rounds_s = static_cast<double>(rounds) * (way_s - ways_s[s]);
+    const auto rest = static_cast<double>(pipeline.micro_batches - rounds * in_flight);
+    for (std::size_t k = s; k < stages.size(); ++k)
+      least_s = std::max(least_s, rounds_s + ways_s[k] + rest * passes_s[k]);
+  }
+  return least_s;
 }
 
 }  // namespace motley

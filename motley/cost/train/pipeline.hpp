@@ -60,4 +60,9 @@ struct PipelineTimes {
 std::vector<PipelineTimes> run_pipelines(PipelineSchedule schedule, const std::vector<PipelineLoad>& pipelines,
                                          std::vector<PipelinePass>* passes = nullptr);
 
+// No run of this pipeline is shorter. Of every stage s: with w micro-batches in flight behind it, one in w waits for
+// the one before to come back from the last stage; and what then remains passes every stage k behind it one after the
+// other.
+double least_makespan_s(PipelineSchedule schedule, const PipelineLoad& pipeline);
+
 }  // namespace motley

@@ -85,6 +85,33 @@ TEST(Pipeline, PassesAreThoseOfTheSchedule) {
   EXPECT_EQ(order, "F0F1B0F2B1B2");
 }
 
+// Way to stage 1 and back 3 + 2, the whole way 8. Stage 0 has two of four micro-batches in flight: the third leaves at
+// 8, reaches stage 1 and comes back in 5 seconds, and there two take 6.
+TEST(LeastMakespan, ByHand) {
+  const std::vector<PipelineStage> stages = {{1, 2, {1, 0}, {}}, {1, 2, {}, {0.5, 0.5}}};
+  EXPECT_DOUBLE_EQ(least_makespan_s(one_f_one_b, {stages, 4}), 8 + 5 + 6);
+  EXPECT_DOUBLE_EQ(makespan(one_f_one_b, stages, 4), 19);
+  EXPECT_DOUBLE_EQ(least_makespan_s(gpipe, {stages, 4}), 5 + 12);
+  EXPECT_DOUBLE_EQ(least_makespan_s(one_f_one_b, {stages_of({5}), 7}), 35);
+}
+
+RC_GTEST_PROP(LeastMakespan, NoRunIsShorter, ()) {
+  const auto second = rc::gen::map(rc::gen::inRange(0, 20), [](int units) { return static_cast<double>(units); });
+  const auto schedule = *rc::gen::element(gpipe, one_f_one_b);
+  const auto hops = *rc::gen::element(HopMode::overlapped, HopMode::blocking);
+  std::vector<PipelineLoad> loads;
+  for (int count = *rc::gen::inRange(1, 4); count > 0; --count) {
+    PipelineLoad& load = loads.emplace_back();
+    load.hops = hops;
+    load.micro_batches = *rc::gen::inRange<std::int64_t>(1, 20);
+    for (int stages = *rc::gen::inRange(1, 6); stages > 0; --stages)
+      load.stages.push_back({1 + *second, 1 + *second, {*second, *second, *rc::gen::inRange(-1, 2)}, {*second, 0}});
+  }
+  const auto times = run_pipelines(schedule, loads);
+  for (std::size_t p = 0; p < loads.size(); ++p)
+    RC_ASSERT(times[p].makespan_s >= least_makespan_s(schedule, loads[p]) - 1e-9);
+}
+
 RC_GTEST_PROP(Pipeline, GpipeIsTheFlowShopAndNothingBeatsTheBottleneck, ()) {
   const auto units = *rc::gen::nonEmpty(rc::gen::container<std::vector<int>>(rc::gen::inRange(1, 20)));
   const auto micro_batches = *rc::gen::inRange<std::int64_t>(1, 12);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <set>
 
@@ -163,6 +164,15 @@ double boundaries_s(const TrainStepCost& cost, const ReplicaLayout& replica) {
   return static_cast<double>(replica.stages.size() - 1) * cost.boundary_overhead_s();
 }
 
+template <class MakespanOf>
+double step_s(const TrainStepCost& cost, const TrainLayout& layout, const TrainStepPrice& price,
+              MakespanOf makespan_of) {
+  double slowest_s = 0;
+  for (std::size_t r = 0; r < layout.replicas.size(); ++r)
+    slowest_s = std::max(slowest_s, makespan_of(r) + boundaries_s(cost, layout.replicas[r]));
+  return slowest_s + price.exchange_s + price.update_s;
+}
+
 // Where a replica's time goes: its busiest stage's work, the hops that it waits for, and the rest, which is the bubble.
 Term replica_term(const TrainStepCost& cost, const TrainLayout& layout, const TrainStepPrice& price,
                   std::size_t number) {
@@ -313,20 +323,14 @@ GradientExchange gradient_exchange(const TrainStepCost& cost, const TrainProblem
   return exchange.result();
 }
 
-TrainStepPrice price_step(const TrainStepCost& cost, const TrainProblemView& view, const TrainLayout& layout,
-                          std::vector<PipelinePass>* passes) {
+TrainStepPrice bound_step(const TrainStepCost& cost, const TrainProblemView& view, const TrainLayout& layout) {
   TrainStepPrice price;
-  double slowest_s = 0, hidden_s = 0;
-  bool first = true;
   price.loads = pipelines_of(cost, layout);
-  price.pipelines = run_pipelines(layout.schedule, price.loads, passes);
+  double hidden_s = std::numeric_limits<double>::infinity();
   for (std::size_t r = 0; r < layout.replicas.size(); ++r) {
     const ReplicaLayout& replica = layout.replicas[r];
-    const std::vector<PipelineStage>& stages = price.loads[r].stages;
-    slowest_s = std::max(slowest_s, price.pipelines[r].makespan_s + boundaries_s(cost, replica));
-    for (std::size_t s = 0; s < stages.size(); ++s) {
-      hidden_s = first ? stages[s].backward_s : std::min(hidden_s, stages[s].backward_s);
-      first = false;
+    for (std::size_t s = 0; s < replica.stages.size(); ++s) {
+      hidden_s = std::min(hidden_s, price.loads[r].stages[s].backward_s);
       const PlacedStage& stage = replica.stages[s];
       double update_s = 0;
       for (const auto& strategy : stage.strategies)
@@ -338,7 +342,21 @@ TrainStepPrice price_step(const TrainStepCost& cost, const TrainProblemView& vie
   const double last_layer_s = price.exchange.seconds / static_cast<double>(view.arch.layers + 1);
   price.exchange_s =
       layout.sync.overlap ? std::max(last_layer_s, price.exchange.seconds - hidden_s) : price.exchange.seconds;
-  price.iteration_s = slowest_s + price.exchange_s + price.update_s;
+  price.iteration_s =
+      step_s(cost, layout, price, [&](std::size_t r) { return least_makespan_s(layout.schedule, price.loads[r]); });
+  return price;
+}
+
+void run_step(const TrainStepCost& cost, const TrainLayout& layout, TrainStepPrice& price,
+              std::vector<PipelinePass>* passes) {
+  price.pipelines = run_pipelines(layout.schedule, price.loads, passes);
+  price.iteration_s = step_s(cost, layout, price, [&](std::size_t r) { return price.pipelines[r].makespan_s; });
+}
+
+TrainStepPrice price_step(const TrainStepCost& cost, const TrainProblemView& view, const TrainLayout& layout,
+                          std::vector<PipelinePass>* passes) {
+  TrainStepPrice price = bound_step(cost, view, layout);
+  run_step(cost, layout, price, passes);
   return price;
 }
 

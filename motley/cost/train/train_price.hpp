@@ -16,11 +16,13 @@ struct PlacedStage {
   std::vector<int> devices;
   std::vector<double> shares = {};
   std::vector<LayerStrategy> strategies;
+  bool operator==(const PlacedStage&) const = default;
 };
 struct ReplicaLayout {
   std::int64_t sequences = 0;  // of a step
   std::int64_t micro_batches = 1;
   std::vector<PlacedStage> stages;
+  bool operator==(const ReplicaLayout&) const = default;
 };
 struct TrainLayout {
   std::vector<ReplicaLayout> replicas;
@@ -77,6 +79,12 @@ TrainStepPrice price_step(const TrainStepCost& cost, const TrainProblemView& vie
 // The same of a plan.
 TrainStepPrice price_step(const TrainPlan& plan, const CostOptions& options,
                           std::vector<PipelinePass>* passes = nullptr);
+
+// Its two halves: all but the pipelines, with an `iteration_s` below which no step of this layout can be; and what
+// takes most of the time, running them.
+TrainStepPrice bound_step(const TrainStepCost& cost, const TrainProblemView& view, const TrainLayout& layout);
+void run_step(const TrainStepCost& cost, const TrainLayout& layout, TrainStepPrice& price,
+              std::vector<PipelinePass>* passes = nullptr);
 
 TrainCost price_motley_train(const TrainPlan& plan, const CostOptions& options);
 

@@ -350,6 +350,18 @@ TEST(TrainStep, TheExchangeHidesBehindTheShortestBackwardPassButForTheLastLayer)
   expect_close(price_step(job.cost(), job.view(), layout).exchange_s, price.exchange.seconds);
 }
 
+TEST(TrainStep, TheBoundKnowsAllButWhatPipelinesWaitFor) {
+  const Job job;
+  const auto cost = job.cost();
+  TrainLayout layout = layout_on({{0}, {2}}, strategy_of(1, 1), 6);
+  layout.replicas[1].micro_batches = 3;
+  TrainStepPrice price = bound_step(cost, job.view(), layout);
+  const TrainStepPrice whole = price_step(cost, job.view(), layout);
+  expect_close(price.iteration_s, whole.iteration_s);  // of single stages nothing waits
+  run_step(cost, layout, price);
+  EXPECT_EQ(price.iteration_s, whole.iteration_s);
+}
+
 TEST(TrainStep, AStageComputesItsLargestMicroBatch) {
   const Job job;
   const auto cost = job.cost();

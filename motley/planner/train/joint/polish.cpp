@@ -31,6 +31,12 @@ bool shift_layer(ReplicaLayout& replica, std::size_t from, std::size_t to) {
   return true;
 }
 
+bool replica_fits(const TrainProblem& problem, const TrainLayout& layout, std::size_t r) {
+  for (std::size_t s = 0; s < layout.replicas[r].stages.size(); ++s)
+    if (!stage_fits(problem.view(), layout, r, s)) return false;
+  return true;
+}
+
 class Polisher {
  public:
   Polisher(const TrainProblem& problem, TrainLayout layout, Instant deadline) : problem_(problem), deadline_(deadline) {
@@ -60,12 +66,21 @@ class Polisher {
   bool try_change(const std::function<bool(TrainLayout&)>& change) {
     if (expired()) return false;
     TrainLayout layout = best_.layout;
-    if (!change(layout) || !fits_memory(problem_, layout)) return false;
+    if (!change(layout)) return false;
     ++best_.evaluated;
-    const double seconds = price_step(problem_.cost, problem_.view(), layout).iteration_s;
-    if (seconds >= best_.iteration_s * shorter) return false;
+    const double limit_s = best_.iteration_s * shorter;
+    TrainStepPrice price = bound_step(problem_.cost, problem_.view(), layout);
+    if (price.iteration_s >= limit_s || !changes_fit(layout)) return false;
+    run_step(problem_.cost, layout, price);
+    if (price.iteration_s >= limit_s) return false;
     best_.layout = std::move(layout);
-    best_.iteration_s = seconds;
+    best_.iteration_s = price.iteration_s;
+    return true;
+  }
+
+  bool changes_fit(const TrainLayout& layout) const {
+    for (std::size_t r = 0; r < layout.replicas.size(); ++r)
+      if (layout.replicas[r] != best_.layout.replicas[r] && !replica_fits(problem_, layout, r)) return false;
     return true;
   }
 
@@ -165,8 +180,7 @@ class Polisher {
 
 bool fits_memory(const TrainProblem& problem, const TrainLayout& layout) {
   for (std::size_t r = 0; r < layout.replicas.size(); ++r)
-    for (std::size_t s = 0; s < layout.replicas[r].stages.size(); ++s)
-      if (!stage_fits(problem.view(), layout, r, s)) return false;
+    if (!replica_fits(problem, layout, r)) return false;
   return true;
 }
 
