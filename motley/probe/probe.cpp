@@ -305,6 +305,7 @@ class Probe {
         .bandwidth = 1,
         .attention_compute = share(rates.attention_flop_per_s, rates.product_flop_per_s),
         .attention_bandwidth = share(rates.attention_bandwidth_bytes_per_s, rates.bandwidth_bytes_per_s)};
+    device.training = {};  // these shares hold for training, too
     device.overhead = Overhead{.layer_s = rounded(rates.overhead.layer_s), .step_s = rounded(rates.overhead.step_s)};
   }
 

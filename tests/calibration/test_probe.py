@@ -29,7 +29,9 @@ def probed(motley, scratch, tmp_path_factory):
     if not (motley.parent / "motley-worker").exists():
         pytest.skip("motley-worker is not built")
     file = tmp_path_factory.mktemp("probe") / "garage.toml"
-    result = call(motley, "cluster", "probe", "--cluster", GARAGE / "cluster.toml", "--model", TALES, "--weight-type", "fp32", "--seconds", 4, "-o", file,
+    guessed = file.with_name("guessed.toml")
+    guessed.write_text((GARAGE / "cluster.toml").read_text().replace("[[device_type]]\n", "[[device_type]]\ntraining = { products = 0.5 }\n"))
+    result = call(motley, "cluster", "probe", "--cluster", guessed, "--model", TALES, "--weight-type", "fp32", "--seconds", 4, "-o", file,
                   "--json", TMPDIR=str(scratch))
     assert result.returncode == 0, result.stderr
     assert "server" in result.stderr and "wrote" in result.stderr
@@ -58,6 +60,7 @@ def test_devices_keep_their_memories_and_get_the_measured_figures(probed):
         assert set(device["flops"]) == {"fp32", "bf16"}
         assert set(device["overhead"]) == {"layer", "step"}
         assert all(0 < share <= 1 for share in device["efficiency"].values()) and len(device["efficiency"]) == 4
+        assert "training" not in device, "what was measured holds for training, too"
     assert ["link" in machine for machine in measured["machine"]] == [True, True, False], "machines with several workers"
     assert measured["local"]["cores"] >= 1
 
