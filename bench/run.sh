@@ -6,7 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 names=()
 while [ $# -gt 0 ] && [ "$1" != -- ]; do names+=("$1") && shift; done
 [ $# -eq 0 ] || shift
-[ ${#names[@]} -gt 0 ] || names=(planning placement chain training training-joint simulating renting training-measured steps steps-measured planning-collectives collectives joining learning decode streams)
+[ ${#names[@]} -gt 0 ] || names=(planning placement chain training training-joint simulating renting training-measured predicted steps steps-measured planning-collectives collectives joining learning decode streams)
 
 for name in "${names[@]}"; do
   case $name in
@@ -15,6 +15,7 @@ for name in "${names[@]}"; do
     training) build/release/bench/train_bench "$@" ;;
     placement) build/release/bench/placement_bench "$@" ;;
     simulating) build/release/bench/simulate_bench "$@" ;;
+    predicted) build/release/bench/predicted_bench "$@" ;;
     steps) build/release/bench/steps_bench "$@" ;;
     steps-measured) build/release/bench/steps_measured "$@" ;;
     renting) build/release/bench/rent_bench "$@" ;;
@@ -26,6 +27,6 @@ for name in "${names[@]}"; do
     learning) build/release/bench/collectives/learning "$@" ;;
     streams) python3 bench/streams/run.py "$@" ;;
     decode) .venv-reference/bin/python bench/decode/run.py "$@" ;;
-    *) printf 'error: there is no benchmark "%s"\n\nhint: known: planning, placement, chain, training, training-joint, simulating, renting, training-measured, steps, steps-measured, planning-collectives, collectives, joining, learning, decode, streams\n' "$name" >&2; exit 2 ;;
+    *) printf 'error: there is no benchmark "%s"\n\nhint: known: planning, placement, chain, training, training-joint, simulating, renting, training-measured, predicted, steps, steps-measured, planning-collectives, collectives, joining, learning, decode, streams\n' "$name" >&2; exit 2 ;;
   esac
 done

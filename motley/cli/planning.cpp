@@ -168,7 +168,7 @@ void add_planning_options(CLI::App& verb, PlanningOptions& options, const std::s
       ->type_name("DEVICE")
       ->expected(1)
       ->take_all();
-  verb.add_option("--max-batch", options.max_batch, "Most requests in flight per pipeline (default 256)")
+  verb.add_option("--max-batch", options.max_batch, "Most requests in flight per pipeline (default 1024)")
       ->check(CLI::Range(1, 1 << 16));
   verb.add_option("--max-tokens", options.step.max_tokens, "Most tokens in one step (default 512)")
       ->check(CLI::Range(1, 1 << 20));

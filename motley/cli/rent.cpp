@@ -167,7 +167,7 @@ void add_plan_rent(CLI::App& plan_verbs, Action& action) {
                    "With --model: fp32, bf16, or fp16 (plan only) (default: the checkpoint's)");
   verb->add_option("--kv-type", options->kv_type, "With --model: type of keys and values (default: the weight type)");
   verb->add_option("--max-batch", options->made.max_batch,
-                   "With --model: most requests in flight per copy (default 256)")
+                   "With --model: most requests in flight per copy (default 1024)")
       ->check(CLI::Range(1, 1 << 16));
   verb->add_option("--max-tokens", options->made.step.max_tokens, "With --model: most tokens in one step (default 512)")
       ->check(CLI::Range(1, 1 << 20));

@@ -8,15 +8,17 @@ double PathPrice::busiest_s() const { return loads.empty() ? 0 : *std::max_eleme
 
 PathPrice price_path(const ServeForm& form, const std::vector<PathStage>& path) {
   PathPrice price;
+  double busiest_chunk_s = 0;
   for (std::size_t i = 0; i < path.size(); ++i) {
     const PathStage& stage = path[i];
     StagePrice sum = form.block(*stage.group) * static_cast<double>(stage.layers) + form.ends(*stage.group, stage.ends);
     if (i + 1 < path.size()) sum = sum + form.hop(*stage.group, *path[i + 1].group);
     price.latency = price.latency + sum.latency;
-    price.loads.push_back(sum.load.sum());
-    price.busiest_decode_s = std::max(price.busiest_decode_s, sum.load.decode_s);
+    price.loads.push_back(sum.load_s);
+    busiest_chunk_s = std::max(busiest_chunk_s, sum.chunk_s);
   }
   if (path.size() > 1) price.latency = price.latency + form.token_return(*path.back().group, *path.front().group);
+  price.more_chunks_s = std::max(0.0, form.chunks() - 1) * busiest_chunk_s;
   return price;
 }
 
@@ -25,11 +27,26 @@ double setting(const CostOptions& options, const std::string& key, double otherw
   return found == options.settings.end() ? otherwise : found->second;
 }
 
-std::int64_t kv_tokens_of(const ServePoint& point, std::int64_t requests) {
+KvTokens kv_tokens_each(const ServePoint& point) {
   const double output_tokens = point.phase == Phase::prefill ? 1 : point.output_tokens;
-  const double tokens = std::ceil(point.prompt_tokens + output_tokens);
-  const auto blocks = static_cast<std::int64_t>(std::ceil(tokens / static_cast<double>(point.step.block_tokens)));
-  return requests * blocks * point.step.block_tokens;
+  const auto block = static_cast<double>(point.step.block_tokens);
+  const double last = block * std::ceil(std::ceil(point.prompt_tokens + output_tokens) / block);
+  return {last, std::min(last, point.prompt_tokens + (output_tokens + 1) / 2 + (block - 1) / 2)};
+}
+
+std::int64_t kv_tokens_of(const ServePoint& point, std::int64_t requests) {
+  const KvTokens each = kv_tokens_each(point);
+  const auto block = static_cast<double>(point.step.block_tokens);
+  const auto count = static_cast<double>(requests);
+  const double tokens = count * each.mean + std::sqrt(count) * (each.last - each.mean);
+  return static_cast<std::int64_t>(block * std::ceil(tokens / block - 1e-9));
+}
+
+double requests_in(const ServePoint& point, double kv_tokens) {
+  const KvTokens each = kv_tokens_each(point);
+  const double more = each.last - each.mean;
+  const double root = (std::sqrt(more * more + 4 * each.mean * std::max(0.0, kv_tokens)) - more) / (2 * each.mean);
+  return root * root;
 }
 
 }  // namespace motley

@@ -30,6 +30,8 @@ struct ServePoint {
   std::int64_t sequences = 1;  // in one decode step (a micro-batch)
   StepLimits step;
   Phase phase = Phase::both;  // the other costs nothing; the published forms know `both` only
+  bool loaded = false;        // other requests are in flight: decode steps carry their prompts
+  double chunk_tokens = 0;    // of a prompt that is alone; 0: as many as a step holds
 };
 
 struct PhaseSeconds {
@@ -40,13 +42,17 @@ struct PhaseSeconds {
   PhaseSeconds operator*(double factor) const { return {prefill_s * factor, decode_s * factor}; }
 };
 
-// `latency`: what a request waits for. `load`: how long it keeps the stage (or, of a hop, its sender) busy; steps that
-// serve several sequences at once count to each by its part.
+// `latency`: what a request waits for; of a prompt in several chunks, one of them. `load_s`: how long it keeps the
+// stage (or, of a hop, its sender) busy; steps that serve several sequences at once count to each by its part.
+// `chunk_s`: how long one chunk of its prompt does, alone.
 struct StagePrice {
   PhaseSeconds latency;
-  PhaseSeconds load;
-  StagePrice operator+(const StagePrice& o) const { return {latency + o.latency, load + o.load}; }
-  StagePrice operator*(double factor) const { return {latency * factor, load * factor}; }
+  double load_s = 0;
+  double chunk_s = 0;
+  StagePrice operator+(const StagePrice& o) const {
+    return {latency + o.latency, load_s + o.load_s, chunk_s + o.chunk_s};
+  }
+  StagePrice operator*(double factor) const { return {latency * factor, load_s * factor, chunk_s * factor}; }
 };
 
 class ServeForm {
@@ -65,6 +71,9 @@ class ServeForm {
   virtual Term explain_stage(const TensorGroup& group, StageEnds ends, std::int64_t layers, std::string name) const = 0;
   virtual Term explain_hop(const TensorGroup& from, const TensorGroup& to, std::string name) const = 0;
 
+  // Chunks of a prompt that is alone; they follow one another through the pipeline.
+  virtual double chunks() const = 0;
+
   // Published forms count a whole batch as one job that fills the pipeline with its like; motley's own counts requests.
   virtual double requests_per_job() const = 0;
   virtual bool pipeline_always_full() const = 0;
@@ -77,18 +86,31 @@ struct PathStage {
   std::int64_t layers = 0;
 };
 struct PathPrice {
-  PhaseSeconds latency;         // of a request alone, with the token's way back
-  std::vector<double> loads;    // busy seconds per request of every stage, with the hop it sends
-  double busiest_decode_s = 0;  // of them, decoding alone
+  PhaseSeconds latency;       // of a request, with one chunk of its prompt and the token's way back
+  double more_chunks_s = 0;   // what the other chunks add where it is alone: the busiest stage's time for each
+  std::vector<double> loads;  // busy seconds per request of every stage, with the hop it sends
   double busiest_s() const;
+  double first_token_s() const { return latency.prefill_s + more_chunks_s; }
 };
 PathPrice price_path(const ServeForm& form, const std::vector<PathStage>& path);
 
 // A setting of the chosen form, or its default.
 double setting(const CostOptions& options, const std::string& key, double otherwise);
 
-// KV room of so many requests of the point's lengths, each in whole blocks; what only prefills holds the prompt and the
-// token that comes out of it.
+// What a request of the point's lengths holds of a KV cache: with its last token, in whole blocks, and on average while
+// it decodes, half a block more than its tokens. What only prefills holds the prompt and the token that comes out of
+// it.
+struct KvTokens {
+  double last = 0;
+  double mean = 0;
+};
+KvTokens kv_tokens_each(const ServePoint& point);
+
+// KV room of so many requests that are each at a different token: their mean, and a margin that grows with the root of
+// their number, as the deviation of a sum does; one alone has room for all it ever holds.
 std::int64_t kv_tokens_of(const ServePoint& point, std::int64_t requests);
+
+// The inverse, before rounding: how many requests so much room is for.
+double requests_in(const ServePoint& point, double kv_tokens);
 
 }  // namespace motley

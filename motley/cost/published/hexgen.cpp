@@ -36,14 +36,14 @@ class HexgenForm final : public ServeForm {
   StagePrice block(const TensorGroup& group) const override {
     const PhaseSeconds seconds{prefill_compute(group) + all_reduce(group, in_),
                                out_ * weights(group) + decode_compute(group) + out_ * all_reduce(group, 1)};
-    return {seconds, seconds};
+    return {seconds, seconds.sum()};
   }
 
   StagePrice ends(const TensorGroup&, StageEnds) const override { return {}; }
 
   StagePrice hop(const TensorGroup& from, const TensorGroup& to) const override {
     const PhaseSeconds seconds{crossing(from, to, in_), out_ * crossing(from, to, 1)};
-    return {seconds, seconds};
+    return {seconds, seconds.sum()};
   }
 
   PhaseSeconds token_return(const TensorGroup&, const TensorGroup&) const override { return {}; }
@@ -85,6 +85,7 @@ class HexgenForm final : public ServeForm {
                                     leaf("decode", price.latency.decode_s, fmt::format("{:g} tokens", out_))});
   }
 
+  double chunks() const override { return 1; }
   double requests_per_job() const override { return batch_; }
   bool pipeline_always_full() const override { return true; }
 

@@ -36,23 +36,23 @@ TokenRates::TokenRates(const Cluster& cluster, const Architecture& arch, const W
       options_(cost),
       cost_(cost, cluster, arch) {}
 
-const ServeForm& TokenRates::form(std::int64_t sequences) {
-  auto& form = forms_[sequences];
+const ServeForm& TokenRates::form(std::int64_t sequences, Phase phase) {
+  auto& form = forms_[{sequences, phase}];
   if (!form)
     form = make_form(options_, cluster_, arch_,
-                     {workload_.mean_prompt_tokens(), workload_.mean_output_tokens(), sequences, step_});
+                     {workload_.mean_prompt_tokens(), workload_.mean_output_tokens(), sequences, step_, phase, true});
   return *form;
 }
 
 double TokenRates::stage(const TensorGroup& group, StageEnds ends, std::int64_t layers, std::int64_t sequences,
                          StageRole role) {
   if (const auto measured = measured_tokens_per_s(profile_, cluster_, group.devices, layers)) return *measured;
-  const ServeForm& priced = form(sequences);
+  const Phase phase = role == StageRole::any       ? Phase::both
+                      : role == StageRole::prefill ? Phase::prefill
+                                                   : Phase::decode;
+  const ServeForm& priced = form(sequences, phase);
   const StagePrice price = priced.block(group) * static_cast<double>(layers) + priced.ends(group, ends);
-  const double load_s = role == StageRole::any       ? price.load.sum()
-                        : role == StageRole::prefill ? price.load.prefill_s
-                                                     : price.load.decode_s;
-  return part_seen(workload_, role) * tokens_through(workload_) * priced.requests_per_job() / load_s;
+  return part_seen(workload_, role) * tokens_through(workload_) * priced.requests_per_job() / price.load_s;
 }
 
 double TokenRates::hidden_bytes(const TensorGroup& group) const { return cost_.activation_bytes(group, 1); }

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "motley/cost/form/form.hpp"
@@ -37,7 +38,7 @@ class TokenRates {
   double link(const TensorGroup& from, const TensorGroup& to) const;
 
  private:
-  const ServeForm& form(std::int64_t sequences);
+  const ServeForm& form(std::int64_t sequences, Phase phase);
 
   const Cluster& cluster_;
   const Architecture& arch_;
@@ -46,7 +47,7 @@ class TokenRates {
   StepLimits step_;
   const CostOptions& options_;
   StepCost cost_;
-  std::map<std::int64_t, std::unique_ptr<ServeForm>> forms_;  // by sequences per step
+  std::map<std::pair<std::int64_t, Phase>, std::unique_ptr<ServeForm>> forms_;  // by sequences per step
 };
 
 // A stage or a link, and what goes through it.

@@ -1,8 +1,9 @@
 // The cost form `motley`: real parameter counts, grouped KV heads, embedding and head on the end stages, prefill and
 // decode apart, several sequences per step. docs/costs.md has the formulas with symbols, units, validity and sources.
 //
-// A stage works in steps, priced by cost/serve/step.hpp. A decode step carries one token of each of q sequences; a
-// prefill step carries one chunk of one prompt.
+// A stage works in steps, priced by cost/serve/step.hpp. Alone, a request has steps with a chunk of its prompt, then
+// steps with one token of each of q sequences. Where others are in flight, every step carries both: so many tokens of
+// prompts per decode as requests have, as far as a step holds them.
 #include "motley/cost/serve/motley_form.hpp"
 
 #include <fmt/format.h>
@@ -22,14 +23,26 @@ class MotleyForm final : public ServeForm {
       : step_(options, cluster, arch),
         arch_(arch),
         point_(point),
-        chunks_(std::max(1.0, std::ceil(point.prompt_tokens / static_cast<double>(point.step.max_tokens)))),
-        prefill_steps_(point.phase == Phase::decode ? 0 : chunks_),
+        chunks_(chunks_of(point)),
         decode_steps_(point.phase == Phase::prefill ? 0 : std::max(0.0, point.output_tokens - 1)),
         sequences_(static_cast<double>(point.sequences)) {
     const double half_prompt = point.prompt_tokens / 2;
     const double context = point.prompt_tokens + point.output_tokens / 2;
-    prefill_ = {point.prompt_tokens / chunks_, half_prompt, step_.seen(half_prompt), 1 / chunks_};
+    if (chunks_ > 0) prefill_ = {point.prompt_tokens / chunks_, half_prompt, step_.seen(half_prompt), 1 / chunks_};
     decode_ = {sequences_, context, sequences_ * step_.seen(context), sequences_};
+    if (!point.loaded) {
+      steps_ = decode_steps_ / sequences_;
+      return;
+    }
+    const double prompt_tokens = chunks_ > 0 ? point.prompt_tokens : 0, all_tokens = prompt_tokens + decode_steps_;
+    if (all_tokens == 0) return;  // only decodes, and there is nothing to decode
+    steps_ = std::max(decode_steps_ / sequences_, all_tokens / static_cast<double>(point.step.max_tokens));
+    const double decodes = decode_steps_ / steps_, chunk = prompt_tokens / steps_;
+    const double prompts = prompt_tokens > 0 ? chunk / point.prompt_tokens : 0;  // that end in a step
+    decode_ = {decodes + chunk, (decodes * context + chunk * half_prompt) / (decodes + chunk),
+               decodes * step_.seen(context) + (chunk > 0 ? std::max(1.0, prompts) * step_.seen(half_prompt) : 0),
+               decodes + prompts};
+    if (chunks_ > 0) prefill_ = decode_;  // its chunks are part of such steps
   }
 
   StagePrice block(const TensorGroup& group) const override {
@@ -47,11 +60,13 @@ class MotleyForm final : public ServeForm {
                     token = step_.crossing(from, to, decode_.tokens);
     const double prompt_bytes = step_.activation_bytes(from, prefill_.tokens),
                  token_bytes = step_.activation_bytes(from, decode_.tokens);
-    return {{prefill_steps_ * prompt.seconds(prompt_bytes), decode_steps_ * token.seconds(token_bytes)},
-            // Only the sending itself keeps the sender busy; the way through the network overlaps with its next step.
-            {prefill_steps_ * prompt_bytes / prompt.bandwidth_bytes_per_s,
-             decode_steps_ * token_bytes / token.bandwidth_bytes_per_s / sequences_}};
+    // Only the sending itself keeps the sender busy; the way through the network overlaps with its next step.
+    StagePrice price = priced(prompt_bytes / prompt.bandwidth_bytes_per_s, token_bytes / token.bandwidth_bytes_per_s);
+    price.latency = {chunks_ > 0 ? prompt.seconds(prompt_bytes) : 0, decode_steps_ * token.seconds(token_bytes)};
+    return price;
   }
+
+  double chunks() const override { return chunks_; }
 
   PhaseSeconds token_return(const TensorGroup& last, const TensorGroup& first) const override {
     return {0, decode_steps_ * step_.token_return_s(last, first, sequences_)};
@@ -62,12 +77,14 @@ class MotleyForm final : public ServeForm {
   }
 
   Term explain_stage(const TensorGroup& group, StageEnds ends, std::int64_t layers, std::string name) const override {
-    return in_phases(std::move(name),
-                     explain_steps(group, ends, layers, prefill_, prefill_steps_, "prefill",
-                                   fmt::format("{:g} chunks of {:g} tokens", prefill_steps_, prefill_.tokens)),
-                     explain_steps(group, ends, layers, decode_, decode_steps_, "decode",
-                                   fmt::format("{:g} steps of {} sequences at context {:g}", decode_steps_,
-                                               point_.sequences, decode_.context)));
+    return in_phases(
+        std::move(name),
+        explain_steps(group, ends, layers, prefill_, chunks_ > 0 ? 1 : 0, "prefill",
+                      point_.loaded ? fmt::format("a step of {:.1f} tokens", prefill_.tokens)
+                                    : fmt::format("one of {:g} chunks of {:.1f} tokens", chunks_, prefill_.tokens)),
+        explain_steps(group, ends, layers, decode_, decode_steps_, "decode",
+                      fmt::format("{:g} steps of {} sequences and {:.1f} tokens at context {:.1f}", decode_steps_,
+                                  point_.sequences, decode_.tokens, decode_.context)));
   }
 
   Term explain_hop(const TensorGroup& from, const TensorGroup& to, std::string name) const override {
@@ -78,7 +95,7 @@ class MotleyForm final : public ServeForm {
                          human_bytes(step_.activation_bytes(from, step.tokens)),
                          human_rate(path.bandwidth_bytes_per_s));
     };
-    return in_phases(std::move(name), leaf("prefill", seconds.prefill_s, note(prefill_, prefill_steps_)),
+    return in_phases(std::move(name), leaf("prefill", seconds.prefill_s, note(prefill_, 1)),
                      leaf("decode", seconds.decode_s, note(decode_, decode_steps_)));
   }
 
@@ -94,17 +111,24 @@ class MotleyForm final : public ServeForm {
     return sum_of(std::move(name), std::move(terms));
   }
 
-  // All steps of a request: it waits for whole decode steps, but is only one of the sequences they serve.
-  StagePrice priced(double prefill_step_s, double decode_step_s) const {
-    const PhaseSeconds latency{prefill_steps_ * prefill_step_s, decode_steps_ * decode_step_s};
-    return {latency, {latency.prefill_s, latency.decode_s / sequences_}};
+  static double chunks_of(const ServePoint& point) {
+    if (point.phase == Phase::decode) return 0;
+    const double most = point.chunk_tokens > 0 ? point.chunk_tokens : static_cast<double>(point.step.max_tokens);
+    return std::max(1.0, std::ceil(point.prompt_tokens / most));
+  }
+
+  // A request waits for whole steps, but is only one of the sequences they serve.
+  StagePrice priced(double chunk_s, double decode_step_s) const {
+    const double prompt_s = chunks_ > 0 ? chunk_s : 0;
+    const double apart_s = point_.loaded ? 0 : chunks_ * prompt_s;
+    return {{prompt_s, decode_steps_ * decode_step_s}, apart_s + steps_ * decode_step_s, prompt_s};
   }
 
   // What the driver adds to a request.
   PhaseSeconds driver_s() const {
     const DriverCost driver = step_.driver();
     const double request_s = point_.phase == Phase::decode ? 0 : driver.request_s;
-    return {request_s + prefill_steps_ * driver.step_s, decode_steps_ * driver.step_s};
+    return {request_s + (chunks_ > 0 ? driver.step_s : 0), decode_steps_ * driver.step_s};
   }
 
   Term explain_steps(const TensorGroup& group, StageEnds ends, std::int64_t layers, const StepLoad& step, double times,
@@ -158,7 +182,10 @@ class MotleyForm final : public ServeForm {
   StepCost step_;
   const Architecture& arch_;
   ServePoint point_;
-  double chunks_, prefill_steps_, decode_steps_, sequences_;
+  double chunks_;        // of its prompt, alone; 0 where it only decodes
+  double decode_steps_;  // that it waits for
+  double sequences_;
+  double steps_ = 0;  // its part of them, in steps of decode_
   StepLoad prefill_, decode_;
 };
 

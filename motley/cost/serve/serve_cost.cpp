@@ -20,6 +20,7 @@ namespace {
 struct RoutePart {
   std::size_t first_hop = 0, hops = 0;
   std::unique_ptr<ServeForm> form = {};  // at the route's batch
+  double more_chunks_s = 0;              // of the prompt of a request that is alone
 };
 
 struct PricedRoute {
@@ -28,7 +29,8 @@ struct PricedRoute {
   std::int64_t batch = 1;
   std::int64_t micro_batches = 1;
   std::vector<RoutePart> parts = {};
-  PhaseSeconds latency = {};       // of a request alone
+  PhaseSeconds latency = {};       // of a request that waits for no other
+  double first_token_s = 0;        // of a request alone
   std::vector<double> loads = {};  // of every stage on its path
   std::vector<KvMove> moves = {};  // from prefill to decode
   double moving_s = 0;
@@ -36,7 +38,7 @@ struct PricedRoute {
 
   const ServeForm& form() const { return *parts.back().form; }
   // Before a request is one of the batch: those in flight are decoding where others prefill.
-  double before_s() const { return parts.size() > 1 ? latency.prefill_s + moving_s : 0; }
+  double before_s() const { return parts.size() > 1 ? first_token_s + moving_s : 0; }
   double alone_s() const { return latency.sum() + moving_s; }
   double cycle() const { return cycle_s(form(), alone_s() - before_s(), busiest_s, batch); }
   double requests_per_s() const { return form().requests_per_job() / cycle(); }
@@ -88,9 +90,7 @@ class Pricing {
 
  private:
   // The parts of a route, priced for so many sequences in a decode step.
-  std::vector<RoutePart> parts_of(const Route& route, std::optional<std::size_t> hand_over,
-                                  std::int64_t sequences) const {
-    ServePoint point{plan_.workload.mean_prompt_tokens(), plan_.workload.mean_output_tokens(), sequences, plan_.step};
+  std::vector<RoutePart> parts_of(const Route& route, std::optional<std::size_t> hand_over, ServePoint point) const {
     const auto part = [&](std::size_t first_hop, std::size_t hops, Phase phase) {
       point.phase = phase;
       return RoutePart{first_hop, hops, make_form(options_, plan_.cluster, plan_.model.arch, point)};
@@ -110,18 +110,17 @@ class Pricing {
   // for others hand on what they hold.
   std::vector<std::int64_t> batches_in_memory() const {
     const ServePoint point{plan_.workload.mean_prompt_tokens(), plan_.workload.mean_output_tokens(), 1, plan_.step};
-    const double each = static_cast<double>(kv_tokens_of(point, 1));
     const auto first_kept = [&](const Route& route) { return hand_over_hop(plan_, route).value_or(0); };
-    std::map<std::string, double> wanted;  // tokens
+    std::map<std::string, double> wanted;  // requests
     for (const auto& route : plan_.routes)
       for (std::size_t hop = first_kept(route); hop < route.path.size(); ++hop)
-        wanted[route.path[hop].stage] += each * static_cast<double>(std::max<std::int64_t>(1, route.batch));
+        wanted[route.path[hop].stage] += static_cast<double>(std::max<std::int64_t>(1, route.batch));
     std::vector<std::int64_t> batches;
     for (const auto& route : plan_.routes) {
       double part = 1;
       for (std::size_t hop = first_kept(route); hop < route.path.size(); ++hop) {
         const Stage& stage = plan_.stage(route.path[hop].stage);
-        part = std::min(part, static_cast<double>(stage.kv_tokens) / wanted[stage.id]);
+        part = std::min(part, requests_in(point, static_cast<double>(stage.kv_tokens)) / wanted[stage.id]);
       }
       const double fits = std::floor(part * static_cast<double>(route.batch) + 1e-9);
       batches.push_back(std::max<std::int64_t>(1, static_cast<std::int64_t>(fits)));
@@ -132,13 +131,21 @@ class Pricing {
   PricedRoute price_alone(const Route& route, std::int64_t most_batch) const {
     const std::optional<std::size_t> hand_over = hand_over_hop(plan_, route);
     const std::vector<KvMove> moves = hand_over ? kv_moves(plan_, route) : std::vector<KvMove>();
-    const auto priced_at = [&](std::int64_t batch, std::int64_t micro_batches) {
+    const ServePoint one{plan_.workload.mean_prompt_tokens(), plan_.workload.mean_output_tokens(), 1, plan_.step};
+    const auto priced_at = [&](std::int64_t batch, std::int64_t micro_batches, const ServePoint& point) {
       PricedRoute priced{.route = &route, .batch = batch, .micro_batches = micro_batches, .moves = moves};
-      priced.parts = parts_of(route, hand_over, sequences_per_step(batch, micro_batches));
+      priced.parts = parts_of(route, hand_over, point);
       price_parts(priced);
       return priced;
     };
-    PricedRoute best = priced_at(1, 1);
+    PricedRoute best;
+    at_best_chunk(one, [&](const ServePoint& point) {
+      PricedRoute alone = priced_at(1, 1, point);
+      const double seconds = alone.latency.prefill_s;
+      if (best.route == nullptr || seconds < best.latency.prefill_s) best = std::move(alone);
+      return seconds;
+    });
+    const double first_token_s = best.first_token_s = best.latency.prefill_s;
     if (best.form().pipeline_always_full()) {
       best.batch = static_cast<std::int64_t>(best.form().requests_per_job());
       return best;
@@ -148,7 +155,12 @@ class Pricing {
     if (const double fixed = setting(options_, "motley.micro_batches", 0); fixed > 0)
       counts = {std::min(batch, static_cast<std::int64_t>(fixed))};
     for (const std::int64_t count : counts) {
-      PricedRoute priced = priced_at(batch, count);
+      if (batch == 1) break;
+      ServePoint point = one;
+      point.sequences = sequences_per_step(batch, count);
+      point.loaded = true;
+      PricedRoute priced = priced_at(batch, count, point);
+      priced.first_token_s = first_token_s;
       if (count == counts.front() || priced.requests_per_s() > best.requests_per_s() * (1 + 1e-12))
         best = std::move(priced);
     }
@@ -156,14 +168,15 @@ class Pricing {
   }
 
   void price_parts(PricedRoute& priced) const {
-    for (const auto& part : priced.parts) {
+    for (auto& part : priced.parts) {
       std::vector<PathStage> path;
       for (std::size_t i = 0; i < part.hops; ++i) {
         const Hop& hop = priced.route->path[part.first_hop + i];
         path.push_back({&group(hop), ends(hop), hop.layers.size()});
       }
       const PathPrice price = price_path(*part.form, path);
-      priced.latency = priced.latency + price.latency;
+      if (priced.batch == 1) part.more_chunks_s = price.more_chunks_s;
+      priced.latency = priced.latency + price.latency + PhaseSeconds{part.more_chunks_s, 0};
       priced.loads.insert(priced.loads.end(), price.loads.begin(), price.loads.end());
     }
     priced.moving_s = seconds_of(priced.moves);
@@ -212,6 +225,9 @@ void explain_part(const Pricing& pricing, const PricedRoute& priced, const Route
       terms.push_back(part.form->explain_hop(pricing.group(path[i]), pricing.group(path[i + 1]),
                                              fmt::format("{} > {}", path[i].stage, path[i + 1].stage)));
   }
+  if (part.more_chunks_s > 0)
+    terms.push_back(leaf("chunks after the first", part.more_chunks_s,
+                         fmt::format("{:g} times the busiest stage's for one of them", part.form->chunks() - 1)));
   if (part.hops < 2) return;
   const double seconds =
       part.form->token_return(pricing.group(path[end - 1]), pricing.group(path[part.first_hop])).sum();
@@ -254,6 +270,33 @@ Term explain(const Pricing& pricing) {
 
 }  // namespace
 
+ServePoint at_best_chunk(ServePoint point, const std::function<double(const ServePoint&)>& first_token_s) {
+  constexpr double least_tokens = 16, hopeless = 1.25;  // of the least time
+  ServePoint best = point;
+  double least_s = std::numeric_limits<double>::infinity();
+  double chunks = std::max(1.0, std::ceil(point.prompt_tokens / static_cast<double>(point.step.max_tokens)));
+  do {
+    point.chunk_tokens = std::ceil(point.prompt_tokens / chunks);
+    const double seconds = first_token_s(point);
+    if (seconds > hopeless * least_s) break;
+    if (seconds < least_s) {
+      least_s = seconds;
+      best = point;
+    }
+    chunks = std::max(chunks + 1, std::floor(chunks * 1.25));
+  } while (point.prompt_tokens / chunks >= least_tokens);
+  return best;
+}
+
+std::vector<std::int64_t> batch_grid(std::int64_t most) {
+  std::vector<std::int64_t> grid;
+  for (std::int64_t power = 1; power <= most; power *= 2) {
+    grid.push_back(power);
+    if (power > 1 && power * 3 / 2 <= most) grid.push_back(power * 3 / 2);
+  }
+  return grid;
+}
+
 std::vector<std::int64_t> micro_batch_counts(std::int64_t batch, const StepLimits& step) {
   std::vector<std::int64_t> counts;
   for (std::int64_t count = 1; count <= batch; count *= 2)
@@ -281,7 +324,7 @@ ServeCost price_serve(const ServePlan& plan, const CostOptions& options) {
                     .batch = priced.batch,
                     .latency_s = priced.loaded_latency_s(),
                     .bottleneck_s = priced.busiest_s,
-                    .first_token_s = priced.latency.prefill_s,
+                    .first_token_s = priced.first_token_s,
                     .requests_per_s = priced.share * cost.requests_per_s,
                     .micro_batches = priced.micro_batches};
     route.per_token_s = decode_steps > 0 ? (route.latency_s - route.first_token_s) / decode_steps : 0;

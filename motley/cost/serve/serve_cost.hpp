@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -40,8 +41,12 @@ struct ServeCost {
 // more).
 ServeCost price_serve(const ServePlan& plan, const CostOptions& options);
 
+// The point with the size of chunks at which a prompt that is alone is read soonest.
+ServePoint at_best_chunk(ServePoint point, const std::function<double(const ServePoint&)>& first_token_s);
+
 // How a batch of requests in flight is cut into micro-batches that follow one another through the pipeline: the numbers
 // of micro-batches that are tried.
+std::vector<std::int64_t> batch_grid(std::int64_t most);  // 1, 2, 3, 4, 6, 8, 12, ...
 std::vector<std::int64_t> micro_batch_counts(std::int64_t batch, const StepLimits& step);
 std::int64_t sequences_per_step(std::int64_t batch, std::int64_t micro_batches);
 

@@ -154,13 +154,35 @@ TEST(Forms, HopsGoOnAndTokensComeBack) {
   expect_close(form->token_return(a, b).sum(), 31 * (1e-4 + 8 / 4e9));
 }
 
-TEST(Forms, TheBusiestDecodeIsAnyStages) {
+TEST(Forms, ChunksOfAPromptFollowOneAnother) {
   const ServePlan plan = d1_plan();
   const TensorGroup a = group_of(plan, "a"), b = group_of(plan, "b");
-  const auto form = make_form({}, plan.cluster, plan.model.arch, point_of(plan, 1));
-  const double most = price_path(*form, {{&b, {true, false}, 6}, {&a, {false, true}, 2}}).busiest_decode_s;
-  const double alone = (form->block(b) * 6 + form->ends(b, {true, false}) + form->hop(b, a)).load.decode_s;
-  expect_close(most, alone);
+  ServePoint point = point_of(plan, 1);
+  point.chunk_tokens = 32;  // 4 of them
+  const auto form = make_form({}, plan.cluster, plan.model.arch, point);
+  const PathPrice price = price_path(*form, {{&b, {true, false}, 6}, {&a, {false, true}, 2}});
+  const StagePrice first = form->block(b) * 6 + form->ends(b, {true, false}) + form->hop(b, a);
+  const StagePrice last = form->block(a) * 2 + form->ends(a, {false, true});
+  EXPECT_GT(first.chunk_s, last.chunk_s);
+  expect_close(price.more_chunks_s, 3 * first.chunk_s);
+  expect_close(price.first_token_s(), first.latency.prefill_s + last.latency.prefill_s + 3 * first.chunk_s);
+  EXPECT_LT(first.chunk_s, first.latency.prefill_s) << "the way through the network keeps nobody busy";
+}
+
+TEST(Forms, TheBestChunkIsWhereAPromptIsReadSoonest) {
+  // In a pipeline of s equal stages whose steps of c tokens take a + b c: (P / c - 1 + s) (a + b c).
+  const auto best = [](double stages, double fixed_s) {
+    ServePoint point{.prompt_tokens = 1000, .step = {.max_tokens = 512}};
+    return at_best_chunk(point,
+                         [&](const ServePoint& at) {
+                           return (std::ceil(1000 / at.chunk_tokens) - 1 + stages) * (fixed_s + 1e-3 * at.chunk_tokens);
+                         })
+        .chunk_tokens;
+  };
+  EXPECT_EQ(best(1, 0.1), 500) << "one stage: as few chunks as its steps allow";
+  EXPECT_EQ(best(1, 0), 500) << "of equal times the larger";
+  EXPECT_NEAR(best(16, 0.016), std::sqrt(1000 * 16 / 15.0), 8);
+  EXPECT_GE(best(1000, 0), 16);
 }
 
 // ---- hexgen: H = 4096, B = 2, s_in = 128, s_out = 32, q = 1 ----
@@ -179,7 +201,7 @@ TEST(Hexgen, Formula1And2OfAStage) {
   const double decode = 4 * 32 * (5e-6 + 4096.0 * 2 / (2 * 24e9));
   const StagePrice block = form->block(group_of(plan, "a"));
   expect_close(block.latency.sum(), compute + prefill + decode);
-  expect_close(block.load.sum(), compute + prefill + decode);
+  expect_close(block.load_s, compute + prefill + decode);
   expect_close(form->explain_stage(group_of(plan, "a"), {}, 6, "a").value, 6 * (compute + prefill + decode));
 }
 
@@ -261,7 +283,7 @@ TEST(Motley, DecodeReadsWeightsAndKeysOrMultiplies) {
     const double all_reduce = 2 * (5e-6 + n * reduce / 24e9);  // direct beats the ring between two
     const StagePrice block = form->block(group);
     expect_close(block.latency.decode_s, 31 * (std::max(memory, compute) + keys + all_reduce));
-    expect_close(block.load.decode_s, block.latency.decode_s / n);
+    expect_close(block.load_s, block.latency.prefill_s + block.latency.decode_s / n);
     EXPECT_EQ(memory > compute, q == 1);
   }
 }
@@ -274,8 +296,47 @@ TEST(Motley, PrefillGoesInChunks) {
   const auto form = make_form(bare(), plan.cluster, plan.model.arch, point_of(plan, 1));
   const double compute = 500 * block_flops(plan.model.arch, 500) / 2 / (154.8e12 * 0.6);
   const double all_reduce = 2 * std::min(5e-6 + 500 * 8192 / 24e9, 2 * (5e-6 + 500 * 8192 / 48e9));
-  expect_close(form->block(group).latency.prefill_s, 2 * (compute + all_reduce));
+  expect_close(form->block(group).latency.prefill_s, compute + all_reduce);
+  EXPECT_EQ(form->chunks(), 2);
+  expect_close(form->block(group).load_s, 2 * (compute + all_reduce));
   EXPECT_EQ(form->block(group).latency.decode_s, 0) << "the first token comes from prefill";
+}
+
+// 32 sequences decode in a step; for every decode 128 / 31 tokens of prompts are read with them.
+TEST(Motley, StepsOfManyRequestsCarryPromptsAndDecodes) {
+  ServePlan plan = d1_plan();
+  const TensorGroup group = group_of(plan, "a");
+  const Architecture& arch = plan.model.arch;
+  ServePoint point = point_of(plan, 32);
+  point.loaded = true;
+  const StagePrice block = make_form(bare(), plan.cluster, arch, point)->block(group);
+  const double prompt = 32 * 128.0 / 31, tokens = 32 + prompt;
+  const double weights = static_cast<double>(weight_bytes(arch, {.layers = 1}, group.shards[0], DType::fp16));
+  const double products = std::max(weights / (768e9 * 0.8), tokens * block_flops(arch, 0) / 2 / (154.8e12 * 0.6));
+  const double context = (32 * 144 + prompt * 64) / tokens;
+  const double cached = 32 * 144 + prompt / 128 * 64;  // a step reads more than one prompt
+  const double attention =
+      std::max(cached * (2 * 16 * 128 * 2) / (768e9 * 0.8),
+               tokens * (block_flops(arch, context) - block_flops(arch, 0)) / 2 / (154.8e12 * 0.6));
+  const double all_reduce = 2 * std::min(5e-6 + tokens * 8192 / 24e9, 2 * (5e-6 + tokens * 8192 / 48e9));
+  const double step = products + attention + all_reduce;
+  expect_close(block.latency.decode_s, 31 * step);
+  expect_close(block.load_s, 31 * step / 32);
+
+  // What a step cannot hold goes in more steps: all tokens of a request in steps of 64.
+  point.step.max_tokens = 64;
+  const StagePrice full = make_form(bare(), plan.cluster, arch, point)->block(group);
+  expect_close(full.load_s, full.latency.decode_s / 31 * (128 + 31) / 64);
+  // Who only prefills fills steps with prompts, who only decodes has none in them.
+  point.phase = Phase::prefill;
+  const StagePrice prefill = make_form(bare(), plan.cluster, arch, point)->block(group);
+  EXPECT_GT(prefill.load_s, 0);
+  EXPECT_EQ(prefill.latency.decode_s, 0);
+  point.phase = Phase::decode;
+  ServePoint apart = point;
+  apart.loaded = false;
+  expect_close(make_form(bare(), plan.cluster, arch, point)->block(group).load_s,
+               make_form(bare(), plan.cluster, arch, apart)->block(group).load_s);
 }
 
 TEST(Motley, EndsPayEmbeddingHeadAndOverhead) {
@@ -344,7 +405,8 @@ TEST(Motley, HopsAndTheTokensWayBack) {
   const double bytes = 4 * 4096.0 * 2;
   expect_close(form->hop(a, b).latency.decode_s, 31 * (1e-4 + bytes / 1.25e9));
   expect_close(form->hop(a, b).latency.prefill_s, 1e-4 + 128 * 8192 / 1.25e9);
-  expect_close(form->hop(a, b).load.decode_s, 31 * bytes / 1.25e9 / 4);  // latency keeps nobody busy
+  // Latency keeps nobody busy.
+  expect_close(form->hop(a, b).load_s, 128 * 8192 / 1.25e9 + 31 * bytes / 1.25e9 / 4);
   expect_close(form->token_return(b, a).sum(), 31 * (1e-4 + 4 * 8 / 1.25e9));
 }
 
@@ -365,8 +427,19 @@ TEST(Motley, MemoryIsThatOfTheModel) {
   EXPECT_GT(most, 10);
   EXPECT_LE(bytes(most), std::int64_t{16} << 30);
   EXPECT_GT(bytes(most + 1), std::int64_t{16} << 30);
-  EXPECT_EQ(kv_tokens_of({100.5, 20, 1, plan.step}, 3), 3 * 128) << "each request in whole blocks of 16";
-  EXPECT_EQ(kv_tokens_of({96, 40, 1, plan.step, Phase::prefill}, 1), 112) << "who prefills holds the first token, too";
+}
+
+TEST(Motley, RequestsAtDifferentTokensHoldTheirMeanAndAMargin) {
+  const ServePoint point{.prompt_tokens = 100.5, .output_tokens = 20, .step = d1_plan().step};
+  EXPECT_EQ(kv_tokens_of(point, 1), 128) << "121 tokens in blocks of 16";
+  // 118.5 = 100.5 + 21 / 2 of output + 15 / 2 of its last block; 9.5 less than at the end.
+  EXPECT_EQ(kv_tokens_of(point, 4), 496) << "4 x 118.5 + 2 x 9.5 = 493";
+  EXPECT_EQ(kv_tokens_of(point, 400), 47600) << "400 x 118.5 + 20 x 9.5 = 47590";
+  for (const double tokens : {128.0, 493.0, 47590.0})
+    EXPECT_NEAR(requests_in(point, tokens), tokens < 200 ? 1 : tokens < 500 ? 4 : 400, 1e-9);
+  EXPECT_EQ(requests_in(point, 0), 0);
+  EXPECT_EQ(kv_tokens_of({96, 40, 1, point.step, Phase::prefill}, 1), 112) << "who prefills holds the first token, too";
+  EXPECT_EQ(kv_tokens_of({96, 40, 1, point.step, Phase::prefill}, 4), 448) << "4 x 104.5 + 2 x 7.5 = 433, in blocks";
 }
 
 TEST(Motley, APlansLatencyIsTheSumOfItsParts) {
@@ -378,7 +451,7 @@ TEST(Motley, APlansLatencyIsTheSumOfItsParts) {
   const StagePrice stage_b = form->block(b) * 2 + form->ends(b, {false, true});
   const double latency = stage_a.latency.sum() + stage_b.latency.sum() + form->token_return(b, a).sum();
   expect_close(cost.latency_s, latency);
-  expect_close(cost.bottleneck_s, std::max(stage_a.load.sum(), stage_b.load.sum()));
+  expect_close(cost.bottleneck_s, std::max(stage_a.load_s, stage_b.load_s));
   expect_close(cost.requests_per_s, 1 / latency);
   expect_close(cost.tokens_per_s, 32 / latency);
   expect_close(cost.tree.value, latency);
@@ -406,12 +479,13 @@ TEST(Motley, RequestsInFlightFillThePipelineAndThenWait) {
   EXPECT_EQ(cost.tree.children.back().name, "waiting");
 }
 
-// 160 tokens each, in blocks of 16: the route has no more in flight than its weakest stage has room for.
+// Prompts of 128 and 32 tokens of output, 152 on average and 160 at the end: the route has no more in flight than its
+// weakest stage has room for, 8 x 152 + sqrt(8) x 8 = 1239.
 TEST(Motley, TheWeakestStagesKvRoomLimitsTheBatch) {
   ServePlan plan = d1_plan();
   plan.routes[0].batch = 64;
   plan.stages[0].kv_tokens = 160 * 50;
-  plan.stages[1].kv_tokens = 160 * 7 + 144;
+  plan.stages[1].kv_tokens = 1232;
   const ServeCost limited = price_serve(plan, {});
   EXPECT_EQ(limited.routes[0].batch, 7);
   plan.routes[0].batch = 7;
@@ -446,9 +520,11 @@ machine = [{ name = "m0", devices = ["A6000*2"] }, { name = "m1", devices = ["A6
   const ServeCost one = price_serve(alone, loaded), two = price_serve(plan, loaded);
   EXPECT_EQ(two.routes.size(), 2u);
   EXPECT_GT(two.requests_per_s, 1.2 * one.requests_per_s) << "two machines share the larger stage";
-  const auto form = make_form({}, plan.cluster, plan.model.arch, point_of(plan, 64 / two.routes[0].micro_batches));
+  ServePoint point = point_of(plan, 64 / two.routes[0].micro_batches);
+  point.loaded = true;
+  const auto form = make_form({}, plan.cluster, plan.model.arch, point);
   const TensorGroup b = group_of(plan, "b");
-  const double shared = (form->block(b) * 2 + form->ends(b, {false, true})).load.sum();
+  const double shared = (form->block(b) * 2 + form->ends(b, {false, true})).load_s;
   EXPECT_LE(two.requests_per_s * shared, 1 + 1e-9) << "the shared stage works for both routes";
   plan.routes[1].weight = 3;
   const ServeCost skewed = price_serve(plan, loaded);

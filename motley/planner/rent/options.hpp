@@ -39,7 +39,7 @@ struct RentOutcome {
 struct ModelRentOptions {
   double utilisation = 0.8;  // share of its rate that a copy is planned with: room for bursts
   StepLimits step = {};
-  std::int64_t max_batch = 256;           // most requests in flight per copy
+  std::int64_t max_batch = 1024;          // most requests in flight per copy
   std::optional<DType> weight_type = {};  // default: the checkpoint's
   std::optional<DType> kv_type = {};      // default: as the weights
 };

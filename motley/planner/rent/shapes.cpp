@@ -194,10 +194,14 @@ std::vector<double> ShapeMaker::rate_bounds(const ShapeSpec& spec) {
         Pair& alone = pair_of({part});
         const RequestClass& one = workload_.classes[w];
         // Steps of more sequences cost each of them less.
-        const ServePoint point{one.prompt_tokens.mean, one.output_tokens.mean,
-                               std::min(options_.max_batch, options_.step.max_sequences), options_.step};
+        const ServePoint point{one.prompt_tokens.mean,
+                               one.output_tokens.mean,
+                               std::min(options_.max_batch, options_.step.max_sequences),
+                               options_.step,
+                               Phase::both,
+                               true};
         const auto form = make_form({}, alone.cluster, model_.arch, point);
-        entry->second = form->block(alone.stage(part, 0)).load.sum();
+        entry->second = form->block(alone.stage(part, 0)).load_s;
       }
       layers_per_s += part.stages / entry->second;
     }
@@ -217,12 +221,12 @@ ChainProblem ShapeMaker::chain_problem(const Pair& pair, const ShapeSpec& spec, 
     const StagePrice block = form.block(group);
     ChainOption option{.place = static_cast<int>(p),
                        .takes = std::vector<int>(spec.size(), 0),
-                       .per_unit = {block.latency.sum(), block.load.sum()},
+                       .per_unit = {block.latency.sum(), block.load_s},
                        .at = {}};
     option.takes[p] = 1;
     for (int position = 0; position < 4; ++position) {
       const StagePrice ends = form.ends(group, ends_of(position));
-      option.at[position] = {.fixed = {ends.latency.sum(), ends.load.sum()},
+      option.at[position] = {.fixed = {ends.latency.sum(), ends.load_s},
                              .capacity = form.most_layers(group, ends_of(position), batch)};
     }
     problem.counts.push_back(spec[p].stages);
@@ -236,7 +240,7 @@ ChainProblem ShapeMaker::chain_problem(const Pair& pair, const ShapeSpec& spec, 
       const TensorGroup& sender = pair.stage(from, 0);
       const TensorGroup& receiver = pair.stage(to, from == to ? 1 : 0);
       const StagePrice hop = form.hop(sender, receiver);
-      problem.hops.back().push_back({hop.latency.sum(), hop.load.sum()});
+      problem.hops.back().push_back({hop.latency.sum(), hop.load_s});
       problem.return_latency_s.back().push_back(form.token_return(sender, receiver).sum());
     }
   }
@@ -251,8 +255,12 @@ ShapeMaker::Priced ShapeMaker::price(Pair& pair, const ShapeSpec& spec, std::siz
   for (const std::int64_t micro_batches : micro_batch_counts(batch, options_.step)) {
     // A pipeline is full with as many micro-batches as stages; more make its steps smaller.
     if (micro_batches >= 2 * stages && best.rate_per_s > 0) break;
-    const ServePoint point{one.prompt_tokens.mean, one.output_tokens.mean, sequences_per_step(batch, micro_batches),
-                           options_.step};
+    const ServePoint point{one.prompt_tokens.mean,
+                           one.output_tokens.mean,
+                           sequences_per_step(batch, micro_batches),
+                           options_.step,
+                           Phase::both,
+                           batch > 1};
     const auto form = make_form({}, pair.cluster, model_.arch, point);
     const ChainProblem problem = chain_problem(pair, spec, *form, batch);
     ChainSolver solver(problem);
@@ -271,7 +279,12 @@ ShapeMaker::Priced ShapeMaker::price(Pair& pair, const ShapeSpec& spec, std::siz
                       chain[i].units});
       best.stages.push_back({part.type, part.degree, chain[i].units});
     }
-    const double first_token_s = price_path(*form, path).latency.prefill_s;
+    double first_token_s = std::numeric_limits<double>::infinity();
+    at_best_chunk({one.prompt_tokens.mean, one.output_tokens.mean, 1, options_.step}, [&](const ServePoint& at) {
+      const double seconds = price_path(*make_form({}, pair.cluster, model_.arch, at), path).first_token_s();
+      first_token_s = std::min(first_token_s, seconds);
+      return seconds;
+    });
     const double steps = std::max(0.0, one.output_tokens.mean - 1);
     best.route = {.batch = batch, .latency_s = cycle * static_cast<double>(batch), .first_token_s = first_token_s};
     best.route.per_token_s = steps > 0 ? (best.route.latency_s - first_token_s) / steps : 0;

@@ -93,7 +93,7 @@ void check_options(const ServeProblem& problem) {
   if (problem.devices().empty()) throw input_error("--without excludes every device", "exclude fewer devices");
   for (const auto& [name, degree] : options.degrees) check_degree(problem.cluster, name, degree);
   if (problem.options.max_batch < 1)
-    throw input_error("--max-batch must be at least 1", "give a number, as in --max-batch 256 (the default)");
+    throw input_error("--max-batch must be at least 1", "give a number, as in --max-batch 1024 (the default)");
   if (problem.cluster.devices.empty())
     throw input_error("the cluster has no devices", "give machines devices, as in devices = [\"A100*8\"]");
   if (problem.workload.classes.empty())

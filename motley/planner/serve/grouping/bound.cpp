@@ -31,31 +31,34 @@ double memory_bound(const Groups& groups) {
   const double prefill_steps = may_have_roles(problem) ? 0 : 1;
   const double steps = std::max(1.0, problem.workload.mean_output_tokens() - 1 + prefill_steps);
   const double request_s = steps * layers * layer_bytes / fastest;
-  return std::max(0.0, usable - need.weights) / need.kv / request_s;
+  const KvTokens each = kv_tokens_each(problem.point(1));
+  return std::max(0.0, usable - need.weights) / (need.kv * each.mean / each.last) / request_s;
 }
 
-// Every device divides its time between prefilling and decoding, those with the greatest ratio of the two rates
-// prefilling first, so that as many requests are prefilled as are decoded.
+// Every device divides its time between whole requests, prefilling and decoding, and as many requests are prefilled
+// as are decoded. By duality of linear programs that is the least over the value v of a prefill (1 - v: of a decode)
+// of the sum of what every device earns at most; any v bounds it.
 double compute_bound_apart(const Groups& groups) {
   ServeProblem prefill = groups.problem(), decode = groups.problem();
   prefill.phase = Phase::prefill;
   decode.phase = Phase::decode;
   const Groups prefilling(prefill), decoding(decode);
-  std::vector<std::pair<double, double>> rates;  // of every device
-  double prefilled = 0, decoded = 0;
-  for (const int device : groups.problem().devices()) {
-    rates.emplace_back(prefilling.most_requests_per_s({device}), decoding.most_requests_per_s({device}));
-    decoded += rates.back().second;
+  const auto earned = [&](double value) {
+    double sum = 0;
+    for (const int device : groups.problem().devices())
+      sum += std::max({groups.most_requests_per_s({device}), value * prefilling.most_requests_per_s({device}),
+                       (1 - value) * decoding.most_requests_per_s({device})});
+    return sum;
+  };
+  double low = 0, high = 1;  // convex in between
+  for (int round = 0; round < 100; ++round) {
+    const double third = (high - low) / 3;
+    if (earned(low + third) < earned(high - third))
+      high -= third;
+    else
+      low += third;
   }
-  std::sort(rates.begin(), rates.end(),
-            [](const auto& a, const auto& b) { return a.first * b.second > b.first * a.second; });
-  for (const auto& [prefills, decodes] : rates) {
-    const double part = std::min(1.0, (decoded - prefilled) / (prefills + decodes));
-    prefilled += part * prefills;
-    decoded -= part * decodes;
-    if (part < 1) break;
-  }
-  return prefilled;
+  return earned((low + high) / 2);
 }
 
 }  // namespace

@@ -6,7 +6,9 @@
 namespace motley {
 
 // Requests per second: the lesser of two relaxations.
-//   compute  every device computes all the time, at the largest step (Groups::most_requests_per_s)
+//   compute  every device computes all the time, at the largest step (Groups::most_requests_per_s); where roles may
+//   part,
+//            whole requests, prefills or decodes, whatever earns most
 //   memory   by Little's law no more than N / T: N requests fit in the memory that is left beside one copy of the
 //            weights, and none takes less time T than reading all layers for each token over all of the fastest
 //            machine's memory at once

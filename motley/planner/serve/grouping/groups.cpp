@@ -30,7 +30,7 @@ std::vector<int> Pipeline::used_devices() const {
 }
 
 Groups::Groups(const ServeProblem& problem) : problem_(problem), need_(least_need(problem).total()) {
-  const auto form = problem.form(problem.point(problem.options.step.max_sequences));
+  const auto form = problem.form(problem.point(problem.options.step.max_sequences, true));
   for (std::size_t type = 0; type < problem.cluster.types.size(); ++type) {
     const auto& devices = problem.cluster.devices;
     const auto found = std::find_if(devices.begin(), devices.end(),
@@ -38,7 +38,7 @@ Groups::Groups(const ServeProblem& problem) : problem_(problem), need_(least_nee
     const auto device = static_cast<int>(found - devices.begin());
     const TensorGroup alone = make_group(problem.cluster, problem.model.arch, {device}, {}, problem.weight_type,
                                          problem.kv_type, problem.options.step);
-    const double layer_s = form->block(alone).load.sum();
+    const double layer_s = form->block(alone).load_s;
     most_of_type_.push_back(form->requests_per_job() / (layer_s * static_cast<double>(problem.model.arch.layers)));
     usable_of_type_.push_back(usable_bytes(problem, device));
   }

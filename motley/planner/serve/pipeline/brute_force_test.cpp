@@ -159,7 +159,7 @@ class Enumeration {
       price_phase(plan, Phase::prefill, best_[used].prefill);
       price_phase(plan, Phase::decode, best_[used].decode);
     }
-    for (std::int64_t batch = 1; batch <= options_.max_batch; batch *= 2) {
+    for (const std::int64_t batch : batch_grid(options_.max_batch)) {
       const ServePoint point{workload_.mean_prompt_tokens(), workload_.mean_output_tokens(), batch, options_.step};
       for (auto& stage : plan.stages) stage.kv_tokens = kv_tokens_of(point, batch);
       const auto fits = [&](const Stage& stage) {
@@ -171,7 +171,7 @@ class Enumeration {
       plan.routes[0].batch = batch;
       const ServeCost cost = price_serve(plan, {});
       Best& best = best_[used];
-      if (deadline_excess(workload_, cost.routes[0]) <= 0 || options_.objective != Objective::slo)
+      if (deadline_excess(workload_, cost.routes[0]) <= 1e-12 || options_.objective != Objective::slo)
         best.worth = std::max(best.worth, cost.requests_per_s);
       if (batch == 1) best.latency_s = std::min(best.latency_s, cost.latency_s);
     }
@@ -188,10 +188,14 @@ class Enumeration {
     std::vector<PathStage> path;
     for (std::size_t i = 0; i < groups.size(); ++i)
       path.push_back({&groups[i], {plan.stages[i].embedding, plan.stages[i].head}, plan.stages[i].layers.size()});
-    for (std::int64_t batch = 1; batch <= options_.max_batch; batch *= 2)
+    for (const std::int64_t batch : batch_grid(options_.max_batch))
       for (const std::int64_t count : micro_batch_counts(batch, options_.step)) {
-        const ServePoint point{workload_.mean_prompt_tokens(), workload_.mean_output_tokens(),
-                               sequences_per_step(batch, count), options_.step, phase};
+        const ServePoint point{workload_.mean_prompt_tokens(),
+                               workload_.mean_output_tokens(),
+                               sequences_per_step(batch, count),
+                               options_.step,
+                               phase,
+                               batch > 1};
         for (auto& stage : plan.stages) {
           stage.kv_tokens = kv_tokens_of(point, batch);
           for (const auto& memory : stage_memory(plan, stage))
@@ -252,15 +256,15 @@ TEST_P(BruteForce, NoDivisionOrLayoutIsBetterForAnyObjective) {
 TEST(BruteForce, RolesComeNearTheBestDivision) {
   double reached = 0;
   int parted = 0, compared = 0;
-  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 100; ++seed) {
     Dice dice(seed);
     Cluster cluster = small_cluster(dice);
     cluster.description.network.within_site->bandwidth_bytes_per_s = 1e13;
     cluster.description.network.within_machine = {{.latency_s = 1e-5, .bandwidth_bytes_per_s = 1e13}};
     for (std::size_t t = 0; t < cluster.types.size(); ++t) {  // one computes, the other remembers
       cluster.types[t].memory_bytes = 300 << 20;
-      for (auto& [name, rate] : cluster.types[t].flop_per_s) rate *= t == 0 ? 8 : 1;
-      cluster.types[t].memory_bandwidth_bytes_per_s *= t == 0 ? 1 : 8;
+      for (auto& [name, rate] : cluster.types[t].flop_per_s) rate *= t == 0 ? 30 : 1;
+      cluster.types[t].memory_bandwidth_bytes_per_s *= t == 0 ? 1 : 30;
     }
     const Model model = llama_of(1024, test_layers, 8, 8, 2816, 4000);
     const Workload workload = workload_of(dice.between(20, 200), dice.between(4, 60));
@@ -287,7 +291,7 @@ TEST(BruteForce, RolesComeNearTheBestDivision) {
     compared += 1;
     reached += rate / apart;
   }
-  EXPECT_GE(compared, 30);
+  EXPECT_GE(compared, 75);
   EXPECT_GE(parted, 5);
   EXPECT_GE(reached, 0.98 * compared);
 }

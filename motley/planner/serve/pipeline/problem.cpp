@@ -25,8 +25,8 @@ std::vector<int> ServeProblem::devices() const {
   return devices;
 }
 
-ServePoint ServeProblem::point(std::int64_t sequences) const {
-  return {workload.mean_prompt_tokens(), workload.mean_output_tokens(), sequences, options.step, phase};
+ServePoint ServeProblem::point(std::int64_t sequences, bool loaded) const {
+  return {workload.mean_prompt_tokens(), workload.mean_output_tokens(), sequences, options.step, phase, loaded};
 }
 
 std::unique_ptr<ServeForm> ServeProblem::form(const ServePoint& at) const {

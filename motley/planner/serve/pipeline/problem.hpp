@@ -58,7 +58,7 @@ struct ServeOptions {
   Front front = Front::whole_cluster;
   std::optional<DType> weight_type = {};    // default: the checkpoint's
   std::optional<DType> kv_type = {};        // default: as the weights
-  std::int64_t max_batch = 256;             // most requests in flight per pipeline
+  std::int64_t max_batch = 1024;            // most requests in flight per pipeline
   std::vector<std::string> excluded = {};   // devices to leave out, by name
   std::map<std::string, int> degrees = {};  // of tensor parallelism, for every stage on these machines
   Profile profile = {};                     // measured rates; the plan carries them
@@ -103,7 +103,7 @@ struct ServeProblem {
   Phase phase = Phase::both;  // what the pipelines do of a request
 
   std::vector<int> devices() const;  // of the cluster, without those that the options exclude
-  ServePoint point(std::int64_t sequences) const;
+  ServePoint point(std::int64_t sequences, bool loaded = false) const;
   std::unique_ptr<ServeForm> form(const ServePoint& point) const;
 };
 

@@ -44,7 +44,7 @@ struct BatchShape {
   std::int64_t sequences() const { return sequences_per_step(batch, micro_batches); }
 };
 
-// Grid of batches, by sequences per step and then by micro-batches, ascending.
+// Grid of batches, by sequences per step and then by batch, ascending.
 std::vector<BatchShape> batch_shapes(const ServeOptions& options, const ServeForm& form) {
   if (form.pipeline_always_full()) return {{static_cast<std::int64_t>(form.requests_per_job()), 1}};
   std::vector<BatchShape> shapes;
@@ -57,9 +57,10 @@ std::vector<BatchShape> batch_shapes(const ServeOptions& options, const ServeFor
     std::reverse(shapes.begin(), shapes.end());
     return shapes;
   }
-  for (std::int64_t sequences = 1; sequences <= std::min(options.step.max_sequences, options.max_batch); sequences *= 2)
-    for (std::int64_t count = 1; sequences * count <= options.max_batch; count *= 2)
-      if (micro_batches == 0 || count == micro_batches) shapes.push_back({sequences * count, count});
+  for (const std::int64_t batch : batch_grid(options.max_batch))
+    for (const std::int64_t count : micro_batch_counts(batch, options.step))
+      if (micro_batches == 0 || count == micro_batches) shapes.push_back({batch, count});
+  std::ranges::stable_sort(shapes, {}, &BatchShape::sequences);
   return shapes;
 }
 
@@ -71,25 +72,42 @@ class PartSearch {
   bool run(const std::shared_ptr<const StageTable>& table) {
     table_ = table;
     const auto probe = problem_.form(problem_.point(1));
-    std::int64_t too_many = std::numeric_limits<std::int64_t>::max(), saturated = 0;
+    std::int64_t too_many = std::numeric_limits<std::int64_t>::max(), saturated = 0, quickest_of = 0;
+    double quickest_s = 0;
     std::vector<BatchShape> late;  // whose quickest chain misses a deadline
-    for (const BatchShape& shape : batch_shapes(problem_.options, *probe)) {
+    const std::vector<BatchShape> shapes = batch_shapes(problem_.options, *probe);
+    if (shapes.size() > 1 && !try_largest_steps(shapes, too_many)) return false;
+    for (const BatchShape& shape : shapes) {
       if (shape.batch >= too_many || shape.sequences() == saturated) continue;
+      // No chain takes less than the quickest with the least room for keys and values.
+      if (shape.sequences() == quickest_of && quickest_s >= cutoff_s() * static_cast<double>(shape.batch)) continue;
       // More sequences per step or more steps under way only make requests wait longer.
       const auto is_later = [&](const BatchShape& missed) {
         return shape.sequences() >= missed.sequences() && shape.micro_batches >= missed.micro_batches;
       };
       if (problem_.options.objective == Objective::slo && std::any_of(late.begin(), late.end(), is_later)) continue;
       if (answer_.evaluated > 0 && expired(problem_)) return false;
-      const ServePoint point = problem_.point(shape.sequences());
+      if (shape.batch == 1 && !probe->pipeline_always_full()) {
+        const double cutoff = cutoff_s();
+        const std::optional<double> excess = try_alone(shape, cutoff);
+        if (!excess && cutoff == infinity) too_many = 1;
+        if (excess && *excess > objective_tolerance) late.push_back(shape);
+        continue;
+      }
+      const ServePoint point = problem_.point(shape.sequences(), shape.batch > 1);
       const auto form = problem_.form(point);
       const ChainProblem chains =
           table->problem(*form, point, shape.batch, MemoryRule::true_bytes, least_use(problem_.options, *table));
       ChainSolver solver(chains);
       SearchEnd end = SearchEnd::complete;
+      if (shape.sequences() != quickest_of) {
+        const auto quickest = solver.least_latency(cutoff_s());
+        quickest_of = shape.sequences();
+        quickest_s = quickest ? quickest->seconds.latency_s : infinity;
+      }
       if (form->pipeline_always_full()) {
         ChainFront front = pareto_front(solver, problem_.deadline);
-        for (auto& chain : front.chains) consider(*form, shape, std::move(chain));
+        for (auto& chain : front.chains) consider(*form, point, shape, std::move(chain));
         end = front.end;
       } else {
         const double cutoff = cutoff_s();
@@ -104,7 +122,8 @@ class PartSearch {
         const bool load_bound = seconds.load_s * static_cast<double>(shape.batch) >= seconds.latency_s;
         if (load_bound && !solver.least_latency(seconds.load_s * (1 - objective_tolerance)))
           saturated = shape.sequences();
-        if (least.chain && consider(*form, shape, std::move(*least.chain)) > 0) late.push_back(shape);
+        if (least.chain && consider(*form, point, shape, std::move(*least.chain)) > objective_tolerance)
+          late.push_back(shape);
       }
       answer_.evaluated += solver.evaluated();
       if (end == SearchEnd::deadline) return false;
@@ -115,25 +134,84 @@ class PartSearch {
   PartAnswer& answer() { return answer_; }
 
  private:
-  // A pipeline whose cycle is no shorter than this cannot be better than the best so far.
+  // A pipeline whose cycle is no shorter than this cannot be better than the best so far. One that is as short may be:
+  // it may wait less.
   double cutoff_s() const {
     if (!answer_.best || problem_.options.objective == Objective::latency) return infinity;
-    if (problem_.options.objective == Objective::slo && answer_.best->excess > 0) return infinity;
-    return 1 / answer_.best->requests_per_s;
+    if (problem_.options.objective == Objective::slo && answer_.best->excess > objective_tolerance) return infinity;
+    return (1 + 2 * objective_tolerance) / answer_.best->requests_per_s;
+  }
+
+  // What large steps reach rules out most small ones, so these are tried first: the most requests in flight that fit.
+  // False where it stopped at the deadline.
+  bool try_largest_steps(const std::vector<BatchShape>& shapes, std::int64_t& too_many) {
+    if (problem_.options.objective == Objective::latency) return true;
+    const std::int64_t most = shapes.back().sequences();
+    for (auto shape = shapes.rbegin(); shape != shapes.rend() && shape->sequences() == most; ++shape) {
+      if (shape->batch == 1) return true;
+      const ServePoint point = problem_.point(most, true);
+      const auto form = problem_.form(point);
+      const ChainProblem chains =
+          table_->problem(*form, point, shape->batch, MemoryRule::true_bytes, least_use(problem_.options, *table_));
+      ChainSolver solver(chains);
+      CycleAnswer least = least_cycle(solver, static_cast<double>(shape->batch), infinity, problem_.deadline);
+      answer_.evaluated += solver.evaluated();
+      if (least.chain) consider(*form, point, *shape, std::move(*least.chain));
+      if (least.end == SearchEnd::deadline) return false;
+      if (least.chain) return true;
+      too_many = shape->batch;
+    }
+    return true;
+  }
+
+  // One request at a time, with every size of chunks: the sum of the stages' times and the busiest one's for every
+  // further chunk. Returns by how much the best exceeds the deadlines; none where no chain that takes less than the
+  // cutoff fits.
+  std::optional<double> try_alone(const BatchShape& shape, double cutoff) {
+    std::optional<double> excess;
+    at_best_chunk(problem_.point(1), [&](const ServePoint& point) {
+      const auto form = problem_.form(point);
+      const ChainProblem chains = table_->problem(*form, point, 1, MemoryRule::true_bytes,
+                                                  least_use(problem_.options, *table_), LoadOf::further_chunks);
+      ChainSolver solver(chains);
+      std::optional<Chain> best;
+      const auto total = [](const Chain& chain) { return chain.seconds.latency_s + chain.seconds.load_s; };
+      double bound = infinity;
+      while (auto chain = solver.least_latency(bound, best ? total(*best) : cutoff)) {
+        bound = chain->seconds.load_s * (1 - objective_tolerance);
+        if (total(*chain) < (best ? total(*best) : cutoff)) best = std::move(chain);
+        if (bound <= 0 || expired(problem_)) break;
+      }
+      answer_.evaluated += solver.evaluated();
+      if (!best) return infinity;
+      const double seconds = total(*best);
+      const double here = consider(*form, point, shape, std::move(*best));
+      excess = std::min(excess.value_or(infinity), here);
+      return seconds;
+    });
+    return excess;
   }
 
   // Returns by how much the chain exceeds the deadlines.
-  double consider(const ServeForm& form, const BatchShape& shape, Chain chain) {
+  double consider(const ServeForm& form, const ServePoint& point, const BatchShape& shape, Chain chain) {
     Candidate candidate{.table = table_, .chain = std::move(chain)};
     candidate.batch = shape.batch;
     candidate.micro_batches = shape.micro_batches;
     const PathPrice price = table_->price(form, candidate.chain.stages);
-    const StageSeconds seconds = candidate.chain.seconds = {price.latency.sum(), price.busiest_s()};
+    candidate.first_token_s = point.loaded ? infinity : price.first_token_s();
+    if (point.loaded)
+      at_best_chunk(problem_.point(1), [&](const ServePoint& at) {
+        const double seconds = table_->price(*problem_.form(at), candidate.chain.stages).first_token_s();
+        candidate.first_token_s = std::min(candidate.first_token_s, seconds);
+        return seconds;
+      });
+    const double alone_s = shape.batch == 1 ? price.more_chunks_s : 0;
+    const StageSeconds seconds = candidate.chain.seconds = {price.latency.sum() + alone_s, price.busiest_s()};
     const double cycle = cycle_s(form, seconds.latency_s, seconds.load_s, shape.batch);
     candidate.latency_s = form.pipeline_always_full() ? seconds.latency_s : cycle * static_cast<double>(shape.batch);
     candidate.requests_per_s = form.requests_per_job() / cycle;
     RouteCost route{.latency_s = candidate.latency_s};
-    candidate.first_token_s = route.first_token_s = price.latency.prefill_s;
+    route.first_token_s = candidate.first_token_s;
     const double decode_steps = problem_.workload.mean_output_tokens() - 1;
     if (decode_steps > 0) route.per_token_s = (candidate.latency_s - route.first_token_s) / decode_steps;
     candidate.excess = deadline_excess(problem_.workload, route);
@@ -255,7 +333,8 @@ std::vector<IdleUnits> explain_idle(const ServeProblem& problem, const Candidate
   for (const auto& stage : candidate.chain.stages)
     for (std::size_t k = 0; k < used.size(); ++k) used[k] += table.kinds()[stage.option].takes[k];
 
-  const ServePoint point = problem.point(sequences_per_step(candidate.batch, candidate.micro_batches));
+  const ServePoint point =
+      problem.point(sequences_per_step(candidate.batch, candidate.micro_batches), candidate.batch > 1);
   const auto form = problem.form(point);
   const bool latency = problem.options.objective == Objective::latency;
   const double tokens = problem.workload.mean_output_tokens() * form->requests_per_job();

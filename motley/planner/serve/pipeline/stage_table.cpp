@@ -152,8 +152,11 @@ std::vector<int> StageTable::counts() const {
 }
 
 ChainProblem StageTable::problem(const ServeForm& form, const ServePoint& point, std::int64_t in_flight,
-                                 MemoryRule rule, std::vector<int> must_use) const {
-  const auto seconds = [](const StagePrice& price) { return StageSeconds{price.latency.sum(), price.load.sum()}; };
+                                 MemoryRule rule, std::vector<int> must_use, LoadOf load) const {
+  const double further = std::max(0.0, form.chunks() - 1);
+  const auto seconds = [&](const StagePrice& price) {
+    return StageSeconds{price.latency.sum(), load == LoadOf::request ? price.load_s : further * price.chunk_s};
+  };
   ChainProblem problem;
   problem.counts = counts();
   problem.must_use = std::move(must_use);

@@ -27,6 +27,10 @@ struct StageKind {
   TensorGroup group;           // of the first such devices
 };
 
+// What the load of a stage is in a chain problem: all its work for a request, or for the chunks of a lone prompt after
+// the first.
+enum class LoadOf { request, further_chunks };
+
 class StageTable {
  public:
   StageTable(const Cluster& cluster, const Architecture& arch, std::vector<DeviceClass> classes,
@@ -34,7 +38,7 @@ class StageTable {
 
   // With every hop, block and end priced by `form`, and KV room for `in_flight` requests.
   ChainProblem problem(const ServeForm& form, const ServePoint& point, std::int64_t in_flight, MemoryRule rule,
-                       std::vector<int> must_use) const;
+                       std::vector<int> must_use, LoadOf load = LoadOf::request) const;
 
   // A chain of this table on the devices that devices_of() deals out, with their real links (classes that were made by
   // type alone say nothing of links).

@@ -294,10 +294,10 @@ void fill_shared_kv(const ServeProblem& problem, ServePlan& plan) {
   const std::int64_t most_batch = problem.options.max_batch;
   for (auto& [id, set] : sets) set.room = std::min(set.room, set.routes * most_kv_tokens(plan, most_batch));
   for (auto& stage : plan.stages) stage.kv_tokens = sets[root(stage.id)].room;
-  const double each = static_cast<double>(kv_tokens_of(problem.point(1), 1));
   for (auto& route : plan.routes) {
     const Set& set = set_of(route);
-    const double fits = std::floor(static_cast<double>(set.room) / each * route.weight / set.weight);
+    const double all = requests_in(problem.point(1), static_cast<double>(set.room));
+    const double fits = std::floor(all * route.weight / set.weight + 1e-9);
     route.batch = std::clamp<std::int64_t>(static_cast<std::int64_t>(fits), 1, most_batch);
   }
 }

@@ -29,7 +29,7 @@ double longest_deadline_s(const Workload& workload) {
 void fit_batches(const ServeProblem& problem, ServePlan& plan) {
   std::vector<double> best(plan.routes.size(), 0);
   std::vector<std::int64_t> batches(plan.routes.size(), 1);
-  for (std::int64_t batch = 1; batch <= problem.options.max_batch; batch *= 2) {
+  for (const std::int64_t batch : batch_grid(problem.options.max_batch)) {
     for (auto& route : plan.routes) route.batch = batch;
     const ServeCost cost = price_serve(plan, problem.options.cost);
     for (std::size_t i = 0; i < plan.routes.size(); ++i) {
