@@ -175,11 +175,13 @@ std::int64_t count_tokens(const Step& step, std::int64_t max_tokens) {
 
 StepResult Executor::execute(const Step& step) {
   const Instant start = Clock::now();
-  const double waited_before_s = waited_s(), stage_waited_before_s = stage_waited_s();
+  const double waited_before_s = waited_s();
   const RoutePlace& place = place_on_route(step);
   const std::int64_t tokens = count_tokens(step, plan_.step.max_tokens);
 
   const at::Tensor incoming = place.previous != nullptr ? receive(*place.previous, tokens) : at::Tensor();
+  // A rank may get its whole input from the others of its stage, and waits there for the stages before.
+  const double stage_waited_before_s = stage_waited_s();
   const at::Tensor hidden = model_->forward(step, incoming);
   StepResult result{.step = step.step, .compute_s = 0, .wait_s = 0, .tokens = {}};
   if (place.next != nullptr) {

@@ -375,6 +375,20 @@ TEST_F(DriverTest, PromptsOfSeveralChunksAnswerAlikeOverAnyNumberOfStages) {
   EXPECT_EQ(cut({1, 1, 1, 1, 1, 1, 1}), single);
 }
 
+// The only row of a decode step goes to the last rank of three, and from there to the first, whose times count: what it
+// waits for the row belongs to the stage before.
+TEST_F(DriverTest, AStagesTimesLeaveOutTheStagesBeforeIt) {
+  CallingDriver driver(toy_plan({{1, 3}}), real("shm"));
+  Answer answer;
+  driver.generate(ask({1, 2, 3}, 60), answer.callback());
+  ASSERT_EQ(answer.wait(60), FinishReason::length) << answer.stop_cause();
+  const PipelineStatus pipeline = driver.status().pipelines.at(0);
+  EXPECT_GT(pipeline.alone, 40);
+  double between_s = pipeline.measured.back_s;
+  for (const auto& crossing : pipeline.measured.crossings) between_s += crossing.time.seconds(1);
+  EXPECT_GT(between_s, 2e-5) << "the stages' times take up the whole round trip";
+}
+
 // Its neighbours notice, too, and report broken connections; the one that was killed is named.
 TEST_F(DriverTest, ARealWorkerThatIsKilledIsNamed) {
   for (const char* transport : {"shm", "tcp"}) {
