@@ -66,11 +66,15 @@ void Scheduler::cancel(std::uint64_t id) {
 
 std::optional<ScheduledStep> Scheduler::next() {
   if (std::ssize(under_way_) >= limits_.micro_batches) return std::nullopt;
-  const StepBudget budget = rule_(state());
+  const StepState now = state();
+  const StepBudget budget = rule_(now);
   micro_batches_ = std::min(budget.micro_batches, limits_.micro_batches);
   if (std::ssize(under_way_) >= micro_batches_) return std::nullopt;
-  Draft draft{{last_step_ + 1, {}}, {}, limits_.max_tokens, limits_.max_sequences};
+  // Decodes leave a place for a prompt, or prompts would wait until an answer ends.
+  const std::int64_t kept = now.prompts > 0 && limits_.max_sequences > 1 ? 1 : 0;
+  Draft draft{{last_step_ + 1, {}}, {}, limits_.max_tokens, limits_.max_sequences - kept};
   add_decodes(draft);
+  draft.sequences += kept;
   draft.tokens = std::min(draft.tokens, budget.prompt_tokens);
   add_prompts(draft, budget.chunks_under_way);
   admit(draft);

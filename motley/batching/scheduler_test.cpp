@@ -73,6 +73,23 @@ TEST(Scheduler, DecodesComeBeforePromptChunksUnderOneBudget) {
   EXPECT_EQ(third->sequences[2].count, 2);
 }
 
+// Two micro-batches may run four sequences, and a rule that keeps one of them under way fills its steps with decodes.
+TEST(Scheduler, DecodesLeaveAPlaceForAPrompt) {
+  const SchedulerLimits limits{.blocks = 64, .max_sequences = 2, .micro_batches = 2};
+  Scheduler scheduler(limits, [](const StepState&) { return StepBudget{.micro_batches = 1, .prompt_tokens = 512}; });
+  scheduler.add(1, 4, 9);
+  scheduler.add(2, 4, 9);
+  scheduler.complete(scheduler.next()->id, {});
+  const auto full = scheduler.next();
+  EXPECT_EQ(ids(*full), (std::vector<std::uint64_t>{1, 2}));  // nobody waits: decodes take all places
+  scheduler.complete(full->id, {});
+  scheduler.add(3, 4, 9);
+  const auto shared = scheduler.next();
+  EXPECT_EQ(ids(*shared), (std::vector<std::uint64_t>{1, 3}));
+  scheduler.complete(shared->id, {});
+  EXPECT_EQ(scheduler.next()->sequences.front().id, 2);  // who made room goes first
+}
+
 TEST(Scheduler, ChunksOfAPromptFollowInConsecutiveSteps) {
   Scheduler scheduler({.blocks = 8, .block_tokens = 4, .max_tokens = 4, .micro_batches = 4});
   scheduler.add(1, 10, 2);
