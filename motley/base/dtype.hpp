@@ -12,7 +12,7 @@
 
 namespace motley {
 
-enum class DType { fp32, bf16, fp16, fp8, int8, int4 };
+enum class DType { fp32, bf16, fp16, fp8, int8, int4, q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k, q6_k };
 
 // How far a type is supported, each level with all those before it.
 enum class Support {
@@ -30,7 +30,8 @@ struct DTypeRow {
   // Values take their bytes by the block, scales included.
   std::int64_t block_values;
   std::int64_t block_bytes;
-  DType computed_in;  // of products with such weights, of activations beside them, of what is never quantised
+  DType computed_in;  // of activations beside such weights, and of what is never quantised
+  DType rated_in;     // whose FLOP/s bound products with such weights
   bool is_rated;      // may be a key of a device's `flops`
   Support support;
 

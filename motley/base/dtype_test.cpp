@@ -14,6 +14,7 @@ TEST(DType, EachHasARowOfItsOwn) {
     EXPECT_EQ(find_dtype(row.name), &row);
     EXPECT_TRUE(names.insert(row.name).second) << row.name;
     EXPECT_TRUE(supports(row.computed_in, Support::planned)) << row.name;
+    EXPECT_TRUE(dtype_row(row.rated_in).is_rated) << row.name;
     EXPECT_FALSE(row.support >= Support::planned && row.config_name.empty()) << row.name;
   }
   EXPECT_EQ(find_dtype("p16"), nullptr);
@@ -23,9 +24,12 @@ TEST(DType, BytesAreCountedInWholeBlocks) {
   EXPECT_EQ(bytes_of(DType::fp32, 3), 12);
   EXPECT_EQ(bytes_of(DType::bf16, 3), 6);
   EXPECT_EQ(bytes_of(DType::int8, 3), 3);
-  EXPECT_EQ(bytes_of(DType::int4, 3), 2);
+  EXPECT_EQ(bytes_of(DType::int4, 3), 36);
   EXPECT_EQ(bytes_of(DType::int4, 0), 0);
-  EXPECT_EQ(dtype_row(DType::int4).bits_per_value(), 4);
+  EXPECT_EQ(dtype_row(DType::int4).bits_per_value(), 4.5);
+  EXPECT_EQ(bytes_of(DType::q8_0, 33), 68);
+  EXPECT_EQ(bytes_of(DType::q4_k, 576), 3 * 144);
+  EXPECT_EQ(dtype_row(DType::q6_k).bits_per_value(), 6.5625);
 }
 
 TEST(DType, PlansNameWhatHasAPrice) {
@@ -33,7 +37,8 @@ TEST(DType, PlansNameWhatHasAPrice) {
   EXPECT_EQ(names_with(Support::planned), "fp32, bf16 or fp16");
   std::vector<std::string_view> named;
   for (const auto& entry : enum_names<DType>()) named.push_back(entry.name);
-  EXPECT_EQ(named, (std::vector<std::string_view>{"fp32", "bf16", "fp16", "int8", "int4"}));
+  EXPECT_EQ(named, (std::vector<std::string_view>{"fp32", "bf16", "fp16", "int8", "int4", "q8_0", "q4_0", "q4_1", "q5_0",
+                                                  "q5_1", "q4_k", "q5_k", "q6_k"}));
 }
 
 }  // namespace

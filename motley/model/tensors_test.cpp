@@ -77,7 +77,7 @@ TEST(Counts, Llama2_70B) {
   EXPECT_EQ(block_parameters(arch) - 2 * arch.hidden, 855'638'016);  // without norms
   EXPECT_EQ(kv_bytes_per_token(arch, DType::fp16), 4096);            // 2 x 8 heads x 128 x 2 bytes, per layer
   EXPECT_EQ(kv_bytes_per_token(arch, DType::fp32), 8192);
-  EXPECT_EQ(kv_bytes_per_token(arch, DType::int4), 1024);
+  EXPECT_EQ(kv_bytes_per_token(arch, DType::int4), 1152);  // 32 blocks of 64 values
   EXPECT_DOUBLE_EQ(block_flops(arch, 0), 2.0 * 855'638'016);
   EXPECT_DOUBLE_EQ(block_flops(arch, 1000) - block_flops(arch, 0), 4.0 * 8192 * 1000);
   EXPECT_DOUBLE_EQ(head_flops(arch), 2.0 * 32000 * 8192);
@@ -98,7 +98,6 @@ TEST(Counts, BytesOf) {
   EXPECT_EQ(bytes_of(DType::bf16, 3), 6);
   EXPECT_EQ(bytes_of(DType::fp16, 3), 6);
   EXPECT_EQ(bytes_of(DType::int8, 3), 3);
-  EXPECT_EQ(bytes_of(DType::int4, 3), 2);
   EXPECT_EQ(name_of(DType::bf16), "bf16");
 }
 

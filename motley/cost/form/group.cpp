@@ -43,7 +43,7 @@ Rank make_rank(const Architecture& arch, const DeviceType& type, const Shard& sh
 
 double product_flop_per_s(const DeviceType& type, DType weight_type) {
   // The type itself, then others of its width, then wider ones.
-  const DTypeRow& computed = dtype_row(dtype_row(weight_type).computed_in);
+  const DTypeRow& computed = dtype_row(dtype_row(weight_type).rated_in);
   std::vector<DType> order = {computed.type};
   for (const bool wider : {false, true})
     for (const DType other : dtypes_with(Support::planned))
