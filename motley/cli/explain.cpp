@@ -115,11 +115,14 @@ int explain(const ServePlan& plan, const ExplainOptions& options) {
   const ServeCost cost = price_serve(plan, cost_options(form, options.settings));
   Value json = explain_json(cost.tree);
   std::string text = explanation(cost, form, options.depth);
+  const std::vector<TypeDoubt> doubted = doubts(plan, cost_options(form, options.settings));
+  json.set("doubts", doubts_json(doubted));
   if (form == "motley") {
     const std::vector<StageSteps> steps = steps_of(plan, overheads(options.settings));
     json.set("steps", steps_json(steps));
     text += steps_report(steps, plan.step.max_tokens);
   }
+  text += doubts_report(doubted, cost.tokens_per_s);
   emit(options.output, json, text);
   return 0;
 }

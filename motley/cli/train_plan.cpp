@@ -69,6 +69,9 @@ int explain(const TrainPlan& plan, const ExplainOptions& options) {
   text += train_memory_report(plan, prices);
   Value json = explain_json(price.tree);
   json.set("memory", train_memory_json(plan, prices));
+  const std::vector<TypeDoubt> doubted = doubts(plan, cost);
+  json.set("doubts", doubts_json(doubted));
+  text += doubts_report(doubted, price.tokens_per_s);
   emit(options.output, json, text);
   return 0;
 }

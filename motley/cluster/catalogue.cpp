@@ -169,6 +169,11 @@ double typical_price(const std::vector<PriceFact>& prices) {
   return sorted[(sorted.size() - 1) / 2];
 }
 
+Basis basis_of(const std::string& source) {
+  if (source == "generation") return Basis::generation;
+  return source == "nearest" || source == "start" ? Basis::guess : Basis::measured;
+}
+
 DeviceType as_type(const DeviceFacts& facts) {
   DeviceType type;
   type.name = facts.name;
@@ -176,30 +181,41 @@ DeviceType as_type(const DeviceFacts& facts) {
   type.memory_bytes = facts.memory_bytes;
   type.memory_bandwidth_bytes_per_s = facts.memory_bandwidth_bytes_per_s;
   type.flop_per_s = facts.flop_per_s;
-  type.efficiency = {.compute = facts.efficiency.compute, .bandwidth = facts.efficiency.bandwidth};
+  // Attention and element-wise operations of prompts were measured in training alone.
+  type.efficiency = {.compute = facts.efficiency.compute,
+                     .bandwidth = facts.efficiency.bandwidth,
+                     .attention_compute = facts.training.attention,
+                     .elementwise = facts.training.elementwise,
+                     .basis = basis_of(facts.efficiency.source)};
   type.training = {.products = facts.training.products,
                    .attention = facts.training.attention,
-                   .elementwise = facts.training.elementwise};
+                   .elementwise = facts.training.elementwise,
+                   .basis = basis_of(facts.training.source)};
   type.reserve_bytes = facts.reserve_bytes;
   type.usd_per_hour = typical_price(facts.prices);
   return type;
 }
 
-LinkSpeed as_link(const Interconnect& facts) {
+bool through_host(const DeviceFacts& device) { return device.market == "consumer"; }
+
+LinkSpeed as_link(const DeviceFacts& device) {
   constexpr double latency_s = 5e-6, pcie3_lane_bytes_per_s = 1e9, reached = 0.75;
+  const Interconnect& facts = device.interconnect;
   const bool switched = facts.kind.starts_with("NVLink") || facts.kind.starts_with("Infinity Fabric");
   const auto says = [&](const char* word) { return facts.kind.find(word) != std::string::npos; };
   if (switched && !says("pair") && !says("to CPU") && facts.bidirectional_bytes_per_s > 0)
     return {.latency_s = latency_s, .bandwidth_bytes_per_s = facts.bidirectional_bytes_per_s / 2};
   const auto generation = static_cast<int>(std::max<std::int64_t>(facts.pcie_generation, 3));
   const auto lanes = static_cast<double>(facts.pcie_lanes > 0 ? facts.pcie_lanes : 16);
-  return {.latency_s = latency_s,
-          .bandwidth_bytes_per_s = reached * std::ldexp(pcie3_lane_bytes_per_s * lanes, generation - 3)};
+  const double bytes_per_s = reached * std::ldexp(pcie3_lane_bytes_per_s * lanes, generation - 3);
+  if (through_host(device)) return {.latency_s = through_host_latency_s, .bandwidth_bytes_per_s = bytes_per_s / 2};
+  return {.latency_s = latency_s, .bandwidth_bytes_per_s = bytes_per_s};
 }
 
 struct Catalogue {
   std::vector<DeviceType> types;
   std::vector<LinkSpeed> links;                // of each type
+  std::vector<bool> through_host;              // likewise
   std::map<std::string, std::size_t> by_name;  // plain names
 };
 
@@ -219,7 +235,8 @@ Catalogue load_catalogue() {
       MOTLEY_CHECK(added || entry->second == catalogue.types.size());
     }
     catalogue.types.push_back(as_type(device));
-    catalogue.links.push_back(as_link(device.interconnect));
+    catalogue.links.push_back(as_link(device));
+    catalogue.through_host.push_back(through_host(device));
   }
   return catalogue;
 }
@@ -246,6 +263,11 @@ std::optional<LinkSpeed> machine_link(std::string_view device_type) {
   const auto found = catalogue().by_name.find(plain_name(device_type));
   if (found == catalogue().by_name.end()) return std::nullopt;
   return catalogue().links[found->second];
+}
+
+bool exchanges_through_host(std::string_view device_type) {
+  const auto found = catalogue().by_name.find(plain_name(device_type));
+  return found != catalogue().by_name.end() && catalogue().through_host[found->second];
 }
 
 const DeviceType* find_in_catalogue(std::string_view name) {

@@ -30,10 +30,12 @@ TEST(Catalogue, IsCompleteAndPlausible) {
     if (const auto bf16 = type.flop_per_s.find("bf16"); bf16 != type.flop_per_s.end()) {
       EXPECT_EQ(bf16->second, type.flop_per_s.at("fp16"));
     }
-    EXPECT_GE(type.efficiency.compute, 0.4);
-    EXPECT_LE(type.efficiency.compute, 0.8);
+    EXPECT_GE(type.efficiency.compute, 0.25);
+    EXPECT_LE(type.efficiency.compute, 0.87);
     EXPECT_GE(type.efficiency.bandwidth, 0.7);
-    EXPECT_LE(type.efficiency.bandwidth, 0.85);
+    EXPECT_LE(type.efficiency.bandwidth, 0.87);
+    EXPECT_NE(type.efficiency.basis, Basis::given);
+    EXPECT_NE(type.training.basis, Basis::given);
   }
 }
 
@@ -55,25 +57,57 @@ TEST(Catalogue, SpotValues) {
   EXPECT_EQ(known("P100").usd_per_hour, 0);
 }
 
-TEST(Catalogue, EfficiencyOfMeasuredParts) {
-  EXPECT_EQ(known("A100-40").efficiency, (Efficiency{0.80, 0.79}));
-  EXPECT_EQ(known("V100-16").efficiency, (Efficiency{0.71, 0.83}));
-  EXPECT_EQ(known("L4").efficiency, (Efficiency{0.42, 0.83}));
-  EXPECT_EQ(known("T4").efficiency, (Efficiency{0.42, 0.75}));
-  EXPECT_EQ(known("H100").efficiency, (Efficiency{0.75, 0.80}));
-  EXPECT_EQ(known("A6000").efficiency, (Efficiency{0.60, 0.80}));
+// Fitted by bench/cards_fit; attention and element-wise operations of prompts as in training.
+TEST(Catalogue, SharesInServing) {
+  const auto expect = [](std::string_view name, double compute, double bandwidth, Basis basis) {
+    const DeviceType& type = known(name);
+    EXPECT_EQ(type.efficiency, (Efficiency{.compute = compute,
+                                           .bandwidth = bandwidth,
+                                           .attention_compute = type.training.attention,
+                                           .elementwise = type.training.elementwise,
+                                           .basis = basis}))
+        << name;
+  };
+  expect("A100-40", 0.86, 0.79, Basis::measured);
+  expect("V100-16", 0.75, 0.83, Basis::measured);
+  expect("L4", 0.46, 0.83, Basis::measured);
+  expect("T4", 0.44, 0.75, Basis::measured);
+  expect("RTX 4090", 0.65, 0.85, Basis::measured);
+  expect("A6000", 0.44, 0.82, Basis::measured);
+  expect("A5000", 0.43, 0.75, Basis::generation);
+  expect("H100", 0.72, 0.79, Basis::guess);
+  expect("MI300X", 0.60, 0.80, Basis::guess);
+}
+
+// What a plan carries of a type says what it rests on; a share that a person gives rests on the person.
+TEST(Catalogue, TheBasisOfSharesIsKept) {
+  const auto resolved = [](const std::string& keys) {
+    const std::string toml =
+        "format = \"motley.cluster/1\"\n[[machine]]\nname = \"box\"\ndevices = [\"A5000\"]\n"
+        "[[device_type]]\nname = \"A5000\"\n" +
+        keys;
+    return resolve(read<ClusterDescription>(parse_toml(toml, "test"), "test"), "test");
+  };
+  const Cluster cluster = resolved("price = \"1 $/h\"");
+  EXPECT_EQ(cluster.types.front().efficiency, known("A5000").efficiency);
+  EXPECT_EQ(read<Cluster>(write(cluster), "test").types.front().efficiency, known("A5000").efficiency);
+  EXPECT_EQ(read<Cluster>(write(cluster), "test").types.front().training, known("A5000").training);
+  EXPECT_EQ(resolved("efficiency = { compute = 0.5, bandwidth = 0.7 }").types.front().efficiency,
+            (Efficiency{.compute = 0.5, .bandwidth = 0.7}));
+  EXPECT_EQ(resolved("efficiency = { compute = 0.5 }").types.front().efficiency,
+            (Efficiency{.compute = 0.5, .bandwidth = 0.75, .basis = Basis::generation}));
 }
 
 // Fitted by bench/train_fit; other types rest on the measured ones.
 TEST(Catalogue, SharesInTraining) {
-  EXPECT_EQ(known("A100-40").training, (TrainingShares{0.78, 0.30, 0.48}));
-  EXPECT_EQ(known("A100-80").training, (TrainingShares{0.85, 0.32, 0.33}));
-  EXPECT_EQ(known("H100").training, (TrainingShares{0.72, 0.18, 0.32}));
-  EXPECT_EQ(known("RTX 3090").training, (TrainingShares{0.79, 0.31, 0.43}));
-  EXPECT_EQ(known("H200").training, (TrainingShares{0.71, 0.18, 0.33}));
-  EXPECT_EQ(known("B200").training, known("H200").training);
-  EXPECT_EQ(known("RTX 4090").training, known("RTX 3090").training);
-  EXPECT_EQ(known("L4").training, (TrainingShares{0.42, 0.31, 0.43}));
+  EXPECT_EQ(known("A100-40").training, (TrainingShares{0.78, 0.30, 0.48, Basis::measured}));
+  EXPECT_EQ(known("A100-80").training, (TrainingShares{0.85, 0.32, 0.33, Basis::measured}));
+  EXPECT_EQ(known("H100").training, (TrainingShares{0.72, 0.18, 0.32, Basis::measured}));
+  EXPECT_EQ(known("RTX 3090").training, (TrainingShares{0.79, 0.31, 0.43, Basis::generation}));
+  EXPECT_EQ(known("H200").training, (TrainingShares{0.71, 0.18, 0.33, Basis::generation}));
+  EXPECT_EQ(known("B200").training, (TrainingShares{0.71, 0.18, 0.33, Basis::guess}));
+  EXPECT_EQ(known("RTX 4090").training, (TrainingShares{0.79, 0.31, 0.43, Basis::guess}));
+  EXPECT_EQ(known("L4").training, (TrainingShares{0.42, 0.31, 0.43, Basis::guess}));
 }
 
 // Whoever has measured products or attention has measured them for training, too.
@@ -86,11 +120,15 @@ TEST(Catalogue, GivenEfficiencyTakesThePlaceOfSharesInTraining) {
     return resolve(read<ClusterDescription>(parse_toml(toml, "test"), "test"), "test").types.front().training;
   };
   EXPECT_EQ(shares("price = \"1 $/h\""), known("A100-40").training);
-  EXPECT_EQ(shares("efficiency = { compute = 0.5 }"), (TrainingShares{0, 0, 0.48}));
-  EXPECT_EQ(shares("efficiency = { attention_compute = 0.4 }"), (TrainingShares{0.78, 0, 0.48}));
-  EXPECT_EQ(shares("efficiency = { bandwidth = 0.7 }"), (TrainingShares{0.78, 0.30, 0}));
-  EXPECT_EQ(shares("efficiency = { compute = 0.5 }\ntraining = { products = 0.6 }"), (TrainingShares{0.6, 0, 0.48}));
-  EXPECT_EQ(shares("training = { elementwise = 0.6 }"), (TrainingShares{0.78, 0.30, 0.6}));
+  const Basis measured = Basis::measured;
+  EXPECT_EQ(shares("efficiency = { compute = 0.5 }"), (TrainingShares{0, 0, 0.48, measured}));
+  EXPECT_EQ(shares("efficiency = { attention_compute = 0.4 }"), (TrainingShares{0.78, 0, 0.48, measured}));
+  EXPECT_EQ(shares("efficiency = { bandwidth = 0.7 }"), (TrainingShares{0.78, 0.30, 0, measured}));
+  EXPECT_EQ(shares("efficiency = { compute = 0.5 }\ntraining = { products = 0.6 }"),
+            (TrainingShares{0.6, 0, 0.48, measured}));
+  EXPECT_EQ(shares("training = { elementwise = 0.6 }"), (TrainingShares{0.78, 0.30, 0.6, measured}));
+  EXPECT_EQ(shares("training = { products = 0.6, elementwise = 0.6 }"), (TrainingShares{0.6, 0.30, 0.6}));
+  EXPECT_EQ(shares("efficiency = { compute = 0.5, bandwidth = 0.7 }"), (TrainingShares{0, 0, 0}));
 }
 
 TEST(Catalogue, BoardsOfTwoDiesAreTwoDevices) {

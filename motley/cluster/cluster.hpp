@@ -24,12 +24,20 @@ struct LinkSpeed {
   bool operator==(const LinkSpeed&) const = default;
 };
 
+// What the shares of a device type rest on: the cluster file, a measurement of the type itself, measurements of its
+// generation, or those of other cards.
+enum class Basis { given, measured, generation, guess };
+template <>
+const std::vector<EnumName<Basis>>& enum_names<Basis>();
+
 // 0: not given. resolve() fills in the catalogue's figures, or 0.60 and 0.80; attention is then as good as products.
 struct Efficiency {
   double compute = 0;              // share of the peak FLOP/s that large products reach
   double bandwidth = 0;            // share of the peak memory bandwidth that streaming weights reaches
   double attention_compute = 0;    // the same of attention: many tokens of a prompt at once ...
   double attention_bandwidth = 0;  // ... and one token that reads the keys and values before it
+  double elementwise = 0;          // of the peak memory bandwidth in norms, sums and activations; 0: part of `compute`
+  Basis basis = Basis::given;
   bool operator==(const Efficiency&) const = default;
 };
 
@@ -38,6 +46,7 @@ struct TrainingShares {
   double products = 0;     // of the peak FLOP/s: matrix products of a micro-batch
   double attention = 0;    // of the peak FLOP/s: causal attention over whole sequences
   double elementwise = 0;  // of the peak memory bandwidth: norms, residual sums, activations, the loss
+  Basis basis = Basis::given;
   bool operator==(const TrainingShares&) const = default;
 };
 
@@ -177,6 +186,7 @@ struct Machine {
   std::string site;
   int description = 0;  // index into ClusterDescription::machines
   std::vector<int> devices;
+  bool through_host = false;  // some of them do not reach the others' memory
   bool operator==(const Machine&) const = default;
 };
 

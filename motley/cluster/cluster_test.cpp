@@ -90,7 +90,7 @@ price = "0.4 $/h"
   EXPECT_EQ(type.memory_bytes, 15LL << 30);
   EXPECT_EQ(type.memory_bandwidth_bytes_per_s, 448e9);
   EXPECT_EQ(type.flop_per_s, (std::map<std::string, double>{{"bf16", 76.7e12}, {"fp16", 76.7e12}, {"fp32", 19e12}}));
-  EXPECT_EQ(type.efficiency, (Efficiency{0.5, 0.8, 0.3, 0.6}));
+  EXPECT_EQ(type.efficiency, (Efficiency{0.5, 0.75, 0.3, 0.6, 0, Basis::generation}));
   EXPECT_EQ(type.overhead, (Overhead{7 * 1e-6, 90 * 1e-6}));
   EXPECT_EQ(type.reserve_bytes, 0);
   EXPECT_EQ(type.usd_per_hour, 0.4);
@@ -134,7 +134,7 @@ memory_bandwidth = "10 GB/s"
 flops = { fp32 = "1 GFLOP/s" }
 )");
   EXPECT_EQ(cluster.types[0].reserve_bytes, 1LL << 30);
-  EXPECT_EQ(cluster.types[0].efficiency, (Efficiency{0.60, 0.80}));
+  EXPECT_EQ(cluster.types[0].efficiency, (Efficiency{.compute = 0.60, .bandwidth = 0.80, .basis = Basis::guess}));
   EXPECT_EQ(cluster.types[1].reserve_bytes, 0);
 }
 

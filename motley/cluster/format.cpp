@@ -128,6 +128,21 @@ const Schema<LinkSpeed>& schema<LinkSpeed>() {
 }
 
 template <>
+const std::vector<EnumName<Basis>>& enum_names<Basis>() {
+  static const std::vector<EnumName<Basis>> names = {{Basis::given, "given"},
+                                                     {Basis::measured, "measured"},
+                                                     {Basis::generation, "generation"},
+                                                     {Basis::guess, "guess"}};
+  return names;
+}
+
+namespace {
+constexpr const char* basis_doc =
+    "What the shares rest on: the cluster file (`given`), measurements of this type (`measured`), of its generation, or "
+    "of other types (`guess`). Default: `given`.";
+}  // namespace
+
+template <>
 const Schema<Efficiency>& schema<Efficiency>() {
   static const auto table =
       Schema<Efficiency>("efficiency", "Reached shares of the peaks; calibrate them per machine.")
@@ -142,7 +157,12 @@ const Schema<Efficiency>& schema<Efficiency>() {
           .field("attention_bandwidth", &Efficiency::attention_bandwidth,
                  "Share of the peak memory bandwidth in the attention of one token to the earlier ones. Default: "
                  "`bandwidth`.",
-                 {.above = 0, .max = 1});
+                 {.above = 0, .max = 1})
+          .field("elementwise", &Efficiency::elementwise,
+                 "Share of the peak memory bandwidth in norms, residual sums and activations. Default: the catalogue's; "
+                 "where `compute` is given, their time is part of it.",
+                 {.above = 0, .max = 1})
+          .field("basis", &Efficiency::basis, basis_doc);
   return table;
 }
 
@@ -159,7 +179,8 @@ const Schema<TrainingShares>& schema<TrainingShares>() {
           .field("elementwise", &TrainingShares::elementwise,
                  "Share of the peak memory bandwidth in norms, residual sums, activations and the loss. Default: "
                  "`efficiency.bandwidth`.",
-                 {.above = 0, .max = 1});
+                 {.above = 0, .max = 1})
+          .field("basis", &TrainingShares::basis, basis_doc);
   return table;
 }
 

@@ -8,7 +8,7 @@ namespace {
 double bytes_per_s(std::string_view type) {
   const auto link = machine_link(type);
   if (!link) throw input_error("not in the catalogue: " + std::string(type));
-  EXPECT_EQ(link->latency_s, 5e-6) << type;
+  EXPECT_EQ(link->latency_s, exchanges_through_host(type) ? 25e-6 : 5e-6) << type;
   return link->bandwidth_bytes_per_s;
 }
 
@@ -26,10 +26,16 @@ TEST(MachineLink, BridgesOfPairsAreNotAWholeMachines) {
 TEST(MachineLink, OtherwiseItIsTheHosts) {
   EXPECT_EQ(bytes_per_s("T4"), 0.75 * 16e9);           // PCIe 3.0 x16
   EXPECT_EQ(bytes_per_s("L4"), 0.75 * 32e9);           // PCIe 4.0 x16
-  EXPECT_EQ(bytes_per_s("RTX 4060 Ti"), 0.75 * 16e9);  // PCIe 4.0 x8
-  EXPECT_EQ(bytes_per_s("RTX 5090"), 0.75 * 64e9);     // PCIe 5.0 x16
   EXPECT_EQ(bytes_per_s("GH200"), 0.75 * 64e9);        // its NVLink goes to its own CPU
   EXPECT_EQ(bytes_per_s("M1 Max"), 0.75 * 16e9) << "what nothing is said of counts as PCIe 3.0 x16";
+}
+
+TEST(MachineLink, GeForceCardsExchangeThroughTheHost) {
+  EXPECT_TRUE(exchanges_through_host("4090"));
+  EXPECT_FALSE(exchanges_through_host("A6000"));
+  EXPECT_FALSE(exchanges_through_host("my chip"));
+  EXPECT_EQ(bytes_per_s("RTX 4060 Ti"), 0.75 * 16e9 / 2);  // PCIe 4.0 x8
+  EXPECT_EQ(bytes_per_s("RTX 5090"), 0.75 * 64e9 / 2);     // PCIe 5.0 x16
 }
 
 TEST(MachineLink, NothingIsKnownOfOtherTypes) { EXPECT_FALSE(machine_link("my chip")); }

@@ -5,11 +5,13 @@
 
 #include "motley/base/hints.hpp"
 #include "motley/cluster/cluster.hpp"
+#include "motley/cluster/interconnect.hpp"
 
 namespace motley {
 namespace {
 
 constexpr LinkSpeed default_within_machine{.latency_s = 10e-6, .bandwidth_bytes_per_s = 20e9};  // PCIe 4.0 x16, about
+constexpr LinkSpeed default_through_host{.latency_s = through_host_latency_s, .bandwidth_bytes_per_s = 10e9};
 constexpr LinkSpeed default_within_site{.latency_s = 0.2e-3, .bandwidth_bytes_per_s = 1.25e9};  // 10 Gbit/s Ethernet
 
 enum class Direction { up, down, both };  // both: leaves one end's uplink and arrives by the other's downlink
@@ -40,7 +42,8 @@ std::optional<PathSpeed> named_link(const ClusterDescription& description, const
 
 PathSpeed inside_machine(const ClusterDescription& description, const Machine& machine) {
   const auto& own = description.machines[static_cast<std::size_t>(machine.description)].link;
-  return path(own ? *own : description.network.within_machine.value_or(default_within_machine), Direction::both);
+  const LinkSpeed& unsaid = machine.through_host ? default_through_host : default_within_machine;
+  return path(own ? *own : description.network.within_machine.value_or(unsaid), Direction::both);
 }
 
 }  // namespace

@@ -26,6 +26,17 @@ TEST(Links, DefaultsWhereNothingIsDescribed) {
   EXPECT_DOUBLE_EQ(cluster.link(a0, b0).seconds(1.25e9), 1.0002);
 }
 
+TEST(Links, CardsThatDoNotReachEachOthersMemoryExchangeThroughTheHost) {
+  const auto link_of = [](const std::string& machine) {
+    const std::string text = "format = \"motley.cluster/1\"\n[[machine]]\nname = \"box\"\n" + machine;
+    return resolve(read<ClusterDescription>(parse_toml(text, "c.toml"), "c.toml"), "c.toml").link(0, 1);
+  };
+  EXPECT_EQ(link_of("devices = [\"RTX 4090*2\"]"), (PathSpeed{25e-6, 10e9}));
+  EXPECT_EQ(link_of("devices = [\"A6000*2\", \"RTX 3060\"]"), (PathSpeed{25e-6, 10e9}));
+  EXPECT_EQ(link_of("devices = [\"RTX 4090*2\"]\nlink = { latency = \"3 us\", bandwidth = \"30 GB/s\" }"),
+            (PathSpeed{3e-6, 30e9}));
+}
+
 TEST(Links, BetweenSitesThereIsNoDefault) {
   try {
     cluster_with("").link(b1, c0);

@@ -8,6 +8,7 @@
 
 #include "motley/base/hints.hpp"
 #include "motley/cluster/cluster.hpp"
+#include "motley/cluster/interconnect.hpp"
 #include "motley/cluster/names.hpp"
 
 namespace motley {
@@ -63,13 +64,22 @@ DeviceType merged(const DeviceType& known, const DeviceType& given) {
   if (given.efficiency.attention_compute > 0) type.efficiency.attention_compute = given.efficiency.attention_compute;
   if (given.efficiency.attention_bandwidth > 0)
     type.efficiency.attention_bandwidth = given.efficiency.attention_bandwidth;
+  if (given.efficiency.elementwise > 0) type.efficiency.elementwise = given.efficiency.elementwise;
+  if (given.efficiency.compute > 0) {
+    // It is of whole layers unless the other parts are given with it.
+    type.efficiency.attention_compute = given.efficiency.attention_compute;
+    type.efficiency.elementwise = given.efficiency.elementwise;
+    if (given.efficiency.bandwidth > 0) type.efficiency.basis = Basis::given;
+  }
   // What is given of the products or the attention holds for training, too.
   if (given.efficiency.compute > 0) type.training.products = type.training.attention = 0;
   if (given.efficiency.attention_compute > 0) type.training.attention = 0;
   if (given.efficiency.bandwidth > 0) type.training.elementwise = 0;
+  if (type.training.products == 0 && given.efficiency.bandwidth > 0) type.training.basis = Basis::given;
   if (given.training.products > 0) type.training.products = given.training.products;
   if (given.training.attention > 0) type.training.attention = given.training.attention;
   if (given.training.elementwise > 0) type.training.elementwise = given.training.elementwise;
+  if (given.training.products > 0 && given.training.elementwise > 0) type.training.basis = Basis::given;
   if (given.overhead) type.overhead = given.overhead;
   if (given.reserve_bytes) type.reserve_bytes = given.reserve_bytes;
   if (given.usd_per_hour > 0) type.usd_per_hour = given.usd_per_hour;
@@ -95,6 +105,10 @@ DeviceType complete(const DeviceType& given, const Reader& place) {
   require(type.memory_bytes > 0, "memory");
   require(type.memory_bandwidth_bytes_per_s > 0, "memory_bandwidth");
   require(!type.flop_per_s.empty(), "flops");
+  if (type.efficiency.compute == 0 || type.efficiency.bandwidth == 0) {
+    type.efficiency.basis = Basis::guess;
+    if (type.training.products == 0 || type.training.elementwise == 0) type.training.basis = Basis::guess;
+  }
   if (type.efficiency.compute == 0) type.efficiency.compute = 0.60;
   if (type.efficiency.bandwidth == 0) type.efficiency.bandwidth = 0.80;
   if (!type.reserve_bytes) type.reserve_bytes = type.vendor == "cpu" ? 0 : gibibyte;
@@ -136,6 +150,7 @@ class TypeTable {
     return static_cast<int>(used_.size()) - 1;
   }
 
+  const std::string& name(int used) const { return used_[static_cast<std::size_t>(used)].name; }
   std::vector<DeviceType> take_used() { return std::move(used_); }
 
  private:
@@ -209,6 +224,7 @@ void add_machines(Cluster& cluster, TypeTable& types, const Reader& root) {
             .fail(fmt::format("machine \"{}\" is described twice", machine.name),
                   "give machines unique names; `count` makes copies");
       for (const int type : slots) {
+        machine.through_host = machine.through_host || exchanges_through_host(types.name(type));
         machine.devices.push_back(static_cast<int>(cluster.devices.size()));
         cluster.devices.push_back({fmt::format("{}/{}", machine.name, machine.devices.size() - 1), type,
                                    static_cast<int>(cluster.machines.size())});

@@ -23,6 +23,14 @@ const Schema<UnusedDevice>& schema<UnusedDevice>() {
 }
 
 template <>
+const Schema<FigureRange>& schema<FigureRange>() {
+  static const auto table = Schema<FigureRange>("range", "A predicted figure that is not certain.")
+                                .field("low", &FigureRange::low, "It is at least this.", {.required = true, .min = 0})
+                                .field("high", &FigureRange::high, "And at most this.", {.required = true, .min = 0});
+  return table;
+}
+
+template <>
 const Schema<SearchRecord>& schema<SearchRecord>() {
   using S = SearchRecord;
   constexpr Limits written{.always_written = true};

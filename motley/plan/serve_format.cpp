@@ -100,6 +100,8 @@ template <>
 const Schema<ServePrediction>& schema<ServePrediction>() {
   using P = ServePrediction;
   constexpr Limits figure{.always_written = true, .min = 0};
+  constexpr const char* range_doc =
+      "Where it lies if device types that nobody measured reach less, or more, than those that stand for them.";
   static const auto table =
       Schema<P>("predicted", "Prediction for the workload.")
           .field("tokens_per_s", &P::tokens_per_s, "Output tokens of all routes, each with its `batch` in flight.",
@@ -109,6 +111,8 @@ const Schema<ServePrediction>& schema<ServePrediction>() {
           .field("bottleneck_s", &P::bottleneck_s, "Busy seconds per request of the busiest stage.", figure)
           .field("slo_attainment", &P::slo_attainment, "Share of the requests that meet their deadline.",
                  {.min = 0, .max = 1})
+          .field("tokens_per_s_range", &P::tokens_per_s_range, range_doc)
+          .field("latency_s_range", &P::latency_s_range, range_doc)
           .field("memory_bytes", &P::memory_bytes, "Memory by device.", {.always_written = true});
   return table;
 }

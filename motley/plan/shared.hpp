@@ -43,6 +43,14 @@ struct SearchRecord {
   bool operator==(const SearchRecord&) const = default;
 };
 
+// A predicted figure where it is not certain.
+struct FigureRange {
+  double low = 0, high = 0;
+  bool operator==(const FigureRange&) const = default;
+};
+template <>
+const Schema<FigureRange>& schema<FigureRange>();
+
 // What is wrong with a plan. verify() of each kind lists all; an empty list means that the plan is sound.
 struct Violation {
   std::string place;  // "stages[1]", "routes[0].path[2]", "box/3"

@@ -85,6 +85,7 @@ struct TrainPrediction {
   double iteration_s = 0;
   double tokens_per_s = 0;
   double mfu = 0;  // model FLOPs (no recomputation) per second, as a share of the peak of all devices that work
+  std::optional<FigureRange> iteration_s_range;  // where device types rest on the measurements of others
   std::map<std::string, TrainMemory> memory_bytes;
   bool operator==(const TrainPrediction&) const = default;
 };

@@ -58,8 +58,11 @@ TEST(TrainPlan, WhatItWritesItReads) {
   TrainPlan plan = train_example();
   plan.schedule = PipelineSchedule::gpipe;
   plan.sync = {.algorithm = SyncAlgorithm::direct, .overlap = true};
-  plan.predicted = {
-      .iteration_s = 2, .tokens_per_s = 6144, .mfu = 0.25, .memory_bytes = {{"box/0", {1, 2, 3, 4, 5, 6}}}};
+  plan.predicted = {.iteration_s = 2,
+                    .tokens_per_s = 6144,
+                    .mfu = 0.25,
+                    .iteration_s_range = FigureRange{1.5, 3},
+                    .memory_bytes = {{"box/0", {1, 2, 3, 4, 5, 6}}}};
   plan.search.planner = "hand";
   const Value document = parse_json(to_json(write(plan)), "plan");
   EXPECT_EQ(*document.find("kind"), Value("train"));

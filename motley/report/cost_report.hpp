@@ -2,7 +2,10 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
+#include "motley/base/value.hpp"
+#include "motley/cost/form/doubt.hpp"
 #include "motley/cost/form/term.hpp"
 
 namespace motley {
@@ -12,5 +15,12 @@ std::string term_report(const Term& root, int depth);
 
 // "3.20 ms", "1.5 GiB" or "12 TFLOP".
 std::string term_value_text(const Term& term);
+
+// Device types that rest on the measurements of others, and what the plan would do if they were slower or faster; empty
+// where there are none.
+std::string doubts_report(const std::vector<TypeDoubt>& doubts, double tokens_per_s);
+Value doubts_json(const std::vector<TypeDoubt>& doubts);
+// "610 to 1100/s".
+std::string range_text(const FigureRange& range, const std::string& unit);
 
 }  // namespace motley

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "motley/base/units.hpp"
+#include "motley/report/cost_report.hpp"
 #include "motley/report/table.hpp"
 
 namespace motley {
@@ -107,7 +108,8 @@ std::string predicted_table(const ServePlan& plan) {
              fmt::format("mean lengths, {} in flight per route", batches_text(plan))});
   table.add({"busiest stage", human_seconds(p.bottleneck_s), "busy per request"});
   table.add({"requests", fmt::format("{:.3g}/s", p.requests_per_s), ""});
-  table.add({"output tokens", fmt::format("{:.4g}/s", p.tokens_per_s), ""});
+  table.add({"output tokens", fmt::format("{:.4g}/s", p.tokens_per_s),
+             p.tokens_per_s_range ? range_text(*p.tokens_per_s_range, "/s: types that were not measured") : ""});
   if (p.slo_attainment) table.add({"inside deadlines", percent(*p.slo_attainment), ""});
   return table.render();
 }

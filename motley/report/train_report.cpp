@@ -189,7 +189,11 @@ std::string train_plan_report(const TrainPlan& plan) {
                                  training.sequence_length, name_of(training.precision), name_of(plan.schedule));
   text += replicas_text(plan) + memory_text(plan) + unused_text(plan);
   Table table({{"what"}, {"value", Align::right}, {"note"}});
-  table.add({"step", human_seconds(plan.predicted.iteration_s)});
+  const auto& range = plan.predicted.iteration_s_range;
+  table.add({"step", human_seconds(plan.predicted.iteration_s),
+             range ? fmt::format("{} to {}: types that were not measured", human_seconds(range->low),
+                                 human_seconds(range->high))
+                   : ""});
   if (plan.predicted.tokens_per_s > 0) table.add({"tokens", fmt::format("{:.4g}/s", plan.predicted.tokens_per_s)});
   if (plan.predicted.mfu > 0) table.add({"MFU", percent(plan.predicted.mfu), "of the peak of the devices in use"});
   if (plan.search.bound) table.add({"bound", human_seconds(*plan.search.bound), "bound: no plan has a shorter step"});

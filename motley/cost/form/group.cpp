@@ -6,6 +6,8 @@
 #include <limits>
 #include <utility>
 
+#include "motley/model/training.hpp"
+
 namespace motley {
 namespace {
 
@@ -33,6 +35,8 @@ Rank make_rank(const Architecture& arch, const DeviceType& type, const Shard& sh
   }
   rank.block_flops = 2 * matrix_elements(arch, block_tensors(arch, 0), shard);
   rank.attention_flops = (block_flops(arch, 1) - block_flops(arch, 0)) * heads;
+  rank.element_bytes = static_cast<double>(
+      bytes_of(dtype_row(weight_type).computed_in, element_traffic_per_token(arch, shard).forward));
   rank.kv_bytes = static_cast<double>(kv_bytes_per_token(arch, kv_type)) * kv_heads;
   rank.head_bytes = static_cast<double>(weight_bytes(arch, {.head = true}, shard, weight_type));
   rank.head_flops = 2 * matrix_elements(arch, head_tensors(arch), shard);

@@ -26,6 +26,7 @@ struct Rank {
   std::optional<Overhead> overhead;
   double block_flops = 0;      // of one token, without attention over the context
   double attention_flops = 0;  // of one token, per token of context
+  double element_bytes = 0;    // of one token, that element-wise operations read and write
   double kv_bytes = 0;         // of one token in one block
   double head_bytes = 0;       // final norm and LM head
   double head_flops = 0;       // of one token

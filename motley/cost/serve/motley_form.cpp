@@ -150,7 +150,9 @@ class MotleyForm final : public ServeForm {
                {bound("products", block.products, static_cast<double>(rank.block_bytes), effective_bandwidth(rank),
                       step.tokens * rank.block_flops, effective_flop_per_s(rank)),
                 bound("attention", block.attention, step.cached * rank.kv_bytes, attention_bandwidth(rank),
-                      step.tokens * rank.attention_flops * step_.seen(step.context), attention_flop_per_s(rank))},
+                      step.tokens * rank.attention_flops * step_.seen(step.context), attention_flop_per_s(rank)),
+                leaf("element-wise", all * block.elementwise_s,
+                     fmt::format("per step, layer and rank {}", human_bytes(step.tokens * rank.element_bytes)))},
                "the slowest rank")};
     if (group.degree() > 1)
       terms.push_back(leaf("all-reduce", all * step_.all_reduces_s(group, step),

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "motley/cost/form/doubt.hpp"
 #include "motley/cost/form/form.hpp"
 #include "motley/cost/form/term.hpp"
 #include "motley/plan/serve.hpp"
@@ -40,6 +41,12 @@ struct ServeCost {
 // Throws an input error where the form is unknown, or the plan's stages and routes do not hang together (verify says
 // more).
 ServeCost price_serve(const ServePlan& plan, const CostOptions& options);
+
+// Device types that rest on the measurements of others, and what the plan's tokens/s then are. None in published forms,
+// which know no shares of the peaks.
+std::vector<TypeDoubt> doubts(const ServePlan& plan, const CostOptions& options);
+// The plan's prediction with where it lies, all those types together at either end.
+ServePrediction with_ranges(const ServePlan& plan, const CostOptions& options);
 
 // The point with the size of chunks at which a prompt that is alone is read soonest.
 ServePoint at_best_chunk(ServePoint point, const std::function<double(const ServePoint&)>& first_token_s);

@@ -398,6 +398,48 @@ TEST(Motley, AttentionHasSharesOfItsOwn) {
   expect_close(step.block_time(group_of(plan, "a"), decode).attention.memory_s, 2 * memory_s);
 }
 
+TEST(Motley, ElementWiseOperationsGoByTheirBytes) {
+  ServePlan plan = d1_plan();
+  const StepLoad prompt{512, 256, 256, 1};
+  const StepCost step({}, plan.cluster, plan.model.arch);
+  const BlockTime within = step.block_time(group_of(plan, "a"), prompt);
+  EXPECT_EQ(within.elementwise_s, 0) << "part of the products' share";
+  plan.cluster.types[0].efficiency.elementwise = 0.4;
+  const BlockTime apart = step.block_time(group_of(plan, "a"), prompt);
+  // Of one of two ranks: two norms and two sums of the hidden size, half of the rotated heads and of the FFN.
+  const double elements = 2 * 2 * 4096 + 2 * 3 * 4096 + 2 * (16 + 16) * 128 + 3 * 11008 / 2;
+  expect_close(apart.elementwise_s, 512 * 2 * elements / (768e9 * 0.4));
+  expect_close(apart.seconds(), within.seconds() + apart.elementwise_s);
+}
+
+// Types of which nobody knows the speed: the plan is priced with shares 1.7 and 1.23 times as large, and as small.
+TEST(Motley, FiguresLieBetweenSlowAndFastTypes) {
+  ServePlan plan = d1_plan();
+  plan.predicted.tokens_per_s = 2 * price_serve(plan, {}).tokens_per_s;
+  plan.predicted.latency_s = price_serve(plan, {}).latency_s;
+  EXPECT_EQ(doubts(plan, {}).size(), 2u) << "nothing is said of what these types reach";
+  for (DeviceType& type : plan.cluster.types) type.efficiency.basis = type.training.basis = Basis::given;
+  EXPECT_TRUE(doubts(plan, {}).empty());
+  EXPECT_FALSE(with_ranges(plan, {}).tokens_per_s_range);
+
+  plan.cluster.types[0].efficiency.basis = Basis::guess;
+  ServePlan slow = plan, fast = plan;
+  slow.cluster.types[0].efficiency.compute = 0.6 / 1.7;
+  slow.cluster.types[0].efficiency.bandwidth = 0.8 / 1.23;
+  fast.cluster.types[0].efficiency.compute = 1;  // of 1.02
+  fast.cluster.types[0].efficiency.bandwidth = 0.8 * 1.23;
+  const std::vector<TypeDoubt> doubted = doubts(plan, {});
+  ASSERT_EQ(doubted.size(), 1u);
+  EXPECT_EQ(doubted[0].type, plan.cluster.types[0].name);
+  EXPECT_EQ(doubted[0].basis, Basis::guess);
+  expect_close(doubted[0].tokens_per_s.low, price_serve(slow, {}).tokens_per_s);
+  expect_close(doubted[0].tokens_per_s.high, price_serve(fast, {}).tokens_per_s);
+  const ServePrediction predicted = with_ranges(plan, {});
+  expect_close(predicted.tokens_per_s_range->low, 2 * price_serve(slow, {}).tokens_per_s);
+  expect_close(predicted.latency_s_range->high, price_serve(slow, {}).latency_s);
+  EXPECT_FALSE(with_ranges(plan, {.form = "hexgen"}).latency_s_range) << "it knows no shares";
+}
+
 TEST(Motley, HopsAndTheTokensWayBack) {
   const ServePlan plan = d1_plan();
   const TensorGroup a = group_of(plan, "a"), b = group_of(plan, "b");

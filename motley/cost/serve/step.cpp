@@ -41,6 +41,11 @@ double attention_flop_per_s(const Rank& rank) {
   return rank.flop_per_s * (share.attention_compute > 0 ? share.attention_compute : share.compute);
 }
 
+double elementwise_s(const Rank& rank) {
+  const double share = rank.efficiency.elementwise;
+  return share > 0 ? rank.element_bytes / (rank.memory_bandwidth_bytes_per_s * share) : 0;
+}
+
 StepCost::StepCost(const CostOptions& options, const Cluster& cluster, const Architecture& arch)
     : cluster_(cluster),
       arch_(arch),
@@ -83,7 +88,8 @@ BlockTime StepCost::block_time(const TensorGroup& group, const StepLoad& load) c
         .products = {static_cast<double>(rank.block_bytes) / effective_bandwidth(rank),
                      load.tokens * rank.block_flops / effective_flop_per_s(rank)},
         .attention = {load.cached * rank.kv_bytes / attention_bandwidth(rank),
-                      load.tokens * rank.attention_flops * seen(load.context) / attention_flop_per_s(rank)}};
+                      load.tokens * rank.attention_flops * seen(load.context) / attention_flop_per_s(rank)},
+        .elementwise_s = load.tokens * elementwise_s(rank)};
   });
 }
 

@@ -3,6 +3,7 @@
 // A step carries t tokens of some sequences through the layers of a stage. One block takes on the slowest rank
 //
 //   max(weights / bandwidth, t * flops / flop_per_s)                               products
+//     + t * bytes read and written / bandwidth of element-wise operations          norms, sums, activations
 //     + max(k * kv_bytes / bandwidth, t * attention_flops(context) / flop_per_s)   attention, at shares of its own
 //     + 2 all-reduces of t * H activations + a constant per layer
 //
@@ -41,7 +42,8 @@ struct Roofline {
 // What runs one after the other in a block.
 struct BlockTime {
   Roofline products, attention;
-  double seconds() const { return products.seconds() + attention.seconds(); }
+  double elementwise_s = 0;
+  double seconds() const { return products.seconds() + attention.seconds() + elementwise_s; }
 };
 
 // Cluster and architecture must outlive it.
@@ -87,6 +89,8 @@ double effective_bandwidth(const Rank& rank);   // B/s
 double effective_flop_per_s(const Rank& rank);  // FLOP/s
 double attention_bandwidth(const Rank& rank);
 double attention_flop_per_s(const Rank& rank);
+// Of one token in one block; 0 where the type's share of products contains it.
+double elementwise_s(const Rank& rank);
 
 // Tokens per second that a stage of these devices passes on while it holds so many layers, where the profile says so:
 // all devices of one type that was measured at this degree. Throws an input error where it says that the type cannot

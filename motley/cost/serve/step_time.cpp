@@ -43,7 +43,8 @@ StageTime::Rank rank_time(const Rank& rank, double layers, bool head) {
           .cached_s = layers * rank.kv_bytes / attention_bandwidth(rank),
           .attended_s = layers * rank.attention_flops / attention_flop_per_s(rank),
           .head_s = head ? rank.head_bytes / effective_bandwidth(rank) : 0,
-          .logit_s = head ? rank.head_flops / effective_flop_per_s(rank) : 0};
+          .logit_s = head ? rank.head_flops / effective_flop_per_s(rank) : 0,
+          .element_s = layers * elementwise_s(rank)};
 }
 
 }  // namespace
@@ -55,7 +56,7 @@ double StageTime::seconds(const StepLoad& load) const {
   const double attended = load.tokens * load.context, heads = std::min(1.0, load.logits);
   double blocks_s = 0, head_s = 0;
   for (const Rank& rank : ranks) {
-    blocks_s = std::max(blocks_s, std::max(rank.weights_s, load.tokens * rank.token_s) +
+    blocks_s = std::max(blocks_s, std::max(rank.weights_s, load.tokens * rank.token_s) + load.tokens * rank.element_s +
                                       std::max(load.cached * rank.cached_s, attended * rank.attended_s));
     head_s = std::max(head_s, std::max(heads * rank.head_s, load.logits * rank.logit_s));
   }

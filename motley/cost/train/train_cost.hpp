@@ -1,9 +1,11 @@
 // What a training plan costs: any valid plan, made by a planner or by hand.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "motley/cost/form/doubt.hpp"
 #include "motley/cost/form/form.hpp"
 #include "motley/cost/form/train_form.hpp"
 #include "motley/plan/train.hpp"
@@ -13,6 +15,11 @@ namespace motley {
 // Throws an input error where the form is unknown, a setting is not the form's, or the form cannot express the plan.
 // The plan must be sound (verify).
 TrainCost price_train(const TrainPlan& plan, const CostOptions& options);
+
+// Device types that rest on the measurements of others, and what the plan's tokens/s then are. None in published forms.
+std::vector<TypeDoubt> doubts(const TrainPlan& plan, const CostOptions& options);
+// Where the time of a step lies, all those types together at either end; none where all are measured.
+std::optional<FigureRange> iteration_range(const TrainPlan& plan, const CostOptions& options);
 
 // The forms that price training plans.
 const std::vector<std::string>& train_forms();

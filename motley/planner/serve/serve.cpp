@@ -168,6 +168,7 @@ ServeOutcome plan_serve(const Cluster& cluster, const Model& model, const Worklo
                      options.use_devices == UseDevices::may_idle;
   ServeOutcome outcome = share ? plan_for_flow(problem) : plan_replicas(problem);
   if (!outcome.plan) return outcome;
+  outcome.plan->predicted = with_ranges(*outcome.plan, options.cost);
   outcome.plan->search.elapsed_s = seconds_since(start);
   check_verified(*outcome.plan);
   return outcome;

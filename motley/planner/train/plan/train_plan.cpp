@@ -44,6 +44,7 @@ TrainPlan make_train_plan(const Cluster& cluster, const Model& model, const Work
   plan.predicted.iteration_s = cost.iteration_s;
   plan.predicted.tokens_per_s = cost.tokens_per_s;
   plan.predicted.mfu = cost.mfu;
+  plan.predicted.iteration_s_range = iteration_range(plan, options.cost);
   return plan;
 }
 
