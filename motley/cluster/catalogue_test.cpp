@@ -88,6 +88,11 @@ TEST(Catalogue, TheBasisOfSharesIsKept) {
         keys;
     return resolve(read<ClusterDescription>(parse_toml(toml, "test"), "test"), "test");
   };
+  EXPECT_EQ(resolved("").types.front().efficiency, known("A5000").efficiency);
+  const std::string plain = "format = \"motley.cluster/1\"\n[[machine]]\nname = \"box\"\ndevices = [\"A5000\"]\n";
+  const Cluster used = resolve(read<ClusterDescription>(parse_toml(plain, "test"), "test"), "test");
+  EXPECT_EQ(used.types.front().efficiency, known("A5000").efficiency);
+  EXPECT_EQ(used.types.front().training, known("A5000").training);
   const Cluster cluster = resolved("price = \"1 $/h\"");
   EXPECT_EQ(cluster.types.front().efficiency, known("A5000").efficiency);
   EXPECT_EQ(read<Cluster>(write(cluster), "test").types.front().efficiency, known("A5000").efficiency);

@@ -69,17 +69,17 @@ DeviceType merged(const DeviceType& known, const DeviceType& given) {
     // It is of whole layers unless the other parts are given with it.
     type.efficiency.attention_compute = given.efficiency.attention_compute;
     type.efficiency.elementwise = given.efficiency.elementwise;
-    if (given.efficiency.bandwidth > 0) type.efficiency.basis = Basis::given;
+    if (given.efficiency.bandwidth > 0) type.efficiency.basis = given.efficiency.basis;
   }
   // What is given of the products or the attention holds for training, too.
   if (given.efficiency.compute > 0) type.training.products = type.training.attention = 0;
   if (given.efficiency.attention_compute > 0) type.training.attention = 0;
   if (given.efficiency.bandwidth > 0) type.training.elementwise = 0;
-  if (type.training.products == 0 && given.efficiency.bandwidth > 0) type.training.basis = Basis::given;
+  if (type.training.products == 0 && given.efficiency.bandwidth > 0) type.training.basis = given.efficiency.basis;
   if (given.training.products > 0) type.training.products = given.training.products;
   if (given.training.attention > 0) type.training.attention = given.training.attention;
   if (given.training.elementwise > 0) type.training.elementwise = given.training.elementwise;
-  if (given.training.products > 0 && given.training.elementwise > 0) type.training.basis = Basis::given;
+  if (given.training.products > 0 && given.training.elementwise > 0) type.training.basis = given.training.basis;
   if (given.overhead) type.overhead = given.overhead;
   if (given.reserve_bytes) type.reserve_bytes = given.reserve_bytes;
   if (given.usd_per_hour > 0) type.usd_per_hour = given.usd_per_hour;
