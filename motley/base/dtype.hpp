@@ -26,7 +26,7 @@ struct DTypeRow {
   DType type;
   std::string_view name;         // in plans, options and cluster files
   std::string_view config_name;  // in config.json, as LibTorch calls it; empty where no checkpoint is of it
-  std::string_view file_name;    // in safetensors files
+  std::string_view file_name;    // in files of weights, as safetensors and GGUF spell it; empty: none holds it
   // Values take their bytes by the block, scales included.
   std::int64_t block_values;
   std::int64_t block_bytes;

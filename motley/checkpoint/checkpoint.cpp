@@ -6,17 +6,59 @@
 
 #include "motley/base/binding.hpp"
 #include "motley/base/value.hpp"
+#include "motley/checkpoint/gguf_names.hpp"
 
 namespace motley {
+namespace {
 
-Checkpoint::Checkpoint(const std::filesystem::path& folder) {
+// Rows of a head, where the file has pairs of them side by side; 0 elsewhere. Only the llama architecture has.
+std::int64_t interleaved_rows(const Value& metadata, const std::string& gguf_tensor, const StoredTensor& tensor) {
+  const Value* family = metadata.find("general.architecture");
+  if (!family || *family != Value("llama") || tensor.shape.empty()) return 0;
+  const Value* heads = metadata.find("llama.attention.head_count");
+  if (gguf_tensor.find(".attn_k.") != std::string::npos) {
+    const Value* kv_heads = metadata.find("llama.attention.head_count_kv");
+    if (kv_heads) heads = kv_heads;
+  } else if (gguf_tensor.find(".attn_q.") == std::string::npos) {
+    return 0;
+  }
+  if (!heads || !heads->is_integer() || heads->as_integer() < 1) return 0;
+  const std::int64_t rows = tensor.shape.front() / heads->as_integer();
+  return rows % 2 == 0 && rows * heads->as_integer() == tensor.shape.front() ? rows : 0;
+}
+
+}  // namespace
+
+Checkpoint::Checkpoint(const std::filesystem::path& folder_or_gguf) {
+  is_gguf(folder_or_gguf) ? open_gguf_file(folder_or_gguf) : open_folder(folder_or_gguf);
+}
+
+void Checkpoint::open_gguf_file(const std::filesystem::path& path) {
+  contents_ = path;
+  gguf_ = open_gguf(path);
+  for (const auto& file : gguf_)
+    for (const auto& [stored, tensor] : file->tensors()) {
+      const std::string name = hugging_face_name(stored);
+      if (!name.empty() && !places_
+                                .emplace(name, Place{&file->path(), &tensor,
+                                                     interleaved_rows(gguf_.front()->metadata(), stored, tensor)})
+                                .second)
+        throw input_error(fmt::format("{}: the tensor {} is in another part, too", file->path().string(), stored),
+                          "keep the parts of one model together, under their names");
+    }
+}
+
+void Checkpoint::add(const SafetensorsFile& file, const std::string& name) {
+  places_.emplace(name, Place{&file.path(), &file.tensors().at(name), 0});
+}
+
+void Checkpoint::open_folder(const std::filesystem::path& folder) {
   const auto index_path = folder / "model.safetensors.index.json";
   std::error_code ignored;
   if (!std::filesystem::exists(index_path, ignored)) {
     contents_ = folder / "model.safetensors";
-    auto file = std::make_unique<SafetensorsFile>(contents_);
-    for (const auto& [name, tensor] : file->tensors()) file_of_.emplace(name, "model.safetensors");
-    files_.emplace("model.safetensors", std::move(file));
+    files_.emplace("model.safetensors", std::make_unique<SafetensorsFile>(contents_));
+    for (const auto& [name, tensor] : files_.begin()->second->tensors()) add(*files_.begin()->second, name);
     return;
   }
   contents_ = index_path;
@@ -35,26 +77,26 @@ Checkpoint::Checkpoint(const std::filesystem::path& folder) {
     if (!files_.at(file)->tensors().contains(name))
       throw input_error(fmt::format("{} lists {} in {}, which does not contain it", index_path.string(), name, file),
                         "the file is damaged: copy or download it again");
-    file_of_.emplace(name, file);
+    add(*files_.at(file), name);
   }
 }
 
 Checkpoint::Found Checkpoint::find(const std::string& name) const {
   constexpr std::string_view prefix = "model.";
   const std::string other = name.starts_with(prefix) ? name.substr(prefix.size()) : std::string(prefix) + name;
-  auto entry = file_of_.find(name);
-  if (entry == file_of_.end()) entry = file_of_.find(other);
-  if (entry == file_of_.end()) {
-    std::vector<std::string> names;
-    for (const auto& [stored, file] : file_of_) names.push_back(stored);
-    const std::string near = closest(name, names);
-    throw input_error(
-        fmt::format("config.json needs the tensor {}, which {} does not contain", name, contents_.string()),
-        near.empty() ? "take config.json and weights from the same model"
-                     : fmt::format("the file contains {}; take config.json and weights from the same model", near));
-  }
-  const SafetensorsFile& file = *files_.at(entry->second);
-  return {file.path(), file.tensors().at(entry->first)};
+  auto entry = places_.find(name);
+  if (entry == places_.end()) entry = places_.find(other);
+  if (entry != places_.end()) return {*entry->second.file, *entry->second.tensor, entry->second.interleaved};
+  if (!gguf_.empty())
+    throw input_error(fmt::format("{}: the tensor {} is missing", contents_.string(), gguf_name(name)),
+                      "the file is not a whole model: copy or download it again");
+  std::vector<std::string> names;
+  for (const auto& [stored, place] : places_) names.push_back(stored);
+  const std::string near = closest(name, names);
+  throw input_error(fmt::format("config.json needs the tensor {}, which {} does not contain", name, contents_.string()),
+                    near.empty()
+                        ? "take config.json and weights from the same model"
+                        : fmt::format("the file contains {}; take config.json and weights from the same model", near));
 }
 
 }  // namespace motley

@@ -1,32 +1,49 @@
-// The tensors of a model folder by name, as ranges of bytes in mapped files. No Torch: who computes maps what it finds.
+// The tensors of a model by name, as ranges of bytes in mapped files. No Torch: who computes maps what it finds.
 #pragma once
 
 #include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "motley/checkpoint/gguf.hpp"
 #include "motley/checkpoint/safetensors.hpp"
 
 namespace motley {
 
-// All tensors of a model folder: `model.safetensors`, or the files that `model.safetensors.index.json` names.
+// All tensors of a model: those of a folder with `model.safetensors`, or with the files that
+// `model.safetensors.index.json` names; or those of a GGUF file, given the first where it is split.
 class Checkpoint {
  public:
-  explicit Checkpoint(const std::filesystem::path& folder);
+  explicit Checkpoint(const std::filesystem::path& folder_or_gguf);
 
   struct Found {
     const std::filesystem::path& file;
     const StoredTensor& tensor;
+    // Rows of a head of queries or keys whose rotated pairs lie next to each other, as llama.cpp's converter stores
+    // them for the llama architecture: row 2 i + a of the head is row i + a n / 2 in Hugging Face's order. 0: they do
+    // not.
+    std::int64_t interleaved = 0;
   };
-  // The name may be stored with or without a leading "model.", as base models are saved. Throws an input error that
-  // names the file where the tensor is missing. The result is valid as long as this checkpoint.
+  // By Hugging Face's name. It may be stored with or without a leading "model.", as base models are saved. Throws an
+  // input error that names the file where the tensor is missing. The result is valid as long as this checkpoint.
   Found find(const std::string& name) const;
 
  private:
+  struct Place {
+    const std::filesystem::path* file;
+    const StoredTensor* tensor;
+    std::int64_t interleaved;
+  };
+  void open_folder(const std::filesystem::path& folder);
+  void open_gguf_file(const std::filesystem::path& path);
+  void add(const SafetensorsFile& file, const std::string& name);
+
   std::filesystem::path contents_;                                 // the file that lists all tensors
   std::map<std::string, std::unique_ptr<SafetensorsFile>> files_;  // by file name
-  std::map<std::string, std::string> file_of_;                     // tensor -> file name
+  std::vector<std::unique_ptr<GgufFile>> gguf_;
+  std::map<std::string, Place> places_;  // by tensor
 };
 
 }  // namespace motley

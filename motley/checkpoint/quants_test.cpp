@@ -1,0 +1,131 @@
+#include "motley/checkpoint/quants.hpp"
+
+#include <gmock/gmock.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "motley/checkpoint/gguf.hpp"
+
+namespace motley {
+namespace {
+
+constexpr DType quantised_types[] = {DType::q8_0, DType::q4_0, DType::q4_1, DType::q5_0,
+                                     DType::q5_1, DType::q4_k, DType::q5_k, DType::q6_k};
+
+// tests/reference/quant_goldens.py: what the pip package `gguf` computes.
+const GgufFile& goldens() {
+  static const GgufFile file(MOTLEY_SOURCE_DIR "/tests/data/quants.gguf");
+  return file;
+}
+
+std::vector<float> floats(const StoredTensor& tensor) {
+  std::vector<float> values(tensor.bytes.size() / sizeof(float));
+  std::memcpy(values.data(), tensor.bytes.data(), tensor.bytes.size());
+  return values;
+}
+
+bool same_bits(float a, float b) { return std::bit_cast<std::uint32_t>(a) == std::bit_cast<std::uint32_t>(b); }
+
+DType dtype_of(std::string_view stored) {
+  for (const DTypeRow& row : dtypes())
+    if (row.file_name == stored) return row.type;
+  return DType::fp8;
+}
+
+TEST(Quants, DequantiseAsTheReferenceBitForBit) {
+  for (const char* name : {"Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "F16", "BF16"}) {
+    const StoredTensor& blocks = goldens().tensors().at(name);
+    const std::vector<float> expected = floats(goldens().tensors().at(std::string(name) + ".values"));
+    ASSERT_EQ(static_cast<std::int64_t>(expected.size()), blocks.shape.back());
+    std::vector<float> values(expected.size());
+    dequantise_row(dtype_of(blocks.type), blocks.bytes.data(), blocks.shape.back(), values.data());
+    for (std::size_t i = 0; i < values.size(); ++i)
+      ASSERT_TRUE(same_bits(values[i], expected[i])) << name << " " << i << ": " << values[i] << " " << expected[i];
+  }
+}
+
+TEST(Quants, QuantiseAsTheReferenceBitForBit) {
+  const StoredTensor& input = goldens().tensors().at("input");
+  const std::vector<float> values = floats(input);
+  for (const char* name : {"Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "F16", "BF16"}) {
+    const StoredTensor& expected = goldens().tensors().at(std::string(name) + ".made");
+    std::vector<std::byte> made(expected.bytes.size());
+    const std::size_t row_bytes = made.size() / static_cast<std::size_t>(input.shape[0]);
+    for (std::int64_t row = 0; row < input.shape[0]; ++row)
+      quantise_row(dtype_of(name), values.data() + row * input.shape[1], input.shape[1],
+                   made.data() + static_cast<std::size_t>(row) * row_bytes);
+    for (std::size_t i = 0; i < made.size(); ++i)
+      ASSERT_EQ(made[i], expected.bytes[i]) << name << " row " << i / row_bytes << " byte " << i % row_bytes;
+  }
+}
+
+TEST(Quants, RowsMayEndInsideABlock) {
+  const StoredTensor& blocks = goldens().tensors().at("Q6_K");
+  std::vector<float> whole(256), part(100, 7);
+  dequantise_row(DType::q6_k, blocks.bytes.data(), 256, whole.data());
+  dequantise_row(DType::q6_k, blocks.bytes.data(), 99, part.data());
+  EXPECT_TRUE(std::equal(part.begin(), part.end() - 1, whole.begin()));
+  EXPECT_EQ(part.back(), 7);
+}
+
+TEST(Quants, HalvesGoThereAndBack) {
+  for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const auto half = static_cast<std::uint16_t>(bits);
+    if ((bits & 0x7c00) == 0x7c00 && (bits & 0x3ff) != 0) continue;  // not a number
+    ASSERT_EQ(float_to_half(half_to_float(half)), half);
+  }
+  EXPECT_EQ(float_to_half(65519.99F), 0x7bff);
+  EXPECT_EQ(float_to_half(65520), 0x7c00);
+  EXPECT_EQ(float_to_half(0x1p-25F), 0);  // a tie, to even
+  EXPECT_EQ(float_to_half(0x1.8p-25F), 1);
+}
+
+// Root mean square error beside that of values drawn from a normal distribution.
+double relative_error(DType type, const std::vector<float>& values) {
+  const auto count = static_cast<std::int64_t>(values.size());
+  std::vector<std::byte> row(static_cast<std::size_t>(bytes_of(type, count)));
+  std::vector<float> back(values.size());
+  quantise_row(type, values.data(), count, row.data());
+  dequantise_row(type, row.data(), count, back.data());
+  double error = 0, square = 0;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    error += std::pow(values[i] - back[i], 2);
+    square += std::pow(values[i], 2);
+  }
+  return std::sqrt(error / square);
+}
+
+// Bounds: what ggml_quantize_chunk() of llama.cpp 0.3.36 (of llama-cpp-python) leaves on these very values.
+TEST(Quants, KTypesLeaveAsLittleErrorAsTheReference) {
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal(0, 0.02F);
+  std::vector<float> values(256 * 64);
+  for (float& value : values) value = normal(random);
+  EXPECT_LT(relative_error(DType::q4_k, values), 0.0714);
+  EXPECT_LT(relative_error(DType::q5_k, values), 0.0361);
+  EXPECT_LT(relative_error(DType::q6_k, values), 0.0179);
+}
+
+TEST(Quants, ExtremeRowsStayFinite) {
+  std::vector<float> zeros(256), ones(256, 1), tiny(256, 1e-30F), single(256), falling(256);
+  single[100] = -3;
+  for (int i = 0; i < 256; ++i) falling[static_cast<std::size_t>(i)] = static_cast<float>(-i);
+  for (const DType type : quantised_types)
+    for (const auto& values : {zeros, ones, tiny, single, falling}) {
+      std::vector<std::byte> row(static_cast<std::size_t>(bytes_of(type, 256)));
+      std::vector<float> back(256);
+      quantise_row(type, values.data(), 256, row.data());
+      dequantise_row(type, row.data(), 256, back.data());
+      float most = 0;
+      for (std::size_t i = 0; i < 256; ++i) most = std::max(most, std::abs(values[i]));
+      for (std::size_t i = 0; i < 256; ++i)
+        ASSERT_LE(std::abs(back[i] - values[i]), 0.08F * most + 1e-29F) << name_of(type) << " " << i;
+    }
+}
+
+}  // namespace
+}  // namespace motley

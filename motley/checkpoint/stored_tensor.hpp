@@ -1,0 +1,39 @@
+// What files of weights have in common: mapped bytes, and tensors that are ranges of them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace motley {
+
+// A file mapped read-only, unmapped with the last reference.
+class MappedFile {
+ public:
+  explicit MappedFile(const std::filesystem::path& path);  // throws an input error
+  ~MappedFile();
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+  std::span<const std::byte> bytes() const { return {data_, size_}; }
+
+ private:
+  const std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+std::string shape_text(const std::vector<std::int64_t>& shape);  // "4x128"
+
+struct StoredTensor {
+  std::string type;                 // as the file spells it: "F32", "BF16", "Q4_K", ...
+  std::vector<std::int64_t> shape;  // the slowest dimension first: rows, columns
+  std::span<const std::byte> bytes;
+};
+
+// Throws an input error that names two tensors whose bytes overlap, where there are such.
+void check_no_overlap(const std::map<std::string, StoredTensor>& tensors, const std::filesystem::path& path);
+
+}  // namespace motley
