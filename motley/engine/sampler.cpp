@@ -125,24 +125,31 @@ double log_normaliser(std::span<const float> logits) {
 
 }  // namespace
 
-SampledToken sample(std::span<const float> logits, const Sampling& sampling, std::uint64_t sequence,
-                    std::int64_t position) {
-  SampledToken out{.sequence = sequence, .token = choose(logits, sampling, position)};
-  if (sampling.logprobs < 0) return out;
+TokenScore score(std::span<const float> logits, std::int32_t token, std::int32_t top) {
   const double normaliser = log_normaliser(logits);
-  const auto logprob = [&](std::int32_t token) {
-    return static_cast<float>(static_cast<double>(logits[static_cast<std::size_t>(token)]) - normaliser);
+  const auto logprob = [&](std::int32_t id) {
+    return static_cast<float>(static_cast<double>(logits[static_cast<std::size_t>(id)]) - normaliser);
   };
-  out.logprob = logprob(out.token);
+  TokenScore out{.logprob = logprob(token)};
   std::vector<std::int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
-  const auto count = std::min(static_cast<std::size_t>(sampling.logprobs), order.size());
+  const auto count = std::min(static_cast<std::size_t>(top), order.size());
   std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(count), order.end(),
                     [&](std::int32_t a, std::int32_t b) {
                       const float x = logits[static_cast<std::size_t>(a)], y = logits[static_cast<std::size_t>(b)];
                       return x != y ? x > y : a < b;
                     });
   for (std::size_t i = 0; i < count; ++i) out.top.push_back({order[i], logprob(order[i])});
+  return out;
+}
+
+SampledToken sample(std::span<const float> logits, const Sampling& sampling, std::uint64_t sequence,
+                    std::int64_t position) {
+  SampledToken out{.sequence = sequence, .token = choose(logits, sampling, position)};
+  if (sampling.logprobs < 0) return out;
+  TokenScore scored = score(logits, out.token, sampling.logprobs);
+  out.logprob = scored.logprob;
+  out.top = std::move(scored.top);
   return out;
 }
 

@@ -102,6 +102,16 @@ void StageModel::Impl::check_sequence(const Step& step, const StepSequence& sequ
     if (token < 0 || token >= spec.arch.vocabulary)
       refuse(step, fmt::format("sequence {}: token {} is not in the vocabulary of {}", sequence.sequence, token,
                                spec.arch.vocabulary));
+  if (sequence.scoring) {
+    const Scoring& scoring = *sequence.scoring;
+    if (std::ssize(scoring.targets) > sequence.count || scoring.top < 0)
+      refuse(step, fmt::format("sequence {}: {} targets with {} others for {} tokens", sequence.sequence,
+                               scoring.targets.size(), scoring.top, sequence.count));
+    for (const std::int32_t token : scoring.targets)
+      if (token < 0 || token >= spec.arch.vocabulary)
+        refuse(step, fmt::format("sequence {}: target {} is not in the vocabulary of {}", sequence.sequence, token,
+                                 spec.arch.vocabulary));
+  }
   if (std::ssize(sequence.blocks) * spec.limits.block_tokens < end)
     refuse(step, fmt::format("sequence {}: {} blocks of {} tokens do not cover {} tokens", sequence.sequence,
                              sequence.blocks.size(), spec.limits.block_tokens, end));
@@ -206,26 +216,33 @@ Tensor StageModel::incoming_buffer() {
 }
 
 Tensor StageModel::logits(const Step& step, const Tensor& hidden) {
-  const c10::InferenceMode guard;
-  Impl& m = *impl_;
-  MOTLEY_CHECK(m.spec.head);
-  std::int64_t sampled = 0, end = 0;
+  std::vector<std::int64_t> rows;
+  std::int64_t end = 0;
   for (const StepSequence& sequence : step.sequences) {
     end += sequence.count;
-    if (sequence.sampling) m.buffers.at("last")[sampled++].copy_(hidden[end - 1]);
+    if (sequence.sampling) rows.push_back(end - 1);
   }
-  Tensor last = m.rows("last", sampled);
+  return logits(hidden, rows);
+}
+
+Tensor StageModel::logits(const Tensor& hidden, std::span<const std::int64_t> rows) {
+  const c10::InferenceMode guard;
+  Impl& m = *impl_;
+  const auto count = std::ssize(rows);
+  MOTLEY_CHECK(m.spec.head && count <= m.spec.limits.max_sequences);
+  Tensor last = m.rows("last", count);
+  for (std::int64_t i = 0; i < count; ++i) last[i].copy_(hidden[rows[static_cast<std::size_t>(i)]]);
   if (m.spec.arch.final_norm)
     m.ops.norm(m.spec.arch.norm, last, last, m.weights.ends.final_norm, m.spec.arch.norm_epsilon);
   if (m.weights.ends.projection_out.defined()) {
-    Tensor narrow = m.rows("last_embedded", sampled);
+    Tensor narrow = m.rows("last_embedded", count);
     m.ops.linear(narrow, last, m.weights.ends.projection_out, {});
     last = narrow;
   }
-  Tensor mine = m.rows("logits", sampled);
+  Tensor mine = m.rows("logits", count);
   m.ops.linear(mine, last, m.weights.ends.head, {});
   if (m.spec.degree == 1) return mine;
-  const Tensor all = m.rows("all_logits", sampled);
+  const Tensor all = m.rows("all_logits", count);
   m.collectives.gather_columns(mine, all, m.vocabulary_bounds);
   return m.spec.rank == 0 ? all : Tensor();
 }

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -50,8 +51,10 @@ class StageModel {
   // Where received rows are put: [max_tokens, hidden]. An inference tensor: operations on it need a c10::InferenceMode.
   at::Tensor incoming_buffer();
 
-  // Logits of the sequences that sample, [S, vocabulary] fp32, on rank 0 (other ranks take part and return an empty
-  // tensor).
+  // Logits of these rows of `hidden`, at most max_sequences of them: [rows, vocabulary] fp32 on rank 0 (other ranks
+  // take part and return an empty tensor). Valid until the next call.
+  at::Tensor logits(const at::Tensor& hidden, std::span<const std::int64_t> rows);
+  // Of the sequences that sample.
   at::Tensor logits(const Step& step, const at::Tensor& hidden);
 
   // Bytes really allocated, by cause.
@@ -68,6 +71,9 @@ class StageModel {
 // Chooses tokens; deterministic for (seed, position), whatever the batch. `logits` is one row, fp32, on the CPU.
 SampledToken sample(std::span<const float> logits, const Sampling& sampling, std::uint64_t sequence,
                     std::int64_t position);
+
+// The log-probability of one token, and the most likely others.
+TokenScore score(std::span<const float> logits, std::int32_t token, std::int32_t top);
 
 // One worker process: reads Launch from the control connection, serves steps until the end. Returns the exit code.
 // `fabric` reaches workers that Launch names by address; nullptr where it brings descriptors.

@@ -68,7 +68,7 @@ class Executor {
   const RoutePlace& place_on_route(const Step& step) const;
   at::Tensor receive(const Stage& previous, std::int64_t tokens);
   void send(const Stage& next, const at::Tensor& hidden);
-  std::vector<SampledToken> choose_tokens(const Step& step, const at::Tensor& logits) const;
+  void use_logits(const Step& step, const at::Tensor& hidden, StepResult& result);
   double waited_s() const;
   double stage_waited_s() const { return group_ ? group_->waited_s() : 0; }
 
@@ -183,12 +183,11 @@ StepResult Executor::execute(const Step& step) {
   // A rank may get its whole input from the others of its stage, and waits there for the stages before.
   const double stage_waited_before_s = stage_waited_s();
   const at::Tensor hidden = model_->forward(step, incoming);
-  StepResult result{.step = step.step, .compute_s = 0, .wait_s = 0, .tokens = {}};
+  StepResult result{.step = step.step};
   if (place.next != nullptr) {
     send(*place.next, hidden);
   } else {
-    const at::Tensor logits = model_->logits(step, hidden);
-    if (assignment_.rank == 0) result.tokens = choose_tokens(step, logits);
+    use_logits(step, hidden, result);
   }
   result.wait_s = waited_s() - waited_before_s;
   result.stage_wait_s = stage_waited_s() - stage_waited_before_s;
@@ -214,16 +213,50 @@ void Executor::send(const Stage& next, const at::Tensor& hidden) {
   send_crossing(*workers_, bytes_of(host), host.size(0), assignment_.rank, assignment_.degree, receivers);
 }
 
-std::vector<SampledToken> Executor::choose_tokens(const Step& step, const at::Tensor& logits) const {
-  const at::Tensor host = logits.to(at::kCPU, at::kFloat).contiguous();
-  std::vector<SampledToken> tokens;
+// The logits of one row of `hidden`: a token is chosen by them, or known ones are scored.
+struct LogitsRow {
+  std::int64_t row = 0;
+  const StepSequence* sequence = nullptr;
+  std::optional<std::size_t> target = {};
+};
+
+std::vector<LogitsRow> logits_rows(const Step& step) {
+  std::vector<LogitsRow> rows;
+  std::int64_t first = 0;
   for (const StepSequence& sequence : step.sequences) {
-    if (!sequence.sampling) continue;
-    const float* row = host.const_data_ptr<float>() + std::ssize(tokens) * host.size(1);
-    tokens.push_back(sample({row, static_cast<std::size_t>(host.size(1))}, *sequence.sampling, sequence.sequence,
-                            sequence.position + sequence.count));
+    const std::size_t targets = sequence.scoring ? sequence.scoring->targets.size() : 0;
+    for (std::size_t i = 0; i < targets; ++i) rows.push_back({first + static_cast<std::int64_t>(i), &sequence, i});
+    first += sequence.count;
+    if (sequence.sampling) rows.push_back({first - 1, &sequence});
   }
-  return tokens;
+  return rows;
+}
+
+void take_row(const LogitsRow& row, std::span<const float> logits, StepResult& result) {
+  const StepSequence& sequence = *row.sequence;
+  if (!row.target) {
+    result.tokens.push_back(sample(logits, *sequence.sampling, sequence.sequence, sequence.position + sequence.count));
+    return;
+  }
+  if (*row.target == 0) result.scores.push_back({sequence.sequence, {}});
+  result.scores.back().scores.push_back(score(logits, sequence.scoring->targets[*row.target], sequence.scoring->top));
+}
+
+// In groups, since the buffer of logits has no more rows than a step has sequences.
+void Executor::use_logits(const Step& step, const at::Tensor& hidden, StepResult& result) {
+  const std::vector<LogitsRow> all = logits_rows(step);
+  std::vector<std::int64_t> numbers;
+  for (const LogitsRow& row : all) numbers.push_back(row.row);
+  const auto most = static_cast<std::size_t>(plan_.step.max_sequences);
+  for (std::size_t first = 0; first < all.size(); first += most) {
+    const std::size_t count = std::min(most, all.size() - first);
+    const at::Tensor logits = model_->logits(hidden, std::span(numbers).subspan(first, count));
+    if (assignment_.rank != 0) continue;
+    const at::Tensor host = logits.to(at::kCPU, at::kFloat).contiguous();
+    const auto columns = static_cast<std::size_t>(host.size(1));
+    for (std::size_t i = 0; i < count; ++i)
+      take_row(all[first + i], {host.const_data_ptr<float>() + i * columns, columns}, result);
+  }
 }
 
 double Executor::waited_s() const { return workers_->waited_s() + stage_waited_s(); }

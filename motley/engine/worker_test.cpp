@@ -294,6 +294,41 @@ TEST(Worker, EveryLayoutGivesTheTokensOfOneProcess) {
   EXPECT_EQ(generate(plan_of({{3, {1}}, {5, {0.5, 0.5}}}), "fabric-tls"), expected);
 }
 
+// A prompt of 40 tokens in chunks, each with more rows than the buffer of logits has.
+std::vector<float> score(const ServePlan& plan, const std::vector<std::int64_t>& chunks) {
+  Deployment deployment(plan, "shm");
+  deployment.wait_until_ready();
+  const std::vector<std::int32_t> tokens = some_tokens(41);
+  std::vector<float> logprobs;
+  std::int64_t position = 0;
+  for (const std::int64_t count : chunks) {
+    const auto first = tokens.begin() + position;
+    StepSequence sequence = greedy_sequence(0, position, {first, first + count});
+    sequence.sampling->logprobs = 0;
+    sequence.scoring = Scoring{{first + 1, first + 1 + count}, 2};
+    deployment.send(Step{static_cast<std::uint64_t>(position + 1), 0, {sequence}});
+    for (const StepResult& result : deployment.results()) {
+      for (const SampledToken& token : result.tokens) {
+        const TokenScore& last = result.scores.at(0).scores.back();
+        EXPECT_EQ(last.top.at(0), (TokenLogprob{token.token, token.logprob})) << "the same row";
+      }
+      for (const SequenceScores& scores : result.scores)
+        for (const TokenScore& one : scores.scores) logprobs.push_back(one.logprob);
+    }
+    position += count;
+  }
+  EXPECT_EQ(logprobs.size(), 40U);
+  return logprobs;
+}
+
+TEST(Worker, ScoresOfAPromptDoNotDependOnChunksAndStages) {
+  const auto expected = score(plan_of({{8, {1}}}), {40});
+  EXPECT_EQ(score(plan_of({{8, {1}}}), {7, 1, 32}), expected);
+  EXPECT_EQ(score(plan_of({{3, {1}}, {5, {1}}}), {23, 17}), expected);
+  const auto cut = score(plan_of({{3, {0.5, 0.5}}, {5, {0.5, 0.25, 0.25}}}), {23, 17});  // other sums
+  for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(cut.at(i), expected[i], 1e-3F);
+}
+
 TEST(Worker, StagesOfDifferentTypesUnderstandEachOther) {
   const auto mixed = [](DType first, DType second, std::vector<double> shares) {
     ServePlan plan = plan_of({{4, {1}}, {4, std::move(shares)}});

@@ -18,10 +18,6 @@ std::int64_t unix_seconds() {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-std::int64_t characters(std::string_view text) {
-  return std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
-}
-
 }  // namespace
 
 const TokenText& Serving::token(std::int32_t id) {
@@ -40,7 +36,7 @@ Completion::Completion(Serving& serving, CompletionRequest request, std::shared_
   seed_ = request_.seed ? static_cast<std::uint64_t>(*request_.seed) : random_number();
 }
 
-void Completion::start(const std::vector<std::vector<std::int32_t>>& prompts, std::function<void()> on_end) {
+void Completion::start(const std::vector<PreparedPrompt>& prompts, std::function<void()> on_end) {
   submit(prompts);
   on_end_ = std::move(on_end);
   // The callback may come after the end of this: it asks first whether anything is left.
@@ -52,9 +48,12 @@ void Completion::start(const std::vector<std::vector<std::int32_t>>& prompts, st
   if (!request_.stream) return;
   exchange_->start_stream();
   serving_.metrics.count_request(request_.kind == ApiKind::chat ? "/v1/chat/completions" : "/v1/completions", 200);
-  if (request_.kind != ApiKind::chat) return;
-  for (const auto& choice : choices_)
-    exchange_->send(event(role_chunk_value(head_, choice.part.index, usage_in_chunks())));
+  for (auto& choice : choices_) {
+    if (request_.kind == ApiKind::chat)
+      exchange_->send(event(role_chunk_value(head_, choice.part.index, usage_in_chunks())));
+    else if (request_.echo && choice.prompt_records.empty())
+      send_part(choice);
+  }
 }
 
 GenerateRequest Completion::generate_request(const std::vector<std::int32_t>& prompt, std::int64_t choice) const {
@@ -65,23 +64,25 @@ GenerateRequest Completion::generate_request(const std::vector<std::int32_t>& pr
   request.min_new_tokens = std::min(request_.min_tokens, request.max_new_tokens);
   request.ignore_eos = request_.ignore_eos;
   request.sampling = request_.sampling;
+  if (request_.echo && request_.sampling.logprobs >= 0) request.prompt_logprobs = request_.sampling.logprobs;
   request.sampling.seed =
       seed_ + static_cast<std::uint64_t>(choice);  // the choices of one prompt differ, and can be had again
   return request;
 }
 
-void Completion::submit(const std::vector<std::vector<std::int32_t>>& prompts) {
+void Completion::submit(const std::vector<PreparedPrompt>& prompts) {
   choices_.reserve(prompts.size() * static_cast<std::size_t>(request_.n));
   try {
     for (const auto& prompt : prompts) {
-      usage_.prompt_tokens += std::ssize(prompt);
+      usage_.prompt_tokens += std::ssize(prompt.tokens);
       for (std::int64_t i = 0; i < request_.n; ++i) {
         const std::size_t index = choices_.size();
         Choice& choice = choices_.emplace_back();
         choice.matcher = StopMatcher(request_.stop);
         choice.part.index = static_cast<std::int64_t>(index);
         if (request_.stream) choice.events = TextEvents(head_, choice.part.index, usage_in_chunks());
-        choice.id = serving_.generator->generate(generate_request(prompt, i));
+        if (prompt.echo) echo(choice, prompt);
+        choice.id = serving_.generator->generate(generate_request(prompt.tokens, i));
         serving_.requests[choice.id] = {weak_from_this(), index};
         ++open_choices_;
       }
@@ -91,6 +92,34 @@ void Completion::submit(const std::vector<std::vector<std::int32_t>>& prompts) {
     cancel_all();
     throw;
   }
+}
+
+// The answer goes on where the prompt ends.
+void Completion::echo(Choice& choice, const PreparedPrompt& prompt) const {
+  const EchoedPrompt& echo = *prompt.echo;
+  choice.part.text = echo.text;
+  choice.stream = echo.stream;
+  choice.given_bytes = choice.decoded_bytes = echo.text.size();
+  choice.decoded_characters = count_characters(echo.text);
+  if (request_.sampling.logprobs < 0) return;
+  for (std::size_t i = 0; i < prompt.tokens.size(); ++i)
+    choice.prompt_records.push_back({text_of(prompt.tokens[i], std::nullopt), {}, echo.offsets[i]});
+}
+
+TokenText Completion::text_of(std::int32_t token, std::optional<float> logprob) const {
+  TokenText text = serving_.token(token);
+  text.logprob = logprob;
+  return text;
+}
+
+void Completion::take_prompt_scores(Choice& choice, const std::vector<TokenScore>& scores) {
+  std::vector<TokenRecord> records = std::exchange(choice.prompt_records, {});
+  for (std::size_t i = 0; i < scores.size() && i + 1 < records.size(); ++i) {
+    records[i + 1].token.logprob = scores[i].logprob;
+    for (const auto& other : scores[i].top) records[i + 1].top.push_back(text_of(other.token, other.logprob));
+  }
+  choice.part.logprobs = std::move(records);
+  send_part(choice);
 }
 
 void Completion::cancel_all() {
@@ -106,6 +135,7 @@ DecodeStream* Completion::stream(std::size_t index) {
 void Completion::take(std::size_t index, const GenerateEvent& event, const std::string& text) {
   Choice& choice = choices_[index];
   if (ended_ || choice.ended) return;
+  if (event.prompt_scores) return take_prompt_scores(choice, *event.prompt_scores);
   if (event.token) return take_token(choice, *event.token, text);
   if (*event.finished == FinishReason::failed)
     return fail(ApiError(503, "the deployment failed: " + event.stop_cause, {}, "unavailable"));
@@ -127,18 +157,13 @@ void Completion::take_token(Choice& choice, const SampledToken& sampled, const s
     choice.part.token_ids->push_back(sampled.token);
   }
   if (request_.sampling.logprobs >= 0) {
-    const auto text_of = [&](std::int32_t id, float logprob) {
-      TokenText known = serving_.token(id);
-      known.logprob = logprob;
-      return known;
-    };
     Record record{{text_of(sampled.token, sampled.logprob), {}, choice.decoded_characters}, choice.decoded_bytes};
     for (const auto& other : sampled.top) record.token.top.push_back(text_of(other.token, other.logprob));
     choice.records.push_back(std::move(record));
   }
 
   choice.decoded_bytes += text.size();
-  choice.decoded_characters += characters(text);
+  choice.decoded_characters += count_characters(text);
   // What must come whatever it says cannot end it.
   give(choice, choice.tokens <= request_.min_tokens ? text : choice.matcher.push(text));
   if (choice.matcher.stopped()) {

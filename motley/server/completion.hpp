@@ -15,6 +15,7 @@
 #include "motley/server/http.hpp"
 #include "motley/server/metrics.hpp"
 #include "motley/server/openai_api.hpp"
+#include "motley/server/prepared_request.hpp"
 #include "motley/server/service.hpp"
 #include "motley/server/text_stream.hpp"
 #include "motley/text/decode_stream.hpp"
@@ -49,7 +50,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
 
   // Hands the prompts to the generator. Throws an Error before anything is answered; nothing is under way then.
   // `on_end` is called when the request has ended in whatever way.
-  void start(const std::vector<std::vector<std::int32_t>>& prompts, std::function<void()> on_end);
+  void start(const std::vector<PreparedPrompt>& prompts, std::function<void()> on_end);
   // Ends it with an error.
   void fail(const ApiError& error);
   // Decodes the tokens of a choice; null where their text is not wanted.
@@ -71,17 +72,21 @@ class Completion : public std::enable_shared_from_this<Completion> {
     std::int64_t tokens = 0;
     std::size_t decoded_bytes = 0, given_bytes = 0;
     std::int64_t decoded_characters = 0;
-    std::vector<Record> records;  // whose text is not given out yet
-    TextEvents events;            // streaming
-    ChoicePart part;              // streaming: the next chunk; otherwise the whole
+    std::vector<TokenRecord> prompt_records;  // of an echoed prompt whose scores have not come
+    std::vector<Record> records;              // whose text is not given out yet
+    TextEvents events;                        // streaming
+    ChoicePart part;                          // streaming: the next chunk; otherwise the whole
     Instant first_token, last_token;
     bool ended = false;
   };
 
   GenerateRequest generate_request(const std::vector<std::int32_t>& prompt, std::int64_t choice) const;
-  void submit(const std::vector<std::vector<std::int32_t>>& prompts);
+  void submit(const std::vector<PreparedPrompt>& prompts);
+  void echo(Choice& choice, const PreparedPrompt& prompt) const;
   void cancel_all();
 
+  TokenText text_of(std::int32_t token, std::optional<float> logprob) const;
+  void take_prompt_scores(Choice& choice, const std::vector<TokenScore>& scores);
   void take_token(Choice& choice, const SampledToken& token, const std::string& text);
   void give(Choice& choice, const std::string& text);
   void give_records(Choice& choice, std::size_t before_bytes);

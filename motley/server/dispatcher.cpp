@@ -7,6 +7,11 @@
 
 namespace motley {
 
+// The last token of a prompt that nothing follows is only scored, so that a prompt may fill the context.
+std::int64_t Dispatcher::Request::to_compute() const {
+  return std::ssize(tokens) - (asked.max_new_tokens == 0 && prompt_tokens > 1 ? 1 : 0);
+}
+
 Dispatcher::Dispatcher(std::shared_ptr<const ServePlan> plan, std::int64_t micro_batches, std::int64_t max_queue,
                        MakeStepRule step_rule)
     : plan_(std::move(plan)),
@@ -22,16 +27,17 @@ void Dispatcher::check(const GenerateRequest& request) const {
           fmt::format("use tokens from 0 to {}", arch.vocabulary - 1));
   };
   if (request.prompt.empty()) throw input_error("the prompt is empty", "give at least one token");
-  if (request.max_new_tokens < 1)
+  if (request.max_new_tokens < 0)
     throw input_error(fmt::format("the request asks for {} new tokens", request.max_new_tokens),
-                      "ask for at least one");
+                      "ask for at least one, or for none with 0");
   for (const std::int32_t token : request.prompt) check_token(token, "the prompt");
   for (const std::int32_t token : request.stop_tokens) check_token(token, "the list of stop tokens");
   for (const auto& [token, bias] : request.sampling.logit_bias) check_token(token, "the logit bias");
-  if (std::ssize(request.prompt) >= arch.context)
+  const std::int64_t longest = arch.context - (request.max_new_tokens == 0 ? 0 : 1);
+  if (std::ssize(request.prompt) > longest)
     throw input_error(
         fmt::format("the prompt has {} tokens, but the model's context is {}", request.prompt.size(), arch.context),
-        fmt::format("shorten it to {} tokens", arch.context - 1));
+        fmt::format("shorten it to {} tokens", longest));
 }
 
 // The least loaded of the routes with room; where there is none, that with the most.
@@ -48,37 +54,36 @@ std::size_t Dispatcher::route_for(std::int64_t tokens) {
 
 std::uint64_t Dispatcher::add(GenerateRequest request, std::optional<std::size_t> chosen_route) {
   check(request);
-  const std::int64_t prompt_tokens = std::ssize(request.prompt);
-  const std::size_t route = chosen_route ? *chosen_route : route_for(prompt_tokens);
+  Request added{.asked = std::move(request)};
+  added.tokens = std::move(added.asked.prompt);
+  added.prompt_tokens = added.tokens.size();
+  const std::int64_t to_compute = added.to_compute();
+  const std::size_t route = chosen_route ? *chosen_route : route_for(to_compute);
   const std::int64_t kv_tokens = router_.kv_tokens(route);
-  const std::int64_t room = router_.room(route, prompt_tokens);
+  const std::int64_t room = router_.room(route, to_compute);
   if (room < 1)
     throw input_error(fmt::format("the prompt has {} tokens, and route {} has room for {} tokens of keys and values",
-                                  prompt_tokens, plan_->routes[route].id, kv_tokens),
+                                  added.prompt_tokens, plan_->routes[route].id, kv_tokens),
                       fmt::format("shorten it to {} tokens", kv_tokens - 1));
-  const std::int64_t max_new_tokens = std::min(request.max_new_tokens, room);
+  // Every sequence samples; where no token is wanted, it is dropped.
+  added.max_new_tokens = std::clamp<std::int64_t>(added.asked.max_new_tokens, 1, room);
 
   const std::uint64_t id = last_request_ + 1;
-  const bool held = holding_ && !chosen_route;
+  added.held = holding_ && !chosen_route;
   const auto refuse = [](std::int64_t waiting) {
     throw Error(ErrorCode::limit, fmt::format("the queue is full: {} requests wait", waiting), "try again later");
   };
-  if (held && std::ssize(requests_) >= options_.max_queue) refuse(std::ssize(requests_));
-  if (!held && router_.add(id, route, prompt_tokens, max_new_tokens) == Admission::queue_full)
+  if (added.held && std::ssize(requests_) >= options_.max_queue) refuse(std::ssize(requests_));
+  if (!added.held && router_.add(id, route, to_compute, added.max_new_tokens) == Admission::queue_full)
     refuse(router_.counts(router_.group_of(route)).waiting);
   last_request_ = id;
-  std::vector<std::int32_t> tokens = std::move(request.prompt);
-  requests_[id] = {.asked = std::move(request),
-                   .tokens = std::move(tokens),
-                   .prompt_tokens = static_cast<std::size_t>(prompt_tokens),
-                   .max_new_tokens = max_new_tokens,
-                   .held = held};
+  requests_[id] = std::move(added);
   return id;
 }
 
 // False: no route has room for one more token.
 bool Dispatcher::place(std::uint64_t id, Request& request) {
-  const std::int64_t known = std::ssize(request.tokens);
+  const std::int64_t known = request.to_compute();
   const std::size_t route = route_for(known);
   const std::int64_t left = std::min(request.max_new_tokens - request.generated(), router_.room(route, known));
   if (left < 1) return false;
@@ -157,7 +162,9 @@ Step Dispatcher::fill(const RoutedStep& routed) {
   under_way.chain = routed.chain;
   const std::int64_t window = window_of(plan_->model.arch);
   for (const ScheduledSequence& part : routed.sequences) {
-    step.sequences.push_back(fill(part));
+    const StepSequence& filled = step.sequences.emplace_back(fill(part));
+    if (filled.scoring)
+      under_way.scored[part.id] = {part.position + 1, filled.scoring->targets.size(), filled.scoring->top};
     under_way.tokens += part.count;
     add_sequence(under_way.load, window, part.position, part.count, part.samples);
     if (part.samples) under_way.samples.insert(part.id);
@@ -174,7 +181,8 @@ StepSequence Dispatcher::fill(const ScheduledSequence& part) const {
                         .count = part.count,
                         .tokens = {first, first + part.count},
                         .blocks = part.blocks,
-                        .sampling = {}};
+                        .sampling = {},
+                        .scoring = scoring(part)};
   if (!part.samples) return sequence;
   Sampling& sampling = sequence.sampling.emplace(request.asked.sampling);
   if (sampling.presence_penalty != 0 || sampling.frequency_penalty != 0)
@@ -189,13 +197,54 @@ StepSequence Dispatcher::fill(const ScheduledSequence& part) const {
   return sequence;
 }
 
+// Of the prompt's tokens that follow those of a part; none where all of them have been scored.
+std::optional<Scoring> Dispatcher::scoring(const ScheduledSequence& part) const {
+  const Request& request = requests_.at(part.id);
+  if (!request.asked.prompt_logprobs) return std::nullopt;
+  const std::int64_t first = part.position + 1;
+  const std::int64_t end = std::min(first + part.count, static_cast<std::int64_t>(request.prompt_tokens));
+  if (end <= std::ssize(request.scores) + 1 || end <= first) return std::nullopt;
+  return Scoring{.targets = {request.tokens.begin() + first, request.tokens.begin() + end},
+                 .top = *request.asked.prompt_logprobs};
+}
+
+// A sequence that was recomputed brings some scores again.
+void Dispatcher::take_scores(const StepUnderWay& step, const StepResult& result) {
+  const auto refuse = [&](const std::string& what) {
+    throw Error(ErrorCode::peer, fmt::format("the answer to step {} {}", result.step, what));
+  };
+  if (result.scores.size() != step.scored.size())
+    refuse(fmt::format("has scores of {} sequences instead of {}", result.scores.size(), step.scored.size()));
+  std::set<std::uint64_t> seen;
+  for (const SequenceScores& scores : result.scores) {
+    const auto asked = step.scored.find(scores.sequence);
+    if (asked == step.scored.end() || !seen.insert(scores.sequence).second ||
+        scores.scores.size() != asked->second.targets)
+      return refuse(
+          fmt::format("has {} scores of sequence {}, which were not asked for", scores.scores.size(), scores.sequence));
+    for (const TokenScore& score : scores.scores)
+      for (const TokenLogprob& other : score.top)
+        if (other.token < 0 || other.token >= plan_->model.arch.vocabulary)
+          refuse(fmt::format("has a score of token {}, which is not in the vocabulary", other.token));
+    const auto request = requests_.find(scores.sequence);
+    if (request == requests_.end()) continue;  // cancelled meanwhile
+    std::vector<TokenScore>& known = request->second.scores;
+    for (std::size_t i = 0; i < scores.scores.size(); ++i)
+      if (asked->second.position + static_cast<std::int64_t>(i) == std::ssize(known) + 1)
+        known.push_back(scores.scores[i]);
+  }
+}
+
 std::vector<GenerateEvent> Dispatcher::complete(const StepResult& result, const StepSeconds& measured) {
   const auto found = under_way_.find(result.step);
   if (found == under_way_.end())
     throw Error(ErrorCode::peer, fmt::format("an answer to step {}, which is not under way", result.step));
   const StepUnderWay& step = found->second;
 
-  if (warm() && !measured.stage_s.empty()) router_.measure(step.chain, step.load, measured.stage_s, measured.alone_s);
+  // Scores cost time that the times of steps do not know of.
+  if (warm() && step.scored.empty() && !measured.stage_s.empty())
+    router_.measure(step.chain, step.load, measured.stage_s, measured.alone_s);
+  take_scores(step, result);
   std::vector<GenerateEvent> events;
   std::set<std::uint64_t> sampled, finished;
   for (const SampledToken& token : result.tokens) {
@@ -219,7 +268,13 @@ std::vector<GenerateEvent> Dispatcher::complete(const StepResult& result, const 
 bool Dispatcher::take_token(std::uint64_t id, const SampledToken& token, std::vector<GenerateEvent>& events) {
   Request& request = requests_.at(id);
   std::optional<FinishReason> finished;
-  if (is_end(request, token.token)) {
+  if (request.asked.prompt_logprobs) {
+    events.push_back({.request = id, .prompt_scores = std::move(request.scores)});
+    request.asked.prompt_logprobs.reset();
+  }
+  if (request.asked.max_new_tokens == 0) {
+    finished = FinishReason::length;
+  } else if (is_end(request, token.token)) {
     finished = FinishReason::stop;
   } else {
     request.tokens.push_back(token.token);

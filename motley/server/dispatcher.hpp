@@ -58,18 +58,26 @@ class Dispatcher {
 
  private:
   struct Request {
-    GenerateRequest asked;             // the prompt has moved to `tokens`
-    std::vector<std::int32_t> tokens;  // prompt and generated
+    GenerateRequest asked;                  // the prompt has moved to `tokens`
+    std::vector<std::int32_t> tokens = {};  // prompt and generated
     std::size_t prompt_tokens = 0;
-    std::int64_t max_new_tokens = 0;  // within context and KV room
-    bool held = false;                // the router does not know it yet
+    std::int64_t max_new_tokens = 0;      // within context and KV room
+    bool held = false;                    // the router does not know it yet
+    std::vector<TokenScore> scores = {};  // of the prompt's tokens from the second on, until they are handed out
     std::int64_t generated() const { return static_cast<std::int64_t>(tokens.size() - prompt_tokens); }
+    std::int64_t to_compute() const;
   };
   struct StepUnderWay {
     std::size_t chain = 0;
     StepLoad load;
     std::int64_t tokens = 0;
     std::set<std::uint64_t> samples;
+    struct Scored {
+      std::int64_t position = 0;  // in the request, of the first target
+      std::size_t targets = 0;
+      std::int32_t top = 0;
+    };
+    std::map<std::uint64_t, Scored> scored;  // by sequence
   };
 
   void check(const GenerateRequest& request) const;
@@ -77,6 +85,8 @@ class Dispatcher {
   bool place(std::uint64_t id, Request& request);
   Step fill(const RoutedStep& routed);
   StepSequence fill(const ScheduledSequence& part) const;
+  std::optional<Scoring> scoring(const ScheduledSequence& part) const;
+  void take_scores(const StepUnderWay& step, const StepResult& result);
   bool take_token(std::uint64_t id, const SampledToken& token, std::vector<GenerateEvent>& events);
   bool is_end(const Request& request, std::int32_t token) const;
 

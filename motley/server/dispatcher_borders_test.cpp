@@ -39,7 +39,7 @@ TEST(DispatcherBorders, APromptLeavesRoomForOneToken) {
   EXPECT_EQ(complaint(ask(std::vector<std::int32_t>(static_cast<std::size_t>(context - 1), 5), 1)), "none");
   EXPECT_NE(complaint(ask(std::vector<std::int32_t>(static_cast<std::size_t>(context), 5), 1)).find("context is"),
             std::string::npos);
-  EXPECT_EQ(complaint(ask({5}, 0)), "the request asks for 0 new tokens");
+  EXPECT_EQ(complaint(ask({5}, -1)), "the request asks for -1 new tokens");
 }
 
 TEST(DispatcherBorders, WhatIsDoneIsNoLongerUnderWay) {

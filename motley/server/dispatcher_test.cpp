@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
+
 #include "motley/server/driver_fixture_test.hpp"
 #include "motley/server/plan_report.hpp"
 
@@ -76,6 +78,98 @@ TEST(Dispatcher, AnythingPreemptedIsComputedAnewWithItsOutput) {
     dispatcher.complete(answer(*step, token));
   }
   EXPECT_TRUE(computed_anew);
+}
+
+// Log-probabilities of a prompt that say which token they are of.
+StepResult scored_answer(const Step& step, std::int32_t token) {
+  StepResult result = answer(step, token);
+  for (const StepSequence& sequence : step.sequences) {
+    if (!sequence.scoring) continue;
+    SequenceScores& scores = result.scores.emplace_back(SequenceScores{.sequence = sequence.sequence});
+    for (const std::int32_t target : sequence.scoring->targets)
+      scores.scores.push_back({.logprob = -static_cast<float>(target)});
+  }
+  return result;
+}
+
+std::vector<float> logprobs(const GenerateEvent& event) {
+  std::vector<float> out;
+  for (const TokenScore& score : event.prompt_scores.value()) out.push_back(score.logprob);
+  return out;
+}
+
+TEST(Dispatcher, APromptIsScoredInChunksBeforeItsFirstToken) {
+  ServePlan plan = toy_plan({{1}});
+  plan.step.max_tokens = 4;
+  Dispatcher dispatcher(std::make_shared<const ServePlan>(plan), 1, 10, fixed_steps);
+  GenerateRequest request = ask({11, 12, 13, 14, 15, 16}, 2);
+  request.prompt_logprobs = 3;
+  dispatcher.add(request);
+  const auto first = dispatcher.next();
+  EXPECT_EQ(first->sequences.at(0).scoring, (Scoring{{12, 13, 14, 15}, 3}));
+  EXPECT_TRUE(dispatcher.complete(scored_answer(*first, 70)).empty());
+  const auto last = dispatcher.next();
+  EXPECT_EQ(last->sequences.at(0).scoring, (Scoring{{16}, 3}));
+  const auto events = dispatcher.complete(scored_answer(*last, 70));
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_EQ(logprobs(events[0]), (std::vector<float>{-12, -13, -14, -15, -16}));
+  EXPECT_EQ(events[1].token->token, 70);
+  EXPECT_FALSE(dispatcher.next()->sequences.at(0).scoring);
+}
+
+TEST(Dispatcher, WithoutNewTokensAPromptMayFillTheContext) {
+  const ServePlan plan = toy_plan({{1}});
+  const auto context = static_cast<std::size_t>(plan.model.arch.context);
+  Dispatcher dispatcher(std::make_shared<const ServePlan>(plan), 1, 10);
+  GenerateRequest request = ask(std::vector<std::int32_t>(context, 9), 0);
+  request.prompt_logprobs = 0;
+  dispatcher.add(request);
+  std::vector<GenerateEvent> events;
+  while (!dispatcher.idle()) events = dispatcher.complete(scored_answer(*dispatcher.next(), 70));
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_EQ(logprobs(events[0]), std::vector<float>(context - 1, -9));
+  EXPECT_EQ(events[1].finished, FinishReason::length);
+
+  dispatcher.add(ask({5}, 0));
+  EXPECT_EQ(dispatcher.complete(answer(*dispatcher.next(), 70)).at(0).finished, FinishReason::length);
+  request.prompt.push_back(9);
+  EXPECT_THROW(dispatcher.add(request), Error);
+}
+
+TEST(Dispatcher, ScoresOutliveAChangeOfThePlan) {
+  ServePlan plan = toy_plan({{1}});
+  plan.step.max_tokens = 4;
+  Dispatcher dispatcher(std::make_shared<const ServePlan>(plan), 1, 10, fixed_steps);
+  GenerateRequest request = ask({11, 12, 13, 14, 15, 16}, 1);
+  request.prompt_logprobs = 0;
+  dispatcher.add(request);
+  dispatcher.complete(scored_answer(*dispatcher.next(), 70));
+  plan.step.max_tokens = 3;
+  dispatcher.change_plan(std::make_shared<const ServePlan>(plan));
+  dispatcher.resume();
+  const auto again = dispatcher.next();
+  EXPECT_FALSE(again->sequences.at(0).scoring) << "all of its targets are known";
+  dispatcher.complete(scored_answer(*again, 70));
+  const auto events = dispatcher.complete(scored_answer(*dispatcher.next(), 70));
+  EXPECT_EQ(logprobs(events.at(0)), (std::vector<float>{-12, -13, -14, -15, -16}));
+}
+
+TEST(Dispatcher, RefusesScoresThatWereNotAskedFor) {
+  const ServePlan plan = toy_plan({{1}});
+  const auto refused = [&](const std::function<void(StepResult&)>& change) {
+    Dispatcher dispatcher(std::make_shared<const ServePlan>(plan), 1, 10);
+    GenerateRequest request = ask({11, 12, 13}, 1);
+    request.prompt_logprobs = 1;
+    dispatcher.add(request);
+    StepResult result = scored_answer(*dispatcher.next(), 70);
+    change(result);
+    EXPECT_THROW(dispatcher.complete(result), Error);
+  };
+  refused([](StepResult& result) { result.scores.clear(); });
+  refused([](StepResult& result) { result.scores.push_back(result.scores[0]); });
+  refused([](StepResult& result) { result.scores[0].sequence += 1; });
+  refused([](StepResult& result) { result.scores[0].scores.pop_back(); });
+  refused([](StepResult& result) { result.scores[0].scores[0].top = {{99999, 0}}; });
 }
 
 TEST(Dispatcher, EndsAtEosStopTokensAndLengths) {

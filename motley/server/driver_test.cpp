@@ -137,7 +137,7 @@ TEST_F(DriverTest, RefusesBadRequestsAndServesOn) {
   CallingDriver driver(toy_plan({{1}}, 256), fake());
   const std::vector<std::pair<GenerateRequest, const char*>> bad = {
       {ask({}, 1), "the prompt is empty"},
-      {ask({1}, 0), "0 new tokens"},
+      {ask({1}, -1), "-1 new tokens"},
       {ask({1, 2048}, 1), "token 2048"},
       {ask({-1}, 1), "token -1"},
       {ask(std::vector<std::int32_t>(512, 1), 1), "the model's context is 512"},

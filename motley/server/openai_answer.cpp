@@ -25,7 +25,9 @@ ErrorCode code_of(int status) {
 
 Value or_null(const std::string& text) { return text.empty() ? Value() : Value(text); }
 
-Value logprob_value(const TokenText& token) { return std::max(static_cast<double>(token.logprob), least_logprob); }
+Value logprob_value(const TokenText& token) {
+  return token.logprob ? Value(std::max(static_cast<double>(*token.logprob), least_logprob)) : Value();
+}
 
 Value chat_token(const TokenText& token) {
   Value::Array bytes;
@@ -52,7 +54,7 @@ Value completion_logprobs(const std::vector<TokenRecord>& records) {
     Value by_text = Value::object();  // the format's own weakness: tokens of equal text fall together
     for (const auto& token : record.top)
       if (!by_text.find(token.text)) by_text.set(token.text, logprob_value(token));
-    top.push_back(std::move(by_text));
+    top.push_back(record.token.logprob ? std::move(by_text) : Value());
     offsets.emplace_back(record.text_offset);
   }
   return Value::object({{"tokens", Value(std::move(tokens))},

@@ -42,6 +42,7 @@ struct CompletionRequest {
   bool stream = false;
   bool include_usage = false;
   bool return_token_ids = false;
+  bool echo = false;  // completion: the answer begins with the prompt
   std::optional<std::int64_t> max_tokens;
   std::int64_t min_tokens = 0;
   bool ignore_eos = false;
@@ -58,7 +59,7 @@ CompletionRequest parse_completion_request(const Value& body, ApiKind kind, std:
 struct TokenText {
   std::string text;
   std::vector<std::uint8_t> bytes;
-  float logprob = 0;
+  std::optional<float> logprob = 0;  // none: nothing precedes the token
 };
 
 struct TokenRecord {

@@ -158,10 +158,17 @@ TEST(OpenAiRequest, RefusalsNameTheKey) {
     SCOPED_TRACE(prompt);
     EXPECT_THROW(parse("{\"prompt\": " + prompt + "}", ApiKind::completion), ApiError);
   }
-  for (const std::string more :
-       {R"(, "echo": true)", R"(, "suffix": "x")", R"(, "best_of": 3)", R"(, "logprobs": true)"})
+  for (const std::string more : {R"(, "suffix": "x")", R"(, "best_of": 3)", R"(, "logprobs": true)"})
     EXPECT_THROW(completion(more), ApiError) << more;
   EXPECT_THROW(parse("[]", ApiKind::chat), ApiError);
+}
+
+TEST(OpenAiRequest, OnlyAnEchoMayAskForNoTokens) {
+  EXPECT_TRUE(completion(R"(, "echo": true, "max_tokens": 0)").echo);
+  EXPECT_EQ(completion(R"(, "echo": true, "max_tokens": 0)").max_tokens, 0);
+  EXPECT_THROW(completion(R"(, "max_tokens": 0)"), ApiError);
+  EXPECT_THROW(chat(R"(, "echo": true)"), ApiError);
+  EXPECT_THROW(chat(R"(, "max_tokens": 0)"), ApiError);
 }
 
 TEST(OpenAiRequest, SuggestsTheKeyThatWasMeant) {
@@ -245,6 +252,10 @@ TEST(OpenAiAnswer, CompletionWithLogprobs) {
       to_json(*answer_value(completion, {part}, {}).find("choices")),
       R"([{"index":0,"text":"ab","logprobs":{"tokens":["a","b"],"token_logprobs":[-1.0,-2.0],"top_logprobs":[{"a":-1.0},{}],)"
       R"("text_offset":[0,1]},"finish_reason":"length"}])");
+  part.logprobs->at(0).token.logprob.reset();  // the first of an echoed prompt
+  EXPECT_NE(
+      to_json(answer_value(completion, {part}, {})).find(R"("token_logprobs":[null,-2.0],"top_logprobs":[null,{}])"),
+      std::string::npos);
 }
 
 }  // namespace

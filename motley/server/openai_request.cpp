@@ -269,15 +269,17 @@ CompletionRequest parse_completion_request(const Value& body, ApiKind kind, std:
   CompletionRequest request;
   request.kind = kind;
   request.model = fields.string("model");
-  request.max_tokens = fields.integer("max_tokens", 1, no_limit);
   if (kind == ApiKind::completion) {
+    request.echo = fields.boolean("echo");
+    request.max_tokens = fields.integer("max_tokens", 0, no_limit);
+    if (request.max_tokens == 0 && !request.echo) Fields::refuse("max_tokens", "must be at least 1 without `echo`");
     request.prompts = read_prompts(fields, vocabulary);
     if (!request.max_tokens) request.max_tokens = 16;  // OpenAI's default
-    if (fields.boolean("echo")) throw ApiError(400, "`echo` is not supported", "echo", "unsupported_parameter");
     if (fields.integer("best_of", 1, max_choices).value_or(1) != 1)
       throw ApiError(400, "`best_of` is not supported; ask for `n` choices", "best_of", "unsupported_parameter");
   } else {
     request.messages = read_messages(fields);
+    request.max_tokens = fields.integer("max_tokens", 1, no_limit);
     if (const auto newer = fields.integer("max_completion_tokens", 1, no_limit)) request.max_tokens = newer;
     refuse_other_formats(fields);
   }

@@ -27,6 +27,33 @@ std::vector<std::int32_t> encode_chat(const Value& messages, TextCodec& codec) {
   }
 }
 
+// `sent`: null for a prompt of token ids, whose text is what they decode to.
+EchoedPrompt echo_of(const std::vector<std::int32_t>& tokens, const std::string* sent, TextCodec* codec) {
+  EchoedPrompt echo;
+  if (!codec) {
+    echo.offsets.resize(tokens.size(), 0);
+    return echo;
+  }
+  std::vector<StreamToken> all;
+  for (const std::int32_t token : tokens) all.push_back({&echo.stream, token});
+  std::int64_t characters = 0;
+  for (const std::string& text : decode_streams(*codec, all, true)) {
+    echo.offsets.push_back(characters);
+    characters += count_characters(text);
+    echo.text += text;
+  }
+  if (sent) echo.text = *sent;
+  return echo;
+}
+
+PreparedPrompt prepare_prompt(const Prompt& prompt, bool echo, TextCodec* codec) {
+  const auto* text = std::get_if<std::string>(&prompt);
+  PreparedPrompt prepared{.tokens =
+                              text ? need(codec).encode(*text, true) : std::get<std::vector<std::int32_t>>(prompt)};
+  if (echo) prepared.echo = echo_of(prepared.tokens, text, codec);
+  return prepared;
+}
+
 }  // namespace
 
 PreparedRequest prepare_request(const std::string& body, ApiKind kind, const Model& model, TextCodec* codec) {
@@ -34,21 +61,17 @@ PreparedRequest prepare_request(const std::string& body, ApiKind kind, const Mod
   prepared.request = parse_completion_request(parse_json(body, "request body"), kind, model.arch.vocabulary);
   const CompletionRequest& request = prepared.request;
   if (!request.model.empty()) require_model(request.model, model);
-  if (kind == ApiKind::chat) prepared.prompts.push_back(encode_chat(request.messages, need(codec)));
-  for (const auto& prompt : request.prompts) {
-    const auto* text = std::get_if<std::string>(&prompt);
-    prepared.prompts.push_back(text ? need(codec).encode(*text, true) : std::get<std::vector<std::int32_t>>(prompt));
-  }
+  if (kind == ApiKind::chat) prepared.prompts.push_back({encode_chat(request.messages, need(codec)), {}});
+  for (const auto& prompt : request.prompts) prepared.prompts.push_back(prepare_prompt(prompt, request.echo, codec));
   const char* param = kind == ApiKind::chat ? "messages" : "prompt";
-  for (const auto& prompt : prepared.prompts) {
+  const bool answers = request.max_tokens != 0;
+  for (const auto& [prompt, echo] : prepared.prompts) {
     if (prompt.empty()) throw ApiError(400, "the prompt has no tokens", param, "invalid_value");
-    if (std::ssize(prompt) >= model.arch.context)
-      throw ApiError(
-          400,
-          fmt::format(
-              "the prompt has {} tokens; the model's context is {} tokens, of which at least one is for the answer",
-              prompt.size(), model.arch.context),
-          param, "context_length_exceeded");
+    if (std::ssize(prompt) + (answers ? 1 : 0) > model.arch.context)
+      throw ApiError(400,
+                     fmt::format("the prompt has {} tokens; the model's context is {} tokens{}", prompt.size(),
+                                 model.arch.context, answers ? ", of which at least one is for the answer" : ""),
+                     param, "context_length_exceeded");
   }
   return prepared;
 }

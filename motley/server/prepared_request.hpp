@@ -3,18 +3,32 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "motley/plan/plan.hpp"
 #include "motley/server/openai_api.hpp"
+#include "motley/text/decode_stream.hpp"
 #include "motley/text/text_codec.hpp"
 
 namespace motley {
 
+// What an answer begins with that repeats its prompt.
+struct EchoedPrompt {
+  std::string text;
+  std::vector<std::int64_t> offsets;  // of each token, in characters of the text
+  DecodeStream stream;                // behind the last token
+};
+
+struct PreparedPrompt {
+  std::vector<std::int32_t> tokens;
+  std::optional<EchoedPrompt> echo = {};
+};
+
 struct PreparedRequest {
   CompletionRequest request;
-  std::vector<std::vector<std::int32_t>> prompts;
+  std::vector<PreparedPrompt> prompts;
 };
 
 // `codec` may be null: then prompts must be token ids. Throws an Error, an ApiError where a parameter is at fault.

@@ -192,7 +192,7 @@ struct Service::Impl {
       if (event.finished) serving.requests.erase(found);
       const auto completion = owner.lock();
       if (!completion) continue;
-      DecodeStream* stream = completion->stream(choice);
+      DecodeStream* stream = event.prompt_scores ? nullptr : completion->stream(choice);
       all.push_back({completion, choice, &event, stream != nullptr});
       if (stream) tokens.push_back({stream, event.token ? std::optional(event.token->token) : std::nullopt});
     }

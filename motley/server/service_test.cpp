@@ -354,6 +354,31 @@ TEST_F(ServiceTest, LogprobsOfCompletions) {
       << answer;
 }
 
+TEST_F(ServiceTest, AnEchoBeginsWithThePromptAndItsLogprobs) {
+  Call call(server.port(), "/v1/completions", R"({"prompt": "Hi", "logprobs": 1, "echo": true, "max_tokens": 1})");
+  const GenerateRequest asked = script.wait_for(1);
+  EXPECT_EQ(asked.prompt_logprobs, 1);
+  ASSERT_GE(asked.prompt.size(), 2U);
+  GenerateEvent scores{.request = 1};
+  scores.prompt_scores.emplace(asked.prompt.size() - 1, TokenScore{-0.5F, {{end_token, -3}}});
+  service.take({scores});
+  script.token(1, encode("Hello").at(0));
+  script.end(1, FinishReason::length);
+  const std::string answer = call.answer();
+  EXPECT_TRUE(has(answer, R"("text":"Hi)") && has(answer, R"("token_logprobs":[null,-0.5,)") &&
+              has(answer, R"("top_logprobs":[null,{"</s>":-3.0})") && has(answer, ",-0.25]"))
+      << answer;
+}
+
+TEST_F(ServiceTest, AStreamedEchoBeginsWithThePrompt) {
+  Call call(server.port(), "/v1/completions", R"({"prompt": "Hi", "echo": true, "max_tokens": 0, "stream": true})");
+  EXPECT_EQ(script.wait_for(1).max_new_tokens, 0);
+  EXPECT_FALSE(script.wait_for(1).prompt_logprobs);
+  script.end(1, FinishReason::length);
+  const std::string answer = call.answer();
+  EXPECT_TRUE(has(answer, R"("text":"Hi")") && has(answer, R"("finish_reason":"length")")) << answer;
+}
+
 TEST_F(ServiceTest, AClientThatLeavesCancels) {
   for (const std::string more : {"", R"(, "stream": true)"}) {
     const std::size_t id = more.empty() ? 1 : 2;

@@ -28,7 +28,7 @@ std::string_view after(std::string_view text, std::ptrdiff_t count) {
 // What the window's text adds to what was given out before; empty while it may still change.
 std::string take(DecodeStream& stream, const std::string& text, bool everything) {
   if (text.ends_with(replacement_character) && !everything) return {};
-  std::string added(after(text, std::ranges::count_if(*stream.before, starts_character)));
+  std::string added(after(text, count_characters(*stream.before)));
   if (added.empty()) return {};
   stream.window.erase(stream.window.begin(), stream.window.begin() + static_cast<std::ptrdiff_t>(stream.given));
   stream.given = stream.window.size();
@@ -37,6 +37,8 @@ std::string take(DecodeStream& stream, const std::string& text, bool everything)
 }
 
 }  // namespace
+
+std::int64_t count_characters(std::string_view text) { return std::ranges::count_if(text, starts_character); }
 
 std::vector<std::string> decode_streams(TextCodec& codec, const std::vector<StreamToken>& tokens,
                                         bool skip_special_tokens) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "motley/text/text_codec.hpp"
@@ -27,5 +28,8 @@ struct StreamToken {
 // once where no stream occurs twice.
 std::vector<std::string> decode_streams(TextCodec& codec, const std::vector<StreamToken>& tokens,
                                         bool skip_special_tokens);
+
+// Of UTF-8 text.
+std::int64_t count_characters(std::string_view text);
 
 }  // namespace motley

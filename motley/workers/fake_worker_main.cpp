@@ -58,11 +58,14 @@ class FakeWorker {
     StepResult result{.step = step.step, .compute_s = step_ms_ * 1e-3, .wait_s = 0, .tokens = {}};
     for (const StepSequence& sequence : step.sequences) {
       keep(sequence);
-      if (sequence.sampling && answers_.at(step.route)) result.tokens.push_back(choose(sequence));
+      if (!answers_.at(step.route)) continue;
+      if (sequence.sampling) result.tokens.push_back(choose(sequence));
+      if (sequence.scoring) result.scores.push_back(score(sequence));
     }
     const std::string& lie = settings_["lie"];
     if (lie == "step") result.step += 100;
     if (lie == "missing") result.tokens.clear();
+    if (lie == "scores") result.scores.clear();
     if (lie == "token") result.tokens.at(0).token = -1;
     control_.send(result);
     if (lie == "step") control_.send(StepResult{.step = step.step, .compute_s = 0, .wait_s = 0, .tokens = {}});
@@ -92,6 +95,18 @@ class FakeWorker {
          std::find(forbidden.begin(), forbidden.end(), token) != forbidden.end();)
       token = static_cast<std::int32_t>((token + 1) % plan_.model.arch.vocabulary);
     return {.sequence = sequence.sequence, .token = token, .logprob = 0, .top = {}};
+  }
+
+  // A token's log-probability says where it stands and which it is.
+  static SequenceScores score(const StepSequence& sequence) {
+    SequenceScores scores{.sequence = sequence.sequence};
+    for (const std::int32_t token : sequence.scoring->targets) {
+      const auto position = sequence.position + 1 + std::ssize(scores.scores);
+      TokenScore& score = scores.scores.emplace_back();
+      score.logprob = -static_cast<float>(position) - static_cast<float>(token) / 1024;
+      for (std::int32_t i = 0; i < sequence.scoring->top; ++i) score.top.push_back({i, -0.5F});
+    }
+    return scores;
   }
 
   ControlConnection& control_;

@@ -7,7 +7,7 @@
 namespace motley {
 namespace {
 
-constexpr std::uint8_t protocol_version = 3;
+constexpr std::uint8_t protocol_version = 4;
 
 // Maxima of the lists and texts inside messages.
 constexpr std::size_t max_plan_bytes = std::size_t{32} << 20;
@@ -98,6 +98,12 @@ static void fields(Wire& wire, typename Wire::template Ref<Sampling> m) {
 }
 
 template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<Scoring> m) {
+  wire(m.targets, max_tokens);
+  wire(m.top);
+}
+
+template <class Wire>
 static void fields(Wire& wire, typename Wire::template Ref<StepSequence> m) {
   wire(m.sequence);
   wire(m.position);
@@ -105,6 +111,7 @@ static void fields(Wire& wire, typename Wire::template Ref<StepSequence> m) {
   wire(m.tokens, max_tokens);
   wire(m.blocks, max_tokens);
   wire(m.sampling);
+  wire(m.scoring);
 }
 
 template <class Wire>
@@ -129,12 +136,25 @@ static void fields(Wire& wire, typename Wire::template Ref<SampledToken> m) {
 }
 
 template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<TokenScore> m) {
+  wire(m.logprob);
+  wire(m.top, max_tokens);
+}
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<SequenceScores> m) {
+  wire(m.sequence);
+  wire(m.scores, max_tokens);
+}
+
+template <class Wire>
 static void fields(Wire& wire, typename Wire::template Ref<StepResult> m) {
   wire(m.step);
   wire(m.compute_s);
   wire(m.wait_s);
   wire(m.stage_wait_s);
   wire(m.tokens, max_sequences);
+  wire(m.scores, max_sequences);
 }
 
 template <class Wire>

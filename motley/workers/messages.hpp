@@ -91,6 +91,14 @@ struct Sampling {
   bool operator==(const Sampling&) const = default;
 };
 
+// How likely the model finds tokens that are known: log-probabilities of `targets`, of which the i-th follows the i-th
+// token of this part.
+struct Scoring {
+  std::vector<std::int32_t> targets = {};
+  std::int32_t top = 0;  // so many of the most likely tokens with each
+  bool operator==(const Scoring&) const = default;
+};
+
 // One sequence's part of a step: tokens [position, position + count) go through all layers.
 struct StepSequence {
   std::uint64_t sequence = 0;
@@ -99,6 +107,7 @@ struct StepSequence {
   std::vector<std::int32_t> tokens = {};  // `count` ids
   std::vector<std::int32_t> blocks = {};  // KV blocks that cover [0, position + count), in order
   std::optional<Sampling> sampling = {};  // set: sample a token after the last of these
+  std::optional<Scoring> scoring = {};
   bool operator==(const StepSequence&) const = default;
 };
 
@@ -124,13 +133,27 @@ struct SampledToken {
   bool operator==(const SampledToken&) const = default;
 };
 
-// Tokens come from rank 0 of the route's last stage; the other workers report their times alone.
+struct TokenScore {
+  float logprob = 0;
+  std::vector<TokenLogprob> top = {};
+  bool operator==(const TokenScore&) const = default;
+};
+
+// Of the targets of one sequence, in their order.
+struct SequenceScores {
+  std::uint64_t sequence = 0;
+  std::vector<TokenScore> scores = {};
+  bool operator==(const SequenceScores&) const = default;
+};
+
+// Tokens and scores come from rank 0 of the route's last stage; the other workers report their times alone.
 struct StepResult {
   std::uint64_t step = 0;
   double compute_s = 0;     // busy
   double wait_s = 0;        // waiting for other workers
   double stage_wait_s = 0;  // of that, for the other ranks of the stage
   std::vector<SampledToken> tokens = {};
+  std::vector<SequenceScores> scores = {};  // of the sequences with targets
   bool operator==(const StepResult&) const = default;
 };
 

@@ -70,6 +70,7 @@ StepSequence any_sequence() {
   s.tokens = any_ids();
   s.blocks = any_ids();
   if (any<bool>()) s.sampling = any_sampling();
+  if (any<bool>()) s.scoring = Scoring{any_ids(), any<std::int32_t>()};
   return s;
 }
 
@@ -77,6 +78,12 @@ TokenLogprob any_logprob() { return {any<std::int32_t>(), any<float>()}; }
 
 SampledToken any_token() {
   return {any<std::uint64_t>(), any<std::int32_t>(), any<float>(), any_list<TokenLogprob>(any_logprob)};
+}
+
+SequenceScores any_scores() {
+  return {any<std::uint64_t>(), any_list<TokenScore>([] {
+            return TokenScore{any<float>(), any_list<TokenLogprob>(any_logprob)};
+          })};
 }
 
 Message any_message(std::size_t kind) {
@@ -87,8 +94,12 @@ Message any_message(std::size_t kind) {
     case 3: return Failure{any<std::int32_t>(), any<std::string>(), any<std::string>()};
     case 4: return Step{any<std::uint64_t>(), any<std::uint64_t>(), any_list<StepSequence>(any_sequence)};
     case 5:
-      return StepResult{any<std::uint64_t>(), any<double>(), any<double>(), any<double>(),
-                        any_list<SampledToken>(any_token)};
+      return StepResult{any<std::uint64_t>(),
+                        any<double>(),
+                        any<double>(),
+                        any<double>(),
+                        any_list<SampledToken>(any_token),
+                        any_list<SequenceScores>(any_scores)};
     default: return Stop{};
   }
 }
@@ -174,7 +185,7 @@ TEST(Messages, AnotherVersionIsNamed) {
     decode(bytes);
     FAIL();
   } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "a message of protocol version 9, this program speaks 3");
+    EXPECT_STREQ(error.what(), "a message of protocol version 9, this program speaks 4");
   }
 }
 
