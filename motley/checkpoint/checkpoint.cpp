@@ -65,8 +65,7 @@ void Checkpoint::open_folder(const std::filesystem::path& folder) {
   const Value index = read_document(index_path);
   const Value* weight_map = index.find("weight_map");
   if (!weight_map || !weight_map->is_object())
-    throw input_error(fmt::format("{}: `weight_map` is missing", index_path.string()),
-                      "the file is damaged: copy or download it again");
+    throw input_error(fmt::format("{}: `weight_map` is missing", index_path.string()), copy_again);
   for (const auto& [name, file_name] : weight_map->as_object()) {
     const std::string file = file_name.is_string() ? file_name.as_string() : "";
     if (file.empty() || file.find('/') != std::string::npos || file == "." || file == "..")
@@ -76,7 +75,7 @@ void Checkpoint::open_folder(const std::filesystem::path& folder) {
     if (!files_.contains(file)) files_.emplace(file, std::make_unique<SafetensorsFile>(folder / file));
     if (!files_.at(file)->tensors().contains(name))
       throw input_error(fmt::format("{} lists {} in {}, which does not contain it", index_path.string(), name, file),
-                        "the file is damaged: copy or download it again");
+                        copy_again);
     add(*files_.at(file), name);
   }
 }

@@ -30,12 +30,10 @@ constexpr std::array<GgufType, 35> types = {{
     {40, "NVFP4", 64, 36},    {41, "Q1_0", 128, 18},    {42, "Q2_0", 64, 18},
 }};
 
-constexpr std::uint64_t max_dimensions = 4;
+constexpr std::uint64_t max_gguf_dimensions = 4;
 constexpr std::uint64_t max_name_bytes = 65535;
 constexpr std::uint64_t max_array_items = 1 << 24;  // of all arrays together: vocabularies have 2^18
 constexpr std::uint64_t max_parts = 1000;
-
-constexpr const char* copy_again = "the file is damaged: copy or download it again";
 
 // Types of metadata values, by their numbers in the format.
 enum class Kind : std::uint32_t { u8, i8, u16, i16, u32, i32, f32, boolean, string, array, u64, i64, f64 };
@@ -203,7 +201,8 @@ TensorRecord read_record(Cursor& cursor, std::uint64_t alignment) {
   record.name = cursor.text(max_name_bytes);
   cursor.where = fmt::format("tensor \"{}\"", record.name);
   const auto dimensions = cursor.number<std::uint32_t>();
-  if (dimensions > max_dimensions) cursor.fail(fmt::format("at most 4 dimensions are possible, found {}", dimensions));
+  if (dimensions > max_gguf_dimensions)
+    cursor.fail(fmt::format("at most 4 dimensions are possible, found {}", dimensions));
   for (std::uint32_t i = 0; i < dimensions; ++i) {
     const auto size = cursor.number<std::uint64_t>();
     if (size > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))

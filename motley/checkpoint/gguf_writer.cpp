@@ -15,10 +15,10 @@ namespace {
 
 constexpr std::uint64_t alignment = 32;  // the format's default
 
-std::uint64_t aligned(std::uint64_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
+std::uint64_t padded(std::uint64_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
 
 // Numbers of the format's value types.
-constexpr std::uint32_t u32 = 4, i32 = 5, f32 = 6, boolean = 7, text = 8, array = 9;
+enum Stored : std::uint32_t { stored_u32 = 4, stored_i32, stored_f32, stored_bool, stored_text, stored_array };
 
 template <class T>
 void put(std::string& to, T value) {
@@ -58,7 +58,7 @@ class NewFile {
     written_ += bytes.size();
   }
   void write(std::string_view bytes) { write(std::as_bytes(std::span(bytes))); }
-  void pad() { write(std::string(aligned(written_) - written_, '\0')); }
+  void pad() { write(std::string(padded(written_) - written_, '\0')); }
   std::uint64_t written() const { return written_; }
 
   void finish() {
@@ -92,40 +92,40 @@ void GgufWriter::key(std::string_view name, std::uint32_t kind) {
 }
 
 void GgufWriter::set_u32(std::string_view name, std::uint32_t value) {
-  key(name, u32);
+  key(name, stored_u32);
   put(metadata_, value);
 }
 
 void GgufWriter::set_f32(std::string_view name, float value) {
-  key(name, f32);
+  key(name, stored_f32);
   put(metadata_, value);
 }
 
 void GgufWriter::set_bool(std::string_view name, bool value) {
-  key(name, boolean);
+  key(name, stored_bool);
   put<std::uint8_t>(metadata_, value ? 1 : 0);
 }
 
 void GgufWriter::set_text(std::string_view name, std::string_view value) {
-  key(name, text);
+  key(name, stored_text);
   put_text(metadata_, value);
 }
 
 void GgufWriter::set_texts(std::string_view name, const std::vector<std::string>& values) {
-  key(name, array);
-  put(metadata_, text);
+  key(name, stored_array);
+  put<std::uint32_t>(metadata_, stored_text);
   put<std::uint64_t>(metadata_, values.size());
   for (const std::string& value : values) put_text(metadata_, value);
 }
 
 void GgufWriter::set_i32s(std::string_view name, const std::vector<std::int32_t>& values) {
-  key(name, array);
-  put_array(metadata_, i32, values);
+  key(name, stored_array);
+  put_array(metadata_, stored_i32, values);
 }
 
 void GgufWriter::set_f32s(std::string_view name, const std::vector<float>& values) {
-  key(name, array);
-  put_array(metadata_, f32, values);
+  key(name, stored_array);
+  put_array(metadata_, stored_f32, values);
 }
 
 void GgufWriter::add_tensor(std::string_view name, std::string_view type, const std::vector<std::int64_t>& shape) {
@@ -140,7 +140,7 @@ void GgufWriter::add_tensor(std::string_view name, std::string_view type, const 
   put(tensors_, stored->id);
   put(tensors_, end_);
   sizes_.push_back(values / stored->block_values * stored->block_bytes);
-  end_ = aligned(end_ + sizes_.back());
+  end_ = padded(end_ + sizes_.back());
 }
 
 void GgufWriter::write(const std::filesystem::path& path,

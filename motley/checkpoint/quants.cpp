@@ -82,7 +82,7 @@ void dequantise(const BlockQ6K& block, float* out) {
 // ---- values to blocks ----
 
 // Of the value that is largest in magnitude, the first where several are, with its sign.
-float extreme(const float* values) {
+float extreme_of(const float* values) {
   float found = 0, magnitude = 0;
   for (int i = 0; i < 32; ++i)
     if (std::abs(values[i]) > magnitude) {
@@ -102,7 +102,7 @@ void pack(const int* q, std::uint8_t* low, std::uint8_t* high) {
 
 // scale * (q - zero), with the extreme value at q = 0.
 std::uint16_t quantise_symmetric(const float* values, int zero, int* q) {
-  const float scale = extreme(values) / static_cast<float>(-zero), inverse = scale == 0 ? 0 : 1 / scale;
+  const float scale = extreme_of(values) / static_cast<float>(-zero), inverse = scale == 0 ? 0 : 1 / scale;
   for (int i = 0; i < 32; ++i)
     q[i] = std::clamp(static_cast<int>(values[i] * inverse + (static_cast<float>(zero) + 0.5F)), 0, 2 * zero - 1);
   return float_to_half(scale);
@@ -118,7 +118,7 @@ std::uint16_t quantise_from_least(const float* values, int most, int* q, std::ui
 }
 
 void quantise(const float* values, BlockQ8_0& block) {
-  const float scale = std::abs(extreme(values)) / 127, inverse = scale == 0 ? 0 : 1 / scale;
+  const float scale = std::abs(extreme_of(values)) / 127, inverse = scale == 0 ? 0 : 1 / scale;
   block.scale = float_to_half(scale);
   for (int i = 0; i < 32; ++i)
     block.values[i] = static_cast<std::int8_t>(std::clamp(std::round(values[i] * inverse), -127.0F, 127.0F));
@@ -174,8 +174,6 @@ void with_block(DType type, const Step& step) {
 }
 
 }  // namespace
-
-bool is_quantised(DType type) { return type >= DType::q8_0 && type <= DType::q6_k; }
 
 void dequantise_row(DType type, const std::byte* row, std::int64_t values, float* out) {
   if (type == DType::fp32) {

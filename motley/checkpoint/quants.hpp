@@ -13,9 +13,6 @@
 
 namespace motley {
 
-// Whether values of this type lie in blocks with scales: GGUF's, and not int4.
-bool is_quantised(DType type);
-
 // `values` of fp32, fp16, bf16 or a quantised type, from the start of a block on.
 void dequantise_row(DType type, const std::byte* row, std::int64_t values, float* out);
 // Whole blocks. Values must be finite.

@@ -14,8 +14,6 @@ constexpr std::uint64_t length_bytes = 8;
 constexpr std::uint64_t max_header_bytes = 100'000'000;
 constexpr std::int64_t max_dimensions = 8;
 
-constexpr const char* copy_again = "the file is damaged: copy or download it again";
-
 // Of one element; none for a type that this reader does not know.
 std::optional<std::uint64_t> element_bytes(std::string_view type) {
   static const std::map<std::string_view, std::uint64_t> sizes = {

@@ -51,7 +51,7 @@ void check_no_overlap(const std::map<std::string, StoredTensor>& tensors, const 
     if (ranges[i - 1].first.data() + ranges[i - 1].first.size() > ranges[i].first.data())
       throw input_error(
           fmt::format("{}: the bytes of {} and {} overlap", path.string(), ranges[i - 1].second, ranges[i].second),
-          "the file is damaged: copy or download it again");
+          copy_again);
 }
 
 }  // namespace motley

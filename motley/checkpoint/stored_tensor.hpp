@@ -25,6 +25,9 @@ class MappedFile {
   std::size_t size_ = 0;
 };
 
+// What to do about a file that contradicts itself.
+constexpr const char* copy_again = "the file is damaged: copy or download it again";
+
 std::string shape_text(const std::vector<std::int64_t>& shape);  // "4x128"
 
 struct StoredTensor {
