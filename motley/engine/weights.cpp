@@ -71,7 +71,8 @@ std::int64_t allocated_bytes(const at::Tensor& tensor) {
 }
 
 void read_tensor(const Checkpoint& checkpoint, const TensorSpec& tensor, const Slice& slice, at::Tensor to) {
-  const auto [file, stored] = checkpoint.find(tensor.name);
+  const auto [file, stored, interleaved] = checkpoint.find(tensor.name);
+  MOTLEY_CHECK(interleaved == 0);
   if (stored.shape != tensor.shape)
     throw input_error(fmt::format("config.json needs the tensor {} {}, but {} holds {}", tensor.name,
                                   shape_text(tensor.shape), file.string(), shape_text(stored.shape)),

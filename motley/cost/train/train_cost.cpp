@@ -56,6 +56,9 @@ void check_train_settings(const CostOptions& options) {
     if (!std::isfinite(value) || value < 0)
       throw input_error(fmt::format("{} must be a number of at least 0, found {}", key, value),
                         fmt::format("give a number, as in --set {}=1", key));
+    if (key == "motley.exposed_share" && value > 1)
+      throw input_error(fmt::format("{} is a share of a transfer's time and must be at most 1, found {}", key, value),
+                        "give a number from 0 to 1, as in --set motley.exposed_share=0.5");
   }
 }
 

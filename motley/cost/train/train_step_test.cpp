@@ -132,6 +132,7 @@ TEST(TrainBlock, TheExecutorAddsLaunchesAndExposesTransfers) {
   const TrainStepCost set(options, job.cluster, job.model.arch, job.training, job.profile);
   pass = set.block({{0, 2}, {}, 2}, strategy_of(1, 2, Sharding::zero3), &parts);
   expect_close(pass.forward_s, job.forward_s(1) + 1e-3 + 0.5 * gather_s);
+  EXPECT_THROW(check_train_settings({.form = "motley", .settings = {{"motley.exposed_share", 1.5}}}), Error);
 }
 
 TEST(TrainHead, LogitsAndTheirLoss) {
