@@ -12,7 +12,8 @@
 
 namespace motley {
 
-enum class DType { fp32, bf16, fp16, fp8, int8, int4, q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k, q6_k };
+// `file`: each matrix of weights has the type that the model's GGUF file has it in.
+enum class DType { fp32, bf16, fp16, fp8, int8, int4, q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k, q6_k, file };
 
 // How far a type is supported, each level with all those before it.
 enum class Support {
@@ -21,6 +22,9 @@ enum class Support {
   planned,  // plans with it are sound, and training counts in it
   served    // workers compute with it
 };
+
+// What the numbers are: matrices of weights, or what is computed with them (activations, keys and values, gradients).
+enum class Use { weights, values };
 
 struct DTypeRow {
   DType type;
@@ -33,7 +37,8 @@ struct DTypeRow {
   DType computed_in;  // of activations beside such weights, and of what is never quantised
   DType rated_in;     // whose FLOP/s bound products with such weights
   bool is_rated;      // may be a key of a device's `flops`
-  Support support;
+  Support weights, values;
+  Support support(Use use) const { return use == Use::weights ? weights : values; }
 
   double bits_per_value() const { return 8.0 * static_cast<double>(block_bytes) / static_cast<double>(block_values); }
 };
@@ -43,11 +48,17 @@ const DTypeRow& dtype_row(DType type);
 // Null: no type has this name.
 const DTypeRow* find_dtype(std::string_view name);
 // Those with this much support or more, in the table's order; joined for hints: "fp32, bf16 or fp16".
-std::vector<DType> dtypes_with(Support support);
-std::string names_with(Support support);
-inline bool supports(DType type, Support support) { return dtype_row(type).support >= support; }
+std::vector<DType> dtypes_with(Support support, Use use);
+std::string names_with(Support support, Use use);
+inline bool supports(DType type, Support support, Use use) { return dtype_row(type).support(use) >= support; }
 
-// Bytes of `count` values, in whole blocks.
+// Whether weights of this type lie in GGUF's blocks, with their scales.
+inline bool is_quantised(DType type) { return type >= DType::q8_0 && type <= DType::q6_k; }
+// The type for rows of so many values that are not whole blocks of `type`: as llama.cpp, a type of about as many bits
+// whose blocks are smaller, or else fp16.
+DType fitting(DType type, std::int64_t row);
+
+// Bytes of `count` values, in whole blocks; not of `file`.
 std::int64_t bytes_of(DType type, std::int64_t count);
 
 template <>

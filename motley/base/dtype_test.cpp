@@ -13,9 +13,9 @@ TEST(DType, EachHasARowOfItsOwn) {
     EXPECT_EQ(&dtype_row(row.type), &row);
     EXPECT_EQ(find_dtype(row.name), &row);
     EXPECT_TRUE(names.insert(row.name).second) << row.name;
-    EXPECT_TRUE(supports(row.computed_in, Support::planned)) << row.name;
+    EXPECT_TRUE(supports(row.computed_in, Support::planned, Use::values)) << row.name;
     EXPECT_TRUE(dtype_row(row.rated_in).is_rated) << row.name;
-    EXPECT_FALSE(row.support >= Support::planned && row.config_name.empty()) << row.name;
+    EXPECT_FALSE(row.values >= Support::planned && row.config_name.empty()) << row.name;
   }
   EXPECT_EQ(find_dtype("p16"), nullptr);
 }
@@ -33,12 +33,24 @@ TEST(DType, BytesAreCountedInWholeBlocks) {
 }
 
 TEST(DType, PlansNameWhatHasAPrice) {
-  EXPECT_EQ(names_with(Support::served), "fp32 or bf16");
-  EXPECT_EQ(names_with(Support::planned), "fp32, bf16 or fp16");
+  EXPECT_EQ(names_with(Support::served, Use::values), "fp32 or bf16");
+  EXPECT_EQ(names_with(Support::planned, Use::values), "fp32, bf16 or fp16");
+  EXPECT_EQ(names_with(Support::served, Use::weights),
+            "fp32, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k, q6_k or file");
   std::vector<std::string_view> named;
   for (const auto& entry : enum_names<DType>()) named.push_back(entry.name);
-  EXPECT_EQ(named, (std::vector<std::string_view>{"fp32", "bf16", "fp16", "int8", "int4", "q8_0", "q4_0", "q4_1", "q5_0",
-                                                  "q5_1", "q4_k", "q5_k", "q6_k"}));
+  EXPECT_EQ(named, (std::vector<std::string_view>{"fp32", "bf16", "fp16", "int8", "int4", "q8_0", "q4_0", "q4_1",
+                                                  "q5_0", "q5_1", "q4_k", "q5_k", "q6_k", "file"}));
+}
+
+TEST(DType, RowsThatAreNotWholeBlocksGetSmallerOnes) {
+  EXPECT_EQ(fitting(DType::q4_k, 512), DType::q4_k);
+  EXPECT_EQ(fitting(DType::q4_k, 576), DType::q5_0);
+  EXPECT_EQ(fitting(DType::q5_k, 576), DType::q5_1);
+  EXPECT_EQ(fitting(DType::q6_k, 576), DType::q8_0);
+  EXPECT_EQ(fitting(DType::q4_0, 40), DType::fp16);
+  EXPECT_EQ(fitting(DType::q6_k, 40), DType::fp16);
+  EXPECT_EQ(fitting(DType::bf16, 7), DType::bf16);
 }
 
 }  // namespace

@@ -12,32 +12,50 @@ struct Line {
   float scale = 0, offset = 0;
 };
 
-int nearest(float value, int least, int most) { return std::clamp(static_cast<int>(std::lrint(value)), least, most); }
+// To the nearest number in [least, most], ties to even: the sum leaves no bits behind the point.
+float rounded(float value, float least, float most) {
+  constexpr float shift = 0x1.8p23F;
+  return std::min(std::max(value, least), most) + shift - shift;
+}
+
+int nearest(float value, int least, int most) {
+  return static_cast<int>(rounded(value, static_cast<float>(least), static_cast<float>(most)));
+}
+
+// Sums over a group go by lanes, so that compilers make vectors of them.
+constexpr int lanes = 8;
+float total(const float (&sums)[lanes]) {
+  return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+}
 
 // Squared error of the values on this line with the best q each.
-float error_of(const float* values, int count, const Line& line, int least, int most) {
+float error_of(const float* values, int count, const Line& line, float least, float most) {
   const float inverse = line.scale > 0 || line.scale < 0 ? 1 / line.scale : 0;
-  float sum = 0;
-  for (int i = 0; i < count; ++i) {
-    const float q = std::clamp(std::nearbyint((values[i] + line.offset) * inverse), static_cast<float>(least),
-                               static_cast<float>(most));
-    const float difference = line.scale * q - line.offset - values[i];
-    sum += difference * difference;
-  }
-  return sum;
+  float sums[lanes] = {};
+  for (int i = 0; i < count; i += lanes)
+    for (int lane = 0; lane < lanes; ++lane) {
+      const float value = values[i + lane];
+      const float q = rounded((value + line.offset) * inverse, least, most);
+      const float difference = line.scale * q - line.offset - value;
+      sums[lane] += difference * difference;
+    }
+  return total(sums);
 }
 
 // The line of least squares through the values, given each one's q on `from`; with an offset that is not negative.
-Line fitted(const float* values, int count, const Line& from, int most) {
+Line fitted(const float* values, int count, const Line& from, float most) {
   const float inverse = 1 / from.scale;
-  float q_sum = 0, qq_sum = 0, x_sum = 0, qx_sum = 0;
-  for (int i = 0; i < count; ++i) {
-    const float q = std::clamp(std::nearbyint((values[i] + from.offset) * inverse), 0.0F, static_cast<float>(most));
-    q_sum += q;
-    qq_sum += q * q;
-    x_sum += values[i];
-    qx_sum += q * values[i];
-  }
+  float q_sums[lanes] = {}, qq_sums[lanes] = {}, x_sums[lanes] = {}, qx_sums[lanes] = {};
+  for (int i = 0; i < count; i += lanes)
+    for (int lane = 0; lane < lanes; ++lane) {
+      const float value = values[i + lane];
+      const float q = rounded((value + from.offset) * inverse, 0, most);
+      q_sums[lane] += q;
+      qq_sums[lane] += q * q;
+      x_sums[lane] += value;
+      qx_sums[lane] += q * value;
+    }
+  const float q_sum = total(q_sums), qq_sum = total(qq_sums), x_sum = total(x_sums), qx_sum = total(qx_sums);
   const auto n = static_cast<float>(count);
   const float determinant = n * qq_sum - q_sum * q_sum;
   Line line;
@@ -50,14 +68,14 @@ Line fitted(const float* values, int count, const Line& from, int most) {
 }
 
 // The best line found for a group: from the values' range, stretched and shrunk, each then fitted.
-Line search_line(const float* values, int count, int most) {
+Line search_line(const float* values, int count, float most) {
   const auto [smallest, largest] = std::minmax_element(values, values + count);
   const float offset = std::max(0.0F, -*smallest), range = *largest + offset;
   if (!(range > 0)) return {0, offset};
-  Line best{range / static_cast<float>(most), offset};
+  Line best{range / most, offset};
   float least_error = error_of(values, count, best, 0, most);
   for (int step = -12; step <= 8; ++step) {
-    const Line from{range / (static_cast<float>(most) - 0.1F * static_cast<float>(step)), offset};
+    const Line from{range / (most - 0.1F * static_cast<float>(step)), offset};
     const Line line = fitted(values, count, from, most);
     const float error = line.scale > 0 ? error_of(values, count, line, 0, most) : least_error;
     if (error < least_error) {
@@ -77,12 +95,14 @@ float search_scale(const float* values, int count) {
   float best = extreme / -32, least_error = std::numeric_limits<float>::infinity();
   for (int step = -9; step <= 9; ++step) {
     const float inverse = (-32 + 0.1F * static_cast<float>(step)) / extreme;
-    float qq_sum = 0, qx_sum = 0;
-    for (int i = 0; i < count; ++i) {
-      const float q = std::clamp(std::nearbyint(values[i] * inverse), -32.0F, 31.0F);
-      qq_sum += q * q;
-      qx_sum += q * values[i];
-    }
+    float qq_sums[lanes] = {}, qx_sums[lanes] = {};
+    for (int i = 0; i < count; i += lanes)
+      for (int lane = 0; lane < lanes; ++lane) {
+        const float q = rounded(values[i + lane] * inverse, -32, 31);
+        qq_sums[lane] += q * q;
+        qx_sums[lane] += q * values[i + lane];
+      }
+    const float qq_sum = total(qq_sums), qx_sum = total(qx_sums);
     const float scale = qq_sum > 0 ? qx_sum / qq_sum : 0;
     const float error = error_of(values, count, {scale, 0}, -32, 31);
     if (error < least_error) {
@@ -105,7 +125,7 @@ Range around(float wanted, int least, int most) {
 float over(float value, float unit) { return unit > 0 || unit < 0 ? value / unit : 0; }
 
 // The pair of integers near `wanted` that leaves the smallest error.
-GroupScale search_integers(const float* values, const Line& wanted, const Line& unit, int most) {
+GroupScale search_integers(const float* values, const Line& wanted, const Line& unit, float most) {
   const Range scales = around(over(wanted.scale, unit.scale), 0, 63);
   const Range offsets = around(over(wanted.offset, unit.offset), 0, 63);
   GroupScale best;
@@ -140,7 +160,7 @@ void quantise_groups(const float* values, int most, std::uint16_t& scale, std::u
                      std::uint8_t* low, std::uint8_t* high) {
   Line lines[8], largest;
   for (int group = 0; group < 8; ++group) {
-    lines[group] = search_line(values + group * 32, 32, most);
+    lines[group] = search_line(values + group * 32, 32, static_cast<float>(most));
     largest.scale = std::max(largest.scale, lines[group].scale);
     largest.offset = std::max(largest.offset, lines[group].offset);
   }
@@ -152,7 +172,7 @@ void quantise_groups(const float* values, int most, std::uint16_t& scale, std::u
   if (high) std::fill_n(high, 32, std::uint8_t{0});
   for (int group = 0; group < 8; ++group) {
     const float* mine = values + group * 32;
-    const GroupScale chosen = search_integers(mine, lines[group], unit, most);
+    const GroupScale chosen = search_integers(mine, lines[group], unit, static_cast<float>(most));
     put_group_scale(scales, group, chosen);
     const Line line{unit.scale * static_cast<float>(chosen.scale), unit.offset * static_cast<float>(chosen.offset)};
     for (int i = 0; i < 32; ++i) {

@@ -74,12 +74,12 @@ DType parse_dtype_option(const std::string& text, const std::string& option) {
                     did_you_mean(text, names, "", '`'));
 }
 
-std::optional<DType> runnable_dtype(const std::string& text, const std::string& option) {
+std::optional<DType> runnable_dtype(const std::string& text, const std::string& option, Use use) {
   if (text.empty()) return std::nullopt;
   const DType type = parse_dtype_option(text, option);
-  if (!supports(type, Support::planned))
+  if (!supports(type, Support::planned, use))
     throw input_error(fmt::format("{} must be a type that the engine computes in, found {}", option, text),
-                      "choose " + names_with(Support::planned));
+                      "choose " + names_with(Support::planned, use));
   return type;
 }
 

@@ -30,6 +30,7 @@ void add_report(CLI::App& parent, Action& action);
 void add_cluster(CLI::App& parent, Action& action);
 void add_probe(CLI::App& cluster_verbs, Action& action);  // where the runtime is built
 void add_model(CLI::App& parent, Action& action);
+void add_model_quantize(CLI::App& model_verbs, Action& action);  // quantize.cpp
 void add_doctor(CLI::App& parent, Action& action);
 void add_serve(CLI::App& parent, Action& action);
 void add_chat(CLI::App& parent, Action& action);
@@ -69,6 +70,6 @@ std::string counted(std::size_t count, std::string_view noun);
 
 DType parse_dtype_option(const std::string& text, const std::string& option);
 // A type that the engine has kernels for or will have: no integers. None of an empty text.
-std::optional<DType> runnable_dtype(const std::string& text, const std::string& option);
+std::optional<DType> runnable_dtype(const std::string& text, const std::string& option, Use use);
 
 }  // namespace motley::cli

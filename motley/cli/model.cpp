@@ -60,10 +60,11 @@ LayerRange parse_layers(const std::string& text, std::int64_t layers) {
 int memory(const MemoryOptions& options) {
   const Model model = read_model(options.model);
   const LayerRange layers = parse_layers(options.layers, model.arch.layers);
-  const StageShape stage{layers.size(), layers.first == 0, layers.end == model.arch.layers};
+  const StageShape stage{layers.size(), layers.first == 0, layers.end == model.arch.layers, layers.first};
   const DType weight_type = options.weight_type.empty() ? model.arch.checkpoint_type
                                                         : parse_dtype_option(options.weight_type, "--weight-type");
-  const DType kv_type = options.kv_type.empty() ? weight_type : parse_dtype_option(options.kv_type, "--kv-type");
+  const DType kv_type =
+      options.kv_type.empty() ? dtype_row(weight_type).computed_in : parse_dtype_option(options.kv_type, "--kv-type");
   if (double sum = 0; !options.shares.empty()) {
     for (const double share : options.shares) sum += share;
     if (std::abs(sum - 1) > share_tolerance)
@@ -109,11 +110,12 @@ void add_model(CLI::App& parent, Action& action) {
   group->footer(
       "examples:\n"
       "  motley model show llama-2-70b\n"
-      "  motley model memory llama-2-70b --layers 0,20 --tp 2 --kv-tokens 8192");
+      "  motley model memory llama-2-70b --layers 0,20 --tp 2 --kv-tokens 8192\n"
+      "  motley model quantize data/models/tales --type q8_0 -o tales-q8_0.gguf");
 
   auto* show_verb = group->add_subcommand("show", "Show shape, parameters, bytes and FLOPs");
   show_verb->footer("example: motley model show llama-2-70b");
-  show_verb->add_option("model", options->model, "Hugging Face folder, config.json, or a name such as llama-2-70b")
+  show_verb->add_option("model", options->model, "Hugging Face folder, config.json, GGUF file, or a name such as llama-2-70b")
       ->required()
       ->type_name("MODEL");
   add_output_options(*show_verb, options->output);
@@ -128,7 +130,7 @@ void add_model(CLI::App& parent, Action& action) {
   auto* memory_verb =
       group->add_subcommand("memory", "Show the bytes of each rank of a stage, as planner and engine count");
   memory_verb->footer("example: motley model memory llama-2-70b --layers 0,20 --tp 2 --kv-tokens 8192");
-  memory_verb->add_option("model", options->model, "Hugging Face folder, config.json, or a name such as llama-2-70b")
+  memory_verb->add_option("model", options->model, "Hugging Face folder, config.json, GGUF file, or a name such as llama-2-70b")
       ->required()
       ->type_name("MODEL");
   memory_verb->add_option("--layers", options->layers, "Half-open range of layers, as in 0,20 (default: all)")
@@ -137,7 +139,7 @@ void add_model(CLI::App& parent, Action& action) {
   memory_verb->add_option("--shares", options->shares, "Shares of the ranks, which sum to 1 (default: equal)")
       ->delimiter(',');
   memory_verb->add_option("--weight-type", options->weight_type,
-                          "Weight type: fp32, bf16, fp16, int8, q8_0 to q6_k (default: the checkpoint's)");
+                          "Weights: fp32, bf16, fp16, int8, q8_0 to q6_k, or file (default: the model's)");
   memory_verb->add_option("--kv-type", options->kv_type, "Type of keys and values (default: the weight type)");
   memory_verb->add_option("--kv-tokens", options->kv_tokens, "Tokens that the KV cache holds (default 4096)")
       ->check(CLI::NonNegativeNumber);
@@ -146,6 +148,7 @@ void add_model(CLI::App& parent, Action& action) {
   memory_verb->add_option("--max-sequences", options->step.max_sequences, "Most sequences in one step (default 32)")
       ->check(CLI::Range(1, 1 << 16));
   add_output_options(*memory_verb, options->output);
+  add_model_quantize(*group, action);
   memory_verb->callback([options, &action] { action = [options] { return memory(*options); }; });
 }
 

@@ -43,8 +43,8 @@ ServeOptions serve_options(const PlanningOptions& options) {
           .tensor_parallel = options.across_machines ? TensorParallel::across_machines : TensorParallel::within_machine,
           .replication = options.one_pipeline ? Replication::one_pipeline : Replication::allowed,
           .front = options.front ? Front::whole_cluster : Front::skip,
-          .weight_type = runnable_dtype(options.weight_type, "--weight-type"),
-          .kv_type = runnable_dtype(options.kv_type, "--kv-type"),
+          .weight_type = runnable_dtype(options.weight_type, "--weight-type", Use::weights),
+          .kv_type = runnable_dtype(options.kv_type, "--kv-type", Use::values),
           .max_batch = options.max_batch,
           .excluded = options.without,
           .profile = {},
@@ -155,7 +155,7 @@ void add_planning_options(CLI::App& verb, PlanningOptions& options, const std::s
   add_cost_options(verb, options.cost, options.settings,
                    fmt::format("{} (default motley)", fmt::join(serve_forms(), ", ")), "hexgen.batch=4");
   verb.add_option("--weight-type", options.weight_type,
-                  "Weight type: fp32, bf16, or fp16 (plan only) (default: the checkpoint's)");
+                  "Weights: fp32, bf16, fp16 (plan only), q8_0 to q6_k, file (default: the model's)");
   verb.add_option("--kv-type", options.kv_type, "Type of keys and values (default: the weight type)");
   verb.add_flag("--all-devices", options.all_devices, "Use every device");
   verb.add_flag("--tp-across-machines", options.across_machines, "Allow tensor parallelism across machines");
@@ -238,7 +238,7 @@ ServeOutcome plan_from_options(const PlanningOptions& options, bool quiet) {
   if (options.cluster.empty())
     throw input_error("--cluster is missing", "give a cluster file, such as examples/clusters/motivating-box.toml");
   if (options.model.empty())
-    throw input_error("--model is missing", "give a Hugging Face folder, a config.json, or a name such as llama-2-70b");
+    throw input_error("--model is missing", "give a Hugging Face folder, a config.json, a GGUF file, or a name such as llama-2-70b");
   ServeOptions search = serve_options(options);
   if (!options.profile.empty()) search.profile = read_profile(options.profile);
   const Cluster cluster = read_cluster(options.cluster);

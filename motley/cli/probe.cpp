@@ -66,9 +66,10 @@ int probe_and_write(const ProbeCommand& options) {
   const Architecture shape = read_model(options.model.empty() ? default_shape : options.model).arch;
   const DType type =
       options.weight_type.empty() ? shape.checkpoint_type : parse_dtype_option(options.weight_type, "--weight-type");
-  if (!supports(type, Support::served))
-    throw input_error(fmt::format("CPU workers need {} weights, found {}", names_with(Support::served), name_of(type)),
-                      "give --weight-type " + names_with(Support::served));
+  if (!supports(type, Support::served, Use::values))
+    throw input_error(
+        fmt::format("CPU workers need {} weights, found {}", names_with(Support::served, Use::values), name_of(type)),
+        "give --weight-type " + names_with(Support::served, Use::values));
   const int all_cores = described ? 1 : static_cast<int>(std::thread::hardware_concurrency());
   const bool has_tokenizer = std::filesystem::exists(std::filesystem::path(options.model) / "tokenizer.json");
   ProbeOptions asked{.cluster = cluster,

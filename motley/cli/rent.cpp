@@ -85,8 +85,8 @@ RentOutcome plan_for_model(const RentVerbOptions& options, Offers market, const 
                       "give each [[class]] a rate, as in rate = \"4 /s\", or use --budget");
   if (market.types.empty()) market = catalogue_market();
   ModelRentOptions made = options.made;
-  made.weight_type = runnable_dtype(options.weight_type, "--weight-type");
-  made.kv_type = runnable_dtype(options.kv_type, "--kv-type");
+  made.weight_type = runnable_dtype(options.weight_type, "--weight-type", Use::weights);
+  made.kv_type = runnable_dtype(options.kv_type, "--kv-type", Use::values);
   return plan_rent(market, model, workload, rent, made);
 }
 
@@ -164,7 +164,7 @@ void add_plan_rent(CLI::App& plan_verbs, Action& action) {
                    "With --model: share of its rate that each copy is planned for (default 0.8)")
       ->check(CLI::Range(0.01, 1.0));
   verb->add_option("--weight-type", options->weight_type,
-                   "With --model: fp32, bf16, or fp16 (plan only) (default: the checkpoint's)");
+                   "With --model: fp32, bf16, fp16, q8_0 to q6_k, file (default: the model's)");
   verb->add_option("--kv-type", options->kv_type, "With --model: type of keys and values (default: the weight type)");
   verb->add_option("--max-batch", options->made.max_batch,
                    "With --model: most requests in flight per copy (default 1024)")

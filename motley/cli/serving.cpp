@@ -20,6 +20,14 @@ void check_same_model(const ServePlan& plan, const std::string& folder) {
   const Model model = read_model(folder);
   Architecture planned = plan.model.arch, given = model.arch;
   planned.eos_tokens = given.eos_tokens = {};  // generation settings may differ
+  // The same model may be given in another form: its tensors' types count only where the plan takes them from a file.
+  const bool of_a_file = std::any_of(plan.stages.begin(), plan.stages.end(),
+                                     [](const Stage& stage) { return stage.weight_type == DType::file; });
+  if (of_a_file && planned.tensor_types != given.tensor_types)
+    throw input_error(fmt::format("{} holds its tensors in other types than the plan counts with", folder),
+                      fmt::format("plan again with --model {}", folder));
+  planned.tensor_types = given.tensor_types = {};
+  planned.checkpoint_type = given.checkpoint_type;
   if (planned == given) return;
   throw input_error(fmt::format("{} has another model than the plan: {} layers of hidden size {}, not {} of {}", folder,
                                 given.layers, given.hidden, planned.layers, planned.hidden),
@@ -33,16 +41,18 @@ void require_served(const ServePlan& plan, const std::string& file) {
 
 // Before a plan is searched that could not be served: types are otherwise the checkpoint's.
 void require_served_types(const PlanningOptions& planning) {
-  const auto check = [](const std::string& what, DType type, const char* option) {
-    if (!supports(type, Support::served))
+  const auto check = [](const std::string& what, DType type, const char* option, Use use) {
+    if (!supports(type, Support::served, use))
       throw input_error(fmt::format("{} must be a type that workers compute in, found {}", what, name_of(type)),
-                        fmt::format("choose {} {}", option, names_with(Support::served)));
+                        fmt::format("choose {} {}", option, names_with(Support::served, use)));
   };
   const bool stated = !planning.weight_type.empty();
   const DType weights = stated ? parse_dtype_option(planning.weight_type, "--weight-type")
                                : read_model(planning.model).arch.checkpoint_type;
-  check(stated ? "--weight-type" : fmt::format("the weight type of {}", planning.model), weights, "--weight-type");
-  if (!planning.kv_type.empty()) check("--kv-type", parse_dtype_option(planning.kv_type, "--kv-type"), "--kv-type");
+  check(stated ? "--weight-type" : fmt::format("the weight type of {}", planning.model), weights, "--weight-type",
+        Use::weights);
+  if (!planning.kv_type.empty())
+    check("--kv-type", parse_dtype_option(planning.kv_type, "--kv-type"), "--kv-type", Use::values);
 }
 
 // Phases with their times; how far one has come is shown in place, and only where somebody looks.
@@ -59,7 +69,7 @@ void print_phase(const std::string& phase, const std::string& detail, double ela
 
 void add_serving_options(CLI::App& verb, ServingOptions& options) {
   verb.add_option("plan", options.plan, "Plan file (default: plan for --cluster)")->type_name("PLAN");
-  add_planning_options(verb, options.planning, "Model folder: config.json, *.safetensors and tokenizer.json");
+  add_planning_options(verb, options.planning, "Model folder (config.json, *.safetensors, tokenizer.json), or a GGUF file");
   verb.add_option("--transport", options.transport, "Transport between workers (default shm)")
       ->check(CLI::IsMember({"shm", "tcp"}));
   verb.add_option("--backend", options.backend, "Backend of all devices; with cuda, slot n runs on GPU n (default cpu)")

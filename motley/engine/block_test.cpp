@@ -56,7 +56,9 @@ class BlockTest : public ::testing::TestWithParam<Family> {
     const Tensor positions = at::cat({at::arange(7), at::arange(4)});
     const std::vector<SequenceRows> sequences = {{0, 7, 0, first_blocks}, {7, 4, 0, second_blocks}};
     const BlockCall pass{arch, ops, alone, frequencies, positions, sequences};
-    run_block(pass, block_of(weights, DType::fp32), 1, cache, buffers, input);
+    std::map<std::string, WeightMatrix> held;
+    for (const auto& [role, values] : weights) held.emplace(role, WeightMatrix{.values = values});
+    run_block(pass, block_of(held), 1, cache, buffers, input);
     return input;
   }
 

@@ -93,7 +93,8 @@ class CpuOps final : public Ops {
   void linear(Tensor& out, const Tensor& input, const WeightMatrix& weight, const Tensor& bias) const override {
     MOTLEY_CHECK(input.stride(1) == 1 && weight.values.is_contiguous() && out.stride(1) == 1);
     if (input.size(0) == 0) return;
-    if (weight.scaled() || (input.size(0) > few_tokens && out.scalar_type() == input.scalar_type()))
+    if (weight.scaled() || is_quantised(weight.type) ||
+        (input.size(0) > few_tokens && out.scalar_type() == input.scalar_type()))
       return generic_ops().linear(out, input, weight, bias);
     with_type(weight.values, [&]<class T>(T) { run_linear<T>(out, input, weight.values, bias); });
   }
@@ -148,7 +149,7 @@ class CpuOps final : public Ops {
   }
 
   void look_up(Tensor& out, const Tensor& tokens, const WeightMatrix& table, const Span& rows) const override {
-    if (table.scaled()) return generic_ops().look_up(out, tokens, table, rows);
+    if (table.scaled() || is_quantised(table.type)) return generic_ops().look_up(out, tokens, table, rows);
     with_type(out, [&]<class T>(T) {
       const std::int64_t columns = out.size(1);
       const auto* ids = tokens.const_data_ptr<std::int64_t>();

@@ -1,10 +1,12 @@
 // The operations written with ATen alone, once: a policy says whether a result is written into a tensor that exists, or
 // is a tensor of its own with its history. Intermediate tensors come from the device's caching allocator.
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
 #include <cmath>
 #include <utility>
 
+#include "motley/checkpoint/quants.hpp"
 #include "motley/engine/ops.hpp"
 
 namespace motley {
@@ -131,7 +133,8 @@ class AtenOps final : public Ops {
     WeightMatrix found = table;
     found.values = table.values.index_select(0, index);
     if (table.scaled()) found.scales = table.scales.index_select(0, index);
-    const at::ScalarType type = table.scaled() ? at::kFloat : table.values.scalar_type();
+    const bool expanded = table.scaled() || is_quantised(table.type);
+    const at::ScalarType type = expanded ? at::kFloat : table.values.scalar_type();
     Result::put(out, dequantised(found, type) * inside.unsqueeze(1), type);
   }
 
@@ -156,9 +159,24 @@ class AtenOps final : public Ops {
   }
 };
 
+// The values of a matrix in GGUF's blocks, as fp32.
+Tensor expanded_blocks(const WeightMatrix& matrix) {
+  const Tensor blocks = matrix.values.to(at::kCPU).contiguous();
+  const std::int64_t rows = blocks.size(0), row_bytes = blocks.size(1), width = matrix.skipped + matrix.inputs;
+  const Tensor values = at::empty({rows, width}, at::kFloat);
+  const auto* from = reinterpret_cast<const std::byte*>(blocks.const_data_ptr<std::uint8_t>());
+  auto* to = values.mutable_data_ptr<float>();
+  at::parallel_for(0, rows, 64, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t row = first; row < last; ++row)
+      dequantise_row(matrix.type, from + row * row_bytes, width, to + row * width);
+  });
+  return values.narrow(1, matrix.skipped, matrix.inputs).to(matrix.values.device());
+}
+
 }  // namespace
 
 Tensor dequantised(const WeightMatrix& matrix, at::ScalarType type) {
+  if (is_quantised(matrix.type)) return expanded_blocks(matrix).to(type);
   if (!matrix.scaled()) return matrix.values;
   MOTLEY_CHECK(matrix.group > 0 && matrix.values.size(1) == matrix.scales.size(1) * matrix.group);
   const Tensor grouped = matrix.values.to(at::kFloat).view({matrix.values.size(0), -1, matrix.group});

@@ -74,10 +74,11 @@ struct Rank {
   at::Tensor weight(const std::string& role) const { return kept.at(role).weight(); }
   BlockWeights block(std::int64_t layer) const {
     const std::string suffix = fmt::format(".{}", layer);
-    std::map<std::string, at::Tensor> tensors;
+    std::map<std::string, WeightMatrix> tensors;
     for (const auto& [role, own] : kept)
-      if (role.ends_with(suffix)) tensors.emplace(role.substr(0, role.size() - suffix.size()), own.weight());
-    return block_of(tensors, DType::fp32);
+      if (role.ends_with(suffix))
+        tensors.emplace(role.substr(0, role.size() - suffix.size()), WeightMatrix{.values = own.weight()});
+    return block_of(tensors);
   }
 };
 

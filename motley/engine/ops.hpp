@@ -47,6 +47,8 @@ struct AttentionShape {
 class Ops {
  public:
   virtual ~Ops() = default;
+  // Called once for each matrix, before it is used: its bytes may be laid in another order, that of these operations.
+  virtual void prepare(WeightMatrix& weight) const { (void)weight; }
   // out [T, N] = input [T, K] times the transpose of weight [N, K], plus bias [N] where it is defined. `out` may be
   // fp32 where the others are bf16, and its rows may be apart.
   virtual void linear(at::Tensor& out, const at::Tensor& input, const WeightMatrix& weight,

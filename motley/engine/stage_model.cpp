@@ -55,10 +55,13 @@ struct StageModel::Impl {
 StageModel::Impl::Impl(const StageSpec& stage, StageWeights loaded, WorkerGroup* group, at::Device on)
     : spec(stage), device(on), ops(ops_for(on)), collectives(group), weights(std::move(loaded)) {
   MOTLEY_CHECK(spec.rank >= 0 && spec.rank < spec.degree && collectives.size() == spec.degree);
-  for (const DType type : {spec.weight_type, spec.kv_type})
-    if (!supports(type, Support::served))
+  const auto check_type = [](DType type, Use use) {
+    if (!supports(type, Support::served, use))
       throw input_error(fmt::format("the engine cannot compute in {}", name_of(type)),
-                        "supported: " + names_with(Support::served));
+                        "supported: " + names_with(Support::served, use));
+  };
+  check_type(spec.weight_type, Use::weights);
+  check_type(spec.kv_type, Use::values);
   if (spec.limits.block_tokens < 1 || spec.limits.block_tokens > 256)
     throw input_error(fmt::format("KV blocks of {} tokens are not supported", spec.limits.block_tokens),
                       "use blocks of 1 to 256 tokens");
@@ -169,9 +172,9 @@ BlockBuffers StageModel::Impl::block_buffers(std::int64_t tokens) const {
           .gate = spec.arch.gated ? rows("gate", tokens) : Tensor()};
 }
 
-StageModel::StageModel(const StageSpec& spec, const std::filesystem::path& folder, WorkerGroup* group,
-                       at::Device device, const std::function<void(double)>& progress)
-    : StageModel(spec, load_weights(spec, folder, device, progress), group, device) {}
+StageModel::StageModel(const StageSpec& spec, const std::filesystem::path& model, WorkerGroup* group, at::Device device,
+                       const std::function<void(double)>& progress)
+    : StageModel(spec, load_weights(spec, model, device, progress), group, device) {}
 
 StageModel::StageModel(const StageSpec& spec, StageWeights weights, WorkerGroup* group, at::Device device) {
   const c10::InferenceMode guard;

@@ -36,9 +36,9 @@ struct StageWeights;
 
 class StageModel {
  public:
-  // Loads this rank's slices straight from the safetensors files of `folder`. `group` may be null for a single rank.
-  // Throws an input error where the files do not hold what the architecture promises.
-  StageModel(const StageSpec& spec, const std::filesystem::path& folder, WorkerGroup* group, at::Device device,
+  // Loads this rank's slices straight from a folder with safetensors, or a GGUF file. `group` may be null for a single
+  // rank. Throws an input error where the files do not hold what the architecture promises.
+  StageModel(const StageSpec& spec, const std::filesystem::path& model, WorkerGroup* group, at::Device device,
              const std::function<void(double)>& progress = {});
   // With weights from elsewhere than resident ones of a folder.
   StageModel(const StageSpec& spec, StageWeights weights, WorkerGroup* group, at::Device device);

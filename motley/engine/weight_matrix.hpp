@@ -8,10 +8,14 @@
 namespace motley {
 
 struct WeightMatrix {
-  at::Tensor values = {};    // [outputs, inputs]
+  at::Tensor values = {};    // [outputs, inputs]; of GGUF's types bytes [outputs, bytes of the row's blocks]
   at::Tensor scales = {};    // [outputs, inputs / group]; undefined where the values stand for themselves
   std::int64_t group = 0;    // inputs that share a scale
   DType type = DType::fp32;  // of the values
+  // Of GGUF's types: the inputs of the product, and how many columns of the first block come before them, which belong
+  // to another rank. The last block may reach beyond the inputs likewise.
+  std::int64_t inputs = 0;
+  std::int64_t skipped = 0;
   bool defined() const { return values.defined(); }
   bool scaled() const { return scales.defined(); }
 };

@@ -5,30 +5,17 @@
 #include <sys/mman.h>
 
 #include <cstdint>
-#include <optional>
 #include <utility>
 #include <vector>
 
+#include "motley/checkpoint/stored_rows.hpp"
 #include "motley/engine/backend.hpp"
+#include "motley/engine/read_weights.hpp"
 
 namespace motley {
 namespace {
 
-// Of tensors in a file; none for a type that is not converted.
-std::optional<at::ScalarType> stored_type(std::string_view name) {
-  for (const DTypeRow& row : dtypes())
-    if (!row.file_name.empty() && row.file_name == name) return scalar_type(row.type);
-  return std::nullopt;
-}
-
-std::string stored_types() {
-  std::string names;
-  for (const DTypeRow& row : dtypes())
-    if (!row.file_name.empty()) names += fmt::format("{}{}", names.empty() ? "" : ", ", row.file_name);
-  return names;
-}
-
-using Tensors = std::map<std::string, at::Tensor>;  // by role
+using Tensors = std::map<std::string, WeightMatrix>;  // by role
 
 // Large pages spare the processor a page walk per 4 KiB while it streams through the weights. Only advice: where the
 // system does not follow it, all is as before.
@@ -40,9 +27,9 @@ void advise_large_pages(const at::Tensor& tensor) {
 }
 
 // The tensor of a role; undefined where this architecture has none.
-at::Tensor take(const Tensors& tensors, const std::string& role) {
+WeightMatrix take(const Tensors& tensors, const std::string& role) {
   const auto found = tensors.find(role);
-  return found == tensors.end() ? at::Tensor() : found->second;
+  return found == tensors.end() ? WeightMatrix() : found->second;
 }
 
 class ResidentBlocks final : public BlockStore {
@@ -70,32 +57,12 @@ std::int64_t allocated_bytes(const at::Tensor& tensor) {
   return (static_cast<std::int64_t>(tensor.storage().nbytes()) + line - 1) / line * line;
 }
 
-void read_tensor(const Checkpoint& checkpoint, const TensorSpec& tensor, const Slice& slice, at::Tensor to) {
-  const auto [file, stored, interleaved] = checkpoint.find(tensor.name);
-  MOTLEY_CHECK(interleaved == 0);
-  if (stored.shape != tensor.shape)
-    throw input_error(fmt::format("config.json needs the tensor {} {}, but {} holds {}", tensor.name,
-                                  shape_text(tensor.shape), file.string(), shape_text(stored.shape)),
-                      "config.json and weights must come from the same model");
-  const auto type = stored_type(stored.type);
-  if (!type)
-    throw input_error(fmt::format("{}: {} is of type {}", file.string(), tensor.name, stored.type),
-                      "supported: " + stored_types());
-  const std::int64_t width = tensor.shape.size() > 1 ? tensor.shape[1] : 1;
-  MOTLEY_CHECK(slice.rows.end <= tensor.shape.at(0) && slice.columns.end <= width);
-  const auto element = static_cast<std::int64_t>(at::elementSize(*type));
-  const std::byte* first = stored.bytes.data() + (slice.rows.first * width + slice.columns.first) * element;
-  const at::Tensor from = at::from_blob(const_cast<std::byte*>(first), {slice.rows.size(), slice.columns.size()},
-                                        {width, 1}, at::TensorOptions(*type));
-  to.view({slice.rows.size(), slice.columns.size()}).copy_(from);
-}
-
-BlockWeights block_of(const std::map<std::string, at::Tensor>& tensors, DType type) {
+BlockWeights block_of(const std::map<std::string, WeightMatrix>& tensors) {
   const auto norm = [&](const std::string& role) {
-    return NormWeights{take(tensors, role + ".weight"), take(tensors, role + ".bias")};
+    return NormWeights{take(tensors, role + ".weight").values, take(tensors, role + ".bias").values};
   };
   const auto linear = [&](const std::string& role) {
-    return LinearWeights{{.values = take(tensors, role + ".weight"), .type = type}, take(tensors, role + ".bias")};
+    return LinearWeights{take(tensors, role + ".weight"), take(tensors, role + ".bias").values};
   };
   return {.attention_norm = norm("attention_norm"),
           .q_norm = norm("q_norm"),
@@ -110,25 +77,52 @@ BlockWeights block_of(const std::map<std::string, at::Tensor>& tensors, DType ty
           .down = linear("down")};
 }
 
-WeightLoader::WeightLoader(const StageSpec& spec, const std::filesystem::path& folder, at::Device device,
+WeightLoader::WeightLoader(const StageSpec& spec, const std::filesystem::path& model, at::Device device,
                            std::function<void(double)> progress)
     : spec_(spec),
       shard_(make_shards(spec.arch, spec.degree, spec.shares).at(static_cast<std::size_t>(spec.rank))),
-      checkpoint_(folder),
+      checkpoint_(model),
       progress_(std::move(progress)),
-      options_(at::TensorOptions(scalar_type(spec.weight_type)).device(device)),
-      expected_bytes_(
-          weight_bytes(spec.arch, {spec.layers.size(), spec.embedding, spec.head}, shard_, spec.weight_type)) {}
+      device_(device),
+      ops_(ops_for(device)),
+      expected_bytes_(weight_bytes(spec.arch, {spec.layers.size(), spec.embedding, spec.head, spec.layers.first},
+                                   shard_, spec.weight_type)) {}
 
-at::Tensor WeightLoader::load(const TensorSpec& tensor) {
+// A plan for a file counts with its tensors' types.
+void WeightLoader::check_type(const TensorSpec& tensor) const {
+  const auto planned = spec_.arch.tensor_types.find(tensor.name);
+  if (spec_.weight_type != DType::file || planned == spec_.arch.tensor_types.end()) return;
+  const Checkpoint::Found found = checkpoint_.find(tensor.name);
+  if (const DType stored = stored_type(found, tensor.name); stored != planned->second)
+    throw input_error(fmt::format("{} holds {} as {}, and the plan counts with {}", found.file.string(), tensor.name,
+                                  name_of(stored), name_of(planned->second)),
+                      "plan again with this file");
+}
+
+WeightMatrix WeightLoader::load(const TensorSpec& tensor) {
+  check_type(tensor);
   const Slice slice = slice_of(spec_.arch, tensor, shard_);
-  at::Tensor to = tensor.shape.size() == 1 ? at::empty({slice.rows.size()}, options_)
-                                           : at::empty({slice.rows.size(), slice.columns.size()}, options_);
-  advise_large_pages(to);
-  read_tensor(checkpoint_, tensor, slice, to);
-  bytes_ += allocated_bytes(to);
+  const DType type = held_type(spec_.arch, tensor, spec_.weight_type);
+  WeightMatrix loaded{.type = type};
+  if (is_quantised(type)) {
+    const Span columns = whole_blocks(type, slice.columns);
+    loaded.inputs = slice.columns.size();
+    loaded.skipped = slice.columns.first - columns.first;
+    at::Tensor blocks = at::empty({slice.rows.size(), motley::bytes_of(type, columns.size())}, at::kByte);
+    advise_large_pages(blocks);
+    read_blocks(checkpoint_, tensor, slice, type, blocks);
+    loaded.values = blocks.to(device_);
+  } else {
+    const at::TensorOptions options = at::TensorOptions(scalar_type(type)).device(device_);
+    loaded.values = tensor.shape.size() == 1 ? at::empty({slice.rows.size()}, options)
+                                             : at::empty({slice.rows.size(), slice.columns.size()}, options);
+    advise_large_pages(loaded.values);
+    read_tensor(checkpoint_, tensor, slice, loaded.values);
+  }
+  if (tensor.shape.size() == 2) ops_.prepare(loaded);
+  bytes_ += allocated_bytes(loaded.values);
   if (progress_) progress_(static_cast<double>(bytes_) / static_cast<double>(expected_bytes_));
-  return to;
+  return loaded;
 }
 
 Tensors WeightLoader::load_all(const std::vector<TensorSpec>& tensors) {
@@ -137,39 +131,34 @@ Tensors WeightLoader::load_all(const std::vector<TensorSpec>& tensors) {
   return loaded;
 }
 
-BlockWeights WeightLoader::block(std::int64_t layer) {
-  return block_of(load_all(block_tensors(spec_.arch, layer)), spec_.weight_type);
-}
+BlockWeights WeightLoader::block(std::int64_t layer) { return block_of(load_all(block_tensors(spec_.arch, layer))); }
 
 EndWeights WeightLoader::ends() {
   const std::int64_t before = bytes_;
   EndWeights ends;
-  const auto matrix = [&](const Tensors& tensors, const char* role) {
-    return WeightMatrix{.values = take(tensors, role), .type = spec_.weight_type};
-  };
   if (spec_.embedding) {
     const Tensors tensors = load_all(embedding_tensors(spec_.arch));
-    ends.embedding = matrix(tensors, "embedding.weight");
-    ends.position = matrix(tensors, "position.weight");
-    ends.projection_in = matrix(tensors, "projection_in.weight");
+    ends.embedding = take(tensors, "embedding.weight");
+    ends.position = take(tensors, "position.weight");
+    ends.projection_in = take(tensors, "projection_in.weight");
   }
   if (spec_.head) {
     const bool held_already = spec_.arch.tied_embeddings && spec_.embedding;
     Tensors tensors;
     for (const TensorSpec& tensor : head_tensors(spec_.arch))
-      tensors.emplace(tensor.role, held_already && tensor.role == "head.weight" ? ends.embedding.values : load(tensor));
-    ends.final_norm = {take(tensors, "final_norm.weight"), take(tensors, "final_norm.bias")};
-    ends.projection_out = matrix(tensors, "projection_out.weight");
-    ends.head = matrix(tensors, "head.weight");
+      tensors.emplace(tensor.role, held_already && tensor.role == "head.weight" ? ends.embedding : load(tensor));
+    ends.final_norm = {take(tensors, "final_norm.weight").values, take(tensors, "final_norm.bias").values};
+    ends.projection_out = take(tensors, "projection_out.weight");
+    ends.head = take(tensors, "head.weight");
   }
   ends.bytes = bytes_ - before;
   return ends;
 }
 
-StageWeights load_weights(const StageSpec& spec, const std::filesystem::path& folder, at::Device device,
+StageWeights load_weights(const StageSpec& spec, const std::filesystem::path& model, at::Device device,
                           std::function<void(double)> progress) {
   const c10::InferenceMode guard;
-  WeightLoader loader(spec, folder, device, std::move(progress));
+  WeightLoader loader(spec, model, device, std::move(progress));
   auto blocks = std::make_unique<ResidentBlocks>(loader, spec.layers);
   return {std::move(blocks), loader.ends()};
 }

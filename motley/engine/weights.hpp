@@ -43,39 +43,36 @@ struct StageWeights {
 // Bytes that an allocation of this tensor takes: the allocator rounds to cache lines.
 std::int64_t allocated_bytes(const at::Tensor& tensor);
 
-// Copies the slice of a tensor into `to` (any device; fp32 or bf16; as many elements as the slice). Throws an input
-// error where the checkpoint has none, or one of another shape than `tensor` promises, or of a type other than F32,
-// BF16 and F16.
-void read_tensor(const Checkpoint& checkpoint, const TensorSpec& tensor, const Slice& slice, at::Tensor to);
+// Tensors by role; of vectors the values alone count. A role without a tensor is undefined in the block.
+BlockWeights block_of(const std::map<std::string, WeightMatrix>& tensors);
 
-// Tensors by role. A role without a tensor is undefined in the block.
-BlockWeights block_of(const std::map<std::string, at::Tensor>& tensors, DType type);
-
-// Reads a rank's weights from the safetensors files of a model folder. `progress` gets the fraction of all the rank's
-// bytes that were read.
+// Reads a rank's weights from a model folder or a GGUF file, in the types that the plan has for them. `progress` gets
+// the fraction of all the rank's bytes that were read.
 class WeightLoader {
  public:
-  WeightLoader(const StageSpec& spec, const std::filesystem::path& folder, at::Device device,
+  WeightLoader(const StageSpec& spec, const std::filesystem::path& model, at::Device device,
                std::function<void(double)> progress = {});
   BlockWeights block(std::int64_t layer);
   EndWeights ends();
   std::int64_t bytes() const { return bytes_; }  // allocated for all that was read
 
  private:
-  at::Tensor load(const TensorSpec& tensor);
-  std::map<std::string, at::Tensor> load_all(const std::vector<TensorSpec>& tensors);
+  void check_type(const TensorSpec& tensor) const;
+  WeightMatrix load(const TensorSpec& tensor);
+  std::map<std::string, WeightMatrix> load_all(const std::vector<TensorSpec>& tensors);
 
   StageSpec spec_;
   Shard shard_;
   Checkpoint checkpoint_;
   std::function<void(double)> progress_;
-  at::TensorOptions options_;
+  at::Device device_;
+  const Ops& ops_;
   std::int64_t expected_bytes_ = 0;
   std::int64_t bytes_ = 0;
 };
 
 // All weights of a rank, resident.
-StageWeights load_weights(const StageSpec& spec, const std::filesystem::path& folder, at::Device device,
+StageWeights load_weights(const StageSpec& spec, const std::filesystem::path& model, at::Device device,
                           std::function<void(double)> progress = {});
 
 }  // namespace motley

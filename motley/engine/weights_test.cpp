@@ -1,5 +1,5 @@
 // Tensors of a checkpoint, sliced and converted.
-#include "motley/engine/weights.hpp"
+#include "motley/engine/read_weights.hpp"
 
 #include <gmock/gmock.h>
 
@@ -50,7 +50,7 @@ TEST_F(ReadTensorTest, RefusesAMissingTensorAndAnotherShape) {
     return refusal([&] { read_tensor(checkpoint, {"q", name, shape, Cut::replicated}, {{0, 2}, {0, 2}}, out); });
   };
   EXPECT_THAT(reading("model.layers.0.self_attn.q_proj.weight", {2, 2}),
-              AllOf(HasSubstr("config.json needs the tensor model.layers.0.self_attn.q_proj.weight 2x2"),
+              AllOf(HasSubstr("the model needs the tensor model.layers.0.self_attn.q_proj.weight 2x2"),
                     HasSubstr("holds 2x3")));
   EXPECT_THAT(reading("model.layers.0.self_attn.k_proj.weight", {2, 2}),
               HasSubstr((folder / "model.safetensors").string() + " does not contain"));

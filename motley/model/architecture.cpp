@@ -86,7 +86,7 @@ DType read_checkpoint_type(const Config& config) {
   if (name == "float") name = "float32";
   if (name == "half") name = "float16";
   std::string known;
-  for (const DType type : dtypes_with(Support::planned)) {
+  for (const DType type : dtypes_with(Support::planned, Use::values)) {
     if (dtype_row(type).config_name == name) return type;
     known += fmt::format("{}{}", known.empty() ? "" : ", ", dtype_row(type).config_name);
   }

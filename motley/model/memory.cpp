@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "motley/model/model.hpp"
 
 namespace motley {
@@ -8,8 +10,14 @@ constexpr std::int64_t alignment = 64;
 
 std::int64_t aligned(std::int64_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
 
-std::int64_t tensor_bytes(const Architecture& arch, const TensorSpec& tensor, const Shard& shard, DType type) {
-  return aligned(bytes_of(type, slice_of(arch, tensor, shard).elements()));
+std::int64_t tensor_bytes(const Architecture& arch, const TensorSpec& tensor, const Shard& shard, DType weight_type) {
+  return aligned(held_bytes(slice_of(arch, tensor, shard), held_type(arch, tensor, weight_type)));
+}
+
+std::int64_t block_bytes(const Architecture& arch, std::int64_t layer, const Shard& shard, DType weight_type) {
+  std::int64_t bytes = 0;
+  for (const TensorSpec& tensor : block_tensors(arch, layer)) bytes += tensor_bytes(arch, tensor, shard, weight_type);
+  return bytes;
 }
 
 }  // namespace
@@ -24,20 +32,54 @@ std::int64_t Buffer::bytes() const {
   return aligned(type ? bytes_of(*type, elements()) : elements() * std::int64_t{sizeof(std::int64_t)});
 }
 
+DType held_type(const Architecture& arch, const TensorSpec& tensor, DType weight_type) {
+  const DType computed = dtype_row(weight_type).computed_in;
+  if (tensor.shape.size() != 2) return computed;
+  if (weight_type == DType::int8 || weight_type == DType::int4) return tensor.in_block ? weight_type : computed;
+  DType type = weight_type;
+  if (type == DType::file) {
+    const auto stored = arch.tensor_types.find(tensor.name);
+    MOTLEY_CHECK(stored != arch.tensor_types.end());
+    type = stored->second;
+  } else if (is_quantised(type)) {
+    type = fitting(type, tensor.shape[1]);
+  }
+  return is_quantised(type) ? type : computed;
+}
+
+Span whole_blocks(DType type, const Span& columns) {
+  const std::int64_t block = dtype_row(type).block_values;
+  return {columns.first / block * block, (columns.end + block - 1) / block * block};
+}
+
+std::int64_t held_bytes(const Slice& slice, DType type) {
+  if (!is_quantised(type)) return bytes_of(type, slice.elements());
+  return slice.rows.size() * bytes_of(type, whole_blocks(type, slice.columns).size());
+}
+
 std::int64_t weight_bytes(const Architecture& arch, const StageShape& stage, const Shard& shard, DType weight_type) {
-  const DType unquantised = dtype_row(weight_type).computed_in;
   std::int64_t bytes = 0;
-  if (stage.layers > 0)
-    for (const TensorSpec& tensor : block_tensors(arch, 0))
-      bytes += stage.layers * tensor_bytes(arch, tensor, shard, tensor.shape.size() == 2 ? weight_type : unquantised);
+  if (weight_type == DType::file)
+    for (std::int64_t i = 0; i < stage.layers; ++i)
+      bytes += block_bytes(arch, stage.first_layer + i, shard, weight_type);
+  else if (stage.layers > 0)
+    bytes += stage.layers * block_bytes(arch, 0, shard, weight_type);
   if (stage.embedding)
-    for (const TensorSpec& tensor : embedding_tensors(arch)) bytes += tensor_bytes(arch, tensor, shard, unquantised);
+    for (const TensorSpec& tensor : embedding_tensors(arch)) bytes += tensor_bytes(arch, tensor, shard, weight_type);
   if (stage.head)
     for (const TensorSpec& tensor : head_tensors(arch)) {
       const bool held_already = arch.tied_embeddings && stage.embedding && tensor.role == "head.weight";
-      if (!held_already) bytes += tensor_bytes(arch, tensor, shard, unquantised);
+      if (!held_already) bytes += tensor_bytes(arch, tensor, shard, weight_type);
     }
   return bytes;
+}
+
+std::int64_t largest_block_bytes(const Architecture& arch, const Shard& shard, DType weight_type) {
+  std::int64_t most = block_bytes(arch, 0, shard, weight_type);
+  if (weight_type == DType::file)
+    for (std::int64_t layer = 1; layer < arch.layers; ++layer)
+      most = std::max(most, block_bytes(arch, layer, shard, weight_type));
+  return most;
 }
 
 std::int64_t kv_cache_bytes(const Architecture& arch, std::int64_t layers, const Shard& shard, DType kv_type,

@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <stdexcept>
+
 #include "motley/model/model.hpp"
 
 namespace motley {
@@ -122,6 +124,60 @@ TEST(Memory, BuffersOfAProjectedEmbedding) {
                                       "projected", "up", "embedded", "last", "last_embedded", "logits"}));
   for (const Buffer& buffer : activation_buffers(arch, {.layers = 2, .head = true}, whole, DType::fp32, {}))
     EXPECT_NE(buffer.name, "embedded") << "where no token is looked up";
+}
+
+// Rows of 12 query heads of 24 are not whole blocks of 256: fitting() has blocks of 32 for them.
+TEST(Memory, QuantisedMatricesAreWholeBlocksPerRow) {
+  Architecture arch;
+  arch.family = "llama";
+  arch.layers = 1;
+  arch.hidden = 256;
+  arch.heads = arch.kv_heads = 12;
+  arch.head_dim = 24;
+  arch.ffn = 512;
+  arch.vocabulary = 100;
+  const std::vector<Shard> shards = make_shards(arch, 3, {0.5, 0.25, 0.25});
+  const auto tensor = [&](std::string_view role) {
+    for (const TensorSpec& spec : block_tensors(arch, 0))
+      if (spec.role == role) return spec;
+    throw std::logic_error("no such tensor");
+  };
+  const TensorSpec query = tensor("q.weight"), output = tensor("o.weight"), down = tensor("down.weight");
+  EXPECT_EQ(held_type(arch, query, DType::q4_k), DType::q4_k);
+  EXPECT_EQ(held_type(arch, output, DType::q4_k), DType::q5_0);
+  EXPECT_EQ(held_type(arch, tensor("attention_norm.weight"), DType::q4_k), DType::fp32);
+  EXPECT_EQ(held_type(arch, embedding_tensors(arch).front(), DType::q4_k), DType::q4_k);
+  EXPECT_EQ(held_type(arch, embedding_tensors(arch).front(), DType::int8), DType::bf16);
+  // 6, 3 and 3 heads: columns [0, 144), [144, 216) and [216, 288), where 4.5 and 6.75 are blocks of 32.
+  EXPECT_EQ(held_bytes(slice_of(arch, output, shards[0]), DType::q5_0), 256 * 5 * 22);
+  EXPECT_EQ(held_bytes(slice_of(arch, output, shards[1]), DType::q5_0), 256 * 3 * 22);
+  EXPECT_EQ(held_bytes(slice_of(arch, output, shards[2]), DType::q5_0), 256 * 3 * 22);
+  EXPECT_EQ(whole_blocks(DType::q5_0, {144, 216}), (Span{128, 224}));
+  EXPECT_EQ(held_bytes(slice_of(arch, down, shards[1]), DType::q4_k), 256 * 144);
+  EXPECT_EQ(held_bytes(slice_of(arch, query, shards[1]), DType::q4_k), 72 * 144) << "rows are cut anywhere";
+}
+
+TEST(Memory, OfAFileEachTensorHasItsType) {
+  Architecture arch;
+  arch.family = "llama";
+  arch.layers = 3;
+  arch.hidden = arch.ffn = 256;
+  arch.heads = arch.kv_heads = 4;
+  arch.head_dim = 64;
+  arch.vocabulary = 100;
+  arch.tied_embeddings = true;
+  for (std::int64_t layer = 0; layer < arch.layers; ++layer)
+    for (const TensorSpec& tensor : block_tensors(arch, layer)) arch.tensor_types[tensor.name] = DType::q4_k;
+  arch.tensor_types["model.layers.1.mlp.down_proj.weight"] = DType::q6_k;
+  arch.tensor_types["model.embed_tokens.weight"] = DType::fp16;
+  const Shard whole = make_shards(arch, 1).front();
+  const std::int64_t norms = 2 * 256 * 4, small = 7 * 256 * 144 + norms, large = small + 256 * (210 - 144);
+  EXPECT_EQ(weight_bytes(arch, {.layers = 1}, whole, DType::file), small);
+  EXPECT_EQ(weight_bytes(arch, {.layers = 1, .first_layer = 1}, whole, DType::file), large);
+  EXPECT_EQ(weight_bytes(arch, {.layers = 3}, whole, DType::file), 2 * small + large);
+  EXPECT_EQ(largest_block_bytes(arch, whole, DType::file), large);
+  EXPECT_EQ(largest_block_bytes(arch, whole, DType::q4_k), small);
+  EXPECT_EQ(weight_bytes(arch, {.embedding = true}, whole, DType::file), 100 * 256 * 4) << "fp16 is held as fp32";
 }
 
 }  // namespace

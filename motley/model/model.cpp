@@ -7,6 +7,7 @@
 
 #include "motley/base/hints.hpp"
 #include "motley/base/paths.hpp"
+#include "motley/model/gguf_config.hpp"
 
 namespace motley {
 
@@ -23,12 +24,12 @@ fs::path find_config(const std::string& name_or_path) {
   if (fs::is_directory(path, ignored)) {
     if (fs::is_regular_file(path / "config.json", ignored)) return path / "config.json";
     throw input_error(fmt::format("{}: config.json is missing in this folder", name_or_path),
-                      "give a Hugging Face folder, a config.json, or a name such as llama-2-70b");
+                      "give a Hugging Face folder, a config.json, a GGUF file, or a name such as llama-2-70b");
   }
   if (fs::exists(path, ignored)) return path;
-  if (path.has_parent_path() || path.extension() == ".json")
+  if (path.has_parent_path() || path.extension() == ".json" || is_gguf(path))
     throw input_error(fmt::format("{}: no such file or folder", name_or_path),
-                      "give a Hugging Face folder, a config.json, or a name such as llama-2-70b");
+                      "give a Hugging Face folder, a config.json, a GGUF file, or a name such as llama-2-70b");
 
   std::vector<std::string> names;
   for (const auto& entry : fs::directory_iterator(data_folder() / "models"))
@@ -40,6 +41,47 @@ fs::path find_config(const std::string& name_or_path) {
                     did_you_mean(name_or_path, names, fmt::format("known models: {}", fmt::join(names, ", "))));
 }
 
+// Types of a file's matrices belong to the architecture: its bytes follow from them.
+void set_tensor_types(Model& model, const std::string& source) {
+  if (model.tensor_types.empty()) return;
+  const auto check = [&](const std::vector<TensorSpec>& tensors) {
+    for (const TensorSpec& tensor : tensors) {
+      const auto found = model.tensor_types.find(tensor.name);
+      if (tensor.shape.size() == 2 && found == model.tensor_types.end())
+        throw input_error(fmt::format("{}: the type of the tensor {} is missing", source, tensor.name),
+                          "take the types from the model's GGUF file: plan again with it");
+      if (found != model.tensor_types.end() && dtype_row(found->second).file_name.empty())
+        throw input_error(fmt::format("{}: {} cannot be the type of {}", source, name_of(found->second), tensor.name),
+                          "take the types from the model's GGUF file: plan again with it");
+    }
+  };
+  for (std::int64_t layer = 0; layer < model.arch.layers; ++layer) check(block_tensors(model.arch, layer));
+  check(embedding_tensors(model.arch));
+  check(head_tensors(model.arch));
+  model.arch.tensor_types = model.tensor_types;
+  model.arch.checkpoint_type = DType::file;
+}
+
+// Where all matrices are fp32, or all bf16, that is the type of the weights, as of a folder.
+Model read_gguf_model(const fs::path& path) {
+  const auto parts = open_gguf(path);
+  Model model;
+  const Value* name = parts.front()->metadata().find("general.name");
+  model.name = name && name->is_string() && !name->as_string().empty() ? name->as_string() : path.stem().string();
+  model.config = gguf_config(parts);
+  model.tensor_types = gguf_tensor_types(parts);
+  for (const DType alike : {DType::fp32, DType::bf16})
+    if (std::all_of(model.tensor_types.begin(), model.tensor_types.end(),
+                    [&](const auto& tensor) { return tensor.second == alike; })) {
+      model.tensor_types.clear();
+      model.config.set("torch_dtype", dtype_row(alike).config_name);
+      break;
+    }
+  model.arch = read_architecture(model.config, path.string());
+  set_tensor_types(model, path.string());
+  return model;
+}
+
 }  // namespace
 
 template <>
@@ -48,16 +90,19 @@ const Schema<Model>& schema<Model>() {
       Schema<Model>("model", "The model that is served.")
           .field("name", &Model::name, "Shown in reports.", {.required = true})
           .field("config", &Model::config, "The model's config.json.", {.required = true})
+          .field("tensor_types", &Model::tensor_types, "Types of the matrices of a GGUF file, by name: for `file`.")
           .derive([](Model& model, const Reader& reader) {
             const std::string& path = reader.path();
             model.arch = read_architecture(
                 model.config, fmt::format("{}: {}{}config", reader.source(), path, path.empty() ? "" : "."));
+            set_tensor_types(model, reader.source());
           });
   return table;
 }
 
 Model read_model(const std::string& name_or_path) {
   const fs::path path = find_config(name_or_path);
+  if (is_gguf(path)) return read_gguf_model(path);
   Model model;
   model.name = fs::weakly_canonical(path).parent_path().filename();
   model.config = read_document(path);

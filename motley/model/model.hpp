@@ -73,7 +73,8 @@ struct Architecture {
   std::vector<bool> sliding_layers;  // which layers have the window; empty: all layers alike
   std::int64_t embedding_dim = 0;    // of a token embedding that is projected to `hidden` (OPT-350m); 0: none is
   bool tied_embeddings = false;
-  DType checkpoint_type = DType::bf16;
+  DType checkpoint_type = DType::bf16;        // `file` where a GGUF file has more than one
+  std::map<std::string, DType> tensor_types;  // of that file's matrices, by name; else empty
   std::vector<std::int64_t> eos_tokens;
   std::optional<std::int64_t> bos_token;
   bool operator==(const Architecture&) const = default;
@@ -81,7 +82,10 @@ struct Architecture {
 
 struct Model {
   std::string name;
-  Value config;  // config.json as it stands, with the eos ids of generation_config.json where that has any
+  // config.json as it stands, with the eos ids of generation_config.json where that has any; or, of a GGUF file, the
+  // config.json that says the same as its metadata.
+  Value config;
+  std::map<std::string, DType> tensor_types;  // arch.tensor_types, as plans carry it
   Architecture arch;
   bool operator==(const Model&) const = default;
 };
@@ -93,7 +97,7 @@ const Schema<Model>& schema<Model>();
 Architecture read_architecture(const Value& config, std::string source);
 // Ids at `eos_token_id`: one, or a list; each below `vocabulary`.
 std::vector<std::int64_t> read_eos_tokens(const Reader& place, std::int64_t vocabulary);
-// A folder, a config.json, or a name from data/models.
+// A folder, a config.json, a GGUF file, or a name from data/models.
 Model read_model(const std::string& name_or_path);
 
 // ---- tensors ----
@@ -115,6 +119,7 @@ struct TensorSpec {
   std::string name;  // Hugging Face's: "model.layers.3.self_attn.q_proj.weight"
   std::vector<std::int64_t> shape;
   Cut cut = Cut::replicated;
+  bool in_block = true;  // not of the tables around the blocks
   std::int64_t elements() const;
 };
 
@@ -155,13 +160,16 @@ struct Shard {
   bool operator==(const Shard&) const = default;
 };
 
+// What to do about weights of type `file` for a model without such a file.
+constexpr const char* types_of_a_file = "give the model as a GGUF file, or another --weight-type";
+
 constexpr double share_tolerance = 1e-6;  // shares of a whole sum to 1 but for that
 
 // Cuts a block for a group with these shares (any scale; empty: equal). KV heads go by largest remainder, at least one
 // each; with more ranks than KV heads, a KV head is held by consecutive ranks that divide its query heads. FFN columns
-// and vocabulary follow the shares, cut at multiples of 8 where every rank gets that much, never empty. Throws an input
-// error where it cannot be done: more ranks than query heads, FFN columns or rows of vocabulary; shares that are not
-// positive.
+// and vocabulary follow the shares, cut at multiples of 8 where every rank gets that much, never empty; the FFN columns
+// of a GGUF file at whole blocks where every rank gets one. Throws an input error where it cannot be done: more ranks
+// than query heads, FFN columns or rows of vocabulary; shares that are not positive.
 std::vector<Shard> make_shards(const Architecture& arch, int degree, const std::vector<double>& shares = {});
 
 // The part of a tensor that a rank holds: rows x columns of the whole.
@@ -178,6 +186,7 @@ struct StageShape {
   std::int64_t layers = 0;
   bool embedding = false;
   bool head = false;
+  std::int64_t first_layer = 0;  // they differ only where a file's tensors do
 };
 // What a step may hold at once: sizes the engine's buffers.
 struct StepLimits {
@@ -192,9 +201,18 @@ struct RankMemory {
   std::int64_t kv = 0;
   std::int64_t activations = 0;
 };
-// Every tensor rounded up to 64 bytes; a tied table counts once on a stage with both embedding and head. int8 and int4
-// hold for the matrices of the blocks alone, without scales: norms, biases and tables are bf16 then.
+// The type that a tensor is held in where a stage has weights of `weight_type`. Norms and biases have that of the
+// activations. Matrices: int8 and int4 hold for those of the blocks alone; GGUF's types for all, tables included, with
+// `fitting()` for rows that are not whole blocks; `file` takes the file's type. What would be fp16 is held as fp32.
+DType held_type(const Architecture& arch, const TensorSpec& tensor, DType weight_type);
+// Columns of a matrix of this type as whole blocks: a block that a boundary runs through is held on both its sides.
+Span whole_blocks(DType type, const Span& columns);
+// Bytes of such a slice, row by row where it has blocks.
+std::int64_t held_bytes(const Slice& slice, DType type);
+// Every tensor rounded up to 64 bytes; a tied table counts once on a stage with both embedding and head.
 std::int64_t weight_bytes(const Architecture& arch, const StageShape& stage, const Shard& shard, DType weight_type);
+// Of the model's largest block: all are alike but for those of a file with tensors of unlike types.
+std::int64_t largest_block_bytes(const Architecture& arch, const Shard& shard, DType weight_type);
 // `tokens` is rounded up to whole blocks.
 std::int64_t kv_cache_bytes(const Architecture& arch, std::int64_t layers, const Shard& shard, DType kv_type,
                             std::int64_t tokens, std::int64_t block_tokens);
@@ -216,7 +234,7 @@ struct Buffer {
 //   embedding projected embedded [T, embedding_dim] with the embedding, last_embedded [S, embedding_dim] with the head
 //   with the head       last [S, hidden]; logits [S, V] fp32; all_logits [S, vocabulary] fp32 where vocabulary is cut
 //                       (rank 0 alone fills it; all ranks count it, so that the ranks of a stage stay alike)
-// Other activations are in the weights' type, in bf16 for int8 and int4 weights.
+// Other activations are in the weights' type, in bf16 for int8 and int4 weights, in fp32 for GGUF's types.
 std::vector<Buffer> activation_buffers(const Architecture& arch, const StageShape& stage, const Shard& shard,
                                        DType weight_type, const StepLimits& limits);
 // The sum of those buffers.

@@ -13,6 +13,8 @@ namespace {
 // kernels.
 constexpr std::int64_t grain = 8;
 
+constexpr std::int64_t small_block = 32;  // values of a block of GGUF's types but for the K types
+
 constexpr double rounding = 1e-9;  // quotas this close to a whole number are that number
 
 std::vector<double> normalised(const std::vector<double>& shares, std::size_t degree) {
@@ -66,13 +68,16 @@ std::vector<std::int64_t> apportion(std::int64_t units, const std::vector<double
   return counts;
 }
 
-// Consecutive spans over [0, size), none empty.
-std::vector<Span> cut(std::int64_t size, const std::vector<double>& shares, std::string_view what) {
+// Consecutive spans over [0, size), none empty, cut at multiples of `block`, or of a smaller unit, where each gets one.
+std::vector<Span> cut(std::int64_t size, const std::vector<double>& shares, std::string_view what,
+                      std::int64_t block = grain) {
   const auto ranks = static_cast<std::int64_t>(shares.size());
   if (size < ranks)
     throw input_error(fmt::format("{} {} cannot be split over {} devices", size, what, ranks),
                       fmt::format("use a tensor-parallel degree of at most {} for this model", size));
-  const std::int64_t unit = size / grain >= ranks ? grain : 1;
+  std::int64_t unit = 1;
+  for (const std::int64_t larger : {grain, std::min(block, small_block), block})
+    if (size / larger >= ranks) unit = larger;
   std::vector<Span> spans;
   std::int64_t first = 0;
   for (const std::int64_t count : apportion(size / unit, shares)) {
@@ -127,6 +132,18 @@ void cut_inside_groups(const Architecture& arch, const std::vector<double>& shar
   }
 }
 
+// Values of the largest blocks in which a file has rows along the FFN columns.
+std::int64_t ffn_block(const Architecture& arch) {
+  std::int64_t most = grain;
+  if (!arch.tensor_types.empty())
+    for (std::int64_t layer = 0; layer < arch.layers; ++layer)
+      for (const TensorSpec& tensor : block_tensors(arch, layer))
+        if (const auto type = arch.tensor_types.find(tensor.name);
+            tensor.cut == Cut::ffn_in && type != arch.tensor_types.end())
+          most = std::max(most, dtype_row(type->second).block_values);
+  return most;
+}
+
 Span scaled(const Span& span, std::int64_t factor) { return {span.first * factor, span.end * factor}; }
 
 }  // namespace
@@ -142,7 +159,7 @@ std::vector<Shard> make_shards(const Architecture& arch, int degree, const std::
   const std::vector<double> parts = normalised(shares, ranks);
   std::vector<Shard> shards(ranks);
   degree <= arch.kv_heads ? cut_groups(arch, parts, shards) : cut_inside_groups(arch, parts, shards);
-  const std::vector<Span> ffn = cut(arch.ffn, parts, "FFN columns");
+  const std::vector<Span> ffn = cut(arch.ffn, parts, "FFN columns", ffn_block(arch));
   const std::vector<Span> vocabulary = cut(arch.vocabulary, parts, "rows of vocabulary");
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     shards[rank].ffn = ffn[rank];

@@ -83,6 +83,21 @@ TEST(Shards, SmallSizesAreCutFinely) {
   EXPECT_THAT(sizes(make_shards(shape(4, 4, 3, 3), 3), &Shard::ffn), ElementsAre(1, 1, 1));
 }
 
+TEST(Shards, FfnOfAFileIsCutAtItsBlocks) {
+  const auto cut = [](DType type, std::int64_t ffn, int degree) {
+    Architecture arch = shape(8, 4, ffn);
+    for (std::int64_t layer = 0; layer < arch.layers; ++layer)
+      for (const TensorSpec& tensor : block_tensors(arch, layer)) arch.tensor_types[tensor.name] = type;
+    std::vector<std::int64_t> columns;
+    for (const Shard& shard : make_shards(arch, degree)) columns.push_back(shard.ffn.size());
+    return columns;
+  };
+  EXPECT_THAT(cut(DType::q4_k, 1536, 4), ElementsAre(512, 512, 256, 256));
+  EXPECT_THAT(cut(DType::q4_k, 512, 3), ElementsAre(192, 160, 160)) << "not a block of 256 for each";
+  EXPECT_THAT(cut(DType::q8_0, 512, 3), ElementsAre(192, 160, 160));
+  EXPECT_THAT(cut(DType::bf16, 512, 3), ElementsAre(176, 168, 168));
+}
+
 TEST(Shards, RefusesWhatCannotBeCut) {
   EXPECT_THROW(make_shards(shape(8, 2), 0), Error);
   try {

@@ -34,10 +34,10 @@ std::int64_t embedding_dim(const Architecture& arch) {
 // Collects tensors under one prefix.
 class List {
  public:
-  explicit List(std::string prefix) : prefix_(std::move(prefix)) {}
+  List(std::string prefix, bool in_block) : prefix_(std::move(prefix)), in_block_(in_block) {}
 
   void add(const std::string& role, const std::string& name, std::vector<std::int64_t> shape, Cut cut) {
-    tensors_.push_back({role, prefix_ + name, std::move(shape), cut});
+    tensors_.push_back({role, prefix_ + name, std::move(shape), cut, in_block_});
   }
   // A bias has a row-cut matrix's cut, and is whole where the columns are cut: the sum over the ranks needs it once.
   void add_linear(const std::string& role, const std::string& name, std::int64_t out, std::int64_t in, Cut cut,
@@ -55,6 +55,7 @@ class List {
 
  private:
   std::string prefix_;
+  bool in_block_;
   std::vector<TensorSpec> tensors_;
 };
 
@@ -70,7 +71,7 @@ std::vector<TensorSpec> block_tensors(const Architecture& arch, std::int64_t lay
   const Names& names = names_of(arch);
   const std::int64_t query = arch.heads * arch.head_dim;
   const std::int64_t key = arch.kv_heads * arch.head_dim;
-  List list(fmt::format("{}layers.{}.", names.root, layer));
+  List list(fmt::format("{}layers.{}.", names.root, layer), true);
   list.add_norm("attention_norm", names.attention_norm, arch.hidden, arch.norm_bias);
   list.add_linear("q", "self_attn.q_proj", query, arch.hidden, Cut::heads, arch.qkv_bias);
   list.add_linear("k", "self_attn.k_proj", key, arch.hidden, Cut::kv_heads, arch.qkv_bias);
@@ -88,7 +89,7 @@ std::vector<TensorSpec> block_tensors(const Architecture& arch, std::int64_t lay
 }
 
 std::vector<TensorSpec> embedding_tensors(const Architecture& arch) {
-  List list(names_of(arch).root);
+  List list(names_of(arch).root, false);
   list.add("embedding.weight", "embed_tokens.weight", {arch.vocabulary, embedding_dim(arch)}, Cut::vocabulary);
   if (arch.position == PositionKind::learned)
     list.add("position.weight", "embed_positions.weight", {arch.position_rows, arch.hidden}, Cut::replicated);
@@ -99,7 +100,7 @@ std::vector<TensorSpec> embedding_tensors(const Architecture& arch) {
 
 std::vector<TensorSpec> head_tensors(const Architecture& arch) {
   const Names& names = names_of(arch);
-  List list(names.root);
+  List list(names.root, false);
   if (arch.final_norm) list.add_norm("final_norm", names.final_norm, arch.hidden, arch.norm_bias);
   if (arch.embedding_dim > 0)
     list.add("projection_out.weight", "project_out.weight", {arch.embedding_dim, arch.hidden}, Cut::replicated);
@@ -107,7 +108,8 @@ std::vector<TensorSpec> head_tensors(const Architecture& arch) {
   tensors.push_back({"head.weight",
                      arch.tied_embeddings ? names.root + "embed_tokens.weight" : "lm_head.weight",
                      {arch.vocabulary, embedding_dim(arch)},
-                     Cut::vocabulary});
+                     Cut::vocabulary,
+                     false});
   return tensors;
 }
 

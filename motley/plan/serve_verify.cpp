@@ -126,14 +126,16 @@ class Verifier {
   }
 
   bool check_types(const Stage& stage, const std::string& place) {
-    const auto check = [&](DType type, std::string_view key, std::string_view what) {
-      if (supports(type, Support::planned)) return true;
+    const auto check = [&](DType type, Use use, std::string_view key, std::string_view what) {
+      if (supports(type, Support::planned, use)) return true;
       add(fmt::format("{}.{}", place, key), fmt::format("{} {} are not supported", name_of(type), what),
-          "use " + names_with(Support::planned));
+          "use " + names_with(Support::planned, use));
       return false;
     };
-    const bool weights = check(stage.weight_type, "weight_type", "weights");
-    return check(stage.kv_type, "kv_type", "keys and values") && weights;
+    const bool weights = check(stage.weight_type, Use::weights, "weight_type", "weights");
+    const bool typed = stage.weight_type != DType::file || !plan_.model.arch.tensor_types.empty();
+    if (!typed) add(place + ".weight_type", "the model does not say the types of its tensors", types_of_a_file);
+    return check(stage.kv_type, Use::values, "kv_type", "keys and values") && weights && typed;
   }
 
   bool check_kv(const Stage& stage, const std::string& place) {

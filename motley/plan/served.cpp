@@ -13,13 +13,14 @@ std::vector<Violation> not_served(const ServePlan& plan) {
     };
     if (stage.role != StageRole::any)
       add("role", fmt::format("stages that only {} are not served yet", name_of(stage.role)), "plan with --no-roles");
-    const auto served = [](DType type) { return supports(type, Support::served); };
-    const auto check = [&](DType type, const char* key, const char* option) {
-      const std::string hint = fmt::format("plan with {} {}", option, names_with(Support::served));
-      if (!served(type)) add(key, fmt::format("workers do not compute in {} yet", name_of(type)), hint);
+    const auto check = [&](DType type, Use use, const char* key, const char* option) {
+      const std::string hint = fmt::format("plan with {} {}", option, names_with(Support::served, use));
+      if (!supports(type, Support::served, use))
+        add(key, fmt::format("workers do not compute in {} yet", name_of(type)), hint);
     };
-    check(stage.weight_type, "weight_type", "--weight-type");
-    check(stage.kv_type, "kv_type", served(stage.weight_type) ? "--kv-type" : "--weight-type");
+    check(stage.weight_type, Use::weights, "weight_type", "--weight-type");
+    const bool weights_served = supports(stage.weight_type, Support::served, Use::weights);
+    check(stage.kv_type, Use::values, "kv_type", weights_served ? "--kv-type" : "--weight-type");
   }
   for (std::size_t r = 0; r < plan.routes.size(); ++r)
     for (std::size_t hop = 0; hop < plan.routes[r].path.size(); ++hop) {

@@ -154,7 +154,7 @@ class Probe {
     Architecture wide = shape_;
     wide.ffn *= wider;
     probe_steps(wide);
-    for (const DType type : dtypes_with(Support::served)) {
+    for (const DType type : dtypes_with(Support::served, Use::values)) {
       ProbedType& probed = result_.types[type];
       StepRates& rates = probed.rates = with_unseen_rates(fit_steps(samples_[type]), samples_[type]);
       if (!std::isfinite(rates.bandwidth_bytes_per_s) || !std::isfinite(rates.product_flop_per_s)) return false;
@@ -198,7 +198,7 @@ class Probe {
   // Single workers with few and more layers, in both types.
   void probe_steps(const Architecture& shape) {
     std::vector<ProbeRoute> routes;
-    for (const DType type : dtypes_with(Support::served))
+    for (const DType type : dtypes_with(Support::served, Use::values))
       for (const std::int64_t layers : layer_counts_) routes.push_back({{{1, layers}}, type});
     std::vector<std::vector<ProbeCase>> cases;
     for (const ProbeStep& step : probed_steps()) {

@@ -136,7 +136,7 @@ const Schema<Training>& schema<Training>() {
   };
   static const auto table = [&] {
     std::vector<std::string> types;
-    for (const DType type : dtypes_with(Support::planned)) types.emplace_back(name_of(type));
+    for (const DType type : dtypes_with(Support::planned, Use::values)) types.emplace_back(name_of(type));
     auto [precision, read_precision] = choice("precision", types, "Of the parameters. Default: `bf16`.");
     auto [optimizer, read_optimizer] = choice("optimizer", {"adam", "adamw", "sgd"}, "Default: `adam`.");
     return Schema<T>("training", "A training job.")

@@ -27,7 +27,7 @@ Rank make_rank(const Architecture& arch, const DeviceType& type, const Shard& sh
             .flop_per_s = product_flop_per_s(type, weight_type),
             .efficiency = type.efficiency,
             .overhead = type.overhead};
-  rank.block_bytes = weight_bytes(arch, {.layers = 1}, shard, weight_type);
+  rank.block_bytes = largest_block_bytes(arch, shard, weight_type);
   for (int ends = 0; ends < 4; ++ends) {
     const StageShape shape{.layers = 0, .embedding = (ends & 1) != 0, .head = (ends & 2) != 0};
     rank.fixed_bytes[ends] = type.reserve_bytes.value_or(0) + weight_bytes(arch, shape, shard, weight_type) +
@@ -50,7 +50,7 @@ double product_flop_per_s(const DeviceType& type, DType weight_type) {
   const DTypeRow& computed = dtype_row(dtype_row(weight_type).rated_in);
   std::vector<DType> order = {computed.type};
   for (const bool wider : {false, true})
-    for (const DType other : dtypes_with(Support::planned))
+    for (const DType other : dtypes_with(Support::planned, Use::values))
       if (other != computed.type && dtype_row(other).bits_per_value() >= computed.bits_per_value() &&
           (dtype_row(other).bits_per_value() > computed.bits_per_value()) == wider)
         order.push_back(other);

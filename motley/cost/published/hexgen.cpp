@@ -91,7 +91,9 @@ class HexgenForm final : public ServeForm {
 
  private:
   static double element_bytes(const TensorGroup& group) {
-    return static_cast<double>(bytes_of(group.weight_type, 2)) / 2;
+    if (group.weight_type == DType::file)
+      throw input_error("the form hexgen counts weights of one type, and the file's differ", "give --weight-type");
+    return dtype_row(group.weight_type).bits_per_value() / 8;
   }
   double layer_bytes(const TensorGroup& group) const { return 12 * hidden_ * hidden_ * element_bytes(group); }
 

@@ -85,7 +85,7 @@ ShapeMaker::ShapeMaker(const Offers& market, const Model& model, const Workload&
       workload_(workload),
       options_(options),
       weight_type_(options.weight_type.value_or(model.arch.checkpoint_type)),
-      kv_type_(options.kv_type.value_or(weight_type_)) {
+      kv_type_(options.kv_type.value_or(dtype_row(weight_type_).computed_in)) {
   if (workload.classes.empty())
     throw input_error("the workload has no request class", "add [[class]] tables: a rent plan is made for requests");
   const bool rates = workload.total_rate_per_s() > 0;

@@ -27,8 +27,10 @@ double demand(const ModelDemand& asked) { return asked.workload.total_rate_per_s
 ServeProblem problem_of(const Cluster& cluster, const ModelDemand& asked, const ServeOptions& options,
                         Instant deadline) {
   const DType weight_type = options.weight_type.value_or(asked.model.arch.checkpoint_type);
-  return {cluster,  asked.model,   asked.workload, options,    weight_type, options.kv_type.value_or(weight_type),
-          deadline, thorough_work, options.effort, Phase::both};
+  return {cluster,    asked.model,   asked.workload,
+          options,    weight_type,   options.kv_type.value_or(dtype_row(weight_type).computed_in),
+          deadline,   thorough_work, options.effort,
+          Phase::both};
 }
 
 // A model's plan on its devices.

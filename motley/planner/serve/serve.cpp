@@ -84,10 +84,15 @@ void check_degree(const Cluster& cluster, const std::string& name, int degree) {
 }
 
 void check_options(const ServeProblem& problem) {
-  for (const DType type : {problem.weight_type, problem.kv_type})
-    if (!supports(type, Support::planned))
+  const auto check = [](DType type, Use use) {
+    if (!supports(type, Support::planned, use))
       throw input_error(fmt::format("the type must be one that the engine computes in, found {}", name_of(type)),
-                        "use " + names_with(Support::planned));
+                        "use " + names_with(Support::planned, use));
+  };
+  check(problem.weight_type, Use::weights);
+  check(problem.kv_type, Use::values);
+  if (problem.weight_type == DType::file && problem.model.arch.tensor_types.empty())
+    throw input_error(fmt::format("{} does not say the types of its tensors", problem.model.name), types_of_a_file);
   const auto& options = problem.options;
   for (const auto& device : options.excluded) problem.cluster.find_device(device);
   if (problem.devices().empty()) throw input_error("--without excludes every device", "exclude fewer devices");
@@ -160,7 +165,7 @@ ServeOutcome plan_serve(const Cluster& cluster, const Model& model, const Worklo
                              workload,
                              options,
                              weight_type,
-                             options.kv_type.value_or(weight_type),
+                             options.kv_type.value_or(dtype_row(weight_type).computed_in),
                              start + duration_of(seconds)};
   check_options(problem);
 

@@ -30,6 +30,7 @@ Model tiny_model(std::int64_t layers) {
                                        {"rms_norm_eps", 1e-5},
                                        {"tie_word_embeddings", false},
                                        {"torch_dtype", "bfloat16"}}),
+              .tensor_types = {},
               .arch = {}};
   model.arch = read_architecture(model.config, "tiny");
   return model;

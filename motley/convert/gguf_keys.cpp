@@ -1,0 +1,103 @@
+#include "motley/convert/gguf_keys.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <numbers>
+
+namespace motley {
+namespace {
+
+// llama.cpp's number for files whose matrices are of this type.
+std::uint32_t file_type(DType type) {
+  switch (type) {
+    case DType::fp32: return 0;
+    case DType::fp16: return 1;
+    case DType::q4_0: return 2;
+    case DType::q4_1: return 3;
+    case DType::q8_0: return 7;
+    case DType::q5_0: return 8;
+    case DType::q5_1: return 9;
+    case DType::q4_k: return 14;
+    case DType::q5_k: return 16;
+    case DType::q6_k: return 18;
+    case DType::bf16: return 32;
+    default: MOTLEY_CHECK(false);
+  }
+}
+
+[[noreturn]] void no_key_for(const Model& model, const std::string& what) {
+  throw input_error(fmt::format("{}: {} cannot be written to a GGUF file", model.name, what),
+                    "serve the folder itself; --weight-type quantises it as it is loaded");
+}
+
+void write_rotary(const Model& model, const std::string& prefix, GgufWriter& writer) {
+  const Rotary& rotary = model.arch.rotary;
+  writer.set_f32(prefix + "rope.freq_base", static_cast<float>(rotary.theta));
+  if (rotary.scaling == RotaryScaling::dynamic) no_key_for(model, "dynamic rotary scaling");
+  if (rotary.scaling != RotaryScaling::linear && rotary.scaling != RotaryScaling::yarn) return;
+  const bool yarn = rotary.scaling == RotaryScaling::yarn;
+  writer.set_text(prefix + "rope.scaling.type", yarn ? "yarn" : "linear");
+  writer.set_f32(prefix + "rope.scaling.factor", static_cast<float>(rotary.factor));
+  if (!yarn) return;
+  writer.set_u32(prefix + "rope.scaling.original_context_length", static_cast<std::uint32_t>(rotary.original_context));
+  writer.set_f32(prefix + "rope.scaling.yarn_beta_fast", static_cast<float>(rotary.beta_fast));
+  writer.set_f32(prefix + "rope.scaling.yarn_beta_slow", static_cast<float>(rotary.beta_slow));
+  const double usual = rotary.factor <= 1 ? 1 : 0.1 * std::log(rotary.factor) + 1;
+  if (std::abs(rotary.attention_factor - usual) > 1e-9)
+    writer.set_f32(prefix + "rope.scaling.attn_factor", static_cast<float>(rotary.attention_factor / usual));
+}
+
+}  // namespace
+
+void write_architecture(const Model& model, DType type, GgufWriter& writer) {
+  const Architecture& arch = model.arch;
+  if (arch.position != PositionKind::rotary || !arch.gated) no_key_for(model, "the family " + arch.family);
+  if (arch.activation != Activation::silu) no_key_for(model, "its activation");
+  const std::string family = arch.family == "mistral" ? "llama" : arch.family, prefix = family + ".";
+  if (family != "llama" && arch.sliding_window > 0) no_key_for(model, "a sliding window of this family");
+  const auto size = [&](const char* key, std::int64_t value) {
+    writer.set_u32(prefix + key, static_cast<std::uint32_t>(value));
+  };
+  writer.set_text("general.architecture", family);
+  writer.set_text("general.type", "model");
+  writer.set_text("general.name", model.name);
+  writer.set_u32("general.file_type", file_type(type));
+  writer.set_u32("general.quantization_version", 2);
+  size("block_count", arch.layers);
+  size("context_length", arch.context);
+  size("embedding_length", arch.hidden);
+  size("feed_forward_length", arch.ffn);
+  size("attention.head_count", arch.heads);
+  size("attention.head_count_kv", arch.kv_heads);
+  size("attention.key_length", arch.head_dim);
+  size("attention.value_length", arch.head_dim);
+  size("rope.dimension_count", arch.head_dim);
+  size("vocab_size", arch.vocabulary);
+  writer.set_f32(prefix + "attention.layer_norm_rms_epsilon", static_cast<float>(arch.norm_epsilon));
+  if (arch.sliding_window > 0) size("attention.sliding_window", arch.sliding_window);
+  write_rotary(model, prefix, writer);
+}
+
+std::vector<float> frequency_factors(const Architecture& arch) {
+  const Rotary& rotary = arch.rotary;
+  std::vector<float> factors;
+  if (rotary.scaling != RotaryScaling::llama3) return factors;
+  const auto original = static_cast<double>(rotary.original_context);
+  for (std::int64_t i = 0; i < arch.head_dim; i += 2) {
+    const double wavelength =
+        2 * std::numbers::pi * std::pow(rotary.theta, static_cast<double>(i) / static_cast<double>(arch.head_dim));
+    double factor = rotary.factor;
+    if (wavelength < original / rotary.high_freq_factor) {
+      factor = 1;
+    } else if (wavelength <= original / rotary.low_freq_factor) {
+      const double smooth =
+          (original / wavelength - rotary.low_freq_factor) / (rotary.high_freq_factor - rotary.low_freq_factor);
+      factor = 1 / ((1 - smooth) / rotary.factor + smooth);
+    }
+    factors.push_back(static_cast<float>(factor));
+  }
+  return factors;
+}
+
+}  // namespace motley

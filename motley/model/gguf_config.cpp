@@ -1,0 +1,273 @@
+#include "motley/model/gguf_config.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <numbers>
+
+#include "motley/base/binding.hpp"
+#include "motley/base/hints.hpp"
+#include "motley/checkpoint/gguf_names.hpp"
+#include "motley/checkpoint/stored_rows.hpp"
+
+namespace motley {
+namespace {
+
+// The keys of the metadata under the architecture's name, and the tensors.
+class Metadata {
+ public:
+  explicit Metadata(const std::vector<std::unique_ptr<GgufFile>>& parts)
+      : parts_(parts), root_(parts.front()->metadata(), parts.front()->path().string()) {
+    architecture_ = binding::read_string(required("general.architecture"));
+  }
+
+  const std::string& architecture() const { return architecture_; }
+
+  const Value* find(const std::string& key) const { return root_.value().find(key); }
+  Reader at(const std::string& key) const {
+    const Value* value = find(key);
+    return value ? root_.member(key, *value) : root_;
+  }
+  Reader required(const std::string& key) const {
+    if (!find(key))
+      root_.fail(fmt::format("the key \"{}\" is missing", key), "the file is not a language model, or damaged");
+    return at(key);
+  }
+  std::string own(std::string_view key) const { return fmt::format("{}.{}", architecture_, key); }
+
+  // A tensor of any part; null where the model has none of this name.
+  const StoredTensor* tensor(const std::string& name) const {
+    for (const auto& part : parts_)
+      if (const auto found = part->tensors().find(name); found != part->tensors().end()) return &found->second;
+    return nullptr;
+  }
+
+ private:
+  const std::vector<std::unique_ptr<GgufFile>>& parts_;
+  Reader root_;
+  std::string architecture_;
+};
+
+// Numbers that have the same meaning on both sides: read_architecture() checks their ranges.
+struct SameKey {
+  std::string_view gguf, config;
+  bool required;
+};
+constexpr std::array<SameKey, 9> same_keys = {{
+    {"block_count", "num_hidden_layers", true},
+    {"embedding_length", "hidden_size", true},
+    {"feed_forward_length", "intermediate_size", true},
+    {"attention.head_count", "num_attention_heads", true},
+    {"attention.head_count_kv", "num_key_value_heads", false},
+    {"attention.key_length", "head_dim", false},
+    {"context_length", "max_position_embeddings", true},
+    {"attention.layer_norm_rms_epsilon", "rms_norm_eps", true},
+    {"rope.freq_base", "rope_theta", false},
+}};
+
+// Texts that end a turn or a document, which llama.cpp takes for ends of sequences, too.
+constexpr std::array<std::string_view, 6> end_texts = {"<|eot_id|>", "<|im_end|>",      "<|end|>",
+                                                       "<|eom_id|>", "<|end_of_text|>", "<|endoftext|>"};
+constexpr std::int64_t control_token = 3;  // of tokenizer.ggml.token_type
+
+// As people write it: 1e-05, where the nearest fp32 number to that is 9.99999974737875e-06.
+Value shortest(const Value& number) {
+  if (number.is_integer()) return number;
+  const std::string text = fmt::format("{}", static_cast<float>(number.as_number()));
+  double value = 0;
+  std::from_chars(text.data(), text.data() + text.size(), value);
+  return value;
+}
+
+void copy_numbers(const Metadata& metadata, Value& config) {
+  for (const SameKey& key : same_keys) {
+    const std::string name = metadata.own(key.gguf);
+    if (!key.required && !metadata.find(name)) continue;
+    const Reader place = metadata.required(name);
+    if (place.value().is_array())
+      place.fail("a value per layer is not supported", "use a model whose layers are alike");
+    if (!place.value().is_number()) place.expected("a number");
+    config.set(key.config, shortest(place.value()));
+  }
+  // Absent, both are as many as there are query heads.
+  if (!config.find("num_key_value_heads")) config.set("num_key_value_heads", *config.find("num_attention_heads"));
+}
+
+// Heads are of the size that the rotary embedding says, and values as long as keys.
+void check_heads(const Metadata& metadata, Value& config) {
+  const std::string rotated = metadata.own("rope.dimension_count"), values = metadata.own("attention.value_length");
+  const Value* head_dim = config.find("head_dim");
+  const std::int64_t hidden = binding::read_integer(metadata.at(metadata.own("embedding_length")), {.min = 1});
+  const std::int64_t heads = binding::read_integer(metadata.at(metadata.own("attention.head_count")), {.min = 1});
+  const Value size = head_dim ? *head_dim : Value(hidden / heads);
+  if (!head_dim) config.set("head_dim", size);
+  if (metadata.find(rotated) && *metadata.find(rotated) != size)
+    metadata.at(rotated).fail("rotating a part of each head is not supported", "use a model that rotates whole heads");
+  if (metadata.find(values) && *metadata.find(values) != size)
+    metadata.at(values).fail("values of another length than keys are not supported",
+                             "use a model where both are alike");
+}
+
+void refuse_unknown(const Metadata& metadata) {
+  const auto none = [&](std::string_view key, std::string_view what) {
+    const std::string name = metadata.own(key);
+    if (const Value* value = metadata.find(name); value && value->is_number() && value->as_number() != 0)
+      metadata.at(name).fail(fmt::format("{} are not supported", what), "use a dense model");
+  };
+  none("expert_count", "experts");
+  none("attention.max_alibi_bias", "position biases");
+  none("attention.clamp_kqv", "clamped keys and values");
+  none("logit_scale", "scaled logits");
+}
+
+// ---- rotary embeddings ----
+
+// What Llama 3's rule divides a frequency of this wavelength by.
+double llama3_divisor(double wavelength, double factor, double original_context) {
+  constexpr double low = 1, high = 4;
+  if (wavelength < original_context / high) return 1;
+  if (wavelength > original_context / low) return factor;
+  const double smooth = (original_context / wavelength - low) / (high - low);
+  return 1 / ((1 - smooth) / factor + smooth);
+}
+
+// rope_freqs.weight holds a divisor per frequency, which llama.cpp's converter made from Llama 3's rule; the rule's
+// parameters are found again among those in use.
+Value read_frequency_factors(const Metadata& metadata, const StoredTensor& tensor, double theta) {
+  std::vector<float> factors(tensor.bytes.size() / sizeof(float));
+  if (tensor.type == "F32") std::memcpy(factors.data(), tensor.bytes.data(), tensor.bytes.size());
+  const auto close = [](double a, double b) { return std::abs(a - b) <= 1e-4 * b; };
+  if (tensor.type == "F32" && !factors.empty()) {
+    const double factor = std::round(*std::max_element(factors.begin(), factors.end()));
+    for (double original = 256; original <= 1 << 20; original *= 2) {
+      bool same = true;
+      for (std::size_t i = 0; i < factors.size() && same; ++i) {
+        const double share = static_cast<double>(i) / static_cast<double>(factors.size());
+        same = close(factors[i], llama3_divisor(2 * std::numbers::pi * std::pow(theta, share), factor, original));
+      }
+      if (same)
+        return Value::object({{"rope_type", "llama3"},
+                              {"factor", factor},
+                              {"low_freq_factor", 1.0},
+                              {"high_freq_factor", 4.0},
+                              {"original_max_position_embeddings", static_cast<std::int64_t>(original)}});
+    }
+  }
+  metadata.required("general.architecture")
+      .fail("the tensor rope_freqs.weight does not follow Llama 3's rule, which alone is supported",
+            "use the model's folder with config.json and safetensors");
+}
+
+void read_scaling(const Metadata& metadata, Value& config) {
+  const std::string kind_key = metadata.own("rope.scaling.type"), factor_key = metadata.own("rope.scaling.factor");
+  const Value* theta = config.find("rope_theta");
+  if (const StoredTensor* factors = metadata.tensor("rope_freqs.weight"))
+    return void(
+        config.set("rope_scaling", read_frequency_factors(metadata, *factors, theta ? theta->as_number() : 1e4)));
+  const std::string kind = metadata.find(kind_key) ? binding::read_string(metadata.at(kind_key)) : "none";
+  if (kind == "none") return;
+  if (kind != "linear" && kind != "yarn")
+    metadata.at(kind_key).fail(fmt::format("rotary scaling \"{}\" is not supported", kind), "supported: linear, yarn");
+  Value scaling = Value::object({{"rope_type", kind}, {"factor", metadata.required(factor_key).value()}});
+  const auto copy = [&](std::string_view from, std::string_view to) {
+    if (const Value* value = metadata.find(metadata.own(from))) scaling.set(to, *value);
+  };
+  copy("rope.scaling.original_context_length", "original_max_position_embeddings");
+  copy("rope.scaling.yarn_beta_fast", "beta_fast");
+  copy("rope.scaling.yarn_beta_slow", "beta_slow");
+  const std::string attention = metadata.own("rope.scaling.attn_factor");
+  if (metadata.find(attention)) {  // on top of YaRN's own
+    const double factor = binding::read_number(metadata.at(factor_key), {.above = 0});
+    const double times = binding::read_number(metadata.at(attention), {.above = 0});
+    scaling.set("attention_factor", times * (factor <= 1 ? 1 : 0.1 * std::log(factor) + 1));
+  }
+  config.set("rope_scaling", scaling);
+}
+
+// ---- tokens ----
+
+void read_tokens(const Metadata& metadata, Value& config) {
+  std::vector<std::int64_t> ends;
+  const auto add = [&](std::int64_t token) {
+    if (std::find(ends.begin(), ends.end(), token) == ends.end()) ends.push_back(token);
+  };
+  for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"})
+    if (metadata.find(key)) add(binding::read_integer(metadata.at(key), {.min = 0}));
+  const Value* texts = metadata.find("tokenizer.ggml.tokens");
+  const Value* kinds = metadata.find("tokenizer.ggml.token_type");
+  if (texts && kinds && texts->is_array() && kinds->is_array())
+    for (std::size_t i = 0; i < std::min(texts->as_array().size(), kinds->as_array().size()); ++i) {
+      const Value& text = texts->as_array()[i];
+      if (kinds->as_array()[i] == Value(control_token) && text.is_string() &&
+          std::find(end_texts.begin(), end_texts.end(), text.as_string()) != end_texts.end())
+        add(static_cast<std::int64_t>(i));
+    }
+  Value list = Value::array();
+  for (const std::int64_t token : ends) list.push_back(token);
+  config.set("eos_token_id", ends.size() == 1 ? Value(ends.front()) : ends.empty() ? Value() : list);
+  const Value* bos = metadata.find("tokenizer.ggml.bos_token_id");
+  config.set("bos_token_id", bos ? *bos : Value());
+}
+
+// ---- tensors ----
+
+void read_tensors(const Metadata& metadata, Value& config) {
+  const StoredTensor* embedding = metadata.tensor("token_embd.weight");
+  if (!embedding || embedding->shape.size() != 2)
+    metadata.required("general.architecture")
+        .fail("the tensor token_embd.weight is missing", "the file is not a whole model");
+  config.set("vocab_size", embedding->shape.front());
+  config.set("tie_word_embeddings", metadata.tensor("output.weight") == nullptr);
+  const bool query = metadata.tensor("blk.0.attn_q.bias") != nullptr;
+  const bool output = metadata.tensor("blk.0.attn_output.bias") != nullptr;
+  const bool ffn = metadata.tensor("blk.0.ffn_up.bias") != nullptr;
+  const bool qwen2 = metadata.architecture() == "qwen2";
+  const auto mismatch = [&](const char* what) {
+    metadata.required("general.architecture").fail(what, "use the model's folder with config.json and safetensors");
+  };
+  if (qwen2 ? !query || output : query != output)
+    mismatch("biases of some of the attention's products are not supported");
+  if (ffn && metadata.architecture() != "llama") mismatch("biases of the FFN are not supported for this architecture");
+  if (!qwen2) config.set("attention_bias", query);
+  if (metadata.architecture() == "llama") config.set("mlp_bias", ffn);
+}
+
+}  // namespace
+
+Value gguf_config(const std::vector<std::unique_ptr<GgufFile>>& parts) {
+  const Metadata metadata(parts);
+  const std::vector<std::string> known = {"llama", "qwen2", "qwen3"};
+  const std::string& architecture = metadata.architecture();
+  if (std::find(known.begin(), known.end(), architecture) == known.end())
+    metadata.at("general.architecture")
+        .fail(fmt::format("the architecture \"{}\" is not supported", architecture),
+              did_you_mean(architecture, known, fmt::format("supported: {}", fmt::join(known, ", "))));
+  refuse_unknown(metadata);
+  const std::string window = metadata.own("attention.sliding_window");
+  const bool mistral = architecture == "llama" && metadata.find(window);
+  Value config = Value::object({{"model_type", mistral ? "mistral" : architecture}});
+  copy_numbers(metadata, config);
+  check_heads(metadata, config);
+  if (mistral) config.set("sliding_window", *metadata.find(window));
+  config.set("hidden_act", "silu");
+  read_scaling(metadata, config);
+  read_tensors(metadata, config);
+  read_tokens(metadata, config);
+  return config;
+}
+
+std::map<std::string, DType> gguf_tensor_types(const std::vector<std::unique_ptr<GgufFile>>& parts) {
+  std::map<std::string, DType> types;
+  for (const auto& part : parts)
+    for (const auto& [stored, tensor] : part->tensors())
+      if (const std::string name = hugging_face_name(stored); !name.empty() && tensor.shape.size() == 2)
+        types.emplace(name, stored_type({part->path(), tensor}, stored));
+  return types;
+}
+
+}  // namespace motley

@@ -1,0 +1,85 @@
+"""`motley model quantize`, and GGUF files as models of plans."""
+
+import json
+
+import pytest
+
+TALES = "data/models/tales"
+GARAGE = "--cluster examples/garage/cluster.toml --max-tokens 64 --max-sequences 8 --no-roles -q"
+
+
+@pytest.fixture(scope="module")
+def quantised(run_to, tmp_path_factory):
+    """A file of a type, made once."""
+    folder = tmp_path_factory.mktemp("gguf")
+
+    def quantised(kind):
+        file = folder / f"{kind}.gguf"
+        if not file.exists():
+            run_to("model", "quantize", TALES, "--type", kind, "-o", file, "-q")
+        return file
+
+    return quantised
+
+
+def test_a_file_says_what_its_folder_says(run_to, quantised):
+    folder = json.loads(run_to("model", "show", TALES, "--json").stdout)
+    assert json.loads(run_to("model", "show", quantised("q4_k"), "--json").stdout) == folder
+
+
+def test_the_size_is_told(run_to, tmp_path):
+    told = run_to("model", "quantize", TALES, "--type", "q8_0", "-o", tmp_path / "a.gguf").stdout
+    assert "of weights, 8.52 bits each" in told
+    assert [path.name for path in tmp_path.iterdir()] == ["a.gguf"]
+
+
+def test_a_plan_carries_the_types_and_counts_with_them(run_to, quantised, tmp_path):
+    plan = tmp_path / "plan.json"
+    run_to("plan", "serve", *GARAGE.split(), "--model", quantised("q4_k"), "-o", plan)
+    written = json.loads(plan.read_text())
+    types = written["model"]["tensor_types"]
+    assert types["model.layers.0.mlp.down_proj.weight"] == "q4_k"
+    assert types["model.layers.0.self_attn.q_proj.weight"] == "q5_0", "rows of 192 are not whole blocks of 256"
+    assert {(stage["weight_type"], stage["kv_type"]) for stage in written["stages"]} == {("file", "fp32")}
+    run_to("verify", plan)
+    types["model.layers.0.mlp.down_proj.weight"] = "q6_k"
+    plan.write_text(json.dumps(written))
+    assert "memory_bytes" in run_to("verify", plan, code=1).stdout
+
+
+def test_files_of_fp32_and_bf16_are_planned_as_folders(run_to, quantised, tmp_path):
+    for kind, planned in (("f32", "fp32"), ("bf16", "bf16"), ("f16", "file")):
+        plan = tmp_path / f"{kind}.json"
+        run_to("plan", "serve", "--cluster", "examples/clusters/mixed-cloud.toml", "-q", "--model", quantised(kind), "-o", plan)
+        assert {stage["weight_type"] for stage in json.loads(plan.read_text())["stages"]} == {planned}
+
+
+def test_a_folder_can_be_planned_in_a_quantised_type(run_to, tmp_path):
+    plan = tmp_path / "plan.json"
+    run_to("plan", "serve", *GARAGE.split(), "--model", TALES, "--weight-type", "q8_0", "-o", plan)
+    written = json.loads(plan.read_text())
+    assert "tensor_types" not in written["model"]
+    assert {stage["weight_type"] for stage in written["stages"]} == {"q8_0"}
+
+
+@pytest.mark.parametrize(
+    "arguments, words, hint",
+    [
+        (["model", "quantize", TALES, "--type", "q4_2", "-o", "x.gguf"], '--type "q4_2" is not one of f32, f16, bf16', "did you mean"),
+        (["model", "quantize", TALES, "--type", "q4_0", "-o", "nowhere/x.gguf"], "the folder nowhere does not exist", "mkdir"),
+        (["model", "quantize", "data/models/opt-125m", "--type", "q4_0", "-o", "x.gguf"], "the family opt cannot be written", "--weight-type"),
+        (["model", "show", "README.gguf"], "README.gguf: no such file or folder", "a GGUF file"),
+        (["plan", "serve", *GARAGE.split(), "--model", TALES, "--weight-type", "file"], "does not say the types of its tensors", "GGUF file"),
+        (["plan", "serve", *GARAGE.split(), "--model", TALES, "--kv-type", "q8_0"], "--kv-type must be a type that the engine computes in, found q8_0", "fp32, bf16 or fp16"),
+    ],
+)
+def test_refusals(run_to, arguments, words, hint):
+    refused = run_to(*arguments, code=3 if "mkdir" in hint else 2).stderr
+    assert words in refused and hint in refused
+
+
+def test_a_damaged_file_is_named_with_its_place(run_to, quantised, tmp_path):
+    damaged = tmp_path / "damaged.gguf"
+    damaged.write_bytes(quantised("q8_0").read_bytes()[:200_000])
+    refused = run_to("model", "show", damaged, code=2).stderr
+    assert f"{damaged}: tensor " in refused and "cut off" in refused
