@@ -108,9 +108,13 @@ class Reporter {
 };
 
 // Null where the packages are missing: token ids can be served without.
-std::shared_ptr<TextCodec> open_codec(const ServeSettings& settings, Reporter& report) {
+std::shared_ptr<TextCodec> open_codec(const ServeSettings& settings, std::int64_t vocabulary, Reporter& report) {
   try {
     auto codec = TextCodec::open(settings.model_folder);
+    if (codec->vocabulary_size() > vocabulary)
+      throw input_error(fmt::format("{}: the tokenizer has {} tokens, and the model a vocabulary of {}",
+                                    settings.model_folder.string(), codec->vocabulary_size(), vocabulary),
+                        "use the tokenizer that came with the model");
     report("text", codec->has_chat_template() ? "tokenizer and chat template" : "tokenizer; no chat template");
     return codec;
   } catch (const Error& error) {
@@ -138,7 +142,7 @@ int serve_plan(ServePlan plan, ServeSettings settings) {
   Ending ending;
   Signals signals(ending);
   Reporter report(settings.report);
-  Service service(plan, open_codec(settings, report), {.api_key = settings.api_key});
+  Service service(plan, open_codec(settings, plan.model.arch.vocabulary, report), {.api_key = settings.api_key});
 
   ServerOptions server_options;
   server_options.host = settings.host;

@@ -133,7 +133,7 @@ def compile_template(text, source):
 
 
 def find_template(folder, config):
-    """Text and file of the template, or (None, None). The file of its own beats the configuration."""
+    """Text and source of the template, or (None, None). The file of its own beats the configuration."""
     path = folder / "chat_template.jinja"
     if path.exists():
         try:
@@ -170,23 +170,41 @@ def flatten_decoder(decoder):
     return [decoder]
 
 
-class Codec:
-    def __init__(self, folder):
-        folder = Path(folder)
-        path = folder / "tokenizer.json"
-        if not path.is_file():
-            raise InputError(f"{path}: no such file", "put the model's tokenizer.json into the folder of config.json")
-        try:
-            self.tokenizer = Tokenizer.from_file(str(path))
-        except BaseException as error:  # a panic of the library is no Exception
-            raise InputError(f"{path}: {error}", COPY_AGAIN) from None
-        self.tokenizer.no_truncation()
-        self.tokenizer.no_padding()
-        config = read_json(folder / "tokenizer_config.json", {})
-        self.special_tokens = self.read_special_tokens(read_json(folder / "special_tokens_map.json", {}), config)
-        self.tokenizer.encode_special_tokens = bool(config.get("split_special_tokens", False))
+def open_folder(folder):
+    folder = Path(folder)
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise InputError(f"{path}: no such file", "put the model's tokenizer.json into the folder of config.json")
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except BaseException as error:  # a panic of the library is no Exception
+        raise InputError(f"{path}: {error}", COPY_AGAIN) from None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    config = read_json(folder / "tokenizer_config.json", {})
+    tokenizer.encode_special_tokens = bool(config.get("split_special_tokens", False))
+    codec = Codec(tokenizer, read_special_tokens(read_json(folder / "special_tokens_map.json", {}), config))
+    codec.template_source = find_template(folder, config)
+    return codec
 
+
+def read_special_tokens(*sources):
+    tokens = {}
+    for source in sources:
+        for name in SPECIAL_TOKENS:
+            value = source.get(name)
+            value = value.get("content") if isinstance(value, dict) else value
+            if isinstance(value, str):
+                tokens[name] = value
+    return tokens
+
+
+class Codec:
+    def __init__(self, tokenizer, special_tokens):
+        self.tokenizer = tokenizer
+        self.special_tokens = special_tokens
         self.template = None
+        self.template_source = None, None  # text and where it stands
 
         decoder = self.tokenizer.decoder
         self.decoder_steps = flatten_decoder(json.loads(decoder.__getstate__()) if decoder else None)
@@ -195,22 +213,10 @@ class Codec:
         self.alphabet = byte_alphabet()
         self.added = {token: added.content for token, added in self.tokenizer.get_added_tokens_decoder().items()}
 
-    def load_template(self, folder):
-        folder = Path(folder)
-        text, source = find_template(folder, read_json(folder / "tokenizer_config.json", {}))
+    def load_template(self):
+        text, source = self.template_source
         if text is not None:
             self.template = compile_template(text, source)
-
-    @staticmethod
-    def read_special_tokens(*sources):
-        tokens = {}
-        for source in sources:
-            for name in SPECIAL_TOKENS:
-                value = source.get(name)
-                value = value.get("content") if isinstance(value, dict) else value
-                if isinstance(value, str):
-                    tokens[name] = value
-        return tokens
 
     def encode(self, text, add_special_tokens):
         # Other than encode(), the call for batches lets other threads run meanwhile; the fast one leaves out offsets.
@@ -222,7 +228,7 @@ class Codec:
         return [decode(tokens, skip_special_tokens=skip_special_tokens) for tokens in lists]
 
     def vocabulary_size(self):
-        return self.tokenizer.get_vocab_size(with_added_tokens=True)
+        return self.tokenizer.get_vocab_size(with_added_tokens=False)
 
     def token_bytes(self, token):
         piece = self.tokenizer.id_to_token(token)

@@ -11,6 +11,7 @@
 
 #include "motley/base/error.hpp"
 #include "motley/base/paths.hpp"
+#include "motley/checkpoint/gguf.hpp"
 #include "motley/text/codec_source.hpp"
 #include "motley/text/interpreter.hpp"
 
@@ -27,7 +28,7 @@ constexpr std::size_t template_bytes = std::size_t{512} << 20;
 const py::object* codec_module = nullptr;
 
 constexpr const char* shorter =
-    "send fewer or shorter messages; if all messages fail, replace the model folder's chat template";
+    "send fewer or shorter messages; if all messages fail, replace the model's chat template";
 
 // Throws the Error that a Python exception stands for.
 [[noreturn]] void rethrow(const py::error_already_set& error) {
@@ -67,7 +68,8 @@ void load_module() {
   in_python([] {
     const auto builtins = py::module_::import("builtins");
     py::object fresh = py::module_::import("types").attr("ModuleType")("motley_text_codec");
-    builtins.attr("exec")(builtins.attr("compile")(codec_source, "codec_source", "exec"), fresh.attr("__dict__"));
+    for (const auto& [source, name] : {std::pair(codec_source, "codec_source"), std::pair(gguf_source, "gguf_source")})
+      builtins.attr("exec")(builtins.attr("compile")(source, name, "exec"), fresh.attr("__dict__"));
     codec_module = new py::object(std::move(fresh));
   });
 }
@@ -78,18 +80,41 @@ py::str to_python(std::string_view text) {
   return py::reinterpret_steal<py::str>(decoded);
 }
 
+py::object python_value(const Value& value) {
+  if (value.is_string()) return to_python(std::string_view(value.as_string()));
+  if (value.is_bool()) return py::bool_(value.as_bool());
+  if (value.is_integer()) return py::int_(value.as_integer());
+  if (value.is_number()) return py::float_(value.as_number());
+  if (!value.is_array()) return py::none();
+  py::list list(value.as_array().size());
+  std::size_t place = 0;
+  for (const Value& item : value.as_array()) list[place++] = python_value(item);
+  return list;
+}
+
+// Of a GGUF file's metadata.
+py::dict tokenizer_keys(const Value& metadata) {
+  py::dict keys;
+  for (const auto& [key, value] : metadata.as_object())
+    if (key.starts_with("tokenizer.")) keys[py::str(key)] = python_value(value);
+  return keys;
+}
+
 void check_token(std::int32_t token) {
   if (token < 0) throw input_error(fmt::format("{} is not a token id", token), "use token ids of at least 0");
 }
 
 class PythonCodec final : public TextCodec {
  public:
-  explicit PythonCodec(const std::filesystem::path& folder) {
+  explicit PythonCodec(const std::filesystem::path& model) {
     load_module();
+    const bool gguf = is_gguf(model);
+    const Value metadata = gguf ? GgufFile(model).metadata() : Value();
     in_python([&] {
-      py::object codec = codec_module->attr("Codec")(folder.string());
+      py::object codec = gguf ? codec_module->attr("open_gguf")(model.string(), tokenizer_keys(metadata))
+                              : codec_module->attr("open_folder")(model.string());
       const PythonLimits limits(template_time, template_bytes);
-      codec.attr("load_template")(folder.string());
+      codec.attr("load_template")();
       codec_ = std::move(codec);
     });
   }
@@ -141,8 +166,8 @@ class PythonCodec final : public TextCodec {
         throw input_error(fmt::format("messages: expected a list of objects, found {}", message.type_name()),
                           R"(such as [{"role": "user", "content": "hello"}])");
     if (!has_chat_template())
-      throw input_error("the model folder has no chat template",
-                        "add its chat_template.jinja, or send plain text to /v1/completions");
+      throw input_error("the model has no chat template",
+                        "add chat_template.jinja to its folder, or send plain text to /v1/completions");
     const std::string json = to_json(messages);
     return in_python([&] {
       const PythonLimits limits(template_time, template_bytes);
@@ -156,8 +181,8 @@ class PythonCodec final : public TextCodec {
 
 }  // namespace
 
-std::shared_ptr<TextCodec> TextCodec::open(const std::filesystem::path& model_folder) {
-  return std::make_shared<PythonCodec>(model_folder);
+std::shared_ptr<TextCodec> TextCodec::open(const std::filesystem::path& model) {
+  return std::make_shared<PythonCodec>(model);
 }
 
 }  // namespace motley

@@ -1,4 +1,4 @@
-// Text to token ids and back, and chat templates, exactly as the model folder's own files say: the `tokenizers` and
+// Text to token ids and back, and chat templates, exactly as the model's own files say: the `tokenizers` and
 // `jinja2` packages in an embedded interpreter. Safe from any thread: a call waits for at most one switch of the
 // interpreter, not for the whole of another thread's template or encoding.
 #pragma once
@@ -16,8 +16,9 @@ namespace motley {
 
 class TextCodec {
  public:
-  // Throws: environment error when the packages are missing, input error when the folder has no usable tokenizer.json.
-  static std::shared_ptr<TextCodec> open(const std::filesystem::path& model_folder);
+  // Of a Hugging Face folder or a GGUF file (of a split one, its first part). Throws: environment error when the
+  // packages are missing, input error when there is no usable tokenizer.
+  static std::shared_ptr<TextCodec> open(const std::filesystem::path& model);
   virtual ~TextCodec() = default;
 
   virtual std::vector<std::int32_t> encode(std::string_view text, bool add_special_tokens) = 0;
@@ -29,7 +30,7 @@ class TextCodec {
   }
   virtual std::string token_text(std::int32_t token) = 0;  // of one token by itself, for logprobs
   virtual std::vector<std::uint8_t> token_bytes(std::int32_t token) = 0;
-  virtual std::int64_t vocabulary_size() = 0;
+  virtual std::int64_t vocabulary_size() = 0;  // without tokens that were added later
 
   virtual bool has_chat_template() = 0;
   // `messages` is the request's list of {role, content}. Throws an input error when the template refuses them.

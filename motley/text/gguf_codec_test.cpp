@@ -1,0 +1,161 @@
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "motley/base/error.hpp"
+#include "motley/checkpoint/gguf_writer.hpp"
+#include "motley/text/text_codec_fixture_test.hpp"
+
+namespace motley {
+namespace {
+
+const fs::path gguf_data = text_data / "gguf";
+
+const Value& gguf_goldens() {
+  static const Value value = read_document(gguf_data / "goldens.json");
+  return value;
+}
+
+class GgufTokenizers : public testing::TestWithParam<std::string> {};
+
+TEST_P(GgufTokenizers, EncodeAsLlamaCpp) {
+  const auto codec = TextCodec::open(gguf_data / (GetParam() + ".gguf"));
+  const Value& golden = member(member(gguf_goldens(), "tokenizers"), GetParam());
+  const auto& texts = member(gguf_goldens(), "texts").as_array();
+  const auto& tokens = member(golden, "tokens").as_array();
+  const auto& with_special = member(golden, "with_special").as_array();
+  ASSERT_EQ(texts.size(), tokens.size());
+  for (std::size_t i = 0; i < texts.size(); ++i)
+    EXPECT_EQ(codec->encode(texts[i].as_string(), false), tokens_of(tokens[i])) << texts[i].as_string();
+  for (std::size_t i = 0; i < with_special.size(); ++i)
+    EXPECT_EQ(codec->encode(texts[i].as_string(), true), tokens_of(with_special[i])) << texts[i].as_string();
+}
+
+// But for what one of them has no sign of its own for: its own space, and a space in front after special tokens.
+TEST_P(GgufTokenizers, DecodeWhatWasEncoded) {
+  const auto codec = TextCodec::open(gguf_data / (GetParam() + ".gguf"));
+  for (const auto& value : member(gguf_goldens(), "texts").as_array()) {
+    const std::string& text = value.as_string();
+    if (GetParam() == "sentencepiece" && (text.find("\u2581") != text.npos || text.find("s>") != text.npos)) continue;
+    EXPECT_EQ(codec->decode(codec->encode(text, false), false), text);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, GgufTokenizers, testing::Values("gpt-2", "llama-bpe", "sentencepiece"),
+                         [](const auto& test) {
+                           std::string name = test.param;
+                           std::erase(name, '-');
+                           return name;
+                         });
+
+TEST(GgufCodec, TalesAreTheSameFromTheFolder) {
+  const auto folder = TextCodec::open(fs::path(MOTLEY_SOURCE_DIR) / "data/models/tales");
+  const auto file = TextCodec::open(gguf_data / "gpt-2.gguf");
+  EXPECT_EQ(file->vocabulary_size(), folder->vocabulary_size());
+  const Value messages = Value::array({Value::object({{"role", "user"}, {"content", "Tell me a tale."}})});
+  EXPECT_EQ(file->apply_chat_template(messages, true), folder->apply_chat_template(messages, true));
+  for (std::int32_t token = 0; token < 2048; ++token)
+    EXPECT_EQ(file->token_bytes(token), folder->token_bytes(token)) << token;
+}
+
+// A vocabulary of three tokens, with which something is wrong.
+class BadGguf : public testing::Test {
+ protected:
+  BadGguf() {
+    writer.set_text("general.architecture", "llama");
+    writer.set_text("tokenizer.ggml.model", "gpt2");
+    writer.set_text("tokenizer.ggml.pre", "gpt-2");
+  }
+  Error error() {
+    const Folder folder;
+    writer.write(folder.path() / "model.gguf", {});
+    return error_of([&] { TextCodec::open(folder.path() / "model.gguf"); });
+  }
+  void expect(const std::string& what) {
+    const Error found = error();
+    EXPECT_EQ(found.code(), ErrorCode::input) << found.what();
+    EXPECT_NE(found.message().find(what), std::string::npos) << found.what();
+    EXPECT_NE(found.message().find("model.gguf: "), std::string::npos) << found.what();
+    EXPECT_FALSE(found.hint().empty());
+  }
+  GgufWriter writer;
+};
+
+TEST_F(BadGguf, NoTokens) { expect("tokenizer.ggml.tokens is missing or empty"); }
+
+TEST_F(BadGguf, NoMerges) {
+  writer.set_texts("tokenizer.ggml.tokens", {"a", "b", "ab"});
+  expect("tokenizer.ggml.merges is missing");
+}
+
+TEST_F(BadGguf, MergesOfUnknownTokens) {
+  writer.set_texts("tokenizer.ggml.tokens", {"a", "b", "ab"});
+  writer.set_texts("tokenizer.ggml.merges", {"a c"});
+  expect("the tokenizer cannot be built");
+}
+
+TEST_F(BadGguf, MergesWithoutASpace) {
+  writer.set_texts("tokenizer.ggml.tokens", {"a", "b", "ab"});
+  writer.set_texts("tokenizer.ggml.merges", {"a b", "ab"});
+  expect("tokenizer.ggml.merges[1]: expected two tokens");
+}
+
+TEST_F(BadGguf, TypesOfOtherTokens) {
+  writer.set_texts("tokenizer.ggml.tokens", {"a", "b", "ab"});
+  writer.set_texts("tokenizer.ggml.merges", {"a b"});
+  writer.set_i32s("tokenizer.ggml.token_type", {1, 1});
+  expect("tokenizer.ggml.token_type has 2 entries for 3 tokens");
+}
+
+TEST_F(BadGguf, ABeginningOutsideTheVocabulary) {
+  writer.set_texts("tokenizer.ggml.tokens", {"a", "b", "ab"});
+  writer.set_texts("tokenizer.ggml.merges", {"a b"});
+  writer.set_u32("tokenizer.ggml.bos_token_id", 3);
+  expect("tokenizer.ggml.bos_token_id: there is no token 3; the file has 3");
+}
+
+TEST_F(BadGguf, AnotherType) {
+  writer.set_text("tokenizer.ggml.tokens", "a");
+  expect("tokenizer.ggml.tokens: expected an array, found str");
+}
+
+TEST_F(BadGguf, BytesThatAreNoText) {
+  writer.set_texts("tokenizer.ggml.tokens", {"a", "\xff", "b"});
+  EXPECT_EQ(error().code(), ErrorCode::input);
+}
+
+TEST(GgufCodec, UnknownKindsAndRulesAreNamed) {
+  const auto message = [](const std::string& kind, const std::string& pre) {
+    const Folder folder;
+    GgufWriter writer;
+    writer.set_text("tokenizer.ggml.model", kind);
+    writer.set_text("tokenizer.ggml.pre", pre);
+    writer.set_texts("tokenizer.ggml.tokens", {"a"});
+    writer.set_texts("tokenizer.ggml.merges", {});
+    writer.write(folder.path() / "model.gguf", {});
+    return error_of([&] { TextCodec::open(folder.path() / "model.gguf"); });
+  };
+  EXPECT_NE(message("bert", "default").message().find("the kind 'bert' are not supported"), std::string::npos);
+  const Error unknown = message("gpt2", "gpt-9");
+  EXPECT_NE(unknown.message().find("the pre-tokenizer 'gpt-9' is unknown"), std::string::npos);
+  EXPECT_NE(unknown.hint().find("llama-bpe"), std::string::npos);
+}
+
+TEST(GgufCodec, ATemplateThatLoopsIsStopped) {
+  const Folder folder;
+  GgufWriter writer;
+  writer.set_text("tokenizer.ggml.model", "gpt2");
+  writer.set_text("tokenizer.ggml.pre", "gpt-2");
+  writer.set_texts("tokenizer.ggml.tokens", {"a"});
+  writer.set_texts("tokenizer.ggml.merges", {});
+  writer.set_text("tokenizer.chat_template",
+                  "{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}");
+  writer.write(folder.path() / "model.gguf", {});
+  const auto codec = TextCodec::open(folder.path() / "model.gguf");
+  const Value messages = Value::array({Value::object({{"role", "user"}, {"content", "a"}})});
+  const Error error = error_of([&] { codec->apply_chat_template(messages, true); });
+  EXPECT_NE(error.message().find("took longer than 2 s"), std::string::npos) << error.what();
+}
+
+}  // namespace
+}  // namespace motley

@@ -1,0 +1,212 @@
+#include "motley/text/codec_source.hpp"
+
+namespace motley {
+
+// The tokenizer of a GGUF file, built with the `tokenizers` library; runs in the same module as codec_source. What the
+// keys mean, and which rules a name of `tokenizer.ggml.pre` stands for, is as llama.cpp reads them.
+const char* const gguf_source = R"py(
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
+
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
+SPACE = "\u2581"
+
+CONVERT_AGAIN = "convert the model again with a current llama.cpp, or serve its Hugging Face folder"
+
+# ---- rules by which text is cut before byte pairs are merged ----
+
+CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+LINES_AND_SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+
+
+def words(digits, contractions=CONTRACTIONS + "|", marks="", tail=r"[\r\n]*"):
+    letters = rf"\p{{L}}{marks}"
+    return (rf"{contractions}[^\r\n\p{{L}}\p{{N}}]?[{letters}]+|{digits}| ?[^\s{letters}\p{{N}}]+{tail}|"
+            + LINES_AND_SPACES)
+
+
+def words_by_case(digits, contractions=""):
+    upper, lower = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}", r"\p{Ll}\p{Lm}\p{Lo}\p{M}"
+    before = r"[^\r\n\p{L}\p{N}]?"
+    return (rf"{before}[{upper}]*[{lower}]+{contractions}|{before}[{upper}]+[{lower}]*{contractions}|{digits}|"
+            rf" ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|" + LINES_AND_SPACES)
+
+
+CJK = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"
+WORDS_BY_CLASS = (r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|"""
+                  r""" ?[\p{P}\p{S}]+[\r\n]*|""" + LINES_AND_SPACES)
+
+# Names of tokenizer.ggml.pre by their rules.
+RULES = [
+    ([GPT2], "gpt-2 phi-2 jina-es jina-de gigachat a.x-4.0 mellum modern-bert mpt olmo jais trillion granite-docling "
+             "exaone4"),
+    ([r"\p{N}", GPT2], "smollm starcoder refact command-r codeshell exaone minerva-7b"),
+    ([words(r"\p{N}{1,3}")], "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 dbrx smaug-bpe chatglm-bpe "
+                             "glm4"),
+    ([words(r"\p{N}")], "qwen2 deepseek-r1-qwen kormo megrez stablelm2 hunyuan solar-open grok-2"),
+    ([words(r"\p{N}", marks=r"\p{M}")], "qwen35"),
+    ([words_by_case(r"\p{N}")], "tekken"),
+    ([words_by_case(r"\p{N}{1,3}", CONTRACTIONS + "?")], "gpt-4o llama4 kanana2"),
+    ([r"\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+", WORDS_BY_CLASS], "deepseek-v3 hunyuan-dense"),
+    ([r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", CJK, r"\p{N}"], "deepseek-coder"),
+    ([r"[\p{P}\$\+<=>\^~\|`]+", GPT2, r"[0-9][0-9][0-9]"], "falcon"),
+    ([r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", r"[0-9][0-9][0-9]"], "default"),
+]
+RULES = {name: patterns for patterns, names in RULES for name in names.split()}
+# Where a whole word is in the vocabulary, it is one token whatever the merges are.
+WHOLE_WORDS_FIRST = "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 tekken glm4".split()
+BEGIN_BY_DEFAULT = "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2".split()
+
+
+# ---- metadata ----
+
+
+class GgufKeys:
+    """The keys below `tokenizer.` of one file, as the types that they must have."""
+
+    def __init__(self, path, values):
+        self.path, self.values = path, values
+
+    def fail(self, what):
+        raise InputError(f"{self.path}: {what}", CONVERT_AGAIN)
+
+    def one(self, key, kind, default=None):
+        value = self.values.get(key)
+        if value is None:
+            return default
+        if type(value) is not kind:
+            self.fail(f"{key}: expected {kind.__name__}, found {type(value).__name__}")
+        return value
+
+    def all(self, key, kinds, length=None):
+        value = self.values.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, list):
+            self.fail(f"{key}: expected an array, found {type(value).__name__}")
+        for place, item in enumerate(value):
+            if type(item) not in kinds:
+                self.fail(f"{key}[{place}]: expected {kinds[0].__name__}, found {type(item).__name__}")
+        if length is not None and len(value) != length:
+            self.fail(f"{key} has {len(value)} entries for {length} tokens")
+        return value
+
+    def token(self, key, count, default=None):
+        value = self.one(key, int, default)
+        if value is not None and not 0 <= value < count:
+            self.fail(f"{key}: there is no token {value}; the file has {count}")
+        return value
+
+
+# ---- the two kinds of tokenizers ----
+
+
+def byte_pair_tokenizer(keys, vocabulary):
+    name = keys.one("tokenizer.ggml.pre", str, "default")
+    if name not in RULES:
+        hint = "known: " + ", ".join(sorted(RULES))
+        raise InputError(f"{keys.path}: tokenizer.ggml.pre: the pre-tokenizer {name!r} is unknown", hint)
+    merges = keys.all("tokenizer.ggml.merges", (str,))
+    if merges is None:
+        keys.fail("tokenizer.ggml.merges is missing: tokenizers of the kind gpt2 need it")
+    pairs = []
+    for place, merge in enumerate(merges):
+        cut = merge.find(" ", 1)
+        if cut < 0 or cut + 1 == len(merge):
+            keys.fail(f"tokenizer.ggml.merges[{place}]: expected two tokens with a space between them, found {merge!r}")
+        pairs.append((merge[:cut], merge[cut + 1:]))
+    tokenizer = Tokenizer(models.BPE(vocabulary, pairs, ignore_merges=name in WHOLE_WORDS_FIRST))
+    split = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in RULES[name]]
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [*split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer, name in BEGIN_BY_DEFAULT
+
+
+def merges_of(pieces, scores):
+    """Pairs of pieces that make a piece, the best first: SentencePiece merges by score, `tokenizers` by rank. Pairs that
+    make the same piece are ranked by their ids."""
+    ids = {piece: place for place, piece in enumerate(pieces)}
+    merges = []
+    for piece, score in zip(pieces, scores):
+        pairs = [(piece[:cut], piece[cut:]) for cut in range(1, len(piece))]
+        pairs = [pair for pair in pairs if pair[0] in ids and pair[1] in ids]
+        merges += [(-score, pair) for pair in sorted(pairs, key=lambda pair: (ids[pair[0]], ids[pair[1]]))]
+    return [pair for _, pair in sorted(merges, key=lambda merge: merge[0])]
+
+
+def sentencepiece_tokenizer(keys, vocabulary, tokens, types):
+    scores = keys.all("tokenizer.ggml.scores", (float, int), len(tokens))
+    if scores is None:
+        keys.fail("tokenizer.ggml.scores is missing: tokenizers of the kind llama need it")
+    ordinary = [place for place, kind in enumerate(types) if kind in (NORMAL, UNUSED)]
+    merges = merges_of([tokens[place] for place in ordinary], [scores[place] for place in ordinary])
+    unknown = keys.token("tokenizer.ggml.unknown_token_id", len(tokens), 0)
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges, unk_token=tokens[unknown], fuse_unk=True, byte_fallback=True))
+    spaces = normalizers.Replace(" ", SPACE)
+    decode = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    if keys.one("tokenizer.ggml.add_space_prefix", bool, True):
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), spaces])
+        decode.append(decoders.Strip(" ", 1, 0))
+    else:
+        tokenizer.normalizer = spaces
+    tokenizer.decoder = decoders.Sequence(decode)
+    return tokenizer, True
+
+
+def open_gguf(path, values):
+    keys = GgufKeys(path, values)
+    kind = keys.one("tokenizer.ggml.model", str)
+    if kind is None:
+        keys.fail("tokenizer.ggml.model is missing: the file has no tokenizer")
+    if kind not in ("gpt2", "llama"):
+        raise InputError(f"{path}: tokenizer.ggml.model: tokenizers of the kind {kind!r} are not supported",
+                         "use a model with a tokenizer of the kind gpt2 or llama, or serve its Hugging Face folder")
+    tokens = keys.all("tokenizer.ggml.tokens", (str,))
+    if not tokens:
+        keys.fail("tokenizer.ggml.tokens is missing or empty")
+    count = len(tokens)
+    tokens = [token or f"[EMPTY_{place}]" for place, token in enumerate(tokens)]
+    types = keys.all("tokenizer.ggml.token_type", (int,), count) or [NORMAL] * count
+    vocabulary = {token: place for place, token in enumerate(tokens)}
+    special = {name: keys.token(f"tokenizer.ggml.{key}_token_id", count, default if kind == "llama" else None)
+               for name, key, default in (("bos_token", "bos", 1), ("eos_token", "eos", 2), ("unk_token", "unknown", 0),
+                                          ("pad_token", "padding", None), ("sep_token", "seperator", None))}
+    try:
+        if kind == "gpt2":
+            tokenizer, begin = byte_pair_tokenizer(keys, vocabulary)
+        else:
+            tokenizer, begin = sentencepiece_tokenizer(keys, vocabulary, tokens, types)
+        add_tokens(tokenizer, keys, tokens, types, special)
+        add_ends(tokenizer, keys, tokens, special, begin)
+    except InputError:
+        raise
+    except BaseException as error:  # a panic of the library is no Exception
+        keys.fail(f"the tokenizer cannot be built: {error}")
+    codec = Codec(tokenizer, {name: tokens[token] for name, token in special.items() if token is not None})
+    codec.template_source = keys.one("tokenizer.chat_template", str), path
+    return codec
+
+
+def add_tokens(tokenizer, keys, tokens, types, special):
+    """Tokens that are recognised in the text before anything else is done with it."""
+    ends = [keys.token(f"tokenizer.ggml.{key}_token_id", len(tokens)) for key in ("eot", "eom")]
+    named = {*special.values(), *ends}
+    control = [token for place, token in enumerate(tokens) if types[place] in (CONTROL, UNKNOWN) or place in named]
+    defined = [token for place, token in enumerate(tokens) if types[place] == USER_DEFINED and place not in named]
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in control])
+    tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in defined])
+
+
+def add_ends(tokenizer, keys, tokens, special, begin):
+    first = special["bos_token"] if keys.one("tokenizer.ggml.add_bos_token", bool, begin) else None
+    last = special["eos_token"] if keys.one("tokenizer.ggml.add_eos_token", bool, False) else None
+    around = [(tokens[place], place) for place in (first, last) if place is not None]
+    if not around:
+        return
+    name = lambda place: [] if place is None else [tokens[place]]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=[*name(first), "$A", *name(last)], special_tokens=around)
+)py";
+
+}  // namespace motley
