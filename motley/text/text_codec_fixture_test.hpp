@@ -19,7 +19,7 @@ inline const fs::path text_data = fs::path(MOTLEY_SOURCE_DIR) / "tests/data/text
 
 inline const Value& member(const Value& object, std::string_view key) {
   const Value* member = object.find(key);
-  if (!member) throw input_error("goldens.json lacks " + std::string(key));
+  if (!member) throw input_error("goldens.json lacks " + std::string(key), "write it again with its script");
   return *member;
 }
 
