@@ -33,6 +33,10 @@ Objective parse_objective(const std::string& text) {
 namespace {
 
 ServeOptions serve_options(const PlanningOptions& options) {
+  if (options.max_kl > 0 && !options.weight_type.empty())
+    throw input_error("--max-kl chooses the types of weights, and --weight-type gives one", "leave one of them out");
+  if (options.max_kl > 0 && options.models.size() > 1)
+    throw input_error("--max-kl plans one model, found several", "plan each model alone, or give --weight-type");
   return {.objective = parse_objective(options.objective),
           .cost = cost_options(options.cost, options.settings),
           .step = options.step,
@@ -44,6 +48,7 @@ ServeOptions serve_options(const PlanningOptions& options) {
           .replication = options.one_pipeline ? Replication::one_pipeline : Replication::allowed,
           .front = options.front ? Front::whole_cluster : Front::skip,
           .weight_type = runnable_dtype(options.weight_type, "--weight-type", Use::weights),
+          .most_kl = options.max_kl > 0 ? std::optional(options.max_kl) : std::nullopt,
           .kv_type = runnable_dtype(options.kv_type, "--kv-type", Use::values),
           .max_batch = options.max_batch,
           .excluded = options.without,
@@ -156,6 +161,8 @@ void add_planning_options(CLI::App& verb, PlanningOptions& options, const std::s
                    fmt::format("{} (default motley)", fmt::join(serve_forms(), ", ")), "hexgen.batch=4");
   verb.add_option("--weight-type", options.weight_type,
                   "Weights: fp32, bf16, fp16 (plan only), q8_0 to q6_k, file (default: the model's)");
+  verb.add_option("--max-kl", options.max_kl, "Let stages have quantised weights, up to this divergence, as in 0.02")
+      ->check(CLI::Range(1e-6, 10.0));
   verb.add_option("--kv-type", options.kv_type, "Type of keys and values (default: the weight type)");
   verb.add_flag("--all-devices", options.all_devices, "Use every device");
   verb.add_flag("--tp-across-machines", options.across_machines, "Allow tensor parallelism across machines");

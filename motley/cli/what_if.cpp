@@ -76,6 +76,7 @@ ServeOutcome plan_changed(const ServePlan& plan, const Changes& changes) {
   options.front = Front::skip;
   if (!plan.stages.empty()) {
     options.weight_type = plan.stages.front().weight_type;
+    options.weight_types = weight_types_of(plan);
     options.kv_type = plan.stages.front().kv_type;
   }
   options.excluded = changes.without;

@@ -81,6 +81,7 @@ struct ServePrediction {
   double latency_s = 0;     // of one request of mean lengths, at those batches
   double bottleneck_s = 0;  // busy time per request of the busiest stage
   std::optional<double> slo_attainment;
+  std::optional<double> kl;  // mean divergence to the unquantised model, where types were chosen under a bound on it
   // Where device types rest on the measurements of others.
   std::optional<FigureRange> tokens_per_s_range, latency_s_range;
   std::map<std::string, DeviceMemory> memory_bytes;

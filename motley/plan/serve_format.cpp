@@ -111,6 +111,10 @@ const Schema<ServePrediction>& schema<ServePrediction>() {
           .field("bottleneck_s", &P::bottleneck_s, "Busy seconds per request of the busiest stage.", figure)
           .field("slo_attainment", &P::slo_attainment, "Share of the requests that meet their deadline.",
                  {.min = 0, .max = 1})
+          .field(
+              "kl", &P::kl,
+              "Mean Kullback-Leibler divergence to the unquantised model, in nats, by published figures of each type.",
+              {.min = 0})
           .field("tokens_per_s_range", &P::tokens_per_s_range, range_doc)
           .field("latency_s_range", &P::latency_s_range, range_doc)
           .field("memory_bytes", &P::memory_bytes, "Memory by device.", {.always_written = true});

@@ -110,6 +110,7 @@ std::string predicted_table(const ServePlan& plan) {
   table.add({"requests", fmt::format("{:.3g}/s", p.requests_per_s), ""});
   table.add({"output tokens", fmt::format("{:.4g}/s", p.tokens_per_s),
              p.tokens_per_s_range ? range_text(*p.tokens_per_s_range, "/s: types that were not measured") : ""});
+  if (p.kl) table.add({"divergence", fmt::format("{:.2g}", *p.kl), "KL to the unquantised model, as published"});
   if (p.slo_attainment) table.add({"inside deadlines", percent(*p.slo_attainment), ""});
   return table.render();
 }

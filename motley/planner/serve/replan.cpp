@@ -125,6 +125,7 @@ ServeOutcome replan_serve(const ServePlan& before, const std::vector<std::string
   options.effort = replan_effort;
   options.deadline_s = std::min(options.deadline_s, search_s);
   options.weight_type = before.stages.empty() ? options.weight_type : before.stages.front().weight_type;
+  options.weight_types = weight_types_of(before);
   options.kv_type = before.stages.empty() ? options.kv_type : before.stages.front().kv_type;
   // A part of the deployment cannot be judged by the rate of the whole.
   Workload workload = before.workload;

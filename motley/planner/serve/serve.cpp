@@ -8,6 +8,7 @@
 
 #include "motley/base/clock.hpp"
 #include "motley/base/hints.hpp"
+#include "motley/planner/serve/choose_types.hpp"
 #include "motley/planner/serve/grouping/bound.hpp"
 #include "motley/planner/serve/grouping/grouping.hpp"
 #include "motley/planner/serve/grouping/roles.hpp"
@@ -90,6 +91,7 @@ void check_options(const ServeProblem& problem) {
                         "use " + names_with(Support::planned, use));
   };
   check(problem.weight_type, Use::weights);
+  for (const auto& [device_type, type] : problem.options.weight_types) check(type, Use::weights);
   check(problem.kv_type, Use::values);
   if (problem.weight_type == DType::file && problem.model.arch.tensor_types.empty())
     throw input_error(fmt::format("{} does not say the types of its tensors", problem.model.name), types_of_a_file);
@@ -157,6 +159,10 @@ ServeOutcome plan_for_flow(const ServeProblem& problem) {
 
 ServeOutcome plan_serve(const Cluster& cluster, const Model& model, const Workload& workload,
                         const ServeOptions& options) {
+  if (options.most_kl)
+    return plan_with_chosen_types(cluster, model, options, [&](const ServeOptions& with_types) {
+      return plan_serve(cluster, model, workload, with_types);
+    });
   const Instant start = Clock::now();
   const double seconds = std::clamp(options.deadline_s, 0.0, 1e6);
   const DType weight_type = options.weight_type.value_or(model.arch.checkpoint_type);

@@ -36,8 +36,8 @@ Groups::Groups(const ServeProblem& problem) : problem_(problem), need_(least_nee
     const auto found = std::find_if(devices.begin(), devices.end(),
                                     [&](const Device& device) { return device.type == static_cast<int>(type); });
     const auto device = static_cast<int>(found - devices.begin());
-    const TensorGroup alone = make_group(problem.cluster, problem.model.arch, {device}, {}, problem.weight_type,
-                                         problem.kv_type, problem.options.step);
+    const TensorGroup alone = make_group(problem.cluster, problem.model.arch, {device}, {},
+                                         problem.weights_on({device}), problem.kv_type, problem.options.step);
     const double layer_s = form->block(alone).load_s;
     most_of_type_.push_back(form->requests_per_job() / (layer_s * static_cast<double>(problem.model.arch.layers)));
     usable_of_type_.push_back(usable_bytes(problem, device));

@@ -48,7 +48,7 @@ std::vector<Stage> pipeline_stages(const ServeProblem& problem, const Pipeline& 
     stage.shares = candidate.table->kinds()[chosen.option].shares;
     stage.embedding = i == 0;
     stage.head = i + 1 == devices.size();
-    stage.weight_type = problem.weight_type;
+    stage.weight_type = problem.weights_on(devices[i]);
     stage.kv_type = problem.kv_type;
     stages.push_back(std::move(stage));
   }

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "motley/base/units.hpp"
+#include "motley/model/weight_quality.hpp"
 
 namespace motley {
 namespace {
@@ -17,6 +18,24 @@ double usable_bytes(const ServeProblem& problem) {
   double sum = 0;
   for (const int device : problem.devices()) sum += usable_bytes(problem, device);
   return sum;
+}
+
+// Those with fewer bits in which the weights would fit: "bf16", "q8_0, q6_k or q4_k".
+std::string types_that_fit(const ServeProblem& problem, const Need& need, double usable) {
+  const Architecture& arch = problem.model.arch;
+  const DType now = problem.smallest_weights();
+  std::vector<DType> choices = weight_type_choices(arch);
+  if (now == DType::fp32) choices.insert(choices.begin(), DType::bf16);
+  std::vector<std::string_view> names;
+  for (const DType type : choices) {
+    const double weights = static_cast<double>(
+        weight_bytes(arch, {.layers = arch.layers, .embedding = true, .head = true}, whole_shard(arch), type));
+    if (weights < need.weights && weights + need.kv <= usable) names.push_back(name_of(type));
+  }
+  std::string text;
+  for (std::size_t i = 0; i < names.size(); ++i)
+    text += fmt::format("{}{}", i == 0 ? "" : i + 1 < names.size() ? ", " : " or ", names[i]);
+  return text;
 }
 
 std::string devices_text(const ServeProblem& problem) {
@@ -34,7 +53,7 @@ Need least_need(const ServeProblem& problem) {
   const Shard whole = whole_shard(arch);
   const StageShape all{.layers = arch.layers, .embedding = true, .head = true};
   const ServePoint point = problem.point(1);
-  return {static_cast<double>(weight_bytes(arch, all, whole, problem.weight_type)),
+  return {static_cast<double>(weight_bytes(arch, all, whole, problem.smallest_weights())),
           static_cast<double>(kv_cache_bytes(arch, arch.layers, whole, problem.kv_type, kv_tokens_of(point, 1),
                                              point.step.block_tokens))};
 }
@@ -51,7 +70,7 @@ void say_why(const ServeProblem& problem, ServeOutcome& outcome) {
   const double tokens = std::ceil(problem.workload.mean_prompt_tokens() + problem.workload.mean_output_tokens());
   const std::string holds =
       fmt::format("{} of weights at {} and {} of keys and values for one request of {:g} tokens",
-                  human_bytes(need.weights), name_of(problem.weight_type), human_bytes(need.kv), tokens);
+                  human_bytes(need.weights), name_of(problem.smallest_weights()), human_bytes(need.kv), tokens);
   const std::string has =
       fmt::format("{} usable on {} (memory less reserve)", human_bytes(usable), devices_text(problem));
   double missing = need.total() - usable;
@@ -78,9 +97,8 @@ void say_why(const ServeProblem& problem, ServeOutcome& outcome) {
   const double each = static_cast<double>(type.memory_bytes - type.reserve_bytes.value_or(0));
   outcome.hint = fmt::format("add about {} of device memory, such as {:g} x {}", human_bytes(missing),
                              std::max(1.0, std::ceil(missing / std::max(each, 1.0))), type.name);
-  if (problem.weight_type == DType::fp32 && need.total() / 2 <= usable)
-    outcome.hint =
-        fmt::format("use weights in bf16 ({}), which fit; or {}", human_bytes(need.weights / 2), outcome.hint);
+  if (const std::string types = types_that_fit(problem, need, usable); !types.empty())
+    outcome.hint = fmt::format("use --weight-type {}, which would fit; or {}", types, outcome.hint);
 }
 
 }  // namespace motley

@@ -25,6 +25,34 @@ std::vector<int> ServeProblem::devices() const {
   return devices;
 }
 
+DType WeightTypes::on(const Cluster& cluster, const std::vector<int>& devices) const {
+  const auto type_of = [&](int device) {
+    return of_type.at(static_cast<std::size_t>(cluster.devices[static_cast<std::size_t>(device)].type));
+  };
+  DType fewest = type_of(devices.at(0));
+  for (const int device : devices)
+    if (const DType type = type_of(device); dtype_row(type).bits_per_value() < dtype_row(fewest).bits_per_value())
+      fewest = type;
+  return fewest;
+}
+
+std::map<std::string, DType> weight_types_of(const ServePlan& plan) {
+  std::map<std::string, DType> types;
+  for (const Stage& stage : plan.stages)
+    for (const std::string& device : stage.devices)
+      types.emplace(plan.cluster.type_of(plan.cluster.find_device(device)).name, stage.weight_type);
+  return types;
+}
+
+WeightTypes ServeProblem::weight_types() const {
+  WeightTypes types;
+  for (const DeviceType& type : cluster.types) {
+    const auto found = options.weight_types.find(type.name);
+    types.of_type.push_back(found == options.weight_types.end() ? weight_type : found->second);
+  }
+  return types;
+}
+
 ServePoint ServeProblem::point(std::int64_t sequences, bool loaded) const {
   return {workload.mean_prompt_tokens(), workload.mean_output_tokens(), sequences, options.step, phase, loaded};
 }

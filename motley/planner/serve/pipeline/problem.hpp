@@ -56,7 +56,9 @@ struct ServeOptions {
   StageTypes stage_types = StageTypes::mixed;  // published cost forms know only `alike`
   Replication replication = Replication::allowed;
   Front front = Front::whole_cluster;
-  std::optional<DType> weight_type = {};    // default: the checkpoint's
+  std::optional<DType> weight_type = {};           // default: the checkpoint's
+  std::map<std::string, DType> weight_types = {};  // of stages on these device types, in place of `weight_type`
+  std::optional<double> most_kl = {};       // choose `weight_types` under this mean divergence (docs/planner-serve.md)
   std::optional<DType> kv_type = {};        // default: as the weights
   std::int64_t max_batch = 1024;            // most requests in flight per pipeline
   std::vector<std::string> excluded = {};   // devices to leave out, by name
@@ -90,6 +92,15 @@ struct ServeOutcome {
 inline constexpr double thorough_work = 4e8;
 inline constexpr double quick_work = 1e7;
 
+// Types of weights by the device types of a cluster. A stage on several has the one with the fewest bits.
+struct WeightTypes {
+  std::vector<DType> of_type;
+  DType on(const Cluster& cluster, const std::vector<int>& devices) const;
+};
+
+// Those of a plan's stages, as options for another plan of its cluster.
+std::map<std::string, DType> weight_types_of(const ServePlan& plan);
+
 struct ServeProblem {
   const Cluster& cluster;
   const Model& model;
@@ -102,6 +113,9 @@ struct ServeProblem {
   double effort = 1;          // scales how long local search goes on
   Phase phase = Phase::both;  // what the pipelines do of a request
 
+  WeightTypes weight_types() const;
+  DType weights_on(const std::vector<int>& on) const { return weight_types().on(cluster, on); }
+  DType smallest_weights() const { return weights_on(devices()); }  // that a stage may have
   std::vector<int> devices() const;  // of the cluster, without those that the options exclude
   ServePoint point(std::int64_t sequences, bool loaded = false) const;
   std::unique_ptr<ServeForm> form(const ServePoint& point) const;

@@ -228,9 +228,7 @@ class PartSearch {
 
 std::shared_ptr<const StageTable> make_table(const ServeProblem& problem, const std::vector<int>& devices,
                                              Level level) {
-  return std::make_shared<const StageTable>(problem.cluster, problem.model.arch,
-                                            collapse(problem.cluster, devices, level.alike, level.unit_size),
-                                            problem.options, problem.weight_type, problem.kv_type);
+  return std::make_shared<const StageTable>(problem, collapse(problem.cluster, devices, level.alike, level.unit_size));
 }
 
 ChainProblem chain_problem(const ServeProblem& problem, const StageTable& table, std::int64_t batch, MemoryRule rule,

@@ -20,14 +20,14 @@ std::vector<double> uneven_shares(const Architecture& arch, int degree) {
   return shares;
 }
 
-StageTable::StageTable(const Cluster& cluster, const Architecture& arch, std::vector<DeviceClass> classes,
-                       const ServeOptions& options, DType weight_type, DType kv_type)
-    : cluster_(cluster),
-      arch_(arch),
+StageTable::StageTable(const ServeProblem& problem, std::vector<DeviceClass> classes)
+    : cluster_(problem.cluster),
+      arch_(problem.model.arch),
       classes_(std::move(classes)),
-      step_(options.step),
-      weight_type_(weight_type),
-      kv_type_(kv_type) {
+      step_(problem.options.step),
+      weights_(problem.weight_types()),
+      kv_type_(problem.kv_type) {
+  const ServeOptions& options = problem.options;
   for (std::size_t k = 0; k < classes_.size(); ++k) add_place({static_cast<int>(k)});
   add_alike(options);
   if (options.tensor_parallel == TensorParallel::across_machines) add_across_machines();
@@ -141,7 +141,8 @@ void StageTable::add_kind(std::vector<int> takes, int place, std::vector<double>
   if (degree > arch_.heads || degree > arch_.ffn || degree > arch_.vocabulary) return;  // make_shards() would refuse it
   if (shares.empty()) shares = uneven_shares(arch_, static_cast<int>(degree));
   StageKind kind{.takes = std::move(takes), .place = place, .shares = std::move(shares), .group = {}};
-  kind.group = make_group(cluster_, arch_, std::move(devices), kind.shares, weight_type_, kv_type_, step_);
+  const DType weights = weights_.on(cluster_, devices);
+  kind.group = make_group(cluster_, arch_, std::move(devices), kind.shares, weights, kv_type_, step_);
   kinds_.push_back(std::move(kind));
 }
 
@@ -189,7 +190,8 @@ ChainProblem StageTable::problem(const ServeForm& form, const ServePoint& point,
 // Devices of two places, as groups between which a hop can be priced; none where there is only one device in all.
 std::optional<std::pair<TensorGroup, TensorGroup>> StageTable::neighbours(int from, int to) const {
   const auto place = [&](int index) {
-    return TensorGroup{.devices = place_devices_[index], .weight_type = weight_type_, .kv_type = kv_type_};
+    const std::vector<int>& devices = place_devices_[index];
+    return TensorGroup{.devices = devices, .weight_type = weights_.on(cluster_, devices), .kv_type = kv_type_};
   };
   if (from != to || place_devices_[from].size() > 1) return std::pair(place(from), place(to));
   // No second stage can stand where there is one device alone: any value will do, and the next place's lets the solver

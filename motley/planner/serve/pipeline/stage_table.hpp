@@ -33,8 +33,8 @@ enum class LoadOf { request, further_chunks };
 
 class StageTable {
  public:
-  StageTable(const Cluster& cluster, const Architecture& arch, std::vector<DeviceClass> classes,
-             const ServeOptions& options, DType weight_type, DType kv_type);
+  // The problem's cluster and model must outlive it.
+  StageTable(const ServeProblem& problem, std::vector<DeviceClass> classes);
 
   // With every hop, block and end priced by `form`, and KV room for `in_flight` requests.
   ChainProblem problem(const ServeForm& form, const ServePoint& point, std::int64_t in_flight, MemoryRule rule,
@@ -66,7 +66,8 @@ class StageTable {
   const Architecture& arch_;
   std::vector<DeviceClass> classes_;
   StepLimits step_;
-  DType weight_type_, kv_type_;
+  WeightTypes weights_;
+  DType kv_type_;
   std::vector<StageKind> kinds_;
   std::vector<std::vector<int>> place_devices_;  // one or two of every class that stands there
 };

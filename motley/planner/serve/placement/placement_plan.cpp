@@ -193,8 +193,9 @@ PlacementGroups build(const ServeProblem& problem, NodeRates& rates, std::vector
   built.problem.layers = problem.model.arch.layers;
   built.problem.handover = problem.options.handover;
   for (std::size_t i = 0; i < groups.size(); ++i) {
-    TensorGroup group = make_group(problem.cluster, problem.model.arch, std::move(groups[i]), shares[i],
-                                   problem.weight_type, problem.kv_type, problem.options.step);
+    const DType weights = problem.weights_on(groups[i]);
+    TensorGroup group = make_group(problem.cluster, problem.model.arch, std::move(groups[i]), shares[i], weights,
+                                   problem.kv_type, problem.options.step);
     PlacementNode node = rates.node(group);
     if (node.tokens_per_s.empty()) continue;
     built.groups.push_back(std::move(group));
@@ -248,7 +249,7 @@ void add_stages(const ServeProblem& problem, const PlacementGroups& built, const
     stage.shares = built.shares[node];
     stage.embedding = first.contains(node);
     stage.head = last.contains(node);
-    stage.weight_type = problem.weight_type;
+    stage.weight_type = problem.weights_on(built.groups[node].devices);
     stage.kv_type = problem.kv_type;
     ids[node] = stage.id;
     plan.stages.push_back(std::move(stage));

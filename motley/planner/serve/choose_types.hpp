@@ -1,0 +1,19 @@
+// Which type of weights the stages on each device type get, under a bound on what quantising may change.
+#pragma once
+
+#include <functional>
+
+#include "motley/planner/serve/pipeline/problem.hpp"
+
+namespace motley {
+
+// Mean divergence to the unquantised model, each layer of a stage counting alike (data/weight_types.json).
+double plan_kl(const ServePlan& plan);
+
+// Plans with options.most_kl set: coordinate ascent over the types of weights by device type, from the best uniform
+// type that fits. docs/planner-serve.md.
+// `plan` is the search for given types.
+ServeOutcome plan_with_chosen_types(const Cluster& cluster, const Model& model, const ServeOptions& options,
+                                    const std::function<ServeOutcome(const ServeOptions&)>& plan);
+
+}  // namespace motley
