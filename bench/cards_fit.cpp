@@ -1,7 +1,8 @@
 // Shares of the peaks that device types reach in serving, fitted to published tokens per second of single cards
-// (data/inference): of the memory bandwidth to the decode of one stream of 1,024 tokens, of the FLOP/s in products to
-// prompts of 1,024 tokens; llama-3-8b in 16 bits. Both by the form `motley`, so that its other terms are not counted
-// again. Prints the table of docs/costs.md, and how far measured types differ from others of their generation.
+// (data/inference): of the memory bandwidth to the decode of one stream of 1,024 tokens, with weights in 16 bits and in
+// 4, of the FLOP/s in products to prompts of 1,024 tokens in 16 bits; llama-3-8b. Both by the form `motley`, so that
+// its other terms are not counted again. Prints the table of docs/costs.md, and how far measured types differ from
+// others of their generation.
 //
 //   cards_fit [--write data/devices.json]
 #include <fmt/format.h>
@@ -28,9 +29,9 @@
 namespace motley {
 namespace {
 
-constexpr double tokens = 1024;           // of the prompt, and of the answer
-constexpr std::int64_t chunk = 512;       // tokens of a prompt that the published engine takes at once
-constexpr double outlier = 2;             // 16-bit prompts this many times slower than 4-bit ones are not believed
+constexpr double tokens = 1024;      // of the prompt, and of the answer
+constexpr std::int64_t chunk = 512;  // tokens of a prompt that the published engine takes at once
+constexpr double outlier = 2;        // 16-bit prompts this many times slower than 4-bit ones are not believed
 constexpr double least_share = 0.02, no_card_reaches = 1.2;
 
 std::string source(const std::string& path) { return std::string(MOTLEY_SOURCE_DIR) + "/" + path; }
@@ -71,24 +72,28 @@ std::optional<Cluster> single(const std::string& card) {
   return cluster;
 }
 
-RouteCost priced(const Cluster& cluster, const Model& model, double prompt, double answer) {
+RouteCost priced(const Cluster& cluster, const Model& model, double prompt, double answer, DType weights) {
   Workload workload = default_workload();
   workload.classes.front().prompt_tokens = {.mean = prompt, .trace = ""};
   workload.classes.front().output_tokens = {.mean = answer, .trace = ""};
-  const ServeOutcome outcome = plan_serve(
-      cluster, model, workload,
-      {.objective = Objective::latency, .step = {.max_tokens = prompt > 1 ? chunk : 16}, .weight_type = DType::fp16});
+  const ServeOutcome outcome = plan_serve(cluster, model, workload,
+                                          {.objective = Objective::latency,
+                                           .step = {.max_tokens = prompt > 1 ? chunk : 16},
+                                           .weight_type = weights,
+                                           .kv_type = DType::fp16});
   if (!outcome.plan) throw input_error(outcome.reason, outcome.hint);
   return price_serve(*outcome.plan, {}).routes.front();
 }
 
 // Of all output tokens but the first, which comes out of the prompt.
-double decode_tokens_per_s(const Cluster& cluster, const Model& model) {
-  const RouteCost route = priced(cluster, model, 1, tokens);
+double decode_tokens_per_s(const Cluster& cluster, const Model& model, DType weights) {
+  const RouteCost route = priced(cluster, model, 1, tokens, weights);
   return (tokens - 1) / (route.latency_s - route.first_token_s);
 }
 
-double prompt_s(const Cluster& cluster, const Model& model) { return priced(cluster, model, tokens, 1).first_token_s; }
+double prompt_s(const Cluster& cluster, const Model& model) {
+  return priced(cluster, model, tokens, 1, DType::fp16).first_token_s;
+}
 
 // The share at which `seconds`, which falls with it, is `wanted`.
 template <class SecondsAt>
@@ -101,12 +106,13 @@ double share_where(const SecondsAt& seconds, double wanted) {
   return (low + high) / 2;
 }
 
-double bandwidth_share(Cluster cluster, const Model& model, double decode_tokens_per_s_published) {
-  double& share = cluster.types.front().efficiency.bandwidth;
+double bandwidth_share(Cluster cluster, const Model& model, DType weights, double decode_tokens_per_s_published) {
+  Efficiency& efficiency = cluster.types.front().efficiency;
+  double& share = weights == DType::fp16 ? efficiency.bandwidth : efficiency.quantised_bandwidth;
   return share_where(
       [&](double x) {
         share = x;
-        return 1 / decode_tokens_per_s(cluster, model);
+        return 1 / decode_tokens_per_s(cluster, model, weights);
       },
       1 / decode_tokens_per_s_published);
 }
@@ -128,7 +134,7 @@ double compute_share(Cluster cluster, const Model& model, double prompt_tokens_p
 // ---- the catalogue ----
 
 struct Shares {
-  double compute = 0, bandwidth = 0;  // 0: not measured
+  double compute = 0, bandwidth = 0, quantised = 0;  // 0: not measured
   std::string source = {};
 };
 
@@ -145,10 +151,10 @@ std::string generation_of(const Value& device) {
   if (text("vendor") != "nvidia" && text("vendor") != "apple") return {};
   const double bandwidth = find_in_catalogue(text("name"))->memory_bandwidth_bytes_per_s;
   const std::string market = text("market");
-  const char* kind = market == "consumer"                                  ? "GeForce"
-                     : market == "apple-silicon"                           ? "unified"
+  const char* kind = market == "consumer"                                                                  ? "GeForce"
+                     : market == "apple-silicon"                                                           ? "unified"
                      : market == "datacentre" && bandwidth > slowest_hbm && !text("name").starts_with("L") ? "HBM"
-                                                                           : "GDDR";
+                                                                                                           : "GDDR";
   return text("architecture") + ", " + kind;
 }
 
@@ -167,9 +173,9 @@ std::vector<Entry> catalogue_entries() {
 // Measured times of one Llama-2-70B layer (profiles of Helix) as shares of the peaks: of the whole layer. Products
 // alone reach more.
 const std::map<std::string, Shares> helix = {
-    {"A100-40", {0.80, 0.79}},   {"A100-PCIe-80", {0.80, 0.79}}, {"A100-80", {0.80, 0.79}},
-    {"V100-16", {0.71, 0.83}},   {"V100-32", {0.71, 0.83}},      {"V100-PCIe", {0.71, 0.83}},
-    {"V100S", {0.71, 0.83}},     {"L4", {0.42, 0.83}},           {"T4", {0.42, 0.75}}};
+    {"A100-40", {0.80, 0.79}}, {"A100-PCIe-80", {0.80, 0.79}}, {"A100-80", {0.80, 0.79}},
+    {"V100-16", {0.71, 0.83}}, {"V100-32", {0.71, 0.83}},      {"V100-PCIe", {0.71, 0.83}},
+    {"V100S", {0.71, 0.83}},   {"L4", {0.42, 0.83}},           {"T4", {0.42, 0.75}}};
 
 Shares products_of_layer(const std::string& name, Shares whole) {
   const DeviceType& type = *find_in_catalogue(name);
@@ -178,7 +184,7 @@ Shares products_of_layer(const std::string& name, Shares whole) {
   const Shard all = make_shards(arch, 1).front();
   const double element_s = static_cast<double>(2 * element_traffic_per_token(arch, all).forward) /
                            (type.memory_bandwidth_bytes_per_s * type.efficiency.elementwise);
-  return {product_s / (product_s / whole.compute - element_s), whole.bandwidth, "helix"};
+  return {product_s / (product_s / whole.compute - element_s), whole.bandwidth, 0, "helix"};
 }
 
 // Where nothing of a generation was measured: which one stands for it.
@@ -230,6 +236,10 @@ Shares shares_of(const std::vector<Entry>& entries, const std::map<std::string, 
     }
     shares.*select = lower_median(like.empty() ? std::vector<double>{least_share} : like);
   }
+  // Where nothing of its generation was measured in 4 bits, the form's own factor holds.
+  const std::vector<double> like = measured_of(entries, measured, entry.generation, &Shares::quantised, entry.name);
+  const bool own_quantised = own != measured.end() && !without && own->second.quantised > 0;
+  shares.quantised = own_quantised ? own->second.quantised : like.empty() ? 0 : lower_median(like);
   shares.source = all_own ? own->second.source : all_generation ? "generation" : "nearest";
   return shares;
 }
@@ -242,28 +252,31 @@ std::map<std::string, Shares> measured_shares(const Model& model, const std::vec
   std::map<std::string, Shares> measured;
   for (const auto& [name, whole] : helix) measured[name] = products_of_layer(name, whole);
   // Of H100 published training steps say what products reach.
-  measured["H100"] = {find_in_catalogue("H100")->training.products, 0, "foundry"};
+  measured["H100"] = {find_in_catalogue("H100")->training.products, 0, 0, "foundry"};
   fmt::print(
-      "| card | published, tokens/s | predicted | ratio | bandwidth share | prompts, tokens/s | compute share |\n"
-      "|---|---|---|---|---|---|---|\n");
+      "| card | published, tokens/s | predicted | ratio | bandwidth share | in 4 bits | predicted | ratio | bandwidth "
+      "share | prompts, tokens/s | compute share |\n|---|---|---|---|---|---|---|---|---|---|---|\n");
   for (const auto& [card, by_weights] : published_cards()) {
     const auto cluster = single(card);
     const auto f16 = by_weights.find("f16");
     if (!cluster || f16 == by_weights.end()) continue;
     const std::string& name = cluster->types.front().name;
     const Published& published = f16->second;
-    const double predicted = decode_tokens_per_s(*cluster, model);
-    const double bandwidth = bandwidth_share(*cluster, model, published.decode_tokens_per_s);
+    const double predicted = decode_tokens_per_s(*cluster, model, DType::fp16);
+    const double bandwidth = bandwidth_share(*cluster, model, DType::fp16, published.decode_tokens_per_s);
     const auto entry = std::ranges::find(entries, name, &Entry::name);
-    const auto q4 = by_weights.find("q4_k_m");
-    const bool believed =
-        q4 == by_weights.end() || outlier * published.prompt_tokens_per_s > q4->second.prompt_tokens_per_s;
+    const Published& in_4_bits = by_weights.at("q4_k_m");
+    const bool believed = outlier * published.prompt_tokens_per_s > in_4_bits.prompt_tokens_per_s;
+    const double predicted_4 = decode_tokens_per_s(*cluster, model, DType::q4_k);
+    const double quantised = bandwidth_share(*cluster, model, DType::q4_k, in_4_bits.decode_tokens_per_s);
     const double compute =
         believed ? compute_share(*cluster, model, published.prompt_tokens_per_s, entry->fp16_sums_flop_per_s) : 0;
-    fmt::print("| {} | {:.2f} | {:.2f} | {:.2f} | {:.2f} | {:.0f} | {} |\n", card, published.decode_tokens_per_s,
-               predicted, predicted / published.decode_tokens_per_s, bandwidth, published.prompt_tokens_per_s,
-               believed ? fmt::format("{:.2f}", compute) : "outlier");
-    if (!held_up_by_launches(card)) measured[name] = {two_digits(compute), two_digits(bandwidth), "cards"};
+    fmt::print("| {} | {:.2f} | {:.2f} | {:.2f} | {:.2f} | {:.2f} | {:.2f} | {:.2f} | {:.2f} | {:.0f} | {} |\n", card,
+               published.decode_tokens_per_s, predicted, predicted / published.decode_tokens_per_s, bandwidth,
+               in_4_bits.decode_tokens_per_s, predicted_4, predicted_4 / in_4_bits.decode_tokens_per_s, quantised,
+               published.prompt_tokens_per_s, believed ? fmt::format("{:.2f}", compute) : "outlier");
+    if (!held_up_by_launches(card))
+      measured[name] = {two_digits(compute), two_digits(bandwidth), two_digits(quantised), "cards"};
   }
   return measured;
 }
@@ -279,7 +292,9 @@ void print_spread(const std::vector<Entry>& entries, const std::map<std::string,
     compute = std::max(compute, factor(own->second.compute, others.compute));
     bandwidth = std::max(bandwidth, factor(own->second.bandwidth, others.bandwidth));
   }
-  fmt::print("\nMeasured types by those that would stand for them:\n\n| rests on | compute off by | bandwidth off by |\n|---|---|---|\n");
+  fmt::print(
+      "\nMeasured types by those that would stand for them:\n\n| rests on | compute off by | bandwidth off by "
+      "|\n|---|---|---|\n");
   for (const auto& [basis, factors] : worst)
     fmt::print("| {} | {:.2f} | {:.2f} |\n", basis, factors.first, factors.second);
 }
@@ -294,12 +309,14 @@ void write_devices(const std::string& path, const std::vector<Entry>& entries,
     std::smatch name;
     if (std::regex_search(line, name, name_key)) {
       const auto entry = std::ranges::find(entries, name[1].str(), &Entry::name);
-      const Shares shares = entry->generation.empty() ? Shares{0.60, 0.80, "start"}
-                                                      : shares_of(entries, measured, *entry, false);
+      const Shares shares =
+          entry->generation.empty() ? Shares{0.60, 0.80, 0, "start"} : shares_of(entries, measured, *entry, false);
       line = std::regex_replace(
           line, efficiency_key,
-          fmt::format("\"efficiency\": {{\"compute\": {}, \"bandwidth\": {}, \"source\": \"{}\"}}",
-                      two_digits(shares.compute), two_digits(shares.bandwidth), shares.source));
+          fmt::format("\"efficiency\": {{\"compute\": {}, \"bandwidth\": {}, {}\"source\": \"{}\"}}",
+                      two_digits(shares.compute), two_digits(shares.bandwidth),
+                      shares.quantised > 0 ? fmt::format("\"quantised_bandwidth\": {}, ", shares.quantised) : "",
+                      shares.source));
     }
     text << line << '\n';
   }
@@ -309,7 +326,8 @@ void write_devices(const std::string& path, const std::vector<Entry>& entries,
 
 int run(const std::vector<std::string>& arguments) {
   const bool write_them = arguments.size() == 2 && arguments[0] == "--write";
-  if (!arguments.empty() && !write_them) throw input_error("unknown arguments", "use --write data/devices.json, or none");
+  if (!arguments.empty() && !write_them)
+    throw input_error("unknown arguments", "use --write data/devices.json, or none");
   const std::vector<Entry> entries = catalogue_entries();
   const std::map<std::string, Shares> measured = measured_shares(read_model("llama-3-8b"), entries);
   print_spread(entries, measured);

@@ -16,6 +16,7 @@ namespace {
 struct EfficiencyFact {
   double compute = 0;
   double bandwidth = 0;
+  double quantised_bandwidth = 0;
   std::string source;
   bool operator==(const EfficiencyFact&) const = default;
 };
@@ -77,6 +78,8 @@ const Schema<EfficiencyFact>& schema<EfficiencyFact>() {
                                        {.required = true, .above = 0, .max = 1})
                                 .field("bandwidth", &EfficiencyFact::bandwidth, "Share of the peak memory bandwidth.",
                                        {.required = true, .above = 0, .max = 1})
+                                .field("quantised_bandwidth", &EfficiencyFact::quantised_bandwidth,
+                                       "The same while quantised weights are unpacked.", {.above = 0, .max = 1})
                                 .field("source", &EfficiencyFact::source, "Key of `sources`.", {.required = true});
   return table;
 }
@@ -185,6 +188,7 @@ DeviceType as_type(const DeviceFacts& facts) {
   type.efficiency = {.compute = facts.efficiency.compute,
                      .bandwidth = facts.efficiency.bandwidth,
                      .attention_compute = facts.training.attention,
+                     .quantised_bandwidth = facts.efficiency.quantised_bandwidth,
                      .elementwise = facts.training.elementwise,
                      .basis = basis_of(facts.efficiency.source)};
   type.training = {.products = facts.training.products,

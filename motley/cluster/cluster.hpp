@@ -36,6 +36,7 @@ struct Efficiency {
   double bandwidth = 0;            // share of the peak memory bandwidth that streaming weights reaches
   double attention_compute = 0;    // the same of attention: many tokens of a prompt at once ...
   double attention_bandwidth = 0;  // ... and one token that reads the keys and values before it
+  double quantised_bandwidth = 0;  // ... and that streaming quantised weights reaches; 0: 0.8 of `bandwidth`
   double elementwise = 0;          // of the peak memory bandwidth in norms, sums and activations; 0: part of `compute`
   Basis basis = Basis::given;
   bool operator==(const Efficiency&) const = default;

@@ -138,7 +138,8 @@ const std::vector<EnumName<Basis>>& enum_names<Basis>() {
 
 namespace {
 constexpr const char* basis_doc =
-    "What the shares rest on: the cluster file (`given`), measurements of this type (`measured`), of its generation, or "
+    "What the shares rest on: the cluster file (`given`), measurements of this type (`measured`), of its generation, "
+    "or "
     "of other types (`guess`). Default: `given`.";
 }  // namespace
 
@@ -158,10 +159,16 @@ const Schema<Efficiency>& schema<Efficiency>() {
                  "Share of the peak memory bandwidth in the attention of one token to the earlier ones. Default: "
                  "`bandwidth`.",
                  {.above = 0, .max = 1})
-          .field("elementwise", &Efficiency::elementwise,
-                 "Share of the peak memory bandwidth in norms, residual sums and activations. Default: the catalogue's; "
-                 "where `compute` is given, their time is part of it.",
-                 {.above = 0, .max = 1})
+          .field(
+              "quantised_bandwidth", &Efficiency::quantised_bandwidth,
+              "Share of the peak memory bandwidth that streaming quantised weights reaches: they are unpacked on the "
+              "way. Default: the catalogue's, else 0.8 of `bandwidth`.",
+              {.above = 0, .max = 1})
+          .field(
+              "elementwise", &Efficiency::elementwise,
+              "Share of the peak memory bandwidth in norms, residual sums and activations. Default: the catalogue's; "
+              "where `compute` is given, their time is part of it.",
+              {.above = 0, .max = 1})
           .field("basis", &Efficiency::basis, basis_doc);
   return table;
 }

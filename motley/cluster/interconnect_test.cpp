@@ -24,9 +24,9 @@ TEST(MachineLink, BridgesOfPairsAreNotAWholeMachines) {
 }
 
 TEST(MachineLink, OtherwiseItIsTheHosts) {
-  EXPECT_EQ(bytes_per_s("T4"), 0.75 * 16e9);           // PCIe 3.0 x16
-  EXPECT_EQ(bytes_per_s("L4"), 0.75 * 32e9);           // PCIe 4.0 x16
-  EXPECT_EQ(bytes_per_s("GH200"), 0.75 * 64e9);        // its NVLink goes to its own CPU
+  EXPECT_EQ(bytes_per_s("T4"), 0.75 * 16e9);     // PCIe 3.0 x16
+  EXPECT_EQ(bytes_per_s("L4"), 0.75 * 32e9);     // PCIe 4.0 x16
+  EXPECT_EQ(bytes_per_s("GH200"), 0.75 * 64e9);  // its NVLink goes to its own CPU
   EXPECT_EQ(bytes_per_s("M1 Max"), 0.75 * 16e9) << "what nothing is said of counts as PCIe 3.0 x16";
 }
 

@@ -64,6 +64,8 @@ DeviceType merged(const DeviceType& known, const DeviceType& given) {
   if (given.efficiency.attention_compute > 0) type.efficiency.attention_compute = given.efficiency.attention_compute;
   if (given.efficiency.attention_bandwidth > 0)
     type.efficiency.attention_bandwidth = given.efficiency.attention_bandwidth;
+  if (given.efficiency.bandwidth > 0 || given.efficiency.quantised_bandwidth > 0)
+    type.efficiency.quantised_bandwidth = given.efficiency.quantised_bandwidth;
   if (given.efficiency.elementwise > 0) type.efficiency.elementwise = given.efficiency.elementwise;
   if (given.efficiency.compute > 0) {
     // It is of whole layers unless the other parts are given with it.

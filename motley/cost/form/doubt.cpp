@@ -23,6 +23,7 @@ Cluster at_end(Cluster cluster, DoubtEnd end, const std::string& only) {
       scale(type.efficiency.attention_compute, compute);
       scale(type.efficiency.bandwidth, bandwidth);
       scale(type.efficiency.attention_bandwidth, bandwidth);
+      scale(type.efficiency.quantised_bandwidth, bandwidth);
       scale(type.efficiency.elementwise, bandwidth);
     }
     if (stands_for_others(type.training.basis)) {

@@ -18,6 +18,13 @@ double matrix_elements(const Architecture& arch, const std::vector<TensorSpec>& 
   return elements;
 }
 
+// Of a file one that is mixed counts as quantised: most of its bytes are.
+bool has_quantised(const Architecture& arch, DType weight_type) {
+  return is_quantised(weight_type) || std::ranges::any_of(arch.tensor_types, [&](const auto& entry) {
+           return weight_type == DType::file && is_quantised(entry.second);
+         });
+}
+
 Rank make_rank(const Architecture& arch, const DeviceType& type, const Shard& shard, DType weight_type, DType kv_type,
                const StepLimits& step) {
   const double heads = static_cast<double>(shard.heads.size()) / static_cast<double>(arch.heads);
@@ -26,6 +33,7 @@ Rank make_rank(const Architecture& arch, const DeviceType& type, const Shard& sh
             .memory_bandwidth_bytes_per_s = type.memory_bandwidth_bytes_per_s,
             .flop_per_s = product_flop_per_s(type, weight_type),
             .efficiency = type.efficiency,
+            .unpacks = has_quantised(arch, weight_type),
             .overhead = type.overhead};
   rank.block_bytes = largest_block_bytes(arch, shard, weight_type);
   for (int ends = 0; ends < 4; ++ends) {
@@ -35,8 +43,8 @@ Rank make_rank(const Architecture& arch, const DeviceType& type, const Shard& sh
   }
   rank.block_flops = 2 * matrix_elements(arch, block_tensors(arch, 0), shard);
   rank.attention_flops = (block_flops(arch, 1) - block_flops(arch, 0)) * heads;
-  rank.element_bytes = static_cast<double>(
-      bytes_of(dtype_row(weight_type).computed_in, element_traffic_per_token(arch, shard).forward));
+  rank.element_bytes =
+      static_cast<double>(bytes_of(dtype_row(weight_type).computed_in, element_traffic_per_token(arch, shard).forward));
   rank.kv_bytes = static_cast<double>(kv_bytes_per_token(arch, kv_type)) * kv_heads;
   rank.head_bytes = static_cast<double>(weight_bytes(arch, {.head = true}, shard, weight_type));
   rank.head_flops = 2 * matrix_elements(arch, head_tensors(arch), shard);

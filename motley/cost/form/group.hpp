@@ -23,6 +23,7 @@ struct Rank {
   double memory_bandwidth_bytes_per_s = 0;  // peak
   double flop_per_s = 0;                    // peak, in the type that the products are computed in
   Efficiency efficiency;
+  bool unpacks = false;  // its weights are quantised
   std::optional<Overhead> overhead;
   double block_flops = 0;      // of one token, without attention over the context
   double attention_flops = 0;  // of one token, per token of context

@@ -13,6 +13,9 @@ namespace {
 constexpr double default_layer_overhead_s = 20e-6;
 constexpr double default_step_overhead_s = 100e-6;
 
+// Of the bandwidth of other weights that quantised ones reach: the median of seven cards (bench/cards_fit).
+constexpr double unpacking = 0.8;
+
 std::optional<double> given(const CostOptions& options, const std::string& key) {
   const auto found = options.settings.find(key);
   return found == options.settings.end() ? std::nullopt : std::optional(found->second);
@@ -29,7 +32,12 @@ auto slowest(const TensorGroup& group, TimeOf time_of) {
 
 }  // namespace
 
-double effective_bandwidth(const Rank& rank) { return rank.memory_bandwidth_bytes_per_s * rank.efficiency.bandwidth; }
+double effective_bandwidth(const Rank& rank) {
+  const Efficiency& share = rank.efficiency;
+  if (!rank.unpacks) return rank.memory_bandwidth_bytes_per_s * share.bandwidth;
+  return rank.memory_bandwidth_bytes_per_s *
+         (share.quantised_bandwidth > 0 ? share.quantised_bandwidth : unpacking * share.bandwidth);
+}
 double effective_flop_per_s(const Rank& rank) { return rank.flop_per_s * rank.efficiency.compute; }
 double attention_bandwidth(const Rank& rank) {
   const Efficiency& share = rank.efficiency;
