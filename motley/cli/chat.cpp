@@ -30,12 +30,13 @@ struct ChatOptions {
 class OwnServer {
  public:
   OwnServer(const ServingOptions& options, bool quiet) {
-    ServeSettings settings = serve_settings(options, quiet);
+    ServePlan plan = serving_plan(options);
+    ServeSettings settings = serve_settings(options, plan, quiet);
     settings.port = 0;
     std::promise<int> port;
     auto ready = port.get_future();
     settings.on_ready = [&port](int number) { port.set_value(number); };
-    thread_ = std::thread([this, plan = serving_plan(options), settings = std::move(settings), &port]() mutable {
+    thread_ = std::thread([this, plan = std::move(plan), settings = std::move(settings), &port]() mutable {
       try {
         exit_code_ = serve_plan(std::move(plan), std::move(settings));
       } catch (...) {

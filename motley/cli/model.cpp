@@ -5,6 +5,7 @@
 
 #include "motley/base/units.hpp"
 #include "motley/cli/command.hpp"
+#include "motley/cli/named_model.hpp"
 #include "motley/report/description_report.hpp"
 #include "motley/report/table.hpp"
 
@@ -58,7 +59,7 @@ LayerRange parse_layers(const std::string& text, std::int64_t layers) {
 }
 
 int memory(const MemoryOptions& options) {
-  const Model model = read_model(options.model);
+  const Model model = read_named_model(options.model);
   const LayerRange layers = parse_layers(options.layers, model.arch.layers);
   const StageShape stage{layers.size(), layers.first == 0, layers.end == model.arch.layers, layers.first};
   const DType weight_type = options.weight_type.empty() ? model.arch.checkpoint_type
@@ -115,13 +116,15 @@ void add_model(CLI::App& parent, Action& action) {
 
   auto* show_verb = group->add_subcommand("show", "Show shape, parameters, bytes and FLOPs");
   show_verb->footer("example: motley model show llama-2-70b");
-  show_verb->add_option("model", options->model, "Hugging Face folder, config.json, GGUF file, or a name such as llama-2-70b")
+  show_verb
+      ->add_option("model", options->model,
+                   "Folder, config.json, GGUF file, OWNER/NAME on the hub, or a name (llama-2-70b)")
       ->required()
       ->type_name("MODEL");
   add_output_options(*show_verb, options->output);
   show_verb->callback([options, &action] {
     action = [options] {
-      const Model model = read_model(options->model);
+      const Model model = read_named_model(options->model);
       emit(options->output, model_json(model), model_report(model));
       return 0;
     };
@@ -130,7 +133,9 @@ void add_model(CLI::App& parent, Action& action) {
   auto* memory_verb =
       group->add_subcommand("memory", "Show the bytes of each rank of a stage, as planner and engine count");
   memory_verb->footer("example: motley model memory llama-2-70b --layers 0,20 --tp 2 --kv-tokens 8192");
-  memory_verb->add_option("model", options->model, "Hugging Face folder, config.json, GGUF file, or a name such as llama-2-70b")
+  memory_verb
+      ->add_option("model", options->model,
+                   "Folder, config.json, GGUF file, OWNER/NAME on the hub, or a name (llama-2-70b)")
       ->required()
       ->type_name("MODEL");
   memory_verb->add_option("--layers", options->layers, "Half-open range of layers, as in 0,20 (default: all)")

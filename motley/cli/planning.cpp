@@ -1,4 +1,5 @@
 #include "motley/cli/planning.hpp"
+#include "motley/cli/named_model.hpp"
 
 #include <fmt/format.h>
 
@@ -228,7 +229,7 @@ NamedModels plan_models_from_options(const PlanningOptions& options, bool quiet)
   warn(cluster_warnings(cluster), quiet);
   NamedModels planned;
   for (std::size_t i = 0; i < options.models.size(); ++i) {
-    planned.models.push_back({read_model(options.models[i]), read_workload(options.workloads[i])});
+    planned.models.push_back({read_named_model(options.models[i]), read_workload(options.workloads[i])});
     check_context(options.workloads[i], planned.models.back().model, planned.models.back().workload);
     warn(workload_warnings(planned.models.back().workload), quiet);
   }
@@ -249,7 +250,7 @@ ServeOutcome plan_from_options(const PlanningOptions& options, bool quiet) {
   ServeOptions search = serve_options(options);
   if (!options.profile.empty()) search.profile = read_profile(options.profile);
   const Cluster cluster = read_cluster(options.cluster);
-  const Model model = read_model(options.model);
+  const Model model = read_named_model(options.model);
   const Workload workload = options.workload.empty() ? default_workload() : read_workload(options.workload);
   check_context(options.workload, model, workload);
   warn(cluster_warnings(cluster), quiet);

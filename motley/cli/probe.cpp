@@ -7,6 +7,7 @@
 
 #include "motley/base/units.hpp"
 #include "motley/cli/command.hpp"
+#include "motley/cli/named_model.hpp"
 #include "motley/cli/probe_members.hpp"
 #include "motley/cli/worker_program.hpp"
 #include "motley/cluster/write.hpp"
@@ -63,7 +64,7 @@ int probe_and_write(const ProbeCommand& options) {
   check_output_folder(options.output);
   const bool described = !options.cluster.empty();
   const Cluster cluster = described ? read_cluster(options.cluster) : resolve(this_machine(), "this machine");
-  const Architecture shape = read_model(options.model.empty() ? default_shape : options.model).arch;
+  const Architecture shape = read_named_model(options.model.empty() ? default_shape : options.model).arch;
   const DType type =
       options.weight_type.empty() ? shape.checkpoint_type : parse_dtype_option(options.weight_type, "--weight-type");
   if (!supports(type, Support::served, Use::values))

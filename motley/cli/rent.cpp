@@ -4,6 +4,7 @@
 
 #include "motley/base/units.hpp"
 #include "motley/cli/explain.hpp"
+#include "motley/cli/named_model.hpp"
 #include "motley/cli/planning.hpp"
 #include "motley/planner/rent/rent.hpp"
 #include "motley/report/plan_report.hpp"
@@ -76,7 +77,7 @@ RentOptions rent_options(const RentVerbOptions& options) {
 }
 
 RentOutcome plan_for_model(const RentVerbOptions& options, Offers market, const RentOptions& rent) {
-  const Model model = read_model(options.model);
+  const Model model = read_named_model(options.model);
   const Workload workload = options.workload.empty() ? default_workload() : read_workload(options.workload);
   check_context(options.workload, model, workload);
   warn(workload_warnings(workload), options.output.quiet);

@@ -47,7 +47,7 @@ void add_serve(CLI::App& parent, Action& action) {
       if (!options->local && options->serving.backend == "cpu")
         throw input_error("--local is missing: workers on other machines are not supported yet",
                           "give --local to run each device as a CPU worker process on this machine");
-      ServeSettings settings = serve_settings(options->serving, options->quiet);
+      ServeSettings settings = serve_settings(options->serving, plan, options->quiet);
       settings.host = options->host;
       settings.port = options->port;
       settings.api_key = options->api_key;

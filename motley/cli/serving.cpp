@@ -8,6 +8,7 @@
 
 #include "motley/base/units.hpp"
 #include "motley/cli/command.hpp"
+#include "motley/cli/named_model.hpp"
 #include "motley/cli/worker_program.hpp"
 #include "motley/plan/served.hpp"
 #include "motley/report/plan_report.hpp"
@@ -15,23 +16,23 @@
 namespace motley::cli {
 namespace {
 
-// The folder's model must be the plan's: a plan for another model would fail late, tensor by tensor.
-void check_same_model(const ServePlan& plan, const std::string& folder) {
-  const Model model = read_model(folder);
+// The model must be the plan's: a plan for another one would fail late, tensor by tensor.
+void check_same_model(const ServePlan& plan, const std::string& named) {
+  const Model model = read_named_model(named, planned_revision(plan.model, named));
   Architecture planned = plan.model.arch, given = model.arch;
   planned.eos_tokens = given.eos_tokens = {};  // generation settings may differ
   // The same model may be given in another form: its tensors' types count only where the plan takes them from a file.
   const bool of_a_file = std::any_of(plan.stages.begin(), plan.stages.end(),
                                      [](const Stage& stage) { return stage.weight_type == DType::file; });
   if (of_a_file && planned.tensor_types != given.tensor_types)
-    throw input_error(fmt::format("{} holds its tensors in other types than the plan counts with", folder),
-                      fmt::format("plan again with --model {}", folder));
+    throw input_error(fmt::format("{} holds its tensors in other types than the plan counts with", named),
+                      fmt::format("plan again with --model {}", named));
   planned.tensor_types = given.tensor_types = {};
   planned.checkpoint_type = given.checkpoint_type;
   if (planned == given) return;
-  throw input_error(fmt::format("{} has another model than the plan: {} layers of hidden size {}, not {} of {}", folder,
+  throw input_error(fmt::format("{} has another model than the plan: {} layers of hidden size {}, not {} of {}", named,
                                 given.layers, given.hidden, planned.layers, planned.hidden),
-                    fmt::format("plan again with --model {}", folder));
+                    fmt::format("plan again with --model {}", named));
 }
 
 void require_served(const ServePlan& plan, const std::string& file) {
@@ -48,7 +49,7 @@ void require_served_types(const PlanningOptions& planning) {
   };
   const bool stated = !planning.weight_type.empty();
   const DType weights = stated ? parse_dtype_option(planning.weight_type, "--weight-type")
-                               : read_model(planning.model).arch.checkpoint_type;
+                               : read_named_model(planning.model).arch.checkpoint_type;
   check(stated ? "--weight-type" : fmt::format("the weight type of {}", planning.model), weights, "--weight-type",
         Use::weights);
   if (!planning.kv_type.empty())
@@ -69,7 +70,7 @@ void print_phase(const std::string& phase, const std::string& detail, double ela
 
 void add_serving_options(CLI::App& verb, ServingOptions& options) {
   verb.add_option("plan", options.plan, "Plan file (default: plan for --cluster)")->type_name("PLAN");
-  add_planning_options(verb, options.planning, "Model folder (config.json, *.safetensors, tokenizer.json), or a GGUF file");
+  add_planning_options(verb, options.planning, "Model folder, GGUF file, or OWNER/NAME[:FILE.gguf] on the hub");
   verb.add_option("--transport", options.transport, "Transport between workers (default shm)")
       ->check(CLI::IsMember({"shm", "tcp"}));
   verb.add_option("--backend", options.backend, "Backend of all devices; with cuda, slot n runs on GPU n (default cpu)")
@@ -100,9 +101,10 @@ ServePlan serving_plan(const ServingOptions& options) {
   return *outcome.plan;
 }
 
-ServeSettings serve_settings(const ServingOptions& options, bool quiet) {
+ServeSettings serve_settings(const ServingOptions& options, const ServePlan& plan, bool quiet) {
+  const std::string& named = options.planning.model;
   ServeSettings settings;
-  settings.model_folder = options.planning.model;
+  settings.model_folder = locate_model(named, ModelFiles::all, planned_revision(plan.model, named)).path;
   settings.worker_program = prepare_worker_program();
   settings.transport = options.transport;
   settings.backend = options.backend;

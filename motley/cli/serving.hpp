@@ -21,6 +21,6 @@ struct ServingOptions {
 void add_serving_options(CLI::App& verb, ServingOptions& options);
 // Reads the plan, or makes it; throws when none fits, and when --model disagrees with the plan.
 ServePlan serving_plan(const ServingOptions& options);
-ServeSettings serve_settings(const ServingOptions& options, bool quiet);
+ServeSettings serve_settings(const ServingOptions& options, const ServePlan& plan, bool quiet);
 
 }  // namespace motley::cli

@@ -115,7 +115,7 @@ void add_plan_train(CLI::App& plan_verbs, Action& action) {
   TrainPlanOptions& plan = options->plan;
   verb->add_option("--cluster", plan.cluster, "Cluster file: devices, machines and links (motley.cluster/1)")
       ->type_name("FILE");
-  verb->add_option("--model", plan.model, "Hugging Face folder, config.json, or a name such as llama-2-70b")
+  verb->add_option("--model", plan.model, "Folder, config.json, OWNER/NAME on the hub, or a name such as llama-2-70b")
       ->type_name("MODEL");
   verb->add_option("--workload", plan.workload, "Workload file with a [training] table (motley.workload/1)")
       ->type_name("FILE");

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "motley/cli/explain.hpp"
+#include "motley/cli/named_model.hpp"
 #include "motley/cli/planning.hpp"
 #include "motley/cli/train.hpp"
 #include "motley/planner/train/joint/memory_price.hpp"
@@ -17,7 +18,7 @@
 namespace motley::cli {
 int plan_train_and_show(const TrainPlanOptions& options, const Output& output) {
   const Cluster cluster = read_cluster(options.cluster);
-  const Model model = read_model(options.model);
+  const Model model = read_named_model(options.model);
   const Workload workload = read_workload(options.workload);
   TrainOptions planning{.cost = cost_options(options.cost, options.settings),
                         .profile = options.profile.empty() ? Profile{} : read_profile(options.profile),

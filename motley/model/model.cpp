@@ -91,6 +91,8 @@ const Schema<Model>& schema<Model>() {
           .field("name", &Model::name, "Shown in reports.", {.required = true})
           .field("config", &Model::config, "The model's config.json.", {.required = true})
           .field("tensor_types", &Model::tensor_types, "Types of the matrices of a GGUF file, by name: for `file`.")
+          .field("source", &Model::source, "Where it came from: `OWNER/NAME[:FILE.gguf]` on the Hugging Face hub.")
+          .field("revision", &Model::revision, "Commit of the source.")
           .derive([](Model& model, const Reader& reader) {
             const std::string& path = reader.path();
             model.arch = read_architecture(

@@ -86,6 +86,8 @@ struct Model {
   // config.json that says the same as its metadata.
   Value config;
   std::map<std::string, DType> tensor_types;  // arch.tensor_types, as plans carry it
+  std::string source;    // where it came from: OWNER/NAME[:FILE.gguf] on the Hugging Face hub; else empty
+  std::string revision;  // of the source
   Architecture arch;
   bool operator==(const Model&) const = default;
 };

@@ -52,7 +52,8 @@ TemporaryFolder::~TemporaryFolder() {
 }
 
 Model probe_model(const Architecture& shape, std::int64_t layers) {
-  Model model{.name = "probe", .config = {}, .tensor_types = {}, .arch = {}};
+  Model model;
+  model.name = "probe";
   model.config = Value::object({{"model_type", "llama"},
                                 {"num_hidden_layers", layers},
                                 {"hidden_size", shape.hidden},

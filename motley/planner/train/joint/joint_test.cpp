@@ -17,21 +17,20 @@ namespace motley {
 namespace {
 
 Model tiny_model(std::int64_t layers) {
-  Model model{.name = "tiny",
-              .config = Value::object({{"model_type", "llama"},
-                                       {"num_hidden_layers", layers},
-                                       {"hidden_size", 1024},
-                                       {"intermediate_size", 4096},
-                                       {"num_attention_heads", 8},
-                                       {"num_key_value_heads", 8},
-                                       {"vocab_size", 1000},
-                                       {"max_position_embeddings", 2048},
-                                       {"hidden_act", "silu"},
-                                       {"rms_norm_eps", 1e-5},
-                                       {"tie_word_embeddings", false},
-                                       {"torch_dtype", "bfloat16"}}),
-              .tensor_types = {},
-              .arch = {}};
+  Model model;
+  model.name = "tiny";
+  model.config = Value::object({{"model_type", "llama"},
+                                {"num_hidden_layers", layers},
+                                {"hidden_size", 1024},
+                                {"intermediate_size", 4096},
+                                {"num_attention_heads", 8},
+                                {"num_key_value_heads", 8},
+                                {"vocab_size", 1000},
+                                {"max_position_embeddings", 2048},
+                                {"hidden_act", "silu"},
+                                {"rms_norm_eps", 1e-5},
+                                {"tie_word_embeddings", false},
+                                {"torch_dtype", "bfloat16"}});
   model.arch = read_architecture(model.config, "tiny");
   return model;
 }
