@@ -1,7 +1,11 @@
 #!/usr/bin/env bash
 # Plans the tales model over the garage's unlike devices, serves it with one CPU worker process per device, chats, and checks
 # that the tokens equal those of the same model on a single device. `./dev demo` builds the programs first and runs this.
+# With `--model MODEL`: another model, over the same devices with memories that grow with it (own_model.py).
 set -euo pipefail
+if [ "$#" -gt 0 ]; then
+  exec /usr/bin/python3 "$(dirname "${BASH_SOURCE[0]}")/own_model.py" "$@"
+fi
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 motley=${MOTLEY:-build/release/motley}

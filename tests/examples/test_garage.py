@@ -1,7 +1,9 @@
 """The example that `./dev demo` runs, as a user runs it."""
 
+import json
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -55,6 +57,27 @@ def test_the_memories_force_unlike_stages(garage):
 def test_tokens_equal_those_of_one_device(garage):
     match = re.search(r"tokens equal: yes \((\d+) tokens; [\d.]+ tokens/s", garage.stdout)
     assert match and int(match[1]) > 50
+
+
+@pytest.mark.parametrize("template", [True, False])
+def test_a_model_of_your_own(motley, tmp_path, template):
+    """A folder with or without a chat template, over memories that grow with it; the plan is kept where it is asked for."""
+    model = tmp_path / "model"
+    shutil.copytree(ROOT / "data/models/tales", model)
+    if not template:
+        settings = json.loads((model / "tokenizer_config.json").read_text())
+        del settings["chat_template"]
+        (model / "tokenizer_config.json").write_text(json.dumps(settings))
+    environment = os.environ | {"MOTLEY": str(motley), MARK: str(os.getpid())}
+    run = subprocess.run([ROOT / "examples/garage/run.sh", "--model", "model", "--keep", "kept", "--weight-type", "fp32"], cwd=tmp_path,
+                         env=environment, capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert re.search(r"stages on [456] of 6 devices", run.stdout)
+    assert len(run.stdout.split("> ")[-1].split()) > 40
+    assert re.search(r"\d+ tokens in [\d.]+ s over the garage", run.stdout)
+    assert ("no chat template" in run.stdout) != template
+    assert json.loads((tmp_path / "kept" / "plan.json").read_text())["kind"] == "serve"
+    assert workers_of_this_run() == []
 
 
 def test_no_process_remains(garage):
