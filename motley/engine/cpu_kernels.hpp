@@ -4,6 +4,7 @@
 // depend on which other tokens are in the batch, nor on how a prompt is cut into chunks, nor on the number of threads.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 #include <vector>
@@ -16,17 +17,29 @@ struct Bf16 {
   std::uint16_t bits;
 };
 
-// output[t][n] = sum over k of input[t][k] * weight[n][k], plus bias[n] where there is one. Strides are in elements.
+// output[t][n] = sum over k of input[t][k] * weight[n][k], plus bias[n] where there is one.
 template <class T>
 struct LinearTask {
-  const T* input;
-  std::int64_t input_stride;
-  const T* weight;
-  const T* bias;  // may be null
-  void* output;   // T, or fp32
-  std::int64_t output_stride;
+  const std::byte* input;    // as prepared, token by token
+  std::int64_t input_bytes;  // of a token
+  const std::byte* weight;
+  const T* bias;               // may be null
+  void* output;                // T, or fp32
+  std::int64_t output_stride;  // in elements
   std::int64_t tokens;
   std::int64_t inputs;
+  std::int64_t outputs;
+};
+
+// Products of weights of one type with inputs of type T, which are first converted to what meets such weights.
+template <class T>
+struct Product {
+  std::int64_t (*prepared_bytes)(std::int64_t inputs);  // of a token
+  // `skipped` zeros, then the inputs.
+  void (*prepare)(const T* input, std::int64_t inputs, std::int64_t skipped, std::byte* prepared);
+  void (*multiply)(const LinearTask<T>&, std::int64_t first, std::int64_t last);  // rows of the weight
+  void (*multiply_fp32)(const LinearTask<T>&, std::int64_t first, std::int64_t last);
+  std::int64_t panel;  // rows that lie interleaved, which `first` and `last` may not cut; 1: row after row
 };
 
 // Per row of `columns`; in place where output == input.
@@ -78,8 +91,7 @@ constexpr std::int64_t max_block_tokens = 256;
 template <class T>
 struct CpuKernels {
   std::string_view instructions;
-  void (*linear)(const LinearTask<T>&, std::int64_t first, std::int64_t last);  // rows of the weight
-  void (*linear_fp32)(const LinearTask<T>&, std::int64_t first, std::int64_t last);
+  const Product<T>* (*product)(DType weights);                                  // null: none
   void (*norm)(const NormTask<T>&, std::int64_t first, std::int64_t last);      // rows
   void (*rotate)(const RotaryTask<T>&, std::int64_t first, std::int64_t last);  // tokens
   // values[i] = activation(values[i]), times factors[i] where there are factors.
@@ -93,7 +105,9 @@ struct CpuKernels {
                       std::int64_t row_last);
 };
 
-// The best that this processor runs.
+// The best that this processor runs, or those that the environment's MOTLEY_KERNELS names. Throws an input error where
+// it names others.
+std::string_view cpu_kernels_name();
 template <class T>
 const CpuKernels<T>& cpu_kernels();
 

@@ -1,18 +1,23 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "motley/engine/cpu_kernels_sets.hpp"
+#include "motley/engine/quant_panels.hpp"
 
 #ifdef __x86_64__
 #include <immintrin.h>
-#pragma GCC target("avx2,fma")
+#pragma GCC target("avx2,fma,f16c")
+#define MOTLEY_AVX2
 
 namespace motley::avx2_kernels {
 namespace {
 constexpr std::string_view instructions = "avx2";
+constexpr int vector_bytes = 32;
 #include "motley/engine/cpu_kernels_body.hpp"
 }  // namespace
 

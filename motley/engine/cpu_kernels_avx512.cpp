@@ -1,18 +1,23 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "motley/engine/cpu_kernels_sets.hpp"
+#include "motley/engine/quant_panels.hpp"
 
 #ifdef __x86_64__
 #include <immintrin.h>
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,fma")
+#define MOTLEY_AVX512
 
 namespace motley::avx512_kernels {
 namespace {
 constexpr std::string_view instructions = "avx512";
+constexpr int vector_bytes = 64;
 #include "motley/engine/cpu_kernels_body.hpp"
 }  // namespace
 

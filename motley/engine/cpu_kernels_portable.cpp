@@ -1,14 +1,18 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "motley/engine/cpu_kernels_sets.hpp"
+#include "motley/engine/quant_panels.hpp"
 
 namespace motley::portable_kernels {
 namespace {
 constexpr std::string_view instructions = "portable";
+constexpr int vector_bytes = 16;
 #include "motley/engine/cpu_kernels_body.hpp"
 }  // namespace
 

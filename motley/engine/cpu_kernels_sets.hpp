@@ -16,6 +16,10 @@ namespace avx512_kernels {
 const CpuKernels<float>& fp32();
 const CpuKernels<Bf16>& bf16();
 }  // namespace avx512_kernels
+namespace avx512vnni_kernels {
+const CpuKernels<float>& fp32();
+const CpuKernels<Bf16>& bf16();
+}  // namespace avx512vnni_kernels
 namespace avx512bf16_kernels {
 const CpuKernels<float>& fp32();
 const CpuKernels<Bf16>& bf16();

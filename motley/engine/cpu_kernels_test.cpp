@@ -5,8 +5,12 @@
 
 #include <bit>
 #include <cmath>
+#include <cstdlib>
+#include <iostream>
 #include <numeric>
 #include <random>
+
+#include "motley/base/error.hpp"
 
 namespace motley {
 namespace {
@@ -29,9 +33,34 @@ std::vector<T> random_values(std::size_t count, unsigned seed, float scale = 1) 
 }
 
 template <class T>
+std::vector<std::byte> prepare(const Product<T>& product, const T* input, std::int64_t stride, std::int64_t tokens,
+                               std::int64_t inputs) {
+  const std::int64_t bytes = product.prepared_bytes(inputs);
+  std::vector<std::byte> prepared(static_cast<std::size_t>(tokens * bytes), std::byte{0xff});
+  for (std::int64_t t = 0; t < tokens; ++t) product.prepare(input + t * stride, inputs, 0, prepared.data() + t * bytes);
+  return prepared;
+}
+
+template <class T>
+LinearTask<T> linear_task(const Product<T>& product, const std::vector<std::byte>& prepared,
+                          const std::vector<T>& weight, const T* bias, void* output, std::int64_t tokens,
+                          std::int64_t inputs, std::int64_t outputs) {
+  return {prepared.data(),
+          product.prepared_bytes(inputs),
+          reinterpret_cast<const std::byte*>(weight.data()),
+          bias,
+          output,
+          outputs,
+          tokens,
+          inputs,
+          outputs};
+}
+
+template <class T>
 class CpuKernelsTest : public ::testing::Test {
  protected:
   // Of a result rounded to T, relative to its size.
+  static constexpr DType type = std::is_same_v<T, float> ? DType::fp32 : DType::bf16;
   static constexpr double rounding = std::is_same_v<T, float> ? 1e-6 : 1.0 / 256;
 
   template <class Check>
@@ -45,27 +74,51 @@ class CpuKernelsTest : public ::testing::Test {
 using Types = ::testing::Types<float, Bf16>;
 TYPED_TEST_SUITE(CpuKernelsTest, Types);
 
-TYPED_TEST(CpuKernelsTest, ChoosesTheBestThatRuns) {
+TYPED_TEST(CpuKernelsTest, ChoosesTheBestThatRunsUnlessOthersAreNamed) {
   ASSERT_FALSE(all_cpu_kernels<TypeParam>().empty());
-  EXPECT_EQ(cpu_kernels<TypeParam>().instructions, all_cpu_kernels<TypeParam>().back()->instructions);
+  const char* named = std::getenv("MOTLEY_KERNELS");
+  EXPECT_EQ(cpu_kernels<TypeParam>().instructions,
+            named != nullptr ? named : all_cpu_kernels<TypeParam>().back()->instructions);
+  EXPECT_EQ(cpu_kernels<TypeParam>().instructions, cpu_kernels_name());
+}
+
+// In processes of their own, as the environment is read once.
+TEST(KernelsByName, AreTakenOrRefused) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto take = [](const char* name) {
+    ::setenv("MOTLEY_KERNELS", name, 1);
+    try {
+      std::cerr << "took " << cpu_kernels<float>().instructions;
+      std::exit(0);
+    } catch (const Error& error) {
+      std::cerr << error.what() << "; " << error.hint();
+      std::exit(static_cast<int>(error.code()));
+    }
+  };
+  EXPECT_EXIT(take("portable"), ::testing::ExitedWithCode(0), "took portable");
+  EXPECT_EXIT(take("avx9"), ::testing::ExitedWithCode(static_cast<int>(ErrorCode::input)),
+              "MOTLEY_KERNELS names avx9, .*choose from: portable");
 }
 
 TYPED_TEST(CpuKernelsTest, LinearEqualsTheDotProducts) {
   using T = TypeParam;
-  for (const std::int64_t inputs : {1, 7, 16, 31, 64, 100, 333})
+  for (const std::int64_t inputs : {1, 7, 16, 31, 64, 100, 333, 1030})
     for (const std::int64_t tokens : {1, 2, 3, 5, 6, 7, 13}) {
       const std::int64_t outputs = 21;
       const auto x = random_values<T>(static_cast<std::size_t>(tokens * (inputs + 3)), 1);  // rows three elements apart
       const auto w = random_values<T>(static_cast<std::size_t>(outputs * inputs), 2);
       const auto bias = random_values<T>(static_cast<std::size_t>(outputs), 3);
       this->for_each_set([&](const CpuKernels<T>& kernels) {
+        constexpr DType type = TestFixture::type;
         std::vector<float> y(static_cast<std::size_t>(tokens * outputs), NAN);
         std::vector<T> rounded(y.size());
-        LinearTask<T> task{x.data(), inputs + 3, w.data(), bias.data(), y.data(), outputs, tokens, inputs};
-        kernels.linear_fp32(task, 0, 5);
-        kernels.linear_fp32(task, 5, outputs);
+        const auto prepared = prepare<T>(*kernels.product(type), x.data(), inputs + 3, tokens, inputs);
+        LinearTask<T> task =
+            linear_task(*kernels.product(type), prepared, w, bias.data(), y.data(), tokens, inputs, outputs);
+        kernels.product(type)->multiply_fp32(task, 0, 5);
+        kernels.product(type)->multiply_fp32(task, 5, outputs);
         task.output = rounded.data();
-        kernels.linear(task, 0, outputs);
+        kernels.product(type)->multiply(task, 0, outputs);
         for (std::int64_t t = 0; t < tokens; ++t)
           for (std::int64_t n = 0; n < outputs; ++n) {
             double expected = widen(bias[static_cast<std::size_t>(n)]), size = std::abs(expected);
@@ -83,21 +136,29 @@ TYPED_TEST(CpuKernelsTest, LinearEqualsTheDotProducts) {
     }
 }
 
-// To the bit: a token's row is the same whoever else is in the batch.
+// To the bit: a token's row is the same whoever else is in the batch, and wherever the rows of the weight are cut.
 TYPED_TEST(CpuKernelsTest, LinearDoesNotDependOnTheBatch) {
   using T = TypeParam;
-  const std::int64_t inputs = 200, outputs = 37, tokens = 19;
-  const auto x = random_values<T>(static_cast<std::size_t>(tokens * inputs), 1);
+  const std::int64_t inputs = 2100, outputs = 75, most = 64;
+  const auto x = random_values<T>(static_cast<std::size_t>(most * inputs), 1);
   const auto w = random_values<T>(static_cast<std::size_t>(outputs * inputs), 2);
   this->for_each_set([&](const CpuKernels<T>& kernels) {
-    std::vector<float> together(static_cast<std::size_t>(tokens * outputs)), alone(static_cast<std::size_t>(outputs));
-    kernels.linear_fp32({x.data(), inputs, w.data(), nullptr, together.data(), outputs, tokens, inputs}, 0, outputs);
-    for (std::int64_t t = 0; t < tokens; ++t) {
-      kernels.linear_fp32({x.data() + t * inputs, inputs, w.data(), nullptr, alone.data(), outputs, 1, inputs}, 0,
-                          outputs);
-      for (std::int64_t n = 0; n < outputs; ++n)
-        ASSERT_EQ(alone[static_cast<std::size_t>(n)], together[static_cast<std::size_t>(t * outputs + n)]);
-    }
+    constexpr DType type = TestFixture::type;
+    const auto run = [&](std::int64_t first, std::int64_t tokens, std::int64_t cut) {
+      std::vector<float> y(static_cast<std::size_t>(tokens * outputs));
+      const auto prepared = prepare<T>(*kernels.product(type), x.data() + first * inputs, inputs, tokens, inputs);
+      const auto task = linear_task<T>(*kernels.product(type), prepared, w, nullptr, y.data(), tokens, inputs, outputs);
+      kernels.product(type)->multiply_fp32(task, 0, cut);
+      kernels.product(type)->multiply_fp32(task, cut, outputs);
+      return y;
+    };
+    const std::vector<float> together = run(0, most, 48);
+    for (const std::int64_t tokens : {1, 2, 3, 4, 5, 6, 7, 16})
+      for (std::int64_t first = 0; first + tokens <= most; first += 17) {
+        const std::vector<float> some = run(first, tokens, 16);
+        for (std::size_t i = 0; i < some.size(); ++i)
+          ASSERT_EQ(some[i], together[static_cast<std::size_t>(first * outputs) + i]) << tokens << " tokens";
+      }
   });
 }
 

@@ -1,11 +1,20 @@
 // The operations on a CPU: the kernels of cpu_kernels.hpp, over the threads that at::set_num_threads() allows.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdlib>
+#include <string_view>
+#include <type_traits>
+#include <vector>
 
+#include "motley/checkpoint/quants.hpp"
 #include "motley/engine/cpu_kernels.hpp"
 #include "motley/engine/ops.hpp"
+#include "motley/engine/quant_panels.hpp"
 
 namespace motley {
 namespace {
@@ -15,9 +24,9 @@ using at::Tensor;
 // Below this many elements a loop stays on one thread: starting the others would take longer.
 constexpr std::int64_t parallel_elements = 16384;
 
-// Up to this many tokens the weights' bytes decide, and our own product reads them at the memory's speed; beyond, the
-// arithmetic does, and the vendors' libraries are faster.
-constexpr std::int64_t few_tokens = 64;
+// Inputs of so many tokens are prepared at once, and the weights are read once for each so many: enough to be bound by
+// arithmetic, and few enough for the second-level cache.
+constexpr std::int64_t tokens_at_once = 96;
 
 template <class T>
 const T* data_of(const Tensor& tensor) {
@@ -42,17 +51,105 @@ void parallel_rows(std::int64_t rows, std::int64_t columns, const Step& step) {
   at::parallel_for(0, rows, std::max<std::int64_t>(1, parallel_elements / std::max<std::int64_t>(columns, 1)), step);
 }
 
-template <class T>
-void run_linear(Tensor& out, const Tensor& input, const Tensor& weight, const Tensor& bias) {
-  const LinearTask<T> task{data_of<T>(input),      input.stride(0), data_of<T>(weight), data_of<T>(bias),
-                           out.mutable_data_ptr(), out.stride(0),   input.size(0),      input.size(1)};
-  const CpuKernels<T>& kernels = cpu_kernels<T>();
-  const auto product = out.scalar_type() == at::kFloat ? kernels.linear_fp32 : kernels.linear;
-  constexpr std::int64_t panel = 8;  // rows of the weight that the kernel takes at a time
-  const std::int64_t rows = weight.size(0);
-  parallel_rows((rows + panel - 1) / panel, panel * task.inputs, [&](std::int64_t first, std::int64_t last) {
-    product(task, first * panel, std::min(last * panel, rows));
+// Pieces of [0, count), each to the next thread that is free: other programs may slow one down at any time.
+template <class Step>
+void parallel_pieces(std::int64_t count, std::int64_t piece, const Step& step) {
+  const std::int64_t pieces = (count + piece - 1) / piece;
+  std::atomic<std::int64_t> next{0};
+  at::parallel_for(0, std::min<std::int64_t>(pieces, at::get_num_threads()), 1, [&](std::int64_t, std::int64_t) {
+    for (std::int64_t i = next++; i < pieces; i = next++) step(i * piece, std::min((i + 1) * piece, count));
   });
+}
+
+// Rows of a matrix that a thread takes at a time: a few pieces each, unless they become too small.
+std::int64_t rows_of_piece(std::int64_t rows, std::int64_t work_of_row) {
+  constexpr std::int64_t unit = 16;  // what kernels take at a time divides it
+  const std::int64_t wanted =
+      std::max(rows / (4 * at::get_num_threads()), parallel_elements / std::max<std::int64_t>(work_of_row, 1));
+  return (wanted / unit + 1) * unit;
+}
+
+// Whether quantised weights meet inputs as they are, not rounded to 8 bits: slow, to tell what the rounding costs.
+bool exact_inputs() {
+  static const bool exact = [] {
+    const char* named = std::getenv("MOTLEY_ACTIVATIONS");
+    const std::string_view type = named == nullptr || *named == '\0' ? "int8" : named;
+    if (type != "int8" && type != "fp32")
+      throw input_error(fmt::format("MOTLEY_ACTIVATIONS is {}: quantised weights meet int8 or fp32", type),
+                        "unset it, or choose int8 or fp32");
+    return type == "fp32";
+  }();
+  return exact;
+}
+
+const std::byte* bytes_of_row(const WeightMatrix& weight, std::int64_t row) {
+  return static_cast<const std::byte*>(weight.values.const_data_ptr()) +
+         row * weight.values.stride(0) * weight.values.element_size();
+}
+
+// A row of a quantised matrix.
+void dequantise_one(const WeightMatrix& weight, std::int64_t row, float* out) {
+  const std::int64_t first = row / weight.panel * weight.panel,
+                     rows = std::min(weight.panel, weight.values.size(0) - first);
+  const std::int64_t blocks = weight.values.size(1) / dtype_row(weight.type).block_bytes,
+                     width = weight.skipped + weight.inputs;
+  thread_local std::vector<std::byte> bytes;
+  thread_local std::vector<float> values;
+  bytes.resize(static_cast<std::size_t>(weight.values.size(1)));
+  values.resize(static_cast<std::size_t>(width));
+  row_of_panel(weight.type, bytes_of_row(weight, first), rows, blocks, row - first, bytes.data());
+  dequantise_row(weight.type, bytes.data(), width, values.data());
+  std::copy_n(values.data() + weight.skipped, weight.inputs, out);
+}
+
+// Rows [first, last) of a quantised matrix as fp32, times inputs that were prepared for fp32.
+void multiply_exactly(const WeightMatrix& weight, LinearTask<float> task, std::int64_t first, std::int64_t last) {
+  thread_local std::vector<float> rows;
+  rows.resize(static_cast<std::size_t>((last - first) * weight.inputs));
+  for (std::int64_t row = first; row < last; ++row)
+    dequantise_one(weight, row, rows.data() + (row - first) * weight.inputs);
+  task.weight = reinterpret_cast<const std::byte*>(rows.data());
+  task.output = static_cast<float*>(task.output) + first;
+  if (task.bias != nullptr) task.bias += first;
+  task.outputs = last - first;
+  cpu_kernels<float>().product(DType::fp32)->multiply(task, 0, task.outputs);
+}
+
+template <class T>
+void run_linear(Tensor& out, const Tensor& input, const WeightMatrix& weight, const Tensor& bias) {
+  const bool quantised = weight.values.scalar_type() == at::kByte, exact = quantised && exact_inputs();
+  const DType dense = std::is_same_v<T, float> ? DType::fp32 : DType::bf16;
+  const Product<T>* product = cpu_kernels<T>().product(quantised && !exact ? weight.type : dense);
+  MOTLEY_CHECK(product != nullptr && (!quantised || weight.panel > 0));
+  const auto multiply = out.scalar_type() == at::kFloat ? product->multiply_fp32 : product->multiply;
+  const std::int64_t inputs = input.size(1), skipped = quantised && !exact ? weight.skipped : 0;
+  const std::int64_t outputs = weight.values.size(0), bytes = product->prepared_bytes(skipped + inputs);
+  thread_local std::vector<std::byte> prepared;
+  for (std::int64_t token = 0; token < input.size(0); token += tokens_at_once) {
+    const std::int64_t tokens = std::min(tokens_at_once, input.size(0) - token);
+    prepared.resize(static_cast<std::size_t>(tokens * bytes));
+    std::byte* to = prepared.data();
+    const T* from = data_of<T>(input) + token * input.stride(0);
+    parallel_rows(tokens, inputs, [&](std::int64_t first, std::int64_t last) {
+      for (std::int64_t t = first; t < last; ++t)
+        product->prepare(from + t * input.stride(0), inputs, skipped, to + t * bytes);
+    });
+    const LinearTask<T> task{
+        to,
+        bytes,
+        bytes_of_row(weight, 0),
+        data_of<T>(bias),
+        static_cast<std::byte*>(out.mutable_data_ptr()) + token * out.stride(0) * out.element_size(),
+        out.stride(0),
+        tokens,
+        skipped + inputs,
+        outputs};
+    parallel_pieces(outputs, rows_of_piece(outputs, inputs * tokens), [&](std::int64_t first, std::int64_t last) {
+      if constexpr (std::is_same_v<T, float>)
+        if (exact) return multiply_exactly(weight, task, first, last);
+      multiply(task, first, last);
+    });
+  }
 }
 
 template <class T, class C>
@@ -90,13 +187,29 @@ void run_attend(Tensor& out, const Tensor& query, const LayerCache& cache, const
 
 class CpuOps final : public Ops {
  public:
+  // Quantised matrices are laid in panels. Those of other types stay as they are: products read them row by row.
+  void prepare(WeightMatrix& weight) const override {
+    if (weight.values.scalar_type() != at::kByte) return;
+    MOTLEY_CHECK(weight.panel == 0 && weight.values.is_contiguous());
+    weight.panel = cpu_kernels<float>().product(weight.type)->panel;
+    const std::int64_t rows = weight.values.size(0), row_bytes = weight.values.size(1);
+    const std::int64_t blocks = row_bytes / dtype_row(weight.type).block_bytes;
+    at::parallel_for(0, (rows + weight.panel - 1) / weight.panel, 16, [&](std::int64_t first, std::int64_t last) {
+      std::vector<std::byte> as_read(static_cast<std::size_t>(weight.panel * row_bytes));
+      for (std::int64_t row = first * weight.panel; row < std::min(last * weight.panel, rows); row += weight.panel) {
+        const std::int64_t count = std::min(weight.panel, rows - row);
+        std::byte* panel = mutable_data_of<std::byte>(weight.values) + row * row_bytes;
+        std::copy_n(panel, count * row_bytes, as_read.data());
+        lay_panel(weight.type, as_read.data(), count, blocks, panel);
+      }
+    });
+  }
+
   void linear(Tensor& out, const Tensor& input, const WeightMatrix& weight, const Tensor& bias) const override {
     MOTLEY_CHECK(input.stride(1) == 1 && weight.values.is_contiguous() && out.stride(1) == 1);
     if (input.size(0) == 0) return;
-    if (weight.scaled() || is_quantised(weight.type) ||
-        (input.size(0) > few_tokens && out.scalar_type() == input.scalar_type()))
-      return generic_ops().linear(out, input, weight, bias);
-    with_type(weight.values, [&]<class T>(T) { run_linear<T>(out, input, weight.values, bias); });
+    if (weight.scaled()) return generic_ops().linear(out, input, weight, bias);
+    with_type(input, [&]<class T>(T) { run_linear<T>(out, input, weight, bias); });
   }
 
   void norm(Norm kind, Tensor& out, const Tensor& input, const NormWeights& weights, double epsilon) const override {
@@ -155,10 +268,17 @@ class CpuOps final : public Ops {
       const auto* ids = tokens.const_data_ptr<std::int64_t>();
       for (std::int64_t t = 0; t < out.size(0); ++t) {
         T* to = mutable_data_of<T>(out) + t * columns;
-        if (ids[t] >= rows.first && ids[t] < rows.end)
-          std::copy_n(data_of<T>(table.values) + (ids[t] - rows.first) * columns, columns, to);
-        else
+        const std::int64_t row = ids[t] - rows.first;
+        if (row < 0 || ids[t] >= rows.end) {
           std::fill_n(to, columns, T{});
+          continue;
+        }
+        if constexpr (std::is_same_v<T, float>)
+          if (table.values.scalar_type() == at::kByte) {
+            dequantise_one(table, row, to);
+            continue;
+          }
+        std::copy_n(data_of<T>(table.values) + row * columns, columns, to);
       }
     });
   }

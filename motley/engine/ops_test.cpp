@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "motley/checkpoint/quants.hpp"
 #include "motley/engine/backend.hpp"
 
 namespace motley {
@@ -123,6 +124,37 @@ TEST_P(OpsTest, GroupWiseWeights) {
     ops->look_up(out, tokens, eight, {0, 50});
     EXPECT_TRUE(out[0].equal(plain.values[3]) && out[1].equal(plain.values[49]) &&
                 out[2].equal(at::zeros_like(out[2])));
+  }
+}
+
+// A rank's columns of a quantised matrix begin and end inside of blocks. Inputs that are multiples of a 127th of the
+// largest of their block are rounded to themselves.
+TEST(QuantisedMatrix, MeetsItsColumnsAlone) {
+  for (const DType type : {DType::q4_0, DType::q8_0, DType::q6_k}) {
+    const std::int64_t width = 512, outputs = 43, skipped = 40, inputs = 448;
+    const Tensor from = at::randn({outputs, width}), values = at::empty({outputs, width});
+    WeightMatrix matrix{.values = at::empty({outputs, bytes_of(type, width)}, at::kByte),
+                        .type = type,
+                        .inputs = inputs,
+                        .skipped = skipped};
+    for (std::int64_t row = 0; row < outputs; ++row) {
+      auto* bytes = reinterpret_cast<std::byte*>(matrix.values[row].mutable_data_ptr<std::uint8_t>());
+      quantise_row(type, from[row].const_data_ptr<float>(), width, bytes);
+      dequantise_row(type, bytes, width, values[row].mutable_data_ptr<float>());
+    }
+    cpu_ops().prepare(matrix);
+    const Tensor plain = values.narrow(1, skipped, inputs).contiguous(), bias = at::randn({outputs});
+    for (const std::int64_t tokens : {1, 5, 100}) {
+      Tensor x = at::randint(-127, 128, {tokens, inputs}).to(at::kFloat);
+      x.slice(1, 0, inputs, 8).fill_(127);
+      Tensor out = at::empty({tokens, outputs}), expected = at::empty({tokens, outputs});
+      cpu_ops().linear(out, x, matrix, bias);
+      generic_ops().linear(expected, x, {plain}, bias);
+      EXPECT_TRUE(at::allclose(out, expected, 1e-4, 0.05)) << (out - expected).abs().max().item<float>();
+    }
+    Tensor found = at::empty({3, inputs});
+    cpu_ops().look_up(found, at::tensor({7, 42, 43}, at::kLong), matrix, {0, outputs});
+    EXPECT_TRUE(found[0].equal(plain[7]) && found[1].equal(plain[42]) && found[2].equal(at::zeros({inputs})));
   }
 }
 
