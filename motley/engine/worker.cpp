@@ -19,6 +19,7 @@
 #include "motley/base/clock.hpp"
 #include "motley/engine/assignment.hpp"
 #include "motley/engine/backend.hpp"
+#include "motley/engine/cpu_kernels.hpp"
 #include "motley/engine/stage_model.hpp"
 #include "motley/workers/worker_links.hpp"
 
@@ -88,6 +89,7 @@ Executor::Executor(const Launch& launch, ControlConnection& control, Fabric* fab
       assignment_(assignment_of(plan_, launch.device)),
       device_(open_backend(launch.backend)) {
   const Instant start = Clock::now();
+  const std::string kernels(device_.is_cpu() ? cpu_kernels_name() : "aten");  // refused, if so, before any work
   const std::vector<std::string> devices = worker_devices(plan_);
   for (std::size_t rank = 0; rank < devices.size(); ++rank) rank_of_[devices[rank]] = static_cast<int>(rank);
   if (const auto* links = std::get_if<WorkerLinks>(&launch.links))
@@ -125,7 +127,7 @@ Executor::Executor(const Launch& launch, ControlConnection& control, Fabric* fab
     MOTLEY_CHECK(incoming_.scalar_type() == crossing_type(stage));
     incoming_host_ = incoming_.is_cpu() ? incoming_ : at::empty_like(incoming_, at::TensorOptions(at::kCPU));
   }
-  control.send(Ready{bytes.weights, bytes.kv, bytes.activations, seconds_since(start)});
+  control.send(Ready{bytes.weights, bytes.kv, bytes.activations, seconds_since(start), kernels});
 }
 
 void Executor::connect(const Launch& launch, const WorkerLinks& links) {

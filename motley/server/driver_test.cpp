@@ -43,7 +43,7 @@ TEST_F(DriverTest, AnswersEveryRequestThoughMemoryIsTight) {
   EXPECT_EQ(status.total_blocks, 10);
   EXPECT_GT(status.generated_tokens, 1000);
   EXPECT_GT(status.workers.at(0).steps, 100u);
-  EXPECT_EQ(status.workers.at(0).allocated, (Ready{100, 10, 1, 0}));
+  EXPECT_EQ(status.workers.at(0).allocated, (Ready{100, 10, 1, 0, "none"}));
 }
 
 TEST_F(DriverTest, RunsAllRoutesAndReportsItsStart) {

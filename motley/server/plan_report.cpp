@@ -16,6 +16,7 @@ Value worker_value(const ServePlan& plan, const WorkerStatus& worker, double upt
                                {"rank", worker.rank},
                                {"process", worker.process},
                                {"alive", worker.alive},
+                               {"kernels", worker.allocated.kernels},
                                {"load_s", worker.allocated.load_s},
                                {"busy_s", worker.busy_s},
                                {"waited_s", worker.waited_s},

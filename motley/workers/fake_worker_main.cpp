@@ -154,7 +154,7 @@ int run(ControlConnection& control, Fabric* fabric) {
   const auto group = fabric != nullptr ? connect(launch, *fabric) : nullptr;
   FakeWorker worker(launch, control);
   control.send(Progress{"weights", 1});
-  control.send(Ready{.weight_bytes = 100, .kv_bytes = 10, .activation_bytes = 1, .load_s = 0});
+  control.send(Ready{.weight_bytes = 100, .kv_bytes = 10, .activation_bytes = 1, .load_s = 0, .kernels = "none"});
   while (const auto message = control.receive()) {
     if (std::holds_alternative<Stop>(*message)) break;
     worker.execute(std::get<Step>(*message));

@@ -73,6 +73,7 @@ static void fields(Wire& wire, typename Wire::template Ref<Ready> m) {
   wire(m.kv_bytes);
   wire(m.activation_bytes);
   wire(m.load_s);
+  wire(m.kernels, max_text_bytes);
 }
 
 template <class Wire>

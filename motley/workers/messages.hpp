@@ -65,6 +65,7 @@ struct Ready {
   std::int64_t kv_bytes = 0;
   std::int64_t activation_bytes = 0;
   double load_s = 0;
+  std::string kernels = {};  // the instruction set that its products are compiled for; "aten": LibTorch's own
   bool operator==(const Ready&) const = default;
 };
 

@@ -90,7 +90,8 @@ Message any_message(std::size_t kind) {
   switch (kind) {
     case 0: return any_launch();
     case 1: return Progress{any<std::string>(), any<double>()};
-    case 2: return Ready{any<std::int64_t>(), any<std::int64_t>(), any<std::int64_t>(), any<double>()};
+    case 2:
+      return Ready{any<std::int64_t>(), any<std::int64_t>(), any<std::int64_t>(), any<double>(), any<std::string>()};
     case 3: return Failure{any<std::int32_t>(), any<std::string>(), any<std::string>()};
     case 4: return Step{any<std::uint64_t>(), any<std::uint64_t>(), any_list<StepSequence>(any_sequence)};
     case 5:
