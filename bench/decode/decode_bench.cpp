@@ -1,11 +1,14 @@
 // Decode speed of a model on this machine's CPU, one process, and the memory bandwidth that it could reach.
 //
-//   decode_bench MODEL fp32|bf16 BATCH CONTEXT STEPS THREADS     tokens/s of `BATCH` sequences that hold CONTEXT tokens
-//   each decode_bench bandwidth THREADS                               bytes/s of reading and of copying large arrays
+//   decode_bench MODEL TYPE BATCH CONTEXT STEPS THREADS   tokens/s of BATCH sequences that hold CONTEXT tokens each
+//   decode_bench kernels                                  the names of the sets that this processor runs
+//   decode_bench bandwidth THREADS                        bytes/s of reading and of copying large arrays
 //
-// Prints one JSON object.
+// TYPE: of the weights; keys and values are of the type computed in, and bf16 beside quantised weights.
+// Prints JSON.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <c10/core/InferenceMode.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -17,7 +20,11 @@
 #include <thread>
 
 #include "motley/base/value.hpp"
+#include "motley/checkpoint/quants.hpp"
+#include "motley/engine/cpu_kernels.hpp"
+#include "motley/engine/ops.hpp"
 #include "motley/engine/stage_model.hpp"
+#include "motley/engine/weights.hpp"
 
 namespace motley {
 namespace {
@@ -94,17 +101,69 @@ Step make_step(std::int64_t batch, std::int64_t position, std::int64_t count, st
   return step;
 }
 
+// Blocks whose matrices are of a quantised type, made of those of the folder; norms and biases stay fp32.
+class QuantisedBlocks final : public BlockStore {
+ public:
+  QuantisedBlocks(WeightLoader& loader, const LayerRange& layers, DType type) {
+    for (std::int64_t layer = layers.first; layer < layers.end; ++layer) {
+      BlockWeights block = loader.block(layer);
+      for (LinearWeights* linear : {&block.q, &block.k, &block.v, &block.o, &block.gate, &block.up, &block.down})
+        if (linear->weight.defined()) linear->weight = quantised(linear->weight, type);
+      blocks_.push_back(std::move(block));
+    }
+  }
+  const BlockWeights& block(std::int64_t layer) override { return blocks_.at(static_cast<std::size_t>(layer)); }
+  std::int64_t bytes() const override {
+    std::int64_t bytes = 0;
+    for (const BlockWeights& block : blocks_)
+      for (const LinearWeights* linear : {&block.q, &block.k, &block.v, &block.o, &block.gate, &block.up, &block.down})
+        if (linear->weight.defined()) bytes += allocated_bytes(linear->weight.values);
+    return bytes;
+  }
+
+  static WeightMatrix quantised(const WeightMatrix& from, DType type) {
+    const std::int64_t rows = from.values.size(0), inputs = from.values.size(1);
+    WeightMatrix matrix{.values = at::empty({rows, bytes_of(type, inputs)}, at::kByte), .type = type, .inputs = inputs};
+    for (std::int64_t row = 0; row < rows; ++row)
+      quantise_row(
+          type, from.values.const_data_ptr<float>() + row * inputs, inputs,
+          reinterpret_cast<std::byte*>(matrix.values.mutable_data_ptr<std::uint8_t>()) + row * matrix.values.size(1));
+    cpu_ops().prepare(matrix);
+    return matrix;
+  }
+
+ private:
+  std::vector<BlockWeights> blocks_;
+};
+
+StageWeights weights_of(const StageSpec& spec, const std::string& folder, DType type) {
+  if (dtype_row(type).computed_in == type) return load_weights(spec, folder, at::kCPU);
+  WeightLoader loader(spec, folder, at::kCPU);
+  StageWeights weights{std::make_unique<QuantisedBlocks>(loader, spec.layers, type), loader.ends()};
+  const bool tied = weights.ends.head.values.is_same(weights.ends.embedding.values);
+  weights.ends.embedding = QuantisedBlocks::quantised(weights.ends.embedding, type);
+  weights.ends.head = tied ? weights.ends.embedding : QuantisedBlocks::quantised(weights.ends.head, type);
+  weights.ends.bytes =
+      allocated_bytes(weights.ends.embedding.values) + (tied ? 0 : allocated_bytes(weights.ends.head.values));
+  return weights;
+}
+
 Value measure_decode(const std::string& folder, DType type, std::int64_t batch, std::int64_t context,
                      std::int64_t steps, int threads) {
   at::set_num_threads(threads);
-  StageSpec spec{
-      .arch = read_model(folder).arch, .embedding = true, .head = true, .weight_type = type, .kv_type = type};
+  const DType computed_in = dtype_row(type).computed_in;
+  StageSpec spec{.arch = read_model(folder).arch,
+                 .embedding = true,
+                 .head = true,
+                 .weight_type = computed_in,
+                 .kv_type = computed_in != type ? DType::bf16 : computed_in};
   spec.layers = {0, spec.arch.layers};
   spec.limits.max_sequences = batch;
-  spec.limits.max_tokens = std::max<std::int64_t>(batch, 256);
+  spec.limits.max_tokens = std::max<std::int64_t>(batch, 512);
   const std::int64_t blocks_each = (context + steps + 1 + spec.limits.block_tokens - 1) / spec.limits.block_tokens;
   spec.kv_tokens = batch * blocks_each * spec.limits.block_tokens;
-  StageModel model(spec, folder, nullptr, at::kCPU);
+  const c10::InferenceMode guard;
+  StageModel model(spec, weights_of(spec, folder, type), nullptr, at::kCPU);
 
   const std::int64_t chunk = spec.limits.max_tokens / batch;
   const double prefill_begin = now_s();
@@ -126,15 +185,24 @@ Value measure_decode(const std::string& folder, DType type, std::int64_t batch, 
   return Value::object({{"tokens_per_s", static_cast<double>(batch) / step_s},
                         {"step_s", step_s},
                         {"prefill_tokens_per_s", context > 0 ? static_cast<double>(batch * context) / prefill_s : 0.0},
+                        {"kernels", std::string(cpu_kernels_name())},
                         {"weight_bytes", model.allocated().weights},
                         {"weight_bytes_per_s", static_cast<double>(model.allocated().weights) / step_s}});
 }
 
 Value run(const std::vector<std::string>& arguments) {
   if (arguments.size() == 2 && arguments[0] == "bandwidth") return measure_bandwidth(std::stoi(arguments[1]));
+  if (arguments.size() == 1 && arguments[0] == "kernels") {
+    Value::Array names;
+    for (const CpuKernels<float>* kernels : all_cpu_kernels<float>())
+      names.push_back(std::string(kernels->instructions));
+    return Value(std::move(names));
+  }
   if (arguments.size() != 6) throw input_error("see the head of decode_bench.cpp for its arguments");
-  return measure_decode(arguments[0], arguments[1] == "fp32" ? DType::fp32 : DType::bf16, std::stoll(arguments[2]),
-                        std::stoll(arguments[3]), std::stoll(arguments[4]), std::stoi(arguments[5]));
+  const DTypeRow* type = find_dtype(arguments[1]);
+  if (type == nullptr) throw input_error("there is no type " + arguments[1]);
+  return measure_decode(arguments[0], type->type, std::stoll(arguments[2]), std::stoll(arguments[3]),
+                        std::stoll(arguments[4]), std::stoi(arguments[5]));
 }
 
 }  // namespace

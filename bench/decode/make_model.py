@@ -1,7 +1,7 @@
-"""A Llama shape of about a billion random parameters (that of Llama-3.2-1B, with a smaller vocabulary) as a model folder, in bf16, and
-the same weights as GGUF files for llama.cpp. Run with the reference environment:
+"""Random weights of a Llama shape as a model folder, in bf16, and the same as GGUF files for llama.cpp: 1b, a billion parameters (that
+of Llama-3.2-1B, with a smaller vocabulary), or 135m (that of SmolLM2-135M). Run with the reference environment:
 
-    make_model.py FOLDER [--gguf PATH_OF_GGUF_PYTHON_PACKAGE]
+    make_model.py FOLDER [--shape 1b|135m] [--gguf PATH_OF_GGUF_PYTHON_PACKAGE]
 """
 
 import argparse
@@ -12,7 +12,10 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-HIDDEN, LAYERS, HEADS, KV_HEADS, FFN, VOCABULARY, CONTEXT, THETA, EPSILON = 2048, 16, 32, 8, 8192, 32000, 4096, 500000.0, 1e-5
+SHAPES = {"1b": (2048, 16, 32, 8, 8192, 32000, 500000.0), "135m": (576, 30, 9, 3, 1536, 49152, 100000.0)}
+SHAPE = sys.argv[sys.argv.index("--shape") + 1] if "--shape" in sys.argv else "1b"
+HIDDEN, LAYERS, HEADS, KV_HEADS, FFN, VOCABULARY, THETA = SHAPES[SHAPE]
+CONTEXT, EPSILON = 4096, 1e-5
 HEAD_DIM = HIDDEN // HEADS
 
 CONFIG = dict(architectures=["LlamaForCausalLM"], model_type="llama", hidden_size=HIDDEN, num_hidden_layers=LAYERS,
@@ -92,6 +95,7 @@ def write_gguf(folder, kind):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--shape", choices=SHAPES, default="1b")
     parser.add_argument("--gguf", help="folder of the `gguf` Python package")
     arguments = parser.parse_args()
     if not (arguments.folder / "config.json").exists():

@@ -1,6 +1,7 @@
-"""Decode speed on this machine's CPU: motley beside `transformers` and llama.cpp, on the same model of a billion random parameters.
+"""Decode and prompt speed on this machine's CPU: motley beside `transformers` and llama.cpp, on the same random weights, in fp32, bf16
+and quantised types, with each of motley's sets of kernels that the machine runs.
 
-    run.py [--cache FOLDER] [--build FOLDER] [--rounds N] [--threads N] [--skip llama.cpp]
+    run.py [--cache FOLDER] [--build FOLDER] [--rounds N] [--threads N] [--shape 1b|135m] [--skip llama.cpp]
 
 Runs with the reference environment. The model, llama.cpp's sources (pip's source package of llama-cpp-python) and its build stay in the
 cache folder, so that a second run starts at once. Everything is measured in turn, `rounds` times over; the table holds medians.
@@ -18,8 +19,10 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 LLAMA_CPP = "llama-cpp-python==0.3.36"
-CONTEXT, STEPS = 64, 24
-CASES = [("bf16", 1), ("bf16", 16), ("fp32", 1), ("fp32", 16)]
+STEPS = 24
+# Shape, type, sequences, tokens of each prompt.
+CASES = [("1b", kind, batch, 64) for kind in ("bf16", "fp32") for batch in (1, 16)]
+CASES += [("135m", kind, batch, context) for kind in ("q4_1", "q8_0") for batch, context in ((1, 64), (16, 64), (1, 512))]
 
 
 def say(text):
@@ -48,94 +51,122 @@ def llama_cpp(cache):
         output_of("cmake", "-S", sources, "-B", build, "-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DLLAMA_CURL=OFF",
                   "-DLLAMA_OPENSSL=OFF", "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_SERVER=OFF", "-DLLAMA_BUILD_EXAMPLES=OFF",
                   "-DLLAMA_BUILD_TOOLS=ON", "-DLLAMA_BUILD_COMMON=ON", "-DBUILD_SHARED_LIBS=OFF")
-        output_of("nice", "cmake", "--build", build, "-j2", "--target", "llama-batched-bench")
+        output_of("nice", "cmake", "--build", build, "-j2", "--target", "llama-batched-bench", "llama-quantize")
     return sources
 
 
-def measure_motley(options, kind, batch):
-    report = json.loads(output_of(options.build / "decode_bench", options.model, kind, batch, CONTEXT, STEPS, options.threads))
-    return report["tokens_per_s"], report["weight_bytes"]
+def measure_motley(options, shape, kind, batch, context, kernels=""):
+    """Tokens/s of decoding and of prompts, and the report."""
+    report = json.loads(output_of(options.build / "decode_bench", options.models[shape], kind, batch, context, STEPS, options.threads,
+                                  env={**os.environ, "MOTLEY_KERNELS": kernels}))
+    return report["tokens_per_s"], report["prefill_tokens_per_s"], report
 
 
-def measure_llama_cpp(options, kind, batch):
-    command = [options.cache / "llama.cpp-build/bin/llama-batched-bench", "-m", options.model / f"model-{kind}.gguf", "-npp", CONTEXT,
-               "-ntg", STEPS, "-npl", batch, "-c", (CONTEXT + STEPS) * batch, "-t", options.threads, "-tb", options.threads,
-               "-ctk", "bf16" if kind == "bf16" else "f32", "-ctv", "bf16" if kind == "bf16" else "f32", "--output-format", "jsonl"]
+def gguf_file(options, shape, kind):
+    """With all matrices of the one type, as motley's."""
+    path = options.models[shape] / f"model-{kind}.gguf"
+    if not path.exists():
+        output_of(options.cache / "llama.cpp-build/bin/llama-quantize", "--pure", options.models[shape] / "model-fp32.gguf", path, kind)
+    return path
+
+
+def measure_llama_cpp(options, shape, kind, batch, context):
+    kv = "f32" if kind == "fp32" else "bf16"
+    command = [options.cache / "llama.cpp-build/bin/llama-batched-bench", "-m", gguf_file(options, shape, kind), "-npp", context,
+               "-ntg", STEPS, "-npl", batch, "-c", (context + STEPS) * batch, "-t", options.threads, "-tb", options.threads,
+               "-ctk", kv, "-ctv", kv, "--output-format", "jsonl"]
     for line in output_of(*command).splitlines():
         if line.startswith("{"):
-            return json.loads(line)["speed_tg"]
+            report = json.loads(line)
+            return report["speed_tg"], report["speed_pp"]
     sys.exit("llama-batched-bench reported nothing")
 
 
-def measure_transformers(options, kind, batch):
-    """In a process of its own, so that its memory is free again afterwards."""
-    return float(output_of(sys.executable, __file__, "--transformers", options.model, kind, batch, options.threads))
+def measure_transformers(options, shape, kind, batch, context):
+    """In a process of its own, so that its memory is free again afterwards. None: not of this type."""
+    if kind not in ("fp32", "bf16"):
+        return None
+    answer = output_of(sys.executable, __file__, "--transformers", options.models[shape], kind, batch, context, options.threads)
+    return [float(word) for word in answer.split()]
 
 
-def decode_with_transformers(folder, kind, batch, threads):
+def decode_with_transformers(folder, kind, batch, context, threads):
     import torch
     from transformers import AutoModelForCausalLM
     torch.set_num_threads(threads)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16 if kind == "bf16" else torch.float32).eval()
     with torch.inference_mode():
-        tokens = torch.randint(3, 1000, (batch, CONTEXT))
+        tokens = torch.randint(3, 1000, (batch, context))
+        begin = time.perf_counter()
         result = model(tokens, use_cache=True)
+        prompts = time.perf_counter() - begin
         times = []
         for _ in range(STEPS):
             begin = time.perf_counter()
             result = model(result.logits[:, -1:].argmax(-1), past_key_values=result.past_key_values, use_cache=True)
             times.append(time.perf_counter() - begin)
-    print(batch / statistics.median(times))
+    print(batch / statistics.median(times), batch * context / prompts)
 
 
-def report(options, bandwidth, speeds, weight_bytes):
+def report(options, bandwidth, speeds, reports):
     read = statistics.median(row["read_bytes_per_s"] for row in bandwidth)
     copy = statistics.median(row["copy_bytes_per_s"] for row in bandwidth)
-    print(f"{options.threads} threads, {options.rounds} rounds, contexts of {CONTEXT} tokens; memory: read {read / 1e9:.1f} GB/s, "
-          f"copy {copy / 1e9:.1f} GB/s (read + written)\n")
-    print("| type | batch | motley tokens/s | weights read | share of read bandwidth | transformers | ratio | llama.cpp | ratio |")
-    print("|---|---|---|---|---|---|---|---|---|")
-    for case in CASES:
-        kind, batch = case
-        median = {name: statistics.median(speeds[name][case]) for name in speeds}
-        weights = weight_bytes[case] * median["motley"] / batch
-        cells = [kind, batch, f"{median['motley']:.2f}", f"{weights / 1e9:.1f} GB/s", f"{weights / read:.0%}"]
-        for peer in ("transformers", "llama.cpp"):
-            cells += [f"{median[peer]:.2f}", f"{median['motley'] / median[peer]:.2f}"] if peer in median else ["-", "-"]
-        print("| " + " | ".join(map(str, cells)) + " |")
+    print(f"{options.threads} threads, {options.rounds} rounds; memory: read {read / 1e9:.1f} GB/s, copy {copy / 1e9:.1f} GB/s (read + "
+          "written)\n")
+    peers = [name for name in ("transformers", "llama.cpp") if name in speeds]
+    print("| shape | type | sequences x prompt | kernels | figure | motley tokens/s | share of read bandwidth |"
+          + "".join(f" {peer} | ratio |" for peer in peers))
+    print("|---|---|---|---|---|---|---|" + "---|---|" * len(peers))
+    for case in options.cases:
+        shape, kind, batch, context = case
+        for kernels in options.kernels:
+            for figure, name in enumerate(("decode", "prompt")):
+                median = {peer: statistics.median(run[figure] for run in rows[case]) for peer, rows in speeds.items() if rows[case]}
+                mine = median[kernels]
+                share = f"{reports[case]['weight_bytes'] * mine / batch / read:.0%}" if figure == 0 else "-"
+                cells = [shape, kind, f"{batch} x {context}", kernels, name, f"{mine:.2f}", share]
+                for peer in peers:
+                    cells += [f"{median[peer]:.2f}", f"{mine / median[peer]:.2f}"] if peer in median else ["-", "-"]
+                print("| " + " | ".join(map(str, cells)) + " |")
 
 
 def main():
-    if len(sys.argv) == 6 and sys.argv[1] == "--transformers":
-        return decode_with_transformers(sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))
+    if len(sys.argv) == 7 and sys.argv[1] == "--transformers":
+        return decode_with_transformers(sys.argv[2], sys.argv[3], *map(int, sys.argv[4:]))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache/motley/bench")
     parser.add_argument("--build", type=Path, default=ROOT / "build/release")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--shape", choices=["1b", "135m"], help="measure this one alone")
     parser.add_argument("--skip", action="append", default=[], choices=["llama.cpp", "transformers"])
     options = parser.parse_args()
     options.cache.mkdir(parents=True, exist_ok=True)
-    options.model = options.cache / "llama-1b"
+    options.cases = [case for case in CASES if options.shape in (None, case[0])]
+    options.models = {shape: options.cache / f"llama-{shape}" for shape in dict.fromkeys(case[0] for case in options.cases)}
+    options.kernels = json.loads(output_of(options.build / "decode_bench", "kernels"))
 
-    peers = {"motley": None, "transformers": measure_transformers, "llama.cpp": measure_llama_cpp}
-    peers = {name: measure for name, measure in peers.items() if name not in options.skip}
-    say("making the model")
+    peers = {name: measure for name, measure in (("transformers", measure_transformers), ("llama.cpp", measure_llama_cpp))
+             if name not in options.skip}
+    say("making the models")
     gguf = ["--gguf", llama_cpp(options.cache) / "gguf-py"] if "llama.cpp" in peers else []
-    output_of(sys.executable, HERE / "make_model.py", options.model, *gguf)
+    for shape, folder in options.models.items():
+        output_of(sys.executable, HERE / "make_model.py", folder, "--shape", shape, *gguf)
 
-    bandwidth, weight_bytes, speeds = [], {}, {name: {case: [] for case in CASES} for name in peers}
+    bandwidth, reports = [], {}
+    speeds = {name: {case: [] for case in options.cases} for name in [*options.kernels, *peers]}
     for round_number in range(options.rounds):
-        for case in CASES:
+        for case in options.cases:
             bandwidth.append(json.loads(output_of(options.build / "decode_bench", "bandwidth", options.threads)))
-            for name in peers:
-                if name == "motley":
-                    speed, weight_bytes[case] = measure_motley(options, *case)
+            for name in speeds:
+                if name in peers:
+                    run = peers[name](options, *case)
                 else:
-                    speed = peers[name](options, *case)
-                speeds[name][case].append(speed)
-                say(f"round {round_number + 1}: {case[0]} batch {case[1]} {name}: {speed:.2f} tokens/s")
-    report(options, bandwidth, speeds, weight_bytes)
+                    *run, reports[case] = measure_motley(options, *case, name)
+                if run is not None:
+                    speeds[name][case].append(run)
+                    say(f"round {round_number + 1}: {' '.join(map(str, case))} {name}: decode {run[0]:.2f}, prompt {run[1]:.2f} tokens/s")
+    report(options, bandwidth, speeds, reports)
 
 
 main()
