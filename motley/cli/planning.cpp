@@ -246,7 +246,8 @@ ServeOutcome plan_from_options(const PlanningOptions& options, bool quiet) {
   if (options.cluster.empty())
     throw input_error("--cluster is missing", "give a cluster file, such as examples/clusters/motivating-box.toml");
   if (options.model.empty())
-    throw input_error("--model is missing", "give a Hugging Face folder, a config.json, a GGUF file, or a name such as llama-2-70b");
+    throw input_error("--model is missing",
+                      "give a Hugging Face folder, a config.json, a GGUF file, or a name such as llama-2-70b");
   ServeOptions search = serve_options(options);
   if (!options.profile.empty()) search.profile = read_profile(options.profile);
   const Cluster cluster = read_cluster(options.cluster);

@@ -10,8 +10,8 @@ namespace motley {
 
 // Between any two devices of this type in one machine, one direction: half of what the catalogue gives for a switched
 // fabric (NVLink, Infinity Fabric), otherwise the host link, at three quarters of its raw speed (bridges join only
-// pairs), of which cards that exchange through the host's memory get half. Nothing for a type that the catalogue does not
-// know.
+// pairs), of which cards that exchange through the host's memory get half. Nothing for a type that the catalogue does
+// not know.
 std::optional<LinkSpeed> machine_link(std::string_view device_type);
 
 // GeForce cards do not reach each other's memory: what one sends passes through the host's. False for types that the

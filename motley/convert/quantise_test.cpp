@@ -201,7 +201,8 @@ TEST_F(QuantiseTest, RefusesWhatHasNoWords) {
   const auto model = copy();
   change(model / "config.json", [](Value& config) { config.set("hidden_act", "gelu"); });
   EXPECT_THAT(refusal_of([&] { made(DType::q4_0, model); }), HasSubstr("activation cannot be written"));
-  EXPECT_THAT(refusal_of([&] { made(DType::q4_0, MOTLEY_SOURCE_DIR "/data/models/opt-125m"); }), HasSubstr("the family opt"));
+  EXPECT_THAT(refusal_of([&] { made(DType::q4_0, MOTLEY_SOURCE_DIR "/data/models/opt-125m"); }),
+              HasSubstr("the family opt"));
   EXPECT_TRUE(std::filesystem::is_directory(folder / "copy"));
   EXPECT_FALSE(std::filesystem::exists(folder / "q4_0.gguf"));
 }

@@ -161,6 +161,7 @@ class AtenOps final : public Ops {
 
 // The values of a matrix in GGUF's blocks, as fp32.
 Tensor expanded_blocks(const WeightMatrix& matrix) {
+  MOTLEY_CHECK(matrix.panel == 0);
   const Tensor blocks = matrix.values.to(at::kCPU).contiguous();
   const std::int64_t rows = blocks.size(0), row_bytes = blocks.size(1), width = matrix.skipped + matrix.inputs;
   const Tensor values = at::empty({rows, width}, at::kFloat);

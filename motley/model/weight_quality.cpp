@@ -79,7 +79,9 @@ std::vector<DType> weight_type_choices(const Architecture& arch) {
   double fewest_bits = dtype_row(arch.checkpoint_type).bits_per_value();
   for (const TypeQuality& quality : qualities()) {
     const double bits = dtype_row(quality.type).bits_per_value();
-    if (bits >= fewest_bits || !supports(quality.type, Support::planned, Use::weights) || !fits_rows(arch, quality.type)) continue;
+    if (bits >= fewest_bits || !supports(quality.type, Support::planned, Use::weights) ||
+        !fits_rows(arch, quality.type))
+      continue;
     choices.push_back(quality.type);
     fewest_bits = bits;
   }

@@ -28,7 +28,8 @@ std::optional<ServePlan> best_of_all(const Cluster& cluster, const Model& model,
                                  .weight_types = {{"A5000", on_first}, {"RTX 4070", on_second}},
                                  .kv_type = model.arch.checkpoint_type};
       const auto plan = plan_serve(cluster, model, default_workload(), options).plan;
-      if (plan && plan_kl(*plan) <= most_kl && (!best || plan->predicted.requests_per_s > best->predicted.requests_per_s))
+      if (plan && plan_kl(*plan) <= most_kl &&
+          (!best || plan->predicted.requests_per_s > best->predicted.requests_per_s))
         best = plan;
     }
   return best;
@@ -38,8 +39,9 @@ TEST(ChooseTypes, EachDeviceTypeGetsTheBestThatTheBoundAllows) {
   const Cluster cluster = two_cards();
   const Model model = read_model("qwen3-32b");
   for (const double most_kl : {0.003, 0.004, 0.02}) {
-    const ServeOutcome outcome = plan_serve(cluster, model, default_workload(),
-                                            {.objective = Objective::throughput, .front = Front::skip, .most_kl = most_kl});
+    const ServeOutcome outcome =
+        plan_serve(cluster, model, default_workload(),
+                   {.objective = Objective::throughput, .front = Front::skip, .most_kl = most_kl});
     ASSERT_TRUE(outcome.plan) << outcome.reason;
     EXPECT_LE(plan_kl(*outcome.plan), most_kl);
     EXPECT_EQ(outcome.plan->predicted.kl, plan_kl(*outcome.plan));
@@ -76,7 +78,8 @@ TEST(ChooseTypes, ABoundThatNothingKeepsSaysWhatWould) {
 TEST(ChooseTypes, WhatDoesNotFitNamesTypesThatWould) {
   const ServeOutcome outcome = plan_serve(two_cards(), read_model("qwen3-32b"), default_workload(), {});
   EXPECT_FALSE(outcome.plan);
-  EXPECT_NE(outcome.hint.find("use --weight-type q6_k, q5_k or q4_k, which would fit"), std::string::npos) << outcome.hint;
+  EXPECT_NE(outcome.hint.find("use --weight-type q6_k, q5_k or q4_k, which would fit"), std::string::npos)
+      << outcome.hint;
 }
 
 }  // namespace
