@@ -30,7 +30,8 @@ TEST(NotServed, NamesWhatIsInTheWayAndTheOptionWithoutIt) {
   EXPECT_THAT(reasons(plan),
               testing::ElementsAre("stages[0].role: stages that only prefill are not served yet | plan with --no-roles",
                                    "stages[1].weight_type: workers do not compute in fp16 yet | "
-                                   "plan with --weight-type fp32 or bf16",
+                                   "plan with --weight-type fp32, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k, q6_k "
+                                   "or file",
                                    "stages[1].kv_type: workers do not compute in fp16 yet | "
                                    "plan with --weight-type fp32 or bf16",
                                    "stages[2].kv_type: workers do not compute in fp16 yet | "
