@@ -1,6 +1,7 @@
 // The tales model as GGUF files that a test writes.
 #pragma once
 
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -64,8 +65,12 @@ class GgufFileTest : public ::testing::Test {
   GgufFileTest() {
     std::string pattern = (std::filesystem::temp_directory_path() / "gguf-weights-XXXXXX").string();
     folder = ::mkdtemp(pattern.data());
+    at::set_num_threads(1);  // products of a small model are over before a busy machine has run a second thread
   }
-  ~GgufFileTest() override { std::filesystem::remove_all(folder); }
+  ~GgufFileTest() override {
+    at::set_num_threads(threads_);
+    std::filesystem::remove_all(folder);
+  }
 
   std::filesystem::path file_of(DType type) {
     const auto path = folder / (std::string(name_of(type)) + ".gguf");
@@ -84,6 +89,9 @@ class GgufFileTest : public ::testing::Test {
   }
 
   std::filesystem::path folder;
+
+ private:
+  int threads_ = at::get_num_threads();
 };
 
 }  // namespace motley
