@@ -59,22 +59,23 @@ TEST(Catalogue, SpotValues) {
 
 // Fitted by bench/cards_fit; attention and element-wise operations of prompts as in training.
 TEST(Catalogue, SharesInServing) {
-  const auto expect = [](std::string_view name, double compute, double bandwidth, Basis basis) {
+  const auto expect = [](std::string_view name, double compute, double bandwidth, Basis basis, double quantised = 0) {
     const DeviceType& type = known(name);
     EXPECT_EQ(type.efficiency, (Efficiency{.compute = compute,
                                            .bandwidth = bandwidth,
                                            .attention_compute = type.training.attention,
+                                           .quantised_bandwidth = quantised,
                                            .elementwise = type.training.elementwise,
                                            .basis = basis}))
         << name;
   };
   expect("A100-40", 0.86, 0.79, Basis::measured);
   expect("V100-16", 0.75, 0.83, Basis::measured);
-  expect("L4", 0.46, 0.83, Basis::measured);
+  expect("L4", 0.46, 0.83, Basis::measured, 0.62);
   expect("T4", 0.44, 0.75, Basis::measured);
-  expect("RTX 4090", 0.65, 0.85, Basis::measured);
-  expect("A6000", 0.44, 0.82, Basis::measured);
-  expect("A5000", 0.43, 0.75, Basis::generation);
+  expect("RTX 4090", 0.65, 0.85, Basis::measured, 0.6);
+  expect("A6000", 0.44, 0.82, Basis::measured, 0.62);
+  expect("A5000", 0.43, 0.75, Basis::generation, 0.59);
   expect("H100", 0.72, 0.79, Basis::guess);
   expect("MI300X", 0.60, 0.80, Basis::guess);
 }

@@ -109,16 +109,16 @@ TYPED_TEST(CpuKernelsTest, LinearEqualsTheDotProducts) {
       const auto w = random_values<T>(static_cast<std::size_t>(outputs * inputs), 2);
       const auto bias = random_values<T>(static_cast<std::size_t>(outputs), 3);
       this->for_each_set([&](const CpuKernels<T>& kernels) {
-        constexpr DType type = TestFixture::type;
+        constexpr DType weights = TestFixture::type;
         std::vector<float> y(static_cast<std::size_t>(tokens * outputs), NAN);
         std::vector<T> rounded(y.size());
-        const auto prepared = prepare<T>(*kernels.product(type), x.data(), inputs + 3, tokens, inputs);
+        const auto prepared = prepare<T>(*kernels.product(weights), x.data(), inputs + 3, tokens, inputs);
         LinearTask<T> task =
-            linear_task(*kernels.product(type), prepared, w, bias.data(), y.data(), tokens, inputs, outputs);
-        kernels.product(type)->multiply_fp32(task, 0, 5);
-        kernels.product(type)->multiply_fp32(task, 5, outputs);
+            linear_task(*kernels.product(weights), prepared, w, bias.data(), y.data(), tokens, inputs, outputs);
+        kernels.product(weights)->multiply_fp32(task, 0, 5);
+        kernels.product(weights)->multiply_fp32(task, 5, outputs);
         task.output = rounded.data();
-        kernels.product(type)->multiply(task, 0, outputs);
+        kernels.product(weights)->multiply(task, 0, outputs);
         for (std::int64_t t = 0; t < tokens; ++t)
           for (std::int64_t n = 0; n < outputs; ++n) {
             double expected = widen(bias[static_cast<std::size_t>(n)]), size = std::abs(expected);
@@ -143,13 +143,14 @@ TYPED_TEST(CpuKernelsTest, LinearDoesNotDependOnTheBatch) {
   const auto x = random_values<T>(static_cast<std::size_t>(most * inputs), 1);
   const auto w = random_values<T>(static_cast<std::size_t>(outputs * inputs), 2);
   this->for_each_set([&](const CpuKernels<T>& kernels) {
-    constexpr DType type = TestFixture::type;
+    constexpr DType weights = TestFixture::type;
     const auto run = [&](std::int64_t first, std::int64_t tokens, std::int64_t cut) {
       std::vector<float> y(static_cast<std::size_t>(tokens * outputs));
-      const auto prepared = prepare<T>(*kernels.product(type), x.data() + first * inputs, inputs, tokens, inputs);
-      const auto task = linear_task<T>(*kernels.product(type), prepared, w, nullptr, y.data(), tokens, inputs, outputs);
-      kernels.product(type)->multiply_fp32(task, 0, cut);
-      kernels.product(type)->multiply_fp32(task, cut, outputs);
+      const auto prepared = prepare<T>(*kernels.product(weights), x.data() + first * inputs, inputs, tokens, inputs);
+      const auto task =
+          linear_task<T>(*kernels.product(weights), prepared, w, nullptr, y.data(), tokens, inputs, outputs);
+      kernels.product(weights)->multiply_fp32(task, 0, cut);
+      kernels.product(weights)->multiply_fp32(task, cut, outputs);
       return y;
     };
     const std::vector<float> together = run(0, most, 48);

@@ -17,6 +17,7 @@ Value worker_value(const ServePlan& plan, const WorkerStatus& worker, double upt
                                {"process", worker.process},
                                {"alive", worker.alive},
                                {"kernels", worker.allocated.kernels},
+                               {"weight_bytes", worker.allocated.weight_bytes},
                                {"load_s", worker.allocated.load_s},
                                {"busy_s", worker.busy_s},
                                {"waited_s", worker.waited_s},

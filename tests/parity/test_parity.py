@@ -134,5 +134,5 @@ def test_weights_that_do_not_fit_config_json_are_refused(tmp_path):
                                                         layouts=[chain(1)], scripts=SCRIPTS[:1])))
     result = subprocess.run([PROGRAM, tmp_path / "case.json", tmp_path / "out"], capture_output=True, text=True, timeout=60)
     assert result.returncode != 0
-    assert "config.json needs the tensor model.layers.0.self_attn.k_proj.weight 32x96" in result.stderr
+    assert "the model needs the tensor model.layers.0.self_attn.k_proj.weight 32x96" in result.stderr
     assert "holds 96x96" in result.stderr

@@ -224,6 +224,8 @@ def test_plan_and_metrics(client, model, server):
     assert report["generated_tokens"] > 0 and report["tokens_per_s"]["measured"] > 0
     assert sorted(worker["process"] for worker in report["workers"]) == sorted(server.workers)
     for worker in report["workers"]:
+        assert worker["weight_bytes"] == worker["memory_bytes"]["measured"]["weights"] > 0
+        assert worker["kernels"]
         assert worker["alive"] and worker["steps"] > 0 and worker["busy_s"] > 0
         for part, predicted in worker["memory_bytes"]["predicted"].items():
             measured = worker["memory_bytes"]["measured"][part]

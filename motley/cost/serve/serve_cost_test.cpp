@@ -412,6 +412,23 @@ TEST(Motley, ElementWiseOperationsGoByTheirBytes) {
   expect_close(apart.seconds(), within.seconds() + apart.elementwise_s);
 }
 
+TEST(Motley, QuantisedWeightsAreReadMoreSlowlyThanOthers) {
+  ServePlan plan = d1_plan();
+  plan.stages[0].weight_type = DType::q8_0;
+  const StepLoad decode{1, 100, 100, 1};
+  const StepCost step({}, plan.cluster, plan.model.arch);
+  const TensorGroup group = group_of(plan, "a");
+  const double bytes = static_cast<double>(weight_bytes(plan.model.arch, {.layers = 1}, group.shards[0], DType::q8_0));
+  EXPECT_LT(bytes, static_cast<double>(weight_bytes(plan.model.arch, {.layers = 1}, group.shards[0], DType::fp16)));
+  expect_close(step.block_time(group, decode).products.memory_s, bytes / (768e9 * 0.8 * 0.8));
+  plan.cluster.types[0].efficiency.quantised_bandwidth = 0.5;
+  expect_close(step.block_time(group_of(plan, "a"), decode).products.memory_s, bytes / (768e9 * 0.5));
+  expect_close(
+      step.block_time(group_of(plan, "b"), decode).products.memory_s,
+      static_cast<double>(weight_bytes(plan.model.arch, {.layers = 1}, group_of(plan, "b").shards[0], DType::fp16)) /
+          (448e9 * 0.8));
+}
+
 // Types of which nobody knows the speed: the plan is priced with shares 1.7 and 1.23 times as large, and as small.
 TEST(Motley, FiguresLieBetweenSlowAndFastTypes) {
   ServePlan plan = d1_plan();

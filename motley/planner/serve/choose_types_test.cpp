@@ -14,7 +14,7 @@ Cluster two_cards() {
 format = "motley.cluster/1"
 [[machine]]
 name = "box"
-devices = ["A5000", "RTX 3080"]
+devices = ["A5000", "RTX 2080 Ti"]
 )");
 }
 
@@ -25,7 +25,7 @@ std::optional<ServePlan> best_of_all(const Cluster& cluster, const Model& model,
     for (const DType on_second : weight_type_choices(model.arch)) {
       const ServeOptions options{.objective = Objective::throughput,
                                  .front = Front::skip,
-                                 .weight_types = {{"A5000", on_first}, {"RTX 3080", on_second}},
+                                 .weight_types = {{"A5000", on_first}, {"RTX 2080 Ti", on_second}},
                                  .kv_type = model.arch.checkpoint_type};
       const auto plan = plan_serve(cluster, model, default_workload(), options).plan;
       if (plan && plan_kl(*plan) <= most_kl &&

@@ -20,17 +20,19 @@ double usable_bytes(const ServeProblem& problem) {
   return sum;
 }
 
-// Those with fewer bits in which the weights would fit: "bf16", "q8_0, q6_k or q4_k".
-std::string types_that_fit(const ServeProblem& problem, const Need& need, double usable) {
-  const Architecture& arch = problem.model.arch;
-  const DType now = problem.smallest_weights();
-  std::vector<DType> choices = weight_type_choices(arch);
-  if (now == DType::fp32) choices.insert(choices.begin(), DType::bf16);
+// Those with fewer bits in which all layers could be placed: "bf16", "q8_0, q6_k or q4_k". None where types were given
+// by device type.
+std::string types_that_fit(const ServeProblem& problem) {
+  if (!problem.options.weight_types.empty()) return {};
+  std::vector<DType> choices = weight_type_choices(problem.model.arch);
+  if (problem.weight_type == DType::fp32) choices.insert(choices.begin(), DType::bf16);
   std::vector<std::string_view> names;
   for (const DType type : choices) {
-    const double weights = static_cast<double>(
-        weight_bytes(arch, {.layers = arch.layers, .embedding = true, .head = true}, whole_shard(arch), type));
-    if (weights < need.weights && weights + need.kv <= usable) names.push_back(name_of(type));
+    if (dtype_row(type).bits_per_value() >= dtype_row(problem.weight_type).bits_per_value()) continue;
+    ServeProblem other = problem;
+    other.weight_type = type;
+    other.kv_type = problem.options.kv_type.value_or(dtype_row(type).computed_in);
+    if (most_layers_placed(other, problem.devices()) >= problem.model.arch.layers) names.push_back(name_of(type));
   }
   std::string text;
   for (std::size_t i = 0; i < names.size(); ++i)
@@ -97,7 +99,7 @@ void say_why(const ServeProblem& problem, ServeOutcome& outcome) {
   const double each = static_cast<double>(type.memory_bytes - type.reserve_bytes.value_or(0));
   outcome.hint = fmt::format("add about {} of device memory, such as {:g} x {}", human_bytes(missing),
                              std::max(1.0, std::ceil(missing / std::max(each, 1.0))), type.name);
-  if (const std::string types = types_that_fit(problem, need, usable); !types.empty())
+  if (const std::string types = types_that_fit(problem); !types.empty())
     outcome.hint = fmt::format("use --weight-type {}, which would fit; or {}", types, outcome.hint);
 }
 
