@@ -101,7 +101,7 @@ TEST(Catalogue, TheBasisOfSharesIsKept) {
   EXPECT_EQ(resolved("efficiency = { compute = 0.5, bandwidth = 0.7 }").types.front().efficiency,
             (Efficiency{.compute = 0.5, .bandwidth = 0.7}));
   EXPECT_EQ(resolved("efficiency = { compute = 0.5 }").types.front().efficiency,
-            (Efficiency{.compute = 0.5, .bandwidth = 0.75, .basis = Basis::generation}));
+            (Efficiency{.compute = 0.5, .bandwidth = 0.75, .quantised_bandwidth = 0.59, .basis = Basis::generation}));
 }
 
 // Fitted by bench/train_fit; other types rest on the measured ones.
