@@ -151,10 +151,10 @@ std::string generation_of(const Value& device) {
   if (text("vendor") != "nvidia" && text("vendor") != "apple") return {};
   const double bandwidth = find_in_catalogue(text("name"))->memory_bandwidth_bytes_per_s;
   const std::string market = text("market");
-  const char* kind = market == "consumer"                                                                  ? "GeForce"
-                     : market == "apple-silicon"                                                           ? "unified"
-                     : market == "datacentre" && bandwidth > slowest_hbm && !text("name").starts_with("L") ? "HBM"
-                                                                                                           : "GDDR";
+  const char* kind = market == "consumer"                                                                 ? "GeForce"
+                     : market == "apple-silicon"                                                          ? "unified"
+                     : market == "datacentre" && bandwidth > slowest_hbm && text("architecture") != "Ada" ? "HBM"
+                                                                                                          : "GDDR";
   return text("architecture") + ", " + kind;
 }
 

@@ -25,14 +25,15 @@ Cluster at_end(Cluster cluster, DoubtEnd end, const std::string& only = {});
 // What a plan says of one doubtful device type.
 struct TypeDoubt {
   std::string type;
-  Basis basis = Basis::guess;  // the weaker one of those for serving and for training
+  Basis basis = Basis::guess;
   int devices = 0;
   FigureRange tokens_per_s;  // of the plan, with this type's shares at either end
 };
 
-// `price` gives tokens/s of a plan. Types of which the figure does not depend are left out.
-template <class Plan, class Price>
-std::vector<TypeDoubt> doubts_of(const Plan& plan, const Price& price) {
+// `price` gives tokens/s of a plan, `basis_of` what the figures of a type rest on. Types on which tokens/s do not
+// depend are left out.
+template <class Plan, class Price, class BasisOf>
+std::vector<TypeDoubt> doubts_of(const Plan& plan, const Price& price, const BasisOf& basis_of) {
   constexpr double least_difference = 0.005;
   std::vector<TypeDoubt> doubts;
   for (const DeviceType& type : plan.cluster.types) {
@@ -47,8 +48,8 @@ std::vector<TypeDoubt> doubts_of(const Plan& plan, const Price& price) {
     const auto of_type = [&](const Device& device) {
       return plan.cluster.types[static_cast<std::size_t>(device.type)].name == type.name;
     };
-    doubts.push_back({type.name, std::max(type.efficiency.basis, type.training.basis),
-                      static_cast<int>(std::ranges::count_if(plan.cluster.devices, of_type)), range});
+    doubts.push_back(
+        {type.name, basis_of(type), static_cast<int>(std::ranges::count_if(plan.cluster.devices, of_type)), range});
   }
   return doubts;
 }

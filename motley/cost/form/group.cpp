@@ -20,9 +20,8 @@ double matrix_elements(const Architecture& arch, const std::vector<TensorSpec>& 
 
 // Of a file one that is mixed counts as quantised: most of its bytes are.
 bool has_quantised(const Architecture& arch, DType weight_type) {
-  return is_quantised(weight_type) || std::ranges::any_of(arch.tensor_types, [&](const auto& entry) {
-           return weight_type == DType::file && is_quantised(entry.second);
-         });
+  if (weight_type != DType::file) return is_quantised(weight_type);
+  return std::ranges::any_of(arch.tensor_types, [](const auto& entry) { return is_quantised(entry.second); });
 }
 
 Rank make_rank(const Architecture& arch, const DeviceType& type, const Shard& shard, DType weight_type, DType kv_type,

@@ -439,7 +439,8 @@ TEST(Motley, FiguresLieBetweenSlowAndFastTypes) {
   EXPECT_TRUE(doubts(plan, {}).empty());
   EXPECT_FALSE(with_ranges(plan, {}).tokens_per_s_range);
 
-  plan.cluster.types[0].efficiency.basis = Basis::guess;
+  plan.cluster.types[0].efficiency.basis = Basis::generation;
+  plan.cluster.types[0].training.basis = Basis::guess;
   ServePlan slow = plan, fast = plan;
   slow.cluster.types[0].efficiency.compute = 0.6 / 1.7;
   slow.cluster.types[0].efficiency.bandwidth = 0.8 / 1.23;
@@ -448,7 +449,7 @@ TEST(Motley, FiguresLieBetweenSlowAndFastTypes) {
   const std::vector<TypeDoubt> doubted = doubts(plan, {});
   ASSERT_EQ(doubted.size(), 1u);
   EXPECT_EQ(doubted[0].type, plan.cluster.types[0].name);
-  EXPECT_EQ(doubted[0].basis, Basis::guess);
+  EXPECT_EQ(doubted[0].basis, Basis::generation) << "what serving rests on";
   expect_close(doubted[0].tokens_per_s.low, price_serve(slow, {}).tokens_per_s);
   expect_close(doubted[0].tokens_per_s.high, price_serve(fast, {}).tokens_per_s);
   const ServePrediction predicted = with_ranges(plan, {});

@@ -5,7 +5,9 @@ namespace motley {
 
 std::vector<TypeDoubt> doubts(const ServePlan& plan, const CostOptions& options) {
   if (options.form != "motley") return {};
-  return doubts_of(plan, [&](const ServePlan& changed) { return price_serve(changed, options).tokens_per_s; });
+  return doubts_of(
+      plan, [&](const ServePlan& changed) { return price_serve(changed, options).tokens_per_s; },
+      [](const DeviceType& type) { return type.efficiency.basis; });
 }
 
 ServePrediction with_ranges(const ServePlan& plan, const CostOptions& options) {

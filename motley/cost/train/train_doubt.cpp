@@ -5,7 +5,10 @@ namespace motley {
 
 std::vector<TypeDoubt> doubts(const TrainPlan& plan, const CostOptions& options) {
   if (options.form != "motley") return {};
-  return doubts_of(plan, [&](const TrainPlan& changed) { return price_train(changed, options).tokens_per_s; });
+  // Both shares count: weights and the update are read at those of serving.
+  return doubts_of(
+      plan, [&](const TrainPlan& changed) { return price_train(changed, options).tokens_per_s; },
+      [](const DeviceType& type) { return std::max(type.efficiency.basis, type.training.basis); });
 }
 
 std::optional<FigureRange> iteration_range(const TrainPlan& plan, const CostOptions& options) {

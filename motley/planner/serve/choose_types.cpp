@@ -145,6 +145,12 @@ double plan_kl(const ServePlan& plan) {
 
 ServeOutcome plan_with_chosen_types(const Cluster& cluster, const Model& model, const ServeOptions& options,
                                     const std::function<ServeOutcome(const ServeOptions&)>& plan) {
+  const DType own = model.arch.checkpoint_type;
+  if (own == DType::file || is_quantised(own))
+    throw input_error(
+        fmt::format("--max-kl chooses types for weights that are not quantised yet, and {} has them in {}", model.name,
+                    own == DType::file ? "the types of its file" : name_of(own)),
+        "leave out --max-kl, or give the unquantised model");
   return TypeSearch(cluster, model, options, plan).run();
 }
 

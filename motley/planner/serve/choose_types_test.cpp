@@ -74,6 +74,12 @@ TEST(ChooseTypes, ABoundThatNothingKeepsSaysWhatWould) {
   EXPECT_NE(outcome.hint.find("--max-kl"), std::string::npos) << outcome.hint;
 }
 
+TEST(ChooseTypes, AModelThatIsQuantisedIsRefused) {
+  Model model = read_model("qwen3-32b");
+  model.arch.checkpoint_type = DType::q8_0;
+  EXPECT_THROW(plan_serve(two_cards(), model, default_workload(), {.front = Front::skip, .most_kl = 0.02}), Error);
+}
+
 // What does not fit names the types with which it would.
 TEST(ChooseTypes, WhatDoesNotFitNamesTypesThatWould) {
   const ServeOutcome outcome = plan_serve(two_cards(), read_model("qwen3-32b"), default_workload(), {});
