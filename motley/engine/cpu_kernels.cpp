@@ -19,9 +19,8 @@ struct InstructionSet {
   const CpuKernels<Bf16>& (*bf16)();
 };
 
-// Those that this processor runs, from the most general to the best. Every processor with bf16 instructions of 512 bits
-// has VNNI, too.
-std::vector<InstructionSet> instruction_sets() {
+// From the most general to the best. Every processor with bf16 instructions of 512 bits has VNNI, too.
+std::vector<InstructionSet> compiled_sets() {
   std::vector<InstructionSet> sets = {{"portable", true, portable_kernels::fp32, portable_kernels::bf16}};
 #ifdef __x86_64__
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
@@ -34,13 +33,18 @@ std::vector<InstructionSet> instruction_sets() {
   sets.push_back(
       {"avx512bf16", vnni && __builtin_cpu_supports("avx512bf16"), avx512bf16_kernels::fp32, avx512bf16_kernels::bf16});
 #endif
+  return sets;
+}
+
+std::vector<InstructionSet> runnable_sets() {
+  std::vector<InstructionSet> sets = compiled_sets();
   std::erase_if(sets, [](const InstructionSet& set) { return !set.runs; });
   return sets;
 }
 
 const InstructionSet& chosen_set() {
   static const InstructionSet chosen = [] {
-    const std::vector<InstructionSet> sets = instruction_sets();
+    const std::vector<InstructionSet> sets = runnable_sets();
     const char* named = std::getenv("MOTLEY_KERNELS");
     if (named == nullptr || *named == '\0') return sets.back();
     const auto found = std::find_if(sets.begin(), sets.end(), [&](const auto& set) { return set.name == named; });
@@ -61,14 +65,28 @@ std::string_view cpu_kernels_name() { return chosen_set().name; }
 template <>
 std::vector<const CpuKernels<float>*> all_cpu_kernels() {
   std::vector<const CpuKernels<float>*> all;
-  for (const InstructionSet& set : instruction_sets()) all.push_back(&set.fp32());
+  for (const InstructionSet& set : runnable_sets()) all.push_back(&set.fp32());
   return all;
 }
 
 template <>
 std::vector<const CpuKernels<Bf16>*> all_cpu_kernels() {
   std::vector<const CpuKernels<Bf16>*> all;
-  for (const InstructionSet& set : instruction_sets()) all.push_back(&set.bf16());
+  for (const InstructionSet& set : runnable_sets()) all.push_back(&set.bf16());
+  return all;
+}
+
+template <>
+std::vector<const CpuKernels<float>*> compiled_cpu_kernels() {
+  std::vector<const CpuKernels<float>*> all;
+  for (const InstructionSet& set : compiled_sets()) all.push_back(&set.fp32());
+  return all;
+}
+
+template <>
+std::vector<const CpuKernels<Bf16>*> compiled_cpu_kernels() {
+  std::vector<const CpuKernels<Bf16>*> all;
+  for (const InstructionSet& set : compiled_sets()) all.push_back(&set.bf16());
   return all;
 }
 

@@ -40,6 +40,8 @@ struct Product {
   void (*multiply)(const LinearTask<T>&, std::int64_t first, std::int64_t last);  // rows of the weight
   void (*multiply_fp32)(const LinearTask<T>&, std::int64_t first, std::int64_t last);
   std::int64_t panel;  // rows that lie interleaved, which `first` and `last` may not cut; 1: row after row
+  std::int64_t tile_rows, tile_tokens;  // what many tokens are multiplied by at a time
+  std::string_view arithmetic;          // what is multiplied, and the instruction that does it
 };
 
 // Per row of `columns`; in place where output == input.
@@ -114,5 +116,9 @@ const CpuKernels<T>& cpu_kernels();
 // All that this processor runs, for tests; the portable ones first.
 template <class T>
 std::vector<const CpuKernels<T>*> all_cpu_kernels();
+
+// All that were compiled, whether this processor runs them or not: `product` may be asked, nothing may be run.
+template <class T>
+std::vector<const CpuKernels<T>*> compiled_cpu_kernels();
 
 }  // namespace motley

@@ -96,7 +96,8 @@ void add(T* total, const T* terms, const T* bias, std::int64_t columns, std::int
 
 template <class T>
 const Product<T>* product_of(DType weights) {
-  static constexpr Product<T> dense{prepared_bytes<T>, prepare_input<T>, multiply<T, T>, multiply<T, float>, 1};
+  static constexpr Product<T> dense{prepared_bytes<T>,      prepare_input<T>, multiply<T, T>,    multiply<T, float>, 1,
+                                    tile_rows(tile_tokens), tile_tokens,      Dot<T>::arithmetic};
   if constexpr (std::is_same_v<T, float>)
     return weights == DType::fp32 ? &dense : quantised_product_of(weights);
   else
@@ -105,7 +106,7 @@ const Product<T>* product_of(DType weights) {
 
 template <class T>
 const CpuKernels<T>& kernels() {
-  static const CpuKernels<T> table{instructions, product_of<T>, norm<T>,          rotate<T>,
-                                   activate<T>,  add<T>,        attend<T, float>, attend<T, Bf16>};
+  static constexpr CpuKernels<T> table{instructions, product_of<T>, norm<T>,          rotate<T>,
+                                       activate<T>,  add<T>,        attend<T, float>, attend<T, Bf16>};
   return table;
 }

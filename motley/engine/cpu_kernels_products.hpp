@@ -5,9 +5,17 @@
 
 constexpr std::int64_t stretch_inputs = 1024;
 
+// The instruction that the compiler makes of `total + w * x`.
+#if defined(MOTLEY_AVX2) || defined(MOTLEY_AVX512)
+constexpr std::string_view fp32_product = "fp32 x fp32, `vfmadd`";
+#else
+constexpr std::string_view fp32_product = "fp32 x fp32";
+#endif
+
 // How weights of a type and inputs meet. `Input`: of prepared inputs. A step takes `parts` vectors of inputs.
 template <class T>
 struct Dot {
+  static constexpr std::string_view arithmetic = fp32_product;
   using Input = float;
   using Register = Vec;
   static constexpr std::int64_t step = lanes;
@@ -20,6 +28,7 @@ struct Dot {
 #ifdef MOTLEY_AVX512BF16
 template <>
 struct Dot<Bf16> {
+  static constexpr std::string_view arithmetic = "bf16 x bf16, `vdpbf16ps`";
   using Input = Bf16;
   using Register = __m512bh;
   static constexpr std::int64_t step = 2 * lanes;
@@ -38,6 +47,7 @@ struct Dot<Bf16> {
 // converted once for all rows, and lie in the same order.
 template <>
 struct Dot<Bf16> {
+  static constexpr std::string_view arithmetic = fp32_product;
   using Input = float;
   using Register = Vec;
   static constexpr std::int64_t step = 2 * lanes;

@@ -47,6 +47,7 @@ struct InputBlock {
 
 // Sums of products u x of bytes: of pairs in 16 bits, which hold a few, or right away of four in 32 bits.
 #if defined(MOTLEY_VNNI)
+constexpr std::string_view byte_product = "int8 x int8, `vpdpbusd`";
 using Products = IntVec;
 [[gnu::always_inline]] inline Products add_products(Products total, ByteVec u, SignedByteVec x) {
   return reinterpret_cast<IntVec>(_mm512_dpbusd_epi32(reinterpret_cast<__m512i>(total), reinterpret_cast<__m512i>(u),
@@ -54,6 +55,11 @@ using Products = IntVec;
 }
 [[gnu::always_inline]] inline IntVec sums_of_four(Products products) { return products; }
 #else
+#if defined(MOTLEY_AVX2) || defined(MOTLEY_AVX512)
+constexpr std::string_view byte_product = "int8 x int8, `vpmaddubsw`";
+#else
+constexpr std::string_view byte_product = "int8 x int8";
+#endif
 using Products = ShortVec;
 [[gnu::always_inline]] inline Products add_products(Products total, ByteVec u, SignedByteVec x) {
 #if defined(MOTLEY_AVX512)
@@ -285,6 +291,8 @@ void quantise_input(const float* input, std::int64_t inputs, std::int64_t skippe
   }
 }
 
+constexpr std::int64_t panel_tokens = 4;  // that a panel meets at a time, at most
+
 // A panel times C tokens.
 template <class W, int C>
 inline void panel_tile(const std::byte* panel, std::int64_t blocks, const InputBlock* input, std::int64_t input_stride,
@@ -327,7 +335,6 @@ inline void panel_tile(const std::byte* panel, std::int64_t blocks, const InputB
 
 template <class W>
 void multiply_quantised(const LinearTask<float>& task, std::int64_t first, std::int64_t last) {
-  constexpr std::int64_t most_tokens = 4;
   const std::int64_t blocks = block_count<W>(task.inputs), row_bytes = blocks * W::block_bytes;
   const std::int64_t input_stride = task.input_bytes / static_cast<std::int64_t>(sizeof(InputBlock));
   thread_local std::vector<std::byte> padded, rows;
@@ -343,10 +350,10 @@ void multiply_quantised(const LinearTask<float>& task, std::int64_t first, std::
     }
     const Vec bias = task.bias ? load_at(task.bias + row, count) : Vec{};
     for (std::int64_t token = 0, tile = 0; token < task.tokens; token += tile) {
-      const std::int64_t rest = task.tokens - token, tiles = (rest + most_tokens - 1) / most_tokens;
+      const std::int64_t rest = task.tokens - token, tiles = (rest + panel_tokens - 1) / panel_tokens;
       tile = (rest + tiles - 1) / tiles;
       const auto* input = reinterpret_cast<const InputBlock*>(task.input + token * task.input_bytes);
-      Vec result[most_tokens];
+      Vec result[panel_tokens];
       switch (tile) {
         case 1: panel_tile<W, 1>(panel, blocks, input, input_stride, result); break;
         case 2: panel_tile<W, 2>(panel, blocks, input, input_stride, result); break;
@@ -360,8 +367,9 @@ void multiply_quantised(const LinearTask<float>& task, std::int64_t first, std::
 }
 
 template <class W>
-inline constexpr Product<float> quantised_product{quantised_bytes<W>, quantise_input<W>, multiply_quantised<W>,
-                                                  multiply_quantised<W>, lanes};
+inline constexpr Product<float> quantised_product{
+    quantised_bytes<W>, quantise_input<W>, multiply_quantised<W>, multiply_quantised<W>, lanes, lanes,
+    panel_tokens,       byte_product};
 
 inline const Product<float>* quantised_product_of(DType type) {
   switch (type) {
