@@ -3,6 +3,7 @@ find_package(Threads REQUIRED)
 find_package(fmt 9 REQUIRED)
 find_package(nlohmann_json 3.11 REQUIRED)
 find_package(CLI11 REQUIRED)
+find_package(OpenSSL 3 REQUIRED)
 set(python_packages lib/python3.11/site-packages)
 set(venv_packages ${MOTLEY_VENV}/${python_packages})
 # When the list of packages changes, what is there is looked for again.

@@ -274,6 +274,7 @@ GgufFile::GgufFile(const std::filesystem::path& path) : path_(path), mapping_(st
     cursor.where = fmt::format("tensor {} of {}", i + 1, counts.tensors);
     records.push_back(read_record(cursor, alignment));
   }
+  header_ = bytes.first(cursor.position());
   const std::uint64_t data = (cursor.position() + alignment - 1) / alignment * alignment;
   const std::uint64_t room = data < bytes.size() ? bytes.size() - data : 0;
   for (TensorRecord& record : records) {

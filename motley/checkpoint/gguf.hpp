@@ -38,10 +38,13 @@ class GgufFile {
   // An object of all keys in the file's order. Integers beyond 63 bits are refused; strings are bytes, in any encoding.
   const Value& metadata() const { return metadata_; }
   const std::map<std::string, StoredTensor>& tensors() const { return tensors_; }
+  // All that stands before the tensors' bytes.
+  std::span<const std::byte> header() const { return header_; }
 
  private:
   std::filesystem::path path_;
   std::shared_ptr<MappedFile> mapping_;
+  std::span<const std::byte> header_;
   Value metadata_;
   std::map<std::string, StoredTensor> tensors_;
 };

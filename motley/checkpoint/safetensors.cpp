@@ -99,6 +99,7 @@ Value parse_header(std::string_view text, const std::filesystem::path& path) {
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
     : path_(path), mapping_(std::make_shared<MappedFile>(path)) {
   const std::string_view text = header_text(mapping_->bytes(), path_);
+  header_ = std::as_bytes(std::span(text));
   const Value header = parse_header(text, path_);
   if (!header.is_object())
     throw input_error(fmt::format("{}: the header must be a JSON object", path_.string()), copy_again);

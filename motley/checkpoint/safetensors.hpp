@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "motley/checkpoint/stored_tensor.hpp"
@@ -18,10 +19,13 @@ class SafetensorsFile {
   explicit SafetensorsFile(const std::filesystem::path& path);
   const std::filesystem::path& path() const { return path_; }
   const std::map<std::string, StoredTensor>& tensors() const { return tensors_; }
+  // The text that names the tensors.
+  std::span<const std::byte> header() const { return header_; }
 
  private:
   std::filesystem::path path_;
   std::shared_ptr<MappedFile> mapping_;
+  std::span<const std::byte> header_;
   std::map<std::string, StoredTensor> tensors_;
 };
 

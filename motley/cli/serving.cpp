@@ -29,10 +29,16 @@ void check_same_model(const ServePlan& plan, const std::string& named) {
                       fmt::format("plan again with --model {}", named));
   planned.tensor_types = given.tensor_types = {};
   planned.checkpoint_type = given.checkpoint_type;
-  if (planned == given) return;
-  throw input_error(fmt::format("{} has another model than the plan: {} layers of hidden size {}, not {} of {}", named,
-                                given.layers, given.hidden, planned.layers, planned.hidden),
-                    fmt::format("plan again with --model {}", named));
+  const std::string plan_again = fmt::format("plan again with --model {}", named);
+  if (planned != given)
+    throw input_error(fmt::format("{} has another model than the plan: {} layers of hidden size {}, not {} of {}",
+                                  named, given.layers, given.hidden, planned.layers, planned.hidden),
+                      plan_again);
+  if (!plan.model.digest.empty() && !model.digest.empty() && plan.model.digest != model.digest)
+    throw input_error(fmt::format("{} is not the file or folder that the plan was made for: its digest is {}, the "
+                                  "plan's is {}",
+                                  named, model.digest, plan.model.digest),
+                      "give the model that was planned for, or " + plan_again);
 }
 
 void require_served(const ServePlan& plan, const std::string& file) {

@@ -7,6 +7,7 @@
 
 #include "motley/base/hints.hpp"
 #include "motley/base/paths.hpp"
+#include "motley/checkpoint/digest.hpp"
 #include "motley/model/gguf_config.hpp"
 
 namespace motley {
@@ -79,6 +80,7 @@ Model read_gguf_model(const fs::path& path) {
     }
   model.arch = read_architecture(model.config, path.string());
   set_tensor_types(model, path.string());
+  model.digest = digest_of(parts);
   return model;
 }
 
@@ -93,8 +95,15 @@ const Schema<Model>& schema<Model>() {
           .field("tensor_types", &Model::tensor_types, "Types of the matrices of a GGUF file, by name: for `file`.")
           .field("source", &Model::source, "Where it came from: `OWNER/NAME[:FILE.gguf]` on the Hugging Face hub.")
           .field("revision", &Model::revision, "Commit of the source.")
+          .field("digest", &Model::digest,
+                 "`sha256:` of config.json and the headers of the weights, which `motley serve` compares. Default: not "
+                 "known.")
           .derive([](Model& model, const Reader& reader) {
             const std::string& path = reader.path();
+            if (!model.digest.empty() && !is_digest(model.digest))
+              reader.member("digest", *reader.value().find("digest"))
+                  .fail(fmt::format("expected sha256: and 64 hexadecimal digits, found \"{}\"", model.digest),
+                        "leave it out, or plan again");
             model.arch = read_architecture(
                 model.config, fmt::format("{}: {}{}config", reader.source(), path, path.empty() ? "" : "."));
             set_tensor_types(model, reader.source());
@@ -109,6 +118,7 @@ Model read_model(const std::string& name_or_path) {
   model.name = fs::weakly_canonical(path).parent_path().filename();
   model.config = read_document(path);
   model.arch = read_architecture(model.config, path.string());
+  model.digest = folder_digest(path);
 
   // What ends a generation is said by generation_config.json where there is one: chat models list their end of turn
   // there.

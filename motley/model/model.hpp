@@ -88,6 +88,7 @@ struct Model {
   std::map<std::string, DType> tensor_types;  // arch.tensor_types, as plans carry it
   std::string source;    // where it came from: OWNER/NAME[:FILE.gguf] on the Hugging Face hub; else empty
   std::string revision;  // of the source
+  std::string digest;    // of the files' headers (checkpoint/digest.hpp); empty where there are no weights
   Architecture arch;
   bool operator==(const Model&) const = default;
 };

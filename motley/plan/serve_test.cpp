@@ -39,7 +39,7 @@ TEST(Plan, KeysAreThoseOfTheInterface) {
                                "routes", "predicted", "unused", "search"}));
   EXPECT_EQ(*plan.find("format"), Value("motley.plan/1"));
   EXPECT_EQ(*plan.find("kind"), Value("serve"));
-  EXPECT_EQ(keys(*plan.find("model")), (Names{"name", "config"}));
+  EXPECT_EQ(keys(*plan.find("model")), (Names{"name", "config", "digest"}));
   EXPECT_EQ(*plan.find("cluster")->find("format"), Value("motley.cluster/1"));
   EXPECT_EQ(*plan.find("workload")->find("format"), Value("motley.workload/1"));
   const Value& stage = plan.find("stages")->as_array()[1];

@@ -1,8 +1,12 @@
 """`motley model quantize`, and GGUF files as models of plans."""
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
 
 TALES = "data/models/tales"
 GARAGE = "--cluster examples/garage/cluster.toml --max-tokens 64 --max-sequences 8 --no-roles -q"
@@ -83,3 +87,45 @@ def test_a_damaged_file_is_named_with_its_place(run_to, quantised, tmp_path):
     damaged.write_bytes(quantised("q8_0").read_bytes()[:200_000])
     refused = run_to("model", "show", damaged, code=2).stderr
     assert f"{damaged}: tensor " in refused and "cut off" in refused
+
+
+def serves(run_to, plan, model, code=0):
+    return run_to("serve", plan, "--model", model, "--local", "--dry-run", code=code).stderr
+
+
+def test_a_plan_is_served_with_the_file_that_it_was_made_for(run_to, quantised, tmp_path):
+    plan = tmp_path / "plan.json"
+    run_to("plan", "serve", *GARAGE.split(), "--model", quantised("q4_k"), "-o", plan)
+    written = json.loads(plan.read_text())
+    digest = written["model"]["digest"]
+    serves(run_to, plan, quantised("q4_k"))
+    other = tmp_path / "other.gguf"
+    content = quantised("q4_k").read_bytes()
+    assert content.count(b"tokenizer.chat_template") == 1
+    other.write_bytes(content.replace(b"tokenizer.chat_template", b"tokenizer.chat_templatE"))
+    refused = serves(run_to, plan, other, code=2)
+    assert f"{other} is not the file or folder that the plan was made for: its digest is sha256:" in refused
+    assert f"the plan's is {digest}" in refused and f"plan again with --model {other}" in refused
+    del written["model"]["digest"]
+    plan.write_text(json.dumps(written))
+    serves(run_to, plan, other)
+    written["model"]["digest"] = digest[:-1]
+    plan.write_text(json.dumps(written))
+    assert "model.digest: expected sha256: and 64 hexadecimal digits" in run_to("verify", plan, code=2).stderr
+
+
+def test_a_plan_for_a_folder_is_served_with_its_copy(run_to, tmp_path):
+    plan, copy = tmp_path / "plan.json", tmp_path / "copy"
+    run_to("plan", "serve", *GARAGE.split(), "--model", TALES, "-o", plan)
+    shutil.copytree(ROOT / TALES, copy)
+    serves(run_to, plan, copy)
+    (copy / "config.json").write_text((copy / "config.json").read_text() + " ")
+    assert f"{copy} is not the file or folder that the plan was made for" in serves(run_to, plan, copy, code=2)
+    (copy / "model.safetensors").unlink()
+    serves(run_to, plan, copy)  # without weights there is nothing to compare
+
+
+def test_a_shape_has_no_digest(run_to, tmp_path):
+    plan = tmp_path / "plan.json"
+    run_to("plan", "serve", "--cluster", "examples/clusters/mixed-cloud.toml", "-q", "--model", "llama-2-70b", "-o", plan)
+    assert "digest" not in json.loads(plan.read_text())["model"]

@@ -1,0 +1,24 @@
+// Digests of what the files of a model say of themselves: equal where configuration, names, types, shapes and places of
+// all tensors are. The weights themselves are not read.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "motley/checkpoint/gguf.hpp"
+
+namespace motley {
+
+// "sha256:" and 64 hexadecimal digits.
+bool is_digest(const std::string& text);
+
+// Of the headers of all parts.
+std::string digest_of(const std::vector<std::unique_ptr<GgufFile>>& parts);
+
+// Of config.json and the headers of the safetensors files beside it. Empty where these are not all there, or one is not
+// whole: planning needs none of them.
+std::string folder_digest(const std::filesystem::path& config_json);
+
+}  // namespace motley
