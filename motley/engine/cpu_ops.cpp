@@ -187,6 +187,8 @@ void run_attend(Tensor& out, const Tensor& query, const LayerCache& cache, const
 
 class CpuOps final : public Ops {
  public:
+  CpuOps() { exact_inputs(); }  // a wrong setting is refused before any weights are read
+
   // Quantised matrices are laid in panels. Those of other types stay as they are: products read them row by row.
   void prepare(WeightMatrix& weight) const override {
     if (weight.values.scalar_type() != at::kByte) return;

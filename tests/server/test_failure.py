@@ -57,6 +57,17 @@ def test_a_port_in_use(motley):
     assert f"127.0.0.1:{port}" in result.stderr and "--port" in result.stderr
 
 
+@pytest.mark.parametrize("setting, words, hint", [
+    ("MOTLEY_KERNELS", "MOTLEY_KERNELS names nonsense, which is not a set of kernels", "choose from: portable"),
+    ("MOTLEY_ACTIVATIONS", "MOTLEY_ACTIVATIONS is nonsense", "choose int8 or fp32"),
+])
+def test_a_wrong_setting_of_the_kernels(motley, setting, words, hint):
+    command = [motley, "serve", "--cluster", CLUSTER, "--model", MODEL, "--local", "--port", "0", "-q"]
+    result = subprocess.run(command, env={**os.environ, setting: "nonsense"}, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 2
+    assert result.stderr.count("error:") == 1 and f": {words}" in result.stderr and hint in result.stderr
+
+
 def test_interrupt_while_starting(motley):
     """Ctrl-C during the start ends everything at once."""
     command = [motley, "serve", "--cluster", CLUSTER, "--model", MODEL, "--local", "--port", "0"]
