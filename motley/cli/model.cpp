@@ -72,7 +72,7 @@ int memory(const MemoryOptions& options) {
       throw input_error(fmt::format("--shares must sum to 1, found {:.6g}", sum),
                         "give one fraction per rank, as in --shares 0.5,0.25,0.25");
   }
-  const auto shards = make_shards(model.arch, options.degree, options.shares);
+  const auto shards = make_shards(model.arch, options.degree, options.shares, weight_type);
 
   Table table({{"rank", Align::right},
                {"heads", Align::right},

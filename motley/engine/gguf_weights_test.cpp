@@ -123,7 +123,7 @@ TEST_F(GgufWeightsTest, RanksAllocateWhatIsPredicted) {
       spec.layers = {3, 6};
       spec.degree = degree;
       spec.shares = degree == 3 ? std::vector<double>{0.5, 0.2, 0.3} : std::vector<double>{};
-      const std::vector<Shard> shards = make_shards(spec.arch, degree, spec.shares);
+      const std::vector<Shard> shards = make_shards(spec.arch, degree, spec.shares, weights);
       for (spec.rank = 0; spec.rank < degree; ++spec.rank) {
         double fraction = 0;
         WeightLoader loader(spec, model, at::kCPU, [&](double done) { fraction = done; });

@@ -65,7 +65,7 @@ StageModel::Impl::Impl(const StageSpec& stage, StageWeights loaded, WorkerGroup*
   if (spec.limits.block_tokens < 1 || spec.limits.block_tokens > 256)
     throw input_error(fmt::format("KV blocks of {} tokens are not supported", spec.limits.block_tokens),
                       "use blocks of 1 to 256 tokens");
-  const std::vector<Shard> shards = make_shards(spec.arch, spec.degree, spec.shares);
+  const std::vector<Shard> shards = make_shards(spec.arch, spec.degree, spec.shares, spec.weight_type);
   shard = shards.at(static_cast<std::size_t>(spec.rank));
   vocabulary_bounds.push_back(0);
   for (const Shard& other : shards) vocabulary_bounds.push_back(other.vocabulary.end);

@@ -80,7 +80,8 @@ BlockWeights block_of(const std::map<std::string, WeightMatrix>& tensors) {
 WeightLoader::WeightLoader(const StageSpec& spec, const std::filesystem::path& model, at::Device device,
                            std::function<void(double)> progress)
     : spec_(spec),
-      shard_(make_shards(spec.arch, spec.degree, spec.shares).at(static_cast<std::size_t>(spec.rank))),
+      shard_(
+          make_shards(spec.arch, spec.degree, spec.shares, spec.weight_type).at(static_cast<std::size_t>(spec.rank))),
       checkpoint_(model),
       progress_(std::move(progress)),
       device_(device),

@@ -171,9 +171,10 @@ constexpr double share_tolerance = 1e-6;  // shares of a whole sum to 1 but for 
 // Cuts a block for a group with these shares (any scale; empty: equal). KV heads go by largest remainder, at least one
 // each; with more ranks than KV heads, a KV head is held by consecutive ranks that divide its query heads. FFN columns
 // and vocabulary follow the shares, cut at multiples of 8 where every rank gets that much, never empty; the FFN columns
-// of a GGUF file at whole blocks where every rank gets one. Throws an input error where it cannot be done: more ranks
-// than query heads, FFN columns or rows of vocabulary; shares that are not positive.
-std::vector<Shard> make_shards(const Architecture& arch, int degree, const std::vector<double>& shares = {});
+// at whole blocks of the file's types, and of `weight_type`, where every rank gets one. Throws an input error where it
+// cannot be done: more ranks than query heads, FFN columns or rows of vocabulary; shares that are not positive.
+std::vector<Shard> make_shards(const Architecture& arch, int degree, const std::vector<double>& shares = {},
+                               DType weight_type = DType::file);
 
 // The part of a tensor that a rank holds: rows x columns of the whole.
 struct Slice {

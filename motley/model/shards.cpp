@@ -132,9 +132,10 @@ void cut_inside_groups(const Architecture& arch, const std::vector<double>& shar
   }
 }
 
-// Values of the largest blocks in which a file has rows along the FFN columns.
-std::int64_t ffn_block(const Architecture& arch) {
+// Values of the largest blocks in which rows along the FFN columns lie in the file, or are held.
+std::int64_t ffn_block(const Architecture& arch, DType weight_type) {
   std::int64_t most = grain;
+  if (is_quantised(weight_type)) most = std::max(most, dtype_row(fitting(weight_type, arch.ffn)).block_values);
   if (!arch.tensor_types.empty())
     for (std::int64_t layer = 0; layer < arch.layers; ++layer)
       for (const TensorSpec& tensor : block_tensors(arch, layer))
@@ -148,7 +149,8 @@ Span scaled(const Span& span, std::int64_t factor) { return {span.first * factor
 
 }  // namespace
 
-std::vector<Shard> make_shards(const Architecture& arch, int degree, const std::vector<double>& shares) {
+std::vector<Shard> make_shards(const Architecture& arch, int degree, const std::vector<double>& shares,
+                               DType weight_type) {
   if (degree < 1)
     throw input_error(fmt::format("a tensor-parallel degree must be at least 1, found {}", degree),
                       "use a degree of 1 for the whole model on one device");
@@ -159,7 +161,7 @@ std::vector<Shard> make_shards(const Architecture& arch, int degree, const std::
   const std::vector<double> parts = normalised(shares, ranks);
   std::vector<Shard> shards(ranks);
   degree <= arch.kv_heads ? cut_groups(arch, parts, shards) : cut_inside_groups(arch, parts, shards);
-  const std::vector<Span> ffn = cut(arch.ffn, parts, "FFN columns", ffn_block(arch));
+  const std::vector<Span> ffn = cut(arch.ffn, parts, "FFN columns", ffn_block(arch, weight_type));
   const std::vector<Span> vocabulary = cut(arch.vocabulary, parts, "rows of vocabulary");
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     shards[rank].ffn = ffn[rank];

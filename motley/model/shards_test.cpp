@@ -98,6 +98,30 @@ TEST(Shards, FfnOfAFileIsCutAtItsBlocks) {
   EXPECT_THAT(cut(DType::bf16, 512, 3), ElementsAre(176, 168, 168));
 }
 
+TEST(Shards, FfnOfATypeMadeAtLoadIsCutAtItsBlocks) {
+  const auto cut = [](DType type, std::int64_t ffn, int degree, const std::vector<double>& shares = {}) {
+    return sizes(make_shards(shape(8, 4, ffn), degree, shares, type), &Shard::ffn);
+  };
+  EXPECT_THAT(cut(DType::q4_k, 1536, 4), ElementsAre(512, 512, 256, 256));
+  EXPECT_THAT(cut(DType::q4_k, 512, 3), ElementsAre(192, 160, 160)) << "not a block of 256 for each";
+  EXPECT_THAT(cut(DType::q4_k, 1312, 2), ElementsAre(672, 640)) << "held as q5_0: rows are not whole blocks of 256";
+  EXPECT_THAT(cut(DType::q8_0, 512, 3), ElementsAre(192, 160, 160));
+  EXPECT_THAT(cut(DType::q8_0, 1024, 3, {0.5, 0.25, 0.25}), ElementsAre(512, 256, 256));
+  EXPECT_THAT(cut(DType::q4_0, 64, 3), ElementsAre(24, 24, 16)) << "not a block of 32 for each";
+  EXPECT_THAT(cut(DType::q4_0, 72, 3), ElementsAre(24, 24, 24)) << "held as fp32";
+  for (const DType dense : {DType::fp32, DType::bf16, DType::int4, DType::file})
+    EXPECT_THAT(cut(dense, 1536, 5), ElementsAre(312, 312, 304, 304, 304));
+}
+
+// A file in one type that is loaded as another: neither's blocks are cut.
+TEST(Shards, FfnOfAFileThatIsConvertedIsCutAtTheLargerBlocks) {
+  Architecture arch = shape(8, 4, 1536);
+  for (std::int64_t layer = 0; layer < arch.layers; ++layer)
+    for (const TensorSpec& tensor : block_tensors(arch, layer)) arch.tensor_types[tensor.name] = DType::q8_0;
+  EXPECT_THAT(sizes(make_shards(arch, 4, {}, DType::q4_k), &Shard::ffn), ElementsAre(512, 512, 256, 256));
+  EXPECT_THAT(sizes(make_shards(arch, 5, {}, DType::file), &Shard::ffn), ElementsAre(320, 320, 320, 288, 288));
+}
+
 TEST(Shards, RefusesWhatCannotBeCut) {
   EXPECT_THROW(make_shards(shape(8, 2), 0), Error);
   try {
@@ -176,6 +200,22 @@ RC_GTEST_PROP(ShardsProperty, ALargerShareNeverHoldsLess, ()) {
       RC_ASSERT(shards[a].ffn.size() + 7 >= shards[b].ffn.size());
       RC_ASSERT(shards[a].vocabulary.size() + 7 >= shards[b].vocabulary.size());
     }
+}
+
+RC_GTEST_PROP(ShardsProperty, NoBlockIsHeldTwiceWhereEachRankGetsOne, ()) {
+  Group g = random_group();
+  const DType type = *rc::gen::element(DType::q8_0, DType::q5_1, DType::q4_k, DType::q6_k);
+  const std::int64_t block = dtype_row(type).block_values;
+  g.arch.ffn = block * (g.degree + *rc::gen::inRange<std::int64_t>(0, 20));
+  for (const TensorSpec& tensor : block_tensors(g.arch, 0)) {
+    if (tensor.cut != Cut::ffn_in) continue;
+    std::int64_t bytes = 0;
+    for (const Shard& shard : make_shards(g.arch, g.degree, g.shares, type)) {
+      RC_ASSERT(shard.ffn.size() > 0 && shard.ffn.first % block == 0);
+      bytes += held_bytes(slice_of(g.arch, tensor, shard), held_type(g.arch, tensor, type));
+    }
+    RC_ASSERT(bytes == tensor.shape[0] * bytes_of(type, g.arch.ffn));
+  }
 }
 
 RC_GTEST_PROP(ShardsProperty, ShareScaleDoesNotMatter, ()) {

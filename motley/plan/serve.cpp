@@ -21,7 +21,8 @@ const Stage& ServePlan::stage(const std::string& id) const {
 std::vector<DeviceMemory> stage_memory(const ServePlan& plan, const Stage& stage) {
   const Architecture& arch = plan.model.arch;
   const StageShape shape{stage.layers.size(), stage.embedding, stage.head, stage.layers.first};
-  const std::vector<Shard> shards = make_shards(arch, static_cast<int>(stage.devices.size()), stage.shares);
+  const std::vector<Shard> shards =
+      make_shards(arch, static_cast<int>(stage.devices.size()), stage.shares, stage.weight_type);
   std::vector<DeviceMemory> memory;
   for (std::size_t rank = 0; rank < stage.devices.size(); ++rank) {
     const DeviceType& type = plan.cluster.type_of(plan.cluster.find_device(stage.devices[rank]));

@@ -115,7 +115,7 @@ class Verifier {
     }
     if (stage.devices.empty()) return false;
     try {
-      make_shards(plan_.model.arch, static_cast<int>(stage.devices.size()), stage.shares);
+      make_shards(plan_.model.arch, static_cast<int>(stage.devices.size()), stage.shares, stage.weight_type);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::input) throw;
       add(stage.shares.empty() ? place + ".devices" : here, error.what(),

@@ -246,7 +246,8 @@ std::span<std::byte> bytes_of(const at::Tensor& tensor) {
 void serve_steps(Rank& rank, const std::string& folder, Queue<Logits>& logits) {
   StageModel model(rank.spec, folder, rank.group.get(), at::kCPU);
   const StageSpec& spec = rank.spec;
-  const Shard shard = make_shards(spec.arch, spec.degree, spec.shares)[static_cast<std::size_t>(spec.rank)];
+  const Shard shard =
+      make_shards(spec.arch, spec.degree, spec.shares, spec.weight_type)[static_cast<std::size_t>(spec.rank)];
   const StageShape shape{spec.layers.size(), spec.embedding, spec.head};
   const StageModel::Allocated real = model.allocated();
   const std::int64_t planned =

@@ -75,7 +75,7 @@ double product_flop_per_s(const DeviceType& type, DType weight_type) {
 TensorGroup make_group(const Cluster& cluster, const Architecture& arch, std::vector<int> devices,
                        const std::vector<double>& shares, DType weight_type, DType kv_type, const StepLimits& step) {
   TensorGroup group{.weight_type = weight_type, .kv_type = kv_type};
-  group.shards = make_shards(arch, static_cast<int>(devices.size()), shares);
+  group.shards = make_shards(arch, static_cast<int>(devices.size()), shares, weight_type);
   for (std::size_t i = 0; i < devices.size(); ++i) {
     const DeviceType& type = cluster.type_of(devices[i]);
     const bool like_before = i > 0 && cluster.devices[devices[i]].type == cluster.devices[devices[i - 1]].type;
