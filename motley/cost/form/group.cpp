@@ -34,7 +34,8 @@ Rank make_rank(const Architecture& arch, const DeviceType& type, const Shard& sh
             .efficiency = type.efficiency,
             .unpacks = has_quantised(arch, weight_type),
             .overhead = type.overhead};
-  rank.block_bytes = largest_block_bytes(arch, shard, weight_type);
+  rank.block_bytes = weight_bytes(arch, {.layers = arch.layers}, shard, weight_type) / arch.layers;
+  rank.largest_block_bytes = largest_block_bytes(arch, shard, weight_type);
   for (int ends = 0; ends < 4; ++ends) {
     const StageShape shape{.layers = 0, .embedding = (ends & 1) != 0, .head = (ends & 2) != 0};
     rank.fixed_bytes[ends] = type.reserve_bytes.value_or(0) + weight_bytes(arch, shape, shard, weight_type) +
@@ -111,7 +112,7 @@ std::int64_t most_layers_in_memory(const Architecture& arch, const TensorGroup& 
     const Rank& rank = group.ranks[i];
     const std::int64_t kv = kv_cache_bytes(arch, 1, group.shards[i], group.kv_type, kv_tokens, step.block_tokens);
     const std::int64_t room = rank.memory_bytes - rank.fixed_bytes[(ends.first ? 1 : 0) + (ends.last ? 2 : 0)];
-    most = std::min(most, room < 0 ? 0 : room / (rank.block_bytes + kv));
+    most = std::min(most, room < 0 ? 0 : room / (rank.largest_block_bytes + kv));
   }
   return most;
 }

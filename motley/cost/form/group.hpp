@@ -18,7 +18,8 @@ struct StageEnds {
 // What one rank can do, and what one block asks of it.
 struct Rank {
   std::int64_t memory_bytes = 0;
-  std::int64_t block_bytes = 0;             // weights of one block, the largest
+  std::int64_t block_bytes = 0;             // weights of one block, on average: what it takes to read
+  std::int64_t largest_block_bytes = 0;     // what room is kept for, whichever layers a stage gets
   std::int64_t fixed_bytes[4] = {};         // reserve, buffers and weights of the ends; by first + 2 * last
   double memory_bandwidth_bytes_per_s = 0;  // peak
   double flop_per_s = 0;                    // peak, in the type that the products are computed in

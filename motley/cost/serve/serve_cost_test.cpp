@@ -69,6 +69,31 @@ TEST(Group, CollectivesTakeTheBetterAlgorithm) {
   EXPECT_EQ(all_gather_s(group, 24e6), 0);
 }
 
+// Reading the layers of a mixed file takes as long as their bytes say; room is kept for the largest.
+TEST(Group, BlocksOfAMixedFileAreReadAsTheirMean) {
+  ServePlan plan = d1_plan();
+  plan.model = llama_of(256, 8, 4, 4, 512, 1000);
+  Architecture& arch = plan.model.arch;
+  std::vector<TensorSpec> tensors = embedding_tensors(arch);
+  for (const TensorSpec& tensor : head_tensors(arch)) tensors.push_back(tensor);
+  for (std::int64_t layer = 0; layer < arch.layers; ++layer)
+    for (const TensorSpec& tensor : block_tensors(arch, layer)) tensors.push_back(tensor);
+  for (const TensorSpec& tensor : tensors) arch.tensor_types[tensor.name] = DType::q4_k;
+  arch.tensor_types["model.layers.7.mlp.down_proj.weight"] = DType::q6_k;
+  for (Stage& stage : plan.stages) stage.weight_type = DType::file;
+  const TensorGroup group = group_of(plan, "a");
+  // A block of 256 columns of each row is q6_k in one layer of eight.
+  const std::int64_t more = 256 * (210 - 144), small = weight_bytes(arch, {.layers = 1}, group.shards[0], DType::file);
+  EXPECT_EQ(group.ranks[0].largest_block_bytes, small + more);
+  EXPECT_EQ(group.ranks[0].block_bytes, small + more / 8);
+  const std::int64_t kv = kv_cache_bytes(arch, 1, group.shards[0], DType::fp16, 16, plan.step.block_tokens);
+  TensorGroup tight = group;
+  for (Rank& rank : tight.ranks) rank.memory_bytes = rank.fixed_bytes[0] + 3 * (small + more + kv);
+  EXPECT_EQ(most_layers_in_memory(arch, tight, {}, 16, plan.step), 3);
+  for (Rank& rank : tight.ranks) --rank.memory_bytes;
+  EXPECT_EQ(most_layers_in_memory(arch, tight, {}, 16, plan.step), 2) << "any of the layers may be the large one";
+}
+
 TEST(Group, FlopsFollowTheTypeOfTheProducts) {
   DeviceType type;
   type.name = "x";
