@@ -32,8 +32,8 @@ if(MOTLEY_TESTS)
   target_link_libraries(motley_cbc INTERFACE ${CBC_LIBRARY})
 endif()
 
+set(torch ${venv_packages}/torch)
 if(MOTLEY_RUNTIME)
-  set(torch ${venv_packages}/torch)
   if(NOT EXISTS ${torch}/lib/libtorch_cpu.so)
     message(FATAL_ERROR "LibTorch is not in ${torch}. Run `./dev setup`, or configure with -DMOTLEY_RUNTIME=OFF to build the core alone.")
   endif()
@@ -54,6 +54,17 @@ if(MOTLEY_RUNTIME)
   file(STRINGS ${torch}/version.py torch_version REGEX "^__version__")
   string(REGEX MATCH "[0-9]+\\.[0-9]+\\.[0-9]+" torch_version "${torch_version}")
 
+  # Asio and Beast are headers only; 1.81 stands beside Debian's default Boost.
+  find_package(Boost 1.81 EXACT REQUIRED)
+  add_library(motley_boost INTERFACE)
+  target_include_directories(motley_boost SYSTEM INTERFACE ${Boost_INCLUDE_DIRS})
+  target_link_libraries(motley_boost INTERFACE OpenSSL::Crypto Threads::Threads)
+
+  # The coordinator's log, unless it is in etcd.
+  find_package(SQLite3 3.40 REQUIRED)
+endif()
+
+if(MOTLEY_RUNTIME OR MOTLEY_FUZZ)
   # The embedded interpreter: Debian's libpython and pybind11's headers.
   set(Python3_ROOT_DIR /usr)  # the one that MOTLEY_VENV was made from, whatever else the PATH leads to
   set(Python3_FIND_STRATEGY LOCATION)
@@ -64,14 +75,4 @@ if(MOTLEY_RUNTIME)
   add_library(motley_python INTERFACE)
   target_include_directories(motley_python SYSTEM INTERFACE ${CMAKE_BINARY_DIR}/include)
   target_link_libraries(motley_python INTERFACE Python3::Python)
-
-  # Asio and Beast are headers only; 1.81 stands beside Debian's default Boost.
-  find_package(Boost 1.81 EXACT REQUIRED)
-  find_package(OpenSSL 3 REQUIRED)
-  add_library(motley_boost INTERFACE)
-  target_include_directories(motley_boost SYSTEM INTERFACE ${Boost_INCLUDE_DIRS})
-  target_link_libraries(motley_boost INTERFACE OpenSSL::Crypto Threads::Threads)
-
-  # The coordinator's log, unless it is in etcd.
-  find_package(SQLite3 3.40 REQUIRED)
 endif()

@@ -19,13 +19,14 @@ inline std::string_view text_of(const std::uint8_t* data, std::size_t size) {
   return {reinterpret_cast<const char*>(data), size};
 }
 
-// Any other exception, and a broken invariant, end the program, and libFuzzer keeps the input.
+// Any other exception, a broken invariant, and a broken environment, which would hide the parser, end the program, and
+// libFuzzer keeps the input.
 template <class Parse>
 int refused_or_read(const Parse& parse) {
   try {
     parse();
   } catch (const Error& error) {
-    if (error.code() == ErrorCode::internal) throw;
+    if (error.code() == ErrorCode::internal || error.code() == ErrorCode::environment) throw;
   }
   return 0;
 }

@@ -1,0 +1,103 @@
+"""Writes whole models of some hundred bytes as GGUF files, for the fuzz targets to start from.
+
+    tests/fuzz/gguf_seeds.py FOLDER
+"""
+
+import math
+import struct
+import sys
+from pathlib import Path
+
+U32, F32, BOOL, STRING, ARRAY = 4, 6, 7, 8, 9
+PACKED = {U32: "<I", F32: "<f", BOOL: "<?", 5: "<i"}
+NORMAL, UNKNOWN, CONTROL, BYTE = 1, 2, 3, 6
+TYPES = {"F32": (0, 1, 4), "F16": (1, 1, 2), "BF16": (30, 1, 2), "Q4_0": (2, 32, 18), "Q4_1": (3, 32, 20), "Q5_0": (6, 32, 22),
+         "Q5_1": (7, 32, 24), "Q8_0": (8, 32, 34), "Q4_K": (12, 256, 144), "Q5_K": (13, 256, 176), "Q6_K": (14, 256, 210)}
+HIDDEN, FFN, HEADS = 4, 256, 2
+
+
+def text(value):
+    raw = value.encode()
+    return struct.pack("<Q", len(raw)) + raw
+
+
+def value(kind, given):
+    if kind == STRING:
+        return text(given)
+    if kind == ARRAY:
+        inner, items = given
+        return struct.pack("<IQ", inner, len(items)) + b"".join(value(inner, item) for item in items)
+    return struct.pack(PACKED[kind], given)
+
+
+def gguf(keys, tensors):
+    """`keys`: name, kind, value; `tensors`: name, shape with the row's length first, type."""
+    head = struct.pack("<IIQQ", 0x46554747, 3, len(tensors), len(keys))
+    for name, kind, given in keys:
+        head += text(name) + struct.pack("<I", kind) + value(kind, given)
+    data = b""
+    for name, shape, type_name, *content in tensors:
+        number, values, size = TYPES[type_name]
+        head += text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, number, len(data))
+        length = math.prod(shape) // values * size
+        data += (content[0] if content else bytes(place * 7 % 60 for place in range(length))).ljust(-(-length // 32) * 32, b"\0")
+    return head + bytes(-len(head) % 32) + data
+
+
+def sentencepiece():
+    tokens = ["<unk>", "<s>", "</s>", "<0x41>", "\u2581", "a", "t", "l", "e", "al", "\u2581t", "tal"]
+    kinds = [UNKNOWN, CONTROL, CONTROL, BYTE] + [NORMAL] * 8
+    scores = [float(-place) for place in range(len(tokens))]
+    return len(tokens), [("tokenizer.ggml.model", STRING, "llama"), ("tokenizer.ggml.tokens", ARRAY, (STRING, tokens)),
+                         ("tokenizer.ggml.scores", ARRAY, (F32, scores)), ("tokenizer.ggml.token_type", ARRAY, (5, kinds)),
+                         ("tokenizer.ggml.add_space_prefix", BOOL, True), ("tokenizer.ggml.bos_token_id", U32, 1),
+                         ("tokenizer.ggml.eos_token_id", U32, 2), ("tokenizer.chat_template", STRING, "{{ messages[0].content }}")]
+
+
+def byte_pairs(rule):
+    tokens = ["a", "t", "l", "e", "\u0120", "1", "2", ",", "al", "\u0120t", "<|eot_id|>", "<|begin|>"]
+    kinds = [NORMAL] * 10 + [CONTROL] * 2
+    return len(tokens), [("tokenizer.ggml.model", STRING, "gpt2"), ("tokenizer.ggml.pre", STRING, rule),
+                         ("tokenizer.ggml.tokens", ARRAY, (STRING, tokens)), ("tokenizer.ggml.token_type", ARRAY, (5, kinds)),
+                         ("tokenizer.ggml.merges", ARRAY, (STRING, ["a l", "\u0120 t"])), ("tokenizer.ggml.eos_token_id", U32, 10),
+                         ("tokenizer.ggml.bos_token_id", U32, 11), ("tokenizer.ggml.add_bos_token", BOOL, True)]
+
+
+def model(architecture, down, rest="F16", tokenizer=None, more=(), factors=None, biases=(), norms=()):
+    """One layer, whose FFN's second matrix has rows of 256 values in the type `down`."""
+    vocabulary, tokenizer_keys = tokenizer or sentencepiece()
+    counts = {"block_count": 1, "embedding_length": HIDDEN, "feed_forward_length": FFN, "attention.head_count": HEADS,
+              "attention.head_count_kv": 1, "context_length": 64}
+    keys = [("general.architecture", STRING, architecture), ("general.name", STRING, "seed"),
+            *((f"{architecture}.{name}", U32, count) for name, count in counts.items()),
+            (f"{architecture}.attention.layer_norm_rms_epsilon", F32, 1e-5), (f"{architecture}.rope.freq_base", F32, 1e4),
+            *((f"{architecture}.{name}", kind, given) for name, kind, given in more), *tokenizer_keys]
+    head = HIDDEN // HEADS
+    shapes = {"attn_q": (HIDDEN, HIDDEN), "attn_k": (HIDDEN, head), "attn_v": (HIDDEN, head), "attn_output": (HIDDEN, HIDDEN),
+              "ffn_gate": (HIDDEN, FFN), "ffn_up": (HIDDEN, FFN)}
+    tensors = [("token_embd.weight", (HIDDEN, vocabulary), rest), ("output_norm.weight", (HIDDEN,), "F32"),
+               *((f"blk.0.{name}.weight", shape, rest) for name, shape in shapes.items()),
+               ("blk.0.ffn_down.weight", (FFN, HIDDEN), down),
+               *((f"blk.0.{name}.weight", (HIDDEN,), "F32") for name in ("attn_norm", "ffn_norm")),
+               *((f"blk.0.{name}.weight", (head,), "F32") for name in norms),
+               *((f"blk.0.{name}.bias", shapes[name][1:], "F32") for name in biases)]
+    if factors:
+        tensors.append(("rope_freqs.weight", (len(factors),), "F32", struct.pack(f"<{len(factors)}f", *factors)))
+    return gguf(keys, tensors)
+
+
+YARN = [("rope.scaling.type", STRING, "yarn"), ("rope.scaling.factor", F32, 4.0), ("rope.scaling.attn_factor", F32, 1.0),
+        ("rope.scaling.original_context_length", U32, 16)]
+SEEDS = {
+    **{f"llama-{name}": lambda name=name: model("llama", name, rest="F32" if name == "F32" else "F16") for name in TYPES},
+    "llama-scaled": lambda: model("llama", "Q6_K", tokenizer=byte_pairs("llama-bpe"), factors=[1.0]),
+    "mistral": lambda: model("llama", "Q8_0", more=[("attention.sliding_window", U32, 32)]),
+    "qwen2": lambda: model("qwen2", "Q4_K", tokenizer=byte_pairs("qwen2"), biases=("attn_q", "attn_k", "attn_v"), more=YARN),
+    "qwen3": lambda: model("qwen3", "BF16", tokenizer=byte_pairs("gpt-2"), norms=("attn_q_norm", "attn_k_norm")),
+}
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, made in SEEDS.items():
+        (folder / f"{name}.gguf").write_bytes(made())
