@@ -16,7 +16,7 @@ void write_architecture(const Model& model, DType type, GgufWriter& writer);
 std::vector<float> frequency_factors(const Architecture& arch);
 
 // tokenizer.* of a folder with tokenizer.json and, where it has them, tokenizer_config.json and chat_template.jinja;
-// nothing where it has none. Throws an input error for a tokenizer that llama.cpp does not know.
+// "no_vocab" where it has none. Throws an input error for a tokenizer that llama.cpp does not know.
 void write_tokenizer(const std::filesystem::path& folder, const Model& model, GgufWriter& writer);
 
 }  // namespace motley

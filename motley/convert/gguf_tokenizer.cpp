@@ -270,7 +270,8 @@ class TokenizerWriter {
 }  // namespace
 
 void write_tokenizer(const fs::path& folder, const Model& model, GgufWriter& writer) {
-  if (fs::is_regular_file(folder / "tokenizer.json")) TokenizerWriter(folder, model, writer).write();
+  if (fs::is_regular_file(folder / "tokenizer.json")) return TokenizerWriter(folder, model, writer).write();
+  writer.set_text("tokenizer.ggml.model", "no_vocab");  // llama.cpp loads no file without this key
 }
 
 }  // namespace motley

@@ -153,6 +153,12 @@ TEST_F(QuantiseTest, TheTokenizerIsTold) {
   EXPECT_THAT(metadata.find("tokenizer.chat_template")->as_string(), HasSubstr("add_generation_prompt"));
 }
 
+TEST_F(QuantiseTest, AModelWithoutTokenizerSaysSo) {
+  const auto model = copy();
+  std::filesystem::remove(model / "tokenizer.json");
+  EXPECT_EQ(*GgufFile(made(DType::fp16, model)).metadata().find("tokenizer.ggml.model"), Value("no_vocab"));
+}
+
 TEST_F(QuantiseTest, RulesForSplittingAreRecognised) {
   const auto model = copy();
   const auto rule = [&](const std::string& pre_tokenizer) {

@@ -136,6 +136,7 @@ TEST(GgufCodec, UnknownKindsAndRulesAreNamed) {
     return error_of([&] { TextCodec::open(folder.path() / "model.gguf"); });
   };
   EXPECT_NE(message("bert", "default").message().find("the kind 'bert' are not supported"), std::string::npos);
+  EXPECT_NE(message("no_vocab", "default").message().find("the file has no tokenizer"), std::string::npos);
   const Error unknown = message("gpt2", "gpt-9");
   EXPECT_NE(unknown.message().find("the pre-tokenizer 'gpt-9' is unknown"), std::string::npos);
   EXPECT_NE(unknown.hint().find("llama-bpe"), std::string::npos);

@@ -157,8 +157,8 @@ def sentencepiece_tokenizer(keys, vocabulary, tokens, types):
 def open_gguf(path, values):
     keys = GgufKeys(path, values)
     kind = keys.one("tokenizer.ggml.model", str)
-    if kind is None:
-        keys.fail("tokenizer.ggml.model is missing: the file has no tokenizer")
+    if kind in (None, "no_vocab"):
+        keys.fail(f"tokenizer.ggml.model is {kind or 'missing'}: the file has no tokenizer")
     if kind not in ("gpt2", "llama"):
         raise InputError(f"{path}: tokenizer.ggml.model: tokenizers of the kind {kind!r} are not supported",
                          "use a model with a tokenizer of the kind gpt2 or llama, or serve its Hugging Face folder")
