@@ -36,8 +36,8 @@ def output_of(*command, **options):
     return result.stdout
 
 
-def llama_cpp(cache):
-    """Folder of llama.cpp's sources; builds its batched benchmark where there is none yet."""
+def build_llama_cpp(cache):
+    """Its batched benchmark, where there is none yet."""
     sources = next(cache.glob("llama_cpp_python-*/vendor/llama.cpp"), None)
     if sources is None:
         say("fetching llama.cpp")
@@ -51,8 +51,7 @@ def llama_cpp(cache):
         output_of("cmake", "-S", sources, "-B", build, "-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DLLAMA_CURL=OFF",
                   "-DLLAMA_OPENSSL=OFF", "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_SERVER=OFF", "-DLLAMA_BUILD_EXAMPLES=OFF",
                   "-DLLAMA_BUILD_TOOLS=ON", "-DLLAMA_BUILD_COMMON=ON", "-DBUILD_SHARED_LIBS=OFF")
-        output_of("nice", "cmake", "--build", build, "-j2", "--target", "llama-batched-bench", "llama-quantize")
-    return sources
+        output_of("nice", "cmake", "--build", build, "-j2", "--target", "llama-batched-bench")
 
 
 def measure_motley(options, shape, kind, batch, context, kernels=""):
@@ -63,10 +62,10 @@ def measure_motley(options, shape, kind, batch, context, kernels=""):
 
 
 def gguf_file(options, shape, kind):
-    """With all matrices of the one type, as motley's."""
     path = options.models[shape] / f"model-{kind}.gguf"
     if not path.exists():
-        output_of(options.cache / "llama.cpp-build/bin/llama-quantize", "--pure", options.models[shape] / "model-fp32.gguf", path, kind)
+        asked = "f32" if kind == "fp32" else kind
+        output_of(options.build / "motley", "model", "quantize", options.models[shape], "--type", asked, "-o", path)
     return path
 
 
@@ -149,9 +148,10 @@ def main():
     peers = {name: measure for name, measure in (("transformers", measure_transformers), ("llama.cpp", measure_llama_cpp))
              if name not in options.skip}
     say("making the models")
-    gguf = ["--gguf", llama_cpp(options.cache) / "gguf-py"] if "llama.cpp" in peers else []
     for shape, folder in options.models.items():
-        output_of(sys.executable, HERE / "make_model.py", folder, "--shape", shape, *gguf)
+        output_of(sys.executable, HERE / "make_model.py", folder, "--shape", shape)
+    if "llama.cpp" in peers:
+        build_llama_cpp(options.cache)
 
     bandwidth, reports = [], {}
     speeds = {name: {case: [] for case in options.cases} for name in [*options.kernels, *peers]}
