@@ -42,6 +42,7 @@ struct CheckLayout {
 struct CheckRequest {
   std::vector<std::int32_t> prompt;
   std::int64_t generate = 1;
+  std::vector<std::int32_t> forced;  // follow the prompt in place of what is chosen; as many as are generated
   bool operator==(const CheckRequest&) const = default;
 };
 
@@ -84,7 +85,8 @@ template <>
 const Schema<CheckRequest>& schema<CheckRequest>() {
   static const auto table = Schema<CheckRequest>("request", "A prompt.")
                                 .field("prompt", &CheckRequest::prompt, "", {.required = true})
-                                .field("generate", &CheckRequest::generate, "", {.required = true});
+                                .field("generate", &CheckRequest::generate, "", {.required = true})
+                                .field("forced", &CheckRequest::forced, "");
   return table;
 }
 template <>
@@ -295,7 +297,7 @@ struct Running {
   std::vector<std::int32_t> tokens;
   std::int64_t done = 0;  // in the cache
   std::int64_t prompt = 0, generate = 0;
-  std::vector<std::int32_t> blocks = {};
+  std::vector<std::int32_t> forced = {}, blocks = {};
   std::vector<float> logits = {};
   bool finished() const { return std::ssize(tokens) == prompt + generate; }
 };
@@ -305,7 +307,10 @@ std::vector<Running> start(const CheckCase& check, std::int64_t blocks_each) {
   const auto count = static_cast<std::int64_t>(check.requests.size());
   for (std::int64_t r = 0; r < count; ++r) {
     const CheckRequest& request = check.requests[static_cast<std::size_t>(r)];
-    all.push_back({.tokens = request.prompt, .prompt = std::ssize(request.prompt), .generate = request.generate});
+    all.push_back({.tokens = request.prompt,
+                   .prompt = std::ssize(request.prompt),
+                   .generate = request.generate,
+                   .forced = request.forced});
     for (std::int64_t b = 0; b < blocks_each; ++b)
       all.back().blocks.push_back(static_cast<std::int32_t>((blocks_each - 1 - b) * count + r));
   }
@@ -339,7 +344,9 @@ void run_requests(Pipeline& pipeline, std::span<Running> running, std::int64_t c
       r.done += step.sequences[i].count;
       if (!step.sequences[i].sampling) continue;
       const std::span<const float> mine(row, row + vocabulary);
-      r.tokens.push_back(sample(mine, *step.sequences[i].sampling, 0, r.done).token);
+      const auto place = static_cast<std::size_t>(r.done - r.prompt);
+      r.tokens.push_back(r.forced.empty() ? sample(mine, *step.sequences[i].sampling, 0, r.done).token
+                                          : r.forced.at(place));
       r.logits.insert(r.logits.end(), mine.begin(), mine.end());
       row += vocabulary;
     }

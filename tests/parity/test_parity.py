@@ -2,20 +2,14 @@
 requests are batched and prompts chunked."""
 
 import json
-import os
-import subprocess
-from pathlib import Path
 
 import numpy
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+import engine
 import models
-
-ROOT = Path(__file__).resolve().parents[2]
-BUILD = Path(os.environ.get("MOTLEY_BUILD", ROOT / "build" / "release"))
-PROGRAM = BUILD / "engine_check"
 
 GENERATE = 32
 PROMPT_LENGTHS = [1, 7, 40, 83]
@@ -25,15 +19,11 @@ FP32_TOLERANCE = 1e-4
 BF16_EXCESS = 1.5
 
 
-def chain(*degrees, cuts=None, shares=None, transport="shm"):
+def chain(*degrees, cuts=None, **rest):
     """A layout of stages with these degrees; layers divided evenly, or cut at `cuts`."""
     layers = models.LAYERS
-    cuts = [0, *(cuts or [layers * (i + 1) // len(degrees) for i in range(len(degrees) - 1)]), layers]
-    stages = [dict(first=cuts[i], last=cuts[i + 1], degree=degree) for i, degree in enumerate(degrees)]
-    for stage, share in zip(stages, shares or []):
-        if share:
-            stage["shares"] = share
-    return dict(name=f"{'-'.join(map(str, degrees))} at {cuts} shares {shares} {transport}", stages=stages, transport=transport)
+    cuts = cuts or [layers * (i + 1) // len(degrees) for i in range(len(degrees) - 1)]
+    return engine.chain(*degrees, cuts=[0, *cuts, layers], **rest)
 
 
 LAYOUTS = [
@@ -71,23 +61,9 @@ def reference(model, prompt):
     return tokens[len(prompt):], torch.stack(rows).numpy()
 
 
-def logits_along(model, prompt, tokens):
-    """Logits for a given continuation, in one pass."""
-    with torch.no_grad():
-        logits = model(torch.tensor([prompt + tokens[:-1]]), use_cache=False).logits[0]
-    return logits[len(prompt) - 1:].float().numpy()
-
-
 def run_engine(folder, tmp_path, **case):
-    """Runs of engine_check: {layout, script, request, tokens} with their logits [GENERATE, vocabulary]."""
-    case = dict(model=str(folder), requests=[dict(prompt=p, generate=GENERATE) for p in prompts()], **case)
-    (tmp_path / "case.json").write_text(json.dumps(case))
-    result = subprocess.run([PROGRAM, tmp_path / "case.json", tmp_path / "out"], capture_output=True, text=True, timeout=300)
-    assert result.returncode == 0, result.stderr
-    runs = json.loads((tmp_path / "out.json").read_text())
-    logits = numpy.fromfile(tmp_path / "out.bin", numpy.float32).reshape(len(runs), GENERATE, models.VOCABULARY)
-    assert len(runs) == len(case["layouts"]) * len(case["scripts"]) * len(PROMPT_LENGTHS)
-    return list(zip(runs, logits))
+    """Runs with their logits [GENERATE, vocabulary]."""
+    return engine.run(dict(model=str(folder), requests=[dict(prompt=p, generate=GENERATE) for p in prompts()], **case), tmp_path)
 
 
 @pytest.mark.parametrize("name", models.MODELS)
@@ -119,8 +95,8 @@ def test_bf16_is_as_close_to_fp32_as_transformers_is(name, kv_type, tmp_path):
                       scripts=SCRIPTS)
     for run, logits in runs:
         prompt = prompts()[run["request"]]
-        truth = logits_along(exact, prompt, run["tokens"])
-        theirs = logits_along(rounded, prompt, run["tokens"])
+        truth = engine.logits_along(exact, prompt, run["tokens"])
+        theirs = engine.logits_along(rounded, prompt, run["tokens"])
         error, allowed = (numpy.sqrt(numpy.mean((x - truth) ** 2)) for x in (logits, theirs))
         assert error <= BF16_EXCESS * allowed, f"{run['layout']}, {run['script']}: {error} against {allowed}"
 
@@ -130,9 +106,8 @@ def test_weights_that_do_not_fit_config_json_are_refused(tmp_path):
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     config["num_key_value_heads"] = 2
     (tmp_path / "model" / "config.json").write_text(json.dumps(config))
-    (tmp_path / "case.json").write_text(json.dumps(dict(model=str(tmp_path / "model"), requests=[dict(prompt=[1], generate=1)],
-                                                        layouts=[chain(1)], scripts=SCRIPTS[:1])))
-    result = subprocess.run([PROGRAM, tmp_path / "case.json", tmp_path / "out"], capture_output=True, text=True, timeout=60)
+    case = dict(model=str(tmp_path / "model"), requests=[dict(prompt=[1], generate=1)], layouts=[chain(1)], scripts=SCRIPTS[:1])
+    result, _ = engine.check(case, tmp_path)
     assert result.returncode != 0
     assert "the model needs the tensor model.layers.0.self_attn.k_proj.weight 32x96" in result.stderr
     assert "holds 96x96" in result.stderr

@@ -17,7 +17,7 @@ BANNED = (
 GAP = r"\s+(?:(?://|#)\s*)?"  # a phrase may go on in the next line of a comment
 WORD = re.compile(rf"(?<![\w-])(?:{BANNED.replace(' ', GAP)})(?!\w)", re.IGNORECASE)
 # Data, other people's texts, this list, and sentences that a model is trained on.
-EXEMPT = re.compile(r".*\.(?:csv|json|jsonl|txt|png|safetensors|gguf)|LICENSE|tests/tree/test_prose\.py|examples/tales/grammar\.py")
+EXEMPT = re.compile(r".*\.(?:csv|json|jsonl|txt|png|safetensors|gguf|npz)|LICENSE|tests/tree/test_prose\.py|examples/tales/grammar\.py")
 
 
 # What is not part of the source tree, which may lie there without git: see .gitignore.
