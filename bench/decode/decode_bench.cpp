@@ -31,11 +31,6 @@ namespace {
 
 double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values.at(values.size() / 2);
-}
-
 // Runs `work(thread)` on all threads at once; the best bytes/s of several rounds.
 template <class Work>
 double best_rate(int threads, double bytes, const Work& work) {
@@ -171,17 +166,15 @@ Value measure_decode(const std::string& folder, DType type, std::int64_t batch, 
     model.forward(make_step(batch, done, std::min(chunk, context - done), blocks_each, false), {});
   const double prefill_s = now_s() - prefill_begin;
 
-  std::vector<double> times;
+  const double decode_begin = now_s();
   for (std::int64_t i = 0; i < steps; ++i) {
     const Step step = make_step(batch, context + i, 1, blocks_each, true);
-    const double begin = now_s();
     const at::Tensor logits = model.logits(step, model.forward(step, {}));
     for (std::int64_t s = 0; s < batch; ++s)
       sample({logits[s].const_data_ptr<float>(), static_cast<std::size_t>(spec.arch.vocabulary)},
              *step.sequences[static_cast<std::size_t>(s)].sampling, 0, i);
-    times.push_back(now_s() - begin);
   }
-  const double step_s = median(times);
+  const double step_s = (now_s() - decode_begin) / static_cast<double>(steps);
   return Value::object({{"tokens_per_s", static_cast<double>(batch) / step_s},
                         {"step_s", step_s},
                         {"prefill_tokens_per_s", context > 0 ? static_cast<double>(batch * context) / prefill_s : 0.0},

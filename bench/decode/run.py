@@ -99,12 +99,11 @@ def decode_with_transformers(folder, kind, batch, context, threads):
         begin = time.perf_counter()
         result = model(tokens, use_cache=True)
         prompts = time.perf_counter() - begin
-        times = []
+        begin = time.perf_counter()
         for _ in range(STEPS):
-            begin = time.perf_counter()
             result = model(result.logits[:, -1:].argmax(-1), past_key_values=result.past_key_values, use_cache=True)
-            times.append(time.perf_counter() - begin)
-    print(batch / statistics.median(times), batch * context / prompts)
+        decode = time.perf_counter() - begin
+    print(batch * STEPS / decode, batch * context / prompts)
 
 
 def report(options, bandwidth, speeds, reports):
