@@ -93,7 +93,9 @@ struct Sums {
 };
 
 // R rows of the weight times C tokens, over inputs [0, count) of the stretch that `weight` and `input` point to.
-template <int R, int C, class T>
+// `ahead`: the rows that come next are fetched, too, for the first tokens that meet them. Measured on AVX2: fetching
+// for all takes a quarter of the products of fp32, since these are bound by loads.
+template <int R, int C, bool ahead, class T>
 inline void product_tile(const T* weight, std::int64_t weight_stride, const typename Dot<T>::Input* input,
                          std::int64_t input_stride, std::int64_t count, const Sums& sums) {
   using D = Dot<T>;
@@ -115,8 +117,9 @@ inline void product_tile(const T* weight, std::int64_t weight_stride, const type
   };
   for (; k + D::step <= count; k += D::step) {
     // The same place of the rows that come next: theirs is another page, which the processor would not foresee.
+    if constexpr (ahead)
 #pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) __builtin_prefetch(weight + (R + r) * weight_stride + k, 0, 2);
+      for (int r = 0; r < R; ++r) __builtin_prefetch(weight + (R + r) * weight_stride + k, 0, 2);
     add_step([&](int r, int part) { return D::weight(weight + r * weight_stride + k, part); });
   }
   if (const std::int64_t rest = count - k; rest > 0) {
@@ -148,10 +151,11 @@ inline void product_rows(const LinearTask<T>& task, std::int64_t row, std::int64
   const Input* input = reinterpret_cast<const Input*>(task.input + token * task.input_bytes) + k;
   const T* weight = reinterpret_cast<const T*>(task.weight) + k;
   const std::int64_t count = std::min(stretch_inputs, task.inputs - k);
+  const auto tile = token == 0 ? product_tile<R, C, true, T> : product_tile<R, C, false, T>;
   for (; row + R <= last; row += R, sums.first += R)
-    product_tile<R, C, T>(weight + row * task.inputs, task.inputs, input, input_stride, count, sums);
+    tile(weight + row * task.inputs, task.inputs, input, input_stride, count, sums);
   for (; row < last; ++row, ++sums.first)
-    product_tile<1, C, T>(weight + row * task.inputs, task.inputs, input, input_stride, count, sums);
+    product_tile<1, C, false, T>(weight + row * task.inputs, task.inputs, input, input_stride, count, sums);
 }
 
 // Rows [first, last) times all tokens. While a stretch of the inputs of a tile's tokens is in the first-level cache, it
