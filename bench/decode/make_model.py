@@ -1,21 +1,25 @@
 """Random weights of a published shape as a model folder, in bf16; `motley model quantize` makes GGUF files of it. Run with the reference
 environment:
 
-    make_model.py FOLDER [--shape 1b|135m|qwen3-0.6b|small256]
+    make_model.py FOLDER [--shape 1b|135m|qwen3-0.6b|small256] [--tokenizer]
 
 1b is Llama-3.2-1B with a smaller vocabulary, 135m is SmolLM2-135M. small256 is as small as a model with rows of 256 can be, whose
 vocabulary is that of the tales model. Embeddings deviate by 0.02, as those of new models do; other matrices are scaled so that values
-neither grow nor vanish on their way through the layers: logits depend on every matrix and every token before.
+neither grow nor vanish on their way through the layers: logits depend on every matrix and every token before. The tokenizer is that of
+the tales model with pairs of its tokens added, as many as the vocabulary has room for.
 """
 
 import argparse
+import itertools
 import json
+import shutil
 from pathlib import Path
 
 import numpy
 import torch
 from safetensors.torch import save_file
 
+TALES = Path(__file__).resolve().parents[2] / "data/models/tales"
 LLAMA = dict(architectures=["LlamaForCausalLM"], model_type="llama", rms_norm_eps=1e-5, max_position_embeddings=4096, bos_token_id=1,
              eos_token_id=2, attention_bias=False, mlp_bias=False)
 QWEN3 = dict(architectures=["Qwen3ForCausalLM"], model_type="qwen3", rms_norm_eps=1e-6, max_position_embeddings=4096, rope_theta=1e6,
@@ -66,13 +70,33 @@ def make(shape, folder, **changes):
     (folder / "config.json").write_text(json.dumps(config, indent=2))
 
 
+def write_tokenizer(folder):
+    """For servers, which read and write text."""
+    size = json.loads((folder / "config.json").read_text())["vocab_size"]
+    tokenizer = json.loads((TALES / "tokenizer.json").read_text())
+    vocabulary, merges = tokenizer["model"]["vocab"], tokenizer["model"]["merges"]
+    special = {token["content"] for token in tokenizer["added_tokens"]}
+    plain = [token for token in vocabulary if token not in special]
+    for left, right in itertools.product(plain, plain):
+        if len(vocabulary) == size:
+            break
+        if left + right not in vocabulary:
+            vocabulary[left + right] = len(vocabulary)
+            merges.append([left, right])
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    shutil.copy(TALES / "tokenizer_config.json", folder)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--shape", choices=SHAPES, default="1b")
+    parser.add_argument("--tokenizer", action="store_true", help="also one with as many tokens as the model has")
     arguments = parser.parse_args()
     if not (arguments.folder / "config.json").exists():
         make(arguments.shape, arguments.folder)
+    if arguments.tokenizer:
+        write_tokenizer(arguments.folder)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Decode and prompt speed on this machine's CPU: motley beside `transformers` and llama.cpp, on the same random weights, in fp32, bf16
 and quantised types, with each of motley's sets of kernels that the machine runs.
 
-    run.py [--cache FOLDER] [--build FOLDER] [--rounds N] [--threads N] [--shape 1b|135m] [--skip llama.cpp]
+    run.py [--cache FOLDER] [--build FOLDER] [--rounds N] [--threads N] [--shape 1b|135m|qwen3-0.6b]
+           [--kernels avx2] [--skip llama.cpp]
 
 Runs with the reference environment. The model, llama.cpp's sources (pip's source package of llama-cpp-python) and its build stay in the
 cache folder, so that a second run starts at once. Everything is measured in turn, `rounds` times over; the table holds medians.
@@ -23,6 +24,7 @@ STEPS = 24
 # Shape, type, sequences, tokens of each prompt.
 CASES = [("1b", kind, batch, 64) for kind in ("bf16", "fp32") for batch in (1, 16)]
 CASES += [("135m", kind, batch, context) for kind in ("q4_1", "q8_0") for batch, context in ((1, 64), (16, 64), (1, 512))]
+CASES += [("qwen3-0.6b", kind, 1, 64) for kind in ("bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k")]
 
 
 def say(text):
@@ -37,7 +39,7 @@ def output_of(*command, **options):
 
 
 def build_llama_cpp(cache):
-    """Its batched benchmark, where there is none yet."""
+    """Its batched benchmark and its server, where they are not there yet."""
     sources = next(cache.glob("llama_cpp_python-*/vendor/llama.cpp"), None)
     if sources is None:
         say("fetching llama.cpp")
@@ -46,12 +48,12 @@ def build_llama_cpp(cache):
         output_of("tar", "xzf", next(cache.glob("llama_cpp_python-*.tar.gz")), "-C", cache)
         sources = next(cache.glob("llama_cpp_python-*/vendor/llama.cpp"))
     build = cache / "llama.cpp-build"
-    if not (build / "bin" / "llama-batched-bench").exists():
+    if not (build / "bin" / "llama-server").exists():
         say("building llama.cpp (some minutes)")
         output_of("cmake", "-S", sources, "-B", build, "-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DLLAMA_CURL=OFF",
-                  "-DLLAMA_OPENSSL=OFF", "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_SERVER=OFF", "-DLLAMA_BUILD_EXAMPLES=OFF",
+                  "-DLLAMA_OPENSSL=OFF", "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_SERVER=ON", "-DLLAMA_BUILD_EXAMPLES=OFF",
                   "-DLLAMA_BUILD_TOOLS=ON", "-DLLAMA_BUILD_COMMON=ON", "-DBUILD_SHARED_LIBS=OFF")
-        output_of("nice", "cmake", "--build", build, "-j2", "--target", "llama-batched-bench")
+        output_of("nice", "cmake", "--build", build, "-j2", "--target", "llama-batched-bench", "llama-server")
 
 
 def measure_motley(options, shape, kind, batch, context, kernels=""):
@@ -107,14 +109,22 @@ def decode_with_transformers(folder, kind, batch, context, threads):
 
 
 def report(options, bandwidth, speeds, reports):
+    def rate_beside_bf16(case, kernels):
+        """Bytes of weights read per second, as a share of those in bf16."""
+        bf16 = (case[0], "bf16", *case[2:])
+        if bf16 not in reports or bf16 == case:
+            return "-"
+        rates = [reports[one]["weight_bytes"] * statistics.median(run[0] for run in speeds[kernels][one]) for one in (case, bf16)]
+        return f"{rates[0] / rates[1]:.2f}"
+
     read = statistics.median(row["read_bytes_per_s"] for row in bandwidth)
     copy = statistics.median(row["copy_bytes_per_s"] for row in bandwidth)
     print(f"{options.threads} threads, {options.rounds} rounds; memory: read {read / 1e9:.1f} GB/s, copy {copy / 1e9:.1f} GB/s (read + "
           "written)\n")
     peers = [name for name in ("transformers", "llama.cpp") if name in speeds]
-    print("| shape | type | sequences x prompt | kernels | figure | motley tokens/s | share of read bandwidth |"
+    print("| shape | type | sequences x prompt | kernels | figure | motley tokens/s | share of read bandwidth | bf16's rate |"
           + "".join(f" {peer} | ratio |" for peer in peers))
-    print("|---|---|---|---|---|---|---|" + "---|---|" * len(peers))
+    print("|---|---|---|---|---|---|---|---|" + "---|---|" * len(peers))
     for case in options.cases:
         shape, kind, batch, context = case
         for kernels in options.kernels:
@@ -122,7 +132,7 @@ def report(options, bandwidth, speeds, reports):
                 median = {peer: statistics.median(run[figure] for run in rows[case]) for peer, rows in speeds.items() if rows[case]}
                 mine = median[kernels]
                 share = f"{reports[case]['weight_bytes'] * mine / batch / read:.0%}" if figure == 0 else "-"
-                cells = [shape, kind, f"{batch} x {context}", kernels, name, f"{mine:.2f}", share]
+                cells = [shape, kind, f"{batch} x {context}", kernels, name, f"{mine:.2f}", share, rate_beside_bf16(case, kernels) if figure == 0 else "-"]
                 for peer in peers:
                     cells += [f"{median[peer]:.2f}", f"{mine / median[peer]:.2f}"] if peer in median else ["-", "-"]
                 print("| " + " | ".join(map(str, cells)) + " |")
@@ -136,13 +146,14 @@ def main():
     parser.add_argument("--build", type=Path, default=ROOT / "build/release")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--shape", choices=["1b", "135m"], help="measure this one alone")
+    parser.add_argument("--shape", choices=["1b", "135m", "qwen3-0.6b"], help="measure this one alone")
+    parser.add_argument("--kernels", action="append", help="motley's sets to measure (default: all that run here)")
     parser.add_argument("--skip", action="append", default=[], choices=["llama.cpp", "transformers"])
     options = parser.parse_args()
     options.cache.mkdir(parents=True, exist_ok=True)
     options.cases = [case for case in CASES if options.shape in (None, case[0])]
     options.models = {shape: options.cache / f"llama-{shape}" for shape in dict.fromkeys(case[0] for case in options.cases)}
-    options.kernels = json.loads(output_of(options.build / "decode_bench", "kernels"))
+    options.kernels = options.kernels or json.loads(output_of(options.build / "decode_bench", "kernels"))
 
     peers = {name: measure for name, measure in (("transformers", measure_transformers), ("llama.cpp", measure_llama_cpp))
              if name not in options.skip}
@@ -168,4 +179,5 @@ def main():
     report(options, bandwidth, speeds, reports)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -23,6 +23,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 MOTLEY = os.environ.get("MOTLEY", str(HERE.parents[1] / "build" / "release" / "motley"))
 STEPS = ["--max-tokens", "64", "--max-sequences", "8"]
+KV_TOKENS = 2048  # room for a few talks
 QUESTION = "Tell me a short story about a lantern and an owl."
 BEGINNING = "Once upon a time there was an owl who found a lantern."
 MEMORY = re.compile(r'(?<=^memory = ")([\d.]+) MiB(?=")', re.MULTILINE)
@@ -34,9 +35,9 @@ def motley(*words, quiet=False):
 
 
 def needed_bytes(model, options):
-    """What one device needs for the weights, room for a few talks and the buffers."""
+    """What one device needs for the weights, KV_TOKENS and the buffers."""
     given = [word for i, word in enumerate(options) if "--weight-type" in options[max(0, i - 1):i + 1]]
-    shown = motley("model", "memory", model, "--kv-tokens", 2048, *STEPS, *given, "--json", quiet=True)
+    shown = motley("model", "memory", model, "--kv-tokens", KV_TOKENS, *STEPS, *given, "--json", quiet=True)
     if shown.returncode != 0:
         sys.exit(shown.stderr.rstrip())
     rank = json.loads(shown.stdout)["ranks"][0]
