@@ -6,7 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 names=()
 while [ $# -gt 0 ] && [ "$1" != -- ]; do names+=("$1") && shift; done
 [ $# -eq 0 ] || shift
-[ ${#names[@]} -gt 0 ] || names=(planning placement chain training training-joint simulating renting training-measured predicted steps steps-measured planning-collectives collectives joining learning decode streams)
+[ ${#names[@]} -gt 0 ] || names=(planning placement chain training training-joint simulating renting training-measured predicted steps steps-measured planning-collectives collectives joining learning decode serving streams)
 
 for name in "${names[@]}"; do
   case $name in
@@ -26,7 +26,8 @@ for name in "${names[@]}"; do
     joining) build/release/bench/collectives/joining "$@" ;;
     learning) build/release/bench/collectives/learning "$@" ;;
     streams) python3 bench/streams/run.py "$@" ;;
+    serving) .venv-reference/bin/python bench/decode/serving.py "$@" ;;
     decode) .venv-reference/bin/python bench/decode/run.py "$@" ;;
-    *) printf 'error: there is no benchmark "%s"\n\nhint: known: planning, placement, chain, training, training-joint, simulating, renting, training-measured, predicted, steps, steps-measured, planning-collectives, collectives, joining, learning, decode, streams\n' "$name" >&2; exit 2 ;;
+    *) printf 'error: there is no benchmark "%s"\n\nhint: known: planning, placement, chain, training, training-joint, simulating, renting, training-measured, predicted, steps, steps-measured, planning-collectives, collectives, joining, learning, decode, serving, streams\n' "$name" >&2; exit 2 ;;
   esac
 done

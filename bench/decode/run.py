@@ -1,5 +1,5 @@
 """Decode and prompt speed on this machine's CPU: motley beside `transformers` and llama.cpp, on the same random weights, in fp32, bf16
-and quantised types, with each of motley's sets of kernels that the machine runs.
+and quantised types, with each of motley's sets of kernels that the machine runs; llama.cpp is compiled for each of them, too.
 
     run.py [--cache FOLDER] [--build FOLDER] [--rounds N] [--threads N] [--shape 1b|135m|qwen3-0.6b]
            [--kernels avx2] [--skip llama.cpp]
@@ -38,8 +38,21 @@ def output_of(*command, **options):
     return result.stdout
 
 
-def build_llama_cpp(cache):
-    """Its batched benchmark and its server, where they are not there yet."""
+# What llama.cpp is compiled for, as motley's sets are.
+LLAMA_CPP_OPTIONS = {"portable": [], "avx2": ["AVX", "AVX2", "FMA", "F16C", "BMI2"]}
+LLAMA_CPP_OPTIONS["avx512"] = LLAMA_CPP_OPTIONS["avx2"] + ["AVX512"]
+LLAMA_CPP_OPTIONS["avx512bf16"] = LLAMA_CPP_OPTIONS["avx512"] + ["AVX512_BF16"]
+LLAMA_CPP_OPTIONS["avx512vnni"] = LLAMA_CPP_OPTIONS["avx512"] + ["AVX512_VNNI"]
+
+
+def llama_cpp_program(cache, kernels, name):
+    return cache / f"llama.cpp-build-{kernels}/bin" / name
+
+
+def build_llama_cpp(cache, kernels, *programs):
+    """Its programs for one of motley's sets, where they are not there yet."""
+    if all(llama_cpp_program(cache, kernels, name).exists() for name in programs):
+        return
     sources = next(cache.glob("llama_cpp_python-*/vendor/llama.cpp"), None)
     if sources is None:
         say("fetching llama.cpp")
@@ -47,13 +60,14 @@ def build_llama_cpp(cache):
             output_of(sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary", "llama-cpp-python", LLAMA_CPP, "-d", cache)
         output_of("tar", "xzf", next(cache.glob("llama_cpp_python-*.tar.gz")), "-C", cache)
         sources = next(cache.glob("llama_cpp_python-*/vendor/llama.cpp"))
-    build = cache / "llama.cpp-build"
-    if not (build / "bin" / "llama-server").exists():
-        say("building llama.cpp (some minutes)")
-        output_of("cmake", "-S", sources, "-B", build, "-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DLLAMA_CURL=OFF",
-                  "-DLLAMA_OPENSSL=OFF", "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_SERVER=ON", "-DLLAMA_BUILD_EXAMPLES=OFF",
-                  "-DLLAMA_BUILD_TOOLS=ON", "-DLLAMA_BUILD_COMMON=ON", "-DBUILD_SHARED_LIBS=OFF")
-        output_of("nice", "cmake", "--build", build, "-j2", "--target", "llama-batched-bench", "llama-server")
+    say(f"building llama.cpp for {kernels} (some minutes)")
+    build = cache / f"llama.cpp-build-{kernels}"
+    wanted = LLAMA_CPP_OPTIONS[kernels]
+    flags = [f"-DGGML_{name}={'ON' if name in wanted else 'OFF'}" for name in ["SSE42", *LLAMA_CPP_OPTIONS["avx512bf16"], "AVX512_VNNI"]]
+    output_of("cmake", "-S", sources, "-B", build, "-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=OFF", *flags, "-DLLAMA_CURL=OFF",
+              "-DLLAMA_OPENSSL=OFF", "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_SERVER=ON", "-DLLAMA_BUILD_EXAMPLES=OFF",
+              "-DLLAMA_BUILD_TOOLS=ON", "-DLLAMA_BUILD_COMMON=ON", "-DBUILD_SHARED_LIBS=OFF")
+    output_of("nice", "cmake", "--build", build, "-j2", "--target", *programs)
 
 
 def measure_motley(options, shape, kind, batch, context, kernels=""):
@@ -71,9 +85,9 @@ def gguf_file(options, shape, kind):
     return path
 
 
-def measure_llama_cpp(options, shape, kind, batch, context):
+def measure_llama_cpp(options, shape, kind, batch, context, kernels):
     kv = "f32" if kind == "fp32" else "bf16"
-    command = [options.cache / "llama.cpp-build/bin/llama-batched-bench", "-m", gguf_file(options, shape, kind), "-npp", context,
+    command = [llama_cpp_program(options.cache, kernels, "llama-batched-bench"), "-m", gguf_file(options, shape, kind), "-npp", context,
                "-ntg", STEPS, "-npl", batch, "-c", (context + STEPS) * batch, "-t", options.threads, "-tb", options.threads,
                "-ctk", kv, "-ctv", kv, "--output-format", "jsonl"]
     for line in output_of(*command).splitlines():
@@ -121,7 +135,7 @@ def report(options, bandwidth, speeds, reports):
     copy = statistics.median(row["copy_bytes_per_s"] for row in bandwidth)
     print(f"{options.threads} threads, {options.rounds} rounds; memory: read {read / 1e9:.1f} GB/s, copy {copy / 1e9:.1f} GB/s (read + "
           "written)\n")
-    peers = [name for name in ("transformers", "llama.cpp") if name in speeds]
+    peers = [name for name in ("transformers", "llama.cpp") if name not in options.skip]
     print("| shape | type | sequences x prompt | kernels | figure | motley tokens/s | share of read bandwidth | bf16's rate |"
           + "".join(f" {peer} | ratio |" for peer in peers))
     print("|---|---|---|---|---|---|---|---|" + "---|---|" * len(peers))
@@ -132,8 +146,10 @@ def report(options, bandwidth, speeds, reports):
                 median = {peer: statistics.median(run[figure] for run in rows[case]) for peer, rows in speeds.items() if rows[case]}
                 mine = median[kernels]
                 share = f"{reports[case]['weight_bytes'] * mine / batch / read:.0%}" if figure == 0 else "-"
-                cells = [shape, kind, f"{batch} x {context}", kernels, name, f"{mine:.2f}", share, rate_beside_bf16(case, kernels) if figure == 0 else "-"]
+                beside = rate_beside_bf16(case, kernels) if figure == 0 else "-"
+                cells = [shape, kind, f"{batch} x {context}", kernels, name, f"{mine:.2f}", share, beside]
                 for peer in peers:
+                    peer = f"llama.cpp {kernels}" if peer == "llama.cpp" else peer
                     cells += [f"{median[peer]:.2f}", f"{mine / median[peer]:.2f}"] if peer in median else ["-", "-"]
                 print("| " + " | ".join(map(str, cells)) + " |")
 
@@ -155,27 +171,31 @@ def main():
     options.models = {shape: options.cache / f"llama-{shape}" for shape in dict.fromkeys(case[0] for case in options.cases)}
     options.kernels = options.kernels or json.loads(output_of(options.build / "decode_bench", "kernels"))
 
-    peers = {name: measure for name, measure in (("transformers", measure_transformers), ("llama.cpp", measure_llama_cpp))
-             if name not in options.skip}
+    runs = {name: lambda *case, name=name: measure_motley(options, *case, name) for name in options.kernels}
+    if "transformers" not in options.skip:
+        runs["transformers"] = lambda *case: measure_transformers(options, *case)
+    if "llama.cpp" not in options.skip:
+        runs |= {f"llama.cpp {name}": lambda *case, name=name: measure_llama_cpp(options, *case, name) for name in options.kernels}
     say("making the models")
     for shape, folder in options.models.items():
         output_of(sys.executable, HERE / "make_model.py", folder, "--shape", shape)
-    if "llama.cpp" in peers:
-        build_llama_cpp(options.cache)
+    if "llama.cpp" not in options.skip:
+        for name in options.kernels:
+            build_llama_cpp(options.cache, name, "llama-batched-bench")
 
     bandwidth, reports = [], {}
-    speeds = {name: {case: [] for case in options.cases} for name in [*options.kernels, *peers]}
+    speeds = {name: {case: [] for case in options.cases} for name in runs}
     for round_number in range(options.rounds):
         for case in options.cases:
             bandwidth.append(json.loads(output_of(options.build / "decode_bench", "bandwidth", options.threads)))
-            for name in speeds:
-                if name in peers:
-                    run = peers[name](options, *case)
-                else:
-                    *run, reports[case] = measure_motley(options, *case, name)
-                if run is not None:
-                    speeds[name][case].append(run)
-                    say(f"round {round_number + 1}: {' '.join(map(str, case))} {name}: decode {run[0]:.2f}, prompt {run[1]:.2f} tokens/s")
+            for name, measure in runs.items():
+                run = measure(*case)
+                if run is None:
+                    continue
+                if name in options.kernels:
+                    *run, reports[case] = run
+                speeds[name][case].append(run)
+                say(f"round {round_number + 1}: {' '.join(map(str, case))} {name}: decode {run[0]:.2f}, prompt {run[1]:.2f} tokens/s")
     report(options, bandwidth, speeds, reports)
 
 

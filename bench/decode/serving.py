@@ -22,7 +22,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from run import HERE, ROOT, build_llama_cpp, output_of, say
+from run import HERE, ROOT, build_llama_cpp, llama_cpp_program, output_of, say
 
 sys.path.insert(0, str(ROOT / "examples/garage"))
 import own_model  # noqa: E402
@@ -70,7 +70,7 @@ def motley(options, model, plan):
 @contextlib.contextmanager
 def llama_server(options, model):
     port = 18080
-    command = [options.cache / "llama.cpp-build/bin/llama-server", "-m", model, "--port", port, "-np", options.clients, "-c",
+    command = [llama_cpp_program(options.cache, options.kernels, "llama-server"), "-m", model, "--port", port, "-np", options.clients, "-c",
                options.clients * 512, "-t", os.cpu_count(), "-tb", os.cpu_count(), "-ctk", "bf16", "-ctv", "bf16", "--no-cache-prompt"]
     server = subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     address = f"http://127.0.0.1:{port}"
@@ -89,12 +89,14 @@ def llama_server(options, model):
 def measure(options, address):
     """Tokens/s of all clients, from the first answer that counts to the last one."""
     source = random.Random(1)
+    with urllib.request.urlopen(f"{address}/v1/models") as answer:
+        name = json.load(answer)["data"][0]["id"]
     prompts = [[" ".join(source.choices(WORDS, k=PROMPT_WORDS)) for _ in range(ANSWERS)] for _ in range(options.clients)]
 
     def talk(mine):
         done = []
         for prompt in mine:
-            body = {"prompt": prompt, "max_tokens": ANSWER_TOKENS, "temperature": 0, "ignore_eos": True, "model": "model"}
+            body = {"prompt": prompt, "max_tokens": ANSWER_TOKENS, "temperature": 0, "ignore_eos": True, "model": name}
             request = urllib.request.Request(f"{address}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
             begin = time.monotonic()
             with urllib.request.urlopen(request) as answer:
@@ -131,8 +133,9 @@ def main():
         say("making the model")
         output_of(sys.executable, HERE / "make_model.py", folder, "--shape", "135m", "--tokenizer")
         output_of(MOTLEY, "model", "quantize", folder, "--type", options.type, "-o", model)
+    options.kernels = json.loads(output_of(ROOT / "build/release/decode_bench", "kernels"))[-1]
     if "llama.cpp" in names:
-        build_llama_cpp(options.cache)
+        build_llama_cpp(options.cache, options.kernels, "llama-server")
     speeds = {name: [] for name in names}
     for round_number in range(options.rounds):
         for name in names:
@@ -140,7 +143,7 @@ def main():
                 speeds[name].append(measure(options, address))
             say(f"round {round_number + 1}: {name} {speeds[name][-1]:.1f} tokens/s")
     median = {name: statistics.median(rates) for name, rates in speeds.items()}
-    print(f"{options.type}, {options.clients} clients, {os.cpu_count()} threads, {options.rounds} rounds\n")
+    print(f"{options.type}, {options.kernels}, {options.clients} clients, {os.cpu_count()} threads, {options.rounds} rounds\n")
     print("| server | tokens/s | of one device |\n|---|---|---|")
     for name, rate in median.items():
         print(f"| {name} | {rate:.1f} | {rate / median[names[0]]:.2f} |")
