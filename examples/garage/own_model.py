@@ -63,9 +63,9 @@ def plan(model, options, folder):
     print(f"memories scaled by {scale:.1f}: {', '.join(MEMORY.findall(scaled))} MiB (bench, shelf, shelf mini, laptop)\n{tried.stdout}")
 
 
-def serve(model, folder):
+def serve(model, plan):
     """The running server and its address."""
-    server = subprocess.Popen([MOTLEY, "serve", folder / "plan.json", "--model", model, "--local", "--port", "0"],
+    server = subprocess.Popen([MOTLEY, "serve", plan, "--model", model, "--local", "--port", "0"],
                               stderr=subprocess.PIPE, text=True)
     for line in server.stderr:
         print(line, end="", file=sys.stderr)
@@ -107,7 +107,7 @@ def main():
         folder = arguments.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         plan(model, options, folder)
-        server, address = serve(model, folder)
+        server, address = serve(model, folder / "plan.json")
         try:
             ask(address)
         finally:

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Plans the tales model over the garage's unlike devices, serves it with one CPU worker process per device, chats, and checks
-# that the tokens equal those of the same model on a single device. `./dev demo` builds the programs first and runs this.
+# that the tokens equal those of the same model on a single device; then a worker is killed in the middle of an answer.
+# `./dev demo` builds the programs first and runs this.
 # With `--model MODEL`: another model, over the same devices with memories that grow with it (own_model.py).
 set -euo pipefail
 if [ "$#" -gt 0 ]; then
@@ -44,3 +45,6 @@ seconds = sum(turn["total_s"] for turn in split)
 print(f"tokens equal: {'yes' if equal else 'NO'} ({count} tokens; {count / seconds:.1f} tokens/s over the split model)")
 sys.exit(0 if equal else 1)
 PYTHON
+
+title "a worker is killed in the middle of an answer"
+/usr/bin/python3 "$here/second_act.py" "$work/plan.json" "$model" 2>/dev/null

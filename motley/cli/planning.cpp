@@ -214,6 +214,23 @@ ServeOutcome replan(const PlanningOptions& options, bool quiet) {
 
 }  // namespace
 
+ServeOptions options_of(const ServePlan& plan) {
+  ServeOptions options;
+  if (!plan.search.objective.empty()) options.objective = parse_objective(plan.search.objective);
+  options.cost.form = plan.search.cost.empty() ? "motley" : plan.search.cost;
+  options.step = plan.step;
+  options.profile = plan.profile;
+  options.seed = static_cast<std::uint64_t>(plan.search.seed);
+  options.threads = thread_count(0);
+  options.front = Front::skip;
+  if (!plan.stages.empty()) {
+    options.weight_type = plan.stages.front().weight_type;
+    options.weight_types = weight_types_of(plan);
+    options.kv_type = plan.stages.front().kv_type;
+  }
+  return options;
+}
+
 NamedModels plan_models_from_options(const PlanningOptions& options, bool quiet) {
   if (!options.from.empty() || options.front)
     throw input_error("--from and --front need a single model", "leave them out, or plan each model in its own run");

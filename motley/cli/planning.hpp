@@ -44,6 +44,8 @@ struct NamedModels {
 // Several models; one workload each.
 NamedModels plan_models_from_options(const PlanningOptions& options, bool quiet);
 ServeOutcome plan_from_options(const PlanningOptions& options, bool quiet);
+// To plan as a plan was made, as far as it tells.
+ServeOptions options_of(const ServePlan& plan);
 
 // "hexgen.batch=4" lines for a cost form's own constants.
 CostOptions cost_options(const std::string& form, const std::vector<std::string>& settings);

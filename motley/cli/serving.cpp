@@ -11,6 +11,7 @@
 #include "motley/cli/named_model.hpp"
 #include "motley/cli/worker_program.hpp"
 #include "motley/plan/served.hpp"
+#include "motley/planner/serve/replan.hpp"
 #include "motley/report/plan_report.hpp"
 
 namespace motley::cli {
@@ -60,6 +61,13 @@ void require_served_types(const PlanningOptions& planning) {
         Use::weights);
   if (!planning.kv_type.empty())
     check("--kv-type", parse_dtype_option(planning.kv_type, "--kv-type"), "--kv-type", Use::values);
+}
+
+// Over the devices of the plan's cluster that are left.
+std::optional<ServePlan> replan_over_the_rest(const ServePlan& plan, const std::set<std::string>& lost, const Error&) {
+  ServeOutcome outcome = replan_serve(plan, {lost.begin(), lost.end()}, options_of(plan));
+  if (!outcome.plan) throw Error(ErrorCode::negative, "does not fit: " + outcome.reason, outcome.hint);
+  return std::move(outcome.plan);
 }
 
 // Phases with their times; how far one has come is shown in place, and only where somebody looks.
@@ -115,6 +123,7 @@ ServeSettings serve_settings(const ServingOptions& options, const ServePlan& pla
   settings.transport = options.transport;
   settings.backend = options.backend;
   settings.threads_per_worker = std::max(1, options.worker_threads);
+  settings.replan = replan_over_the_rest;
   if (!quiet) settings.report = print_phase;
   return settings;
 }

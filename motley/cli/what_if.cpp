@@ -66,19 +66,7 @@ void add_change_options(CLI::App& verb, Changes& changes) {
 }
 
 ServeOutcome plan_changed(const ServePlan& plan, const Changes& changes) {
-  ServeOptions options;
-  if (!plan.search.objective.empty()) options.objective = parse_objective(plan.search.objective);
-  options.cost.form = plan.search.cost.empty() ? "motley" : plan.search.cost;
-  options.step = plan.step;
-  options.profile = plan.profile;
-  options.seed = static_cast<std::uint64_t>(plan.search.seed);
-  options.threads = thread_count(0);
-  options.front = Front::skip;
-  if (!plan.stages.empty()) {
-    options.weight_type = plan.stages.front().weight_type;
-    options.weight_types = weight_types_of(plan);
-    options.kv_type = plan.stages.front().kv_type;
-  }
+  ServeOptions options = options_of(plan);
   options.excluded = changes.without;
   for (const auto& text : changes.what_if) read_degree(text, options.degrees);
   ClusterDescription description = plan.cluster.description;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "motley/plan/served.hpp"
 #include "motley/workers/worker_links.hpp"
@@ -46,8 +47,21 @@ std::string_view name_of(DeploymentPhase phase) {
   return "unknown";
 }
 
-DeploymentState::DeploymentState(ServePlan plan, Replan replan)
-    : replan_(std::move(replan)), plan_(checked(std::move(plan))) {}
+DeploymentState::DeploymentState(ServePlan plan, Replan replan, RestartRule restart)
+    : replan_(std::move(replan)), restart_(restart), plan_(checked(std::move(plan))), asked_(plan_) {}
+
+std::set<std::string> DeploymentState::lost_devices() const {
+  std::set<std::string> devices;
+  for (const auto& [device, since_s] : lost_) devices.insert(device);
+  return devices;
+}
+
+std::optional<double> DeploymentState::returns_s() const {
+  std::optional<double> first_s;
+  if (phase_ == DeploymentPhase::serving)
+    for (const auto& [device, since_s] : lost_) first_s = std::min(first_s.value_or(since_s), since_s);
+  return first_s ? std::optional(*first_s + restart_.away_s) : std::nullopt;
+}
 
 void DeploymentState::loaded() {
   MOTLEY_CHECK(phase_ == DeploymentPhase::loading);
@@ -60,31 +74,59 @@ void DeploymentState::warmed_up() {
   has_served_ = true;
 }
 
-void DeploymentState::lost(const WorkerLoss& loss) {
+void DeploymentState::lost(const WorkerLoss& loss, double now_s) {
   MOTLEY_CHECK(phase_ != DeploymentPhase::failed);
-  lost_.insert(loss.devices.begin(), loss.devices.end());
   if (!has_served_ || loss.devices.empty()) return fail(loss.cause);
-  if (next_ && !uses_any(*next_, lost_)) return take_effect(std::exchange(next_, nullptr));
+  if (starts_again(loss, now_s)) return take_effect(next_ ? std::exchange(next_, nullptr) : plan_);
+  wait_s_ = 0;
+  const std::set<std::string> lost = lost_devices();
+  if (next_ && !uses_any(*next_, lost)) return take_effect(std::exchange(next_, nullptr));
   try {
-    auto replanned = replan_ ? replan_(*plan_, lost_, loss.cause) : std::nullopt;
+    auto replanned = replan_ ? replan_(*plan_, lost, loss.cause) : std::nullopt;
     if (!replanned) return fail(loss.cause);
     const auto plan = checked(std::move(*replanned), *plan_);
-    if (uses_any(*plan, lost_)) throw input_error("the plan uses a device that was lost", "plan without it");
+    if (uses_any(*plan, lost)) throw input_error("the plan uses a device that was lost", "plan without it");
     take_effect(plan);
   } catch (const Error& error) {
     fail(Error(loss.cause.code(), fmt::format("{}; no other plan: {}", loss.cause.what(), error.what()), error.hint()));
   }
 }
 
+// Counts the deaths. False: a device is lost with them.
+bool DeploymentState::starts_again(const WorkerLoss& loss, double now_s) {
+  std::size_t most = 0;
+  for (const std::string& device : loss.devices) {
+    std::vector<double>& deaths = deaths_[device];
+    std::erase_if(deaths, [&](double at_s) { return at_s < now_s - restart_.window_s; });
+    deaths.push_back(now_s);
+    most = std::max(most, deaths.size());
+    if (std::ssize(deaths) < restart_.deaths) continue;
+    deaths_.erase(device);
+    lost_[device] = now_s;
+  }
+  wait_s_ = most > 1 ? restart_.first_wait_s * std::exp2(static_cast<double>(most) - 2) : 0;
+  return std::ranges::none_of(loss.devices, [&](const std::string& device) { return lost_.contains(device); });
+}
+
+void DeploymentState::return_lost(double now_s) {
+  const auto returned =
+      std::erase_if(lost_, [&](const auto& device) { return device.second + restart_.away_s <= now_s; });
+  if (returned == 0 || phase_ != DeploymentPhase::serving || plan_ == asked_ || uses_any(*asked_, lost_devices()))
+    return;
+  next_ = asked_;
+  phase_ = DeploymentPhase::pausing;
+}
+
 void DeploymentState::change_to(ServePlan plan) {
   if (failure_) throw *failure_;
-  next_ = checked(std::move(plan), *plan_);
+  next_ = asked_ = checked(std::move(plan), *plan_);
   for (const std::string& device : worker_devices(*next_)) lost_.erase(device);
   phase_ = DeploymentPhase::pausing;
 }
 
 void DeploymentState::paused() {
   MOTLEY_CHECK(phase_ == DeploymentPhase::pausing);
+  wait_s_ = 0;
   take_effect(std::exchange(next_, nullptr));
 }
 

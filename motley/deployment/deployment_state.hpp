@@ -5,11 +5,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "motley/base/error.hpp"
 #include "motley/plan/serve.hpp"
@@ -21,6 +23,15 @@ namespace motley {
 // the deployment fails with `cause`.
 using Replan = std::function<std::optional<ServePlan>(const ServePlan& plan, const std::set<std::string>& lost,
                                                       const Error& cause)>;
+
+// A worker that dies is started again on its device, until the device counts as lost.
+struct RestartRule {
+  int deaths = 1;  // so many within window_s, with no token between them: the device is lost. 1: at the first
+  double window_s = 60;
+  double first_wait_s =
+      1;               // before the second start; twice as long before each that follows. The first waits for nothing
+  double away_s = 60;  // then a lost device is tried again
+};
 
 enum class DeploymentPhase {
   loading,     // the workers of plan() at epoch() start and load
@@ -34,24 +45,33 @@ std::string_view name_of(DeploymentPhase phase);
 class DeploymentState {
  public:
   // Throws an input error for a plan that cannot run or be served. Without `replan` every loss is final.
-  explicit DeploymentState(ServePlan plan, Replan replan = {});
+  explicit DeploymentState(ServePlan plan, Replan replan = {}, RestartRule restart = {});
 
   DeploymentPhase phase() const { return phase_; }
   std::uint64_t epoch() const { return epoch_; }
   const std::shared_ptr<const ServePlan>& plan() const { return plan_; }
-  const std::set<std::string>& lost_devices() const { return lost_; }
+  std::set<std::string> lost_devices() const;
   const std::optional<Error>& failure() const { return failure_; }  // set where the phase is `failed`
 
-  // ---- events ----
+  double wait_s() const { return wait_s_; }  // before the workers of the epoch start
+  std::optional<double> returns_s() const;   // when return_lost() is due, on the clock of the events
+
+  // ---- events, with seconds on a clock of the caller's ----
 
   // Every worker of the epoch has loaded: loading -> warming_up.
   void loaded();
   // Every route has produced a token: warming_up -> serving.
   void warmed_up();
-  // Workers of the epoch were lost, or could not be started. The waiting plan takes effect where it does without their
-  // devices, else what `replan` returns: -> loading. -> failed where there is none or where it does not suit this
-  // deployment; a loss before the first plan has served is final. Takes as long as `replan` does.
-  void lost(const WorkerLoss& loss);
+  // Workers of the epoch were lost, or could not be started. Where the rule lets all of them start again, so do the
+  // plan's, at another epoch. Otherwise the waiting plan takes effect where it does without the lost devices, else what
+  // `replan` returns: -> loading. -> failed where there is none or where it does not suit this deployment; a loss
+  // before the first plan has served is final. Takes as long as `replan` does.
+  void lost(const WorkerLoss& loss, double now_s = 0);
+  // A request got a token: earlier deaths count no more.
+  void produced() { deaths_.clear(); }
+  // Devices that have been away long enough count as there again. Where the plan that was asked for last does with
+  // them: serving -> pausing, and it takes effect.
+  void return_lost(double now_s);
   // Another plan is to take effect: -> pausing. A plan that still waits is replaced; devices of the new plan count as
   // there again. Throws an input error for a plan that cannot be served or is for another model, and the failure where
   // the phase is `failed`.
@@ -63,12 +83,16 @@ class DeploymentState {
 
  private:
   void take_effect(std::shared_ptr<const ServePlan> plan);
+  bool starts_again(const WorkerLoss& loss, double now_s);
 
   Replan replan_;
+  RestartRule restart_;
   DeploymentPhase phase_ = DeploymentPhase::loading;
   std::uint64_t epoch_ = 1;
-  std::shared_ptr<const ServePlan> plan_, next_;  // next_: waits, while pausing
-  std::set<std::string> lost_;
+  std::shared_ptr<const ServePlan> plan_, next_, asked_;  // next_: waits, while pausing; asked_: not made by `replan`
+  std::map<std::string, std::vector<double>> deaths_;     // when, by device
+  std::map<std::string, double> lost_;                    // since when
+  double wait_s_ = 0;
   bool has_served_ = false;
   std::optional<Error> failure_;
 };

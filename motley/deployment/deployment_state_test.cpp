@@ -32,10 +32,15 @@ Replan over_the_rest(const ServePlan& whole) {
   };
 }
 
-DeploymentState serving(ServePlan plan, Replan replan = {}) {
-  DeploymentState deployment(std::move(plan), std::move(replan));
+void serve(DeploymentState& deployment) {
+  if (deployment.phase() == Phase::pausing) deployment.paused();
   deployment.loaded();
   deployment.warmed_up();
+}
+
+DeploymentState serving(ServePlan plan, Replan replan = {}, RestartRule restart = {}) {
+  DeploymentState deployment(std::move(plan), std::move(replan), restart);
+  serve(deployment);
   return deployment;
 }
 
@@ -138,8 +143,93 @@ TEST(Deployment, ALossWhileAPlanWaitsTakesItWhereItFits) {
   EXPECT_TRUE(replanned.lost_devices().empty());
 }
 
-// Every order of events that a driver can bring, in random schedules: the epoch counts the plans that took effect, no
-// plan has a lost device, only a failure is final.
+// ---- restarts ----
+
+constexpr RestartRule third_death{.deaths = 3};
+
+TEST(Deployment, AWorkerStartsAgainOnItsDeviceUntilItHasDiedThrice) {
+  const ServePlan whole = toy_plan({{1, 1, 1}});
+  DeploymentState deployment = serving(whole, over_the_rest(whole), third_death);
+  const auto plan = deployment.plan();
+  deployment.lost(loss_of("box/1"), 10);
+  EXPECT_EQ(deployment.phase(), Phase::loading);
+  EXPECT_EQ(deployment.epoch(), 2u);
+  EXPECT_EQ(deployment.plan(), plan);
+  EXPECT_EQ(deployment.wait_s(), 0);
+  serve(deployment);
+  deployment.lost(loss_of("box/1"), 20);
+  EXPECT_EQ(deployment.plan(), plan);
+  EXPECT_EQ(deployment.wait_s(), 1);
+  deployment.lost(loss_of("box/1"), 69);  // while it loads
+  EXPECT_EQ(worker_devices(*deployment.plan()), (std::vector<std::string>{"box/0", "box/2"}));
+  EXPECT_EQ(deployment.lost_devices(), std::set<std::string>{"box/1"});
+  EXPECT_EQ(deployment.wait_s(), 0);
+}
+
+TEST(Deployment, DeathsCountWhereTheyAreCloseAndOfOneDevice) {
+  const ServePlan whole = toy_plan({{1, 1, 1}});
+  const auto plan_after = [&](const std::function<void(DeploymentState&)>& between) {
+    DeploymentState deployment = serving(whole, over_the_rest(whole), third_death);
+    for (const double at_s : {10.0, 20.0}) {
+      deployment.lost(loss_of("box/1"), at_s);
+      serve(deployment);
+    }
+    between(deployment);
+    deployment.lost(loss_of("box/1"), 30);
+    return worker_devices(*deployment.plan()).size();
+  };
+  EXPECT_EQ(plan_after([](DeploymentState&) {}), 2u);
+  EXPECT_EQ(plan_after([](DeploymentState& deployment) { deployment.produced(); }), 3u);
+  DeploymentState late = serving(whole, over_the_rest(whole), third_death);
+  for (const double at_s : {10.0, 20.0, 71.0, 75.0}) {  // the third within 60 s is that at 75
+    EXPECT_EQ(worker_devices(*late.plan()).size(), 3u);
+    late.lost(loss_of("box/1"), at_s);
+    if (at_s < 75) serve(late);
+  }
+  EXPECT_EQ(worker_devices(*late.plan()).size(), 2u);
+  DeploymentState others = serving(whole, over_the_rest(whole), third_death);
+  for (const char* device : {"box/0", "box/1", "box/2", "box/0", "box/1", "box/2"}) {
+    others.lost(loss_of(device), 10);
+    serve(others);
+  }
+  EXPECT_EQ(worker_devices(*others.plan()).size(), 3u);
+}
+
+TEST(Deployment, WithoutAFunctionTheThirdDeathIsFinal) {
+  DeploymentState deployment = serving(toy_plan({{1, 1}}), {}, third_death);
+  deployment.lost(loss_of("box/1"), 1);
+  deployment.lost(loss_of("box/1"), 2);
+  EXPECT_EQ(deployment.phase(), Phase::loading);
+  deployment.lost(loss_of("box/1"), 3);
+  EXPECT_EQ(deployment.phase(), Phase::failed);
+}
+
+TEST(Deployment, ALostDeviceIsTriedAgain) {
+  const ServePlan whole = toy_plan({{1, 1, 1}});
+  DeploymentState deployment = serving(whole, over_the_rest(whole));
+  const auto plan = deployment.plan();
+  EXPECT_FALSE(deployment.returns_s());
+  deployment.lost(loss_of("box/1"), 10);
+  EXPECT_FALSE(deployment.returns_s());  // not while it loads
+  serve(deployment);
+  deployment.lost(loss_of("box/0"), 40);
+  serve(deployment);
+  EXPECT_EQ(deployment.returns_s(), 70);
+  deployment.return_lost(69);
+  EXPECT_EQ(deployment.lost_devices().size(), 2u);
+  deployment.return_lost(70);  // the plan that was asked for needs the other one, too
+  EXPECT_EQ(deployment.lost_devices(), std::set<std::string>{"box/0"});
+  EXPECT_EQ(deployment.phase(), Phase::serving);
+  EXPECT_EQ(deployment.returns_s(), 100);
+  deployment.return_lost(100);
+  EXPECT_EQ(deployment.phase(), Phase::pausing);
+  serve(deployment);
+  EXPECT_EQ(deployment.plan(), plan);
+  EXPECT_FALSE(deployment.returns_s());
+}
+
+// Every order of events that a driver can bring, in random schedules: the epoch counts the starts, no plan that takes
+// effect has a lost device, only a failure is final.
 TEST(Deployment, KeepsItsPromisesWhateverHappens) {
   const ServePlan whole = toy_plan({{1, 1, 1, 1}});
   const std::vector<std::string> all = worker_devices(whole);
@@ -147,13 +237,15 @@ TEST(Deployment, KeepsItsPromisesWhateverHappens) {
   for (unsigned seed = 0; seed < 300; ++seed) {
     std::minstd_rand random(seed + 1);
     const auto one_of = [&](std::size_t count) { return static_cast<std::size_t>(random()) % count; };
-    DeploymentState deployment(whole, one_of(8) > 0 ? over_the_rest(whole) : Replan());
+    const RestartRule restart{.deaths = 1 + static_cast<int>(one_of(3)), .away_s = 10};
+    DeploymentState deployment(whole, one_of(8) > 0 ? over_the_rest(whole) : Replan(), restart);
     for (int event = 0; event < 25 && deployment.phase() != Phase::failed; ++event) {
       const DeploymentState before = deployment;
       const std::vector<std::string> used = worker_devices(*before.plan());
       const bool loses = one_of(4) == 0, changes = !loses && one_of(4) == 0;
+      const double now_s = 3.0 * event;
       if (loses)
-        deployment.lost(loss_of(used[one_of(used.size())]));
+        deployment.lost(loss_of(used[one_of(used.size())]), now_s);
       else if (changes)
         deployment.change_to(placed_on(toy_plan({{1}}), whole, {all[one_of(all.size())]}));
       else if (before.phase() == Phase::loading)
@@ -162,9 +254,14 @@ TEST(Deployment, KeepsItsPromisesWhateverHappens) {
         deployment.warmed_up();
       else if (before.phase() == Phase::pausing)
         deployment.paused();
+      else if (before.returns_s() && *before.returns_s() <= now_s)
+        deployment.return_lost(now_s);
+      else
+        deployment.produced();
 
-      const bool took_effect = deployment.plan() != before.plan();
-      ASSERT_EQ(deployment.epoch(), before.epoch() + (took_effect ? 1 : 0));
+      const bool took_effect = deployment.epoch() != before.epoch();
+      ASSERT_TRUE(took_effect || deployment.plan() == before.plan());
+      ASSERT_LE(deployment.epoch(), before.epoch() + 1);
       if (took_effect || changes) {
         ASSERT_EQ(deployment.phase(), took_effect ? Phase::loading : Phase::pausing);
       }

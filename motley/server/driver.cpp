@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <csignal>
 #include <mutex>
@@ -35,7 +36,7 @@ DriverOptions checked(DriverOptions options) {
 struct Driver::Impl {
   Impl(ServePlan plan, DriverOptions given_options)
       : options(checked(std::move(given_options))),
-        deployment(std::move(plan), options.replan),
+        deployment(std::move(plan), options.replan, options.restart),
         dispatcher(deployment.plan(), options.micro_batches, options.max_queue, options.step_rule) {}
 
   const DriverOptions options;
@@ -108,6 +109,7 @@ struct Driver::Impl {
     deliver();  // what came out of the old workers need not wait for the new ones
     ending.reset();
     report("plan", fmt::format("number {} takes effect", deployment.epoch()));
+    std::this_thread::sleep_for(duration_of(deployment.wait_s()));
     launch();
   }
 
@@ -148,12 +150,15 @@ struct Driver::Impl {
   }
 
   void wait() {
-    workers->wait(wake.descriptor());
+    const std::optional<double> returns_s = deployment.returns_s();
+    constexpr double long_s = 3600;
+    workers->wait(wake.descriptor(), returns_s ? std::clamp(*returns_s - seconds_since(start), 0.0, long_s) : long_s);
     wake.clear();
   }
 
   void take(const StepResult& result, const StepSeconds& measured) {
     const std::lock_guard lock(mutex);
+    if (!result.tokens.empty() && deployment.phase() == DeploymentPhase::serving) deployment.produced();
     for (GenerateEvent& event : dispatcher.complete(result, measured)) post(std::move(event));
   }
 
@@ -169,6 +174,8 @@ struct Driver::Impl {
 
   void advance() {
     if (auto plan = take_asked_plan()) apply([&](DeploymentState& next) { next.change_to(*std::move(plan)); });
+    if (const auto returns_s = deployment.returns_s(); returns_s && *returns_s <= seconds_since(start))
+      apply([&](DeploymentState& next) { next.return_lost(seconds_since(start)); });
     if (deployment.phase() == DeploymentPhase::loading && workers->ready()) {
       apply([](DeploymentState& next) { next.loaded(); });
       const std::lock_guard lock(mutex);
@@ -195,8 +202,8 @@ struct Driver::Impl {
   }
 
   void recover(const WorkerLoss& loss) {
-    if (options.replan) report("lost", loss.cause.what());
-    apply([&](DeploymentState& next) { next.lost(loss); });
+    if (options.replan || options.restart.deaths > 1) report("lost", loss.cause.what());
+    apply([&](DeploymentState& next) { next.lost(loss, seconds_since(start)); });
   }
 
   // ---- the end ----

@@ -61,6 +61,7 @@ struct DriverOptions {
   // Finds a plan after a loss; without it a loss ends the deployment. Called on the driver's own thread, which does
   // nothing else meanwhile.
   Replan replan = {};
+  RestartRule restart = {};
   // Start-up phases with times, for people: ("weights", 0.42, 1.3 s).
   std::function<void(const std::string& phase, const std::string& detail, double elapsed_s)> report;
   // Takes what a step brought its requests, all at once; the events of one request are in order. Called on the driver's

@@ -124,6 +124,49 @@ TEST_F(DriverChange, AWorkerThatHangsIsPlannedAround) {
   EXPECT_EQ(worker_devices(*driver.status().plan), std::vector<std::string>{"box/0"});
 }
 
+// With a rule that lets it: the same plan, and the same tokens. A device whose workers only die is planned around.
+TEST_F(DriverChange, AWorkerThatDiesStartsAgain) {
+  const ServePlan whole = toy_plan({{1, 1}});
+  DriverOptions options = fake("step_ms=2");
+  options.replan = pipeline_over_the_rest(whole);
+  options.restart = {.deaths = 3, .first_wait_s = 0.05};
+  CallingDriver driver(whole, options);
+  Answer first, second;
+  driver.generate(ask({1, 2}, 60), first.callback());
+  ASSERT_TRUE(first.wait_for_tokens(5));
+  ::kill(driver.status().workers.at(1).process, SIGKILL);
+  EXPECT_EQ(first.wait(), FinishReason::length) << first.stop_cause();
+  EXPECT_EQ(first.tokens(), expected_tokens({1, 2}, 60));
+  EXPECT_EQ(driver.status().epoch, 2u);
+  EXPECT_EQ(worker_devices(*driver.status().plan), worker_devices(whole));
+
+  for (std::uint64_t epoch = 2; epoch < 5; ++epoch) {  // nobody asks for anything
+    ASSERT_TRUE(serves(driver, epoch));
+    ::kill(driver.status().workers.at(1).process, SIGKILL);
+  }
+  ASSERT_TRUE(serves(driver, 5));
+  EXPECT_EQ(worker_devices(*driver.status().plan), std::vector<std::string>{"box/0"});
+  driver.generate(ask({3}, 20), second.callback());
+  EXPECT_EQ(second.wait(), FinishReason::length) << second.stop_cause();
+  EXPECT_EQ(second.tokens(), expected_tokens({3}, 20));
+}
+
+TEST_F(DriverChange, ALostDeviceIsPlannedInAgain) {
+  const ServePlan whole = toy_plan({{1, 1}});
+  DriverOptions options = fake("step_ms=2");
+  options.replan = pipeline_over_the_rest(whole);
+  options.restart.away_s = 0.3;
+  CallingDriver driver(whole, options);
+  Answer answer;
+  driver.generate(ask({1}, 500), answer.callback());
+  ASSERT_TRUE(answer.wait_for_tokens(5));
+  ::kill(driver.status().workers.at(1).process, SIGKILL);
+  ASSERT_TRUE(serves(driver, 3));
+  EXPECT_EQ(worker_devices(*driver.status().plan), worker_devices(whole));
+  EXPECT_EQ(answer.wait(), FinishReason::length) << answer.stop_cause();
+  EXPECT_EQ(answer.tokens(), expected_tokens({1}, 500));
+}
+
 // Workers that refuse are lost like others: the function is asked again, and without one the deployment ends.
 TEST_F(DriverChange, APlanWhoseWorkersDoNotStartIsALoss) {
   const ServePlan whole = toy_plan({{1, 1, 1}});

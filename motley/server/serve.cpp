@@ -132,6 +132,8 @@ DriverOptions driver_options(const ServeSettings& settings, Reporter& report) {
   options.backend = settings.backend;
   options.threads_per_worker = settings.threads_per_worker;
   options.max_queue = settings.max_queue;
+  options.replan = settings.replan;
+  options.restart = settings.restart;
   options.report = [&report](const std::string& phase, const std::string& detail, double) { report(phase, detail); };
   return options;
 }

@@ -6,6 +6,7 @@
 #include <functional>
 #include <string>
 
+#include "motley/deployment/deployment_state.hpp"
 #include "motley/plan/serve.hpp"
 
 namespace motley {
@@ -22,6 +23,8 @@ struct ServeSettings {
   int threads_per_worker = 1;
   std::int64_t max_queue = 256;
   double drain_s = 30;  // how long requests may go on after SIGINT or SIGTERM
+  Replan replan;        // finds a plan without the devices that were lost; without it such a loss ends the serving
+  RestartRule restart{.deaths = 3};
 
   // Start-up phases and what happens later, for people: ("weights", "box/0", 1.3 s). Called from several threads, one
   // at a time.
@@ -30,8 +33,9 @@ struct ServeSettings {
 };
 
 // Serves until SIGINT or SIGTERM, which it catches meanwhile, then lets requests under way end, and returns 0; a second
-// signal, or one while the workers start, ends the process at once (130). Throws what hinders the start; when a worker
-// dies, open requests get an error and it throws a peer error. No worker process is left behind.
+// signal, or one while the workers start, ends the process at once (130). Throws what hinders the start. When a worker
+// dies, requests wait while workers start again or another plan takes effect; where none does, they get an error and it
+// throws a peer error. No worker process is left behind.
 int serve_plan(ServePlan plan, ServeSettings settings);
 
 }  // namespace motley

@@ -60,7 +60,7 @@ std::vector<WorkerStatus> WorkerSet::status() const {
   return status_;
 }
 
-void WorkerSet::wait(int wake) {
+void WorkerSet::wait(int wake, double most_s) {
   std::vector<pollfd> waiting{{wake, POLLIN, 0}};
   std::vector<std::size_t> owner{0};
   for (std::size_t i = 0; i < workers_.size(); ++i)
@@ -68,7 +68,7 @@ void WorkerSet::wait(int wake) {
       waiting.push_back(event);
       owner.push_back(i);
     }
-  double patience_s = 3600;
+  double patience_s = most_s;
   for (const auto& [id, step] : unanswered_) patience_s = std::min(patience_s, step.limit_s - seconds_since(step.sent));
   ::poll(waiting.data(), waiting.size(), static_cast<int>(std::max(patience_s, 0.0) * 1e3) + 1);
   stirred_.clear();

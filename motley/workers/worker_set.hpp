@@ -68,8 +68,8 @@ class WorkerSet {
   // Every step was answered.
   bool idle() const { return unanswered_.empty(); }
 
-  // Until a worker has something to say, a step is overdue, or `wake` is readable.
-  void wait(int wake);
+  // Until a worker has something to say, a step is overdue, or `wake` is readable, or for `most_s`.
+  void wait(int wake, double most_s = 3600);
   // Takes in what has arrived since wait(): the answers to steps, in the order of the steps of each route. What
   // `on_result` throws is held against the worker that answered. A loss is final; its cause is looked for among all
   // workers, for which this may wait a moment.

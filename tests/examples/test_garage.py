@@ -59,6 +59,12 @@ def test_tokens_equal_those_of_one_device(garage):
     assert match and int(match[1]) > 50
 
 
+def test_a_worker_is_killed_and_the_answer_ends_as_it_would_have(garage):
+    act = garage.stdout.split("== a worker is killed in the middle of an answer\n")[1]
+    assert re.search(r"\(killed: process \d+, shelf/0, rank 0 of stage r0/s1\)", act)
+    assert act.endswith("the same answer as without the loss: yes\n") and len(act.split()) > 60
+
+
 @pytest.mark.parametrize("template", [True, False])
 def test_a_model_of_your_own(motley, tmp_path, template):
     """A folder with or without a chat template, over memories that grow with it; the plan is kept where it is asked for."""

@@ -25,7 +25,8 @@ double usable_bytes(const ServeProblem& problem) {
 std::string types_that_fit(const ServeProblem& problem) {
   if (!problem.options.weight_types.empty()) return {};
   std::vector<DType> choices = weight_type_choices(problem.model.arch);
-  if (problem.weight_type == DType::fp32) choices.insert(choices.begin(), DType::bf16);
+  if (problem.weight_type == DType::fp32 && std::ranges::find(choices, DType::bf16) == choices.end())
+    choices.insert(choices.begin(), DType::bf16);
   std::vector<std::string_view> names;
   for (const DType type : choices) {
     if (dtype_row(type).bits_per_value() >= dtype_row(problem.weight_type).bits_per_value()) continue;
