@@ -34,6 +34,8 @@ void add_model_quantize(CLI::App& model_verbs, Action& action);  // quantize.cpp
 void add_doctor(CLI::App& parent, Action& action);
 void add_serve(CLI::App& parent, Action& action);
 void add_chat(CLI::App& parent, Action& action);
+void add_status(CLI::App& parent, Action& action);          // running.cpp
+void add_plan_apply(CLI::App& plan_verbs, Action& action);  // likewise, where the runtime is built
 void add_bench(CLI::App& parent, Action& action);
 void add_coordinate(CLI::App& parent, Action& action);
 void add_group(CLI::App& parent, Action& action);

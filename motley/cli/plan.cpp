@@ -122,6 +122,9 @@ void add_plan(CLI::App& parent, Action& action) {
   add_plan_rent(*group, action);
   add_plan_train(*group, action);
   add_plan_collectives(*group, action);
+#ifdef MOTLEY_WITH_RUNTIME
+  add_plan_apply(*group, action);
+#endif
 }
 
 }  // namespace motley::cli

@@ -13,6 +13,7 @@ struct HttpRequest {
   std::string method;         // "GET"
   std::string path;           // without the query
   std::string authorization;  // the header's value; empty: none
+  std::string content_type;   // likewise
   std::string body;
 };
 

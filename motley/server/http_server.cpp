@@ -362,6 +362,7 @@ struct Server::Impl : std::enable_shared_from_this<Server::Impl> {
     handler(HttpRequest{.method = std::string(message.method_string()),
                         .path = target.substr(0, target.find('?')),
                         .authorization = std::string(message[http::field::authorization]),
+                        .content_type = std::string(message[http::field::content_type]),
                         .body = std::move(message.body())},
             outbox);
     co_await write_answer(session, *outbox);

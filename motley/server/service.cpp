@@ -11,6 +11,8 @@
 #include <utility>
 
 #include "motley/base/clock.hpp"
+#include "motley/base/value.hpp"
+#include "motley/plan/shared.hpp"
 #include "motley/server/completion.hpp"
 #include "motley/server/metrics.hpp"
 #include "motley/server/openai_api.hpp"
@@ -90,7 +92,9 @@ struct Service::Impl {
     } catch (const ApiError& error) {
       HttpResponse response = error_response(error);
       if (error.status == 405)
-        response.headers.emplace_back("Allow", is_completion_path(request.path) ? "POST" : "GET");
+        response.headers.emplace_back("Allow", request.path == "/plan"            ? "GET, POST"
+                                               : is_completion_path(request.path) ? "POST"
+                                                                                  : "GET");
       reply(request, exchange, std::move(response));
     } catch (const Error& error) {
       reply(request, exchange, error_response(to_api_error(error)));
@@ -119,6 +123,7 @@ struct Service::Impl {
     if (request.path == "/ready") return get(&Impl::ready);
     authorize(request);
     if (request.path == "/v1/models") return get(&Impl::models);
+    if (request.path == "/plan" && request.method == "POST") return reply(request, exchange, change_plan(request));
     if (request.path == "/plan") return get(&Impl::plan);
     if (request.path == "/metrics") return get(&Impl::metrics);
     if (request.path.starts_with(models_prefix)) {
@@ -174,6 +179,20 @@ struct Service::Impl {
     return json_response(Value::object({{"object", "list"}, {"data", Value::array({model()})}}));
   }
   HttpResponse plan() { return json_response(plan_report(status())); }
+
+  // A page in a browser on this machine cannot send this type to another origin without being allowed to.
+  HttpResponse change_plan(const HttpRequest& request) {
+    require_serving();
+    if (!request.content_type.starts_with("application/json"))
+      throw ApiError(415, "a plan is taken as application/json", {}, "unsupported_media_type");
+    const std::uint64_t before = status().epoch;
+    ServePlan plan = read_plan<ServePlan>(parse_json(request.body, "the plan"), "the plan");
+    if (!plan.model.digest.empty() && !serving.model.digest.empty() && plan.model.digest != serving.model.digest)
+      throw input_error("the plan was made for other files of the model than are served",
+                        "plan again for the model that is served");
+    serving.generator->change_plan(std::move(plan));
+    return json_response(Value::object({{"epoch", static_cast<std::int64_t>(before)}}), 202);
+  }
 
   // One call of the codec for all streams.
   void take(const std::vector<GenerateEvent>& events) {

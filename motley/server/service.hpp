@@ -21,6 +21,7 @@ class Generator {
   virtual std::uint64_t generate(GenerateRequest request) = 0;
   virtual void cancel(std::uint64_t id) = 0;
   virtual DriverStatus status() = 0;
+  virtual void change_plan(ServePlan plan) = 0;
 };
 
 class DriverGenerator final : public Generator {
@@ -29,6 +30,7 @@ class DriverGenerator final : public Generator {
   std::uint64_t generate(GenerateRequest request) override { return driver_.generate(std::move(request)); }
   void cancel(std::uint64_t id) override { driver_.cancel(id); }
   DriverStatus status() override { return driver_.status(); }
+  void change_plan(ServePlan plan) override { driver_.change_plan(std::move(plan)); }
 
  private:
   Driver& driver_;

@@ -12,6 +12,7 @@
 #include "motley/base/error.hpp"
 #include "motley/server/http_client_test.hpp"
 #include "motley/server/http_server.hpp"
+#include "motley/workers/toy_plan_test.hpp"
 
 namespace motley {
 namespace {
@@ -90,6 +91,11 @@ class Script final : public Generator {
     requests_.at(id - 1).cancelled = true;
     changed_.notify_all();
   }
+  void change_plan(ServePlan plan) override {
+    const std::lock_guard lock(mutex_);
+    plans.push_back(std::move(plan));
+  }
+  std::vector<ServePlan> plans;
   DriverStatus status() override {
     DriverStatus status;
     status.ready = true;
@@ -465,6 +471,24 @@ TEST_F(ServiceTest, OtherPaths) {
               has(metrics, "motley_generated_tokens_total 12"))
       << metrics;
   EXPECT_TRUE(has(metrics, "motley_requests_total{path=\"/v1/models\",status=\"200\"} 3")) << metrics;
+}
+
+TEST_F(ServiceTest, TakesAnotherPlan) {
+  const auto post = [&](const std::string& path, const std::string& body) {
+    return ask(server.port(), http_post(path, body));
+  };
+  const std::string other = to_json(write(toy_plan({{1}})));
+  EXPECT_TRUE(post("/plan", other).starts_with("HTTP/1.1 202 "));
+  ASSERT_EQ(script.plans.size(), 1u);
+  EXPECT_EQ(script.plans[0].model.name, "tales");
+  std::string as_text = http_post("/plan", other);
+  as_text.replace(as_text.find("application/json"), 16, "text/plain");
+  EXPECT_TRUE(ask(server.port(), as_text).starts_with("HTTP/1.1 415 "));
+  const std::string broken = post("/plan", R"({"format": "motley.plan/1", "kind": "rent"})");
+  EXPECT_TRUE(broken.starts_with("HTTP/1.1 400 ") && has(broken, "the plan:1: kind")) << broken;
+  service.refuse("closing time");
+  EXPECT_TRUE(post("/plan", other).starts_with("HTTP/1.1 503 "));
+  EXPECT_EQ(script.plans.size(), 1u);
 }
 
 TEST(Service, AsksForItsKey) {

@@ -1,0 +1,161 @@
+// Verbs for a deployment that runs: what it does, and another plan for it.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "motley/base/clock.hpp"
+#include "motley/base/units.hpp"
+#include "motley/cli/command.hpp"
+#include "motley/plan/served.hpp"
+#include "motley/server/client.hpp"
+
+namespace motley::cli {
+namespace {
+
+struct RunningOptions {
+  std::string url = "http://127.0.0.1:8000";
+  int port = 0;  // 0: that of the URL
+  std::string api_key;
+  std::string plan;
+  Output output;
+};
+
+void add_running_options(CLI::App& verb, RunningOptions& options) {
+  verb.add_option("--url", options.url, "URL of the server (default http://127.0.0.1:8000)")->type_name("URL");
+  verb.add_option("--port", options.port, "Port of a server on this machine, instead of --url")
+      ->check(CLI::Range(1, 65535))
+      ->excludes("--url");
+  verb.add_option("--api-key", options.api_key, "Key of the server")->envname("MOTLEY_API_KEY")->type_name("KEY");
+}
+
+ServerAddress server_of(const RunningOptions& options) {
+  ServerAddress server = parse_server_url(options.url);
+  if (options.port > 0) server.port = std::to_string(options.port);
+  server.api_key = options.api_key;
+  return server;
+}
+
+// Of the server's answer; throws a peer error where it is not there or of another kind.
+const Value& member(const Value& value, const char* name) {
+  const Value* found = value.is_object() ? value.find(name) : nullptr;
+  if (found == nullptr)
+    throw Error(ErrorCode::peer, fmt::format("the server's answer has no \"{}\"", name),
+                "give the address of a server that `motley serve` has started");
+  return *found;
+}
+std::string text_of(const Value& value, const char* name) {
+  const Value& found = member(value, name);
+  if (!found.is_string()) throw Error(ErrorCode::peer, fmt::format("\"{}\" of the server's answer is no text", name));
+  return found.as_string();
+}
+double number_of(const Value& value, const char* name) {
+  const Value& found = member(value, name);
+  if (!found.is_number()) throw Error(ErrorCode::peer, fmt::format("\"{}\" of the server's answer is no number", name));
+  return found.as_number();
+}
+const Value::Array& list_of(const Value& value, const char* name) {
+  const Value& found = member(value, name);
+  if (!found.is_array()) throw Error(ErrorCode::peer, fmt::format("\"{}\" of the server's answer is no list", name));
+  return found.as_array();
+}
+
+std::string status_report(const Value& status) {
+  const Value& plan = member(status, "plan");
+  std::string text =
+      fmt::format("model     {}\nstate     {}, plan number {:.0f}, up for {}\n", text_of(member(plan, "model"), "name"),
+                  text_of(status, "state"), number_of(status, "epoch"), human_seconds(number_of(status, "uptime_s")));
+  if (const Value& failure = member(status, "failure"); failure.is_string())
+    text += fmt::format("failure   {}\n", failure.as_string());
+  double waiting = 0, running = 0;
+  for (const Value& route : list_of(status, "routes")) {
+    waiting += number_of(route, "waiting");
+    running += number_of(route, "running");
+  }
+  text += fmt::format("requests  {:.0f} running, {:.0f} waiting, {:.0f} held until a plan takes effect\n", running,
+                      waiting, number_of(status, "held"));
+  text += fmt::format("tokens    {:.0f} generated, {:.0f} of prompts\n\n", number_of(status, "generated_tokens"),
+                      number_of(status, "prompt_tokens"));
+  const Value::Array& workers = list_of(status, "workers");
+  std::size_t device = 6, stage = 5;
+  for (const Value& worker : workers) {
+    device = std::max(device, text_of(worker, "device").size());
+    stage = std::max(stage, text_of(worker, "stage").size());
+  }
+  text += fmt::format("{:{}}  {:{}}  rank  process  busy  weights\n", "device", device, "stage", stage);
+  for (const Value& worker : workers)
+    text += fmt::format("{:{}}  {:{}}  {:4.0f}  {:7.0f}  {:3.0f}%  {}\n", text_of(worker, "device"), device,
+                        text_of(worker, "stage"), stage, number_of(worker, "rank"), number_of(worker, "process"),
+                        100 * number_of(worker, "busy_share"), human_bytes(number_of(worker, "weight_bytes")));
+  return text;
+}
+
+int show_status(const RunningOptions& options) {
+  const Value status = http_get(server_of(options), "/plan");
+  const std::string text = status_report(status);  // also where JSON is asked for: it checks what came
+  emit(options.output, status, text);
+  return 0;
+}
+
+// Until the plan serves, or the deployment goes on without it.
+int apply_plan(const RunningOptions& options) {
+  const ServePlan plan = read_plan_file<ServePlan>(options.plan);
+  require_sound(plan, options.plan);
+  const ServerAddress server = server_of(options);
+  const double before = number_of(http_post(server, "/plan", write(plan)), "epoch");
+  const Instant start = Clock::now();
+  std::string last;
+  while (true) {
+    const Value status = http_get(server, "/plan");
+    const std::string state = text_of(status, "state");
+    const double epoch = number_of(status, "epoch");
+    if (state == "failed")
+      throw Error(ErrorCode::peer, fmt::format("the deployment has failed: {}", text_of(status, "failure")));
+    if (epoch > before && state == "serving") {
+      if (!(to_json(member(member(status, "plan"), "stages")) == to_json(member(write(plan), "stages"))))
+        throw Error(ErrorCode::peer, "the plan did not take effect: the server runs another one",
+                    "see `motley status`, and the server's own messages");
+      emit(options.output, status,
+           fmt::format("plan number {:.0f} serves, after {}\n", epoch, human_seconds(seconds_since(start))));
+      return 0;
+    }
+    if (state != last && !options.output.quiet) fmt::print(stderr, "[{:7.2f}s] {}\n", seconds_since(start), state);
+    last = state;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+}
+
+}  // namespace
+
+void add_status(CLI::App& parent, Action& action) {
+  auto options = std::make_shared<RunningOptions>();
+  auto* verb = parent.add_subcommand("status", "Show what a running deployment does: plan, requests, workers");
+  verb->footer(
+      "examples:\n"
+      "  motley status                      the server on 127.0.0.1:8000\n"
+      "  motley status --port 8080 --json   all that GET /plan says");
+  add_running_options(*verb, *options);
+  add_output_options(*verb, options->output);
+  verb->callback([options, &action] { action = [options] { return show_status(*options); }; });
+}
+
+void add_plan_apply(CLI::App& plan_verbs, Action& action) {
+  auto options = std::make_shared<RunningOptions>();
+  auto* verb = plan_verbs.add_subcommand("apply", "Let a running deployment serve another plan for its model");
+  verb->footer(
+      "Steps under way end, the workers are replaced, and open requests go on with the tokens that they would\n"
+      "have had. The plan's devices are those that the server can start workers on.\n"
+      "\n"
+      "examples:\n"
+      "  motley plan serve --from plan.json --without box/3 -o smaller.json\n"
+      "  motley plan apply smaller.json --port 8000");
+  verb->add_option("plan", options->plan, "Plan file")->type_name("PLAN")->required();
+  add_running_options(*verb, *options);
+  add_output_options(*verb, options->output);
+  verb->callback([options, &action] { action = [options] { return apply_plan(*options); }; });
+}
+
+}  // namespace motley::cli
