@@ -1,10 +1,10 @@
 // Decode speed of a model on this machine's CPU, one process, and the memory bandwidth that it could reach.
 //
-//   decode_bench MODEL TYPE BATCH CONTEXT STEPS THREADS   tokens/s of BATCH sequences that hold CONTEXT tokens each
-//   decode_bench kernels                                  the names of the sets that this processor runs
-//   decode_bench bandwidth THREADS                        bytes/s of reading and of copying large arrays
+//   decode_bench MODEL TYPE BATCH CONTEXT STEPS THREADS [KV]  tokens/s of BATCH sequences that hold CONTEXT tokens each
+//   decode_bench kernels                                      the names of the sets that this processor runs
+//   decode_bench bandwidth THREADS                            bytes/s of reading and of copying large arrays
 //
-// TYPE: of the weights; keys and values are of the type computed in, and bf16 beside quantised weights.
+// TYPE: of the weights. KV: of keys and values (default: the type computed in, and bf16 beside quantised weights).
 // Prints JSON.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -144,14 +144,13 @@ StageWeights weights_of(const StageSpec& spec, const std::string& folder, DType 
 }
 
 Value measure_decode(const std::string& folder, DType type, std::int64_t batch, std::int64_t context,
-                     std::int64_t steps, int threads) {
+                     std::int64_t steps, int threads, DType kv_type) {
   at::set_num_threads(threads);
-  const DType computed_in = dtype_row(type).computed_in;
   StageSpec spec{.arch = read_model(folder).arch,
                  .embedding = true,
                  .head = true,
-                 .weight_type = computed_in,
-                 .kv_type = computed_in != type ? DType::bf16 : computed_in};
+                 .weight_type = dtype_row(type).computed_in,
+                 .kv_type = kv_type};
   spec.layers = {0, spec.arch.layers};
   spec.limits.max_sequences = batch;
   spec.limits.max_tokens = std::max<std::int64_t>(batch, 512);
@@ -180,6 +179,7 @@ Value measure_decode(const std::string& folder, DType type, std::int64_t batch, 
                         {"prefill_tokens_per_s", context > 0 ? static_cast<double>(batch * context) / prefill_s : 0.0},
                         {"kernels", std::string(cpu_kernels_name())},
                         {"weight_bytes", model.allocated().weights},
+                        {"kv_bytes", model.allocated().kv},
                         {"weight_bytes_per_s", static_cast<double>(model.allocated().weights) / step_s}});
 }
 
@@ -191,11 +191,17 @@ Value run(const std::vector<std::string>& arguments) {
       names.push_back(std::string(kernels->instructions));
     return Value(std::move(names));
   }
-  if (arguments.size() != 6) throw input_error("see the head of decode_bench.cpp for its arguments");
-  const DTypeRow* type = find_dtype(arguments[1]);
-  if (type == nullptr) throw input_error("there is no type " + arguments[1]);
-  return measure_decode(arguments[0], type->type, std::stoll(arguments[2]), std::stoll(arguments[3]),
-                        std::stoll(arguments[4]), std::stoi(arguments[5]));
+  if (arguments.size() != 6 && arguments.size() != 7)
+    throw input_error("see the head of decode_bench.cpp for its arguments");
+  const auto type_of = [](const std::string& name) {
+    const DTypeRow* row = find_dtype(name);
+    if (row == nullptr) throw input_error("there is no type " + name);
+    return row->type;
+  };
+  const DType type = type_of(arguments[1]), computed_in = dtype_row(type).computed_in;
+  const DType kv_type = arguments.size() == 7 ? type_of(arguments[6]) : computed_in != type ? DType::bf16 : computed_in;
+  return measure_decode(arguments[0], type, std::stoll(arguments[2]), std::stoll(arguments[3]),
+                        std::stoll(arguments[4]), std::stoi(arguments[5]), kv_type);
 }
 
 }  // namespace

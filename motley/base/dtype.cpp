@@ -9,23 +9,23 @@ using enum DType;
 
 // Those from q8_0 on are GGUF's, whose blocks llama.cpp's ggml-common.h defines. int4: 64 values with two fp16.
 constexpr std::array<DTypeRow, 15> dtype_rows = {{
-    // type, name, config.json, file, values and bytes of a block, computed in, rated in, rated, support of weights and
-    // values
-    {fp32, "fp32", "float32", "F32", 1, 4, fp32, fp32, true, Support::served, Support::served},
-    {bf16, "bf16", "bfloat16", "BF16", 1, 2, bf16, bf16, true, Support::served, Support::served},
-    {fp16, "fp16", "float16", "F16", 1, 2, fp16, fp16, true, Support::planned, Support::planned},
-    {fp8, "fp8", "", "", 1, 1, bf16, bf16, true, Support::rated, Support::rated},
-    {int8, "int8", "", "", 1, 1, bf16, bf16, true, Support::priced, Support::priced},
-    {int4, "int4", "", "", 64, 36, bf16, bf16, false, Support::priced, Support::priced},
-    {q8_0, "q8_0", "", "Q8_0", 32, 34, fp32, bf16, false, Support::served, Support::rated},
-    {q4_0, "q4_0", "", "Q4_0", 32, 18, fp32, bf16, false, Support::served, Support::rated},
-    {q4_1, "q4_1", "", "Q4_1", 32, 20, fp32, bf16, false, Support::served, Support::rated},
-    {q5_0, "q5_0", "", "Q5_0", 32, 22, fp32, bf16, false, Support::served, Support::rated},
-    {q5_1, "q5_1", "", "Q5_1", 32, 24, fp32, bf16, false, Support::served, Support::rated},
-    {q4_k, "q4_k", "", "Q4_K", 256, 144, fp32, bf16, false, Support::served, Support::rated},
-    {q5_k, "q5_k", "", "Q5_K", 256, 176, fp32, bf16, false, Support::served, Support::rated},
-    {q6_k, "q6_k", "", "Q6_K", 256, 210, fp32, bf16, false, Support::served, Support::rated},
-    {file, "file", "", "", 1, 0, fp32, bf16, false, Support::served, Support::rated},
+    // type, name, config.json, file, values and bytes of a block, computed in, rated in, rated, support of weights,
+    // values, and keys and values
+    {fp32, "fp32", "float32", "F32", 1, 4, fp32, fp32, true, Support::served, Support::served, Support::served},
+    {bf16, "bf16", "bfloat16", "BF16", 1, 2, bf16, bf16, true, Support::served, Support::served, Support::served},
+    {fp16, "fp16", "float16", "F16", 1, 2, fp16, fp16, true, Support::planned, Support::planned, Support::planned},
+    {fp8, "fp8", "", "", 1, 1, bf16, bf16, true, Support::rated, Support::rated, Support::rated},
+    {int8, "int8", "", "", 1, 1, bf16, bf16, true, Support::priced, Support::priced, Support::priced},
+    {int4, "int4", "", "", 64, 36, bf16, bf16, false, Support::priced, Support::priced, Support::priced},
+    {q8_0, "q8_0", "", "Q8_0", 32, 34, fp32, bf16, false, Support::served, Support::rated, Support::served},
+    {q4_0, "q4_0", "", "Q4_0", 32, 18, fp32, bf16, false, Support::served, Support::rated, Support::rated},
+    {q4_1, "q4_1", "", "Q4_1", 32, 20, fp32, bf16, false, Support::served, Support::rated, Support::rated},
+    {q5_0, "q5_0", "", "Q5_0", 32, 22, fp32, bf16, false, Support::served, Support::rated, Support::rated},
+    {q5_1, "q5_1", "", "Q5_1", 32, 24, fp32, bf16, false, Support::served, Support::rated, Support::rated},
+    {q4_k, "q4_k", "", "Q4_K", 256, 144, fp32, bf16, false, Support::served, Support::rated, Support::rated},
+    {q5_k, "q5_k", "", "Q5_K", 256, 176, fp32, bf16, false, Support::served, Support::rated, Support::rated},
+    {q6_k, "q6_k", "", "Q6_K", 256, 210, fp32, bf16, false, Support::served, Support::rated, Support::rated},
+    {file, "file", "", "", 1, 0, fp32, bf16, false, Support::served, Support::rated, Support::rated},
 }};
 
 }  // namespace

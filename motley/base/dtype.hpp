@@ -23,8 +23,8 @@ enum class Support {
   served    // workers compute with it
 };
 
-// What the numbers are: matrices of weights, or what is computed with them (activations, keys and values, gradients).
-enum class Use { weights, values };
+// What the numbers are: matrices of weights, what is computed with them (activations, gradients), or keys and values.
+enum class Use { weights, values, kv };
 
 struct DTypeRow {
   DType type;
@@ -37,8 +37,8 @@ struct DTypeRow {
   DType computed_in;  // of activations beside such weights, and of what is never quantised
   DType rated_in;     // whose FLOP/s bound products with such weights
   bool is_rated;      // may be a key of a device's `flops`
-  Support weights, values;
-  Support support(Use use) const { return use == Use::weights ? weights : values; }
+  Support weights, values, kv;
+  Support support(Use use) const { return use == Use::weights ? weights : use == Use::values ? values : kv; }
 
   double bits_per_value() const { return 8.0 * static_cast<double>(block_bytes) / static_cast<double>(block_values); }
 };

@@ -35,6 +35,8 @@ TEST(DType, BytesAreCountedInWholeBlocks) {
 TEST(DType, PlansNameWhatHasAPrice) {
   EXPECT_EQ(names_with(Support::served, Use::values), "fp32 or bf16");
   EXPECT_EQ(names_with(Support::planned, Use::values), "fp32, bf16 or fp16");
+  EXPECT_EQ(names_with(Support::served, Use::kv), "fp32, bf16 or q8_0");
+  EXPECT_EQ(names_with(Support::planned, Use::kv), "fp32, bf16, fp16 or q8_0");
   EXPECT_EQ(names_with(Support::served, Use::weights),
             "fp32, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k, q6_k or file");
   std::vector<std::string_view> named;

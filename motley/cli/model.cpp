@@ -66,6 +66,10 @@ int memory(const MemoryOptions& options) {
                                                         : parse_dtype_option(options.weight_type, "--weight-type");
   const DType kv_type =
       options.kv_type.empty() ? dtype_row(weight_type).computed_in : parse_dtype_option(options.kv_type, "--kv-type");
+  if (!supports(kv_type, Support::priced, Use::kv))
+    throw input_error(fmt::format("--kv-type must be a type of keys and values, found {}", name_of(kv_type)),
+                      "choose " + names_with(Support::priced, Use::kv));
+  check_kv_type(model.arch, kv_type);
   if (double sum = 0; !options.shares.empty()) {
     for (const double share : options.shares) sum += share;
     if (std::abs(sum - 1) > share_tolerance)

@@ -87,7 +87,7 @@ RentOutcome plan_for_model(const RentVerbOptions& options, Offers market, const 
   if (market.types.empty()) market = catalogue_market();
   ModelRentOptions made = options.made;
   made.weight_type = runnable_dtype(options.weight_type, "--weight-type", Use::weights);
-  made.kv_type = runnable_dtype(options.kv_type, "--kv-type", Use::values);
+  made.kv_type = runnable_dtype(options.kv_type, "--kv-type", Use::kv);
   return plan_rent(market, model, workload, rent, made);
 }
 

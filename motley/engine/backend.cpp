@@ -52,15 +52,6 @@ at::Device open_backend(const std::string& name) {
   return at::Device(at::kCUDA, static_cast<at::DeviceIndex>(index));
 }
 
-at::ScalarType scalar_type(DType type) {
-  switch (type) {
-    case DType::fp32: return at::kFloat;
-    case DType::bf16: return at::kBFloat16;
-    case DType::fp16: return at::kHalf;
-    default: throw input_error(fmt::format("tensors of {} are not supported", name_of(type)), "use fp32, bf16 or fp16");
-  }
-}
-
 std::span<std::byte> bytes_of(const at::Tensor& host) {
   MOTLEY_CHECK(host.is_cpu() && host.is_contiguous());
   return {static_cast<std::byte*>(host.mutable_data_ptr()), host.nbytes()};

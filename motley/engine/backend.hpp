@@ -8,6 +8,7 @@
 #include <string>
 
 #include "motley/engine/block.hpp"
+#include "motley/engine/scalar_type.hpp"
 #include "motley/model/model.hpp"
 #include "motley/workers/worker_group.hpp"
 
@@ -16,9 +17,6 @@ namespace motley {
 // "cpu", or "cuda:N": then CUDA's libraries are opened, before anything asks whether there are any. Throws an input
 // error for another name, and an environment error where the libraries, the driver or the device are missing.
 at::Device open_backend(const std::string& name);
-
-// LibTorch's name of a type that tensors have. Throws an input error for the others.
-at::ScalarType scalar_type(DType type);
 
 // Of a contiguous tensor in the host's memory.
 std::span<std::byte> bytes_of(const at::Tensor& host);

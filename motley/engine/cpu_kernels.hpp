@@ -16,6 +16,9 @@ namespace motley {
 struct Bf16 {
   std::uint16_t bits;
 };
+struct Fp16 {
+  std::uint16_t bits;
+};
 
 // output[t][n] = sum over k of input[t][k] * weight[n][k], plus bias[n] where there is one.
 template <class T>
@@ -68,14 +71,19 @@ struct RotaryTask {
   float amplitude;                   // of cosine and sine (YaRN)
 };
 
+// Keys and values of int8 share a scale by so many elements of a head.
+constexpr std::int64_t kv_scale_values = 32;
+
 // Causal attention of some rows of one sequence over its paged keys and values. T: of queries and output; C: of the
-// cache.
+// cache, where int8 has scales.
 template <class T, class C>
 struct AttentionTask {
-  const T* query;   // [rows][heads][head_dim]
-  T* output;        // alike
-  const C* keys;    // [blocks][kv_heads][head_dim][block_tokens]
-  const C* values;  // [blocks][kv_heads][block_tokens][head_dim]
+  const T* query;            // [rows][heads][head_dim]
+  T* output;                 // alike
+  const C* keys;             // [blocks][kv_heads][head_dim][block_tokens]
+  const C* values;           // [blocks][kv_heads][block_tokens][head_dim]
+  const Fp16* key_scales;    // [blocks][kv_heads][head_dim / kv_scale_values][block_tokens]; null where C has none
+  const Fp16* value_scales;  // alike
   const std::int32_t* blocks;
   std::int64_t position;  // of row 0
   std::int64_t rows;
@@ -104,6 +112,8 @@ struct CpuKernels {
   void (*attend_fp32)(const AttentionTask<T, float>&, std::int64_t kv_head, std::int64_t row_first,
                       std::int64_t row_last);
   void (*attend_bf16)(const AttentionTask<T, Bf16>&, std::int64_t kv_head, std::int64_t row_first,
+                      std::int64_t row_last);
+  void (*attend_int8)(const AttentionTask<T, std::int8_t>&, std::int64_t kv_head, std::int64_t row_first,
                       std::int64_t row_last);
 };
 

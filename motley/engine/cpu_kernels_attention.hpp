@@ -18,34 +18,83 @@ struct Tile {
   std::int64_t padded_dim() const { return (head_dim + lanes - 1) / lanes * lanes; }
 };
 
+template <class C>
+constexpr bool has_scales = std::is_same_v<C, std::int8_t>;
+
+// Keys or values of one block and KV head.
+template <class C>
+struct BlockOf {
+  const C* elements;
+  const Fp16* scales;  // null where C has none
+};
+
+// Of the tokens [j, j + lanes) of a block, of which `count` exist: all of them where `whole`, which keeps the sums in
+// registers.
+template <int M, bool whole, class C>
+inline void score_lanes(const Tile& tile, const float* query, const BlockOf<C>& keys, std::int64_t block_tokens,
+                        std::int64_t j, std::int64_t count, float* scores) {
+  const auto load_here = [count](const auto* p) { return whole ? load(p) : load_part(p, count); };
+  const std::int64_t stretch = has_scales<C> ? kv_scale_values : tile.head_dim;
+  Vec total[M] = {};
+  for (std::int64_t first = 0; first < tile.head_dim; first += stretch) {
+    Vec sums[M] = {};
+    for (std::int64_t i = first; i < first + stretch; ++i) {
+      const Vec key = load_here(keys.elements + i * block_tokens + j);
+      for (int m = 0; m < M; ++m) sums[m] += query[m * tile.head_dim + i] * key;
+    }
+    if constexpr (has_scales<C>) {
+      const Vec scale = load_here(keys.scales + first / kv_scale_values * block_tokens + j);
+      for (int m = 0; m < M; ++m) total[m] += sums[m] * scale;
+    } else {
+      for (int m = 0; m < M; ++m) total[m] = sums[m];
+    }
+  }
+  for (int m = 0; m < M; ++m) store_at(scores + m * tile.width + j, total[m], count);
+}
+
 // scores[q][at + j] = query[q] . keys[.][j] for the tokens j of one block, M queries at a time.
 template <int M, class C>
-inline void score_block(const Tile& tile, std::int64_t q, const C* keys, std::int64_t block_tokens, std::int64_t at) {
+inline void score_block(const Tile& tile, std::int64_t q, const BlockOf<C>& keys, std::int64_t block_tokens,
+                        std::int64_t at) {
   const float* query = tile.query + q * tile.head_dim;
   float* scores = tile.scores + q * tile.width + at;
   for (std::int64_t j = 0; j < block_tokens; j += lanes) {
     const std::int64_t count = block_tokens - j;
-    Vec total[M] = {};
-    for (std::int64_t i = 0; i < tile.head_dim; ++i) {
-      const Vec key = load_at(keys + i * block_tokens + j, count);
-      for (int m = 0; m < M; ++m) total[m] += query[m * tile.head_dim + i] * key;
-    }
-    for (int m = 0; m < M; ++m) store_at(scores + m * tile.width + j, total[m], count);
+    if (count >= lanes)
+      score_lanes<M, true>(tile, query, keys, block_tokens, j, count, scores);
+    else
+      score_lanes<M, false>(tile, query, keys, block_tokens, j, count, scores);
   }
 }
 
 // total[q] += sum over the tokens j in [from, to) of one block of scores[q][at + j] * values[j].
 template <int M, class C>
-inline void weigh_block(Tile& tile, std::int64_t q, const C* values, std::int64_t from, std::int64_t to,
-                        std::int64_t at) {
+inline void weigh_block(Tile& tile, std::int64_t q, const BlockOf<C>& values, std::int64_t block_tokens,
+                        std::int64_t from, std::int64_t to, std::int64_t at) {
   const std::int64_t dim = tile.head_dim, padded = tile.padded_dim();
   const float* scores = tile.scores + q * tile.width + at;
+  std::int64_t width = tile.width;
+  [[maybe_unused]] float scaled[has_scales<C> ? M : 1][max_block_tokens];
   for (std::int64_t i = 0; i < dim; i += lanes) {
+    if constexpr (has_scales<C>)
+      if (i % kv_scale_values == 0) {  // the scales go to the scores: there are fewer
+        const Fp16* scales = values.scales + i / kv_scale_values * block_tokens;
+        for (std::int64_t j = 0; j < block_tokens; j += lanes) {
+          const Vec scale = load_at(scales + j, block_tokens - j);
+          for (int m = 0; m < M; ++m) {
+            const float* score = tile.scores + (q + m) * tile.width + at + j;
+            store_at(scaled[m] + j, load_at(score, block_tokens - j) * scale, block_tokens - j);
+          }
+        }
+        scores = scaled[0];
+        width = max_block_tokens;
+      }
     Vec total[M];
     for (int m = 0; m < M; ++m) total[m] = load(tile.total + (q + m) * padded + i);
     for (std::int64_t j = from; j < to; ++j) {
-      const Vec value = load_at(values + j * dim + i, dim - i);
-      for (int m = 0; m < M; ++m) total[m] += scores[m * tile.width + j] * value;
+      const C* at_token = values.elements + j * dim + i;
+      const Vec value = has_scales<C> ? load(at_token) : load_at(at_token, dim - i);  // heads are whole blocks
+      for (int m = 0; m < M; ++m) total[m] += scores[m * width + j] * value;
     }
     for (int m = 0; m < M; ++m) store(tile.total + (q + m) * padded + i, total[m]);
   }
@@ -91,22 +140,24 @@ template <class T, class C>
 inline void attend_tile(const AttentionTask<T, C>& task, std::int64_t kv_head, Tile& tile) {
   const std::int64_t low = *std::min_element(tile.first, tile.first + tile.count);
   const std::int64_t high = *std::max_element(tile.last, tile.last + tile.count);
-  const std::int64_t block_elements = task.block_tokens * task.head_dim;
-  const auto block_at = [&](std::int64_t token) {
-    return (task.blocks[token / task.block_tokens] * task.kv_heads + kv_head) * block_elements;
+  const auto block_at = [&](const C* elements, const Fp16* scales, std::int64_t token) {
+    const std::int64_t block = task.blocks[token / task.block_tokens] * task.kv_heads + kv_head;
+    const std::int64_t first = block * task.block_tokens * task.head_dim;
+    return BlockOf<C>{elements + first, has_scales<C> ? scales + first / kv_scale_values : nullptr};
   };
   for (std::int64_t start = low / tile.width * tile.width; start < high; start += tile.width) {
     const std::int64_t end = std::min(start + tile.width, high);
     for (std::int64_t token = start; token < end; token += task.block_tokens)
       for_queries(tile.count, [&]<int M>(std::int64_t q) {
-        score_block<M>(tile, q, task.keys + block_at(token), task.block_tokens, token - start);
+        score_block<M>(tile, q, block_at(task.keys, task.key_scales, token), task.block_tokens, token - start);
       });
     for (std::int64_t q = 0; q < tile.count; ++q) soften(tile, q, start);
     for (std::int64_t token = start; token < end; token += task.block_tokens) {
       const std::int64_t from = std::max(low - token, std::int64_t{0});
       const std::int64_t to = std::min(task.block_tokens, high - token);
       for_queries(tile.count, [&]<int M>(std::int64_t q) {
-        weigh_block<M>(tile, q, task.values + block_at(token), from, to, token - start);
+        weigh_block<M>(tile, q, block_at(task.values, task.value_scales, token), task.block_tokens, from, to,
+                       token - start);
       });
     }
   }

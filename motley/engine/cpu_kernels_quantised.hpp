@@ -9,7 +9,6 @@ typedef std::uint8_t UnalignedByteVec __attribute__((vector_size(vector_bytes), 
 typedef std::int8_t SignedByteVec __attribute__((vector_size(vector_bytes)));
 typedef std::int16_t ShortVec __attribute__((vector_size(vector_bytes)));
 typedef std::uint16_t UnsignedShortVec __attribute__((vector_size(vector_bytes)));
-typedef std::int8_t UnalignedSignedBytes __attribute__((vector_size(vector_bytes / 4), aligned(1), may_alias));
 
 // 32 inputs: values[i] * scale. `sum` is that of all, `half_sums` those of each 16.
 struct InputBlock {
@@ -26,46 +25,10 @@ struct InputBlock {
 [[gnu::always_inline]] inline ByteVec load_bytes(const std::byte* p) {
   return *reinterpret_cast<const UnalignedByteVec*>(p);
 }
+// fp16 of all rows.
+[[gnu::always_inline]] inline Vec load_halves(const std::byte* p) { return load(reinterpret_cast<const Fp16*>(p)); }
 [[gnu::always_inline]] inline ByteVec shifted(ByteVec v, int bits) {  // across the borders of bytes: to be masked
   return reinterpret_cast<ByteVec>(reinterpret_cast<UnsignedShortVec>(v) >> static_cast<std::uint16_t>(bits));
-}
-
-// fp16 of all rows.
-[[gnu::always_inline]] inline Vec load_halves(const std::byte* p) {
-#if defined(MOTLEY_AVX512)
-  return reinterpret_cast<Vec>(_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))));
-#elif defined(MOTLEY_AVX2)
-  return reinterpret_cast<Vec>(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
-#else
-  // Exponent and mantissa move to their places in an fp32; the factor of 2^112 sets the exponent right, of subnormals
-  // too.
-  const BitVec bits = __builtin_convertvector(*reinterpret_cast<const UnalignedHalves*>(p), BitVec);
-  const Vec magnitude = reinterpret_cast<Vec>((bits & 0x7fff) << 13) * 0x1p112f;
-  return reinterpret_cast<Vec>(reinterpret_cast<BitVec>(magnitude) | (bits & 0x8000) << 16);
-#endif
-}
-
-// Bytes of all rows as numbers. GCC 12 extracts each of the bytes that __builtin_convertvector should widen; without
-// it, one token meets Q4_K weights at twice the speed, Q5_K and Q6_K at 1.4 times (AVX2).
-[[gnu::always_inline]] inline Vec load_numbers(const std::uint8_t* p) {
-#if defined(MOTLEY_AVX512)
-  const auto whole = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-#elif defined(MOTLEY_AVX2)
-  const auto whole = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
-#else
-  const auto whole = __builtin_convertvector(*reinterpret_cast<const UnalignedBytes*>(p), IntVec);
-#endif
-  return __builtin_convertvector(reinterpret_cast<IntVec>(whole), Vec);
-}
-[[gnu::always_inline]] inline Vec load_numbers(const std::int8_t* p) {
-#if defined(MOTLEY_AVX512)
-  const auto whole = _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-#elif defined(MOTLEY_AVX2)
-  const auto whole = _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
-#else
-  const auto whole = __builtin_convertvector(*reinterpret_cast<const UnalignedSignedBytes*>(p), IntVec);
-#endif
-  return __builtin_convertvector(reinterpret_cast<IntVec>(whole), Vec);
 }
 
 // Sums of products u x of bytes: of pairs in 16 bits, which hold a few, or right away of four in 32 bits.
@@ -231,8 +194,8 @@ struct GroupScales {
     std::memcpy(factors, four, sizeof four);
   }
   [[gnu::always_inline]] RowScales of(const std::byte* block, int group) const {
-    return {load_halves(block) * load_numbers(factors + group * lanes),
-            -load_halves(block + 2 * lanes) * load_numbers(factors + (8 + group) * lanes)};
+    return {load_halves(block) * load(factors + group * lanes),
+            -load_halves(block + 2 * lanes) * load(factors + (8 + group) * lanes)};
   }
 
  private:
@@ -267,7 +230,7 @@ struct SixBitGroups : Unsigned {
   static constexpr int block_values = 256, block_bytes = 210, summed_steps = 2, scale_groups = 2;
   static RowScales scales(NoHeader, const std::byte* block, int group, int half) {
     const auto* factors = reinterpret_cast<const std::int8_t*>(block + (192 + 2 * group + half) * lanes);
-    const Vec scale = load_halves(block + 208 * lanes) * load_numbers(factors);
+    const Vec scale = load_halves(block + 208 * lanes) * load(factors);
     return {scale, scale * -32.0f};
   }
   static ByteVec values(const std::byte* block, int group, int step) {

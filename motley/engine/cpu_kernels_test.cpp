@@ -11,6 +11,7 @@
 #include <random>
 
 #include "motley/base/error.hpp"
+#include "motley/checkpoint/quants.hpp"
 
 namespace motley {
 namespace {
@@ -268,6 +269,31 @@ struct AttentionCase {
   std::int64_t heads, kv_heads, dim, block_tokens, window, length;
 };
 
+// A token's head as a cache of C holds it, and what this stands for.
+template <class C>
+struct CachedHead {
+  std::vector<C> elements;
+  std::vector<Fp16> scales;  // empty where C has none
+  std::vector<float> values;
+
+  CachedHead(std::int64_t dim, unsigned seed) {
+    if constexpr (std::is_same_v<C, std::int8_t>) {
+      values = random_values<float>(static_cast<std::size_t>(dim), seed);
+      std::vector<BlockQ8_0> blocks(values.size() / 32);
+      auto* bytes = reinterpret_cast<std::byte*>(blocks.data());
+      quantise_row(DType::q8_0, values.data(), dim, bytes);
+      dequantise_row(DType::q8_0, bytes, dim, values.data());
+      for (const BlockQ8_0& block : blocks) {
+        scales.push_back({block.scale});
+        elements.insert(elements.end(), block.values, block.values + 32);
+      }
+    } else {
+      elements = random_values<C>(static_cast<std::size_t>(dim), seed);
+      for (const C& x : elements) values.push_back(widen(x));
+    }
+  }
+};
+
 template <class T, class C>
 struct AttentionData {
   AttentionCase shape;
@@ -275,6 +301,7 @@ struct AttentionData {
   std::vector<float> keys;  // [length][kv_heads][dim]
   std::vector<float> values;
   std::vector<C> key_cache, value_cache;
+  std::vector<Fp16> key_scales, value_scales;
   std::vector<std::int32_t> blocks;
 
   explicit AttentionData(const AttentionCase& s) : shape(s) {
@@ -284,23 +311,32 @@ struct AttentionData {
     std::iota(blocks.begin(), blocks.end(), 1);  // block 0 belongs to nobody
     std::shuffle(blocks.begin(), blocks.end(), std::mt19937(12));
     // What was never written may hold anything.
-    C nothing;
-    narrow(NAN, nothing);
+    C nothing{};
+    if constexpr (!std::is_same_v<C, std::int8_t>) narrow(NAN, nothing);
     key_cache.assign(static_cast<std::size_t>((count + 1) * s.kv_heads * s.dim * s.block_tokens), nothing);
     value_cache = key_cache;
-    const auto k = random_values<C>(static_cast<std::size_t>(s.length * s.kv_heads * s.dim), 13);
-    const auto v = random_values<C>(k.size(), 14);
+    key_scales.assign(key_cache.size() / kv_scale_values, {0x7e00});  // NaN
+    value_scales = key_scales;
     for (std::int64_t t = 0; t < s.length; ++t)
-      for (std::int64_t h = 0; h < s.kv_heads; ++h)
-        for (std::int64_t d = 0; d < s.dim; ++d) {
-          const auto from = static_cast<std::size_t>((t * s.kv_heads + h) * s.dim + d);
-          const std::int64_t block = blocks[static_cast<std::size_t>(t / s.block_tokens)] * s.kv_heads + h,
-                             in = t % s.block_tokens;
-          key_cache[static_cast<std::size_t>((block * s.dim + d) * s.block_tokens + in)] = k[from];
-          value_cache[static_cast<std::size_t>((block * s.block_tokens + in) * s.dim + d)] = v[from];
+      for (std::int64_t h = 0; h < s.kv_heads; ++h) {
+        const CachedHead<C> key(s.dim, static_cast<unsigned>(1000 + t * s.kv_heads + h)),
+            value(s.dim, static_cast<unsigned>(9000 + t * s.kv_heads + h));
+        const std::int64_t block = blocks[static_cast<std::size_t>(t / s.block_tokens)] * s.kv_heads + h,
+                           in = t % s.block_tokens, groups = s.dim / kv_scale_values;
+        for (std::size_t d = 0; d < key.elements.size(); ++d) {
+          const auto at = static_cast<std::int64_t>(d);
+          key_cache[static_cast<std::size_t>((block * s.dim + at) * s.block_tokens + in)] = key.elements[d];
+          value_cache[static_cast<std::size_t>((block * s.block_tokens + in) * s.dim + at)] = value.elements[d];
         }
-    for (const C& x : k) keys.push_back(widen(x));
-    for (const C& x : v) values.push_back(widen(x));
+        for (std::size_t g = 0; g < key.scales.size(); ++g) {
+          const auto at =
+              static_cast<std::size_t>((block * groups + static_cast<std::int64_t>(g)) * s.block_tokens + in);
+          key_scales[at] = key.scales[g];
+          value_scales[at] = value.scales[g];
+        }
+        keys.insert(keys.end(), key.values.begin(), key.values.end());
+        values.insert(values.end(), value.values.begin(), value.values.end());
+      }
   }
 
   AttentionTask<T, C> task(std::int64_t first, std::int64_t count, std::vector<T>& out) const {
@@ -309,6 +345,8 @@ struct AttentionData {
             out.data() + first * row,
             key_cache.data(),
             value_cache.data(),
+            key_scales.data(),
+            value_scales.data(),
             blocks.data(),
             first,
             count,
@@ -349,8 +387,10 @@ void check_attention(const CpuKernels<T>& kernels, const AttentionCase& shape, d
     for (std::int64_t kv = 0; kv < shape.kv_heads; ++kv) {
       if constexpr (std::is_same_v<C, float>)
         kernels.attend_fp32(task, kv, 0, task.rows);
-      else
+      else if constexpr (std::is_same_v<C, Bf16>)
         kernels.attend_bf16(task, kv, 0, task.rows);
+      else
+        kernels.attend_int8(task, kv, 0, task.rows);
     }
   };
   std::vector<T> whole(data.query.size()), chunked(data.query.size());
@@ -372,11 +412,13 @@ TYPED_TEST(CpuKernelsTest, AttentionEqualsTheFormulaHoweverItIsChunked) {
   const std::vector<AttentionCase> cases = {
       {4, 2, 16, 16, 0, 150}, {6, 1, 32, 16, 0, 40}, {3, 3, 8, 4, 0, 30},   {4, 4, 20, 16, 5, 90},
       {12, 1, 16, 32, 0, 70}, {2, 1, 64, 1, 9, 25},  {2, 2, 16, 24, 0, 75}, {5, 1, 48, 128, 100, 200},
+      {4, 2, 64, 16, 0, 150}, {3, 3, 96, 24, 7, 80},
   };
   this->for_each_set([&](const CpuKernels<TypeParam>& kernels) {
     for (const AttentionCase& shape : cases) {
       check_attention<TypeParam, float>(kernels, shape, this->rounding);
       check_attention<TypeParam, Bf16>(kernels, shape, this->rounding);
+      if (shape.dim % kv_scale_values == 0) check_attention<TypeParam, std::int8_t>(kernels, shape, this->rounding);
     }
   });
 }

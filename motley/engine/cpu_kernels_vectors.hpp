@@ -9,12 +9,49 @@ typedef std::uint32_t BitVec __attribute__((vector_size(vector_bytes)));
 typedef std::uint32_t UnalignedBits __attribute__((vector_size(vector_bytes), aligned(1), may_alias));
 typedef std::uint16_t UnalignedHalves __attribute__((vector_size(vector_bytes / 2), aligned(1), may_alias));
 typedef std::uint8_t UnalignedBytes __attribute__((vector_size(vector_bytes / 4), aligned(1), may_alias));
+typedef std::int8_t UnalignedSignedBytes __attribute__((vector_size(vector_bytes / 4), aligned(1), may_alias));
 
 [[gnu::always_inline]] inline Vec splat(float x) { return Vec{} + x; }
 [[gnu::always_inline]] inline Vec load(const float* p) { return *reinterpret_cast<const UnalignedVec*>(p); }
 [[gnu::always_inline]] inline Vec load(const Bf16* p) {
   const UnalignedHalves halves = *reinterpret_cast<const UnalignedHalves*>(p);
   return reinterpret_cast<Vec>(__builtin_convertvector(halves, BitVec) << 16);
+}
+[[gnu::always_inline]] inline Vec load(const Fp16* p) {
+#if defined(MOTLEY_AVX512)
+  return reinterpret_cast<Vec>(_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))));
+#elif defined(MOTLEY_AVX2)
+  return reinterpret_cast<Vec>(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+#else
+  // Exponent and mantissa move to their places in an fp32; the factor of 2^112 sets the exponent right, of subnormals
+  // too.
+  const BitVec bits = __builtin_convertvector(*reinterpret_cast<const UnalignedHalves*>(p), BitVec);
+  const Vec magnitude = reinterpret_cast<Vec>((bits & 0x7fff) << 13) * 0x1p112f;
+  return reinterpret_cast<Vec>(reinterpret_cast<BitVec>(magnitude) | (bits & 0x8000) << 16);
+#endif
+}
+
+// GCC 12 extracts each of the bytes that __builtin_convertvector should widen; without it, one token meets Q4_K weights
+// at twice the speed, Q5_K and Q6_K at 1.4 times (AVX2).
+[[gnu::always_inline]] inline Vec load(const std::uint8_t* p) {
+#if defined(MOTLEY_AVX512)
+  const auto whole = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+#elif defined(MOTLEY_AVX2)
+  const auto whole = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+#else
+  const auto whole = __builtin_convertvector(*reinterpret_cast<const UnalignedBytes*>(p), IntVec);
+#endif
+  return __builtin_convertvector(reinterpret_cast<IntVec>(whole), Vec);
+}
+[[gnu::always_inline]] inline Vec load(const std::int8_t* p) {
+#if defined(MOTLEY_AVX512)
+  const auto whole = _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+#elif defined(MOTLEY_AVX2)
+  const auto whole = _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+#else
+  const auto whole = __builtin_convertvector(*reinterpret_cast<const UnalignedSignedBytes*>(p), IntVec);
+#endif
+  return __builtin_convertvector(reinterpret_cast<IntVec>(whole), Vec);
 }
 [[gnu::always_inline]] inline void store(float* p, Vec v) { *reinterpret_cast<UnalignedVec*>(p) = v; }
 [[gnu::always_inline]] inline void store(Bf16* p, Vec v) {  // to the nearest, ties to even

@@ -169,8 +169,10 @@ void run_attend(Tensor& out, const Tensor& query, const LayerCache& cache, const
   const auto attend = [] {
     if constexpr (std::is_same_v<C, float>)
       return cpu_kernels<T>().attend_fp32;
-    else
+    else if constexpr (std::is_same_v<C, Bf16>)
       return cpu_kernels<T>().attend_bf16;
+    else
+      return cpu_kernels<T>().attend_int8;
   }();
   at::parallel_for(0, static_cast<std::int64_t>(parts.size()), 1, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t i = first; i < last; ++i) {
@@ -178,8 +180,9 @@ void run_attend(Tensor& out, const Tensor& query, const LayerCache& cache, const
       const SequenceRows& rows = sequences[part.sequence];
       const std::int64_t offset = rows.first_row * query.stride(0);
       attend({data_of<T>(query) + offset, mutable_data_of<T>(out) + offset, data_of<C>(cache.keys),
-              data_of<C>(cache.values), rows.blocks.data(), rows.position, rows.count, query.size(1), kv_heads,
-              query.size(2), cache.block_tokens(), shape.window, static_cast<float>(shape.scale)},
+              data_of<C>(cache.values), data_of<Fp16>(cache.key_scales), data_of<Fp16>(cache.value_scales),
+              rows.blocks.data(), rows.position, rows.count, query.size(1), kv_heads, query.size(2),
+              cache.block_tokens(), shape.window, static_cast<float>(shape.scale)},
              part.kv_head, part.first, part.last);
     }
   });
@@ -289,10 +292,12 @@ class CpuOps final : public Ops {
               const std::vector<SequenceRows>& sequences, const AttentionShape& shape) const override {
     MOTLEY_CHECK(out.is_contiguous() && query.is_contiguous() && key.is_contiguous() && value.is_contiguous());
     with_type(query, [&]<class T>(T) {
-      with_type(cache.keys, [&]<class C>(C) {
+      const auto attend = [&]<class C>(C) {
         for (const SequenceRows& rows : sequences) write_rows<T, C>(cache, key, value, rows);
         run_attend<T, C>(out, query, cache, sequences, shape);
-      });
+      };
+      if (cache.key_scales.defined()) return attend(std::int8_t{});
+      with_type(cache.keys, attend);
     });
   }
 
@@ -306,13 +311,35 @@ class CpuOps final : public Ops {
       const T* from_key = data_of<T>(key) + (rows.first_row + i) * heads * dim;
       const T* from_value = data_of<T>(value) + (rows.first_row + i) * heads * dim;
       for (std::int64_t head = 0; head < heads; ++head) {
-        C* keys = mutable_data_of<C>(cache.keys) + (block * heads + head) * dim * block_tokens + inside;
-        C* values = mutable_data_of<C>(cache.values) + ((block * heads + head) * block_tokens + inside) * dim;
-        for (std::int64_t d = 0; d < dim; ++d) {
-          convert(from_key[head * dim + d], keys[d * block_tokens]);
-          convert(from_value[head * dim + d], values[d]);
+        const std::int64_t first = (block * heads + head) * dim * block_tokens;
+        C* keys = mutable_data_of<C>(cache.keys) + first + inside;
+        C* values = mutable_data_of<C>(cache.values) + first + inside * dim;
+        if constexpr (std::is_same_v<C, std::int8_t>) {
+          const std::int64_t first_scale = first / kv_scale_values + inside;
+          quantise(from_key + head * dim, dim, keys, block_tokens,
+                   mutable_data_of<Fp16>(cache.key_scales) + first_scale, block_tokens);
+          quantise(from_value + head * dim, dim, values, 1, mutable_data_of<Fp16>(cache.value_scales) + first_scale,
+                   block_tokens);
+        } else {
+          for (std::int64_t d = 0; d < dim; ++d) {
+            convert(from_key[head * dim + d], keys[d * block_tokens]);
+            convert(from_value[head * dim + d], values[d]);
+          }
         }
       }
+    }
+  }
+  // A token's head as q8_0: its elements and their scales are so far apart.
+  template <class T>
+  static void quantise(const T* from, std::int64_t dim, std::int8_t* elements, std::int64_t apart, Fp16* scales,
+                       std::int64_t scales_apart) {
+    for (std::int64_t first = 0; first < dim; first += kv_scale_values) {
+      float wide[kv_scale_values];
+      for (std::int64_t i = 0; i < kv_scale_values; ++i) convert(from[first + i], wide[i]);
+      BlockQ8_0 block;
+      quantise_row(DType::q8_0, wide, kv_scale_values, reinterpret_cast<std::byte*>(&block));
+      scales[first / kv_scale_values * scales_apart] = {block.scale};
+      for (std::int64_t i = 0; i < kv_scale_values; ++i) elements[(first + i) * apart] = block.values[i];
     }
   }
   static void convert(float from, float& to) { to = from; }

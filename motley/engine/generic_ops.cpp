@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "motley/checkpoint/quants.hpp"
+#include "motley/engine/cpu_kernels.hpp"
 #include "motley/engine/ops.hpp"
 
 namespace motley {
@@ -45,6 +46,22 @@ Tensor attention(const Tensor& query, const Tensor& keys, const Tensor& values, 
   return at::matmul(weights, wide(values)).view({heads, rows, head_dim}).transpose(0, 1);
 }
 
+struct Quantised {
+  Tensor elements, scales;
+};
+
+// heads [rows, kv_heads, head_dim] as q8_0: elements in this shape, scales [rows, kv_heads, head_dim / 32]. The same
+// bits as quantise_row() makes: halves are rounded away from zero.
+Quantised quantised(const Tensor& heads) {
+  const Tensor groups = heads.to(at::kFloat).unflatten(2, {-1, kv_scale_values});
+  const Tensor scale = groups.abs().amax(-1, true) / 127;
+  const Tensor inverse = at::where(scale == 0, at::zeros_like(scale), scale.reciprocal());
+  const Tensor ratio = groups * inverse;
+  const float below_half = 0x1.fffffep-2F;  // a half would bring the number before it to 1
+  const Tensor whole = at::trunc(ratio + at::copysign(at::full_like(ratio, below_half), ratio)).clamp(-127, 127);
+  return {whole.to(at::kChar).flatten(2, 3), scale.squeeze(-1).to(at::kHalf)};
+}
+
 void write_cache(const LayerCache& cache, const Tensor& key, const Tensor& value, const SequenceRows& rows) {
   const std::int64_t block_tokens = cache.block_tokens();
   std::vector<std::int64_t> blocks, offsets;
@@ -55,11 +72,28 @@ void write_cache(const LayerCache& cache, const Tensor& key, const Tensor& value
   }
   const Tensor block = at::tensor(blocks, at::kLong).to(key.device());
   const Tensor offset = at::tensor(offsets, at::kLong).to(key.device());
-  Tensor keys = cache.keys, values = cache.values;
-  keys.index_put_({block, at::indexing::Slice(), at::indexing::Slice(), offset},
-                  key.narrow(0, rows.first_row, rows.count).to(keys.scalar_type()));
-  values.index_put_({block, at::indexing::Slice(), offset},
-                    value.narrow(0, rows.first_row, rows.count).to(values.scalar_type()));
+  const at::indexing::Slice all;
+  const auto put_each = [&](Tensor to, const Tensor& from) { to.index_put_({block, all, all, offset}, from); };
+  const Tensor own_key = key.narrow(0, rows.first_row, rows.count),
+               own_value = value.narrow(0, rows.first_row, rows.count);
+  if (!cache.key_scales.defined()) {
+    put_each(cache.keys, own_key.to(cache.keys.scalar_type()));
+    put_each(cache.values.transpose(2, 3), own_value.to(cache.values.scalar_type()));
+    return;
+  }
+  const Quantised keys = quantised(own_key), values = quantised(own_value);
+  put_each(cache.keys, keys.elements);
+  put_each(cache.key_scales, keys.scales);
+  put_each(cache.values.transpose(2, 3), values.elements);
+  put_each(cache.value_scales, values.scales);
+}
+
+// elements [blocks, kv_heads, head_dim, block_tokens] of these blocks, times their scales where there are any.
+Tensor read_cache(const Tensor& elements, const Tensor& scales, const Tensor& blocks) {
+  const Tensor found = elements.index_select(0, blocks);
+  if (!scales.defined()) return found;
+  const Tensor of_groups = scales.index_select(0, blocks).to(at::kFloat).unsqueeze(3);
+  return (found.to(at::kFloat).unflatten(2, {-1, kv_scale_values}) * of_groups).flatten(2, 3);
 }
 
 Tensor attend_cached(const Tensor& query, const LayerCache& cache, const SequenceRows& rows,
@@ -69,10 +103,12 @@ Tensor attend_cached(const Tensor& query, const LayerCache& cache, const Sequenc
   const std::int64_t block_count = (end + cache.block_tokens() - 1) / cache.block_tokens();
   const std::vector<std::int64_t> ids(rows.blocks.begin(), rows.blocks.begin() + block_count);
   const Tensor blocks = at::tensor(ids, at::kLong).to(query.device());
-  const Tensor keys =
-      cache.keys.index_select(0, blocks).permute({1, 2, 0, 3}).reshape({kv_heads, head_dim, -1}).narrow(2, 0, end);
-  const Tensor values =
-      cache.values.index_select(0, blocks).permute({1, 0, 2, 3}).reshape({kv_heads, -1, head_dim}).narrow(1, 0, end);
+  const auto side_by_side = [&](const Tensor& elements, const Tensor& scales) {  // [kv_heads, head_dim, end]
+    const Tensor found = read_cache(elements, scales, blocks).permute({1, 2, 0, 3});
+    return found.reshape({kv_heads, head_dim, -1}).narrow(2, 0, end);
+  };
+  const Tensor keys = side_by_side(cache.keys, cache.key_scales),
+               values = side_by_side(cache.values.transpose(2, 3), cache.value_scales).transpose(1, 2);
   return attention(query, keys, values, rows.position, shape);
 }
 

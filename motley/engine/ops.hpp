@@ -12,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "motley/engine/kv_cache.hpp"
 #include "motley/engine/rotary.hpp"
 #include "motley/engine/weight_matrix.hpp"
 #include "motley/model/model.hpp"
@@ -29,14 +30,6 @@ struct SequenceRows {
   std::int64_t count = 0;
   std::int64_t position = 0;
   std::span<const std::int32_t> blocks;
-};
-
-// Keys and values of one layer.
-struct LayerCache {
-  at::Tensor
-      keys;  // [blocks, kv_heads, head_dim, block_tokens]: sixteen tokens' dot products at a time need no shuffling
-  at::Tensor values;  // [blocks, kv_heads, block_tokens, head_dim]
-  std::int64_t block_tokens() const { return values.size(2); }
 };
 
 struct AttentionShape {

@@ -75,14 +75,11 @@ TEST_P(OpsTest, LookUpLeavesOtherRanksRowsZero) {
 }
 
 TEST_P(OpsTest, CacheAndAttention) {
-  for (const at::ScalarType kv_type : {at::kFloat, at::kBFloat16})
+  for (const DType kv_type : {DType::fp32, DType::bf16, DType::q8_0})
     for (const std::int64_t window : {0, 6}) {
-      const std::int64_t heads = 6, kv_heads = 2, dim = 16, block_tokens = 4;
-      const auto empty_cache = [&] {
-        return LayerCache{at::zeros({12, kv_heads, dim, block_tokens}, kv_type),
-                          at::zeros({12, kv_heads, block_tokens, dim}, kv_type)};
-      };
-      const LayerCache one = empty_cache(), other = empty_cache();
+      const std::int64_t heads = 6, kv_heads = 2, dim = 64, block_tokens = 4;
+      const CacheShape shape{12, kv_heads, dim, block_tokens};
+      const LayerCache one = empty_cache(kv_type, shape), other = empty_cache(kv_type, shape);
       const std::vector<std::int32_t> first_blocks = {3, 0, 7, 1}, second_blocks = {5, 2};
       const std::vector<std::vector<SequenceRows>> steps = {
           {{0, 9, 0, first_blocks}, {9, 5, 0, second_blocks}},
@@ -97,8 +94,38 @@ TEST_P(OpsTest, CacheAndAttention) {
                      {.window = window, .scale = 0.25});
         });
         EXPECT_TRUE(one.keys.equal(other.keys) && one.values.equal(other.values));
+        if (!one.key_scales.defined()) continue;
+        EXPECT_TRUE(one.key_scales.equal(other.key_scales) && one.value_scales.equal(other.value_scales));
       }
     }
+}
+
+// Token 5 of a sequence whose second block is 2, in a cache of q8_0: the blocks that quantise_row() makes, which are
+// those of GGUF. Among the values are some that lie halfway between two numbers, and a head of zeros.
+TEST_P(OpsTest, CachedHeadsAreBlocksOfTheType) {
+  const std::int64_t kv_heads = 3, dim = 64, block_tokens = 4;
+  Tensor key = random({6, kv_heads, dim}), value = random({6, kv_heads, dim});
+  key[5][0] = at::arange(-31, 33).to(GetParam()) / 2;
+  key[5][0][10] = 127;
+  key[5][1].zero_();
+  const std::vector<std::int32_t> blocks = {1, 2};
+  for (const Ops* ops : {&cpu_ops(), &generic_ops()}) {
+    const LayerCache cache = empty_cache(DType::q8_0, {3, kv_heads, dim, block_tokens});
+    Tensor out = at::zeros({6, kv_heads, dim}, GetParam());
+    ops->attend(out, key, key, value, cache, {{0, 6, 0, blocks}}, {});
+    for (std::int64_t head = 0; head < kv_heads; ++head)
+      for (const bool of_keys : {true, false}) {
+        const Tensor from = (of_keys ? key : value)[5][head].to(at::kFloat);
+        const Tensor held = of_keys ? cache.keys[2][head].select(1, 1) : cache.values[2][head][1];
+        const Tensor scales = (of_keys ? cache.key_scales : cache.value_scales)[2][head].select(1, 1);
+        std::vector<BlockQ8_0> expected(dim / 32);
+        quantise_row(DType::q8_0, from.const_data_ptr<float>(), dim, reinterpret_cast<std::byte*>(expected.data()));
+        for (std::int64_t i = 0; i < dim; ++i)
+          ASSERT_EQ(held[i].item<int>(), expected[static_cast<std::size_t>(i / 32)].values[i % 32]) << head << " " << i;
+        for (std::int64_t group = 0; group < dim / 32; ++group)
+          ASSERT_EQ(scales[group].item<c10::Half>().x, expected[static_cast<std::size_t>(group)].scale) << head;
+      }
+  }
 }
 
 // Weights of 8 bits with a scale per group of inputs: as their dequantised values, in products and in look-ups.

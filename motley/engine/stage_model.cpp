@@ -61,7 +61,8 @@ StageModel::Impl::Impl(const StageSpec& stage, StageWeights loaded, WorkerGroup*
                         "supported: " + names_with(Support::served, use));
   };
   check_type(spec.weight_type, Use::weights);
-  check_type(spec.kv_type, Use::values);
+  check_type(spec.kv_type, Use::kv);
+  check_kv_type(spec.arch, spec.kv_type);
   if (spec.limits.block_tokens < 1 || spec.limits.block_tokens > 256)
     throw input_error(fmt::format("KV blocks of {} tokens are not supported", spec.limits.block_tokens),
                       "use blocks of 1 to 256 tokens");
@@ -74,11 +75,9 @@ StageModel::Impl::Impl(const StageSpec& stage, StageWeights loaded, WorkerGroup*
 }
 
 void StageModel::Impl::allocate_cache() {
-  const auto options = at::TensorOptions(scalar_type(spec.kv_type)).device(device);
-  const std::int64_t heads = shard.kv_heads.size(), dim = spec.arch.head_dim, tokens = spec.limits.block_tokens;
+  const CacheShape shape{block_count(), shard.kv_heads.size(), spec.arch.head_dim, spec.limits.block_tokens};
   for (std::int64_t layer = 0; layer < spec.layers.size(); ++layer) {
-    cache.push_back({at::zeros({block_count(), heads, dim, tokens}, options),
-                     at::zeros({block_count(), heads, tokens, dim}, options)});
+    cache.push_back(empty_cache(spec.kv_type, shape, device));
     kv_bytes += allocated_bytes(cache.back().keys) + allocated_bytes(cache.back().values);
   }
 }

@@ -16,7 +16,7 @@ namespace motley {
 namespace {
 
 constexpr const char* config =
-    R"({"model_type": "llama", "hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 6, "num_key_value_heads": 2,
+    R"({"model_type": "llama", "hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 32,
         "intermediate_size": 80, "vocab_size": 101, "max_position_embeddings": 64, "rms_norm_eps": 1e-6, "tie_word_embeddings": TIED})";
 
 Architecture llama_architecture(bool tied) {
@@ -24,6 +24,9 @@ Architecture llama_architecture(bool tied) {
   text.replace(text.find("TIED"), 4, tied ? "true" : "false");
   return read_architecture(parse_json(text, "config"), "config");
 }
+
+constexpr std::pair<DType, DType> weight_and_kv_types[] = {
+    {DType::fp32, DType::fp32}, {DType::bf16, DType::bf16}, {DType::fp32, DType::q8_0}, {DType::bf16, DType::q8_0}};
 
 // A folder with random weights for the architecture.
 class StageModelTest : public ::testing::Test {
@@ -85,18 +88,18 @@ StepSequence part(std::uint64_t id, std::int64_t position, std::int64_t count, s
 TEST_F(StageModelTest, AllocatesWhatWasPredicted) {
   for (const bool tied : {false, true})
     for (const auto& [embedding, head] : {std::pair(true, true), {true, false}, {false, true}, {false, false}})
-      for (const DType type : {DType::fp32, DType::bf16}) {
+      for (const auto& [type, kv_type] : weight_and_kv_types) {
         StageSpec spec = whole(tied);
         spec.embedding = embedding;
         spec.head = head;
         spec.weight_type = type;
-        spec.kv_type = type;
+        spec.kv_type = kv_type;
         const Shard shard = make_shards(spec.arch, 1).front();
         const StageModel::Allocated real = StageModel(spec, folder, nullptr, at::kCPU).allocated();
         const StageShape shape{spec.layers.size(), embedding, head};
         EXPECT_EQ(real.weights, weight_bytes(spec.arch, shape, shard, type));
         EXPECT_EQ(real.kv,
-                  kv_cache_bytes(spec.arch, shape.layers, shard, type, spec.kv_tokens, spec.limits.block_tokens));
+                  kv_cache_bytes(spec.arch, shape.layers, shard, kv_type, spec.kv_tokens, spec.limits.block_tokens));
         EXPECT_EQ(real.activations, activation_bytes(spec.arch, shape, shard, type, spec.limits));
       }
 }
@@ -111,10 +114,10 @@ TEST_F(StageModelTest, ReportsProgressToTheEnd) {
 
 // To the bit: alone, in a batch with others, and in chunks.
 TEST_F(StageModelTest, ARequestDoesNotDependOnItsCompany) {
-  for (const DType type : {DType::fp32, DType::bf16}) {
+  for (const auto& [type, kv_type] : weight_and_kv_types) {
     StageSpec spec = whole();
     spec.weight_type = type;
-    spec.kv_type = type;
+    spec.kv_type = kv_type;
     StageModel alone(spec, folder, nullptr, at::kCPU), together(spec, folder, nullptr, at::kCPU),
         chunked(spec, folder, nullptr, at::kCPU);
     const at::Tensor first = run(alone, {.step = 1, .sequences = {part(1, 0, 20, {3, 1, 2})}});
@@ -310,6 +313,20 @@ TEST_F(StageModelTest, RefusesTypesItCannotComputeIn) {
     StageSpec spec = whole();
     spec.weight_type = type;
     EXPECT_THROW(StageModel(spec, folder, nullptr, at::kCPU), Error);
+  }
+}
+
+TEST_F(StageModelTest, RefusesKeysAndValuesThatAreNotWholeBlocks) {
+  StageSpec spec = whole();
+  spec.kv_type = DType::q8_0;
+  spec.arch.head_dim = 16;
+  try {
+    StageModel(spec, StageWeights(), nullptr, at::kCPU);
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(),
+                 "q8_0 keys and values come in blocks of 32 along a head, and the model's head_dim is 16");
+    EXPECT_EQ(error.hint(), "set `kv_type` (`--kv-type`) to fp32 or bf16");
   }
 }
 

@@ -1,5 +1,8 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 
+#include "motley/base/error.hpp"
 #include "motley/model/model.hpp"
 
 namespace motley {
@@ -80,6 +83,15 @@ std::int64_t largest_block_bytes(const Architecture& arch, const Shard& shard, D
     for (std::int64_t layer = 1; layer < arch.layers; ++layer)
       most = std::max(most, block_bytes(arch, layer, shard, weight_type));
   return most;
+}
+
+void check_kv_type(const Architecture& arch, DType kv_type) {
+  const std::int64_t block = dtype_row(kv_type).block_values;
+  if (arch.head_dim % block != 0)
+    throw input_error(
+        fmt::format("{} keys and values come in blocks of {} along a head, and the model's head_dim is {}",
+                    name_of(kv_type), block, arch.head_dim),
+        "set `kv_type` (`--kv-type`) to fp32 or bf16");
 }
 
 std::int64_t kv_cache_bytes(const Architecture& arch, std::int64_t layers, const Shard& shard, DType kv_type,

@@ -81,6 +81,9 @@ TEST(Memory, KvCacheByHand) {
 
   const Architecture llama = read_model("llama-2-70b").arch;
   const Shard one = make_shards(llama, 1).front();
+  // q8_0: 8 heads of 128 are 32 blocks of 34 bytes of keys per token, and as much of values.
+  EXPECT_EQ(kv_bytes_per_token(llama, DType::q8_0), 2 * 32 * 34);
+  EXPECT_EQ(kv_cache_bytes(llama, 80, one, DType::q8_0, 1590, 16), 80LL * 1600 * 2 * 32 * 34);
   EXPECT_EQ(kv_cache_bytes(llama, 80, one, DType::fp16, 1600, 16), 80 * 1600 * kv_bytes_per_token(llama, DType::fp16));
   // With more ranks than KV heads each still holds a whole one.
   EXPECT_EQ(kv_cache_bytes(llama, 1, make_shards(llama, 16).front(), DType::fp16, 16, 16), 16 * 4096 / 8);

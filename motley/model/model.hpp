@@ -217,6 +217,8 @@ std::int64_t held_bytes(const Slice& slice, DType type);
 std::int64_t weight_bytes(const Architecture& arch, const StageShape& stage, const Shard& shard, DType weight_type);
 // Of the model's largest block: all are alike but for those of a file with tensors of unlike types.
 std::int64_t largest_block_bytes(const Architecture& arch, const Shard& shard, DType weight_type);
+// Throws an input error where a head is not whole blocks of the type that keys and values have.
+void check_kv_type(const Architecture& arch, DType kv_type);
 // `tokens` is rounded up to whole blocks.
 std::int64_t kv_cache_bytes(const Architecture& arch, std::int64_t layers, const Shard& shard, DType kv_type,
                             std::int64_t tokens, std::int64_t block_tokens);

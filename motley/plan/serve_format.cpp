@@ -45,7 +45,10 @@ const Schema<Stage>& schema<Stage>() {
                  written)
           .field("kv_tokens", &S::kv_tokens, "Size of the KV cache: tokens per layer.", {.required = true})
           .field("weight_type", &S::weight_type, "Type of the weights. Default: `bf16`.", written)
-          .field("kv_type", &S::kv_type, "Type of keys and values. Default: `bf16`.", written);
+          .field("kv_type", &S::kv_type,
+                 "Type of keys and values: `fp32`, `bf16`, `fp16`, or `q8_0` where head_dim is a multiple of 32. "
+                 "Default: `bf16`.",
+                 written);
   return table;
 }
 

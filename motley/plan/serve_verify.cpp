@@ -114,15 +114,9 @@ class Verifier {
       }
     }
     if (stage.devices.empty()) return false;
-    try {
+    return attempt(stage.shares.empty() ? place + ".devices" : here, "use fewer devices in this stage", [&] {
       make_shards(plan_.model.arch, static_cast<int>(stage.devices.size()), stage.shares, stage.weight_type);
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::input) throw;
-      add(stage.shares.empty() ? place + ".devices" : here, error.what(),
-          error.hint().empty() ? "use fewer devices in this stage" : error.hint());
-      return false;
-    }
-    return true;
+    });
   }
 
   bool check_types(const Stage& stage, const std::string& place) {
@@ -135,7 +129,22 @@ class Verifier {
     const bool weights = check(stage.weight_type, Use::weights, "weight_type", "weights");
     const bool typed = stage.weight_type != DType::file || !plan_.model.arch.tensor_types.empty();
     if (!typed) add(place + ".weight_type", "the model does not say the types of its tensors", types_of_a_file);
-    return check(stage.kv_type, Use::values, "kv_type", "keys and values") && weights && typed;
+    const bool kv = check(stage.kv_type, Use::kv, "kv_type", "keys and values") &&
+                    attempt(place + ".kv_type", {}, [&] { check_kv_type(plan_.model.arch, stage.kv_type); });
+    return kv && weights && typed;
+  }
+
+  // False, and a violation, where `check` throws an input error.
+  template <class Check>
+  bool attempt(const std::string& place, const std::string& hint, const Check& check) {
+    try {
+      check();
+      return true;
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::input) throw;
+      add(place, error.what(), error.hint().empty() ? hint : error.hint());
+      return false;
+    }
   }
 
   bool check_kv(const Stage& stage, const std::string& place) {

@@ -20,7 +20,7 @@ std::vector<Violation> not_served(const ServePlan& plan) {
     };
     check(stage.weight_type, Use::weights, "weight_type", "--weight-type");
     const bool weights_served = supports(stage.weight_type, Support::served, Use::weights);
-    check(stage.kv_type, Use::values, "kv_type", weights_served ? "--kv-type" : "--weight-type");
+    check(stage.kv_type, Use::kv, "kv_type", weights_served ? "--kv-type" : "--weight-type");
   }
   for (std::size_t r = 0; r < plan.routes.size(); ++r)
     for (std::size_t hop = 0; hop < plan.routes[r].path.size(); ++hop) {

@@ -19,6 +19,8 @@ TEST(NotServed, WholeStagesOfFp32AndBf16AreServed) {
   ServePlan plan = garage_plan();
   plan.stages[1].weight_type = plan.stages[1].kv_type = DType::bf16;
   EXPECT_THAT(reasons(plan), testing::IsEmpty());
+  plan.stages[1].kv_type = DType::q8_0;
+  EXPECT_THAT(reasons(plan), testing::IsEmpty());
 }
 
 TEST(NotServed, NamesWhatIsInTheWayAndTheOptionWithoutIt) {
@@ -33,9 +35,9 @@ TEST(NotServed, NamesWhatIsInTheWayAndTheOptionWithoutIt) {
                                    "plan with --weight-type fp32, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k, q6_k "
                                    "or file",
                                    "stages[1].kv_type: workers do not compute in fp16 yet | "
-                                   "plan with --weight-type fp32 or bf16",
+                                   "plan with --weight-type fp32, bf16 or q8_0",
                                    "stages[2].kv_type: workers do not compute in fp16 yet | "
-                                   "plan with --kv-type fp32 or bf16",
+                                   "plan with --kv-type fp32, bf16 or q8_0",
                                    "routes[0].path[1]: the route runs a part of stage \"r0/s1\" alone, which is not "
                                    "served yet | plan without --partial-ranges"));
 }

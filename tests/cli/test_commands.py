@@ -334,7 +334,7 @@ def test_a_plan_of_fp16_says_that_it_is_not_served_and_what_is(run):
     served = run(f"{planning} --weight-type bf16")
     assert "warning" not in served.stderr and "motley serve" in served.stdout
     both = run(f"{planning} --weight-type bf16 --kv-type fp16")
-    assert "--kv-type fp32 or bf16" in both.stderr
+    assert "--kv-type fp32, bf16 or q8_0" in both.stderr
 
 
 def test_serving_refuses_fp16_before_it_plans_or_starts_anything(run, tmp_path):
@@ -342,7 +342,7 @@ def test_serving_refuses_fp16_before_it_plans_or_starts_anything(run, tmp_path):
         pytest.skip("built without the runtime")
     garage = "--model data/models/tales --cluster examples/garage/cluster.toml --workload examples/garage/workload.toml"
     refused(run(f"serve {garage} --weight-type fp16 --local"), 2, "--weight-type must be a type that workers compute in, found fp16", "choose --weight-type fp32, bf16, q8_0")
-    refused(run(f"serve {garage} --weight-type bf16 --kv-type fp16 --local"), 2, "--kv-type must be a type that workers compute in, found fp16", "choose --kv-type fp32 or bf16")
+    refused(run(f"serve {garage} --weight-type bf16 --kv-type fp16 --local"), 2, "--kv-type must be a type that workers compute in, found fp16", "choose --kv-type fp32, bf16 or q8_0")
     refused(run(f"serve --cluster {BOX} --model data/models/llama-2-7b --local"), 2, "the weight type of data/models/llama-2-7b must be a type that workers compute in, found fp16", "choose --weight-type fp32, bf16, q8_0")
     plan = tmp_path / "half.json"
     assert run(f"plan serve {garage} --weight-type fp16 --max-tokens 64 --max-sequences 8 -q -o", plan).returncode == 0

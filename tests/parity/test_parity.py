@@ -2,14 +2,19 @@
 requests are batched and prompts chunked."""
 
 import json
+import sys
 
+import gguf
 import numpy
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, DynamicCache
 
 import engine
 import models
+
+sys.path.append(str(engine.ROOT / "bench/decode"))
+import make_model  # noqa: E402
 
 GENERATE = 32
 PROMPT_LENGTHS = [1, 7, 40, 83]
@@ -99,6 +104,35 @@ def test_bf16_is_as_close_to_fp32_as_transformers_is(name, kv_type, tmp_path):
         theirs = engine.logits_along(rounded, prompt, run["tokens"])
         error, allowed = (numpy.sqrt(numpy.mean((x - truth) ** 2)) for x in (logits, theirs))
         assert error <= BF16_EXCESS * allowed, f"{run['layout']}, {run['script']}: {error} against {allowed}"
+
+
+class EightBitCache(DynamicCache):
+    """Keys and values as the pip package `gguf` rounds them to Q8_0."""
+
+    @staticmethod
+    def rounded(heads):
+        kind = gguf.GGMLQuantizationType.Q8_0
+        return torch.tensor(gguf.dequantize(gguf.quantize(heads.numpy(), kind), kind))
+
+    def update(self, key_states, value_states, *rest, **more):
+        return super().update(self.rounded(key_states), self.rounded(value_states), *rest, **more)
+
+
+def test_keys_and_values_of_eight_bits_equal_those_of_a_rounded_cache(tmp_path):
+    make_model.make("small256", tmp_path / "model")  # heads of 64
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype=torch.float32).eval()
+    layouts = [engine.chain(1, cuts=[0, 4]), engine.chain(2, 1, cuts=[0, 1, 4])]
+    differences = []
+    for run, logits in run_engine(tmp_path / "model", tmp_path, kv_type="q8_0", layouts=layouts, scripts=SCRIPTS):
+        prompt = prompts()[run["request"]]
+        tokens = torch.tensor([prompt + run["tokens"][:-1]])
+        with torch.no_grad():
+            rounded, exact = (model(tokens, past_key_values=cache).logits[0, len(prompt) - 1:].numpy() for cache in (EightBitCache(), None))
+        # A value that lies between two numbers of eight bits can become either, as the last bit of fp32 has it.
+        error, rounding = (numpy.sqrt(numpy.mean((rows - rounded) ** 2)) for rows in (logits, exact))
+        assert error <= 0.1 * rounding, f"{run['layout']}, {run['script']}: {error} of {rounding}"
+        differences.append(abs(logits - rounded).max())
+    assert min(differences) <= FP32_TOLERANCE / 10, "where no value lies so"
 
 
 def test_weights_that_do_not_fit_config_json_are_refused(tmp_path):

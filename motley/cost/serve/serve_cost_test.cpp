@@ -118,6 +118,10 @@ TEST(Group, RanksAddUpToTheBlock) {
                block_flops(arch, 1) - block_flops(arch, 0));
   expect_close(group.ranks[0].kv_bytes + group.ranks[1].kv_bytes,
                static_cast<double>(kv_bytes_per_token(arch, DType::fp16)));
+  plan.stages[0].kv_type = DType::q8_0;
+  const TensorGroup eight = group_of(plan, "a");
+  for (const std::size_t rank : {0, 1})
+    expect_close(eight.ranks[rank].kv_bytes, group.ranks[rank].kv_bytes * 34 / 64);  // of fp16
   expect_close(group.ranks[0].head_flops + group.ranks[1].head_flops, head_flops(arch));
   EXPECT_GT(group.ranks[0].block_bytes, 2 * group.ranks[1].block_bytes);
 }

@@ -86,6 +86,7 @@ ShapeMaker::ShapeMaker(const Offers& market, const Model& model, const Workload&
       options_(options),
       weight_type_(options.weight_type.value_or(model.arch.checkpoint_type)),
       kv_type_(options.kv_type.value_or(dtype_row(weight_type_).computed_in)) {
+  check_kv_type(model.arch, kv_type_);
   if (workload.classes.empty())
     throw input_error("the workload has no request class", "add [[class]] tables: a rent plan is made for requests");
   const bool rates = workload.total_rate_per_s() > 0;

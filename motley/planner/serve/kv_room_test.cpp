@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
+#include <map>
 
 #include "motley/cost/form/cases_test.hpp"
 #include "motley/cost/serve/serve_cost.hpp"
@@ -45,6 +47,38 @@ ServePlan planned(const Workload& workload) {
 const Stage& stage_on(const ServePlan& plan, const std::string& device) {
   return *std::find_if(plan.stages.begin(), plan.stages.end(),
                        [&](const Stage& stage) { return stage.devices == std::vector<std::string>{device}; });
+}
+
+// What memory leaves, by hand: a stage holds as many tokens as fit beside weights, buffers and reserve, in blocks of
+// 16, and q8_0 takes 34 bytes for 32 values where fp16 takes 64.
+TEST(KvRoom, KeysAndValuesOfEightBitsHaveMoreRoom) {
+  const Workload lengthy = workload_of(1500, 500);
+  std::map<DType, ServePlan> plans;
+  for (const DType type : {DType::fp16, DType::q8_0})
+    plans[type] = plan_serve(roomy_and_tight(), model_of_8_gb(), lengthy,
+                             {.objective = Objective::throughput,
+                              .stage_types = StageTypes::alike,
+                              .front = Front::skip,
+                              .kv_type = type})
+                      .plan.value();
+  for (const auto& [type, plan] : plans) {
+    EXPECT_TRUE(verify(plan).empty());
+    std::int64_t room = std::numeric_limits<std::int64_t>::max();
+    for (const Stage& stage : plan.stages) {
+      EXPECT_EQ(stage.kv_type, type);
+      const TierMemory memory = plan.predicted.memory_bytes.at(stage.devices[0]).device;
+      const std::int64_t left = memory.limit - memory.weights - memory.activations - memory.reserve;
+      const std::int64_t token_bytes = stage.layers.size() * 2 * 32 * 128 / 32 * (type == DType::fp16 ? 64 : 34);
+      room = std::min(room, left / token_bytes / 16 * 16);
+      EXPECT_EQ(memory.kv, stage.kv_tokens * token_bytes);
+    }
+    EXPECT_EQ(plan.stages[0].kv_tokens, room);
+  }
+  EXPECT_GT(plans[DType::q8_0].stages[0].kv_tokens, plans[DType::fp16].stages[0].kv_tokens);
+  EXPECT_GT(plans[DType::q8_0].routes[0].batch, plans[DType::fp16].routes[0].batch);
+  EXPECT_GT(plans[DType::q8_0].predicted.tokens_per_s, plans[DType::fp16].predicted.tokens_per_s);
+  // Not of itself: the default is the type of activations.
+  EXPECT_EQ(planned(lengthy).stages[0].kv_type, DType::fp16);
 }
 
 TEST(KvRoom, LongRequestsMoveLayersOffTheTightDevice) {

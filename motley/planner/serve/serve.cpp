@@ -92,7 +92,8 @@ void check_options(const ServeProblem& problem) {
   };
   check(problem.weight_type, Use::weights);
   for (const auto& [device_type, type] : problem.options.weight_types) check(type, Use::weights);
-  check(problem.kv_type, Use::values);
+  check(problem.kv_type, Use::kv);
+  check_kv_type(problem.model.arch, problem.kv_type);
   if (problem.weight_type == DType::file && problem.model.arch.tensor_types.empty())
     throw input_error(fmt::format("{} does not say the types of its tensors", problem.model.name), types_of_a_file);
   const auto& options = problem.options;
