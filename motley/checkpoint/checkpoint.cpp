@@ -80,6 +80,16 @@ void Checkpoint::open_folder(const std::filesystem::path& folder) {
   }
 }
 
+std::vector<Checkpoint::File> Checkpoint::files() const {
+  std::vector<File> all;
+  for (const auto& file : gguf_) all.push_back({file->path(), file->header().size()});
+  for (const auto& [name, file] : files_)  // 8 bytes of length stand before the text
+    all.push_back({file->path(), sizeof(std::uint64_t) + file->header().size()});
+  if (gguf_.empty() && contents_.extension() == ".json")
+    all.push_back({contents_, std::filesystem::file_size(contents_)});
+  return all;
+}
+
 Checkpoint::Found Checkpoint::find(const std::string& name) const {
   constexpr std::string_view prefix = "model.";
   const std::string other = name.starts_with(prefix) ? name.substr(prefix.size()) : std::string(prefix) + name;

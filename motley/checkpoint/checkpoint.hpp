@@ -30,6 +30,13 @@ class Checkpoint {
   // input error that names the file where the tensor is missing. The result is valid as long as this checkpoint.
   Found find(const std::string& name) const;
 
+  // The files that a reader of this checkpoint opens, the first of a split GGUF file first.
+  struct File {
+    std::filesystem::path path;
+    std::uint64_t header_bytes = 0;  // that it reads whatever it looks for
+  };
+  std::vector<File> files() const;
+
  private:
   struct Place {
     const std::filesystem::path* file;

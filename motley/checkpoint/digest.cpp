@@ -58,6 +58,13 @@ std::set<std::string> weight_files(const fs::path& folder) {
 
 }  // namespace
 
+std::array<std::byte, 32> sha256_of(std::span<const std::byte> bytes) {
+  std::array<std::byte, 32> digest{};
+  MOTLEY_CHECK(EVP_Digest(bytes.data(), bytes.size(), reinterpret_cast<unsigned char*>(digest.data()), nullptr,
+                          EVP_sha256(), nullptr) == 1);
+  return digest;
+}
+
 bool is_digest(const std::string& text) {
   return text.size() == prefix.size() + 64 && text.starts_with(prefix) &&
          text.find_first_not_of("0123456789abcdef", prefix.size()) == std::string::npos;

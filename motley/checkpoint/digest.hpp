@@ -2,8 +2,11 @@
 // all tensors are. The weights themselves are not read.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -13,6 +16,9 @@ namespace motley {
 
 // "sha256:" and 64 hexadecimal digits.
 bool is_digest(const std::string& text);
+
+// SHA-256.
+std::array<std::byte, 32> sha256_of(std::span<const std::byte> bytes);
 
 // Of the headers of all parts.
 std::string digest_of(const std::vector<std::unique_ptr<GgufFile>>& parts);

@@ -283,6 +283,7 @@ GgufFile::GgufFile(const std::filesystem::path& path) : path_(path), mapping_(st
       cursor.fail(
           fmt::format("{} bytes from {} on reach beyond the {} bytes of data", record.bytes, record.offset, room),
           "the file is cut off: copy or download it again");
+    record.tensor.offset = data + record.offset;
     if (record.bytes > 0) record.tensor.bytes = bytes.subspan(data + record.offset, record.bytes);
     if (!tensors_.emplace(record.name, std::move(record.tensor)).second) cursor.fail("the name is given twice");
   }

@@ -48,7 +48,7 @@ std::uint64_t bytes_of_shape(const std::vector<std::int64_t>& shape, std::uint64
 StoredTensor read_entry(const Value& entry, std::span<const std::byte> data, const std::string& where) {
   const Value* type = entry.find("dtype");
   if (!type || !type->is_string()) throw input_error(fmt::format("{}: `dtype` is missing", where), copy_again);
-  StoredTensor tensor{type->as_string(), read_sizes(entry, "shape", where), {}};
+  StoredTensor tensor{type->as_string(), read_sizes(entry, "shape", where), {}, 0};
   if (std::ssize(tensor.shape) > max_dimensions)
     throw input_error(
         fmt::format("{}: {} dimensions, at most {} are possible", where, tensor.shape.size(), max_dimensions),
@@ -107,6 +107,8 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
   for (const auto& [name, entry] : header.as_object())
     if (name != "__metadata__")
       tensors_.emplace(name, read_entry(entry, data, fmt::format("{}: {}", path_.string(), name)));
+  for (auto& [name, tensor] : tensors_)
+    tensor.offset = static_cast<std::uint64_t>(tensor.bytes.data() - mapping_->bytes().data());
   check_no_overlap(tensors_, path_);
 }
 

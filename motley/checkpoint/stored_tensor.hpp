@@ -34,6 +34,7 @@ struct StoredTensor {
   std::string type;                 // as the file spells it: "F32", "BF16", "Q4_K", ...
   std::vector<std::int64_t> shape;  // the slowest dimension first: rows, columns
   std::span<const std::byte> bytes;
+  std::uint64_t offset = 0;  // of the bytes in their file
 };
 
 // Throws an input error that names two tensors whose bytes overlap, where there are such.

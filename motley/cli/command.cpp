@@ -36,6 +36,15 @@ double parse_seconds_option(const std::string& text, const std::string& option) 
                     fmt::format("give a number with its unit, as in {} \"10 s\"", option));
 }
 
+double parse_bytes_option(const std::string& text, const std::string& option) {
+  try {
+    if (const double bytes = parse_quantity(text, Dimension::bytes); bytes > 0) return bytes;
+  } catch (const Error&) {  // likewise
+  }
+  throw input_error(fmt::format("{} must be a size above 0 B, found \"{}\"", option, text),
+                    fmt::format("give a number with its unit, as in {} \"24 GiB\"", option));
+}
+
 void require_sound(const std::vector<Violation>& violations, const std::string& file) {
   if (!violations.empty())
     throw input_error(fmt::format("{}: {}: {}", file, violations[0].place, violations[0].what),

@@ -33,8 +33,11 @@ void add_model(CLI::App& parent, Action& action);
 void add_model_quantize(CLI::App& model_verbs, Action& action);  // quantize.cpp
 void add_doctor(CLI::App& parent, Action& action);
 void add_serve(CLI::App& parent, Action& action);
+void add_up(CLI::App& parent, Action& action);
+void add_join(CLI::App& parent, Action& action);
 void add_chat(CLI::App& parent, Action& action);
 void add_status(CLI::App& parent, Action& action);          // running.cpp
+void add_drain(CLI::App& parent, Action& action);           // likewise
 void add_plan_apply(CLI::App& plan_verbs, Action& action);  // likewise, where the runtime is built
 void add_bench(CLI::App& parent, Action& action);
 void add_coordinate(CLI::App& parent, Action& action);
@@ -53,6 +56,8 @@ void emit(const Output& output, const Value& artefact, const std::string& text);
 
 // "12" is refused, "10 s" is 10: for options that take a time.
 double parse_seconds_option(const std::string& text, const std::string& option);
+// Likewise "24 GiB".
+double parse_bytes_option(const std::string& text, const std::string& option);
 
 // Throws an input error with the first violation, for verbs that need a sound plan.
 void require_sound(const std::vector<Violation>& violations, const std::string& file);

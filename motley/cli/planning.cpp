@@ -50,7 +50,7 @@ ServeOptions serve_options(const PlanningOptions& options) {
           .front = options.front ? Front::whole_cluster : Front::skip,
           .weight_type = runnable_dtype(options.weight_type, "--weight-type", Use::weights),
           .most_kl = options.max_kl > 0 ? std::optional(options.max_kl) : std::nullopt,
-          .kv_type = runnable_dtype(options.kv_type, "--kv-type", Use::values),
+          .kv_type = runnable_dtype(options.kv_type, "--kv-type", Use::kv),
           .max_batch = options.max_batch,
           .excluded = options.without,
           .profile = {},
@@ -164,7 +164,8 @@ void add_planning_options(CLI::App& verb, PlanningOptions& options, const std::s
                   "Weights: fp32, bf16, fp16 (plan only), q8_0 to q6_k, file (default: the model's)");
   verb.add_option("--max-kl", options.max_kl, "Let stages have quantised weights, up to this divergence, as in 0.02")
       ->check(CLI::Range(1e-6, 10.0));
-  verb.add_option("--kv-type", options.kv_type, "Type of keys and values (default: the weight type)");
+  verb.add_option("--kv-type", options.kv_type,
+                  "Keys and values: fp32, bf16, q8_0 (default: the activations' type, never q8_0)");
   verb.add_flag("--all-devices", options.all_devices, "Use every device");
   verb.add_flag("--tp-across-machines", options.across_machines, "Allow tensor parallelism across machines");
   verb.add_flag("--one-pipeline", options.one_pipeline, "Plan a single pipeline");
@@ -262,16 +263,20 @@ ServeOutcome plan_from_options(const PlanningOptions& options, bool quiet) {
                       "plan several models with `motley plan serve`, then serve each plan");
   if (options.cluster.empty())
     throw input_error("--cluster is missing", "give a cluster file, such as examples/clusters/motivating-box.toml");
+  const Cluster cluster = read_cluster(options.cluster);
+  warn(cluster_warnings(cluster), quiet);
+  return plan_for_cluster(cluster, options, quiet);
+}
+
+ServeOutcome plan_for_cluster(const Cluster& cluster, const PlanningOptions& options, bool quiet) {
   if (options.model.empty())
     throw input_error("--model is missing",
                       "give a Hugging Face folder, a config.json, a GGUF file, or a name such as llama-2-70b");
   ServeOptions search = serve_options(options);
   if (!options.profile.empty()) search.profile = read_profile(options.profile);
-  const Cluster cluster = read_cluster(options.cluster);
   const Model model = read_named_model(options.model);
   const Workload workload = options.workload.empty() ? default_workload() : read_workload(options.workload);
   check_context(options.workload, model, workload);
-  warn(cluster_warnings(cluster), quiet);
   warn(workload_warnings(workload), quiet);
   if (!quiet)
     fmt::print(stderr, "planning  {} ({} parameters) on {} devices\n", model.name,

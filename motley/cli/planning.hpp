@@ -44,6 +44,8 @@ struct NamedModels {
 // Several models; one workload each.
 NamedModels plan_models_from_options(const PlanningOptions& options, bool quiet);
 ServeOutcome plan_from_options(const PlanningOptions& options, bool quiet);
+// For a cluster that no file describes.
+ServeOutcome plan_for_cluster(const Cluster& cluster, const PlanningOptions& options, bool quiet);
 // To plan as a plan was made, as far as it tells.
 ServeOptions options_of(const ServePlan& plan);
 

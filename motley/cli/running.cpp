@@ -16,11 +16,13 @@
 namespace motley::cli {
 namespace {
 
+constexpr double drain_s = 30;  // for a plan without the machine to take effect
+
 struct RunningOptions {
   std::string url = "http://127.0.0.1:8000";
   int port = 0;  // 0: that of the URL
   std::string api_key;
-  std::string plan;
+  std::string plan, member;
   Output output;
 };
 
@@ -79,6 +81,17 @@ std::string status_report(const Value& status) {
                       waiting, number_of(status, "held"));
   text += fmt::format("tokens    {:.0f} generated, {:.0f} of prompts\n\n", number_of(status, "generated_tokens"),
                       number_of(status, "prompt_tokens"));
+  if (status.find("members") != nullptr) {
+    const Value::Array& members = list_of(status, "members");
+    text += fmt::format("machines  {}\n", counted(members.size(), "machine"));
+    for (const Value& machine : members) {
+      double memory_bytes = 0;
+      for (const Value& device : list_of(machine, "devices")) memory_bytes += number_of(device, "memory_bytes");
+      text += fmt::format("  {} at {}, {}\n", text_of(machine, "name"), text_of(machine, "address"),
+                          human_bytes(memory_bytes));
+    }
+    text += "\n";
+  }
   const Value::Array& workers = list_of(status, "workers");
   std::size_t device = 6, stage = 5;
   for (const Value& worker : workers) {
@@ -128,7 +141,46 @@ int apply_plan(const RunningOptions& options) {
   }
 }
 
+// Until the plan in force does without the machine.
+int drain(const RunningOptions& options) {
+  const ServerAddress server = server_of(options);
+  http_post(server, "/drain", Value::object({{"member", options.member}}));
+  const Instant start = Clock::now();
+  for (;; std::this_thread::sleep_for(std::chrono::milliseconds(100))) {
+    const Value status = http_get(server, "/plan");
+    const std::string state = text_of(status, "state");
+    const bool used = std::ranges::any_of(list_of(status, "workers"), [&](const Value& worker) {
+      return text_of(worker, "device").starts_with(options.member + "/");
+    });
+    if (state == "down" || (used && seconds_since(start) > drain_s))
+      throw Error(ErrorCode::peer, fmt::format("no plan does without {}: the deployment is {}", options.member, state),
+                  "see `motley status`; let another machine join first");
+    if (used || state != "serving") continue;
+    emit(options.output, status,
+         fmt::format("{} is not used any more, after {}\n", options.member, human_seconds(seconds_since(start))));
+    return 0;
+  }
+}
+
 }  // namespace
+
+void add_drain(CLI::App& parent, Action& action) {
+  auto options = std::make_shared<RunningOptions>();
+  auto* verb = parent.add_subcommand("drain", "Let a running deployment do without one of its machines");
+  verb->footer(
+      "The deployment plans without the machine and its workers end; open requests go on. Its agent stays connected,\n"
+      "and is planned with again once it has been restarted.\n"
+      "\n"
+      "examples:\n"
+      "  motley drain attic                 returns when no worker runs there any more\n"
+      "  motley drain attic --port 8080");
+  verb->add_option("member", options->member, "Name of the machine, as `motley status` shows it")
+      ->type_name("MEMBER")
+      ->required();
+  add_running_options(*verb, *options);
+  add_output_options(*verb, options->output);
+  verb->callback([options, &action] { action = [options] { return drain(*options); }; });
+}
 
 void add_status(CLI::App& parent, Action& action) {
   auto options = std::make_shared<RunningOptions>();

@@ -1,10 +1,24 @@
 #include <fmt/format.h>
 
 #include "motley/cli/command.hpp"
+#include "motley/cli/deploy.hpp"
+#include "motley/cli/planning.hpp"
 #include "motley/cli/serving.hpp"
 #include "motley/report/plan_report.hpp"
 
 namespace motley::cli {
+namespace {
+
+// For what the members offer, as this plan was made.
+std::function<ServeOutcome(const Cluster&, const std::vector<std::string>&, bool)> search_like(const ServePlan& plan) {
+  return [plan](const Cluster& cluster, const std::vector<std::string>& excluded, bool) {
+    ServeOptions search = options_of(plan);
+    search.excluded = excluded;
+    return plan_serve(cluster, plan.model, plan.workload, search);
+  };
+}
+
+}  // namespace
 
 void add_serve(CLI::App& parent, Action& action) {
   struct Options {
@@ -14,6 +28,8 @@ void add_serve(CLI::App& parent, Action& action) {
     std::string api_key;
     bool insecure = false;
     bool local = false;
+    bool agents = false;
+    DeployOptions deploy;
     bool dry_run = false;
     bool quiet = false;
   };
@@ -23,6 +39,7 @@ void add_serve(CLI::App& parent, Action& action) {
       "examples:\n"
       "  motley serve plan.json --model DIR --local\n"
       "  motley serve --cluster examples/garage/cluster.toml --model data/models/tales --local      plan first\n"
+      "  motley serve plan.json --model DIR --agents     on the machines that the plan names, once they have joined\n"
       "  curl http://127.0.0.1:8000/plan                        show the plan that runs, with measured figures");
   add_serving_options(*verb, options->serving);
   verb->add_option("--host", options->host, "Address to listen on (default 127.0.0.1)")->type_name("ADDRESS");
@@ -33,6 +50,9 @@ void add_serve(CLI::App& parent, Action& action) {
       ->type_name("KEY");
   verb->add_flag("--insecure", options->insecure, "Allow an address that other machines can reach, without TLS");
   verb->add_flag("--local", options->local, "Run each device as a CPU worker process on this machine");
+  verb->add_flag("--agents", options->agents, "Run the plan on the machines that it names, which join as with `up`")
+      ->excludes("--local");
+  add_deploy_options(*verb, options->deploy);
   verb->add_flag("--dry-run", options->dry_run, "Show the plan and the workers, and start nothing");
   verb->add_flag("-q,--quiet", options->quiet, "Print no progress on stderr");
   verb->callback([options, &action] {
@@ -44,9 +64,19 @@ void add_serve(CLI::App& parent, Action& action) {
         return 0;
       }
       if (!options->quiet && options->serving.plan.empty()) fmt::print(stderr, "{}\n", plan_report(plan));
+      if (options->agents) {
+        DeployOptions deployment = options->deploy;
+        deployment.model = options->serving.planning.model;
+        deployment.plan = plan;
+        deployment.search = search_like(plan);
+        deployment.port = options->port;
+        deployment.api_key = options->api_key;
+        deployment.quiet = options->quiet;
+        return deploy(deployment);
+      }
       if (!options->local && options->serving.backend == "cpu")
-        throw input_error("--local is missing: workers on other machines are not supported yet",
-                          "give --local to run each device as a CPU worker process on this machine");
+        throw input_error("--local or --agents is missing: where are the plan's devices?",
+                          "give --local to run each as a CPU worker process on this machine, or --agents");
       ServeSettings settings = serve_settings(options->serving, plan, options->quiet);
       settings.host = options->host;
       settings.port = options->port;

@@ -47,7 +47,9 @@ void require_served(const ServePlan& plan, const std::string& file) {
     throw input_error(fmt::format("{}: {}: {}", file, reasons[0].place, reasons[0].what), reasons[0].hint);
 }
 
-// Before a plan is searched that could not be served: types are otherwise the checkpoint's.
+}  // namespace
+
+// Types that are not given are the checkpoint's.
 void require_served_types(const PlanningOptions& planning) {
   const auto check = [](const std::string& what, DType type, const char* option, Use use) {
     if (!supports(type, Support::served, use))
@@ -60,8 +62,10 @@ void require_served_types(const PlanningOptions& planning) {
   check(stated ? "--weight-type" : fmt::format("the weight type of {}", planning.model), weights, "--weight-type",
         Use::weights);
   if (!planning.kv_type.empty())
-    check("--kv-type", parse_dtype_option(planning.kv_type, "--kv-type"), "--kv-type", Use::values);
+    check("--kv-type", parse_dtype_option(planning.kv_type, "--kv-type"), "--kv-type", Use::kv);
 }
+
+namespace {
 
 // Over the devices of the plan's cluster that are left.
 std::optional<ServePlan> replan_over_the_rest(const ServePlan& plan, const std::set<std::string>& lost, const Error&) {
@@ -70,7 +74,9 @@ std::optional<ServePlan> replan_over_the_rest(const ServePlan& plan, const std::
   return std::move(outcome.plan);
 }
 
-// Phases with their times; how far one has come is shown in place, and only where somebody looks.
+}  // namespace
+
+// How far a phase has come is shown in place, and only where somebody looks.
 void print_phase(const std::string& phase, const std::string& detail, double elapsed_s) {
   const bool underway = detail.ends_with("%");
   const bool terminal = ::isatty(STDERR_FILENO) == 1;
@@ -79,8 +85,6 @@ void print_phase(const std::string& phase, const std::string& detail, double ela
              underway ? "" : "\n");
   std::fflush(stderr);
 }
-
-}  // namespace
 
 void add_serving_options(CLI::App& verb, ServingOptions& options) {
   verb.add_option("plan", options.plan, "Plan file (default: plan for --cluster)")->type_name("PLAN");

@@ -19,6 +19,11 @@ struct ServingOptions {
 
 // PLAN, --model, --cluster and the options of workers.
 void add_serving_options(CLI::App& verb, ServingOptions& options);
+// Before a plan is searched that could not be served: throws an input error for types that workers do not compute in.
+void require_served_types(const PlanningOptions& planning);
+// A phase of a start with its time, on stderr.
+void print_phase(const std::string& phase, const std::string& detail, double elapsed_s);
+
 // Reads the plan, or makes it; throws when none fits, and when --model disagrees with the plan.
 ServePlan serving_plan(const ServingOptions& options);
 ServeSettings serve_settings(const ServingOptions& options, const ServePlan& plan, bool quiet);

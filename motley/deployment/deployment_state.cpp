@@ -1,6 +1,7 @@
 #include "motley/deployment/deployment_state.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -42,6 +43,7 @@ std::string_view name_of(DeploymentPhase phase) {
     case DeploymentPhase::warming_up: return "warming up";
     case DeploymentPhase::serving: return "serving";
     case DeploymentPhase::pausing: return "pausing";
+    case DeploymentPhase::down: return "down";
     case DeploymentPhase::failed: return "failed";
   }
   return "unknown";
@@ -75,25 +77,30 @@ void DeploymentState::warmed_up() {
 }
 
 void DeploymentState::lost(const WorkerLoss& loss, double now_s) {
-  MOTLEY_CHECK(phase_ != DeploymentPhase::failed);
-  if (!has_served_ || loss.devices.empty()) return fail(loss.cause);
+  MOTLEY_CHECK(phase_ != DeploymentPhase::failed && phase_ != DeploymentPhase::down);
+  const bool may_pass = has_served_ || (restart_.waits && loss.cause.code() == ErrorCode::peer);
+  if (!may_pass || loss.devices.empty()) return fail(loss.cause);
   if (starts_again(loss, now_s)) return take_effect(next_ ? std::exchange(next_, nullptr) : plan_);
   wait_s_ = 0;
-  const std::set<std::string> lost = lost_devices();
+  std::set<std::string> lost = lost_devices();
+  lost.insert(loss.devices.begin(), loss.devices.end());
   if (next_ && !uses_any(*next_, lost)) return take_effect(std::exchange(next_, nullptr));
   try {
     auto replanned = replan_ ? replan_(*plan_, lost, loss.cause) : std::nullopt;
-    if (!replanned) return fail(loss.cause);
+    if (!replanned) return give_up(loss.cause);
     const auto plan = checked(std::move(*replanned), *plan_);
     if (uses_any(*plan, lost)) throw input_error("the plan uses a device that was lost", "plan without it");
+    if (loss.gone) asked_ = plan;
     take_effect(plan);
   } catch (const Error& error) {
-    fail(Error(loss.cause.code(), fmt::format("{}; no other plan: {}", loss.cause.what(), error.what()), error.hint()));
+    give_up(
+        Error(loss.cause.code(), fmt::format("{}; no other plan: {}", loss.cause.what(), error.what()), error.hint()));
   }
 }
 
 // Counts the deaths. False: a device is lost with them.
 bool DeploymentState::starts_again(const WorkerLoss& loss, double now_s) {
+  if (loss.gone) return false;
   std::size_t most = 0;
   for (const std::string& device : loss.devices) {
     std::vector<double>& deaths = deaths_[device];
@@ -119,8 +126,11 @@ void DeploymentState::return_lost(double now_s) {
 
 void DeploymentState::change_to(ServePlan plan) {
   if (failure_) throw *failure_;
-  next_ = asked_ = checked(std::move(plan), *plan_);
-  for (const std::string& device : worker_devices(*next_)) lost_.erase(device);
+  asked_ = checked(std::move(plan), *plan_);
+  for (const std::string& device : worker_devices(*asked_)) lost_.erase(device);
+  wait_s_ = 0;
+  if (phase_ == DeploymentPhase::down) return take_effect(asked_);
+  next_ = asked_;
   phase_ = DeploymentPhase::pausing;
 }
 
@@ -130,12 +140,26 @@ void DeploymentState::paused() {
   take_effect(std::exchange(next_, nullptr));
 }
 
+void DeploymentState::give_up(const Error& cause) {
+  if (!restart_.waits) return fail(cause);
+  next_ = nullptr;
+  phase_ = DeploymentPhase::down;
+}
+
 // While serving, whatever ends a worker is the failure of a peer; before, it is what the worker says.
 void DeploymentState::fail(const Error& cause) {
   const bool own = !has_served_ || cause.code() == ErrorCode::internal;
   failure_ = own ? cause : Error(ErrorCode::peer, cause.what(), cause.hint());
   next_ = nullptr;
   phase_ = DeploymentPhase::failed;
+}
+
+std::string DeploymentState::fingerprint() const {
+  std::string text = fmt::format("{} {} {}\n", name_of(phase_), has_served_, plan_ == asked_);
+  for (const auto& plan : {plan_, next_, asked_})
+    text += plan ? fmt::format("{}\n", fmt::join(worker_devices(*plan), " ")) : "\n";
+  for (const auto& [device, deaths] : deaths_) text += fmt::format("{} {} ", device, deaths.size());
+  return text + fmt::format("\n{}", fmt::join(lost_devices(), " "));
 }
 
 void DeploymentState::take_effect(std::shared_ptr<const ServePlan> plan) {

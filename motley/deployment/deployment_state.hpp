@@ -31,6 +31,9 @@ struct RestartRule {
   double first_wait_s =
       1;               // before the second start; twice as long before each that follows. The first waits for nothing
   double away_s = 60;  // then a lost device is tried again
+  // Where nothing fits what is left, change_to() is waited for, and no loss is final but for what a worker itself says
+  // before the first plan has served. Otherwise the deployment fails.
+  bool waits = false;
 };
 
 enum class DeploymentPhase {
@@ -38,6 +41,7 @@ enum class DeploymentPhase {
   warming_up,  // every route is to produce a token
   serving,
   pausing,  // another plan waits for the end of the steps under way
+  down,     // nothing fits what is left: there are no workers until another plan takes effect
   failed
 };
 std::string_view name_of(DeploymentPhase phase);
@@ -64,25 +68,31 @@ class DeploymentState {
   void warmed_up();
   // Workers of the epoch were lost, or could not be started. Where the rule lets all of them start again, so do the
   // plan's, at another epoch. Otherwise the waiting plan takes effect where it does without the lost devices, else what
-  // `replan` returns: -> loading. -> failed where there is none or where it does not suit this deployment; a loss
-  // before the first plan has served is final. Takes as long as `replan` does.
+  // `replan` returns: -> loading; where devices are gone it counts as asked for, since these do not return by
+  // themselves.
+  // -> failed, or down, where there is none or where it does not suit this deployment; a loss before the first plan has
+  // served is final unless the rule waits. Takes as long as `replan` does.
   void lost(const WorkerLoss& loss, double now_s = 0);
   // A request got a token: earlier deaths count no more.
   void produced() { deaths_.clear(); }
   // Devices that have been away long enough count as there again. Where the plan that was asked for last does with
   // them: serving -> pausing, and it takes effect.
   void return_lost(double now_s);
-  // Another plan is to take effect: -> pausing. A plan that still waits is replaced; devices of the new plan count as
-  // there again. Throws an input error for a plan that cannot be served or is for another model, and the failure where
-  // the phase is `failed`.
+  // Another plan is to take effect: -> pausing, or at once where there are no workers: -> loading. A plan that still
+  // waits is replaced; devices of the new plan count as there again. Throws an input error for a plan that cannot be
+  // served or is for another model, and the failure where the phase is `failed`.
   void change_to(ServePlan plan);
   // No step is under way: pausing -> loading, under the plan that waits.
   void paused();
   // Nothing helps: -> failed.
   void fail(const Error& cause);
 
+  // What the state depends on but for epoch and times: for tests that visit each once.
+  std::string fingerprint() const;
+
  private:
   void take_effect(std::shared_ptr<const ServePlan> plan);
+  void give_up(const Error& cause);
   bool starts_again(const WorkerLoss& loss, double now_s);
 
   Replan replan_;

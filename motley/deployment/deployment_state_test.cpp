@@ -228,21 +228,122 @@ TEST(Deployment, ALostDeviceIsTriedAgain) {
   EXPECT_FALSE(deployment.returns_s());
 }
 
+// ---- deployments that wait for devices ----
+
+WorkerLoss gone(const std::vector<std::string>& devices) {
+  return {Error(ErrorCode::peer, devices.front() + " is on a machine that is gone"), devices, true};
+}
+
+constexpr RestartRule waits{.waits = true};
+
+// Knows which devices are away, whatever the deployment was told.
+Replan over_what_is_there(const ServePlan& whole, const std::set<std::string>& away) {
+  return [whole, &away](const ServePlan&, std::set<std::string> lost, const Error&) {
+    lost.insert(away.begin(), away.end());
+    return pipeline_of_the_rest(whole, lost);
+  };
+}
+
+TEST(WaitingDeployment, IsDownUntilAPlanIsAskedFor) {
+  const ServePlan whole = toy_plan({{1, 1}});
+  DeploymentState deployment = serving(whole, over_the_rest(whole), waits);
+  deployment.lost(loss_of("box/0"));
+  serve(deployment);
+  deployment.lost(loss_of("box/1"));
+  EXPECT_EQ(deployment.phase(), Phase::down);
+  EXPECT_EQ(name_of(deployment.phase()), "down");
+  EXPECT_EQ(deployment.epoch(), 2u);
+  EXPECT_FALSE(deployment.failure());
+  EXPECT_FALSE(deployment.returns_s());
+  EXPECT_THROW(deployment.change_to(toy_plan({{3}}, -1)), Error);
+  EXPECT_EQ(deployment.phase(), Phase::down);
+
+  deployment.change_to(whole);
+  EXPECT_EQ(deployment.phase(), Phase::loading) << "at once: there are no steps to wait for";
+  EXPECT_EQ(deployment.epoch(), 3u);
+  EXPECT_TRUE(deployment.lost_devices().empty());
+  serve(deployment);
+  EXPECT_EQ(deployment.phase(), Phase::serving);
+}
+
+TEST(WaitingDeployment, IsDownWithoutAFunctionToo) {
+  DeploymentState deployment = serving(toy_plan({{1}}), {}, waits);
+  deployment.change_to(toy_plan({{1}}));
+  deployment.lost(loss_of("box/0"));
+  EXPECT_EQ(deployment.phase(), Phase::down);
+  deployment.change_to(toy_plan({{1}}));
+  EXPECT_EQ(deployment.phase(), Phase::loading);
+}
+
+TEST(WaitingDeployment, ADeviceThatIsGoneIsNeitherStartedAgainNorCounted) {
+  const ServePlan whole = toy_plan({{1, 1, 1}});
+  DeploymentState deployment = serving(whole, over_the_rest(whole), {.deaths = 3, .first_wait_s = 5, .waits = true});
+  deployment.lost(gone({"box/0", "box/1"}));
+  EXPECT_EQ(worker_devices(*deployment.plan()), std::vector<std::string>{"box/2"});
+  EXPECT_TRUE(deployment.lost_devices().empty());
+  EXPECT_EQ(deployment.wait_s(), 0);
+  serve(deployment);
+  EXPECT_FALSE(deployment.returns_s());
+  deployment.change_to(whole);
+  serve(deployment);
+  deployment.lost(loss_of("box/0"));  // its first death
+  EXPECT_EQ(worker_devices(*deployment.plan()), worker_devices(whole));
+  EXPECT_EQ(deployment.wait_s(), 0);
+}
+
+// A plan with a device that is gone would stop what serves, and could not start.
+TEST(WaitingDeployment, NoPlanWithADeviceThatIsGoneReturnsByItself) {
+  const ServePlan whole = toy_plan({{1, 1, 1}});
+  const std::set<std::string> away{"box/2"};
+  DeploymentState deployment = serving(whole, over_what_is_there(whole, away), waits);
+  deployment.lost(gone({"box/2"}), 10);
+  serve(deployment);
+  deployment.lost(loss_of("box/1"), 20);
+  serve(deployment);
+  EXPECT_EQ(worker_devices(*deployment.plan()), std::vector<std::string>{"box/0"});
+  deployment.return_lost(80);
+  EXPECT_EQ(deployment.phase(), Phase::pausing);
+  serve(deployment);
+  EXPECT_EQ(worker_devices(*deployment.plan()), (std::vector<std::string>{"box/0", "box/1"}));
+}
+
+TEST(WaitingDeployment, BeforeTheFirstPlanServesOnlyWhatAWorkerSaysIsFinal) {
+  const ServePlan whole = toy_plan({{1, 1}});
+  const WorkerLoss no_memory{Error(ErrorCode::limit, "it does not fit"), {"box/0"}};
+  const std::set<std::string> away{"box/0"};
+  for (const bool is_loaded : {false, true}) {
+    DeploymentState peers(whole, over_what_is_there(whole, away), waits);
+    if (is_loaded) peers.loaded();
+    DeploymentState own = peers;
+    peers.lost(gone({"box/0"}));
+    EXPECT_EQ(worker_devices(*peers.plan()), std::vector<std::string>{"box/1"});
+    peers.lost(loss_of("box/1"));
+    EXPECT_EQ(peers.phase(), Phase::down);
+    own.lost(no_memory);
+    EXPECT_EQ(own.phase(), Phase::failed);
+    EXPECT_EQ(own.failure()->code(), ErrorCode::limit);
+  }
+  DeploymentState served = serving(whole, over_the_rest(whole), waits);
+  served.lost(no_memory);
+  EXPECT_EQ(served.phase(), Phase::loading);
+}
+
 // Every order of events that a driver can bring, in random schedules: the epoch counts the starts, no plan that takes
 // effect has a lost device, only a failure is final.
 TEST(Deployment, KeepsItsPromisesWhateverHappens) {
   const ServePlan whole = toy_plan({{1, 1, 1, 1}});
   const std::vector<std::string> all = worker_devices(whole);
-  std::size_t failures = 0, most_epochs = 0;
+  std::size_t failures = 0, times_down = 0, most_epochs = 0;
   for (unsigned seed = 0; seed < 300; ++seed) {
     std::minstd_rand random(seed + 1);
     const auto one_of = [&](std::size_t count) { return static_cast<std::size_t>(random()) % count; };
-    const RestartRule restart{.deaths = 1 + static_cast<int>(one_of(3)), .away_s = 10};
+    const RestartRule restart{.deaths = 1 + static_cast<int>(one_of(3)), .away_s = 10, .waits = one_of(4) == 0};
     DeploymentState deployment(whole, one_of(8) > 0 ? over_the_rest(whole) : Replan(), restart);
     for (int event = 0; event < 25 && deployment.phase() != Phase::failed; ++event) {
       const DeploymentState before = deployment;
       const std::vector<std::string> used = worker_devices(*before.plan());
-      const bool loses = one_of(4) == 0, changes = !loses && one_of(4) == 0;
+      const bool is_down = before.phase() == Phase::down;
+      const bool loses = !is_down && one_of(4) == 0, changes = is_down || (!loses && one_of(4) == 0);
       const double now_s = 3.0 * event;
       if (loses)
         deployment.lost(loss_of(used[one_of(used.size())]), now_s);
@@ -262,7 +363,13 @@ TEST(Deployment, KeepsItsPromisesWhateverHappens) {
       const bool took_effect = deployment.epoch() != before.epoch();
       ASSERT_TRUE(took_effect || deployment.plan() == before.plan());
       ASSERT_LE(deployment.epoch(), before.epoch() + 1);
-      if (took_effect || changes) {
+      if (is_down) {
+        ASSERT_TRUE(took_effect);
+      }
+      if (deployment.phase() == Phase::down) {
+        ASSERT_TRUE(loses && restart.waits && !took_effect);
+        ++times_down;
+      } else if (took_effect || changes) {
         ASSERT_EQ(deployment.phase(), took_effect ? Phase::loading : Phase::pausing);
       }
       if (deployment.phase() == Phase::failed) {
@@ -279,6 +386,7 @@ TEST(Deployment, KeepsItsPromisesWhateverHappens) {
     most_epochs = std::max<std::size_t>(most_epochs, deployment.epoch());
   }
   EXPECT_GT(failures, 50u);
+  EXPECT_GT(times_down, 10u);
   EXPECT_GT(most_epochs, 4u);
 }
 

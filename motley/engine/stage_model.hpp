@@ -75,8 +75,9 @@ SampledToken sample(std::span<const float> logits, const Sampling& sampling, std
 // The log-probability of one token, and the most likely others.
 TokenScore score(std::span<const float> logits, std::int32_t token, std::int32_t top);
 
-// One worker process: reads Launch from the control connection, serves steps until the end. Returns the exit code.
-// `fabric` reaches workers that Launch names by address; nullptr where it brings descriptors.
+// One worker process. Its first message is Launch, and it serves steps until the end; or CallDriver, and it does the
+// same on a control connection of its own. Returns the exit code. `fabric` reaches workers that Launch names by
+// address; nullptr where it brings descriptors.
 int run_worker(ControlConnection& control, Fabric* fabric = nullptr);
 
 }  // namespace motley

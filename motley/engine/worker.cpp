@@ -21,6 +21,7 @@
 #include "motley/engine/backend.hpp"
 #include "motley/engine/cpu_kernels.hpp"
 #include "motley/engine/stage_model.hpp"
+#include "motley/workers/remote_workers.hpp"
 #include "motley/workers/worker_links.hpp"
 
 namespace motley {
@@ -145,9 +146,9 @@ void Executor::connect(const Launch& launch, const FabricAddresses& addresses, F
     throw Error(ErrorCode::peer,
                 fmt::format("{} addresses for {} workers", addresses.of_workers.size(), devices.size()));
   const auto group = [&](const std::string& name, const std::vector<std::string>& members, int rank) {
-    std::vector<std::string> of_members;
+    std::vector<WorkerAddress> of_members;
     for (const std::string& device : members)
-      of_members.push_back(addresses.of_workers[static_cast<std::size_t>(rank_of_.at(device))].address);
+      of_members.push_back(addresses.of_workers[static_cast<std::size_t>(rank_of_.at(device))]);
     return std::make_unique<WorkerGroup>(name, members, rank, launch.epoch, of_members, fabric, connect_timeout_s);
   };
   workers_ = group(crossings_name, devices, rank_of_.at(launch.device));
@@ -302,19 +303,27 @@ double Executor::waited_s() const { return workers_->waited_s() + stage_waited_s
 
 }  // namespace
 
-int run_worker(ControlConnection& control, Fabric* fabric) {
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  std::signal(SIGINT, SIG_IGN);  // Ctrl-C reaches the whole process group; the driver decides what it means
-  StepQueue steps;
-  try {
-    const auto first = control.receive();
-    if (!first) return 0;
-    const auto* launch = std::get_if<Launch>(&*first);
-    if (launch == nullptr) throw Error(ErrorCode::peer, "the driver's first message is not a Launch");
-    std::thread([launch = *launch, &control, fabric, &steps] {
-      run_executor(launch, control, fabric, steps);
-    }).detach();  // ends with the process
+namespace {
 
+constexpr std::chrono::milliseconds alive_every(500);
+constexpr double call_timeout_s = 20;  // for the driver to answer
+
+// The driver tells by this that the process runs, whatever the other threads wait for.
+void show_alive(ControlConnection& control) {
+  std::thread([&control] {
+    try {
+      for (;; std::this_thread::sleep_for(alive_every)) control.send(Alive{});
+    } catch (const Error&) {
+      // The main thread sees that the connection has ended.
+    }
+  }).detach();
+}
+
+[[noreturn]] void serve_driver(ControlConnection& control, const Launch& launch, Fabric* fabric) {
+  StepQueue steps;
+  show_alive(control);
+  std::thread([&] { run_executor(launch, control, fabric, steps); }).detach();  // ends with the process
+  try {
     while (auto message = control.receive()) {
       if (std::holds_alternative<Stop>(*message)) break;
       auto* step = std::get_if<Step>(&*message);
@@ -325,6 +334,55 @@ int run_worker(ControlConnection& control, Fabric* fabric) {
     fail(control, std::current_exception());
   }
   ::_exit(0);
+}
+
+// Of what Launch calls "addresses": this worker's own, for the others.
+FabricOptions fabric_of(const CallDriver& call) {
+  FabricOptions options{.listen = call.listen, .key = call.key, .identity = {}};
+  if (!call.certificate.empty()) options.identity = TlsIdentity{call.certificate, call.private_key, call.authority};
+  return options;
+}
+
+// Failures before the driver has answered go to the agent.
+[[noreturn]] void serve_called_driver(ControlConnection& agent, const CallDriver& call) {
+  std::unique_ptr<Fabric> fabric;
+  std::unique_ptr<ControlConnection> control;
+  std::optional<Message> first;
+  try {
+    const FabricOptions options = fabric_of(call);
+    fabric = std::make_unique<Fabric>(options);
+    control = std::make_unique<ControlConnection>(
+        call_driver(call.driver, {.device = call.device, .epoch = call.epoch, .fabric_address = fabric->address()},
+                    {.key = options.key, .identity = options.identity, .encryption = options.encryption},
+                    deadline_in(call_timeout_s)));
+    first = control->receive();
+  } catch (...) {
+    fail(agent, std::current_exception());
+  }
+  if (!first) ::_exit(0);
+  auto* launch = std::get_if<Launch>(&*first);
+  if (launch == nullptr)
+    fail(*control, std::make_exception_ptr(Error(ErrorCode::peer, "the driver's first message is not a Launch")));
+  launch->model_folder = call.model_folder;
+  launch->threads = call.threads;
+  serve_driver(*control, *launch, fabric.get());
+}
+
+}  // namespace
+
+int run_worker(ControlConnection& control, Fabric* fabric) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  std::signal(SIGINT, SIG_IGN);  // Ctrl-C reaches the whole process group; the driver decides what it means
+  try {
+    const auto first = control.receive();
+    if (!first) return 0;
+    if (const auto* call = std::get_if<CallDriver>(&*first)) serve_called_driver(control, *call);
+    const auto* launch = std::get_if<Launch>(&*first);
+    if (launch == nullptr) throw Error(ErrorCode::peer, "the driver's first message is not a Launch");
+    serve_driver(control, *launch, fabric);
+  } catch (...) {
+    fail(control, std::current_exception());
+  }
 }
 
 }  // namespace motley

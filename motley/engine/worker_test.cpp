@@ -119,7 +119,7 @@ class Deployment {
     for (;;) {
       auto message = worker.control->receive();
       if (!message) throw Error(ErrorCode::peer, "the worker ended");
-      if (!std::holds_alternative<Progress>(*message)) return *message;
+      if (!std::holds_alternative<Progress>(*message) && !std::holds_alternative<Alive>(*message)) return *message;
     }
   }
   void wait_until_ready() {
@@ -162,21 +162,35 @@ class Deployment {
       if (encrypted) access.encryption = Encryption::always;
       return access;
     };
-    WorkerListener listener("127.0.0.1:0", access_of(std::string(coordinator_name)));
+    // Processes are forked before the listener has threads, and hear its address afterwards.
+    std::array<int, 2> pipe{};
+    ASSERT_EQ(::pipe(pipe.data()), 0);
     for (const std::string& device : worker_devices(plan)) {
       const pid_t process = ::fork();
       if (process == 0) {
+        std::array<char, 64> address{};  // the same for all, each write being whole
+        if (::read(pipe[0], address.data(), address.size()) <= 0) ::_exit(1);
         for (int descriptor = 3; descriptor < 1024; ++descriptor) ::close(descriptor);
-        ::_exit(run_calling_worker(listener.address(), device, access_of(device)));
+        ::_exit(run_calling_worker(address.data(), device, access_of(device)));
       }
       workers.push_back({device, process, nullptr});
     }
+    WorkerCalls calls;
+    calls.expect(worker_devices(plan), 1);
+    const ControlListener listener("127.0.0.1:0", access_of(std::string(coordinator_name)),
+                                   {{workers_service, calls.service()}});
+    std::array<char, 64> address{};
+    listener.address().copy(address.data(), address.size() - 1);
+    for (std::size_t i = 0; i < workers.size(); ++i)
+      ASSERT_EQ(::write(pipe[1], address.data(), address.size()), std::ssize(address));
+    ::close(pipe[0]);
+    ::close(pipe[1]);
     FabricAddresses addresses;
-    auto called = listener.wait_for(worker_devices(plan), 1, deadline_in(20));
+    auto called = calls.wait(deadline_in(20));
     for (Worker& worker : workers) {
       CalledWorker& heard = called.at(worker.device);
       EXPECT_EQ(heard.control.encrypted(), encrypted);
-      addresses.of_workers.push_back({heard.fabric_address});
+      addresses.of_workers.push_back({.address = heard.fabric_address});
       worker.control = std::make_unique<ControlConnection>(std::move(heard.control));
     }
     for (Worker& worker : workers)

@@ -1,6 +1,7 @@
 #include "motley/server/driver.hpp"
 
 #include <fmt/format.h>
+#include <poll.h>
 
 #include <algorithm>
 #include <condition_variable>
@@ -16,6 +17,8 @@
 
 namespace motley {
 namespace {
+
+constexpr const char* nothing_fits = "no plan fits the machines that are left";
 
 DriverOptions checked(DriverOptions options) {
   if (options.transport != "shm" && options.transport != "tcp")
@@ -58,6 +61,9 @@ struct Driver::Impl {
   std::map<std::pair<std::string, std::string>, WorkerStatus> earlier;  // by device and stage: what earlier workers did
   std::int64_t generated_tokens = 0, prompt_tokens = 0;
 
+  std::optional<Instant> down_since;
+  std::optional<WorkerLoss> start_loss;  // the workers of the epoch could not be started
+
   Wakeup wake;
   std::thread thread;
 
@@ -95,10 +101,12 @@ struct Driver::Impl {
     {
       const std::lock_guard lock(mutex);
       const bool other_plan = next.epoch() != deployment.epoch();
+      const bool goes_down = next.phase() == DeploymentPhase::down;
       deployment = std::move(next);
-      if (!other_plan) return;
+      if (!other_plan && !goes_down) return;
+      down_since = goes_down ? std::optional(Clock::now()) : std::nullopt;
       dispatcher.change_plan(deployment.plan());
-      for (const WorkerStatus& worker : workers->status()) {
+      for (const WorkerStatus& worker : workers ? workers->status() : std::vector<WorkerStatus>()) {
         WorkerStatus& sum = earlier[{worker.device, worker.stage}];
         sum.busy_s += worker.busy_s;
         sum.waited_s += worker.waited_s;
@@ -108,6 +116,10 @@ struct Driver::Impl {
     }
     deliver();  // what came out of the old workers need not wait for the new ones
     ending.reset();
+    if (down_since) {
+      changed.notify_all();
+      return report("down", "nothing fits what is left: requests wait for another plan");
+    }
     report("plan", fmt::format("number {} takes effect", deployment.epoch()));
     std::this_thread::sleep_for(duration_of(deployment.wait_s()));
     launch();
@@ -115,13 +127,19 @@ struct Driver::Impl {
 
   void launch() {
     const std::shared_ptr<const ServePlan> plan = deployment.plan();
-    Workers started = options.start_workers ? options.start_workers(*plan, deployment.epoch())
-                                            : start_workers(*plan, deployment.epoch(),
-                                                            {.model_folder = options.model_folder,
-                                                             .program = options.worker_program,
-                                                             .transport = options.transport,
-                                                             .backend = options.backend,
-                                                             .threads = options.threads_per_worker});
+    Workers started;
+    try {
+      started = options.start_workers ? options.start_workers(*plan, deployment.epoch())
+                                      : start_workers(*plan, deployment.epoch(),
+                                                      {.model_folder = options.model_folder,
+                                                       .program = options.worker_program,
+                                                       .transport = options.transport,
+                                                       .backend = options.backend,
+                                                       .threads = options.threads_per_worker});
+    } catch (const WorkersNotStarted& error) {
+      start_loss = error.loss;
+      return;
+    }
     report("workers", fmt::format("{} processes", started.size()));
     auto set = std::make_unique<WorkerSet>(
         plan, std::move(started),
@@ -134,11 +152,11 @@ struct Driver::Impl {
 
   // Takes in what has come, sends what can start, hands out what came out. False: it is time to stop.
   bool turn() {
-    if (const auto loss =
-            workers->receive([this](const StepResult& result, const StepSeconds& measured) { take(result, measured); }))
+    if (const auto loss = take_loss())
       recover(*loss);
     else
       advance();
+    fail_held_requests();
     {
       const std::lock_guard lock(mutex);
       if (stopping || deployment.phase() == DeploymentPhase::failed) return false;
@@ -150,10 +168,35 @@ struct Driver::Impl {
   }
 
   void wait() {
-    const std::optional<double> returns_s = deployment.returns_s();
+    if (start_loss) return;
     constexpr double long_s = 3600;
-    workers->wait(wake.descriptor(), returns_s ? std::clamp(*returns_s - seconds_since(start), 0.0, long_s) : long_s);
+    double most_s = long_s;
+    if (const auto returns_s = deployment.returns_s()) most_s = std::min(most_s, *returns_s - seconds_since(start));
+    if (down_since) most_s = std::min(most_s, options.hold_s - seconds_since(*down_since) + 0.01);
+    most_s = most_s > 0 ? most_s : down_since ? long_s : 0;
+    if (workers) {
+      workers->wait(wake.descriptor(), most_s);
+    } else {
+      pollfd waiting{wake.descriptor(), POLLIN, 0};
+      ::poll(&waiting, 1, poll_timeout_ms(deadline_in(most_s)));
+    }
     wake.clear();
+  }
+
+  std::optional<WorkerLoss> take_loss() {
+    if (start_loss) return std::exchange(start_loss, std::nullopt);
+    if (!workers) return std::nullopt;
+    return workers->receive([this](const StepResult& result, const StepSeconds& measured) { take(result, measured); });
+  }
+
+  // Once down for long enough.
+  bool refuses() const { return down_since && seconds_since(*down_since) > options.hold_s; }
+
+  void fail_held_requests() {
+    const std::lock_guard lock(mutex);
+    if (!refuses()) return;
+    for (const std::uint64_t id : dispatcher.cancel_all())
+      post({.request = id, .token = {}, .finished = FinishReason::failed, .stop_cause = nothing_fits});
   }
 
   void take(const StepResult& result, const StepSeconds& measured) {
@@ -176,13 +219,13 @@ struct Driver::Impl {
     if (auto plan = take_asked_plan()) apply([&](DeploymentState& next) { next.change_to(*std::move(plan)); });
     if (const auto returns_s = deployment.returns_s(); returns_s && *returns_s <= seconds_since(start))
       apply([&](DeploymentState& next) { next.return_lost(seconds_since(start)); });
-    if (deployment.phase() == DeploymentPhase::loading && workers->ready()) {
+    if (deployment.phase() == DeploymentPhase::loading && workers && workers->ready()) {
       apply([](DeploymentState& next) { next.loaded(); });
       const std::lock_guard lock(mutex);
       dispatcher.warm_up();
     }
     if (deployment.phase() == DeploymentPhase::warming_up && dispatcher.warm()) serve();
-    if (deployment.phase() == DeploymentPhase::pausing && workers->idle())
+    if (deployment.phase() == DeploymentPhase::pausing && (!workers || workers->idle()))
       apply([](DeploymentState& next) { next.paused(); });
   }
 
@@ -249,7 +292,8 @@ Driver::Driver(ServePlan plan, DriverOptions options)
   impl.thread = std::thread([&impl] { impl.run(); });
   std::unique_lock lock(impl.mutex);
   impl.changed.wait(lock, [&] {
-    return impl.deployment.phase() == DeploymentPhase::serving || impl.deployment.phase() == DeploymentPhase::failed;
+    const DeploymentPhase phase = impl.deployment.phase();
+    return phase == DeploymentPhase::serving || phase == DeploymentPhase::down || phase == DeploymentPhase::failed;
   });
   if (!impl.deployment.failure()) return;
   const Error failure = *impl.deployment.failure();
@@ -270,6 +314,7 @@ Driver::~Driver() {
 std::uint64_t Driver::generate(GenerateRequest request) {
   const std::lock_guard lock(impl_->mutex);
   if (const auto& failure = impl_->deployment.failure()) throw Error(ErrorCode::peer, failure->what(), failure->hint());
+  if (impl_->refuses()) throw Error(ErrorCode::peer, nothing_fits, "try again when more machines have joined");
   if (impl_->draining || impl_->stopping) throw Error(ErrorCode::limit, "the server is shutting down");
   const std::int64_t prompt_tokens = std::ssize(request.prompt);
   const std::uint64_t id = impl_->dispatcher.add(std::move(request));

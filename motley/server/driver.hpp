@@ -62,6 +62,7 @@ struct DriverOptions {
   // nothing else meanwhile.
   Replan replan = {};
   RestartRule restart = {};
+  double hold_s = 30;  // that requests wait while nothing fits what is left; then they fail, and new ones are refused
   // Start-up phases with times, for people: ("weights", 0.42, 1.3 s).
   std::function<void(const std::string& phase, const std::string& detail, double elapsed_s)> report;
   // Takes what a step brought its requests, all at once; the events of one request are in order. Called on the driver's
@@ -93,9 +94,9 @@ struct DriverStatus {
 
 class Driver {
  public:
-  // Checks the plan, starts the workers and returns when every route has produced a token. Throws what a worker
-  // reported (its own message, as when its memory does not hold its part), a peer error when one died; leaves no
-  // process behind.
+  // Checks the plan, starts the workers and returns when every route has produced a token; where `restart` waits, also
+  // when nothing fits what is left, so that change_plan() can bring another. Throws what a worker reported (its own
+  // message, as when its memory does not hold its part), a peer error when one died; leaves no process behind.
   Driver(ServePlan plan, DriverOptions options);
   ~Driver();  // stops all workers; requests that are open end as cancelled
 

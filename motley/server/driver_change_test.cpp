@@ -243,6 +243,7 @@ class CallingWorkers {
   CallingWorkers& operator=(const CallingWorkers&) = delete;
 
   Workers start(const ServePlan& plan, std::uint64_t epoch) {
+    calls_.expect(worker_devices(plan), epoch);
     for (const std::string& device : worker_devices(plan)) {
       std::vector<std::string> words{program_beside("fake-worker").string(), "--driver", listener_.address(), device,
                                      std::to_string(epoch)};
@@ -256,15 +257,17 @@ class CallingWorkers {
       }
       processes.emplace(device, process);
     }
-    return launch_remote_workers(plan, epoch, listener_,
-                                 {.model_folder = "step_ms=1", .program = {}, .transport = {}, .backend = "cpu"},
-                                 deadline_in(20));
+    return launch_remote_workers(
+        plan, epoch, calls_.wait(deadline_in(20)),
+        {.model_folder = "step_ms=1", .program = {}, .transport = {}, .backend = "cpu"},
+        [](const std::string&, ByteStream control) { return std::make_unique<RemoteWorker>(std::move(control)); });
   }
 
   std::multimap<std::string, pid_t> processes;  // ended by their drivers' going, or by a test
 
  private:
-  WorkerListener listener_{"127.0.0.1:0", {.key = "secret", .identity = {}}};
+  WorkerCalls calls_;
+  ControlListener listener_{"127.0.0.1:0", {.key = "secret", .identity = {}}, {{workers_service, calls_.service()}}};
 };
 
 TEST_F(DriverChange, WorkersOverTcpServeDieAndAreReplaced) {

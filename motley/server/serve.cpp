@@ -61,7 +61,8 @@ class Ending {
 // with it the workers, which die with their driver.
 class Signals {
  public:
-  explicit Signals(Ending& ending) : ending_(ending), signals_(context_, SIGINT, SIGTERM) {
+  Signals(Ending& ending, std::function<void()> on_abort)
+      : ending_(ending), on_abort_(std::move(on_abort)), signals_(context_, SIGINT, SIGTERM) {
     wait();
     thread_ = std::thread([this] { context_.run(); });
   }
@@ -78,13 +79,17 @@ class Signals {
   void wait() {
     signals_.async_wait([this](const boost::system::error_code& status, int) {
       if (status) return;
-      if (!armed_.exchange(false)) std::_Exit(static_cast<int>(ErrorCode::interrupted));
+      if (!armed_.exchange(false)) {
+        if (on_abort_) on_abort_();
+        std::_Exit(static_cast<int>(ErrorCode::interrupted));
+      }
       ending_.interrupt();
       wait();
     });
   }
 
   Ending& ending_;
+  const std::function<void()> on_abort_;
   boost::asio::io_context context_;
   boost::asio::signal_set signals_;
   std::atomic<bool> armed_{false};
@@ -134,6 +139,7 @@ DriverOptions driver_options(const ServeSettings& settings, Reporter& report) {
   options.max_queue = settings.max_queue;
   options.replan = settings.replan;
   options.restart = settings.restart;
+  options.start_workers = settings.start_workers;
   options.report = [&report](const std::string& phase, const std::string& detail, double) { report(phase, detail); };
   return options;
 }
@@ -142,9 +148,10 @@ DriverOptions driver_options(const ServeSettings& settings, Reporter& report) {
 
 int serve_plan(ServePlan plan, ServeSettings settings) {
   Ending ending;
-  Signals signals(ending);
+  Signals signals(ending, settings.on_abort);
   Reporter report(settings.report);
-  Service service(plan, open_codec(settings, plan.model.arch.vocabulary, report), {.api_key = settings.api_key});
+  Service service(plan, open_codec(settings, plan.model.arch.vocabulary, report),
+                  {.api_key = settings.api_key, .drain = settings.drain, .deployment = settings.deployment});
 
   ServerOptions server_options;
   server_options.host = settings.host;
@@ -161,8 +168,9 @@ int serve_plan(ServePlan plan, ServeSettings settings) {
   driver.on_failure([&](const Error& error) { ending.fail(error); });
   DriverGenerator generator(driver);
   service.attach(generator);
+  if (settings.on_driver) settings.on_driver(driver);
   signals.arm();
-  report("ready", fmt::format("http://{}:{}/v1", settings.host, server.port()));
+  report(driver.status().ready ? "ready" : "waiting", fmt::format("http://{}:{}/v1", settings.host, server.port()));
   if (settings.on_ready) settings.on_ready(server.port());
 
   ending.wait();
@@ -175,6 +183,7 @@ int serve_plan(ServePlan plan, ServeSettings settings) {
     report("draining", fmt::format("at most {} s", settings.drain_s));
     driver.drain(settings.drain_s);
   }
+  if (settings.before_end) settings.before_end();
   service.detach();
   server.stop(last_answers);
   if (const auto failure = ending.failure()) throw *failure;

@@ -8,6 +8,7 @@
 
 #include "motley/deployment/deployment_state.hpp"
 #include "motley/plan/serve.hpp"
+#include "motley/server/driver.hpp"
 
 namespace motley {
 
@@ -25,6 +26,15 @@ struct ServeSettings {
   double drain_s = 30;  // how long requests may go on after SIGINT or SIGTERM
   Replan replan;        // finds a plan without the devices that were lost; without it such a loss ends the serving
   RestartRule restart{.deaths = 3};
+  // Workers that are not processes of this one: see DriverOptions.
+  std::function<Workers(const ServePlan&, std::uint64_t epoch)> start_workers = {};
+  std::function<Value()> deployment = {};  // see ServiceOptions; likewise
+  std::function<void(const std::string& member)> drain = {};
+  // While the driver lives: it serves a plan, or it is about to end. The second returns when it is not used any more.
+  std::function<void(Driver&)> on_driver = {};
+  std::function<void()> before_end = {};
+  // A signal ends the process, before it serves or at the second one: what is left to be done.
+  std::function<void()> on_abort = {};
 
   // Start-up phases and what happens later, for people: ("weights", "box/0", 1.3 s). Called from several threads, one
   // at a time.
@@ -33,7 +43,7 @@ struct ServeSettings {
 };
 
 // Serves until SIGINT or SIGTERM, which it catches meanwhile, then lets requests under way end, and returns 0; a second
-// signal, or one while the workers start, ends the process at once (130). Throws what hinders the start. When a worker
+// signal, or one while the workers start, ends the process (130). Throws what hinders the start. When a worker
 // dies, requests wait while workers start again or another plan takes effect; where none does, they get an error and it
 // throws a peer error. No worker process is left behind.
 int serve_plan(ServePlan plan, ServeSettings settings);

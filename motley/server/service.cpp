@@ -92,9 +92,9 @@ struct Service::Impl {
     } catch (const ApiError& error) {
       HttpResponse response = error_response(error);
       if (error.status == 405)
-        response.headers.emplace_back("Allow", request.path == "/plan"            ? "GET, POST"
-                                               : is_completion_path(request.path) ? "POST"
-                                                                                  : "GET");
+        response.headers.emplace_back("Allow", request.path == "/plan" ? "GET, POST"
+                                               : is_completion_path(request.path) || request.path == "/drain" ? "POST"
+                                                                                                              : "GET");
       reply(request, exchange, std::move(response));
     } catch (const Error& error) {
       reply(request, exchange, error_response(to_api_error(error)));
@@ -105,8 +105,8 @@ struct Service::Impl {
 
   void reply(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange, HttpResponse response) {
     // Labels come from this program alone, so that strangers cannot make more of them.
-    static const std::set<std::string> known = {
-        "/health", "/ready", "/plan", "/metrics", "/v1/models", "/v1/completions", "/v1/chat/completions"};
+    static const std::set<std::string> known = {"/health",  "/ready",     "/plan",           "/drain",
+                                                "/metrics", "/v1/models", "/v1/completions", "/v1/chat/completions"};
     const std::string path = request.path.starts_with(models_prefix) ? "/v1/models" : request.path;
     serving.metrics.count_request(known.contains(path) ? path : "other", response.status);
     exchange->reply(std::move(response));
@@ -125,6 +125,10 @@ struct Service::Impl {
     if (request.path == "/v1/models") return get(&Impl::models);
     if (request.path == "/plan" && request.method == "POST") return reply(request, exchange, change_plan(request));
     if (request.path == "/plan") return get(&Impl::plan);
+    if (request.path == "/drain") {
+      require_method(request, "POST");
+      return reply(request, exchange, drain(request));
+    }
     if (request.path == "/metrics") return get(&Impl::metrics);
     if (request.path.starts_with(models_prefix)) {
       require_method(request, "GET");
@@ -178,13 +182,35 @@ struct Service::Impl {
   HttpResponse models() {
     return json_response(Value::object({{"object", "list"}, {"data", Value::array({model()})}}));
   }
-  HttpResponse plan() { return json_response(plan_report(status())); }
+  HttpResponse plan() {
+    Value report = plan_report(status());
+    const Value more = options.deployment ? options.deployment() : Value::object();
+    for (const auto& [name, value] : more.as_object()) report.set(name, value);
+    return json_response(report);
+  }
 
   // A page in a browser on this machine cannot send this type to another origin without being allowed to.
+  static void require_json(const HttpRequest& request) {
+    if (!request.content_type.starts_with("application/json"))
+      throw ApiError(415, fmt::format("{} takes application/json", request.path), {}, "unsupported_media_type");
+  }
+
+  HttpResponse drain(const HttpRequest& request) {
+    require_serving();
+    require_json(request);
+    if (!options.drain)
+      throw ApiError(400, "this deployment has one machine: there is none to be drained", {}, "no_members");
+    const Value body = parse_json(request.body, "the request");
+    const Value* member = body.find("member");
+    if (member == nullptr || !member->is_string())
+      throw input_error("the request has no \"member\"", "name a machine: {\"member\": \"box\"}");
+    options.drain(member->as_string());
+    return json_response(Value::object({{"draining", member->as_string()}}), 202);
+  }
+
   HttpResponse change_plan(const HttpRequest& request) {
     require_serving();
-    if (!request.content_type.starts_with("application/json"))
-      throw ApiError(415, "a plan is taken as application/json", {}, "unsupported_media_type");
+    require_json(request);
     const std::uint64_t before = status().epoch;
     ServePlan plan = read_plan<ServePlan>(parse_json(request.body, "the plan"), "the plan");
     if (!plan.model.digest.empty() && !serving.model.digest.empty() && plan.model.digest != serving.model.digest)

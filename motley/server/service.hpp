@@ -37,7 +37,9 @@ class DriverGenerator final : public Generator {
 };
 
 struct ServiceOptions {
-  std::string api_key;  // empty: none is asked for
+  std::string api_key;                                        // empty: none is asked for
+  std::function<void(const std::string& member)> drain = {};  // POST /drain; from any thread
+  std::function<Value()> deployment = {};  // an object: what GET /plan says of machines besides; from any thread
 };
 
 class Service {

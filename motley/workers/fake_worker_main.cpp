@@ -1,8 +1,8 @@
 // A worker without a model, for the driver's tests: it speaks the control protocol, keeps token ids where a worker
 // keeps keys and values, and sends no activations. In the last stage it answers a function of all tokens.
 //
-// `--control-fd N`: started by its driver. `--driver ADDRESS DEVICE EPOCH`: calls it, with the key in FAKE_WORKER_KEY,
-// and connects a fabric with the other workers.
+// `--control-fd N`: started by its driver, or by an agent that tells it whom to call. `--driver ADDRESS DEVICE EPOCH`:
+// calls its driver, with the key in FAKE_WORKER_KEY. Who calls connects a fabric with the other workers.
 //
 // The "model folder" is a list of settings: "step_ms=5;refuse=box/1". A device may be told to `exit`, be killed
 // (`kill`), send rubbish (`babble`) or `refuse` instead of starting; `lie` makes the answers wrong.
@@ -123,9 +123,7 @@ constexpr double timeout_s = 20;
 std::unique_ptr<WorkerGroup> connect(const Launch& launch, Fabric& fabric) {
   const std::vector<std::string> devices =
       worker_devices(read_plan<ServePlan>(parse_json(launch.plan_json, "plan"), "plan"));
-  std::vector<std::string> addresses;
-  for (const WorkerAddress& worker : std::get<FabricAddresses>(launch.links).of_workers)
-    addresses.push_back(worker.address);
+  const std::vector<WorkerAddress>& addresses = std::get<FabricAddresses>(launch.links).of_workers;
   const auto rank = static_cast<int>(std::ranges::find(devices, launch.device) - devices.begin());
   auto group =
       std::make_unique<WorkerGroup>("between stages", devices, rank, launch.epoch, addresses, fabric, timeout_s);
@@ -136,10 +134,7 @@ std::unique_ptr<WorkerGroup> connect(const Launch& launch, Fabric& fabric) {
   return group;
 }
 
-int run(ControlConnection& control, Fabric* fabric) {
-  const auto first = control.receive();
-  if (!first) return 0;
-  const Launch& launch = std::get<Launch>(*first);
+int run(const Launch& launch, ControlConnection& control, Fabric* fabric) {
   auto settings = read_settings(launch.model_folder);
   if (settings["exit"] == launch.device) return 9;
   if (settings["kill"] == launch.device) ::raise(SIGKILL);
@@ -162,19 +157,32 @@ int run(ControlConnection& control, Fabric* fabric) {
   return 0;
 }
 
-int run_called(const std::string& driver, const std::string& device, const std::string& epoch) {
-  const char* key = std::getenv("FAKE_WORKER_KEY");
-  if (key == nullptr) return 2;
-  Fabric fabric({.key = key, .identity = {}, .shared_memory = SharedMemoryUse::never});
+int run_called(const CallDriver& call) {
+  Fabric fabric({.key = call.key, .identity = {}, .shared_memory = SharedMemoryUse::never});
   ControlConnection control(
-      call_driver(driver, {.device = device, .epoch = std::stoull(epoch), .fabric_address = fabric.address()},
-                  {.key = key}, deadline_in(timeout_s)));
-  return run(control, &fabric);
+      call_driver(call.driver, {.device = call.device, .epoch = call.epoch, .fabric_address = fabric.address()},
+                  {.key = call.key}, deadline_in(timeout_s)));
+  const auto first = control.receive();
+  return first ? run(std::get<Launch>(*first), control, &fabric) : 0;
 }
 
 int run_inherited(int descriptor) {
   ControlConnection control(descriptor);
-  return run(control, nullptr);
+  const auto first = control.receive();
+  if (!first) return 0;
+  if (const auto* call = std::get_if<CallDriver>(&*first)) return run_called(*call);
+  return run(std::get<Launch>(*first), control, nullptr);
+}
+
+int run_alone(const std::string& driver, const std::string& device, const std::string& epoch) {
+  const char* key = std::getenv("FAKE_WORKER_KEY");
+  if (key == nullptr) return 2;
+  CallDriver call;
+  call.driver = driver;
+  call.device = device;
+  call.epoch = std::stoull(epoch);
+  call.key = key;
+  return run_called(call);
 }
 
 }  // namespace
@@ -184,7 +192,7 @@ int main(int count, char** arguments) {
   const std::vector<std::string> words(arguments + 1, arguments + count);
   try {
     if (words.size() == 2 && words[0] == "--control-fd") return motley::run_inherited(std::stoi(words[1]));
-    if (words.size() == 4 && words[0] == "--driver") return motley::run_called(words[1], words[2], words[3]);
+    if (words.size() == 4 && words[0] == "--driver") return motley::run_alone(words[1], words[2], words[3]);
     return 2;
   } catch (const motley::Error& error) {
     if (error.code() == motley::ErrorCode::peer) return 5;  // the driver has gone

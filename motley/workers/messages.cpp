@@ -7,7 +7,7 @@
 namespace motley {
 namespace {
 
-constexpr std::uint8_t protocol_version = 4;
+constexpr std::uint8_t protocol_version = 5;
 
 // Maxima of the lists and texts inside messages.
 constexpr std::size_t max_plan_bytes = std::size_t{32} << 20;
@@ -43,6 +43,7 @@ static void fields(Wire& wire, typename Wire::template Ref<WorkerLinks> m) {
 template <class Wire>
 static void fields(Wire& wire, typename Wire::template Ref<WorkerAddress> m) {
   wire(m.address, max_address_bytes);
+  wire(m.host, max_address_bytes);
 }
 
 template <class Wire>
@@ -160,6 +161,23 @@ static void fields(Wire& wire, typename Wire::template Ref<StepResult> m) {
 
 template <class Wire>
 static void fields(Wire&, typename Wire::template Ref<Stop>) {}
+
+template <class Wire>
+static void fields(Wire&, typename Wire::template Ref<Alive>) {}
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<CallDriver> m) {
+  wire(m.driver, max_address_bytes);
+  wire(m.device, max_text_bytes);
+  wire(m.epoch);
+  wire(m.model_folder, max_text_bytes);
+  wire(m.threads);
+  wire(m.listen, max_address_bytes);
+  wire(m.key, max_text_bytes);
+  wire(m.certificate, max_text_bytes);
+  wire(m.private_key, max_text_bytes);
+  wire(m.authority, max_text_bytes);
+}
 
 std::string encode(const Message& message) {
   std::string bytes;

@@ -5,9 +5,10 @@
 // driver sends Step, and the worker answers each with a StepResult; Stop, or the end of the connection, ends the
 // worker.
 //
-// A driver starts a worker on its own machine as `motley-worker --control-fd N`, where N is the worker's end of the
-// connection, a descriptor that the child inherits, as it does those of Launch's links (worker_processes.hpp). Any
-// other worker calls its driver (remote_workers.hpp).
+// A worker is started as `motley-worker --control-fd N`, where N is its end of a connection, a descriptor that the
+// child inherits, as it does those of Launch's links (worker_processes.hpp). Where that is its driver's, on the same
+// machine, it is the control connection. Where an agent has started the worker, the only message there is CallDriver,
+// and the worker makes its control connection by it (remote_workers.hpp).
 #pragma once
 
 #include <cstdint>
@@ -33,6 +34,7 @@ struct WorkerLinks {
 // in the order of worker_devices(). The worker connects itself.
 struct WorkerAddress {
   std::string address;
+  std::string host = {};  // workers of one host share memory; empty: with no other
   bool operator==(const WorkerAddress&) const = default;
 };
 struct FabricAddresses {
@@ -158,11 +160,29 @@ struct StepResult {
   bool operator==(const StepResult&) const = default;
 };
 
+// Sent twice a second by a thread that never computes, from the start on: the process runs.
+struct Alive {
+  bool operator==(const Alive&) const = default;
+};
+
 struct Stop {
   bool operator==(const Stop&) const = default;
 };
 
-using Message = std::variant<Launch, Progress, Ready, Failure, Step, StepResult, Stop>;
+// From the agent of the worker's machine: where the driver is, and what the worker shows it and other workers.
+struct CallDriver {
+  std::string driver;  // its address
+  std::string device;  // "box/0"
+  std::uint64_t epoch = 1;
+  std::string model_folder;                         // in place of Launch's,
+  std::int32_t threads = 1;                         // likewise
+  std::string listen;                               // where to take connections of other workers: "10.0.0.7:0"
+  std::string key;                                  // the group's
+  std::string certificate, private_key, authority;  // PEM; of the agent
+  bool operator==(const CallDriver&) const = default;
+};
+
+using Message = std::variant<Launch, Progress, Ready, Failure, Step, StepResult, Stop, Alive, CallDriver>;
 
 constexpr std::size_t max_message_bytes = std::size_t{64} << 20;
 

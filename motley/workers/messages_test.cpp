@@ -101,7 +101,12 @@ Message any_message(std::size_t kind) {
                         any<double>(),
                         any_list<SampledToken>(any_token),
                         any_list<SequenceScores>(any_scores)};
-    default: return Stop{};
+    case 6: return Stop{};
+    case 7: return Alive{};
+    default:
+      return CallDriver{any<std::string>(),  any<std::string>(), any<std::uint64_t>(), any<std::string>(),
+                        any<std::int32_t>(), any<std::string>(), any<std::string>(),   any<std::string>(),
+                        any<std::string>(),  any<std::string>()};
   }
 }
 
@@ -186,7 +191,7 @@ TEST(Messages, AnotherVersionIsNamed) {
     decode(bytes);
     FAIL();
   } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "a message of protocol version 9, this program speaks 4");
+    EXPECT_STREQ(error.what(), "a message of protocol version 9, this program speaks 5");
   }
 }
 

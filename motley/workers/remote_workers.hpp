@@ -1,7 +1,6 @@
-// Workers that a driver reaches by address. Such a worker calls its driver; both prove that they hold the deployment's
-// key, and off this machine, or with Encryption::always, each shows a certificate of the group's authority: the
-// worker's names its device, the driver's the coordinator. A connection that proves nothing is never handed out. The
-// control messages then travel on it, and the workers connect their fabrics with each other.
+// Workers that a driver reaches by address. Such a worker calls its driver (control_listener.hpp): its certificate
+// names its device or the machine of that, the driver's the coordinator. The control messages then travel on the
+// connection, and the workers connect their fabrics with each other.
 //
 // This is for workers that something else starts, on this machine or another: nothing here starts or kills a process,
 // and how a worker ended is not known, only that its connection did.
@@ -10,17 +9,20 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
-#include "motley/comm/net/listener.hpp"
 #include "motley/comm/net/message_stream.hpp"
+#include "motley/comm/net/wakeup.hpp"
 #include "motley/plan/serve.hpp"
+#include "motley/workers/control_listener.hpp"
 #include "motley/workers/worker_link.hpp"
 
 namespace motley {
 
-class RemoteWorker final : public WorkerLink {
+class RemoteWorker : public WorkerLink {
  public:
   explicit RemoteWorker(ByteStream control) : control_(std::move(control), max_message_bytes) {}
 
@@ -40,33 +42,44 @@ class RemoteWorker final : public WorkerLink {
 
 // ---- the driver's side ----
 
+constexpr const char* workers_service = "workers";
+
 struct CalledWorker {
   ByteStream control;
   std::string fabric_address;
 };
 
-class WorkerListener {
+// The service of a ControlListener that workers call.
+class WorkerCalls {
  public:
-  // "10.0.0.7:0", or a relay (listener.hpp). Throws an input error for an empty key, an environment error where the
-  // address cannot be listened on.
-  WorkerListener(const std::string& address, RelayAccess access);
-  const std::string& address() const { return listener_->address(); }
+  ControlService service();
 
-  // Waits until the worker of each device has called for this epoch; other callers are refused. Throws a peer error
-  // that names those that have not when the deadline passes.
-  std::map<std::string, CalledWorker> wait_for(const std::vector<std::string>& devices, std::uint64_t epoch,
-                                               Instant until);
+  // From now on workers of these devices are awaited, for this epoch; those that have called for another are dropped.
+  void expect(const std::vector<std::string>& devices, std::uint64_t epoch);
+  // Devices whose workers have not called.
+  std::vector<std::string> missing() const;
+  // The workers, once all have called. Throws a peer error that names those that have not when the deadline passes, or
+  // what `broken` throws, which is asked from time to time.
+  std::map<std::string, CalledWorker> wait(Instant until, const std::function<void()>& broken = {});
 
  private:
-  class Reception;
+  std::string admit(const LinkHello& hello, const std::string& certified);
 
-  RelayAccess access_;
-  std::unique_ptr<Listener> listener_;
+  mutable std::mutex mutex_;
+  std::set<std::string> awaited_;
+  std::uint64_t epoch_ = 0;
+  std::set<std::string> admitted_;
+  std::map<std::string, CalledWorker> called_;
+  std::string last_refusal_;
+  Wakeup heard_;
 };
 
-// The workers of a plan, each of which calls `listener` until the deadline, launched.
-Workers launch_remote_workers(const ServePlan& plan, std::uint64_t epoch, WorkerListener& listener,
-                              const LaunchOptions& options, Instant until);
+// The workers of a plan that have called, in the order of worker_devices(), launched. `link` makes a link of a control
+// connection.
+Workers launch_remote_workers(
+    const ServePlan& plan, std::uint64_t epoch, std::map<std::string, CalledWorker> called,
+    const LaunchOptions& options,
+    const std::function<std::unique_ptr<WorkerLink>(const std::string& device, ByteStream control)>& link);
 
 // ---- the worker's side ----
 
@@ -75,7 +88,7 @@ struct WorkerCall {
   std::uint64_t epoch = 0;
   std::string fabric_address;  // where it takes connections of the other workers
 };
-// The control connection. Throws a peer error where the driver does not answer, is not the one expected, or refuses.
+// The control connection. Throws as call_service() does.
 ByteStream call_driver(const std::string& address, const WorkerCall& call, const RelayAccess& access, Instant until);
 
 }  // namespace motley

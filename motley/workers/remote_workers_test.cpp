@@ -31,23 +31,26 @@ std::string error_of(const std::function<void()>& act) {
   return "none";
 }
 
-// wait_for() on a thread, while the test calls.
-struct Waiting {
-  explicit Waiting(WorkerListener& listener, std::vector<std::string> devices, double seconds = patience_s)
-      : called(std::async(std::launch::async, [&listener, devices = std::move(devices), seconds] {
-          return listener.wait_for(devices, 7, deadline_in(seconds));
-        })) {}
+// A driver that awaits workers of epoch 7.
+struct WaitingDriver {
+  WaitingDriver(RelayAccess access, const std::vector<std::string>& devices, double seconds = patience_s)
+      : listener("127.0.0.1:0", std::move(access), {{workers_service, calls.service()}}) {
+    calls.expect(devices, 7);
+    called = std::async(std::launch::async, [this, seconds] { return calls.wait(deadline_in(seconds)); });
+  }
+  WorkerCalls calls;
+  ControlListener listener;
   std::future<std::map<std::string, CalledWorker>> called;
 };
 
 TEST(RemoteWorkers, EachDeviceIsTakenOnceAndStrangersNever) {
-  WorkerListener listener("127.0.0.1:0", with_key("secret"));
-  Waiting waiting(listener, {"box/0", "box/1"});
+  WaitingDriver driver(with_key("secret"), {"box/0", "box/1"});
   const auto call = [&](const std::string& device, std::uint64_t epoch, const std::string& key) {
-    return call_driver(listener.address(), {device, epoch, "127.0.0.1:1"}, with_key(key), deadline_in(patience_s));
+    return call_driver(driver.listener.address(), {device, epoch, "127.0.0.1:1"}, with_key(key),
+                       deadline_in(patience_s));
   };
   ConnectFailure failure;
-  const FileDescriptor silent = connect_tcp(listener.address(), deadline_in(patience_s), failure);
+  const FileDescriptor silent = connect_tcp(driver.listener.address(), deadline_in(patience_s), failure);
   ASSERT_TRUE(silent);  // and does not delay the others
   ByteStream first = call("box/0", 7, "secret");
   EXPECT_THAT(error_of([&] { call("box/0", 7, "secret"); }),
@@ -56,7 +59,7 @@ TEST(RemoteWorkers, EachDeviceIsTakenOnceAndStrangersNever) {
   EXPECT_THAT(error_of([&] { call("box/2", 7, "secret"); }), HasSubstr("the driver expects no worker for \"box/2\""));
   EXPECT_THAT(error_of([&] { call("box/1", 7, "guess"); }), HasSubstr("not this group's key"));
   ByteStream second = call("box/1", 7, "secret");
-  const auto called = waiting.called.get();
+  const auto called = driver.called.get();
   EXPECT_EQ(called.size(), 2u);
   EXPECT_EQ(called.at("box/1").fabric_address, "127.0.0.1:1");
 }
@@ -70,30 +73,28 @@ TEST(RemoteWorkers, AFabricIsNoDriver) {
 }
 
 TEST(RemoteWorkers, WhoHasNotCalledIsNamedWithTheLastRefusal) {
-  EXPECT_THAT(error_of([] { WorkerListener("127.0.0.1:0", {}); }),
-              HasSubstr("the driver has no key: any process could connect as a worker"));
-  WorkerListener listener("127.0.0.1:0", with_key("secret"));
-  Waiting waiting(listener, {"box/0"}, 0.5);
+  EXPECT_THAT(error_of([] { ControlListener("127.0.0.1:0", {}, {}); }),
+              HasSubstr("the driver has no key: any process could connect to it"));
+  WaitingDriver driver(with_key("secret"), {"box/0"}, 0.5);
   EXPECT_THAT(error_of([&] {
-                call_driver(listener.address(), {"box/5", 7, ""}, with_key("secret"), deadline_in(patience_s));
+                call_driver(driver.listener.address(), {"box/5", 7, ""}, with_key("secret"), deadline_in(patience_s));
               }),
               HasSubstr("the driver expects no worker for \"box/5\""));
-  EXPECT_EQ(error_of([&] { waiting.called.get(); }),
+  EXPECT_EQ(error_of([&] { driver.called.get(); }),
             "no worker has connected for box/0; the last connection was refused: \"box/5\": the driver expects no "
             "worker for \"box/5\"");
 }
 
-// Both sides show a certificate; the worker's names its device, the driver's the coordinator.
+// Both sides show a certificate; the worker's names its device or its machine, the driver's the coordinator.
 TEST(RemoteWorkers, UnderTlsCertificatesNameBothSides) {
   const Authority authority = Authority::create("tests");
   const auto access = [&](const std::string& name) {
     return RelayAccess{
         .key = "secret", .identity = TlsContext(authority.issue(name)), .encryption = Encryption::always};
   };
-  WorkerListener listener("127.0.0.1:0", access(std::string(coordinator_name)));
-  Waiting waiting(listener, {"box/0"});
+  WaitingDriver driver(access(std::string(coordinator_name)), {"box/0"});
   const auto call = [&](const RelayAccess& shown) {
-    return call_driver(listener.address(), {"box/0", 7, "here"}, shown, deadline_in(patience_s));
+    return call_driver(driver.listener.address(), {"box/0", 7, "here"}, shown, deadline_in(patience_s));
   };
   EXPECT_THAT(error_of([&] { call(access("box/1")); }), HasSubstr("the certificate names \"box/1\", not \"box/0\""));
   const Authority other = Authority::create("others");
@@ -103,8 +104,10 @@ TEST(RemoteWorkers, UnderTlsCertificatesNameBothSides) {
             "none");
   EXPECT_NE(error_of([&] { call(with_key("secret")); }), "none");  // without TLS
 
-  ControlConnection worker(call(access("box/0")));
-  auto called = waiting.called.get();
+  EXPECT_THAT(error_of([&] { call(access("bo")); }), HasSubstr("the certificate names \"bo\", not \"box/0\""));
+
+  ControlConnection worker(call(access("box")));
+  auto called = driver.called.get();
   ASSERT_TRUE(called.at("box/0").control.encrypted());
   RemoteWorker link(std::move(called.at("box/0").control));
   const Message large = Progress{std::string(60000, 'x'), 0.5};
@@ -132,11 +135,10 @@ TEST(RemoteWorkers, UnderTlsCertificatesNameBothSides) {
 }
 
 TEST(RemoteWorkers, AWorkerWhoseConnectionEndsHasEnded) {
-  WorkerListener listener("127.0.0.1:0", with_key("secret"));
-  Waiting waiting(listener, {"box/0"});
+  WaitingDriver driver(with_key("secret"), {"box/0"});
   ByteStream worker =
-      call_driver(listener.address(), {"box/0", 7, "here"}, with_key("secret"), deadline_in(patience_s));
-  RemoteWorker link(std::move(waiting.called.get().at("box/0").control));
+      call_driver(driver.listener.address(), {"box/0", 7, "here"}, with_key("secret"), deadline_in(patience_s));
+  RemoteWorker link(std::move(driver.called.get().at("box/0").control));
   EXPECT_FALSE(link.exit());
   worker.close();
   auto events = link.events();

@@ -19,10 +19,10 @@ Epoch epoch_of(std::string name, const std::vector<std::string>& members, std::u
   return epoch;
 }
 
-Epoch with_addresses(Epoch epoch, const std::vector<std::string>& addresses) {
+Epoch with_addresses(Epoch epoch, const std::vector<WorkerAddress>& addresses) {
   for (std::size_t rank = 0; rank < addresses.size(); ++rank) {
-    epoch.members.at(rank).address = addresses[rank];
-    epoch.members[rank].host.clear();  // not known to be one
+    epoch.members.at(rank).address = addresses[rank].address;
+    epoch.members[rank].host = addresses[rank].host;
   }
   return epoch;
 }
@@ -46,7 +46,7 @@ WorkerGroup::WorkerGroup(std::string name, const std::vector<std::string>& membe
     : communicator_(epoch_of(name, members, epoch), open_links(epoch_of(name, members, epoch), rank, links)) {}
 
 WorkerGroup::WorkerGroup(std::string name, const std::vector<std::string>& members, int rank, std::uint64_t epoch,
-                         const std::vector<std::string>& addresses, Fabric& fabric, double timeout_s)
+                         const std::vector<WorkerAddress>& addresses, Fabric& fabric, double timeout_s)
     : communicator_(with_addresses(epoch_of(name, members, epoch), addresses),
                     fabric.connect(with_addresses(epoch_of(name, members, epoch), addresses), rank, timeout_s)) {}
 

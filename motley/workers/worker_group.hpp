@@ -11,6 +11,7 @@
 #include "motley/comm/collective/communicator.hpp"
 #include "motley/comm/transport/fabric.hpp"
 #include "motley/comm/transport/inherited_links.hpp"
+#include "motley/workers/messages.hpp"
 
 namespace motley {
 
@@ -23,7 +24,7 @@ class WorkerGroup {
   // Over a fabric, which outlives the group; every member must do the same within `timeout_s`. `addresses` are those of
   // the members' fabrics. Throws a peer or limit error that names the members that cannot be reached.
   WorkerGroup(std::string name, const std::vector<std::string>& members, int rank, std::uint64_t epoch,
-              const std::vector<std::string>& addresses, Fabric& fabric, double timeout_s);
+              const std::vector<WorkerAddress>& addresses, Fabric& fabric, double timeout_s);
 
   int rank() const { return communicator_.rank(); }
   int size() const { return communicator_.size(); }

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <random>
@@ -352,6 +353,43 @@ TEST_P(WorkerGroups, EveryReceiverOfACrossingEndsWithTheTensor) {
         for (const auto& copy : received) EXPECT_EQ(copy, sent) << a << " -> " << b << ", " << rows << " rows";
       }
     }
+}
+
+// Of this process, those of other tests among them.
+int shared_mappings() {
+  std::ifstream maps("/proc/self/maps");
+  int count = 0;
+  for (std::string line; std::getline(maps, line);) count += line.find("motley-edge") != std::string::npos ? 1 : 0;
+  return count;
+}
+
+// Over fabrics, as workers of agents are connected: those of one host share memory, and others do not.
+TEST(FabricWorkerGroups, WorkersOfOneHostShareMemory) {
+  for (const auto& hosts : {std::vector<std::string>{"box", "box"}, {"box", "attic"}, {"", ""}}) {
+    const int before = shared_mappings();
+    std::vector<std::unique_ptr<Fabric>> fabrics;
+    std::vector<WorkerAddress> addresses;
+    for (const std::string& host : hosts) {
+      fabrics.push_back(std::make_unique<Fabric>(FabricOptions{.key = "secret", .identity = {}}));
+      addresses.push_back({fabrics.back()->address(), host});
+    }
+    Groups groups(2);
+    const auto whole = pattern(3'000'017, 5);
+    std::vector<std::vector<float>> sums(2, std::vector<float>(1000, 1.5F));
+    std::vector<std::byte> received(whole.size());
+    all_ranks(2, [&](std::size_t r) {
+      groups[r] =
+          std::make_unique<WorkerGroup>("test", names_of(2), static_cast<int>(r), 1, addresses, *fabrics[r], 20);
+      groups[r]->all_reduce(bytes_of(sums[r]), CollectiveElement::fp32);
+      if (r == 0)
+        groups[r]->send(whole, 1);
+      else
+        groups[r]->receive(received, 0);
+    });
+    for (const auto& sum : sums) EXPECT_EQ(sum, std::vector<float>(1000, 3.0F));
+    EXPECT_EQ(received, whole);
+    EXPECT_EQ(shared_mappings() > before, hosts[0] == "box" && hosts[1] == "box") << hosts[1];
+  }
 }
 
 }  // namespace

@@ -25,6 +25,7 @@ std::string WorkerExit::text() const {
   switch (how) {
     case How::code: return fmt::format("exited with code {}", number);
     case How::signal: return fmt::format("was killed by signal {}", number);
+    case How::machine: return "is on a machine that is gone";
     case How::unknown: break;
   }
   return "closed its control connection";

@@ -21,7 +21,7 @@ namespace motley {
 
 // How a worker ended.
 struct WorkerExit {
-  enum class How { code, signal, unknown };
+  enum class How { code, signal, machine, unknown };  // machine: that is gone
   How how = How::unknown;
   int number = 0;            // the exit code, or the signal
   std::string text() const;  // "was killed by signal 9"
@@ -50,7 +50,7 @@ class WorkerLink {
   virtual void close() = 0;
   // Ends the worker, as far as it can be reached.
   virtual void kill() = 0;
-  // Its process, 0 where that is on another machine.
+  // Its process, on its own machine; 0 where it is not known.
   virtual int process() const = 0;
 };
 

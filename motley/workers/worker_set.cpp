@@ -30,7 +30,8 @@ WorkerSet::WorkerSet(std::shared_ptr<const ServePlan> plan, Workers workers, Wor
       workers_(std::move(workers)),
       progress_(workers_.size()),
       reported_(workers_.size()),
-      last_answer_(workers_.size()) {
+      last_answer_(workers_.size()),
+      heard_(workers_.size()) {
   for (std::size_t i = 0; i < workers_.size(); ++i) {
     const Worker& worker = workers_[i];
     first_worker_.emplace(worker.stage, i);
@@ -70,6 +71,8 @@ void WorkerSet::wait(int wake, double most_s) {
     }
   double patience_s = most_s;
   for (const auto& [id, step] : unanswered_) patience_s = std::min(patience_s, step.limit_s - seconds_since(step.sent));
+  for (const auto& heard : heard_)
+    if (heard) patience_s = std::min(patience_s, options_.silence_s - seconds_since(*heard));
   ::poll(waiting.data(), waiting.size(), static_cast<int>(std::max(patience_s, 0.0) * 1e3) + 1);
   stirred_.clear();
   for (std::size_t event = 1; event < waiting.size(); ++event)
@@ -82,7 +85,10 @@ std::optional<WorkerLoss> WorkerSet::receive(const OnResult& on_result) {
   bool trouble = false;
   for (const std::size_t i : stirred_) trouble = !take_messages(i, on_result) || trouble;
   stirred_.clear();
-  if (!trouble) return overdue();
+  if (!trouble) {
+    const auto silent_worker = silent();
+    return silent_worker ? silent_worker : overdue();
+  }
   WorkerLoss loss = find_cause(on_result);
   const std::lock_guard lock(mutex_);
   for (std::size_t i = 0; i < workers_.size(); ++i) status_[i].alive = !workers_[i].link->exit();
@@ -95,7 +101,10 @@ std::optional<WorkerLoss> WorkerSet::receive(const OnResult& on_result) {
 bool WorkerSet::take_messages(std::size_t i, const OnResult& on_result) {
   WorkerLink& link = *workers_[i].link;
   try {
-    for (const Message& message : link.receive()) std::visit([&](const auto& m) { take(i, m, on_result); }, message);
+    for (const Message& message : link.receive()) {
+      if (heard_[i]) heard_[i] = Clock::now();
+      std::visit([&](const auto& m) { take(i, m, on_result); }, message);
+    }
   } catch (const Error& error) {
     reported_[i] = error;
   }
@@ -111,6 +120,8 @@ void WorkerSet::take(std::size_t, const M&, const OnResult&) {
 void WorkerSet::take(std::size_t i, const Failure& failure, const OnResult&) {
   reported_[i] = Error(code_from(failure.code), failure.message, failure.hint);
 }
+
+void WorkerSet::take(std::size_t i, const Alive&, const OnResult&) { heard_[i] = Clock::now(); }
 
 void WorkerSet::take(std::size_t i, const Progress& progress, const OnResult&) {
   progress_[i] = progress;
@@ -207,6 +218,15 @@ std::optional<WorkerLoss> WorkerSet::overdue() const {
   return std::nullopt;
 }
 
+std::optional<WorkerLoss> WorkerSet::silent() const {
+  for (std::size_t i = 0; i < workers_.size(); ++i)
+    if (heard_[i] && seconds_since(*heard_[i]) > options_.silence_s)
+      return WorkerLoss{Error(ErrorCode::peer, fmt::format("{} has been silent for {:.1f} s", workers_[i].name(),
+                                                           seconds_since(*heard_[i]))),
+                        {workers_[i].device}};
+  return std::nullopt;
+}
+
 // Those behind a worker that hangs do not answer either: the first stage without an answer is to blame.
 WorkerLoss WorkerSet::hang(std::uint64_t id, const UnansweredStep& step, double elapsed_s) const {
   std::string silent;
@@ -256,9 +276,22 @@ WorkerLoss WorkerSet::describe_loss(std::size_t i) {
     return named(Error(ErrorCode::peer, fmt::format("{} {}", name, exit->text()),
                        "if it was not killed on purpose, the machine may have run out of memory (see `dmesg`); start "
                        "again to load all workers"));
+  if (exit && exit->how == WorkerExit::How::machine) return gone_with(i);
   if (reported_[i])
     return named(Error(reported_[i]->code(), fmt::format("{}: {}", name, reported_[i]->what()), reported_[i]->hint()));
-  return named(Error(ErrorCode::peer, fmt::format("{} {}", name, exit.value_or(WorkerExit{}).text())));
+  WorkerLoss loss = named(Error(ErrorCode::peer, fmt::format("{} {}", name, exit.value_or(WorkerExit{}).text())));
+  loss.gone = exit && exit->how == WorkerExit::How::machine;
+  return loss;
+}
+
+// All workers whose machines are gone, not the i-th alone.
+WorkerLoss WorkerSet::gone_with(std::size_t i) {
+  WorkerLoss loss{
+      Error(ErrorCode::peer, fmt::format("{} {}", workers_[i].name(), workers_[i].link->exit()->text())), {}, true};
+  for (const Worker& worker : workers_)
+    if (const auto exit = worker.link->exit(); exit && exit->how == WorkerExit::How::machine)
+      loss.devices.push_back(worker.device);
+  return loss;
 }
 
 }  // namespace motley

@@ -21,7 +21,7 @@ namespace motley {
 struct WorkerStatus {
   std::string device, stage;
   int rank = 0;
-  int process = 0;  // 0: on another machine
+  int process = 0;  // on its own machine; 0: not known
   bool alive = false;
   Ready allocated;
   double busy_s = 0;  // computing, since the start
@@ -33,6 +33,15 @@ struct WorkerStatus {
 struct WorkerLoss {
   Error cause;
   std::vector<std::string> devices = {};
+  bool gone = false;  // with them: no worker can be started there for now
+};
+
+// The workers of a plan could not be started, and none of them is left.
+class WorkersNotStarted : public Error {
+ public:
+  explicit WorkersNotStarted(WorkerLoss why)
+      : Error(why.cause.code(), why.cause.what(), why.cause.hint()), loss(std::move(why)) {}
+  WorkerLoss loss;
 };
 
 // What a step took. A stage's time is that of its rank 0, waits for the other ranks included.
@@ -45,6 +54,7 @@ struct WorkerSetOptions {
   // A step without an answer for this long means that a worker hangs; where steps prove slow it is ten times the
   // slowest.
   double watchdog_s = 10;
+  double silence_s = 3;  // a worker that has said Alive, and then nothing for this long, is lost
   // Start-up phases, for people: ("weights", "42 %").
   std::function<void(const std::string& phase, const std::string& detail)> report = {};
 };
@@ -96,15 +106,18 @@ class WorkerSet {
   template <class M>
   void take(std::size_t i, const M& message, const OnResult& on_result);
   void take(std::size_t i, const Failure& failure, const OnResult& on_result);
+  void take(std::size_t i, const Alive& alive, const OnResult& on_result);
   void take(std::size_t i, const Progress& progress, const OnResult& on_result);
   void take(std::size_t i, const Ready& ready, const OnResult& on_result);
   void take(std::size_t i, const StepResult& result, const OnResult& on_result);
   void note(std::size_t worker, const StepResult& result, UnansweredStep& step) const;
   double step_limit_s() const;
   std::optional<WorkerLoss> overdue() const;
+  std::optional<WorkerLoss> silent() const;
   WorkerLoss hang(std::uint64_t id, const UnansweredStep& step, double elapsed_s) const;
   WorkerLoss find_cause(const OnResult& on_result);
   WorkerLoss describe_loss(std::size_t i);
+  WorkerLoss gone_with(std::size_t i);
   void report(const std::string& phase, const std::string& detail) const;
 
   const std::shared_ptr<const ServePlan> plan_;
@@ -118,6 +131,7 @@ class WorkerSet {
   std::vector<std::optional<Error>> reported_;  // what a worker said of its own end
   std::vector<std::size_t> stirred_;            // workers that may have something to say
   std::vector<std::uint64_t> last_answer_;      // step, per worker
+  std::vector<std::optional<Instant>> heard_;   // when last, of those that say that they are alive
   std::map<std::uint64_t, UnansweredStep> unanswered_;
   std::int64_t unanswered_tokens_ = 0;
   double slowest_step_s_ = 0;

@@ -54,7 +54,8 @@ constexpr auto killed = WorkerExit{WorkerExit::How::signal, 9};
 class WorkerSetTest : public testing::Test {
  protected:
   // Two stages: box/0 and box/1, then box/2.
-  WorkerSetTest() : plan_(std::make_shared<const ServePlan>(toy_plan({{2, 1}}))), scripts_(3) {
+  explicit WorkerSetTest(const WorkerSetOptions& options = {.watchdog_s = 0.05})
+      : plan_(std::make_shared<const ServePlan>(toy_plan({{2, 1}}))), scripts_(3) {
     Workers workers;
     std::size_t next = 0;
     for (const Stage& stage : plan_->stages)
@@ -63,7 +64,7 @@ class WorkerSetTest : public testing::Test {
                            .stage = stage.id,
                            .rank = static_cast<int>(rank),
                            .link = std::make_unique<ScriptedLink>(scripts_[next++])});
-    set_.emplace(plan_, std::move(workers), WorkerSetOptions{.watchdog_s = 0.05});
+    set_.emplace(plan_, std::move(workers), options);
   }
 
   std::optional<WorkerLoss> receive() {
@@ -210,6 +211,59 @@ TEST_F(WorkerSetTest, TheFirstStageWithoutAnAnswerHangs) {
   while (!loss) loss = receive();
   EXPECT_THAT(loss->cause.what(), HasSubstr("box/1 (rank 1 of stage r0/s0) did not answer step 1 within 0."));
   EXPECT_EQ(loss->devices, std::vector<std::string>{"box/1"});
+}
+
+// ---- signs of life ----
+
+class SilentWorkersTest : public WorkerSetTest {
+ protected:
+  SilentWorkersTest() : WorkerSetTest({.watchdog_s = 3600, .silence_s = 0.1}) {}
+};
+
+TEST_F(SilentWorkersTest, OneThatSaidThatItLivesAndFallsSilentIsLost) {
+  scripts_[1].to_driver.push_back(Alive{});
+  std::optional<WorkerLoss> loss;
+  while (!loss) loss = receive();
+  EXPECT_THAT(loss->cause.what(), HasSubstr("box/1 (rank 1 of stage r0/s0) has been silent for 0."));
+  EXPECT_EQ(loss->cause.code(), ErrorCode::peer);
+  EXPECT_EQ(loss->devices, std::vector<std::string>{"box/1"});
+  EXPECT_FALSE(loss->gone);
+}
+
+TEST_F(SilentWorkersTest, OneThatNeverSaidSoIsNot) {
+  scripts_[1].to_driver.push_back(Ready{});
+  for (const Instant until = deadline_in(0.3); seconds_until(until) > 0;) ASSERT_FALSE(receive());
+}
+
+// Whatever a worker says shows that it lives.
+TEST_F(SilentWorkersTest, AnyMessageIsASignOfLife) {
+  scripts_[0].to_driver.push_back(Alive{});
+  std::uint64_t step = 0;
+  for (const Instant until = deadline_in(0.3); seconds_until(until) > 0;) {
+    set_->send(step_of(++step));
+    for (std::size_t worker = 0; worker < 3; ++worker) answer(worker, step);
+    ASSERT_FALSE(receive());
+  }
+}
+
+// ---- machines that are gone ----
+
+TEST_F(WorkerSetTest, AMachineIsGoneWithAllItsWorkers) {
+  for (const std::size_t i : {0, 2}) scripts_[i].exit = WorkerExit{WorkerExit::How::machine, 0};
+  scripts_[1].to_driver.push_back(Failure{5, "box/0 is gone", ""});
+  const auto loss = receive();
+  ASSERT_TRUE(loss);
+  EXPECT_STREQ(loss->cause.what(), "box/0 (rank 0 of stage r0/s0) is on a machine that is gone");
+  EXPECT_EQ(loss->devices, (std::vector<std::string>{"box/0", "box/2"}));
+  EXPECT_TRUE(loss->gone);
+}
+
+TEST_F(WorkerSetTest, AWorkerThatWasKilledElsewhereIsNotGone) {
+  scripts_[1].ended = true;
+  scripts_[1].exit = killed;  // as its agent says
+  const auto loss = receive();
+  EXPECT_EQ(loss->devices, std::vector<std::string>{"box/1"});
+  EXPECT_FALSE(loss->gone);
 }
 
 TEST_F(WorkerSetTest, EndingClosesAndThenKills) {

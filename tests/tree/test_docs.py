@@ -14,6 +14,7 @@ HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 
 # Commands that this test does not run, and what does, or why nothing can.
 ELSEWHERE = {
+    r"motley up |motley join |motley status$|motley chat --url ": "needs several machines: tests/network/test_machines.py, tests/server/test_running.py",
     r"\./dev |build/release/bench/": "installs and builds, or measures for minutes; the names are held against the tree below",
     r"export PATH=": "this test sets the same",
     r"motley coordinate |motley group create lab && motley coordinate": "stays up: tests/cli/test_group.py, tests/cli/test_coordinate.py",

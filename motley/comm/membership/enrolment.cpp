@@ -77,6 +77,11 @@ EnrolledIdentity::EnrolledIdentity(std::vector<std::string> coordinators, Enrolm
   thread_ = std::jthread([this, valid_s = renew()](const std::stop_token& stop) { keep(stop, valid_s); });
 }
 
+TlsIdentity EnrolledIdentity::identity() const {
+  const std::lock_guard lock(mutex_);
+  return identity_;
+}
+
 double EnrolledIdentity::renew() {
   Error last = input_error("the address of a coordinator is missing",
                            "give at least one HOST:PORT, as `motley coordinate` prints it");
@@ -84,6 +89,8 @@ double EnrolledIdentity::renew() {
     try {
       const Enrolment enrolment = enrol(address, options_, patience_s_);
       context_.replace(enrolment.identity);
+      const std::lock_guard lock(mutex_);
+      identity_ = enrolment.identity;
       return enrolment.valid_s;
     } catch (const Error& error) {
       last = error;

@@ -2,6 +2,7 @@
 // coordinator that holds the authority to certify it. The private key never travels.
 #pragma once
 
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -56,6 +57,7 @@ class EnrolledIdentity {
   EnrolledIdentity(std::vector<std::string> coordinators, EnrolmentOptions options, double patience_s);
 
   const TlsContext& context() const { return context_; }
+  TlsIdentity identity() const;  // for a process that this one starts
 
  private:
   double renew();  // returns its validity, in seconds
@@ -65,7 +67,9 @@ class EnrolledIdentity {
   EnrolmentOptions options_;
   double patience_s_;
   TlsContext context_;
-  std::jthread thread_;  // ends before what it uses
+  mutable std::mutex mutex_;
+  TlsIdentity identity_;  // guarded
+  std::jthread thread_;   // ends before what it uses
 };
 
 }  // namespace motley

@@ -164,6 +164,11 @@ void expect_coordinator(const ByteStream& stream, const std::string& address) {
                 "is that the coordinator's address, and its folder the one that `motley group create` made?");
 }
 
+bool vouches_for(std::string_view certified, std::string_view id) {
+  return !certified.empty() && id.starts_with(certified) &&
+         (id.size() == certified.size() || id[certified.size()] == '/');
+}
+
 std::string objection(const LinkHello& hello, const Epoch& epoch, int rank, const std::string& certified) {
   if (hello.group != epoch.group) return fmt::format("group \"{}\" is not \"{}\"", hello.group, epoch.group);
   if (hello.epoch != epoch.number) return fmt::format("epoch {} is not {}", hello.epoch, epoch.number);
@@ -175,7 +180,7 @@ std::string objection(const LinkHello& hello, const Epoch& epoch, int rank, cons
   if (hello.incarnation != member.incarnation)
     return fmt::format("incarnation {} of \"{}\" is not {}, the one in epoch {}", hello.incarnation, member.id,
                        member.incarnation, epoch.number);
-  if (!certified.empty() && certified != member.id)
+  if (!certified.empty() && !vouches_for(certified, member.id))
     return fmt::format("the certificate names \"{}\", not \"{}\"", certified, member.id);
   return {};
 }

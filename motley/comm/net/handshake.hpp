@@ -66,6 +66,10 @@ constexpr std::string_view coordinator_name = "coordinator";
 // Throws a peer error, with a hint, unless the certificate of the process at `address` names the coordinator.
 void expect_coordinator(const ByteStream& stream, const std::string& address);
 
+// Whether a certificate for `certified` proves to be `id`: its own name, or, as "box/0" of "box", a device of that
+// machine.
+bool vouches_for(std::string_view certified, std::string_view id);
+
 // What is wrong with a handshake for `rank` of `epoch`, under TLS from `certified`; empty where nothing is.
 std::string objection(const LinkHello& hello, const Epoch& epoch, int rank, const std::string& certified);
 

@@ -127,5 +127,24 @@ TEST(Objection, OlderAndNewerEpochsAndIncarnationsAreNotThisOne) {
               "incarnation " + std::to_string(other) + " of \"m1\" is not 3, the one in epoch 7");
 }
 
+TEST(Objection, TheCertificateOfAMachineVouchesForItsDevices) {
+  EXPECT_TRUE(vouches_for("box", "box"));
+  EXPECT_TRUE(vouches_for("box", "box/0"));
+  EXPECT_TRUE(vouches_for("box/0", "box/0"));
+  for (const char* other : {"boxer", "boxer/0", "bo", "", "/box", "attic/box", "Box/0"})
+    EXPECT_FALSE(vouches_for("box", other)) << other;
+  EXPECT_FALSE(vouches_for("box/0", "box"));
+  EXPECT_FALSE(vouches_for("box/0", "box/01"));
+  for (const char* id : {"", "/", "/0", "box", "box/0"}) EXPECT_FALSE(vouches_for("", id)) << id;
+
+  LinkHello device = hello;
+  device.from_id = "m1/0";
+  Epoch epoch = epoch_seven();
+  epoch.members[1].id = "m1/0";
+  EXPECT_EQ(objection(device, epoch, 0, "m1"), "");
+  EXPECT_EQ(objection(device, epoch, 0, "m1/0"), "");
+  EXPECT_EQ(objection(device, epoch, 0, "m1/1"), "the certificate names \"m1/1\", not \"m1/0\"");
+}
+
 }  // namespace
 }  // namespace motley

@@ -185,6 +185,12 @@ std::string peer_address(int socket) {
   return ::getpeername(socket, reinterpret_cast<sockaddr*>(&name), &size) == 0 ? text_of(name) : std::string();
 }
 
+std::string local_address(int socket) {
+  sockaddr_storage name{};
+  socklen_t size = sizeof name;
+  return ::getsockname(socket, reinterpret_cast<sockaddr*>(&name), &size) == 0 ? text_of(name) : std::string();
+}
+
 bool peer_is_local(int socket) {
   sockaddr_storage name{};
   socklen_t size = sizeof name;

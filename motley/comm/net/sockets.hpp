@@ -43,8 +43,9 @@ FileDescriptor connect_local(const std::string& name, ConnectFailure& failure);
 // namespace.
 std::string own_host();
 
-// "10.0.0.7:41234" of the other end; empty where it is gone.
+// "10.0.0.7:41234" of the other end; empty where it is gone. And of this one.
 std::string peer_address(int socket);
+std::string local_address(int socket);
 
 // True where the other end is this very machine, by its address.
 bool peer_is_local(int socket);

@@ -275,7 +275,7 @@ struct Fabric::State {
     ByteStream stream(std::move(socket));
     if (encrypted) {
       stream.secure_as_client(identity(), patience);
-      if (stream.peer_name() != member.id)
+      if (!vouches_for(stream.peer_name(), member.id))
         return {LinkAnswer::refused, fmt::format("the certificate at {} names \"{}\", not \"{}\"", member.address,
                                                  stream.peer_name(), member.id)};
     }

@@ -1,0 +1,212 @@
+"""A deployment of `motley up` and `motley join` over machines that are network namespaces, with what can happen to them.
+
+Runs in network, mount and process namespaces of its own (inside()): the first machine, 10.9.0.1, is that network
+namespace itself, and everything that is started ends with it."""
+
+import http.client
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def inside():
+    """Runs this script again in namespaces of its own, unless it is there."""
+    if os.environ.get("MOTLEY_INSIDE") == "1":
+        return
+    unshare = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    os.environ["MOTLEY_INSIDE"] = "1"
+    os.execvp(unshare[0], [*unshare, sys.executable, *sys.argv])
+
+
+def ip(*words, check=True):
+    return subprocess.run(["ip", *words], check=check, capture_output=True)
+
+
+def processes():
+    """Command lines by process id, of all that run here."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+                if state != "Z":
+                    found[int(entry.name)] = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            except (FileNotFoundError, ProcessLookupError):
+                pass
+    return found
+
+
+class Machine:
+    """A namespace, numbered from 1, and the agent in it; the first has none of its own."""
+
+    def __init__(self, deployment, number, memory):
+        self.deployment, self.number, self.memory = deployment, number, memory
+        self.name = f"m{number}"
+        self.agent = None
+        if number > 1:
+            self.make()
+
+    def make(self):
+        ip("netns", "add", self.name)
+        ip("link", "add", f"v{self.number}", "type", "veth", "peer", "name", "eth0", "netns", self.name)
+        ip("link", "set", f"v{self.number}", "master", "bridge", "up")
+        ip("-n", self.name, "addr", "add", f"10.9.0.{self.number}/24", "dev", "eth0")
+        ip("-n", self.name, "link", "set", "eth0", "up")
+        ip("-n", self.name, "link", "set", "lo", "up")
+
+    def join(self, *options):
+        log = (self.deployment.folder / f"{self.name}.log").open("ab")
+        command = ["ip", "netns", "exec", self.name, self.deployment.motley, "join", "--name", self.name, "--memory", self.memory, *options]
+        environment = self.deployment.environment(self.name) | {"MOTLEY_LINK": self.deployment.link}
+        self.agent = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+
+    def workers(self):
+        """Process ids of the workers, by the parent."""
+        agent = self.agent_process()
+        return [pid for pid, words in processes().items() if words[0].endswith("motley-worker") and parent_of(pid) == agent]
+
+    def agent_process(self):
+        if self.number > 1:
+            return self.agent.pid if self.agent and self.agent.poll() is None else 0
+        return next((pid for pid, words in processes().items() if words[1:2] == ["join"] and self.name in words), 0)
+
+    def link(self, up):
+        ip("link", "set", f"v{self.number}", "up" if up else "down")
+
+    def remove(self):
+        """As if its power were cut: nothing is said any more."""
+        ip("link", "del", f"v{self.number}")
+        for pid in [*self.workers(), self.agent_process()]:
+            if pid:
+                os.kill(pid, signal.SIGKILL)
+        if self.agent:
+            self.agent.wait()
+        ip("netns", "del", self.name)
+
+
+def parent_of(pid):
+    try:
+        return int((Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[1])
+    except (FileNotFoundError, ProcessLookupError):
+        return -1
+
+
+class Deployment:
+    def __init__(self, folder, memory, machines, motley=ROOT / "build/release/motley", model=ROOT / "data/models/tales", options=(), plan=None, keep=False):
+        self.folder, self.motley = Path(folder), str(motley)
+        if keep:  # caches and states of an earlier deployment, in the same namespaces
+            for number in range(2, machines + 1):
+                ip("netns", "del", f"m{number}")
+            ip("link", "del", "bridge")
+        else:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            self.folder.mkdir(parents=True)
+            Path("/run/netns").mkdir(exist_ok=True)
+            subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/run/netns"], check=True)
+            ip("link", "set", "lo", "up")
+        ip("link", "add", "bridge", "type", "bridge")
+        ip("addr", "add", "10.9.0.1/24", "dev", "bridge")
+        ip("link", "set", "bridge", "up")
+        self.machines = [Machine(self, number + 1, memory) for number in range(machines)]
+        verb = ["up", "--wait", str(machines)] if plan is None else ["serve", str(plan), "--agents"]
+        command = [*os.environ.get("MOTLEY_UNDER", "").split(), self.motley, *verb, "--model", str(model), "--memory", memory, "--name", "m1",
+                   "--port", "8000", *options]  # fmt: skip
+        self.log = []
+        self.link, self.serves = None, threading.Event()
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=self.environment("m1"))
+        threading.Thread(target=self._read, daemon=True).start()
+        self.wait(lambda: self.link, "no link was printed")
+        for machine in self.machines[1:]:
+            machine.join()
+        self.wait(self.serves.is_set, "it does not serve")
+
+    def environment(self, name):
+        return os.environ | {f"XDG_{kind}_HOME": str(self.folder / name / kind.lower()) for kind in ("CACHE", "STATE")}
+
+    def _read(self):
+        for line in self.process.stdout:
+            self.log.append(line)
+            if found := re.search(r"motley join '([^']+)'", line):
+                self.link = found[1]
+            if "http://127.0.0.1" in line:
+                self.serves.set()
+
+    def wait(self, condition, otherwise, seconds=60):
+        until = time.monotonic() + seconds
+        while not self.holds(condition):
+            assert time.monotonic() < until and self.process.poll() is None, otherwise + "\n" + self.text()
+            time.sleep(0.02)
+
+    def holds(self, condition):
+        try:
+            return condition()
+        except (OSError, http.client.HTTPException):
+            return False
+
+    def text(self):
+        logs = [f"--- {log.name}\n{log.read_text()}" for log in sorted(self.folder.glob("*.log"))]
+        return f"exit code {self.process.poll()}\n" + "".join(self.log[-200:]) + "\n".join(logs)[-6000:]
+
+    def plan(self):
+        connection = http.client.HTTPConnection("127.0.0.1", 8000, timeout=30)
+        connection.request("GET", "/plan")
+        return json.load(connection.getresponse())
+
+    def serving(self, machines=None):
+        """A plan serves; and so many machines are there, where that is asked."""
+        plan = self.plan()
+        return plan["state"] == "serving" and machines in (None, len(plan["members"]))
+
+    def complete(self, prompt, tokens, seed, arrivals=None):
+        """The text of a streamed answer; `arrivals` gets the time of each piece. Raises where it fails."""
+        body = {"prompt": prompt, "max_tokens": tokens, "seed": seed, "temperature": 0 if seed % 2 == 0 else 1, "stream": True, "ignore_eos": True}
+        connection = http.client.HTTPConnection("127.0.0.1", 8000, timeout=120)
+        connection.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
+        answer = connection.getresponse()
+        if answer.status != 200:
+            raise RuntimeError(f"{answer.status}: {answer.read(500)}")
+        text, done = "", False
+        for line in answer:
+            if line.startswith(b"data: [DONE]"):
+                done = True
+                break
+            if line.startswith(b"data: "):
+                chunk = json.loads(line[6:])
+                if "choices" not in chunk:
+                    raise RuntimeError(f"an error in the stream: {chunk}")
+                text += "".join(choice["text"] for choice in chunk["choices"])
+                if arrivals is not None:
+                    arrivals.append(time.monotonic())
+        connection.close()
+        if not done:
+            raise RuntimeError("the stream broke off")
+        return text
+
+    def end(self, seconds=10):
+        """SIGINT; returns the processes that are left after so many seconds."""
+        self.process.send_signal(signal.SIGINT)
+        until = time.monotonic() + seconds
+        left = self.left()
+        while left and time.monotonic() < until:
+            for machine in self.machines:
+                if machine.agent:
+                    machine.agent.poll()
+            self.process.poll()
+            time.sleep(0.05)
+            left = self.left()
+        if not left:
+            self.process.wait()
+        return left
+
+    @staticmethod
+    def left():
+        return {pid: words for pid, words in processes().items() if "motley" in words[0].rsplit("/", 1)[-1]}

@@ -1,0 +1,423 @@
+#include "motley/agent/agent.hpp"
+
+#include <fmt/format.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <fstream>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <thread>
+
+#include "motley/agent/link_probe.hpp"
+#include "motley/agent/weights_fetch.hpp"
+#include "motley/base/clock.hpp"
+#include "motley/base/error.hpp"
+#include "motley/base/version.hpp"
+#include "motley/comm/membership/enrolment.hpp"
+#include "motley/comm/membership/member_client.hpp"
+#include "motley/comm/net/sockets.hpp"
+#include "motley/workers/control_listener.hpp"
+#include "motley/workers/worker_processes.hpp"
+
+namespace motley {
+namespace {
+
+constexpr double driver_silence_s = 5;  // after which another connection is tried
+constexpr double call_s = 5;            // for a driver or coordinator to answer
+constexpr double again_s = 1;           // between two calls
+constexpr double leave_s = 8;           // for the driver to take over what this machine does
+constexpr double worker_grace_s = 1;    // to leave by itself
+constexpr double progress_every_s = 0.2;
+constexpr double most_probe_s = 600;  // of links
+constexpr double stopped_s = 2;       // that a worker may be, until it is ended
+
+// One worker: first its weights are fetched, then the process runs.
+struct LocalWorker {
+  std::uint64_t epoch = 0;
+  std::unique_ptr<WeightsFetch> fetch;
+  std::unique_ptr<WorkerProcess> process;
+  std::string last_words;  // a failure that it has told
+  Instant told = Clock::now();
+  std::optional<Instant> stopped;  // since when, where somebody has stopped it (SIGSTOP)
+};
+
+bool is_stopped(int process) {
+  std::ifstream in(fmt::format("/proc/{}/stat", process));
+  std::string text;
+  std::getline(in, text);
+  const std::size_t name_end = text.rfind(')');
+  return name_end != std::string::npos && text.substr(name_end).starts_with(") T");
+}
+
+class Agent {
+ public:
+  Agent(const AgentOptions& options, int stop) : options_(options), stop_(stop), run_(run_number()) {}
+  ~Agent() { end_all_workers(); }
+  Agent(const Agent&) = delete;
+  Agent& operator=(const Agent&) = delete;
+
+  bool run() {
+    enrol_when_reachable();
+    while (!ended_) {
+      if (stop_requested() && !leave_until_) start_leaving();
+      if (leave_until_ && (workers_.empty() || !stream_ || seconds_until(*leave_until_) <= 0)) break;
+      if (!stream_) connect();
+      wait();
+      if (stream_) take_messages();
+      look_after_workers();
+      if (!stream_ && !workers_.empty() && seconds_since(driver_heard_) > options_.lease_s) {
+        say("lease", fmt::format("the driver has been gone for {:.0f} s: the workers end", options_.lease_s));
+        end_all_workers();
+      }
+    }
+    if (!ended_) say("left", "as asked");
+    end_all_workers();
+    if (stream_) stream_->flush();
+    return ended_;
+  }
+
+ private:
+  void say(const std::string& what, const std::string& detail) const {
+    if (options_.report) options_.report(what, detail);
+  }
+
+  bool stop_requested() const {
+    pollfd waiting{stop_, POLLIN, 0};
+    return ::poll(&waiting, 1, 0) == 1;
+  }
+  // True: it is time to stop.
+  bool pause(double seconds) const {
+    pollfd waiting{stop_, POLLIN, 0};
+    return ::poll(&waiting, 1, static_cast<int>(seconds * 1e3)) == 1;
+  }
+
+  // The same for every process that this machine's folder has started: one that is killed and started again takes its
+  // own place.
+  std::string run_number() const {
+    const std::filesystem::path file =
+        options_.state / (options_.link.authority.substr(options_.link.authority.find(':') + 1) + "-" + options_.name);
+    std::string number;
+    std::ifstream(file) >> number;
+    if (!number.empty()) return number;
+    number = fmt::format("{:016x}", draw_process_number());
+    std::error_code ignored;
+    std::filesystem::create_directories(options_.state, ignored);
+    std::ofstream out(file);
+    out << number << '\n';
+    return number;
+  }
+
+  // ---- the driver ----
+
+  bool answers(const std::string& address) const {
+    ConnectFailure failure;
+    return static_cast<bool>(connect_tcp(address, deadline_in(call_s), failure));
+  }
+
+  void enrol_when_reachable() {
+    for (bool told = false; !answers(options_.link.coordinator); told = true) {
+      if (!told) say("waiting", fmt::format("nobody answers at {}", options_.link.coordinator));
+      if (pause(again_s)) return;
+    }
+    identity_.emplace(std::vector{options_.link.coordinator},
+                      EnrolmentOptions{.group = options_.link.group,
+                                       .token = options_.link.token,
+                                       .authority = options_.link.authority,
+                                       .member = options_.name},
+                      call_s);
+  }
+
+  RelayAccess access() const { return {.key = options_.link.token, .identity = identity_->context()}; }
+
+  void connect() {
+    if (!identity_ || seconds_since(called_) < again_s) return;
+    called_ = Clock::now();
+    LinkHello hello;
+    hello.group = agents_service;
+    hello.from_id = options_.name;
+    hello.word = fmt::format("{} {}", version(), run_);
+    try {
+      stream_.emplace(call_service(options_.link.driver, hello, access(), deadline_in(call_s)),
+                      max_agent_message_bytes);
+    } catch (const DriverUnreachable& error) {
+      if (!told_unreachable_) say("waiting", error.what());
+      told_unreachable_ = true;
+      return;
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::input || !was_connected_) throw;  // refused
+      return;
+    }
+    was_connected_ = true;
+    told_unreachable_ = false;
+    driver_heard_ = Clock::now();
+    const std::string own = local_address(stream_->descriptor());
+    listen_ = own.substr(0, own.rfind(':')) + ":0";
+    open_fabric();
+    send(AgentReport{options_.devices, fabric_ ? fabric_->address() : std::string()});
+    say("connected",
+        fmt::format("to the deployment \"{}\" at {}, as {}", options_.link.group, options_.link.driver, options_.name));
+  }
+
+  // For measuring links; workers have fabrics of their own.
+  void open_fabric() {
+    if (fabric_) return;
+    try {
+      fabric_ = std::make_shared<Fabric>(FabricOptions{.listen = listen_,
+                                                       .key = options_.link.token,
+                                                       .identity = identity_->context(),
+                                                       .shared_memory = SharedMemoryUse::never});
+    } catch (const Error& error) {
+      say("links", fmt::format("cannot be measured: {}", error.what()));
+    }
+  }
+
+  void send(const AgentMessage& message) {
+    if (!stream_) return;
+    stream_->send(encode_agent(message));
+    sent_ = Clock::now();
+  }
+
+  void take_messages() {
+    try {
+      stream_->flush();
+      while (const auto message = stream_->receive()) {
+        driver_heard_ = Clock::now();
+        std::visit([&](const auto& m) { take(m); }, decode_agent(*message));
+        if (ended_) return;
+      }
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::environment) throw;  // this machine lacks something
+      say("driver", fmt::format("broke the protocol: {}", error.what()));
+      return stream_.reset();
+    }
+    if (stream_->ended() || seconds_since(driver_heard_) > driver_silence_s) {
+      say("driver", stream_->ended() ? "the connection has ended" : "is silent");
+      return stream_.reset();
+    }
+    if (seconds_since(sent_) > agent_alive_every_s) send(AgentAlive{});
+  }
+
+  template <class M>
+  void take(const M&) {
+    throw Error(ErrorCode::peer, "a message that drivers do not send");
+  }
+  void take(const AgentAlive&) {}
+  void take(const End&) {
+    say("ended", "the deployment has ended");
+    ended_ = true;
+  }
+
+  void take(const Weights& weights) {
+    if (cache_ && cache_->manifest() == weights.manifest) return;
+    check_manifest(weights.manifest);
+    model_folder_ = has_own(weights.manifest) ? options_.model : std::filesystem::path();
+    trim_chunk_caches(options_.cache / "weights", options_.cache_bytes, weights.manifest.digest());
+    cache_ = std::make_shared<ChunkCache>(options_.cache / "weights", weights.manifest);
+  }
+
+  bool has_own(const ModelManifest& manifest) {
+    if (options_.model.empty()) return false;
+    try {
+      // That may take a while, in which this machine must not seem lost.
+      const auto show_alive = [&](double) {
+        if (seconds_since(sent_) > agent_alive_every_s) send(AgentAlive{});
+      };
+      if (make_manifest(options_.model, options_.cache / "digests", show_alive) == manifest) return true;
+      say("weights", fmt::format("{} does not hold what is served: they are fetched", options_.model.string()));
+    } catch (const Error& error) {
+      say("weights", fmt::format("{}: they are fetched", error.what()));
+    }
+    return false;
+  }
+
+  void take(const StartWorker& start) {
+    offered(start.device);  // or it is none of this machine
+    for (const ChunkId& id : start.chunks)
+      if (cache_ && !has_chunk(cache_->manifest(), id))
+        throw Error(ErrorCode::peer, "a chunk that the model does not have");
+    end_worker(start.device);
+    LocalWorker& worker = workers_[start.device];
+    worker.epoch = start.epoch;
+    if (!cache_) return fail_start(start.device, "the driver has not said which weights are served");
+    if (model_folder_.empty())
+      worker.fetch =
+          std::make_unique<WeightsFetch>(cache_, start.chunks, options_.link.driver, options_.name, access(), wake_);
+    else
+      start_process(start.device, worker);
+  }
+
+  void take(const ProbeLinks& asked) {
+    if (!fabric_ || !(asked.seconds > 0 && asked.seconds < most_probe_s))
+      return send(ProbedLinks{asked.number, {}, "this machine cannot measure its links"});
+    probe_ = std::make_unique<LinkProbe>(asked, options_.name, fabric_, wake_);
+  }
+
+  void take(const EndWorker& end) {
+    const auto worker = workers_.find(end.device);
+    if (worker != workers_.end() && worker->second.epoch <= end.epoch) end_worker(end.device);
+  }
+
+  void start_leaving() {
+    leave_until_ = deadline_in(leave_s);
+    say("leaving", "the driver plans without this machine");
+    send(Leave{});
+  }
+
+  // ---- workers ----
+
+  const OfferedDevice& offered(const std::string& device) const {
+    const auto prefix = options_.name + "/";
+    for (std::size_t slot = 0; slot < options_.devices.size(); ++slot)
+      if (device == prefix + std::to_string(slot)) return options_.devices[slot];
+    throw Error(ErrorCode::peer, fmt::format("{} is not a device of this machine", device));
+  }
+
+  void start_process(const std::string& device, LocalWorker& worker) {
+    CallDriver call{.driver = options_.link.driver,
+                    .device = device,
+                    .epoch = worker.epoch,
+                    .model_folder = (model_folder_.empty() ? cache_->model() : model_folder_).string(),
+                    .threads = offered(device).threads,
+                    .listen = listen_,
+                    .key = options_.link.token,
+                    .certificate = {},
+                    .private_key = {},
+                    .authority = {}};
+    const TlsIdentity identity = identity_->identity();
+    call.certificate = identity.certificate;
+    call.private_key = identity.key;
+    call.authority = identity.authority;
+    try {
+      worker.process = std::make_unique<WorkerProcess>(options_.worker_program, std::span<const int>());
+      worker.process->send(encode(call));
+      send(WorkerStarted{device, worker.epoch, worker.process->process()});
+      say("worker", fmt::format("{} starts", device));
+    } catch (const Error& error) {
+      fail_start(device, error.what());
+    }
+  }
+
+  void fail_start(const std::string& device, const std::string& cause) {
+    say("worker", fmt::format("{} cannot start: {}", device, cause));
+    send(WorkerEnded{device, workers_[device].epoch, 0, static_cast<int>(ErrorCode::peer), cause});
+    workers_.erase(device);
+  }
+
+  void look_after_workers() {
+    wake_.clear();
+    if (const auto links = probe_ ? probe_->result() : std::nullopt) {
+      send(*links);
+      probe_.reset();
+    }
+    std::vector<std::string> devices;
+    for (const auto& [device, worker] : workers_) devices.push_back(device);
+    for (const std::string& device : devices) {
+      LocalWorker& worker = workers_.at(device);
+      if (worker.fetch)
+        look_after_fetch(device, worker);
+      else
+        look_after_process(device, worker);
+    }
+  }
+
+  void look_after_fetch(const std::string& device, LocalWorker& worker) {
+    const FetchProgress progress = worker.fetch->progress();
+    if (!progress.failure.empty()) return fail_start(device, progress.failure);
+    const bool news = progress.bytes < progress.of_bytes && seconds_since(worker.told) > progress_every_s;
+    if (!progress.done && !news) return;
+    worker.told = Clock::now();
+    send(Fetched{device, worker.epoch, progress.bytes, progress.of_bytes});
+    if (!progress.done) return;
+    worker.fetch.reset();
+    start_process(device, worker);
+  }
+
+  void look_after_process(const std::string& device, LocalWorker& worker) {
+    try {
+      worker.process->flush();
+      for (const Message& message : worker.process->receive())
+        if (const auto* failure = std::get_if<Failure>(&message)) worker.last_words = failure->message;
+    } catch (const Error&) {
+      // How it ends says enough.
+    }
+    const auto exit = worker.process->exit();
+    if (!exit) return end_if_stopped(device, worker);
+    const bool killed = exit->how == WorkerExit::How::signal;
+    say("worker",
+        fmt::format("{} {}{}", device, exit->text(), worker.last_words.empty() ? "" : ": " + worker.last_words));
+    send(WorkerEnded{device, worker.epoch, killed ? exit->number : 0, killed ? 0 : exit->number, worker.last_words});
+    workers_.erase(device);
+  }
+
+  // Before it has called the driver, nobody else would notice.
+  void end_if_stopped(const std::string& device, LocalWorker& worker) const {
+    if (!is_stopped(worker.process->process())) return worker.stopped.reset();
+    if (!worker.stopped) worker.stopped = Clock::now();
+    if (seconds_since(*worker.stopped) < stopped_s) return;
+    say("worker", fmt::format("{} has been stopped for {:.0f} s: it is ended", device, stopped_s));
+    worker.process->kill();
+  }
+
+  void end_worker(const std::string& device) {
+    const auto found = workers_.find(device);
+    if (found == workers_.end()) return;
+    end_process(found->second);
+    workers_.erase(found);
+  }
+
+  static void end_process(LocalWorker& worker) {
+    worker.fetch.reset();
+    if (!worker.process) return;
+    // Its control connection has ended: it leaves by itself, unless it is stopped or in a long computation.
+    const Instant until = deadline_in(worker_grace_s);
+    while (!worker.process->exit() && seconds_until(until) > 0) {
+      auto events = worker.process->events();
+      ::poll(events.data(), events.size(), 20);
+      worker.process->receive();
+    }
+    worker.process.reset();
+  }
+
+  void end_all_workers() {
+    for (auto& [device, worker] : workers_)
+      if (worker.process) worker.process->kill();
+    workers_.clear();
+  }
+
+  void wait() {
+    std::vector<pollfd> waiting{{wake_.descriptor(), POLLIN, 0}};
+    if (!leave_until_) waiting.push_back({stop_, POLLIN, 0});
+    if (stream_) waiting.push_back({stream_->descriptor(), stream_->events(), 0});
+    for (const auto& [device, worker] : workers_)
+      if (worker.process)
+        for (const pollfd& event : worker.process->events()) waiting.push_back(event);
+    constexpr int look_every_ms = 200;
+    ::poll(waiting.data(), waiting.size(), look_every_ms);
+  }
+
+  const AgentOptions& options_;
+  const int stop_;
+  const std::string run_;
+  Wakeup wake_;
+  std::optional<EnrolledIdentity> identity_;
+  std::optional<MessageStream> stream_;
+  Instant called_, sent_, driver_heard_;
+  std::string listen_;
+  bool was_connected_ = false, told_unreachable_ = false, ended_ = false;
+  std::optional<Instant> leave_until_;
+  std::shared_ptr<Fabric> fabric_;
+  std::unique_ptr<LinkProbe> probe_;
+  std::shared_ptr<ChunkCache> cache_;
+  std::filesystem::path model_folder_;
+  std::map<std::string, LocalWorker> workers_;
+};
+
+}  // namespace
+
+bool run_agent(const AgentOptions& options, int stop) { return Agent(options, stop).run(); }
+
+}  // namespace motley

@@ -1,0 +1,35 @@
+// The agent of a machine: a member of a deployment. It proves who it is, says what the machine offers, fetches the
+// weights that its workers read, starts and watches them, and ends them when the driver says so, or has been gone for
+// longer than its lease.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "motley/agent/join_link.hpp"
+#include "motley/agent/messages.hpp"
+
+namespace motley {
+
+struct AgentOptions {
+  JoinLink link;
+  std::string name;  // of this machine, told from all others
+  std::vector<OfferedDevice> devices;
+  std::filesystem::path worker_program;  // motley-worker, beside motley
+  std::filesystem::path cache;           // of weights
+  std::uint64_t cache_bytes = std::uint64_t{256} << 30;
+  std::filesystem::path state;  // a folder that tells an agent that is started again from another machine's
+  std::filesystem::path model;  // the model's own folder or GGUF file on this machine, if there is one
+  double lease_s = 30;          // without the driver, until the workers are ended
+  std::function<void(const std::string& what, const std::string& detail)> report = {};
+};
+
+// Until the deployment ends (true), or `stop`, a descriptor, is readable: then it leaves as planned (false). No worker
+// is left behind. Tries again while nobody answers at the driver's addresses. Throws a peer or input error where it is
+// refused, or the deployment is not the one expected; an environment error where the cache cannot be written.
+bool run_agent(const AgentOptions& options, int stop);
+
+}  // namespace motley

@@ -1,0 +1,92 @@
+#include "motley/agent/deployment_group.hpp"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <array>
+
+#include "motley/base/error.hpp"
+#include "motley/comm/net/file_descriptor.hpp"
+#include "motley/comm/net/handshake.hpp"
+
+namespace motley {
+namespace {
+
+constexpr int certificate_days = 365;
+
+std::string text_of(const in_addr& address) {
+  std::array<char, INET_ADDRSTRLEN> text{};
+  ::inet_ntop(AF_INET, &address, text.data(), text.size());
+  return text.data();
+}
+
+// The address that a packet to a far one would carry; nothing is sent. Empty where there is no way there.
+std::string address_of_default_route() {
+  const FileDescriptor socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_in far{};
+  far.sin_family = AF_INET;
+  far.sin_port = htons(9);
+  ::inet_pton(AF_INET, "192.0.2.1", &far.sin_addr);  // of a network that is only for examples
+  sockaddr_in own{};
+  socklen_t size = sizeof own;
+  if (!socket || ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&far), sizeof far) != 0 ||
+      ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &size) != 0)
+    return {};
+  return text_of(own.sin_addr);
+}
+
+std::string address_of_first_interface() {
+  ifaddrs* all = nullptr;
+  if (::getifaddrs(&all) != 0) return {};
+  std::string found;
+  for (const ifaddrs* one = all; one != nullptr && found.empty(); one = one->ifa_next)
+    if (one->ifa_addr != nullptr && one->ifa_addr->sa_family == AF_INET && (one->ifa_flags & IFF_UP) != 0 &&
+        (one->ifa_flags & IFF_LOOPBACK) == 0)
+      found = text_of(reinterpret_cast<const sockaddr_in*>(one->ifa_addr)->sin_addr);
+  ::freeifaddrs(all);
+  return found;
+}
+
+CoordinatorServerOptions server_options(const std::string& group, const std::string& listen, const std::string& token,
+                                        const Authority& authority, const TlsIdentity& identity) {
+  CoordinatorServerOptions options;
+  options.group = group;
+  options.listen = listen;
+  options.token = token;
+  options.identity = identity;
+  options.authority = authority;
+  return options;
+}
+
+}  // namespace
+
+std::string own_address() {
+  for (const auto& find : {address_of_default_route, address_of_first_interface})
+    if (const std::string found = find(); !found.empty()) return found;
+  return "127.0.0.1";
+}
+
+DeploymentGroup::DeploymentGroup(const std::string& name, const std::string& listen)
+    : name_(name),
+      token_(make_join_token()),
+      authority_(Authority::create(name)),
+      identity_(authority_.issue(std::string(coordinator_name), certificate_days)),
+      server_(server_options(name, listen, token_, authority_, identity_), open_sqlite_store(":memory:")),
+      thread_([this](const std::stop_token& stop) { server_.run(stop); }) {}
+
+DeploymentGroup::~DeploymentGroup() = default;
+
+RelayAccess DeploymentGroup::access() const { return {.key = token_, .identity = TlsContext(identity_)}; }
+
+JoinLink DeploymentGroup::link(const std::string& driver) const {
+  return {.coordinator = server_.address(),
+          .driver = driver,
+          .group = name_,
+          .authority = certificate_facts(authority_.certificate()).fingerprint,
+          .token = token_};
+}
+
+}  // namespace motley

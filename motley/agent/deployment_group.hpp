@@ -1,0 +1,39 @@
+// The group of one deployment, for as long as this process lives: an authority, a token, and a coordinator that
+// certifies whoever shows it.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "motley/agent/join_link.hpp"
+#include "motley/comm/membership/coordinator_server.hpp"
+#include "motley/comm/net/listener.hpp"
+
+namespace motley {
+
+// How other machines reach this one: the address of the interface that leads to them; "127.0.0.1" where there is none.
+std::string own_address();
+
+class DeploymentGroup {
+ public:
+  // `listen`: "10.0.0.5:4700", port 0 for any that is free. Throws an environment error where that is impossible.
+  DeploymentGroup(const std::string& name, const std::string& listen);
+  ~DeploymentGroup();
+  DeploymentGroup(const DeploymentGroup&) = delete;
+  DeploymentGroup& operator=(const DeploymentGroup&) = delete;
+
+  // Of the driver, which is the coordinator's process.
+  RelayAccess access() const;
+  // For a driver that takes control connections there.
+  JoinLink link(const std::string& driver) const;
+
+ private:
+  const std::string name_, token_;
+  const Authority authority_;
+  const TlsIdentity identity_;
+  CoordinatorServer server_;
+  std::jthread thread_;
+};
+
+}  // namespace motley

@@ -1,0 +1,23 @@
+// What a machine needs to join a deployment, in one line:
+//
+//   motley://10.0.0.5:4700/lab?driver=10.0.0.5:4701&authority=sha256:9f…&token=51c…
+#pragma once
+
+#include <string>
+
+namespace motley {
+
+struct JoinLink {
+  std::string coordinator;  // certifies members: "10.0.0.5:4700"
+  std::string driver;       // takes control connections
+  std::string group;
+  std::string authority;  // the fingerprint of the only one to be believed
+  std::string token;
+  bool operator==(const JoinLink&) const = default;
+};
+
+std::string to_text(const JoinLink& link);
+// Throws an input error that says what is missing or wrong, and never shows the token.
+JoinLink parse_join_link(const std::string& text);
+
+}  // namespace motley

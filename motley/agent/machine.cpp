@@ -1,0 +1,140 @@
+#include "motley/agent/machine.hpp"
+
+#include <fmt/format.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "motley/base/clock.hpp"
+
+namespace motley {
+namespace {
+
+constexpr double measured_s = 0.25;  // each of both rates
+constexpr double spare = 0.1;        // of the memory that is free
+
+std::string first_line(const char* file) {
+  std::ifstream in(file);
+  std::string line;
+  std::getline(in, line);
+  return line;
+}
+
+// The value of a line "key : value".
+std::string value_of(const char* file, std::string_view key) {
+  std::ifstream in(file);
+  for (std::string line; std::getline(in, line);)
+    if (line.starts_with(key))
+      if (const auto at = line.find_first_not_of(" \t:", key.size()); at != std::string::npos) return line.substr(at);
+  return {};
+}
+
+// Processors that the control group may use at once, as "50000 100000" of microseconds says; none: all.
+double granted_processors() {
+  std::istringstream line(first_line("/sys/fs/cgroup/cpu.max"));
+  double quota = 0, period = 0;
+  if (line >> quota >> period && quota > 0 && period > 0) return quota / period;
+  std::istringstream old_quota(first_line("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"));
+  std::istringstream old_period(first_line("/sys/fs/cgroup/cpu/cpu.cfs_period_us"));
+  if (old_quota >> quota && old_period >> period && quota > 0 && period > 0) return quota / period;
+  return INFINITY;
+}
+
+// Runs `part` on every thread, again and again, and returns how much they have done together per second.
+template <class Part>
+double rate_of(int threads, const Part& part) {
+  std::atomic<double> sum = 0;
+  std::vector<std::jthread> running;
+  const Instant start = Clock::now();
+  for (int thread = 0; thread < threads; ++thread)
+    running.emplace_back([&, thread] {
+      double done = 0;
+      while (seconds_since(start) < measured_s) done += part(thread);
+      sum += done;
+    });
+  running.clear();
+  return sum / seconds_since(start);
+}
+
+std::atomic<float> sink;  // what is computed only to be timed ends here
+
+using Lanes [[gnu::vector_size(64)]] = float;
+
+// The operations of so many independent sums, in the widest vectors of the processor.
+#if defined(__x86_64__)
+[[gnu::target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")]]
+#endif
+double
+multiply_and_add(float factor) {
+  constexpr int rounds = 20000, sums = 8;
+  Lanes sum[sums] = {};
+  const Lanes by = Lanes{} + factor, plus = Lanes{} + 1e-3F;
+  for (int round = 0; round < rounds; ++round)
+    for (Lanes& one : sum) one = one * by + plus;
+  Lanes all{};
+  for (const Lanes& one : sum) all += one;
+  sink.store(all[0], std::memory_order_relaxed);
+  return 2.0 * rounds * sums * (sizeof(Lanes) / sizeof(float));
+}
+
+#if defined(__x86_64__)
+[[gnu::target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")]]
+#endif
+double
+read_all(const std::vector<Lanes>& numbers) {
+  Lanes sum{};
+  for (const Lanes& some : numbers) sum += some;
+  sink.store(sum[0], std::memory_order_relaxed);
+  return static_cast<double>(numbers.size() * sizeof(Lanes));
+}
+
+}  // namespace
+
+int usable_threads() {
+  cpu_set_t allowed;
+  const bool known = ::sched_getaffinity(0, sizeof allowed, &allowed) == 0;
+  const int processors = known ? CPU_COUNT(&allowed) : static_cast<int>(std::thread::hardware_concurrency());
+  return std::max(1, static_cast<int>(std::min<double>(processors, std::ceil(granted_processors()))));
+}
+
+std::int64_t usable_memory_bytes() {
+  double bytes = 1024 * std::strtod(value_of("/proc/meminfo", "MemAvailable").c_str(), nullptr);
+  std::int64_t most = 0, used = 0;
+  std::istringstream limit(first_line("/sys/fs/cgroup/memory.max")), now(first_line("/sys/fs/cgroup/memory.current"));
+  if (limit >> most && now >> used) bytes = std::min(bytes, static_cast<double>(most - used));
+  return static_cast<std::int64_t>(std::max(0.0, bytes * (1 - spare)));
+}
+
+std::string processor_kind() {
+  const std::string kind = value_of("/proc/cpuinfo", "model name");
+  return kind.empty() ? "processor" : kind;
+}
+
+std::string processor_name(int threads) {
+  const double granted = granted_processors();
+  return fmt::format("{} with {} threads on {}", processor_kind(), threads,
+                     std::isinf(granted) ? "all processors" : fmt::format("{} processors", granted));
+}
+
+OfferedDevice measure_processor(std::int64_t memory_bytes, int threads) {
+  OfferedDevice device;
+  device.kind = processor_kind();
+  device.memory_bytes = memory_bytes;
+  device.threads = threads;
+  constexpr std::size_t bytes_each = std::size_t{64} << 20;  // more than a share of the caches
+  std::vector<std::vector<Lanes>> numbers(static_cast<std::size_t>(threads),
+                                          std::vector<Lanes>(bytes_each / sizeof(Lanes), Lanes{} + 1.0F));
+  device.bytes_per_s =
+      rate_of(threads, [&](int thread) { return read_all(numbers[static_cast<std::size_t>(thread)]); });
+  device.flop_per_s = rate_of(threads, [](int) { return multiply_and_add(0.999F); });
+  return device;
+}
+
+}  // namespace motley

@@ -1,0 +1,85 @@
+// The driver's side of a deployment on several machines: which of them are there, what they offer, and workers on them.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "motley/agent/messages.hpp"
+#include "motley/comm/net/listener.hpp"
+#include "motley/plan/serve.hpp"
+#include "motley/workers/worker_set.hpp"
+
+namespace motley {
+
+struct MemberStatus {
+  std::string name;  // of the machine
+  std::string address;
+  std::vector<OfferedDevice> devices;
+  bool operator==(const MemberStatus&) const = default;
+};
+
+// From one machine to another.
+struct MachineLink {
+  std::string from, to;
+  double latency_s = 0;  // one way
+  double bytes_per_s = 0;
+  bool operator==(const MachineLink&) const = default;
+};
+
+struct MembersOptions {
+  std::string listen;  // "10.0.0.5:0"
+  RelayAccess access;
+  double silence_s = 3;  // an agent that says nothing for this long is lost
+  // What happens, for people: ("joined", "box, 1 device"). From several threads, one at a time.
+  std::function<void(const std::string& what, const std::string& detail)> report = {};
+};
+
+class Members {
+ public:
+  // Throws an environment error where the address cannot be listened on.
+  explicit Members(MembersOptions options);
+  ~Members();  // as end()
+  Members(const Members&) = delete;
+  Members& operator=(const Members&) = delete;
+
+  const std::string& address() const;  // of the listener
+
+  // Those that are connected and do not want to leave, by name.
+  std::vector<MemberStatus> list() const;
+  // Names of those that are connected and want to leave.
+  std::set<std::string> leaving() const;
+  // As if this member had asked to leave; it stays connected. Throws an input error where there is no such member.
+  void drain(const std::string& name);
+  // A descriptor that is readable after list() has changed, until changes() is called.
+  int changed() const;
+  void clear_changed();
+
+  // Lets those that are there measure the links between them, for about so many seconds. What is known of them
+  // afterwards: also links that were measured before. Less than two members measure nothing, and where a measurement
+  // fails that is reported and nothing is learned. Returns early when `stop`, a descriptor, is readable.
+  std::vector<MachineLink> measure_links(double seconds, int stop);
+  std::vector<MachineLink> links() const;
+
+  // What agents fetch: a model of this manifest, whose files are in `folder`.
+  void offer_weights(ModelManifest manifest, std::filesystem::path folder);
+
+  // Starts the workers of a plan, launched and in the order of worker_devices(). `chunks` of a device are those that
+  // its worker reads. Throws WorkersNotStarted where a member is not there, is lost meanwhile, or cannot start a
+  // worker, and where a worker has not called in time.
+  Workers start_workers(const ServePlan& plan, std::uint64_t epoch,
+                        const std::function<std::vector<ChunkId>(const std::string& device)>& chunks);
+
+  // The deployment has ended: tells every agent, and gives them `grace_s` to end their workers.
+  void end(double grace_s);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace motley

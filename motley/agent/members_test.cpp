@@ -1,0 +1,503 @@
+// The driver's side of a deployment, with agents and workers that a test writes message by message.
+#include "motley/agent/members.hpp"
+
+#include <gmock/gmock.h>
+#include <poll.h>
+
+#include <cmath>
+#include <future>
+#include <mutex>
+#include <set>
+
+#include "motley/base/version.hpp"
+#include "motley/checkpoint/chunk_cache.hpp"
+#include "motley/checkpoint/large_model_test.hpp"
+#include "motley/comm/net/deadline_test.hpp"
+#include "motley/comm/net/message_stream.hpp"
+#include "motley/workers/control_connection.hpp"
+#include "motley/workers/remote_workers.hpp"
+#include "motley/workers/toy_plan_test.hpp"
+
+namespace motley {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+
+const RelayAccess with_secret{.key = "secret", .identity = {}};
+const std::string this_version(version());
+const OfferedDevice some_device{"toy", 1 << 20, 1e9, 1e9, 2};
+
+// A machine's agent as far as its driver sees it.
+class HandAgent {
+ public:
+  HandAgent(const Members& members, const std::string& name, const std::string& run = "1",
+            const std::string& of_version = this_version)
+      : stream_(
+            call_service(members.address(), hello(agents_service, name, of_version + " " + run), with_secret, soon()),
+            max_agent_message_bytes) {}
+
+  static LinkHello hello(const std::string& service, const std::string& name, const std::string& word) {
+    LinkHello hello;
+    hello.group = service;
+    hello.from_id = name;
+    hello.word = word;
+    return hello;
+  }
+
+  void send(const AgentMessage& message) { stream_.send(encode_agent(message), soon()); }
+  void report(std::size_t devices = 1) { send(AgentReport{std::vector(devices, some_device)}); }
+  // The next message that is more than a sign of life; none: the connection has ended.
+  std::optional<AgentMessage> receive() {
+    for (;;) {
+      const auto bytes = stream_.receive(soon());
+      if (!bytes) return std::nullopt;
+      AgentMessage message = decode_agent(*bytes);
+      if (!std::holds_alternative<AgentAlive>(message)) return message;
+    }
+  }
+  template <class M>
+  M receive() {
+    const auto message = receive();
+    return message && std::holds_alternative<M>(*message) ? std::get<M>(*message)
+                                                          : throw Error(ErrorCode::peer, "another");
+  }
+  bool has_ended() {
+    try {
+      while (receive()) {
+      }
+    } catch (const Error&) {
+      return false;  // not in time
+    }
+    return true;
+  }
+  BlockingMessageStream& stream() { return stream_; }
+
+ private:
+  BlockingMessageStream stream_;
+};
+
+// What happens to a deployment's members, as it is reported.
+class Told {
+ public:
+  void operator()(const std::string& what, const std::string& detail) {
+    const std::lock_guard lock(mutex_);
+    lines_.push_back(what + ": " + detail);
+  }
+  std::vector<std::string> lines() const {
+    const std::lock_guard lock(mutex_);
+    return lines_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<std::string> lines_;
+};
+
+class MembersTest : public LargeModelTest {
+ protected:
+  explicit MembersTest(double silence_s = 60)
+      : members_({.listen = "127.0.0.1:0",
+                  .access = with_secret,
+                  .silence_s = silence_s,
+                  .report = [this](const std::string& what, const std::string& detail) { told_(what, detail); }}) {}
+
+  std::set<std::string> names() const {
+    std::set<std::string> all;
+    for (const MemberStatus& member : members_.list()) all.insert(member.name);
+    return all;
+  }
+  // Waits on what says that the list has changed.
+  bool become(const std::set<std::string>& expected) {
+    for (const Instant until = soon(); names() != expected;) {
+      pollfd waiting{members_.changed(), POLLIN, 0};
+      if (::poll(&waiting, 1, poll_timeout_ms(until)) != 1) return false;
+      members_.clear_changed();
+    }
+    return true;
+  }
+  bool tells(const std::string& part) {
+    for (const Instant until = soon(); seconds_until(until) > 0;
+         std::this_thread::sleep_for(std::chrono::milliseconds(2)))
+      for (const std::string& line : told_.lines())
+        if (line.find(part) != std::string::npos) return true;
+    return false;
+  }
+  // Why an agent is not welcome.
+  std::string refusal_of(const std::string& name, const std::string& run = "1", const std::string& of = this_version) {
+    try {
+      HandAgent(members_, name, run, of);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::input);
+      return error.what();
+    }
+    return "welcome";
+  }
+
+  Told told_;
+  Members members_;
+};
+
+TEST_F(MembersTest, AMemberJoinsWithWhatItOffers) {
+  HandAgent agent(members_, "box");
+  EXPECT_EQ(names(), std::set<std::string>());
+  agent.report(2);
+  ASSERT_TRUE(become({"box"}));
+  EXPECT_EQ(members_.list(), (std::vector<MemberStatus>{{"box", "127.0.0.1", {some_device, some_device}}}));
+  HandAgent attic(members_, "attic");
+  attic.report();
+  ASSERT_TRUE(become({"attic", "box"}));
+  EXPECT_EQ(members_.list().front().name, "attic");
+  EXPECT_THAT(told_.lines(), Contains("joined: box at 127.0.0.1: 1.00 MiB of toy, 1.00 MiB of toy"));
+}
+
+TEST_F(MembersTest, ADeviceWithoutMemoryOrSpeedIsRefused) {
+  const auto is_refused = [&](const std::vector<OfferedDevice>& devices) {
+    HandAgent agent(members_, "box");
+    agent.send(AgentReport{devices});
+    return agent.has_ended();
+  };
+  const auto with = [](auto change) {
+    OfferedDevice device = some_device;
+    change(device);
+    return std::vector{some_device, device};
+  };
+  EXPECT_TRUE(is_refused({}));
+  EXPECT_TRUE(is_refused(with([](OfferedDevice& device) { device.memory_bytes = 0; })));
+  EXPECT_TRUE(is_refused(with([](OfferedDevice& device) { device.memory_bytes = -1; })));
+  EXPECT_TRUE(is_refused(with([](OfferedDevice& device) { device.threads = 0; })));
+  for (const double rate : std::vector<double>{0, -1, NAN, INFINITY}) {
+    EXPECT_TRUE(is_refused(with([&](OfferedDevice& device) { device.bytes_per_s = rate; })));
+    EXPECT_TRUE(is_refused(with([&](OfferedDevice& device) { device.flop_per_s = rate; })));
+  }
+  EXPECT_EQ(names(), std::set<std::string>());
+  EXPECT_TRUE(tells("lost: box broke the protocol: a device without memory or speed"));
+}
+
+TEST_F(MembersTest, AnAgentThatBreaksTheProtocolIsLost) {
+  HandAgent babbler(members_, "babbler"), driver(members_, "driver"), other(members_, "other");
+  babbler.stream().send("babble");
+  driver.send(End{});
+  other.send(WorkerEnded{"box/0", 1, 9, 0, ""});
+  EXPECT_TRUE(babbler.has_ended() && driver.has_ended() && other.has_ended());
+  EXPECT_TRUE(tells("lost: driver broke the protocol: a message that agents do not send"));
+  EXPECT_TRUE(tells("lost: other broke the protocol: news of another machine's device"));
+}
+
+TEST_F(MembersTest, AnotherVersionIsRefused) {
+  EXPECT_EQ(refusal_of("box", "1", "0.0.1"), "the driver at " + members_.address() +
+                                                 " refuses: it runs motley 0.0.1, and this deployment " + this_version +
+                                                 ": install the same version");
+  EXPECT_THAT(refusal_of("box/0"), HasSubstr("a machine's name cannot have a slash"));
+}
+
+TEST_F(MembersTest, TwoMachinesOfOneNameAreToldApart) {
+  HandAgent agent(members_, "box", "1");
+  agent.report();
+  ASSERT_TRUE(become({"box"}));
+  EXPECT_THAT(refusal_of("box", "2"), HasSubstr("another machine is called \"box\": choose another name"));
+  EXPECT_EQ(names(), std::set<std::string>{"box"});
+
+  HandAgent again(members_, "box", "1");  // started again: its earlier connection may look as if it stood
+  EXPECT_TRUE(agent.has_ended());
+  again.report(2);
+  ASSERT_TRUE(become({"box"}));
+  EXPECT_TRUE(tells("lost: box has connected again"));
+  EXPECT_EQ(members_.list().at(0).devices.size(), 2u);
+}
+
+TEST_F(MembersTest, AMachineThatIsGoneMayBeAnotherNow) {
+  {
+    HandAgent agent(members_, "box", "1");
+    agent.report();
+    ASSERT_TRUE(become({"box"}));
+  }
+  ASSERT_TRUE(become({}));
+  EXPECT_TRUE(tells("lost: box has closed its connection"));
+  HandAgent other(members_, "box", "2");
+  other.report();
+  EXPECT_TRUE(become({"box"}));
+}
+
+TEST_F(MembersTest, WhoLeavesIsListedNoMore) {
+  HandAgent agent(members_, "box");
+  agent.report();
+  ASSERT_TRUE(become({"box"}));
+  agent.send(Leave{});
+  EXPECT_TRUE(become({}));
+  EXPECT_TRUE(tells("leaving: box"));
+}
+
+class ImpatientMembersTest : public MembersTest {
+ protected:
+  ImpatientMembersTest() : MembersTest(0.3) {}
+};
+
+TEST_F(ImpatientMembersTest, ASilentAgentIsLost) {
+  HandAgent agent(members_, "box");
+  agent.report();
+  EXPECT_TRUE(tells("joined: box"));
+  EXPECT_TRUE(tells("lost: box has been silent for "));
+  EXPECT_TRUE(become({}));
+  EXPECT_TRUE(agent.has_ended());
+}
+
+TEST_F(MembersTest, ShowsThatItIsAlive) {
+  HandAgent agent(members_, "box");
+  const auto bytes = agent.stream().receive(soon());
+  ASSERT_TRUE(bytes);
+  EXPECT_EQ(decode_agent(*bytes), AgentMessage(AgentAlive{}));
+}
+
+// ---- weights ----
+
+TEST_F(MembersTest, EveryAgentHearsWhichWeightsAreServed) {
+  write_large();
+  const ModelManifest manifest = make_manifest(folder);
+  HandAgent early(members_, "early");
+  early.report();
+  ASSERT_TRUE(become({"early"}));
+  members_.offer_weights(manifest, folder);
+  EXPECT_EQ(early.receive<Weights>().manifest, manifest);
+  EXPECT_EQ(HandAgent(members_, "late").receive<Weights>().manifest, manifest);
+}
+
+class WeightsTest : public MembersTest {
+ protected:
+  WeightsTest() {
+    change_byte(write_large(), chunk_bytes);
+    manifest_ = make_manifest(folder);
+    members_.offer_weights(manifest_, folder);
+  }
+  BlockingMessageStream fetcher() const {
+    return {call_service(members_.address(), HandAgent::hello(weights_service, "box", ""), with_secret, soon()),
+            max_agent_message_bytes};
+  }
+  // None: the connection has ended.
+  static std::optional<std::string> answer(BlockingMessageStream& stream, std::string_view request) {
+    try {
+      stream.send(request, soon());
+      const auto bytes = stream.receive(soon());
+      return bytes ? std::optional(std::string(*bytes)) : std::nullopt;
+    } catch (const Error&) {
+      return std::nullopt;
+    }
+  }
+  ModelManifest manifest_;
+};
+
+TEST_F(WeightsTest, AreServedChunkByChunk) {
+  BlockingMessageStream stream = fetcher();
+  ChunkCache cache(folder / "cache", manifest_);
+  for (const ChunkId& id : all_chunks(manifest_)) {
+    const auto bytes = answer(stream, encode_request({id}));
+    ASSERT_TRUE(bytes);
+    cache.put(id, std::as_bytes(std::span(*bytes)));
+  }
+  EXPECT_EQ(make_manifest(cache.model()), manifest_);
+}
+
+TEST_F(WeightsTest, ARequestOutOfRangeEndsTheConnection) {
+  for (const ChunkId& id : {ChunkId{0, 3}, ChunkId{1, 0}, ChunkId{0xffffffff, 0xffffffff}}) {
+    BlockingMessageStream stream = fetcher();
+    EXPECT_EQ(answer(stream, encode_request({id})), std::nullopt);
+  }
+  for (const std::string& nonsense : {std::string(), std::string("babble"), std::string(100'000, 'x')}) {
+    BlockingMessageStream stream = fetcher();
+    EXPECT_EQ(answer(stream, nonsense), std::nullopt);
+  }
+  BlockingMessageStream stream = fetcher();
+  EXPECT_TRUE(answer(stream, encode_request({{0, 2}})));
+}
+
+TEST_F(WeightsTest, WhatCannotBeReadIsAnsweredWithNothing) {
+  BlockingMessageStream stream = fetcher();
+  std::filesystem::resize_file(folder / "model.safetensors", 2 * chunk_bytes);
+  EXPECT_EQ(answer(stream, encode_request({{0, 2}})), "");
+  EXPECT_EQ(answer(stream, encode_request({{0, 1}}))->size(), chunk_bytes);
+  EXPECT_TRUE(tells("weights: " + (folder / "model.safetensors").string() + " cannot be read any more"));
+}
+
+// ---- the end ----
+
+TEST_F(WeightsTest, TheEndIsToldAndNobodyJoinsAfterIt) {
+  std::optional<HandAgent> agent(std::in_place, members_, "box");
+  agent->report();
+  ASSERT_TRUE(become({"box"}));
+  BlockingMessageStream stream = fetcher();
+  ASSERT_TRUE(answer(stream, encode_request({{0, 2}})));
+  auto ended = std::async(std::launch::async, [&] { members_.end(20); });
+  agent->receive<Weights>();
+  agent->receive<End>();
+  EXPECT_EQ(answer(stream, encode_request({{0, 2}})), std::nullopt);
+  EXPECT_THAT(refusal_of("attic"), HasSubstr("the deployment has ended"));
+  agent.reset();
+  ended.get();
+}
+
+// ---- workers ----
+
+class MemberWorkersTest : public MembersTest {
+ protected:
+  MemberWorkersTest() : plan_(toy_plan({{2, 1}})) {
+    plan_.stages[0].devices = {"left/0", "left/1"};
+    plan_.stages[1].devices = {"right/0"};
+    left_.emplace(members_, "left").report(2);
+    right_.emplace(members_, "right").report(2);
+    EXPECT_TRUE(become({"left", "right"}));
+  }
+
+  std::future<Workers> start(std::uint64_t epoch = 5) {
+    return std::async(std::launch::async, [this, epoch] {
+      return members_.start_workers(plan_, epoch, [](const std::string& device) {
+        return std::vector<ChunkId>{{0, device == "left/0" ? 1u : 2u}};
+      });
+    });
+  }
+  ControlConnection call(const std::string& device, std::uint64_t epoch = 5) const {
+    return ControlConnection(call_driver(
+        members_.address(), {device, epoch, "127.0.0.1:" + device.substr(device.size() - 1)}, with_secret, soon()));
+  }
+  static WorkerLoss loss_of(std::future<Workers>& started) {
+    try {
+      started.get();
+    } catch (const WorkersNotStarted& error) {
+      return error.loss;
+    }
+    return {Error(ErrorCode::negative, "they have started")};
+  }
+  // What the link brings next.
+  static std::vector<Message> receive(WorkerLink& link) {
+    for (const Instant until = soon(); seconds_until(until) > 0;) {
+      auto events = link.events();
+      ::poll(events.data(), events.size(), poll_timeout_ms(until));
+      link.flush();
+      if (auto messages = link.receive(); !messages.empty() || link.ended()) return messages;
+    }
+    return {};
+  }
+  static WorkerExit exit_of(WorkerLink& link) {
+    receive(link);
+    return link.exit().value_or(WorkerExit{});
+  }
+
+  std::optional<HandAgent> left_, right_;
+  ServePlan plan_;
+};
+
+TEST_F(MemberWorkersTest, AreStartedByTheirAgentsAndLaunchedByTheDriver) {
+  auto started = start();
+  EXPECT_EQ(left_->receive<StartWorker>(), (StartWorker{"left/0", 5, {{0, 1}}}));
+  EXPECT_EQ(left_->receive<StartWorker>(), (StartWorker{"left/1", 5, {{0, 2}}}));
+  EXPECT_EQ(right_->receive<StartWorker>(), (StartWorker{"right/0", 5, {{0, 2}}}));
+  left_->send(Fetched{"left/0", 5, 50, 100});
+  ControlConnection third = call("right/0"), first = call("left/0"), second = call("left/1");
+  Workers workers = started.get();
+  ASSERT_EQ(workers.size(), 3u);
+  EXPECT_EQ(workers[1].device, "left/1");
+  EXPECT_EQ(workers[1].rank, 1);
+  EXPECT_EQ(workers[2].stage, "r0/s1");
+  const auto message = second.receive();
+  ASSERT_TRUE(message && std::holds_alternative<Launch>(*message));
+  const Launch& launch = std::get<Launch>(*message);
+  EXPECT_EQ(launch.device, "left/1");
+  EXPECT_EQ(launch.epoch, 5u);
+  EXPECT_EQ(std::get<FabricAddresses>(launch.links).of_workers,
+            (std::vector<WorkerAddress>{{"127.0.0.1:0", "left"}, {"127.0.0.1:1", "left"}, {"127.0.0.1:0", "right"}}));
+  third.send(Progress{"weights", 1});
+  EXPECT_EQ(receive(*workers[2].link), std::vector<Message>{(Progress{"weights", 1})});
+  EXPECT_TRUE(tells("fetching: 50 %"));
+
+  workers[0].link->close();
+  EXPECT_EQ(left_->receive<EndWorker>(), (EndWorker{"left/0", 5}));
+  EXPECT_TRUE(workers[0].link->ended() && workers[0].link->exit());
+  workers.clear();
+  EXPECT_EQ(left_->receive<EndWorker>(), (EndWorker{"left/1", 5}));
+  EXPECT_EQ(right_->receive<EndWorker>(), (EndWorker{"right/0", 5}));
+}
+
+TEST_F(MemberWorkersTest, TellHowTheyEnded) {
+  auto started = start();
+  ControlConnection first = call("left/0"), second = call("left/1"), third = call("right/0");
+  const Workers workers = started.get();
+  right_->send(WorkerEnded{"right/0", 4, 9, 0, ""});  // an earlier one
+  left_->send(WorkerEnded{"left/0", 5, 9, 0, ""});
+  left_->send(WorkerEnded{"left/1", 5, 0, 4, "it does not fit"});
+  EXPECT_EQ(exit_of(*workers[0].link).text(), "was killed by signal 9");
+  EXPECT_EQ(exit_of(*workers[1].link).text(), "exited with code 4");
+  EXPECT_FALSE(workers[2].link->exit());
+  right_.reset();
+  EXPECT_EQ(exit_of(*workers[2].link).text(), "is on a machine that is gone");
+}
+
+TEST_F(MemberWorkersTest, DoNotStartWithoutAMember) {
+  right_.reset();
+  ASSERT_TRUE(become({"left"}));
+  auto started = start();
+  const WorkerLoss loss = loss_of(started);
+  EXPECT_TRUE(loss.gone);
+  EXPECT_EQ(loss.devices, std::vector<std::string>{"right/0"});
+  EXPECT_STREQ(loss.cause.what(), "right is not there");
+  EXPECT_EQ(left_->receive<StartWorker>().device, "left/0");
+  EXPECT_EQ(left_->receive<StartWorker>().device, "left/1");
+  EXPECT_EQ(left_->receive<EndWorker>(), (EndWorker{"left/0", 5}));
+  EXPECT_EQ(left_->receive<EndWorker>(), (EndWorker{"left/1", 5}));
+}
+
+TEST_F(MemberWorkersTest, DoNotStartWhereAMemberGoesMeanwhile) {
+  auto started = start();
+  EXPECT_EQ(right_->receive<StartWorker>().device, "right/0");
+  left_.reset();
+  const WorkerLoss loss = loss_of(started);
+  EXPECT_TRUE(loss.gone);
+  EXPECT_EQ(loss.devices, (std::vector<std::string>{"left/0", "left/1"}));
+  EXPECT_EQ(right_->receive<EndWorker>(), (EndWorker{"right/0", 5}));
+}
+
+// What its earlier connection was told is not known to an agent that was started again.
+TEST_F(MemberWorkersTest, DoNotStartWhereAMemberConnectsAgainMeanwhile) {
+  auto started = start();
+  right_->receive<StartWorker>();
+  HandAgent again(members_, "right");
+  again.report();
+  const WorkerLoss loss = loss_of(started);
+  EXPECT_TRUE(loss.gone);
+  EXPECT_EQ(loss.devices, std::vector<std::string>{"right/0"});
+
+  auto next = start(6);
+  EXPECT_EQ(again.receive<EndWorker>(), (EndWorker{"right/0", 5}));
+  EXPECT_EQ(again.receive<StartWorker>().epoch, 6u);
+  ControlConnection first = call("left/0", 6), second = call("left/1", 6), third = call("right/0", 6);
+  EXPECT_EQ(next.get().size(), 3u);
+}
+
+TEST_F(MemberWorkersTest, DoNotStartWhereAnAgentCannotStartOne) {
+  auto started = start();
+  left_->send(WorkerEnded{"left/1", 4, 9, 0, ""});  // of an earlier epoch
+  left_->receive<StartWorker>();
+  left_->send(WorkerEnded{"left/1", 5, 0, 5, "no room for the weights"});
+  const WorkerLoss loss = loss_of(started);
+  EXPECT_FALSE(loss.gone);
+  EXPECT_EQ(loss.devices, std::vector<std::string>{"left/1"});
+  EXPECT_STREQ(loss.cause.what(), "left/1 cannot be started: no room for the weights");
+  EXPECT_EQ(loss.cause.code(), ErrorCode::peer);
+
+  auto killed = start(6);
+  for (std::uint64_t epoch = 0; epoch != 6;) {
+    const auto message = right_->receive();
+    ASSERT_TRUE(message);
+    if (const auto* again = std::get_if<StartWorker>(&*message)) epoch = again->epoch;
+  }
+  right_->send(WorkerEnded{"right/0", 6, 9, 0, ""});
+  EXPECT_STREQ(loss_of(killed).cause.what(), "right/0 cannot be started: exit code 0, signal 9");
+}
+
+TEST_F(MemberWorkersTest, DoNotStartAtTheEnd) {
+  auto started = start();
+  left_->receive<StartWorker>();
+  members_.end(0);
+  EXPECT_EQ(loss_of(started).cause.code(), ErrorCode::interrupted);
+}
+
+}  // namespace
+}  // namespace motley

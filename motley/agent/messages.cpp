@@ -1,0 +1,176 @@
+#include "motley/agent/messages.hpp"
+
+#include "motley/comm/net/wire.hpp"
+
+namespace motley {
+namespace {
+
+constexpr std::size_t max_text_bytes = std::size_t{64} << 10;  // of a worker's failure, too
+constexpr std::size_t max_devices = 64;
+constexpr std::size_t max_members = 1024;
+constexpr std::size_t max_files = 65536;
+constexpr std::size_t max_chunks = std::size_t{1} << 20;  // 8 TiB
+
+}  // namespace
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<OfferedDevice> m) {
+  wire(m.kind, max_text_bytes);
+  wire(m.memory_bytes);
+  wire(m.bytes_per_s);
+  wire(m.flop_per_s);
+  wire(m.threads);
+}
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<AgentReport> m) {
+  wire(m.devices, max_devices);
+  wire(m.fabric_address, max_text_bytes);
+}
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<ProbeMember> m) {
+  wire(m.name, max_text_bytes);
+  wire(m.fabric_address, max_text_bytes);
+}
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<ProbeLinks> m) {
+  wire(m.number);
+  wire(m.seconds);
+  wire(m.members, max_members);
+}
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<ProbedLink> m) {
+  wire(m.from);
+  wire(m.to);
+  wire(m.latency_s);
+  wire(m.bytes_per_s);
+}
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<ProbedLinks> m) {
+  wire(m.number);
+  wire(m.links, max_members * max_members);
+  wire(m.failure, max_text_bytes);
+}
+
+// Digests one behind the other.
+static void fields(WireWriter& wire, const ManifestFile& m) {
+  wire(m.name, max_text_bytes);
+  wire(m.bytes);
+  wire(m.header_bytes);
+  std::string digests;
+  for (const ChunkDigest& digest : m.digests)
+    digests.append(reinterpret_cast<const char*>(digest.data()), digest.size());
+  wire(digests, max_chunks * sizeof(ChunkDigest));
+}
+static void fields(WireReader& wire, ManifestFile& m) {
+  wire(m.name, max_text_bytes);
+  wire(m.bytes);
+  wire(m.header_bytes);
+  std::string digests;
+  wire(digests, max_chunks * sizeof(ChunkDigest));
+  if (digests.size() % sizeof(ChunkDigest) != 0) wire.malformed("a part of a digest");
+  m.digests.resize(digests.size() / sizeof(ChunkDigest));
+  for (std::size_t i = 0; i < m.digests.size(); ++i)
+    std::memcpy(m.digests[i].data(), digests.data() + i * sizeof(ChunkDigest), sizeof(ChunkDigest));
+}
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<ModelManifest> m) {
+  wire(m.opens, max_text_bytes);
+  wire(m.files, max_files);
+}
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<Weights> m) {
+  wire(m.manifest);
+}
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<ChunkId> m) {
+  wire(m.file);
+  wire(m.chunk);
+}
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<StartWorker> m) {
+  wire(m.device, max_text_bytes);
+  wire(m.epoch);
+  wire(m.chunks, max_chunks);
+}
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<EndWorker> m) {
+  wire(m.device, max_text_bytes);
+  wire(m.epoch);
+}
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<Fetched> m) {
+  wire(m.device, max_text_bytes);
+  wire(m.epoch);
+  wire(m.bytes);
+  wire(m.of_bytes);
+}
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<WorkerStarted> m) {
+  wire(m.device, max_text_bytes);
+  wire(m.epoch);
+  wire(m.process);
+}
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<WorkerEnded> m) {
+  wire(m.device, max_text_bytes);
+  wire(m.epoch);
+  wire(m.signal);
+  wire(m.code);
+  wire(m.cause, max_text_bytes);
+}
+
+template <class Wire>
+static void fields(Wire&, typename Wire::template Ref<AgentAlive>) {}
+template <class Wire>
+static void fields(Wire&, typename Wire::template Ref<Leave>) {}
+template <class Wire>
+static void fields(Wire&, typename Wire::template Ref<End>) {}
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<ChunkRequest> m) {
+  wire(m.id);
+}
+
+namespace {
+
+template <class M>
+std::string encode_any(const M& message) {
+  std::string bytes;
+  WireWriter writer(bytes);
+  writer(message);
+  if (bytes.size() > max_agent_message_bytes)
+    throw Error(ErrorCode::limit,
+                fmt::format("a message of {} bytes is larger than {}", bytes.size(), max_agent_message_bytes));
+  return bytes;
+}
+
+template <class M>
+M decode_any(std::string_view bytes) {
+  WireReader reader(bytes);
+  M message;
+  reader(message);
+  reader.finish();
+  return message;
+}
+
+}  // namespace
+
+std::string encode_agent(const AgentMessage& message) { return encode_any(message); }
+AgentMessage decode_agent(std::string_view bytes) { return decode_any<AgentMessage>(bytes); }
+std::string encode_request(const ChunkRequest& request) { return encode_any(request); }
+ChunkRequest decode_request(std::string_view bytes) { return decode_any<ChunkRequest>(bytes); }
+
+}  // namespace motley

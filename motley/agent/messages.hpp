@@ -1,0 +1,140 @@
+// What a driver and the agents of its deployment's machines say to each other. A connection is opened by the agent
+// (control_listener.hpp), whose LinkHello names the machine and has "VERSION RUN" as its word: the program's version,
+// and a number that tells this agent from an earlier one that is not known to be gone.
+//
+// Order: the agent sends AgentReport; the driver sends Weights, and from then on StartWorker and EndWorker as plans
+// change; the agent answers with Fetched, WorkerStarted, WorkerEnded and ProbedLinks. Both send Alive when they have
+// nothing else to say. Leave of an agent and End of a driver are the last message on a connection.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "motley/checkpoint/manifest.hpp"
+
+namespace motley {
+
+constexpr double agent_alive_every_s = 0.5;
+
+constexpr const char* agents_service = "agents";
+constexpr const char* weights_service = "weights";
+
+// One device of a machine: slot n is called MACHINE/n.
+struct OfferedDevice {
+  std::string kind;  // as a type of device: "AMD EPYC 7B13"
+  std::int64_t memory_bytes = 0;
+  double bytes_per_s = 0;  // of memory, read by all threads
+  double flop_per_s = 0;   // fp32
+  std::int32_t threads = 1;
+  bool operator==(const OfferedDevice&) const = default;
+};
+
+struct AgentReport {
+  std::vector<OfferedDevice> devices;
+  std::string fabric_address = {};  // where it takes connections of other agents, to measure links
+  bool operator==(const AgentReport&) const = default;
+};
+
+// The model's weights: what the agent may ask the service `weights` for.
+struct Weights {
+  ModelManifest manifest;
+  bool operator==(const Weights&) const = default;
+};
+
+// All that are named measure the links between them.
+struct ProbeMember {
+  std::string name, fabric_address;
+  bool operator==(const ProbeMember&) const = default;
+};
+struct ProbeLinks {
+  std::uint64_t number = 0;  // of this probe; never used again
+  double seconds = 0;        // of traffic, about
+  std::vector<ProbeMember> members;
+  bool operator==(const ProbeLinks&) const = default;
+};
+// From one to another of them, by their places.
+struct ProbedLink {
+  std::uint32_t from = 0, to = 0;
+  double latency_s = 0;  // one way
+  double bytes_per_s = 0;
+  bool operator==(const ProbedLink&) const = default;
+};
+// The first of them knows all links, the others that they are done.
+struct ProbedLinks {
+  std::uint64_t number = 0;
+  std::vector<ProbedLink> links;
+  std::string failure;  // where it is not empty: there are no links
+  bool operator==(const ProbedLinks&) const = default;
+};
+
+// An earlier worker of the device ends first.
+struct StartWorker {
+  std::string device;
+  std::uint64_t epoch = 0;
+  std::vector<ChunkId> chunks;  // that it reads
+  bool operator==(const StartWorker&) const = default;
+};
+struct EndWorker {
+  std::string device;
+  std::uint64_t epoch = 0;
+  bool operator==(const EndWorker&) const = default;
+};
+
+// Of the chunks of a worker that is to start.
+struct Fetched {
+  std::string device;
+  std::uint64_t epoch = 0;
+  std::uint64_t bytes = 0, of_bytes = 0;
+  bool operator==(const Fetched&) const = default;
+};
+
+struct WorkerStarted {
+  std::string device;
+  std::uint64_t epoch = 0;
+  std::int32_t process = 0;
+  bool operator==(const WorkerStarted&) const = default;
+};
+
+// Or could not be started.
+struct WorkerEnded {
+  std::string device;
+  std::uint64_t epoch = 0;
+  std::int32_t signal = 0;  // 0: by itself,
+  std::int32_t code = 0;    // with this exit code
+  std::string cause;        // what is known beyond that
+  bool operator==(const WorkerEnded&) const = default;
+};
+
+struct AgentAlive {
+  bool operator==(const AgentAlive&) const = default;
+};
+struct Leave {
+  bool operator==(const Leave&) const = default;
+};
+struct End {
+  bool operator==(const End&) const = default;
+};
+
+using AgentMessage = std::variant<AgentReport, Weights, StartWorker, EndWorker, Fetched, WorkerStarted, WorkerEnded,
+                                  ProbeLinks, ProbedLinks, AgentAlive, Leave, End>;
+
+// On a connection to the service `weights`: the agent asks, the driver answers with the chunk's bytes, or with nothing
+// where it cannot read it.
+struct ChunkRequest {
+  ChunkId id;
+  bool operator==(const ChunkRequest&) const = default;
+};
+
+constexpr std::size_t max_agent_message_bytes = std::size_t{64} << 20;
+
+// Little-endian binary. Encoding throws a limit error where a message exceeds the maxima; decoding believes no length
+// and throws a peer error on anything malformed.
+std::string encode_agent(const AgentMessage& message);
+AgentMessage decode_agent(std::string_view bytes);
+std::string encode_request(const ChunkRequest& request);
+ChunkRequest decode_request(std::string_view bytes);
+
+}  // namespace motley

@@ -1,0 +1,64 @@
+#include "motley/agent/needed_chunks.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "motley/base/error.hpp"
+
+namespace motley {
+namespace {
+
+class Chunks {
+ public:
+  explicit Chunks(const ModelManifest& manifest) : manifest_(manifest) {
+    for (const ManifestFile& file : manifest.files) add(file.name, 0, file.header_bytes);
+  }
+  void add(const std::string& name, std::uint64_t first, std::uint64_t bytes) {
+    const auto file = std::ranges::find(manifest_.files, name, &ManifestFile::name);
+    if (file == manifest_.files.end())
+      throw input_error(fmt::format("the file {} has changed since it was read first", name), "start again");
+    const auto index = static_cast<std::uint32_t>(file - manifest_.files.begin());
+    for (std::uint64_t chunk = first / chunk_bytes; bytes > 0 && chunk <= (first + bytes - 1) / chunk_bytes; ++chunk)
+      ids_.insert({index, static_cast<std::uint32_t>(chunk)});
+  }
+  std::vector<ChunkId> all() const { return {ids_.begin(), ids_.end()}; }
+
+ private:
+  const ModelManifest& manifest_;
+  std::set<ChunkId> ids_;
+};
+
+}  // namespace
+
+std::vector<ChunkId> needed_chunks(const ServePlan& plan, const std::string& device, const Checkpoint& checkpoint,
+                                   const ModelManifest& manifest) {
+  const auto stage = std::ranges::find_if(
+      plan.stages, [&](const Stage& one) { return std::ranges::find(one.devices, device) != one.devices.end(); });
+  if (stage == plan.stages.end())
+    throw input_error(fmt::format("{} is in no stage of the plan", device), "name a device that the plan uses");
+  const auto rank = static_cast<std::size_t>(std::ranges::find(stage->devices, device) - stage->devices.begin());
+  const Architecture& arch = plan.model.arch;
+  const Shard shard =
+      make_shards(arch, static_cast<int>(stage->devices.size()), stage->shares, stage->weight_type).at(rank);
+  Chunks chunks(manifest);
+  const auto add_all = [&](const std::vector<TensorSpec>& tensors) {
+    for (const TensorSpec& tensor : tensors) {
+      const Checkpoint::Found found = checkpoint.find(tensor.name);
+      const std::uint64_t rows = static_cast<std::uint64_t>(std::max<std::int64_t>(tensor.shape.front(), 1));
+      const std::uint64_t row_bytes = found.tensor.bytes.size() / rows;
+      const Slice slice = slice_of(arch, tensor, shard);
+      chunks.add(found.file.filename().string(),
+                 found.tensor.offset + static_cast<std::uint64_t>(slice.rows.first) * row_bytes,
+                 static_cast<std::uint64_t>(slice.rows.size()) * row_bytes);
+    }
+  };
+  for (std::int64_t layer = stage->layers.first; layer < stage->layers.end; ++layer)
+    add_all(block_tensors(arch, layer));
+  if (stage->embedding) add_all(embedding_tensors(arch));
+  if (stage->head) add_all(head_tensors(arch));
+  return chunks.all();
+}
+
+}  // namespace motley

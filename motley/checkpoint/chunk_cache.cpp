@@ -1,0 +1,151 @@
+#include "motley/checkpoint/chunk_cache.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+
+#include "motley/base/environment_error.hpp"
+#include "motley/base/error.hpp"
+#include "motley/checkpoint/digest.hpp"
+
+namespace motley {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A byte for each chunk of the file: 1 where it is there. No file of a model is called so.
+fs::path chunks_file(const fs::path& folder, const std::string& name) { return folder / ("." + name + ".chunks"); }
+
+int open_file(const fs::path& path) {
+  const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (descriptor < 0) throw environment_error(fmt::format("cannot write {}", path.string()));
+  return descriptor;
+}
+
+void set_size(int descriptor, std::uint64_t bytes, const fs::path& path) {
+  struct stat facts {};
+  if (::fstat(descriptor, &facts) == 0 && static_cast<std::uint64_t>(facts.st_size) == bytes) return;
+  if (::ftruncate(descriptor, static_cast<off_t>(bytes)) != 0)
+    throw environment_error(fmt::format("cannot make {} {} bytes long", path.string(), bytes));
+}
+
+void write_at(int descriptor, std::span<const std::byte> bytes, std::uint64_t offset, const std::string& name) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::pwrite(descriptor, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) throw environment_error(fmt::format("cannot write {} to the cache of weights", name));
+    bytes = bytes.subspan(static_cast<std::size_t>(written));
+    offset += static_cast<std::uint64_t>(written);
+  }
+}
+
+std::uint64_t bytes_on_disk(const fs::path& folder) {
+  std::uint64_t bytes = 0;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    struct stat facts {};
+    if (::stat(entry.path().c_str(), &facts) == 0) bytes += static_cast<std::uint64_t>(facts.st_blocks) * 512;
+  }
+  return bytes;
+}
+
+}  // namespace
+
+ChunkCache::ChunkCache(const fs::path& root, ModelManifest manifest)
+    : manifest_(std::move(manifest)), folder_(root / manifest_.digest()) {
+  check_manifest(manifest_);
+  std::error_code failed;
+  fs::create_directories(folder_, failed);
+  if (failed)
+    throw Error(ErrorCode::environment, fmt::format("cannot make {}: {}", folder_.string(), failed.message()),
+                "name another folder in XDG_CACHE_HOME");
+  fs::last_write_time(folder_, fs::file_time_type::clock::now(), failed);  // used now: trim_chunk_caches()
+  for (const ManifestFile& entry : manifest_.files) {
+    File& file = files_.emplace_back();
+    const fs::path path = folder_ / entry.name;
+    file.data = open_file(path);
+    set_size(file.data, entry.bytes, path);
+    const fs::path chunks = chunks_file(folder_, entry.name);
+    file.chunks = open_file(chunks);
+    set_size(file.chunks, entry.digests.size(), chunks);
+    file.present.resize(entry.digests.size());
+    if (::pread(file.chunks, file.present.data(), file.present.size(), 0) != std::ssize(file.present))
+      throw environment_error(fmt::format("cannot read {}", chunks.string()));
+  }
+}
+
+ChunkCache::~ChunkCache() {
+  for (const File& file : files_) {
+    if (file.data >= 0) ::close(file.data);
+    if (file.chunks >= 0) ::close(file.chunks);
+  }
+}
+
+fs::path ChunkCache::model() const { return manifest_.opens.empty() ? folder_ : folder_ / manifest_.opens; }
+
+std::vector<ChunkId> ChunkCache::missing(const std::vector<ChunkId>& wanted) const {
+  const std::lock_guard lock(mutex_);
+  std::vector<ChunkId> lacking;
+  for (const ChunkId& id : wanted)
+    if (files_.at(id.file).present.at(id.chunk) != 1) lacking.push_back(id);
+  return lacking;
+}
+
+void ChunkCache::put(const ChunkId& id, std::span<const std::byte> bytes) {
+  const ManifestFile& entry = manifest_.files.at(id.file);
+  if (bytes.size() != chunk_size(entry, id.chunk) || sha256_of(bytes) != entry.digests.at(id.chunk))
+    throw Error(ErrorCode::peer, fmt::format("chunk {} of {} came damaged", id.chunk, entry.name));
+  File& file = files_.at(id.file);
+  write_at(file.data, bytes, id.chunk * chunk_bytes, entry.name);
+  const std::lock_guard lock(mutex_);
+  const auto there = std::byte{1};
+  write_at(file.chunks, {&there, 1}, id.chunk, entry.name);
+  file.present.at(id.chunk) = 1;
+}
+
+std::vector<std::byte> read_chunk(const fs::path& folder, const ManifestFile& file, std::uint32_t chunk) {
+  const fs::path path = folder / file.name;
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  std::vector<std::byte> bytes(chunk_size(file, chunk));
+  std::size_t read = 0;
+  while (descriptor >= 0 && read < bytes.size()) {
+    const ssize_t more =
+        ::pread(descriptor, bytes.data() + read, bytes.size() - read, static_cast<off_t>(chunk * chunk_bytes + read));
+    if (more < 0 && errno == EINTR) continue;
+    if (more <= 0) break;
+    read += static_cast<std::size_t>(more);
+  }
+  if (descriptor >= 0) ::close(descriptor);
+  if (read < bytes.size())
+    throw input_error(fmt::format("{} cannot be read any more", path.string()), "put the model's files back");
+  return bytes;
+}
+
+void trim_chunk_caches(const fs::path& root, std::uint64_t most_bytes, const std::string& keep) {
+  struct Model {
+    fs::file_time_type used;
+    fs::path folder;
+    std::uint64_t bytes;
+  };
+  std::vector<Model> models;
+  std::uint64_t total = 0;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(root, ignored)) {
+    const std::uint64_t bytes = bytes_on_disk(entry.path());
+    total += bytes;
+    if (entry.path().filename() != keep) models.push_back({entry.last_write_time(ignored), entry.path(), bytes});
+  }
+  std::ranges::sort(models, {}, &Model::used);
+  for (const Model& model : models) {
+    if (total <= most_bytes) return;
+    fs::remove_all(model.folder, ignored);
+    total -= model.bytes;
+  }
+}
+
+}  // namespace motley

@@ -1,0 +1,54 @@
+// Weights that came from elsewhere, on this machine's disk: files of the model with holes where nothing has come yet,
+// so that a worker opens them as if they were whole. Which chunks are there is written beside each file, after they
+// are.
+#pragma once
+
+#include <filesystem>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "motley/checkpoint/manifest.hpp"
+
+namespace motley {
+
+class ChunkCache {
+ public:
+  // In a folder of `root` that the manifest's digest names; what an earlier process left there is used. Throws an input
+  // error for what is no manifest, an environment error where the folder cannot be written.
+  ChunkCache(const std::filesystem::path& root, ModelManifest manifest);
+  ~ChunkCache();
+  ChunkCache(const ChunkCache&) = delete;
+  ChunkCache& operator=(const ChunkCache&) = delete;
+
+  const ModelManifest& manifest() const { return manifest_; }
+  // What a worker opens: the folder, or a GGUF file.
+  std::filesystem::path model() const;
+
+  // Those of `wanted` that are not here.
+  std::vector<ChunkId> missing(const std::vector<ChunkId>& wanted) const;
+  // Throws a peer error where the bytes are not the chunk's, an environment error where they cannot be written: then
+  // nothing has changed.
+  void put(const ChunkId& id, std::span<const std::byte> bytes);
+
+ private:
+  struct File {
+    int data = -1, chunks = -1;  // descriptors
+    std::vector<char> present;
+  };
+
+  const ModelManifest manifest_;
+  const std::filesystem::path folder_;
+  mutable std::mutex mutex_;
+  std::vector<File> files_;
+};
+
+// A whole file that is already here: the bytes of a chunk. Throws an input error where it cannot be read.
+std::vector<std::byte> read_chunk(const std::filesystem::path& folder, const ManifestFile& file, std::uint32_t chunk);
+
+// Removes the weights of models that were used least recently, until what is left takes at most `most_bytes` on disk;
+// never those of `keep`, a manifest's digest.
+void trim_chunk_caches(const std::filesystem::path& root, std::uint64_t most_bytes, const std::string& keep);
+
+}  // namespace motley

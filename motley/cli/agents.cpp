@@ -1,0 +1,91 @@
+#include "motley/cli/agents.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <fstream>
+#include <optional>
+
+#include "motley/agent/machine.hpp"
+#include "motley/base/error.hpp"
+#include "motley/base/units.hpp"
+#include "motley/cli/command.hpp"
+#include "motley/comm/authority/authority.hpp"
+
+namespace motley::cli {
+
+void add_machine_options(CLI::App& verb, MachineOptions& options) {
+  verb.add_option("--memory", options.memory, "Memory that this machine offers (default: nine tenths of what is free)")
+      ->type_name("SIZE");
+  verb.add_option("--name", options.name, "Name of this machine (default: its host name)")->type_name("NAME");
+  verb.add_option("--device-threads", options.threads, "Threads of this machine's worker (default: all processors)")
+      ->check(CLI::Range(1, 1024));
+}
+
+std::string machine_name(const MachineOptions& options) {
+  std::string name = options.name;
+  if (name.empty()) {
+    std::array<char, 256> host{};
+    ::gethostname(host.data(), host.size() - 1);
+    name = host.data();
+    name = name.substr(0, name.find('.'));
+  }
+  if (name.empty() || name.find_first_of("/ ,*") != std::string::npos)
+    throw input_error(fmt::format("a machine cannot be called \"{}\"", name),
+                      "give a name without slash, space, comma or star: --name NAME");
+  check_certificate_name(name);
+  return name;
+}
+
+namespace {
+
+// The rates of an earlier run on the same processor, so that a machine that rejoins under load is not taken for a slow
+// one. Nothing where there are none.
+std::optional<std::pair<double, double>> kept_rates(const std::filesystem::path& file, const std::string& processor) {
+  std::ifstream in(file);
+  std::string name;
+  double bytes_per_s = 0, flop_per_s = 0;
+  if (!std::getline(in, name) || name != processor || !(in >> bytes_per_s >> flop_per_s) || !(bytes_per_s > 0) ||
+      !(flop_per_s > 0))
+    return std::nullopt;
+  return std::pair(bytes_per_s, flop_per_s);
+}
+
+}  // namespace
+
+std::vector<OfferedDevice> offered_devices(const MachineOptions& options, const std::filesystem::path& state) {
+  std::int64_t memory = usable_memory_bytes();
+  if (!options.memory.empty()) {
+    memory = static_cast<std::int64_t>(parse_bytes_option(options.memory, "--memory"));
+    if (memory > usable_memory_bytes())
+      throw input_error(fmt::format("--memory {} is more than the {} that are free here", options.memory,
+                                    human_bytes(static_cast<double>(usable_memory_bytes()))),
+                        "offer less, or end what uses the memory");
+  }
+  const int threads = options.threads > 0 ? options.threads : usable_threads();
+  const std::string processor = processor_name(threads);
+  const std::filesystem::path file = state / "rates";
+  if (const auto rates = kept_rates(file, processor))
+    return {{.kind = processor_kind(),
+             .memory_bytes = memory,
+             .bytes_per_s = rates->first,
+             .flop_per_s = rates->second,
+             .threads = threads}};
+  const OfferedDevice device = measure_processor(memory, threads);
+  std::error_code ignored;
+  std::filesystem::create_directories(state, ignored);
+  std::ofstream(file) << fmt::format("{}\n{:.6g} {:.6g}\n", processor, device.bytes_per_s, device.flop_per_s);
+  return {device};
+}
+
+std::filesystem::path user_folder(const char* variable, const char* otherwise) {
+  if (const char* named = std::getenv(variable); named != nullptr && *named == '/')
+    return std::filesystem::path(named) / "motley";
+  const char* home = std::getenv("HOME");
+  return std::filesystem::path(home != nullptr ? home : "/tmp") / otherwise / "motley";
+}
+
+}  // namespace motley::cli

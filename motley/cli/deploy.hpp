@@ -1,0 +1,35 @@
+// A deployment over the machines that join it, from its group to its orderly end.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "motley/cli/agents.hpp"
+#include "motley/planner/serve/serve.hpp"
+
+namespace motley::cli {
+
+struct DeployOptions {
+  std::string model;  // as --model names it
+  // A plan for what the members offer, without the devices that are excluded.
+  std::function<ServeOutcome(const Cluster& cluster, const std::vector<std::string>& excluded, bool quiet)> search;
+  std::optional<Cluster> cluster;  // what is planned with in place of the members' reports; its machines are waited for
+  std::optional<ServePlan> plan;   // the first one, if it was made before: its machines are waited for
+  MachineOptions machine;          // this one
+  std::string listen;              // address of this machine; empty: found
+  std::string api_key;
+  int port = 8000;  // of the API, on 127.0.0.1
+  int wait = 1;     // for so many machines, this one among them
+  bool quiet = false;
+};
+
+// --wait, --listen and the options of this machine.
+void add_deploy_options(CLI::App& verb, DeployOptions& options);
+
+// Prints the line by which machines join, waits for them, plans and serves until a signal; ends the deployment on all
+// machines. Returns the exit code. Throws what hinders the start.
+int deploy(const DeployOptions& options);
+
+}  // namespace motley::cli

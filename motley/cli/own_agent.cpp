@@ -1,0 +1,85 @@
+#include "motley/cli/own_agent.hpp"
+
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdint>
+#include <filesystem>
+#include <utility>
+
+#include "motley/base/error.hpp"
+
+namespace motley::cli {
+namespace {
+
+constexpr double restart_s = 1;  // before the agent is started again
+
+int signal_event = -1;
+
+void on_signal(int) {
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const auto written = ::write(signal_event, &one, sizeof one);
+}
+
+}  // namespace
+
+EarlySignals::EarlySignals() {
+  signal_event = wake_.descriptor();
+  std::signal(SIGINT, on_signal);
+  std::signal(SIGTERM, on_signal);
+}
+
+bool EarlySignals::came() const {
+  pollfd waiting{descriptor(), POLLIN, 0};
+  return ::poll(&waiting, 1, 0) == 1;
+}
+
+OwnAgent::OwnAgent(std::string link, std::vector<std::string> arguments)
+    : link_(std::move(link)),
+      arguments_(std::move(arguments)),
+      thread_([this](const std::stop_token& stop) { run(stop); }) {}
+
+OwnAgent::~OwnAgent() {
+  thread_.request_stop();
+  wake_.notify();
+}
+
+// The kernel ends the child with this thread.
+void OwnAgent::run(const std::stop_token& stop) const {
+  while (!stop.stop_requested()) {
+    const pid_t child = start();
+    int status = 0;
+    while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+    }
+    const bool refused = WIFEXITED(status) && WEXITSTATUS(status) == static_cast<int>(ErrorCode::input);
+    if (child < 0 || refused) return;  // it has said why
+    pollfd waiting{wake_.descriptor(), POLLIN, 0};
+    ::poll(&waiting, 1, static_cast<int>(restart_s * 1e3));
+  }
+}
+
+int OwnAgent::start() const {
+  std::vector<std::string> words{std::filesystem::read_symlink("/proc/self/exe").string(), "join", "-q"};
+  words.insert(words.end(), arguments_.begin(), arguments_.end());
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  std::vector<std::string> settings{"MOTLEY_LINK=" + link_};
+  std::vector<char*> environment{settings.front().data()};
+  for (char** variable = environ; *variable != nullptr; ++variable) environment.push_back(*variable);
+  environment.push_back(nullptr);
+  const pid_t parent = ::getpid();
+  const pid_t child = ::fork();
+  if (child != 0) return child;
+  ::setpgid(0, 0);  // Ctrl-C is for the parent, which ends the deployment
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent) ::_exit(1);
+  ::execve(arguments[0], arguments.data(), environment.data());
+  ::_exit(127);
+}
+
+}  // namespace motley::cli

@@ -1,0 +1,58 @@
+#include "motley/base/error.hpp"
+#include "motley/cli/command.hpp"
+#include "motley/cli/deploy.hpp"
+#include "motley/cli/named_model.hpp"
+#include "motley/cli/serving.hpp"
+
+namespace motley::cli {
+namespace {
+
+struct UpOptions {
+  PlanningOptions planning;
+  DeployOptions deploy;
+};
+
+int up(UpOptions options) {
+  if (options.planning.model.empty())
+    throw input_error("--model is missing", "give the model to be served: --model MODEL");
+  options.planning.no_roles = true;  // the driver does not run them yet
+  require_served_types(options.planning);
+  options.deploy.model = options.planning.model;
+  if (!options.planning.cluster.empty()) options.deploy.cluster = read_cluster(options.planning.cluster);
+  options.deploy.search = [planning = options.planning](const Cluster& cluster,
+                                                        const std::vector<std::string>& excluded, bool quiet) {
+    PlanningOptions search = planning;
+    search.without.insert(search.without.end(), excluded.begin(), excluded.end());
+    return plan_for_cluster(cluster, search, quiet);
+  };
+  return deploy(options.deploy);
+}
+
+}  // namespace
+
+void add_up(CLI::App& parent, Action& action) {
+  auto options = std::make_shared<UpOptions>();
+  auto* verb = parent.add_subcommand("up", "Serve a model on this machine and all that join it");
+  verb->footer(
+      "Prints the command by which other machines join, waits for as many as --wait says, plans over all of them,\n"
+      "and serves. A machine that joins later is planned in where that pays; one that is lost is planned around, and\n"
+      "requests go on. Connections between machines use TLS 1.3 with certificates on both sides. Ctrl-C ends the\n"
+      "deployment on all machines.\n"
+      "\n"
+      "examples:\n"
+      "  motley up --model data/models/tales --wait 3\n"
+      "  motley up --model DIR --cluster cluster.toml    wait for its machines, and plan with its speeds and links\n"
+      "  motley up --model FILE.gguf --memory \"16 GiB\" --port 8080\n"
+      "  motley status                                   members, stages and load, from another terminal");
+  add_planning_options(*verb, options->planning, "Model folder, GGUF file, or OWNER/NAME[:FILE.gguf] on the hub");
+  add_deploy_options(*verb, options->deploy);
+  verb->add_option("--port", options->deploy.port, "Port of the API on 127.0.0.1; 0 is any free one (default 8000)")
+      ->check(CLI::Range(0, 65535));
+  verb->add_option("--api-key", options->deploy.api_key, "Key that clients must send as a bearer token")
+      ->envname("MOTLEY_API_KEY")
+      ->type_name("KEY");
+  verb->add_flag("-q,--quiet", options->deploy.quiet, "Print no progress on stderr");
+  verb->callback([options, &action] { action = [options] { return up(*options); }; });
+}
+
+}  // namespace motley::cli
