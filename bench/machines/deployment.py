@@ -118,7 +118,7 @@ class Deployment:
         ip("link", "set", "bridge", "up")
         self.machines = [Machine(self, number + 1, memory) for number in range(machines)]
         verb = ["up", "--wait", str(machines)] if plan is None else ["serve", str(plan), "--agents"]
-        command = [*os.environ.get("MOTLEY_UNDER", "").split(), self.motley, *verb, "--model", str(model), "--memory", memory, "--name", "m1",
+        command = [self.motley, *verb, "--model", str(model), "--memory", memory, "--name", "m1",
                    "--port", "8000", *options]  # fmt: skip
         self.log = []
         self.link, self.serves = None, threading.Event()

@@ -31,8 +31,6 @@ constexpr double start_patience_s = 30;  // for the next sign of a worker that i
 constexpr double probe_patience_s = 20;  // beyond the seconds of traffic
 constexpr std::size_t most_request_bytes = 1024;
 
-std::string machine_of(const std::string& device) { return device.substr(0, device.rfind('/')); }
-
 bool is_rate(double per_s) { return std::isfinite(per_s) && per_s > 0; }
 
 // What is learned of a worker beside its control connection.

@@ -15,7 +15,7 @@ struct MachineOptions {
   int threads = 0;  // 0: all that may run
 };
 
-// --memory, --name, --threads-per-device.
+// --memory, --name, --device-threads.
 void add_machine_options(CLI::App& verb, MachineOptions& options);
 
 // --name, or the host's name up to the first dot. Throws an input error for one that no machine can have.

@@ -26,6 +26,7 @@
 #include "motley/cli/serving.hpp"
 #include "motley/cli/worker_program.hpp"
 #include "motley/report/plan_report.hpp"
+#include "motley/workers/worker_links.hpp"
 
 namespace motley::cli {
 namespace {
@@ -63,7 +64,7 @@ class MemberPlans {
   static std::set<std::string> machines_of(const ServePlan& plan) {
     std::set<std::string> names;
     for (const Stage& stage : plan.stages)
-      for (const std::string& device : stage.devices) names.insert(device.substr(0, device.rfind('/')));
+      for (const std::string& device : stage.devices) names.insert(machine_of(device));
     return names;
   }
 

@@ -12,9 +12,6 @@ namespace {
 
 constexpr double look_every_s = 0.1;  // whether something has broken meanwhile
 
-// Devices of one machine share memory.
-std::string machine_of(const std::string& device) { return device.substr(0, device.rfind('/')); }
-
 }  // namespace
 
 std::vector<Message> RemoteWorker::receive() { return receive_messages(control_); }
