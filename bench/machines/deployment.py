@@ -105,6 +105,7 @@ class Deployment:
         self.folder, self.motley = Path(folder), str(motley)
         if keep:  # caches and states of an earlier deployment, in the same namespaces
             for number in range(2, machines + 1):
+                ip("link", "del", f"v{number}")  # at once, where the end of its namespace takes it some time later
                 ip("netns", "del", f"m{number}")
             ip("link", "del", "bridge")
         else:

@@ -474,7 +474,8 @@ TEST_F(MemberWorkersTest, DoNotStartWhereAMemberConnectsAgainMeanwhile) {
 TEST_F(MemberWorkersTest, DoNotStartWhereAnAgentCannotStartOne) {
   auto started = start();
   left_->send(WorkerEnded{"left/1", 4, 9, 0, ""});  // of an earlier epoch
-  left_->receive<StartWorker>();
+  EXPECT_EQ(left_->receive<StartWorker>().device, "left/0");
+  EXPECT_EQ(left_->receive<StartWorker>().device, "left/1");
   left_->send(WorkerEnded{"left/1", 5, 0, 5, "no room for the weights"});
   const WorkerLoss loss = loss_of(started);
   EXPECT_FALSE(loss.gone);
