@@ -35,10 +35,11 @@ constexpr double progress_every_s = 0.2;
 constexpr double most_probe_s = 600;  // of links
 constexpr double stopped_s = 2;       // that a worker may be, until it is ended
 
-// One worker: first its weights are fetched, then the process runs.
+// One worker: first its weights are fetched, then the process runs. Later more weights may be fetched for it.
 struct LocalWorker {
-  std::uint64_t epoch = 0;
+  std::uint64_t epoch = 0;  // in which it was started
   std::unique_ptr<WeightsFetch> fetch;
+  std::uint64_t fetch_epoch = 0;
   std::unique_ptr<WorkerProcess> process;
   std::string last_words;  // a failure that it has told
   Instant told = Clock::now();
@@ -234,20 +235,39 @@ class Agent {
     return false;
   }
 
-  void take(const StartWorker& start) {
-    offered(start.device);  // or it is none of this machine
-    for (const ChunkId& id : start.chunks)
+  void check_chunks(const std::vector<ChunkId>& chunks) const {
+    for (const ChunkId& id : chunks)
       if (cache_ && !has_chunk(cache_->manifest(), id))
         throw Error(ErrorCode::peer, "a chunk that the model does not have");
+  }
+
+  void start_fetch(LocalWorker& worker, std::uint64_t epoch, const std::vector<ChunkId>& chunks) {
+    worker.fetch_epoch = epoch;
+    worker.fetch = std::make_unique<WeightsFetch>(cache_, chunks, options_.link.driver, options_.name, access(), wake_);
+  }
+
+  void take(const StartWorker& start) {
+    offered(start.device);  // or it is none of this machine
+    check_chunks(start.chunks);
     end_worker(start.device);
     LocalWorker& worker = workers_[start.device];
     worker.epoch = start.epoch;
     if (!cache_) return fail_start(start.device, "the driver has not said which weights are served");
     if (model_folder_.empty())
-      worker.fetch =
-          std::make_unique<WeightsFetch>(cache_, start.chunks, options_.link.driver, options_.name, access(), wake_);
+      start_fetch(worker, start.epoch, start.chunks);
     else
       start_process(start.device, worker);
+  }
+
+  void take(const FetchWeights& asked) {
+    check_chunks(asked.chunks);
+    const auto worker = workers_.find(asked.device);
+    if (worker == workers_.end() || !worker->second.process || !cache_)
+      return send(WorkerEnded{asked.device, asked.epoch, 0, static_cast<int>(ErrorCode::peer), "it does not run"});
+    if (model_folder_.empty())
+      start_fetch(worker->second, asked.epoch, asked.chunks);
+    else
+      send(Fetched{asked.device, asked.epoch, 0, 0});
   }
 
   void take(const ProbeLinks& asked) {
@@ -317,23 +337,26 @@ class Agent {
     for (const auto& [device, worker] : workers_) devices.push_back(device);
     for (const std::string& device : devices) {
       LocalWorker& worker = workers_.at(device);
-      if (worker.fetch)
-        look_after_fetch(device, worker);
-      else
-        look_after_process(device, worker);
+      if (worker.process) look_after_process(device, worker);
+      if (const auto left = workers_.find(device); left != workers_.end() && left->second.fetch)
+        look_after_fetch(device, left->second);
     }
   }
 
   void look_after_fetch(const std::string& device, LocalWorker& worker) {
     const FetchProgress progress = worker.fetch->progress();
-    if (!progress.failure.empty()) return fail_start(device, progress.failure);
+    if (!progress.failure.empty()) {
+      if (!worker.process) return fail_start(device, progress.failure);
+      send(WorkerEnded{device, worker.fetch_epoch, 0, static_cast<int>(ErrorCode::peer), progress.failure});
+      return worker.fetch.reset();
+    }
     const bool news = progress.bytes < progress.of_bytes && seconds_since(worker.told) > progress_every_s;
     if (!progress.done && !news) return;
     worker.told = Clock::now();
-    send(Fetched{device, worker.epoch, progress.bytes, progress.of_bytes});
+    send(Fetched{device, worker.fetch_epoch, progress.bytes, progress.of_bytes});
     if (!progress.done) return;
     worker.fetch.reset();
-    start_process(device, worker);
+    if (!worker.process) start_process(device, worker);
   }
 
   void look_after_process(const std::string& device, LocalWorker& worker) {

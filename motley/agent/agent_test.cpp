@@ -127,8 +127,9 @@ class DeployedAgentTest : public AgentTest {
     }
     return true;
   }
-  Workers start(std::uint64_t epoch, const std::vector<ChunkId>& chunks = {{0, 1}}) {
-    return members_.start_workers(toy_plan({{1}}), epoch, [&](const std::string&) { return chunks; });
+  Workers start(std::uint64_t epoch, const std::vector<ChunkId>& chunks = {{0, 1}}, Workers earlier = {}) {
+    return members_.start_workers(
+        toy_plan({{1}}), epoch, [&](const std::string&) { return chunks; }, earlier);
   }
   static bool is_ready(WorkerLink& link) {
     for (const Instant until = soon(); seconds_until(until) > 0 && !link.ended();) {
@@ -162,6 +163,31 @@ TEST_F(DeployedAgentTest, FetchesWeightsStartsWorkersAndEndsWithTheDeployment) {
   members_.end(20);
   EXPECT_TRUE(agent.result());
   EXPECT_TRUE(agent_says_.has("ended: the deployment has ended"));
+}
+
+TEST_F(DeployedAgentTest, FetchesMoreForAWorkerThatStays) {
+  RunningAgent agent(options());
+  ASSERT_TRUE(lists(1));
+  members_.offer_weights(manifest_, folder);
+  Workers workers = start(1);
+  EXPECT_TRUE(is_ready(*workers.at(0).link));
+  const int process = workers[0].link->process();
+  fs::rename(folder / "model.safetensors", folder / "moved");
+  try {
+    start(2, {{0, 1}, {0, 2}}, std::move(workers));
+    ADD_FAILURE() << "started";
+  } catch (const WorkersNotStarted& error) {
+    EXPECT_THAT(error.what(), HasSubstr("box/0 cannot be started: chunk 2 of model.safetensors came damaged"));
+  }
+  fs::rename(folder / "moved", folder / "model.safetensors");
+  workers = start(3);
+  EXPECT_NE(workers[0].link->process(), process) << "it was given up with the failed start";
+  const int second = workers[0].link->process();
+  EXPECT_TRUE(is_ready(*workers[0].link));
+  workers = start(4, {{0, 1}, {0, 2}}, std::move(workers));
+  EXPECT_TRUE(is_ready(*workers[0].link));
+  EXPECT_EQ(workers[0].link->process(), second);
+  EXPECT_TRUE(missing({{0, 2}}).empty());
 }
 
 TEST_F(DeployedAgentTest, LeavesAsAskedOnceItsWorkersAreNotNeeded) {

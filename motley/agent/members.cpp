@@ -113,6 +113,7 @@ struct Members::State {
   std::map<WorkerKey, std::weak_ptr<WorkerNews>> news;
   std::map<WorkerKey, Fetched> fetched;
   std::map<WorkerKey, WorkerEnded> failed_starts;
+  std::set<WorkerKey> fetching;          // for workers that run, and the epoch of their next launch
   Instant start_stirred = Clock::now();  // when a worker that is to start has last shown something
   std::set<int> weight_sockets;
   std::map<std::pair<std::string, std::string>, MachineLink> links;
@@ -292,7 +293,8 @@ struct Members::State {
   void take(Agent& agent, const Fetched& some) {
     if (machine_of(some.device) != agent.name) throw Error(ErrorCode::peer, "news of another machine's device");
     const WorkerKey key{some.device, some.epoch};
-    if (!news.contains(key)) return;
+    if (!news.contains(key) && !fetching.contains(key)) return;
+    if (some.bytes == some.of_bytes) fetching.erase(key);
     fetched[key] = some;
     start_stirred = Clock::now();
     std::uint64_t bytes = 0, of_bytes = 0;
@@ -317,8 +319,9 @@ struct Members::State {
     if (machine_of(ended.device) != agent.name) throw Error(ErrorCode::peer, "news of another machine's device");
     const WorkerKey key{ended.device, ended.epoch};
     const auto worker = news.find(key);
-    if (worker == news.end()) return;
+    if (worker == news.end() && !fetching.contains(key)) return;
     failed_starts[key] = ended;
+    if (worker == news.end()) return;
     if (const auto known = worker->second.lock())
       known->set(ended.signal != 0 ? WorkerExit{WorkerExit::How::signal, ended.signal}
                                    : WorkerExit{WorkerExit::How::code, ended.code});
@@ -344,8 +347,17 @@ struct Members::State {
 
   // ---- workers ----
 
-  // Why workers of this epoch will not come, where that is known.
-  void check_starting(const std::vector<std::string>& devices, std::uint64_t epoch) {
+  void forget_starts() {
+    const std::lock_guard lock(mutex);
+    fetched.clear();
+    failed_starts.clear();
+    fetching.clear();
+  }
+
+  // Why workers of this epoch will not come or stay, where that is known.
+  void check_starting(const std::vector<std::string>& devices, std::uint64_t epoch,
+                      const std::vector<std::string>& starting, const Workers& staying) {
+    for (const Worker& worker : staying) check_staying(worker, devices);
     const std::lock_guard lock(mutex);
     if (ending) throw WorkersNotStarted({Error(ErrorCode::interrupted, "the deployment is ending")});
     for (const std::string& device : devices) {
@@ -357,16 +369,31 @@ struct Members::State {
                                    ? fmt::format("exit code {}, signal {}", ended->second.code, ended->second.signal)
                                    : ended->second.cause)),
              {device}});
-      // An agent that has connected again does not know what its earlier connection was told.
+    }
+    // An agent that has connected again does not know what its earlier connection was told.
+    for (const std::string& device : starting)
       if (find(machine_of(device)) == nullptr || has_gone({device, epoch}))
         throw WorkersNotStarted(gone(devices, machine_of(device)));
-    }
     if (seconds_since(start_stirred) < start_patience_s) return;
-    const std::vector<std::string> silent = calls.missing();
+    std::vector<std::string> silent = calls.missing();
+    for (const auto& [device, of_epoch] : fetching) silent.push_back(device);
     throw WorkersNotStarted({Error(ErrorCode::peer, fmt::format("{} shown nothing for {:.0f} s: {}",
                                                                 silent.size() == 1 ? "a worker has" : "workers have",
                                                                 start_patience_s, fmt::join(silent, ", "))),
                              silent});
+  }
+
+  static void check_staying(const Worker& worker, const std::vector<std::string>& devices) {
+    const auto exit = worker.link->exit();
+    if (!exit) return;
+    if (exit->how == WorkerExit::How::machine) throw WorkersNotStarted(gone(devices, machine_of(worker.device)));
+    throw WorkersNotStarted(
+        {Error(ErrorCode::peer, fmt::format("{} {}", worker.name(), exit->text())), {worker.device}});
+  }
+
+  bool all_fetched() const {
+    const std::lock_guard lock(mutex);
+    return fetching.empty();
   }
 
   bool has_gone(const WorkerKey& key) const {
@@ -387,8 +414,6 @@ struct Members::State {
   void tell_end(const std::string& device, std::uint64_t epoch) {
     const std::lock_guard lock(mutex);
     news.erase({device, epoch});
-    fetched.erase({device, epoch});
-    failed_starts.erase({device, epoch});
     if (Agent* agent = find(machine_of(device))) queue(*agent, EndWorker{device, epoch});
   }
 };
@@ -487,30 +512,49 @@ void Members::offer_weights(ModelManifest manifest, std::filesystem::path folder
 }
 
 Workers Members::start_workers(const ServePlan& plan, std::uint64_t epoch,
-                               const std::function<std::vector<ChunkId>(const std::string& device)>& chunks) {
+                               const std::function<std::vector<ChunkId>(const std::string& device)>& chunks,
+                               Workers& earlier) {
+  State& state = *state_;
   const std::vector<std::string> devices = worker_devices(plan);
+  std::erase_if(earlier, [&](const Worker& worker) {
+    return worker.link->exit() || std::ranges::count(devices, worker.device) == 0;
+  });
+  std::vector<std::string> starting;
+  for (const std::string& device : devices)
+    if (std::ranges::find(earlier, device, &Worker::device) == earlier.end()) starting.push_back(device);
+
+  state.calls.expect(starting, epoch);
+  state.forget_starts();
   std::map<std::string, std::shared_ptr<WorkerNews>> news;
-  state_->calls.expect(devices, epoch);
   for (const std::string& device : devices) {
-    StartWorker start{device, epoch, chunks(device)};
-    const std::lock_guard lock(state_->mutex);
-    State::Agent* agent = state_->find(machine_of(device));
+    std::vector<ChunkId> read = chunks(device);
+    const std::lock_guard lock(state.mutex);
+    state.start_stirred = Clock::now();
+    State::Agent* agent = state.find(machine_of(device));
     if (agent == nullptr) break;  // check_starting() finds it
-    news[device] = std::make_shared<WorkerNews>();
-    state_->news[{device, epoch}] = news[device];
-    state_->queue(*agent, start);
-    state_->start_stirred = Clock::now();
+    if (std::ranges::count(starting, device) > 0) {
+      news[device] = std::make_shared<WorkerNews>();
+      state.news[{device, epoch}] = news[device];
+      state.queue(*agent, StartWorker{device, epoch, std::move(read)});
+    } else {
+      state.fetching.insert({device, epoch});
+      state.queue(*agent, FetchWeights{device, epoch, std::move(read)});
+    }
   }
+  const auto check = [&] { state.check_starting(devices, epoch, starting, earlier); };
   try {
-    auto called = state_->calls.wait(no_deadline, [&] { state_->check_starting(devices, epoch); });
+    auto called = state.calls.wait(no_deadline, check);
+    constexpr std::chrono::milliseconds look_every(10);
+    for (; !state.all_fetched(); std::this_thread::sleep_for(look_every)) check();
     return launch_remote_workers(
         plan, epoch, std::move(called), {.model_folder = {}, .program = {}, .transport = {}, .backend = "cpu"},
         [&](const std::string& device, ByteStream control) -> std::unique_ptr<WorkerLink> {
           return std::make_unique<MemberWorker>(std::move(control), news.at(device),
                                                 [this, device, epoch] { state_->tell_end(device, epoch); });
-        });
+        },
+        earlier);
   } catch (const Error&) {
-    for (const std::string& device : devices) state_->tell_end(device, epoch);
+    for (const std::string& device : starting) state.tell_end(device, epoch);
     throw;
   }
 }

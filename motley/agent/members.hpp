@@ -68,11 +68,12 @@ class Members {
   // What agents fetch: a model of this manifest, whose files are in `folder`.
   void offer_weights(ModelManifest manifest, std::filesystem::path folder);
 
-  // Starts the workers of a plan, launched and in the order of worker_devices(). `chunks` of a device are those that
-  // its worker reads. Throws WorkersNotStarted where a member is not there, is lost meanwhile, or cannot start a
-  // worker, and where a worker has not called in time.
+  // The workers of a plan, launched and in the order of worker_devices(). Those of `earlier` that run and have a part
+  // in it stay and are taken out, the others end first; the rest is started. `chunks` of a device are those that its
+  // worker reads. Throws WorkersNotStarted where a member is not there, is lost meanwhile, or cannot start a worker,
+  // and where a worker has not called in time; what `earlier` has then is as it was.
   Workers start_workers(const ServePlan& plan, std::uint64_t epoch,
-                        const std::function<std::vector<ChunkId>(const std::string& device)>& chunks);
+                        const std::function<std::vector<ChunkId>(const std::string& device)>& chunks, Workers& earlier);
 
   // The deployment has ended: tells every agent, and gives them `grace_s` to end their workers.
   void end(double grace_s);

@@ -349,9 +349,12 @@ class MemberWorkersTest : public MembersTest {
 
   std::future<Workers> start(std::uint64_t epoch = 5) {
     return std::async(std::launch::async, [this, epoch] {
-      return members_.start_workers(plan_, epoch, [](const std::string& device) {
-        return std::vector<ChunkId>{{0, device == "left/0" ? 1u : 2u}};
-      });
+      return members_.start_workers(
+          plan_, epoch,
+          [](const std::string& device) {
+            return std::vector<ChunkId>{{0, device == "left/0" ? 1u : 2u}};
+          },
+          earlier_);
     });
   }
   ControlConnection call(const std::string& device, std::uint64_t epoch = 5) const {
@@ -383,6 +386,7 @@ class MemberWorkersTest : public MembersTest {
 
   std::optional<HandAgent> left_, right_;
   ServePlan plan_;
+  Workers earlier_;
 };
 
 TEST_F(MemberWorkersTest, AreStartedByTheirAgentsAndLaunchedByTheDriver) {
@@ -491,6 +495,79 @@ TEST_F(MemberWorkersTest, DoNotStartWhereAnAgentCannotStartOne) {
   }
   right_->send(WorkerEnded{"right/0", 6, 9, 0, ""});
   EXPECT_STREQ(loss_of(killed).cause.what(), "right/0 cannot be started: exit code 0, signal 9");
+}
+
+// The worker of left/0 is lost; the others are to go on.
+TEST_F(MemberWorkersTest, StayWhereTheyCan) {
+  auto started = start();
+  ControlConnection first = call("left/0"), second = call("left/1"), third = call("right/0");
+  earlier_ = started.get();
+  left_->receive<StartWorker>(), left_->receive<StartWorker>(), right_->receive<StartWorker>();
+  earlier_.erase(earlier_.begin());
+  EXPECT_EQ(left_->receive<EndWorker>(), (EndWorker{"left/0", 5}));
+
+  auto next = start(6);
+  EXPECT_EQ(left_->receive<StartWorker>(), (StartWorker{"left/0", 6, {{0, 1}}}));
+  EXPECT_EQ(left_->receive<FetchWeights>(), (FetchWeights{"left/1", 6, {{0, 2}}}));
+  EXPECT_EQ(right_->receive<FetchWeights>(), (FetchWeights{"right/0", 6, {{0, 2}}}));
+  ControlConnection again = call("left/0", 6);
+  left_->send(Fetched{"left/1", 6, 50, 100});
+  left_->send(Fetched{"left/1", 6, 100, 100});
+  right_->send(Fetched{"right/0", 6, 0, 0});
+  const Workers workers = next.get();
+  ASSERT_EQ(workers.size(), 3u);
+  EXPECT_TRUE(earlier_.empty());
+  EXPECT_EQ(std::get<Launch>(*second.receive()).epoch, 5u);
+  const auto launch = std::get<Launch>(*second.receive());
+  EXPECT_EQ(launch.epoch, 6u);
+  EXPECT_EQ(std::get<FabricAddresses>(launch.links).of_workers.at(1).address, "127.0.0.1:1");
+  EXPECT_EQ(std::get<Launch>(*again.receive()).epoch, 6u);
+}
+
+TEST_F(MemberWorkersTest, EndWhereThePlanHasNoPartForThem) {
+  auto started = start();
+  ControlConnection first = call("left/0"), second = call("left/1"), third = call("right/0");
+  earlier_ = started.get();
+  left_->receive<StartWorker>(), left_->receive<StartWorker>(), right_->receive<StartWorker>();
+  plan_ = toy_plan({{1}});
+  plan_.stages[0].devices = {"right/0"};
+  auto next = start(6);
+  EXPECT_EQ(left_->receive<EndWorker>(), (EndWorker{"left/0", 5}));
+  EXPECT_EQ(left_->receive<EndWorker>(), (EndWorker{"left/1", 5}));
+  EXPECT_EQ(right_->receive<FetchWeights>().epoch, 6u);
+  right_->send(Fetched{"right/0", 6, 0, 0});
+  EXPECT_EQ(next.get().size(), 1u);
+}
+
+TEST_F(MemberWorkersTest, AreNamedWhereTheyCannotStay) {
+  auto started = start();
+  ControlConnection first = call("left/0"), second = call("left/1"), third = call("right/0");
+  earlier_ = started.get();
+  left_->receive<StartWorker>(), left_->receive<StartWorker>(), right_->receive<StartWorker>();
+
+  auto full = start(6);
+  EXPECT_EQ(right_->receive<FetchWeights>().epoch, 6u);
+  right_->send(WorkerEnded{"right/0", 6, 0, 5, "the disk is full"});
+  WorkerLoss loss = loss_of(full);
+  EXPECT_STREQ(loss.cause.what(), "right/0 cannot be started: the disk is full");
+  EXPECT_EQ(loss.devices, std::vector<std::string>{"right/0"});
+  EXPECT_EQ(earlier_.size(), 3u) << "they run";
+
+  auto killed = start(7);
+  EXPECT_EQ(right_->receive<FetchWeights>().epoch, 7u);
+  right_->send(WorkerEnded{"right/0", 5, 9, 0, ""});
+  loss = loss_of(killed);
+  EXPECT_STREQ(loss.cause.what(), "right/0 (rank 0 of stage r0/s1) was killed by signal 9");
+  EXPECT_FALSE(loss.gone);
+
+  auto gone = start(8);
+  left_->receive<FetchWeights>(), left_->receive<FetchWeights>();
+  left_->receive<FetchWeights>(), left_->receive<FetchWeights>();
+  left_->receive<FetchWeights>();
+  left_.reset();
+  loss = loss_of(gone);
+  EXPECT_EQ(loss.devices, (std::vector<std::string>{"left/0", "left/1"}));
+  EXPECT_TRUE(loss.gone);
 }
 
 TEST_F(MemberWorkersTest, DoNotStartAtTheEnd) {

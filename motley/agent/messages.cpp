@@ -103,6 +103,13 @@ static void fields(Wire& wire, typename Wire::template Ref<StartWorker> m) {
 }
 
 template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<FetchWeights> m) {
+  wire(m.device, max_text_bytes);
+  wire(m.epoch);
+  wire(m.chunks, max_chunks);
+}
+
+template <class Wire>
 static void fields(Wire& wire, typename Wire::template Ref<EndWorker> m) {
   wire(m.device, max_text_bytes);
   wire(m.epoch);

@@ -2,9 +2,9 @@
 // (control_listener.hpp), whose LinkHello names the machine and has "VERSION RUN" as its word: the program's version,
 // and a number that tells this agent from an earlier one that is not known to be gone.
 //
-// Order: the agent sends AgentReport; the driver sends Weights, and from then on StartWorker and EndWorker as plans
-// change; the agent answers with Fetched, WorkerStarted, WorkerEnded and ProbedLinks. Both send Alive when they have
-// nothing else to say. Leave of an agent and End of a driver are the last message on a connection.
+// Order: the agent sends AgentReport; the driver sends Weights, and from then on StartWorker, FetchWeights and
+// EndWorker as plans change; the agent answers with Fetched, WorkerStarted, WorkerEnded and ProbedLinks. Both send
+// Alive when they have nothing else to say. Leave of an agent and End of a driver are the last message on a connection.
 #pragma once
 
 #include <cstdint>
@@ -77,13 +77,20 @@ struct StartWorker {
   std::vector<ChunkId> chunks;  // that it reads
   bool operator==(const StartWorker&) const = default;
 };
+// For a worker that runs and is to be launched with another part of the model.
+struct FetchWeights {
+  std::string device;
+  std::uint64_t epoch = 0;      // of that launch
+  std::vector<ChunkId> chunks;  // that it reads then
+  bool operator==(const FetchWeights&) const = default;
+};
 struct EndWorker {
   std::string device;
   std::uint64_t epoch = 0;
   bool operator==(const EndWorker&) const = default;
 };
 
-// Of the chunks of a worker that is to start.
+// Of the chunks of a worker that is to start or to be launched again.
 struct Fetched {
   std::string device;
   std::uint64_t epoch = 0;
@@ -98,7 +105,7 @@ struct WorkerStarted {
   bool operator==(const WorkerStarted&) const = default;
 };
 
-// Or could not be started.
+// Or could not be started; or its chunks for another launch could not be fetched.
 struct WorkerEnded {
   std::string device;
   std::uint64_t epoch = 0;
@@ -119,7 +126,7 @@ struct End {
 };
 
 using AgentMessage = std::variant<AgentReport, Weights, StartWorker, EndWorker, Fetched, WorkerStarted, WorkerEnded,
-                                  ProbeLinks, ProbedLinks, AgentAlive, Leave, End>;
+                                  ProbeLinks, ProbedLinks, AgentAlive, Leave, End, FetchWeights>;
 
 // On a connection to the service `weights`: the agent asks, the driver answers with the chunk's bytes, or with nothing
 // where it cannot read it.

@@ -62,7 +62,8 @@ AgentMessage any_agent_message(std::size_t kind) {
                          any<std::string>()};
     case 9: return AgentAlive{};
     case 10: return Leave{};
-    default: return End{};
+    case 11: return End{};
+    default: return FetchWeights{any<std::string>(), any<std::uint64_t>(), any_list<ChunkId>(any_chunk)};
   }
 }
 

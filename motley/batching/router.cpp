@@ -128,6 +128,17 @@ Admission Router::add(std::uint64_t id, std::size_t chain, std::int64_t prompt_t
   return admission;
 }
 
+Admission Router::adopt(std::uint64_t id, std::size_t chain, std::int64_t known_tokens, std::int64_t max_new_tokens,
+                        const CachedTokens& cached) {
+  Scheduler& scheduler = groups_[group_of_chain_[chain]].scheduler;
+  const Admission admission = scheduler.adopt(id, known_tokens, max_new_tokens, cached);
+  if (admission == Admission::accepted) {
+    chain_of_.emplace(id, chain);
+    load_[chains_[chain].route] += 1;
+  }
+  return admission;
+}
+
 void Router::cancel(std::uint64_t id) {
   groups_[group_of_chain_[chain_of_.at(id)]].scheduler.cancel(id);
   forget(id);

@@ -54,6 +54,11 @@ class Router {
   // `id` is new and is counted as load of the chain's route. See Scheduler::add.
   Admission add(std::uint64_t id, std::size_t chain, std::int64_t prompt_tokens, std::int64_t max_new_tokens,
                 std::int64_t cached_tokens = 0, QueueLimit queue_limit = QueueLimit::applies);
+  // As add(), of a sequence that another router had; see Scheduler::adopt.
+  Admission adopt(std::uint64_t id, std::size_t chain, std::int64_t known_tokens, std::int64_t max_new_tokens,
+                  const CachedTokens& cached);
+  // What is there of the running sequences of a group, if every step under way is lost.
+  std::map<std::uint64_t, CachedTokens> cached(std::size_t group) const { return groups_[group].scheduler.cached(); }
   // Takes a sequence out that has not ended.
   void cancel(std::uint64_t id);
 

@@ -20,6 +20,14 @@ std::int32_t BlockPool::take() {
   return id;
 }
 
+void BlockPool::take(const std::vector<std::int32_t>& ids) {
+  for (const std::int32_t id : ids) {
+    MOTLEY_CHECK(id >= 0 && id < total_ && !out_[static_cast<std::size_t>(id)]);
+    out_[static_cast<std::size_t>(id)] = true;
+  }
+  std::erase_if(free_, [&](std::int32_t id) { return out_[static_cast<std::size_t>(id)]; });
+}
+
 void BlockPool::give_back(std::int32_t id) {
   MOTLEY_CHECK(id >= 0 && id < total_ && out_[static_cast<std::size_t>(id)]);
   out_[static_cast<std::size_t>(id)] = false;
@@ -45,17 +53,56 @@ Admission Scheduler::add(std::uint64_t id, std::int64_t prompt_tokens, std::int6
   if (prompt_tokens > room || max_new_tokens > room - prompt_tokens) return Admission::never_fits;
   if (queue_limit == QueueLimit::applies && std::ssize(waiting_) >= limits_.max_queue) return Admission::queue_full;
 
+  Sequence& sequence = insert(id, prompt_tokens, max_new_tokens, priority);
+  sequence.scheduled = cached_tokens;
+  wait(sequence);
+  return Admission::accepted;
+}
+
+Scheduler::Sequence& Scheduler::insert(std::uint64_t id, std::int64_t known_tokens, std::int64_t max_new_tokens,
+                                       std::int64_t priority) {
   constexpr std::int64_t largest_priority = 1'000'000;
   const std::int64_t lead = std::clamp(priority, -largest_priority, largest_priority) * steps_per_priority;
   Sequence& sequence = sequences_[id];
   sequence.id = id;
   sequence.turn = static_cast<std::int64_t>(last_step_) - lead;
   sequence.number = ++arrivals_;
-  sequence.known = prompt_tokens;
-  sequence.most = prompt_tokens + max_new_tokens;
-  sequence.scheduled = cached_tokens;
-  wait(sequence);
+  sequence.known = known_tokens;
+  sequence.most = known_tokens + max_new_tokens;
+  return sequence;
+}
+
+// One block stays free, so that others are not kept out until an adopted sequence ends.
+Admission Scheduler::adopt(std::uint64_t id, std::int64_t known_tokens, std::int64_t max_new_tokens,
+                           const CachedTokens& cached) {
+  MOTLEY_CHECK(cached.tokens > 0 && cached.tokens < known_tokens && max_new_tokens > 0 && !sequences_.contains(id));
+  const std::int64_t room = limits_.blocks * limits_.block_tokens;
+  if (known_tokens > room || max_new_tokens > room - known_tokens) return Admission::never_fits;
+  const bool inside = std::ranges::all_of(cached.blocks, [&](std::int32_t block) { return block < limits_.blocks; });
+  if (!inside || std::ssize(cached.blocks) >= pool_.free_count()) return Admission::never_fits;
+  pool_.take(cached.blocks);
+  Sequence& sequence = insert(id, known_tokens, max_new_tokens, 0);
+  sequence.blocks = cached.blocks;
+  if (cached.lacking_stages == 0) {
+    sequence.scheduled = cached.tokens;
+  } else {
+    sequence.replayed = cached.tokens;
+    sequence.stages = cached.lacking_stages;
+  }
+  run(sequence);
   return Admission::accepted;
+}
+
+std::map<std::uint64_t, CachedTokens> Scheduler::cached() const {
+  std::map<std::uint64_t, CachedTokens> all;
+  for (const Sequence* sequence : running_)
+    if (!sequence->ended) all[sequence->id] = {.tokens = sequence->scheduled, .blocks = sequence->blocks};
+  for (const auto& [step, parts] : under_way_)
+    for (const Part& part : parts)
+      if (const auto found = all.find(part.sequence->id); found != all.end())
+        found->second.tokens = std::min(found->second.tokens, part.position);
+  std::erase_if(all, [](const auto& sequence) { return sequence.second.tokens == 0; });
+  return all;
 }
 
 void Scheduler::cancel(std::uint64_t id) {
@@ -146,6 +193,8 @@ void Scheduler::add_prompts(Draft& draft, std::int64_t chunks_under_way) {
   for (Sequence* sequence : running_) {
     if (draft.full()) return;
     if (sequence->pending() == 0 || sequence->decodes() || sequence->ended) continue;
+    // It gets one when the tokens before are done, as every decode does.
+    if (sequence->pending() == 1 && std::ssize(sequence->blocks) < blocks_for(sequence->known)) continue;
     if (chunks_under_way == 0 || sequence->steps < chunks_under_way) schedule(*sequence, draft);
   }
 }
@@ -166,15 +215,20 @@ void Scheduler::admit(Draft& draft) {
 }
 
 void Scheduler::schedule(Sequence& sequence, Draft& draft) {
-  const std::int64_t count = std::min(sequence.pending(), draft.tokens);
+  const bool replays = sequence.scheduled < sequence.replayed;
+  // Of an adopted one the last token may have no block yet.
+  const std::int64_t covered = std::ssize(sequence.blocks) * limits_.block_tokens;
+  const std::int64_t left = (replays ? sequence.replayed : std::min(sequence.known, covered)) - sequence.scheduled;
+  const std::int64_t count = std::min(left, draft.tokens);
   const std::int64_t end = sequence.scheduled + count;
   const auto covering = sequence.blocks.begin() + blocks_for(end);
   draft.step.sequences.push_back({.id = sequence.id,
                                   .position = sequence.scheduled,
                                   .count = count,
                                   .blocks = {sequence.blocks.begin(), covering},
-                                  .samples = end == sequence.known});
-  draft.parts.push_back({&sequence, end == sequence.known});
+                                  .samples = end == sequence.known,
+                                  .stages = replays ? sequence.stages : 0});
+  draft.parts.push_back({&sequence, sequence.scheduled, end == sequence.known});
   draft.tokens -= count;
   --draft.sequences;
   sequence.scheduled = end;
@@ -218,7 +272,7 @@ bool Scheduler::reserve_for_decode(Sequence& sequence) {
 void Scheduler::preempt(Sequence& sequence) {
   for (const std::int32_t block : sequence.blocks) pool_.give_back(block);
   sequence.blocks.clear();
-  sequence.scheduled = 0;
+  sequence.scheduled = sequence.replayed = 0;
   stop(sequence);
   wait(sequence);
   ++preemptions_;

@@ -25,8 +25,9 @@ class BlockPool {
   explicit BlockPool(std::int64_t count);
   std::int64_t free_count() const { return static_cast<std::int64_t>(free_.size()); }
   std::int64_t total() const { return total_; }
-  std::int32_t take();              // throws when none is left: ask free_count() first
-  void give_back(std::int32_t id);  // throws on a block that is not out
+  std::int32_t take();                              // throws when none is left: ask free_count() first
+  void take(const std::vector<std::int32_t>& ids);  // throws where one of these is out or none of its own
+  void give_back(std::int32_t id);                  // throws on a block that is not out
 
  private:
   std::int64_t total_;
@@ -45,12 +46,22 @@ struct ScheduledSequence {
   std::int64_t count = 0;
   std::vector<std::int32_t> blocks;  // covers [0, position + count)
   bool samples = false;              // these are the last known tokens: a new one comes out
+  std::int32_t stages = 0;           // of the route, that they pass; 0: all
   bool operator==(const ScheduledSequence&) const = default;
 };
 
 struct ScheduledStep {
   std::uint64_t id = 0;
   std::vector<ScheduledSequence> sequences;
+};
+
+// Keys and values that are there already: of tokens [0, tokens), in these blocks. But the first `lacking_stages` of the
+// route do not all have them: there the tokens are computed once more. 0: every stage has them.
+struct CachedTokens {
+  std::int64_t tokens = 0;
+  std::vector<std::int32_t> blocks;
+  std::int32_t lacking_stages = 0;
+  bool operator==(const CachedTokens&) const = default;
 };
 
 struct SchedulerCounts {
@@ -79,6 +90,11 @@ class Scheduler {
   // than the prompt has. never_fits: prompt + output exceed all blocks.
   Admission add(std::uint64_t id, std::int64_t prompt_tokens, std::int64_t max_new_tokens, std::int64_t priority = 0,
                 std::int64_t cached_tokens = 0, QueueLimit queue_limit = QueueLimit::applies);
+  // A sequence of another scheduler whose `cached` tokens, fewer than are known and at least one, stay in their blocks,
+  // and which runs at once; ends as never_fits where they do not.
+  Admission adopt(std::uint64_t id, std::int64_t known_tokens, std::int64_t max_new_tokens, const CachedTokens& cached);
+  // What is there of the running sequences, if every step under way is lost.
+  std::map<std::uint64_t, CachedTokens> cached() const;
   // Takes a sequence out, now or when its step under way completes. An id that is gone already is no error.
   void cancel(std::uint64_t id);
 
@@ -101,6 +117,8 @@ class Scheduler {
     std::int64_t known = 0;      // tokens whose ids are known: prompt and generated
     std::int64_t most = 0;       // known tokens at the end
     std::int64_t scheduled = 0;  // tokens in the KV cache, or on their way there
+    std::int64_t replayed = 0;   // the first so many pass only
+    std::int32_t stages = 0;     // so many stages
     std::vector<std::int32_t> blocks;
     std::uint64_t last_step = 0;
     std::int64_t steps = 0;  // under way with tokens of it
@@ -118,6 +136,7 @@ class Scheduler {
   // What comes back to the scheduler with a step that is done. A sequence that is under way stays where it is.
   struct Part {
     Sequence* sequence = nullptr;
+    std::int64_t position = 0;
     bool samples = false;
   };
 
@@ -134,6 +153,7 @@ class Scheduler {
   void add_decodes(Draft& draft);
   void add_prompts(Draft& draft, std::int64_t chunks_under_way);
   void admit(Draft& draft);
+  Sequence& insert(std::uint64_t id, std::int64_t known_tokens, std::int64_t max_new_tokens, std::int64_t priority);
   void schedule(Sequence& sequence, Draft& draft);
   void wait(Sequence& sequence);
   void leave_line(Sequence& sequence);

@@ -32,6 +32,13 @@ TEST(BlockPool, HandsOutEveryBlockOnce) {
   EXPECT_THROW(pool.give_back(3), Error);
   EXPECT_THROW(pool.give_back(-1), Error);
   EXPECT_EQ(pool.take(), 1);
+  pool.give_back(0);
+  pool.give_back(2);
+  pool.take({2});
+  EXPECT_EQ(pool.free_count(), 1);
+  EXPECT_THROW(pool.take({2}), Error);
+  EXPECT_THROW(pool.take({3}), Error);
+  EXPECT_EQ(pool.take(), 0);
 }
 
 TEST(Scheduler, APromptThenItsDecodes) {
@@ -292,6 +299,82 @@ TEST(Scheduler, CancelFreesNowOrWhenTheStepCompletes) {
   EXPECT_TRUE(scheduler.idle());
   EXPECT_EQ(scheduler.counts().free_blocks, 4);
   scheduler.cancel(99);
+}
+
+// ---- sequences of another scheduler ----
+
+TEST(Scheduler, TellsWhatIsThereIfTheStepsUnderWayAreLost) {
+  Scheduler scheduler({.blocks = 8, .block_tokens = 4, .max_tokens = 4, .micro_batches = 2});
+  scheduler.add(7, 6, 3);
+  EXPECT_TRUE(scheduler.cached().empty());
+  const auto first = scheduler.next();
+  EXPECT_TRUE(scheduler.cached().empty());
+  const auto second = scheduler.next();
+  scheduler.complete(first->id, {});
+  const std::vector<std::int32_t> blocks{0, 1};
+  EXPECT_EQ(scheduler.cached(), (std::map<std::uint64_t, CachedTokens>{{7, {.tokens = 4, .blocks = blocks}}}));
+  scheduler.complete(second->id, {});
+  EXPECT_EQ(scheduler.cached(), (std::map<std::uint64_t, CachedTokens>{{7, {.tokens = 6, .blocks = blocks}}}));
+}
+
+TEST(Scheduler, AnAdoptedSequenceGoesOnInItsBlocks) {
+  Scheduler scheduler({.blocks = 8, .block_tokens = 4});
+  EXPECT_EQ(scheduler.adopt(7, 7, 2, {.tokens = 6, .blocks = {5, 2}}), Admission::accepted);
+  EXPECT_EQ(scheduler.counts().running, 1);
+  const auto step = scheduler.next();
+  EXPECT_EQ(step->sequences, (std::vector<Part>{{7, 6, 1, {5, 2}, true}}));
+  scheduler.complete(step->id, {});
+  const auto next = scheduler.next();
+  EXPECT_EQ(next->sequences, (std::vector<Part>{{7, 7, 1, {5, 2}, true}}));
+  scheduler.complete(next->id, {7});
+  EXPECT_EQ(scheduler.counts().free_blocks, 8);
+}
+
+TEST(Scheduler, WhatTheFirstStagesLackIsComputedThereAlone) {
+  Scheduler scheduler({.blocks = 8, .block_tokens = 4, .max_tokens = 5, .micro_batches = 3});
+  scheduler.adopt(7, 9, 2, {.tokens = 8, .blocks = {5, 2}, .lacking_stages = 2});
+  const auto first = scheduler.next(), second = scheduler.next();
+  EXPECT_EQ(first->sequences, (std::vector<Part>{{7, 0, 5, {5, 2}, false, 2}}));
+  EXPECT_EQ(second->sequences, (std::vector<Part>{{7, 5, 3, {5, 2}, false, 2}}));
+  EXPECT_FALSE(scheduler.next()) << "the ninth token has no block yet";
+  scheduler.complete(first->id, {});
+  scheduler.complete(second->id, {});
+  EXPECT_EQ(scheduler.next()->sequences, (std::vector<Part>{{7, 8, 1, {5, 2, 0}, true}}));
+}
+
+TEST(Scheduler, APreemptedSequenceIsComputedByAllStages) {
+  Scheduler scheduler({.blocks = 5, .block_tokens = 4, .max_sequences = 4});
+  scheduler.adopt(1, 8, 9, {.tokens = 7, .blocks = {0, 1}});
+  scheduler.adopt(2, 5, 9, {.tokens = 4, .blocks = {3, 4}, .lacking_stages = 1});
+  EXPECT_EQ(ids(*scheduler.next()), (std::vector<std::uint64_t>{1, 2}));
+  scheduler.complete(1, {});
+  for (std::uint64_t step = 2; scheduler.counts().preemptions == 0; ++step) {
+    ASSERT_TRUE(scheduler.next());
+    scheduler.complete(step, {});
+    ASSERT_LT(step, 20u);
+  }
+  for (std::uint64_t step = 0; step < 20; ++step) {
+    const auto next = scheduler.next();
+    ASSERT_TRUE(next);
+    if (next->sequences.back().id == 2) {
+      EXPECT_EQ(next->sequences.back().stages, 0);
+      EXPECT_EQ(next->sequences.back().position, 0);
+      return;
+    }
+    scheduler.complete(next->id,
+                       next->sequences[0].position == 15 ? std::set<std::uint64_t>{1} : std::set<std::uint64_t>());
+  }
+  FAIL() << "it does not come back";
+}
+
+TEST(Scheduler, AdoptsNothingWithoutItsBlocksAndOneFreeForOthers) {
+  Scheduler scheduler({.blocks = 3, .block_tokens = 4});
+  EXPECT_EQ(scheduler.adopt(1, 4, 9, {.tokens = 3, .blocks = {0}}), Admission::never_fits);  // 13 tokens
+  EXPECT_EQ(scheduler.adopt(1, 4, 2, {.tokens = 3, .blocks = {3}}), Admission::never_fits);
+  EXPECT_EQ(scheduler.adopt(1, 4, 2, {.tokens = 3, .blocks = {0, 1, 2}}), Admission::never_fits);
+  EXPECT_EQ(scheduler.adopt(1, 4, 2, {.tokens = 3, .blocks = {0, 1}}), Admission::accepted);
+  EXPECT_EQ(scheduler.add(2, 1, 1), Admission::accepted);
+  EXPECT_EQ(ids(*scheduler.next()), (std::vector<std::uint64_t>{1, 2}));
 }
 
 TEST(Scheduler, RefusesACallerThatMiscounts) {

@@ -295,10 +295,10 @@ int deploy(const DeployOptions& options) {
   settings.replan = [&](const ServePlan&, const std::set<std::string>& lost, const Error&) {
     return std::move(plans.plan(lost, true).plan);
   };
-  settings.start_workers = [&](const ServePlan& started, std::uint64_t epoch) {
-    return members.start_workers(started, epoch, [&](const std::string& device) {
-      return needed_chunks(started, device, checkpoint, manifest);
-    });
+  settings.start_workers = [&](const ServePlan& started, std::uint64_t epoch, Workers& earlier) {
+    return members.start_workers(
+        started, epoch, [&](const std::string& device) { return needed_chunks(started, device, checkpoint, manifest); },
+        earlier);
   };
   settings.drain = [&](const std::string& member) { members.drain(member); };
   settings.report = [&](const std::string& what, const std::string& detail, double) { report(what, detail); };

@@ -198,8 +198,9 @@ void add_plan_apply(CLI::App& plan_verbs, Action& action) {
   auto options = std::make_shared<RunningOptions>();
   auto* verb = plan_verbs.add_subcommand("apply", "Let a running deployment serve another plan for its model");
   verb->footer(
-      "Steps under way end, the workers are replaced, and open requests go on with the tokens that they would\n"
-      "have had. The plan's devices are those that the server can start workers on.\n"
+      "Steps under way end, the workers get their parts of the new plan, and open\n"
+      "requests go on with the tokens that they would have had. The plan's devices are\n"
+      "those that the server can start workers on.\n"
       "\n"
       "examples:\n"
       "  motley plan serve --from plan.json --without box/3 -o smaller.json\n"

@@ -31,7 +31,8 @@ std::optional<RoutePlace> find_place(const ServePlan& plan, const Route& route, 
     if (route.path[hop].layers != stage.layers)
       throw input_error(fmt::format("route {} uses a part of the layers of stage {}", route.id, stage.id),
                         "let the route use all layers of the stage");
-    place = RoutePlace{.previous = hop > 0 ? &plan.stage(route.path[hop - 1].stage) : nullptr,
+    place = RoutePlace{.number = hop,
+                       .previous = hop > 0 ? &plan.stage(route.path[hop - 1].stage) : nullptr,
                        .next = hop + 1 < route.path.size() ? &plan.stage(route.path[hop + 1].stage) : nullptr};
     if (stage.embedding != (place->previous == nullptr) || stage.head != (place->next == nullptr))
       throw input_error(

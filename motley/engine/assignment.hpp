@@ -11,6 +11,7 @@ namespace motley {
 
 // The place of a device's stage on one route.
 struct RoutePlace {
+  std::size_t number = 0;           // among the route's stages, from 0
   const Stage* previous = nullptr;  // null: the stage is the route's first
   const Stage* next = nullptr;      // null: its last
 };

@@ -3,6 +3,7 @@
 #include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "motley/engine/backend.hpp"
@@ -13,6 +14,30 @@ namespace motley {
 namespace {
 
 using at::Tensor;
+
+// Keys and values of a layer, for as long as the rank holds the same heads of it.
+struct HeldCache {
+  Span kv_heads;
+  DType type = DType::fp32;
+  std::uint64_t epoch = 1;  // since when
+  LayerCache cache;
+};
+using HeldCaches = std::map<std::int64_t, HeldCache>;  // by layer of the model
+
+// The same blocks in a cache of another size.
+LayerCache resized(LayerCache old, DType type, CacheShape shape, at::Device device) {
+  if (old.keys.size(0) == shape.blocks) return old;
+  LayerCache cache = empty_cache(type, shape, device);
+  const std::int64_t both = std::min(old.keys.size(0), shape.blocks);
+  const auto copy = [&](Tensor& to, const Tensor& from) {
+    if (from.defined()) to.narrow(0, 0, both).copy_(from.narrow(0, 0, both));
+  };
+  copy(cache.keys, old.keys);
+  copy(cache.values, old.values);
+  copy(cache.key_scales, old.key_scales);
+  copy(cache.value_scales, old.value_scales);
+  return cache;
+}
 
 // A step comes over a connection: nothing in it is believed unchecked.
 [[noreturn]] void refuse(const Step& step, const std::string& what) {
@@ -29,14 +54,18 @@ struct StageModel::Impl {
   const Ops& ops;
   Collectives collectives;
   StageWeights weights;
-  std::vector<LayerCache> cache;
+  HeldCaches caches;
   std::map<std::string, Tensor> buffers;
   RotaryFrequencies frequencies;
   std::int64_t kv_bytes = 0;
 
-  Impl(const StageSpec& spec, StageWeights weights, WorkerGroup* group, at::Device device);
+  Impl(const StageSpec& spec, WorkerGroup* group, at::Device device);
 
-  void allocate_cache();
+  CacheShape cache_shape() const {
+    return {block_count(), shard.kv_heads.size(), spec.arch.head_dim, spec.limits.block_tokens};
+  }
+  void keep_caches(HeldCaches held);
+  void allocate_caches(std::uint64_t epoch);
   void allocate_buffers();
   std::int64_t block_count() const {
     return (spec.kv_tokens + spec.limits.block_tokens - 1) / spec.limits.block_tokens;
@@ -52,8 +81,8 @@ struct StageModel::Impl {
   void embed(std::int64_t tokens);
 };
 
-StageModel::Impl::Impl(const StageSpec& stage, StageWeights loaded, WorkerGroup* group, at::Device on)
-    : spec(stage), device(on), ops(ops_for(on)), collectives(group), weights(std::move(loaded)) {
+StageModel::Impl::Impl(const StageSpec& stage, WorkerGroup* group, at::Device on)
+    : spec(stage), device(on), ops(ops_for(on)), collectives(group) {
   MOTLEY_CHECK(spec.rank >= 0 && spec.rank < spec.degree && collectives.size() == spec.degree);
   const auto check_type = [](DType type, Use use) {
     if (!supports(type, Support::served, use))
@@ -74,11 +103,24 @@ StageModel::Impl::Impl(const StageSpec& stage, StageWeights loaded, WorkerGroup*
     frequencies = rotary_frequencies(spec.arch.rotary, spec.arch.head_dim);
 }
 
-void StageModel::Impl::allocate_cache() {
-  const CacheShape shape{block_count(), shard.kv_heads.size(), spec.arch.head_dim, spec.limits.block_tokens};
-  for (std::int64_t layer = 0; layer < spec.layers.size(); ++layer) {
-    cache.push_back(empty_cache(spec.kv_type, shape, device));
-    kv_bytes += allocated_bytes(cache.back().keys) + allocated_bytes(cache.back().values);
+// One by one, so that no more than one layer is there twice.
+void StageModel::Impl::keep_caches(HeldCaches held) {
+  const auto stays = [&](std::int64_t layer, const HeldCache& cache) {
+    return layer >= spec.layers.first && layer < spec.layers.end && cache.kv_heads == shard.kv_heads &&
+           cache.type == spec.kv_type && cache.cache.block_tokens() == spec.limits.block_tokens;
+  };
+  std::erase_if(held, [&](const auto& entry) { return !stays(entry.first, entry.second); });
+  for (auto& [layer, cache] : held)
+    cache.cache = resized(std::exchange(cache.cache, {}), spec.kv_type, cache_shape(), device);
+  caches = std::move(held);
+}
+
+void StageModel::Impl::allocate_caches(std::uint64_t epoch) {
+  for (std::int64_t layer = spec.layers.first; layer < spec.layers.end; ++layer) {
+    if (!caches.contains(layer))
+      caches[layer] = {shard.kv_heads, spec.kv_type, epoch, empty_cache(spec.kv_type, cache_shape(), device)};
+    const LayerCache& cache = caches.at(layer).cache;
+    kv_bytes += allocated_bytes(cache.keys) + allocated_bytes(cache.values);
   }
 }
 
@@ -173,12 +215,30 @@ BlockBuffers StageModel::Impl::block_buffers(std::int64_t tokens) const {
 
 StageModel::StageModel(const StageSpec& spec, const std::filesystem::path& model, WorkerGroup* group, at::Device device,
                        const std::function<void(double)>& progress)
-    : StageModel(spec, load_weights(spec, model, device, progress), group, device) {}
+    : StageModel(spec, model, group, device, progress, nullptr, 1) {}
+
+StageModel::StageModel(const StageSpec& spec, const std::filesystem::path& model, WorkerGroup* group, at::Device device,
+                       const std::function<void(double)>& progress, std::unique_ptr<StageModel> earlier,
+                       std::uint64_t epoch) {
+  const c10::InferenceMode guard;
+  impl_ = std::make_unique<Impl>(spec, group, device);
+  HeldTensors tensors;
+  if (earlier) {
+    tensors = std::move(earlier->impl_->weights.held);
+    HeldCaches caches = std::move(earlier->impl_->caches);
+    earlier.reset();
+    impl_->keep_caches(std::move(caches));
+  }
+  impl_->weights = load_weights(spec, model, device, progress, std::move(tensors));
+  impl_->allocate_caches(epoch);
+  impl_->allocate_buffers();
+}
 
 StageModel::StageModel(const StageSpec& spec, StageWeights weights, WorkerGroup* group, at::Device device) {
   const c10::InferenceMode guard;
-  impl_ = std::make_unique<Impl>(spec, std::move(weights), group, device);
-  impl_->allocate_cache();
+  impl_ = std::make_unique<Impl>(spec, group, device);
+  impl_->weights = std::move(weights);
+  impl_->allocate_caches(1);
   impl_->allocate_buffers();
 }
 
@@ -207,8 +267,7 @@ Tensor StageModel::forward(const Step& step, const Tensor& incoming) {
   const BlockCall pass{m.spec.arch, m.ops, m.collectives, m.frequencies, at_positions, sequences};
   const BlockBuffers block_buffers = m.block_buffers(count);
   for (std::int64_t layer = m.spec.layers.first; layer < m.spec.layers.end; ++layer)
-    run_block(pass, m.weights.blocks->block(layer), layer,
-              m.cache.at(static_cast<std::size_t>(layer - m.spec.layers.first)), block_buffers, hidden);
+    run_block(pass, m.weights.blocks->block(layer), layer, m.caches.at(layer).cache, block_buffers, hidden);
   return hidden;
 }
 
@@ -253,6 +312,14 @@ StageModel::Allocated StageModel::allocated() const {
   Allocated bytes{.weights = impl_->weights.blocks->bytes() + impl_->weights.ends.bytes, .kv = impl_->kv_bytes};
   for (const auto& [name, buffer] : impl_->buffers) bytes.activations += allocated_bytes(buffer);
   return bytes;
+}
+
+std::int64_t StageModel::loaded_bytes() const { return impl_->weights.loaded_bytes; }
+
+std::uint64_t StageModel::cache_epoch() const {
+  std::uint64_t newest = 0;
+  for (const auto& [layer, cache] : impl_->caches) newest = std::max(newest, cache.epoch);
+  return newest;
 }
 
 }  // namespace motley

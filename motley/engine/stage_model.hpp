@@ -40,6 +40,11 @@ class StageModel {
   // rank. Throws an input error where the files do not hold what the architecture promises.
   StageModel(const StageSpec& spec, const std::filesystem::path& model, WorkerGroup* group, at::Device device,
              const std::function<void(double)>& progress = {});
+  // What `earlier` holds of this part of the same model stays as it is: weights of the same slices, and keys and values
+  // of the same layers and heads, in the blocks that both have room for; the rest of `earlier` is let go first. Keys
+  // and values that were not held count from `epoch` on.
+  StageModel(const StageSpec& spec, const std::filesystem::path& model, WorkerGroup* group, at::Device device,
+             const std::function<void(double)>& progress, std::unique_ptr<StageModel> earlier, std::uint64_t epoch);
   // With weights from elsewhere than resident ones of a folder.
   StageModel(const StageSpec& spec, StageWeights weights, WorkerGroup* group, at::Device device);
   ~StageModel();
@@ -62,6 +67,9 @@ class StageModel {
     std::int64_t weights = 0, kv = 0, activations = 0;
   };
   Allocated allocated() const;
+  std::int64_t loaded_bytes() const;  // of the weights: read for this part, not held before
+  // Since when the keys and values of all its layers have been kept.
+  std::uint64_t cache_epoch() const;
 
  private:
   struct Impl;

@@ -78,7 +78,7 @@ BlockWeights block_of(const std::map<std::string, WeightMatrix>& tensors) {
 }
 
 WeightLoader::WeightLoader(const StageSpec& spec, const std::filesystem::path& model, at::Device device,
-                           std::function<void(double)> progress)
+                           std::function<void(double)> progress, HeldTensors* held)
     : spec_(spec),
       shard_(
           make_shards(spec.arch, spec.degree, spec.shares, spec.weight_type).at(static_cast<std::size_t>(spec.rank))),
@@ -87,7 +87,27 @@ WeightLoader::WeightLoader(const StageSpec& spec, const std::filesystem::path& m
       device_(device),
       ops_(ops_for(device)),
       expected_bytes_(weight_bytes(spec.arch, {spec.layers.size(), spec.embedding, spec.head, spec.layers.first},
-                                   shard_, spec.weight_type)) {}
+                                   shard_, spec.weight_type)),
+      held_(held) {
+  if (held_ != nullptr) keep_needed();
+}
+
+void WeightLoader::keep_needed() const {
+  HeldTensors needed;
+  const auto keep = [&](const std::vector<TensorSpec>& tensors) {
+    for (const TensorSpec& tensor : tensors) {
+      const auto found = held_->find(tensor.name);
+      if (found != held_->end() && found->second.slice == slice_of(spec_.arch, tensor, shard_) &&
+          found->second.matrix.type == held_type(spec_.arch, tensor, spec_.weight_type))
+        needed.insert(*found);
+    }
+  };
+  for (std::int64_t layer = spec_.layers.first; layer < spec_.layers.end; ++layer)
+    keep(block_tensors(spec_.arch, layer));
+  if (spec_.embedding) keep(embedding_tensors(spec_.arch));
+  if (spec_.head) keep(head_tensors(spec_.arch));
+  *held_ = std::move(needed);
+}
 
 // A plan for a file counts with its tensors' types.
 void WeightLoader::check_type(const TensorSpec& tensor) const {
@@ -101,9 +121,23 @@ void WeightLoader::check_type(const TensorSpec& tensor) const {
 }
 
 WeightMatrix WeightLoader::load(const TensorSpec& tensor) {
-  check_type(tensor);
   const Slice slice = slice_of(spec_.arch, tensor, shard_);
   const DType type = held_type(spec_.arch, tensor, spec_.weight_type);
+  WeightMatrix matrix;
+  if (held_ != nullptr && held_->contains(tensor.name)) {
+    matrix = held_->at(tensor.name).matrix;
+  } else {
+    matrix = read(tensor, slice, type);
+    loaded_bytes_ += allocated_bytes(matrix.values);
+    if (held_ != nullptr) held_->emplace(tensor.name, HeldTensor{slice, matrix});
+  }
+  bytes_ += allocated_bytes(matrix.values);
+  if (progress_) progress_(static_cast<double>(bytes_) / static_cast<double>(expected_bytes_));
+  return matrix;
+}
+
+WeightMatrix WeightLoader::read(const TensorSpec& tensor, const Slice& slice, DType type) {
+  check_type(tensor);
   WeightMatrix loaded{.type = type};
   if (is_quantised(type)) {
     const Span columns = whole_blocks(type, slice.columns);
@@ -121,8 +155,6 @@ WeightMatrix WeightLoader::load(const TensorSpec& tensor) {
     read_tensor(checkpoint_, tensor, slice, loaded.values);
   }
   if (tensor.shape.size() == 2) ops_.prepare(loaded);
-  bytes_ += allocated_bytes(loaded.values);
-  if (progress_) progress_(static_cast<double>(bytes_) / static_cast<double>(expected_bytes_));
   return loaded;
 }
 
@@ -157,11 +189,13 @@ EndWeights WeightLoader::ends() {
 }
 
 StageWeights load_weights(const StageSpec& spec, const std::filesystem::path& model, at::Device device,
-                          std::function<void(double)> progress) {
+                          std::function<void(double)> progress, HeldTensors held) {
   const c10::InferenceMode guard;
-  WeightLoader loader(spec, model, device, std::move(progress));
-  auto blocks = std::make_unique<ResidentBlocks>(loader, spec.layers);
-  return {std::move(blocks), loader.ends()};
+  WeightLoader loader(spec, model, device, std::move(progress), &held);
+  StageWeights weights{.blocks = std::make_unique<ResidentBlocks>(loader, spec.layers), .ends = loader.ends()};
+  weights.loaded_bytes = loader.loaded_bytes();
+  weights.held = std::move(held);
+  return weights;
 }
 
 }  // namespace motley

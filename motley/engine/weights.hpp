@@ -35,9 +35,18 @@ struct EndWeights {
   std::int64_t bytes = 0;       // allocated
 };
 
+// Tensors of the checkpoint by name, and which part of each a rank holds.
+struct HeldTensor {
+  Slice slice;
+  WeightMatrix matrix;
+};
+using HeldTensors = std::map<std::string, HeldTensor>;
+
 struct StageWeights {
   std::unique_ptr<BlockStore> blocks;
   EndWeights ends;
+  HeldTensors held = {};          // all of them once more, without copies: for another part of the model
+  std::int64_t loaded_bytes = 0;  // of them: read, not held before
 };
 
 // Bytes that an allocation of this tensor takes: the allocator rounds to cache lines.
@@ -46,19 +55,23 @@ std::int64_t allocated_bytes(const at::Tensor& tensor);
 // Tensors by role; of vectors the values alone count. A role without a tensor is undefined in the block.
 BlockWeights block_of(const std::map<std::string, WeightMatrix>& tensors);
 
-// Reads a rank's weights from a model folder or a GGUF file, in the types that the plan has for them. `progress` gets
-// the fraction of all the rank's bytes that were read.
+// Reads a rank's weights from a model folder or a GGUF file, in the types that the plan has for them. What `held` has
+// of them is not read again, what it has of others is let go at once, and what is read is added to it; nullptr: nothing
+// is held. `progress` gets the fraction of all the rank's bytes that are there.
 class WeightLoader {
  public:
   WeightLoader(const StageSpec& spec, const std::filesystem::path& model, at::Device device,
-               std::function<void(double)> progress = {});
+               std::function<void(double)> progress = {}, HeldTensors* held = nullptr);
   BlockWeights block(std::int64_t layer);
   EndWeights ends();
-  std::int64_t bytes() const { return bytes_; }  // allocated for all that was read
+  std::int64_t bytes() const { return bytes_; }                // allocated for all tensors so far
+  std::int64_t loaded_bytes() const { return loaded_bytes_; }  // of these: read
 
  private:
   void check_type(const TensorSpec& tensor) const;
+  void keep_needed() const;
   WeightMatrix load(const TensorSpec& tensor);
+  WeightMatrix read(const TensorSpec& tensor, const Slice& slice, DType type);
   std::map<std::string, WeightMatrix> load_all(const std::vector<TensorSpec>& tensors);
 
   StageSpec spec_;
@@ -69,10 +82,12 @@ class WeightLoader {
   const Ops& ops_;
   std::int64_t expected_bytes_ = 0;
   std::int64_t bytes_ = 0;
+  std::int64_t loaded_bytes_ = 0;
+  HeldTensors* held_;
 };
 
 // All weights of a rank, resident.
 StageWeights load_weights(const StageSpec& spec, const std::filesystem::path& model, at::Device device,
-                          std::function<void(double)> progress = {});
+                          std::function<void(double)> progress = {}, HeldTensors held = {});
 
 }  // namespace motley

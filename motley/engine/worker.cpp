@@ -4,17 +4,22 @@
 //
 // All workers of a route receive its steps in one order, also where routes share stages: so the worker that is at the
 // earliest step of all finds whatever it waits for sent or about to be sent, and there is no deadlock.
+//
+// A later Launch stops what the executor waits for, and makes of its part of the model the next one.
 #include <ATen/Parallel.h>
 #include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <csignal>
 #include <deque>
 #include <mutex>
+#include <stop_token>
 #include <thread>
+#include <variant>
 
 #include "motley/base/clock.hpp"
 #include "motley/engine/assignment.hpp"
@@ -31,27 +36,49 @@ constexpr std::int32_t max_threads = 1024;
 constexpr const char* crossings_name = "between stages";
 constexpr double connect_timeout_s = 30;  // for the other workers to connect, too
 
-class StepQueue {
+// A part of a plan to be run, until `stop`.
+struct Part {
+  Launch launch;
+  std::stop_token stop;
+};
+
+// What the driver wants done, in the order of its arrival.
+class WorkQueue {
  public:
-  void push(Step step) {
+  using Work = std::variant<Part, Step>;
+
+  void push(Step step) { push(Work(std::move(step))); }
+  // Whatever came before is given up.
+  void push(Launch launch) {
     {
       const std::lock_guard lock(mutex_);
-      steps_.push_back(std::move(step));
+      work_.clear();
+      part_.request_stop();
+      part_ = std::stop_source();
     }
-    arrived_.notify_one();
+    push(Work(Part{std::move(launch), part_.get_token()}));
   }
-  Step pop() {
+  Work pop() {
     std::unique_lock lock(mutex_);
-    arrived_.wait(lock, [&] { return !steps_.empty(); });
-    Step step = std::move(steps_.front());
-    steps_.pop_front();
-    return step;
+    arrived_.wait(lock, [&] { return !work_.empty(); });
+    Work work = std::move(work_.front());
+    work_.pop_front();
+    return work;
   }
 
  private:
+  void push(Work work) {
+    {
+      const std::lock_guard lock(mutex_);
+      work_.push_back(std::move(work));
+    }
+    arrived_.notify_one();
+  }
+
   std::mutex mutex_;
   std::condition_variable arrived_;
-  std::deque<Step> steps_;
+  std::deque<Work> work_;
+  std::stop_source part_;  // of the newest Launch
 };
 
 // Activations cross in the type that the receiving stage computes in.
@@ -60,13 +87,14 @@ at::ScalarType crossing_type(const Stage& receiver) { return scalar_type(dtype_r
 // One device's part of the plan, loaded and connected.
 class Executor {
  public:
-  // Sends Progress, and Ready at the end.
-  Executor(const Launch& launch, ControlConnection& control, Fabric* fabric);
-  StepResult execute(const Step& step);
+  // Sends Progress, and Ready at the end. `earlier` may be null; of what it holds the new part keeps what it can, but
+  // where GroupBroken is thrown it is as before.
+  Executor(const Part& part, ControlConnection& control, Fabric* fabric, Executor* earlier);
+  StepResult execute(Step step);
 
  private:
-  void connect(const Launch& launch, const WorkerLinks& links);
-  void connect(const Launch& launch, const FabricAddresses& addresses, Fabric& fabric);
+  void connect(const Part& part, const WorkerLinks& links);
+  void connect(const Part& part, const FabricAddresses& addresses, Fabric& fabric);
   const RoutePlace& place_on_route(const Step& step) const;
   at::Tensor receive(const Stage& previous, std::int64_t tokens);
   void send(const Stage& next, const at::Tensor& hidden);
@@ -85,18 +113,19 @@ class Executor {
   at::Tensor incoming_host_;  // where they arrive; the same tensor on a CPU
 };
 
-Executor::Executor(const Launch& launch, ControlConnection& control, Fabric* fabric)
-    : plan_(read_plan<ServePlan>(parse_json(launch.plan_json, "plan"), "plan")),
-      assignment_(assignment_of(plan_, launch.device)),
-      device_(open_backend(launch.backend)) {
+Executor::Executor(const Part& part, ControlConnection& control, Fabric* fabric, Executor* earlier)
+    : plan_(read_plan<ServePlan>(parse_json(part.launch.plan_json, "plan"), "plan")),
+      assignment_(assignment_of(plan_, part.launch.device)),
+      device_(open_backend(part.launch.backend)) {
   const Instant start = Clock::now();
+  const Launch& launch = part.launch;
   const std::string kernels(device_.is_cpu() ? cpu_kernels_name() : "aten");  // refused, if so, before any work
   const std::vector<std::string> devices = worker_devices(plan_);
   for (std::size_t rank = 0; rank < devices.size(); ++rank) rank_of_[devices[rank]] = static_cast<int>(rank);
   if (const auto* links = std::get_if<WorkerLinks>(&launch.links))
-    connect(launch, *links);
+    connect(part, *links);
   else if (fabric != nullptr)
-    connect(launch, std::get<FabricAddresses>(launch.links), *fabric);
+    connect(part, std::get<FabricAddresses>(launch.links), *fabric);
   else
     throw Error(ErrorCode::peer, "the driver sent addresses to a worker without a fabric");
   control.send(Progress{"connect", 1});
@@ -119,7 +148,8 @@ Executor::Executor(const Launch& launch, ControlConnection& control, Fabric* fab
     reported = fraction;
     control.send(Progress{"weights", fraction});
   };
-  model_ = std::make_unique<StageModel>(spec, launch.model_folder, group_.get(), device_, report);
+  model_ = std::make_unique<StageModel>(spec, launch.model_folder, group_.get(), device_, report,
+                                        earlier != nullptr ? std::move(earlier->model_) : nullptr, launch.epoch);
 
   const StageModel::Allocated bytes = model_->allocated();
   check_allocation(launch.device, assignment_.memory, {bytes.weights, bytes.kv, bytes.activations});
@@ -128,19 +158,27 @@ Executor::Executor(const Launch& launch, ControlConnection& control, Fabric* fab
     MOTLEY_CHECK(incoming_.scalar_type() == crossing_type(stage));
     incoming_host_ = incoming_.is_cpu() ? incoming_ : at::empty_like(incoming_, at::TensorOptions(at::kCPU));
   }
-  control.send(Ready{bytes.weights, bytes.kv, bytes.activations, seconds_since(start), kernels});
+  control.send(Ready{.weight_bytes = bytes.weights,
+                     .kv_bytes = bytes.kv,
+                     .activation_bytes = bytes.activations,
+                     .load_s = seconds_since(start),
+                     .kernels = kernels,
+                     .epoch = launch.epoch,
+                     .loaded_bytes = model_->loaded_bytes(),
+                     .cache_epoch = model_->cache_epoch()});
 }
 
-void Executor::connect(const Launch& launch, const WorkerLinks& links) {
+void Executor::connect(const Part& part, const WorkerLinks& links) {
+  const Launch& launch = part.launch;
   workers_ = std::make_unique<WorkerGroup>(crossings_name, worker_devices(plan_), rank_of_.at(launch.device),
-                                           launch.epoch, links.crossings);
+                                           launch.epoch, links.crossings, part.stop);
   const Stage& stage = *assignment_.stage;
   if (assignment_.degree > 1)
-    group_ =
-        std::make_unique<WorkerGroup>("stage " + stage.id, stage.devices, assignment_.rank, launch.epoch, links.stage);
+    group_ = std::make_unique<WorkerGroup>("stage " + stage.id, stage.devices, assignment_.rank, launch.epoch,
+                                           links.stage, part.stop);
 }
 
-void Executor::connect(const Launch& launch, const FabricAddresses& addresses, Fabric& fabric) {
+void Executor::connect(const Part& part, const FabricAddresses& addresses, Fabric& fabric) {
   const std::vector<std::string> devices = worker_devices(plan_);
   if (addresses.of_workers.size() != devices.size())
     throw Error(ErrorCode::peer,
@@ -149,9 +187,10 @@ void Executor::connect(const Launch& launch, const FabricAddresses& addresses, F
     std::vector<WorkerAddress> of_members;
     for (const std::string& device : members)
       of_members.push_back(addresses.of_workers[static_cast<std::size_t>(rank_of_.at(device))]);
-    return std::make_unique<WorkerGroup>(name, members, rank, launch.epoch, of_members, fabric, connect_timeout_s);
+    return std::make_unique<WorkerGroup>(name, members, rank, part.launch.epoch, of_members, fabric, connect_timeout_s,
+                                         part.stop);
   };
-  workers_ = group(crossings_name, devices, rank_of_.at(launch.device));
+  workers_ = group(crossings_name, devices, rank_of_.at(part.launch.device));
   const Stage& stage = *assignment_.stage;
   if (assignment_.degree > 1) group_ = group("stage " + stage.id, stage.devices, assignment_.rank);
 }
@@ -176,10 +215,26 @@ std::int64_t count_tokens(const Step& step, std::int64_t max_tokens) {
   return tokens;
 }
 
-StepResult Executor::execute(const Step& step) {
+bool passes(const StepSequence& part, std::size_t stage) {
+  return part.stages == 0 || (part.stages > 0 && static_cast<std::size_t>(part.stages) > stage);
+}
+
+// Leaves those parts of a step that come to the `number`-th stage of the route; says how many rows go on from there.
+std::int64_t take_parts(Step& step, std::size_t number) {
+  std::erase_if(step.sequences, [&](const StepSequence& part) { return !passes(part, number); });
+  const auto goes_on = [&](const StepSequence& part) { return passes(part, number + 1); };
+  if (!std::ranges::is_partitioned(step.sequences, goes_on))
+    throw Error(ErrorCode::peer, fmt::format("step {}: parts that go further do not come first", step.step));
+  std::int64_t rows = 0;
+  for (const StepSequence& part : step.sequences) rows += goes_on(part) ? part.count : 0;
+  return rows;
+}
+
+StepResult Executor::execute(Step step) {
   const Instant start = Clock::now();
   const double waited_before_s = waited_s();
   const RoutePlace& place = place_on_route(step);
+  const std::int64_t rows_onwards = take_parts(step, place.number);
   const std::int64_t tokens = count_tokens(step, plan_.step.max_tokens);
 
   const at::Tensor incoming = place.previous != nullptr ? receive(*place.previous, tokens) : at::Tensor();
@@ -187,11 +242,10 @@ StepResult Executor::execute(const Step& step) {
   const double stage_waited_before_s = stage_waited_s();
   const at::Tensor hidden = model_->forward(step, incoming);
   StepResult result{.step = step.step};
-  if (place.next != nullptr) {
-    send(*place.next, hidden);
-  } else {
+  if (place.next == nullptr)
     use_logits(step, hidden, result);
-  }
+  else if (rows_onwards > 0)
+    send(*place.next, hidden.narrow(0, 0, rows_onwards));
   result.wait_s = waited_s() - waited_before_s;
   result.stage_wait_s = stage_waited_s() - stage_waited_before_s;
   result.compute_s = seconds_since(start) - result.wait_s;
@@ -288,14 +342,39 @@ double Executor::waited_s() const { return workers_->waited_s() + stage_waited_s
   ::_exit(failure.code);
 }
 
-[[noreturn]] void run_executor(const Launch& launch, ControlConnection& control, Fabric* fabric, StepQueue& steps) {
+void set_threads(std::int32_t threads) {
+  if (threads < 1 || threads > max_threads)
+    throw Error(ErrorCode::peer, fmt::format("a worker cannot run {} threads", threads));
+  at::set_num_threads(threads);
+}
+
+// Once another worker is lost, steps make no sense until the next Launch.
+[[noreturn]] void execute_all(ControlConnection& control, Fabric* fabric, WorkQueue& queue) {
+  std::unique_ptr<Executor> executor;
+  std::uint64_t epoch = 0;
+  bool interrupted = false;
+  for (;;) {
+    WorkQueue::Work work = queue.pop();
+    try {
+      if (const Part* part = std::get_if<Part>(&work)) {
+        epoch = part->launch.epoch;
+        set_threads(part->launch.threads);
+        executor = std::make_unique<Executor>(*part, control, fabric, executor.get());
+        interrupted = false;
+      } else if (!interrupted) {
+        control.send(executor->execute(std::get<Step>(std::move(work))));
+      }
+    } catch (const GroupBroken& error) {
+      interrupted = true;
+      control.send(Interrupted{epoch, error.what()});
+    }
+  }
+}
+
+[[noreturn]] void run_executor(ControlConnection& control, Fabric* fabric, WorkQueue& queue) {
   try {
-    if (launch.threads < 1 || launch.threads > max_threads)
-      throw Error(ErrorCode::peer, fmt::format("a worker cannot run {} threads", launch.threads));
-    at::set_num_threads(launch.threads);
     const c10::InferenceMode guard;
-    Executor executor(launch, control, fabric);
-    for (;;) control.send(executor.execute(steps.pop()));
+    execute_all(control, fabric, queue);
   } catch (...) {
     fail(control, std::current_exception());
   }
@@ -319,16 +398,32 @@ void show_alive(ControlConnection& control) {
   }).detach();
 }
 
-[[noreturn]] void serve_driver(ControlConnection& control, const Launch& launch, Fabric* fabric) {
-  StepQueue steps;
-  show_alive(control);
-  std::thread([&] { run_executor(launch, control, fabric, steps); }).detach();  // ends with the process
+// `call` is that of the worker's agent, or null.
+[[noreturn]] void serve_driver(ControlConnection& control, Launch first, Fabric* fabric, const CallDriver* call) {
+  WorkQueue queue;
+  std::uint64_t epoch = 0;
+  const auto launch = [&](Launch next) {
+    if (next.epoch <= epoch)
+      throw Error(ErrorCode::peer, fmt::format("a launch of epoch {} after one of epoch {}", next.epoch, epoch));
+    epoch = next.epoch;
+    if (call != nullptr) {
+      next.model_folder = call->model_folder;
+      next.threads = call->threads;
+    }
+    queue.push(std::move(next));
+  };
   try {
+    launch(std::move(first));
+    show_alive(control);
+    std::thread([&] { run_executor(control, fabric, queue); }).detach();  // ends with the process
     while (auto message = control.receive()) {
       if (std::holds_alternative<Stop>(*message)) break;
-      auto* step = std::get_if<Step>(&*message);
-      if (step == nullptr) throw Error(ErrorCode::peer, "the driver sent a message that is not for workers");
-      steps.push(std::move(*step));
+      if (auto* next = std::get_if<Launch>(&*message))
+        launch(std::move(*next));
+      else if (auto* step = std::get_if<Step>(&*message))
+        queue.push(std::move(*step));
+      else
+        throw Error(ErrorCode::peer, "the driver sent a message that is not for workers");
     }
   } catch (...) {
     fail(control, std::current_exception());
@@ -363,9 +458,7 @@ FabricOptions fabric_of(const CallDriver& call) {
   auto* launch = std::get_if<Launch>(&*first);
   if (launch == nullptr)
     fail(*control, std::make_exception_ptr(Error(ErrorCode::peer, "the driver's first message is not a Launch")));
-  launch->model_folder = call.model_folder;
-  launch->threads = call.threads;
-  serve_driver(*control, *launch, fabric.get());
+  serve_driver(*control, std::move(*launch), fabric.get(), &call);
 }
 
 }  // namespace
@@ -374,12 +467,12 @@ int run_worker(ControlConnection& control, Fabric* fabric) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   std::signal(SIGINT, SIG_IGN);  // Ctrl-C reaches the whole process group; the driver decides what it means
   try {
-    const auto first = control.receive();
+    auto first = control.receive();
     if (!first) return 0;
     if (const auto* call = std::get_if<CallDriver>(&*first)) serve_called_driver(control, *call);
-    const auto* launch = std::get_if<Launch>(&*first);
+    auto* launch = std::get_if<Launch>(&*first);
     if (launch == nullptr) throw Error(ErrorCode::peer, "the driver's first message is not a Launch");
-    serve_driver(control, *launch, fabric);
+    serve_driver(control, std::move(*launch), fabric, nullptr);
   } catch (...) {
     fail(control, std::current_exception());
   }

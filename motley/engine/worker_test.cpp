@@ -129,6 +129,23 @@ class Deployment {
       ASSERT_TRUE(std::holds_alternative<Ready>(message));
     }
   }
+  // Of workers over fabrics: a plan whose devices are theirs.
+  void launch(const ServePlan& plan, std::uint64_t epoch) {
+    FabricAddresses of_plan;
+    for (const std::string& device : worker_devices(plan)) {
+      const auto worker = std::ranges::find(workers, device, &Worker::device);
+      of_plan.of_workers.push_back(addresses.of_workers.at(static_cast<std::size_t>(worker - workers.begin())));
+    }
+    for (Worker& worker : workers)
+      if (std::ranges::count(worker_devices(plan), worker.device) > 0)
+        worker.control->send(Launch{.plan_json = to_json(write(plan)),
+                                    .model_folder = model_folder,
+                                    .device = worker.device,
+                                    .backend = "cpu",
+                                    .threads = 1,
+                                    .epoch = epoch,
+                                    .links = of_plan});
+  }
   void send(const Step& step) {
     for (Worker& worker : workers) worker.control->send(step);
   }
@@ -152,6 +169,7 @@ class Deployment {
   }
 
   std::vector<Worker> workers;
+  FabricAddresses addresses;  // of their fabrics
 
  private:
   void call(const ServePlan& plan, bool encrypted) {
@@ -185,7 +203,6 @@ class Deployment {
       ASSERT_EQ(::write(pipe[1], address.data(), address.size()), std::ssize(address));
     ::close(pipe[0]);
     ::close(pipe[1]);
-    FabricAddresses addresses;
     auto called = calls.wait(deadline_in(20));
     for (Worker& worker : workers) {
       CalledWorker& heard = called.at(worker.device);
@@ -193,14 +210,7 @@ class Deployment {
       addresses.of_workers.push_back({.address = heard.fabric_address});
       worker.control = std::make_unique<ControlConnection>(std::move(heard.control));
     }
-    for (Worker& worker : workers)
-      worker.control->send(Launch{.plan_json = to_json(write(plan)),
-                                  .model_folder = model_folder,
-                                  .device = worker.device,
-                                  .backend = "cpu",
-                                  .threads = 1,
-                                  .epoch = 1,
-                                  .links = addresses});
+    launch(plan, 1);
   }
 
   static int run_calling_worker(const std::string& driver, const std::string& device, const RelayAccess& access) {
@@ -402,10 +412,12 @@ TEST(Worker, NamesThePeerThatDied) {
     Deployment::Worker& other = deployment.workers[1 - victim];
     ::kill(deployment.workers[victim].process, SIGKILL);
     other.control->send(Step{1, 0, {greedy_sequence(0, 0, some_tokens(3))}});
-    const auto failure = std::get<Failure>(Deployment::answer(other));
-    EXPECT_EQ(failure.code, static_cast<int>(ErrorCode::peer));
-    EXPECT_EQ(WEXITSTATUS(Deployment::exit_status(other)), 5);
-    return failure.message;
+    const auto interrupted = std::get<Interrupted>(Deployment::answer(other));
+    EXPECT_EQ(interrupted.epoch, 1u);
+    other.control->send(Step{2, 0, {greedy_sequence(0, 0, some_tokens(3))}});  // makes no sense any more
+    other.control->send(Stop{});
+    EXPECT_EQ(Deployment::exit_status(other), 0);
+    return interrupted.message;
   };
   for (const std::string transport : {"shm", "tcp"}) {
     EXPECT_EQ(failure_of_last(plan_of({{8, {0.5, 0.5}}}), transport, 1),
@@ -413,6 +425,133 @@ TEST(Worker, NamesThePeerThatDied) {
     EXPECT_EQ(failure_of_last(plan_of({{4, {1}}, {4, {1}}}), transport, 0),
               "between stages: lost rank 0: its process has closed the connection (box/0)");
   }
+}
+
+// ---- another launch ----
+
+std::vector<Ready> launched_again(Deployment& deployment, const ServePlan& plan, std::uint64_t epoch) {
+  deployment.launch(plan, epoch);
+  std::vector<Ready> all;
+  for (Deployment::Worker& worker : deployment.workers) {
+    Message message = Deployment::answer(worker);
+    while (!std::holds_alternative<Ready>(message)) message = Deployment::answer(worker);
+    all.push_back(std::get<Ready>(message));
+    EXPECT_EQ(all.back().epoch, epoch);
+  }
+  return all;
+}
+
+// The token after these, which are computed from `position` on, in so many stages.
+std::vector<std::int32_t> next_tokens(Deployment& deployment, std::uint64_t step,
+                                      const std::vector<std::int32_t>& tokens, std::int64_t position = 0,
+                                      std::int32_t stages = 0) {
+  StepSequence sequence = greedy_sequence(0, position, {tokens.begin() + position, tokens.end()});
+  sequence.stages = stages;
+  const Step sent{step, 0, {sequence}};
+  const std::size_t passed = stages == 0 ? deployment.workers.size() : static_cast<std::size_t>(stages);
+  for (std::size_t i = 0; i < passed; ++i) deployment.workers[i].control->send(sent);
+  std::vector<std::int32_t> chosen;
+  for (std::size_t i = 0; i < passed; ++i) {
+    const auto result = std::get<StepResult>(Deployment::answer(deployment.workers[i]));
+    for (const SampledToken& token : result.tokens) chosen.push_back(token.token);
+  }
+  return chosen;
+}
+
+TEST(Worker, LaunchedAgainWithTheSamePartLoadsNothingAndKeepsItsCache) {
+  const ServePlan plan = plan_of({{3, {1}}, {5, {1}}});
+  Deployment deployment(plan, "fabric");
+  deployment.wait_until_ready();
+  std::vector<std::int32_t> tokens = some_tokens(30);
+  tokens.push_back(next_tokens(deployment, 1, tokens).at(0));
+  const auto expected = next_tokens(deployment, 2, tokens, 30);
+  for (const Ready& ready : launched_again(deployment, plan, 2)) {
+    EXPECT_EQ(ready.loaded_bytes, 0);
+    EXPECT_EQ(ready.cache_epoch, 1u);
+    EXPECT_GT(ready.weight_bytes, 0);
+  }
+  EXPECT_EQ(next_tokens(deployment, 1, tokens, 30), expected);
+}
+
+// Between two stages three layers move; the others keep theirs, and what the first has of the cache.
+TEST(Worker, LaunchedWithAnotherPartLoadsWhatItLacks) {
+  const ServePlan before = plan_of({{2, {1}}, {4, {1}}, {2, {1}}}), after = plan_of({{2, {1}}, {1, {1}}, {5, {1}}});
+  Deployment deployment(before, "fabric-tls");
+  deployment.wait_until_ready();
+  std::vector<std::int32_t> tokens = some_tokens(30);
+  tokens.push_back(next_tokens(deployment, 1, tokens).at(0));
+  const auto expected = next_tokens(deployment, 2, tokens, 30);
+  const std::int64_t layer = assignment_of(after, "box/1").memory.weights;
+  const std::vector<Ready> ready = launched_again(deployment, after, 3);
+  EXPECT_EQ(ready[0].loaded_bytes, 0);
+  EXPECT_EQ(ready[1].loaded_bytes, 0);
+  EXPECT_EQ(ready[2].loaded_bytes, 3 * layer);
+  EXPECT_EQ(ready[1].weight_bytes, layer);
+  EXPECT_EQ(ready[0].cache_epoch, 1u);
+  EXPECT_EQ(ready[1].cache_epoch, 1u);
+  EXPECT_EQ(ready[2].cache_epoch, 3u);
+  EXPECT_EQ(next_tokens(deployment, 1, tokens, 0), expected);
+  // Only the first two stages compute the prompt again: the third has it.
+  EXPECT_EQ(next_tokens(deployment, 2, {tokens.begin(), tokens.end() - 1}, 0, 2), std::vector<std::int32_t>());
+  EXPECT_EQ(next_tokens(deployment, 3, tokens, 30), expected);
+}
+
+// More blocks, fewer, and another degree.
+TEST(Worker, KeepsTheBlocksThatBothPlansHaveRoomFor) {
+  ServePlan plan = plan_of({{8, {1}}});
+  Deployment deployment(plan, "fabric");
+  deployment.wait_until_ready();
+  std::vector<std::int32_t> tokens = some_tokens(30);
+  tokens.push_back(next_tokens(deployment, 1, tokens).at(0));
+  const auto expected = next_tokens(deployment, 2, tokens, 30);
+  std::uint64_t epoch = 1;
+  for (const std::int64_t kv_tokens : {1024, 160, 512}) {
+    plan.stages[0].kv_tokens = kv_tokens;
+    const Ready ready = launched_again(deployment, plan, ++epoch)[0];
+    EXPECT_EQ(ready.loaded_bytes, 0);
+    EXPECT_EQ(ready.cache_epoch, 1u);
+    EXPECT_EQ(ready.kv_bytes, assignment_of(plan, "box/0").memory.kv);
+    EXPECT_EQ(next_tokens(deployment, 1, tokens, 30), expected);
+  }
+  plan.stages[0].kv_type = DType::bf16;
+  EXPECT_EQ(launched_again(deployment, plan, ++epoch)[0].cache_epoch, epoch);
+}
+
+TEST(Worker, ALaunchEndsWhatItWaitsFor) {
+  const ServePlan pair = plan_of({{3, {1}}, {5, {1}}}), alone = plan_of({{8, {1}}});
+  Deployment deployment(pair, "fabric");
+  deployment.wait_until_ready();
+  Deployment::Worker& first = deployment.workers[0];
+  ::kill(deployment.workers[1].process, SIGSTOP);
+  for (std::uint64_t step = 1; step < 4; ++step)
+    first.control->send(Step{step, 0, {greedy_sequence(0, 0, some_tokens(40))}});
+  deployment.launch(alone, 2);
+  Message message = Deployment::answer(first);
+  while (!std::holds_alternative<Ready>(message)) message = Deployment::answer(first);
+  EXPECT_GT(std::get<Ready>(message).loaded_bytes, 0);
+  first.control->send(Step{1, 0, {greedy_sequence(0, 0, some_tokens(3))}});
+  EXPECT_EQ(std::get<StepResult>(Deployment::answer(first)).tokens.size(), 1u);
+  ::kill(deployment.workers[1].process, SIGKILL);
+}
+
+TEST(Worker, RefusesALaunchOfAnEarlierEpoch) {
+  const ServePlan plan = plan_of({{8, {1}}});
+  Deployment deployment(plan, "fabric");
+  deployment.wait_until_ready();
+  deployment.launch(plan, 1);
+  EXPECT_EQ(std::get<Failure>(Deployment::answer(deployment.workers[0])).message,
+            "a launch of epoch 1 after one of epoch 1");
+}
+
+TEST(Worker, RefusesPartsInTheWrongOrder) {
+  const ServePlan plan = plan_of({{3, {1}}, {5, {1}}});
+  Deployment deployment(plan, "shm");
+  deployment.wait_until_ready();
+  Step step{1, 0, {greedy_sequence(0, 0, {1}), greedy_sequence(1, 0, {2})}};
+  step.sequences[0].stages = 1;
+  deployment.workers[0].control->send(step);
+  EXPECT_EQ(std::get<Failure>(Deployment::answer(deployment.workers[0])).message,
+            "step 1: parts that go further do not come first");
 }
 
 // What a worker of one device says to a launch, or to a message after it; and that it exits with the same code.

@@ -181,6 +181,7 @@ struct Slice {
   Span rows;
   Span columns;  // of dimension 1; {0, 1} for vectors
   std::int64_t elements() const { return rows.size() * columns.size(); }
+  bool operator==(const Slice&) const = default;
 };
 Slice slice_of(const Architecture& arch, const TensorSpec& tensor, const Shard& shard);
 

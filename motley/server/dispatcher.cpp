@@ -94,7 +94,11 @@ bool Dispatcher::place(std::uint64_t id, Request& request) {
   return true;
 }
 
-void Dispatcher::change_plan(std::shared_ptr<const ServePlan> plan) {
+void Dispatcher::change_plan(std::shared_ptr<const ServePlan> plan, std::uint64_t epoch) {
+  if (!adopts_) kept_.take(*plan_, epoch_, router_);
+  adopts_ = true;
+  epoch_ = epoch;
+  kept_.follow(*plan);
   for (std::size_t group = 0; group < router_.groups(); ++group)
     earlier_preemptions_ += router_.counts(group).preemptions;
   plan_ = std::move(plan);
@@ -106,6 +110,33 @@ void Dispatcher::change_plan(std::shared_ptr<const ServePlan> plan) {
   warm_ups_.clear();
   for (auto& [id, request] : requests_) request.held = true;
   holding_ = true;
+}
+
+// Of routes that have a request's keys and values the one that lacks the fewest stages.
+void Dispatcher::adopt(const CacheEpochs& kept) {
+  std::map<std::size_t, std::size_t> heirs;  // of groups of the earlier router, by groups of this one
+  for (auto& [id, request] : requests_) {
+    // The stages that have the tokens cannot score them.
+    if (!request.held || request.asked.prompt_logprobs || request.asked.max_new_tokens == 0) continue;
+    std::optional<CachedTokens> best;
+    std::size_t route = 0;
+    for (std::size_t r = 0; r < plan_->routes.size(); ++r) {
+      const auto there = kept_.find(id, *plan_, plan_->routes[r], kept);
+      if (!there || (best && there->lacking_stages >= best->lacking_stages)) continue;
+      best = there;
+      route = r;
+    }
+    if (!best) continue;
+    const std::size_t earlier = kept_.group_of(id);
+    if (heirs.emplace(router_.group_of(route), earlier).first->second != earlier) continue;
+    const std::int64_t known = request.to_compute();
+    const std::int64_t left = std::min(request.max_new_tokens - request.generated(), router_.room(route, known));
+    if (left < 1 || router_.adopt(id, route, known, left, *best) != Admission::accepted) continue;
+    request.max_new_tokens = request.generated() + left;
+    request.held = false;
+  }
+  kept_.clear();
+  adopts_ = false;
 }
 
 void Dispatcher::warm_up() {
@@ -156,6 +187,16 @@ std::optional<Step> Dispatcher::next() {
   return step;
 }
 
+// Of tokens that were computed before.
+void Dispatcher::count_replayed(std::size_t route, const ScheduledSequence& part) {
+  const std::int64_t again = std::min(part.count, requests_.at(part.id).computed - part.position);
+  if (again <= 0) return;
+  const std::vector<Hop>& path = plan_->routes[route].path;
+  const std::size_t passed = part.stages == 0 ? path.size() : static_cast<std::size_t>(part.stages);
+  for (std::size_t hop = 0; hop < passed; ++hop) replayed_[path[hop].stage] += again;
+}
+
+// Parts that pass more stages come first.
 Step Dispatcher::fill(const RoutedStep& routed) {
   Step step{.step = routed.id, .route = routed.chain, .sequences = {}};
   StepUnderWay& under_way = under_way_[routed.id];
@@ -166,10 +207,17 @@ Step Dispatcher::fill(const RoutedStep& routed) {
     if (filled.scoring)
       under_way.scored[part.id] = {part.position + 1, filled.scoring->targets.size(), filled.scoring->top};
     under_way.tokens += part.count;
+    under_way.all_stages = under_way.all_stages && part.stages == 0;
+    under_way.ends.emplace_back(part.id, part.position + part.count);
+    count_replayed(routed.chain, part);
     add_sequence(under_way.load, window, part.position, part.count, part.samples);
     if (part.samples) under_way.samples.insert(part.id);
   }
   tokens_under_way_ += under_way.tokens;
+  if (!under_way.all_stages)
+    std::ranges::stable_sort(step.sequences, std::ranges::greater(), [](const StepSequence& part) {
+      return part.stages == 0 ? std::numeric_limits<std::int32_t>::max() : part.stages;
+    });
   return step;
 }
 
@@ -182,7 +230,8 @@ StepSequence Dispatcher::fill(const ScheduledSequence& part) const {
                         .tokens = {first, first + part.count},
                         .blocks = part.blocks,
                         .sampling = {},
-                        .scoring = scoring(part)};
+                        .scoring = scoring(part),
+                        .stages = part.stages};
   if (!part.samples) return sequence;
   Sampling& sampling = sequence.sampling.emplace(request.asked.sampling);
   if (sampling.presence_penalty != 0 || sampling.frequency_penalty != 0)
@@ -241,8 +290,8 @@ std::vector<GenerateEvent> Dispatcher::complete(const StepResult& result, const 
     throw Error(ErrorCode::peer, fmt::format("an answer to step {}, which is not under way", result.step));
   const StepUnderWay& step = found->second;
 
-  // Scores cost time that the times of steps do not know of.
-  if (warm() && step.scored.empty() && !measured.stage_s.empty())
+  // Scores cost time that the times of steps do not know of, and these know whole ways alone.
+  if (warm() && step.scored.empty() && step.all_stages && !measured.stage_s.empty())
     router_.measure(step.chain, step.load, measured.stage_s, measured.alone_s);
   take_scores(step, result);
   std::vector<GenerateEvent> events;
@@ -258,6 +307,9 @@ std::vector<GenerateEvent> Dispatcher::complete(const StepResult& result, const 
   if (sampled.size() != step.samples.size())
     throw Error(ErrorCode::peer, fmt::format("the answer to step {} has {} tokens instead of {}", result.step,
                                              sampled.size(), step.samples.size()));
+  for (const auto& [id, end] : step.ends)
+    if (const auto request = requests_.find(id); request != requests_.end())
+      request->second.computed = std::max(request->second.computed, end);
   tokens_under_way_ -= step.tokens;
   router_.complete(result.step, finished);
   under_way_.erase(found);
@@ -299,6 +351,7 @@ void Dispatcher::describe(DriverStatus& status) const {
   status.running.assign(plan_->routes.size(), 0);
   status.held = std::ranges::count_if(requests_, [](const auto& entry) { return entry.second.held; });
   status.preemptions = earlier_preemptions_;
+  status.replayed_tokens = replayed_;
   status.pipelines.clear();
   for (std::size_t group = 0; group < router_.groups(); ++group) {
     const MeasuredPipeline& times = router_.times(group);

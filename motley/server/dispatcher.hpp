@@ -12,6 +12,7 @@
 #include "motley/batching/router.hpp"
 #include "motley/plan/serve.hpp"
 #include "motley/server/driver.hpp"
+#include "motley/server/kept_cache.hpp"
 #include "motley/workers/messages.hpp"
 #include "motley/workers/worker_set.hpp"
 
@@ -44,8 +45,11 @@ class Dispatcher {
   // ---- plans ----
 
   // Forgets the steps under way. Every request keeps its prompt and the tokens that came out of it, which the new plan
-  // computes again, and is held until resume(); new requests are accepted and held, too.
-  void change_plan(std::shared_ptr<const ServePlan> plan);
+  // computes again, and is held until adopt() or resume(); new requests are accepted and held, too.
+  void change_plan(std::shared_ptr<const ServePlan> plan, std::uint64_t epoch);
+  // The plan's workers are there. Requests whose keys and values some of them have kept go on at once, in the same
+  // blocks; what other stages lack of them is computed again, up to the last stage that lacks any.
+  void adopt(const CacheEpochs& kept);
   // Asks every route for one token; warm(): all have come. Held requests wait for that.
   void warm_up();
   bool warm() const { return warm_ups_.empty(); }
@@ -53,7 +57,8 @@ class Dispatcher {
   // cut to that, as a new one would be; the events are the ends of those for which no route has room.
   std::vector<GenerateEvent> resume();
 
-  // Fills in queues, blocks and preemptions. Routes that share stages are counted at the first of them.
+  // Fills in queues, blocks, preemptions and replayed tokens. Routes that share stages are counted at the first of
+  // them.
   void describe(DriverStatus& status) const;
 
  private:
@@ -63,6 +68,7 @@ class Dispatcher {
     std::size_t prompt_tokens = 0;
     std::int64_t max_new_tokens = 0;      // within context and KV room
     bool held = false;                    // the router does not know it yet
+    std::int64_t computed = 0;            // tokens that have been through all stages once
     std::vector<TokenScore> scores = {};  // of the prompt's tokens from the second on, until they are handed out
     std::int64_t generated() const { return static_cast<std::int64_t>(tokens.size() - prompt_tokens); }
     std::int64_t to_compute() const;
@@ -71,6 +77,8 @@ class Dispatcher {
     std::size_t chain = 0;
     StepLoad load;
     std::int64_t tokens = 0;
+    bool all_stages = true;
+    std::vector<std::pair<std::uint64_t, std::int64_t>> ends;  // by sequence: tokens that are computed with it
     std::set<std::uint64_t> samples;
     struct Scored {
       std::int64_t position = 0;  // in the request, of the first target
@@ -83,6 +91,7 @@ class Dispatcher {
   void check(const GenerateRequest& request) const;
   std::size_t route_for(std::int64_t tokens);
   bool place(std::uint64_t id, Request& request);
+  void count_replayed(std::size_t route, const ScheduledSequence& part);
   Step fill(const RoutedStep& routed);
   StepSequence fill(const ScheduledSequence& part) const;
   std::optional<Scoring> scoring(const ScheduledSequence& part) const;
@@ -93,8 +102,12 @@ class Dispatcher {
   std::shared_ptr<const ServePlan> plan_;
   const RouterOptions options_;
   Router router_;
+  KeptCache kept_;
+  std::uint64_t epoch_ = 1;
+  bool adopts_ = false;  // workers are awaited, and kept_ is of an earlier epoch
   bool holding_ = false;
-  std::int64_t earlier_preemptions_ = 0;  // under earlier plans
+  std::int64_t earlier_preemptions_ = 0;          // under earlier plans
+  std::map<std::string, std::int64_t> replayed_;  // tokens, by stage
   std::map<std::uint64_t, Request> requests_;
   std::set<std::uint64_t> warm_ups_;
   std::vector<Step> ready_;  // scheduled together, to be handed out one by one

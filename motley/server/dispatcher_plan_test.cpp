@@ -49,7 +49,7 @@ int run(Dispatcher& dispatcher, Model& model, std::map<std::uint64_t, Tokens>& t
 }
 
 void change(Dispatcher& dispatcher, Model& model, std::shared_ptr<const ServePlan> plan) {
-  dispatcher.change_plan(std::move(plan));
+  dispatcher.change_plan(std::move(plan), 2);
   model.forget();
   dispatcher.warm_up();
   std::map<std::uint64_t, Tokens> of_warm_ups;
@@ -113,7 +113,7 @@ TEST(DispatcherPlan, RequestsThatComeMeanwhileAreHeldAndCanBeCancelled) {
   Dispatcher dispatcher(plan_of({{1}}), 1, 3);
   Model model;
   const std::uint64_t running = dispatcher.add(ask({1}, 4));
-  dispatcher.change_plan(plan_of({{1, 1}}));
+  dispatcher.change_plan(plan_of({{1, 1}}), 2);
   const std::uint64_t held = dispatcher.add(ask({2}, 4)), cancelled = dispatcher.add(ask({3}, 4));
   EXPECT_FALSE(dispatcher.next());
   EXPECT_THROW(dispatcher.add(ask({4}, 4)), Error);  // as many as may wait
@@ -154,7 +154,7 @@ TEST(DispatcherPlan, AChangeWithinAChangeLosesNothing) {
   std::map<std::uint64_t, Tokens> tokens, none;
   const std::uint64_t id = dispatcher.add(ask({1, 2}, 9));
   run(dispatcher, model, tokens, 4);
-  dispatcher.change_plan(plan_of({{1, 1}}));
+  dispatcher.change_plan(plan_of({{1, 1}}), 2);
   dispatcher.warm_up();
   const auto warm_up = dispatcher.next();  // never answered
   ASSERT_TRUE(warm_up);

@@ -145,7 +145,7 @@ TEST(Dispatcher, ScoresOutliveAChangeOfThePlan) {
   dispatcher.add(request);
   dispatcher.complete(scored_answer(*dispatcher.next(), 70));
   plan.step.max_tokens = 3;
-  dispatcher.change_plan(std::make_shared<const ServePlan>(plan));
+  dispatcher.change_plan(std::make_shared<const ServePlan>(plan), 2);
   dispatcher.resume();
   const auto again = dispatcher.next();
   EXPECT_FALSE(again->sequences.at(0).scoring) << "all of its targets are known";

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <csignal>
+#include <iterator>
 #include <mutex>
 #include <set>
 #include <thread>
@@ -58,11 +59,12 @@ struct Driver::Impl {
   std::set<std::uint64_t> open;  // requests whose end is still to be told; warm-ups are not among them
   std::vector<GenerateEvent> outbox;
   std::function<void(const Error&)> failure_callback;
-  std::map<std::pair<std::string, std::string>, WorkerStatus> earlier;  // by device and stage: what earlier workers did
+  std::map<std::pair<std::string, std::string>, WorkerStatus> done;  // by device and stage: what earlier workers did
   std::int64_t generated_tokens = 0, prompt_tokens = 0;
 
   std::optional<Instant> down_since;
   std::optional<WorkerLoss> start_loss;  // the workers of the epoch could not be started
+  Workers earlier;                       // of the plan before, that may stay
 
   Wakeup wake;
   std::thread thread;
@@ -88,13 +90,14 @@ struct Driver::Impl {
       });
     }
     end_requests();
+    end_earlier();
     if (workers) workers->end();
   }
 
-  // One event of the deployment. Where it brings another plan, that plan's workers replace the others, which end first:
-  // both may need the same memory.
+  // One event of the deployment. Where it brings another plan, that plan's workers replace the others: those that do
+  // not stay end first, since both may need the same memory.
   template <class Event>
-  void apply(Event event) {
+  void apply(Event event, const std::vector<std::string>& lost = {}) {
     DeploymentState next = deployment;
     event(next);
     std::unique_ptr<WorkerSet> ending;
@@ -105,9 +108,9 @@ struct Driver::Impl {
       deployment = std::move(next);
       if (!other_plan && !goes_down) return;
       down_since = goes_down ? std::optional(Clock::now()) : std::nullopt;
-      dispatcher.change_plan(deployment.plan());
+      dispatcher.change_plan(deployment.plan(), deployment.epoch());
       for (const WorkerStatus& worker : workers ? workers->status() : std::vector<WorkerStatus>()) {
-        WorkerStatus& sum = earlier[{worker.device, worker.stage}];
+        WorkerStatus& sum = done[{worker.device, worker.stage}];
         sum.busy_s += worker.busy_s;
         sum.waited_s += worker.waited_s;
         sum.steps += worker.steps;
@@ -115,7 +118,8 @@ struct Driver::Impl {
       ending = std::move(workers);
     }
     deliver();  // what came out of the old workers need not wait for the new ones
-    ending.reset();
+    if (ending) earlier = ending->take_workers();
+    end_earlier([&](const Worker& worker) { return down_since || std::ranges::count(lost, worker.device) > 0; });
     if (down_since) {
       changed.notify_all();
       return report("down", "nothing fits what is left: requests wait for another plan");
@@ -129,25 +133,40 @@ struct Driver::Impl {
     const std::shared_ptr<const ServePlan> plan = deployment.plan();
     Workers started;
     try {
-      started = options.start_workers ? options.start_workers(*plan, deployment.epoch())
-                                      : start_workers(*plan, deployment.epoch(),
-                                                      {.model_folder = options.model_folder,
-                                                       .program = options.worker_program,
-                                                       .transport = options.transport,
-                                                       .backend = options.backend,
-                                                       .threads = options.threads_per_worker});
+      started = options.start_workers ? options.start_workers(*plan, deployment.epoch(), earlier) : start_own(*plan);
     } catch (const WorkersNotStarted& error) {
       start_loss = error.loss;
       return;
     }
+    end_earlier();
     report("workers", fmt::format("{} processes", started.size()));
     auto set = std::make_unique<WorkerSet>(
-        plan, std::move(started),
+        plan, deployment.epoch(), std::move(started),
         WorkerSetOptions{
             .watchdog_s = options.watchdog_s,
             .report = [this](const std::string& phase, const std::string& detail) { report(phase, detail); }});
     const std::lock_guard lock(mutex);
     workers = std::move(set);
+  }
+
+  // Links between these are inherited at the start: none of them can stay.
+  Workers start_own(const ServePlan& plan) {
+    end_earlier();
+    return start_workers(plan, deployment.epoch(),
+                         {.model_folder = options.model_folder,
+                          .program = options.worker_program,
+                          .transport = options.transport,
+                          .backend = options.backend,
+                          .threads = options.threads_per_worker});
+  }
+
+  void end_earlier(const std::function<bool(const Worker&)>& which = [](const Worker&) { return true; }) {
+    constexpr double grace_s = 1;
+    const auto ending =
+        std::stable_partition(earlier.begin(), earlier.end(), [&](const Worker& worker) { return !which(worker); });
+    Workers ended(std::make_move_iterator(ending), std::make_move_iterator(earlier.end()));
+    earlier.erase(ending, earlier.end());
+    end_workers(ended, grace_s);
   }
 
   // Takes in what has come, sends what can start, hands out what came out. False: it is time to stop.
@@ -222,6 +241,7 @@ struct Driver::Impl {
     if (deployment.phase() == DeploymentPhase::loading && workers && workers->ready()) {
       apply([](DeploymentState& next) { next.loaded(); });
       const std::lock_guard lock(mutex);
+      dispatcher.adopt(workers->cache_epochs());
       dispatcher.warm_up();
     }
     if (deployment.phase() == DeploymentPhase::warming_up && dispatcher.warm()) serve();
@@ -246,7 +266,7 @@ struct Driver::Impl {
 
   void recover(const WorkerLoss& loss) {
     if (options.replan || options.restart.deaths > 1) report("lost", loss.cause.what());
-    apply([&](DeploymentState& next) { next.lost(loss, seconds_since(start)); });
+    apply([&](DeploymentState& next) { next.lost(loss, seconds_since(start)); }, loss.devices);
   }
 
   // ---- the end ----
@@ -355,10 +375,10 @@ DriverStatus Driver::status() const {
   status.epoch = impl_->deployment.epoch();
   if (impl_->workers) status.workers = impl_->workers->status();
   for (WorkerStatus& worker : status.workers)
-    if (const auto earlier = impl_->earlier.find({worker.device, worker.stage}); earlier != impl_->earlier.end()) {
-      worker.busy_s += earlier->second.busy_s;
-      worker.waited_s += earlier->second.waited_s;
-      worker.steps += earlier->second.steps;
+    if (const auto done = impl_->done.find({worker.device, worker.stage}); done != impl_->done.end()) {
+      worker.busy_s += done->second.busy_s;
+      worker.waited_s += done->second.waited_s;
+      worker.steps += done->second.steps;
     }
   status.generated_tokens = impl_->generated_tokens;
   status.prompt_tokens = impl_->prompt_tokens;

@@ -43,6 +43,8 @@ struct GenerateEvent {
   std::optional<std::vector<TokenScore>> prompt_scores = {};  // before the first token; of all but the prompt's first
 };
 
+using StartWorkers = std::function<Workers(const ServePlan&, std::uint64_t epoch, Workers& earlier)>;
+
 struct DriverOptions {
   // ---- worker processes of this machine; without `start_workers` ----
   std::filesystem::path model_folder;
@@ -50,9 +52,10 @@ struct DriverOptions {
   std::string transport = "shm";         // between workers: shm or tcp
   std::string backend = "cpu";           // of every device: cpu, or cuda (slot n of a machine runs on its GPU n)
   int threads_per_worker = 1;
-  // Other workers: starts and launches those of a plan at an epoch, in the order of worker_devices(). Called on the
-  // driver's own thread. Throws where that is not possible.
-  std::function<Workers(const ServePlan&, std::uint64_t epoch)> start_workers = {};
+  // Other workers: starts and launches those of a plan at an epoch, in the order of worker_devices(). `earlier` are
+  // those of the plan before that are left: what is taken out of them is launched again, the rest is to be ended.
+  // Called on the driver's own thread. Throws where that is not possible; what `earlier` then has may be kept.
+  StartWorkers start_workers = {};
 
   std::int64_t max_queue = 256;
   std::int64_t micro_batches = 0;  // per route; 0: the plan's
@@ -89,6 +92,7 @@ struct DriverStatus {
   std::vector<std::int64_t> waiting, running;  // per route; routes that share stages are counted at the first of them
   std::int64_t held = 0;                       // requests that wait for a plan to take effect
   std::int64_t generated_tokens = 0, prompt_tokens = 0, preemptions = 0, free_blocks = 0, total_blocks = 0;
+  std::map<std::string, std::int64_t> replayed_tokens;  // by stage: computed there again
   double uptime_s = 0;
 };
 
@@ -109,10 +113,10 @@ class Driver {
   // Refuses new requests (limit error), lets those under way end (at most `seconds`). Not from the driver's own thread.
   void drain(double seconds);
   DriverStatus status() const;
-  // Another plan for the same model is to take effect: steps under way end, the workers are replaced, and the requests
-  // go on where they were, with the tokens that they would have had; new ones are accepted meanwhile. Returns at once:
-  // status() tells how far it is. Throws an input error for a plan that cannot be served here, a peer error when the
-  // deployment has failed.
+  // Another plan for the same model is to take effect: steps under way end, the workers are replaced or launched again,
+  // and the requests go on where they were, with the tokens that they would have had; new ones are accepted meanwhile.
+  // Returns at once: status() tells how far it is. Throws an input error for a plan that cannot be served here, a peer
+  // error when the deployment has failed.
   void change_plan(ServePlan plan);
   // Called once, from the driver's thread, when the deployment fails; at once if that has happened.
   void on_failure(std::function<void(const Error&)> callback);

@@ -242,9 +242,15 @@ class CallingWorkers {
   CallingWorkers(const CallingWorkers&) = delete;
   CallingWorkers& operator=(const CallingWorkers&) = delete;
 
-  Workers start(const ServePlan& plan, std::uint64_t epoch) {
-    calls_.expect(worker_devices(plan), epoch);
-    for (const std::string& device : worker_devices(plan)) {
+  // Those of `earlier` that live and have a part in the plan stay.
+  Workers start(const ServePlan& plan, std::uint64_t epoch, Workers& earlier) {
+    std::vector<std::string> missing = worker_devices(plan);
+    std::erase_if(earlier, [&](const Worker& worker) { return std::ranges::count(missing, worker.device) == 0; });
+    std::erase_if(missing, [&](const std::string& device) {
+      return std::ranges::find(earlier, device, &Worker::device) != earlier.end();
+    });
+    calls_.expect(missing, epoch);
+    for (const std::string& device : missing) {
       std::vector<std::string> words{program_beside("fake-worker").string(), "--driver", listener_.address(), device,
                                      std::to_string(epoch)};
       std::vector<char*> arguments;
@@ -260,7 +266,8 @@ class CallingWorkers {
     return launch_remote_workers(
         plan, epoch, calls_.wait(deadline_in(20)),
         {.model_folder = "step_ms=1", .program = {}, .transport = {}, .backend = "cpu"},
-        [](const std::string&, ByteStream control) { return std::make_unique<RemoteWorker>(std::move(control)); });
+        [](const std::string&, ByteStream control) { return std::make_unique<RemoteWorker>(std::move(control)); },
+        earlier);
   }
 
   std::multimap<std::string, pid_t> processes;  // ended by their drivers' going, or by a test
@@ -275,7 +282,7 @@ TEST_F(DriverChange, WorkersOverTcpServeDieAndAreReplaced) {
   {
     const ServePlan whole = toy_plan({{1, 2, 1}});
     DriverOptions options;
-    options.start_workers = [&](const ServePlan& plan, std::uint64_t epoch) { return workers->start(plan, epoch); };
+    options.start_workers = std::bind_front(&CallingWorkers::start, workers.get());
     options.replan = pipeline_over_the_rest(whole);
     CallingDriver driver(whole, options);
     EXPECT_EQ(driver.status().workers.at(0).process, 0);
@@ -291,11 +298,44 @@ TEST_F(DriverChange, WorkersOverTcpServeDieAndAreReplaced) {
   workers.reset();
 }
 
+// Killed in turn, and started again: the others keep their processes and what they know of the prompt.
+TEST_F(DriverChange, WorkersOverTcpStayWhenAnotherDies) {
+  auto workers = std::make_unique<CallingWorkers>();
+  {
+    const ServePlan plan = toy_plan({{1, 2, 1}});
+    DriverOptions options;
+    options.start_workers = std::bind_front(&CallingWorkers::start, workers.get());
+    options.restart.deaths = 100;
+    CallingDriver driver(plan, options);
+    Tokens prompt;
+    for (std::int32_t i = 0; i < 100; ++i) prompt.push_back(1 + i);
+    Answer answer;
+    driver.generate(ask(prompt, 300), answer.callback());
+    std::int64_t of_first = 0;
+    for (std::uint64_t epoch = 2; epoch < 6; ++epoch) {
+      ASSERT_TRUE(answer.wait_for_tokens(answer.tokens().size() + 5));
+      const std::string device = "box/" + std::to_string(epoch - 2);
+      ::kill(std::prev(workers->processes.upper_bound(device))->second, SIGKILL);
+      ASSERT_TRUE(serves(driver, epoch));
+      ASSERT_TRUE(answer.wait_for_tokens(answer.tokens().size() + 1));  // it has been replayed
+      auto replayed = driver.status().replayed_tokens;
+      EXPECT_GT(replayed["r0/s0"], of_first + 99) << device;
+      EXPECT_EQ(replayed["r0/s1"] > 0, epoch > 2) << device;
+      EXPECT_EQ(replayed["r0/s2"] > 0, epoch > 4) << device;
+      of_first = replayed["r0/s0"];
+      EXPECT_EQ(workers->processes.size(), 4 + epoch - 1) << "one more for each death";
+    }
+    EXPECT_EQ(answer.wait(30), FinishReason::length) << answer.stop_cause();
+    EXPECT_EQ(answer.tokens(), expected_tokens(prompt, 300));
+  }
+  workers.reset();
+}
+
 TEST_F(DriverChange, AWorkerOverTcpThatDiesIsNamed) {
   auto workers = std::make_unique<CallingWorkers>();
   {
     DriverOptions options;
-    options.start_workers = [&](const ServePlan& plan, std::uint64_t epoch) { return workers->start(plan, epoch); };
+    options.start_workers = std::bind_front(&CallingWorkers::start, workers.get());
     CallingDriver driver(toy_plan({{1, 1}}), options);
     Answer answer;
     driver.generate(ask({1, 2}, 1000), answer.callback());

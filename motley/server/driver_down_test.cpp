@@ -34,7 +34,10 @@ class Machines {
   DriverOptions options() {
     DriverOptions options = fake();
     options.restart.waits = true;
-    options.start_workers = [this](const ServePlan& plan, std::uint64_t epoch) { return start(plan, epoch); };
+    options.start_workers = [this](const ServePlan& plan, std::uint64_t epoch, Workers& earlier) {
+      earlier.clear();
+      return start(plan, epoch);
+    };
     options.replan = [this](const ServePlan&, const std::set<std::string>& lost, const Error&) { return replan(lost); };
     return options;
   }

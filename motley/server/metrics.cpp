@@ -70,6 +70,8 @@ struct Metrics::Impl {
   Counter& generated_tokens = counter("motley_generated_tokens_total", "Tokens generated.").Add({});
   Counter& preemptions =
       counter("motley_preemptions_total", "Sequences returned to the queue because KV blocks ran out.").Add({});
+  Family<Counter>& replayed_tokens = counter(
+      "motley_replayed_tokens_total", "Tokens that a stage computed again, after a loss, a change or preemption.");
   Gauge& ready = gauge("motley_ready", "1 when every route has produced a token and nothing has failed.").Add({});
   Gauge& free_blocks = gauge("motley_kv_blocks_free", "Free KV blocks.").Add({});
   Gauge& total_blocks = gauge("motley_kv_blocks", "KV blocks.").Add({});
@@ -99,6 +101,8 @@ std::string Metrics::text(const DriverStatus& status) {
   follow(impl_->prompt_tokens, static_cast<double>(status.prompt_tokens));
   follow(impl_->generated_tokens, static_cast<double>(status.generated_tokens));
   follow(impl_->preemptions, static_cast<double>(status.preemptions));
+  for (const auto& [stage, tokens] : status.replayed_tokens)
+    follow(impl_->replayed_tokens.Add({{"stage", stage}}), static_cast<double>(tokens));
   impl_->ready.Set(status.ready ? 1 : 0);
   impl_->free_blocks.Set(static_cast<double>(status.free_blocks));
   impl_->total_blocks.Set(static_cast<double>(status.total_blocks));

@@ -25,6 +25,7 @@ std::string page() {
   WorkerStatus& worker = status.workers.emplace_back();
   worker.device = "box/0", worker.stage = "r0/s0", worker.busy_s = 0.5;
   status.generated_tokens = 7;
+  status.replayed_tokens = {{"r0/s0", 3}};
   Metrics metrics;
   metrics.count_request("/v1/models", 200);
   metrics.observe_first_token(0.02);

@@ -18,6 +18,7 @@ Value worker_value(const ServePlan& plan, const WorkerStatus& worker, double upt
                                {"alive", worker.alive},
                                {"kernels", worker.allocated.kernels},
                                {"weight_bytes", worker.allocated.weight_bytes},
+                               {"loaded_bytes", worker.allocated.loaded_bytes},
                                {"load_s", worker.allocated.load_s},
                                {"busy_s", worker.busy_s},
                                {"waited_s", worker.waited_s},
@@ -69,6 +70,8 @@ Value step_values(const ServePlan& plan, const PipelineStatus& pipeline) {
 
 Value plan_report(const DriverStatus& status) {
   const ServePlan& plan = *status.plan;
+  Value replayed = Value::object({});
+  for (const auto& [stage, tokens] : status.replayed_tokens) replayed.set(stage, tokens);
   Value::Array workers, routes, steps;
   for (const PipelineStatus& pipeline : status.pipelines) steps.push_back(step_values(plan, pipeline));
   for (const auto& worker : status.workers) workers.push_back(worker_value(plan, worker, status.uptime_s));
@@ -87,6 +90,7 @@ Value plan_report(const DriverStatus& status) {
        {"generated_tokens", status.generated_tokens},
        {"prompt_tokens", status.prompt_tokens},
        {"preemptions", status.preemptions},
+       {"replayed_tokens", std::move(replayed)},
        {"held", status.held},
        {"kv_blocks", Value::object({{"free", status.free_blocks}, {"total", status.total_blocks}})},
        {"routes", Value(std::move(routes))},

@@ -27,7 +27,7 @@ struct ServeSettings {
   Replan replan;        // finds a plan without the devices that were lost; without it such a loss ends the serving
   RestartRule restart{.deaths = 3};
   // Workers that are not processes of this one: see DriverOptions.
-  std::function<Workers(const ServePlan&, std::uint64_t epoch)> start_workers = {};
+  StartWorkers start_workers = {};
   std::function<Value()> deployment = {};  // see ServiceOptions; likewise
   std::function<void(const std::string& member)> drain = {};
   // While the driver lives: it serves a plan, or it is about to end. The second returns when it is not used any more.

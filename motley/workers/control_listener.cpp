@@ -7,6 +7,7 @@
 #include <array>
 #include <list>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "motley/base/error.hpp"
@@ -83,25 +84,28 @@ struct ControlListener::State {
   }
 
   void serve(Caller& caller, ByteStream stream) {
-    LinkHello hello;
-    std::string refused;
+    std::optional<LinkHello> hello;
     try {
       hello = hear_caller(stream, deadline_in(handshake_s));
     } catch (const Error& error) {
-      refused = error.what();
+      note_refusal(error.what());
     }
     {
       const std::lock_guard lock(mutex);
       caller.in_handshake = false;
-      if (!refused.empty()) last_refusal = refused;
     }
-    if (refused.empty()) services.at(hello.group).take(hello, std::move(stream));
+    if (hello) services.at(hello->group).take(*hello, std::move(stream));
     const std::lock_guard lock(mutex);
     caller.done = true;
   }
 
-  // Throws a peer error where the caller is refused.
-  LinkHello hear_caller(ByteStream& stream, Instant until) {
+  void note_refusal(std::string why) {
+    const std::lock_guard lock(mutex);
+    last_refusal = std::move(why);
+  }
+
+  // None where the caller is refused. Throws a peer error where it does not show who it is.
+  std::optional<LinkHello> hear_caller(ByteStream& stream, Instant until) {
     const bool secured = must_be_secured(access, listener->address(), stream.descriptor());
     if (secured) stream.secure_as_server(identity_of(access), until);
     const HeardHello heard = hear(stream, access.key, until);
@@ -110,14 +114,14 @@ struct ControlListener::State {
     const bool known = hello.purpose == LinkPurpose::control && service != services.end();
     const std::string wrong = known ? service->second.admit(hello, secured ? stream.peer_name() : hello.from_id)
                                     : "this is a driver, which takes control connections alone";
+    if (!wrong.empty()) note_refusal(fmt::format("\"{}\": {}", hello.from_id, wrong));
     try {
       answer(stream, heard, {wrong.empty() ? LinkAnswer::welcome : LinkAnswer::refused, wrong}, access.key, until);
     } catch (const Error&) {
       if (wrong.empty()) service->second.forget(hello);
       throw;
     }
-    if (!wrong.empty()) throw Error(ErrorCode::peer, fmt::format("\"{}\": {}", hello.from_id, wrong));
-    return hello;
+    return wrong.empty() ? std::optional(hello) : std::nullopt;
   }
 };
 

@@ -42,15 +42,33 @@ std::map<std::string, std::string> read_settings(const std::string& text) {
 
 class FakeWorker {
  public:
-  FakeWorker(const Launch& launch, ControlConnection& control)
-      : control_(control),
-        plan_(read_plan<ServePlan>(parse_json(launch.plan_json, "plan"), "plan")),
-        settings_(read_settings(launch.model_folder)) {
+  explicit FakeWorker(ControlConnection& control) : control_(control) {}
+
+  // What it keeps for another stage's layers is of no use to this one's.
+  void launch(const Launch& launch) {
+    plan_ = read_plan<ServePlan>(parse_json(launch.plan_json, "plan"), "plan");
+    settings_ = read_settings(launch.model_folder);
+    const auto own = std::ranges::find_if(
+        plan_.stages, [&](const Stage& stage) { return std::ranges::count(stage.devices, launch.device) > 0; });
+    if (own->layers != layers_) {
+      cache_.clear();
+      layers_ = own->layers;
+      cache_epoch_ = launch.epoch;
+    }
+    answers_.clear();
     if (settings_.contains("step_ms")) step_ms_ = std::stoi(settings_["step_ms"]);
     for (const Route& route : plan_.routes) {
       const auto& ends = plan_.stage(route.path.back().stage).devices;
       answers_.push_back(ends.front() == launch.device);
     }
+    control_.send(Progress{"weights", 1});
+    control_.send(Ready{.weight_bytes = 100,
+                        .kv_bytes = 10,
+                        .activation_bytes = 1,
+                        .load_s = 0,
+                        .kernels = "none",
+                        .epoch = launch.epoch,
+                        .cache_epoch = cache_epoch_});
   }
 
   void execute(const Step& step) {
@@ -113,6 +131,8 @@ class FakeWorker {
   ServePlan plan_;
   std::map<std::string, std::string> settings_;
   std::vector<bool> answers_;  // per route: this worker reports its tokens
+  LayerRange layers_ = {-1, -1};
+  std::uint64_t cache_epoch_ = 0;
   std::map<std::int64_t, std::int32_t> cache_;
   int step_ms_ = 0;
 };
@@ -146,13 +166,19 @@ int run(const Launch& launch, ControlConnection& control, Fabric* fabric) {
     control.send(Failure{static_cast<std::int32_t>(ErrorCode::limit), "it does not fit", "buy memory"});
     return 4;
   }
-  const auto group = fabric != nullptr ? connect(launch, *fabric) : nullptr;
-  FakeWorker worker(launch, control);
-  control.send(Progress{"weights", 1});
-  control.send(Ready{.weight_bytes = 100, .kv_bytes = 10, .activation_bytes = 1, .load_s = 0, .kernels = "none"});
+  std::unique_ptr<WorkerGroup> group;
+  FakeWorker worker(control);
+  const auto start = [&](const Launch& next) {
+    if (fabric != nullptr) group = connect(next, *fabric);
+    worker.launch(next);
+  };
+  start(launch);
   while (const auto message = control.receive()) {
     if (std::holds_alternative<Stop>(*message)) break;
-    worker.execute(std::get<Step>(*message));
+    if (const auto* next = std::get_if<Launch>(&*message))
+      start(*next);
+    else
+      worker.execute(std::get<Step>(*message));
   }
   return 0;
 }

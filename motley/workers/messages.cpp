@@ -1,5 +1,6 @@
 #include "motley/workers/messages.hpp"
 
+#include <algorithm>
 #include <array>
 
 #include "motley/comm/net/wire.hpp"
@@ -7,7 +8,7 @@
 namespace motley {
 namespace {
 
-constexpr std::uint8_t protocol_version = 5;
+constexpr std::uint8_t protocol_version = 6;
 
 // Maxima of the lists and texts inside messages.
 constexpr std::size_t max_plan_bytes = std::size_t{32} << 20;
@@ -75,6 +76,15 @@ static void fields(Wire& wire, typename Wire::template Ref<Ready> m) {
   wire(m.activation_bytes);
   wire(m.load_s);
   wire(m.kernels, max_text_bytes);
+  wire(m.epoch);
+  wire(m.loaded_bytes);
+  wire(m.cache_epoch);
+}
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<Interrupted> m) {
+  wire(m.epoch);
+  wire(m.message, max_text_bytes);
 }
 
 template <class Wire>
@@ -114,6 +124,7 @@ static void fields(Wire& wire, typename Wire::template Ref<StepSequence> m) {
   wire(m.blocks, max_tokens);
   wire(m.sampling);
   wire(m.scoring);
+  wire(m.stages);
 }
 
 template <class Wire>
@@ -177,6 +188,13 @@ static void fields(Wire& wire, typename Wire::template Ref<CallDriver> m) {
   wire(m.certificate, max_text_bytes);
   wire(m.private_key, max_text_bytes);
   wire(m.authority, max_text_bytes);
+}
+
+std::size_t stages_passed(const Step& step, std::size_t of_route) {
+  std::size_t most = 0;
+  for (const StepSequence& sequence : step.sequences)
+    most = std::max(most, sequence.stages == 0 ? of_route : static_cast<std::size_t>(sequence.stages));
+  return most;
 }
 
 std::string encode(const Message& message) {

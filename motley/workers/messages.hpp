@@ -3,7 +3,9 @@
 //
 // Order: the driver sends Launch; the worker answers Progress (any number), then Ready or Failure; from then on the
 // driver sends Step, and the worker answers each with a StepResult; Stop, or the end of the connection, ends the
-// worker.
+// worker. Another Launch, of a later epoch, may come at any time: what is under way of the earlier one is given up,
+// and the worker keeps what it holds of the new part. A worker that another one leaves in the lurch says Interrupted
+// and waits for such a Launch.
 //
 // A worker is started as `motley-worker --control-fd N`, where N is its end of a connection, a descriptor that the
 // child inherits, as it does those of Launch's links (worker_processes.hpp). Where that is its driver's, on the same
@@ -67,8 +69,18 @@ struct Ready {
   std::int64_t kv_bytes = 0;
   std::int64_t activation_bytes = 0;
   double load_s = 0;
-  std::string kernels = {};  // the instruction set that its products are compiled for; "aten": LibTorch's own
+  std::string kernels = {};       // the instruction set that its products are compiled for; "aten": LibTorch's own
+  std::uint64_t epoch = 1;        // of the Launch that this answers
+  std::int64_t loaded_bytes = 0;  // of the weights: what was not held before
+  std::uint64_t cache_epoch = 1;  // since which the keys and values of all its layers have been kept
   bool operator==(const Ready&) const = default;
+};
+
+// The steps of this epoch cannot go on here, since another worker is lost.
+struct Interrupted {
+  std::uint64_t epoch = 1;
+  std::string message;
+  bool operator==(const Interrupted&) const = default;
 };
 
 struct Failure {
@@ -102,7 +114,8 @@ struct Scoring {
   bool operator==(const Scoring&) const = default;
 };
 
-// One sequence's part of a step: tokens [position, position + count) go through all layers.
+// One sequence's part of a step: tokens [position, position + count) go through all layers, or through those of the
+// first stages alone: the others hold their keys and values already.
 struct StepSequence {
   std::uint64_t sequence = 0;
   std::int64_t position = 0;
@@ -111,6 +124,7 @@ struct StepSequence {
   std::vector<std::int32_t> blocks = {};  // KV blocks that cover [0, position + count), in order
   std::optional<Sampling> sampling = {};  // set: sample a token after the last of these
   std::optional<Scoring> scoring = {};
+  std::int32_t stages = 0;  // of the route, that it passes; 0: all. Parts that go further come first in a step
   bool operator==(const StepSequence&) const = default;
 };
 
@@ -182,9 +196,12 @@ struct CallDriver {
   bool operator==(const CallDriver&) const = default;
 };
 
-using Message = std::variant<Launch, Progress, Ready, Failure, Step, StepResult, Stop, Alive, CallDriver>;
+using Message = std::variant<Launch, Progress, Ready, Failure, Step, StepResult, Stop, Alive, CallDriver, Interrupted>;
 
 constexpr std::size_t max_message_bytes = std::size_t{64} << 20;
+
+// How many of the route's stages the step passes.
+std::size_t stages_passed(const Step& step, std::size_t of_route);
 
 // Little-endian binary. Encoding throws a limit error where a message exceeds the maxima; decoding checks every length
 // against what is left and against the same maxima, and throws a peer error on anything malformed.

@@ -71,6 +71,7 @@ StepSequence any_sequence() {
   s.blocks = any_ids();
   if (any<bool>()) s.sampling = any_sampling();
   if (any<bool>()) s.scoring = Scoring{any_ids(), any<std::int32_t>()};
+  s.stages = any<std::int32_t>();
   return s;
 }
 
@@ -91,7 +92,8 @@ Message any_message(std::size_t kind) {
     case 0: return any_launch();
     case 1: return Progress{any<std::string>(), any<double>()};
     case 2:
-      return Ready{any<std::int64_t>(), any<std::int64_t>(), any<std::int64_t>(), any<double>(), any<std::string>()};
+      return Ready{any<std::int64_t>(), any<std::int64_t>(),  any<std::int64_t>(), any<double>(),
+                   any<std::string>(),  any<std::uint64_t>(), any<std::int64_t>(), any<std::uint64_t>()};
     case 3: return Failure{any<std::int32_t>(), any<std::string>(), any<std::string>()};
     case 4: return Step{any<std::uint64_t>(), any<std::uint64_t>(), any_list<StepSequence>(any_sequence)};
     case 5:
@@ -103,10 +105,11 @@ Message any_message(std::size_t kind) {
                         any_list<SequenceScores>(any_scores)};
     case 6: return Stop{};
     case 7: return Alive{};
-    default:
+    case 8:
       return CallDriver{any<std::string>(),  any<std::string>(), any<std::uint64_t>(), any<std::string>(),
                         any<std::int32_t>(), any<std::string>(), any<std::string>(),   any<std::string>(),
                         any<std::string>(),  any<std::string>()};
+    default: return Interrupted{any<std::uint64_t>(), any<std::string>()};
   }
 }
 
@@ -191,7 +194,7 @@ TEST(Messages, AnotherVersionIsNamed) {
     decode(bytes);
     FAIL();
   } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "a message of protocol version 9, this program speaks 5");
+    EXPECT_STREQ(error.what(), "a message of protocol version 9, this program speaks 6");
   }
 }
 

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "motley/base/error.hpp"
 #include "motley/workers/control_connection.hpp"
 #include "motley/workers/worker_links.hpp"
@@ -96,18 +98,24 @@ std::map<std::string, CalledWorker> WorkerCalls::wait(Instant until, const std::
 Workers launch_remote_workers(
     const ServePlan& plan, std::uint64_t epoch, std::map<std::string, CalledWorker> called,
     const LaunchOptions& options,
-    const std::function<std::unique_ptr<WorkerLink>(const std::string& device, ByteStream control)>& link) {
+    const std::function<std::unique_ptr<WorkerLink>(const std::string& device, ByteStream control)>& link,
+    Workers& earlier) {
   FabricAddresses addresses;
-  for (const std::string& device : worker_devices(plan))
-    addresses.of_workers.push_back({.address = called.at(device).fabric_address, .host = machine_of(device)});
   Workers workers;
   for (const Stage& stage : plan.stages)
     for (std::size_t rank = 0; rank < stage.devices.size(); ++rank) {
       const std::string& device = stage.devices[rank];
-      workers.push_back({.device = device,
-                         .stage = stage.id,
-                         .rank = static_cast<int>(rank),
-                         .link = link(device, std::move(called.at(device).control))});
+      Worker& worker = workers.emplace_back(Worker{device, stage.id, static_cast<int>(rank), nullptr});
+      if (const auto stays = std::ranges::find(earlier, device, &Worker::device); stays != earlier.end()) {
+        worker.link = std::move(stays->link);
+        worker.fabric_address = stays->fabric_address;
+        earlier.erase(stays);
+      } else {
+        CalledWorker& caller = called.at(device);
+        worker.link = link(device, std::move(caller.control));
+        worker.fabric_address = std::move(caller.fabric_address);
+      }
+      addresses.of_workers.push_back({.address = worker.fabric_address, .host = machine_of(device)});
     }
   send_launches(workers, plan, epoch, options, [&](const std::string&) { return addresses; });
   return workers;

@@ -74,12 +74,13 @@ class WorkerCalls {
   Wakeup heard_;
 };
 
-// The workers of a plan that have called, in the order of worker_devices(), launched. `link` makes a link of a control
-// connection.
+// The workers of a plan, in the order of worker_devices(), launched: those of `earlier` whose devices are in the plan,
+// which are taken out of it, and else those that have called. `link` makes a link of a control connection.
 Workers launch_remote_workers(
     const ServePlan& plan, std::uint64_t epoch, std::map<std::string, CalledWorker> called,
     const LaunchOptions& options,
-    const std::function<std::unique_ptr<WorkerLink>(const std::string& device, ByteStream control)>& link);
+    const std::function<std::unique_ptr<WorkerLink>(const std::string& device, ByteStream control)>& link,
+    Workers& earlier);
 
 // ---- the worker's side ----
 

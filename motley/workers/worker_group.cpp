@@ -10,7 +10,9 @@
 namespace motley {
 namespace {
 
-const OperationOptions as_long_as_it_takes{.timeout_s = std::numeric_limits<double>::infinity()};
+OperationOptions as_long_as_it_takes(std::stop_token stop) {
+  return {.timeout_s = std::numeric_limits<double>::infinity(), .stop = std::move(stop)};
+}
 
 Epoch epoch_of(std::string name, const std::vector<std::string>& members, std::uint64_t number) {
   Epoch epoch{.group = std::move(name), .number = number, .members = {}, .plan_digest = {}};
@@ -25,6 +27,16 @@ Epoch with_addresses(Epoch epoch, const std::vector<WorkerAddress>& addresses) {
     epoch.members[rank].host = addresses[rank].host;
   }
   return epoch;
+}
+
+std::unique_ptr<Transport> connect(Fabric& fabric, const Epoch& epoch, int rank, double timeout_s,
+                                   const std::stop_token& stop) {
+  try {
+    return fabric.connect(epoch, rank, timeout_s, stop);
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::input) throw;
+    throw GroupBroken(ErrorCode::peer, error.what(), error.hint());
+  }
 }
 
 std::vector<std::int64_t> in_bytes(std::vector<std::int64_t> bounds, std::size_t tensor_bytes) {
@@ -42,13 +54,16 @@ std::span<Byte> interval(std::span<Byte> tensor, const std::vector<std::int64_t>
 }  // namespace
 
 WorkerGroup::WorkerGroup(std::string name, const std::vector<std::string>& members, int rank, std::uint64_t epoch,
-                         const InheritedLinks& links)
-    : communicator_(epoch_of(name, members, epoch), open_links(epoch_of(name, members, epoch), rank, links)) {}
+                         const InheritedLinks& links, std::stop_token stop)
+    : communicator_(epoch_of(name, members, epoch), open_links(epoch_of(name, members, epoch), rank, links)),
+      options_(as_long_as_it_takes(std::move(stop))) {}
 
 WorkerGroup::WorkerGroup(std::string name, const std::vector<std::string>& members, int rank, std::uint64_t epoch,
-                         const std::vector<WorkerAddress>& addresses, Fabric& fabric, double timeout_s)
+                         const std::vector<WorkerAddress>& addresses, Fabric& fabric, double timeout_s,
+                         std::stop_token stop)
     : communicator_(with_addresses(epoch_of(name, members, epoch), addresses),
-                    fabric.connect(with_addresses(epoch_of(name, members, epoch), addresses), rank, timeout_s)) {}
+                    connect(fabric, with_addresses(epoch_of(name, members, epoch), addresses), rank, timeout_s, stop)),
+      options_(as_long_as_it_takes(stop)) {}
 
 void WorkerGroup::check(const OperationOutcome& outcome) {
   waited_s_ += outcome.waited_s;
@@ -57,7 +72,7 @@ void WorkerGroup::check(const OperationOutcome& outcome) {
   std::string text = fmt::format("{}: {}", epoch.group, outcome.cause);
   for (const int suspect : outcome.suspects)
     text += fmt::format(" ({})", epoch.members.at(static_cast<std::size_t>(suspect)).id);
-  throw Error(ErrorCode::peer, text);
+  throw GroupBroken(ErrorCode::peer, text);
 }
 
 // Nothing would ever come from a worker without a link.
@@ -71,7 +86,7 @@ void WorkerGroup::check_linked(int peer) const {
 void WorkerGroup::all_reduce(std::span<std::byte> data, CollectiveElement element) {
   // Of two terms there is one order and one rounding; small vectors are added in rank order by the library itself.
   if (size() <= 2 || static_cast<std::int64_t>(data.size()) <= one_round_bytes)
-    check(communicator_.all_reduce(data, element, as_long_as_it_takes));
+    check(communicator_.all_reduce(data, element, options_));
   else
     reduce_in_rank_order(data, element);
 }
@@ -85,25 +100,25 @@ void WorkerGroup::reduce_in_rank_order(std::span<std::byte> data, CollectiveElem
   for (std::size_t r = 0; r + 1 < bounds.size(); ++r) part_bytes.push_back(bounds[r + 1] - bounds[r]);
   const std::vector<std::int64_t> mine_bytes(part_bytes.size(), static_cast<std::int64_t>(mine.size()));
   terms_.resize(mine.size() * part_bytes.size());
-  check(communicator_.all_to_all(data, part_bytes, terms_, mine_bytes, as_long_as_it_takes));
+  check(communicator_.all_to_all(data, part_bytes, terms_, mine_bytes, options_));
   std::vector<const std::byte*> terms;
   for (std::size_t r = 0; r < part_bytes.size(); ++r) terms.push_back(terms_.data() + r * mine.size());
   reduce_terms(element, CollectiveReduction::sum, mine, terms);
-  check(communicator_.all_gather(data, bounds, as_long_as_it_takes));
+  check(communicator_.all_gather(data, bounds, options_));
 }
 
 void WorkerGroup::all_gather(std::span<std::byte> data, std::span<const std::int64_t> bounds) {
-  check(communicator_.all_gather(data, bounds, as_long_as_it_takes));
+  check(communicator_.all_gather(data, bounds, options_));
 }
 
 void WorkerGroup::send(std::span<const std::byte> data, int peer) {
   check_linked(peer);
-  check(communicator_.send(data, peer, as_long_as_it_takes));
+  check(communicator_.send(data, peer, options_));
 }
 
 void WorkerGroup::receive(std::span<std::byte> data, int peer) {
   check_linked(peer);
-  check(communicator_.recv(data, peer, as_long_as_it_takes));
+  check(communicator_.recv(data, peer, options_));
 }
 
 std::vector<std::int64_t> crossing_bounds(std::int64_t rows, int receivers) {

@@ -1,13 +1,15 @@
 // Workers that run a model together, as the engine sees them: operations wait as long as it takes, and end well or
-// throw. Only the driver knows how long a stage may compute; it ends workers that exceed the timeout.
+// throw. Only the driver knows how long a stage may compute; it ends workers that exceed the timeout, or the epoch.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <vector>
 
+#include "motley/base/error.hpp"
 #include "motley/comm/collective/communicator.hpp"
 #include "motley/comm/transport/fabric.hpp"
 #include "motley/comm/transport/inherited_links.hpp"
@@ -15,21 +17,27 @@
 
 namespace motley {
 
+// A peer error: the group is of no more use, since a member is lost or the epoch was stopped.
+class GroupBroken : public Error {
+ public:
+  using Error::Error;
+};
+
 class WorkerGroup {
  public:
   // `members` are names, by rank; the group's own name tells it from others in messages. Takes ownership of the
-  // descriptors. Throws a peer error where they are no links.
+  // descriptors. Throws a peer error where they are no links. `stop` ends whatever runs or waits in the group.
   WorkerGroup(std::string name, const std::vector<std::string>& members, int rank, std::uint64_t epoch,
-              const InheritedLinks& links);
+              const InheritedLinks& links, std::stop_token stop = {});
   // Over a fabric, which outlives the group; every member must do the same within `timeout_s`. `addresses` are those of
-  // the members' fabrics. Throws a peer or limit error that names the members that cannot be reached.
+  // the members' fabrics. Throws GroupBroken, which names the members that cannot be reached.
   WorkerGroup(std::string name, const std::vector<std::string>& members, int rank, std::uint64_t epoch,
-              const std::vector<WorkerAddress>& addresses, Fabric& fabric, double timeout_s);
+              const std::vector<WorkerAddress>& addresses, Fabric& fabric, double timeout_s, std::stop_token stop = {});
 
   int rank() const { return communicator_.rank(); }
   int size() const { return communicator_.size(); }
 
-  // All ranks must call the same operations in the same order. Each throws a peer error that names who is lost, or
+  // All ranks must call the same operations in the same order. Each throws GroupBroken, which names who is lost, or
   // who does something else.
   //
   // The sum, in place: terms are added in rank order in fp32 and rounded once. So every rank ends with the same bits,
@@ -51,6 +59,7 @@ class WorkerGroup {
   void reduce_in_rank_order(std::span<std::byte> data, CollectiveElement element);
 
   Communicator communicator_;
+  const OperationOptions options_;
   std::vector<std::byte> terms_;
   double waited_s_ = 0;
 };

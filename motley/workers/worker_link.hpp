@@ -59,7 +59,8 @@ struct Worker {
   std::string device, stage;
   int rank = 0;
   std::unique_ptr<WorkerLink> link;
-  std::string name() const;  // "box/1 (rank 1 of stage r0/s0)"
+  std::string fabric_address = {};  // where it takes connections of other workers; empty: its links are inherited
+  std::string name() const;         // "box/1 (rank 1 of stage r0/s0)"
 };
 // In the order of worker_devices() (worker_links.hpp).
 using Workers = std::vector<Worker>;

@@ -24,11 +24,14 @@ ErrorCode code_from(std::int32_t number) {
 
 }  // namespace
 
-WorkerSet::WorkerSet(std::shared_ptr<const ServePlan> plan, Workers workers, WorkerSetOptions options)
+WorkerSet::WorkerSet(std::shared_ptr<const ServePlan> plan, std::uint64_t epoch, Workers workers,
+                     WorkerSetOptions options)
     : plan_(std::move(plan)),
+      epoch_(epoch),
       options_(std::move(options)),
       workers_(std::move(workers)),
       progress_(workers_.size()),
+      is_ready_(workers_.size()),
       reported_(workers_.size()),
       last_answer_(workers_.size()),
       heard_(workers_.size()) {
@@ -52,6 +55,12 @@ void WorkerSet::end() {
   for (WorkerStatus& status : status_) status.alive = false;
 }
 
+Workers WorkerSet::take_workers() {
+  const std::lock_guard lock(mutex_);
+  for (WorkerStatus& status : status_) status.alive = false;
+  return std::exchange(workers_, {});
+}
+
 void WorkerSet::report(const std::string& phase, const std::string& detail) const {
   if (options_.report) options_.report(phase, detail);
 }
@@ -59,6 +68,15 @@ void WorkerSet::report(const std::string& phase, const std::string& detail) cons
 std::vector<WorkerStatus> WorkerSet::status() const {
   const std::lock_guard lock(mutex_);
   return status_;
+}
+
+std::map<std::string, std::uint64_t> WorkerSet::cache_epochs() const {
+  std::map<std::string, std::uint64_t> epochs;
+  for (const WorkerStatus& worker : status()) {
+    std::uint64_t& epoch = epochs[worker.stage];
+    epoch = std::max(epoch, worker.allocated.cache_epoch);
+  }
+  return epochs;
 }
 
 void WorkerSet::wait(int wake, double most_s) {
@@ -121,6 +139,10 @@ void WorkerSet::take(std::size_t i, const Failure& failure, const OnResult&) {
   reported_[i] = Error(code_from(failure.code), failure.message, failure.hint);
 }
 
+void WorkerSet::take(std::size_t i, const Interrupted& interrupted, const OnResult&) {
+  if (interrupted.epoch == epoch_) reported_[i] = Error(ErrorCode::peer, interrupted.message);
+}
+
 void WorkerSet::take(std::size_t i, const Alive&, const OnResult&) { heard_[i] = Clock::now(); }
 
 void WorkerSet::take(std::size_t i, const Progress& progress, const OnResult&) {
@@ -136,7 +158,8 @@ void WorkerSet::take(std::size_t i, const Progress& progress, const OnResult&) {
 }
 
 void WorkerSet::take(std::size_t i, const Ready& ready_now, const OnResult&) {
-  if (ready()) throw Error(ErrorCode::peer, "an unexpected message");
+  if (ready_now.epoch < epoch_) return;
+  if (is_ready_[i] || ready_now.epoch > epoch_) throw Error(ErrorCode::peer, "an unexpected message");
   std::int64_t bytes = 0;
   {
     const std::lock_guard lock(mutex_);
@@ -144,10 +167,12 @@ void WorkerSet::take(std::size_t i, const Ready& ready_now, const OnResult&) {
     for (const WorkerStatus& status : status_)
       bytes += status.allocated.weight_bytes + status.allocated.kv_bytes + status.allocated.activation_bytes;
   }
+  is_ready_[i] = true;
   if (++ready_workers_ == workers_.size()) report("memory", human_bytes(static_cast<double>(bytes)));
 }
 
 void WorkerSet::take(std::size_t i, const StepResult& result, const OnResult& on_result) {
+  if (!is_ready_[i]) return;  // of an earlier epoch
   if (result.step <= last_answer_[i])
     throw Error(ErrorCode::peer, fmt::format("it answered step {} after step {}", result.step, last_answer_[i]));
   last_answer_[i] = result.step;
@@ -173,7 +198,7 @@ void WorkerSet::take(std::size_t i, const StepResult& result, const OnResult& on
 
 void WorkerSet::note(std::size_t worker, const StepResult& result, UnansweredStep& step) const {
   const std::vector<Hop>& path = plan_->routes[step.route].path;
-  for (std::size_t hop = 0; hop < path.size(); ++hop)
+  for (std::size_t hop = 0; hop < step.stage_s.size(); ++hop)
     if (first_worker_.at(path[hop].stage) == worker) step.stage_s[hop] = result.compute_s + result.stage_wait_s;
 }
 
@@ -181,9 +206,10 @@ void WorkerSet::note(std::size_t worker, const StepResult& result, UnansweredSte
 
 void WorkerSet::warmed_up() { warm_up_step_s_ = slowest_step_s_; }
 
-// Every worker of the route gets the same: what its stage does not need is small beside the hidden states.
+// They all get the same: what their stages do not need is small beside the hidden states.
 void WorkerSet::send(const Step& step) {
-  const std::vector<Hop>& path = plan_->routes[step.route].path;
+  std::vector<Hop> path = plan_->routes[step.route].path;
+  path.resize(stages_passed(step, path.size()));
   const Instant sent = Clock::now();
   const std::string message = encode(step);
   for (const Hop& hop : path) {

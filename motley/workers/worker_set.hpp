@@ -62,8 +62,8 @@ struct WorkerSetOptions {
 // Of one thread, which is the one that started the workers; status() from any.
 class WorkerSet {
  public:
-  // In the order of worker_devices(), launched.
-  WorkerSet(std::shared_ptr<const ServePlan> plan, Workers workers, WorkerSetOptions options);
+  // In the order of worker_devices(), launched; what they still say of an earlier epoch is ignored.
+  WorkerSet(std::shared_ptr<const ServePlan> plan, std::uint64_t epoch, Workers workers, WorkerSetOptions options);
   ~WorkerSet();  // ends the workers; none is left behind
   WorkerSet(const WorkerSet&) = delete;
   WorkerSet& operator=(const WorkerSet&) = delete;
@@ -73,7 +73,7 @@ class WorkerSet {
   // Steps took as long as others will: until now they paid for memory that was never touched.
   void warmed_up();
 
-  // To every worker of the step's route.
+  // To every worker of those stages of the step's route that it passes.
   void send(const Step& step);
   // Every step was answered.
   bool idle() const { return unanswered_.empty(); }
@@ -87,12 +87,16 @@ class WorkerSet {
 
   // Ends the workers, as the destructor does.
   void end();
+  // They are to be launched for another epoch, and are not ended.
+  Workers take_workers();
 
   std::vector<WorkerStatus> status() const;
+  // By stage: since which epoch all its workers have kept the keys and values of their layers. Once they are ready.
+  std::map<std::string, std::uint64_t> cache_epochs() const;
 
  private:
   struct UnansweredStep {
-    std::size_t answering_worker = 0;  // rank 0 of the last stage
+    std::size_t answering_worker = 0;  // rank 0 of the last stage that it passes
     std::size_t route = 0;
     std::int64_t tokens = 0;
     Instant sent;
@@ -106,6 +110,7 @@ class WorkerSet {
   template <class M>
   void take(std::size_t i, const M& message, const OnResult& on_result);
   void take(std::size_t i, const Failure& failure, const OnResult& on_result);
+  void take(std::size_t i, const Interrupted& interrupted, const OnResult& on_result);
   void take(std::size_t i, const Alive& alive, const OnResult& on_result);
   void take(std::size_t i, const Progress& progress, const OnResult& on_result);
   void take(std::size_t i, const Ready& ready, const OnResult& on_result);
@@ -121,6 +126,7 @@ class WorkerSet {
   void report(const std::string& phase, const std::string& detail) const;
 
   const std::shared_ptr<const ServePlan> plan_;
+  const std::uint64_t epoch_;
   const WorkerSetOptions options_;
   Workers workers_;
   std::map<std::string, std::size_t> first_worker_;  // of each stage
@@ -128,6 +134,7 @@ class WorkerSet {
   std::string reported_phase_;
   double reported_fraction_ = 0;
   std::size_t ready_workers_ = 0;
+  std::vector<bool> is_ready_;
   std::vector<std::optional<Error>> reported_;  // what a worker said of its own end
   std::vector<std::size_t> stirred_;            // workers that may have something to say
   std::vector<std::uint64_t> last_answer_;      // step, per worker

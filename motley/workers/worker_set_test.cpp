@@ -53,6 +53,8 @@ constexpr auto killed = WorkerExit{WorkerExit::How::signal, 9};
 
 class WorkerSetTest : public testing::Test {
  protected:
+  static constexpr std::uint64_t epoch = 4;
+
   // Two stages: box/0 and box/1, then box/2.
   explicit WorkerSetTest(const WorkerSetOptions& options = {.watchdog_s = 0.05})
       : plan_(std::make_shared<const ServePlan>(toy_plan({{2, 1}}))), scripts_(3) {
@@ -64,9 +66,14 @@ class WorkerSetTest : public testing::Test {
                            .stage = stage.id,
                            .rank = static_cast<int>(rank),
                            .link = std::make_unique<ScriptedLink>(scripts_[next++])});
-    set_.emplace(plan_, std::move(workers), options);
+    set_.emplace(plan_, epoch, std::move(workers), options);
   }
 
+  // All workers are ready.
+  void start() {
+    for (Script& script : scripts_) script.to_driver.push_back(Ready{.epoch = epoch});
+    EXPECT_FALSE(receive());
+  }
   std::optional<WorkerLoss> receive() {
     set_->wait(nothing_.descriptor());
     return set_->receive([this](const StepResult& result, const StepSeconds& measured) {
@@ -91,7 +98,7 @@ class WorkerSetTest : public testing::Test {
 TEST_F(WorkerSetTest, IsReadyWhenAllAreAndPassesAnswersOfTheLastStage) {
   for (std::size_t i = 0; i < 3; ++i) {
     EXPECT_FALSE(set_->ready());
-    scripts_[i].to_driver.push_back(Ready{.weight_bytes = 10, .kv_bytes = 1, .activation_bytes = 1, .load_s = 0});
+    scripts_[i].to_driver.push_back(Ready{.weight_bytes = 10, .epoch = epoch});
     EXPECT_FALSE(receive());
   }
   EXPECT_TRUE(set_->ready());
@@ -116,6 +123,7 @@ TEST_F(WorkerSetTest, IsReadyWhenAllAreAndPassesAnswersOfTheLastStage) {
 
 // Rank 0 of a stage speaks for it. A step that others follow before its answer was not alone.
 TEST_F(WorkerSetTest, TellsWhatAStepTookOnEveryStage) {
+  start();
   set_->send(step_of(1));
   answer(0, 1);
   answer(1, 1);
@@ -180,6 +188,7 @@ TEST_F(WorkerSetTest, ConsequencesAloneNameTheFirst) {
 }
 
 TEST_F(WorkerSetTest, WhatTheDriverDoesNotUnderstandIsHeldAgainstTheWorker) {
+  start();
   set_->send(step_of(1));
   answer(2, 1);
   set_->wait(nothing_.descriptor());
@@ -190,6 +199,7 @@ TEST_F(WorkerSetTest, WhatTheDriverDoesNotUnderstandIsHeldAgainstTheWorker) {
 }
 
 TEST_F(WorkerSetTest, AnswersInTheWrongOrderAreAFailure) {
+  start();
   for (const std::uint64_t step : {1, 2}) set_->send(step_of(step));
   answer(2, 2);
   answer(2, 1);
@@ -202,8 +212,7 @@ TEST_F(WorkerSetTest, AMessageOfTheDriverIsAFailure) {
 }
 
 TEST_F(WorkerSetTest, TheFirstStageWithoutAnAnswerHangs) {
-  for (std::size_t i = 0; i < 3; ++i) scripts_[i].to_driver.push_back(Ready{});
-  EXPECT_FALSE(receive());
+  start();
   set_->warmed_up();
   set_->send(step_of(1));
   answer(0, 1);
@@ -211,6 +220,64 @@ TEST_F(WorkerSetTest, TheFirstStageWithoutAnAnswerHangs) {
   while (!loss) loss = receive();
   EXPECT_THAT(loss->cause.what(), HasSubstr("box/1 (rank 1 of stage r0/s0) did not answer step 1 within 0."));
   EXPECT_EQ(loss->devices, std::vector<std::string>{"box/1"});
+}
+
+// Rank 0 of the last stage that it passes answers.
+TEST_F(WorkerSetTest, AStepGoesNoFurtherThanItsParts) {
+  start();
+  Step step = step_of(1);
+  step.sequences[0].stages = 1;
+  set_->send(step);
+  EXPECT_EQ(scripts_[0].steps, std::vector<Step>{step});
+  EXPECT_EQ(scripts_[1].steps, std::vector<Step>{step});
+  EXPECT_TRUE(scripts_[2].steps.empty());
+  answer(0, 1);
+  EXPECT_FALSE(receive());
+  EXPECT_EQ(results_, std::vector<std::uint64_t>{1});
+
+  Step mixed = step_of(2);
+  mixed.sequences.push_back(step.sequences[0]);
+  set_->send(mixed);
+  EXPECT_EQ(scripts_[2].steps, std::vector<Step>{mixed});
+}
+
+// ---- workers that stay ----
+
+TEST_F(WorkerSetTest, WhatIsSaidOfAnEarlierEpochIsIgnored) {
+  scripts_[0].to_driver = {StepResult{.step = 77}, Interrupted{epoch - 1, "box/2 is gone"}, Ready{.epoch = epoch - 1}};
+  EXPECT_FALSE(receive());
+  EXPECT_FALSE(set_->ready());
+  start();
+  EXPECT_TRUE(set_->ready());
+  EXPECT_TRUE(results_.empty());
+  scripts_[0].to_driver.push_back(Ready{.epoch = epoch});
+  EXPECT_THAT(receive()->cause.what(), HasSubstr("an unexpected message"));
+}
+
+TEST_F(WorkerSetTest, WhoIsInterruptedIsNotTheCause) {
+  scripts_[0].to_driver.push_back(Interrupted{epoch, "lost rank 2"});
+  scripts_[2].exit = killed;
+  EXPECT_EQ(receive()->devices, std::vector<std::string>{"box/2"});
+}
+
+TEST_F(WorkerSetTest, WhoIsInterruptedIsNamedWhereNobodyElseIs) {
+  scripts_[0].to_driver.push_back(Interrupted{epoch, "lost rank 2: no answer"});
+  const auto loss = receive();
+  EXPECT_STREQ(loss->cause.what(), "box/0 (rank 0 of stage r0/s0): lost rank 2: no answer");
+  EXPECT_EQ(loss->devices, std::vector<std::string>{"box/0"});
+}
+
+TEST_F(WorkerSetTest, TellsSinceWhenEachStageKeepsItsCache) {
+  for (std::size_t i = 0; i < 3; ++i) scripts_[i].to_driver.push_back(Ready{.epoch = epoch, .cache_epoch = 1 + i});
+  EXPECT_FALSE(receive());
+  EXPECT_EQ(set_->cache_epochs(), (std::map<std::string, std::uint64_t>{{"r0/s0", 2}, {"r0/s1", 3}}));
+}
+
+TEST_F(WorkerSetTest, WorkersThatAreTakenLive) {
+  Workers workers = set_->take_workers();
+  EXPECT_EQ(workers.size(), 3u);
+  set_.reset();
+  for (const Script& script : scripts_) EXPECT_FALSE(script.closed || script.exit);
 }
 
 // ---- signs of life ----
@@ -231,7 +298,7 @@ TEST_F(SilentWorkersTest, OneThatSaidThatItLivesAndFallsSilentIsLost) {
 }
 
 TEST_F(SilentWorkersTest, OneThatNeverSaidSoIsNot) {
-  scripts_[1].to_driver.push_back(Ready{});
+  scripts_[1].to_driver.push_back(Ready{.epoch = epoch});
   for (const Instant until = deadline_in(0.3); seconds_until(until) > 0;) ASSERT_FALSE(receive());
 }
 

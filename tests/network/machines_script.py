@@ -1,8 +1,11 @@
 """What people do with a deployment on three machines; run by test_machines.py in namespaces of its own."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench/machines"))
@@ -27,6 +30,30 @@ def fetched(deployment):
     return [line for line in deployment.log if " fetched " in line]
 
 
+def by_stage(plan, field):
+    return {worker["stage"]: worker[field] for worker in plan["workers"]}
+
+
+def others_stay(deployment, text):
+    """The worker of the middle stage is killed during an answer: the others keep all that they have."""
+    before = deployment.plan()
+    middle = before["workers"][1]
+    arrivals, answers = [], []
+    stream = threading.Thread(target=lambda: answers.append(deployment.complete("Once upon a time", 60, 1, arrivals)))
+    stream.start()
+    deployment.wait(lambda: len(arrivals) > 10, "no tokens come")
+    os.kill(middle["process"], signal.SIGKILL)
+    stream.join()
+    assert answers == [text]
+    after = deployment.plan()
+    first, second, third = (worker["stage"] for worker in after["workers"])
+    processes, loaded, replayed = by_stage(after, "process"), by_stage(after, "loaded_bytes"), after["replayed_tokens"]
+    kept = {stage: process for stage, process in by_stage(before, "process").items() if stage != second}
+    assert kept.items() <= processes.items() and processes[second] != middle["process"], (before, after)
+    assert loaded[first] == loaded[third] == 0 and loaded[second] > 0, loaded
+    assert replayed[first] == replayed[second] > 0 and third not in replayed, replayed
+
+
 def main():
     deployment = Deployment(folder, "7 MiB", 3, motley=build / "motley", options=OPTIONS)
     text = deployment.complete("Once upon a time", 60, 1)
@@ -34,6 +61,7 @@ def main():
     assert used(deployment) == {"m1", "m2", "m3"} and len(fetched(deployment)) == 2  # the first has the model itself
     assert all(worker["process"] > 0 and worker["alive"] for worker in plan["workers"])
     assert [member["name"] for member in plan["members"]] == ["m1", "m2", "m3"]
+    others_stay(deployment, text)
     status = run("status")
     assert "3 machines" in status and "m2 at 10.9.0.2, 7.00 MiB" in status and "m3/0" in status, status
     assert "m2 is not used any more" in run("drain", "m2") and used(deployment) == {"m1", "m3"}
