@@ -25,6 +25,7 @@
 #include "motley/cli/own_agent.hpp"
 #include "motley/cli/serving.hpp"
 #include "motley/cli/worker_program.hpp"
+#include "motley/planner/serve/replan.hpp"
 #include "motley/report/plan_report.hpp"
 #include "motley/workers/worker_links.hpp"
 
@@ -43,8 +44,9 @@ class MemberPlans {
  public:
   MemberPlans(const DeployOptions& options, const Members& members) : options_(options), members_(members) {}
 
-  // Over all members but these devices; none where nothing fits.
-  ServeOutcome plan(const std::set<std::string>& lost, bool quiet) const {
+  // Over all members but these devices; none where nothing fits. As far as it costs nothing, devices keep the places
+  // that they have in `before`.
+  ServeOutcome plan(const std::set<std::string>& lost, bool quiet, const ServePlan* before = nullptr) const {
     const std::vector<MemberStatus> there = members_.list();
     if (there.empty()) return {.plan = {}, .reason = "no machine is there", .hint = {}, .front = {}};
     const Cluster cluster =
@@ -58,7 +60,10 @@ class MemberPlans {
       if (lost.contains(device.name) || !is_there(device)) excluded.push_back(device.name);
     if (excluded.size() == cluster.devices.size())
       return {.plan = {}, .reason = "no device is left", .hint = {}, .front = {}};
-    return options_.search(cluster, excluded, quiet);
+    ServeOutcome outcome = options_.search(cluster, excluded, quiet);
+    if (outcome.plan && before != nullptr)
+      outcome.plan = keep_places(*std::move(outcome.plan), *before, excluded, options_of(*outcome.plan).cost);
+    return outcome;
   }
 
   static std::set<std::string> machines_of(const ServePlan& plan) {
@@ -72,6 +77,12 @@ class MemberPlans {
   const DeployOptions& options_;
   const Members& members_;
 };
+
+std::string moves_of(const ServePlan& before, const ServePlan& after) {
+  const WeightMoves moves = weight_moves(before, after);
+  return fmt::format("{} of layers stay where they are, {} are loaded", human_bytes(static_cast<double>(moves.kept_bytes)),
+                     human_bytes(static_cast<double>(moves.loaded_bytes)));
+}
 
 // Watches the members while a plan is served, and brings another where that pays.
 class Replanning {
@@ -126,15 +137,16 @@ class Replanning {
   bool replan() {
     const DriverStatus status = driver_.status();
     if (status.phase != DeploymentPhase::serving && status.phase != DeploymentPhase::down) return false;
-    ServeOutcome outcome = plans_.plan({}, true);
+    ServeOutcome outcome = plans_.plan({}, true, status.plan.get());
     if (!outcome.plan) {
       report_("plan", fmt::format("nothing fits the members that are there: {}", outcome.reason));
       return true;
     }
     const double now = status.plan->predicted.tokens_per_s, then = outcome.plan->predicted.tokens_per_s;
     if (!must_move() && then < worth_moving * now) return true;
-    report_("plan", fmt::format("another pays: {:.0f} tokens/s are predicted over {}, {:.0f} before", then,
-                                counted(MemberPlans::machines_of(*outcome.plan).size(), "machine"), now));
+    report_("plan", fmt::format("another pays: {:.0f} tokens/s are predicted over {}, {:.0f} before; {}", then,
+                                counted(MemberPlans::machines_of(*outcome.plan).size(), "machine"), now,
+                                moves_of(*status.plan, *outcome.plan)));
     driver_.change_plan(std::move(*outcome.plan));
     return true;
   }
@@ -292,8 +304,10 @@ int deploy(const DeployOptions& options) {
   settings.api_key = options.api_key;
   settings.drain_s = requests_grace_s;
   settings.restart.waits = true;
-  settings.replan = [&](const ServePlan&, const std::set<std::string>& lost, const Error&) {
-    return std::move(plans.plan(lost, true).plan);
+  settings.replan = [&](const ServePlan& before, const std::set<std::string>& lost, const Error&) {
+    std::optional<ServePlan> next = plans.plan(lost, true, &before).plan;
+    if (next) report("plan", fmt::format("without what was lost: {}", moves_of(before, *next)));
+    return next;
   };
   settings.start_workers = [&](const ServePlan& started, std::uint64_t epoch, Workers& earlier) {
     return members.start_workers(

@@ -192,4 +192,52 @@ WeightMoves weight_moves(const ServePlan& before, const ServePlan& after) {
   return moves;
 }
 
+namespace {
+
+void swap_devices(ServePlan& plan, const std::string& a, const std::string& b) {
+  const auto swap = [&](std::string& device) {
+    if (device == a)
+      device = b;
+    else if (device == b)
+      device = a;
+  };
+  for (Stage& stage : plan.stages) std::ranges::for_each(stage.devices, swap);
+  for (UnusedDevice& unused : plan.unused) swap(unused.device);
+}
+
+}  // namespace
+
+ServePlan keep_places(ServePlan plan, const ServePlan& before, const std::vector<std::string>& excluded,
+                      const CostOptions& cost) {
+  constexpr double as_good = 0.98;
+  const double least = as_good * plan.predicted.tokens_per_s;
+  std::vector<std::string> devices;
+  for (const Stage& stage : plan.stages) devices.insert(devices.end(), stage.devices.begin(), stage.devices.end());
+  const std::size_t used = devices.size();
+  for (const UnusedDevice& unused : plan.unused)
+    if (std::ranges::count(excluded, unused.device) == 0) devices.push_back(unused.device);
+
+  std::int64_t loaded = weight_moves(before, plan).loaded_bytes;
+  for (bool better = true; better;) {
+    better = false;
+    for (std::size_t a = 0; a < used; ++a)
+      for (std::size_t b = a + 1; b < devices.size(); ++b) {
+        swap_devices(plan, devices[a], devices[b]);
+        if (const std::int64_t bytes = weight_moves(before, plan).loaded_bytes; bytes < loaded) {
+          const ServePrediction predicted = std::exchange(plan.predicted, {});
+          predict(plan, cost);
+          if (plan.predicted.tokens_per_s >= least && verify(plan).empty()) {
+            std::swap(devices[a], devices[b]);
+            loaded = bytes;
+            better = true;
+            continue;
+          }
+          plan.predicted = predicted;
+        }
+        swap_devices(plan, devices[a], devices[b]);
+      }
+  }
+  return plan;
+}
+
 }  // namespace motley

@@ -183,6 +183,45 @@ TEST(Replan, WeightsThatStayAreThoseOfTheSameRankAndDegree) {
 }
 
 // A route that shares a stage with a lost route is planned again with it.
+// Three alike hold two layers each; whichever order a planner names them in, who has layers keeps them.
+TEST(Replan, DevicesKeepTheirPlacesWhereThatIsAsGood) {
+  const std::vector<Stage> stages{stage_of("r0/s0", {0, 2}, {"m/0"}), stage_of("r0/s1", {2, 4}, {"m/1"}),
+                                  stage_of("r0/s2", {4, 6}, {"m/2"})};
+  ServePlan before = plan_of(cluster_with(R"({name = "m", devices = ["narrow*4"]})"), stages,
+                             {{.id = "r0", .path = {{"r0/s0", {0, 2}}, {"r0/s1", {2, 4}}, {"r0/s2", {4, 6}}}}});
+  before.unused = {{"m/3", "idle"}};
+  ServePlan moved = before;
+  moved.stages[0].devices = {"m/3"};
+  moved.stages[1].devices = {"m/2"};
+  moved.stages[2].devices = {"m/0"};
+  moved.unused = {{"m/1", "idle"}};
+  predict(moved, {});
+  const ServePlan kept = keep_places(moved, before, {}, {});
+  EXPECT_EQ(kept.stages, before.stages);
+  EXPECT_EQ(kept.unused.at(0).device, "m/3");
+  EXPECT_TRUE(verify(kept).empty());
+
+  const ServePlan without = keep_places(moved, before, {"m/1"}, {});
+  EXPECT_EQ(without.stages[0].devices, before.stages[0].devices);
+  EXPECT_EQ(without.stages[1].devices, std::vector<std::string>{"m/3"});
+  EXPECT_EQ(without.stages[2].devices, before.stages[2].devices);
+}
+
+// A place that is too large for it, or that would slow all down, it does not keep.
+TEST(Replan, NoPlaceIsKeptAtThePlansCost) {
+  const ServePlan before = plan_of(cluster_with(R"({name = "m", devices = ["wide*1", "narrow*1"]})"),
+                                   {stage_of("r0/s0", {0, 3}, {"m/0"}), stage_of("r0/s1", {3, 6}, {"m/1"})},
+                                   {{.id = "r0", .path = {{"r0/s0", {0, 3}}, {"r0/s1", {3, 6}}}}});
+  ServePlan after = before;
+  after.stages[0].layers = {0, 2};
+  after.stages[0].devices = {"m/1"};
+  after.stages[1].layers = {2, 6};
+  after.stages[1].devices = {"m/0"};
+  after.routes[0].path = {{"r0/s0", {0, 2}}, {"r0/s1", {2, 6}}};
+  predict(after, {});
+  EXPECT_EQ(keep_places(after, before, {}, {}).stages, after.stages);
+}
+
 TEST(Replan, RoutesThatShareAStageGoTogether) {
   const ServePlan before = routes_that_share();
   const ServeOutcome outcome = replan_serve(before, {"b-0/0"}, options_for(Objective::throughput));
