@@ -101,7 +101,7 @@ def parent_of(pid):
 
 
 class Deployment:
-    def __init__(self, folder, memory, machines, motley=ROOT / "build/release/motley", model=ROOT / "data/models/tales", options=(), plan=None, keep=False):
+    def __init__(self, folder, memory, machines, motley=ROOT / "build/release/motley", model=ROOT / "data/models/tales", options=(), plan=None, keep=False, patience_s=60):
         self.folder, self.motley = Path(folder), str(motley)
         if keep:  # caches and states of an earlier deployment, in the same namespaces
             for number in range(2, machines + 1):
@@ -128,7 +128,7 @@ class Deployment:
         self.wait(lambda: self.link, "no link was printed")
         for machine in self.machines[1:]:
             machine.join()
-        self.wait(self.serves.is_set, "it does not serve")
+        self.wait(self.serves.is_set, "it does not serve", patience_s)
 
     def environment(self, name):
         return os.environ | {f"XDG_{kind}_HOME": str(self.folder / name / kind.lower()) for kind in ("CACHE", "STATE")}
