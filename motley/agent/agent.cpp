@@ -37,9 +37,9 @@ constexpr double stopped_s = 2;       // that a worker may be, until it is ended
 
 // One worker: first its weights are fetched, then the process runs. Later more weights may be fetched for it.
 struct LocalWorker {
-  std::uint64_t epoch = 0;  // in which it was started
+  std::uint64_t start = 0;
   std::unique_ptr<WeightsFetch> fetch;
-  std::uint64_t fetch_epoch = 0;
+  std::uint64_t fetch_start = 0;
   std::unique_ptr<WorkerProcess> process;
   std::string last_words;  // a failure that it has told
   Instant told = Clock::now();
@@ -241,33 +241,33 @@ class Agent {
         throw Error(ErrorCode::peer, "a chunk that the model does not have");
   }
 
-  void start_fetch(LocalWorker& worker, std::uint64_t epoch, const std::vector<ChunkId>& chunks) {
-    worker.fetch_epoch = epoch;
+  void start_fetch(LocalWorker& worker, std::uint64_t start, const std::vector<ChunkId>& chunks) {
+    worker.fetch_start = start;
     worker.fetch = std::make_unique<WeightsFetch>(cache_, chunks, options_.link.driver, options_.name, access(), wake_);
   }
 
-  void take(const StartWorker& start) {
-    offered(start.device);  // or it is none of this machine
-    check_chunks(start.chunks);
-    end_worker(start.device);
-    LocalWorker& worker = workers_[start.device];
-    worker.epoch = start.epoch;
-    if (!cache_) return fail_start(start.device, "the driver has not said which weights are served");
+  void take(const StartWorker& asked) {
+    offered(asked.device);  // or it is none of this machine
+    check_chunks(asked.chunks);
+    end_worker(asked.device);
+    LocalWorker& worker = workers_[asked.device];
+    worker.start = asked.start;
+    if (!cache_) return fail_start(asked.device, "the driver has not said which weights are served");
     if (model_folder_.empty())
-      start_fetch(worker, start.epoch, start.chunks);
+      start_fetch(worker, asked.start, asked.chunks);
     else
-      start_process(start.device, worker);
+      start_process(asked.device, worker);
   }
 
   void take(const FetchWeights& asked) {
     check_chunks(asked.chunks);
     const auto worker = workers_.find(asked.device);
     if (worker == workers_.end() || !worker->second.process || !cache_)
-      return send(WorkerEnded{asked.device, asked.epoch, 0, static_cast<int>(ErrorCode::peer), "it does not run"});
+      return send(WorkerEnded{asked.device, asked.start, 0, static_cast<int>(ErrorCode::peer), "it does not run"});
     if (model_folder_.empty())
-      start_fetch(worker->second, asked.epoch, asked.chunks);
+      start_fetch(worker->second, asked.start, asked.chunks);
     else
-      send(Fetched{asked.device, asked.epoch, 0, 0});
+      send(Fetched{asked.device, asked.start, 0, 0});
   }
 
   void take(const ProbeLinks& asked) {
@@ -278,7 +278,7 @@ class Agent {
 
   void take(const EndWorker& end) {
     const auto worker = workers_.find(end.device);
-    if (worker != workers_.end() && worker->second.epoch <= end.epoch) end_worker(end.device);
+    if (worker != workers_.end() && worker->second.start <= end.start) end_worker(end.device);
   }
 
   void start_leaving() {
@@ -299,7 +299,7 @@ class Agent {
   void start_process(const std::string& device, LocalWorker& worker) {
     CallDriver call{.driver = options_.link.driver,
                     .device = device,
-                    .epoch = worker.epoch,
+                    .start = worker.start,
                     .model_folder = (model_folder_.empty() ? cache_->model() : model_folder_).string(),
                     .threads = offered(device).threads,
                     .listen = listen_,
@@ -314,7 +314,7 @@ class Agent {
     try {
       worker.process = std::make_unique<WorkerProcess>(options_.worker_program, std::span<const int>());
       worker.process->send(encode(call));
-      send(WorkerStarted{device, worker.epoch, worker.process->process()});
+      send(WorkerStarted{device, worker.start, worker.process->process()});
       say("worker", fmt::format("{} starts", device));
     } catch (const Error& error) {
       fail_start(device, error.what());
@@ -323,7 +323,7 @@ class Agent {
 
   void fail_start(const std::string& device, const std::string& cause) {
     say("worker", fmt::format("{} cannot start: {}", device, cause));
-    send(WorkerEnded{device, workers_[device].epoch, 0, static_cast<int>(ErrorCode::peer), cause});
+    send(WorkerEnded{device, workers_[device].start, 0, static_cast<int>(ErrorCode::peer), cause});
     workers_.erase(device);
   }
 
@@ -347,13 +347,13 @@ class Agent {
     const FetchProgress progress = worker.fetch->progress();
     if (!progress.failure.empty()) {
       if (!worker.process) return fail_start(device, progress.failure);
-      send(WorkerEnded{device, worker.fetch_epoch, 0, static_cast<int>(ErrorCode::peer), progress.failure});
+      send(WorkerEnded{device, worker.fetch_start, 0, static_cast<int>(ErrorCode::peer), progress.failure});
       return worker.fetch.reset();
     }
     const bool news = progress.bytes < progress.of_bytes && seconds_since(worker.told) > progress_every_s;
     if (!progress.done && !news) return;
     worker.told = Clock::now();
-    send(Fetched{device, worker.fetch_epoch, progress.bytes, progress.of_bytes});
+    send(Fetched{device, worker.fetch_start, progress.bytes, progress.of_bytes});
     if (!progress.done) return;
     worker.fetch.reset();
     if (!worker.process) start_process(device, worker);
@@ -372,7 +372,7 @@ class Agent {
     const bool killed = exit->how == WorkerExit::How::signal;
     say("worker",
         fmt::format("{} {}{}", device, exit->text(), worker.last_words.empty() ? "" : ": " + worker.last_words));
-    send(WorkerEnded{device, worker.epoch, killed ? exit->number : 0, killed ? 0 : exit->number, worker.last_words});
+    send(WorkerEnded{device, worker.start, killed ? exit->number : 0, killed ? 0 : exit->number, worker.last_words});
     workers_.erase(device);
   }
 

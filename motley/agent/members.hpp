@@ -9,35 +9,13 @@
 #include <string>
 #include <vector>
 
-#include "motley/agent/messages.hpp"
-#include "motley/comm/net/listener.hpp"
+#include "motley/agent/member_status.hpp"
 #include "motley/plan/serve.hpp"
 #include "motley/workers/worker_set.hpp"
 
 namespace motley {
 
-struct MemberStatus {
-  std::string name;  // of the machine
-  std::string address;
-  std::vector<OfferedDevice> devices;
-  bool operator==(const MemberStatus&) const = default;
-};
-
-// From one machine to another.
-struct MachineLink {
-  std::string from, to;
-  double latency_s = 0;  // one way
-  double bytes_per_s = 0;
-  bool operator==(const MachineLink&) const = default;
-};
-
-struct MembersOptions {
-  std::string listen;  // "10.0.0.5:0"
-  RelayAccess access;
-  double silence_s = 3;  // an agent that says nothing for this long is lost
-  // What happens, for people: ("joined", "box, 1 device"). From several threads, one at a time.
-  std::function<void(const std::string& what, const std::string& detail)> report = {};
-};
+struct MembersState;
 
 class Members {
  public:
@@ -75,12 +53,17 @@ class Members {
   Workers start_workers(const ServePlan& plan, std::uint64_t epoch,
                         const std::function<std::vector<ChunkId>(const std::string& device)>& chunks, Workers& earlier);
 
+  // Begins to start the workers of a plan, but for those of devices whose workers run: for these it has the weights
+  // fetched that they lack. Each worker loads its part. One at a time, and none is left when start_workers() is called.
+  std::unique_ptr<WorkerPreparation> prepare_workers(
+      const ServePlan& plan, const std::set<std::string>& running,
+      const std::function<std::vector<ChunkId>(const std::string& device)>& chunks);
+
   // The deployment has ended: tells every agent, and gives them `grace_s` to end their workers.
   void end(double grace_s);
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  std::unique_ptr<MembersState> state_;
 };
 
 }  // namespace motley

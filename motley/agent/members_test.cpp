@@ -357,9 +357,9 @@ class MemberWorkersTest : public MembersTest {
           earlier_);
     });
   }
-  ControlConnection call(const std::string& device, std::uint64_t epoch = 5) const {
+  ControlConnection call(const std::string& device, std::uint64_t start = 1) const {
     return ControlConnection(call_driver(
-        members_.address(), {device, epoch, "127.0.0.1:" + device.substr(device.size() - 1)}, with_secret, soon()));
+        members_.address(), {device, start, "127.0.0.1:" + device.substr(device.size() - 1)}, with_secret, soon()));
   }
   static WorkerLoss loss_of(std::future<Workers>& started) {
     try {
@@ -391,10 +391,10 @@ class MemberWorkersTest : public MembersTest {
 
 TEST_F(MemberWorkersTest, AreStartedByTheirAgentsAndLaunchedByTheDriver) {
   auto started = start();
-  EXPECT_EQ(left_->receive<StartWorker>(), (StartWorker{"left/0", 5, {{0, 1}}}));
-  EXPECT_EQ(left_->receive<StartWorker>(), (StartWorker{"left/1", 5, {{0, 2}}}));
-  EXPECT_EQ(right_->receive<StartWorker>(), (StartWorker{"right/0", 5, {{0, 2}}}));
-  left_->send(Fetched{"left/0", 5, 50, 100});
+  EXPECT_EQ(left_->receive<StartWorker>(), (StartWorker{"left/0", 1, {{0, 1}}}));
+  EXPECT_EQ(left_->receive<StartWorker>(), (StartWorker{"left/1", 1, {{0, 2}}}));
+  EXPECT_EQ(right_->receive<StartWorker>(), (StartWorker{"right/0", 1, {{0, 2}}}));
+  left_->send(Fetched{"left/0", 1, 50, 100});
   ControlConnection third = call("right/0"), first = call("left/0"), second = call("left/1");
   Workers workers = started.get();
   ASSERT_EQ(workers.size(), 3u);
@@ -413,20 +413,20 @@ TEST_F(MemberWorkersTest, AreStartedByTheirAgentsAndLaunchedByTheDriver) {
   EXPECT_TRUE(tells("fetching: 50 %"));
 
   workers[0].link->close();
-  EXPECT_EQ(left_->receive<EndWorker>(), (EndWorker{"left/0", 5}));
+  EXPECT_EQ(left_->receive<EndWorker>(), (EndWorker{"left/0", 1}));
   EXPECT_TRUE(workers[0].link->ended() && workers[0].link->exit());
   workers.clear();
-  EXPECT_EQ(left_->receive<EndWorker>(), (EndWorker{"left/1", 5}));
-  EXPECT_EQ(right_->receive<EndWorker>(), (EndWorker{"right/0", 5}));
+  EXPECT_EQ(left_->receive<EndWorker>(), (EndWorker{"left/1", 1}));
+  EXPECT_EQ(right_->receive<EndWorker>(), (EndWorker{"right/0", 1}));
 }
 
 TEST_F(MemberWorkersTest, TellHowTheyEnded) {
   auto started = start();
   ControlConnection first = call("left/0"), second = call("left/1"), third = call("right/0");
   const Workers workers = started.get();
-  right_->send(WorkerEnded{"right/0", 4, 9, 0, ""});  // an earlier one
-  left_->send(WorkerEnded{"left/0", 5, 9, 0, ""});
-  left_->send(WorkerEnded{"left/1", 5, 0, 4, "it does not fit"});
+  right_->send(WorkerEnded{"right/0", 0, 9, 0, ""});  // an earlier one
+  left_->send(WorkerEnded{"left/0", 1, 9, 0, ""});
+  left_->send(WorkerEnded{"left/1", 1, 0, 4, "it does not fit"});
   EXPECT_EQ(exit_of(*workers[0].link).text(), "was killed by signal 9");
   EXPECT_EQ(exit_of(*workers[1].link).text(), "exited with code 4");
   EXPECT_FALSE(workers[2].link->exit());
@@ -444,8 +444,8 @@ TEST_F(MemberWorkersTest, DoNotStartWithoutAMember) {
   EXPECT_STREQ(loss.cause.what(), "right is not there");
   EXPECT_EQ(left_->receive<StartWorker>().device, "left/0");
   EXPECT_EQ(left_->receive<StartWorker>().device, "left/1");
-  EXPECT_EQ(left_->receive<EndWorker>(), (EndWorker{"left/0", 5}));
-  EXPECT_EQ(left_->receive<EndWorker>(), (EndWorker{"left/1", 5}));
+  EXPECT_EQ(left_->receive<EndWorker>(), (EndWorker{"left/0", 1}));
+  EXPECT_EQ(left_->receive<EndWorker>(), (EndWorker{"left/1", 1}));
 }
 
 TEST_F(MemberWorkersTest, DoNotStartWhereAMemberGoesMeanwhile) {
@@ -455,7 +455,7 @@ TEST_F(MemberWorkersTest, DoNotStartWhereAMemberGoesMeanwhile) {
   const WorkerLoss loss = loss_of(started);
   EXPECT_TRUE(loss.gone);
   EXPECT_EQ(loss.devices, (std::vector<std::string>{"left/0", "left/1"}));
-  EXPECT_EQ(right_->receive<EndWorker>(), (EndWorker{"right/0", 5}));
+  EXPECT_EQ(right_->receive<EndWorker>(), (EndWorker{"right/0", 1}));
 }
 
 // What its earlier connection was told is not known to an agent that was started again.
@@ -469,18 +469,18 @@ TEST_F(MemberWorkersTest, DoNotStartWhereAMemberConnectsAgainMeanwhile) {
   EXPECT_EQ(loss.devices, std::vector<std::string>{"right/0"});
 
   auto next = start(6);
-  EXPECT_EQ(again.receive<EndWorker>(), (EndWorker{"right/0", 5}));
-  EXPECT_EQ(again.receive<StartWorker>().epoch, 6u);
-  ControlConnection first = call("left/0", 6), second = call("left/1", 6), third = call("right/0", 6);
+  EXPECT_EQ(again.receive<EndWorker>(), (EndWorker{"right/0", 1}));
+  EXPECT_EQ(again.receive<StartWorker>().start, 2u);
+  ControlConnection first = call("left/0", 2), second = call("left/1", 2), third = call("right/0", 2);
   EXPECT_EQ(next.get().size(), 3u);
 }
 
 TEST_F(MemberWorkersTest, DoNotStartWhereAnAgentCannotStartOne) {
   auto started = start();
-  left_->send(WorkerEnded{"left/1", 4, 9, 0, ""});  // of an earlier epoch
+  left_->send(WorkerEnded{"left/1", 0, 9, 0, ""});  // of an earlier epoch
   EXPECT_EQ(left_->receive<StartWorker>().device, "left/0");
   EXPECT_EQ(left_->receive<StartWorker>().device, "left/1");
-  left_->send(WorkerEnded{"left/1", 5, 0, 5, "no room for the weights"});
+  left_->send(WorkerEnded{"left/1", 1, 0, 5, "no room for the weights"});
   const WorkerLoss loss = loss_of(started);
   EXPECT_FALSE(loss.gone);
   EXPECT_EQ(loss.devices, std::vector<std::string>{"left/1"});
@@ -488,12 +488,12 @@ TEST_F(MemberWorkersTest, DoNotStartWhereAnAgentCannotStartOne) {
   EXPECT_EQ(loss.cause.code(), ErrorCode::peer);
 
   auto killed = start(6);
-  for (std::uint64_t epoch = 0; epoch != 6;) {
+  for (std::uint64_t number = 0; number != 2;) {
     const auto message = right_->receive();
     ASSERT_TRUE(message);
-    if (const auto* again = std::get_if<StartWorker>(&*message)) epoch = again->epoch;
+    if (const auto* again = std::get_if<StartWorker>(&*message)) number = again->start;
   }
-  right_->send(WorkerEnded{"right/0", 6, 9, 0, ""});
+  right_->send(WorkerEnded{"right/0", 2, 9, 0, ""});
   EXPECT_STREQ(loss_of(killed).cause.what(), "right/0 cannot be started: exit code 0, signal 9");
 }
 
@@ -504,16 +504,16 @@ TEST_F(MemberWorkersTest, StayWhereTheyCan) {
   earlier_ = started.get();
   left_->receive<StartWorker>(), left_->receive<StartWorker>(), right_->receive<StartWorker>();
   earlier_.erase(earlier_.begin());
-  EXPECT_EQ(left_->receive<EndWorker>(), (EndWorker{"left/0", 5}));
+  EXPECT_EQ(left_->receive<EndWorker>(), (EndWorker{"left/0", 1}));
 
   auto next = start(6);
-  EXPECT_EQ(left_->receive<StartWorker>(), (StartWorker{"left/0", 6, {{0, 1}}}));
-  EXPECT_EQ(left_->receive<FetchWeights>(), (FetchWeights{"left/1", 6, {{0, 2}}}));
-  EXPECT_EQ(right_->receive<FetchWeights>(), (FetchWeights{"right/0", 6, {{0, 2}}}));
-  ControlConnection again = call("left/0", 6);
-  left_->send(Fetched{"left/1", 6, 50, 100});
-  left_->send(Fetched{"left/1", 6, 100, 100});
-  right_->send(Fetched{"right/0", 6, 0, 0});
+  EXPECT_EQ(left_->receive<StartWorker>(), (StartWorker{"left/0", 2, {{0, 1}}}));
+  EXPECT_EQ(left_->receive<FetchWeights>(), (FetchWeights{"left/1", 2, {{0, 2}}}));
+  EXPECT_EQ(right_->receive<FetchWeights>(), (FetchWeights{"right/0", 2, {{0, 2}}}));
+  ControlConnection again = call("left/0", 2);
+  left_->send(Fetched{"left/1", 2, 50, 100});
+  left_->send(Fetched{"left/1", 2, 100, 100});
+  right_->send(Fetched{"right/0", 2, 0, 0});
   const Workers workers = next.get();
   ASSERT_EQ(workers.size(), 3u);
   EXPECT_TRUE(earlier_.empty());
@@ -532,10 +532,10 @@ TEST_F(MemberWorkersTest, EndWhereThePlanHasNoPartForThem) {
   plan_ = toy_plan({{1}});
   plan_.stages[0].devices = {"right/0"};
   auto next = start(6);
-  EXPECT_EQ(left_->receive<EndWorker>(), (EndWorker{"left/0", 5}));
-  EXPECT_EQ(left_->receive<EndWorker>(), (EndWorker{"left/1", 5}));
-  EXPECT_EQ(right_->receive<FetchWeights>().epoch, 6u);
-  right_->send(Fetched{"right/0", 6, 0, 0});
+  EXPECT_EQ(left_->receive<EndWorker>(), (EndWorker{"left/0", 1}));
+  EXPECT_EQ(left_->receive<EndWorker>(), (EndWorker{"left/1", 1}));
+  EXPECT_EQ(right_->receive<FetchWeights>().start, 2u);
+  right_->send(Fetched{"right/0", 2, 0, 0});
   EXPECT_EQ(next.get().size(), 1u);
 }
 
@@ -546,16 +546,16 @@ TEST_F(MemberWorkersTest, AreNamedWhereTheyCannotStay) {
   left_->receive<StartWorker>(), left_->receive<StartWorker>(), right_->receive<StartWorker>();
 
   auto full = start(6);
-  EXPECT_EQ(right_->receive<FetchWeights>().epoch, 6u);
-  right_->send(WorkerEnded{"right/0", 6, 0, 5, "the disk is full"});
+  EXPECT_EQ(right_->receive<FetchWeights>().start, 2u);
+  right_->send(WorkerEnded{"right/0", 2, 0, 5, "the disk is full"});
   WorkerLoss loss = loss_of(full);
   EXPECT_STREQ(loss.cause.what(), "right/0 cannot be started: the disk is full");
   EXPECT_EQ(loss.devices, std::vector<std::string>{"right/0"});
   EXPECT_EQ(earlier_.size(), 3u) << "they run";
 
   auto killed = start(7);
-  EXPECT_EQ(right_->receive<FetchWeights>().epoch, 7u);
-  right_->send(WorkerEnded{"right/0", 5, 9, 0, ""});
+  EXPECT_EQ(right_->receive<FetchWeights>().start, 3u);
+  right_->send(WorkerEnded{"right/0", 1, 9, 0, ""});
   loss = loss_of(killed);
   EXPECT_STREQ(loss.cause.what(), "right/0 (rank 0 of stage r0/s1) was killed by signal 9");
   EXPECT_FALSE(loss.gone);
@@ -568,6 +568,94 @@ TEST_F(MemberWorkersTest, AreNamedWhereTheyCannotStay) {
   loss = loss_of(gone);
   EXPECT_EQ(loss.devices, (std::vector<std::string>{"left/0", "left/1"}));
   EXPECT_TRUE(loss.gone);
+}
+
+// ---- while another plan is served ----
+
+class MemberPreparationTest : public MemberWorkersTest {
+ protected:
+  // The worker of right/0 runs.
+  std::unique_ptr<WorkerPreparation> prepare() {
+    return members_.prepare_workers(plan_, {"right/0"}, [](const std::string& device) {
+      return std::vector<ChunkId>{{0, device == "left/0" ? 1u : 2u}};
+    });
+  }
+  static bool gets_done(WorkerPreparation& preparation) {
+    for (const Instant until = soon(); seconds_until(until) > 0;)
+      if (preparation.done()) return true;
+    return false;
+  }
+  static std::string error_of(WorkerPreparation& preparation) {
+    try {
+      gets_done(preparation);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "none";
+  }
+};
+
+TEST_F(MemberPreparationTest, StartsLoadsAndFetchesWhatIsMissing) {
+  auto preparation = prepare();
+  EXPECT_EQ(left_->receive<StartWorker>(), (StartWorker{"left/0", 1, {{0, 1}}}));
+  EXPECT_EQ(left_->receive<StartWorker>(), (StartWorker{"left/1", 1, {{0, 2}}}));
+  EXPECT_EQ(right_->receive<FetchWeights>(), (FetchWeights{"right/0", 1, {{0, 2}}}));
+  EXPECT_FALSE(preparation->done());
+  ControlConnection first = call("left/0"), second = call("left/1");
+  const auto preload = [&](ControlConnection& control) {
+    auto read = std::async(std::launch::async, [&] { return control.receive(); });
+    while (read.wait_for(std::chrono::milliseconds(1)) != std::future_status::ready) preparation->done();
+    return std::get<Preload>(*read.get());
+  };
+  EXPECT_EQ(preload(first).device, "left/0");
+  EXPECT_EQ(preload(second).device, "left/1");
+  first.send(Preloaded{});
+  second.send(Progress{"weights", 0.5});
+  second.send(Preloaded{});
+  EXPECT_FALSE(preparation->done());
+  right_->send(Fetched{"right/0", 1, 7, 7});
+  EXPECT_TRUE(gets_done(*preparation));
+  earlier_ = preparation->take();
+  preparation.reset();
+  EXPECT_EQ(earlier_.size(), 2u);
+
+  auto started = start();
+  EXPECT_EQ(left_->receive<FetchWeights>().device, "left/0") << "its worker is there";
+  left_->receive<FetchWeights>();
+  EXPECT_EQ(right_->receive<StartWorker>(), (StartWorker{"right/0", 2, {{0, 2}}}));
+  for (const std::string device : {"left/0", "left/1"}) left_->send(Fetched{device, 2, 0, 0});
+  ControlConnection third = call("right/0", 2);
+  EXPECT_EQ(started.get().size(), 3u);
+  EXPECT_EQ(std::get<Launch>(*first.receive()).epoch, 5u);
+}
+
+TEST_F(MemberPreparationTest, LeavesNothingWhereItIsGivenUp) {
+  auto preparation = prepare();
+  left_->receive<StartWorker>(), left_->receive<StartWorker>();
+  ControlConnection first = call("left/0");
+  preparation.reset();
+  std::set<std::string> ended{left_->receive<EndWorker>().device, left_->receive<EndWorker>().device};
+  EXPECT_EQ(ended, (std::set<std::string>{"left/0", "left/1"}));
+}
+
+TEST_F(MemberPreparationTest, NamesWhatHindersIt) {
+  auto preparation = prepare();
+  left_->receive<StartWorker>(), left_->receive<StartWorker>();
+  left_->send(WorkerEnded{"left/0", 1, 0, 5, "the disk is full"});
+  EXPECT_EQ(error_of(*preparation), "left/0 cannot be started: the disk is full");
+
+  preparation.reset();
+  preparation = prepare();
+  left_->receive<EndWorker>(), left_->receive<EndWorker>(), left_->receive<StartWorker>(),
+      left_->receive<StartWorker>();
+  ControlConnection first = call("left/0", 2), second = call("left/1", 2);
+  second.send(Failure{2, "it does not fit", ""});
+  EXPECT_THAT(error_of(*preparation), HasSubstr("left/1 cannot load: it does not fit"));
+
+  preparation.reset();
+  preparation = prepare();
+  left_.reset();
+  EXPECT_THAT(error_of(*preparation), HasSubstr("left is not there"));
 }
 
 TEST_F(MemberWorkersTest, DoNotStartAtTheEnd) {

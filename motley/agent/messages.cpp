@@ -98,27 +98,27 @@ static void fields(Wire& wire, typename Wire::template Ref<ChunkId> m) {
 template <class Wire>
 static void fields(Wire& wire, typename Wire::template Ref<StartWorker> m) {
   wire(m.device, max_text_bytes);
-  wire(m.epoch);
+  wire(m.start);
   wire(m.chunks, max_chunks);
 }
 
 template <class Wire>
 static void fields(Wire& wire, typename Wire::template Ref<FetchWeights> m) {
   wire(m.device, max_text_bytes);
-  wire(m.epoch);
+  wire(m.start);
   wire(m.chunks, max_chunks);
 }
 
 template <class Wire>
 static void fields(Wire& wire, typename Wire::template Ref<EndWorker> m) {
   wire(m.device, max_text_bytes);
-  wire(m.epoch);
+  wire(m.start);
 }
 
 template <class Wire>
 static void fields(Wire& wire, typename Wire::template Ref<Fetched> m) {
   wire(m.device, max_text_bytes);
-  wire(m.epoch);
+  wire(m.start);
   wire(m.bytes);
   wire(m.of_bytes);
 }
@@ -126,14 +126,14 @@ static void fields(Wire& wire, typename Wire::template Ref<Fetched> m) {
 template <class Wire>
 static void fields(Wire& wire, typename Wire::template Ref<WorkerStarted> m) {
   wire(m.device, max_text_bytes);
-  wire(m.epoch);
+  wire(m.start);
   wire(m.process);
 }
 
 template <class Wire>
 static void fields(Wire& wire, typename Wire::template Ref<WorkerEnded> m) {
   wire(m.device, max_text_bytes);
-  wire(m.epoch);
+  wire(m.start);
   wire(m.signal);
   wire(m.code);
   wire(m.cause, max_text_bytes);

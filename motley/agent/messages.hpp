@@ -73,34 +73,34 @@ struct ProbedLinks {
 // An earlier worker of the device ends first.
 struct StartWorker {
   std::string device;
-  std::uint64_t epoch = 0;
+  std::uint64_t start = 0;      // its number, by which worker and agent name it: never used again
   std::vector<ChunkId> chunks;  // that it reads
   bool operator==(const StartWorker&) const = default;
 };
 // For a worker that runs and is to be launched with another part of the model.
 struct FetchWeights {
   std::string device;
-  std::uint64_t epoch = 0;      // of that launch
+  std::uint64_t start = 0;      // a number of its own
   std::vector<ChunkId> chunks;  // that it reads then
   bool operator==(const FetchWeights&) const = default;
 };
 struct EndWorker {
   std::string device;
-  std::uint64_t epoch = 0;
+  std::uint64_t start = 0;
   bool operator==(const EndWorker&) const = default;
 };
 
 // Of the chunks of a worker that is to start or to be launched again.
 struct Fetched {
   std::string device;
-  std::uint64_t epoch = 0;
+  std::uint64_t start = 0;
   std::uint64_t bytes = 0, of_bytes = 0;
   bool operator==(const Fetched&) const = default;
 };
 
 struct WorkerStarted {
   std::string device;
-  std::uint64_t epoch = 0;
+  std::uint64_t start = 0;
   std::int32_t process = 0;
   bool operator==(const WorkerStarted&) const = default;
 };
@@ -108,7 +108,7 @@ struct WorkerStarted {
 // Or could not be started; or its chunks for another launch could not be fetched.
 struct WorkerEnded {
   std::string device;
-  std::uint64_t epoch = 0;
+  std::uint64_t start = 0;
   std::int32_t signal = 0;  // 0: by itself,
   std::int32_t code = 0;    // with this exit code
   std::string cause;        // what is known beyond that

@@ -80,7 +80,8 @@ class MemberPlans {
 
 std::string moves_of(const ServePlan& before, const ServePlan& after) {
   const WeightMoves moves = weight_moves(before, after);
-  return fmt::format("{} of layers stay where they are, {} are loaded", human_bytes(static_cast<double>(moves.kept_bytes)),
+  return fmt::format("{} of layers stay where they are, {} are loaded",
+                     human_bytes(static_cast<double>(moves.kept_bytes)),
                      human_bytes(static_cast<double>(moves.loaded_bytes)));
 }
 
@@ -309,10 +310,14 @@ int deploy(const DeployOptions& options) {
     if (next) report("plan", fmt::format("without what was lost: {}", moves_of(before, *next)));
     return next;
   };
+  const auto chunks_of = [&](const ServePlan& of) {
+    return [&](const std::string& device) { return needed_chunks(of, device, checkpoint, manifest); };
+  };
   settings.start_workers = [&](const ServePlan& started, std::uint64_t epoch, Workers& earlier) {
-    return members.start_workers(
-        started, epoch, [&](const std::string& device) { return needed_chunks(started, device, checkpoint, manifest); },
-        earlier);
+    return members.start_workers(started, epoch, chunks_of(started), earlier);
+  };
+  settings.prepare_workers = [&](const ServePlan& prepared, const std::set<std::string>& running) {
+    return members.prepare_workers(prepared, running, chunks_of(prepared));
   };
   settings.drain = [&](const std::string& member) { members.drain(member); };
   settings.report = [&](const std::string& what, const std::string& detail, double) { report(what, detail); };

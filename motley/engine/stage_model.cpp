@@ -83,7 +83,7 @@ struct StageModel::Impl {
 
 StageModel::Impl::Impl(const StageSpec& stage, WorkerGroup* group, at::Device on)
     : spec(stage), device(on), ops(ops_for(on)), collectives(group) {
-  MOTLEY_CHECK(spec.rank >= 0 && spec.rank < spec.degree && collectives.size() == spec.degree);
+  MOTLEY_CHECK(spec.rank >= 0 && spec.rank < spec.degree);
   const auto check_type = [](DType type, Use use) {
     if (!supports(type, Support::served, use))
       throw input_error(fmt::format("the engine cannot compute in {}", name_of(type)),
@@ -125,6 +125,7 @@ void StageModel::Impl::allocate_caches(std::uint64_t epoch) {
 }
 
 void StageModel::Impl::allocate_buffers() {
+  MOTLEY_CHECK(collectives.size() == spec.degree);
   const StageShape shape{spec.layers.size(), spec.embedding, spec.head};
   for (const Buffer& buffer : activation_buffers(spec.arch, shape, shard, spec.weight_type, spec.limits))
     buffers.emplace(
@@ -232,6 +233,15 @@ StageModel::StageModel(const StageSpec& spec, const std::filesystem::path& model
   impl_->weights = load_weights(spec, model, device, progress, std::move(tensors));
   impl_->allocate_caches(epoch);
   impl_->allocate_buffers();
+}
+
+StageModel::StageModel(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+std::unique_ptr<StageModel> StageModel::preload(const StageSpec& spec, const std::filesystem::path& model,
+                                                at::Device device, const std::function<void(double)>& progress) {
+  auto impl = std::make_unique<Impl>(spec, nullptr, device);
+  impl->weights = load_weights(spec, model, device, progress);
+  return std::unique_ptr<StageModel>(new StageModel(std::move(impl)));
 }
 
 StageModel::StageModel(const StageSpec& spec, StageWeights weights, WorkerGroup* group, at::Device device) {

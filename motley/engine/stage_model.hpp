@@ -45,6 +45,9 @@ class StageModel {
   // and values that were not held count from `epoch` on.
   StageModel(const StageSpec& spec, const std::filesystem::path& model, WorkerGroup* group, at::Device device,
              const std::function<void(double)>& progress, std::unique_ptr<StageModel> earlier, std::uint64_t epoch);
+  // Its weights alone: good for nothing but to be the `earlier` of another.
+  static std::unique_ptr<StageModel> preload(const StageSpec& spec, const std::filesystem::path& model,
+                                             at::Device device, const std::function<void(double)>& progress);
   // With weights from elsewhere than resident ones of a folder.
   StageModel(const StageSpec& spec, StageWeights weights, WorkerGroup* group, at::Device device);
   ~StageModel();
@@ -73,6 +76,8 @@ class StageModel {
 
  private:
   struct Impl;
+  explicit StageModel(std::unique_ptr<Impl> impl);
+
   std::unique_ptr<Impl> impl_;
 };
 

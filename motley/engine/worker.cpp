@@ -45,14 +45,15 @@ struct Part {
 // What the driver wants done, in the order of its arrival.
 class WorkQueue {
  public:
-  using Work = std::variant<Part, Step>;
+  using Work = std::variant<Preload, Part, Step>;
 
+  void push(Preload preload) { push(Work(std::move(preload))); }
   void push(Step step) { push(Work(std::move(step))); }
-  // Whatever came before is given up.
+  // Whatever came before is given up, but for what is loaded.
   void push(Launch launch) {
     {
       const std::lock_guard lock(mutex_);
-      work_.clear();
+      std::erase_if(work_, [](const Work& work) { return !std::holds_alternative<Preload>(work); });
       part_.request_stop();
       part_ = std::stop_source();
     }
@@ -84,13 +85,45 @@ class WorkQueue {
 // Activations cross in the type that the receiving stage computes in.
 at::ScalarType crossing_type(const Stage& receiver) { return scalar_type(dtype_row(receiver.weight_type).computed_in); }
 
+StageSpec spec_of(const ServePlan& plan, const Assignment& assignment) {
+  const Stage& stage = *assignment.stage;
+  return {.arch = plan.model.arch,
+          .layers = stage.layers,
+          .embedding = stage.embedding,
+          .head = stage.head,
+          .rank = assignment.rank,
+          .degree = assignment.degree,
+          .shares = stage.shares,
+          .weight_type = stage.weight_type,
+          .kv_type = stage.kv_type,
+          .kv_tokens = stage.kv_tokens,
+          .limits = plan.step};
+}
+
+std::function<void(double)> weights_progress(ControlConnection& control) {
+  return [&control, reported = 0.0](double fraction) mutable {
+    if (fraction < reported + 0.05 && fraction < 1) return;
+    reported = fraction;
+    control.send(Progress{"weights", fraction});
+  };
+}
+
+std::unique_ptr<StageModel> preload(const Preload& asked, ControlConnection& control) {
+  const auto plan = read_plan<ServePlan>(parse_json(asked.plan_json, "plan"), "plan");
+  auto model = StageModel::preload(spec_of(plan, assignment_of(plan, asked.device)), asked.model_folder,
+                                   open_backend(asked.backend), weights_progress(control));
+  control.send(Preloaded{});
+  return model;
+}
+
 // One device's part of the plan, loaded and connected.
 class Executor {
  public:
-  // Sends Progress, and Ready at the end. `earlier` may be null; of what it holds the new part keeps what it can, but
-  // where GroupBroken is thrown it is as before.
-  Executor(const Part& part, ControlConnection& control, Fabric* fabric, Executor* earlier);
+  // Sends Progress, and Ready at the end. `held` may be null; it is taken, and the new part keeps of it what it can,
+  // but where GroupBroken is thrown it is as before.
+  Executor(const Part& part, ControlConnection& control, Fabric* fabric, std::unique_ptr<StageModel>& held);
   StepResult execute(Step step);
+  std::unique_ptr<StageModel>& model() { return model_; }
 
  private:
   void connect(const Part& part, const WorkerLinks& links);
@@ -113,7 +146,7 @@ class Executor {
   at::Tensor incoming_host_;  // where they arrive; the same tensor on a CPU
 };
 
-Executor::Executor(const Part& part, ControlConnection& control, Fabric* fabric, Executor* earlier)
+Executor::Executor(const Part& part, ControlConnection& control, Fabric* fabric, std::unique_ptr<StageModel>& held)
     : plan_(read_plan<ServePlan>(parse_json(part.launch.plan_json, "plan"), "plan")),
       assignment_(assignment_of(plan_, part.launch.device)),
       device_(open_backend(part.launch.backend)) {
@@ -131,25 +164,8 @@ Executor::Executor(const Part& part, ControlConnection& control, Fabric* fabric,
   control.send(Progress{"connect", 1});
 
   const Stage& stage = *assignment_.stage;
-  const StageSpec spec{.arch = plan_.model.arch,
-                       .layers = stage.layers,
-                       .embedding = stage.embedding,
-                       .head = stage.head,
-                       .rank = assignment_.rank,
-                       .degree = assignment_.degree,
-                       .shares = stage.shares,
-                       .weight_type = stage.weight_type,
-                       .kv_type = stage.kv_type,
-                       .kv_tokens = stage.kv_tokens,
-                       .limits = plan_.step};
-  double reported = 0;
-  const auto report = [&](double fraction) {
-    if (fraction < reported + 0.05 && fraction < 1) return;
-    reported = fraction;
-    control.send(Progress{"weights", fraction});
-  };
-  model_ = std::make_unique<StageModel>(spec, launch.model_folder, group_.get(), device_, report,
-                                        earlier != nullptr ? std::move(earlier->model_) : nullptr, launch.epoch);
+  model_ = std::make_unique<StageModel>(spec_of(plan_, assignment_), launch.model_folder, group_.get(), device_,
+                                        weights_progress(control), std::move(held), launch.epoch);
 
   const StageModel::Allocated bytes = model_->allocated();
   check_allocation(launch.device, assignment_.memory, {bytes.weights, bytes.kv, bytes.activations});
@@ -350,6 +366,7 @@ void set_threads(std::int32_t threads) {
 
 // Once another worker is lost, steps make no sense until the next Launch.
 [[noreturn]] void execute_all(ControlConnection& control, Fabric* fabric, WorkQueue& queue) {
+  std::unique_ptr<StageModel> preloaded;
   std::unique_ptr<Executor> executor;
   std::uint64_t epoch = 0;
   bool interrupted = false;
@@ -359,8 +376,11 @@ void set_threads(std::int32_t threads) {
       if (const Part* part = std::get_if<Part>(&work)) {
         epoch = part->launch.epoch;
         set_threads(part->launch.threads);
-        executor = std::make_unique<Executor>(*part, control, fabric, executor.get());
+        executor = std::make_unique<Executor>(*part, control, fabric, executor ? executor->model() : preloaded);
         interrupted = false;
+      } else if (const Preload* ahead = std::get_if<Preload>(&work)) {
+        set_threads(ahead->threads);
+        preloaded = preload(*ahead, control);
       } else if (!interrupted) {
         control.send(executor->execute(std::get<Step>(std::move(work))));
       }
@@ -399,31 +419,37 @@ void show_alive(ControlConnection& control) {
 }
 
 // `call` is that of the worker's agent, or null.
-[[noreturn]] void serve_driver(ControlConnection& control, Launch first, Fabric* fabric, const CallDriver* call) {
+[[noreturn]] void serve_driver(ControlConnection& control, Message first, Fabric* fabric, const CallDriver* call) {
   WorkQueue queue;
   std::uint64_t epoch = 0;
-  const auto launch = [&](Launch next) {
-    if (next.epoch <= epoch)
-      throw Error(ErrorCode::peer, fmt::format("a launch of epoch {} after one of epoch {}", next.epoch, epoch));
-    epoch = next.epoch;
-    if (call != nullptr) {
-      next.model_folder = call->model_folder;
-      next.threads = call->threads;
+  const auto as_called = [&](auto& part) {
+    if (call == nullptr) return;
+    part.model_folder = call->model_folder;
+    part.threads = call->threads;
+  };
+  const auto take = [&](Message& message) {
+    if (auto* launch = std::get_if<Launch>(&message)) {
+      if (launch->epoch <= epoch)
+        throw Error(ErrorCode::peer, fmt::format("a launch of epoch {} after one of epoch {}", launch->epoch, epoch));
+      epoch = launch->epoch;
+      as_called(*launch);
+      queue.push(std::move(*launch));
+    } else if (auto* preload = std::get_if<Preload>(&message); preload != nullptr && epoch == 0) {
+      as_called(*preload);
+      queue.push(std::move(*preload));
+    } else if (auto* step = std::get_if<Step>(&message); step != nullptr && epoch > 0) {
+      queue.push(std::move(*step));
+    } else {
+      throw Error(ErrorCode::peer, "the driver sent a message that is not for workers, or not now");
     }
-    queue.push(std::move(next));
   };
   try {
-    launch(std::move(first));
+    take(first);
     show_alive(control);
     std::thread([&] { run_executor(control, fabric, queue); }).detach();  // ends with the process
     while (auto message = control.receive()) {
       if (std::holds_alternative<Stop>(*message)) break;
-      if (auto* next = std::get_if<Launch>(&*message))
-        launch(std::move(*next));
-      else if (auto* step = std::get_if<Step>(&*message))
-        queue.push(std::move(*step));
-      else
-        throw Error(ErrorCode::peer, "the driver sent a message that is not for workers");
+      take(*message);
     }
   } catch (...) {
     fail(control, std::current_exception());
@@ -447,7 +473,7 @@ FabricOptions fabric_of(const CallDriver& call) {
     const FabricOptions options = fabric_of(call);
     fabric = std::make_unique<Fabric>(options);
     control = std::make_unique<ControlConnection>(
-        call_driver(call.driver, {.device = call.device, .epoch = call.epoch, .fabric_address = fabric->address()},
+        call_driver(call.driver, {.device = call.device, .start = call.start, .fabric_address = fabric->address()},
                     {.key = options.key, .identity = options.identity, .encryption = options.encryption},
                     deadline_in(call_timeout_s)));
     first = control->receive();
@@ -455,10 +481,7 @@ FabricOptions fabric_of(const CallDriver& call) {
     fail(agent, std::current_exception());
   }
   if (!first) ::_exit(0);
-  auto* launch = std::get_if<Launch>(&*first);
-  if (launch == nullptr)
-    fail(*control, std::make_exception_ptr(Error(ErrorCode::peer, "the driver's first message is not a Launch")));
-  serve_driver(*control, std::move(*launch), fabric.get(), &call);
+  serve_driver(*control, *std::move(first), fabric.get(), &call);
 }
 
 }  // namespace
@@ -470,9 +493,7 @@ int run_worker(ControlConnection& control, Fabric* fabric) {
     auto first = control.receive();
     if (!first) return 0;
     if (const auto* call = std::get_if<CallDriver>(&*first)) serve_called_driver(control, *call);
-    auto* launch = std::get_if<Launch>(&*first);
-    if (launch == nullptr) throw Error(ErrorCode::peer, "the driver's first message is not a Launch");
-    serve_driver(control, std::move(*launch), fabric, nullptr);
+    serve_driver(control, *std::move(first), fabric, nullptr);
   } catch (...) {
     fail(control, std::current_exception());
   }

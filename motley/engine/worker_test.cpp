@@ -86,9 +86,11 @@ class Deployment {
 
   // Over shared memory ("shm") or TCP connections ("tcp") that the workers inherit; or over TCP control connections and
   // fabrics ("fabric"), also under TLS ("fabric-tls").
-  Deployment(const ServePlan& plan, const std::string& transport) {
+  enum class First { launch, nothing };
+  Deployment(const ServePlan& plan, const std::string& transport, First first = First::launch) {
     if (transport.starts_with("fabric")) {
       call(plan, transport == "fabric-tls");
+      if (first == First::launch) launch(plan, 1);
       return;
     }
     std::map<std::string, WorkerLinks> of_device;
@@ -203,14 +205,13 @@ class Deployment {
       ASSERT_EQ(::write(pipe[1], address.data(), address.size()), std::ssize(address));
     ::close(pipe[0]);
     ::close(pipe[1]);
-    auto called = calls.wait(deadline_in(20));
+    auto called = calls.wait(worker_devices(plan), deadline_in(20));
     for (Worker& worker : workers) {
       CalledWorker& heard = called.at(worker.device);
       EXPECT_EQ(heard.control.encrypted(), encrypted);
       addresses.of_workers.push_back({.address = heard.fabric_address});
       worker.control = std::make_unique<ControlConnection>(std::move(heard.control));
     }
-    launch(plan, 1);
   }
 
   static int run_calling_worker(const std::string& driver, const std::string& device, const RelayAccess& access) {
@@ -219,7 +220,7 @@ class Deployment {
                      .identity = access.identity,
                      .encryption = access.encryption,
                      .shared_memory = SharedMemoryUse::never});
-      ControlConnection control(call_driver(driver, {.device = device, .epoch = 1, .fabric_address = fabric.address()},
+      ControlConnection control(call_driver(driver, {.device = device, .start = 1, .fabric_address = fabric.address()},
                                             access, deadline_in(20)));
       return run_worker(control, &fabric);
     } catch (const Error& error) {
@@ -496,6 +497,26 @@ TEST(Worker, LaunchedWithAnotherPartLoadsWhatItLacks) {
   EXPECT_EQ(next_tokens(deployment, 3, tokens, 30), expected);
 }
 
+TEST(Worker, WhatWasLoadedAheadIsNotLoadedAgain) {
+  const ServePlan pair = plan_of({{8, {0.5, 0.5}}}), other = plan_of({{3, {1}}, {5, {1}}});
+  for (const ServePlan& launched : {pair, other}) {
+    Deployment deployment(pair, "fabric", Deployment::First::nothing);
+    for (Deployment::Worker& worker : deployment.workers) {
+      worker.control->send(Preload{.plan_json = to_json(write(pair)),
+                                   .model_folder = model_folder,
+                                   .device = worker.device,
+                                   .backend = "cpu",
+                                   .threads = 1});
+      EXPECT_TRUE(std::holds_alternative<Preloaded>(Deployment::answer(worker)));
+    }
+    for (const Ready& ready : launched_again(deployment, launched, 4)) {
+      EXPECT_EQ(ready.loaded_bytes > 0, launched == other);
+      EXPECT_EQ(ready.cache_epoch, 4u);
+    }
+    EXPECT_EQ(next_tokens(deployment, 1, some_tokens(30)).size(), 1u);
+  }
+}
+
 // More blocks, fewer, and another degree.
 TEST(Worker, KeepsTheBlocksThatBothPlansHaveRoomFor) {
   ServePlan plan = plan_of({{8, {1}}});
@@ -569,6 +590,17 @@ Failure failure_of(const ServePlan& plan, const std::function<void(ControlConnec
   return *failure;
 }
 
+TEST(Worker, LoadsAheadOnlyBeforeItsFirstLaunch) {
+  const ServePlan plan = plan_of({{8, {1}}});
+  const Failure failure = failure_of(plan, [](ControlConnection& control) {
+    control.send(Preload{.plan_json = "{}", .model_folder = {}, .device = {}, .backend = {}});
+  });
+  EXPECT_EQ(failure.message, "the driver sent a message that is not for workers, or not now");
+  Deployment deployment(plan, "fabric", Deployment::First::nothing);
+  deployment.workers[0].control->send(Step{1, 0, {greedy_sequence(0, 0, {1})}});
+  EXPECT_EQ(std::get<Failure>(Deployment::answer(deployment.workers[0])).message, failure.message);
+}
+
 TEST(Worker, RefusesAPlanThatItsMemoryDoesNotHold) {
   const Failure failure = failure_of(plan_of({{8, {1}}}, DType::fp32, "8 MiB"));
   EXPECT_EQ(failure.code, 2);
@@ -594,7 +626,7 @@ TEST(Worker, RefusesStepsThatAreNone) {
 
 TEST(Worker, RefusesMessagesOutOfPlace) {
   const Failure failure = failure_of(plan_of({{8, {1}}}), [](ControlConnection& control) { control.send(Ready{}); });
-  EXPECT_EQ(failure.message, "the driver sent a message that is not for workers");
+  EXPECT_EQ(failure.message, "the driver sent a message that is not for workers, or not now");
 }
 
 std::string error_of(const ServePlan& plan, const std::string& device) {

@@ -65,6 +65,12 @@ struct Driver::Impl {
   std::optional<Instant> down_since;
   std::optional<WorkerLoss> start_loss;  // the workers of the epoch could not be started
   Workers earlier;                       // of the plan before, that may stay
+  Workers prepared;                      // for the plan that takes effect next
+  struct Preparing {
+    ServePlan plan;
+    std::unique_ptr<WorkerPreparation> workers;
+  };
+  std::optional<Preparing> preparing;
 
   Wakeup wake;
   std::thread thread;
@@ -90,6 +96,8 @@ struct Driver::Impl {
       });
     }
     end_requests();
+    preparing.reset();
+    prepared.clear();
     end_earlier();
     if (workers) workers->end();
   }
@@ -119,6 +127,7 @@ struct Driver::Impl {
     }
     deliver();  // what came out of the old workers need not wait for the new ones
     if (ending) earlier = ending->take_workers();
+    std::ranges::move(std::exchange(prepared, {}), std::back_inserter(earlier));
     end_earlier([&](const Worker& worker) { return down_since || std::ranges::count(lost, worker.device) > 0; });
     if (down_since) {
       changed.notify_all();
@@ -191,6 +200,8 @@ struct Driver::Impl {
     constexpr double long_s = 3600;
     double most_s = long_s;
     if (const auto returns_s = deployment.returns_s()) most_s = std::min(most_s, *returns_s - seconds_since(start));
+    constexpr double look_every_s = 0.02;
+    if (preparing) most_s = std::min(most_s, look_every_s);
     if (down_since) most_s = std::min(most_s, options.hold_s - seconds_since(*down_since) + 0.01);
     most_s = most_s > 0 ? most_s : down_since ? long_s : 0;
     if (workers) {
@@ -235,7 +246,8 @@ struct Driver::Impl {
   // ---- from plan to plan ----
 
   void advance() {
-    if (auto plan = take_asked_plan()) apply([&](DeploymentState& next) { next.change_to(*std::move(plan)); });
+    if (auto plan = take_asked_plan()) prepare(*std::move(plan));
+    look_after_preparation();
     if (const auto returns_s = deployment.returns_s(); returns_s && *returns_s <= seconds_since(start))
       apply([&](DeploymentState& next) { next.return_lost(seconds_since(start)); });
     if (deployment.phase() == DeploymentPhase::loading && workers && workers->ready()) {
@@ -247,6 +259,34 @@ struct Driver::Impl {
     if (deployment.phase() == DeploymentPhase::warming_up && dispatcher.warm()) serve();
     if (deployment.phase() == DeploymentPhase::pausing && (!workers || workers->idle()))
       apply([](DeploymentState& next) { next.paused(); });
+  }
+
+  void prepare(ServePlan plan) {
+    preparing.reset();
+    if (!options.prepare_workers || deployment.phase() != DeploymentPhase::serving)
+      return apply([&](DeploymentState& next) { next.change_to(std::move(plan)); });
+    std::set<std::string> running;
+    for (const WorkerStatus& worker : workers->status()) running.insert(worker.device);
+    report("prepare", "workers of the next plan start and load meanwhile");
+    auto begun = options.prepare_workers(plan, running);
+    preparing.emplace(std::move(plan), std::move(begun));
+  }
+
+  void look_after_preparation() {
+    if (!preparing) return;
+    try {
+      if (preparing->workers->done()) change_to_prepared();
+    } catch (const Error& error) {
+      report("plan", fmt::format("no change: {}", error.what()));
+      preparing.reset();
+    }
+  }
+
+  void change_to_prepared() {
+    prepared = preparing->workers->take();
+    ServePlan plan = std::move(preparing->plan);
+    preparing.reset();
+    apply([&](DeploymentState& next) { next.change_to(std::move(plan)); });
   }
 
   std::optional<ServePlan> take_asked_plan() {
@@ -266,6 +306,7 @@ struct Driver::Impl {
 
   void recover(const WorkerLoss& loss) {
     if (options.replan || options.restart.deaths > 1) report("lost", loss.cause.what());
+    if (preparing) change_to_prepared();  // it takes effect at once, if it does without what was lost
     apply([&](DeploymentState& next) { next.lost(loss, seconds_since(start)); }, loss.devices);
   }
 

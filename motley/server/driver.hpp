@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,9 @@ struct GenerateEvent {
 };
 
 using StartWorkers = std::function<Workers(const ServePlan&, std::uint64_t epoch, Workers& earlier)>;
+// `running`: devices whose workers serve now.
+using PrepareWorkers =
+    std::function<std::unique_ptr<WorkerPreparation>(const ServePlan&, const std::set<std::string>& running)>;
 
 struct DriverOptions {
   // ---- worker processes of this machine; without `start_workers` ----
@@ -56,6 +60,9 @@ struct DriverOptions {
   // those of the plan before that are left: what is taken out of them is launched again, the rest is to be ended.
   // Called on the driver's own thread. Throws where that is not possible; what `earlier` then has may be kept.
   StartWorkers start_workers = {};
+  // Begins to start what another plan needs beside what runs, while this one is served; without it nothing is prepared.
+  // Called on the driver's own thread, and does not wait. What was prepared comes to start_workers with `earlier`.
+  PrepareWorkers prepare_workers = {};
 
   std::int64_t max_queue = 256;
   std::int64_t micro_batches = 0;  // per route; 0: the plan's
@@ -113,10 +120,10 @@ class Driver {
   // Refuses new requests (limit error), lets those under way end (at most `seconds`). Not from the driver's own thread.
   void drain(double seconds);
   DriverStatus status() const;
-  // Another plan for the same model is to take effect: steps under way end, the workers are replaced or launched again,
-  // and the requests go on where they were, with the tokens that they would have had; new ones are accepted meanwhile.
-  // Returns at once: status() tells how far it is. Throws an input error for a plan that cannot be served here, a peer
-  // error when the deployment has failed.
+  // Another plan for the same model is to take effect, once its workers are prepared: steps under way end, the workers
+  // are replaced or launched again, and the requests go on where they were, with the tokens that they would have had;
+  // new ones are accepted meanwhile. Returns at once: status() tells how far it is. Throws an input error for a plan
+  // that cannot be served here, a peer error when the deployment has failed.
   void change_plan(ServePlan plan);
   // Called once, from the driver's thread, when the deployment fails; at once if that has happened.
   void on_failure(std::function<void(const Error&)> callback);

@@ -264,7 +264,7 @@ class CallingWorkers {
       processes.emplace(device, process);
     }
     return launch_remote_workers(
-        plan, epoch, calls_.wait(deadline_in(20)),
+        plan, epoch, calls_.wait(missing, deadline_in(20)),
         {.model_folder = "step_ms=1", .program = {}, .transport = {}, .backend = "cpu"},
         [](const std::string&, ByteStream control) { return std::make_unique<RemoteWorker>(std::move(control)); },
         earlier);
@@ -345,6 +345,120 @@ TEST_F(DriverChange, AWorkerOverTcpThatDiesIsNamed) {
     EXPECT_EQ(answer.stop_cause(), "box/1 (rank 0 of stage r0/s1) closed its control connection");
   }
   workers.reset();
+}
+
+// ---- a plan whose workers are prepared ----
+
+class DriverPreparation : public DriverChange {
+ protected:
+  // Done, or failed, as the test says.
+  struct Said {
+    std::atomic<bool> done = false, fails = false;
+    std::atomic<int> begun = 0, ended = 0, looks = 0;
+    std::set<std::string> running;
+  };
+  class Scripted final : public WorkerPreparation {
+   public:
+    explicit Scripted(Said& said) : said_(said) { ++said_.begun; }
+    ~Scripted() override { ++said_.ended; }
+    bool done() override {
+      ++said_.looks;
+      if (said_.fails) throw Error(ErrorCode::peer, "box/7 cannot be started");
+      return said_.done;
+    }
+    Workers take() override { return {}; }
+
+   private:
+    Said& said_;
+  };
+
+  DriverOptions options() {
+    DriverOptions options = fake();
+    options.restart.deaths = 100;
+    options.prepare_workers = [this](const ServePlan&, const std::set<std::string>& running) {
+      said_.running = running;
+      return std::make_unique<Scripted>(said_);
+    };
+    options.report = [this](const std::string& phase, const std::string& detail, double) {
+      const std::lock_guard lock(mutex_);
+      reports_ += phase + ": " + detail + "\n";
+    };
+    return options;
+  }
+  bool reported(const std::string& text) {
+    return wait_until(
+        [&] {
+          const std::lock_guard lock(mutex_);
+          return reports_.find(text) != std::string::npos;
+        },
+        20);
+  }
+  bool looked(int times) {
+    return wait_until([&] { return said_.looks >= times; }, 20);
+  }
+
+  Said said_;
+  std::mutex mutex_;
+  std::string reports_;
+};
+
+TEST_F(DriverPreparation, TheOldPlanServesUntilItIsDone) {
+  CallingDriver driver(toy_plan({{1, 1}}), options());
+  Answer answer;
+  driver.generate(ask({1, 2}, 200), answer.callback());
+  driver.change_plan(toy_plan({{1}}));
+  ASSERT_TRUE(looked(3));
+  EXPECT_EQ(said_.running, (std::set<std::string>{"box/0", "box/1"}));
+  EXPECT_EQ(driver.status().epoch, 1u);
+  ASSERT_TRUE(answer.wait_for_tokens(answer.tokens().size() + 5));
+  said_.done = true;
+  ASSERT_TRUE(serves(driver, 2));
+  EXPECT_EQ(answer.wait(30), FinishReason::length);
+  EXPECT_EQ(answer.tokens(), expected_tokens({1, 2}, 200));
+  EXPECT_EQ(said_.ended, 1);
+}
+
+TEST_F(DriverPreparation, WhereItFailsNothingChanges) {
+  said_.fails = true;
+  CallingDriver driver(toy_plan({{1, 1}}), options());
+  driver.change_plan(toy_plan({{1}}));
+  EXPECT_TRUE(reported("plan: no change: box/7 cannot be started"));
+  EXPECT_EQ(driver.status().epoch, 1u);
+  EXPECT_TRUE(driver.status().ready);
+  said_.fails = false, said_.done = true;
+  driver.change_plan(toy_plan({{1}}));
+  EXPECT_TRUE(serves(driver, 2));
+}
+
+TEST_F(DriverPreparation, AnotherTakesItsPlace) {
+  CallingDriver driver(toy_plan({{1, 1}}), options());
+  driver.change_plan(toy_plan({{1}}));
+  ASSERT_TRUE(looked(1));
+  driver.change_plan(toy_plan({{2}}));
+  ASSERT_TRUE(wait_until([&] { return said_.begun == 2 && said_.ended == 1; }, 20));
+  said_.done = true;
+  ASSERT_TRUE(serves(driver, 2));
+  EXPECT_EQ(worker_devices(*driver.status().plan).size(), 2u);
+}
+
+// What was lost is not waited for.
+TEST_F(DriverPreparation, ALossEndsIt) {
+  CallingDriver driver(toy_plan({{1, 1}}), options());
+  driver.change_plan(toy_plan({{1}}));
+  ASSERT_TRUE(looked(1));
+  ::kill(driver.status().workers.at(1).process, SIGKILL);
+  ASSERT_TRUE(serves(driver, 2));
+  EXPECT_EQ(worker_devices(*driver.status().plan), std::vector<std::string>{"box/0"});
+  EXPECT_EQ(said_.ended, 1);
+}
+
+TEST_F(DriverPreparation, TheEndEndsIt) {
+  {
+    CallingDriver driver(toy_plan({{1, 1}}), options());
+    driver.change_plan(toy_plan({{1}}));
+    ASSERT_TRUE(looked(1));
+  }
+  EXPECT_EQ(said_.ended, 1);
 }
 
 // ---- the real worker ----

@@ -140,6 +140,7 @@ DriverOptions driver_options(const ServeSettings& settings, Reporter& report) {
   options.replan = settings.replan;
   options.restart = settings.restart;
   options.start_workers = settings.start_workers;
+  options.prepare_workers = settings.prepare_workers;
   options.report = [&report](const std::string& phase, const std::string& detail, double) { report(phase, detail); };
   return options;
 }

@@ -28,6 +28,7 @@ struct ServeSettings {
   RestartRule restart{.deaths = 3};
   // Workers that are not processes of this one: see DriverOptions.
   StartWorkers start_workers = {};
+  PrepareWorkers prepare_workers = {};
   std::function<Value()> deployment = {};  // see ServiceOptions; likewise
   std::function<void(const std::string& member)> drain = {};
   // While the driver lives: it serves a plan, or it is about to end. The second returns when it is not used any more.

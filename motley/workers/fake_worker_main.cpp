@@ -1,7 +1,7 @@
 // A worker without a model, for the driver's tests: it speaks the control protocol, keeps token ids where a worker
 // keeps keys and values, and sends no activations. In the last stage it answers a function of all tokens.
 //
-// `--control-fd N`: started by its driver, or by an agent that tells it whom to call. `--driver ADDRESS DEVICE EPOCH`:
+// `--control-fd N`: started by its driver, or by an agent that tells it whom to call. `--driver ADDRESS DEVICE START`:
 // calls its driver, with the key in FAKE_WORKER_KEY. Who calls connects a fabric with the other workers.
 //
 // The "model folder" is a list of settings: "step_ms=5;refuse=box/1". A device may be told to `exit`, be killed
@@ -186,7 +186,7 @@ int run(const Launch& launch, ControlConnection& control, Fabric* fabric) {
 int run_called(const CallDriver& call) {
   Fabric fabric({.key = call.key, .identity = {}, .shared_memory = SharedMemoryUse::never});
   ControlConnection control(
-      call_driver(call.driver, {.device = call.device, .epoch = call.epoch, .fabric_address = fabric.address()},
+      call_driver(call.driver, {.device = call.device, .start = call.start, .fabric_address = fabric.address()},
                   {.key = call.key}, deadline_in(timeout_s)));
   const auto first = control.receive();
   return first ? run(std::get<Launch>(*first), control, &fabric) : 0;
@@ -200,13 +200,13 @@ int run_inherited(int descriptor) {
   return run(std::get<Launch>(*first), control, nullptr);
 }
 
-int run_alone(const std::string& driver, const std::string& device, const std::string& epoch) {
+int run_alone(const std::string& driver, const std::string& device, const std::string& start) {
   const char* key = std::getenv("FAKE_WORKER_KEY");
   if (key == nullptr) return 2;
   CallDriver call;
   call.driver = driver;
   call.device = device;
-  call.epoch = std::stoull(epoch);
+  call.start = std::stoull(start);
   call.key = key;
   return run_called(call);
 }

@@ -64,6 +64,18 @@ static void fields(Wire& wire, typename Wire::template Ref<Launch> m) {
 }
 
 template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<Preload> m) {
+  wire(m.plan_json, max_plan_bytes);
+  wire(m.model_folder, max_text_bytes);
+  wire(m.device, max_text_bytes);
+  wire(m.backend, max_text_bytes);
+  wire(m.threads);
+}
+
+template <class Wire>
+static void fields(Wire&, typename Wire::template Ref<Preloaded>) {}
+
+template <class Wire>
 static void fields(Wire& wire, typename Wire::template Ref<Progress> m) {
   wire(m.phase, max_text_bytes);
   wire(m.fraction);
@@ -180,7 +192,7 @@ template <class Wire>
 static void fields(Wire& wire, typename Wire::template Ref<CallDriver> m) {
   wire(m.driver, max_address_bytes);
   wire(m.device, max_text_bytes);
-  wire(m.epoch);
+  wire(m.start);
   wire(m.model_folder, max_text_bytes);
   wire(m.threads);
   wire(m.listen, max_address_bytes);

@@ -3,7 +3,8 @@
 //
 // Order: the driver sends Launch; the worker answers Progress (any number), then Ready or Failure; from then on the
 // driver sends Step, and the worker answers each with a StepResult; Stop, or the end of the connection, ends the
-// worker. Another Launch, of a later epoch, may come at any time: what is under way of the earlier one is given up,
+// worker. Before the first Launch the driver may send Preload, which is answered by Progress and Preloaded. Another
+// Launch, of a later epoch, may come at any time: what is under way of the earlier one is given up,
 // and the worker keeps what it holds of the new part. A worker that another one leaves in the lurch says Interrupted
 // and waits for such a Launch.
 //
@@ -55,6 +56,19 @@ struct Launch {
   std::uint64_t epoch = 1;
   DataLinks links;
   bool operator==(const Launch&) const = default;
+};
+
+// Loads the weights that a Launch of this plan will ask for.
+struct Preload {
+  std::string plan_json;
+  std::string model_folder;
+  std::string device;
+  std::string backend;
+  std::int32_t threads = 1;
+  bool operator==(const Preload&) const = default;
+};
+struct Preloaded {
+  bool operator==(const Preloaded&) const = default;
 };
 
 struct Progress {
@@ -185,9 +199,9 @@ struct Stop {
 
 // From the agent of the worker's machine: where the driver is, and what the worker shows it and other workers.
 struct CallDriver {
-  std::string driver;  // its address
-  std::string device;  // "box/0"
-  std::uint64_t epoch = 1;
+  std::string driver;                               // its address
+  std::string device;                               // "box/0"
+  std::uint64_t start = 1;                          // the number of this start
   std::string model_folder;                         // in place of Launch's,
   std::int32_t threads = 1;                         // likewise
   std::string listen;                               // where to take connections of other workers: "10.0.0.7:0"
@@ -196,7 +210,8 @@ struct CallDriver {
   bool operator==(const CallDriver&) const = default;
 };
 
-using Message = std::variant<Launch, Progress, Ready, Failure, Step, StepResult, Stop, Alive, CallDriver, Interrupted>;
+using Message = std::variant<Launch, Progress, Ready, Failure, Step, StepResult, Stop, Alive, CallDriver, Interrupted,
+                             Preload, Preloaded>;
 
 constexpr std::size_t max_message_bytes = std::size_t{64} << 20;
 

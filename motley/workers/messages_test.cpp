@@ -109,7 +109,11 @@ Message any_message(std::size_t kind) {
       return CallDriver{any<std::string>(),  any<std::string>(), any<std::uint64_t>(), any<std::string>(),
                         any<std::int32_t>(), any<std::string>(), any<std::string>(),   any<std::string>(),
                         any<std::string>(),  any<std::string>()};
-    default: return Interrupted{any<std::uint64_t>(), any<std::string>()};
+    case 9: return Interrupted{any<std::uint64_t>(), any<std::string>()};
+    case 10:
+      return Preload{any<std::string>(), any<std::string>(), any<std::string>(), any<std::string>(),
+                     any<std::int32_t>()};
+    default: return Preloaded{};
   }
 }
 

@@ -30,7 +30,8 @@ ControlService WorkerCalls::service() {
           .take =
               [this](const LinkHello& hello, ByteStream stream) {
                 const std::lock_guard lock(mutex_);
-                if (hello.epoch != epoch_) return;
+                const auto awaited = awaited_.find(hello.from_id);
+                if (awaited == awaited_.end() || awaited->second != hello.epoch) return;
                 called_[hello.from_id] = {.control = std::move(stream), .fabric_address = hello.word};
                 heard_.notify();
               },
@@ -44,45 +45,53 @@ ControlService WorkerCalls::service() {
 // Why not; else the device is taken.
 std::string WorkerCalls::admit(const LinkHello& hello, const std::string& certified) {
   const std::lock_guard lock(mutex_);
+  const auto awaited = awaited_.find(hello.from_id);
   std::string wrong;
-  if (hello.epoch != epoch_)
-    wrong = fmt::format("epoch {} is not {}", hello.epoch, epoch_);
-  else if (!vouches_for(certified, hello.from_id))
+  if (!vouches_for(certified, hello.from_id))
     wrong = fmt::format("the certificate names \"{}\", not \"{}\"", certified, hello.from_id);
-  else if (!awaited_.contains(hello.from_id))
+  else if (awaited == awaited_.end())
     wrong = fmt::format("the driver expects no worker for \"{}\"", hello.from_id);
+  else if (hello.epoch != awaited->second)
+    wrong = fmt::format("start {} is not {}", hello.epoch, awaited->second);
   else if (!admitted_.insert(hello.from_id).second)
     wrong = "a worker for this device is already connected";
   if (!wrong.empty()) last_refusal_ = fmt::format("\"{}\": {}", hello.from_id, wrong);
   return wrong;
 }
 
-void WorkerCalls::expect(const std::vector<std::string>& devices, std::uint64_t epoch) {
+void WorkerCalls::expect(const std::vector<std::string>& devices, std::uint64_t start) {
   const std::lock_guard lock(mutex_);
-  awaited_ = {devices.begin(), devices.end()};
-  epoch_ = epoch;
-  admitted_.clear();
-  called_.clear();
+  for (const std::string& device : devices) {
+    awaited_[device] = start;
+    admitted_.erase(device);
+    called_.erase(device);
+  }
   last_refusal_.clear();
 }
 
-std::vector<std::string> WorkerCalls::missing() const {
+std::vector<std::string> WorkerCalls::missing(const std::vector<std::string>& devices) const {
   const std::lock_guard lock(mutex_);
-  std::vector<std::string> devices;
-  for (const std::string& device : awaited_)
-    if (!called_.contains(device)) devices.push_back(device);
-  return devices;
+  std::vector<std::string> all;
+  for (const std::string& device : devices)
+    if (!called_.contains(device)) all.push_back(device);
+  return all;
 }
 
-std::map<std::string, CalledWorker> WorkerCalls::wait(Instant until, const std::function<void()>& broken) {
+std::optional<CalledWorker> WorkerCalls::take(const std::string& device) {
+  const std::lock_guard lock(mutex_);
+  auto called = called_.extract(device);
+  if (called.empty()) return std::nullopt;
+  awaited_.erase(device);
+  return std::move(called.mapped());
+}
+
+std::map<std::string, CalledWorker> WorkerCalls::wait(const std::vector<std::string>& devices, Instant until,
+                                                      const std::function<void()>& broken) {
   for (;;) {
     heard_.clear();
-    {
-      const std::lock_guard lock(mutex_);
-      if (called_.size() == awaited_.size()) return std::move(called_);
-    }
+    const std::vector<std::string> silent = missing(devices);
+    if (silent.empty()) break;
     if (seconds_until(until) <= 0) {
-      const std::vector<std::string> silent = missing();
       const std::lock_guard lock(mutex_);
       throw Error(ErrorCode::peer,
                   fmt::format("no worker has connected for {}{}", fmt::join(silent, ", "),
@@ -93,6 +102,9 @@ std::map<std::string, CalledWorker> WorkerCalls::wait(Instant until, const std::
     pollfd waiting{heard_.descriptor(), POLLIN, 0};
     ::poll(&waiting, 1, poll_timeout_ms(std::min(until, deadline_in(look_every_s))));
   }
+  std::map<std::string, CalledWorker> called;
+  for (const std::string& device : devices) called.emplace(device, *take(device));
+  return called;
 }
 
 Workers launch_remote_workers(
@@ -126,7 +138,7 @@ Workers launch_remote_workers(
 ByteStream call_driver(const std::string& address, const WorkerCall& call, const RelayAccess& access, Instant until) {
   LinkHello hello;
   hello.group = workers_service;
-  hello.epoch = call.epoch;
+  hello.epoch = call.start;
   hello.from_id = call.device;
   hello.word = call.fabric_address;
   return call_service(address, hello, access, until);

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -49,25 +50,27 @@ struct CalledWorker {
   std::string fabric_address;
 };
 
-// The service of a ControlListener that workers call.
+// The service of a ControlListener that workers call. Each start has a number, which the caller tells.
 class WorkerCalls {
  public:
   ControlService service();
 
-  // From now on workers of these devices are awaited, for this epoch; those that have called for another are dropped.
-  void expect(const std::vector<std::string>& devices, std::uint64_t epoch);
-  // Devices whose workers have not called.
-  std::vector<std::string> missing() const;
-  // The workers, once all have called. Throws a peer error that names those that have not when the deadline passes, or
-  // what `broken` throws, which is asked from time to time.
-  std::map<std::string, CalledWorker> wait(Instant until, const std::function<void()>& broken = {});
+  // From now on workers of these devices are awaited, of this start; those that have called for another are dropped.
+  void expect(const std::vector<std::string>& devices, std::uint64_t start);
+  // Those of these devices whose workers have not called.
+  std::vector<std::string> missing(const std::vector<std::string>& devices) const;
+  // Takes a device's worker, where it has called.
+  std::optional<CalledWorker> take(const std::string& device);
+  // Takes the workers of these devices, once all have called. Throws a peer error that names those that have not when
+  // the deadline passes, or what `broken` throws, which is asked from time to time.
+  std::map<std::string, CalledWorker> wait(const std::vector<std::string>& devices, Instant until,
+                                           const std::function<void()>& broken = {});
 
  private:
   std::string admit(const LinkHello& hello, const std::string& certified);
 
   mutable std::mutex mutex_;
-  std::set<std::string> awaited_;
-  std::uint64_t epoch_ = 0;
+  std::map<std::string, std::uint64_t> awaited_;  // starts by device
   std::set<std::string> admitted_;
   std::map<std::string, CalledWorker> called_;
   std::string last_refusal_;
@@ -86,7 +89,7 @@ Workers launch_remote_workers(
 
 struct WorkerCall {
   std::string device;
-  std::uint64_t epoch = 0;
+  std::uint64_t start = 0;
   std::string fabric_address;  // where it takes connections of the other workers
 };
 // The control connection. Throws as call_service() does.

@@ -31,12 +31,13 @@ std::string error_of(const std::function<void()>& act) {
   return "none";
 }
 
-// A driver that awaits workers of epoch 7.
+// A driver that awaits workers of start 7.
 struct WaitingDriver {
   WaitingDriver(RelayAccess access, const std::vector<std::string>& devices, double seconds = patience_s)
       : listener("127.0.0.1:0", std::move(access), {{workers_service, calls.service()}}) {
     calls.expect(devices, 7);
-    called = std::async(std::launch::async, [this, seconds] { return calls.wait(deadline_in(seconds)); });
+    called =
+        std::async(std::launch::async, [this, devices, seconds] { return calls.wait(devices, deadline_in(seconds)); });
   }
   WorkerCalls calls;
   ControlListener listener;
@@ -45,8 +46,8 @@ struct WaitingDriver {
 
 TEST(RemoteWorkers, EachDeviceIsTakenOnceAndStrangersNever) {
   WaitingDriver driver(with_key("secret"), {"box/0", "box/1"});
-  const auto call = [&](const std::string& device, std::uint64_t epoch, const std::string& key) {
-    return call_driver(driver.listener.address(), {device, epoch, "127.0.0.1:1"}, with_key(key),
+  const auto call = [&](const std::string& device, std::uint64_t start, const std::string& key) {
+    return call_driver(driver.listener.address(), {device, start, "127.0.0.1:1"}, with_key(key),
                        deadline_in(patience_s));
   };
   ConnectFailure failure;
@@ -55,7 +56,7 @@ TEST(RemoteWorkers, EachDeviceIsTakenOnceAndStrangersNever) {
   ByteStream first = call("box/0", 7, "secret");
   EXPECT_THAT(error_of([&] { call("box/0", 7, "secret"); }),
               HasSubstr("a worker for this device is already connected"));
-  EXPECT_THAT(error_of([&] { call("box/1", 6, "secret"); }), HasSubstr("epoch 6 is not 7"));
+  EXPECT_THAT(error_of([&] { call("box/1", 6, "secret"); }), HasSubstr("start 6 is not 7"));
   EXPECT_THAT(error_of([&] { call("box/2", 7, "secret"); }), HasSubstr("the driver expects no worker for \"box/2\""));
   EXPECT_THAT(error_of([&] { call("box/1", 7, "guess"); }), HasSubstr("not this group's key"));
   ByteStream second = call("box/1", 7, "secret");

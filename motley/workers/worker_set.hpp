@@ -44,6 +44,16 @@ class WorkersNotStarted : public Error {
   WorkerLoss loss;
 };
 
+// Workers for another plan that start and load while this one is served. Of one thread.
+class WorkerPreparation {
+ public:
+  virtual ~WorkerPreparation() = default;  // ends those that were not taken
+  // Looks how far it is. Throws a peer error where it cannot be done.
+  virtual bool done() = 0;
+  // Those that are there, done or not.
+  virtual Workers take() = 0;
+};
+
 // What a step took. A stage's time is that of its rank 0, waits for the other ranks included.
 struct StepSeconds {
   std::vector<double> stage_s = {};    // of the route's stages in order; 0: not reported in time

@@ -1,0 +1,36 @@
+// The machines of a deployment as its driver sees them.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "motley/agent/messages.hpp"
+#include "motley/comm/net/listener.hpp"
+
+namespace motley {
+
+struct MemberStatus {
+  std::string name;  // of the machine
+  std::string address;
+  std::vector<OfferedDevice> devices;
+  bool operator==(const MemberStatus&) const = default;
+};
+
+// From one machine to another.
+struct MachineLink {
+  std::string from, to;
+  double latency_s = 0;  // one way
+  double bytes_per_s = 0;
+  bool operator==(const MachineLink&) const = default;
+};
+
+struct MembersOptions {
+  std::string listen;  // "10.0.0.5:0"
+  RelayAccess access;
+  double silence_s = 3;  // an agent that says nothing for this long is lost
+  // What happens, for people: ("joined", "box, 1 device"). From several threads, one at a time.
+  std::function<void(const std::string& what, const std::string& detail)> report = {};
+};
+
+}  // namespace motley
