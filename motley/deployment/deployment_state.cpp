@@ -101,6 +101,13 @@ void DeploymentState::lost(const WorkerLoss& loss, double now_s) {
 // Counts the deaths. False: a device is lost with them.
 bool DeploymentState::starts_again(const WorkerLoss& loss, double now_s) {
   if (loss.gone) return false;
+  if (loss.at_once) {
+    for (const std::string& device : loss.devices) {
+      deaths_.erase(device);
+      lost_[device] = now_s;
+    }
+    return false;
+  }
   std::size_t most = 0;
   for (const std::string& device : loss.devices) {
     std::vector<double>& deaths = deaths_[device];

@@ -228,6 +228,19 @@ TEST(Deployment, ALostDeviceIsTriedAgain) {
   EXPECT_FALSE(deployment.returns_s());
 }
 
+// As the loss of a link: the worker would find it as it was.
+TEST(Deployment, ALossAtOnceIsNotTriedAgainUntilTheDeviceMayReturn) {
+  const ServePlan whole = toy_plan({{1, 1}});
+  DeploymentState deployment = serving(whole, over_the_rest(whole), third_death);
+  WorkerLoss link = loss_of("box/1");
+  link.at_once = true;
+  deployment.lost(link, 10);
+  EXPECT_EQ(worker_devices(*deployment.plan()), std::vector<std::string>{"box/0"});
+  EXPECT_EQ(deployment.wait_s(), 0);
+  serve(deployment);
+  EXPECT_EQ(deployment.returns_s(), 70);
+}
+
 // ---- deployments that wait for devices ----
 
 WorkerLoss gone(const std::vector<std::string>& devices) {

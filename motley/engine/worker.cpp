@@ -34,7 +34,7 @@ namespace {
 
 constexpr std::int32_t max_threads = 1024;
 constexpr const char* crossings_name = "between stages";
-constexpr double connect_timeout_s = 30;  // for the other workers to connect, too
+constexpr double connect_timeout_s = 10;  // for the other workers to connect, too
 
 // A part of a plan to be run, until `stop`.
 struct Part {
@@ -82,6 +82,27 @@ class WorkQueue {
   std::stop_source part_;  // of the newest Launch
 };
 
+// What the executor is at, for the driver: a worker that waits tells for whom.
+class ActivityLog {
+ public:
+  void set(std::uint64_t epoch, std::uint64_t step, Doing doing, int peer = -1) {
+    const std::lock_guard lock(mutex_);
+    activity_ = {.epoch = epoch, .step = step, .doing = doing, .peer = peer};
+    since_ = Clock::now();
+  }
+  Activity get() const {
+    const std::lock_guard lock(mutex_);
+    Activity activity = activity_;
+    activity.for_s = seconds_since(since_);
+    return activity;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  Activity activity_;
+  Instant since_ = Clock::now();
+};
+
 // Activations cross in the type that the receiving stage computes in.
 at::ScalarType crossing_type(const Stage& receiver) { return scalar_type(dtype_row(receiver.weight_type).computed_in); }
 
@@ -121,7 +142,8 @@ class Executor {
  public:
   // Sends Progress, and Ready at the end. `held` may be null; it is taken, and the new part keeps of it what it can,
   // but where GroupBroken is thrown it is as before.
-  Executor(const Part& part, ControlConnection& control, Fabric* fabric, std::unique_ptr<StageModel>& held);
+  Executor(const Part& part, ControlConnection& control, Fabric* fabric, std::unique_ptr<StageModel>& held,
+           ActivityLog& activity);
   StepResult execute(Step step);
   std::unique_ptr<StageModel>& model() { return model_; }
 
@@ -135,6 +157,17 @@ class Executor {
   double waited_s() const;
   double stage_waited_s() const { return group_ ? group_->waited_s() : 0; }
 
+  // While it does something for a step; computing afterwards.
+  template <class Function>
+  void note(Doing doing, int peer, Function function) {
+    activity_.set(epoch_, step_, doing, peer);
+    function();
+    activity_.set(epoch_, step_, Doing::computing);
+  }
+
+  ActivityLog& activity_;
+  const std::uint64_t epoch_;
+  std::uint64_t step_ = 0;
   ServePlan plan_;
   Assignment assignment_;
   at::Device device_;
@@ -146,8 +179,11 @@ class Executor {
   at::Tensor incoming_host_;  // where they arrive; the same tensor on a CPU
 };
 
-Executor::Executor(const Part& part, ControlConnection& control, Fabric* fabric, std::unique_ptr<StageModel>& held)
-    : plan_(read_plan<ServePlan>(parse_json(part.launch.plan_json, "plan"), "plan")),
+Executor::Executor(const Part& part, ControlConnection& control, Fabric* fabric, std::unique_ptr<StageModel>& held,
+                   ActivityLog& activity)
+    : activity_(activity),
+      epoch_(part.launch.epoch),
+      plan_(read_plan<ServePlan>(parse_json(part.launch.plan_json, "plan"), "plan")),
       assignment_(assignment_of(plan_, part.launch.device)),
       device_(open_backend(part.launch.backend)) {
   const Instant start = Clock::now();
@@ -249,6 +285,8 @@ std::int64_t take_parts(Step& step, std::size_t number) {
 StepResult Executor::execute(Step step) {
   const Instant start = Clock::now();
   const double waited_before_s = waited_s();
+  step_ = step.step;
+  activity_.set(epoch_, step_, Doing::computing);
   const RoutePlace& place = place_on_route(step);
   const std::int64_t rows_onwards = take_parts(step, place.number);
   const std::int64_t tokens = count_tokens(step, plan_.step.max_tokens);
@@ -265,6 +303,7 @@ StepResult Executor::execute(Step step) {
   result.wait_s = waited_s() - waited_before_s;
   result.stage_wait_s = stage_waited_s() - stage_waited_before_s;
   result.compute_s = seconds_since(start) - result.wait_s;
+  activity_.set(epoch_, step_, Doing::waiting_for_steps);
   return result;
 }
 
@@ -272,8 +311,11 @@ at::Tensor Executor::receive(const Stage& previous, std::int64_t tokens) {
   const int senders = static_cast<int>(previous.devices.size());
   const int sender = crossing_sender(assignment_.rank, senders, assignment_.degree);
   const at::Tensor host = incoming_host_.narrow(0, 0, tokens);
-  receive_crossing(*workers_, bytes_of(host), tokens, rank_of_.at(previous.devices[static_cast<std::size_t>(sender)]),
-                   group_.get());
+  const int from = rank_of_.at(previous.devices[static_cast<std::size_t>(sender)]);
+  note(Doing::receiving, from, [&] { receive_crossing(*workers_, bytes_of(host), tokens, from, group_.get()); });
+  if (group_)
+    note(Doing::meeting, rank_of_.at(assignment_.stage->devices[0]),
+         [&] { gather_crossing(*group_, bytes_of(host), tokens); });
   at::Tensor incoming = incoming_.narrow(0, 0, tokens);
   if (!incoming.is_cpu()) incoming.copy_(host);
   return incoming;
@@ -283,7 +325,9 @@ void Executor::send(const Stage& next, const at::Tensor& hidden) {
   std::vector<int> receivers;
   for (const std::string& device : next.devices) receivers.push_back(rank_of_.at(device));
   const at::Tensor host = hidden.to(at::kCPU, crossing_type(next)).contiguous();  // usually `hidden` itself
-  send_crossing(*workers_, bytes_of(host), host.size(0), assignment_.rank, assignment_.degree, receivers);
+  note(Doing::sending, receivers.front(), [&] {
+    send_crossing(*workers_, bytes_of(host), host.size(0), assignment_.rank, assignment_.degree, receivers);
+  });
 }
 
 // The logits of one row of `hidden`: a token is chosen by them, or known ones are scored.
@@ -364,19 +408,29 @@ void set_threads(std::int32_t threads) {
   at::set_num_threads(threads);
 }
 
+std::vector<std::int32_t> places_of(const std::vector<std::string>& of, const std::vector<std::string>& devices) {
+  std::vector<std::int32_t> places;
+  for (const std::string& device : of)
+    places.push_back(static_cast<std::int32_t>(std::ranges::find(devices, device) - devices.begin()));
+  return places;
+}
+
 // Once another worker is lost, steps make no sense until the next Launch.
-[[noreturn]] void execute_all(ControlConnection& control, Fabric* fabric, WorkQueue& queue) {
+[[noreturn]] void execute_all(ControlConnection& control, Fabric* fabric, WorkQueue& queue, ActivityLog& activity) {
   std::unique_ptr<StageModel> preloaded;
   std::unique_ptr<Executor> executor;
   std::uint64_t epoch = 0;
+  std::vector<std::string> devices;  // of all workers
   bool interrupted = false;
   for (;;) {
     WorkQueue::Work work = queue.pop();
     try {
       if (const Part* part = std::get_if<Part>(&work)) {
         epoch = part->launch.epoch;
+        devices = worker_devices(read_plan<ServePlan>(parse_json(part->launch.plan_json, "plan"), "plan"));
         set_threads(part->launch.threads);
-        executor = std::make_unique<Executor>(*part, control, fabric, executor ? executor->model() : preloaded);
+        executor =
+            std::make_unique<Executor>(*part, control, fabric, executor ? executor->model() : preloaded, activity);
         interrupted = false;
       } else if (const Preload* ahead = std::get_if<Preload>(&work)) {
         set_threads(ahead->threads);
@@ -386,15 +440,16 @@ void set_threads(std::int32_t threads) {
       }
     } catch (const GroupBroken& error) {
       interrupted = true;
-      control.send(Interrupted{epoch, error.what()});
+      activity.set(epoch, 0, Doing::waiting_for_steps);
+      control.send(Interrupted{epoch, error.what(), places_of(error.suspects, devices)});
     }
   }
 }
 
-[[noreturn]] void run_executor(ControlConnection& control, Fabric* fabric, WorkQueue& queue) {
+[[noreturn]] void run_executor(ControlConnection& control, Fabric* fabric, WorkQueue& queue, ActivityLog& activity) {
   try {
     const c10::InferenceMode guard;
-    execute_all(control, fabric, queue);
+    execute_all(control, fabric, queue, activity);
   } catch (...) {
     fail(control, std::current_exception());
   }
@@ -408,10 +463,10 @@ constexpr std::chrono::milliseconds alive_every(500);
 constexpr double call_timeout_s = 20;  // for the driver to answer
 
 // The driver tells by this that the process runs, whatever the other threads wait for.
-void show_alive(ControlConnection& control) {
-  std::thread([&control] {
+void show_alive(ControlConnection& control, const ActivityLog& activity) {
+  std::thread([&] {
     try {
-      for (;; std::this_thread::sleep_for(alive_every)) control.send(Alive{});
+      for (;; std::this_thread::sleep_for(alive_every)) control.send(Alive{activity.get()});
     } catch (const Error&) {
       // The main thread sees that the connection has ended.
     }
@@ -421,6 +476,7 @@ void show_alive(ControlConnection& control) {
 // `call` is that of the worker's agent, or null.
 [[noreturn]] void serve_driver(ControlConnection& control, Message first, Fabric* fabric, const CallDriver* call) {
   WorkQueue queue;
+  ActivityLog activity;
   std::uint64_t epoch = 0;
   const auto as_called = [&](auto& part) {
     if (call == nullptr) return;
@@ -445,8 +501,8 @@ void show_alive(ControlConnection& control) {
   };
   try {
     take(first);
-    show_alive(control);
-    std::thread([&] { run_executor(control, fabric, queue); }).detach();  // ends with the process
+    show_alive(control, activity);
+    std::thread([&] { run_executor(control, fabric, queue, activity); }).detach();  // ends with the process
     while (auto message = control.receive()) {
       if (std::holds_alternative<Stop>(*message)) break;
       take(*message);

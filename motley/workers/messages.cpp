@@ -97,6 +97,7 @@ template <class Wire>
 static void fields(Wire& wire, typename Wire::template Ref<Interrupted> m) {
   wire(m.epoch);
   wire(m.message, max_text_bytes);
+  wire(m.suspects, max_peers);
 }
 
 template <class Wire>
@@ -186,7 +187,21 @@ template <class Wire>
 static void fields(Wire&, typename Wire::template Ref<Stop>) {}
 
 template <class Wire>
-static void fields(Wire&, typename Wire::template Ref<Alive>) {}
+static void fields(Wire& wire, typename Wire::template Ref<Activity> m) {
+  wire(m.epoch);
+  wire(m.step);
+  auto doing = static_cast<std::uint8_t>(m.doing);
+  wire(doing);
+  if (doing >= doings) throw Error(ErrorCode::peer, fmt::format("malformed message: unknown activity {}", doing));
+  if constexpr (std::is_same_v<Wire, WireReader>) m.doing = static_cast<Doing>(doing);
+  wire(m.peer);
+  wire(m.for_s);
+}
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<Alive> m) {
+  wire(m.activity);
+}
 
 template <class Wire>
 static void fields(Wire& wire, typename Wire::template Ref<CallDriver> m) {

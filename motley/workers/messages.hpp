@@ -94,6 +94,7 @@ struct Ready {
 struct Interrupted {
   std::uint64_t epoch = 1;
   std::string message;
+  std::vector<std::int32_t> suspects = {};  // places in worker_devices(): who did not do their part
   bool operator==(const Interrupted&) const = default;
 };
 
@@ -188,8 +189,27 @@ struct StepResult {
   bool operator==(const StepResult&) const = default;
 };
 
+// What a worker is at.
+enum class Doing : std::uint8_t {
+  waiting_for_steps,
+  computing,
+  receiving,  // rows of a step from `peer`
+  sending,    // rows of a step to `peer`
+  meeting     // the other ranks of its stage: `peer` is one of them
+};
+constexpr std::size_t doings = 5;
+struct Activity {
+  std::uint64_t epoch = 0;
+  std::uint64_t step = 0;  // or the last one, where it waits for steps
+  Doing doing = Doing::waiting_for_steps;
+  std::int32_t peer = -1;  // a place in worker_devices()
+  double for_s = 0;
+  bool operator==(const Activity&) const = default;
+};
+
 // Sent twice a second by a thread that never computes, from the start on: the process runs.
 struct Alive {
+  Activity activity = {};
   bool operator==(const Alive&) const = default;
 };
 

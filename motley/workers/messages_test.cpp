@@ -104,12 +104,14 @@ Message any_message(std::size_t kind) {
                         any_list<SampledToken>(any_token),
                         any_list<SequenceScores>(any_scores)};
     case 6: return Stop{};
-    case 7: return Alive{};
+    case 7:
+      return Alive{{any<std::uint64_t>(), any<std::uint64_t>(), Doing(*rc::gen::inRange<int>(0, doings)),
+                    any<std::int32_t>(), any<double>()}};
     case 8:
       return CallDriver{any<std::string>(),  any<std::string>(), any<std::uint64_t>(), any<std::string>(),
                         any<std::int32_t>(), any<std::string>(), any<std::string>(),   any<std::string>(),
                         any<std::string>(),  any<std::string>()};
-    case 9: return Interrupted{any<std::uint64_t>(), any<std::string>()};
+    case 9: return Interrupted{any<std::uint64_t>(), any<std::string>(), any_ids()};
     case 10:
       return Preload{any<std::string>(), any<std::string>(), any<std::string>(), any<std::string>(),
                      any<std::int32_t>()};

@@ -29,13 +29,21 @@ Epoch with_addresses(Epoch epoch, const std::vector<WorkerAddress>& addresses) {
   return epoch;
 }
 
+std::vector<std::string> names(const Epoch& epoch, const std::vector<int>& ranks) {
+  std::vector<std::string> all;
+  for (const int rank : ranks) all.push_back(epoch.members.at(static_cast<std::size_t>(rank)).id);
+  return all;
+}
+
 std::unique_ptr<Transport> connect(Fabric& fabric, const Epoch& epoch, int rank, double timeout_s,
                                    const std::stop_token& stop) {
   try {
     return fabric.connect(epoch, rank, timeout_s, stop);
+  } catch (const ConnectError& error) {
+    throw GroupBroken(error.what(), error.hint(), names(epoch, error.ranks));
   } catch (const Error& error) {
     if (error.code() == ErrorCode::input) throw;
-    throw GroupBroken(ErrorCode::peer, error.what(), error.hint());
+    throw GroupBroken(error.what(), error.hint(), {});
   }
 }
 
@@ -72,7 +80,7 @@ void WorkerGroup::check(const OperationOutcome& outcome) {
   std::string text = fmt::format("{}: {}", epoch.group, outcome.cause);
   for (const int suspect : outcome.suspects)
     text += fmt::format(" ({})", epoch.members.at(static_cast<std::size_t>(suspect)).id);
-  throw GroupBroken(ErrorCode::peer, text);
+  throw GroupBroken(text, {}, names(epoch, outcome.suspects));
 }
 
 // Nothing would ever come from a worker without a link.
@@ -140,10 +148,13 @@ void send_crossing(WorkerGroup& workers, std::span<const std::byte> tensor, std:
 }
 
 void receive_crossing(WorkerGroup& workers, std::span<std::byte> tensor, std::int64_t rows, int sender,
-                      WorkerGroup* stage) {
+                      const WorkerGroup* stage) {
   const auto bounds = in_bytes(crossing_bounds(rows, stage != nullptr ? stage->size() : 1), tensor.size());
   workers.receive(interval(tensor, bounds, static_cast<std::size_t>(stage != nullptr ? stage->rank() : 0)), sender);
-  if (stage != nullptr) stage->all_gather(tensor, bounds);
+}
+
+void gather_crossing(WorkerGroup& stage, std::span<std::byte> tensor, std::int64_t rows) {
+  stage.all_gather(tensor, in_bytes(crossing_bounds(rows, stage.size()), tensor.size()));
 }
 
 }  // namespace motley

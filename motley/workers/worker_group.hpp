@@ -20,7 +20,9 @@ namespace motley {
 // A peer error: the group is of no more use, since a member is lost or the epoch was stopped.
 class GroupBroken : public Error {
  public:
-  using Error::Error;
+  GroupBroken(const std::string& message, const std::string& hint, std::vector<std::string> not_there)
+      : Error(ErrorCode::peer, message, hint), suspects(std::move(not_there)) {}
+  std::vector<std::string> suspects;  // members that did not do their part
 };
 
 class WorkerGroup {
@@ -71,10 +73,11 @@ int crossing_sender(int receiver, int senders, int receivers);
 
 // One rank's part of the crossing of a tensor that all `senders` ranks hold. `receivers` are the ranks in `workers` of
 // the next stage's ranks; `sender` is that of the one that crossing_sender() names; `stage` is the receiving stage's
-// group, nullptr for a single rank. `rows` is not 0.
+// group, nullptr for a single rank, and where it is one gather_crossing() follows. `rows` is not 0.
 void send_crossing(WorkerGroup& workers, std::span<const std::byte> tensor, std::int64_t rows, int rank, int senders,
                    std::span<const int> receivers);
 void receive_crossing(WorkerGroup& workers, std::span<std::byte> tensor, std::int64_t rows, int sender,
-                      WorkerGroup* stage);
+                      const WorkerGroup* stage);
+void gather_crossing(WorkerGroup& stage, std::span<std::byte> tensor, std::int64_t rows);
 
 }  // namespace motley

@@ -34,7 +34,9 @@ WorkerSet::WorkerSet(std::shared_ptr<const ServePlan> plan, std::uint64_t epoch,
       is_ready_(workers_.size()),
       reported_(workers_.size()),
       last_answer_(workers_.size()),
-      heard_(workers_.size()) {
+      heard_(workers_.size()),
+      seen_(workers_.size()),
+      suspects_(workers_.size()) {
   for (std::size_t i = 0; i < workers_.size(); ++i) {
     const Worker& worker = workers_[i];
     first_worker_.emplace(worker.stage, i);
@@ -104,8 +106,9 @@ std::optional<WorkerLoss> WorkerSet::receive(const OnResult& on_result) {
   for (const std::size_t i : stirred_) trouble = !take_messages(i, on_result) || trouble;
   stirred_.clear();
   if (!trouble) {
-    const auto silent_worker = silent();
-    return silent_worker ? silent_worker : overdue();
+    if (auto loss = silent()) return loss;
+    if (auto loss = stalled()) return loss;
+    return overdue();
   }
   WorkerLoss loss = find_cause(on_result);
   const std::lock_guard lock(mutex_);
@@ -140,10 +143,15 @@ void WorkerSet::take(std::size_t i, const Failure& failure, const OnResult&) {
 }
 
 void WorkerSet::take(std::size_t i, const Interrupted& interrupted, const OnResult&) {
-  if (interrupted.epoch == epoch_) reported_[i] = Error(ErrorCode::peer, interrupted.message);
+  if (interrupted.epoch != epoch_) return;
+  reported_[i] = Error(ErrorCode::peer, interrupted.message);
+  suspects_[i] = interrupted.suspects;
 }
 
-void WorkerSet::take(std::size_t i, const Alive&, const OnResult&) { heard_[i] = Clock::now(); }
+void WorkerSet::take(std::size_t i, const Alive& alive, const OnResult&) {
+  heard_[i] = Clock::now();
+  seen_[i] = {alive.activity, *heard_[i]};
+}
 
 void WorkerSet::take(std::size_t i, const Progress& progress, const OnResult&) {
   progress_[i] = progress;
@@ -185,6 +193,7 @@ void WorkerSet::take(std::size_t i, const StepResult& result, const OnResult& on
   }
   const auto sent = unanswered_.find(result.step);
   if (sent == unanswered_.end()) return;
+  sent->second.answers[i] = Clock::now();
   note(i, result, sent->second);
   if (sent->second.answering_worker != i) return;
   const double seconds = seconds_since(sent->second.sent);
@@ -253,6 +262,50 @@ std::optional<WorkerLoss> WorkerSet::silent() const {
   return std::nullopt;
 }
 
+// A worker waits for rows that another has sent long ago, or that it cannot get rid of.
+std::optional<WorkerLoss> WorkerSet::stalled() const {
+  for (std::size_t to = 0; to < workers_.size(); ++to) {
+    if (!has_stalled(to)) continue;
+    const Activity& waits = seen_[to].activity;
+    const auto from = static_cast<std::size_t>(waits.peer);
+    return lost_link(from, to,
+                     fmt::format("step {} has not come through for {:.1f} s", waits.step,
+                                 waits.for_s + seconds_since(seen_[to].told)));
+  }
+  return std::nullopt;
+}
+
+bool WorkerSet::has_stalled(std::size_t receiver) const {
+  const Activity& waits = seen_[receiver].activity;
+  if (waits.epoch != epoch_ || waits.doing != Doing::receiving) return false;
+  const auto step = unanswered_.find(waits.step);
+  if (step == unanswered_.end() || step->second.answers.contains(receiver)) return false;
+  if (waits.peer < 0 || waits.peer >= std::ssize(workers_)) return false;
+  const auto from = static_cast<std::size_t>(waits.peer);
+  // What may be on its way: all rows of the step, and of those that were sent before it.
+  const PathSpeed path = plan_->cluster.link(plan_->cluster.find_device(workers_[from].device),
+                                             plan_->cluster.find_device(workers_[receiver].device));
+  constexpr double row_element_bytes = 4, patience = 4;
+  const double rows_bytes = static_cast<double>(unanswered_tokens_ * plan_->model.arch.hidden) * row_element_bytes;
+  const double limit_s = options_.stall_s + patience * path.seconds(rows_bytes);
+  const auto lasts = [&](const Seen& seen) { return seen.activity.for_s + seconds_since(seen.told) > limit_s; };
+  if (!lasts(seen_[receiver])) return false;
+  const auto sent = step->second.answers.find(from);
+  if (sent != step->second.answers.end()) return seconds_since(sent->second) > limit_s;
+  const Activity& sends = seen_[from].activity;
+  return sends.epoch == epoch_ && sends.step == waits.step && sends.doing == Doing::sending &&
+         sends.peer == static_cast<std::int32_t>(receiver) && lasts(seen_[from]);
+}
+
+// Both ends live. The one with fewer layers is given up: less moves.
+WorkerLoss WorkerSet::lost_link(std::size_t from, std::size_t to, const std::string& how) const {
+  const auto layers = [&](std::size_t i) { return plan_->stage(workers_[i].stage).layers.size(); };
+  return {.cause = Error(ErrorCode::peer, fmt::format("the link from {} to {} is lost: {}", workers_[from].device,
+                                                      workers_[to].device, how)),
+          .devices = {workers_[layers(from) < layers(to) ? from : to].device},
+          .at_once = true};
+}
+
 // Those behind a worker that hangs do not answer either: the first stage without an answer is to blame.
 WorkerLoss WorkerSet::hang(std::uint64_t id, const UnansweredStep& step, double elapsed_s) const {
   std::string silent;
@@ -277,7 +330,7 @@ WorkerLoss WorkerSet::hang(std::uint64_t id, const UnansweredStep& step, double 
 WorkerLoss WorkerSet::find_cause(const OnResult& on_result) {
   const auto first_seen = Clock::now();
   for (;;) {
-    std::optional<WorkerLoss> consequence;
+    std::optional<WorkerLoss> consequence, link;
     const bool settled = seconds_since(first_seen) > settle_s;
     for (std::size_t i = 0; i < workers_.size(); ++i) {
       if (take_messages(i, on_result)) continue;
@@ -288,10 +341,21 @@ WorkerLoss WorkerSet::find_cause(const OnResult& on_result) {
       WorkerLoss named = describe_loss(i);
       if (killed || left_silently || own_error) return named;
       if (!consequence) consequence = std::move(named);
+      if (!link) link = link_of_interruption(i);
     }
-    if (settled) return *consequence;
+    if (settled) return link ? *link : *consequence;
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
+}
+
+// Where a worker cannot reach another that lives, and nobody has died, it is what lies between them.
+std::optional<WorkerLoss> WorkerSet::link_of_interruption(std::size_t i) const {
+  for (const std::int32_t place : suspects_[i]) {
+    const auto from = static_cast<std::size_t>(place);
+    if (place < 0 || from >= workers_.size() || from == i || workers_[from].link->ended()) continue;
+    return lost_link(from, i, reported_[i] ? reported_[i]->what() : "");
+  }
+  return std::nullopt;
 }
 
 WorkerLoss WorkerSet::describe_loss(std::size_t i) {

@@ -33,7 +33,8 @@ struct WorkerStatus {
 struct WorkerLoss {
   Error cause;
   std::vector<std::string> devices = {};
-  bool gone = false;  // with them: no worker can be started there for now
+  bool gone = false;     // with them: no worker can be started there for now
+  bool at_once = false;  // to start them again would not help: they count as lost now
 };
 
 // The workers of a plan could not be started, and none of them is left.
@@ -65,6 +66,7 @@ struct WorkerSetOptions {
   // slowest.
   double watchdog_s = 10;
   double silence_s = 3;  // a worker that has said Alive, and then nothing for this long, is lost
+  double stall_s = 2;    // a link is lost whose receiver still waits so long after the sender was done
   // Start-up phases, for people: ("weights", "42 %").
   std::function<void(const std::string& phase, const std::string& detail)> report = {};
 };
@@ -112,7 +114,8 @@ class WorkerSet {
     Instant sent;
     double limit_s = 0;
     bool alone = true;
-    std::vector<double> stage_s = {};  // see StepSeconds
+    std::vector<double> stage_s = {};             // see StepSeconds
+    std::map<std::size_t, Instant> answers = {};  // when, by worker
   };
   using OnResult = std::function<void(const StepResult&, const StepSeconds&)>;
 
@@ -129,6 +132,10 @@ class WorkerSet {
   double step_limit_s() const;
   std::optional<WorkerLoss> overdue() const;
   std::optional<WorkerLoss> silent() const;
+  std::optional<WorkerLoss> stalled() const;
+  bool has_stalled(std::size_t receiver) const;
+  WorkerLoss lost_link(std::size_t from, std::size_t to, const std::string& how) const;
+  std::optional<WorkerLoss> link_of_interruption(std::size_t i) const;
   WorkerLoss hang(std::uint64_t id, const UnansweredStep& step, double elapsed_s) const;
   WorkerLoss find_cause(const OnResult& on_result);
   WorkerLoss describe_loss(std::size_t i);
@@ -149,6 +156,12 @@ class WorkerSet {
   std::vector<std::size_t> stirred_;            // workers that may have something to say
   std::vector<std::uint64_t> last_answer_;      // step, per worker
   std::vector<std::optional<Instant>> heard_;   // when last, of those that say that they are alive
+  struct Seen {
+    Activity activity;
+    Instant told;
+  };
+  std::vector<Seen> seen_;                           // what each was at when it last said so
+  std::vector<std::vector<std::int32_t>> suspects_;  // of workers that were interrupted
   std::map<std::uint64_t, UnansweredStep> unanswered_;
   std::int64_t unanswered_tokens_ = 0;
   double slowest_step_s_ = 0;

@@ -313,6 +313,71 @@ TEST_F(SilentWorkersTest, AnyMessageIsASignOfLife) {
   }
 }
 
+// ---- links ----
+
+class StalledLinkTest : public WorkerSetTest {
+ protected:
+  StalledLinkTest() : WorkerSetTest({.watchdog_s = 3600, .silence_s = 3600, .stall_s = 0.1}) {
+    start();
+    set_->send(step_of(1));
+  }
+  void does(std::size_t worker, Doing doing, std::int32_t peer, double for_s, std::uint64_t of = epoch) {
+    scripts_[worker].to_driver.push_back(Alive{{.epoch = of, .step = 1, .doing = doing, .peer = peer, .for_s = for_s}});
+  }
+  std::optional<WorkerLoss> loss_within(double seconds) {
+    for (const Instant until = deadline_in(seconds); seconds_until(until) > 0;)
+      if (auto loss = receive()) return loss;
+    return std::nullopt;
+  }
+};
+
+TEST_F(StalledLinkTest, WhatWasSentAndDoesNotArriveIsTheLinks) {
+  answer(0, 1);
+  does(2, Doing::receiving, 0, 60);
+  const auto loss = loss_within(20);
+  ASSERT_TRUE(loss);
+  EXPECT_THAT(loss->cause.what(),
+              HasSubstr("the link from box/0 to box/2 is lost: step 1 has not come through for 60."));
+  EXPECT_EQ(loss->devices.size(), 1u);
+  EXPECT_TRUE(loss->at_once);
+  EXPECT_FALSE(loss->gone);
+}
+
+TEST_F(StalledLinkTest, WhatCannotBeSentIsTheLinks) {
+  does(0, Doing::sending, 2, 60);
+  does(2, Doing::receiving, 0, 60);
+  EXPECT_THAT(loss_within(20)->cause.what(), HasSubstr("the link from box/0 to box/2 is lost"));
+}
+
+TEST_F(StalledLinkTest, WhoWaitsForOneThatComputesOrForAnEarlierEpochBlamesNobody) {
+  does(0, Doing::computing, -1, 60);
+  does(2, Doing::receiving, 0, 60);
+  EXPECT_FALSE(loss_within(0.3));
+  answer(0, 1);
+  does(2, Doing::receiving, 0, 60, epoch - 1);
+  EXPECT_FALSE(loss_within(0.3));
+  does(2, Doing::receiving, 77, 60);
+  EXPECT_FALSE(loss_within(0.3));
+  does(2, Doing::computing, -1, 60);
+  EXPECT_FALSE(loss_within(0.3));
+}
+
+TEST_F(WorkerSetTest, WhoCannotReachALivingWorkerHasLostTheLink) {
+  scripts_[2].to_driver.push_back(Interrupted{epoch, "cannot reach rank 0", {0}});
+  const auto loss = receive();
+  EXPECT_STREQ(loss->cause.what(), "the link from box/0 to box/2 is lost: cannot reach rank 0");
+  EXPECT_TRUE(loss->at_once);
+}
+
+TEST_F(WorkerSetTest, ASuspectThatHasDiedIsTheCause) {
+  scripts_[2].to_driver.push_back(Interrupted{epoch, "lost rank 0", {0, 99, -5}});
+  scripts_[0].exit = killed;
+  scripts_[0].ended = true;
+  const auto loss = receive();
+  EXPECT_EQ(loss->devices, std::vector<std::string>{"box/0"});
+  EXPECT_FALSE(loss->at_once);
+}
+
 // ---- machines that are gone ----
 
 TEST_F(WorkerSetTest, AMachineIsGoneWithAllItsWorkers) {
