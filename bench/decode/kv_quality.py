@@ -18,24 +18,25 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "tests/parity"))
 import engine  # noqa: E402
 
-TYPES = ["fp32", "bf16", "q8_0"]
-
-
 def log_probabilities(logits):
     logits = logits.astype(numpy.float64)
     logits -= logits.max(-1, keepdims=True)
     return logits - numpy.log(numpy.exp(logits).sum(-1, keepdims=True))
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def arguments(description):
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
     parser.add_argument("--text", type=Path, default=ROOT / "docs/membership.md")
     parser.add_argument("--weight-type", default="file")
     parser.add_argument("--chunks", type=int, default=3)
     parser.add_argument("--told", type=int, default=768)
     parser.add_argument("--asked", type=int, default=256)
-    options = parser.parse_args()
+    return parser
+
+
+def measure(options, what, variants):
+    """Prints a table: a row for each of `variants`, {name: case(layers)}, held against the first."""
     place = (options.model.parent, dict(gguf_file=options.model.name)) if options.model.is_file() else (options.model, {})
     layers = AutoConfig.from_pretrained(place[0], **place[1]).num_hidden_layers
     tokens = AutoTokenizer.from_pretrained(place[0], **place[1]).encode(options.text.read_text())
@@ -47,11 +48,11 @@ def main():
     targets = numpy.array([chunk[options.told:] for chunk in chunks])
     exact = None
     print(f"{options.chunks} x {options.asked} tokens after {options.told} each\n")
-    print("| keys and values | perplexity | mean KL to fp32 | 99 % of KL below | same next token |")
+    print(f"| {what} | perplexity | mean KL to {next(iter(variants))} | 99 % of KL below | same next token |")
     print("|---|---|---|---|---|")
-    for kv in TYPES:
-        case = dict(model=str(options.model), weight_type=options.weight_type, kv_type=kv, requests=requests,
-                    layouts=[engine.chain(1, cuts=[0, layers])], scripts=[dict(name="chunks", chunk=256)])
+    for name, case in variants.items():
+        case = dict(model=str(options.model), weight_type=options.weight_type, requests=requests,
+                    scripts=[dict(name="chunks", chunk=256)]) | case(layers)  # fmt: skip
         with tempfile.TemporaryDirectory() as folder:
             runs = sorted(engine.run(case, Path(folder)), key=lambda run: run[0]["request"])
         said = numpy.stack([log_probabilities(logits) for _, logits in runs])
@@ -59,7 +60,12 @@ def main():
         perplexity = numpy.exp(-numpy.take_along_axis(said, targets[..., None], -1).mean())
         divergence = (numpy.exp(exact) * (exact - said)).sum(-1)
         same = (said.argmax(-1) == exact.argmax(-1)).mean()
-        print(f"| {kv} | {perplexity:.4f} | {divergence.mean():.2e} | {numpy.quantile(divergence, 0.99):.2e} | {same:.2%} |", flush=True)
+        print(f"| {name} | {perplexity:.4f} | {divergence.mean():.2e} | {numpy.quantile(divergence, 0.99):.2e} | {same:.2%} |", flush=True)
+
+
+def main():
+    types = {kv: lambda layers, kv=kv: dict(kv_type=kv, layouts=[engine.chain(1, cuts=[0, layers])]) for kv in ["fp32", "bf16", "q8_0"]}
+    measure(arguments(__doc__).parse_args(), "keys and values", types)
 
 
 if __name__ == "__main__":

@@ -51,6 +51,9 @@ ServeOptions serve_options(const PlanningOptions& options) {
           .weight_type = runnable_dtype(options.weight_type, "--weight-type", Use::weights),
           .most_kl = options.max_kl > 0 ? std::optional(options.max_kl) : std::nullopt,
           .kv_type = runnable_dtype(options.kv_type, "--kv-type", Use::kv),
+          .crossing_type = options.crossing_type.empty()
+                               ? std::nullopt
+                               : std::optional(parse_dtype_option(options.crossing_type, "--crossing-type")),
           .max_batch = options.max_batch,
           .excluded = options.without,
           .profile = {},
@@ -166,6 +169,8 @@ void add_planning_options(CLI::App& verb, PlanningOptions& options, const std::s
       ->check(CLI::Range(1e-6, 10.0));
   verb.add_option("--kv-type", options.kv_type,
                   "Keys and values: fp32, bf16, q8_0 (default: the activations' type, never q8_0)");
+  verb.add_option("--crossing-type", options.crossing_type,
+                  "Activations from machine to machine: fp32, bf16, int8 (default: as computed in)");
   verb.add_flag("--all-devices", options.all_devices, "Use every device");
   verb.add_flag("--tp-across-machines", options.across_machines, "Allow tensor parallelism across machines");
   verb.add_flag("--one-pipeline", options.one_pipeline, "Plan a single pipeline");
@@ -229,6 +234,7 @@ ServeOptions options_of(const ServePlan& plan) {
     options.weight_types = weight_types_of(plan);
     options.kv_type = plan.stages.front().kv_type;
   }
+  options.crossing_type = crossing_type_of(plan);
   return options;
 }
 

@@ -15,7 +15,7 @@ struct PlanningOptions {
   std::string objective = "slo";
   std::string cost = "motley";
   std::vector<std::string> settings;  // KEY=VALUE
-  std::string weight_type, kv_type;
+  std::string weight_type, kv_type, crossing_type;
   double max_kl = 0;  // 0: not given
   std::string deadline = "10 s";
   std::uint64_t seed = 0;

@@ -10,6 +10,7 @@
 #include "motley/cli/command.hpp"
 #include "motley/cli/named_model.hpp"
 #include "motley/cli/worker_program.hpp"
+#include "motley/model/crossing.hpp"
 #include "motley/plan/served.hpp"
 #include "motley/planner/serve/replan.hpp"
 #include "motley/report/plan_report.hpp"
@@ -63,6 +64,9 @@ void require_served_types(const PlanningOptions& planning) {
         Use::weights);
   if (!planning.kv_type.empty())
     check("--kv-type", parse_dtype_option(planning.kv_type, "--kv-type"), "--kv-type", Use::kv);
+  if (!planning.crossing_type.empty())
+    check_activation_type(read_named_model(planning.model).arch,
+                          parse_dtype_option(planning.crossing_type, "--crossing-type"));
 }
 
 namespace {

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "motley/model/crossing.hpp"
+
 namespace motley {
 namespace {
 
@@ -21,6 +23,14 @@ void find_stage(const ServePlan& plan, const std::string& device, Assignment& fo
                       "start workers only for the `devices` of the plan's stages");
 }
 
+// In the type that the receiving stage computes in, unless the plan names another.
+DType sent_in(const ServePlan& plan, const Route& route, std::size_t hop) {
+  const Stage& receiver = plan.stage(route.path[hop + 1].stage);
+  const DType type = route.path[hop].activation_type.value_or(dtype_row(receiver.weight_type).computed_in);
+  check_activation_type(plan.model.arch, type);
+  return type;
+}
+
 std::optional<RoutePlace> find_place(const ServePlan& plan, const Route& route, const Stage& stage) {
   std::optional<RoutePlace> place;
   for (std::size_t hop = 0; hop < route.path.size(); ++hop) {
@@ -34,6 +44,8 @@ std::optional<RoutePlace> find_place(const ServePlan& plan, const Route& route, 
     place = RoutePlace{.number = hop,
                        .previous = hop > 0 ? &plan.stage(route.path[hop - 1].stage) : nullptr,
                        .next = hop + 1 < route.path.size() ? &plan.stage(route.path[hop + 1].stage) : nullptr};
+    if (place->previous != nullptr) place->received_in = sent_in(plan, route, hop - 1);
+    if (place->next != nullptr) place->sent_in = sent_in(plan, route, hop);
     if (stage.embedding != (place->previous == nullptr) || stage.head != (place->next == nullptr))
       throw input_error(
           fmt::format("stage {} is hop {} of the {} of route {}, and has {}embedding and {}head", stage.id, hop,

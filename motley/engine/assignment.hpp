@@ -14,6 +14,8 @@ struct RoutePlace {
   std::size_t number = 0;           // among the route's stages, from 0
   const Stage* previous = nullptr;  // null: the stage is the route's first
   const Stage* next = nullptr;      // null: its last
+  DType received_in = DType::fp32;  // the type of the activations that come from `previous`
+  DType sent_in = DType::fp32;      // of those that go to `next`
 };
 
 // Points into the plan, which must outlive it.

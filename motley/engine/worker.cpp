@@ -25,6 +25,7 @@
 #include "motley/engine/assignment.hpp"
 #include "motley/engine/backend.hpp"
 #include "motley/engine/cpu_kernels.hpp"
+#include "motley/engine/crossing.hpp"
 #include "motley/engine/stage_model.hpp"
 #include "motley/workers/remote_workers.hpp"
 #include "motley/workers/worker_links.hpp"
@@ -103,9 +104,6 @@ class ActivityLog {
   Instant since_ = Clock::now();
 };
 
-// Activations cross in the type that the receiving stage computes in.
-at::ScalarType crossing_type(const Stage& receiver) { return scalar_type(dtype_row(receiver.weight_type).computed_in); }
-
 StageSpec spec_of(const ServePlan& plan, const Assignment& assignment) {
   const Stage& stage = *assignment.stage;
   return {.arch = plan.model.arch,
@@ -151,19 +149,11 @@ class Executor {
   void connect(const Part& part, const WorkerLinks& links);
   void connect(const Part& part, const FabricAddresses& addresses, Fabric& fabric);
   const RoutePlace& place_on_route(const Step& step) const;
-  at::Tensor receive(const Stage& previous, std::int64_t tokens);
-  void send(const Stage& next, const at::Tensor& hidden);
+  at::Tensor receive(const RoutePlace& place, std::int64_t tokens);
+  void send(const RoutePlace& place, const at::Tensor& hidden);
   void use_logits(const Step& step, const at::Tensor& hidden, StepResult& result);
   double waited_s() const;
   double stage_waited_s() const { return group_ ? group_->waited_s() : 0; }
-
-  // While it does something for a step; computing afterwards.
-  template <class Function>
-  void note(Doing doing, int peer, Function function) {
-    activity_.set(epoch_, step_, doing, peer);
-    function();
-    activity_.set(epoch_, step_, Doing::computing);
-  }
 
   ActivityLog& activity_;
   const std::uint64_t epoch_;
@@ -177,6 +167,8 @@ class Executor {
   std::unique_ptr<StageModel> model_;
   at::Tensor incoming_;       // rows for model_, on its device
   at::Tensor incoming_host_;  // where they arrive; the same tensor on a CPU
+  CrossingReceiver receiver_;
+  CrossingSender sender_;
 };
 
 Executor::Executor(const Part& part, ControlConnection& control, Fabric* fabric, std::unique_ptr<StageModel>& held,
@@ -207,7 +199,6 @@ Executor::Executor(const Part& part, ControlConnection& control, Fabric* fabric,
   check_allocation(launch.device, assignment_.memory, {bytes.weights, bytes.kv, bytes.activations});
   if (!stage.embedding) {
     incoming_ = model_->incoming_buffer();
-    MOTLEY_CHECK(incoming_.scalar_type() == crossing_type(stage));
     incoming_host_ = incoming_.is_cpu() ? incoming_ : at::empty_like(incoming_, at::TensorOptions(at::kCPU));
   }
   control.send(Ready{.weight_bytes = bytes.weights,
@@ -291,7 +282,7 @@ StepResult Executor::execute(Step step) {
   const std::int64_t rows_onwards = take_parts(step, place.number);
   const std::int64_t tokens = count_tokens(step, plan_.step.max_tokens);
 
-  const at::Tensor incoming = place.previous != nullptr ? receive(*place.previous, tokens) : at::Tensor();
+  const at::Tensor incoming = place.previous != nullptr ? receive(place, tokens) : at::Tensor();
   // A rank may get its whole input from the others of its stage, and waits there for the stages before.
   const double stage_waited_before_s = stage_waited_s();
   const at::Tensor hidden = model_->forward(step, incoming);
@@ -299,7 +290,7 @@ StepResult Executor::execute(Step step) {
   if (place.next == nullptr)
     use_logits(step, hidden, result);
   else if (rows_onwards > 0)
-    send(*place.next, hidden.narrow(0, 0, rows_onwards));
+    send(place, hidden.narrow(0, 0, rows_onwards));
   result.wait_s = waited_s() - waited_before_s;
   result.stage_wait_s = stage_waited_s() - stage_waited_before_s;
   result.compute_s = seconds_since(start) - result.wait_s;
@@ -307,27 +298,28 @@ StepResult Executor::execute(Step step) {
   return result;
 }
 
-at::Tensor Executor::receive(const Stage& previous, std::int64_t tokens) {
-  const int senders = static_cast<int>(previous.devices.size());
+at::Tensor Executor::receive(const RoutePlace& place, std::int64_t tokens) {
+  const std::vector<std::string>& previous = place.previous->devices;
+  const int senders = static_cast<int>(previous.size());
   const int sender = crossing_sender(assignment_.rank, senders, assignment_.degree);
   const at::Tensor host = incoming_host_.narrow(0, 0, tokens);
-  const int from = rank_of_.at(previous.devices[static_cast<std::size_t>(sender)]);
-  note(Doing::receiving, from, [&] { receive_crossing(*workers_, bytes_of(host), tokens, from, group_.get()); });
-  if (group_)
-    note(Doing::meeting, rank_of_.at(assignment_.stage->devices[0]),
-         [&] { gather_crossing(*group_, bytes_of(host), tokens); });
+  const int from = rank_of_.at(previous[static_cast<std::size_t>(sender)]);
+  activity_.set(epoch_, step_, Doing::receiving, from);
+  receiver_.receive(*workers_, host, place.received_in, from, group_.get(), [&] {
+    if (group_) activity_.set(epoch_, step_, Doing::meeting, rank_of_.at(assignment_.stage->devices[0]));
+  });
+  activity_.set(epoch_, step_, Doing::computing);
   at::Tensor incoming = incoming_.narrow(0, 0, tokens);
   if (!incoming.is_cpu()) incoming.copy_(host);
   return incoming;
 }
 
-void Executor::send(const Stage& next, const at::Tensor& hidden) {
+void Executor::send(const RoutePlace& place, const at::Tensor& hidden) {
   std::vector<int> receivers;
-  for (const std::string& device : next.devices) receivers.push_back(rank_of_.at(device));
-  const at::Tensor host = hidden.to(at::kCPU, crossing_type(next)).contiguous();  // usually `hidden` itself
-  note(Doing::sending, receivers.front(), [&] {
-    send_crossing(*workers_, bytes_of(host), host.size(0), assignment_.rank, assignment_.degree, receivers);
-  });
+  for (const std::string& device : place.next->devices) receivers.push_back(rank_of_.at(device));
+  activity_.set(epoch_, step_, Doing::sending, receivers.front());
+  sender_.send(*workers_, hidden, place.sent_in, assignment_.rank, assignment_.degree, receivers);
+  activity_.set(epoch_, step_, Doing::computing);
 }
 
 // The logits of one row of `hidden`: a token is chosen by them, or known ones are scored.

@@ -369,6 +369,21 @@ TEST(Worker, StagesOfDifferentTypesUnderstandEachOther) {
             generate(mixed(DType::fp32, DType::bf16, {0.5, 0.5}), "shm"));
 }
 
+// A row is rounded by itself, whatever else is in its step and whoever receives it.
+TEST(Worker, ActivationsMayBeSentInOtherTypes) {
+  const auto sending = [](ServePlan plan, DType type) {
+    for (std::size_t hop = 0; hop + 1 < plan.routes[0].path.size(); ++hop)
+      plan.routes[0].path[hop].activation_type = type;
+    return plan;
+  };
+  for (const DType type : {DType::int8, DType::bf16}) {
+    SCOPED_TRACE(name_of(type));
+    const auto expected = generate(sending(plan_of({{3, {1}}, {5, {1}}}), type), "shm");
+    EXPECT_EQ(generate(sending(plan_of({{3, {0.5, 0.5}}, {5, {0.5, 0.25, 0.25}}}), type), "shm"), expected);
+    EXPECT_EQ(generate(sending(plan_of({{3, {1}}, {5, {0.5, 0.5}}}), type), "fabric"), expected);
+  }
+}
+
 TEST(Worker, AllocatesWhatThePlanForesaw) {
   const ServePlan plan = plan_of({{3, {0.75, 0.25}}, {5, {1}}}, DType::bf16);
   Deployment deployment(plan, "shm");

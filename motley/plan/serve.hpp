@@ -42,6 +42,7 @@ struct Stage {
 struct Hop {
   std::string stage;
   LayerRange layers;
+  std::optional<DType> activation_type = {};  // of what goes to the next stage; none: what that computes in
   bool operator==(const Hop&) const = default;
 };
 

@@ -57,7 +57,10 @@ const Schema<Hop>& schema<Hop>() {
   static const auto table = Schema<Hop>("hop", "A stage on a route.")
                                 .field("stage", &Hop::stage, "Its id.", {.required = true})
                                 .custom<LayerRange>(layers_row("The blocks that are computed there."), &Hop::layers,
-                                                    read_layers, write_layers);
+                                                    read_layers, write_layers)
+                                .field("activation_type", &Hop::activation_type,
+                                       "Type of the activations that go to the next stage: `fp32`, `bf16` or `int8`. "
+                                       "Default: what that stage computes in.");
   return table;
 }
 

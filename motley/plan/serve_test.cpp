@@ -18,6 +18,7 @@ TEST(Plan, ReadsWhatItWritesByteForByte) {
   full.stages[0].role = StageRole::prefill;
   full.stages[1].kv_type = DType::bf16;
   full.routes[0].weight = 0.7;
+  full.routes[0].path[0].activation_type = DType::int8;
   full.workload.classes[0].rate_per_s = 1.0 / 7;
   for (const ServePlan& plan : {garage_plan(), box_plan(), full}) {
     const std::string written = to_json(write(plan), 2);

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "motley/base/hints.hpp"
+#include "motley/model/crossing.hpp"
 #include "motley/plan/serve.hpp"
 
 namespace motley {
@@ -220,6 +221,28 @@ class Verifier {
     check_coverage(route, place);
     if (known) check_roles(route, place);
     if (known) check_route_links(route, place);
+    check_crossings(route, place);
+  }
+
+  // What goes from one stage to another has one type on all routes: their links are priced by it.
+  void check_crossings(const Route& route, const std::string& place) {
+    for (std::size_t hop = 0; hop < route.path.size(); ++hop) {
+      const std::optional<DType>& type = route.path[hop].activation_type;
+      const std::string here = fmt::format("{}.path[{}].activation_type", place, hop);
+      const bool sends = hop + 1 < route.path.size() && !hands_over(route, hop + 1);
+      if (type && !sends) {
+        add(here, "no activations leave this stage on the route", "remove it");
+        continue;
+      }
+      if (type) attempt(here, {}, [&] { check_activation_type(plan_.model.arch, *type); });
+      if (!sends) continue;
+      const auto [sent, added] = sent_in_.try_emplace({route.path[hop].stage, route.path[hop + 1].stage}, type);
+      if (!added && sent->second != type)
+        add(here,
+            fmt::format("another route sends from stage \"{}\" to \"{}\" in another type", route.path[hop].stage,
+                        route.path[hop + 1].stage),
+            "give both the same type");
+    }
   }
 
   bool check_hop(const Hop& hop, const std::string& place) {
@@ -391,6 +414,7 @@ class Verifier {
   std::set<std::string> route_ids_;
   std::set<std::string> used_stages_;
   std::set<std::pair<std::string, std::string>> linked_;
+  std::map<std::pair<std::string, std::string>, std::optional<DType>> sent_in_;
   std::vector<Violation> violations_;
 };
 

@@ -265,6 +265,20 @@ TEST(Verify, EachBreakageIsFoundAlone) {
          plan.unused = {{"bench/9", "test"}};
        },
        {{"unused[0]", "the cluster has no device \"bench/9\""}}},
+      {"a type of activations that do not leave",
+       [](ServePlan& plan) { plan.routes[0].path[2].activation_type = DType::int8; },
+       {{"routes[0].path[2].activation_type", "no activations leave this stage on the route"}}},
+      {"a type that activations are not sent in",
+       [](ServePlan& plan) { plan.routes[0].path[1].activation_type = DType::fp16; },
+       {{"routes[0].path[1].activation_type", "activations cannot be sent in fp16"}}},
+      {"two types between the same stages",
+       [](ServePlan& plan) {
+         plan.routes.push_back(plan.routes[0]);
+         plan.routes[1].id = "r1";
+         plan.routes[1].path[0].activation_type = DType::int8;
+       },
+       {{"routes[1].path[0].activation_type",
+         "another route sends from stage \"r0/s0\" to \"r0/s1\" in another type"}}},
       {"link that nobody described",
        [](ServePlan& plan) {
          plan.cluster.description.machines[2].site = "road";
@@ -380,6 +394,19 @@ ServePlan split_plan() {
                            .kv_tokens = 512});
   plan.routes = {{.id = "r0", .path = {{"p", {0, 8}}, {"d", {0, 8}}}}};
   return plan;
+}
+
+TEST(Verify, HopsMaySayWhatTheySend) {
+  ServePlan plan = garage_plan();
+  plan.routes[0].path[0].activation_type = DType::bf16;
+  plan.routes[0].path[1].activation_type = DType::int8;
+  expect_violations(plan, {});
+}
+
+TEST(Verify, KeysAndValuesThatAreHandedOverHaveNoTypeOfActivations) {
+  ServePlan plan = split_plan();
+  plan.routes[0].path[0].activation_type = DType::int8;
+  expect_violations(plan, {{"routes[0].path[0].activation_type", "no activations leave this stage on the route"}});
 }
 
 TEST(Verify, PrefillMayStandBeforeDecode) {

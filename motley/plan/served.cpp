@@ -24,8 +24,8 @@ std::vector<Violation> not_served(const ServePlan& plan) {
   }
   for (std::size_t r = 0; r < plan.routes.size(); ++r)
     for (std::size_t hop = 0; hop < plan.routes[r].path.size(); ++hop) {
-      const auto& [stage, layers] = plan.routes[r].path[hop];
-      if (layers != plan.stage(stage).layers)
+      const std::string& stage = plan.routes[r].path[hop].stage;
+      if (plan.routes[r].path[hop].layers != plan.stage(stage).layers)
         reasons.push_back({fmt::format("routes[{}].path[{}]", r, hop),
                            fmt::format("the route runs a part of stage \"{}\" alone, which is not served yet", stage),
                            "plan without --partial-ranges"});

@@ -62,6 +62,7 @@ std::string stages_table(const ServePlan& plan, const Route& route) {
     if (stage.embedding) extras.emplace_back("embedding");
     if (stage.head) extras.emplace_back("head");
     if (is_quantised(stage.weight_type)) extras.push_back(fmt::format("{} weights", name_of(stage.weight_type)));
+    if (hop.activation_type) extras.push_back(fmt::format("sends {}", name_of(*hop.activation_type)));
     table.add({stage.id, fmt::format("{}-{}", hop.layers.first, hop.layers.end - 1),
                fmt::format("{}", hop.layers.size()), fmt::format("{}", stage.devices.size()),
                compact_devices(stage.devices), stage_types(plan, stage), shares_text(stage),

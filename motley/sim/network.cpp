@@ -24,7 +24,8 @@ ChainModel Network::chain_model(const RouteChain& chain) {
   for (std::size_t hop = 0; hop < chain.hops; ++hop) {
     model.hops.push_back(
         {.stage = static_cast<std::uint32_t>(times_.stage_of(chain, hop)), .time = times_.stage(chain, hop)});
-    if (hop > 0) model.hops[hop - 1].next = way(model.hops[hop - 1].stage, model.hops[hop].stage);
+    if (hop > 0)
+      model.hops[hop - 1].next = way(model.hops[hop - 1].stage, model.hops[hop].stage, times_.hop(chain, hop - 1));
   }
   return model;
 }
@@ -48,12 +49,11 @@ void Network::add_transfers(ChainModel& prefill, const ChainModel& decode, std::
       const std::uint32_t from = prefill.hops[i].stage, to = decode.hops[j].stage;
       if (common <= 0 || from == to) continue;
       const auto layer_bytes = static_cast<double>(kv_bytes_per_token(plan_.model.arch, plan_.stages[from].kv_type));
-      prefill.transfers.push_back({way(from, to), static_cast<double>(common) * layer_bytes});
+      prefill.transfers.push_back({way(from, to, times_.hop(from, to)), static_cast<double>(common) * layer_bytes});
     }
 }
 
-Way Network::way(std::uint32_t from, std::uint32_t to) {
-  HopTime time = times_.hop(from, to);
+Way Network::way(std::uint32_t from, std::uint32_t to, HopTime time) {
   const std::uint32_t link = link_between(from, to, time);
   return {link, std::move(time)};
 }

@@ -58,7 +58,7 @@ class Network {
 
  private:
   static void take(const PipelineTime& times, ChainModel& chain);
-  Way way(std::uint32_t from, std::uint32_t to);
+  Way way(std::uint32_t from, std::uint32_t to, HopTime time);
   std::uint32_t link_between(std::uint32_t from_stage, std::uint32_t to_stage, const HopTime& time);
   ChainModel chain_model(const RouteChain& chain);
   void add_transfers(ChainModel& prefill, const ChainModel& decode, std::size_t route);

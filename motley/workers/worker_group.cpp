@@ -148,13 +148,11 @@ void send_crossing(WorkerGroup& workers, std::span<const std::byte> tensor, std:
 }
 
 void receive_crossing(WorkerGroup& workers, std::span<std::byte> tensor, std::int64_t rows, int sender,
-                      const WorkerGroup* stage) {
+                      WorkerGroup* stage, const std::function<void()>& received) {
   const auto bounds = in_bytes(crossing_bounds(rows, stage != nullptr ? stage->size() : 1), tensor.size());
   workers.receive(interval(tensor, bounds, static_cast<std::size_t>(stage != nullptr ? stage->rank() : 0)), sender);
-}
-
-void gather_crossing(WorkerGroup& stage, std::span<std::byte> tensor, std::int64_t rows) {
-  stage.all_gather(tensor, in_bytes(crossing_bounds(rows, stage.size()), tensor.size()));
+  if (received) received();
+  if (stage != nullptr) stage->all_gather(tensor, bounds);
 }
 
 }  // namespace motley

@@ -85,6 +85,7 @@ def test_the_fuzz_targets_begin_with_models(run_to, tmp_path):
         (["plan", "serve", *GARAGE.split(), "--model", TALES, "--kv-type", "q4_0"], "--kv-type must be a type that the engine computes in, found q4_0", "fp32, bf16, fp16 or q8_0"),
         (["plan", "serve", *GARAGE.split(), "--model", TALES, "--kv-type", "q8_0"], "q8_0 keys and values come in blocks of 32 along a head, and the model's head_dim is 24", "`kv_type` (`--kv-type`) to fp32 or bf16"),
         (["plan", "serve", *GARAGE.split(), "--model", TALES, "--kv-type", "q9"], "q9", "q8_0"),
+        (["plan", "serve", *GARAGE.split(), "--model", TALES, "--crossing-type", "q8_0"], "activations cannot be sent in q8_0", "fp32, bf16 or int8"),
         (["model", "memory", TALES, "--kv-type", "q8_0"], "the model's head_dim is 24", "fp32 or bf16"),
         (["model", "memory", TALES, "--kv-type", "file"], "--kv-type must be a type of keys and values, found file", "q8_0"),
     ],

@@ -6,6 +6,7 @@
 // OUT.json).
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,6 +21,7 @@
 
 #include "motley/base/binding.hpp"
 #include "motley/engine/backend.hpp"
+#include "motley/engine/crossing.hpp"
 #include "motley/engine/stage_model.hpp"
 #include "motley/workers/worker_group.hpp"
 
@@ -58,6 +60,7 @@ struct CheckCase {
   std::string model;
   DType weight_type = DType::fp32;
   DType kv_type = DType::fp32;
+  std::optional<DType> crossing_type;  // none: what stages compute in
   std::int64_t block_tokens = 16;
   std::vector<CheckLayout> layouts;
   std::vector<CheckRequest> requests;
@@ -103,6 +106,7 @@ const Schema<CheckCase>& schema<CheckCase>() {
                                 .field("model", &CheckCase::model, "", {.required = true})
                                 .field("weight_type", &CheckCase::weight_type, "")
                                 .field("kv_type", &CheckCase::kv_type, "")
+                                .field("crossing_type", &CheckCase::crossing_type, "")
                                 .field("block_tokens", &CheckCase::block_tokens, "")
                                 .field("layouts", &CheckCase::layouts, "", {.required = true})
                                 .field("requests", &CheckCase::requests, "", {.required = true})
@@ -143,6 +147,7 @@ struct Logits {
 // One rank: its part of the model and its links.
 struct Rank {
   StageSpec spec;
+  DType crossing_type = DType::fp32;
   std::unique_ptr<WorkerGroup> group;    // of the stage; null: a single rank
   std::unique_ptr<WorkerGroup> workers;  // of all stages
   int from_previous = -1;                // who sends; -1: the first stage
@@ -194,6 +199,7 @@ Pipeline::Pipeline(const CheckCase& check, const CheckLayout& layout, const Arch
     stages_.emplace_back();
     for (int r = 0; r < stage.degree; ++r) {
       auto rank = std::make_unique<Rank>();
+      rank->crossing_type = check.crossing_type.value_or(dtype_row(check.weight_type).computed_in);
       rank->spec = {.arch = arch,
                     .layers = {stage.first, stage.last},
                     .embedding = stage.first == 0,
@@ -241,10 +247,6 @@ void Pipeline::connect(const CheckLayout& layout) {
   for (std::size_t r = 0; r < ranks_.size(); ++r) ranks_[r]->workers = std::move(workers[r]);
 }
 
-std::span<std::byte> bytes_of(const at::Tensor& tensor) {
-  return {static_cast<std::byte*>(tensor.mutable_data_ptr()), static_cast<std::size_t>(tensor.nbytes())};
-}
-
 void serve_steps(Rank& rank, const std::string& folder, Queue<Logits>& logits) {
   StageModel model(rank.spec, folder, rank.group.get(), at::kCPU);
   const StageSpec& spec = rank.spec;
@@ -260,17 +262,19 @@ void serve_steps(Rank& rank, const std::string& folder, Queue<Logits>& logits) {
   if (std::abs(total - planned) * 100 > planned)
     throw Error(ErrorCode::internal, fmt::format("{} bytes allocated where {} were planned", total, planned));
 
+  CrossingReceiver receiver;
+  CrossingSender sender;
   while (const std::optional<Step> step = rank.steps.pop()) {
     std::int64_t tokens = 0;
     for (const StepSequence& sequence : step->sequences) tokens += sequence.count;
     at::Tensor incoming;
     if (rank.from_previous >= 0) {
       incoming = model.incoming_buffer().narrow(0, 0, tokens);
-      receive_crossing(*rank.workers, bytes_of(incoming), tokens, rank.from_previous, rank.group.get());
+      receiver.receive(*rank.workers, incoming, rank.crossing_type, rank.from_previous, rank.group.get());
     }
     const at::Tensor hidden = model.forward(*step, incoming);
     if (!rank.to_next.empty())
-      send_crossing(*rank.workers, bytes_of(hidden), tokens, spec.rank, spec.degree, rank.to_next);
+      sender.send(*rank.workers, hidden, rank.crossing_type, spec.rank, spec.degree, rank.to_next);
     if (!spec.head) continue;
     const at::Tensor rows = model.logits(*step, hidden);
     if (spec.rank == 0 && rows.size(0) > 0) {
@@ -282,6 +286,7 @@ void serve_steps(Rank& rank, const std::string& folder, Queue<Logits>& logits) {
 
 void Pipeline::serve(Rank& rank, const std::string& folder) {
   at::set_num_threads(1);
+  const c10::InferenceMode guard;  // as in a worker
   try {
     serve_steps(rank, folder, logits_);
   } catch (const std::exception& error) {  // the other threads wait for this one: nothing can be undone

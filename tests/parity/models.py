@@ -40,6 +40,10 @@ MODELS = {
 }
 
 
+def tokens(count, seed):
+    return torch.randint(3, VOCABULARY, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
 def make(name, folder):
     """Saves the model into `folder` and returns it. The weights are large: tokens differ, and logits are far apart."""
     torch.manual_seed(sum(map(ord, name)))

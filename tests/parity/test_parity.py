@@ -135,6 +135,43 @@ def test_keys_and_values_of_eight_bits_equal_those_of_a_rounded_cache(tmp_path):
     assert min(differences) <= FP32_TOLERANCE / 10, "where no value lies so"
 
 
+def with_outliers(folder):
+    """A model whose residual stream has two channels of 1000 standard deviations, as trained models have a few."""
+    model = models.make("llama-gqa-llama3", folder)
+    outliers = [5, 77]
+    others = [channel for channel in range(model.config.hidden_size) if channel not in outliers]
+    with torch.no_grad():
+        embedding = model.model.embed_tokens.weight
+        embedding[:, outliers] = 1000 * embedding.std() * torch.tensor([1.0, -1.0])
+        for name, parameter in model.named_parameters():
+            if "norm" in name:  # which divide all channels by the outliers' size
+                parameter[others] *= 100
+                parameter[outliers] *= 0.01
+    model.save_pretrained(folder)
+    return model
+
+
+def test_activations_of_eight_bits_keep_a_model_with_outliers(tmp_path):
+    with_outliers(tmp_path / "model")
+    layouts = [chain(1, 1), chain(1, 1, 1), chain(2, 3)]
+    forced = [dict(prompt=prompt, generate=GENERATE, forced=models.tokens(GENERATE, 9)) for prompt in prompts()]
+
+    def logits(crossing_type):
+        case = dict(model=str(tmp_path / "model"), requests=forced, crossing_type=crossing_type, layouts=layouts, scripts=SCRIPTS)
+        return engine.run(case, tmp_path)
+
+    exact, half, eight = (logits(crossing_type) for crossing_type in ("fp32", "bf16", "int8"))
+    texts = {}
+    for (run, of_fp32), (_, of_bf16), (_, of_int8) in zip(exact, half, eight):
+        where = f"{run['layout']}, {run['script']}, request {run['request']}"
+        for name, other in (("fp32", of_fp32), ("bf16", of_bf16)):
+            difference = numpy.sqrt(numpy.mean((of_int8 - other) ** 2) / numpy.mean(other ** 2))
+            assert difference <= 0.01, f"{where}: {difference:.2%} from {name}"
+        # Whatever else is in a step, a row crosses alike.
+        alone = texts.setdefault((run["layout"], run["request"]), of_int8)
+        assert abs(alone - of_int8).max() <= FP32_TOLERANCE, where
+
+
 def test_weights_that_do_not_fit_config_json_are_refused(tmp_path):
     models.make("llama-mha-untied", tmp_path / "model")
     config = json.loads((tmp_path / "model" / "config.json").read_text())

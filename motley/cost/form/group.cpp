@@ -130,6 +130,12 @@ double all_gather_s(const TensorGroup& group, double bytes) {
   return n < 2 ? 0 : group.link.seconds((n - 1) / n * bytes);
 }
 
+bool crosses_machines(const Cluster& cluster, const std::vector<int>& from, const std::vector<int>& to) {
+  const int machine = cluster.devices[from.front()].machine;
+  const auto elsewhere = [&](int device) { return cluster.devices[device].machine != machine; };
+  return std::ranges::any_of(from, elsewhere) || std::ranges::any_of(to, elsewhere);
+}
+
 PathSpeed best_link(const Cluster& cluster, const std::vector<int>& from, const std::vector<int>& to, double bytes) {
   PathSpeed best;
   double least = std::numeric_limits<double>::infinity();

@@ -41,6 +41,7 @@ struct TensorGroup {
   PathSpeed link = {};  // the slowest latency and the slowest bandwidth between any two ranks
   DType weight_type = DType::bf16;
   DType kv_type = DType::bf16;
+  std::optional<DType> sends_in = {};  // to the next stage; none: what it computes in
   int degree() const { return static_cast<int>(devices.size()); }
 };
 
@@ -66,6 +67,9 @@ double product_flop_per_s(const DeviceType& type, DType weight_type);
 double all_reduce_s(const TensorGroup& group, double bytes);
 // Every rank holds 1/n of `bytes` and ends with all: a + (n - 1) X / (n b).
 double all_gather_s(const TensorGroup& group, double bytes);
+
+// Whether anything from one group to another goes from machine to machine.
+bool crosses_machines(const Cluster& cluster, const std::vector<int>& from, const std::vector<int>& to);
 
 // The fastest pair of devices from one group to another for `bytes`.
 PathSpeed best_link(const Cluster& cluster, const std::vector<int>& from, const std::vector<int>& to, double bytes);

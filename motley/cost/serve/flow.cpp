@@ -58,7 +58,7 @@ double TokenRates::stage(const TensorGroup& group, StageEnds ends, std::int64_t 
 double TokenRates::hidden_bytes(const TensorGroup& group) const { return cost_.activation_bytes(group, 1); }
 
 double TokenRates::link(const TensorGroup& from, const TensorGroup& to) const {
-  const double token_bytes = cost_.activation_bytes(from, 1);
+  const double token_bytes = cost_.crossing_bytes(from, 1);
   const double message_bytes = token_bytes * static_cast<double>(step_.max_tokens);
   double most = 0;
   for (const int a : from.devices)
@@ -146,20 +146,21 @@ class PlanRates {
         if (hop + 1 == route.path.size()) break;
         const int next = index_.at(route.path[hop + 1].stage);
         const auto [entry, added] = hop_links_.try_emplace({stage, next}, hop_links_.size());
-        if (added) add_link(stage, next, between_machines);
+        if (added) add_link(stage, next, route.path[hop].activation_type, between_machines);
         for (const std::size_t link : links_of_hop_[entry->second]) links_[link].share += seen;
       }
       // Keys and values count as so many hidden states.
       for (const KvMove& move : kv_moves(plan_, route)) {
         const int from = index_.at(route.path[move.from].stage), to = index_.at(route.path[move.to].stage);
         const double hidden_states = move.bytes / rates_.hidden_bytes(stages_[from].group);
-        links_[link_of(from, to, between_machines)].share += share * hidden_states / tokens_through(plan_.workload);
+        links_[link_of(from, to, {}, between_machines)].share += share * hidden_states / tokens_through(plan_.workload);
       }
     }
   }
 
   // Everything from one machine to another takes one way, as in the simulator; inside a machine every pair has its own.
-  void add_link(int from, int to, std::map<std::pair<std::string, std::string>, std::size_t>& between_machines) {
+  void add_link(int from, int to, std::optional<DType> sent_in,
+                std::map<std::pair<std::string, std::string>, std::size_t>& between_machines) {
     const bool hands_over =
         plan_.stages[from].role == StageRole::prefill && plan_.stages[to].role != StageRole::prefill;
     if (hands_over) {  // keys and values go there, no hidden states
@@ -167,12 +168,19 @@ class PlanRates {
       links_of_hop_.emplace_back();
       return;
     }
-    hop_capacity_.push_back(rates_.link(stages_[from].group, stages_[to].group));
-    links_of_hop_.push_back({link_of(from, to, between_machines)});
+    hop_capacity_.push_back(capacity_of(from, to, sent_in));
+    links_of_hop_.push_back({link_of(from, to, sent_in, between_machines)});
   }
 
-  std::size_t link_of(int from, int to, std::map<std::pair<std::string, std::string>, std::size_t>& between_machines) {
-    const double capacity = rates_.link(stages_[from].group, stages_[to].group);
+  double capacity_of(int from, int to, std::optional<DType> sent_in) const {
+    TensorGroup sender = stages_[from].group;
+    sender.sends_in = sent_in;
+    return rates_.link(sender, stages_[to].group);
+  }
+
+  std::size_t link_of(int from, int to, std::optional<DType> sent_in,
+                      std::map<std::pair<std::string, std::string>, std::size_t>& between_machines) {
+    const double capacity = capacity_of(from, to, sent_in);
     const std::string &here = machine_of(stages_[from].group), &there = machine_of(stages_[to].group);
     const auto pair = std::pair(here, there);
     const std::string name = fmt::format("{} > {}", plan_.stages[from].id, plan_.stages[to].id);

@@ -58,8 +58,8 @@ class MotleyForm final : public ServeForm {
   StagePrice hop(const TensorGroup& from, const TensorGroup& to) const override {
     const PathSpeed prompt = step_.crossing(from, to, prefill_.tokens),
                     token = step_.crossing(from, to, decode_.tokens);
-    const double prompt_bytes = step_.activation_bytes(from, prefill_.tokens),
-                 token_bytes = step_.activation_bytes(from, decode_.tokens);
+    const double prompt_bytes = step_.crossing_bytes(from, prefill_.tokens),
+                 token_bytes = step_.crossing_bytes(from, decode_.tokens);
     // Only the sending itself keeps the sender busy; the way through the network overlaps with its next step.
     StagePrice price = priced(prompt_bytes / prompt.bandwidth_bytes_per_s, token_bytes / token.bandwidth_bytes_per_s);
     price.latency = {chunks_ > 0 ? prompt.seconds(prompt_bytes) : 0, decode_steps_ * token.seconds(token_bytes)};
@@ -91,8 +91,9 @@ class MotleyForm final : public ServeForm {
     const PhaseSeconds seconds = hop(from, to).latency;
     const auto note = [&](const StepLoad& step, double times) {
       const PathSpeed path = step_.crossing(from, to, step.tokens);
-      return fmt::format("{:g} x ({} + {} / {})", times, human_seconds(path.latency_s),
-                         human_bytes(step_.activation_bytes(from, step.tokens)),
+      return fmt::format("{:g} x ({} + {}{} / {})", times, human_seconds(path.latency_s),
+                         human_bytes(step_.crossing_bytes(from, step.tokens)),
+                         from.sends_in ? fmt::format(" of {}", name_of(*from.sends_in)) : "",
                          human_rate(path.bandwidth_bytes_per_s));
     };
     return in_phases(std::move(name), leaf("prefill", seconds.prefill_s, note(prefill_, 1)),

@@ -55,9 +55,17 @@ class Pricing {
     for (const auto& stage : plan.stages) {
       std::vector<int> devices;
       for (const auto& name : stage.devices) devices.push_back(plan.cluster.find_device(name));
-      groups_.emplace(stage.id, make_group(plan.cluster, plan.model.arch, std::move(devices), stage.shares,
-                                           stage.weight_type, stage.kv_type, plan.step));
+      groups_.emplace(std::pair(stage.id, std::optional<DType>()),
+                      make_group(plan.cluster, plan.model.arch, std::move(devices), stage.shares, stage.weight_type,
+                                 stage.kv_type, plan.step));
     }
+    for (const auto& route : plan.routes)
+      for (const auto& hop : route.path) {
+        if (!hop.activation_type) continue;
+        TensorGroup sender = groups_.at({plan.stage(hop.stage).id, std::nullopt});
+        sender.sends_in = hop.activation_type;
+        groups_.emplace(std::pair(hop.stage, hop.activation_type), std::move(sender));
+      }
     double weights = 0;
     for (const auto& route : plan.routes) weights += route.weight;
     if (plan.routes.empty() || !(weights > 0))
@@ -76,7 +84,9 @@ class Pricing {
     share_stages();
   }
 
-  const TensorGroup& group(const Hop& hop) const { return groups_.at(plan_.stage(hop.stage).id); }
+  const TensorGroup& group(const Hop& hop) const {
+    return groups_.at({plan_.stage(hop.stage).id, hop.activation_type});
+  }
   StageEnds ends(const Hop& hop) const { return {plan_.stage(hop.stage).embedding, plan_.stage(hop.stage).head}; }
   const std::vector<PricedRoute>& routes() const { return routes_; }
 
@@ -205,7 +215,7 @@ class Pricing {
 
   const ServePlan& plan_;
   const CostOptions& options_;
-  std::map<std::string, TensorGroup> groups_;
+  std::map<std::pair<std::string, std::optional<DType>>, TensorGroup> groups_;  // by stage and what it sends in
   std::vector<PricedRoute> routes_;
 };
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "motley/cluster/names.hpp"
+#include "motley/model/crossing.hpp"
 
 namespace motley {
 namespace {
@@ -130,8 +131,13 @@ double StepCost::activation_bytes(const TensorGroup& group, double tokens) const
   return tokens * static_cast<double>(bytes_of(dtype_row(group.weight_type).computed_in, arch_.hidden));
 }
 
+double StepCost::crossing_bytes(const TensorGroup& group, double tokens) const {
+  const DType type = group.sends_in.value_or(dtype_row(group.weight_type).computed_in);
+  return tokens * static_cast<double>(motley::crossing_bytes(type, arch_.hidden));
+}
+
 PathSpeed StepCost::crossing(const TensorGroup& from, const TensorGroup& to, double tokens) const {
-  return best_link(cluster_, from.devices, to.devices, activation_bytes(from, tokens));
+  return best_link(cluster_, from.devices, to.devices, crossing_bytes(from, tokens));
 }
 
 double StepCost::token_return_s(const TensorGroup& last, const TensorGroup& first, double sequences) const {

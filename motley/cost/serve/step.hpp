@@ -68,8 +68,10 @@ class StepCost {
   double layer_overhead_s(const TensorGroup& group) const;
   double step_overhead_s(const TensorGroup& group) const;
 
-  // Hidden states of `tokens` as the group sends them.
+  // Hidden states of `tokens` as the group computes in them.
   double activation_bytes(const TensorGroup& group, double tokens) const;
+  // As it sends them to the next stage.
+  double crossing_bytes(const TensorGroup& group, double tokens) const;
   // The path they take: the fastest pair of devices.
   PathSpeed crossing(const TensorGroup& from, const TensorGroup& to, double tokens) const;
   // Of the sampled tokens' ids from the last stage to the first. Nothing where the cluster describes its driver, by

@@ -197,9 +197,16 @@ StageTime StepTimes::stage(const RouteChain& chain, std::size_t hop) const {
   return time;
 }
 
-HopTime StepTimes::hop(std::size_t from_stage, std::size_t to_stage) const {
-  const TensorGroup &from = groups_[from_stage], &to = groups_[to_stage];
-  const double token_bytes = cost_.activation_bytes(from, 1);
+HopTime StepTimes::hop(const RouteChain& chain, std::size_t number) const {
+  const Hop& from = plan_.routes[chain.route].path[chain.first_hop + number];
+  return hop(stage_of(chain, number), stage_of(chain, number + 1), from.activation_type);
+}
+
+HopTime StepTimes::hop(std::size_t from_stage, std::size_t to_stage, std::optional<DType> sent_in) const {
+  TensorGroup from = groups_[from_stage];
+  from.sends_in = sent_in;
+  const TensorGroup& to = groups_[to_stage];
+  const double token_bytes = cost_.crossing_bytes(from, 1);
   const auto [a, b] = fastest_pair(plan_.cluster, from.devices, to.devices, token_bytes);
   const auto [c, d] =
       fastest_pair(plan_.cluster, from.devices, to.devices, token_bytes * static_cast<double>(plan_.step.max_tokens));
@@ -230,7 +237,7 @@ PipelineTime StepTimes::pipeline(const std::vector<RouteChain>& chains) const {
         weights > 0 ? plan_.routes[chain.route].weight / weights : 1 / static_cast<double>(chains.size());
     for (std::size_t i = 0; i < chain.hops; ++i) {
       pipeline.visits.push_back({stage_of(chain, i), share, stage(chain, i)});
-      if (i > 0) pipeline.crossings.push_back({share, hop(stage_of(chain, i - 1), stage_of(chain, i))});
+      if (i > 0) pipeline.crossings.push_back({share, hop(chain, i - 1)});
     }
     pipeline.back_s += share * back(chain).seconds(1);
   }

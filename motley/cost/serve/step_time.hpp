@@ -50,7 +50,7 @@ struct StageTime {
 struct HopTime {
   PathSpeed small = {}, large = {};    // the fastest pair for one token, and for a full step
   int from_device = 0, to_device = 0;  // the latter pair
-  double token_bytes = 0;              // of a token's hidden state, as the sender has it
+  double token_bytes = 0;              // of a token's hidden state, as it is sent
   double tokens_per_s = 0;             // measured; 0: not
   std::optional<LinkRate> rate = {};   // measured
 
@@ -115,7 +115,9 @@ class StepTimes {
   StepTimes(const ServePlan& plan, const CostOptions& options);
 
   StageTime stage(const RouteChain& chain, std::size_t hop) const;
-  HopTime hop(std::size_t from_stage, std::size_t to_stage) const;
+  // `sent_in`: the type of the activations; none: what the sender computes in.
+  HopTime hop(std::size_t from_stage, std::size_t to_stage, std::optional<DType> sent_in = {}) const;
+  HopTime hop(const RouteChain& chain, std::size_t hop) const;  // from this hop of the chain to the next
   // Of sampled tokens from the last stage to the first, or through the driver to the next step.
   MessageTime back(const RouteChain& chain) const;
   // Shares are the routes' weights.

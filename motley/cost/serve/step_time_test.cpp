@@ -5,6 +5,7 @@
 #include <random>
 
 #include "motley/cost/form/cases_test.hpp"
+#include "motley/model/crossing.hpp"
 #include "motley/plan/example_test.hpp"
 
 namespace motley {
@@ -56,6 +57,20 @@ TEST(HopTime, IsByTokensOrBySizeOfMessageWhereMeasured) {
   EXPECT_DOUBLE_EQ(hop.occupancy_s(7, 2000), 2000 / 15.0);
   hop.tokens_per_s = 14;
   EXPECT_DOUBLE_EQ(hop.occupancy_s(7, 2000), 0.5);
+}
+
+TEST(HopTime, TakesTheBytesThatTheHopSends) {
+  ServePlan plan = garage_plan();
+  const std::int64_t hidden = plan.model.arch.hidden;
+  const RouteChain chain{0, 0, 3};
+  const HopTime before = StepTimes(plan, {}).hop(chain, 0);
+  plan.routes[0].path[0].activation_type = DType::int8;
+  const StepTimes times(plan, {});
+  EXPECT_EQ(before.token_bytes, static_cast<double>(4 * hidden));
+  EXPECT_EQ(times.hop(chain, 0).token_bytes, static_cast<double>(crossing_bytes(DType::int8, hidden)));
+  EXPECT_EQ(times.hop(chain, 1).token_bytes, before.token_bytes);
+  EXPECT_LT(times.pipeline({chain}).span({.tokens = 64}).round_s,
+            StepTimes(garage_plan(), {}).pipeline({chain}).span({.tokens = 64}).round_s);
 }
 
 TEST(PipelineTime, AddsUpStagesHopsAndTheWayBack) {

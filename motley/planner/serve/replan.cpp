@@ -127,6 +127,7 @@ ServeOutcome replan_serve(const ServePlan& before, const std::vector<std::string
   options.weight_type = before.stages.empty() ? options.weight_type : before.stages.front().weight_type;
   options.weight_types = weight_types_of(before);
   options.kv_type = before.stages.empty() ? options.kv_type : before.stages.front().kv_type;
+  if (const std::optional<DType> type = crossing_type_of(before)) options.crossing_type = type;
   // A part of the deployment cannot be judged by the rate of the whole.
   Workload workload = before.workload;
   for (auto& request : workload.classes) request.rate_per_s = 0;
@@ -161,6 +162,13 @@ ServeOutcome replan_serve(const ServePlan& before, const std::vector<std::string
   plan.search.seed = static_cast<std::int64_t>(options.seed);
   plan.search.elapsed_s = seconds_since(start);
   return {.plan = std::move(plan), .reason = {}, .hint = {}, .front = {}};
+}
+
+std::optional<DType> crossing_type_of(const ServePlan& plan) {
+  for (const auto& route : plan.routes)
+    for (const auto& hop : route.path)
+      if (hop.activation_type) return hop.activation_type;
+  return {};
 }
 
 WeightMoves weight_moves(const ServePlan& before, const ServePlan& after) {

@@ -14,6 +14,9 @@ namespace motley {
 // the whole then serves clearly more. `options`: step, types and profile are taken from the plan.
 ServeOutcome replan_serve(const ServePlan& before, const std::vector<std::string>& lost, ServeOptions options);
 
+// The type that a plan sends activations in from machine to machine, where it gives one.
+std::optional<DType> crossing_type_of(const ServePlan& plan);
+
 // Bytes of weights that the devices of `after` hold already, and that they must load. A device keeps a layer where its
 // stage has the same degree and it has the same rank and share as before.
 struct WeightMoves {

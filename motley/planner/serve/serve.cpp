@@ -8,6 +8,7 @@
 
 #include "motley/base/clock.hpp"
 #include "motley/base/hints.hpp"
+#include "motley/model/crossing.hpp"
 #include "motley/planner/serve/choose_types.hpp"
 #include "motley/planner/serve/grouping/bound.hpp"
 #include "motley/planner/serve/grouping/grouping.hpp"
@@ -94,6 +95,7 @@ void check_options(const ServeProblem& problem) {
   for (const auto& [device_type, type] : problem.options.weight_types) check(type, Use::weights);
   check(problem.kv_type, Use::kv);
   check_kv_type(problem.model.arch, problem.kv_type);
+  if (problem.options.crossing_type) check_activation_type(problem.model.arch, *problem.options.crossing_type);
   if (problem.weight_type == DType::file && problem.model.arch.tensor_types.empty())
     throw input_error(fmt::format("{} does not say the types of its tensors", problem.model.name), types_of_a_file);
   const auto& options = problem.options;

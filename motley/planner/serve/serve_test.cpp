@@ -14,6 +14,7 @@
 #include "motley/cost/form/cases_test.hpp"
 #include "motley/planner/serve/pipeline/classes.hpp"
 #include "motley/planner/serve/pipeline/search.hpp"
+#include "motley/planner/serve/replan.hpp"
 #include "motley/solve/pareto.hpp"
 
 namespace motley {
@@ -272,6 +273,55 @@ TEST(PlanServe, TheSearchSeesThePriceOfThePlan) {
     EXPECT_EQ(cost.routes.front().batch, candidate.batch);
     EXPECT_EQ(cost.routes[0].micro_batches, candidate.micro_batches);
   }
+}
+
+// Two machines over a slow link: what crosses it is priced by the type that is asked for, and nothing else has one.
+TEST(PlanServe, CrossingsBetweenMachinesAreSentAndPricedAsAsked) {
+  const Cluster cluster = cluster_of(R"(
+format = "motley.cluster/1"
+[[machine]]
+name = "a"
+devices = ["A4000*2"]
+[[machine]]
+name = "b"
+devices = ["A4000*2"]
+[network]
+within_site = { latency = "1 ms", bandwidth = "100 Mbit/s" }
+)");
+  const Model model = read_model("llama-2-13b");
+  ServeOptions options;
+  options.objective = Objective::throughput;
+  options.replication = Replication::one_pipeline;
+  options.use_devices = UseDevices::all;
+  const auto plain = plan_serve(cluster, model, default_workload(), options).plan;
+  options.crossing_type = DType::int8;
+  const auto plan = plan_serve(cluster, model, default_workload(), options).plan;
+  ASSERT_TRUE(plain && plan);
+  EXPECT_TRUE(verify(*plan).empty());
+  std::int64_t crossings = 0;
+  for (const auto& route : plan->routes)
+    for (std::size_t hop = 0; hop < route.path.size(); ++hop) {
+      const bool crosses =
+          hop + 1 < route.path.size() && plan->stage(route.path[hop].stage).devices.front().front() !=
+                                             plan->stage(route.path[hop + 1].stage).devices.front().front();
+      EXPECT_EQ(route.path[hop].activation_type, crosses ? std::optional(DType::int8) : std::nullopt);
+      crossings += crosses ? 1 : 0;
+    }
+  EXPECT_GE(crossings, 1);
+  EXPECT_GT(plan->predicted.tokens_per_s, 1.5 * plain->predicted.tokens_per_s) << "the link is the bottleneck";
+
+  // Table and pricing are one arithmetic here, too.
+  const ServeProblem problem{cluster, model, default_workload(), options, DType::fp16, DType::fp16, Instant::max()};
+  const Candidate candidate = *search_part(problem, {0, 1, 2, 3}).best;
+  EXPECT_NEAR(plan->predicted.requests_per_s, candidate.requests_per_s, 1e-9 * candidate.requests_per_s);
+
+  const auto again = replan_serve(*plan, {"a/0"}, {}).plan;
+  ASSERT_TRUE(again);
+  EXPECT_EQ(crossing_type_of(*again), DType::int8) << "as the plan before";
+  EXPECT_EQ(crossing_type_of(*plain), std::nullopt);
+
+  options.crossing_type = DType::fp16;
+  EXPECT_THROW(plan_serve(cluster, model, default_workload(), options), Error);
 }
 
 TEST(PlanServe, LatencyPrefersTheFastestChainThroughputTheMostRequests) {

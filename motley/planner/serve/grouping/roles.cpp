@@ -128,6 +128,7 @@ class RoleWriter {
     double most = 0;
     for (const auto& route : plan_.routes) most = std::max(most, route.weight);
     for (auto& route : plan_.routes) route.weight /= most;
+    set_crossing_types(problem_, plan_);
     list_unused(problem_, "no better division into roles uses it", plan_);
     predict(plan_, problem_.options.cost);
     return std::move(plan_);

@@ -63,6 +63,21 @@ void list_unused(const ServeProblem& problem, const std::string& reason, ServePl
       plan.unused.push_back({device.name, is_excluded(problem, device.name) ? excluded_reason : reason});
 }
 
+void set_crossing_types(const ServeProblem& problem, ServePlan& plan) {
+  if (!problem.options.crossing_type) return;
+  const auto devices_of = [&](const Hop& hop) {
+    std::vector<int> devices;
+    for (const auto& name : plan.stage(hop.stage).devices) devices.push_back(problem.cluster.find_device(name));
+    return devices;
+  };
+  for (auto& route : plan.routes) {
+    const std::optional<std::size_t> hand_over = hand_over_hop(plan, route);
+    for (std::size_t hop = 0; hop + 1 < route.path.size(); ++hop)
+      if (hop + 1 != hand_over)
+        route.path[hop].activation_type = problem.sent_in(devices_of(route.path[hop]), devices_of(route.path[hop + 1]));
+  }
+}
+
 void fill_kv(ServePlan& plan, const Route& route, std::int64_t max_batch) {
   std::int64_t tokens = most_kv_tokens(plan, max_batch);
   for (const auto& hop : route.path) tokens = std::min(tokens, kv_room_tokens(plan, plan.stage(hop.stage)));
@@ -171,6 +186,7 @@ ServePlan write_pipelines(const ServeProblem& problem, const std::vector<Pipelin
   double most = 0;
   for (const auto& pipeline : pipelines) most = std::max(most, pipeline.best().requests_per_s);
   for (const auto& pipeline : pipelines) add_pipeline(problem, pipeline, pipeline.best().requests_per_s / most, plan);
+  set_crossing_types(problem, plan);
   for (const auto& route : plan.routes) fill_kv(plan, route, problem.options.max_batch);
   predict(plan, problem.options.cost);
   return plan;

@@ -23,6 +23,9 @@ std::int64_t kv_room_tokens(const ServePlan& plan, Stage stage);
 // What `max_batch` requests at full context need; more can never be used.
 std::int64_t most_kv_tokens(const ServePlan& plan, std::int64_t max_batch);
 
+// Activations that go from machine to machine get the type that the options give.
+void set_crossing_types(const ServeProblem& problem, ServePlan& plan);
+
 // KV room of a route's stages: what memory leaves on the tightest, for one block table serves them all; no more than
 // `max_batch` contexts.
 void fill_kv(ServePlan& plan, const Route& route, std::int64_t max_batch);

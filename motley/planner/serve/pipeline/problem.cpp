@@ -44,6 +44,10 @@ std::map<std::string, DType> weight_types_of(const ServePlan& plan) {
   return types;
 }
 
+std::optional<DType> ServeProblem::sent_in(const std::vector<int>& from, const std::vector<int>& to) const {
+  return crosses_machines(cluster, from, to) ? options.crossing_type : std::nullopt;
+}
+
 WeightTypes ServeProblem::weight_types() const {
   WeightTypes types;
   for (const DeviceType& type : cluster.types) {

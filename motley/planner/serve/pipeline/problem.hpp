@@ -60,6 +60,7 @@ struct ServeOptions {
   std::map<std::string, DType> weight_types = {};  // of stages on these device types, in place of `weight_type`
   std::optional<double> most_kl = {};       // choose `weight_types` under this mean divergence (docs/planner-serve.md)
   std::optional<DType> kv_type = {};        // default: as the weights
+  std::optional<DType> crossing_type = {};  // of activations between machines; default: as the next stage computes
   std::int64_t max_batch = 1024;            // most requests in flight per pipeline
   std::vector<std::string> excluded = {};   // devices to leave out, by name
   std::map<std::string, int> degrees = {};  // of tensor parallelism, for every stage on these machines
@@ -115,6 +116,8 @@ struct ServeProblem {
 
   WeightTypes weight_types() const;
   DType weights_on(const std::vector<int>& on) const { return weight_types().on(cluster, on); }
+  // The type that the options give to what goes from a stage on these devices to one on those.
+  std::optional<DType> sent_in(const std::vector<int>& from, const std::vector<int>& to) const;
   DType smallest_weights() const { return weights_on(devices()); }  // that a stage may have
   std::vector<int> devices() const;  // of the cluster, without those that the options exclude
   ServePoint point(std::int64_t sequences, bool loaded = false) const;

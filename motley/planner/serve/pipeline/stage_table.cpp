@@ -26,7 +26,8 @@ StageTable::StageTable(const ServeProblem& problem, std::vector<DeviceClass> cla
       classes_(std::move(classes)),
       step_(problem.options.step),
       weights_(problem.weight_types()),
-      kv_type_(problem.kv_type) {
+      kv_type_(problem.kv_type),
+      crossing_type_(problem.options.crossing_type) {
   const ServeOptions& options = problem.options;
   for (std::size_t k = 0; k < classes_.size(); ++k) add_place({static_cast<int>(k)});
   add_alike(options);
@@ -193,11 +194,20 @@ std::optional<std::pair<TensorGroup, TensorGroup>> StageTable::neighbours(int fr
     const std::vector<int>& devices = place_devices_[index];
     return TensorGroup{.devices = devices, .weight_type = weights_.on(cluster_, devices), .kv_type = kv_type_};
   };
-  if (from != to || place_devices_[from].size() > 1) return std::pair(place(from), place(to));
+  const auto pair = [&](int other) {
+    std::pair<TensorGroup, TensorGroup> ends(place(from), place(other));
+    set_sending(ends.first, ends.second);
+    return ends;
+  };
+  if (from != to || place_devices_[from].size() > 1) return pair(to);
   // No second stage can stand where there is one device alone: any value will do, and the next place's lets the solver
   // see that places are alike.
   if (place_devices_.size() == 1) return std::nullopt;
-  return std::pair(place(from), place((to + 1) % static_cast<int>(place_devices_.size())));
+  return pair((to + 1) % static_cast<int>(place_devices_.size()));
+}
+
+void StageTable::set_sending(TensorGroup& from, const TensorGroup& to) const {
+  if (crosses_machines(cluster_, from.devices, to.devices)) from.sends_in = crossing_type_;
 }
 
 PathPrice StageTable::price(const ServeForm& form, const std::vector<ChainStage>& stages) const {
@@ -205,6 +215,7 @@ PathPrice StageTable::price(const ServeForm& form, const std::vector<ChainStage>
   std::vector<TensorGroup> groups;
   for (std::size_t i = 0; i < stages.size(); ++i)
     groups.push_back(group_on(cluster_, kinds_[stages[i].option].group, std::move(devices[i])));
+  for (std::size_t i = 0; i + 1 < groups.size(); ++i) set_sending(groups[i], groups[i + 1]);
   std::vector<PathStage> path;
   for (std::size_t i = 0; i < stages.size(); ++i)
     path.push_back({&groups[i], {i == 0, i + 1 == stages.size()}, stages[i].units});

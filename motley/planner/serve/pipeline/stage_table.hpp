@@ -61,6 +61,7 @@ class StageTable {
   std::vector<double> shares_by(const std::vector<int>& devices, Weight weight) const;
   int add_place(const std::vector<int>& members);
   std::optional<std::pair<TensorGroup, TensorGroup>> neighbours(int from, int to) const;
+  void set_sending(TensorGroup& from, const TensorGroup& to) const;
 
   const Cluster& cluster_;
   const Architecture& arch_;
@@ -68,6 +69,7 @@ class StageTable {
   StepLimits step_;
   WeightTypes weights_;
   DType kv_type_;
+  std::optional<DType> crossing_type_;  // between machines
   std::vector<StageKind> kinds_;
   std::vector<std::vector<int>> place_devices_;  // one or two of every class that stands there
 };

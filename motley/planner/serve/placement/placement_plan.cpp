@@ -175,7 +175,10 @@ void add_links(const ServeProblem& problem, const NodeRates& rates, PlacementGro
   for (int from = 0; from < count; ++from)
     for (int to = 0; to < count; ++to) {
       const int a = members[from].front(), b = from == to ? members[to].back() : members[to].front();
-      if (a != b) built.problem.link[from][to] = rates.link(built.groups[a], built.groups[b]);
+      if (a == b) continue;
+      TensorGroup sender = built.groups[a];
+      sender.sends_in = problem.sent_in(sender.devices, built.groups[b].devices);
+      built.problem.link[from][to] = rates.link(sender, built.groups[b]);
     }
   // What leaves a node goes through its fastest link, whoever gets it.
   for (auto& node : built.problem.nodes) {
@@ -327,6 +330,7 @@ ServePlan write_placement(const ServeProblem& problem, const PlacementGroups& bu
   while (ways.back().tokens_per_s < least_part * all) ways.pop_back();
   ServePlan plan = describe(problem);
   add_stages(problem, built, placement, ways, plan);
+  set_crossing_types(problem, plan);
   fill_shared_kv(problem, plan);
   predict_flow(problem.options.cost, plan);
   list_unused(problem, "no placement with more flow uses it", plan);
