@@ -1,11 +1,14 @@
 """What people do with a deployment on three machines; run by test_machines.py in namespaces of its own."""
 
+import http.client
 import json
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench/machines"))
@@ -54,11 +57,51 @@ def others_stay(deployment, text):
     assert replayed[first] == replayed[second] > 0 and third not in replayed, replayed
 
 
+STREAMS = [
+    dict(n=2, temperature=1, seed=1),
+    dict(presence_penalty=0.7, frequency_penalty=0.3, temperature=0.9, seed=2),
+    dict(n=2, logprobs=2, temperature=1, seed=3),
+    dict(stop=["friend", " sun", "zzz"], n=2, temperature=1, seed=4, min_tokens=40, logprobs=1),
+]
+
+
+def stream(body):
+    """What is sent of each choice, chunk by chunk, and the usage; `id` and `created` differ from answer to answer."""
+    body = dict(prompt="Once upon a time", max_tokens=100, stream=True, stream_options=dict(include_usage=True)) | body
+    connection = http.client.HTTPConnection("127.0.0.1", 8000, timeout=120)
+    connection.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
+    chunks = {}
+    for line in connection.getresponse():
+        if line.startswith(b"data: {"):
+            chunk = json.loads(line[6:])
+            for choice in chunk["choices"]:
+                chunks.setdefault(choice["index"], []).append(choice)
+            if not chunk["choices"]:
+                chunks["usage"] = chunk["usage"]
+    return chunks
+
+
+def streams_survive(deployment):
+    """The same bytes whether or not a worker of each machine dies meanwhile."""
+    with ThreadPoolExecutor(len(STREAMS)) as pool:
+        undisturbed = list(pool.map(stream, STREAMS))
+        assert all("usage" in chunks for chunks in undisturbed)
+        for machine in deployment.machines:
+            epoch = deployment.plan()["epoch"]
+            streams = [pool.submit(stream, body) for body in STREAMS]
+            time.sleep(0.15)
+            os.kill(machine.workers()[0], signal.SIGKILL)
+            assert [result.result(timeout=90) for result in streams] == undisturbed
+            assert deployment.plan()["epoch"] > epoch
+
+
 def main():
     deployment = Deployment(folder, "7 MiB", 3, motley=build / "motley", options=OPTIONS)
     text = deployment.complete("Once upon a time", 60, 1)
     plan = deployment.plan()
     assert used(deployment) == {"m1", "m2", "m3"} and len(fetched(deployment)) == 2  # the first has the model itself
+    streams_survive(deployment)
+    deployment.wait(deployment.serving, "it does not serve")
     assert all(worker["process"] > 0 and worker["alive"] for worker in plan["workers"])
     assert [member["name"] for member in plan["members"]] == ["m1", "m2", "m3"]
     others_stay(deployment, text)

@@ -75,6 +75,46 @@ def test_workers_die_under_load_and_no_request_notices(deployment):
             assert len(deployment.workers()) == 3
 
 
+STREAMS = {
+    "two choices": dict(n=2, temperature=1),
+    "penalties": dict(presence_penalty=0.8, frequency_penalty=0.4, temperature=0),
+    "penalties of two choices": dict(n=2, presence_penalty=-0.3, frequency_penalty=0.9, temperature=0.8, top_p=0.9),
+    "log-probabilities": dict(logprobs=True, top_logprobs=3, temperature=1),
+    "log-probabilities of two choices": dict(n=2, logprobs=True, top_logprobs=2, temperature=0.7, top_k=40),
+    "stop strings": dict(stop=[" day.", " happy", "zzz", "!"], temperature=1, min_tokens=120),
+    "stop strings late": dict(stop=["\n\n\n", "the end of the"], temperature=1, logprobs=True),
+    "all together": dict(n=2, stop=[" friends", "?"], presence_penalty=0.5, frequency_penalty=0.2, logprobs=True, top_logprobs=1, top_k=50,
+                         logit_bias={"300": 1.5, "17": -100}, temperature=1.2, min_tokens=100, return_token_ids=True),
+}  # fmt: skip
+
+
+def chunks_of(deployment, name):
+    """What a stream sends of each choice, chunk by chunk, without what no two answers share; and its usage."""
+    answer = deployment.client.chat.completions.create(
+        model=deployment.model, messages=[{"role": "user", "content": f"Tell me of {name}."}], stream=True, max_tokens=200, seed=len(name),
+        stream_options={"include_usage": True}, extra_body={"ignore_eos": True} | STREAMS[name])  # fmt: skip
+    chunks, usage = {}, None
+    for chunk in answer:
+        for choice in chunk.choices:
+            chunks.setdefault(choice.index, []).append(choice.model_dump_json())
+        usage = chunk.usage or usage
+    return chunks, usage.model_dump_json()
+
+
+def test_streams_send_the_same_bytes_when_workers_die(deployment):
+    with ThreadPoolExecutor(len(STREAMS)) as pool:
+        undisturbed = dict(zip(STREAMS, pool.map(lambda name: chunks_of(deployment, name), STREAMS)))
+        assert len({str(stream) for stream in undisturbed.values()}) == len(STREAMS)
+        tokens = sum(json.loads(usage)["completion_tokens"] for _, usage in undisturbed.values())
+        assert tokens > 100 * len(STREAMS), "most of them are under way when a worker dies"
+        for number, device in enumerate(deployment.workers()):
+            streams = {name: pool.submit(chunks_of, deployment, name) for name in STREAMS}
+            time.sleep(random.Random(number).uniform(0.1, 0.3))
+            deployment.kill(device)
+            for name, stream in streams.items():
+                assert stream.result(timeout=60) == undisturbed[name], name
+
+
 def test_a_device_whose_worker_only_dies_is_planned_around(deployment):
     """Once two of three devices are left; two of them are too few, which is the end."""
     first, second, third = deployment.workers()
