@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "motley/base/clock.hpp"
+#include "motley/base/free_memory.hpp"
 
 namespace motley {
 namespace {
@@ -105,11 +106,7 @@ int usable_threads() {
 }
 
 std::int64_t usable_memory_bytes() {
-  double bytes = 1024 * std::strtod(value_of("/proc/meminfo", "MemAvailable").c_str(), nullptr);
-  std::int64_t most = 0, used = 0;
-  std::istringstream limit(first_line("/sys/fs/cgroup/memory.max")), now(first_line("/sys/fs/cgroup/memory.current"));
-  if (limit >> most && now >> used) bytes = std::min(bytes, static_cast<double>(most - used));
-  return static_cast<std::int64_t>(std::max(0.0, bytes * (1 - spare)));
+  return static_cast<std::int64_t>(static_cast<double>(free_memory_bytes()) * (1 - spare));
 }
 
 std::string processor_kind() {

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "motley/base/binding.hpp"
+#include "motley/base/free_memory.hpp"
 #include "motley/base/value.hpp"
 #include "motley/base/version.hpp"
 
@@ -109,6 +110,11 @@ TEST(Units, RoundTripExactly) {
     EXPECT_EQ(parse_quantity(format_quantity(value, Dimension::seconds), Dimension::seconds), value);
   EXPECT_THROW(parse_quantity("5", Dimension::seconds), Error);
   EXPECT_THROW(parse_quantity("5 GB", Dimension::seconds), Error);
+}
+
+TEST(FreeMemory, IsWhatTheKernelTells) {
+  EXPECT_GT(free_memory_bytes(), 0);
+  EXPECT_LT(free_memory_bytes(), std::int64_t{1} << 50);
 }
 
 }  // namespace

@@ -78,7 +78,10 @@ void DeploymentState::warmed_up() {
 
 void DeploymentState::lost(const WorkerLoss& loss, double now_s) {
   MOTLEY_CHECK(phase_ != DeploymentPhase::failed && phase_ != DeploymentPhase::down);
-  const bool may_pass = has_served_ || (restart_.waits && loss.cause.code() == ErrorCode::peer);
+  // Of several machines one may lack something: memory, space on its disk.
+  const ErrorCode code = loss.cause.code();
+  const bool of_one = code == ErrorCode::peer || code == ErrorCode::environment;
+  const bool may_pass = has_served_ || (restart_.waits && of_one);
   if (!may_pass || loss.devices.empty()) return fail(loss.cause);
   if (starts_again(loss, now_s)) return take_effect(next_ ? std::exchange(next_, nullptr) : plan_);
   wait_s_ = 0;

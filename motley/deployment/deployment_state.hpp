@@ -32,7 +32,8 @@ struct RestartRule {
       1;               // before the second start; twice as long before each that follows. The first waits for nothing
   double away_s = 60;  // then a lost device is tried again
   // Where nothing fits what is left, change_to() is waited for, and no loss is final but for what a worker itself says
-  // before the first plan has served. Otherwise the deployment fails.
+  // before the first plan has served, unless that is of its machine (ErrorCode::environment). Otherwise the deployment
+  // fails.
   bool waits = false;
 };
 

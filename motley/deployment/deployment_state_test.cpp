@@ -341,6 +341,22 @@ TEST(WaitingDeployment, BeforeTheFirstPlanServesOnlyWhatAWorkerSaysIsFinal) {
   EXPECT_EQ(served.phase(), Phase::loading);
 }
 
+// One machine has less memory than it has offered: the others serve without it.
+TEST(WaitingDeployment, AMachineThatLacksSomethingIsPlannedAround) {
+  const ServePlan whole = toy_plan({{1, 1}});
+  const WorkerLoss lacks{Error(ErrorCode::environment, "no memory is left"), {"box/0"}};
+  DeploymentState deployment(whole, over_the_rest(whole), {.deaths = 2, .waits = true});
+  deployment.lost(lacks, 1);
+  EXPECT_EQ(worker_devices(*deployment.plan()), worker_devices(whole));
+  deployment.lost(lacks, 2);
+  EXPECT_EQ(worker_devices(*deployment.plan()), std::vector<std::string>{"box/1"});
+  EXPECT_EQ(deployment.phase(), Phase::loading);
+
+  DeploymentState local(whole, over_the_rest(whole), {.deaths = 2});
+  local.lost(lacks, 1);
+  EXPECT_EQ(local.phase(), Phase::failed) << "on one machine that is how it is";
+}
+
 // Every order of events that a driver can bring, in random schedules: the epoch counts the starts, no plan that takes
 // effect has a lost device, only a failure is final.
 TEST(Deployment, KeepsItsPromisesWhateverHappens) {

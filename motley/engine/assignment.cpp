@@ -77,6 +77,15 @@ Assignment assignment_of(const ServePlan& plan, const std::string& device) {
   return assignment;
 }
 
+void check_free_memory(const std::string& device, const TierMemory& planned, std::int64_t free_bytes) {
+  const std::int64_t needed = planned.total() - planned.reserve;
+  if (needed > free_bytes)
+    throw Error(ErrorCode::environment,
+                fmt::format("{} takes {}, and its machine has {} of memory left", device, sum_of(planned),
+                            human_bytes(static_cast<double>(free_bytes))),
+                "end what uses the memory, or offer less of it (`--memory`)");
+}
+
 void check_allocation(const std::string& device, const TierMemory& planned, const RankMemory& allocated) {
   const TierMemory real{.weights = allocated.weights,
                         .kv = allocated.kv,

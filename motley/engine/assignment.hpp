@@ -31,6 +31,9 @@ struct Assignment {
 // the engine does not run, or where the device's memory does not hold its part: then with the arithmetic.
 Assignment assignment_of(const ServePlan& plan, const std::string& device);
 
+// Throws an environment error where the machine has less memory to give than the device's part takes.
+void check_free_memory(const std::string& device, const TierMemory& planned, std::int64_t free_bytes);
+
 // Throws an input error where a device holds more than its plan predicts.
 void check_allocation(const std::string& device, const TierMemory& planned, const RankMemory& allocated);
 

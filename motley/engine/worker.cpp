@@ -22,6 +22,7 @@
 #include <variant>
 
 #include "motley/base/clock.hpp"
+#include "motley/base/free_memory.hpp"
 #include "motley/engine/assignment.hpp"
 #include "motley/engine/backend.hpp"
 #include "motley/engine/cpu_kernels.hpp"
@@ -129,8 +130,11 @@ std::function<void(double)> weights_progress(ControlConnection& control) {
 
 std::unique_ptr<StageModel> preload(const Preload& asked, ControlConnection& control) {
   const auto plan = read_plan<ServePlan>(parse_json(asked.plan_json, "plan"), "plan");
-  auto model = StageModel::preload(spec_of(plan, assignment_of(plan, asked.device)), asked.model_folder,
-                                   open_backend(asked.backend), weights_progress(control));
+  const Assignment assignment = assignment_of(plan, asked.device);
+  const at::Device device = open_backend(asked.backend);
+  if (device.is_cpu()) check_free_memory(asked.device, assignment.memory, free_memory_bytes());
+  auto model =
+      StageModel::preload(spec_of(plan, assignment), asked.model_folder, device, weights_progress(control));
   control.send(Preloaded{});
   return model;
 }
@@ -192,6 +196,7 @@ Executor::Executor(const Part& part, ControlConnection& control, Fabric* fabric,
   control.send(Progress{"connect", 1});
 
   const Stage& stage = *assignment_.stage;
+  if (device_.is_cpu() && !held) check_free_memory(launch.device, assignment_.memory, free_memory_bytes());
   model_ = std::make_unique<StageModel>(spec_of(plan_, assignment_), launch.model_folder, group_.get(), device_,
                                         weights_progress(control), std::move(held), launch.epoch);
 

@@ -623,6 +623,16 @@ TEST(Worker, RefusesAPlanThatItsMemoryDoesNotHold) {
   EXPECT_FALSE(failure.hint.empty());
 }
 
+TEST(Worker, RefusesWhatItsMachineHasNoMemoryFor) {
+  ServePlan plan = plan_of({{8, {1}}}, DType::fp32, "900 TiB");
+  plan.stages[0].kv_tokens = std::int64_t{1} << 32;
+  const Failure failure = failure_of(plan);
+  EXPECT_EQ(failure.code, 3);
+  EXPECT_EQ(failure.message.substr(0, 20), "box/0 takes weights ");
+  EXPECT_NE(failure.message.find(", and its machine has "), std::string::npos);
+  EXPECT_FALSE(failure.hint.empty());
+}
+
 TEST(Worker, RefusesWhatTheEngineCannotCompute) { EXPECT_EQ(failure_of(plan_of({{8, {1}}}, DType::fp16)).code, 2); }
 
 TEST(Worker, RefusesStepsThatAreNone) {
