@@ -12,6 +12,7 @@
 #include <random>
 #include <thread>
 
+#include "motley/agent/kept_identity.hpp"
 #include "motley/agent/link_probe.hpp"
 #include "motley/agent/weights_fetch.hpp"
 #include "motley/base/clock.hpp"
@@ -56,7 +57,8 @@ bool is_stopped(int process) {
 
 class Agent {
  public:
-  Agent(const AgentOptions& options, int stop) : options_(options), stop_(stop), run_(run_number()) {}
+  Agent(const AgentOptions& options, int stop)
+      : options_(options), stop_(stop), run_(run_number()), identity_file_(state_file(".identity")) {}
   ~Agent() { end_all_workers(); }
   Agent(const Agent&) = delete;
   Agent& operator=(const Agent&) = delete;
@@ -96,11 +98,16 @@ class Agent {
     return ::poll(&waiting, 1, static_cast<int>(seconds * 1e3)) == 1;
   }
 
+  // Of this machine's place in this deployment.
+  std::filesystem::path state_file(const std::string& ending) const {
+    const std::string& authority = options_.link.authority;
+    return options_.state / (authority.substr(authority.find(':') + 1) + "-" + options_.name + ending);
+  }
+
   // The same for every process that this machine's folder has started: one that is killed and started again takes its
   // own place.
   std::string run_number() const {
-    const std::filesystem::path file =
-        options_.state / (options_.link.authority.substr(options_.link.authority.find(':') + 1) + "-" + options_.name);
+    const std::filesystem::path file = state_file("");
     std::string number;
     std::ifstream(file) >> number;
     if (!number.empty()) return number;
@@ -129,10 +136,18 @@ class Agent {
                                        .token = options_.link.token,
                                        .authority = options_.link.authority,
                                        .member = options_.name},
-                      call_s);
+                      call_s, read_kept_identity(identity_file_),
+                      [file = identity_file_, report = options_.report](const Enrolment& enrolment) {
+                        try {
+                          keep_identity(file, enrolment);
+                        } catch (const Error& error) {
+                          if (report)
+                            report("state", fmt::format("a restart needs the link's token: {}", error.what()));
+                        }
+                      });
   }
 
-  RelayAccess access() const { return {.key = options_.link.token, .identity = identity_->context()}; }
+  RelayAccess access() const { return {.key = identity_->key(), .identity = identity_->context()}; }
 
   void connect() {
     if (!identity_ || seconds_since(called_) < again_s) return;
@@ -168,7 +183,7 @@ class Agent {
     if (fabric_) return;
     try {
       fabric_ = std::make_shared<Fabric>(FabricOptions{.listen = listen_,
-                                                       .key = options_.link.token,
+                                                       .key = identity_->key(),
                                                        .identity = identity_->context(),
                                                        .shared_memory = SharedMemoryUse::never});
     } catch (const Error& error) {
@@ -210,6 +225,8 @@ class Agent {
   void take(const End&) {
     say("ended", "the deployment has ended");
     ended_ = true;
+    std::error_code ignored;
+    std::filesystem::remove(identity_file_, ignored);
   }
 
   void take(const Weights& weights) {
@@ -303,7 +320,7 @@ class Agent {
                     .model_folder = (model_folder_.empty() ? cache_->model() : model_folder_).string(),
                     .threads = offered(device).threads,
                     .listen = listen_,
-                    .key = options_.link.token,
+                    .key = identity_->key(),
                     .certificate = {},
                     .private_key = {},
                     .authority = {}};
@@ -425,6 +442,7 @@ class Agent {
   const AgentOptions& options_;
   const int stop_;
   const std::string run_;
+  const std::filesystem::path identity_file_;
   Wakeup wake_;
   std::optional<EnrolledIdentity> identity_;
   std::optional<MessageStream> stream_;

@@ -143,7 +143,11 @@ class DeployedAgentTest : public AgentTest {
 
   Reports driver_says_;
   Members members_{
-      {.listen = "127.0.0.1:0", .access = group_.access(), .silence_s = 60, .report = driver_says_.sink()}};
+      {.listen = "127.0.0.1:0",
+       .access = group_.access(),
+       .silence_s = 60,
+       .objection = [this](const std::string& member) { return group_.admission().member_objection(member); },
+       .report = driver_says_.sink()}};
 };
 
 TEST_F(DeployedAgentTest, FetchesWeightsStartsWorkersAndEndsWithTheDeployment) {
@@ -274,6 +278,53 @@ TEST_F(DeployedAgentTest, AnotherTokenOrAuthorityIsRefusedAtOnce) {
   link.group = "another";
   EXPECT_NE(error_of(link), "none");
   EXPECT_TRUE(members_.list().empty());
+}
+
+TEST_F(DeployedAgentTest, RejoinsByItsFolderWhenItsTokenDoesNotCountAnyMore) {
+  AgentOptions rejoining = options();
+  {
+    const RunningAgent first(rejoining);
+    ASSERT_TRUE(lists(1));
+  }
+  ASSERT_TRUE(lists(0));
+  group_.admission().revoke_tokens();
+  RunningAgent again(rejoining);
+  ASSERT_TRUE(lists(1));
+  AgentOptions stranger = options();
+  stranger.link = rejoining.link;
+  stranger.name = "attic";
+  try {
+    RunningAgent(stranger).result();
+    ADD_FAILURE() << "it has joined";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("the token has been revoked"));
+    EXPECT_THAT(error.hint(), HasSubstr("motley link"));
+  }
+  members_.end(5);
+  EXPECT_TRUE(again.result());
+  for (const auto& file : fs::directory_iterator(rejoining.state))
+    EXPECT_NE(file.path().extension(), ".identity") << "which is of no use any more";
+}
+
+TEST_F(DeployedAgentTest, ARevokedMemberIsToldAndStaysOut) {
+  RunningAgent agent(options());
+  ASSERT_TRUE(lists(1));
+  group_.admission().revoke("box");
+  members_.remove("box", "has been revoked");
+  members_.remove("nobody", "has been revoked");
+  EXPECT_TRUE(lists(0));
+  const auto error_of = [](RunningAgent& refused) {
+    try {
+      refused.result();
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("none");
+  };
+  EXPECT_THAT(error_of(agent), HasSubstr("the member \"box\" has been revoked"));
+  EXPECT_TRUE(driver_says_.has("lost: box has been revoked"));
+  RunningAgent again(options());  // with a new link
+  EXPECT_THAT(error_of(again), HasSubstr("the member \"box\" has been revoked"));
 }
 
 TEST_F(DeployedAgentTest, AnotherMachineOfItsNameIsRefused) {

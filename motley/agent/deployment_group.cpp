@@ -50,12 +50,14 @@ std::string address_of_first_interface() {
   return found;
 }
 
-CoordinatorServerOptions server_options(const std::string& group, const std::string& listen, const std::string& token,
-                                        const Authority& authority, const TlsIdentity& identity) {
+CoordinatorServerOptions server_options(const std::string& group, const std::string& listen, const std::string& key,
+                                        const std::shared_ptr<GroupAdmission>& admission, const Authority& authority,
+                                        const TlsIdentity& identity) {
   CoordinatorServerOptions options;
   options.group = group;
   options.listen = listen;
-  options.token = token;
+  options.key = key;
+  options.admission = admission;
   options.identity = identity;
   options.authority = authority;
   return options;
@@ -71,22 +73,23 @@ std::string own_address() {
 
 DeploymentGroup::DeploymentGroup(const std::string& name, const std::string& listen)
     : name_(name),
-      token_(make_join_token()),
+      key_(make_join_token()),
+      admission_(std::make_shared<GroupAdmission>()),
       authority_(Authority::create(name)),
       identity_(authority_.issue(std::string(coordinator_name), certificate_days)),
-      server_(server_options(name, listen, token_, authority_, identity_), open_sqlite_store(":memory:")),
+      server_(server_options(name, listen, key_, admission_, authority_, identity_), open_sqlite_store(":memory:")),
       thread_([this](const std::stop_token& stop) { server_.run(stop); }) {}
 
 DeploymentGroup::~DeploymentGroup() = default;
 
-RelayAccess DeploymentGroup::access() const { return {.key = token_, .identity = TlsContext(identity_)}; }
+RelayAccess DeploymentGroup::access() const { return {.key = key_, .identity = TlsContext(identity_)}; }
 
-JoinLink DeploymentGroup::link(const std::string& driver) const {
+JoinLink DeploymentGroup::link(const std::string& driver, double token_lifetime_s) const {
   return {.coordinator = server_.address(),
           .driver = driver,
           .group = name_,
           .authority = certificate_facts(authority_.certificate()).fingerprint,
-          .token = token_};
+          .token = admission_->new_token(token_lifetime_s)};
 }
 
 }  // namespace motley

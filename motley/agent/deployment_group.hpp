@@ -1,5 +1,5 @@
-// The group of one deployment, for as long as this process lives: an authority, a token, and a coordinator that
-// certifies whoever shows it.
+// The group of one deployment, for as long as this process lives: an authority, tokens, and a coordinator that
+// certifies whoever shows one.
 #pragma once
 
 #include <memory>
@@ -25,11 +25,15 @@ class DeploymentGroup {
 
   // Of the driver, which is the coordinator's process.
   RelayAccess access() const;
-  // For a driver that takes control connections there.
-  JoinLink link(const std::string& driver) const;
+  // With a new token, for a driver that takes control connections there. Throws an input error for a lifetime that is
+  // not positive.
+  JoinLink link(const std::string& driver, double token_lifetime_s = 24 * 3600) const;
+  // Whose tokens and members count.
+  GroupAdmission& admission() const { return *admission_; }
 
  private:
-  const std::string name_, token_;
+  const std::string name_, key_;
+  const std::shared_ptr<GroupAdmission> admission_;
   const Authority authority_;
   const TlsIdentity identity_;
   CoordinatorServer server_;

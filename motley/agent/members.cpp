@@ -54,6 +54,11 @@ void Members::drain(const std::string& name) {
   state_->changed.notify();
 }
 
+void Members::remove(const std::string& name, const std::string& why) {
+  const std::lock_guard lock(state_->mutex);
+  if (MembersState::Agent* agent = state_->find(name)) state_->lose(*agent, why);
+}
+
 int Members::changed() const { return state_->changed.descriptor(); }
 void Members::clear_changed() { state_->changed.clear(); }
 

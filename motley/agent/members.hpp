@@ -33,6 +33,8 @@ class Members {
   std::set<std::string> leaving() const;
   // As if this member had asked to leave; it stays connected. Throws an input error where there is no such member.
   void drain(const std::string& name);
+  // Ends the connection to this member, if there is one, as if it were lost. `objection` keeps it out.
+  void remove(const std::string& name, const std::string& why);
   // A descriptor that is readable after list() has changed, until changes() is called.
   int changed() const;
   void clear_changed();

@@ -79,18 +79,22 @@ struct MembersState {
               .take = [this](const LinkHello& hello, ByteStream stream) { take(hello, std::move(stream)); }}},
             {weights_service,
              {.admit =
-                  [](const LinkHello& hello, const std::string& name) {
-                    return name == hello.from_id ? "" : fmt::format("the certificate names \"{}\"", name);
+                  [this](const LinkHello& hello, const std::string& name) {
+                    return name == hello.from_id ? objection_to(name)
+                                                 : fmt::format("the certificate names \"{}\"", name);
                   },
               .take = [this](const LinkHello&, ByteStream stream) { give_weights(std::move(stream)); }}}};
   }
 
   static std::string run_of(const LinkHello& hello) { return hello.word.substr(hello.word.find(' ') + 1); }
 
+  std::string objection_to(const std::string& name) const { return options.objection ? options.objection(name) : ""; }
+
   std::string admit(const LinkHello& hello, const std::string& certified) {
     if (certified != hello.from_id)
       return fmt::format("the certificate names \"{}\", not \"{}\"", certified, hello.from_id);
     if (hello.from_id.find('/') != std::string::npos) return "a machine's name cannot have a slash";
+    if (const std::string objection = objection_to(certified); !objection.empty()) return objection;
     const std::string version = hello.word.substr(0, hello.word.find(' '));
     if (version != motley::version())
       return fmt::format("it runs motley {}, and this deployment {}: install the same version", version,

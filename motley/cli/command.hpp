@@ -38,6 +38,7 @@ void add_join(CLI::App& parent, Action& action);
 void add_chat(CLI::App& parent, Action& action);
 void add_status(CLI::App& parent, Action& action);          // running.cpp
 void add_drain(CLI::App& parent, Action& action);           // likewise
+void add_link(CLI::App& parent, Action& action);            // likewise
 void add_plan_apply(CLI::App& plan_verbs, Action& action);  // likewise, where the runtime is built
 void add_bench(CLI::App& parent, Action& action);
 void add_coordinate(CLI::App& parent, Action& action);

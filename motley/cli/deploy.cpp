@@ -243,11 +243,19 @@ int deploy(const DeployOptions& options) {
     if (events.size() > most_events) events.pop_front();
   };
 
+  const double token_lifetime_s = parse_seconds_option(options.token_lifetime, "--token-lifetime");
   const DeploymentGroup group("motley", host + ":0");
-  Members members({.listen = host + ":0", .access = group.access(), .report = report});
-  const std::string link = to_text(group.link(members.address()));
-  fmt::print("motley join '{}'\n", link);
-  std::fflush(stdout);
+  Members members({.listen = host + ":0",
+                   .access = group.access(),
+                   .objection = [&](const std::string& member) { return group.admission().member_objection(member); },
+                   .report = report});
+  const auto print_link = [&](double lifetime_s) {
+    std::string link = to_text(group.link(members.address(), lifetime_s));
+    fmt::print("motley join '{}'\n", link);
+    std::fflush(stdout);
+    return link;
+  };
+  const std::string link = print_link(token_lifetime_s);
 
   std::vector<std::string> own{"--name", name, "--model", model};
   if (!options.machine.memory.empty()) own.insert(own.end(), {"--memory", options.machine.memory});
@@ -319,7 +327,21 @@ int deploy(const DeployOptions& options) {
   settings.prepare_workers = [&](const ServePlan& prepared, const std::set<std::string>& running) {
     return members.prepare_workers(prepared, running, chunks_of(prepared));
   };
-  settings.drain = [&](const std::string& member) { members.drain(member); };
+  settings.drain = [&](const std::string& member, bool revoke) {
+    if (!revoke) return members.drain(member);
+    group.admission().revoke(member);
+    report("revoked", fmt::format("{}, and every link so far; the new one is printed", member));
+    members.remove(member, "has been revoked");
+    print_link(token_lifetime_s);
+  };
+  settings.new_link = [&](bool revoke, std::optional<double> asked_s) {
+    const double lifetime_s = asked_s.value_or(token_lifetime_s);
+    if (revoke) group.admission().revoke_tokens();
+    print_link(lifetime_s);
+    report("link", fmt::format("a new one is printed, for {}{}", human_seconds(lifetime_s),
+                               revoke ? "; those before it are revoked" : ""));
+    return lifetime_s;
+  };
   settings.report = [&](const std::string& what, const std::string& detail, double) { report(what, detail); };
   std::optional<Replanning> replanning;
   settings.on_driver = [&](Driver& driver) { replanning.emplace(members, plans, driver, report); };
@@ -349,6 +371,9 @@ void add_deploy_options(CLI::App& verb, DeployOptions& options) {
   add_machine_options(verb, options.machine);
   verb.add_option("--wait", options.wait, "Machines to wait for, this one among them (default 1)")
       ->check(CLI::Range(1, 4096));
+  verb.add_option("--token-lifetime", options.token_lifetime,
+                  "How long a printed link admits new machines (default \"24 h\")")
+      ->type_name("TIME");
   verb.add_option("--listen", options.listen, "Address of this machine for the others (default: found)")
       ->type_name("HOST");
 }

@@ -19,6 +19,7 @@ struct DeployOptions {
   std::optional<ServePlan> plan;   // the first one, if it was made before: its machines are waited for
   MachineOptions machine;          // this one
   std::string listen;              // address of this machine; empty: found
+  std::string token_lifetime = "24 h";
   std::string api_key;
   int port = 8000;  // of the API, on 127.0.0.1
   int wait = 1;     // for so many machines, this one among them

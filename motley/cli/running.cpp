@@ -22,7 +22,8 @@ struct RunningOptions {
   std::string url = "http://127.0.0.1:8000";
   int port = 0;  // 0: that of the URL
   std::string api_key;
-  std::string plan, member;
+  std::string plan, member, token_lifetime;
+  bool revoke = false;
   Output output;
 };
 
@@ -144,7 +145,7 @@ int apply_plan(const RunningOptions& options) {
 // Until the plan in force does without the machine.
 int drain(const RunningOptions& options) {
   const ServerAddress server = server_of(options);
-  http_post(server, "/drain", Value::object({{"member", options.member}}));
+  http_post(server, "/drain", Value::object({{"member", options.member}, {"revoke", options.revoke}}));
   const Instant start = Clock::now();
   for (;; std::this_thread::sleep_for(std::chrono::milliseconds(100))) {
     const Value status = http_get(server, "/plan");
@@ -162,7 +163,38 @@ int drain(const RunningOptions& options) {
   }
 }
 
+int new_link(const RunningOptions& options) {
+  Value asked = Value::object({{"revoke", options.revoke}});
+  if (!options.token_lifetime.empty())
+    asked.set("token_lifetime_s", parse_seconds_option(options.token_lifetime, "--token-lifetime"));
+  const Value answer = http_post(server_of(options), "/link", asked);
+  emit(options.output, answer,
+       fmt::format("the process that serves has printed a link{}; it admits new machines for {}\n",
+                   options.revoke ? ", and refuses those before it" : "",
+                   human_seconds(number_of(answer, "token_lifetime_s"))));
+  return 0;
+}
+
 }  // namespace
+
+void add_link(CLI::App& parent, Action& action) {
+  auto options = std::make_shared<RunningOptions>();
+  auto* verb = parent.add_subcommand("link", "Let `motley up` print a new link for machines to join by");
+  verb->footer(
+      "A link is a secret, so it appears where `motley up` writes its output, and not here. Machines that have joined\n"
+      "do not need it: they renew their certificates by those that they have.\n"
+      "\n"
+      "examples:\n"
+      "  motley link                        beside the links before it, which expire in their time\n"
+      "  motley link --revoke               refuse the links before it");
+  verb->add_option("--token-lifetime", options->token_lifetime,
+                   "How long the link admits new machines (default: as given to `motley up`)")
+      ->type_name("TIME");
+  verb->add_flag("--revoke", options->revoke, "Refuse all links that were printed before");
+  add_running_options(*verb, *options);
+  add_output_options(*verb, options->output);
+  verb->callback([options, &action] { action = [options] { return new_link(*options); }; });
+}
 
 void add_drain(CLI::App& parent, Action& action) {
   auto options = std::make_shared<RunningOptions>();
@@ -173,10 +205,12 @@ void add_drain(CLI::App& parent, Action& action) {
       "\n"
       "examples:\n"
       "  motley drain attic                 returns when no worker runs there any more\n"
-      "  motley drain attic --port 8080");
+      "  motley drain attic --port 8080\n"
+      "  motley drain attic --revoke        cut it off at once, and refuse it and all links so far");
   verb->add_option("member", options->member, "Name of the machine, as `motley status` shows it")
       ->type_name("MEMBER")
       ->required();
+  verb->add_flag("--revoke", options->revoke, "Refuse its certificate, and all links so far; a new one is printed");
   add_running_options(*verb, *options);
   add_output_options(*verb, options->output);
   verb->callback([options, &action] { action = [options] { return drain(*options); }; });

@@ -152,7 +152,10 @@ int serve_plan(ServePlan plan, ServeSettings settings) {
   Signals signals(ending, settings.on_abort);
   Reporter report(settings.report);
   Service service(plan, open_codec(settings, plan.model.arch.vocabulary, report),
-                  {.api_key = settings.api_key, .drain = settings.drain, .deployment = settings.deployment});
+                  {.api_key = settings.api_key,
+                   .drain = settings.drain,
+                   .new_link = settings.new_link,
+                   .deployment = settings.deployment});
 
   ServerOptions server_options;
   server_options.host = settings.host;

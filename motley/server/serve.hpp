@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "motley/deployment/deployment_state.hpp"
@@ -30,7 +31,8 @@ struct ServeSettings {
   StartWorkers start_workers = {};
   PrepareWorkers prepare_workers = {};
   std::function<Value()> deployment = {};  // see ServiceOptions; likewise
-  std::function<void(const std::string& member)> drain = {};
+  std::function<void(const std::string& member, bool revoke)> drain = {};
+  std::function<double(bool revoke, std::optional<double> lifetime_s)> new_link = {};
   // While the driver lives: it serves a plan, or it is about to end. The second returns when it is not used any more.
   std::function<void(Driver&)> on_driver = {};
   std::function<void()> before_end = {};

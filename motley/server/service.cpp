@@ -92,9 +92,9 @@ struct Service::Impl {
     } catch (const ApiError& error) {
       HttpResponse response = error_response(error);
       if (error.status == 405)
-        response.headers.emplace_back("Allow", request.path == "/plan" ? "GET, POST"
-                                               : is_completion_path(request.path) || request.path == "/drain" ? "POST"
-                                                                                                              : "GET");
+        response.headers.emplace_back("Allow", request.path == "/plan"     ? "GET, POST"
+                                               : takes_posts(request.path) ? "POST"
+                                                                           : "GET");
       reply(request, exchange, std::move(response));
     } catch (const Error& error) {
       reply(request, exchange, error_response(to_api_error(error)));
@@ -105,8 +105,9 @@ struct Service::Impl {
 
   void reply(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange, HttpResponse response) {
     // Labels come from this program alone, so that strangers cannot make more of them.
-    static const std::set<std::string> known = {"/health",  "/ready",     "/plan",           "/drain",
-                                                "/metrics", "/v1/models", "/v1/completions", "/v1/chat/completions"};
+    static const std::set<std::string> known = {"/health",    "/ready",          "/plan",
+                                                "/drain",     "/link",           "/metrics",
+                                                "/v1/models", "/v1/completions", "/v1/chat/completions"};
     const std::string path = request.path.starts_with(models_prefix) ? "/v1/models" : request.path;
     serving.metrics.count_request(known.contains(path) ? path : "other", response.status);
     exchange->reply(std::move(response));
@@ -128,6 +129,10 @@ struct Service::Impl {
     if (request.path == "/drain") {
       require_method(request, "POST");
       return reply(request, exchange, drain(request));
+    }
+    if (request.path == "/link") {
+      require_method(request, "POST");
+      return reply(request, exchange, new_link(request));
     }
     if (request.path == "/metrics") return get(&Impl::metrics);
     if (request.path.starts_with(models_prefix)) {
@@ -195,6 +200,31 @@ struct Service::Impl {
       throw ApiError(415, fmt::format("{} takes application/json", request.path), {}, "unsupported_media_type");
   }
 
+  static bool takes_posts(const std::string& path) {
+    return is_completion_path(path) || path == "/drain" || path == "/link";
+  }
+
+  static bool flag(const Value& body, const char* name) {
+    const Value* given = body.is_object() ? body.find(name) : nullptr;
+    if (given != nullptr && !given->is_bool())
+      throw input_error(fmt::format("\"{}\" must be true or false", name), "leave it out for false");
+    return given != nullptr && given->as_bool();
+  }
+
+  // The link is a secret: it goes to the output of the process that serves, and no answer has it.
+  HttpResponse new_link(const HttpRequest& request) {
+    require_json(request);
+    if (!options.new_link)
+      throw ApiError(400, "no machine can join this deployment: it was not started by `motley up`", {}, "no_members");
+    const Value body = parse_json(request.body, "the request");
+    const Value* lifetime = body.is_object() ? body.find("token_lifetime_s") : nullptr;
+    if (lifetime != nullptr && !lifetime->is_number())
+      throw input_error("\"token_lifetime_s\" must be a number", "leave it out for the deployment's own");
+    const auto asked_s = lifetime != nullptr ? std::optional(lifetime->as_number()) : std::nullopt;
+    const double lifetime_s = options.new_link(flag(body, "revoke"), asked_s);
+    return json_response(Value::object({{"token_lifetime_s", lifetime_s}}), 202);
+  }
+
   HttpResponse drain(const HttpRequest& request) {
     require_serving();
     require_json(request);
@@ -204,8 +234,9 @@ struct Service::Impl {
     const Value* member = body.find("member");
     if (member == nullptr || !member->is_string())
       throw input_error("the request has no \"member\"", "name a machine: {\"member\": \"box\"}");
-    options.drain(member->as_string());
-    return json_response(Value::object({{"draining", member->as_string()}}), 202);
+    const bool revoke = flag(body, "revoke");
+    options.drain(member->as_string(), revoke);
+    return json_response(Value::object({{revoke ? "revoked" : "draining", member->as_string()}}), 202);
   }
 
   HttpResponse change_plan(const HttpRequest& request) {

@@ -37,9 +37,12 @@ class DriverGenerator final : public Generator {
 };
 
 struct ServiceOptions {
-  std::string api_key;                                        // empty: none is asked for
-  std::function<void(const std::string& member)> drain = {};  // POST /drain; from any thread
-  std::function<Value()> deployment = {};  // an object: what GET /plan says of machines besides; from any thread
+  std::string api_key;  // empty: none is asked for
+  // All of the following may be called from any thread.
+  std::function<void(const std::string& member, bool revoke)> drain = {};  // POST /drain
+  // POST /link: prints it, and returns for how many seconds its token counts.
+  std::function<double(bool revoke, std::optional<double> lifetime_s)> new_link = {};
+  std::function<Value()> deployment = {};  // an object: what GET /plan says of machines besides
 };
 
 class Service {

@@ -15,7 +15,7 @@ GARAGE = "--cluster examples/garage/cluster.toml --model data/models/tales --wor
 
 # Examples that are not run here, and why; their options are held against the verb's all the same.
 NOT_RUN = {
-    r"motley status|motley plan apply |motley drain ": "talks to a server: tests/server/test_running.py, tests/network/test_machines.py",
+    r"motley status|motley plan apply |motley drain |motley link": "talks to a server: tests/server/test_running.py, tests/network/test_machines.py",
     r"motley up |motley join |MOTLEY_LINK=|motley serve .*--agents": "need several machines, and stay up: tests/network/test_machines.py",
     r"motley chat": "talks to a server: tests/examples/test_garage.py, tests/tree/test_docs.py",
     r"motley coordinate ": "stays up: tests/cli/test_coordinate.py, tests/cli/test_group.py",

@@ -111,6 +111,15 @@ std::string read_secret(const std::string& file) {
   return secret;
 }
 
+void write_secret(const std::string& file, const std::string& text) {
+  const std::string half = fmt::format("{}.{}", file, ::getpid());
+  std::error_code ignored;
+  fs::remove(half, ignored);
+  write_new(half, {half, text});
+  if (::rename(half.c_str(), file.c_str()) != 0)
+    throw environment_error(fmt::format("cannot write {}", file), writable);
+}
+
 GroupFolder read_group_folder(const std::string& folder) {
   const auto path = [&](const char* name) { return (fs::path(folder) / name).string(); };
   if (!fs::exists(path(authority_file)))

@@ -34,6 +34,9 @@ GroupFolder issue_member_folder(const GroupFolder& group, const std::string& mem
 // A group's secret: a file of one line, without its end. Throws an input error where it is empty: that would be none.
 std::string read_secret(const std::string& file);
 
+// Replaces a file that its owner alone can read; half of it is never there. Throws an environment error.
+void write_secret(const std::string& file, const std::string& text);
+
 // Throws an input error, with the file, where one is missing, is not what it should be, or does not fit the others.
 GroupFolder read_group_folder(const std::string& folder);
 

@@ -187,10 +187,18 @@ struct CoordinatorServer::State {
     client.closing = true;
   }
 
+  std::string token_objection(const ControlClient& client, const std::string& token) const {
+    if (!options.admission) return same_secret(token, options.token) ? "" : "the token is not this group's";
+    // Whoever shows a certificate was admitted, and may renew it.
+    return client.stream.bytes().peer_name().empty() ? options.admission->token_objection(token) : "";
+  }
+
   // True where group and token are right.
   bool knows_the_group(ControlClient& client, const std::string& group, const std::string& token) {
-    if (!same_secret(token, options.token))
-      refuse(client, "the token is not this group's", "give every member the coordinator's token");
+    if (const std::string objection = token_objection(client, token); !objection.empty())
+      refuse(client, objection,
+             options.admission ? "get a new link on the machine that runs `motley up`: motley link"
+                               : "give every member the coordinator's token");
     else if (group != options.group)
       refuse(client, fmt::format("this coordinator serves group \"{}\", not \"{}\"", options.group, group), "");
     return !client.closing;
@@ -216,6 +224,9 @@ struct CoordinatorServer::State {
     if (!options.authority) return "this coordinator issues no certificates";
     if (member == coordinator_name)
       return fmt::format("\"{}\" is the coordinator's name: no member may use it", member);
+    if (options.admission)
+      if (const std::string objection = options.admission->member_objection(member); !objection.empty())
+        return objection;
     const std::string certified = client.stream.bytes().peer_name();
     if (!certified.empty() && certified != member)
       return fmt::format("the certificate is of \"{}\", not of \"{}\"", certified, member);
@@ -245,7 +256,8 @@ struct CoordinatorServer::State {
       }
       const double valid_s = options.certificate_s;
       const CertificateGrant grant{options.authority->certify(request.request, request.member, valid_s),
-                                   options.authority->certificate(), static_cast<std::uint32_t>(std::lround(valid_s))};
+                                   options.authority->certificate(), static_cast<std::uint32_t>(std::lround(valid_s)),
+                                   options.key};
       log(fmt::format("certified member=\"{}\" peer=\"{}\" valid_s={:.0f}", request.member, client.name, valid_s));
       client.stream.send(encode_control(grant));
     } catch (const Error& error) {

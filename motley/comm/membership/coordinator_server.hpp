@@ -8,6 +8,7 @@
 #include <string>
 
 #include "motley/comm/authority/authority.hpp"
+#include "motley/comm/authority/group_admission.hpp"
 #include "motley/comm/membership/coordinator.hpp"
 #include "motley/comm/membership/ledger_store.hpp"
 #include "motley/comm/net/byte_stream.hpp"
@@ -16,8 +17,12 @@ namespace motley {
 
 struct CoordinatorServerOptions {
   std::string group = "group";
-  std::string listen = "127.0.0.1:0";        // port 0: any that is free
-  std::string token = {};                    // who has another is turned away
+  std::string listen = "127.0.0.1:0";  // port 0: any that is free
+  std::string token = {};              // who has another is turned away
+  // In place of `token`: tokens that expire. Then a member renews its certificate by showing the one that it has, and
+  // `key` comes with each: what members show one another.
+  std::shared_ptr<const GroupAdmission> admission = {};
+  std::string key = {};
   std::optional<TlsIdentity> identity = {};  // TLS 1.3 with mutual authentication; needed off loopback
   // Certifies whoever shows the token, under the name that it asks for; the identity must be of the same authority.
   std::optional<Authority> authority = {};

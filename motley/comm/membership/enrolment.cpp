@@ -1,7 +1,9 @@
 #include "motley/comm/membership/enrolment.hpp"
 
 #include <chrono>
+#include <cmath>
 #include <condition_variable>
+#include <ctime>
 #include <mutex>
 
 #include <fmt/format.h>
@@ -19,6 +21,23 @@ EnrolmentRequest::EnrolmentRequest(const EnrolmentOptions& options)
       pin_(authority_fingerprint(options.authority)),
       application_(apply_for_certificate(options.member)) {}
 
+namespace {
+
+// Certificates are valid from an hour before they are made: by a clock that is further off, others' seem expired or
+// not valid yet.
+void check_clock(const CertificateGrant& grant) {
+  constexpr double most_s = 3600;
+  const double made_s = static_cast<double>(certificate_facts(grant.certificate).expires_s) - grant.valid_s;
+  const double ahead_s = static_cast<double>(std::time(nullptr)) - made_s;
+  if (std::abs(ahead_s) > most_s)
+    throw Error(ErrorCode::peer,
+                fmt::format("the clock of this machine is {:.1f} h {} the coordinator's", std::abs(ahead_s) / 3600,
+                            ahead_s > 0 ? "ahead of" : "behind"),
+                "set the clocks of both machines, for example by NTP");
+}
+
+}  // namespace
+
 CertificateRequest EnrolmentRequest::message() const {
   return {options_.group, options_.token, options_.member, application_.request};
 }
@@ -31,7 +50,10 @@ Enrolment EnrolmentRequest::accept(const CertificateGrant& grant) const {
     if (const std::string name = certificate_facts(grant.certificate).name; name != options_.member)
       throw Error(ErrorCode::peer, fmt::format("it names \"{}\", not \"{}\"", name, options_.member));
     if (grant.valid_s == 0) throw Error(ErrorCode::peer, "its lifetime is zero");
-    Enrolment enrolment{{grant.certificate, application_.key, grant.authority}, static_cast<double>(grant.valid_s)};
+    check_clock(grant);
+    Enrolment enrolment{{grant.certificate, application_.key, grant.authority},
+                        static_cast<double>(grant.valid_s),
+                        grant.key.empty() ? options_.token : grant.key};
     TlsContext{enrolment.identity};  // throws where certificate and key are not a pair
     return enrolment;
   } catch (const Error& error) {
@@ -40,7 +62,8 @@ Enrolment EnrolmentRequest::accept(const CertificateGrant& grant) const {
   }
 }
 
-Enrolment enrol(const std::string& address, const EnrolmentOptions& options, double patience_s) {
+Enrolment enrol(const std::string& address, const EnrolmentOptions& options, double patience_s,
+                const std::optional<TlsIdentity>& shown) {
   const EnrolmentRequest request(options);
   const auto until = deadline_in(patience_s);
   ConnectFailure failure;
@@ -51,7 +74,7 @@ Enrolment enrol(const std::string& address, const EnrolmentOptions& options, dou
   ControlMessage answer;
   try {
     ByteStream stream(std::move(socket));
-    stream.secure_as_client(TlsContext::pinned_to(request.pin()), until);
+    stream.secure_as_client(shown ? TlsContext(*shown) : TlsContext::pinned_to(request.pin()), until);
     expect_coordinator(stream, address);
     BlockingMessageStream control(std::move(stream), max_control_bytes);
     control.send(encode_control(request.message()), until);
@@ -72,8 +95,17 @@ Enrolment enrol(const std::string& address, const EnrolmentOptions& options, dou
   return request.accept(*grant);
 }
 
-EnrolledIdentity::EnrolledIdentity(std::vector<std::string> coordinators, EnrolmentOptions options, double patience_s)
-    : coordinators_(std::move(coordinators)), options_(std::move(options)), patience_s_(patience_s) {
+EnrolledIdentity::EnrolledIdentity(std::vector<std::string> coordinators, EnrolmentOptions options, double patience_s,
+                                   const std::optional<Enrolment>& earlier,
+                                   std::function<void(const Enrolment&)> on_given)
+    : coordinators_(std::move(coordinators)),
+      options_(std::move(options)),
+      patience_s_(patience_s),
+      on_given_(std::move(on_given)) {
+  if (earlier && earlier->valid_s > 0) {
+    identity_ = earlier->identity;
+    key_ = earlier->key;
+  }
   thread_ = std::jthread([this, valid_s = renew()](const std::stop_token& stop) { keep(stop, valid_s); });
 }
 
@@ -85,10 +117,15 @@ TlsIdentity EnrolledIdentity::identity() const {
 double EnrolledIdentity::renew() {
   Error last = input_error("the address of a coordinator is missing",
                            "give at least one HOST:PORT, as `motley coordinate` prints it");
+  const bool known = !key_.empty();
+  std::optional<TlsIdentity> shown;
+  if (known && certificate_facts(identity().certificate).expires_s > std::time(nullptr)) shown = identity();
   for (const std::string& address : coordinators_) {
     try {
-      const Enrolment enrolment = enrol(address, options_, patience_s_);
+      const Enrolment enrolment = enrol(address, options_, patience_s_, shown);
       context_.replace(enrolment.identity);
+      if (!known) key_ = enrolment.key;
+      if (on_given_) on_given_(enrolment);
       const std::lock_guard lock(mutex_);
       identity_ = enrolment.identity;
       return enrolment.valid_s;

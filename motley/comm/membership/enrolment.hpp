@@ -2,7 +2,9 @@
 // coordinator that holds the authority to certify it. The private key never travels.
 #pragma once
 
+#include <functional>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -23,6 +25,7 @@ struct EnrolmentOptions {
 struct Enrolment {
   TlsIdentity identity;
   double valid_s = 0;  // from now on
+  std::string key;     // what members show one another
 };
 
 // A request under way.
@@ -44,9 +47,11 @@ class EnrolmentRequest {
 };
 
 // Asks the coordinator at `address`, over a connection of its own, and waits until `patience_s`. The coordinator must
-// show a certificate of the authority that names coordinator_name. Throws a peer error with the cause, where it does
-// not answer, is another's, or refuses.
-Enrolment enrol(const std::string& address, const EnrolmentOptions& options, double patience_s);
+// show a certificate of the authority that names coordinator_name. An identity that is shown counts like a token
+// (CoordinatorServerOptions::admission). Throws a peer error with the cause, where it does not answer, is another's, or
+// refuses.
+Enrolment enrol(const std::string& address, const EnrolmentOptions& options, double patience_s,
+                const std::optional<TlsIdentity>& shown = {});
 
 // The identity of a process that is no member of an elastic group, from the coordinators that are tried in turn. A
 // thread renews it when it is half over.
@@ -54,10 +59,15 @@ class EnrolledIdentity {
  public:
   // Waits for the first certificate. Throws the last error where no coordinator gives one, an input error where there
   // is none to ask.
-  EnrolledIdentity(std::vector<std::string> coordinators, EnrolmentOptions options, double patience_s);
+  //
+  // `earlier`: what a process before this one was given; while it is valid no token is needed. `on_given` is called
+  // with everything that is given, also from the thread.
+  EnrolledIdentity(std::vector<std::string> coordinators, EnrolmentOptions options, double patience_s,
+                   const std::optional<Enrolment>& earlier = {}, std::function<void(const Enrolment&)> on_given = {});
 
   const TlsContext& context() const { return context_; }
   TlsIdentity identity() const;  // for a process that this one starts
+  const std::string& key() const { return key_; }
 
  private:
   double renew();  // returns its validity, in seconds
@@ -66,6 +76,8 @@ class EnrolledIdentity {
   std::vector<std::string> coordinators_;
   EnrolmentOptions options_;
   double patience_s_;
+  std::function<void(const Enrolment&)> on_given_;
+  std::string key_;
   TlsContext context_;
   mutable std::mutex mutex_;
   TlsIdentity identity_;  // guarded

@@ -116,6 +116,10 @@ TEST(Enrolment, OnlyWhatWasAskedForIsAccepted) {
             "it comes from another authority than the one given here");
   EXPECT_EQ(refusal({ours.certify(asked, "b", 60), ours.certificate(), 60}), "it names \"b\", not \"a\"");
   EXPECT_EQ(refusal({ours.certify(asked, "a", 60), ours.certificate(), 0}), "its lifetime is zero");
+  EXPECT_EQ(refusal({ours.certify(asked, "a", 60), ours.certificate(), 7260}),
+            "the clock of this machine is 2.0 h ahead of the coordinator's");
+  EXPECT_EQ(refusal({ours.certify(asked, "a", 7260), ours.certificate(), 60}),
+            "the clock of this machine is 2.0 h behind the coordinator's");
   EXPECT_EQ(refusal({"", ours.certificate(), 60}).substr(0, 36), "the text is not a certificate in PEM");
   EXPECT_NE(refusal({ours.certify(another.message().request, "a", 60), ours.certificate(), 60}), "none")
       << "for another's key";
@@ -244,6 +248,54 @@ TEST(Enrolment, OtherCertificatesDoNotOpenTheDoor) {
   const std::string log = coordinator.thread.log();
   EXPECT_TRUE(contains(log, "it is not from this group's authority"));
   EXPECT_TRUE(contains(log, "refused peer=\"127.0.0.1:"));
+}
+
+TEST(Enrolment, ACertificateIsRenewedByItselfWhereTokensExpire) {
+  const Authority authority = Authority::create("test");
+  const std::string pin = authority_fingerprint(authority.certificate());
+  const auto admission = std::make_shared<GroupAdmission>();
+  const CoordinatorThread coordinator({}, {.admission = admission,
+                                           .key = "what members show",
+                                           .identity = authority.issue(std::string(coordinator_name)),
+                                           .authority = authority});
+  const EnrolmentOptions anna{"test", admission->new_token(60), pin, "anna"};
+  const Enrolment first = enrol(coordinator.address(), anna, 10);
+  EXPECT_EQ(first.key, "what members show");
+  EXPECT_TRUE(contains(refusal_of(coordinator.address(), {"test", "token", pin, "ben"}), "not this group's"))
+      << "the other kind of token is none here";
+
+  admission->revoke_tokens();
+  EXPECT_TRUE(contains(refusal_of(coordinator.address(), anna), "the token has been revoked"));
+  const Enrolment renewed = enrol(coordinator.address(), anna, 10, first.identity);
+  EXPECT_NE(renewed.identity.certificate, first.identity.certificate);
+  EXPECT_EQ(renewed.key, first.key);
+  EnrolmentOptions ben = anna;
+  ben.member = "ben";
+  EXPECT_THROW(enrol(coordinator.address(), ben, 10, first.identity), Error) << "it is not anna's to give";
+
+  std::vector<std::string> kept;
+  const EnrolledIdentity again({coordinator.address()}, anna, 10, renewed,
+                               [&](const Enrolment& given) { kept.push_back(given.identity.certificate); });
+  EXPECT_EQ(kept, std::vector{again.identity().certificate});
+  EXPECT_EQ(again.key(), first.key);
+
+  admission->revoke("anna");
+  try {
+    enrol(coordinator.address(), anna, 10, renewed.identity);
+    ADD_FAILURE() << "it has a certificate";
+  } catch (const Error& error) {
+    EXPECT_TRUE(contains(error.what(), "the member \"anna\" has been revoked"));
+  }
+}
+
+TEST(Enrolment, AnExpiredCertificateNeedsAToken) {
+  IssuingCoordinator coordinator;
+  const Enrolment expired{coordinator.authority.issue("anna", 0), 1, "token"};
+  EnrolmentOptions anna = coordinator.enrolment("anna");
+  EXPECT_EQ(certificate_facts(EnrolledIdentity({coordinator.address()}, anna, 10, expired).identity().certificate).name,
+            "anna");
+  anna.token = "another";
+  EXPECT_THROW(EnrolledIdentity({coordinator.address()}, anna, 10, expired), Error);
 }
 
 // A member that pretends to be the coordinator would learn the token of whoever believes it.

@@ -8,7 +8,7 @@
 namespace motley {
 namespace {
 
-constexpr std::uint8_t control_version = 2;
+constexpr std::uint8_t control_version = 3;
 constexpr std::size_t max_reason_bytes = 4096;
 constexpr std::size_t max_certificate_bytes = 8192;
 
@@ -79,6 +79,7 @@ static void fields(Wire& wire, typename Wire::template Ref<CertificateGrant> m) 
   wire(m.certificate, max_certificate_bytes);
   wire(m.authority, max_certificate_bytes);
   wire(m.valid_s);
+  wire(m.key, max_name_bytes);
 }
 
 std::string encode_control(const ControlMessage& message) {

@@ -114,6 +114,7 @@ struct CertificateGrant {
   std::string certificate;    // PEM
   std::string authority;      // PEM
   std::uint32_t valid_s = 0;  // from now on
+  std::string key = {};       // what members show each other; empty: the token
   bool operator==(const CertificateGrant&) const = default;
 };
 

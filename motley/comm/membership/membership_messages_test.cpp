@@ -46,7 +46,7 @@ std::vector<ControlMessage> samples() {
           directive,
           ControlRefusal{"the token is not this group's", "hint"},
           CertificateRequest{"g", "token", "a", std::string("\x30\x00", 2)},
-          CertificateGrant{"pem", "pem", 86400}};
+          CertificateGrant{"pem", "pem", 86400, "key"}};
 }
 
 bool decodes(std::string_view bytes) {

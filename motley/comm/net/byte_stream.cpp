@@ -116,6 +116,7 @@ std::string certificate_objection(const SSL* tls) {
   switch (result) {
     case X509_V_OK: return {};
     case X509_V_ERR_CERT_HAS_EXPIRED: return ": it has expired";
+    case X509_V_ERR_CERT_NOT_YET_VALID: return ": it is not valid yet, by the clock of this machine";
     case X509_V_ERR_CERT_UNTRUSTED:
     case X509_V_ERR_CERT_SIGNATURE_FAILURE:
     case X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN:

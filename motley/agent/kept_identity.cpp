@@ -1,0 +1,52 @@
+#include "motley/agent/kept_identity.hpp"
+
+#include <array>
+#include <ctime>
+#include <utility>
+
+#include "motley/base/error.hpp"
+#include "motley/base/value.hpp"
+#include "motley/comm/authority/group_folder.hpp"
+
+namespace motley {
+namespace {
+
+using Texts = std::array<std::pair<const char*, std::string*>, 4>;
+
+Texts texts_of(Enrolment& enrolment) {
+  return {{{"certificate", &enrolment.identity.certificate},
+           {"private_key", &enrolment.identity.key},
+           {"authority", &enrolment.identity.authority},
+           {"key", &enrolment.key}}};
+}
+
+}  // namespace
+
+std::optional<Enrolment> read_kept_identity(const std::filesystem::path& file) {
+  if (!std::filesystem::exists(file)) return std::nullopt;
+  try {
+    const Value kept = parse_json(read_file(file), file.string());
+    Enrolment enrolment;
+    for (const auto& [name, text] : texts_of(enrolment)) {
+      const Value* given = kept.is_object() ? kept.find(name) : nullptr;
+      if (given == nullptr || !given->is_string()) return std::nullopt;
+      *text = given->as_string();
+    }
+    TlsContext{enrolment.identity};  // throws where the texts are no identity
+    enrolment.valid_s =
+        static_cast<double>(certificate_facts(enrolment.identity.certificate).expires_s - std::time(nullptr));
+    if (enrolment.valid_s > 0 && !enrolment.key.empty()) return enrolment;
+  } catch (const Error&) {
+    // Damaged: it enrols as a new one does.
+  }
+  return std::nullopt;
+}
+
+void keep_identity(const std::filesystem::path& file, const Enrolment& enrolment) {
+  Enrolment kept = enrolment;
+  Value value = Value::object();
+  for (const auto& [name, text] : texts_of(kept)) value.set(name, *text);
+  write_secret(file.string(), to_json(value));
+}
+
+}  // namespace motley
