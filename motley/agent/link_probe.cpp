@@ -24,11 +24,12 @@ ProbedLinks measure(const ProbeLinks& asked, const std::string& name, Fabric& fa
   }
   if (rank < 0) throw Error(ErrorCode::peer, fmt::format("{} is not among those that are to be measured", name));
   Communicator group(epoch, fabric.connect(epoch, rank, connect_s, stop));
-  const MemberProbeResult result =
-      probe_members(group, {.seconds = asked.seconds, .settings = std::string(version()), .date = {}, .report = {}});
+  const MemberProbeResult result = probe_members(
+      group,
+      {.seconds = asked.seconds, .pairs_alone = true, .settings = std::string(version()), .date = {}, .report = {}});
   ProbedLinks links{.number = asked.number, .links = {}, .failure = {}};
   if (rank > 0) return links;
-  for (const MemberLink& link : fit_members(result.measured).links)
+  for (const MemberLink& link : fit_links(result.measured))
     links.links.push_back({.from = static_cast<std::uint32_t>(link.from),
                            .to = static_cast<std::uint32_t>(link.to),
                            .latency_s = link.latency_s,

@@ -57,14 +57,15 @@ class MemberProbe {
     result.measured.members = members_;
     result.measured.date = options_.date;
     result.measured.round_trip_s = round_trips();
-    const ProbeSchedule schedule{.members = members_, .seconds = options_.seconds};
+    const ProbeSchedule schedule{.members = members_, .seconds = options_.seconds, .pairs_alone = options_.pairs_alone};
     auto& samples = result.measured.samples;
     ProbePhase phase{};
     while (const auto next = next_exchange(schedule, samples)) {
       if (samples.empty() || next->phase != phase) tell(description(phase = next->phase));
       samples.push_back(measure(*next));
     }
-    if (members_ > 2) result.measured.collectives = measure_collectives(alike_ports(fit_members(result.measured).tree));
+    if (members_ > 2 && !options_.pairs_alone)
+      result.measured.collectives = measure_collectives(alike_ports(fit_members(result.measured).tree));
     must_be_ok(group_.barrier(operation_));
     return result;
   }

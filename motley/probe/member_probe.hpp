@@ -12,8 +12,9 @@
 namespace motley {
 
 struct MemberProbeOptions {
-  double seconds = 10;   // of traffic, about
-  std::string settings;  // whatever must be the same for all members, in words: it is compared, not read
+  double seconds = 10;       // of traffic, about
+  bool pairs_alone = false;  // latency and bandwidth of every pair, and nothing that takes more members
+  std::string settings;      // whatever must be the same for all members, in words: it is compared, not read
   std::string date;
   std::function<void(const std::string& what, double elapsed_s)> report;
 };

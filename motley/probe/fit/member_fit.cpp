@@ -73,26 +73,6 @@ void check_measured(const MemberMeasurements& measured) {
   }
 }
 
-std::vector<MemberLink> fit_links(const MemberMeasurements& measured) {
-  std::map<MemberPair, std::vector<Point>> points;
-  for (const auto& [exchange, seconds] : measured.samples)
-    for (std::size_t i = 0; exchange.phase == ProbePhase::flow && i < seconds.size(); ++i)
-      points[{exchange.flows[i].from, exchange.flows[i].to}].push_back(
-          {static_cast<double>(exchange.flows[i].bytes), seconds[i]});
-  std::vector<MemberLink> links;
-  for (int from = 0; from < measured.members; ++from)
-    for (int to = 0; to < measured.members; ++to) {
-      if (from == to) continue;
-      const auto found = points.find({from, to});
-      if (found == points.end())
-        throw input_error(fmt::format("the flow from member {} to {} was not measured", from, to),
-                          "measure longer with `motley cluster probe --seconds`");
-      const double round_trip_s = measured.round_trip_s[at(from) * at(measured.members) + at(to)];
-      links.push_back({from, to, round_trip_s / 2, rate_of(found->second, round_trip_s)});
-    }
-  return links;
-}
-
 std::vector<MemberTotal> fit_totals(const MemberMeasurements& measured) {
   std::map<int, std::vector<const ProbeSample*>> of_series;
   for (const auto& sample : measured.samples)
@@ -372,8 +352,28 @@ const MemberLink& MemberFit::link(int from, int to) const {
   return links[at(from) * at(members - 1) + at(to) - (to > from ? 1U : 0U)];
 }
 
-MemberFit fit_members(const MemberMeasurements& measured) {
+std::vector<MemberLink> fit_links(const MemberMeasurements& measured) {
   check_measured(measured);
+  std::map<MemberPair, std::vector<Point>> points;
+  for (const auto& [exchange, seconds] : measured.samples)
+    for (std::size_t i = 0; exchange.phase == ProbePhase::flow && i < seconds.size(); ++i)
+      points[{exchange.flows[i].from, exchange.flows[i].to}].push_back(
+          {static_cast<double>(exchange.flows[i].bytes), seconds[i]});
+  std::vector<MemberLink> links;
+  for (int from = 0; from < measured.members; ++from)
+    for (int to = 0; to < measured.members; ++to) {
+      if (from == to) continue;
+      const auto found = points.find({from, to});
+      if (found == points.end())
+        throw input_error(fmt::format("the flow from member {} to {} was not measured", from, to),
+                          "measure longer with `motley cluster probe --seconds`");
+      const double round_trip_s = measured.round_trip_s[at(from) * at(measured.members) + at(to)];
+      links.push_back({from, to, round_trip_s / 2, rate_of(found->second, round_trip_s)});
+    }
+  return links;
+}
+
+MemberFit fit_members(const MemberMeasurements& measured) {
   MemberFit fit{.members = measured.members,
                 .links = fit_links(measured),
                 .totals = fit_totals(measured),

@@ -88,7 +88,9 @@ struct MemberFit {
 // GenModel's closed forms hold for such switches alone.
 double alike_ports(const MemberTree& tree);
 
-// Throws an input error where samples are missing or are none.
+// Both throw an input error where samples are missing or are none. Links are of all ordered pairs, and need no more
+// than the first phase.
+std::vector<MemberLink> fit_links(const MemberMeasurements& measured);
 MemberFit fit_members(const MemberMeasurements& measured);
 
 }  // namespace motley

@@ -174,7 +174,9 @@ double probe_seconds(int members) {
 }
 
 std::optional<ProbeExchange> next_exchange(const ProbeSchedule& schedule, const std::vector<ProbeSample>& samples) {
-  const auto series = probe_series(schedule.members);
+  auto series = probe_series(schedule.members);
+  if (schedule.pairs_alone)
+    std::erase_if(series, [](const ProbeSeries& each) { return each.phase != ProbePhase::flow; });
   const double aim_s = schedule.seconds / static_cast<double>(series.size()) / series_cost;
   if (samples.empty()) return first_exchange(series[0], 0, aim_s, samples);
   const ProbeSample& last = samples.back();
@@ -187,7 +189,8 @@ std::optional<ProbeExchange> next_exchange(const ProbeSchedule& schedule, const 
   }
   const double last_s = times.back();
   std::sort(times.begin(), times.end());
-  if (times[0] < long_enough * aim_s && times.size() == 1 && measured < most_probe_exchanges) {
+  // Also after another try: a first one may take long for reasons that are not the network's.
+  if (times[0] < long_enough * aim_s && measured < most_probe_exchanges) {
     ProbeExchange larger = last.exchange;
     scale_bytes(larger, std::clamp(aim_s / times[0], 1.0, most_growth));
     return larger;

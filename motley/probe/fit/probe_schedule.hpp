@@ -70,7 +70,8 @@ double probe_seconds(int members);
 
 struct ProbeSchedule {
   int members = 2;
-  double seconds = 10;  // of traffic, about
+  double seconds = 10;       // of traffic, about
+  bool pairs_alone = false;  // the first phase alone
 };
 
 // What comes after these samples; nothing: all is measured. `samples` are those of the exchanges that earlier calls

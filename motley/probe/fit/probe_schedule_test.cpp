@@ -139,6 +139,21 @@ TEST(ProbeSchedule, TimesThatDoNotAgreeAreMeasuredUpToFourTimes) {
   EXPECT_EQ(next_exchange(schedule, samples)->series, 0);
 }
 
+TEST(ProbeSchedule, ASizeThatTookLongOnceGrowsOnceItDoesNot) {
+  const ProbeSchedule schedule{.members = 2, .seconds = 9};  // 1 s for the largest exchange
+  ProbeSample slow{*next_exchange(schedule, {}), {2.0}}, quick = slow;
+  EXPECT_EQ(next_exchange(schedule, {slow}), slow.exchange);
+  quick.seconds[0] = 0.5;
+  EXPECT_EQ(next_exchange(schedule, {slow, quick})->bytes(), 2 * slow.exchange.bytes());
+}
+
+TEST(ProbeSchedule, PairsAloneHaveAllTheTime) {
+  const auto samples = run({.members = 3, .seconds = 9, .pairs_alone = true}, 1e8);
+  EXPECT_EQ(samples.back().exchange.series, 5);  // six ordered pairs
+  EXPECT_EQ(samples.back().exchange.phase, ProbePhase::flow);
+  EXPECT_NEAR(samples.back().longest_s(), 0.5, 0.05);
+}
+
 TEST(ProbeSchedule, FlowsTogetherEndTogetherWhereTheirPairsDo) {
   // Member 2 is ten times slower in both directions: what others send to it is ten times less.
   const ProbeSchedule schedule{.members = 3, .seconds = 9.6};
