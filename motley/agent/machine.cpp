@@ -4,6 +4,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <fstream>
@@ -18,8 +19,9 @@
 namespace motley {
 namespace {
 
-constexpr double measured_s = 0.25;  // each of both rates
-constexpr double spare = 0.1;        // of the memory that is free
+constexpr double measured_s = 0.2;  // each of both rates, so many times: other programs disturb for a while
+constexpr std::size_t times_measured = 5;
+constexpr double spare = 0.1;  // of the memory that is free
 
 std::string first_line(const char* file) {
   std::ifstream in(file);
@@ -50,7 +52,7 @@ double granted_processors() {
 
 // Runs `part` on every thread, again and again, and returns how much they have done together per second.
 template <class Part>
-double rate_of(int threads, const Part& part) {
+double rate_once(int threads, const Part& part) {
   std::atomic<double> sum = 0;
   std::vector<std::jthread> running;
   const Instant start = Clock::now();
@@ -62,6 +64,14 @@ double rate_of(int threads, const Part& part) {
     });
   running.clear();
   return sum / seconds_since(start);
+}
+
+template <class Part>
+double rate_of(int threads, const Part& part) {
+  std::array<double, times_measured> rates{};
+  for (double& rate : rates) rate = rate_once(threads, part);
+  std::ranges::sort(rates);
+  return rates[times_measured / 2];
 }
 
 std::atomic<float> sink;  // what is computed only to be timed ends here

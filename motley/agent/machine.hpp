@@ -18,7 +18,7 @@ std::string processor_kind();  // "AMD EPYC 7B13"
 // With the threads that it may run: alike for processors whose speed is.
 std::string processor_name(int threads);
 
-// The processor as one device of so much memory, measured for about half a second.
+// The processor as one device of so much memory, measured for about two seconds.
 OfferedDevice measure_processor(std::int64_t memory_bytes, int threads);
 
 }  // namespace motley
