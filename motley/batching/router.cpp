@@ -41,7 +41,7 @@ std::int64_t micro_batches_of(const ServePlan& plan, const RouteChain& chain, co
   if (options.micro_batches > 0) return options.micro_batches;
   if (plan.routes[chain.route].micro_batches > 0) return plan.routes[chain.route].micro_batches;
   if (chain.hops == 1) return 1;
-  constexpr std::int64_t most_per_stage = 4;
+  constexpr std::int64_t most_per_stage = 16;  // where links take far longer than stages
   const StepSpan span = pipeline.span({.tokens = 1, .logits = 1});
   const auto stages = static_cast<std::int64_t>(chain.hops);
   return std::clamp(static_cast<std::int64_t>(std::ceil(span.round_s / span.busiest_s)), stages + 1,

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "motley/base/error.hpp"
 #include "motley/cost/form/cases_test.hpp"
@@ -19,14 +20,15 @@ void add_stage(ServePlan& plan, const std::string& id, std::int64_t kv_tokens, L
 }
 
 // Stages of which every route takes some, by number.
-ServePlan plan_of(const std::vector<std::int64_t>& kv_tokens, const std::vector<std::vector<std::size_t>>& routes) {
+ServePlan plan_of(const std::vector<std::int64_t>& kv_tokens, const std::vector<std::vector<std::size_t>>& routes,
+                  const std::string& network = "") {
   ServePlan plan;
   plan.cluster = cluster_of(R"(
 format = "motley.cluster/1"
 [[machine]]
 name = "m"
 devices = ["RTX 3090*8"]
-)");
+)" + network);
   plan.model = llama_of(64, 4, 4, 4, 128, 256);
   plan.model.arch.context = 1000;
   plan.step = {.max_tokens = 64, .max_sequences = 8, .block_tokens = 16};
@@ -81,6 +83,18 @@ TEST(Router, TheChainThatNeedsMostMicroBatchesSetsTheirNumber) {
   EXPECT_EQ(Router(plan, {}).limits(0).micro_batches, 7);
   plan.routes[0].micro_batches = plan.routes[1].micro_batches = 2;
   EXPECT_EQ(Router(plan, {}).limits(0).micro_batches, 2) << "the plan's beat the stages'";
+}
+
+TEST(Router, FarStagesGetAsManyMicroBatchesAsTheRoundTripHolds) {
+  const ServePlan plan = plan_of({320, 320}, {{0, 1}}, R"(
+[network]
+within_machine = { latency = "2 ms", bandwidth = "1 GB/s" }
+)");
+  const StepSpan span =
+      StepTimes(plan, {}).pipeline({{.route = 0, .first_hop = 0, .hops = 2}}).span({.tokens = 1, .logits = 1});
+  const auto held = static_cast<std::int64_t>(std::ceil(span.round_s / span.busiest_s));
+  EXPECT_GT(held, 10);
+  EXPECT_EQ(Router(plan, {}).limits(0).micro_batches, held);
 }
 
 TEST(Router, AMicroBatchIsSplitByRouteAndCompletedWithItsLastPart) {
