@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <optional>
+#include <tuple>
 
 #include "motley/agent/machine.hpp"
 #include "motley/base/error.hpp"
@@ -21,7 +22,9 @@ void add_machine_options(CLI::App& verb, MachineOptions& options) {
   verb.add_option("--memory", options.memory, "Memory that this machine offers (default: nine tenths of what is free)")
       ->type_name("SIZE");
   verb.add_option("--name", options.name, "Name of this machine (default: its host name)")->type_name("NAME");
-  verb.add_option("--device-threads", options.threads, "Threads of this machine's worker (default: all processors)")
+  verb.add_option("--devices", options.devices, "Equal parts of the processor, a worker each (default 1)")
+      ->check(CLI::Range(1, 64));
+  verb.add_option("--device-threads", options.threads, "Threads of each worker (default: all processors, shared)")
       ->check(CLI::Range(1, 1024));
 }
 
@@ -65,20 +68,24 @@ std::vector<OfferedDevice> offered_devices(const MachineOptions& options, const 
                                     human_bytes(static_cast<double>(usable_memory_bytes()))),
                         "offer less, or end what uses the memory");
   }
-  const int threads = options.threads > 0 ? options.threads : usable_threads();
-  const std::string processor = processor_name(threads);
+  const int devices = options.devices;
+  const int threads = options.threads > 0 ? options.threads : std::max(1, usable_threads() / devices);
+  const std::string processor = processor_name(devices * threads);
   const std::filesystem::path file = state / "rates";
-  if (const auto rates = kept_rates(file, processor))
-    return {{.kind = processor_kind(),
-             .memory_bytes = memory,
-             .bytes_per_s = rates->first,
-             .flop_per_s = rates->second,
-             .threads = threads}};
-  const OfferedDevice device = measure_processor(memory, threads);
-  std::error_code ignored;
-  std::filesystem::create_directories(state, ignored);
-  std::ofstream(file) << fmt::format("{}\n{:.6g} {:.6g}\n", processor, device.bytes_per_s, device.flop_per_s);
-  return {device};
+  OfferedDevice all{.kind = processor_kind(), .memory_bytes = memory};
+  if (const auto rates = kept_rates(file, processor)) {
+    std::tie(all.bytes_per_s, all.flop_per_s) = *rates;
+  } else {
+    all = measure_processor(memory, devices * threads);
+    std::error_code ignored;
+    std::filesystem::create_directories(state, ignored);
+    std::ofstream(file) << fmt::format("{}\n{:.6g} {:.6g}\n", processor, all.bytes_per_s, all.flop_per_s);
+  }
+  return std::vector(static_cast<std::size_t>(devices), OfferedDevice{.kind = all.kind,
+                                                                      .memory_bytes = memory / devices,
+                                                                      .bytes_per_s = all.bytes_per_s / devices,
+                                                                      .flop_per_s = all.flop_per_s / devices,
+                                                                      .threads = threads});
 }
 
 std::filesystem::path user_folder(const char* variable, const char* otherwise) {

@@ -12,16 +12,17 @@ namespace motley::cli {
 
 struct MachineOptions {
   std::string memory, name;
-  int threads = 0;  // 0: all that may run
+  int devices = 1;
+  int threads = 0;  // of each device; 0: an equal share of all that may run
 };
 
-// --memory, --name, --device-threads.
+// --memory, --name, --devices, --device-threads.
 void add_machine_options(CLI::App& verb, MachineOptions& options);
 
 // --name, or the host's name up to the first dot. Throws an input error for one that no machine can have.
 std::string machine_name(const MachineOptions& options);
-// This machine's devices, measured the first time: what `state`, a folder, holds of an earlier one is used. Throws an
-// input error where --memory is not a size, or more than there is.
+// This machine's devices, equal parts of its processor and of --memory, measured the first time: what `state`, a
+// folder, holds of an earlier one is used. Throws an input error where --memory is not a size, or more than there is.
 std::vector<OfferedDevice> offered_devices(const MachineOptions& options, const std::filesystem::path& state);
 
 // "motley" in the folder that the variable names, or else in the home folder's `otherwise`.

@@ -259,6 +259,7 @@ int deploy(const DeployOptions& options) {
 
   std::vector<std::string> own{"--name", name, "--model", model};
   if (!options.machine.memory.empty()) own.insert(own.end(), {"--memory", options.machine.memory});
+  if (options.machine.devices > 1) own.insert(own.end(), {"--devices", std::to_string(options.machine.devices)});
   if (options.machine.threads > 0) own.insert(own.end(), {"--device-threads", std::to_string(options.machine.threads)});
   const OwnAgent own_agent(link, own);
 
