@@ -66,7 +66,7 @@ def build_llama_cpp(cache, kernels, *programs):
     flags = [f"-DGGML_{name}={'ON' if name in wanted else 'OFF'}" for name in ["SSE42", *LLAMA_CPP_OPTIONS["avx512bf16"], "AVX512_VNNI"]]
     output_of("cmake", "-S", sources, "-B", build, "-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=OFF", *flags, "-DLLAMA_CURL=OFF",
               "-DLLAMA_OPENSSL=OFF", "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_SERVER=ON", "-DLLAMA_BUILD_EXAMPLES=OFF",
-              "-DLLAMA_BUILD_TOOLS=ON", "-DLLAMA_BUILD_COMMON=ON", "-DBUILD_SHARED_LIBS=OFF")
+              "-DLLAMA_BUILD_TOOLS=ON", "-DLLAMA_BUILD_COMMON=ON", "-DBUILD_SHARED_LIBS=OFF", "-DGGML_RPC=ON")
     output_of("nice", "cmake", "--build", build, "-j2", "--target", *programs)
 
 

@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -45,29 +46,86 @@ def processes():
     return found
 
 
-class Machine:
-    """A namespace, numbered from 1, and the agent in it; the first has none of its own."""
+class Share:
+    """Parts of one processor (control groups of version 1), in periods of 10 ms. All shares are of the first processor: two that
+    compute at once may be threads of one core, and slow each other down. Whatever else runs has the others (on_the_rest())."""
 
-    def __init__(self, deployment, number, memory):
-        self.deployment, self.number, self.memory = deployment, number, memory
+    period_us = 10000
+
+    def __init__(self, name, processors, within=Path("/sys/fs/cgroup/cpu")):
+        self.processors, self.parts = processors, []
+        self.folder = Path(tempfile.mkdtemp(prefix=f"motley-{name}-", dir=within))
+        (self.folder / "cpu.cfs_period_us").write_text(str(self.period_us))
+        (self.folder / "cpu.cfs_quota_us").write_text(str(round(processors * self.period_us)))
+        (self.folder / "cpu.shares").write_text("100000")  # other programs get what is left
+
+    def inside(self, command):
+        return ["sh", "-c", f'echo $$ > {self.folder}/cgroup.procs && exec taskset -c 0 "$@"', "sh", *map(str, command)]
+
+    def divide(self, processes):
+        """An equal part for each of them."""
+        for number, process in enumerate(processes):
+            self.parts.append(Share(str(number), self.processors / len(processes), self.folder))
+            (self.parts[-1].folder / "cgroup.procs").write_text(str(process))
+
+    def release(self, process):
+        (self.folder.parent / "cgroup.procs").write_text(str(process))
+
+    def remove(self):
+        for part in self.parts:
+            part.remove()
+        self.folder.rmdir()
+
+
+def on_the_rest():
+    os.sched_setaffinity(0, os.sched_getaffinity(0) - {0})
+
+
+class Bridge:
+    """Links that are as fast as the kernel: one switch."""
+
+    def begin(self):
+        ip("link", "add", "bridge", "type", "bridge")
+        ip("addr", "add", "10.9.0.1/24", "dev", "bridge")
+        ip("link", "set", "bridge", "up")
+
+    def attach(self, number):
+        ip("link", "add", f"v{number}", "type", "veth", "peer", "name", "eth0", "netns", f"m{number}")
+        ip("link", "set", f"v{number}", "master", "bridge", "up")
+        ip("-n", f"m{number}", "addr", "add", f"10.9.0.{number}/24", "dev", "eth0")
+        ip("-n", f"m{number}", "link", "set", "eth0", "up")
+
+    def complete(self, machines):
+        pass
+
+
+class Machine:
+    """A namespace, numbered from 1, and the agent in it; the first has none of its own. `processors`: the share that its
+    workers get, and the agent while it measures that."""
+
+    def __init__(self, deployment, number, memory, processors=None, options=()):
+        self.deployment, self.number, self.memory, self.options = deployment, number, memory, options
         self.name = f"m{number}"
         self.agent = None
+        self.share = Share(self.name, processors) if processors else None
         if number > 1:
             self.make()
 
     def make(self):
         ip("netns", "add", self.name)
-        ip("link", "add", f"v{self.number}", "type", "veth", "peer", "name", "eth0", "netns", self.name)
-        ip("link", "set", f"v{self.number}", "master", "bridge", "up")
-        ip("-n", self.name, "addr", "add", f"10.9.0.{self.number}/24", "dev", "eth0")
-        ip("-n", self.name, "link", "set", "eth0", "up")
+        self.deployment.links.attach(self.number)
         ip("-n", self.name, "link", "set", "lo", "up")
 
     def join(self, *options):
         log = (self.deployment.folder / f"{self.name}.log").open("ab")
-        command = ["ip", "netns", "exec", self.name, self.deployment.motley, "join", "--name", self.name, "--memory", self.memory, *options]
+        command = ["ip", "netns", "exec", self.name, self.deployment.motley, "join", "--name", self.name, "--memory", self.memory,
+                   *self.options, *options]  # fmt: skip
+        command = self.share.inside(command) if self.share else command
         environment = self.deployment.environment(self.name) | {"MOTLEY_LINK": self.deployment.link}
         self.agent = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+
+    def has_measured(self):
+        return " connected " in (self.deployment.folder / f"{self.name}.log").read_text()
 
     def workers(self):
         """Process ids of the workers, by the parent."""
@@ -101,10 +159,15 @@ def parent_of(pid):
 
 
 class Deployment:
-    def __init__(self, folder, memory, machines, motley=ROOT / "build/release/motley", model=ROOT / "data/models/tales", options=(), plan=None, keep=False, patience_s=60):
+    """`machines`: how many with `memory` each, or what Machine() takes for each after the first."""
+
+    def __init__(self, folder, memory, machines, motley=ROOT / "build/release/motley", model=ROOT / "data/models/tales", options=(), plan=None,
+                 keep=False, links=None, patience_s=180):  # fmt: skip
         self.folder, self.motley = Path(folder), str(motley)
+        others = [{"memory": memory}] * (machines - 1) if isinstance(machines, int) else machines
+        self.links = links or Bridge()
         if keep:  # caches and states of an earlier deployment, in the same namespaces
-            for number in range(2, machines + 1):
+            for number in range(2, len(others) + 2):
                 ip("link", "del", f"v{number}")  # at once, where the end of its namespace takes it some time later
                 ip("netns", "del", f"m{number}")
             ip("link", "del", "bridge")
@@ -114,11 +177,10 @@ class Deployment:
             Path("/run/netns").mkdir(exist_ok=True)
             subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/run/netns"], check=True)
             ip("link", "set", "lo", "up")
-        ip("link", "add", "bridge", "type", "bridge")
-        ip("addr", "add", "10.9.0.1/24", "dev", "bridge")
-        ip("link", "set", "bridge", "up")
-        self.machines = [Machine(self, number + 1, memory) for number in range(machines)]
-        verb = ["up", "--wait", str(machines)] if plan is None else ["serve", str(plan), "--agents"]
+        self.links.begin()
+        self.machines = [Machine(self, 1, memory), *(Machine(self, number, **other) for number, other in enumerate(others, 2))]
+        self.links.complete(self.machines)
+        verb = ["up", "--wait", str(len(self.machines))] if plan is None else ["serve", str(plan), "--agents"]
         command = [self.motley, *verb, "--model", str(model), "--memory", memory, "--name", "m1",
                    "--port", "8000", *options]  # fmt: skip
         self.log = []
@@ -126,9 +188,16 @@ class Deployment:
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=self.environment("m1"))
         threading.Thread(target=self._read, daemon=True).start()
         self.wait(lambda: self.link, "no link was printed")
+        self.wait(lambda: any(" waiting " in line for line in self.log), "it does not wait for machines")
         for machine in self.machines[1:]:
             machine.join()
+            if machine.share:  # one after the other: what they measure is of processors that they share here
+                self.wait(machine.has_measured, f"{machine.name} does not join")
+                machine.share.release(machine.agent.pid)
         self.wait(self.serves.is_set, "it does not serve", patience_s)
+        for machine in self.machines[1:]:
+            if machine.share:
+                machine.share.divide(machine.workers())
 
     def environment(self, name):
         return os.environ | {f"XDG_{kind}_HOME": str(self.folder / name / kind.lower()) for kind in ("CACHE", "STATE")}
@@ -206,6 +275,9 @@ class Deployment:
             left = self.left()
         if not left:
             self.process.wait()
+            for machine in self.machines:
+                if machine.share:
+                    machine.share.remove()
         return left
 
     @staticmethod
