@@ -42,8 +42,8 @@ void CrossingSender::send(WorkerGroup& workers, const at::Tensor& hidden, DType 
   send_crossing(workers, bytes_of(host), host.size(0), rank, senders, receivers);
 }
 
-void CrossingReceiver::receive(WorkerGroup& workers, const at::Tensor& rows, DType type, int sender,
-                               WorkerGroup* stage, const std::function<void()>& received) {
+void CrossingReceiver::receive(WorkerGroup& workers, const at::Tensor& rows, DType type, int sender, WorkerGroup* stage,
+                               const std::function<void()>& received) {
   if (type == DType::int8) {
     packed_.resize(static_cast<std::size_t>(rows.size(0)) * row_bytes(rows));
     receive_crossing(workers, packed_, rows.size(0), sender, stage, received);

@@ -133,8 +133,7 @@ std::unique_ptr<StageModel> preload(const Preload& asked, ControlConnection& con
   const Assignment assignment = assignment_of(plan, asked.device);
   const at::Device device = open_backend(asked.backend);
   if (device.is_cpu()) check_free_memory(asked.device, assignment.memory, free_memory_bytes());
-  auto model =
-      StageModel::preload(spec_of(plan, assignment), asked.model_folder, device, weights_progress(control));
+  auto model = StageModel::preload(spec_of(plan, assignment), asked.model_folder, device, weights_progress(control));
   control.send(Preloaded{});
   return model;
 }
