@@ -231,6 +231,16 @@ class Deployment:
         connection.request("GET", "/plan")
         return json.load(connection.getresponse())
 
+    def used(self):
+        """Names of the machines whose workers serve."""
+        return {worker["device"].split("/")[0] for worker in self.plan()["workers"]}
+
+    def run(self, *words):
+        """What a command of the program prints that asks this deployment."""
+        result = subprocess.run([self.motley, *words, "--port", "8000"], capture_output=True, text=True, timeout=60)
+        assert result.returncode == 0, f"{words}: {result.stdout}{result.stderr}"
+        return result.stdout
+
     def serving(self, machines=None):
         """A plan serves; and so many machines are there, where that is asked."""
         plan = self.plan()

@@ -15,6 +15,7 @@
 
 #include "motley/base/clock.hpp"
 #include "motley/base/free_memory.hpp"
+#include "motley/base/proc_value.hpp"
 
 namespace motley {
 namespace {
@@ -28,15 +29,6 @@ std::string first_line(const char* file) {
   std::string line;
   std::getline(in, line);
   return line;
-}
-
-// The value of a line "key : value".
-std::string value_of(const char* file, std::string_view key) {
-  std::ifstream in(file);
-  for (std::string line; std::getline(in, line);)
-    if (line.starts_with(key))
-      if (const auto at = line.find_first_not_of(" \t:", key.size()); at != std::string::npos) return line.substr(at);
-  return {};
 }
 
 // Processors that the control group may use at once, as "50000 100000" of microseconds says; none: all.
@@ -120,7 +112,7 @@ std::int64_t usable_memory_bytes() {
 }
 
 std::string processor_kind() {
-  const std::string kind = value_of("/proc/cpuinfo", "model name");
+  const std::string kind = proc_value("/proc/cpuinfo", "model name").value_or("");
   return kind.empty() ? "processor" : kind;
 }
 

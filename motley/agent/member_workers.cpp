@@ -25,13 +25,7 @@ Workers Members::start_workers(const ServePlan& plan, std::uint64_t epoch,
   for (const std::string& device : devices)
     if (std::ranges::find(earlier, device, &Worker::device) == earlier.end()) starting.push_back(device);
 
-  const std::uint64_t start = state.begin_start();
-  state.calls.expect(starting, start);
-  for (const std::string& device : devices) {
-    const bool starts = std::ranges::count(starting, device) > 0;
-    if (!(starts ? state.start_worker(device, start, chunks(device)) : state.fetch_for(device, start, chunks(device))))
-      break;  // check_starting() finds it
-  }
+  const std::uint64_t start = state.begin_start(devices, starting, chunks);
   const auto check = [&] { state.check_starting(devices, start, starting, earlier); };
   try {
     auto called = state.calls.wait(starting, no_deadline, check);
@@ -55,14 +49,10 @@ class MemberPreparation final : public WorkerPreparation {
  public:
   MemberPreparation(MembersState& state, const ServePlan& plan, const std::set<std::string>& running,
                     const std::function<std::vector<ChunkId>(const std::string& device)>& chunks)
-      : state_(state), plan_(plan), devices_(worker_devices(plan)), start_(state.begin_start()) {
+      : state_(state), plan_(plan), devices_(worker_devices(plan)) {
     for (const std::string& device : devices_)
       if (!running.contains(device)) starting_.push_back(device);
-    state_.calls.expect(starting_, start_);
-    for (const std::string& device : devices_)
-      if (!(running.contains(device) ? state_.fetch_for(device, start_, chunks(device))
-                                     : state_.start_worker(device, start_, chunks(device))))
-        break;  // done() finds it
+    start_ = state_.begin_start(devices_, starting_, chunks);
   }
   ~MemberPreparation() override { end_missing(); }
 
@@ -109,7 +99,7 @@ class MemberPreparation final : public WorkerPreparation {
   MembersState& state_;
   const ServePlan plan_;
   const std::vector<std::string> devices_;
-  const std::uint64_t start_;
+  std::uint64_t start_ = 0;
   std::vector<std::string> starting_;  // have not called
   Workers workers_;
   std::set<std::string> loaded_;

@@ -292,15 +292,6 @@ struct MembersState {
 
   // ---- workers ----
 
-  // What an earlier start has left behind does not count any more.
-  std::uint64_t begin_start() {
-    const std::lock_guard lock(mutex);
-    fetched.clear();
-    failed_starts.clear();
-    fetching.clear();
-    return ++starts;
-  }
-
   // False: its member is not there.
   bool start_worker(const std::string& device, std::uint64_t start, std::vector<ChunkId> chunks) {
     const std::lock_guard lock(mutex);
@@ -321,6 +312,26 @@ struct MembersState {
     fetching.insert({device, start});
     queue(*agent, FetchWeights{device, start, std::move(chunks)});
     return true;
+  }
+
+  // Has the workers of `starting` started, and what those of the other devices lack fetched. What an earlier start has
+  // left behind does not count any more. Returns the start's number; whoever is not there is found by check_starting().
+  std::uint64_t begin_start(const std::vector<std::string>& devices, const std::vector<std::string>& starting,
+                            const std::function<std::vector<ChunkId>(const std::string& device)>& chunks) {
+    std::uint64_t start = 0;
+    {
+      const std::lock_guard lock(mutex);
+      fetched.clear();
+      failed_starts.clear();
+      fetching.clear();
+      start = ++starts;
+    }
+    calls.expect(starting, start);
+    for (const std::string& device : devices)
+      if (!(std::ranges::count(starting, device) > 0 ? start_worker(device, start, chunks(device))
+                                                     : fetch_for(device, start, chunks(device))))
+        break;
+    return start;
   }
 
   std::unique_ptr<WorkerLink> link_of(const std::string& device, std::uint64_t start, ByteStream control) {

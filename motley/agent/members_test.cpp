@@ -357,9 +357,17 @@ class MemberWorkersTest : public MembersTest {
           earlier_);
     });
   }
+  // As a worker that its agent has started: not before the driver awaits it.
   ControlConnection call(const std::string& device, std::uint64_t start = 1) const {
-    return ControlConnection(call_driver(
-        members_.address(), {device, start, "127.0.0.1:" + device.substr(device.size() - 1)}, with_secret, soon()));
+    const WorkerCall of_worker{device, start, "127.0.0.1:" + device.substr(device.size() - 1)};
+    for (const Instant until = soon();;) {
+      try {
+        return ControlConnection(call_driver(members_.address(), of_worker, with_secret, soon()));
+      } catch (const Error& error) {
+        if (std::string(error.what()).find("expects no worker") == std::string::npos || seconds_until(until) <= 0)
+          throw;
+      }
+    }
   }
   static WorkerLoss loss_of(std::future<Workers>& started) {
     try {

@@ -5,6 +5,9 @@
 namespace motley {
 namespace {
 
+// A version byte is not needed: the hello tells which program the agent runs.
+constexpr WireProtocol protocol{.max_bytes = max_agent_message_bytes};
+
 constexpr std::size_t max_text_bytes = std::size_t{64} << 10;  // of a worker's failure, too
 constexpr std::size_t max_devices = 64;
 constexpr std::size_t max_members = 1024;
@@ -151,33 +154,9 @@ static void fields(Wire& wire, typename Wire::template Ref<ChunkRequest> m) {
   wire(m.id);
 }
 
-namespace {
-
-template <class M>
-std::string encode_any(const M& message) {
-  std::string bytes;
-  WireWriter writer(bytes);
-  writer(message);
-  if (bytes.size() > max_agent_message_bytes)
-    throw Error(ErrorCode::limit,
-                fmt::format("a message of {} bytes is larger than {}", bytes.size(), max_agent_message_bytes));
-  return bytes;
-}
-
-template <class M>
-M decode_any(std::string_view bytes) {
-  WireReader reader(bytes);
-  M message;
-  reader(message);
-  reader.finish();
-  return message;
-}
-
-}  // namespace
-
-std::string encode_agent(const AgentMessage& message) { return encode_any(message); }
-AgentMessage decode_agent(std::string_view bytes) { return decode_any<AgentMessage>(bytes); }
-std::string encode_request(const ChunkRequest& request) { return encode_any(request); }
-ChunkRequest decode_request(std::string_view bytes) { return decode_any<ChunkRequest>(bytes); }
+std::string encode_agent(const AgentMessage& message) { return encode_message(protocol, message); }
+AgentMessage decode_agent(std::string_view bytes) { return decode_message<AgentMessage>(protocol, bytes); }
+std::string encode_request(const ChunkRequest& request) { return encode_message(protocol, request); }
+ChunkRequest decode_request(std::string_view bytes) { return decode_message<ChunkRequest>(protocol, bytes); }
 
 }  // namespace motley

@@ -1,18 +1,17 @@
 #include "motley/base/free_memory.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
-#include <string>
+
+#include "motley/base/proc_value.hpp"
 
 namespace motley {
 namespace {
 
+// "24684084 kB"
 std::int64_t available_bytes() {
-  std::ifstream in("/proc/meminfo");
-  std::string key;
-  for (std::int64_t kib = 0; in >> key >> kib; in.ignore(16, '\n'))
-    if (key == "MemAvailable:") return kib * 1024;
-  return 0;
+  return 1024 * std::strtoll(proc_value("/proc/meminfo", "MemAvailable").value_or("0").c_str(), nullptr, 10);
 }
 
 // False where the file holds no number, as "max".

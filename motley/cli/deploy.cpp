@@ -286,7 +286,7 @@ int deploy(const DeployOptions& options) {
       throw;
     }
   } else if (options.wait > 1 || options.plan) {
-    report("links", fmt::format("are measured for {} s", probe_s));
+    report("links", "are measured, one pair after the other");
     for (const MachineLink& measured : members.measure_links(probe_s, signals.descriptor()))
       if (measured.from < measured.to)
         report("links", fmt::format("{} to {}: {}, {}/s", measured.from, measured.to, human_seconds(measured.latency_s),

@@ -5,10 +5,10 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#include <fstream>
 #include <thread>
 
 #include "motley/base/paths.hpp"
+#include "motley/base/proc_value.hpp"
 #include "motley/base/units.hpp"
 #include "motley/base/version.hpp"
 #include "motley/cli/command.hpp"
@@ -28,25 +28,16 @@ struct Finding {
 
 std::string state_name(State state) { return state == State::ok ? "ok" : state == State::warn ? "warn" : "missing"; }
 
-// The first line of a /proc file that begins with `key`, without it.
-std::string proc_value(const char* file, std::string_view key) {
-  std::ifstream in(file);
-  for (std::string line; std::getline(in, line);)
-    if (line.starts_with(key)) {
-      const auto at = line.find_first_not_of(" \t:", key.size());
-      return at == std::string::npos ? "" : line.substr(at);
-    }
-  return "unknown";
-}
+std::string known_value(const char* file, std::string_view key) { return proc_value(file, key).value_or("unknown"); }
 
 // "24684084 kB", as /proc/meminfo has it, for people.
 std::string memory_value(std::string_view key) {
-  return human_bytes(1024 * std::strtod(proc_value("/proc/meminfo", key).c_str(), nullptr));
+  return human_bytes(1024 * std::strtod(known_value("/proc/meminfo", key).c_str(), nullptr));
 }
 
 Finding processor() {
   return {"processor", State::ok,
-          fmt::format("{}, {} cores", proc_value("/proc/cpuinfo", "model name"), std::thread::hardware_concurrency())};
+          fmt::format("{}, {} cores", known_value("/proc/cpuinfo", "model name"), std::thread::hardware_concurrency())};
 }
 
 Finding memory() {

@@ -128,8 +128,10 @@ std::function<void(double)> weights_progress(ControlConnection& control) {
   };
 }
 
+ServePlan read_sent_plan(const std::string& json) { return read_plan<ServePlan>(parse_json(json, "plan"), "plan"); }
+
 std::unique_ptr<StageModel> preload(const Preload& asked, ControlConnection& control) {
-  const auto plan = read_plan<ServePlan>(parse_json(asked.plan_json, "plan"), "plan");
+  const ServePlan plan = read_sent_plan(asked.plan_json);
   const Assignment assignment = assignment_of(plan, asked.device);
   const at::Device device = open_backend(asked.backend);
   if (device.is_cpu()) check_free_memory(asked.device, assignment.memory, free_memory_bytes());
@@ -143,8 +145,8 @@ class Executor {
  public:
   // Sends Progress, and Ready at the end. `held` may be null; it is taken, and the new part keeps of it what it can,
   // but where GroupBroken is thrown it is as before.
-  Executor(const Part& part, ControlConnection& control, Fabric* fabric, std::unique_ptr<StageModel>& held,
-           ActivityLog& activity);
+  Executor(const Part& part, ServePlan plan, ControlConnection& control, Fabric* fabric,
+           std::unique_ptr<StageModel>& held, ActivityLog& activity);
   StepResult execute(Step step);
   std::unique_ptr<StageModel>& model() { return model_; }
 
@@ -174,11 +176,11 @@ class Executor {
   CrossingSender sender_;
 };
 
-Executor::Executor(const Part& part, ControlConnection& control, Fabric* fabric, std::unique_ptr<StageModel>& held,
-                   ActivityLog& activity)
+Executor::Executor(const Part& part, ServePlan plan, ControlConnection& control, Fabric* fabric,
+                   std::unique_ptr<StageModel>& held, ActivityLog& activity)
     : activity_(activity),
       epoch_(part.launch.epoch),
-      plan_(read_plan<ServePlan>(parse_json(part.launch.plan_json, "plan"), "plan")),
+      plan_(std::move(plan)),
       assignment_(assignment_of(plan_, part.launch.device)),
       device_(open_backend(part.launch.backend)) {
   const Instant start = Clock::now();
@@ -423,10 +425,11 @@ std::vector<std::int32_t> places_of(const std::vector<std::string>& of, const st
     try {
       if (const Part* part = std::get_if<Part>(&work)) {
         epoch = part->launch.epoch;
-        devices = worker_devices(read_plan<ServePlan>(parse_json(part->launch.plan_json, "plan"), "plan"));
+        ServePlan plan = read_sent_plan(part->launch.plan_json);
+        devices = worker_devices(plan);
         set_threads(part->launch.threads);
-        executor =
-            std::make_unique<Executor>(*part, control, fabric, executor ? executor->model() : preloaded, activity);
+        executor = std::make_unique<Executor>(*part, std::move(plan), control, fabric,
+                                              executor ? executor->model() : preloaded, activity);
         interrupted = false;
       } else if (const Preload* ahead = std::get_if<Preload>(&work)) {
         set_threads(ahead->threads);

@@ -8,7 +8,9 @@
 namespace motley {
 namespace {
 
-constexpr std::uint8_t protocol_version = 6;
+constexpr WireProtocol protocol{.max_bytes = max_message_bytes,
+                                .version = std::uint8_t{6},
+                                .versions_hint = "motley and motley-worker must come from the same build"};
 
 // Maxima of the lists and texts inside messages.
 constexpr std::size_t max_plan_bytes = std::size_t{32} << 20;
@@ -190,10 +192,7 @@ template <class Wire>
 static void fields(Wire& wire, typename Wire::template Ref<Activity> m) {
   wire(m.epoch);
   wire(m.step);
-  auto doing = static_cast<std::uint8_t>(m.doing);
-  wire(doing);
-  if (doing >= doings) throw Error(ErrorCode::peer, fmt::format("malformed message: unknown activity {}", doing));
-  if constexpr (std::is_same_v<Wire, WireReader>) m.doing = static_cast<Doing>(doing);
+  enumerator(wire, m.doing, Doing::meeting);
   wire(m.peer);
   wire(m.for_s);
 }
@@ -224,32 +223,7 @@ std::size_t stages_passed(const Step& step, std::size_t of_route) {
   return most;
 }
 
-std::string encode(const Message& message) {
-  std::string bytes;
-  WireWriter writer(bytes);
-  writer(protocol_version);
-  writer(message);
-  if (bytes.size() > max_message_bytes)
-    throw Error(ErrorCode::limit,
-                fmt::format("a message of {} bytes is larger than {}", bytes.size(), max_message_bytes));
-  return bytes;
-}
-
-Message decode(std::string_view bytes) {
-  if (bytes.size() > max_message_bytes)
-    throw Error(ErrorCode::peer,
-                fmt::format("malformed message: {} bytes, more than {}", bytes.size(), max_message_bytes));
-  WireReader reader(bytes);
-  std::uint8_t version = 0;
-  reader(version);
-  if (version != protocol_version)
-    throw Error(ErrorCode::peer,
-                fmt::format("a message of protocol version {}, this program speaks {}", version, protocol_version),
-                "motley and motley-worker must come from the same build");
-  Message message;
-  reader(message);
-  reader.finish();
-  return message;
-}
+std::string encode(const Message& message) { return encode_message(protocol, message); }
+Message decode(std::string_view bytes) { return decode_message<Message>(protocol, bytes); }
 
 }  // namespace motley

@@ -197,7 +197,6 @@ enum class Doing : std::uint8_t {
   sending,    // rows of a step to `peer`
   meeting     // the other ranks of its stage: `peer` is one of them
 };
-constexpr std::size_t doings = 5;
 struct Activity {
   std::uint64_t epoch = 0;
   std::uint64_t step = 0;  // or the last one, where it waits for steps

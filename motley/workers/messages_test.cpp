@@ -105,8 +105,9 @@ Message any_message(std::size_t kind) {
                         any_list<SequenceScores>(any_scores)};
     case 6: return Stop{};
     case 7:
-      return Alive{{any<std::uint64_t>(), any<std::uint64_t>(), Doing(*rc::gen::inRange<int>(0, doings)),
-                    any<std::int32_t>(), any<double>()}};
+      return Alive{{any<std::uint64_t>(), any<std::uint64_t>(),
+                    Doing(*rc::gen::inRange<int>(0, static_cast<int>(Doing::meeting) + 1)), any<std::int32_t>(),
+                    any<double>()}};
     case 8:
       return CallDriver{any<std::string>(),  any<std::string>(), any<std::uint64_t>(), any<std::string>(),
                         any<std::int32_t>(), any<std::string>(), any<std::string>(),   any<std::string>(),

@@ -176,7 +176,7 @@ void WorkerSet::take(std::size_t i, const Ready& ready_now, const OnResult&) {
       bytes += status.allocated.weight_bytes + status.allocated.kv_bytes + status.allocated.activation_bytes;
   }
   is_ready_[i] = true;
-  if (++ready_workers_ == workers_.size()) report("memory", human_bytes(static_cast<double>(bytes)));
+  if (ready()) report("memory", human_bytes(static_cast<double>(bytes)));
 }
 
 void WorkerSet::take(std::size_t i, const StepResult& result, const OnResult& on_result) {

@@ -2,6 +2,7 @@
 // why one of them was lost. Knows no requests: what a step carries, and what follows from a loss, is decided above.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -81,7 +82,7 @@ class WorkerSet {
   WorkerSet& operator=(const WorkerSet&) = delete;
 
   // Every worker has loaded its part.
-  bool ready() const { return ready_workers_ == workers_.size(); }
+  bool ready() const { return std::ranges::count(is_ready_, false) == 0; }
   // Steps took as long as others will: until now they paid for memory that was never touched.
   void warmed_up();
 
@@ -150,7 +151,6 @@ class WorkerSet {
   std::vector<Progress> progress_;
   std::string reported_phase_;
   double reported_fraction_ = 0;
-  std::size_t ready_workers_ = 0;
   std::vector<bool> is_ready_;
   std::vector<std::optional<Error>> reported_;  // what a worker said of its own end
   std::vector<std::size_t> stirred_;            // workers that may have something to say

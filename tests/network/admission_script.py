@@ -12,16 +12,6 @@ inside()
 OPTIONS = ["--max-tokens", "64", "--max-sequences", "8", "--device-threads", "1", "--all-devices"]
 
 
-def run(*words):
-    result = subprocess.run([build / "motley", *words, "--port", "8000"], capture_output=True, text=True, timeout=60)
-    assert result.returncode == 0, f"{words}: {result.stdout}{result.stderr}"
-    return result.stdout
-
-
-def used(deployment):
-    return {worker["device"].split("/")[0] for worker in deployment.plan()["workers"]}
-
-
 def members(deployment):
     return {member["name"] for member in deployment.plan()["members"]}
 
@@ -47,10 +37,10 @@ def tokens():
     text = deployment.complete("Once upon a time", 60, 1)
     old = deployment.link
 
-    assert "admits new machines for 7200 s" in run("link")
+    assert "admits new machines for 7200 s" in deployment.run("link")
     deployment.wait(lambda: deployment.link != old, "no other link")
     printed = deployment.link
-    assert "refuses those before it" in run("link", "--revoke")
+    assert "refuses those before it" in deployment.run("link", "--revoke")
     deployment.wait(lambda: deployment.link != printed, "no other link")
 
     # An agent that is started again rejoins by its folder, whatever its link.
@@ -66,15 +56,15 @@ def tokens():
     # Another machine does not join by it, nor by one that has expired.
     for link, cause in [(old, "the token has been revoked"), (printed, "the token has been revoked")]:
         assert cause in stranger(deployment, link)
-    run("link", "--token-lifetime", "1 ms")
+    deployment.run("link", "--token-lifetime", "1 ms")
     deployment.wait(lambda: deployment.link != old, "no other link")
     error = stranger(deployment, deployment.link)
     assert "the token expired" in error and "motley link" in error, error
 
     # A member that is revoked is cut off, and stays out with any link.
     before = deployment.link
-    run("drain", "m2", "--revoke")
-    assert members(deployment) == {"m1", "m3"} and used(deployment) == {"m1", "m3"}
+    deployment.run("drain", "m2", "--revoke")
+    assert members(deployment) == {"m1", "m3"} and deployment.used() == {"m1", "m3"}
     refused(deployment, second, 'the member "m2" has been revoked')
     deployment.wait(lambda: deployment.link != before, "no other link")
     second.join()
@@ -100,7 +90,7 @@ class LackingDeployment(Deployment):
 
 def full_disk():
     deployment = LackingDeployment(folder, "7 MiB", 3, motley=build / "motley", options=OPTIONS)
-    assert used(deployment) == {"m1", "m2"}
+    assert deployment.used() == {"m1", "m2"}
     assert "m3" in deployment.text() and "No space left on device" in deployment.text(), deployment.text()
     assert len(deployment.complete("Once upon a time", 60, 1)) > 100
     left = deployment.end()

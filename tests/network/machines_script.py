@@ -19,16 +19,6 @@ inside()
 OPTIONS = ["--max-tokens", "64", "--max-sequences", "8", "--device-threads", "1"]
 
 
-def run(*words):
-    result = subprocess.run([build / "motley", *words, "--port", "8000"], capture_output=True, text=True, timeout=60)
-    assert result.returncode == 0, f"{words}: {result.stdout}{result.stderr}"
-    return result.stdout
-
-
-def used(deployment):
-    return {worker["device"].split("/")[0] for worker in deployment.plan()["workers"]}
-
-
 def fetched(deployment):
     return [line for line in deployment.log if " fetched " in line]
 
@@ -100,15 +90,15 @@ def main():
     deployment = Deployment(folder, "7 MiB", 3, motley=build / "motley", options=OPTIONS)
     text = deployment.complete("Once upon a time", 60, 1)
     plan = deployment.plan()
-    assert used(deployment) == {"m1", "m2", "m3"} and len(fetched(deployment)) == 2  # the first has the model itself
+    assert deployment.used() == {"m1", "m2", "m3"} and len(fetched(deployment)) == 2  # the first has the model itself
     streams_survive(deployment)
     deployment.wait(deployment.serving, "it does not serve")
     assert all(worker["process"] > 0 and worker["alive"] for worker in plan["workers"])
     assert [member["name"] for member in plan["members"]] == ["m1", "m2", "m3"]
     others_stay(deployment, text)
-    status = run("status")
+    status = deployment.run("status")
     assert "3 machines" in status and "m2 at 10.9.0.2, 7.00 MiB" in status and "m3/0" in status, status
-    assert "m2 is not used any more" in run("drain", "m2") and used(deployment) == {"m1", "m3"}
+    assert "m2 is not used any more" in deployment.run("drain", "m2") and deployment.used() == {"m1", "m3"}
     assert deployment.complete("Once upon a time", 60, 1) == text
     missing = subprocess.run([build / "motley", "drain", "attic", "--port", "8000"], capture_output=True, text=True, timeout=60)
     assert missing.returncode == 2 and 'no machine called "attic"' in missing.stderr, missing.stderr
@@ -118,7 +108,7 @@ def main():
     file = folder.parent / "plan.json"
     file.write_text(json.dumps(plan["plan"]))
     again = Deployment(folder, "7 MiB", 3, motley=build / "motley", plan=file, options=["--device-threads", "1"], keep=True)
-    assert used(again) == {"m1", "m2", "m3"} and again.plan()["plan"]["stages"] == plan["plan"]["stages"]
+    assert again.used() == {"m1", "m2", "m3"} and again.plan()["plan"]["stages"] == plan["plan"]["stages"]
     assert again.complete("Once upon a time", 60, 1) == text
     assert not fetched(again), "the cache was there"
     left = again.end()

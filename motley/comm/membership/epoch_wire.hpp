@@ -10,18 +10,6 @@ namespace motley {
 
 constexpr std::size_t max_name_bytes = 256;
 
-template <class Enum>
-void enumerator(WireWriter& wire, Enum value, Enum) {
-  wire(static_cast<std::uint8_t>(value));
-}
-template <class Enum>
-void enumerator(WireReader& wire, Enum& value, Enum last) {
-  std::uint8_t number = 0;
-  wire(number);
-  if (number > static_cast<std::uint8_t>(last)) wire.malformed("a number that names nothing");
-  value = static_cast<Enum>(number);
-}
-
 template <class Wire>
 void texts(Wire& wire, typename Wire::template Ref<std::vector<std::string>> list);
 template <>

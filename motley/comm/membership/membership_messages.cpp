@@ -8,7 +8,11 @@
 namespace motley {
 namespace {
 
-constexpr std::uint8_t control_version = 3;
+constexpr WireProtocol protocol{
+    .max_bytes = max_control_bytes,
+    .what = "control message",
+    .version = std::uint8_t{3},
+    .versions_hint = "all members of a group and its coordinator must come from builds of one protocol version"};
 constexpr std::size_t max_reason_bytes = 4096;
 constexpr std::size_t max_certificate_bytes = 8192;
 
@@ -82,35 +86,8 @@ static void fields(Wire& wire, typename Wire::template Ref<CertificateGrant> m) 
   wire(m.key, max_name_bytes);
 }
 
-std::string encode_control(const ControlMessage& message) {
-  std::string bytes;
-  WireWriter writer(bytes);
-  writer(control_version);
-  writer(static_cast<std::uint8_t>(message.index()));
-  std::visit(writer, message);
-  if (bytes.size() > max_control_bytes)
-    throw Error(ErrorCode::limit,
-                fmt::format("a control message of {} bytes is larger than {}", bytes.size(), max_control_bytes));
-  return bytes;
-}
-
-ControlMessage decode_control(std::string_view bytes) {
-  if (bytes.size() > max_control_bytes)
-    throw Error(ErrorCode::peer,
-                fmt::format("malformed message: {} bytes, more than {}", bytes.size(), max_control_bytes));
-  WireReader reader(bytes);
-  std::uint8_t version = 0;
-  reader(version);
-  if (version != control_version)
-    throw Error(
-        ErrorCode::peer,
-        fmt::format("a control message of protocol version {}, this program speaks {}", version, control_version),
-        "all members of a group and its coordinator must come from builds of one protocol version");
-  ControlMessage message;
-  reader(message);
-  reader.finish();
-  return message;
-}
+std::string encode_control(const ControlMessage& message) { return encode_message(protocol, message); }
+ControlMessage decode_control(std::string_view bytes) { return decode_message<ControlMessage>(protocol, bytes); }
 
 std::string describe(const StepVote& vote) {
   constexpr std::array kinds{"no vote on", "commit of", "abort of", "commit, without the state, of"};

@@ -175,4 +175,60 @@ class WireReader {
   std::size_t size_;
 };
 
+// One of an enumeration's values, which are numbered from 0 to `last`.
+template <class Enum>
+void enumerator(WireWriter& wire, Enum value, Enum) {
+  wire(static_cast<std::uint8_t>(value));
+}
+template <class Enum>
+void enumerator(WireReader& wire, Enum& value, Enum last) {
+  std::uint8_t number = 0;
+  wire(number);
+  if (number > static_cast<std::uint8_t>(last)) wire.malformed("a number that names nothing");
+  value = static_cast<Enum>(number);
+}
+
+// What the messages of a connection have in common.
+struct WireProtocol {
+  std::size_t max_bytes = 0;
+  std::string_view what = "message";         // in errors
+  std::optional<std::uint8_t> version = {};  // the first byte; none: there is no such byte
+  std::string_view versions_hint = {};       // what to do where the versions differ
+};
+
+// A whole message. Throws a limit error where it is too large.
+template <class Message>
+std::string encode_message(const WireProtocol& protocol, const Message& message) {
+  std::string bytes;
+  WireWriter writer(bytes);
+  if (protocol.version) writer(*protocol.version);
+  writer(message);
+  if (bytes.size() > protocol.max_bytes)
+    throw Error(ErrorCode::limit,
+                fmt::format("a {} of {} bytes is larger than {}", protocol.what, bytes.size(), protocol.max_bytes));
+  return bytes;
+}
+
+// Throws a peer error for anything malformed, and for another version.
+template <class Message>
+Message decode_message(const WireProtocol& protocol, std::string_view bytes) {
+  if (bytes.size() > protocol.max_bytes)
+    throw Error(ErrorCode::peer,
+                fmt::format("malformed message: {} bytes, more than {}", bytes.size(), protocol.max_bytes));
+  WireReader reader(bytes);
+  if (protocol.version) {
+    std::uint8_t version = 0;
+    reader(version);
+    if (version != *protocol.version)
+      throw Error(
+          ErrorCode::peer,
+          fmt::format("a {} of protocol version {}, this program speaks {}", protocol.what, version, *protocol.version),
+          std::string(protocol.versions_hint));
+  }
+  Message message;
+  reader(message);
+  reader.finish();
+  return message;
+}
+
 }  // namespace motley
