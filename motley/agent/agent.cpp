@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <random>
+#include <sstream>
 #include <thread>
 
 #include "motley/agent/kept_identity.hpp"
@@ -44,15 +45,23 @@ struct LocalWorker {
   std::unique_ptr<WorkerProcess> process;
   std::string last_words;  // a failure that it has told
   Instant told = Clock::now();
-  std::optional<Instant> stopped;  // since when, where somebody has stopped it (SIGSTOP)
+  std::optional<std::int64_t> stopped_at;  // see stopped_at()
+  Instant stopped_since;
 };
 
-bool is_stopped(int process) {
+// Somebody has stopped it (SIGSTOP): the processor time that it has had; one that goes on now and then gets more.
+std::optional<std::int64_t> stopped_at(int process) {
   std::ifstream in(fmt::format("/proc/{}/stat", process));
   std::string text;
   std::getline(in, text);
-  const std::size_t name_end = text.rfind(')');
-  return name_end != std::string::npos && text.substr(name_end).starts_with(") T");
+  std::istringstream fields(text.substr(std::min(text.size(), text.rfind(')') + 1)));
+  constexpr int before_times = 10;  // fields, from the parent's process id on (proc(5))
+  std::string state, ignored;
+  std::int64_t user = 0, kernel = 0;
+  fields >> state;
+  for (int i = 0; i < before_times; ++i) fields >> ignored;
+  fields >> user >> kernel;
+  return fields && state == "T" ? std::optional(user + kernel) : std::nullopt;
 }
 
 class Agent {
@@ -395,9 +404,9 @@ class Agent {
 
   // Before it has called the driver, nobody else would notice.
   void end_if_stopped(const std::string& device, LocalWorker& worker) const {
-    if (!is_stopped(worker.process->process())) return worker.stopped.reset();
-    if (!worker.stopped) worker.stopped = Clock::now();
-    if (seconds_since(*worker.stopped) < stopped_s) return;
+    const auto at = stopped_at(worker.process->process());
+    if (at != std::exchange(worker.stopped_at, at)) worker.stopped_since = Clock::now();
+    if (!at || seconds_since(worker.stopped_since) < stopped_s) return;
     say("worker", fmt::format("{} has been stopped for {:.0f} s: it is ended", device, stopped_s));
     worker.process->kill();
   }

@@ -196,6 +196,17 @@ void Router::measure(std::size_t chain, const StepLoad& load, const std::vector<
   times.add_way(load, *alone_s - std::accumulate(stage_s.begin(), stage_s.end(), 0.0));
 }
 
+std::vector<double> Router::believed_s(std::size_t chain, const StepLoad& load) const {
+  std::vector<double> seconds;
+  for (const std::size_t stage : stages_of_chain_[chain])
+    for (const PipelineTime::Visit& visit : groups_[group_of_chain_[chain]].times.believed().visits)
+      if (visit.stage == stage && seconds.size() < stages_of_chain_[chain].size()) {
+        seconds.push_back(visit.time.seconds(load));
+        break;
+      }
+  return seconds;
+}
+
 void Router::complete(std::uint64_t step, const std::set<std::uint64_t>& finished) {
   const auto found = under_way_.find(step);
   MOTLEY_CHECK(found != under_way_.end());

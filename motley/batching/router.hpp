@@ -69,6 +69,8 @@ class Router {
   // its way. Corrects the times by which the group's steps are sized.
   void measure(std::size_t chain, const StepLoad& load, const std::vector<double>& stage_s,
                std::optional<double> alone_s);
+  // What the cost model alone says that a step takes on each stage of a chain.
+  std::vector<double> believed_s(std::size_t chain, const StepLoad& load) const;
   // A step is done; `finished` ended with it. What was cancelled meanwhile may not be among them.
   void complete(std::uint64_t step, const std::set<std::uint64_t>& finished);
 

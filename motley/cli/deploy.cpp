@@ -25,6 +25,9 @@
 #include "motley/cli/own_agent.hpp"
 #include "motley/cli/serving.hpp"
 #include "motley/cli/worker_program.hpp"
+#include "motley/cluster/slowed.hpp"
+#include "motley/deployment/slow_devices.hpp"
+#include "motley/planner/serve/grouping/write.hpp"
 #include "motley/planner/serve/replan.hpp"
 #include "motley/report/plan_report.hpp"
 #include "motley/workers/worker_links.hpp"
@@ -35,7 +38,7 @@ namespace {
 constexpr double agents_grace_s = 4;      // for agents to end their workers
 constexpr double requests_grace_s = 4;    // for requests under way, at the end
 constexpr double probe_s = 2;             // of traffic between the machines, before the first plan
-constexpr double look_s = 5;              // between looks whether a plan is served at all
+constexpr double look_s = 1;              // between looks whether a plan is served at all, and devices became slow
 constexpr double settle_s = 1;            // after a change among the members, before a plan is made for it
 constexpr double worth_moving = 1.1;      // times the tokens/s of the plan in force
 constexpr std::size_t most_events = 100;  // that GET /plan shows
@@ -49,8 +52,7 @@ class MemberPlans {
   ServeOutcome plan(const std::set<std::string>& lost, bool quiet, const ServePlan* before = nullptr) const {
     const std::vector<MemberStatus> there = members_.list();
     if (there.empty()) return {.plan = {}, .reason = "no machine is there", .hint = {}, .front = {}};
-    const Cluster cluster =
-        options_.cluster ? *options_.cluster : cluster_of(there, members_.links(), assumed_network());
+    const Cluster cluster = cluster_now(there);
     const auto is_there = [&](const Device& device) {
       const std::string& machine = cluster.machines[static_cast<std::size_t>(device.machine)].name;
       return std::ranges::find(there, machine, &MemberStatus::name) != there.end();
@@ -66,6 +68,23 @@ class MemberPlans {
     return outcome;
   }
 
+  // What `plan` is predicted to bring by what is known of its devices and links now.
+  double tokens_per_s(ServePlan plan) const {
+    Cluster cluster = cluster_now(members_.list());
+    for (const Device& device : plan.cluster.devices)
+      if (std::ranges::find(cluster.devices, device.name, &Device::name) == cluster.devices.end())
+        return plan.predicted.tokens_per_s;
+    plan.cluster = std::move(cluster);
+    predict(plan, options_of(plan).cost);
+    return plan.predicted.tokens_per_s;
+  }
+
+  // From now on plans are made with devices that are so many times slower than they were measured.
+  void set_slow(std::map<std::string, double> factors) {
+    const std::lock_guard lock(mutex_);
+    slow_ = std::move(factors);
+  }
+
   static std::set<std::string> machines_of(const ServePlan& plan) {
     std::set<std::string> names;
     for (const Stage& stage : plan.stages)
@@ -74,8 +93,16 @@ class MemberPlans {
   }
 
  private:
+  Cluster cluster_now(const std::vector<MemberStatus>& there) const {
+    Cluster cluster = options_.cluster ? *options_.cluster : cluster_of(there, members_.links(), assumed_network());
+    const std::lock_guard lock(mutex_);
+    return slow_.empty() ? cluster : slowed(cluster, slow_);
+  }
+
   const DeployOptions& options_;
   const Members& members_;
+  mutable std::mutex mutex_;
+  std::map<std::string, double> slow_;  // guarded
 };
 
 std::string moves_of(const ServePlan& before, const ServePlan& after) {
@@ -88,7 +115,7 @@ std::string moves_of(const ServePlan& before, const ServePlan& after) {
 // Watches the members while a plan is served, and brings another where that pays.
 class Replanning {
  public:
-  Replanning(Members& members, const MemberPlans& plans, Driver& driver,
+  Replanning(Members& members, MemberPlans& plans, Driver& driver,
              std::function<void(const std::string&, const std::string&)> report)
       : members_(members),
         plans_(plans),
@@ -113,6 +140,7 @@ class Replanning {
         members_.clear_changed();
         due = deadline_in(must_move() ? 0 : settle_s);
       }
+      if (due == no_deadline && looks_for_slow()) due = Clock::now();
       // Devices that were lost by their workers' deaths are tried again.
       if (due == no_deadline && driver_.status().phase == DeploymentPhase::down)
         due = deadline_in(RestartRule().away_s);
@@ -134,6 +162,15 @@ class Replanning {
            std::ranges::any_of(members_.leaving(), [&](const std::string& name) { return used.contains(name); });
   }
 
+  bool looks_for_slow() {
+    const DriverStatus status = driver_.status();
+    std::set<std::string> serving;
+    for (const WorkerStatus& worker : status.workers) serving.insert(worker.device);
+    if (!slow_.note(status.slow, serving, status.uptime_s)) return false;
+    plans_.set_slow(slow_.factors());
+    return true;
+  }
+
   // False: not now.
   bool replan() {
     const DriverStatus status = driver_.status();
@@ -143,7 +180,7 @@ class Replanning {
       report_("plan", fmt::format("nothing fits the members that are there: {}", outcome.reason));
       return true;
     }
-    const double now = status.plan->predicted.tokens_per_s, then = outcome.plan->predicted.tokens_per_s;
+    const double now = plans_.tokens_per_s(*status.plan), then = outcome.plan->predicted.tokens_per_s;
     if (!must_move() && then < worth_moving * now) return true;
     report_("plan", fmt::format("another pays: {:.0f} tokens/s are predicted over {}, {:.0f} before; {}", then,
                                 counted(MemberPlans::machines_of(*outcome.plan).size(), "machine"), now,
@@ -153,9 +190,10 @@ class Replanning {
   }
 
   Members& members_;
-  const MemberPlans& plans_;
+  MemberPlans& plans_;
   Driver& driver_;
   const std::function<void(const std::string&, const std::string&)> report_;
+  SlowDevices slow_;
   Wakeup wake_;
   std::jthread thread_;
 };
@@ -292,7 +330,7 @@ int deploy(const DeployOptions& options) {
         report("links", fmt::format("{} to {}: {}, {}/s", measured.from, measured.to, human_seconds(measured.latency_s),
                                     human_bytes(measured.bytes_per_s)));
   }
-  const MemberPlans plans(options, members);
+  MemberPlans plans(options, members);
   std::optional<ServePlan> plan = options.plan;
   if (!plan) {
     ServeOutcome outcome = plans.plan({}, options.quiet);

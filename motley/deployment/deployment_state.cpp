@@ -54,15 +54,15 @@ DeploymentState::DeploymentState(ServePlan plan, Replan replan, RestartRule rest
 
 std::set<std::string> DeploymentState::lost_devices() const {
   std::set<std::string> devices;
-  for (const auto& [device, since_s] : lost_) devices.insert(device);
+  for (const auto& [device, until_s] : lost_) devices.insert(device);
   return devices;
 }
 
 std::optional<double> DeploymentState::returns_s() const {
   std::optional<double> first_s;
   if (phase_ == DeploymentPhase::serving)
-    for (const auto& [device, since_s] : lost_) first_s = std::min(first_s.value_or(since_s), since_s);
-  return first_s ? std::optional(*first_s + restart_.away_s) : std::nullopt;
+    for (const auto& [device, until_s] : lost_) first_s = std::min(first_s.value_or(until_s), until_s);
+  return first_s;
 }
 
 void DeploymentState::loaded() {
@@ -74,6 +74,7 @@ void DeploymentState::warmed_up() {
   MOTLEY_CHECK(phase_ == DeploymentPhase::warming_up);
   phase_ = DeploymentPhase::serving;
   has_served_ = true;
+  for (const std::string& device : worker_devices(*plan_)) times_lost_.erase(device);
 }
 
 void DeploymentState::lost(const WorkerLoss& loss, double now_s) {
@@ -105,10 +106,7 @@ void DeploymentState::lost(const WorkerLoss& loss, double now_s) {
 bool DeploymentState::starts_again(const WorkerLoss& loss, double now_s) {
   if (loss.gone) return false;
   if (loss.at_once) {
-    for (const std::string& device : loss.devices) {
-      deaths_.erase(device);
-      lost_[device] = now_s;
-    }
+    for (const std::string& device : loss.devices) lose(device, now_s);
     return false;
   }
   std::size_t most = 0;
@@ -118,16 +116,21 @@ bool DeploymentState::starts_again(const WorkerLoss& loss, double now_s) {
     deaths.push_back(now_s);
     most = std::max(most, deaths.size());
     if (std::ssize(deaths) < restart_.deaths) continue;
-    deaths_.erase(device);
-    lost_[device] = now_s;
+    lose(device, now_s);
   }
   wait_s_ = most > 1 ? restart_.first_wait_s * std::exp2(static_cast<double>(most) - 2) : 0;
   return std::ranges::none_of(loss.devices, [&](const std::string& device) { return lost_.contains(device); });
 }
 
+void DeploymentState::lose(const std::string& device, double now_s) {
+  constexpr int most_doublings = 6;
+  deaths_.erase(device);
+  const int times = times_lost_[device]++;
+  lost_[device] = now_s + restart_.away_s * std::exp2(std::min(times, most_doublings));
+}
+
 void DeploymentState::return_lost(double now_s) {
-  const auto returned =
-      std::erase_if(lost_, [&](const auto& device) { return device.second + restart_.away_s <= now_s; });
+  const auto returned = std::erase_if(lost_, [&](const auto& device) { return device.second <= now_s; });
   if (returned == 0 || phase_ != DeploymentPhase::serving || plan_ == asked_ || uses_any(*asked_, lost_devices()))
     return;
   next_ = asked_;

@@ -30,7 +30,7 @@ struct RestartRule {
   double window_s = 60;
   double first_wait_s =
       1;               // before the second start; twice as long before each that follows. The first waits for nothing
-  double away_s = 60;  // then a lost device is tried again
+  double away_s = 60;  // then a lost device is tried again; twice as long each time that it does not get to serve
   // Where nothing fits what is left, change_to() is waited for, and no loss is final but for what a worker itself says
   // before the first plan has served, unless that is of its machine (ErrorCode::environment). Otherwise the deployment
   // fails.
@@ -95,6 +95,7 @@ class DeploymentState {
   void take_effect(std::shared_ptr<const ServePlan> plan);
   void give_up(const Error& cause);
   bool starts_again(const WorkerLoss& loss, double now_s);
+  void lose(const std::string& device, double now_s);
 
   Replan replan_;
   RestartRule restart_;
@@ -102,7 +103,8 @@ class DeploymentState {
   std::uint64_t epoch_ = 1;
   std::shared_ptr<const ServePlan> plan_, next_, asked_;  // next_: waits, while pausing; asked_: not made by `replan`
   std::map<std::string, std::vector<double>> deaths_;     // when, by device
-  std::map<std::string, double> lost_;                    // since when
+  std::map<std::string, double> lost_;                    // until when
+  std::map<std::string, int> times_lost_;                 // since it served last
   double wait_s_ = 0;
   bool has_served_ = false;
   std::optional<Error> failure_;

@@ -320,6 +320,28 @@ TEST(WaitingDeployment, NoPlanWithADeviceThatIsGoneReturnsByItself) {
   EXPECT_EQ(worker_devices(*deployment.plan()), (std::vector<std::string>{"box/0", "box/1"}));
 }
 
+// A link that stays dead: its end is tried again, and does not get to serve.
+TEST(WaitingDeployment, ADeviceThatIsLostAgainBeforeItServesIsAwayTwiceAsLong) {
+  const ServePlan whole = toy_plan({{1, 1}});
+  DeploymentState deployment = serving(whole, over_the_rest(whole), waits);
+  const WorkerLoss link{.cause = Error(ErrorCode::peer, "the link is lost"), .devices = {"box/1"}, .at_once = true};
+  double now_s = 10;
+  for (const double away_s : {60.0, 120.0, 240.0}) {
+    deployment.lost(link, now_s);
+    serve(deployment);
+    EXPECT_EQ(worker_devices(*deployment.plan()), std::vector<std::string>{"box/0"});
+    EXPECT_EQ(deployment.returns_s(), now_s + away_s);
+    now_s += away_s;
+    deployment.return_lost(now_s);
+    deployment.paused();
+    EXPECT_EQ(worker_devices(*deployment.plan()), worker_devices(whole));
+  }
+  serve(deployment);
+  deployment.lost(link, now_s);
+  serve(deployment);
+  EXPECT_EQ(deployment.returns_s(), now_s + 60);
+}
+
 TEST(WaitingDeployment, BeforeTheFirstPlanServesOnlyWhatAWorkerSaysIsFinal) {
   const ServePlan whole = toy_plan({{1, 1}});
   const WorkerLoss no_memory{Error(ErrorCode::limit, "it does not fit"), {"box/0"}};

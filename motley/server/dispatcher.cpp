@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "motley/workers/worker_links.hpp"
+
 namespace motley {
 
 // The last token of a prompt that nothing follows is only scored, so that a prompt may fill the context.
@@ -99,6 +101,8 @@ void Dispatcher::change_plan(std::shared_ptr<const ServePlan> plan, std::uint64_
   adopts_ = true;
   epoch_ = epoch;
   kept_.follow(*plan);
+  for (auto& [device, pace] : paces_)
+    if (std::ranges::count(worker_devices(*plan), device) == 0) pace.rest();
   for (std::size_t group = 0; group < router_.groups(); ++group)
     earlier_preemptions_ += router_.counts(group).preemptions;
   plan_ = std::move(plan);
@@ -291,8 +295,12 @@ std::vector<GenerateEvent> Dispatcher::complete(const StepResult& result, const 
   const StepUnderWay& step = found->second;
 
   // Scores cost time that the times of steps do not know of, and these know whole ways alone.
-  if (warm() && step.scored.empty() && step.all_stages && !measured.stage_s.empty())
+  if (warm() && step.scored.empty() && step.all_stages && !measured.stage_s.empty()) {
     router_.measure(step.chain, step.load, measured.stage_s, measured.alone_s);
+    for (const auto& [device, seconds] : believed_by_device(step))
+      if (const auto took = measured.device_s.find(device); took != measured.device_s.end())
+        paces_[device].add(step.tokens, seconds, took->second);
+  }
   take_scores(step, result);
   std::vector<GenerateEvent> events;
   std::set<std::uint64_t> sampled, finished;
@@ -314,6 +322,23 @@ std::vector<GenerateEvent> Dispatcher::complete(const StepResult& result, const 
   router_.complete(result.step, finished);
   under_way_.erase(found);
   return events;
+}
+
+std::map<std::string, double> Dispatcher::believed_by_device(const StepUnderWay& step) const {
+  std::map<std::string, double> seconds;
+  const std::vector<double> stage_s = router_.believed_s(step.chain, step.load);
+  const std::vector<Hop>& path = plan_->routes[step.chain].path;
+  for (std::size_t hop = 0; hop < stage_s.size(); ++hop)
+    for (const std::string& device : plan_->stage(path[hop].stage).devices) seconds[device] = stage_s[hop];
+  return seconds;
+}
+
+std::map<std::string, double> Dispatcher::slow(const std::vector<StepAtWork>& at_work) const {
+  std::map<std::string, Pace> paces = paces_;
+  for (const auto& [device, step, for_s] : at_work)
+    if (const auto found = under_way_.find(step); found != under_way_.end() && found->second.all_stages)
+      paces[device].add(found->second.tokens, believed_by_device(found->second)[device], for_s);
+  return slow_devices(paces);
 }
 
 // True when the request ends with this token.

@@ -14,6 +14,7 @@
 #include "motley/server/driver.hpp"
 #include "motley/server/kept_cache.hpp"
 #include "motley/workers/messages.hpp"
+#include "motley/workers/pace.hpp"
 #include "motley/workers/worker_set.hpp"
 
 namespace motley {
@@ -38,6 +39,9 @@ class Dispatcher {
   // requests that were cancelled meanwhile is dropped. Throws a peer error where the answer is not one to that step.
   // What the step took corrects the times by which later ones are sized, except while warming up.
   std::vector<GenerateEvent> complete(const StepResult& result, const StepSeconds& measured = {});
+
+  // See slow_devices(): of the plan in force, with what its workers have not finished.
+  std::map<std::string, double> slow(const std::vector<StepAtWork>& at_work) const;
 
   std::int64_t tokens_under_way() const { return tokens_under_way_; }
   bool idle() const { return requests_.empty(); }
@@ -95,6 +99,7 @@ class Dispatcher {
   Step fill(const RoutedStep& routed);
   StepSequence fill(const ScheduledSequence& part) const;
   std::optional<Scoring> scoring(const ScheduledSequence& part) const;
+  std::map<std::string, double> believed_by_device(const StepUnderWay& step) const;
   void take_scores(const StepUnderWay& step, const StepResult& result);
   bool take_token(std::uint64_t id, const SampledToken& token, std::vector<GenerateEvent>& events);
   bool is_end(const Request& request, std::int32_t token) const;
@@ -108,6 +113,7 @@ class Dispatcher {
   bool holding_ = false;
   std::int64_t earlier_preemptions_ = 0;          // under earlier plans
   std::map<std::string, std::int64_t> replayed_;  // tokens, by stage
+  std::map<std::string, Pace> paces_;             // by device
   std::map<std::uint64_t, Request> requests_;
   std::set<std::uint64_t> warm_ups_;
   std::vector<Step> ready_;  // scheduled together, to be handed out one by one

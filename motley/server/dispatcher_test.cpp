@@ -317,5 +317,37 @@ TEST(Dispatcher, MeasuredTimesCorrectThoseOfThePlan) {
       << report;
 }
 
+TEST(Dispatcher, TellsWhoseWorkerBecameSlow) {
+  const auto plan = std::make_shared<const ServePlan>(toy_plan({{1, 1}}));
+  Dispatcher dispatcher(plan, 1, 10);
+  dispatcher.warm_up();
+  while (!dispatcher.warm()) dispatcher.complete(answer(dispatcher.next().value(), 70));
+  dispatcher.resume();
+  const auto run = [&](double first_s, double second_s) {
+    dispatcher.add(ask({11, 12, 13}, 60));
+    while (!dispatcher.idle())
+      dispatcher.complete(answer(dispatcher.next().value(), 70),
+                          {.stage_s = {first_s, second_s}, .device_s = {{"box/0", first_s}, {"box/1", second_s}}});
+  };
+  run(0.05, 0.1);
+  run(0.05, 0.1);
+  EXPECT_TRUE(dispatcher.slow({}).empty());
+  dispatcher.add(ask({11, 12, 13}, 60));
+  const Step step = dispatcher.next().value();
+  EXPECT_TRUE(dispatcher.slow({{"box/0", step.step, 3}}).empty()) << "prompts of this size were too few";
+  dispatcher.complete(answer(step, 70));
+  const Step next = dispatcher.next().value();
+  EXPECT_TRUE(dispatcher.slow({{"box/0", next.step, 3}}).empty());
+  EXPECT_GT(dispatcher.slow({{"box/0", next.step, 4}})["box/0"], 10) << "a step that has not ended";
+  dispatcher.complete(answer(next, 70));
+  while (!dispatcher.idle()) dispatcher.complete(answer(dispatcher.next().value(), 70));
+  run(1, 0.1);
+  const auto slow = dispatcher.slow({});
+  ASSERT_EQ(slow.size(), 1u);
+  EXPECT_NEAR(slow.at("box/0"), 20, 0.5);
+  dispatcher.change_plan(std::make_shared<const ServePlan>(placed_on(toy_plan({{1}}), *plan, {"box/1"})), 2);
+  EXPECT_TRUE(dispatcher.slow({}).empty());
+}
+
 }  // namespace
 }  // namespace motley

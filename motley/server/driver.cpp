@@ -14,6 +14,7 @@
 #include "motley/base/clock.hpp"
 #include "motley/comm/net/wakeup.hpp"
 #include "motley/server/dispatcher.hpp"
+#include "motley/workers/worker_links.hpp"
 #include "motley/workers/worker_processes.hpp"
 
 namespace motley {
@@ -61,7 +62,9 @@ struct Driver::Impl {
   std::function<void(const Error&)> failure_callback;
   std::map<std::pair<std::string, std::string>, WorkerStatus> done;  // by device and stage: what earlier workers did
   std::int64_t generated_tokens = 0, prompt_tokens = 0;
+  std::map<std::string, double> slow;  // by device
 
+  Instant looked_for_slow = start;
   std::optional<Instant> down_since;
   std::optional<WorkerLoss> start_loss;  // the workers of the epoch could not be started
   Workers earlier;                       // of the plan before, that may stay
@@ -185,6 +188,7 @@ struct Driver::Impl {
     else
       advance();
     fail_held_requests();
+    look_for_slow();
     {
       const std::lock_guard lock(mutex);
       if (stopping || deployment.phase() == DeploymentPhase::failed) return false;
@@ -227,6 +231,25 @@ struct Driver::Impl {
     if (!refuses()) return;
     for (const std::uint64_t id : dispatcher.cancel_all())
       post({.request = id, .token = {}, .finished = FinishReason::failed, .stop_cause = nothing_fits});
+  }
+
+  void look_for_slow() {
+    constexpr double look_every_s = 0.25;
+    if (!workers || seconds_since(looked_for_slow) < look_every_s) return;
+    looked_for_slow = Clock::now();
+    const std::vector<StepAtWork> at_work = workers->at_work();
+    std::map<std::string, double> before, now;
+    {
+      const std::lock_guard lock(mutex);
+      now = dispatcher.slow(at_work);
+      before = std::exchange(slow, now);
+    }
+    for (const auto& [device, factor] : now)
+      if (!before.contains(device))
+        report("slow", fmt::format("{} computes {:.1f} times slower than it used to", device, factor));
+    for (const auto& [device, factor] : before)
+      if (!now.contains(device) && std::ranges::count(worker_devices(*deployment.plan()), device) > 0)
+        report("slow", fmt::format("{} is not slow any more", device));
   }
 
   void take(const StepResult& result, const StepSeconds& measured) {
@@ -423,6 +446,7 @@ DriverStatus Driver::status() const {
     }
   status.generated_tokens = impl_->generated_tokens;
   status.prompt_tokens = impl_->prompt_tokens;
+  status.slow = impl_->slow;
   status.uptime_s = seconds_since(impl_->start);
   impl_->dispatcher.describe(status);
   return status;

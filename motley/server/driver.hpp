@@ -100,6 +100,7 @@ struct DriverStatus {
   std::int64_t held = 0;                       // requests that wait for a plan to take effect
   std::int64_t generated_tokens = 0, prompt_tokens = 0, preemptions = 0, free_blocks = 0, total_blocks = 0;
   std::map<std::string, std::int64_t> replayed_tokens;  // by stage: computed there again
+  std::map<std::string, double> slow;                   // devices that compute so many times slower than they used to
   double uptime_s = 0;
 };
 

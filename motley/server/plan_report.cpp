@@ -10,7 +10,9 @@ Value bytes_value(std::int64_t weights, std::int64_t kv, std::int64_t activation
   return Value::object({{"weights", weights}, {"kv", kv}, {"activations", activations}});
 }
 
-Value worker_value(const ServePlan& plan, const WorkerStatus& worker, double uptime_s) {
+Value worker_value(const DriverStatus& status, const WorkerStatus& worker) {
+  const ServePlan& plan = *status.plan;
+  const auto slow = status.slow.find(worker.device);
   Value value = Value::object({{"device", worker.device},
                                {"stage", worker.stage},
                                {"rank", worker.rank},
@@ -22,7 +24,8 @@ Value worker_value(const ServePlan& plan, const WorkerStatus& worker, double upt
                                {"load_s", worker.allocated.load_s},
                                {"busy_s", worker.busy_s},
                                {"waited_s", worker.waited_s},
-                               {"busy_share", uptime_s > 0 ? worker.busy_s / uptime_s : 0.0},
+                               {"busy_share", status.uptime_s > 0 ? worker.busy_s / status.uptime_s : 0.0},
+                               {"slowdown", slow == status.slow.end() ? 1.0 : slow->second},
                                {"steps", static_cast<std::int64_t>(worker.steps)}});
   const auto predicted = stage_memory(plan, plan.stage(worker.stage));
   const TierMemory& memory = predicted.at(static_cast<std::size_t>(worker.rank)).device;
@@ -74,7 +77,7 @@ Value plan_report(const DriverStatus& status) {
   for (const auto& [stage, tokens] : status.replayed_tokens) replayed.set(stage, tokens);
   Value::Array workers, routes, steps;
   for (const PipelineStatus& pipeline : status.pipelines) steps.push_back(step_values(plan, pipeline));
-  for (const auto& worker : status.workers) workers.push_back(worker_value(plan, worker, status.uptime_s));
+  for (const auto& worker : status.workers) workers.push_back(worker_value(status, worker));
   for (std::size_t i = 0; i < plan.routes.size(); ++i)
     routes.push_back(Value::object({{"id", plan.routes[i].id},
                                     {"waiting", i < status.waiting.size() ? status.waiting[i] : 0},

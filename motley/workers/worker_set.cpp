@@ -197,7 +197,7 @@ void WorkerSet::take(std::size_t i, const StepResult& result, const OnResult& on
   note(i, result, sent->second);
   if (sent->second.answering_worker != i) return;
   const double seconds = seconds_since(sent->second.sent);
-  StepSeconds measured{.stage_s = std::move(sent->second.stage_s)};
+  StepSeconds measured = std::move(sent->second.took);
   if (sent->second.alone) measured.alone_s = seconds;
   slowest_step_s_ = std::max(slowest_step_s_, seconds);
   unanswered_tokens_ -= sent->second.tokens;
@@ -207,8 +207,9 @@ void WorkerSet::take(std::size_t i, const StepResult& result, const OnResult& on
 
 void WorkerSet::note(std::size_t worker, const StepResult& result, UnansweredStep& step) const {
   const std::vector<Hop>& path = plan_->routes[step.route].path;
-  for (std::size_t hop = 0; hop < step.stage_s.size(); ++hop)
-    if (first_worker_.at(path[hop].stage) == worker) step.stage_s[hop] = result.compute_s + result.stage_wait_s;
+  step.took.device_s[workers_[worker].device] = result.compute_s;
+  for (std::size_t hop = 0; hop < step.took.stage_s.size(); ++hop)
+    if (first_worker_.at(path[hop].stage) == worker) step.took.stage_s[hop] = result.compute_s + result.stage_wait_s;
 }
 
 // ---- steps ----
@@ -236,7 +237,17 @@ void WorkerSet::send(const Step& step) {
                             .sent = sent,
                             .limit_s = step_limit_s(),
                             .alone = unanswered_.empty(),
-                            .stage_s = std::vector<double>(path.size(), 0.0)};
+                            .took = {.stage_s = std::vector<double>(path.size(), 0.0)}};
+}
+
+std::vector<StepAtWork> WorkerSet::at_work() const {
+  std::vector<StepAtWork> steps;
+  for (std::size_t i = 0; i < seen_.size(); ++i) {
+    const auto& [activity, told] = seen_[i];
+    if (activity.epoch != epoch_ || activity.doing != Doing::computing || last_answer_[i] >= activity.step) continue;
+    steps.push_back({workers_[i].device, activity.step, activity.for_s});
+  }
+  return steps;
 }
 
 // The first step pays for memory that was never touched. Later a step may take as long as its tokens would one by

@@ -58,8 +58,16 @@ class WorkerPreparation {
 
 // What a step took. A stage's time is that of its rank 0, waits for the other ranks included.
 struct StepSeconds {
-  std::vector<double> stage_s = {};    // of the route's stages in order; 0: not reported in time
-  std::optional<double> alone_s = {};  // from sending to answer, where no other step was under way meanwhile
+  std::vector<double> stage_s = {};             // of the route's stages in order; 0: not reported in time
+  std::map<std::string, double> device_s = {};  // computing alone, of those that have reported in time
+  std::optional<double> alone_s = {};           // from sending to answer, where no other step was under way meanwhile
+};
+
+// A step that a worker computes.
+struct StepAtWork {
+  std::string device;
+  std::uint64_t step = 0;
+  double for_s = 0;
 };
 
 struct WorkerSetOptions {
@@ -88,6 +96,8 @@ class WorkerSet {
 
   // To every worker of those stages of the step's route that it passes.
   void send(const Step& step);
+  // What the workers compute, as far as they have said so.
+  std::vector<StepAtWork> at_work() const;
   // Every step was answered.
   bool idle() const { return unanswered_.empty(); }
 
@@ -115,7 +125,7 @@ class WorkerSet {
     Instant sent;
     double limit_s = 0;
     bool alone = true;
-    std::vector<double> stage_s = {};             // see StepSeconds
+    StepSeconds took = {};
     std::map<std::size_t, Instant> answers = {};  // when, by worker
   };
   using OnResult = std::function<void(const StepResult&, const StepSeconds&)>;

@@ -131,6 +131,7 @@ TEST_F(WorkerSetTest, TellsWhatAStepTookOnEveryStage) {
   EXPECT_FALSE(receive());
   ASSERT_EQ(measured_.size(), 1u);
   EXPECT_EQ(measured_[0].stage_s, (std::vector<double>{0.625, 0.625}));
+  EXPECT_EQ(measured_[0].device_s, (std::map<std::string, double>{{"box/0", 0.5}, {"box/1", 0.5}, {"box/2", 0.5}}));
   ASSERT_TRUE(measured_[0].alone_s);
   EXPECT_GE(*measured_[0].alone_s, 0);
 
@@ -144,6 +145,22 @@ TEST_F(WorkerSetTest, TellsWhatAStepTookOnEveryStage) {
   EXPECT_EQ(measured_[1].stage_s, (std::vector<double>{0, 0.625})) << "the first stage has not reported";
   EXPECT_FALSE(measured_[1].alone_s);
   EXPECT_FALSE(measured_[2].alone_s);
+}
+
+TEST_F(WorkerSetTest, TellsWhatIsComputedNow) {
+  start();
+  set_->send(step_of(1));
+  scripts_[0].to_driver.push_back(Alive{{.epoch = epoch, .step = 1, .doing = Doing::computing, .for_s = 3}});
+  scripts_[1].to_driver.push_back(Alive{{.epoch = epoch, .step = 1, .doing = Doing::meeting, .peer = 0, .for_s = 3}});
+  scripts_[2].to_driver.push_back(Alive{{.epoch = epoch - 1, .step = 1, .doing = Doing::computing, .for_s = 3}});
+  EXPECT_FALSE(receive());
+  ASSERT_EQ(set_->at_work().size(), 1u);
+  EXPECT_EQ(set_->at_work()[0].device, "box/0");
+  EXPECT_EQ(set_->at_work()[0].step, 1u);
+  EXPECT_EQ(set_->at_work()[0].for_s, 3);
+  answer(0, 1);
+  EXPECT_FALSE(receive());
+  EXPECT_TRUE(set_->at_work().empty());
 }
 
 // A neighbour of a dead worker reports an error, too; the dead worker is named.

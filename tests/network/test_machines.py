@@ -46,6 +46,14 @@ def test_three_machines_serve_drain_and_serve_a_plan_again(motley, tmp_path):
 
 
 @networks.needs_namespaces
+@pytest.mark.parametrize("scenario", ["slow_worker", "lost_link"])
+def test_what_no_longer_does_its_part_is_named_and_planned_around(motley, tmp_path, scenario):
+    script = ROOT / "tests/network/degraded_script.py"
+    result = subprocess.run([sys.executable, script, tmp_path / "d", motley.parent, scenario], capture_output=True, text=True, timeout=240)
+    assert result.returncode == 0 and result.stdout.endswith("done\n"), result.stdout + result.stderr[-6000:]
+
+
+@networks.needs_namespaces
 @pytest.mark.parametrize("scenario", ["tokens", "full_disk", "clock"])
 def test_who_is_admitted_and_what_machines_lack(motley, tmp_path, scenario):
     script = ROOT / "tests/network/admission_script.py"
