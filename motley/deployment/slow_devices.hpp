@@ -21,7 +21,7 @@ class SlowDevices {
 
  private:
   struct Known {
-    double factor = 1;  // 1: forgiven
+    double factor = 1;  // 1: believed to be as fast as before
     double since_s = 0;
     int times = 0;
     std::optional<double> seen_s = {};  // since when as so slow, while it is believed to be faster

@@ -59,7 +59,7 @@ import os, signal, sys, time
 os.setpriority(os.PRIO_PROCESS, 0, -20)
 while True:
     os.kill(int(sys.argv[1]), signal.SIGSTOP)
-    time.sleep(0.0019)
+    time.sleep(0.0039)
     os.kill(int(sys.argv[1]), signal.SIGCONT)
     time.sleep(0.00003)
 """
@@ -67,7 +67,7 @@ while True:
 
 @contextlib.contextmanager
 def at_a_twentieth(pid):
-    """A process that runs for a tenth of a millisecond in each two."""
+    """A process that runs about a twentieth of the time."""
     alternate = subprocess.Popen([sys.executable, "-c", ALTERNATE, str(pid)], stderr=subprocess.DEVNULL)
     yield
     alternate.kill()
