@@ -129,7 +129,7 @@ class DeployedAgentTest : public AgentTest {
   }
   Workers start(std::uint64_t epoch, const std::vector<ChunkId>& chunks = {{0, 1}}, Workers earlier = {}) {
     return members_.start_workers(
-        toy_plan({{1}}), epoch, [&](const std::string&) { return chunks; }, earlier);
+        toy_plan({{1}}), epoch, {}, [&](const std::string&) { return chunks; }, earlier);
   }
   static bool is_ready(WorkerLink& link) {
     for (const Instant until = soon(); seconds_until(until) > 0 && !link.ended();) {

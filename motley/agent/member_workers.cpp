@@ -13,7 +13,7 @@ const LaunchOptions launch_options{.model_folder = {}, .program = {}, .transport
 
 }  // namespace
 
-Workers Members::start_workers(const ServePlan& plan, std::uint64_t epoch,
+Workers Members::start_workers(const ServePlan& plan, std::uint64_t epoch, const CacheHandover& handover,
                                const std::function<std::vector<ChunkId>(const std::string& device)>& chunks,
                                Workers& earlier) {
   MembersState& state = *state_;
@@ -32,7 +32,7 @@ Workers Members::start_workers(const ServePlan& plan, std::uint64_t epoch,
     constexpr std::chrono::milliseconds look_every(10);
     for (; !state.all_fetched(); std::this_thread::sleep_for(look_every)) check();
     return launch_remote_workers(
-        plan, epoch, std::move(called), launch_options,
+        plan, epoch, std::move(called), launch_options, handover,
         [&](const std::string& device, ByteStream control) { return state.link_of(device, start, std::move(control)); },
         earlier);
   } catch (const Error&) {

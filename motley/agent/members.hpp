@@ -52,7 +52,7 @@ class Members {
   // in it stay and are taken out, the others end first; the rest is started. `chunks` of a device are those that its
   // worker reads. Throws WorkersNotStarted where a member is not there, is lost meanwhile, or cannot start a worker,
   // and where a worker has not called in time; what `earlier` has then is as it was.
-  Workers start_workers(const ServePlan& plan, std::uint64_t epoch,
+  Workers start_workers(const ServePlan& plan, std::uint64_t epoch, const CacheHandover& handover,
                         const std::function<std::vector<ChunkId>(const std::string& device)>& chunks, Workers& earlier);
 
   // Begins to start the workers of a plan, but for those of devices whose workers run: for these it has the weights

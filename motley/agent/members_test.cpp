@@ -350,7 +350,7 @@ class MemberWorkersTest : public MembersTest {
   std::future<Workers> start(std::uint64_t epoch = 5) {
     return std::async(std::launch::async, [this, epoch] {
       return members_.start_workers(
-          plan_, epoch,
+          plan_, epoch, {},
           [](const std::string& device) {
             return std::vector<ChunkId>{{0, device == "left/0" ? 1u : 2u}};
           },

@@ -360,8 +360,9 @@ int deploy(const DeployOptions& options) {
   const auto chunks_of = [&](const ServePlan& of) {
     return [&](const std::string& device) { return needed_chunks(of, device, checkpoint, manifest); };
   };
-  settings.start_workers = [&](const ServePlan& started, std::uint64_t epoch, Workers& earlier) {
-    return members.start_workers(started, epoch, chunks_of(started), earlier);
+  settings.start_workers = [&](const ServePlan& started, std::uint64_t epoch, const CacheHandover& handover,
+                               Workers& earlier) {
+    return members.start_workers(started, epoch, handover, chunks_of(started), earlier);
   };
   settings.prepare_workers = [&](const ServePlan& prepared, const std::set<std::string>& running) {
     return members.prepare_workers(prepared, running, chunks_of(prepared));

@@ -19,8 +19,7 @@ using at::Tensor;
 struct HeldCache {
   Span kv_heads;
   DType type = DType::fp32;
-  std::uint64_t epoch = 1;  // since when
-  LayerCache cache;
+  StageModel::KeptLayer kept;
 };
 using HeldCaches = std::map<std::int64_t, HeldCache>;  // by layer of the model
 
@@ -54,7 +53,7 @@ struct StageModel::Impl {
   const Ops& ops;
   Collectives collectives;
   StageWeights weights;
-  HeldCaches caches;
+  HeldCaches caches, parting;
   std::map<std::string, Tensor> buffers;
   RotaryFrequencies frequencies;
   std::int64_t kv_bytes = 0;
@@ -64,7 +63,7 @@ struct StageModel::Impl {
   CacheShape cache_shape() const {
     return {block_count(), shard.kv_heads.size(), spec.arch.head_dim, spec.limits.block_tokens};
   }
-  void keep_caches(HeldCaches held);
+  void keep_caches(HeldCaches held, const std::set<std::int64_t>& to_part);
   void allocate_caches(std::uint64_t epoch);
   void allocate_buffers();
   std::int64_t block_count() const {
@@ -104,22 +103,24 @@ StageModel::Impl::Impl(const StageSpec& stage, WorkerGroup* group, at::Device on
 }
 
 // One by one, so that no more than one layer is there twice.
-void StageModel::Impl::keep_caches(HeldCaches held) {
+void StageModel::Impl::keep_caches(HeldCaches held, const std::set<std::int64_t>& to_part) {
   const auto stays = [&](std::int64_t layer, const HeldCache& cache) {
     return layer >= spec.layers.first && layer < spec.layers.end && cache.kv_heads == shard.kv_heads &&
-           cache.type == spec.kv_type && cache.cache.block_tokens() == spec.limits.block_tokens;
+           cache.type == spec.kv_type && cache.kept.cache.block_tokens() == spec.limits.block_tokens;
   };
+  for (const auto& entry : held)
+    if (to_part.contains(entry.first) && !stays(entry.first, entry.second)) parting.insert(entry);
   std::erase_if(held, [&](const auto& entry) { return !stays(entry.first, entry.second); });
   for (auto& [layer, cache] : held)
-    cache.cache = resized(std::exchange(cache.cache, {}), spec.kv_type, cache_shape(), device);
+    cache.kept.cache = resized(std::exchange(cache.kept.cache, {}), spec.kv_type, cache_shape(), device);
   caches = std::move(held);
 }
 
 void StageModel::Impl::allocate_caches(std::uint64_t epoch) {
   for (std::int64_t layer = spec.layers.first; layer < spec.layers.end; ++layer) {
     if (!caches.contains(layer))
-      caches[layer] = {shard.kv_heads, spec.kv_type, epoch, empty_cache(spec.kv_type, cache_shape(), device)};
-    const LayerCache& cache = caches.at(layer).cache;
+      caches[layer] = {shard.kv_heads, spec.kv_type, {epoch, empty_cache(spec.kv_type, cache_shape(), device)}};
+    const LayerCache& cache = caches.at(layer).kept.cache;
     kv_bytes += allocated_bytes(cache.keys) + allocated_bytes(cache.values);
   }
 }
@@ -220,7 +221,7 @@ StageModel::StageModel(const StageSpec& spec, const std::filesystem::path& model
 
 StageModel::StageModel(const StageSpec& spec, const std::filesystem::path& model, WorkerGroup* group, at::Device device,
                        const std::function<void(double)>& progress, std::unique_ptr<StageModel> earlier,
-                       std::uint64_t epoch) {
+                       std::uint64_t epoch, const std::set<std::int64_t>& parting) {
   const c10::InferenceMode guard;
   impl_ = std::make_unique<Impl>(spec, group, device);
   HeldTensors tensors;
@@ -228,7 +229,7 @@ StageModel::StageModel(const StageSpec& spec, const std::filesystem::path& model
     tensors = std::move(earlier->impl_->weights.held);
     HeldCaches caches = std::move(earlier->impl_->caches);
     earlier.reset();
-    impl_->keep_caches(std::move(caches));
+    impl_->keep_caches(std::move(caches), parting);
   }
   impl_->weights = load_weights(spec, model, device, progress, std::move(tensors));
   impl_->allocate_caches(epoch);
@@ -277,7 +278,7 @@ Tensor StageModel::forward(const Step& step, const Tensor& incoming) {
   const BlockCall pass{m.spec.arch, m.ops, m.collectives, m.frequencies, at_positions, sequences};
   const BlockBuffers block_buffers = m.block_buffers(count);
   for (std::int64_t layer = m.spec.layers.first; layer < m.spec.layers.end; ++layer)
-    run_block(pass, m.weights.blocks->block(layer), layer, m.caches.at(layer).cache, block_buffers, hidden);
+    run_block(pass, m.weights.blocks->block(layer), layer, m.caches.at(layer).kept.cache, block_buffers, hidden);
   return hidden;
 }
 
@@ -328,8 +329,16 @@ std::int64_t StageModel::loaded_bytes() const { return impl_->weights.loaded_byt
 
 std::uint64_t StageModel::cache_epoch() const {
   std::uint64_t newest = 0;
-  for (const auto& [layer, cache] : impl_->caches) newest = std::max(newest, cache.epoch);
+  for (const auto& [layer, cache] : impl_->caches) newest = std::max(newest, cache.kept.epoch);
   return newest;
 }
+
+StageModel::KeptLayer* StageModel::kept_layer(std::int64_t layer) {
+  for (HeldCaches* held : {&impl_->caches, &impl_->parting})
+    if (const auto found = held->find(layer); found != held->end()) return &found->second.kept;
+  return nullptr;
+}
+
+void StageModel::let_parting_go() { impl_->parting.clear(); }
 
 }  // namespace motley

@@ -8,10 +8,12 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "motley/engine/kv_cache.hpp"
 #include "motley/model/model.hpp"
 #include "motley/workers/control_connection.hpp"
 #include "motley/workers/worker_group.hpp"
@@ -41,10 +43,11 @@ class StageModel {
   StageModel(const StageSpec& spec, const std::filesystem::path& model, WorkerGroup* group, at::Device device,
              const std::function<void(double)>& progress = {});
   // What `earlier` holds of this part of the same model stays as it is: weights of the same slices, and keys and values
-  // of the same layers and heads, in the blocks that both have room for; the rest of `earlier` is let go first. Keys
-  // and values that were not held count from `epoch` on.
+  // of the same layers and heads, in the blocks that both have room for; the rest of `earlier` is let go first, but for
+  // the keys and values of layers that it is to hand over. Keys and values that were not held count from `epoch` on.
   StageModel(const StageSpec& spec, const std::filesystem::path& model, WorkerGroup* group, at::Device device,
-             const std::function<void(double)>& progress, std::unique_ptr<StageModel> earlier, std::uint64_t epoch);
+             const std::function<void(double)>& progress, std::unique_ptr<StageModel> earlier, std::uint64_t epoch,
+             const std::set<std::int64_t>& parting = {});
   // Its weights alone: good for nothing but to be the `earlier` of another.
   static std::unique_ptr<StageModel> preload(const StageSpec& spec, const std::filesystem::path& model,
                                              at::Device device, const std::function<void(double)>& progress);
@@ -73,6 +76,13 @@ class StageModel {
   std::int64_t loaded_bytes() const;  // of the weights: read for this part, not held before
   // Since when the keys and values of all its layers have been kept.
   std::uint64_t cache_epoch() const;
+  // Those of a layer of its own, or of one that it is to hand over; nullptr where it has none.
+  struct KeptLayer {
+    std::uint64_t epoch = 1;  // since when
+    LayerCache cache;
+  };
+  KeptLayer* kept_layer(std::int64_t layer);
+  void let_parting_go();
 
  private:
   struct Impl;

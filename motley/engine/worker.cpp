@@ -17,6 +17,7 @@
 #include <csignal>
 #include <deque>
 #include <mutex>
+#include <set>
 #include <stop_token>
 #include <thread>
 #include <variant>
@@ -25,6 +26,7 @@
 #include "motley/base/free_memory.hpp"
 #include "motley/engine/assignment.hpp"
 #include "motley/engine/backend.hpp"
+#include "motley/engine/cache_handover.hpp"
 #include "motley/engine/cpu_kernels.hpp"
 #include "motley/engine/crossing.hpp"
 #include "motley/engine/stage_model.hpp"
@@ -140,11 +142,18 @@ std::unique_ptr<StageModel> preload(const Preload& asked, ControlConnection& con
   return model;
 }
 
+std::set<std::int64_t> layers_from(const CacheHandover& handover, int rank) {
+  std::set<std::int64_t> layers;
+  for (const CacheMove& move : handover.moves)
+    if (move.from == rank) layers.insert(move.layer);
+  return layers;
+}
+
 // One device's part of the plan, loaded and connected.
 class Executor {
  public:
-  // Sends Progress, and Ready at the end. `held` may be null; it is taken, and the new part keeps of it what it can,
-  // but where GroupBroken is thrown it is as before.
+  // Sends Progress, and Ready at the end. `held` may be null; it is taken, and the new part keeps of it what it can.
+  // Where GroupBroken is thrown it is as before, or what was made of it.
   Executor(const Part& part, ServePlan plan, ControlConnection& control, Fabric* fabric,
            std::unique_ptr<StageModel>& held, ActivityLog& activity);
   StepResult execute(Step step);
@@ -199,7 +208,15 @@ Executor::Executor(const Part& part, ServePlan plan, ControlConnection& control,
   const Stage& stage = *assignment_.stage;
   if (device_.is_cpu() && !held) check_free_memory(launch.device, assignment_.memory, free_memory_bytes());
   model_ = std::make_unique<StageModel>(spec_of(plan_, assignment_), launch.model_folder, group_.get(), device_,
-                                        weights_progress(control), std::move(held), launch.epoch);
+                                        weights_progress(control), std::move(held), launch.epoch,
+                                        layers_from(launch.handover, rank_of_.at(launch.device)));
+  try {
+    hand_over(launch.handover, rank_of_.at(launch.device), launch.epoch, *workers_, *model_);
+  } catch (const GroupBroken&) {
+    held = std::move(model_);
+    throw;
+  }
+  model_->let_parting_go();
 
   const StageModel::Allocated bytes = model_->allocated();
   check_allocation(launch.device, assignment_.memory, {bytes.weights, bytes.kv, bytes.activations});

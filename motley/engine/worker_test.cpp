@@ -132,7 +132,7 @@ class Deployment {
     }
   }
   // Of workers over fabrics: a plan whose devices are theirs.
-  void launch(const ServePlan& plan, std::uint64_t epoch) {
+  void launch(const ServePlan& plan, std::uint64_t epoch, const CacheHandover& handover = {}) {
     FabricAddresses of_plan;
     for (const std::string& device : worker_devices(plan)) {
       const auto worker = std::ranges::find(workers, device, &Worker::device);
@@ -146,7 +146,8 @@ class Deployment {
                                     .backend = "cpu",
                                     .threads = 1,
                                     .epoch = epoch,
-                                    .links = of_plan});
+                                    .links = of_plan,
+                                    .handover = handover});
   }
   void send(const Step& step) {
     for (Worker& worker : workers) worker.control->send(step);
@@ -445,8 +446,9 @@ TEST(Worker, NamesThePeerThatDied) {
 
 // ---- another launch ----
 
-std::vector<Ready> launched_again(Deployment& deployment, const ServePlan& plan, std::uint64_t epoch) {
-  deployment.launch(plan, epoch);
+std::vector<Ready> launched_again(Deployment& deployment, const ServePlan& plan, std::uint64_t epoch,
+                                  const CacheHandover& handover = {}) {
+  deployment.launch(plan, epoch, handover);
   std::vector<Ready> all;
   for (Deployment::Worker& worker : deployment.workers) {
     Message message = Deployment::answer(worker);
@@ -510,6 +512,53 @@ TEST(Worker, LaunchedWithAnotherPartLoadsWhatItLacks) {
   // Only the first two stages compute the prompt again: the third has it.
   EXPECT_EQ(next_tokens(deployment, 2, {tokens.begin(), tokens.end() - 1}, 0, 2), std::vector<std::int32_t>());
   EXPECT_EQ(next_tokens(deployment, 3, tokens, 30), expected);
+}
+
+// Layers that move take their keys and values along: nobody computes the prompt again. The second time two workers give
+// to each other.
+TEST(Worker, HandsOverKeysAndValues) {
+  const ServePlan before = plan_of({{2, {1}}, {4, {1}}, {2, {1}}}), after = plan_of({{2, {1}}, {1, {1}}, {5, {1}}});
+  ServePlan exchanged = after;
+  std::swap(exchanged.stages[1].devices, exchanged.stages[2].devices);
+  Deployment deployment(before, "fabric-tls");
+  deployment.wait_until_ready();
+  std::vector<std::int32_t> tokens = some_tokens(30);
+  tokens.push_back(next_tokens(deployment, 1, tokens).at(0));
+  const auto expected = next_tokens(deployment, 2, tokens, 30);
+  const std::vector<std::int32_t> blocks{0, 1};  // of 30 tokens
+  // Places are those of worker_devices(): in `exchanged` box/2 stands before box/1.
+  const std::vector<CacheMove> moved{{3, 1, 2}, {4, 1, 2}, {5, 1, 2}};
+  const std::vector<CacheMove> swapped{{2, 2, 1}, {3, 1, 2}, {4, 1, 2}, {5, 1, 2}, {6, 1, 2}, {7, 1, 2}};
+  std::uint64_t epoch = 1;
+  for (const auto& [plan, moves] : {std::pair(after, moved), std::pair(exchanged, swapped)}) {
+    for (const Ready& ready : launched_again(deployment, plan, ++epoch, {moves, blocks}))
+      EXPECT_EQ(ready.cache_epoch, 1u);
+    EXPECT_EQ(next_tokens(deployment, epoch, tokens, 30), expected);
+  }
+}
+
+// It was started after the epoch that the driver thinks of: that shows, and the rest goes on.
+TEST(Worker, WhoDoesNotHaveALayerSaysSo) {
+  const ServePlan plan = plan_of({{3, {1}}, {5, {1}}}), other = plan_of({{4, {1}}, {4, {1}}});
+  Deployment deployment(plan, "fabric", Deployment::First::nothing);
+  const std::vector<Ready> ready = launched_again(deployment, other, 4, {{{3, 1, 0}}, {0, 1}});
+  EXPECT_EQ(ready[0].cache_epoch, 4u);
+  EXPECT_EQ(next_tokens(deployment, 1, some_tokens(30)).size(), 1u);
+}
+
+TEST(Worker, RefusesToHandOverWhatIsNotThere) {
+  const ServePlan plan = plan_of({{3, {1}}, {5, {1}}});
+  for (const auto& [handover, cause] : {std::pair(CacheHandover{{{3, 0, 7}}, {0}}, "from worker 0 to worker 7 of 2"),
+                                        std::pair(CacheHandover{{{0, 0, 1}}, {0}}, "layer 0 is not this worker's"),
+                                        std::pair(CacheHandover{{{3, 0, 1}}, {-1}}, "a block below 0"),
+                                        std::pair(CacheHandover{{{3, 0, 1}}, {4000}}, "of block 4000")}) {
+    Deployment deployment(plan, "fabric");
+    deployment.wait_until_ready();
+    deployment.launch(plan, 2, handover);
+    const Message message = Deployment::answer(deployment.workers[1]);
+    ASSERT_TRUE(std::holds_alternative<Failure>(message)) << cause;
+    EXPECT_THAT(std::get<Failure>(message).message, testing::HasSubstr(cause));
+  }
 }
 
 TEST(Worker, WhatWasLoadedAheadIsNotLoadedAgain) {

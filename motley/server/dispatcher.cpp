@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
+#include <utility>
 
+#include "motley/server/cache_moves.hpp"
 #include "motley/workers/worker_links.hpp"
 
 namespace motley {
@@ -96,7 +99,8 @@ bool Dispatcher::place(std::uint64_t id, Request& request) {
   return true;
 }
 
-void Dispatcher::change_plan(std::shared_ptr<const ServePlan> plan, std::uint64_t epoch) {
+CacheHandover Dispatcher::change_plan(std::shared_ptr<const ServePlan> plan, std::uint64_t epoch,
+                                      const std::set<std::string>& lost) {
   if (!adopts_) kept_.take(*plan_, epoch_, router_);
   adopts_ = true;
   epoch_ = epoch;
@@ -105,7 +109,7 @@ void Dispatcher::change_plan(std::shared_ptr<const ServePlan> plan, std::uint64_
     if (std::ranges::count(worker_devices(*plan), device) == 0) pace.rest();
   for (std::size_t group = 0; group < router_.groups(); ++group)
     earlier_preemptions_ += router_.counts(group).preemptions;
-  plan_ = std::move(plan);
+  const std::shared_ptr<const ServePlan> before = std::exchange(plan_, std::move(plan));
   router_ = Router(*plan_, options_);
   ready_.clear();
   under_way_.clear();
@@ -114,6 +118,21 @@ void Dispatcher::change_plan(std::shared_ptr<const ServePlan> plan, std::uint64_
   warm_ups_.clear();
   for (auto& [id, request] : requests_) request.held = true;
   holding_ = true;
+  CacheHandover moved = handover(*before, lost);
+  kept_.receive(moved.moves, *plan_);
+  return moved;
+}
+
+CacheHandover Dispatcher::handover(const ServePlan& before, const std::set<std::string>& lost) const {
+  CacheHandover handover{cache_moves(before, *plan_, lost), kept_.blocks(*plan_)};
+  if (handover.moves.empty() || handover.blocks.empty()) return {};
+  const auto full_step = static_cast<double>(plan_->step.max_tokens);
+  const double steps = std::ceil(static_cast<double>(kept_.tokens()) / full_step);
+  double again_s = 0;
+  for (const PipelineTime::Visit& visit : router_.times(0).believed().visits)
+    again_s += steps * visit.time.seconds({.tokens = full_step, .context = full_step / 2});
+  const double moving_s = seconds_of(handover.moves, std::ssize(handover.blocks), *plan_);
+  return moving_s < again_s ? std::move(handover) : CacheHandover();
 }
 
 // Of routes that have a request's keys and values the one that lacks the fewest stages.

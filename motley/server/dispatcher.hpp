@@ -48,9 +48,11 @@ class Dispatcher {
 
   // ---- plans ----
 
-  // Forgets the steps under way. Every request keeps its prompt and the tokens that came out of it, which the new plan
+  // Forgets the steps under way. What workers that are not among `lost` are to hand over, where that takes less time
+  // than to compute it again. Every request keeps its prompt and the tokens that came out of it, which the new plan
   // computes again, and is held until adopt() or resume(); new requests are accepted and held, too.
-  void change_plan(std::shared_ptr<const ServePlan> plan, std::uint64_t epoch);
+  CacheHandover change_plan(std::shared_ptr<const ServePlan> plan, std::uint64_t epoch,
+                            const std::set<std::string>& lost = {});
   // The plan's workers are there. Requests whose keys and values some of them have kept go on at once, in the same
   // blocks; what other stages lack of them is computed again, up to the last stage that lacks any.
   void adopt(const CacheEpochs& kept);
@@ -99,6 +101,7 @@ class Dispatcher {
   Step fill(const RoutedStep& routed);
   StepSequence fill(const ScheduledSequence& part) const;
   std::optional<Scoring> scoring(const ScheduledSequence& part) const;
+  CacheHandover handover(const ServePlan& before, const std::set<std::string>& lost) const;
   std::map<std::string, double> believed_by_device(const StepUnderWay& step) const;
   void take_scores(const StepUnderWay& step, const StepResult& result);
   bool take_token(std::uint64_t id, const SampledToken& token, std::vector<GenerateEvent>& events);

@@ -69,6 +69,7 @@ struct Driver::Impl {
   std::optional<WorkerLoss> start_loss;  // the workers of the epoch could not be started
   Workers earlier;                       // of the plan before, that may stay
   Workers prepared;                      // for the plan that takes effect next
+  CacheHandover handover;                // as the plan took effect
   struct Preparing {
     ServePlan plan;
     std::unique_ptr<WorkerPreparation> workers;
@@ -119,7 +120,7 @@ struct Driver::Impl {
       deployment = std::move(next);
       if (!other_plan && !goes_down) return;
       down_since = goes_down ? std::optional(Clock::now()) : std::nullopt;
-      dispatcher.change_plan(deployment.plan(), deployment.epoch());
+      handover = dispatcher.change_plan(deployment.plan(), deployment.epoch(), {lost.begin(), lost.end()});
       for (const WorkerStatus& worker : workers ? workers->status() : std::vector<WorkerStatus>()) {
         WorkerStatus& sum = done[{worker.device, worker.stage}];
         sum.busy_s += worker.busy_s;
@@ -145,7 +146,8 @@ struct Driver::Impl {
     const std::shared_ptr<const ServePlan> plan = deployment.plan();
     Workers started;
     try {
-      started = options.start_workers ? options.start_workers(*plan, deployment.epoch(), earlier) : start_own(*plan);
+      started = options.start_workers ? options.start_workers(*plan, deployment.epoch(), handover, earlier)
+                                      : start_own(*plan);
     } catch (const WorkersNotStarted& error) {
       start_loss = error.loss;
       return;

@@ -44,7 +44,8 @@ struct GenerateEvent {
   std::optional<std::vector<TokenScore>> prompt_scores = {};  // before the first token; of all but the prompt's first
 };
 
-using StartWorkers = std::function<Workers(const ServePlan&, std::uint64_t epoch, Workers& earlier)>;
+using StartWorkers =
+    std::function<Workers(const ServePlan&, std::uint64_t epoch, const CacheHandover& handover, Workers& earlier)>;
 // `running`: devices whose workers serve now.
 using PrepareWorkers =
     std::function<std::unique_ptr<WorkerPreparation>(const ServePlan&, const std::set<std::string>& running)>;
@@ -56,7 +57,8 @@ struct DriverOptions {
   std::string transport = "shm";         // between workers: shm or tcp
   std::string backend = "cpu";           // of every device: cpu, or cuda (slot n of a machine runs on its GPU n)
   int threads_per_worker = 1;
-  // Other workers: starts and launches those of a plan at an epoch, in the order of worker_devices(). `earlier` are
+  // Other workers: starts and launches those of a plan at an epoch, in the order of worker_devices(), where those that
+  // stay hand over what `handover` says. `earlier` are
   // those of the plan before that are left: what is taken out of them is launched again, the rest is to be ended.
   // Called on the driver's own thread. Throws where that is not possible; what `earlier` then has may be kept.
   StartWorkers start_workers = {};

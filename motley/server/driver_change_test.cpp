@@ -243,7 +243,7 @@ class CallingWorkers {
   CallingWorkers& operator=(const CallingWorkers&) = delete;
 
   // Those of `earlier` that live and have a part in the plan stay.
-  Workers start(const ServePlan& plan, std::uint64_t epoch, Workers& earlier) {
+  Workers start(const ServePlan& plan, std::uint64_t epoch, const CacheHandover& handover, Workers& earlier) {
     std::vector<std::string> missing = worker_devices(plan);
     std::erase_if(earlier, [&](const Worker& worker) { return std::ranges::count(missing, worker.device) == 0; });
     std::erase_if(missing, [&](const std::string& device) {
@@ -265,7 +265,7 @@ class CallingWorkers {
     }
     return launch_remote_workers(
         plan, epoch, calls_.wait(missing, deadline_in(20)),
-        {.model_folder = "step_ms=1", .program = {}, .transport = {}, .backend = "cpu"},
+        {.model_folder = "step_ms=1", .program = {}, .transport = {}, .backend = "cpu"}, handover,
         [](const std::string&, ByteStream control) { return std::make_unique<RemoteWorker>(std::move(control)); },
         earlier);
   }

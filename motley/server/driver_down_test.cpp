@@ -34,7 +34,7 @@ class Machines {
   DriverOptions options() {
     DriverOptions options = fake();
     options.restart.waits = true;
-    options.start_workers = [this](const ServePlan& plan, std::uint64_t epoch, Workers& earlier) {
+    options.start_workers = [this](const ServePlan& plan, std::uint64_t epoch, const CacheHandover&, Workers& earlier) {
       earlier.clear();
       return start(plan, epoch);
     };

@@ -1,6 +1,11 @@
 #include "motley/server/kept_cache.hpp"
 
 #include <algorithm>
+#include <iterator>
+#include <limits>
+#include <set>
+
+#include "motley/workers/worker_links.hpp"
 
 namespace motley {
 
@@ -23,6 +28,31 @@ void KeptCache::follow(const ServePlan& plan) {
     for (const std::string& device : stage.devices)
       if (const auto found = devices_.find(device); found != devices_.end())
         found->second.blocks = std::min(found->second.blocks, stage.kv_tokens / block_tokens_);
+}
+
+void KeptCache::receive(const std::vector<CacheMove>& moves, const ServePlan& plan) {
+  const std::vector<std::string> devices = worker_devices(plan);
+  for (const CacheMove& move : moves)
+    if (const auto from = devices_.find(devices[static_cast<std::size_t>(move.from)]); from != devices_.end())
+      devices_.try_emplace(devices[static_cast<std::size_t>(move.to)], from->second);
+  follow(plan);
+}
+
+std::vector<std::int32_t> KeptCache::blocks(const ServePlan& plan) const {
+  std::int64_t room = std::numeric_limits<std::int64_t>::max();
+  for (const Stage& stage : plan.stages) room = std::min(room, stage.kv_tokens / plan.step.block_tokens);
+  for (const auto& [device, cache] : devices_) room = std::min(room, cache.blocks);
+  std::set<std::int32_t> used;
+  for (const auto& [id, sequence] : sequences_)
+    std::ranges::copy_if(sequence.cached.blocks, std::inserter(used, used.end()),
+                         [&](std::int32_t block) { return block < room; });
+  return {used.begin(), used.end()};
+}
+
+std::int64_t KeptCache::tokens() const {
+  std::int64_t tokens = 0;
+  for (const auto& [id, sequence] : sequences_) tokens += sequence.cached.tokens;
+  return tokens;
 }
 
 std::optional<CachedTokens> KeptCache::find(std::uint64_t id, const ServePlan& plan, const Route& route,

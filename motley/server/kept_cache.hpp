@@ -6,9 +6,11 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "motley/batching/router.hpp"
 #include "motley/plan/serve.hpp"
+#include "motley/workers/messages.hpp"
 
 namespace motley {
 
@@ -21,7 +23,13 @@ class KeptCache {
   void take(const ServePlan& plan, std::uint64_t epoch, const Router& router);
   // The workers are launched for another plan: what it has no room for is lost.
   void follow(const ServePlan& plan);
+  // Workers hand over keys and values to others of the plan that was followed last.
+  void receive(const std::vector<CacheMove>& moves, const ServePlan& plan);
   void clear() { sequences_.clear(); }
+
+  // Blocks of the sequences, as far as every worker of the plan that was followed last has room for them, in order.
+  std::vector<std::int32_t> blocks(const ServePlan& plan) const;
+  std::int64_t tokens() const;  // of all sequences
 
   // What is there of a sequence on a route of the plan that was followed last; none where every stage lacks it.
   std::optional<CachedTokens> find(std::uint64_t id, const ServePlan& plan, const Route& route,

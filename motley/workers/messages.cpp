@@ -16,6 +16,8 @@ constexpr WireProtocol protocol{.max_bytes = max_message_bytes,
 constexpr std::size_t max_plan_bytes = std::size_t{32} << 20;
 constexpr std::size_t max_text_bytes = std::size_t{64} << 10;
 constexpr std::size_t max_peers = 4096;
+constexpr std::size_t max_moves = std::size_t{64} << 10;
+constexpr std::size_t max_blocks = std::size_t{4} << 20;
 constexpr std::size_t max_address_bytes = 1000;
 constexpr std::size_t max_sequences = std::size_t{64} << 10;
 constexpr std::size_t max_tokens = std::size_t{4} << 20;
@@ -55,6 +57,19 @@ static void fields(Wire& wire, typename Wire::template Ref<FabricAddresses> m) {
 }
 
 template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<CacheMove> m) {
+  wire(m.layer);
+  wire(m.from);
+  wire(m.to);
+}
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<CacheHandover> m) {
+  wire(m.moves, max_moves);
+  wire(m.blocks, max_blocks);
+}
+
+template <class Wire>
 static void fields(Wire& wire, typename Wire::template Ref<Launch> m) {
   wire(m.plan_json, max_plan_bytes);
   wire(m.model_folder, max_text_bytes);
@@ -63,6 +78,7 @@ static void fields(Wire& wire, typename Wire::template Ref<Launch> m) {
   wire(m.threads);
   wire(m.epoch);
   wire(m.links);
+  wire(m.handover);
 }
 
 template <class Wire>

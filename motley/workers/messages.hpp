@@ -47,6 +47,21 @@ struct FabricAddresses {
 
 using DataLinks = std::variant<WorkerLinks, FabricAddresses>;
 
+// The keys and values of a layer that one worker had under the plan before, and another is to have now: places in
+// worker_devices().
+struct CacheMove {
+  std::int64_t layer = 0;
+  std::int32_t from = 0, to = 0;
+  bool operator==(const CacheMove&) const = default;
+};
+// Each worker does its part of the moves in their order, with these blocks of each layer, before it is ready. Of layers
+// that it does not have, and of which no move tells, a worker keeps nothing.
+struct CacheHandover {
+  std::vector<CacheMove> moves = {};
+  std::vector<std::int32_t> blocks = {};
+  bool operator==(const CacheHandover&) const = default;
+};
+
 struct Launch {
   std::string plan_json;
   std::string model_folder;
@@ -55,6 +70,7 @@ struct Launch {
   std::int32_t threads = 1;
   std::uint64_t epoch = 1;
   DataLinks links;
+  CacheHandover handover = {};  // among workers that are reached by address
   bool operator==(const Launch&) const = default;
 };
 

@@ -39,11 +39,13 @@ InheritedLinks any_links() { return {any<std::int32_t>(), any_list<InheritedLink
 
 WorkerAddress any_address() { return {any<std::string>()}; }
 
+CacheMove any_move() { return {any<std::int64_t>(), any<std::int32_t>(), any<std::int32_t>()}; }
+
 Launch any_launch() {
   DataLinks links = WorkerLinks{any_links(), any_links()};
   if (any<bool>()) links = FabricAddresses{any_list<WorkerAddress>(any_address)};
   return {any<std::string>(),  any<std::string>(),   any<std::string>(), any<std::string>(),
-          any<std::int32_t>(), any<std::uint64_t>(), std::move(links)};
+          any<std::int32_t>(), any<std::uint64_t>(), std::move(links),   {any_list<CacheMove>(any_move), any_ids()}};
 }
 
 Sampling any_sampling() {

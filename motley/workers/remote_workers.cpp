@@ -109,7 +109,7 @@ std::map<std::string, CalledWorker> WorkerCalls::wait(const std::vector<std::str
 
 Workers launch_remote_workers(
     const ServePlan& plan, std::uint64_t epoch, std::map<std::string, CalledWorker> called,
-    const LaunchOptions& options,
+    const LaunchOptions& options, const CacheHandover& handover,
     const std::function<std::unique_ptr<WorkerLink>(const std::string& device, ByteStream control)>& link,
     Workers& earlier) {
   FabricAddresses addresses;
@@ -129,7 +129,8 @@ Workers launch_remote_workers(
       }
       addresses.of_workers.push_back({.address = worker.fabric_address, .host = machine_of(device)});
     }
-  send_launches(workers, plan, epoch, options, [&](const std::string&) { return addresses; });
+  send_launches(
+      workers, plan, epoch, options, [&](const std::string&) { return addresses; }, handover);
   return workers;
 }
 

@@ -81,7 +81,7 @@ class WorkerCalls {
 // which are taken out of it, and else those that have called. `link` makes a link of a control connection.
 Workers launch_remote_workers(
     const ServePlan& plan, std::uint64_t epoch, std::map<std::string, CalledWorker> called,
-    const LaunchOptions& options,
+    const LaunchOptions& options, const CacheHandover& handover,
     const std::function<std::unique_ptr<WorkerLink>(const std::string& device, ByteStream control)>& link,
     Workers& earlier);
 

@@ -34,14 +34,15 @@ std::string WorkerExit::text() const {
 std::string Worker::name() const { return fmt::format("{} (rank {} of stage {})", device, rank, stage); }
 
 void send_launches(Workers& workers, const ServePlan& plan, std::uint64_t epoch, const LaunchOptions& options,
-                   const std::function<DataLinks(const std::string& device)>& links) {
+                   const std::function<DataLinks(const std::string& device)>& links, const CacheHandover& handover) {
   Launch launch{.plan_json = to_json(write(plan)),
                 .model_folder = options.model_folder.string(),
                 .device = {},
                 .backend = {},
                 .threads = options.threads,
                 .epoch = epoch,
-                .links = {}};
+                .links = {},
+                .handover = handover};
   for (const Worker& worker : workers) {
     launch.device = worker.device;
     launch.backend = backend_of(worker.device, options.backend);

@@ -74,7 +74,8 @@ struct LaunchOptions {
 };
 // Tells each worker of a plan what to load, and how it reaches the others.
 void send_launches(Workers& workers, const ServePlan& plan, std::uint64_t epoch, const LaunchOptions& options,
-                   const std::function<DataLinks(const std::string& device)>& links);
+                   const std::function<DataLinks(const std::string& device)>& links,
+                   const CacheHandover& handover = {});
 
 // Closes the connections, gives the workers `grace_s` to leave, kills those that stay, and waits for their end.
 void end_workers(Workers& workers, double grace_s);
