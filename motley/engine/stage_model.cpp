@@ -240,10 +240,22 @@ StageModel::StageModel(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 std::unique_ptr<StageModel> StageModel::preload(const StageSpec& spec, const std::filesystem::path& model,
                                                 at::Device device, const std::function<void(double)>& progress) {
-  auto impl = std::make_unique<Impl>(spec, nullptr, device);
-  impl->weights = load_weights(spec, model, device, progress);
-  return std::unique_ptr<StageModel>(new StageModel(std::move(impl)));
+  std::unique_ptr<StageModel> part(new StageModel(std::make_unique<Impl>(spec, nullptr, device)));
+  part->load(model, progress);
+  return part;
 }
+
+std::unique_ptr<StageModel> StageModel::beside(const StageSpec& spec, at::Device device, const StageModel& earlier) {
+  std::unique_ptr<StageModel> part(new StageModel(std::make_unique<Impl>(spec, nullptr, device)));
+  part->impl_->weights.held = earlier.impl_->weights.held;
+  return part;
+}
+
+void StageModel::load(const std::filesystem::path& model, const std::function<void(double)>& progress) {
+  impl_->weights = load_weights(impl_->spec, model, impl_->device, progress, std::move(impl_->weights.held));
+}
+
+void StageModel::take_weights(StageModel& other) { impl_->weights.held.merge(other.impl_->weights.held); }
 
 StageModel::StageModel(const StageSpec& spec, StageWeights weights, WorkerGroup* group, at::Device device) {
   const c10::InferenceMode guard;

@@ -51,6 +51,12 @@ class StageModel {
   // Its weights alone: good for nothing but to be the `earlier` of another.
   static std::unique_ptr<StageModel> preload(const StageSpec& spec, const std::filesystem::path& model,
                                              at::Device device, const std::function<void(double)>& progress);
+  // The same in two steps, for the second of which `earlier` need no longer be there: its tensors are not read again.
+  static std::unique_ptr<StageModel> beside(const StageSpec& spec, at::Device device, const StageModel& earlier);
+  void load(const std::filesystem::path& model, const std::function<void(double)>& progress);
+  // Holds the weights of another as well, for the model that it will be the `earlier` of. Where both have a tensor in
+  // unlike slices its own stays.
+  void take_weights(StageModel& other);
   // With weights from elsewhere than resident ones of a folder.
   StageModel(const StageSpec& spec, StageWeights weights, WorkerGroup* group, at::Device device);
   ~StageModel();

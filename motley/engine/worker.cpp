@@ -29,6 +29,7 @@
 #include "motley/engine/cache_handover.hpp"
 #include "motley/engine/cpu_kernels.hpp"
 #include "motley/engine/crossing.hpp"
+#include "motley/engine/load_ahead.hpp"
 #include "motley/engine/stage_model.hpp"
 #include "motley/workers/remote_workers.hpp"
 #include "motley/workers/worker_links.hpp"
@@ -158,6 +159,8 @@ class Executor {
            std::unique_ptr<StageModel>& held, ActivityLog& activity);
   StepResult execute(Step step);
   std::unique_ptr<StageModel>& model() { return model_; }
+  // What a later launch will need is read from now on, if there is room for it; `done` is called in any case.
+  void load_ahead(const Preload& asked, LoadAhead& ahead, std::function<void()> done) const;
 
  private:
   void connect(const Part& part, const WorkerLinks& links);
@@ -232,6 +235,14 @@ Executor::Executor(const Part& part, ServePlan plan, ControlConnection& control,
                      .epoch = launch.epoch,
                      .loaded_bytes = model_->loaded_bytes(),
                      .cache_epoch = model_->cache_epoch()});
+}
+
+void Executor::load_ahead(const Preload& asked, LoadAhead& ahead, std::function<void()> done) const {
+  const ServePlan plan = read_sent_plan(asked.plan_json);
+  const Assignment next = assignment_of(plan, asked.device);
+  const DeviceType& type = plan.cluster.type_of(plan.cluster.find_device(asked.device));
+  if (!has_room_beside(assignment_, next, type.memory_bytes)) return done();
+  ahead.begin(spec_of(plan, next), asked.model_folder, device_, *model_, std::move(done));
 }
 
 void Executor::connect(const Part& part, const WorkerLinks& links) {
@@ -430,10 +441,19 @@ std::vector<std::int32_t> places_of(const std::vector<std::string>& of, const st
   return places;
 }
 
+void tell_preloaded(ControlConnection& control) {
+  try {
+    control.send(Preloaded{});
+  } catch (const Error&) {
+    // The main thread sees that the connection has ended.
+  }
+}
+
 // Once another worker is lost, steps make no sense until the next Launch.
 [[noreturn]] void execute_all(ControlConnection& control, Fabric* fabric, WorkQueue& queue, ActivityLog& activity) {
   std::unique_ptr<StageModel> preloaded;
   std::unique_ptr<Executor> executor;
+  LoadAhead ahead;
   std::uint64_t epoch = 0;
   std::vector<std::string> devices;  // of all workers
   bool interrupted = false;
@@ -445,12 +465,15 @@ std::vector<std::int32_t> places_of(const std::vector<std::string>& of, const st
         ServePlan plan = read_sent_plan(part->launch.plan_json);
         devices = worker_devices(plan);
         set_threads(part->launch.threads);
+        if (executor) ahead.end_into(*executor->model());
         executor = std::make_unique<Executor>(*part, std::move(plan), control, fabric,
                                               executor ? executor->model() : preloaded, activity);
         interrupted = false;
-      } else if (const Preload* ahead = std::get_if<Preload>(&work)) {
-        set_threads(ahead->threads);
-        preloaded = preload(*ahead, control);
+      } else if (const Preload* asked = std::get_if<Preload>(&work); asked != nullptr && executor) {
+        executor->load_ahead(*asked, ahead, [&control] { tell_preloaded(control); });
+      } else if (asked != nullptr) {
+        set_threads(asked->threads);
+        preloaded = preload(*asked, control);
       } else if (!interrupted) {
         control.send(executor->execute(std::get<Step>(std::move(work))));
       }
@@ -506,7 +529,7 @@ void show_alive(ControlConnection& control, const ActivityLog& activity) {
       epoch = launch->epoch;
       as_called(*launch);
       queue.push(std::move(*launch));
-    } else if (auto* preload = std::get_if<Preload>(&message); preload != nullptr && epoch == 0) {
+    } else if (auto* preload = std::get_if<Preload>(&message)) {
       as_called(*preload);
       queue.push(std::move(*preload));
     } else if (auto* step = std::get_if<Step>(&message); step != nullptr && epoch > 0) {

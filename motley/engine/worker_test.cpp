@@ -16,6 +16,7 @@
 #include "motley/comm/net/handshake.hpp"
 #include "motley/comm/transport/fabric.hpp"
 #include "motley/engine/assignment.hpp"
+#include "motley/engine/load_ahead.hpp"
 #include "motley/engine/stage_model.hpp"
 #include "motley/workers/remote_workers.hpp"
 #include "motley/workers/worker_links.hpp"
@@ -654,15 +655,48 @@ Failure failure_of(const ServePlan& plan, const std::function<void(ControlConnec
   return *failure;
 }
 
-TEST(Worker, LoadsAheadOnlyBeforeItsFirstLaunch) {
+TEST(Worker, RefusesStepsBeforeItsFirstLaunch) {
   const ServePlan plan = plan_of({{8, {1}}});
-  const Failure failure = failure_of(plan, [](ControlConnection& control) {
-    control.send(Preload{.plan_json = "{}", .model_folder = {}, .device = {}, .backend = {}});
-  });
-  EXPECT_EQ(failure.message, "the driver sent a message that is not for workers, or not now");
   Deployment deployment(plan, "fabric", Deployment::First::nothing);
   deployment.workers[0].control->send(Step{1, 0, {greedy_sequence(0, 0, {1})}});
-  EXPECT_EQ(std::get<Failure>(Deployment::answer(deployment.workers[0])).message, failure.message);
+  EXPECT_EQ(std::get<Failure>(Deployment::answer(deployment.workers[0])).message,
+            "the driver sent a message that is not for workers, or not now");
+}
+
+// Also where the launch that follows is of another plan: what was loaded for nothing is let go.
+TEST(Worker, LoadsWhatAnotherPlanNeedsBesideItsSteps) {
+  const ServePlan before = plan_of({{2, {1}}, {4, {1}}, {2, {1}}}), after = plan_of({{2, {1}}, {1, {1}}, {5, {1}}}),
+                  other = plan_of({{4, {1}}, {2, {1}}, {2, {1}}});
+  for (const ServePlan& launched : {after, other}) {
+    Deployment deployment(before, "fabric");
+    deployment.wait_until_ready();
+    const auto expected = next_tokens(deployment, 1, some_tokens(30));
+    for (Deployment::Worker& worker : deployment.workers)
+      worker.control->send(Preload{
+          .plan_json = to_json(write(after)), .model_folder = model_folder, .device = worker.device, .backend = "cpu"});
+    for (Deployment::Worker& worker : deployment.workers)
+      EXPECT_TRUE(std::holds_alternative<Preloaded>(Deployment::answer(worker)));
+    EXPECT_EQ(next_tokens(deployment, 2, some_tokens(30)), expected);
+    const std::vector<Ready> ready = launched_again(deployment, launched, 2);
+    const std::int64_t layer = assignment_of(after, "box/1").memory.weights;
+    EXPECT_EQ(ready[0].loaded_bytes, launched == after ? 0 : 2 * layer);
+    EXPECT_EQ(ready[1].loaded_bytes, 0);
+    EXPECT_EQ(ready[2].loaded_bytes, 0);
+    EXPECT_EQ(next_tokens(deployment, 3, some_tokens(30)), expected);
+  }
+}
+
+TEST(LoadAhead, NeedsRoomBesideThePresentPart) {
+  const ServePlan before = plan_of({{2, {1}}, {6, {1}}}), after = plan_of({{5, {1}}, {3, {1}}});
+  const Assignment now = assignment_of(before, "box/0"), next = assignment_of(after, "box/0");
+  const std::int64_t lacking = next.memory.weights * 3 / 5;
+  EXPECT_TRUE(has_room_beside(now, next, now.memory.total() + lacking));
+  EXPECT_FALSE(has_room_beside(now, next, now.memory.total() + lacking - 1));
+  const Assignment fewer = assignment_of(after, "box/1"), more = assignment_of(before, "box/1");
+  EXPECT_TRUE(has_room_beside(more, fewer, more.memory.total())) << "it has all of it";
+  const ServePlan pair = plan_of({{8, {0.5, 0.5}}});
+  const Assignment half = assignment_of(pair, "box/0");
+  EXPECT_FALSE(has_room_beside(now, half, now.memory.total() + half.memory.weights - 1)) << "cut otherwise";
 }
 
 TEST(Worker, RefusesAPlanThatItsMemoryDoesNotHold) {

@@ -73,6 +73,7 @@ struct Driver::Impl {
   struct Preparing {
     ServePlan plan;
     std::unique_ptr<WorkerPreparation> workers;
+    bool loads = false;  // those that serve load what they lack
   };
   std::optional<Preparing> preparing;
 
@@ -294,13 +295,15 @@ struct Driver::Impl {
     for (const WorkerStatus& worker : workers->status()) running.insert(worker.device);
     report("prepare", "workers of the next plan start and load meanwhile");
     auto begun = options.prepare_workers(plan, running);
-    preparing.emplace(std::move(plan), std::move(begun));
+    preparing.emplace(Preparing{std::move(plan), std::move(begun)});
   }
 
   void look_after_preparation() {
     if (!preparing) return;
     try {
-      if (preparing->workers->done()) change_to_prepared();
+      if (!preparing->workers->done()) return;
+      if (!std::exchange(preparing->loads, true)) workers->preload(preparing->plan);
+      if (workers->preloaded()) change_to_prepared();
     } catch (const Error& error) {
       report("plan", fmt::format("no change: {}", error.what()));
       preparing.reset();

@@ -177,6 +177,8 @@ int run(const Launch& launch, ControlConnection& control, Fabric* fabric) {
     if (std::holds_alternative<Stop>(*message)) break;
     if (const auto* next = std::get_if<Launch>(&*message))
       start(*next);
+    else if (std::holds_alternative<Preload>(*message))
+      control.send(Preloaded{});
     else
       worker.execute(std::get<Step>(*message));
   }

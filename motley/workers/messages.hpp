@@ -3,7 +3,9 @@
 //
 // Order: the driver sends Launch; the worker answers Progress (any number), then Ready or Failure; from then on the
 // driver sends Step, and the worker answers each with a StepResult; Stop, or the end of the connection, ends the
-// worker. Before the first Launch the driver may send Preload, which is answered by Progress and Preloaded. Another
+// worker. At any time the driver may send Preload, which is answered by Preloaded: before the first Launch the worker
+// then has all that it needs, and tells of its Progress; later it reads what it lacks beside its steps, if it has room.
+// Another
 // Launch, of a later epoch, may come at any time: what is under way of the earlier one is given up,
 // and the worker keeps what it holds of the new part. A worker that another one leaves in the lurch says Interrupted
 // and waits for such a Launch.

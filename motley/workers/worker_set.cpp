@@ -8,6 +8,7 @@
 
 #include "motley/base/clock.hpp"
 #include "motley/base/units.hpp"
+#include "motley/workers/worker_links.hpp"
 
 namespace motley {
 namespace {
@@ -153,6 +154,8 @@ void WorkerSet::take(std::size_t i, const Alive& alive, const OnResult&) {
   seen_[i] = {alive.activity, *heard_[i]};
 }
 
+void WorkerSet::take(std::size_t i, const Preloaded&, const OnResult&) { preloading_.erase(i); }
+
 void WorkerSet::take(std::size_t i, const Progress& progress, const OnResult&) {
   progress_[i] = progress;
   double sum = 0;
@@ -238,6 +241,17 @@ void WorkerSet::send(const Step& step) {
                             .limit_s = step_limit_s(),
                             .alone = unanswered_.empty(),
                             .took = {.stage_s = std::vector<double>(path.size(), 0.0)}};
+}
+
+void WorkerSet::preload(const ServePlan& next) {
+  Preload asked{.plan_json = to_json(write(next)), .model_folder = {}, .device = {}, .backend = {}};
+  const std::vector<std::string> devices = worker_devices(next);
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    if (std::ranges::count(devices, workers_[i].device) == 0) continue;
+    asked.device = workers_[i].device;
+    workers_[i].link->send(encode(asked));
+    preloading_.insert(i);
+  }
 }
 
 std::vector<StepAtWork> WorkerSet::at_work() const {

@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -96,6 +97,9 @@ class WorkerSet {
 
   // To every worker of those stages of the step's route that it passes.
   void send(const Step& step);
+  // Asks those that have a part in a next plan to load it beside their steps; preloaded() once all have answered.
+  void preload(const ServePlan& next);
+  bool preloaded() const { return preloading_.empty(); }
   // What the workers compute, as far as they have said so.
   std::vector<StepAtWork> at_work() const;
   // Every step was answered.
@@ -136,6 +140,7 @@ class WorkerSet {
   void take(std::size_t i, const Failure& failure, const OnResult& on_result);
   void take(std::size_t i, const Interrupted& interrupted, const OnResult& on_result);
   void take(std::size_t i, const Alive& alive, const OnResult& on_result);
+  void take(std::size_t i, const Preloaded& preloaded, const OnResult& on_result);
   void take(std::size_t i, const Progress& progress, const OnResult& on_result);
   void take(std::size_t i, const Ready& ready, const OnResult& on_result);
   void take(std::size_t i, const StepResult& result, const OnResult& on_result);
@@ -170,7 +175,8 @@ class WorkerSet {
     Activity activity;
     Instant told;
   };
-  std::vector<Seen> seen_;                           // what each was at when it last said so
+  std::vector<Seen> seen_;  // what each was at when it last said so
+  std::set<std::size_t> preloading_;
   std::vector<std::vector<std::int32_t>> suspects_;  // of workers that were interrupted
   std::map<std::uint64_t, UnansweredStep> unanswered_;
   std::int64_t unanswered_tokens_ = 0;

@@ -1,0 +1,59 @@
+#include "motley/engine/load_ahead.hpp"
+
+#include <c10/core/InferenceMode.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <stop_token>
+
+namespace motley {
+
+void LoadAhead::begin(const StageSpec& next, const std::filesystem::path& model, at::Device device,
+                      const StageModel& current, std::function<void()> done) {
+  end();
+  auto part = StageModel::beside(next, device, current);
+  thread_ =
+      std::jthread([this, model, part = std::move(part), done = std::move(done)](const std::stop_token& stop) mutable {
+        constexpr int idle = 19;
+        ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), idle);
+        struct GivenUp {};
+        try {
+          const c10::InferenceMode guard;
+          part->load(model, [&](double) {
+            if (stop.stop_requested()) throw GivenUp();
+          });
+          loaded_ = std::move(part);
+        } catch (...) {
+          part.reset();
+        }
+        done();
+      });
+}
+
+void LoadAhead::end() {
+  if (thread_.joinable()) {
+    thread_.request_stop();
+    thread_.join();
+  }
+}
+
+void LoadAhead::end_into(StageModel& model) {
+  end();
+  if (loaded_) model.take_weights(*loaded_);
+  loaded_.reset();
+}
+
+bool has_room_beside(const Assignment& now, const Assignment& next, std::int64_t memory_bytes) {
+  const Stage &a = *now.stage, &b = *next.stage;
+  const bool alike =
+      now.degree == next.degree && now.rank == next.rank && a.shares == b.shares && a.weight_type == b.weight_type;
+  const std::int64_t both =
+      alike ? std::max<std::int64_t>(0, std::min(a.layers.end, b.layers.end) - std::max(a.layers.first, b.layers.first))
+            : 0;
+  const std::int64_t lacking =
+      next.memory.weights * (b.layers.size() - both) / std::max<std::int64_t>(1, b.layers.size());
+  return now.memory.total() + lacking <= memory_bytes;
+}
+
+}  // namespace motley
