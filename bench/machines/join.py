@@ -50,7 +50,7 @@ def main():
     deployment = Deployment(options.folder / "deployment", "1 MiB", [machine] * 3, motley=Path(options.build).resolve() / "motley", model=model,
                             options=["--max-tokens", "64", "--max-sequences", str(options.streams)], patience_s=300)  # fmt: skip
     streams = Streams(deployment, options.streams, options.tokens)
-    deployment.wait(lambda: all(len(times) > 10 for times in streams.arrivals), "no tokens come", 180)
+    deployment.wait(lambda: all(len(times) > 30 for times in streams.arrivals), "no tokens come", 180)
     begin = time.monotonic()
     time.sleep(options.seconds)
     joins = time.monotonic()
