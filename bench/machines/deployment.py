@@ -183,10 +183,8 @@ class Deployment:
         verb = ["up", "--wait", str(len(self.machines))] if plan is None else ["serve", str(plan), "--agents"]
         command = [self.motley, *verb, "--model", str(model), "--memory", memory, "--name", "m1",
                    "--port", "8000", *options]  # fmt: skip
-        self.log = []
-        self.link, self.serves = None, threading.Event()
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=self.environment("m1"))
-        threading.Thread(target=self._read, daemon=True).start()
+        self.log, self.command = [], command
+        self.start()
         self.wait(lambda: self.link, "no link was printed")
         self.wait(lambda: any(" waiting " in line for line in self.log), "it does not wait for machines")
         for machine in self.machines[1:]:
@@ -198,6 +196,12 @@ class Deployment:
         for machine in self.machines[1:]:
             if machine.share:
                 machine.share.divide(machine.workers())
+
+    def start(self):
+        """The driver; also again, after it was killed."""
+        self.link, self.serves = None, threading.Event()
+        self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=self.environment("m1"))
+        threading.Thread(target=self._read, daemon=True).start()
 
     def environment(self, name):
         return os.environ | {f"XDG_{kind}_HOME": str(self.folder / name / kind.lower()) for kind in ("CACHE", "STATE")}

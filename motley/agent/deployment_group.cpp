@@ -72,10 +72,18 @@ std::string own_address() {
 }
 
 DeploymentGroup::DeploymentGroup(const std::string& name, const std::string& listen)
+    : DeploymentGroup(name, listen, make_join_token(), std::make_shared<GroupAdmission>(), Authority::create(name)) {}
+
+DeploymentGroup::DeploymentGroup(const std::string& name, const KeptDeployment& kept)
+    : DeploymentGroup(name, kept.coordinator, kept.key, std::make_shared<GroupAdmission>(kept.admission),
+                      Authority::load(kept.authority)) {}
+
+DeploymentGroup::DeploymentGroup(const std::string& name, const std::string& listen, const std::string& key,
+                                 std::shared_ptr<GroupAdmission> admission, Authority authority)
     : name_(name),
-      key_(make_join_token()),
-      admission_(std::make_shared<GroupAdmission>()),
-      authority_(Authority::create(name)),
+      key_(key),
+      admission_(std::move(admission)),
+      authority_(std::move(authority)),
       identity_(authority_.issue(std::string(coordinator_name), certificate_days)),
       server_(server_options(name, listen, key_, admission_, authority_, identity_), open_sqlite_store(":memory:")),
       thread_([this](const std::stop_token& stop) { server_.run(stop); }) {}
@@ -83,6 +91,14 @@ DeploymentGroup::DeploymentGroup(const std::string& name, const std::string& lis
 DeploymentGroup::~DeploymentGroup() = default;
 
 RelayAccess DeploymentGroup::access() const { return {.key = key_, .identity = TlsContext(identity_)}; }
+
+KeptDeployment DeploymentGroup::record(const std::string& driver) const {
+  return {.authority = authority_.save(),
+          .key = key_,
+          .coordinator = server_.address(),
+          .driver = driver,
+          .admission = admission_->record()};
+}
 
 JoinLink DeploymentGroup::link(const std::string& driver, double token_lifetime_s) const {
   return {.coordinator = server_.address(),

@@ -21,6 +21,7 @@
 #include "motley/base/units.hpp"
 #include "motley/checkpoint/manifest.hpp"
 #include "motley/cli/command.hpp"
+#include "motley/cli/deployment_file.hpp"
 #include "motley/cli/named_model.hpp"
 #include "motley/cli/own_agent.hpp"
 #include "motley/cli/serving.hpp"
@@ -260,6 +261,38 @@ bool wait_for_members(Members& members, const DeployOptions& options, const Earl
   }
 }
 
+// What machines come to: as it was kept, if that is possible.
+struct Coordination {
+  Coordination(const std::optional<KeptDeployment>& kept, const std::string& host,
+               const std::function<void(const std::string&, const std::string&)>& report) {
+    if (kept) {
+      try {
+        begin(std::make_unique<DeploymentGroup>("motley", *kept), kept->driver, report);
+        report("resumed", "machines of the deployment that was here come back by themselves");
+        return;
+      } catch (const Error& error) {
+        report("resumed", fmt::format("nothing: {}", error.what()));
+      }
+    }
+    begin(std::make_unique<DeploymentGroup>("motley", host + ":0"), host + ":0", report);
+  }
+
+  std::unique_ptr<DeploymentGroup> group;
+  std::unique_ptr<Members> members;
+
+ private:
+  void begin(std::unique_ptr<DeploymentGroup> made, const std::string& listen,
+             const std::function<void(const std::string&, const std::string&)>& report) {
+    members = std::make_unique<Members>(MembersOptions{
+        .listen = listen,
+        .access = made->access(),
+        .objection = [&admission =
+                          made->admission()](const std::string& member) { return admission.member_objection(member); },
+        .report = report});
+    group = std::move(made);
+  }
+};
+
 }  // namespace
 
 int deploy(const DeployOptions& options) {
@@ -282,13 +315,13 @@ int deploy(const DeployOptions& options) {
   };
 
   const double token_lifetime_s = parse_seconds_option(options.token_lifetime, "--token-lifetime");
-  const DeploymentGroup group("motley", host + ":0");
-  Members members({.listen = host + ":0",
-                   .access = group.access(),
-                   .objection = [&](const std::string& member) { return group.admission().member_objection(member); },
-                   .report = report});
+  const DeploymentFile file(options.port);
+  const Coordination coordination(file.read(), host, report);
+  const DeploymentGroup& group = *coordination.group;
+  Members& members = *coordination.members;
   const auto print_link = [&](double lifetime_s) {
     std::string link = to_text(group.link(members.address(), lifetime_s));
+    file.keep(group.record(members.address()));
     fmt::print("motley join '{}'\n", link);
     std::fflush(stdout);
     return link;
@@ -308,7 +341,10 @@ int deploy(const DeployOptions& options) {
   members.offer_weights(manifest, manifest.opens.empty() ? path : path.parent_path());
   const Checkpoint checkpoint(model);
 
-  const auto abort = [&] { members.end(agents_grace_s); };
+  const auto abort = [&] {
+    members.end(agents_grace_s);
+    file.remove();
+  };
   const std::set<std::string> needed = machines_needed(options);
   report("waiting", needed.empty() ? fmt::format("for {}", counted(static_cast<std::size_t>(options.wait), "machine"))
                                    : fmt::format("for {}", fmt::join(needed, ", ")));
@@ -395,7 +431,7 @@ int deploy(const DeployOptions& options) {
   };
   const auto end = [&] {
     replanning.reset();
-    members.end(agents_grace_s);
+    abort();
   };
   try {
     const int code = serve_plan(*std::move(plan), std::move(settings));

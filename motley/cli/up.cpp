@@ -37,7 +37,7 @@ void add_up(CLI::App& parent, Action& action) {
       "Prints the command by which other machines join, waits for as many as --wait says, plans over all of them,\n"
       "and serves. A machine that joins later is planned in where that pays; one that is lost is planned around, and\n"
       "requests go on. Connections between machines use TLS 1.3 with certificates on both sides. Ctrl-C ends the\n"
-      "deployment on all machines.\n"
+      "deployment on all machines; one that was killed goes on when it is started again on the same port.\n"
       "\n"
       "examples:\n"
       "  motley up --model data/models/tales --wait 3\n"

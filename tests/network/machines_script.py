@@ -48,6 +48,19 @@ def others_stay(deployment, text):
     assert replayed[first] == replayed[second] > 0 and replayed.get(third, 0) == 0, replayed
 
 
+def driver_returns(deployment, text):
+    """Killed and started again with the same folder, it takes up the deployment: the others come back by themselves."""
+    authority, agents = deployment.link.split("authority=")[1].split("&")[0], [machine.agent.pid for machine in deployment.machines[1:]]
+    deployment.process.kill()
+    deployment.process.wait()
+    deployment.start()
+    deployment.wait(deployment.serves.is_set, "it does not serve again")
+    assert deployment.link.split("authority=")[1].split("&")[0] == authority
+    assert deployment.used() == {"m1", "m2", "m3"} and [machine.agent.pid for machine in deployment.machines[1:]] == agents
+    assert all(machine.agent.poll() is None for machine in deployment.machines[1:])
+    assert deployment.complete("Once upon a time", 60, 1) == text
+
+
 STREAMS = [
     dict(n=2, temperature=1, seed=1),
     dict(presence_penalty=0.7, frequency_penalty=0.3, temperature=0.9, seed=2),
@@ -96,6 +109,7 @@ def main():
     assert all(worker["process"] > 0 and worker["alive"] for worker in plan["workers"])
     assert [member["name"] for member in plan["members"]] == ["m1", "m2", "m3"]
     others_stay(deployment, text)
+    driver_returns(deployment, text)
     status = deployment.run("status")
     assert "3 machines" in status and "m2 at 10.9.0.2, 7.00 MiB" in status and "m3/0" in status, status
     assert "m2 is not used any more" in deployment.run("drain", "m2") and deployment.used() == {"m1", "m3"}

@@ -2,11 +2,35 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
+
 #include "motley/base/error.hpp"
 #include "motley/base/units.hpp"
 #include "motley/comm/authority/authority.hpp"
 
 namespace motley {
+
+namespace {
+
+double unix_time_s() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+GroupAdmission::GroupAdmission(const AdmissionRecord& kept) : revoked_members_(kept.revoked_members) {
+  for (const auto& [token, state] : kept.tokens)
+    tokens_[token] = {.expires = deadline_in(state.expires_s - unix_time_s()), .revoked = state.revoked};
+}
+
+AdmissionRecord GroupAdmission::record() const {
+  const std::lock_guard lock(mutex_);
+  AdmissionRecord record{.revoked_members = revoked_members_};
+  for (const auto& [token, state] : tokens_)
+    if (const double left_s = seconds_until(state.expires); left_s > 0)
+      record.tokens[token] = {unix_time_s() + left_s, state.revoked};
+  return record;
+}
 
 std::string GroupAdmission::new_token(double lifetime_s) {
   if (!(lifetime_s > 0))

@@ -10,9 +10,25 @@
 
 namespace motley {
 
+// What is known, to be kept over the end of a process.
+struct AdmissionRecord {
+  struct Token {
+    double expires_s = 0;  // since 1970
+    bool revoked = false;
+    bool operator==(const Token&) const = default;
+  };
+  std::map<std::string, Token> tokens = {};
+  std::set<std::string> revoked_members = {};
+  bool operator==(const AdmissionRecord&) const = default;
+};
+
 // Safe to use from several threads.
 class GroupAdmission {
  public:
+  explicit GroupAdmission(const AdmissionRecord& kept = {});
+  // Without tokens that have expired.
+  AdmissionRecord record() const;
+
   // A new one, beside those that are valid; for so many seconds. Throws an input error where these are not positive.
   std::string new_token(double lifetime_s);
   // Every token so far is refused from now on.

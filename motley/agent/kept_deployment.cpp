@@ -1,0 +1,57 @@
+#include "motley/agent/kept_deployment.hpp"
+
+#include "motley/base/error.hpp"
+#include "motley/base/value.hpp"
+#include "motley/comm/authority/group_folder.hpp"
+
+namespace motley {
+namespace {
+
+const Value& part_of(const Value& value, const char* name) {
+  const Value* part = value.is_object() ? value.find(name) : nullptr;
+  if (part == nullptr) throw input_error("no deployment", "start a new one");
+  return *part;
+}
+
+AdmissionRecord admission_of(const Value& value) {
+  AdmissionRecord record;
+  for (const Value& token : part_of(value, "tokens").as_array())
+    record.tokens[part_of(token, "token").as_string()] = {part_of(token, "expires_s").as_number(),
+                                                          part_of(token, "revoked").as_bool()};
+  for (const Value& member : part_of(value, "revoked_members").as_array())
+    record.revoked_members.insert(member.as_string());
+  return record;
+}
+
+}  // namespace
+
+std::optional<KeptDeployment> read_kept_deployment(const std::filesystem::path& file) {
+  if (!std::filesystem::exists(file)) return std::nullopt;
+  try {
+    const Value kept = parse_json(read_file(file), file.string());
+    KeptDeployment deployment{.authority = part_of(kept, "authority").as_string(),
+                              .key = part_of(kept, "key").as_string(),
+                              .coordinator = part_of(kept, "coordinator").as_string(),
+                              .driver = part_of(kept, "driver").as_string(),
+                              .admission = admission_of(kept)};
+    Authority::load(deployment.authority);
+    return deployment;
+  } catch (const Error&) {
+    return std::nullopt;  // damaged: a new one is made
+  }
+}
+
+void keep_deployment(const std::filesystem::path& file, const KeptDeployment& deployment) {
+  Value::Array tokens, members;
+  for (const auto& [token, state] : deployment.admission.tokens)
+    tokens.push_back(Value::object({{"token", token}, {"expires_s", state.expires_s}, {"revoked", state.revoked}}));
+  for (const std::string& member : deployment.admission.revoked_members) members.push_back(member);
+  write_secret(file.string(), to_json(Value::object({{"authority", deployment.authority},
+                                                     {"key", deployment.key},
+                                                     {"coordinator", deployment.coordinator},
+                                                     {"driver", deployment.driver},
+                                                     {"tokens", Value(std::move(tokens))},
+                                                     {"revoked_members", Value(std::move(members))}})));
+}
+
+}  // namespace motley

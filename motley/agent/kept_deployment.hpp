@@ -1,0 +1,31 @@
+// What a driver needs to take its deployment up again after it was killed: who may come in, and where it listened.
+// Agents go on looking for it, and know it by its certificate.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "motley/comm/authority/authority.hpp"
+#include "motley/comm/authority/group_admission.hpp"
+
+namespace motley {
+
+struct KeptDeployment {
+  std::string authority;    // Authority::save()
+  std::string key;          // that its members show one another
+  std::string coordinator;  // addresses
+  std::string driver;
+  AdmissionRecord admission;
+};
+
+// None where there is no file, or it does not hold a deployment.
+std::optional<KeptDeployment> read_kept_deployment(const std::filesystem::path& file);
+
+// Its owner alone can read the file. Throws an environment error.
+void keep_deployment(const std::filesystem::path& file, const KeptDeployment& deployment);
+
+}  // namespace motley

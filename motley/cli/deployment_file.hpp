@@ -1,0 +1,27 @@
+// Where a deployment is kept while it lives, so that a driver that was killed and is started again takes it up.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+
+#include "motley/agent/kept_deployment.hpp"
+#include "motley/comm/net/file_descriptor.hpp"
+
+namespace motley::cli {
+
+// One for each port that an API is served at; none for port 0, or where another process has it.
+class DeploymentFile {
+ public:
+  explicit DeploymentFile(int port);
+
+  std::optional<KeptDeployment> read() const;
+  // Throws an environment error.
+  void keep(const KeptDeployment& deployment) const;
+  void remove() const;  // the deployment has ended
+
+ private:
+  std::filesystem::path file_;
+  FileDescriptor lock_;
+};
+
+}  // namespace motley::cli
