@@ -1,0 +1,93 @@
+// One device's part of a plan, loaded and connected, and the steps that it computes.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <stop_token>
+#include <string>
+
+#include "motley/base/clock.hpp"
+#include "motley/engine/assignment.hpp"
+#include "motley/engine/crossing.hpp"
+#include "motley/engine/load_ahead.hpp"
+#include "motley/engine/stage_model.hpp"
+#include "motley/workers/control_connection.hpp"
+#include "motley/workers/worker_group.hpp"
+
+namespace motley {
+
+// A part of a plan to be run, until `stop`.
+struct LaunchedPart {
+  Launch launch;
+  std::stop_token stop;
+};
+
+// What the executor is at, for the driver: a worker that waits tells for whom.
+class ActivityLog {
+ public:
+  void set(std::uint64_t epoch, std::uint64_t step, Doing doing, int peer = -1) {
+    const std::lock_guard lock(mutex_);
+    activity_ = {.epoch = epoch, .step = step, .doing = doing, .peer = peer};
+    since_ = Clock::now();
+  }
+  Activity get() const {
+    const std::lock_guard lock(mutex_);
+    Activity activity = activity_;
+    activity.for_s = seconds_since(since_);
+    return activity;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  Activity activity_;
+  Instant since_ = Clock::now();
+};
+
+ServePlan read_sent_plan(const std::string& json);
+
+// Sends Progress, and Preloaded at the end.
+std::unique_ptr<StageModel> preload(const Preload& asked, ControlConnection& control);
+
+class StageExecutor {
+ public:
+  // Sends Progress, and Ready at the end. `held` may be null; it is taken, and the new part keeps of it what it can.
+  // Where GroupBroken is thrown it is as before, or what was made of it.
+  StageExecutor(const LaunchedPart& part, ServePlan plan, ControlConnection& control, Fabric* fabric,
+                std::unique_ptr<StageModel>& held, ActivityLog& activity);
+  StepResult execute(Step step);
+  std::unique_ptr<StageModel>& model() { return model_; }
+  // What a later launch will need is read from now on, if there is room for it; `done` is called in any case.
+  void load_ahead(const Preload& asked, LoadAhead& ahead, std::function<void()> done) const;
+
+ private:
+  void connect(const LaunchedPart& part, const WorkerLinks& links);
+  void connect(const LaunchedPart& part, const FabricAddresses& addresses, Fabric& fabric);
+  const RoutePlace& place_on_route(const Step& step) const;
+  at::Tensor receive(const RoutePlace& place, std::int64_t tokens);
+  void send(const RoutePlace& place, const at::Tensor& hidden);
+  void use_logits(const Step& step, const at::Tensor& hidden, StepResult& result);
+  double waited_s() const;
+  double stage_waited_s() const { return group_ ? group_->waited_s() : 0; }
+
+  ActivityLog& activity_;
+  const std::uint64_t epoch_;
+  std::uint64_t step_ = 0;
+  ServePlan plan_;
+  Assignment assignment_;
+  at::Device device_;
+  std::map<std::string, int> rank_of_;    // devices in workers_
+  std::unique_ptr<WorkerGroup> workers_;  // of the whole plan, for crossings
+  std::unique_ptr<WorkerGroup> group_;    // of the stage; null: a single rank
+  std::unique_ptr<StageModel> model_;
+  at::Tensor incoming_;       // rows for model_, on its device
+  at::Tensor incoming_host_;  // where they arrive; the same tensor on a CPU
+  CrossingReceiver receiver_;
+  CrossingSender sender_;
+};
+
+}  // namespace motley
