@@ -12,7 +12,6 @@
 #include <set>
 #include <thread>
 
-#include "motley/agent/cluster_of.hpp"
 #include "motley/agent/deployment_group.hpp"
 #include "motley/agent/members.hpp"
 #include "motley/agent/needed_chunks.hpp"
@@ -22,16 +21,13 @@
 #include "motley/checkpoint/manifest.hpp"
 #include "motley/cli/command.hpp"
 #include "motley/cli/deployment_file.hpp"
+#include "motley/cli/member_plans.hpp"
 #include "motley/cli/named_model.hpp"
 #include "motley/cli/own_agent.hpp"
+#include "motley/cli/replanning.hpp"
 #include "motley/cli/serving.hpp"
 #include "motley/cli/worker_program.hpp"
-#include "motley/cluster/slowed.hpp"
-#include "motley/deployment/slow_devices.hpp"
-#include "motley/planner/serve/grouping/write.hpp"
-#include "motley/planner/serve/replan.hpp"
 #include "motley/report/plan_report.hpp"
-#include "motley/workers/worker_links.hpp"
 
 namespace motley::cli {
 namespace {
@@ -39,165 +35,7 @@ namespace {
 constexpr double agents_grace_s = 4;      // for agents to end their workers
 constexpr double requests_grace_s = 4;    // for requests under way, at the end
 constexpr double probe_s = 2;             // of traffic between the machines, before the first plan
-constexpr double look_s = 1;              // between looks whether a plan is served at all, and devices became slow
-constexpr double settle_s = 1;            // after a change among the members, before a plan is made for it
-constexpr double worth_moving = 1.1;      // times the tokens/s of the plan in force
 constexpr std::size_t most_events = 100;  // that GET /plan shows
-
-class MemberPlans {
- public:
-  MemberPlans(const DeployOptions& options, const Members& members) : options_(options), members_(members) {}
-
-  // Over all members but these devices; none where nothing fits. As far as it costs nothing, devices keep the places
-  // that they have in `before`.
-  ServeOutcome plan(const std::set<std::string>& lost, bool quiet, const ServePlan* before = nullptr) const {
-    const std::vector<MemberStatus> there = members_.list();
-    if (there.empty()) return {.plan = {}, .reason = "no machine is there", .hint = {}, .front = {}};
-    const Cluster cluster = cluster_now(there);
-    const auto is_there = [&](const Device& device) {
-      const std::string& machine = cluster.machines[static_cast<std::size_t>(device.machine)].name;
-      return std::ranges::find(there, machine, &MemberStatus::name) != there.end();
-    };
-    std::vector<std::string> excluded;
-    for (const Device& device : cluster.devices)
-      if (lost.contains(device.name) || !is_there(device)) excluded.push_back(device.name);
-    if (excluded.size() == cluster.devices.size())
-      return {.plan = {}, .reason = "no device is left", .hint = {}, .front = {}};
-    ServeOutcome outcome = options_.search(cluster, excluded, quiet);
-    if (outcome.plan && before != nullptr)
-      outcome.plan = keep_places(*std::move(outcome.plan), *before, excluded, options_of(*outcome.plan).cost);
-    return outcome;
-  }
-
-  // What `plan` is predicted to bring by what is known of its devices and links now.
-  double tokens_per_s(ServePlan plan) const {
-    Cluster cluster = cluster_now(members_.list());
-    for (const Device& device : plan.cluster.devices)
-      if (std::ranges::find(cluster.devices, device.name, &Device::name) == cluster.devices.end())
-        return plan.predicted.tokens_per_s;
-    plan.cluster = std::move(cluster);
-    predict(plan, options_of(plan).cost);
-    return plan.predicted.tokens_per_s;
-  }
-
-  // From now on plans are made with devices that are so many times slower than they were measured.
-  void set_slow(std::map<std::string, double> factors) {
-    const std::lock_guard lock(mutex_);
-    slow_ = std::move(factors);
-  }
-
-  static std::set<std::string> machines_of(const ServePlan& plan) {
-    std::set<std::string> names;
-    for (const Stage& stage : plan.stages)
-      for (const std::string& device : stage.devices) names.insert(machine_of(device));
-    return names;
-  }
-
- private:
-  Cluster cluster_now(const std::vector<MemberStatus>& there) const {
-    Cluster cluster = options_.cluster ? *options_.cluster : cluster_of(there, members_.links(), assumed_network());
-    const std::lock_guard lock(mutex_);
-    return slow_.empty() ? cluster : slowed(cluster, slow_);
-  }
-
-  const DeployOptions& options_;
-  const Members& members_;
-  mutable std::mutex mutex_;
-  std::map<std::string, double> slow_;  // guarded
-};
-
-std::string moves_of(const ServePlan& before, const ServePlan& after) {
-  const WeightMoves moves = weight_moves(before, after);
-  return fmt::format("{} of layers stay where they are, {} are loaded",
-                     human_bytes(static_cast<double>(moves.kept_bytes)),
-                     human_bytes(static_cast<double>(moves.loaded_bytes)));
-}
-
-// Watches the members while a plan is served, and brings another where that pays.
-class Replanning {
- public:
-  Replanning(Members& members, MemberPlans& plans, Driver& driver,
-             std::function<void(const std::string&, const std::string&)> report)
-      : members_(members),
-        plans_(plans),
-        driver_(driver),
-        report_(std::move(report)),
-        thread_([this](const std::stop_token& stop) { run(stop); }) {}
-  ~Replanning() {
-    thread_.request_stop();
-    wake_.notify();
-  }
-  Replanning(const Replanning&) = delete;
-  Replanning& operator=(const Replanning&) = delete;
-
- private:
-  void run(const std::stop_token& stop) {
-    Instant due = no_deadline;
-    while (!stop.stop_requested()) {
-      std::array<pollfd, 2> waiting{pollfd{members_.changed(), POLLIN, 0}, pollfd{wake_.descriptor(), POLLIN, 0}};
-      ::poll(waiting.data(), waiting.size(), poll_timeout_ms(std::min(due, deadline_in(look_s))));
-      if (stop.stop_requested()) return;
-      if (waiting[0].revents != 0) {
-        members_.clear_changed();
-        due = deadline_in(must_move() ? 0 : settle_s);
-      }
-      if (due == no_deadline && looks_for_slow()) due = Clock::now();
-      // Devices that were lost by their workers' deaths are tried again.
-      if (due == no_deadline && driver_.status().phase == DeploymentPhase::down)
-        due = deadline_in(RestartRule().away_s);
-      if (seconds_until(due) > 0) continue;
-      due = no_deadline;
-      try {
-        if (!replan()) due = deadline_in(settle_s);
-      } catch (const Error& error) {
-        report_("plan", fmt::format("no change: {}", error.what()));
-      }
-    }
-  }
-
-  // Somebody that the plan uses wants to leave, or nothing is served. After a loss the driver itself asks for a plan.
-  bool must_move() const {
-    const DriverStatus status = driver_.status();
-    const auto used = MemberPlans::machines_of(*status.plan);
-    return status.phase == DeploymentPhase::down ||
-           std::ranges::any_of(members_.leaving(), [&](const std::string& name) { return used.contains(name); });
-  }
-
-  bool looks_for_slow() {
-    const DriverStatus status = driver_.status();
-    std::set<std::string> serving;
-    for (const WorkerStatus& worker : status.workers) serving.insert(worker.device);
-    if (!slow_.note(status.slow, serving, status.uptime_s)) return false;
-    plans_.set_slow(slow_.factors());
-    return true;
-  }
-
-  // False: not now.
-  bool replan() {
-    const DriverStatus status = driver_.status();
-    if (status.phase != DeploymentPhase::serving && status.phase != DeploymentPhase::down) return false;
-    ServeOutcome outcome = plans_.plan({}, true, status.plan.get());
-    if (!outcome.plan) {
-      report_("plan", fmt::format("nothing fits the members that are there: {}", outcome.reason));
-      return true;
-    }
-    const double now = plans_.tokens_per_s(*status.plan), then = outcome.plan->predicted.tokens_per_s;
-    if (!must_move() && then < worth_moving * now) return true;
-    report_("plan", fmt::format("another pays: {:.0f} tokens/s are predicted over {}, {:.0f} before; {}", then,
-                                counted(MemberPlans::machines_of(*outcome.plan).size(), "machine"), now,
-                                moves_of(*status.plan, *outcome.plan)));
-    driver_.change_plan(std::move(*outcome.plan));
-    return true;
-  }
-
-  Members& members_;
-  MemberPlans& plans_;
-  Driver& driver_;
-  const std::function<void(const std::string&, const std::string&)> report_;
-  SlowDevices slow_;
-  Wakeup wake_;
-  std::jthread thread_;
-};
 
 Value members_value(const std::vector<MemberStatus>& members) {
   Value::Array all;
@@ -220,7 +58,7 @@ Value members_value(const std::vector<MemberStatus>& members) {
 
 // By name, beside how many are waited for.
 std::set<std::string> machines_needed(const DeployOptions& options) {
-  if (options.plan) return MemberPlans::machines_of(*options.plan);
+  if (options.plan) return machines_of(*options.plan);
   std::set<std::string> names;
   if (options.cluster)
     for (const Machine& machine : options.cluster->machines) names.insert(machine.name);
@@ -369,7 +207,7 @@ int deploy(const DeployOptions& options) {
   MemberPlans plans(options, members);
   std::optional<ServePlan> plan = options.plan;
   if (!plan) {
-    ServeOutcome outcome = plans.plan({}, options.quiet);
+    ServeOutcome outcome = plans.plan({}, options.quiet).outcome;
     if (!outcome.plan) {
       abort();
       throw Error(ErrorCode::negative, "does not fit: " + outcome.reason, outcome.hint);
@@ -389,9 +227,11 @@ int deploy(const DeployOptions& options) {
   settings.drain_s = requests_grace_s;
   settings.restart.waits = true;
   settings.replan = [&](const ServePlan& before, const std::set<std::string>& lost, const Error&) {
-    std::optional<ServePlan> next = plans.plan(lost, true, &before).plan;
-    if (next) report("plan", fmt::format("without what was lost: {}", moves_of(before, *next)));
-    return next;
+    MemberPlan next = plans.plan(lost, true, &before);
+    if (next.outcome.plan)
+      report("plan", fmt::format("without what was lost{}: {}", next.was_spare ? ", as prepared" : "",
+                                 moves_of(before, *next.outcome.plan)));
+    return next.outcome.plan;
   };
   const auto chunks_of = [&](const ServePlan& of) {
     return [&](const std::string& device) { return needed_chunks(of, device, checkpoint, manifest); };
@@ -426,8 +266,9 @@ int deploy(const DeployOptions& options) {
   settings.deployment = [&] {
     Value there = members_value(members.list());  // not under the lock: members report under theirs
     const std::lock_guard lock(report_mutex);
-    return Value::object(
-        {{"members", std::move(there)}, {"events", Value(Value::Array(events.begin(), events.end()))}});
+    return Value::object({{"members", std::move(there)},
+                          {"if_lost", plans.spares_value()},
+                          {"events", Value(Value::Array(events.begin(), events.end()))}});
   };
   const auto end = [&] {
     replanning.reset();

@@ -61,6 +61,19 @@ def driver_returns(deployment, text):
     assert deployment.complete("Once upon a time", 60, 1) == text
 
 
+def spare_plan_is_taken(deployment, text):
+    """A plan for the loss of each machine is there before it is lost."""
+    deployment.wait(lambda: len(deployment.plan()["if_lost"]) == 3, "no spare plans are made")
+    spares = {spare["machine"]: spare for spare in deployment.plan()["if_lost"]}
+    assert sorted(spares) == ["m1", "m2", "m3"] and spares["m3"]["fits"] and spares["m3"]["loaded_bytes"] > 0, spares
+    deployment.machines[2].remove()
+    deployment.wait(lambda: deployment.plan()["epoch"] > 1 and deployment.serving(), "it does not serve without m3")
+    assert any("without what was lost, as prepared: " in line for line in deployment.log), deployment.text()
+    assert deployment.used() == {"m1", "m2"}
+    assert abs(deployment.plan()["plan"]["predicted"]["tokens_per_s"] / spares["m3"]["tokens_per_s"] - 1) < 1e-9
+    assert deployment.complete("Once upon a time", 60, 1) == text
+
+
 STREAMS = [
     dict(n=2, temperature=1, seed=1),
     dict(presence_penalty=0.7, frequency_penalty=0.3, temperature=0.9, seed=2),
@@ -125,6 +138,7 @@ def main():
     assert again.used() == {"m1", "m2", "m3"} and again.plan()["plan"]["stages"] == plan["plan"]["stages"]
     assert again.complete("Once upon a time", 60, 1) == text
     assert not fetched(again), "the cache was there"
+    spare_plan_is_taken(again, text)
     left = again.end()
     assert not left and again.process.returncode == 0, left
     print("done")

@@ -1,0 +1,71 @@
+// Plans over the machines of a deployment, and spare ones for the loss of each.
+#pragma once
+
+#include <map>
+#include <mutex>
+#include <set>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "motley/agent/members.hpp"
+#include "motley/base/value.hpp"
+#include "motley/cli/deploy.hpp"
+#include "motley/planner/serve/serve.hpp"
+
+namespace motley::cli {
+
+struct MemberPlan {
+  ServeOutcome outcome;
+  bool was_spare = false;
+};
+
+// Safe to use from several threads.
+class MemberPlans {
+ public:
+  MemberPlans(const DeployOptions& options, const Members& members) : options_(options), members_(members) {}
+
+  // Over all members but these devices; none where nothing fits. As far as it costs nothing, devices keep the places
+  // that they have in `before`. A spare plan for the same machines, links and speeds is taken as it is.
+  MemberPlan plan(const std::set<std::string>& lost, bool quiet, const ServePlan* before = nullptr) const;
+  // What `plan` is predicted to bring by what is known of its devices and links now.
+  double tokens_per_s(ServePlan plan) const;
+  // From now on plans are made with devices that are so many times slower than they were measured.
+  void set_slow(std::map<std::string, double> factors);
+
+  // Makes a plan for the loss of each machine that `plan` uses, in place of those that are there, until `stop`, and for
+  // some seconds at most.
+  void make_spares(const ServePlan& plan, const std::stop_token& stop);
+  // What the loss of each machine would cost by its spare plan.
+  Value spares_value() const;
+
+ private:
+  // What a search goes by.
+  struct Question {
+    Cluster cluster;
+    std::vector<std::string> excluded;
+    bool operator==(const Question&) const = default;
+  };
+  struct Spare {
+    std::string machine;
+    Question question;
+    ServePlan before;
+    ServeOutcome outcome;
+  };
+
+  Question question(const std::set<std::string>& lost) const;
+  ServeOutcome answer(const Question& question, bool quiet, const ServePlan* before) const;
+  Cluster cluster_of_members(const std::vector<MemberStatus>& there) const;
+
+  const DeployOptions& options_;
+  const Members& members_;
+  mutable std::mutex mutex_;
+  std::map<std::string, double> slow_;  // guarded, and so are these
+  std::vector<Spare> spares_;
+};
+
+std::set<std::string> machines_of(const ServePlan& plan);
+// For people: bytes of layers that stay and that are loaded.
+std::string moves_of(const ServePlan& before, const ServePlan& after);
+
+}  // namespace motley::cli
