@@ -21,7 +21,6 @@
 #include "motley/checkpoint/manifest.hpp"
 #include "motley/cli/command.hpp"
 #include "motley/cli/deployment_file.hpp"
-#include "motley/cli/member_plans.hpp"
 #include "motley/cli/named_model.hpp"
 #include "motley/cli/own_agent.hpp"
 #include "motley/cli/replanning.hpp"
@@ -204,7 +203,7 @@ int deploy(const DeployOptions& options) {
         report("links", fmt::format("{} to {}: {}, {}/s", measured.from, measured.to, human_seconds(measured.latency_s),
                                     human_bytes(measured.bytes_per_s)));
   }
-  MemberPlans plans(options, members);
+  MemberPlans plans(options.search, options.cluster, members);
   std::optional<ServePlan> plan = options.plan;
   if (!plan) {
     ServeOutcome outcome = plans.plan({}, options.quiet).outcome;

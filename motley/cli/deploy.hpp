@@ -7,14 +7,14 @@
 #include <vector>
 
 #include "motley/cli/agents.hpp"
+#include "motley/cli/member_plans.hpp"
 #include "motley/planner/serve/serve.hpp"
 
 namespace motley::cli {
 
 struct DeployOptions {
   std::string model;  // as --model names it
-  // A plan for what the members offer, without the devices that are excluded.
-  std::function<ServeOutcome(const Cluster& cluster, const std::vector<std::string>& excluded, bool quiet)> search;
+  PlanSearch search;
   std::optional<Cluster> cluster;  // what is planned with in place of the members' reports; its machines are waited for
   std::optional<ServePlan> plan;   // the first one, if it was made before: its machines are waited for
   MachineOptions machine;          // this one

@@ -34,7 +34,7 @@ std::string moves_of(const ServePlan& before, const ServePlan& after) {
 }
 
 Cluster MemberPlans::cluster_of_members(const std::vector<MemberStatus>& there) const {
-  Cluster cluster = options_.cluster ? *options_.cluster : cluster_of(there, members_.links(), assumed_network());
+  Cluster cluster = cluster_ ? *cluster_ : cluster_of(there, members_.links(), assumed_network());
   const std::lock_guard lock(mutex_);
   return slow_.empty() ? cluster : slowed(cluster, slow_);
 }
@@ -60,7 +60,7 @@ MemberPlans::Question MemberPlans::question(const std::set<std::string>& lost) c
 ServeOutcome MemberPlans::answer(const Question& question, bool quiet, const ServePlan* before) const {
   if (question.excluded.size() == question.cluster.devices.size())
     return {.plan = {}, .reason = "no machine is left", .hint = {}, .front = {}};
-  ServeOutcome outcome = options_.search(question.cluster, question.excluded, quiet);
+  ServeOutcome outcome = search_(question.cluster, question.excluded, quiet);
   if (outcome.plan && before != nullptr)
     outcome.plan = keep_places(*std::move(outcome.plan), *before, question.excluded, options_of(*outcome.plan).cost);
   return outcome;

@@ -1,19 +1,25 @@
 // Plans over the machines of a deployment, and spare ones for the loss of each.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <stop_token>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "motley/agent/members.hpp"
 #include "motley/base/value.hpp"
-#include "motley/cli/deploy.hpp"
 #include "motley/planner/serve/serve.hpp"
 
 namespace motley::cli {
+
+// A plan for what the members offer, without the devices that are excluded.
+using PlanSearch =
+    std::function<ServeOutcome(const Cluster& cluster, const std::vector<std::string>& excluded, bool quiet)>;
 
 struct MemberPlan {
   ServeOutcome outcome;
@@ -23,7 +29,9 @@ struct MemberPlan {
 // Safe to use from several threads.
 class MemberPlans {
  public:
-  MemberPlans(const DeployOptions& options, const Members& members) : options_(options), members_(members) {}
+  // `cluster`: what is planned with in place of the members' reports.
+  MemberPlans(PlanSearch search, std::optional<Cluster> cluster, const Members& members)
+      : search_(std::move(search)), cluster_(std::move(cluster)), members_(members) {}
 
   // Over all members but these devices; none where nothing fits. As far as it costs nothing, devices keep the places
   // that they have in `before`. A spare plan for the same machines, links and speeds is taken as it is.
@@ -57,7 +65,8 @@ class MemberPlans {
   ServeOutcome answer(const Question& question, bool quiet, const ServePlan* before) const;
   Cluster cluster_of_members(const std::vector<MemberStatus>& there) const;
 
-  const DeployOptions& options_;
+  const PlanSearch search_;
+  const std::optional<Cluster> cluster_;
   const Members& members_;
   mutable std::mutex mutex_;
   std::map<std::string, double> slow_;  // guarded, and so are these

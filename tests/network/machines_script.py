@@ -56,8 +56,8 @@ def driver_returns(deployment, text):
     deployment.start()
     deployment.wait(deployment.serves.is_set, "it does not serve again")
     assert deployment.link.split("authority=")[1].split("&")[0] == authority
-    assert deployment.used() == {"m1", "m2", "m3"} and [machine.agent.pid for machine in deployment.machines[1:]] == agents
-    assert all(machine.agent.poll() is None for machine in deployment.machines[1:])
+    assert [member["name"] for member in deployment.plan()["members"]] == ["m1", "m2", "m3"]
+    assert [machine.agent.pid for machine in deployment.machines[1:]] == agents and all(machine.agent.poll() is None for machine in deployment.machines[1:])
     assert deployment.complete("Once upon a time", 60, 1) == text
 
 
