@@ -69,14 +69,15 @@ std::vector<MachineLink> Members::links() const {
   return all;
 }
 
-std::vector<MachineLink> Members::measure_links(double seconds, int stop) {
+std::vector<MachineLink> Members::measure_links(double seconds, int stop, const std::set<std::string>& among) {
   MembersState& state = *state_;
   {
     const std::lock_guard lock(state.mutex);
     ProbeLinks asked{.number = ++state.probe_number, .seconds = seconds, .members = {}};
     state.probed.clear();
     for (const MembersState::Agent& agent : state.agents)
-      if (!agent.gone && !agent.leaving && agent.report && !agent.report->fabric_address.empty()) {
+      if (!agent.gone && !agent.leaving && agent.report && !agent.report->fabric_address.empty() &&
+          (among.empty() || among.contains(agent.name))) {
         asked.members.push_back({agent.name, agent.report->fabric_address});
         state.probed.push_back(agent.name);
       }

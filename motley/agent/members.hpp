@@ -39,10 +39,10 @@ class Members {
   int changed() const;
   void clear_changed();
 
-  // Lets those that are there measure the links between them, for about so many seconds. What is known of them
-  // afterwards: also links that were measured before. Less than two members measure nothing, and where a measurement
-  // fails that is reported and nothing is learned. Returns early when `stop`, a descriptor, is readable.
-  std::vector<MachineLink> measure_links(double seconds, int stop);
+  // Lets those that are there (`among`: of these) measure the links between them, for about so many seconds. What is
+  // known of them afterwards: also links that were measured before. Less than two members measure nothing, and where a
+  // measurement fails that is reported and nothing is learned. Returns early when `stop`, a descriptor, is readable.
+  std::vector<MachineLink> measure_links(double seconds, int stop, const std::set<std::string>& among = {});
   std::vector<MachineLink> links() const;
 
   // What agents fetch: a model of this manifest, whose files are in `folder`.

@@ -199,9 +199,7 @@ int deploy(const DeployOptions& options) {
   } else if (options.wait > 1 || options.plan) {
     report("links", "are measured, one pair after the other");
     for (const MachineLink& measured : members.measure_links(probe_s, signals.descriptor()))
-      if (measured.from < measured.to)
-        report("links", fmt::format("{} to {}: {}, {}/s", measured.from, measured.to, human_seconds(measured.latency_s),
-                                    human_bytes(measured.bytes_per_s)));
+      if (measured.from < measured.to) report("links", describe(measured));
   }
   MemberPlans plans(options.search, options.cluster, members);
   std::optional<ServePlan> plan = options.plan;
@@ -259,7 +257,9 @@ int deploy(const DeployOptions& options) {
   };
   settings.report = [&](const std::string& what, const std::string& detail, double) { report(what, detail); };
   std::optional<Replanning> replanning;
-  settings.on_driver = [&](Driver& driver) { replanning.emplace(members, plans, driver, report); };
+  settings.on_driver = [&](Driver& driver) {
+    replanning.emplace(members, plans, driver, !options.cluster.has_value(), report);
+  };
   settings.before_end = [&] { replanning.reset(); };
   settings.on_abort = abort;
   settings.deployment = [&] {

@@ -26,6 +26,11 @@ std::set<std::string> machines_of(const ServePlan& plan) {
   return names;
 }
 
+std::string describe(const MachineLink& link) {
+  return fmt::format("{} to {}: {}, {}/s", link.from, link.to, human_seconds(link.latency_s),
+                     human_bytes(link.bytes_per_s));
+}
+
 std::string moves_of(const ServePlan& before, const ServePlan& after) {
   const WeightMoves moves = weight_moves(before, after);
   return fmt::format("{} of layers stay where they are, {} are loaded",

@@ -74,6 +74,8 @@ class MemberPlans {
 };
 
 std::set<std::string> machines_of(const ServePlan& plan);
+// For people.
+std::string describe(const MachineLink& link);
 // For people: bytes of layers that stay and that are loaded.
 std::string moves_of(const ServePlan& before, const ServePlan& after);
 

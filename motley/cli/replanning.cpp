@@ -18,15 +18,17 @@ namespace {
 
 constexpr double look_s = 1;          // between looks whether a plan is served at all, and devices became slow
 constexpr double settle_s = 1;        // after a change among the members, before a plan is made for it
+constexpr double probe_s = 1;         // of traffic between a machine that joins and each other one
 constexpr double worth_moving = 1.1;  // times the tokens/s of the plan in force
 
 }  // namespace
 
-Replanning::Replanning(Members& members, MemberPlans& plans, Driver& driver,
+Replanning::Replanning(Members& members, MemberPlans& plans, Driver& driver, bool measures_links,
                        std::function<void(const std::string&, const std::string&)> report)
     : members_(members),
       plans_(plans),
       driver_(driver),
+      measures_links_(measures_links),
       report_(std::move(report)),
       thread_([this](const std::stop_token& stop) { run(stop); }) {}
 
@@ -78,10 +80,25 @@ bool Replanning::looks_for_slow() {
   return true;
 }
 
+// With one other machine after the other: the links between those that serve are left alone.
+void Replanning::measure_newcomers() {
+  std::set<std::string> known;
+  for (const MachineLink& link : members_.links()) known.insert(link.from);
+  const std::vector<MemberStatus> there = members_.list();
+  for (const MemberStatus& newcomer : there)
+    for (const MemberStatus& other : there) {
+      if (known.contains(newcomer.name) || newcomer.name == other.name) continue;
+      for (const MachineLink& link : members_.measure_links(probe_s, wake_.descriptor(), {newcomer.name, other.name}))
+        if (link.from == std::min(newcomer.name, other.name) && link.to == std::max(newcomer.name, other.name))
+          report_("links", describe(link));
+    }
+}
+
 // False: not now.
 bool Replanning::replan() {
   const DriverStatus status = driver_.status();
   if (status.phase != DeploymentPhase::serving && status.phase != DeploymentPhase::down) return false;
+  if (measures_links_ && status.phase == DeploymentPhase::serving) measure_newcomers();
   ServeOutcome outcome = plans_.plan({}, true, status.plan.get()).outcome;
   if (!outcome.plan) {
     report_("plan", fmt::format("nothing fits the members that are there: {}", outcome.reason));

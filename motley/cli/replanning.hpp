@@ -17,7 +17,8 @@ namespace motley::cli {
 // By a thread of its own, and a second one that makes spare plans after each change.
 class Replanning {
  public:
-  Replanning(Members& members, MemberPlans& plans, Driver& driver,
+  // `measures_links`: those of machines that join are measured before they are planned with.
+  Replanning(Members& members, MemberPlans& plans, Driver& driver, bool measures_links,
              std::function<void(const std::string&, const std::string&)> report);
   ~Replanning();
   Replanning(const Replanning&) = delete;
@@ -27,12 +28,14 @@ class Replanning {
   void run(const std::stop_token& stop);
   bool must_move() const;
   bool looks_for_slow();
+  void measure_newcomers();
   bool replan();
   void make_spares();
 
   Members& members_;
   MemberPlans& plans_;
   Driver& driver_;
+  const bool measures_links_;
   const std::function<void(const std::string&, const std::string&)> report_;
   SlowDevices slow_;
   std::uint64_t spares_of_ = 0;  // epoch

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench/machines"))
-from deployment import Deployment, inside  # noqa: E402
+from deployment import Deployment, Machine, inside  # noqa: E402
 
 folder, build = Path(sys.argv[1]), Path(sys.argv[2])
 inside()
@@ -46,6 +46,19 @@ def others_stay(deployment, text):
     assert kept.items() <= processes.items() and processes[second] != middle["process"], (before, after)
     assert loaded[first] == loaded[third] == 0 and loaded[second] > 0, loaded
     assert replayed[first] == replayed[second] > 0 and replayed.get(third, 0) == 0, replayed
+
+
+def newcomer_is_measured(deployment):
+    """The links of a machine that joins later are measured before it is planned with."""
+    newcomer = Machine(deployment, 4, "7 MiB")
+    deployment.machines.append(newcomer)
+    newcomer.join()
+    for other in ("m1", "m2", "m3"):
+        deployment.wait(lambda: any(f" links      {other} to m4: " in line for line in deployment.log), f"no link of {other} and m4")  # noqa: B023
+    newcomer.agent.send_signal(signal.SIGTERM)
+    deployment.wait(lambda: newcomer.agent.poll() is not None, "it does not leave")
+    deployment.machines.remove(newcomer)
+    deployment.wait(deployment.serving, "it does not serve")
 
 
 def driver_returns(deployment, text):
@@ -122,6 +135,7 @@ def main():
     assert all(worker["process"] > 0 and worker["alive"] for worker in plan["workers"])
     assert [member["name"] for member in plan["members"]] == ["m1", "m2", "m3"]
     others_stay(deployment, text)
+    newcomer_is_measured(deployment)
     driver_returns(deployment, text)
     status = deployment.run("status")
     assert "3 machines" in status and "m2 at 10.9.0.2, 7.00 MiB" in status and "m3/0" in status, status
