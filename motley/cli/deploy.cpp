@@ -201,7 +201,7 @@ int deploy(const DeployOptions& options) {
     for (const MachineLink& measured : members.measure_links(probe_s, signals.descriptor()))
       if (measured.from < measured.to) report("links", describe(measured));
   }
-  MemberPlans plans(options.search, options.cluster, members);
+  MemberPlans plans(options.search, options.cluster, name, members);
   std::optional<ServePlan> plan = options.plan;
   if (!plan) {
     ServeOutcome outcome = plans.plan({}, options.quiet).outcome;

@@ -40,6 +40,9 @@ std::string moves_of(const ServePlan& before, const ServePlan& after) {
 
 Cluster MemberPlans::cluster_of_members(const std::vector<MemberStatus>& there) const {
   Cluster cluster = cluster_ ? *cluster_ : cluster_of(there, members_.links(), assumed_network());
+  // Tokens come to this machine from the last stage, and go on from here to the first.
+  if (!cluster.description.driver && std::ranges::count(cluster.machines, machine_, &Machine::name) > 0)
+    cluster.description.driver = DriverCost{.machine = machine_};
   const std::lock_guard lock(mutex_);
   return slow_.empty() ? cluster : slowed(cluster, slow_);
 }

@@ -146,9 +146,11 @@ struct Switch {
   bool operator==(const Switch&) const = default;
 };
 
-// Where requests enter and tokens come out. Described, it takes the place of the last stage's link to the first.
+// Where requests enter and tokens come out. Described, it takes the place of the last stage's link to the first: tokens
+// go from the last stage to its machine, and from there to the first stage.
 struct DriverCost {
-  double step_s = 0;     // from the last stage's answer to the start of the next step on the first stage
+  std::string machine = {};  // empty: wherever a plan's first stage is, and the links to it are part of `step_s`
+  double step_s = 0;         // from the last stage's answer to the start of the next step, beside these links
   double request_s = 0;  // of a request, beside its steps
   bool operator==(const DriverCost&) const = default;
 };
@@ -213,6 +215,10 @@ struct Cluster {
   // The most specific description wins: matrix, then [[link]], then the machine's own, then [network]. A link nobody
   // described is an input error that names both ends.
   PathSpeed link(int from, int to) const;
+  // From the driver's machine to a device, and back: no time at all on the same machine, or where the description does
+  // not say where the driver is.
+  PathSpeed from_driver(int device) const;
+  PathSpeed to_driver(int device) const;
   bool operator==(const Cluster&) const = default;
 };
 // Reads a description and resolves it; writes the description.

@@ -359,10 +359,13 @@ template <>
 const Schema<DriverCost>& schema<DriverCost>() {
   static const auto table =
       Schema<DriverCost>("driver", "Where requests enter and tokens come out.")
+          .field("machine", &DriverCost::machine,
+                 "Machine at which it is: tokens take the links from the last stage to it, and from it to the first. "
+                 "Default: the first stage's machine, with the links in `step`.")
           .quantity("step", &DriverCost::step_s, Dimension::seconds,
-                    "Link from the last stage's answer to the next step on the first stage; replaces the link between "
-                    "the two.",
-                    {.required = true, .min = 0})
+                    "Time from the last stage's answer to the next step on the first stage, in addition to the links "
+                    "from and to `machine`; replaces the link between the two stages.",
+                    {.min = 0})
           .quantity("request", &DriverCost::request_s, Dimension::seconds,
                     "Time per request in addition to its steps: connection, tokenizing, first event.", {.min = 0});
   return table;

@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
+#include <optional>
 
 #include "motley/base/hints.hpp"
 #include "motley/cluster/cluster.hpp"
@@ -65,6 +67,32 @@ PathSpeed Cluster::link(int from, int to) const {
   throw input_error(fmt::format("nothing describes the link between the sites \"{}\" and \"{}\" ({} to {})", a.site,
                                 b.site, devices[source].name, devices[target].name),
                     fmt::format("add [[link]] between = [\"{}\", \"{}\"], or [network] between_sites", a.site, b.site));
+}
+
+namespace {
+
+// A device on the driver's machine that stands for it; none: `device` is there, too, or nothing says where it is.
+std::optional<int> of_driver(const Cluster& cluster, int device) {
+  const auto& driver = cluster.description.driver;
+  if (!driver || driver->machine.empty()) return {};
+  const auto machine = std::ranges::find(cluster.machines, driver->machine, &Machine::name);
+  MOTLEY_CHECK(machine != cluster.machines.end());
+  if (cluster.devices[static_cast<std::size_t>(device)].machine == machine - cluster.machines.begin()) return {};
+  return machine->devices.front();
+}
+
+constexpr PathSpeed no_way{.latency_s = 0, .bandwidth_bytes_per_s = std::numeric_limits<double>::infinity()};
+
+}  // namespace
+
+PathSpeed Cluster::from_driver(int device) const {
+  const std::optional<int> driver = of_driver(*this, device);
+  return driver ? link(*driver, device) : no_way;
+}
+
+PathSpeed Cluster::to_driver(int device) const {
+  const std::optional<int> driver = of_driver(*this, device);
+  return driver ? link(device, *driver) : no_way;
 }
 
 int Cluster::find_device(std::string_view name) const {

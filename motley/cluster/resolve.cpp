@@ -300,6 +300,16 @@ void check_links(const Cluster& cluster, const Reader& root) {
   }
 }
 
+void check_driver(const Cluster& cluster, const Reader& root) {
+  const auto& driver = cluster.description.driver;
+  if (!driver || driver->machine.empty()) return;
+  const std::vector<std::string> machines = machine_names(cluster);
+  if (!contains(machines, driver->machine))
+    at(root, {"driver", "machine"})
+        .fail(fmt::format("\"{}\" is not a machine", driver->machine),
+              machine_hint(cluster, driver->machine, machines));
+}
+
 void check_matrix(const Cluster& cluster, const Reader& root) {
   const auto& matrix = cluster.description.network.matrix;
   if (!matrix) return;
@@ -378,6 +388,7 @@ Cluster resolve_document(ClusterDescription description, const Reader& root) {
   add_machines(cluster, types, root);
   cluster.types = types.take_used();
   check_links(cluster, root);
+  check_driver(cluster, root);
   check_matrix(cluster, root);
   check_switches(cluster, root);
   cluster.description.device_types = cluster.types;

@@ -124,6 +124,17 @@ TEST(Request, TheDriverComesBeforeItsStepsAndBetweenThem) {
   EXPECT_NEAR(record.tpot_s(), stages_s(1) + 0.003, tick);
 }
 
+// A chain of one stage, with the driver at another machine, 10 ms away.
+TEST(Request, TokensOfAFarStageTakeTheWayToTheDriverAndBack) {
+  ServePlan plan =
+      timed_plan({{.tokens_per_s = 100, .layers = {0, 2}}, {.tokens_per_s = 50, .layers = {0, 2}}}, {{0}}, 0.01, 1e6);
+  plan.cluster.description.driver = DriverCost{.machine = "m1", .step_s = 0.003};
+  const double back_s = 2 * (0.01 + 8 / 1e6) + 0.003;
+  EXPECT_NEAR(run(plan, regular(1, 0, 1, 4)).records[0].latency_s(), 4 * (1.0 / 100 + back_s), tick);
+  plan.cluster.description.driver->machine = "m0";
+  EXPECT_NEAR(run(plan, regular(1, 0, 1, 4)).records[0].latency_s(), 4 * (1.0 / 100 + 0.003), tick);
+}
+
 // Two stages that compute at once, where the host has cores for one only.
 TEST(Request, WorkersOfOneHostShareItsCores) {
   ServePlan plan = chain_plan({100, 100}, 0, 1e12);

@@ -17,7 +17,7 @@ PathPrice price_path(const ServeForm& form, const std::vector<PathStage>& path) 
     price.loads.push_back(sum.load_s);
     busiest_chunk_s = std::max(busiest_chunk_s, sum.chunk_s);
   }
-  if (path.size() > 1) price.latency = price.latency + form.token_return(*path.back().group, *path.front().group);
+  if (!path.empty()) price.latency = price.latency + form.token_return(*path.back().group, *path.front().group);
   price.more_chunks_s = std::max(0.0, form.chunks() - 1) * busiest_chunk_s;
   return price;
 }

@@ -62,6 +62,7 @@ class ServeForm {
   virtual StagePrice block(const TensorGroup& group) const = 0;
   virtual StagePrice ends(const TensorGroup& group, StageEnds ends) const = 0;
   virtual StagePrice hop(const TensorGroup& from, const TensorGroup& to) const = 0;
+  // Of one group to itself: nothing, unless the tokens go by a driver that is elsewhere.
   virtual PhaseSeconds token_return(const TensorGroup& last, const TensorGroup& first) const = 0;
 
   // The most layers that fit on every rank with KV room for `in_flight` requests.

@@ -151,4 +151,13 @@ PathSpeed best_link(const Cluster& cluster, const std::vector<int>& from, const 
   return best;
 }
 
+PathSpeed driver_way(const Cluster& cluster, const std::vector<int>& from, const std::vector<int>& to) {
+  const auto nearer = [](const PathSpeed& a, const PathSpeed& b) { return a.latency_s < b.latency_s; };
+  std::vector<PathSpeed> ups, downs;
+  for (const int device : from) ups.push_back(cluster.to_driver(device));
+  for (const int device : to) downs.push_back(cluster.from_driver(device));
+  const PathSpeed up = *std::ranges::min_element(ups, nearer), down = *std::ranges::min_element(downs, nearer);
+  return {up.latency_s + down.latency_s, 1 / (1 / up.bandwidth_bytes_per_s + 1 / down.bandwidth_bytes_per_s)};
+}
+
 }  // namespace motley

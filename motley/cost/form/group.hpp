@@ -74,4 +74,7 @@ bool crosses_machines(const Cluster& cluster, const std::vector<int>& from, cons
 // The fastest pair of devices from one group to another for `bytes`.
 PathSpeed best_link(const Cluster& cluster, const std::vector<int>& from, const std::vector<int>& to, double bytes);
 
+// From the nearest device of one group to the driver, and from there to the nearest of the other.
+PathSpeed driver_way(const Cluster& cluster, const std::vector<int>& from, const std::vector<int>& to);
+
 }  // namespace motley

@@ -69,7 +69,9 @@ class MotleyForm final : public ServeForm {
   double chunks() const override { return chunks_; }
 
   PhaseSeconds token_return(const TensorGroup& last, const TensorGroup& first) const override {
-    return {0, decode_steps_ * step_.token_return_s(last, first, sequences_)};
+    // With a driver the prompt comes from it, too, and the first token goes there.
+    const double prompt_s = step_.has_driver() && chunks_ > 0 ? step_.token_return_s(last, first, 1) : 0;
+    return {prompt_s, decode_steps_ * step_.token_return_s(last, first, sequences_)};
   }
 
   std::int64_t most_layers(const TensorGroup& group, StageEnds ends, std::int64_t in_flight) const override {

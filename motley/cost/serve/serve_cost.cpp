@@ -87,6 +87,7 @@ class Pricing {
   const TensorGroup& group(const Hop& hop) const {
     return groups_.at({plan_.stage(hop.stage).id, hop.activation_type});
   }
+  bool has_driver() const { return plan_.cluster.description.driver.has_value(); }
   StageEnds ends(const Hop& hop) const { return {plan_.stage(hop.stage).embedding, plan_.stage(hop.stage).head}; }
   const std::vector<PricedRoute>& routes() const { return routes_; }
 
@@ -238,10 +239,13 @@ void explain_part(const Pricing& pricing, const PricedRoute& priced, const Route
   if (part.more_chunks_s > 0)
     terms.push_back(leaf("chunks after the first", part.more_chunks_s,
                          fmt::format("{:g} times the busiest stage's for one of them", part.form->chunks() - 1)));
-  if (part.hops < 2) return;
   const double seconds =
       part.form->token_return(pricing.group(path[end - 1]), pricing.group(path[part.first_hop])).sum();
-  if (seconds > 0) terms.push_back(leaf("token return", seconds, "from the last stage to the first, every step"));
+  if (seconds > 0)
+    terms.push_back(leaf("token return", seconds,
+                         pricing.has_driver()
+                             ? "from the last stage to the driver, and from it to the first, every step"
+                             : "from the last stage to the first, every step"));
 }
 
 Term explain_route(const Pricing& pricing, const PricedRoute& priced) {

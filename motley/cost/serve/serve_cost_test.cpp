@@ -7,6 +7,7 @@
 #include "motley/cost/serve/serve_cost.hpp"
 #include "motley/cost/serve/serve_forms.hpp"
 #include "motley/cost/serve/step.hpp"
+#include "motley/cost/serve/step_time.hpp"
 
 namespace motley {
 namespace {
@@ -407,6 +408,28 @@ TEST(Motley, DevicesBringTheirOverheadsAndClustersTheirDriver) {
   expect_close(after.latency_s, before.latency_s + 32 * 5e-3 + 7e-3 - link_s);
   expect_close(after.bottleneck_s, before.bottleneck_s);
   expect_close(after.tree.value, after.latency_s);
+}
+
+// The driver is at a third machine, one millisecond from the first stage and two from the last.
+TEST(Motley, TokensGoByTheDriverWhereverItIs) {
+  ServePlan plan = d1_plan();
+  const ServeCost before = price_serve(plan, bare());
+  ClusterDescription description = plan.cluster.description;
+  MachineDescription third = description.machines[0];
+  third.name = "far";
+  description.machines.push_back(third);
+  description.links = {{{"m0", "far"}, {.latency_s = 1e-3, .bandwidth_bytes_per_s = 1e9}},
+                       {{"m1", "far"}, {.latency_s = 2e-3, .bandwidth_bytes_per_s = 1e9}}};
+  description.driver = DriverCost{.machine = "far"};
+  plan.cluster = resolve(description, "test");
+  const double link_s = 31 * (1e-4 + 8 / 1.25e9);  // which the driver takes the place of
+  const ServeCost far = price_serve(plan, bare());
+  expect_close(far.latency_s, before.latency_s - link_s + 32 * (3e-3 + 2 * 8 / 1e9));
+  expect_close(far.tree.value, far.latency_s);
+  // At the first stage it is as if nothing were said, but that the first token goes there, too.
+  plan.cluster.description.driver->machine = "m0";
+  expect_close(price_serve(plan, bare()).latency_s, before.latency_s + link_s / 31);
+  expect_close(StepTimes(plan, {}).back({.hops = 2}).seconds(1), 1e-4 + 8 / 1.25e9);
 }
 
 TEST(Motley, AttentionHasSharesOfItsOwn) {

@@ -141,8 +141,9 @@ PathSpeed StepCost::crossing(const TensorGroup& from, const TensorGroup& to, dou
 }
 
 double StepCost::token_return_s(const TensorGroup& last, const TensorGroup& first, double sequences) const {
-  if (cluster_.description.driver) return 0;
   const double bytes = sequences * token_id_bytes;
+  if (cluster_.description.driver) return driver_way(cluster_, last.devices, first.devices).seconds(bytes);
+  if (last.devices == first.devices) return 0;
   return best_link(cluster_, last.devices, first.devices, bytes).seconds(bytes);
 }
 

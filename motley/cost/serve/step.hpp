@@ -74,9 +74,10 @@ class StepCost {
   double crossing_bytes(const TensorGroup& group, double tokens) const;
   // The path they take: the fastest pair of devices.
   PathSpeed crossing(const TensorGroup& from, const TensorGroup& to, double tokens) const;
-  // Of the sampled tokens' ids from the last stage to the first. Nothing where the cluster describes its driver, by
-  // which they go.
+  // Of the sampled tokens' ids from the last stage to the first, by the driver where the cluster describes it: then the
+  // links to its machine and from there, which a chain of one stage takes, too.
   double token_return_s(const TensorGroup& last, const TensorGroup& first, double sequences) const;
+  bool has_driver() const { return cluster_.description.driver.has_value(); }
   // Zero where the cluster does not describe it.
   DriverCost driver() const { return cluster_.description.driver.value_or(DriverCost{}); }
 

@@ -221,11 +221,12 @@ HopTime StepTimes::hop(std::size_t from_stage, std::size_t to_stage, std::option
 }
 
 MessageTime StepTimes::back(const RouteChain& chain) const {
-  MessageTime back{.latency_s = cost_.driver().step_s};
-  if (chain.hops < 2 || plan_.cluster.description.driver) return back;
-  const PathSpeed path = best_link(plan_.cluster, groups_[stage_of(chain, chain.hops - 1)].devices,
-                                   groups_[stage_of(chain, 0)].devices, token_id_bytes);
-  return {back.latency_s + path.latency_s, token_id_bytes / path.bandwidth_bytes_per_s};
+  if (chain.hops < 2 && !cost_.has_driver()) return {};
+  const std::vector<int>&last = groups_[stage_of(chain, chain.hops - 1)].devices,
+                   &first = groups_[stage_of(chain, 0)].devices;
+  const PathSpeed path = cost_.has_driver() ? driver_way(plan_.cluster, last, first)
+                                            : best_link(plan_.cluster, last, first, token_id_bytes);
+  return {cost_.driver().step_s + path.latency_s, token_id_bytes / path.bandwidth_bytes_per_s};
 }
 
 PipelineTime StepTimes::pipeline(const std::vector<RouteChain>& chains) const {

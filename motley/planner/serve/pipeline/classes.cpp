@@ -29,12 +29,17 @@ bool same_machine(const Cluster& cluster, int a, int b) {
   return cluster.devices[a].machine == cluster.devices[b].machine;
 }
 
-// Exchanging the units changes no link among `devices`. The devices inside a unit are alike already.
-bool exchangeable(const Links& links, const std::vector<int>& devices, const Unit& a, const Unit& b) {
+bool as_far_from_driver(const Cluster& cluster, int a, int b) {
+  return cluster.from_driver(a) == cluster.from_driver(b) && cluster.to_driver(a) == cluster.to_driver(b);
+}
+
+// Exchanging the units changes no link among `devices`, nor to the driver. The devices inside a unit are alike already.
+bool exchangeable(const Cluster& cluster, const Links& links, const std::vector<int>& devices, const Unit& a,
+                  const Unit& b) {
   const auto inside = [](const Unit& unit, int device) {
     return std::find(unit.begin(), unit.end(), device) != unit.end();
   };
-  if (links(a[0], b[0]) != links(b[0], a[0])) return false;
+  if (links(a[0], b[0]) != links(b[0], a[0]) || !as_far_from_driver(cluster, a[0], b[0])) return false;
   if (a.size() > 1 && links(a[0], a[1]) != links(b[0], b[1])) return false;
   return std::all_of(devices.begin(), devices.end(), [&](int other) {
     return inside(a, other) || inside(b, other) ||
@@ -53,7 +58,7 @@ std::vector<DeviceClass> group_units(const Cluster& cluster, const Links& links,
       if (candidate.units.size() > 1 && together != candidate.one_machine) return false;
       for (const auto& member : candidate.units)
         if (same_machine(cluster, unit[0], member[0]) != together) return false;
-      return alike == Alike::by_type || exchangeable(links, devices, unit, like);
+      return alike == Alike::by_type || exchangeable(cluster, links, devices, unit, like);
     };
     const auto found = std::find_if(classes.begin(), classes.end(), belongs);
     if (found == classes.end()) {

@@ -173,6 +173,7 @@ ChainProblem StageTable::problem(const ServeForm& form, const ServePoint& point,
         capacity = std::min(capacity, most_layers_in_memory(arch_, kind.group, ends, kv_tokens, step_));
       option.at[position] = {seconds(form.ends(kind.group, ends)), capacity};
     }
+    option.at[static_cast<int>(ChainPosition::only)].fixed.latency_s += form.token_return(kind.group, kind.group).sum();
     problem.options.push_back(std::move(option));
   }
   const int places = static_cast<int>(place_devices_.size());
