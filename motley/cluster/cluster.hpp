@@ -38,6 +38,7 @@ struct Efficiency {
   double attention_bandwidth = 0;  // ... and one token that reads the keys and values before it
   double quantised_bandwidth = 0;  // ... and that streaming quantised weights reaches; 0: 0.8 of `bandwidth`
   double elementwise = 0;          // of the peak memory bandwidth in norms, sums and activations; 0: part of `compute`
+  bool in_turn = false;            // products do not compute while they read weights: the times add up
   Basis basis = Basis::given;
   bool operator==(const Efficiency&) const = default;
 };
@@ -151,7 +152,7 @@ struct Switch {
 struct DriverCost {
   std::string machine = {};  // empty: wherever a plan's first stage is, and the links to it are part of `step_s`
   double step_s = 0;         // from the last stage's answer to the start of the next step, beside these links
-  double request_s = 0;  // of a request, beside its steps
+  double request_s = 0;      // of a request, beside its steps
   bool operator==(const DriverCost&) const = default;
 };
 

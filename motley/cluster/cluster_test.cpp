@@ -91,7 +91,7 @@ price = "0.4 $/h"
   EXPECT_EQ(type.memory_bytes, 15LL << 30);
   EXPECT_EQ(type.memory_bandwidth_bytes_per_s, 448e9);
   EXPECT_EQ(type.flop_per_s, (std::map<std::string, double>{{"bf16", 76.7e12}, {"fp16", 76.7e12}, {"fp32", 19e12}}));
-  EXPECT_EQ(type.efficiency, (Efficiency{0.5, 0.75, 0.3, 0.6, 0.59, 0, Basis::generation}));
+  EXPECT_EQ(type.efficiency, (Efficiency{0.5, 0.75, 0.3, 0.6, 0.59, 0, false, Basis::generation}));
   EXPECT_EQ(type.overhead, (Overhead{7 * 1e-6, 90 * 1e-6}));
   EXPECT_EQ(type.reserve_bytes, 0);
   EXPECT_EQ(type.usd_per_hour, 0.4);

@@ -169,6 +169,9 @@ const Schema<Efficiency>& schema<Efficiency>() {
               "Share of the peak memory bandwidth in norms, residual sums and activations. Default: the catalogue's; "
               "where `compute` is given, their time is part of it.",
               {.above = 0, .max = 1})
+          .field("in_turn", &Efficiency::in_turn,
+                 "Products do not compute while they read weights: both times add up, as on processors. Default: "
+                 "false.")
           .field("basis", &Efficiency::basis, basis_doc);
   return table;
 }

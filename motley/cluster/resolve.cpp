@@ -66,6 +66,7 @@ DeviceType merged(const DeviceType& known, const DeviceType& given) {
     type.efficiency.attention_bandwidth = given.efficiency.attention_bandwidth;
   if (given.efficiency.bandwidth > 0 || given.efficiency.quantised_bandwidth > 0)
     type.efficiency.quantised_bandwidth = given.efficiency.quantised_bandwidth;
+  if (given.efficiency.in_turn) type.efficiency.in_turn = true;
   if (given.efficiency.elementwise > 0) type.efficiency.elementwise = given.efficiency.elementwise;
   if (given.efficiency.compute > 0) {
     // It is of whole layers unless the other parts are given with it.

@@ -134,6 +134,10 @@ class MotleyForm final : public ServeForm {
     return {request_s + (chunks_ > 0 ? driver.step_s : 0), decode_steps_ * driver.step_s};
   }
 
+  static Term joined(std::string name, const Roofline& roofline, std::vector<Term> parts) {
+    return roofline.in_turn ? sum_of(std::move(name), std::move(parts)) : max_of(std::move(name), std::move(parts));
+  }
+
   Term explain_steps(const TensorGroup& group, StageEnds ends, std::int64_t layers, const StepLoad& step, double times,
                      std::string name, const std::string& what) const {
     const double all = times * static_cast<double>(layers);
@@ -141,8 +145,8 @@ class MotleyForm final : public ServeForm {
     const BlockTime block = step_.block_time(group, step);
     const auto bound = [&](std::string part, const Roofline& roofline, double bytes, double rate, double flops,
                            double flop_rate) {
-      return max_of(
-          std::move(part),
+      return joined(
+          std::move(part), roofline,
           {leaf("memory", all * roofline.memory_s,
                 fmt::format("per step, layer and rank {} at {}", human_bytes(bytes), human_rate(rate))),
            leaf("compute", all * roofline.compute_s,
@@ -168,8 +172,9 @@ class MotleyForm final : public ServeForm {
                            fmt::format("over {} devices", group.degree())));
     if (ends.last) {
       const Roofline head = step_.head_roofline(group, step);
-      terms.push_back(max_of("head", {leaf("memory", times * head.memory_s, human_bytes(rank.head_bytes) + " per rank"),
-                                      leaf("compute", times * head.compute_s)}));
+      terms.push_back(joined("head", head,
+                             {leaf("memory", times * head.memory_s, human_bytes(rank.head_bytes) + " per rank"),
+                              leaf("compute", times * head.compute_s)}));
       if (group.degree() > 1) terms.push_back(leaf("gather logits", times * step_.gather_logits_s(group, step)));
     }
     terms.push_back(leaf("step overhead", times * step_.step_overhead_s(group),

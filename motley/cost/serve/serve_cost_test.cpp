@@ -432,6 +432,18 @@ TEST(Motley, TokensGoByTheDriverWhereverItIs) {
   expect_close(StepTimes(plan, {}).back({.hops = 2}).seconds(1), 1e-4 + 8 / 1.25e9);
 }
 
+TEST(Motley, ProductsReadAndComputeInTurnWhereTheTypeSaysSo) {
+  ServePlan plan = d1_plan();
+  const StepLoad load{8, 100, 800, 8};
+  const StepCost step({}, plan.cluster, plan.model.arch);
+  const Roofline at_once = step.block_time(group_of(plan, "a"), load).products;
+  expect_close(at_once.seconds(), std::max(at_once.memory_s, at_once.compute_s));
+  plan.cluster.types[0].efficiency.in_turn = true;
+  expect_close(step.block_time(group_of(plan, "a"), load).products.seconds(), at_once.memory_s + at_once.compute_s);
+  const ServeCost cost = price_serve(plan, bare());
+  expect_close(cost.tree.value, cost.latency_s);
+}
+
 TEST(Motley, AttentionHasSharesOfItsOwn) {
   ServePlan plan = d1_plan();
   const StepLoad prompt{512, 256, 256, 1}, decode{4, 1000, 4000, 4};

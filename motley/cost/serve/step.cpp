@@ -95,7 +95,7 @@ BlockTime StepCost::block_time(const TensorGroup& group, const StepLoad& load) c
   return slowest(group, [&](const Rank& rank) {
     return BlockTime{
         .products = {static_cast<double>(rank.block_bytes) / effective_bandwidth(rank),
-                     load.tokens * rank.block_flops / effective_flop_per_s(rank)},
+                     load.tokens * rank.block_flops / effective_flop_per_s(rank), rank.efficiency.in_turn},
         .attention = {load.cached * rank.kv_bytes / attention_bandwidth(rank),
                       load.tokens * rank.attention_flops * seen(load.context) / attention_flop_per_s(rank)},
         .elementwise_s = load.tokens * elementwise_s(rank)};
@@ -117,7 +117,7 @@ Roofline StepCost::head_roofline(const TensorGroup& group, const StepLoad& load)
   const double times = std::min(1.0, load.logits);
   return slowest(group, [&](const Rank& rank) {
     return Roofline{times * rank.head_bytes / effective_bandwidth(rank),
-                    load.logits * rank.head_flops / effective_flop_per_s(rank)};
+                    load.logits * rank.head_flops / effective_flop_per_s(rank), rank.efficiency.in_turn};
   });
 }
 

@@ -2,7 +2,7 @@
 //
 // A step carries t tokens of some sequences through the layers of a stage. One block takes on the slowest rank
 //
-//   max(weights / bandwidth, t * flops / flop_per_s)                               products
+//   max(weights / bandwidth, t * flops / flop_per_s)                               products (or the sum: `in_turn`)
 //     + t * bytes read and written / bandwidth of element-wise operations          norms, sums, activations
 //     + max(k * kv_bytes / bandwidth, t * attention_flops(context) / flop_per_s)   attention, at shares of its own
 //     + 2 all-reduces of t * H activations + a constant per layer
@@ -36,7 +36,11 @@ inline constexpr double logit_bytes = 4;     // fp32
 struct Roofline {
   double memory_s = 0;
   double compute_s = 0;
-  double seconds() const { return memory_s > compute_s ? memory_s : compute_s; }
+  bool in_turn = false;  // otherwise at once
+  double seconds() const {
+    if (in_turn) return memory_s + compute_s;
+    return memory_s > compute_s ? memory_s : compute_s;
+  }
 };
 
 // What runs one after the other in a block.

@@ -40,6 +40,7 @@ MessageTime message(const PathSpeed& link, double rounds, double token_bytes) {
 StageTime::Rank rank_time(const Rank& rank, double layers, bool head) {
   return {.weights_s = layers * static_cast<double>(rank.block_bytes) / effective_bandwidth(rank),
           .token_s = layers * rank.block_flops / effective_flop_per_s(rank),
+          .in_turn = rank.efficiency.in_turn,
           .cached_s = layers * rank.kv_bytes / attention_bandwidth(rank),
           .attended_s = layers * rank.attention_flops / attention_flop_per_s(rank),
           .head_s = head ? rank.head_bytes / effective_bandwidth(rank) : 0,
@@ -56,9 +57,11 @@ double StageTime::seconds(const StepLoad& load) const {
   const double attended = load.tokens * load.context, heads = std::min(1.0, load.logits);
   double blocks_s = 0, head_s = 0;
   for (const Rank& rank : ranks) {
-    blocks_s = std::max(blocks_s, std::max(rank.weights_s, load.tokens * rank.token_s) + load.tokens * rank.element_s +
+    const Roofline products{rank.weights_s, load.tokens * rank.token_s, rank.in_turn};
+    const Roofline head{heads * rank.head_s, load.logits * rank.logit_s, rank.in_turn};
+    blocks_s = std::max(blocks_s, products.seconds() + load.tokens * rank.element_s +
                                       std::max(load.cached * rank.cached_s, attended * rank.attended_s));
-    head_s = std::max(head_s, std::max(heads * rank.head_s, load.logits * rank.logit_s));
+    head_s = std::max(head_s, head.seconds());
   }
   const double reduce_s = all_reduces > 0 ? std::min(ring.seconds(load.tokens), direct.seconds(load.tokens)) : 0;
   return fixed_s + blocks_s + all_reduces * reduce_s + gather.seconds(load.tokens) + head_s +
@@ -68,7 +71,7 @@ double StageTime::seconds(const StepLoad& load) const {
 std::optional<double> StageTime::tokens_at_no_cost() const {
   if (measured_tokens_per_s > 0 || ranks.empty()) return std::nullopt;
   double fewest = std::numeric_limits<double>::infinity();
-  for (const Rank& rank : ranks) fewest = std::min(fewest, rank.weights_s / rank.token_s);
+  for (const Rank& rank : ranks) fewest = std::min(fewest, rank.in_turn ? 0 : rank.weights_s / rank.token_s);
   return fewest;
 }
 
@@ -223,7 +226,7 @@ HopTime StepTimes::hop(std::size_t from_stage, std::size_t to_stage, std::option
 MessageTime StepTimes::back(const RouteChain& chain) const {
   if (chain.hops < 2 && !cost_.has_driver()) return {};
   const std::vector<int>&last = groups_[stage_of(chain, chain.hops - 1)].devices,
-                   &first = groups_[stage_of(chain, 0)].devices;
+        &first = groups_[stage_of(chain, 0)].devices;
   const PathSpeed path = cost_.has_driver() ? driver_way(plan_.cluster, last, first)
                                             : best_link(plan_.cluster, last, first, token_id_bytes);
   return {cost_.driver().step_s + path.latency_s, token_id_bytes / path.bandwidth_bytes_per_s};

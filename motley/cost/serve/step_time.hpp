@@ -27,6 +27,7 @@ struct StageTime {
   // One for each kind of rank; the slowest counts.
   struct Rank {
     double weights_s = 0, token_s = 0;    // products: all weights are read once, or computing takes longer
+    bool in_turn = false;                 // both add up, of the products and of the head
     double cached_s = 0, attended_s = 0;  // attention: per cached token read, per pair of tokens
     double head_s = 0, logit_s = 0;       // the head: read once, or computing
     double element_s = 0;                 // element-wise operations, per token
