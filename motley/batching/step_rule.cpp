@@ -13,9 +13,10 @@ constexpr double decode_weight = 0.25;
 // Shares of the most tokens per second that are near enough: of numbers of micro-batches, and of chunks.
 constexpr double enough_micro_batches = 0.99;
 constexpr double enough_chunk = 0.95;
-// The number of micro-batches falls only after so many steps in a row for which fewer are enough: every change leaves
-// decodes behind that wait for a turn.
+// The number of micro-batches falls only after so many steps in a row for which fewer are enough, or when what more of
+// them cost adds up to the tokens of so many steps: every change leaves decodes behind that wait for a turn.
 constexpr std::int64_t patience = 64;
+constexpr double most_lost_steps = 2;
 // Prompts count as what holds the blocks that other requests wait for when there is one for this many decodes.
 constexpr std::int64_t decodes_per_prompt = 3;
 
@@ -36,10 +37,14 @@ class TimedSteps {
   StepBudget decide(const StepState& state) {
     const std::int64_t chunk = best_chunk(state);
     const std::int64_t count = best_micro_batches(state, chunk);
-    fewer_wanted_ = count < micro_batches_ ? fewer_wanted_ + 1 : 0;
-    if (count == micro_batches_ || (fewer_wanted_ > 0 && fewer_wanted_ < patience)) return {micro_batches_, chunk};
+    const bool fewer = count < micro_batches_;
+    fewer_wanted_ = fewer ? fewer_wanted_ + 1 : 0;
+    lost_steps_ = fewer ? lost_steps_ + lost(state, chunk, count) : 0;
+    const bool waits = fewer && fewer_wanted_ < patience && lost_steps_ < most_lost_steps;
+    if (count == micro_batches_ || waits) return {micro_batches_, chunk};
     micro_batches_ = count;
     fewer_wanted_ = 0;
+    lost_steps_ = 0;
     return {micro_batches_, best_chunk(state)};
   }
 
@@ -80,13 +85,22 @@ class TimedSteps {
     return next;
   }
 
+  double tokens_per_s(const StepState& state, std::int64_t chunk, std::int64_t micro_batches) const {
+    const std::int64_t per_step = decodes_of(state, micro_batches);
+    const std::int64_t decodes = std::max<std::int64_t>(1, std::min(state.decoding, micro_batches * per_step));
+    return static_cast<double>(decodes + micro_batches * chunk) / cycle_s(span(state, per_step, chunk), micro_batches);
+  }
+
+  // The share of a step's tokens that the present number of micro-batches costs.
+  double lost(const StepState& state, std::int64_t chunk, std::int64_t better) const {
+    return std::max(0.0, 1 - tokens_per_s(state, chunk, micro_batches_) / tokens_per_s(state, chunk, better));
+  }
+
   std::int64_t best_micro_batches(const StepState& state, std::int64_t chunk) const {
     std::int64_t best = 1;
     double most = 0;
     for (std::int64_t count = 1; count <= limits_.micro_batches; ++count) {
-      const std::int64_t per_step = decodes_of(state, count), decodes = std::min(state.decoding, count * per_step);
-      const auto tokens = static_cast<double>(std::max<std::int64_t>(1, decodes) + count * chunk);
-      const double rate = tokens / cycle_s(span(state, per_step, chunk), count);
+      const double rate = tokens_per_s(state, chunk, count);
       if (most >= enough_micro_batches * rate) continue;
       most = rate;
       best = count;
@@ -143,6 +157,7 @@ class TimedSteps {
   SchedulerLimits limits_;
   std::int64_t micro_batches_ = 1;
   std::int64_t fewer_wanted_ = 0;  // times in a row
+  double lost_steps_ = 0;          // meanwhile
   StepSpan last_ = {};             // of the step that started last
 };
 

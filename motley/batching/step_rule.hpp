@@ -68,7 +68,8 @@ StepRule fixed_steps(const PipelineHandle& pipeline, const SchedulerLimits& limi
 // chunks of a prompt keep their size, and a step without decodes takes more of it than one with many.
 // For a single prompt and no decodes this is the time to first token, (B / c - 1) u(c) + r(c). While requests wait
 // for blocks or places that prompts hold, c is at least what brings nearly as many tokens per second as any.
-// The number of micro-batches is the smallest that brings nearly the most tokens per second.
+// The number of micro-batches is the smallest that brings nearly the most tokens per second; it rises at once, and
+// falls when fewer stay enough or more cost too much.
 StepRule timed_steps(const PipelineHandle& pipeline, const SchedulerLimits& limits);
 
 }  // namespace motley

@@ -92,7 +92,7 @@ TEST(TimedSteps, AsManyMicroBatchesAsBringTokens) {
 }
 
 TEST(TimedSteps, FewerMicroBatchesOnlyWhenTheyStayEnough) {
-  const PipelineTime pipeline = pipeline_of({stage(0.03, 64), stage(0.03, 64), stage(0.018, 64)});
+  const PipelineTime pipeline = pipeline_of({stage(0.03, 64), stage(0.03, 64), stage(0.03, 64)});
   const StepRule rule = timed_steps(std::make_shared<const PipelineTime>(pipeline), {.micro_batches = 4});
   const StepState busy{.decoding = 30, .prompts = 4, .prompt_tokens = 2000}, quiet{.decoding = 30};
   EXPECT_EQ(rule(busy).micro_batches, 3);
@@ -103,6 +103,19 @@ TEST(TimedSteps, FewerMicroBatchesOnlyWhenTheyStayEnough) {
   for (int i = 0; i < 100; ++i) {
     EXPECT_EQ(rule(i % 40 == 0 ? busy : quiet).micro_batches, 3) << "not enough in a row";
   }
+}
+
+// Three or four micro-batches bring about half of what one brings: a few steps cost the tokens of two.
+TEST(TimedSteps, FewerMicroBatchesSoonWhereMoreCostTokens) {
+  const PipelineTime pipeline = pipeline_of({stage(0.01, 16), stage(0.04, 64), stage(0.01, 16)});
+  const StepRule rule = timed_steps(std::make_shared<const PipelineTime>(pipeline), {.micro_batches = 4});
+  const StepState busy{.decoding = 30, .prompts = 4, .prompt_tokens = 2000}, quiet{.decoding = 16};
+  const std::int64_t most = rule(busy).micro_batches;
+  ASSERT_GE(most, 3);
+  int steps = 0;
+  while (rule(quiet).micro_batches == most) ASSERT_LT(++steps, 100);
+  EXPECT_GE(steps, 2);
+  EXPECT_LE(steps, 8);
 }
 
 TEST(TimedSteps, PromptsThatHoldTheBlocksOthersWaitForGetMore) {
