@@ -7,7 +7,8 @@
 namespace motley {
 namespace {
 
-constexpr double probe_patience_s = 20;  // beyond the seconds of traffic
+constexpr double probe_patience_s = 20;  // beyond the seconds of traffic,
+constexpr double pair_patience_s = 6;    // and for each pair and direction: long round trips take longer
 
 }  // namespace
 
@@ -71,6 +72,7 @@ std::vector<MachineLink> Members::links() const {
 
 std::vector<MachineLink> Members::measure_links(double seconds, int stop, const std::set<std::string>& among) {
   MembersState& state = *state_;
+  double pairs = 0;
   {
     const std::lock_guard lock(state.mutex);
     ProbeLinks asked{.number = ++state.probe_number, .seconds = seconds, .members = {}};
@@ -82,11 +84,12 @@ std::vector<MachineLink> Members::measure_links(double seconds, int stop, const 
         state.probed.push_back(agent.name);
       }
     if (asked.members.size() < 2) return {};
+    pairs = static_cast<double>(asked.members.size() * (asked.members.size() - 1));
     state.probes_awaited = asked.members.size();
     state.probe_failure.clear();
     for (const ProbeMember& member : asked.members) state.queue(*state.find(member.name), asked);
   }
-  const Instant until = deadline_in(seconds + probe_patience_s);
+  const Instant until = deadline_in(seconds + probe_patience_s + pairs * pair_patience_s);
   std::string failure;
   for (bool done = false; !done;) {
     pollfd waiting{stop, POLLIN, 0};

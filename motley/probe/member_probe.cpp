@@ -57,7 +57,10 @@ class MemberProbe {
     result.measured.members = members_;
     result.measured.date = options_.date;
     result.measured.round_trip_s = round_trips();
-    const ProbeSchedule schedule{.members = members_, .seconds = options_.seconds, .pairs_alone = options_.pairs_alone};
+    const ProbeSchedule schedule{.members = members_,
+                                 .seconds = options_.seconds,
+                                 .pairs_alone = options_.pairs_alone,
+                                 .round_trip_s = result.measured.round_trip_s};
     auto& samples = result.measured.samples;
     ProbePhase phase{};
     while (const auto next = next_exchange(schedule, samples)) {

@@ -115,6 +115,20 @@ def test_bad_input_is_named(motley, arguments, cause):
 
 
 @networks.needs_namespaces
+def test_a_long_link_is_measured_at_its_rate(motley, tmp_path):
+    """500 Mbit/s over 25 ms each way: streams take eight round trips to fill it."""
+    members = ",".join(f"10.9.0.{rank + 1}:4600" for rank in range(2))
+    command = [motley, "cluster", "probe", "--plain", "--seconds", "0.5", "--rank", "{rank}", "--members", members, "--json", "-q"]
+    network = ["wan", "--ranks", "2", "--rate", "500mbit", "--delay", "25ms", "--loss", "0"]
+    result = subprocess.run([sys.executable, networks.NETWORK / "networks.py", *network, "--", *map(str, command)],
+                            capture_output=True, text=True, timeout=120)  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    for link in json.loads(networks.of_rank(0, result.stdout))["measured"]["links"]:
+        assert 0.024 < link["latency_s"] < 0.04, link
+        assert 0.5 * 62.5e6 < link["bytes_per_s"] < 1.3 * 62.5e6, link
+
+
+@networks.needs_namespaces
 def test_a_star_is_found(motley, tmp_path):
     """Faster than asked is impossible beyond what a bucket lets through at once; much slower, a busy machine."""
     file = tmp_path / "star.toml"

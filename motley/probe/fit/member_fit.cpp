@@ -31,7 +31,23 @@ std::size_t confirmed(const std::vector<double>& seconds) {
   return 0;
 }
 
-// The members' last word before the start and the last byte's way take a round trip, which is not the rate's.
+// A size that took a few round trips, and so the same start of the streams as the largest; none where that matters
+// little.
+const std::pair<const double, std::vector<double>>* started_alike(const std::map<double, std::vector<double>>& by_bytes,
+                                                                  double longest_s, double round_trip_s) {
+  constexpr double many_trips = 50, few_trips = 3, smaller = 0.6, sooner = 0.8;
+  if (longest_s > many_trips * round_trip_s) return nullptr;
+  const auto& most = *by_bytes.rbegin();
+  const std::pair<const double, std::vector<double>>* found = nullptr;
+  for (const auto& size : by_bytes)
+    if (size.first < smaller * most.first && size.second[0] > few_trips * round_trip_s &&
+        size.second[0] < sooner * longest_s)
+      found = &size;
+  return found;
+}
+
+// The members' last word before the start and the last byte's way take a round trip, which is not the rate's; nor is
+// what streams over a long way need to reach it, so that the rate there is that of the bytes beyond a smaller size.
 MeasuredRate rate_of(const std::vector<Point>& points, double round_trip_s) {
   std::map<double, std::vector<double>> by_bytes;
   for (const auto& [bytes, seconds] : points) by_bytes[bytes].push_back(seconds);
@@ -40,6 +56,8 @@ MeasuredRate rate_of(const std::vector<Point>& points, double round_trip_s) {
   const std::size_t chosen = confirmed(seconds);
   const double time_s = seconds[chosen];
   MeasuredRate rate{.bytes_per_s = bytes / (time_s - std::min(round_trip_s, time_s / 2)), .alpha_s = 0, .error = 0};
+  if (const auto* less = started_alike(by_bytes, time_s, round_trip_s))
+    rate.bytes_per_s = std::max(rate.bytes_per_s, (bytes - less->first) / (time_s - less->second[0]));
   rate.error = seconds.size() > 1 ? seconds[chosen + 1] / time_s - 1 : 0;
   const auto& [least_bytes, least_seconds] = *by_bytes.begin();
   rate.alpha_s = std::max(0.0, least_seconds[0] - least_bytes / rate.bytes_per_s);

@@ -129,6 +129,26 @@ TEST(MemberFit, ATimeThatNoOtherConfirmsDoesNotCount) {
   EXPECT_NEAR(fit_members(measured).link(0, 1).rate.error, 0.2, 1e-9);
 }
 
+// Four streams that double what is under way once in a round trip, until the link is full.
+TEST(MemberFit, TheStartOfStreamsOverALongWayIsNotTheRate) {
+  constexpr double bytes_per_s = 62.5e6, round_trip_s = 0.05;
+  const auto seconds = [&](double bytes) {
+    double under_way = 4 * 14600, sent = 0, time_s = round_trip_s;
+    for (; under_way < bytes_per_s * round_trip_s && sent + under_way < bytes; under_way *= 2) {
+      sent += under_way;
+      time_s += round_trip_s;
+    }
+    return time_s + (bytes - sent) / std::min(under_way / round_trip_s, bytes_per_s);
+  };
+  MemberMeasurements measured{
+      .members = 2, .round_trip_s = {0, round_trip_s, round_trip_s, 0}, .samples = {}, .date = ""};
+  const ProbeSchedule schedule{
+      .members = 2, .seconds = 0.5, .pairs_alone = true, .round_trip_s = measured.round_trip_s};
+  while (const auto next = next_exchange(schedule, measured.samples))
+    measured.samples.push_back({*next, {seconds(static_cast<double>(next->bytes()))}});
+  for (const MemberLink& link : fit_links(measured)) EXPECT_NEAR(link.rate.bytes_per_s / bytes_per_s, 1, 0.05);
+}
+
 TEST(MemberFit, FindsGroupsBehindUplinks) {
   TestNetwork network{.ports = std::vector<MemberPort>(5, {12.5e6, 12.5e6, 10e-6})};
   network.ports[3] = {6e6, 9e6, 60e-6};  // alone, on the switch above

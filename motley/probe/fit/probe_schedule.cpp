@@ -17,8 +17,13 @@ constexpr double series_cost = 3;                             // seconds of a se
 constexpr double series_seconds = 0.8;                        // that a series should have
 constexpr double long_enough = 0.7;                           // of the time aimed at
 constexpr double most_growth = 8;                             // from one size to the next: short times mislead
-constexpr double gain = 0.01;    // of a repeated exchange: what is more is worth another try
-constexpr int most_repeats = 4;  // of the largest size: networks fill up slowly, machines do other things
+// A stream starts with little under way, and doubles it once in a round trip: 500 Mbit/s over 50 ms take eight to
+// reach.
+constexpr double settling_trips = 12;    // that an exchange should take at least,
+constexpr double most_settling_s = 1.5;  // up to so long
+constexpr double settling_growth = 2;    // from one size to the next, in addition: most of a short time is the start
+constexpr double gain = 0.01;            // of a repeated exchange: what is more is worth another try
+constexpr int most_repeats = 4;          // of the largest size: networks fill up slowly, machines do other things
 
 // All where they are few, otherwise so many evenly spaced.
 std::vector<int> watched_members(int members) {
@@ -80,6 +85,15 @@ ProbeExchange first_exchange(const ProbeSeries& series, int number, double aim_s
   for (const auto& flow : exchange.flows) largest = std::max(largest, flow.bytes);
   scale_bytes(exchange, std::max(1.0, static_cast<double>(least_bytes) / static_cast<double>(largest)));
   return exchange;
+}
+
+// That its streams need to reach their rates.
+double settling_s(const ProbeSchedule& schedule, const ProbeSeries& series) {
+  double round_trip_s = 0;
+  for (const auto& [from, to] : series.flows)
+    if (!schedule.round_trip_s.empty())
+      round_trip_s = std::max(round_trip_s, schedule.round_trip_s.at(at(from) * at(schedule.members) + at(to)));
+  return std::min(settling_trips * round_trip_s, most_settling_s);
 }
 
 }  // namespace
@@ -177,10 +191,13 @@ std::optional<ProbeExchange> next_exchange(const ProbeSchedule& schedule, const 
   auto series = probe_series(schedule.members);
   if (schedule.pairs_alone)
     std::erase_if(series, [](const ProbeSeries& each) { return each.phase != ProbePhase::flow; });
-  const double aim_s = schedule.seconds / static_cast<double>(series.size()) / series_cost;
-  if (samples.empty()) return first_exchange(series[0], 0, aim_s, samples);
+  const double share_s = schedule.seconds / static_cast<double>(series.size()) / series_cost;
+  if (samples.empty()) return first_exchange(series[0], 0, share_s, samples);
   const ProbeSample& last = samples.back();
   const int number = last.exchange.series;
+  const double start_s = settling_s(schedule, series[at(number)]);
+  const bool settles = start_s > share_s;
+  const double aim_s = std::max(share_s, start_s), enough_s = settles ? aim_s : long_enough * aim_s;
   std::vector<double> times;  // of the last size
   int measured = 0;           // of the series
   for (const auto& sample : samples) {
@@ -190,9 +207,9 @@ std::optional<ProbeExchange> next_exchange(const ProbeSchedule& schedule, const 
   const double last_s = times.back();
   std::sort(times.begin(), times.end());
   // Also after another try: a first one may take long for reasons that are not the network's.
-  if (times[0] < long_enough * aim_s && measured < most_probe_exchanges) {
+  if (times[0] < enough_s && measured < most_probe_exchanges) {
     ProbeExchange larger = last.exchange;
-    scale_bytes(larger, std::clamp(aim_s / times[0], 1.0, most_growth));
+    scale_bytes(larger, std::clamp((settles ? settling_growth : 1) * aim_s / times[0], 1.0, most_growth));
     return larger;
   }
   // A last time that is the best by far may not be the end of it.
@@ -200,7 +217,7 @@ std::optional<ProbeExchange> next_exchange(const ProbeSchedule& schedule, const 
   const bool settled = times.size() > 1 && times[1] <= (1 + same_time) * times[0] && !improving;
   if (!settled && times.size() < most_repeats && measured < most_probe_exchanges) return last.exchange;
   if (at(number + 1) == series.size()) return std::nullopt;
-  return first_exchange(series[at(number + 1)], number + 1, aim_s, samples);
+  return first_exchange(series[at(number + 1)], number + 1, share_s, samples);
 }
 
 }  // namespace motley

@@ -70,8 +70,9 @@ double probe_seconds(int members);
 
 struct ProbeSchedule {
   int members = 2;
-  double seconds = 10;       // of traffic, about
-  bool pairs_alone = false;  // the first phase alone
+  double seconds = 10;                    // of traffic, about; more where round trips are long
+  bool pairs_alone = false;               // the first phase alone
+  std::vector<double> round_trip_s = {};  // between members a and b at a * members + b; empty: all are short
 };
 
 // What comes after these samples; nothing: all is measured. `samples` are those of the exchanges that earlier calls

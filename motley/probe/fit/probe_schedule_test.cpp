@@ -154,6 +154,16 @@ TEST(ProbeSchedule, PairsAloneHaveAllTheTime) {
   EXPECT_NEAR(samples.back().longest_s(), 0.5, 0.05);
 }
 
+TEST(ProbeSchedule, LongRoundTripsTakeLongerExchanges) {
+  ProbeSchedule schedule{.members = 2, .seconds = 0.5, .pairs_alone = true};
+  schedule.round_trip_s = {0, 0.05, 0.05, 0};
+  const auto samples = run(schedule, 60e6);
+  EXPECT_GE(samples.back().longest_s(), 12 * 0.05);
+  EXPECT_LE(samples.back().longest_s(), 2.1 * 12 * 0.05);
+  schedule.round_trip_s = {0, 2, 2, 0};  // bounded
+  EXPECT_LE(run(schedule, 60e6).back().longest_s(), 2.1 * 1.5);
+}
+
 TEST(ProbeSchedule, FlowsTogetherEndTogetherWhereTheirPairsDo) {
   // Member 2 is ten times slower in both directions: what others send to it is ten times less.
   const ProbeSchedule schedule{.members = 3, .seconds = 9.6};
