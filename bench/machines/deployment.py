@@ -47,16 +47,17 @@ def processes():
 
 
 class Share:
-    """Parts of one processor (control groups of version 1), in periods of 10 ms. All shares are of the first processor: two that
-    compute at once may be threads of one core, and slow each other down. Whatever else runs has the others (on_the_rest())."""
+    """Parts of one processor (control groups of version 1), a millisecond in each period: for so long a program that has waited runs at
+    full speed. All shares are of the first processor: two that compute at once may be threads of one core, and slow each other down.
+    Whatever else runs has the others (on_the_rest())."""
 
-    period_us = 10000
+    quota_us = 1000  # the kernel's least
 
     def __init__(self, name, processors, within=Path("/sys/fs/cgroup/cpu")):
         self.processors, self.parts = processors, []
         self.folder = Path(tempfile.mkdtemp(prefix=f"motley-{name}-", dir=within))
-        (self.folder / "cpu.cfs_period_us").write_text(str(self.period_us))
-        (self.folder / "cpu.cfs_quota_us").write_text(str(round(processors * self.period_us)))
+        (self.folder / "cpu.cfs_period_us").write_text(str(round(self.quota_us / processors)))
+        (self.folder / "cpu.cfs_quota_us").write_text(str(self.quota_us))
         (self.folder / "cpu.shares").write_text("100000")  # other programs get what is left
 
     def inside(self, command):
