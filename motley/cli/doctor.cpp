@@ -1,5 +1,4 @@
 #include <arpa/inet.h>
-#include <dlfcn.h>
 #include <fmt/format.h>
 #include <sys/socket.h>
 #include <sys/utsname.h>
@@ -7,6 +6,7 @@
 
 #include <thread>
 
+#include "motley/base/nvidia.hpp"
 #include "motley/base/paths.hpp"
 #include "motley/base/proc_value.hpp"
 #include "motley/base/units.hpp"
@@ -71,17 +71,28 @@ Finding environment() {
   }
 }
 
-Finding cuda_driver() {
-  void* library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) return {"cuda", State::warn, "no NVIDIA driver: workers run on the CPU"};
-  int count = 0;
-  using Init = int (*)(unsigned);
-  using Count = int (*)(int*);
-  const auto init = reinterpret_cast<Init>(::dlsym(library, "cuInit"));
-  const auto device_count = reinterpret_cast<Count>(::dlsym(library, "cuDeviceGetCount"));
-  const bool works = init != nullptr && device_count != nullptr && init(0) == 0 && device_count(&count) == 0;
-  return {"cuda", works ? State::ok : State::warn,
-          works ? fmt::format("{} devices", count) : "the NVIDIA driver library is present but does not start"};
+// Of each GPU what is free of it now, and what would run there.
+std::vector<Finding> gpus() {
+  std::vector<NvidiaGpu> found;
+  try {
+    found = nvidia_gpus();
+  } catch (const Error& error) {
+    return {{"cuda", State::warn, fmt::format("{}: workers run on the CPU", error.what())}};
+  }
+  const bool kernels = std::filesystem::exists(worker_program().parent_path() / "libmotley_cuda.so");
+  std::vector<Finding> findings{{"cuda", State::ok,
+                                 fmt::format("{} devices; workers compute by {}", found.size(),
+                                             kernels ? "motley's kernels" : "LibTorch's kernels alone")}};
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    const NvidiaGpu& gpu = found[i];
+    const bool known = gpu.major * 10 + gpu.minor >= 75;
+    findings.push_back({fmt::format("gpu {}", i), known ? State::ok : State::warn,
+                        fmt::format("{}, {} free of {}, compute capability {}.{}{}", gpu.name,
+                                    human_bytes(static_cast<double>(gpu.free_bytes)),
+                                    human_bytes(static_cast<double>(gpu.memory_bytes)), gpu.major, gpu.minor,
+                                    known ? "" : ": 7.5 or more is needed")});
+  }
+  return findings;
 }
 
 Finding port(int number) {
@@ -110,7 +121,9 @@ void add_doctor(CLI::App& parent, Action& action) {
     action = [output] {
       std::vector<Finding> findings{processor(), memory(), data(), worker()};
       if (findings.back().state == State::ok) findings.push_back(environment());
-      findings.insert(findings.end(), {cuda_driver(), port(8000)});
+      const std::vector<Finding> cards = gpus();
+      findings.insert(findings.end(), cards.begin(), cards.end());
+      findings.push_back(port(8000));
       Table table({{""}, {""}, {""}});
       Value list = Value::array();
       bool complete = true;
