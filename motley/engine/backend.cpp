@@ -1,5 +1,6 @@
 #include "motley/engine/backend.hpp"
 
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <dlfcn.h>
 #include <fmt/format.h>
 
@@ -18,6 +19,14 @@ void open_cuda_library() {
   if (!failure.empty())
     throw Error(ErrorCode::environment, "cannot open libtorch_cuda.so: " + failure,
                 "install the full `torch` package with its CUDA libraries, or plan for `cpu` devices");
+}
+
+// The default stream cannot be recorded (Ops::run()), and would make threads wait for each other.
+void use_own_stream(at::Device device) {
+  const c10::impl::VirtualGuardImpl guard(device.type());
+  guard.setDevice(device);
+  if (guard.getStream(device) == guard.getDefaultStream(device))
+    guard.exchangeStream(guard.getStreamFromGlobalPool(device));
 }
 
 }  // namespace
@@ -49,7 +58,19 @@ at::Device open_backend(const std::string& name) {
   if (index >= count)
     throw Error(ErrorCode::environment, fmt::format("{}: this machine has {} CUDA devices", name, count),
                 fmt::format("the last one is cuda:{}", count - 1));
-  return at::Device(at::kCUDA, static_cast<at::DeviceIndex>(index));
+  const at::Device device(at::kCUDA, static_cast<at::DeviceIndex>(index));
+  use_own_stream(device);
+  return device;
+}
+
+void synchronize(at::Device device) {
+  if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+}
+
+void wait_for_stream(at::Device device) {
+  if (device.is_cpu()) return;
+  const c10::impl::VirtualGuardImpl guard(device.type());
+  guard.synchronizeStream(guard.getStream(device));
 }
 
 std::span<std::byte> bytes_of(const at::Tensor& host) {

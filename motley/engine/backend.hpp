@@ -14,9 +14,14 @@
 
 namespace motley {
 
-// "cpu", or "cuda:N": then CUDA's libraries are opened, before anything asks whether there are any. Throws an input
-// error for another name, and an environment error where the libraries, the driver or the device are missing.
+// "cpu", or "cuda:N": then CUDA's libraries are opened, before anything asks whether there are any, and this thread's
+// work on the device goes to a stream of its own from now on. Throws an input error for another name, and an
+// environment error where the libraries, the driver or the device are missing.
 at::Device open_backend(const std::string& name);
+
+// Return when all that was asked of the device is done, or all that this thread asked for. At once for the processor.
+void synchronize(at::Device device);
+void wait_for_stream(at::Device device);
 
 // Of a contiguous tensor in the host's memory.
 std::span<std::byte> bytes_of(const at::Tensor& host);
@@ -27,7 +32,7 @@ class Collectives final : public BlockRanks {
  public:
   explicit Collectives(WorkerGroup* group) : group_(group) {}  // null: a single rank, and nothing to do
 
-  int size() const { return group_ ? group_->size() : 1; }
+  int size() const override { return group_ ? group_->size() : 1; }
   // In place; `terms` is contiguous.
   void sum(at::Tensor& terms) override;
   // Rank r's `mine` [S, bounds[r+1] - bounds[r]], fp32, become columns [bounds[r], bounds[r+1]) of rank 0's `all` [S,

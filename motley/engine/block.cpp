@@ -16,11 +16,17 @@ Tensor input_of(const BlockCall& pass, const NormWeights& norm, Tensor& normed, 
   return input;
 }
 
-// hidden += the ranks' sum of `projected`, and the projection's bias.
-void add_sum(const BlockCall& pass, const NormWeights& norm, Tensor& projected, const Tensor& bias, Tensor& hidden) {
+// hidden += the ranks' sum of the product, and its bias.
+void add_product(const BlockCall& pass, const NormWeights& norm, Tensor& projected, const Tensor& input,
+                 const LinearWeights& linear, Tensor& hidden) {
   const Architecture& arch = pass.arch;
-  pass.ranks.sum(projected);
-  pass.ops.add(hidden, projected, bias);
+  if (pass.ranks.size() == 1) {
+    pass.ops.add_linear(hidden, projected, input, linear);
+  } else {
+    pass.ops.linear(projected, input, linear.weight, {});
+    pass.ranks.sum(projected);
+    pass.ops.add(hidden, projected, linear.bias);
+  }
   if (!arch.norm_first) pass.ops.norm(arch.norm, hidden, hidden, norm, arch.norm_epsilon);
 }
 
@@ -30,26 +36,21 @@ void attention(const BlockCall& pass, const BlockWeights& block, std::int64_t la
   const Architecture& arch = pass.arch;
   const Ops& ops = pass.ops;
   const Tensor input = input_of(pass, block.attention_norm, buffers.normed, hidden);
-  const auto heads_of = [&](Tensor& out, const LinearWeights& linear) {
-    ops.linear(out, input, linear.weight, linear.bias);
-    return out.view({out.size(0), -1, arch.head_dim});
-  };
-  Tensor query = heads_of(buffers.query, block.q), key = heads_of(buffers.key, block.k);
-  const Tensor value = heads_of(buffers.value, block.v);
-  if (arch.qk_norm) {
-    ops.norm(Norm::rms, query, query, block.q_norm, arch.norm_epsilon);
-    ops.norm(Norm::rms, key, key, block.k_norm, arch.norm_epsilon);
-  }
-  if (arch.position == PositionKind::rotary) {
-    ops.rotate(query, pass.positions, pass.frequencies);
-    ops.rotate(key, pass.positions, pass.frequencies);
-  }
+  ops.linears({{buffers.query, block.q}, {buffers.key, block.k}, {buffers.value, block.v}}, input);
+  const auto by_heads = [&](const Tensor& rows) { return rows.view({rows.size(0), -1, arch.head_dim}); };
+  Tensor query = by_heads(buffers.query), key = by_heads(buffers.key);
+  const Tensor value = by_heads(buffers.value);
+  ops.turn_heads(query, key,
+                 {.query_norm = block.q_norm,
+                  .key_norm = block.k_norm,
+                  .epsilon = arch.norm_epsilon,
+                  .positions = pass.positions,
+                  .frequencies = arch.position == PositionKind::rotary ? &pass.frequencies : nullptr});
   const bool sliding = arch.sliding_layers.empty() || arch.sliding_layers.at(static_cast<std::size_t>(layer));
   ops.attend(
       buffers.attention, query, key, value, cache, pass.sequences,
       {.window = sliding ? arch.sliding_window : 0, .scale = 1.0 / std::sqrt(static_cast<double>(arch.head_dim))});
-  ops.linear(buffers.projected, buffers.attention.flatten(1), block.o.weight, {});
-  add_sum(pass, block.attention_norm, buffers.projected, block.o.bias, hidden);
+  add_product(pass, block.attention_norm, buffers.projected, buffers.attention.flatten(1), block.o, hidden);
 }
 
 // The FFN over this rank's columns.
@@ -57,15 +58,13 @@ void feed_forward(const BlockCall& pass, const BlockWeights& block, BlockBuffers
   const Architecture& arch = pass.arch;
   const Ops& ops = pass.ops;
   const Tensor input = input_of(pass, block.ffn_norm, buffers.normed, hidden);
-  ops.linear(buffers.up, input, block.up.weight, block.up.bias);
   if (arch.gated) {
-    ops.linear(buffers.gate, input, block.gate.weight, block.gate.bias);
-    ops.activate(arch.activation, buffers.gate, buffers.up);
+    ops.gated(arch.activation, buffers.gate, buffers.up, input, block.gate, block.up);
   } else {
+    ops.linear(buffers.up, input, block.up.weight, block.up.bias);
     ops.activate(arch.activation, buffers.up, {});
   }
-  ops.linear(buffers.projected, arch.gated ? buffers.gate : buffers.up, block.down.weight, {});
-  add_sum(pass, block.ffn_norm, buffers.projected, block.down.bias, hidden);
+  add_product(pass, block.ffn_norm, buffers.projected, arch.gated ? buffers.gate : buffers.up, block.down, hidden);
 }
 
 }  // namespace

@@ -10,11 +10,6 @@
 
 namespace motley {
 
-struct LinearWeights {
-  WeightMatrix weight = {};  // [outputs, inputs]
-  at::Tensor bias = {};      // [outputs]; may be undefined
-};
-
 struct BlockWeights {
   NormWeights attention_norm, q_norm, k_norm, ffn_norm;
   LinearWeights q, k, v, o, gate, up, down;
@@ -24,6 +19,7 @@ struct BlockWeights {
 class BlockRanks {
  public:
   virtual ~BlockRanks() = default;
+  virtual int size() const = 0;
   // terms = their sum over the ranks, the same bits on each.
   virtual void sum(at::Tensor& terms) = 0;
   // `input` is the same on all ranks, and each continues with its own shard. Where gradients are wanted, they are

@@ -230,6 +230,4 @@ const Ops& differentiable_ops() {
   return ops;
 }
 
-const Ops& ops_for(at::Device device) { return device.is_cpu() ? cpu_ops() : generic_ops(); }
-
 }  // namespace motley

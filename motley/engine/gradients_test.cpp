@@ -151,6 +151,7 @@ class Meeting {
   explicit Meeting(std::size_t ranks)
       : brought_(ranks), all_here_(std::ssize(brought_)), all_read_(std::ssize(brought_)) {}
 
+  int size() const { return static_cast<int>(brought_.size()); }
   std::vector<at::Tensor> exchange(std::size_t rank, const at::Tensor& own) {
     brought_[rank] = own;
     all_here_.arrive_and_wait();
@@ -175,6 +176,7 @@ class ThreadRank final : public BlockRanks {
  public:
   ThreadRank(Meeting& meeting, std::size_t rank) : meeting_(meeting), rank_(rank) {}
 
+  int size() const override { return meeting_.size(); }
   void sum(at::Tensor& terms) override {
     terms = (terms - terms.detach()) +
             meeting_.sum(rank_, terms.detach());  // the gradient of its own terms is that of the sum

@@ -7,9 +7,12 @@
 
 #include "motley/base/error.hpp"
 #include "motley/base/free_memory.hpp"
+#include "motley/base/random.hpp"
 #include "motley/engine/backend.hpp"
 #include "motley/engine/cache_handover.hpp"
 #include "motley/engine/cpu_kernels.hpp"
+#include "motley/engine/cuda_library.hpp"
+#include "motley/engine/ops.hpp"
 #include "motley/workers/worker_links.hpp"
 
 namespace motley {
@@ -71,7 +74,9 @@ StageExecutor::StageExecutor(const LaunchedPart& part, ServePlan plan, ControlCo
       device_(open_backend(part.launch.backend)) {
   const Instant start = Clock::now();
   const Launch& launch = part.launch;
-  const std::string kernels(device_.is_cpu() ? cpu_kernels_name() : "aten");  // refused, if so, before any work
+  const std::string kernels(device_.is_cpu()            ? cpu_kernels_name()
+                            : cuda_kernels() != nullptr ? "cuda"
+                                                        : "aten");  // refused, if so, before any work
   const std::vector<std::string> devices = worker_devices(plan_);
   for (std::size_t rank = 0; rank < devices.size(); ++rank) rank_of_[devices[rank]] = static_cast<int>(rank);
   if (const auto* links = std::get_if<WorkerLinks>(&launch.links))
@@ -265,6 +270,31 @@ void take_row(const LogitsRow& row, std::span<const float> logits, StepResult& r
   result.scores.back().scores.push_back(score(logits, sequence.scoring->targets[*row.target], sequence.scoring->top));
 }
 
+// How a row's token is drawn, if nothing but the logits themselves comes in.
+std::optional<PlainDraw> plain_draw(const LogitsRow& row) {
+  if (row.target) return std::nullopt;
+  const Sampling& sampling = *row.sequence->sampling;
+  if (sampling.logprobs >= 0 || !sampling.logit_bias.empty() || !sampling.forbidden.empty() ||
+      sampling.presence_penalty != 0 || sampling.frequency_penalty != 0 || sampling.top_k > 0 || sampling.top_p < 1)
+    return std::nullopt;
+  const std::int64_t position = row.sequence->position + row.sequence->count;
+  return PlainDraw{.temperature = sampling.temperature,
+                   .min_p = sampling.min_p,
+                   .uniform = uniform_at(sampling.seed, static_cast<std::uint64_t>(position))};
+}
+
+// The tokens of all rows, where the device draws them: their logits then never leave it.
+std::optional<std::vector<std::int32_t>> drawn_on_device(const StageModel& model, const at::Tensor& logits,
+                                                         std::span<const LogitsRow> rows) {
+  std::vector<PlainDraw> draws;
+  for (const LogitsRow& row : rows)
+    if (const auto draw = plain_draw(row)) draws.push_back(*draw);
+  if (draws.size() != rows.size()) return std::nullopt;
+  auto tokens = model.draw(logits, draws);
+  if (tokens && std::ranges::find(*tokens, -1) != tokens->end()) return std::nullopt;  // sample() says what is wrong
+  return tokens;
+}
+
 }  // namespace
 
 // In groups, since the buffer of logits has no more rows than a step has sequences.
@@ -274,13 +304,18 @@ void StageExecutor::use_logits(const Step& step, const at::Tensor& hidden, StepR
   for (const LogitsRow& row : all) numbers.push_back(row.row);
   const auto most = static_cast<std::size_t>(plan_.step.max_sequences);
   for (std::size_t first = 0; first < all.size(); first += most) {
-    const std::size_t count = std::min(most, all.size() - first);
-    const at::Tensor logits = model_->logits(hidden, std::span(numbers).subspan(first, count));
+    const auto group = std::span(all).subspan(first, std::min(most, all.size() - first));
+    const at::Tensor logits = model_->logits(hidden, std::span(numbers).subspan(first, group.size()));
     if (assignment_.rank != 0) continue;
+    if (const auto tokens = drawn_on_device(*model_, logits, group)) {
+      for (std::size_t i = 0; i < group.size(); ++i)
+        result.tokens.push_back({.sequence = group[i].sequence->sequence, .token = (*tokens)[i]});
+      continue;
+    }
     const at::Tensor host = logits.to(at::kCPU, at::kFloat).contiguous();
     const auto columns = static_cast<std::size_t>(host.size(1));
-    for (std::size_t i = 0; i < count; ++i)
-      take_row(all[first + i], {host.const_data_ptr<float>() + i * columns, columns}, result);
+    for (std::size_t i = 0; i < group.size(); ++i)
+      take_row(group[i], {host.const_data_ptr<float>() + i * columns, columns}, result);
   }
 }
 

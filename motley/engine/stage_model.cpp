@@ -50,11 +50,13 @@ struct StageModel::Impl {
   Shard shard;
   std::vector<std::int64_t> vocabulary_bounds;  // over the ranks
   at::Device device;
+  std::shared_ptr<const Ops> own_ops;
   const Ops& ops;
   Collectives collectives;
   StageWeights weights;
   HeldCaches caches, parting;
   std::map<std::string, Tensor> buffers;
+  std::map<std::string, Tensor> staged;  // what goes to buffers of a GPU, on the host
   RotaryFrequencies frequencies;
   std::int64_t kv_bytes = 0;
 
@@ -81,7 +83,7 @@ struct StageModel::Impl {
 };
 
 StageModel::Impl::Impl(const StageSpec& stage, WorkerGroup* group, at::Device on)
-    : spec(stage), device(on), ops(ops_for(on)), collectives(group) {
+    : spec(stage), device(on), own_ops(ops_for(on)), ops(*own_ops), collectives(group) {
   MOTLEY_CHECK(spec.rank >= 0 && spec.rank < spec.degree);
   const auto check_type = [](DType type, Use use) {
     if (!supports(type, Support::served, use))
@@ -182,9 +184,17 @@ std::vector<SequenceRows> StageModel::Impl::check(const Step& step) const {
   return rows;
 }
 
+// To a GPU by way of pinned memory, so that nobody waits; forward() sees to it that the step before has been read.
 void StageModel::Impl::copy_to(const char* buffer, const std::vector<std::int64_t>& values) {
   const auto count = static_cast<std::int64_t>(values.size());
-  rows(buffer, count).copy_(at::from_blob(const_cast<std::int64_t*>(values.data()), {count}, at::kLong));
+  Tensor from = at::from_blob(const_cast<std::int64_t*>(values.data()), {count}, at::kLong);
+  if (!device.is_cpu()) {
+    Tensor& pinned = staged[buffer];
+    if (!pinned.defined())
+      pinned = at::empty({spec.limits.max_tokens}, at::TensorOptions(at::kLong).pinned_memory(true));
+    from = pinned.narrow(0, 0, count).copy_(from);
+  }
+  rows(buffer, count).copy_(from, /*non_blocking=*/true);
 }
 
 // Every rank looks up the rows that it holds, and the sum puts them together. Learned positions are added after the
@@ -277,20 +287,30 @@ Tensor StageModel::forward(const Step& step, const Tensor& incoming) {
     for (std::int64_t i = 0; i < sequence.count; ++i) positions.push_back(sequence.position + i);
   }
   const auto count = static_cast<std::int64_t>(tokens.size());
+  wait_for_stream(m.device);
   m.copy_to("positions", positions);
   if (m.spec.embedding) {
     m.copy_to("tokens", tokens);
-    m.embed(count);
   } else {
     MOTLEY_CHECK(incoming.size(0) == count && incoming.size(1) == m.spec.arch.hidden);
     m.rows("hidden", count).copy_(incoming);
   }
   Tensor hidden = m.rows("hidden", count);
   const Tensor at_positions = m.rows("positions", count);
-  const BlockCall pass{m.spec.arch, m.ops, m.collectives, m.frequencies, at_positions, sequences};
-  const BlockBuffers block_buffers = m.block_buffers(count);
-  for (std::int64_t layer = m.spec.layers.first; layer < m.spec.layers.end; ++layer)
-    run_block(pass, m.weights.blocks->block(layer), layer, m.caches.at(layer).kept.cache, block_buffers, hidden);
+  m.ops.begin_step(sequences, at_positions);
+  const auto run = [&] {
+    if (m.spec.embedding) m.embed(count);
+    const BlockCall pass{m.spec.arch, m.ops, m.collectives, m.frequencies, at_positions, sequences};
+    const BlockBuffers block_buffers = m.block_buffers(count);
+    for (std::int64_t layer = m.spec.layers.first; layer < m.spec.layers.end; ++layer)
+      run_block(pass, m.weights.blocks->block(layer), layer, m.caches.at(layer).kept.cache, block_buffers, hidden);
+  };
+  // Steps of one token per sequence differ in numbers on the device alone; sums over ranks pass through the host.
+  const bool repeats = m.spec.degree == 1 && std::ssize(sequences) == count;
+  if (repeats)
+    m.ops.run(2 * count, run);
+  else
+    run();
   return hidden;
 }
 
@@ -315,20 +335,32 @@ Tensor StageModel::logits(const Tensor& hidden, std::span<const std::int64_t> ro
   const auto count = std::ssize(rows);
   MOTLEY_CHECK(m.spec.head && count <= m.spec.limits.max_sequences);
   Tensor last = m.rows("last", count);
-  for (std::int64_t i = 0; i < count; ++i) last[i].copy_(hidden[rows[static_cast<std::size_t>(i)]]);
-  if (m.spec.arch.final_norm)
-    m.ops.norm(m.spec.arch.norm, last, last, m.weights.ends.final_norm, m.spec.arch.norm_epsilon);
-  if (m.weights.ends.projection_out.defined()) {
-    Tensor narrow = m.rows("last_embedded", count);
-    m.ops.linear(narrow, last, m.weights.ends.projection_out, {});
-    last = narrow;
-  }
+  if (count > 0 && rows.back() - rows.front() == count - 1 && std::ranges::is_sorted(rows))
+    last.copy_(hidden.narrow(0, rows.front(), count));
+  else
+    at::index_select_out(last, hidden, 0, at::tensor(at::IntArrayRef(rows.data(), rows.size())).to(m.device));
   Tensor mine = m.rows("logits", count);
-  m.ops.linear(mine, last, m.weights.ends.head, {});
+  const auto multiply = [&] {
+    if (m.spec.arch.final_norm)
+      m.ops.norm(m.spec.arch.norm, last, last, m.weights.ends.final_norm, m.spec.arch.norm_epsilon);
+    if (m.weights.ends.projection_out.defined()) {
+      Tensor narrow = m.rows("last_embedded", count);
+      m.ops.linear(narrow, last, m.weights.ends.projection_out, {});
+      last = narrow;
+    }
+    m.ops.linear(mine, last, m.weights.ends.head, {});
+  };
+  m.ops.run(2 * count + 1, multiply);
   if (m.spec.degree == 1) return mine;
   const Tensor all = m.rows("all_logits", count);
   m.collectives.gather_columns(mine, all, m.vocabulary_bounds);
   return m.spec.rank == 0 ? all : Tensor();
+}
+
+std::optional<std::vector<std::int32_t>> StageModel::draw(const Tensor& logits,
+                                                          std::span<const PlainDraw> draws) const {
+  const c10::InferenceMode guard;
+  return impl_->ops.draw(logits, draws);
 }
 
 StageModel::Allocated StageModel::allocated() const {

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -35,6 +36,7 @@ struct StageSpec {
 };
 
 struct StageWeights;
+struct PlainDraw;
 
 class StageModel {
  public:
@@ -73,6 +75,8 @@ class StageModel {
   at::Tensor logits(const at::Tensor& hidden, std::span<const std::int64_t> rows);
   // Of the sequences that sample.
   at::Tensor logits(const Step& step, const at::Tensor& hidden);
+  // A token for each row of logits [rows, vocabulary], where the device draws (Ops::draw()).
+  std::optional<std::vector<std::int32_t>> draw(const at::Tensor& logits, std::span<const PlainDraw> draws) const;
 
   // Bytes really allocated, by cause.
   struct Allocated {

@@ -154,7 +154,7 @@ WeightMatrix WeightLoader::read(const TensorSpec& tensor, const Slice& slice, DT
     advise_large_pages(loaded.values);
     read_tensor(checkpoint_, tensor, slice, loaded.values);
   }
-  if (tensor.shape.size() == 2) ops_.prepare(loaded);
+  if (tensor.shape.size() == 2) ops_->prepare(loaded);
   return loaded;
 }
 
@@ -194,6 +194,7 @@ StageWeights load_weights(const StageSpec& spec, const std::filesystem::path& mo
   WeightLoader loader(spec, model, device, std::move(progress), &held);
   StageWeights weights{.blocks = std::make_unique<ResidentBlocks>(loader, spec.layers), .ends = loader.ends()};
   weights.loaded_bytes = loader.loaded_bytes();
+  synchronize(device);
   weights.held = std::move(held);
   return weights;
 }

@@ -79,7 +79,7 @@ class WeightLoader {
   Checkpoint checkpoint_;
   std::function<void(double)> progress_;
   at::Device device_;
-  const Ops& ops_;
+  std::shared_ptr<const Ops> ops_;
   std::int64_t expected_bytes_ = 0;
   std::int64_t bytes_ = 0;
   std::int64_t loaded_bytes_ = 0;

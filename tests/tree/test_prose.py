@@ -21,7 +21,7 @@ EXEMPT = re.compile(r".*\.(?:csv|json|jsonl|txt|png|safetensors|gguf|npz)|LICENS
 
 
 # What is not part of the source tree, which may lie there without git: see .gitignore.
-MADE = {".git", ".venv", ".venv-reference", ".cache", ".pytest_cache", "__pycache__", "build"}
+MADE = {".git", ".venv", ".venv-gpu", ".venv-reference", ".cache", ".pytest_cache", "__pycache__", "build"}
 
 
 @pytest.fixture(scope="module")

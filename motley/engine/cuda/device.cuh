@@ -1,0 +1,188 @@
+// What all kernels include: CUDA's language, by nvcc or on the processor (host_grid.hpp), element types, launches.
+#pragma once
+
+#ifdef __CUDACC__
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#else
+#include "motley/engine/cuda/host_grid.hpp"
+#endif
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "motley/engine/cuda/kernels.hpp"
+
+namespace motley::cuda {
+
+using Bf16 = __nv_bfloat16;
+using Fp16 = __half;
+
+constexpr unsigned whole_warp = 0xffffffffU;
+constexpr int warp_lanes = 32;
+
+__device__ __forceinline__ float to_float(float x) { return x; }
+__device__ __forceinline__ float to_float(Bf16 x) { return __bfloat162float(x); }
+__device__ __forceinline__ float to_float(Fp16 x) { return __half2float(x); }
+__device__ __forceinline__ float to_float(std::int8_t x) { return static_cast<float>(x); }
+
+template <class T>
+__device__ __forceinline__ T from_float(float x);
+template <>
+__device__ __forceinline__ float from_float<float>(float x) {
+  return x;
+}
+template <>
+__device__ __forceinline__ Bf16 from_float<Bf16>(float x) {
+  return __float2bfloat16_rn(x);
+}
+template <>
+__device__ __forceinline__ Fp16 from_float<Fp16>(float x) {
+  return __float2half_rn(x);
+}
+
+// N elements that are loaded and stored as one.
+template <class T, int N>
+struct alignas(sizeof(T) * N) Pack {
+  T of[N];
+};
+
+namespace raw {
+template <std::size_t bytes>
+struct Of;
+// clang-format off
+template <> struct Of<1> { using Type = unsigned char; };
+template <> struct Of<2> { using Type = unsigned short; };
+template <> struct Of<4> { using Type = unsigned; };
+template <> struct Of<8> { using Type = uint2; };
+template <> struct Of<16> { using Type = uint4; };
+// clang-format on
+}  // namespace raw
+
+// In one instruction, of at most 16 bytes: `from` is aligned to the pack's size.
+template <int N, class T>
+__device__ __forceinline__ Pack<T, N> load_pack(const T* from) {
+  Pack<T, N> pack;
+#ifdef __CUDACC__
+  const auto bytes = *reinterpret_cast<const typename raw::Of<sizeof(pack)>::Type*>(from);
+  memcpy(&pack, &bytes, sizeof(pack));
+#else
+  host_grid::check_aligned(from, sizeof(pack));
+  std::memcpy(&pack, from, sizeof(pack));
+#endif
+  return pack;
+}
+
+template <int N, class T>
+__device__ __forceinline__ void store_pack(T* to, const Pack<T, N>& pack) {
+#ifdef __CUDACC__
+  typename raw::Of<sizeof(pack)>::Type bytes;
+  memcpy(&bytes, &pack, sizeof(pack));
+  *reinterpret_cast<decltype(bytes)*>(to) = bytes;
+#else
+  host_grid::check_aligned(to, sizeof(pack));
+  std::memcpy(to, &pack, sizeof(pack));
+#endif
+}
+
+// Whether `multiple` elements of T are whole packs of 16 bytes, to which all pointers are aligned.
+template <class T, class... Pointers>
+bool packs_fit(std::int64_t multiple, const Pointers*... pointers) {
+  return multiple % (16 / sizeof(T)) == 0 && ((reinterpret_cast<std::uintptr_t>(pointers) % 16 == 0) && ...);
+}
+
+// Calls task.template operator()<T>() with the type of the element: 0 or what it returns; not for int8.
+template <class Task>
+int with_element(Element element, const Task& task) {
+  return element == Element::fp32 ? task.template operator()<float>() : task.template operator()<Bf16>();
+}
+
+inline unsigned blocks_for(std::int64_t count, std::int64_t of_block) {
+  return static_cast<unsigned>((count + of_block - 1) / of_block);
+}
+
+// The block's dynamic shared memory.
+template <class T>
+__device__ __forceinline__ T* dynamic_shared() {
+#ifdef __CUDACC__
+  extern __shared__ uint4 motley_dynamic_shared[];
+  return reinterpret_cast<T*>(motley_dynamic_shared);
+#else
+  return reinterpret_cast<T*>(host_grid::grid.shared.data());
+#endif
+}
+
+__device__ __forceinline__ float warp_sum(float x) {
+  for (int mask = warp_lanes / 2; mask > 0; mask /= 2) x += __shfl_xor_sync(whole_warp, x, mask);
+  return x;
+}
+
+__device__ __forceinline__ float warp_maximum(float x) {
+  for (int mask = warp_lanes / 2; mask > 0; mask /= 2) x = fmaxf(x, __shfl_xor_sync(whole_warp, x, mask));
+  return x;
+}
+
+// Kernels overlap: from compute capability 9.0 on the next one's blocks may take their places as soon as all blocks of
+// this one have theirs. So each lets the next begin, and waits here for the one before to be done before it reads or
+// writes what that may have to do with. What nobody writes, weights above all, may be fetched earlier.
+__device__ __forceinline__ void let_next_begin() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+__device__ __forceinline__ void wait_for_previous() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void prefetch(const void* from) {
+#ifdef __CUDA_ARCH__
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
+#else
+  (void)from;
+#endif
+}
+
+#ifdef __CUDACC__
+inline bool kernels_overlap() {
+  static const bool able = [] {
+    int device = 0, major = 0;
+    return cudaGetDevice(&device) == cudaSuccess &&
+           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major >= 9;
+  }();
+  return able;
+}
+#endif
+
+// Puts a kernel on the stream: 0, or a cudaError_t. A grid of no blocks is nothing to do.
+template <class... Parameters, class... Arguments>
+int launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t shared_bytes, void* stream,
+           const Arguments&... arguments) {
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return 0;
+#ifdef __CUDACC__
+  if (shared_bytes > 48 << 10)
+    if (const cudaError_t error =
+            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
+        error != cudaSuccess)
+      return error;
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = static_cast<cudaStream_t>(stream);
+  config.attrs = &overlap;
+  config.numAttrs = kernels_overlap() ? 1 : 0;
+  return cudaLaunchKernelEx(&config, kernel, arguments...);
+#else
+  (void)stream;
+  host_grid::run(kernel, grid, block, shared_bytes, arguments...);
+  return 0;
+#endif
+}
+
+}  // namespace motley::cuda
