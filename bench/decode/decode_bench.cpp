@@ -1,8 +1,10 @@
-// Decode speed of a model on this machine's CPU, one process, and the memory bandwidth that it could reach.
+// Decode speed of a model on this machine's CPU or a GPU, one process, and the memory bandwidth that a CPU could reach.
 //
-//   decode_bench MODEL TYPE BATCH CONTEXT STEPS THREADS [KV]  tokens/s of BATCH sequences that hold CONTEXT tokens each
-//   decode_bench kernels                                      the names of the sets that this processor runs
-//   decode_bench bandwidth THREADS                            bytes/s of reading and of copying large arrays
+//   decode_bench MODEL TYPE BATCH CONTEXT STEPS THREADS [KV [BACKEND]]
+//                                 tokens/s of BATCH sequences that hold CONTEXT tokens each; of "1,16,1x2048" one line
+//                                 for each, the last with a context of its own
+//   decode_bench kernels          the names of the sets that this processor runs
+//   decode_bench bandwidth THREADS  bytes/s of reading and of copying large arrays
 //
 // TYPE: of the weights. KV: of keys and values (default: the type computed in, and bf16 beside quantised weights).
 // Prints JSON.
@@ -17,11 +19,14 @@
 #include <cstring>
 #include <iostream>
 #include <memory>
+#include <sstream>
 #include <thread>
 
 #include "motley/base/value.hpp"
 #include "motley/checkpoint/quants.hpp"
+#include "motley/engine/backend.hpp"
 #include "motley/engine/cpu_kernels.hpp"
+#include "motley/engine/cuda_library.hpp"
 #include "motley/engine/ops.hpp"
 #include "motley/engine/stage_model.hpp"
 #include "motley/engine/weights.hpp"
@@ -143,55 +148,117 @@ StageWeights weights_of(const StageSpec& spec, const std::string& folder, DType 
   return weights;
 }
 
-Value measure_decode(const std::string& folder, DType type, std::int64_t batch, std::int64_t context,
-                     std::int64_t steps, int threads, DType kv_type) {
+struct Load {
+  std::int64_t batch, context;
+};
+
+constexpr std::int64_t warm_steps = 4;  // of a GPU: the first are recorded
+
+// Of each sequence.
+std::int64_t blocks_of(const StageSpec& spec, const Load& load, std::int64_t steps) {
+  const std::int64_t tokens = load.context + steps + warm_steps + 1;
+  return (tokens + spec.limits.block_tokens - 1) / spec.limits.block_tokens;
+}
+
+// Tokens as a worker gets them: drawn on the device where that draws, or from the logits on the host.
+void choose_tokens(StageModel& model, const Step& step, std::int64_t vocabulary) {
+  const at::Tensor logits = model.logits(step, model.forward(step, {}));
+  const std::vector<PlainDraw> greedy(step.sequences.size());
+  if (model.draw(logits, greedy)) return;
+  const at::Tensor host = logits.to(at::kCPU);
+  for (std::size_t s = 0; s < step.sequences.size(); ++s)
+    sample({host[static_cast<std::int64_t>(s)].const_data_ptr<float>(), static_cast<std::size_t>(vocabulary)},
+           *step.sequences[s].sampling, 0, step.sequences[s].position);
+}
+
+Value measure_load(StageModel& model, const StageSpec& spec, const Load& load, std::int64_t steps, at::Device device) {
+  const auto [batch, context] = load;
+  const std::int64_t blocks_each = blocks_of(spec, load, steps), chunk = spec.limits.max_tokens / batch;
+  double prefill_s = 0;
+  // A GPU's libraries choose kernels the first time, and what takes milliseconds is measured several times.
+  std::vector<double> rounds;
+  for (int round = 0; round < (device.is_cpu() ? 1 : 6); ++round) {
+    const double begin = now_s();
+    for (std::int64_t done = 0; done < context; done += chunk)
+      model.forward(make_step(batch, done, std::min(chunk, context - done), blocks_each, false), {});
+    synchronize(device);
+    prefill_s = now_s() - begin;
+    if (round > 0) rounds.push_back(prefill_s);
+  }
+  if (!rounds.empty()) {
+    std::ranges::nth_element(rounds, rounds.begin() + std::ssize(rounds) / 2);
+    prefill_s = rounds[rounds.size() / 2];
+  }
+  const auto decode = [&](std::int64_t first, std::int64_t count) {
+    const double begin = now_s();
+    for (std::int64_t i = first; i < first + count; ++i)
+      choose_tokens(model, make_step(batch, context + i, 1, blocks_each, true), spec.arch.vocabulary);
+    synchronize(device);
+    return (now_s() - begin) / static_cast<double>(count);
+  };
+  if (!device.is_cpu()) decode(0, warm_steps);
+  const double step_s = decode(device.is_cpu() ? 0 : warm_steps, steps);
+  return Value::object({{"batch", batch},
+                        {"context", context},
+                        {"tokens_per_s", static_cast<double>(batch) / step_s},
+                        {"step_s", step_s},
+                        {"prefill_tokens_per_s", context > 0 ? static_cast<double>(batch * context) / prefill_s : 0.0},
+                        {"kernels", std::string(device.is_cpu()  ? cpu_kernels_name()
+                                                : cuda_kernels() ? "cuda"
+                                                                 : "aten")},
+                        {"weight_bytes", model.allocated().weights},
+                        {"kv_bytes", model.allocated().kv},
+                        {"activation_bytes", model.allocated().activations},
+                        {"weight_bytes_per_s", static_cast<double>(model.allocated().weights) / step_s}});
+}
+
+// "1,16,1x2048": numbers of sequences, some with a context of their own.
+std::vector<Load> read_loads(const std::string& text, std::int64_t context) {
+  std::vector<Load> loads;
+  std::istringstream words(text);
+  for (std::string word; std::getline(words, word, ',');) {
+    const auto cross = word.find('x');
+    loads.push_back({std::stoll(word), cross == std::string::npos ? context : std::stoll(word.substr(cross + 1))});
+  }
+  return loads;
+}
+
+void measure_decode(const std::string& folder, DType type, const std::vector<Load>& loads, std::int64_t steps,
+                    int threads, DType kv_type, at::Device device) {
   at::set_num_threads(threads);
   StageSpec spec{.arch = read_model(folder).arch,
                  .embedding = true,
                  .head = true,
-                 .weight_type = dtype_row(type).computed_in,
+                 .weight_type = device.is_cpu() ? dtype_row(type).computed_in : type,
                  .kv_type = kv_type};
   spec.layers = {0, spec.arch.layers};
-  spec.limits.max_sequences = batch;
-  spec.limits.max_tokens = std::max<std::int64_t>(batch, 512);
-  const std::int64_t blocks_each = (context + steps + 1 + spec.limits.block_tokens - 1) / spec.limits.block_tokens;
-  spec.kv_tokens = batch * blocks_each * spec.limits.block_tokens;
-  const c10::InferenceMode guard;
-  StageModel model(spec, weights_of(spec, folder, type), nullptr, at::kCPU);
-
-  const std::int64_t chunk = spec.limits.max_tokens / batch;
-  const double prefill_begin = now_s();
-  for (std::int64_t done = 0; done < context; done += chunk)
-    model.forward(make_step(batch, done, std::min(chunk, context - done), blocks_each, false), {});
-  const double prefill_s = now_s() - prefill_begin;
-
-  const double decode_begin = now_s();
-  for (std::int64_t i = 0; i < steps; ++i) {
-    const Step step = make_step(batch, context + i, 1, blocks_each, true);
-    const at::Tensor logits = model.logits(step, model.forward(step, {}));
-    for (std::int64_t s = 0; s < batch; ++s)
-      sample({logits[s].const_data_ptr<float>(), static_cast<std::size_t>(spec.arch.vocabulary)},
-             *step.sequences[static_cast<std::size_t>(s)].sampling, 0, i);
+  for (const Load& load : loads) {
+    spec.limits.max_sequences = std::max(spec.limits.max_sequences, load.batch);
+    spec.limits.max_tokens = std::max({spec.limits.max_tokens, load.batch, device.is_cpu() ? 512L : 2048L});
+    spec.kv_tokens = std::max(spec.kv_tokens, load.batch * blocks_of(spec, load, steps) * spec.limits.block_tokens);
   }
-  const double step_s = (now_s() - decode_begin) / static_cast<double>(steps);
-  return Value::object({{"tokens_per_s", static_cast<double>(batch) / step_s},
-                        {"step_s", step_s},
-                        {"prefill_tokens_per_s", context > 0 ? static_cast<double>(batch * context) / prefill_s : 0.0},
-                        {"kernels", std::string(cpu_kernels_name())},
-                        {"weight_bytes", model.allocated().weights},
-                        {"kv_bytes", model.allocated().kv},
-                        {"weight_bytes_per_s", static_cast<double>(model.allocated().weights) / step_s}});
+  const c10::InferenceMode guard;
+  StageModel model(spec, device.is_cpu() ? weights_of(spec, folder, type) : load_weights(spec, folder, device), nullptr,
+                   device);
+  for (const Load& load : loads) std::cout << to_json(measure_load(model, spec, load, steps, device)) << std::endl;
 }
 
-Value run(const std::vector<std::string>& arguments) {
-  if (arguments.size() == 2 && arguments[0] == "bandwidth") return measure_bandwidth(std::stoi(arguments[1]));
-  if (arguments.size() == 1 && arguments[0] == "kernels") {
-    Value::Array names;
-    for (const CpuKernels<float>* kernels : all_cpu_kernels<float>())
-      names.push_back(std::string(kernels->instructions));
-    return Value(std::move(names));
+Value kernel_names() {
+  Value::Array names;
+  for (const CpuKernels<float>* kernels : all_cpu_kernels<float>()) names.push_back(std::string(kernels->instructions));
+  return Value(std::move(names));
+}
+
+void run(const std::vector<std::string>& arguments) {
+  if (arguments.size() == 2 && arguments[0] == "bandwidth") {
+    std::cout << to_json(measure_bandwidth(std::stoi(arguments[1]))) << "\n";
+    return;
   }
-  if (arguments.size() != 6 && arguments.size() != 7)
+  if (arguments.size() == 1 && arguments[0] == "kernels") {
+    std::cout << to_json(kernel_names()) << "\n";
+    return;
+  }
+  if (arguments.size() < 6 || arguments.size() > 8)
     throw input_error("see the head of decode_bench.cpp for its arguments");
   const auto type_of = [](const std::string& name) {
     const DTypeRow* row = find_dtype(name);
@@ -199,9 +266,10 @@ Value run(const std::vector<std::string>& arguments) {
     return row->type;
   };
   const DType type = type_of(arguments[1]), computed_in = dtype_row(type).computed_in;
-  const DType kv_type = arguments.size() == 7 ? type_of(arguments[6]) : computed_in != type ? DType::bf16 : computed_in;
-  return measure_decode(arguments[0], type, std::stoll(arguments[2]), std::stoll(arguments[3]),
-                        std::stoll(arguments[4]), std::stoi(arguments[5]), kv_type);
+  const DType kv_type = arguments.size() > 6 ? type_of(arguments[6]) : computed_in != type ? DType::bf16 : computed_in;
+  const at::Device device = open_backend(arguments.size() > 7 ? arguments[7] : "cpu");
+  measure_decode(arguments[0], type, read_loads(arguments[2], std::stoll(arguments[3])), std::stoll(arguments[4]),
+                 std::stoi(arguments[5]), kv_type, device);
 }
 
 }  // namespace
@@ -209,7 +277,7 @@ Value run(const std::vector<std::string>& arguments) {
 
 int main(int argc, char** argv) {
   try {
-    std::cout << motley::to_json(motley::run({argv + 1, argv + argc})) << "\n";
+    motley::run({argv + 1, argv + argc});
     return 0;
   } catch (const std::exception& error) {
     std::cerr << "error: " << error.what() << "\n";

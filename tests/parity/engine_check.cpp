@@ -31,6 +31,7 @@ struct CheckStage {
   std::int64_t first = 0, last = 0;  // layers
   int degree = 1;
   std::vector<double> shares;
+  std::string backend = "cpu";  // of all its ranks
   bool operator==(const CheckStage&) const = default;
 };
 
@@ -73,7 +74,8 @@ const Schema<CheckStage>& schema<CheckStage>() {
                                 .field("first", &CheckStage::first, "", {.required = true})
                                 .field("last", &CheckStage::last, "", {.required = true})
                                 .field("degree", &CheckStage::degree, "")
-                                .field("shares", &CheckStage::shares, "");
+                                .field("shares", &CheckStage::shares, "")
+                                .field("backend", &CheckStage::backend, "");
   return table;
 }
 template <>
@@ -147,6 +149,7 @@ struct Logits {
 // One rank: its part of the model and its links.
 struct Rank {
   StageSpec spec;
+  std::string backend;
   DType crossing_type = DType::fp32;
   std::unique_ptr<WorkerGroup> group;    // of the stage; null: a single rank
   std::unique_ptr<WorkerGroup> workers;  // of all stages
@@ -199,6 +202,7 @@ Pipeline::Pipeline(const CheckCase& check, const CheckLayout& layout, const Arch
     stages_.emplace_back();
     for (int r = 0; r < stage.degree; ++r) {
       auto rank = std::make_unique<Rank>();
+      rank->backend = stage.backend;
       rank->crossing_type = check.crossing_type.value_or(dtype_row(check.weight_type).computed_in);
       rank->spec = {.arch = arch,
                     .layers = {stage.first, stage.last},
@@ -248,7 +252,8 @@ void Pipeline::connect(const CheckLayout& layout) {
 }
 
 void serve_steps(Rank& rank, const std::string& folder, Queue<Logits>& logits) {
-  StageModel model(rank.spec, folder, rank.group.get(), at::kCPU);
+  const at::Device device = open_backend(rank.backend);
+  StageModel model(rank.spec, folder, rank.group.get(), device);
   const StageSpec& spec = rank.spec;
   const Shard shard =
       make_shards(spec.arch, spec.degree, spec.shares, spec.weight_type)[static_cast<std::size_t>(spec.rank)];
@@ -270,14 +275,17 @@ void serve_steps(Rank& rank, const std::string& folder, Queue<Logits>& logits) {
     at::Tensor incoming;
     if (rank.from_previous >= 0) {
       incoming = model.incoming_buffer().narrow(0, 0, tokens);
-      receiver.receive(*rank.workers, incoming, rank.crossing_type, rank.from_previous, rank.group.get());
+      const at::Tensor host = incoming.is_cpu() ? incoming : at::empty_like(incoming, at::TensorOptions(at::kCPU));
+      receiver.receive(*rank.workers, host, rank.crossing_type, rank.from_previous, rank.group.get());
+      if (!incoming.is_cpu()) incoming.copy_(host);
     }
     const at::Tensor hidden = model.forward(*step, incoming);
     if (!rank.to_next.empty())
       sender.send(*rank.workers, hidden, rank.crossing_type, spec.rank, spec.degree, rank.to_next);
     if (!spec.head) continue;
-    const at::Tensor rows = model.logits(*step, hidden);
+    at::Tensor rows = model.logits(*step, hidden);
     if (spec.rank == 0 && rows.size(0) > 0) {
+      rows = rows.to(at::kCPU);
       const float* values = rows.const_data_ptr<float>();
       logits.push({{values, values + rows.numel()}});
     }

@@ -1,0 +1,457 @@
+"""What run.py checks. Nothing here is imported that a machine without a GPU lacks, until a check runs."""
+
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Callable
+
+GENERATE = 24
+PROMPT_LENGTHS = [1, 7, 40, 83]
+QUANTISED = ["q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k"]
+SCRIPTS = [dict(name="alone"), dict(name="batched, chunks of 17", chunk=17, together=True), dict(name="batched", together=True)]
+STEPS = 32
+CONTEXT = 128
+PROMPT = 2048
+LLAMA = dict(architectures=["LlamaForCausalLM"], model_type="llama", rms_norm_eps=1e-5, max_position_embeddings=8192, bos_token_id=1,
+             eos_token_id=2, attention_bias=False, mlp_bias=False, rope_theta=5e5, hidden_act="silu", tie_word_embeddings=False,
+             torch_dtype="bfloat16", head_dim=128, vocab_size=128256)
+SHAPES = {
+    "8b": LLAMA | dict(num_hidden_layers=32, hidden_size=4096, num_attention_heads=32, num_key_value_heads=8, intermediate_size=14336),
+    "1b": LLAMA | dict(num_hidden_layers=16, hidden_size=2048, num_attention_heads=32, num_key_value_heads=8, head_dim=64,
+                       intermediate_size=8192, tie_word_embeddings=True),
+    "8b-two-layers": LLAMA | dict(num_hidden_layers=2, hidden_size=4096, num_attention_heads=32, num_key_value_heads=8,
+                                  intermediate_size=14336),
+    "small": LLAMA | dict(num_hidden_layers=2, hidden_size=256, num_attention_heads=4, num_key_value_heads=2, head_dim=64,
+                          intermediate_size=512, vocab_size=1024),
+}
+
+
+@dataclass
+class Check:
+    name: str
+    shows: str
+    limit_s: int
+    run: Callable
+
+
+class Context:
+    def __init__(self, pack, out, backend):
+        self.pack, self.out, self.backend = pack, out, backend
+        self.on_gpu = backend != "cpu"
+        self.deadline = time.monotonic() + 600
+        # Weights are read much more often than a disk could give them.
+        self.scratch = Path(tempfile.mkdtemp(prefix="motley-gpu-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
+        self.read_rate = self.matrix_rate = None
+
+    def close(self):
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+    def card(self):
+        if not self.on_gpu:
+            return "the processor"
+        import torch
+        names = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], capture_output=True, text=True)
+        return f"{names.stdout.splitlines()[0] if names.stdout else torch.cuda.get_device_name()}, torch {torch.__version__}"
+
+    def environment(self, **changes):
+        import torch
+        libraries = f"{Path(torch.__file__).parent / 'lib'}:{self.pack / 'lib'}"
+        return os.environ | {"LD_LIBRARY_PATH": libraries} | changes
+
+    def program(self, name, *arguments, **changes):
+        """Its output. Fails with the end of what it said."""
+        command = [str(self.pack / "bin" / name), *map(str, arguments)]
+        left = max(5, self.deadline - time.monotonic())
+        result = subprocess.run(command, capture_output=True, text=True, env=self.environment(**changes), timeout=left)
+        with open(self.out / "programs.log", "a") as log:
+            log.write(f"$ {' '.join(command)} {changes}\n{result.stdout[-3000:]}\n{result.stderr[-3000:]}\n")
+        if result.returncode != 0:
+            raise RuntimeError(f"{name} ended with {result.returncode}: {result.stderr[-400:]}")
+        return result.stdout
+
+
+# ---- probe ----
+
+def seconds_of(work, rounds=5):
+    """The median, by the GPU's own clock."""
+    import torch
+    work()
+    times = []
+    for _ in range(rounds):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        work()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(begin.elapsed_time(end) / 1e3)
+    return statistics.median(times)
+
+
+def probe(context, rows):
+    if not context.on_gpu:
+        context.read_rate, context.matrix_rate = 1e10, 1e11
+        return
+    import torch
+    values = torch.randn(1 << 30, device="cuda")  # 4 GiB
+    other = torch.empty_like(values)
+    reading = values.nbytes / seconds_of(lambda: values.sum())
+    copying = 2 * values.nbytes / seconds_of(lambda: other.copy_(values))
+    del values, other
+    a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    context.read_rate = max(reading, copying)
+    context.matrix_rate = 2 * 8192**3 / seconds_of(lambda: a @ b, 10)
+    del a, b
+    torch.cuda.empty_cache()
+    rows.append(("reading and copying memory", f"{reading / 1e12:.2f} and {copying / 1e12:.2f} TB/s", ""))
+    rows.append(("bf16 matrix product of 8,192", f"{context.matrix_rate / 1e12:.0f} TFLOP/s", ""))
+
+
+# ---- parity ----
+
+def requests():
+    import random
+    generator = random.Random(5)
+    draw = lambda count: [generator.randrange(3, 200) for _ in range(count)]  # noqa: E731
+    return [dict(prompt=draw(length), generate=GENERATE, forced=draw(GENERATE)) for length in PROMPT_LENGTHS]
+
+
+def logits(context, case, name, **changes):
+    import numpy
+    folder = context.scratch / name
+    folder.mkdir()
+    (folder / "case.json").write_text(json.dumps(case))
+    context.program("engine_check", folder / "case.json", folder / "out", **changes)
+    values = numpy.fromfile(folder / "out.bin", numpy.float32)
+    shutil.rmtree(folder)
+    return values
+
+
+def layout(context, *stages):
+    """Stages of (share of the layers, degree, on the GPU)."""
+    return lambda layers: [dict(name="layout", stages=[dict(first=round(first * layers), last=round(last * layers), degree=degree,
+                                                            backend=context.backend if gpu else "cpu")
+                                                       for first, last, degree, gpu in stages])]
+
+
+def apart(context, number, case, ours, one):
+    """How far the logits of `ours` are from those of `one`, a layout on the processor: (the largest difference over the largest logit,
+    the error beside that of the processor). Errors are root mean squares of the difference to a run that rounds neither activations
+    nor inputs of products."""
+    import numpy
+    found = logits(context, case | dict(layouts=ours), f"ours-{number}")
+    theirs = logits(context, case | dict(layouts=one), f"theirs-{number}")
+    whole = "fp32" if case["weight_type"] == "bf16" else case["weight_type"]
+    truth = logits(context, case | dict(layouts=one, weight_type=whole, kv_type="fp32"), f"truth-{number}", MOTLEY_ACTIVATIONS="fp32")
+    error, allowed = (float(numpy.sqrt(numpy.mean((x - truth) ** 2))) for x in (found, theirs))
+    largest = float(abs(found - theirs).max() / abs(theirs).max()) if numpy.isfinite(found).all() else float("inf")
+    return largest, error / allowed if allowed else float("inf")
+
+
+def difference(context, number, model, weight_type, kv_type, stages):
+    layers = json.loads((context.pack / "models" / model / "config.json").read_text())["num_hidden_layers"]
+    case = dict(model=str(context.pack / "models" / model), weight_type=weight_type, kv_type=kv_type, requests=requests(), scripts=SCRIPTS)
+    largest, error = apart(context, number, case, stages(layers), layout(context, (0, 1, 1, False))(layers))
+    return largest if limit_of((model, weight_type, kv_type)) == FP32_LIMIT else error
+
+
+FP32_LIMIT, ROUNDED_LIMIT = 1e-4, 1.5
+MEASURES = {FP32_LIMIT: "fp32: largest difference of logits, of the largest logit",
+            ROUNDED_LIMIT: "rounded types: error, of the processor's own"}
+
+
+def compare_all(context, rows, cases, name_of):
+    """Of cases of (model, weight type, kv type, stages): a row for each limit, and an error for what is beyond."""
+    with ThreadPoolExecutor(6) as pool:
+        found = list(pool.map(lambda job: safely(difference, context, *job), [(i, *case) for i, case in enumerate(cases)]))
+    (context.out / f"parity-{len(cases)}.json").write_text(
+        json.dumps([(name_of(case), str(result)) for case, result in zip(cases, found)], indent=1))
+    beyond = []
+    for limit, measure in MEASURES.items():
+        those = [(result, name_of(case)) for result, case in zip(found, cases) if limit_of(case) == limit]
+        for result, name in those:
+            if isinstance(result, Exception) or not result <= limit:
+                beyond.append(f"{name}: {result if isinstance(result, Exception) else f'{result:.1e}'}")
+        numbers = [(result, name) for result, name in those if not isinstance(result, Exception)]
+        if numbers:
+            worst, name = max(numbers)
+            rows.append((f"{len(those)} cases: {measure}", f"{worst:.2g} ({name})", f"{limit:g}"))
+    if beyond:
+        raise RuntimeError("; ".join(beyond))
+
+
+def safely(function, *arguments):
+    try:
+        return function(*arguments)
+    except Exception as error:
+        return error
+
+
+def limit_of(case):
+    """In fp32 alone orders of sums hardly matter: of small models in bf16, one rank and two ranks differ by 3 % of the largest logit on
+    the processor itself."""
+    return FP32_LIMIT if case[1] == "fp32" and case[2] == "fp32" else ROUNDED_LIMIT
+
+
+def parity(context, rows):
+    whole = layout(context, (0, 1, 1, True))
+    families = sorted(path.name for path in (context.pack / "models").iterdir() if path.name != "small256")
+    cases = [(family, kind, kind, whole) for family in families for kind in ("fp32", "bf16")]
+    cases += [("small256", kind, "bf16", whole) for kind in QUANTISED]
+    cases += [("small256", kind, "q8_0", whole) for kind in ("fp32", "bf16")]
+    compare_all(context, rows, cases, lambda case: " ".join(case[:3]))
+
+
+def pipeline(context, rows):
+    layouts = {"two stages on the GPU": layout(context, (0, 1 / 3, 1, True), (1 / 3, 1, 1, True)),
+               "GPU, then processor": layout(context, (0, 2 / 3, 1, True), (2 / 3, 1, 1, False)),
+               "processor, then GPU": layout(context, (0, 1 / 3, 1, False), (1 / 3, 1, 1, True)),
+               "two ranks on the GPU": layout(context, (0, 1, 2, True))}
+    names = {id(stages): name for name, stages in layouts.items()}
+    cases = [(family, kind, kind, stages) for stages in layouts.values() for kind in ("fp32", "bf16")
+             for family in ("llama-gqa-llama3", "qwen3-qk-norm")]
+    compare_all(context, rows, cases, lambda case: f"{names[id(case[3])]}, {case[0]} {case[1]}")
+
+
+def logits_1b(context, rows):
+    import numpy
+    folder = make_model(context, "1b" if context.on_gpu else "small")
+    layers = json.loads((folder / "config.json").read_text())["num_hidden_layers"]
+    case = dict(model=str(folder), weight_type="bf16", kv_type="bf16", requests=requests(), scripts=SCRIPTS[1:])
+    largest, error = apart(context, "1b", case, *(layout(context, (0, 1, 1, gpu))(layers) for gpu in (True, False)))
+    rows.append(("1b, bf16: largest difference of logits, of the largest logit", f"{largest:.2g}", "0.01"))
+    rows.append(("1b, bf16: error against fp32, of the processor's own", f"{error:.2f}", f"{ROUNDED_LIMIT:g}"))
+    if not error <= ROUNDED_LIMIT:
+        raise RuntimeError(f"the error is {error:.2f} of the processor's")
+
+
+# ---- speed ----
+
+def make_model(context, shape):
+    """Random weights of a shape in bf16, made on the GPU. make_model.py says how they are scaled."""
+    import torch
+    from safetensors.torch import save_file
+    sys.path.append(str(context.pack))
+    from make_model import block_shapes
+    folder, config = context.scratch / shape, SHAPES[shape]
+    if (folder / "config.json").exists():
+        return folder
+    folder.mkdir()
+    shapes = {"model.embed_tokens.weight": (config["vocab_size"], config["hidden_size"]), "model.norm.weight": (config["hidden_size"],)}
+    if not config["tie_word_embeddings"]:
+        shapes["lm_head.weight"] = shapes["model.embed_tokens.weight"]
+    for layer in range(config["num_hidden_layers"]):
+        shapes |= {f"model.layers.{layer}.{name}.weight": size for name, size in block_shapes(config).items()}
+    device = "cuda" if context.on_gpu else "cpu"
+    torch.manual_seed(1)
+    tensors = {}
+    for name, size in shapes.items():
+        if len(size) == 1:
+            values = torch.rand(size, device=device) + 0.5
+        else:
+            values = torch.randn(size, device=device) * (0.02 if name == "model.embed_tokens.weight" else size[1] ** -0.5)
+        tensors[name] = values.to(torch.bfloat16).cpu()
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(config))
+    if context.on_gpu:
+        torch.cuda.empty_cache()
+    return folder
+
+
+def decode(context, folder, kind, loads, **changes):
+    arguments = [folder, kind, ",".join(f"{batch}x{tokens}" for batch, tokens in loads), CONTEXT, STEPS, 8, "bf16", context.backend]
+    return [json.loads(line) for line in context.program("decode_bench", *arguments, **changes).splitlines()]
+
+
+def with_transformers(context, folder, loads):
+    """[(tokens/s, prefill tokens/s)], with the best attention that it has here."""
+    import torch
+    from transformers import AutoModelForCausalLM
+    device = "cuda" if context.on_gpu else "cpu"
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, attn_implementation="sdpa").to(device).eval()
+    wait = torch.cuda.synchronize if context.on_gpu else lambda: None
+    results = []
+    with torch.inference_mode():
+        for batch, tokens in loads:
+            prompt = torch.randint(3, 1000, (batch, tokens), device=device)
+            times = []
+            for _ in range(6 if context.on_gpu else 2):  # the first chooses kernels
+                wait()
+                begin = time.perf_counter()
+                result = model(prompt, use_cache=True, logits_to_keep=1)
+                wait()
+                times.append(time.perf_counter() - begin)
+            prefill = statistics.median(times[1:])
+            for i in range(STEPS + 4):
+                if i == 4:
+                    wait()
+                    begin = time.perf_counter()
+                result = model(result.logits[:, -1:].argmax(-1), past_key_values=result.past_key_values, use_cache=True, logits_to_keep=1)
+            wait()
+            results.append((batch * STEPS / (time.perf_counter() - begin), batch * tokens / prefill))
+    del model, result
+    if context.on_gpu:
+        torch.cuda.empty_cache()
+    return results
+
+
+def prefill_flops(config, tokens):
+    """Of the blocks: the head is computed for one row."""
+    hidden, heads, dim = config["hidden_size"], config["num_attention_heads"], config["head_dim"]
+    block = hidden * dim * (2 * heads + 2 * config["num_key_value_heads"]) + 3 * hidden * config["intermediate_size"]
+    return config["num_hidden_layers"] * (2 * block * tokens + 2 * heads * dim * tokens**2)  # causal: half of all pairs
+
+
+def read_weights(config, bytes_of_all):
+    """Bytes of weights that a step reads: all but an embedding that is a matrix of its own."""
+    return bytes_of_all - (0 if config["tie_word_embeddings"] else 2 * config["vocab_size"] * config["hidden_size"])
+
+
+def speed(context, rows, shape, goals):
+    shape = shape if context.on_gpu else "small"
+    config, folder = SHAPES[shape], make_model(context, shape)
+    loads = [(1, CONTEXT), (16, CONTEXT), (64, CONTEXT), (1, PROMPT)] if context.on_gpu else [(1, 20), (3, 20)]
+    runs = decode(context, folder, "bf16", loads)
+    (context.out / f"decode-{shape}.json").write_text(json.dumps(runs, indent=1))
+    theirs = safely(with_transformers, context, folder, loads)
+    for i, run in enumerate(runs):
+        batch, tokens = loads[i]
+        ratio = "" if isinstance(theirs, Exception) else f", {run['tokens_per_s'] / theirs[i][0]:.2f} x `transformers`"
+        share = read_weights(config, run["weight_bytes"]) / run["step_s"] / context.read_rate
+        if tokens == CONTEXT or not context.on_gpu:
+            rows.append((f"{shape}, bf16, decode, batch {batch} ({run['kernels']})",
+                         f"{run['tokens_per_s']:.0f} tokens/s, {1e3 * run['step_s']:.2f} ms a step, {share:.0%} of the read rate{ratio}",
+                         goals.get(batch, "")))
+        if batch == 1 and tokens == loads[-1][1]:
+            rate = prefill_flops(config, tokens) * run["prefill_tokens_per_s"] / tokens
+            ratio = "" if isinstance(theirs, Exception) else f", {run['prefill_tokens_per_s'] / theirs[i][1]:.2f} x `transformers`"
+            rows.append((f"{shape}, bf16, prompt of {tokens:,} tokens",
+                         f"{run['prefill_tokens_per_s']:.0f} tokens/s, {rate / context.matrix_rate:.0%} of the matrix peak{ratio}",
+                         goals.get("prompt", "")))
+    if isinstance(theirs, Exception):
+        raise theirs
+
+
+def speed_8b(context, rows):
+    speed(context, rows, "8b", {1: "80 % of the read rate", 16: "3 x", "prompt": "60 % of the peak"})
+
+
+def speed_1b(context, rows):
+    speed(context, rows, "1b", {})
+
+
+def library(context, rows):
+    """Without the library of kernels: LibTorch's alone."""
+    shape = "1b" if context.on_gpu else "small"
+    folder, loads = make_model(context, shape), [(1, CONTEXT), (16, CONTEXT)]
+    for kernels in ("none", ""):
+        for run in decode(context, folder, "bf16", loads, MOTLEY_CUDA_KERNELS=kernels):
+            rows.append((f"{shape}, bf16, decode, batch {run['batch']}, kernels: {run['kernels']}", f"{1e3 * run['step_s']:.2f} ms a step", ""))
+
+
+def quantised(context, rows):
+    shape = "1b" if context.on_gpu else "small"
+    folder = make_model(context, shape)
+    for kind in ("q8_0", "q4_k"):
+        for run in decode(context, folder, kind, [(1, CONTEXT), (16, CONTEXT)]):
+            share = run["weight_bytes"] / run["step_s"] / context.read_rate
+            rows.append((f"{shape}, {kind}, decode, batch {run['batch']}",
+                         f"{run['tokens_per_s']:.0f} tokens/s, {1e3 * run['step_s']:.2f} ms a step, {share:.0%} of the read rate", ""))
+
+
+def memory(context, rows):
+    """What a process takes on the card beside what the plan counts."""
+    import torch
+    shape = "1b" if context.on_gpu else "small"
+    folder = make_model(context, shape)
+    command = [context.pack / "bin/decode_bench", folder, "bf16", "16", CONTEXT, 2000 if context.on_gpu else 5, 8, "bf16", context.backend]
+    before = torch.cuda.mem_get_info()[0] if context.on_gpu else 0
+    process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, text=True, env=context.environment())
+    most = 0
+    while process.poll() is None:
+        if context.on_gpu:
+            most = max(most, before - torch.cuda.mem_get_info()[0])
+        time.sleep(0.1)
+    run = json.loads(process.stdout.read().splitlines()[0])
+    planned = run["weight_bytes"] + run["kv_bytes"] + run["activation_bytes"]
+    rows.append((f"{shape}, memory of the process", f"{most / 2**20:.0f} MiB, {planned / 2**20:.0f} MiB of them counted by the plan", ""))
+
+
+CLUSTER = """
+format = "motley.cluster/1"
+name = "one GPU"
+
+[[machine]]
+name = "here"
+devices = ["card"]
+
+[[device_type]]
+name = "card"
+vendor = "nvidia"
+memory = "8 GiB"
+memory_bandwidth = "2 TB/s"
+flops = { fp32 = "40 TFLOP/s", bf16 = "400 TFLOP/s" }
+"""
+
+
+def doctor(context, changes):
+    """It may lack what this pack does not have, and says so by its exit status."""
+    return subprocess.run([context.pack / "bin/motley", "doctor", "--json"], capture_output=True, text=True,
+                          env=context.environment(**changes)).stdout
+
+
+def serve(context, rows):
+    """The program itself: a plan for one card, whose worker runs on it, beside one on the processor."""
+    folder, model = context.scratch / "serve", context.pack / "share/motley/models/tales"
+    folder.mkdir()
+    (folder / "cluster.toml").write_text(CLUSTER)
+    changes = dict(MOTLEY_VENV=str(context.pack / "python"))
+    cards = [finding["detail"] for finding in json.loads(doctor(context, changes))["findings"] if finding["what"].startswith("gpu ")]
+    rows.append(("`motley doctor`", "; ".join(cards) or "no GPU", ""))
+    import torch
+    installed = context.pack / "python/lib/python3.11/site-packages/torch"
+    if not installed.exists():
+        installed.symlink_to(Path(torch.__file__).parent)
+    for kind in ("fp32", "bf16"):
+        context.program("motley", "plan", "serve", "--cluster", folder / "cluster.toml", "--model", model, "--weight-type", kind,
+                        "--max-tokens", 64, "--max-sequences", 8, "-o", folder / "plan.json", **changes)
+        answers = {}
+        for backend in ("cpu", "cuda" if context.on_gpu else "cpu"):
+            said = context.program("motley", "chat", folder / "plan.json", "--model", model, "--temperature", 0, "--max-answer-tokens", 160,
+                                   "--message", "Tell me a short story about a lantern and an owl.", "--message", "Who helped the owl?",
+                                   "--backend", backend, "-q", "--json", **changes)
+            answers[backend] = [turn["token_ids"] for turn in json.loads(said)]
+        tokens = sum(map(len, answers["cpu"]))
+        same = answers["cpu"] == list(answers.values())[-1]
+        rows.append((f"`motley chat`, {kind}, two answers of the tales model, beside the processor's",
+                     f"{tokens} tokens, {'all equal' if same else 'not equal'}", "equal in fp32"))
+        if kind == "fp32" and not same:
+            raise RuntimeError("the answers differ")
+
+
+def nccl(context, rows):
+    if not context.on_gpu:
+        return
+    rows.append(("NCCL by the vendor interface, one rank", context.program("nccl_check").strip(), "the plain sum"))
+
+
+ALL = [
+    Check("probe", "read rate of the card's memory, and its bf16 matrix peak", 40, probe),
+    Check("parity", "every family, weight type and KV type: logits beside the processor's", 150, parity),
+    Check("pipeline", "two stages on the GPU, a GPU beside a processor, two ranks on the GPU: logits", 100, pipeline),
+    Check("serve", "`motley plan serve` and `motley chat` with the worker on the GPU: the processor's tokens", 60, serve),
+    Check("8b", "decode and prefill of the 8 B shape beside transformers, and shares of the probe's rates", 180, speed_8b),
+    Check("quantised", "decode of the 1 B shape in q8_0 and q4_k", 90, quantised),
+    Check("1b", "decode and prefill of the 1 B shape beside transformers", 90, speed_1b),
+    Check("logits", "logits of the 1 B shape in bf16 beside the processor's", 90, logits_1b),
+    Check("library", "the same without motley's library of kernels", 60, library),
+    Check("memory", "memory that a process takes, beside the plan's figure", 60, memory),
+    Check("nccl", "NCCL's library through the interface for vendors' libraries", 30, nccl),
+]

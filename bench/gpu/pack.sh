@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Packs what was built into FOLDER, so that run.py there checks it on a machine that has a GPU and PyTorch, and nothing else.
+#
+#   pack.sh BUILD FOLDER REFERENCE_PYTHON [KERNELS]      KERNELS: the library that `./dev gpu --build` makes
+set -euo pipefail
+build=$1 folder=$2 python=$3 kernels=${4:-}
+here=$(dirname "${BASH_SOURCE[0]}")
+
+rm -rf "$folder"
+mkdir -p "$folder/bin" "$folder/lib" "$folder/models"
+for program in motley motley-worker engine_check decode_bench nccl_check; do
+  strip -o "$folder/bin/$program" "$build/$program"
+done
+[ -z "$kernels" ] || cp "$kernels" "$folder/bin/"
+# What the programs link apart from LibTorch's and the C++ libraries, which every machine with PyTorch has.
+ldd "$build"/{motley,motley-worker,engine_check,decode_bench,nccl_check} | awk '/=>/ {print $3}' | sort -u |
+  grep -vE '/(torch|nvidia)/|/lib(c|m|dl|rt|util|pthread|gcc_s|stdc\+\+)\.so' | xargs -I{} cp -L {} "$folder/lib/"
+# The interpreter that the program embeds, and what it imports: Debian's library of modules without tests and tools.
+packages=$(dirname "$(ldd "$build/motley-worker" | awk '/libtorch_cpu/ {print $3}')")/../..
+python_folder=$folder/python/lib/python3.11
+mkdir -p "$folder/python/bin" "$python_folder/site-packages"
+tar -C /usr/lib/python3.11 -c --exclude=__pycache__ --exclude='test*' --exclude='idlelib' --exclude=tkinter --exclude=lib2to3 \
+  --exclude='config-*' --exclude=ensurepip --exclude=pydoc_data --exclude=distutils --exclude=sitecustomize.py . |
+  tar -C "$python_folder" -x
+cp -r "$packages"/{tokenizers,jinja2,markupsafe} "$python_folder/site-packages/"
+ln -s site-packages "$python_folder/dist-packages"  # where Debian's interpreter looks, outside of virtual environments
+find "$folder/python" -name __pycache__ -prune -exec rm -r {} +
+: >"$folder/python/bin/python3"  # it is looked for only to find what is beside it
+mkdir -p "$folder/share/motley/models"
+cp -r "$here/../../data/models/tales" "$folder/share/motley/models/"
+cp "$here/run.py" "$here/checks.py" "$here/../decode/make_model.py" "$folder/"
+PYTHONPATH=$here/../../tests/parity:$here/../decode "$python" - "$folder/models" <<'END'
+import sys
+from pathlib import Path
+import make_model
+import models
+import torch
+for name in models.MODELS:
+    folder = Path(sys.argv[1]) / name
+    models.make(name, folder).to(torch.bfloat16).save_pretrained(folder)
+    for shard in folder.glob("model-*"):  # of the fp32 weights, which took twice the room
+        shard.unlink()
+    (folder / "model.safetensors.index.json").unlink(missing_ok=True)
+make_model.make("small256", Path(sys.argv[1]) / "small256")
+END
+XZ_OPT="-3 -T0" tar -C "$(dirname "$folder")" -cJf "$folder.tar.xz" "$(basename "$folder")"
+du -sm "$folder.tar.xz" | awk '$1 > 60 {print "error: " $2 " takes " $1 " MiB, more than 60" > "/dev/stderr"; exit 1}'

@@ -1,0 +1,61 @@
+"""The checks on a GPU, as far as they go without one: the list, the refusal, and that a failed check ends nothing."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "bench/gpu"))
+import checks  # noqa: E402
+import run  # noqa: E402
+
+
+def call(*arguments, program=sys.executable):
+    return subprocess.run([program, ROOT / "bench/gpu/run.py", *arguments], capture_output=True, text=True, timeout=60)
+
+
+def test_a_dry_run_lists_every_check():
+    result = subprocess.run([ROOT / "dev", "gpu", "--dry-run"], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert len(lines) == len(checks.ALL)
+    for line, check in zip(lines, checks.ALL):
+        assert line.split()[0] == check.name and check.shows in line
+    assert {"parity", "pipeline", "8b", "1b", "memory", "nccl", "serve", "probe"} <= {check.name for check in checks.ALL}
+
+
+def test_without_a_gpu_it_says_what_is_missing(tmp_path):
+    result = call("--out", tmp_path)
+    assert result.returncode == 3
+    assert "error: " in result.stderr and "hint: " in result.stderr
+    assert not list(tmp_path.iterdir())
+    assert call("--only", "nothing").returncode == 2
+
+
+def test_a_failed_check_is_noted_and_the_next_one_runs(tmp_path):
+    def fails(context, rows):
+        rows.append(("before it failed", "1", ""))
+        raise RuntimeError("a cause\nof two lines")
+
+    def passes(context, rows):
+        rows.append(("speed", "2 tokens/s", "3"))
+
+    context = checks.Context(ROOT, tmp_path, "cpu")
+    context.machine = "a card, a date"
+    selected = [checks.Check("one", "", 5, fails), checks.Check("two", "", 5, passes), checks.Check("three", "", 500, passes)]
+    results = run.run(selected, context, minutes=1)
+    context.close()
+    assert [(name, error and error[:11]) for name, _, error, _ in results] == [("one", "a cause\nof "), ("two", None), ("three", "not started")]
+    table = (tmp_path / "table.md").read_text().splitlines()
+    assert table[0] == "a card, a date"
+    assert "| one | before it failed | 1 |  |" in table
+    assert "| one | **failed** | a cause of two lines | |" in table
+    assert "| two | speed | 2 tokens/s | 3 |" in table
+
+
+def test_prefill_counts_the_operations_of_a_published_shape():
+    config = checks.SHAPES["8b"]
+    # 6.98 billion parameters in the blocks, two operations each, and half of all pairs of tokens.
+    assert abs(checks.prefill_flops(config, 1) / (2 * 6.98e9) - 1) < 0.01
+    assert checks.prefill_flops(config, 2048) > 2 * 6.97e9 * 2048
+    assert checks.read_weights(config, 16_060_522_496) == 16_060_522_496 - 2 * 128256 * 4096
