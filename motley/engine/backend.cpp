@@ -73,25 +73,29 @@ void wait_for_stream(at::Device device) {
   guard.synchronizeStream(guard.getStream(device));
 }
 
+namespace {
+
+// A host tensor like `tensor`, which the first dimension's length may change from call to call.
+at::Tensor staged(const at::Tensor& tensor, at::Tensor& buffer) {
+  const auto bytes = static_cast<std::int64_t>(tensor.nbytes());
+  if (!buffer.defined() || buffer.size(0) < bytes)
+    buffer = at::empty({bytes}, at::TensorOptions(at::kByte).pinned_memory(true));
+  return buffer.narrow(0, 0, bytes).view(tensor.scalar_type()).view(tensor.sizes());
+}
+
+}  // namespace
+
+at::Tensor host_copy(const at::Tensor& values, at::Tensor& buffer) { return staged(values, buffer).copy_(values); }
+
 std::span<std::byte> bytes_of(const at::Tensor& host) {
   MOTLEY_CHECK(host.is_cpu() && host.is_contiguous());
   return {static_cast<std::byte*>(host.mutable_data_ptr()), host.nbytes()};
 }
 
-// A host tensor like `tensor`, which the first dimension's length may change from call to call.
-at::Tensor Collectives::staged(const at::Tensor& tensor, at::Tensor& buffer) {
-  if (!buffer.defined() || static_cast<std::int64_t>(buffer.nbytes()) < static_cast<std::int64_t>(tensor.nbytes()))
-    buffer = at::empty({static_cast<std::int64_t>(tensor.nbytes())}, at::TensorOptions(at::kByte).pinned_memory(true));
-  return buffer.narrow(0, 0, static_cast<std::int64_t>(tensor.nbytes()))
-      .view(tensor.scalar_type())
-      .view(tensor.sizes());
-}
-
 void Collectives::sum(at::Tensor& tensor) {
   if (size() == 1) return;
   MOTLEY_CHECK(tensor.is_contiguous());
-  const at::Tensor host = tensor.is_cpu() ? tensor : staged(tensor, mine_);
-  if (!tensor.is_cpu()) host.copy_(tensor);
+  const at::Tensor host = tensor.is_cpu() ? tensor : host_copy(tensor, mine_);
   group_->all_reduce(bytes_of(host),
                      tensor.scalar_type() == at::kFloat ? CollectiveElement::fp32 : CollectiveElement::bf16);
   if (!tensor.is_cpu()) tensor.copy_(host);
@@ -100,8 +104,7 @@ void Collectives::sum(at::Tensor& tensor) {
 void Collectives::gather_columns(const at::Tensor& mine, at::Tensor all, const std::vector<std::int64_t>& bounds) {
   if (size() == 1) return;
   const bool on_host = mine.is_cpu(), receives = group_->rank() == 0;
-  const at::Tensor from = on_host ? mine : staged(mine, mine_);
-  if (!on_host) from.copy_(mine);
+  const at::Tensor from = on_host ? mine : host_copy(mine, mine_);
   const at::Tensor to = !receives || on_host ? all : staged(all, all_);
   for (std::int64_t row = 0; row < mine.size(0); ++row) {  // a row's columns lie together, those of several do not
     if (!receives) group_->send(bytes_of(from[row]), 0);

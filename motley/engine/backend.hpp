@@ -23,6 +23,9 @@ at::Device open_backend(const std::string& name);
 void synchronize(at::Device device);
 void wait_for_stream(at::Device device);
 
+// The values in the host's memory, in `buffer`: bytes, pinned, allocated where there are too few.
+at::Tensor host_copy(const at::Tensor& values, at::Tensor& buffer);
+
 // Of a contiguous tensor in the host's memory.
 std::span<std::byte> bytes_of(const at::Tensor& host);
 
@@ -40,8 +43,6 @@ class Collectives final : public BlockRanks {
   void gather_columns(const at::Tensor& mine, at::Tensor all, const std::vector<std::int64_t>& bounds);
 
  private:
-  at::Tensor staged(const at::Tensor& tensor, at::Tensor& buffer);
-
   WorkerGroup* group_;
   at::Tensor mine_, all_;  // pinned
 };

@@ -38,7 +38,8 @@ void CrossingSender::send(WorkerGroup& workers, const at::Tensor& hidden, DType 
     send_crossing(workers, packed_, hidden.size(0), rank, senders, receivers);
     return;
   }
-  const at::Tensor host = hidden.to(at::kCPU, scalar_type(type)).contiguous();  // usually `hidden` itself
+  at::Tensor host = hidden.to(scalar_type(type)).contiguous();  // usually `hidden` itself
+  if (!host.is_cpu()) host = host_copy(host, pinned_);
   send_crossing(workers, bytes_of(host), host.size(0), rank, senders, receivers);
 }
 

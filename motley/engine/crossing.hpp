@@ -23,6 +23,7 @@ class CrossingSender {
 
  private:
   std::vector<std::byte> packed_;
+  at::Tensor pinned_;  // bytes: rows of a GPU on their way
 };
 
 class CrossingReceiver {

@@ -39,6 +39,13 @@ const cuda::Kernels& open_cuda_kernels(const std::string& path) {
   return kernels;
 }
 
+std::optional<std::int64_t> free_gpu_memory_bytes() {
+  const cuda::Kernels* kernels = cuda_kernels();
+  std::int64_t free = 0, total = 0;
+  if (kernels == nullptr || kernels->memory(&free, &total) != 0) return std::nullopt;
+  return free;
+}
+
 const cuda::Kernels* cuda_kernels() {
   static const cuda::Kernels* const kernels = []() -> const cuda::Kernels* {
     const char* named = std::getenv("MOTLEY_CUDA_KERNELS");

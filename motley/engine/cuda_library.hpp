@@ -1,7 +1,8 @@
 // The library of CUDA kernels, opened at run time where there is one.
 #pragma once
 
-#include <memory>
+#include <cstdint>
+#include <optional>
 #include <string>
 
 #include "motley/engine/cuda/kernels.hpp"
@@ -12,6 +13,9 @@ namespace motley {
 // "none". Null where there is none. Throws an environment error where a named library cannot be opened, or one is of
 // another version.
 const cuda::Kernels* cuda_kernels();
+
+// What the thread's current GPU has free now; nothing where no library tells.
+std::optional<std::int64_t> free_gpu_memory_bytes();
 
 // Of this file. Throws an environment error where it cannot be opened, or is of another version. It stays open.
 const cuda::Kernels& open_cuda_kernels(const std::string& path);

@@ -44,6 +44,12 @@ std::function<void(double)> weights_progress(ControlConnection& control) {
   };
 }
 
+// Others may use the memory, too.
+void check_memory(const std::string& device, const Assignment& assignment, at::Device on) {
+  const std::optional<std::int64_t> free = on.is_cpu() ? free_memory_bytes() : free_gpu_memory_bytes();
+  if (free) check_free_memory(device, assignment.memory, *free);
+}
+
 std::set<std::int64_t> layers_from(const CacheHandover& handover, int rank) {
   std::set<std::int64_t> layers;
   for (const CacheMove& move : handover.moves)
@@ -59,7 +65,7 @@ std::unique_ptr<StageModel> preload(const Preload& asked, ControlConnection& con
   const ServePlan plan = read_sent_plan(asked.plan_json);
   const Assignment assignment = assignment_of(plan, asked.device);
   const at::Device device = open_backend(asked.backend);
-  if (device.is_cpu()) check_free_memory(asked.device, assignment.memory, free_memory_bytes());
+  check_memory(asked.device, assignment, device);
   auto model = StageModel::preload(spec_of(plan, assignment), asked.model_folder, device, weights_progress(control));
   control.send(Preloaded{});
   return model;
@@ -88,7 +94,7 @@ StageExecutor::StageExecutor(const LaunchedPart& part, ServePlan plan, ControlCo
   control.send(Progress{"connect", 1});
 
   const Stage& stage = *assignment_.stage;
-  if (device_.is_cpu() && !held) check_free_memory(launch.device, assignment_.memory, free_memory_bytes());
+  if (!held) check_memory(launch.device, assignment_, device_);
   model_ = std::make_unique<StageModel>(spec_of(plan_, assignment_), launch.model_folder, group_.get(), device_,
                                         weights_progress(control), std::move(held), launch.epoch,
                                         layers_from(launch.handover, rank_of_.at(launch.device)));
@@ -104,7 +110,8 @@ StageExecutor::StageExecutor(const LaunchedPart& part, ServePlan plan, ControlCo
   check_allocation(launch.device, assignment_.memory, {bytes.weights, bytes.kv, bytes.activations});
   if (!stage.embedding) {
     incoming_ = model_->incoming_buffer();
-    incoming_host_ = incoming_.is_cpu() ? incoming_ : at::empty_like(incoming_, at::TensorOptions(at::kCPU));
+    incoming_host_ =
+        incoming_.is_cpu() ? incoming_ : at::empty_like(incoming_, at::TensorOptions(at::kCPU).pinned_memory(true));
   }
   control.send(Ready{.weight_bytes = bytes.weights,
                      .kv_bytes = bytes.kv,

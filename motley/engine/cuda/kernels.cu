@@ -33,6 +33,14 @@ int graph_launch(void* graph, void* stream) {
 void graph_free(void* graph) { cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph)); }
 
 const char* error_text(int error) { return cudaGetErrorString(static_cast<cudaError_t>(error)); }
+
+int memory(std::int64_t* free_bytes, std::int64_t* total_bytes) {
+  std::size_t free = 0, total = 0;
+  const cudaError_t error = cudaMemGetInfo(&free, &total);
+  *free_bytes = static_cast<std::int64_t>(free);
+  *total_bytes = static_cast<std::int64_t>(total);
+  return error;
+}
 #else
 constexpr int not_supported = 801;  // cudaErrorNotSupported
 
@@ -43,6 +51,7 @@ int graph_end(void*, void** graph) {
 }
 int graph_launch(void*, void*) { return not_supported; }
 void graph_free(void*) {}
+int memory(std::int64_t*, std::int64_t*) { return not_supported; }
 const char* error_text(int) { return "this library runs on the processor"; }
 #endif
 
@@ -62,6 +71,7 @@ constexpr Kernels kernels = {
     .product = product,
     .product_scratch_bytes = product_scratch_bytes,
     .expand = expand,
+    .memory = memory,
     .graph_begin = graph_begin,
     .graph_end = graph_end,
     .graph_launch = graph_launch,

@@ -9,7 +9,7 @@
 namespace motley::cuda {
 
 // Raised with every change of this file: a library of another number is refused.
-inline constexpr std::int32_t kernels_version = 1;
+inline constexpr std::int32_t kernels_version = 2;
 
 enum class Element : std::int32_t { fp32, bf16, int8 };
 enum class NormKind : std::int32_t { rms, layer };
@@ -206,6 +206,8 @@ struct Kernels {
   int (*product)(const ProductTask&, void* stream);
   std::int64_t (*product_scratch_bytes)(std::int64_t rows, std::int64_t inputs);
   int (*expand)(const ExpandTask&, void* stream);
+  // Of the thread's current device, now.
+  int (*memory)(std::int64_t* free_bytes, std::int64_t* total_bytes);
   // A recorded run of what is put on `stream` between begin and end; replays cost one launch.
   int (*graph_begin)(void* stream);
   int (*graph_end)(void* stream, void** graph);
