@@ -2,12 +2,14 @@
 
 import json
 import os
+import re
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +32,7 @@ SHAPES = {
     "8b-two-layers": LLAMA | dict(num_hidden_layers=2, hidden_size=4096, num_attention_heads=32, num_key_value_heads=8,
                                   intermediate_size=14336),
     "small": LLAMA | dict(num_hidden_layers=2, hidden_size=256, num_attention_heads=4, num_key_value_heads=2, head_dim=64,
-                          intermediate_size=512, vocab_size=1024),
+                          intermediate_size=512, vocab_size=4096),
 }
 
 
@@ -53,6 +55,10 @@ class Context:
 
     def close(self):
         shutil.rmtree(self.scratch, ignore_errors=True)
+
+    def know_rates(self):
+        if self.read_rate is None:
+            probe(self, [])
 
     def card(self):
         if not self.on_gpu:
@@ -315,6 +321,7 @@ def read_weights(config, bytes_of_all):
 
 
 def speed(context, rows, shape, goals):
+    context.know_rates()
     shape = shape if context.on_gpu else "small"
     config, folder = SHAPES[shape], make_model(context, shape)
     loads = [(1, CONTEXT), (16, CONTEXT), (64, CONTEXT), (1, PROMPT)] if context.on_gpu else [(1, 20), (3, 20)]
@@ -357,6 +364,7 @@ def library(context, rows):
 
 
 def quantised(context, rows):
+    context.know_rates()
     shape = "1b" if context.on_gpu else "small"
     folder = make_model(context, shape)
     for kind in ("q8_0", "q4_k"):
@@ -401,6 +409,14 @@ flops = { fp32 = "40 TFLOP/s", bf16 = "400 TFLOP/s" }
 """
 
 
+def link_torch(context):
+    """The program looks for LibTorch among the packages of its own Python."""
+    import torch
+    installed = context.pack / "python/lib/python3.11/site-packages/torch"
+    if not installed.exists():
+        installed.symlink_to(Path(torch.__file__).parent)
+
+
 def doctor(context, changes):
     """It may lack what this pack does not have, and says so by its exit status."""
     return subprocess.run([context.pack / "bin/motley", "doctor", "--json"], capture_output=True, text=True,
@@ -415,10 +431,7 @@ def serve(context, rows):
     changes = dict(MOTLEY_VENV=str(context.pack / "python"))
     cards = [finding["detail"] for finding in json.loads(doctor(context, changes))["findings"] if finding["what"].startswith("gpu ")]
     rows.append(("`motley doctor`", "; ".join(cards) or "no GPU", ""))
-    import torch
-    installed = context.pack / "python/lib/python3.11/site-packages/torch"
-    if not installed.exists():
-        installed.symlink_to(Path(torch.__file__).parent)
+    link_torch(context)
     for kind in ("fp32", "bf16"):
         context.program("motley", "plan", "serve", "--cluster", folder / "cluster.toml", "--model", model, "--weight-type", kind,
                         "--max-tokens", 64, "--max-sequences", 8, "-o", folder / "plan.json", **changes)
@@ -436,6 +449,61 @@ def serve(context, rows):
             raise RuntimeError("the answers differ")
 
 
+ANSWER_TOKENS = 128
+
+
+def talk(address, streams, answers=3):
+    """Tokens/s of so many clients, each asking for one answer after another; the first of each is not counted."""
+    import random
+    source = random.Random(streams)
+
+    def one(number):
+        done = []
+        for _ in range(answers):
+            body = dict(prompt=[source.randrange(3, 1000) for _ in range(64)], max_tokens=ANSWER_TOKENS, temperature=0, ignore_eos=True)
+            request = urllib.request.Request(f"{address}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
+            begin = time.monotonic()
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                done.append((begin, time.monotonic(), json.load(answer)["usage"]["completion_tokens"]))
+        return done[1:]
+
+    with ThreadPoolExecutor(streams) as clients:
+        done = [answer for mine in clients.map(one, range(streams)) for answer in mine]
+    return sum(answer[2] for answer in done) / (max(answer[1] for answer in done) - min(answer[0] for answer in done))
+
+
+def http(context, rows):
+    """A server's clients, beside what the same model decodes in one process."""
+    shape = "8b" if context.on_gpu else "small"
+    folder, model = context.scratch / "http", make_model(context, shape)
+    folder.mkdir()
+    import make_model as shapes
+    shapes.TALES = context.pack / "share/motley/models/tales"
+    shapes.write_tokenizer(model)
+    (folder / "cluster.toml").write_text(CLUSTER.replace("8 GiB", "60 GiB" if context.on_gpu else "2 GiB"))
+    changes = dict(MOTLEY_VENV=str(context.pack / "python"))
+    link_torch(context)
+    context.program("motley", "plan", "serve", "--cluster", folder / "cluster.toml", "--model", model, "--weight-type", "bf16",
+                    "--max-tokens", 2048, "--max-sequences", 64, "-o", folder / "plan.json", **changes)
+    command = [context.pack / "bin/motley", "serve", folder / "plan.json", "--model", model, "--backend", "cuda" if context.on_gpu else "cpu",
+               "--local", "--port", 0]
+    server = subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE, text=True, env=context.environment(**changes))
+    try:
+        said = ""
+        for line in server.stderr:
+            said += line
+            if found := re.search(r"http://[\d.]+:\d+(?=/v1)", line):
+                break
+        else:
+            raise RuntimeError(f"motley serve ended before it listened: {said[-400:]}")
+        for streams in (1, 16, 64) if context.on_gpu else (1, 4):
+            rows.append((f"{shape}, bf16, `motley serve`, {streams} clients over HTTP, 64 tokens in and {ANSWER_TOKENS} out",
+                         f"{talk(found[0], streams):.0f} tokens/s", ""))
+    finally:
+        server.terminate()
+        server.communicate(timeout=30)
+
+
 def nccl(context, rows):
     if not context.on_gpu:
         return
@@ -448,6 +516,7 @@ ALL = [
     Check("pipeline", "two stages on the GPU, a GPU beside a processor, two ranks on the GPU: logits", 100, pipeline),
     Check("serve", "`motley plan serve` and `motley chat` with the worker on the GPU: the processor's tokens", 60, serve),
     Check("8b", "decode and prefill of the 8 B shape beside transformers, and shares of the probe's rates", 180, speed_8b),
+    Check("http", "`motley serve` of the 8 B shape on the GPU: clients over HTTP", 90, http),
     Check("quantised", "decode of the 1 B shape in q8_0 and q4_k", 90, quantised),
     Check("1b", "decode and prefill of the 1 B shape beside transformers", 90, speed_1b),
     Check("logits", "logits of the 1 B shape in bf16 beside the processor's", 90, logits_1b),
