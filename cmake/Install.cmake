@@ -21,6 +21,8 @@ endif()
 # LibTorch is too large to copy: it stays in its environment. motley starts the worker with the one that MOTLEY_VENV names.
 install(TARGETS motley-worker RUNTIME COMPONENT program)
 set_target_properties(motley-worker PROPERTIES INSTALL_RPATH ${torch}/lib)
+# The kernels for GPUs, where `./dev gpu --build` has made them.
+install(FILES ${CMAKE_SOURCE_DIR}/build/gpu/libmotley_cuda.so DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT program OPTIONAL)
 install(FILES packages/python.txt DESTINATION ${CMAKE_INSTALL_DATADIR}/motley RENAME python-packages.txt COMPONENT program)
 
 # The library's version is that of its C functions.
