@@ -26,7 +26,6 @@
 #include "motley/checkpoint/quants.hpp"
 #include "motley/engine/backend.hpp"
 #include "motley/engine/cpu_kernels.hpp"
-#include "motley/engine/cuda_library.hpp"
 #include "motley/engine/ops.hpp"
 #include "motley/engine/stage_model.hpp"
 #include "motley/engine/weights.hpp"
@@ -203,9 +202,7 @@ Value measure_load(StageModel& model, const StageSpec& spec, const Load& load, s
                         {"tokens_per_s", static_cast<double>(batch) / step_s},
                         {"step_s", step_s},
                         {"prefill_tokens_per_s", context > 0 ? static_cast<double>(batch * context) / prefill_s : 0.0},
-                        {"kernels", std::string(device.is_cpu()  ? cpu_kernels_name()
-                                                : cuda_kernels() ? "cuda"
-                                                                 : "aten")},
+                        {"kernels", kernels_name(device)},
                         {"weight_bytes", model.allocated().weights},
                         {"kv_bytes", model.allocated().kv},
                         {"activation_bytes", model.allocated().activations},

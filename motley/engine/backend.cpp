@@ -6,6 +6,9 @@
 
 #include <charconv>
 
+#include "motley/engine/cpu_kernels.hpp"
+#include "motley/engine/cuda_library.hpp"
+
 namespace motley {
 namespace {
 
@@ -61,6 +64,11 @@ at::Device open_backend(const std::string& name) {
   const at::Device device(at::kCUDA, static_cast<at::DeviceIndex>(index));
   use_own_stream(device);
   return device;
+}
+
+std::string kernels_name(at::Device device) {
+  if (device.is_cpu()) return std::string(cpu_kernels_name());
+  return cuda_kernels() != nullptr ? "cuda" : "aten";
 }
 
 void synchronize(at::Device device) {

@@ -19,6 +19,9 @@ namespace motley {
 // environment error where the libraries, the driver or the device are missing.
 at::Device open_backend(const std::string& name);
 
+// What products run on there: a processor's set of kernels, "cuda", or "aten" (LibTorch's own operations).
+std::string kernels_name(at::Device device);
+
 // Return when all that was asked of the device is done, or all that this thread asked for. At once for the processor.
 void synchronize(at::Device device);
 void wait_for_stream(at::Device device);

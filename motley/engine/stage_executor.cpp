@@ -10,7 +10,6 @@
 #include "motley/base/random.hpp"
 #include "motley/engine/backend.hpp"
 #include "motley/engine/cache_handover.hpp"
-#include "motley/engine/cpu_kernels.hpp"
 #include "motley/engine/cuda_library.hpp"
 #include "motley/engine/ops.hpp"
 #include "motley/workers/worker_links.hpp"
@@ -80,9 +79,7 @@ StageExecutor::StageExecutor(const LaunchedPart& part, ServePlan plan, ControlCo
       device_(open_backend(part.launch.backend)) {
   const Instant start = Clock::now();
   const Launch& launch = part.launch;
-  const std::string kernels(device_.is_cpu()            ? cpu_kernels_name()
-                            : cuda_kernels() != nullptr ? "cuda"
-                                                        : "aten");  // refused, if so, before any work
+  const std::string kernels = kernels_name(device_);  // refused, if so, before any work
   const std::vector<std::string> devices = worker_devices(plan_);
   for (std::size_t rank = 0; rank < devices.size(); ++rank) rank_of_[devices[rank]] = static_cast<int>(rank);
   if (const auto* links = std::get_if<WorkerLinks>(&launch.links))
