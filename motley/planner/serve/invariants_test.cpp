@@ -139,6 +139,35 @@ TEST(Invariants, TheSearchSeesThePriceOnRandomClusters) {
 }
 
 // Classes made by type alone know nothing of links; here they took a device across the sea for its twin next door.
+TEST(Invariants, TheSearchSeesTheReturnBetweenAlikeDevices) {
+  const Cluster cluster = cluster_of(R"(
+    format = "motley.cluster/1"
+    [[machine]]
+    name = "here"
+    site = "here"
+    devices = ["t"]
+    [[machine]]
+    name = "there"
+    devices = ["t"]
+    [[device_type]]
+    name = "t"
+    vendor = "nvidia"
+    memory = "107 MiB"
+    memory_bandwidth = "183 GB/s"
+    flops = { fp16 = "2 TFLOP/s" }
+    reserve = "8 MiB"
+    [network]
+    between_sites = { latency = "2 ms", bandwidth = "100 MB/s" })");
+  ServeOptions options;
+  options.objective = Objective::throughput;
+  options.replication = Replication::one_pipeline;
+  options.front = Front::skip;
+  options.step = {.max_tokens = 64, .max_sequences = 8, .block_tokens = 16};
+  options.max_batch = 64;
+  options.deadline_s = 600;
+  EXPECT_EQ(unlike_its_price(cluster, options), "");
+}
+
 TEST(Invariants, CoarseClassesArePricedAtTheirRealLinks) {
   const Cluster cluster = cluster_of(R"(
 format = "motley.cluster/1"

@@ -191,20 +191,21 @@ ChainProblem StageTable::problem(const ServeForm& form, const ServePoint& point,
 
 // Devices of two places, as groups between which a hop can be priced; none where there is only one device in all.
 std::optional<std::pair<TensorGroup, TensorGroup>> StageTable::neighbours(int from, int to) const {
-  const auto place = [&](int index) {
-    const std::vector<int>& devices = place_devices_[index];
+  const auto group = [&](const std::vector<int>& devices) {
     return TensorGroup{.devices = devices, .weight_type = weights_.on(cluster_, devices), .kv_type = kv_type_};
   };
-  const auto pair = [&](int other) {
-    std::pair<TensorGroup, TensorGroup> ends(place(from), place(other));
+  const auto pair = [&](const std::vector<int>& senders, const std::vector<int>& receivers) {
+    std::pair<TensorGroup, TensorGroup> ends(group(senders), group(receivers));
     set_sending(ends.first, ends.second);
     return ends;
   };
-  if (from != to || place_devices_[from].size() > 1) return pair(to);
+  const std::vector<int>& here = place_devices_[from];
+  if (from != to) return pair(here, place_devices_[to]);
+  if (here.size() > 1) return pair({here.front()}, {here.back()});  // two stages have no device in common
   // No second stage can stand where there is one device alone: any value will do, and the next place's lets the solver
   // see that places are alike.
   if (place_devices_.size() == 1) return std::nullopt;
-  return pair((to + 1) % static_cast<int>(place_devices_.size()));
+  return pair(here, place_devices_[(to + 1) % static_cast<int>(place_devices_.size())]);
 }
 
 void StageTable::set_sending(TensorGroup& from, const TensorGroup& to) const {
