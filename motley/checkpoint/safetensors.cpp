@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <optional>
-
 #include "motley/base/error.hpp"
 #include "motley/base/value.hpp"
 
@@ -13,15 +11,6 @@ namespace {
 constexpr std::uint64_t length_bytes = 8;
 constexpr std::uint64_t max_header_bytes = 100'000'000;
 constexpr std::int64_t max_dimensions = 8;
-
-// Of one element; none for a type that this reader does not know.
-std::optional<std::uint64_t> element_bytes(std::string_view type) {
-  static const std::map<std::string_view, std::uint64_t> sizes = {
-      {"BOOL", 1}, {"U8", 1},  {"I8", 1},  {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"I16", 2}, {"U16", 2}, {"F16", 2},
-      {"BF16", 2}, {"I32", 4}, {"U32", 4}, {"F32", 4},     {"I64", 8},     {"U64", 8}, {"F64", 8}};
-  const auto found = sizes.find(type);
-  return found == sizes.end() ? std::nullopt : std::optional(found->second);
-}
 
 // A list of non-negative integers of a header's entry.
 std::vector<std::int64_t> read_sizes(const Value& entry, std::string_view key, std::string_view where) {
@@ -61,7 +50,7 @@ StoredTensor read_entry(const Value& entry, std::span<const std::byte> data, con
     throw input_error(
         fmt::format("{}: its bytes end at {}, but the file has {} after the header", where, end, data.size()),
         "the file is cut off: copy or download it again");
-  if (const auto element = element_bytes(tensor.type)) {
+  if (const auto element = safetensors_element_bytes(tensor.type)) {
     const std::uint64_t promised = bytes_of_shape(tensor.shape, *element, where);
     if (promised != end - begin)
       throw input_error(fmt::format("{}: {} elements of shape {} take {} bytes, but its range has {}", where,
@@ -95,6 +84,14 @@ Value parse_header(std::string_view text, const std::filesystem::path& path) {
 }
 
 }  // namespace
+
+std::optional<std::uint64_t> safetensors_element_bytes(std::string_view type) {
+  static const std::map<std::string_view, std::uint64_t> sizes = {
+      {"BOOL", 1}, {"U8", 1},  {"I8", 1},  {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"I16", 2}, {"U16", 2}, {"F16", 2},
+      {"BF16", 2}, {"I32", 4}, {"U32", 4}, {"F32", 4},     {"I64", 8},     {"U64", 8}, {"F64", 8}};
+  const auto found = sizes.find(type);
+  return found == sizes.end() ? std::nullopt : std::optional(found->second);
+}
 
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
     : path_(path), mapping_(std::make_shared<MappedFile>(path)) {

@@ -5,12 +5,17 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "motley/checkpoint/stored_tensor.hpp"
 
 namespace motley {
+
+// Bytes of an element of this type, as the format spells it; none for a type that is not known here.
+std::optional<std::uint64_t> safetensors_element_bytes(std::string_view type);
 
 // One file. Everything its header says is checked before it is believed: the header's length, shape x element size =
 // range, ranges inside the file, no two overlapping. Any lie is an input error that names file and tensor.
