@@ -40,6 +40,8 @@ class WatchedCodec final : public TextCodec {
   std::vector<std::int32_t> encode(std::string_view text, bool special) override {
     return inner_->encode(text, special);
   }
+  Placed encode_placed(std::string_view text) override { return inner_->encode_placed(text); }
+  std::optional<std::int32_t> eos_token() override { return inner_->eos_token(); }
   std::vector<std::string> decode_all(const std::vector<std::vector<std::int32_t>>& lists, bool skip) override {
     ++decodes;
     if (broken) throw Error(ErrorCode::internal, "no decoder");

@@ -222,6 +222,14 @@ class Codec:
         # Other than encode(), the call for batches lets other threads run meanwhile; the fast one leaves out offsets.
         return self.tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
 
+    def encode_placed(self, text):
+        encoding = self.tokenizer.encode_batch([text], add_special_tokens=False)[0]
+        return encoding.ids, [end for _, end in encoding.offsets]
+
+    def eos_token(self):
+        token = self.special_tokens.get("eos_token")
+        return None if token is None else self.tokenizer.token_to_id(token)
+
     def decode_all(self, lists, skip_special_tokens):
         # Other than decode_batch(), this keeps the interpreter: taking it back would cost more than so short calls.
         decode = self.tokenizer.decode

@@ -22,6 +22,8 @@ class ToyCodec final : public TextCodec {
     return texts;
   }
   Tokens encode(std::string_view, bool) override { return {}; }
+  Placed encode_placed(std::string_view) override { return {}; }
+  std::optional<std::int32_t> eos_token() override { return std::nullopt; }
   std::string token_text(std::int32_t) override { return {}; }
   std::vector<std::uint8_t> token_bytes(std::int32_t) override { return {}; }
   std::int64_t vocabulary_size() override { return 5; }

@@ -129,6 +129,13 @@ class PythonCodec final : public TextCodec {
         [&] { return codec_.attr("encode")(to_python(text), add_special_tokens).cast<std::vector<std::int32_t>>(); });
   }
 
+  Placed encode_placed(std::string_view text) override {
+    return in_python([&] {
+      const py::tuple placed = codec_.attr("encode_placed")(to_python(text));
+      return Placed{placed[0].cast<std::vector<std::int32_t>>(), placed[1].cast<std::vector<std::int64_t>>()};
+    });
+  }
+
   std::vector<std::string> decode_all(const std::vector<std::vector<std::int32_t>>& lists,
                                       bool skip_special_tokens) override {
     for (const auto& tokens : lists)
@@ -151,6 +158,10 @@ class PythonCodec final : public TextCodec {
 
   std::int64_t vocabulary_size() override {
     return in_python([&] { return codec_.attr("vocabulary_size")().cast<std::int64_t>(); });
+  }
+
+  std::optional<std::int32_t> eos_token() override {
+    return in_python([&] { return codec_.attr("eos_token")().cast<std::optional<std::int32_t>>(); });
   }
 
   bool has_chat_template() override {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,6 +23,12 @@ class TextCodec {
   virtual ~TextCodec() = default;
 
   virtual std::vector<std::int32_t> encode(std::string_view text, bool add_special_tokens) = 0;
+  // With the place where each token's part of the text ends, in characters. No special tokens are added.
+  struct Placed {
+    std::vector<std::int32_t> tokens;
+    std::vector<std::int64_t> ends;
+  };
+  virtual Placed encode_placed(std::string_view text) = 0;
   // The text of each list; one call into Python for all.
   virtual std::vector<std::string> decode_all(const std::vector<std::vector<std::int32_t>>& lists,
                                               bool skip_special_tokens) = 0;
@@ -31,6 +38,9 @@ class TextCodec {
   virtual std::string token_text(std::int32_t token) = 0;  // of one token by itself, for logprobs
   virtual std::vector<std::uint8_t> token_bytes(std::int32_t token) = 0;
   virtual std::int64_t vocabulary_size() = 0;  // without tokens that were added later
+
+  // The tokenizer's own, by which documents end; none where it names none.
+  virtual std::optional<std::int32_t> eos_token() = 0;
 
   virtual bool has_chat_template() = 0;
   // `messages` is the request's list of {role, content}. Throws an input error when the template refuses them.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <filesystem>
 #include <thread>
@@ -145,6 +146,28 @@ TEST(TextCodec, SkipsSpecialTokens) {
   std::string text;
   for (const auto token : tokens) text += stream.push(token);
   EXPECT_EQ(text + stream.finish(), "onetwo");
+}
+
+TEST(TextCodec, SaysWhereTokensEnd) {
+  const auto codec = TextCodec::open(data / "byte_level");
+  const std::string text = "Zoë<|im_end|> counted";
+  const auto placed = codec->encode_placed(text);
+  EXPECT_EQ(placed.tokens, codec->encode(text, false));
+  ASSERT_EQ(placed.ends.size(), placed.tokens.size());
+  EXPECT_TRUE(std::ranges::is_sorted(placed.ends));
+  EXPECT_EQ(placed.ends.back(), 21);  // characters, not bytes
+  const auto special = std::ranges::find(placed.tokens, codec->eos_token());
+  ASSERT_NE(special, placed.tokens.end());
+  EXPECT_EQ(placed.ends[static_cast<std::size_t>(special - placed.tokens.begin())], 13);
+}
+
+TEST(TextCodec, KnowsTheTokenThatEndsTexts) {
+  EXPECT_EQ(TextCodec::open(data / "byte_level")->token_text(*TextCodec::open(data / "byte_level")->eos_token()),
+            "<|im_end|>");
+  EXPECT_TRUE(TextCodec::open(data / "gguf/llama-bpe.gguf")->eos_token());
+  const Folder folder;
+  folder.copy(data / "byte_level/tokenizer.json");
+  EXPECT_EQ(TextCodec::open(folder.path())->eos_token(), std::nullopt);
 }
 
 TEST(TextCodec, AddedTokensAreTheirOwnText) {
