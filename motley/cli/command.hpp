@@ -30,6 +30,7 @@ void add_report(CLI::App& parent, Action& action);
 void add_cluster(CLI::App& parent, Action& action);
 void add_probe(CLI::App& cluster_verbs, Action& action);  // where the runtime is built
 void add_model(CLI::App& parent, Action& action);
+void add_model_init(CLI::App& model_verbs, Action& action);      // initial.cpp
 void add_model_quantize(CLI::App& model_verbs, Action& action);  // quantize.cpp
 void add_doctor(CLI::App& parent, Action& action);
 void add_serve(CLI::App& parent, Action& action);

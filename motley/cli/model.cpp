@@ -116,7 +116,8 @@ void add_model(CLI::App& parent, Action& action) {
       "examples:\n"
       "  motley model show llama-2-70b\n"
       "  motley model memory llama-2-70b --layers 0,20 --tp 2 --kv-tokens 8192\n"
-      "  motley model quantize data/models/tales --type q8_0 -o tales-q8_0.gguf");
+      "  motley model quantize data/models/tales --type q8_0 -o tales-q8_0.gguf\n"
+      "  motley model init data/models/tales --seed 1 -o fresh");
 
   auto* show_verb = group->add_subcommand("show", "Show shape, parameters, bytes and FLOPs");
   show_verb->footer("example: motley model show llama-2-70b");
@@ -158,6 +159,7 @@ void add_model(CLI::App& parent, Action& action) {
       ->check(CLI::Range(1, 1 << 16));
   add_output_options(*memory_verb, options->output);
   add_model_quantize(*group, action);
+  add_model_init(*group, action);
   memory_verb->callback([options, &action] { action = [options] { return memory(*options); }; });
 }
 
