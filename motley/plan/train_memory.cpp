@@ -55,7 +55,7 @@ StateBytes state_bytes(const Training& training) {
   if (training.states) return *training.states;
   StateBytes bytes;
   if (training.precision == DType::fp32) bytes = {.weight = 4, .gradient = 4, .master = 0, .moments = 8};
-  if (training.optimizer == "sgd") bytes.moments = 0;
+  if (training.optimizer == "sgd") bytes.moments = training.momentum > 0 ? 4 : 0;
   return bytes;
 }
 

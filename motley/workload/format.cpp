@@ -1,6 +1,8 @@
 // The tables of motley.workload/1.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "motley/workload/workload.hpp"
 
 namespace motley {
@@ -8,6 +10,13 @@ namespace motley {
 template <>
 const std::vector<EnumName<Executor>>& enum_names<Executor>() {
   static const std::vector<EnumName<Executor>> names = {{Executor::motley, "motley"}, {Executor::fsdp, "fsdp"}};
+  return names;
+}
+
+template <>
+const std::vector<EnumName<RateSchedule>>& enum_names<RateSchedule>() {
+  static const std::vector<EnumName<RateSchedule>> names = {
+      {RateSchedule::constant, "constant"}, {RateSchedule::cosine, "cosine"}, {RateSchedule::linear, "linear"}};
   return names;
 }
 
@@ -150,10 +159,29 @@ const Schema<Training>& schema<Training>() {
         .field("states", &T::states, "Bytes per parameter if not the default.")
         .custom<std::string>(optimizer, &T::optimizer, read_optimizer, binding::write_any<std::string>)
         .field("executor", &T::executor, "What runs the plan; its constants are part of the price. Default: `motley`.")
+        .field("learning_rate", &T::learning_rate, "After the warm-up. Default: 0.001.", {.min = 0})
+        .field("schedule", &T::schedule, "What the learning rate does after the warm-up. Default: `constant`.")
+        .field("warmup_steps", &T::warmup_steps, "Steps in which the learning rate rises to its value. Default: 0.",
+               {.min = 0})
+        .field("min_learning_rate", &T::min_learning_rate, "To which `cosine` and `linear` come down. Default: 0.",
+               {.min = 0})
+        .field("total_steps", &T::total_steps,
+               "Step at which `cosine` and `linear` have come down. Default: the first run's `--steps`.", {.min = 1})
+        .field("betas", &T::betas, "`adam` and `adamw`: decay of the two moments. Default: [0.9, 0.999].", {.min = 0})
+        .field("eps", &T::eps, "`adam` and `adamw`: added to the root of the second moment. Default: 1e-8.",
+               {.above = 0})
+        .field("weight_decay", &T::weight_decay, "Decoupled; norms and biases have none. Default: 0.01.", {.min = 0})
+        .field("momentum", &T::momentum, "`sgd` only. Default: 0.", {.min = 0, .max = 1})
+        .field("clip_norm", &T::clip_norm, "Largest norm of all gradients together; 0 is any. Default: 0.", {.min = 0})
         .check([](const T& training, const Reader& reader) {
           if (training.micro_batch > training.global_batch)
             reader.fail("micro_batch must not be larger than global_batch",
                         "reduce micro_batch or increase global_batch");
+          const auto is_decay = [](double beta) { return beta >= 0 && beta < 1; };
+          if (training.betas.size() != 2 || !std::ranges::all_of(training.betas, is_decay))
+            reader.fail("betas must be two numbers from 0 to below 1", "write betas = [0.9, 0.999]");
+          if (training.momentum > 0 && training.optimizer != "sgd")
+            reader.fail("`momentum` is for optimizer = \"sgd\"", "set optimizer = \"sgd\", or remove `momentum`");
         });
   }();
   return table;

@@ -1,5 +1,9 @@
 #include "motley/workload/workload.hpp"
 
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
 namespace motley {
 namespace {
 
@@ -29,6 +33,18 @@ double Workload::total_rate_per_s() const {
   double total = 0;
   for (const auto& described : classes) total += described.rate_per_s;
   return total;
+}
+
+double learning_rate(const Training& training, std::int64_t step, std::int64_t total_steps) {
+  const double highest = training.learning_rate, lowest = training.min_learning_rate;
+  const auto warm_up = static_cast<double>(training.warmup_steps), at = static_cast<double>(step);
+  if (step <= training.warmup_steps) return highest * at / warm_up;
+  if (training.schedule == RateSchedule::constant) return highest;
+  const auto end = static_cast<double>(training.total_steps > 0 ? training.total_steps : total_steps);
+  const double passed = end > warm_up ? std::min(1.0, (at - warm_up) / (end - warm_up)) : 1;
+  const double left =
+      training.schedule == RateSchedule::linear ? 1 - passed : 0.5 * (1 + std::cos(std::numbers::pi * passed));
+  return lowest + (highest - lowest) * left;
 }
 
 Workload default_workload() {

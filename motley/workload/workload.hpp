@@ -61,16 +61,35 @@ enum class Executor {
 template <>
 const std::vector<EnumName<Executor>>& enum_names<Executor>();
 
+// What the learning rate does after its warm-up.
+enum class RateSchedule { constant, cosine, linear };
+template <>
+const std::vector<EnumName<RateSchedule>>& enum_names<RateSchedule>();
+
 struct Training {
   std::int64_t sequence_length = 0;
   std::int64_t global_batch = 0;  // sequences per step
   std::int64_t micro_batch = 0;   // 0: the planner chooses
   DType precision = DType::bf16;  // of the parameters
   std::optional<StateBytes> states;
-  std::string optimizer = "adam";
+  std::string optimizer = "adam";  // adam and adamw, which are the same here, or sgd
   Executor executor = Executor::motley;
+
+  double learning_rate = 1e-3;
+  RateSchedule schedule = RateSchedule::constant;
+  std::int64_t warmup_steps = 0;
+  double min_learning_rate = 0;
+  std::int64_t total_steps = 0;              // at which the rate has come down; 0: the run's
+  std::vector<double> betas = {0.9, 0.999};  // of the moments
+  double eps = 1e-8;
+  double weight_decay = 0.01;  // decoupled; not of norms and biases
+  double momentum = 0;         // sgd only
+  double clip_norm = 0;        // of all gradients together; 0: none
   bool operator==(const Training&) const = default;
 };
+
+// In step `step`, from 1. `total_steps` stands for the job's own where that says nothing.
+double learning_rate(const Training& training, std::int64_t step, std::int64_t total_steps);
 
 struct Workload {
   std::vector<RequestClass> classes;
