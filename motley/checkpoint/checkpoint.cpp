@@ -30,7 +30,7 @@ std::int64_t interleaved_rows(const Value& metadata, const std::string& gguf_ten
 }  // namespace
 
 Checkpoint::Checkpoint(const std::filesystem::path& folder_or_gguf) {
-  is_gguf(folder_or_gguf) ? open_gguf_file(folder_or_gguf) : open_folder(folder_or_gguf);
+  is_gguf(folder_or_gguf) ? open_gguf_file(folder_or_gguf) : open_folder(folder_or_gguf, "model");
 }
 
 void Checkpoint::open_gguf_file(const std::filesystem::path& path) {
@@ -52,12 +52,12 @@ void Checkpoint::add(const SafetensorsFile& file, const std::string& name) {
   places_.emplace(name, Place{&file.path(), &file.tensors().at(name), 0});
 }
 
-void Checkpoint::open_folder(const std::filesystem::path& folder) {
-  const auto index_path = folder / "model.safetensors.index.json";
+void Checkpoint::open_folder(const std::filesystem::path& folder, const std::string& stem) {
+  const auto index_path = folder / (stem + ".safetensors.index.json");
   std::error_code ignored;
   if (!std::filesystem::exists(index_path, ignored)) {
-    contents_ = folder / "model.safetensors";
-    files_.emplace("model.safetensors", std::make_unique<SafetensorsFile>(contents_));
+    contents_ = folder / (stem + ".safetensors");
+    files_.emplace(contents_.filename(), std::make_unique<SafetensorsFile>(contents_));
     for (const auto& [name, tensor] : files_.begin()->second->tensors()) add(*files_.begin()->second, name);
     return;
   }

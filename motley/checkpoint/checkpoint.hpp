@@ -17,6 +17,8 @@ namespace motley {
 class Checkpoint {
  public:
   explicit Checkpoint(const std::filesystem::path& folder_or_gguf);
+  // Those of the folder's files that are called `stem` in place of "model".
+  Checkpoint(const std::filesystem::path& folder, const std::string& stem) { open_folder(folder, stem); }
 
   struct Found {
     const std::filesystem::path& file;
@@ -43,7 +45,7 @@ class Checkpoint {
     const StoredTensor* tensor;
     std::int64_t interleaved;
   };
-  void open_folder(const std::filesystem::path& folder);
+  void open_folder(const std::filesystem::path& folder, const std::string& stem);
   void open_gguf_file(const std::filesystem::path& path);
   void add(const SafetensorsFile& file, const std::string& name);
 

@@ -177,8 +177,63 @@ void show_alive(ControlConnection& control, const ActivityLog& activity) {
   }).detach();
 }
 
+class MessageQueue {
+ public:
+  void push(Message message) {
+    {
+      const std::lock_guard lock(mutex_);
+      messages_.push_back(std::move(message));
+    }
+    arrived_.notify_one();
+  }
+  Message pop() {
+    std::unique_lock lock(mutex_);
+    arrived_.wait(lock, [&] { return !messages_.empty(); });
+    Message message = std::move(messages_.front());
+    messages_.pop_front();
+    return message;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable arrived_;
+  std::deque<Message> messages_;
+};
+
+// As serve_driver(), but that all work is the trainer's.
+[[noreturn]] void train_for_driver(ControlConnection& control, Message first, Fabric* fabric, const CallDriver* call,
+                                   const TrainingWork& train) {
+  MessageQueue queue;
+  try {
+    if (!train) throw Error(ErrorCode::peer, "this worker cannot train");
+    if (auto& launch = std::get<TrainLaunch>(first); call != nullptr) {
+      launch.model_folder = call->model_folder;
+      launch.threads = call->threads;
+    }
+    set_threads(std::get<TrainLaunch>(first).threads);
+    queue.push(std::move(first));
+    std::thread([&] {
+      try {
+        train(
+            control, [&] { return queue.pop(); }, fabric);
+      } catch (...) {
+        fail(control, std::current_exception());
+      }
+    }).detach();
+    while (auto message = control.receive()) {
+      if (std::holds_alternative<Stop>(*message)) break;
+      queue.push(*std::move(message));
+    }
+  } catch (...) {
+    fail(control, std::current_exception());
+  }
+  ::_exit(0);
+}
+
 // `call` is that of the worker's agent, or null.
-[[noreturn]] void serve_driver(ControlConnection& control, Message first, Fabric* fabric, const CallDriver* call) {
+[[noreturn]] void serve_driver(ControlConnection& control, Message first, Fabric* fabric, const CallDriver* call,
+                               const TrainingWork& train) {
+  if (std::holds_alternative<TrainLaunch>(first)) train_for_driver(control, std::move(first), fabric, call, train);
   WorkQueue queue;
   ActivityLog activity;
   std::uint64_t epoch = 0;
@@ -225,7 +280,7 @@ FabricOptions fabric_of(const CallDriver& call) {
 }
 
 // Failures before the driver has answered go to the agent.
-[[noreturn]] void serve_called_driver(ControlConnection& agent, const CallDriver& call) {
+[[noreturn]] void serve_called_driver(ControlConnection& agent, const CallDriver& call, const TrainingWork& train) {
   std::unique_ptr<Fabric> fabric;
   std::unique_ptr<ControlConnection> control;
   std::optional<Message> first;
@@ -241,19 +296,19 @@ FabricOptions fabric_of(const CallDriver& call) {
     fail(agent, std::current_exception());
   }
   if (!first) ::_exit(0);
-  serve_driver(*control, *std::move(first), fabric.get(), &call);
+  serve_driver(*control, *std::move(first), fabric.get(), &call, train);
 }
 
 }  // namespace
 
-int run_worker(ControlConnection& control, Fabric* fabric) {
+int run_worker(ControlConnection& control, Fabric* fabric, const TrainingWork& train) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   std::signal(SIGINT, SIG_IGN);  // Ctrl-C reaches the whole process group; the driver decides what it means
   try {
     auto first = control.receive();
     if (!first) return 0;
-    if (const auto* call = std::get_if<CallDriver>(&*first)) serve_called_driver(control, *call);
-    serve_driver(control, *std::move(first), fabric, nullptr);
+    if (const auto* call = std::get_if<CallDriver>(&*first)) serve_called_driver(control, *call, train);
+    serve_driver(control, *std::move(first), fabric, nullptr, train);
   } catch (...) {
     fail(control, std::current_exception());
   }

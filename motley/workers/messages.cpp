@@ -9,7 +9,7 @@ namespace motley {
 namespace {
 
 constexpr WireProtocol protocol{.max_bytes = max_message_bytes,
-                                .version = std::uint8_t{6},
+                                .version = std::uint8_t{7},
                                 .versions_hint = "motley and motley-worker must come from the same build"};
 
 // Maxima of the lists and texts inside messages.
@@ -230,6 +230,69 @@ static void fields(Wire& wire, typename Wire::template Ref<CallDriver> m) {
   wire(m.certificate, max_text_bytes);
   wire(m.private_key, max_text_bytes);
   wire(m.authority, max_text_bytes);
+}
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<TrainLaunch> m) {
+  wire(m.plan_json, max_plan_bytes);
+  wire(m.model_folder, max_text_bytes);
+  wire(m.device, max_text_bytes);
+  wire(m.backend, max_text_bytes);
+  wire(m.threads);
+  wire(m.updates);
+  wire(m.key, max_text_bytes);
+}
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<Listening> m) {
+  wire(m.at);
+}
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<TrainConnect> m) {
+  wire(m.of_workers, max_peers);
+}
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<TrainReady> m) {
+  wire(m.weight_bytes);
+  wire(m.gradient_bytes);
+  wire(m.optimizer_bytes);
+  wire(m.load_s);
+}
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<TrainStep> m) {
+  wire(m.step);
+  enumerator(wire, m.wanted, TrainStep::Wanted::loss);
+  wire(m.learning_rate);
+  wire(m.tokens);
+  wire(m.sequences);
+  wire(m.inputs, max_tokens);
+  wire(m.targets, max_tokens);
+}
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<TrainStepDone> m) {
+  wire(m.step);
+  wire(m.loss);
+  wire(m.grad_norm);
+  enumerator(wire, m.update, TrainStepDone::Update::done);
+  wire(m.busy_s);
+  wire(m.wait_s);
+  wire(m.exchange_s);
+  wire(m.update_s);
+  wire(m.activation_bytes);
+}
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<TrainSave> m) {
+  wire(m.folder, max_text_bytes);
+}
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<TrainSaved> m) {
+  wire(m.seconds);
 }
 
 std::size_t stages_passed(const Step& step, std::size_t of_route) {

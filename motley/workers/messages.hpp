@@ -247,8 +247,81 @@ struct CallDriver {
   bool operator==(const CallDriver&) const = default;
 };
 
+// ---- training ----
+//
+// The driver sends TrainLaunch; the worker answers Listening, once it takes connections of the others. TrainConnect
+// tells where these listen; the worker answers Progress and TrainReady. Then come steps, each answered by
+// TrainStepDone, and TrainSave, answered by TrainSaved.
+
+struct TrainLaunch {
+  std::string plan_json;
+  std::string model_folder;
+  std::string device;
+  std::string backend;
+  std::int32_t threads = 1;
+  std::int64_t updates = 0;  // that the weights have had; 0: the folder has no states of an optimizer
+  std::string key;           // of the fabric
+  bool operator==(const TrainLaunch&) const = default;
+};
+
+struct Listening {
+  WorkerAddress at;
+  bool operator==(const Listening&) const = default;
+};
+
+struct TrainConnect {
+  std::vector<WorkerAddress> of_workers;  // in the order of train_devices() (trainer/layout.hpp)
+  bool operator==(const TrainConnect&) const = default;
+};
+
+struct TrainReady {
+  // Allocated, to be held against the plan.
+  std::int64_t weight_bytes = 0, gradient_bytes = 0, optimizer_bytes = 0;
+  double load_s = 0;
+  bool operator==(const TrainReady&) const = default;
+};
+
+// The sequences of a worker's replica, one behind the other: `inputs` for its first stage, `targets` for its last; -1
+// is a token that counts for nothing.
+struct TrainStep {
+  enum class Wanted : std::uint8_t { update, loss };  // loss: of any number of sequences, and nothing is learnt
+  std::uint64_t step = 0;
+  Wanted wanted = Wanted::update;
+  double learning_rate = 0;
+  std::int64_t tokens = 0;     // targets that count, of all replicas
+  std::int64_t sequences = 0;  // of this replica
+  std::vector<std::int32_t> inputs = {}, targets = {};
+  bool operator==(const TrainStep&) const = default;
+};
+
+// The sums are the same on all workers, bit for bit.
+struct TrainStepDone {
+  enum class Update : std::uint8_t { none, done };  // none: not wanted, or loss or norm are no numbers
+  std::uint64_t step = 0;
+  double loss = 0;       // mean of the targets that count
+  double grad_norm = 0;  // of all gradients, before clipping
+  Update update = Update::none;
+  double busy_s = 0;      // computing
+  double wait_s = 0;      // for rows and ranks, in the passes
+  double exchange_s = 0;  // of gradients, as far as it was waited for
+  double update_s = 0;
+  std::int64_t activation_bytes = 0;  // the most that was held at once
+  bool operator==(const TrainStepDone&) const = default;
+};
+
+// Writes this worker's part of the state into files that have their whole length (trainer/state_files.hpp).
+struct TrainSave {
+  std::string folder;
+  bool operator==(const TrainSave&) const = default;
+};
+struct TrainSaved {
+  double seconds = 0;
+  bool operator==(const TrainSaved&) const = default;
+};
+
 using Message = std::variant<Launch, Progress, Ready, Failure, Step, StepResult, Stop, Alive, CallDriver, Interrupted,
-                             Preload, Preloaded>;
+                             Preload, Preloaded, TrainLaunch, Listening, TrainConnect, TrainReady, TrainStep,
+                             TrainStepDone, TrainSave, TrainSaved>;
 
 constexpr std::size_t max_message_bytes = std::size_t{64} << 20;
 

@@ -54,7 +54,7 @@ std::vector<std::int64_t> in_bytes(std::vector<std::int64_t> bounds, std::size_t
 }
 
 template <class Byte>
-std::span<Byte> interval(std::span<Byte> tensor, const std::vector<std::int64_t>& bounds, std::size_t index) {
+std::span<Byte> interval(std::span<Byte> tensor, std::span<const std::int64_t> bounds, std::size_t index) {
   return tensor.subspan(static_cast<std::size_t>(bounds[index]),
                         static_cast<std::size_t>(bounds[index + 1] - bounds[index]));
 }
@@ -94,15 +94,15 @@ void WorkerGroup::check_linked(int peer) const {
 void WorkerGroup::all_reduce(std::span<std::byte> data, CollectiveElement element) {
   // Of two terms there is one order and one rounding; small vectors are added in rank order by the library itself.
   if (size() <= 2 || static_cast<std::int64_t>(data.size()) <= one_round_bytes)
-    check(communicator_.all_reduce(data, element, options_));
-  else
-    reduce_in_rank_order(data, element);
-}
-
-// Rank r sums the r-th part, and all gather the parts.
-void WorkerGroup::reduce_in_rank_order(std::span<std::byte> data, CollectiveElement element) {
+    return check(communicator_.all_reduce(data, element, options_));
   const std::int64_t elements = static_cast<std::int64_t>(data.size()) / element_bytes(element);
   const auto bounds = in_bytes(crossing_bounds(elements, size()), data.size());
+  reduce_scatter(data, bounds, element);
+  check(communicator_.all_gather(data, bounds, options_));
+}
+
+void WorkerGroup::reduce_scatter(std::span<std::byte> data, std::span<const std::int64_t> bounds,
+                                 CollectiveElement element) {
   const std::span<std::byte> mine = interval(data, bounds, static_cast<std::size_t>(rank()));
   std::vector<std::int64_t> part_bytes;
   for (std::size_t r = 0; r + 1 < bounds.size(); ++r) part_bytes.push_back(bounds[r + 1] - bounds[r]);
@@ -112,7 +112,6 @@ void WorkerGroup::reduce_in_rank_order(std::span<std::byte> data, CollectiveElem
   std::vector<const std::byte*> terms;
   for (std::size_t r = 0; r < part_bytes.size(); ++r) terms.push_back(terms_.data() + r * mine.size());
   reduce_terms(element, CollectiveReduction::sum, mine, terms);
-  check(communicator_.all_gather(data, bounds, options_));
 }
 
 void WorkerGroup::all_gather(std::span<std::byte> data, std::span<const std::int64_t> bounds) {

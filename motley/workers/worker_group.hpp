@@ -46,6 +46,8 @@ class WorkerGroup {
   // The sum, in place: terms are added in rank order in fp32 and rounded once. So every rank ends with the same bits,
   // and an element's do not depend on where it lies in the tensor, nor on the tensor's size.
   void all_reduce(std::span<std::byte> data, CollectiveElement element);
+  // The same sum, of which rank r gets bytes [bounds[r], bounds[r + 1]), in their place; the others' are lost.
+  void reduce_scatter(std::span<std::byte> data, std::span<const std::int64_t> bounds, CollectiveElement element);
   // In place: rank r brings bytes [bounds[r], bounds[r + 1]) of `data`.
   void all_gather(std::span<std::byte> data, std::span<const std::int64_t> bounds);
   // send() returns once `data` may be overwritten. In shared memory that does not wait for the receiver while no more
@@ -59,7 +61,6 @@ class WorkerGroup {
  private:
   void check(const OperationOutcome& outcome);
   void check_linked(int peer) const;
-  void reduce_in_rank_order(std::span<std::byte> data, CollectiveElement element);
 
   Communicator communicator_;
   const OperationOptions options_;

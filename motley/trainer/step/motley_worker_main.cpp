@@ -8,6 +8,7 @@
 
 #include "motley/base/error.hpp"
 #include "motley/engine/stage_model.hpp"
+#include "motley/trainer/step/train_worker.hpp"
 
 namespace {
 
@@ -29,9 +30,9 @@ int control_descriptor(int argc, char** argv) {
 int main(int argc, char** argv) {
   const int descriptor = control_descriptor(argc, argv);
   if (descriptor < 0) {
-    std::fputs("motley-worker is started by `motley serve` and `motley chat`, with a connection to them\n", stderr);
+    std::fputs("motley-worker is started by `motley serve`, `chat` and `train`, with a connection to them\n", stderr);
     return static_cast<int>(motley::ErrorCode::input);
   }
   motley::ControlConnection control(descriptor);
-  return motley::run_worker(control);
+  return motley::run_worker(control, nullptr, motley::train_steps);
 }

@@ -1,0 +1,90 @@
+#include "motley/trainer/schedule.hpp"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "motley/cost/train/pipeline.hpp"
+
+namespace motley {
+namespace {
+
+constexpr auto schedules = {PipelineSchedule::gpipe, PipelineSchedule::one_forward_one_backward};
+
+std::string text(const std::vector<StagePass>& passes) {
+  std::string all;
+  for (const StagePass& pass : passes) all += fmt::format("{}{} ", pass.backward ? 'b' : 'f', pass.micro_batch);
+  return all;
+}
+
+TEST(StagePasses, ByHand) {
+  EXPECT_EQ(text(stage_passes(PipelineSchedule::gpipe, 0, 2, 3)), "f0 f1 f2 b0 b1 b2 ");
+  const auto one_f_one_b = PipelineSchedule::one_forward_one_backward;
+  EXPECT_EQ(text(stage_passes(one_f_one_b, 0, 3, 4)), "f0 f1 f2 b0 f3 b1 b2 b3 ");
+  EXPECT_EQ(text(stage_passes(one_f_one_b, 1, 3, 4)), "f0 f1 b0 f2 b1 f3 b2 b3 ");
+  EXPECT_EQ(text(stage_passes(one_f_one_b, 2, 3, 4)), "f0 b0 f1 b1 f2 b2 f3 b3 ");
+  EXPECT_EQ(text(stage_passes(one_f_one_b, 0, 4, 2)), "f0 f1 b0 b1 ");
+}
+
+TEST(StagePasses, HoldAsManyMicroBatchesAsThePlanCounts) {
+  for (const auto schedule : schedules)
+    for (std::size_t stages = 1; stages <= 6; ++stages)
+      for (std::int64_t micro_batches = 1; micro_batches <= 6; ++micro_batches)
+        for (std::size_t stage = 0; stage < stages; ++stage) {
+          std::int64_t held = 0, most = 0;
+          for (const StagePass& pass : stage_passes(schedule, stage, stages, micro_batches))
+            most = std::max(most, held += pass.backward ? -1 : 1);
+          EXPECT_EQ(held, 0);
+          EXPECT_EQ(most, micro_batches_in_flight(schedule, stage, stages, micro_batches));
+        }
+}
+
+// The order that the price was found with, whatever the stages' times.
+TEST(StagePasses, AreThoseOfThePrice) {
+  for (const auto schedule : schedules)
+    for (std::size_t stages = 1; stages <= 4; ++stages)
+      for (std::int64_t micro_batches = 1; micro_batches <= 6; ++micro_batches) {
+        PipelineLoad load{.stages = {}, .micro_batches = micro_batches};
+        for (std::size_t s = 0; s < stages; ++s)
+          load.stages.push_back({.forward_s = 1.0 + static_cast<double>(s * 7 % 3), .backward_s = 2.0});
+        std::vector<PipelinePass> priced;
+        run_pipelines(schedule, {load}, &priced);
+        for (std::size_t stage = 0; stage < stages; ++stage) {
+          std::vector<StagePass> order;
+          for (const PipelinePass& pass : priced)
+            if (pass.stage == stage) order.push_back({pass.micro_batch, pass.backward});
+          EXPECT_EQ(order, stage_passes(schedule, stage, stages, micro_batches));
+        }
+      }
+}
+
+// Every stage runs its list in order and waits for nothing but the rows that it reads: with sends that wait for nobody
+// all lists come to their ends.
+TEST(StagePasses, NeverWaitForEachOther) {
+  for (const auto schedule : schedules)
+    for (std::size_t stages = 1; stages <= 6; ++stages)
+      for (std::int64_t micro_batches = 1; micro_batches <= 6; ++micro_batches) {
+        std::vector<std::vector<StagePass>> lists;
+        for (std::size_t s = 0; s < stages; ++s) lists.push_back(stage_passes(schedule, s, stages, micro_batches));
+        std::vector<std::size_t> done(stages, 0);
+        const auto has_run = [&](std::size_t stage, const StagePass& pass) {
+          const auto end = lists[stage].begin() + static_cast<std::ptrdiff_t>(done[stage]);
+          return std::find(lists[stage].begin(), end, pass) != end;
+        };
+        for (bool moved = true; moved;) {
+          moved = false;
+          for (std::size_t s = 0; s < stages; ++s) {
+            if (done[s] == lists[s].size()) continue;
+            const StagePass& next = lists[s][done[s]];
+            const bool ready = next.backward ? s + 1 == stages || has_run(s + 1, next) : s == 0 || has_run(s - 1, next);
+            done[s] += ready ? 1 : 0;
+            moved = moved || ready;
+          }
+        }
+        for (std::size_t s = 0; s < stages; ++s) EXPECT_EQ(done[s], lists[s].size());
+      }
+}
+
+}  // namespace
+}  // namespace motley

@@ -1,0 +1,106 @@
+#include "motley/trainer/step/row_exchange.hpp"
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+
+#include "motley/base/clock.hpp"
+#include "motley/engine/backend.hpp"
+
+namespace motley {
+
+// What is to be sent to one worker, in order. Its thread ends when the group does, or with the last message.
+class Outbox {
+ public:
+  explicit Outbox(WorkerGroup& group) : group_(group), thread_([this] { run(); }) {}
+  ~Outbox() {
+    {
+      const std::lock_guard lock(mutex_);
+      closed_ = true;
+    }
+    changed_.notify_one();
+  }
+
+  void push(at::Tensor rows) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (failure_) std::rethrow_exception(failure_);
+      queue_.push_back(std::move(rows));
+    }
+    changed_.notify_one();
+  }
+
+ private:
+  void run() {
+    for (;;) {
+      at::Tensor rows;
+      {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [&] { return closed_ || !queue_.empty(); });
+        if (queue_.empty()) return;
+        rows = std::move(queue_.front());
+        queue_.pop_front();
+      }
+      try {
+        group_.send(bytes_of(rows), 1);
+      } catch (...) {
+        const std::lock_guard lock(mutex_);
+        failure_ = std::current_exception();
+        return;
+      }
+    }
+  }
+
+  WorkerGroup& group_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<at::Tensor> queue_;
+  bool closed_ = false;
+  std::exception_ptr failure_;
+  std::jthread thread_;
+};
+
+RowExchange::RowExchange(const TrainConnections& connections, int worker)
+    : connections_(connections), worker_(worker) {}
+RowExchange::~RowExchange() = default;
+
+void RowExchange::send(const std::vector<RowRegion>& regions, const at::Tensor& rows, std::int64_t first) {
+  for (const RowRegion& region : regions)
+    for (const RowTransfer& part : region.parts) {
+      if (part.from != worker_ || part.rows.size() == 0) continue;
+      const at::Tensor sent = rows.narrow(0, part.rows.first - first, part.rows.size());
+      if (part.to == worker_) {
+        own_.emplace_back(part, sent);
+        continue;
+      }
+      auto& outbox = outboxes_[part.to];
+      if (!outbox) outbox = std::make_unique<Outbox>(connections_.rows(worker_, part.to));
+      outbox->push(sent);
+    }
+}
+
+void RowExchange::receive(const std::vector<RowRegion>& regions, std::int64_t dp, WorkerGroup* ranks, int rank,
+                          at::Tensor into, std::int64_t first) {
+  const std::int64_t row_bytes = into.size(1) * into.element_size();
+  for (const RowRegion& region : regions) {
+    if (region.dp != dp) continue;
+    const RowTransfer& mine = region.parts.at(static_cast<std::size_t>(rank));
+    at::Tensor place = into.narrow(0, mine.rows.first - first, mine.rows.size());
+    if (mine.rows.size() > 0 && mine.from == worker_) {
+      const auto kept = std::ranges::find_if(own_, [&](const auto& entry) { return entry.first == mine; });
+      MOTLEY_CHECK(kept != own_.end());
+      place.copy_(kept->second);
+      own_.erase(kept);
+    } else if (mine.rows.size() > 0) {
+      connections_.rows(mine.from, worker_).receive(bytes_of(place), 0);
+    }
+    if (ranks == nullptr) continue;
+    std::vector<std::int64_t> bounds = {0};
+    for (const RowTransfer& part : region.parts) bounds.push_back(bounds.back() + part.rows.size() * row_bytes);
+    ranks->all_gather(bytes_of(into.narrow(0, region.rows.first - first, region.rows.size())), bounds);
+  }
+}
+
+}  // namespace motley

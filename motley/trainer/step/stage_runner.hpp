@@ -1,0 +1,95 @@
+// Forward and backward passes of one worker's stage, micro-batch by micro-batch.
+//
+// A pass keeps of each block its input and what autograd keeps behind it, or with recomputation the input alone. The
+// head computes loss and gradient of a micro-batch at once, in its forward pass: the gradient of a sum of losses needs
+// nothing that comes later, and logits are held for one micro-batch.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "motley/engine/rotary.hpp"
+#include "motley/trainer/step/row_exchange.hpp"
+#include "motley/trainer/step/train_ranks.hpp"
+#include "motley/trainer/step/train_tensors.hpp"
+
+namespace motley {
+
+class StageRunner {
+ public:
+  // All outlive it.
+  StageRunner(const TrainPlan& plan, const std::string& device, TrainTensors& tensors,
+              const TrainConnections& connections);
+
+  // The sequences of this worker's replica in the coming step, as TrainStep has them.
+  void begin(std::span<const std::int32_t> inputs, std::span<const std::int32_t> targets, std::int64_t sequences,
+             std::int64_t micro_batches, bool training);
+  // Adds the losses of the micro-batch's tokens to loss() at the end of the model.
+  void forward(std::int64_t micro_batch);
+  // Adds to the gradients of the tensors. `finished` is told of each unit of the last of the step's micro-batches.
+  void backward(std::int64_t micro_batch, const std::function<void(std::int64_t layer)>& finished = {});
+
+  // Sum over the tokens that this worker counts: one rank of each tensor-parallel group does.
+  double loss() const { return loss_; }
+
+ private:
+  struct Pass;          // of a micro-batch
+  struct BlockRecord {  // what a backward pass needs of one block
+    at::Tensor input, output;
+  };
+  struct Range {  // of layers with one strategy
+    StrategyRanks ranks;
+    std::vector<TrainUnit>* units = nullptr;
+    std::int64_t dp_rank = 0;
+    int tp_rank = 0;
+    WorkerGroup* tensor_group = nullptr;
+    WorkerGroup* data_group = nullptr;
+    std::unique_ptr<TrainRanks> tensor_ranks;
+    std::map<std::int64_t, std::vector<BlockRecord>> records;  // by micro-batch
+    std::map<std::int64_t, at::Tensor> looked_up;              // rows of the embedding, and what follows from them
+    std::map<std::int64_t, at::Tensor> embedded;
+    std::map<std::int64_t, at::Tensor> head_gradients;
+  };
+
+  Span rows_of(const Range& range, std::int64_t micro_batch) const;  // of the micro-batch's tokens
+  std::int64_t sequences_of(std::int64_t micro_batch) const;
+  at::Tensor tokens_of(const std::vector<std::int32_t>& of, const Range& range, std::int64_t micro_batch) const;
+  at::Tensor take_rows(const StrategyRanks& from, Range& to, std::int64_t micro_batch);
+  void send_rows(const Range& from, const StrategyRanks& to, std::int64_t micro_batch, const at::Tensor& rows);
+
+  at::Tensor embed(Range& range, TrainUnit& unit, std::int64_t micro_batch);
+  void embed_backward(Range& range, TrainUnit& unit, std::int64_t micro_batch, const at::Tensor& gradient);
+  at::Tensor run(Range& range, TrainUnit& unit, const at::Tensor& hidden) const;
+  void head(Range& range, TrainUnit& unit, std::int64_t micro_batch, const at::Tensor& hidden);
+  at::Tensor block_backward(Range& range, TrainUnit& unit, BlockRecord& record, const at::Tensor& gradient);
+
+  void gather_weights(const Range& range, TrainUnit& unit) const;
+  void drop_weights(TrainUnit& unit) const;
+  void settle(const Range& range, TrainUnit& unit) const;
+
+  const TrainPlan& plan_;
+  const Architecture& arch_;
+  const Training& training_;
+  at::ScalarType type_;
+  RotaryFrequencies frequencies_;
+  std::vector<Range> ranges_;              // of the worker's stage
+  std::vector<StrategyRanks> strategies_;  // of its replica
+  std::size_t first_strategy_ = 0;         // of its stage, among them
+  RowExchange rows_;
+
+  bool training_step_ = true;
+  std::vector<std::int32_t> inputs_, targets_;
+  std::vector<std::int64_t> micro_batch_bounds_;
+  double loss_ = 0;
+};
+
+// The data-parallel ranks' parts of a unit's tensors, in the run's type, put together: into the weights of each.
+void gather_parts(const TrainUnit& unit, WorkerGroup& data_group);
+
+}  // namespace motley

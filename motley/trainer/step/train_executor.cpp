@@ -1,0 +1,164 @@
+#include "motley/trainer/step/train_executor.hpp"
+
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numeric>
+
+#include "motley/base/clock.hpp"
+#include "motley/engine/backend.hpp"
+#include "motley/trainer/schedule.hpp"
+
+namespace motley {
+namespace {
+
+std::vector<int> all_workers(const TrainPlan& plan) {
+  std::vector<int> workers(train_devices(plan).size());
+  std::iota(workers.begin(), workers.end(), 0);
+  return workers;
+}
+
+}  // namespace
+
+TrainExecutor::TrainExecutor(TrainPlan plan, const TrainLaunch& launch, const std::vector<WorkerAddress>& addresses,
+                             Fabric& fabric, const std::function<void(double)>& progress)
+    : plan_(std::move(plan)),
+      training_(training_of(plan_.workload)),
+      device_(launch.device),
+      place_(place_of(plan_, device_)),
+      worker_(place_.first_worker + place_.rank),
+      connections_(plan_, worker_, addresses, fabric),
+      tensors_(plan_, device_, launch.model_folder, launch.updates, progress),
+      runner_(plan_, device_, tensors_, connections_),
+      exchange_(plan_, worker_, tensors_, connections_),
+      all_(connections_.group(GroupKind::all, all_workers(plan_))),
+      updates_(launch.updates) {
+  for (StatePart& part : state_parts(plan_)) {
+    if (part.device != device_) continue;
+    const auto& all = tensors_.all();
+    const auto found = std::ranges::find_if(all, [&](const auto& tensor) {
+      return tensor->spec.name == part.tensor.name && contains(tensor->state_slice, part.slice);
+    });
+    MOTLEY_CHECK(found != all.end());
+    own_parts_.push_back({std::move(part), found->get()});
+  }
+}
+
+TrainStepDone TrainExecutor::execute(const TrainStep& step) {
+  const Instant start = Clock::now();
+  const bool training = step.wanted == TrainStep::Wanted::update;
+  TrainStepDone done{.step = step.step};
+  zero_gradients();
+  run_passes(step);
+  const Instant passed = Clock::now();
+  if (training) exchange_.finish();
+  const Instant exchanged = Clock::now();
+  const Figures figures = sum_figures(training);
+  const auto tokens = static_cast<double>(step.tokens);
+  done.loss = figures.loss / tokens;
+  done.grad_norm = std::sqrt(figures.squares) / tokens;
+  if (training && std::isfinite(done.loss) && std::isfinite(done.grad_norm)) {
+    const double clipped = training_.clip_norm > 0 ? std::min(1.0, training_.clip_norm / (done.grad_norm + 1e-6)) : 1.0;
+    update(step.learning_rate, tokens / clipped);
+    done.update = TrainStepDone::Update::done;
+  }
+  done.busy_s = seconds_between(start, passed);
+  done.exchange_s = seconds_between(passed, exchanged);
+  done.update_s = seconds_since(exchanged);
+  return done;
+}
+
+void TrainExecutor::zero_gradients() {
+  const at::NoGradGuard values_alone;
+  for (const auto& tensor : tensors_.all()) tensor->gradient.zero_();
+}
+
+void TrainExecutor::run_passes(const TrainStep& step) {
+  const TrainReplica& replica = plan_.replicas[place_.replica];
+  const bool training = step.wanted == TrainStep::Wanted::update;
+  const std::int64_t micro_batches = std::min(replica.micro_batches, step.sequences);
+  runner_.begin(step.inputs, step.targets, step.sequences, micro_batches, training);
+  if (step.sequences == 0) return;
+  for (const StagePass& pass : stage_passes(plan_.schedule, place_.stage, replica.stages.size(), micro_batches)) {
+    if (!pass.backward) runner_.forward(pass.micro_batch);
+    if (pass.backward && training)
+      runner_.backward(pass.micro_batch, [&](std::int64_t layer) {
+        if (plan_.sync.overlap) exchange_.finished(layer);
+      });
+  }
+}
+
+// Every part of a gradient counts once, and every token's loss.
+TrainExecutor::Figures TrainExecutor::sum_figures(bool with_gradients) {
+  const at::NoGradGuard values_alone;
+  std::array<double, 2> figures = {runner_.loss(), 0};
+  if (with_gradients)
+    for (const OwnPart& own : own_parts_) {
+      const at::Tensor part = part_of(own.tensor->gradient, own.tensor->gradient_slice, own.part.slice);
+      const double norm = at::linalg_vector_norm(part, 2, std::nullopt, false, at::kDouble).item<double>();
+      figures[1] += norm * norm;
+    }
+  if (all_ != nullptr) all_->all_reduce(std::as_writable_bytes(std::span(figures)), CollectiveElement::fp64);
+  return {figures[0], figures[1]};
+}
+
+// `divisor`: of the gradients, which are sums.
+void TrainExecutor::update(double learning_rate, double divisor) {
+  const at::NoGradGuard values_alone;
+  ++updates_;
+  const at::Tensor count = at::scalar_tensor(static_cast<double>(updates_), at::kFloat);
+  const at::Tensor scale = at::scalar_tensor(divisor, at::kFloat);
+  for (const auto& tensor : tensors_.all()) {
+    const at::Tensor values = tensor->updated();
+    at::Tensor to = values.is_contiguous() ? values : values.contiguous();
+    at::Tensor gradient = part_of(tensor->gradient, tensor->gradient_slice, tensor->state_slice).contiguous();
+    const double decay = tensor->spec.shape.size() > 1 ? training_.weight_decay : 0;
+    if (training_.optimizer == "sgd") {
+      const bool momentum = tensor->exp_avg.defined();
+      const std::vector<at::Tensor> buffers =
+          momentum ? std::vector<at::Tensor>{tensor->exp_avg} : std::vector<at::Tensor>{};
+      at::_fused_sgd_({to}, {gradient}, buffers, decay, training_.momentum, learning_rate, 0, false, false, false,
+                      scale);
+    } else {
+      at::_fused_adamw_({to}, {gradient}, {tensor->exp_avg}, {tensor->exp_avg_sq}, {}, {count}, learning_rate,
+                        training_.betas[0], training_.betas[1], decay, training_.eps, false, false, scale);
+    }
+    if (!to.is_same(values)) at::Tensor(values).copy_(to);
+    if (tensor->master.defined()) at::Tensor(tensor->kept).copy_(tensor->master);
+  }
+  for (std::size_t s = 0; s < plan_.replicas[place_.replica].stages[place_.stage].strategies.size(); ++s)
+    for (TrainUnit& unit : tensors_.units(s))
+      if (unit.shard == Sharding::zero1 || unit.shard == Sharding::zero2)
+        gather_parts(
+            unit, *connections_.group(GroupKind::data, unit.ranks.data_group(place_.rank % unit.ranks.strategy->tp)));
+}
+
+void TrainExecutor::save(const std::filesystem::path& folder) const {
+  const at::NoGradGuard values_alone;
+  const StateFiles files = state_files(plan_.model.arch, training_);
+  std::vector<std::unique_ptr<SafetensorsWriter>> writers;
+  for (const StateFile& file : files.files)
+    writers.push_back(std::make_unique<SafetensorsWriter>(folder / file.name, safetensors_layout(file.entries)));
+  for (const OwnPart& own : own_parts_)
+    for (const StateKind kind : state_kinds(training_)) {
+      const StatePlace place = files.places.at(state_name(own.part.tensor.name, kind));
+      const at::Tensor part = part_of(own.tensor->state(kind), own.tensor->state_slice, own.part.slice).contiguous();
+      const std::span<const std::byte> bytes = bytes_of(part);
+      const Slice& slice = own.part.slice;
+      const std::int64_t width = own.part.tensor.shape.size() > 1 ? own.part.tensor.shape[1] : 1;
+      const auto element = static_cast<std::int64_t>(part.element_size());
+      const bool whole_rows = slice.columns.size() == width;
+      const std::int64_t runs = whole_rows ? 1 : slice.rows.size();
+      const std::int64_t run_bytes = std::ssize(bytes) / std::max<std::int64_t>(1, runs);
+      for (std::int64_t i = 0; i < runs; ++i)
+        writers[place.file]->write(
+            place.entry, static_cast<std::uint64_t>(((slice.rows.first + i) * width + slice.columns.first) * element),
+            bytes.subspan(static_cast<std::size_t>(i * run_bytes), static_cast<std::size_t>(run_bytes)));
+    }
+  for (const auto& writer : writers) writer->sync();
+}
+
+}  // namespace motley

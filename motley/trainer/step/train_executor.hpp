@@ -1,0 +1,56 @@
+// One worker's part of a training run: a step from its tokens to the new weights, and the files of its state.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "motley/trainer/connections.hpp"
+#include "motley/trainer/step/gradient_exchange.hpp"
+#include "motley/trainer/step/stage_runner.hpp"
+#include "motley/trainer/step/train_tensors.hpp"
+
+namespace motley {
+
+class TrainExecutor {
+ public:
+  // Connects with the others and loads its part. Throws GroupBroken, or an input error.
+  TrainExecutor(TrainPlan plan, const TrainLaunch& launch, const std::vector<WorkerAddress>& addresses, Fabric& fabric,
+                const std::function<void(double)>& progress);
+
+  TrainBytes bytes() const { return tensors_.bytes(); }
+  // Nothing has changed where it throws before the update, which is the last thing that it does.
+  TrainStepDone execute(const TrainStep& step);
+  // Writes the parts that are this worker's to write.
+  void save(const std::filesystem::path& folder) const;
+
+ private:
+  struct Figures {
+    double loss = 0, squares = 0;
+  };
+  void run_passes(const TrainStep& step);
+  Figures sum_figures(bool with_gradients);
+  void update(double learning_rate, double divisor);
+  void zero_gradients();
+
+  const TrainPlan plan_;
+  const Training& training_;
+  const std::string device_;
+  const TrainPlace place_;
+  const int worker_;
+  TrainConnections connections_;
+  TrainTensors tensors_;
+  StageRunner runner_;
+  GradientExchange exchange_;
+  WorkerGroup* all_;
+  struct OwnPart {
+    StatePart part;
+    const TrainTensor* tensor;
+  };
+  std::vector<OwnPart> own_parts_;
+  std::int64_t updates_ = 0;
+};
+
+}  // namespace motley

@@ -1,0 +1,106 @@
+#include "motley/trainer/step/train_ops.hpp"
+
+#include <ATen/ops/scaled_dot_product_attention.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+
+namespace motley {
+namespace {
+
+using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// Keeps the input and a factor per row; what is between is computed again.
+struct RmsNorm : torch::autograd::Function<RmsNorm> {
+  static Tensor forward(AutogradContext* context, const Tensor& input, const Tensor& weight, double epsilon) {
+    const Tensor x = input.to(at::kFloat);
+    const Tensor factor = x.square().mean(-1, true).add_(epsilon).rsqrt_();
+    context->save_for_backward({input, weight, factor});
+    return (x * factor).mul_(weight.to(at::kFloat)).to(input.scalar_type());
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const variable_list saved = context->get_saved_variables();
+    const Tensor factor = saved[2], gradient = gradients[0].to(at::kFloat);
+    const Tensor normed = saved[0].to(at::kFloat) * factor;
+    const Tensor own = gradient * normed;
+    const Tensor of_weight = own.flatten(0, -2).sum(0).to(saved[1].scalar_type());
+    const Tensor weighted = gradient * saved[1].to(at::kFloat);
+    const Tensor along = (own * saved[1].to(at::kFloat)).mean(-1, true);
+    const Tensor of_input = weighted.sub_(normed.mul(along)).mul_(factor).to(saved[0].scalar_type());
+    return {of_input, of_weight, Tensor()};
+  }
+};
+
+// silu(gate) x up, of which the two factors are kept.
+struct SiluTimes : torch::autograd::Function<SiluTimes> {
+  static Tensor forward(AutogradContext* context, const Tensor& gate, const Tensor& up) {
+    context->save_for_backward({gate, up});
+    return at::silu(gate).mul_(up);
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const variable_list saved = context->get_saved_variables();
+    const Tensor &gate = saved[0], &up = saved[1], &gradient = gradients[0];
+    return {at::silu_backward(gradient * up, gate), at::silu(gate).mul_(gradient)};
+  }
+};
+
+class TrainOps final : public Ops {
+ public:
+  void linear(Tensor& out, const Tensor& input, const WeightMatrix& weight, const Tensor& bias) const override {
+    out = at::linear(input, weight.values, bias);
+  }
+  void gated(Activation kind, Tensor& out, Tensor& other, const Tensor& input, const LinearWeights& gate,
+             const LinearWeights& up) const override {
+    if (kind != Activation::silu || input.scalar_type() == at::kDouble)
+      return Ops::gated(kind, out, other, input, gate, up);
+    out = SiluTimes::apply(at::linear(input, gate.weight.values, gate.bias),
+                           at::linear(input, up.weight.values, up.bias));
+  }
+  void norm(Norm kind, Tensor& out, const Tensor& input, const NormWeights& weights, double epsilon) const override {
+    if (kind == Norm::layer)
+      out = at::layer_norm(input, {input.size(-1)}, weights.weight, weights.bias, epsilon);
+    else if (weights.bias.defined())
+      engine_.norm(kind, out, input, weights, epsilon);
+    else
+      out = RmsNorm::apply(input, weights.weight, epsilon);
+  }
+  void rotate(Tensor& heads, const Tensor& positions, const RotaryFrequencies& frequencies) const override {
+    engine_.rotate(heads, positions, frequencies);
+  }
+  void activate(Activation kind, Tensor& values, const Tensor& factors) const override {
+    engine_.activate(kind, values, factors);
+  }
+  void add(Tensor& sum, const Tensor& terms, const Tensor& bias) const override { engine_.add(sum, terms, bias); }
+  void look_up(Tensor& out, const Tensor& tokens, const WeightMatrix& table, const Span& rows) const override {
+    engine_.look_up(out, tokens, table, rows);
+  }
+
+  // All sequences of a micro-batch are of one length.
+  void attend(Tensor& out, const Tensor& query, const Tensor& key, const Tensor& value, const LayerCache& cache,
+              const std::vector<SequenceRows>& sequences, const AttentionShape& shape) const override {
+    const std::int64_t length = sequences.front().count, count = std::ssize(sequences);
+    if (shape.window > 0 && shape.window < length)
+      return engine_.attend(out, query, key, value, cache, sequences, shape);
+    const auto batch = [&](const Tensor& heads) {
+      return heads.view({count, length, heads.size(1), -1}).transpose(1, 2);
+    };
+    const bool grouped = query.size(1) != key.size(1);
+    const Tensor result =
+        at::scaled_dot_product_attention(batch(query), batch(key), batch(value), {}, 0, true, shape.scale, grouped);
+    out = result.transpose(1, 2).reshape(query.sizes());
+  }
+
+ private:
+  const Ops& engine_ = differentiable_ops();
+};
+
+}  // namespace
+
+const Ops& train_ops() {
+  static const TrainOps ops;
+  return ops;
+}
+
+}  // namespace motley

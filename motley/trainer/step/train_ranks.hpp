@@ -1,0 +1,28 @@
+// The ranks of a tensor-parallel group in training: sums forwards where their parts of a product are added up, and
+// backwards where their common input came from.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include "motley/engine/block.hpp"
+#include "motley/workers/worker_group.hpp"
+
+namespace motley {
+
+class TrainRanks final : public BlockRanks {
+ public:
+  explicit TrainRanks(WorkerGroup* group) : group_(group) {}  // null: a single rank
+
+  int size() const override { return group_ != nullptr ? group_->size() : 1; }
+  void sum(at::Tensor& terms) override;
+  void fan_out(at::Tensor& input) override;
+  // In place, without a history.
+  void sum_values(at::Tensor& terms);
+  // `own` [rows, n] of every rank, one behind the other: [ranks, rows, n].
+  at::Tensor gather(const at::Tensor& own);
+
+ private:
+  WorkerGroup* group_;
+};
+
+}  // namespace motley

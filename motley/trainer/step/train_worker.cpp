@@ -1,0 +1,62 @@
+#include "motley/trainer/step/train_worker.hpp"
+
+#include <memory>
+#include <optional>
+#include <utility>
+#include <variant>
+
+#include "motley/base/clock.hpp"
+#include "motley/comm/net/sockets.hpp"
+#include "motley/engine/backend.hpp"
+#include "motley/trainer/step/train_executor.hpp"
+
+namespace motley {
+namespace {
+
+template <class Wanted>
+Wanted expect(const std::function<Message()>& next) {
+  Message message = next();
+  if (auto* wanted = std::get_if<Wanted>(&message)) return std::move(*wanted);
+  throw Error(ErrorCode::peer, "the driver sent a message that is not for a worker that trains, or not now");
+}
+
+std::function<void(double)> weights_progress(ControlConnection& control) {
+  return [&control, reported = 0.0](double fraction) mutable {
+    if (fraction < reported + 0.05 && fraction < 1) return;
+    reported = fraction;
+    control.send(Progress{"weights", fraction});
+  };
+}
+
+}  // namespace
+
+void train_steps(ControlConnection& control, const std::function<Message()>& next, Fabric* fabric) {
+  const auto launch = expect<TrainLaunch>(next);
+  if (!open_backend(launch.backend).is_cpu()) throw input_error("the trainer runs on processors", "give --backend cpu");
+  std::unique_ptr<Fabric> own;
+  if (fabric == nullptr) {
+    own = std::make_unique<Fabric>(FabricOptions{.key = launch.key, .identity = {}});
+    fabric = own.get();
+  }
+  control.send(Listening{{fabric->address(), own_host()}});
+  const auto connect = expect<TrainConnect>(next);
+  const Instant start = Clock::now();
+  TrainExecutor executor(read_plan<TrainPlan>(parse_json(launch.plan_json, "plan"), "plan"), launch, connect.of_workers,
+                         *fabric, weights_progress(control));
+  const TrainBytes bytes = executor.bytes();
+  control.send(TrainReady{bytes.weights, bytes.gradients, bytes.optimizer, seconds_since(start)});
+  for (;;) {
+    Message message = next();
+    if (const auto* step = std::get_if<TrainStep>(&message)) {
+      control.send(executor.execute(*step));
+    } else if (const auto* save = std::get_if<TrainSave>(&message)) {
+      const Instant begun = Clock::now();
+      executor.save(save->folder);
+      control.send(TrainSaved{seconds_since(begun)});
+    } else {
+      throw Error(ErrorCode::peer, "the driver sent a message that is not for a worker that trains, or not now");
+    }
+  }
+}
+
+}  // namespace motley

@@ -1,0 +1,15 @@
+// The worker process's part of a training run: what TrainLaunch, TrainStep and TrainSave (workers/messages.hpp) ask.
+#pragma once
+
+#include <functional>
+
+#include "motley/comm/transport/fabric.hpp"
+#include "motley/workers/control_connection.hpp"
+
+namespace motley {
+
+// Answers on `control` what `next` brings, which waits; TrainLaunch first. `fabric` may be null: then this makes one
+// that listens on loopback. Ends by an exception alone.
+void train_steps(ControlConnection& control, const std::function<Message()>& next, Fabric* fabric);
+
+}  // namespace motley

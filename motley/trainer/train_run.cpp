@@ -1,0 +1,325 @@
+#include "motley/trainer/train_run.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <sstream>
+
+#include "motley/base/clock.hpp"
+#include "motley/base/environment_error.hpp"
+#include "motley/comm/net/file_descriptor.hpp"
+#include "motley/trainer/checkpoint_folder.hpp"
+#include "motley/trainer/data/training_data.hpp"
+#include "motley/trainer/layout.hpp"
+
+namespace motley {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kept_checkpoints = 2;
+
+fs::path record_path(const fs::path& run) { return run / "run.json"; }
+fs::path metrics_path(const fs::path& run) { return run / "metrics.jsonl"; }
+
+// Sequences of a step, or of an evaluation, cut among the replicas.
+struct StepBatch {
+  std::vector<ReplicaBatch> of_replica;
+  std::int64_t tokens = 0;  // that count
+};
+
+StepBatch cut_batch(const std::vector<TrainSequence>& sequences, const std::vector<std::int64_t>& bounds) {
+  StepBatch batch;
+  for (std::size_t r = 0; r + 1 < bounds.size(); ++r) {
+    ReplicaBatch& own = batch.of_replica.emplace_back();
+    own.sequences = bounds[r + 1] - bounds[r];
+    for (std::int64_t i = bounds[r]; i < bounds[r + 1]; ++i) {
+      const TrainSequence& sequence = sequences.at(static_cast<std::size_t>(i));
+      own.inputs.insert(own.inputs.end(), sequence.inputs.begin(), sequence.inputs.end());
+      own.targets.insert(own.targets.end(), sequence.targets.begin(), sequence.targets.end());
+      batch.tokens += std::ranges::count_if(sequence.targets, [](std::int32_t target) { return target >= 0; });
+    }
+  }
+  return batch;
+}
+
+// Lines that are on the disk once they are written, so that no step begins before the one before it is on record.
+class MetricsFile {
+ public:
+  // Keeps the lines up to this step.
+  MetricsFile(const fs::path& run, std::int64_t step) : path_(metrics_path(run)) {
+    std::string kept;
+    std::error_code ignored;
+    if (fs::exists(path_, ignored))
+      for (const StepMetrics& metrics : read_metrics(run))
+        if (metrics.step <= step) kept += to_json(write(metrics)) + "\n";
+    write_file(path_, kept);
+    file_ = FileDescriptor(::open(path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
+    if (!file_) throw environment_error("cannot write " + path_.string());
+  }
+
+  void add(const StepMetrics& metrics) const {
+    const std::string line = to_json(write(metrics)) + "\n";
+    const ::ssize_t written = ::write(file_.get(), line.data(), line.size());
+    if (written != std::ssize(line)) throw environment_error("cannot write " + path_.string());
+  }
+
+ private:
+  fs::path path_;
+  FileDescriptor file_;
+};
+
+class Run {
+ public:
+  Run(fs::path folder, const RunRecord& record, const RunEvents& events)
+      : folder_(std::move(folder)),
+        record_(record),
+        events_(events),
+        plan_(read_plan<TrainPlan>(record.plan, record_path(folder_).string() + ": plan")),
+        training_(training_of(plan_.workload)) {}
+
+  RunOutcome go_on(std::optional<std::int64_t> from, TrainWorkersOptions options) {
+    std::error_code failure;
+    fs::create_directories(folder_, failure);
+    if (failure)
+      throw Error(ErrorCode::environment, fmt::format("cannot make {}: {}", folder_.string(), failure.message()));
+    find_start(from);
+    if (step_ >= record_.steps) return {.step = step_};
+    data_ = open_data(record_.data);
+    if (data_->sequences() < training_.global_batch)
+      throw input_error(fmt::format("{}: {} sequences of {} tokens, and a step takes {}", record_.data,
+                                    data_->sequences(), training_.sequence_length, training_.global_batch),
+                        "give more data, or plan with a smaller global_batch or sequence_length");
+    if (!record_.eval_data.empty()) eval_data_ = open_data(record_.eval_data);
+    write_file(record_path(folder_), to_json(write(record_), 1) + "\n");
+    const MetricsFile metrics(folder_, step_);
+
+    options.weights = weights_;
+    options.updates = updates_;
+    options.stopped = events_.abort;
+    options.loaded = [this](double fraction) { tell_starting("weights", fraction); };
+    TrainWorkers workers(plan_, options);
+    if (events_.ready) events_.ready(workers);
+    bool stopped = false;
+    while (step_ < record_.steps && !stopped) {
+      run_step(workers, metrics);
+      stopped = events_.stop && events_.stop() && step_ < record_.steps;
+      const bool due = record_.save_every > 0 && step_ % record_.save_every == 0;
+      if (due || stopped || step_ == record_.steps) save(workers);
+    }
+    return {.step = step_, .stopped = stopped};
+  }
+
+ private:
+  void find_start(std::optional<std::int64_t> from) {
+    const std::vector<std::int64_t> steps = checkpoints_of(folder_);
+    weights_ = record_.model;
+    if (steps.empty() && !from) return;
+    if (from && std::ranges::find(steps, *from) == steps.end())
+      throw input_error(fmt::format("{}: there is no checkpoint of step {}", folder_.string(), *from),
+                        steps.empty() ? "the run has none" : fmt::format("the newest is that of {}", steps.back()));
+    weights_ = folder_ / checkpoint_name(from.value_or(steps.back()));
+    const CheckpointRecord checkpoint = verify_checkpoint(weights_);
+    step_ = checkpoint.step;
+    updates_ = checkpoint.updates;
+    const auto before = read_plan<TrainPlan>(checkpoint.plan, weights_.string() + "/motley.json: plan");
+    const Training& then = training_of(before.workload);
+    if (before.model.arch != plan_.model.arch)
+      throw input_error(fmt::format("{} is a checkpoint of another model than the plan's", weights_.string()),
+                        "plan for the model that the run trains");
+    if (checkpoint.sequences != step_ * training_.global_batch || then.sequence_length != training_.sequence_length)
+      throw input_error(
+          fmt::format(
+              "{}: {} sequences of {} tokens were taken in {} steps, and the plan takes {} of {} tokens per step",
+              weights_.string(), checkpoint.sequences, then.sequence_length, step_, training_.global_batch,
+              training_.sequence_length),
+          "plan with the same global_batch and sequence_length");
+    if (state_kinds(then) != state_kinds(training_) || then.precision != training_.precision)
+      throw input_error(
+          fmt::format("{}: the checkpoint was trained with another optimizer or precision than the plan's",
+                      weights_.string()),
+          "plan with the same optimizer and precision");
+  }
+
+  std::unique_ptr<TrainingData> open_data(const std::string& file) {
+    return TrainingData::open({.file = file,
+                               .model = record_.model,
+                               .cache = folder_ / "data",
+                               .sequence_length = training_.sequence_length,
+                               .vocabulary = plan_.model.arch.vocabulary,
+                               .shuffle = record_.shuffle,
+                               .seed = static_cast<std::uint64_t>(record_.seed),
+                               .progress = [this](double fraction) { tell_starting("data", fraction); }});
+  }
+
+  void run_step(TrainWorkers& workers, const MetricsFile& metrics_file) {
+    const std::int64_t step = step_ + 1;
+    const Instant start = Clock::now();
+    const StepBatch batch = cut_batch(data_->batch(step, training_.global_batch), replica_bounds(plan_));
+    StepMetrics metrics;
+    metrics.step = step;
+    metrics.learning_rate = learning_rate(training_, step, record_.total_steps);
+    metrics.tokens = batch.tokens;
+    std::vector<TrainStepDone> answers;
+    if (batch.tokens > 0)
+      answers = workers.run({.step = static_cast<std::uint64_t>(step),
+                             .wanted = TrainStep::Wanted::update,
+                             .learning_rate = metrics.learning_rate,
+                             .tokens = batch.tokens},
+                            batch.of_replica);
+    step_ = step;
+    if (answers.empty() || answers.front().update == TrainStepDone::Update::none) {
+      ++bad_steps_;
+      const std::string why = answers.empty() ? "no target of its batch counts"
+                                              : fmt::format("its loss is {} and the norm of its gradients {}",
+                                                            answers.front().loss, answers.front().grad_norm);
+      if (events_.notice) events_.notice(fmt::format("step {} is skipped: {}", step, why));
+      if (bad_steps_ > record_.max_bad_steps)
+        throw Error(ErrorCode::limit, fmt::format("{} steps in a row were skipped: {}", bad_steps_, why),
+                    "the last checkpoint is good; a smaller learning_rate, or clip_norm = 1, may help");
+      return;
+    }
+    bad_steps_ = 0;
+    ++updates_;
+    metrics.loss = loss_ = answers.front().loss;
+    metrics.grad_norm = answers.front().grad_norm;
+    metrics.seconds = seconds_since(start);
+    const bool due = record_.eval_every > 0 && step % record_.eval_every == 0;
+    if (eval_data_ && (due || step == record_.steps)) metrics.eval_loss = evaluate(workers);
+    metrics_file.add(metrics);
+    if (events_.step) events_.step(metrics, answers);
+  }
+
+  double evaluate(TrainWorkers& workers) {
+    double sum = 0;
+    std::int64_t tokens = 0;
+    for (std::int64_t first = 0; first < eval_data_->sequences(); first += training_.global_batch) {
+      const std::int64_t count = std::min(training_.global_batch, eval_data_->sequences() - first);
+      std::vector<TrainSequence> sequences;
+      for (std::int64_t i = 0; i < count; ++i) sequences.push_back(eval_data_->sequence(first + i));
+      std::vector<std::int64_t> bounds = replica_bounds(plan_);
+      for (std::int64_t& bound : bounds) bound = bound * count / training_.global_batch;
+      const StepBatch batch = cut_batch(sequences, bounds);
+      if (batch.tokens == 0) continue;
+      const auto answers = workers.run(
+          {.step = static_cast<std::uint64_t>(step_), .wanted = TrainStep::Wanted::loss, .tokens = batch.tokens},
+          batch.of_replica);
+      sum += answers.front().loss * static_cast<double>(batch.tokens);
+      tokens += batch.tokens;
+    }
+    return tokens > 0 ? sum / static_cast<double>(tokens) : std::nan("");
+  }
+
+  void save(TrainWorkers& workers) {
+    const Instant start = Clock::now();
+    const fs::path unnamed = begin_checkpoint(folder_, step_, plan_, record_.model);
+    workers.save(unnamed);
+    commit_checkpoint(unnamed, {.step = step_,
+                                .updates = updates_,
+                                .sequences = step_ * training_.global_batch,
+                                .seed = record_.seed,
+                                .loss = loss_,
+                                .files = {},
+                                .plan = record_.plan});
+    prune_checkpoints(folder_, kept_checkpoints);
+    if (events_.notice)
+      events_.notice(
+          fmt::format("{} written in {:.2f} s", (folder_ / checkpoint_name(step_)).string(), seconds_since(start)));
+  }
+
+  void tell_starting(const std::string& phase, double fraction) const {
+    if (events_.starting) events_.starting(phase, fraction);
+  }
+
+  const fs::path folder_;
+  const RunRecord& record_;
+  const RunEvents& events_;
+  const TrainPlan plan_;
+  const Training& training_;
+  std::unique_ptr<TrainingData> data_, eval_data_;
+  fs::path weights_;
+  std::int64_t step_ = 0, updates_ = 0, bad_steps_ = 0;
+  double loss_ = 0;
+};
+
+}  // namespace
+
+template <>
+const Schema<RunRecord>& schema<RunRecord>() {
+  using R = RunRecord;
+  constexpr Limits written{.always_written = true, .min = 0};
+  static const auto table =
+      Schema<R>("run", "What a training run was started with.")
+          .format("motley.run/1")
+          .field("model", &R::model, "Folder of the weights that it began with.", {.required = true})
+          .field("data", &R::data, "File of training data.", {.required = true})
+          .field("eval_data", &R::eval_data, "File of validation data.")
+          .field("steps", &R::steps, "Steps in all.", {.required = true, .min = 0})
+          .field("total_steps", &R::total_steps, "Steps of the first start.", {.required = true, .min = 0})
+          .field("seed", &R::seed, "Of the order of the data.", {.always_written = true})
+          .field("shuffle", &R::shuffle, "Whether that order is random.", {.always_written = true})
+          .field("save_every", &R::save_every, "Steps from one checkpoint to the next; 0: the last step's alone.",
+                 written)
+          .field("eval_every", &R::eval_every, "Likewise for the validation loss.", written)
+          .field("max_bad_steps", &R::max_bad_steps, "Skipped steps in a row that a run survives.", written)
+          .field("local", &R::local, "Whether devices are processes of this machine.", {.always_written = true})
+          .field("plan", &R::plan, "The training plan.", {.required = true});
+  return table;
+}
+
+template <>
+const Schema<StepMetrics>& schema<StepMetrics>() {
+  using M = StepMetrics;
+  constexpr Limits required{.required = true};
+  static const auto table =
+      Schema<M>("step", "A step that changed the weights.")
+          .field("step", &M::step, "From 1.", required)
+          .field("loss", &M::loss, "Mean over the targets that count.", required)
+          .field("grad_norm", &M::grad_norm, "Of all gradients, before clipping.", required)
+          .field("learning_rate", &M::learning_rate, "Of the step.", required)
+          .field("tokens", &M::tokens, "Targets that count.", required)
+          .field("seconds", &M::seconds, "Of the step.", required)
+          .field("eval_loss", &M::eval_loss, "Validation loss after the step, where it was measured.");
+  return table;
+}
+
+void check_no_run(const fs::path& run) {
+  std::error_code ignored;
+  if (fs::exists(record_path(run), ignored) || !checkpoints_of(run).empty())
+    throw input_error(
+        fmt::format("{} holds a run", run.string()),
+        fmt::format("go on with it by `motley train --resume {}`, or give another --output", run.string()));
+}
+
+RunOutcome go_on(const fs::path& run, const RunRecord& record, std::optional<std::int64_t> from,
+                 TrainWorkersOptions workers, const RunEvents& events) {
+  return Run(run, record, events).go_on(from, std::move(workers));
+}
+
+RunRecord read_run(const fs::path& run) {
+  const fs::path path = record_path(run);
+  std::error_code ignored;
+  if (!fs::exists(path, ignored))
+    throw input_error(fmt::format("{} holds no run: {} is missing", run.string(), path.filename().string()),
+                      "give the --output of an earlier `motley train`");
+  return read<RunRecord>(read_document(path), path.string());
+}
+
+std::vector<StepMetrics> read_metrics(const fs::path& run) {
+  const fs::path path = metrics_path(run);
+  std::istringstream lines(read_file(path));
+  std::vector<StepMetrics> metrics;
+  std::string line;
+  for (std::size_t number = 1; std::getline(lines, line); ++number) {
+    if (lines.eof()) break;  // a line that was not written to its end
+    const std::string place = fmt::format("{}:{}", path.string(), number);
+    metrics.push_back(read<StepMetrics>(parse_json(line, place), place));
+  }
+  return metrics;
+}
+
+}  // namespace motley

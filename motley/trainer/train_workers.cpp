@@ -1,0 +1,146 @@
+#include "motley/trainer/train_workers.hpp"
+
+#include <fmt/format.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <numeric>
+#include <optional>
+#include <variant>
+
+#include "motley/comm/net/random_bytes.hpp"
+#include "motley/trainer/layout.hpp"
+#include "motley/workers/worker_processes.hpp"
+
+namespace motley {
+namespace {
+
+constexpr double grace_s = 0.5;
+constexpr int look_every_ms = 100;  // whether a stop was asked for
+constexpr double cause_s = 1;       // a worker that is lost is heard of after those that miss it
+
+std::string random_key() {
+  std::string key;
+  std::array<std::byte, 16> bytes{};
+  fill_random(bytes);
+  for (const std::byte byte : bytes) key += fmt::format("{:02x}", std::to_integer<int>(byte));
+  return key;
+}
+
+}  // namespace
+
+TrainWorkers::TrainWorkers(const TrainPlan& plan, const TrainWorkersOptions& options)
+    : devices_(train_devices(plan)), stopped_(options.stopped) {
+  for (const std::string& device : devices_) {
+    const TrainPlace place = place_of(plan, device);
+    replica_of_.push_back(place.replica);
+    first_.push_back(place.stage == 0);
+    last_.push_back(place.stage + 1 == plan.replicas[place.replica].stages.size());
+    workers_.push_back({.device = device,
+                        .stage = fmt::format("r{}/s{}", place.replica, place.stage),
+                        .rank = place.rank,
+                        .link = std::make_unique<WorkerProcess>(options.program, std::span<const int>())});
+  }
+  TrainLaunch launch{.plan_json = to_json(write(plan)),
+                     .model_folder = options.weights.string(),
+                     .device = {},
+                     .backend = options.backend,
+                     .threads = options.threads,
+                     .updates = options.updates,
+                     .key = random_key()};
+  for (const Worker& worker : workers_) {
+    launch.device = worker.device;
+    worker.link->send(encode(launch));
+  }
+  try {
+    TrainConnect connect;
+    for (Listening& listening : await_all<Listening>()) connect.of_workers.push_back(std::move(listening.at));
+    const std::string message = encode(connect);
+    for (const Worker& worker : workers_) worker.link->send(message);
+    ready_ = await_all<TrainReady>(options.loaded);
+  } catch (...) {
+    end_workers(workers_, grace_s);
+    throw;
+  }
+}
+
+TrainWorkers::~TrainWorkers() { end_workers(workers_, grace_s); }
+
+std::vector<TrainStepDone> TrainWorkers::run(TrainStep step, const std::vector<ReplicaBatch>& batches) {
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    const ReplicaBatch& batch = batches.at(replica_of_[i]);
+    step.sequences = batch.sequences;
+    step.inputs = first_[i] ? batch.inputs : std::vector<std::int32_t>();
+    step.targets = last_[i] ? batch.targets : std::vector<std::int32_t>();
+    workers_[i].link->send(encode(step));
+  }
+  std::vector<TrainStepDone> answers = await_all<TrainStepDone>();
+  for (std::size_t i = 1; i < answers.size(); ++i)
+    if (answers[i].step != step.step || answers[i].loss != answers[0].loss ||
+        answers[i].grad_norm != answers[0].grad_norm)
+      // Numbers that are none do not equal themselves.
+      if (answers[i].update == TrainStepDone::Update::done || answers[0].update == TrainStepDone::Update::done)
+        throw Error(ErrorCode::peer, fmt::format("step {}: {} has a loss of {:.9g}, and {} of {:.9g}", step.step,
+                                                 devices_[i], answers[i].loss, devices_[0], answers[0].loss));
+  return answers;
+}
+
+void TrainWorkers::save(const std::filesystem::path& folder) {
+  const std::string message = encode(TrainSave{folder.string()});
+  for (const Worker& worker : workers_) worker.link->send(message);
+  await_all<TrainSaved>();
+}
+
+template <class Answer>
+std::vector<Answer> TrainWorkers::await_all(const std::function<void(double)>& progress) {
+  std::vector<std::optional<Answer>> answers(workers_.size());
+  std::vector<double> fractions(workers_.size());
+  const auto take = [&](std::size_t i, Message& message) {
+    if (auto* answer = std::get_if<Answer>(&message)) {
+      answers[i] = std::move(*answer);
+    } else if (const auto* loaded = std::get_if<Progress>(&message)) {
+      fractions[i] = loaded->fraction;
+      if (progress)
+        progress(std::accumulate(fractions.begin(), fractions.end(), 0.0) / static_cast<double>(fractions.size()));
+    } else if (const auto* failure = std::get_if<Failure>(&message)) {
+      throw Error(static_cast<ErrorCode>(failure->code), workers_[i].name() + ": " + failure->message, failure->hint);
+    }
+  };
+  while (std::ranges::any_of(answers, [](const auto& answer) { return !answer; })) {
+    std::vector<pollfd> events;
+    for (const Worker& worker : workers_) std::ranges::copy(worker.link->events(), std::back_inserter(events));
+    ::poll(events.data(), events.size(), look_every_ms);
+    if (stopped_ && stopped_()) throw Error(ErrorCode::interrupted, "stopped");
+    std::optional<Error> lost;
+    for (std::size_t i = 0; i < workers_.size(); ++i) {
+      workers_[i].link->flush();
+      try {
+        for (Message& message : workers_[i].link->receive()) take(i, message);
+      } catch (const Error& error) {
+        // That one misses another is no cause; the other's end is.
+        if (error.code() != ErrorCode::peer) throw;
+        lost = error;
+      }
+    }
+    check_ended();
+    if (!lost) continue;
+    for (const Instant until = deadline_in(cause_s); seconds_until(until) > 0; ::poll(nullptr, 0, 10)) check_ended();
+    throw *lost;
+  }
+  std::vector<Answer> taken;
+  for (std::optional<Answer>& answer : answers) taken.push_back(*std::move(answer));
+  return taken;
+}
+
+// A worker that was killed says nothing of itself.
+void TrainWorkers::check_ended() {
+  for (const Worker& worker : workers_)
+    if (const std::optional<WorkerExit> exit = worker.link->exit(); exit && exit->how == WorkerExit::How::signal)
+      throw Error(ErrorCode::peer, fmt::format("the worker of {} {}", worker.name(), exit->text()),
+                  exit->number == 9 ? "was there memory for it? The run goes on with `motley train --resume`"
+                                    : "the run goes on with `motley train --resume`");
+}
+
+}  // namespace motley

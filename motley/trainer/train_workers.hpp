@@ -1,0 +1,62 @@
+// The workers of a training plan, as its driver sees them: processes of this machine.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "motley/plan/train.hpp"
+#include "motley/workers/worker_link.hpp"
+
+namespace motley {
+
+struct TrainWorkersOptions {
+  std::filesystem::path program;  // motley-worker
+  std::filesystem::path weights;  // a model folder, or a checkpoint's
+  std::int64_t updates = 0;       // that it has had; 0: weights alone
+  std::string backend = "cpu";
+  int threads = 1;                                   // of each worker
+  std::function<void(double fraction)> loaded = {};  // of all weights
+  std::function<bool()> stopped = {};                // asked often; then waits end with an error (interrupted)
+};
+
+// What a step needs of one replica's sequences, one behind the other.
+struct ReplicaBatch {
+  std::int64_t sequences = 0;
+  std::vector<std::int32_t> inputs, targets;
+};
+
+// Of one thread.
+class TrainWorkers {
+ public:
+  // Starts them and waits until all have loaded their parts. Throws what hinders them; none is left then.
+  TrainWorkers(const TrainPlan& plan, const TrainWorkersOptions& options);
+  ~TrainWorkers();
+  TrainWorkers(const TrainWorkers&) = delete;
+  TrainWorkers& operator=(const TrainWorkers&) = delete;
+
+  // A step of all replicas; `step` without tokens, which are in `batches`, by replica. Answers by worker. Throws a peer
+  // error where a worker is lost, or where they do not agree.
+  std::vector<TrainStepDone> run(TrainStep step, const std::vector<ReplicaBatch>& batches);
+  // Each writes its part of the files in this folder.
+  void save(const std::filesystem::path& folder);
+
+  const std::vector<std::string>& devices() const { return devices_; }
+  const std::vector<TrainReady>& allocated() const { return ready_; }
+
+ private:
+  template <class Answer>
+  std::vector<Answer> await_all(const std::function<void(double)>& progress = {});
+  void check_ended();
+
+  std::vector<std::string> devices_;
+  std::vector<std::size_t> replica_of_;
+  std::vector<bool> first_, last_;  // of a replica's stages
+  Workers workers_;
+  std::vector<TrainReady> ready_;
+  std::function<bool()> stopped_;
+};
+
+}  // namespace motley
