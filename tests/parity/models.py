@@ -44,10 +44,12 @@ def tokens(count, seed):
     return torch.randint(3, VOCABULARY, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
 
 
-def make(name, folder):
+def make(name, folder, **changes):
     """Saves the model into `folder` and returns it. The weights are large: tokens differ, and logits are far apart."""
     torch.manual_seed(sum(map(ord, name)))
     model_class, config = MODELS[name]()
+    for key, value in changes.items():
+        setattr(config, key, value)
     model = model_class(config).eval()
     with torch.no_grad():
         for parameter_name, parameter in model.named_parameters():

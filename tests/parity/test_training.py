@@ -1,0 +1,141 @@
+"""`motley train` against a plain loop of torch: the same losses and the same weights, however the work is cut over devices."""
+
+import json
+import random
+
+import numpy
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+import engine
+import models
+import training
+
+BATCH, STEPS = 12, 20
+MOTLEY = engine.BUILD / "motley"
+# Where a sum's last bits decide on which side of a kink a value lies, losses part for good: ReLU's is smoothed.
+SMOOTH = {"opt": dict(activation_function="gelu"), "opt-projected-post-norm": dict(activation_function="gelu")}
+
+
+class Trained:
+    """A tiny model, tokens, and what torch makes of both."""
+
+    def __init__(self, name, folder):
+        self.folder = folder / "model"
+        model = models.make(name, self.folder, **SMOOTH.get(name, {}))
+        self.config = json.loads((self.folder / "config.json").read_text())
+        self.data = folder / "tokens.npy"
+        tokens = training.random_tokens(self.data, training.LENGTH * 100 + 1, 5)
+        self.losses, self.norms = training.reference(model, tokens, BATCH, STEPS, clip=1.0)
+        self.weights = {name: value.detach().clone() for name, value in model.named_parameters()}
+
+    def plan(self, replicas, **rest):
+        rest.setdefault("training", {"clip_norm": 1.0})
+        return training.plan_of(self.config, replicas, BATCH, **rest)
+
+
+@pytest.fixture(scope="module", params=models.MODELS)
+def trained(request, tmp_path_factory):
+    torch.set_num_threads(1)
+    return Trained(request.param, tmp_path_factory.mktemp("trained"))
+
+
+def check_losses(metrics, trained, first=0):
+    assert [line["step"] for line in metrics] == list(range(first + 1, STEPS + 1))
+    for line in metrics:
+        assert line["loss"] == pytest.approx(trained.losses[line["step"] - 1], rel=1e-5)
+        assert line["grad_norm"] == pytest.approx(trained.norms[line["step"] - 1], rel=1e-4)
+        assert line["tokens"] == BATCH * training.LENGTH
+
+
+def metrics_of(run):
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def check_weights(folder, trained):
+    """As transformers reads the checkpoint; the optimizer moves a weight by up to 20 learning rates of 1e-3."""
+    saved = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    for name, value in saved.named_parameters():
+        assert torch.allclose(value, trained.weights[name], rtol=0, atol=1e-4), name
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_losses_and_weights_are_those_of_one_process(trained, seed, tmp_path):
+    rng = random.Random(f"{trained.config['model_type']} {seed}")
+    replicas = training.random_replicas(rng, models.LAYERS, BATCH, rng.randrange(2, 7))
+    plan = trained.plan(replicas, schedule=rng.choice(["1f1b", "gpipe"]), overlap=rng.random() < 0.5)
+    result = training.run(MOTLEY, plan, trained.folder, trained.data, tmp_path / "run", STEPS)
+    assert result.returncode == 0, result.stderr
+    check_losses(metrics_of(tmp_path / "run"), trained)
+    check_weights(tmp_path / "run/step-20", trained)
+
+
+def stage(first, end, devices, tp=1, dp=1, shard="none", recompute=False, **rest):
+    strategy = {"layers": [first, end], "tp": tp, "dp": dp, "shard": shard, "recompute": recompute}
+    return {"layers": [first, end], "devices": devices, "strategies": [strategy], **rest}
+
+
+def boxes(*numbers):
+    return [f"box/{i}" for i in numbers]
+
+
+UNLIKE = [{"share": 7 / 12, "micro_batches": 3, "stages": [stage(0, 2, boxes(0)), stage(2, 6, boxes(1, 2), tp=2, shares=[0.7, 0.3])]},
+          {"share": 5 / 12, "micro_batches": 2, "stages": [stage(0, 6, boxes(3, 4), dp=2, shard="zero3", recompute=True)]}]
+ONE = [{"share": 1.0, "micro_batches": 4, "stages": [stage(0, 6, boxes(0))]}]
+
+
+@pytest.fixture(scope="module")
+def tied(tmp_path_factory):
+    torch.set_num_threads(1)
+    return Trained("qwen2-tied", tmp_path_factory.mktemp("tied"))
+
+
+def test_another_plan_goes_on_where_one_has_stopped(tied, tmp_path):
+    run = tmp_path / "run"
+    result = training.run(MOTLEY, tied.plan(UNLIKE), tied.folder, tied.data, run, 12, "--save-every", "5")
+    assert result.returncode == 0, result.stderr
+    assert sorted(path.name for path in run.glob("step-*")) == ["step-10", "step-12"]  # step-5 is no longer among the newest two
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps(tied.plan(ONE)))
+    result = training.resume(MOTLEY, run, other, "--from", "10", "--steps", str(STEPS))
+    assert result.returncode == 0, result.stderr
+    check_losses(metrics_of(run), tied)
+    check_weights(run / "step-20", tied)
+
+
+def test_tensors_that_two_plans_write_are_the_same_bits(tied, tmp_path):
+    """A checkpoint read and written by another plan without a step between."""
+    from safetensors.torch import load_file
+    run = tmp_path / "run"
+    assert training.run(MOTLEY, tied.plan(UNLIKE), tied.folder, tied.data, run, 2).returncode == 0
+    first = {path.name: load_file(path) for path in (run / "step-2").glob("*.safetensors")}
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps(tied.plan(ONE, training={"learning_rate": 0.0, "weight_decay": 0.0, "clip_norm": 1.0})))
+    assert training.resume(MOTLEY, run, other, "--steps", "3").returncode == 0
+    then = {path.name: load_file(path) for path in (run / "step-3").glob("*.safetensors")}
+    assert first.keys() == then.keys() and any(name.startswith("optimizer") for name in first)
+    for name in first:
+        for tensor, value in first[name].items():
+            if not tensor.endswith((".exp_avg", ".exp_avg_sq")):  # a step of rate 0 changes these alone
+                assert torch.equal(value, then[name][tensor]), tensor
+
+
+def test_bf16_is_off_by_no_more_than_two_orders_of_summation(tied, tmp_path):
+    """The loss of 16-bit weights beside that of fp32: two plans are as far off as torch is."""
+    torch.set_num_threads(1)
+    model = AutoModelForCausalLM.from_pretrained(tied.folder, dtype=torch.float32)
+    tokens = numpy.load(tied.data)
+    exact, _ = training.reference(model, tokens, BATCH, STEPS)
+    found = []
+    for number, replicas in enumerate([UNLIKE, ONE]):
+        run = tmp_path / str(number) / "run"
+        run.parent.mkdir()
+        result = training.run(MOTLEY, tied.plan(replicas, training={"precision": "bf16"}), tied.folder, tied.data, run, STEPS)
+        assert result.returncode == 0, result.stderr
+        found.append([line["loss"] for line in metrics_of(run)])
+    for losses in found:
+        assert numpy.abs(numpy.array(losses) / exact - 1).max() < 5e-3
+    assert numpy.abs(numpy.array(found[0]) / found[1] - 1).max() < 5e-3
+    saved = AutoModelForCausalLM.from_pretrained(tmp_path / "0/run/step-20", dtype="auto")
+    assert saved.dtype == torch.bfloat16
