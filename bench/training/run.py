@@ -1,0 +1,129 @@
+"""`motley train` beside torch on the same processes: the same model, tokens and global batch, one thread for each process.
+
+    run.py [--model FOLDER] [--length 128] [--batch 8] [--steps 4] [--rounds 3] [--only CASE]...
+
+Runs with the reference environment. Both sides take turns, `rounds` times over; a run's figure is its fastest step but the first, the
+table holds medians over the rounds. Without --model the shape of 135 million parameters is made (bench/decode/make_model.py's), untied:
+torch.distributed.pipelining has no tied embeddings.
+
+Cases: `data parallel` over two processes, `pipeline` of two stages, and `unlike`: three processes that may use a whole core, half of one
+and a quarter of one (processor quotas), where torch shares the batch alike and motley as planned.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+BUILD = Path(os.environ.get("MOTLEY_BUILD", ROOT / "build/release"))
+sys.path.insert(0, str(ROOT / "tests/parity"))
+import training  # noqa: E402  (plans by hand)
+
+CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 576, "num_hidden_layers": 30,
+          "num_attention_heads": 9, "num_key_value_heads": 3, "intermediate_size": 1536, "vocab_size": 49152, "tie_word_embeddings": False,
+          "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "bos_token_id": 1, "eos_token_id": 2}
+QUOTAS = [1.0, 0.5, 0.25]  # cores
+
+
+def made_model(folder):
+    (folder / "config").mkdir()
+    (folder / "config/config.json").write_text(json.dumps(CONFIG))
+    subprocess.run([BUILD / "motley", "model", "init", folder / "config", "-o", folder / "model", "--seed", "1"], check=True,
+                   stdout=subprocess.DEVNULL)
+    return folder / "model"
+
+
+def stage(first, end, *devices, **rest):
+    strategy = {"layers": [first, end], "tp": 1, "dp": 1, "shard": "none", "recompute": False, **rest}
+    return {"layers": [first, end], "devices": [f"box/{d}" for d in devices], "strategies": [strategy]}
+
+
+class Case:
+    def __init__(self, name, peer, ranks, replicas, micro_batches, quotas=None):
+        self.name, self.peer, self.ranks, self.replicas, self.micro_batches, self.quotas = name, peer, ranks, replicas, micro_batches, quotas
+
+
+def cases(layers, batch):
+    half = batch // 2
+    yield Case("data parallel", "ddp", 2,
+               [{"share": 0.5, "micro_batches": half // 2, "stages": [stage(0, layers, r)]} for r in range(2)], half // 2)
+    yield Case("pipeline", "pipeline", 2,
+               [{"share": 1.0, "micro_batches": half, "stages": [stage(0, layers // 2, 0), stage(layers // 2, layers, 1)]}], half)
+
+
+@contextlib.contextmanager
+def port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        number = free.getsockname()[1]
+    yield number
+
+
+def motley(options, case, tokens, folder):
+    config = json.loads((options.model / "config.json").read_text())
+    training.LENGTH = options.length
+    plan = training.plan_of(config, case.replicas, options.batch, training={"eps": 1e-8}, memory="16 GiB")
+    shutil.rmtree(folder / "run", ignore_errors=True)
+    result = training.run(BUILD / "motley", plan, options.model, tokens, folder / "run", options.steps, "-q")
+    if result.returncode:
+        sys.exit(result.stderr)
+    lines = [json.loads(line) for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
+    shutil.rmtree(folder / "run")
+    return [line["seconds"] for line in lines], [line["loss"] for line in lines]
+
+
+def torch(options, case, tokens):
+    with port() as number:
+        command = [sys.executable, HERE / "peers.py", case.peer, options.model, tokens, "--ranks", case.ranks, "--port", number, "--length",
+                   options.length, "--batch", options.batch, "--micro-batches", case.micro_batches, "--steps", options.steps]
+        ranks = [subprocess.Popen(list(map(str, [*command, "--rank", r])), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                 for r in range(case.ranks)]
+        outputs = [rank.communicate() for rank in ranks]
+    if any(rank.returncode for rank in ranks):
+        sys.exit("\n".join(errors for _, errors in outputs))
+    figures = json.loads(outputs[0][0].splitlines()[-1])
+    return figures["seconds"], figures["losses"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--model", type=Path)
+    for name, default in [("length", 128), ("batch", 8), ("steps", 4), ("rounds", 3)]:
+        parser.add_argument("--" + name, type=int, default=default)
+    parser.add_argument("--only", action="append")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        options.model = options.model or made_model(folder)
+        config = json.loads((options.model / "config.json").read_text())
+        count = options.length * options.batch * options.steps + 1
+        numpy.save(folder / "tokens.npy",
+                   numpy.random.default_rng(1).integers(3, config["vocab_size"], count).astype(numpy.uint16))
+        print(f"{'case':<16}{'motley':>10}{'torch':>10}{'ratio':>8}   seconds per step of {options.batch} x {options.length} tokens")
+        for case in cases(config["num_hidden_layers"], options.batch):
+            if options.only and case.name not in options.only:
+                continue
+            best, losses = {"motley": [], "torch": []}, {}
+            for _ in range(options.rounds):
+                for side in best:
+                    seconds, losses[side] = (motley(options, case, folder / "tokens.npy", folder) if side == "motley" else
+                                             torch(options, case, folder / "tokens.npy"))
+                    best[side].append(min(seconds[1:]))
+            ours, theirs = (statistics.median(best[side]) for side in ("motley", "torch"))
+            off = max(abs(a / b - 1) for a, b in zip(losses["motley"], losses["torch"]))
+            print(f"{case.name:<16}{ours:>10.2f}{theirs:>10.2f}{theirs / ours:>7.2f}x   losses within {off:.0e}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
