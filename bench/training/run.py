@@ -20,6 +20,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import numpy
@@ -27,8 +28,9 @@ import numpy
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 BUILD = Path(os.environ.get("MOTLEY_BUILD", ROOT / "build/release"))
-sys.path.insert(0, str(ROOT / "tests/parity"))
+sys.path[:0] = [str(ROOT / "tests/parity"), str(ROOT / "bench/machines")]
 import training  # noqa: E402  (plans by hand)
+from deployment import Share  # noqa: E402
 
 CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 576, "num_hidden_layers": 30,
           "num_attention_heads": 9, "num_key_value_heads": 3, "intermediate_size": 1536, "vocab_size": 49152, "tie_word_embeddings": False,
@@ -49,17 +51,57 @@ def stage(first, end, *devices, **rest):
     return {"layers": [first, end], "devices": [f"box/{d}" for d in devices], "strategies": [strategy]}
 
 
+def planned(options, folder, speeds):
+    """The planner's own choice for devices of these speeds, in shares of the fastest."""
+    text = 'format = "motley.cluster/1"\n[[machine]]\nname = "box"\ndevices = [' + ", ".join(f'"d{i}"' for i in range(len(speeds))) + "]\n"
+    for i, speed in enumerate(speeds):
+        text += (f'[[device_type]]\nname = "d{i}"\nvendor = "cpu"\nmemory = "16 GiB"\nmemory_bandwidth = "{10 * speed} GB/s"\n'
+                 f'flops = {{ fp32 = "{100 * speed} GFLOP/s" }}\nreserve = "0 B"\n')
+    (folder / "cluster.toml").write_text(text)
+    (folder / "job.toml").write_text(f'format = "motley.workload/1"\n[training]\nsequence_length = {options.length}\n'
+                                     f'global_batch = {options.batch}\nprecision = "fp32"\n')
+    subprocess.run([BUILD / "motley", "plan", "train", "--cluster", folder / "cluster.toml", "--model", options.model, "--workload",
+                    folder / "job.toml", "-q", "-o", folder / "planned.json"], check=True, stdout=subprocess.DEVNULL)
+    return json.loads((folder / "planned.json").read_text())["replicas"]
+
+
 class Case:
     def __init__(self, name, peer, ranks, replicas, micro_batches, quotas=None):
         self.name, self.peer, self.ranks, self.replicas, self.micro_batches, self.quotas = name, peer, ranks, replicas, micro_batches, quotas
 
 
-def cases(layers, batch):
+def cases(options, layers, folder):
+    batch = options.batch
     half = batch // 2
     yield Case("data parallel", "ddp", 2,
                [{"share": 0.5, "micro_batches": half // 2, "stages": [stage(0, layers, r)]} for r in range(2)], half // 2)
     yield Case("pipeline", "pipeline", 2,
                [{"share": 1.0, "micro_batches": half, "stages": [stage(0, layers // 2, 0), stage(layers // 2, layers, 1)]}], half)
+    if os.access("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", os.W_OK):
+        replicas = planned(options, folder, QUOTAS)
+        yield Case("unlike, DDP", "ddp", 3, replicas, max(1, batch // 6), QUOTAS)
+        yield Case("unlike, 1F1B", "pipeline", 3, replicas, half, QUOTAS)
+
+
+@contextlib.contextmanager
+def throttled(case, processes):
+    """Holds each rank's process to its quota; `processes` says which they are, once they are there."""
+    shares = []
+    for quota, process in zip(case.quotas or [], processes() if case.quotas else []):
+        shares.append(Share("training", quota))
+        (shares[-1].folder / "cgroup.procs").write_text(str(process))
+    yield
+    for share in shares:
+        share.remove()
+
+
+def workers_of(driver, count):
+    while True:
+        listed = subprocess.run(["ps", "-o", "pid=,comm=", "--ppid", str(driver)], capture_output=True, text=True).stdout.splitlines()
+        workers = sorted(int(line.split()[0]) for line in listed if "motley-worker" in line)
+        if len(workers) == count:
+            return workers
+        time.sleep(0.01)
 
 
 @contextlib.contextmanager
@@ -75,9 +117,12 @@ def motley(options, case, tokens, folder):
     training.LENGTH = options.length
     plan = training.plan_of(config, case.replicas, options.batch, training={"eps": 1e-8}, memory="16 GiB")
     shutil.rmtree(folder / "run", ignore_errors=True)
-    result = training.run(BUILD / "motley", plan, options.model, tokens, folder / "run", options.steps, "-q")
-    if result.returncode:
-        sys.exit(result.stderr)
+    (folder / "plan.json").write_text(json.dumps(plan))
+    driver = subprocess.Popen([BUILD / "motley", "train", folder / "plan.json", "--model", options.model, "--data", tokens, "--output",
+                               folder / "run", "--steps", str(options.steps), "--no-shuffle", "--local", "-q"])
+    with throttled(case, lambda: workers_of(driver.pid, case.ranks)):
+        if driver.wait():
+            sys.exit("motley train failed")
     lines = [json.loads(line) for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
     shutil.rmtree(folder / "run")
     return [line["seconds"] for line in lines], [line["loss"] for line in lines]
@@ -89,7 +134,8 @@ def torch(options, case, tokens):
                    options.length, "--batch", options.batch, "--micro-batches", case.micro_batches, "--steps", options.steps]
         ranks = [subprocess.Popen(list(map(str, [*command, "--rank", r])), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
                  for r in range(case.ranks)]
-        outputs = [rank.communicate() for rank in ranks]
+        with throttled(case, lambda: [rank.pid for rank in ranks]):
+            outputs = [rank.communicate() for rank in ranks]
     if any(rank.returncode for rank in ranks):
         sys.exit("\n".join(errors for _, errors in outputs))
     figures = json.loads(outputs[0][0].splitlines()[-1])
@@ -111,7 +157,7 @@ def main():
         numpy.save(folder / "tokens.npy",
                    numpy.random.default_rng(1).integers(3, config["vocab_size"], count).astype(numpy.uint16))
         print(f"{'case':<16}{'motley':>10}{'torch':>10}{'ratio':>8}   seconds per step of {options.batch} x {options.length} tokens")
-        for case in cases(config["num_hidden_layers"], options.batch):
+        for case in cases(options, config["num_hidden_layers"], folder):
             if options.only and case.name not in options.only:
                 continue
             best, losses = {"motley": [], "torch": []}, {}

@@ -7,7 +7,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "bench/README.md")]
 PAGES += [path for folder in ("docs", "examples") for path in sorted((ROOT / folder).rglob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-PROGRAM = re.compile(r"(?:motley|\./dev|bench/\S+\.py|build/\S+|python|torchrun|curl|sed|rm|export|for) ")
+PROGRAM = re.compile(r"(?:motley|\./dev|bench/\S+\.py|build/\S+|python3?|torchrun|curl|sed|rm|export|for) ")
 REMARK = re.compile(r"\s{2,}# (.*)$")
 
 

@@ -33,7 +33,7 @@ TrainExecutor::TrainExecutor(TrainPlan plan, const TrainLaunch& launch, const st
       connections_(plan_, worker_, addresses, fabric),
       tensors_(plan_, device_, launch.model_folder, launch.updates, progress),
       runner_(plan_, device_, tensors_, connections_),
-      exchange_(plan_, worker_, tensors_, connections_),
+      sums_(plan_, worker_, tensors_, connections_),
       all_(connections_.group(GroupKind::all, all_workers(plan_))),
       updates_(launch.updates) {
   for (StatePart& part : state_parts(plan_)) {
@@ -54,7 +54,7 @@ TrainStepDone TrainExecutor::execute(const TrainStep& step) {
   zero_gradients();
   run_passes(step);
   const Instant passed = Clock::now();
-  if (training) exchange_.finish();
+  if (training) sums_.finish();
   const Instant exchanged = Clock::now();
   const Figures figures = sum_figures(training);
   const auto tokens = static_cast<double>(step.tokens);
@@ -86,7 +86,7 @@ void TrainExecutor::run_passes(const TrainStep& step) {
     if (!pass.backward) runner_.forward(pass.micro_batch);
     if (pass.backward && training)
       runner_.backward(pass.micro_batch, [&](std::int64_t layer) {
-        if (plan_.sync.overlap) exchange_.finished(layer);
+        if (plan_.sync.overlap) sums_.finished(layer);
       });
   }
 }

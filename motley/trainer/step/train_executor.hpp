@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "motley/trainer/connections.hpp"
-#include "motley/trainer/step/gradient_exchange.hpp"
+#include "motley/trainer/step/gradient_sums.hpp"
 #include "motley/trainer/step/stage_runner.hpp"
 #include "motley/trainer/step/train_tensors.hpp"
 
@@ -43,7 +43,7 @@ class TrainExecutor {
   TrainConnections connections_;
   TrainTensors tensors_;
   StageRunner runner_;
-  GradientExchange exchange_;
+  GradientSums sums_;
   WorkerGroup* all_;
   struct OwnPart {
     StatePart part;

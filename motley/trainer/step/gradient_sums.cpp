@@ -1,4 +1,4 @@
-#include "motley/trainer/step/gradient_exchange.hpp"
+#include "motley/trainer/step/gradient_sums.hpp"
 
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
@@ -17,8 +17,8 @@ constexpr std::int64_t all_finished = -1;
 
 }  // namespace
 
-GradientExchange::GradientExchange(const TrainPlan& plan, int worker, const TrainTensors& tensors,
-                                   const TrainConnections& connections)
+GradientSums::GradientSums(const TrainPlan& plan, int worker, const TrainTensors& tensors,
+                           const TrainConnections& connections)
     : finished_(nothing_finished) {
   const std::string device = train_devices(plan).at(static_cast<std::size_t>(worker));
   for (const GradientBucket& bucket : gradient_buckets(plan)) {
@@ -45,7 +45,7 @@ GradientExchange::GradientExchange(const TrainPlan& plan, int worker, const Trai
   thread_ = std::jthread([this] { run(); });
 }
 
-GradientExchange::~GradientExchange() {
+GradientSums::~GradientSums() {
   {
     const std::lock_guard lock(mutex_);
     closed_ = true;
@@ -53,7 +53,7 @@ GradientExchange::~GradientExchange() {
   changed_.notify_all();
 }
 
-void GradientExchange::finished(std::int64_t layer) {
+void GradientSums::finished(std::int64_t layer) {
   {
     const std::lock_guard lock(mutex_);
     finished_ = layer;
@@ -61,7 +61,7 @@ void GradientExchange::finished(std::int64_t layer) {
   changed_.notify_all();
 }
 
-void GradientExchange::finish() {
+void GradientSums::finish() {
   std::unique_lock lock(mutex_);
   finished_ = all_finished;
   changed_.notify_all();
@@ -71,7 +71,7 @@ void GradientExchange::finish() {
   finished_ = nothing_finished;
 }
 
-void GradientExchange::run() {
+void GradientSums::run() {
   const at::NoGradGuard values_alone;
   at::Tensor buffer;
   for (;;) {
@@ -98,7 +98,7 @@ void GradientExchange::run() {
   }
 }
 
-void GradientExchange::exchange(const Bucket& bucket, at::Tensor& buffer) {
+void GradientSums::exchange(const Bucket& bucket, at::Tensor& buffer) {
   if (!buffer.defined() || buffer.numel() < bucket.elements) buffer = at::empty({bucket.elements}, at::kFloat);
   const at::Tensor sum = buffer.narrow(0, 0, bucket.elements);
   const auto place = [&](const Contribution& own) {

@@ -15,11 +15,11 @@
 
 namespace motley {
 
-class GradientExchange {
+class GradientSums {
  public:
   // All outlive it.
-  GradientExchange(const TrainPlan& plan, int worker, const TrainTensors& tensors, const TrainConnections& connections);
-  ~GradientExchange();
+  GradientSums(const TrainPlan& plan, int worker, const TrainTensors& tensors, const TrainConnections& connections);
+  ~GradientSums();
 
   // The layer's gradients are this worker's whole: what they complete may be exchanged. Layers come from the last on.
   void finished(std::int64_t layer);
