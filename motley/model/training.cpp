@@ -23,6 +23,10 @@ std::int64_t rank_parameters(const Architecture& arch, const StageShape& stage, 
   return parameters;
 }
 
+std::int64_t backward_elements_per_token(const Architecture& arch, const Shard& shard) {
+  return 3 * arch.hidden + (arch.gated ? 4 : 2) * shard.ffn.size();
+}
+
 std::int64_t stored_elements_per_token(const Architecture& arch, const Shard& shard) {
   const std::int64_t attention = (2 * shard.heads.size() + 2 * shard.kv_heads.size()) * arch.head_dim;
   return 4 * arch.hidden + attention + (arch.gated ? 3 : 2) * shard.ffn.size();
@@ -41,6 +45,8 @@ ElementTraffic loss_bytes_per_token(const Shard& shard) {
   return {.forward = 2 * once, .backward = 3 * once};
 }
 
-std::int64_t logit_bytes_per_token(const Shard& shard) { return 2 * 4 * shard.vocabulary.size(); }
+std::int64_t logit_bytes_per_token(const Shard& shard, DType type) {
+  return (type == DType::fp32 ? 4 : 4 + 2) * shard.vocabulary.size();
+}
 
 }  // namespace motley

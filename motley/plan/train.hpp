@@ -117,8 +117,9 @@ std::int64_t replica_sequences(const Training& training, const TrainReplica& rep
 // Of its largest micro-batch.
 std::int64_t micro_batch_sequences(const Training& training, const TrainReplica& replica);
 
-// Bytes per parameter: what the workload says, or by precision and optimizer: 2 + 2 + 4 of 16-bit weights, gradients
-// and fp32 copy, 4 + 4 in fp32, and 8 of Adam's moments.
+// Bytes per parameter: what the workload says, or by precision, executor and optimizer: 2 + 2 + 4 of 16-bit weights,
+// gradients and fp32 copy, 2 + 4 + 4 where motley trains in bf16 and adds gradients up in fp32, 4 + 4 in fp32; and 8 of
+// Adam's moments, 4 of a momentum.
 StateBytes state_bytes(const Training& training);
 
 // A pipeline's stage as memory sees it.

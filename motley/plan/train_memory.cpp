@@ -11,6 +11,8 @@ namespace {
 
 std::int64_t divided(std::int64_t amount, std::int64_t parts) { return (amount + parts - 1) / parts; }
 
+constexpr std::int64_t fp32_bytes = 4;
+
 std::int64_t element_bytes(const Training& training) { return bytes_of(training.precision, 1); }
 
 std::int64_t state(double bytes_per_parameter, std::int64_t parameters, std::int64_t parts) {
@@ -54,6 +56,7 @@ std::int64_t micro_batch_sequences(const Training& training, const TrainReplica&
 StateBytes state_bytes(const Training& training) {
   if (training.states) return *training.states;
   StateBytes bytes;
+  if (training.precision == DType::bf16 && training.executor == Executor::motley) bytes.gradient = 4;
   if (training.precision == DType::fp32) bytes = {.weight = 4, .gradient = 4, .master = 0, .moments = 8};
   if (training.optimizer == "sgd") bytes.moments = training.momentum > 0 ? 4 : 0;
   return bytes;
@@ -70,11 +73,11 @@ namespace {
 // What a tensor-parallel rank holds of a block and of the ends.
 struct RankParts {
   std::int64_t block = 0, embedding = 0, head = 0, tied = 0;  // parameters; tied: of both ends in one stage
-  std::int64_t stored_elements = 0;                           // per token
+  std::int64_t stored_elements = 0, backward_elements = 0;    // per token
   std::int64_t logit_bytes = 0;                               // per token
 };
 
-std::vector<RankParts> parts_of(const Architecture& arch, const std::vector<Shard>& shards,
+std::vector<RankParts> parts_of(const Architecture& arch, const Training& training, const std::vector<Shard>& shards,
                                 const StageFootprint& footprint) {
   std::vector<RankParts> parts;
   for (std::size_t i = 0; i < shards.size(); ++i) {
@@ -87,11 +90,12 @@ std::vector<RankParts> parts_of(const Architecture& arch, const std::vector<Shar
     RankParts& own = parts.emplace_back();
     own.block = rank_parameters(arch, {.layers = 1}, shard);
     own.stored_elements = stored_elements_per_token(arch, shard);
+    own.backward_elements = backward_elements_per_token(arch, shard);
     if (footprint.embedding) own.embedding = rank_parameters(arch, {.layers = 0, .embedding = true}, shard);
     if (footprint.head) own.head = rank_parameters(arch, {.layers = 0, .head = true}, shard);
     if (footprint.embedding && footprint.head)
       own.tied = rank_parameters(arch, {.layers = 0, .embedding = true, .head = true}, shard);
-    own.logit_bytes = logit_bytes_per_token(shard);
+    own.logit_bytes = logit_bytes_per_token(shard, training.precision);
   }
   return parts;
 }
@@ -109,8 +113,9 @@ std::vector<TrainMemory> train_memory(const Architecture& arch, const Training& 
   std::vector<std::int64_t> working(ranks);
   for (const LayerStrategy& strategy : strategies) {
     const bool cut = strategy.tp > 1 && !shares.empty();
-    const auto parts = parts_of(
-        arch, make_shards(arch, static_cast<int>(strategy.tp), cut ? shares : std::vector<double>{}), footprint);
+    const auto parts =
+        parts_of(arch, training, make_shards(arch, static_cast<int>(strategy.tp), cut ? shares : std::vector<double>{}),
+                 footprint);
     const bool first = &strategy == &strategies.front() && footprint.embedding;
     const bool last = &strategy == &strategies.back() && footprint.head;
     for (std::size_t rank = 0; rank < ranks; ++rank) {
@@ -121,14 +126,21 @@ std::vector<TrainMemory> train_memory(const Architecture& arch, const Training& 
       const std::int64_t kept = strategy.recompute ? tokens * arch.hidden * element : whole;
       add_states(own, bytes, strategy.layers.size() * part.block, strategy);
       own.activations += strategy.layers.size() * kept * footprint.in_flight;
-      // The layer under way: what recomputation brings back, weights that are gathered.
-      std::int64_t layer = strategy.recompute ? whole : 0;
-      if (strategy.shard == Sharding::zero3 && strategy.dp > 1)
-        layer += state(bytes.weight, part.block, strategy.split);
+      // The layer under way: its gradients, what recomputation brings back, weights that are gathered.
+      const bool divided = strategy.dp > 1 && strategy.shard >= Sharding::zero2;
+      const bool gathered = divided && strategy.shard == Sharding::zero3;
+      std::int64_t layer = tokens * part.backward_elements * element + (strategy.recompute ? whole : 0);
+      if (gathered) layer += state(bytes.weight, part.block, strategy.split);
       working[rank] = std::max(working[rank], layer);
       if (first || last)
         add_states(own, bytes, first && last ? part.tied : first ? part.embedding : part.head, strategy);
-      if (last) working[rank] = std::max(working[rank], tokens * part.logit_bytes);
+      if (last) {
+        // Norms are in fp32, and 16-bit products of the head's gradient are there before they are added up.
+        const std::int64_t hidden = (element < fp32_bytes ? 5 * fp32_bytes : 3 * fp32_bytes) * arch.hidden;
+        const std::int64_t table = (element < fp32_bytes ? element : 0) + (divided ? fp32_bytes : 0);
+        working[rank] = std::max(working[rank], tokens * (part.logit_bytes + hidden) + table * part.head +
+                                                    (gathered ? state(bytes.weight, part.head, 1) : 0));
+      }
     }
   }
   for (std::size_t rank = 0; rank < ranks; ++rank) memory[rank].activations += working[rank];

@@ -99,7 +99,7 @@ TEST(TrainPlan, MemoryIsCounted) {
   const StageFootprint middle{.sequences = 3, .in_flight = 4};
   const TrainMemory memory = train_memory(arch, training, middle, plain).at(0);
   EXPECT_EQ(memory.weights, 2 * 2 * 7087872);
-  EXPECT_EQ(memory.gradients, 2 * 2 * 7087872);
+  EXPECT_EQ(memory.gradients, 2 * 4 * 7087872);
   EXPECT_EQ(memory.optimizer, 2 * 12 * 7087872);
   // Per token: 4 x 768 of inputs and sums, 4 x 768 of attention, 2 x 3072 of the FFN; 2 bytes each.
   EXPECT_EQ(memory.activations, 2 * 4 * 3 * 1024 * (8 * 768 + 2 * 3072) * 2);
@@ -116,11 +116,11 @@ TEST(TrainPlan, MemoryIsCounted) {
   EXPECT_EQ(sharded[1].optimizer, 12 * 7087872);
   EXPECT_EQ(sharded[1].activations, 2 * 4 * 2 * 1024 * (8 * 768 + 2 * 3072) * 2 + 7087872);
   const auto states = train_memory(arch, training, middle, {{.layers = {0, 2}, .dp = 2, .shard = Sharding::zero1}});
-  EXPECT_EQ(states[0].gradients, 2 * 2 * 7087872);
+  EXPECT_EQ(states[0].gradients, 2 * 4 * 7087872);
   EXPECT_EQ(states[0].optimizer, 12 * 7087872);
   const auto reduced = train_memory(arch, training, middle, {{.layers = {0, 2}, .dp = 2, .shard = Sharding::zero2}});
   EXPECT_EQ(reduced[0].weights, 2 * 2 * 7087872);
-  EXPECT_EQ(reduced[0].gradients, 2 * 7087872);
+  EXPECT_EQ(reduced[0].gradients, 4 * 7087872);
   EXPECT_EQ(reduced[0].optimizer, 12 * 7087872);
 
   // 55 and 45 of 100 sequences; 0.55 of 100 is a little more than 55.
@@ -144,9 +144,14 @@ TEST(TrainPlan, MemoryIsCounted) {
 
 TEST(TrainPlan, StatesFollowPrecisionAndOptimizer) {
   Training training = job(1, 1);
+  EXPECT_EQ(state_bytes(training), (StateBytes{2, 4, 4, 8}));
+  training.executor = Executor::fsdp;
   EXPECT_EQ(state_bytes(training), (StateBytes{2, 2, 4, 8}));
   training.optimizer = "sgd";
   EXPECT_EQ(state_bytes(training), (StateBytes{2, 2, 4, 0}));
+  training.momentum = 0.9;
+  EXPECT_EQ(state_bytes(training), (StateBytes{2, 2, 4, 4}));
+  training.momentum = 0;
   training.precision = DType::fp32;
   EXPECT_EQ(state_bytes(training), (StateBytes{4, 4, 0, 0}));
   training.states = StateBytes{2, 2, 0, 4};

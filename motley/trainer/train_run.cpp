@@ -11,6 +11,7 @@
 
 #include "motley/base/clock.hpp"
 #include "motley/base/environment_error.hpp"
+#include "motley/base/units.hpp"
 #include "motley/comm/net/file_descriptor.hpp"
 #include "motley/trainer/checkpoint_folder.hpp"
 #include "motley/trainer/data/training_data.hpp"
@@ -191,7 +192,32 @@ class Run {
     const bool due = record_.eval_every > 0 && step % record_.eval_every == 0;
     if (eval_data_ && (due || step == record_.steps)) metrics.eval_loss = evaluate(workers);
     metrics_file.add(metrics);
+    if (!memory_told_) tell_memory(workers, answers);
     if (events_.step) events_.step(metrics, answers);
+  }
+
+  // Beside the plan's figure: of the worker that is farthest above it, or the least below.
+  void tell_memory(const TrainWorkers& workers, const std::vector<TrainStepDone>& answers) {
+    memory_told_ = true;
+    std::size_t i = 0, worst = 0;
+    std::vector<std::int64_t> used, planned;
+    for (const TrainReplica& replica : plan_.replicas)
+      for (std::size_t s = 0; s < replica.stages.size(); ++s)
+        for (const TrainMemory& memory : stage_memory(plan_, replica, s)) {
+          const TrainReady& states = workers.allocated()[i];
+          used.push_back(states.weight_bytes + states.gradient_bytes + states.optimizer_bytes +
+                         answers[i].activation_bytes);
+          planned.push_back(memory.total() - memory.reserve);
+          const auto ratio = [&](std::size_t at) {
+            return static_cast<double>(used[at]) / static_cast<double>(planned[at]);
+          };
+          if (ratio(i) > ratio(worst)) worst = i;
+          ++i;
+        }
+    if (events_.notice)
+      events_.notice(fmt::format("memory: {} took {} at most, planned {}", workers.devices()[worst],
+                                 human_bytes(static_cast<double>(used[worst])),
+                                 human_bytes(static_cast<double>(planned[worst]))));
   }
 
   double evaluate(TrainWorkers& workers) {
@@ -244,6 +270,7 @@ class Run {
   fs::path weights_;
   std::int64_t step_ = 0, updates_ = 0, bad_steps_ = 0;
   double loss_ = 0;
+  bool memory_told_ = false;
 };
 
 }  // namespace

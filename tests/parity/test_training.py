@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 
 import numpy
 import pytest
@@ -139,3 +140,27 @@ def test_bf16_is_off_by_no_more_than_two_orders_of_summation(tied, tmp_path):
     assert numpy.abs(numpy.array(found[0]) / found[1] - 1).max() < 5e-3
     saved = AutoModelForCausalLM.from_pretrained(tmp_path / "0/run/step-20", dtype="auto")
     assert saved.dtype == torch.bfloat16
+
+
+MEMORY = {"one": ONE, "unlike": UNLIKE, "recomputed": [{"share": 1.0, "micro_batches": 2, "stages": [stage(0, 6, boxes(0), recompute=True)]}],
+          "sharded": [{"share": 1.0, "micro_batches": 2, "stages": [stage(0, 6, boxes(0, 1), dp=2, shard="zero1")]}]}
+
+
+@pytest.mark.parametrize("name", MEMORY)
+def test_memory_is_the_plans_figure(name, tmp_path):
+    """Of the worker that is farthest above it: a model wide enough that the many small things do not count."""
+    torch.set_num_threads(1)
+    folder = tmp_path / "model"
+    models.make("llama-mha-untied", folder, hidden_size=192, intermediate_size=512, vocab_size=2048)
+    config = json.loads((folder / "config.json").read_text())
+    tokens = tmp_path / "tokens.npy"
+    length, training.LENGTH = training.LENGTH, 128
+    training.random_tokens(tokens, training.LENGTH * BATCH + 1, 5)
+    plan = training.plan_of(config, MEMORY[name], BATCH)
+    training.LENGTH = length
+    result = training.run(MOTLEY, plan, folder, tokens, tmp_path / "run", 1)
+    assert result.returncode == 0, result.stderr
+    used, planned = re.search(r"took ([\d.]+) MiB at most, planned ([\d.]+) MiB", result.stderr).groups()
+    # A block that is computed again is planned with all that it stores and all that its backward pass works with at once.
+    least = 0.95 if any(s["recompute"] for r in MEMORY[name] for part in r["stages"] for s in part["strategies"]) else 0.98
+    assert least * float(planned) <= float(used) <= 1.02 * float(planned)

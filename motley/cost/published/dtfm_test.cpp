@@ -151,6 +151,7 @@ bandwidth_gbit_s = [[0, 32], [16, 0]]
   const Architecture arch = read_model(MOTLEY_SOURCE_DIR "/data/models/opt-1.3b").arch;
   ASSERT_EQ(arch.layers, 24);
   Training training;
+  training.states = StateBytes{};
   training.sequence_length = training.global_batch = 8;
   EXPECT_EQ(dtfm_volumes({.form = "dtfm"}, arch, training, 7, 1).gradient_bytes,
             4.0 * 2 * static_cast<double>(block_parameters(arch)));

@@ -62,6 +62,7 @@ TEST(GradientPieces, CommonRefinementOfTwoAndThree) {
   // By hand: around a ring of two every byte goes once each way; devices with two pieces wait for 2 messages of each,
   // of every block and both ends.
   Training training;
+  training.states = StateBytes{};
   training.sequence_length = 512;
   training.global_batch = 2;
   const Profile profile;
@@ -138,6 +139,7 @@ TEST(GradientPieces, AreThePartsOfEveryTensor) {
   plan.cluster = machines_of({1, 2, 4});
   plan.model = read_model(MOTLEY_SOURCE_DIR "/data/models/qwen3-0.6b");
   Training training;
+  training.states = StateBytes{};
   training.sequence_length = 512;
   training.global_batch = 16;
   plan.workload.training = training;

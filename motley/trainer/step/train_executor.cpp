@@ -11,6 +11,7 @@
 #include "motley/base/clock.hpp"
 #include "motley/engine/backend.hpp"
 #include "motley/trainer/schedule.hpp"
+#include "motley/trainer/step/memory_meter.hpp"
 
 namespace motley {
 namespace {
@@ -52,8 +53,11 @@ TrainStepDone TrainExecutor::execute(const TrainStep& step) {
   const bool training = step.wanted == TrainStep::Wanted::update;
   TrainStepDone done{.step = step.step};
   zero_gradients();
+  reset_metered_peak();
+  const std::int64_t held_bytes = metered_bytes();
   run_passes(step);
   const Instant passed = Clock::now();
+  done.activation_bytes = metered_peak_bytes() - held_bytes;
   if (training) sums_.finish();
   const Instant exchanged = Clock::now();
   const Figures figures = sum_figures(training);

@@ -8,6 +8,7 @@
 #include "motley/base/clock.hpp"
 #include "motley/comm/net/sockets.hpp"
 #include "motley/engine/backend.hpp"
+#include "motley/trainer/step/memory_meter.hpp"
 #include "motley/trainer/step/train_executor.hpp"
 
 namespace motley {
@@ -33,6 +34,7 @@ std::function<void(double)> weights_progress(ControlConnection& control) {
 void train_steps(ControlConnection& control, const std::function<Message()>& next, Fabric* fabric) {
   const auto launch = expect<TrainLaunch>(next);
   if (!open_backend(launch.backend).is_cpu()) throw input_error("the trainer runs on processors", "give --backend cpu");
+  start_memory_meter();
   std::unique_ptr<Fabric> own;
   if (fabric == nullptr) {
     own = std::make_unique<Fabric>(FabricOptions{.key = launch.key, .identity = {}});

@@ -68,6 +68,7 @@ Workload job(std::int64_t sequences) {
   workload.training.emplace();
   workload.training->sequence_length = 512;
   workload.training->global_batch = sequences;
+  workload.training->states = StateBytes{};
   return workload;
 }
 
