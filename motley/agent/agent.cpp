@@ -15,7 +15,7 @@
 
 #include "motley/agent/kept_identity.hpp"
 #include "motley/agent/link_probe.hpp"
-#include "motley/agent/weights_fetch.hpp"
+#include "motley/agent/local_weights.hpp"
 #include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
 #include "motley/base/version.hpp"
@@ -40,7 +40,7 @@ constexpr double stopped_s = 2;       // that a worker may be, until it is ended
 // One worker: first its weights are fetched, then the process runs. Later more weights may be fetched for it.
 struct LocalWorker {
   std::uint64_t start = 0;
-  std::unique_ptr<WeightsFetch> fetch;
+  std::shared_ptr<WeightsFetch> fetch;
   std::uint64_t fetch_start = 0;
   std::unique_ptr<WorkerProcess> process;
   std::string last_words;  // a failure that it has told
@@ -168,7 +168,7 @@ class Agent {
     try {
       stream_.emplace(call_service(options_.link.driver, hello, access(), deadline_in(call_s)),
                       max_agent_message_bytes);
-    } catch (const DriverUnreachable& error) {
+    } catch (const ServiceUnreachable& error) {
       if (!told_unreachable_) say("waiting", error.what());
       told_unreachable_ = true;
       return;
@@ -182,7 +182,9 @@ class Agent {
     const std::string own = local_address(stream_->descriptor());
     listen_ = own.substr(0, own.rfind(':')) + ":0";
     open_fabric();
-    send(AgentReport{options_.devices, fabric_ ? fabric_->address() : std::string()});
+    serve_weights();
+    weights_.forget_told();
+    send(AgentReport{options_.devices, fabric_ ? fabric_->address() : std::string(), weights_.address()});
     say("connected",
         fmt::format("to the deployment \"{}\" at {}, as {}", options_.link.group, options_.link.driver, options_.name));
   }
@@ -197,6 +199,14 @@ class Agent {
                                                        .shared_memory = SharedMemoryUse::never});
     } catch (const Error& error) {
       say("links", fmt::format("cannot be measured: {}", error.what()));
+    }
+  }
+
+  void serve_weights() {
+    try {
+      weights_.listen(listen_, access());
+    } catch (const Error& error) {
+      say("weights", fmt::format("other machines cannot fetch them from here: {}", error.what()));
     }
   }
 
@@ -239,37 +249,21 @@ class Agent {
   }
 
   void take(const Weights& weights) {
-    if (cache_ && cache_->manifest() == weights.manifest) return;
-    check_manifest(weights.manifest);
-    model_folder_ = has_own(weights.manifest) ? options_.model : std::filesystem::path();
-    trim_chunk_caches(options_.cache / "weights", options_.cache_bytes, weights.manifest.digest());
-    cache_ = std::make_shared<ChunkCache>(options_.cache / "weights", weights.manifest);
+    // To read this machine's own copy may take a while, in which it must not seem lost.
+    weights_.set_manifest(weights.manifest, [this] {
+      if (seconds_since(sent_) > agent_alive_every_s) send(AgentAlive{});
+    });
   }
-
-  bool has_own(const ModelManifest& manifest) {
-    if (options_.model.empty()) return false;
-    try {
-      // That may take a while, in which this machine must not seem lost.
-      const auto show_alive = [&](double) {
-        if (seconds_since(sent_) > agent_alive_every_s) send(AgentAlive{});
-      };
-      if (make_manifest(options_.model, options_.cache / "digests", show_alive) == manifest) return true;
-      say("weights", fmt::format("{} does not hold what is served: they are fetched", options_.model.string()));
-    } catch (const Error& error) {
-      say("weights", fmt::format("{}: they are fetched", error.what()));
-    }
-    return false;
-  }
+  void take(const WeightsSources& told) { weights_.set_sources(told.sources); }
 
   void check_chunks(const std::vector<ChunkId>& chunks) const {
-    for (const ChunkId& id : chunks)
-      if (cache_ && !has_chunk(cache_->manifest(), id))
-        throw Error(ErrorCode::peer, "a chunk that the model does not have");
+    if (weights_.known() && !weights_.has_chunks(chunks))
+      throw Error(ErrorCode::peer, "a chunk that the model does not have");
   }
 
   void start_fetch(LocalWorker& worker, std::uint64_t start, const std::vector<ChunkId>& chunks) {
     worker.fetch_start = start;
-    worker.fetch = std::make_unique<WeightsFetch>(cache_, chunks, options_.link.driver, options_.name, access(), wake_);
+    worker.fetch = weights_.fetch(chunks, access());
   }
 
   void take(const StartWorker& asked) {
@@ -278,22 +272,22 @@ class Agent {
     end_worker(asked.device);
     LocalWorker& worker = workers_[asked.device];
     worker.start = asked.start;
-    if (!cache_) return fail_start(asked.device, "the driver has not said which weights are served");
-    if (model_folder_.empty())
-      start_fetch(worker, asked.start, asked.chunks);
-    else
+    if (!weights_.known()) return fail_start(asked.device, "the driver has not said which weights are served");
+    if (weights_.has_own())
       start_process(asked.device, worker);
+    else
+      start_fetch(worker, asked.start, asked.chunks);
   }
 
   void take(const FetchWeights& asked) {
     check_chunks(asked.chunks);
     const auto worker = workers_.find(asked.device);
-    if (worker == workers_.end() || !worker->second.process || !cache_)
+    if (worker == workers_.end() || !worker->second.process || !weights_.known())
       return send(WorkerEnded{asked.device, asked.start, 0, static_cast<int>(ErrorCode::peer), "it does not run"});
-    if (model_folder_.empty())
-      start_fetch(worker->second, asked.start, asked.chunks);
-    else
+    if (weights_.has_own())
       send(Fetched{asked.device, asked.start, 0, 0});
+    else
+      start_fetch(worker->second, asked.start, asked.chunks);
   }
 
   void take(const ProbeLinks& asked) {
@@ -326,7 +320,7 @@ class Agent {
     CallDriver call{.driver = options_.link.driver,
                     .device = device,
                     .start = worker.start,
-                    .model_folder = (model_folder_.empty() ? cache_->model() : model_folder_).string(),
+                    .model_folder = weights_.model().string(),
                     .threads = offered(device).threads,
                     .listen = listen_,
                     .key = identity_->key(),
@@ -355,6 +349,7 @@ class Agent {
 
   void look_after_workers() {
     wake_.clear();
+    for (const AgentMessage& news : weights_.news()) send(news);
     if (const auto links = probe_ ? probe_->result() : std::nullopt) {
       send(*links);
       probe_.reset();
@@ -379,7 +374,9 @@ class Agent {
     const bool news = progress.bytes < progress.of_bytes && seconds_since(worker.told) > progress_every_s;
     if (!progress.done && !news) return;
     worker.told = Clock::now();
-    send(Fetched{device, worker.fetch_start, progress.bytes, progress.of_bytes});
+    Fetched fetched{device, worker.fetch_start, progress.bytes, progress.of_bytes};
+    for (const auto& [source, bytes] : progress.from) fetched.from.push_back({source, bytes});
+    send(fetched);
     if (!progress.done) return;
     worker.fetch.reset();
     if (!worker.process) start_process(device, worker);
@@ -461,8 +458,13 @@ class Agent {
   std::optional<Instant> leave_until_;
   std::shared_ptr<Fabric> fabric_;
   std::unique_ptr<LinkProbe> probe_;
-  std::shared_ptr<ChunkCache> cache_;
-  std::filesystem::path model_folder_;
+  LocalWeights weights_{{.name = options_.name,
+                         .driver = options_.link.driver,
+                         .cache = options_.cache,
+                         .cache_bytes = options_.cache_bytes,
+                         .model = options_.model,
+                         .report = [this](const std::string& detail) { say("weights", detail); }},
+                        wake_};
   std::map<std::string, LocalWorker> workers_;
 };
 

@@ -253,6 +253,65 @@ TEST_F(DeployedAgentTest, WeightsThatCannotBeFetchedAreTold) {
   EXPECT_TRUE(is_ready(*workers[0].link));
 }
 
+// ---- weights from each other ----
+
+class SharingAgentsTest : public DeployedAgentTest {
+ protected:
+  AgentOptions other() {
+    AgentOptions attic = options();
+    attic.name = "attic";
+    attic.cache = folder / "attic cache";
+    attic.state = folder / "attic state";
+    attic.report = attic_says_.sink();
+    return attic;
+  }
+  Workers start_on(const std::string& machine, std::uint64_t epoch, const std::vector<ChunkId>& chunks) {
+    ServePlan plan = toy_plan({{1}});
+    plan.stages[0].devices = {machine + "/0"};
+    Workers earlier;
+    for (const Instant until = soon();;) try {
+        return members_.start_workers(
+            plan, epoch, {}, [&](const std::string&) { return chunks; }, earlier);
+      } catch (const WorkersNotStarted&) {
+        if (seconds_until(until) < 0) throw;  // before that, it may not know yet who holds what
+      }
+  }
+
+  Reports attic_says_;
+};
+
+TEST_F(SharingAgentsTest, TheSecondFetchesFromTheFirst) {
+  members_.offer_weights(manifest_, folder);
+  RunningAgent box(options());
+  RunningAgent attic(other());
+  ASSERT_TRUE(lists(2));
+  Workers workers = start_on("box", 1, {{0, 1}, {0, 2}});
+  workers.clear();
+  fs::rename(folder / "model.safetensors", folder / "moved");  // the driver cannot send them any more
+  workers = start_on("attic", 2, {{0, 1}, {0, 2}});
+  EXPECT_TRUE(is_ready(*workers.at(0).link));
+  EXPECT_TRUE(driver_says_.has("fetched: attic/0 has its"));
+  EXPECT_TRUE(driver_says_.has(" from box")) << driver_says_.text();
+  EXPECT_TRUE(ChunkCache(folder / "attic cache" / "weights", manifest_).missing({{0, 1}, {0, 2}}).empty());
+}
+
+TEST_F(SharingAgentsTest, AMemberThatSendsWrongBytesIsNamed) {
+  members_.offer_weights(manifest_, folder);
+  RunningAgent box(options());
+  RunningAgent attic(other());
+  ASSERT_TRUE(lists(2));
+  start_on("box", 1, {{0, 1}, {0, 2}}).clear();
+  for (const std::uint64_t chunk : {1, 2})
+    change_byte(folder / "cache" / "weights" / manifest_.digest() / "model.safetensors", chunk * chunk_bytes + 9);
+  fs::rename(folder / "model.safetensors", folder / "moved");
+  auto started = std::async(std::launch::async, [&] { return start_on("attic", 2, {{0, 1}, {0, 2}}); });
+  EXPECT_TRUE(driver_says_.has("weights: attic does without box: chunk ")) << driver_says_.text();
+  fs::rename(folder / "moved", folder / "model.safetensors");
+  const Workers workers = started.get();
+  EXPECT_TRUE(is_ready(*workers.at(0).link));
+  EXPECT_TRUE(attic_says_.has("weights: none come from box: chunk "));
+}
+
 // ---- who may join ----
 
 TEST_F(DeployedAgentTest, AnotherTokenOrAuthorityIsRefusedAtOnce) {

@@ -28,7 +28,8 @@ struct MachineLink {
 struct MembersOptions {
   std::string listen;  // "10.0.0.5:0"
   RelayAccess access;
-  double silence_s = 3;  // an agent that says nothing for this long is lost
+  std::string own_name = {};  // of the member on the driver's machine, from which no other fetches weights
+  double silence_s = 3;       // an agent that says nothing for this long is lost
   // Why this member may not be here; empty: it may. From several threads.
   std::function<std::string(const std::string& name)> objection = {};
   // What happens, for people: ("joined", "box, 1 device"). From several threads, one at a time.

@@ -1,7 +1,5 @@
 #include "motley/agent/members.hpp"
 
-#include <sys/socket.h>
-
 #include "motley/agent/members_state.hpp"
 
 namespace motley {
@@ -109,6 +107,7 @@ void Members::offer_weights(ModelManifest manifest, std::filesystem::path folder
   MOTLEY_CHECK(!state_->manifest);  // who streams reads it without the mutex
   state_->manifest = std::move(manifest);
   state_->folder = std::move(folder);
+  state_->sources_changed = true;
   for (MembersState::Agent& agent : state_->agents)
     if (!agent.gone) state_->queue(agent, Weights{*state_->manifest});
 }
@@ -120,7 +119,7 @@ void Members::end(double grace_s) {
     state.ending = true;
     for (MembersState::Agent& agent : state.agents)
       if (!agent.gone) state.queue(agent, End{});
-    for (const int socket : state.weight_sockets) ::shutdown(socket, SHUT_RDWR);
+    state.chunk_service.close();
   }
   const Instant until = deadline_in(grace_s);
   const auto left = [&] {

@@ -12,6 +12,7 @@
 #include <optional>
 #include <thread>
 
+#include "motley/agent/chunk_service.hpp"
 #include "motley/agent/member_status.hpp"
 #include "motley/agent/member_worker.hpp"
 #include "motley/base/clock.hpp"
@@ -26,7 +27,9 @@ namespace motley {
 
 struct MembersState {
   static constexpr double start_patience_s = 30;  // for the next sign of a worker that is to start
-  static constexpr std::size_t most_request_bytes = 1024;
+  static constexpr std::size_t most_weights_callers = 1024;
+  static constexpr double tell_sources_every_s = 0.5;
+  static constexpr std::size_t most_told_ranges = std::size_t{1} << 20;  // in one message
 
   struct Agent {
     std::string name, run;
@@ -34,6 +37,8 @@ struct MembersState {
     std::string address;
     Instant heard = Clock::now(), told = Clock::now();
     std::optional<AgentReport> report = {};
+    std::vector<ChunkRange> held = {};           // of the weights
+    std::optional<WeightsSources> sources = {};  // as it was told
     bool leaving = false, gone = false;
   };
   using WorkerKey = std::pair<std::string, std::uint64_t>;  // device and start
@@ -54,7 +59,9 @@ struct MembersState {
   std::set<WorkerKey> fetching;          // for workers that run
   std::uint64_t starts = 0;              // so far; each has a number
   Instant start_stirred = Clock::now();  // when a worker that is to start has last shown something
-  std::set<int> weight_sockets;
+  ChunkService chunk_service{[this](const ChunkId& id) { return read_weights(id); }, most_weights_callers};
+  bool sources_changed = false;
+  Instant sources_told = Clock::now();
   std::map<std::pair<std::string, std::string>, MachineLink> links;
   std::uint64_t probe_number = 0;
   std::vector<std::string> probed;  // members of the newest probe
@@ -83,7 +90,7 @@ struct MembersState {
                     return name == hello.from_id ? objection_to(name)
                                                  : fmt::format("the certificate names \"{}\"", name);
                   },
-              .take = [this](const LinkHello&, ByteStream stream) { give_weights(std::move(stream)); }}}};
+              .take = [this](const LinkHello&, ByteStream stream) { serve_weights(std::move(stream)); }}}};
   }
 
   static std::string run_of(const LinkHello& hello) { return hello.word.substr(hello.word.find(' ') + 1); }
@@ -124,38 +131,23 @@ struct MembersState {
     wake.notify();
   }
 
-  // Until the agent hangs up.
-  void give_weights(ByteStream stream) {
-    const int socket = stream.descriptor();
-    {
-      const std::lock_guard lock(mutex);
-      if (ending || !manifest) return;
-      weight_sockets.insert(socket);
-    }
+  // The manifest stays as it is once it is there.
+  std::vector<std::byte> read_weights(const ChunkId& id) {
+    if (!has_chunk(*manifest, id)) throw Error(ErrorCode::peer, "a request for a chunk that the model does not have");
     try {
-      stream_weights(std::move(stream));
-    } catch (const Error&) {
-      // The agent tries again.
+      return read_chunk(folder, manifest->files[id.file], id.chunk);
+    } catch (const Error& error) {
+      say("weights", error.what());
+      return {};
     }
-    const std::lock_guard lock(mutex);
-    weight_sockets.erase(socket);
   }
 
-  void stream_weights(ByteStream bytes) {
-    MessageStream messages(std::move(bytes), max_agent_message_bytes);
-    messages.accept_up_to(most_request_bytes);
-    BlockingMessageStream stream(std::move(messages));
-    while (const auto message = stream.receive()) {
-      const ChunkId id = decode_request(*message).id;
-      if (!has_chunk(*manifest, id)) throw Error(ErrorCode::peer, "a request for a chunk that the model does not have");
-      std::vector<std::byte> chunk;
-      try {
-        chunk = read_chunk(folder, manifest->files[id.file], id.chunk);
-      } catch (const Error& error) {
-        say("weights", error.what());
-      }
-      stream.send({reinterpret_cast<const char*>(chunk.data()), chunk.size()});
+  void serve_weights(ByteStream stream) {
+    {
+      const std::lock_guard lock(mutex);
+      if (!manifest) return;
     }
+    chunk_service.serve(std::move(stream));
   }
 
   // ---- agents; all under the mutex ----
@@ -179,6 +171,7 @@ struct MembersState {
     for (auto& [key, worker] : news)
       if (machine_of(key.first) == agent.name)
         if (const auto known = worker.lock()) known->set(std::nullopt);
+    sources_changed = true;
     say(agent.leaving || ending ? "left" : "lost", fmt::format("{} {}", agent.name, why));
     changed.notify();
   }
@@ -199,6 +192,37 @@ struct MembersState {
     if (seconds_since(agent.told) > agent_alive_every_s) queue(agent, AgentAlive{});
   }
 
+  // All but itself. From the member on the driver's machine nothing is fetched: the driver sends the same by that link.
+  WeightsSources sources_for(const Agent& asking) const {
+    WeightsSources told;
+    std::size_t ranges = 0, before = 0;
+    for (const Agent& agent : agents) {
+      if (&agent == &asking) before = told.sources.size();
+      if (agent.gone || !agent.report || &agent == &asking) continue;
+      WeightsSource& source = told.sources.emplace_back(WeightsSource{agent.name, {}, {}});
+      if (agent.name == options.own_name || ranges + agent.held.size() > most_told_ranges) continue;
+      source.address = agent.report->weights_address;
+      source.chunks = agent.held;
+      ranges += agent.held.size();
+    }
+    // Each begins with those behind itself, so that not all ask the same few.
+    std::rotate(told.sources.begin(), told.sources.begin() + static_cast<std::ptrdiff_t>(before), told.sources.end());
+    return told;
+  }
+
+  void tell_sources() {
+    if (!manifest || !sources_changed || seconds_since(sources_told) < tell_sources_every_s) return;
+    sources_changed = false;
+    sources_told = Clock::now();
+    for (Agent& agent : agents) {
+      if (agent.gone || !agent.report) continue;
+      WeightsSources told = sources_for(agent);
+      if (told == agent.sources) continue;
+      queue(agent, told);
+      agent.sources = std::move(told);
+    }
+  }
+
   static bool is_rate(double per_s) { return std::isfinite(per_s) && per_s > 0; }
 
   template <class M>
@@ -212,11 +236,22 @@ struct MembersState {
         throw Error(ErrorCode::peer, "a device without memory or speed");
     if (report.devices.empty()) throw Error(ErrorCode::peer, "no device is offered");
     agent.report = report;
+    sources_changed = true;
     std::vector<std::string> devices;
     for (const OfferedDevice& device : report.devices)
       devices.push_back(fmt::format("{} of {}", human_bytes(static_cast<double>(device.memory_bytes)), device.kind));
     say("joined", fmt::format("{} at {}: {}", agent.name, agent.address, fmt::join(devices, ", ")));
     changed.notify();
+  }
+  void take(Agent& agent, const HeldChunks& held) {
+    for (const ChunkRange& range : held.chunks)
+      if (!manifest || !has_chunks(*manifest, range))
+        throw Error(ErrorCode::peer, "it holds a chunk that the model does not have");
+    agent.held = held.chunks;
+    sources_changed = true;
+  }
+  void take(Agent& agent, const BadSource& bad) {
+    say("weights", fmt::format("{} does without {}: {}", agent.name, bad.name, bad.cause));
   }
   void take(Agent& agent, const ProbedLinks& measured) {
     if (measured.number != probe_number || probes_awaited == 0) return;
@@ -246,10 +281,19 @@ struct MembersState {
     for (const auto& [worker, part] : fetched)
       if (worker.second == some.start) bytes += part.bytes, of_bytes += part.of_bytes;
     if (some.bytes == some.of_bytes && some.of_bytes > 0)
-      say("fetched",
-          fmt::format("{} has its {} of weights", some.device, human_bytes(static_cast<double>(some.bytes))));
+      say("fetched", fmt::format("{} has its {} of weights{}", some.device,
+                                 human_bytes(static_cast<double>(some.bytes)), origins(some.from)));
     else if (of_bytes > 0)
       say("fetching", fmt::format("{:.0f} %", 100.0 * static_cast<double>(bytes) / static_cast<double>(of_bytes)));
+  }
+  // ": 1.5 GB from box, 0.5 GB from the driver"; nothing where all comes from the driver.
+  static std::string origins(const std::vector<FetchedFrom>& from) {
+    std::vector<std::string> parts;
+    for (const FetchedFrom& part : from)
+      parts.push_back(fmt::format("{} from {}", human_bytes(static_cast<double>(part.bytes)),
+                                  part.source.empty() ? "the driver" : part.source));
+    const bool others = std::ranges::any_of(from, [](const FetchedFrom& part) { return !part.source.empty(); });
+    return others ? fmt::format(": {}", fmt::join(parts, ", ")) : std::string();
   }
   void take(Agent& agent, const WorkerStarted& started) {
     if (machine_of(started.device) != agent.name) throw Error(ErrorCode::peer, "news of another machine's device");
@@ -286,6 +330,7 @@ struct MembersState {
       for (Agent& agent : agents)
         if (!agent.gone) take_messages(agent);
       std::erase_if(agents, [](const Agent& agent) { return agent.gone; });
+      tell_sources();
       std::erase_if(news, [](const auto& worker) { return worker.second.expired(); });
     }
   }

@@ -53,7 +53,17 @@ class HandAgent {
       const auto bytes = stream_.receive(soon());
       if (!bytes) return std::nullopt;
       AgentMessage message = decode_agent(*bytes);
-      if (!std::holds_alternative<AgentAlive>(message)) return message;
+      if (!std::holds_alternative<AgentAlive>(message) && !std::holds_alternative<WeightsSources>(message))
+        return message;
+    }
+  }
+  // The next that tells who else holds which weights.
+  WeightsSources receive_sources() {
+    for (;;) {
+      const auto bytes = stream_.receive(soon());
+      if (!bytes) throw Error(ErrorCode::peer, "the connection has ended");
+      const AgentMessage message = decode_agent(*bytes);
+      if (const auto* sources = std::get_if<WeightsSources>(&message)) return *sources;
     }
   }
   template <class M>
@@ -99,6 +109,7 @@ class MembersTest : public LargeModelTest {
   explicit MembersTest(double silence_s = 60)
       : members_({.listen = "127.0.0.1:0",
                   .access = with_secret,
+                  .own_name = "desk",
                   .silence_s = silence_s,
                   .report = [this](const std::string& what, const std::string& detail) { told_(what, detail); }}) {}
 
@@ -316,6 +327,49 @@ TEST_F(WeightsTest, WhatCannotBeReadIsAnsweredWithNothing) {
   EXPECT_EQ(answer(stream, encode_request({{0, 2}})), "");
   EXPECT_EQ(answer(stream, encode_request({{0, 1}}))->size(), chunk_bytes);
   EXPECT_TRUE(tells("weights: " + (folder / "model.safetensors").string() + " cannot be read any more"));
+}
+
+// ---- weights from each other ----
+
+TEST_F(WeightsTest, AgentsAreToldWhatAllOthersHold) {
+  HandAgent box(members_, "box"), attic(members_, "attic"), desk(members_, "desk");
+  for (HandAgent* agent : {&box, &attic, &desk}) {
+    agent->send(AgentReport{{some_device}, "", "127.0.0.1:7"});
+    agent->send(HeldChunks{{{0, 0, 3}}});
+  }
+  const WeightsSource idle{"desk", "", {}};  // on the driver's machine: the driver sends the same by the same link
+  const auto becomes = [](HandAgent& agent, const std::vector<WeightsSource>& expected) {
+    std::vector<WeightsSource> told;
+    do {
+      told = agent.receive_sources().sources;
+      std::ranges::sort(told, {}, &WeightsSource::name);
+    } while (told != expected);
+    return true;
+  };
+  EXPECT_TRUE(becomes(box, {{"attic", "127.0.0.1:7", {{0, 0, 3}}}, idle}));
+  EXPECT_TRUE(becomes(attic, {{"box", "127.0.0.1:7", {{0, 0, 3}}}, idle}));
+  EXPECT_TRUE(becomes(desk, {{"attic", "127.0.0.1:7", {{0, 0, 3}}}, {"box", "127.0.0.1:7", {{0, 0, 3}}}}));
+  members_.remove("attic", "has been revoked");
+  EXPECT_TRUE(becomes(box, {idle}));
+  box.send(HeldChunks{{{0, 1, 2}}});
+  EXPECT_TRUE(becomes(desk, {{"box", "127.0.0.1:7", {{0, 1, 2}}}}));
+}
+
+TEST_F(WeightsTest, AMemberThatHoldsWhatDoesNotExistIsDropped) {
+  for (const ChunkRange& range : {ChunkRange{0, 0, 4}, {0, 2, 2}, {1, 0, 1}, {0, 3, 0xffffffff}}) {
+    HandAgent agent(members_, "box");
+    agent.report();
+    agent.send(HeldChunks{{range}});
+    EXPECT_TRUE(agent.has_ended());
+  }
+  EXPECT_TRUE(tells("lost: box broke the protocol: it holds a chunk that the model does not have"));
+}
+
+TEST_F(WeightsTest, ABadSourceIsNamed) {
+  HandAgent agent(members_, "box");
+  agent.report();
+  agent.send(BadSource{"attic", "chunk 1 of model.safetensors came damaged"});
+  EXPECT_TRUE(tells("weights: box does without attic: chunk 1 of model.safetensors came damaged"));
 }
 
 // ---- the end ----

@@ -29,6 +29,7 @@ template <class Wire>
 static void fields(Wire& wire, typename Wire::template Ref<AgentReport> m) {
   wire(m.devices, max_devices);
   wire(m.fabric_address, max_text_bytes);
+  wire(m.weights_address, max_text_bytes);
 }
 
 template <class Wire>
@@ -99,6 +100,36 @@ static void fields(Wire& wire, typename Wire::template Ref<ChunkId> m) {
 }
 
 template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<ChunkRange> m) {
+  wire(m.file);
+  wire(m.first);
+  wire(m.end);
+}
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<HeldChunks> m) {
+  wire(m.chunks, max_held_ranges);
+}
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<WeightsSource> m) {
+  wire(m.name, max_text_bytes);
+  wire(m.address, max_text_bytes);
+  wire(m.chunks, max_held_ranges);
+}
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<WeightsSources> m) {
+  wire(m.sources, max_members);
+}
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<BadSource> m) {
+  wire(m.name, max_text_bytes);
+  wire(m.cause, max_text_bytes);
+}
+
+template <class Wire>
 static void fields(Wire& wire, typename Wire::template Ref<StartWorker> m) {
   wire(m.device, max_text_bytes);
   wire(m.start);
@@ -119,11 +150,18 @@ static void fields(Wire& wire, typename Wire::template Ref<EndWorker> m) {
 }
 
 template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<FetchedFrom> m) {
+  wire(m.source, max_text_bytes);
+  wire(m.bytes);
+}
+
+template <class Wire>
 static void fields(Wire& wire, typename Wire::template Ref<Fetched> m) {
   wire(m.device, max_text_bytes);
   wire(m.start);
   wire(m.bytes);
   wire(m.of_bytes);
+  wire(m.from, max_members);
 }
 
 template <class Wire>

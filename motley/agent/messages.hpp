@@ -3,8 +3,9 @@
 // and a number that tells this agent from an earlier one that is not known to be gone.
 //
 // Order: the agent sends AgentReport; the driver sends Weights, and from then on StartWorker, FetchWeights and
-// EndWorker as plans change; the agent answers with Fetched, WorkerStarted, WorkerEnded and ProbedLinks. Both send
-// Alive when they have nothing else to say. Leave of an agent and End of a driver are the last message on a connection.
+// EndWorker as plans change; the agent answers with Fetched, WorkerStarted, WorkerEnded and ProbedLinks. Agents tell
+// which chunks of weights they hold (HeldChunks), and are told who else holds which (WeightsSources). Both send Alive
+// when they have nothing else to say. Leave of an agent and End of a driver are the last message on a connection.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +35,8 @@ struct OfferedDevice {
 
 struct AgentReport {
   std::vector<OfferedDevice> devices;
-  std::string fabric_address = {};  // where it takes connections of other agents, to measure links
+  std::string fabric_address = {};   // where it takes connections of other agents, to measure links
+  std::string weights_address = {};  // where it takes connections to the service `weights`; empty: nowhere
   bool operator==(const AgentReport&) const = default;
 };
 
@@ -42,6 +44,30 @@ struct AgentReport {
 struct Weights {
   ModelManifest manifest;
   bool operator==(const Weights&) const = default;
+};
+
+// All that an agent holds of the weights, for others to fetch. It replaces what the agent told before.
+struct HeldChunks {
+  std::vector<ChunkRange> chunks;  // in order
+  bool operator==(const HeldChunks&) const = default;
+};
+
+// All other members that are there, whether they hold anything or not: an agent answers them alone. It replaces what
+// was told before.
+struct WeightsSource {
+  std::string name, address;  // as AgentReport::weights_address
+  std::vector<ChunkRange> chunks;
+  bool operator==(const WeightsSource&) const = default;
+};
+struct WeightsSources {
+  std::vector<WeightsSource> sources;
+  bool operator==(const WeightsSources&) const = default;
+};
+
+// A member from which this agent does not take weights any more, or not for a while.
+struct BadSource {
+  std::string name, cause;
+  bool operator==(const BadSource&) const = default;
 };
 
 // All that are named measure the links between them.
@@ -90,11 +116,18 @@ struct EndWorker {
   bool operator==(const EndWorker&) const = default;
 };
 
+struct FetchedFrom {
+  std::string source;  // the name of a member; empty: the driver
+  std::uint64_t bytes = 0;
+  bool operator==(const FetchedFrom&) const = default;
+};
+
 // Of the chunks of a worker that is to start or to be launched again.
 struct Fetched {
   std::string device;
   std::uint64_t start = 0;
   std::uint64_t bytes = 0, of_bytes = 0;
+  std::vector<FetchedFrom> from = {};  // where they came from
   bool operator==(const Fetched&) const = default;
 };
 
@@ -125,16 +158,19 @@ struct End {
   bool operator==(const End&) const = default;
 };
 
-using AgentMessage = std::variant<AgentReport, Weights, StartWorker, EndWorker, Fetched, WorkerStarted, WorkerEnded,
-                                  ProbeLinks, ProbedLinks, AgentAlive, Leave, End, FetchWeights>;
+using AgentMessage =
+    std::variant<AgentReport, Weights, StartWorker, EndWorker, Fetched, WorkerStarted, WorkerEnded, ProbeLinks,
+                 ProbedLinks, AgentAlive, Leave, End, FetchWeights, HeldChunks, WeightsSources, BadSource>;
 
-// On a connection to the service `weights`: the agent asks, the driver answers with the chunk's bytes, or with nothing
-// where it cannot read it.
+// On a connection to the service `weights`, of the driver or of an agent: the caller asks, the answer is the chunk's
+// bytes, or nothing where it is not there or cannot be read.
 struct ChunkRequest {
   ChunkId id;
   bool operator==(const ChunkRequest&) const = default;
 };
 
+constexpr std::size_t max_chunk_request_bytes = 1024;
+constexpr std::size_t max_held_ranges = std::size_t{1} << 16;  // of one member
 constexpr std::size_t max_agent_message_bytes = std::size_t{64} << 20;
 
 // Little-endian binary. Encoding throws a limit error where a message exceeds the maxima; decoding believes no length

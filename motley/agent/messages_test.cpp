@@ -40,13 +40,19 @@ ManifestFile any_file() {
 
 ChunkId any_chunk() { return {any<std::uint32_t>(), any<std::uint32_t>()}; }
 
+ChunkRange any_range() { return {any<std::uint32_t>(), any<std::uint32_t>(), any<std::uint32_t>()}; }
+
 AgentMessage any_agent_message(std::size_t kind) {
   switch (kind) {
-    case 0: return AgentReport{any_list<OfferedDevice>(any_device), any<std::string>()};
+    case 0: return AgentReport{any_list<OfferedDevice>(any_device), any<std::string>(), any<std::string>()};
     case 1: return Weights{{any<std::string>(), any_list<ManifestFile>(any_file)}};
     case 2: return StartWorker{any<std::string>(), any<std::uint64_t>(), any_list<ChunkId>(any_chunk)};
     case 3: return EndWorker{any<std::string>(), any<std::uint64_t>()};
-    case 4: return Fetched{any<std::string>(), any<std::uint64_t>(), any<std::uint64_t>(), any<std::uint64_t>()};
+    case 4:
+      return Fetched{any<std::string>(), any<std::uint64_t>(), any<std::uint64_t>(), any<std::uint64_t>(),
+                     any_list<FetchedFrom>([] {
+                       return FetchedFrom{any<std::string>(), any<std::uint64_t>()};
+                     })};
     case 5: return WorkerStarted{any<std::string>(), any<std::uint64_t>(), any<std::int32_t>()};
     case 6:
       return WorkerEnded{any<std::string>(), any<std::uint64_t>(), any<std::int32_t>(), any<std::int32_t>(),
@@ -63,7 +69,13 @@ AgentMessage any_agent_message(std::size_t kind) {
     case 9: return AgentAlive{};
     case 10: return Leave{};
     case 11: return End{};
-    default: return FetchWeights{any<std::string>(), any<std::uint64_t>(), any_list<ChunkId>(any_chunk)};
+    case 12: return FetchWeights{any<std::string>(), any<std::uint64_t>(), any_list<ChunkId>(any_chunk)};
+    case 13: return HeldChunks{any_list<ChunkRange>(any_range)};
+    case 14:
+      return WeightsSources{any_list<WeightsSource>([] {
+        return WeightsSource{any<std::string>(), any<std::string>(), any_list<ChunkRange>(any_range)};
+      })};
+    default: return BadSource{any<std::string>(), any<std::string>()};
   }
 }
 

@@ -96,6 +96,27 @@ std::vector<ChunkId> ChunkCache::missing(const std::vector<ChunkId>& wanted) con
   return lacking;
 }
 
+std::vector<ChunkRange> ChunkCache::held() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<ChunkRange> ranges;
+  for (std::uint32_t file = 0; file < files_.size(); ++file) {
+    const std::vector<char>& present = files_[file].present;
+    for (std::uint32_t chunk = 0; chunk < present.size(); ++chunk) {
+      if (present[chunk] != 1) continue;
+      if (!ranges.empty() && ranges.back().file == file && ranges.back().end == chunk)
+        ++ranges.back().end;
+      else
+        ranges.push_back({file, chunk, chunk + 1});
+    }
+  }
+  return ranges;
+}
+
+std::vector<std::byte> ChunkCache::get(const ChunkId& id) const {
+  if (!missing({id}).empty()) return {};
+  return read_chunk(folder_, manifest_.files[id.file], id.chunk);
+}
+
 void ChunkCache::put(const ChunkId& id, std::span<const std::byte> bytes) {
   const ManifestFile& entry = manifest_.files.at(id.file);
   if (bytes.size() != chunk_size(entry, id.chunk) || sha256_of(bytes) != entry.digests.at(id.chunk))

@@ -28,6 +28,10 @@ class ChunkCache {
 
   // Those of `wanted` that are not here.
   std::vector<ChunkId> missing(const std::vector<ChunkId>& wanted) const;
+  // Those that are here, in order.
+  std::vector<ChunkRange> held() const;
+  // The bytes of a chunk; empty: it is not here. Throws an input error where it cannot be read.
+  std::vector<std::byte> get(const ChunkId& id) const;
   // Throws a peer error where the bytes are not the chunk's, an environment error where they cannot be written: then
   // nothing has changed.
   void put(const ChunkId& id, std::span<const std::byte> bytes);

@@ -113,6 +113,18 @@ bool has_chunk(const ModelManifest& manifest, const ChunkId& id) {
   return id.file < manifest.files.size() && id.chunk < manifest.files[id.file].digests.size();
 }
 
+bool has_chunks(const ModelManifest& manifest, const ChunkRange& range) {
+  return range.first < range.end && has_chunk(manifest, {range.file, range.end - 1});
+}
+
+std::vector<ChunkRange> whole_model(const ModelManifest& manifest) {
+  std::vector<ChunkRange> ranges;
+  for (std::uint32_t file = 0; file < manifest.files.size(); ++file)
+    if (const auto chunks = static_cast<std::uint32_t>(manifest.files[file].digests.size()); chunks > 0)
+      ranges.push_back({file, 0, chunks});
+  return ranges;
+}
+
 std::uint64_t chunk_size(const ManifestFile& file, std::uint32_t chunk) {
   return std::min(chunk_bytes, file.bytes - chunk * chunk_bytes);
 }

@@ -40,6 +40,17 @@ struct ChunkId {
   auto operator<=>(const ChunkId&) const = default;
 };
 bool has_chunk(const ModelManifest& manifest, const ChunkId& id);
+
+// [first, end) of a file's chunks.
+struct ChunkRange {
+  std::uint32_t file = 0, first = 0, end = 0;
+  bool operator==(const ChunkRange&) const = default;
+};
+// It names chunks of the model, at least one.
+bool has_chunks(const ModelManifest& manifest, const ChunkRange& range);
+// Every chunk of every file.
+std::vector<ChunkRange> whole_model(const ModelManifest& manifest);
+
 std::uint64_t chunk_size(const ManifestFile& file, std::uint32_t chunk);
 
 // Reads all of the weights in a folder or a GGUF file. `digests`: a folder for what was found, so that the next time

@@ -100,29 +100,30 @@ bool wait_for_members(Members& members, const DeployOptions& options, const Earl
 
 // What machines come to: as it was kept, if that is possible.
 struct Coordination {
-  Coordination(const std::optional<KeptDeployment>& kept, const std::string& host,
+  Coordination(const std::optional<KeptDeployment>& kept, const std::string& host, const std::string& name,
                const std::function<void(const std::string&, const std::string&)>& report) {
     if (kept) {
       try {
-        begin(std::make_unique<DeploymentGroup>("motley", *kept), kept->driver, report);
+        begin(std::make_unique<DeploymentGroup>("motley", *kept), kept->driver, name, report);
         report("resumed", "machines of the deployment that was here come back by themselves");
         return;
       } catch (const Error& error) {
         report("resumed", fmt::format("nothing: {}", error.what()));
       }
     }
-    begin(std::make_unique<DeploymentGroup>("motley", host + ":0"), host + ":0", report);
+    begin(std::make_unique<DeploymentGroup>("motley", host + ":0"), host + ":0", name, report);
   }
 
   std::unique_ptr<DeploymentGroup> group;
   std::unique_ptr<Members> members;
 
  private:
-  void begin(std::unique_ptr<DeploymentGroup> made, const std::string& listen,
+  void begin(std::unique_ptr<DeploymentGroup> made, const std::string& listen, const std::string& name,
              const std::function<void(const std::string&, const std::string&)>& report) {
     members = std::make_unique<Members>(MembersOptions{
         .listen = listen,
         .access = made->access(),
+        .own_name = name,
         .objection = [&admission =
                           made->admission()](const std::string& member) { return admission.member_objection(member); },
         .report = report});
@@ -153,7 +154,7 @@ int deploy(const DeployOptions& options) {
 
   const double token_lifetime_s = parse_seconds_option(options.token_lifetime, "--token-lifetime");
   const DeploymentFile file(options.port);
-  const Coordination coordination(file.read(), host, report);
+  const Coordination coordination(file.read(), host, name, report);
   const DeploymentGroup& group = *coordination.group;
   Members& members = *coordination.members;
   const auto print_link = [&](double lifetime_s) {

@@ -75,7 +75,7 @@ void add_join(CLI::App& parent, Action& action) {
   auto* verb = parent.add_subcommand("join", "Join a deployment with this machine: the agent that runs its workers");
   verb->footer(
       "Runs until the deployment ends, or Ctrl-C: then the deployment first plans without this machine. Started\n"
-      "again with the same link it rejoins. Weights are fetched from the driver, and kept below XDG_CACHE_HOME.\n"
+      "again with the same link it rejoins. Weights are fetched, and kept below XDG_CACHE_HOME.\n"
       "\n"
       "examples:\n"
       "  motley join 'motley://10.0.0.5:4700/...'          the line that `motley up` prints\n"

@@ -113,7 +113,7 @@ struct ControlListener::State {
     const auto service = services.find(hello.group);
     const bool known = hello.purpose == LinkPurpose::control && service != services.end();
     const std::string wrong = known ? service->second.admit(hello, secured ? stream.peer_name() : hello.from_id)
-                                    : "this is a driver, which takes control connections alone";
+                                    : "nothing but control connections is taken here";
     if (!wrong.empty()) note_refusal(fmt::format("\"{}\": {}", hello.from_id, wrong));
     try {
       answer(stream, heard, {wrong.empty() ? LinkAnswer::welcome : LinkAnswer::refused, wrong}, access.key, until);
@@ -154,20 +154,26 @@ std::string ControlListener::last_refusal() const {
   return state_->last_refusal;
 }
 
-ByteStream call_service(const std::string& address, LinkHello hello, const RelayAccess& access, Instant until) {
+ByteStream call_service(const std::string& address, LinkHello hello, const RelayAccess& access, Instant until,
+                        const std::string& member) {
+  const std::string callee = member.empty() ? "the driver" : member;
   ConnectFailure failure;
   FileDescriptor socket = connect_to(address, access, until, failure);
-  if (!socket) throw DriverUnreachable(fmt::format("the driver at {} does not answer: {}", address, failure.cause));
+  if (!socket) throw ServiceUnreachable(fmt::format("{} at {} does not answer: {}", callee, address, failure.cause));
   const bool secured = must_be_secured(access, address, socket.get());
   ByteStream stream(std::move(socket));
   if (secured) {
     stream.secure_as_client(identity_of(access), until);
-    expect_coordinator(stream, address);
+    if (member.empty())
+      expect_coordinator(stream, address);
+    else if (const std::string name = stream.peer_name(); name != member)
+      throw Error(ErrorCode::peer,
+                  fmt::format("the certificate at {} names \"{}\", not \"{}\"", address, name, member));
   }
   hello.purpose = LinkPurpose::control;
   const LinkWelcome welcome = client_handshake(stream, hello, access.key, until);
   if (welcome.answer != LinkAnswer::welcome)
-    throw input_error(fmt::format("the driver at {} refuses: {}", address, welcome.cause),
+    throw input_error(fmt::format("{} at {} refuses: {}", callee, address, welcome.cause),
                       "see what the driver's own machine says, and run the same version of motley on both");
   return stream;
 }

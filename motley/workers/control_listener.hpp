@@ -48,14 +48,16 @@ class ControlListener {
 
 // ---- the caller's side ----
 
-// Nobody takes connections at the driver's address.
-class DriverUnreachable : public Error {
+// Nobody takes connections at the address.
+class ServiceUnreachable : public Error {
  public:
-  explicit DriverUnreachable(std::string message) : Error(ErrorCode::peer, std::move(message)) {}
+  explicit ServiceUnreachable(std::string message) : Error(ErrorCode::peer, std::move(message)) {}
 };
 
-// A connection to the service `hello.group` of the driver at `address`. Throws DriverUnreachable, an input error where
-// the driver refuses, a peer error where it is not the one expected or hangs up.
-ByteStream call_service(const std::string& address, LinkHello hello, const RelayAccess& access, Instant until);
+// A connection to the service `hello.group` of the driver at `address`, or of the agent `member` there. Throws
+// ServiceUnreachable, an input error where the callee refuses, a peer error where it is not the one expected or hangs
+// up.
+ByteStream call_service(const std::string& address, LinkHello hello, const RelayAccess& access, Instant until,
+                        const std::string& member = {});
 
 }  // namespace motley

@@ -89,8 +89,8 @@ TEST(ControlListeners, EachCallerComesToTheServiceThatItNames) {
     EXPECT_EQ(input_error_of([&] { call("agents", "eve"); }),
               "input: the driver at " + listener.address() + " refuses: not today");
     EXPECT_THAT(input_error_of([&] { call("others", "box"); }),
-                HasSubstr("refuses: this is a driver, which takes control connections alone"));
-    EXPECT_THAT(listener.last_refusal(), HasSubstr("\"box\": this is a driver"));
+                HasSubstr("refuses: nothing but control connections is taken here"));
+    EXPECT_THAT(listener.last_refusal(), HasSubstr("\"box\": nothing but"));
   }  // waits for the services
   EXPECT_THAT(workers.notes(), ElementsAre("admit box/0 as box/0", "take box/0 with word of box/0"));
   EXPECT_THAT(agents.notes(), ElementsAre("admit box as box", "take box with word of box", "admit eve as eve"));
@@ -143,7 +143,7 @@ TEST(ControlListeners, WhereNobodyListensTheDriverIsUnreachable) {
   try {
     call_service(address, hello_to("agents", "box"), secret_access, soon());
     FAIL();
-  } catch (const DriverUnreachable& error) {
+  } catch (const ServiceUnreachable& error) {
     EXPECT_EQ(error.code(), ErrorCode::peer);
     EXPECT_THAT(error.what(), HasSubstr("the driver at " + address + " does not answer"));
   }
