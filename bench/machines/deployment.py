@@ -160,10 +160,11 @@ def parent_of(pid):
 
 
 class Deployment:
-    """`machines`: how many with `memory` each, or what Machine() takes for each after the first."""
+    """`machines`: how many with `memory` each, or what Machine() takes for each after the first. Waits until it serves, unless `serves`
+    is false."""
 
     def __init__(self, folder, memory, machines, motley=ROOT / "build/release/motley", model=ROOT / "data/models/tales", options=(), plan=None,
-                 keep=False, links=None, patience_s=180):  # fmt: skip
+                 keep=False, links=None, patience_s=180, serves=True):  # fmt: skip
         self.folder, self.motley = Path(folder), str(motley)
         others = [{"memory": memory}] * (machines - 1) if isinstance(machines, int) else machines
         self.links = links or Bridge()
@@ -193,6 +194,8 @@ class Deployment:
             if machine.share:  # one after the other: what they measure is of processors that they share here
                 self.wait(machine.has_measured, f"{machine.name} does not join")
                 machine.share.release(machine.agent.pid)
+        if not serves:
+            return
         self.wait(self.serves.is_set, "it does not serve", patience_s)
         for machine in self.machines[1:]:
             if machine.share:
