@@ -126,10 +126,14 @@ std::vector<TrainMemory> train_memory(const Architecture& arch, const Training& 
       const std::int64_t kept = strategy.recompute ? tokens * arch.hidden * element : whole;
       add_states(own, bytes, strategy.layers.size() * part.block, strategy);
       own.activations += strategy.layers.size() * kept * footprint.in_flight;
-      // The layer under way: its gradients, what recomputation brings back, weights that are gathered.
+      // The layer under way: what its backward pass works with, what recomputation brings back, gradients that are not
+      // added up where they stay, weights that are gathered; then those gradients twice, for the ranks to divide.
       const bool divided = strategy.dp > 1 && strategy.shard >= Sharding::zero2;
       const bool gathered = divided && strategy.shard == Sharding::zero3;
-      std::int64_t layer = tokens * part.backward_elements * element + (strategy.recompute ? whole : 0);
+      const std::int64_t summed = strategy.tp > 1 ? 2 * tokens * arch.hidden * element : 0;  // over the ranks
+      std::int64_t layer = tokens * part.backward_elements * element + summed + (strategy.recompute ? whole : 0);
+      if (divided || element < fp32_bytes) layer += element * part.block;
+      if (divided) layer = std::max(layer, 2 * fp32_bytes * part.block);
       if (gathered) layer += state(bytes.weight, part.block, strategy.split);
       working[rank] = std::max(working[rank], layer);
       if (first || last)
@@ -138,7 +142,7 @@ std::vector<TrainMemory> train_memory(const Architecture& arch, const Training& 
         // Norms are in fp32, and 16-bit products of the head's gradient are there before they are added up.
         const std::int64_t hidden = (element < fp32_bytes ? 5 * fp32_bytes : 3 * fp32_bytes) * arch.hidden;
         const std::int64_t table = (element < fp32_bytes ? element : 0) + (divided ? fp32_bytes : 0);
-        working[rank] = std::max(working[rank], tokens * (part.logit_bytes + hidden) + table * part.head +
+        working[rank] = std::max(working[rank], tokens * (part.logit_bytes + hidden) + summed + table * part.head +
                                                     (gathered ? state(bytes.weight, part.head, 1) : 0));
       }
     }

@@ -101,12 +101,14 @@ TEST(TrainPlan, MemoryIsCounted) {
   EXPECT_EQ(memory.weights, 2 * 2 * 7087872);
   EXPECT_EQ(memory.gradients, 2 * 4 * 7087872);
   EXPECT_EQ(memory.optimizer, 2 * 12 * 7087872);
-  // Per token: 4 x 768 of inputs and sums, 4 x 768 of attention, 2 x 3072 of the FFN; 2 bytes each.
-  EXPECT_EQ(memory.activations, 2 * 4 * 3 * 1024 * (8 * 768 + 2 * 3072) * 2);
+  // Per token: 4 x 768 of inputs and sums, 4 x 768 of attention, 2 x 3072 of the FFN; 2 bytes each. A block's backward
+  // pass works with 3 x 768 and 2 x 3072 more, and with its gradients in 2 bytes.
+  const std::int64_t stored = (8 * 768 + 2 * 3072) * 2, backward = (3 * 768 + 2 * 3072) * 2;
+  EXPECT_EQ(memory.activations, 2 * 4 * 3 * 1024 * stored + 3 * 1024 * backward + 2 * 7087872);
 
   // Recomputed: inputs alone, and one layer brought back.
   const TrainMemory recomputed = train_memory(arch, training, middle, {{.layers = {0, 2}, .recompute = true}}).at(0);
-  EXPECT_EQ(recomputed.activations, 2 * 4 * 3 * 1024 * 768 * 2 + 3 * 1024 * (8 * 768 + 2 * 3072) * 2);
+  EXPECT_EQ(recomputed.activations, 2 * 4 * 3 * 1024 * 768 * 2 + 3 * 1024 * (stored + backward) + 2 * 7087872);
 
   // Divided among two ranks: each has 2 of 3 sequences; a layer's weights are gathered in 2 parts.
   const auto sharded =
@@ -114,7 +116,7 @@ TEST(TrainPlan, MemoryIsCounted) {
   ASSERT_EQ(sharded.size(), 2u);
   EXPECT_EQ(sharded[1].weights, 2 * 7087872);
   EXPECT_EQ(sharded[1].optimizer, 12 * 7087872);
-  EXPECT_EQ(sharded[1].activations, 2 * 4 * 2 * 1024 * (8 * 768 + 2 * 3072) * 2 + 7087872);
+  EXPECT_EQ(sharded[1].activations, 2 * 4 * 2 * 1024 * stored + (2 * 4 + 1) * 7087872);
   const auto states = train_memory(arch, training, middle, {{.layers = {0, 2}, .dp = 2, .shard = Sharding::zero1}});
   EXPECT_EQ(states[0].gradients, 2 * 4 * 7087872);
   EXPECT_EQ(states[0].optimizer, 12 * 7087872);
@@ -126,8 +128,8 @@ TEST(TrainPlan, MemoryIsCounted) {
   // 55 and 45 of 100 sequences; 0.55 of 100 is a little more than 55.
   const auto uneven =
       train_memory(arch, training, {.sequences = 100, .in_flight = 1}, {{.layers = {0, 2}, .dp = 2}}, {0.55, 0.45});
-  EXPECT_EQ(uneven[0].activations, 2LL * 55 * 1024 * (8 * 768 + 2 * 3072) * 2);
-  EXPECT_EQ(uneven[1].activations, 2LL * 45 * 1024 * (8 * 768 + 2 * 3072) * 2);
+  EXPECT_EQ(uneven[0].activations, 55 * 1024 * (2 * stored + backward) + 2 * 7087872);
+  EXPECT_EQ(uneven[1].activations, 45 * 1024 * (2 * stored + backward) + 2 * 7087872);
 
   // Three ranks are alike but for the vocabulary: 6284 grains of 8 rows.
   const StageFootprint first{.embedding = true, .sequences = 1, .in_flight = 1};
@@ -135,11 +137,13 @@ TEST(TrainPlan, MemoryIsCounted) {
   EXPECT_EQ(thirds[0].weights, thirds[1].weights);
   EXPECT_EQ(thirds[1].weights - thirds[2].weights, 2 * 8 * 768);
 
-  // Ends: a tied table counts once where one stage holds both, and logits are fp32 with their gradient.
+  // Ends: a tied table counts once where one stage holds both. Logits are fp32, with their products' 2 bytes; beside
+  // them are norms in fp32, and the gradient of the head in 2 bytes.
   const StageFootprint whole{.embedding = true, .head = true, .sequences = 1, .in_flight = 1};
   const TrainMemory ends = train_memory(arch, training, whole, {{.layers = {0, 12}, .recompute = true}}).at(0);
   EXPECT_EQ(ends.weights, 2 * total_parameters(arch));
-  EXPECT_EQ(ends.activations, 12 * 1024 * 768 * 2 + 1024 * 8 * arch.vocabulary);
+  const std::int64_t head = arch.vocabulary * 768 + 2 * 768;
+  EXPECT_EQ(ends.activations, 12 * 1024 * 768 * 2 + 1024 * (6 * arch.vocabulary + 20 * 768) + 2 * head);
 }
 
 TEST(TrainPlan, StatesFollowPrecisionAndOptimizer) {

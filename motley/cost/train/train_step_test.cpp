@@ -42,11 +42,11 @@ struct Job {
   Cluster cluster = cards();
   Model model = llama_of(1024, 4, 8, 8, 4096, 32000);
   Training training;
-  training.states = StateBytes{};
   Profile profile;
   std::int64_t length = 512;
 
   Job() {
+    training.states = StateBytes{};
     training.sequence_length = length;
     training.global_batch = 12;
   }
