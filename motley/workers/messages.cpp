@@ -273,6 +273,14 @@ static void fields(Wire& wire, typename Wire::template Ref<TrainStep> m) {
 }
 
 template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<TrainPass> m) {
+  wire(m.micro_batch);
+  enumerator(wire, m.way, TrainPass::Way::backward);
+  wire(m.start_s);
+  wire(m.end_s);
+}
+
+template <class Wire>
 static void fields(Wire& wire, typename Wire::template Ref<TrainStepDone> m) {
   wire(m.step);
   wire(m.loss);
@@ -283,6 +291,7 @@ static void fields(Wire& wire, typename Wire::template Ref<TrainStepDone> m) {
   wire(m.exchange_s);
   wire(m.update_s);
   wire(m.activation_bytes);
+  wire(m.passes, max_passes);
 }
 
 template <class Wire>

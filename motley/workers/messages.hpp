@@ -294,6 +294,17 @@ struct TrainStep {
   bool operator==(const TrainStep&) const = default;
 };
 
+// When a worker ran a pass of a step: seconds since the step began on it.
+struct TrainPass {
+  enum class Way : std::uint8_t { forward, backward };
+  std::int64_t micro_batch = 0;
+  Way way = Way::forward;
+  double start_s = 0;  // its input was there
+  double end_s = 0;
+  bool operator==(const TrainPass&) const = default;
+};
+constexpr std::size_t max_passes = std::size_t{16} << 10;  // of one step that a worker reports
+
 // The sums are the same on all workers, bit for bit.
 struct TrainStepDone {
   enum class Update : std::uint8_t { none, done };  // none: not wanted, or loss or norm are no numbers
@@ -305,7 +316,8 @@ struct TrainStepDone {
   double wait_s = 0;      // for rows and ranks, in the passes
   double exchange_s = 0;  // of gradients, as far as it was waited for
   double update_s = 0;
-  std::int64_t activation_bytes = 0;  // the most that was held at once
+  std::int64_t activation_bytes = 0;   // the most that was held at once
+  std::vector<TrainPass> passes = {};  // the first max_passes, in order; the exchange begins busy_s after the step did
   bool operator==(const TrainStepDone&) const = default;
 };
 

@@ -89,6 +89,26 @@ SequenceScores any_scores() {
           })};
 }
 
+TrainPass any_pass() {
+  return {any<std::int64_t>(), any<bool>() ? TrainPass::Way::forward : TrainPass::Way::backward, any<double>(),
+          any<double>()};
+}
+
+TrainStepDone any_step_done() {
+  TrainStepDone done;
+  done.step = any<std::uint64_t>();
+  done.loss = any<double>();
+  done.grad_norm = any<double>();
+  done.update = any<bool>() ? TrainStepDone::Update::done : TrainStepDone::Update::none;
+  done.busy_s = any<double>();
+  done.wait_s = any<double>();
+  done.exchange_s = any<double>();
+  done.update_s = any<double>();
+  done.activation_bytes = any<std::int64_t>();
+  done.passes = any_list<TrainPass>(any_pass);
+  return done;
+}
+
 Message any_message(std::size_t kind) {
   switch (kind) {
     case 0: return any_launch();
@@ -118,7 +138,24 @@ Message any_message(std::size_t kind) {
     case 10:
       return Preload{any<std::string>(), any<std::string>(), any<std::string>(), any<std::string>(),
                      any<std::int32_t>()};
-    default: return Preloaded{};
+    case 11: return Preloaded{};
+    case 12:
+      return TrainLaunch{any<std::string>(),  any<std::string>(),  any<std::string>(), any<std::string>(),
+                         any<std::int32_t>(), any<std::int64_t>(), any<std::string>()};
+    case 13: return Listening{any_address()};
+    case 14: return TrainConnect{any_list<WorkerAddress>(any_address)};
+    case 15: return TrainReady{any<std::int64_t>(), any<std::int64_t>(), any<std::int64_t>(), any<double>()};
+    case 16:
+      return TrainStep{any<std::uint64_t>(),
+                       any<bool>() ? TrainStep::Wanted::update : TrainStep::Wanted::loss,
+                       any<double>(),
+                       any<std::int64_t>(),
+                       any<std::int64_t>(),
+                       any_ids(),
+                       any_ids()};
+    case 17: return any_step_done();
+    case 18: return TrainSave{any<std::string>()};
+    default: return TrainSaved{any<double>()};
   }
 }
 
@@ -203,7 +240,7 @@ TEST(Messages, AnotherVersionIsNamed) {
     decode(bytes);
     FAIL();
   } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "a message of protocol version 9, this program speaks 6");
+    EXPECT_STREQ(error.what(), "a message of protocol version 9, this program speaks 7");
   }
 }
 

@@ -150,6 +150,7 @@ void StageRunner::forward(std::int64_t micro_batch) {
     const std::size_t s = first_strategy_ + r;
     if (s > 0 && !(r > 0 && stays(strategies_[s - 1], range.ranks)))
       hidden = take_rows(strategies_[s - 1], range, micro_batch);
+    if (r == 0) input_arrived_ = Clock::now();
     for (TrainUnit& unit : *range.units) {
       gather_weights(range, unit);
       if (unit.layer < 0) {
@@ -180,6 +181,7 @@ void StageRunner::backward(std::int64_t micro_batch, const std::function<void(st
     const std::size_t s = first_strategy_ + r;
     if (s + 1 < strategies_.size() && !(r + 1 < ranges_.size() && stays(range.ranks, strategies_[s + 1])))
       gradient = take_rows(strategies_[s + 1], range, micro_batch);
+    if (r + 1 == ranges_.size()) input_arrived_ = Clock::now();
     auto records = range.records.extract(micro_batch);
     std::size_t left = records.empty() ? 0 : records.mapped().size();
     for (std::size_t u = range.units->size(); u-- > 0;) {

@@ -14,6 +14,7 @@
 #include <span>
 #include <vector>
 
+#include "motley/base/clock.hpp"
 #include "motley/engine/rotary.hpp"
 #include "motley/trainer/step/row_exchange.hpp"
 #include "motley/trainer/step/train_ranks.hpp"
@@ -37,6 +38,8 @@ class StageRunner {
 
   // Sum over the tokens that this worker counts: one rank of each tensor-parallel group does.
   double loss() const { return loss_; }
+  // When the newest pass had its input.
+  Instant input_arrived() const { return input_arrived_; }
 
  private:
   struct Pass;          // of a micro-batch
@@ -87,6 +90,7 @@ class StageRunner {
   std::vector<std::int32_t> inputs_, targets_;
   std::vector<std::int64_t> micro_batch_bounds_;
   double loss_ = 0;
+  Instant input_arrived_;
 };
 
 // The data-parallel ranks' parts of a unit's tensors, in the run's type, put together: into the weights of each.

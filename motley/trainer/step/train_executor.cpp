@@ -55,7 +55,7 @@ TrainStepDone TrainExecutor::execute(const TrainStep& step) {
   zero_gradients();
   reset_metered_peak();
   const std::int64_t held_bytes = metered_bytes();
-  run_passes(step);
+  done.passes = run_passes(step, start);
   const Instant passed = Clock::now();
   done.activation_bytes = metered_peak_bytes() - held_bytes;
   if (training) sums_.finish();
@@ -80,19 +80,28 @@ void TrainExecutor::zero_gradients() {
   for (const auto& tensor : tensors_.all()) tensor->gradient.zero_();
 }
 
-void TrainExecutor::run_passes(const TrainStep& step) {
+std::vector<TrainPass> TrainExecutor::run_passes(const TrainStep& step, Instant start) {
   const TrainReplica& replica = plan_.replicas[place_.replica];
   const bool training = step.wanted == TrainStep::Wanted::update;
   const std::int64_t micro_batches = std::min(replica.micro_batches, step.sequences);
   runner_.begin(step.inputs, step.targets, step.sequences, micro_batches, training);
-  if (step.sequences == 0) return;
+  std::vector<TrainPass> passes;
+  if (step.sequences == 0) return passes;
   for (const StagePass& pass : stage_passes(plan_.schedule, place_.stage, replica.stages.size(), micro_batches)) {
-    if (!pass.backward) runner_.forward(pass.micro_batch);
-    if (pass.backward && training)
+    if (pass.backward && !training) continue;
+    if (pass.backward)
       runner_.backward(pass.micro_batch, [&](std::int64_t layer) {
         if (plan_.sync.overlap) sums_.finished(layer);
       });
+    else
+      runner_.forward(pass.micro_batch);
+    if (passes.size() == max_passes) continue;
+    passes.push_back({.micro_batch = pass.micro_batch,
+                      .way = pass.backward ? TrainPass::Way::backward : TrainPass::Way::forward,
+                      .start_s = seconds_between(start, runner_.input_arrived()),
+                      .end_s = seconds_since(start)});
   }
+  return passes;
 }
 
 // Every part of a gradient counts once, and every token's loss.

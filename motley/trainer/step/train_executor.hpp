@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "motley/base/clock.hpp"
 #include "motley/trainer/connections.hpp"
 #include "motley/trainer/step/gradient_sums.hpp"
 #include "motley/trainer/step/stage_runner.hpp"
@@ -30,7 +31,7 @@ class TrainExecutor {
   struct Figures {
     double loss = 0, squares = 0;
   };
-  void run_passes(const TrainStep& step);
+  std::vector<TrainPass> run_passes(const TrainStep& step, Instant start);
   Figures sum_figures(bool with_gradients);
   void update(double learning_rate, double divisor);
   void zero_gradients();
