@@ -12,8 +12,9 @@ TEST(CheckpointRecord, ReferenceIsCurrent) {
 }
 
 TEST(RunRecord, ReferenceIsCurrent) {
-  expect_text_is_current("run.md",
-                         document_markdown(schema<RunRecord>().doc()) + document_markdown(schema<StepMetrics>().doc()));
+  expect_text_is_current("run.md", document_markdown(schema<RunRecord>().doc()) +
+                                       document_markdown(schema<StepMetrics>().doc()) +
+                                       document_markdown(schema<StepTimeline>().doc()));
 }
 
 }  // namespace

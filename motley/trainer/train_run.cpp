@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
-#include <sstream>
 
 #include "motley/base/clock.hpp"
 #include "motley/base/environment_error.hpp"
@@ -16,6 +15,8 @@
 #include "motley/trainer/checkpoint_folder.hpp"
 #include "motley/trainer/data/training_data.hpp"
 #include "motley/trainer/layout.hpp"
+#include "motley/trainer/step_timeline.hpp"
+#include "motley/trainer/tensorboard.hpp"
 
 namespace motley {
 namespace {
@@ -23,9 +24,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kept_checkpoints = 2;
-
-fs::path record_path(const fs::path& run) { return run / "run.json"; }
-fs::path metrics_path(const fs::path& run) { return run / "metrics.jsonl"; }
 
 // Sequences of a step, or of an evaluation, cut among the replicas.
 struct StepBatch {
@@ -54,10 +52,8 @@ class MetricsFile {
   // Keeps the lines up to this step.
   MetricsFile(const fs::path& run, std::int64_t step) : path_(metrics_path(run)) {
     std::string kept;
-    std::error_code ignored;
-    if (fs::exists(path_, ignored))
-      for (const StepMetrics& metrics : read_metrics(run))
-        if (metrics.step <= step) kept += to_json(write(metrics)) + "\n";
+    for (const StepMetrics& metrics : read_metrics(run))
+      if (metrics.step <= step) kept += to_json(write(metrics)) + "\n";
     write_file(path_, kept);
     file_ = FileDescriptor(::open(path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
     if (!file_) throw environment_error("cannot write " + path_.string());
@@ -80,7 +76,7 @@ class Run {
       : folder_(std::move(folder)),
         record_(record),
         events_(events),
-        plan_(read_plan<TrainPlan>(record.plan, record_path(folder_).string() + ": plan")),
+        plan_(read_plan<TrainPlan>(record.plan, run_record_path(folder_).string() + ": plan")),
         training_(training_of(plan_.workload)) {}
 
   RunOutcome go_on(std::optional<std::int64_t> from, TrainWorkersOptions options) {
@@ -96,8 +92,9 @@ class Run {
                                     data_->sequences(), training_.sequence_length, training_.global_batch),
                         "give more data, or plan with a smaller global_batch or sequence_length");
     if (!record_.eval_data.empty()) eval_data_ = open_data(record_.eval_data);
-    write_file(record_path(folder_), to_json(write(record_), 1) + "\n");
+    write_file(run_record_path(folder_), to_json(write(record_), 1) + "\n");
     const MetricsFile metrics(folder_, step_);
+    tensorboard_.emplace(folder_ / "tensorboard", step_ + 1);
 
     options.weights = weights_;
     options.updates = updates_;
@@ -192,8 +189,20 @@ class Run {
     const bool due = record_.eval_every > 0 && step % record_.eval_every == 0;
     if (eval_data_ && (due || step == record_.steps)) metrics.eval_loss = evaluate(workers);
     metrics_file.add(metrics);
+    show(metrics);
     if (!memory_told_) tell_memory(workers, answers);
     if (events_.step) events_.step(metrics, answers);
+    newest_ = {metrics, std::move(answers)};
+  }
+
+  void show(const StepMetrics& metrics) const {
+    std::vector<TensorBoardFile::Scalar> scalars = {
+        {"loss", metrics.loss},
+        {"grad_norm", metrics.grad_norm},
+        {"learning_rate", metrics.learning_rate},
+        {"tokens_per_s", static_cast<double>(training_.global_batch * training_.sequence_length) / metrics.seconds}};
+    if (metrics.eval_loss) scalars.push_back({"eval_loss", *metrics.eval_loss});
+    tensorboard_->add(metrics.step, scalars);
   }
 
   // Beside the plan's figure: of the worker that is farthest above it, or the least below.
@@ -252,6 +261,10 @@ class Run {
                                 .files = {},
                                 .plan = record_.plan});
     prune_checkpoints(folder_, kept_checkpoints);
+    if (newest_) {
+      const StepTimeline timeline = step_timeline(plan_, newest_->metrics, newest_->workers);
+      write_file(timeline_path(folder_), to_json(write(timeline)) + "\n");
+    }
     if (events_.notice)
       events_.notice(
           fmt::format("{} written in {:.2f} s", (folder_ / checkpoint_name(step_)).string(), seconds_since(start)));
@@ -270,53 +283,20 @@ class Run {
   fs::path weights_;
   std::int64_t step_ = 0, updates_ = 0, bad_steps_ = 0;
   double loss_ = 0;
+  std::optional<TensorBoardFile> tensorboard_;
+  struct DoneStep {
+    StepMetrics metrics;
+    std::vector<TrainStepDone> workers;
+  };
+  std::optional<DoneStep> newest_;
   bool memory_told_ = false;
 };
 
 }  // namespace
 
-template <>
-const Schema<RunRecord>& schema<RunRecord>() {
-  using R = RunRecord;
-  constexpr Limits written{.always_written = true, .min = 0};
-  static const auto table =
-      Schema<R>("run", "What a training run was started with.")
-          .format("motley.run/1")
-          .field("model", &R::model, "Folder of the weights that it began with.", {.required = true})
-          .field("data", &R::data, "File of training data.", {.required = true})
-          .field("eval_data", &R::eval_data, "File of validation data.")
-          .field("steps", &R::steps, "Steps in all.", {.required = true, .min = 0})
-          .field("total_steps", &R::total_steps, "Steps of the first start.", {.required = true, .min = 0})
-          .field("seed", &R::seed, "Of the order of the data.", {.always_written = true})
-          .field("shuffle", &R::shuffle, "Whether that order is random.", {.always_written = true})
-          .field("save_every", &R::save_every, "Steps from one checkpoint to the next; 0: the last step's alone.",
-                 written)
-          .field("eval_every", &R::eval_every, "Likewise for the validation loss.", written)
-          .field("max_bad_steps", &R::max_bad_steps, "Skipped steps in a row that a run survives.", written)
-          .field("local", &R::local, "Whether devices are processes of this machine.", {.always_written = true})
-          .field("plan", &R::plan, "The training plan.", {.required = true});
-  return table;
-}
-
-template <>
-const Schema<StepMetrics>& schema<StepMetrics>() {
-  using M = StepMetrics;
-  constexpr Limits required{.required = true};
-  static const auto table =
-      Schema<M>("step", "A step that changed the weights.")
-          .field("step", &M::step, "From 1.", required)
-          .field("loss", &M::loss, "Mean over the targets that count.", required)
-          .field("grad_norm", &M::grad_norm, "Of all gradients, before clipping.", required)
-          .field("learning_rate", &M::learning_rate, "Of the step.", required)
-          .field("tokens", &M::tokens, "Targets that count.", required)
-          .field("seconds", &M::seconds, "Of the step.", required)
-          .field("eval_loss", &M::eval_loss, "Validation loss after the step, where it was measured.");
-  return table;
-}
-
 void check_no_run(const fs::path& run) {
   std::error_code ignored;
-  if (fs::exists(record_path(run), ignored) || !checkpoints_of(run).empty())
+  if (fs::exists(run_record_path(run), ignored) || !checkpoints_of(run).empty())
     throw input_error(
         fmt::format("{} holds a run", run.string()),
         fmt::format("go on with it by `motley train --resume {}`, or give another --output", run.string()));
@@ -325,28 +305,6 @@ void check_no_run(const fs::path& run) {
 RunOutcome go_on(const fs::path& run, const RunRecord& record, std::optional<std::int64_t> from,
                  TrainWorkersOptions workers, const RunEvents& events) {
   return Run(run, record, events).go_on(from, std::move(workers));
-}
-
-RunRecord read_run(const fs::path& run) {
-  const fs::path path = record_path(run);
-  std::error_code ignored;
-  if (!fs::exists(path, ignored))
-    throw input_error(fmt::format("{} holds no run: {} is missing", run.string(), path.filename().string()),
-                      "give the --output of an earlier `motley train`");
-  return read<RunRecord>(read_document(path), path.string());
-}
-
-std::vector<StepMetrics> read_metrics(const fs::path& run) {
-  const fs::path path = metrics_path(run);
-  std::istringstream lines(read_file(path));
-  std::vector<StepMetrics> metrics;
-  std::string line;
-  for (std::size_t number = 1; std::getline(lines, line); ++number) {
-    if (lines.eof()) break;  // a line that was not written to its end
-    const std::string place = fmt::format("{}:{}", path.string(), number);
-    metrics.push_back(read<StepMetrics>(parse_json(line, place), place));
-  }
-  return metrics;
 }
 
 }  // namespace motley
