@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <type_traits>
 
 #include "motley/cli/command.hpp"
@@ -17,11 +18,10 @@ struct ReportOptions {
   bool quiet = false;
 };
 
-int write_report(const ReportOptions& options) {
-  check_output_folder({.json = false, .file = options.file, .quiet = options.quiet});
+std::string plan_page(const ReportOptions& options) {
   const AnyPlan plan = read_plan_file(options.plan);
   require_sound(verify(plan), options.plan);
-  const std::string page = std::visit(
+  return std::visit(
       [&](const auto& one) {
         if constexpr (std::is_same_v<decltype(one), const ServePlan&>)
           return html_report(one, options.page);
@@ -29,6 +29,13 @@ int write_report(const ReportOptions& options) {
           return html_report(one);
       },
       plan);
+}
+
+int write_report(const ReportOptions& options) {
+  check_output_folder({.json = false, .file = options.file, .quiet = options.quiet});
+  std::error_code ignored;
+  const bool run = std::filesystem::is_directory(options.plan, ignored);
+  const std::string page = run ? html_report(read_train_run(options.plan)) : plan_page(options);
   if (options.file.empty()) {
     std::fwrite(page.data(), 1, page.size(), stdout);
     return 0;
@@ -42,11 +49,15 @@ int write_report(const ReportOptions& options) {
 
 void add_report(CLI::App& parent, Action& action) {
   auto options = std::make_shared<ReportOptions>();
-  auto* verb = parent.add_subcommand("report", "Draw a plan as one page for a browser");
+  auto* verb = parent.add_subcommand("report", "Draw a plan, or a training run, as one page for a browser");
   verb->footer(
-      "example: motley report plan.json -o report.html\n"
-      "         The page is one file without scripts: cluster, stages, memory, cost, timeline.");
-  verb->add_option("plan", options->plan, "Plan file")->required()->type_name("PLAN");
+      "examples:\n"
+      "  motley report plan.json -o report.html     cluster, stages, memory, cost, timeline\n"
+      "  motley report run/ -o report.html          loss and speed of a training run, its newest step\n"
+      "The page is one file without scripts.");
+  verb->add_option("plan", options->plan, "Plan file, or the folder of a training run")
+      ->required()
+      ->type_name("PLAN|RUN");
   verb->add_option("-o,--output", options->file, "Write the page to this file (default: standard output)")
       ->type_name("FILE");
   verb->add_option(

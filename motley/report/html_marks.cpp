@@ -14,14 +14,6 @@ namespace {
 constexpr std::size_t colours = 8;
 constexpr int most_ticks = 5;
 
-// The smallest of 1, 2, 5, 10, 20, ... with which `span` takes at most so many steps.
-double even_step(double span, int steps) {
-  double step = std::pow(10, std::floor(std::log10(span / steps)));
-  for (const double factor : {2.0, 2.5, 2.0})
-    if (span / step > steps * (1 + 1e-9)) step *= factor;
-  return step;
-}
-
 PageAxis axis(double span, double step, double scale, std::string_view unit) {
   PageAxis made{.span = span};
   for (int i = 0; i * step <= span * (1 + 1e-9); ++i) {
@@ -32,6 +24,13 @@ PageAxis axis(double span, double step, double scale, std::string_view unit) {
 }
 
 }  // namespace
+
+double even_step(double span, int steps) {
+  double step = std::pow(10, std::floor(std::log10(span / steps)));
+  for (const double factor : {2.0, 2.5, 2.0})
+    if (span / step > steps * (1 + 1e-9)) step *= factor;
+  return step;
+}
 
 std::string share_of_width(double share) {
   return fmt::format("{:.5g}%", std::round(1e4 * std::clamp(share, 0.0, 1.0)) / 100);

@@ -1,4 +1,5 @@
-// A plan as one page for a browser: nothing to load beside it, no script. docs/report.md says what is on it.
+// A plan, or a training run, as one page for a browser: nothing to load beside it, no script. docs/report.md says what
+// is on it.
 //
 //   write_file("report.html", html_report(read_plan_file<ServePlan>("plan.json"), {}));
 #pragma once
@@ -11,6 +12,7 @@
 #include "motley/plan/rent.hpp"
 #include "motley/plan/serve.hpp"
 #include "motley/plan/train.hpp"
+#include "motley/trainer/record/run_record.hpp"
 
 namespace motley {
 
@@ -25,5 +27,7 @@ std::string html_report(const TrainPlan& plan);
 std::string html_report(const RentPlan& plan);
 std::string html_report(const ChainPlan& plan);
 std::string html_report(const CollectivePlan& plan);
+// Of a run with at least one step.
+std::string html_report(const TrainRun& run);
 
 }  // namespace motley

@@ -172,30 +172,23 @@ Html run_content(const Run& run) {
 
 // ---- training ----
 
-// Boxes of one direction, the forward ones in the upper half.
-Html passes_path(const std::vector<const PipelinePass*>& passes, bool backward, double span_s) {
+Html passes_path(const std::vector<TimelinePass>& passes, bool backward, double span_s) {
   std::string path;
-  for (const PipelinePass* pass : passes) {
-    if (pass->backward != backward) continue;
-    const auto from = std::lround(lane_units * pass->start_s / span_s);
-    const auto width = std::max(1L, std::lround(lane_units * pass->end_s / span_s) - from);
+  for (const TimelinePass& pass : passes) {
+    if (pass.backward != backward) continue;
+    const auto from = std::lround(lane_units * pass.start_s / span_s);
+    const auto width = std::max(1L, std::lround(lane_units * pass.end_s / span_s) - from);
     path += fmt::format("M{} {}h{}v46h-{}z", from, backward ? 52 : 2, width, width);
   }
   return tag("path", {{"class", backward ? "pass backward" : "pass forward"}, {"d", path}});
 }
 
-ChartRow stage_lane(const std::string& name, const std::vector<const PipelinePass*>& passes, double busy_s,
+ChartRow stage_lane(const std::string& name, const std::vector<TimelinePass>& passes, double busy_s,
                     const TrainStepPrice& price, const PageAxis& axis) {
   const std::string words =
       fmt::format("{}: busy {}, {} of the step", name, human_seconds(busy_s), percent(busy_s / price.iteration_s));
-  const Html boxes = tag("svg",
-                         {{"viewBox", fmt::format("0 0 {:.0f} 100", lane_units)},
-                          {"preserveAspectRatio", "none"},
-                          {"width", "100%"},
-                          {"height", "100%"}},
-                         {passes_path(passes, false, price.iteration_s), passes_path(passes, true, price.iteration_s)});
   return {.label = tag("b", {}, name),
-          .drawing = drawing("lane", words, {axis_lines(axis), boxes}),
+          .drawing = drawing("lane", words, {axis_lines(axis), pass_boxes(passes, price.iteration_s)}),
           .figure = percent(busy_s / price.iteration_s)};
 }
 
@@ -212,9 +205,10 @@ ChartRow sync_lane(const TrainStepPrice& price, const PageAxis& axis) {
 Html replica_lanes(std::size_t replica, const TrainPlan& plan, const TrainStepPrice& price,
                    const std::vector<PipelinePass>& passes, const PageAxis& axis) {
   const std::size_t stages = plan.replicas[replica].stages.size();
-  std::vector<std::vector<const PipelinePass*>> of_stage(stages);
+  std::vector<std::vector<TimelinePass>> of_stage(stages);
   for (const PipelinePass& pass : passes)
-    if (pass.pipeline == replica) of_stage[pass.stage].push_back(&pass);
+    if (pass.pipeline == replica)
+      of_stage[pass.stage].push_back({pass.micro_batch, pass.backward, pass.start_s, pass.end_s});
   std::vector<ChartRow> rows;
   for (std::size_t s = 0; s < std::min(stages, lanes_drawn); ++s)
     rows.push_back(
@@ -243,11 +237,7 @@ Html step_content(const TrainPlan& plan) {
           fmt::format(
               "One simulated step in cost form motley: {}, of which {} exchange gradients and {} update the weights.{}",
               human_seconds(price.iteration_s), human_seconds(price.exchange_s), human_seconds(price.update_s), which)),
-      legend({{"c0 fill", "forward pass of a micro-batch (upper half)"},
-              {"c1 fill", "backward pass (lower half)"},
-              {"m1", "gradients"},
-              {"m3", "update"}}),
-      replica_lanes(order[0], plan, price, passes, axis)};
+      step_legend(), replica_lanes(order[0], plan, price, passes, axis)};
   Html others;
   if (passes.size() <= passes_drawn)
     for (std::size_t i = 1; i < order.size(); ++i)
@@ -267,6 +257,22 @@ Html unless_impossible(Content content) {
 }
 
 }  // namespace
+
+Html pass_boxes(const std::vector<TimelinePass>& passes, double span_s) {
+  return tag("svg",
+             {{"viewBox", fmt::format("0 0 {:.0f} 100", lane_units)},
+              {"preserveAspectRatio", "none"},
+              {"width", "100%"},
+              {"height", "100%"}},
+             {passes_path(passes, false, span_s), passes_path(passes, true, span_s)});
+}
+
+Html step_legend() {
+  return legend({{"c0 fill", "forward pass of a micro-batch (upper half)"},
+                 {"c1 fill", "backward pass (lower half)"},
+                 {"m1", "gradients"},
+                 {"m3", "update"}});
+}
 
 Html serve_timeline(const ServePlan& plan, const PageOptions& options) {
   return unless_impossible([&] { return run_content(simulated(plan, options)); });

@@ -21,6 +21,8 @@ NOT_RUN = {
     r"motley coordinate ": "stays up: tests/cli/test_coordinate.py, tests/cli/test_group.py",
     r"motley bench comm ": "measures, or needs several machines: tests/cli/test_bench.py, tests/cli/test_group.py",
     r"motley cluster probe |motley plan allreduce --cluster net\.toml": "measures: tests/calibration/test_probe.py, tests/network/test_probe_members.py",
+    r"motley train |motley serve .*run/step-": "need a plan and data: tests/cli/test_training.py",
+    r"motley report run/": "needs a run: tests/cli/test_run_report.py",
     r"curl ": "asks a server: tests/tree/test_docs.py",
 }
 # Where an example stays up, what shows that it would.
