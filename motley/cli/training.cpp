@@ -100,7 +100,8 @@ class Progress {
       text += fmt::format("  MFU {:.1f} %  {:.2f} x the predicted time",
                           100 * predicted.mfu * predicted.iteration_s / metrics.seconds,
                           metrics.seconds / predicted.iteration_s);
-    text += fmt::format("  {} left", human_seconds(mean * static_cast<double>(record_.steps - metrics.step)));
+    if (metrics.step < record_.steps)
+      text += fmt::format("  {} left", human_seconds(mean * static_cast<double>(record_.steps - metrics.step)));
     if (metrics.eval_loss) text += fmt::format("  validation loss {:.4f}", *metrics.eval_loss);
     const bool last = metrics.step == record_.steps;
     if (terminal_ && !last && !metrics.eval_loss) {

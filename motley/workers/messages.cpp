@@ -287,7 +287,6 @@ static void fields(Wire& wire, typename Wire::template Ref<TrainStepDone> m) {
   wire(m.grad_norm);
   enumerator(wire, m.update, TrainStepDone::Update::done);
   wire(m.busy_s);
-  wire(m.wait_s);
   wire(m.exchange_s);
   wire(m.update_s);
   wire(m.activation_bytes);

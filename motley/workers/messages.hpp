@@ -312,8 +312,7 @@ struct TrainStepDone {
   double loss = 0;       // mean of the targets that count
   double grad_norm = 0;  // of all gradients, before clipping
   Update update = Update::none;
-  double busy_s = 0;      // computing
-  double wait_s = 0;      // for rows and ranks, in the passes
+  double busy_s = 0;      // in the passes, with what they wait for
   double exchange_s = 0;  // of gradients, as far as it was waited for
   double update_s = 0;
   std::int64_t activation_bytes = 0;   // the most that was held at once

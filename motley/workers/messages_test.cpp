@@ -101,7 +101,6 @@ TrainStepDone any_step_done() {
   done.grad_norm = any<double>();
   done.update = any<bool>() ? TrainStepDone::Update::done : TrainStepDone::Update::none;
   done.busy_s = any<double>();
-  done.wait_s = any<double>();
   done.exchange_s = any<double>();
   done.update_s = any<double>();
   done.activation_bytes = any<std::int64_t>();

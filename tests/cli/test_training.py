@@ -41,7 +41,7 @@ def cluster(*machines, types, network=""):
 PLANNERS = {
     "galvatron": (cluster(("box", 'devices = ["one*4"]'), types=device_type("one", "34 MiB", 50),
                           network='[network]\nwithin_machine = { latency = "50 us", bandwidth = "200 MB/s" }\n'), []),
-    "osdp": (cluster(("box", 'devices = ["one*4"]'), types=device_type("one", "19 MiB", 50)), []),
+    "osdp": (cluster(("box", 'devices = ["one*4"]'), types=device_type("one", "21 MiB", 50)), []),
     "dtfm": (cluster(("here", 'count = 2\nsite = "here"\ndevices = ["one"]'), ("there", 'count = 2\nsite = "there"\ndevices = ["one"]'),
                      types=device_type("one", "1 GiB", 50),
                      network='[network]\nbetween_sites = { latency = "25 ms", bandwidth = "500 Mbit/s" }\n'),

@@ -28,7 +28,6 @@ class RowExchange {
   // Rows [first, first + into.size(0)) of the micro-batch, those of receiving group `dp`, whose ranks share them out.
   void receive(const std::vector<RowRegion>& regions, std::int64_t dp, WorkerGroup* ranks, int rank, at::Tensor into,
                std::int64_t first);
-  double waited_s() const;
 
  private:
   const TrainConnections& connections_;

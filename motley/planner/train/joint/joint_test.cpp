@@ -464,7 +464,8 @@ TEST(StrategyTableTest, WhatItOffersFitsAndIsNoSlowerThanOneStrategy) {
               for (std::int64_t n = 1; n <= 6; ++n) {
                 StageChoice one{{option.strategy}, option.shares};
                 one.strategies[0].layers = {0, n};
-                if (!holds(problem, devices, place, one, 4e6)) continue;  // the planner leaves a little free
+                // The planner leaves a little free, and adds up what weighs most on unlike ranks.
+                if (!holds(problem, devices, place, one, 12e6)) continue;
                 ASSERT_LE(n, table.most_layers());
                 const double seconds = static_cast<double>(n) * (option.seconds + option.sync_s / 4) + option.end_s;
                 EXPECT_LE(table.seconds(n), seconds * (1 + 1e-9));
