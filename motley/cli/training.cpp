@@ -25,6 +25,7 @@ struct TrainOptions {
   std::optional<std::int64_t> steps, seed, save_every, eval_every, max_bad_steps, from;
   int worker_threads = 1;
   bool no_shuffle = false;
+  bool async_save = false;
   bool local = false;
   bool quiet = false;
 };
@@ -160,6 +161,7 @@ int train(const TrainOptions& options) {
       options.plan.empty() ? read_plan<TrainPlan>(record.plan, plan_source) : sound_plan(options.plan);
   record.plan = write(plan);
   record.local = record.local || options.local;
+  record.async_save = record.async_save || options.async_save;
   if (!record.local)
     throw input_error("--local is missing: where are the plan's devices?",
                       "give --local to run each as a CPU worker process on this machine");
@@ -208,6 +210,8 @@ void add_train(CLI::App& parent, Action& action) {
   verb->add_option("--save-every", options->save_every, "Steps between checkpoints (default: after the last alone)")
       ->check(CLI::PositiveNumber)
       ->type_name("N");
+  verb->add_flag("--async-save", options->async_save,
+                 "Write checkpoints beside the next steps, from a copy that workers hold meanwhile");
   verb->add_option("--eval-data", options->eval_data, "Validation data, in the same forms")->type_name("FILE");
   verb->add_option("--eval-every", options->eval_every, "Steps between validations (default: after the last)")
       ->check(CLI::PositiveNumber)

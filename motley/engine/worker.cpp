@@ -210,10 +210,11 @@ class MessageQueue {
       launch.model_folder = call->model_folder;
       launch.threads = call->threads;
     }
-    set_threads(std::get<TrainLaunch>(first).threads);
+    const std::int32_t threads = std::get<TrainLaunch>(first).threads;
     queue.push(std::move(first));
-    std::thread([&] {
+    std::thread([&, threads] {
       try {
+        set_threads(threads);  // of this thread
         train(
             control, [&] { return queue.pop(); }, fabric);
       } catch (...) {

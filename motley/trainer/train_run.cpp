@@ -5,7 +5,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <future>
 #include <memory>
 
 #include "motley/base/clock.hpp"
@@ -107,8 +109,13 @@ class Run {
       run_step(workers, metrics);
       stopped = events_.stop && events_.stop() && step_ < record_.steps;
       const bool due = record_.save_every > 0 && step_ % record_.save_every == 0;
-      if (due || stopped || step_ == record_.steps) save(workers);
+      if (due || stopped || step_ == record_.steps) begin_save(workers);
+      if (record_.async_save)
+        look_after_save(workers);
+      else
+        finish_save(workers);
     }
+    finish_save(workers);
     return {.step = step_, .stopped = stopped};
   }
 
@@ -249,25 +256,48 @@ class Run {
     return tokens > 0 ? sum / static_cast<double>(tokens) : std::nan("");
   }
 
-  void save(TrainWorkers& workers) {
-    const Instant start = Clock::now();
-    const fs::path unnamed = begin_checkpoint(folder_, step_, plan_, record_.model);
-    workers.save(unnamed);
-    commit_checkpoint(unnamed, {.step = step_,
-                                .updates = updates_,
-                                .sequences = step_ * training_.global_batch,
-                                .seed = record_.seed,
-                                .loss = loss_,
-                                .files = {},
-                                .plan = record_.plan});
-    prune_checkpoints(folder_, kept_checkpoints);
+  // One checkpoint is written at a time.
+  void begin_save(TrainWorkers& workers) {
+    finish_save(workers);
+    save_ = Save{.step = step_, .start = Clock::now()};
+    save_->folder = begin_checkpoint(folder_, step_, plan_, record_.model);
+    save_->record = {.step = step_,
+                     .updates = updates_,
+                     .sequences = step_ * training_.global_batch,
+                     .seed = record_.seed,
+                     .loss = loss_,
+                     .files = {},
+                     .plan = record_.plan};
+    workers.begin_save(save_->folder, record_.async_save ? TrainSave::When::beside_steps : TrainSave::When::now);
     if (newest_) {
       const StepTimeline timeline = step_timeline(plan_, newest_->metrics, newest_->workers);
       write_file(timeline_path(folder_), to_json(write(timeline)) + "\n");
     }
+  }
+
+  // What there is to do for a checkpoint that is being written, without waiting.
+  void look_after_save(TrainWorkers& workers) {
+    if (!save_ || !workers.saved()) return;
+    if (!save_->committed.valid())
+      save_->committed =
+          std::async(std::launch::async, [run = folder_, folder = save_->folder, record = save_->record] {
+            commit_checkpoint(folder, record);
+            prune_checkpoints(run, kept_checkpoints);
+          });
+    if (save_->committed.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return;
+    save_->committed.get();
     if (events_.notice)
-      events_.notice(
-          fmt::format("{} written in {:.2f} s", (folder_ / checkpoint_name(step_)).string(), seconds_since(start)));
+      events_.notice(fmt::format("{} written in {:.2f} s", (folder_ / checkpoint_name(save_->step)).string(),
+                                 seconds_since(save_->start)));
+    save_.reset();
+  }
+
+  void finish_save(TrainWorkers& workers) {
+    if (save_) workers.wait_until_saved();
+    while (save_) {
+      look_after_save(workers);
+      if (save_) save_->committed.wait();
+    }
   }
 
   void tell_starting(const std::string& phase, double fraction) const {
@@ -290,6 +320,14 @@ class Run {
   };
   std::optional<DoneStep> newest_;
   bool memory_told_ = false;
+  struct Save {
+    std::int64_t step = 0;
+    Instant start;
+    fs::path folder = {};  // unnamed so far
+    CheckpointRecord record = {};
+    std::future<void> committed = {};
+  };
+  std::optional<Save> save_;
 };
 
 }  // namespace

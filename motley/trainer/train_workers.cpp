@@ -87,10 +87,14 @@ std::vector<TrainStepDone> TrainWorkers::run(TrainStep step, const std::vector<R
   return answers;
 }
 
-void TrainWorkers::save(const std::filesystem::path& folder) {
-  const std::string message = encode(TrainSave{folder.string()});
+void TrainWorkers::begin_save(const std::filesystem::path& folder, TrainSave::When when) {
+  saved_ = 0;
+  const std::string message = encode(TrainSave{folder.string(), when});
   for (const Worker& worker : workers_) worker.link->send(message);
-  await_all<TrainSaved>();
+}
+
+void TrainWorkers::wait_until_saved() {
+  while (!saved()) take_messages({});
 }
 
 template <class Answer>
@@ -102,36 +106,44 @@ std::vector<Answer> TrainWorkers::await_all(const std::function<void(double)>& p
       answers[i] = std::move(*answer);
     } else if (const auto* loaded = std::get_if<Progress>(&message)) {
       fractions[i] = loaded->fraction;
-      if (progress)
-        progress(std::accumulate(fractions.begin(), fractions.end(), 0.0) / static_cast<double>(fractions.size()));
-    } else if (const auto* failure = std::get_if<Failure>(&message)) {
-      throw Error(static_cast<ErrorCode>(failure->code), workers_[i].name() + ": " + failure->message, failure->hint);
+      const double sum = std::accumulate(fractions.begin(), fractions.end(), 0.0);
+      if (progress) progress(sum / static_cast<double>(fractions.size()));
     }
   };
-  while (std::ranges::any_of(answers, [](const auto& answer) { return !answer; })) {
-    std::vector<pollfd> events;
-    for (const Worker& worker : workers_) std::ranges::copy(worker.link->events(), std::back_inserter(events));
-    ::poll(events.data(), events.size(), look_every_ms);
-    if (stopped_ && stopped_()) throw Error(ErrorCode::interrupted, "stopped");
-    std::optional<Error> lost;
-    for (std::size_t i = 0; i < workers_.size(); ++i) {
-      workers_[i].link->flush();
-      try {
-        for (Message& message : workers_[i].link->receive()) take(i, message);
-      } catch (const Error& error) {
-        // That one misses another is no cause; the other's end is.
-        if (error.code() != ErrorCode::peer) throw;
-        lost = error;
-      }
-    }
-    check_ended();
-    if (!lost) continue;
-    for (const Instant until = deadline_in(cause_s); seconds_until(until) > 0; ::poll(nullptr, 0, 10)) check_ended();
-    throw *lost;
-  }
+  while (std::ranges::any_of(answers, [](const auto& answer) { return !answer; })) take_messages(take);
   std::vector<Answer> taken;
   for (std::optional<Answer>& answer : answers) taken.push_back(*std::move(answer));
   return taken;
+}
+
+// Waits a moment for some.
+void TrainWorkers::take_messages(const std::function<void(std::size_t, Message&)>& take) {
+  std::vector<pollfd> events;
+  for (const Worker& worker : workers_) std::ranges::copy(worker.link->events(), std::back_inserter(events));
+  ::poll(events.data(), events.size(), look_every_ms);
+  if (stopped_ && stopped_()) throw Error(ErrorCode::interrupted, "stopped");
+  std::optional<Error> lost;
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    workers_[i].link->flush();
+    try {
+      for (Message& message : workers_[i].link->receive())
+        if (const auto* failure = std::get_if<Failure>(&message))
+          throw Error(static_cast<ErrorCode>(failure->code), workers_[i].name() + ": " + failure->message,
+                      failure->hint);
+        else if (std::holds_alternative<TrainSaved>(message))
+          ++saved_;
+        else if (take)
+          take(i, message);
+    } catch (const Error& error) {
+      // That one misses another is no cause; the other's end is.
+      if (error.code() != ErrorCode::peer) throw;
+      lost = error;
+    }
+  }
+  check_ended();
+  if (!lost) return;
+  for (const Instant until = deadline_in(cause_s); seconds_until(until) > 0; ::poll(nullptr, 0, 10)) check_ended();
+  throw *lost;
 }
 
 // A worker that was killed says nothing of itself.

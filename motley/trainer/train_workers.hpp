@@ -40,13 +40,16 @@ class TrainWorkers {
   // A step of all replicas; `step` without tokens, which are in `batches`, by replica. Answers by worker. Throws a peer
   // error where a worker is lost, or where they do not agree.
   std::vector<TrainStepDone> run(TrainStep step, const std::vector<ReplicaBatch>& batches);
-  // Each writes its part of the files in this folder.
-  void save(const std::filesystem::path& folder);
+  // Each writes its part of the files in this folder; all have, once saved() says so.
+  void begin_save(const std::filesystem::path& folder, TrainSave::When when);
+  bool saved() const { return saved_ == workers_.size(); }
+  void wait_until_saved();
 
   const std::vector<std::string>& devices() const { return devices_; }
   const std::vector<TrainReady>& allocated() const { return ready_; }
 
  private:
+  void take_messages(const std::function<void(std::size_t worker, Message& message)>& take);
   template <class Answer>
   std::vector<Answer> await_all(const std::function<void(double)>& progress = {});
   void check_ended();
@@ -56,6 +59,7 @@ class TrainWorkers {
   std::vector<bool> first_, last_;  // of a replica's stages
   Workers workers_;
   std::vector<TrainReady> ready_;
+  std::size_t saved_ = 0;  // workers that have answered the newest TrainSave
   std::function<bool()> stopped_;
 };
 

@@ -296,6 +296,7 @@ static void fields(Wire& wire, typename Wire::template Ref<TrainStepDone> m) {
 template <class Wire>
 static void fields(Wire& wire, typename Wire::template Ref<TrainSave> m) {
   wire(m.folder, max_text_bytes);
+  enumerator(wire, m.when, TrainSave::When::beside_steps);
 }
 
 template <class Wire>

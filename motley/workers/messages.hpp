@@ -322,7 +322,9 @@ struct TrainStepDone {
 
 // Writes this worker's part of the state into files that have their whole length (trainer/state_files.hpp).
 struct TrainSave {
+  enum class When : std::uint8_t { now, beside_steps };  // beside_steps: a copy is taken, and written meanwhile
   std::string folder;
+  When when = When::now;
   bool operator==(const TrainSave&) const = default;
 };
 struct TrainSaved {

@@ -153,7 +153,7 @@ Message any_message(std::size_t kind) {
                        any_ids(),
                        any_ids()};
     case 17: return any_step_done();
-    case 18: return TrainSave{any<std::string>()};
+    case 18: return TrainSave{any<std::string>(), any<bool>() ? TrainSave::When::now : TrainSave::When::beside_steps};
     default: return TrainSaved{any<double>()};
   }
 }

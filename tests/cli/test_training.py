@@ -108,7 +108,7 @@ def test_plans_of_every_planner_are_trained(system, tokens, alone, tmp_path):
 def test_a_run_that_is_killed_goes_on(tokens, alone, tmp_path):
     plan = make_plan(tmp_path, *PLANNERS["flashflex"])
     run = tmp_path / "run"
-    driver = subprocess.Popen([MOTLEY, *map(str, start(plan, tokens, run, 20, "--save-every", 2, "-q"))])
+    driver = subprocess.Popen([MOTLEY, *map(str, start(plan, tokens, run, 20, "--save-every", 2, "--async-save", "-q"))])
     deadline = time.monotonic() + 120
     while not (run / "step-4").exists() and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -25,7 +25,8 @@ struct RunRecord {
   std::int64_t save_every = 0;  // 0: after the last step alone
   std::int64_t eval_every = 0;  // likewise
   std::int64_t max_bad_steps = 10;
-  bool local = false;  // devices are processes of this machine
+  bool async_save = false;  // checkpoints are copied, and written beside the next steps
+  bool local = false;       // devices are processes of this machine
   Value plan;
   bool operator==(const RunRecord&) const = default;
 };

@@ -48,7 +48,26 @@ TrainExecutor::TrainExecutor(TrainPlan plan, const TrainLaunch& launch, const st
   }
 }
 
+// What a driver of another plan would send.
+void TrainExecutor::check(const TrainStep& step) const {
+  const std::size_t stages = plan_.replicas[place_.replica].stages.size();
+  const auto wants = [&](const std::vector<std::int32_t>& tokens, bool here, const char* what) {
+    const std::int64_t count = here ? step.sequences * training_.sequence_length : 0;
+    const bool known = std::ranges::all_of(tokens, [&](std::int32_t id) { return id < plan_.model.arch.vocabulary; });
+    if (std::ssize(tokens) != count || !known)
+      throw Error(ErrorCode::peer, fmt::format("step {}: {} {} for {} sequences, or one outside the vocabulary",
+                                               step.step, tokens.size(), what, step.sequences));
+  };
+  const std::int64_t most = training_.global_batch;
+  if (step.sequences < 0 || step.sequences > most || step.tokens < 1)
+    throw Error(ErrorCode::peer, fmt::format("step {}: {} sequences with {} tokens that count, of at most {}",
+                                             step.step, step.sequences, step.tokens, most));
+  wants(step.inputs, place_.stage == 0, "inputs");
+  wants(step.targets, place_.stage + 1 == stages, "targets");
+}
+
 TrainStepDone TrainExecutor::execute(const TrainStep& step) {
+  check(step);
   const Instant start = Clock::now();
   const bool training = step.wanted == TrainStep::Wanted::update;
   TrainStepDone done{.step = step.step};
@@ -149,28 +168,36 @@ void TrainExecutor::update(double learning_rate, double divisor) {
             unit, *connections_.group(GroupKind::data, unit.ranks.data_group(place_.rank % unit.ranks.strategy->tp)));
 }
 
-void TrainExecutor::save(const std::filesystem::path& folder) const {
+std::vector<SavedPart> TrainExecutor::saved_parts(Copies copies) const {
   const at::NoGradGuard values_alone;
-  const StateFiles files = state_files(plan_.model.arch, training_);
+  std::vector<SavedPart> parts;
+  for (const OwnPart& own : own_parts_)
+    for (const StateKind kind : state_kinds(training_)) {
+      const TensorSpec& spec = own.part.tensor;
+      const at::Tensor part = part_of(own.tensor->state(kind), own.tensor->state_slice, own.part.slice);
+      parts.push_back({state_name(spec.name, kind), own.part.slice, spec.shape.size() > 1 ? spec.shape[1] : 1,
+                       copies == Copies::all ? part.clone(at::MemoryFormat::Contiguous) : part.contiguous()});
+    }
+  return parts;
+}
+
+void write_parts(const std::filesystem::path& folder, const StateFiles& files, const std::vector<SavedPart>& parts) {
   std::vector<std::unique_ptr<SafetensorsWriter>> writers;
   for (const StateFile& file : files.files)
     writers.push_back(std::make_unique<SafetensorsWriter>(folder / file.name, safetensors_layout(file.entries)));
-  for (const OwnPart& own : own_parts_)
-    for (const StateKind kind : state_kinds(training_)) {
-      const StatePlace place = files.places.at(state_name(own.part.tensor.name, kind));
-      const at::Tensor part = part_of(own.tensor->state(kind), own.tensor->state_slice, own.part.slice).contiguous();
-      const std::span<const std::byte> bytes = bytes_of(part);
-      const Slice& slice = own.part.slice;
-      const std::int64_t width = own.part.tensor.shape.size() > 1 ? own.part.tensor.shape[1] : 1;
-      const auto element = static_cast<std::int64_t>(part.element_size());
-      const bool whole_rows = slice.columns.size() == width;
-      const std::int64_t runs = whole_rows ? 1 : slice.rows.size();
-      const std::int64_t run_bytes = std::ssize(bytes) / std::max<std::int64_t>(1, runs);
-      for (std::int64_t i = 0; i < runs; ++i)
-        writers[place.file]->write(
-            place.entry, static_cast<std::uint64_t>(((slice.rows.first + i) * width + slice.columns.first) * element),
-            bytes.subspan(static_cast<std::size_t>(i * run_bytes), static_cast<std::size_t>(run_bytes)));
-    }
+  for (const SavedPart& part : parts) {
+    const StatePlace place = files.places.at(part.name);
+    const std::span<const std::byte> bytes = bytes_of(part.values);
+    const Slice& slice = part.slice;
+    const auto element = static_cast<std::int64_t>(part.values.element_size());
+    const std::int64_t runs = slice.columns.size() == part.width ? 1 : slice.rows.size();  // that lie in one piece
+    const std::int64_t run_bytes = std::ssize(bytes) / std::max<std::int64_t>(1, runs);
+    for (std::int64_t i = 0; i < runs; ++i)
+      writers[place.file]->write(
+          place.entry,
+          static_cast<std::uint64_t>(((slice.rows.first + i) * part.width + slice.columns.first) * element),
+          bytes.subspan(static_cast<std::size_t>(i * run_bytes), static_cast<std::size_t>(run_bytes)));
+  }
   for (const auto& writer : writers) writer->sync();
 }
 

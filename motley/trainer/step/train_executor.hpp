@@ -15,22 +15,35 @@
 
 namespace motley {
 
+// A part of one of the tensors of a checkpoint.
+struct SavedPart {
+  std::string name;  // state_name()
+  Slice slice;
+  std::int64_t width = 1;  // columns of the whole tensor
+  at::Tensor values;       // contiguous
+};
+// Into files that are there (checkpoint_folder.hpp); returns when the disk has them.
+void write_parts(const std::filesystem::path& folder, const StateFiles& files, const std::vector<SavedPart>& parts);
+
 class TrainExecutor {
  public:
   // Connects with the others and loads its part. Throws GroupBroken, or an input error.
   TrainExecutor(TrainPlan plan, const TrainLaunch& launch, const std::vector<WorkerAddress>& addresses, Fabric& fabric,
                 const std::function<void(double)>& progress);
 
+  StateFiles state_files() const { return motley::state_files(plan_.model.arch, training_); }
   TrainBytes bytes() const { return tensors_.bytes(); }
   // Nothing has changed where it throws before the update, which is the last thing that it does.
   TrainStepDone execute(const TrainStep& step);
-  // Writes the parts that are this worker's to write.
-  void save(const std::filesystem::path& folder) const;
+  // The parts of the state that are this worker's to write: copies, or valid until the next step.
+  enum class Copies { none, all };
+  std::vector<SavedPart> saved_parts(Copies copies) const;
 
  private:
   struct Figures {
     double loss = 0, squares = 0;
   };
+  void check(const TrainStep& step) const;
   std::vector<TrainPass> run_passes(const TrainStep& step, Instant start);
   Figures sum_figures(bool with_gradients);
   void update(double learning_rate, double divisor);

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <optional>
+#include <thread>
 #include <utility>
 #include <variant>
 
@@ -47,14 +48,29 @@ void train_steps(ControlConnection& control, const std::function<Message()>& nex
                          *fabric, weights_progress(control));
   const TrainBytes bytes = executor.bytes();
   control.send(TrainReady{bytes.weights, bytes.gradients, bytes.optimizer, seconds_since(start)});
+  const StateFiles files = executor.state_files();
+  std::jthread writer;
   for (;;) {
     Message message = next();
     if (const auto* step = std::get_if<TrainStep>(&message)) {
       control.send(executor.execute(*step));
     } else if (const auto* save = std::get_if<TrainSave>(&message)) {
       const Instant begun = Clock::now();
-      executor.save(save->folder);
-      control.send(TrainSaved{seconds_since(begun)});
+      const bool beside = save->when == TrainSave::When::beside_steps;
+      using Copies = TrainExecutor::Copies;
+      auto write = [&control, &files, begun, folder = save->folder,
+                    parts = executor.saved_parts(beside ? Copies::all : Copies::none)] {
+        try {
+          write_parts(folder, files, parts);
+          control.send(TrainSaved{seconds_since(begun)});
+        } catch (const Error& error) {
+          control.send(Failure{static_cast<std::int32_t>(error.code()), error.what(), error.hint()});
+        }
+      };
+      if (beside)
+        writer = std::jthread(std::move(write));  // after the one before
+      else
+        write();
     } else {
       throw Error(ErrorCode::peer, "the driver sent a message that is not for a worker that trains, or not now");
     }

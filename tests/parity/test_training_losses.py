@@ -92,9 +92,10 @@ def tied(tmp_path_factory):
     return Trained("qwen2-tied", tmp_path_factory.mktemp("tied"))
 
 
-def test_another_plan_goes_on_where_one_has_stopped(tied, tmp_path):
+@pytest.mark.parametrize("more", [[], ["--async-save"]])
+def test_another_plan_goes_on_where_one_has_stopped(more, tied, tmp_path):
     run = tmp_path / "run"
-    result = training.run(MOTLEY, tied.plan(UNLIKE), tied.folder, tied.data, run, 12, "--save-every", "5")
+    result = training.run(MOTLEY, tied.plan(UNLIKE), tied.folder, tied.data, run, 12, "--save-every", "5", *more)
     assert result.returncode == 0, result.stderr
     assert sorted(path.name for path in run.glob("step-*")) == ["step-10", "step-12"]  # step-5 is no longer among the newest two
     other = tmp_path / "other.json"
