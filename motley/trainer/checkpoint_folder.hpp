@@ -10,7 +10,7 @@
 
 #include "motley/base/binding.hpp"
 #include "motley/plan/train.hpp"
-#include "motley/trainer/state_files.hpp"
+#include "motley/trainer/layout/state_files.hpp"
 
 namespace motley {
 

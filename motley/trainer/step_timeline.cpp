@@ -1,7 +1,7 @@
 #include "motley/trainer/step_timeline.hpp"
 
 #include "motley/cost/train/train_price.hpp"
-#include "motley/trainer/layout.hpp"
+#include "motley/trainer/layout/layout.hpp"
 
 namespace motley {
 namespace {

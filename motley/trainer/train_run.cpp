@@ -16,7 +16,7 @@
 #include "motley/comm/net/file_descriptor.hpp"
 #include "motley/trainer/checkpoint_folder.hpp"
 #include "motley/trainer/data/training_data.hpp"
-#include "motley/trainer/layout.hpp"
+#include "motley/trainer/layout/layout.hpp"
 #include "motley/trainer/step_timeline.hpp"
 #include "motley/trainer/tensorboard.hpp"
 

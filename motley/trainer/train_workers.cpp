@@ -11,7 +11,7 @@
 #include <variant>
 
 #include "motley/comm/net/random_bytes.hpp"
-#include "motley/trainer/layout.hpp"
+#include "motley/trainer/layout/layout.hpp"
 #include "motley/workers/worker_processes.hpp"
 
 namespace motley {

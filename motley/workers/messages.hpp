@@ -270,7 +270,7 @@ struct Listening {
 };
 
 struct TrainConnect {
-  std::vector<WorkerAddress> of_workers;  // in the order of train_devices() (trainer/layout.hpp)
+  std::vector<WorkerAddress> of_workers;  // in the order of train_devices() (trainer/layout/layout.hpp)
   bool operator==(const TrainConnect&) const = default;
 };
 
@@ -320,7 +320,7 @@ struct TrainStepDone {
   bool operator==(const TrainStepDone&) const = default;
 };
 
-// Writes this worker's part of the state into files that have their whole length (trainer/state_files.hpp).
+// Writes this worker's part of the state into files that have their whole length (trainer/layout/state_files.hpp).
 struct TrainSave {
   enum class When : std::uint8_t { now, beside_steps };  // beside_steps: a copy is taken, and written meanwhile
   std::string folder;

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "motley/trainer/connections.hpp"
+#include "motley/trainer/layout/connections.hpp"
 #include "motley/trainer/step/train_tensors.hpp"
 
 namespace motley {

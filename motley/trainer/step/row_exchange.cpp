@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <condition_variable>
 #include <deque>
+#include <exception>
 #include <mutex>
 #include <thread>
 
-#include "motley/base/clock.hpp"
 #include "motley/engine/backend.hpp"
 
 namespace motley {

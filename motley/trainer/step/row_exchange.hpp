@@ -5,12 +5,11 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
-#include <exception>
 #include <map>
 #include <memory>
 #include <vector>
 
-#include "motley/trainer/connections.hpp"
+#include "motley/trainer/layout/connections.hpp"
 
 namespace motley {
 

@@ -1,7 +1,6 @@
 #include "motley/trainer/step/stage_runner.hpp"
 
 #include <ATen/core/grad_mode.h>
-#include <fmt/format.h>
 
 #include <algorithm>
 
@@ -78,8 +77,7 @@ void gather_parts(const TrainUnit& unit, WorkerGroup& data_group) {
 
 StageRunner::StageRunner(const TrainPlan& plan, const std::string& device, TrainTensors& tensors,
                          const TrainConnections& connections)
-    : plan_(plan),
-      arch_(plan.model.arch),
+    : arch_(plan.model.arch),
       training_(training_of(plan.workload)),
       type_(scalar_type(training_.precision)),
       rows_(connections, place_of(plan, device).first_worker + place_of(plan, device).rank) {

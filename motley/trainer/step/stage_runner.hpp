@@ -42,7 +42,6 @@ class StageRunner {
   Instant input_arrived() const { return input_arrived_; }
 
  private:
-  struct Pass;          // of a micro-batch
   struct BlockRecord {  // what a backward pass needs of one block
     at::Tensor input, output;
   };
@@ -76,7 +75,6 @@ class StageRunner {
   void drop_weights(TrainUnit& unit) const;
   void settle(const Range& range, TrainUnit& unit) const;
 
-  const TrainPlan& plan_;
   const Architecture& arch_;
   const Training& training_;
   at::ScalarType type_;

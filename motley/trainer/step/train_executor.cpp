@@ -10,7 +10,7 @@
 
 #include "motley/base/clock.hpp"
 #include "motley/engine/backend.hpp"
-#include "motley/trainer/schedule.hpp"
+#include "motley/trainer/layout/schedule.hpp"
 #include "motley/trainer/step/memory_meter.hpp"
 
 namespace motley {
@@ -51,9 +51,10 @@ TrainExecutor::TrainExecutor(TrainPlan plan, const TrainLaunch& launch, const st
 // What a driver of another plan would send.
 void TrainExecutor::check(const TrainStep& step) const {
   const std::size_t stages = plan_.replicas[place_.replica].stages.size();
-  const auto wants = [&](const std::vector<std::int32_t>& tokens, bool here, const char* what) {
+  const auto wants = [&](const std::vector<std::int32_t>& tokens, bool here, std::int32_t least, const char* what) {
     const std::int64_t count = here ? step.sequences * training_.sequence_length : 0;
-    const bool known = std::ranges::all_of(tokens, [&](std::int32_t id) { return id < plan_.model.arch.vocabulary; });
+    const auto is_known = [&](std::int32_t id) { return id >= least && id < plan_.model.arch.vocabulary; };
+    const bool known = std::ranges::all_of(tokens, is_known);
     if (std::ssize(tokens) != count || !known)
       throw Error(ErrorCode::peer, fmt::format("step {}: {} {} for {} sequences, or one outside the vocabulary",
                                                step.step, tokens.size(), what, step.sequences));
@@ -62,8 +63,8 @@ void TrainExecutor::check(const TrainStep& step) const {
   if (step.sequences < 0 || step.sequences > most || step.tokens < 1)
     throw Error(ErrorCode::peer, fmt::format("step {}: {} sequences with {} tokens that count, of at most {}",
                                              step.step, step.sequences, step.tokens, most));
-  wants(step.inputs, place_.stage == 0, "inputs");
-  wants(step.targets, place_.stage + 1 == stages, "targets");
+  wants(step.inputs, place_.stage == 0, 0, "inputs");
+  wants(step.targets, place_.stage + 1 == stages, -1, "targets");
 }
 
 TrainStepDone TrainExecutor::execute(const TrainStep& step) {

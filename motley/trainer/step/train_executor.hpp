@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "motley/base/clock.hpp"
-#include "motley/trainer/connections.hpp"
+#include "motley/trainer/layout/connections.hpp"
 #include "motley/trainer/step/gradient_sums.hpp"
 #include "motley/trainer/step/stage_runner.hpp"
 #include "motley/trainer/step/train_tensors.hpp"

@@ -1,7 +1,5 @@
 #include "motley/trainer/step/train_tensors.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "motley/engine/read_weights.hpp"

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "motley/engine/block.hpp"
-#include "motley/trainer/layout.hpp"
-#include "motley/trainer/state_files.hpp"
+#include "motley/trainer/layout/layout.hpp"
+#include "motley/trainer/layout/state_files.hpp"
 
 namespace motley {
 

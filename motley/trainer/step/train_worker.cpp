@@ -1,7 +1,6 @@
 #include "motley/trainer/step/train_worker.hpp"
 
 #include <memory>
-#include <optional>
 #include <thread>
 #include <utility>
 #include <variant>

@@ -1,4 +1,4 @@
-#include "motley/trainer/layout.hpp"
+#include "motley/trainer/layout/layout.hpp"
 
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
@@ -9,7 +9,7 @@
 #include <string>
 #include <tuple>
 
-#include "motley/trainer/state_files.hpp"
+#include "motley/trainer/layout/state_files.hpp"
 
 namespace motley {
 namespace {

@@ -1,4 +1,4 @@
-#include "motley/trainer/connections.hpp"
+#include "motley/trainer/layout/connections.hpp"
 
 #include <fmt/format.h>
 
@@ -15,7 +15,8 @@ constexpr std::uint64_t first_epoch = 1;
 TrainConnections::TrainConnections(const TrainPlan& plan, int worker, const std::vector<WorkerAddress>& addresses,
                                    Fabric& fabric, const std::stop_token& stop) {
   const std::vector<std::string> devices = train_devices(plan);
-  MOTLEY_CHECK(addresses.size() == devices.size());
+  if (addresses.size() != devices.size())
+    throw Error(ErrorCode::peer, fmt::format("{} addresses for {} workers", addresses.size(), devices.size()));
   const auto connect = [&](const std::string& name, const std::vector<int>& workers) {
     std::vector<std::string> members;
     std::vector<WorkerAddress> at;

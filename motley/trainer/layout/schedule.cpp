@@ -1,4 +1,4 @@
-#include "motley/trainer/schedule.hpp"
+#include "motley/trainer/layout/schedule.hpp"
 
 namespace motley {
 

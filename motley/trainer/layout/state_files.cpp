@@ -1,4 +1,4 @@
-#include "motley/trainer/state_files.hpp"
+#include "motley/trainer/layout/state_files.hpp"
 
 #include <fmt/format.h>
 

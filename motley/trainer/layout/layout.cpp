@@ -1,4 +1,4 @@
-#include "motley/trainer/layout.hpp"
+#include "motley/trainer/layout/layout.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -7,7 +7,6 @@
 #include <cmath>
 #include <map>
 #include <set>
-#include <tuple>
 
 namespace motley {
 namespace {
