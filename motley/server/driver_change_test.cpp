@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <cstdlib>
@@ -410,7 +411,8 @@ TEST_F(DriverPreparation, TheOldPlanServesUntilItIsDone) {
   ASSERT_TRUE(looked(3));
   EXPECT_EQ(said_.running, (std::set<std::string>{"box/0", "box/1"}));
   EXPECT_EQ(driver.status().epoch, 1u);
-  ASSERT_TRUE(answer.wait_for_tokens(answer.tokens().size() + 5));
+  // Where this thread is slow, the answer is nearly there.
+  ASSERT_TRUE(answer.wait_for_tokens(std::min<std::size_t>(answer.tokens().size() + 5, 200)));
   said_.done = true;
   ASSERT_TRUE(serves(driver, 2));
   EXPECT_EQ(answer.wait(30), FinishReason::length);
