@@ -35,14 +35,6 @@ StageSpec spec_of(const ServePlan& plan, const Assignment& assignment) {
           .limits = plan.step};
 }
 
-std::function<void(double)> weights_progress(ControlConnection& control) {
-  return [&control, reported = 0.0](double fraction) mutable {
-    if (fraction < reported + 0.05 && fraction < 1) return;
-    reported = fraction;
-    control.send(Progress{"weights", fraction});
-  };
-}
-
 // Others may use the memory, too.
 void check_memory(const std::string& device, const Assignment& assignment, at::Device on) {
   const std::optional<std::int64_t> free = on.is_cpu() ? free_memory_bytes() : free_gpu_memory_bytes();
@@ -57,6 +49,14 @@ std::set<std::int64_t> layers_from(const CacheHandover& handover, int rank) {
 }
 
 }  // namespace
+
+std::function<void(double)> weights_progress(ControlConnection& control) {
+  return [&control, reported = 0.0](double fraction) mutable {
+    if (fraction < reported + 0.05 && fraction < 1) return;
+    reported = fraction;
+    control.send(Progress{"weights", fraction});
+  };
+}
 
 ServePlan read_sent_plan(const std::string& json) { return read_plan<ServePlan>(parse_json(json, "plan"), "plan"); }
 

@@ -50,6 +50,9 @@ class ActivityLog {
 
 ServePlan read_sent_plan(const std::string& json);
 
+// Tells the driver of each twentieth of the weights. `control` outlives it.
+std::function<void(double)> weights_progress(ControlConnection& control);
+
 // Sends Progress, and Preloaded at the end.
 std::unique_ptr<StageModel> preload(const Preload& asked, ControlConnection& control);
 

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -26,9 +27,7 @@ std::vector<std::string> digests_of(const fs::path& file) {
   std::vector<std::string> digests;
   for (std::size_t first = 0; first < mapped.bytes().size(); first += digest_bytes) {
     const auto chunk = mapped.bytes().subspan(first, std::min(digest_bytes, mapped.bytes().size() - first));
-    std::string text = "sha256:";
-    for (const std::byte byte : sha256_of(chunk)) text += fmt::format("{:02x}", std::to_integer<int>(byte));
-    digests.push_back(std::move(text));
+    digests.push_back(fmt::format("sha256:{:02x}", fmt::join(sha256_of(chunk), "")));
   }
   return digests;
 }

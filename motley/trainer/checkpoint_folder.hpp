@@ -1,10 +1,10 @@
 // The checkpoints of a run: folders RUN/step-N that transformers and `motley serve` read as models, with the
-// optimizer's states beside the weights. A checkpoint is there whole or not at all; docs/training.md has the format.
+// optimizer's states beside the weights. A checkpoint is there whole or not at all; docs/reference/checkpoint.md has
+// the format.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
-#include <optional>
 #include <string>
 #include <vector>
 

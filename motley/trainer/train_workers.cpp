@@ -1,6 +1,7 @@
 #include "motley/trainer/train_workers.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <poll.h>
 
 #include <algorithm>
@@ -22,11 +23,9 @@ constexpr int look_every_ms = 100;  // whether a stop was asked for
 constexpr double cause_s = 1;       // a worker that is lost is heard of after those that miss it
 
 std::string random_key() {
-  std::string key;
   std::array<std::byte, 16> bytes{};
   fill_random(bytes);
-  for (const std::byte byte : bytes) key += fmt::format("{:02x}", std::to_integer<int>(byte));
-  return key;
+  return fmt::format("{:02x}", fmt::join(bytes, ""));
 }
 
 }  // namespace

@@ -146,8 +146,7 @@ void StageRunner::forward(std::int64_t micro_batch) {
   for (std::size_t r = 0; r < ranges_.size(); ++r) {
     Range& range = ranges_[r];
     const std::size_t s = first_strategy_ + r;
-    if (s > 0 && !(r > 0 && stays(strategies_[s - 1], range.ranks)))
-      hidden = take_rows(strategies_[s - 1], range, micro_batch);
+    if (s > 0 && !stays(strategies_[s - 1], range.ranks)) hidden = take_rows(strategies_[s - 1], range, micro_batch);
     if (r == 0) input_arrived_ = Clock::now();
     for (TrainUnit& unit : *range.units) {
       gather_weights(range, unit);
@@ -167,7 +166,7 @@ void StageRunner::forward(std::int64_t micro_batch) {
       }
       drop_weights(unit);
     }
-    if (s + 1 < strategies_.size() && !(r + 1 < ranges_.size() && stays(range.ranks, strategies_[s + 1])))
+    if (s + 1 < strategies_.size() && !stays(range.ranks, strategies_[s + 1]))
       send_rows(range, strategies_[s + 1], micro_batch, hidden);
   }
 }
@@ -177,7 +176,7 @@ void StageRunner::backward(std::int64_t micro_batch, const std::function<void(st
   for (std::size_t r = ranges_.size(); r-- > 0;) {
     Range& range = ranges_[r];
     const std::size_t s = first_strategy_ + r;
-    if (s + 1 < strategies_.size() && !(r + 1 < ranges_.size() && stays(range.ranks, strategies_[s + 1])))
+    if (s + 1 < strategies_.size() && !stays(range.ranks, strategies_[s + 1]))
       gradient = take_rows(strategies_[s + 1], range, micro_batch);
     if (r + 1 == ranges_.size()) input_arrived_ = Clock::now();
     auto records = range.records.extract(micro_batch);
@@ -197,8 +196,7 @@ void StageRunner::backward(std::int64_t micro_batch, const std::function<void(st
       }
       if (finished && micro_batch + 2 == std::ssize(micro_batch_bounds_)) finished(unit.layer);
     }
-    if (s > 0 && !(r > 0 && stays(strategies_[s - 1], range.ranks)))
-      send_rows(range, strategies_[s - 1], micro_batch, gradient);
+    if (s > 0 && !stays(strategies_[s - 1], range.ranks)) send_rows(range, strategies_[s - 1], micro_batch, gradient);
   }
 }
 

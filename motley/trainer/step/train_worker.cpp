@@ -8,6 +8,7 @@
 #include "motley/base/clock.hpp"
 #include "motley/comm/net/sockets.hpp"
 #include "motley/engine/backend.hpp"
+#include "motley/engine/stage_executor.hpp"
 #include "motley/trainer/step/memory_meter.hpp"
 #include "motley/trainer/step/train_executor.hpp"
 
@@ -19,14 +20,6 @@ Wanted expect(const std::function<Message()>& next) {
   Message message = next();
   if (auto* wanted = std::get_if<Wanted>(&message)) return std::move(*wanted);
   throw Error(ErrorCode::peer, "the driver sent a message that is not for a worker that trains, or not now");
-}
-
-std::function<void(double)> weights_progress(ControlConnection& control) {
-  return [&control, reported = 0.0](double fraction) mutable {
-    if (fraction < reported + 0.05 && fraction < 1) return;
-    reported = fraction;
-    control.send(Progress{"weights", fraction});
-  };
 }
 
 }  // namespace
