@@ -49,7 +49,9 @@ void LocalWeights::set_manifest(const ModelManifest& manifest, const std::functi
 bool LocalWeights::is_own(const ModelManifest& manifest, const std::function<void()>& alive) const {
   if (options_.model.empty()) return false;
   try {
-    if (make_manifest(options_.model, options_.cache / "digests", [&](double) { alive(); }) == manifest) return true;
+    if (make_manifest(
+            options_.model, options_.cache / "digests", [&](double) { alive(); }, contents_of(manifest)) == manifest)
+      return true;
     say(fmt::format("{} does not hold what is served: they are fetched", options_.model.string()));
   } catch (const Error& error) {
     say(fmt::format("{}: they are fetched", error.what()));

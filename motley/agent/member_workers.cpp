@@ -41,6 +41,30 @@ Workers Members::start_workers(const ServePlan& plan, std::uint64_t epoch, const
   }
 }
 
+Workers Members::start_workers(const std::vector<std::string>& devices,
+                               const std::function<std::vector<ChunkId>(const std::string& device)>& chunks,
+                               const std::function<bool()>& stopped) {
+  MembersState& state = *state_;
+  const std::uint64_t start = state.begin_start(devices, devices, chunks);
+  try {
+    auto called = state.calls.wait(devices, no_deadline, [&] {
+      state.check_starting(devices, start, devices, {});
+      if (stopped && stopped()) throw Error(ErrorCode::interrupted, "stopped");
+    });
+    Workers workers;
+    for (const std::string& device : devices) {
+      CalledWorker& caller = called.at(device);
+      Worker& worker = workers.emplace_back(Worker{device, {}, 0, nullptr});
+      worker.link = state.link_of(device, start, std::move(caller.control));
+      worker.fabric_address = std::move(caller.fabric_address);
+    }
+    return workers;
+  } catch (const Error&) {
+    for (const std::string& device : devices) state.tell_end(device, start);
+    throw;
+  }
+}
+
 // ---- the workers of another plan ----
 
 namespace {

@@ -112,6 +112,12 @@ void Members::offer_weights(ModelManifest manifest, std::filesystem::path folder
     if (!agent.gone) state_->queue(agent, Weights{*state_->manifest});
 }
 
+void Members::leave() {
+  state_->thread.request_stop();
+  state_->wake.notify();
+  if (state_->thread.joinable()) state_->thread.join();
+}
+
 void Members::end(double grace_s) {
   MembersState& state = *state_;
   {
@@ -127,9 +133,7 @@ void Members::end(double grace_s) {
     return !state.agents.empty();
   };
   while (left() && seconds_until(until) > 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  state.thread.request_stop();
-  state.wake.notify();
-  if (state.thread.joinable()) state.thread.join();
+  leave();
 }
 
 }  // namespace motley

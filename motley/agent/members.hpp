@@ -48,6 +48,12 @@ class Members {
   // What agents fetch: a model of this manifest, whose files are in `folder`.
   void offer_weights(ModelManifest manifest, std::filesystem::path folder);
 
+  // Workers of these devices, which wait to be told what to do, in this order. `chunks` of a device are those that its
+  // worker reads. Throws as the start below; `stopped` is asked often, and ends the wait with an interrupted error.
+  Workers start_workers(const std::vector<std::string>& devices,
+                        const std::function<std::vector<ChunkId>(const std::string& device)>& chunks,
+                        const std::function<bool()>& stopped);
+
   // The workers of a plan, launched and in the order of worker_devices(). Those of `earlier` that run and have a part
   // in it stay and are taken out, the others end first; the rest is started. `chunks` of a device are those that its
   // worker reads. Throws WorkersNotStarted where a member is not there, is lost meanwhile, or cannot start a worker,
@@ -61,6 +67,8 @@ class Members {
       const ServePlan& plan, const std::set<std::string>& running,
       const std::function<std::vector<ChunkId>(const std::string& device)>& chunks);
 
+  // Without a word to the agents, which then go on looking for a driver that takes the deployment up again.
+  void leave();
   // The deployment has ended: tells every agent, and gives them `grace_s` to end their workers.
   void end(double grace_s);
 

@@ -32,6 +32,20 @@ class Chunks {
 
 }  // namespace
 
+std::vector<ChunkId> chunks_of(const std::vector<ReadRows>& read, const ModelManifest& manifest) {
+  Chunks chunks(manifest);
+  for (const ReadRows& part : read) {
+    const Checkpoint::Found found = part.from.find(part.tensor);
+    const std::uint64_t rows =
+        static_cast<std::uint64_t>(found.tensor.shape.empty() ? 1 : std::max<std::int64_t>(found.tensor.shape[0], 1));
+    const std::uint64_t row_bytes = found.tensor.bytes.size() / rows;
+    chunks.add(found.file.filename().string(),
+               found.tensor.offset + static_cast<std::uint64_t>(part.rows.first) * row_bytes,
+               static_cast<std::uint64_t>(part.rows.size()) * row_bytes);
+  }
+  return chunks.all();
+}
+
 std::vector<ChunkId> needed_chunks(const ServePlan& plan, const std::string& device, const Checkpoint& checkpoint,
                                    const ModelManifest& manifest) {
   const auto stage = std::ranges::find_if(
@@ -42,23 +56,16 @@ std::vector<ChunkId> needed_chunks(const ServePlan& plan, const std::string& dev
   const Architecture& arch = plan.model.arch;
   const Shard shard =
       make_shards(arch, static_cast<int>(stage->devices.size()), stage->shares, stage->weight_type).at(rank);
-  Chunks chunks(manifest);
+  std::vector<ReadRows> read;
   const auto add_all = [&](const std::vector<TensorSpec>& tensors) {
-    for (const TensorSpec& tensor : tensors) {
-      const Checkpoint::Found found = checkpoint.find(tensor.name);
-      const std::uint64_t rows = static_cast<std::uint64_t>(std::max<std::int64_t>(tensor.shape.front(), 1));
-      const std::uint64_t row_bytes = found.tensor.bytes.size() / rows;
-      const Slice slice = slice_of(arch, tensor, shard);
-      chunks.add(found.file.filename().string(),
-                 found.tensor.offset + static_cast<std::uint64_t>(slice.rows.first) * row_bytes,
-                 static_cast<std::uint64_t>(slice.rows.size()) * row_bytes);
-    }
+    for (const TensorSpec& tensor : tensors)
+      read.push_back({checkpoint, tensor.name, slice_of(arch, tensor, shard).rows});
   };
   for (std::int64_t layer = stage->layers.first; layer < stage->layers.end; ++layer)
     add_all(block_tensors(arch, layer));
   if (stage->embedding) add_all(embedding_tensors(arch));
   if (stage->head) add_all(head_tensors(arch));
-  return chunks.all();
+  return chunks_of(read, manifest);
 }
 
 }  // namespace motley

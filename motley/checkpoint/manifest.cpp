@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <iterator>
 #include <set>
 #include <system_error>
 
@@ -129,10 +130,17 @@ std::uint64_t chunk_size(const ManifestFile& file, std::uint32_t chunk) {
   return std::min(chunk_bytes, file.bytes - chunk * chunk_bytes);
 }
 
-ModelManifest make_manifest(const fs::path& model, const fs::path& digests,
-                            const std::function<void(double)>& progress) {
+ManifestOf contents_of(const ModelManifest& manifest) {
+  const auto has_states = [](const ManifestFile& file) { return file.name.starts_with(states_stem); };
+  return std::ranges::any_of(manifest.files, has_states) ? ManifestOf::weights_and_states : ManifestOf::weights;
+}
+
+ModelManifest make_manifest(const fs::path& model, const fs::path& digests, const std::function<void(double)>& progress,
+                            ManifestOf of) {
   const DigestCache cache(digests);
-  const std::vector<Checkpoint::File> files = Checkpoint(model).files();
+  std::vector<Checkpoint::File> files = Checkpoint(model).files();
+  if (of == ManifestOf::weights_and_states)
+    std::ranges::move(Checkpoint(model, states_stem).files(), std::back_inserter(files));
   ModelManifest manifest;
   if (is_gguf(model)) manifest.opens = model.filename().string();
   std::uint64_t total = 0, done = 0;

@@ -53,10 +53,15 @@ std::vector<ChunkRange> whole_model(const ModelManifest& manifest);
 
 std::uint64_t chunk_size(const ManifestFile& file, std::uint32_t chunk);
 
+// The files that hold the optimizer's states in a checkpoint of training, which weights of a model do not have.
+constexpr const char* states_stem = "optimizer";
+enum class ManifestOf : std::uint8_t { weights, weights_and_states };
+ManifestOf contents_of(const ModelManifest& manifest);
+
 // Reads all of the weights in a folder or a GGUF file. `digests`: a folder for what was found, so that the next time
 // files of the same size and time of change are not read again; empty: none. `progress` gets the fraction that is done.
 // Throws an input error where the model cannot be read.
 ModelManifest make_manifest(const std::filesystem::path& model, const std::filesystem::path& digests = {},
-                            const std::function<void(double)>& progress = {});
+                            const std::function<void(double)>& progress = {}, ManifestOf of = ManifestOf::weights);
 
 }  // namespace motley

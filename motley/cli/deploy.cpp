@@ -12,14 +12,13 @@
 #include <set>
 #include <thread>
 
-#include "motley/agent/deployment_group.hpp"
-#include "motley/agent/members.hpp"
 #include "motley/agent/needed_chunks.hpp"
 #include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
 #include "motley/base/units.hpp"
 #include "motley/checkpoint/manifest.hpp"
 #include "motley/cli/command.hpp"
+#include "motley/cli/coordination.hpp"
 #include "motley/cli/deployment_file.hpp"
 #include "motley/cli/named_model.hpp"
 #include "motley/cli/own_agent.hpp"
@@ -64,73 +63,6 @@ std::set<std::string> machines_needed(const DeployOptions& options) {
   return names;
 }
 
-// A described machine must be what its agent offers.
-void check_described(const Cluster& cluster, const std::vector<MemberStatus>& members) {
-  for (const Machine& machine : cluster.machines) {
-    const auto member = std::ranges::find(members, machine.name, &MemberStatus::name);
-    if (member == members.end()) continue;
-    if (machine.devices.size() != member->devices.size())
-      throw input_error(fmt::format("the cluster file gives {} {}, and its agent offers {}", machine.name,
-                                    counted(machine.devices.size(), "device"), member->devices.size()),
-                        "describe each machine with its processor as one device");
-    for (std::size_t slot = 0; slot < machine.devices.size(); ++slot)
-      if (const auto described = cluster.type_of(machine.devices[slot]).memory_bytes,
-          offered = member->devices[slot].memory_bytes;
-          described > offered)
-        throw input_error(
-            fmt::format("the cluster file gives {}/{} {}, and its agent offers {}", machine.name, slot,
-                        human_bytes(static_cast<double>(described)), human_bytes(static_cast<double>(offered))),
-            "describe less memory, or start the agent with a larger --memory");
-  }
-}
-
-// False: a signal came.
-bool wait_for_members(Members& members, const DeployOptions& options, const EarlySignals& signals) {
-  for (;;) {
-    members.clear_changed();
-    const std::vector<MemberStatus> there = members.list();
-    std::set<std::string> names;
-    for (const MemberStatus& member : there) names.insert(member.name);
-    if (std::ssize(there) >= options.wait && std::ranges::includes(names, machines_needed(options))) return true;
-    std::array<pollfd, 2> waiting{pollfd{members.changed(), POLLIN, 0}, pollfd{signals.descriptor(), POLLIN, 0}};
-    ::poll(waiting.data(), waiting.size(), -1);
-    if (signals.came()) return false;
-  }
-}
-
-// What machines come to: as it was kept, if that is possible.
-struct Coordination {
-  Coordination(const std::optional<KeptDeployment>& kept, const std::string& host, const std::string& name,
-               const std::function<void(const std::string&, const std::string&)>& report) {
-    if (kept) {
-      try {
-        begin(std::make_unique<DeploymentGroup>("motley", *kept), kept->driver, name, report);
-        report("resumed", "machines of the deployment that was here come back by themselves");
-        return;
-      } catch (const Error& error) {
-        report("resumed", fmt::format("nothing: {}", error.what()));
-      }
-    }
-    begin(std::make_unique<DeploymentGroup>("motley", host + ":0"), host + ":0", name, report);
-  }
-
-  std::unique_ptr<DeploymentGroup> group;
-  std::unique_ptr<Members> members;
-
- private:
-  void begin(std::unique_ptr<DeploymentGroup> made, const std::string& listen, const std::string& name,
-             const std::function<void(const std::string&, const std::string&)>& report) {
-    members = std::make_unique<Members>(MembersOptions{
-        .listen = listen,
-        .access = made->access(),
-        .own_name = name,
-        .objection = [&admission =
-                          made->admission()](const std::string& member) { return admission.member_objection(member); },
-        .report = report});
-    group = std::move(made);
-  }
-};
-
 }  // namespace
 
 int deploy(const DeployOptions& options) {
@@ -153,7 +85,7 @@ int deploy(const DeployOptions& options) {
   };
 
   const double token_lifetime_s = parse_seconds_option(options.token_lifetime, "--token-lifetime");
-  const DeploymentFile file(options.port);
+  const DeploymentFile file = DeploymentFile::of_port(options.port);
   const Coordination coordination(file.read(), host, name, report);
   const DeploymentGroup& group = *coordination.group;
   Members& members = *coordination.members;
@@ -166,11 +98,7 @@ int deploy(const DeployOptions& options) {
   };
   const std::string link = print_link(token_lifetime_s);
 
-  std::vector<std::string> own{"--name", name, "--model", model};
-  if (!options.machine.memory.empty()) own.insert(own.end(), {"--memory", options.machine.memory});
-  if (options.machine.devices > 1) own.insert(own.end(), {"--devices", std::to_string(options.machine.devices)});
-  if (options.machine.threads > 0) own.insert(own.end(), {"--device-threads", std::to_string(options.machine.threads)});
-  const OwnAgent own_agent(link, own);
+  const OwnAgent own_agent(link, agent_arguments(options.machine, name, model));
 
   const ModelManifest manifest =
       make_manifest(model, user_folder("XDG_CACHE_HOME", ".cache") / "digests",
@@ -186,7 +114,7 @@ int deploy(const DeployOptions& options) {
   const std::set<std::string> needed = machines_needed(options);
   report("waiting", needed.empty() ? fmt::format("for {}", counted(static_cast<std::size_t>(options.wait), "machine"))
                                    : fmt::format("for {}", fmt::join(needed, ", ")));
-  if (!wait_for_members(members, options, signals)) {
+  if (!wait_for_members(members, options.wait, needed, [&] { return signals.came(); })) {
     abort();
     return static_cast<int>(ErrorCode::interrupted);
   }
@@ -285,14 +213,9 @@ int deploy(const DeployOptions& options) {
 }
 
 void add_deploy_options(CLI::App& verb, DeployOptions& options) {
-  add_machine_options(verb, options.machine);
+  add_group_options(verb, options.machine, options.listen, options.token_lifetime);
   verb.add_option("--wait", options.wait, "Machines to wait for, this one among them (default 1)")
       ->check(CLI::Range(1, 4096));
-  verb.add_option("--token-lifetime", options.token_lifetime,
-                  "How long a printed link admits new machines (default \"24 h\")")
-      ->type_name("TIME");
-  verb.add_option("--listen", options.listen, "Address of this machine for the others (default: found)")
-      ->type_name("HOST");
 }
 
 }  // namespace motley::cli

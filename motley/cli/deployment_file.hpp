@@ -3,16 +3,18 @@
 
 #include <filesystem>
 #include <optional>
+#include <string>
 
 #include "motley/agent/kept_deployment.hpp"
 #include "motley/comm/net/file_descriptor.hpp"
 
 namespace motley::cli {
 
-// One for each port that an API is served at; none for port 0, or where another process has it.
+// None where another process has it.
 class DeploymentFile {
  public:
-  explicit DeploymentFile(int port);
+  static DeploymentFile of_port(int port);                         // that an API is served at; none for port 0
+  static DeploymentFile of_run(const std::filesystem::path& run);  // of training
 
   std::optional<KeptDeployment> read() const;
   // Throws an environment error.
@@ -20,6 +22,8 @@ class DeploymentFile {
   void remove() const;  // the deployment has ended
 
  private:
+  explicit DeploymentFile(const std::string& name);
+
   std::filesystem::path file_;
   FileDescriptor lock_;
 };

@@ -13,6 +13,7 @@
 #include "motley/base/units.hpp"
 #include "motley/cli/command.hpp"
 #include "motley/cli/named_model.hpp"
+#include "motley/cli/train_members.hpp"
 #include "motley/cli/worker_program.hpp"
 #include "motley/report/train_report.hpp"
 #include "motley/trainer/train_run.hpp"
@@ -27,6 +28,9 @@ struct TrainOptions {
   bool no_shuffle = false;
   bool async_save = false;
   bool local = false;
+  bool agents = false;
+  MachineOptions machine;
+  std::string listen, token_lifetime = "24 h";
   bool quiet = false;
 };
 
@@ -160,11 +164,14 @@ int train(const TrainOptions& options) {
   const TrainPlan plan =
       options.plan.empty() ? read_plan<TrainPlan>(record.plan, plan_source) : sound_plan(options.plan);
   record.plan = write(plan);
-  record.local = record.local || options.local;
+  if (options.local || options.agents) {
+    record.local = options.local;
+    record.agents = options.agents;
+  }
   record.async_save = record.async_save || options.async_save;
-  if (!record.local)
-    throw input_error("--local is missing: where are the plan's devices?",
-                      "give --local to run each as a CPU worker process on this machine");
+  if (!record.local && !record.agents)
+    throw input_error("--local or --agents is missing: where are the plan's devices?",
+                      "give --local to run each as a CPU worker process on this machine, or --agents");
   check_model(plan, record.model);
   const std::filesystem::path program = prepare_worker_program();
   const std::filesystem::path run = resumed ? options.resume : options.output;
@@ -174,8 +181,24 @@ int train(const TrainOptions& options) {
   std::signal(SIGTERM, on_signal);
   Progress progress(plan, record, options.quiet);
   const RunEvents events = progress.events();
-  const RunOutcome outcome =
-      go_on(run, record, options.from, {.program = program, .weights = {}, .threads = options.worker_threads}, events);
+  TrainWorkersOptions workers{.program = program, .threads = options.worker_threads};
+  TrainMembers members({.machine = options.machine,
+                        .listen = options.listen,
+                        .token_lifetime = options.token_lifetime,
+                        .run = run,
+                        .quiet = options.quiet,
+                        .stopped = events.stop});
+  if (record.agents)
+    workers.start = [&members](const TrainPlan& started, const std::filesystem::path& weights, bool with_states) {
+      return members.start(started, weights, with_states);
+    };
+  RunOutcome outcome;
+  try {
+    outcome = go_on(run, record, options.from, workers, events);
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::peer) members.leave();
+    throw;
+  }
   if (!options.quiet)
     fmt::print(stderr, "{} after step {}: {}\n", outcome.stopped ? "stopped" : "done", outcome.step,
                (run / fmt::format("step-{}", outcome.step)).string());
@@ -190,6 +213,8 @@ void add_train(CLI::App& parent, Action& action) {
   verb->footer(
       "examples:\n"
       "  motley train plan.json --model DIR --data corpus.jsonl --output run/ --steps 2000 --local\n"
+      "  motley train plan.json --model DIR --data corpus.jsonl --output run/ --steps 2000 --agents\n"
+      "                                             on the machines of the plan, once they have joined\n"
       "  motley train --resume run/                 go on after a kill, from the newest checkpoint\n"
       "  motley train --resume run/ other.json      the same run by another plan\n"
       "  motley serve --cluster cluster.toml --model run/step-2000 --local       what was trained");
@@ -223,6 +248,9 @@ void add_train(CLI::App& parent, Action& action) {
   verb->add_option("--worker-threads", options->worker_threads, "Threads per worker (default 1)")
       ->check(CLI::Range(1, 1024));
   verb->add_flag("--local", options->local, "Run each device as a CPU worker process on this machine");
+  verb->add_flag("--agents", options->agents, "Run the plan on the machines that it names, which join as with `up`")
+      ->excludes("--local");
+  add_group_options(*verb, options->machine, options->listen, options->token_lifetime);
   verb->add_flag("-q,--quiet", options->quiet, "Print no progress on stderr");
   verb->callback([options, &action] { action = [options] { return train(*options); }; });
 }

@@ -9,6 +9,7 @@
 #include <iterator>
 #include <numeric>
 #include <optional>
+#include <span>
 #include <variant>
 
 #include "motley/comm/net/random_bytes.hpp"
@@ -28,19 +29,34 @@ std::string random_key() {
   return fmt::format("{:02x}", fmt::join(bytes, ""));
 }
 
+bool has_states(const TrainPlan& plan) { return state_kinds(training_of(plan.workload)).size() > 1; }
+
+Workers start_processes(const std::vector<std::string>& devices, const std::filesystem::path& program) {
+  Workers workers;
+  for (const std::string& device : devices)
+    workers.push_back({.device = device,
+                       .stage = {},
+                       .rank = 0,
+                       .link = std::make_unique<WorkerProcess>(program, std::span<const int>())});
+  return workers;
+}
+
 }  // namespace
 
 TrainWorkers::TrainWorkers(const TrainPlan& plan, const TrainWorkersOptions& options)
-    : devices_(train_devices(plan)), stopped_(options.stopped) {
-  for (const std::string& device : devices_) {
-    const TrainPlace place = place_of(plan, device);
+    : devices_(train_devices(plan)),
+      workers_(options.start ? options.start(plan, options.weights, has_states(plan) && options.updates > 0)
+                             : start_processes(devices_, options.program)),
+      elsewhere_(options.start != nullptr),
+      files_(state_files(plan.model.arch, training_of(plan.workload))),
+      stopped_(options.stopped) {
+  for (Worker& worker : workers_) {
+    const TrainPlace place = place_of(plan, worker.device);
     replica_of_.push_back(place.replica);
     first_.push_back(place.stage == 0);
     last_.push_back(place.stage + 1 == plan.replicas[place.replica].stages.size());
-    workers_.push_back({.device = device,
-                        .stage = fmt::format("r{}/s{}", place.replica, place.stage),
-                        .rank = place.rank,
-                        .link = std::make_unique<WorkerProcess>(options.program, std::span<const int>())});
+    worker.stage = fmt::format("r{}/s{}", place.replica, place.stage);
+    worker.rank = place.rank;
   }
   TrainLaunch launch{.plan_json = to_json(write(plan)),
                      .model_folder = options.weights.string(),
@@ -88,7 +104,8 @@ std::vector<TrainStepDone> TrainWorkers::run(TrainStep step, const std::vector<R
 
 void TrainWorkers::begin_save(const std::filesystem::path& folder, TrainSave::When when) {
   saved_ = 0;
-  const std::string message = encode(TrainSave{folder.string(), when});
+  if (elsewhere_) writer_.emplace(folder, files_);
+  const std::string message = encode(TrainSave{elsewhere_ ? std::string() : folder.string(), when});
   for (const Worker& worker : workers_) worker.link->send(message);
 }
 
@@ -129,6 +146,8 @@ void TrainWorkers::take_messages(const std::function<void(std::size_t, Message&)
         if (const auto* failure = std::get_if<Failure>(&message))
           throw Error(static_cast<ErrorCode>(failure->code), workers_[i].name() + ": " + failure->message,
                       failure->hint);
+        else if (const auto* part = std::get_if<TrainPart>(&message))
+          write_part(*part);
         else if (std::holds_alternative<TrainSaved>(message))
           ++saved_;
         else if (take)
@@ -145,13 +164,23 @@ void TrainWorkers::take_messages(const std::function<void(std::size_t, Message&)
   throw *lost;
 }
 
-// A worker that was killed says nothing of itself.
+void TrainWorkers::write_part(const TrainPart& part) const {
+  if (!writer_) throw Error(ErrorCode::peer, "a worker sends what no checkpoint wants");
+  writer_->write(part.name, {{part.first_row, part.end_row}, {part.first_column, part.end_column}},
+                 std::as_bytes(std::span(part.bytes)));
+}
+
+// A worker that was killed says nothing of itself, and no more does its machine.
 void TrainWorkers::check_ended() {
+  const auto is_cause = [](const WorkerExit& exit) {
+    return exit.how == WorkerExit::How::signal || exit.how == WorkerExit::How::machine;
+  };
   for (const Worker& worker : workers_)
-    if (const std::optional<WorkerExit> exit = worker.link->exit(); exit && exit->how == WorkerExit::How::signal)
+    if (const std::optional<WorkerExit> exit = worker.link->exit(); exit && is_cause(*exit))
       throw Error(ErrorCode::peer, fmt::format("the worker of {} {}", worker.name(), exit->text()),
-                  exit->number == 9 ? "was there memory for it? The run goes on with `motley train --resume`"
-                                    : "the run goes on with `motley train --resume`");
+                  exit->how == WorkerExit::How::signal && exit->number == 9
+                      ? "was there memory for it? The run goes on with `motley train --resume`"
+                      : "the run goes on with `motley train --resume`");
 }
 
 }  // namespace motley

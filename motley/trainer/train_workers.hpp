@@ -1,21 +1,27 @@
-// The workers of a training plan, as its driver sees them: processes of this machine.
+// The workers of a training plan, as its driver sees them: processes of this machine, or those that agents start.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "motley/plan/train.hpp"
+#include "motley/trainer/layout/state_writer.hpp"
 #include "motley/workers/worker_link.hpp"
 
 namespace motley {
 
 struct TrainWorkersOptions {
-  std::filesystem::path program;  // motley-worker
-  std::filesystem::path weights;  // a model folder, or a checkpoint's
-  std::int64_t updates = 0;       // that it has had; 0: weights alone
+  std::filesystem::path program;  // motley-worker, which is started once for each device, unless:
+  // Workers of these devices, in this order, on whatever machines; what they read is to be in `weights` there, with the
+  // optimizer's states or without. They reach no folder of this machine.
+  using Start = std::function<Workers(const TrainPlan& plan, const std::filesystem::path& weights, bool with_states)>;
+  Start start = {};
+  std::filesystem::path weights = {};  // a model folder, or a checkpoint's
+  std::int64_t updates = 0;            // that it has had; 0: weights alone
   std::string backend = "cpu";
   int threads = 1;                                   // of each worker
   std::function<void(double fraction)> loaded = {};  // of all weights
@@ -40,7 +46,7 @@ class TrainWorkers {
   // A step of all replicas; `step` without tokens, which are in `batches`, by replica. Answers by worker. Throws a peer
   // error where a worker is lost, or where they do not agree.
   std::vector<TrainStepDone> run(TrainStep step, const std::vector<ReplicaBatch>& batches);
-  // Each writes its part of the files in this folder; all have, once saved() says so.
+  // Each writes its part of the files in this folder, or sends it to be written here; all have, once saved() says so.
   void begin_save(const std::filesystem::path& folder, TrainSave::When when);
   bool saved() const { return saved_ == workers_.size(); }
   void wait_until_saved();
@@ -53,6 +59,7 @@ class TrainWorkers {
   template <class Answer>
   std::vector<Answer> await_all(const std::function<void(double)>& progress = {});
   void check_ended();
+  void write_part(const TrainPart& part) const;
 
   std::vector<std::string> devices_;
   std::vector<std::size_t> replica_of_;
@@ -60,6 +67,9 @@ class TrainWorkers {
   Workers workers_;
   std::vector<TrainReady> ready_;
   std::size_t saved_ = 0;  // workers that have answered the newest TrainSave
+  const bool elsewhere_;   // they reach no folder of this machine
+  const StateFiles files_;
+  std::optional<StateWriter> writer_;  // of what they send
   std::function<bool()> stopped_;
 };
 

@@ -9,7 +9,7 @@ namespace motley {
 namespace {
 
 constexpr WireProtocol protocol{.max_bytes = max_message_bytes,
-                                .version = std::uint8_t{7},
+                                .version = std::uint8_t{8},
                                 .versions_hint = "motley and motley-worker must come from the same build"};
 
 // Maxima of the lists and texts inside messages.
@@ -297,6 +297,16 @@ template <class Wire>
 static void fields(Wire& wire, typename Wire::template Ref<TrainSave> m) {
   wire(m.folder, max_text_bytes);
   enumerator(wire, m.when, TrainSave::When::beside_steps);
+}
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<TrainPart> m) {
+  wire(m.name, max_text_bytes);
+  wire(m.first_row);
+  wire(m.end_row);
+  wire(m.first_column);
+  wire(m.end_column);
+  wire(m.bytes, max_part_bytes);
 }
 
 template <class Wire>

@@ -251,7 +251,7 @@ struct CallDriver {
 //
 // The driver sends TrainLaunch; the worker answers Listening, once it takes connections of the others. TrainConnect
 // tells where these listen; the worker answers Progress and TrainReady. Then come steps, each answered by
-// TrainStepDone, and TrainSave, answered by TrainSaved.
+// TrainStepDone, and TrainSave, answered by TrainParts where they are asked for, and TrainSaved.
 
 struct TrainLaunch {
   std::string plan_json;
@@ -320,13 +320,22 @@ struct TrainStepDone {
   bool operator==(const TrainStepDone&) const = default;
 };
 
-// Writes this worker's part of the state into files that have their whole length (trainer/layout/state_files.hpp).
+// Writes this worker's part of the state into files that have their whole length (trainer/layout/state_writer.hpp).
 struct TrainSave {
   enum class When : std::uint8_t { now, beside_steps };  // beside_steps: a copy is taken, and written meanwhile
-  std::string folder;
+  std::string folder;                                    // empty: the driver writes what it is sent in TrainParts
   When when = When::now;
   bool operator==(const TrainSave&) const = default;
 };
+// Rows and columns of a tensor of the state.
+struct TrainPart {
+  std::string name;  // state_name() (trainer/layout/state_files.hpp)
+  std::int64_t first_row = 0, end_row = 0, first_column = 0, end_column = 0;
+  std::string bytes;  // row by row
+  bool operator==(const TrainPart&) const = default;
+};
+constexpr std::size_t max_part_bytes = std::size_t{4} << 20;
+
 struct TrainSaved {
   double seconds = 0;
   bool operator==(const TrainSaved&) const = default;
@@ -334,7 +343,7 @@ struct TrainSaved {
 
 using Message = std::variant<Launch, Progress, Ready, Failure, Step, StepResult, Stop, Alive, CallDriver, Interrupted,
                              Preload, Preloaded, TrainLaunch, Listening, TrainConnect, TrainReady, TrainStep,
-                             TrainStepDone, TrainSave, TrainSaved>;
+                             TrainStepDone, TrainSave, TrainPart, TrainSaved>;
 
 constexpr std::size_t max_message_bytes = std::size_t{64} << 20;
 

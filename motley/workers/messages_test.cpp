@@ -154,6 +154,9 @@ Message any_message(std::size_t kind) {
                        any_ids()};
     case 17: return any_step_done();
     case 18: return TrainSave{any<std::string>(), any<bool>() ? TrainSave::When::now : TrainSave::When::beside_steps};
+    case 19:
+      return TrainPart{any<std::string>(),  any<std::int64_t>(), any<std::int64_t>(),
+                       any<std::int64_t>(), any<std::int64_t>(), any<std::string>()};
     default: return TrainSaved{any<double>()};
   }
 }
@@ -239,7 +242,7 @@ TEST(Messages, AnotherVersionIsNamed) {
     decode(bytes);
     FAIL();
   } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "a message of protocol version 9, this program speaks 7");
+    EXPECT_STREQ(error.what(), "a message of protocol version 9, this program speaks 8");
   }
 }
 

@@ -4,6 +4,9 @@
 
 #include <set>
 
+#include "motley/checkpoint/manifest.hpp"
+#include "motley/trainer/layout/layout.hpp"
+
 namespace motley {
 namespace {
 
@@ -90,8 +93,30 @@ StateFiles state_files(const Architecture& arch, const Training& training) {
   add_files("model", {kinds.front()});
   all.weight_files = all.files.size();
   kinds.erase(kinds.begin());
-  if (!kinds.empty()) add_files("optimizer", kinds);
+  if (!kinds.empty()) add_files(states_stem, kinds);
   return all;
+}
+
+std::vector<StateRows> state_rows(const TrainPlan& plan, const std::string& device, bool with_states) {
+  const Architecture& arch = plan.model.arch;
+  const TrainPlace place = place_of(plan, device);
+  std::vector<StateKind> kinds = state_kinds(training_of(plan.workload));
+  if (!with_states) kinds.resize(1);
+  std::vector<StateRows> rows;
+  for (const StrategyRanks& ranks : strategies_of(plan, place.replica)) {
+    if (ranks.stage != &plan.replicas[place.replica].stages[place.stage]) continue;
+    const Shard shard = ranks.shards(arch).at(static_cast<std::size_t>(place.rank % ranks.strategy->tp));
+    const auto add = [&](const std::vector<TensorSpec>& tensors) {
+      for (const TensorSpec& tensor : tensors)
+        for (const StateKind kind : kinds)
+          rows.push_back({state_name(tensor.name, kind), kind, slice_of(arch, tensor, shard).rows});
+    };
+    const LayerRange layers = ranks.strategy->layers;
+    if (layers.first == 0) add(embedding_tensors(arch));
+    for (std::int64_t layer = layers.first; layer < layers.end; ++layer) add(block_tensors(arch, layer));
+    if (layers.end == arch.layers) add(head_tensors(arch));
+  }
+  return rows;
 }
 
 std::vector<StatePart> state_parts(const TrainPlan& plan) {

@@ -44,6 +44,16 @@ StateFiles state_files(const Architecture& arch, const Training& training);
 // Every tensor of the model, a tied table once.
 std::vector<TensorSpec> trained_tensors(const Architecture& arch);
 
+// What a device's worker reads when a run begins, and where the optimizer's states are there already: of the tensors of
+// its layers the rows of its tensor-parallel rank, all columns. A rank that keeps only a part of the states reads no
+// more than these.
+struct StateRows {
+  std::string name;  // state_name()
+  StateKind kind;
+  Span rows;
+};
+std::vector<StateRows> state_rows(const TrainPlan& plan, const std::string& device, bool with_states);
+
 // Every element of every tensor once, with a device that has its states: who writes it, and counts it in a norm. Parts
 // are those of gradient_parts(), cut where states are sharded, too.
 struct StatePart {

@@ -28,6 +28,7 @@ const Schema<RunRecord>& schema<RunRecord>() {
           .field("max_bad_steps", &R::max_bad_steps, "Skipped steps in a row that a run survives.", written)
           .field("async_save", &R::async_save, "Whether checkpoints are written beside the next steps.")
           .field("local", &R::local, "Whether devices are processes of this machine.", {.always_written = true})
+          .field("agents", &R::agents, "Whether devices are those of machines that join.")
           .field("plan", &R::plan, "The training plan.", {.required = true});
   return table;
 }

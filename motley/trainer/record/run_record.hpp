@@ -27,6 +27,7 @@ struct RunRecord {
   std::int64_t max_bad_steps = 10;
   bool async_save = false;  // checkpoints are copied, and written beside the next steps
   bool local = false;       // devices are processes of this machine
+  bool agents = false;      // devices are those of machines that join
   Value plan;
   bool operator==(const RunRecord&) const = default;
 };

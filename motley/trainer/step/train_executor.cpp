@@ -11,6 +11,7 @@
 #include "motley/base/clock.hpp"
 #include "motley/engine/backend.hpp"
 #include "motley/trainer/layout/schedule.hpp"
+#include "motley/trainer/layout/state_writer.hpp"
 #include "motley/trainer/step/memory_meter.hpp"
 
 namespace motley {
@@ -174,32 +175,17 @@ std::vector<SavedPart> TrainExecutor::saved_parts(Copies copies) const {
   std::vector<SavedPart> parts;
   for (const OwnPart& own : own_parts_)
     for (const StateKind kind : state_kinds(training_)) {
-      const TensorSpec& spec = own.part.tensor;
       const at::Tensor part = part_of(own.tensor->state(kind), own.tensor->state_slice, own.part.slice);
-      parts.push_back({state_name(spec.name, kind), own.part.slice, spec.shape.size() > 1 ? spec.shape[1] : 1,
+      parts.push_back({state_name(own.part.tensor.name, kind), own.part.slice,
                        copies == Copies::all ? part.clone(at::MemoryFormat::Contiguous) : part.contiguous()});
     }
   return parts;
 }
 
 void write_parts(const std::filesystem::path& folder, const StateFiles& files, const std::vector<SavedPart>& parts) {
-  std::vector<std::unique_ptr<SafetensorsWriter>> writers;
-  for (const StateFile& file : files.files)
-    writers.push_back(std::make_unique<SafetensorsWriter>(folder / file.name, safetensors_layout(file.entries)));
-  for (const SavedPart& part : parts) {
-    const StatePlace place = files.places.at(part.name);
-    const std::span<const std::byte> bytes = bytes_of(part.values);
-    const Slice& slice = part.slice;
-    const auto element = static_cast<std::int64_t>(part.values.element_size());
-    const std::int64_t runs = slice.columns.size() == part.width ? 1 : slice.rows.size();  // that lie in one piece
-    const std::int64_t run_bytes = std::ssize(bytes) / std::max<std::int64_t>(1, runs);
-    for (std::int64_t i = 0; i < runs; ++i)
-      writers[place.file]->write(
-          place.entry,
-          static_cast<std::uint64_t>(((slice.rows.first + i) * part.width + slice.columns.first) * element),
-          bytes.subspan(static_cast<std::size_t>(i * run_bytes), static_cast<std::size_t>(run_bytes)));
-  }
-  for (const auto& writer : writers) writer->sync();
+  const StateWriter writer(folder, files);
+  for (const SavedPart& part : parts) writer.write(part.name, part.slice, bytes_of(part.values));
+  writer.sync();
 }
 
 }  // namespace motley

@@ -19,8 +19,7 @@ namespace motley {
 struct SavedPart {
   std::string name;  // state_name()
   Slice slice;
-  std::int64_t width = 1;  // columns of the whole tensor
-  at::Tensor values;       // contiguous
+  at::Tensor values;  // contiguous
 };
 // Into files that are there (checkpoint_folder.hpp); returns when the disk has them.
 void write_parts(const std::filesystem::path& folder, const StateFiles& files, const std::vector<SavedPart>& parts);

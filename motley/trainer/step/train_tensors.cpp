@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "motley/checkpoint/manifest.hpp"
 #include "motley/engine/read_weights.hpp"
 #include "motley/engine/scalar_type.hpp"
 
@@ -144,7 +145,7 @@ void TrainTensors::load(const TrainPlan& plan, const std::filesystem::path& fold
   std::unique_ptr<Checkpoint> states;
   std::vector<StateKind> kinds = state_kinds(training);
   kinds.erase(kinds.begin());
-  if (updates > 0 && !kinds.empty()) states = std::make_unique<Checkpoint>(folder, "optimizer");
+  if (updates > 0 && !kinds.empty()) states = std::make_unique<Checkpoint>(folder, states_stem);
   for (std::size_t i = 0; i < all_.size(); ++i) {
     TrainTensor& tensor = *all_[i];
     const auto state_shape = shape_of(tensor.spec, tensor.state_slice);

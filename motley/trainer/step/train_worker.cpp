@@ -1,5 +1,6 @@
 #include "motley/trainer/step/train_worker.hpp"
 
+#include <algorithm>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -20,6 +21,28 @@ Wanted expect(const std::function<Message()>& next) {
   Message message = next();
   if (auto* wanted = std::get_if<Wanted>(&message)) return std::move(*wanted);
   throw Error(ErrorCode::peer, "the driver sent a message that is not for a worker that trains, or not now");
+}
+
+// To a driver that writes them, in blocks of rows.
+void send_parts(ControlConnection& control, const std::vector<SavedPart>& parts) {
+  for (const SavedPart& part : parts) {
+    const std::span<const std::byte> bytes = bytes_of(part.values);
+    const std::int64_t rows = part.slice.rows.size();
+    const std::int64_t row_bytes = std::ssize(bytes) / std::max<std::int64_t>(1, rows);
+    const std::int64_t block =
+        std::max<std::int64_t>(1, static_cast<std::int64_t>(max_part_bytes) / std::max<std::int64_t>(1, row_bytes));
+    for (std::int64_t row = 0; row < rows; row += block) {
+      const std::int64_t end = std::min(rows, row + block);
+      const auto sent =
+          bytes.subspan(static_cast<std::size_t>(row * row_bytes), static_cast<std::size_t>((end - row) * row_bytes));
+      control.send(TrainPart{.name = part.name,
+                             .first_row = part.slice.rows.first + row,
+                             .end_row = part.slice.rows.first + end,
+                             .first_column = part.slice.columns.first,
+                             .end_column = part.slice.columns.end,
+                             .bytes = std::string(reinterpret_cast<const char*>(sent.data()), sent.size())});
+    }
+  }
 }
 
 }  // namespace
@@ -53,7 +76,10 @@ void train_steps(ControlConnection& control, const std::function<Message()>& nex
       auto write = [&control, &files, begun, folder = save->folder,
                     parts = executor.saved_parts(beside ? Copies::all : Copies::none)] {
         try {
-          write_parts(folder, files, parts);
+          if (folder.empty())
+            send_parts(control, parts);
+          else
+            write_parts(folder, files, parts);
           control.send(TrainSaved{seconds_since(begun)});
         } catch (const Error& error) {
           control.send(Failure{static_cast<std::int32_t>(error.code()), error.what(), error.hint()});

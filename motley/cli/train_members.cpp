@@ -1,0 +1,79 @@
+#include "motley/cli/train_members.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cstdio>
+#include <set>
+
+#include "motley/agent/needed_chunks.hpp"
+#include "motley/base/error.hpp"
+#include "motley/checkpoint/manifest.hpp"
+#include "motley/cli/serving.hpp"
+#include "motley/trainer/layout/layout.hpp"
+#include "motley/trainer/layout/state_files.hpp"
+#include "motley/workers/worker_links.hpp"
+
+namespace motley::cli {
+namespace {
+
+constexpr double agents_grace_s = 4;  // for agents to end their workers
+
+}  // namespace
+
+TrainMembers::~TrainMembers() {
+  if (!coordination_) return;
+  coordination_->members->end(agents_grace_s);
+  file_->remove();
+}
+
+void TrainMembers::leave() {
+  if (!coordination_) return;
+  coordination_->members->leave();
+  own_agent_.reset();
+  coordination_.reset();
+}
+
+// Of threads one at a time.
+void TrainMembers::report(const std::string& what, const std::string& detail) {
+  if (!options_.quiet) print_phase(what, detail, seconds_since(started_));
+}
+
+Workers TrainMembers::start(const TrainPlan& plan, const std::filesystem::path& weights, bool with_states) {
+  const double lifetime_s = parse_seconds_option(options_.token_lifetime, "--token-lifetime");
+  const ManifestOf contents = with_states ? ManifestOf::weights_and_states : ManifestOf::weights;
+  const ModelManifest manifest =
+      make_manifest(weights, user_folder("XDG_CACHE_HOME", ".cache") / "digests", {}, contents);
+  const std::string name = machine_name(options_.machine);
+  file_.emplace(DeploymentFile::of_run(options_.run));
+  coordination_.emplace(file_->read(), options_.listen.empty() ? own_address() : options_.listen, name,
+                        [this](const std::string& what, const std::string& detail) { report(what, detail); });
+  Members& members = *coordination_->members;
+  const std::string link = to_text(coordination_->group->link(members.address(), lifetime_s));
+  file_->keep(coordination_->group->record(members.address()));
+  fmt::print("motley join '{}'\n", link);
+  std::fflush(stdout);
+  own_agent_.emplace(link, agent_arguments(options_.machine, name, std::filesystem::absolute(weights).string()));
+  members.offer_weights(manifest, weights);
+
+  const std::vector<std::string> devices = train_devices(plan);
+  std::set<std::string> machines;
+  for (const std::string& device : devices) machines.insert(machine_of(device));
+  report("waiting", fmt::format("for {}", fmt::join(machines, ", ")));
+  if (!wait_for_members(members, 1, machines, options_.stopped)) throw Error(ErrorCode::interrupted, "stopped");
+  check_described(plan.cluster, members.list());
+  const Checkpoint stored(weights);
+  std::optional<Checkpoint> states;
+  if (with_states) states.emplace(weights, states_stem);
+  return members.start_workers(
+      devices,
+      [&](const std::string& device) {
+        std::vector<ReadRows> read;
+        for (const StateRows& rows : state_rows(plan, device, with_states))
+          read.push_back({rows.kind == StateKind::weight ? stored : *states, rows.name, rows.rows});
+        return chunks_of(read, manifest);
+      },
+      options_.stopped);
+}
+
+}  // namespace motley::cli

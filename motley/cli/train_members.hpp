@@ -1,0 +1,51 @@
+// The machines of `motley train --agents`.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "motley/base/clock.hpp"
+#include "motley/cli/coordination.hpp"
+#include "motley/cli/deployment_file.hpp"
+#include "motley/cli/own_agent.hpp"
+#include "motley/plan/train.hpp"
+#include "motley/workers/worker_link.hpp"
+
+namespace motley::cli {
+
+struct TrainMembersOptions {
+  MachineOptions machine;  // this one
+  std::string listen;      // address of this machine; empty: found
+  std::string token_lifetime = "24 h";
+  std::filesystem::path run;  // whose deployment it is
+  bool quiet = false;
+  std::function<bool()> stopped;  // asked often while machines are waited for
+};
+
+class TrainMembers {
+ public:
+  explicit TrainMembers(TrainMembersOptions options) : options_(std::move(options)) {}
+  // As end().
+  ~TrainMembers();
+  TrainMembers(const TrainMembers&) = delete;
+  TrainMembers& operator=(const TrainMembers&) = delete;
+
+  // Prints the line by which machines join, waits for those of the plan, and starts its workers; they have read nothing
+  // so far. Throws an interrupted error where it is stopped, and an input error where a machine is not as described.
+  Workers start(const TrainPlan& plan, const std::filesystem::path& weights, bool with_states);
+
+  // The run waits to be resumed: agents do not end, and look for the driver. Where nothing was started, nothing.
+  void leave();
+
+ private:
+  void report(const std::string& what, const std::string& detail);
+
+  const TrainMembersOptions options_;
+  Instant started_ = Clock::now();
+  std::optional<DeploymentFile> file_;
+  std::optional<Coordination> coordination_;
+  std::optional<OwnAgent> own_agent_;
+};
+
+}  // namespace motley::cli
