@@ -161,10 +161,10 @@ def parent_of(pid):
 
 class Deployment:
     """`machines`: how many with `memory` each, or what Machine() takes for each after the first. Waits until it serves, unless `serves`
-    is false."""
+    is false. `training`: what `motley train --agents` is given, in place of serving."""
 
     def __init__(self, folder, memory, machines, motley=ROOT / "build/release/motley", model=ROOT / "data/models/tales", options=(), plan=None,
-                 keep=False, links=None, patience_s=180, serves=True):  # fmt: skip
+                 keep=False, links=None, patience_s=180, serves=True, training=None):  # fmt: skip
         self.folder, self.motley = Path(folder), str(motley)
         others = [{"memory": memory}] * (machines - 1) if isinstance(machines, int) else machines
         self.links = links or Bridge()
@@ -183,9 +183,10 @@ class Deployment:
         self.machines = [Machine(self, 1, memory), *(Machine(self, number, **other) for number, other in enumerate(others, 2))]
         self.links.complete(self.machines)
         verb = ["up", "--wait", str(len(self.machines))] if plan is None else ["serve", str(plan), "--agents"]
-        command = [self.motley, *verb, "--model", str(model), "--memory", memory, "--name", "m1",
-                   "--port", "8000", *options]  # fmt: skip
-        self.log, self.command = [], command
+        self.own = ["--memory", memory, "--name", "m1"]
+        self.log, self.command = [], [self.motley, *verb, "--model", str(model), *self.own, "--port", "8000", *options]
+        if training is not None:
+            self.train(training)
         self.start()
         self.wait(lambda: self.link, "no link was printed")
         self.wait(lambda: any(" waiting " in line for line in self.log), "it does not wait for machines")
@@ -200,6 +201,10 @@ class Deployment:
         for machine in self.machines[1:]:
             if machine.share:
                 machine.share.divide(machine.workers())
+
+    def train(self, words):
+        """The driver's command from now on."""
+        self.command = [self.motley, "train", *map(str, words), "--agents", *self.own]
 
     def start(self):
         """The driver; also again, after it was killed."""

@@ -48,13 +48,35 @@ OwnAgent::~OwnAgent() {
   wake_.notify();
 }
 
+void OwnAgent::kill() {
+  thread_.request_stop();
+  wake_.notify();
+  const std::lock_guard lock(mutex_);
+  if (child_ > 0) ::kill(child_, SIGKILL);
+}
+
+// Its status; until this is known its number is no other process's.
+int OwnAgent::wait_for(int child) {
+  siginfo_t how{};
+  while (::waitid(P_PID, static_cast<id_t>(child), &how, WEXITED | WNOWAIT) < 0 && errno == EINTR) {
+  }
+  const std::lock_guard lock(mutex_);
+  child_ = 0;
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return status;
+}
+
 // The kernel ends the child with this thread.
-void OwnAgent::run(const std::stop_token& stop) const {
+void OwnAgent::run(const std::stop_token& stop) {
   while (!stop.stop_requested()) {
-    const pid_t child = start();
-    int status = 0;
-    while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+    pid_t child = 0;
+    {
+      const std::lock_guard lock(mutex_);
+      if (stop.stop_requested()) return;
+      child_ = child = start();
     }
+    const int status = child > 0 ? wait_for(child) : 0;
     const bool refused = WIFEXITED(status) && WEXITSTATUS(status) == static_cast<int>(ErrorCode::input);
     if (child < 0 || refused) return;  // it has said why
     pollfd waiting{wake_.descriptor(), POLLIN, 0};

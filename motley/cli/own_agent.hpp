@@ -1,6 +1,7 @@
 // This machine's own agent, and signals before a server catches them: what `up` and `serve --agents` do beside serving.
 #pragma once
 
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -28,18 +29,24 @@ class OwnAgent {
  public:
   // The link goes by the environment: arguments can be seen by others.
   OwnAgent(std::string link, std::vector<std::string> arguments);
-  // Once the deployment has ended: then the agent ends by itself.
+  // Once the deployment has ended: then the agent ends by itself. Or after kill().
   ~OwnAgent();
   OwnAgent(const OwnAgent&) = delete;
   OwnAgent& operator=(const OwnAgent&) = delete;
 
+  // The agent ends at once, and its workers with it.
+  void kill();
+
  private:
-  void run(const std::stop_token& stop) const;
+  void run(const std::stop_token& stop);
   int start() const;
+  int wait_for(int child);
 
   const std::string link_;
   const std::vector<std::string> arguments_;
   Wakeup wake_;
+  std::mutex mutex_;
+  int child_ = 0;
   std::jthread thread_;
 };
 

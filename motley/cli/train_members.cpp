@@ -30,6 +30,7 @@ TrainMembers::~TrainMembers() {
 void TrainMembers::leave() {
   if (!coordination_) return;
   coordination_->members->leave();
+  own_agent_->kill();
   own_agent_.reset();
   coordination_.reset();
 }

@@ -69,6 +69,14 @@ def test_weights_come_from_other_machines_than_the_drivers(motley, tmp_path, sce
     assert result.returncode == 0 and result.stdout.endswith("done\n"), result.stdout + result.stderr[-6000:]
 
 
+@networks.needs_namespaces
+@pytest.mark.parametrize("scenario", ["killed", "removed", "stopped"])
+def test_training_over_machines(motley, tmp_path, scenario):
+    script = ROOT / "tests/network/training_script.py"
+    result = subprocess.run([sys.executable, script, tmp_path / "d", motley.parent, scenario], capture_output=True, text=True, timeout=240)
+    assert result.returncode == 0 and result.stdout.endswith("done\n"), result.stdout + result.stderr[-6000:]
+
+
 def join(motley, link, *arguments, **options):
     return subprocess.run([motley, "join", *arguments], capture_output=True, text=True, timeout=60, env=os.environ | {"MOTLEY_LINK": link}, **options)
 
