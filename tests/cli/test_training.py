@@ -214,7 +214,7 @@ def test_bad_input(tokens, tmp_path):
     numpy.save(outside, numpy.full(LENGTH * 20 + 1, 5000, dtype=numpy.uint16))
     refused(2, str(outside), "5000", arguments=start(plan, outside, tmp_path / "b", 2))
     refused(2, "--output is missing", arguments=["train", plan, "--model", TALES, "--data", tokens, "--steps", 2, "--local"])
-    refused(2, "--local is missing", arguments=["train", plan, "--model", TALES, "--data", tokens, "--output", tmp_path / "c",
+    refused(2, "--local or --agents is missing", arguments=["train", plan, "--model", TALES, "--data", tokens, "--output", tmp_path / "c",
                                               "--steps", 2])
     refused(2, "another model than the plan",
             arguments=["train", plan, "--model", ROOT / "data/models/opt-125m", "--data", tokens, "--output", tmp_path / "d", "--steps", 2,
