@@ -149,7 +149,7 @@ void TrainWorkers::take_messages(const std::function<void(std::size_t, Message&)
         else if (const auto* part = std::get_if<TrainPart>(&message))
           write_part(*part);
         else if (std::holds_alternative<TrainSaved>(message))
-          ++saved_;
+          take_saved();
         else if (take)
           take(i, message);
     } catch (const Error& error) {
@@ -162,6 +162,11 @@ void TrainWorkers::take_messages(const std::function<void(std::size_t, Message&)
   if (!lost) return;
   for (const Instant until = deadline_in(cause_s); seconds_until(until) > 0; ::poll(nullptr, 0, 10)) check_ended();
   throw *lost;
+}
+
+void TrainWorkers::take_saved() {
+  ++saved_;
+  if (saved()) writer_.reset();  // what is written stays as it is
 }
 
 void TrainWorkers::write_part(const TrainPart& part) const {

@@ -60,6 +60,7 @@ class TrainWorkers {
   std::vector<Answer> await_all(const std::function<void(double)>& progress = {});
   void check_ended();
   void write_part(const TrainPart& part) const;
+  void take_saved();
 
   std::vector<std::string> devices_;
   std::vector<std::size_t> replica_of_;
