@@ -30,7 +30,7 @@ struct LayerStrategy {
   std::int64_t dp = 1;
   Sharding shard = Sharding::none;
   bool recompute = false;  // only the input of a layer is kept; the backward pass computes the rest again
-  std::int64_t split = 1;  // parts in which a sharded layer's weights are gathered, one after the other
+  std::int64_t split = 1;  // parts in which matrices of a `zero3` layer come and their gradients go, one by one
   bool operator==(const LayerStrategy&) const = default;
 };
 

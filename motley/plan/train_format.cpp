@@ -40,7 +40,9 @@ const Schema<LayerStrategy>& schema<LayerStrategy>() {
                  {.always_written = true})
           .field("recompute", &S::recompute, "Keep only a layer's input for the backward pass. Default: false.",
                  {.always_written = true})
-          .field("split", &S::split, "Parts in which the weights of a `zero3` layer are gathered. Default: 1.",
+          .field("split", &S::split,
+                 "Parts in which the matrices of a `zero3` layer are gathered, and their gradients added up, one after "
+                 "the other. Default: 1.",
                  {.min = 1, .max = 1 << 20});
   return table;
 }

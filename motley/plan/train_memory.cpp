@@ -126,15 +126,20 @@ std::vector<TrainMemory> train_memory(const Architecture& arch, const Training& 
       const std::int64_t kept = strategy.recompute ? tokens * arch.hidden * element : whole;
       add_states(own, bytes, strategy.layers.size() * part.block, strategy);
       own.activations += strategy.layers.size() * kept * footprint.in_flight;
-      // The layer under way: what its backward pass works with, what recomputation brings back, gradients that are not
-      // added up where they stay, weights that are gathered; then those gradients twice, for the ranks to divide.
+      // The layer under way: what its backward pass works with, what recomputation brings back, weights that are
+      // gathered, gradients that are not added up where they stay. Of `split` parts one is there with its gradient in
+      // fp32; gradients of a whole layer are there twice, without weights, for the ranks to divide.
       const bool divided = strategy.dp > 1 && strategy.shard >= Sharding::zero2;
       const bool gathered = divided && strategy.shard == Sharding::zero3;
+      const bool sliced = gathered && strategy.split > 1;
       const std::int64_t summed = strategy.tp > 1 ? 2 * tokens * arch.hidden * element : 0;  // over the ranks
       std::int64_t layer = tokens * part.backward_elements * element + summed + (strategy.recompute ? whole : 0);
-      if (divided || element < fp32_bytes) layer += element * part.block;
-      if (divided) layer = std::max(layer, 2 * fp32_bytes * part.block);
       if (gathered) layer += state(bytes.weight, part.block, strategy.split);
+      if (sliced)
+        layer += state(fp32_bytes, part.block, strategy.split);
+      else if (divided || element < fp32_bytes)
+        layer += element * part.block;
+      if (divided && !sliced) layer = std::max(layer, 2 * fp32_bytes * part.block);
       working[rank] = std::max(working[rank], layer);
       if (first || last)
         add_states(own, bytes, first && last ? part.tied : first ? part.embedding : part.head, strategy);

@@ -110,13 +110,18 @@ TEST(TrainPlan, MemoryIsCounted) {
   const TrainMemory recomputed = train_memory(arch, training, middle, {{.layers = {0, 2}, .recompute = true}}).at(0);
   EXPECT_EQ(recomputed.activations, 2 * 4 * 3 * 1024 * 768 * 2 + 3 * 1024 * (stored + backward) + 2 * 7087872);
 
-  // Divided among two ranks: each has 2 of 3 sequences; a layer's weights are gathered in 2 parts.
+  // Divided among two ranks: each has 2 of 3 sequences; a layer's weights are gathered in 2 parts,
+  // of which one is there with its gradient.
   const auto sharded =
       train_memory(arch, training, middle, {{.layers = {0, 2}, .dp = 2, .shard = Sharding::zero3, .split = 2}});
   ASSERT_EQ(sharded.size(), 2u);
   EXPECT_EQ(sharded[1].weights, 2 * 7087872);
   EXPECT_EQ(sharded[1].optimizer, 12 * 7087872);
-  EXPECT_EQ(sharded[1].activations, 2 * 4 * 2 * 1024 * stored + (2 * 4 + 1) * 7087872);
+  EXPECT_EQ(sharded[1].activations, 2 * 4 * 2 * 1024 * stored + 2 * 1024 * backward + (2 + 4) / 2 * 7087872);
+  // Or at once, and dropped before the ranks divide gradients, which are there twice.
+  const auto gathered = train_memory(arch, training, middle, {{.layers = {0, 2}, .dp = 2, .shard = Sharding::zero3}});
+  EXPECT_EQ(gathered[1].activations,
+            2 * 4 * 2 * 1024 * stored + std::max<std::int64_t>(2 * 1024 * backward + (2 + 2) * 7087872, 8 * 7087872));
   const auto states = train_memory(arch, training, middle, {{.layers = {0, 2}, .dp = 2, .shard = Sharding::zero1}});
   EXPECT_EQ(states[0].gradients, 2 * 4 * 7087872);
   EXPECT_EQ(states[0].optimizer, 12 * 7087872);

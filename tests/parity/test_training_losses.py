@@ -72,8 +72,8 @@ def test_losses_and_weights_are_those_of_one_process(trained, seed, tmp_path):
     check_weights(tmp_path / "run/step-20", trained)
 
 
-def stage(first, end, devices, tp=1, dp=1, shard="none", recompute=False, **rest):
-    strategy = {"layers": [first, end], "tp": tp, "dp": dp, "shard": shard, "recompute": recompute}
+def stage(first, end, devices, tp=1, dp=1, shard="none", recompute=False, split=1, **rest):
+    strategy = {"layers": [first, end], "tp": tp, "dp": dp, "shard": shard, "recompute": recompute, "split": split}
     return {"layers": [first, end], "devices": devices, "strategies": [strategy], **rest}
 
 
@@ -90,6 +90,22 @@ ONE = [{"share": 1.0, "micro_batches": 4, "stages": [stage(0, 6, boxes(0))]}]
 def tied(tmp_path_factory):
     torch.set_num_threads(1)
     return Trained("qwen2-tied", tmp_path_factory.mktemp("tied"))
+
+
+# Micro-batches of one or two sequences for two ranks: one of them has none at times.
+SLICED = {"whole": (stage(0, 6, boxes(0, 1), dp=2, shard="zero3", split=3), stage(0, 6, boxes(2, 3), dp=2, shard="zero3", split=100)),
+          "recomputed": (stage(0, 6, boxes(0, 1, 2, 3), dp=2, tp=2, shard="zero3", split=4, recompute=True),
+                         stage(0, 6, boxes(4, 5), dp=2, shard="zero3", split=2, recompute=True))}
+
+
+@pytest.mark.parametrize("name", SLICED)
+def test_weights_that_come_in_slices_change_nothing(name, tied, tmp_path):
+    replicas = [{"share": share / BATCH, "micro_batches": micro_batches, "stages": [one]}
+                for share, micro_batches, one in zip((8, 4), (5, 2), SLICED[name])]
+    result = training.run(MOTLEY, tied.plan(replicas), tied.folder, tied.data, tmp_path / "run", STEPS)
+    assert result.returncode == 0, result.stderr
+    check_losses(metrics_of(tmp_path / "run"), tied)
+    check_weights(tmp_path / "run/step-20", tied)
 
 
 @pytest.mark.parametrize("more", [[], ["--async-save"]])
@@ -143,25 +159,37 @@ def test_bf16_is_off_by_no_more_than_two_orders_of_summation(tied, tmp_path):
     assert saved.dtype == torch.bfloat16
 
 
+def sharded(shard, **rest):
+    return [{"share": 1.0, "micro_batches": 6, "stages": [stage(0, 6, boxes(0, 1), dp=2, shard=shard, **rest)]}]
+
+
 MEMORY = {"one": ONE, "unlike": UNLIKE, "recomputed": [{"share": 1.0, "micro_batches": 2, "stages": [stage(0, 6, boxes(0), recompute=True)]}],
           "sharded": [{"share": 1.0, "micro_batches": 2, "stages": [stage(0, 6, boxes(0, 1), dp=2, shard="zero1")]}]}
+# Where blocks are what counts, not the head.
+BLOCKS = {"gathered": sharded("zero3"), "split": sharded("zero3", split=4), "split-finely": sharded("zero3", split=16),
+          "split-recomputed": sharded("zero3", split=4, recompute=True),
+          "split-and-cut": [{"share": 1.0, "micro_batches": 6, "stages": [stage(0, 6, boxes(0, 1, 2, 3), tp=2, dp=2, shard="zero3", split=4)]}]}
 
 
-@pytest.mark.parametrize("name", MEMORY)
+@pytest.mark.parametrize("name", [*MEMORY, *BLOCKS])
 def test_memory_is_the_plans_figure(name, tmp_path):
     """Of the worker that is farthest above it: a model wide enough that the many small things do not count."""
     torch.set_num_threads(1)
     folder = tmp_path / "model"
-    models.make("llama-mha-untied", folder, hidden_size=192, intermediate_size=512, vocab_size=2048)
+    if name in MEMORY:
+        replicas, length, wide = MEMORY[name], 128, dict(hidden_size=192, intermediate_size=512, vocab_size=2048)
+    else:
+        replicas, length, wide = BLOCKS[name], 64, dict(hidden_size=288, intermediate_size=1024)
+    models.make("llama-mha-untied", folder, **wide)
     config = json.loads((folder / "config.json").read_text())
     tokens = tmp_path / "tokens.npy"
-    length, training.LENGTH = training.LENGTH, 128
+    before, training.LENGTH = training.LENGTH, length
     training.random_tokens(tokens, training.LENGTH * BATCH + 1, 5)
-    plan = training.plan_of(config, MEMORY[name], BATCH)
-    training.LENGTH = length
+    plan = training.plan_of(config, replicas, BATCH)
+    training.LENGTH = before
     result = training.run(MOTLEY, plan, folder, tokens, tmp_path / "run", 1)
     assert result.returncode == 0, result.stderr
     used, planned = re.search(r"took ([\d.]+) MiB at most, planned ([\d.]+) MiB", result.stderr).groups()
     # A block that is computed again is planned with all that it stores and all that its backward pass works with at once.
-    least = 0.95 if any(s["recompute"] for r in MEMORY[name] for part in r["stages"] for s in part["strategies"]) else 0.98
+    least = 0.95 if any(s["recompute"] for r in replicas for part in r["stages"] for s in part["strategies"]) else 0.98
     assert least * float(planned) <= float(used) <= 1.02 * float(planned)

@@ -26,6 +26,8 @@ def random_strategy(rng, first, end, devices):
     dp = devices // tp
     strategy = {"layers": [first, end], "tp": tp, "dp": dp, "recompute": rng.random() < 0.3}
     strategy["shard"] = rng.choice(["none", "zero1", "zero2", "zero3"]) if dp > 1 else "none"
+    if strategy["shard"] == "zero3":
+        strategy["split"] = rng.choice([1, 2, 3, 4, 7])
     return strategy
 
 

@@ -316,21 +316,24 @@ BlockPass TrainStepCost::block(const StageWork& work, const LayerStrategy& strat
     of_slowest = own;
   }
 
-  // A rank's part of the block, gathered in `split` pieces of which the next is under way while one is computed with.
-  const auto part = [&](double bytes_per_parameter) {
-    return block_bytes(bytes_per_parameter) / static_cast<double>(strategy.tp);
+  // A rank's part of the block. Where weights are gathered in `split` pieces, gradients are added up in as many, and
+  // the vectors of norms and biases travel by themselves.
+  const std::int64_t pieces = strategy.split > 1 ? strategy.split + 1 : 1;
+  const auto exchanged_s = [&](double bytes_per_parameter) {
+    const double bytes = block_bytes(bytes_per_parameter) / static_cast<double>(strategy.tp);
+    return over_data_ranks_s(work, strategy, bytes, pieces);
   };
-  const double gather_s =
-      strategy.shard == Sharding::zero3 ? over_data_ranks_s(work, strategy, part(states_.weight), strategy.split) : 0;
-  const double reduce_s =
-      strategy.shard >= Sharding::zero2 ? over_data_ranks_s(work, strategy, part(states_.gradient), 1) : 0;
+  const double gather_s = strategy.shard == Sharding::zero3 ? exchanged_s(states_.weight) : 0;
+  const double reduce_s = strategy.shard >= Sharding::zero2 ? exchanged_s(states_.gradient) : 0;
+  // Of slices none has stayed when the backward pass comes after a forward pass that is run again.
+  const double gather_back_s = strategy.recompute && strategy.split > 1 ? 2 * gather_s : gather_s;
   const auto with_exposed = [&](double pass_s, double transfer_s) {
     return std::max(pass_s + exposed_ * transfer_s, transfer_s);
   };
   const BlockPass beside{with_exposed(slowest.forward_s, gather_s),
-                         with_exposed(slowest.backward_s, gather_s + reduce_s)};
+                         with_exposed(slowest.backward_s, gather_back_s + reduce_s)};
   const double exposed_s = beside.forward_s - slowest.forward_s + beside.backward_s - slowest.backward_s;
-  const double reduced = reduce_s > 0 ? reduce_s / (reduce_s + gather_s) : 0;  // of what the backward pass exposes
+  const double reduced = reduce_s > 0 ? reduce_s / (reduce_s + gather_back_s) : 0;  // of what the backward pass exposes
   of_slowest.reduce_s = reduced * (beside.backward_s - slowest.backward_s);
   of_slowest.gather_s = exposed_s - of_slowest.reduce_s;
   if (parts) *parts = of_slowest;

@@ -202,9 +202,10 @@ TEST(TrainBlock, ShardedStatesTravelBesideTheComputation) {
   const StageWork work{{0, 2}, {}, 2};
   const double half_s = job.gradient_bytes() / 2 / down, forward_s = job.forward_s(1);
   ASSERT_GT(half_s, 3 * forward_s);
-  const auto pass = [&](Sharding shard, std::int64_t split = 1) {
+  const auto pass = [&](Sharding shard, std::int64_t split = 1, bool recompute = false) {
     LayerStrategy strategy = strategy_of(1, 2, shard);
     strategy.split = split;
+    strategy.recompute = recompute;
     return cost.block(work, strategy);
   };
   for (const Sharding shard : {Sharding::none, Sharding::zero1}) {
@@ -215,8 +216,11 @@ TEST(TrainBlock, ShardedStatesTravelBesideTheComputation) {
   expect_close(pass(Sharding::zero2).backward_s, 2e-3 + half_s);
   expect_close(pass(Sharding::zero3).forward_s, 2e-3 + half_s);
   expect_close(pass(Sharding::zero3).backward_s, 2 * (2e-3 + half_s));
-  expect_close(pass(Sharding::zero3, 4).forward_s, 4 * 2e-3 + half_s);
-  expect_close(pass(Sharding::zero3, 4).backward_s, 5 * 2e-3 + 2 * half_s);
+  expect_close(pass(Sharding::zero3, 1, true).backward_s, 2 * (2e-3 + half_s));
+  // Four parts and the vectors; recomputation gathers them once more.
+  expect_close(pass(Sharding::zero3, 4).forward_s, 5 * 2e-3 + half_s);
+  expect_close(pass(Sharding::zero3, 4).backward_s, 2 * (5 * 2e-3 + half_s));
+  expect_close(pass(Sharding::zero3, 4, true).backward_s, 3 * (5 * 2e-3 + half_s));
 }
 
 TEST(TrainBlock, ThreeRanksSendTwoThirdsInTwoRounds) {

@@ -14,14 +14,13 @@ namespace {
 
 using at::Tensor;
 
-// Bytes of every data-parallel rank's parts of a unit, by rank.
+// Bytes of every data-parallel rank's parts of a unit's whole tensors, by rank.
 std::vector<std::int64_t> part_bounds(const TrainUnit& unit, std::int64_t element_bytes) {
   const std::int64_t dp = unit.ranks.strategy->dp;
   std::vector<std::int64_t> bounds = {0};
   for (std::int64_t d = 0; d < dp; ++d) {
     std::int64_t elements = 0;
-    for (const auto& [role, tensor] : unit.tensors)
-      elements += data_part(tensor->spec, tensor->slice, d, dp).elements();
+    for (const auto& tensor : unit.whole) elements += data_part(tensor->spec, tensor->slice, d, dp).elements();
     bounds.push_back(bounds.back() + elements * element_bytes);
   }
   return bounds;
@@ -33,7 +32,7 @@ void for_each_part(const TrainUnit& unit, const Visit& visit) {
   const std::int64_t dp = unit.ranks.strategy->dp;
   std::int64_t at = 0;
   for (std::int64_t d = 0; d < dp; ++d)
-    for (const auto& [role, tensor] : unit.tensors) {
+    for (const auto& tensor : unit.whole) {
       const Slice part = data_part(tensor->spec, tensor->slice, d, dp);
       visit(d, *tensor, part, at);
       at += part.elements();
@@ -57,7 +56,7 @@ Tensor leaf_of(const Tensor& values) { return values.detach().requires_grad_(); 
 
 void gather_parts(const TrainUnit& unit, WorkerGroup& data_group) {
   const at::NoGradGuard values_alone;
-  const at::TensorOptions options = unit.tensors.begin()->second->kept.options();
+  const at::TensorOptions options = unit.whole.front()->kept.options();
   const auto bounds = part_bounds(unit, static_cast<std::int64_t>(options.dtype().itemsize()));
   const Tensor all = at::empty({bounds.back() / static_cast<std::int64_t>(options.dtype().itemsize())}, options);
   const auto of = [&](const Slice& part, std::int64_t first, const Tensor& like) {
@@ -97,6 +96,9 @@ StageRunner::StageRunner(const TrainPlan& plan, const std::string& device, Train
     if (range.ranks.strategy->shard != Sharding::none)
       range.data_group = connections.group(GroupKind::data, range.ranks.data_group(range.tp_rank));
     range.tensor_ranks = std::make_unique<TrainRanks>(range.tensor_group);
+    for (const TrainUnit& unit : *range.units)
+      if (!unit.sliced.empty())
+        range.slices.emplace(unit.layer, std::make_unique<WeightSlices>(unit, *range.data_group));
   }
 }
 
@@ -164,7 +166,7 @@ void StageRunner::forward(std::int64_t micro_batch) {
         range.records[micro_batch].push_back({input, output});
         hidden = output.detach();
       }
-      drop_weights(unit);
+      drop_weights(range, unit);
     }
     if (s + 1 < strategies_.size() && !stays(range.ranks, strategies_[s + 1]))
       send_rows(range, strategies_[s + 1], micro_batch, hidden);
@@ -191,8 +193,8 @@ void StageRunner::backward(std::int64_t micro_batch, const std::function<void(st
           embed_backward(range, unit, micro_batch, gradient);
         else
           gradient = block_backward(range, unit, records.mapped().at(--left), gradient);
+        drop_weights(range, unit);
         settle(range, unit);
-        drop_weights(unit);
       }
       if (finished && micro_batch + 2 == std::ssize(micro_batch_bounds_)) finished(unit.layer);
     }
@@ -243,11 +245,16 @@ void StageRunner::embed_backward(Range& range, TrainUnit& unit, std::int64_t mic
 
 Tensor StageRunner::run(Range& range, TrainUnit& unit, const Tensor& hidden) const {
   const std::int64_t length = training_.sequence_length, sequences = hidden.size(0) / length;
-  if (sequences == 0) return hidden;
+  WeightSlices* slices = unit.sliced.empty() ? nullptr : range.slices.at(unit.layer).get();
+  if (sequences == 0) {
+    if (slices != nullptr) slices->forward_without_rows();
+    return hidden;
+  }
   const Tensor positions = at::arange(length).repeat({sequences});
   std::vector<SequenceRows> rows;
   for (std::int64_t i = 0; i < sequences; ++i) rows.push_back({i * length, length, 0, {}});
-  const BlockCall pass{arch_, train_ops(), *range.tensor_ranks, frequencies_, positions, rows};
+  const BlockCall pass{
+      arch_, slices != nullptr ? slices->ops() : train_ops(), *range.tensor_ranks, frequencies_, positions, rows};
   Tensor output = hidden;
   run_block(pass, block_weights(unit), unit.layer, {}, {}, output);
   return output;
@@ -258,7 +265,10 @@ Tensor StageRunner::block_backward(Range& range, TrainUnit& unit, BlockRecord& r
     record.input = leaf_of(record.input);
     record.output = run(range, unit, record.input);
   }
-  if (gradient.size(0) == 0) return gradient;
+  if (gradient.size(0) == 0) {
+    if (!unit.sliced.empty()) range.slices.at(unit.layer)->backward_without_rows();
+    return gradient;
+  }
   record.output.backward(gradient);
   Tensor back = record.input.grad();
   record = {};
@@ -316,20 +326,21 @@ void StageRunner::head(Range& range, TrainUnit& unit, std::int64_t micro_batch, 
 
 void StageRunner::gather_weights(const Range& range, TrainUnit& unit) const {
   if (unit.shard != Sharding::zero3) return;
-  for (const auto& [role, tensor] : unit.tensors) tensor->allocate_weight();
+  for (const auto& tensor : unit.whole) tensor->allocate_weight();
   gather_parts(unit, *range.data_group);
 }
 
-void StageRunner::drop_weights(TrainUnit& unit) const {
+void StageRunner::drop_weights(const Range& range, TrainUnit& unit) const {
   if (unit.shard != Sharding::zero3) return;
-  for (const auto& [role, tensor] : unit.tensors) tensor->free_weight();
+  for (const auto& tensor : unit.whole) tensor->free_weight();
+  if (!unit.sliced.empty()) range.slices.at(unit.layer)->drop();
 }
 
 // What autograd left in the weights' type goes to where gradients are kept; of sharded ones the ranks' sum does.
 void StageRunner::settle(const Range& range, TrainUnit& unit) const {
   const at::NoGradGuard values_alone;
   const bool divided = unit.shard >= Sharding::zero2;
-  for (const auto& [role, tensor] : unit.tensors) {
+  for (const auto& tensor : unit.whole) {
     Tensor grad = tensor->weight.mutable_grad();
     if (!grad.defined() || grad.is_same(tensor->gradient)) continue;
     tensor->accumulator().add_(grad);
@@ -347,7 +358,7 @@ void StageRunner::settle(const Range& range, TrainUnit& unit) const {
   for_each_part(unit, [&](std::int64_t d, TrainTensor& tensor, const Slice& part, std::int64_t first) {
     if (d == unit.dp_rank) tensor.gradient.add_(all.narrow(0, first, part.elements()).view(tensor.gradient.sizes()));
   });
-  for (const auto& [role, tensor] : unit.tensors) tensor->pending = Tensor();
+  for (const auto& tensor : unit.whole) tensor->pending = Tensor();
 }
 
 }  // namespace motley

@@ -19,6 +19,7 @@
 #include "motley/trainer/step/row_exchange.hpp"
 #include "motley/trainer/step/train_ranks.hpp"
 #include "motley/trainer/step/train_tensors.hpp"
+#include "motley/trainer/step/weight_slices.hpp"
 
 namespace motley {
 
@@ -53,8 +54,9 @@ class StageRunner {
     WorkerGroup* tensor_group = nullptr;
     WorkerGroup* data_group = nullptr;
     std::unique_ptr<TrainRanks> tensor_ranks;
-    std::map<std::int64_t, std::vector<BlockRecord>> records;  // by micro-batch
-    std::map<std::int64_t, at::Tensor> looked_up;              // rows of the embedding, and what follows from them
+    std::map<std::int64_t, std::unique_ptr<WeightSlices>> slices;  // by layer, where weights come in slices
+    std::map<std::int64_t, std::vector<BlockRecord>> records;      // by micro-batch
+    std::map<std::int64_t, at::Tensor> looked_up;                  // rows of the embedding, and what follows from them
     std::map<std::int64_t, at::Tensor> embedded;
     std::map<std::int64_t, at::Tensor> head_gradients;
   };
@@ -72,7 +74,7 @@ class StageRunner {
   at::Tensor block_backward(Range& range, TrainUnit& unit, BlockRecord& record, const at::Tensor& gradient);
 
   void gather_weights(const Range& range, TrainUnit& unit) const;
-  void drop_weights(TrainUnit& unit) const;
+  void drop_weights(const Range& range, TrainUnit& unit) const;
   void settle(const Range& range, TrainUnit& unit) const;
 
   const Architecture& arch_;
@@ -91,7 +93,7 @@ class StageRunner {
   Instant input_arrived_;
 };
 
-// The data-parallel ranks' parts of a unit's tensors, in the run's type, put together: into the weights of each.
+// The data-parallel ranks' parts of a unit's whole tensors, in the run's type, put together: into the weights of each.
 void gather_parts(const TrainUnit& unit, WorkerGroup& data_group);
 
 }  // namespace motley

@@ -46,57 +46,60 @@ struct SiluTimes : torch::autograd::Function<SiluTimes> {
   }
 };
 
-class TrainOps final : public Ops {
- public:
-  void linear(Tensor& out, const Tensor& input, const WeightMatrix& weight, const Tensor& bias) const override {
-    out = at::linear(input, weight.values, bias);
-  }
-  void gated(Activation kind, Tensor& out, Tensor& other, const Tensor& input, const LinearWeights& gate,
-             const LinearWeights& up) const override {
-    if (kind != Activation::silu || input.scalar_type() == at::kDouble)
-      return Ops::gated(kind, out, other, input, gate, up);
-    out = SiluTimes::apply(at::linear(input, gate.weight.values, gate.bias),
-                           at::linear(input, up.weight.values, up.bias));
-  }
-  void norm(Norm kind, Tensor& out, const Tensor& input, const NormWeights& weights, double epsilon) const override {
-    if (kind == Norm::layer)
-      out = at::layer_norm(input, {input.size(-1)}, weights.weight, weights.bias, epsilon);
-    else if (weights.bias.defined())
-      engine_.norm(kind, out, input, weights, epsilon);
-    else
-      out = RmsNorm::apply(input, weights.weight, epsilon);
-  }
-  void rotate(Tensor& heads, const Tensor& positions, const RotaryFrequencies& frequencies) const override {
-    engine_.rotate(heads, positions, frequencies);
-  }
-  void activate(Activation kind, Tensor& values, const Tensor& factors) const override {
-    engine_.activate(kind, values, factors);
-  }
-  void add(Tensor& sum, const Tensor& terms, const Tensor& bias) const override { engine_.add(sum, terms, bias); }
-  void look_up(Tensor& out, const Tensor& tokens, const WeightMatrix& table, const Span& rows) const override {
-    engine_.look_up(out, tokens, table, rows);
-  }
-
-  // All sequences of a micro-batch are of one length.
-  void attend(Tensor& out, const Tensor& query, const Tensor& key, const Tensor& value, const LayerCache& cache,
-              const std::vector<SequenceRows>& sequences, const AttentionShape& shape) const override {
-    const std::int64_t length = sequences.front().count, count = std::ssize(sequences);
-    if (shape.window > 0 && shape.window < length)
-      return engine_.attend(out, query, key, value, cache, sequences, shape);
-    const auto batch = [&](const Tensor& heads) {
-      return heads.view({count, length, heads.size(1), -1}).transpose(1, 2);
-    };
-    const bool grouped = query.size(1) != key.size(1);
-    const Tensor result =
-        at::scaled_dot_product_attention(batch(query), batch(key), batch(value), {}, 0, true, shape.scale, grouped);
-    out = result.transpose(1, 2).reshape(query.sizes());
-  }
-
- private:
-  const Ops& engine_ = differentiable_ops();
-};
-
 }  // namespace
+
+void TrainOps::linear(Tensor& out, const Tensor& input, const WeightMatrix& weight, const Tensor& bias) const {
+  out = at::linear(input, weight.values, bias);
+}
+
+void TrainOps::gated(Activation kind, Tensor& out, Tensor&, const Tensor& input, const LinearWeights& gate,
+                     const LinearWeights& up) const {
+  Tensor gates, factors;
+  linear(gates, input, gate.weight, gate.bias);
+  linear(factors, input, up.weight, up.bias);
+  if (kind == Activation::silu && input.scalar_type() != at::kDouble) {
+    out = SiluTimes::apply(gates, factors);
+    return;
+  }
+  activate(kind, gates, factors);
+  out = gates;
+}
+
+void TrainOps::norm(Norm kind, Tensor& out, const Tensor& input, const NormWeights& weights, double epsilon) const {
+  if (kind == Norm::layer)
+    out = at::layer_norm(input, {input.size(-1)}, weights.weight, weights.bias, epsilon);
+  else if (weights.bias.defined())
+    engine_.norm(kind, out, input, weights, epsilon);
+  else
+    out = RmsNorm::apply(input, weights.weight, epsilon);
+}
+
+void TrainOps::rotate(Tensor& heads, const Tensor& positions, const RotaryFrequencies& frequencies) const {
+  engine_.rotate(heads, positions, frequencies);
+}
+
+void TrainOps::activate(Activation kind, Tensor& values, const Tensor& factors) const {
+  engine_.activate(kind, values, factors);
+}
+
+void TrainOps::add(Tensor& sum, const Tensor& terms, const Tensor& bias) const { engine_.add(sum, terms, bias); }
+
+void TrainOps::look_up(Tensor& out, const Tensor& tokens, const WeightMatrix& table, const Span& rows) const {
+  engine_.look_up(out, tokens, table, rows);
+}
+
+void TrainOps::attend(Tensor& out, const Tensor& query, const Tensor& key, const Tensor& value, const LayerCache& cache,
+                      const std::vector<SequenceRows>& sequences, const AttentionShape& shape) const {
+  const std::int64_t length = sequences.front().count, count = std::ssize(sequences);
+  if (shape.window > 0 && shape.window < length) return engine_.attend(out, query, key, value, cache, sequences, shape);
+  const auto batch = [&](const Tensor& heads) {
+    return heads.view({count, length, heads.size(1), -1}).transpose(1, 2);
+  };
+  const bool grouped = query.size(1) != key.size(1);
+  const Tensor result =
+      at::scaled_dot_product_attention(batch(query), batch(key), batch(value), {}, 0, true, shape.scale, grouped);
+  out = result.transpose(1, 2).reshape(query.sizes());
+}
 
 const Ops& train_ops() {
   static const TrainOps ops;

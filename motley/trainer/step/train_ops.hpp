@@ -3,9 +3,33 @@
 // more.
 #pragma once
 
+#include <vector>
+
 #include "motley/engine/ops.hpp"
 
 namespace motley {
+
+class TrainOps : public Ops {
+ public:
+  void linear(at::Tensor& out, const at::Tensor& input, const WeightMatrix& weight,
+              const at::Tensor& bias) const override;
+  // The gate's product is computed first.
+  void gated(Activation kind, at::Tensor& out, at::Tensor& other, const at::Tensor& input, const LinearWeights& gate,
+             const LinearWeights& up) const override;
+  void norm(Norm kind, at::Tensor& out, const at::Tensor& input, const NormWeights& weights,
+            double epsilon) const override;
+  void rotate(at::Tensor& heads, const at::Tensor& positions, const RotaryFrequencies& frequencies) const override;
+  void activate(Activation kind, at::Tensor& values, const at::Tensor& factors) const override;
+  void add(at::Tensor& sum, const at::Tensor& terms, const at::Tensor& bias) const override;
+  void look_up(at::Tensor& out, const at::Tensor& tokens, const WeightMatrix& table, const Span& rows) const override;
+  // All sequences of a micro-batch are of one length.
+  void attend(at::Tensor& out, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+              const LayerCache& cache, const std::vector<SequenceRows>& sequences,
+              const AttentionShape& shape) const override;
+
+ private:
+  const Ops& engine_ = differentiable_ops();
+};
 
 const Ops& train_ops();
 

@@ -9,6 +9,18 @@
 namespace motley {
 namespace {
 
+// Of a block, in the order in which run_block() uses them.
+constexpr auto matrices = {"q.weight", "k.weight", "v.weight", "o.weight", "gate.weight", "up.weight", "down.weight"};
+
+// Which tensors of a unit are whole in a pass, and which come in slices.
+void divide(TrainUnit& unit) {
+  if (unit.shard == Sharding::zero3 && unit.ranks.strategy->split > 1)
+    for (const char* role : matrices)
+      if (const auto found = unit.tensors.find(role); found != unit.tensors.end()) unit.sliced.push_back(found->second);
+  for (const auto& [role, tensor] : unit.tensors)
+    if (std::ranges::find(unit.sliced, tensor) == unit.sliced.end()) unit.whole.push_back(tensor);
+}
+
 bool cuts_columns(Cut cut) { return cut == Cut::heads_in || cut == Cut::ffn_in; }
 
 std::vector<std::int64_t> shape_of(const TensorSpec& spec, const Slice& slice) {
@@ -94,6 +106,7 @@ TrainTensors::TrainTensors(const TrainPlan& plan, const std::string& device, con
       unit.dp_rank = place.rank / strategy.tp;
       unit.recompute = strategy.recompute;
       add(plan, unit, specs, place.rank % strategy.tp);
+      divide(unit);
     };
     if (strategy.layers.first == 0) add_unit(-1, embedding_tensors(arch));
     for (std::int64_t layer = strategy.layers.first; layer < strategy.layers.end; ++layer)

@@ -46,6 +46,8 @@ struct TrainUnit {
   Sharding shard = Sharding::none;  // none where there is one data-parallel rank
   std::int64_t dp_rank = 0;
   std::map<std::string, std::shared_ptr<TrainTensor>> tensors;  // by role
+  std::vector<std::shared_ptr<TrainTensor>> whole;              // of these, whose weights are there whole during a pass
+  std::vector<std::shared_ptr<TrainTensor>> sliced;  // and those that come in slices (`split`), in the order of use
   bool recompute = false;
 
   const TrainTensor& at(const std::string& role) const { return *tensors.at(role); }
