@@ -27,6 +27,7 @@ for name in "${names[@]}"; do
     learning) build/release/bench/collectives/learning "$@" ;;
     faults) python3 bench/machines/faults.py "$@" ;;
     join) .venv-reference/bin/python bench/machines/join.py "$@" ;;
+    weight-lag) .venv-reference/bin/python bench/training/weight_lag.py "$@" ;;
     steps-trained) .venv-reference/bin/python bench/training/run.py "$@" ;;
     recovery) .venv-reference/bin/python bench/machines/recovery.py "$@" ;;
     plans) python3 bench/machines/plans.py "$@" ;;
@@ -37,6 +38,6 @@ for name in "${names[@]}"; do
     serving) .venv-reference/bin/python bench/decode/serving.py "$@" ;;
     kv-types) .venv-reference/bin/python bench/decode/kv_types.py "$@" ;;
     decode) .venv-reference/bin/python bench/decode/run.py "$@" ;;
-    *) printf 'error: there is no benchmark "%s"\n\nhint: known: planning, placement, chain, training, training-joint, simulating, renting, training-measured, predicted, steps, steps-measured, planning-collectives, collectives, joining, learning, decode, kv-types, serving, faults, join, recovery, steps-trained, plans, wan, tls, llama-rpc, streams\n' "$name" >&2; exit 2 ;;
+    *) printf 'error: there is no benchmark "%s"\n\nhint: known: planning, placement, chain, training, training-joint, simulating, renting, training-measured, predicted, steps, steps-measured, planning-collectives, collectives, joining, learning, decode, kv-types, serving, faults, join, recovery, steps-trained, weight-lag, plans, wan, tls, llama-rpc, streams\n' "$name" >&2; exit 2 ;;
   esac
 done

@@ -122,6 +122,11 @@ std::int64_t micro_batch_sequences(const Training& training, const TrainReplica&
 // Adam's moments, 4 of a momentum.
 StateBytes state_bytes(const Training& training);
 
+// Whether the gradients of a layer's weights are computed after the whole stage's input gradient, which then leaves
+// sooner. What they are computed from takes the place of what the backward pass has read, so that this takes no memory;
+// where recomputation keeps inputs alone it would, and sharded gradients are added up block by block.
+bool weights_wait(const Training& training, const LayerStrategy& strategy);
+
 // A pipeline's stage as memory sees it.
 struct StageFootprint {
   bool embedding = false;

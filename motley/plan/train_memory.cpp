@@ -62,6 +62,11 @@ StateBytes state_bytes(const Training& training) {
   return bytes;
 }
 
+bool weights_wait(const Training& training, const LayerStrategy& strategy) {
+  return training.executor == Executor::motley && !strategy.recompute &&
+         (strategy.dp == 1 || strategy.shard < Sharding::zero2);
+}
+
 std::int64_t micro_batches_in_flight(PipelineSchedule schedule, std::size_t stage, std::size_t stages,
                                      std::int64_t micro_batches) {
   if (schedule == PipelineSchedule::gpipe) return micro_batches;

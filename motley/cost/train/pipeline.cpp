@@ -19,7 +19,7 @@ struct StageState {
   double send_free_s = 0, back_free_s = 0;  // of its own links
 };
 
-enum class What : std::uint8_t { pass_ended, input_arrived, gradient_arrived, transfer_ended };
+enum class What : std::uint8_t { pass_ended, gradient_ready, input_arrived, gradient_arrived, transfer_ended };
 
 // Small: most of the time goes into keeping them in order.
 struct Event {
@@ -66,18 +66,26 @@ class Run {
       end_transfer(event);
       return;
     }
+    if (event.what == What::gradient_ready) {
+      send(event);
+      return;
+    }
     if (event.what != What::pass_ended) {
       count_arrival(state, event.what);
     } else {
       state.working = false;
       times_[event.pipeline].makespan_s = std::max(times_[event.pipeline].makespan_s, event.time_s);
       if (event.backward) times_[event.pipeline].last_backward_end_s[event.stage] = event.time_s;
-      send(event);
+      if (!event.backward || !sends_early(event.pipeline, event.stage)) send(event);
     }
     go_on(event.pipeline, event.stage, event.time_s);
   }
 
-  // The output of a pass that has ended.
+  bool sends_early(std::size_t pipeline, std::size_t stage) const {
+    return pipelines_[pipeline].hops == HopMode::overlapped && pipelines_[pipeline].stages[stage].weights_s > 0;
+  }
+
+  // The output of a pass.
   void send(const Event& done) {
     StageState& state = states_[done.pipeline][done.stage];
     const bool to_neighbour = done.backward ? done.stage > 0 : done.stage + 1 < states_[done.pipeline].size();
@@ -167,6 +175,8 @@ class Run {
     state.working = true;
     state.pass_end_s = now_s + seconds;
     ++begun;
+    if (backward && sends_early(pipeline, stage))
+      push(state.pass_end_s - work.weights_s, What::gradient_ready, pipeline, stage, backward);
     push(state.pass_end_s, What::pass_ended, pipeline, stage, backward);
   }
 
@@ -198,13 +208,14 @@ std::vector<PipelineTimes> run_pipelines(PipelineSchedule schedule, const std::v
 double least_makespan_s(PipelineSchedule schedule, const PipelineLoad& pipeline) {
   const auto& stages = pipeline.stages;
   std::vector<double> passes_s, ways_s;  // of one micro-batch through stage s, and to it and back
+  const auto late_s = [&](std::size_t s) { return pipeline.hops == HopMode::overlapped ? stages[s].weights_s : 0; };
   double way_s = 0;
   for (std::size_t s = 0; s < stages.size(); ++s) {
     if (s > 0)
       for (const PipelineHop& hop : {stages[s - 1].send, stages[s].back}) way_s += hop.busy_s + hop.latency_s;
     ways_s.push_back(way_s);
     passes_s.push_back(stages[s].forward_s + stages[s].backward_s);
-    way_s += passes_s[s];
+    way_s += passes_s[s] - late_s(s);
   }
   double least_s = 0;
   for (std::size_t s = 0; s < stages.size(); ++s) {
@@ -213,7 +224,7 @@ double least_makespan_s(PipelineSchedule schedule, const PipelineLoad& pipeline)
     const double rounds_s = static_cast<double>(rounds) * (way_s - ways_s[s]);
     const auto rest = static_cast<double>(pipeline.micro_batches - rounds * in_flight);
     for (std::size_t k = s; k < stages.size(); ++k)
-      least_s = std::max(least_s, rounds_s + ways_s[k] + rest * passes_s[k]);
+      least_s = std::max(least_s, rounds_s + ways_s[k] + rest * passes_s[k] - late_s(k));
   }
   return least_s;
 }

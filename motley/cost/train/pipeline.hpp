@@ -26,6 +26,9 @@ struct PipelineStage {
   double backward_s = 0;  // with what is computed again
   PipelineHop send = {};  // of its output to the next stage
   PipelineHop back = {};  // of its input's gradient to the stage before
+  // At the end of backward_s: gradients of weights, for which no other stage waits. The input's gradient leaves before
+  // them where hops overlap.
+  double weights_s = 0;
 };
 
 // What stages do while a message is on its way.

@@ -46,6 +46,18 @@ TEST(Pipeline, HopsOverlapWithComputeAndWaitForTheirLink) {
   EXPECT_DOUBLE_EQ(makespan(gpipe, {{1, 2, {1, 3}, {}}, {1, 1, {}, {}}}, 3), 8 + 1 + 3 * 2);
 }
 
+// Stage 1 has its gradient ready at 1 + 1 + 2 - 1; stage 0 then runs beside the rest of stage 1's pass.
+TEST(Pipeline, GradientsOfWeightsKeepNoOtherStageWaiting) {
+  const std::vector<PipelineStage> stages = {{1, 2, {}, {}}, {1, 2, {}, {}, 1}};
+  EXPECT_DOUBLE_EQ(makespan(one_f_one_b, stages, 1), 3 + 2);
+  EXPECT_DOUBLE_EQ(run_pipelines(one_f_one_b, {{stages, 1, HopMode::blocking}}).front().makespan_s, 4 + 2);
+  // Stage 1: F0 until 2, B0 until 4 (sent at 3), F1 until 5, B1 until 7 (sent at 6). Stage 0: B0 until 5, B1 until 8.
+  EXPECT_DOUBLE_EQ(makespan(one_f_one_b, stages, 2), 8);
+  EXPECT_EQ(run_pipelines(one_f_one_b, {{stages, 2}}).front().busy_s, (std::vector<double>{6, 6}));
+  // The link carries 2 seconds for each: the first from 3 to 5, the second from 6 to 8.
+  EXPECT_DOUBLE_EQ(makespan(one_f_one_b, {{1, 2, {}, {}}, {1, 2, {}, {2, 0}, 1}}, 2), 10);
+}
+
 TEST(Pipeline, BlockingHopsKeepBothEndsBusy) {
   const std::vector<PipelineStage> stages = {{1, 2, {4, 0}, {}}, {2, 4, {}, {5, 0}}};
   const auto blocked = [&](PipelineSchedule schedule, std::int64_t micro_batches) {
@@ -104,8 +116,11 @@ RC_GTEST_PROP(LeastMakespan, NoRunIsShorter, ()) {
     PipelineLoad& load = loads.emplace_back();
     load.hops = hops;
     load.micro_batches = *rc::gen::inRange<std::int64_t>(1, 20);
-    for (int stages = *rc::gen::inRange(1, 6); stages > 0; --stages)
-      load.stages.push_back({1 + *second, 1 + *second, {*second, *second, *rc::gen::inRange(-1, 2)}, {*second, 0}});
+    for (int stages = *rc::gen::inRange(1, 6); stages > 0; --stages) {
+      const double weights_s = *second;
+      const PipelineHop send = {*second, *second, *rc::gen::inRange(-1, 2)};
+      load.stages.push_back({1 + *second, 1 + *second + weights_s, send, {*second, 0}, weights_s});
+    }
   }
   const auto times = run_pipelines(schedule, loads);
   for (std::size_t p = 0; p < loads.size(); ++p)

@@ -254,6 +254,7 @@ PipelineStage pipeline_stage(const TrainStepCost& cost, const ReplicaLayout& rep
     const auto layers = static_cast<double>(strategy.layers.size());
     result.forward_s += layers * pass.forward_s;
     result.backward_s += layers * pass.backward_s;
+    if (number > 0) result.weights_s += layers * pass.weights_s;
     sum.blocks = sum.blocks + block * layers;
   }
   if (number + 1 == replica.stages.size()) {
@@ -330,7 +331,8 @@ TrainStepPrice bound_step(const TrainStepCost& cost, const TrainProblemView& vie
   for (std::size_t r = 0; r < layout.replicas.size(); ++r) {
     const ReplicaLayout& replica = layout.replicas[r];
     for (std::size_t s = 0; s < replica.stages.size(); ++s) {
-      hidden_s = std::min(hidden_s, price.loads[r].stages[s].backward_s);
+      const PipelineStage& pass = price.loads[r].stages[s];
+      hidden_s = std::min(hidden_s, pass.weights_s > 0 ? pass.weights_s : pass.backward_s);
       const PlacedStage& stage = replica.stages[s];
       double update_s = 0;
       for (const auto& strategy : stage.strategies)

@@ -294,23 +294,25 @@ BlockPass TrainStepCost::block(const StageWork& work, const LayerStrategy& strat
     const TensorGroup& ranks = group(work, strategy, rank);
     const std::int64_t count = sequences(work, strategy, rank);
     BlockParts own;
+    const double tokens = static_cast<double>(count * training_.sequence_length);
+    auto [forward, backward] = slowest_rank(ranks, [&](std::size_t r) { return block_parts(ranks, r, tokens); });
     BlockPass pass;
     if (const auto time = measured_pass(ranks, count, LayerPart::block)) {
       pass = *time;
+      pass.weights_s = pass.backward_s * forward.products_s / backward.sum();
       own.compute.measured_s = pass.forward_s + pass.backward_s;
       own.recompute.measured_s = strategy.recompute ? pass.forward_s : 0;
     } else {
-      const double tokens = static_cast<double>(count * training_.sequence_length);
-      auto [forward, backward] = slowest_rank(ranks, [&](std::size_t r) { return block_parts(ranks, r, tokens); });
       forward.launches_s = launch_s(ranks);
       backward.launches_s = backward_products * forward.launches_s;
       const double tensor_s = step_.all_reduces_s(ranks, {.tokens = tokens});
-      pass = {forward.sum() + tensor_s, backward.sum() + tensor_s};
+      pass = {forward.sum() + tensor_s, backward.sum() + tensor_s, forward.products_s};
       own.compute = forward + backward;
       own.tensor_s = (strategy.recompute ? 3 : 2) * tensor_s;
       if (strategy.recompute) own.recompute = forward;
     }
     if (strategy.recompute) pass.backward_s += pass.forward_s;
+    if (!weights_wait(training_, strategy)) pass.weights_s = 0;
     if (pass.forward_s + pass.backward_s <= slowest.forward_s + slowest.backward_s) continue;
     slowest = pass;
     of_slowest = own;
@@ -331,7 +333,7 @@ BlockPass TrainStepCost::block(const StageWork& work, const LayerStrategy& strat
     return std::max(pass_s + exposed_ * transfer_s, transfer_s);
   };
   const BlockPass beside{with_exposed(slowest.forward_s, gather_s),
-                         with_exposed(slowest.backward_s, gather_back_s + reduce_s)};
+                         with_exposed(slowest.backward_s, gather_back_s + reduce_s), slowest.weights_s};
   const double exposed_s = beside.forward_s - slowest.forward_s + beside.backward_s - slowest.backward_s;
   const double reduced = reduce_s > 0 ? reduce_s / (reduce_s + gather_back_s) : 0;  // of what the backward pass exposes
   of_slowest.reduce_s = reduced * (beside.backward_s - slowest.backward_s);

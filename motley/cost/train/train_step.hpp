@@ -68,6 +68,7 @@ class LinkLoads {
 // Seconds of one block in one micro-batch.
 struct BlockPass {
   double forward_s = 0, backward_s = 0;
+  double weights_s = 0;  // of backward_s: gradients of weights that can wait until the input's has been sent
 };
 // What computing is made of: parts that run one after the other.
 struct ComputeParts {

@@ -174,6 +174,15 @@ void StageRunner::forward(std::int64_t micro_batch) {
 }
 
 void StageRunner::backward(std::int64_t micro_batch, const std::function<void(std::int64_t)>& finished) {
+  const bool tells = finished && micro_batch + 2 == std::ssize(micro_batch_bounds_);
+  std::vector<Unfinished> unfinished;
+  const auto finish = [&](Unfinished& left) {
+    if (is_late(*left.unit)) {
+      add_gradients(std::move(left.products));
+      settle(*left.range, *left.unit);
+    }
+    if (tells) finished(left.unit->layer);
+  };
   Tensor gradient;
   for (std::size_t r = ranges_.size(); r-- > 0;) {
     Range& range = ranges_[r];
@@ -194,12 +203,16 @@ void StageRunner::backward(std::int64_t micro_batch, const std::function<void(st
         else
           gradient = block_backward(range, unit, records.mapped().at(--left), gradient);
         drop_weights(range, unit);
-        settle(range, unit);
+        if (!is_late(unit)) settle(range, unit);
       }
-      if (finished && micro_batch + 2 == std::ssize(micro_batch_bounds_)) finished(unit.layer);
+      unfinished.push_back({&range, &unit, late_.take()});
+      if (first_strategy_ > 0) continue;
+      finish(unfinished.back());
+      unfinished.clear();
     }
     if (s > 0 && !stays(strategies_[s - 1], range.ranks)) send_rows(range, strategies_[s - 1], micro_batch, gradient);
   }
+  for (Unfinished& one : unfinished) finish(one);
 }
 
 // Every rank looks up the rows that it holds, and the sum puts them together. What follows is left to autograd.
@@ -243,7 +256,12 @@ void StageRunner::embed_backward(Range& range, TrainUnit& unit, std::int64_t mic
                                  rows.index_select(0, index).to(at::kFloat));
 }
 
-Tensor StageRunner::run(Range& range, TrainUnit& unit, const Tensor& hidden) const {
+bool StageRunner::is_late(const TrainUnit& unit) const {
+  return first_strategy_ > 0 && unit.layer >= 0 && unit.layer < arch_.layers &&
+         weights_wait(training_, *unit.ranks.strategy);
+}
+
+Tensor StageRunner::run(Range& range, TrainUnit& unit, const Tensor& hidden) {
   const std::int64_t length = training_.sequence_length, sequences = hidden.size(0) / length;
   WeightSlices* slices = unit.sliced.empty() ? nullptr : range.slices.at(unit.layer).get();
   if (sequences == 0) {
@@ -253,8 +271,8 @@ Tensor StageRunner::run(Range& range, TrainUnit& unit, const Tensor& hidden) con
   const Tensor positions = at::arange(length).repeat({sequences});
   std::vector<SequenceRows> rows;
   for (std::int64_t i = 0; i < sequences; ++i) rows.push_back({i * length, length, 0, {}});
-  const BlockCall pass{
-      arch_, slices != nullptr ? slices->ops() : train_ops(), *range.tensor_ranks, frequencies_, positions, rows};
+  const Ops& ops = slices != nullptr ? slices->ops() : is_late(unit) ? late_.ops() : train_ops();
+  const BlockCall pass{arch_, ops, *range.tensor_ranks, frequencies_, positions, rows};
   Tensor output = hidden;
   run_block(pass, block_weights(unit), unit.layer, {}, {}, output);
   return output;

@@ -16,6 +16,7 @@
 
 #include "motley/base/clock.hpp"
 #include "motley/engine/rotary.hpp"
+#include "motley/trainer/step/late_gradients.hpp"
 #include "motley/trainer/step/row_exchange.hpp"
 #include "motley/trainer/step/train_ranks.hpp"
 #include "motley/trainer/step/train_tensors.hpp"
@@ -34,7 +35,9 @@ class StageRunner {
              std::int64_t micro_batches, bool training);
   // Adds the losses of the micro-batch's tokens to loss() at the end of the model.
   void forward(std::int64_t micro_batch);
-  // Adds to the gradients of the tensors. `finished` is told of each unit of the last of the step's micro-batches.
+  // Adds to the gradients of the tensors; behind the first stage those of weights that can wait (weights_wait()) come
+  // after the gradient of the stage's input, which has been sent by then. `finished` is told of each unit of the last
+  // of the step's micro-batches.
   void backward(std::int64_t micro_batch, const std::function<void(std::int64_t layer)>& finished = {});
 
   // Sum over the tokens that this worker counts: one rank of each tensor-parallel group does.
@@ -43,8 +46,14 @@ class StageRunner {
   Instant input_arrived() const { return input_arrived_; }
 
  private:
+  struct Range;
   struct BlockRecord {  // what a backward pass needs of one block
     at::Tensor input, output;
+  };
+  struct Unfinished {  // a unit of which gradients are still to be added up
+    const Range* range = nullptr;
+    TrainUnit* unit = nullptr;
+    std::vector<LateGradients::Product> products;
   };
   struct Range {  // of layers with one strategy
     StrategyRanks ranks;
@@ -69,7 +78,9 @@ class StageRunner {
 
   at::Tensor embed(Range& range, TrainUnit& unit, std::int64_t micro_batch);
   void embed_backward(Range& range, TrainUnit& unit, std::int64_t micro_batch, const at::Tensor& gradient);
-  at::Tensor run(Range& range, TrainUnit& unit, const at::Tensor& hidden) const;
+  // Whether the gradients of the unit's matrices come after the stage's backward pass.
+  bool is_late(const TrainUnit& unit) const;
+  at::Tensor run(Range& range, TrainUnit& unit, const at::Tensor& hidden);
   void head(Range& range, TrainUnit& unit, std::int64_t micro_batch, const at::Tensor& hidden);
   at::Tensor block_backward(Range& range, TrainUnit& unit, BlockRecord& record, const at::Tensor& gradient);
 
@@ -85,6 +96,7 @@ class StageRunner {
   std::vector<StrategyRanks> strategies_;  // of its replica
   std::size_t first_strategy_ = 0;         // of its stage, among them
   RowExchange rows_;
+  LateGradients late_;
 
   bool training_step_ = true;
   std::vector<std::int32_t> inputs_, targets_;
