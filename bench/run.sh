@@ -29,6 +29,10 @@ for name in "${names[@]}"; do
     join) .venv-reference/bin/python bench/machines/join.py "$@" ;;
     weight-lag) .venv-reference/bin/python bench/training/weight_lag.py "$@" ;;
     steps-trained) .venv-reference/bin/python bench/training/run.py "$@" ;;
+    steps-predicted) .venv-reference/bin/python bench/training/predicted.py "$@" ;;
+    steps-saved) .venv-reference/bin/python bench/training/saving.py "$@" ;;
+    steps-two-sites) .venv-reference/bin/python bench/training/sites.py "$@" ;;
+    losses) .venv-reference/bin/python bench/training/losses.py "$@" ;;
     recovery) .venv-reference/bin/python bench/machines/recovery.py "$@" ;;
     plans) python3 bench/machines/plans.py "$@" ;;
     wan) python3 bench/machines/wan.py "$@" ;;
@@ -38,6 +42,6 @@ for name in "${names[@]}"; do
     serving) .venv-reference/bin/python bench/decode/serving.py "$@" ;;
     kv-types) .venv-reference/bin/python bench/decode/kv_types.py "$@" ;;
     decode) .venv-reference/bin/python bench/decode/run.py "$@" ;;
-    *) printf 'error: there is no benchmark "%s"\n\nhint: known: planning, placement, chain, training, training-joint, simulating, renting, training-measured, predicted, steps, steps-measured, planning-collectives, collectives, joining, learning, decode, kv-types, serving, faults, join, recovery, steps-trained, weight-lag, plans, wan, tls, llama-rpc, streams\n' "$name" >&2; exit 2 ;;
+    *) printf 'error: there is no benchmark "%s"\n\nhint: known: planning, placement, chain, training, training-joint, simulating, renting, training-measured, predicted, steps, steps-measured, planning-collectives, collectives, joining, learning, decode, kv-types, serving, faults, join, recovery, steps-trained, weight-lag, steps-predicted, steps-saved, steps-two-sites, losses, plans, wan, tls, llama-rpc, streams\n' "$name" >&2; exit 2 ;;
   esac
 done

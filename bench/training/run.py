@@ -6,7 +6,8 @@ Runs with the reference environment. Both sides take turns, `rounds` times over;
 table holds medians over the rounds. Without --model the shape of 135 million parameters is made (bench/decode/make_model.py's), untied:
 torch.distributed.pipelining has no tied embeddings.
 
-Cases: `data parallel` over two processes, `pipeline` of two stages, and `unlike`: three processes that may use a whole core, half of one
+Cases: `data parallel` over two processes, `pipeline` of two stages, `mixed`: four processes, for motley a replica of two stages beside one
+whose two ranks divide the first half of the layers unequally (tensor parallelism) and the states of the second half (zero2), and `unlike`: three processes that may use a whole core, half of one
 and a quarter of one (processor quotas), where torch shares the batch alike and motley as planned.
 """
 
@@ -47,8 +48,8 @@ def made_model(folder):
 
 
 def stage(first, end, *devices, **rest):
-    strategy = {"layers": [first, end], "tp": 1, "dp": 1, "shard": "none", "recompute": False, **rest}
-    return {"layers": [first, end], "devices": [f"box/{d}" for d in devices], "strategies": [strategy]}
+    strategy = {"layers": [first, end], "tp": 1, "dp": 1, "shard": "none", "recompute": False}
+    return {"layers": [first, end], "devices": [f"box/{d}" for d in devices], "strategies": [strategy], **rest}
 
 
 def planned(options, folder, speeds):
@@ -77,6 +78,13 @@ def cases(options, layers, folder):
                [{"share": 0.5, "micro_batches": half // 2, "stages": [stage(0, layers, r)]} for r in range(2)], half // 2)
     yield Case("pipeline", "pipeline", 2,
                [{"share": 1.0, "micro_batches": half, "stages": [stage(0, layers // 2, 0), stage(layers // 2, layers, 1)]}], half)
+    mixed = stage(0, layers, 2, 3, shares=[0.6, 0.4])
+    mixed["strategies"] = [{**mixed["strategies"][0], "layers": [0, layers // 2], "tp": 2},
+                           {**mixed["strategies"][0], "layers": [layers // 2, layers], "dp": 2, "shard": "zero2"}]
+    replicas = [{"share": 0.5, "micro_batches": half // 2, "stages": [stage(0, layers // 2, 0), stage(layers // 2, layers, 1)]},
+                {"share": 0.5, "micro_batches": 1, "stages": [mixed]}]
+    yield Case("mixed, DDP", "ddp", 4, replicas, max(1, batch // 8))
+    yield Case("mixed, 1F1B", "pipeline", 4, replicas, half)
     if os.access("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", os.W_OK):
         replicas = planned(options, folder, QUOTAS)
         yield Case("unlike, DDP", "ddp", 3, replicas, max(1, batch // 6), QUOTAS)

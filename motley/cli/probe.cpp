@@ -13,9 +13,11 @@
 #include "motley/cluster/write.hpp"
 #include "motley/cost/form/term.hpp"
 #include "motley/plan/served.hpp"
+#include "motley/plan/train.hpp"
 #include "motley/probe/fit/probe_schedule.hpp"
 #include "motley/probe/probe.hpp"
 #include "motley/probe/probe_report.hpp"
+#include "motley/probe/train_probe.hpp"
 
 namespace motley::cli {
 namespace {
@@ -23,7 +25,7 @@ namespace {
 constexpr const char* default_shape = "llama-3-8b";
 
 struct ProbeCommand {
-  std::string cluster, model, weight_type;
+  std::string cluster, model, weight_type, workload;
   std::string transport = "shm";
   int worker_threads = 0;    // 0: one; all cores where this machine is described as one device
   MemberProbeCommand group;  // with --members
@@ -32,10 +34,10 @@ struct ProbeCommand {
 
 // Between machines what is said of both belongs to both; the rest to one of them.
 int probe_group(const ProbeCommand& options) {
-  if (!options.model.empty() || !options.weight_type.empty() || options.worker_threads > 0)
+  if (!options.model.empty() || !options.weight_type.empty() || !options.workload.empty() || options.worker_threads > 0)
     throw input_error(
-        "--members cannot be combined with --model, --weight-type or --worker-threads: it measures links, they measure "
-        "workers",
+        "--members cannot be combined with --model, --weight-type, --workload or --worker-threads: it measures links, "
+        "they measure workers",
         "probe one after the other, and give the second the file of the first with --cluster");
   MemberProbeCommand command = options.group;
   command.cluster = options.cluster;
@@ -56,12 +58,39 @@ std::string heading(const ProbeCommand& options, const ProbeResult& result, DTyp
       100 * error.worst);
 }
 
+std::function<void(const std::string&, double)> reporter(const Output& output) {
+  if (output.quiet) return {};
+  return [](const std::string& what, double elapsed_s) { fmt::print(stderr, "[{:7.2f}s] {}\n", elapsed_s, what); };
+}
+
+// How workers train the model: a profile.
+int probe_steps_and_write(const ProbeCommand& options) {
+  if (options.model.empty() || !options.weight_type.empty())
+    throw input_error(options.model.empty() ? "--workload needs --model: its parts are what is timed"
+                                            : "--weight-type cannot be combined with --workload, which has a precision",
+                      "give --cluster FILE --model MODEL --workload FILE");
+  const Workload workload = read_workload(options.workload);
+  const bool described = !options.cluster.empty();
+  TrainProbeOptions asked{
+      .cluster = described ? read_cluster(options.cluster) : resolve(this_machine(), "this machine"),
+      .model = read_named_model(options.model),
+      .training = training_of(workload),
+      .worker_program = prepare_worker_program(),
+      .threads = std::max(1, options.worker_threads),
+      .report = reporter(options.output)};
+  if (options.group.seconds > 0) asked.seconds = options.group.seconds;
+  const Profile profile = probe_training(asked);
+  emit(options.output, write(profile), profile_text(profile));
+  return 0;
+}
+
 int probe_and_write(const ProbeCommand& options) {
   if (!options.group.member.members.empty()) return probe_group(options);
   if (options.group.member.rank >= 0)
     throw input_error("--rank needs --members",
                       "list all members in order, as in --members 10.0.0.1:4711,10.0.0.2:4711");
   check_output_folder(options.output);
+  if (!options.workload.empty()) return probe_steps_and_write(options);
   const bool described = !options.cluster.empty();
   const Cluster cluster = described ? read_cluster(options.cluster) : resolve(this_machine(), "this machine");
   const Architecture shape = read_named_model(options.model.empty() ? default_shape : options.model).arch;
@@ -80,11 +109,7 @@ int probe_and_write(const ProbeCommand& options) {
                      .transport = options.transport,
                      .threads = options.worker_threads > 0 ? options.worker_threads : std::max(1, all_cores),
                      .seconds = options.group.seconds > 0 ? options.group.seconds : default_probe_seconds,
-                     .report = {}};
-  if (!options.output.quiet)
-    asked.report = [](const std::string& what, double elapsed_s) {
-      fmt::print(stderr, "[{:7.2f}s] {}\n", elapsed_s, what);
-    };
+                     .report = reporter(options.output)};
   const ProbeResult result = probe(asked);
   const ClusterDescription description = calibrated(cluster, result, options.transport, type);
   if (!options.output.file.empty()) {
@@ -112,6 +137,7 @@ void add_probe(CLI::App& cluster_verbs, Action& action) {
       "  motley cluster probe -o here.toml                                          measure this machine as one "
       "device\n"
       "  motley cluster probe --cluster examples/garage/cluster.toml --model data/models/tales -o garage.toml\n"
+      "  motley cluster probe --cluster garage.toml --model fresh --workload job.toml -o profile.json\n"
       "  motley cluster probe --members 10.0.0.1:4711,10.0.0.2:4711 --rank 0 --key secret -o net.toml\n"
       "  motley plan allreduce --cluster net.toml --bytes \"400 MB\"                  plan with the measured links\n"
       "\n"
@@ -120,6 +146,9 @@ void add_probe(CLI::App& cluster_verbs, Action& action) {
       ->type_name("FILE");
   verb->add_option("--model", options->model,
                    fmt::format("Model whose blocks are run: folder, config.json or name (default {})", default_shape));
+  verb->add_option("--workload", options->workload,
+                   "Measure training steps of this job ([training]) and write a profile")
+      ->type_name("FILE");
   verb->add_option("--weight-type", options->weight_type,
                    "Weight type to measure: fp32 or bf16 (default: the model's)");
   verb->add_option("--transport", options->transport, "Transport between workers, or members of one host (default shm)")

@@ -83,4 +83,23 @@ std::string probe_text(const Cluster& cluster, const ProbeResult& result) {
                      result.cores, human_seconds(result.elapsed_s));
 }
 
+std::string profile_text(const Profile& profile) {
+  Table times({{"device type"},
+               {"degree", Align::right},
+               {"sequences", Align::right},
+               {"part"},
+               {"forward", Align::right},
+               {"backward", Align::right},
+               {"update", Align::right}});
+  for (const LayerTime& time : profile.layer_time)
+    times.add({time.device_type, fmt::format("{}", time.tp), fmt::format("{}", time.micro_batch),
+               std::string(name_of(time.part)), human_seconds(time.forward_s), human_seconds(time.backward_s),
+               human_seconds(time.update_s)});
+  std::string text = times.render();
+  for (const LinkRate& rate : profile.link_rate)
+    text +=
+        fmt::format("  gradients between {} and {}: {}/s\n", rate.from, rate.to, human_bytes(rate.bytes_per_s.front()));
+  return text;
+}
+
 }  // namespace motley

@@ -10,5 +10,6 @@ namespace motley {
 
 Value probe_json(const Cluster& cluster, const ProbeResult& result);
 std::string probe_text(const Cluster& cluster, const ProbeResult& result);
+std::string profile_text(const Profile& profile);
 
 }  // namespace motley

@@ -121,3 +121,31 @@ def test_what_cannot_be_measured_is_said_before_anything_is(motley, tmp_path):
 
 def test_no_folder_remains(probed, scratch):
     assert list(scratch.iterdir()) == []
+
+
+def test_training_is_measured_for_a_profile_that_plans_are_priced_with(motley, tmp_path):
+    if not (motley.parent / "motley-worker").exists():
+        pytest.skip("motley-worker is not built")
+    cluster, job, profile = ROOT / "examples/training/garage.toml", tmp_path / "job.toml", tmp_path / "profile.json"
+    job.write_text('format = "motley.workload/1"\n[training]\nsequence_length = 32\nglobal_batch = 8\nprecision = "fp32"\n')
+    result = call(motley, "cluster", "probe", "--cluster", cluster, "--model", TALES, "--workload", job, "--seconds", 1, "-o", profile)
+    assert result.returncode == 0, result.stderr
+    measured = json.loads(profile.read_text())
+    parts = {(time.get("tp", 1), time["micro_batch"], time["part"]) for time in measured["layer_time"]}
+    assert {(1, b, part) for b in [1, 2, 4] for part in ["embedding", "block", "head"]} <= parts
+    assert all(time["forward_s"] > 0 and time["backward_s"] > 0 for time in measured["layer_time"] if time["part"] == "block")
+    assert all(rate["bytes_per_s"][0] > 0 for rate in measured["link_rate"]) and measured["link_rate"]
+    result = call(motley, "plan", "train", "--cluster", cluster, "--model", TALES, "--workload", job, "--profile", profile, "-q", "-o",
+                  tmp_path / "plan.json")
+    assert result.returncode == 0, result.stderr
+    result = call(motley, "explain", tmp_path / "plan.json", "--depth", 4)
+    assert "times of the profile" in result.stdout
+
+
+def test_training_needs_a_model_and_no_weight_type(motley, tmp_path):
+    job = tmp_path / "job.toml"
+    job.write_text('format = "motley.workload/1"\n[training]\nsequence_length = 32\nglobal_batch = 8\n')
+    result = call(motley, "cluster", "probe", "--workload", job)
+    assert result.returncode == 2 and "--workload needs --model" in result.stderr
+    result = call(motley, "cluster", "probe", "--workload", job, "--model", TALES, "--weight-type", "fp32")
+    assert result.returncode == 2 and "--weight-type cannot be combined with --workload" in result.stderr

@@ -159,6 +159,20 @@ def test_bf16_is_off_by_no_more_than_two_orders_of_summation(tied, tmp_path):
     assert saved.dtype == torch.bfloat16
 
 
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_sgd_is_torchs(momentum, tied, tmp_path):
+    torch.set_num_threads(1)
+    model = AutoModelForCausalLM.from_pretrained(tied.folder, dtype=torch.float32)
+    rate = 0.05
+    expected, norms = training.reference(model, numpy.load(tied.data), BATCH, STEPS, learning_rate=rate,
+                                         optimizer_of=lambda groups, lr: torch.optim.SGD(groups, lr=lr, momentum=momentum))
+    plan = tied.plan(UNLIKE, training={"optimizer": "sgd", "momentum": momentum, "learning_rate": rate})
+    result = training.run(MOTLEY, plan, tied.folder, tied.data, tmp_path / "run", STEPS)
+    assert result.returncode == 0, result.stderr
+    assert [line["loss"] for line in metrics_of(tmp_path / "run")] == pytest.approx(expected, rel=1e-5)
+    assert [line["grad_norm"] for line in metrics_of(tmp_path / "run")] == pytest.approx(norms, rel=1e-4)
+
+
 def sharded(shard, **rest):
     return [{"share": 1.0, "micro_batches": 6, "stages": [stage(0, 6, boxes(0, 1), dp=2, shard=shard, **rest)]}]
 

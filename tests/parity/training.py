@@ -91,13 +91,16 @@ def losses(output):
     return [json.loads(line)["loss"] for line in (output / "metrics.jsonl").read_text().splitlines()]
 
 
-def reference(model, tokens, batch, steps, learning_rate=1e-3, weight_decay=0.01, clip=0.0, rates=None):
+def adamw(groups, learning_rate):
+    return torch.optim.AdamW(groups, lr=learning_rate, eps=EPSILON)
+
+
+def reference(model, tokens, batch, steps, learning_rate=1e-3, weight_decay=0.01, clip=0.0, rates=None, optimizer_of=adamw):
     """Losses of one process, and norms of the gradients; the model is trained in place."""
     model.train()
     decayed = [p for p in model.parameters() if p.dim() > 1]
     plain = [p for p in model.parameters() if p.dim() == 1]
-    optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}],
-                                  lr=learning_rate, eps=EPSILON)
+    optimizer = optimizer_of([{"params": decayed, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}], learning_rate)
     ids = torch.from_numpy(tokens.astype(np.int64))
     count = (len(ids) - 1) // LENGTH
     found, norms = [], []

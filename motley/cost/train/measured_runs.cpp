@@ -172,8 +172,7 @@ Profile profile_of(const RunRow& run, const std::vector<StageGroup>& groups, con
                                     .sequence_length = measured_sequence_length,
                                     .part = part,
                                     .forward_s = row.number(column + "_fwd"),
-                                    .backward_s = row.number(column + "_bwd"),
-                                    .update_s = row.number(column + "_upd")});
+                                    .backward_s = row.number(column + "_bwd")});
   }
   const auto add = [&](std::int64_t r, std::size_t s, std::int64_t other, std::size_t next) {
     LinkRate rate = link_rate(tables, run, groups[s], groups[next]);

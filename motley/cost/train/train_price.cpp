@@ -57,6 +57,11 @@ void for_each_piece(const std::vector<Owner>& owners, const Piece& piece) {
   }
 }
 
+// Per step, after the update; with zero3 every pass does.
+bool gathers_once(const LayerStrategy& strategy) {
+  return strategy.shard == Sharding::zero1 || strategy.shard == Sharding::zero2;
+}
+
 class Exchange {
  public:
   Exchange(const TrainLinks& links, SyncAlgorithm algorithm)
@@ -68,20 +73,20 @@ class Exchange {
       add_piece(members, bytes * (to - from), copies);
     });
   }
-  // Sharded gradients leave every rank with its part of the new weights: it gathers the rest.
+  // Sharded states leave every rank with its part of the new weights: it gathers the rest.
   void add_gather(const PlacedStage& stage, const LayerStrategy& strategy, double bytes, double copies) {
     const double part = bytes / static_cast<double>(strategy.tp);
-    const auto ranks = static_cast<double>(strategy.dp);
     for (std::int64_t k = 0; k < strategy.tp; ++k) {
       std::vector<int> ring;
       for (std::int64_t d = 0; d < strategy.dp; ++d)
         ring.push_back(stage.devices[static_cast<std::size_t>(d * strategy.tp + k)]);
-      loads_.add_ring(ring, copies * part * (ranks - 1) / ranks, part / ranks);
+      loads_.add_ring(ring, copies * shared_out_bytes(links_, ring, part), part / static_cast<double>(strategy.dp));
     }
   }
 
   GradientExchange result() const {
-    return {*std::max_element(latencies_s_.begin(), latencies_s_.end()) + loads_.seconds(), loads_.busiest()};
+    return {*std::max_element(latencies_s_.begin(), latencies_s_.end()) + loads_.seconds(), loads_.busiest(),
+            loads_.busiest_is_of_processors()};
   }
 
  private:
@@ -201,7 +206,7 @@ Term replica_term(const TrainStepCost& cost, const TrainLayout& layout, const Tr
     part("element-wise", of.elementwise_s, "bytes read and written by norms, sums, activations and the loss");
     part("launches", of.launches_s, "per layer, pass and micro-batch");
     part("measured", of.measured_s, "times of the profile");
-    part("embedding", rest_s, "times of the profile");
+    part("embedding", rest_s, "its lookup and gradient, as measured, and what is gathered and reduced of both ends");
     if (!inside.empty()) terms.push_back(sum_of(name, std::move(inside), std::move(note)));
   };
   const ComputeParts head = parts.head * static_cast<double>(replica.micro_batches);
@@ -302,7 +307,7 @@ GradientExchange gradient_exchange(const TrainStepCost& cost, const TrainProblem
   for (const std::int64_t last : common_cuts(layout)) {
     const auto copies = static_cast<double>(last - first);
     for (const Walk& walk : walks)
-      if (walk.strategy().shard == Sharding::zero2)
+      if (gathers_once(walk.strategy()))
         exchange.add_gather(walk.stage(), walk.strategy(), cost.block_bytes(states.weight), copies);
     exchange.add(owners, cost.block_bytes(states.gradient), copies);
     for (std::size_t r = 0; r < walks.size(); ++r)
@@ -315,7 +320,8 @@ GradientExchange gradient_exchange(const TrainStepCost& cost, const TrainProblem
       const PlacedStage& stage = embedding ? replica.stages.front() : replica.stages.back();
       const LayerStrategy& strategy = embedding ? stage.strategies.front() : stage.strategies.back();
       owners.push_back(owner_of(stage, strategy));
-      if (strategy.shard >= Sharding::zero2) exchange.add_gather(stage, strategy, parameters * states.weight, 1);
+      if (gathers_once(strategy) || (strategy.shard == Sharding::zero3 && !cost.ends_in_passes()))
+        exchange.add_gather(stage, strategy, parameters * states.weight, 1);
     }
     exchange.add(owners, parameters * states.gradient, 1);
   };
@@ -337,13 +343,18 @@ TrainStepPrice bound_step(const TrainStepCost& cost, const TrainProblemView& vie
       double update_s = 0;
       for (const auto& strategy : stage.strategies)
         update_s += cost.update_s(work_of(replica, stage), strategy, static_cast<double>(strategy.layers.size()));
+      const bool tied = view.arch.tied_embeddings && replica.stages.size() == 1;  // one table, updated once
+      if (s == 0) update_s += cost.update_s(work_of(replica, stage), stage.strategies.front(), LayerPart::embedding);
+      if (s + 1 == replica.stages.size() && !tied)
+        update_s += cost.update_s(work_of(replica, stage), stage.strategies.back(), LayerPart::head);
       price.update_s = std::max(price.update_s, update_s);
     }
   }
   price.exchange = gradient_exchange(cost, view, layout);
   const double last_layer_s = price.exchange.seconds / static_cast<double>(view.arch.layers + 1);
-  price.exchange_s =
-      layout.sync.overlap ? std::max(last_layer_s, price.exchange.seconds - hidden_s) : price.exchange.seconds;
+  // What processors copy and add for others they do not compute meanwhile.
+  const bool beside = layout.sync.overlap && !price.exchange.by_processors;
+  price.exchange_s = beside ? std::max(last_layer_s, price.exchange.seconds - hidden_s) : price.exchange.seconds;
   price.iteration_s =
       step_s(cost, layout, price, [&](std::size_t r) { return least_makespan_s(layout.schedule, price.loads[r]); });
   return price;

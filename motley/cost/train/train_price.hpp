@@ -53,6 +53,7 @@ struct TrainProblemView {
 struct GradientExchange {
   double seconds = 0;  // the busiest link's, and the latencies of the device with most of them
   std::string busiest_link;
+  bool by_processors = false;  // that link is between processors of one machine, which copy and add what passes it
 };
 GradientExchange gradient_exchange(const TrainStepCost& cost, const TrainProblemView& view, const TrainLayout& layout);
 

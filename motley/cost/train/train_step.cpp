@@ -20,10 +20,11 @@ struct ExecutorCost {
   double exposed = 0;              // share of gathers and reductions of sharded states that computing does not hide
 };
 
-// fsdp: fitted to published runs (bench/train_fit). motley: assumptions.
+// fsdp: fitted to published runs (bench/train_fit). motley: a pass gathers weights before a block and adds up gradients
+// after it, with nothing beside.
 ExecutorCost executor_cost(Executor executor) {
   switch (executor) {
-    case Executor::motley: return {};
+    case Executor::motley: return {.launch_s = {}, .exposed = 1};
     case Executor::fsdp: return {.launch_s = 0.74e-3, .exposed = 0.88};
   }
   return {};
@@ -47,6 +48,19 @@ PassParts slowest_rank(const TensorGroup& group, PartsOf parts_of) {
   for (std::size_t r = 1; r < group.ranks.size(); ++r)
     if (const PassParts parts = parts_of(r); parts.sum() > slowest.sum()) slowest = parts;
   return slowest;
+}
+
+// Its passes; what happens once per step does not depend on the sequences.
+LayerTime scaled(LayerTime time, double factor) {
+  time.forward_s *= factor;
+  time.backward_s *= factor;
+  return time;
+}
+LayerTime between(LayerTime a, const LayerTime& b, double part) {
+  a.forward_s += part * (b.forward_s - a.forward_s);
+  a.backward_s += part * (b.backward_s - a.backward_s);
+  a.update_s += part * (b.update_s - a.update_s);
+  return a;
 }
 
 std::vector<int> slice(const std::vector<int>& devices, std::int64_t first, std::int64_t count) {
@@ -92,10 +106,23 @@ PathSpeed TrainLinks::path(int from, int to) const {
   return paths_[at].bandwidth_bytes_per_s > 0 ? paths_[at] : cluster_.link(from, to);
 }
 
+bool TrainLinks::between_processors(int from, int to) const {
+  return machine_of(from) == machine_of(to) && cluster_.type_of(from).vendor == "cpu" &&
+         cluster_.type_of(to).vendor == "cpu";
+}
+
 double TrainLinks::bytes_per_s(int from, int to, double message_bytes) const {
-  if (measured_)
-    if (const MeasuredLink measured = measured_link(profile_, cluster_, from, to); measured.rate != nullptr)
-      return motley::bytes_per_s(*measured.rate, message_bytes);
+  const auto rate = [&](int a, int b) {
+    const LinkRate* measured = measured_link(profile_, cluster_, a, b).rate;
+    return measured != nullptr ? motley::bytes_per_s(*measured, message_bytes) : 0;
+  };
+  if (measured_) {
+    if (const double own = rate(from, to); own > 0) return own;
+    // Inside a machine, of two types that were each measured among themselves, the slower one.
+    if (const double slower = std::min(rate(from, from), rate(to, to));
+        slower > 0 && machine_of(from) == machine_of(to))
+      return slower;
+  }
   return path(from, to).bandwidth_bytes_per_s;
 }
 
@@ -136,6 +163,15 @@ std::string LinkLoads::busiest() const {
                   : cluster.machines[static_cast<std::size_t>(links_.machine_of(device))].name;
   };
   return fmt::format("{} to {}", name(most_from_), name(most_to_));
+}
+
+bool LinkLoads::busiest_is_of_processors() const {
+  return most_from_ >= 0 && links_.between_processors(most_from_, most_to_);
+}
+
+double shared_out_bytes(const TrainLinks& links, const std::vector<int>& ring, double bytes) {
+  const auto ranks = static_cast<double>(ring.size());
+  return links.between_processors(ring.front(), ring.back()) ? bytes : bytes * (ranks - 1) / ranks;
 }
 
 TrainStepCost::TrainStepCost(const CostOptions& options, const Cluster& cluster, const Architecture& arch,
@@ -242,30 +278,51 @@ std::int64_t TrainStepCost::sequences(const StageWork& work, const LayerStrategy
   return std::llround(std::ceil(static_cast<double>(work.sequences) * share - 1e-9));
 }
 
-// Of the type's measured micro-batches the nearest one; times are taken as proportional to it.
-const LayerTime* TrainStepCost::measured(const TensorGroup& group, std::int64_t sequences, LayerPart part) const {
-  if (profile_.layer_time.empty()) return nullptr;
-  const std::string& type = cluster_.type_of(group.devices.front()).name;
-  for (const int device : group.devices)
-    if (cluster_.type_of(device).name != type) return nullptr;
-  const std::string plain = plain_name(type);
-  const LayerTime* best = nullptr;
-  const auto distance = [&](const LayerTime& time) { return std::abs(time.micro_batch - sequences); };
+// Between the nearest measured micro-batches of the type and degree; beyond them in proportion.
+std::optional<LayerTime> TrainStepCost::measured(int device, std::int64_t degree, std::int64_t sequences,
+                                                 LayerPart part) const {
+  if (profile_.layer_time.empty()) return std::nullopt;
+  const std::string plain = plain_name(cluster_.type_of(device).name);
+  const LayerTime *below = nullptr, *above = nullptr;  // at most, and at least, so many sequences
   for (const LayerTime& time : profile_.layer_time) {
-    if (time.tp != group.degree() || time.part != part || time.sequence_length != training_.sequence_length ||
+    if (time.tp != degree || time.part != part || time.sequence_length != training_.sequence_length ||
         plain_name(time.device_type) != plain)
       continue;
-    if (!best || distance(time) < distance(*best)) best = &time;
+    if (time.micro_batch <= sequences && (!below || time.micro_batch > below->micro_batch)) below = &time;
+    if (time.micro_batch >= sequences && (!above || time.micro_batch < above->micro_batch)) above = &time;
   }
-  return best;
+  if (!below && !above) return std::nullopt;
+  if (!below || !above || above->micro_batch == below->micro_batch) {
+    const LayerTime& nearest = below ? *below : *above;
+    return scaled(nearest, static_cast<double>(sequences) / static_cast<double>(nearest.micro_batch));
+  }
+  return between(*below, *above,
+                 static_cast<double>(sequences - below->micro_batch) /
+                     static_cast<double>(above->micro_batch - below->micro_batch));
 }
 
-std::optional<BlockPass> TrainStepCost::measured_pass(const TensorGroup& group, std::int64_t sequences,
-                                                      LayerPart part) const {
-  const LayerTime* time = measured(group, sequences, part);
-  if (!time) return std::nullopt;
-  const double scale = static_cast<double>(sequences) / static_cast<double>(time->micro_batch);
-  return BlockPass{time->forward_s * scale, time->backward_s * scale};
+// The slowest rank's. One that has more than an equal part lies between an equal part and the whole.
+std::optional<LayerTime> TrainStepCost::measured(const TensorGroup& group, std::int64_t sequences,
+                                                 LayerPart part) const {
+  const auto degree = static_cast<double>(group.degree());
+  const auto share = [&](const Rank& rank) {
+    switch (part) {
+      case LayerPart::embedding: return 1 / degree;
+      case LayerPart::block: return rank.block_flops / block_flops(arch_, 0);
+      case LayerPart::head: return rank.head_flops / head_flops(arch_);
+    }
+    return 1 / degree;
+  };
+  std::optional<LayerTime> slowest;
+  for (std::size_t r = 0; r < group.ranks.size(); ++r) {
+    const auto equal = measured(group.devices[r], group.degree(), sequences, part);
+    if (!equal) return std::nullopt;
+    const double more = std::max(0.0, share(group.ranks[r]) - 1 / degree);
+    const auto whole = more > 1e-9 ? measured(group.devices[r], 1, sequences, part) : std::nullopt;
+    const LayerTime own = whole ? between(*equal, *whole, more / (1 - 1 / degree)) : scaled(*equal, 1 + more * degree);
+    if (!slowest || own.forward_s + own.backward_s > slowest->forward_s + slowest->backward_s) slowest = own;
+  }
+  return slowest;
 }
 
 // Reduce-scatter or all-gather over the data-parallel ranks, of `bytes` that each ends or begins with all of, in
@@ -280,7 +337,7 @@ double TrainStepCost::over_data_ranks_s(const StageWork& work, const LayerStrate
     std::vector<int> ring;
     for (std::int64_t d = 0; d < strategy.dp; ++d)
       ring.push_back(work.devices[static_cast<std::size_t>(d * strategy.tp + k)]);
-    loads.add_ring(ring, bytes * (ranks - 1) / ranks, bytes / (ranks * static_cast<double>(pieces)));
+    loads.add_ring(ring, shared_out_bytes(links_, ring, bytes), bytes / (ranks * static_cast<double>(pieces)));
     for (std::size_t i = 0; i < ring.size(); ++i)
       latency_s = std::max(latency_s, links_.path(ring[i], ring[(i + 1) % ring.size()]).latency_s);
   }
@@ -297,9 +354,8 @@ BlockPass TrainStepCost::block(const StageWork& work, const LayerStrategy& strat
     const double tokens = static_cast<double>(count * training_.sequence_length);
     auto [forward, backward] = slowest_rank(ranks, [&](std::size_t r) { return block_parts(ranks, r, tokens); });
     BlockPass pass;
-    if (const auto time = measured_pass(ranks, count, LayerPart::block)) {
-      pass = *time;
-      pass.weights_s = pass.backward_s * forward.products_s / backward.sum();
+    if (const auto time = measured(ranks, count, LayerPart::block)) {
+      pass = {time->forward_s, time->backward_s, time->backward_s * forward.products_s / backward.sum()};
       own.compute.measured_s = pass.forward_s + pass.backward_s;
       own.recompute.measured_s = strategy.recompute ? pass.forward_s : 0;
     } else {
@@ -342,14 +398,31 @@ BlockPass TrainStepCost::block(const StageWork& work, const LayerStrategy& strat
   return beside;
 }
 
+double TrainStepCost::parameters(LayerPart part) const {
+  if (part == LayerPart::block) return block_parameters_;
+  double sum = 0;
+  for (const TensorSpec& tensor : part == LayerPart::embedding ? embedding_tensors(arch_) : head_tensors(arch_))
+    sum += static_cast<double>(tensor.elements());
+  return sum;
+}
+
+// What the data-parallel ranks exchange of an end of the model, where they divide as much as `from`.
+double TrainStepCost::sharded_end_s(const StageWork& work, const LayerStrategy& strategy, LayerPart end, Sharding from,
+                                    double bytes_per_parameter) const {
+  if (strategy.shard < from || !ends_in_passes()) return 0;
+  return exposed_ *
+         over_data_ranks_s(work, strategy, bytes_per_parameter * parameters(end) / static_cast<double>(strategy.tp), 1);
+}
+
 BlockPass TrainStepCost::embedding(const StageWork& work, const LayerStrategy& strategy) const {
   BlockPass slowest;
-  for (std::int64_t rank = 0; rank < strategy.dp; ++rank) {
-    const BlockPass pass =
-        measured_pass(group(work, strategy, rank), sequences(work, strategy, rank), LayerPart::embedding)
-            .value_or(BlockPass{});
-    slowest = {std::max(slowest.forward_s, pass.forward_s), std::max(slowest.backward_s, pass.backward_s)};
-  }
+  for (std::int64_t rank = 0; rank < strategy.dp; ++rank)
+    if (const auto time = measured(group(work, strategy, rank), sequences(work, strategy, rank), LayerPart::embedding))
+      slowest = {std::max(slowest.forward_s, time->forward_s), std::max(slowest.backward_s, time->backward_s)};
+  const double gather_s = sharded_end_s(work, strategy, LayerPart::embedding, Sharding::zero3, states_.weight);
+  slowest.forward_s += gather_s;
+  slowest.backward_s +=
+      gather_s + sharded_end_s(work, strategy, LayerPart::embedding, Sharding::zero2, states_.gradient);
   return slowest;
 }
 
@@ -361,8 +434,8 @@ BlockPass TrainStepCost::head(const StageWork& work, const LayerStrategy& strate
     const std::int64_t count = sequences(work, strategy, rank);
     BlockPass pass;
     ComputeParts own;
-    if (const auto time = measured_pass(ranks, count, LayerPart::head)) {
-      pass = *time;
+    if (const auto time = measured(ranks, count, LayerPart::head)) {
+      pass = {time->forward_s, time->backward_s};
       own.measured_s = pass.forward_s + pass.backward_s;
     } else {
       const double tokens = static_cast<double>(count * training_.sequence_length);
@@ -374,20 +447,37 @@ BlockPass TrainStepCost::head(const StageWork& work, const LayerStrategy& strate
     slowest = {std::max(slowest.forward_s, pass.forward_s), std::max(slowest.backward_s, pass.backward_s)};
   }
   if (parts) *parts = of_slowest;
+  slowest.forward_s += sharded_end_s(work, strategy, LayerPart::head, Sharding::zero3, states_.weight);
+  slowest.backward_s += sharded_end_s(work, strategy, LayerPart::head, Sharding::zero2, states_.gradient);
   return slowest;
 }
 
 double TrainStepCost::update_s(const StageWork& work, const LayerStrategy& strategy, double blocks) const {
+  return update_s(work, strategy, LayerPart::block, blocks);
+}
+
+double TrainStepCost::update_s(const StageWork& work, const LayerStrategy& strategy, LayerPart end) const {
+  return update_s(work, strategy, end, 1);
+}
+
+double TrainStepCost::update_s(const StageWork& work, const LayerStrategy& strategy, LayerPart part,
+                               double count) const {
+  const double divided = strategy.shard >= Sharding::zero1 ? static_cast<double>(strategy.dp) : 1.0;
   const double per_parameter = 2 * (states_.weight + states_.gradient + states_.master + states_.moments);
-  const double parts =
-      static_cast<double>(strategy.tp) * (strategy.shard >= Sharding::zero1 ? static_cast<double>(strategy.dp) : 1.0);
-  double slowest = 0;
-  for (const int device : work.devices) {
-    const DeviceType& type = cluster_.type_of(device);
-    slowest = std::max(slowest, blocks * block_bytes(per_parameter) / parts /
-                                    (type.memory_bandwidth_bytes_per_s * type.efficiency.bandwidth));
+  const double bytes = per_parameter * parameters(part) / static_cast<double>(strategy.tp);
+  double slowest_s = 0;
+  for (std::int64_t rank = 0; rank < strategy.dp; ++rank) {
+    const TensorGroup& ranks = group(work, strategy, rank);
+    if (const auto time = measured(ranks, 1, part); time && time->update_s > 0) {
+      slowest_s = std::max(slowest_s, time->update_s);
+      continue;
+    }
+    for (const int device : ranks.devices) {
+      const DeviceType& type = cluster_.type_of(device);
+      slowest_s = std::max(slowest_s, bytes / (type.memory_bandwidth_bytes_per_s * type.efficiency.bandwidth));
+    }
   }
-  return slowest;
+  return count * slowest_s / divided;
 }
 
 PipelineHop TrainStepCost::hop(const std::vector<int>& from, const std::vector<int>& to, std::int64_t count) const {

@@ -34,6 +34,8 @@ class TrainLinks {
   PathSpeed path(int from, int to) const;
   // Of a message, measured where the profile has it.
   double bytes_per_s(int from, int to, double message_bytes) const;
+  // Of one machine: they copy and add themselves what passes between them, and compute nothing meanwhile.
+  bool between_processors(int from, int to) const;
   int machine_of(int device) const { return cluster_.devices[static_cast<std::size_t>(device)].machine; }
   const Cluster& cluster() const { return cluster_; }
 
@@ -56,6 +58,8 @@ class LinkLoads {
 
   double seconds() const { return most_s_; }  // of the busiest link
   std::string busiest() const;
+  // Whether it is between processors of one machine.
+  bool busiest_is_of_processors() const;
 
  private:
   const TrainLinks& links_;
@@ -64,6 +68,10 @@ class LinkLoads {
   double most_s_ = 0;
   int most_from_ = -1, most_to_ = -1;  // devices on the busiest link
 };
+
+// Bytes that each of a ring's members sends where they divide `bytes`, or gather them: all but its own part. Processors
+// of one machine copy the whole, to bring a block's tensors into one piece and back.
+double shared_out_bytes(const TrainLinks& links, const std::vector<int>& ring, double bytes);
 
 // Seconds of one block in one micro-batch.
 struct BlockPass {
@@ -114,7 +122,7 @@ class TrainStepCost {
                 const Profile& profile);
 
   BlockPass block(const StageWork& work, const LayerStrategy& strategy, BlockParts* parts = nullptr) const;
-  // The lookup of a micro-batch's tokens, where a profile measured it; otherwise nothing.
+  // The lookup of a micro-batch's tokens, where a profile measured it, and what its sharded table adds.
   BlockPass embedding(const StageWork& work, const LayerStrategy& strategy) const;
   // Logits, their loss, and back.
   BlockPass head(const StageWork& work, const LayerStrategy& strategy, ComputeParts* parts = nullptr) const;
@@ -122,13 +130,18 @@ class TrainStepCost {
   SequenceTime sequence_time(int device) const {
     return sequence_times_[static_cast<std::size_t>(cluster_.devices[static_cast<std::size_t>(device)].type)];
   }
-  // Reads and writes all states of a rank's parameters.
+  // Of a rank's parameters in so many blocks, or in an end of the model: what a profile has, or all states read and
+  // written.
   double update_s(const StageWork& work, const LayerStrategy& strategy, double blocks) const;
+  double update_s(const StageWork& work, const LayerStrategy& strategy, LayerPart end) const;
   // Of a micro-batch's hidden states between the fastest pair of devices, in one direction. All paths from one machine
   // to another share a link.
   PipelineHop hop(const std::vector<int>& from, const std::vector<int>& to, std::int64_t sequences) const;
 
   HopMode hops() const { return hops_; }
+  // Whether sharded weights of embedding and head are gathered for every pass, as those of blocks are, or once per
+  // step.
+  bool ends_in_passes() const { return training_.executor == Executor::motley; }
   // Once per step and boundary between stages.
   double boundary_overhead_s() const { return boundary_overhead_s_; }
 
@@ -145,8 +158,12 @@ class TrainStepCost {
   PassParts block_parts(const TensorGroup& group, std::size_t rank, double tokens) const;
   PassParts head_parts(const TensorGroup& group, std::size_t rank, double tokens) const;
   double launch_s(const TensorGroup& group) const;
-  const LayerTime* measured(const TensorGroup& group, std::int64_t sequences, LayerPart part) const;
-  std::optional<BlockPass> measured_pass(const TensorGroup& group, std::int64_t sequences, LayerPart part) const;
+  std::optional<LayerTime> measured(int device, std::int64_t degree, std::int64_t sequences, LayerPart part) const;
+  std::optional<LayerTime> measured(const TensorGroup& group, std::int64_t sequences, LayerPart part) const;
+  double parameters(LayerPart part) const;
+  double sharded_end_s(const StageWork& work, const LayerStrategy& strategy, LayerPart end, Sharding from,
+                       double bytes_per_parameter) const;
+  double update_s(const StageWork& work, const LayerStrategy& strategy, LayerPart part, double count) const;
   double over_data_ranks_s(const StageWork& work, const LayerStrategy& strategy, double bytes,
                            std::int64_t pieces) const;
 

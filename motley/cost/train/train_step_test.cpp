@@ -196,12 +196,11 @@ TEST(TrainBlock, DataParallelRanksTakeWholeSequences) {
 }
 
 // Around a ring of two each sends half: the slower way of the link counts. Its own messages wait for its latency.
-TEST(TrainBlock, ShardedStatesTravelBesideTheComputation) {
+TEST(TrainBlock, ShardedStatesTravelBetweenTheBlocks) {
   const Job job;
   const auto cost = job.cost();
   const StageWork work{{0, 2}, {}, 2};
-  const double half_s = job.gradient_bytes() / 2 / down, forward_s = job.forward_s(1);
-  ASSERT_GT(half_s, 3 * forward_s);
+  const double half_s = job.gradient_bytes() / 2 / down, forward_s = job.forward_s(1), backward_s = job.backward_s(1);
   const auto pass = [&](Sharding shard, std::int64_t split = 1, bool recompute = false) {
     LayerStrategy strategy = strategy_of(1, 2, shard);
     strategy.split = split;
@@ -210,24 +209,35 @@ TEST(TrainBlock, ShardedStatesTravelBesideTheComputation) {
   };
   for (const Sharding shard : {Sharding::none, Sharding::zero1}) {
     expect_close(pass(shard).forward_s, forward_s);
-    expect_close(pass(shard).backward_s, job.backward_s(1));
+    expect_close(pass(shard).backward_s, backward_s);
   }
   expect_close(pass(Sharding::zero2).forward_s, forward_s);
-  expect_close(pass(Sharding::zero2).backward_s, 2e-3 + half_s);
-  expect_close(pass(Sharding::zero3).forward_s, 2e-3 + half_s);
-  expect_close(pass(Sharding::zero3).backward_s, 2 * (2e-3 + half_s));
-  expect_close(pass(Sharding::zero3, 1, true).backward_s, 2 * (2e-3 + half_s));
+  expect_close(pass(Sharding::zero2).backward_s, backward_s + 2e-3 + half_s);
+  expect_close(pass(Sharding::zero3).forward_s, forward_s + 2e-3 + half_s);
+  expect_close(pass(Sharding::zero3).backward_s, backward_s + 2 * (2e-3 + half_s));
+  expect_close(pass(Sharding::zero3, 1, true).backward_s, backward_s + forward_s + 2 * (2e-3 + half_s));
   // Four parts and the vectors; recomputation gathers them once more.
-  expect_close(pass(Sharding::zero3, 4).forward_s, 5 * 2e-3 + half_s);
-  expect_close(pass(Sharding::zero3, 4).backward_s, 2 * (5 * 2e-3 + half_s));
-  expect_close(pass(Sharding::zero3, 4, true).backward_s, 3 * (5 * 2e-3 + half_s));
+  expect_close(pass(Sharding::zero3, 4).forward_s, forward_s + 5 * 2e-3 + half_s);
+  expect_close(pass(Sharding::zero3, 4).backward_s, backward_s + 2 * (5 * 2e-3 + half_s));
+  expect_close(pass(Sharding::zero3, 4, true).backward_s, backward_s + forward_s + 3 * (5 * 2e-3 + half_s));
+}
+
+TEST(TrainBlock, TransfersBesideTheComputationMayTakeLonger) {
+  const Job job;
+  const CostOptions options{.form = "motley", .settings = {{"motley.exposed_share", 0}}};
+  const TrainStepCost cost(options, job.cluster, job.model.arch, job.training, job.profile);
+  const double half_s = job.gradient_bytes() / 2 / down;
+  ASSERT_GT(half_s, 3 * job.forward_s(1));
+  const BlockPass pass = cost.block({{0, 2}, {}, 2}, strategy_of(1, 2, Sharding::zero3));
+  expect_close(pass.forward_s, 2e-3 + half_s);
+  expect_close(pass.backward_s, 2 * (2e-3 + half_s));
 }
 
 TEST(TrainBlock, ThreeRanksSendTwoThirdsInTwoRounds) {
   const Job job;
   // m-2 is 1 ms and 1 GB/s away; the link between m-0 and m-1 has the greatest latency.
   const BlockPass pass = job.cost().block({{0, 2, 4}, {}, 3}, strategy_of(1, 3, Sharding::zero2));
-  expect_close(pass.backward_s, 2 * 2e-3 + job.gradient_bytes() * 2 / 3 / 1e9);
+  expect_close(pass.backward_s, job.backward_s(1) + 2 * 2e-3 + job.gradient_bytes() * 2 / 3 / 1e9);
 }
 
 // ---- what else a step has ----
@@ -313,15 +323,76 @@ double ends_parameters(const Architecture& arch) {
   return sum;
 }
 
-// One replica has nobody to add up with; its ranks gather what they have updated, unless every pass gathers it.
-TEST(GradientExchangeOfShards, BlocksOfZero2AndAllEnds) {
-  const Job job;
+// One replica has nobody to add up with; its ranks gather what they have updated, unless every pass gathers it. FSDP
+// gathers embedding and head once.
+TEST(GradientExchangeOfShards, OfZero2AndTheEndsOfFsdp) {
+  Job job;
   const auto seconds = [&](Sharding shard) {
     return gradient_exchange(job.cost(), job.view(), layout_on({{0, 2}}, strategy_of(1, 2, shard), 2)).seconds;
   };
   const double ends_s = 2 * ends_parameters(job.model.arch) / 2 / down;
-  expect_close(seconds(Sharding::zero3), ends_s);
+  expect_close(seconds(Sharding::zero3), 0);
   expect_close(seconds(Sharding::zero2), ends_s + 4 * job.gradient_bytes() / 2 / down);
+  job.training.executor = Executor::fsdp;
+  expect_close(seconds(Sharding::zero3), ends_s);
+}
+
+// zero1 adds up all gradients on every rank, and gathers as zero2 does.
+TEST(GradientExchangeOfShards, Zero1AddsUpAllAndGathers) {
+  const Job job;
+  const auto exchange = [&](Sharding shard) {
+    return gradient_exchange(job.cost(), job.view(), layout_on({{0, 2}}, strategy_of(1, 2, shard), 2)).seconds;
+  };
+  expect_close(exchange(Sharding::zero1), exchange(Sharding::none) + exchange(Sharding::zero2));
+}
+
+// ---- what a profile has ----
+
+class Measured : public testing::Test {
+ protected:
+  void add(LayerPart part, std::int64_t tp, std::int64_t micro_batch, double forward_s, double backward_s,
+           double update_s = 0) {
+    job_.profile.layer_time.push_back({.device_type = "card",
+                                       .tp = tp,
+                                       .micro_batch = micro_batch,
+                                       .sequence_length = 512,
+                                       .part = part,
+                                       .forward_s = forward_s,
+                                       .backward_s = backward_s,
+                                       .update_s = update_s});
+  }
+  double forward_s(std::int64_t sequences) const {
+    return job_.cost().block({{0}, {}, sequences}, strategy_of(1, 1)).forward_s;
+  }
+  Job job_;
+};
+
+TEST_F(Measured, MicroBatchesBetweenTwoAreBetweenTheirTimes) {
+  add(LayerPart::block, 1, 2, 3, 6);
+  add(LayerPart::block, 1, 4, 5, 10);
+  expect_close(forward_s(1), 1.5);
+  expect_close(forward_s(2), 3);
+  expect_close(forward_s(3), 4);
+  expect_close(forward_s(8), 10);
+}
+
+TEST_F(Measured, ALargerPartIsBetweenAnEqualOneAndTheWhole) {
+  add(LayerPart::block, 1, 1, 8, 16);
+  add(LayerPart::block, 2, 1, 5, 10);
+  const auto forward = [&](std::vector<double> shares) {
+    return job_.cost().block({{0, 1}, std::move(shares), 1}, strategy_of(2, 1)).forward_s;
+  };
+  expect_close(forward({}), 5);
+  expect_close(forward({0.75, 0.25}), 6.5);
+}
+
+TEST_F(Measured, UpdatesOfAllPartsCount) {
+  add(LayerPart::embedding, 1, 1, 0, 0, 0.5);
+  add(LayerPart::block, 1, 1, 1, 2, 0.25);
+  const auto cost = job_.cost();
+  expect_close(cost.update_s({{0}, {}, 3}, strategy_of(1, 1), 4), 4 * 0.25);
+  expect_close(cost.update_s({{0}, {}, 3}, strategy_of(1, 1), LayerPart::embedding), 0.5);
+  expect_close(cost.update_s({{0, 1}, {}, 4}, strategy_of(1, 2, Sharding::zero1), 4), 2 * 0.25);
 }
 
 // Everybody sends a third to each of the two others, twice.

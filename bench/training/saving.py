@@ -1,0 +1,81 @@
+"""What `motley train --async-save` costs the steps beside it: one worker of one thread, held to one and a half cores (processor quotas,
+control groups of version 1, root), so that half a core is left to whoever writes.
+
+    saving.py [--rounds 3] [--steps 13] [--every 4] [--length 128] [--batch 8]
+
+Runs with and without checkpoints take turns. A checkpoint's steps are those that begin while it is written; the figure is how much longer
+they take than the median step of the runs without.
+"""
+
+import argparse
+import json
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import predicted
+
+GROUPS = Path("/sys/fs/cgroup/cpu")
+
+
+def run(model, options, *more):
+    """Seconds of every step, and of every checkpoint until it was committed."""
+    plan = model.plan([predicted.replica(1, 4, predicted.stage(0, predicted.LAYERS, [predicted.ONE]))], "1f1b", False)
+    output = Path(tempfile.mkdtemp(dir=model.folder))
+    group = Path(tempfile.mkdtemp(prefix="motley-saving-", dir=GROUPS))
+    (group / "cpu.cfs_period_us").write_text("10000")
+    (group / "cpu.cfs_quota_us").write_text("15000")
+    command = [predicted.BUILD / "motley", "train", plan, "--model", model.folder / "model", "--data", model.folder / "tokens.npy", "--output",
+               output / "run", "--steps", options.steps, "--no-shuffle", "--local", *more]
+    driver = subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    worker = ""
+    while not worker:
+        listed = subprocess.run(["ps", "-o", "pid=,comm=", "--ppid", str(driver.pid)], capture_output=True, text=True).stdout
+        worker = next((line.split()[0] for line in listed.splitlines() if "motley-worker" in line), "")
+        time.sleep(0.01)
+    (group / "cgroup.procs").write_text(worker)
+    errors = driver.communicate()[1]
+    group.rmdir()
+    if driver.returncode:
+        sys.exit(errors)
+    lines = [json.loads(line) for line in (output / "run/metrics.jsonl").read_text().splitlines()]
+    saved = [float(seconds) for seconds in re.findall(r"written in ([\d.]+) s", errors)]
+    return [line["seconds"] for line in lines], saved
+
+
+def beside(seconds, saved, every):
+    """Of the steps that begin while a checkpoint is written: the last of a run has none beside it."""
+    found = []
+    for number, written in enumerate(saved[:-1], 1):
+        step = number * every
+        while written > 0 and step < min(len(seconds), (number + 1) * every):
+            found.append(seconds[step])
+            written -= seconds[step]
+            step += 1
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    for name, default in [("rounds", 3), ("steps", 13), ("every", 4), ("length", 128), ("batch", 8)]:
+        parser.add_argument("--" + name, type=int, default=default)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as made:
+        model = predicted.Model(options, Path(made))
+        plain, saving, written = [], [], []
+        for _ in range(options.rounds):
+            plain += run(model, options)[0][1:]
+            seconds, saved = run(model, options, "--save-every", options.every, "--async-save")
+            saving += beside(seconds, saved, options.every)
+            written += saved[:-1]
+    without, with_it = statistics.median(plain), statistics.median(saving)
+    print(f"{without:.3f} s per step; {with_it:.3f} s where a checkpoint is written meanwhile, {100 * (with_it / without - 1):+.1f} % "
+          f"({len(saving)} steps, checkpoints of {statistics.median(written):.2f} s)")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,239 @@
+#include "motley/probe/train_probe.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <future>
+#include <memory>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "motley/base/clock.hpp"
+#include "motley/model/training.hpp"
+#include "motley/probe/probe_run.hpp"
+#include "motley/trainer/train_workers.hpp"
+
+namespace motley {
+namespace {
+
+constexpr std::int64_t layers = 4;  // of the larger model that is run
+constexpr std::int64_t micro_batches = 3;
+constexpr std::int64_t most_sequences = 4;
+constexpr std::int64_t bucket_bytes = std::int64_t{4} << 20;  // in which gradients are added up, at most
+constexpr int fewest_rounds = 3, most_rounds = 10;
+
+// The same but for the number of its layers.
+Model shortened(const Model& model, std::int64_t count) {
+  Model made;
+  made.name = model.name;
+  made.config = model.config;
+  made.config.set("num_hidden_layers", count);
+  if (const Value* types = made.config.find("layer_types"); types != nullptr && types->is_array()) {
+    Value::Array kept = types->as_array();
+    kept.resize(static_cast<std::size_t>(count), kept.empty() ? Value() : kept.back());
+    made.config.set("layer_types", std::move(kept));
+  }
+  made.arch = read_architecture(made.config, "probe");
+  return made;
+}
+
+// Alike replicas of one stage, which takes all of its devices for tensor parallelism.
+TrainPlan plan_of(const Model& model, const Training& training, std::int64_t replicas, std::int64_t degree) {
+  TrainPlan plan;
+  plan.model = model;
+  plan.workload.training = training;
+  const LayerRange all{0, model.arch.layers};
+  int devices = 0;
+  for (std::int64_t r = 0; r < replicas; ++r) {
+    TrainStage stage{.layers = all, .devices = {}, .strategies = {{.layers = all, .tp = degree}}};
+    for (std::int64_t k = 0; k < degree; ++k) stage.devices.push_back(fmt::format("here/{}", devices++));
+    plan.replicas.push_back(
+        {.share = 1 / static_cast<double>(replicas), .micro_batches = micro_batches, .stages = {std::move(stage)}});
+  }
+  plan.cluster = resolve(one_machine(devices, std::int64_t{1} << 50), "probe");
+  return plan;
+}
+
+// A worker's mean micro-batch, and what it does once per step.
+struct StepParts {
+  double forward_s = 0, backward_s = 0, once_s = 0, exchange_s = 0;
+};
+
+StepParts parts_of(const TrainStepDone& done) {
+  // Before the first pass gradients are set to zero.
+  StepParts parts{.once_s = done.passes.at(0).start_s + done.update_s, .exchange_s = done.exchange_s};
+  for (const TrainPass& pass : done.passes)
+    (pass.way == TrainPass::Way::forward ? parts.forward_s : parts.backward_s) +=
+        (pass.end_s - pass.start_s) / static_cast<double>(micro_batches);
+  return parts;
+}
+
+using Rounds = std::vector<std::vector<StepParts>>;  // of each worker
+
+std::int64_t elements(const std::vector<TensorSpec>& tensors) {
+  std::int64_t sum = 0;
+  for (const TensorSpec& tensor : tensors) sum += tensor.elements();
+  return sum;
+}
+
+class TrainProbe {
+ public:
+  explicit TrainProbe(const TrainProbeOptions& options) : options_(options), model_(shortened(options.model, layers)) {
+    std::size_t most = 0;
+    for (const Machine& machine : options.cluster.machines) {
+      std::size_t count = 0;
+      for (const int device : machine.devices)
+        if (const DeviceType& type = options.cluster.type_of(device); type.vendor == "cpu") {
+          types_.insert(type.name);
+          ++count;
+        }
+      most = std::max(most, count);
+    }
+    if (types_.empty())
+      throw input_error("no device of the cluster is a CPU, and only CPU workers can be measured",
+                        "give a cluster with a device type of the vendor \"cpu\"");
+    devices_ = static_cast<std::int64_t>(most);
+    for (std::int64_t d = 1; d <= std::min(devices_, model_.arch.heads); d *= 2) degrees_.push_back(d);
+    for (std::int64_t b = 1; b <= std::min(options.training.global_batch, most_sequences); b *= 2) sizes_.push_back(b);
+    training_ = options.training;
+    training_.global_batch = most_sequences * micro_batches * devices_;
+    write_zeros(model_.arch, folder_.path());
+  }
+
+  Profile run() {
+    probe_once();
+    for (const std::int64_t degree : degrees_) probe_passes(degree);
+    return std::move(profile_);
+  }
+
+ private:
+  // Whole models, on as many devices as there are: what follows the passes of a step.
+  void probe_once() {
+    const std::unique_ptr<TrainWorkers> workers = start(plan_of(model_, training_, devices_, 1));
+    std::vector<double> once_s, exchange_s;
+    for (const std::vector<StepParts>& round : steps(*workers, static_cast<std::size_t>(devices_), 1)) {
+      // The worker that comes last waits for nobody.
+      const auto least = [&](double StepParts::*figure) { return std::ranges::min(round, {}, figure).*figure; };
+      once_s.push_back(least(&StepParts::once_s));
+      exchange_s.push_back(least(&StepParts::exchange_s));
+    }
+    const auto parameters = static_cast<double>(total_parameters(model_.arch));
+    once_s_ = typical(once_s) / parameters;
+    report("what a step does once");
+    if (devices_ < 2) return;
+    const double bytes = 4 * parameters, members = static_cast<double>(devices_);
+    const double rate = 2 * bytes * (members - 1) / members / typical(exchange_s);
+    for (const std::string& from : types_)
+      for (const std::string& to : types_)
+        profile_.link_rate.push_back({from, to, {static_cast<double>(bucket_bytes) / members}, {rate}});
+    report("sums of gradients");
+  }
+
+  // As many jobs as there are devices for run beside each other, each with its own workers: nothing is exchanged.
+  struct Passes {
+    double forward_s = 0, backward_s = 0;
+    Passes operator-(const Passes& o) const { return {forward_s - o.forward_s, backward_s - o.backward_s}; }
+  };
+  // By size of the micro-batch: of a model with so many layers, the mean of all jobs.
+  std::vector<Passes> passes(const Model& model, std::int64_t degree) const {
+    const auto count = static_cast<std::size_t>(std::max<std::int64_t>(1, devices_ / degree));
+    std::vector<std::unique_ptr<TrainWorkers>> jobs;
+    for (std::size_t i = 0; i < count; ++i) jobs.push_back(start(plan_of(model, training_, 1, degree)));
+    std::vector<Passes> of_sizes;
+    for (const std::int64_t size : sizes_) {
+      std::vector<std::future<Rounds>> running;
+      for (const auto& job : jobs)
+        running.push_back(std::async(std::launch::async, [&, size] { return steps(*job, 1, size); }));
+      Passes& mean = of_sizes.emplace_back();
+      for (std::future<Rounds>& one : running) {
+        const Rounds rounds = one.get();
+        mean.forward_s += slowest_rank_s(rounds, &StepParts::forward_s) / static_cast<double>(count);
+        mean.backward_s += slowest_rank_s(rounds, &StepParts::backward_s) / static_cast<double>(count);
+      }
+    }
+    return of_sizes;
+  }
+
+  static double slowest_rank_s(const Rounds& rounds, double StepParts::*figure) {
+    std::vector<double> times;
+    for (const std::vector<StepParts>& round : rounds) times.push_back(std::ranges::max(round, {}, figure).*figure);
+    return typical(times);
+  }
+
+  // Models of one and of several layers tell the blocks from the rest. In that the head does all of its work in the
+  // forward pass, loss and gradients; what the backward pass has beside the blocks is the embedding's.
+  void probe_passes(std::int64_t degree) {
+    const std::vector<Passes> few = passes(shortened(options_.model, 1), degree), more = passes(model_, degree);
+    for (std::size_t i = 0; i < sizes_.size(); ++i) {
+      const Passes blocks = more[i] - few[i];
+      const auto count = static_cast<double>(layers - 1);
+      const Passes block{blocks.forward_s / count, blocks.backward_s / count}, rest = few[i] - block;
+      const auto add = [&](LayerPart part, double forward_s, double backward_s, std::int64_t parameters) {
+        for (const std::string& type : types_)
+          profile_.layer_time.push_back(
+              {.device_type = type,
+               .tp = degree,
+               .micro_batch = sizes_[i],
+               .sequence_length = training_.sequence_length,
+               .part = part,
+               .forward_s = std::max(0.0, forward_s),
+               .backward_s = std::max(0.0, backward_s),
+               .update_s = once_s_ * static_cast<double>(parameters) / static_cast<double>(degree)});
+      };
+      add(LayerPart::embedding, 0, rest.backward_s, elements(embedding_tensors(model_.arch)));
+      add(LayerPart::block, block.forward_s, block.backward_s, block_parameters(model_.arch));
+      add(LayerPart::head, rest.forward_s, 0, elements(head_tensors(model_.arch)));
+    }
+    report(fmt::format("passes, tensor parallelism of {}", degree));
+  }
+
+  std::unique_ptr<TrainWorkers> start(const TrainPlan& plan) const {
+    return std::make_unique<TrainWorkers>(
+        plan, TrainWorkersOptions{
+                  .program = options_.worker_program, .weights = folder_.path(), .threads = options_.threads});
+  }
+
+  // Steps with micro-batches of so many sequences. The first is not among them: memory that is used for the first time
+  // takes longer.
+  Rounds steps(TrainWorkers& workers, std::size_t replicas, std::int64_t sequences) const {
+    const std::int64_t tokens = micro_batches * sequences * training_.sequence_length;
+    ReplicaBatch batch{.sequences = micro_batches * sequences, .inputs = {}, .targets = {}};
+    for (std::int64_t i = 0; i < tokens; ++i) {
+      batch.inputs.push_back(static_cast<std::int32_t>(i % model_.arch.vocabulary));
+      batch.targets.push_back(static_cast<std::int32_t>((i + 1) % model_.arch.vocabulary));
+    }
+    const std::vector<ReplicaBatch> batches(replicas, batch);
+    const TrainStep step{.learning_rate = 0, .tokens = tokens * static_cast<std::int64_t>(replicas)};
+    const double share_s = options_.seconds / static_cast<double>(1 + 2 * degrees_.size() * sizes_.size());
+    Rounds rounds;
+    workers.run(step, batches);
+    const Instant begun = Clock::now();
+    for (int round = 0; round < fewest_rounds || (round < most_rounds && seconds_since(begun) < share_s); ++round) {
+      std::vector<StepParts>& parts = rounds.emplace_back();
+      for (const TrainStepDone& done : workers.run(step, batches)) parts.push_back(parts_of(done));
+    }
+    return rounds;
+  }
+
+  void report(const std::string& what) const {
+    if (options_.report) options_.report(what, seconds_since(start_));
+  }
+
+  const TrainProbeOptions& options_;
+  const Model model_;
+  const TemporaryFolder folder_;
+  const Instant start_ = Clock::now();
+  std::set<std::string> types_;
+  std::int64_t devices_ = 1;  // that compute together
+  std::vector<std::int64_t> degrees_, sizes_;
+  Training training_;
+  double once_s_ = 0;  // per parameter
+  Profile profile_;
+};
+
+}  // namespace
+
+Profile probe_training(const TrainProbeOptions& options) { return TrainProbe(options).run(); }
+
+}  // namespace motley
