@@ -21,6 +21,7 @@ using Action = std::function<int()>;
 void add_plan(CLI::App& parent, Action& action);
 void add_plan_rent(CLI::App& plan_verbs, Action& action);
 void add_plan_train(CLI::App& plan_verbs, Action& action);
+void add_plan_offload(CLI::App& plan_verbs, Action& action);
 void add_plan_collectives(CLI::App& plan_verbs, Action& action);  // allreduce and its like: collective.cpp
 void add_explain(CLI::App& parent, Action& action);
 void add_compare(CLI::App& parent, Action& action);

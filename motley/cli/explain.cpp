@@ -135,7 +135,9 @@ void add_explain(CLI::App& parent, Action& action) {
       "         motley explain plan.json --cost hexgen            price the plan by another form\n"
       "         motley explain plan.json --without box/3          replan without a device, and compare\n"
       "         motley explain plan.json --add \"A100*2\"          replan with two more devices\n"
-      "         motley explain plan.json --what-if \"tp=2 on box\"  replan with another tensor-parallel degree");
+      "         motley explain plan.json --what-if \"tp=2 on box\"  replan with another tensor-parallel degree\n"
+      "         motley explain offload.json --what-if \"host_memory=128 GiB\"\n"
+      "                                   also disk.read, disk.write, disk.capacity");
   verb->add_option("plan", options->file, "Plan file")->required()->type_name("PLAN");
   verb->add_option("--depth", options->depth, "Levels of the tree to print: 1 stages, 2 phases (default), 4 all terms")
       ->check(CLI::Range(0, 16));
@@ -148,8 +150,9 @@ void add_explain(CLI::App& parent, Action& action) {
   verb->callback([options, &action] {
     action = [options] {
       const AnyPlan plan = read_plan_file(options->file);
-      if (!options->changes.empty() && !std::holds_alternative<ServePlan>(plan))
-        throw input_error("--without, --add and --what-if are for serving plans",
+      const bool can_change = std::holds_alternative<ServePlan>(plan) || std::holds_alternative<OffloadPlan>(plan);
+      if (!options->changes.empty() && !can_change)
+        throw input_error("--without, --add and --what-if are for serving plans, --what-if for offload plans too",
                           fmt::format("plan again with `{}`", kind_of(plan).command));
       return std::visit([&](const auto& one) { return explain(one, *options); }, plan);
     };

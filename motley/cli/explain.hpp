@@ -25,5 +25,6 @@ int explain(const TrainPlan& plan, const ExplainOptions& options);
 int explain(const RentPlan& plan, const ExplainOptions& options);
 int explain(const ChainPlan& plan, const ExplainOptions& options);
 int explain(const CollectivePlan& plan, const ExplainOptions& options);
+int explain(const OffloadPlan& plan, const ExplainOptions& options);
 
 }  // namespace motley::cli

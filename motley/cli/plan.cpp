@@ -98,6 +98,7 @@ void add_plan(CLI::App& parent, Action& action) {
   group->footer(
       "examples:\n"
       "  motley plan serve --cluster examples/clusters/motivating-box.toml --model llama-2-70b -o plan.json\n"
+      "  motley plan offload --machine examples/clusters/desk.toml --model llama-2-70b -o plan.json\n"
       "  motley plan allreduce --cluster examples/collectives/star.toml --bytes \"400 MB\"\n"
       "  motley plan rent --offers examples/renting/measured.json --budget \"8 $/h\"");
 
@@ -121,6 +122,7 @@ void add_plan(CLI::App& parent, Action& action) {
       [options, &action] { action = [options] { return plan_and_show(options->planning, options->output); }; });
   add_plan_rent(*group, action);
   add_plan_train(*group, action);
+  add_plan_offload(*group, action);
   add_plan_collectives(*group, action);
 #ifdef MOTLEY_WITH_RUNTIME
   add_plan_apply(*group, action);

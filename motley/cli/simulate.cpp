@@ -10,6 +10,8 @@
 #include "motley/cli/command.hpp"
 #include "motley/cli/planning.hpp"
 #include "motley/cli/train.hpp"
+#include "motley/cost/offload/offload_cost.hpp"
+#include "motley/plan/offload.hpp"
 #include "motley/report/sim_report.hpp"
 #include "motley/sim/simulate.hpp"
 #include "motley/workload/arrivals.hpp"
@@ -122,8 +124,8 @@ int simulate_plan(const TrainPlan& plan, const SimulateOptions& options) {
                         options.output);
 }
 
-int simulate_plan(ServePlan plan, const SimulateOptions& options) {
-  require_sound(plan, options.plan);
+// `times`: of an offload plan, in place of the cost model's.
+int simulate_serving(ServePlan plan, const SimulateOptions& options, std::optional<PipelineTime> times) {
   plan.workload = workload_of(options, plan);
   warn(workload_warnings(plan.workload), options.output.quiet);
   if (!options.profile.empty()) plan.profile = read_profile(options.profile);
@@ -134,6 +136,7 @@ int simulate_plan(ServePlan plan, const SimulateOptions& options) {
   ProgressBar bar(options.output.quiet);
   SimOptions sim{.cost = cost_options("motley", options.settings),
                  .router = {.max_queue = options.max_queue},
+                 .times = std::move(times),
                  .record = options.trace_out.empty() ? Record::summary : Record::timeline,
                  .progress = [&](double share) { bar.show(share); }};
   for (const std::string& text : options.faults) sim.faults.push_back(parse_fault(text, plan.cluster));
@@ -147,11 +150,21 @@ int simulate_plan(ServePlan plan, const SimulateOptions& options) {
   return 0;
 }
 
+int simulate_plan(const ServePlan& plan, const SimulateOptions& options) {
+  require_sound(plan, options.plan);
+  return simulate_serving(plan, options, {});
+}
+
+int simulate_plan(const OffloadPlan& plan, const SimulateOptions& options) {
+  require_sound(verify(plan), options.plan);
+  return simulate_serving(serving_plan(plan), options, offload_pipeline(plan, cost_options("motley", options.settings)));
+}
+
 int simulate_and_show(const SimulateOptions& options) {
   check_output_folder(options.output);
   check_output_folder({.json = false, .file = options.trace_out, .quiet = false});
   return std::visit([&](const auto& plan) { return simulate_plan(plan, options); },
-                    read_plan_file<ServePlan, TrainPlan>(options.plan));
+                    read_plan_file<ServePlan, TrainPlan, OffloadPlan>(options.plan));
 }
 
 }  // namespace

@@ -62,7 +62,7 @@ void add_change_options(CLI::App& verb, Changes& changes) {
   };
   list("--without", changes.without, "Replan without this device, as in box/3", "DEVICE");
   list("--add", changes.add, "Replan with one more machine: \"A100*2\", or \"A100*2 @ site\"", "DEVICES");
-  list("--what-if", changes.what_if, "Replan with another degree on a machine, as in \"tp=8 on box\"", "CHANGE");
+  list("--what-if", changes.what_if, "Replan changed: \"tp=8 on box\"; offload: \"disk.read=5 GB/s\"", "CHANGE");
 }
 
 ServeOutcome plan_changed(const ServePlan& plan, const Changes& changes) {

@@ -78,7 +78,18 @@ struct Disk {
   std::int64_t capacity_bytes = 0;
   double read_bytes_per_s = 0;
   double write_bytes_per_s = 0;
+  double both_bytes_per_s = 0;  // read and written at once, together; 0: each direction has its own rate
   bool operator==(const Disk&) const = default;
+};
+
+// What a machine's own memory and processors do for its devices, as rates that are reached. 0: not given; tiers_of()
+// fills them in.
+struct HostRates {
+  double upload_bytes_per_s = 0;     // from host memory to one device ...
+  double download_bytes_per_s = 0;   // ... and back
+  double bandwidth_bytes_per_s = 0;  // of host memory, shared by processors, devices and disk
+  double flop_per_s = 0;             // of the host's processors together, fp32
+  bool operator==(const HostRates&) const = default;
 };
 
 struct Reduction {
@@ -95,6 +106,7 @@ struct MachineDescription {
   std::optional<LinkSpeed> link;     // inside the machine
   std::int64_t host_memory_bytes = 0;
   std::optional<Disk> disk;
+  std::optional<HostRates> host;
   double usd_per_hour = 0;
   std::string address;
   std::optional<Reduction> reduction;
@@ -231,6 +243,18 @@ const Schema<Cluster>& schema<Cluster>();
 const std::vector<DeviceType>& device_catalogue();
 // nullptr where the name is unknown.
 const DeviceType* find_in_catalogue(std::string_view name);
+
+// What lies behind a device's own memory. All devices of a machine share it.
+struct MemoryTiers {
+  std::int64_t host_bytes = 0;  // 0: the description gives none
+  std::optional<Disk> disk;     // `both_bytes_per_s` filled in
+  HostRates host;               // complete
+  bool is_processor = false;    // a worker on the host's processors: its own memory is part of the host's
+  bool operator==(const MemoryTiers&) const = default;
+};
+// Where the description has no `host`: of a processor its type's bandwidth, FLOP/s, and copies at half that bandwidth;
+// of an accelerator PCIe 3.0 x16 (12 GB/s each way), 40 GB/s of host memory and 0.5 TFLOP/s.
+MemoryTiers tiers_of(const Cluster& cluster, int device);
 
 // Completes types, lists devices, checks names and links. `source` stands in error messages.
 Cluster resolve(ClusterDescription description, std::string source);

@@ -24,7 +24,7 @@ void expect_same(const Cluster& a, const Cluster& b) {
 
 TEST(Cluster, ExamplesAreReadAndWrittenBack) {
   const std::map<std::string, std::size_t> devices = {
-      {"clusters/motivating-box.toml", 8}, {"clusters/two-sites.toml", 40},   {"clusters/desk.toml", 1},
+      {"clusters/motivating-box.toml", 8}, {"clusters/t4.toml", 1}, {"clusters/two-sites.toml", 40},   {"clusters/desk.toml", 1},
       {"clusters/two-cards.toml", 2},      {"clusters/mixed-cloud.toml", 24}, {"garage/cluster.toml", 6},
       {"garage/one-device.toml", 1}};
   const std::filesystem::path examples = MOTLEY_SOURCE_DIR "/examples";
@@ -39,6 +39,36 @@ TEST(Cluster, ExamplesAreReadAndWrittenBack) {
   }
   for (const auto& entry : std::filesystem::directory_iterator(examples / "clusters"))
     EXPECT_TRUE(devices.contains("clusters/" + entry.path().filename().string())) << entry.path() << " is not tested";
+}
+
+TEST(Cluster, DevicesHaveTheTiersOfTheirMachine) {
+  const MemoryTiers desk = tiers_of(read_cluster(MOTLEY_SOURCE_DIR "/examples/clusters/desk.toml"), 0);
+  EXPECT_EQ(desk.host_bytes, std::int64_t{64} << 30);
+  EXPECT_EQ(desk.disk->both_bytes_per_s, 8e9);
+  EXPECT_EQ(desk.host.upload_bytes_per_s, 12e9);
+  EXPECT_FALSE(desk.is_processor);
+
+  const MemoryTiers processor = tiers_of(cluster_of(R"(
+[[machine]]
+name = "box"
+devices = ["cores"]
+host_memory = "8 GiB"
+host = { upload = "3 GB/s" }
+[[device_type]]
+name = "cores"
+vendor = "cpu"
+memory = "1 GiB"
+memory_bandwidth = "10 GB/s"
+flops = { fp32 = "100 GFLOP/s" }
+efficiency = { compute = 0.5, bandwidth = 0.8 }
+)"),
+                                         0);
+  EXPECT_TRUE(processor.is_processor);
+  EXPECT_FALSE(processor.disk);
+  EXPECT_EQ(
+      processor.host,
+      (HostRates{
+          .upload_bytes_per_s = 3e9, .download_bytes_per_s = 3e9, .bandwidth_bytes_per_s = 8e9, .flop_per_s = 50e9}));
 }
 
 TEST(Cluster, TwoSitesAreResolved) {

@@ -242,7 +242,30 @@ const Schema<Disk>& schema<Disk>() {
                                 .quantity("read", &Disk::read_bytes_per_s, Dimension::bytes_per_s, "Sequential.",
                                           {.required = true, .above = 0})
                                 .quantity("write", &Disk::write_bytes_per_s, Dimension::bytes_per_s, "Sequential.",
-                                          {.required = true, .above = 0});
+                                          {.required = true, .above = 0})
+                                .quantity("both", &Disk::both_bytes_per_s, Dimension::bytes_per_s,
+                                          "Bytes read and written together, with both at once. Default: the sum, as "
+                                          "if neither slowed the other.",
+                                          {.above = 0});
+  return table;
+}
+
+template <>
+const Schema<HostRates>& schema<HostRates>() {
+  using H = HostRates;
+  static const auto table =
+      Schema<H>("host", "What host memory and processors do for the devices, as rates that are reached.")
+          .quantity("upload", &H::upload_bytes_per_s, Dimension::bytes_per_s,
+                    "From host memory to one device. Default: 12 GB/s; of a CPU half its memory bandwidth.",
+                    {.above = 0})
+          .quantity("download", &H::download_bytes_per_s, Dimension::bytes_per_s,
+                    "From one device to host memory. Default: as `upload`.", {.above = 0})
+          .quantity("bandwidth", &H::bandwidth_bytes_per_s, Dimension::bytes_per_s,
+                    "Of host memory, shared by processors, devices and disk. Default: 40 GB/s; of a CPU its own.",
+                    {.above = 0})
+          .quantity("flops", &H::flop_per_s, Dimension::flop_per_s,
+                    "Of the host's processors together, in fp32. Default: 0.5 TFLOP/s; of a CPU its own.",
+                    {.above = 0});
   return table;
 }
 
@@ -270,6 +293,7 @@ const Schema<MachineDescription>& schema<MachineDescription>() {
           .field("link", &M::link, "Link between the devices of this machine. Default: `network.within_machine`.")
           .quantity("host_memory", &M::host_memory_bytes, Dimension::bytes, "For offloading.", {.above = 0})
           .field("disk", &M::disk, "For offloading.")
+          .field("host", &M::host, "For offloading: how fast host memory and processors are.")
           .quantity("price", &M::usd_per_hour, Dimension::usd_per_hour, "Price of renting the machine.", {.min = 0})
           .field("address", &M::address, "Where workers are started.")
           .field("reduction", &M::reduction, "Default: `network.reduction`.");

@@ -31,6 +31,12 @@ constexpr LinkRanges inside_ranges = {{0, 2e-3}, {50e6, 10e12}};
 constexpr LinkRanges site_ranges = {{0, 50e-3}, {1e6, 1e12}};
 constexpr LinkRanges far_ranges = {{0, 2}, {50e3, 1e12}};
 
+constexpr Range host_memory_range = {1e5, 64e12};
+constexpr Range disk_capacity_range = {1e6, 1e16};
+constexpr Range disk_rate_range = {1e6, 1e12};
+constexpr Range host_rate_range = {100e6, 10e12};
+constexpr Range host_flop_range = {1e9, 1e15};
+
 constexpr double suspicious_factor = 100;  // from the catalogue's figure
 
 class Warnings {
@@ -40,9 +46,11 @@ class Warnings {
   std::vector<std::string> all() {
     for (const auto& type : cluster_.types) check_type(type);
     const Network& network = cluster_.description.network;
-    for (const auto& machine : cluster_.description.machines)
+    for (const auto& machine : cluster_.description.machines) {
       if (machine.link)
         check_link(fmt::format("the link inside machine \"{}\"", machine.name), *machine.link, inside_ranges);
+      check_tiers(machine);
+    }
     if (network.within_machine) check_link("[network] within_machine", *network.within_machine, inside_ranges);
     if (network.within_site) check_link("[network] within_site", *network.within_site, site_ranges);
     if (network.between_sites) check_link("[network] between_sites", *network.between_sites, far_ranges);
@@ -81,6 +89,24 @@ class Warnings {
                    Dimension::flop_per_s);
     }
     check(what("price"), type.usd_per_hour, ranges.usd_per_hour, Dimension::usd_per_hour);
+  }
+
+  void check_tiers(const MachineDescription& machine) {
+    const auto what = [&](std::string_view key) { return fmt::format("{} of machine \"{}\"", key, machine.name); };
+    check(what("host_memory"), static_cast<double>(machine.host_memory_bytes), host_memory_range, Dimension::bytes);
+    if (machine.disk) {
+      check(what("disk.capacity"), static_cast<double>(machine.disk->capacity_bytes), disk_capacity_range,
+            Dimension::bytes);
+      check(what("disk.read"), machine.disk->read_bytes_per_s, disk_rate_range, Dimension::bytes_per_s);
+      check(what("disk.write"), machine.disk->write_bytes_per_s, disk_rate_range, Dimension::bytes_per_s);
+      check(what("disk.both"), machine.disk->both_bytes_per_s, disk_rate_range, Dimension::bytes_per_s);
+    }
+    if (machine.host) {
+      check(what("host.upload"), machine.host->upload_bytes_per_s, host_rate_range, Dimension::bytes_per_s);
+      check(what("host.download"), machine.host->download_bytes_per_s, host_rate_range, Dimension::bytes_per_s);
+      check(what("host.bandwidth"), machine.host->bandwidth_bytes_per_s, host_rate_range, Dimension::bytes_per_s);
+      check(what("host.flops"), machine.host->flop_per_s, host_flop_range, Dimension::flop_per_s);
+    }
   }
 
   void check_link(const std::string& what, const LinkSpeed& speed, const LinkRanges& ranges) {

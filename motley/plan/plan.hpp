@@ -9,6 +9,7 @@
 
 #include "motley/plan/chain.hpp"
 #include "motley/plan/collective.hpp"
+#include "motley/plan/offload.hpp"
 #include "motley/plan/rent.hpp"
 #include "motley/plan/serve.hpp"
 #include "motley/plan/shared.hpp"
@@ -18,7 +19,7 @@ namespace motley {
 
 // A plan of any kind. A new kind is its struct, table and verify(), and a name here: then what handles plans of every
 // kind (by std::visit) does not compile until it handles that one too.
-using AnyPlan = std::variant<ServePlan, TrainPlan, RentPlan, ChainPlan, CollectivePlan>;
+using AnyPlan = std::variant<ServePlan, TrainPlan, RentPlan, ChainPlan, CollectivePlan, OffloadPlan>;
 
 // Reads JSON of `motley.plan/1`, of whichever kind. read_plan<ServePlan>() takes that kind alone (shared.hpp).
 AnyPlan read_plan(const Value& document, const std::string& source);

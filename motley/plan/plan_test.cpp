@@ -74,6 +74,18 @@ CollectivePlan example() {
   return plan;
 }
 
+template <>
+OffloadPlan example<OffloadPlan>() {
+  OffloadPlan plan;
+  plan.model = read_model(MOTLEY_SOURCE_DIR "/data/models/tales");
+  plan.cluster = read_cluster(MOTLEY_SOURCE_DIR "/examples/garage/one-device.toml");
+  plan.workload = default_workload();
+  plan.device = plan.cluster.devices.front().name;
+  plan.kv_tokens = 64;
+  plan.weight_type = plan.kv_type = DType::fp32;
+  return plan;
+}
+
 template <class... Plans>
 std::vector<AnyPlan> examples_of(std::type_identity<std::variant<Plans...>>) {
   return {example<Plans>()...};
@@ -134,19 +146,19 @@ TEST(AnyPlan, KindIsOneOfThoseThatThereAre) {
   document.set("kind", "trainn");
   EXPECT_EQ(complaint(document), "kind: \"trainn\" is not a kind of plan | did you mean \"train\"?");
   EXPECT_EQ(complaint<RentPlan>(document), "kind: \"trainn\" is not a kind of plan | did you mean \"train\"?");
-  document.set("kind", "offloading");
+  document.set("kind", "measured");
   EXPECT_EQ(complaint(document),
-            "kind: \"offloading\" is not a kind of plan | choose one of serve, train, rent, chain, collective");
+            "kind: \"measured\" is not a kind of plan | choose one of serve, train, rent, chain, collective, offload");
   document.set("written_by", "motley 91.0.0");
   EXPECT_EQ(complaint(document),
-            "kind: \"offloading\" is not a kind of plan: motley 91.0.0 wrote the file, and this is " +
+            "kind: \"measured\" is not a kind of plan: motley 91.0.0 wrote the file, and this is " +
                 program_version() +
-                " | choose one of serve, train, rent, chain, collective (or read it with motley "
+                " | choose one of serve, train, rent, chain, collective, offload (or read it with motley "
                 "91.0.0 or later)");
   document.set("kind", 3);
   EXPECT_EQ(complaint(document), "kind: expected a string, found an integer | ");
   std::erase_if(document.as_object(), [](const auto& member) { return member.first == "kind"; });
-  EXPECT_EQ(complaint(document), "`kind` is missing | choose one of serve, train, rent, chain, collective");
+  EXPECT_EQ(complaint(document), "`kind` is missing | choose one of serve, train, rent, chain, collective, offload");
 }
 
 TEST(AnyPlan, OtherKindsThanThoseAskedForAreRefused) {

@@ -7,6 +7,13 @@
 #include "motley/base/hints.hpp"
 
 namespace motley {
+namespace {
+
+TierMemory tier_memory(const RankMemory& bytes) {
+  return {.weights = bytes.weights, .kv = bytes.kv, .activations = bytes.activations};
+}
+
+}  // namespace
 
 const Stage& ServePlan::stage(const std::string& id) const {
   std::vector<std::string> ids;
@@ -25,14 +32,27 @@ std::vector<DeviceMemory> stage_memory(const ServePlan& plan, const Stage& stage
       make_shards(arch, static_cast<int>(stage.devices.size()), stage.shares, stage.weight_type);
   std::vector<DeviceMemory> memory;
   for (std::size_t rank = 0; rank < stage.devices.size(); ++rank) {
-    const DeviceType& type = plan.cluster.type_of(plan.cluster.find_device(stage.devices[rank]));
-    memory.push_back(
-        {.device = {.weights = weight_bytes(arch, shape, shards[rank], stage.weight_type),
-                    .kv = kv_cache_bytes(arch, shape.layers, shards[rank], stage.kv_type, stage.kv_tokens,
-                                         plan.step.block_tokens),
-                    .activations = activation_bytes(arch, shape, shards[rank], stage.weight_type, plan.step),
-                    .reserve = type.reserve_bytes.value_or(0),
-                    .limit = type.memory_bytes}});
+    const int device = plan.cluster.find_device(stage.devices[rank]);
+    const DeviceType& type = plan.cluster.type_of(device);
+    DeviceMemory bytes;
+    if (stage.offload) {
+      const MemoryTiers tiers = tiers_of(plan.cluster, device);
+      const PlacedBytes placed =
+          placed_bytes(arch, shape, shards[rank], stage.weight_type, stage.kv_type, stage.kv_tokens, plan.step,
+                       place_layers(*stage.offload, stage.layers.size()), !tiers.is_processor);
+      bytes = {
+          .device = tier_memory(placed.device), .host = tier_memory(placed.host), .disk = tier_memory(placed.disk)};
+      bytes.host.limit = tiers.host_bytes;
+      bytes.disk.limit = tiers.disk ? tiers.disk->capacity_bytes : 0;
+    } else {
+      bytes.device = {.weights = weight_bytes(arch, shape, shards[rank], stage.weight_type),
+                      .kv = kv_cache_bytes(arch, shape.layers, shards[rank], stage.kv_type, stage.kv_tokens,
+                                           plan.step.block_tokens),
+                      .activations = activation_bytes(arch, shape, shards[rank], stage.weight_type, plan.step)};
+    }
+    bytes.device.reserve = type.reserve_bytes.value_or(0);
+    bytes.device.limit = type.memory_bytes;
+    memory.push_back(bytes);
   }
   return memory;
 }

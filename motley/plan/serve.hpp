@@ -15,6 +15,7 @@
 #include "motley/cluster/cluster.hpp"
 #include "motley/cluster/profile.hpp"
 #include "motley/model/model.hpp"
+#include "motley/model/offload.hpp"
 #include "motley/plan/shared.hpp"
 #include "motley/workload/workload.hpp"
 
@@ -36,6 +37,7 @@ struct Stage {
   std::int64_t kv_tokens = 0;  // room in the KV cache, tokens per layer
   DType weight_type = DType::bf16;
   DType kv_type = DType::bf16;
+  std::optional<Offload> offload = {};  // none: all in the devices' own memory
   bool operator==(const Stage&) const = default;
 };
 
@@ -67,7 +69,7 @@ struct TierMemory {
   bool operator==(const TierMemory&) const = default;
 };
 
-// What one device holds: in its own memory, in its host's and on its host's disk. Plans use the device's own alone.
+// What one device holds: in its own memory, and where its stage offloads in its host's and on its host's disk.
 struct DeviceMemory {
   TierMemory device = {}, host = {}, disk = {};
   bool operator==(const DeviceMemory&) const = default;
@@ -113,6 +115,8 @@ const Schema<ServePlan>& schema<ServePlan>();
 std::optional<std::size_t> hand_over_hop(const ServePlan& plan, const Route& route);
 
 // Bytes on every device of a stage, in the order of its devices: the arithmetic of model/ applied to a stage of a plan.
+// Of one that offloads, shares must be whole layers. The limits of host and disk are the machine's, which its devices
+// share.
 std::vector<DeviceMemory> stage_memory(const ServePlan& plan, const Stage& stage);
 
 // Bytes of the largest payload that one worker of the plan sends another: a micro-batch's hidden states or logits, in

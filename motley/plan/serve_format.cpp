@@ -28,6 +28,37 @@ const Schema<StepLimits>& schema<StepLimits>() {
 }
 
 template <>
+const Schema<TierShares>& schema<TierShares>() {
+  using T = TierShares;
+  constexpr Limits share{.always_written = true, .min = 0, .max = 1};
+  static const auto table = Schema<T>("shares of tiers", "Shares that sum to 1.")
+                                .field("device", &T::device, "In the device's own memory. Default: 1.", share)
+                                .field("host", &T::host, "In its host's memory. Default: 0.", share)
+                                .field("disk", &T::disk, "On its host's disk. Default: 0.", share);
+  return table;
+}
+
+template <>
+const Schema<Offload>& schema<Offload>() {
+  using O = Offload;
+  static const auto table =
+      Schema<O>("offload", "Where a stage of one device keeps what it holds, by whole layers.")
+          .field("batches", &O::batches, "Micro-batches that share one pass over the weights. Default: 1.",
+                 {.always_written = true, .min = 1, .max = 1 << 20})
+          .field("weights", &O::weights,
+                 "Weights of the blocks: multiples of 1/layers. Embedding and head stay on the device.",
+                 {.always_written = true})
+          .field("kv", &O::kv, "Keys and values: multiples of 1/layers.", {.always_written = true})
+          .field("activations", &O::activations,
+                 "Hidden states between layers: multiples of 1/`batches`; never on disk.", {.always_written = true})
+          .field("cpu_attention", &O::cpu_attention,
+                 "The host's processors compute attention over keys and values that are not on the device. Default: "
+                 "false.",
+                 {.always_written = true});
+  return table;
+}
+
+template <>
 const Schema<Stage>& schema<Stage>() {
   using S = Stage;
   constexpr Limits written{.always_written = true};
@@ -48,7 +79,8 @@ const Schema<Stage>& schema<Stage>() {
           .field("kv_type", &S::kv_type,
                  "Type of keys and values: `fp32`, `bf16`, `fp16`, or `q8_0` where head_dim is a multiple of 32. "
                  "Default: `bf16`.",
-                 written);
+                 written)
+          .field("offload", &S::offload, "Where it keeps what its device cannot hold. Default: all on the devices.");
   return table;
 }
 

@@ -28,6 +28,7 @@ class Verifier {
     for (std::size_t i = 0; i < plan_.stages.size(); ++i) check_stage(i);
     for (std::size_t i = 0; i < plan_.routes.size(); ++i) check_route(i);
     check_ends();
+    check_shared_tiers();
     check_devices();
     return std::move(violations_);
   }
@@ -57,6 +58,7 @@ class Verifier {
     sound = check_shares(stage, place) && sound;
     sound = check_types(stage, place) && sound;
     sound = check_kv(stage, place) && sound;
+    sound = check_offload(stage, place) && sound;
     if (sound) check_memory(stage, place);
   }
 
@@ -158,6 +160,22 @@ class Verifier {
     return false;
   }
 
+  bool check_offload(const Stage& stage, const std::string& place) {
+    if (!stage.offload) return true;
+    const std::string here = place + ".offload";
+    if (stage.devices.size() > 1) {
+      add(here, fmt::format("a stage of {} devices offloads", stage.devices.size()), "give it one device");
+      return false;
+    }
+    const auto whole = [&](const TierShares& shares, std::int64_t units, std::string_view key) {
+      return attempt(fmt::format("{}.{}", here, key), {}, [&] { counts_of(shares, units); });
+    };
+    bool sound = whole(stage.offload->weights, stage.layers.size(), "weights");
+    sound = whole(stage.offload->kv, stage.layers.size(), "kv") && sound;
+    sound = whole(stage.offload->activations, stage.offload->batches, "activations") && sound;
+    return sound && attempt(here + ".activations", {}, [&] { place_layers(*stage.offload, stage.layers.size()); });
+  }
+
   // ---- memory ----
 
   void check_memory(const Stage& stage, const std::string& place) {
@@ -166,6 +184,7 @@ class Verifier {
       const std::string& device = stage.devices[rank];
       for (const auto& [tier, of] : memory_tiers) check_limit(device, tier, memory[rank].*of, stage, place);
       check_prediction(device, memory[rank]);
+      if (stage.offload) count_shared(device, memory[rank]);
     }
   }
 
@@ -173,6 +192,14 @@ class Verifier {
                    const std::string& place) {
     const std::int64_t excess = memory.total() - memory.limit;
     if (excess <= 0) return;
+    if (memory.limit == 0) {
+      const std::string_view key = tier == "host" ? "host_memory" : "disk";
+      add(place + ".offload",
+          fmt::format("{} of \"{}\" lie on its {}, and its machine has no `{}`",
+                      human_bytes(static_cast<double>(memory.total())), device, tier, key),
+          fmt::format("give the machine `{}`, or move them elsewhere", key));
+      return;
+    }
     const auto human = [](std::int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
     add(device,
         fmt::format("{} more than the {} has: weights {} + KV {} + activations {} + reserve {} = {} of {} ({} "
@@ -181,6 +208,35 @@ class Verifier {
                     human(memory.reserve), human(memory.total()), human(memory.limit), excess),
         fmt::format("give {} (stage \"{}\") fewer layers than {}, fewer kv_tokens than {}, or a smaller share", place,
                     stage.id, stage.layers.size(), stage.kv_tokens));
+  }
+
+  void count_shared(const std::string& device, const DeviceMemory& memory) {
+    const int index = plan_.cluster.devices[static_cast<std::size_t>(device_index_.at(device))].machine;
+    Held& held = held_by_machine_[index];
+    ++held.devices;
+    for (const auto& [tier, of] : memory_tiers) {
+      TierMemory& all = held.all.*of;
+      all.weights += (memory.*of).weights;
+      all.kv += (memory.*of).kv;
+      all.activations += (memory.*of).activations;
+      all.limit = (memory.*of).limit;
+    }
+  }
+
+  // Devices of a machine share its host memory and its disk.
+  void check_shared_tiers() {
+    for (const auto& [index, held] : held_by_machine_) {
+      const std::string& machine = plan_.cluster.machines[static_cast<std::size_t>(index)].name;
+      for (const auto& [tier, of] : memory_tiers) {
+        const TierMemory& all = held.all.*of;
+        if (of == &DeviceMemory::device || held.devices < 2 || all.total() <= all.limit) continue;
+        add(machine,
+            fmt::format("its {} devices that offload hold {} on the {}, which has {}", held.devices,
+                        human_bytes(static_cast<double>(all.total())), tier,
+                        human_bytes(static_cast<double>(all.limit))),
+            fmt::format("give the stages of \"{}\" fewer layers, or fewer of them on the {}", machine, tier));
+      }
+    }
   }
 
   void check_prediction(const std::string& device, const DeviceMemory& memory) {
@@ -415,6 +471,12 @@ class Verifier {
   std::set<std::string> used_stages_;
   std::set<std::pair<std::string, std::string>> linked_;
   std::map<std::pair<std::string, std::string>, std::optional<DType>> sent_in_;
+  // What the devices of a machine hold together.
+  struct Held {
+    int devices = 0;
+    DeviceMemory all = {};
+  };
+  std::map<int, Held> held_by_machine_;
   std::vector<Violation> violations_;
 };
 

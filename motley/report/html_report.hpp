@@ -9,6 +9,7 @@
 
 #include "motley/plan/chain.hpp"
 #include "motley/plan/collective.hpp"
+#include "motley/plan/offload.hpp"
 #include "motley/plan/rent.hpp"
 #include "motley/plan/serve.hpp"
 #include "motley/plan/train.hpp"
@@ -27,6 +28,7 @@ std::string html_report(const TrainPlan& plan);
 std::string html_report(const RentPlan& plan);
 std::string html_report(const ChainPlan& plan);
 std::string html_report(const CollectivePlan& plan);
+std::string html_report(const OffloadPlan& plan);
 // Of a run with at least one step.
 std::string html_report(const TrainRun& run);
 
