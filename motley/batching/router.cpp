@@ -86,20 +86,37 @@ Router::Router(const ServePlan& plan, const RouterOptions& options)
                            .max_sequences = plan.step.max_sequences,
                            .micro_batches = 1,
                            .max_queue = options.max_queue};
+    std::int64_t streaming = 0, batches = 1, buffer_tokens = std::numeric_limits<std::int64_t>::max();
     for (std::size_t chain = 0; chain < chains_.size(); ++chain) {
       if (group_of_chain_[chain] != group) continue;
       members.push_back(chains_[chain]);
       last_member = chain;
-      for (const Hop& hop : hops[chain])
-        limits.blocks = std::min(limits.blocks, plan.stage(hop.stage).kv_tokens / plan.step.block_tokens);
+      for (const Hop& hop : hops[chain]) {
+        const Stage& stage = plan.stage(hop.stage);
+        limits.blocks = std::min(limits.blocks, stage.kv_tokens / plan.step.block_tokens);
+        if (!stage.offload) continue;
+        batches = std::max(batches, stage.offload->batches);
+        if (stage.offload->kv.disk > 0)
+          buffer_tokens = std::min(buffer_tokens, kv_buffer_tokens(stage.kv_tokens, stage.offload->batches));
+      }
+      streaming = std::max(streaming, std::ranges::count_if(hops[chain], [&](const Hop& hop) {
+                             return plan.stage(hop.stage).offload.has_value();
+                           }));
     }
+    limits.max_tokens *= batches;
+    limits.max_sequences *= batches;
     MeasuredPipeline pipeline(times_->pipeline(members));
     for (const RouteChain& chain : members) {
+      if (streaming > 0) continue;
       const PipelineTime& own = members.size() == 1 ? pipeline.believed() : times_->pipeline({chain});
       limits.micro_batches = std::max(limits.micro_batches, micro_batches_of(plan, chain, own, options));
     }
-    Scheduler scheduler(limits, options.step_rule(pipeline.times(), limits));
-    groups_.push_back({limits, std::move(pipeline), std::move(scheduler), {}, {}});
+    // A pass of a stage that offloads takes about as long for many tokens as for one: each step takes all there are,
+    // and no more of them are under way than there are such stages.
+    limits.micro_batches = std::max(limits.micro_batches, streaming);
+    const MakeStepRule& rule = streaming > 0 ? MakeStepRule(fixed_steps) : options.step_rule;
+    Scheduler scheduler(limits, rule(pipeline.times(), limits));
+    groups_.push_back({limits, buffer_tokens, std::move(pipeline), std::move(scheduler), {}, {}});
     if (members.size() == 1) groups_.back().only_chain = last_member;
   }
 }
@@ -107,8 +124,8 @@ Router::Router(const ServePlan& plan, const RouterOptions& options)
 std::optional<std::size_t> Router::choose() const { return choose_route(weights_, load_, masked_); }
 
 std::int64_t Router::kv_tokens(std::size_t chain) const {
-  const SchedulerLimits& limits = groups_[group_of_chain_[chain]].limits;
-  return limits.blocks * limits.block_tokens;
+  const Group& group = groups_[group_of_chain_[chain]];
+  return std::min(group.limits.blocks * group.limits.block_tokens, group.buffer_tokens);
 }
 
 std::int64_t Router::room(std::size_t route, std::int64_t prompt_tokens) const {

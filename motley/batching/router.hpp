@@ -88,6 +88,7 @@ class Router {
   // Chains that share a stage share its KV blocks, hence one scheduler; usually a chain is alone.
   struct Group {
     SchedulerLimits limits;
+    std::int64_t buffer_tokens = 0;  // of a sequence, at most: where its keys and values pass through a buffer
     MeasuredPipeline times;
     Scheduler scheduler;
     std::optional<std::size_t> only_chain;

@@ -35,6 +35,7 @@ void add_model_init(CLI::App& model_verbs, Action& action);      // initial.cpp
 void add_model_quantize(CLI::App& model_verbs, Action& action);  // quantize.cpp
 void add_doctor(CLI::App& parent, Action& action);
 void add_serve(CLI::App& parent, Action& action);
+void add_generate(CLI::App& parent, Action& action);
 void add_train(CLI::App& parent, Action& action);  // training.cpp
 void add_up(CLI::App& parent, Action& action);
 void add_join(CLI::App& parent, Action& action);

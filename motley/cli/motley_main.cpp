@@ -109,8 +109,8 @@ int main(int argc, char** argv) {
   Action action;
   for (const auto add : {add_plan, add_explain, add_compare, add_simulate, add_verify, add_report}) add(app, action);
 #ifdef MOTLEY_WITH_RUNTIME
-  for (const auto add : {add_serve, add_train, add_up, add_join, add_chat, add_status, add_drain, add_link, add_bench,
-                         add_coordinate, add_group})
+  for (const auto add : {add_serve, add_generate, add_train, add_up, add_join, add_chat, add_status, add_drain,
+                         add_link, add_bench, add_coordinate, add_group})
     add(app, action);
 #endif
   for (const auto add : {add_cluster, add_model, add_doctor}) add(app, action);

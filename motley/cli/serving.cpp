@@ -11,6 +11,7 @@
 #include "motley/cli/named_model.hpp"
 #include "motley/cli/worker_program.hpp"
 #include "motley/model/crossing.hpp"
+#include "motley/plan/offload.hpp"
 #include "motley/plan/served.hpp"
 #include "motley/planner/serve/replan.hpp"
 #include "motley/report/plan_report.hpp"
@@ -41,6 +42,17 @@ void check_same_model(const ServePlan& plan, const std::string& named) {
                                   "plan's is {}",
                                   named, model.digest, plan.model.digest),
                       "give the model that was planned for, or " + plan_again);
+}
+
+// A plan for one device that offloads runs as a serving plan of one stage.
+ServePlan read_runnable(const std::string& file) {
+  const auto plan = read_plan_file<ServePlan, OffloadPlan>(file);
+  if (const auto* offload = std::get_if<OffloadPlan>(&plan)) {
+    require_sound(verify(*offload), file);
+    return motley::serving_plan(*offload);
+  }
+  require_sound(std::get<ServePlan>(plan), file);
+  return std::get<ServePlan>(plan);
 }
 
 void require_served(const ServePlan& plan, const std::string& file) {
@@ -107,8 +119,7 @@ ServePlan serving_plan(const ServingOptions& options) {
   if (!options.plan.empty()) {
     if (!options.planning.cluster.empty())
       throw input_error("a plan and --cluster cannot be combined", "leave out --cluster: the plan has its cluster");
-    ServePlan plan = read_plan_file<ServePlan>(options.plan);
-    require_sound(plan, options.plan);
+    ServePlan plan = read_runnable(options.plan);
     check_same_model(plan, options.planning.model);
     require_served(plan, options.plan);
     return plan;

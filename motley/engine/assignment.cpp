@@ -68,7 +68,9 @@ Assignment assignment_of(const ServePlan& plan, const std::string& device) {
   find_stage(plan, device, assignment);
   const Stage& stage = *assignment.stage;
   for (const Route& route : plan.routes) assignment.places.push_back(find_place(plan, route, stage));
-  assignment.memory = stage_memory(plan, stage).at(static_cast<std::size_t>(assignment.rank)).device;
+  const DeviceMemory memory = stage_memory(plan, stage).at(static_cast<std::size_t>(assignment.rank));
+  assignment.memory = memory.device;
+  assignment.host_bytes = memory.host.total();
   if (assignment.memory.total() > assignment.memory.limit)
     throw input_error(
         fmt::format("{} has {}, but its part of stage {} takes {}", device,
@@ -77,13 +79,16 @@ Assignment assignment_of(const ServePlan& plan, const std::string& device) {
   return assignment;
 }
 
-void check_free_memory(const std::string& device, const TierMemory& planned, std::int64_t free_bytes) {
-  const std::int64_t needed = planned.total() - planned.reserve;
+void check_free_memory(const std::string& device, const Assignment& planned, std::int64_t free_bytes) {
+  const std::int64_t needed = planned.memory.total() - planned.memory.reserve + planned.host_bytes;
+  const auto human = [](std::int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
   if (needed > free_bytes)
-    throw Error(ErrorCode::environment,
-                fmt::format("{} takes {}, and its machine has {} of memory left", device, sum_of(planned),
-                            human_bytes(static_cast<double>(free_bytes))),
-                "end what uses the memory, or offer less of it (`--memory`)");
+    throw Error(
+        ErrorCode::environment,
+        fmt::format("{} takes {}{}, and its machine has {} of memory left", device, sum_of(planned.memory),
+                    planned.host_bytes > 0 ? fmt::format(", and {} of its host", human(planned.host_bytes)) : "",
+                    human(free_bytes)),
+        "end what uses the memory, or offer less of it (`--memory`)");
 }
 
 void check_allocation(const std::string& device, const TierMemory& planned, const RankMemory& allocated) {

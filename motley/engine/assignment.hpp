@@ -23,7 +23,8 @@ struct Assignment {
   const Stage* stage = nullptr;
   int rank = 0;
   int degree = 1;
-  TierMemory memory;
+  TierMemory memory;                              // of its own
+  std::int64_t host_bytes = 0;                    // in its host's memory, where its stage offloads
   std::vector<std::optional<RoutePlace>> places;  // by route; empty: the route does not pass here
 };
 
@@ -32,7 +33,7 @@ struct Assignment {
 Assignment assignment_of(const ServePlan& plan, const std::string& device);
 
 // Throws an environment error where the machine has less memory to give than the device's part takes.
-void check_free_memory(const std::string& device, const TierMemory& planned, std::int64_t free_bytes);
+void check_free_memory(const std::string& device, const Assignment& planned, std::int64_t free_bytes);
 
 // Throws an input error where a device holds more than its plan predicts.
 void check_allocation(const std::string& device, const TierMemory& planned, const RankMemory& allocated);

@@ -46,6 +46,7 @@ void LoadAhead::end_into(StageModel& model) {
 
 bool has_room_beside(const Assignment& now, const Assignment& next, std::int64_t memory_bytes) {
   const Stage &a = *now.stage, &b = *next.stage;
+  if (a.offload || b.offload) return false;  // it would stream from two files at once
   const bool alike =
       now.degree == next.degree && now.rank == next.rank && a.shares == b.shares && a.weight_type == b.weight_type;
   const std::int64_t both =

@@ -22,23 +22,25 @@ constexpr double connect_timeout_s = 10;  // for the other workers to connect, t
 
 StageSpec spec_of(const ServePlan& plan, const Assignment& assignment) {
   const Stage& stage = *assignment.stage;
-  return {.arch = plan.model.arch,
-          .layers = stage.layers,
-          .embedding = stage.embedding,
-          .head = stage.head,
-          .rank = assignment.rank,
-          .degree = assignment.degree,
-          .shares = stage.shares,
-          .weight_type = stage.weight_type,
-          .kv_type = stage.kv_type,
-          .kv_tokens = stage.kv_tokens,
-          .limits = plan.step};
+  StageSpec spec{.arch = plan.model.arch,
+                 .layers = stage.layers,
+                 .embedding = stage.embedding,
+                 .head = stage.head,
+                 .rank = assignment.rank,
+                 .degree = assignment.degree,
+                 .shares = stage.shares,
+                 .weight_type = stage.weight_type,
+                 .kv_type = stage.kv_type,
+                 .kv_tokens = stage.kv_tokens,
+                 .limits = plan.step};
+  if (stage.offload) spec.offload = place_layers(*stage.offload, stage.layers.size());
+  return spec;
 }
 
 // Others may use the memory, too.
 void check_memory(const std::string& device, const Assignment& assignment, at::Device on) {
   const std::optional<std::int64_t> free = on.is_cpu() ? free_memory_bytes() : free_gpu_memory_bytes();
-  if (free) check_free_memory(device, assignment.memory, *free);
+  if (free) check_free_memory(device, assignment, *free);
 }
 
 std::set<std::int64_t> layers_from(const CacheHandover& handover, int rank) {
@@ -201,7 +203,8 @@ StepResult StageExecutor::execute(Step step) {
   activity_.set(epoch_, step_, Doing::computing);
   const RoutePlace& place = place_on_route(step);
   const std::int64_t rows_onwards = take_parts(step, place.number);
-  const std::int64_t tokens = count_tokens(step, plan_.step.max_tokens);
+  const std::optional<Offload>& offload = assignment_.stage->offload;
+  const std::int64_t tokens = count_tokens(step, plan_.step.max_tokens * (offload ? offload->batches : 1));
 
   const at::Tensor incoming = place.previous != nullptr ? receive(place, tokens) : at::Tensor();
   // A rank may get its whole input from the others of its stage, and waits there for the stages before.

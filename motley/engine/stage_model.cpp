@@ -8,6 +8,7 @@
 
 #include "motley/engine/backend.hpp"
 #include "motley/engine/ops.hpp"
+#include "motley/engine/streamed_caches.hpp"
 #include "motley/engine/weights.hpp"
 
 namespace motley {
@@ -38,6 +39,36 @@ LayerCache resized(LayerCache old, DType type, CacheShape shape, at::Device devi
   return cache;
 }
 
+// The part of a step that passes a block at once: its rows are numbered from its own first one.
+struct MicroBatch {
+  std::int64_t first_row = 0;
+  std::int64_t count = 0;
+  std::vector<SequenceRows> sequences = {};
+  Tensor rows_of(const Tensor& step) const { return step.narrow(0, first_row, count); }
+};
+
+// As few as have room for so many tokens and KV blocks each. A sequence's blocks are at most that many.
+std::vector<MicroBatch> micro_batches(const std::vector<SequenceRows>& sequences, std::int64_t max_tokens,
+                                      std::int64_t max_blocks) {
+  std::vector<MicroBatch> batches(1);
+  std::int64_t blocks = 0;  // of the last one
+  for (SequenceRows left : sequences)
+    while (left.count > 0) {
+      if (batches.back().count == max_tokens || blocks + std::ssize(left.blocks) > max_blocks) {
+        batches.push_back({.first_row = batches.back().first_row + batches.back().count});
+        blocks = 0;
+      }
+      MicroBatch& batch = batches.back();
+      blocks += std::ssize(left.blocks);
+      const std::int64_t taken = std::min(left.count, max_tokens - batch.count);
+      batch.sequences.push_back({batch.count, taken, left.position, left.blocks});
+      batch.count += taken;
+      left.position += taken;
+      left.count -= taken;
+    }
+  return batches;
+}
+
 // A step comes over a connection: nothing in it is believed unchecked.
 [[noreturn]] void refuse(const Step& step, const std::string& what) {
   throw Error(ErrorCode::peer, fmt::format("step {}: {}", step.step, what));
@@ -55,6 +86,8 @@ struct StageModel::Impl {
   Collectives collectives;
   StageWeights weights;
   HeldCaches caches, parting;
+  std::unique_ptr<StreamedCaches> streamed_caches;  // of layers whose keys and values are on a disk
+  std::uint64_t streamed_since = 0;                 // the epoch from which these count
   std::map<std::string, Tensor> buffers;
   std::map<std::string, Tensor> staged;  // what goes to buffers of a GPU, on the host
   RotaryFrequencies frequencies;
@@ -66,6 +99,15 @@ struct StageModel::Impl {
     return {block_count(), shard.kv_heads.size(), spec.arch.head_dim, spec.limits.block_tokens};
   }
   void keep_caches(HeldCaches held, const std::set<std::int64_t>& to_part);
+  Tier kv_tier(std::int64_t layer) const {
+    return spec.offload ? spec.offload->kv.at(static_cast<std::size_t>(layer - spec.layers.first)) : Tier::device;
+  }
+  // Of the largest micro-batch.
+  std::int64_t buffer_blocks() const {
+    if (!spec.offload) return block_count();
+    const std::int64_t tokens = kv_buffer_tokens(spec.kv_tokens, spec.offload->batches);
+    return (tokens + spec.limits.block_tokens - 1) / spec.limits.block_tokens;
+  }
   void allocate_caches(std::uint64_t epoch);
   void allocate_buffers();
   std::int64_t block_count() const {
@@ -76,15 +118,21 @@ struct StageModel::Impl {
 
   std::vector<SequenceRows> check(const Step& step) const;
   void check_sequence(const Step& step, const StepSequence& sequence) const;
-  void copy_to(const char* buffer, const std::vector<std::int64_t>& values);
+  void copy_to(const char* buffer, std::span<const std::int64_t> values);
 
   BlockBuffers block_buffers(std::int64_t tokens) const;
-  void embed(std::int64_t tokens);
+  void embed(Tensor hidden);
+  void run_layer(std::int64_t layer, const BlockWeights& block, std::size_t number, const MicroBatch& batch,
+                 Tensor hidden);
+  void begin(const MicroBatch& batch, std::span<const std::int64_t> tokens, std::span<const std::int64_t> positions);
 };
 
 StageModel::Impl::Impl(const StageSpec& stage, WorkerGroup* group, at::Device on)
     : spec(stage), device(on), own_ops(ops_for(on)), ops(*own_ops), collectives(group) {
   MOTLEY_CHECK(spec.rank >= 0 && spec.rank < spec.degree);
+  if (spec.offload && !device.is_cpu())
+    throw input_error(fmt::format("stages that offload run on processors, found {}", device.str()),
+                      "use --backend cpu, or a plan without `offload`");
   const auto check_type = [](DType type, Use use) {
     if (!supports(type, Support::served, use))
       throw input_error(fmt::format("the engine cannot compute in {}", name_of(type)),
@@ -118,22 +166,36 @@ void StageModel::Impl::keep_caches(HeldCaches held, const std::set<std::int64_t>
   caches = std::move(held);
 }
 
+// The host's memory is a processor's own: keys and values that are homed there stay, and count for that tier.
 void StageModel::Impl::allocate_caches(std::uint64_t epoch) {
+  std::vector<std::int64_t> on_disk;
   for (std::int64_t layer = spec.layers.first; layer < spec.layers.end; ++layer) {
+    const Tier tier = kv_tier(layer);
+    if (tier == Tier::disk) {
+      on_disk.push_back(layer);
+      caches.erase(layer);
+      continue;
+    }
     if (!caches.contains(layer))
       caches[layer] = {shard.kv_heads, spec.kv_type, {epoch, empty_cache(spec.kv_type, cache_shape(), device)}};
     const LayerCache& cache = caches.at(layer).kept.cache;
-    kv_bytes += allocated_bytes(cache.keys) + allocated_bytes(cache.values);
+    if (tier == Tier::device) kv_bytes += allocated_bytes(cache.keys) + allocated_bytes(cache.values);
   }
+  if (on_disk.empty()) return;
+  streamed_caches = std::make_unique<StreamedCaches>(on_disk, spec.kv_type, cache_shape(), buffer_blocks());
+  streamed_since = epoch;
+  if (!spec.offload->cpu_attention) kv_bytes += streamed_caches->buffers_bytes();
 }
 
 void StageModel::Impl::allocate_buffers() {
   MOTLEY_CHECK(collectives.size() == spec.degree);
   const StageShape shape{spec.layers.size(), spec.embedding, spec.head};
-  for (const Buffer& buffer : activation_buffers(spec.arch, shape, shard, spec.weight_type, spec.limits))
+  for (Buffer buffer : activation_buffers(spec.arch, shape, shard, spec.weight_type, spec.limits)) {
+    if (buffer.name == "hidden") buffer.shape[0] = spec.step_limits().max_tokens;
     buffers.emplace(
         buffer.name,
         at::zeros(buffer.shape, at::TensorOptions(buffer.type ? scalar_type(*buffer.type) : at::kLong).device(device)));
+  }
 }
 
 void StageModel::Impl::check_sequence(const Step& step, const StepSequence& sequence) const {
@@ -170,8 +232,9 @@ void StageModel::Impl::check_sequence(const Step& step, const StepSequence& sequ
 }
 
 std::vector<SequenceRows> StageModel::Impl::check(const Step& step) const {
-  if (std::ssize(step.sequences) > spec.limits.max_sequences)
-    refuse(step, fmt::format("{} sequences, at most {} fit", step.sequences.size(), spec.limits.max_sequences));
+  const StepLimits most = spec.step_limits();
+  if (std::ssize(step.sequences) > most.max_sequences)
+    refuse(step, fmt::format("{} sequences, at most {} fit", step.sequences.size(), most.max_sequences));
   std::vector<SequenceRows> rows;
   std::int64_t tokens = 0;
   for (const StepSequence& sequence : step.sequences) {
@@ -179,14 +242,13 @@ std::vector<SequenceRows> StageModel::Impl::check(const Step& step) const {
     rows.push_back({tokens, sequence.count, sequence.position, sequence.blocks});
     tokens += sequence.count;
   }
-  if (tokens > spec.limits.max_tokens)
-    refuse(step, fmt::format("{} tokens, at most {} fit", tokens, spec.limits.max_tokens));
+  if (tokens > most.max_tokens) refuse(step, fmt::format("{} tokens, at most {} fit", tokens, most.max_tokens));
   return rows;
 }
 
 // To a GPU by way of pinned memory, so that nobody waits; forward() sees to it that the step before has been read.
-void StageModel::Impl::copy_to(const char* buffer, const std::vector<std::int64_t>& values) {
-  const auto count = static_cast<std::int64_t>(values.size());
+void StageModel::Impl::copy_to(const char* buffer, std::span<const std::int64_t> values) {
+  const std::int64_t count = std::ssize(values);
   Tensor from = at::from_blob(const_cast<std::int64_t*>(values.data()), {count}, at::kLong);
   if (!device.is_cpu()) {
     Tensor& pinned = staged[buffer];
@@ -197,11 +259,22 @@ void StageModel::Impl::copy_to(const char* buffer, const std::vector<std::int64_
   rows(buffer, count).copy_(from, /*non_blocking=*/true);
 }
 
+// The operations that follow are about this part of a step.
+void StageModel::Impl::begin(const MicroBatch& batch, std::span<const std::int64_t> tokens,
+                             std::span<const std::int64_t> positions) {
+  const auto part = [&](std::span<const std::int64_t> values) {
+    return values.subspan(static_cast<std::size_t>(batch.first_row), static_cast<std::size_t>(batch.count));
+  };
+  copy_to("positions", part(positions));
+  if (spec.embedding) copy_to("tokens", part(tokens));
+  ops.begin_step(batch.sequences, rows("positions", batch.count));
+}
+
 // Every rank looks up the rows that it holds, and the sum puts them together. Learned positions are added after the
 // projection.
-void StageModel::Impl::embed(std::int64_t tokens) {
+void StageModel::Impl::embed(Tensor hidden) {
   const EndWeights& ends = weights.ends;
-  Tensor hidden = rows("hidden", tokens);
+  const std::int64_t tokens = hidden.size(0);
   const bool projected = ends.projection_in.defined();
   Tensor looked_up = projected ? rows("embedded", tokens) : hidden;
   ops.look_up(looked_up, rows("tokens", tokens), ends.embedding, shard.vocabulary);
@@ -223,6 +296,19 @@ BlockBuffers StageModel::Impl::block_buffers(std::int64_t tokens) const {
           .projected = rows("projected", tokens),
           .up = rows("up", tokens),
           .gate = spec.arch.gated ? rows("gate", tokens) : Tensor()};
+}
+
+void StageModel::Impl::run_layer(std::int64_t layer, const BlockWeights& block, std::size_t number,
+                                 const MicroBatch& batch, Tensor hidden) {
+  const Tensor at_positions = rows("positions", batch.count);
+  const auto run = [&](const LayerCache& cache, const std::vector<SequenceRows>& sequences) {
+    const BlockCall pass{spec.arch, ops, collectives, frequencies, at_positions, sequences};
+    run_block(pass, block, layer, cache, block_buffers(batch.count), hidden);
+  };
+  if (kv_tier(layer) != Tier::disk) return run(caches.at(layer).kept.cache, batch.sequences);
+  const StreamedCaches::Pass pass = streamed_caches->begin(layer, number);
+  run(pass.cache, pass.sequences);
+  streamed_caches->end();
 }
 
 StageModel::StageModel(const StageSpec& spec, const std::filesystem::path& model, WorkerGroup* group, at::Device device,
@@ -288,22 +374,34 @@ Tensor StageModel::forward(const Step& step, const Tensor& incoming) {
   }
   const auto count = static_cast<std::int64_t>(tokens.size());
   wait_for_stream(m.device);
-  m.copy_to("positions", positions);
-  if (m.spec.embedding) {
-    m.copy_to("tokens", tokens);
-  } else {
-    MOTLEY_CHECK(incoming.size(0) == count && incoming.size(1) == m.spec.arch.hidden);
-    m.rows("hidden", count).copy_(incoming);
-  }
   Tensor hidden = m.rows("hidden", count);
-  const Tensor at_positions = m.rows("positions", count);
-  m.ops.begin_step(sequences, at_positions);
+  if (!m.spec.embedding) {
+    MOTLEY_CHECK(incoming.size(0) == count && incoming.size(1) == m.spec.arch.hidden);
+    hidden.copy_(incoming);
+  }
+  const std::vector<MicroBatch> batches =
+      micro_batches(sequences, m.spec.limits.max_tokens, m.streamed_caches ? m.buffer_blocks() : m.block_count());
+  m.begin(batches.front(), tokens, positions);
+  if (m.streamed_caches) {
+    std::vector<std::vector<SequenceRows>> of_batches;
+    for (const MicroBatch& batch : batches) of_batches.push_back(batch.sequences);
+    m.streamed_caches->begin_step(of_batches);
+  }
+  const auto turn_to = [&](const MicroBatch& batch) {
+    if (batches.size() > 1) m.begin(batch, tokens, positions);
+  };
   const auto run = [&] {
-    if (m.spec.embedding) m.embed(count);
-    const BlockCall pass{m.spec.arch, m.ops, m.collectives, m.frequencies, at_positions, sequences};
-    const BlockBuffers block_buffers = m.block_buffers(count);
-    for (std::int64_t layer = m.spec.layers.first; layer < m.spec.layers.end; ++layer)
-      run_block(pass, m.weights.blocks->block(layer), layer, m.caches.at(layer).kept.cache, block_buffers, hidden);
+    for (const MicroBatch& batch : batches) {
+      turn_to(batch);
+      if (m.spec.embedding) m.embed(batch.rows_of(hidden));
+    }
+    for (std::int64_t layer = m.spec.layers.first; layer < m.spec.layers.end; ++layer) {
+      const BlockWeights& block = m.weights.blocks->block(layer);
+      for (std::size_t i = 0; i < batches.size(); ++i) {
+        turn_to(batches[i]);
+        m.run_layer(layer, block, i, batches[i], batches[i].rows_of(hidden));
+      }
+    }
   };
   // Steps of one token per sequence differ in numbers on the device alone; sums over ranks pass through the host.
   const bool repeats = m.spec.degree == 1 && std::ssize(sequences) == count;
@@ -366,13 +464,18 @@ std::optional<std::vector<std::int32_t>> StageModel::draw(const Tensor& logits,
 StageModel::Allocated StageModel::allocated() const {
   Allocated bytes{.weights = impl_->weights.blocks->bytes() + impl_->weights.ends.bytes, .kv = impl_->kv_bytes};
   for (const auto& [name, buffer] : impl_->buffers) bytes.activations += allocated_bytes(buffer);
+  if (impl_->spec.offload) {
+    const Tensor& hidden = impl_->buffers.at("hidden");
+    const auto on_host = std::ranges::count(impl_->spec.offload->activations, Tier::host);
+    bytes.activations -= on_host * impl_->spec.limits.max_tokens * hidden.stride(0) * hidden.element_size();
+  }
   return bytes;
 }
 
 std::int64_t StageModel::loaded_bytes() const { return impl_->weights.loaded_bytes; }
 
 std::uint64_t StageModel::cache_epoch() const {
-  std::uint64_t newest = 0;
+  std::uint64_t newest = impl_->streamed_since;
   for (const auto& [layer, cache] : impl_->caches) newest = std::max(newest, cache.kept.epoch);
   return newest;
 }

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "motley/engine/kv_cache.hpp"
-#include "motley/model/model.hpp"
+#include "motley/model/offload.hpp"
 #include "motley/workers/control_connection.hpp"
 #include "motley/workers/worker_group.hpp"
 
@@ -33,6 +33,12 @@ struct StageSpec {
   DType kv_type = DType::fp32;
   std::int64_t kv_tokens = 0;
   StepLimits limits = {};
+  std::optional<LayerHomes> offload = {};  // none: all in the device's own memory
+  // What one step may hold: as many micro-batches as share a pass over the weights.
+  StepLimits step_limits() const {
+    const std::int64_t batches = offload ? offload->batches : 1;
+    return {limits.max_tokens * batches, limits.max_sequences * batches, limits.block_tokens};
+  }
 };
 
 struct StageWeights;
@@ -63,7 +69,8 @@ class StageModel {
   StageModel(const StageSpec& spec, StageWeights weights, WorkerGroup* group, at::Device device);
   ~StageModel();
 
-  // Runs one micro-batch: T = sum of counts. At an embedding stage the tokens come from `step`; otherwise `incoming`
+  // Runs one step: T = sum of counts. One that offloads cuts it into micro-batches that share a pass over the weights.
+  // At an embedding stage the tokens come from `step`; otherwise `incoming`
   // holds [T, hidden], replicated on all ranks. Returns [T, hidden], replicated, valid until the next call.
   at::Tensor forward(const Step& step, const at::Tensor& incoming);
 
@@ -78,7 +85,7 @@ class StageModel {
   // A token for each row of logits [rows, vocabulary], where the device draws (Ops::draw()).
   std::optional<std::vector<std::int32_t>> draw(const at::Tensor& logits, std::span<const PlainDraw> draws) const;
 
-  // Bytes really allocated, by cause.
+  // Bytes really allocated, by cause; of a stage that offloads, those of the device's own tier.
   struct Allocated {
     std::int64_t weights = 0, kv = 0, activations = 0;
   };

@@ -7,9 +7,9 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
-#include <fstream>
 #include <functional>
 
+#include "motley/engine/random_model_test.hpp"
 #include "motley/engine/weights.hpp"
 
 namespace motley {
@@ -34,29 +34,7 @@ class StageModelTest : public ::testing::Test {
   StageModelTest() {
     std::string pattern = (std::filesystem::temp_directory_path() / "stage-model-XXXXXX").string();
     folder = ::mkdtemp(pattern.data());
-    const Architecture untied = llama_architecture(false);
-    std::vector<TensorSpec> tensors = embedding_tensors(untied);
-    for (const TensorSpec& tensor : head_tensors(untied)) tensors.push_back(tensor);
-    for (std::int64_t layer = 0; layer < untied.layers; ++layer)
-      for (const TensorSpec& tensor : block_tensors(untied, layer)) tensors.push_back(tensor);
-    at::manual_seed(1);
-    Value header = Value::object();
-    std::string data;
-    for (const TensorSpec& tensor : tensors) {
-      const at::Tensor values = at::randn(tensor.shape) * 0.2;
-      const auto begin = static_cast<std::int64_t>(data.size());
-      data.append(static_cast<const char*>(values.const_data_ptr()), values.nbytes());
-      Value shape = Value::array();
-      for (const std::int64_t size : tensor.shape) shape.push_back(size);
-      header.set(tensor.name,
-                 Value::object({{"dtype", "F32"},
-                                {"shape", std::move(shape)},
-                                {"data_offsets", Value::array({begin, static_cast<std::int64_t>(data.size())})}}));
-    }
-    const std::string text = to_json(header);
-    std::ofstream file(folder / "model.safetensors", std::ios::binary);
-    for (int i = 0; i < 8; ++i) file.put(static_cast<char>(text.size() >> (8 * i) & 0xff));
-    file << text << data;
+    write_random_model(folder, llama_architecture(false));
   }
   ~StageModelTest() override { std::filesystem::remove_all(folder); }
 

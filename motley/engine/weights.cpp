@@ -11,6 +11,7 @@
 #include "motley/checkpoint/stored_rows.hpp"
 #include "motley/engine/backend.hpp"
 #include "motley/engine/read_weights.hpp"
+#include "motley/engine/streamed_blocks.hpp"
 
 namespace motley {
 namespace {
@@ -166,6 +167,14 @@ Tensors WeightLoader::load_all(const std::vector<TensorSpec>& tensors) {
 
 BlockWeights WeightLoader::block(std::int64_t layer) { return block_of(load_all(block_tensors(spec_.arch, layer))); }
 
+Tensors WeightLoader::take_block(std::int64_t layer) {
+  const std::vector<TensorSpec> tensors = block_tensors(spec_.arch, layer);
+  Tensors loaded = load_all(tensors);
+  if (held_ != nullptr)
+    for (const TensorSpec& tensor : tensors) held_->erase(tensor.name);
+  return loaded;
+}
+
 EndWeights WeightLoader::ends() {
   const std::int64_t before = bytes_;
   EndWeights ends;
@@ -192,7 +201,12 @@ StageWeights load_weights(const StageSpec& spec, const std::filesystem::path& mo
                           std::function<void(double)> progress, HeldTensors held) {
   const c10::InferenceMode guard;
   WeightLoader loader(spec, model, device, std::move(progress), &held);
-  StageWeights weights{.blocks = std::make_unique<ResidentBlocks>(loader, spec.layers), .ends = loader.ends()};
+  StageWeights weights;
+  if (spec.offload)
+    weights.blocks = std::make_unique<StreamedBlocks>(loader, spec);
+  else
+    weights.blocks = std::make_unique<ResidentBlocks>(loader, spec.layers);
+  weights.ends = loader.ends();
   weights.loaded_bytes = loader.loaded_bytes();
   synchronize(device);
   weights.held = std::move(held);

@@ -63,7 +63,10 @@ class WeightLoader {
   WeightLoader(const StageSpec& spec, const std::filesystem::path& model, at::Device device,
                std::function<void(double)> progress = {}, HeldTensors* held = nullptr);
   BlockWeights block(std::int64_t layer);
+  // Its tensors by role, and no longer in `held`: for who copies them elsewhere.
+  std::map<std::string, WeightMatrix> take_block(std::int64_t layer);
   EndWeights ends();
+  const Shard& shard() const { return shard_; }
   std::int64_t bytes() const { return bytes_; }                // allocated for all tensors so far
   std::int64_t loaded_bytes() const { return loaded_bytes_; }  // of these: read
 
@@ -86,7 +89,7 @@ class WeightLoader {
   HeldTensors* held_;
 };
 
-// All weights of a rank, resident.
+// All weights of a rank: each block where the spec homes it.
 StageWeights load_weights(const StageSpec& spec, const std::filesystem::path& model, at::Device device,
                           std::function<void(double)> progress = {}, HeldTensors held = {});
 

@@ -14,7 +14,11 @@ bool has_layer(const Stage& stage, std::int64_t layer) {
   return layer >= stage.layers.first && layer < stage.layers.end;
 }
 
+// Keys and values on a disk stay with the part of the plan that wrote them.
+bool on_disk(const Stage& stage) { return stage.offload && stage.offload->kv.disk > 0; }
+
 bool same_heads(const Stage& a, const Stage& b) {
+  if (on_disk(a) || on_disk(b)) return false;
   return a.devices.size() == b.devices.size() && a.shares == b.shares && a.kv_type == b.kv_type;
 }
 

@@ -16,10 +16,10 @@
 
 #include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
-#include "motley/base/hints.hpp"
 #include "motley/server/driver.hpp"
 #include "motley/server/http_server.hpp"
 #include "motley/server/service.hpp"
+#include "motley/server/start_up.hpp"
 
 namespace motley {
 namespace {
@@ -95,55 +95,6 @@ class Signals {
   std::atomic<bool> armed_{false};
   std::thread thread_;
 };
-
-class Reporter {
- public:
-  explicit Reporter(std::function<void(const std::string&, const std::string&, double)> sink)
-      : sink_(std::move(sink)) {}
-  // With the time since the start.
-  void operator()(const std::string& phase, const std::string& detail) {
-    const std::lock_guard lock(mutex_);
-    if (sink_) sink_(phase, detail, seconds_since(start_));
-  }
-
- private:
-  std::mutex mutex_;
-  std::function<void(const std::string&, const std::string&, double)> sink_;
-  const Instant start_ = Clock::now();
-};
-
-// Null where the packages are missing: token ids can be served without.
-std::shared_ptr<TextCodec> open_codec(const ServeSettings& settings, std::int64_t vocabulary, Reporter& report) {
-  try {
-    auto codec = TextCodec::open(settings.model_folder);
-    if (codec->vocabulary_size() > vocabulary)
-      throw input_error(fmt::format("{}: the tokenizer has {} tokens, and the model a vocabulary of {}",
-                                    settings.model_folder.string(), codec->vocabulary_size(), vocabulary),
-                        "use the tokenizer that came with the model");
-    report("text", codec->has_chat_template() ? "tokenizer and chat template" : "tokenizer; no chat template");
-    return codec;
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::environment) throw;
-    report("text", fmt::format("token ids only: {}", with_hint(error)));
-    return nullptr;
-  }
-}
-
-DriverOptions driver_options(const ServeSettings& settings, Reporter& report) {
-  DriverOptions options;
-  options.model_folder = settings.model_folder;
-  options.worker_program = settings.worker_program;
-  options.transport = settings.transport;
-  options.backend = settings.backend;
-  options.threads_per_worker = settings.threads_per_worker;
-  options.max_queue = settings.max_queue;
-  options.replan = settings.replan;
-  options.restart = settings.restart;
-  options.start_workers = settings.start_workers;
-  options.prepare_workers = settings.prepare_workers;
-  options.report = [&report](const std::string& phase, const std::string& detail, double) { report(phase, detail); };
-  return options;
-}
 
 }  // namespace
 

@@ -17,6 +17,7 @@ GARAGE = "--cluster examples/garage/cluster.toml --model data/models/tales --wor
 NOT_RUN = {
     r"motley status|motley plan apply |motley drain |motley link": "talks to a server: tests/server/test_running.py, tests/network/test_machines.py",
     r"motley up |motley join |MOTLEY_LINK=|motley serve .*--agents": "need several machines, and stay up: tests/network/test_machines.py",
+    r"motley generate ": "needs a plan that offloads and requests: tests/server/test_offload.py",
     r"motley chat": "talks to a server: tests/examples/test_garage.py, tests/tree/test_docs.py",
     r"motley coordinate ": "stays up: tests/cli/test_coordinate.py, tests/cli/test_group.py",
     r"motley bench comm ": "measures, or needs several machines: tests/cli/test_bench.py, tests/cli/test_group.py",

@@ -1,0 +1,281 @@
+"""A model of a billion parameters in bf16 (2 GB) from disk, in a memory control group of 1 GiB for the whole process tree: how much of
+the disk's direct read rate one stream reaches, and tokens/s of many streams beside `accelerate`'s disk offload and llama.cpp, which maps
+its file. All in the same group, one after the other.
+
+    run.py [--cache FOLDER] [--memory MIB] [--streams 1 4 16 64 128] [--skip llama.cpp accelerate] [--threads N]
+
+Runs with the reference environment, as root where control groups are made (version 1 or 2); elsewhere nothing is held to the memory, and
+that is said. The model stays in the cache folder; MOTLEY_SPILL_DIR names the disk (default: the cache folder's).
+"""
+
+import argparse
+import importlib.util
+import json
+import mmap
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path += [str(ROOT / "bench/decode")]
+import make_model  # noqa: E402
+
+ACCELERATE = ["accelerate==1.15.0", "psutil==7.2.2"]
+
+MIB = 1 << 20
+PROMPT, GENERATE = 16, 32
+CLUSTER = """
+format = "motley.cluster/1"
+name = "little memory"
+
+[[machine]]
+name = "box"
+devices = ["processor*1"]
+disk = {{ capacity = "100 GB", read = "1 GB/s", write = "1 GB/s" }}
+
+[[device_type]]
+name = "processor"
+vendor = "cpu"
+memory = "{memory}"
+memory_bandwidth = "10 GB/s"
+flops = {{ bf16 = "100 GFLOP/s", fp32 = "100 GFLOP/s" }}
+reserve = "0 B"
+"""
+
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+class MemoryGroup:
+    """A control group that holds what runs in it to so many bytes; `command()` puts a command into it."""
+
+    def __init__(self, limit):
+        v1, v2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
+        self.folder = None
+        for root, file in ((v1, "memory.limit_in_bytes"), (v2, "memory.max")):
+            folder = root / f"motley-offload-{os.getpid()}"
+            try:
+                folder.mkdir()
+                (folder / file).write_text(str(limit))
+            except OSError:
+                if folder.is_dir():
+                    folder.rmdir()
+                continue
+            self.folder = folder
+            break
+        if self.folder is None:
+            say("no control group can be made here: nothing is held to its memory")
+
+    def command(self, command):
+        if self.folder is None:
+            return list(map(str, command))
+        return ["sh", "-c", f'echo $$ > {self.folder}/cgroup.procs && exec "$@"', "sh", *map(str, command)]
+
+    def remove(self):
+        if self.folder is not None:
+            self.folder.rmdir()
+
+
+def direct_read_rate(folder, threads, size=1024 * MIB, piece=4 * MIB):
+    """Bytes/s of sequential reads past the page cache, by so many threads at once."""
+    with tempfile.NamedTemporaryFile(dir=folder) as file:
+        block = os.urandom(piece)
+        for _ in range(size // piece):
+            file.write(block)
+        file.flush()
+        os.fsync(file.fileno())
+        descriptor = os.open(file.name, os.O_RDONLY | os.O_DIRECT)
+        offsets = iter(range(0, size, piece))
+        lock = threading.Lock()
+
+        def read():
+            buffer = mmap.mmap(-1, piece)
+            while True:
+                with lock:
+                    offset = next(offsets, None)
+                if offset is None:
+                    return
+                assert os.preadv(descriptor, [buffer], offset) == piece
+        workers = [threading.Thread(target=read) for _ in range(threads)]
+        start = time.monotonic()
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        seconds = time.monotonic() - start
+        os.close(descriptor)
+    return size / seconds
+
+
+def counters(process):
+    """(bytes read from disk, bytes written, anonymous bytes) of a process; None where it has ended."""
+    try:
+        io = dict(line.split(": ") for line in Path(f"/proc/{process}/io").read_text().splitlines())
+        status = Path(f"/proc/{process}/status").read_text()
+        anonymous = int(status.split("RssAnon:")[1].split()[0]) * 1024
+        return int(io["read_bytes"]), int(io["write_bytes"]), anonymous
+    except (OSError, IndexError, KeyError):
+        return None
+
+
+def children(process):
+    try:
+        tasks = Path(f"/proc/{process}/task").iterdir()
+        return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+    except OSError:
+        return []
+
+
+def make_plan(options, folder, streams):
+    """One processor that streams all layers from disk, with room for so many sequences."""
+    (folder / "roomy.toml").write_text(CLUSTER.format(memory="16 GiB"))
+    plan_file = folder / f"plan-{streams}.json"
+    subprocess.run([options.build / "motley", "plan", "serve", "--cluster", folder / "roomy.toml", "--model", options.model, "--max-tokens",
+                    str(max(64, streams)), "--max-sequences", str(streams), "--no-roles", "-q", "-o", plan_file], check=True, stdout=subprocess.DEVNULL)
+    plan = json.loads(plan_file.read_text())
+    stage = plan["stages"][0]
+    block = plan["step"]["block_tokens"]
+    stage["kv_tokens"] = streams * -(-(PROMPT + GENERATE + 1) // block) * block
+    stage["offload"] = dict(batches=1, weights=dict(device=0, host=0, disk=1), kv=dict(device=1), activations=dict(device=1))
+    plan["predicted"].pop("memory_bytes", None)
+    plan_file.write_text(json.dumps(plan))
+    return plan_file
+
+
+def run_motley(options, group, folder, streams):
+    """A report of `motley generate` on so many requests at once."""
+    plan = make_plan(options, folder, streams)
+    source, answers = folder / "in.jsonl", folder / f"out-{streams}.jsonl"
+    source.write_text("".join(json.dumps(dict(
+        custom_id=str(number), method="POST", url="/v1/completions",
+        body=dict(prompt=[(7 * i + 31 * number) % 31000 + 50 for i in range(PROMPT)], max_tokens=GENERATE, ignore_eos=True, temperature=0,
+                  return_token_ids=True))) + "\n" for number in range(streams)))
+    answers.unlink(missing_ok=True)
+    command = [options.build / "motley", "generate", plan, "--model", options.model, "--input", source, "--output", answers,
+               "--worker-threads", options.threads]
+    process = subprocess.Popen(group.command(command), stderr=subprocess.PIPE, text=True,
+                               env=os.environ | {"MOTLEY_SPILL_DIR": str(options.spill)})
+    samples, ready = [], []
+
+    def watch():
+        for line in process.stderr:
+            say("    " + line.rstrip())
+            if "first token" in line or "ready" in line:
+                ready.append(time.monotonic())
+    threading.Thread(target=watch, daemon=True).start()
+    peak = 0
+    while process.poll() is None:
+        for worker in children(process.pid):
+            if found := counters(worker):
+                samples.append((time.monotonic(), *found))
+                peak = max(peak, found[2])
+        time.sleep(0.05)
+    if process.returncode != 0:
+        sys.exit(f"motley generate ended with {process.returncode}")
+    written = max(sample[2] for sample in samples)
+    steady = [sample for sample in samples if sample[2] == written]  # the weights are on disk
+    begin = next(sample for sample in steady if sample[1] > steady[0][1] + 100 * MIB)
+    end = next(sample for sample in samples if sample[1] == samples[-1][1])
+    tokens = sum(json.loads(line)["response"]["body"]["usage"]["completion_tokens"] for line in answers.read_text().splitlines())
+    return dict(streams=streams, tokens=tokens, read_bytes_per_s=(end[1] - begin[1]) / (end[0] - begin[0]),
+                seconds=end[0] - steady[0][0], tokens_per_s=tokens / (end[0] - steady[0][0]), anonymous_bytes=peak,
+                read_bytes=end[1] - steady[0][1])
+
+
+def decode_bench():
+    """bench/decode/run.py, which builds llama.cpp."""
+    spec = importlib.util.spec_from_file_location("decode_run", ROOT / "bench/decode/run.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def run_llama_cpp(options, group, streams):
+    """Tokens/s, prompts included; None where it ends without any."""
+    decode = decode_bench()
+    decode.build_llama_cpp(options.cache, options.kernels, "llama-batched-bench")
+    file = options.model / "model-bf16.gguf"
+    if not file.exists():
+        decode.output_of(options.build / "motley", "model", "quantize", options.model, "--type", "bf16", "-o", file)
+    command = [decode.llama_cpp_program(options.cache, options.kernels, "llama-batched-bench"), "-m", file, "-npp", PROMPT, "-ntg", GENERATE,
+               "-npl", streams, "-c", (PROMPT + GENERATE) * streams, "-t", options.threads, "-tb", options.threads, "-ctk", "bf16", "-ctv",
+               "bf16", "--output-format", "jsonl"]
+    result = subprocess.run(group.command(command), capture_output=True, text=True)
+    for line in result.stdout.splitlines():
+        if line.startswith("{"):
+            report = json.loads(line)
+            return streams * GENERATE / (report["t_pp"] + report["t_tg"])
+    return None
+
+
+def run_accelerate(options, group, streams):
+    """Likewise."""
+    packages = options.cache / "accelerate"
+    if not packages.exists():
+        subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", packages, *ACCELERATE], check=True)
+    with tempfile.TemporaryDirectory(dir=options.spill) as spill:
+        command = [sys.executable, __file__, "--generate-with-accelerate", options.model, str(streams), str(options.threads),
+                   str(options.memory // 2), spill]
+        result = subprocess.run(group.command(command), capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(packages)})
+    return float(result.stdout) if result.returncode == 0 else None
+
+
+def generate_with_accelerate(folder, streams, threads, memory, spill):
+    """In a process of its own: layers beyond `memory` MiB are on disk."""
+    import torch
+    from transformers import AutoModelForCausalLM
+    streams = int(streams)
+    torch.set_num_threads(int(threads))
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, device_map="auto", max_memory={"cpu": f"{memory}MiB"},
+                                                 offload_folder=spill).eval()
+    tokens = torch.randint(50, 31000, (streams, PROMPT))
+    begin = time.perf_counter()
+    with torch.inference_mode():
+        model.generate(tokens, attention_mask=torch.ones_like(tokens), do_sample=False, min_new_tokens=GENERATE, max_new_tokens=GENERATE)
+    print(streams * GENERATE / (time.perf_counter() - begin))
+
+
+def main():
+    if sys.argv[1:2] == ["--generate-with-accelerate"]:
+        return generate_with_accelerate(*sys.argv[2:])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", type=Path, default=ROOT / "build/release")
+    parser.add_argument("--cache", type=Path, default=Path.home() / ".cache/motley/bench")
+    parser.add_argument("--memory", type=int, default=1024, help="of the whole process tree, MiB (default 1024)")
+    parser.add_argument("--streams", type=int, nargs="+", default=[1, 4, 16, 64, 128])
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--skip", nargs="*", default=[], choices=["llama.cpp", "accelerate"])
+    parser.add_argument("--kernels", default="avx2", help="what llama.cpp is compiled for (default avx2)")
+    options = parser.parse_args()
+    options.model = options.cache / "llama-1b"
+    options.spill = Path(os.environ.get("MOTLEY_SPILL_DIR", options.cache))
+    if not (options.model / "config.json").exists():
+        say("making the model")
+        make_model.make("1b", options.model)
+    if not (options.model / "tokenizer.json").exists():
+        make_model.write_tokenizer(options.model)
+    group = MemoryGroup(options.memory * MIB)
+    peers = {"llama.cpp": run_llama_cpp, "accelerate": run_accelerate}
+    peers = {name: run for name, run in peers.items() if name not in options.skip}
+    heads = "".join(f" {name:>12}" for name in peers)
+    print(f"{'streams':>7} {'motley':>12} {'read':>10} {'of direct':>9} {'anonymous':>10}{heads}")
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            for streams in options.streams:
+                direct = max(direct_read_rate(options.spill, threads) for threads in (1, 2, 4))
+                report = run_motley(options, group, Path(folder), streams)
+                speeds = {name: run(options, group, streams) for name, run in peers.items()}
+                others = "".join(f" {speed:>6.2f} tok/s" if speed else f" {'-':>12}" for speed in speeds.values())
+                print(f"{streams:>7} {report['tokens_per_s']:>6.2f} tok/s {report['read_bytes_per_s'] / 1e9:>5.2f} GB/s "
+                      f"{report['read_bytes_per_s'] / direct:>9.0%} {report['anonymous_bytes'] / MIB:>6.0f} MiB{others}", flush=True)
+    finally:
+        group.remove()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+#include "motley/server/generate.hpp"
+
+#include "motley/cli/command.hpp"
+#include "motley/cli/serving.hpp"
+
+namespace motley::cli {
+
+void add_generate(CLI::App& parent, Action& action) {
+  struct Options {
+    ServingOptions serving;
+    GenerateFiles files;
+    bool quiet = false;
+  };
+  auto options = std::make_shared<Options>();
+  auto* verb = parent.add_subcommand("generate", "Answer a file of requests by a plan's workers on this machine");
+  verb->footer(
+      "examples:\n"
+      "  motley generate plan.json --model DIR --input prompts.jsonl --output answers.jsonl\n"
+      "\n"
+      "A line of the input is a request of OpenAI's batch format:\n"
+      "  {\"custom_id\": \"1\", \"method\": \"POST\", \"url\": \"/v1/completions\",\n"
+      "   \"body\": {\"prompt\": \"Once\", \"max_tokens\": 32}}\n"
+      "Started again with the same files, it answers what has no answer yet.");
+  add_serving_options(*verb, options->serving);
+  verb->add_option("--input", options->files.input, "Requests, one a line")->required()->type_name("FILE");
+  verb->add_option("--output", options->files.output, "Answers, one line appended for each")
+      ->required()
+      ->type_name("FILE");
+  verb->add_flag("-q,--quiet", options->quiet, "Print no progress on stderr");
+  verb->callback([options, &action] {
+    action = [options] {
+      const ServePlan plan = serving_plan(options->serving);
+      return generate_answers(plan, serve_settings(options->serving, plan, options->quiet), options->files);
+    };
+  });
+}
+
+}  // namespace motley::cli

@@ -1,0 +1,65 @@
+// Blocks of which some are homed in the host's memory or on a disk, and brought into the device's ahead of their use.
+//
+// Passes go through the layers in order and begin again, so what comes next is known: two buffers of the largest such
+// block take turns. While the block in one is computed with, the next one streams into the other; once it is done with,
+// its buffer takes the one after that.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "motley/engine/spill_file.hpp"
+#include "motley/engine/transfers.hpp"
+#include "motley/engine/weights.hpp"
+
+namespace motley {
+
+class StreamedBlocks final : public BlockStore {
+ public:
+  // Loads all blocks to their homes, each laid as the operations want it, so that a pass copies bytes and nothing else.
+  StreamedBlocks(WeightLoader& loader, const StageSpec& spec);
+  const BlockWeights& block(std::int64_t layer) override;
+  std::int64_t bytes() const override { return resident_bytes_ + buffers_bytes_; }
+
+ private:
+  // Where a tensor lies in the bytes of its block, and what it is but for its values.
+  struct Placed {
+    WeightMatrix matrix;
+    std::vector<std::int64_t> sizes;
+    at::ScalarType type;
+    std::int64_t offset;
+  };
+  struct Home {
+    Tier tier = Tier::device;
+    std::int64_t offset = 0, bytes = 0;  // in the tier
+    BlockWeights in_buffer[2];
+  };
+  // A block in a buffer, or on its way there.
+  struct Staged {
+    std::int64_t layer = 0;
+    int buffer = 0;
+    Transfers::Handle arrival;
+  };
+
+  Home& home(std::int64_t layer) { return homes_.at(static_cast<std::size_t>(layer - first_)); }
+  void settle(WeightLoader& loader, std::int64_t layer);
+  BlockWeights view(const std::map<std::string, Placed>& tensors, int buffer) const;
+  void stream(std::int64_t layer, int buffer);
+  void stream_ahead(std::int64_t layer);
+
+  const std::int64_t first_;
+  std::vector<Home> homes_;  // by layer
+  std::map<std::int64_t, BlockWeights> resident_;
+  std::vector<std::int64_t> streamed_;  // layers, ascending
+  std::int64_t resident_bytes_ = 0, buffers_bytes_ = 0;
+  std::shared_ptr<const SpillBuffer> buffers_[2];
+  std::shared_ptr<const SpillBuffer> host_;
+  std::shared_ptr<const SpillFile> disk_;
+  std::deque<Staged> staged_;  // in the order of their use
+  bool front_in_use_ = false;
+  std::unique_ptr<Transfers> transfers_;
+};
+
+}  // namespace motley

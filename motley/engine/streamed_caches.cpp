@@ -1,0 +1,153 @@
+#include "motley/engine/streamed_caches.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <functional>
+#include <span>
+
+#include "motley/base/error.hpp"
+
+namespace motley {
+namespace {
+
+constexpr int moving_threads = 4;
+
+// One block of each tensor that a cache has.
+std::vector<std::span<std::byte>> parts_of_block(const LayerCache& cache, std::int64_t block) {
+  std::vector<std::span<std::byte>> parts;
+  for (const at::Tensor& tensor : {cache.keys, cache.values, cache.key_scales, cache.value_scales})
+    if (tensor.defined()) {
+      const auto bytes = static_cast<std::size_t>(tensor.stride(0) * tensor.element_size());
+      auto* begin = static_cast<std::byte*>(const_cast<void*>(tensor.const_data_ptr()));
+      parts.emplace_back(begin + static_cast<std::size_t>(block) * bytes, bytes);
+    }
+  return parts;
+}
+
+// Aligned, of each thread: records go through it, since blocks are not.
+std::span<std::byte> relay(std::int64_t bytes) {
+  thread_local std::unique_ptr<SpillBuffer> buffer;
+  if (!buffer || std::ssize(buffer->bytes()) < bytes)
+    buffer = std::make_unique<SpillBuffer>("moving keys and values", bytes);
+  return buffer->bytes().first(static_cast<std::size_t>(bytes));
+}
+
+}  // namespace
+
+StreamedCaches::StreamedCaches(std::vector<std::int64_t> layers, DType type, const CacheShape& shape,
+                               std::int64_t buffer_blocks)
+    : layers_(std::move(layers)), shape_(shape), buffer_blocks_(buffer_blocks) {
+  for (const std::int64_t layer : layers_) places_.emplace(layer, std::ssize(places_));
+  CacheShape of_buffer = shape;
+  of_buffer.blocks = buffer_blocks;
+  for (Buffer& buffer : buffers_) buffer.cache = empty_cache(type, of_buffer);
+  for (const auto& part : parts_of_block(buffers_[0].cache, 0)) record_bytes_ += std::ssize(part);
+  record_bytes_ = spill_aligned(record_bytes_);
+  file_ = std::make_shared<SpillFile>("keys and values", std::ssize(layers_) * shape.blocks * record_bytes_);
+  transfers_ = std::make_unique<Transfers>(moving_threads);
+}
+
+StreamedCaches::~StreamedCaches() = default;
+
+std::int64_t StreamedCaches::buffers_bytes() const {
+  std::int64_t bytes = 0;
+  for (const Buffer& buffer : buffers_)
+    for (const at::Tensor& tensor :
+         {buffer.cache.keys, buffer.cache.values, buffer.cache.key_scales, buffer.cache.value_scales})
+      if (tensor.defined()) bytes += static_cast<std::int64_t>(tensor.nbytes());
+  return bytes;
+}
+
+void StreamedCaches::begin_step(const std::vector<std::vector<SequenceRows>>& batches) {
+  for (Buffer& buffer : buffers_)
+    if (buffer.transfer) transfers_->wait(std::exchange(buffer.transfer, {}));
+  batches_.clear();
+  for (const std::vector<SequenceRows>& sequences : batches) {
+    auto batch = std::make_shared<Batch>();
+    for (const SequenceRows& rows : sequences) {
+      const std::int64_t end = rows.position + rows.count, block = shape_.block_tokens;
+      // What the sequence does not reach yet is not moved.
+      for (std::int64_t i = 0; i * block < end; ++i) {
+        batch->local.push_back(static_cast<std::int32_t>(batch->ids.size()));
+        batch->ids.push_back(rows.blocks[static_cast<std::size_t>(i)]);
+        batch->filled.push_back(i * block < rows.position);
+        batch->written.push_back((i + 1) * block > rows.position);
+      }
+    }
+    MOTLEY_CHECK(std::ssize(batch->ids) <= buffer_blocks_);
+    std::size_t first = 0;
+    for (const SequenceRows& rows : sequences) {
+      const auto count =
+          static_cast<std::size_t>((rows.position + rows.count + shape_.block_tokens - 1) / shape_.block_tokens);
+      batch->sequences.push_back(
+          {rows.first_row, rows.count, rows.position, std::span(batch->local).subspan(first, count)});
+      first += count;
+    }
+    if (!batches_.empty() && !sequences.empty()) {
+      const SequenceRows &last = batches[batches_.size() - 1].back(), &next = sequences.front();
+      batch->continues = last.blocks.data() == next.blocks.data();
+    }
+    batches_.push_back(std::move(batch));
+  }
+  pass_ = 0;
+  if (passes() > 0) move({}, 0);
+  if (loads_early(1)) move({}, 1);
+}
+
+StreamedCaches::Pass StreamedCaches::begin(std::int64_t layer, std::size_t batch) {
+  MOTLEY_CHECK(pass_ < passes() && layer_of(pass_) == layer && batch_of(pass_) == batch);
+  Buffer& buffer = buffers_[pass_ % 2];
+  if (pass_ > 0 && !loads_early(pass_)) {  // it needs what the pass before has written
+    for (Buffer& other : buffers_)
+      if (other.transfer) transfers_->wait(other.transfer);
+    move({}, pass_);
+  }
+  transfers_->wait(buffer.transfer);
+  return {buffer.cache, batches_[batch]->sequences};
+}
+
+void StreamedCaches::end() {
+  const std::size_t next = pass_ + 2;
+  move(pass_, loads_early(next) ? std::optional(next) : std::nullopt);
+  ++pass_;
+}
+
+// A piece has every moving_threads-th block of the buffer, so that what it loads comes after what it has stored there.
+void StreamedCaches::move(std::optional<std::size_t> stored, std::optional<std::size_t> loaded) {
+  Buffer& buffer = buffers_[stored.value_or(loaded.value_or(0)) % 2];
+  const auto batch = [&](std::optional<std::size_t> pass) {
+    return pass ? batches_[batch_of(*pass)] : std::shared_ptr<const Batch>();
+  };
+  const auto place = [&](std::optional<std::size_t> pass) {
+    return pass ? places_.at(layer_of(*pass)) * shape_.blocks * record_bytes_ : 0;
+  };
+  std::vector<std::function<void()>> pieces;
+  for (std::size_t piece = 0; piece < moving_threads; ++piece)
+    pieces.emplace_back([cache = buffer.cache, file = file_, bytes = record_bytes_, piece, from = batch(stored),
+                         from_place = place(stored), to = batch(loaded), to_place = place(loaded)] {
+      const std::span<std::byte> record = relay(bytes);
+      for (std::size_t i = piece; from && i < from->ids.size(); i += moving_threads) {
+        if (!from->written[i]) continue;
+        std::byte* end = record.data();
+        for (const auto& part : parts_of_block(cache, static_cast<std::int64_t>(i)))
+          end = std::ranges::copy(part, end).out;
+        file->write(from_place + from->ids[i] * bytes, record);
+      }
+      for (std::size_t i = piece; to && i < to->ids.size(); i += moving_threads) {
+        if (!to->filled[i]) continue;
+        file->read(to_place + to->ids[i] * bytes, record);
+        const std::byte* begin = record.data();
+        for (const auto& part : parts_of_block(cache, static_cast<std::int64_t>(i))) {
+          std::copy_n(begin, part.size(), part.data());
+          begin += part.size();
+        }
+      }
+    });
+  const std::int64_t layer = layer_of(stored.value_or(loaded.value_or(0)));
+  buffer.transfer = transfers_->start(fmt::format("keys and values of layer {}", layer), std::move(pieces));
+}
+
+}  // namespace motley
