@@ -25,10 +25,22 @@ AdmissionRecord admission_of(const Value& value) {
 
 }  // namespace
 
-std::optional<KeptDeployment> read_kept_deployment(const std::filesystem::path& file) {
-  if (!std::filesystem::exists(file)) return std::nullopt;
+std::string to_text(const KeptDeployment& deployment) {
+  Value::Array tokens, members;
+  for (const auto& [token, state] : deployment.admission.tokens)
+    tokens.push_back(Value::object({{"token", token}, {"expires_s", state.expires_s}, {"revoked", state.revoked}}));
+  for (const std::string& member : deployment.admission.revoked_members) members.push_back(member);
+  return to_json(Value::object({{"authority", deployment.authority},
+                                {"key", deployment.key},
+                                {"coordinator", deployment.coordinator},
+                                {"driver", deployment.driver},
+                                {"tokens", Value(std::move(tokens))},
+                                {"revoked_members", Value(std::move(members))}}));
+}
+
+std::optional<KeptDeployment> kept_deployment_of(const std::string& text) {
   try {
-    const Value kept = parse_json(read_file(file), file.string());
+    const Value kept = parse_json(text, "a deployment");
     KeptDeployment deployment{.authority = part_of(kept, "authority").as_string(),
                               .key = part_of(kept, "key").as_string(),
                               .coordinator = part_of(kept, "coordinator").as_string(),
@@ -37,21 +49,16 @@ std::optional<KeptDeployment> read_kept_deployment(const std::filesystem::path& 
     Authority::load(deployment.authority);
     return deployment;
   } catch (const Error&) {
-    return std::nullopt;  // damaged: a new one is made
+    return std::nullopt;
   }
 }
 
+std::optional<KeptDeployment> read_kept_deployment(const std::filesystem::path& file) {
+  return std::filesystem::exists(file) ? kept_deployment_of(read_file(file)) : std::nullopt;
+}
+
 void keep_deployment(const std::filesystem::path& file, const KeptDeployment& deployment) {
-  Value::Array tokens, members;
-  for (const auto& [token, state] : deployment.admission.tokens)
-    tokens.push_back(Value::object({{"token", token}, {"expires_s", state.expires_s}, {"revoked", state.revoked}}));
-  for (const std::string& member : deployment.admission.revoked_members) members.push_back(member);
-  write_secret(file.string(), to_json(Value::object({{"authority", deployment.authority},
-                                                     {"key", deployment.key},
-                                                     {"coordinator", deployment.coordinator},
-                                                     {"driver", deployment.driver},
-                                                     {"tokens", Value(std::move(tokens))},
-                                                     {"revoked_members", Value(std::move(members))}})));
+  write_secret(file.string(), to_text(deployment));
 }
 
 }  // namespace motley

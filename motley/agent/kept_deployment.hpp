@@ -22,6 +22,11 @@ struct KeptDeployment {
   AdmissionRecord admission;
 };
 
+// With all its secrets.
+std::string to_text(const KeptDeployment& deployment);
+// None where the text does not hold a deployment.
+std::optional<KeptDeployment> kept_deployment_of(const std::string& text);
+
 // None where there is no file, or it does not hold a deployment.
 std::optional<KeptDeployment> read_kept_deployment(const std::filesystem::path& file);
 

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <csignal>
 #include <ctime>
 #include <memory>
@@ -18,8 +17,6 @@
 
 namespace motley::cli {
 namespace {
-
-constexpr auto standby_pause = std::chrono::milliseconds(500);
 
 struct CoordinateOptions {
   std::string group, folder;
@@ -76,13 +73,10 @@ CoordinatorServerOptions server_options(const CoordinateOptions& options) {
 
 // With --standby, not before the other coordinator has given it up or fallen silent.
 std::unique_ptr<LedgerStore> open_store(const CoordinateOptions& options) {
-  for (bool told = options.quiet;; told = true) try {
-      return open_ledger_store(options.store);
-    } catch (const StoreFenced& held) {
-      if (!options.standby) throw;
-      if (!told) fmt::print(stderr, "standby what=\"{}\"\n", held.what());
-      std::this_thread::sleep_for(standby_pause);
-    }
+  if (!options.standby) return open_ledger_store(options.store);
+  return wait_for_ledger_store(options.store, [&](const StoreFenced& held) {
+    if (!options.quiet) fmt::print(stderr, "standby what=\"{}\"\n", held.what());
+  });
 }
 
 // A relay beside the coordinator, with the same identity and secret; its end is not the coordinator's.

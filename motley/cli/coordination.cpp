@@ -11,15 +11,17 @@
 namespace motley::cli {
 
 Coordination::Coordination(const std::optional<KeptDeployment>& kept, const std::string& host, const std::string& name,
-                           const Report& report) {
-  if (kept) {
+                           const Report& report, const std::function<bool()>& waits) {
+  for (bool told = false; kept; told = true) {
     try {
       begin(std::make_unique<DeploymentGroup>("motley", *kept), kept->driver, name, report);
       report("resumed", "machines of the deployment that was here come back by themselves");
       return;
     } catch (const Error& error) {
-      report("resumed", fmt::format("nothing: {}", error.what()));
+      if (!told) report("resumed", fmt::format("{}: {}", waits ? "not yet" : "nothing", error.what()));
     }
+    if (!waits) break;
+    if (!waits()) throw Error(ErrorCode::interrupted, "stopped");
   }
   begin(std::make_unique<DeploymentGroup>("motley", host + ":0"), host + ":0", name, report);
 }

@@ -18,8 +18,10 @@ namespace motley::cli {
 // What machines come to: as it was kept, if that is possible. `name` is this machine's, `host` its address.
 struct Coordination {
   using Report = std::function<void(const std::string& what, const std::string& detail)>;
+  // Where it cannot be as it was kept, it begins as a new one; with `waits` it throws an interrupted error once
+  // `waits` says that it is not to be tried again.
   Coordination(const std::optional<KeptDeployment>& kept, const std::string& host, const std::string& name,
-               const Report& report);
+               const Report& report, const std::function<bool()>& waits = {});
 
   std::unique_ptr<DeploymentGroup> group;
   std::unique_ptr<Members> members;

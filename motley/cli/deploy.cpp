@@ -19,7 +19,7 @@
 #include "motley/checkpoint/manifest.hpp"
 #include "motley/cli/command.hpp"
 #include "motley/cli/coordination.hpp"
-#include "motley/cli/deployment_file.hpp"
+#include "motley/cli/deployment_store.hpp"
 #include "motley/cli/named_model.hpp"
 #include "motley/cli/own_agent.hpp"
 #include "motley/cli/replanning.hpp"
@@ -32,6 +32,7 @@ namespace {
 
 constexpr double agents_grace_s = 4;      // for agents to end their workers
 constexpr double requests_grace_s = 4;    // for requests under way, at the end
+constexpr double address_pause_s = 1;     // between attempts to listen where the driver before this one did
 constexpr double probe_s = 2;             // of traffic between the machines, before the first plan
 constexpr std::size_t most_events = 100;  // that GET /plan shows
 
@@ -63,6 +64,10 @@ std::set<std::string> machines_needed(const DeployOptions& options) {
   return names;
 }
 
+std::string check_store(const std::string& url) {
+  return url.starts_with("etcd://") ? "" : fmt::format("\"{}\" is not of the form etcd://HOST:PORT/PREFIX", url);
+}
+
 }  // namespace
 
 int deploy(const DeployOptions& options) {
@@ -70,7 +75,6 @@ int deploy(const DeployOptions& options) {
   const std::string name = machine_name(options.machine);
   prepare_worker_program();
   const std::string host = options.listen.empty() ? own_address() : options.listen;
-  const EarlySignals signals;
 
   std::mutex report_mutex;
   const Instant start = Clock::now();
@@ -85,20 +89,31 @@ int deploy(const DeployOptions& options) {
   };
 
   const double token_lifetime_s = parse_seconds_option(options.token_lifetime, "--token-lifetime");
-  const DeploymentFile file = DeploymentFile::of_port(options.port);
-  const Coordination coordination(file.read(), host, name, report);
+  const std::unique_ptr<DeploymentStore> store =
+      options.store.empty() ? store_of_port(options.port) : open_shared_store(options.store, options.standby, report);
+  if (!store) {
+    report("ended", "the deployment that this driver stood by for");
+    return 0;
+  }
+  const EarlySignals signals;
+  const auto stays = [&] {
+    pollfd waiting{signals.descriptor(), POLLIN, 0};
+    return ::poll(&waiting, 1, static_cast<int>(address_pause_s * 1e3)) == 0;
+  };
+  const Coordination coordination(store->read(), host, name, report,
+                                  store->is_shared() ? stays : std::function<bool()>());
   const DeploymentGroup& group = *coordination.group;
   Members& members = *coordination.members;
   const auto print_link = [&](double lifetime_s) {
     std::string link = to_text(group.link(members.address(), lifetime_s));
-    file.keep(group.record(members.address()));
+    store->keep(group.record(members.address()));
     fmt::print("motley join '{}'\n", link);
     std::fflush(stdout);
     return link;
   };
   const std::string link = print_link(token_lifetime_s);
 
-  const OwnAgent own_agent(link, agent_arguments(options.machine, name, model));
+  OwnAgent own_agent(link, agent_arguments(options.machine, name, model));
 
   const ModelManifest manifest =
       make_manifest(model, user_folder("XDG_CACHE_HOME", ".cache") / "digests",
@@ -108,16 +123,24 @@ int deploy(const DeployOptions& options) {
   const Checkpoint checkpoint(model);
 
   const auto abort = [&] {
+    try {
+      store->check_held();
+    } catch (const Error&) {
+      own_agent.kill();
+      return members.leave();  // the other machines are another driver's
+    }
     members.end(agents_grace_s);
-    file.remove();
+    store->remove();
+  };
+  const auto interrupted = [&] {
+    abort();
+    store->check_held();
+    return static_cast<int>(ErrorCode::interrupted);
   };
   const std::set<std::string> needed = machines_needed(options);
   report("waiting", needed.empty() ? fmt::format("for {}", counted(static_cast<std::size_t>(options.wait), "machine"))
                                    : fmt::format("for {}", fmt::join(needed, ", ")));
-  if (!wait_for_members(members, options.wait, needed, [&] { return signals.came(); })) {
-    abort();
-    return static_cast<int>(ErrorCode::interrupted);
-  }
+  if (!wait_for_members(members, options.wait, needed, [&] { return signals.came(); })) return interrupted();
   if (options.cluster) {
     try {
       check_described(*options.cluster, members.list());
@@ -141,10 +164,7 @@ int deploy(const DeployOptions& options) {
     plan = std::move(outcome.plan);
   }
   if (!options.quiet) fmt::print(stderr, "{}\n", plan_report(*plan));
-  if (signals.came()) {
-    abort();
-    return static_cast<int>(ErrorCode::interrupted);
-  }
+  if (signals.came()) return interrupted();
 
   ServeSettings settings;
   settings.model_folder = model;
@@ -195,27 +215,34 @@ int deploy(const DeployOptions& options) {
     Value there = members_value(members.list());  // not under the lock: members report under theirs
     const std::lock_guard lock(report_mutex);
     return Value::object({{"members", std::move(there)},
-                          {"if_lost", plans.spares_value()},
+                          {"if_lost", losses_value(plans.losses())},
                           {"events", Value(Value::Array(events.begin(), events.end()))}});
   };
   const auto end = [&] {
     replanning.reset();
     abort();
   };
+  int code = 0;
   try {
-    const int code = serve_plan(*std::move(plan), std::move(settings));
-    end();
-    return code;
+    code = serve_plan(*std::move(plan), std::move(settings));
   } catch (...) {
     end();
     throw;
   }
+  end();
+  store->check_held();
+  return code;
 }
 
 void add_deploy_options(CLI::App& verb, DeployOptions& options) {
   add_group_options(verb, options.machine, options.listen, options.token_lifetime);
   verb.add_option("--wait", options.wait, "Machines to wait for, this one among them (default 1)")
       ->check(CLI::Range(1, 4096));
+  auto* store = verb.add_option("--store", options.store, "Keep the deployment in etcd://HOST:PORT/PREFIX, not a file")
+                    ->type_name("URL")
+                    ->check(check_store);
+  verb.add_flag("--standby", options.standby, "Wait until the driver that holds --store is gone, then take over")
+      ->needs(store);
 }
 
 }  // namespace motley::cli

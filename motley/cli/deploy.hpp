@@ -20,13 +20,15 @@ struct DeployOptions {
   MachineOptions machine;          // this one
   std::string listen;              // address of this machine; empty: found
   std::string token_lifetime = "24 h";
+  std::string store;     // of what a driver needs to take the deployment up; empty: a file of this machine's
+  bool standby = false;  // waits until the driver that holds the store is gone
   std::string api_key;
   int port = 8000;  // of the API, on 127.0.0.1
   int wait = 1;     // for so many machines, this one among them
   bool quiet = false;
 };
 
-// --wait, --listen and the options of this machine.
+// --wait, --listen, --store, --standby and the options of this machine.
 void add_deploy_options(CLI::App& verb, DeployOptions& options);
 
 // Prints the line by which machines join, waits for them, plans and serves until a signal; ends the deployment on all

@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include "motley/base/units.hpp"
+#include "motley/cli/losses.hpp"
 #include "motley/cli/planning.hpp"
 #include "motley/cost/serve/serve_cost.hpp"
 #include "motley/cost/serve/serve_forms.hpp"
 #include "motley/cost/serve/step_time.hpp"
 #include "motley/cost/train/train_cost.hpp"
+#include "motley/planner/serve/replan.hpp"
 #include "motley/report/compare_report.hpp"
 #include "motley/report/cost_report.hpp"
 #include "motley/report/plan_report.hpp"
@@ -106,6 +108,20 @@ int explain_changes(const ServePlan& plan, const Changes& changes, const Output&
   return 0;
 }
 
+std::vector<Loss> losses_of(const ServePlan& plan) {
+  const ServeOptions options = options_of(plan);
+  std::vector<Loss> losses;
+  for (const PossibleLoss& loss : possible_losses(plan)) {
+    const std::vector<std::string> devices(loss.devices.begin(), loss.devices.end());
+    std::optional<ServePlan> after;
+    if (loss.devices.size() < plan.cluster.devices.size())
+      after = plan_changed(plan, {.without = devices, .add = {}, .what_if = {}}).plan;
+    if (after) after = keep_places(*std::move(after), plan, devices, options.cost);
+    losses.push_back(loss_of(loss.name, plan, after));
+  }
+  return losses;
+}
+
 }  // namespace
 
 int explain(const ServePlan& plan, const ExplainOptions& options) {
@@ -123,6 +139,11 @@ int explain(const ServePlan& plan, const ExplainOptions& options) {
     text += steps_report(steps, plan.step.max_tokens);
   }
   text += doubts_report(doubted, cost.tokens_per_s);
+  if (options.if_lost) {
+    const std::vector<Loss> losses = losses_of(plan);
+    json.set("if_lost", losses_value(losses));
+    text += "\n" + losses_report(losses, plan.predicted.tokens_per_s);
+  }
   emit(options.output, json, text);
   return 0;
 }
@@ -133,6 +154,7 @@ void add_explain(CLI::App& parent, Action& action) {
   verb->footer(
       "example: motley explain plan.json\n"
       "         motley explain plan.json --cost hexgen            price the plan by another form\n"
+      "         motley explain plan.json --if-lost                what each loss would cost\n"
       "         motley explain plan.json --without box/3          replan without a device, and compare\n"
       "         motley explain plan.json --add \"A100*2\"          replan with two more devices\n"
       "         motley explain plan.json --what-if \"tp=2 on box\"  replan with another tensor-parallel degree\n"
@@ -145,14 +167,18 @@ void add_explain(CLI::App& parent, Action& action) {
       *verb, options->form, options->settings,
       fmt::format("serving {}; training {}; genmodel", fmt::join(serve_forms(), ", "), fmt::join(train_forms(), ", ")),
       "hexgen.batch=4, dtfm.gradient_bytes=650000000");
+  auto* if_lost =
+      verb->add_flag("--if-lost", options->if_lost, "Also replan for the loss of each machine, and of each device");
   add_change_options(*verb, options->changes);
+  for (const char* change : {"--without", "--add", "--what-if"}) verb->get_option(change)->excludes(if_lost);
   add_output_options(*verb, options->output);
   verb->callback([options, &action] {
     action = [options] {
       const AnyPlan plan = read_plan_file(options->file);
-      const bool can_change = std::holds_alternative<ServePlan>(plan) || std::holds_alternative<OffloadPlan>(plan);
-      if (!options->changes.empty() && !can_change)
-        throw input_error("--without, --add and --what-if are for serving plans, --what-if for offload plans too",
+      const bool serves = std::holds_alternative<ServePlan>(plan);
+      const bool can_change = serves || std::holds_alternative<OffloadPlan>(plan);
+      if ((options->if_lost && !serves) || (!options->changes.empty() && !can_change))
+        throw input_error("--if-lost, --without, --add and --what-if are for serving plans, --what-if for offload plans too",
                           fmt::format("plan again with `{}`", kind_of(plan).command));
       return std::visit([&](const auto& one) { return explain(one, *options); }, plan);
     };

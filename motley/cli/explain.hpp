@@ -16,6 +16,7 @@ struct ExplainOptions {
   std::vector<std::string> settings;  // KEY=VALUE
   int depth = 2;                      // of the tree that is printed
   Changes changes;
+  bool if_lost = false;  // also plan for each possible loss
   Output output;
 };
 

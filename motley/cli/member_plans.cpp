@@ -99,34 +99,25 @@ void MemberPlans::set_slow(std::map<std::string, double> factors) {
   slow_ = std::move(factors);
 }
 
-void MemberPlans::make_spares(const ServePlan& plan, const std::stop_token& stop) {
+void MemberPlans::make_spares(const ServePlan& plan, const std::set<std::string>& lost, const std::stop_token& stop) {
   const Instant until = deadline_in(spares_s);
   std::vector<Spare> spares;
-  for (const std::string& machine : machines_of(plan)) {
+  for (PossibleLoss& loss : possible_losses(plan)) {
     if (stop.stop_requested() || seconds_until(until) <= 0) break;
-    std::set<std::string> lost;
-    for (const Device& device : plan.cluster.devices)
-      if (machine_of(device.name) == machine) lost.insert(device.name);
-    Question asked = question(lost);
+    loss.devices.insert(lost.begin(), lost.end());
+    Question asked = question(loss.devices);
     ServeOutcome outcome = answer(asked, true, &plan);
-    spares.push_back({machine, std::move(asked), plan, std::move(outcome)});
+    spares.push_back({std::move(loss.name), std::move(asked), plan, std::move(outcome)});
   }
   const std::lock_guard lock(mutex_);
   spares_ = std::move(spares);
 }
 
-Value MemberPlans::spares_value() const {
+std::vector<Loss> MemberPlans::losses() const {
   const std::lock_guard lock(mutex_);
-  Value::Array all;
-  for (const Spare& spare : spares_) {
-    Value value = Value::object({{"machine", spare.machine}, {"fits", spare.outcome.plan.has_value()}});
-    if (spare.outcome.plan) {
-      value.set("tokens_per_s", spare.outcome.plan->predicted.tokens_per_s);
-      value.set("loaded_bytes", weight_moves(spare.before, *spare.outcome.plan).loaded_bytes);
-    }
-    all.push_back(std::move(value));
-  }
-  return Value(std::move(all));
+  std::vector<Loss> all;
+  for (const Spare& spare : spares_) all.push_back(loss_of(spare.name, spare.before, spare.outcome.plan));
+  return all;
 }
 
 }  // namespace motley::cli

@@ -1,4 +1,4 @@
-// Plans over the machines of a deployment, and spare ones for the loss of each.
+// Plans over the machines of a deployment, and spare ones for the losses that it may have.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "motley/agent/members.hpp"
-#include "motley/base/value.hpp"
+#include "motley/cli/losses.hpp"
 #include "motley/planner/serve/serve.hpp"
 
 namespace motley::cli {
@@ -41,11 +41,11 @@ class MemberPlans {
   // From now on plans are made with devices that are so many times slower than they were measured.
   void set_slow(std::map<std::string, double> factors);
 
-  // Makes a plan for the loss of each machine that `plan` uses, in place of those that are there, until `stop`, and for
-  // some seconds at most.
-  void make_spares(const ServePlan& plan, const std::stop_token& stop);
-  // What the loss of each machine would cost by its spare plan.
-  Value spares_value() const;
+  // Makes a plan for each possible loss while these devices are lost already, in place of those that are there, until
+  // `stop`, and for some seconds at most.
+  void make_spares(const ServePlan& plan, const std::set<std::string>& lost, const std::stop_token& stop);
+  // What each loss would cost by its spare plan.
+  std::vector<Loss> losses() const;
 
  private:
   // What a search goes by.
@@ -55,7 +55,7 @@ class MemberPlans {
     bool operator==(const Question&) const = default;
   };
   struct Spare {
-    std::string machine;
+    std::string name;  // of what is lost
     Question question;
     ServePlan before;
     ServeOutcome outcome;

@@ -119,11 +119,11 @@ void Replanning::make_spares() {
   if (status.phase != DeploymentPhase::serving || (!spares_due_ && status.epoch == spares_of_)) return;
   spares_due_ = false;
   spares_of_ = status.epoch;
-  spares_thread_ = std::jthread([this, plan = status.plan](const std::stop_token& stop) {
+  spares_thread_ = std::jthread([this, plan = status.plan, lost = status.lost](const std::stop_token& stop) {
     constexpr int idle = 19;
     ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), idle);
     try {
-      plans_.make_spares(*plan, stop);
+      plans_.make_spares(*plan, lost, stop);
     } catch (const Error& error) {
       report_("plan", fmt::format("no spare ones: {}", error.what()));
     }

@@ -10,6 +10,7 @@
 #include "motley/base/clock.hpp"
 #include "motley/base/units.hpp"
 #include "motley/cli/command.hpp"
+#include "motley/cli/losses.hpp"
 #include "motley/plan/served.hpp"
 #include "motley/server/client.hpp"
 
@@ -66,6 +67,18 @@ const Value::Array& list_of(const Value& value, const char* name) {
   return found.as_array();
 }
 
+std::vector<Loss> losses_in(const Value& status) {
+  std::vector<Loss> losses;
+  for (const Value& entry : list_of(status, "if_lost")) {
+    Loss& loss = losses.emplace_back();
+    loss.name = text_of(entry, entry.find("device") != nullptr ? "device" : "machine");
+    if (entry.find("tokens_per_s") != nullptr)
+      loss.rest =
+          Loss::Rest{number_of(entry, "tokens_per_s"), static_cast<std::int64_t>(number_of(entry, "loaded_bytes"))};
+  }
+  return losses;
+}
+
 std::string status_report(const Value& status) {
   const Value& plan = member(status, "plan");
   std::string text =
@@ -91,7 +104,7 @@ std::string status_report(const Value& status) {
       text += fmt::format("  {} at {}, {}\n", text_of(machine, "name"), text_of(machine, "address"),
                           human_bytes(memory_bytes));
     }
-    text += "\n";
+    text += "\n" + losses_report(losses_in(status), number_of(member(plan, "predicted"), "tokens_per_s")) + "\n";
   }
   const Value::Array& workers = list_of(status, "workers");
   std::size_t device = 6, stage = 5;

@@ -24,7 +24,7 @@ constexpr double agents_grace_s = 4;  // for agents to end their workers
 TrainMembers::~TrainMembers() {
   if (!coordination_) return;
   coordination_->members->end(agents_grace_s);
-  file_->remove();
+  store_->remove();
 }
 
 void TrainMembers::leave() {
@@ -46,12 +46,12 @@ Workers TrainMembers::start(const TrainPlan& plan, const std::filesystem::path& 
   const ModelManifest manifest =
       make_manifest(weights, user_folder("XDG_CACHE_HOME", ".cache") / "digests", {}, contents);
   const std::string name = machine_name(options_.machine);
-  file_.emplace(DeploymentFile::of_run(options_.run));
-  coordination_.emplace(file_->read(), options_.listen.empty() ? own_address() : options_.listen, name,
+  store_ = store_of_run(options_.run);
+  coordination_.emplace(store_->read(), options_.listen.empty() ? own_address() : options_.listen, name,
                         [this](const std::string& what, const std::string& detail) { report(what, detail); });
   Members& members = *coordination_->members;
   const std::string link = to_text(coordination_->group->link(members.address(), lifetime_s));
-  file_->keep(coordination_->group->record(members.address()));
+  store_->keep(coordination_->group->record(members.address()));
   fmt::print("motley join '{}'\n", link);
   std::fflush(stdout);
   own_agent_.emplace(link, agent_arguments(options_.machine, name, std::filesystem::absolute(weights).string()));

@@ -2,12 +2,13 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "motley/base/clock.hpp"
 #include "motley/cli/coordination.hpp"
-#include "motley/cli/deployment_file.hpp"
+#include "motley/cli/deployment_store.hpp"
 #include "motley/cli/own_agent.hpp"
 #include "motley/plan/train.hpp"
 #include "motley/workers/worker_link.hpp"
@@ -43,7 +44,7 @@ class TrainMembers {
 
   const TrainMembersOptions options_;
   Instant started_ = Clock::now();
-  std::optional<DeploymentFile> file_;
+  std::unique_ptr<DeploymentStore> store_;
   std::optional<Coordination> coordination_;
   std::optional<OwnAgent> own_agent_;
 };

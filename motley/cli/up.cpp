@@ -43,6 +43,8 @@ void add_up(CLI::App& parent, Action& action) {
       "  motley up --model data/models/tales --wait 3\n"
       "  motley up --model DIR --cluster cluster.toml    wait for its machines, and plan with its speeds and links\n"
       "  motley up --model FILE.gguf --memory \"16 GiB\" --port 8080\n"
+      "  motley up --model DIR --store etcd://10.0.0.9:2379/a              survive the loss of this machine\n"
+      "  motley up --model DIR --store etcd://10.0.0.9:2379/a --standby    wait on another one for that\n"
       "  motley status                                   members, stages and load, from another terminal");
   add_planning_options(*verb, options->planning, "Model folder, GGUF file, or OWNER/NAME[:FILE.gguf] on the hub");
   add_deploy_options(*verb, options->deploy);

@@ -452,6 +452,7 @@ DriverStatus Driver::status() const {
   status.generated_tokens = impl_->generated_tokens;
   status.prompt_tokens = impl_->prompt_tokens;
   status.slow = impl_->slow;
+  status.lost = impl_->deployment.lost_devices();
   status.uptime_s = seconds_since(impl_->start);
   impl_->dispatcher.describe(status);
   return status;

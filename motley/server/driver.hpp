@@ -103,6 +103,7 @@ struct DriverStatus {
   std::int64_t generated_tokens = 0, prompt_tokens = 0, preemptions = 0, free_blocks = 0, total_blocks = 0;
   std::map<std::string, std::int64_t> replayed_tokens;  // by stage: computed there again
   std::map<std::string, double> slow;                   // devices that compute so many times slower than they used to
+  std::set<std::string> lost;                           // devices, which are not planned with
   double uptime_s = 0;
 };
 

@@ -181,6 +181,22 @@ def test_explain_says_what_does_not_fit_any_more(run, made):
     assert json.loads(run("explain", made[1], *without, "--json").stdout)["status"] == "infeasible"
 
 
+def test_explain_says_what_each_loss_costs(run, tmp_path):
+    cluster, file = tmp_path / "two.toml", tmp_path / "two.json"
+    cluster.write_text(SMALL + '[[machine]]\nname = "attic"\ndevices = ["A4000"]\n')
+    assert run("plan serve", "--cluster", cluster, "--model", "llama-2-13b", "-o", file).returncode == 0
+    used = {device for stage in read(file)["stages"] for device in stage["devices"]}
+    losses = json.loads(run("explain", file, "--if-lost", "--json").stdout)["if_lost"]
+    names = [loss.get("machine") or loss["device"] for loss in losses]
+    assert names == ["attic", "desk", "desk/0", "desk/1"] and used == {"attic/0", "desk/0", "desk/1"}
+    assert [loss["fits"] for loss in losses] == [True, False, True, True]
+    now = read(file)["predicted"]["tokens_per_s"]
+    assert all(0 < loss["tokens_per_s"] < now and loss["loaded_bytes"] > 0 for loss in losses if loss["fits"])
+    lines = run("explain", file, "--if-lost").stdout.splitlines()
+    table = [line.split() for line in lines[next(place for place, line in enumerate(lines) if line.startswith("if lost")) :]]
+    assert [row[0] for row in table[1:]] == names and table[2][1:] == ["does", "not", "fit"]
+
+
 def test_verify_accepts_the_planners_plan(run, made):
     assert run("verify", made[1]).returncode == 0
     assert json.loads(run("verify", made[1], "--json").stdout) == {"violations": []}

@@ -104,7 +104,7 @@ def test_compare_takes_plans_of_one_kind(run, plans):
 
 @pytest.mark.parametrize("kind", PLANS)
 def test_changes_are_for_serving_plans(run, plans, kind):
-    refused(run("explain", plans[kind], "--without", "box/0"), "--without, --add and --what-if are for serving plans")
+    refused(run("explain", plans[kind], "--without", "box/0"), "--if-lost, --without, --add and --what-if are for serving plans")
 
 
 @pytest.mark.parametrize("command", ["verify", "explain", "report", "simulate"])

@@ -79,6 +79,9 @@ def spare_plan_is_taken(deployment, text):
     deployment.wait(lambda: len(deployment.plan()["if_lost"]) == 3, "no spare plans are made")
     spares = {spare["machine"]: spare for spare in deployment.plan()["if_lost"]}
     assert sorted(spares) == ["m1", "m2", "m3"] and spares["m3"]["fits"] and spares["m3"]["loaded_bytes"] > 0, spares
+    status = deployment.run("status")
+    row = next(line.split() for line in status[status.index("if lost") :].splitlines() if line.startswith("m3 "))
+    assert row[1] == f"{spares['m3']['tokens_per_s']:.4g}" and row[2].endswith("%"), status
     deployment.machines[2].remove()
     deployment.wait(lambda: deployment.plan()["epoch"] > 1 and deployment.serving(), "it does not serve without m3")
     assert any("without what was lost, as prepared: " in line for line in deployment.log), deployment.text()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -41,6 +42,14 @@ def test_no_request_is_lost(motley, tmp_path, kinds):
 @networks.needs_namespaces
 def test_three_machines_serve_drain_and_serve_a_plan_again(motley, tmp_path):
     script = ROOT / "tests/network/machines_script.py"
+    result = subprocess.run([sys.executable, script, tmp_path / "d", motley.parent], capture_output=True, text=True, timeout=240)
+    assert result.returncode == 0 and result.stdout.endswith("done\n"), result.stdout + result.stderr[-6000:]
+
+
+@networks.needs_namespaces
+@pytest.mark.skipif(not shutil.which("etcd"), reason="needs Debian's etcd-server")
+def test_another_machine_takes_over_from_the_drivers(motley, tmp_path):
+    script = ROOT / "tests/network/standby_script.py"
     result = subprocess.run([sys.executable, script, tmp_path / "d", motley.parent], capture_output=True, text=True, timeout=240)
     assert result.returncode == 0 and result.stdout.endswith("done\n"), result.stdout + result.stderr[-6000:]
 

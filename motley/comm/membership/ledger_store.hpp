@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -58,6 +59,9 @@ std::unique_ptr<LedgerStore> open_etcd_store(const std::string& url, EtcdStoreOp
 
 // By the address: "etcd://..." or a file.
 std::unique_ptr<LedgerStore> open_ledger_store(const std::string& address);
+// As soon as no other coordinator has it; `held` is told once why it has to wait.
+std::unique_ptr<LedgerStore> wait_for_ledger_store(const std::string& address,
+                                                   const std::function<void(const StoreFenced&)>& held);
 
 // The sum of the log. Throws an input error where it is another group's or damaged.
 GroupLedger load_ledger(LedgerStore& store, const std::string& group);

@@ -2,12 +2,16 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
+#include <thread>
+
 #include "motley/base/error.hpp"
 #include "motley/comm/membership/ledger_store.hpp"
 
 namespace motley {
 namespace {
 
+constexpr auto standby_pause = std::chrono::milliseconds(500);
 constexpr const char* format_name = "motley.ledger/1";
 
 class SqliteStore : public LedgerStore {
@@ -136,6 +140,20 @@ std::unique_ptr<LedgerStore> open_sqlite_store(const std::string& file, SqliteSt
 
 std::unique_ptr<LedgerStore> open_ledger_store(const std::string& address) {
   return address.starts_with("etcd://") ? open_etcd_store(address) : open_sqlite_store(address);
+}
+
+std::unique_ptr<LedgerStore> wait_for_ledger_store(const std::string& address,
+                                                   const std::function<void(const StoreFenced&)>& held) {
+  for (bool told = false;; told = true) {
+    try {
+      return open_ledger_store(address);
+    } catch (const StoreFenced& error) {
+      if (!told) held(error);
+    } catch (const StoreUncertain&) {
+      if (!told) throw;  // it was reached before
+    }
+    std::this_thread::sleep_for(standby_pause);
+  }
 }
 
 GroupLedger load_ledger(LedgerStore& store, const std::string& group) {
