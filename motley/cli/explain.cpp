@@ -178,8 +178,9 @@ void add_explain(CLI::App& parent, Action& action) {
       const bool serves = std::holds_alternative<ServePlan>(plan);
       const bool can_change = serves || std::holds_alternative<OffloadPlan>(plan);
       if ((options->if_lost && !serves) || (!options->changes.empty() && !can_change))
-        throw input_error("--if-lost, --without, --add and --what-if are for serving plans, --what-if for offload plans too",
-                          fmt::format("plan again with `{}`", kind_of(plan).command));
+        throw input_error(
+            "--if-lost, --without, --add and --what-if are for serving plans, --what-if for offload plans too",
+            fmt::format("plan again with `{}`", kind_of(plan).command));
       return std::visit([&](const auto& one) { return explain(one, *options); }, plan);
     };
   });

@@ -86,8 +86,9 @@ void change_machine(MachineDescription& machine, const std::string& text) {
   const std::vector<std::string> keys = {"host_memory", "disk.capacity", "disk.read", "disk.write"};
   if (equals == std::string::npos || std::find(keys.begin(), keys.end(), key) == keys.end())
     throw input_error(fmt::format("--what-if of an offload plan needs a figure of its machine, found \"{}\"", text),
-                      did_you_mean(key, keys, "use host_memory, disk.capacity, disk.read or disk.write, as in "
-                                              "--what-if \"disk.read=5 GB/s\""));
+                      did_you_mean(key, keys,
+                                   "use host_memory, disk.capacity, disk.read or disk.write, as in "
+                                   "--what-if \"disk.read=5 GB/s\""));
   if (key == "host_memory") {
     machine.host_memory_bytes = static_cast<std::int64_t>(parse_bytes_option(value, "--what-if"));
     return;
@@ -136,8 +137,7 @@ int explain_changes(const OffloadPlan& plan, const ExplainOptions& options, cons
   row("sequences", fmt::format("{} x {}", plan.batches, plan.batch),
       fmt::format("{} x {}", changed.batches, changed.batch));
   row("bound by", resource_text(binding_resource(plan)), resource_text(binding_resource(changed)));
-  emit(options.output,
-       Value::object({{"before", write(plan.predicted)}, {"after", write(changed.predicted)}}),
+  emit(options.output, Value::object({{"before", write(plan.predicted)}, {"after", write(changed.predicted)}}),
        fmt::format("{}\nchanged: {}\n", table.render(), offload_summary(changed)));
   return 0;
 }
@@ -146,8 +146,7 @@ int explain_changes(const OffloadPlan& plan, const ExplainOptions& options, cons
 
 int explain(const OffloadPlan& plan, const ExplainOptions& options) {
   require_sound(verify(plan), options.file);
-  const CostOptions cost =
-      cost_options(options.form.empty() ? plan.search.cost : options.form, options.settings);
+  const CostOptions cost = cost_options(options.form.empty() ? plan.search.cost : options.form, options.settings);
   if (cost.form != "motley" && cost.form != "flexgen")
     throw input_error(fmt::format("the form \"{}\" does not price offloading", cost.form),
                       "use --cost motley or --cost flexgen");
@@ -157,8 +156,8 @@ int explain(const OffloadPlan& plan, const ExplainOptions& options) {
                       "make one with `motley plan offload` without --cost");
   const Term tree = cost.form == "flexgen" ? explain_flexgen(plan, cost) : explain_offload(plan, cost);
   Value json = explain_json(tree);
-  std::string text = fmt::format("cost form {}, {}\n\n{}", cost.form, offload_summary(plan),
-                                 term_report(tree, options.depth));
+  std::string text =
+      fmt::format("cost form {}, {}\n\n{}", cost.form, offload_summary(plan), term_report(tree, options.depth));
   if (cost.form == "motley") {
     const OffloadPrice price = price_offload(plan, cost);
     json.set("tokens_per_s", price.tokens_per_s);
@@ -202,8 +201,7 @@ void add_plan_offload(CLI::App& plan_verbs, Action& action) {
       ->check(CLI::PositiveNumber);
   verb->add_option("--max-latency", options->latency, "Most time of one request, as in \"10 min\" (default: any)")
       ->type_name("TIME");
-  verb->add_option("--min-throughput", options->tokens_per_s,
-                   "Find the least latency at this many tokens/s or more")
+  verb->add_option("--min-throughput", options->tokens_per_s, "Find the least latency at this many tokens/s or more")
       ->check(CLI::PositiveNumber);
   verb->add_option("--max-batch", options->planning.max_batch, "Most sequences of a micro-batch (default 1024)")
       ->check(CLI::Range(1, 1 << 16));

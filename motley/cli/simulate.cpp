@@ -157,7 +157,8 @@ int simulate_plan(const ServePlan& plan, const SimulateOptions& options) {
 
 int simulate_plan(const OffloadPlan& plan, const SimulateOptions& options) {
   require_sound(verify(plan), options.plan);
-  return simulate_serving(serving_plan(plan), options, offload_pipeline(plan, cost_options("motley", options.settings)));
+  return simulate_serving(serving_plan(plan), options,
+                          offload_pipeline(plan, cost_options("motley", options.settings)));
 }
 
 int simulate_and_show(const SimulateOptions& options) {

@@ -24,9 +24,9 @@ void expect_same(const Cluster& a, const Cluster& b) {
 
 TEST(Cluster, ExamplesAreReadAndWrittenBack) {
   const std::map<std::string, std::size_t> devices = {
-      {"clusters/motivating-box.toml", 8}, {"clusters/t4.toml", 1}, {"clusters/two-sites.toml", 40},   {"clusters/desk.toml", 1},
-      {"clusters/two-cards.toml", 2},      {"clusters/mixed-cloud.toml", 24}, {"garage/cluster.toml", 6},
-      {"garage/one-device.toml", 1}};
+      {"clusters/motivating-box.toml", 8}, {"clusters/t4.toml", 1},        {"clusters/two-sites.toml", 40},
+      {"clusters/desk.toml", 1},           {"clusters/two-cards.toml", 2}, {"clusters/mixed-cloud.toml", 24},
+      {"garage/cluster.toml", 6},          {"garage/one-device.toml", 1}};
   const std::filesystem::path examples = MOTLEY_SOURCE_DIR "/examples";
   for (const auto& [file, count] : devices) {
     SCOPED_TRACE(file);

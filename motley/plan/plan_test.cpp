@@ -151,8 +151,7 @@ TEST(AnyPlan, KindIsOneOfThoseThatThereAre) {
             "kind: \"measured\" is not a kind of plan | choose one of serve, train, rent, chain, collective, offload");
   document.set("written_by", "motley 91.0.0");
   EXPECT_EQ(complaint(document),
-            "kind: \"measured\" is not a kind of plan: motley 91.0.0 wrote the file, and this is " +
-                program_version() +
+            "kind: \"measured\" is not a kind of plan: motley 91.0.0 wrote the file, and this is " + program_version() +
                 " | choose one of serve, train, rent, chain, collective, offload (or read it with motley "
                 "91.0.0 or later)");
   document.set("kind", 3);

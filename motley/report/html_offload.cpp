@@ -39,9 +39,9 @@ Html tiers(const OffloadPlan& plan) {
     const TierMemory& tier = found->second.*of;
     if (tier.limit == 0) continue;
     const auto bytes = [](std::int64_t count) { return human_bytes(static_cast<double>(count)); };
-    const std::string words = fmt::format("weights {}, keys and values {}, activations {}, reserve {}, of {}",
-                                          bytes(tier.weights), bytes(tier.kv), bytes(tier.activations),
-                                          bytes(tier.reserve), bytes(tier.limit));
+    const std::string words =
+        fmt::format("weights {}, keys and values {}, activations {}, reserve {}, of {}", bytes(tier.weights),
+                    bytes(tier.kv), bytes(tier.activations), bytes(tier.reserve), bytes(tier.limit));
     const auto limit = static_cast<double>(tier.limit);
     rows.push_back({.label = tag("b", {}, std::string(name)),
                     .drawing = {stacked_bar({{"m0", static_cast<double>(tier.weights)},
@@ -52,9 +52,11 @@ Html tiers(const OffloadPlan& plan) {
                                 paragraph("note", words)},
                     .figure = bytes(tier.total())});
   }
-  return {paragraph("", "What each tier of memory holds, as a share of its capacity."),
-          legend({{"m0", "weights"}, {"m1", "keys and values"}, {"m2", "activations"}, {"m3", "reserve"}, {"room", "free"}}),
-          chart(rows)};
+  return {
+      paragraph("", "What each tier of memory holds, as a share of its capacity."),
+      legend(
+          {{"m0", "weights"}, {"m1", "keys and values"}, {"m2", "activations"}, {"m3", "reserve"}, {"room", "free"}}),
+      chart(rows)};
 }
 
 Html resources(const OffloadPlan& plan) {

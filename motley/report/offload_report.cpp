@@ -22,32 +22,32 @@ std::string share_text(double share, std::int64_t units) {
 }  // namespace
 
 std::string resource_text(std::string_view resource) {
-  static const std::map<std::string_view, std::string> texts = {
-      {"device", "computing on the device"},
-      {"processors", "attention on the host's processors"},
-      {"upload", "upload from host memory"},
-      {"download", "download to host memory"},
-      {"disk_read", "disk reads"},
-      {"disk_write", "disk writes"},
-      {"disk", "disk reads and writes together"},
-      {"host_memory", "host memory bandwidth"},
-      {"waiting", "the device, with its waits"}};
+  static const std::map<std::string_view, std::string> texts = {{"device", "computing on the device"},
+                                                                {"processors", "attention on the host's processors"},
+                                                                {"upload", "upload from host memory"},
+                                                                {"download", "download to host memory"},
+                                                                {"disk_read", "disk reads"},
+                                                                {"disk_write", "disk writes"},
+                                                                {"disk", "disk reads and writes together"},
+                                                                {"host_memory", "host memory bandwidth"},
+                                                                {"waiting", "the device, with its waits"}};
   const auto found = texts.find(resource);
   return found == texts.end() ? std::string(resource) : found->second;
 }
 
 std::string binding_resource(const OffloadPlan& plan) {
   const auto& busy = plan.predicted.busy;
-  const auto most = std::max_element(busy.begin(), busy.end(),
-                                     [](const auto& a, const auto& b) { return a.second < b.second; });
+  const auto most =
+      std::max_element(busy.begin(), busy.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
   return most == busy.end() ? "" : most->first;
 }
 
 std::string offload_summary(const OffloadPlan& plan) {
   const std::int64_t layers = plan.model.arch.layers;
-  return fmt::format("{} micro-batches of {} sequences share a pass; weights {} layers on {}, {} in host memory, {} on disk",
-                     plan.batches, plan.batch, share_text(plan.weights.device, layers), plan.device,
-                     share_text(plan.weights.host, layers), share_text(plan.weights.disk, layers));
+  return fmt::format(
+      "{} micro-batches of {} sequences share a pass; weights {} layers on {}, {} in host memory, {} on disk",
+      plan.batches, plan.batch, share_text(plan.weights.device, layers), plan.device,
+      share_text(plan.weights.host, layers), share_text(plan.weights.disk, layers));
 }
 
 std::string offload_report(const OffloadPlan& plan) {
@@ -71,8 +71,9 @@ std::string offload_report(const OffloadPlan& plan) {
                                  plan.model.name, plan.device, plan.batches, plan.batch, layers, table.render());
   text += fmt::format("types       weights {}, keys and values {}\n", name_of(plan.weight_type), name_of(plan.kv_type));
   if (plan.kv.device < 1)
-    text += fmt::format("attention   {}\n", plan.cpu_attention ? "by the host's processors where the keys are not on the device"
-                                                               : "on the device");
+    text += fmt::format("attention   {}\n", plan.cpu_attention
+                                                ? "by the host's processors where the keys are not on the device"
+                                                : "on the device");
   text += fmt::format("predicted   {:.4g} tokens/s, {} per request\n", plan.predicted.tokens_per_s,
                       human_seconds(plan.predicted.latency_s));
   if (plan.predicted.kl) text += fmt::format("quality     divergence {:.2g} nats\n", *plan.predicted.kl);

@@ -21,9 +21,9 @@ void add(ResourceSeconds& sum, const ResourceSeconds& seconds, std::int64_t coun
 template <>
 const std::vector<EnumName<Resource>>& enum_names<Resource>() {
   static const std::vector<EnumName<Resource>> names = {
-      {Resource::device, "device"},           {Resource::processors, "processors"}, {Resource::upload, "upload"},
-      {Resource::download, "download"},       {Resource::disk_read, "disk_read"},   {Resource::disk_write, "disk_write"},
-      {Resource::disk, "disk"},               {Resource::host_memory, "host_memory"}, {Resource::waiting, "waiting"}};
+      {Resource::device, "device"},     {Resource::processors, "processors"},   {Resource::upload, "upload"},
+      {Resource::download, "download"}, {Resource::disk_read, "disk_read"},     {Resource::disk_write, "disk_write"},
+      {Resource::disk, "disk"},         {Resource::host_memory, "host_memory"}, {Resource::waiting, "waiting"}};
   return names;
 }
 
@@ -167,8 +167,7 @@ PassSeconds OffloadCost::seconds(const PassShape& shape) const {
     // where that is longer than the computing.
     const double arrival_s = std::max(at(seconds, Resource::upload), at(seconds, Resource::disk_read)) / batches;
     if (!shape.cpu_attention)
-      at(seconds, Resource::waiting) +=
-          std::max(0.0, batches - 2) * std::max(0.0, arrival_s - layer_s - attention_s);
+      at(seconds, Resource::waiting) += std::max(0.0, batches - 2) * std::max(0.0, arrival_s - layer_s - attention_s);
   }
 
   // Hidden states of a micro-batch in host memory: down after every layer, and up before the next.
@@ -194,9 +193,8 @@ OffloadPrice OffloadCost::price(const PassShape& shape, const PassSeconds& secon
 }
 
 std::int64_t OffloadCost::kv_tokens(std::int64_t sequences, std::int64_t block_tokens) const {
-  const ServePoint point{.prompt_tokens = prompt_tokens_,
-                         .output_tokens = output_tokens_,
-                         .step = {.block_tokens = block_tokens}};
+  const ServePoint point{
+      .prompt_tokens = prompt_tokens_, .output_tokens = output_tokens_, .step = {.block_tokens = block_tokens}};
   return kv_tokens_of(point, sequences);
 }
 
@@ -210,9 +208,14 @@ PlacedCounts counts_of(const OffloadPlan& plan) {
 }
 
 OffloadCost offload_cost(const OffloadPlan& plan, const CostOptions& options) {
-  return {options,         plan.cluster, plan.model,
-          plan.cluster.find_device(plan.device), plan.weight_type, plan.kv_type,
-          plan.workload.mean_prompt_tokens(), plan.workload.mean_output_tokens()};
+  return {options,
+          plan.cluster,
+          plan.model,
+          plan.cluster.find_device(plan.device),
+          plan.weight_type,
+          plan.kv_type,
+          plan.workload.mean_prompt_tokens(),
+          plan.workload.mean_output_tokens()};
 }
 
 OffloadPrice price_offload(const OffloadPlan& plan, const CostOptions& options) {
@@ -250,7 +253,8 @@ Term explain_offload(const OffloadPlan& plan, const CostOptions& options) {
     };
     cause("computing", pass.fixed[r], fmt::format("{} micro-batches of {} sequences", shape.batches, shape.batch));
     for (const auto& [name, units, homes, what] :
-         {std::tuple("weights", counts.weights, &pass.weights, "layers"), std::tuple("kv", counts.kv, &pass.kv, "layers"),
+         {std::tuple("weights", counts.weights, &pass.weights, "layers"),
+          std::tuple("kv", counts.kv, &pass.kv, "layers"),
           std::tuple("activations", counts.activations, &pass.activations, "micro-batches")})
       for (const auto& [tier, count] : {std::pair(Tier::device, units.device), std::pair(Tier::host, units.host),
                                         std::pair(Tier::disk, units.disk)}) {

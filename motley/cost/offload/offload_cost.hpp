@@ -1,8 +1,8 @@
 // What an offloading stage costs: the form `motley` of one device with its host's memory and disk.
 //
-// The schedule is the diagonal one: continuous batching over layers that stream by. A pass takes `batches` micro-batches
-// of `batch` sequences through all layers; each layer's weights are read once per pass. Sequences are at different
-// tokens: finished ones leave, and new ones bring as much of their prompts as a micro-batch has room for.
+// The schedule is the diagonal one: continuous batching over layers that stream by. A pass takes `batches`
+// micro-batches of `batch` sequences through all layers; each layer's weights are read once per pass. Sequences are at
+// different tokens: finished ones leave, and new ones bring as much of their prompts as a micro-batch has room for.
 //
 // Every resource works through what a pass asks of it, all at once: the pass takes as long as the busiest. `waiting`
 // counts the device with what it waits for inside a layer. docs/planner-offload.md has the formulas;
@@ -82,8 +82,8 @@ class OffloadCost {
   OffloadCost(const CostOptions& options, const Cluster& cluster, const Model& model, int device, DType weight_type,
               DType kv_type, double prompt_tokens, double output_tokens);
 
-  // Tokens of prompts per micro-batch that are worth a try, from the fewest to a whole prompt; one where those of a pass
-  // are more than a prompt.
+  // Tokens of prompts per micro-batch that are worth a try, from the fewest to a whole prompt; one where those of a
+  // pass are more than a prompt.
   std::vector<std::int64_t> chunks(std::int64_t batch) const;
   PassLoad load(const PassShape& shape) const;
   PassSeconds seconds(const PassShape& shape) const;
@@ -108,8 +108,8 @@ PassShape shape_of(const OffloadPlan& plan);
 PlacedCounts counts_of(const OffloadPlan& plan);
 OffloadCost offload_cost(const OffloadPlan& plan, const CostOptions& options);
 OffloadPrice price_offload(const OffloadPlan& plan, const CostOptions& options);
-// For the simulator: a micro-batch's part of a pass. Streaming takes the same whatever it carries; the rest grows with its
-// tokens.
+// For the simulator: a micro-batch's part of a pass. Streaming takes the same whatever it carries; the rest grows with
+// its tokens.
 PipelineTime offload_pipeline(const OffloadPlan& plan, const CostOptions& options);
 // The pass as a tree: the largest of its resources, each by cause.
 Term explain_offload(const OffloadPlan& plan, const CostOptions& options);

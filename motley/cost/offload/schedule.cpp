@@ -66,7 +66,8 @@ ScheduleResult run_schedule(const std::vector<ScheduledLayer>& layers, std::int6
       double weights_there = 0;
       // From disk by host memory to the device: both buffers must be free.
       const auto fetched = [&](Ring& staging, double start, double device_free, double read_s, double upload_s) {
-        if (!staged || read_s <= 0) return upload.serve(disk_reads.serve(std::max(start, device_free), read_s), upload_s);
+        if (!staged || read_s <= 0)
+          return upload.serve(disk_reads.serve(std::max(start, device_free), read_s), upload_s);
         const double from = std::max(start, staging.next_free());
         const double read = disk_reads.serve(from, read_s);
         const double there = upload.serve(std::max(read, device_free), upload_s);

@@ -63,17 +63,18 @@ disk = { capacity = "1.5 TB", read = "2 GB/s", write = "1 GB/s" }
     for (std::size_t i = 0; i < weights.size(); ++i) {
       const ResourceSeconds& w = pass.weights[static_cast<std::size_t>(weights[i])];
       const ResourceSeconds& c = pass.kv[static_cast<std::size_t>(kv[i])];
-      scheduled.push_back({.weight_read = of(w, Resource::disk_read),
-                           .weight_upload = of(w, Resource::upload),
-                           .kv_read = of(c, Resource::disk_read) / batches,
-                           .kv_upload = shape.cpu_attention ? 0 : of(c, Resource::upload) / batches,
-                           .compute = (of(pass.fixed, Resource::device) / layers + of(c, Resource::device)) / batches,
-                           .host_attention = shape.cpu_attention ? (of(c, Resource::processors) + of(c, Resource::upload) +
-                                                                    of(c, Resource::download)) /
-                                                                       batches
-                                                                 : 0,
-                           .kv_download = shape.cpu_attention ? 0 : of(c, Resource::download) / batches,
-                           .kv_write = of(c, Resource::disk_write) / batches});
+      scheduled.push_back(
+          {.weight_read = of(w, Resource::disk_read),
+           .weight_upload = of(w, Resource::upload),
+           .kv_read = of(c, Resource::disk_read) / batches,
+           .kv_upload = shape.cpu_attention ? 0 : of(c, Resource::upload) / batches,
+           .compute = (of(pass.fixed, Resource::device) / layers + of(c, Resource::device)) / batches,
+           .host_attention =
+               shape.cpu_attention
+                   ? (of(c, Resource::processors) + of(c, Resource::upload) + of(c, Resource::download)) / batches
+                   : 0,
+           .kv_download = shape.cpu_attention ? 0 : of(c, Resource::download) / batches,
+           .kv_write = of(c, Resource::disk_write) / batches});
     }
     return run_schedule(scheduled, shape.batches, 12, true).pass_s;
   }
@@ -84,21 +85,22 @@ TEST_F(OffloadForm, IsWhatTheScheduleTakes) {
   double worst = 0, sum = 0;
   int cases = 0;
   for (const bool cpu_attention : {false, true})
-   for (const std::int64_t batches : {1, 2, 4, 8})
-    for (const std::int64_t batch : {8, 48})
-      for (const TierCounts& weights : {TierCounts{layers, 0, 0}, TierCounts{layers / 2, layers / 2, 0},
-                                       TierCounts{8, 30, layers - 38}, TierCounts{8, 0, layers - 8}, TierCounts{0, layers, 0}})
-        for (const TierCounts& kv : {TierCounts{layers, 0, 0}, TierCounts{layers / 2, layers / 2, 0}, TierCounts{0, layers, 0},
-                                    TierCounts{12, 30, layers - 42}}) {
-          const PassShape shape{batch, batches, cost.chunks(batch).front(), cpu_attention};
-          const PlacedCounts counts{weights, kv, {batches, 0, 0}};
-          const double closed_s = cost.price(shape, cost.seconds(shape), counts).pass_s;
-          const double error = scheduled_pass_s(shape, counts) / closed_s - 1;
-          EXPECT_GT(error, -0.06);
-          worst = std::max(worst, error);
-          sum += std::abs(error);
-          ++cases;
-        }
+    for (const std::int64_t batches : {1, 2, 4, 8})
+      for (const std::int64_t batch : {8, 48})
+        for (const TierCounts& weights :
+             {TierCounts{layers, 0, 0}, TierCounts{layers / 2, layers / 2, 0}, TierCounts{8, 30, layers - 38},
+              TierCounts{8, 0, layers - 8}, TierCounts{0, layers, 0}})
+          for (const TierCounts& kv : {TierCounts{layers, 0, 0}, TierCounts{layers / 2, layers / 2, 0},
+                                       TierCounts{0, layers, 0}, TierCounts{12, 30, layers - 42}}) {
+            const PassShape shape{batch, batches, cost.chunks(batch).front(), cpu_attention};
+            const PlacedCounts counts{weights, kv, {batches, 0, 0}};
+            const double closed_s = cost.price(shape, cost.seconds(shape), counts).pass_s;
+            const double error = scheduled_pass_s(shape, counts) / closed_s - 1;
+            EXPECT_GT(error, -0.06);
+            worst = std::max(worst, error);
+            sum += std::abs(error);
+            ++cases;
+          }
   EXPECT_LT(sum / cases, 0.03);
   EXPECT_LT(worst, 0.35);
 }

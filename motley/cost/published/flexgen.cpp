@@ -11,9 +11,7 @@ constexpr double gibi = 1073741824.0, tera = 1e12;
 double away(const TierShares& shares) { return shares.host + shares.disk; }
 
 // Bytes of one layer's weights.
-double layer_bytes(const FlexgenCase& c) {
-  return c.weight_factor * (8 * c.hidden * c.hidden + 4 * c.hidden * c.ffn);
-}
+double layer_bytes(const FlexgenCase& c) { return c.weight_factor * (8 * c.hidden * c.hidden + 4 * c.hidden * c.ffn); }
 
 // Attention on the host is slower for small batches and small hidden sizes.
 double host_flops(const FlexgenCase& c, double batch) {
@@ -47,14 +45,13 @@ FlexgenTimes flexgen_times(const FlexgenCase& c, const FlexgenPolicy& p) {
   const FlexgenRates& r = c.rates;
   FlexgenTimes times;
   const double products = 8 * h * h + 4 * h * c.ffn;
-  times.prefill = {
-      .upload = (away(p.weights) * weights + 2 * away(p.activations) * s * h * block) / r.upload,
-      .download = 4 * away(p.kv) * (s + 1) * h * block / r.download_kv +
-                  2 * away(p.activations) * s * h * block / r.download_hidden,
-      .disk_read = (p.weights.disk * weights + 2 * p.activations.disk * s * h * block) / r.disk_read,
-      .disk_write = 4 * p.kv.disk * block * (s + 1) * h / r.disk_write_kv +
-                    2 * p.activations.disk * s * h * block / r.disk_write_hidden,
-      .compute = block * s * products / r.products_prefill + 4 * block * s * s * h / r.attention_prefill};
+  times.prefill = {.upload = (away(p.weights) * weights + 2 * away(p.activations) * s * h * block) / r.upload,
+                   .download = 4 * away(p.kv) * (s + 1) * h * block / r.download_kv +
+                               2 * away(p.activations) * s * h * block / r.download_hidden,
+                   .disk_read = (p.weights.disk * weights + 2 * p.activations.disk * s * h * block) / r.disk_read,
+                   .disk_write = 4 * p.kv.disk * block * (s + 1) * h / r.disk_write_kv +
+                                 2 * p.activations.disk * s * h * block / r.disk_write_hidden,
+                   .compute = block * s * products / r.products_prefill + 4 * block * s * s * h / r.attention_prefill};
   times.decode = {
       .upload = (away(p.weights) * weights + 2 * away(p.activations) * h * block) / r.upload,
       .download = 2 * away(p.activations) * h * block / r.download_hidden,
@@ -89,8 +86,8 @@ FlexgenMemory flexgen_memory(const FlexgenCase& c, const FlexgenPolicy& p) {
                   4 * (s + n) * h * block * l * p.kv.host + weights * p.weights.disk +
                   4 * h * batch * p.activations.disk + 8 * (s + n) * h * batch * p.kv.disk +
                   2 * heads * (s + n) * batch + 2 * h * batch;
-  m.disk = l * weights * p.weights.disk + 2 * s * h * block * p.activations.disk +
-           4 * (s + n) * h * block * l * p.kv.disk;
+  m.disk =
+      l * weights * p.weights.disk + 2 * s * h * block * p.activations.disk + 4 * (s + n) * h * block * l * p.kv.disk;
   return m;
 }
 

@@ -25,9 +25,9 @@ FlexgenRates flexgen_rates(const CostOptions& options);
 
 struct FlexgenCase {
   double layers = 0, hidden = 0, ffn = 0, heads = 0;
-  double prompt = 0, output = 0;                           // tokens
+  double prompt = 0, output = 0;                            // tokens
   double device_bytes = 0, host_bytes = 0, disk_bytes = 0;  // before the headroom
-  double weight_factor = 1;                                // of fp16; a quarter with 4 bits
+  double weight_factor = 1;                                 // of fp16; a quarter with 4 bits
   FlexgenRates rates = {};
 };
 inline constexpr double flexgen_headroom = 0.8;  // of every tier, that a policy may use

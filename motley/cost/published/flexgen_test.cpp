@@ -8,13 +8,27 @@ namespace {
 constexpr double gibi = 1073741824.0;
 
 FlexgenCase opt_30b(double prompt) {
-  return {.layers = 48, .hidden = 7168, .ffn = 28672, .heads = 56, .prompt = prompt, .output = 32,
-          .device_bytes = 16 * gibi, .host_bytes = 208 * gibi, .disk_bytes = 1500 * gibi,
+  return {.layers = 48,
+          .hidden = 7168,
+          .ffn = 28672,
+          .heads = 56,
+          .prompt = prompt,
+          .output = 32,
+          .device_bytes = 16 * gibi,
+          .host_bytes = 208 * gibi,
+          .disk_bytes = 1500 * gibi,
           .rates = flexgen_rates({})};
 }
 FlexgenCase opt_175b(double prompt, double disk_read_gib_s) {
-  return {.layers = 96, .hidden = 12288, .ffn = 49152, .heads = 96, .prompt = prompt, .output = 32,
-          .device_bytes = 16 * gibi, .host_bytes = 208 * gibi, .disk_bytes = 1500 * gibi,
+  return {.layers = 96,
+          .hidden = 12288,
+          .ffn = 49152,
+          .heads = 96,
+          .prompt = prompt,
+          .output = 32,
+          .device_bytes = 16 * gibi,
+          .host_bytes = 208 * gibi,
+          .disk_bytes = 1500 * gibi,
           .rates = flexgen_rates({.settings = {{"flexgen.disk_read_gib_s", disk_read_gib_s}}})};
 }
 FlexgenPolicy policy(double batch, double batches, double wg, double wc, double cg, double cc, double hg, double hc) {
@@ -46,7 +60,8 @@ TEST(Flexgen, PublishedPolicies) {
   EXPECT_NEAR(flexgen_times(opt_30b(1024), policy(20, 4, 0.04, 0.96, 0, 1, 0, 1)).tokens_per_s, 3.62, 5e-3);
   EXPECT_NEAR(flexgen_times(opt_30b(512), policy(8, 1, 0, 1, 1, 0, 1, 0)).tokens_per_s, 1.71, 5e-3);
   for (const auto& [rate, at_256, at_512, at_1024] :
-       {std::tuple(0.473, 0.30, 0.15, 0.08), std::tuple(2.5, 1.295, 0.659, 0.340), std::tuple(2.8, 1.411, 0.717, 0.370)}) {
+       {std::tuple(0.473, 0.30, 0.15, 0.08), std::tuple(2.5, 1.295, 0.659, 0.340),
+        std::tuple(2.8, 1.411, 0.717, 0.370)}) {
     const double within = rate < 1 ? 5e-3 : 5e-4;
     EXPECT_NEAR(flexgen_times(opt_175b(256, rate), policy(64, 8, 0, 0.5, 0, 0, 0, 1)).tokens_per_s, at_256, within);
     EXPECT_NEAR(flexgen_times(opt_175b(512, rate), policy(32, 8, 0, 0.5, 0, 0, 0, 1)).tokens_per_s, at_512, within);

@@ -20,10 +20,17 @@ double& share(FlexgenPolicy& policy, std::size_t i) {
 
 // Seconds of a layer, and peaks as parts of what may be used: affine in the shares, and in the number of batches.
 enum Figure : std::size_t {
-  prefill_in, prefill_out, prefill_compute,                                 // the largest counts
-  decode_upload,                                                            // on top of the largest of
-  decode_download, decode_read, decode_write, decode_compute,               // these
-  first_peak, last_peak = first_peak + 4, figure_count
+  prefill_in,
+  prefill_out,
+  prefill_compute,  // the largest counts
+  decode_upload,    // on top of the largest of
+  decode_download,
+  decode_read,
+  decode_write,
+  decode_compute,  // these
+  first_peak,
+  last_peak = first_peak + 4,
+  figure_count
 };
 using Figures = std::array<double, figure_count>;
 
@@ -127,7 +134,8 @@ class RangeProgram {
     for (MilpColumn& column : nearest.columns) column.cost = 0;
     for (std::size_t i = 0; i < share_count; ++i)
       nearest.columns[static_cast<std::size_t>(times_v_[i])].cost = static_cast<double>(i % 3);
-    nearest.add_row({.upper = (1 + slack) * fastest->total_s * lo_ / unit_s_, .entries = {{prefill_, 1}, {decode_, 1}}});
+    nearest.add_row(
+        {.upper = (1 + slack) * fastest->total_s * lo_ / unit_s_, .entries = {{prefill_, 1}, {decode_, 1}}});
     const auto found = solve(nearest);
     return found ? found : fastest;
   }
@@ -266,8 +274,7 @@ std::optional<FlexgenFound> search_flexgen(const FlexgenCase& input, double head
     const Range range = open.top();
     open.pop();
     ++evaluated;
-    const auto found =
-        with_shape(input, affines[static_cast<std::size_t>(range.batch - 1)], range.batch, range.best);
+    const auto found = with_shape(input, affines[static_cast<std::size_t>(range.batch - 1)], range.batch, range.best);
     if (found && (!best || found->tokens_per_s > best->tokens_per_s)) best = found;
     push(range.batch, range.lo, range.best - 1);
     push(range.batch, range.best + 1, range.hi);

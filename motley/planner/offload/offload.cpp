@@ -25,8 +25,8 @@ std::vector<int> candidates(const Cluster& cluster, const std::string& wanted) {
       const Device& d = cluster.devices[static_cast<std::size_t>(device)];
       return std::pair(d.type, cluster.machines[static_cast<std::size_t>(d.machine)].description);
     };
-    const bool like_another = std::any_of(found.begin(), found.end(),
-                                          [&](int other) { return kind(other) == kind(static_cast<int>(i)); });
+    const bool like_another =
+        std::any_of(found.begin(), found.end(), [&](int other) { return kind(other) == kind(static_cast<int>(i)); });
     if (!like_another) found.push_back(static_cast<int>(i));
   }
   return found;
@@ -56,9 +56,7 @@ OffloadPlan empty_plan(const Cluster& cluster, const Model& model, const Workloa
 
 // ---- the form flexgen ----
 
-TierMemory peak(double bytes, double limit) {
-  return {.weights = std::llround(bytes), .limit = std::llround(limit)};
-}
+TierMemory peak(double bytes, double limit) { return {.weights = std::llround(bytes), .limit = std::llround(limit)}; }
 
 std::optional<OffloadPlan> flexgen_plan(const Cluster& cluster, const Model& model, const Workload& workload,
                                         int device, const OffloadOptions& options) {
@@ -97,9 +95,10 @@ std::vector<DType> weight_types(const Model& model, const OffloadOptions& option
   const DType own = model.arch.checkpoint_type;
   if (!options.most_kl) return {options.weight_type.value_or(own)};
   if (own == DType::file || is_quantised(own))
-    throw input_error(fmt::format("--max-kl chooses a type for weights that are not quantised yet, and {} has them in {}",
-                                  model.name, own == DType::file ? "the types of its file" : name_of(own)),
-                      "leave out --max-kl, or give the unquantised model");
+    throw input_error(
+        fmt::format("--max-kl chooses a type for weights that are not quantised yet, and {} has them in {}", model.name,
+                    own == DType::file ? "the types of its file" : name_of(own)),
+        "leave out --max-kl, or give the unquantised model");
   std::vector<DType> types;
   for (const DType type : weight_type_choices(model.arch))
     if (weight_kl(type).value_or(0) <= *options.most_kl) types.push_back(type);
@@ -153,14 +152,16 @@ OffloadOutcome plan_offload(const Cluster& cluster, const Model& model, const Wo
       return {.plan = {},
               .reason = fmt::format("{}, and machine \"{}\" has neither `host_memory` nor `disk` to offload to",
                                     shortage_text(cluster, device, model), machine_of(cluster, device)),
-              .hint = "describe them: host_memory = \"64 GiB\", disk = { capacity = \"1 TB\", read = \"2 GB/s\", write = "
-                      "\"1 GB/s\" }"};
+              .hint =
+                  "describe them: host_memory = \"64 GiB\", disk = { capacity = \"1 TB\", read = \"2 GB/s\", write = "
+                  "\"1 GB/s\" }"};
     return {.plan = {},
             .reason = options.most_latency_s || options.least_tokens_per_s
                           ? fmt::format("no placement keeps the limit: {}", shortage_text(cluster, device, model))
                           : shortage_text(cluster, device, model),
-            .hint = "add host memory or disk, use a smaller --weight-type, or a device that holds the embedding, the "
-                    "head and two layers"};
+            .hint =
+                "add host memory or disk, use a smaller --weight-type, or a device that holds the embedding, the "
+                "head and two layers"};
   }
   best->search.elapsed_s = seconds_since();
   return {.plan = std::move(best), .reason = {}, .hint = {}};

@@ -40,7 +40,8 @@ void expect_sound(const OffloadPlan& plan) {
   for (const Violation& violation : verify(plan)) ADD_FAILURE() << violation.place << ": " << violation.what;
 }
 
-double planned(const Cluster& cluster, const Model& model, const Workload& workload, const OffloadOptions& options = {}) {
+double planned(const Cluster& cluster, const Model& model, const Workload& workload,
+               const OffloadOptions& options = {}) {
   const OffloadOutcome outcome = plan_offload(cluster, model, workload, options);
   EXPECT_TRUE(outcome.plan) << outcome.reason;
   if (!outcome.plan) return 0;
@@ -72,7 +73,8 @@ TEST(PlanOffload, IsAsGoodAsEveryPlanOfASmallModel) {
     const std::int64_t layers = plan.model.arch.layers;
     std::vector<TierCounts> homes;
     for (std::int64_t device = 0; device <= layers; ++device)
-      for (std::int64_t host = 0; device + host <= layers; ++host) homes.push_back({device, host, layers - device - host});
+      for (std::int64_t host = 0; device + host <= layers; ++host)
+        homes.push_back({device, host, layers - device - host});
     plan.activations = {};
     plan.predicted.memory_bytes.clear();
     plan.cpu_attention = true;
@@ -130,8 +132,7 @@ TEST(PlanOffload, QuantisedWeightsUnderABound) {
   ASSERT_TRUE(outcome.plan) << outcome.reason;
   EXPECT_LE(*outcome.plan->predicted.kl, 0.02);
   EXPECT_TRUE(is_quantised(outcome.plan->weight_type));
-  EXPECT_GT(outcome.plan->predicted.tokens_per_s,
-            planned(cluster, named("llama-2-70b"), lengths(512, 128)));
+  EXPECT_GT(outcome.plan->predicted.tokens_per_s, planned(cluster, named("llama-2-70b"), lengths(512, 128)));
 }
 
 TEST(PlanOffload, WhatIsMissingIsNamed) {

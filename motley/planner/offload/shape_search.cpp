@@ -52,8 +52,7 @@ std::optional<ShapeSearch::Room> ShapeSearch::room_of(const OffloadCost& cost, c
   const auto kv_bytes = [&](std::int64_t of) {
     return kv_cache_bytes(arch, 1, shard_, kv_type_, of, options_.block_tokens);
   };
-  Room room{.device = type.memory_bytes - type.reserve_bytes.value_or(0) -
-                      ends_bytes_ - activation_bytes_,
+  Room room{.device = type.memory_bytes - type.reserve_bytes.value_or(0) - ends_bytes_ - activation_bytes_,
             .host = tiers_.host_bytes,
             .disk = tiers_.disk ? tiers_.disk->capacity_bytes : 0,
             .layer = layer_bytes_,
@@ -87,8 +86,8 @@ std::optional<ShapeSearch::Candidate> ShapeSearch::bound(const OffloadCost& cost
   const auto disk_s_per_byte = [&](const ResourceSeconds& of, std::int64_t bytes) {
     return of[static_cast<std::size_t>(Resource::disk_read)] / static_cast<double>(bytes);
   };
-  const double least_disk_s = std::min(disk_s_per_byte(seconds.weights[2], room->layer),
-                                       disk_s_per_byte(seconds.kv[2], room->kv_layer));
+  const double least_disk_s =
+      std::min(disk_s_per_byte(seconds.weights[2], room->layer), disk_s_per_byte(seconds.kv[2], room->kv_layer));
   // Whichever of host memory and disk asks less of a resource.
   PassSeconds optimistic = seconds;
   for (std::size_t r = 0; r < resource_count; ++r) {
@@ -103,14 +102,12 @@ std::optional<ShapeSearch::Candidate> ShapeSearch::bound(const OffloadCost& cost
     const std::int64_t on_disk = std::max<std::int64_t>(0, away - room->host);
     if (on_disk > room->disk) continue;
     const PlacedCounts counts{{*weights, layers - *weights, 0}, {kv, layers - kv, 0}, {shape.batches, 0, 0}};
-    const double pass_s = std::max(busiest(optimistic.of(counts)),
-                                   least_disk_s * static_cast<double>(on_disk));
+    const double pass_s = std::max(busiest(optimistic.of(counts)), least_disk_s * static_cast<double>(on_disk));
     least_s = std::min(least_s, pass_s);
   }
   if (!std::isfinite(least_s)) return {};
   const PassLoad load = cost.load(shape);
-  return Candidate{shape,
-                   static_cast<double>(shape.batches) * load.finished * workload_.mean_output_tokens() / least_s,
+  return Candidate{shape, static_cast<double>(shape.batches) * load.finished * workload_.mean_output_tokens() / least_s,
                    load.passes * least_s};
 }
 
@@ -126,12 +123,12 @@ void ShapeSearch::consider(const OffloadCost& cost, const PassShape& shape, cons
   const OffloadPrice price = cost.price(shape, seconds, counts);
   const double value = rank(price.tokens_per_s, price.latency_s);
   if (value == worst || (best_ && value <= rank(best_->price.tokens_per_s, best_->price.latency_s))) return;
-  best_ = Found{shape, counts, price, weight_type_, kv_type_,
-                cost.kv_tokens(shape.batch * shape.batches, options_.block_tokens)};
+  best_ = Found{shape,        counts,   price,
+                weight_type_, kv_type_, cost.kv_tokens(shape.batch * shape.batches, options_.block_tokens)};
 }
 
-// More weights on the device are never slower, nor with an accelerator more in host memory than on disk: given the homes of keys and
-// values and of hidden states, those of the weights follow.
+// More weights on the device are never slower, nor with an accelerator more in host memory than on disk: given the
+// homes of keys and values and of hidden states, those of the weights follow.
 void ShapeSearch::evaluate(const OffloadCost& cost, const PassShape& shape) {
   const std::int64_t layers = model_.arch.layers;
   const std::optional<Room> room = room_of(cost, shape);
@@ -148,8 +145,8 @@ void ShapeSearch::evaluate(const OffloadCost& cost, const PassShape& shape) {
       for (std::int64_t kv_disk = 0; kv_disk <= layers - kv; ++kv_disk) {
         const std::int64_t kv_host = layers - kv - kv_disk;
         const std::int64_t kv_buffers = kv_disk > 0 && (shape.cpu_attention || staged) ? room->kv_buffers : 0;
-        const std::int64_t host = room->host - kv_host * room->kv_layer - kv_buffers -
-                                  (shape.batches - hidden) * room->hidden;
+        const std::int64_t host =
+            room->host - kv_host * room->kv_layer - kv_buffers - (shape.batches - hidden) * room->hidden;
         if (host < 0) continue;
         std::int64_t host_layers = away;
         if (host < away * room->layer) {
@@ -174,8 +171,8 @@ void ShapeSearch::run(DType weight_type, DType kv_type) {
   kv_type_ = kv_type;
   ends_bytes_ = weight_bytes(model_.arch, ends, shard_, weight_type_);
   layer_bytes_ = largest_block_bytes(model_.arch, shard_, weight_type_);
-  const OffloadCost cost(options_.cost, cluster_, model_, device_, weight_type, kv_type,
-                         workload_.mean_prompt_tokens(), workload_.mean_output_tokens());
+  const OffloadCost cost(options_.cost, cluster_, model_, device_, weight_type, kv_type, workload_.mean_prompt_tokens(),
+                         workload_.mean_output_tokens());
   std::vector<Candidate> open;
   // On a processor the host's memory is its own: attention there needs no copy.
   for (const bool cpu_attention : {false, true}) {
