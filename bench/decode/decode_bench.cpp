@@ -28,7 +28,7 @@
 #include "motley/engine/cpu_kernels.hpp"
 #include "motley/engine/ops.hpp"
 #include "motley/engine/stage_model.hpp"
-#include "motley/engine/stage_weights.hpp"
+#include "motley/engine/weights.hpp"
 
 namespace motley {
 namespace {

@@ -14,8 +14,8 @@
 #include "motley/base/clock.hpp"
 #include "motley/engine/random_model_test.hpp"
 #include "motley/engine/stage_model.hpp"
-#include "motley/engine/stage_weights.hpp"
 #include "motley/engine/streamed_blocks.hpp"
+#include "motley/engine/weights.hpp"
 
 namespace motley {
 namespace {

@@ -8,8 +8,8 @@
 
 #include "motley/engine/backend.hpp"
 #include "motley/engine/ops.hpp"
-#include "motley/engine/stage_weights.hpp"
 #include "motley/engine/streamed_caches.hpp"
+#include "motley/engine/weights.hpp"
 
 namespace motley {
 namespace {

@@ -10,7 +10,7 @@
 #include <functional>
 
 #include "motley/engine/random_model_test.hpp"
-#include "motley/engine/stage_weights.hpp"
+#include "motley/engine/weights.hpp"
 
 namespace motley {
 namespace {

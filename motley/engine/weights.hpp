@@ -42,6 +42,13 @@ struct HeldTensor {
 };
 using HeldTensors = std::map<std::string, HeldTensor>;
 
+struct StageWeights {
+  std::unique_ptr<BlockStore> blocks;
+  EndWeights ends;
+  HeldTensors held = {};          // all of them once more, without copies: for another part of the model
+  std::int64_t loaded_bytes = 0;  // of them: read, not held before
+};
+
 // Bytes that an allocation of this tensor takes: the allocator rounds to cache lines.
 std::int64_t allocated_bytes(const at::Tensor& tensor);
 
@@ -81,5 +88,9 @@ class WeightLoader {
   std::int64_t loaded_bytes_ = 0;
   HeldTensors* held_;
 };
+
+// All weights of a rank: each block where the spec homes it.
+StageWeights load_weights(const StageSpec& spec, const std::filesystem::path& model, at::Device device,
+                          std::function<void(double)> progress = {}, HeldTensors held = {});
 
 }  // namespace motley
