@@ -26,9 +26,9 @@
 #include "motley/checkpoint/quants.hpp"
 #include "motley/engine/backend.hpp"
 #include "motley/engine/cpu_kernels.hpp"
+#include "motley/engine/load_weights.hpp"
 #include "motley/engine/ops.hpp"
 #include "motley/engine/stage_model.hpp"
-#include "motley/engine/weights.hpp"
 
 namespace motley {
 namespace {

@@ -12,10 +12,10 @@
 #include <thread>
 
 #include "motley/base/clock.hpp"
+#include "motley/engine/load_weights.hpp"
 #include "motley/engine/random_model_test.hpp"
 #include "motley/engine/stage_model.hpp"
 #include "motley/engine/streamed_blocks.hpp"
-#include "motley/engine/weights.hpp"
 
 namespace motley {
 namespace {

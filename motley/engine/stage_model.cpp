@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "motley/engine/backend.hpp"
+#include "motley/engine/load_weights.hpp"
 #include "motley/engine/ops.hpp"
 #include "motley/engine/streamed_caches.hpp"
-#include "motley/engine/weights.hpp"
 
 namespace motley {
 namespace {

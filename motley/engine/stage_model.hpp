@@ -15,31 +15,11 @@
 #include <vector>
 
 #include "motley/engine/kv_cache.hpp"
-#include "motley/model/offload.hpp"
+#include "motley/engine/stage_spec.hpp"
 #include "motley/workers/control_connection.hpp"
 #include "motley/workers/worker_group.hpp"
 
 namespace motley {
-
-struct StageSpec {
-  Architecture arch = {};
-  LayerRange layers = {};
-  bool embedding = false;
-  bool head = false;
-  int rank = 0;
-  int degree = 1;
-  std::vector<double> shares = {};  // empty: equal
-  DType weight_type = DType::fp32;
-  DType kv_type = DType::fp32;
-  std::int64_t kv_tokens = 0;
-  StepLimits limits = {};
-  std::optional<LayerHomes> offload = {};  // none: all in the device's own memory
-  // What one step may hold: as many micro-batches as share a pass over the weights.
-  StepLimits step_limits() const {
-    const std::int64_t batches = offload ? offload->batches : 1;
-    return {limits.max_tokens * batches, limits.max_sequences * batches, limits.block_tokens};
-  }
-};
 
 struct StageWeights;
 struct PlainDraw;

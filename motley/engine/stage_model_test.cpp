@@ -9,8 +9,8 @@
 #include <cstdlib>
 #include <functional>
 
+#include "motley/engine/load_weights.hpp"
 #include "motley/engine/random_model_test.hpp"
-#include "motley/engine/weights.hpp"
 
 namespace motley {
 namespace {

@@ -1,6 +1,5 @@
 #include "motley/engine/weights.hpp"
 
-#include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
 
@@ -11,7 +10,6 @@
 #include "motley/checkpoint/stored_rows.hpp"
 #include "motley/engine/backend.hpp"
 #include "motley/engine/read_weights.hpp"
-#include "motley/engine/streamed_blocks.hpp"
 
 namespace motley {
 namespace {
@@ -32,24 +30,6 @@ WeightMatrix take(const Tensors& tensors, const std::string& role) {
   const auto found = tensors.find(role);
   return found == tensors.end() ? WeightMatrix() : found->second;
 }
-
-class ResidentBlocks final : public BlockStore {
- public:
-  ResidentBlocks(WeightLoader& loader, const LayerRange& layers) : first_(layers.first) {
-    const std::int64_t before = loader.bytes();
-    for (std::int64_t layer = layers.first; layer < layers.end; ++layer) blocks_.push_back(loader.block(layer));
-    bytes_ = loader.bytes() - before;
-  }
-  const BlockWeights& block(std::int64_t layer) override {
-    return blocks_.at(static_cast<std::size_t>(layer - first_));
-  }
-  std::int64_t bytes() const override { return bytes_; }
-
- private:
-  std::vector<BlockWeights> blocks_;
-  std::int64_t first_;
-  std::int64_t bytes_ = 0;
-};
 
 }  // namespace
 
@@ -195,22 +175,6 @@ EndWeights WeightLoader::ends() {
   }
   ends.bytes = bytes_ - before;
   return ends;
-}
-
-StageWeights load_weights(const StageSpec& spec, const std::filesystem::path& model, at::Device device,
-                          std::function<void(double)> progress, HeldTensors held) {
-  const c10::InferenceMode guard;
-  WeightLoader loader(spec, model, device, std::move(progress), &held);
-  StageWeights weights;
-  if (spec.offload)
-    weights.blocks = std::make_unique<StreamedBlocks>(loader, spec);
-  else
-    weights.blocks = std::make_unique<ResidentBlocks>(loader, spec.layers);
-  weights.ends = loader.ends();
-  weights.loaded_bytes = loader.loaded_bytes();
-  synchronize(device);
-  weights.held = std::move(held);
-  return weights;
 }
 
 }  // namespace motley

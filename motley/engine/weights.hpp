@@ -11,7 +11,7 @@
 
 #include "motley/checkpoint/checkpoint.hpp"
 #include "motley/engine/block.hpp"
-#include "motley/engine/stage_model.hpp"
+#include "motley/engine/stage_spec.hpp"
 
 namespace motley {
 
@@ -88,9 +88,5 @@ class WeightLoader {
   std::int64_t loaded_bytes_ = 0;
   HeldTensors* held_;
 };
-
-// All weights of a rank: each block where the spec homes it.
-StageWeights load_weights(const StageSpec& spec, const std::filesystem::path& model, at::Device device,
-                          std::function<void(double)> progress = {}, HeldTensors held = {});
 
 }  // namespace motley

@@ -5,7 +5,7 @@
 #include <filesystem>
 
 #include "motley/plan/serve.hpp"
-#include "motley/server/serve.hpp"
+#include "motley/server/serve_settings.hpp"
 
 namespace motley {
 

@@ -1,49 +1,10 @@
 // `motley serve`: workers, text and the HTTP server of one plan, from start to orderly end.
 #pragma once
 
-#include <cstdint>
-#include <filesystem>
-#include <functional>
-#include <optional>
-#include <string>
-
-#include "motley/deployment/deployment_state.hpp"
 #include "motley/plan/serve.hpp"
-#include "motley/server/driver.hpp"
+#include "motley/server/serve_settings.hpp"
 
 namespace motley {
-
-struct ServeSettings {
-  std::filesystem::path model_folder;
-  std::filesystem::path worker_program;  // motley-worker, beside motley
-  std::string host = "127.0.0.1";
-  int port = 8000;        // 0: any free one
-  bool insecure = false;  // allows a host that other machines reach
-  std::string api_key;    // empty: none is asked for
-  std::string transport = "shm";
-  std::string backend = "cpu";
-  int threads_per_worker = 1;
-  std::int64_t max_queue = 256;
-  double drain_s = 30;  // how long requests may go on after SIGINT or SIGTERM
-  Replan replan;        // finds a plan without the devices that were lost; without it such a loss ends the serving
-  RestartRule restart{.deaths = 3};
-  // Workers that are not processes of this one: see DriverOptions.
-  StartWorkers start_workers = {};
-  PrepareWorkers prepare_workers = {};
-  std::function<Value()> deployment = {};  // see ServiceOptions; likewise
-  std::function<void(const std::string& member, bool revoke)> drain = {};
-  std::function<double(bool revoke, std::optional<double> lifetime_s)> new_link = {};
-  // While the driver lives: it serves a plan, or it is about to end. The second returns when it is not used any more.
-  std::function<void(Driver&)> on_driver = {};
-  std::function<void()> before_end = {};
-  // A signal ends the process, before it serves or at the second one: what is left to be done.
-  std::function<void()> on_abort = {};
-
-  // Start-up phases and what happens later, for people: ("weights", "box/0", 1.3 s). Called from several threads, one
-  // at a time.
-  std::function<void(const std::string& phase, const std::string& detail, double elapsed_s)> report;
-  std::function<void(int port)> on_ready;  // every route has produced a token
-};
 
 // Serves until SIGINT or SIGTERM, which it catches meanwhile, then lets requests under way end, and returns 0; a second
 // signal, or one while the workers start, ends the process (130). Throws what hinders the start. When a worker

@@ -9,7 +9,7 @@
 
 #include "motley/base/clock.hpp"
 #include "motley/server/driver.hpp"
-#include "motley/server/serve.hpp"
+#include "motley/server/serve_settings.hpp"
 #include "motley/text/text_codec.hpp"
 
 namespace motley {

@@ -58,7 +58,6 @@ PAIRS = [
         ("base", "binding hints value"),
         ("comm", "c_api c_support"),
         ("engine", "cpu_kernels cpu_kernels_sets"),
-        ("engine", "stage_model weights"),
         ("report", "html html_marks"),
         ("server", "completion service"),
         ("server", "dispatcher driver"),
