@@ -11,6 +11,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from processes import alive, children
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = Path(os.environ.get("MOTLEY_BUILD", ROOT / "build" / "release"))
@@ -21,29 +22,6 @@ def motley():
     program = BUILD / "motley"
     assert program.exists(), f"{program} is not built"
     return program
-
-
-def children(process):
-    """Ids of all processes that descend from this one."""
-    parents = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except (FileNotFoundError, ProcessLookupError):
-                pass
-    found, frontier = [], [process]
-    while frontier:
-        frontier = [child for child, parent in parents.items() if parent in frontier]
-        found += frontier
-    return found
-
-
-def alive(process):
-    try:
-        return (Path("/proc") / str(process) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 class RunningServer:

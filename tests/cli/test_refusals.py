@@ -75,16 +75,16 @@ def plans(run, files):
 @pytest.mark.parametrize(
     "command, kind, taken, made",
     [
-        ("simulate PLAN", "rent", '"serve" or "train"', "`motley plan serve` or `motley plan train`"),
-        ("simulate PLAN", "collective", '"serve" or "train"', "`motley plan serve` or `motley plan train`"),
+        ("simulate PLAN", "rent", '"serve", "train" or "offload"', "`motley plan serve`, `motley plan train` or `motley plan offload`"),
+        ("simulate PLAN", "collective", '"serve", "train" or "offload"', "`motley plan serve`, `motley plan train` or `motley plan offload`"),
         (
             "compare PLAN PLAN",
             "chain",
             '"serve", "train" or "collective"',
             "`motley plan serve`, `motley plan train` or `motley plan allreduce`",
         ),
-        ("serve PLAN --local --model data/models/tales", "collective", '"serve"', "`motley plan serve`"),
-        ("chat PLAN --model data/models/tales", "rent", '"serve"', "`motley plan serve`"),
+        ("serve PLAN --local --model data/models/tales", "collective", '"serve" or "offload"', "`motley plan serve` or `motley plan offload`"),
+        ("chat PLAN --model data/models/tales", "rent", '"serve" or "offload"', "`motley plan serve` or `motley plan offload`"),
         ("plan serve --from PLAN --without box/0", "chain", '"serve"', "`motley plan serve`"),
         ("plan rent --budget 8$/h --current PLAN", "serve", '"rent"', "`motley plan rent`"),
         ("bench comm --ranks 6 --plan PLAN", "serve", '"collective"', "`motley plan allreduce`"),

@@ -39,9 +39,10 @@ def cluster(*machines, types, network=""):
 
 # One for each of the published systems: the kind of cluster that it plans for, as small as the tales model.
 PLANNERS = {
-    "galvatron": (cluster(("box", 'devices = ["one*4"]'), types=device_type("one", "34 MiB", 50),
-                          network='[network]\nwithin_machine = { latency = "50 us", bandwidth = "200 MB/s" }\n'), []),
-    "osdp": (cluster(("box", 'devices = ["one*4"]'), types=device_type("one", "21 MiB", 50)), []),
+    "galvatron": (cluster(("box", 'devices = ["one*4"]'), types=device_type("one", "20 MiB", 50),
+                          network='[network]\nwithin_machine = { latency = "1 us", bandwidth = "20 GB/s" }\n'), []),
+    "osdp": (cluster(("box", 'count = 4\ndevices = ["one"]'), types=device_type("one", "16 MiB", 50),
+                     network='[network]\nwithin_site = { latency = "1 us", bandwidth = "20 GB/s" }\n'), []),
     "dtfm": (cluster(("here", 'count = 2\nsite = "here"\ndevices = ["one"]'), ("there", 'count = 2\nsite = "there"\ndevices = ["one"]'),
                      types=device_type("one", "1 GiB", 50),
                      network='[network]\nbetween_sites = { latency = "25 ms", bandwidth = "500 Mbit/s" }\n'),

@@ -8,10 +8,12 @@ import subprocess
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
-from conftest import ROOT, alive, children
+from processes import alive, children
 
+ROOT = Path(__file__).resolve().parents[2]
 TALES = ROOT / "data/models/tales"
 CLUSTER = """
 format = "motley.cluster/1"
