@@ -183,8 +183,7 @@ void add_plan_offload(CLI::App& plan_verbs, Action& action) {
       "\n"
       "examples:\n"
       "  motley plan offload --machine examples/clusters/desk.toml --model llama-2-70b -o plan.json\n"
-      "  motley plan offload --machine examples/clusters/t4.toml --model opt-30b --cost flexgen\n"
-      "  motley explain plan.json --what-if \"host_memory=128 GiB\"");
+      "  motley plan offload --machine examples/clusters/t4.toml --model opt-30b --cost flexgen");
   verb->add_option("--machine", options->machine, "Cluster file of a machine with host_memory, disk or both")
       ->required()
       ->type_name("FILE");

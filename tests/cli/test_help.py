@@ -110,8 +110,9 @@ def prepared(motley, tmp_path_factory):
     folder = tmp_path_factory.mktemp("examples")
     for name in ("examples", "data"):
         (folder / name).symlink_to(ROOT / name)
-    for plan in ("--cluster examples/clusters/motivating-box.toml --model llama-2-70b -o plan.json", f"{GARAGE} -o garage.json"):
-        assert run(motley, folder, f"motley plan serve {plan}").returncode == 0
+    offload = "offload --machine examples/offload/small.toml --model data/models/tales --workload examples/offload/chat.toml -o offload.json"
+    for plan in ("serve --cluster examples/clusters/motivating-box.toml --model llama-2-70b -o plan.json", f"serve {GARAGE} -o garage.json", offload):
+        assert run(motley, folder, f"motley plan {plan}").returncode == 0
     for name in ("before.json", "after.json"):
         shutil.copy(folder / "plan.json", folder / name)
     return folder
