@@ -206,7 +206,7 @@ TEST(Session, AThrowingBodyAbortsTheStepForAll) {
 // Joiners receive what they lack before their first step; those who have it give it, in the same operation.
 TEST(Session, JoinersFetchTheState) {
   CoordinatorThread coordinator;
-  std::atomic<bool> done = false;
+  std::atomic<bool> begun = false, done = false;
   const auto take_part = [&](const std::string& id, int steps) {
     double state = 0;  // the sum of the numbers of all steps
     SessionOptions options = options_of(coordinator.address(), id);
@@ -221,10 +221,13 @@ TEST(Session, JoinersFetchTheState) {
       const auto step = static_cast<double>(outcome.step);
       state += step;
       EXPECT_EQ(state, step * (step + 1) / 2) << id;
+      begun = true;
     }
     session.leave(10);
   };
   std::jthread first([&] { take_part("a", 0); });
+  // One that came and left before would take the state with it.
+  while (!begun) std::this_thread::yield();
   for (const std::string id : {"b", "c", "d"}) take_part(id, 3);
   done = true;
 }
