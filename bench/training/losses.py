@@ -21,14 +21,13 @@ import models  # noqa: E402
 import training  # noqa: E402
 
 BATCH, STEPS = 12, 20
-SMOOTH = {"opt": dict(activation_function="gelu"), "opt-projected-post-norm": dict(activation_function="gelu")}  # ReLU has a kink
 
 
 class Family:
     def __init__(self, name, folder):
         self.folder = folder
         folder.mkdir()
-        model = models.make(name, folder / "model", **SMOOTH.get(name, {}))
+        model = models.make(name, folder / "model", **training.SMOOTH.get(name, {}))
         self.config = json.loads((folder / "model/config.json").read_text())
         tokens = training.random_tokens(folder / "tokens.npy", training.LENGTH * 100 + 1, 5)
         self.losses, _ = training.reference(model, tokens, BATCH, STEPS, clip=1.0)

@@ -24,6 +24,8 @@ import numpy
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 BUILD = Path(os.environ.get("MOTLEY_BUILD", ROOT / "build/release"))
+sys.path[:0] = [str(ROOT / "tests/parity")]
+import training  # noqa: E402
 
 CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 512, "num_hidden_layers": 6,
           "num_attention_heads": 8, "num_key_value_heads": 8, "intermediate_size": 1408, "vocab_size": 4096, "tie_word_embeddings": False,
@@ -36,10 +38,8 @@ CLUSTER = {"format": "motley.cluster/1", "machine": [{"name": "box", "devices": 
                             "flops": {"fp32": "100 GFLOP/s"}, "reserve": "0 B"}]}
 
 
-def stage(first, end, devices, tp=1, shares=None, **strategy):
-    made = {"layers": [first, end], "devices": devices,
-            "strategies": [{"layers": [first, end], "tp": tp, "dp": len(devices) // tp, "shard": "none", "recompute": False, **strategy}]}
-    return {**made, "shares": shares} if shares else made
+def stage(first, end, devices, tp=1, **rest):
+    return training.stage(first, end, devices, tp=tp, dp=len(devices) // tp, **rest)
 
 
 def replica(share, micro_batches, *stages):

@@ -48,8 +48,7 @@ def made_model(folder):
 
 
 def stage(first, end, *devices, **rest):
-    strategy = {"layers": [first, end], "tp": 1, "dp": 1, "shard": "none", "recompute": False}
-    return {"layers": [first, end], "devices": [f"box/{d}" for d in devices], "strategies": [strategy], **rest}
+    return training.stage(first, end, training.boxes(*devices), **rest)
 
 
 def planned(options, folder, speeds):

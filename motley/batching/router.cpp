@@ -94,10 +94,9 @@ Router::Router(const ServePlan& plan, const RouterOptions& options)
       for (const Hop& hop : hops[chain]) {
         const Stage& stage = plan.stage(hop.stage);
         limits.blocks = std::min(limits.blocks, stage.kv_tokens / plan.step.block_tokens);
-        if (!stage.offload) continue;
-        batches = std::max(batches, stage.offload->batches);
-        if (stage.offload->kv.disk > 0)
-          buffer_tokens = std::min(buffer_tokens, kv_buffer_tokens(stage.kv_tokens, stage.offload->batches));
+        batches = std::max(batches, stage.batches());
+        if (stage.offload && stage.offload->kv.disk > 0)
+          buffer_tokens = std::min(buffer_tokens, kv_buffer_tokens(stage.kv_tokens, stage.batches()));
       }
       streaming = std::max(streaming, std::ranges::count_if(hops[chain], [&](const Hop& hop) {
                              return plan.stage(hop.stage).offload.has_value();

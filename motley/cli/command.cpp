@@ -27,6 +27,14 @@ void emit(const Output& output, const Value& artefact, const std::string& text) 
   std::fflush(stdout);
 }
 
+int emit_infeasible(const Output& output, const std::string& reason, const std::string& hint, const std::string& of) {
+  emit(Output{.json = output.json, .file = "", .quiet = output.quiet},
+       Value::object({{"status", "infeasible"}, {"reason", reason}, {"hint", hint}}),
+       fmt::format("does not fit: {}{}\n{}", of.empty() ? "" : of + ": ", reason,
+                   hint.empty() ? "" : "\nhint: " + hint + "\n"));
+  return static_cast<int>(ErrorCode::negative);
+}
+
 double parse_seconds_option(const std::string& text, const std::string& option) {
   try {
     if (const double seconds = parse_quantity(text, Dimension::seconds); seconds >= 0) return seconds;

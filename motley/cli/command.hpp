@@ -58,6 +58,10 @@ void add_output_options(CLI::App& verb, Output& output);
 
 // The artefact goes to -o FILE; stdout gets it as JSON with --json, otherwise `text`.
 void emit(const Output& output, const Value& artefact, const std::string& text);
+// That there is no plan: no file is written. `of`: what does not fit, where more than one could be meant. Returns the
+// exit code.
+int emit_infeasible(const Output& output, const std::string& reason, const std::string& hint,
+                    const std::string& of = {});
 
 // "12" is refused, "10 s" is 10: for options that take a time.
 double parse_seconds_option(const std::string& text, const std::string& option);

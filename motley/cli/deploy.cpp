@@ -4,8 +4,6 @@
 #include <fmt/ranges.h>
 #include <poll.h>
 
-#include <algorithm>
-#include <array>
 #include <cstdio>
 #include <deque>
 #include <mutex>

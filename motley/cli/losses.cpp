@@ -13,12 +13,12 @@ namespace motley::cli {
 std::vector<PossibleLoss> possible_losses(const ServePlan& plan) {
   std::map<std::string, std::set<std::string>> used;
   for (const Stage& stage : plan.stages)
-    for (const std::string& device : stage.devices) used[device.substr(0, device.rfind('/'))].insert(device);
+    for (const std::string& device : stage.devices) used[machine_of(device)].insert(device);
   std::vector<PossibleLoss> losses;
   for (const auto& [machine, devices] : used) {
     losses.push_back({machine, {}});
     for (const Device& device : plan.cluster.devices)
-      if (device.name.substr(0, device.name.rfind('/')) == machine) losses.back().devices.insert(device.name);
+      if (machine_of(device.name) == machine) losses.back().devices.insert(device.name);
   }
   for (const auto& [machine, devices] : used)
     if (devices.size() > 1)

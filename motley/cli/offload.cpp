@@ -30,13 +30,6 @@ struct OffloadVerbOptions {
   Output output;
 };
 
-int show_infeasible(const OffloadOutcome& outcome, const std::string& file, const Output& output) {
-  emit(Output{.json = output.json, .file = "", .quiet = output.quiet},
-       Value::object({{"status", "infeasible"}, {"reason", outcome.reason}, {"hint", outcome.hint}}),
-       fmt::format("does not fit: {}: {}\n\nhint: {}\n", file, outcome.reason, outcome.hint));
-  return static_cast<int>(ErrorCode::negative);
-}
-
 std::optional<DType> type_option(const std::string& text, const std::string& option, bool published, Use use) {
   if (text.empty()) return {};
   // The published form prices types that no stage computes with.
@@ -69,7 +62,7 @@ int plan_and_show(const OffloadVerbOptions& options) {
     fmt::print(stderr, "planning {} on {}\n", model.name,
                cluster.description.name.empty() ? options.machine : cluster.description.name);
   const OffloadOutcome outcome = plan_offload(cluster, model, workload, planning);
-  if (!outcome.plan) return show_infeasible(outcome, options.machine, options.output);
+  if (!outcome.plan) return emit_infeasible(options.output, outcome.reason, outcome.hint, options.machine);
   std::string text = offload_report(*outcome.plan);
   if (!options.output.json && options.output.file.empty())
     text += "\nnext: save the plan with -o plan.json, then run `motley explain plan.json`\n";
@@ -125,7 +118,7 @@ int explain_changes(const OffloadPlan& plan, const ExplainOptions& options, cons
     change_machine(description.machines[static_cast<std::size_t>(described)], change);
   const Cluster cluster = resolve(std::move(description), "the cluster with --what-if");
   const OffloadOutcome outcome = plan_offload(cluster, plan.model, plan.workload, options_of(plan, cost));
-  if (!outcome.plan) return show_infeasible(outcome, options.file, options.output);
+  if (!outcome.plan) return emit_infeasible(options.output, outcome.reason, outcome.hint, options.file);
   const OffloadPlan& changed = *outcome.plan;
   Table table({{""}, {"as planned", Align::right}, {"changed", Align::right}});
   const auto row = [&](const char* name, const std::string& before, const std::string& after) {

@@ -1,4 +1,5 @@
-// This machine's own agent, and signals before a server catches them: what `up` and `serve --agents` do beside serving.
+// This machine's own agent, and signals before a server catches them: what verbs for several machines do beside serving
+// or training.
 #pragma once
 
 #include <mutex>

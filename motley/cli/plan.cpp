@@ -39,17 +39,10 @@ std::string file_of(const std::string& file, const std::vector<ModelDemand>& mod
       .string();
 }
 
-int show_infeasible(const std::string& reason, const std::string& hint, const Output& output) {
-  emit(Output{.json = output.json, .file = "", .quiet = output.quiet},
-       Value::object({{"status", "infeasible"}, {"reason", reason}, {"hint", hint}}),
-       fmt::format("does not fit: {}\n{}", reason, hint.empty() ? "" : "\nhint: " + hint + "\n"));
-  return static_cast<int>(ErrorCode::negative);
-}
-
 int plan_models_and_show(const PlanningOptions& options, const Output& output) {
   const NamedModels planned = plan_models_from_options(options, output.quiet);
   const ModelsOutcome& outcome = planned.outcome;
-  if (outcome.plans.empty()) return show_infeasible(outcome.reason, outcome.hint, output);
+  if (outcome.plans.empty()) return emit_infeasible(output, outcome.reason, outcome.hint);
   Value plans = Value::array();
   std::string text;
   for (std::size_t i = 0; i < outcome.plans.size(); ++i) {
@@ -74,7 +67,7 @@ int plan_and_show(const PlanningOptions& options, const Output& output) {
   check_output_folder(output);
   if (options.models.size() > 1) return plan_models_and_show(options, output);
   const ServeOutcome outcome = plan_from_options(options, output.quiet);
-  if (!outcome.plan) return show_infeasible(outcome.reason, outcome.hint, output);
+  if (!outcome.plan) return emit_infeasible(output, outcome.reason, outcome.hint);
   Value artefact = write(*outcome.plan);
   std::string text = plan_report(*outcome.plan);
   if (options.front) {

@@ -31,12 +31,7 @@ int plan_train_and_show(const TrainPlanOptions& options, const Output& output) {
     fmt::print(stderr, "planning {} on {}, at most {:.3g} s\n", model.name, cluster.description.name,
                options.deadline_s);
   const TrainOutcome outcome = plan_train(cluster, model, workload, planning);
-  if (!outcome.plan) {
-    emit(Output{.json = output.json, .file = "", .quiet = output.quiet},
-         Value::object({{"status", "infeasible"}, {"reason", outcome.reason}, {"hint", outcome.hint}}),
-         fmt::format("does not fit: {}\n\nhint: {}\n", outcome.reason, outcome.hint));
-    return static_cast<int>(ErrorCode::negative);
-  }
+  if (!outcome.plan) return emit_infeasible(output, outcome.reason, outcome.hint);
   emit(output, write(*outcome.plan), train_plan_report(*outcome.plan));
   return 0;
 }

@@ -259,6 +259,9 @@ MemoryTiers tiers_of(const Cluster& cluster, int device);
 // Completes types, lists devices, checks names and links. `source` stands in error messages.
 Cluster resolve(ClusterDescription description, std::string source);
 
+// "box" of the device "box/0".
+std::string machine_of(const std::string& device);
+
 Cluster read_cluster(const std::filesystem::path& path);
 
 }  // namespace motley

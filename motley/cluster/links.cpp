@@ -95,6 +95,8 @@ PathSpeed Cluster::to_driver(int device) const {
   return driver ? link(device, *driver) : no_way;
 }
 
+std::string machine_of(const std::string& device) { return device.substr(0, device.rfind('/')); }
+
 int Cluster::find_device(std::string_view name) const {
   for (std::size_t i = 0; i < devices.size(); ++i)
     if (devices[i].name == name) return static_cast<int>(i);

@@ -45,7 +45,6 @@ class SpillFile {
   SpillFile(std::string what, std::int64_t bytes, std::filesystem::path folder = spill_folder());
   void write(std::int64_t offset, std::span<const std::byte> from) const;
   void read(std::int64_t offset, std::span<std::byte> to) const;
-  const std::filesystem::path& folder() const { return folder_; }
 
  private:
   std::string what_;

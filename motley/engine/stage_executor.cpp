@@ -203,8 +203,7 @@ StepResult StageExecutor::execute(Step step) {
   activity_.set(epoch_, step_, Doing::computing);
   const RoutePlace& place = place_on_route(step);
   const std::int64_t rows_onwards = take_parts(step, place.number);
-  const std::optional<Offload>& offload = assignment_.stage->offload;
-  const std::int64_t tokens = count_tokens(step, plan_.step.max_tokens * (offload ? offload->batches : 1));
+  const std::int64_t tokens = count_tokens(step, plan_.step.max_tokens * assignment_.stage->batches());
 
   const at::Tensor incoming = place.previous != nullptr ? receive(place, tokens) : at::Tensor();
   // A rank may get its whole input from the others of its stage, and waits there for the stages before.

@@ -49,9 +49,9 @@ class StageModel {
   StageModel(const StageSpec& spec, StageWeights weights, WorkerGroup* group, at::Device device);
   ~StageModel();
 
-  // Runs one step: T = sum of counts. One that offloads cuts it into micro-batches that share a pass over the weights.
-  // At an embedding stage the tokens come from `step`; otherwise `incoming`
-  // holds [T, hidden], replicated on all ranks. Returns [T, hidden], replicated, valid until the next call.
+  // Runs one step: T = sum of counts. A stage that offloads cuts it into micro-batches that share a pass over the
+  // weights. At an embedding stage the tokens come from `step`; otherwise `incoming` holds [T, hidden], replicated on
+  // all ranks. Returns [T, hidden], replicated, valid until the next call.
   at::Tensor forward(const Step& step, const at::Tensor& incoming);
 
   // Where received rows are put: [max_tokens, hidden]. An inference tensor: operations on it need a c10::InferenceMode.

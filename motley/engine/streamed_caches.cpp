@@ -50,8 +50,6 @@ StreamedCaches::StreamedCaches(std::vector<std::int64_t> layers, DType type, con
   transfers_ = std::make_unique<Transfers>(moving_threads);
 }
 
-StreamedCaches::~StreamedCaches() = default;
-
 std::int64_t StreamedCaches::buffers_bytes() const {
   std::int64_t bytes = 0;
   for (const Buffer& buffer : buffers_)

@@ -22,7 +22,6 @@ class StreamedCaches {
  public:
   // Of these layers, each with `shape`; `buffer_blocks`: of the largest micro-batch.
   StreamedCaches(std::vector<std::int64_t> layers, DType type, const CacheShape& shape, std::int64_t buffer_blocks);
-  ~StreamedCaches();
 
   // A step with these micro-batches comes next, each of whose passes through a layer is a begin() and an end(). The
   // blocks of none are more than a buffer has.
@@ -33,7 +32,6 @@ class StreamedCaches {
   };
   Pass begin(std::int64_t layer, std::size_t batch);
   void end();
-  bool has(std::int64_t layer) const { return places_.contains(layer); }
   std::int64_t buffers_bytes() const;
 
  private:

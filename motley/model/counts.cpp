@@ -5,12 +5,6 @@
 namespace motley {
 namespace {
 
-std::int64_t elements(const std::vector<TensorSpec>& tensors) {
-  std::int64_t sum = 0;
-  for (const TensorSpec& tensor : tensors) sum += tensor.elements();
-  return sum;
-}
-
 std::int64_t matrix_elements(const std::vector<TensorSpec>& tensors) {
   std::int64_t sum = 0;
   for (const TensorSpec& tensor : tensors)
@@ -20,12 +14,18 @@ std::int64_t matrix_elements(const std::vector<TensorSpec>& tensors) {
 
 }  // namespace
 
-std::int64_t block_parameters(const Architecture& arch) { return elements(block_tensors(arch, 0)); }
+std::int64_t parameters_of(const std::vector<TensorSpec>& tensors) {
+  std::int64_t sum = 0;
+  for (const TensorSpec& tensor : tensors) sum += tensor.elements();
+  return sum;
+}
+
+std::int64_t block_parameters(const Architecture& arch) { return parameters_of(block_tensors(arch, 0)); }
 
 std::int64_t total_parameters(const Architecture& arch) {
   const std::vector<TensorSpec> head = head_tensors(arch);
   const std::int64_t shared = arch.tied_embeddings ? head.back().elements() : 0;
-  return elements(embedding_tensors(arch)) + arch.layers * block_parameters(arch) + elements(head) - shared;
+  return parameters_of(embedding_tensors(arch)) + arch.layers * block_parameters(arch) + parameters_of(head) - shared;
 }
 
 double block_flops(const Architecture& arch, double context) {

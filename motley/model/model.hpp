@@ -134,6 +134,7 @@ std::vector<TensorSpec> head_tensors(const Architecture& arch);
 
 // ---- counts ----
 
+std::int64_t parameters_of(const std::vector<TensorSpec>& tensors);
 std::int64_t block_parameters(const Architecture& arch);
 std::int64_t total_parameters(const Architecture& arch);  // a tied table counts once
 

@@ -10,8 +10,6 @@
 namespace motley {
 namespace {
 
-constexpr std::int64_t buffers = 2;
-
 RankMemory& of(PlacedBytes& bytes, Tier tier) {
   return tier == Tier::device ? bytes.device : tier == Tier::host ? bytes.host : bytes.disk;
 }
@@ -94,14 +92,14 @@ PlacedBytes placed_bytes(const Architecture& arch, const StageShape& stage, cons
     if (home != Tier::device) largest_away = std::max(largest_away, size);
     if (home == Tier::disk) largest_on_disk = std::max(largest_on_disk, size);
   }
-  bytes.device.weights += buffers * largest_away;
-  if (staged) bytes.host.weights += buffers * largest_on_disk;
+  bytes.device.weights += offload_buffers * largest_away;
+  if (staged) bytes.host.weights += offload_buffers * largest_on_disk;
 
   const auto kv_bytes = [&](std::int64_t tokens) {
     return kv_cache_bytes(arch, 1, shard, kv_type, tokens, limits.block_tokens);
   };
   for (const Tier home : placement.kv) of(bytes, home).kv += kv_bytes(kv_tokens);
-  const std::int64_t kv_buffers = buffers * kv_bytes(kv_buffer_tokens(kv_tokens, placement.batches));
+  const std::int64_t kv_buffers = offload_buffers * kv_bytes(kv_buffer_tokens(kv_tokens, placement.batches));
   const bool on_host = uses(placement.kv, Tier::host), on_disk = uses(placement.kv, Tier::disk);
   if (!placement.cpu_attention && (on_host || on_disk)) bytes.device.kv += kv_buffers;
   if (on_disk && (placement.cpu_attention || staged)) bytes.host.kv += kv_buffers;

@@ -31,9 +31,7 @@ std::vector<Violation> check_policy(const OffloadPlan& plan) {
   return found;
 }
 
-}  // namespace
-
-ServePlan serving_plan(const OffloadPlan& plan) {
+ServePlan one_stage(const OffloadPlan& plan) {
   const Architecture& arch = plan.model.arch;
   ServePlan serve;
   serve.model = plan.model;
@@ -61,7 +59,6 @@ ServePlan serving_plan(const OffloadPlan& plan) {
                    .path = {{.stage = only_stage, .layers = all}},
                    .batch = plan.batch * plan.batches,
                    .micro_batches = plan.batches}};
-  place_layers(*serve.stages[0].offload, arch.layers);
   serve.predicted.tokens_per_s = plan.predicted.tokens_per_s;
   serve.predicted.latency_s = plan.predicted.latency_s;
   serve.predicted.memory_bytes = plan.predicted.memory_bytes;
@@ -70,24 +67,18 @@ ServePlan serving_plan(const OffloadPlan& plan) {
   return serve;
 }
 
+}  // namespace
+
+ServePlan serving_plan(const OffloadPlan& plan) {
+  ServePlan serve = one_stage(plan);
+  place_layers(*serve.stages[0].offload, plan.model.arch.layers);
+  return serve;
+}
+
 std::vector<Violation> verify(const OffloadPlan& plan) {
   std::vector<Violation> found = check_policy(plan);
   if (!found.empty() || is_published(plan)) return found;
-  const auto check = [&](std::string place, const TierShares& shares, std::int64_t units) {
-    try {
-      counts_of(shares, units);
-    } catch (const Error& error) {
-      found.push_back({std::move(place), error.what(), error.hint()});
-    }
-  };
-  check("weights", plan.weights, plan.model.arch.layers);
-  check("kv", plan.kv, plan.model.arch.layers);
-  check("activations", plan.activations, plan.batches);
-  if (plan.activations.disk > 0)
-    found.push_back(
-        {"activations", "activations are on disk, where no stage keeps them", "put them on `device` or `host`"});
-  if (!found.empty()) return found;
-  for (Violation& violation : verify(serving_plan(plan))) {
+  for (Violation& violation : verify(one_stage(plan))) {
     violation.place = own_place(std::move(violation.place));
     found.push_back(std::move(violation));
   }

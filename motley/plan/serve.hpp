@@ -38,6 +38,8 @@ struct Stage {
   DType weight_type = DType::bf16;
   DType kv_type = DType::bf16;
   std::optional<Offload> offload = {};  // none: all in the devices' own memory
+  // Micro-batches that share one pass over the weights.
+  std::int64_t batches() const { return offload ? offload->batches : 1; }
   bool operator==(const Stage&) const = default;
 };
 

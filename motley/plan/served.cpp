@@ -29,12 +29,12 @@ std::vector<Violation> not_served(const ServePlan& plan) {
         reasons.push_back({fmt::format("routes[{}].path[{}]", r, hop),
                            fmt::format("the route runs a part of stage \"{}\" alone, which is not served yet", stage),
                            "plan without --partial-ranges"});
-      const std::optional<Offload>& offload = plan.stage(stage).offload;
-      if (offload && offload->batches > 1 && plan.routes[r].path.size() > 1)
+      const std::int64_t batches = plan.stage(stage).batches();
+      if (batches > 1 && plan.routes[r].path.size() > 1)
         reasons.push_back({fmt::format("routes[{}].path[{}]", r, hop),
                            fmt::format("stage \"{}\" has {} micro-batches to a pass over its weights, which is served "
                                        "only where it is the route's one stage",
-                                       stage, offload->batches),
+                                       stage, batches),
                            "set `batches` to 1, and `step` to larger micro-batches"});
     }
   return reasons;

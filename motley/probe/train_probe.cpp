@@ -12,6 +12,7 @@
 #include "motley/base/clock.hpp"
 #include "motley/model/training.hpp"
 #include "motley/probe/probe_run.hpp"
+#include "motley/trainer/layout/layout.hpp"
 #include "motley/trainer/train_workers.hpp"
 
 namespace motley {
@@ -20,7 +21,6 @@ namespace {
 constexpr std::int64_t layers = 4;  // of the larger model that is run
 constexpr std::int64_t micro_batches = 3;
 constexpr std::int64_t most_sequences = 4;
-constexpr std::int64_t bucket_bytes = std::int64_t{4} << 20;  // in which gradients are added up, at most
 constexpr int fewest_rounds = 3, most_rounds = 10;
 
 // The same but for the number of its layers.
@@ -71,12 +71,6 @@ StepParts parts_of(const TrainStepDone& done) {
 
 using Rounds = std::vector<std::vector<StepParts>>;  // of each worker
 
-std::int64_t elements(const std::vector<TensorSpec>& tensors) {
-  std::int64_t sum = 0;
-  for (const TensorSpec& tensor : tensors) sum += tensor.elements();
-  return sum;
-}
-
 class TrainProbe {
  public:
   explicit TrainProbe(const TrainProbeOptions& options) : options_(options), model_(shortened(options.model, layers)) {
@@ -126,7 +120,7 @@ class TrainProbe {
     const double rate = 2 * bytes * (members - 1) / members / typical(exchange_s);
     for (const std::string& from : types_)
       for (const std::string& to : types_)
-        profile_.link_rate.push_back({from, to, {static_cast<double>(bucket_bytes) / members}, {rate}});
+        profile_.link_rate.push_back({from, to, {static_cast<double>(gradient_bucket_bytes) / members}, {rate}});
     report("sums of gradients");
   }
 
@@ -181,9 +175,9 @@ class TrainProbe {
                .backward_s = std::max(0.0, backward_s),
                .update_s = once_s_ * static_cast<double>(parameters) / static_cast<double>(degree)});
       };
-      add(LayerPart::embedding, 0, rest.backward_s, elements(embedding_tensors(model_.arch)));
+      add(LayerPart::embedding, 0, rest.backward_s, parameters_of(embedding_tensors(model_.arch)));
       add(LayerPart::block, block.forward_s, block.backward_s, block_parameters(model_.arch));
-      add(LayerPart::head, rest.forward_s, 0, elements(head_tensors(model_.arch)));
+      add(LayerPart::head, rest.forward_s, 0, parameters_of(head_tensors(model_.arch)));
     }
     report(fmt::format("passes, tensor parallelism of {}", degree));
   }

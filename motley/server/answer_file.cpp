@@ -2,15 +2,16 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <openssl/sha.h>
 #include <sys/file.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <span>
 
 #include "motley/base/environment_error.hpp"
 #include "motley/base/error.hpp"
+#include "motley/checkpoint/digest.hpp"
 
 namespace motley {
 namespace {
@@ -60,8 +61,7 @@ std::optional<BatchRequest> BatchReader::next() {
 }
 
 NameSet::Digest NameSet::digest(const std::string& name) {
-  std::array<unsigned char, SHA256_DIGEST_LENGTH> bytes{};
-  SHA256(reinterpret_cast<const unsigned char*>(name.data()), name.size(), bytes.data());
+  const auto bytes = sha256_of(std::as_bytes(std::span(name)));
   Digest digest{};
   std::memcpy(digest.data(), bytes.data(), sizeof(digest));
   return digest;

@@ -107,8 +107,7 @@ std::int64_t most_open(const ServePlan& plan) {
   std::int64_t places = 0;
   for (const Route& route : plan.routes) {
     std::int64_t batches = 1;
-    for (const Hop& hop : route.path)
-      if (const auto& offload = plan.stage(hop.stage).offload) batches = std::max(batches, offload->batches);
+    for (const Hop& hop : route.path) batches = std::max(batches, plan.stage(hop.stage).batches());
     places += plan.step.max_sequences * batches * std::max<std::int64_t>(1, std::ssize(route.path));
   }
   return 2 * places;

@@ -14,8 +14,6 @@ std::vector<std::string> worker_devices(const ServePlan& plan) {
   return devices;
 }
 
-std::string machine_of(const std::string& device) { return device.substr(0, device.rfind('/')); }
-
 std::vector<std::pair<int, int>> crossing_pairs(const ServePlan& plan) {
   std::map<std::string, int> first_rank;
   int rank = 0;

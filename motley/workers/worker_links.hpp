@@ -16,9 +16,6 @@ namespace motley {
 // The devices of all stages, in the order of the stages and ranks: each has this rank in crossings.
 std::vector<std::string> worker_devices(const ServePlan& plan);
 
-// "box" of the device "box/0".
-std::string machine_of(const std::string& device);
-
 // Ranks in crossings that hand over to each other; each pair once, the smaller rank first.
 std::vector<std::pair<int, int>> crossing_pairs(const ServePlan& plan);
 

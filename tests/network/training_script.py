@@ -10,8 +10,10 @@ from pathlib import Path
 import numpy
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path += [str(ROOT / "bench" / folder) for folder in ("machines", "network")]
+sys.path += [str(ROOT / folder) for folder in ("bench/machines", "bench/network", "tests/parity")]
 from deployment import Deployment, inside  # noqa: E402
+import training  # noqa: E402
+from training import stage  # noqa: E402
 
 folder, build, scenario = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 inside()
@@ -45,17 +47,8 @@ def motley(*words):
     return result.stdout
 
 
-def stage(first, end, *devices, **rest):
-    strategy = {"layers": [first, end], "tp": 1, "dp": 1, "shard": "none", "recompute": False, **rest}
-    return {"layers": [first, end], "devices": list(devices), "strategies": [strategy]}
-
-
-def losses(run):
-    return [json.loads(line)["loss"] for line in (run / "metrics.jsonl").read_text().splitlines()]
-
-
 def committed(run):
-    return len(losses(run)) if (run / "metrics.jsonl").exists() else 0
+    return len(training.losses(run)) if (run / "metrics.jsonl").exists() else 0
 
 
 def same_states(run, other):
@@ -73,11 +66,11 @@ work.mkdir(exist_ok=True)
 layers = json.loads((TALES / "config.json").read_text())["num_hidden_layers"]
 # Two replicas of unlike depth; tensor parallelism within a machine, and sharded states between two.
 three = made_plan("three", MACHINES, [
-    {"share": 0.5, "micro_batches": 2, "stages": [stage(0, 2, "m1/0", "m1/1", tp=2), stage(2, layers, "m2/0")]},
-    {"share": 0.5, "micro_batches": 1, "stages": [stage(0, layers, "m3/0")]},
+    {"share": 0.5, "micro_batches": 2, "stages": [stage(0, 2, ["m1/0", "m1/1"], tp=2), stage(2, layers, ["m2/0"])]},
+    {"share": 0.5, "micro_batches": 1, "stages": [stage(0, layers, ["m3/0"])]},
 ])  # fmt: skip
 two = made_plan("two", ["m1", "m2"], [
-    {"share": 1.0, "micro_batches": 4, "stages": [stage(0, 1, "m1/0"), stage(1, layers, "m1/1", "m2/0", dp=2, shard="zero1")]},
+    {"share": 1.0, "micro_batches": 4, "stages": [stage(0, 1, ["m1/0"]), stage(1, layers, ["m1/1", "m2/0"], dp=2, shard="zero1")]},
 ])  # fmt: skip
 data = work / "tokens.npy"
 numpy.save(data, numpy.random.default_rng(5).integers(6, 2048, LENGTH * 70 + 1).astype(numpy.uint16))
@@ -108,7 +101,7 @@ def killed():
     ends(deployment, -signal.SIGKILL)
     resume()
     ends(deployment, 0)
-    assert losses(run) == losses(work / "local")
+    assert training.losses(run) == training.losses(work / "local")
     same_states(run, work / "local")
 
 
@@ -120,7 +113,7 @@ def removed():
     assert any("the worker of m3/0" in line and "machine" in line for line in deployment.log), deployment.text()
     resume(two)
     ends(deployment, 0)
-    assert numpy.allclose(losses(run), losses(work / "local"), rtol=1e-5, atol=0)
+    assert numpy.allclose(training.losses(run), training.losses(work / "local"), rtol=1e-5, atol=0)
 
 
 def stopped():

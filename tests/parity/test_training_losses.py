@@ -12,11 +12,10 @@ from transformers import AutoModelForCausalLM
 import engine
 import models
 import training
+from training import boxes, stage
 
 BATCH, STEPS = 12, 20
 MOTLEY = engine.BUILD / "motley"
-# Where a sum's last bits decide on which side of a kink a value lies, losses part for good: ReLU's is smoothed.
-SMOOTH = {"opt": dict(activation_function="gelu"), "opt-projected-post-norm": dict(activation_function="gelu")}
 
 
 class Trained:
@@ -24,7 +23,7 @@ class Trained:
 
     def __init__(self, name, folder):
         self.folder = folder / "model"
-        model = models.make(name, self.folder, **SMOOTH.get(name, {}))
+        model = models.make(name, self.folder, **training.SMOOTH.get(name, {}))
         self.config = json.loads((self.folder / "config.json").read_text())
         self.data = folder / "tokens.npy"
         tokens = training.random_tokens(self.data, training.LENGTH * 100 + 1, 5)
@@ -70,15 +69,6 @@ def test_losses_and_weights_are_those_of_one_process(trained, seed, tmp_path):
     assert result.returncode == 0, result.stderr
     check_losses(metrics_of(tmp_path / "run"), trained)
     check_weights(tmp_path / "run/step-20", trained)
-
-
-def stage(first, end, devices, tp=1, dp=1, shard="none", recompute=False, split=1, **rest):
-    strategy = {"layers": [first, end], "tp": tp, "dp": dp, "shard": shard, "recompute": recompute, "split": split}
-    return {"layers": [first, end], "devices": devices, "strategies": [strategy], **rest}
-
-
-def boxes(*numbers):
-    return [f"box/{i}" for i in numbers]
 
 
 UNLIKE = [{"share": 7 / 12, "micro_batches": 3, "stages": [stage(0, 2, boxes(0)), stage(2, 6, boxes(1, 2), tp=2, shares=[0.7, 0.3])]},

@@ -13,6 +13,8 @@ LENGTH = 24
 # Adam divides an element's gradient by its own size: with torch's 1e-8 one of some 1e-9, the last bits of a sum, moves its weight by
 # a whole learning rate, in a direction that the order of the sum decides.
 EPSILON = 1e-6
+# Where a sum's last bits decide on which side of a kink a value lies, losses part for good: ReLU's is smoothed.
+SMOOTH = {"opt": dict(activation_function="gelu"), "opt-projected-post-norm": dict(activation_function="gelu")}
 
 
 def parts(rng, total, count):
@@ -59,6 +61,16 @@ def random_replicas(rng, layers, batch, workers):
             return random_replicas(rng, layers, batch, workers)
         replicas.append({"share": sequences / batch, "micro_batches": rng.randrange(1, sequences // most + 1), "stages": stages})
     return replicas
+
+
+def stage(first, end, devices, tp=1, dp=1, shard="none", recompute=False, split=1, **rest):
+    """Layers [first, end) with one strategy."""
+    strategy = {"layers": [first, end], "tp": tp, "dp": dp, "shard": shard, "recompute": recompute, "split": split}
+    return {"layers": [first, end], "devices": devices, "strategies": [strategy], **rest}
+
+
+def boxes(*numbers):
+    return [f"box/{i}" for i in numbers]
 
 
 def plan_of(config, replicas, batch, schedule="1f1b", overlap=True, training=None, devices=6, memory="1 GiB"):

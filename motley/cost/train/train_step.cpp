@@ -400,10 +400,8 @@ BlockPass TrainStepCost::block(const StageWork& work, const LayerStrategy& strat
 
 double TrainStepCost::parameters(LayerPart part) const {
   if (part == LayerPart::block) return block_parameters_;
-  double sum = 0;
-  for (const TensorSpec& tensor : part == LayerPart::embedding ? embedding_tensors(arch_) : head_tensors(arch_))
-    sum += static_cast<double>(tensor.elements());
-  return sum;
+  return static_cast<double>(
+      parameters_of(part == LayerPart::embedding ? embedding_tensors(arch_) : head_tensors(arch_)));
 }
 
 // What the data-parallel ranks exchange of an end of the model, where they divide as much as `from`.

@@ -124,7 +124,6 @@ std::string shortage_text(const Cluster& cluster, int device, const Model& model
 OffloadOutcome plan_offload(const Cluster& cluster, const Model& model, const Workload& workload,
                             const OffloadOptions& options) {
   const Instant start = Clock::now();
-  const auto seconds_since = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
   const bool published = options.cost.form == "flexgen";
   if (!published && options.cost.form != "motley")
     throw input_error(fmt::format("the form \"{}\" does not price offloading", options.cost.form),
@@ -163,7 +162,7 @@ OffloadOutcome plan_offload(const Cluster& cluster, const Model& model, const Wo
                 "add host memory or disk, use a smaller --weight-type, or a device that holds the embedding, the "
                 "head and two layers"};
   }
-  best->search.elapsed_s = seconds_since();
+  best->search.elapsed_s = seconds_since(start);
   return {.plan = std::move(best), .reason = {}, .hint = {}};
 }
 

@@ -9,7 +9,6 @@
 namespace motley {
 namespace {
 
-constexpr std::int64_t buffers = 2;
 constexpr StageShape ends{.layers = 0, .embedding = true, .head = true};
 constexpr double worst = -std::numeric_limits<double>::infinity();
 
@@ -57,7 +56,7 @@ std::optional<ShapeSearch::Room> ShapeSearch::room_of(const OffloadCost& cost, c
             .disk = tiers_.disk ? tiers_.disk->capacity_bytes : 0,
             .layer = layer_bytes_,
             .kv_layer = kv_bytes(tokens),
-            .kv_buffers = buffers * kv_bytes(kv_buffer_tokens(tokens, shape.batches))};
+            .kv_buffers = offload_buffers * kv_bytes(kv_buffer_tokens(tokens, shape.batches))};
   if (shape.batches > 1)
     room.hidden = Buffer{"", dtype_row(weight_type_).computed_in, {limits.max_tokens, arch.hidden}}.bytes();
   if (room.device < 0) return {};
@@ -71,7 +70,7 @@ std::optional<std::int64_t> ShapeSearch::device_layers(const Room& room, std::in
   const std::int64_t kv_buffers = kv_layers < layers && !cpu_attention ? room.kv_buffers : 0;
   const std::int64_t left = room.device - kv_layers * room.kv_layer - kv_buffers - hidden * room.hidden;
   if (left >= layers * room.layer) return layers;
-  const std::int64_t beside_buffers = left - buffers * room.layer;
+  const std::int64_t beside_buffers = left - offload_buffers * room.layer;
   if (beside_buffers < 0) return {};
   return std::min(layers - 1, beside_buffers / room.layer);
 }
@@ -150,7 +149,7 @@ void ShapeSearch::evaluate(const OffloadCost& cost, const PassShape& shape) {
         if (host < 0) continue;
         std::int64_t host_layers = away;
         if (host < away * room->layer) {
-          const std::int64_t beside = host - (staged ? buffers * room->layer : 0);
+          const std::int64_t beside = host - (staged ? offload_buffers * room->layer : 0);
           if (beside < 0) continue;
           host_layers = std::min(away - 1, beside / room->layer);
         }

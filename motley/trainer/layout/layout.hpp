@@ -94,7 +94,8 @@ struct GradientBucket {
   std::int64_t elements = 0;
   std::int64_t layer = 0;  // once this layer's backward passes are done, all of it is there; -1: the embedding's
 };
+constexpr std::int64_t gradient_bucket_bytes = std::int64_t{4} << 20;
 // In the order in which backward passes finish them.
-std::vector<GradientBucket> gradient_buckets(const TrainPlan& plan, std::int64_t most_bytes = std::int64_t{4} << 20);
+std::vector<GradientBucket> gradient_buckets(const TrainPlan& plan, std::int64_t most_bytes = gradient_bucket_bytes);
 
 }  // namespace motley
