@@ -43,6 +43,7 @@ LLAMA_CPP_OPTIONS = {"portable": [], "avx2": ["AVX", "AVX2", "FMA", "F16C", "BMI
 LLAMA_CPP_OPTIONS["avx512"] = LLAMA_CPP_OPTIONS["avx2"] + ["AVX512"]
 LLAMA_CPP_OPTIONS["avx512bf16"] = LLAMA_CPP_OPTIONS["avx512"] + ["AVX512_BF16"]
 LLAMA_CPP_OPTIONS["avx512vnni"] = LLAMA_CPP_OPTIONS["avx512"] + ["AVX512_VNNI"]
+LLAMA_CPP_OPTIONS["avx512amx"] = LLAMA_CPP_OPTIONS["avx512vnni"] + ["AVX512_BF16", "AMX_TILE", "AMX_INT8", "AMX_BF16"]
 
 
 def llama_cpp_program(cache, kernels, name):
@@ -63,7 +64,7 @@ def build_llama_cpp(cache, kernels, *programs):
     say(f"building llama.cpp for {kernels} (some minutes)")
     build = cache / f"llama.cpp-build-{kernels}"
     wanted = LLAMA_CPP_OPTIONS[kernels]
-    flags = [f"-DGGML_{name}={'ON' if name in wanted else 'OFF'}" for name in ["SSE42", *LLAMA_CPP_OPTIONS["avx512bf16"], "AVX512_VNNI"]]
+    flags = [f"-DGGML_{name}={'ON' if name in wanted else 'OFF'}" for name in ["SSE42", *LLAMA_CPP_OPTIONS["avx512amx"]]]
     output_of("cmake", "-S", sources, "-B", build, "-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=OFF", *flags, "-DLLAMA_CURL=OFF",
               "-DLLAMA_OPENSSL=OFF", "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_SERVER=ON", "-DLLAMA_BUILD_EXAMPLES=OFF",
               "-DLLAMA_BUILD_TOOLS=ON", "-DLLAMA_BUILD_COMMON=ON", "-DBUILD_SHARED_LIBS=OFF", "-DGGML_RPC=ON")

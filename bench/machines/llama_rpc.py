@@ -129,8 +129,7 @@ def main():
     options.build = options.build.resolve()
     folder = options.cache / "llama-135m-text"
     options.model = folder / f"model-{options.type}.gguf"
-    known = json.loads(output_of(ROOT / "build/release/decode_bench", "kernels"))
-    options.kernels = [name for name in known if name != "avx512bf16"][-1]  # bf16 is of no use for quantised weights
+    options.kernels = json.loads(output_of(ROOT / "build/release/decode_bench", "kernels"))[-1]
     if options.inside:
         inside()
         print(json.dumps(PROGRAMS[options.inside](options)))

@@ -9,8 +9,21 @@
 #include "motley/base/error.hpp"
 #include "motley/engine/cpu_kernels_sets.hpp"
 
+#ifdef __x86_64__
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 namespace motley {
 namespace {
+
+#ifdef __x86_64__
+// Linux gives a process the tiles' registers where it asks for them, once for all of its threads.
+bool tiles_granted() {
+  constexpr int request_permission = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  return ::syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
+}
+#endif
 
 struct InstructionSet {
   std::string_view name;
@@ -30,8 +43,10 @@ std::vector<InstructionSet> compiled_sets() {
   sets.push_back({"avx2", avx2, avx2_kernels::fp32, avx2_kernels::bf16});
   sets.push_back({"avx512", avx512, avx512_kernels::fp32, avx512_kernels::bf16});
   sets.push_back({"avx512vnni", vnni, avx512vnni_kernels::fp32, avx512vnni_kernels::bf16});
-  sets.push_back(
-      {"avx512bf16", vnni && __builtin_cpu_supports("avx512bf16"), avx512bf16_kernels::fp32, avx512bf16_kernels::bf16});
+  const bool bf16 = vnni && __builtin_cpu_supports("avx512bf16");
+  const bool amx = bf16 && __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16") && tiles_granted();
+  sets.push_back({"avx512bf16", bf16, avx512bf16_kernels::fp32, avx512bf16_kernels::bf16});
+  sets.push_back({"avx512amx", amx, avx512amx_kernels::fp32, avx512amx_kernels::bf16});
 #endif
   return sets;
 }

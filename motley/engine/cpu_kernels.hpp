@@ -23,7 +23,7 @@ struct Fp16 {
 // output[t][n] = sum over k of input[t][k] * weight[n][k], plus bias[n] where there is one.
 template <class T>
 struct LinearTask {
-  const std::byte* input;    // as prepared, token by token
+  const std::byte* input;    // as prepared, group of tokens by group
   std::int64_t input_bytes;  // of a token
   const std::byte* weight;
   const T* bias;               // may be null
@@ -38,11 +38,13 @@ struct LinearTask {
 template <class T>
 struct Product {
   std::int64_t (*prepared_bytes)(std::int64_t inputs);  // of a token
-  // `skipped` zeros, then the inputs.
-  void (*prepare)(const T* input, std::int64_t inputs, std::int64_t skipped, std::byte* prepared);
+  // At most `together` tokens, whose inputs begin `stride` elements apart: of each, `skipped` zeros, then the inputs.
+  void (*prepare)(const T* input, std::int64_t stride, std::int64_t tokens, std::int64_t inputs, std::int64_t skipped,
+                  std::byte* prepared);
+  std::int64_t together;  // tokens that are prepared at once, in each of a task's groups but the last
   void (*multiply)(const LinearTask<T>&, std::int64_t first, std::int64_t last);  // rows of the weight
   void (*multiply_fp32)(const LinearTask<T>&, std::int64_t first, std::int64_t last);
-  std::int64_t panel;  // rows that lie interleaved, which `first` and `last` may not cut; 1: row after row
+  std::int64_t panel;  // rows that lie interleaved, which `first` and `last` may not cut; 0: row after row
   std::int64_t tile_rows, tile_tokens;  // what many tokens are multiplied by at a time
   std::string_view arithmetic;          // what is multiplied, and the instruction that does it
 };

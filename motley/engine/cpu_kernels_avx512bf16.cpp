@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "motley/engine/cpu_kernels_sets.hpp"
-#include "motley/engine/quant_panels.hpp"
+#include "motley/engine/weight_panels.hpp"
 
 #ifdef __x86_64__
 #include <immintrin.h>

@@ -3,6 +3,9 @@
 #include "motley/engine/cpu_kernels_vectors.hpp"
 //
 #include "motley/engine/cpu_kernels_attention.hpp"
+#ifdef MOTLEY_AMX
+#include "motley/engine/cpu_kernels_tiles.hpp"
+#endif
 #include "motley/engine/cpu_kernels_products.hpp"
 #include "motley/engine/cpu_kernels_quantised.hpp"
 
@@ -95,13 +98,21 @@ void add(T* total, const T* terms, const T* bias, std::int64_t columns, std::int
 }
 
 template <class T>
+inline constexpr Product<T> dense_product{prepared_bytes<T>,      prepare_input<T>,   1,
+                                          multiply<T, T>,         multiply<T, float>, 0,
+                                          tile_rows(tile_tokens), tile_tokens,        Dot<T>::arithmetic};
+
+template <class T>
 const Product<T>* product_of(DType weights) {
-  static constexpr Product<T> dense{prepared_bytes<T>,      prepare_input<T>, multiply<T, T>,    multiply<T, float>, 1,
-                                    tile_rows(tile_tokens), tile_tokens,      Dot<T>::arithmetic};
   if constexpr (std::is_same_v<T, float>)
-    return weights == DType::fp32 ? &dense : quantised_product_of(weights);
+    return weights == DType::fp32 ? &dense_product<float> : quantised_product_of(weights);
+#ifdef MOTLEY_AMX
   else
-    return weights == DType::bf16 ? &dense : nullptr;
+    return weights == DType::bf16 ? &tiled_product : nullptr;
+#else
+  else
+    return weights == DType::bf16 ? &dense_product<Bf16> : nullptr;
+#endif
 }
 
 template <class T>

@@ -79,7 +79,7 @@ std::int64_t prepared_bytes(std::int64_t inputs) {
   return ((bytes + line - 1) / line | 1) * line;
 }
 template <class T>
-void prepare_input(const T* input, std::int64_t inputs, std::int64_t, std::byte* prepared) {
+void prepare_input(const T* input, std::int64_t, std::int64_t, std::int64_t inputs, std::int64_t, std::byte* prepared) {
   auto* to = reinterpret_cast<typename Dot<T>::Input*>(prepared);
   std::fill(to + inputs / Dot<T>::step * Dot<T>::step, to + padded_inputs<T>(inputs), typename Dot<T>::Input{});
   Dot<T>::prepare(input, inputs, to);

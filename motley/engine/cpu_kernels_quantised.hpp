@@ -1,8 +1,8 @@
 // Products with GGUF's quantised weights. Included once per instruction set, after cpu_kernels_vectors.hpp.
 //
 // Inputs are quantised to 8 bits by blocks of 32 with a scale each. A lane of a vector is a row of a panel
-// (quant_panels.hpp): four products at a time are summed in it as whole numbers, and at the end of each block, in fp32,
-// what they make is added to the row's result. So a result depends on neither batch nor threads.
+// (weight_panels.hpp): four products at a time are summed in it as whole numbers, and at the end of each block, in
+// fp32, what they make is added to the row's result. So a result depends on neither batch nor threads.
 
 typedef std::uint8_t ByteVec __attribute__((vector_size(vector_bytes)));
 typedef std::uint8_t UnalignedByteVec __attribute__((vector_size(vector_bytes), aligned(1), may_alias));
@@ -279,7 +279,8 @@ inline void quantise_block(const float* values, InputBlock& block) {
 }
 
 template <class W>
-void quantise_input(const float* input, std::int64_t inputs, std::int64_t skipped, std::byte* prepared) {
+void quantise_input(const float* input, std::int64_t, std::int64_t, std::int64_t inputs, std::int64_t skipped,
+                    std::byte* prepared) {
   auto* blocks = reinterpret_cast<InputBlock*>(prepared);
   const std::int64_t end = block_count<W>(skipped + inputs) * W::block_values;
   for (std::int64_t at = 0; at < end; at += 32) {
@@ -350,8 +351,8 @@ void multiply_quantised(const LinearTask<float>& task, std::int64_t first, std::
     if (count < lanes) {  // as if it had rows of zeros, too
       rows.assign(static_cast<std::size_t>(lanes * row_bytes), std::byte{});
       padded.resize(rows.size());
-      unlay_panel(W::type, panel, count, blocks, rows.data());
-      lay_panel(W::type, rows.data(), lanes, blocks, padded.data());
+      unlay_panel(W::type, panel, count, row_bytes, rows.data());
+      lay_panel(W::type, rows.data(), lanes, row_bytes, padded.data());
       panel = padded.data();
     }
     const Vec bias = task.bias ? load_at(task.bias + row, count) : Vec{};
@@ -374,7 +375,7 @@ void multiply_quantised(const LinearTask<float>& task, std::int64_t first, std::
 
 template <class W>
 inline constexpr Product<float> quantised_product{
-    quantised_bytes<W>, quantise_input<W>, multiply_quantised<W>, multiply_quantised<W>, lanes, lanes,
+    quantised_bytes<W>, quantise_input<W>, 1, multiply_quantised<W>, multiply_quantised<W>, lanes, lanes,
     panel_tokens,       byte_product};
 
 inline const Product<float>* quantised_product_of(DType type) {

@@ -24,4 +24,8 @@ namespace avx512bf16_kernels {
 const CpuKernels<float>& fp32();
 const CpuKernels<Bf16>& bf16();
 }  // namespace avx512bf16_kernels
+namespace avx512amx_kernels {
+const CpuKernels<float>& fp32();
+const CpuKernels<Bf16>& bf16();
+}  // namespace avx512amx_kernels
 }  // namespace motley

@@ -12,6 +12,7 @@
 
 #include "motley/base/error.hpp"
 #include "motley/checkpoint/quants.hpp"
+#include "motley/engine/weight_panels.hpp"
 
 namespace motley {
 namespace {
@@ -38,8 +39,23 @@ std::vector<std::byte> prepare(const Product<T>& product, const T* input, std::i
                                std::int64_t inputs) {
   const std::int64_t bytes = product.prepared_bytes(inputs);
   std::vector<std::byte> prepared(static_cast<std::size_t>(tokens * bytes), std::byte{0xff});
-  for (std::int64_t t = 0; t < tokens; ++t) product.prepare(input + t * stride, inputs, 0, prepared.data() + t * bytes);
+  for (std::int64_t t = 0; t < tokens; t += product.together)
+    product.prepare(input + t * stride, stride, std::min(product.together, tokens - t), inputs, 0,
+                    prepared.data() + t * bytes);
   return prepared;
+}
+
+// The rows of a weight as the product reads them.
+template <class T>
+std::vector<T> lay_panels(const Product<T>& product, const std::vector<T>& weight, std::int64_t inputs) {
+  if (product.panel == 0) return weight;
+  std::vector<T> laid(weight.size());
+  const std::int64_t outputs = std::ssize(weight) / inputs;
+  for (std::int64_t row = 0; row < outputs; row += product.panel)
+    lay_panel(DType::bf16, reinterpret_cast<const std::byte*>(weight.data() + row * inputs),
+              std::min(product.panel, outputs - row), inputs * std::int64_t{sizeof(T)},
+              reinterpret_cast<std::byte*>(laid.data() + row * inputs));
+  return laid;
 }
 
 template <class T>
@@ -104,8 +120,8 @@ TEST(KernelsByName, AreTakenOrRefused) {
 TYPED_TEST(CpuKernelsTest, LinearEqualsTheDotProducts) {
   using T = TypeParam;
   for (const std::int64_t inputs : {1, 7, 16, 31, 64, 100, 333, 1030})
-    for (const std::int64_t tokens : {1, 2, 3, 5, 6, 7, 13}) {
-      const std::int64_t outputs = 21;
+    for (const std::int64_t tokens : {1, 2, 3, 5, 6, 7, 13, 16, 21, 40}) {
+      const std::int64_t outputs = 101;
       const auto x = random_values<T>(static_cast<std::size_t>(tokens * (inputs + 3)), 1);  // rows three elements apart
       const auto w = random_values<T>(static_cast<std::size_t>(outputs * inputs), 2);
       const auto bias = random_values<T>(static_cast<std::size_t>(outputs), 3);
@@ -114,10 +130,12 @@ TYPED_TEST(CpuKernelsTest, LinearEqualsTheDotProducts) {
         std::vector<float> y(static_cast<std::size_t>(tokens * outputs), NAN);
         std::vector<T> rounded(y.size());
         const auto prepared = prepare<T>(*kernels.product(weights), x.data(), inputs + 3, tokens, inputs);
+        const auto laid = lay_panels(*kernels.product(weights), w, inputs);
         LinearTask<T> task =
-            linear_task(*kernels.product(weights), prepared, w, bias.data(), y.data(), tokens, inputs, outputs);
-        kernels.product(weights)->multiply_fp32(task, 0, 5);
-        kernels.product(weights)->multiply_fp32(task, 5, outputs);
+            linear_task(*kernels.product(weights), prepared, laid, bias.data(), y.data(), tokens, inputs, outputs);
+        const std::int64_t cut = kernels.product(weights)->panel > 0 ? kernels.product(weights)->panel : 5;
+        kernels.product(weights)->multiply_fp32(task, 0, cut);
+        kernels.product(weights)->multiply_fp32(task, cut, outputs);
         task.output = rounded.data();
         kernels.product(weights)->multiply(task, 0, outputs);
         for (std::int64_t t = 0; t < tokens; ++t)
@@ -145,11 +163,12 @@ TYPED_TEST(CpuKernelsTest, LinearDoesNotDependOnTheBatch) {
   const auto w = random_values<T>(static_cast<std::size_t>(outputs * inputs), 2);
   this->for_each_set([&](const CpuKernels<T>& kernels) {
     constexpr DType weights = TestFixture::type;
+    const auto laid = lay_panels(*kernels.product(weights), w, inputs);
     const auto run = [&](std::int64_t first, std::int64_t tokens, std::int64_t cut) {
       std::vector<float> y(static_cast<std::size_t>(tokens * outputs));
       const auto prepared = prepare<T>(*kernels.product(weights), x.data() + first * inputs, inputs, tokens, inputs);
       const auto task =
-          linear_task<T>(*kernels.product(weights), prepared, w, nullptr, y.data(), tokens, inputs, outputs);
+          linear_task<T>(*kernels.product(weights), prepared, laid, nullptr, y.data(), tokens, inputs, outputs);
       kernels.product(weights)->multiply_fp32(task, 0, cut);
       kernels.product(weights)->multiply_fp32(task, cut, outputs);
       return y;

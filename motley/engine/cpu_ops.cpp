@@ -14,7 +14,7 @@
 #include "motley/checkpoint/quants.hpp"
 #include "motley/engine/cpu_kernels.hpp"
 #include "motley/engine/ops.hpp"
-#include "motley/engine/quant_panels.hpp"
+#include "motley/engine/weight_panels.hpp"
 
 namespace motley {
 namespace {
@@ -91,13 +91,12 @@ const std::byte* bytes_of_row(const WeightMatrix& weight, std::int64_t row) {
 void dequantise_one(const WeightMatrix& weight, std::int64_t row, float* out) {
   const std::int64_t first = row / weight.panel * weight.panel,
                      rows = std::min(weight.panel, weight.values.size(0) - first);
-  const std::int64_t blocks = weight.values.size(1) / dtype_row(weight.type).block_bytes,
-                     width = weight.skipped + weight.inputs;
+  const std::int64_t width = weight.skipped + weight.inputs;
   thread_local std::vector<std::byte> bytes;
   thread_local std::vector<float> values;
   bytes.resize(static_cast<std::size_t>(weight.values.size(1)));
   values.resize(static_cast<std::size_t>(width));
-  row_of_panel(weight.type, bytes_of_row(weight, first), rows, blocks, row - first, bytes.data());
+  row_of_panel(weight.type, bytes_of_row(weight, first), rows, weight.values.size(1), row - first, bytes.data());
   dequantise_row(weight.type, bytes.data(), width, values.data());
   std::copy_n(values.data() + weight.skipped, weight.inputs, out);
 }
@@ -120,7 +119,7 @@ void run_linear(Tensor& out, const Tensor& input, const WeightMatrix& weight, co
   const bool quantised = weight.values.scalar_type() == at::kByte, exact = quantised && exact_inputs();
   const DType dense = std::is_same_v<T, float> ? DType::fp32 : DType::bf16;
   const Product<T>* product = cpu_kernels<T>().product(quantised && !exact ? weight.type : dense);
-  MOTLEY_CHECK(product != nullptr && (!quantised || weight.panel > 0));
+  MOTLEY_CHECK(product != nullptr && (exact || weight.panel == product->panel));
   const auto multiply = out.scalar_type() == at::kFloat ? product->multiply_fp32 : product->multiply;
   const std::int64_t inputs = input.size(1), skipped = quantised && !exact ? weight.skipped : 0;
   const std::int64_t outputs = weight.values.size(0), bytes = product->prepared_bytes(skipped + inputs);
@@ -130,9 +129,11 @@ void run_linear(Tensor& out, const Tensor& input, const WeightMatrix& weight, co
     prepared.resize(static_cast<std::size_t>(tokens * bytes));
     std::byte* to = prepared.data();
     const T* from = data_of<T>(input) + token * input.stride(0);
-    parallel_rows(tokens, inputs, [&](std::int64_t first, std::int64_t last) {
-      for (std::int64_t t = first; t < last; ++t)
-        product->prepare(from + t * input.stride(0), inputs, skipped, to + t * bytes);
+    const std::int64_t together = product->together;
+    parallel_rows((tokens + together - 1) / together, together * inputs, [&](std::int64_t first, std::int64_t last) {
+      for (std::int64_t t = first * together; t < std::min(last * together, tokens); t += together)
+        product->prepare(from + t * input.stride(0), input.stride(0), std::min(together, tokens - t), inputs, skipped,
+                         to + t * bytes);
     });
     const LinearTask<T> task{
         to,
@@ -192,20 +193,24 @@ class CpuOps final : public Ops {
  public:
   CpuOps() { exact_inputs(); }  // a wrong setting is refused before any weights are read
 
-  // Quantised matrices are laid in panels. Those of other types stay as they are: products read them row by row.
+  // Matrices are laid in panels where their products read them so.
   void prepare(WeightMatrix& weight) const override {
-    if (weight.values.scalar_type() != at::kByte) return;
+    if (weight.scaled()) return;
     MOTLEY_CHECK(weight.panel == 0 && weight.values.is_contiguous());
-    weight.panel = cpu_kernels<float>().product(weight.type)->panel;
-    const std::int64_t rows = weight.values.size(0), row_bytes = weight.values.size(1);
-    const std::int64_t blocks = row_bytes / dtype_row(weight.type).block_bytes;
+    const bool quantised = weight.values.scalar_type() == at::kByte,
+               bf16 = weight.values.scalar_type() == at::kBFloat16;
+    if (quantised) weight.panel = cpu_kernels<float>().product(weight.type)->panel;
+    if (bf16) weight.panel = cpu_kernels<Bf16>().product(DType::bf16)->panel;
+    if (weight.panel == 0) return;
+    const DType type = bf16 ? DType::bf16 : weight.type;
+    const std::int64_t rows = weight.values.size(0), row_bytes = weight.values.size(1) * weight.values.element_size();
     at::parallel_for(0, (rows + weight.panel - 1) / weight.panel, 16, [&](std::int64_t first, std::int64_t last) {
       std::vector<std::byte> as_read(static_cast<std::size_t>(weight.panel * row_bytes));
       for (std::int64_t row = first * weight.panel; row < std::min(last * weight.panel, rows); row += weight.panel) {
         const std::int64_t count = std::min(weight.panel, rows - row);
         std::byte* panel = mutable_data_of<std::byte>(weight.values) + row * row_bytes;
         std::copy_n(panel, count * row_bytes, as_read.data());
-        lay_panel(weight.type, as_read.data(), count, blocks, panel);
+        lay_panel(type, as_read.data(), count, row_bytes, panel);
       }
     });
   }
@@ -283,7 +288,14 @@ class CpuOps final : public Ops {
             dequantise_one(table, row, to);
             continue;
           }
-        std::copy_n(data_of<T>(table.values) + row * columns, columns, to);
+        if (table.panel == 0) {
+          std::copy_n(data_of<T>(table.values) + row * columns, columns, to);
+          continue;
+        }
+        const std::int64_t first = row / table.panel * table.panel,
+                           count = std::min(table.panel, table.values.size(0) - first);
+        row_of_panel(DType::bf16, bytes_of_row(table, first), count, columns * table.values.element_size(), row - first,
+                     reinterpret_cast<std::byte*>(to));
       }
     });
   }

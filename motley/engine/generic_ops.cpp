@@ -197,7 +197,6 @@ class AtenOps final : public Ops {
 
 // The values of a matrix in GGUF's blocks, as fp32.
 Tensor expanded_blocks(const WeightMatrix& matrix) {
-  MOTLEY_CHECK(matrix.panel == 0);
   const Tensor blocks = matrix.values.to(at::kCPU).contiguous();
   const std::int64_t rows = blocks.size(0), row_bytes = blocks.size(1), width = matrix.skipped + matrix.inputs;
   const Tensor values = at::empty({rows, width}, at::kFloat);
@@ -213,6 +212,7 @@ Tensor expanded_blocks(const WeightMatrix& matrix) {
 }  // namespace
 
 Tensor dequantised(const WeightMatrix& matrix, at::ScalarType type) {
+  MOTLEY_CHECK(matrix.panel == 0);
   if (is_quantised(matrix.type)) return expanded_blocks(matrix).to(type);
   if (!matrix.scaled()) return matrix.values;
   MOTLEY_CHECK(matrix.group > 0 && matrix.values.size(1) == matrix.scales.size(1) * matrix.group);

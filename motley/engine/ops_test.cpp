@@ -31,13 +31,25 @@ class OpsTest : public ::testing::TestWithParam<at::ScalarType> {
   }
 };
 
+// As `ops` reads it.
+WeightMatrix prepared(const Ops& ops, const Tensor& values) {
+  WeightMatrix matrix{.values = values.clone()};
+  ops.prepare(matrix);
+  return matrix;
+}
+
 TEST_P(OpsTest, Linear) {
-  for (const std::int64_t tokens : {0, 1, 3, 8, 64, 65, 90}) {
-    const Tensor x = random({tokens, 96}), w = random({50, 96}), b = random({50});
-    compare(at::zeros({tokens, 50}, GetParam()), [&](const Ops& ops, Tensor& out) { ops.linear(out, x, {w}, b); });
-    compare(at::zeros({tokens, 50}, GetParam()), [&](const Ops& ops, Tensor& out) { ops.linear(out, x, {w}, {}); });
-    compare(at::zeros({tokens, 50}, at::kFloat), [&](const Ops& ops, Tensor& out) { ops.linear(out, x, {w}, {}); });
-  }
+  for (const std::int64_t inputs : {96, 75})
+    for (const std::int64_t tokens : {0, 1, 3, 8, 64, 65, 90}) {
+      const Tensor x = random({tokens, inputs}), w = random({50, inputs}), b = random({50});
+      const auto of = [&](at::ScalarType type, const Tensor& bias) {
+        compare(at::zeros({tokens, 50}, type),
+                [&](const Ops& ops, Tensor& out) { ops.linear(out, x, prepared(ops, w), bias); });
+      };
+      of(GetParam(), b);
+      of(GetParam(), {});
+      of(at::kFloat, {});
+    }
 }
 
 TEST_P(OpsTest, Norms) {
@@ -66,10 +78,12 @@ TEST_P(OpsTest, ActivationsAndSums) {
 }
 
 TEST_P(OpsTest, LookUpLeavesOtherRanksRowsZero) {
-  const Tensor table = random({10, 7}), tokens = at::tensor({20, 29, 3, 30, 24}, at::kLong);
-  compare(random({5, 7}), [&](const Ops& ops, Tensor& out) { ops.look_up(out, tokens, {table}, {20, 30}); });
-  Tensor out = random({5, 7});
-  cpu_ops().look_up(out, tokens, {table}, {20, 30});
+  const Tensor table = random({10, 71}), tokens = at::tensor({20, 29, 3, 30, 24}, at::kLong);
+  compare(random({5, 71}), [&](const Ops& ops, Tensor& out) {
+    ops.look_up(out, tokens, prepared(ops, table), {20, 30});
+  });
+  Tensor out = random({5, 71});
+  cpu_ops().look_up(out, tokens, prepared(cpu_ops(), table), {20, 30});
   EXPECT_TRUE(out[0].equal(table[0]) && out[1].equal(table[9]) && out[4].equal(table[4]));
   EXPECT_EQ(out[2].abs().sum().item<float>() + out[3].abs().sum().item<float>(), 0);
 }

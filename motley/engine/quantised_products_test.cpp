@@ -8,7 +8,7 @@
 
 #include "motley/checkpoint/quants.hpp"
 #include "motley/engine/cpu_kernels.hpp"
-#include "motley/engine/quant_panels.hpp"
+#include "motley/engine/weight_panels.hpp"
 
 namespace motley {
 namespace {
@@ -46,7 +46,7 @@ struct QuantisedMatrix {
   std::vector<std::byte> panels(std::int64_t rows) const {
     std::vector<std::byte> laid(bytes.size());
     for (std::int64_t row = 0; row < outputs; row += rows)
-      lay_panel(type, bytes.data() + row * row_bytes(), std::min(rows, outputs - row), blocks,
+      lay_panel(type, bytes.data() + row * row_bytes(), std::min(rows, outputs - row), row_bytes(),
                 laid.data() + row * row_bytes());
     return laid;
   }
@@ -72,7 +72,7 @@ std::vector<float> product_of(const Product<float>& product, const QuantisedMatr
   const std::int64_t bytes = product.prepared_bytes(skipped + inputs);
   std::vector<std::byte> prepared(static_cast<std::size_t>(tokens * bytes), std::byte{0xff});
   for (std::int64_t t = 0; t < tokens; ++t)
-    product.prepare(input + t * inputs, inputs, skipped, prepared.data() + t * bytes);
+    product.prepare(input + t * inputs, inputs, 1, inputs, skipped, prepared.data() + t * bytes);
   std::vector<float> out(static_cast<std::size_t>(tokens * matrix.outputs), NAN);
   const LinearTask<float> task{prepared.data(), bytes,  panels.data(),    bias,          out.data(),
                                matrix.outputs,  tokens, skipped + inputs, matrix.outputs};
@@ -166,7 +166,7 @@ TEST(QuantPanels, GiveTheirRowsBack) {
       const QuantisedMatrix matrix(type, rows, 2);
       std::vector<std::byte> back(matrix.bytes.size());
       const std::vector<std::byte> panel = matrix.panels(rows);
-      unlay_panel(type, panel.data(), rows, 2, back.data());
+      unlay_panel(type, panel.data(), rows, matrix.row_bytes(), back.data());
       EXPECT_EQ(back, matrix.bytes) << dtype_row(type).name;
     }
 }

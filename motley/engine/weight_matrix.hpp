@@ -16,7 +16,7 @@ struct WeightMatrix {
   // to another rank. The last block may reach beyond the inputs likewise.
   std::int64_t inputs = 0;
   std::int64_t skipped = 0;
-  std::int64_t panel = 0;  // rows that lie interleaved (quant_panels.hpp); 0: row after row
+  std::int64_t panel = 0;  // rows that lie interleaved (weight_panels.hpp); 0: row after row
   bool defined() const { return values.defined(); }
   bool scaled() const { return scales.defined(); }
 };

@@ -20,7 +20,7 @@ def rows():
 
 
 def instructions(text):
-    return set(re.findall(r"`(v\w+)`", text))
+    return set(re.findall(r"`([vt]\w+)`", text))
 
 
 SETS = [heading.strip("`") for heading in rows()[0] if heading.startswith("`")]
@@ -36,4 +36,4 @@ def test_kernels_have_the_instructions_that_the_page_names_and_no_others_of_them
 
 
 def test_the_page_names_every_set_of_kernels():
-    assert SETS == ["portable", "avx2", "avx512", "avx512vnni", "avx512bf16"]
+    assert SETS == ["portable", "avx2", "avx512", "avx512vnni", "avx512bf16", "avx512amx"]

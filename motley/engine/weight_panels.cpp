@@ -1,5 +1,6 @@
-#include "motley/engine/quant_panels.hpp"
+#include "motley/engine/weight_panels.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <span>
 
@@ -54,31 +55,43 @@ void for_units(std::span<const Part> parts, std::int64_t rows, std::int64_t row,
     for (int i = 0; i < part.units; ++i, before += part.unit) step(part, before, before * rows + row * part.unit);
 }
 
-}  // namespace
-
-void lay_panel(DType type, const std::byte* from, std::int64_t rows, std::int64_t blocks, std::byte* panel) {
+// Calls step(part, where in the row, where in the panel) for each unit of a row.
+template <class Step>
+void for_row(DType type, std::int64_t rows, std::int64_t row_bytes, std::int64_t row, const Step& step) {
+  if (!is_quantised(type)) {
+    constexpr int line = 64;
+    for (std::int64_t at = 0; at < row_bytes; at += line) {
+      const int bytes = static_cast<int>(std::min<std::int64_t>(line, row_bytes - at));
+      step(Part{1, bytes}, at, at * rows + row * bytes);
+    }
+    return;
+  }
   const std::int64_t bytes = dtype_row(type).block_bytes;
   const std::span<const Part> parts = parts_of(type);
-  for (std::int64_t block = 0; block < blocks; ++block)
-    for (std::int64_t row = 0; row < rows; ++row)
-      for_units(parts, rows, row, [&](const Part& part, std::int64_t in_row, std::int64_t in_panel) {
-        copy_unit(part, from + (row * blocks + block) * bytes + in_row, panel + block * rows * bytes + in_panel, true);
-      });
-}
-
-void row_of_panel(DType type, const std::byte* panel, std::int64_t rows, std::int64_t blocks, std::int64_t row,
-                  std::byte* to) {
-  const std::int64_t bytes = dtype_row(type).block_bytes;
-  const std::span<const Part> parts = parts_of(type);
-  for (std::int64_t block = 0; block < blocks; ++block)
+  for (std::int64_t block = 0; block < row_bytes; block += bytes)
     for_units(parts, rows, row, [&](const Part& part, std::int64_t in_row, std::int64_t in_panel) {
-      copy_unit(part, panel + block * rows * bytes + in_panel, to + block * bytes + in_row, false);
+      step(part, block + in_row, block * rows + in_panel);
     });
 }
 
-void unlay_panel(DType type, const std::byte* panel, std::int64_t rows, std::int64_t blocks, std::byte* to) {
+}  // namespace
+
+void lay_panel(DType type, const std::byte* from, std::int64_t rows, std::int64_t row_bytes, std::byte* panel) {
   for (std::int64_t row = 0; row < rows; ++row)
-    row_of_panel(type, panel, rows, blocks, row, to + row * blocks * dtype_row(type).block_bytes);
+    for_row(type, rows, row_bytes, row, [&](const Part& part, std::int64_t in_row, std::int64_t in_panel) {
+      copy_unit(part, from + row * row_bytes + in_row, panel + in_panel, true);
+    });
+}
+
+void row_of_panel(DType type, const std::byte* panel, std::int64_t rows, std::int64_t row_bytes, std::int64_t row,
+                  std::byte* to) {
+  for_row(type, rows, row_bytes, row, [&](const Part& part, std::int64_t in_row, std::int64_t in_panel) {
+    copy_unit(part, panel + in_panel, to + in_row, false);
+  });
+}
+
+void unlay_panel(DType type, const std::byte* panel, std::int64_t rows, std::int64_t row_bytes, std::byte* to) {
+  for (std::int64_t row = 0; row < rows; ++row) row_of_panel(type, panel, rows, row_bytes, row, to + row * row_bytes);
 }
 
 }  // namespace motley
