@@ -93,11 +93,10 @@ struct Sums {
 };
 
 // R rows of the weight times C tokens, over inputs [0, count) of the stretch that `weight` and `input` point to.
-// `ahead`: the rows that come next are fetched, too, for the first tokens that meet them. Measured on AVX2: fetching
-// for all takes a quarter of the products of fp32, since these are bound by loads.
-template <int R, int C, bool ahead, class T>
+// `ahead`: A rows that will be met later and are fetched meanwhile.
+template <int R, int C, int A, class T>
 inline void product_tile(const T* weight, std::int64_t weight_stride, const typename Dot<T>::Input* input,
-                         std::int64_t input_stride, std::int64_t count, const Sums& sums) {
+                         std::int64_t input_stride, std::int64_t count, const T* ahead, const Sums& sums) {
   using D = Dot<T>;
   Vec total[R][C] = {};
   std::int64_t k = 0;
@@ -116,10 +115,9 @@ inline void product_tile(const T* weight, std::int64_t weight_stride, const type
     }
   };
   for (; k + D::step <= count; k += D::step) {
-    // The same place of the rows that come next: theirs is another page, which the processor would not foresee.
-    if constexpr (ahead)
+    if constexpr (A > 0)
 #pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) __builtin_prefetch(weight + (R + r) * weight_stride + k, 0, 2);
+      for (int r = 0; r < A; ++r) __builtin_prefetch(ahead + r * weight_stride + k, 0, 2);
     add_step([&](int r, int part) { return D::weight(weight + r * weight_stride + k, part); });
   }
   if (const std::int64_t rest = count - k; rest > 0) {
@@ -141,21 +139,35 @@ inline void product_tile(const T* weight, std::int64_t weight_stride, const type
 constexpr int tile_tokens = vector_bytes == 64 ? 4 : 3;
 constexpr int tile_rows(int tokens) { return tokens == 1 ? 8 : vector_bytes == 64 || tokens == 2 ? 4 : 3; }
 
+// What is fetched while a block of rows meets its tokens, tile by tile: each tile of tokens fetches a share of it, so
+// that memory is never idle and no line is asked for twice.
+template <class T>
+struct Ahead {
+  const T* first;      // of as many rows as the block has
+  std::int64_t tiles;  // of tokens
+  std::int64_t tile;   // which is next
+};
+
 // A block of rows times C tokens, over one stretch of inputs.
 template <int C, class T>
 inline void product_rows(const LinearTask<T>& task, std::int64_t row, std::int64_t last, std::int64_t token,
-                         std::int64_t k, Sums sums) {
+                         std::int64_t k, const Ahead<T>& ahead, Sums sums) {
   using Input = typename Dot<T>::Input;
   constexpr int R = tile_rows(C);
   const auto input_stride = task.input_bytes / static_cast<std::int64_t>(sizeof(Input));
   const Input* input = reinterpret_cast<const Input*>(task.input + token * task.input_bytes) + k;
   const T* weight = reinterpret_cast<const T*>(task.weight) + k;
   const std::int64_t count = std::min(stretch_inputs, task.inputs - k);
-  const auto tile = token == 0 ? product_tile<R, C, true, T> : product_tile<R, C, false, T>;
-  for (; row + R <= last; row += R, sums.first += R)
-    tile(weight + row * task.inputs, task.inputs, input, input_stride, count, sums);
+  const std::int64_t share = (R + ahead.tiles - 1) / ahead.tiles, fetched = ahead.tile * share;
+  const auto tile = fetched >= R ? product_tile<R, C, 0, T>
+                    : share == 1 ? product_tile<R, C, 1, T>
+                    : share == 2 ? product_tile<R, C, 2, T>
+                                 : product_tile<R, C, R, T>;
+  const T* next = ahead.first + fetched * task.inputs;
+  for (; row + R <= last; row += R, sums.first += R, next += R * task.inputs)
+    tile(weight + row * task.inputs, task.inputs, input, input_stride, count, next, sums);
   for (; row < last; ++row, ++sums.first)
-    product_tile<1, C, false, T>(weight + row * task.inputs, task.inputs, input, input_stride, count, sums);
+    product_tile<1, C, 0, T>(weight + row * task.inputs, task.inputs, input, input_stride, count, nullptr, sums);
 }
 
 // Rows [first, last) times all tokens. While a stretch of the inputs of a tile's tokens is in the first-level cache, it
@@ -168,18 +180,24 @@ void multiply(const LinearTask<T>& task, std::int64_t first, std::int64_t last) 
   scratch.resize(static_cast<std::size_t>(task.tokens * block_rows));
   for (std::int64_t row = first; row < last; row += rows) {
     const std::int64_t end = std::min(row + rows, last);
-    for (std::int64_t k = 0; k == 0 || k < task.inputs; k += stretch_inputs)
-      for (std::int64_t token = 0, tile = 0; token < task.tokens; token += tile) {
+    for (std::int64_t k = 0; k == 0 || k < task.inputs; k += stretch_inputs) {
+      // Of few tokens the same place of the next rows: theirs is another page, which the processor would not foresee.
+      const bool here = task.tokens > tile_tokens && k + stretch_inputs < task.inputs;
+      const std::int64_t then = here ? k + stretch_inputs : task.tokens > tile_tokens ? 0 : k;
+      Ahead<T> ahead{reinterpret_cast<const T*>(task.weight) + (here ? row : row + rows) * task.inputs + then,
+                     (task.tokens + tile_tokens - 1) / tile_tokens, 0};
+      for (std::int64_t token = 0, tile = 0; token < task.tokens; token += tile, ++ahead.tile) {
         const std::int64_t rest = task.tokens - token, tiles = (rest + tile_tokens - 1) / tile_tokens;
         tile = (rest + tiles - 1) / tiles;
         const Sums sums{scratch.data() + token * block_rows, block_rows, k == 0};
         switch (tile) {
-          case 1: product_rows<1>(task, row, end, token, k, sums); break;
-          case 2: product_rows<2>(task, row, end, token, k, sums); break;
-          case 3: product_rows<3>(task, row, end, token, k, sums); break;
-          default: product_rows<4>(task, row, end, token, k, sums); break;
+          case 1: product_rows<1>(task, row, end, token, k, ahead, sums); break;
+          case 2: product_rows<2>(task, row, end, token, k, ahead, sums); break;
+          case 3: product_rows<3>(task, row, end, token, k, ahead, sums); break;
+          default: product_rows<4>(task, row, end, token, k, ahead, sums); break;
         }
       }
+    }
     Out* output = static_cast<Out*>(task.output);
     for (std::int64_t token = 0; token < task.tokens; ++token)
       for (std::int64_t r = row; r < end; ++r)
