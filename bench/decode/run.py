@@ -65,6 +65,8 @@ def build_llama_cpp(cache, kernels, *programs):
     build = cache / f"llama.cpp-build-{kernels}"
     wanted = LLAMA_CPP_OPTIONS[kernels]
     flags = [f"-DGGML_{name}={'ON' if name in wanted else 'OFF'}" for name in ["SSE42", *LLAMA_CPP_OPTIONS["avx512amx"]]]
+    if kernels == "avx512amx":  # GCC 12 loses stores before `ldtilecfg`, of which it sees a pointer alone: llama.cpp's tiles crash
+        flags += ["-DCMAKE_C_COMPILER=clang-16", "-DCMAKE_CXX_COMPILER=clang++-16"]
     output_of("cmake", "-S", sources, "-B", build, "-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=OFF", *flags, "-DLLAMA_CURL=OFF",
               "-DLLAMA_OPENSSL=OFF", "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_SERVER=ON", "-DLLAMA_BUILD_EXAMPLES=OFF",
               "-DLLAMA_BUILD_TOOLS=ON", "-DLLAMA_BUILD_COMMON=ON", "-DBUILD_SHARED_LIBS=OFF", "-DGGML_RPC=ON")

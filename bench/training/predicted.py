@@ -3,9 +3,9 @@
     predicted.py [--rounds 2] [--steps 4] [--length 64] [--batch 8] [--only PLAN]... [--profile FILE]
 
 All plans are for one or two workers of one thread, so that two cores are enough. Every round measures the profile by `motley cluster
-probe --workload`, and runs all plans; the fastest times of all rounds count, of the probe's and of the plans' steps but the first of a
-run: what other programs and other machines on the same host take away comes and goes. The last lines: the mean of the errors, and
-the pairs that are predicted more than a tenth apart and ran in the other order.
+probe --workload`, and runs all plans; medians of the rounds count, of the probe's times and of the plans' fastest steps but the first
+of a run: what other programs and other machines on the same host take away comes and goes. The last lines: the mean of the errors,
+and the pairs that are predicted more than a tenth apart and ran in the other order.
 """
 
 import argparse
@@ -81,16 +81,15 @@ def run(*command):
     return result.stdout
 
 
-def fastest(profiles):
+def medians(profiles):
     """Of each part and link."""
-    best = profiles[0]
-    for other in profiles[1:]:
-        for mine, its in zip(best["layer_time"], other["layer_time"]):
-            for key in ["forward_s", "backward_s", "update_s"]:
-                mine[key] = min(mine.get(key, 0), its.get(key, 0))
-        for mine, its in zip(best["link_rate"], other["link_rate"]):
-            mine["bytes_per_s"] = list(map(max, mine["bytes_per_s"], its["bytes_per_s"]))
-    return best
+    made = profiles[0]
+    for rows in zip(*(profile["layer_time"] for profile in profiles)):
+        for key in ["forward_s", "backward_s", "update_s"]:
+            rows[0][key] = statistics.median(row.get(key, 0) for row in rows)
+    for rows in zip(*(profile["link_rate"] for profile in profiles)):
+        rows[0]["bytes_per_s"] = [statistics.median(rates) for rates in zip(*(row["bytes_per_s"] for row in rows))]
+    return made
 
 
 class Model:
@@ -130,7 +129,7 @@ class Model:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    for name, default in [("rounds", 2), ("length", 64), ("batch", 8), ("steps", 4)]:
+    for name, default in [("rounds", 3), ("length", 64), ("batch", 8), ("steps", 4)]:
         parser.add_argument("--" + name, type=int, default=default)
     parser.add_argument("--only", action="append")
     parser.add_argument("--profile", type=Path, help="write the profile that was measured to this file")
@@ -143,10 +142,10 @@ def main():
             profiles.append(model.profile())
             for name, plan in chosen.items():
                 times[name].append(model.measured(plan))
-        profile = fastest(profiles)
+        profile = medians(profiles)
         if options.profile:
             options.profile.write_text(json.dumps(profile, indent=1))
-        figures = [(name, model.predicted(plan, profile), min(times[name])) for name, plan in chosen.items()]
+        figures = [(name, model.predicted(plan, profile), statistics.median(times[name])) for name, plan in chosen.items()]
         print(f"{'plan':<38}{'predicted':>10}{'measured':>10}{'error':>8}   seconds per step of {options.batch} x {options.length} tokens")
         for name, expected, found in figures:
             print(f"{name:<38}{expected:>10.3f}{found:>10.3f}{100 * (expected / found - 1):>+7.1f}%   "

@@ -16,15 +16,6 @@ namespace {
 
 using Tensors = std::map<std::string, WeightMatrix>;  // by role
 
-// Large pages spare the processor a page walk per 4 KiB while it streams through the weights. Only advice: where the
-// system does not follow it, all is as before.
-void advise_large_pages(const at::Tensor& tensor) {
-  constexpr std::uintptr_t page = std::uintptr_t{2} << 20;
-  const auto begin = reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr());
-  const std::uintptr_t first = (begin + page - 1) / page * page, last = (begin + tensor.nbytes()) / page * page;
-  if (tensor.is_cpu() && first < last) ::madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
-}
-
 // The tensor of a role; undefined where this architecture has none.
 WeightMatrix take(const Tensors& tensors, const std::string& role) {
   const auto found = tensors.find(role);
@@ -32,6 +23,13 @@ WeightMatrix take(const Tensors& tensors, const std::string& role) {
 }
 
 }  // namespace
+
+void advise_large_pages(const at::Tensor& tensor) {
+  constexpr std::uintptr_t page = std::uintptr_t{2} << 20;
+  const auto begin = reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr());
+  const std::uintptr_t first = (begin + page - 1) / page * page, last = (begin + tensor.nbytes()) / page * page;
+  if (tensor.is_cpu() && first < last) ::madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
+}
 
 std::int64_t allocated_bytes(const at::Tensor& tensor) {
   constexpr std::int64_t line = 64;

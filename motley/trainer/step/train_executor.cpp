@@ -10,6 +10,7 @@
 
 #include "motley/base/clock.hpp"
 #include "motley/engine/backend.hpp"
+#include "motley/engine/weights.hpp"
 #include "motley/trainer/layout/schedule.hpp"
 #include "motley/trainer/layout/state_writer.hpp"
 #include "motley/trainer/step/memory_meter.hpp"
@@ -173,11 +174,16 @@ void TrainExecutor::update(double learning_rate, double divisor) {
 std::vector<SavedPart> TrainExecutor::saved_parts(Copies copies) const {
   const at::NoGradGuard values_alone;
   std::vector<SavedPart> parts;
+  const auto copy_of = [](const at::Tensor& part) {
+    const at::Tensor copy = at::empty(part.sizes(), part.options());
+    advise_large_pages(copy);
+    return copy.copy_(part);
+  };
   for (const OwnPart& own : own_parts_)
     for (const StateKind kind : state_kinds(training_)) {
       const at::Tensor part = part_of(own.tensor->state(kind), own.tensor->state_slice, own.part.slice);
       parts.push_back({state_name(own.part.tensor.name, kind), own.part.slice,
-                       copies == Copies::all ? part.clone(at::MemoryFormat::Contiguous) : part.contiguous()});
+                       copies == Copies::all ? copy_of(part) : part.contiguous()});
     }
   return parts;
 }
