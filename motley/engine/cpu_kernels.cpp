@@ -44,7 +44,8 @@ std::vector<InstructionSet> compiled_sets() {
   sets.push_back({"avx512", avx512, avx512_kernels::fp32, avx512_kernels::bf16});
   sets.push_back({"avx512vnni", vnni, avx512vnni_kernels::fp32, avx512vnni_kernels::bf16});
   const bool bf16 = vnni && __builtin_cpu_supports("avx512bf16");
-  const bool amx = bf16 && __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16") && tiles_granted();
+  const bool amx = bf16 && __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16") &&
+                   __builtin_cpu_supports("amx-int8") && tiles_granted();
   sets.push_back({"avx512bf16", bf16, avx512bf16_kernels::fp32, avx512bf16_kernels::bf16});
   sets.push_back({"avx512amx", amx, avx512amx_kernels::fp32, avx512amx_kernels::bf16});
 #endif

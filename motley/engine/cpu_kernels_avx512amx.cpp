@@ -11,7 +11,7 @@
 
 #ifdef __x86_64__
 #include <immintrin.h>
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16,amx-tile,amx-bf16,fma")
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16,amx-tile,amx-bf16,amx-int8,fma")
 #define MOTLEY_AVX512
 #define MOTLEY_VNNI
 #define MOTLEY_AVX512BF16

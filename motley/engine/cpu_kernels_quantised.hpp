@@ -33,7 +33,11 @@ struct InputBlock {
 
 // Sums of products u x of bytes: of pairs in 16 bits, which hold a few, or right away of four in 32 bits.
 #if defined(MOTLEY_VNNI)
+#if defined(MOTLEY_AMX)
+constexpr std::string_view byte_product = "int8 x int8, `tdpbsud`; of few tokens `vpdpbusd`";
+#else
 constexpr std::string_view byte_product = "int8 x int8, `vpdpbusd`";
+#endif
 using Products = IntVec;
 [[gnu::always_inline]] inline Products add_products(Products total, ByteVec u, SignedByteVec x) {
   return reinterpret_cast<IntVec>(_mm512_dpbusd_epi32(reinterpret_cast<__m512i>(total), reinterpret_cast<__m512i>(u),
@@ -340,11 +344,21 @@ inline void panel_tile(const std::byte* panel, std::int64_t blocks, const InputB
   for (int c = 0; c < C; ++c) result[c] = total[c];
 }
 
+#ifdef MOTLEY_AMX
+#include "motley/engine/cpu_kernels_quantised_tiles.hpp"
+constexpr std::int64_t most_together = tile_height;
+#else
+constexpr std::int64_t most_together = panel_tokens;
+#endif
+
 template <class W>
 void multiply_quantised(const LinearTask<float>& task, std::int64_t first, std::int64_t last) {
   const std::int64_t blocks = block_count<W>(task.inputs), row_bytes = blocks * W::block_bytes;
   const std::int64_t input_stride = task.input_bytes / static_cast<std::int64_t>(sizeof(InputBlock));
   thread_local std::vector<std::byte> padded, rows;
+#ifdef MOTLEY_AMX
+  if (task.tokens >= fewest_tile_tokens) configure_tiles<W>(task.tokens % tile_height);
+#endif
   for (std::int64_t row = first; row < last; row += lanes) {
     const std::byte* panel = task.weight + row * row_bytes;
     const std::int64_t count = std::min(lanes, task.outputs - row);
@@ -358,25 +372,37 @@ void multiply_quantised(const LinearTask<float>& task, std::int64_t first, std::
     const Vec bias = task.bias ? load_at(task.bias + row, count) : Vec{};
     for (std::int64_t token = 0, tile = 0; token < task.tokens; token += tile) {
       const std::int64_t rest = task.tokens - token, tiles = (rest + panel_tokens - 1) / panel_tokens;
-      tile = (rest + tiles - 1) / tiles;
       const auto* input = reinterpret_cast<const InputBlock*>(task.input + token * task.input_bytes);
-      Vec result[panel_tokens];
-      switch (tile) {
-        case 1: panel_tile<W, 1>(panel, blocks, input, input_stride, result); break;
-        case 2: panel_tile<W, 2>(panel, blocks, input, input_stride, result); break;
-        case 3: panel_tile<W, 3>(panel, blocks, input, input_stride, result); break;
-        default: panel_tile<W, 4>(panel, blocks, input, input_stride, result); break;
+      Vec result[most_together];
+#ifdef MOTLEY_AMX
+      if (rest >= fewest_tile_tokens) {
+        tile = std::min(rest, tile_height);
+        (rest < tile_height ? panel_tiles<W, true> : panel_tiles<W, false>)(panel, blocks, input, input_stride, tile,
+                                                                            result);
+      } else
+#endif
+      {
+        tile = (rest + tiles - 1) / tiles;
+        switch (tile) {
+          case 1: panel_tile<W, 1>(panel, blocks, input, input_stride, result); break;
+          case 2: panel_tile<W, 2>(panel, blocks, input, input_stride, result); break;
+          case 3: panel_tile<W, 3>(panel, blocks, input, input_stride, result); break;
+          default: panel_tile<W, 4>(panel, blocks, input, input_stride, result); break;
+        }
       }
       for (std::int64_t c = 0; c < tile; ++c)
         store_at(static_cast<float*>(task.output) + (token + c) * task.output_stride + row, result[c] + bias, count);
     }
   }
+#ifdef MOTLEY_AMX
+  if (task.tokens >= fewest_tile_tokens) _tile_release();
+#endif
 }
 
 template <class W>
 inline constexpr Product<float> quantised_product{
     quantised_bytes<W>, quantise_input<W>, 1, multiply_quantised<W>, multiply_quantised<W>, lanes, lanes,
-    panel_tokens,       byte_product};
+    most_together,      byte_product};
 
 inline const Product<float>* quantised_product_of(DType type) {
   switch (type) {

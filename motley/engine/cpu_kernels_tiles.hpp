@@ -5,6 +5,21 @@
 // in pairs: [inputs / 32][16 pairs][tokens][2]. A sum of a row and a token adds up 32 inputs at a time in an order that
 // the processor fixes, whatever the tiles' sizes: so a token's result is the same in any batch.
 
+// Rows and bytes of a row, tile by tile.
+class TileConfig {
+ public:
+  void set(int tile, std::int64_t rows, std::int64_t bytes) {  // of no rows or bytes: not in use
+    rows_[tile] = static_cast<std::uint8_t>(bytes > 0 ? rows : 0);
+    row_bytes_[tile] = static_cast<std::uint16_t>(rows > 0 ? bytes : 0);
+  }
+  void load() const { asm volatile("ldtilecfg %0" ::"m"(*this)); }
+
+ private:
+  std::uint8_t palette_ = 1, reserved_[15] = {};
+  std::uint16_t row_bytes_[16] = {};
+  std::uint8_t rows_[16] = {};
+};
+
 constexpr std::int64_t tile_height = 16, tile_width = 16, tile_inputs = 32;
 
 inline std::int64_t tiles_of(std::int64_t inputs) { return (inputs + tile_inputs - 1) / tile_inputs; }
@@ -59,30 +74,21 @@ inline void interleave(const Bf16* input, std::int64_t stride, std::int64_t toke
   }
 }
 
-// The sizes of tiles: `rows` of two of weights and of their sums, `columns` of two of tokens.
+// The sizes of tiles: `rows` of two panels and of their sums, `columns` of two groups of tokens. Sums are tiles 0 to 3,
+// weights 4 and 5, tokens 6 and 7.
 struct TileSizes {
   std::int64_t rows[2], columns[2];
   bool operator==(const TileSizes&) const = default;
-};
-
-// Sums are tiles 0 to 3, weights 4 and 5, tokens 6 and 7.
-inline void configure(const TileSizes& sizes) {
-  struct {
-    std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
-    std::uint16_t row_bytes[16] = {};
-    std::uint8_t rows[16] = {};
-  } config;
-  const auto set = [&](int tile, std::int64_t rows, std::int64_t bytes) {
-    config.rows[tile] = static_cast<std::uint8_t>(bytes > 0 ? rows : 0);
-    config.row_bytes[tile] = static_cast<std::uint16_t>(rows > 0 ? bytes : 0);
-  };
-  for (int i = 0; i < 2; ++i) {
-    for (int j = 0; j < 2; ++j) set(2 * i + j, sizes.rows[i], 4 * sizes.columns[j]);
-    set(4 + i, sizes.rows[i], 64);
-    set(6 + i, tile_inputs / 2, 4 * sizes.columns[i]);
+  TileConfig config() const {
+    TileConfig config;
+    for (int i = 0; i < 2; ++i) {
+      for (int j = 0; j < 2; ++j) config.set(2 * i + j, rows[i], 4 * columns[j]);
+      config.set(4 + i, rows[i], 64);
+      config.set(6 + i, tile_inputs / 2, 4 * columns[i]);
+    }
+    return config;
   }
-  asm volatile("ldtilecfg %0" ::"m"(config));
-}
+};
 
 // `steps` tiles of inputs. `last`: of each panel, the tile of weights whose rows end inside of it; null: none does.
 inline void add_tiles(const Bf16* const (&panels)[2], const Bf16* const (&last)[2], std::int64_t steps,
@@ -143,7 +149,7 @@ void multiply_tiles(const LinearTask<Bf16>& task, std::int64_t first, std::int64
       const std::int64_t tokens = std::min(2 * tile_width, task.tokens - token);
       const TileSizes sizes{{panel_rows[0], panel_rows[1]},
                             {std::min(tokens, tile_width), std::max<std::int64_t>(tokens - tile_width, 0)}};
-      if (sizes != configured) configure(configured = sizes);
+      if (sizes != configured) (configured = sizes).config().load();
       const std::byte* input = task.input + token * task.input_bytes;
       asm volatile("" ::: "memory");  // the compiler does not see what tiles are loaded from
       add_tiles(panels, tails, steps, {input, input + tile_width * task.input_bytes}, sizes);

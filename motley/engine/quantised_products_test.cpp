@@ -150,7 +150,7 @@ TEST(QuantisedProducts, DoNotDependOnTheBatch) {
     const std::int64_t inputs = 2 * dtype_row(type).block_values, most = 64;
     const std::vector<float> x = normal_values(most * inputs, 4);
     const std::vector<float> together = product_of(product, matrix, x.data(), most, inputs, 0, nullptr);
-    for (const std::int64_t tokens : {1, 2, 3, 7, 16})
+    for (const std::int64_t tokens : {1, 2, 3, 6, 7, 16, 21})
       for (std::int64_t first = 0; first + tokens <= most; first += 17) {
         const std::vector<float> some =
             product_of(product, matrix, x.data() + first * inputs, tokens, inputs, 0, nullptr);
