@@ -1,11 +1,13 @@
-"""A model of a billion parameters in bf16 (2 GB) from disk, in a memory control group of 1 GiB for the whole process tree: how much of
+"""A model of a billion parameters in bf16 (2 GB), most of it from disk, in a memory control group of 1 GiB for the whole process tree: how much of
 the disk's direct read rate one stream reaches, and tokens/s of many streams beside `accelerate`'s disk offload and llama.cpp, which maps
 its file. All in the same group, one after the other.
 
-    run.py [--cache FOLDER] [--memory MIB] [--streams 1 4 16 64 128] [--skip llama.cpp accelerate] [--threads N]
+    run.py [--cache FOLDER] [--memory MIB] [--disk-rate MB/S] [--streams 1 4 16 64 128] [--skip motley llama.cpp accelerate] [--threads N]
+           [--tokens N] [--results FILE]
 
 Runs with the reference environment, as root where control groups are made (version 1 or 2); elsewhere nothing is held to the memory, and
-that is said. The model stays in the cache folder; MOTLEY_SPILL_DIR names the disk (default: the cache folder's).
+that is said. The model stays in the cache folder; MOTLEY_SPILL_DIR names the disk (default: the cache folder's). With --results runs add
+up in a file, and the table holds the medians. Placements in which only a part is on disk: placements.py.
 """
 
 import argparse
@@ -13,6 +15,7 @@ import importlib.util
 import json
 import mmap
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -20,14 +23,17 @@ import threading
 import time
 from pathlib import Path
 
+import groups
+from model import model_in
+
 ROOT = Path(__file__).resolve().parents[2]
-sys.path += [str(ROOT / "bench/decode")]
-import make_model  # noqa: E402
 
 ACCELERATE = ["accelerate==1.15.0", "psutil==7.2.2"]
 
 MIB = 1 << 20
-PROMPT, GENERATE = 16, 32
+PROMPT = 16
+LARGEST_STEP = 512  # tokens, as llama.cpp has it
+BESIDE_THE_PLAN = 128  # MiB that the driver and the worker take in addition to the plan's bytes
 CLUSTER = """
 format = "motley.cluster/1"
 name = "little memory"
@@ -49,36 +55,6 @@ reserve = "0 B"
 
 def say(text):
     print(text, file=sys.stderr, flush=True)
-
-
-class MemoryGroup:
-    """A control group that holds what runs in it to so many bytes; `command()` puts a command into it."""
-
-    def __init__(self, limit):
-        v1, v2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
-        self.folder = None
-        for root, file in ((v1, "memory.limit_in_bytes"), (v2, "memory.max")):
-            folder = root / f"motley-offload-{os.getpid()}"
-            try:
-                folder.mkdir()
-                (folder / file).write_text(str(limit))
-            except OSError:
-                if folder.is_dir():
-                    folder.rmdir()
-                continue
-            self.folder = folder
-            break
-        if self.folder is None:
-            say("no control group can be made here: nothing is held to its memory")
-
-    def command(self, command):
-        if self.folder is None:
-            return list(map(str, command))
-        return ["sh", "-c", f'echo $$ > {self.folder}/cgroup.procs && exec "$@"', "sh", *map(str, command)]
-
-    def remove(self):
-        if self.folder is not None:
-            self.folder.rmdir()
 
 
 def direct_read_rate(folder, threads, size=1024 * MIB, piece=4 * MIB):
@@ -132,19 +108,25 @@ def children(process):
 
 
 def make_plan(options, folder, streams):
-    """One processor that streams all layers from disk, with room for so many sequences."""
+    """One processor with room for so many sequences; as many layers as fit stay in memory, and the others stream from disk."""
     (folder / "roomy.toml").write_text(CLUSTER.format(memory="16 GiB"))
     plan_file = folder / f"plan-{streams}.json"
     subprocess.run([options.build / "motley", "plan", "serve", "--cluster", folder / "roomy.toml", "--model", options.model, "--max-tokens",
-                    str(max(64, streams)), "--max-sequences", str(streams), "--no-roles", "-q", "-o", plan_file], check=True, stdout=subprocess.DEVNULL)
+                    str(max(64, min(LARGEST_STEP, streams * PROMPT))), "--max-sequences", str(streams), "--no-roles", "-q", "-o", plan_file],
+                   check=True, stdout=subprocess.DEVNULL)
     plan = json.loads(plan_file.read_text())
     stage = plan["stages"][0]
-    block = plan["step"]["block_tokens"]
-    stage["kv_tokens"] = streams * -(-(PROMPT + GENERATE + 1) // block) * block
-    stage["offload"] = dict(batches=1, weights=dict(device=0, host=0, disk=1), kv=dict(device=1), activations=dict(device=1))
+    block, layers = plan["step"]["block_tokens"], plan["model"]["config"]["num_hidden_layers"]
+    stage["kv_tokens"] = streams * -(-(PROMPT + options.tokens + 1) // block) * block
+    plan["cluster"]["device_type"][0]["memory"] = f"{options.memory - BESIDE_THE_PLAN} MiB"
     plan["predicted"].pop("memory_bytes", None)
-    plan_file.write_text(json.dumps(plan))
-    return plan_file
+    for resident in range(layers, -1, -1):
+        stage["offload"] = dict(batches=1, weights=dict(device=resident / layers, host=0, disk=1 - resident / layers), kv=dict(device=1),
+                                activations=dict(device=1))
+        plan_file.write_text(json.dumps(plan))
+        if subprocess.run([options.build / "motley", "verify", plan_file], capture_output=True).returncode == 0:
+            return plan_file
+    sys.exit(f"{streams} sequences do not fit {options.memory} MiB")
 
 
 def run_motley(options, group, folder, streams):
@@ -153,7 +135,7 @@ def run_motley(options, group, folder, streams):
     source, answers = folder / "in.jsonl", folder / f"out-{streams}.jsonl"
     source.write_text("".join(json.dumps(dict(
         custom_id=str(number), method="POST", url="/v1/completions",
-        body=dict(prompt=[(7 * i + 31 * number) % 31000 + 50 for i in range(PROMPT)], max_tokens=GENERATE, ignore_eos=True, temperature=0,
+        body=dict(prompt=[(7 * i + 31 * number) % 31000 + 50 for i in range(PROMPT)], max_tokens=options.tokens, ignore_eos=True, temperature=0,
                   return_token_ids=True))) + "\n" for number in range(streams)))
     answers.unlink(missing_ok=True)
     command = [options.build / "motley", "generate", plan, "--model", options.model, "--input", source, "--output", answers,
@@ -195,6 +177,12 @@ def decode_bench():
     return module
 
 
+def forget(file):
+    """Out of the page cache: what other programs have read is not counted as the group's memory, and would be read from there."""
+    with open(file, "rb") as opened:
+        os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
 def run_llama_cpp(options, group, streams):
     """Tokens/s, prompts included; None where it ends without any."""
     decode = decode_bench()
@@ -202,14 +190,15 @@ def run_llama_cpp(options, group, streams):
     file = options.model / "model-bf16.gguf"
     if not file.exists():
         decode.output_of(options.build / "motley", "model", "quantize", options.model, "--type", "bf16", "-o", file)
-    command = [decode.llama_cpp_program(options.cache, options.kernels, "llama-batched-bench"), "-m", file, "-npp", PROMPT, "-ntg", GENERATE,
-               "-npl", streams, "-c", (PROMPT + GENERATE) * streams, "-t", options.threads, "-tb", options.threads, "-ctk", "bf16", "-ctv",
+    command = [decode.llama_cpp_program(options.cache, options.kernels, "llama-batched-bench"), "-m", file, "-npp", PROMPT, "-ntg", options.tokens,
+               "-npl", streams, "-c", (PROMPT + options.tokens) * streams, "-t", options.threads, "-tb", options.threads, "-ctk", "bf16", "-ctv",
                "bf16", "--output-format", "jsonl"]
+    forget(file)
     result = subprocess.run(group.command(command), capture_output=True, text=True)
     for line in result.stdout.splitlines():
         if line.startswith("{"):
             report = json.loads(line)
-            return streams * GENERATE / (report["t_pp"] + report["t_tg"])
+            return streams * options.tokens / (report["t_pp"] + report["t_tg"])
     return None
 
 
@@ -218,26 +207,27 @@ def run_accelerate(options, group, streams):
     packages = options.cache / "accelerate"
     if not packages.exists():
         subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", packages, *ACCELERATE], check=True)
+    forget(options.model / "model.safetensors")  # which it offloads to
     with tempfile.TemporaryDirectory(dir=options.spill) as spill:
         command = [sys.executable, __file__, "--generate-with-accelerate", options.model, str(streams), str(options.threads),
-                   str(options.memory // 2), spill]
+                   str(options.memory // 2), spill, str(min(options.tokens, options.accelerate_tokens))]
         result = subprocess.run(group.command(command), capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(packages)})
     return float(result.stdout) if result.returncode == 0 else None
 
 
-def generate_with_accelerate(folder, streams, threads, memory, spill):
+def generate_with_accelerate(folder, streams, threads, memory, spill, tokens):
     """In a process of its own: layers beyond `memory` MiB are on disk."""
     import torch
     from transformers import AutoModelForCausalLM
-    streams = int(streams)
+    streams, count = int(streams), int(tokens)
     torch.set_num_threads(int(threads))
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, device_map="auto", max_memory={"cpu": f"{memory}MiB"},
                                                  offload_folder=spill).eval()
     tokens = torch.randint(50, 31000, (streams, PROMPT))
     begin = time.perf_counter()
     with torch.inference_mode():
-        model.generate(tokens, attention_mask=torch.ones_like(tokens), do_sample=False, min_new_tokens=GENERATE, max_new_tokens=GENERATE)
-    print(streams * GENERATE / (time.perf_counter() - begin))
+        model.generate(tokens, attention_mask=torch.ones_like(tokens), do_sample=False, min_new_tokens=count, max_new_tokens=count)
+    print(streams * count / (time.perf_counter() - begin))
 
 
 def main():
@@ -249,32 +239,53 @@ def main():
     parser.add_argument("--memory", type=int, default=1024, help="of the whole process tree, MiB (default 1024)")
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 4, 16, 64, 128])
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--skip", nargs="*", default=[], choices=["llama.cpp", "accelerate"])
+    parser.add_argument("--tokens", type=int, default=32, help="that each stream generates (default 32)")
+    parser.add_argument("--accelerate-tokens", type=int, default=32, help="the same with accelerate, which takes long (default 32)")
+    parser.add_argument("--disk-rate", type=int, default=0, metavar="MB/S", help="hold reads, and writes, of the disk to this")
+    parser.add_argument("--skip", nargs="*", default=[], choices=["motley", "llama.cpp", "accelerate"])
     parser.add_argument("--kernels", default="avx2", help="what llama.cpp is compiled for (default avx2)")
+    parser.add_argument("--results", type=Path, help="file in which runs add up")
     options = parser.parse_args()
-    options.model = options.cache / "llama-1b"
+    options.model = model_in(options.cache)
     options.spill = Path(os.environ.get("MOTLEY_SPILL_DIR", options.cache))
-    if not (options.model / "config.json").exists():
-        say("making the model")
-        make_model.make("1b", options.model)
-    if not (options.model / "tokenizer.json").exists():
-        make_model.write_tokenizer(options.model)
-    group = MemoryGroup(options.memory * MIB)
-    peers = {"llama.cpp": run_llama_cpp, "accelerate": run_accelerate}
-    peers = {name: run for name, run in peers.items() if name not in options.skip}
-    heads = "".join(f" {name:>12}" for name in peers)
-    print(f"{'streams':>7} {'motley':>12} {'read':>10} {'of direct':>9} {'anonymous':>10}{heads}")
+    kept = json.loads(options.results.read_text()) if options.results and options.results.exists() else {}
+    limits = [groups.memory_group(options.memory * MIB)]
+    if options.disk_rate:
+        limits.append(groups.disk_group(options.spill, options.disk_rate * 1_000_000))
     try:
         with tempfile.TemporaryDirectory() as folder:
             for streams in options.streams:
-                direct = max(direct_read_rate(options.spill, threads) for threads in (1, 2, 4))
-                report = run_motley(options, group, Path(folder), streams)
-                speeds = {name: run(options, group, streams) for name, run in peers.items()}
-                others = "".join(f" {speed:>6.2f} tok/s" if speed else f" {'-':>12}" for speed in speeds.values())
-                print(f"{streams:>7} {report['tokens_per_s']:>6.2f} tok/s {report['read_bytes_per_s'] / 1e9:>5.2f} GB/s "
-                      f"{report['read_bytes_per_s'] / direct:>9.0%} {report['anonymous_bytes'] / MIB:>6.0f} MiB{others}", flush=True)
+                for name, value in measure(options, groups.Groups(limits), Path(folder), streams):
+                    kept.setdefault(str(streams), {}).setdefault(name, []).append(value)
+                    if options.results:
+                        options.results.write_text(json.dumps(kept, indent=1) + "\n")
     finally:
-        group.remove()
+        for limit in limits:
+            limit.remove()
+    print_table(kept)
+
+
+def measure(options, group, folder, streams):
+    """(what, value) of each program that is not left out; tokens/s under its name."""
+    if "motley" not in options.skip:
+        direct = options.disk_rate * 1_000_000 or max(direct_read_rate(options.spill, threads) for threads in (1, 2, 4))
+        report = run_motley(options, group, folder, streams)
+        yield "motley", report["tokens_per_s"]
+        yield "share of direct reads", report["read_bytes_per_s"] / direct
+        yield "anonymous MiB", report["anonymous_bytes"] / MIB
+    for name, run in (("llama.cpp", run_llama_cpp), ("accelerate", run_accelerate)):
+        if name not in options.skip and (speed := run(options, group, streams)):
+            yield name, speed
+
+
+def print_table(kept):
+    print(f"{'streams':>7} {'motley':>12} {'of direct':>9} {'anonymous':>10} {'llama.cpp':>12} {'accelerate':>12}")
+    for streams, values in sorted(kept.items(), key=lambda item: int(item[0])):
+        def cell(name, form, width):
+            return f"{format(statistics.median(values[name]), form[0]) + form[1] if name in values else '-':>{width}}"
+        print(f"{streams:>7} {cell('motley', ('.2f', ' tok/s'), 12)} {cell('share of direct reads', ('.0%', ''), 9)} "
+              f"{cell('anonymous MiB', ('.0f', ' MiB'), 10)} {cell('llama.cpp', ('.2f', ' tok/s'), 12)} "
+              f"{cell('accelerate', ('.2f', ' tok/s'), 12)}")
 
 
 if __name__ == "__main__":

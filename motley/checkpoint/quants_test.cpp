@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -108,6 +109,29 @@ TEST(Quants, KTypesLeaveAsLittleErrorAsTheReference) {
   EXPECT_LT(relative_error(DType::q4_k, values), 0.0714);
   EXPECT_LT(relative_error(DType::q5_k, values), 0.0361);
   EXPECT_LT(relative_error(DType::q6_k, values), 0.0179);
+}
+
+// With a scale and a minimum of 16 bits each: half a step of 15, and what rounding these two adds.
+TEST(Quants, FourBitsWithAMinimumStayWithinHalfAStep) {
+  constexpr std::int64_t group = 32;
+  std::vector<float> constant(group, -0.3F), negative(group), mixed(group), steps(group);
+  for (int i = 0; i < group; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    negative[at] = -1 - 0.1F * static_cast<float>(i);
+    mixed[at] = std::sin(static_cast<float>(i));
+    steps[at] = static_cast<float>(i % 16);
+  }
+  for (const auto& values : {constant, negative, mixed, steps}) {
+    ASSERT_EQ(bytes_of(DType::q4_1, group), group / 2 + 2 * 2);
+    std::vector<std::byte> block(static_cast<std::size_t>(bytes_of(DType::q4_1, group)));
+    std::vector<float> back(values.size());
+    quantise_row(DType::q4_1, values.data(), group, block.data());
+    dequantise_row(DType::q4_1, block.data(), group, back.data());
+    const auto [least, most] = std::ranges::minmax(values);
+    const float rounding = (std::abs(least) + (most - least)) * 0x1p-11F;
+    for (std::size_t i = 0; i < values.size(); ++i)
+      EXPECT_LE(std::abs(back[i] - values[i]), (most - least) / 30 + rounding) << values[i];
+  }
 }
 
 TEST(Quants, ExtremeRowsStayFinite) {

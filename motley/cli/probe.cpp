@@ -27,6 +27,7 @@ constexpr const char* default_shape = "llama-3-8b";
 struct ProbeCommand {
   std::string cluster, model, weight_type, workload;
   std::string transport = "shm";
+  std::string disk, disk_bytes;
   int worker_threads = 0;    // 0: one; all cores where this machine is described as one device
   MemberProbeCommand group;  // with --members
   Output output;
@@ -34,10 +35,11 @@ struct ProbeCommand {
 
 // Between machines what is said of both belongs to both; the rest to one of them.
 int probe_group(const ProbeCommand& options) {
-  if (!options.model.empty() || !options.weight_type.empty() || !options.workload.empty() || options.worker_threads > 0)
+  if (!options.model.empty() || !options.weight_type.empty() || !options.workload.empty() || !options.disk.empty() ||
+      options.worker_threads > 0)
     throw input_error(
-        "--members cannot be combined with --model, --weight-type, --workload or --worker-threads: it measures links, "
-        "they measure workers",
+        "--members cannot be combined with --model, --weight-type, --workload, --disk or --worker-threads: it measures "
+        "links, they measure workers",
         "probe one after the other, and give the second the file of the first with --cluster");
   MemberProbeCommand command = options.group;
   command.cluster = options.cluster;
@@ -52,10 +54,10 @@ std::string heading(const ProbeCommand& options, const ProbeResult& result, DTyp
       "Measured by `motley cluster probe` at {:%Y-%m-%d %H:%M} UTC, on {} cores, with {} weights of the shape of {}, "
       "over {}, {} threads per worker.\n"
       "Rates are reached rates, not peaks. They explain the measured steps to within {:.0f} % (median; worst {:.0f} "
-      "%).",
+      "%).{}",
       fmt::gmtime(std::time(nullptr)), result.cores, name_of(type),
       options.model.empty() ? default_shape : options.model, options.transport, threads, 100 * error.median,
-      100 * error.worst);
+      100 * error.worst, options.disk.empty() ? "" : fmt::format("\nThe disk is that of {}.", options.disk));
 }
 
 std::function<void(const std::string&, double)> reporter(const Output& output) {
@@ -65,6 +67,9 @@ std::function<void(const std::string&, double)> reporter(const Output& output) {
 
 // How workers train the model: a profile.
 int probe_steps_and_write(const ProbeCommand& options) {
+  if (!options.disk.empty())
+    throw input_error("--disk cannot be combined with --workload: a profile holds no disk",
+                      "probe one after the other");
   if (options.model.empty() || !options.weight_type.empty())
     throw input_error(options.model.empty() ? "--workload needs --model: its parts are what is timed"
                                             : "--weight-type cannot be combined with --workload, which has a precision",
@@ -109,7 +114,10 @@ int probe_and_write(const ProbeCommand& options) {
                      .transport = options.transport,
                      .threads = options.worker_threads > 0 ? options.worker_threads : std::max(1, all_cores),
                      .seconds = options.group.seconds > 0 ? options.group.seconds : default_probe_seconds,
+                     .disk = options.disk,
                      .report = reporter(options.output)};
+  if (!options.disk_bytes.empty())
+    asked.disk_bytes = static_cast<std::int64_t>(parse_bytes_option(options.disk_bytes, "--disk-bytes"));
   const ProbeResult result = probe(asked);
   const ClusterDescription description = calibrated(cluster, result, options.transport, type);
   if (!options.output.file.empty()) {
@@ -136,6 +144,8 @@ void add_probe(CLI::App& cluster_verbs, Action& action) {
       "examples:\n"
       "  motley cluster probe -o here.toml                                          measure this machine as one "
       "device\n"
+      "  motley cluster probe --disk /var/tmp -o here.toml                          also its disk and memory, to "
+      "offload\n"
       "  motley cluster probe --cluster examples/garage/cluster.toml --model data/models/tales -o garage.toml\n"
       "  motley cluster probe --cluster garage.toml --model fresh --workload job.toml -o profile.json\n"
       "  motley cluster probe --members 10.0.0.1:4711,10.0.0.2:4711 --rank 0 --key secret -o net.toml\n"
@@ -156,6 +166,11 @@ void add_probe(CLI::App& cluster_verbs, Action& action) {
   verb->add_option("--worker-threads", options->worker_threads,
                    "Threads per worker (default 1; without --cluster, all cores)")
       ->check(CLI::Range(0, 1024));
+  verb->add_option("--disk", options->disk, "Also measure this folder's disk and the host's memory, for offloading")
+      ->type_name("FOLDER");
+  verb->add_option("--disk-bytes", options->disk_bytes, "Size of the test file on the disk (default \"1 GiB\")")
+      ->type_name("SIZE")
+      ->needs("--disk");
   auto& group = options->group;
   add_member_options(*verb, group.member, most_probe_members);
   verb->add_option("--names", group.names, "Names of the members' machines, comma-separated (default member-0, ...)")

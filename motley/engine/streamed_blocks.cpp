@@ -11,8 +11,6 @@
 namespace motley {
 namespace {
 
-constexpr int copying_threads = 4;  // direct reads wait for the disk: this many are queued
-constexpr std::int64_t piece_bytes = std::int64_t{4} << 20;
 constexpr std::int64_t line_bytes = 64;
 
 std::int64_t block_bytes(const StageSpec& spec, const Shard& shard, std::int64_t layer) {
@@ -100,8 +98,8 @@ const BlockWeights& StreamedBlocks::block(std::int64_t layer) {
 void StreamedBlocks::stream(std::int64_t layer, int buffer) {
   const Home& home = this->home(layer);
   std::vector<std::function<void()>> pieces;
-  for (std::int64_t begin = 0; begin < home.bytes; begin += piece_bytes) {
-    const auto size = static_cast<std::size_t>(std::min(piece_bytes, home.bytes - begin));
+  for (std::int64_t begin = 0; begin < home.bytes; begin += copied_piece_bytes) {
+    const auto size = static_cast<std::size_t>(std::min(copied_piece_bytes, home.bytes - begin));
     pieces.emplace_back(
         [to = buffers_[buffer], host = host_, disk = disk_, tier = home.tier, begin, size, from = home.offset + begin] {
           const std::span<std::byte> target = to->bytes().subspan(static_cast<std::size_t>(begin), size);

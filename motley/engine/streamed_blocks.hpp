@@ -10,8 +10,8 @@
 #include <memory>
 #include <vector>
 
-#include "motley/engine/spill_file.hpp"
-#include "motley/engine/transfers.hpp"
+#include "motley/engine/spill/spill_file.hpp"
+#include "motley/engine/spill/transfers.hpp"
 #include "motley/engine/weights.hpp"
 
 namespace motley {

@@ -13,8 +13,6 @@
 namespace motley {
 namespace {
 
-constexpr int moving_threads = 4;
-
 // One block of each tensor that a cache has.
 std::vector<std::span<std::byte>> parts_of_block(const LayerCache& cache, std::int64_t block) {
   std::vector<std::span<std::byte>> parts;
@@ -47,7 +45,7 @@ StreamedCaches::StreamedCaches(std::vector<std::int64_t> layers, DType type, con
   for (const auto& part : parts_of_block(buffers_[0].cache, 0)) record_bytes_ += std::ssize(part);
   record_bytes_ = spill_aligned(record_bytes_);
   file_ = std::make_shared<SpillFile>("keys and values", std::ssize(layers_) * shape.blocks * record_bytes_);
-  transfers_ = std::make_unique<Transfers>(moving_threads);
+  transfers_ = std::make_unique<Transfers>(copying_threads);
 }
 
 std::int64_t StreamedCaches::buffers_bytes() const {
@@ -113,7 +111,7 @@ void StreamedCaches::end() {
   ++pass_;
 }
 
-// A piece has every moving_threads-th block of the buffer, so that what it loads comes after what it has stored there.
+// A piece has every copying_threads-th block of the buffer, so that what it loads comes after what it has stored there.
 void StreamedCaches::move(std::optional<std::size_t> stored, std::optional<std::size_t> loaded) {
   Buffer& buffer = buffers_[stored.value_or(loaded.value_or(0)) % 2];
   const auto batch = [&](std::optional<std::size_t> pass) {
@@ -123,18 +121,18 @@ void StreamedCaches::move(std::optional<std::size_t> stored, std::optional<std::
     return pass ? places_.at(layer_of(*pass)) * shape_.blocks * record_bytes_ : 0;
   };
   std::vector<std::function<void()>> pieces;
-  for (std::size_t piece = 0; piece < moving_threads; ++piece)
+  for (std::size_t piece = 0; piece < copying_threads; ++piece)
     pieces.emplace_back([cache = buffer.cache, file = file_, bytes = record_bytes_, piece, from = batch(stored),
                          from_place = place(stored), to = batch(loaded), to_place = place(loaded)] {
       const std::span<std::byte> record = relay(bytes);
-      for (std::size_t i = piece; from && i < from->ids.size(); i += moving_threads) {
+      for (std::size_t i = piece; from && i < from->ids.size(); i += copying_threads) {
         if (!from->written[i]) continue;
         std::byte* end = record.data();
         for (const auto& part : parts_of_block(cache, static_cast<std::int64_t>(i)))
           end = std::ranges::copy(part, end).out;
         file->write(from_place + from->ids[i] * bytes, record);
       }
-      for (std::size_t i = piece; to && i < to->ids.size(); i += moving_threads) {
+      for (std::size_t i = piece; to && i < to->ids.size(); i += copying_threads) {
         if (!to->filled[i]) continue;
         file->read(to_place + to->ids[i] * bytes, record);
         const std::byte* begin = record.data();

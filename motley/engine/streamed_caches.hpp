@@ -13,8 +13,8 @@
 
 #include "motley/engine/kv_cache.hpp"
 #include "motley/engine/ops.hpp"
-#include "motley/engine/spill_file.hpp"
-#include "motley/engine/transfers.hpp"
+#include "motley/engine/spill/spill_file.hpp"
+#include "motley/engine/spill/transfers.hpp"
 
 namespace motley {
 

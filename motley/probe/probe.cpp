@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "motley/base/clock.hpp"
+#include "motley/base/free_memory.hpp"
 #include "motley/probe/probe_run.hpp"
 #include "motley/server/client.hpp"
 #include "motley/server/driver.hpp"
@@ -112,6 +113,7 @@ class Probe {
   }
 
   ProbeResult run() {
+    if (!options_.disk.empty()) probe_tiers();
     for (int tries = 1; !probe_rates(); ++tries) {
       if (tries == most_tries)
         throw Error(ErrorCode::environment, "the measured times contradict each other",
@@ -131,6 +133,19 @@ class Probe {
  private:
   void report(const std::string& what) const {
     if (options_.report) options_.report(what, seconds_since(start_));
+  }
+
+  void probe_tiers() {
+    std::int64_t host_memory_bytes = free_memory_bytes();
+    for (const Device& device : options_.cluster.devices)
+      if (const DeviceType& type = options_.cluster.types[static_cast<std::size_t>(device.type)]; type.vendor == cpu)
+        host_memory_bytes -= type.memory_bytes;
+    result_.host_memory_bytes = std::max<std::int64_t>(0, host_memory_bytes);
+    const std::int64_t threads = options_.threads * std::ssize(options_.cluster.devices);
+    result_.tiers = motley::probe_tiers({.folder = options_.disk,
+                                         .file_bytes = options_.disk_bytes,
+                                         .computing_threads = static_cast<int>(std::min(result_.cores, threads))});
+    report("disk and host memory");
   }
 
   LaunchOptions launch(const TemporaryFolder& folder, const std::string& transport) const {
@@ -424,6 +439,10 @@ ProbeResult probe(const ProbeOptions& options) {
   if (std::ranges::none_of(options.cluster.types, [](const DeviceType& type) { return type.vendor == cpu; }))
     throw input_error("no device of this cluster is a CPU",
                       "give CPU device types vendor = \"cpu\": only CPU workers are measured");
+  if (!options.disk.empty() && options.cluster.machines.size() > 1)
+    throw input_error(
+        fmt::format("--disk measures one machine, and the cluster has {}", options.cluster.machines.size()),
+        "describe this machine alone with --cluster, or leave --cluster out");
   return Probe(options).run();
 }
 
@@ -439,6 +458,16 @@ ClusterDescription calibrated(const Cluster& cluster, const ProbeResult& result,
     const auto& inside = result.inside.at(static_cast<std::size_t>(&machine - cluster.machines.data()));
     auto& described = description.machines[static_cast<std::size_t>(machine.description)];
     described.link = inside ? std::optional(speed(*inside)) : std::nullopt;
+  }
+  if (result.tiers) {
+    MachineDescription& machine = description.machines.front();
+    const Disk& disk = result.tiers->disk;
+    machine.host_memory_bytes = result.host_memory_bytes;
+    machine.disk = Disk{.capacity_bytes = disk.capacity_bytes,
+                        .read_bytes_per_s = rounded(disk.read_bytes_per_s),
+                        .write_bytes_per_s = rounded(disk.write_bytes_per_s),
+                        .both_bytes_per_s = rounded(disk.both_bytes_per_s)};
+    machine.host = HostRates{.upload_bytes_per_s = rounded(result.tiers->copy_bytes_per_s)};
   }
   description.network = {};
   if (const auto hop = result.channels.find(transport); hop != result.channels.end())

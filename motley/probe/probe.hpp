@@ -9,19 +9,22 @@
 #include <vector>
 
 #include "motley/probe/fit/calibrate.hpp"
+#include "motley/probe/tier_probe.hpp"
 
 namespace motley {
 
 constexpr double default_probe_seconds = 18;
 
 struct ProbeOptions {
-  Cluster cluster;                         // its machines say how many workers compute together
-  Architecture shape;                      // whose blocks are run; those of large models are made narrower
-  std::filesystem::path text_folder;       // whose tokenizer reads the prompts; empty: they are token ids
-  std::filesystem::path worker_program;    // motley-worker, beside motley
-  std::string transport = "shm";           // between the workers of a machine
-  int threads = 1;                         // per worker
-  double seconds = default_probe_seconds;  // about so long, starts of workers left out
+  Cluster cluster;                                     // its machines say how many workers compute together
+  Architecture shape;                                  // whose blocks are run; those of large models are made narrower
+  std::filesystem::path text_folder;                   // whose tokenizer reads the prompts; empty: they are token ids
+  std::filesystem::path worker_program;                // motley-worker, beside motley
+  std::string transport = "shm";                       // between the workers of a machine
+  int threads = 1;                                     // per worker
+  double seconds = default_probe_seconds;              // about so long, starts of workers left out
+  std::filesystem::path disk;                          // a folder on it; empty: no tiers are measured
+  std::int64_t disk_bytes = default_probe_file_bytes;  // of a test file there
   std::function<void(const std::string& what, double elapsed_s)> report;
 };
 
@@ -43,13 +46,15 @@ struct ProbeResult {
   std::map<std::string, PathSpeed> channels;  // from one worker to another: shm and tcp
   std::vector<std::optional<PathSpeed>>
       inside;  // of the cluster's machines, where they have several devices: all at work
+  std::optional<ProbedTiers> tiers;
+  std::int64_t host_memory_bytes = 0;  // available beside what the devices have; 0: not measured, or none
   DriverCost driver;
   std::int64_t cores = 1;
   double elapsed_s = 0;
 };
 
-// Throws an input error where no device is a CPU, an environment error where workers cannot be
-// started.
+// Throws an input error where no device is a CPU, or where tiers of several machines are asked for; an environment
+// error where workers cannot be started, or the disk cannot be measured.
 ProbeResult probe(const ProbeOptions& options);
 
 // The cluster with the measured constants in place of those of its CPU device types and of its links, as all of it runs

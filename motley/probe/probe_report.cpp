@@ -44,13 +44,21 @@ Value probe_json(const Cluster& cluster, const ProbeResult& result) {
   for (const auto& [transport, path] : result.channels) channels.set(transport, path_json(path));
   for (std::size_t m = 0; m < result.inside.size(); ++m)
     if (result.inside[m]) machines.set(cluster.machines[m].name, path_json(*result.inside[m]));
-  return Value::object({{"types", types},
-                        {"channels", channels},
-                        {"machines", machines},
-                        {"driver_step_s", result.driver.step_s},
-                        {"driver_request_s", result.driver.request_s},
-                        {"cores", result.cores},
-                        {"elapsed_s", result.elapsed_s}});
+  Value measured = Value::object({{"types", types},
+                                  {"channels", channels},
+                                  {"machines", machines},
+                                  {"driver_step_s", result.driver.step_s},
+                                  {"driver_request_s", result.driver.request_s},
+                                  {"cores", result.cores},
+                                  {"elapsed_s", result.elapsed_s}});
+  if (result.tiers)
+    measured.set("tiers", Value::object({{"disk_free_bytes", result.tiers->disk.capacity_bytes},
+                                         {"disk_read_bytes_per_s", result.tiers->disk.read_bytes_per_s},
+                                         {"disk_write_bytes_per_s", result.tiers->disk.write_bytes_per_s},
+                                         {"disk_both_bytes_per_s", result.tiers->disk.both_bytes_per_s},
+                                         {"host_memory_bytes", result.host_memory_bytes},
+                                         {"host_copy_bytes_per_s", result.tiers->copy_bytes_per_s}}));
+  return measured;
 }
 
 std::string probe_text(const Cluster& cluster, const ProbeResult& result) {
@@ -78,8 +86,19 @@ std::string probe_text(const Cluster& cluster, const ProbeResult& result) {
     if (result.inside[m])
       add(fmt::format("in {}, {} workers at once", cluster.machines[m].name, cluster.machines[m].devices.size()),
           *result.inside[m]);
-  return fmt::format("{}\n{}\ndriver: {} per step, {} per request; {} cores; measured in {}\n", rates.render(),
-                     links.render(), human_seconds(result.driver.step_s), human_seconds(result.driver.request_s),
+  std::string tiers;
+  if (result.tiers) {
+    const Disk& disk = result.tiers->disk;
+    Table table(
+        {{"tier"}, {"free", Align::right}, {"read", Align::right}, {"write", Align::right}, {"both", Align::right}});
+    table.add({"disk", human_bytes(static_cast<double>(disk.capacity_bytes)), human_rate(disk.read_bytes_per_s),
+               human_rate(disk.write_bytes_per_s), human_rate(disk.both_bytes_per_s)});
+    table.add({"host memory", human_bytes(static_cast<double>(result.host_memory_bytes)),
+               human_rate(result.tiers->copy_bytes_per_s), "", ""});
+    tiers = table.render() + "\n";
+  }
+  return fmt::format("{}\n{}\n{}driver: {} per step, {} per request; {} cores; measured in {}\n", rates.render(),
+                     links.render(), tiers, human_seconds(result.driver.step_s), human_seconds(result.driver.request_s),
                      result.cores, human_seconds(result.elapsed_s));
 }
 

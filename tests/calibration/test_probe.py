@@ -99,15 +99,22 @@ def test_plans_are_made_and_simulated_with_it(motley, probed, tmp_path):
     assert 0 < result["tpot_s"]["p50"] < result["ttft_s"]["p50"] < 10
 
 
-def test_this_machine_without_a_description(motley, tmp_path):
-    file = tmp_path / "here.toml"
-    result = call(motley, "cluster", "probe", "--model", TALES, "--transport", "tcp", "--worker-threads", 1, "--seconds", 4, "-o", file, "-q")
+def test_this_machine_without_a_description_and_its_tiers(motley, tmp_path):
+    file, plan = tmp_path / "here.toml", tmp_path / "plan.json"
+    result = call(motley, "cluster", "probe", "--model", TALES, "--transport", "tcp", "--worker-threads", 1, "--seconds", 4, "--disk", tmp_path,
+                  "--disk-bytes", "64 MiB", "-o", file, "-q")
     assert result.returncode == 0, result.stderr
     assert result.stderr == ""
     assert "one row" in result.stdout and "between two workers, tcp" in result.stdout
     measured = tomllib.loads(file.read_text())
     assert [machine["devices"] for machine in measured["machine"]] == [["worker*1"]]
-    assert "over tcp" in file.read_text()
+    assert "over tcp" in file.read_text() and f"The disk is that of {tmp_path}." in file.read_text()
+    assert list(tmp_path.iterdir()) == [file], "the test file is gone"
+    machine = measured["machine"][0]
+    assert set(machine["disk"]) == {"capacity", "read", "write", "both"} and set(machine["host"]) == {"upload"}
+    made = call(motley, "plan", "offload", "--machine", file, "--model", TALES, "-q", "-o", plan)
+    assert made.returncode == 0, made.stderr
+    assert call(motley, "verify", plan).returncode == 0
 
 
 def test_what_cannot_be_measured_is_said_before_anything_is(motley, tmp_path):

@@ -197,6 +197,12 @@ def test_plan_allreduce(run, arguments, words):
         (["bench", "comm", "--from", "8 GB"], '--from: a size must be between 1 B and 4 GB, found "8 GB"', 2),
         (["bench", "comm", "--ranks", "2", "--rank", "1"], "--members needs --rank, and --rank needs --members", 2),
         (["cluster", "probe", "--model", "llama-2-70b", "--weight-type", "int4"], "CPU workers need fp32 or bf16 weights, found int4", 2),
+        (["cluster", "probe", "--disk", "/missing"], "cannot look at the disk of /missing", 3),
+        (["cluster", "probe", "--disk", "/", "--disk-bytes", "1000 TB"], "the disk of / has ", 3),
+        (["cluster", "probe", "--disk", "/", "--disk-bytes", "none"], "--disk-bytes", 2),
+        (["cluster", "probe", "--disk", "/", "--cluster", "examples/garage/cluster.toml"], "--disk measures one machine, and the cluster has 3", 2),
+        (["cluster", "probe", "--disk", "/", "--workload", "examples/training/job.toml"], "--disk cannot be combined with --workload", 2),
+        (["cluster", "probe", "--disk", "/", "--members", "a:1,b:1", "--rank", "0"], "--members cannot be combined with", 2),
         (["cluster", "show"], "the cluster file is missing", 2),
     ],
 )

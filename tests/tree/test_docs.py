@@ -22,7 +22,7 @@ ELSEWHERE = {
     r"motley bench comm .*--members": "started on several machines: tests/cli/test_group.py, tests/cli/test_bench.py",
     r"motley bench comm --ranks": "measures: tests/cli/test_bench.py",
     r"motley cluster probe --members|motley plan allreduce --cluster probed\.toml": "started on several machines: tests/network/test_probe_members.py",
-    r"motley cluster probe --cluster": "measures for a minute: tests/calibration/test_probe.py",
+    r"motley cluster probe --(cluster|disk)": "measures for a minute: tests/calibration/test_probe.py",
     r"bench/network/": "needs root: tests/network/test_networks.py",
     r"for rank in .*/average": "tests/examples/test_collectives.py",
     r"torchrun |export PYTHONPATH=": "tests/torch/test_torch.py",

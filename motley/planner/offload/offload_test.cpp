@@ -106,6 +106,20 @@ TEST(PlanOffload, MoreOfAnythingIsNeverWorse) {
   EXPECT_GE(planned(cluster_of({.device = "A5000", .host = "48 GiB"}), model, workload), before);
 }
 
+// On a processor, too, where keys and values in host memory take no longer.
+TEST(PlanOffload, KeepsAllOnADeviceThatHoldsIt) {
+  for (const char* device : {"T4", "small"}) {
+    OffloadOptions options{.max_batch = 1, .max_batches = 1};
+    options.weight_type = options.kv_type = DType::bf16;
+    const OffloadOutcome outcome =
+        plan_offload(cluster_of({.device = device}), named("tales"), lengths(20, 32), options);
+    ASSERT_TRUE(outcome.plan) << outcome.reason;
+    EXPECT_EQ(outcome.plan->weights.device, 1) << device;
+    EXPECT_EQ(outcome.plan->kv.device, 1) << device;
+    EXPECT_EQ(outcome.plan->activations.device, 1) << device;
+  }
+}
+
 TEST(PlanOffload, LimitsAreKept) {
   const Cluster cluster = cluster_of({});
   const Model model = named("opt-30b");

@@ -121,13 +121,16 @@ void ShapeSearch::consider(const OffloadCost& cost, const PassShape& shape, cons
   ++evaluated_;
   const OffloadPrice price = cost.price(shape, seconds, counts);
   const double value = rank(price.tokens_per_s, price.latency_s);
-  if (value == worst || (best_ && value <= rank(best_->price.tokens_per_s, best_->price.latency_s))) return;
+  constexpr double rounding = 1e-12;  // of sums over layers: of equal placements the first is kept
+  if (value == worst) return;
+  if (best_ && value <= (1 + rounding) * rank(best_->price.tokens_per_s, best_->price.latency_s)) return;
   best_ = Found{shape,        counts,   price,
                 weight_type_, kv_type_, cost.kv_tokens(shape.batch * shape.batches, options_.block_tokens)};
 }
 
 // More weights on the device are never slower, nor with an accelerator more in host memory than on disk: given the
-// homes of keys and values and of hidden states, those of the weights follow.
+// homes of keys and values and of hidden states, those of the weights follow. What keeps more on the device comes
+// first.
 void ShapeSearch::evaluate(const OffloadCost& cost, const PassShape& shape) {
   const std::int64_t layers = model_.arch.layers;
   const std::optional<Room> room = room_of(cost, shape);
@@ -137,9 +140,9 @@ void ShapeSearch::evaluate(const OffloadCost& cost, const PassShape& shape) {
   const std::vector<std::int64_t> hidden_on_device =
       shape.batches > 1 ? std::vector{shape.batches, std::int64_t{0}} : std::vector<std::int64_t>{1};
   for (const std::int64_t hidden : hidden_on_device)
-    for (std::int64_t kv = 0; kv <= layers; ++kv) {
+    for (std::int64_t kv = layers; kv >= 0; --kv) {
       const auto weights = device_layers(*room, kv, hidden, shape.cpu_attention);
-      if (!weights) break;
+      if (!weights) continue;
       const std::int64_t away = layers - *weights;
       for (std::int64_t kv_disk = 0; kv_disk <= layers - kv; ++kv_disk) {
         const std::int64_t kv_host = layers - kv - kv_disk;

@@ -1,4 +1,4 @@
-#include "motley/engine/spill_file.hpp"
+#include "motley/engine/spill/spill_file.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>

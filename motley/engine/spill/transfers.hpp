@@ -1,6 +1,7 @@
 // Copies between tiers of memory, made by threads beside the one that computes.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -8,6 +9,10 @@
 #include <vector>
 
 namespace motley {
+
+// Direct reads wait for the disk: so many are queued, each of so many bytes.
+constexpr int copying_threads = 4;
+constexpr std::int64_t copied_piece_bytes = std::int64_t{4} << 20;
 
 class Transfers {
  public:

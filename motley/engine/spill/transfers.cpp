@@ -1,4 +1,4 @@
-#include "motley/engine/transfers.hpp"
+#include "motley/engine/spill/transfers.hpp"
 
 #include <fmt/format.h>
 
