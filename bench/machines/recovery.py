@@ -83,7 +83,14 @@ class Streams:
             thread.join()
 
 
+def has_copies(plan):
+    """Every worker holds the copies of layers that the plan gives its device."""
+    memory = plan["plan"]["predicted"]["memory_bytes"]
+    return all(worker["standby_bytes"] == memory[worker["device"]].get("standby", 0) for worker in plan["workers"])
+
+
 def observe(deployment, streams, name, act, restarted, sizes, machines):
+    deployment.wait(lambda: has_copies(deployment.plan()), "the copies are not loaded", 180)
     before, begin = deployment.plan(), time.monotonic()
     act()
     deployment.wait(lambda: deployment.plan()["epoch"] > before["epoch"] and deployment.serving(), "nothing serves", 180)
@@ -108,6 +115,7 @@ def main():
     parser.add_argument("--streams", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=48, help="of each answer")
     parser.add_argument("--build", default="build/release", help="folder with motley and motley-worker")
+    parser.add_argument("--standby", help="memory of each machine for copies of others' layers, such as \"1 GiB\" (default: none)")
     parser.add_argument("--folder", default="/tmp/motley-recovery")
     options = parser.parse_args()
     inside()
@@ -118,8 +126,10 @@ def main():
         if not (model / "config.json").exists():
             make(options.shape, model)
         write_tokenizer(model)
+    words = ["--max-tokens", "64", "--max-sequences", str(options.streams), "--device-threads", "1"]
+    words += ["--standby-weights", options.standby] if options.standby else []
     deployment = Deployment(options.folder, options.memory, options.machines, motley=Path(options.build).resolve() / "motley", model=model,
-                            options=["--max-tokens", "64", "--max-sequences", str(options.streams), "--device-threads", "1"], patience_s=300)  # fmt: skip
+                            options=words, patience_s=300)  # fmt: skip
     sizes = bytes_by_part(model)
     streams = Streams(deployment, options.streams, options.tokens)
     deployment.wait(lambda: all(len(times) > 10 for times in streams.arrivals), "no tokens come", 180)

@@ -180,7 +180,7 @@ class Agent {
     told_unreachable_ = false;
     driver_heard_ = Clock::now();
     const std::string own = local_address(stream_->descriptor());
-    listen_ = own.substr(0, own.rfind(':')) + ":0";
+    listen_ = options_.relayed ? "relay:" + options_.link.relay : own.substr(0, own.rfind(':')) + ":0";
     open_fabric();
     serve_weights();
     weights_.forget_told();

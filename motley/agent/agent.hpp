@@ -24,6 +24,7 @@ struct AgentOptions {
   std::filesystem::path state;  // a folder that tells an agent that is started again from another machine's
   std::filesystem::path model;  // the model's own folder or GGUF file on this machine, if there is one
   double lease_s = 30;          // without the driver, until the workers are ended
+  bool relayed = false;         // others reach this machine by the link's relay alone
   std::function<void(const std::string& what, const std::string& detail)> report = {};
 };
 

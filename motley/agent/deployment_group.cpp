@@ -6,11 +6,14 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <fmt/format.h>
+
 #include <array>
 
 #include "motley/base/error.hpp"
 #include "motley/comm/net/file_descriptor.hpp"
 #include "motley/comm/net/handshake.hpp"
+#include "motley/comm/net/sockets.hpp"
 
 namespace motley {
 namespace {
@@ -71,21 +74,37 @@ std::string own_address() {
   return "127.0.0.1";
 }
 
-DeploymentGroup::DeploymentGroup(const std::string& name, const std::string& listen)
-    : DeploymentGroup(name, listen, make_join_token(), std::make_shared<GroupAdmission>(), Authority::create(name)) {}
+std::string listen_address(const std::string& address) {
+  const HostPort place = parse_host_port(address);
+  in_addr four{};
+  in6_addr six{};
+  const bool number = ::inet_pton(AF_INET, place.host.c_str(), &four) == 1 ||
+                      ::inet_pton(AF_INET6, place.host.c_str(), &six) == 1 || is_loopback(address);
+  return number ? address : "0.0.0.0:" + place.port;
+}
+
+std::string found_at(const std::string& address, const std::string& listening) {
+  if (listen_address(address) == address) return listening;
+  return fmt::format("{}:{}", parse_host_port(address).host, parse_host_port(listening).port);
+}
+
+DeploymentGroup::DeploymentGroup(const std::string& name, const std::string& address)
+    : DeploymentGroup(name, address, make_join_token(), std::make_shared<GroupAdmission>(), Authority::create(name)) {}
 
 DeploymentGroup::DeploymentGroup(const std::string& name, const KeptDeployment& kept)
     : DeploymentGroup(name, kept.coordinator, kept.key, std::make_shared<GroupAdmission>(kept.admission),
                       Authority::load(kept.authority)) {}
 
-DeploymentGroup::DeploymentGroup(const std::string& name, const std::string& listen, const std::string& key,
+DeploymentGroup::DeploymentGroup(const std::string& name, const std::string& address, const std::string& key,
                                  std::shared_ptr<GroupAdmission> admission, Authority authority)
     : name_(name),
       key_(key),
       admission_(std::move(admission)),
       authority_(std::move(authority)),
       identity_(authority_.issue(std::string(coordinator_name), certificate_days)),
-      server_(server_options(name, listen, key_, admission_, authority_, identity_), open_sqlite_store(":memory:")),
+      server_(server_options(name, listen_address(address), key_, admission_, authority_, identity_),
+              open_sqlite_store(":memory:")),
+      address_(found_at(address, server_.address())),
       thread_([this](const std::stop_token& stop) { server_.run(stop); }) {}
 
 DeploymentGroup::~DeploymentGroup() = default;
@@ -95,13 +114,13 @@ RelayAccess DeploymentGroup::access() const { return {.key = key_, .identity = T
 KeptDeployment DeploymentGroup::record(const std::string& driver) const {
   return {.authority = authority_.save(),
           .key = key_,
-          .coordinator = server_.address(),
+          .coordinator = address_,
           .driver = driver,
           .admission = admission_->record()};
 }
 
 JoinLink DeploymentGroup::link(const std::string& driver, double token_lifetime_s) const {
-  return {.coordinator = server_.address(),
+  return {.coordinator = address_,
           .driver = driver,
           .group = name_,
           .authority = certificate_facts(authority_.certificate()).fingerprint,

@@ -16,10 +16,17 @@ namespace motley {
 // How other machines reach this one: the address of the interface that leads to them; "127.0.0.1" where there is none.
 std::string own_address();
 
+// Where a driver listens that others find at this address: there. One that is found by a name listens at all addresses
+// of its machine, since the name may be that of another machine so far, or stand for this one's loopback.
+std::string listen_address(const std::string& address);
+// Where others find it, once it has a port.
+std::string found_at(const std::string& address, const std::string& listening);
+
 class DeploymentGroup {
  public:
-  // `listen`: "10.0.0.5:4700", port 0 for any that is free. Throws an environment error where that is impossible.
-  DeploymentGroup(const std::string& name, const std::string& listen);
+  // `address`, where it is found: "10.0.0.5:4700" or "tales.example:4700", port 0 for any that is free. Throws an
+  // environment error where it cannot be listened on.
+  DeploymentGroup(const std::string& name, const std::string& address);
   // One that was kept, where it listened. Throws an environment error where that is impossible now.
   DeploymentGroup(const std::string& name, const KeptDeployment& kept);
   ~DeploymentGroup();
@@ -28,6 +35,8 @@ class DeploymentGroup {
 
   // Of the driver, which is the coordinator's process.
   RelayAccess access() const;
+  const std::string& key() const { return key_; }
+  const TlsIdentity& identity() const { return identity_; }
   // With a new token, for a driver that takes control connections there. Throws an input error for a lifetime that is
   // not positive.
   JoinLink link(const std::string& driver, double token_lifetime_s = 24 * 3600) const;
@@ -37,7 +46,7 @@ class DeploymentGroup {
   GroupAdmission& admission() const { return *admission_; }
 
  private:
-  DeploymentGroup(const std::string& name, const std::string& listen, const std::string& key,
+  DeploymentGroup(const std::string& name, const std::string& address, const std::string& key,
                   std::shared_ptr<GroupAdmission> admission, Authority authority);
 
   const std::string name_, key_;
@@ -45,6 +54,7 @@ class DeploymentGroup {
   const Authority authority_;
   const TlsIdentity identity_;
   CoordinatorServer server_;
+  const std::string address_;
   std::jthread thread_;
 };
 

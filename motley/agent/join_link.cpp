@@ -21,8 +21,8 @@ constexpr const char* copy_it = "copy the line that `motley up` prints, with its
 }  // namespace
 
 std::string to_text(const JoinLink& link) {
-  return fmt::format("{}{}/{}?driver={}&authority={}&token={}", scheme, link.coordinator, link.group, link.driver,
-                     link.authority, link.token);
+  return fmt::format("{}{}/{}?driver={}{}&authority={}&token={}", scheme, link.coordinator, link.group, link.driver,
+                     link.relay.empty() ? "" : "&relay=" + link.relay, link.authority, link.token);
 }
 
 JoinLink parse_join_link(const std::string& text) {
@@ -46,9 +46,11 @@ JoinLink parse_join_link(const std::string& text) {
     *place = given[name];
     if (place->empty()) refuse(fmt::format("lacks `{}`: it is cut off", name));
   }
+  link.relay = given["relay"];
   try {
     parse_host_port(link.coordinator);
     parse_host_port(link.driver);
+    if (!link.relay.empty()) parse_host_port(link.relay);
     check_certificate_name(link.group);
     link.authority = authority_fingerprint(link.authority);
   } catch (const Error& error) {

@@ -1,6 +1,8 @@
 // What a machine needs to join a deployment, in one line:
 //
 //   motley://10.0.0.5:4700/lab?driver=10.0.0.5:4701&authority=sha256:9f…&token=51c…
+//
+// and `relay=10.0.0.5:4702` where the driver has one for machines that others cannot connect to.
 #pragma once
 
 #include <string>
@@ -13,6 +15,7 @@ struct JoinLink {
   std::string group;
   std::string authority;  // the fingerprint of the only one to be believed
   std::string token;
+  std::string relay = {};  // empty: there is none
   bool operator==(const JoinLink&) const = default;
 };
 

@@ -40,6 +40,15 @@ TEST(JoinLink, IsOneLine) {
   EXPECT_EQ(parse_join_link(text), example);
 }
 
+TEST(JoinLink, MayNameARelay) {
+  JoinLink link = example;
+  link.relay = "10.0.0.5:4702";
+  EXPECT_THAT(to_text(link), HasSubstr("driver=10.0.0.5:4701&relay=10.0.0.5:4702&authority="));
+  EXPECT_EQ(parse_join_link(to_text(link)), link);
+  link.relay = "10.0.0.5";
+  EXPECT_EQ(refusal_of(to_text(link)), "the link to join by is damaged: \"10.0.0.5\" is not an address");
+}
+
 std::string any_address() {
   const std::string host = *rc::gen::elementOf(std::vector<std::string>{"10.0.0.5", "box", "[::1]", "a.b.example"});
   return host + ":" + std::to_string(*rc::gen::inRange(0, 65536));

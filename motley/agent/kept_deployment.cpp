@@ -34,6 +34,7 @@ std::string to_text(const KeptDeployment& deployment) {
                                 {"key", deployment.key},
                                 {"coordinator", deployment.coordinator},
                                 {"driver", deployment.driver},
+                                {"relay", deployment.relay},
                                 {"tokens", Value(std::move(tokens))},
                                 {"revoked_members", Value(std::move(members))}}));
 }
@@ -45,7 +46,8 @@ std::optional<KeptDeployment> kept_deployment_of(const std::string& text) {
                               .key = part_of(kept, "key").as_string(),
                               .coordinator = part_of(kept, "coordinator").as_string(),
                               .driver = part_of(kept, "driver").as_string(),
-                              .admission = admission_of(kept)};
+                              .admission = admission_of(kept),
+                              .relay = part_of(kept, "relay").as_string()};
     Authority::load(deployment.authority);
     return deployment;
   } catch (const Error&) {

@@ -20,6 +20,7 @@ struct KeptDeployment {
   std::string coordinator;  // addresses
   std::string driver;
   AdmissionRecord admission;
+  std::string relay = {};  // empty: there is none
 };
 
 // With all its secrets.

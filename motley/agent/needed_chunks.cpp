@@ -47,7 +47,7 @@ std::vector<ChunkId> chunks_of(const std::vector<ReadRows>& read, const ModelMan
 }
 
 std::vector<ChunkId> needed_chunks(const ServePlan& plan, const std::string& device, const Checkpoint& checkpoint,
-                                   const ModelManifest& manifest) {
+                                   const ModelManifest& manifest, ChunksOf of) {
   const auto stage = std::ranges::find_if(
       plan.stages, [&](const Stage& one) { return std::ranges::find(one.devices, device) != one.devices.end(); });
   if (stage == plan.stages.end())
@@ -61,10 +61,15 @@ std::vector<ChunkId> needed_chunks(const ServePlan& plan, const std::string& dev
     for (const TensorSpec& tensor : tensors)
       read.push_back({checkpoint, tensor.name, slice_of(arch, tensor, shard).rows});
   };
-  for (std::int64_t layer = stage->layers.first; layer < stage->layers.end; ++layer)
-    add_all(block_tensors(arch, layer));
-  if (stage->embedding) add_all(embedding_tensors(arch));
-  if (stage->head) add_all(head_tensors(arch));
+  const auto add = [&](const LayerRange& layers, bool embedding, bool head) {
+    for (std::int64_t layer = layers.first; layer < layers.end; ++layer) add_all(block_tensors(arch, layer));
+    if (embedding) add_all(embedding_tensors(arch));
+    if (head) add_all(head_tensors(arch));
+  };
+  add(stage->layers, stage->embedding, stage->head);
+  if (of == ChunksOf::standby_too)
+    for (const StandbyWeights& standby : stage->standby_weights)
+      add(standby.layers, standby.layers.first == 0, standby.layers.end == arch.layers);
   return chunks_of(read, manifest);
 }
 

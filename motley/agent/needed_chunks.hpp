@@ -20,9 +20,10 @@ struct ReadRows {
 // a tensor.
 std::vector<ChunkId> chunks_of(const std::vector<ReadRows>& read, const ModelManifest& manifest);
 
+enum class ChunksOf { own_layers, standby_too };
 // The headers of all files, and of the tensors of the device's layers the rows that its rank holds; all columns. In
 // order. Throws an input error where the device is in no stage, or the checkpoint lacks a tensor.
 std::vector<ChunkId> needed_chunks(const ServePlan& plan, const std::string& device, const Checkpoint& checkpoint,
-                                   const ModelManifest& manifest);
+                                   const ModelManifest& manifest, ChunksOf of = ChunksOf::own_layers);
 
 }  // namespace motley

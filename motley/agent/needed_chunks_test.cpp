@@ -133,6 +133,17 @@ TEST_F(HandComputedTest, AStageNeedsItsLayersAndTheEndsThatItHas) {
   EXPECT_THAT(chunks_for(plan, "box/1", folder), ElementsAreArray(numbers({{0, 0}, {13, 25}})));
 }
 
+TEST_F(HandComputedTest, StandbyWeightsAreNeededWhereTheyAreAskedFor) {
+  ServePlan plan = plan_over(arch_, {1, 1});
+  plan.stages[1].standby_weights = {{{0, 1}}};
+  EXPECT_THAT(chunks_for(plan, "box/1", folder), ElementsAreArray(numbers({{0, 0}, {13, 25}})));
+  std::vector<std::uint32_t> with;
+  for (const ChunkId& id :
+       needed_chunks(plan, "box/1", Checkpoint(folder), make_manifest(folder), ChunksOf::standby_too))
+    with.push_back(id.chunk);
+  EXPECT_THAT(with, ElementsAreArray(numbers({{0, 25}})));
+}
+
 TEST_F(HandComputedTest, ARankNeedsItsRowsAndAllColumns) {
   ServePlan plan = plan_over(arch_, {2});
   EXPECT_THAT(chunks_for(plan, "box/0", folder), ElementsAreArray(numbers({{0, 1}, {3, 7}, {9, 17}, {19, 24}})));

@@ -10,10 +10,10 @@
 
 #include "motley/base/error.hpp"
 #include "motley/cli/command.hpp"
+#include "motley/cli/relay_beside.hpp"
 #include "motley/comm/authority/group_folder.hpp"
 #include "motley/comm/membership/coordinator_server.hpp"
 #include "motley/comm/net/handshake.hpp"
-#include "motley/comm/net/relay.hpp"
 
 namespace motley::cli {
 namespace {
@@ -78,28 +78,6 @@ std::unique_ptr<LedgerStore> open_store(const CoordinateOptions& options) {
     if (!options.quiet) fmt::print(stderr, "standby what=\"{}\"\n", held.what());
   });
 }
-
-// A relay beside the coordinator, with the same identity and secret; its end is not the coordinator's.
-class RelayBeside {
- public:
-  RelayBeside(const std::string& listen, const CoordinatorServerOptions& server)
-      : relay_({.listen = listen, .key = server.token, .identity = server.identity, .log = server.log}),
-        thread_([this, log = server.log](const std::stop_token& stop) {
-          sigset_t all;  // signals are for the thread that waits for them
-          sigfillset(&all);
-          pthread_sigmask(SIG_BLOCK, &all, nullptr);
-          try {
-            relay_.run(stop);
-          } catch (const std::exception& error) {
-            if (log) log(fmt::format("trouble what=\"the relay has ended: {}\"", error.what()));
-          }
-        }) {}
-  const std::string& address() const { return relay_.address(); }
-
- private:
-  Relay relay_;
-  std::jthread thread_;
-};
 
 // SIGINT and SIGTERM end the coordinator in order; everything is on disk anyway.
 int serve_until_signal(CoordinatorServer& server) {
@@ -189,7 +167,9 @@ void add_coordinate(CLI::App& parent, Action& action) {
     action = [options] {
       CoordinatorServerOptions served = server_options(*options);
       std::optional<RelayBeside> relay;
-      if (!options->relay.empty()) relay.emplace(options->relay, served);
+      if (!options->relay.empty())  // with the same identity and secret
+        relay.emplace(RelayOptions{
+            .listen = options->relay, .key = served.token, .identity = served.identity, .log = served.log});
       CoordinatorServer server(std::move(served), open_store(*options));
       fmt::print("{}\n", server.address());
       if (relay) fmt::print("relay:{}\n", relay->address());

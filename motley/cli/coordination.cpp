@@ -7,14 +7,17 @@
 
 #include "motley/base/error.hpp"
 #include "motley/base/units.hpp"
+#include "motley/comm/net/sockets.hpp"
 
 namespace motley::cli {
 
-Coordination::Coordination(const std::optional<KeptDeployment>& kept, const std::string& host, const std::string& name,
-                           const Report& report, const std::function<bool()>& waits) {
+Coordination::Coordination(const std::optional<KeptDeployment>& kept, const CoordinationOptions& options) {
+  const auto& [host, name, relays, report, waits] = options;
+  const std::string any = (host.empty() ? own_address() : host) + ":0";
+  const std::string relay_at = kept && !kept->relay.empty() ? kept->relay : relays ? any : std::string();
   for (bool told = false; kept; told = true) {
     try {
-      begin(std::make_unique<DeploymentGroup>("motley", *kept), kept->driver, name, report);
+      begin(std::make_unique<DeploymentGroup>("motley", *kept), kept->driver, relay_at, options);
       report("resumed", "machines of the deployment that was here come back by themselves");
       return;
     } catch (const Error& error) {
@@ -23,26 +26,68 @@ Coordination::Coordination(const std::optional<KeptDeployment>& kept, const std:
     if (!waits) break;
     if (!waits()) throw Error(ErrorCode::interrupted, "stopped");
   }
-  begin(std::make_unique<DeploymentGroup>("motley", host + ":0"), host + ":0", name, report);
+  begin(std::make_unique<DeploymentGroup>("motley", any), any, relays ? any : std::string(), options);
 }
 
-void Coordination::begin(std::unique_ptr<DeploymentGroup> made, const std::string& listen, const std::string& name,
-                         const Report& report) {
-  members = std::make_unique<Members>(MembersOptions{
-      .listen = listen,
+void Coordination::begin(std::unique_ptr<DeploymentGroup> made, const std::string& address, const std::string& relay_at,
+                         const CoordinationOptions& options) {
+  auto listening = std::make_unique<Members>(MembersOptions{
+      .listen = listen_address(address),
       .access = made->access(),
-      .own_name = name,
+      .own_name = options.name,
       .objection = [&admission =
                         made->admission()](const std::string& member) { return admission.member_objection(member); },
-      .report = report});
+      .report = options.report});
+  driver = found_at(address, listening->address());
+  if (!relay_at.empty()) {
+    relay.emplace(RelayOptions{.listen = listen_address(relay_at),
+                               .key = made->key(),
+                               .identity = made->identity(),
+                               .log = [report = options.report](const std::string& line) { report("relay", line); }});
+    relay_address = found_at(relay_at, relay->address());
+  }
+  members = std::move(listening);
   group = std::move(made);
+}
+
+JoinLink Coordination::link(double lifetime_s, DeploymentStore& store) const {
+  JoinLink made = group->link(driver, lifetime_s);
+  made.relay = relay_address;
+  KeptDeployment kept = group->record(driver);
+  kept.relay = relay_address;
+  store.keep(kept);
+  return made;
+}
+
+JoinLink Coordination::own_link(JoinLink link) {
+  for (std::string* address : {&link.coordinator, &link.driver, &link.relay})
+    if (!address->empty() && listen_address(*address) != *address)
+      *address = fmt::format("{}:{}", own_address(), parse_host_port(*address).port);
+  return link;
+}
+
+namespace {
+
+std::string check_store(const std::string& url) {
+  return url.starts_with("etcd://") ? "" : fmt::format("\"{}\" is not of the form etcd://HOST:PORT/PREFIX", url);
+}
+
+}  // namespace
+
+CLI::Option* add_store_option(CLI::App& verb, std::string& store, const std::string& help) {
+  return verb.add_option("--store", store, help)->type_name("URL")->check(check_store);
 }
 
 void add_group_options(CLI::App& verb, MachineOptions& machine, std::string& listen, std::string& token_lifetime) {
   add_machine_options(verb, machine);
   verb.add_option("--token-lifetime", token_lifetime, "How long a printed link admits new machines (default \"24 h\")")
       ->type_name("TIME");
-  verb.add_option("--listen", listen, "Address of this machine for the others (default: found)")->type_name("HOST");
+  verb.add_option("--listen", listen, "Address or name of this machine for the others (default: found)")
+      ->type_name("HOST");
+}
+
+void add_relay_option(CLI::App& verb, bool& relays) {
+  verb.add_flag("--relay", relays, "Pass data on between machines that join with --relayed");
 }
 
 std::vector<std::string> agent_arguments(const MachineOptions& machine, const std::string& name,

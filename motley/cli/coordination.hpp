@@ -11,28 +11,49 @@
 #include "motley/agent/deployment_group.hpp"
 #include "motley/agent/members.hpp"
 #include "motley/cli/agents.hpp"
+#include "motley/cli/deployment_store.hpp"
+#include "motley/cli/relay_beside.hpp"
 #include "motley/cluster/cluster.hpp"
 
 namespace motley::cli {
 
-// What machines come to: as it was kept, if that is possible. `name` is this machine's, `host` its address.
+struct CoordinationOptions {
+  std::string host;  // this machine's address, or a name that others look up each time that they connect; empty: found
+  std::string name;  // of this machine
+  bool relays = false;  // between machines that cannot connect to each other
+  std::function<void(const std::string& what, const std::string& detail)> report;
+  std::function<bool()> waits = {};
+};
+
+// What machines come to: as it was kept, if that is possible.
 struct Coordination {
-  using Report = std::function<void(const std::string& what, const std::string& detail)>;
   // Where it cannot be as it was kept, it begins as a new one; with `waits` it throws an interrupted error once
   // `waits` says that it is not to be tried again.
-  Coordination(const std::optional<KeptDeployment>& kept, const std::string& host, const std::string& name,
-               const Report& report, const std::function<bool()>& waits = {});
+  Coordination(const std::optional<KeptDeployment>& kept, const CoordinationOptions& options);
 
   std::unique_ptr<DeploymentGroup> group;
   std::unique_ptr<Members> members;
+  std::string driver;  // where members find it
+  std::optional<RelayBeside> relay;
+  std::string relay_address;  // where members find it; empty: there is none
+
+  // A new link for other machines, and what is kept of it; that of this machine's own agent, whatever the names mean.
+  JoinLink link(double lifetime_s, DeploymentStore& store) const;
+  static JoinLink own_link(JoinLink link);
 
  private:
-  void begin(std::unique_ptr<DeploymentGroup> made, const std::string& listen, const std::string& name,
-             const Report& report);
+  void begin(std::unique_ptr<DeploymentGroup> made, const std::string& address, const std::string& relay_at,
+             const CoordinationOptions& options);
 };
+
+// --store URL.
+CLI::Option* add_store_option(CLI::App& verb, std::string& store, const std::string& help);
 
 // --listen, --token-lifetime and the options of this machine.
 void add_group_options(CLI::App& verb, MachineOptions& machine, std::string& listen, std::string& token_lifetime);
+
+// --relay.
+void add_relay_option(CLI::App& verb, bool& relays);
 
 // Of `motley join` on this machine, whose own copy of the model is `model`.
 std::vector<std::string> agent_arguments(const MachineOptions& machine, const std::string& name,

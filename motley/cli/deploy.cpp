@@ -24,6 +24,7 @@
 #include "motley/cli/serving.hpp"
 #include "motley/cli/worker_program.hpp"
 #include "motley/report/plan_report.hpp"
+#include "motley/workers/worker_links.hpp"
 
 namespace motley::cli {
 namespace {
@@ -62,17 +63,12 @@ std::set<std::string> machines_needed(const DeployOptions& options) {
   return names;
 }
 
-std::string check_store(const std::string& url) {
-  return url.starts_with("etcd://") ? "" : fmt::format("\"{}\" is not of the form etcd://HOST:PORT/PREFIX", url);
-}
-
 }  // namespace
 
 int deploy(const DeployOptions& options) {
   const std::string model = locate_model(options.model, ModelFiles::all).path;
   const std::string name = machine_name(options.machine);
   prepare_worker_program();
-  const std::string host = options.listen.empty() ? own_address() : options.listen;
 
   std::mutex report_mutex;
   const Instant start = Clock::now();
@@ -98,20 +94,22 @@ int deploy(const DeployOptions& options) {
     pollfd waiting{signals.descriptor(), POLLIN, 0};
     return ::poll(&waiting, 1, static_cast<int>(address_pause_s * 1e3)) == 0;
   };
-  const Coordination coordination(store->read(), host, name, report,
-                                  store->is_shared() ? stays : std::function<bool()>());
+  const Coordination coordination(store->read(), {.host = options.listen,
+                                                  .name = name,
+                                                  .relays = options.relays,
+                                                  .report = report,
+                                                  .waits = store->is_shared() ? stays : std::function<bool()>()});
   const DeploymentGroup& group = *coordination.group;
   Members& members = *coordination.members;
   const auto print_link = [&](double lifetime_s) {
-    std::string link = to_text(group.link(members.address(), lifetime_s));
-    store->keep(group.record(members.address()));
-    fmt::print("motley join '{}'\n", link);
+    JoinLink link = coordination.link(lifetime_s, *store);
+    fmt::print("motley join '{}'\n", to_text(link));
     std::fflush(stdout);
     return link;
   };
-  const std::string link = print_link(token_lifetime_s);
+  const JoinLink link = print_link(token_lifetime_s);
 
-  OwnAgent own_agent(link, agent_arguments(options.machine, name, model));
+  OwnAgent own_agent(to_text(Coordination::own_link(link)), agent_arguments(options.machine, name, model));
 
   const ModelManifest manifest =
       make_manifest(model, user_folder("XDG_CACHE_HOME", ".cache") / "digests",
@@ -177,8 +175,8 @@ int deploy(const DeployOptions& options) {
                                  moves_of(before, *next.outcome.plan)));
     return next.outcome.plan;
   };
-  const auto chunks_of = [&](const ServePlan& of) {
-    return [&](const std::string& device) { return needed_chunks(of, device, checkpoint, manifest); };
+  const auto chunks_of = [&](const ServePlan& of, ChunksOf which = ChunksOf::own_layers) {
+    return [&, which](const std::string& device) { return needed_chunks(of, device, checkpoint, manifest, which); };
   };
   settings.start_workers = [&](const ServePlan& started, std::uint64_t epoch, const CacheHandover& handover,
                                Workers& earlier) {
@@ -186,6 +184,10 @@ int deploy(const DeployOptions& options) {
   };
   settings.prepare_workers = [&](const ServePlan& prepared, const std::set<std::string>& running) {
     return members.prepare_workers(prepared, running, chunks_of(prepared));
+  };
+  settings.fetch_standby = [&](const ServePlan& served) {
+    const std::vector<std::string> running = worker_devices(served);
+    return members.prepare_workers(served, {running.begin(), running.end()}, chunks_of(served, ChunksOf::standby_too));
   };
   settings.drain = [&](const std::string& member, bool revoke) {
     if (!revoke) return members.drain(member);
@@ -234,11 +236,10 @@ int deploy(const DeployOptions& options) {
 
 void add_deploy_options(CLI::App& verb, DeployOptions& options) {
   add_group_options(verb, options.machine, options.listen, options.token_lifetime);
+  add_relay_option(verb, options.relays);
   verb.add_option("--wait", options.wait, "Machines to wait for, this one among them (default 1)")
       ->check(CLI::Range(1, 4096));
-  auto* store = verb.add_option("--store", options.store, "Keep the deployment in etcd://HOST:PORT/PREFIX, not a file")
-                    ->type_name("URL")
-                    ->check(check_store);
+  auto* store = add_store_option(verb, options.store, "Keep the deployment in etcd://HOST:PORT/PREFIX, not a file");
   verb.add_flag("--standby", options.standby, "Wait until the driver that holds --store is gone, then take over")
       ->needs(store);
 }

@@ -18,7 +18,8 @@ struct DeployOptions {
   std::optional<Cluster> cluster;  // what is planned with in place of the members' reports; its machines are waited for
   std::optional<ServePlan> plan;   // the first one, if it was made before: its machines are waited for
   MachineOptions machine;          // this one
-  std::string listen;              // address of this machine; empty: found
+  std::string listen;              // address or name of this machine; empty: found
+  bool relays = false;             // between machines that cannot connect to each other
   std::string token_lifetime = "24 h";
   std::string store;     // of what a driver needs to take the deployment up; empty: a file of this machine's
   bool standby = false;  // waits until the driver that holds the store is gone
@@ -28,7 +29,7 @@ struct DeployOptions {
   bool quiet = false;
 };
 
-// --wait, --listen, --store, --standby and the options of this machine.
+// --wait, --listen, --relay, --store, --standby and the options of this machine.
 void add_deploy_options(CLI::App& verb, DeployOptions& options);
 
 // Prints the line by which machines join, waits for them, plans and serves until a signal; ends the deployment on all

@@ -26,6 +26,7 @@ struct JoinOptions {
   std::string link, link_file;
   MachineOptions machine;
   std::string model, cache_limit = "256 GiB";
+  bool relayed = false;
   bool quiet = false;
 };
 
@@ -53,6 +54,9 @@ int join(const JoinOptions& options) {
   AgentOptions agent;
   agent.link = parse_join_link(link_text(options));
   ::unsetenv("MOTLEY_LINK");  // not for workers
+  agent.relayed = options.relayed;
+  if (options.relayed && agent.link.relay.empty())
+    throw input_error("the deployment has no relay", "start the driver with --relay (`motley up --relay`)");
   const FileDescriptor stop = stop_descriptor();
   agent.name = machine_name(options.machine);
   agent.worker_program = prepare_worker_program();
@@ -89,6 +93,7 @@ void add_join(CLI::App& parent, Action& action) {
   verb->add_option("--model", options->model, "The model on this machine: equal files are read in place of fetching");
   verb->add_option("--cache-limit", options->cache_limit, "Most that fetched weights may take (default \"256 GiB\")")
       ->type_name("SIZE");
+  verb->add_flag("--relayed", options->relayed, "Others cannot connect to this machine: use the driver's relay");
   verb->add_flag("-q,--quiet", options->quiet, "Print nothing on stderr but errors");
   verb->callback([options, &action] { action = [options] { return join(*options); }; });
 }

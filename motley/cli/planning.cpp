@@ -14,6 +14,7 @@
 #include "motley/cost/serve/serve_forms.hpp"
 #include "motley/planner/serve/deadlines.hpp"
 #include "motley/planner/serve/replan.hpp"
+#include "motley/planner/serve/standby.hpp"
 #include "motley/report/plan_report.hpp"
 #include "motley/report/table.hpp"
 #include "motley/workload/warnings.hpp"
@@ -58,7 +59,10 @@ ServeOptions serve_options(const PlanningOptions& options) {
           .excluded = options.without,
           .profile = {},
           .handover = options.partial_ranges ? Handover::partial : Handover::exact,
-          .roles = options.no_roles ? StageRoles::both : StageRoles::apart_where_better};
+          .roles = options.no_roles ? StageRoles::both : StageRoles::apart_where_better,
+          .standby_bytes = options.standby_weights.empty() ? std::nullopt
+                                                           : std::optional(static_cast<std::int64_t>(parse_bytes_option(
+                                                                 options.standby_weights, "--standby-weights")))};
 }
 
 // Beside what the quickest plan of all could do.
@@ -178,6 +182,9 @@ void add_planning_options(CLI::App& verb, PlanningOptions& options, const std::s
                 "With --objective flow: allow routes over parts of stages (not served yet)");
   verb.add_flag("--no-roles", options.no_roles,
                 "Plan no stages for prefill or decode alone (these are not served yet)");
+  verb.add_option("--standby-weights", options.standby_weights,
+                  "Memory of each device for copies of others' layers, as in \"4 GiB\"")
+      ->type_name("SIZE");
   verb.add_option("--without", options.without, "Device to leave out, as in box/3; repeatable")
       ->type_name("DEVICE")
       ->expected(1)
@@ -235,6 +242,7 @@ ServeOptions options_of(const ServePlan& plan) {
     options.kv_type = plan.stages.front().kv_type;
   }
   options.crossing_type = crossing_type_of(plan);
+  options.standby_bytes = standby_bytes_of(plan);
   return options;
 }
 

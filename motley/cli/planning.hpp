@@ -16,7 +16,8 @@ struct PlanningOptions {
   std::string cost = "motley";
   std::vector<std::string> settings;  // KEY=VALUE
   std::string weight_type, kv_type, crossing_type;
-  double max_kl = 0;  // 0: not given
+  std::string standby_weights;  // a size; empty: none
+  double max_kl = 0;            // 0: not given
   std::string deadline = "10 s";
   std::uint64_t seed = 0;
   int threads = 0;  // 0: all cores

@@ -5,11 +5,13 @@
 
 #include <cstdio>
 #include <set>
+#include <thread>
 
 #include "motley/agent/needed_chunks.hpp"
 #include "motley/base/error.hpp"
 #include "motley/checkpoint/manifest.hpp"
 #include "motley/cli/serving.hpp"
+#include "motley/comm/membership/ledger_store.hpp"
 #include "motley/trainer/layout/layout.hpp"
 #include "motley/trainer/layout/state_files.hpp"
 #include "motley/workers/worker_links.hpp"
@@ -17,14 +19,29 @@
 namespace motley::cli {
 namespace {
 
-constexpr double agents_grace_s = 4;  // for agents to end their workers
+constexpr double agents_grace_s = 4;              // for agents to end their workers
+constexpr std::chrono::seconds address_pause(1);  // between attempts to listen where the driver before this one did
 
 }  // namespace
 
 TrainMembers::~TrainMembers() {
+  if (is_fenced()) leave();
   if (!coordination_) return;
   coordination_->members->end(agents_grace_s);
   store_->remove();
+}
+
+void TrainMembers::check_held() const {
+  if (store_) store_->check_held();
+}
+
+bool TrainMembers::is_fenced() const {
+  try {
+    check_held();
+  } catch (const StoreFenced&) {
+    return true;
+  }
+  return false;
 }
 
 void TrainMembers::leave() {
@@ -46,15 +63,24 @@ Workers TrainMembers::start(const TrainPlan& plan, const std::filesystem::path& 
   const ModelManifest manifest =
       make_manifest(weights, user_folder("XDG_CACHE_HOME", ".cache") / "digests", {}, contents);
   const std::string name = machine_name(options_.machine);
-  store_ = store_of_run(options_.run);
-  coordination_.emplace(store_->read(), options_.listen.empty() ? own_address() : options_.listen, name,
-                        [this](const std::string& what, const std::string& detail) { report(what, detail); });
+  const auto say = [this](const std::string& what, const std::string& detail) { report(what, detail); };
+  store_ = options_.store.empty() ? store_of_run(options_.run) : open_shared_store(options_.store, false, say);
+  const auto stays = [this] {
+    std::this_thread::sleep_for(address_pause);
+    return !options_.stopped();
+  };
+  coordination_.emplace(store_->read(),
+                        CoordinationOptions{.host = options_.listen,
+                                            .name = name,
+                                            .relays = options_.relays,
+                                            .report = say,
+                                            .waits = store_->is_shared() ? stays : std::function<bool()>()});
   Members& members = *coordination_->members;
-  const std::string link = to_text(coordination_->group->link(members.address(), lifetime_s));
-  store_->keep(coordination_->group->record(members.address()));
-  fmt::print("motley join '{}'\n", link);
+  const JoinLink link = coordination_->link(lifetime_s, *store_);
+  fmt::print("motley join '{}'\n", to_text(link));
   std::fflush(stdout);
-  own_agent_.emplace(link, agent_arguments(options_.machine, name, std::filesystem::absolute(weights).string()));
+  own_agent_.emplace(to_text(Coordination::own_link(link)),
+                     agent_arguments(options_.machine, name, std::filesystem::absolute(weights).string()));
   members.offer_weights(manifest, weights);
 
   const std::vector<std::string> devices = train_devices(plan);

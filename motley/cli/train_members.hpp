@@ -17,9 +17,11 @@ namespace motley::cli {
 
 struct TrainMembersOptions {
   MachineOptions machine;  // this one
-  std::string listen;      // address of this machine; empty: found
+  std::string listen;      // address or name of this machine; empty: found
+  bool relays = false;     // between machines that cannot connect to each other
   std::string token_lifetime = "24 h";
   std::filesystem::path run;  // whose deployment it is
+  std::string store;          // where it is kept: etcd://HOST:PORT/PREFIX; empty: in a file of this machine
   bool quiet = false;
   std::function<bool()> stopped;  // asked often while machines are waited for
 };
@@ -27,7 +29,7 @@ struct TrainMembersOptions {
 class TrainMembers {
  public:
   explicit TrainMembers(TrainMembersOptions options) : options_(std::move(options)) {}
-  // As end().
+  // The deployment ends, unless another driver has taken it up.
   ~TrainMembers();
   TrainMembers(const TrainMembers&) = delete;
   TrainMembers& operator=(const TrainMembers&) = delete;
@@ -38,6 +40,9 @@ class TrainMembers {
 
   // The run waits to be resumed: agents do not end, and look for the driver. Where nothing was started, nothing.
   void leave();
+  // Throws StoreFenced where another driver has taken the deployment up.
+  void check_held() const;
+  bool is_fenced() const;
 
  private:
   void report(const std::string& what, const std::string& detail);

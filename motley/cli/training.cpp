@@ -29,8 +29,9 @@ struct TrainOptions {
   bool async_save = false;
   bool local = false;
   bool agents = false;
+  bool relays = false;
   MachineOptions machine;
-  std::string listen, token_lifetime = "24 h";
+  std::string listen, token_lifetime = "24 h", store;
   bool quiet = false;
 };
 
@@ -180,14 +181,19 @@ int train(const TrainOptions& options) {
   std::signal(SIGINT, on_signal);
   std::signal(SIGTERM, on_signal);
   Progress progress(plan, record, options.quiet);
-  const RunEvents events = progress.events();
+  RunEvents events = progress.events();
   TrainWorkersOptions workers{.program = program, .threads = options.worker_threads};
   TrainMembers members({.machine = options.machine,
                         .listen = options.listen,
+                        .relays = options.relays,
                         .token_lifetime = options.token_lifetime,
                         .run = run,
+                        .store = options.store,
                         .quiet = options.quiet,
                         .stopped = events.stop});
+  // Another driver goes on with the run: nothing more is written.
+  events.stop = [&members, asked = events.stop] { return asked() && !members.is_fenced(); };
+  events.abort = [&members, asked = events.abort] { return asked() || members.is_fenced(); };
   if (record.agents)
     workers.start = [&members](const TrainPlan& started, const std::filesystem::path& weights, bool with_states) {
       return members.start(started, weights, with_states);
@@ -196,6 +202,7 @@ int train(const TrainOptions& options) {
   try {
     outcome = go_on(run, record, options.from, workers, events);
   } catch (const Error& error) {
+    members.check_held();
     if (error.code() == ErrorCode::peer) members.leave();
     throw;
   }
@@ -251,6 +258,8 @@ void add_train(CLI::App& parent, Action& action) {
   verb->add_flag("--agents", options->agents, "Run the plan on the machines that it names, which join as with `up`")
       ->excludes("--local");
   add_group_options(*verb, options->machine, options->listen, options->token_lifetime);
+  add_relay_option(*verb, options->relays);
+  add_store_option(*verb, options->store, "With --agents: keep the deployment in etcd://HOST:PORT/PREFIX, not a file");
   verb->add_flag("-q,--quiet", options->quiet, "Print no progress on stderr");
   verb->callback([options, &action] { action = [options] { return train(*options); }; });
 }

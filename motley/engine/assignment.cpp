@@ -57,8 +57,10 @@ std::optional<RoutePlace> find_place(const ServePlan& plan, const Route& route, 
 
 std::string sum_of(const TierMemory& memory) {
   const auto human = [](std::int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
-  return fmt::format("weights {} + KV cache {} + buffers {} + reserve {} = {}", human(memory.weights), human(memory.kv),
-                     human(memory.activations), human(memory.reserve), human(memory.total()));
+  return fmt::format("weights {} + KV cache {} + buffers {} + reserve {}{} = {}", human(memory.weights),
+                     human(memory.kv), human(memory.activations), human(memory.reserve),
+                     memory.standby > 0 ? fmt::format(" + standby {}", human(memory.standby)) : std::string(),
+                     human(memory.total()));
 }
 
 }  // namespace
@@ -96,7 +98,8 @@ void check_allocation(const std::string& device, const TierMemory& planned, cons
                         .kv = allocated.kv,
                         .activations = allocated.activations,
                         .reserve = planned.reserve,
-                        .limit = planned.limit};
+                        .limit = planned.limit,
+                        .standby = planned.standby};
   if (real.total() > planned.total())
     throw input_error(fmt::format("{} allocated {}, but the plan predicts {}", device, sum_of(real), sum_of(planned)),
                       "the plan must be made by the same version of motley that runs it");

@@ -33,6 +33,7 @@ StageSpec spec_of(const ServePlan& plan, const Assignment& assignment) {
                  .kv_type = stage.kv_type,
                  .kv_tokens = stage.kv_tokens,
                  .limits = plan.step};
+  for (const StandbyWeights& standby : stage.standby_weights) spec.standby.push_back(standby.layers);
   if (stage.offload) spec.offload = place_layers(*stage.offload, stage.layers.size());
   return spec;
 }
@@ -76,6 +77,7 @@ StageExecutor::StageExecutor(const LaunchedPart& part, ServePlan plan, ControlCo
                              std::unique_ptr<StageModel>& held, ActivityLog& activity)
     : activity_(activity),
       epoch_(part.launch.epoch),
+      model_folder_(part.launch.model_folder),
       plan_(std::move(plan)),
       assignment_(assignment_of(plan_, part.launch.device)),
       device_(open_backend(part.launch.backend)) {
@@ -128,6 +130,10 @@ void StageExecutor::load_ahead(const Preload& asked, LoadAhead& ahead, std::func
   const DeviceType& type = plan.cluster.type_of(plan.cluster.find_device(asked.device));
   if (!has_room_beside(assignment_, next, type.memory_bytes)) return done();
   ahead.begin(spec_of(plan, next), asked.model_folder, device_, *model_, std::move(done));
+}
+
+void StageExecutor::load_standby(LoadAhead& ahead, std::function<void(std::int64_t bytes)> done) const {
+  ahead.begin_standby(spec_of(plan_, assignment_), model_folder_, device_, *model_, std::move(done));
 }
 
 void StageExecutor::connect(const LaunchedPart& part, const WorkerLinks& links) {

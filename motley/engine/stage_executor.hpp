@@ -66,6 +66,8 @@ class StageExecutor {
   std::unique_ptr<StageModel>& model() { return model_; }
   // What a later launch will need is read from now on, if there is room for it; `done` is called in any case.
   void load_ahead(const Preload& asked, LoadAhead& ahead, std::function<void()> done) const;
+  // The copies of other stages' layers are read from now on; `done` is told how much is held of them.
+  void load_standby(LoadAhead& ahead, std::function<void(std::int64_t bytes)> done) const;
 
  private:
   void connect(const LaunchedPart& part, const WorkerLinks& links);
@@ -79,6 +81,7 @@ class StageExecutor {
 
   ActivityLog& activity_;
   const std::uint64_t epoch_;
+  const std::string model_folder_;
   std::uint64_t step_ = 0;
   ServePlan plan_;
   Assignment assignment_;

@@ -351,6 +351,22 @@ void StageModel::load(const std::filesystem::path& model, const std::function<vo
   impl_->weights = load_weights(impl_->spec, model, impl_->device, progress, std::move(impl_->weights.held));
 }
 
+void StageModel::load_standby(const std::filesystem::path& model, const std::function<void(double)>& progress) {
+  const c10::InferenceMode guard;
+  WeightLoader(impl_->spec, model, impl_->device, progress, &impl_->weights.held).standby();
+  synchronize(impl_->device);
+}
+
+std::int64_t StageModel::standby_bytes() const {
+  std::set<std::string> names;
+  for (const TensorSpec& tensor : standby_tensors(impl_->spec)) names.insert(tensor.name);
+  for (const TensorSpec& tensor : own_tensors(impl_->spec)) names.erase(tensor.name);
+  std::int64_t bytes = 0;
+  for (const auto& [name, tensor] : impl_->weights.held)
+    if (names.contains(name)) bytes += allocated_bytes(tensor.matrix.values);
+  return bytes;
+}
+
 void StageModel::take_weights(StageModel& other) { impl_->weights.held.merge(other.impl_->weights.held); }
 
 StageModel::StageModel(const StageSpec& spec, StageWeights weights, WorkerGroup* group, at::Device device) {

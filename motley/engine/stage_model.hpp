@@ -42,6 +42,8 @@ class StageModel {
   // The same in two steps, for the second of which `earlier` need no longer be there: its tensors are not read again.
   static std::unique_ptr<StageModel> beside(const StageSpec& spec, at::Device device, const StageModel& earlier);
   void load(const std::filesystem::path& model, const std::function<void(double)>& progress);
+  // In place of load(): what the spec has it hold beside its own part. What was read stays where `progress` throws.
+  void load_standby(const std::filesystem::path& model, const std::function<void(double)>& progress);
   // Holds the weights of another as well, for the model that it will be the `earlier` of. Where both have a tensor in
   // unlike slices its own stays.
   void take_weights(StageModel& other);
@@ -70,7 +72,8 @@ class StageModel {
     std::int64_t weights = 0, kv = 0, activations = 0;
   };
   Allocated allocated() const;
-  std::int64_t loaded_bytes() const;  // of the weights: read for this part, not held before
+  std::int64_t loaded_bytes() const;   // of the weights: read for this part, not held before
+  std::int64_t standby_bytes() const;  // held, but not of its own part
   // Since when the keys and values of all its layers have been kept.
   std::uint64_t cache_epoch() const;
   // Those of a layer of its own, or of one that it is to hand over; nullptr where it has none.

@@ -22,6 +22,7 @@ struct StageSpec {
   std::int64_t kv_tokens = 0;
   StepLimits limits = {};
   std::optional<LayerHomes> offload = {};  // none: all in the device's own memory
+  std::vector<LayerRange> standby = {};    // layers of which it holds the weights as well
   // What one step may hold: as many micro-batches as share a pass over the weights.
   StepLimits step_limits() const {
     const std::int64_t batches = offload ? offload->batches : 1;

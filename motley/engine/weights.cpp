@@ -56,6 +56,33 @@ BlockWeights block_of(const std::map<std::string, WeightMatrix>& tensors) {
           .down = linear("down")};
 }
 
+namespace {
+
+void add_tensors(const Architecture& arch, const LayerRange& layers, bool embedding, bool head,
+                 std::vector<TensorSpec>& all) {
+  const auto add = [&](const std::vector<TensorSpec>& tensors) {
+    all.insert(all.end(), tensors.begin(), tensors.end());
+  };
+  for (std::int64_t layer = layers.first; layer < layers.end; ++layer) add(block_tensors(arch, layer));
+  if (embedding) add(embedding_tensors(arch));
+  if (head) add(head_tensors(arch));
+}
+
+}  // namespace
+
+std::vector<TensorSpec> own_tensors(const StageSpec& spec) {
+  std::vector<TensorSpec> all;
+  add_tensors(spec.arch, spec.layers, spec.embedding, spec.head, all);
+  return all;
+}
+
+std::vector<TensorSpec> standby_tensors(const StageSpec& spec) {
+  std::vector<TensorSpec> all;
+  for (const LayerRange& layers : spec.standby)
+    add_tensors(spec.arch, layers, layers.first == 0, layers.end == spec.arch.layers, all);
+  return all;
+}
+
 WeightLoader::WeightLoader(const StageSpec& spec, const std::filesystem::path& model, at::Device device,
                            std::function<void(double)> progress, HeldTensors* held)
     : spec_(spec),
@@ -81,11 +108,13 @@ void WeightLoader::keep_needed() const {
         needed.insert(*found);
     }
   };
-  for (std::int64_t layer = spec_.layers.first; layer < spec_.layers.end; ++layer)
-    keep(block_tensors(spec_.arch, layer));
-  if (spec_.embedding) keep(embedding_tensors(spec_.arch));
-  if (spec_.head) keep(head_tensors(spec_.arch));
+  keep(own_tensors(spec_));
+  keep(standby_tensors(spec_));
   *held_ = std::move(needed);
+}
+
+void WeightLoader::standby() {
+  for (const TensorSpec& tensor : standby_tensors(spec_)) load(tensor);
 }
 
 // A plan for a file counts with its tensors' types.

@@ -59,6 +59,10 @@ void advise_large_pages(const at::Tensor& tensor);
 // Tensors by role; of vectors the values alone count. A role without a tensor is undefined in the block.
 BlockWeights block_of(const std::map<std::string, WeightMatrix>& tensors);
 
+// Those of a rank's part, and those of which it holds its slice as well.
+std::vector<TensorSpec> own_tensors(const StageSpec& spec);
+std::vector<TensorSpec> standby_tensors(const StageSpec& spec);
+
 // Reads a rank's weights from a model folder or a GGUF file, in the types that the plan has for them. What `held` has
 // of them is not read again, what it has of others is let go at once, and what is read is added to it; nullptr: nothing
 // is held. `progress` gets the fraction of all the rank's bytes that are there.
@@ -70,6 +74,8 @@ class WeightLoader {
   // Its tensors by role, and no longer in `held`: for who copies them elsewhere.
   std::map<std::string, WeightMatrix> take_block(std::int64_t layer);
   EndWeights ends();
+  // What the spec has the rank hold beside its own part, into `held`.
+  void standby();
   const Shard& shard() const { return shard_; }
   std::int64_t bytes() const { return bytes_; }                // allocated for all tensors so far
   std::int64_t loaded_bytes() const { return loaded_bytes_; }  // of these: read

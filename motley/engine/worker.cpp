@@ -34,10 +34,11 @@ constexpr std::int32_t max_threads = 1024;
 // What the driver wants done, in the order of its arrival.
 class WorkQueue {
  public:
-  using Work = std::variant<Preload, LaunchedPart, Step>;
+  using Work = std::variant<Preload, LaunchedPart, Step, LoadStandby>;
 
   void push(Preload preload) { push(Work(std::move(preload))); }
   void push(Step step) { push(Work(std::move(step))); }
+  void push(LoadStandby asked) { push(Work(asked)); }
   // Whatever came before is given up, but for what is loaded.
   void push(Launch launch) {
     {
@@ -106,9 +107,9 @@ std::vector<std::int32_t> places_of(const std::vector<std::string>& of, const st
   return places;
 }
 
-void tell_preloaded(ControlConnection& control) {
+void tell(ControlConnection& control, const Message& message) {
   try {
-    control.send(Preloaded{});
+    control.send(message);
   } catch (const Error&) {
     // The main thread sees that the connection has ended.
   }
@@ -135,10 +136,15 @@ void tell_preloaded(ControlConnection& control) {
                                                    executor ? executor->model() : preloaded, activity);
         interrupted = false;
       } else if (const Preload* asked = std::get_if<Preload>(&work); asked != nullptr && executor) {
-        executor->load_ahead(*asked, ahead, [&control] { tell_preloaded(control); });
+        executor->load_ahead(*asked, ahead, [&control] { tell(control, Preloaded{}); });
       } else if (asked != nullptr) {
         set_threads(asked->threads);
         preloaded = preload(*asked, control);
+      } else if (const LoadStandby* standby = std::get_if<LoadStandby>(&work)) {
+        if (standby->epoch == epoch && !interrupted)
+          executor->load_standby(ahead, [&control, epoch](std::int64_t bytes) {
+            tell(control, StandbyHeld{epoch, bytes});
+          });
       } else if (!interrupted) {
         control.send(executor->execute(std::get<Step>(std::move(work))));
       }
@@ -253,6 +259,8 @@ class MessageQueue {
     } else if (auto* preload = std::get_if<Preload>(&message)) {
       as_called(*preload);
       queue.push(std::move(*preload));
+    } else if (const auto* standby = std::get_if<LoadStandby>(&message); standby != nullptr && epoch > 0) {
+      queue.push(*standby);
     } else if (auto* step = std::get_if<Step>(&message); step != nullptr && epoch > 0) {
       queue.push(std::move(*step));
     } else {

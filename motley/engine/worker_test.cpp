@@ -687,6 +687,80 @@ TEST(Worker, LoadsWhatAnotherPlanNeedsBesideItsSteps) {
   }
 }
 
+void lose(Deployment& deployment, std::ptrdiff_t worker) {
+  Deployment::Worker& lost = deployment.workers[static_cast<std::size_t>(worker)];
+  ::kill(lost.process, SIGKILL);
+  Deployment::exit_status(lost);
+  deployment.workers.erase(deployment.workers.begin() + worker);
+  deployment.addresses.of_workers.erase(deployment.addresses.of_workers.begin() + worker);
+}
+
+// What stands by takes no part in steps, and is not read again where a later plan has the stage compute with it.
+TEST(Worker, StandbyWeightsAreNotLoadedAgain) {
+  ServePlan before = plan_of({{2, {1}}, {4, {1}}, {2, {1}}});
+  before.stages[0].standby_weights = {{{2, 5}}};
+  before.stages[2].standby_weights = {{{5, 6}}};
+  ServePlan after = plan_of({{5, {1}}, {3, {1}}});
+  after.stages[1].devices = {"box/2"};
+  after.stages[1].standby_weights = {{{3, 5}}};
+  Deployment deployment(before, "fabric");
+  deployment.wait_until_ready();
+  const auto expected = next_tokens(deployment, 1, some_tokens(30));
+  const std::int64_t layer = assignment_of(plan_of({{2, {1}}, {1, {1}}, {5, {1}}}), "box/1").memory.weights;
+  const auto held = [&](std::size_t worker, std::uint64_t epoch) {
+    deployment.workers[worker].control->send(LoadStandby{epoch});
+    const auto answer = std::get<StandbyHeld>(Deployment::answer(deployment.workers[worker]));
+    EXPECT_EQ(answer.epoch, epoch);
+    return answer.bytes;
+  };
+  EXPECT_EQ(held(0, 1), 3 * layer);
+  EXPECT_EQ(held(1, 1), 0);
+  EXPECT_EQ(held(2, 1), layer);
+  EXPECT_EQ(held(2, 1), layer) << "asked twice";
+  EXPECT_EQ(next_tokens(deployment, 2, some_tokens(30)), expected);
+
+  lose(deployment, 1);
+  std::vector<Ready> ready = launched_again(deployment, after, 2);
+  EXPECT_EQ(ready[0].loaded_bytes, 0);
+  EXPECT_EQ(ready[1].loaded_bytes, 0);
+  EXPECT_EQ(ready[1].weight_bytes, assignment_of(after, "box/2").memory.weights);
+  EXPECT_EQ(next_tokens(deployment, 1, some_tokens(30)), expected);
+  EXPECT_EQ(held(1, 2), 2 * layer);
+}
+
+// The first and the last layer come with the embedding and the head, here one tensor.
+TEST(Worker, StandbyWeightsHaveTheirEnds) {
+  ServePlan before = plan_of({{3, {1}}, {5, {1}}});
+  before.stages[0].standby_weights = {{{3, 8}}};
+  const ServePlan after = plan_of({{8, {1}}});
+  Deployment deployment(before, "fabric");
+  deployment.wait_until_ready();
+  const auto expected = next_tokens(deployment, 1, some_tokens(30));
+  deployment.workers[0].control->send(LoadStandby{1});
+  const auto held = std::get<StandbyHeld>(Deployment::answer(deployment.workers[0]));
+  EXPECT_EQ(held.bytes, assignment_of(before, "box/0").memory.standby);
+  lose(deployment, 1);
+  EXPECT_EQ(launched_again(deployment, after, 2)[0].loaded_bytes, 0);
+  EXPECT_EQ(next_tokens(deployment, 1, some_tokens(30)), expected);
+}
+
+// A launch ends what is being read: what is there by then counts, and nothing is asked for twice.
+TEST(Worker, ALaunchMayInterruptStandbyWeights) {
+  ServePlan before = plan_of({{3, {1}}, {5, {1}}});
+  before.stages[0].standby_weights = {{{3, 8}}};
+  const ServePlan after = plan_of({{8, {1}}});
+  Deployment deployment(before, "fabric");
+  deployment.wait_until_ready();
+  const auto expected = next_tokens(deployment, 1, some_tokens(30));
+  deployment.workers[0].control->send(LoadStandby{1});
+  deployment.workers[0].control->send(LoadStandby{7});  // of no plan that was launched
+  lose(deployment, 1);
+  deployment.launch(after, 2);
+  Message message = Deployment::answer(deployment.workers[0]);
+  while (!std::holds_alternative<Ready>(message)) message = Deployment::answer(deployment.workers[0]);
+  EXPECT_EQ(next_tokens(deployment, 1, some_tokens(30)), expected);
+}
+
 TEST(LoadAhead, NeedsRoomBesideThePresentPart) {
   const ServePlan before = plan_of({{2, {1}}, {6, {1}}}), after = plan_of({{5, {1}}, {3, {1}}});
   const Assignment now = assignment_of(before, "box/0"), next = assignment_of(after, "box/0");

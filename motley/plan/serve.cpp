@@ -13,6 +13,19 @@ TierMemory tier_memory(const RankMemory& bytes) {
   return {.weights = bytes.weights, .kv = bytes.kv, .activations = bytes.activations};
 }
 
+std::int64_t standby_bytes(const Architecture& arch, const Stage& stage, const Shard& shard) {
+  const auto bytes = [&](const StageShape& shape) { return weight_bytes(arch, shape, shard, stage.weight_type); };
+  const StageShape own{0, stage.embedding, stage.head};
+  StageShape ends = own;
+  std::int64_t blocks = 0;
+  for (const StandbyWeights& standby : stage.standby_weights) {
+    blocks += bytes({.layers = standby.layers.size(), .first_layer = standby.layers.first});
+    ends.embedding = ends.embedding || standby.layers.first == 0;
+    ends.head = ends.head || standby.layers.end == arch.layers;
+  }
+  return blocks + bytes(ends) - bytes(own);
+}
+
 }  // namespace
 
 const Stage& ServePlan::stage(const std::string& id) const {
@@ -50,11 +63,21 @@ std::vector<DeviceMemory> stage_memory(const ServePlan& plan, const Stage& stage
                                            plan.step.block_tokens),
                       .activations = activation_bytes(arch, shape, shards[rank], stage.weight_type, plan.step)};
     }
+    bytes.device.standby = standby_bytes(arch, stage, shards[rank]);
     bytes.device.reserve = type.reserve_bytes.value_or(0);
     bytes.device.limit = type.memory_bytes;
     memory.push_back(bytes);
   }
   return memory;
+}
+
+std::int64_t held_layers(const Stage& stage, const LayerRange& layers) {
+  const auto both = [&](const LayerRange& other) {
+    return std::max<std::int64_t>(0, std::min(layers.end, other.end) - std::max(layers.first, other.first));
+  };
+  std::int64_t held = both(stage.layers);
+  for (const StandbyWeights& standby : stage.standby_weights) held += both(standby.layers);
+  return held;
 }
 
 std::int64_t largest_frame_bytes(const ServePlan& plan) {

@@ -25,6 +25,13 @@ enum class StageRole { any, prefill, decode };
 template <>
 const std::vector<EnumName<StageRole>>& enum_names<StageRole>();
 
+// Layers of other stages of which a stage holds copies, cut as its own, so that it need not load them after a loss.
+// With the model's first layer come the embedding, with its last the final norm and the head.
+struct StandbyWeights {
+  LayerRange layers;
+  bool operator==(const StandbyWeights&) const = default;
+};
+
 // A contiguous range of layers held by a tensor-parallel group of devices.
 struct Stage {
   std::string id;  // "r0/s1"
@@ -38,6 +45,7 @@ struct Stage {
   DType weight_type = DType::bf16;
   DType kv_type = DType::bf16;
   std::optional<Offload> offload = {};  // none: all in the devices' own memory
+  std::vector<StandbyWeights> standby_weights = {};
   // Micro-batches that share one pass over the weights.
   std::int64_t batches() const { return offload ? offload->batches : 1; }
   bool operator==(const Stage&) const = default;
@@ -66,8 +74,9 @@ struct TierMemory {
   std::int64_t kv = 0;
   std::int64_t activations = 0;
   std::int64_t reserve = 0;
-  std::int64_t limit = 0;  // the tier's memory
-  std::int64_t total() const { return weights + kv + activations + reserve; }
+  std::int64_t limit = 0;    // the tier's memory
+  std::int64_t standby = 0;  // copies of other stages' weights
+  std::int64_t total() const { return weights + kv + activations + reserve + standby; }
   bool operator==(const TierMemory&) const = default;
 };
 
@@ -112,6 +121,9 @@ struct ServePlan {
 };
 template <>
 const Schema<ServePlan>& schema<ServePlan>();
+
+// How many of these layers the stage holds, standby weights included.
+std::int64_t held_layers(const Stage& stage, const LayerRange& layers);
 
 // The first hop that decodes of a route that begins with prefill stages; none where all its hops do both.
 std::optional<std::size_t> hand_over_hop(const ServePlan& plan, const Route& route);

@@ -59,6 +59,17 @@ const Schema<Offload>& schema<Offload>() {
 }
 
 template <>
+const Schema<StandbyWeights>& schema<StandbyWeights>() {
+  using W = StandbyWeights;
+  static const auto table =
+      Schema<W>("standby weights", "Layers of other stages of which a stage holds copies, cut as its own.")
+          .custom<LayerRange>(layers_row("Transformer blocks; with the first one also the embedding, with the last one "
+                                         "the final norm and the LM head."),
+                              &W::layers, read_layers, write_layers);
+  return table;
+}
+
+template <>
 const Schema<Stage>& schema<Stage>() {
   using S = Stage;
   constexpr Limits written{.always_written = true};
@@ -80,7 +91,9 @@ const Schema<Stage>& schema<Stage>() {
                  "Type of keys and values: `fp32`, `bf16`, `fp16`, or `q8_0` where head_dim is a multiple of 32. "
                  "Default: `bf16`.",
                  written)
-          .field("offload", &S::offload, "Where it keeps what its device cannot hold. Default: all on the devices.");
+          .field("offload", &S::offload, "Where it keeps what its device cannot hold. Default: all on the devices.")
+          .field("standby_weights", &S::standby_weights,
+                 "Copies of other stages' layers, which are not loaded again after a loss. Default: none.");
   return table;
 }
 
@@ -121,7 +134,8 @@ const Schema<TierMemory>& schema<TierMemory>() {
           .field("kv", &D::kv, "Bytes of the KV cache.", {.required = true, .min = 0})
           .field("activations", &D::activations, "Bytes of the step's buffers.", {.required = true, .min = 0})
           .field("reserve", &D::reserve, "Bytes kept free.", {.required = true, .min = 0})
-          .field("limit", &D::limit, "Bytes of the whole tier.", {.required = true, .min = 0});
+          .field("limit", &D::limit, "Bytes of the whole tier.", {.required = true, .min = 0})
+          .field("standby", &D::standby, "Bytes of `standby_weights`. Default: 0.", {.min = 0});
   return table;
 }
 

@@ -54,11 +54,12 @@ class Verifier {
       add(place, fmt::format("the id \"{}\" is given twice", stage.id), "give unique ids");
     // Each check runs, so that the arithmetic below is tried only on a sound stage.
     bool sound = check_stage_devices(stage, place);
-    sound = check_stage_layers(stage, place) && sound;
+    sound = check_range(stage.layers, place + ".layers") && sound;
     sound = check_shares(stage, place) && sound;
     sound = check_types(stage, place) && sound;
     sound = check_kv(stage, place) && sound;
     sound = check_offload(stage, place) && sound;
+    sound = sound && check_standby(stage, place);
     if (sound) check_memory(stage, place);
   }
 
@@ -87,12 +88,12 @@ class Verifier {
     return known;
   }
 
-  bool check_stage_layers(const Stage& stage, const std::string& place) {
+  bool check_range(const LayerRange& layers, const std::string& place) {
     const std::int64_t total = plan_.model.arch.layers;
-    if (stage.layers.first >= 0 && stage.layers.first < stage.layers.end && stage.layers.end <= total) return true;
-    add(place + ".layers",
-        stage.layers.size() <= 0 ? fmt::format("{} holds no layer", text(stage.layers))
-                                 : fmt::format("{} is out of range", text(stage.layers)),
+    if (layers.first >= 0 && layers.first < layers.end && layers.end <= total) return true;
+    add(place,
+        layers.size() <= 0 ? fmt::format("{} holds no layer", text(layers))
+                           : fmt::format("{} is out of range", text(layers)),
         fmt::format("the model has the layers [0, {})", total));
     return false;
   }
@@ -176,6 +177,28 @@ class Verifier {
     return sound && attempt(here + ".activations", {}, [&] { place_layers(*stage.offload, stage.layers.size()); });
   }
 
+  // Of a sound stage: no layer is held twice.
+  bool check_standby(const Stage& stage, const std::string& place) {
+    std::vector<LayerRange> held{stage.layers};
+    for (std::size_t i = 0; i < stage.standby_weights.size(); ++i) {
+      const LayerRange& layers = stage.standby_weights[i].layers;
+      const std::string here = fmt::format("{}.standby_weights[{}]", place, i);
+      if (stage.offload) {
+        add(here, "a stage that offloads holds copies of other layers", "remove `offload` or `standby_weights`");
+        return false;
+      }
+      if (!check_range(layers, here + ".layers")) return false;
+      for (const LayerRange& other : held) {
+        if (layers.first >= other.end || other.first >= layers.end) continue;
+        add(here + ".layers", fmt::format("the stage holds layers of {} already: {}", text(layers), text(other)),
+            "name each layer once, and none of the stage's own");
+        return false;
+      }
+      held.push_back(layers);
+    }
+    return true;
+  }
+
   // ---- memory ----
 
   void check_memory(const Stage& stage, const std::string& place) {
@@ -202,10 +225,12 @@ class Verifier {
     }
     const auto human = [](std::int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
     add(device,
-        fmt::format("{} more than the {} has: weights {} + KV {} + activations {} + reserve {} = {} of {} ({} "
+        fmt::format("{} more than the {} has: weights {} + KV {} + activations {} + reserve {}{} = {} of {} ({} "
                     "bytes too many)",
                     human(excess), tier, human(memory.weights), human(memory.kv), human(memory.activations),
-                    human(memory.reserve), human(memory.total()), human(memory.limit), excess),
+                    human(memory.reserve),
+                    memory.standby > 0 ? fmt::format(" + standby {}", human(memory.standby)) : std::string(),
+                    human(memory.total()), human(memory.limit), excess),
         fmt::format("give {} (stage \"{}\") fewer layers than {}, fewer kv_tokens than {}, or a smaller share", place,
                     stage.id, stage.layers.size(), stage.kv_tokens));
   }
@@ -248,7 +273,7 @@ class Verifier {
       for (const auto& [name, said, right] :
            {std::tuple("weights", p.weights, m.weights), std::tuple("kv", p.kv, m.kv),
             std::tuple("activations", p.activations, m.activations), std::tuple("reserve", p.reserve, m.reserve),
-            std::tuple("limit", p.limit, m.limit)})
+            std::tuple("limit", p.limit, m.limit), std::tuple("standby", p.standby, m.standby)})
         if (said != right)
           add(fmt::format("predicted.memory_bytes.{}.{}{}", device, inside, name),
               fmt::format("{} bytes are predicted, the arithmetic says {}", said, right),

@@ -56,6 +56,27 @@ TEST(Verify, APredictionMayBeLeftOut) {
   expect_violations(plan, {});
 }
 
+// Copies count with the bytes that a stage of these layers would hold, and have to fit.
+TEST(Verify, StandbyWeightsTakeMemory) {
+  ServePlan plan = garage_plan();
+  for (auto& type : plan.cluster.types) type.memory_bytes *= 4;
+  const Stage own = plan.stages[2];
+  Stage all = own;
+  all.layers = {0, 8};
+  all.embedding = true;
+  plan.stages[2].standby_weights = {{{4, 6}}, {{0, 4}}};
+  predict_memory(plan);
+  expect_violations(plan, {});
+  const auto weights = [&](const Stage& stage) { return stage_memory(plan, stage)[0].device.weights; };
+  const TierMemory memory = stage_memory(plan, plan.stages[2])[0].device;
+  EXPECT_EQ(memory.standby, weights(all) - weights(own));
+  EXPECT_EQ(memory.weights, weights(own));
+  plan.cluster.types[static_cast<std::size_t>(plan.cluster.devices[5].type)].memory_bytes = memory.total() - 1;
+  predict_memory(plan);
+  ASSERT_EQ(verify(plan).size(), 1u);
+  EXPECT_EQ(verify(plan)[0].place, "laptop/0");
+}
+
 TEST(Verify, EachBreakageIsFoundAlone) {
   const Breakage cases[] = {
       {"unknown device",
@@ -106,6 +127,21 @@ TEST(Verify, EachBreakageIsFoundAlone) {
          plan.stages[2].layers = {6, 9};
        },
        {{"stages[2].layers", "[6, 9) is out of range"}}},
+      {"copies of layers that there are not",
+       [](ServePlan& plan) {
+         plan.stages[2].standby_weights = {{{7, 9}}};
+       },
+       {{"stages[2].standby_weights[0].layers", "[7, 9) is out of range"}}},
+      {"copies of own layers",
+       [](ServePlan& plan) {
+         plan.stages[1].standby_weights = {{{0, 1}}, {{5, 7}}};
+       },
+       {{"stages[1].standby_weights[1].layers", "the stage holds layers of [5, 7) already: [3, 6)"}}},
+      {"copies twice",
+       [](ServePlan& plan) {
+         plan.stages[1].standby_weights = {{{0, 2}}, {{1, 3}}};
+       },
+       {{"stages[1].standby_weights[1].layers", "the stage holds layers of [1, 3) already: [0, 2)"}}},
       {"no layer",
        [](ServePlan& plan) {
          add_attic(plan);

@@ -59,17 +59,19 @@ PageLayout layout_of_page(const ServePlan& plan) {
 }
 
 Html memory(const ServePlan& plan) {
+  std::vector<std::string> causes{"weights", "keys and values", "buffers", "reserve"};
   std::vector<PageMemory> bars;
   for (const Device& device : plan.cluster.devices)
     if (const auto found = plan.predicted.memory_bytes.find(device.name); found != plan.predicted.memory_bytes.end()) {
       const TierMemory& held = found->second.device;
       bars.push_back({device.name,
                       plan.cluster.types[static_cast<std::size_t>(device.type)].name,
-                      {held.weights, held.kv, held.activations, held.reserve},
+                      {held.weights, held.kv, held.activations, held.reserve, held.standby},
                       held.total(),
                       held.limit});
+      if (held.standby > 0) causes.resize(bars.back().bytes.size(), "copies");
     }
-  return memory_content({"weights", "keys and values", "buffers", "reserve"}, bars);
+  return memory_content(causes, bars);
 }
 
 Html head(const ServePlan& plan) {

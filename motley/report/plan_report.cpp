@@ -62,6 +62,8 @@ std::string stages_table(const ServePlan& plan, const Route& route) {
     if (stage.embedding) extras.emplace_back("embedding");
     if (stage.head) extras.emplace_back("head");
     if (is_quantised(stage.weight_type)) extras.push_back(fmt::format("{} weights", name_of(stage.weight_type)));
+    for (const StandbyWeights& standby : stage.standby_weights)
+      extras.push_back(fmt::format("copies of {}-{}", standby.layers.first, standby.layers.end - 1));
     if (hop.activation_type) extras.push_back(fmt::format("sends {}", name_of(*hop.activation_type)));
     table.add({stage.id, fmt::format("{}-{}", hop.layers.first, hop.layers.end - 1),
                fmt::format("{}", hop.layers.size()), fmt::format("{}", stage.devices.size()),
@@ -72,24 +74,28 @@ std::string stages_table(const ServePlan& plan, const Route& route) {
 }
 
 std::string memory_table(const ServePlan& plan) {
-  Table table({{"device"},
-               {"type"},
-               {"weights", Align::right},
-               {"kv", Align::right},
-               {"buffers", Align::right},
-               {"reserve", Align::right},
-               {"used", Align::right},
-               {"of", Align::right},
-               {"", Align::right}});
+  const bool stands_by = std::ranges::any_of(plan.predicted.memory_bytes,
+                                             [](const auto& memory) { return memory.second.device.standby > 0; });
+  std::vector<Table::Column> columns{{"device"}, {"type"}};
+  for (const char* title : {"weights", "kv", "buffers", "reserve", "copies", "used", "of", ""})
+    if (stands_by || title != std::string_view("copies")) columns.push_back({title, Align::right});
+  Table table(std::move(columns));
   for (const auto& stage : plan.stages) {
     for (const auto& device : stage.devices) {
       const auto memory = plan.predicted.memory_bytes.find(device);
       if (memory == plan.predicted.memory_bytes.end()) continue;
       const auto show = [](std::int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
       const TierMemory& m = memory->second.device;
-      table.add({device, plan.cluster.type_of(plan.cluster.find_device(device)).name, show(m.weights), show(m.kv),
-                 show(m.activations), show(m.reserve), show(m.total()), show(m.limit),
-                 percent(static_cast<double>(m.total()) / static_cast<double>(std::max<std::int64_t>(m.limit, 1)))});
+      std::vector<std::string> cells{device,
+                                     plan.cluster.type_of(plan.cluster.find_device(device)).name,
+                                     show(m.weights),
+                                     show(m.kv),
+                                     show(m.activations),
+                                     show(m.reserve)};
+      if (stands_by) cells.push_back(show(m.standby));
+      const double used = static_cast<double>(m.total()) / static_cast<double>(std::max<std::int64_t>(m.limit, 1));
+      cells.insert(cells.end(), {show(m.total()), show(m.limit), percent(used)});
+      table.add(std::move(cells));
     }
   }
   return table.empty() ? "" : table.render();

@@ -76,6 +76,7 @@ struct Driver::Impl {
     bool loads = false;  // those that serve load what they lack
   };
   std::optional<Preparing> preparing;
+  std::unique_ptr<WorkerPreparation> standby;  // on its way to the machines
 
   Wakeup wake;
   std::thread thread;
@@ -101,6 +102,7 @@ struct Driver::Impl {
       });
     }
     end_requests();
+    standby.reset();
     preparing.reset();
     prepared.clear();
     end_earlier();
@@ -131,6 +133,7 @@ struct Driver::Impl {
       ending = std::move(workers);
     }
     deliver();  // what came out of the old workers need not wait for the new ones
+    standby.reset();
     if (ending) earlier = ending->take_workers();
     std::ranges::move(std::exchange(prepared, {}), std::back_inserter(earlier));
     end_earlier([&](const Worker& worker) { return down_since || std::ranges::count(lost, worker.device) > 0; });
@@ -208,7 +211,7 @@ struct Driver::Impl {
     double most_s = long_s;
     if (const auto returns_s = deployment.returns_s()) most_s = std::min(most_s, *returns_s - seconds_since(start));
     constexpr double look_every_s = 0.02;
-    if (preparing) most_s = std::min(most_s, look_every_s);
+    if (preparing || standby) most_s = std::min(most_s, look_every_s);
     if (down_since) most_s = std::min(most_s, options.hold_s - seconds_since(*down_since) + 0.01);
     most_s = most_s > 0 ? most_s : down_since ? long_s : 0;
     if (workers) {
@@ -274,6 +277,7 @@ struct Driver::Impl {
   void advance() {
     if (auto plan = take_asked_plan()) prepare(*std::move(plan));
     look_after_preparation();
+    look_after_standby();
     if (const auto returns_s = deployment.returns_s(); returns_s && *returns_s <= seconds_since(start))
       apply([&](DeploymentState& next) { next.return_lost(seconds_since(start)); });
     if (deployment.phase() == DeploymentPhase::loading && workers && workers->ready()) {
@@ -293,6 +297,7 @@ struct Driver::Impl {
       return apply([&](DeploymentState& next) { next.change_to(std::move(plan)); });
     std::set<std::string> running;
     for (const WorkerStatus& worker : workers->status()) running.insert(worker.device);
+    standby.reset();
     report("prepare", "workers of the next plan start and load meanwhile");
     auto begun = options.prepare_workers(plan, running);
     preparing.emplace(Preparing{std::move(plan), std::move(begun)});
@@ -307,6 +312,33 @@ struct Driver::Impl {
     } catch (const Error& error) {
       report("plan", fmt::format("no change: {}", error.what()));
       preparing.reset();
+      begin_standby();
+    }
+  }
+
+  void begin_standby() {
+    const ServePlan& plan = *deployment.plan();
+    const bool has_any = std::ranges::any_of(plan.stages, [](const Stage& s) { return !s.standby_weights.empty(); });
+    if (options.fetch_standby && has_any) try_standby([&] { standby = options.fetch_standby(plan); });
+  }
+
+  void look_after_standby() {
+    if (!standby) return;
+    try_standby([&] {
+      if (!standby->done()) return;
+      standby.reset();
+      workers->load_standby();
+    });
+  }
+
+  // The deployment goes on without them.
+  template <class Attempt>
+  void try_standby(Attempt attempt) {
+    try {
+      attempt();
+    } catch (const Error& error) {
+      standby.reset();
+      report("standby", fmt::format("weights are not there: {}", error.what()));
     }
   }
 
@@ -327,6 +359,7 @@ struct Driver::Impl {
     report("warm-up",
            fmt::format("a token on {}", deployment.plan()->routes.size() == 1 ? "the route" : "every route"));
     apply([](DeploymentState& next) { next.warmed_up(); });
+    begin_standby();
     const std::lock_guard lock(mutex);
     for (GenerateEvent& event : dispatcher.resume()) post(std::move(event));
     changed.notify_all();

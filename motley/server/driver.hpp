@@ -50,6 +50,8 @@ using StartWorkers =
 using PrepareWorkers =
     std::function<std::unique_ptr<WorkerPreparation>(const ServePlan&, const std::set<std::string>& running)>;
 
+using FetchStandby = std::function<std::unique_ptr<WorkerPreparation>(const ServePlan&)>;
+
 struct DriverOptions {
   // ---- worker processes of this machine; without `start_workers` ----
   std::filesystem::path model_folder;
@@ -65,6 +67,9 @@ struct DriverOptions {
   // Begins to start what another plan needs beside what runs, while this one is served; without it nothing is prepared.
   // Called on the driver's own thread, and does not wait. What was prepared comes to start_workers with `earlier`.
   PrepareWorkers prepare_workers = {};
+  // Begins to bring the standby weights of a plan to the machines of its workers, once it serves; then the workers load
+  // them. Without it none are loaded. As prepare_workers.
+  FetchStandby fetch_standby = {};
 
   std::int64_t max_queue = 256;
   std::int64_t micro_batches = 0;  // per route; 0: the plan's

@@ -420,6 +420,42 @@ TEST_F(DriverPreparation, TheOldPlanServesUntilItIsDone) {
   EXPECT_EQ(said_.ended, 1);
 }
 
+// They are asked for once the plan serves, and loaded when its machines have them; a plan without has none.
+TEST_F(DriverPreparation, StandbyWeightsAreLoadedAfterServingHasBegun) {
+  ServePlan plan = toy_plan({{1, 1}});
+  plan.stages[1].standby_weights = {{{0, 1}}};
+  DriverOptions given = options();
+  given.fetch_standby = [this](const ServePlan&) { return std::make_unique<Scripted>(said_); };
+  CallingDriver driver(plan, given);
+  ASSERT_TRUE(looked(2));
+  Answer answer;
+  driver.generate(ask({1, 2}, 20), answer.callback());
+  EXPECT_EQ(answer.wait(), FinishReason::length);
+  const auto held = [&] {
+    const std::vector<WorkerStatus> workers = driver.status().workers;
+    return std::pair(workers.at(0).standby_bytes, workers.at(1).standby_bytes);
+  };
+  EXPECT_EQ(held(), std::pair(std::int64_t{0}, std::int64_t{0}));
+  said_.done = true;
+  EXPECT_TRUE(wait_until([&] { return held() == std::pair(std::int64_t{0}, std::int64_t{1}); }, 20));
+  driver.change_plan(toy_plan({{1}}));
+  ASSERT_TRUE(serves(driver, 2));
+  EXPECT_EQ(said_.begun, said_.ended);
+}
+
+TEST_F(DriverPreparation, WithoutStandbyWeightsItServesOn) {
+  ServePlan plan = toy_plan({{1, 1}});
+  plan.stages[1].standby_weights = {{{0, 1}}};
+  said_.fails = true;
+  DriverOptions given = options();
+  given.fetch_standby = [this](const ServePlan&) { return std::make_unique<Scripted>(said_); };
+  CallingDriver driver(plan, given);
+  EXPECT_TRUE(reported("standby: weights are not there: box/7 cannot be started"));
+  Answer answer;
+  driver.generate(ask({1, 2}, 20), answer.callback());
+  EXPECT_EQ(answer.wait(), FinishReason::length);
+}
+
 TEST_F(DriverPreparation, WhereItFailsNothingChanges) {
   said_.fails = true;
   CallingDriver driver(toy_plan({{1, 1}}), options());

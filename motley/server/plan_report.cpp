@@ -21,6 +21,7 @@ Value worker_value(const DriverStatus& status, const WorkerStatus& worker) {
                                {"kernels", worker.allocated.kernels},
                                {"weight_bytes", worker.allocated.weight_bytes},
                                {"loaded_bytes", worker.allocated.loaded_bytes},
+                               {"standby_bytes", worker.standby_bytes},
                                {"load_s", worker.allocated.load_s},
                                {"busy_s", worker.busy_s},
                                {"waited_s", worker.waited_s},

@@ -29,6 +29,7 @@ struct ServeSettings {
   // Workers that are not processes of this one: see DriverOptions.
   StartWorkers start_workers = {};
   PrepareWorkers prepare_workers = {};
+  FetchStandby fetch_standby = {};
   std::function<Value()> deployment = {};  // see ServiceOptions; likewise
   std::function<void(const std::string& member, bool revoke)> drain = {};
   std::function<double(bool revoke, std::optional<double> lifetime_s)> new_link = {};

@@ -35,6 +35,7 @@ DriverOptions driver_options(const ServeSettings& settings, Reporter& report) {
   options.restart = settings.restart;
   options.start_workers = settings.start_workers;
   options.prepare_workers = settings.prepare_workers;
+  options.fetch_standby = settings.fetch_standby;
   options.report = [&report](const std::string& phase, const std::string& detail, double) { report(phase, detail); };
   return options;
 }

@@ -179,6 +179,8 @@ int run(const Launch& launch, ControlConnection& control, Fabric* fabric) {
       start(*next);
     else if (std::holds_alternative<Preload>(*message))
       control.send(Preloaded{});
+    else if (const auto* standby = std::get_if<LoadStandby>(&*message))
+      control.send(StandbyHeld{standby->epoch, 1});
     else
       worker.execute(std::get<Step>(*message));
   }

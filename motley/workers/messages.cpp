@@ -9,7 +9,7 @@ namespace motley {
 namespace {
 
 constexpr WireProtocol protocol{.max_bytes = max_message_bytes,
-                                .version = std::uint8_t{8},
+                                .version = std::uint8_t{9},
                                 .versions_hint = "motley and motley-worker must come from the same build"};
 
 // Maxima of the lists and texts inside messages.
@@ -92,6 +92,17 @@ static void fields(Wire& wire, typename Wire::template Ref<Preload> m) {
 
 template <class Wire>
 static void fields(Wire&, typename Wire::template Ref<Preloaded>) {}
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<LoadStandby> m) {
+  wire(m.epoch);
+}
+
+template <class Wire>
+static void fields(Wire& wire, typename Wire::template Ref<StandbyHeld> m) {
+  wire(m.epoch);
+  wire(m.bytes);
+}
 
 template <class Wire>
 static void fields(Wire& wire, typename Wire::template Ref<Progress> m) {

@@ -5,10 +5,9 @@
 // driver sends Step, and the worker answers each with a StepResult; Stop, or the end of the connection, ends the
 // worker. At any time the driver may send Preload, which is answered by Preloaded: before the first Launch the worker
 // then has all that it needs, and tells of its Progress; later it reads what it lacks beside its steps, if it has room.
-// Another
-// Launch, of a later epoch, may come at any time: what is under way of the earlier one is given up,
-// and the worker keeps what it holds of the new part. A worker that another one leaves in the lurch says Interrupted
-// and waits for such a Launch.
+// LoadStandby, sent once the plan serves, is answered by StandbyHeld. Another Launch, of a later epoch, may come at any
+// time: what is under way of the earlier one is given up, and the worker keeps what it holds of the new part. A worker
+// that another one leaves in the lurch says Interrupted and waits for such a Launch.
 //
 // A worker is started as `motley-worker --control-fd N`, where N is its end of a connection, a descriptor that the
 // child inherits, as it does those of Launch's links (worker_processes.hpp). Where that is its driver's, on the same
@@ -87,6 +86,18 @@ struct Preload {
 };
 struct Preloaded {
   bool operator==(const Preloaded&) const = default;
+};
+
+// Loads the copies of other stages' layers that the plan of this epoch sets aside, beside the steps.
+struct LoadStandby {
+  std::uint64_t epoch = 1;
+  bool operator==(const LoadStandby&) const = default;
+};
+// They are there, or as many of them as could be read.
+struct StandbyHeld {
+  std::uint64_t epoch = 1;
+  std::int64_t bytes = 0;
+  bool operator==(const StandbyHeld&) const = default;
 };
 
 struct Progress {
@@ -343,7 +354,7 @@ struct TrainSaved {
 
 using Message = std::variant<Launch, Progress, Ready, Failure, Step, StepResult, Stop, Alive, CallDriver, Interrupted,
                              Preload, Preloaded, TrainLaunch, Listening, TrainConnect, TrainReady, TrainStep,
-                             TrainStepDone, TrainSave, TrainPart, TrainSaved>;
+                             TrainStepDone, TrainSave, TrainPart, TrainSaved, LoadStandby, StandbyHeld>;
 
 constexpr std::size_t max_message_bytes = std::size_t{64} << 20;
 

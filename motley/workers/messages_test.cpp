@@ -157,7 +157,9 @@ Message any_message(std::size_t kind) {
     case 19:
       return TrainPart{any<std::string>(),  any<std::int64_t>(), any<std::int64_t>(),
                        any<std::int64_t>(), any<std::int64_t>(), any<std::string>()};
-    default: return TrainSaved{any<double>()};
+    case 20: return TrainSaved{any<double>()};
+    case 21: return LoadStandby{any<std::uint64_t>()};
+    default: return StandbyHeld{any<std::uint64_t>(), any<std::int64_t>()};
   }
 }
 
@@ -237,12 +239,12 @@ TEST(Messages, TooLargeIsRefusedBeforeItIsSent) {
 
 TEST(Messages, AnotherVersionIsNamed) {
   std::string bytes = encode(Stop{});
-  bytes[0] = 9;
+  bytes[0] = 10;
   try {
     decode(bytes);
     FAIL();
   } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "a message of protocol version 9, this program speaks 8");
+    EXPECT_STREQ(error.what(), "a message of protocol version 10, this program speaks 9");
   }
 }
 

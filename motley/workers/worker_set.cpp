@@ -156,6 +156,12 @@ void WorkerSet::take(std::size_t i, const Alive& alive, const OnResult&) {
 
 void WorkerSet::take(std::size_t i, const Preloaded&, const OnResult&) { preloading_.erase(i); }
 
+void WorkerSet::take(std::size_t i, const StandbyHeld& held, const OnResult&) {
+  if (held.epoch != epoch_) return;
+  const std::lock_guard lock(mutex_);
+  status_[i].standby_bytes = held.bytes;
+}
+
 void WorkerSet::take(std::size_t i, const Progress& progress, const OnResult&) {
   progress_[i] = progress;
   double sum = 0;
@@ -252,6 +258,11 @@ void WorkerSet::preload(const ServePlan& next) {
     workers_[i].link->send(encode(asked));
     preloading_.insert(i);
   }
+}
+
+void WorkerSet::load_standby() {
+  for (const Worker& worker : workers_)
+    if (!plan_->stage(worker.stage).standby_weights.empty()) worker.link->send(encode(LoadStandby{epoch_}));
 }
 
 std::vector<StepAtWork> WorkerSet::at_work() const {

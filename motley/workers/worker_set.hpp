@@ -26,7 +26,8 @@ struct WorkerStatus {
   int process = 0;  // on its own machine; 0: not known
   bool alive = false;
   Ready allocated;
-  double busy_s = 0;  // computing, since the start
+  std::int64_t standby_bytes = 0;  // held: copies of other stages' layers
+  double busy_s = 0;               // computing, since the start
   double waited_s = 0;
   std::uint64_t steps = 0;
 };
@@ -100,6 +101,8 @@ class WorkerSet {
   // Asks those that have a part in a next plan to load it beside their steps; preloaded() once all have answered.
   void preload(const ServePlan& next);
   bool preloaded() const { return preloading_.empty(); }
+  // Asks those whose stages hold copies of other layers to load them beside their steps.
+  void load_standby();
   // What the workers compute, as far as they have said so.
   std::vector<StepAtWork> at_work() const;
   // Every step was answered.
@@ -141,6 +144,7 @@ class WorkerSet {
   void take(std::size_t i, const Interrupted& interrupted, const OnResult& on_result);
   void take(std::size_t i, const Alive& alive, const OnResult& on_result);
   void take(std::size_t i, const Preloaded& preloaded, const OnResult& on_result);
+  void take(std::size_t i, const StandbyHeld& held, const OnResult& on_result);
   void take(std::size_t i, const Progress& progress, const OnResult& on_result);
   void take(std::size_t i, const Ready& ready, const OnResult& on_result);
   void take(std::size_t i, const StepResult& result, const OnResult& on_result);

@@ -197,6 +197,24 @@ def test_explain_says_what_each_loss_costs(run, tmp_path):
     assert [row[0] for row in table[1:]] == names and table[2][1:] == ["does", "not", "fit"]
 
 
+def test_copies_of_layers_make_a_loss_cheaper(run, tmp_path):
+    cluster, file = tmp_path / "three.toml", tmp_path / "three.json"
+    cluster.write_text('format = "motley.cluster/1"\n[[machine]]\nname = "box"\ncount = 3\ndevices = ["A4000"]\n')
+    planned = ["plan serve", "--cluster", cluster, "--model", "llama-2-13b", "--all-devices", "--one-pipeline", "-o", file]
+    loaded, tokens_per_s = [], []
+    for options in ([], ["--standby-weights", "4 GiB"]):
+        report = run(*planned, *options)
+        assert report.returncode == 0 and ("copies of " in report.stdout) == bool(options), report.stdout + report.stderr
+        assert run("verify", file).returncode == 0
+        assert [("standby_weights" in stage) for stage in read(file)["stages"]] == 3 * [bool(options)]
+        losses = json.loads(run("explain", file, "--if-lost", "--json").stdout)["if_lost"]
+        loaded.append(sum(loss["loaded_bytes"] for loss in losses if loss["fits"]))
+        tokens_per_s.append(read(file)["predicted"]["tokens_per_s"])
+    assert loaded[1] < 0.7 * loaded[0] and tokens_per_s[1] <= tokens_per_s[0], (loaded, tokens_per_s)
+    result = run(*planned, "--standby-weights", "4")
+    assert result.returncode == 2 and "--standby-weights" in result.stderr, result.stderr
+
+
 def test_verify_accepts_the_planners_plan(run, made):
     assert run("verify", made[1]).returncode == 0
     assert json.loads(run("verify", made[1], "--json").stdout) == {"violations": []}

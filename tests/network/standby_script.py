@@ -1,4 +1,6 @@
-"""The driver's machine is lost and another one goes on, by what it kept in etcd; run by test_machines.py in namespaces of its own."""
+"""The driver's machine is lost and another one goes on, by what it kept in etcd; run by test_machines.py in namespaces of its own.
+
+It is found by an address that moves to the other machine, or by a name (NAME in /etc/hosts) that stands for another address then."""
 
 import json
 import os
@@ -13,10 +15,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench/machines"))
 from deployment import ROOT, Bridge, Deployment, Machine, inside, ip  # noqa: E402
 
-folder, build = Path(sys.argv[1]), Path(sys.argv[2])
+folder, build, found_by = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 inside()
+NAME, HOSTS = "driver.example", Path("/etc/hosts")
 STORE = "http://10.9.0.9:2379"
 OPTIONS = ["--max-tokens", "64", "--max-sequences", "8", "--device-threads", "1", "--store", STORE.replace("http", "etcd") + "/tales"]
+OPTIONS += ["--listen", NAME] if found_by == "name" else []
 ASK = """
 import json, sys, urllib.request
 body = {"prompt": "Once upon a time", "max_tokens": 60, "seed": 1, "temperature": 1, "ignore_eos": True}
@@ -83,7 +87,22 @@ def etcd_is_away(deployment, text):
     deployment.wait(lambda: subprocess.run(words, capture_output=True).returncode == 0, "it cannot keep anything any more")
 
 
+def names_the_driver(address):
+    HOSTS.write_text(f"127.0.0.1 localhost\n{address} {NAME}\n")
+
+
+def move_address():
+    ip("addr", "add", "10.9.0.101/24", "dev", "bridge")
+    ip("addr", "del", "10.9.0.1/24", "dev", "bridge")
+    ip("addr", "add", "10.9.0.101/24", "dev", "bridge", check=False)  # where it was secondary, it went with the first
+
+
 def main():
+    if found_by == "name":
+        hosts = folder.parent / "hosts"
+        hosts.touch()
+        subprocess.run(["mount", "--bind", hosts, HOSTS], check=True)  # of this mount namespace
+        names_the_driver("10.9.0.1")
     deployment = Deployment(folder, "7 MiB", 3, motley=build / "motley", options=OPTIONS, links=WithEtcd())
     text = deployment.complete("Once upon a time", 60, 1)
     agents = [machine.agent for machine in deployment.machines[1:]]
@@ -92,18 +111,20 @@ def main():
     standby = Standby(deployment, "m4", "m4")
     standby.wait(" standby ")
 
-    # The first machine hangs, and its address moves.
+    # The first machine hangs, and its address moves, or its name.
     first = deployment.machines[0]
     hung = [deployment.process.pid, first.agent_process(), *first.workers()]
     for process in hung:
         os.kill(process, signal.SIGSTOP)
-    ip("addr", "add", "10.9.0.101/24", "dev", "bridge")
-    ip("addr", "del", "10.9.0.1/24", "dev", "bridge")
-    ip("addr", "add", "10.9.0.101/24", "dev", "bridge", check=False)  # where it was secondary, it went with the first
-    standby.wait("not yet")  # the store is free before the address is there
-    ip("-n", "m4", "addr", "add", "10.9.0.1/24", "dev", "eth0")
-    for machine in ("m2", "m3", "m9"):
-        ip("-n", machine, "neigh", "flush", "all")
+    if found_by == "name":
+        standby.wait(" resumed ")
+        names_the_driver("10.9.0.4")
+    else:
+        move_address()
+        standby.wait("not yet")  # the store is free before the address is there
+        ip("-n", "m4", "addr", "add", "10.9.0.1/24", "dev", "eth0")
+        for machine in ("m2", "m3", "m9"):
+            ip("-n", machine, "neigh", "flush", "all")
     standby.wait("http://127.0.0.1:8000")
     assert standby.run(sys.executable, "-c", ASK) == text
     status = json.loads(standby.run(deployment.motley, "status", "--json"))

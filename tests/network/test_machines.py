@@ -14,6 +14,7 @@ import test_networks as networks
 
 ROOT = Path(__file__).resolve().parents[2]
 FAULTS = ROOT / "bench/machines/faults.py"
+needs_etcd = pytest.mark.skipif(not shutil.which("etcd"), reason="needs Debian's etcd-server")
 
 
 def run(*arguments, folder, motley):
@@ -47,10 +48,25 @@ def test_three_machines_serve_drain_and_serve_a_plan_again(motley, tmp_path):
 
 
 @networks.needs_namespaces
-@pytest.mark.skipif(not shutil.which("etcd"), reason="needs Debian's etcd-server")
-def test_another_machine_takes_over_from_the_drivers(motley, tmp_path):
-    script = ROOT / "tests/network/standby_script.py"
+def test_machines_that_cannot_connect_to_each_other_use_the_relay(motley, tmp_path):
+    script = ROOT / "tests/network/relayed_script.py"
     result = subprocess.run([sys.executable, script, tmp_path / "d", motley.parent], capture_output=True, text=True, timeout=240)
+    assert result.returncode == 0 and result.stdout.endswith("done\n"), result.stdout + result.stderr[-6000:]
+
+
+@networks.needs_namespaces
+def test_copies_of_layers_are_not_loaded_after_a_loss(motley, tmp_path):
+    script = ROOT / "tests/network/copies_script.py"
+    result = subprocess.run([sys.executable, script, tmp_path / "d", motley.parent], capture_output=True, text=True, timeout=240)
+    assert result.returncode == 0 and result.stdout.endswith("done\n"), result.stdout + result.stderr[-6000:]
+
+
+@networks.needs_namespaces
+@needs_etcd
+@pytest.mark.parametrize("found_by", ["address", "name"])
+def test_another_machine_takes_over_from_the_drivers(motley, tmp_path, found_by):
+    script = ROOT / "tests/network/standby_script.py"
+    result = subprocess.run([sys.executable, script, tmp_path / "d", motley.parent, found_by], capture_output=True, text=True, timeout=240)
     assert result.returncode == 0 and result.stdout.endswith("done\n"), result.stdout + result.stderr[-6000:]
 
 
@@ -79,7 +95,7 @@ def test_weights_come_from_other_machines_than_the_drivers(motley, tmp_path, sce
 
 
 @networks.needs_namespaces
-@pytest.mark.parametrize("scenario", ["killed", "removed", "stopped"])
+@pytest.mark.parametrize("scenario", ["killed", "removed", pytest.param("stored", marks=needs_etcd), "stopped"])
 def test_training_over_machines(motley, tmp_path, scenario):
     script = ROOT / "tests/network/training_script.py"
     result = subprocess.run([sys.executable, script, tmp_path / "d", motley.parent, scenario], capture_output=True, text=True, timeout=240)

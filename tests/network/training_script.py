@@ -2,9 +2,11 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy
@@ -79,6 +81,11 @@ motley("train", three, *asked, "--output", work / "local", "--local", "-q")
 
 run = work / "run"
 own = ["--devices", "2", "--device-threads", "1"]  # sums differ with the number of threads
+if scenario == "stored":
+    etcd = ["etcd", "--data-dir", str(folder / "etcd"), "--unsafe-no-fsync"]  # on loopback
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    etcd = subprocess.Popen(etcd, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    own += ["--store", "etcd://127.0.0.1:2379/run"]
 deployment = Deployment(folder / "machines", "200 MiB", [{"memory": "100 MiB", "options": ["--device-threads", "1"]}] * 2, motley=MOTLEY, serves=False,
                         training=[three, *asked, "--output", run, "--save-every", "2", *own])  # fmt: skip
 
@@ -116,6 +123,21 @@ def removed():
     assert numpy.allclose(training.losses(run), training.losses(work / "local"), rtol=1e-5, atol=0)
 
 
+def stored():
+    """Kept in etcd, the deployment needs no file of the machine where it was; and it has one driver at a time."""
+    deployment.wait(lambda: committed(run) >= 1, "it does not train")
+    other = subprocess.run([MOTLEY, "train", "--resume", run, *map(str, own)], capture_output=True, text=True, timeout=60)
+    assert other.returncode == 5 and "etcd" in other.stderr, other.stderr
+    deployment.process.kill()
+    ends(deployment, -signal.SIGKILL)
+    shutil.rmtree(deployment.folder / "m1" / "state")
+    time.sleep(6)  # the lease runs out
+    resume()
+    ends(deployment, 0)
+    assert training.losses(run) == training.losses(work / "local")
+    etcd.kill()
+
+
 def stopped():
     """Ctrl-C saves, and ends everything on all machines."""
     deployment.wait(lambda: committed(run) >= 1, "it does not train")
@@ -124,7 +146,7 @@ def stopped():
     assert (run / f"step-{committed(run)}/motley.json").exists()
 
 
-{"killed": killed, "removed": removed, "stopped": stopped}[scenario]()
+{"killed": killed, "removed": removed, "stored": stored, "stopped": stopped}[scenario]()
 for machine in deployment.machines[1:]:
     if machine.agent.poll() is None:
         machine.agent.wait(timeout=10)

@@ -9,6 +9,7 @@
 
 #include "motley/base/clock.hpp"
 #include "motley/planner/serve/grouping/write.hpp"
+#include "motley/planner/serve/standby.hpp"
 
 namespace motley {
 namespace {
@@ -128,6 +129,7 @@ ServeOutcome replan_serve(const ServePlan& before, const std::vector<std::string
   options.weight_types = weight_types_of(before);
   options.kv_type = before.stages.empty() ? options.kv_type : before.stages.front().kv_type;
   if (const std::optional<DType> type = crossing_type_of(before)) options.crossing_type = type;
+  if (const std::optional<std::int64_t> bytes = standby_bytes_of(before)) options.standby_bytes = bytes;
   // A part of the deployment cannot be judged by the rate of the whole.
   Workload workload = before.workload;
   for (auto& request : workload.classes) request.rate_per_s = 0;
@@ -190,8 +192,7 @@ WeightMoves weight_moves(const ServePlan& before, const ServePlan& after) {
         const Stage& old = *found->second.stage;
         const bool same = old.devices.size() == stage.devices.size() && old.shares == stage.shares &&
                           found->second.rank == rank && old.weight_type == stage.weight_type;
-        const std::int64_t first = std::max(old.layers.first, stage.layers.first);
-        if (same) kept = std::max<std::int64_t>(0, std::min(old.layers.end, stage.layers.end) - first);
+        if (same) kept = held_layers(old, stage.layers);
       }
       moves.kept_bytes += kept * layer;
       moves.loaded_bytes += (stage.layers.size() - kept) * layer;
@@ -218,6 +219,8 @@ void swap_devices(ServePlan& plan, const std::string& a, const std::string& b) {
 ServePlan keep_places(ServePlan plan, const ServePlan& before, const std::vector<std::string>& excluded,
                       const CostOptions& cost) {
   constexpr double as_good = 0.98;
+  const bool stands_by = standby_bytes_of(plan).has_value();  // chosen for the devices as they stand in the end
+  for (Stage& stage : plan.stages) stage.standby_weights.clear();
   const double least = as_good * plan.predicted.tokens_per_s;
   std::vector<std::string> devices;
   for (const Stage& stage : plan.stages) devices.insert(devices.end(), stage.devices.begin(), stage.devices.end());
@@ -245,6 +248,7 @@ ServePlan keep_places(ServePlan plan, const ServePlan& before, const std::vector
         swap_devices(plan, devices[a], devices[b]);
       }
   }
+  if (stands_by) fill_standby(plan);
   return plan;
 }
 

@@ -17,8 +17,8 @@ ServeOutcome replan_serve(const ServePlan& before, const std::vector<std::string
 // The type that a plan sends activations in from machine to machine, where it gives one.
 std::optional<DType> crossing_type_of(const ServePlan& plan);
 
-// Bytes of weights that the devices of `after` hold already, and that they must load. A device keeps a layer where its
-// stage has the same degree and it has the same rank and share as before.
+// Bytes of weights that the devices of `after` hold already, those that stand by included, and that they must load. A
+// device keeps a layer where its stage has the same degree and it has the same rank and share as before.
 struct WeightMoves {
   std::int64_t kept_bytes = 0;
   std::int64_t loaded_bytes = 0;

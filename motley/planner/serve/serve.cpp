@@ -16,6 +16,7 @@
 #include "motley/planner/serve/grouping/write.hpp"
 #include "motley/planner/serve/pipeline/need.hpp"
 #include "motley/planner/serve/placement/placement_plan.hpp"
+#include "motley/planner/serve/standby.hpp"
 #include "motley/planner/serve/trial/confirm.hpp"
 
 namespace motley {
@@ -158,10 +159,30 @@ ServeOutcome plan_for_flow(const ServeProblem& problem) {
   return outcome;
 }
 
+// What is set aside is no memory for the search. Where nothing fits so, copies get what a plan without leaves.
+template <class Search>
+ServeOutcome plan_with_standby(const Cluster& cluster, ServeOptions options, Search search) {
+  const std::int64_t aside = *std::exchange(options.standby_bytes, std::nullopt);
+  if (aside < 0) throw input_error("memory for standby weights must not be negative", "give a size, as in \"4 GiB\"");
+  Cluster smaller = cluster;
+  for (DeviceType& type : smaller.types) type.reserve_bytes = type.reserve_bytes.value_or(0) + aside;
+  ServeOutcome outcome = search(smaller, options);
+  if (!outcome.plan && aside > 0) outcome = search(cluster, options);
+  if (!outcome.plan) return outcome;
+  outcome.plan->cluster = cluster;
+  fill_standby(*outcome.plan);
+  check_verified(*outcome.plan);
+  return outcome;
+}
+
 }  // namespace
 
 ServeOutcome plan_serve(const Cluster& cluster, const Model& model, const Workload& workload,
                         const ServeOptions& options) {
+  if (options.standby_bytes)
+    return plan_with_standby(cluster, options, [&](const Cluster& of, const ServeOptions& without) {
+      return plan_serve(of, model, workload, without);
+    });
   if (options.most_kl)
     return plan_with_chosen_types(cluster, model, options, [&](const ServeOptions& with_types) {
       return plan_serve(cluster, model, workload, with_types);

@@ -67,6 +67,9 @@ struct ServeOptions {
   Profile profile = {};                     // measured rates; the plan carries them
   Handover handover = Handover::exact;      // of stages that routes share (objective flow)
   StageRoles roles = StageRoles::apart_where_better;
+  // Copies of other stages' layers in what memory is left, for which so much of each device is set aside as far as the
+  // model fits beside it.
+  std::optional<std::int64_t> standby_bytes = {};
 };
 
 // A non-dominated layout of one pipeline over the whole cluster, for one request at a time (hexgen: one job of its
