@@ -86,11 +86,12 @@ Router::Router(const ServePlan& plan, const RouterOptions& options)
                            .max_sequences = plan.step.max_sequences,
                            .micro_batches = 1,
                            .max_queue = options.max_queue};
-    std::int64_t streaming = 0, batches = 1, buffer_tokens = std::numeric_limits<std::int64_t>::max();
+    std::int64_t streaming = 0, planned = 0, batches = 1, buffer_tokens = std::numeric_limits<std::int64_t>::max();
     for (std::size_t chain = 0; chain < chains_.size(); ++chain) {
       if (group_of_chain_[chain] != group) continue;
       members.push_back(chains_[chain]);
       last_member = chain;
+      planned = std::max(planned, plan.routes[chains_[chain].route].micro_batches);
       for (const Hop& hop : hops[chain]) {
         const Stage& stage = plan.stage(hop.stage);
         limits.blocks = std::min(limits.blocks, stage.kv_tokens / plan.step.block_tokens);
@@ -111,8 +112,8 @@ Router::Router(const ServePlan& plan, const RouterOptions& options)
       limits.micro_batches = std::max(limits.micro_batches, micro_batches_of(plan, chain, own, options));
     }
     // A pass of a stage that offloads takes about as long for many tokens as for one: each step takes all there are,
-    // and no more of them are under way than there are such stages.
-    limits.micro_batches = std::max(limits.micro_batches, streaming);
+    // and no more of them are under way than the plan says, or else than there are such stages.
+    if (streaming > 0) limits.micro_batches = planned > 0 ? std::max<std::int64_t>(1, planned / batches) : streaming;
     const MakeStepRule& rule = streaming > 0 ? MakeStepRule(fixed_steps) : options.step_rule;
     Scheduler scheduler(limits, rule(pipeline.times(), limits));
     groups_.push_back({limits, buffer_tokens, std::move(pipeline), std::move(scheduler), {}, {}});

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "motley/base/units.hpp"
 #include "motley/cli/losses.hpp"
 #include "motley/cli/planning.hpp"
@@ -12,6 +14,7 @@
 #include "motley/planner/serve/replan.hpp"
 #include "motley/report/compare_report.hpp"
 #include "motley/report/cost_report.hpp"
+#include "motley/report/offload_report.hpp"
 #include "motley/report/plan_report.hpp"
 #include "motley/report/table.hpp"
 
@@ -34,14 +37,23 @@ std::string explanation(const ServeCost& cost, const std::string& form, int dept
                      routes.render(), term_report(cost.tree, depth));
 }
 
+// A stage that offloads, in steps that decode so many sequences.
+struct StreamedSteps {
+  const Stage* stage = nullptr;
+  std::int64_t sequences = 1;
+  double step_s = 0;
+  Resource binding = Resource::device;
+};
+
 // Of one step on each stage: what the scheduler goes by (docs/server.md).
 struct StageSteps {
   std::string route, stage;
   double one_token_s = 0, full_s = 0;
   std::optional<double> tokens_at_no_cost;
+  std::optional<StreamedSteps> streamed = {};
 };
 
-std::vector<StageSteps> steps_of(const ServePlan& plan, const CostOptions& options) {
+std::vector<StageSteps> steps_of(const ServePlan& plan, const ServeCost& cost, const CostOptions& options) {
   std::vector<StageSteps> steps;
   const StepTimes times(plan, options);
   const double context = plan.workload.mean_prompt_tokens() + plan.workload.mean_output_tokens() / 2;
@@ -57,6 +69,16 @@ std::vector<StageSteps> steps_of(const ServePlan& plan, const CostOptions& optio
                        .one_token_s = time.seconds({.tokens = 1, .context = context, .cached = context, .logits = 1}),
                        .full_s = time.seconds({.tokens = full, .context = full / 2, .cached = full / 2, .logits = 1}),
                        .tokens_at_no_cost = time.tokens_at_no_cost()});
+      if (!time.pass) continue;
+      const RouteCost& priced = cost.routes.at(route);
+      StreamedSteps streamed{.stage = &plan.stage(path[hop].stage),
+                             .sequences = sequences_per_step(priced.batch, priced.micro_batches)};
+      const auto sequences = static_cast<double>(streamed.sequences);
+      const ResourceSeconds seconds = time.pass->resources(
+          {.tokens = sequences, .context = context, .cached = sequences * context, .logits = sequences});
+      streamed.binding = busiest(seconds);
+      streamed.step_s = std::ranges::max(seconds);
+      steps.back().streamed = streamed;
     }
   }
   return steps;
@@ -76,9 +98,17 @@ std::string steps_report(const std::vector<StageSteps>& steps, std::int64_t max_
                {fmt::format("{} tokens", max_tokens), Align::right}});
   for (const StageSteps& step : steps)
     table.add({step.stage, human_seconds(step.one_token_s),
-               step.tokens_at_no_cost ? fmt::format("{:.0f}", *step.tokens_at_no_cost) : "measured",
+               step.tokens_at_no_cost ? fmt::format("{:.0f}", *step.tokens_at_no_cost)
+               : step.streamed        ? "streams"
+                                      : "measured",
                human_seconds(step.full_s)});
-  return "\nhow long a step takes\n" + table.render();
+  std::string text = "\nhow long a step takes\n" + table.render();
+  for (const StageSteps& step : steps)
+    if (const auto& streamed = step.streamed)
+      text += fmt::format("{} {}: {} for a step of {} sequences, bound by {}\n", step.stage,
+                          streaming_text(*streamed->stage), human_seconds(streamed->step_s), streamed->sequences,
+                          resource_text(name_of(streamed->binding)));
+  return text;
 }
 
 Value steps_json(const std::vector<StageSteps>& steps) {
@@ -89,6 +119,11 @@ Value steps_json(const std::vector<StageSteps>& steps) {
                                  {"one_token_s", step.one_token_s},
                                  {"full_step_s", step.full_s}});
     if (step.tokens_at_no_cost) entry.set("tokens_at_no_cost", *step.tokens_at_no_cost);
+    if (const auto& streamed = step.streamed) {
+      entry.set("sequences", streamed->sequences);
+      entry.set("decode_step_s", streamed->step_s);
+      entry.set("binding", std::string(name_of(streamed->binding)));
+    }
     entries.push_back(std::move(entry));
   }
   return Value(std::move(entries));
@@ -134,7 +169,7 @@ int explain(const ServePlan& plan, const ExplainOptions& options) {
   const std::vector<TypeDoubt> doubted = doubts(plan, cost_options(form, options.settings));
   json.set("doubts", doubts_json(doubted));
   if (form == "motley") {
-    const std::vector<StageSteps> steps = steps_of(plan, overheads(options.settings));
+    const std::vector<StageSteps> steps = steps_of(plan, cost, overheads(options.settings));
     json.set("steps", steps_json(steps));
     text += steps_report(steps, plan.step.max_tokens);
   }

@@ -62,7 +62,8 @@ ServeOptions serve_options(const PlanningOptions& options) {
           .roles = options.no_roles ? StageRoles::both : StageRoles::apart_where_better,
           .standby_bytes = options.standby_weights.empty() ? std::nullopt
                                                            : std::optional(static_cast<std::int64_t>(parse_bytes_option(
-                                                                 options.standby_weights, "--standby-weights")))};
+                                                                 options.standby_weights, "--standby-weights"))),
+          .offloading = options.no_offload ? Offloading::never : Offloading::where_better};
 }
 
 // Beside what the quickest plan of all could do.
@@ -182,6 +183,7 @@ void add_planning_options(CLI::App& verb, PlanningOptions& options, const std::s
                 "With --objective flow: allow routes over parts of stages (not served yet)");
   verb.add_flag("--no-roles", options.no_roles,
                 "Plan no stages for prefill or decode alone (these are not served yet)");
+  verb.add_flag("--no-offload", options.no_offload, "Keep all weights, keys and values in the devices' own memory");
   verb.add_option("--standby-weights", options.standby_weights,
                   "Memory of each device for copies of others' layers, as in \"4 GiB\"")
       ->type_name("SIZE");

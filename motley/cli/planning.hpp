@@ -29,6 +29,7 @@ struct PlanningOptions {
   std::vector<std::string> without;  // devices
   bool partial_ranges = false;
   bool no_roles = false;
+  bool no_offload = false;
   std::int64_t max_batch = 1024;
   StepLimits step;
 };

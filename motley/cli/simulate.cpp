@@ -10,7 +10,6 @@
 #include "motley/cli/command.hpp"
 #include "motley/cli/planning.hpp"
 #include "motley/cli/train.hpp"
-#include "motley/cost/offload/offload_cost.hpp"
 #include "motley/plan/offload.hpp"
 #include "motley/report/sim_report.hpp"
 #include "motley/sim/simulate.hpp"
@@ -124,8 +123,7 @@ int simulate_plan(const TrainPlan& plan, const SimulateOptions& options) {
                         options.output);
 }
 
-// `times`: of an offload plan, in place of the cost model's.
-int simulate_serving(ServePlan plan, const SimulateOptions& options, std::optional<PipelineTime> times) {
+int simulate_serving(ServePlan plan, const SimulateOptions& options) {
   plan.workload = workload_of(options, plan);
   warn(workload_warnings(plan.workload), options.output.quiet);
   if (!options.profile.empty()) plan.profile = read_profile(options.profile);
@@ -136,7 +134,6 @@ int simulate_serving(ServePlan plan, const SimulateOptions& options, std::option
   ProgressBar bar(options.output.quiet);
   SimOptions sim{.cost = cost_options("motley", options.settings),
                  .router = {.max_queue = options.max_queue},
-                 .times = std::move(times),
                  .record = options.trace_out.empty() ? Record::summary : Record::timeline,
                  .progress = [&](double share) { bar.show(share); }};
   for (const std::string& text : options.faults) sim.faults.push_back(parse_fault(text, plan.cluster));
@@ -152,13 +149,12 @@ int simulate_serving(ServePlan plan, const SimulateOptions& options, std::option
 
 int simulate_plan(const ServePlan& plan, const SimulateOptions& options) {
   require_sound(plan, options.plan);
-  return simulate_serving(plan, options, {});
+  return simulate_serving(plan, options);
 }
 
 int simulate_plan(const OffloadPlan& plan, const SimulateOptions& options) {
   require_sound(verify(plan), options.plan);
-  return simulate_serving(serving_plan(plan), options,
-                          offload_pipeline(plan, cost_options("motley", options.settings)));
+  return simulate_serving(serving_plan(plan), options);
 }
 
 int simulate_and_show(const SimulateOptions& options) {

@@ -40,6 +40,7 @@ PageLayout layout_of_page(const ServePlan& plan) {
     if (stage.role != StageRole::any) made.facts.emplace_back(name_of(stage.role));
     if (stage.embedding) made.facts.emplace_back("embedding");
     if (stage.head) made.facts.emplace_back("head");
+    if (stage.offload) made.facts.push_back(streaming_text(stage));
     made.facts.push_back(fmt::format("KV for {} tokens", short_figure(static_cast<double>(stage.kv_tokens))));
   }
   double weights = 0;
@@ -63,13 +64,17 @@ Html memory(const ServePlan& plan) {
   std::vector<PageMemory> bars;
   for (const Device& device : plan.cluster.devices)
     if (const auto found = plan.predicted.memory_bytes.find(device.name); found != plan.predicted.memory_bytes.end()) {
-      const TierMemory& held = found->second.device;
-      bars.push_back({device.name,
-                      plan.cluster.types[static_cast<std::size_t>(device.type)].name,
-                      {held.weights, held.kv, held.activations, held.reserve, held.standby},
-                      held.total(),
-                      held.limit});
-      if (held.standby > 0) causes.resize(bars.back().bytes.size(), "copies");
+      for (const auto& [tier, of] : memory_tiers) {
+        const TierMemory& held = found->second.*of;
+        const bool own = of == &DeviceMemory::device;
+        if (!own && held.total() == 0) continue;
+        bars.push_back({own ? device.name : fmt::format("{} {}", device.name, tier),
+                        own ? plan.cluster.types[static_cast<std::size_t>(device.type)].name : std::string(tier),
+                        {held.weights, held.kv, held.activations, held.reserve, held.standby},
+                        held.total(),
+                        held.limit});
+        if (held.standby > 0) causes.resize(bars.back().bytes.size(), "copies");
+      }
     }
   return memory_content(causes, bars);
 }

@@ -64,6 +64,7 @@ std::string stages_table(const ServePlan& plan, const Route& route) {
     if (is_quantised(stage.weight_type)) extras.push_back(fmt::format("{} weights", name_of(stage.weight_type)));
     for (const StandbyWeights& standby : stage.standby_weights)
       extras.push_back(fmt::format("copies of {}-{}", standby.layers.first, standby.layers.end - 1));
+    if (stage.offload) extras.push_back(streaming_text(stage));
     if (hop.activation_type) extras.push_back(fmt::format("sends {}", name_of(*hop.activation_type)));
     table.add({stage.id, fmt::format("{}-{}", hop.layers.first, hop.layers.end - 1),
                fmt::format("{}", hop.layers.size()), fmt::format("{}", stage.devices.size()),
@@ -85,17 +86,19 @@ std::string memory_table(const ServePlan& plan) {
       const auto memory = plan.predicted.memory_bytes.find(device);
       if (memory == plan.predicted.memory_bytes.end()) continue;
       const auto show = [](std::int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
-      const TierMemory& m = memory->second.device;
-      std::vector<std::string> cells{device,
-                                     plan.cluster.type_of(plan.cluster.find_device(device)).name,
-                                     show(m.weights),
-                                     show(m.kv),
-                                     show(m.activations),
-                                     show(m.reserve)};
-      if (stands_by) cells.push_back(show(m.standby));
-      const double used = static_cast<double>(m.total()) / static_cast<double>(std::max<std::int64_t>(m.limit, 1));
-      cells.insert(cells.end(), {show(m.total()), show(m.limit), percent(used)});
-      table.add(std::move(cells));
+      const std::string& type = plan.cluster.type_of(plan.cluster.find_device(device)).name;
+      for (const auto& [tier, of] : memory_tiers) {
+        const TierMemory& m = memory->second.*of;
+        const bool own = of == &DeviceMemory::device;
+        if (!own && m.total() == 0) continue;
+        std::vector<std::string> cells{own ? device : "",   own ? type : std::string(tier),
+                                       show(m.weights),     show(m.kv),
+                                       show(m.activations), show(m.reserve)};
+        if (stands_by) cells.push_back(show(m.standby));
+        const double used = static_cast<double>(m.total()) / static_cast<double>(std::max<std::int64_t>(m.limit, 1));
+        cells.insert(cells.end(), {show(m.total()), show(m.limit), percent(used)});
+        table.add(std::move(cells));
+      }
     }
   }
   return table.empty() ? "" : table.render();
@@ -124,6 +127,17 @@ std::string predicted_table(const ServePlan& plan) {
 }
 
 }  // namespace
+
+std::string streaming_text(const Stage& stage) {
+  const TierCounts weights = counts_of(stage.offload->weights, stage.layers.size());
+  const TierCounts kv = counts_of(stage.offload->kv, stage.layers.size());
+  std::vector<std::string> homes;
+  if (weights.host > 0) homes.push_back(fmt::format("{} from host memory", weights.host));
+  if (weights.disk > 0) homes.push_back(fmt::format("{} from disk", weights.disk));
+  std::string text = homes.empty() ? "" : fmt::format("streams {}", fmt::join(homes, " and "));
+  if (kv.away() > 0) text += fmt::format("{}keys of {} layers away", text.empty() ? "" : ", ", kv.away());
+  return text.empty() ? "all on the device" : text;
+}
 
 std::string compact_devices(const std::vector<std::string>& devices) {
   std::vector<std::string> parts;

@@ -3,7 +3,28 @@
 #include <algorithm>
 #include <cmath>
 
+#include "motley/base/error.hpp"
+
 namespace motley {
+namespace {
+
+[[noreturn]] void refuse_streamed() {
+  throw input_error("the plan has a stage that offloads, which this cost form does not price", "use --cost motley");
+}
+
+}  // namespace
+
+StagePrice ServeForm::streamed(const TensorGroup&, StageEnds, const StreamedStage&) const { refuse_streamed(); }
+
+Term ServeForm::explain_streamed(const TensorGroup&, StageEnds, const StreamedStage&, std::string) const {
+  refuse_streamed();
+}
+
+StagePrice price_stage(const ServeForm& form, const PathStage& stage) {
+  if (stage.streamed != nullptr) return form.streamed(*stage.group, stage.ends, *stage.streamed);
+  return form.block(*stage.group) * static_cast<double>(stage.layers) + form.ends(*stage.group, stage.ends);
+}
+
 double PathPrice::busiest_s() const { return loads.empty() ? 0 : *std::max_element(loads.begin(), loads.end()); }
 
 PathPrice price_path(const ServeForm& form, const std::vector<PathStage>& path) {
@@ -11,7 +32,7 @@ PathPrice price_path(const ServeForm& form, const std::vector<PathStage>& path) 
   double busiest_chunk_s = 0;
   for (std::size_t i = 0; i < path.size(); ++i) {
     const PathStage& stage = path[i];
-    StagePrice sum = form.block(*stage.group) * static_cast<double>(stage.layers) + form.ends(*stage.group, stage.ends);
+    StagePrice sum = price_stage(form, stage);
     if (i + 1 < path.size()) sum = sum + form.hop(*stage.group, *path[i + 1].group);
     price.latency = price.latency + sum.latency;
     price.loads.push_back(sum.load_s);

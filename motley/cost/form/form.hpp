@@ -2,7 +2,7 @@
 //
 // A form prices a pipeline stage by stage. Time is linear in the layers of a stage, so five functions say everything:
 // one block, what a stage adds by its place in the chain, the hop to the next stage, the way of a token back, and the
-// memory.
+// memory. Of a stage that offloads it is not, so such a stage has a function of its own.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,7 @@
 
 #include "motley/cost/form/group.hpp"
 #include "motley/cost/form/term.hpp"
+#include "motley/model/offload.hpp"
 
 namespace motley {
 
@@ -55,12 +56,30 @@ struct StagePrice {
   StagePrice operator*(double factor) const { return {latency * factor, load_s * factor, chunk_s * factor}; }
 };
 
+// Homes of a stage's layers, and of its micro-batches' hidden states.
+struct PlacedCounts {
+  TierCounts weights, kv, activations;
+  bool operator==(const PlacedCounts&) const = default;
+};
+
+// How a stage offloads, as it is priced.
+struct StreamedStage {
+  MemoryTiers tiers;  // as much of the machine's as the stage has
+  PlacedCounts counts;
+  std::int64_t batches = 1;  // micro-batches that share a pass over the weights
+  bool cpu_attention = false;
+  std::int64_t layers() const { return counts.weights.total(); }
+};
+
 class ServeForm {
  public:
   virtual ~ServeForm() = default;
 
   virtual StagePrice block(const TensorGroup& group) const = 0;
   virtual StagePrice ends(const TensorGroup& group, StageEnds ends) const = 0;
+  // A whole stage of one device that offloads, its ends included. Throws an input error where the form does not know
+  // such stages.
+  virtual StagePrice streamed(const TensorGroup& group, StageEnds ends, const StreamedStage& stage) const;
   virtual StagePrice hop(const TensorGroup& from, const TensorGroup& to) const = 0;
   // Of one group to itself: nothing, unless the tokens go by a driver that is elsewhere.
   virtual PhaseSeconds token_return(const TensorGroup& last, const TensorGroup& first) const = 0;
@@ -68,8 +87,10 @@ class ServeForm {
   // The most layers that fit on every rank with KV room for `in_flight` requests.
   virtual std::int64_t most_layers(const TensorGroup& group, StageEnds ends, std::int64_t in_flight) const = 0;
 
-  // The latency of block, ends and hop as trees; their values equal the functions above.
+  // The latency of block and ends, of streamed and of hop as trees; their values equal the functions above.
   virtual Term explain_stage(const TensorGroup& group, StageEnds ends, std::int64_t layers, std::string name) const = 0;
+  virtual Term explain_streamed(const TensorGroup& group, StageEnds ends, const StreamedStage& stage,
+                                std::string name) const;
   virtual Term explain_hop(const TensorGroup& from, const TensorGroup& to, std::string name) const = 0;
 
   // Chunks of a prompt that is alone; they follow one another through the pipeline.
@@ -85,7 +106,9 @@ struct PathStage {
   const TensorGroup* group = nullptr;
   StageEnds ends;
   std::int64_t layers = 0;
+  const StreamedStage* streamed = nullptr;  // none: all layers are in the devices' own memory
 };
+StagePrice price_stage(const ServeForm& form, const PathStage& stage);  // without the hop that it sends
 struct PathPrice {
   PhaseSeconds latency;       // of a request, with one chunk of its prompt and the token's way back
   double more_chunks_s = 0;   // what the other chunks add where it is alone: the busiest stage's time for each

@@ -10,6 +10,7 @@
 
 #include "motley/base/error.hpp"
 #include "motley/cost/serve/hand_over.hpp"
+#include "motley/cost/serve/pass.hpp"
 #include "motley/cost/serve/serve_cost.hpp"
 #include "motley/cost/serve/serve_forms.hpp"
 #include "motley/solve/flow.hpp"
@@ -36,23 +37,25 @@ TokenRates::TokenRates(const Cluster& cluster, const Architecture& arch, const W
       options_(cost),
       cost_(cost, cluster, arch) {}
 
-const ServeForm& TokenRates::form(std::int64_t sequences, Phase phase) {
-  auto& form = forms_[{sequences, phase}];
+const ServeForm& TokenRates::form(std::int64_t sequences, Phase phase, std::int64_t batches) {
+  auto& form = forms_[{sequences, phase, batches}];
   if (!form)
     form = make_form(options_, cluster_, arch_,
-                     {workload_.mean_prompt_tokens(), workload_.mean_output_tokens(), sequences, step_, phase, true});
+                     {workload_.mean_prompt_tokens(), workload_.mean_output_tokens(), sequences,
+                      step_limits(step_, batches), phase, true});
   return *form;
 }
 
-double TokenRates::stage(const TensorGroup& group, StageEnds ends, std::int64_t layers, std::int64_t sequences,
-                         StageRole role) {
-  if (const auto measured = measured_tokens_per_s(profile_, cluster_, group.devices, layers)) return *measured;
+double TokenRates::stage(const PathStage& stage, std::int64_t sequences, StageRole role) {
+  if (stage.streamed == nullptr)
+    if (const auto measured = measured_tokens_per_s(profile_, cluster_, stage.group->devices, stage.layers))
+      return *measured;
   const Phase phase = role == StageRole::any       ? Phase::both
                       : role == StageRole::prefill ? Phase::prefill
                                                    : Phase::decode;
-  const ServeForm& priced = form(sequences, phase);
-  const StagePrice price = priced.block(group) * static_cast<double>(layers) + priced.ends(group, ends);
-  return part_seen(workload_, role) * tokens_through(workload_) * priced.requests_per_job() / price.load_s;
+  const ServeForm& priced = form(sequences, phase, stage.streamed != nullptr ? stage.streamed->batches : 1);
+  return part_seen(workload_, role) * tokens_through(workload_) * priced.requests_per_job() /
+         price_stage(priced, stage).load_s;
 }
 
 double TokenRates::hidden_bytes(const TensorGroup& group) const { return cost_.activation_bytes(group, 1); }
@@ -97,8 +100,13 @@ class PlanRates {
     const std::vector<std::int64_t> sequences = sequences_per_stage(price_serve(plan, options));
     for (std::size_t i = 0; i < stages_.size(); ++i) {
       const Stage& stage = plan.stages[i];
-      stages_[i].capacity =
-          rates_.stage(stages_[i].group, {stage.embedding, stage.head}, stage.layers.size(), sequences[i], stage.role);
+      const std::optional<StreamedStage> streamed =
+          stage.offload ? std::optional(streamed_stage(plan, stage)) : std::nullopt;
+      stages_[i].capacity = rates_.stage({.group = &stages_[i].group,
+                                          .ends = {stage.embedding, stage.head},
+                                          .layers = stage.layers.size(),
+                                          .streamed = streamed ? &*streamed : nullptr},
+                                         sequences[i], stage.role);
     }
     add_shares();
   }

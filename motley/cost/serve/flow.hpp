@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -31,14 +32,13 @@ class TokenRates {
 
   // Tokens of its role, holding so many layers, with so many sequences in a decode step. Throws an input error where
   // the profile says that the group cannot hold so many.
-  double stage(const TensorGroup& group, StageEnds ends, std::int64_t layers, std::int64_t sequences,
-               StageRole role = StageRole::any);
+  double stage(const PathStage& stage, std::int64_t sequences, StageRole role = StageRole::any);
   double hidden_bytes(const TensorGroup& group) const;  // of a token
   // Hidden states, over the fastest pair of devices.
   double link(const TensorGroup& from, const TensorGroup& to) const;
 
  private:
-  const ServeForm& form(std::int64_t sequences, Phase phase);
+  const ServeForm& form(std::int64_t sequences, Phase phase, std::int64_t batches);
 
   const Cluster& cluster_;
   const Architecture& arch_;
@@ -47,7 +47,8 @@ class TokenRates {
   StepLimits step_;
   const CostOptions& options_;
   StepCost cost_;
-  std::map<std::pair<std::int64_t, Phase>, std::unique_ptr<ServeForm>> forms_;  // by sequences per step
+  // By sequences per step, and micro-batches of a pass.
+  std::map<std::tuple<std::int64_t, Phase, std::int64_t>, std::unique_ptr<ServeForm>> forms_;
 };
 
 // A stage or a link, and what goes through it.

@@ -91,6 +91,10 @@ MeasuredStage::Parts parts_of(const StageTime& believed) {
 StageTime with_parts(const StageTime& believed, const MeasuredStage::Parts& parts) {
   StageTime time = believed;
   time.fixed_s = parts.step_s;
+  if (time.pass) {
+    time.pass_factor *= parts.weights;
+    return time;
+  }
   if (believed.measured_tokens_per_s > 0) {
     time.ranks = {{.token_s = parts.tokens / believed.measured_tokens_per_s}};
     time.measured_tokens_per_s = 0;

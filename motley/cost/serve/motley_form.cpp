@@ -12,6 +12,7 @@
 #include <cmath>
 
 #include "motley/base/units.hpp"
+#include "motley/cost/serve/pass.hpp"
 #include "motley/cost/serve/step.hpp"
 
 namespace motley {
@@ -55,6 +56,12 @@ class MotleyForm final : public ServeForm {
     return price;
   }
 
+  StagePrice streamed(const TensorGroup& group, StageEnds ends, const StreamedStage& stage) const override {
+    StagePrice price = priced(pass_s(group, ends, stage, prefill_), pass_s(group, ends, stage, decode_));
+    if (ends.first) price.latency = price.latency + driver_s();
+    return price;
+  }
+
   StagePrice hop(const TensorGroup& from, const TensorGroup& to) const override {
     const PathSpeed prompt = step_.crossing(from, to, prefill_.tokens),
                     token = step_.crossing(from, to, decode_.tokens);
@@ -79,14 +86,28 @@ class MotleyForm final : public ServeForm {
   }
 
   Term explain_stage(const TensorGroup& group, StageEnds ends, std::int64_t layers, std::string name) const override {
-    return in_phases(
-        std::move(name),
-        explain_steps(group, ends, layers, prefill_, chunks_ > 0 ? 1 : 0, "prefill",
-                      point_.loaded ? fmt::format("a step of {:.1f} tokens", prefill_.tokens)
-                                    : fmt::format("one of {:g} chunks of {:.1f} tokens", chunks_, prefill_.tokens)),
-        explain_steps(group, ends, layers, decode_, decode_steps_, "decode",
-                      fmt::format("{:g} steps of {} sequences and {:.1f} tokens at context {:.1f}", decode_steps_,
-                                  point_.sequences, decode_.tokens, decode_.context)));
+    return in_phases(std::move(name),
+                     explain_steps(group, ends, layers, prefill_, chunks_ > 0 ? 1 : 0, "prefill", prefill_note()),
+                     explain_steps(group, ends, layers, decode_, decode_steps_, "decode", decode_note()));
+  }
+
+  Term explain_streamed(const TensorGroup& group, StageEnds ends, const StreamedStage& stage,
+                        std::string name) const override {
+    const auto phase = [&](std::string phase_name, const StepLoad& step, double times, double driver_s,
+                           std::string note) {
+      const PassCut cut = cut_into_passes(step, stage.batches);
+      std::vector<Term> terms = {explain_pass(
+          "passes", pass_seconds(step_, group, ends, stage, cut.each, cut.micro_batches), stage.counts, times,
+          fmt::format("{} layers, {} of {:.1f} tokens", stage.layers(),
+                      cut.micro_batches == 1 ? "a micro-batch" : fmt::format("{} micro-batches", cut.micro_batches),
+                      cut.each.tokens),
+          "the busiest resource")};
+      if (ends.first && driver_s > 0) terms.push_back(leaf("driver", driver_s, "of its steps and the request"));
+      return sum_of(std::move(phase_name), std::move(terms), std::move(note));
+    };
+    const PhaseSeconds driver = driver_s();
+    return in_phases(std::move(name), phase("prefill", prefill_, chunks_ > 0 ? 1 : 0, driver.prefill_s, prefill_note()),
+                     phase("decode", decode_, decode_steps_, driver.decode_s, decode_note()));
   }
 
   Term explain_hop(const TensorGroup& from, const TensorGroup& to, std::string name) const override {
@@ -106,6 +127,25 @@ class MotleyForm final : public ServeForm {
   bool pipeline_always_full() const override { return false; }
 
  private:
+  PassCut cut_into_passes(const StepLoad& step, std::int64_t batches) const {
+    return cut_step(step, batches, point_.step.max_tokens / batches);
+  }
+
+  double pass_s(const TensorGroup& group, StageEnds ends, const StreamedStage& stage, const StepLoad& step) const {
+    if (!(step.tokens > 0)) return 0;
+    const PassCut cut = cut_into_passes(step, stage.batches);
+    return std::ranges::max(pass_seconds(step_, group, ends, stage, cut.each, cut.micro_batches).of(stage.counts));
+  }
+
+  std::string prefill_note() const {
+    return point_.loaded ? fmt::format("a step of {:.1f} tokens", prefill_.tokens)
+                         : fmt::format("one of {:g} chunks of {:.1f} tokens", chunks_, prefill_.tokens);
+  }
+  std::string decode_note() const {
+    return fmt::format("{:g} steps of {} sequences and {:.1f} tokens at context {:.1f}", decode_steps_,
+                       point_.sequences, decode_.tokens, decode_.context);
+  }
+
   // Those that are priced.
   Term in_phases(std::string name, Term prefill, Term decode) const {
     std::vector<Term> terms;

@@ -11,6 +11,7 @@
 
 #include "motley/base/units.hpp"
 #include "motley/cost/serve/hand_over.hpp"
+#include "motley/cost/serve/pass.hpp"
 #include "motley/cost/serve/serve_forms.hpp"
 
 namespace motley {
@@ -58,6 +59,7 @@ class Pricing {
       groups_.emplace(std::pair(stage.id, std::optional<DType>()),
                       make_group(plan.cluster, plan.model.arch, std::move(devices), stage.shares, stage.weight_type,
                                  stage.kv_type, plan.step));
+      if (stage.offload) streamed_.emplace(stage.id, streamed_stage(plan, stage));
     }
     for (const auto& route : plan.routes)
       for (const auto& hop : route.path) {
@@ -86,6 +88,10 @@ class Pricing {
 
   const TensorGroup& group(const Hop& hop) const {
     return groups_.at({plan_.stage(hop.stage).id, hop.activation_type});
+  }
+  const StreamedStage* streamed(const Hop& hop) const {
+    const auto found = streamed_.find(hop.stage);
+    return found == streamed_.end() ? nullptr : &found->second;
   }
   bool has_driver() const { return plan_.cluster.description.driver.has_value(); }
   StageEnds ends(const Hop& hop) const { return {plan_.stage(hop.stage).embedding, plan_.stage(hop.stage).head}; }
@@ -142,7 +148,8 @@ class Pricing {
   PricedRoute price_alone(const Route& route, std::int64_t most_batch) const {
     const std::optional<std::size_t> hand_over = hand_over_hop(plan_, route);
     const std::vector<KvMove> moves = hand_over ? kv_moves(plan_, route) : std::vector<KvMove>();
-    const ServePoint one{plan_.workload.mean_prompt_tokens(), plan_.workload.mean_output_tokens(), 1, plan_.step};
+    const StepLimits step = step_limits(plan_.step, batches_on(plan_, route));
+    const ServePoint one{plan_.workload.mean_prompt_tokens(), plan_.workload.mean_output_tokens(), 1, step};
     const auto priced_at = [&](std::int64_t batch, std::int64_t micro_batches, const ServePoint& point) {
       PricedRoute priced{.route = &route, .batch = batch, .micro_batches = micro_batches, .moves = moves};
       priced.parts = parts_of(route, hand_over, point);
@@ -162,7 +169,7 @@ class Pricing {
       return best;
     }
     const auto batch = static_cast<std::int64_t>(setting(options_, "motley.batch", static_cast<double>(most_batch)));
-    std::vector<std::int64_t> counts = micro_batch_counts(batch, plan_.step);
+    std::vector<std::int64_t> counts = micro_batch_counts(batch, step);
     if (const double fixed = setting(options_, "motley.micro_batches", 0); fixed > 0)
       counts = {std::min(batch, static_cast<std::int64_t>(fixed))};
     for (const std::int64_t count : counts) {
@@ -183,7 +190,7 @@ class Pricing {
       std::vector<PathStage> path;
       for (std::size_t i = 0; i < part.hops; ++i) {
         const Hop& hop = priced.route->path[part.first_hop + i];
-        path.push_back({&group(hop), ends(hop), hop.layers.size()});
+        path.push_back({&group(hop), ends(hop), hop.layers.size(), streamed(hop)});
       }
       const PathPrice price = price_path(*part.form, path);
       if (priced.batch == 1) part.more_chunks_s = price.more_chunks_s;
@@ -217,6 +224,7 @@ class Pricing {
   const ServePlan& plan_;
   const CostOptions& options_;
   std::map<std::pair<std::string, std::optional<DType>>, TensorGroup> groups_;  // by stage and what it sends in
+  std::map<std::string, StreamedStage> streamed_;                               // by stage: those that offload
   std::vector<PricedRoute> routes_;
 };
 
@@ -230,8 +238,12 @@ void explain_part(const Pricing& pricing, const PricedRoute& priced, const Route
   const std::vector<Hop>& path = priced.route->path;
   const std::size_t end = part.first_hop + part.hops;
   for (std::size_t i = part.first_hop; i < end; ++i) {
-    terms.push_back(
-        part.form->explain_stage(pricing.group(path[i]), pricing.ends(path[i]), path[i].layers.size(), path[i].stage));
+    if (const StreamedStage* streamed = pricing.streamed(path[i]))
+      terms.push_back(
+          part.form->explain_streamed(pricing.group(path[i]), pricing.ends(path[i]), *streamed, path[i].stage));
+    else
+      terms.push_back(part.form->explain_stage(pricing.group(path[i]), pricing.ends(path[i]), path[i].layers.size(),
+                                               path[i].stage));
     if (i + 1 < end)
       terms.push_back(part.form->explain_hop(pricing.group(path[i]), pricing.group(path[i + 1]),
                                              fmt::format("{} > {}", path[i].stage, path[i + 1].stage)));

@@ -131,6 +131,11 @@ double StepCost::activation_bytes(const TensorGroup& group, double tokens) const
   return tokens * static_cast<double>(bytes_of(dtype_row(group.weight_type).computed_in, arch_.hidden));
 }
 
+double StepCost::attention_bytes(const TensorGroup& group, double tokens) const {
+  return activation_bytes(group, tokens) / static_cast<double>(arch_.hidden) *
+         static_cast<double>(arch_.heads * arch_.head_dim);
+}
+
 double StepCost::crossing_bytes(const TensorGroup& group, double tokens) const {
   const DType type = group.sends_in.value_or(dtype_row(group.weight_type).computed_in);
   return tokens * static_cast<double>(motley::crossing_bytes(type, arch_.hidden));

@@ -74,6 +74,8 @@ class StepCost {
 
   // Hidden states of `tokens` as the group computes in them.
   double activation_bytes(const TensorGroup& group, double tokens) const;
+  // Of queries, or of what attention makes of them.
+  double attention_bytes(const TensorGroup& group, double tokens) const;
   // As it sends them to the next stage.
   double crossing_bytes(const TensorGroup& group, double tokens) const;
   // The path they take: the fastest pair of devices.

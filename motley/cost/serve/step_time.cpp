@@ -53,6 +53,7 @@ StageTime::Rank rank_time(const Rank& rank, double layers, bool head) {
 // ---- times ----
 
 double StageTime::seconds(const StepLoad& load) const {
+  if (pass) return fixed_s + pass_factor * pass->seconds(load);
   if (measured_tokens_per_s > 0) return load.tokens / measured_tokens_per_s;
   const double attended = load.tokens * load.context, heads = std::min(1.0, load.logits);
   double blocks_s = 0, head_s = 0;
@@ -167,7 +168,8 @@ StepTimes::StepTimes(const ServePlan& plan, const CostOptions& options)
     std::vector<int> devices;
     for (const std::string& name : stage.devices) devices.push_back(device_numbers.at(name));
     measured_tokens_per_s_.push_back(
-        measured_tokens_per_s(plan.profile, plan.cluster, devices, stage.layers.size()).value_or(0));
+        stage.offload ? 0
+                      : measured_tokens_per_s(plan.profile, plan.cluster, devices, stage.layers.size()).value_or(0));
     groups_.push_back(make_group(plan.cluster, plan.model.arch, std::move(devices), stage.shares, stage.weight_type,
                                  stage.kv_type, plan.step));
   }
@@ -182,6 +184,9 @@ StageTime StepTimes::stage(const RouteChain& chain, std::size_t hop) const {
   const TensorGroup& group = groups_[number];
   const auto layers = static_cast<double>(plan_.routes[chain.route].path[chain.first_hop + hop].layers.size());
   const bool first = hop == 0, last = hop + 1 == chain.hops;
+  if (const Stage& stage = plan_.stages[number]; stage.offload)
+    return {.pass = std::make_shared<const PassCost>(cost_, group, StageEnds{first, last}, streamed_stage(plan_, stage),
+                                                     plan_.step.max_tokens)};
   StageTime time{.fixed_s = layers * cost_.layer_overhead_s(group) + cost_.step_overhead_s(group),
                  .measured_tokens_per_s = measured_tokens_per_s_[number]};
   for (const Rank& rank : group.ranks) {

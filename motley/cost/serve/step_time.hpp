@@ -5,10 +5,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "motley/cost/serve/pass.hpp"
 #include "motley/cost/serve/step.hpp"
 #include "motley/plan/serve.hpp"
 
@@ -38,11 +40,13 @@ struct StageTime {
   double all_reduces = 0;
   MessageTime ring = {}, direct = {};  // of an all-reduce, whichever takes less
   MessageTime gather = {}, gather_logits = {};
-  double measured_tokens_per_s = 0;  // beats all of the above; 0: not measured
+  double measured_tokens_per_s = 0;           // beats all of the above; 0: not measured
+  std::shared_ptr<const PassCost> pass = {};  // of a stage that offloads, in place of all but `fixed_s`
+  double pass_factor = 1;
 
   double seconds(const StepLoad& load) const;
   // Tokens whose products are computed while the weights are read, on the kind of rank that computes fewest. None where
-  // the stage was measured as a whole.
+  // the stage was measured as a whole, or offloads.
   std::optional<double> tokens_at_no_cost() const;
   bool operator==(const StageTime&) const = default;
 };
@@ -108,7 +112,7 @@ struct PipelineTime {
 void add_sequence(StepLoad& load, std::int64_t window, std::int64_t position, std::int64_t count, bool samples);
 std::int64_t window_of(const Architecture& arch);  // 0: none
 
-// Makes them for a plan, which must outlive it.
+// Makes them for a plan, which must outlive it and them.
 class StepTimes {
  public:
   // Throws an input error where a device type lacks what a price needs, a setting of `options` is none of the steps'

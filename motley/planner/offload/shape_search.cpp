@@ -12,7 +12,7 @@ namespace {
 constexpr StageShape ends{.layers = 0, .embedding = true, .head = true};
 constexpr double worst = -std::numeric_limits<double>::infinity();
 
-double busiest(const ResourceSeconds& seconds) { return *std::max_element(seconds.begin(), seconds.end()); }
+double busiest_s(const ResourceSeconds& seconds) { return *std::max_element(seconds.begin(), seconds.end()); }
 
 StepLimits limits_of(const PassShape& shape, std::int64_t block_tokens) {
   return {.max_tokens = shape.batch + shape.prompt_chunk, .max_sequences = shape.batch, .block_tokens = block_tokens};
@@ -101,7 +101,7 @@ std::optional<ShapeSearch::Candidate> ShapeSearch::bound(const OffloadCost& cost
     const std::int64_t on_disk = std::max<std::int64_t>(0, away - room->host);
     if (on_disk > room->disk) continue;
     const PlacedCounts counts{{*weights, layers - *weights, 0}, {kv, layers - kv, 0}, {shape.batches, 0, 0}};
-    const double pass_s = std::max(busiest(optimistic.of(counts)), least_disk_s * static_cast<double>(on_disk));
+    const double pass_s = std::max(busiest_s(optimistic.of(counts)), least_disk_s * static_cast<double>(on_disk));
     least_s = std::min(least_s, pass_s);
   }
   if (!std::isfinite(least_s)) return {};

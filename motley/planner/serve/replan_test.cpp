@@ -159,6 +159,29 @@ TEST(Replan, WhatHoldsNoMoreLeavesNoPlan) {
   EXPECT_THROW(replan_serve(before, {"a-7/0"}, options_for(Objective::throughput)), Error);
 }
 
+// Before a deployment gives up, what is left streams the layers that its memory does not hold.
+TEST(Replan, WhatHoldsNoMoreStreamsWhereItCan) {
+  const auto lost_one_of = [](const std::string& tiers) {
+    const Cluster cluster = cluster_with("{ name = \"a\", count = 2, devices = [\"wide\"]" + tiers + " }");
+    ServePlan before = plan_of(cluster, {stage_of("x", {0, 3}, {"a-0/0"}), stage_of("y", {3, 6}, {"a-1/0"})},
+                               {{.id = "r0", .path = {{"x", {0, 3}}, {"y", {3, 6}}}, .weight = 1, .batch = 4}});
+    predict(before, {});
+    return replan_serve(before, {"a-1/0"}, options_for(Objective::throughput));
+  };
+  EXPECT_FALSE(lost_one_of("").plan);
+  for (const char* tiers : {", host_memory = \"200 MiB\"",
+                            ", disk = { capacity = \"1 GB\", read = \"1 GB/s\", write = \"1 GB/s\" }, "
+                            "host_memory = \"60 MiB\""}) {
+    const ServeOutcome outcome = lost_one_of(tiers);
+    ASSERT_TRUE(outcome.plan) << outcome.reason;
+    EXPECT_TRUE(verify(*outcome.plan).empty());
+    ASSERT_EQ(outcome.plan->stages.size(), 1u);
+    EXPECT_EQ(outcome.plan->stages[0].devices, std::vector<std::string>{"a-0/0"});
+    ASSERT_TRUE(outcome.plan->stages[0].offload);
+    EXPECT_GE(counts_of(outcome.plan->stages[0].offload->weights, 6).away(), 2);
+  }
+}
+
 // A layer is 2 (4 x 1024 x 1024 + 3 x 1024 x 2816 + 2 x 1024) bytes.
 TEST(Replan, WeightsThatStayAreThoseOfTheSameRankAndDegree) {
   const Cluster cluster = cluster_with(R"({ name = "a", devices = ["wide*4"] })");

@@ -18,7 +18,7 @@ double memory_bound(const Groups& groups) {
     const DeviceType& type = cluster.type_of(device);
     const double bandwidth = type.memory_bandwidth_bytes_per_s * type.efficiency.bandwidth;
     double& here = of_machine[cluster.devices[device].machine];
-    usable += usable_bytes(problem, device);
+    usable += usable_with_tiers(problem, device);
     together += bandwidth;
     fastest = std::max(fastest, here += bandwidth);
   }

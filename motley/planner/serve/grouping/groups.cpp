@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "motley/planner/serve/pipeline/need.hpp"
+#include "motley/planner/serve/pipeline/offloading.hpp"
 
 namespace motley {
 namespace {
@@ -40,7 +41,10 @@ Groups::Groups(const ServeProblem& problem) : problem_(problem), need_(least_nee
                                          problem.weights_on({device}), problem.kv_type, problem.options.step);
     const double layer_s = form->block(alone).load_s;
     most_of_type_.push_back(form->requests_per_job() / (layer_s * static_cast<double>(problem.model.arch.layers)));
-    usable_of_type_.push_back(usable_bytes(problem, device));
+  }
+  for (const int device : all_devices(problem.cluster)) {
+    usable_.push_back(usable_bytes(problem, device));
+    with_tiers_.push_back(usable_with_tiers(problem, device));
   }
 }
 
@@ -83,6 +87,7 @@ std::vector<double> Groups::signature(const std::vector<int>& ordered) const {
     const bool new_machine = i == 0 || cluster.devices[ordered[i - 1]].machine != machine;
     text.push_back(cluster.devices[ordered[i]].type);
     if (new_machine) text.push_back(-1);
+    if (new_machine) add_tiers(ordered[i], text);
     if (every_pair || new_machine) ends.push_back(ordered[i]);
     if (!every_pair && !new_machine && cluster.devices[ordered[i - 1]].machine == machine) {
       const PathSpeed inside = cluster.link(ordered[i - 1], ordered[i]);
@@ -98,6 +103,18 @@ std::vector<double> Groups::signature(const std::vector<int>& ordered) const {
       text.push_back(link.bandwidth_bytes_per_s);
     }
   return text;
+}
+
+// What a pipeline's price depends on where the machine's devices may offload.
+void Groups::add_tiers(int device, std::vector<double>& text) const {
+  const std::optional<MemoryTiers> tiers = offload_tiers(problem_, device);
+  if (!tiers) return;
+  const Disk disk = tiers->disk.value_or(Disk{});
+  const HostRates& host = tiers->host;
+  text.insert(text.end(),
+              {-2, static_cast<double>(tiers->host_bytes), static_cast<double>(disk.capacity_bytes),
+               disk.read_bytes_per_s, disk.write_bytes_per_s, disk.both_bytes_per_s, host.upload_bytes_per_s,
+               host.download_bytes_per_s, host.bandwidth_bytes_per_s, host.flop_per_s});
 }
 
 Pipeline Groups::best(std::vector<int> devices) {
@@ -127,10 +144,14 @@ double Groups::most_requests_per_s(const std::vector<int>& devices) const {
 
 double Groups::copies(const std::vector<int>& devices) const {
   double usable = 0;
-  for (const int device : devices) usable += usable_of_type_[problem_.cluster.devices[device].type];
+  for (const int device : devices) usable += usable_[static_cast<std::size_t>(device)];
   return usable / need_;
 }
 
-bool Groups::may_fit(const std::vector<int>& devices) const { return copies(devices) >= 1; }
+bool Groups::may_fit(const std::vector<int>& devices) const {
+  double usable = 0;
+  for (const int device : devices) usable += with_tiers_[static_cast<std::size_t>(device)];
+  return usable / need_ >= 1;
+}
 
 }  // namespace motley

@@ -41,7 +41,7 @@ class Groups {
   double most_requests_per_s(const std::vector<int>& devices) const;
   // Whether the model and one request could fit at all.
   bool may_fit(const std::vector<int>& devices) const;
-  // How often the model with one request each would fit.
+  // How often the model with one request each would fit the devices' own memory.
   double copies(const std::vector<int>& devices) const;
 
   const ServeProblem& problem() const { return problem_; }
@@ -49,10 +49,12 @@ class Groups {
  private:
   std::vector<int> in_order(std::vector<int> devices) const;
   std::vector<double> signature(const std::vector<int>& ordered) const;
+  void add_tiers(int device, std::vector<double>& text) const;
 
   const ServeProblem& problem_;
-  std::vector<double> most_of_type_;    // requests per second of one device
-  std::vector<double> usable_of_type_;  // bytes
+  std::vector<double> most_of_type_;  // requests per second of one device
+  std::vector<double> usable_;        // bytes, of every device
+  std::vector<double> with_tiers_;    // likewise, with host memory and disk
   double need_ = 0;
   std::mutex mutex_;
   std::map<std::vector<double>, std::shared_ptr<const GroupAnswer>> answers_;

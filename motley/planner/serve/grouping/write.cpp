@@ -10,6 +10,7 @@
 
 #include "motley/base/units.hpp"
 #include "motley/cost/serve/serve_cost.hpp"
+#include "motley/planner/serve/pipeline/offloading.hpp"
 
 namespace motley {
 namespace {
@@ -50,6 +51,7 @@ std::vector<Stage> pipeline_stages(const ServeProblem& problem, const Pipeline& 
     stage.head = i + 1 == devices.size();
     stage.weight_type = problem.weights_on(devices[i]);
     stage.kv_type = problem.kv_type;
+    if (const auto& offload = candidate.offload[i]) stage.offload = offload_of(*offload);
     stages.push_back(std::move(stage));
   }
   return stages;
@@ -93,7 +95,13 @@ void predict(ServePlan& plan, const CostOptions& options) {
   plan.predicted.requests_per_s = cost.requests_per_s;
   plan.predicted.latency_s = cost.latency_s;
   plan.predicted.bottleneck_s = cost.bottleneck_s;
-  for (std::size_t i = 0; i < plan.routes.size(); ++i) plan.routes[i].batch = cost.routes[i].batch;
+  for (std::size_t i = 0; i < plan.routes.size(); ++i) {
+    Route& route = plan.routes[i];
+    route.batch = cost.routes[i].batch;
+    // Where weights stream by, the scheduler takes this number from the plan.
+    const auto offloads = [&](const Hop& hop) { return plan.stage(hop.stage).offload.has_value(); };
+    if (std::ranges::any_of(route.path, offloads)) route.micro_batches = cost.routes[i].micro_batches;
+  }
   for (const auto& stage : plan.stages) {
     const auto memory = stage_memory(plan, stage);
     for (std::size_t i = 0; i < memory.size(); ++i) plan.predicted.memory_bytes[stage.devices[i]] = memory[i];
@@ -159,6 +167,16 @@ void list_unused(Groups& groups, const std::vector<Pipeline>& pipelines, ServePl
   }
 }
 
+namespace {
+
+// Devices of the stage's machine, each of which has an equal part of its host memory and disk.
+std::int64_t sharing_tiers(const ServePlan& plan, const Stage& stage) {
+  const auto device = static_cast<std::size_t>(plan.cluster.find_device(stage.devices.at(0)));
+  return std::ssize(plan.cluster.machines[static_cast<std::size_t>(plan.cluster.devices[device].machine)].devices);
+}
+
+}  // namespace
+
 std::int64_t kv_room_tokens(const ServePlan& plan, Stage stage) {
   stage.kv_tokens = 0;
   const std::vector<DeviceMemory> empty = stage_memory(plan, stage);
@@ -166,7 +184,13 @@ std::int64_t kv_room_tokens(const ServePlan& plan, Stage stage) {
   const std::vector<DeviceMemory> one = stage_memory(plan, stage);
   std::int64_t blocks = std::numeric_limits<std::int64_t>::max();
   for (std::size_t i = 0; i < one.size(); ++i)
-    blocks = std::min(blocks, (empty[i].device.limit - empty[i].device.total()) / one[i].device.kv);
+    for (const auto& [tier, of] : memory_tiers) {
+      const TierMemory &without = empty[i].*of, &with = one[i].*of;
+      if (with.kv == 0) continue;
+      const std::int64_t limit =
+          of == &DeviceMemory::device ? without.limit : without.limit / sharing_tiers(plan, stage);
+      blocks = std::min(blocks, (limit - without.total()) / with.kv);
+    }
   return std::max<std::int64_t>(blocks, 0) * plan.step.block_tokens;
 }
 

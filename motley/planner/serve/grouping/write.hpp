@@ -18,7 +18,8 @@ std::vector<Stage> pipeline_stages(const ServeProblem& problem, const Pipeline& 
 // Notes the devices that no stage of the plan uses.
 void list_unused(const ServeProblem& problem, const std::string& reason, ServePlan& plan);
 
-// The largest KV room, in whole blocks, that fits beside the stage's other bytes on each of its devices.
+// The largest KV room, in whole blocks, that fits beside the stage's other bytes on each of its devices, and where it
+// offloads in its part of the machine's memory.
 std::int64_t kv_room_tokens(const ServePlan& plan, Stage stage);
 // What `max_batch` requests at full context need; more can never be used.
 std::int64_t most_kv_tokens(const ServePlan& plan, std::int64_t max_batch);

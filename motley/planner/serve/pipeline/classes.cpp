@@ -29,6 +29,16 @@ bool same_machine(const Cluster& cluster, int a, int b) {
   return cluster.devices[a].machine == cluster.devices[b].machine;
 }
 
+// Of a machine without host memory or disk nothing else is asked.
+bool same_tiers(const Cluster& cluster, int a, int b) {
+  if (same_machine(cluster, a, b)) return true;
+  const MemoryTiers one = tiers_of(cluster, a), other = tiers_of(cluster, b);
+  const auto none = [](const MemoryTiers& tiers) { return tiers.host_bytes == 0 && !tiers.disk; };
+  if (none(one) || none(other)) return none(one) && none(other);
+  const auto devices = [&](int device) { return cluster.machines[cluster.devices[device].machine].devices.size(); };
+  return one == other && devices(a) == devices(b);
+}
+
 bool as_far_from_driver(const Cluster& cluster, int a, int b) {
   return cluster.from_driver(a) == cluster.from_driver(b) && cluster.to_driver(a) == cluster.to_driver(b);
 }
@@ -54,6 +64,7 @@ std::vector<DeviceClass> group_units(const Cluster& cluster, const Links& links,
     const auto belongs = [&](const DeviceClass& candidate) {
       const Unit& like = candidate.units.front();
       if (unit.size() != like.size() || !same_type(cluster, unit[0], like[0])) return false;
+      if (!same_tiers(cluster, unit[0], like[0])) return false;
       const bool together = same_machine(cluster, unit[0], like[0]);
       if (candidate.units.size() > 1 && together != candidate.one_machine) return false;
       for (const auto& member : candidate.units)

@@ -13,7 +13,7 @@ std::vector<int> all_devices(const Cluster& cluster);
 using Unit = std::vector<int>;
 
 struct DeviceClass {
-  std::vector<Unit> units;  // alike in size, type and links
+  std::vector<Unit> units;  // alike in size, type, links, host memory and disk
   bool one_machine = true;  // otherwise all in different machines
 };
 

@@ -8,6 +8,7 @@
 
 #include "motley/base/units.hpp"
 #include "motley/model/weight_quality.hpp"
+#include "motley/planner/serve/pipeline/offloading.hpp"
 
 namespace motley {
 namespace {
@@ -16,8 +17,12 @@ Shard whole_shard(const Architecture& arch) { return make_shards(arch, 1).front(
 
 double usable_bytes(const ServeProblem& problem) {
   double sum = 0;
-  for (const int device : problem.devices()) sum += usable_bytes(problem, device);
+  for (const int device : problem.devices()) sum += usable_with_tiers(problem, device);
   return sum;
+}
+
+bool has_tiers(const ServeProblem& problem) {
+  return std::ranges::any_of(problem.devices(), [&](int device) { return offload_tiers(problem, device).has_value(); });
 }
 
 // Those with fewer bits in which all layers could be placed: "bf16", "q8_0, q6_k or q4_k". None where types were given
@@ -66,6 +71,13 @@ double usable_bytes(const ServeProblem& problem, int device) {
   return std::max(0.0, static_cast<double>(type.memory_bytes - type.reserve_bytes.value_or(0)));
 }
 
+double usable_with_tiers(const ServeProblem& problem, int device) {
+  const std::optional<MemoryTiers> tiers = offload_tiers(problem, device);
+  if (!tiers) return usable_bytes(problem, device);
+  const std::int64_t disk = tiers->disk ? tiers->disk->capacity_bytes : 0;
+  return usable_bytes(problem, device) + static_cast<double>(tiers->host_bytes + disk);
+}
+
 void say_why(const ServeProblem& problem, ServeOutcome& outcome) {
   const Need need = least_need(problem);
   const double usable = usable_bytes(problem);
@@ -75,7 +87,8 @@ void say_why(const ServeProblem& problem, ServeOutcome& outcome) {
       fmt::format("{} of weights at {} and {} of keys and values for one request of {:g} tokens",
                   human_bytes(need.weights), name_of(problem.smallest_weights()), human_bytes(need.kv), tokens);
   const std::string has =
-      fmt::format("{} usable on {} (memory less reserve)", human_bytes(usable), devices_text(problem));
+      fmt::format("{} usable on {} ({})", human_bytes(usable), devices_text(problem),
+                  has_tiers(problem) ? "memory less reserve, with host memory and disk" : "memory less reserve");
   double missing = need.total() - usable;
   if (missing > 0) {
     outcome.reason = fmt::format("needs {} more: {}, {}", human_bytes(missing), holds, has);

@@ -14,8 +14,9 @@ struct Need {
 };
 Need least_need(const ServeProblem& problem);
 
-// What a device has left beside its reserve.
+// What a device has left beside its reserve; and with its part of host memory and disk, where it may offload.
 double usable_bytes(const ServeProblem& problem, int device);
+double usable_with_tiers(const ServeProblem& problem, int device);
 
 // Fills in reason and hint where no plan was found.
 void say_why(const ServeProblem& problem, ServeOutcome& outcome);

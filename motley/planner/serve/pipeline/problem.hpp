@@ -35,6 +35,9 @@ enum class Replication { one_pipeline, allowed };
 // Whether some stages only prefill and others only decode. The server does not run such plans yet, the simulator does.
 enum class StageRoles { both, apart_where_better };
 
+// Whether a device that has host memory or a disk behind it may become a stage that streams its weights.
+enum class Offloading { never, where_better };
+
 enum class Front { skip, whole_cluster };
 
 // When may a stage hand over to another that holds [s, e), its own last layer being followed by `next`?
@@ -70,6 +73,7 @@ struct ServeOptions {
   // Copies of other stages' layers in what memory is left, for which so much of each device is set aside as far as the
   // model fits beside it.
   std::optional<std::int64_t> standby_bytes = {};
+  Offloading offloading = Offloading::where_better;  // published cost forms know no such stages
 };
 
 // A non-dominated layout of one pipeline over the whole cluster, for one request at a time (hexgen: one job of its

@@ -197,11 +197,13 @@ class PartSearch {
     Candidate candidate{.table = table_, .chain = std::move(chain)};
     candidate.batch = shape.batch;
     candidate.micro_batches = shape.micro_batches;
-    const PathPrice price = table_->price(form, candidate.chain.stages);
+    candidate.offload = table_->place(form, point, shape.batch, candidate.chain.stages);
+    const PathPrice price = table_->price(form, candidate.chain.stages, candidate.offload);
     candidate.first_token_s = point.loaded ? infinity : price.first_token_s();
     if (point.loaded)
       at_best_chunk(problem_.point(1), [&](const ServePoint& at) {
-        const double seconds = table_->price(*problem_.form(at), candidate.chain.stages).first_token_s();
+        const double seconds =
+            table_->price(*problem_.form(at), candidate.chain.stages, candidate.offload).first_token_s();
         candidate.first_token_s = std::min(candidate.first_token_s, seconds);
         return seconds;
       });
@@ -269,7 +271,8 @@ std::string layout_text(const ServeProblem& problem, const StageTable& table, co
     }
     std::vector<std::string> names;
     for (const auto& [name, count] : types) names.push_back(fmt::format("{} {}", count, name));
-    parts.push_back(fmt::format("{}: {} layers", fmt::join(names, " + "), stage.units));
+    parts.push_back(fmt::format("{}: {} layers{}", fmt::join(names, " + "), stage.units,
+                                table.kinds()[stage.option].tiers ? " that stream" : ""));
   }
   return fmt::format("{}", fmt::join(parts, " > "));
 }
@@ -299,7 +302,7 @@ PartAnswer search_part(const ServeProblem& problem, const std::vector<int>& devi
         if (work_of(problem, *table) <= problem.most_work) in_time = search.run(table);
       }
   }
-  if (work <= problem.most_work && in_time) search.answer().exact = search.run(exact);
+  if (work <= problem.most_work && in_time) search.answer().exact = search.run(exact) && exact->all_sizes();
   return std::move(search.answer());
 }
 

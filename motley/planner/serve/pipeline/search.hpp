@@ -15,7 +15,8 @@ namespace motley {
 struct Candidate {
   std::shared_ptr<const StageTable> table;
   Chain chain;
-  std::int64_t batch = 1;  // requests in flight per pipeline
+  ChainOffload offload = {};  // of its stages
+  std::int64_t batch = 1;     // requests in flight per pipeline
   std::int64_t micro_batches = 1;
   double latency_s = 0;  // of a request at that batch
   double requests_per_s = 0;

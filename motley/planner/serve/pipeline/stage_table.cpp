@@ -6,6 +6,8 @@
 #include <numeric>
 #include <utility>
 
+#include "motley/planner/serve/pipeline/offloading.hpp"
+
 namespace motley {
 
 std::vector<double> uneven_shares(const Architecture& arch, int degree) {
@@ -33,6 +35,7 @@ StageTable::StageTable(const ServeProblem& problem, std::vector<DeviceClass> cla
   add_alike(options);
   if (options.tensor_parallel == TensorParallel::across_machines) add_across_machines();
   if (options.stage_types == StageTypes::mixed && options.cost.form == "motley") add_mixed(options);
+  add_offloading(problem);
 }
 
 // Groups of one class.
@@ -119,6 +122,27 @@ void StageTable::add_mixed(const ServeOptions& options) {
   }
 }
 
+// Time is not linear in the layers of such a stage, so each number of layers is a kind of its own.
+void StageTable::add_offloading(const ServeProblem& problem) {
+  for (std::size_t k = 0; k < classes_.size(); ++k) {
+    const Unit& unit = classes_[k].units[0];
+    if (unit.size() > 1) continue;
+    const auto fixed = problem.options.degrees.find(cluster_.machines[cluster_.devices[unit[0]].machine].name);
+    if (fixed != problem.options.degrees.end() && fixed->second != 1) continue;
+    const std::optional<MemoryTiers> tiers = offload_tiers(problem, unit[0]);
+    if (!tiers) continue;
+    const std::vector<std::int64_t> sizes = offload_sizes(arch_.layers);
+    all_sizes_ = std::ssize(sizes) == arch_.layers;
+    for (const std::int64_t layers : sizes) {
+      std::vector<int> takes(classes_.size(), 0);
+      takes[k] = 1;
+      add_kind(std::move(takes), static_cast<int>(k));
+      kinds_.back().tiers = tiers;
+      kinds_.back().most_layers = layers;
+    }
+  }
+}
+
 int StageTable::add_place(const std::vector<int>& members) {
   std::vector<int> devices;
   for (const int k : members)
@@ -165,9 +189,16 @@ ChainProblem StageTable::problem(const ServeForm& form, const ServePoint& point,
   problem.units = arch_.layers;
   const std::int64_t kv_tokens = kv_tokens_of(point, in_flight);
   for (const auto& kind : kinds_) {
-    ChainOption option{.place = kind.place, .takes = kind.takes, .per_unit = seconds(form.block(kind.group)), .at = {}};
+    ChainOption option{.place = kind.place, .takes = kind.takes, .per_unit = {}, .at = {}};
+    if (!kind.tiers) option.per_unit = seconds(form.block(kind.group));
     for (int position = 0; position < 4; ++position) {
       const StageEnds ends{(position & 1) != 0, (position & 2) != 0};
+      if (kind.tiers) {
+        const auto placed = place_offloaded(form, arch_, kind.group, ends, kind.most_layers, kv_tokens,
+                                            step_.block_tokens, *kind.tiers);
+        if (placed) option.at[position] = {seconds(form.streamed(kind.group, ends, *placed)), kind.most_layers};
+        continue;
+      }
       std::int64_t capacity = form.most_layers(kind.group, ends, in_flight);
       if (rule == MemoryRule::true_bytes)
         capacity = std::min(capacity, most_layers_in_memory(arch_, kind.group, ends, kv_tokens, step_));
@@ -212,7 +243,20 @@ void StageTable::set_sending(TensorGroup& from, const TensorGroup& to) const {
   if (crosses_machines(cluster_, from.devices, to.devices)) from.sends_in = crossing_type_;
 }
 
-PathPrice StageTable::price(const ServeForm& form, const std::vector<ChainStage>& stages) const {
+ChainOffload StageTable::place(const ServeForm& form, const ServePoint& point, std::int64_t in_flight,
+                               const std::vector<ChainStage>& stages) const {
+  ChainOffload offload(stages.size());
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    const StageKind& kind = kinds_[stages[i].option];
+    if (kind.tiers)
+      offload[i] = place_offloaded(form, arch_, kind.group, {i == 0, i + 1 == stages.size()}, stages[i].units,
+                                   kv_tokens_of(point, in_flight), step_.block_tokens, *kind.tiers);
+  }
+  return offload;
+}
+
+PathPrice StageTable::price(const ServeForm& form, const std::vector<ChainStage>& stages,
+                            const ChainOffload& offload) const {
   auto devices = devices_of(stages);
   std::vector<TensorGroup> groups;
   for (std::size_t i = 0; i < stages.size(); ++i)
@@ -220,7 +264,8 @@ PathPrice StageTable::price(const ServeForm& form, const std::vector<ChainStage>
   for (std::size_t i = 0; i + 1 < groups.size(); ++i) set_sending(groups[i], groups[i + 1]);
   std::vector<PathStage> path;
   for (std::size_t i = 0; i < stages.size(); ++i)
-    path.push_back({&groups[i], {i == 0, i + 1 == stages.size()}, stages[i].units});
+    path.push_back(
+        {&groups[i], {i == 0, i + 1 == stages.size()}, stages[i].units, offload[i] ? &*offload[i] : nullptr});
   return price_path(form, path);
 }
 

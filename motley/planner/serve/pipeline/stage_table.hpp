@@ -19,13 +19,19 @@ enum class MemoryRule {
   form_only    // the form's alone, to compare with published results
 };
 
-// A kind of stage: units of one class, or of several where types are mixed or tensor parallelism may cross machines.
+// A kind of stage: units of one class, or of several where types are mixed or tensor parallelism may cross machines; or
+// one device that offloads, with at most so many layers.
 struct StageKind {
   std::vector<int> takes;  // units of every class
   int place = 0;
-  std::vector<double> shares;  // empty: equal
-  TensorGroup group;           // of the first such devices
+  std::vector<double> shares;             // empty: equal
+  TensorGroup group;                      // of the first such devices
+  std::optional<MemoryTiers> tiers = {};  // none: all its layers are in its devices' own memory
+  std::int64_t most_layers = 0;           // where there are tiers
 };
+
+// How the stages of a chain offload, in order; none for those that do not.
+using ChainOffload = std::vector<std::optional<StreamedStage>>;
 
 // What the load of a stage is in a chain problem: all its work for a request, or for the chunks of a lone prompt after
 // the first.
@@ -40,13 +46,19 @@ class StageTable {
   ChainProblem problem(const ServeForm& form, const ServePoint& point, std::int64_t in_flight, MemoryRule rule,
                        std::vector<int> must_use, LoadOf load = LoadOf::request) const;
 
+  // Where the stages of a chain that offload keep their layers, with KV room for `in_flight` requests.
+  ChainOffload place(const ServeForm& form, const ServePoint& point, std::int64_t in_flight,
+                     const std::vector<ChainStage>& stages) const;
+
   // A chain of this table on the devices that devices_of() deals out, with their real links (classes that were made by
   // type alone say nothing of links).
-  PathPrice price(const ServeForm& form, const std::vector<ChainStage>& stages) const;
+  PathPrice price(const ServeForm& form, const std::vector<ChainStage>& stages, const ChainOffload& offload) const;
 
   const std::vector<DeviceClass>& classes() const { return classes_; }
   const std::vector<StageKind>& kinds() const { return kinds_; }
   std::vector<int> counts() const;
+  // Whether every number of layers is tried of stages that offload.
+  bool all_sizes() const { return all_sizes_; }
 
   // Devices of every stage of a chain: units of a class are dealt out in order, first stage first.
   std::vector<std::vector<int>> devices_of(const std::vector<ChainStage>& stages) const;
@@ -55,6 +67,7 @@ class StageTable {
   void add_alike(const ServeOptions& options);
   void add_across_machines();
   void add_mixed(const ServeOptions& options);
+  void add_offloading(const ServeProblem& problem);
   void add_kind(std::vector<int> takes, int place, std::vector<double> shares = {});
   std::vector<int> devices_taken(const std::vector<int>& takes) const;
   template <class Weight>
@@ -70,6 +83,7 @@ class StageTable {
   WeightTypes weights_;
   DType kv_type_;
   std::optional<DType> crossing_type_;  // between machines
+  bool all_sizes_ = true;
   std::vector<StageKind> kinds_;
   std::vector<std::vector<int>> place_devices_;  // one or two of every class that stands there
 };

@@ -106,7 +106,8 @@ class NodeRates {
     const std::int64_t most =
         std::min(node.most_layers[0], most_measured_layers(problem_.options.profile, problem_.cluster, group.devices));
     for (std::int64_t layers = 1; layers <= most; ++layers)
-      node.tokens_per_s.push_back(rates_.stage(group, {}, layers, sequences(group, layers)));
+      node.tokens_per_s.push_back(
+          rates_.stage({.group = &group, .ends = {}, .layers = layers}, sequences(group, layers)));
     return node;
   }
 
