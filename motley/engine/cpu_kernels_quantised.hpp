@@ -300,6 +300,22 @@ void quantise_input(const float* input, std::int64_t, std::int64_t, std::int64_t
   }
 }
 
+// What is needed soon of a panel, while one group of a block is computed with.
+template <class W>
+[[gnu::always_inline]] inline void fetch_ahead(const std::byte* panel, int group) {
+  constexpr std::int64_t groups = W::block_values / 32, bytes = lanes * W::block_bytes, ahead = 2048;
+  for (std::int64_t i = bytes * group / groups; i < bytes * (group + 1) / groups; i += 64)
+    __builtin_prefetch(panel + ahead + i);
+}
+
+// Adds what the whole-numbered sums of a part of a group make to a token's results.
+template <class W>
+[[gnu::always_inline]] inline void add_sums(Vec& total, IntVec sums, const RowScales& rows, const InputBlock& x,
+                                            int part) {
+  total += __builtin_convertvector(sums, Vec) * (rows.scale * x.scale);
+  if constexpr (W::has_offset) total += rows.offset * (W::scale_groups == 1 ? x.sum : x.half_sums[part]);
+}
+
 constexpr std::int64_t panel_tokens = 4;  // that a panel meets at a time, at most
 
 // A panel times C tokens.
@@ -307,13 +323,12 @@ template <class W, int C>
 inline void panel_tile(const std::byte* panel, std::int64_t blocks, const InputBlock* input, std::int64_t input_stride,
                        Vec* result) {
   constexpr int groups = W::block_values / 32;
-  constexpr std::int64_t bytes = lanes * W::block_bytes, ahead = 2048;
+  constexpr std::int64_t bytes = lanes * W::block_bytes;
   Vec total[C] = {};
   for (std::int64_t b = 0; b < blocks; ++b, panel += bytes) {
     const auto header = W::header(panel);
     for (int group = 0; group < groups; ++group, ++input) {
-      for (std::int64_t i = bytes * group / groups; i < bytes * (group + 1) / groups; i += 64)
-        __builtin_prefetch(panel + ahead + i);
+      fetch_ahead<W>(panel, group);
 #pragma GCC unroll 2
       for (int part = 0; part < W::scale_groups; ++part) {
         constexpr int steps = 8 / W::scale_groups;
@@ -333,11 +348,7 @@ inline void panel_tile(const std::byte* panel, std::int64_t blocks, const InputB
         }
         const RowScales rows = W::scales(header, panel, group, part);
 #pragma GCC unroll 8
-        for (int c = 0; c < C; ++c) {
-          const InputBlock& x = input[c * input_stride];
-          total[c] += __builtin_convertvector(sums[c], Vec) * (rows.scale * x.scale);
-          if constexpr (W::has_offset) total[c] += rows.offset * (W::scale_groups == 1 ? x.sum : x.half_sums[part]);
-        }
+        for (int c = 0; c < C; ++c) add_sums<W>(total[c], sums[c], rows, input[c * input_stride], part);
       }
     }
   }

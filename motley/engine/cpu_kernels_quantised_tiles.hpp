@@ -38,26 +38,29 @@ template <bool rest>
   }
 }
 
-// A panel times `tokens`: 16, or those that remain. While the tiles multiply a group, what the one before made is added
+// What the tiles make of some steps of 32 values, until it is added up. None where there is no `input`.
+struct TiledPart {
+  alignas(64) ByteVec weights[8];
+  alignas(64) IntVec sums[tile_height];
+  RowScales scales;
+  const InputBlock* input = nullptr;
+  int part = 0;  // of the 32 values
+};
+
+// A panel times `tokens`: 16, or those that remain. While the tiles multiply a part, what the one before made is added
 // up, and the next is unpacked: what was just stored takes long to be read by tiles, and theirs by vectors.
 template <class W, bool rest>
 void panel_tiles(const std::byte* panel, std::int64_t blocks, const InputBlock* input, std::int64_t input_stride,
                  std::int64_t tokens, Vec* result) {
   constexpr int groups = W::block_values / 32, steps = 8 / W::scale_groups;
-  constexpr std::int64_t bytes = lanes * W::block_bytes, ahead = 2048;
+  constexpr std::int64_t bytes = lanes * W::block_bytes;
   Vec total[tile_height] = {};
-  alignas(64) ByteVec weights[2][8];
-  alignas(64) IntVec sums[2][tile_height];
-  RowScales scales[2];
-  int now = 0;
-  const InputBlock* summed = nullptr;  // whose sums are still to be added up
-  int summed_part = 0;
-  const auto add_up = [&](const InputBlock* inputs, int part, int which) {
-    const RowScales& rows = scales[which];
+  TiledPart parts[2];
+  TiledPart *now = parts, *before = parts + 1;
+  const auto add_up = [&](const TiledPart& made) {
+    if (made.input == nullptr) return;
     const auto add = [&](std::int64_t t) {
-      const InputBlock& x = inputs[t * input_stride];
-      total[t] += __builtin_convertvector(sums[which][t], Vec) * (rows.scale * x.scale);
-      if constexpr (W::has_offset) total[t] += rows.offset * (W::scale_groups == 1 ? x.sum : x.half_sums[part]);
+      add_sums<W>(total[t], made.sums[t], made.scales, made.input[t * input_stride], made.part);
     };
     if constexpr (rest)
       for (std::int64_t t = 0; t < tokens; ++t) add(t);
@@ -68,22 +71,21 @@ void panel_tiles(const std::byte* panel, std::int64_t blocks, const InputBlock* 
   for (std::int64_t b = 0; b < blocks; ++b, panel += bytes) {
     const auto header = W::header(panel);
     for (int group = 0; group < groups; ++group, ++input) {
-      for (std::int64_t i = bytes * group / groups; i < bytes * (group + 1) / groups; i += 64)
-        __builtin_prefetch(panel + ahead + i);
+      fetch_ahead<W>(panel, group);
 #pragma GCC unroll 2
       for (int part = 0; part < W::scale_groups; ++part) {
 #pragma GCC unroll 8
-        for (int step = 0; step < steps; ++step) weights[now][step] = W::values(panel, group, part * steps + step);
-        scales[now] = W::scales(header, panel, group, part);
-        if (summed) add_up(summed, summed_part, now ^ 1);
-        tile_sums<rest>(weights[now], input->values + part * 4 * steps,
-                        input_stride * static_cast<std::int64_t>(sizeof(InputBlock)), sums[now]);
-        summed = input;
-        summed_part = part;
-        now ^= 1;
+        for (int step = 0; step < steps; ++step) now->weights[step] = W::values(panel, group, part * steps + step);
+        now->scales = W::scales(header, panel, group, part);
+        add_up(*before);
+        tile_sums<rest>(now->weights, input->values + part * 4 * steps,
+                        input_stride * static_cast<std::int64_t>(sizeof(InputBlock)), now->sums);
+        now->input = input;
+        now->part = part;
+        std::swap(now, before);
       }
     }
   }
-  if (summed) add_up(summed, summed_part, now ^ 1);
+  add_up(*before);
   std::copy_n(total, tokens, result);
 }

@@ -87,16 +87,32 @@ const std::byte* bytes_of_row(const WeightMatrix& weight, std::int64_t row) {
          row * weight.values.stride(0) * weight.values.element_size();
 }
 
-// A row of a quantised matrix.
-void dequantise_one(const WeightMatrix& weight, std::int64_t row, float* out) {
+// Of the values as they are held.
+DType type_of(const WeightMatrix& weight) {
+  if (weight.values.scalar_type() == at::kByte) return weight.type;
+  return weight.values.scalar_type() == at::kBFloat16 ? DType::bf16 : DType::fp32;
+}
+
+// A row as it lies in a file.
+void copy_row(const WeightMatrix& weight, std::int64_t row, std::byte* to) {
+  const std::int64_t bytes = weight.values.size(1) * weight.values.element_size();
+  if (weight.panel == 0) {
+    std::copy_n(bytes_of_row(weight, row), bytes, to);
+    return;
+  }
   const std::int64_t first = row / weight.panel * weight.panel,
                      rows = std::min(weight.panel, weight.values.size(0) - first);
+  row_of_panel(type_of(weight), bytes_of_row(weight, first), rows, bytes, row - first, to);
+}
+
+// A row of a quantised matrix.
+void dequantise_one(const WeightMatrix& weight, std::int64_t row, float* out) {
   const std::int64_t width = weight.skipped + weight.inputs;
   thread_local std::vector<std::byte> bytes;
   thread_local std::vector<float> values;
   bytes.resize(static_cast<std::size_t>(weight.values.size(1)));
   values.resize(static_cast<std::size_t>(width));
-  row_of_panel(weight.type, bytes_of_row(weight, first), rows, weight.values.size(1), row - first, bytes.data());
+  copy_row(weight, row, bytes.data());
   dequantise_row(weight.type, bytes.data(), width, values.data());
   std::copy_n(values.data() + weight.skipped, weight.inputs, out);
 }
@@ -197,12 +213,10 @@ class CpuOps final : public Ops {
   void prepare(WeightMatrix& weight) const override {
     if (weight.scaled()) return;
     MOTLEY_CHECK(weight.panel == 0 && weight.values.is_contiguous());
-    const bool quantised = weight.values.scalar_type() == at::kByte,
-               bf16 = weight.values.scalar_type() == at::kBFloat16;
-    if (quantised) weight.panel = cpu_kernels<float>().product(weight.type)->panel;
-    if (bf16) weight.panel = cpu_kernels<Bf16>().product(DType::bf16)->panel;
+    const DType type = type_of(weight);
+    weight.panel =
+        type == DType::bf16 ? cpu_kernels<Bf16>().product(type)->panel : cpu_kernels<float>().product(type)->panel;
     if (weight.panel == 0) return;
-    const DType type = bf16 ? DType::bf16 : weight.type;
     const std::int64_t rows = weight.values.size(0), row_bytes = weight.values.size(1) * weight.values.element_size();
     at::parallel_for(0, (rows + weight.panel - 1) / weight.panel, 16, [&](std::int64_t first, std::int64_t last) {
       std::vector<std::byte> as_read(static_cast<std::size_t>(weight.panel * row_bytes));
@@ -288,14 +302,7 @@ class CpuOps final : public Ops {
             dequantise_one(table, row, to);
             continue;
           }
-        if (table.panel == 0) {
-          std::copy_n(data_of<T>(table.values) + row * columns, columns, to);
-          continue;
-        }
-        const std::int64_t first = row / table.panel * table.panel,
-                           count = std::min(table.panel, table.values.size(0) - first);
-        row_of_panel(DType::bf16, bytes_of_row(table, first), count, columns * table.values.element_size(), row - first,
-                     reinterpret_cast<std::byte*>(to));
+        copy_row(table, row, reinterpret_cast<std::byte*>(to));
       }
     });
   }
