@@ -67,10 +67,8 @@ struct RotaryTask {
   T* heads;  // [tokens][head_count][head_dim]
   std::int64_t head_count;
   std::int64_t head_dim;
-  const std::int64_t* positions;
   std::int64_t pairs;
-  const float* inverse_frequencies;  // [pairs]
-  float amplitude;                   // of cosine and sine (YaRN)
+  const float* waves;  // [tokens][2][pairs]: cosines, then sines
 };
 
 // Keys and values of int8 share a scale by so many elements of a head.

@@ -37,16 +37,21 @@ inline void score_lanes(const Tile& tile, const float* query, const BlockOf<C>& 
   const std::int64_t stretch = has_scales<C> ? kv_scale_values : tile.head_dim;
   Vec total[M] = {};
   for (std::int64_t first = 0; first < tile.head_dim; first += stretch) {
-    Vec sums[M] = {};
-    for (std::int64_t i = first; i < first + stretch; ++i) {
+    // Elements at even and at odd places: one sum would wait for itself.
+    Vec sums[2][M] = {};
+    const auto add = [&](int part, std::int64_t i) {
       const Vec key = load_here(keys.elements + i * block_tokens + j);
-      for (int m = 0; m < M; ++m) sums[m] += query[m * tile.head_dim + i] * key;
-    }
+      for (int m = 0; m < M; ++m) sums[part][m] += query[m * tile.head_dim + i] * key;
+    };
+    const std::int64_t end = first + stretch;
+    std::int64_t i = first;
+    for (; i + 2 <= end; i += 2) add(0, i), add(1, i + 1);
+    if (i < end) add(0, i);
     if constexpr (has_scales<C>) {
       const Vec scale = load_here(keys.scales + first / kv_scale_values * block_tokens + j);
-      for (int m = 0; m < M; ++m) total[m] += sums[m] * scale;
+      for (int m = 0; m < M; ++m) total[m] += (sums[0][m] + sums[1][m]) * scale;
     } else {
-      for (int m = 0; m < M; ++m) total[m] = sums[m];
+      for (int m = 0; m < M; ++m) total[m] = sums[0][m] + sums[1][m];
     }
   }
   for (int m = 0; m < M; ++m) store_at(scores + m * tile.width + j, total[m], count);
@@ -75,7 +80,7 @@ inline void weigh_block(Tile& tile, std::int64_t q, const BlockOf<C>& values, st
   const float* scores = tile.scores + q * tile.width + at;
   std::int64_t width = tile.width;
   [[maybe_unused]] float scaled[has_scales<C> ? M : 1][max_block_tokens];
-  for (std::int64_t i = 0; i < dim; i += lanes) {
+  for (std::int64_t i = 0; i < dim;) {
     if constexpr (has_scales<C>)
       if (i % kv_scale_values == 0) {  // the scales go to the scores: there are fewer
         const Fp16* scales = values.scales + i / kv_scale_values * block_tokens;
@@ -89,14 +94,24 @@ inline void weigh_block(Tile& tile, std::int64_t q, const BlockOf<C>& values, st
         scores = scaled[0];
         width = max_block_tokens;
       }
-    Vec total[M];
-    for (int m = 0; m < M; ++m) total[m] = load(tile.total + (q + m) * padded + i);
-    for (std::int64_t j = from; j < to; ++j) {
-      const C* at_token = values.elements + j * dim + i;
-      const Vec value = has_scales<C> ? load(at_token) : load_at(at_token, dim - i);  // heads are whole blocks
-      for (int m = 0; m < M; ++m) total[m] += scores[m * width + j] * value;
-    }
-    for (int m = 0; m < M; ++m) store(tile.total + (q + m) * padded + i, total[m]);
+    const auto add = [&]<int V>() {  // V vectors of elements
+      Vec total[M][V];
+      for (int m = 0; m < M; ++m)
+        for (int v = 0; v < V; ++v) total[m][v] = load(tile.total + (q + m) * padded + i + v * lanes);
+      for (std::int64_t j = from; j < to; ++j) {
+        const C* at_token = values.elements + j * dim + i;
+        Vec value[V];  // heads with scales are whole blocks
+        for (int v = 0; v < V; ++v)
+          value[v] = has_scales<C> || V > 1 ? load(at_token + v * lanes) : load_at(at_token, dim - i);
+        for (int m = 0; m < M; ++m)
+          for (int v = 0; v < V; ++v) total[m][v] += scores[m * width + j] * value[v];
+      }
+      for (int m = 0; m < M; ++m)
+        for (int v = 0; v < V; ++v) store(tile.total + (q + m) * padded + i + v * lanes, total[m][v]);
+    };
+    const bool two = i + 2 * lanes <= dim;
+    two ? add.template operator()<2>() : add.template operator()<1>();
+    i += two ? 2 * lanes : lanes;
   }
 }
 

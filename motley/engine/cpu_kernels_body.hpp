@@ -39,23 +39,18 @@ void norm(const NormTask<T>& task, std::int64_t first, std::int64_t last) {
 
 template <class T>
 void rotate(const RotaryTask<T>& task, std::int64_t first, std::int64_t last) {
-  thread_local std::vector<float> waves;
-  waves.resize(static_cast<std::size_t>(2 * task.pairs));
-  float* cosine = waves.data();
-  float* sine = cosine + task.pairs;
   for (std::int64_t token = first; token < last; ++token) {
-    for (std::int64_t i = 0; i < task.pairs; ++i) {
-      const float angle = static_cast<float>(task.positions[token]) * task.inverse_frequencies[i];
-      cosine[i] = std::cos(angle) * task.amplitude;
-      sine[i] = std::sin(angle) * task.amplitude;
-    }
+    const float* cosine = task.waves + token * 2 * task.pairs;
+    const float* sine = cosine + task.pairs;
     for (std::int64_t head = 0; head < task.head_count; ++head) {
       T* a = task.heads + (token * task.head_count + head) * task.head_dim;
       T* b = a + task.pairs;
-      for (std::int64_t i = 0; i < task.pairs; ++i) {
-        const float x = to_float(a[i]), y = to_float(b[i]);
-        put(a + i, x * cosine[i] - y * sine[i]);
-        put(b + i, y * cosine[i] + x * sine[i]);
+      for (std::int64_t i = 0; i < task.pairs; i += lanes) {
+        const std::int64_t count = task.pairs - i;
+        const Vec x = load_at(a + i, count), y = load_at(b + i, count);
+        const Vec c = load_at(cosine + i, count), s = load_at(sine + i, count);
+        store_at(a + i, x * c - y * s, count);
+        store_at(b + i, y * c + x * s, count);
       }
     }
   }

@@ -247,13 +247,13 @@ struct SixBitGroups : Unsigned {
 
 // ---- products ----
 
-template <class W>
+template <int block_values>
 std::int64_t block_count(std::int64_t inputs) {
-  return (inputs + W::block_values - 1) / W::block_values;
+  return (inputs + block_values - 1) / block_values;
 }
-template <class W>
+template <int block_values>
 std::int64_t quantised_bytes(std::int64_t inputs) {
-  return block_count<W>(inputs) * (W::block_values / 32) * static_cast<std::int64_t>(sizeof(InputBlock));
+  return block_count<block_values>(inputs) * (block_values / 32) * static_cast<std::int64_t>(sizeof(InputBlock));
 }
 
 inline void quantise_block(const float* values, InputBlock& block) {
@@ -262,31 +262,25 @@ inline void quantise_block(const float* values, InputBlock& block) {
     const Vec v = load(values + i), size = v < 0 ? -v : v;
     most = size > most ? size : most;
   }
-  float largest = 0;
-  for (int i = 0; i < lanes; ++i) largest = std::max(largest, most[i]);
-  const float scale = largest / 127, inverse = largest > 0 ? 127 / largest : 0;
+  const float size = largest(most), scale = size / 127, inverse = size > 0 ? 127 / size : 0;
   const Vec magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to a whole number
-  alignas(64) std::int32_t whole[32];
+  float sums[2] = {};
   for (std::int64_t i = 0; i < 32; i += lanes) {
-    const IntVec rounded =
-        reinterpret_cast<IntVec>(load(values + i) * inverse + magic) - reinterpret_cast<IntVec>(magic);
-    std::memcpy(whole + i, &rounded, sizeof rounded);
-  }
-  std::int32_t sums[2] = {};
-  for (int i = 0; i < 32; ++i) {
-    block.values[i] = static_cast<std::int8_t>(whole[i]);
-    sums[i / 16] += block.values[i];
+    const Vec shifted = load(values + i) * inverse + magic;
+    store_bytes(block.values + i, reinterpret_cast<IntVec>(shifted) - reinterpret_cast<IntVec>(magic));
+    sums[i / 16] += sum(shifted - magic);
   }
   block.scale = scale;
-  block.sum = scale * static_cast<float>(sums[0] + sums[1]);
-  for (int half = 0; half < 2; ++half) block.half_sums[half] = scale * static_cast<float>(sums[half]);
+  block.sum = scale * (sums[0] + sums[1]);
+  for (int half = 0; half < 2; ++half) block.half_sums[half] = scale * sums[half];
 }
 
-template <class W>
+// For all types of weights whose blocks are so long.
+template <int block_values>
 void quantise_input(const float* input, std::int64_t, std::int64_t, std::int64_t inputs, std::int64_t skipped,
                     std::byte* prepared) {
   auto* blocks = reinterpret_cast<InputBlock*>(prepared);
-  const std::int64_t end = block_count<W>(skipped + inputs) * W::block_values;
+  const std::int64_t end = block_count<block_values>(skipped + inputs) * block_values;
   for (std::int64_t at = 0; at < end; at += 32) {
     const std::int64_t first = at - skipped;  // of the inputs
     if (first >= 0 && first + 32 <= inputs) {
@@ -364,7 +358,7 @@ constexpr std::int64_t most_together = panel_tokens;
 
 template <class W>
 void multiply_quantised(const LinearTask<float>& task, std::int64_t first, std::int64_t last) {
-  const std::int64_t blocks = block_count<W>(task.inputs), row_bytes = blocks * W::block_bytes;
+  const std::int64_t blocks = block_count<W::block_values>(task.inputs), row_bytes = blocks * W::block_bytes;
   const std::int64_t input_stride = task.input_bytes / static_cast<std::int64_t>(sizeof(InputBlock));
   thread_local std::vector<std::byte> padded, rows;
 #ifdef MOTLEY_AMX
@@ -411,9 +405,15 @@ void multiply_quantised(const LinearTask<float>& task, std::int64_t first, std::
 }
 
 template <class W>
-inline constexpr Product<float> quantised_product{
-    quantised_bytes<W>, quantise_input<W>, 1, multiply_quantised<W>, multiply_quantised<W>, lanes, lanes,
-    most_together,      byte_product};
+inline constexpr Product<float> quantised_product{quantised_bytes<W::block_values>,
+                                                  quantise_input<W::block_values>,
+                                                  1,
+                                                  multiply_quantised<W>,
+                                                  multiply_quantised<W>,
+                                                  lanes,
+                                                  lanes,
+                                                  most_together,
+                                                  byte_product};
 
 inline const Product<float>* quantised_product_of(DType type) {
   switch (type) {

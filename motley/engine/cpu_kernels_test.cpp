@@ -219,10 +219,15 @@ TYPED_TEST(CpuKernelsTest, RotatesPairs) {
   const std::int64_t tokens = 4, heads = 3, dim = 12, pairs = 5;  // the last two elements stay
   const std::vector<std::int64_t> positions = {0, 3, 100, 7};
   const std::vector<float> inverse = {1, 0.5f, 0.1f, 0.02f, 0.001f};
+  std::vector<float> waves;
+  for (const std::int64_t position : positions) {
+    for (const float turn : inverse) waves.push_back(1.5f * std::cos(static_cast<float>(position) * turn));
+    for (const float turn : inverse) waves.push_back(1.5f * std::sin(static_cast<float>(position) * turn));
+  }
   const auto before = random_values<T>(static_cast<std::size_t>(tokens * heads * dim), 7);
   this->for_each_set([&](const CpuKernels<T>& kernels) {
     std::vector<T> after = before;
-    kernels.rotate({after.data(), heads, dim, positions.data(), pairs, inverse.data(), 1.5f}, 0, tokens);
+    kernels.rotate({after.data(), heads, dim, pairs, waves.data()}, 0, tokens);
     for (std::int64_t row = 0; row < tokens * heads; ++row)
       for (std::int64_t i = 0; i < dim; ++i) {
         const auto at = [&](std::int64_t c) {

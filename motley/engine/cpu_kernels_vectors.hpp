@@ -88,20 +88,44 @@ inline void put(Bf16* p, float x) {
   p->bits = static_cast<std::uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
-// Sums of a vector's elements, halves first.
+// What an operation of two makes of all of a vector's elements, halves first.
 typedef float Vec4 __attribute__((vector_size(16)));
 typedef float Vec8 __attribute__((vector_size(32)));
 typedef float Vec16 __attribute__((vector_size(64)));
-[[gnu::always_inline]] inline float sum(Vec4 v) {
-  v += __builtin_shufflevector(v, v, 2, 3, 0, 1);
-  return v[0] + v[1];
+template <class Step>
+[[gnu::always_inline]] inline float reduce(Vec4 v, const Step& step) {
+  v = step(v, __builtin_shufflevector(v, v, 2, 3, 0, 1));
+  v = step(v, __builtin_shufflevector(v, v, 1, 0, 3, 2));
+  return v[0];
 }
-[[gnu::always_inline]] inline float sum(Vec8 v) {
-  return sum(__builtin_shufflevector(v, v, 0, 1, 2, 3) + __builtin_shufflevector(v, v, 4, 5, 6, 7));
+template <class Step>
+[[gnu::always_inline]] inline float reduce(Vec8 v, const Step& step) {
+  return reduce(step(__builtin_shufflevector(v, v, 0, 1, 2, 3), __builtin_shufflevector(v, v, 4, 5, 6, 7)), step);
 }
-[[gnu::always_inline]] inline float sum(Vec16 v) {
-  return sum(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) +
-             __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15));
+template <class Step>
+[[gnu::always_inline]] inline float reduce(Vec16 v, const Step& step) {
+  return reduce(step(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7),
+                     __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15)),
+                step);
+}
+[[gnu::always_inline]] inline float sum(Vec v) {
+  return reduce(v, [](auto a, auto b) { return a + b; });
+}
+[[gnu::always_inline]] inline float largest(Vec v) {
+  return reduce(v, [](auto a, auto b) { return a > b ? a : b; });
+}
+
+// Whole numbers of a vector that fit a byte each.
+[[gnu::always_inline]] inline void store_bytes(std::int8_t* p, IntVec v) {
+#if defined(MOTLEY_AVX512)
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(reinterpret_cast<__m512i>(v)));
+#elif defined(MOTLEY_AVX2)
+  const auto all = reinterpret_cast<__m256i>(v);
+  const __m128i shorts = _mm_packs_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1));
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(shorts, shorts));
+#else
+  for (int i = 0; i < lanes; ++i) p[i] = static_cast<std::int8_t>(v[i]);
+#endif
 }
 
 // e^x to about one unit in the last place: 2^n * e^r with |r| <= ln(2)/2, e^r by a polynomial (Cephes' expf).

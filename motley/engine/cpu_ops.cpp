@@ -4,9 +4,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <cmath>
 #include <cstddef>
 #include <cstdlib>
+#include <initializer_list>
+#include <span>
 #include <string_view>
 #include <type_traits>
 #include <vector>
@@ -51,13 +55,12 @@ void parallel_rows(std::int64_t rows, std::int64_t columns, const Step& step) {
   at::parallel_for(0, rows, std::max<std::int64_t>(1, parallel_elements / std::max<std::int64_t>(columns, 1)), step);
 }
 
-// Pieces of [0, count), each to the next thread that is free: other programs may slow one down at any time.
+// Pieces [0, count), each to the next thread that is free: other programs may slow one down at any time.
 template <class Step>
-void parallel_pieces(std::int64_t count, std::int64_t piece, const Step& step) {
-  const std::int64_t pieces = (count + piece - 1) / piece;
+void parallel_pieces(std::int64_t count, const Step& step) {
   std::atomic<std::int64_t> next{0};
-  at::parallel_for(0, std::min<std::int64_t>(pieces, at::get_num_threads()), 1, [&](std::int64_t, std::int64_t) {
-    for (std::int64_t i = next++; i < pieces; i = next++) step(i * piece, std::min((i + 1) * piece, count));
+  at::parallel_for(0, std::min<std::int64_t>(count, at::get_num_threads()), 1, [&](std::int64_t, std::int64_t) {
+    for (std::int64_t i = next++; i < count; i = next++) step(i);
   });
 }
 
@@ -130,43 +133,120 @@ void multiply_exactly(const WeightMatrix& weight, LinearTask<float> task, std::i
   cpu_kernels<float>().product(DType::fp32)->multiply(task, 0, task.outputs);
 }
 
+// A product, as the kernels are asked for it.
 template <class T>
-void run_linear(Tensor& out, const Tensor& input, const WeightMatrix& weight, const Tensor& bias) {
-  const bool quantised = weight.values.scalar_type() == at::kByte, exact = quantised && exact_inputs();
-  const DType dense = std::is_same_v<T, float> ? DType::fp32 : DType::bf16;
-  const Product<T>* product = cpu_kernels<T>().product(quantised && !exact ? weight.type : dense);
-  MOTLEY_CHECK(product != nullptr && (exact || weight.panel == product->panel));
-  const auto multiply = out.scalar_type() == at::kFloat ? product->multiply_fp32 : product->multiply;
-  const std::int64_t inputs = input.size(1), skipped = quantised && !exact ? weight.skipped : 0;
-  const std::int64_t outputs = weight.values.size(0), bytes = product->prepared_bytes(skipped + inputs);
-  thread_local std::vector<std::byte> prepared;
-  for (std::int64_t token = 0; token < input.size(0); token += tokens_at_once) {
-    const std::int64_t tokens = std::min(tokens_at_once, input.size(0) - token);
-    prepared.resize(static_cast<std::size_t>(tokens * bytes));
-    std::byte* to = prepared.data();
-    const T* from = data_of<T>(input) + token * input.stride(0);
-    const std::int64_t together = product->together;
-    parallel_rows((tokens + together - 1) / together, together * inputs, [&](std::int64_t first, std::int64_t last) {
-      for (std::int64_t t = first * together; t < std::min(last * together, tokens); t += together)
-        product->prepare(from + t * input.stride(0), input.stride(0), std::min(together, tokens - t), inputs, skipped,
-                         to + t * bytes);
-    });
+struct Linear {
+  Linear(Tensor& out_, const WeightMatrix& weight_, const Tensor& bias_) : out(out_), weight(weight_), bias(bias_) {
+    const bool quantised = weight.values.scalar_type() == at::kByte;
+    exact = quantised && exact_inputs();
+    const DType dense = std::is_same_v<T, float> ? DType::fp32 : DType::bf16;
+    product = cpu_kernels<T>().product(quantised && !exact ? weight.type : dense);
+    skipped = quantised && !exact ? weight.skipped : 0;
+    MOTLEY_CHECK(product != nullptr && (exact || weight.panel == product->panel));
+    MOTLEY_CHECK(weight.values.is_contiguous() && out.stride(1) == 1);
+  }
+  Tensor& out;
+  const WeightMatrix& weight;
+  const Tensor& bias;
+  const Product<T>* product = nullptr;
+  bool exact = false;  // quantised weights that meet inputs which are not rounded
+  std::int64_t skipped = 0;
+  bool takes_input_of(const Linear& other) const {
+    return product->prepare == other.product->prepare && skipped == other.skipped;
+  }
+};
+
+// Tokens [token, token + tokens) of an input, as a product takes them: bytes of a token, at `prepared`.
+template <class T>
+std::int64_t prepare_input(const Linear<T>& linear, const Tensor& input, std::int64_t token, std::int64_t tokens,
+                           std::vector<std::byte>& prepared) {
+  const std::int64_t inputs = input.size(1), stride = input.stride(0), together = linear.product->together;
+  const std::int64_t bytes = linear.product->prepared_bytes(linear.skipped + inputs);
+  prepared.resize(static_cast<std::size_t>(tokens * bytes));
+  std::byte* to = prepared.data();
+  const T* from = data_of<T>(input) + token * stride;
+  parallel_rows((tokens + together - 1) / together, together * inputs, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t t = first * together; t < std::min(last * together, tokens); t += together)
+      linear.product->prepare(from + t * stride, stride, std::min(together, tokens - t), inputs, linear.skipped,
+                              to + t * bytes);
+  });
+  return bytes;
+}
+
+// Products that take the same prepared input: threads share the rows of them all.
+template <class T>
+void multiply_all(std::span<const Linear<T>> linears, const std::vector<std::byte>& prepared, std::int64_t input_bytes,
+                  std::int64_t inputs, std::int64_t token, std::int64_t tokens) {
+  struct Piece {
+    const Linear<T>* linear;
+    std::int64_t first, last;
+  };
+  thread_local std::vector<Piece> pieces;
+  pieces.clear();
+  for (const Linear<T>& linear : linears) {
+    const std::int64_t rows = linear.weight.values.size(0), at_once = rows_of_piece(rows, inputs * tokens);
+    for (std::int64_t row = 0; row < rows; row += at_once)
+      pieces.push_back({&linear, row, std::min(row + at_once, rows)});
+  }
+  parallel_pieces(static_cast<std::int64_t>(pieces.size()), [&, &all = pieces](std::int64_t i) {
+    const auto& [linear, first, last] = all[static_cast<std::size_t>(i)];
+    const Tensor& out = linear->out;
     const LinearTask<T> task{
-        to,
-        bytes,
-        bytes_of_row(weight, 0),
-        data_of<T>(bias),
+        prepared.data(),
+        input_bytes,
+        bytes_of_row(linear->weight, 0),
+        data_of<T>(linear->bias),
         static_cast<std::byte*>(out.mutable_data_ptr()) + token * out.stride(0) * out.element_size(),
         out.stride(0),
         tokens,
-        skipped + inputs,
-        outputs};
-    parallel_pieces(outputs, rows_of_piece(outputs, inputs * tokens), [&](std::int64_t first, std::int64_t last) {
-      if constexpr (std::is_same_v<T, float>)
-        if (exact) return multiply_exactly(weight, task, first, last);
-      multiply(task, first, last);
-    });
+        linear->skipped + inputs,
+        linear->weight.values.size(0)};
+    if constexpr (std::is_same_v<T, float>)
+      if (linear->exact) return multiply_exactly(linear->weight, task, first, last);
+    const Product<T>& product = *linear->product;
+    (out.scalar_type() == at::kFloat ? product.multiply_fp32 : product.multiply)(task, first, last);
+  });
+}
+
+template <class T>
+void run_linears(std::span<const Linear<T>> linears, const Tensor& input) {
+  thread_local std::vector<std::byte> prepared;
+  for (std::int64_t token = 0; token < input.size(0); token += tokens_at_once) {
+    const std::int64_t tokens = std::min(tokens_at_once, input.size(0) - token);
+    for (std::size_t first = 0, last = 0; first < linears.size(); first = last) {
+      while (last < linears.size() && linears[last].takes_input_of(linears[first])) ++last;
+      const std::int64_t bytes = prepare_input(linears[first], input, token, tokens, prepared);
+      multiply_all(linears.subspan(first, last - first), prepared, bytes, input.size(1), token, tokens);
+    }
   }
+}
+
+// Cosines and sines for positions [T]: [T][2][pairs], until the next call by this thread. Each layer of a step asks for
+// the same, and those of the last call are kept.
+const float* waves_of(const Tensor& positions, const RotaryFrequencies& frequencies) {
+  thread_local struct {
+    std::vector<std::int64_t> positions;
+    RotaryFrequencies frequencies;
+    std::vector<float> waves;
+  } last;
+  const std::span<const std::int64_t> asked{positions.const_data_ptr<std::int64_t>(),
+                                            static_cast<std::size_t>(positions.numel())};
+  if (std::ranges::equal(asked, last.positions) && frequencies == last.frequencies) return last.waves.data();
+  last.positions.assign(asked.begin(), asked.end());
+  last.frequencies = frequencies;
+  const auto pairs = static_cast<std::int64_t>(frequencies.inverse_frequencies.size());
+  last.waves.resize(asked.size() * 2 * frequencies.inverse_frequencies.size());
+  constexpr std::int64_t work = 16;  // of a pair, beside that of an element elsewhere
+  parallel_rows(positions.numel(), work * pairs, [&, waves = last.waves.data()](std::int64_t first, std::int64_t end) {
+    for (std::int64_t token = first; token < end; ++token)
+      for (std::int64_t i = 0; i < pairs; ++i) {
+        const float angle = static_cast<float>(asked[static_cast<std::size_t>(token)]) *
+                            frequencies.inverse_frequencies[static_cast<std::size_t>(i)];
+        waves[(2 * token) * pairs + i] = std::cos(angle) * frequencies.amplitude;
+        waves[(2 * token + 1) * pairs + i] = std::sin(angle) * frequencies.amplitude;
+      }
+  });
+  return last.waves.data();
 }
 
 template <class T, class C>
@@ -230,10 +310,22 @@ class CpuOps final : public Ops {
   }
 
   void linear(Tensor& out, const Tensor& input, const WeightMatrix& weight, const Tensor& bias) const override {
-    MOTLEY_CHECK(input.stride(1) == 1 && weight.values.is_contiguous() && out.stride(1) == 1);
     if (input.size(0) == 0) return;
     if (weight.scaled()) return generic_ops().linear(out, input, weight, bias);
-    with_type(input, [&]<class T>(T) { run_linear<T>(out, input, weight, bias); });
+    MOTLEY_CHECK(input.stride(1) == 1);
+    with_type(input, [&]<class T>(T) { run_linears<T>(std::array{Linear<T>(out, weight, bias)}, input); });
+  }
+
+  void linears(std::initializer_list<LinearCall> calls, const Tensor& input) const override {
+    if (input.size(0) == 0) return;
+    if (std::ranges::any_of(calls, [](const LinearCall& call) { return call.linear.weight.scaled(); }))
+      return Ops::linears(calls, input);
+    MOTLEY_CHECK(input.stride(1) == 1);
+    with_type(input, [&]<class T>(T) {
+      std::vector<Linear<T>> products;
+      for (const LinearCall& call : calls) products.emplace_back(call.out, call.linear.weight, call.linear.bias);
+      run_linears<T>(products, input);
+    });
   }
 
   void norm(Norm kind, Tensor& out, const Tensor& input, const NormWeights& weights, double epsilon) const override {
@@ -255,13 +347,9 @@ class CpuOps final : public Ops {
   void rotate(Tensor& heads, const Tensor& positions, const RotaryFrequencies& frequencies) const override {
     MOTLEY_CHECK(heads.is_contiguous());
     with_type(heads, [&]<class T>(T) {
-      const RotaryTask<T> task{mutable_data_of<T>(heads),
-                               heads.size(1),
-                               heads.size(2),
-                               positions.const_data_ptr<std::int64_t>(),
+      const RotaryTask<T> task{mutable_data_of<T>(heads), heads.size(1), heads.size(2),
                                static_cast<std::int64_t>(frequencies.inverse_frequencies.size()),
-                               frequencies.inverse_frequencies.data(),
-                               frequencies.amplitude};
+                               waves_of(positions, frequencies)};
       parallel_rows(heads.size(0), heads.stride(0),
                     [&](std::int64_t first, std::int64_t last) { cpu_kernels<T>().rotate(task, first, last); });
     });

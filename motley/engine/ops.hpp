@@ -90,8 +90,7 @@ class Ops {
   // out = activation(gate's product) times up's product, which `other` may hold in between.
   virtual void gated(Activation kind, at::Tensor& out, at::Tensor& other, const at::Tensor& input,
                      const LinearWeights& gate, const LinearWeights& up) const {
-    linear(other, input, up.weight, up.bias);
-    linear(out, input, gate.weight, gate.bias);
+    linears({{other, up}, {out, gate}}, input);
     activate(kind, out, other);
   }
   // sum += the product, which `product` may hold in between.

@@ -63,8 +63,12 @@ TEST_P(OpsTest, Norms) {
 
 TEST_P(OpsTest, Rotation) {
   const RotaryFrequencies frequencies = rotary_frequencies({.theta = 500}, 24);
-  const Tensor positions = at::tensor({0, 5, 100, 77, 3}, at::kLong);
-  compare(random({5, 4, 24}), [&](const Ops& ops, Tensor& heads) { ops.rotate(heads, positions, frequencies); });
+  const auto rotate = [&](const Tensor& positions, const RotaryFrequencies& by) {
+    compare(random({5, 4, 24}), [&](const Ops& ops, Tensor& heads) { ops.rotate(heads, positions, by); });
+  };
+  rotate(at::tensor({0, 5, 100, 77, 3}, at::kLong), frequencies);
+  rotate(at::tensor({0, 5, 100, 78, 3}, at::kLong), frequencies);
+  rotate(at::tensor({0, 5, 100, 78, 3}, at::kLong), rotary_frequencies({.theta = 900}, 24));
 }
 
 TEST_P(OpsTest, ActivationsAndSums) {
@@ -197,6 +201,39 @@ TEST(QuantisedMatrix, MeetsItsColumnsAlone) {
     cpu_ops().look_up(found, at::tensor({7, 42, 43}, at::kLong), matrix, {0, outputs});
     EXPECT_TRUE(found[0].equal(plain[7]) && found[1].equal(plain[42]) && found[2].equal(at::zeros({inputs})));
   }
+}
+
+// Products of one input are those of each call, bit for bit, whatever types the matrices have.
+TEST(QuantisedMatrix, SharesItsInputWithOthers) {
+  const std::int64_t inputs = 512, tokens = 5;
+  const Tensor x = at::randn({tokens, inputs}), bias = at::randn({70});
+  std::vector<LinearWeights> all;
+  for (const DType type : {DType::q8_0, DType::q4_1, DType::q4_k, DType::q6_k, DType::fp32, DType::q8_0}) {
+    const Tensor values = at::randn({70, inputs});
+    WeightMatrix matrix{.values = values, .type = type, .inputs = inputs};
+    if (is_quantised(type)) {
+      matrix.values = at::empty({70, bytes_of(type, inputs)}, at::kByte);
+      for (std::int64_t row = 0; row < 70; ++row)
+        quantise_row(type, values[row].const_data_ptr<float>(), inputs,
+                     reinterpret_cast<std::byte*>(matrix.values[row].mutable_data_ptr<std::uint8_t>()));
+    }
+    cpu_ops().prepare(matrix);
+    all.push_back({matrix, bias});
+  }
+  std::vector<Tensor> together(all.size()), alone(all.size());
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    together[i] = at::zeros({tokens, 70});
+    alone[i] = at::zeros({tokens, 70});
+    cpu_ops().linear(alone[i], x, all[i].weight, bias);
+  }
+  cpu_ops().linears({{together[0], all[0]},
+                     {together[1], all[1]},
+                     {together[2], all[2]},
+                     {together[3], all[3]},
+                     {together[4], all[4]},
+                     {together[5], all[5]}},
+                    x);
+  for (std::size_t i = 0; i < all.size(); ++i) EXPECT_TRUE(together[i].equal(alone[i])) << i;
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, OpsTest, ::testing::Values(at::kFloat, at::kBFloat16),

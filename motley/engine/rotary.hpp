@@ -15,6 +15,7 @@ namespace motley {
 struct RotaryFrequencies {
   std::vector<float> inverse_frequencies;  // one per pair
   float amplitude = 1;
+  bool operator==(const RotaryFrequencies&) const = default;
 };
 RotaryFrequencies rotary_frequencies(const Rotary& rotary, std::int64_t head_dim);
 
