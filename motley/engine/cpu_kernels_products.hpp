@@ -158,11 +158,13 @@ inline void product_rows(const LinearTask<T>& task, std::int64_t row, std::int64
   const Input* input = reinterpret_cast<const Input*>(task.input + token * task.input_bytes) + k;
   const T* weight = reinterpret_cast<const T*>(task.weight) + k;
   const std::int64_t count = std::min(stretch_inputs, task.inputs - k);
+  // One token runs 1.03 to 1.17 times as fast without (AVX2, Zen 3), and 1.12 to 1.27 times in vectors of 16 bytes.
+  constexpr bool fetches = C > 1 || vector_bytes == 64;
   const std::int64_t share = (R + ahead.tiles - 1) / ahead.tiles, fetched = ahead.tile * share;
-  const auto tile = fetched >= R ? product_tile<R, C, 0, T>
-                    : share == 1 ? product_tile<R, C, 1, T>
-                    : share == 2 ? product_tile<R, C, 2, T>
-                                 : product_tile<R, C, R, T>;
+  const auto tile = fetched >= R || !fetches ? product_tile<R, C, 0, T>
+                    : share == 1             ? product_tile<R, C, 1, T>
+                    : share == 2             ? product_tile<R, C, 2, T>
+                                             : product_tile<R, C, R, T>;
   const T* next = ahead.first + fetched * task.inputs;
   for (; row + R <= last; row += R, sums.first += R, next += R * task.inputs)
     tile(weight + row * task.inputs, task.inputs, input, input_stride, count, next, sums);
