@@ -1,6 +1,7 @@
 """Links with rates and delays between the machines of a deployment: `tc tbf` between those that are near each other, and the user-space
 emulator (bench/network) on the way to those that are far."""
 
+import json
 import os
 import subprocess
 import sys
@@ -14,10 +15,10 @@ from networks import PROGRAMS, limit_rate  # noqa: E402
 
 class SlowLinks(Bridge):
     """Ports of the switch that give `near_bytes_per_s`; between the machines `far` and all others `far_bytes_per_s` and, one way,
-    `delay_s`. The first machine is near, and forwards."""
+    `delay_s`, and packets are lost with the probability `loss`. The first machine is near, and forwards."""
 
-    def __init__(self, near_bytes_per_s, far=(), far_bytes_per_s=0, delay_s=0):
-        self.near_bytes_per_s, self.far, self.far_bytes_per_s, self.delay_s = near_bytes_per_s, far, far_bytes_per_s, delay_s
+    def __init__(self, near_bytes_per_s, far=(), far_bytes_per_s=0, delay_s=0, loss=0):
+        self.near_bytes_per_s, self.far, self.far_bytes_per_s, self.delay_s, self.loss = near_bytes_per_s, far, far_bytes_per_s, delay_s, loss
 
     def begin(self):
         super().begin()
@@ -48,9 +49,17 @@ class SlowLinks(Bridge):
             self.tell(f"endpoint {space} {device} 10.9.0.{number}")
         for number in self.far:
             ip("route", "add", f"10.9.0.{number}/32", "dev", "far1", "src", "10.9.0.1")
-        self.tell(f"link * * bytes_per_s={self.far_bytes_per_s} delay_s={self.delay_s} queue_bytes=4e6")
+        self.tell(f"link * * bytes_per_s={self.far_bytes_per_s} delay_s={self.delay_s} loss={self.loss} queue_bytes=4e6")
 
     def tell(self, line):
-        print(line, file=self.emulator.stdin, flush=True)
-        answer = self.emulator.stdout.readline().strip()
+        answer = self.ask(line)
         assert answer == "ok", f"the emulator says to {line!r}: {answer}"
+
+    def packets(self):
+        """Of all far links together: sent, and lost on the way."""
+        links = json.loads(self.ask("statistics")) if self.far else []
+        return {"sent": sum(link["packets"] + link["lost"] for link in links), "lost": sum(link["lost"] for link in links)}
+
+    def ask(self, line):
+        print(line, file=self.emulator.stdin, flush=True)
+        return self.emulator.stdout.readline().strip()

@@ -25,10 +25,11 @@ def workload(tokens):
 
 
 class Setting:
-    """Machines from the second on, as (processors, MiB, devices), and the links to the one that is far: bytes/s, one way in seconds."""
+    """Machines from the second on, as (processors, MiB, devices), and the links to the one that is far: bytes/s, one way in seconds, and
+    the part of the packets that is lost."""
 
-    def __init__(self, *machines, far, bytes_per_s, delay_s):
-        self.machines, self.links = machines, (NEAR, [far], bytes_per_s, delay_s)
+    def __init__(self, *machines, far, bytes_per_s, delay_s, loss=0):
+        self.machines, self.links = machines, (NEAR, [far], bytes_per_s, delay_s, loss)
         self.devices = {f"m{number}/{slot}": (processors / devices, mib / devices)
                         for number, (processors, mib, devices) in enumerate(machines, 2) for slot in range(devices)}  # fmt: skip
 
@@ -142,7 +143,7 @@ def simulated(options, file, streams):
 
 
 def run(options, setting, plan, streams):
-    """`GET /plan` after the first of `streams`, and tokens/s of each. Without a plan: of what `motley up` plans."""
+    """`GET /plan` after the first of `streams`, tokens/s of each, and packets on the far links. Without a plan: of what `motley up` plans."""
     words = ["--inside", json.dumps({"setting": setting, "plan": plan and str(plan), "streams": streams})]
     words += ["--model", options.model, "--build", options.build, "--folder", options.folder]
     result = subprocess.run([sys.executable, sys.argv[0], *map(str, words)], capture_output=True, text=True)
@@ -167,6 +168,6 @@ def serve(options, settings):
             if len(rates) == 1:
                 report = deployment.plan()
         assert deployment.plan()["epoch"] == first, "the workers were started again\n" + deployment.text()
-        print(json.dumps({"report": report, "rates": rates}))
+        print(json.dumps({"report": report, "rates": rates, "packets": deployment.links.packets()}))
     finally:
         deployment.end()

@@ -4,7 +4,7 @@
     wan.py [--plan NUMBER]... [--rounds N] [--model FILE] [--folder FOLDER] [--build FOLDER]
 
 R is the time of a token's way: the stages' measured times, and the delays of the links that it passes. The sites have two machines and one,
-of 0.3 processors each, and 500 Mbit/s between them.
+of 0.3 processors each, and 500 Mbit/s between them, where one packet in 10,000 is lost.
 """
 
 import argparse
@@ -14,8 +14,8 @@ import sys
 
 from unlike import STREAMS, Setting, add_options, chain, found, parse, planned, run, shape, simulated
 
-DELAY_S = 25e-3
-SETTINGS = {"two sites": Setting((0.3, 900, 1), (0.3, 900, 1), (0.3, 900, 1), far=4, bytes_per_s=62.5e6, delay_s=DELAY_S)}
+DELAY_S, LOSS = 25e-3, 1e-4
+SETTINGS = {"two sites": Setting((0.3, 900, 1), (0.3, 900, 1), (0.3, 900, 1), far=4, bytes_per_s=62.5e6, delay_s=DELAY_S, loss=LOSS)}
 CHAINS = (
     {"m4": 10, "m3": 9, "m2": 9},
     {"m2": 14, "m4": 14},
@@ -49,7 +49,7 @@ def main():
             result = run(options, "two sites", folder / f"{number}.json", [1, STREAMS])
             rates.setdefault(str(number), []).append([1 / round_trip_s(result["report"]), *result["rates"].values()])
             kept.write_text(json.dumps(rates))
-            print(f"{shape(plans[number])}: {rates[str(number)]}", file=sys.stderr, flush=True)
+            print(f"{shape(plans[number])}: {rates[str(number)]}, packets {result['packets']}", file=sys.stderr, flush=True)
     print(f"| layers | 1 / R | 1 stream | of 1 / R | simulated | {STREAMS} streams | simulated | ratio |\n|---|---|---|---|---|---|---|---|")
     for number in numbers:
         one, many = (simulated(options, folder / f"{number}.json", streams) for streams in (1, STREAMS))
