@@ -31,7 +31,7 @@ class Load:
         self.gaps = []  # (stream, begin, end) of what is longer than usual
         self.stop = threading.Event()
         self.lock = threading.Lock()
-        self.threads = [threading.Thread(target=self.run, args=(number,)) for number in range(streams)]
+        self.threads = [threading.Thread(target=self.run, args=(number,), daemon=True) for number in range(streams)]
 
     def learn(self):
         for number, prompt in enumerate(PROMPTS):

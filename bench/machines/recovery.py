@@ -58,7 +58,7 @@ class Streams:
     def __init__(self, deployment, count, tokens):
         self.stop, self.failures = threading.Event(), []
         self.arrivals = [[] for _ in range(count)]
-        self.threads = [threading.Thread(target=self.run, args=(deployment, number, tokens)) for number in range(count)]
+        self.threads = [threading.Thread(target=self.run, args=(deployment, number, tokens), daemon=True) for number in range(count)]
         for thread in self.threads:
             thread.start()
 
