@@ -7,7 +7,9 @@
 #include <array>
 #include <atomic>
 #include <cmath>
+#include <cstring>
 #include <fstream>
+#include <span>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -68,34 +70,64 @@ double rate_of(int threads, const Part& part) {
 
 std::atomic<float> sink;  // what is computed only to be timed ends here
 
-using Lanes [[gnu::vector_size(64)]] = float;
+using Floats16 [[gnu::vector_size(16)]] = float;
+using Floats32 [[gnu::vector_size(32)]] = float;
+using Floats64 [[gnu::vector_size(64)]] = float;
 
-// The operations of so many independent sums, in the widest vectors of the processor.
-#if defined(__x86_64__)
-[[gnu::target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")]]
-#endif
-double
-multiply_and_add(float factor) {
-  constexpr int rounds = 20000, sums = 8;
-  Lanes sum[sums] = {};
-  const Lanes by = Lanes{} + factor, plus = Lanes{} + 1e-3F;
+constexpr std::size_t sums_at_once = 8;     // that do not wait for each other
+constexpr std::size_t floats_at_once = 64;  // of which sum_of() takes a multiple
+
+// Vectors that the processor does not have would pass through memory.
+template <class Vector>
+[[gnu::always_inline]] inline float multiply_and_add(int rounds, float factor) {
+  Vector sum[sums_at_once] = {};
+  const Vector by = Vector{} + factor, plus = Vector{} + 1e-3F;
   for (int round = 0; round < rounds; ++round)
-    for (Lanes& one : sum) one = one * by + plus;
-  Lanes all{};
-  for (const Lanes& one : sum) all += one;
-  sink.store(all[0], std::memory_order_relaxed);
-  return 2.0 * rounds * sums * (sizeof(Lanes) / sizeof(float));
+    for (Vector& one : sum) one = one * by + plus;
+  Vector all{};
+  for (const Vector& one : sum) all += one;
+  return all[0];
 }
 
+template <class Vector>
+[[gnu::always_inline]] inline float sum_of(std::span<const float> numbers) {
+  constexpr std::size_t lanes = sizeof(Vector) / sizeof(float);
+  Vector sum[floats_at_once / lanes] = {};
+  for (const float* at = numbers.data(); at != numbers.data() + numbers.size(); at += floats_at_once)
+    for (std::size_t i = 0; i < floats_at_once / lanes; ++i) {
+      Vector some;
+      std::memcpy(&some, at + i * lanes, sizeof some);
+      sum[i] += some;
+    }
+  Vector all{};
+  for (const Vector& one : sum) all += one;
+  return all[0];
+}
+
+// In the widest vectors of the processor, of so many bytes.
+struct Loops {
+  std::size_t vector_bytes;
+  float (*multiply_and_add)(int rounds, float factor);
+  float (*sum_of)(std::span<const float> numbers);
+};
+
 #if defined(__x86_64__)
-[[gnu::target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")]]
+[[gnu::target("arch=x86-64-v4")]] float multiply_and_add_64(int rounds, float factor) {
+  return multiply_and_add<Floats64>(rounds, factor);
+}
+[[gnu::target("arch=x86-64-v4")]] float sum_of_64(std::span<const float> numbers) { return sum_of<Floats64>(numbers); }
+[[gnu::target("arch=x86-64-v3")]] float multiply_and_add_32(int rounds, float factor) {
+  return multiply_and_add<Floats32>(rounds, factor);
+}
+[[gnu::target("arch=x86-64-v3")]] float sum_of_32(std::span<const float> numbers) { return sum_of<Floats32>(numbers); }
 #endif
-double
-read_all(const std::vector<Lanes>& numbers) {
-  Lanes sum{};
-  for (const Lanes& some : numbers) sum += some;
-  sink.store(sum[0], std::memory_order_relaxed);
-  return static_cast<double>(numbers.size() * sizeof(Lanes));
+
+Loops loops_for_this_processor() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("x86-64-v4")) return {sizeof(Floats64), multiply_and_add_64, sum_of_64};
+  if (__builtin_cpu_supports("x86-64-v3")) return {sizeof(Floats32), multiply_and_add_32, sum_of_32};
+#endif
+  return {sizeof(Floats16), multiply_and_add<Floats16>, sum_of<Floats16>};
 }
 
 }  // namespace
@@ -127,12 +159,19 @@ OfferedDevice measure_processor(std::int64_t memory_bytes, int threads) {
   device.kind = processor_kind();
   device.memory_bytes = memory_bytes;
   device.threads = threads;
-  constexpr std::size_t bytes_each = std::size_t{64} << 20;  // more than a share of the caches
-  std::vector<std::vector<Lanes>> numbers(static_cast<std::size_t>(threads),
-                                          std::vector<Lanes>(bytes_each / sizeof(Lanes), Lanes{} + 1.0F));
-  device.bytes_per_s =
-      rate_of(threads, [&](int thread) { return read_all(numbers[static_cast<std::size_t>(thread)]); });
-  device.flop_per_s = rate_of(threads, [](int) { return multiply_and_add(0.999F); });
+  constexpr std::size_t floats_each = std::size_t{16} << 20;  // more than a share of the caches
+  const std::vector<std::vector<float>> numbers(static_cast<std::size_t>(threads),
+                                                std::vector<float>(floats_each, 1.0F));
+  const Loops loops = loops_for_this_processor();
+  device.bytes_per_s = rate_of(threads, [&](int thread) {
+    sink.store(loops.sum_of(numbers[static_cast<std::size_t>(thread)]), std::memory_order_relaxed);
+    return static_cast<double>(floats_each * sizeof(float));
+  });
+  device.flop_per_s = rate_of(threads, [&](int) {
+    constexpr int rounds = 20000;
+    sink.store(loops.multiply_and_add(rounds, 0.999F), std::memory_order_relaxed);
+    return 2.0 * rounds * static_cast<double>(sums_at_once * loops.vector_bytes / sizeof(float));
+  });
   return device;
 }
 
