@@ -81,8 +81,10 @@ Admission Scheduler::adopt(std::uint64_t id, std::int64_t known_tokens, std::int
   const bool inside = std::ranges::all_of(cached.blocks, [&](std::int32_t block) { return block < limits_.blocks; });
   if (!inside || std::ssize(cached.blocks) >= pool_.free_count()) return Admission::never_fits;
   pool_.take(cached.blocks);
+  last_step_ = std::max(last_step_, cached.last_step);  // the steps to come are later ones
   Sequence& sequence = insert(id, known_tokens, max_new_tokens, 0);
   sequence.blocks = cached.blocks;
+  sequence.last_step = cached.last_step;
   if (cached.lacking_stages == 0) {
     sequence.scheduled = cached.tokens;
   } else {
@@ -96,7 +98,8 @@ Admission Scheduler::adopt(std::uint64_t id, std::int64_t known_tokens, std::int
 std::map<std::uint64_t, CachedTokens> Scheduler::cached() const {
   std::map<std::uint64_t, CachedTokens> all;
   for (const Sequence* sequence : running_)
-    if (!sequence->ended) all[sequence->id] = {.tokens = sequence->scheduled, .blocks = sequence->blocks};
+    if (!sequence->ended)
+      all[sequence->id] = {.tokens = sequence->scheduled, .blocks = sequence->blocks, .last_step = sequence->last_step};
   for (const auto& [step, parts] : under_way_)
     for (const Part& part : parts)
       if (const auto found = all.find(part.sequence->id); found != all.end())

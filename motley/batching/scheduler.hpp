@@ -56,11 +56,13 @@ struct ScheduledStep {
 };
 
 // Keys and values that are there already: of tokens [0, tokens), in these blocks. But the first `lacking_stages` of the
-// route do not all have them: there the tokens are computed once more. 0: every stage has them.
+// route do not all have them: there the tokens are computed once more. 0: every stage has them. `last_step` is the one
+// that the sequence was in last: the lower, the longer it has waited for the next.
 struct CachedTokens {
   std::int64_t tokens = 0;
   std::vector<std::int32_t> blocks;
   std::int32_t lacking_stages = 0;
+  std::uint64_t last_step = 0;
   bool operator==(const CachedTokens&) const = default;
 };
 
@@ -91,7 +93,8 @@ class Scheduler {
   Admission add(std::uint64_t id, std::int64_t prompt_tokens, std::int64_t max_new_tokens, std::int64_t priority = 0,
                 std::int64_t cached_tokens = 0, QueueLimit queue_limit = QueueLimit::applies);
   // A sequence of another scheduler whose `cached` tokens, fewer than are known and at least one, stay in their blocks,
-  // and which runs at once; ends as never_fits where they do not.
+  // and which runs at once; ends as never_fits where they do not. Those that have waited longest go first. Before any
+  // step.
   Admission adopt(std::uint64_t id, std::int64_t known_tokens, std::int64_t max_new_tokens, const CachedTokens& cached);
   // What is there of the running sequences, if every step under way is lost.
   std::map<std::uint64_t, CachedTokens> cached() const;

@@ -312,9 +312,11 @@ TEST(Scheduler, TellsWhatIsThereIfTheStepsUnderWayAreLost) {
   const auto second = scheduler.next();
   scheduler.complete(first->id, {});
   const std::vector<std::int32_t> blocks{0, 1};
-  EXPECT_EQ(scheduler.cached(), (std::map<std::uint64_t, CachedTokens>{{7, {.tokens = 4, .blocks = blocks}}}));
+  EXPECT_EQ(scheduler.cached(),
+            (std::map<std::uint64_t, CachedTokens>{{7, {.tokens = 4, .blocks = blocks, .last_step = 2}}}));
   scheduler.complete(second->id, {});
-  EXPECT_EQ(scheduler.cached(), (std::map<std::uint64_t, CachedTokens>{{7, {.tokens = 6, .blocks = blocks}}}));
+  EXPECT_EQ(scheduler.cached(),
+            (std::map<std::uint64_t, CachedTokens>{{7, {.tokens = 6, .blocks = blocks, .last_step = 2}}}));
 }
 
 TEST(Scheduler, AnAdoptedSequenceGoesOnInItsBlocks) {
@@ -328,6 +330,19 @@ TEST(Scheduler, AnAdoptedSequenceGoesOnInItsBlocks) {
   EXPECT_EQ(next->sequences, (std::vector<Part>{{7, 7, 1, {5, 2}, true}}));
   scheduler.complete(next->id, {7});
   EXPECT_EQ(scheduler.counts().free_blocks, 8);
+}
+
+TEST(Scheduler, AdoptedSequencesGoOnInTheOrderOfTheirLastSteps) {
+  Scheduler scheduler({.blocks = 8, .block_tokens = 4, .micro_batches = 3});
+  scheduler.adopt(1, 4, 5, {.tokens = 3, .blocks = {0}, .last_step = 70});
+  scheduler.adopt(2, 4, 5, {.tokens = 3, .blocks = {1}, .last_step = 68});
+  scheduler.adopt(3, 4, 5, {.tokens = 3, .blocks = {2}, .last_step = 69});
+  for (const std::uint64_t id : {2, 3, 1, 2}) {
+    const auto step = scheduler.next();
+    ASSERT_EQ(step->sequences.size(), 1u);
+    EXPECT_EQ(step->sequences[0].id, id);
+    if (id == 1) scheduler.complete(71, {});
+  }
 }
 
 TEST(Scheduler, WhatTheFirstStagesLackIsComputedThereAlone) {
