@@ -8,6 +8,25 @@
 #include "motley/base/units.hpp"
 
 namespace motley {
+namespace {
+
+ResourceSeconds mean_of(const ResourceSeconds& a, const ResourceSeconds& b, double share_of_b) {
+  ResourceSeconds mean;
+  for (std::size_t r = 0; r < resource_count; ++r) mean[r] = (1 - share_of_b) * a[r] + share_of_b * b[r];
+  return mean;
+}
+
+PassSeconds mean_of(const PassSeconds& a, const PassSeconds& b, double share_of_b) {
+  PassSeconds mean{.fixed = mean_of(a.fixed, b.fixed, share_of_b)};
+  for (std::size_t tier = 0; tier < mean.weights.size(); ++tier) {
+    mean.weights[tier] = mean_of(a.weights[tier], b.weights[tier], share_of_b);
+    mean.kv[tier] = mean_of(a.kv[tier], b.kv[tier], share_of_b);
+    mean.activations[tier] = mean_of(a.activations[tier], b.activations[tier], share_of_b);
+  }
+  return mean;
+}
+
+}  // namespace
 
 OffloadCost::OffloadCost(const CostOptions& options, const Cluster& cluster, const Model& model, int device,
                          DType weight_type, DType kv_type, double prompt_tokens, double output_tokens)
@@ -44,21 +63,35 @@ PassLoad OffloadCost::load(const PassShape& shape) const {
   if (prompt_tokens_ > 0) load.finished = std::min(load.finished, chunk / prompt_tokens_);
   load.decodes = load.finished * decodes;
   load.prompts = load.finished * prompt_tokens_;
-  const double context = prompt_tokens_ + output_tokens_ / 2, half = prompt_tokens_ / 2;
-  const double tokens = load.decodes + load.prompts;
-  load.step = {.tokens = tokens,
-               .context = tokens > 0 ? (load.decodes * context + load.prompts * half) / tokens : 0,
-               .cached = load.decodes * step_.seen(context) + load.finished * prompt_passes * step_.seen(half),
-               .logits = load.finished * output_tokens_};
+  load.chunks = load.finished * prompt_passes;
+  load.step = step_with(load, load.chunks);
   return load;
 }
 
+StepLoad OffloadCost::step_with(const PassLoad& load, double chunks) const {
+  const double context = prompt_tokens_ + output_tokens_ / 2, half = prompt_tokens_ / 2;
+  const double decodes = std::max(0.0, load.decodes + load.chunks - chunks);
+  const double share = load.chunks > 0 ? chunks / load.chunks : 0;  // of the prompts in a mean micro-batch
+  const double prompts = share * load.prompts, tokens = decodes + prompts;
+  return {.tokens = tokens,
+          .context = tokens > 0 ? (decodes * context + prompts * half) / tokens : 0,
+          .cached = decodes * step_.seen(context) + chunks * step_.seen(half),
+          .logits = decodes + share * load.finished};
+}
+
+// Chunks of prompts come whole. A micro-batch with one takes longer than a mean one where it computes and the others
+// read, so both count by their shares.
 PassSeconds OffloadCost::seconds(const PassShape& shape) const {
   const StreamedStage stage{.tiers = tiers_,
                             .counts = {.weights = {.device = layers_}, .kv = {}, .activations = {}},
                             .batches = shape.batches,
                             .cpu_attention = shape.cpu_attention};
-  return pass_seconds(step_, group_, {true, true}, stage, load(shape).step, shape.batches);
+  const PassLoad load = this->load(shape);
+  const auto with = [&](double chunks) {
+    return pass_seconds(step_, group_, {true, true}, stage, step_with(load, chunks), shape.batches);
+  };
+  const double fewer = std::floor(load.chunks), share = load.chunks - fewer;
+  return share > 0 ? mean_of(with(fewer), with(fewer + 1), share) : with(fewer);
 }
 
 OffloadPrice OffloadCost::price(const PassShape& shape, const PassSeconds& seconds, const PlacedCounts& counts) const {

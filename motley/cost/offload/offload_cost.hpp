@@ -29,6 +29,7 @@ struct PassLoad {
   double finished = 0;  // requests
   double decodes = 0;   // tokens, one per sequence
   double prompts = 0;   // tokens
+  double chunks = 0;    // that these are in
   double passes = 0;    // of one request
 };
 
@@ -58,6 +59,9 @@ class OffloadCost {
   const MemoryTiers& tiers() const { return tiers_; }
 
  private:
+  // Of a micro-batch with so many chunks of prompts; its other sequences decode.
+  StepLoad step_with(const PassLoad& load, double chunks) const;
+
   std::int64_t layers_;
   StepCost step_;
   TensorGroup group_;

@@ -36,6 +36,42 @@ TEST(OffloadSchedule, TheHostAttendsOneMicroBatchWhileTheDeviceComputesAnother) 
   EXPECT_EQ(run_schedule(layers, 4, 3).pass_s, 8 * (8 + 8 / 4));
 }
 
+// One sequence alone: of eight passes one reads its prompt and the others decode. A device that computes a prompt
+// longer than it reads the weights takes longer than for eight passes with an eighth of the prompt each.
+TEST(OffloadCost, APassCarriesAWholePromptOrNone) {
+  const Cluster cluster = resolve(read<ClusterDescription>(parse_toml(R"(format = "motley.cluster/1"
+[[machine]]
+name = "box"
+devices = ["small"]
+[[device_type]]
+name = "small"
+vendor = "cpu"
+memory = "1 GiB"
+memory_bandwidth = "10 GB/s"
+flops = { fp32 = "100 GFLOP/s" }
+overhead = { layer = "0 s", step = "0 s" }
+)",
+                                                                      "c"),
+                                                           "c"),
+                                  "c");
+  const Model model = read_model(MOTLEY_SOURCE_DIR "/data/models/tales");
+  const double prompt = 128, output = 8;
+  const OffloadCost cost({}, cluster, model, 0, DType::fp32, DType::fp32, prompt, output);
+  const TensorGroup group = make_group(cluster, model.arch, {0}, {}, DType::fp32, DType::fp32, {});
+  const StepCost step({}, cluster, model.arch);
+  const auto seconds = [&](const StepLoad& load) {
+    return static_cast<double>(model.arch.layers) * step.block_s(group, load) + step.ends_s(group, {true, true}, load);
+  };
+  const double context = prompt + output / 2, half = prompt / 2;
+  const double request_s = seconds({prompt, half, half, 1}) + (output - 1) * seconds({1, context, context, 1});
+  const PassShape shape{.batch = 1, .batches = 1, .prompt_chunk = 128};
+  const std::int64_t layers = model.arch.layers;
+  const OffloadPrice price = cost.price(shape, cost.seconds(shape), {{layers, 0, 0}, {layers, 0, 0}, {1, 0, 0}});
+  EXPECT_EQ(price.binding, Resource::device);
+  EXPECT_NEAR(price.tokens_per_s, output / request_s, 1e-9 * output / request_s);
+  EXPECT_NEAR(price.latency_s, request_s, 1e-9 * request_s);
+}
+
 class OffloadForm : public testing::Test {
  protected:
   const Cluster cluster = resolve(read<ClusterDescription>(parse_toml(R"(format = "motley.cluster/1"

@@ -128,6 +128,7 @@ OffloadOutcome plan_offload(const Cluster& cluster, const Model& model, const Wo
   if (!published && options.cost.form != "motley")
     throw input_error(fmt::format("the form \"{}\" does not price offloading", options.cost.form),
                       "use --cost motley or --cost flexgen");
+  if (!published && options.kv_type) check_kv_type(model.arch, *options.kv_type);
   std::optional<OffloadPlan> best;
   bool lacks_tiers = true;
   for (const int device : candidates(cluster, options.device)) {

@@ -149,6 +149,21 @@ TEST(PlanOffload, QuantisedWeightsUnderABound) {
   EXPECT_GT(outcome.plan->predicted.tokens_per_s, planned(cluster, named("llama-2-70b"), lengths(512, 128)));
 }
 
+// Fewer bytes of keys and values leave room for more sequences, and cross the tiers sooner.
+TEST(PlanOffload, KeysAndValuesInEightBits) {
+  for (const char* host : {"208 GiB", "8 GiB"}) {
+    const Cluster cluster = cluster_of({.host = host});
+    OffloadOptions wide, narrow;
+    wide.kv_type = DType::fp32;
+    narrow.kv_type = DType::q8_0;
+    const Workload workload = lengths(512, 128);
+    EXPECT_GT(planned(cluster, named("llama-2-7b"), workload, narrow),
+              1.5 * planned(cluster, named("llama-2-7b"), workload, wide))
+        << host;
+    EXPECT_THROW(plan_offload(cluster, named("tales"), lengths(20, 32), narrow), Error);
+  }
+}
+
 TEST(PlanOffload, WhatIsMissingIsNamed) {
   Cluster cluster = cluster_of({});
   cluster.description.machines[0].host_memory_bytes = 0;
