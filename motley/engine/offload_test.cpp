@@ -120,6 +120,32 @@ TEST_P(OffloadFamilyTest, SaysTheSameBitForBitWhereverItsWeightsAre) {
   }
 }
 
+// Elements and scales, in the host's memory and in records on the disk.
+TEST(OffloadKvTest, SaysTheSameBitForBitWhereverKeysAndValuesInEightBitsAre) {
+  const Folder folder;
+  const Architecture arch = offloaded_architecture(offloaded_families[5]);
+  ASSERT_EQ(arch.head_dim, 32);
+  write_random_model(folder.path, arch);
+  for (const DType type : {DType::fp32, DType::bf16, DType::q8_0}) {
+    StageSpec spec = whole_stage(arch, type);
+    spec.kv_type = DType::q8_0;
+    StageModel resident(spec, folder.path, nullptr, at::kCPU);
+    const std::vector<at::Tensor> expected = logits_of(resident);
+    for (const std::int64_t batches : {1, 2}) {
+      spec.offload = LayerHomes{.weights = std::vector<Tier>(5, Tier::device),
+                                .kv = {Tier::disk, Tier::device, Tier::disk, Tier::disk, Tier::host},
+                                .activations = {}};
+      spec.offload->batches = batches;
+      spec.limits.max_tokens = batches == 1 ? 40 : 7;
+      StageModel offloaded(spec, folder.path, nullptr, at::kCPU);
+      const std::vector<at::Tensor> real = logits_of(offloaded);
+      for (std::size_t step = 0; step < expected.size(); ++step)
+        EXPECT_TRUE(real[step].equal(expected[step]))
+            << name_of(type) << ", " << batches << " micro-batches, step " << step;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Families, OffloadFamilyTest, ::testing::ValuesIn(offloaded_families),
                          [](const auto& family) { return std::string(family.param.name); });
 

@@ -33,6 +33,26 @@ std::span<std::byte> relay(std::int64_t bytes) {
   return buffer->bytes().first(static_cast<std::size_t>(bytes));
 }
 
+// Blocks of a buffer, the first and how many, whose records lie side by side on the disk.
+struct Run {
+  std::size_t first = 0, count = 0;
+};
+
+// Of the blocks [first, last), those that are `moved`. A sequence takes most of its blocks one after the other.
+std::vector<Run> runs_of(const std::vector<std::int32_t>& ids, const std::vector<bool>& moved, std::size_t first,
+                         std::size_t last, std::size_t longest) {
+  std::vector<Run> runs;
+  for (std::size_t i = first; i < std::min(last, ids.size()); ++i) {
+    if (!moved[i]) continue;
+    const bool joins = !runs.empty() && runs.back().first + runs.back().count == i && ids[i] == ids[i - 1] + 1;
+    if (joins && runs.back().count < longest)
+      ++runs.back().count;
+    else
+      runs.push_back({i, 1});
+  }
+  return runs;
+}
+
 }  // namespace
 
 StreamedCaches::StreamedCaches(std::vector<std::int64_t> layers, DType type, const CacheShape& shape,
@@ -111,34 +131,43 @@ void StreamedCaches::end() {
   ++pass_;
 }
 
-// A piece has every copying_threads-th block of the buffer, so that what it loads comes after what it has stored there.
+// A piece has a part of the buffer's blocks, so that what it loads comes after what it has stored there. A read waits
+// in the disk's queue behind pieces of weights, however small it is: records side by side are one.
 void StreamedCaches::move(std::optional<std::size_t> stored, std::optional<std::size_t> loaded) {
+  constexpr std::int64_t most_run_bytes = 256 << 10;
   Buffer& buffer = buffers_[stored.value_or(loaded.value_or(0)) % 2];
   const auto batch = [&](std::optional<std::size_t> pass) {
-    return pass ? batches_[batch_of(*pass)] : std::shared_ptr<const Batch>();
+    return pass ? batches_[batch_of(*pass)] : std::make_shared<const Batch>();
   };
   const auto place = [&](std::optional<std::size_t> pass) {
     return pass ? places_.at(layer_of(*pass)) * shape_.blocks * record_bytes_ : 0;
   };
+  const std::shared_ptr<const Batch> from = batch(stored), to = batch(loaded);
+  const std::size_t blocks = std::max(from->ids.size(), to->ids.size());
+  const std::size_t part = (blocks + copying_threads - 1) / copying_threads;
+  const auto longest = static_cast<std::size_t>(std::max<std::int64_t>(1, most_run_bytes / record_bytes_));
   std::vector<std::function<void()>> pieces;
-  for (std::size_t piece = 0; piece < copying_threads; ++piece)
-    pieces.emplace_back([cache = buffer.cache, file = file_, bytes = record_bytes_, piece, from = batch(stored),
-                         from_place = place(stored), to = batch(loaded), to_place = place(loaded)] {
-      const std::span<std::byte> record = relay(bytes);
-      for (std::size_t i = piece; from && i < from->ids.size(); i += copying_threads) {
-        if (!from->written[i]) continue;
-        std::byte* end = record.data();
-        for (const auto& part : parts_of_block(cache, static_cast<std::int64_t>(i)))
-          end = std::ranges::copy(part, end).out;
-        file->write(from_place + from->ids[i] * bytes, record);
+  for (std::size_t begin = 0; begin < blocks; begin += part)
+    pieces.emplace_back([cache = buffer.cache, file = file_, bytes = record_bytes_, begin, end = begin + part, longest,
+                         from, from_place = place(stored), to, to_place = place(loaded)] {
+      const auto record_bytes = static_cast<std::size_t>(bytes);
+      const std::span<std::byte> records = relay(bytes * static_cast<std::int64_t>(longest));
+      for (const Run& run : runs_of(from->ids, from->written, begin, end, longest)) {
+        for (std::size_t i = 0; i < run.count; ++i) {
+          std::byte* next = records.data() + i * record_bytes;
+          for (const auto& part_of : parts_of_block(cache, static_cast<std::int64_t>(run.first + i)))
+            next = std::ranges::copy(part_of, next).out;
+        }
+        file->write(from_place + from->ids[run.first] * bytes, records.first(run.count * record_bytes));
       }
-      for (std::size_t i = piece; to && i < to->ids.size(); i += copying_threads) {
-        if (!to->filled[i]) continue;
-        file->read(to_place + to->ids[i] * bytes, record);
-        const std::byte* begin = record.data();
-        for (const auto& part : parts_of_block(cache, static_cast<std::int64_t>(i))) {
-          std::copy_n(begin, part.size(), part.data());
-          begin += part.size();
+      for (const Run& run : runs_of(to->ids, to->filled, begin, end, longest)) {
+        file->read(to_place + to->ids[run.first] * bytes, records.first(run.count * record_bytes));
+        for (std::size_t i = 0; i < run.count; ++i) {
+          const std::byte* next = records.data() + i * record_bytes;
+          for (const auto& part_of : parts_of_block(cache, static_cast<std::int64_t>(run.first + i))) {
+            std::copy_n(next, part_of.size(), part_of.data());
+            next += part_of.size();
+          }
         }
       }
     });
