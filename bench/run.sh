@@ -41,9 +41,10 @@ for name in "${names[@]}"; do
     streams) python3 bench/streams/run.py "$@" ;;
     serving) .venv-reference/bin/python bench/decode/serving.py "$@" ;;
     offload-placements) .venv-reference/bin/python bench/offload/placements.py "$@" ;;
+    offload-schedules) .venv-reference/bin/python bench/offload/schedules.py "$@" ;;
     offload) .venv-reference/bin/python bench/offload/run.py "$@" ;;
     kv-types) .venv-reference/bin/python bench/decode/kv_types.py "$@" ;;
     decode) .venv-reference/bin/python bench/decode/run.py "$@" ;;
-    *) printf 'error: there is no benchmark "%s"\n\nhint: known: planning, placement, chain, training, training-joint, simulating, renting, training-measured, predicted, steps, steps-measured, planning-collectives, collectives, joining, learning, decode, kv-types, serving, offload, offload-placements, faults, join, recovery, steps-trained, weight-lag, steps-predicted, steps-saved, steps-two-sites, losses, plans, wan, tls, llama-rpc, streams\n' "$name" >&2; exit 2 ;;
+    *) printf 'error: there is no benchmark "%s"\n\nhint: known: planning, placement, chain, training, training-joint, simulating, renting, training-measured, predicted, steps, steps-measured, planning-collectives, collectives, joining, learning, decode, kv-types, serving, offload, offload-placements, offload-schedules, faults, join, recovery, steps-trained, weight-lag, steps-predicted, steps-saved, steps-two-sites, losses, plans, wan, tls, llama-rpc, streams\n' "$name" >&2; exit 2 ;;
   esac
 done

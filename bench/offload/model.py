@@ -1,4 +1,4 @@
-"""The model of the offloading benchmarks: a billion random parameters in bf16."""
+"""The models of the offloading benchmarks: random parameters in bf16."""
 
 import sys
 from pathlib import Path
@@ -7,12 +7,12 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "decode"))
 import make_model  # noqa: E402
 
 
-def model_in(cache):
+def model_in(cache, shape="1b"):
     """Its folder, made where it is not there."""
-    folder = cache / "llama-1b"
+    folder = cache / f"llama-{shape}"
     if not (folder / "config.json").exists():
         print("making the model", file=sys.stderr, flush=True)
-        make_model.make("1b", folder)
+        make_model.make(shape, folder)
     if not (folder / "tokenizer.json").exists():
         make_model.write_tokenizer(folder)
     return folder
