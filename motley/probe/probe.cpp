@@ -27,7 +27,6 @@ constexpr const char* cpu = "cpu";  // the vendor
 constexpr StepLimits limits{.max_tokens = 64, .max_sequences = 8, .block_tokens = 16};
 constexpr std::int64_t most_context = 256;
 constexpr std::int64_t few_layers = 1, more_layers = 4;  // their difference tells the layers from the rest
-constexpr std::int64_t wider = 2;                        // twice the FFN tells bytes from layers
 constexpr std::int64_t few_rows = 8;                     // with which a product is bound by memory, or nearly
 constexpr double most_flops = 5e9;                       // of a step with many layers: those with few tell the rates
 constexpr std::size_t request_tokens = 40;               // what the server is measured with: tokens of a request,
@@ -39,15 +38,18 @@ constexpr std::int64_t answer_tokens = 33;
 // Of the seconds asked for: the server's, and each of four measurements of steps.
 constexpr double server_share = 1.0 / 3, steps_share = 1.0 / 6;
 
-// Narrower until a block has no more than 32 MiB in fp32, and a vocabulary that fits beside it: the rates do not depend
-// on it, the probe's time does.
+std::int64_t block_elements(const Architecture& shape) {
+  return 2 * shape.hidden * shape.head_dim * (shape.heads + shape.kv_heads) + 3 * shape.hidden * shape.ffn;
+}
+constexpr std::int64_t few_elements = 8 << 20, many_elements = 64 << 20;  // of a block
+
+// Narrower until a block has no more elements than this, and a vocabulary that fits beside it: products of narrow
+// blocks are faster than those of wide ones, but the probe's time and memory grow with it.
 Architecture probe_shape(Architecture shape) {
-  constexpr std::int64_t most_elements = 8 << 20;
+  constexpr std::int64_t bytes_per_element = 64;  // of both types and widths and all counts of layers, and as many free
+  const std::int64_t most_elements = std::clamp(free_memory_bytes() / bytes_per_element, few_elements, many_elements);
   constexpr std::int64_t most_vocabulary = 8192;
-  const auto elements = [&] {
-    return 2 * shape.hidden * shape.head_dim * (shape.heads + shape.kv_heads) + 3 * shape.hidden * shape.ffn;
-  };
-  while (elements() > most_elements && shape.heads > 1) {
+  while (block_elements(shape) > most_elements && shape.heads > 1) {
     const auto halved = [](std::int64_t n) { return std::max<std::int64_t>(1, n / 2); };
     shape.hidden = halved(shape.hidden);
     shape.ffn = halved(shape.ffn);
@@ -57,6 +59,14 @@ Architecture probe_shape(Architecture shape) {
   if (shape.heads % shape.kv_heads != 0) shape.kv_heads = shape.heads;
   shape.vocabulary = std::min(shape.vocabulary, most_vocabulary);
   shape.context = most_context + limits.max_tokens;
+  return shape;
+}
+
+// Another FFN tells bytes from layers. Wide blocks take long, and their bytes so much longer than anything else of a
+// layer that what is left of two of them is noise: theirs is narrower.
+Architecture with_another_ffn(Architecture shape) {
+  constexpr std::int64_t wider = 2, narrower = 8;
+  shape.ffn = block_elements(shape) <= few_elements ? wider * shape.ffn : shape.ffn / narrower;
   return shape;
 }
 
@@ -166,9 +176,7 @@ class Probe {
     samples_.clear();
     result_.types.clear();
     probe_steps(shape_);
-    Architecture wide = shape_;
-    wide.ffn *= wider;
-    probe_steps(wide);
+    probe_steps(with_another_ffn(shape_));
     for (const DType type : dtypes_with(Support::served, Use::values)) {
       ProbedType& probed = result_.types[type];
       StepRates& rates = probed.rates = with_unseen_rates(fit_steps(samples_[type]), samples_[type]);
@@ -319,7 +327,8 @@ class Probe {
         .compute = 1,
         .bandwidth = 1,
         .attention_compute = share(rates.attention_flop_per_s, rates.product_flop_per_s),
-        .attention_bandwidth = share(rates.attention_bandwidth_bytes_per_s, rates.bandwidth_bytes_per_s)};
+        .attention_bandwidth = share(rates.attention_bandwidth_bytes_per_s, rates.bandwidth_bytes_per_s),
+        .in_turn = rates.in_turn};
     device.training = {};  // these shares hold for training, too
     device.overhead = Overhead{.layer_s = rounded(rates.overhead.layer_s), .step_s = rounded(rates.overhead.step_s)};
   }

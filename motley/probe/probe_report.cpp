@@ -38,6 +38,7 @@ Value probe_json(const Cluster& cluster, const ProbeResult& result) {
                        {"attention_flop_per_s", probed.rates.attention_flop_per_s},
                        {"layer_overhead_s", probed.rates.overhead.layer_s},
                        {"step_overhead_s", probed.rates.overhead.step_s},
+                       {"in_turn", probed.rates.in_turn},
                        {"fit_error", Value::object({{"median", probed.error.median}, {"worst", probed.error.worst}})},
                        {"steps", steps_json(probed.steps)}}));
   Value channels = Value::object(), machines = Value::object();

@@ -21,13 +21,17 @@ enum Unknown : std::size_t {
 constexpr std::size_t unknowns = 6;  // of rates, the inverse
 using Coefficients = std::array<double, unknowns>;
 
-// Bytes and FLOPs of which the slower counts, and the rates they go at.
+// Bytes and FLOPs of which the slower counts, or both in turn, and the rates they go at.
 struct Work {
   double bytes = 0, flops = 0;
   double bytes_per_s = 0, flop_per_s = 0;
   Unknown memory, compute;
-  bool reads() const { return bytes / bytes_per_s > flops / flop_per_s; }
-  double seconds() const { return std::max(bytes / bytes_per_s, flops / flop_per_s); }
+  bool in_turn = false;
+  double reading_s() const { return bytes / bytes_per_s; }
+  double computing_s() const { return flops / flop_per_s; }
+  bool reads() const { return in_turn || reading_s() > computing_s(); }
+  bool computes() const { return in_turn || reading_s() <= computing_s(); }
+  double seconds() const { return in_turn ? reading_s() + computing_s() : std::max(reading_s(), computing_s()); }
 };
 
 std::array<Work, 3> works_of(const StepSample& sample, const StepRates& rates) {
@@ -38,7 +42,8 @@ std::array<Work, 3> works_of(const StepSample& sample, const StepRates& rates) {
                .bytes_per_s = rates.bandwidth_bytes_per_s,
                .flop_per_s = rates.product_flop_per_s,
                .memory = bandwidth,
-               .compute = product_rate},
+               .compute = product_rate,
+               .in_turn = rates.in_turn},
           Work{.bytes = sample.layers * load.cached * rank.kv_bytes,
                .flops = sample.layers * load.tokens * load.context * rank.attention_flops,
                .bytes_per_s = rates.attention_bandwidth_bytes_per_s,
@@ -50,15 +55,18 @@ std::array<Work, 3> works_of(const StepSample& sample, const StepRates& rates) {
                .bytes_per_s = rates.bandwidth_bytes_per_s,
                .flop_per_s = rates.product_flop_per_s,
                .memory = bandwidth,
-               .compute = product_rate}};
+               .compute = product_rate,
+               .in_turn = rates.in_turn}};
 }
 
 Coefficients coefficients(const StepSample& sample, const StepRates& rates) {
   Coefficients row{};
   row[layer_overhead] = sample.layers;
   row[step_overhead] = 1;
-  for (const Work& work : works_of(sample, rates))
-    (work.reads() ? row[work.memory] : row[work.compute]) += work.reads() ? work.bytes : work.flops;
+  for (const Work& work : works_of(sample, rates)) {
+    if (work.reads()) row[work.memory] += work.bytes;
+    if (work.computes()) row[work.compute] += work.flops;
+  }
   return row;
 }
 
@@ -112,12 +120,13 @@ Coefficients solve_without_negatives(const std::vector<Coefficients>& rows, cons
   }
 }
 
-StepRates rates_of(const Coefficients& solution) {
+StepRates rates_of(const Coefficients& solution, bool in_turn) {
   return {.bandwidth_bytes_per_s = 1 / solution[bandwidth],
           .product_flop_per_s = 1 / solution[product_rate],
           .attention_bandwidth_bytes_per_s = 1 / solution[kv_bandwidth],
           .attention_flop_per_s = 1 / solution[attention_rate],
-          .overhead = {.layer_s = solution[layer_overhead], .step_s = solution[step_overhead]}};
+          .overhead = {.layer_s = solution[layer_overhead], .step_s = solution[step_overhead]},
+          .in_turn = in_turn};
 }
 
 // The point in [low, high] where a monotone function of its logarithm crosses zero from below, or an end.
@@ -139,14 +148,16 @@ double step_s(const StepSample& sample, const StepRates& rates) {
   return seconds;
 }
 
-StepRates fit_steps(const std::vector<StepSample>& samples) {
-  MOTLEY_CHECK(!samples.empty());
+namespace {
+
+StepRates fit_steps(const std::vector<StepSample>& samples, bool in_turn) {
   // Where to begin: any processor reads for one row longer than it computes, and the other way round for many.
   StepRates rates{.bandwidth_bytes_per_s = 10e9,
                   .product_flop_per_s = 30e9,
                   .attention_bandwidth_bytes_per_s = 5e9,
                   .attention_flop_per_s = 15e9,
-                  .overhead = {}};
+                  .overhead = {},
+                  .in_turn = in_turn};
   constexpr int rounds = 50;  // what bounds which sample settles in a few, the weights take more
   constexpr double no_deviation = 0.01;
   std::vector<double> weights(samples.size(), 1);
@@ -156,12 +167,28 @@ StepRates fit_steps(const std::vector<StepSample>& samples) {
       rows.push_back(coefficients(sample, rates));
       for (double& entry : rows.back()) entry /= sample.seconds;
     }
-    rates = rates_of(solve_without_negatives(rows, weights));
+    rates = rates_of(solve_without_negatives(rows, weights), in_turn);
     // Absolute deviations by weighted squares: a sample that something disturbed does not drag the others along.
     for (std::size_t i = 0; i < samples.size(); ++i)
       weights[i] = 1 / std::max(no_deviation, std::abs(step_s(samples[i], rates) / samples[i].seconds - 1));
   }
   return rates;
+}
+
+double sum_of_errors(const std::vector<StepSample>& samples, const StepRates& rates) {
+  double sum = 0;
+  for (const StepSample& sample : samples) sum += std::abs(step_s(sample, rates) / sample.seconds - 1);
+  return sum;
+}
+
+}  // namespace
+
+StepRates fit_steps(const std::vector<StepSample>& samples) {
+  MOTLEY_CHECK(!samples.empty());
+  constexpr double clearly = 0.8;
+  const StepRates at_once = fit_steps(samples, false), in_turn = fit_steps(samples, true);
+  const bool all_shown = std::isfinite(in_turn.bandwidth_bytes_per_s) && std::isfinite(in_turn.product_flop_per_s);
+  return all_shown && sum_of_errors(samples, in_turn) < clearly * sum_of_errors(samples, at_once) ? in_turn : at_once;
 }
 
 StepRates with_unseen_rates(StepRates rates, const std::vector<StepSample>& samples) {
@@ -172,7 +199,7 @@ StepRates with_unseen_rates(StepRates rates, const std::vector<StepSample>& samp
   std::array<double, 4> least{};
   for (const StepSample& sample : samples)
     for (const Work& work : works_of(sample, rates)) {
-      const double reading_s = work.bytes / work.bytes_per_s, computing_s = work.flops / work.flop_per_s;
+      const double reading_s = work.reading_s(), computing_s = work.computing_s();
       if (computing_s > 0) least[work.memory] = std::max(least[work.memory], work.bytes / computing_s);
       if (reading_s > 0) least[work.compute] = std::max(least[work.compute], work.flops / reading_s);
     }

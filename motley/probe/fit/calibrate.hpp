@@ -22,6 +22,7 @@ struct StepRates {
   double attention_bandwidth_bytes_per_s = 0;
   double attention_flop_per_s = 0;
   Overhead overhead;
+  bool in_turn = false;  // products, and the head, do not compute while they read: both times add up
 };
 
 // Seconds that StepCost gives such a step at these rates: layers max(bytes / bandwidth, FLOPs / rates), the same for
@@ -29,7 +30,8 @@ struct StepRates {
 double step_s(const StepSample& sample, const StepRates& rates);
 
 // The rates with the least sum of relative errors, so that a few disturbed samples hardly count. None is negative, and
-// one that the samples do not show is infinite. Throws an internal error without samples.
+// one that the samples do not show is infinite. `in_turn` where that fits clearly better. Throws an internal error
+// without samples.
 StepRates fit_steps(const std::vector<StepSample>& samples);
 
 // Rates that no sample shows, because the other one of the same work bounds all of them (weights that stay in a cache

@@ -34,14 +34,14 @@ struct Samples {
   Rank narrow = rank_of(1.6e6), wide = rank_of(5e6);
   std::vector<StepSample> list;
 
-  Samples() {
+  explicit Samples(const StepRates& rates = truth) {
     const std::vector<StepLoad> loads{
         {1, 0.5, 0.5, 1}, {1, 256, 256, 1}, {8, 256, 2048, 8}, {64, 32, 32, 1}, {64, 288, 288, 1}};
     for (const Rank* rank : {&narrow, &wide})
       for (const double layers : {1, 4})
         for (const StepLoad& load : loads) {
           list.push_back({rank, layers, load, 0});
-          list.back().seconds = step_s(list.back(), truth);
+          list.back().seconds = step_s(list.back(), rates);
         }
   }
 };
@@ -56,6 +56,18 @@ TEST(FitSteps, FindsTheRatesThatTimedTheSteps) {
   EXPECT_NEAR(rates.attention_flop_per_s, truth.attention_flop_per_s, 1e-6 * truth.attention_flop_per_s);
   EXPECT_NEAR(rates.overhead.layer_s, truth.overhead.layer_s, 1e-10);
   EXPECT_NEAR(rates.overhead.step_s, truth.overhead.step_s, 1e-10);
+  EXPECT_LT(fit_error(samples.list, rates).worst, 1e-6);
+  EXPECT_FALSE(rates.in_turn);
+}
+
+TEST(FitSteps, TellsReadingInTurnFromReadingAtOnce) {
+  StepRates in_turn = truth;
+  in_turn.in_turn = true;
+  const Samples samples(in_turn);
+  const StepRates rates = fit_steps(samples.list);
+  EXPECT_TRUE(rates.in_turn);
+  EXPECT_NEAR(rates.bandwidth_bytes_per_s, truth.bandwidth_bytes_per_s, 1e-6 * truth.bandwidth_bytes_per_s);
+  EXPECT_NEAR(rates.product_flop_per_s, truth.product_flop_per_s, 1e-6 * truth.product_flop_per_s);
   EXPECT_LT(fit_error(samples.list, rates).worst, 1e-6);
 }
 
@@ -81,8 +93,7 @@ TEST(FitSteps, ADisturbedSampleOrTwoDoNotCount) {
 TEST(FitSteps, WhatNoSampleShowsIsTheLeastThatFits) {
   StepRates cached = truth;
   cached.bandwidth_bytes_per_s = 1e13;
-  Samples samples;
-  for (StepSample& sample : samples.list) sample.seconds = step_s(sample, cached);
+  const Samples samples(cached);
   const StepRates fitted = fit_steps(samples.list), rates = with_unseen_rates(fitted, samples.list);
   EXPECT_TRUE(std::isinf(fitted.bandwidth_bytes_per_s));
   EXPECT_NEAR(rates.product_flop_per_s, truth.product_flop_per_s, 1e-6 * truth.product_flop_per_s);
@@ -100,16 +111,18 @@ TEST(FitSteps, PricesAStepAsTheModelDoes) {
   Rank& rank = group.ranks.front();
   rank.efficiency = {.compute = 1, .bandwidth = 1, .attention_compute = 0.25, .attention_bandwidth = 0.5};
   rank.overhead = truth.overhead;
-  const StepRates rates{.bandwidth_bytes_per_s = rank.memory_bandwidth_bytes_per_s,
-                        .product_flop_per_s = rank.flop_per_s,
-                        .attention_bandwidth_bytes_per_s = rank.memory_bandwidth_bytes_per_s / 2,
-                        .attention_flop_per_s = rank.flop_per_s / 4,
-                        .overhead = truth.overhead};
+  StepRates rates{.bandwidth_bytes_per_s = rank.memory_bandwidth_bytes_per_s,
+                  .product_flop_per_s = rank.flop_per_s,
+                  .attention_bandwidth_bytes_per_s = rank.memory_bandwidth_bytes_per_s / 2,
+                  .attention_flop_per_s = rank.flop_per_s / 4,
+                  .overhead = truth.overhead};
   const StepCost cost({}, cluster, model.arch);
-  for (const StepLoad& load : {StepLoad{1, 100, 100, 1}, StepLoad{512, 256, 256, 1}, StepLoad{8, 700, 5600, 8}}) {
-    const double seconds = 3 * cost.block_s(group, load) + cost.ends_s(group, {true, true}, load);
-    EXPECT_NEAR(step_s({&rank, 3, load, 0}, rates), seconds, 1e-12 * seconds);
-  }
+  for (const bool in_turn : {false, true})
+    for (const StepLoad& load : {StepLoad{1, 100, 100, 1}, StepLoad{512, 256, 256, 1}, StepLoad{8, 700, 5600, 8}}) {
+      rates.in_turn = rank.efficiency.in_turn = in_turn;
+      const double seconds = 3 * cost.block_s(group, load) + cost.ends_s(group, {true, true}, load);
+      EXPECT_NEAR(step_s({&rank, 3, load, 0}, rates), seconds, 1e-12 * seconds);
+    }
 }
 
 TEST(FitLink, FindsTheLinkOfAGroup) {
