@@ -34,7 +34,7 @@ class Family:
 
     def worst(self, rng, number):
         replicas = training.random_replicas(rng, models.LAYERS, BATCH, rng.randrange(2, 7))
-        plan = training.plan_of(self.config, replicas, BATCH, schedule=rng.choice(["1f1b", "gpipe"]), overlap=rng.random() < 0.5,
+        plan = training.plan_of(self.config, replicas, BATCH, schedule=rng.choice(["1f1b", "gpipe", "zb-h1"]), overlap=rng.random() < 0.5,
                                 training={"clip_norm": 1.0})
         run = self.folder / str(number) / "run"
         run.parent.mkdir()

@@ -63,6 +63,8 @@ def plans():
         "the same, overlap, single sequences": ([replica(0.5, 4, whole(ONE)), replica(0.5, 4, whole(OTHER))], "1f1b", True),
         "unlike replicas": ([replica(0.75, 3, whole(ONE)), replica(0.25, 2, whole(OTHER, recompute=True))], "1f1b", True),
         "two stages, 1F1B": ([replica(1, 8, *two(half))], "1f1b", False),
+        "two stages, few micro-batches, 1F1B": ([replica(1, 4, *two(half))], "1f1b", False),
+        "the same, ZB-H1": ([replica(1, 4, *two(half))], "zb-h1", False),
         "unlike stages, GPipe": ([replica(1, 4, *two(most))], "gpipe", False),
         "unlike stages, recomputation, GPipe": ([replica(1, 2, *two(2, recompute=True))], "gpipe", False),
         "tensor parallelism": ([replica(1, 4, stage(0, LAYERS, BOTH, tp=2))], "1f1b", False),

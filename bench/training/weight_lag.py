@@ -4,8 +4,8 @@
 
 Runs 1F1B event by event over the stages of a plan of one replica, with the times that `motley simulate` gives: forward F, gradients of
 inputs B, gradients of weights W, the last as long as the products of F, a share `--products` of it (`motley explain` shows the share).
-In three orders: B and W in one pass; W after B, whose result has been sent (what `motley train` runs); and as ZB-H1, where W of stage s,
-from 0, lags s micro-batches behind, so that every stage keeps as many micro-batches as the first. Hops take no time.
+In three orders: B and W in one pass; W after B, whose result has been sent (`1f1b` of a plan); and as ZB-H1 (`zb-h1`), where W of stage
+s, from 0, lags s micro-batches behind, so that every stage keeps as many micro-batches as the first. Hops take no time.
 """
 
 import argparse
@@ -83,8 +83,9 @@ def show(title, found):
 def stages_of(plan, share):
     """Seconds by stage, and micro-batches, as `motley simulate` runs them."""
     with tempfile.TemporaryDirectory() as folder:
-        trace = Path(folder) / "trace.json"
-        subprocess.run([MOTLEY, "simulate", plan, "-q", "--trace-out", trace], check=True, stdout=subprocess.DEVNULL)
+        trace, file = Path(folder) / "trace.json", Path(folder) / "plan.json"
+        file.write_text(json.dumps({**json.loads(Path(plan).read_text()), "schedule": "1f1b"}))
+        subprocess.run([MOTLEY, "simulate", file, "-q", "--trace-out", trace], check=True, stdout=subprocess.DEVNULL)
         events = [e for e in json.loads(trace.read_text())["traceEvents"] if e.get("ph") == "X"]
     seconds, count = [], 0
     for stage in sorted({e["tid"] for e in events if e["name"].startswith("forward")}):

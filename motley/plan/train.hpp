@@ -50,11 +50,21 @@ struct TrainReplica {
 };
 
 enum class PipelineSchedule {
-  gpipe,                    // all forward passes, then all backward passes
-  one_forward_one_backward  // a stage keeps no more micro-batches than there are stages from it to the end
+  gpipe,                     // all forward passes, then all backward passes
+  one_forward_one_backward,  // a stage keeps no more micro-batches than there are stages from it to the end
+  zb_h1                      // the same, but gradients of weights wait, to be computed in pauses (arXiv 2401.10241)
 };
 template <>
 const std::vector<EnumName<PipelineSchedule>>& enum_names<PipelineSchedule>();
+
+// What a stage does with a micro-batch at a time.
+enum class PassKind {
+  forward,
+  backward,  // gradients of its input and of its weights, or of its input alone where there are passes for the others
+  weights    // gradients of its weights that have waited
+};
+template <>
+const std::vector<EnumName<PassKind>>& enum_names<PassKind>();
 
 // How replicas add up their gradients.
 enum class SyncAlgorithm {
@@ -123,8 +133,8 @@ std::int64_t micro_batch_sequences(const Training& training, const TrainReplica&
 StateBytes state_bytes(const Training& training);
 
 // Whether the gradients of a layer's weights are computed after the whole stage's input gradient, which then leaves
-// sooner. What they are computed from takes the place of what the backward pass has read, so that this takes no memory;
-// where recomputation keeps inputs alone it would, and sharded gradients are added up block by block.
+// sooner. What they are computed from takes the place of what the backward pass has read, as many bytes; where
+// recomputation keeps inputs alone it would take more, and sharded gradients are added up block by block.
 bool weights_wait(const Training& training, const LayerStrategy& strategy);
 
 // A pipeline's stage as memory sees it.
@@ -133,15 +143,22 @@ struct StageFootprint {
   bool head = false;
   std::int64_t sequences = 1;  // of a micro-batch, over all data-parallel ranks
   std::int64_t in_flight = 1;  // micro-batches whose activations are held at once
+  std::int64_t waiting = 0;    // and those beside them whose gradients of weights wait, where weights_wait()
 };
 // Bytes on each of tp x dp ranks, in their order, without reserve and limit; `shares` as in TrainStage. Throws an input
 // error where the layers cannot be cut so.
 std::vector<TrainMemory> train_memory(const Architecture& arch, const Training& training,
                                       const StageFootprint& footprint, const std::vector<LayerStrategy>& strategies,
                                       const std::vector<double>& shares = {});
-// Micro-batches that stage `stage` of `stages` holds at once.
+// Micro-batches that stage `stage` of `stages` holds at once, from their forward passes to their backward passes.
 std::int64_t micro_batches_in_flight(PipelineSchedule schedule, std::size_t stage, std::size_t stages,
                                      std::int64_t micro_batches);
+// By how many micro-batches the gradients of a stage's weights lag behind those of its input; 0: the backward pass
+// computes both. With it every stage holds something of as many micro-batches as the first.
+std::int64_t weight_lag(PipelineSchedule schedule, std::size_t stage);
+// Micro-batches beside those in flight whose gradients of weights wait.
+std::int64_t micro_batches_waiting(PipelineSchedule schedule, std::size_t stage, std::size_t stages,
+                                   std::int64_t micro_batches);
 // Bytes on every device of a stage of a plan, in the order of its devices.
 std::vector<TrainMemory> stage_memory(const TrainPlan& plan, const TrainReplica& replica, std::size_t stage);
 

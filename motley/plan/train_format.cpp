@@ -14,7 +14,15 @@ const std::vector<EnumName<Sharding>>& enum_names<Sharding>() {
 template <>
 const std::vector<EnumName<PipelineSchedule>>& enum_names<PipelineSchedule>() {
   static const std::vector<EnumName<PipelineSchedule>> names = {{PipelineSchedule::gpipe, "gpipe"},
-                                                                {PipelineSchedule::one_forward_one_backward, "1f1b"}};
+                                                                {PipelineSchedule::one_forward_one_backward, "1f1b"},
+                                                                {PipelineSchedule::zb_h1, "zb-h1"}};
+  return names;
+}
+
+template <>
+const std::vector<EnumName<PassKind>>& enum_names<PassKind>() {
+  static const std::vector<EnumName<PassKind>> names = {
+      {PassKind::forward, "forward"}, {PassKind::backward, "backward"}, {PassKind::weights, "weights"}};
   return names;
 }
 

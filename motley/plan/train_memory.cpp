@@ -73,6 +73,16 @@ std::int64_t micro_batches_in_flight(PipelineSchedule schedule, std::size_t stag
   return std::min(micro_batches, static_cast<std::int64_t>(stages - stage));
 }
 
+std::int64_t weight_lag(PipelineSchedule schedule, std::size_t stage) {
+  return schedule == PipelineSchedule::zb_h1 ? static_cast<std::int64_t>(stage) : 0;
+}
+
+std::int64_t micro_batches_waiting(PipelineSchedule schedule, std::size_t stage, std::size_t stages,
+                                   std::int64_t micro_batches) {
+  return std::min(weight_lag(schedule, stage),
+                  micro_batches - micro_batches_in_flight(schedule, stage, stages, micro_batches));
+}
+
 namespace {
 
 // What a tensor-parallel rank holds of a block and of the ends.
@@ -130,7 +140,8 @@ std::vector<TrainMemory> train_memory(const Architecture& arch, const Training& 
       const std::int64_t whole = tokens * part.stored_elements * element;
       const std::int64_t kept = strategy.recompute ? tokens * arch.hidden * element : whole;
       add_states(own, bytes, strategy.layers.size() * part.block, strategy);
-      own.activations += strategy.layers.size() * kept * footprint.in_flight;
+      const std::int64_t waiting = weights_wait(training, strategy) ? footprint.waiting : 0;
+      own.activations += strategy.layers.size() * kept * (footprint.in_flight + waiting);
       // The layer under way: what its backward pass works with, what recomputation brings back, weights that are
       // gathered, gradients that are not added up where they stay. Of `split` parts one is there with its gradient in
       // fp32; gradients of a whole layer are there twice, without weights, for the ranks to divide.
@@ -168,7 +179,8 @@ std::vector<TrainMemory> stage_memory(const TrainPlan& plan, const TrainReplica&
       .embedding = stage == 0,
       .head = stage + 1 == replica.stages.size(),
       .sequences = micro_batch_sequences(training, replica),
-      .in_flight = micro_batches_in_flight(plan.schedule, stage, replica.stages.size(), replica.micro_batches)};
+      .in_flight = micro_batches_in_flight(plan.schedule, stage, replica.stages.size(), replica.micro_batches),
+      .waiting = micro_batches_waiting(plan.schedule, stage, replica.stages.size(), replica.micro_batches)};
   auto memory = train_memory(plan.model.arch, training, footprint, held.strategies, held.shares);
   MOTLEY_CHECK(memory.size() == held.devices.size());
   for (std::size_t rank = 0; rank < memory.size(); ++rank) {

@@ -56,7 +56,7 @@ TrainPlan train_example() {
 
 TEST(TrainPlan, WhatItWritesItReads) {
   TrainPlan plan = train_example();
-  plan.schedule = PipelineSchedule::gpipe;
+  plan.schedule = PipelineSchedule::zb_h1;
   plan.sync = {.algorithm = SyncAlgorithm::direct, .overlap = true};
   plan.predicted = {.iteration_s = 2,
                     .tokens_per_s = 6144,
@@ -88,6 +88,11 @@ TEST(TrainPlan, SequencesAndMicroBatches) {
   EXPECT_EQ(micro_batches_in_flight(PipelineSchedule::one_forward_one_backward, 0, 2, 5), 2);
   EXPECT_EQ(micro_batches_in_flight(PipelineSchedule::one_forward_one_backward, 1, 2, 5), 1);
   EXPECT_EQ(micro_batches_in_flight(PipelineSchedule::one_forward_one_backward, 0, 8, 5), 5);
+  EXPECT_EQ(micro_batches_waiting(PipelineSchedule::one_forward_one_backward, 2, 3, 5), 0);
+  EXPECT_EQ(micro_batches_in_flight(PipelineSchedule::zb_h1, 2, 3, 5), 1);
+  EXPECT_EQ(micro_batches_waiting(PipelineSchedule::zb_h1, 2, 3, 5), 2);
+  EXPECT_EQ(micro_batches_waiting(PipelineSchedule::zb_h1, 2, 3, 2), 1);
+  EXPECT_EQ(micro_batches_waiting(PipelineSchedule::zb_h1, 0, 3, 5), 0);
 }
 
 // Counted by hand: opt-125m has 7,087,872 parameters in a block.
@@ -106,8 +111,15 @@ TEST(TrainPlan, MemoryIsCounted) {
   const std::int64_t stored = (8 * 768 + 2 * 3072) * 2, backward = (3 * 768 + 2 * 3072) * 2;
   EXPECT_EQ(memory.activations, 2 * 4 * 3 * 1024 * stored + 3 * 1024 * backward + 2 * 7087872);
 
+  // What gradients of weights wait for takes as much, but not of a layer that is recomputed, whose do not wait.
+  const StageFootprint lagging{.sequences = 3, .in_flight = 4, .waiting = 2};
+  const TrainMemory waits = train_memory(arch, training, lagging, plain).at(0);
+  EXPECT_EQ(waits.activations - memory.activations, 2 * 2 * 3 * 1024 * stored);
+  const std::vector<LayerStrategy> again = {{.layers = {0, 2}, .recompute = true}};
+  EXPECT_EQ(train_memory(arch, training, lagging, again), train_memory(arch, training, middle, again));
+
   // Recomputed: inputs alone, and one layer brought back.
-  const TrainMemory recomputed = train_memory(arch, training, middle, {{.layers = {0, 2}, .recompute = true}}).at(0);
+  const TrainMemory recomputed = train_memory(arch, training, middle, again).at(0);
   EXPECT_EQ(recomputed.activations, 2 * 4 * 3 * 1024 * 768 * 2 + 3 * 1024 * (stored + backward) + 2 * 7087872);
 
   // Divided among two ranks: each has 2 of 3 sequences; a layer's weights are gathered in 2 parts,

@@ -1,5 +1,6 @@
 #include "motley/report/html_report.hpp"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -292,12 +293,25 @@ TEST(TrainPage, DrawsEveryPassOfAStep) {
   EXPECT_THAT(page, HasSubstr(">" + human_seconds(plan.predicted.iteration_s) + "<"));
   EXPECT_THAT(page, HasSubstr("0-2 tp 2 dp 1, 3-6 tp 2 dp 1 recompute"));
   EXPECT_THAT(page, HasSubstr("optimizer"));
-  std::size_t passes = 0;
-  for (const char* direction : {"\"pass forward\" d=\"", "\"pass backward\" d=\""})
-    for (std::size_t at = page.find(direction); at != std::string::npos; at = page.find(direction, at + 1))
-      passes += count(page.substr(at, page.find("\"></path>", at) - at), "M");
-  EXPECT_EQ(passes, 2u * 2 * 6);  // stages, directions, micro-batches
+  const auto passes = [](const std::string& of, const std::string& kind) {
+    std::size_t found = 0;
+    const std::string begin = fmt::format("\"pass {}\" d=\"", kind);
+    for (std::size_t at = of.find(begin); at != std::string::npos; at = of.find(begin, at + 1))
+      found += count(of.substr(at, of.find("\"></path>", at) - at), "M");
+    return found;
+  };
+  EXPECT_EQ(passes(page, "forward"), 2u * 6);  // stages, micro-batches
+  EXPECT_EQ(passes(page, "backward"), 2u * 6);
+  EXPECT_EQ(passes(page, "weights"), 0u);
+  EXPECT_THAT(page, Not(HasSubstr("that have waited")));
   EXPECT_EQ(page, html_report(plan));
+
+  TrainPlan waits = plan;
+  waits.schedule = PipelineSchedule::zb_h1;
+  const std::string other = html_report(waits);
+  EXPECT_EQ(passes(other, "backward"), 2u * 6);
+  EXPECT_EQ(passes(other, "weights"), 6u);  // of the second stage
+  EXPECT_THAT(other, HasSubstr("that have waited"));
 }
 
 // Two replicas of one stage each, the first on the slower device.

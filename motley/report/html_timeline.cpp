@@ -172,15 +172,19 @@ Html run_content(const Run& run) {
 
 // ---- training ----
 
-Html passes_path(const std::vector<TimelinePass>& passes, bool backward, double span_s) {
+PassKind kind_of(const TimelinePass& pass) {
+  return pass.weights ? PassKind::weights : pass.backward ? PassKind::backward : PassKind::forward;
+}
+
+Html passes_path(const std::vector<TimelinePass>& passes, PassKind kind, double span_s) {
   std::string path;
   for (const TimelinePass& pass : passes) {
-    if (pass.backward != backward) continue;
+    if (kind_of(pass) != kind) continue;
     const auto from = std::lround(lane_units * pass.start_s / span_s);
     const auto width = std::max(1L, std::lround(lane_units * pass.end_s / span_s) - from);
-    path += fmt::format("M{} {}h{}v46h-{}z", from, backward ? 52 : 2, width, width);
+    path += fmt::format("M{} {}h{}v46h-{}z", from, kind == PassKind::forward ? 2 : 52, width, width);
   }
-  return tag("path", {{"class", backward ? "pass backward" : "pass forward"}, {"d", path}});
+  return path.empty() ? Html() : tag("path", {{"class", fmt::format("pass {}", name_of(kind))}, {"d", path}});
 }
 
 ChartRow stage_lane(const std::string& name, const std::vector<TimelinePass>& passes, double busy_s,
@@ -208,7 +212,8 @@ Html replica_lanes(std::size_t replica, const TrainPlan& plan, const TrainStepPr
   std::vector<std::vector<TimelinePass>> of_stage(stages);
   for (const PipelinePass& pass : passes)
     if (pass.pipeline == replica)
-      of_stage[pass.stage].push_back({pass.micro_batch, pass.backward, pass.start_s, pass.end_s});
+      of_stage[pass.stage].push_back({pass.micro_batch, pass.kind != PassKind::forward, pass.start_s, pass.end_s,
+                                      pass.kind == PassKind::weights});
   std::vector<ChartRow> rows;
   for (std::size_t s = 0; s < std::min(stages, lanes_drawn); ++s)
     rows.push_back(
@@ -237,7 +242,7 @@ Html step_content(const TrainPlan& plan) {
           fmt::format(
               "One simulated step in cost form motley: {}, of which {} exchange gradients and {} update the weights.{}",
               human_seconds(price.iteration_s), human_seconds(price.exchange_s), human_seconds(price.update_s), which)),
-      step_legend(), replica_lanes(order[0], plan, price, passes, axis)};
+      step_legend(plan.schedule == PipelineSchedule::zb_h1), replica_lanes(order[0], plan, price, passes, axis)};
   Html others;
   if (passes.size() <= passes_drawn)
     for (std::size_t i = 1; i < order.size(); ++i)
@@ -264,14 +269,17 @@ Html pass_boxes(const std::vector<TimelinePass>& passes, double span_s) {
               {"preserveAspectRatio", "none"},
               {"width", "100%"},
               {"height", "100%"}},
-             {passes_path(passes, false, span_s), passes_path(passes, true, span_s)});
+             {passes_path(passes, PassKind::forward, span_s), passes_path(passes, PassKind::backward, span_s),
+              passes_path(passes, PassKind::weights, span_s)});
 }
 
-Html step_legend() {
-  return legend({{"c0 fill", "forward pass of a micro-batch (upper half)"},
-                 {"c1 fill", "backward pass (lower half)"},
-                 {"m1", "gradients"},
-                 {"m3", "update"}});
+Html step_legend(bool waited) {
+  std::vector<LegendEntry> entries = {
+      {"c0 fill", "forward pass of a micro-batch (upper half)"}, {"c1 fill", "backward pass (lower half)"}};
+  if (waited) entries.push_back({"c2 fill", "gradients of weights that have waited (lower half)"});
+  entries.push_back({"m1", "gradients"});
+  entries.push_back({"m3", "update"});
+  return legend(entries);
 }
 
 Html serve_timeline(const ServePlan& plan, const PageOptions& options) {

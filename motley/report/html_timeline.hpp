@@ -13,6 +13,7 @@ Html train_timeline(const TrainPlan& plan);
 
 // Boxes in a lane over [0, span_s], the forward passes' in its upper half, and what they and other marks mean.
 Html pass_boxes(const std::vector<TimelinePass>& passes, double span_s);
-Html step_legend();
+// `waited`: with gradients of weights that have.
+Html step_legend(bool waited);
 
 }  // namespace motley

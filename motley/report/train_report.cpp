@@ -247,7 +247,7 @@ std::string train_chrome_trace(const TrainPlan& plan, const TrainStepPrice& pric
   };
   for (const auto& pass : passes)
     add(first_track[pass.pipeline] + pass.stage,
-        fmt::format("{} {}", pass.backward ? "backward" : "forward", pass.micro_batch), pass.start_s, pass.end_s);
+        fmt::format("{} {}", name_of(pass.kind), pass.micro_batch), pass.start_s, pass.end_s);
   const double ends_s = slowest_s(price);
   add(tracks, "gradients", ends_s, ends_s + price.exchange_s);
   add(tracks, "update", ends_s + price.exchange_s, price.iteration_s);

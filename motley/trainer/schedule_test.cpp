@@ -10,11 +10,12 @@
 namespace motley {
 namespace {
 
-constexpr auto schedules = {PipelineSchedule::gpipe, PipelineSchedule::one_forward_one_backward};
+constexpr auto schedules = {PipelineSchedule::gpipe, PipelineSchedule::one_forward_one_backward,
+                            PipelineSchedule::zb_h1};
 
 std::string text(const std::vector<StagePass>& passes) {
   std::string all;
-  for (const StagePass& pass : passes) all += fmt::format("{}{} ", pass.backward ? 'b' : 'f', pass.micro_batch);
+  for (const StagePass& pass : passes) all += fmt::format("{}{} ", name_of(pass.kind)[0], pass.micro_batch);
   return all;
 }
 
@@ -25,6 +26,11 @@ TEST(StagePasses, ByHand) {
   EXPECT_EQ(text(stage_passes(one_f_one_b, 1, 3, 4)), "f0 f1 b0 f2 b1 f3 b2 b3 ");
   EXPECT_EQ(text(stage_passes(one_f_one_b, 2, 3, 4)), "f0 b0 f1 b1 f2 b2 f3 b3 ");
   EXPECT_EQ(text(stage_passes(one_f_one_b, 0, 4, 2)), "f0 f1 b0 b1 ");
+  const auto zb_h1 = PipelineSchedule::zb_h1;
+  EXPECT_EQ(text(stage_passes(zb_h1, 0, 3, 4)), "f0 f1 f2 b0 f3 b1 b2 b3 ");
+  EXPECT_EQ(text(stage_passes(zb_h1, 1, 3, 4)), "f0 f1 b0 f2 b1 w0 f3 b2 w1 b3 w2 w3 ");
+  EXPECT_EQ(text(stage_passes(zb_h1, 2, 3, 4)), "f0 b0 f1 b1 f2 b2 w0 f3 b3 w1 w2 w3 ");
+  EXPECT_EQ(text(stage_passes(zb_h1, 2, 3, 2)), "f0 b0 f1 b1 w0 w1 ");
 }
 
 TEST(StagePasses, HoldAsManyMicroBatchesAsThePlanCounts) {
@@ -32,11 +38,18 @@ TEST(StagePasses, HoldAsManyMicroBatchesAsThePlanCounts) {
     for (std::size_t stages = 1; stages <= 6; ++stages)
       for (std::int64_t micro_batches = 1; micro_batches <= 6; ++micro_batches)
         for (std::size_t stage = 0; stage < stages; ++stage) {
-          std::int64_t held = 0, most = 0;
-          for (const StagePass& pass : stage_passes(schedule, stage, stages, micro_batches))
-            most = std::max(most, held += pass.backward ? -1 : 1);
-          EXPECT_EQ(held, 0);
-          EXPECT_EQ(most, micro_batches_in_flight(schedule, stage, stages, micro_batches));
+          const bool lags = weight_lag(schedule, stage) > 0;
+          std::int64_t in_flight = 0, waiting = 0, most_in_flight = 0, most = 0;
+          for (const StagePass& pass : stage_passes(schedule, stage, stages, micro_batches)) {
+            in_flight += pass.kind == PassKind::forward ? 1 : pass.kind == PassKind::backward ? -1 : 0;
+            if (lags) waiting += pass.kind == PassKind::backward ? 1 : pass.kind == PassKind::weights ? -1 : 0;
+            most_in_flight = std::max(most_in_flight, in_flight);
+            most = std::max(most, in_flight + waiting);
+          }
+          EXPECT_EQ(in_flight + waiting, 0);
+          const std::int64_t planned = micro_batches_in_flight(schedule, stage, stages, micro_batches);
+          EXPECT_EQ(most_in_flight, planned);
+          EXPECT_EQ(most, planned + micro_batches_waiting(schedule, stage, stages, micro_batches));
         }
 }
 
@@ -47,13 +60,14 @@ TEST(StagePasses, AreThoseOfThePrice) {
       for (std::int64_t micro_batches = 1; micro_batches <= 6; ++micro_batches) {
         PipelineLoad load{.stages = {}, .micro_batches = micro_batches};
         for (std::size_t s = 0; s < stages; ++s)
-          load.stages.push_back({.forward_s = 1.0 + static_cast<double>(s * 7 % 3), .backward_s = 2.0});
+          load.stages.push_back(
+              {.forward_s = 1.0 + static_cast<double>(s * 7 % 3), .backward_s = 2.0, .weights_s = s > 0 ? 0.5 : 0});
         std::vector<PipelinePass> priced;
         run_pipelines(schedule, {load}, &priced);
         for (std::size_t stage = 0; stage < stages; ++stage) {
           std::vector<StagePass> order;
           for (const PipelinePass& pass : priced)
-            if (pass.stage == stage) order.push_back({pass.micro_batch, pass.backward});
+            if (pass.stage == stage) order.push_back({pass.micro_batch, pass.kind});
           EXPECT_EQ(order, stage_passes(schedule, stage, stages, micro_batches));
         }
       }
@@ -77,7 +91,9 @@ TEST(StagePasses, NeverWaitForEachOther) {
           for (std::size_t s = 0; s < stages; ++s) {
             if (done[s] == lists[s].size()) continue;
             const StagePass& next = lists[s][done[s]];
-            const bool ready = next.backward ? s + 1 == stages || has_run(s + 1, next) : s == 0 || has_run(s - 1, next);
+            const bool ready = next.kind == PassKind::forward  ? s == 0 || has_run(s - 1, next)
+                               : next.kind == PassKind::weights ? has_run(s, {next.micro_batch, PassKind::backward})
+                                                                : s + 1 == stages || has_run(s + 1, next);
             done[s] += ready ? 1 : 0;
             moved = moved || ready;
           }

@@ -1,5 +1,7 @@
 #include "motley/trainer/step_timeline.hpp"
 
+#include <set>
+
 #include "motley/cost/train/train_price.hpp"
 #include "motley/trainer/layout/layout.hpp"
 
@@ -15,8 +17,12 @@ TimelineLane real_lane(const TrainPlan& plan, const std::string& device, const T
                     .passes = {},
                     .exchange = {done.busy_s, exchanged_s},
                     .update = {exchanged_s, exchanged_s + done.update_s}};
-  for (const TrainPass& pass : done.passes)
-    lane.passes.push_back({pass.micro_batch, pass.way == TrainPass::Way::backward, pass.start_s, pass.end_s});
+  std::set<std::int64_t> went_back;  // a second backward pass is that of the weights, which have waited
+  for (const TrainPass& pass : done.passes) {
+    const bool backward = pass.way == TrainPass::Way::backward;
+    const bool weights = backward && !went_back.insert(pass.micro_batch).second;
+    lane.passes.push_back({pass.micro_batch, backward, pass.start_s, pass.end_s, weights});
+  }
   return lane;
 }
 
@@ -38,7 +44,7 @@ void predict(const TrainPlan& plan, StepTimeline& timeline) {
   }
   for (const PipelinePass& pass : passes)
     timeline.predicted[first_lane[pass.pipeline] + pass.stage].passes.push_back(
-        {pass.micro_batch, pass.backward, pass.start_s, pass.end_s});
+        {pass.micro_batch, pass.kind != PassKind::forward, pass.start_s, pass.end_s, pass.kind == PassKind::weights});
 }
 
 }  // namespace

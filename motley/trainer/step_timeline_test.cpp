@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "motley/cost/train/train_price.hpp"
 
 namespace motley {
@@ -60,6 +62,19 @@ TEST(StepTimeline, HasALaneForEachWorkerAndAPredictedOneForEachStage) {
     EXPECT_GE(lane.exchange.start_s, lane.passes.back().end_s);
     EXPECT_EQ(lane.update.end_s, price.iteration_s);
   }
+}
+
+TEST(StepTimeline, TellsGradientsOfWeightsThatHaveWaited) {
+  TrainPlan plan = small_plan();
+  plan.schedule = PipelineSchedule::zb_h1;
+  std::vector<TrainStepDone> done = answers();
+  done[1].passes.push_back({0, TrainPass::Way::backward, 0.4, 0.5});
+  const StepTimeline timeline = step_timeline(plan, {.step = 7, .seconds = 0.8}, done);
+  EXPECT_EQ(timeline.workers[1].passes,
+            (std::vector<TimelinePass>{{0, false, 0.1, 0.1}, {0, true, 0.2, 0.4}, {0, true, 0.4, 0.5, true}}));
+  ASSERT_EQ(timeline.predicted.at(1).passes.size(), 6U);
+  EXPECT_EQ(std::ranges::count(timeline.predicted[1].passes, true, &TimelinePass::weights), 2);
+  EXPECT_EQ(std::ranges::count(timeline.predicted[0].passes, true, &TimelinePass::weights), 0);
 }
 
 TEST(StepTimeline, ComesBackFromItsFile) {

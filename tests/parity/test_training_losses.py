@@ -64,7 +64,7 @@ def check_weights(folder, trained):
 def test_losses_and_weights_are_those_of_one_process(trained, seed, tmp_path):
     rng = random.Random(f"{trained.config['model_type']} {seed}")
     replicas = training.random_replicas(rng, models.LAYERS, BATCH, rng.randrange(2, 7))
-    plan = trained.plan(replicas, schedule=rng.choice(["1f1b", "gpipe"]), overlap=rng.random() < 0.5)
+    plan = trained.plan(replicas, schedule=rng.choice(["1f1b", "gpipe", "zb-h1"]), overlap=rng.random() < 0.5)
     result = training.run(MOTLEY, plan, trained.folder, trained.data, tmp_path / "run", STEPS)
     assert result.returncode == 0, result.stderr
     check_losses(metrics_of(tmp_path / "run"), trained)
@@ -163,11 +163,34 @@ def test_sgd_is_torchs(momentum, tied, tmp_path):
     assert [line["grad_norm"] for line in metrics_of(tmp_path / "run")] == pytest.approx(norms, rel=1e-4)
 
 
+LATE = [{"share": 2 / 3, "micro_batches": 4, "stages": [stage(0, 1, boxes(0)), stage(1, 4, boxes(1, 2), tp=2, shares=[0.7, 0.3]),
+                                                      {"layers": [4, 6], "devices": boxes(3), "strategies": [
+                                                          {"layers": [4, 5], "recompute": True}, {"layers": [5, 6]}]}]},
+        {"share": 1 / 3, "micro_batches": 2, "stages": [stage(0, 3, boxes(4)), stage(3, 6, boxes(5))]}]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_gradients_that_wait_are_the_same_bits(precision, tied, tmp_path):
+    """zb-h1 beside 1f1b: passes in another order, every sum in the same."""
+    found = {}
+    for schedule in ("1f1b", "zb-h1"):
+        run = tmp_path / schedule / "run"
+        run.parent.mkdir()
+        plan = tied.plan(LATE, schedule=schedule, training={"precision": precision, "clip_norm": 1.0})
+        result = training.run(MOTLEY, plan, tied.folder, tied.data, run, 8)
+        assert result.returncode == 0, result.stderr
+        lanes = json.loads((run / "timeline.json").read_text())["workers"]
+        assert any(p.get("weights") for lane in lanes for p in lane["passes"]) == (schedule == "zb-h1")
+        found[schedule] = [(line["loss"], line["grad_norm"]) for line in metrics_of(run)]
+    assert found["zb-h1"] == found["1f1b"]
+
+
 def sharded(shard, **rest):
     return [{"share": 1.0, "micro_batches": 6, "stages": [stage(0, 6, boxes(0, 1), dp=2, shard=shard, **rest)]}]
 
 
-MEMORY = {"one": ONE, "unlike": UNLIKE, "recomputed": [{"share": 1.0, "micro_batches": 2, "stages": [stage(0, 6, boxes(0), recompute=True)]}],
+WAITING = [{"share": 1.0, "micro_batches": 6, "stages": [stage(0, 2, boxes(0)), stage(2, 3, boxes(1)), stage(3, 6, boxes(2))]}]
+MEMORY = {"one": ONE, "waiting": WAITING, "unlike": UNLIKE, "recomputed": [{"share": 1.0, "micro_batches": 2, "stages": [stage(0, 6, boxes(0), recompute=True)]}],
           "sharded": [{"share": 1.0, "micro_batches": 2, "stages": [stage(0, 6, boxes(0, 1), dp=2, shard="zero1")]}]}
 # Where blocks are what counts, not the head.
 BLOCKS = {"gathered": sharded("zero3"), "split": sharded("zero3", split=4), "split-finely": sharded("zero3", split=16),
@@ -189,7 +212,7 @@ def test_memory_is_the_plans_figure(name, tmp_path):
     tokens = tmp_path / "tokens.npy"
     before, training.LENGTH = training.LENGTH, length
     training.random_tokens(tokens, training.LENGTH * BATCH + 1, 5)
-    plan = training.plan_of(config, replicas, BATCH)
+    plan = training.plan_of(config, replicas, BATCH, schedule="zb-h1" if name == "waiting" else "1f1b")
     training.LENGTH = before
     result = training.run(MOTLEY, plan, folder, tokens, tmp_path / "run", 1)
     assert result.returncode == 0, result.stderr

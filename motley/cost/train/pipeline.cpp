@@ -9,8 +9,9 @@ namespace motley {
 namespace {
 
 struct StageState {
-  std::int64_t warm_up = 0;                  // forward passes before the first backward pass
-  std::int64_t forwards = 0, backwards = 0;  // begun
+  std::int64_t warm_up = 0;  // forward passes before the first backward pass
+  std::int64_t lag = 0;      // of the passes for gradients of weights; 0: there are none
+  std::int64_t forwards = 0, backwards = 0, weights = 0;  // begun
   std::int64_t inputs = 0, gradients = 0;    // arrived; they come in order
   bool working = false;
   double pass_end_s = 0;                // while it works
@@ -27,7 +28,7 @@ struct Event {
   std::int64_t order = 0;  // of equal times, in the order in which they were made
   std::uint32_t pipeline = 0, stage = 0;
   What what = What::pass_ended;
-  bool backward = false;
+  PassKind kind = PassKind::forward;
   bool operator>(const Event& o) const { return time_s != o.time_s ? time_s > o.time_s : order > o.order; }
 };
 
@@ -39,11 +40,13 @@ class Run {
       const std::size_t stages = pipelines[p].stages.size();
       MOTLEY_CHECK(stages > 0 && pipelines[p].micro_batches > 0);
       states_[p].resize(stages);
-      for (std::size_t s = 0; s < stages; ++s)
+      for (std::size_t s = 0; s < stages; ++s) {
         states_[p][s].warm_up = micro_batches_in_flight(schedule, s, stages, pipelines[p].micro_batches);
+        states_[p][s].lag = weight_lag(schedule, s);
+      }
       states_[p][0].inputs = pipelines[p].micro_batches;
       times_[p].busy_s.assign(stages, 0);
-      times_[p].last_backward_end_s.assign(stages, 0);
+      times_[p].gradients_complete_s.assign(stages, 0);
     }
   }
 
@@ -55,7 +58,7 @@ class Run {
       take(event);
     }
     for (std::size_t p = 0; p < pipelines_.size(); ++p)
-      for (const StageState& state : states_[p]) MOTLEY_CHECK(state.backwards == pipelines_[p].micro_batches);
+      for (const StageState& state : states_[p]) MOTLEY_CHECK(is_done(state, pipelines_[p].micro_batches));
     return std::move(times_);
   }
 
@@ -75,26 +78,30 @@ class Run {
     } else {
       state.working = false;
       times_[event.pipeline].makespan_s = std::max(times_[event.pipeline].makespan_s, event.time_s);
-      if (event.backward) times_[event.pipeline].last_backward_end_s[event.stage] = event.time_s;
-      if (!event.backward || !sends_early(event.pipeline, event.stage)) send(event);
+      if (event.kind != PassKind::forward) times_[event.pipeline].gradients_complete_s[event.stage] = event.time_s;
+      const bool sent = event.kind == PassKind::backward && sends_early(event.pipeline, event.stage);
+      if (event.kind != PassKind::weights && !sent) send(event);
     }
     go_on(event.pipeline, event.stage, event.time_s);
   }
 
+  // The gradient of its input, while it still computes those of its weights.
   bool sends_early(std::size_t pipeline, std::size_t stage) const {
-    return pipelines_[pipeline].hops == HopMode::overlapped && pipelines_[pipeline].stages[stage].weights_s > 0;
+    return states_[pipeline][stage].lag == 0 && pipelines_[pipeline].hops == HopMode::overlapped &&
+           pipelines_[pipeline].stages[stage].weights_s > 0;
   }
 
   // The output of a pass.
   void send(const Event& done) {
     StageState& state = states_[done.pipeline][done.stage];
-    const bool to_neighbour = done.backward ? done.stage > 0 : done.stage + 1 < states_[done.pipeline].size();
+    const bool backward = done.kind == PassKind::backward;
+    const bool to_neighbour = backward ? done.stage > 0 : done.stage + 1 < states_[done.pipeline].size();
     if (to_neighbour && pipelines_[done.pipeline].hops == HopMode::blocking) {
-      state.unsent_backward = done.backward;
+      state.unsent_backward = backward;
       return;
     }
     const PipelineStage& stage = pipelines_[done.pipeline].stages[done.stage];
-    if (done.backward) {
+    if (backward) {
       if (done.stage > 0) arrive(done, stage.back, state.back_free_s, What::gradient_arrived, done.stage - 1);
     } else if (done.stage + 1 < states_[done.pipeline].size()) {
       arrive(done, stage.send, state.send_free_s, What::input_arrived, done.stage + 1);
@@ -134,7 +141,8 @@ class Run {
     const bool backward = *sender.unsent_backward;
     const std::size_t to = backward ? from - 1 : from + 1;
     StageState& receiver = states_[pipeline][to];
-    if (receiver.working || receiver.transferring || next_is_backward(pipeline, to) != backward) return;
+    const PassKind needed_for = backward ? PassKind::backward : PassKind::forward;
+    if (receiver.working || receiver.transferring || next_kind(pipeline, to) != needed_for) return;
     sender.transferring = receiver.transferring = true;
     const PipelineStage& stage = pipelines_[pipeline].stages[from];
     const PipelineHop& hop = backward ? stage.back : stage.send;
@@ -156,37 +164,51 @@ class Run {
     go_on(event.pipeline, event.stage, event.time_s);
   }
 
-  bool next_is_backward(std::size_t pipeline, std::size_t stage) const {
+  PassKind next_kind(std::size_t pipeline, std::size_t stage) const {
     const StageState& state = states_[pipeline][stage];
-    return state.forwards == std::min(pipelines_[pipeline].micro_batches, state.warm_up + state.backwards);
+    const std::int64_t micro_batches = pipelines_[pipeline].micro_batches;
+    if (state.lag > 0 && (state.backwards - state.weights > state.lag || state.backwards == micro_batches))
+      return PassKind::weights;
+    return state.forwards == std::min(micro_batches, state.warm_up + state.backwards) ? PassKind::backward
+                                                                                      : PassKind::forward;
+  }
+
+  static bool is_done(const StageState& state, std::int64_t micro_batches) {
+    return (state.lag > 0 ? state.weights : state.backwards) == micro_batches;
   }
 
   void begin_next(std::size_t pipeline, std::size_t stage, double now_s) {
     StageState& state = states_[pipeline][stage];
-    const std::int64_t micro_batches = pipelines_[pipeline].micro_batches;
-    if (state.working || state.transferring || state.unsent_backward || state.backwards == micro_batches) return;
-    const bool backward = next_is_backward(pipeline, stage);
-    std::int64_t& begun = backward ? state.backwards : state.forwards;
-    if (begun == (backward ? state.gradients : state.inputs)) return;
+    if (state.working || state.transferring || state.unsent_backward ||
+        is_done(state, pipelines_[pipeline].micro_batches))
+      return;
     const PipelineStage& work = pipelines_[pipeline].stages[stage];
-    const double seconds = backward ? work.backward_s : work.forward_s;
-    if (passes_) passes_->push_back({pipeline, stage, begun, backward, now_s, now_s + seconds});
+    const PassKind kind = next_kind(pipeline, stage);
+    std::int64_t* begun = &state.weights;
+    double seconds = work.weights_s;
+    if (kind != PassKind::weights) {
+      const bool backward = kind == PassKind::backward;
+      begun = backward ? &state.backwards : &state.forwards;
+      if (*begun == (backward ? state.gradients : state.inputs)) return;
+      seconds = backward ? work.backward_s - (state.lag > 0 ? work.weights_s : 0) : work.forward_s;
+    }
+    if (passes_) passes_->push_back({pipeline, stage, *begun, kind, now_s, now_s + seconds});
     times_[pipeline].busy_s[stage] += seconds;
     state.working = true;
     state.pass_end_s = now_s + seconds;
-    ++begun;
-    if (backward && sends_early(pipeline, stage))
-      push(state.pass_end_s - work.weights_s, What::gradient_ready, pipeline, stage, backward);
-    push(state.pass_end_s, What::pass_ended, pipeline, stage, backward);
+    ++*begun;
+    if (kind == PassKind::backward && sends_early(pipeline, stage))
+      push(state.pass_end_s - work.weights_s, What::gradient_ready, pipeline, stage, kind);
+    push(state.pass_end_s, What::pass_ended, pipeline, stage, kind);
   }
 
-  void push(double time_s, What what, std::size_t pipeline, std::size_t stage, bool backward = false) {
+  void push(double time_s, What what, std::size_t pipeline, std::size_t stage, PassKind kind = PassKind::forward) {
     events_.push({.time_s = time_s,
                   .order = ++last_order_,
                   .pipeline = static_cast<std::uint32_t>(pipeline),
                   .stage = static_cast<std::uint32_t>(stage),
                   .what = what,
-                  .backward = backward});
+                  .kind = kind});
   }
 
   const std::vector<PipelineLoad>& pipelines_;
@@ -208,7 +230,9 @@ std::vector<PipelineTimes> run_pipelines(PipelineSchedule schedule, const std::v
 double least_makespan_s(PipelineSchedule schedule, const PipelineLoad& pipeline) {
   const auto& stages = pipeline.stages;
   std::vector<double> passes_s, ways_s;  // of one micro-batch through stage s, and to it and back
-  const auto late_s = [&](std::size_t s) { return pipeline.hops == HopMode::overlapped ? stages[s].weights_s : 0; };
+  const auto late_s = [&](std::size_t s) {
+    return pipeline.hops == HopMode::overlapped || weight_lag(schedule, s) > 0 ? stages[s].weights_s : 0;
+  };
   double way_s = 0;
   for (std::size_t s = 0; s < stages.size(); ++s) {
     if (s > 0)
@@ -223,8 +247,10 @@ double least_makespan_s(PipelineSchedule schedule, const PipelineLoad& pipeline)
     const std::int64_t rounds = (pipeline.micro_batches - 1) / in_flight;
     const double rounds_s = static_cast<double>(rounds) * (way_s - ways_s[s]);
     const auto rest = static_cast<double>(pipeline.micro_batches - rounds * in_flight);
-    for (std::size_t k = s; k < stages.size(); ++k)
-      least_s = std::max(least_s, rounds_s + ways_s[k] + rest * passes_s[k] - late_s(k));
+    for (std::size_t k = s; k < stages.size(); ++k) {
+      const double after = std::min(rest, 1 + static_cast<double>(weight_lag(schedule, k)));  // the last gradient sent
+      least_s = std::max(least_s, rounds_s + ways_s[k] + rest * passes_s[k] - after * late_s(k));
+    }
   }
   return least_s;
 }

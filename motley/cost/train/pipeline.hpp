@@ -1,6 +1,7 @@
 // One training step through pipelines, event by event: which stage computes which micro-batch when.
 //
-// A stage runs one pass at a time, in the order of its schedule. A pass begins when its input has arrived; boundaries
+// A stage runs one pass at a time, in the order of its schedule. A pass begins when its input has arrived (gradients of
+// weights need none); boundaries
 // are sent while the stage goes on, or keep both ends busy, one message at a time on a link, first come, first served.
 // Exact for these rules; without hops GPipe equals the flow shop of identical jobs, sum_s c_s + (m - 1) max_s c_s, for
 // each direction.
@@ -27,7 +28,7 @@ struct PipelineStage {
   PipelineHop send = {};  // of its output to the next stage
   PipelineHop back = {};  // of its input's gradient to the stage before
   // At the end of backward_s: gradients of weights, for which no other stage waits. The input's gradient leaves before
-  // them where hops overlap.
+  // them where hops overlap; with a weight_lag() they are passes of their own.
   double weights_s = 0;
 };
 
@@ -48,14 +49,14 @@ struct PipelineLoad {
 struct PipelinePass {
   std::size_t pipeline = 0, stage = 0;
   std::int64_t micro_batch = 0;
-  bool backward = false;
+  PassKind kind = PassKind::forward;
   double start_s = 0, end_s = 0;
 };
 
 struct PipelineTimes {
   double makespan_s = 0;
-  std::vector<double> busy_s;               // of every stage
-  std::vector<double> last_backward_end_s;  // when a stage's gradients are complete
+  std::vector<double> busy_s;                // of every stage
+  std::vector<double> gradients_complete_s;  // likewise
 };
 
 // Of every pipeline. `passes`, where given, receives every pass in the order of their starts. Throws an internal error

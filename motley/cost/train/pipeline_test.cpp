@@ -1,5 +1,6 @@
 #include "motley/cost/train/pipeline.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
@@ -25,7 +26,8 @@ double makespan(PipelineSchedule schedule, const std::vector<double>& seconds, s
   return makespan(schedule, stages_of(seconds), micro_batches);
 }
 
-constexpr auto gpipe = PipelineSchedule::gpipe, one_f_one_b = PipelineSchedule::one_forward_one_backward;
+constexpr auto gpipe = PipelineSchedule::gpipe, one_f_one_b = PipelineSchedule::one_forward_one_backward,
+               zb_h1 = PipelineSchedule::zb_h1;
 
 TEST(Pipeline, HandCases) {
   EXPECT_NEAR(makespan(gpipe, seconds({1, 10, 1}), 8), 82, 1e-9);
@@ -56,6 +58,37 @@ TEST(Pipeline, GradientsOfWeightsKeepNoOtherStageWaiting) {
   EXPECT_EQ(run_pipelines(one_f_one_b, {{stages, 2}}).front().busy_s, (std::vector<double>{6, 6}));
   // The link carries 2 seconds for each: the first from 3 to 5, the second from 6 to 8.
   EXPECT_DOUBLE_EQ(makespan(one_f_one_b, {{1, 2, {}, {}}, {1, 2, {}, {2, 0}, 1}}, 2), 10);
+}
+
+std::string order_of(const std::vector<PipelinePass>& passes, std::size_t stage) {
+  std::string order;
+  for (const PipelinePass& pass : passes)
+    if (pass.stage == stage) order += fmt::format("{}{}@{} ", name_of(pass.kind)[0], pass.micro_batch, pass.start_s);
+  return order;
+}
+
+// By hand; 11 seconds under 1F1B, whose last gradient reaches stage 0 at 9.
+TEST(Pipeline, GradientsOfWeightsThatWaitFillThePauses) {
+  const std::vector<PipelineStage> stages = {{1, 2, {}, {}}, {1, 2, {}, {}, 1}};
+  std::vector<PipelinePass> passes;
+  const PipelineTimes times = run_pipelines(zb_h1, {{stages, 3}}, &passes).front();
+  EXPECT_EQ(order_of(passes, 0), "f0@0 f1@1 b0@3 f2@5 b1@6 b2@8 ");
+  EXPECT_EQ(order_of(passes, 1), "f0@1 b0@2 f1@3 b1@4 w0@5 f2@6 b2@7 w1@8 w2@9 ");
+  EXPECT_DOUBLE_EQ(times.makespan_s, 10);
+  EXPECT_EQ(times.busy_s, (std::vector<double>{9, 9}));
+  EXPECT_EQ(times.gradients_complete_s, (std::vector<double>{10, 10}));
+  EXPECT_DOUBLE_EQ(makespan(one_f_one_b, stages, 3), 11);
+}
+
+// (S - 1) (F + B - W), in place of (S - 1) (F + B) where the input's gradient alone goes first.
+TEST(Pipeline, ZbH1HasThePublishedBubble) {
+  for (std::size_t count = 1; count <= 4; ++count)
+    for (auto micro_batches = static_cast<std::int64_t>(count); micro_batches <= 8; ++micro_batches) {
+      std::vector<PipelineStage> stages(count, {1, 2, {}, {}, 1});
+      const double work_s = 3 * static_cast<double>(micro_batches), gaps = static_cast<double>(count) - 1;
+      EXPECT_DOUBLE_EQ(makespan(zb_h1, stages, micro_batches), work_s + gaps);
+      EXPECT_DOUBLE_EQ(makespan(one_f_one_b, stages, micro_batches), work_s + 2 * gaps);
+    }
 }
 
 TEST(Pipeline, BlockingHopsKeepBothEndsBusy) {
@@ -90,11 +123,7 @@ TEST(Pipeline, PassesAreThoseOfTheSchedule) {
   const PipelineTimes times = run_pipelines(one_f_one_b, {{stages_of({3, 3}), 3}}, &passes).front();
   EXPECT_EQ(passes.size(), 12u);
   EXPECT_EQ(times.busy_s, (std::vector<double>{9, 9}));
-  std::vector<PipelinePass> first;
-  std::copy_if(passes.begin(), passes.end(), std::back_inserter(first), [](const auto& p) { return p.stage == 0; });
-  std::string order;
-  for (const auto& pass : first) order += (pass.backward ? 'B' : 'F') + std::to_string(pass.micro_batch);
-  EXPECT_EQ(order, "F0F1B0F2B1B2");
+  EXPECT_EQ(order_of(passes, 0), "f0@0 f1@1 b0@4 f2@6 b1@7 b2@10 ");
 }
 
 // Way to stage 1 and back 3 + 2, the whole way 8. Stage 0 has two of four micro-batches in flight: the third leaves at
@@ -109,7 +138,7 @@ TEST(LeastMakespan, ByHand) {
 
 RC_GTEST_PROP(LeastMakespan, NoRunIsShorter, ()) {
   const auto second = rc::gen::map(rc::gen::inRange(0, 20), [](int units) { return static_cast<double>(units); });
-  const auto schedule = *rc::gen::element(gpipe, one_f_one_b);
+  const auto schedule = *rc::gen::element(gpipe, one_f_one_b, zb_h1);
   const auto hops = *rc::gen::element(HopMode::overlapped, HopMode::blocking);
   std::vector<PipelineLoad> loads;
   for (int count = *rc::gen::inRange(1, 4); count > 0; --count) {
@@ -145,7 +174,9 @@ RC_GTEST_PROP(Pipeline, BlockingNeitherLocksUpNorHelps, ()) {
   for (int count = *rc::gen::inRange(1, 7); count > 0; --count)
     load.stages.push_back({1 + *second, 1 + *second, {*second, *second}, {*second, *second}});
   load.micro_batches = *rc::gen::inRange<std::int64_t>(1, 12);
-  const auto schedule = *rc::gen::element(gpipe, one_f_one_b);
+  const auto schedule = *rc::gen::element(gpipe, one_f_one_b, zb_h1);
+  if (schedule == zb_h1)
+    for (PipelineStage& stage : load.stages) stage.weights_s = stage.backward_s / 2;
   const double overlapped = run_pipelines(schedule, {load}).front().makespan_s;
   load.hops = HopMode::blocking;
   RC_ASSERT(run_pipelines(schedule, {load}).front().makespan_s >= overlapped - 1e-9);

@@ -61,6 +61,7 @@ struct TimelinePass {
   std::int64_t micro_batch = 0;
   bool backward = false;
   double start_s = 0, end_s = 0;
+  bool weights = false;  // of the backward pass the gradients of weights alone, which have waited
   bool operator==(const TimelinePass&) const = default;
 };
 template <>

@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "motley/engine/backend.hpp"
 #include "motley/engine/scalar_type.hpp"
@@ -96,9 +97,11 @@ StageRunner::StageRunner(const TrainPlan& plan, const std::string& device, Train
     if (range.ranks.strategy->shard != Sharding::none)
       range.data_group = connections.group(GroupKind::data, range.ranks.data_group(range.tp_rank));
     range.tensor_ranks = std::make_unique<TrainRanks>(range.tensor_group);
-    for (const TrainUnit& unit : *range.units)
+    for (const TrainUnit& unit : *range.units) {
       if (!unit.sliced.empty())
         range.slices.emplace(unit.layer, std::make_unique<WeightSlices>(unit, *range.data_group));
+      lags_ = lags_ || (weight_lag(plan.schedule, place.stage) > 0 && is_late(unit));
+    }
   }
 }
 
@@ -173,16 +176,8 @@ void StageRunner::forward(std::int64_t micro_batch) {
   }
 }
 
-void StageRunner::backward(std::int64_t micro_batch, const std::function<void(std::int64_t)>& finished) {
-  const bool tells = finished && micro_batch + 2 == std::ssize(micro_batch_bounds_);
+void StageRunner::backward(std::int64_t micro_batch, const Finished& finished) {
   std::vector<Unfinished> unfinished;
-  const auto finish = [&](Unfinished& left) {
-    if (is_late(*left.unit)) {
-      add_gradients(std::move(left.products));
-      settle(*left.range, *left.unit);
-    }
-    if (tells) finished(left.unit->layer);
-  };
   Tensor gradient;
   for (std::size_t r = ranges_.size(); r-- > 0;) {
     Range& range = ranges_[r];
@@ -203,16 +198,32 @@ void StageRunner::backward(std::int64_t micro_batch, const std::function<void(st
         else
           gradient = block_backward(range, unit, records.mapped().at(--left), gradient);
         drop_weights(range, unit);
-        if (!is_late(unit)) settle(range, unit);
+        settle(range, unit);
       }
       unfinished.push_back({&range, &unit, late_.take()});
-      if (first_strategy_ > 0) continue;
-      finish(unfinished.back());
-      unfinished.clear();
+      if (first_strategy_ == 0) finish(std::exchange(unfinished, {}), micro_batch, finished);
     }
     if (s > 0 && !stays(strategies_[s - 1], range.ranks)) send_rows(range, strategies_[s - 1], micro_batch, gradient);
   }
-  for (Unfinished& one : unfinished) finish(one);
+  if (lags_)
+    waiting_.emplace(micro_batch, std::move(unfinished));
+  else
+    finish(std::move(unfinished), micro_batch, finished);
+}
+
+void StageRunner::weight_gradients(std::int64_t micro_batch, const Finished& finished) {
+  if (lags_) finish(waiting_.extract(micro_batch).mapped(), micro_batch, finished);
+}
+
+void StageRunner::finish(std::vector<Unfinished> units, std::int64_t micro_batch, const Finished& finished) const {
+  const bool is_last = micro_batch + 2 == std::ssize(micro_batch_bounds_);
+  for (Unfinished& one : units) {
+    if (is_late(*one.unit)) {
+      add_gradients(std::move(one.products));
+      settle(*one.range, *one.unit);
+    }
+    if (finished && is_last) finished(one.unit->layer);
+  }
 }
 
 // Every rank looks up the rows that it holds, and the sum puts them together. What follows is left to autograd.

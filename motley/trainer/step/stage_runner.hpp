@@ -35,10 +35,14 @@ class StageRunner {
              std::int64_t micro_batches, bool training);
   // Adds the losses of the micro-batch's tokens to loss() at the end of the model.
   void forward(std::int64_t micro_batch);
+  // Told of each unit of the last of the step's micro-batches, once its gradients are complete.
+  using Finished = std::function<void(std::int64_t layer)>;
   // Adds to the gradients of the tensors; behind the first stage those of weights that can wait (weights_wait()) come
-  // after the gradient of the stage's input, which has been sent by then. `finished` is told of each unit of the last
-  // of the step's micro-batches.
-  void backward(std::int64_t micro_batch, const std::function<void(std::int64_t layer)>& finished = {});
+  // after the gradient of the stage's input, which has been sent by then: at once, or where the plan's schedule has a
+  // weight_lag(), in weight_gradients().
+  void backward(std::int64_t micro_batch, const Finished& finished = {});
+  // Of a micro-batch that backward() has had; in the order of the micro-batches, so that sums are the same bit for bit.
+  void weight_gradients(std::int64_t micro_batch, const Finished& finished = {});
 
   // Sum over the tokens that this worker counts: one rank of each tensor-parallel group does.
   double loss() const { return loss_; }
@@ -80,6 +84,7 @@ class StageRunner {
   void embed_backward(Range& range, TrainUnit& unit, std::int64_t micro_batch, const at::Tensor& gradient);
   // Whether the gradients of the unit's matrices come after the stage's backward pass.
   bool is_late(const TrainUnit& unit) const;
+  void finish(std::vector<Unfinished> units, std::int64_t micro_batch, const Finished& finished) const;
   at::Tensor run(Range& range, TrainUnit& unit, const at::Tensor& hidden);
   void head(Range& range, TrainUnit& unit, std::int64_t micro_batch, const at::Tensor& hidden);
   at::Tensor block_backward(Range& range, TrainUnit& unit, BlockRecord& record, const at::Tensor& gradient);
@@ -97,6 +102,8 @@ class StageRunner {
   std::size_t first_strategy_ = 0;         // of its stage, among them
   RowExchange rows_;
   LateGradients late_;
+  bool lags_ = false;                                        // gradients of weights wait for weight_gradients()
+  std::map<std::int64_t, std::vector<Unfinished>> waiting_;  // by micro-batch
 
   bool training_step_ = true;
   std::vector<std::int32_t> inputs_, targets_;

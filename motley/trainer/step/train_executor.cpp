@@ -109,17 +109,19 @@ std::vector<TrainPass> TrainExecutor::run_passes(const TrainStep& step, Instant 
   runner_.begin(step.inputs, step.targets, step.sequences, micro_batches, training);
   std::vector<TrainPass> passes;
   if (step.sequences == 0) return passes;
+  const auto finished = [&](std::int64_t layer) {
+    if (plan_.sync.overlap) sums_.finished(layer);
+  };
   for (const StagePass& pass : stage_passes(plan_.schedule, place_.stage, replica.stages.size(), micro_batches)) {
-    if (pass.backward && !training) continue;
-    if (pass.backward)
-      runner_.backward(pass.micro_batch, [&](std::int64_t layer) {
-        if (plan_.sync.overlap) sums_.finished(layer);
-      });
-    else
-      runner_.forward(pass.micro_batch);
+    if (pass.kind != PassKind::forward && !training) continue;
+    switch (pass.kind) {
+      case PassKind::forward: runner_.forward(pass.micro_batch); break;
+      case PassKind::backward: runner_.backward(pass.micro_batch, finished); break;
+      case PassKind::weights: runner_.weight_gradients(pass.micro_batch, finished); break;
+    }
     if (passes.size() == max_passes) continue;
     passes.push_back({.micro_batch = pass.micro_batch,
-                      .way = pass.backward ? TrainPass::Way::backward : TrainPass::Way::forward,
+                      .way = pass.kind == PassKind::forward ? TrainPass::Way::forward : TrainPass::Way::backward,
                       .start_s = seconds_between(start, runner_.input_arrived()),
                       .end_s = seconds_since(start)});
   }

@@ -157,10 +157,13 @@ class Everything {
   }
   void strategies(TrainLayout& layout, std::size_t r, std::size_t s) {
     if (r == layout.replicas.size()) {
-      if (!fits_memory(problem_, layout)) return;
-      for (const SyncAlgorithm algorithm : {SyncAlgorithm::ring, SyncAlgorithm::direct}) {
-        layout.sync.algorithm = algorithm;
-        best_s_ = std::min(best_s_, price_step(cost_, problem_.view(), layout).iteration_s);
+      for (const auto schedule : {PipelineSchedule::one_forward_one_backward, PipelineSchedule::zb_h1}) {
+        layout.schedule = schedule;
+        if (!fits_memory(problem_, layout)) return;
+        for (const SyncAlgorithm algorithm : {SyncAlgorithm::ring, SyncAlgorithm::direct}) {
+          layout.sync.algorithm = algorithm;
+          best_s_ = std::min(best_s_, price_step(cost_, problem_.view(), layout).iteration_s);
+        }
       }
       return;
     }
@@ -213,6 +216,31 @@ TEST(Joint, IsAsGoodAsEveryPlanThereIs) {
     const double found_s = planned_s(cluster, model, workload);
     EXPECT_LE(found_s, best_s * (1 + 1e-9));
   }
+}
+
+// A pipeline over three machines: with room for micro-batches whose gradients wait, or just without.
+TEST(Joint, GradientsOfWeightsWaitWhereThatPaysAndMemoryAllows) {
+  const Model model = tiny_model(6);
+  Workload workload = job(6);
+  const auto planned = [&](double bytes, Executor executor = Executor::motley) {
+    const Cluster cluster = cluster_of({{1, bytes, 1e13}, {1, bytes, 1e13}, {1, bytes, 1e13}}, 1e9);
+    workload.training->executor = executor;
+    const TrainOutcome outcome = plan_joint(cluster, model, workload, {.stages = 3, .replicas = 1, .deadline_s = 600});
+    return outcome.plan.value();
+  };
+  const TrainPlan waits = planned(4e9);
+  EXPECT_EQ(waits.schedule, PipelineSchedule::zb_h1);
+  TrainPlan other = waits;
+  other.schedule = PipelineSchedule::one_forward_one_backward;
+  EXPECT_LT(waits.predicted.iteration_s, price_step(other, {}).iteration_s);
+
+  std::int64_t most = 0;
+  for (std::size_t s = 0; s < 3; ++s) most = std::max(most, stage_memory(other, other.replicas[0], s).at(0).total());
+  const TrainPlan tight = planned(static_cast<double>(most));
+  EXPECT_EQ(tight.schedule, PipelineSchedule::one_forward_one_backward);
+  EXPECT_GT(tight.predicted.iteration_s, waits.predicted.iteration_s);
+
+  EXPECT_EQ(planned(4e9, Executor::fsdp).schedule, PipelineSchedule::one_forward_one_backward);
 }
 
 // ---- properties ----

@@ -17,6 +17,7 @@ std::vector<std::vector<double>> memory_prices_s_per_byte(const TrainPlan& plan,
           .ends = {s == 0, s + 1 == replica.stages.size()},
           .sequences = (replica.sequences + replica.micro_batches - 1) / replica.micro_batches,
           .in_flight = micro_batches_in_flight(plan.schedule, s, replica.stages.size(), replica.micro_batches),
+          .waiting = micro_batches_waiting(plan.schedule, s, replica.stages.size(), replica.micro_batches),
           .micro_batches = replica.micro_batches};
       of_stages.push_back(static_cast<double>(replica.micro_batches) *
                           memory_price_s_per_byte(problem, stage.devices, place, stage.layers.size(), stage.shares));

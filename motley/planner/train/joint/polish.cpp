@@ -45,6 +45,15 @@ class Polisher {
   }
 
   Polished run() {
+    change_parts();
+    if (change_schedule()) change_parts();
+    return std::move(best_);
+  }
+
+ private:
+  bool expired() const { return Clock::now() >= deadline_; }
+
+  void change_parts() {
     bool better = true;
     while (better && !expired()) {
       better = false;
@@ -57,11 +66,7 @@ class Polisher {
       }
       better = change_algorithm() || better;
     }
-    return std::move(best_);
   }
-
- private:
-  bool expired() const { return Clock::now() >= deadline_; }
 
   bool try_change(const std::function<bool(TrainLayout&)>& change) {
     if (expired()) return false;
@@ -79,8 +84,9 @@ class Polisher {
   }
 
   bool changes_fit(const TrainLayout& layout) const {
+    const bool all = layout.schedule != best_.layout.schedule;
     for (std::size_t r = 0; r < layout.replicas.size(); ++r)
-      if (layout.replicas[r] != best_.layout.replicas[r] && !replica_fits(problem_, layout, r)) return false;
+      if ((all || layout.replicas[r] != best_.layout.replicas[r]) && !replica_fits(problem_, layout, r)) return false;
     return true;
   }
 
@@ -108,6 +114,7 @@ class Polisher {
           .ends = {s == 0, s + 1 == replica.stages.size()},
           .sequences = micro_batch_of(replica),
           .in_flight = micro_batches_in_flight(best_.layout.schedule, s, replica.stages.size(), replica.micro_batches),
+          .waiting = micro_batches_waiting(best_.layout.schedule, s, replica.stages.size(), replica.micro_batches),
           .micro_batches = replica.micro_batches};
       better = try_change([&](TrainLayout& layout) {
                  StageChoice choice = best_strategies(problem_, stage.devices, place, stage.layers, stage.shares);
@@ -167,6 +174,14 @@ class Polisher {
     return try_change([](TrainLayout& layout) {
       layout.sync.algorithm =
           layout.sync.algorithm == SyncAlgorithm::ring ? SyncAlgorithm::direct : SyncAlgorithm::ring;
+      return true;
+    });
+  }
+
+  bool change_schedule() {
+    return try_change([](TrainLayout& layout) {
+      if (layout.schedule != PipelineSchedule::one_forward_one_backward) return false;
+      layout.schedule = PipelineSchedule::zb_h1;
       return true;
     });
   }

@@ -17,11 +17,12 @@ std::int64_t most_within(const std::vector<double>& seconds, double bound) {
 
 StagePlace place_of(const TrainProblem& problem, std::size_t stage, std::size_t stages, std::int64_t sequences,
                     std::int64_t micro_batches) {
+  // No replica runs more micro-batches than the whole batch has.
+  const std::int64_t most = (problem.training.global_batch + sequences - 1) / sequences;
   return {.ends = {stage == 0, stage + 1 == stages},
           .sequences = sequences,
-          // No replica runs more micro-batches than the whole batch has.
-          .in_flight = micro_batches_in_flight(problem.schedule, stage, stages,
-                                               (problem.training.global_batch + sequences - 1) / sequences),
+          .in_flight = micro_batches_in_flight(problem.schedule, stage, stages, most),
+          .waiting = micro_batches_waiting(problem.schedule, stage, stages, most),
           .micro_batches = micro_batches};
 }
 

@@ -157,6 +157,7 @@ GroupOptions group_options(const TrainProblem& problem, const std::vector<int>& 
   for (const LayerStrategy& strategy : stage_strategies(problem, devices, sequences)) {
     BlockOption& option = group.options.emplace_back();
     option.strategy = strategy;
+    option.waits = weights_wait(problem.training, strategy);
     option.shares = work_shares(problem, devices, strategy, sequences);
     const StageWork work{devices, option.shares, sequences};
     const BlockPass pass = problem.cost.block(work, strategy);
@@ -184,7 +185,7 @@ std::vector<PlacedBlock> placed_blocks(const GroupOptions& group, const StagePla
   for (const BlockOption& option : group.options)
     all.push_back({.option = &option,
                    .seconds = option.seconds + option.sync_s / static_cast<double>(place.micro_batches),
-                   .held = option.bytes.held + static_cast<double>(place.in_flight) * option.bytes.in_flight});
+                   .held = option.held_bytes(place)});
   const auto beats = [](const PlacedBlock& a, const PlacedBlock& b) {
     return a.option->strategy.tp == b.option->strategy.tp && a.seconds <= b.seconds && a.held <= b.held &&
            a.option->bytes.transient <= b.option->bytes.transient && a.option->end_bytes <= b.option->end_bytes &&
@@ -281,8 +282,7 @@ StageChain stage_chain(const TrainProblem& problem, const std::vector<int>& devi
     const int layout = classes.at(layout_class(option.strategy));
     blocks.options.push_back({.time_s = option.seconds + option.sync_s / static_cast<double>(place.micro_batches),
                               .sync_s = 0,
-                              .bytes = option.bytes.held,
-                              .bytes_in_flight = option.bytes.in_flight,
+                              .bytes = option.held_bytes(place),
                               .transient_bytes = option.bytes.transient,
                               .layout_in = layout,
                               .layout_out = layout});
@@ -294,7 +294,6 @@ StageChain stage_chain(const TrainProblem& problem, const std::vector<int>& devi
   StrategyChain& chain = stage.chain;
   if (stage.has_end) chain.runs.push_back(std::move(ends));
   chain.runs.push_back(std::move(blocks));
-  chain.in_flight = static_cast<double>(place.in_flight);
   const std::size_t layouts = stage.has_end ? 2 * count : count;
   chain.layout_change_s.assign(layouts, std::vector<double>(layouts, forbidden_s));
   const double change_s =

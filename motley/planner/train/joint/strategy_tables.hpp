@@ -45,10 +45,11 @@ struct StagePlace {
   StageEnds ends;
   std::int64_t sequences = 1;      // of a micro-batch
   std::int64_t in_flight = 1;      // micro-batches held at once
+  std::int64_t waiting = 0;        // and those beside them whose gradients of weights wait
   std::int64_t micro_batches = 1;  // per step, over which what happens once per step is spread
   auto operator<=>(const StagePlace& o) const {
-    return std::tuple(ends.first, ends.last, sequences, in_flight, micro_batches) <=>
-           std::tuple(o.ends.first, o.ends.last, o.sequences, o.in_flight, o.micro_batches);
+    return std::tuple(ends.first, ends.last, sequences, in_flight, waiting, micro_batches) <=>
+           std::tuple(o.ends.first, o.ends.last, o.sequences, o.in_flight, o.waiting, o.micro_batches);
   }
   bool operator==(const StagePlace& o) const { return (*this <=> o) == 0; }
 };
@@ -60,10 +61,15 @@ struct BlockOption {
   };
   LayerStrategy strategy;
   std::vector<double> shares;
+  bool waits = false;               // gradients of its weights can
   double seconds = 0;               // of a micro-batch
   double sync_s = 0;                // of a step
   Bytes bytes;                      // on the rank where they weigh most, as bytes of the group's smallest device
   double end_bytes = 0, end_s = 0;  // of the stage's ends, which are held as their neighbouring block is
+  // As long as the stage's place asks for it.
+  double held_bytes(const StagePlace& place) const {
+    return bytes.held + static_cast<double>(place.in_flight + (waits ? place.waiting : 0)) * bytes.in_flight;
+  }
 };
 struct GroupOptions {
   double budget_bytes = 0;  // of the smallest device

@@ -66,7 +66,8 @@ bool stage_fits(const TrainProblemView& view, const TrainLayout& layout, std::si
       .embedding = number == 0,
       .head = number + 1 == held.stages.size(),
       .sequences = micro_batch_of(held),
-      .in_flight = micro_batches_in_flight(layout.schedule, number, held.stages.size(), held.micro_batches)};
+      .in_flight = micro_batches_in_flight(layout.schedule, number, held.stages.size(), held.micro_batches),
+      .waiting = micro_batches_waiting(layout.schedule, number, held.stages.size(), held.micro_batches)};
   const auto memory = train_memory(view.arch, view.training, footprint, stage.strategies, stage.shares);
   for (std::size_t rank = 0; rank < memory.size(); ++rank) {
     const DeviceType& type = view.cluster.type_of(stage.devices[rank]);
