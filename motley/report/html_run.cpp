@@ -200,9 +200,8 @@ Html timeline(const StepTimeline& timeline) {
                         human_seconds(timeline.seconds))
           : fmt::format("Step {} took {}; cost form motley predicts {}. Each stage: predicted, then its workers.",
                         timeline.step, human_seconds(timeline.seconds), human_seconds(timeline.predicted_s));
-  const bool waited = std::ranges::any_of(lanes, [](const auto& lane) {
-    return std::ranges::any_of(lane.first->passes, &TimelinePass::weights);
-  });
+  const bool waited = std::ranges::any_of(
+      lanes, [](const auto& lane) { return std::ranges::any_of(lane.first->passes, &TimelinePass::weights); });
   Html content = {paragraph("", lead), step_legend(waited), chart(rows)};
   if (lanes.size() > run_lanes_drawn)
     content += paragraph("note", fmt::format("and {} more, in timeline.json", lanes.size() - run_lanes_drawn));

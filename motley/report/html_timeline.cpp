@@ -212,8 +212,8 @@ Html replica_lanes(std::size_t replica, const TrainPlan& plan, const TrainStepPr
   std::vector<std::vector<TimelinePass>> of_stage(stages);
   for (const PipelinePass& pass : passes)
     if (pass.pipeline == replica)
-      of_stage[pass.stage].push_back({pass.micro_batch, pass.kind != PassKind::forward, pass.start_s, pass.end_s,
-                                      pass.kind == PassKind::weights});
+      of_stage[pass.stage].push_back(
+          {pass.micro_batch, pass.kind != PassKind::forward, pass.start_s, pass.end_s, pass.kind == PassKind::weights});
   std::vector<ChartRow> rows;
   for (std::size_t s = 0; s < std::min(stages, lanes_drawn); ++s)
     rows.push_back(
@@ -274,8 +274,8 @@ Html pass_boxes(const std::vector<TimelinePass>& passes, double span_s) {
 }
 
 Html step_legend(bool waited) {
-  std::vector<LegendEntry> entries = {
-      {"c0 fill", "forward pass of a micro-batch (upper half)"}, {"c1 fill", "backward pass (lower half)"}};
+  std::vector<LegendEntry> entries = {{"c0 fill", "forward pass of a micro-batch (upper half)"},
+                                      {"c1 fill", "backward pass (lower half)"}};
   if (waited) entries.push_back({"c2 fill", "gradients of weights that have waited (lower half)"});
   entries.push_back({"m1", "gradients"});
   entries.push_back({"m3", "update"});

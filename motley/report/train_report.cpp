@@ -246,8 +246,8 @@ std::string train_chrome_trace(const TrainPlan& plan, const TrainStepPrice& pric
                                  start_s * micro, (end_s - start_s) * micro));
   };
   for (const auto& pass : passes)
-    add(first_track[pass.pipeline] + pass.stage,
-        fmt::format("{} {}", name_of(pass.kind), pass.micro_batch), pass.start_s, pass.end_s);
+    add(first_track[pass.pipeline] + pass.stage, fmt::format("{} {}", name_of(pass.kind), pass.micro_batch),
+        pass.start_s, pass.end_s);
   const double ends_s = slowest_s(price);
   add(tracks, "gradients", ends_s, ends_s + price.exchange_s);
   add(tracks, "update", ends_s + price.exchange_s, price.iteration_s);

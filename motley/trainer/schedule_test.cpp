@@ -91,7 +91,7 @@ TEST(StagePasses, NeverWaitForEachOther) {
           for (std::size_t s = 0; s < stages; ++s) {
             if (done[s] == lists[s].size()) continue;
             const StagePass& next = lists[s][done[s]];
-            const bool ready = next.kind == PassKind::forward  ? s == 0 || has_run(s - 1, next)
+            const bool ready = next.kind == PassKind::forward   ? s == 0 || has_run(s - 1, next)
                                : next.kind == PassKind::weights ? has_run(s, {next.micro_batch, PassKind::backward})
                                                                 : s + 1 == stages || has_run(s + 1, next);
             done[s] += ready ? 1 : 0;

@@ -9,10 +9,10 @@ namespace motley {
 namespace {
 
 struct StageState {
-  std::int64_t warm_up = 0;  // forward passes before the first backward pass
-  std::int64_t lag = 0;      // of the passes for gradients of weights; 0: there are none
+  std::int64_t warm_up = 0;                               // forward passes before the first backward pass
+  std::int64_t lag = 0;                                   // of the passes for gradients of weights; 0: there are none
   std::int64_t forwards = 0, backwards = 0, weights = 0;  // begun
-  std::int64_t inputs = 0, gradients = 0;    // arrived; they come in order
+  std::int64_t inputs = 0, gradients = 0;                 // arrived; they come in order
   bool working = false;
   double pass_end_s = 0;                // while it works
   bool transferring = false;            // blocking hops: sends or receives

@@ -1,8 +1,8 @@
 // One training step through pipelines, event by event: which stage computes which micro-batch when.
 //
-// A stage runs one pass at a time, in the order of its schedule. A pass begins when its input has arrived (gradients of
-// weights need none); boundaries
-// are sent while the stage goes on, or keep both ends busy, one message at a time on a link, first come, first served.
+// A stage runs one pass at a time, in the order of its schedule. A pass begins when its input has arrived, of which
+// gradients of weights that have waited need none; boundaries are sent while the stage goes on, or keep both ends busy,
+// one message at a time on a link, first come, first served.
 // Exact for these rules; without hops GPipe equals the flow shop of identical jobs, sum_s c_s + (m - 1) max_s c_s, for
 // each direction.
 #pragma once

@@ -68,8 +68,9 @@ const Schema<TimelinePass>& schema<TimelinePass>() {
           .field("backward", &T::backward, "Whether it is the backward pass.", {.required = true})
           .field("start_s", &T::start_s, "When its input was there, in seconds since the step began.", required)
           .field("end_s", &T::end_s, "When its output was computed.", required)
-          .field("weights", &T::weights,
-                 "Whether it is the part of the backward pass that computes the gradients of weights, where they wait.");
+          .field(
+              "weights", &T::weights,
+              "Whether it is the part of the backward pass that computes the gradients of weights, where they wait.");
   return table;
 }
 
