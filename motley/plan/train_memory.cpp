@@ -141,7 +141,10 @@ std::vector<TrainMemory> train_memory(const Architecture& arch, const Training& 
       const std::int64_t kept = strategy.recompute ? tokens * arch.hidden * element : whole;
       add_states(own, bytes, strategy.layers.size() * part.block, strategy);
       const std::int64_t waiting = weights_wait(training, strategy) ? footprint.waiting : 0;
-      own.activations += strategy.layers.size() * kept * (footprint.in_flight + waiting);
+      // Products that wait keep their inputs and the gradients of their outputs: as many elements as were stored, and
+      // by measurement one hidden size more.
+      own.activations +=
+          strategy.layers.size() * (kept * footprint.in_flight + (whole + tokens * arch.hidden * element) * waiting);
       // The layer under way: what its backward pass works with, what recomputation brings back, weights that are
       // gathered, gradients that are not added up where they stay. Of `split` parts one is there with its gradient in
       // fp32; gradients of a whole layer are there twice, without weights, for the ranks to divide.

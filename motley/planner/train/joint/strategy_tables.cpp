@@ -116,20 +116,22 @@ class Weighing {
 void weigh(const TrainProblem& problem, const Weighing& weighing, StageEnds ends, std::int64_t sequences,
            BlockOption& option) {
   LayerStrategy strategy = option.strategy;
-  const auto memory = [&](std::int64_t layers, std::int64_t in_flight, bool with_ends) {
+  const auto memory = [&](std::int64_t layers, std::int64_t in_flight, std::int64_t waiting, bool with_ends) {
     strategy.layers = {0, layers};
     return train_memory(problem.model.arch, problem.training,
                         {.embedding = with_ends && ends.first,
                          .head = with_ends && ends.last,
                          .sequences = sequences,
-                         .in_flight = in_flight},
+                         .in_flight = in_flight,
+                         .waiting = waiting},
                         {strategy}, option.shares);
   };
-  const auto one = memory(1, 0, false), two = memory(2, 0, false);
+  const auto one = memory(1, 0, 0, false), two = memory(2, 0, 0, false);
   option.bytes = {.held = weighing.most(two, 1, one, -1),
-                  .in_flight = weighing.most(memory(1, 1, false), 1, one, -1),
+                  .in_flight = weighing.most(memory(1, 1, 0, false), 1, one, -1),
+                  .waiting = weighing.most(memory(1, 0, 1, false), 1, one, -1),
                   .transient = weighing.most(one, 2, two, -1)};
-  if (ends.first || ends.last) option.end_bytes = weighing.most(memory(1, 0, true), 1, one, -1);
+  if (ends.first || ends.last) option.end_bytes = weighing.most(memory(1, 0, 0, true), 1, one, -1);
 }
 
 // Once per step for one block inside the stage: what the exchange of gradients will cost it.
@@ -157,7 +159,6 @@ GroupOptions group_options(const TrainProblem& problem, const std::vector<int>& 
   for (const LayerStrategy& strategy : stage_strategies(problem, devices, sequences)) {
     BlockOption& option = group.options.emplace_back();
     option.strategy = strategy;
-    option.waits = weights_wait(problem.training, strategy);
     option.shares = work_shares(problem, devices, strategy, sequences);
     const StageWork work{devices, option.shares, sequences};
     const BlockPass pass = problem.cost.block(work, strategy);

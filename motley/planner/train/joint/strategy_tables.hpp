@@ -57,18 +57,18 @@ struct StagePlace {
 // What a group can do with a block, wherever it stands in a pipeline.
 struct BlockOption {
   struct Bytes {
-    double held = 0, in_flight = 0, transient = 0;
+    double held = 0, in_flight = 0, waiting = 0, transient = 0;
   };
   LayerStrategy strategy;
   std::vector<double> shares;
-  bool waits = false;               // gradients of its weights can
   double seconds = 0;               // of a micro-batch
   double sync_s = 0;                // of a step
   Bytes bytes;                      // on the rank where they weigh most, as bytes of the group's smallest device
   double end_bytes = 0, end_s = 0;  // of the stage's ends, which are held as their neighbouring block is
   // As long as the stage's place asks for it.
   double held_bytes(const StagePlace& place) const {
-    return bytes.held + static_cast<double>(place.in_flight + (waits ? place.waiting : 0)) * bytes.in_flight;
+    return bytes.held + static_cast<double>(place.in_flight) * bytes.in_flight +
+           static_cast<double>(place.waiting) * bytes.waiting;
   }
 };
 struct GroupOptions {
