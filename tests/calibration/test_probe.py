@@ -59,7 +59,8 @@ def test_devices_keep_their_memories_and_get_the_measured_figures(probed):
     for device in measured["device_type"]:
         assert set(device["flops"]) == {"fp32", "bf16"}
         assert set(device["overhead"]) == {"layer", "step"}
-        assert all(0 < share <= 1 for share in device["efficiency"].values()) and len(device["efficiency"]) == 4
+        shares = {name: share for name, share in device["efficiency"].items() if name != "in_turn"}
+        assert all(0 < share <= 1 for share in shares.values()) and len(shares) == 4
         assert "training" not in device, "what was measured holds for training, too"
     assert ["link" in machine for machine in measured["machine"]] == [True, True, False], "machines with several workers"
     assert measured["local"]["cores"] >= 1
@@ -142,8 +143,9 @@ def test_training_is_measured_for_a_profile_that_plans_are_priced_with(motley, t
     assert {(1, b, part) for b in [1, 2, 4] for part in ["embedding", "block", "head"]} <= parts
     assert all(time["forward_s"] > 0 and time["backward_s"] > 0 for time in measured["layer_time"] if time["part"] == "block")
     assert all(rate["bytes_per_s"][0] > 0 for rate in measured["link_rate"]) and measured["link_rate"]
-    result = call(motley, "plan", "train", "--cluster", cluster, "--model", TALES, "--workload", job, "--profile", profile, "-q", "-o",
-                  tmp_path / "plan.json")
+    # A device each, none of which the profile lacks: unequal shares of a layer are not measured.
+    result = call(motley, "plan", "train", "--cluster", cluster, "--model", TALES, "--workload", job, "--profile", profile, "--stages", 6,
+                  "--replicas", 1, "-q", "-o", tmp_path / "plan.json")
     assert result.returncode == 0, result.stderr
     result = call(motley, "explain", tmp_path / "plan.json", "--depth", 4)
     assert "times of the profile" in result.stdout
