@@ -86,7 +86,6 @@ def measure(options, address, output, at_once):
     with ThreadPoolExecutor(at_once) as clients:
         for first in range(0, len(requests), at_once):
             answers += clients.map(lambda number: answer(options, address, output, number), requests[first:first + at_once])
-            answers = list(answers)
     return len(requests) * output / (time.monotonic() - begin), answers
 
 
