@@ -13,7 +13,6 @@ import contextlib
 import json
 import os
 import random
-import re
 import statistics
 import subprocess
 import sys
@@ -22,6 +21,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+from local_server import listening
 from run import HERE, ROOT, build_llama_cpp, llama_cpp_program, output_of, say
 
 sys.path.insert(0, str(ROOT / "examples/garage"))
@@ -49,22 +49,10 @@ def garage(options, model):
     return []
 
 
-@contextlib.contextmanager
 def motley(options, model, plan):
     extra = plan(options, model)
     command = [MOTLEY, "serve", options.folder / "plan.json", "--model", model, "--local", "--port", 0, *extra]
-    server = subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE, text=True)
-    try:
-        for line in server.stderr:
-            if found := re.search(r"http://[\d.]+:\d+(?=/v1)", line):
-                yield found[0]
-                break
-            print(line, end="", file=sys.stderr)
-        else:
-            sys.exit("motley serve ended before it listened")
-    finally:
-        server.terminate()
-        server.communicate()
+    return listening(command)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,6 @@ disk, held to --disk-rate by a control group (root). Runs with the reference env
 """
 
 import argparse
-import contextlib
 import json
 import os
 import re
@@ -25,6 +24,7 @@ from pathlib import Path
 
 import groups
 from model import model_in
+from local_server import listening  # beside the model's maker, whose folder `model` adds
 from run import CLUSTER, ROOT
 
 PAGE = 16  # tokens
@@ -47,22 +47,9 @@ def make_plan(options, folder, output):
     return file
 
 
-@contextlib.contextmanager
 def server(options, plan):
     command = [options.build / "motley", "serve", plan, "--model", options.model, "--local", "--port", 0, "--worker-threads", options.threads]
-    process = subprocess.Popen(options.group.command(command), stderr=subprocess.PIPE, text=True,
-                               env=os.environ | {"MOTLEY_SPILL_DIR": str(options.spill)})
-    try:
-        for line in process.stderr:
-            if found := re.search(r"http://[\d.]+:\d+(?=/v1)", line):
-                yield found[0]
-                break
-            print(line, end="", file=sys.stderr)
-        else:
-            sys.exit("motley serve ended before it listened")
-    finally:
-        process.terminate()
-        process.communicate()
+    return listening(options.group.command(command), env=os.environ | {"MOTLEY_SPILL_DIR": str(options.spill)})
 
 
 def preemptions(address):

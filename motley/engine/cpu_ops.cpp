@@ -156,7 +156,7 @@ struct Linear {
   }
 };
 
-// Tokens [token, token + tokens) of an input, as a product takes them: bytes of a token, at `prepared`.
+// Tokens [token, token + tokens) of an input as the product takes them, into `prepared`; returns the bytes of a token.
 template <class T>
 std::int64_t prepare_input(const Linear<T>& linear, const Tensor& input, std::int64_t token, std::int64_t tokens,
                            std::vector<std::byte>& prepared) {
@@ -181,7 +181,7 @@ void multiply_all(std::span<const Linear<T>> linears, const std::vector<std::byt
     const Linear<T>* linear;
     std::int64_t first, last;
   };
-  thread_local std::vector<Piece> pieces;
+  thread_local std::vector<Piece> pieces;  // of this thread: for the others a reference goes into the lambda
   pieces.clear();
   for (const Linear<T>& linear : linears) {
     const std::int64_t rows = linear.weight.values.size(0), at_once = rows_of_piece(rows, inputs * tokens);
