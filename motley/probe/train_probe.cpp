@@ -22,6 +22,7 @@ constexpr std::int64_t layers = 4;  // of the larger model that is run
 constexpr std::int64_t micro_batches = 3;
 constexpr std::int64_t most_sequences = 4;
 constexpr int fewest_rounds = 3, most_rounds = 10;
+constexpr int most_runs = 6;  // of such rounds, until they tell the layers from the rest
 
 // The same but for the number of its layers.
 Model shortened(const Model& model, std::int64_t count) {
@@ -105,8 +106,10 @@ class TrainProbe {
   // Whole models, on as many devices as there are: what follows the passes of a step.
   void probe_once() {
     const std::unique_ptr<TrainWorkers> workers = start(plan_of(model_, training_, devices_, 1));
+    Rounds rounds;
+    turns({{workers.get(), &rounds}}, static_cast<std::size_t>(devices_), 1);
     std::vector<double> once_s, exchange_s;
-    for (const std::vector<StepParts>& round : steps(*workers, static_cast<std::size_t>(devices_), 1)) {
+    for (const std::vector<StepParts>& round : rounds) {
       // The worker that comes last waits for nobody.
       const auto least = [&](double StepParts::*figure) { return std::ranges::min(round, {}, figure).*figure; };
       once_s.push_back(least(&StepParts::once_s));
@@ -124,29 +127,18 @@ class TrainProbe {
     report("sums of gradients");
   }
 
-  // As many jobs as there are devices for run beside each other, each with its own workers: nothing is exchanged.
   struct Passes {
     double forward_s = 0, backward_s = 0;
     Passes operator-(const Passes& o) const { return {forward_s - o.forward_s, backward_s - o.backward_s}; }
   };
-  // By size of the micro-batch: of a model with so many layers, the mean of all jobs.
-  std::vector<Passes> passes(const Model& model, std::int64_t degree) const {
-    const auto count = static_cast<std::size_t>(std::max<std::int64_t>(1, devices_ / degree));
-    std::vector<std::unique_ptr<TrainWorkers>> jobs;
-    for (std::size_t i = 0; i < count; ++i) jobs.push_back(start(plan_of(model, training_, 1, degree)));
-    std::vector<Passes> of_sizes;
-    for (const std::int64_t size : sizes_) {
-      std::vector<std::future<Rounds>> running;
-      for (const auto& job : jobs)
-        running.push_back(std::async(std::launch::async, [&, size] { return steps(*job, 1, size); }));
-      Passes& mean = of_sizes.emplace_back();
-      for (std::future<Rounds>& one : running) {
-        const Rounds rounds = one.get();
-        mean.forward_s += slowest_rank_s(rounds, &StepParts::forward_s) / static_cast<double>(count);
-        mean.backward_s += slowest_rank_s(rounds, &StepParts::backward_s) / static_cast<double>(count);
-      }
+  // The mean of jobs that ran beside each other.
+  static Passes passes(const std::vector<Rounds>& jobs) {
+    Passes mean;
+    for (const Rounds& rounds : jobs) {
+      mean.forward_s += slowest_rank_s(rounds, &StepParts::forward_s) / static_cast<double>(jobs.size());
+      mean.backward_s += slowest_rank_s(rounds, &StepParts::backward_s) / static_cast<double>(jobs.size());
     }
-    return of_sizes;
+    return mean;
   }
 
   static double slowest_rank_s(const Rounds& rounds, double StepParts::*figure) {
@@ -156,30 +148,57 @@ class TrainProbe {
   }
 
   // Models of one and of several layers tell the blocks from the rest. In that the head does all of its work in the
-  // forward pass, loss and gradients; what the backward pass has beside the blocks is the embedding's.
+  // forward pass, loss and gradients; what the backward pass has beside the blocks is the embedding's. As many jobs as
+  // there are devices for run beside each other, each with its own workers: nothing is exchanged.
   void probe_passes(std::int64_t degree) {
-    const std::vector<Passes> few = passes(shortened(options_.model, 1), degree), more = passes(model_, degree);
-    for (std::size_t i = 0; i < sizes_.size(); ++i) {
-      const Passes blocks = more[i] - few[i];
-      const auto count = static_cast<double>(layers - 1);
-      const Passes block{blocks.forward_s / count, blocks.backward_s / count}, rest = few[i] - block;
-      const auto add = [&](LayerPart part, double forward_s, double backward_s, std::int64_t parameters) {
-        for (const std::string& type : types_)
-          profile_.layer_time.push_back(
-              {.device_type = type,
-               .tp = degree,
-               .micro_batch = sizes_[i],
-               .sequence_length = training_.sequence_length,
-               .part = part,
-               .forward_s = std::max(0.0, forward_s),
-               .backward_s = std::max(0.0, backward_s),
-               .update_s = once_s_ * static_cast<double>(parameters) / static_cast<double>(degree)});
+    const Model one_layer = shortened(options_.model, 1);
+    const auto jobs = static_cast<std::size_t>(std::max<std::int64_t>(1, devices_ / degree));
+    std::vector<std::unique_ptr<TrainWorkers>> few, more;
+    for (std::size_t i = 0; i < jobs; ++i) {
+      few.push_back(start(plan_of(one_layer, training_, 1, degree)));
+      more.push_back(start(plan_of(model_, training_, 1, degree)));
+    }
+    for (const std::int64_t size : sizes_) {
+      std::vector<Rounds> of_few(jobs), of_more(jobs);
+      const auto run = [&](std::size_t i) {
+        turns({{few[i].get(), &of_few[i]}, {more[i].get(), &of_more[i]}}, 1, size);
       };
-      add(LayerPart::embedding, 0, rest.backward_s, parameters_of(embedding_tensors(model_.arch)));
-      add(LayerPart::block, block.forward_s, block.backward_s, block_parameters(model_.arch));
-      add(LayerPart::head, rest.forward_s, 0, parameters_of(head_tensors(model_.arch)));
+      Passes shorter, block;
+      // On a busy machine a few rounds may not show what three layers take.
+      for (int run_before = 0; !(block.forward_s > 0 && block.backward_s > 0); ++run_before) {
+        if (run_before == most_runs)
+          throw Error(ErrorCode::environment,
+                      fmt::format("a model of {} layers did not take longer than one of a single layer", layers),
+                      "other programs keep this machine busy: probe it again when they have ended");
+        std::vector<std::future<void>> running;
+        for (std::size_t i = 0; i < jobs; ++i) running.push_back(std::async(std::launch::async, run, i));
+        for (std::future<void>& one : running) one.get();
+        shorter = passes(of_few);
+        const Passes blocks = passes(of_more) - shorter;
+        const auto count = static_cast<double>(layers - 1);
+        block = {blocks.forward_s / count, blocks.backward_s / count};
+      }
+      add_times(degree, size, block, shorter - block);
     }
     report(fmt::format("passes, tensor parallelism of {}", degree));
+  }
+
+  void add_times(std::int64_t degree, std::int64_t size, const Passes& block, const Passes& rest) {
+    const auto add = [&](LayerPart part, double forward_s, double backward_s, std::int64_t parameters) {
+      for (const std::string& type : types_)
+        profile_.layer_time.push_back(
+            {.device_type = type,
+             .tp = degree,
+             .micro_batch = size,
+             .sequence_length = training_.sequence_length,
+             .part = part,
+             .forward_s = std::max(0.0, forward_s),
+             .backward_s = std::max(0.0, backward_s),
+             .update_s = once_s_ * static_cast<double>(parameters) / static_cast<double>(degree)});
+    };
+    add(LayerPart::embedding, 0, rest.backward_s, parameters_of(embedding_tensors(model_.arch)));
+    add(LayerPart::block, block.forward_s, block.backward_s, block_parameters(model_.arch));
+    add(LayerPart::head, rest.forward_s, 0, parameters_of(head_tensors(model_.arch)));
   }
 
   std::unique_ptr<TrainWorkers> start(const TrainPlan& plan) const {
@@ -188,9 +207,13 @@ class TrainProbe {
                   .program = options_.worker_program, .weights = folder_.path(), .threads = options_.threads});
   }
 
-  // Steps with micro-batches of so many sequences. The first is not among them: memory that is used for the first time
-  // takes longer.
-  Rounds steps(TrainWorkers& workers, std::size_t replicas, std::int64_t sequences) const {
+  // Steps with micro-batches of so many sequences, by workers that take turns, so that what slows the machine down
+  // slows all of them. The first steps are not among the rounds: memory that is used for the first time takes longer.
+  struct Turn {
+    TrainWorkers* workers;
+    Rounds* rounds;  // added to
+  };
+  void turns(const std::vector<Turn>& all, std::size_t replicas, std::int64_t sequences) const {
     const std::int64_t tokens = micro_batches * sequences * training_.sequence_length;
     ReplicaBatch batch{.sequences = micro_batches * sequences, .inputs = {}, .targets = {}};
     for (std::int64_t i = 0; i < tokens; ++i) {
@@ -199,15 +222,15 @@ class TrainProbe {
     }
     const std::vector<ReplicaBatch> batches(replicas, batch);
     const TrainStep step{.learning_rate = 0, .tokens = tokens * static_cast<std::int64_t>(replicas)};
-    const double share_s = options_.seconds / static_cast<double>(1 + 2 * degrees_.size() * sizes_.size());
-    Rounds rounds;
-    workers.run(step, batches);
+    const double share_s = options_.seconds * static_cast<double>(all.size()) /
+                           static_cast<double>(1 + 2 * degrees_.size() * sizes_.size());
+    for (const Turn& turn : all) turn.workers->run(step, batches);
     const Instant begun = Clock::now();
-    for (int round = 0; round < fewest_rounds || (round < most_rounds && seconds_since(begun) < share_s); ++round) {
-      std::vector<StepParts>& parts = rounds.emplace_back();
-      for (const TrainStepDone& done : workers.run(step, batches)) parts.push_back(parts_of(done));
-    }
-    return rounds;
+    for (int round = 0; round < fewest_rounds || (round < most_rounds && seconds_since(begun) < share_s); ++round)
+      for (const Turn& turn : all) {
+        std::vector<StepParts>& parts = turn.rounds->emplace_back();
+        for (const TrainStepDone& done : turn.workers->run(step, batches)) parts.push_back(parts_of(done));
+      }
   }
 
   void report(const std::string& what) const {
