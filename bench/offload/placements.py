@@ -1,10 +1,11 @@
 """Predicted beside measured tokens/s of placements of a model of a billion parameters in bf16 (2 GB): weights, keys and values on the
 device, in the host's memory and on a disk, in different shares, for 1 to 16 sequences.
 
-    placements.py [--cache FOLDER] [--results FILE] [--only NAME ...] [--last-probe] [--dry-run] [--disk-rate MB/S]
+    placements.py [--cache FOLDER] [--results FILE] [--only NAME ...] [--dry-run] [--disk-rate MB/S]
 
-`motley cluster probe --disk` measures the machine first; each placement is then priced with what it found, run by `motley generate`, and
-kept in `--results`, so that runs add up. The table holds medians; "apart" is that of each run's prediction, by its own probe.
+`motley cluster probe --disk` measures the machine before and after every few placements, each of which is run by `motley generate` and
+kept in `--results`, so that runs add up. The table holds medians; "apart" is that of each run's prediction, the mean of those with what the
+two probes around it found: a rented machine's speed changes within minutes, which is not what a prediction can tell.
 Disks of rented machines are fast at first and slow later: a control group holds the probe and all runs to --disk-rate, as root.
 """
 
@@ -48,6 +49,7 @@ PLACEMENTS = {
     "half from disk, keys on disk, 2 x 8": dict(weights=(0, 8), kv=(0, 16), batch=8, batches=2, prompt=64),
 }
 LAYERS, OUTPUT, BLOCK = 16, 8, 16
+BETWEEN_PROBES = 3
 
 
 def say(text):
@@ -124,31 +126,45 @@ def ordered(rows):
 
 
 def measure_all(options, folder, kept):
-    """Adds to what is kept: a cluster file, and for each placement its number and tokens/s."""
-    if not options.last_probe:
+    """Adds to what is kept: cluster files, and for each placement the numbers of those around it and tokens/s."""
+
+    def probed():
         kept["clusters"].append(probe(options, folder))
-    number = len(kept["clusters"]) - 1
-    cluster = folder / "cluster.toml"
-    cluster.write_text(kept["clusters"][number])
-    for name in options.only:
-        plan, predicted, _ = plan_of(options, folder, cluster, PLACEMENTS[name])
-        measured = measure(options, folder, plan, PLACEMENTS[name])
-        say(f"{name}: {predicted:.2f} tok/s predicted, {measured:.2f} measured")
-        kept["runs"].setdefault(name, []).append([number, measured])
+        return len(kept["clusters"]) - 1
+
+    before = probed()
+    for first in range(0, len(options.only), BETWEEN_PROBES):
+        cluster = folder / "cluster.toml"
+        cluster.write_text(kept["clusters"][before])
+        measured = {name: measure(options, folder, plan_of(options, folder, cluster, PLACEMENTS[name])[0], PLACEMENTS[name])
+                    for name in options.only[first:first + BETWEEN_PROBES]}
+        after = probed()
+        for name, rate in measured.items():
+            say(f"{name}: {priced(options, folder, kept, name, before, after)[0]:.2f} tok/s predicted, {rate:.2f} measured")
+            kept["runs"].setdefault(name, []).append([before, after, rate])
         options.results.write_text(json.dumps(kept, indent=1) + "\n")
+        before = after
+
+
+def priced(options, folder, kept, name, *numbers):
+    """(mean of what the plan is predicted with these clusters, what binds it with the last)"""
+    cluster, predicted = folder / "cluster.toml", []
+    for number in numbers:
+        cluster.write_text(kept["clusters"][number])
+        _, tokens_per_s, binding = plan_of(options, folder, cluster, PLACEMENTS[name])
+        predicted.append(tokens_per_s)
+    return statistics.mean(predicted), binding
 
 
 def rows_of(options, folder, kept):
     """Of each placement that was run."""
     for name, runs in kept["runs"].items():
         predicted = []
-        for number, _ in runs:
-            cluster = folder / "cluster.toml"
-            cluster.write_text(kept["clusters"][number])
-            _, tokens_per_s, binding = plan_of(options, folder, cluster, PLACEMENTS[name])
+        for before, after, _ in runs:
+            tokens_per_s, binding = priced(options, folder, kept, name, before, after)
             predicted.append(tokens_per_s)
-        yield dict(name=name, binding=binding, predicted=statistics.median(predicted), measured=statistics.median(run[1] for run in runs),
-                   error=statistics.median(p / run[1] - 1 for p, run in zip(predicted, runs)))
+        yield dict(name=name, binding=binding, predicted=statistics.median(predicted), measured=statistics.median(run[-1] for run in runs),
+                   error=statistics.median(p / run[-1] - 1 for p, run in zip(predicted, runs)))
 
 
 def main():
@@ -159,7 +175,6 @@ def main():
     parser.add_argument("--only", nargs="*", default=list(PLACEMENTS), choices=list(PLACEMENTS), metavar="NAME")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--disk-rate", type=int, default=800, metavar="MB/S", help="reads, and writes, of the disk (default 800)")
-    parser.add_argument("--last-probe", action="store_true", help="price with the last probe that is kept, not with a new one")
     parser.add_argument("--dry-run", action="store_true", help="measure nothing: price what is kept, and print it")
     options = parser.parse_args()
     options.model = model_in(options.cache)

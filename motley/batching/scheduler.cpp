@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <ranges>
 
 #include "motley/base/error.hpp"
 
@@ -272,9 +273,15 @@ bool Scheduler::reserve_for_decode(Sequence& sequence) {
   return true;
 }
 
-void Scheduler::preempt(Sequence& sequence) {
-  for (const std::int32_t block : sequence.blocks) pool_.give_back(block);
+// The last one first, so that the next sequence takes them in their order: what lies side by side moves at once where
+// keys and values are on a disk.
+void Scheduler::give_back(Sequence& sequence) {
+  for (const std::int32_t block : std::views::reverse(sequence.blocks)) pool_.give_back(block);
   sequence.blocks.clear();
+}
+
+void Scheduler::preempt(Sequence& sequence) {
+  give_back(sequence);
   sequence.scheduled = sequence.replayed = 0;
   stop(sequence);
   wait(sequence);
@@ -288,7 +295,7 @@ void Scheduler::end(Sequence& sequence) {
 }
 
 void Scheduler::release(Sequence& sequence) {
-  for (const std::int32_t block : sequence.blocks) pool_.give_back(block);
+  give_back(sequence);
   if (sequence.running)
     stop(sequence);
   else

@@ -163,6 +163,7 @@ class Scheduler {
   void run(Sequence& sequence);
   void stop(Sequence& sequence);
   bool reserve_for_decode(Sequence& sequence);
+  void give_back(Sequence& sequence);  // its blocks
   void preempt(Sequence& sequence);
   void end(Sequence& sequence);
   void release(Sequence& sequence);

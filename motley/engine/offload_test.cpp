@@ -6,14 +6,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cstdlib>
 #include <random>
 #include <thread>
 
 #include "motley/base/clock.hpp"
+#include "motley/base/random.hpp"
 #include "motley/engine/load_weights.hpp"
 #include "motley/engine/random_model_test.hpp"
+#include "motley/engine/spill/copy_past_caches.hpp"
 #include "motley/engine/stage_model.hpp"
 #include "motley/engine/streamed_blocks.hpp"
 
@@ -191,15 +194,41 @@ TEST_F(OffloadTest, HoldsTwoBuffersAndWhatIsResident) {
   EXPECT_EQ(load().blocks->bytes(), 3 * block);
 }
 
-TEST_F(OffloadTest, TakesLayersInAnyOrder) {
+TEST_F(OffloadTest, TakesLayersInAnyOrderWhateverTheirHomes) {
   const c10::InferenceMode guard;
-  const StageWeights streamed = load();
+  const std::vector<Tier> homes = {Tier::device, Tier::host, Tier::disk};
   spec.offload.reset();
   const StageWeights resident = load();
-  for (const std::int64_t layer : {0, 1, 1, 4, 2, 3, 0, 0, 2, 2, 4, 3, 1})
-    EXPECT_TRUE(
-        streamed.blocks->block(layer).down.weight.values.equal(resident.blocks->block(layer).down.weight.values))
-        << layer;
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    spec.offload = LayerHomes{.weights = {}, .kv = std::vector<Tier>(5, Tier::device), .activations = {}};
+    for (std::uint64_t layer = 0; layer < 5; ++layer)
+      spec.offload->weights.push_back(homes[static_cast<std::size_t>(3 * uniform_at(seed, layer))]);
+    const StageWeights streamed = load();
+    // Whole passes, some of which are broken off, and then no order at all.
+    std::vector<std::int64_t> order;
+    for (std::uint64_t pass = 0; pass < 6; ++pass)
+      for (std::int64_t layer = 0;
+           layer < (pass % 2 == 0 ? 5 : static_cast<std::int64_t>(5 * uniform_at(seed, 10 + pass))); ++layer)
+        order.push_back(layer);
+    for (std::uint64_t i = 0; i < 30; ++i) order.push_back(static_cast<std::int64_t>(5 * uniform_at(seed, 20 + i)));
+    for (const std::int64_t layer : order)
+      ASSERT_TRUE(
+          streamed.blocks->block(layer).down.weight.values.equal(resident.blocks->block(layer).down.weight.values))
+          << "seed " << seed << ", layer " << layer;
+  }
+}
+
+TEST(CopyPastCachesTest, CopiesWhateverTheSizeAndPlace) {
+  std::vector<std::byte> from(700);
+  for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::byte>(i * 7 + 1);
+  for (const std::size_t begin : {0, 1, 16})
+    for (const std::size_t size : {0, 1, 63, 64, 65, 128, 640}) {
+      alignas(64) std::array<std::byte, 700> to{};
+      copy_past_caches(std::span(to).subspan(begin), std::span(from).subspan(begin % 3, size));
+      for (std::size_t i = 0; i < to.size(); ++i)
+        ASSERT_EQ(to[i], i >= begin && i < begin + size ? from[begin % 3 + i - begin] : std::byte{0})
+            << size << " bytes at " << begin << ", byte " << i;
+    }
 }
 
 TEST_F(OffloadTest, ItsFileIsPrivateAndHasNoName) {

@@ -1,5 +1,6 @@
 #include "motley/engine/streamed_blocks.hpp"
 
+#include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <malloc.h>
 
@@ -7,6 +8,7 @@
 #include <cstring>
 
 #include "motley/base/error.hpp"
+#include "motley/engine/spill/copy_past_caches.hpp"
 
 namespace motley {
 namespace {
@@ -26,7 +28,7 @@ StreamedBlocks::StreamedBlocks(WeightLoader& loader, const StageSpec& spec)
     Home& home = this->home(layer);
     home.tier = spec.offload->weights.at(static_cast<std::size_t>(layer - first_));
     if (home.tier == Tier::device) continue;
-    streamed_.push_back(layer);
+    if (home.tier == Tier::disk) on_disk_.push_back(layer);
     const std::int64_t bytes = block_bytes(spec, loader.shard(), layer);
     home.bytes = spill_aligned(bytes);
     buffers_bytes_ = std::max(buffers_bytes_, 2 * bytes);
@@ -35,12 +37,12 @@ StreamedBlocks::StreamedBlocks(WeightLoader& loader, const StageSpec& spec)
     end += home.bytes;
     largest = std::max(largest, home.bytes);
   }
-  if (!streamed_.empty())
+  if (largest > 0)
     for (auto& buffer : buffers_) buffer = std::make_shared<SpillBuffer>("the buffers of streamed weights", largest);
   if (host_bytes > 0) host_ = std::make_shared<SpillBuffer>("weights in the host's memory", host_bytes);
   if (disk_bytes > 0) disk_ = std::make_shared<SpillFile>("streamed weights", disk_bytes);
   for (std::int64_t layer = spec.layers.first; layer < spec.layers.end; ++layer) settle(loader, layer);
-  if (!streamed_.empty()) transfers_ = std::make_unique<Transfers>(copying_threads);
+  if (disk_) transfers_ = std::make_unique<Transfers>(copying_threads);
 }
 
 // By way of the first buffer, so that no more than one block is in memory twice.
@@ -80,45 +82,84 @@ BlockWeights StreamedBlocks::view(const std::map<std::string, Placed>& tensors, 
 }
 
 const BlockWeights& StreamedBlocks::block(std::int64_t layer) {
-  if (front_in_use_) staged_.pop_front();
-  front_in_use_ = home(layer).tier != Tier::device;
+  const Home& home = this->home(layer);
+  in_use_.reset();
   // A pass that was broken off: the next one begins elsewhere than was expected.
-  if (front_in_use_ && !staged_.empty() && staged_.front().layer != layer) {
-    for (const Staged& staged : staged_) transfers_->wait(staged.arrival);
-    staged_.clear();
+  const bool unexpected = !reads_.empty() && reads_.front().layer != next_on_disk(layer);
+  if (unexpected || (home.tier == Tier::host && !free_buffer())) drop_reads();
+  if (home.tier == Tier::disk) {
+    if (reads_.empty()) read(layer, 0);
+    in_use_ = reads_.front().buffer;
+    const Transfers::Handle arrival = reads_.front().arrival;
+    reads_.pop_front();
+    read_ahead(layer);
+    transfers_->wait(arrival);
+  } else {
+    if (home.tier == Tier::host) in_use_ = free_buffer();
+    if (disk_) read_ahead(layer);
+    if (home.tier == Tier::host) copy(home, *in_use_);
   }
-  if (front_in_use_ && staged_.empty()) stream(layer, 0);
-  if (!streamed_.empty()) stream_ahead(layer);
-  if (!front_in_use_) return resident_.at(layer);
-  transfers_->wait(staged_.front().arrival);
-  return home(layer).in_buffer[staged_.front().buffer];
+  return in_use_ ? home.in_buffer[*in_use_] : resident_.at(layer);
+}
+
+// This layer or the first one behind it, in this pass or in the next.
+std::int64_t StreamedBlocks::next_on_disk(std::int64_t layer) const {
+  const auto next = std::ranges::lower_bound(on_disk_, layer);
+  return next == on_disk_.end() ? on_disk_.front() : *next;
+}
+
+bool StreamedBlocks::host_block_between(std::int64_t layer, std::int64_t later) const {
+  const auto count = std::ssize(homes_);
+  const auto next = [&](std::int64_t i) { return (i + 1) % count; };
+  for (std::int64_t i = next(layer - first_); i != later - first_; i = next(i))
+    if (homes_[static_cast<std::size_t>(i)].tier == Tier::host) return true;
+  return false;
+}
+
+std::optional<int> StreamedBlocks::free_buffer() const {
+  for (const int buffer : {0, 1})
+    if (in_use_ != buffer && std::ranges::find(reads_, buffer, &Read::buffer) == reads_.end()) return buffer;
+  return std::nullopt;
+}
+
+void StreamedBlocks::copy(const Home& home, int buffer) {
+  const std::span<const std::byte> from = host_->bytes().subspan(static_cast<std::size_t>(home.offset));
+  const std::span<std::byte> to = buffers_[buffer]->bytes();
+  const std::int64_t pieces = (home.bytes + copied_piece_bytes - 1) / copied_piece_bytes;
+  at::parallel_for(0, pieces, 1, [&](std::int64_t first, std::int64_t last) {
+    const auto begin = static_cast<std::size_t>(first * copied_piece_bytes);
+    const auto end = static_cast<std::size_t>(std::min(last * copied_piece_bytes, home.bytes));
+    copy_past_caches(to.subspan(begin), from.subspan(begin, end - begin));
+  });
 }
 
 // Into `buffer`, which nothing else uses.
-void StreamedBlocks::stream(std::int64_t layer, int buffer) {
+void StreamedBlocks::read(std::int64_t layer, int buffer) {
   const Home& home = this->home(layer);
   std::vector<std::function<void()>> pieces;
   for (std::int64_t begin = 0; begin < home.bytes; begin += copied_piece_bytes) {
     const auto size = static_cast<std::size_t>(std::min(copied_piece_bytes, home.bytes - begin));
-    pieces.emplace_back(
-        [to = buffers_[buffer], host = host_, disk = disk_, tier = home.tier, begin, size, from = home.offset + begin] {
-          const std::span<std::byte> target = to->bytes().subspan(static_cast<std::size_t>(begin), size);
-          if (tier == Tier::disk)
-            disk->read(from, target);
-          else
-            std::memcpy(target.data(), host->bytes().data() + from, size);
-        });
+    pieces.emplace_back([to = buffers_[buffer], disk = disk_, begin, size, from = home.offset + begin] {
+      disk->read(from, to->bytes().subspan(static_cast<std::size_t>(begin), size));
+    });
   }
-  staged_.push_back({layer, buffer, transfers_->start(fmt::format("weights of layer {}", layer), std::move(pieces))});
+  reads_.push_back({layer, buffer, transfers_->start(fmt::format("weights of layer {}", layer), std::move(pieces))});
 }
 
-// Fills the buffers that are free with what is used next, behind block `layer`.
-void StreamedBlocks::stream_ahead(std::int64_t layer) {
-  while (staged_.size() < 2) {
-    const std::int64_t after = staged_.empty() ? layer : staged_.back().layer;
-    const auto next = std::ranges::upper_bound(streamed_, after);
-    stream(next == streamed_.end() ? streamed_.front() : *next, staged_.empty() ? 0 : 1 - staged_.front().buffer);
+// Fills the buffers that are free with what is read next, behind block `layer`. One is left to a block in the host's
+// memory whose turn comes before that of all that is read: it needs a buffer then.
+void StreamedBlocks::read_ahead(std::int64_t layer) {
+  for (;;) {
+    const std::optional<int> buffer = free_buffer();
+    if (!buffer || (!reads_.empty() && host_block_between(layer, reads_.front().layer))) return;
+    const std::int64_t after = reads_.empty() ? layer : reads_.back().layer;
+    read(next_on_disk(after + 1), *buffer);
   }
+}
+
+void StreamedBlocks::drop_reads() {
+  for (const Read& read : reads_) transfers_->wait(read.arrival);
+  reads_.clear();
 }
 
 }  // namespace motley

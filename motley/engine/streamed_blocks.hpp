@@ -1,13 +1,15 @@
 // Blocks of which some are homed in the host's memory or on a disk, and brought into the device's ahead of their use.
 //
 // Passes go through the layers in order and begin again, so what comes next is known: two buffers of the largest such
-// block take turns. While the block in one is computed with, the next one streams into the other; once it is done with,
-// its buffer takes the one after that.
+// block take turns. While the block in one is computed with, the next one from the disk streams into the other; once it
+// is done with, its buffer takes the one after that. A block in the host's memory is copied when its turn comes: the
+// device is the host's own processors, and copies beside their computing only take cores from it.
 #pragma once
 
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "motley/engine/spill/spill_file.hpp"
@@ -36,8 +38,8 @@ class StreamedBlocks final : public BlockStore {
     std::int64_t offset = 0, bytes = 0;  // in the tier
     BlockWeights in_buffer[2];
   };
-  // A block in a buffer, or on its way there.
-  struct Staged {
+  // A block that was read into a buffer, or is on its way there.
+  struct Read {
     std::int64_t layer = 0;
     int buffer = 0;
     Transfers::Handle arrival;
@@ -46,19 +48,24 @@ class StreamedBlocks final : public BlockStore {
   Home& home(std::int64_t layer) { return homes_.at(static_cast<std::size_t>(layer - first_)); }
   void settle(WeightLoader& loader, std::int64_t layer);
   BlockWeights view(const std::map<std::string, Placed>& tensors, int buffer) const;
-  void stream(std::int64_t layer, int buffer);
-  void stream_ahead(std::int64_t layer);
+  std::int64_t next_on_disk(std::int64_t layer) const;
+  bool host_block_between(std::int64_t layer, std::int64_t later) const;
+  std::optional<int> free_buffer() const;
+  void copy(const Home& home, int buffer);
+  void read(std::int64_t layer, int buffer);
+  void read_ahead(std::int64_t layer);
+  void drop_reads();
 
   const std::int64_t first_;
   std::vector<Home> homes_;  // by layer
   std::map<std::int64_t, BlockWeights> resident_;
-  std::vector<std::int64_t> streamed_;  // layers, ascending
+  std::vector<std::int64_t> on_disk_;  // layers, ascending
   std::int64_t resident_bytes_ = 0, buffers_bytes_ = 0;
   std::shared_ptr<const SpillBuffer> buffers_[2];
   std::shared_ptr<const SpillBuffer> host_;
   std::shared_ptr<const SpillFile> disk_;
-  std::deque<Staged> staged_;  // in the order of their use
-  bool front_in_use_ = false;
+  std::deque<Read> reads_;     // in the order of their use
+  std::optional<int> in_use_;  // a buffer
   std::unique_ptr<Transfers> transfers_;
 };
 

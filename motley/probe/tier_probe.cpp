@@ -7,7 +7,6 @@
 #include <cstring>
 #include <functional>
 #include <memory>
-#include <numeric>
 #include <span>
 #include <thread>
 #include <vector>
@@ -16,6 +15,7 @@
 #include "motley/base/free_memory.hpp"
 #include "motley/base/random.hpp"
 #include "motley/base/units.hpp"
+#include "motley/engine/spill/copy_past_caches.hpp"
 #include "motley/engine/spill/spill_file.hpp"
 #include "motley/engine/spill/transfers.hpp"
 
@@ -91,80 +91,27 @@ Disk probe_disk(const TierProbeOptions& options) {
   return disk;
 }
 
-// Threads that read memory as the products of one row do, until this ends.
-class Computing {
- public:
-  Computing(std::span<const std::byte> memory, int threads) {
-    const auto part = memory.size() / static_cast<std::size_t>(threads) / sizeof(std::uint64_t);
-    for (int i = 0; i < threads; ++i)
-      threads_.emplace_back(
-          [this, from = reinterpret_cast<const std::uint64_t*>(memory.data()) + static_cast<std::size_t>(i) * part,
-           part] {
-            run({from, part});
-          });
-  }
-  ~Computing() {
-    stop_ = true;
-    for (std::thread& thread : threads_) thread.join();
-  }
-  Computing(const Computing&) = delete;
-  Computing& operator=(const Computing&) = delete;
-  std::int64_t read_bytes() const { return read_; }
-
- private:
-  void run(std::span<const std::uint64_t> memory) {
-    constexpr std::size_t at_once = (std::size_t{1} << 20) / sizeof(std::uint64_t);
-    while (!stop_)
-      for (std::size_t begin = 0; begin < memory.size() && !stop_; begin += at_once) {
-        const auto part = memory.subspan(begin, std::min(at_once, memory.size() - begin));
-        sum_ += std::accumulate(part.begin(), part.end(), std::uint64_t{0});
-        read_ += std::ssize(part) * static_cast<std::int64_t>(sizeof(std::uint64_t));
-      }
-  }
-
-  std::atomic<bool> stop_ = false;
-  std::atomic<std::int64_t> read_ = 0;
-  std::atomic<std::uint64_t> sum_ = 0;  // or nothing need be read
-  std::vector<std::thread> threads_;
-};
-
-// Copies one piece after the other until they took long enough; bytes.
-std::int64_t copy_for_a_while(Transfers& transfers, std::span<const std::byte> from, std::span<std::byte> to) {
-  std::vector<std::function<void()>> pieces;
-  for (std::size_t begin = 0; begin < from.size(); begin += copied_piece_bytes)
-    pieces.emplace_back([from = from.subspan(begin, std::min<std::size_t>(copied_piece_bytes, from.size() - begin)),
-                         to = to.subspan(begin % to.size())] { std::ranges::copy(from, to.begin()); });
-  std::int64_t copied = 0;
-  for (const Instant start = Clock::now(); seconds_since(start) < least_seconds; copied += std::ssize(from))
-    transfers.wait(transfers.start("copies in host memory", pieces));
-  return copied;
-}
-
-// Computing alone, copying alone, and both: copies cost the computing time, as they take cores and bandwidth from it,
-// but no copy is faster than alone.
+// As workers bring a layer from the host's memory: all threads copy, and compute when it is there.
 double copy_rate(int threads) {
   const std::int64_t pieces = std::clamp<std::int64_t>(free_memory_bytes() / 8 / copied_piece_bytes, 8, 64);
-  SpillBuffer computed("measuring host memory", pieces * copied_piece_bytes);
-  SpillBuffer copied("measuring host memory", pieces * copied_piece_bytes);
-  SpillBuffer target("measuring host memory", pieces / 2 * copied_piece_bytes);
-  for (const SpillBuffer* buffer : {&computed, &copied, &target}) std::ranges::fill(buffer->bytes(), std::byte{1});
-  Transfers transfers(copying_threads);
-  Instant start = Clock::now();
-  const double alone =
-      static_cast<double>(copy_for_a_while(transfers, copied.bytes(), target.bytes())) / seconds_since(start);
-  const Computing computing(computed.bytes(), threads);
-  const auto computed_in = [&](const std::function<void()>& meanwhile) {
-    const std::int64_t before = computing.read_bytes();
-    start = Clock::now();
-    meanwhile();
-    return static_cast<double>(computing.read_bytes() - before);
-  };
-  const double undisturbed =
-      computed_in([] { std::this_thread::sleep_for(duration_of(least_seconds)); }) / seconds_since(start);
-  std::int64_t bytes = 0;
-  const double beside = computed_in([&] { bytes = copy_for_a_while(transfers, copied.bytes(), target.bytes()); });
-  const double longer_s = seconds_since(start) - beside / undisturbed;
-  return longer_s > 0 ? std::min(alone, static_cast<double>(bytes) / longer_s) : alone;
+  const SpillBuffer from("measuring host memory", pieces * copied_piece_bytes);
+  const SpillBuffer to("measuring host memory", pieces / 2 * copied_piece_bytes);
+  for (const SpillBuffer* buffer : {&from, &to}) std::ranges::fill(buffer->bytes(), std::byte{1});
+  std::atomic<std::int64_t> next = 0;
+  const Instant start = Clock::now();
+  {
+    std::vector<std::jthread> copying;
+    for (int i = 0; i < threads; ++i)
+      copying.emplace_back([&] {
+        while (seconds_since(start) < least_seconds) {
+          const std::int64_t piece = next++ % pieces;
+          const auto begin = [&](std::int64_t of) { return static_cast<std::size_t>(piece % of * copied_piece_bytes); };
+          copy_past_caches(to.bytes().subspan(begin(pieces / 2)),
+                           from.bytes().subspan(begin(pieces), copied_piece_bytes));
+        }
+      });
+  }
+  return static_cast<double>(next * copied_piece_bytes) / seconds_since(start);
 }
 
 }  // namespace

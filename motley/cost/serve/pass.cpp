@@ -68,12 +68,8 @@ PassSeconds pass_seconds(const StepCost& cost, const TensorGroup& group, StageEn
   ResourceSeconds& from_host = pass.weights[1];
   at(from_host, Resource::upload) = per(layer_bytes, host.upload_bytes_per_s);
   at(from_host, Resource::host_memory) = copies * per(layer_bytes, host.bandwidth_bytes_per_s);
-  if (tiers.is_processor) {
-    // A copy takes cores and bandwidth from computing.
+  if (tiers.is_processor)  // which copies the layer, and computes with it then
     at(from_host, Resource::device) = at(from_host, Resource::waiting) = at(from_host, Resource::upload);
-    // Without a stop in host memory both kinds share two buffers, in order.
-    at(from_host, Resource::disk_read) = at(from_host, Resource::upload);
-  }
   ResourceSeconds& from_disk = pass.weights[2];
   at(from_disk, Resource::disk_read) = per(layer_bytes, disk.read_bytes_per_s);
   at(from_disk, Resource::disk) = per(layer_bytes, disk.both_bytes_per_s);

@@ -10,9 +10,10 @@
 
 namespace motley {
 
-// Direct reads wait for the disk: so many are queued, each of so many bytes.
+// Direct reads wait for the disk: so many are queued, each of so many bytes. Keys and values wait behind the weights
+// that are queued, which are as fast in larger pieces.
 constexpr int copying_threads = 4;
-constexpr std::int64_t copied_piece_bytes = std::int64_t{4} << 20;
+constexpr std::int64_t copied_piece_bytes = std::int64_t{1} << 20;
 
 class Transfers {
  public:
