@@ -301,7 +301,8 @@ std::optional<LayerTime> TrainStepCost::measured(int device, std::int64_t degree
                      static_cast<double>(above->micro_batch - below->micro_batch));
 }
 
-// The slowest rank's. One that has more than an equal part lies between an equal part and the whole.
+// The slowest rank's. One that has more than an equal part lies between an equal part and the whole. Where the degree
+// was not measured, a rank computes its share of the whole.
 std::optional<LayerTime> TrainStepCost::measured(const TensorGroup& group, std::int64_t sequences,
                                                  LayerPart part) const {
   const auto degree = static_cast<double>(group.degree());
@@ -315,14 +316,24 @@ std::optional<LayerTime> TrainStepCost::measured(const TensorGroup& group, std::
   };
   std::optional<LayerTime> slowest;
   for (std::size_t r = 0; r < group.ranks.size(); ++r) {
+    const double rank_share = share(group.ranks[r]), more = std::max(0.0, rank_share - 1 / degree);
     const auto equal = measured(group.devices[r], group.degree(), sequences, part);
-    if (!equal) return std::nullopt;
-    const double more = std::max(0.0, share(group.ranks[r]) - 1 / degree);
-    const auto whole = more > 1e-9 ? measured(group.devices[r], 1, sequences, part) : std::nullopt;
-    const LayerTime own = whole ? between(*equal, *whole, more / (1 - 1 / degree)) : scaled(*equal, 1 + more * degree);
+    const auto whole = !equal || more > 1e-9 ? measured(group.devices[r], 1, sequences, part) : std::nullopt;
+    if (!equal && !whole) return std::nullopt;
+    LayerTime own;
+    if (!equal) {
+      own = scaled(*whole, rank_share);
+      own.update_s *= rank_share;
+    } else {
+      own = whole ? between(*equal, *whole, more / (1 - 1 / degree)) : scaled(*equal, 1 + more * degree);
+    }
     if (!slowest || own.forward_s + own.backward_s > slowest->forward_s + slowest->backward_s) slowest = own;
   }
   return slowest;
+}
+
+bool TrainStepCost::measured_together(const TensorGroup& group, LayerPart part) const {
+  return std::ranges::all_of(group.devices, [&](int device) { return measured(device, group.degree(), 1, part).has_value(); });
 }
 
 // Reduce-scatter or all-gather over the data-parallel ranks, of `bytes` that each ends or begins with all of, in
@@ -354,6 +365,9 @@ BlockPass TrainStepCost::block(const StageWork& work, const LayerStrategy& strat
     const double tokens = static_cast<double>(count * training_.sequence_length);
     auto [forward, backward] = slowest_rank(ranks, [&](std::size_t r) { return block_parts(ranks, r, tokens); });
     BlockPass pass;
+    double tensor_s = 0;  // of one pass; measured ones have it
+    if (!measured_together(ranks, LayerPart::block)) tensor_s = step_.all_reduces_s(ranks, {.tokens = tokens});
+    own.tensor_s = (strategy.recompute ? 3 : 2) * tensor_s;
     if (const auto time = measured(ranks, count, LayerPart::block)) {
       pass = {time->forward_s, time->backward_s, time->backward_s * forward.products_s / backward.sum()};
       own.compute.measured_s = pass.forward_s + pass.backward_s;
@@ -361,12 +375,12 @@ BlockPass TrainStepCost::block(const StageWork& work, const LayerStrategy& strat
     } else {
       forward.launches_s = launch_s(ranks);
       backward.launches_s = backward_products * forward.launches_s;
-      const double tensor_s = step_.all_reduces_s(ranks, {.tokens = tokens});
-      pass = {forward.sum() + tensor_s, backward.sum() + tensor_s, forward.products_s};
+      pass = {forward.sum(), backward.sum(), forward.products_s};
       own.compute = forward + backward;
-      own.tensor_s = (strategy.recompute ? 3 : 2) * tensor_s;
       if (strategy.recompute) own.recompute = forward;
     }
+    pass.forward_s += tensor_s;
+    pass.backward_s += tensor_s;
     if (strategy.recompute) pass.backward_s += pass.forward_s;
     if (!weights_wait(training_, strategy)) pass.weights_s = 0;
     if (pass.forward_s + pass.backward_s <= slowest.forward_s + slowest.backward_s) continue;

@@ -160,6 +160,8 @@ class TrainStepCost {
   double launch_s(const TensorGroup& group) const;
   std::optional<LayerTime> measured(int device, std::int64_t degree, std::int64_t sequences, LayerPart part) const;
   std::optional<LayerTime> measured(const TensorGroup& group, std::int64_t sequences, LayerPart part) const;
+  // Whether the group's degree was measured, with what its ranks exchange in a pass.
+  bool measured_together(const TensorGroup& group, LayerPart part) const;
   double parameters(LayerPart part) const;
   double sharded_end_s(const StageWork& work, const LayerStrategy& strategy, LayerPart end, Sharding from,
                        double bytes_per_parameter) const;

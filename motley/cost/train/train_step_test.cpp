@@ -386,6 +386,19 @@ TEST_F(Measured, ALargerPartIsBetweenAnEqualOneAndTheWhole) {
   expect_close(forward({0.75, 0.25}), 6.5);
 }
 
+TEST_F(Measured, ADegreeThatWasNotMeasuredIsASharePlusWhatRanksExchange) {
+  add(LayerPart::block, 1, 1, 8, 16, 0.5);
+  const StageWork work{{0, 1}, {}, 1};
+  const double reduces_s = 2 * (1e-6 + 512 * 1024 * 2 / 100e9);
+  BlockParts parts;
+  const BlockPass pass = job_.cost().block(work, strategy_of(2, 1), &parts);
+  expect_close(pass.forward_s, 8 / 2.0 + reduces_s);
+  expect_close(pass.backward_s, 16 / 2.0 + reduces_s);
+  expect_close(parts.tensor_s, 2 * reduces_s);
+  expect_close(job_.cost().block({{0, 1}, {0.75, 0.25}, 1}, strategy_of(2, 1)).forward_s, 8 * 0.75 + reduces_s);
+  expect_close(job_.cost().update_s(work, strategy_of(2, 1), 4), 4 * 0.5 / 2);
+}
+
 TEST_F(Measured, UpdatesOfAllPartsCount) {
   add(LayerPart::embedding, 1, 1, 0, 0, 0.5);
   add(LayerPart::block, 1, 1, 1, 2, 0.25);
