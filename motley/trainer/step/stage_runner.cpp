@@ -341,11 +341,10 @@ void StageRunner::head(Range& range, TrainUnit& unit, std::int64_t micro_batch, 
     logits.mul_(factors.unsqueeze(1));
     logits.scatter_add_(1, column, -(own.to(at::kFloat).unsqueeze(1)));
     const Tensor gradient = logits.to(rows.scalar_type());
-    Tensor& to = table.accumulator();
-    if (rows.scalar_type() == at::kFloat)
-      to.addmm_(gradient.t(), rows);
+    if (rows.scalar_type() == at::kFloat && !table.is_divided())
+      table.gradient.addmm_(gradient.t(), rows);
     else
-      to.add_(at::mm(gradient.t(), rows));
+      table.add_gradient(at::mm(gradient.t(), rows));
     back = at::mm(gradient, weight);
   }
   if (normed.requires_grad() && normed.size(0) > 0) normed.backward(back);
@@ -372,22 +371,26 @@ void StageRunner::settle(const Range& range, TrainUnit& unit) const {
   for (const auto& tensor : unit.whole) {
     Tensor grad = tensor->weight.mutable_grad();
     if (!grad.defined() || grad.is_same(tensor->gradient)) continue;
-    tensor->accumulator().add_(grad);
+    tensor->add_gradient(grad);
     tensor->weight.mutable_grad() = Tensor();
   }
   if (!divided) return;
   const auto bounds = part_bounds(unit, static_cast<std::int64_t>(sizeof(float)));
-  const Tensor all = at::zeros({bounds.back() / static_cast<std::int64_t>(sizeof(float))}, at::kFloat);
+  const Tensor all = at::empty({bounds.back() / static_cast<std::int64_t>(sizeof(float))}, at::kFloat);
   for_each_part(unit, [&](std::int64_t, TrainTensor& tensor, const Slice& part, std::int64_t first) {
-    if (!tensor.pending.defined()) return;
+    Tensor to = all.narrow(0, first, part.elements());
+    if (!tensor.pending.defined()) {
+      to.zero_();
+      return;
+    }
     const Tensor from = part_of(tensor.pending, tensor.slice, part);
-    all.narrow(0, first, part.elements()).view(from.sizes()).copy_(from);
+    to.view(from.sizes()).copy_(from);
   });
+  for (const auto& tensor : unit.whole) tensor->pending = Tensor();
   range.data_group->reduce_scatter(bytes_of(all), bounds, CollectiveElement::fp32);
   for_each_part(unit, [&](std::int64_t d, TrainTensor& tensor, const Slice& part, std::int64_t first) {
     if (d == unit.dp_rank) tensor.gradient.add_(all.narrow(0, first, part.elements()).view(tensor.gradient.sizes()));
   });
-  for (const auto& tensor : unit.whole) tensor->pending = Tensor();
 }
 
 }  // namespace motley

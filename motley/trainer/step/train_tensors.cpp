@@ -61,9 +61,16 @@ void TrainTensor::allocate_weight() const {
 void TrainTensor::free_weight() const { resize(weight, 0); }
 
 at::Tensor& TrainTensor::accumulator() {
-  if (gradient_slice == slice) return gradient;
+  if (!is_divided()) return gradient;
   if (!pending.defined()) pending = at::zeros(shape_of(spec, slice), at::kFloat);
   return pending;
+}
+
+void TrainTensor::add_gradient(const at::Tensor& values) {
+  if (is_divided() && !pending.defined())
+    pending = values.to(at::kFloat);
+  else
+    accumulator().add_(values);
 }
 
 const TrainTensor* TrainUnit::find(const std::string& role) const {
@@ -180,7 +187,7 @@ void TrainTensors::load(const TrainPlan& plan, const std::filesystem::path& fold
     }
     tensor.gradient = at::zeros(shape_of(tensor.spec, tensor.gradient_slice), at::kFloat);
     // Then autograd adds to it by itself.
-    if (type == at::kFloat && tensor.gradient_slice == tensor.slice) tensor.weight.mutable_grad() = tensor.gradient;
+    if (type == at::kFloat && !tensor.is_divided()) tensor.weight.mutable_grad() = tensor.gradient;
     for (const StateKind kind : kinds) {
       at::Tensor& state = kind == StateKind::exp_avg      ? tensor.exp_avg
                           : kind == StateKind::exp_avg_sq ? tensor.exp_avg_sq

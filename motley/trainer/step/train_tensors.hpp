@@ -35,8 +35,11 @@ struct TrainTensor {
   // The memory of the weight's values, which autograd's records keep naming: none between passes, with zero3.
   void allocate_weight() const;
   void free_weight() const;
+  bool is_divided() const { return gradient_slice != slice; }
   // Where gradients of `slice` are added to.
   at::Tensor& accumulator();
+  // The same of values that nothing else changes later.
+  void add_gradient(const at::Tensor& values);
 };
 
 // Tensors that are used together: the embedding (layer -1), a block, or the head (layer arch.layers).
