@@ -65,7 +65,7 @@ bool gathers_once(const LayerStrategy& strategy) {
 class Exchange {
  public:
   Exchange(const TrainLinks& links, SyncAlgorithm algorithm)
-      : links_(links), algorithm_(algorithm), loads_(links), latencies_s_(links.cluster().devices.size()) {}
+      : links_(links), algorithm_(algorithm), sums_(links), gathers_(links) {}
 
   // `bytes` of gradients, `copies` times.
   void add(const std::vector<Owner>& owners, double bytes, double copies) {
@@ -73,48 +73,68 @@ class Exchange {
       add_piece(members, bytes * (to - from), copies);
     });
   }
-  // Sharded states leave every rank with its part of the new weights: it gathers the rest.
+  // Sharded states leave every rank with its part of the new weights: it gathers the rest, one unit after the other.
   void add_gather(const PlacedStage& stage, const LayerStrategy& strategy, double bytes, double copies) {
     const double part = bytes / static_cast<double>(strategy.tp);
     for (std::int64_t k = 0; k < strategy.tp; ++k) {
       std::vector<int> ring;
       for (std::int64_t d = 0; d < strategy.dp; ++d)
         ring.push_back(stage.devices[static_cast<std::size_t>(d * strategy.tp + k)]);
-      loads_.add_ring(ring, copies * shared_out_bytes(links_, ring, part), part / static_cast<double>(strategy.dp));
+      gathers_.loads.add_ring(ring, copies * shared_out_bytes(links_, ring, part),
+                              part / static_cast<double>(strategy.dp));
+      gathers_.add_latency(ring, copies * longest_s(ring));
     }
   }
 
   GradientExchange result() const {
-    return {*std::max_element(latencies_s_.begin(), latencies_s_.end()) + loads_.seconds(), loads_.busiest(),
-            loads_.busiest_is_of_processors()};
+    return {.seconds = sums_.seconds(),
+            .gather_s = gathers_.seconds(),
+            .busiest_link = sums_.loads.busiest(),
+            .by_processors = sums_.loads.busiest_is_of_processors()};
   }
 
  private:
+  struct Traffic {
+    explicit Traffic(const TrainLinks& links) : loads(links), latencies_s(links.cluster().devices.size()) {}
+    void add_latency(const std::vector<int>& members, double latency_s) {
+      for (const int member : members) latencies_s[static_cast<std::size_t>(member)] += latency_s;
+    }
+    double seconds() const { return *std::max_element(latencies_s.begin(), latencies_s.end()) + loads.seconds(); }
+
+    LinkLoads loads;
+    std::vector<double> latencies_s;  // by device
+  };
+
+  double longest_s(const std::vector<int>& ring) const {
+    double latency_s = 0;
+    for (std::size_t i = 0; i < ring.size(); ++i)
+      latency_s = std::max(latency_s, links_.path(ring[i], ring[(i + 1) % ring.size()]).latency_s);
+    return latency_s;
+  }
+
   void add_piece(const std::vector<int>& members, double bytes, double copies) {
     const auto count = static_cast<double>(members.size());
     if (members.size() < 2) return;
     double latency_s = 0, rounds = 0;
     if (algorithm_ == SyncAlgorithm::ring) {
       rounds = 2 * (count - 1);
-      loads_.add_ring(members, copies * 2 * bytes * (count - 1) / count, bytes / count);
-      for (std::size_t i = 0; i < members.size(); ++i)
-        latency_s = std::max(latency_s, links_.path(members[i], members[(i + 1) % members.size()]).latency_s);
+      sums_.loads.add_ring(members, copies * 2 * bytes * (count - 1) / count, bytes / count);
+      latency_s = longest_s(members);
     } else {
       rounds = 2;
       for (const int from : members)
         for (const int to : members)
           if (from != to) {
-            loads_.add(from, to, copies * 2 * bytes / count, bytes / count);
+            sums_.loads.add(from, to, copies * 2 * bytes / count, bytes / count);
             latency_s = std::max(latency_s, links_.path(from, to).latency_s);
           }
     }
-    for (const int member : members) latencies_s_[static_cast<std::size_t>(member)] += copies * rounds * latency_s;
+    sums_.add_latency(members, copies * rounds * latency_s);
   }
 
   const TrainLinks& links_;
   SyncAlgorithm algorithm_;
-  LinkLoads loads_;
-  std::vector<double> latencies_s_;  // by device
+  Traffic sums_, gathers_;
 };
 
 double elements(const std::vector<TensorSpec>& tensors) {
@@ -355,6 +375,7 @@ TrainStepPrice bound_step(const TrainStepCost& cost, const TrainProblemView& vie
   // What processors copy and add for others they do not compute meanwhile.
   const bool beside = layout.sync.overlap && !price.exchange.by_processors;
   price.exchange_s = beside ? std::max(last_layer_s, price.exchange.seconds - hidden_s) : price.exchange.seconds;
+  price.update_s += price.exchange.gather_s;
   price.iteration_s =
       step_s(cost, layout, price, [&](std::size_t r) { return least_makespan_s(layout.schedule, price.loads[r]); });
   return price;
@@ -402,7 +423,12 @@ TrainCost price_motley_train(const TrainPlan& plan, const CostOptions& options) 
         leaf("gradients", price.exchange_s,
              fmt::format("{} in all{}{}", human_seconds(price.exchange.seconds),
                          price.exchange.busiest_link.empty() ? "" : ", busiest from ", price.exchange.busiest_link)));
-  terms.push_back(leaf("update", price.update_s, "states read and written once"));
+  terms.push_back(leaf(
+      "update", price.update_s,
+      fmt::format("states read and written once{}", price.exchange.gather_s > 0
+                                                        ? fmt::format(", {} of it for new weights that are gathered",
+                                                                      human_seconds(price.exchange.gather_s))
+                                                        : "")));
   result.tree = sum_of("iteration", std::move(terms));
   return result;
 }

@@ -51,7 +51,8 @@ struct TrainProblemView {
 // What all owners of a layer, in whatever replicas and degrees, exchange once per step. The parameters are cut at every
 // boundary that any owner has; each piece is added up by those who hold it. All pieces travel at once.
 struct GradientExchange {
-  double seconds = 0;  // the busiest link's, and the latencies of the device with most of them
+  double seconds = 0;   // the busiest link's, and the latencies of the device with most of them
+  double gather_s = 0;  // the same of new weights where states are sharded: after the update, beside nothing
   std::string busiest_link;
   bool by_processors = false;  // that link is between processors of one machine, which copy and add what passes it
 };
@@ -70,7 +71,7 @@ struct TrainStepPrice {
   std::vector<PipelineLoad> loads;       // by replica
   std::vector<PipelineTimes> pipelines;  // likewise
   double exchange_s = 0;                 // what no backward pass hides
-  double update_s = 0;
+  double update_s = 0;                   // and gathering new weights
   GradientExchange exchange;
 };
 // `passes`, where given, receives what every stage does when.

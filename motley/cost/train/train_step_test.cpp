@@ -323,16 +323,18 @@ double ends_parameters(const Architecture& arch) {
   return sum;
 }
 
-// One replica has nobody to add up with; its ranks gather what they have updated, unless every pass gathers it. FSDP
-// gathers embedding and head once.
+// One replica has nobody to add up with; its ranks gather what they have updated, one unit after the other, unless
+// every pass gathers it. FSDP gathers embedding and head once.
 TEST(GradientExchangeOfShards, OfZero2AndTheEndsOfFsdp) {
   Job job;
   const auto seconds = [&](Sharding shard) {
-    return gradient_exchange(job.cost(), job.view(), layout_on({{0, 2}}, strategy_of(1, 2, shard), 2)).seconds;
+    const auto exchange = gradient_exchange(job.cost(), job.view(), layout_on({{0, 2}}, strategy_of(1, 2, shard), 2));
+    EXPECT_EQ(exchange.seconds, 0);
+    return exchange.gather_s;
   };
-  const double ends_s = 2 * ends_parameters(job.model.arch) / 2 / down;
+  const double ends_s = 2 * ends_parameters(job.model.arch) / 2 / down + 2 * 2e-3;
   expect_close(seconds(Sharding::zero3), 0);
-  expect_close(seconds(Sharding::zero2), ends_s + 4 * job.gradient_bytes() / 2 / down);
+  expect_close(seconds(Sharding::zero2), ends_s + 4 * job.gradient_bytes() / 2 / down + 4 * 2e-3);
   job.training.executor = Executor::fsdp;
   expect_close(seconds(Sharding::zero3), ends_s);
 }
@@ -341,9 +343,23 @@ TEST(GradientExchangeOfShards, OfZero2AndTheEndsOfFsdp) {
 TEST(GradientExchangeOfShards, Zero1AddsUpAllAndGathers) {
   const Job job;
   const auto exchange = [&](Sharding shard) {
-    return gradient_exchange(job.cost(), job.view(), layout_on({{0, 2}}, strategy_of(1, 2, shard), 2)).seconds;
+    return gradient_exchange(job.cost(), job.view(), layout_on({{0, 2}}, strategy_of(1, 2, shard), 2));
   };
-  expect_close(exchange(Sharding::zero1), exchange(Sharding::none) + exchange(Sharding::zero2));
+  expect_close(exchange(Sharding::zero1).seconds, exchange(Sharding::none).seconds);
+  expect_close(exchange(Sharding::zero1).gather_s, exchange(Sharding::zero2).gather_s);
+}
+
+// Gathering begins when the states are there.
+TEST(TrainStep, WhatIsGatheredAfterTheUpdateIsHiddenByNothing) {
+  const Job job;
+  TrainLayout layout = layout_on({{0, 2}}, strategy_of(1, 2, Sharding::none), 2);
+  layout.sync.overlap = true;
+  const TrainStepPrice whole = price_step(job.cost(), job.view(), layout);
+  layout.replicas[0].stages[0].strategies[0].shard = Sharding::zero1;
+  const TrainStepPrice sharded = price_step(job.cost(), job.view(), layout);
+  expect_close(sharded.exchange_s, whole.exchange_s);
+  expect_close(sharded.update_s, whole.update_s / 2 + sharded.exchange.gather_s);
+  EXPECT_GT(sharded.exchange.gather_s, 0);
 }
 
 // ---- what a profile has ----

@@ -69,7 +69,9 @@ Judged Judge::laid_out(const Deployment& deployment, double limit_s) {
 
 Judged Judge::quick(const Deployment& deployment, double limit_s) {
   Judged judged = laid_out(deployment, limit_s);
-  if (judged.fits()) judged.iteration_s += gradient_exchange(problem_.cost, problem_.view(), judged.layout).seconds;
+  if (!judged.fits()) return judged;
+  const GradientExchange exchange = gradient_exchange(problem_.cost, problem_.view(), judged.layout);
+  judged.iteration_s += exchange.seconds + exchange.gather_s;
   return judged;
 }
 
