@@ -4,8 +4,9 @@ ignores the network.
 
     sites.py [--plan NAME=FILE]... [--steps N] [--rounds N] [--model FOLDER] [--folder FOLDER] [--build FOLDER]
 
-Each site has two machines, network namespaces with 0.22 of a processor for their workers each, 1 Gbit/s between them and 500 Mbit/s to
-each of the other site's. How fast such a machine trains the model is measured first (`motley cluster probe --workload`), and both plans
+Each site has two machines, network namespaces with 0.22 of a processor for computing each, 1 Gbit/s between them and 500 Mbit/s to
+each of the other site's. Threads that send, receive and add up run on the other processor, beside the emulator, as they would on another
+core of a machine. How fast such a machine trains the model is measured first (`motley cluster probe --workload`), and both plans
 are made with that profile: one with the links as they are, one as if all were those within a site. Runs take turns; a run's figure is the
 median of its steps but the first. Needs root and control groups of version 1.
 """
@@ -17,15 +18,16 @@ import shutil
 import statistics
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "bench/machines")]
-from deployment import Deployment, Share, inside, on_the_rest  # noqa: E402
+from deployment import Deployment, Share, inside, ip, on_the_rest  # noqa: E402
 from emulated import SlowLinks  # noqa: E402
 
 PROCESSORS, DELAY_S, NEAR, FAR = 0.22, 25e-3, 125e6, 62.5e6  # bytes/s
-LENGTH, BATCH = 256, 16
+LENGTH, BATCH = 128, 8
 SHAPE = {"hidden_size": 384, "num_hidden_layers": 8, "num_attention_heads": 6, "num_key_value_heads": 2, "intermediate_size": 1024, "vocab_size": 8192}
 CORE = ('[[device_type]]\nname = "core"\nvendor = "cpu"\nmemory = "3 GiB"\nmemory_bandwidth = "3 GB/s"\n'
         'flops = { fp32 = "20 GFLOP/s" }\nreserve = "0 B"\n')  # fmt: skip
@@ -35,10 +37,22 @@ NETWORKS = {"for the sites": f'between_sites = {{ latency = "{1e3 * DELAY_S:g} m
 
 
 class TwoSites(SlowLinks):
-    """What is far is one site: its machines are near each other."""
+    """What is far is one site: its machines are near each other. Packets are large, so that one processor carries them for all."""
+
+    mtu = "9000"
+
+    def attach(self, number):
+        super().attach(number)
+        if number in self.far:
+            ip("-n", f"m{number}", "link", "set", "wire", "mtu", self.mtu)
+        else:
+            ip("-n", f"m{number}", "link", "set", "eth0", "mtu", self.mtu)
+            ip("link", "set", f"v{number}", "mtu", self.mtu)
 
     def complete(self, machines):
         super().complete(machines)
+        for device in ["bridge", *(f"far{one.number}" for one in machines if one.number not in self.far)]:
+            ip("link", "set", device, "mtu", self.mtu)
         for one in self.far:
             for other in self.far:
                 if one != other:
@@ -92,6 +106,8 @@ def made_plans(options):
     plans = {}
     for name, network in NETWORKS.items():
         text, plans[name] = options.folder / "cluster.toml", options.folder / (name.replace(" ", "-") + ".json")
+        if plans[name].exists():
+            continue
         text.write_text(cluster(network))
         motley(options, "plan", "train", "--cluster", text, "--profile", profile, "--model", options.model, "--workload", options.folder / "job.toml",
                "--deadline", "60 s", "-q", "-o", plans[name])  # fmt: skip
@@ -116,10 +132,26 @@ def run(options, plan):
     return json.loads(result.stdout.splitlines()[-1])
 
 
+def keep_apart(member, worker, over):
+    """Of the worker's threads the one that computes has the machine's share, the others have the rest; new ones begin where they are made.
+    The first that has used a tenth of a second is the one that computes."""
+    tasks, rest, computing = Path("/proc") / str(worker) / "task", os.sched_getaffinity(0), None
+    while not over.wait(0.1):
+        try:
+            for thread in (task.name for task in tasks.iterdir()):
+                words = (tasks / thread / "stat").read_text().rpartition(")")[2].split()
+                if computing is None and int(words[11]) + int(words[12]) >= os.sysconf("SC_CLK_TCK") / 10:
+                    computing = thread
+                (member.share.folder if thread == computing else member.share.folder.parent).joinpath("tasks").write_text(thread)
+                os.sched_setaffinity(int(thread), {0} if thread == computing else rest)
+        except OSError:  # a thread has ended
+            pass
+
+
 def train(options):
     inside()
     on_the_rest()
-    data, results = options.folder / "tokens.npy", options.folder / "run"
+    data, results = options.folder / "tokens.npy", options.folder / f"run-{options.inside.stem}"
     shutil.rmtree(results, ignore_errors=True)
     machine = {"memory": "3 GiB", "processors": PROCESSORS, "options": ["--device-threads", "1", "--model", str(options.model)]}
     asked = [options.inside, "--model", options.model, "--data", data, "--output", results, "--steps", options.steps]
@@ -127,8 +159,15 @@ def train(options):
                             links=TwoSites(NEAR, [4, 5], FAR, DELAY_S))  # fmt: skip
     for member in deployment.machines[1:]:
         deployment.wait(member.workers, f"{member.name} has no worker")
-        member.share.divide(member.workers())
-    assert deployment.process.wait() == 0, deployment.text()
+    over = threading.Event()
+    keepers = [threading.Thread(target=keep_apart, args=(member, member.workers()[0], over)) for member in deployment.machines[1:]]
+    for keeper in keepers:
+        keeper.start()
+    code = deployment.process.wait()
+    over.set()
+    for keeper in keepers:
+        keeper.join()
+    assert code == 0, deployment.text()
     for member in deployment.machines[1:]:
         member.agent.wait()
         member.share.remove()
@@ -141,9 +180,9 @@ def main():
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--model", type=Path, help="folder; default: random weights of 19 million parameters")
-    parser.add_argument("--folder", type=Path, default=Path("/tmp/motley-sites"), help="keeps profile and plans")
+    parser.add_argument("--folder", type=Path, default=Path("/tmp/motley-sites"), help="keeps profile and plans, which are used again, and the last runs")
     parser.add_argument("--build", type=Path, default=Path(os.environ.get("MOTLEY_BUILD", ROOT / "build/release")))
-    parser.add_argument("--inside", help="for the script itself")
+    parser.add_argument("--inside", type=Path, help="for the script itself")
     options = parser.parse_args()
     options.build = options.build.resolve()
     if options.inside:
