@@ -1,11 +1,11 @@
 """Steps of `motley train` beside what `motley explain` predicts for them from a measured profile: unlike plans of one model.
 
-    predicted.py [--rounds 2] [--steps 4] [--length 64] [--batch 8] [--only PLAN]... [--profile FILE]
+    predicted.py [--rounds 3] [--steps 4] [--length 64] [--batch 8] [--only PLAN]... [--profile FILE] [--keep FILE]
 
 All plans are for one or two workers of one thread, so that two cores are enough. Every round measures the profile by `motley cluster
 probe --workload`, and runs all plans; medians of the rounds count, of the probe's times and of the plans' fastest steps but the first
 of a run: what other programs and other machines on the same host take away comes and goes. The last lines: the mean of the errors,
-and the pairs that are predicted more than a tenth apart and ran in the other order.
+and the pairs that are predicted more than a tenth apart and ran in the other order. With --keep rounds of several calls count together.
 """
 
 import argparse
@@ -135,15 +135,20 @@ def main():
         parser.add_argument("--" + name, type=int, default=default)
     parser.add_argument("--only", action="append")
     parser.add_argument("--profile", type=Path, help="write the profile that was measured to this file")
+    parser.add_argument("--keep", type=Path, help="go on with the rounds in this file, and add to it")
     options = parser.parse_args()
     chosen = {name: plan for name, plan in plans().items() if not options.only or name in options.only}
     with tempfile.TemporaryDirectory() as made:
         model = Model(options, Path(made))
         profiles, times = [], {name: [] for name in chosen}
+        if options.keep and options.keep.exists():
+            profiles, times = json.loads(options.keep.read_text())
         for _ in range(options.rounds):
             profiles.append(model.profile())
             for name, plan in chosen.items():
                 times[name].append(model.measured(plan))
+            if options.keep:
+                options.keep.write_text(json.dumps([profiles, times]))
         profile = medians(profiles)
         if options.profile:
             options.profile.write_text(json.dumps(profile, indent=1))
