@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace motley {
 namespace {
 
@@ -10,6 +12,20 @@ bool is_within(const Span& span, std::int64_t size) {
 }
 
 }  // namespace
+
+void for_each_block(const Slice& slice, std::span<const std::byte> bytes, std::size_t most_bytes,
+                    const std::function<void(const Slice&, std::span<const std::byte>)>& visit) {
+  const std::int64_t rows = slice.rows.size();
+  if (rows == 0) return;
+  const std::int64_t row_bytes = std::ssize(bytes) / rows;
+  const std::int64_t most_rows =
+      std::max<std::int64_t>(1, static_cast<std::int64_t>(most_bytes) / std::max<std::int64_t>(1, row_bytes));
+  for (std::int64_t row = 0; row < rows; row += most_rows) {
+    const std::int64_t end = std::min(rows, row + most_rows);
+    visit({{slice.rows.first + row, slice.rows.first + end}, slice.columns},
+          bytes.subspan(static_cast<std::size_t>(row * row_bytes), static_cast<std::size_t>((end - row) * row_bytes)));
+  }
+}
 
 StateWriter::StateWriter(const std::filesystem::path& folder, StateFiles files) : files_(std::move(files)) {
   for (const StateFile& file : files_.files) {

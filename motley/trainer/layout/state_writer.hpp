@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -14,6 +15,10 @@
 #include "motley/trainer/layout/state_files.hpp"
 
 namespace motley {
+
+// `bytes` of a slice, row by row, in blocks of rows: of at most `most_bytes` each, but for a row that is larger.
+void for_each_block(const Slice& slice, std::span<const std::byte> bytes, std::size_t most_bytes,
+                    const std::function<void(const Slice& block, std::span<const std::byte> bytes)>& visit);
 
 class StateWriter {
  public:

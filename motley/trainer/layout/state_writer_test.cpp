@@ -54,6 +54,25 @@ TEST_F(StateWriting, SlicesComeToTheirPlaces) {
   EXPECT_EQ(vector, (std::array<float, 5>{0, 0, 0, 5, 6}));
 }
 
+TEST(StateBlocks, HoldEveryRowOnceAndNoMoreBytesThanAsked) {
+  const std::array<std::byte, 7 * 8> bytes{};
+  const auto blocks = [&](const Slice& slice, std::size_t size, std::size_t most_bytes) {
+    std::vector<std::pair<Slice, std::size_t>> found;
+    for_each_block(slice, std::span(bytes).first(size), most_bytes,
+                   [&](const Slice& block, std::span<const std::byte> of) {
+                     EXPECT_EQ(of.data(), bytes.data() + (block.rows.first - slice.rows.first) * 8);
+                     found.emplace_back(block, of.size());
+                   });
+    return found;
+  };
+  using Blocks = std::vector<std::pair<Slice, std::size_t>>;
+  const Span columns{2, 4};
+  EXPECT_EQ(blocks({{3, 10}, columns}, 56, 31),
+            (Blocks{{{{3, 6}, columns}, 24}, {{{6, 9}, columns}, 24}, {{{9, 10}, columns}, 8}}));
+  EXPECT_EQ(blocks({{3, 5}, columns}, 16, 5), (Blocks{{{{3, 4}, columns}, 8}, {{{4, 5}, columns}, 8}}));
+  EXPECT_EQ(blocks({{3, 3}, columns}, 0, 8), Blocks{});
+}
+
 TEST_F(StateWriting, WhatIsNotTheRunsIsRefused) {
   refuses("another", {{0, 1}, {0, 1}}, 1);
   refuses("matrix", {{0, 4}, {0, 4}}, 16);

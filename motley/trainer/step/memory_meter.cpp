@@ -5,6 +5,7 @@
 #include <malloc.h>
 
 #include <atomic>
+#include <limits>
 
 namespace motley {
 namespace {
@@ -41,6 +42,13 @@ void start_memory_meter() {
   beneath = c10::GetCPUAllocator();
   constexpr std::uint8_t over_the_default = 1;
   c10::SetCPUAllocator(&metered, over_the_default);
+}
+
+void keep_freed_memory() {
+  constexpr int largest_mmap_threshold = 32 << 20;  // that the allocator takes
+  ::mallopt(M_MMAP_THRESHOLD, largest_mmap_threshold);
+  ::mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
+  ::mallopt(M_TOP_PAD, 2 * largest_mmap_threshold);
 }
 
 std::int64_t metered_bytes() { return held; }

@@ -12,4 +12,8 @@ std::int64_t metered_bytes();
 std::int64_t metered_peak_bytes();
 void reset_metered_peak();
 
+// What a pass frees the next one takes again. Memory that went back to the kernel would come as pages to fault in, one
+// by one, and to fill with zeros. Of the whole process.
+void keep_freed_memory();
+
 }  // namespace motley

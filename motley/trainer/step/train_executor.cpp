@@ -7,6 +7,7 @@
 #include <array>
 #include <cmath>
 #include <numeric>
+#include <thread>
 
 #include "motley/base/clock.hpp"
 #include "motley/engine/backend.hpp"
@@ -17,6 +18,9 @@
 
 namespace motley {
 namespace {
+
+// A small part of the period over which processor quotas are counted.
+constexpr std::size_t written_at_once_bytes = std::size_t{256} << 10;
 
 std::vector<int> all_workers(const TrainPlan& plan) {
   std::vector<int> workers(train_devices(plan).size());
@@ -190,9 +194,15 @@ std::vector<SavedPart> TrainExecutor::saved_parts(Copies copies) const {
   return parts;
 }
 
-void write_parts(const std::filesystem::path& folder, const StateFiles& files, const std::vector<SavedPart>& parts) {
+void write_parts(const std::filesystem::path& folder, const StateFiles& files, const std::vector<SavedPart>& parts,
+                 WritingPace pace) {
   const StateWriter writer(folder, files);
-  for (const SavedPart& part : parts) writer.write(part.name, part.slice, bytes_of(part.values));
+  for (const SavedPart& part : parts)
+    for_each_block(part.slice, bytes_of(part.values), written_at_once_bytes, [&](const Slice& slice, auto bytes) {
+      const Instant start = Clock::now();
+      writer.write(part.name, slice, bytes);
+      if (pace == WritingPace::half_a_processor) std::this_thread::sleep_for(Clock::now() - start);
+    });
   writer.sync();
 }
 

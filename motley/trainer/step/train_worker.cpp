@@ -1,6 +1,5 @@
 #include "motley/trainer/step/train_worker.hpp"
 
-#include <algorithm>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -10,6 +9,7 @@
 #include "motley/comm/net/sockets.hpp"
 #include "motley/engine/backend.hpp"
 #include "motley/engine/stage_executor.hpp"
+#include "motley/trainer/layout/state_writer.hpp"
 #include "motley/trainer/step/memory_meter.hpp"
 #include "motley/trainer/step/train_executor.hpp"
 
@@ -25,24 +25,15 @@ Wanted expect(const std::function<Message()>& next) {
 
 // To a driver that writes them, in blocks of rows.
 void send_parts(ControlConnection& control, const std::vector<SavedPart>& parts) {
-  for (const SavedPart& part : parts) {
-    const std::span<const std::byte> bytes = bytes_of(part.values);
-    const std::int64_t rows = part.slice.rows.size();
-    const std::int64_t row_bytes = std::ssize(bytes) / std::max<std::int64_t>(1, rows);
-    const std::int64_t block =
-        std::max<std::int64_t>(1, static_cast<std::int64_t>(max_part_bytes) / std::max<std::int64_t>(1, row_bytes));
-    for (std::int64_t row = 0; row < rows; row += block) {
-      const std::int64_t end = std::min(rows, row + block);
-      const auto sent =
-          bytes.subspan(static_cast<std::size_t>(row * row_bytes), static_cast<std::size_t>((end - row) * row_bytes));
+  for (const SavedPart& part : parts)
+    for_each_block(part.slice, bytes_of(part.values), max_part_bytes, [&](const Slice& slice, auto bytes) {
       control.send(TrainPart{.name = part.name,
-                             .first_row = part.slice.rows.first + row,
-                             .end_row = part.slice.rows.first + end,
-                             .first_column = part.slice.columns.first,
-                             .end_column = part.slice.columns.end,
-                             .bytes = std::string(reinterpret_cast<const char*>(sent.data()), sent.size())});
-    }
-  }
+                             .first_row = slice.rows.first,
+                             .end_row = slice.rows.end,
+                             .first_column = slice.columns.first,
+                             .end_column = slice.columns.end,
+                             .bytes = std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size())});
+    });
 }
 
 }  // namespace
@@ -51,6 +42,7 @@ void train_steps(ControlConnection& control, const std::function<Message()>& nex
   const auto launch = expect<TrainLaunch>(next);
   if (!open_backend(launch.backend).is_cpu()) throw input_error("the trainer runs on processors", "give --backend cpu");
   start_memory_meter();
+  keep_freed_memory();
   std::unique_ptr<Fabric> own;
   if (fabric == nullptr) {
     own = std::make_unique<Fabric>(FabricOptions{.key = launch.key, .identity = {}});
@@ -73,13 +65,13 @@ void train_steps(ControlConnection& control, const std::function<Message()>& nex
       const Instant begun = Clock::now();
       const bool beside = save->when == TrainSave::When::beside_steps;
       using Copies = TrainExecutor::Copies;
-      auto write = [&control, &files, begun, folder = save->folder,
+      auto write = [&control, &files, begun, beside, folder = save->folder,
                     parts = executor.saved_parts(beside ? Copies::all : Copies::none)] {
         try {
           if (folder.empty())
             send_parts(control, parts);
           else
-            write_parts(folder, files, parts);
+            write_parts(folder, files, parts, beside ? WritingPace::half_a_processor : WritingPace::full);
           control.send(TrainSaved{seconds_since(begun)});
         } catch (const Error& error) {
           control.send(Failure{static_cast<std::int32_t>(error.code()), error.what(), error.hint()});
