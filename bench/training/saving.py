@@ -1,10 +1,10 @@
 """What `motley train --async-save` costs the steps beside it: one worker of one thread, held to one and a half cores (processor quotas,
 control groups of version 1, root), so that half a core is left to whoever writes.
 
-    saving.py [--rounds 3] [--steps 13] [--every 4] [--length 128] [--batch 8]
+    saving.py [--rounds 2] [--steps 65] [--every 4] [--length 128] [--batch 8]
 
-Runs with and without checkpoints take turns. A checkpoint's steps are those that begin while it is written; the figure is how much longer
-they take than the median step of the runs without.
+Steps that begin while a checkpoint is written take turns with steps that do not: the figure is the mean over all checkpoints of how much
+longer the former take than the latter up to the next checkpoint, with its standard error.
 """
 
 import argparse
@@ -47,34 +47,37 @@ def run(model, options, *more):
     return [line["seconds"] for line in lines], saved
 
 
-def beside(seconds, saved, every):
-    """Of the steps that begin while a checkpoint is written: the last of a run has none beside it."""
+def longer(seconds, saved, every):
+    """Of each checkpoint, by how much of a step the steps that begin while it is written take longer than those until the next one: the
+    last of a run has none beside it."""
     found = []
     for number, written in enumerate(saved[:-1], 1):
-        step = number * every
-        while written > 0 and step < min(len(seconds), (number + 1) * every):
-            found.append(seconds[step])
-            written -= seconds[step]
+        steps, step = seconds[number * every:(number + 1) * every], 0
+        while written > 0 and step < len(steps):
+            written -= steps[step]
             step += 1
+        with_it, without = steps[:step], steps[step:]
+        if with_it and without:
+            found.append(statistics.mean(with_it) / statistics.mean(without) - 1)
     return found
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    for name, default in [("rounds", 3), ("steps", 13), ("every", 4), ("length", 128), ("batch", 8)]:
+    for name, default in [("rounds", 2), ("steps", 65), ("every", 4), ("length", 128), ("batch", 8)]:
         parser.add_argument("--" + name, type=int, default=default)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as made:
         model = predicted.Model(options, Path(made))
-        plain, saving, written = [], [], []
+        times, found, written = [], [], []
         for _ in range(options.rounds):
-            plain += run(model, options)[0][1:]
             seconds, saved = run(model, options, "--save-every", options.every, "--async-save")
-            saving += beside(seconds, saved, options.every)
+            times += seconds[1:]
+            found += longer(seconds, saved, options.every)
             written += saved[:-1]
-    without, with_it = statistics.median(plain), statistics.median(saving)
-    print(f"{without:.3f} s per step; {with_it:.3f} s where a checkpoint is written meanwhile, {100 * (with_it / without - 1):+.1f} % "
-          f"({len(saving)} steps, checkpoints of {statistics.median(written):.2f} s)")
+    error = statistics.stdev(found) / len(found) ** 0.5
+    print(f"{statistics.median(times):.3f} s per step; {100 * statistics.mean(found):+.1f} % (standard error {100 * error:.1f} %) while a "
+          f"checkpoint is written ({len(found)} checkpoints of {statistics.median(written):.2f} s)")
 
 
 if __name__ == "__main__":
