@@ -142,6 +142,17 @@ def simulated(options, file, streams):
     return json.loads(motley(options, "simulate", file, *words))["tokens_per_s"]
 
 
+def with_rates_of(plan, members):
+    """The plan with what its machines measured of themselves when they joined a deployment: these are the members in its `GET /plan`."""
+    cluster = dict(plan["cluster"])
+    found = {device["device"]: device for member in members for device in member["devices"]}
+    types = {name: found[f"{machine['name']}/{slot}"] for machine in cluster["machine"] for slot, name in enumerate(machine["devices"])}
+    cluster["device_type"] = [kind | {"memory_bandwidth": f"{types[kind['name']]['bytes_per_s']} B/s",
+                                      "flops": dict.fromkeys(kind["flops"], f"{types[kind['name']]['flop_per_s']} FLOP/s")}
+                              for kind in cluster["device_type"]]  # fmt: skip
+    return plan | {"cluster": cluster}
+
+
 def run(options, setting, plan, streams):
     """`GET /plan` after the first of `streams`, tokens/s of each, and packets on the far links. Without a plan: of what `motley up` plans."""
     words = ["--inside", json.dumps({"setting": setting, "plan": plan and str(plan), "streams": streams})]

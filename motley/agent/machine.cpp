@@ -2,13 +2,17 @@
 
 #include <fmt/format.h>
 #include <sched.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <memory>
+#include <new>
 #include <span>
 #include <sstream>
 #include <string>
@@ -25,6 +29,10 @@ namespace {
 constexpr double measured_s = 0.2;  // each of both rates, so many times: other programs disturb for a while
 constexpr std::size_t times_measured = 5;
 constexpr double spare = 0.1;  // of the memory that is free
+// What is read to be timed: more than the caches of a processor hold, but less where little memory is free.
+constexpr std::size_t read_bytes = std::size_t{512} << 20, read_at_once_bytes = std::size_t{16} << 20;
+constexpr std::size_t most_of_free_memory = 4;
+constexpr std::size_t large_page_bytes = std::size_t{2} << 20;
 
 std::string first_line(const char* file) {
   std::ifstream in(file);
@@ -104,6 +112,19 @@ template <class Vector>
   return all[0];
 }
 
+struct Free {
+  void operator()(float* numbers) const { std::free(numbers); }
+};
+
+// In large pages where the system has them, as the engine's weights are. A multiple of a large page.
+std::unique_ptr<float, Free> ones(std::size_t bytes) {
+  std::unique_ptr<float, Free> numbers(static_cast<float*>(std::aligned_alloc(large_page_bytes, bytes)));
+  if (!numbers) throw std::bad_alloc();
+  ::madvise(numbers.get(), bytes, MADV_HUGEPAGE);
+  std::fill_n(numbers.get(), bytes / sizeof(float), 1.0F);
+  return numbers;
+}
+
 // In the widest vectors of the processor, of so many bytes.
 struct Loops {
   std::size_t vector_bytes;
@@ -159,13 +180,22 @@ OfferedDevice measure_processor(std::int64_t memory_bytes, int threads) {
   device.kind = processor_kind();
   device.memory_bytes = memory_bytes;
   device.threads = threads;
-  constexpr std::size_t floats_each = std::size_t{16} << 20;  // more than a share of the caches
-  const std::vector<std::vector<float>> numbers(static_cast<std::size_t>(threads),
-                                                std::vector<float>(floats_each, 1.0F));
   const Loops loops = loops_for_this_processor();
+  const std::size_t all_bytes =
+      std::min(read_bytes, static_cast<std::size_t>(usable_memory_bytes()) / most_of_free_memory);
+  const std::size_t parts = std::max<std::size_t>(1, all_bytes / static_cast<std::size_t>(threads) / read_at_once_bytes);
+  struct Reading {
+    std::unique_ptr<float, Free> numbers;
+    std::size_t part = 0;
+  };
+  std::vector<Reading> readings(static_cast<std::size_t>(threads));
+  for (Reading& reading : readings) reading.numbers = ones(parts * read_at_once_bytes);
   device.bytes_per_s = rate_of(threads, [&](int thread) {
-    sink.store(loops.sum_of(numbers[static_cast<std::size_t>(thread)]), std::memory_order_relaxed);
-    return static_cast<double>(floats_each * sizeof(float));
+    constexpr std::size_t floats = read_at_once_bytes / sizeof(float);
+    Reading& reading = readings[static_cast<std::size_t>(thread)];
+    sink.store(loops.sum_of({reading.numbers.get() + reading.part * floats, floats}), std::memory_order_relaxed);
+    reading.part = (reading.part + 1) % parts;
+    return static_cast<double>(read_at_once_bytes);
   });
   device.flop_per_s = rate_of(threads, [&](int) {
     constexpr int rounds = 20000;

@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MACHINES = ROOT / "bench/machines"
 sys.path.insert(0, str(MACHINES))
 from plans import divided  # noqa: E402
+from unlike import with_rates_of  # noqa: E402
 
 needs_quotas = pytest.mark.skipif(not os.access("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", os.W_OK), reason="needs control groups of version 1, and root")
 
@@ -25,6 +26,17 @@ needs_quotas = pytest.mark.skipif(not os.access("/sys/fs/cgroup/cpu/cpu.cfs_quot
 )  # fmt: skip
 def test_layers_are_divided_in_proportion_as_far_as_they_fit(weights, most, counts):
     assert divided(weights, most, 28) == counts
+
+
+def test_a_round_is_simulated_with_the_rates_of_its_own_machines():
+    shares = {"compute": 0.9}
+    types = [{"name": f"x of m1/{slot}", "memory_bandwidth": "1 GB/s", "flops": {"bf16": "1 GFLOP/s", "fp32": "1 GFLOP/s"}, "efficiency": shares} for slot in (0, 1)]
+    plan = {"stages": [], "cluster": {"machine": [{"name": "m1", "devices": ["x of m1/0", "x of m1/1"]}], "device_type": types}}
+    members = [{"name": "m1", "devices": [{"device": "m1/0", "bytes_per_s": 3e9, "flop_per_s": 5e10}, {"device": "m1/1", "bytes_per_s": 4e9, "flop_per_s": 6e10}]}]
+    changed = with_rates_of(plan, members)["cluster"]["device_type"]
+    assert [kind["memory_bandwidth"] for kind in changed] == ["3000000000.0 B/s", "4000000000.0 B/s"]
+    assert changed[1]["flops"] == {"bf16": "60000000000.0 FLOP/s", "fp32": "60000000000.0 FLOP/s"}
+    assert all(kind["efficiency"] == shares for kind in changed) and plan["cluster"]["device_type"] == types
 
 
 def run(script, *arguments, folder, motley):
