@@ -183,7 +183,8 @@ OfferedDevice measure_processor(std::int64_t memory_bytes, int threads) {
   const Loops loops = loops_for_this_processor();
   const std::size_t all_bytes =
       std::min(read_bytes, static_cast<std::size_t>(usable_memory_bytes()) / most_of_free_memory);
-  const std::size_t parts = std::max<std::size_t>(1, all_bytes / static_cast<std::size_t>(threads) / read_at_once_bytes);
+  const std::size_t parts =
+      std::max<std::size_t>(1, all_bytes / static_cast<std::size_t>(threads) / read_at_once_bytes);
   struct Reading {
     std::unique_ptr<float, Free> numbers;
     std::size_t part = 0;
