@@ -63,7 +63,9 @@ void receive(StageModel::KeptLayer& kept, const CacheMove& move, const Tensor& b
     throw Error(ErrorCode::peer, fmt::format("layer {} is handed over in {} bytes, and {} are expected", move.layer,
                                              head.bytes, expected));
   for (Tensor* tensor : tensors_of(kept.cache)) {
-    Tensor part = chosen(*tensor, blocks);
+    std::vector<std::int64_t> sizes = tensor->sizes().vec();
+    sizes[0] = blocks.size(0);
+    Tensor part = at::empty(sizes, tensor->options().device(at::kCPU));
     workers.receive(bytes_of(part), move.from);
     tensor->index_copy_(0, blocks.to(tensor->device()), part.to(tensor->device()));
   }

@@ -2,8 +2,11 @@
 #include "motley/engine/ops.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
+#include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "motley/checkpoint/quants.hpp"
 #include "motley/engine/backend.hpp"
@@ -144,6 +147,38 @@ TEST_P(OpsTest, CachedHeadsAreBlocksOfTheType) {
           ASSERT_EQ(scales[group].item<c10::Half>().x, expected[static_cast<std::size_t>(group)].scale) << head;
       }
   }
+}
+
+TEST(KvCache, KeepsItsBlocksInAnotherSize) {
+  const std::int64_t kv_heads = 2, dim = 64, block_tokens = 4;
+  for (const DType type : {DType::fp32, DType::bf16, DType::q8_0}) {
+    LayerCache cache = empty_cache(type, {8, kv_heads, dim, block_tokens});
+    for (at::Tensor* tensor : {&cache.keys, &cache.values, &cache.key_scales, &cache.value_scales})
+      if (tensor->defined()) tensor->copy_(at::randint(1, 100, tensor->sizes()));
+    const at::Tensor keys = cache.keys.clone(), values = cache.values.clone();
+    cache = resized(std::move(cache), type, {12, kv_heads, dim, block_tokens});
+    ASSERT_EQ(cache.keys.size(0), 12);
+    EXPECT_TRUE(cache.keys.narrow(0, 0, 8).equal(keys) && cache.values.narrow(0, 0, 8).equal(values));
+    EXPECT_EQ(cache.keys.narrow(0, 8, 4).count_nonzero().item<int>(), 0);
+    EXPECT_EQ(cache.values.narrow(0, 8, 4).count_nonzero().item<int>(), 0);
+    cache = resized(std::move(cache), type, {5, kv_heads, dim, block_tokens});
+    ASSERT_EQ(cache.values.size(0), 5);
+    EXPECT_TRUE(cache.keys.equal(keys.narrow(0, 0, 5)) && cache.values.equal(values.narrow(0, 0, 5)));
+  }
+}
+
+// To copy a cache would be most of what it takes to go over to another plan.
+TEST(KvCache, OfAnotherSizeHasThePagesThatWereWritten) {
+  const CacheShape shape{1024, 2, 64, 16}, larger{2048, 2, 64, 16};  // 4 KiB for the keys of a block
+  LayerCache cache = empty_cache(DType::bf16, shape);
+  cache.keys[7].fill_(1);
+  cache = resized(std::move(cache), DType::bf16, larger);
+  EXPECT_EQ(cache.keys[7].min().item<float>(), 1);
+  std::vector<unsigned char> in_memory(static_cast<std::size_t>(larger.blocks));
+  ASSERT_EQ(::mincore(cache.keys.mutable_data_ptr(), cache.keys.nbytes(), in_memory.data()), 0);
+  const auto pages = std::ranges::count_if(in_memory, [](unsigned char page) { return (page & 1) != 0; });
+  EXPECT_GE(pages, 1);
+  EXPECT_LT(pages, shape.blocks);
 }
 
 // Weights of 8 bits with a scale per group of inputs: as their dequantised values, in products and in look-ups.

@@ -24,21 +24,6 @@ struct HeldCache {
 };
 using HeldCaches = std::map<std::int64_t, HeldCache>;  // by layer of the model
 
-// The same blocks in a cache of another size.
-LayerCache resized(LayerCache old, DType type, CacheShape shape, at::Device device) {
-  if (old.keys.size(0) == shape.blocks) return old;
-  LayerCache cache = empty_cache(type, shape, device);
-  const std::int64_t both = std::min(old.keys.size(0), shape.blocks);
-  const auto copy = [&](Tensor& to, const Tensor& from) {
-    if (from.defined()) to.narrow(0, 0, both).copy_(from.narrow(0, 0, both));
-  };
-  copy(cache.keys, old.keys);
-  copy(cache.values, old.values);
-  copy(cache.key_scales, old.key_scales);
-  copy(cache.value_scales, old.value_scales);
-  return cache;
-}
-
 // The part of a step that passes a block at once: its rows are numbered from its own first one.
 struct MicroBatch {
   std::int64_t first_row = 0;
