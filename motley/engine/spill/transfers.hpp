@@ -10,10 +10,10 @@
 
 namespace motley {
 
-// Direct reads wait for the disk: so many are queued, each of so many bytes. Keys and values wait behind the weights
-// that are queued, which are as fast in larger pieces.
+// Direct reads wait for the disk: so many are queued, each of so many bytes. A virtual disk gave 3.4 and 4.0 GB/s so, and
+// 1.2 and 1.0 in pieces of 1 MiB.
 constexpr int copying_threads = 4;
-constexpr std::int64_t copied_piece_bytes = std::int64_t{1} << 20;
+constexpr std::int64_t copied_piece_bytes = std::int64_t{4} << 20;
 
 class Transfers {
  public:
