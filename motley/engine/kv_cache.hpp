@@ -19,7 +19,8 @@ struct LayerCache {
   at::Tensor values;             // [blocks, kv_heads, block_tokens, head_dim]
   at::Tensor key_scales = {};    // [blocks, kv_heads, head_dim / 32, block_tokens]; undefined but of q8_0
   at::Tensor value_scales = {};  // alike
-  std::shared_ptr<HostPages> key_pages = {}, value_pages = {};  // what holds keys and values, where nothing else is there
+  std::shared_ptr<HostPages> key_pages = {},
+                             value_pages = {};  // what holds keys and values, where nothing else is there
   std::int64_t block_tokens() const { return values.size(2); }
 };
 
@@ -30,8 +31,8 @@ struct CacheShape {
 // All zeros. Keys, with their scales, are one allocation, and so are values. `head_dim` is whole blocks of `type`.
 LayerCache empty_cache(DType type, const CacheShape& shape, at::Device device = at::kCPU);
 
-// The same blocks in a cache of another size: those that it has no room for are lost, new ones are zeros. In main memory
-// nothing is copied. Nobody else may hold the tensors.
+// The same blocks in a cache of another size: those that it has no room for are lost, new ones are zeros. In main
+// memory nothing is copied. Nobody else may hold the tensors.
 LayerCache resized(LayerCache cache, DType type, const CacheShape& shape, at::Device device = at::kCPU);
 
 }  // namespace motley

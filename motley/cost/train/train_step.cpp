@@ -333,7 +333,8 @@ std::optional<LayerTime> TrainStepCost::measured(const TensorGroup& group, std::
 }
 
 bool TrainStepCost::measured_together(const TensorGroup& group, LayerPart part) const {
-  return std::ranges::all_of(group.devices, [&](int device) { return measured(device, group.degree(), 1, part).has_value(); });
+  return std::ranges::all_of(group.devices,
+                             [&](int device) { return measured(device, group.degree(), 1, part).has_value(); });
 }
 
 // Reduce-scatter or all-gather over the data-parallel ranks, of `bytes` that each ends or begins with all of, in
