@@ -18,13 +18,14 @@ constexpr double backward_attention = 2.5;  // five products for the forward pas
 struct ExecutorCost {
   std::optional<double> launch_s;  // per block and forward pass; twice that per backward pass; none: the device's
   double exposed = 0;              // share of gathers and reductions of sharded states that computing does not hide
+  bool copies = false;             // whether sharded tensors are put into one piece on the way, and taken from it
 };
 
 // fsdp: fitted to published runs (bench/train_fit). motley: a pass gathers weights before a block and adds up gradients
-// after it, with nothing beside.
+// after it, with nothing beside, and both in a piece of memory that every rank has for it.
 ExecutorCost executor_cost(Executor executor) {
   switch (executor) {
-    case Executor::motley: return {.launch_s = {}, .exposed = 1};
+    case Executor::motley: return {.launch_s = {}, .exposed = 1, .copies = true};
     case Executor::fsdp: return {.launch_s = 0.74e-3, .exposed = 0.88};
   }
   return {};
@@ -61,6 +62,23 @@ LayerTime between(LayerTime a, const LayerTime& b, double part) {
   a.backward_s += part * (b.backward_s - a.backward_s);
   a.update_s += part * (b.update_s - a.update_s);
   return a;
+}
+
+// How often a rank reads or writes the bytes of sharded tensors beside their exchange. Its own part goes into the
+// piece that is gathered, and all of that to where passes use it; slices are used where they are.
+double gather_copies(std::int64_t ranks, bool sliced) { return (sliced ? 0 : 2) + 2 / static_cast<double>(ranks); }
+// Gradients go into one piece, or slices of zeros; the rank's part of the sum is written once more and added.
+double reduce_copies(std::int64_t ranks, bool sliced) { return (sliced ? 1 : 2) + 5 / static_cast<double>(ranks); }
+
+// Blocks are larger than caches, in which what the rate of sums was measured with may stay.
+double copies_s(const Cluster& cluster, const Training& training, const StageWork& work, double bytes) {
+  double slowest_s = 0;
+  if (!executor_cost(training.executor).copies) return slowest_s;
+  for (const int device : work.devices) {
+    const DeviceType& type = cluster.type_of(device);
+    slowest_s = std::max(slowest_s, bytes / (type.memory_bandwidth_bytes_per_s * type.efficiency.bandwidth));
+  }
+  return slowest_s;
 }
 
 std::vector<int> slice(const std::vector<int>& devices, std::int64_t first, std::int64_t count) {
@@ -392,12 +410,17 @@ BlockPass TrainStepCost::block(const StageWork& work, const LayerStrategy& strat
   // A rank's part of the block. Where weights are gathered in `split` pieces, gradients are added up in as many, and
   // the vectors of norms and biases travel by themselves.
   const std::int64_t pieces = strategy.split > 1 ? strategy.split + 1 : 1;
-  const auto exchanged_s = [&](double bytes_per_parameter) {
+  const auto exchanged_s = [&](double bytes_per_parameter, double copies) {
+    if (strategy.dp < 2) return 0.0;
     const double bytes = block_bytes(bytes_per_parameter) / static_cast<double>(strategy.tp);
-    return over_data_ranks_s(work, strategy, bytes, pieces);
+    return over_data_ranks_s(work, strategy, bytes, pieces) + copies_s(cluster_, training_, work, copies * bytes);
   };
-  const double gather_s = strategy.shard == Sharding::zero3 ? exchanged_s(states_.weight) : 0;
-  const double reduce_s = strategy.shard >= Sharding::zero2 ? exchanged_s(states_.gradient) : 0;
+  const double gather_s = strategy.shard == Sharding::zero3
+                              ? exchanged_s(states_.weight, gather_copies(strategy.dp, strategy.split > 1))
+                              : 0;
+  const double reduce_s = strategy.shard >= Sharding::zero2
+                              ? exchanged_s(states_.gradient, reduce_copies(strategy.dp, strategy.split > 1))
+                              : 0;
   // Of slices none has stayed when the backward pass comes after a forward pass that is run again.
   const double gather_back_s = strategy.recompute && strategy.split > 1 ? 2 * gather_s : gather_s;
   const auto with_exposed = [&](double pass_s, double transfer_s) {
@@ -422,9 +445,10 @@ double TrainStepCost::parameters(LayerPart part) const {
 // What the data-parallel ranks exchange of an end of the model, where they divide as much as `from`.
 double TrainStepCost::sharded_end_s(const StageWork& work, const LayerStrategy& strategy, LayerPart end, Sharding from,
                                     double bytes_per_parameter) const {
-  if (strategy.shard < from || !ends_in_passes()) return 0;
-  return exposed_ *
-         over_data_ranks_s(work, strategy, bytes_per_parameter * parameters(end) / static_cast<double>(strategy.tp), 1);
+  if (strategy.dp < 2 || strategy.shard < from || !ends_in_passes()) return 0;
+  const double bytes = bytes_per_parameter * parameters(end) / static_cast<double>(strategy.tp);
+  const double copies = from == Sharding::zero3 ? gather_copies(strategy.dp, false) : reduce_copies(strategy.dp, false);
+  return exposed_ * (over_data_ranks_s(work, strategy, bytes, 1) + copies_s(cluster_, training_, work, copies * bytes));
 }
 
 BlockPass TrainStepCost::embedding(const StageWork& work, const LayerStrategy& strategy) const {

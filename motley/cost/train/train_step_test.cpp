@@ -195,7 +195,9 @@ TEST(TrainBlock, DataParallelRanksTakeWholeSequences) {
   expect_close(cost.block({{0, 2}, {0.55, 0.45}, 100}, strategy_of(1, 2)).forward_s, job.forward_s(55));
 }
 
-// Around a ring of two each sends half: the slower way of the link counts. Its own messages wait for its latency.
+// Around a ring of two each sends half: the slower way of the link counts. Its own messages wait for its latency. What
+// is gathered is put into one piece and taken from it, 2 of half and 2 of all; gradients are as well, and added: 2 of
+// all and 5 of half.
 TEST(TrainBlock, ShardedStatesTravelBetweenTheBlocks) {
   const Job job;
   const auto cost = job.cost();
@@ -212,14 +214,18 @@ TEST(TrainBlock, ShardedStatesTravelBetweenTheBlocks) {
     expect_close(pass(shard).backward_s, backward_s);
   }
   expect_close(pass(Sharding::zero2).forward_s, forward_s);
-  expect_close(pass(Sharding::zero2).backward_s, backward_s + 2e-3 + half_s);
-  expect_close(pass(Sharding::zero3).forward_s, forward_s + 2e-3 + half_s);
-  expect_close(pass(Sharding::zero3).backward_s, backward_s + 2 * (2e-3 + half_s));
-  expect_close(pass(Sharding::zero3, 1, true).backward_s, backward_s + forward_s + 2 * (2e-3 + half_s));
-  // Four parts and the vectors; recomputation gathers them once more.
-  expect_close(pass(Sharding::zero3, 4).forward_s, forward_s + 5 * 2e-3 + half_s);
-  expect_close(pass(Sharding::zero3, 4).backward_s, backward_s + 2 * (5 * 2e-3 + half_s));
-  expect_close(pass(Sharding::zero3, 4, true).backward_s, backward_s + forward_s + 3 * (5 * 2e-3 + half_s));
+  const double once_s = job.gradient_bytes() / bytes_per_s;
+  double gather_s = 2e-3 + half_s + 3 * once_s, reduce_s = 2e-3 + half_s + 4.5 * once_s;
+  expect_close(pass(Sharding::zero2).backward_s, backward_s + reduce_s);
+  expect_close(pass(Sharding::zero3).forward_s, forward_s + gather_s);
+  expect_close(pass(Sharding::zero3).backward_s, backward_s + gather_s + reduce_s);
+  expect_close(pass(Sharding::zero3, 1, true).backward_s, backward_s + forward_s + gather_s + reduce_s);
+  // Four parts and the vectors, used where they arrive; recomputation gathers them once more.
+  gather_s = 5 * 2e-3 + half_s + once_s;
+  reduce_s = 5 * 2e-3 + half_s + 3.5 * once_s;
+  expect_close(pass(Sharding::zero3, 4).forward_s, forward_s + gather_s);
+  expect_close(pass(Sharding::zero3, 4).backward_s, backward_s + gather_s + reduce_s);
+  expect_close(pass(Sharding::zero3, 4, true).backward_s, backward_s + forward_s + 2 * gather_s + reduce_s);
 }
 
 TEST(TrainBlock, TransfersBesideTheComputationMayTakeLonger) {
@@ -229,15 +235,17 @@ TEST(TrainBlock, TransfersBesideTheComputationMayTakeLonger) {
   const double half_s = job.gradient_bytes() / 2 / down;
   ASSERT_GT(half_s, 3 * job.forward_s(1));
   const BlockPass pass = cost.block({{0, 2}, {}, 2}, strategy_of(1, 2, Sharding::zero3));
-  expect_close(pass.forward_s, 2e-3 + half_s);
-  expect_close(pass.backward_s, 2 * (2e-3 + half_s));
+  const double once_s = job.gradient_bytes() / bytes_per_s;
+  expect_close(pass.forward_s, 2e-3 + half_s + 3 * once_s);
+  expect_close(pass.backward_s, 2 * (2e-3 + half_s) + 7.5 * once_s);
 }
 
 TEST(TrainBlock, ThreeRanksSendTwoThirdsInTwoRounds) {
   const Job job;
   // m-2 is 1 ms and 1 GB/s away; the link between m-0 and m-1 has the greatest latency.
   const BlockPass pass = job.cost().block({{0, 2, 4}, {}, 3}, strategy_of(1, 3, Sharding::zero2));
-  expect_close(pass.backward_s, job.backward_s(1) + 2 * 2e-3 + job.gradient_bytes() * 2 / 3 / 1e9);
+  const double copies_s = (2 + 5 / 3.0) * job.gradient_bytes() / bytes_per_s;
+  expect_close(pass.backward_s, job.backward_s(1) + 2 * 2e-3 + job.gradient_bytes() * 2 / 3 / 1e9 + copies_s);
 }
 
 // ---- what else a step has ----

@@ -369,8 +369,8 @@ TEST(Joint, AStageMayStandOnSeveralMachinesOfUnlikeCards) {
   EXPECT_TRUE(verify(*outcome.plan).empty());
 }
 
-// A layer that is gathered in parts takes less room at once, and more messages: parts are for where the whole one does
-// not fit.
+// A layer that is gathered in parts takes less room at once, and more messages. Where its rank copies fast, parts are
+// for where the whole one does not fit.
 TEST(Joint, OperatorsAreSplitWhereTheGatheredLayerDoesNotFit) {
   const Model model = tiny_model(2);
   const Workload workload = job(2);
@@ -386,7 +386,8 @@ TEST(Joint, OperatorsAreSplitWhereTheGatheredLayerDoesNotFit) {
   };
   ASSERT_LT(needs(4), needs(1));
   const auto chosen = [&](double memory_bytes) {
-    const Cluster cluster = cluster_of({{2, memory_bytes, 1e13}}, 1e7);  // too slow to gather beside computing
+    Cluster cluster = cluster_of({{2, memory_bytes, 1e13}}, 1e7);  // too slow to gather beside computing
+    cluster.types.front().memory_bandwidth_bytes_per_s = 1e14;
     const TrainStepCost cost({}, cluster, model.arch, training, profile);
     EXPECT_GT(cost.block({{0, 1}, {}, 2}, strategy(4)).forward_s, cost.block({{0, 1}, {}, 2}, strategy(1)).forward_s);
     const TrainProblem problem{cluster, model, training, profile, cost};
