@@ -87,17 +87,23 @@ const BlockWeights& StreamedBlocks::block(std::int64_t layer) {
   // A pass that was broken off: the next one begins elsewhere than was expected.
   const bool unexpected = !reads_.empty() && reads_.front().layer != next_on_disk(layer);
   if (unexpected || (home.tier == Tier::host && !free_buffer())) drop_reads();
-  if (home.tier == Tier::disk) {
-    if (reads_.empty()) read(layer, 0);
-    in_use_ = reads_.front().buffer;
-    const Transfers::Handle arrival = reads_.front().arrival;
-    reads_.pop_front();
-    read_ahead(layer);
-    transfers_->wait(arrival);
-  } else {
-    if (home.tier == Tier::host) in_use_ = free_buffer();
-    if (disk_) read_ahead(layer);
-    if (home.tier == Tier::host) copy(home, *in_use_);
+  switch (home.tier) {
+    case Tier::device:
+      if (disk_) read_ahead(layer);
+      break;
+    case Tier::host:
+      in_use_ = free_buffer();
+      if (disk_) read_ahead(layer);
+      copy(home, *in_use_);
+      break;
+    case Tier::disk:
+      if (reads_.empty()) read(layer, 0);
+      in_use_ = reads_.front().buffer;
+      const Transfers::Handle arrival = reads_.front().arrival;
+      reads_.pop_front();
+      read_ahead(layer);
+      transfers_->wait(arrival);
+      break;
   }
   return in_use_ ? home.in_buffer[*in_use_] : resident_.at(layer);
 }
