@@ -2,10 +2,11 @@
 
     predicted.py [--rounds 3] [--steps 4] [--length 64] [--batch 8] [--only PLAN]... [--profile FILE] [--keep FILE]
 
-All plans are for one or two workers of one thread, so that two cores are enough. Every round measures the profile by `motley cluster
-probe --workload`, and runs all plans; medians of the rounds count, of the probe's times and of the plans' fastest steps but the first
-of a run: what other programs and other machines on the same host take away comes and goes. The last lines: the mean of the errors,
-and the pairs that are predicted more than a tenth apart and ran in the other order. With --keep rounds of several calls count together.
+All plans are for one or two workers of one thread, so that two cores are enough. `motley cluster probe --workload` measures the profile
+before and after every few plans: a rented machine's speed changes within minutes, and a run counts beside the mean of what the two
+profiles around it predict. Of a run counts the fastest step but the first; the table holds medians over the rounds. The last lines: the
+mean of the errors, and the pairs that are predicted more than a tenth apart and ran in the other order. With --keep rounds of several
+calls count together.
 """
 
 import argparse
@@ -31,10 +32,11 @@ CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_
           "num_attention_heads": 8, "num_key_value_heads": 8, "intermediate_size": 1408, "vocab_size": 4096, "tie_word_embeddings": False,
           "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "bos_token_id": 1, "eos_token_id": 2}
 LAYERS = CONFIG["num_hidden_layers"]
+BETWEEN_PROBES = 4
 ONE, OTHER = "box/0", "box/1"
 BOTH = [ONE, OTHER]
 CLUSTER = {"format": "motley.cluster/1", "machine": [{"name": "box", "devices": ["cpu*2"]}],
-           "device_type": [{"name": "cpu", "vendor": "cpu", "memory": "16 GiB", "memory_bandwidth": "10 GB/s",
+           "device_type": [{"name": "cpu", "vendor": "cpu", "memory": "16 GiB", "memory_bandwidth": "12 GB/s",
                             "flops": {"fp32": "100 GFLOP/s"}, "reserve": "0 B"}]}
 
 
@@ -140,26 +142,35 @@ def main():
     chosen = {name: plan for name, plan in plans().items() if not options.only or name in options.only}
     with tempfile.TemporaryDirectory() as made:
         model = Model(options, Path(made))
-        profiles, times = [], {name: [] for name in chosen}
+        # Of a run: the numbers of the profiles before and after it, and seconds.
+        profiles, runs = [], {name: [] for name in chosen}
         if options.keep and options.keep.exists():
-            profiles, times = json.loads(options.keep.read_text())
-        for _ in range(options.rounds):
+            profiles, runs = json.loads(options.keep.read_text())
+        if options.rounds:
             profiles.append(model.profile())
-            for name, plan in chosen.items():
-                times[name].append(model.measured(plan))
-            if options.keep:
-                options.keep.write_text(json.dumps([profiles, times]))
-        profile = medians(profiles)
-        if options.profile:
-            options.profile.write_text(json.dumps(profile, indent=1))
-        figures = [(name, model.predicted(plan, profile), statistics.median(times[name])) for name, plan in chosen.items()]
+        for _ in range(options.rounds):
+            for first in range(0, len(chosen), BETWEEN_PROBES):
+                names = list(chosen)[first:first + BETWEEN_PROBES]
+                seconds = [model.measured(chosen[name]) for name in names]
+                profiles.append(model.profile())
+                for name, found in zip(names, seconds):
+                    runs[name].append([len(profiles) - 2, len(profiles) - 1, found])
+                if options.keep:
+                    options.keep.write_text(json.dumps([profiles, runs]))
         print(f"{'plan':<38}{'predicted':>10}{'measured':>10}{'error':>8}   seconds per step of {options.batch} x {options.length} tokens")
-        for name, expected, found in figures:
-            print(f"{name:<38}{expected:>10.3f}{found:>10.3f}{100 * (expected / found - 1):>+7.1f}%   "
-                  + " ".join(f"{seconds:.3f}" for seconds in times[name]))
+        figures = []
+        for name, plan in chosen.items():
+            expected = [statistics.mean(model.predicted(plan, profiles[around]) for around in run[:2]) for run in runs[name]]
+            found = [run[-1] for run in runs[name]]
+            error = statistics.median(e / f - 1 for e, f in zip(expected, found))
+            figures.append((name, statistics.median(expected), statistics.median(found), error))
+            print(f"{name:<38}{figures[-1][1]:>10.3f}{figures[-1][2]:>10.3f}{100 * error:>+7.1f}%   "
+                  + " ".join(f"{e:.3f}/{f:.3f}" for e, f in zip(expected, found)))
+        if options.profile:
+            options.profile.write_text(json.dumps(medians(profiles), indent=1))
     pairs = [(a, b) for a, b in itertools.combinations(figures, 2) if max(a[1], b[1]) > 1.1 * min(a[1], b[1])]
     wrong = [(a, b) for a, b in pairs if (a[1] < b[1]) != (a[2] < b[2])]
-    print(f"mean error {100 * statistics.mean(abs(p / m - 1) for _, p, m in figures):.1f} %; of {len(pairs)} pairs that are predicted more "
+    print(f"mean error {100 * statistics.mean(abs(figure[-1]) for figure in figures):.1f} %; of {len(pairs)} pairs that are predicted more "
           f"than 10 % apart, {len(wrong)} ran in the other order")
     for a, b in wrong:
         print(f"  {a[0]} and {b[0]}")
