@@ -98,6 +98,21 @@ def test_weights_that_come_in_slices_change_nothing(name, tied, tmp_path):
     check_weights(tmp_path / "run/step-20", tied)
 
 
+# The table is cut in two ways, or alike with its values always there for the other end alone.
+TIED = {"zero3, tensor parallelism": (dict(dp=3, shard="zero3"), dict(tp=3)), "zero2, zero3": (dict(dp=3, shard="zero2"), dict(dp=3, shard="zero3")),
+        "zero3, zero2": (dict(dp=3, shard="zero3"), dict(dp=3, shard="zero2"))}
+
+
+@pytest.mark.parametrize("name", TIED)
+def test_both_ends_of_a_tied_table_are_divided_as_the_plan_says(name, tied, tmp_path):
+    first, last = (stage(begin, end, [], **strategy)["strategies"][0] for begin, end, strategy in zip((0, 3), (3, 6), TIED[name]))
+    replicas = [{"share": 1.0, "micro_batches": 4, "stages": [{"layers": [0, 6], "devices": boxes(0, 1, 2), "strategies": [first, last]}]}]
+    result = training.run(MOTLEY, tied.plan(replicas), tied.folder, tied.data, tmp_path / "run", STEPS)
+    assert result.returncode == 0, result.stderr
+    check_losses(metrics_of(tmp_path / "run"), tied)
+    check_weights(tmp_path / "run/step-20", tied)
+
+
 @pytest.mark.parametrize("more", [[], ["--async-save"]])
 def test_another_plan_goes_on_where_one_has_stopped(more, tied, tmp_path):
     run = tmp_path / "run"

@@ -55,10 +55,12 @@ void resize(const at::Tensor& tensor, std::size_t bytes) {
 }  // namespace
 
 void TrainTensor::allocate_weight() const {
-  resize(weight, static_cast<std::size_t>(weight.numel()) * weight.element_size());
+  if (gathered) resize(weight, static_cast<std::size_t>(weight.numel()) * weight.element_size());
 }
 
-void TrainTensor::free_weight() const { resize(weight, 0); }
+void TrainTensor::free_weight() const {
+  if (gathered) resize(weight, 0);
+}
 
 at::Tensor& TrainTensor::accumulator() {
   if (!is_divided()) return gradient;
@@ -156,11 +158,10 @@ void TrainTensors::load(const TrainPlan& plan, const std::filesystem::path& fold
   const at::ScalarType type = scalar_type(training.precision);
   const Checkpoint weights(folder);
   const StateFiles files = state_files(plan.model.arch, training);
-  std::map<std::string, const TrainUnit*> zero3;  // tensors whose weights come and go
+  for (const auto& tensor : all_) tensor->gathered = true;
   for (const auto& units : units_)
     for (const TrainUnit& unit : units)
-      if (unit.shard == Sharding::zero3)
-        for (const auto& [role, tensor] : unit.tensors) zero3.emplace(tensor->spec.name, &unit);
+      for (const auto& [role, tensor] : unit.tensors) tensor->gathered &= unit.shard == Sharding::zero3;
 
   std::unique_ptr<Checkpoint> states;
   std::vector<StateKind> kinds = state_kinds(training);
@@ -176,7 +177,7 @@ void TrainTensors::load(const TrainPlan& plan, const std::filesystem::path& fold
       read_tensor(from, named, slice, values);
       return values;
     };
-    if (zero3.contains(tensor.spec.name)) {
+    if (tensor.gathered) {
       tensor.kept = read(weights, tensor.spec.name, tensor.state_slice, type);
       tensor.weight = at::empty(shape_of(tensor.spec, tensor.slice), type).requires_grad_();
       tensor.free_weight();

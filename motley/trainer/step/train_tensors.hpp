@@ -19,12 +19,13 @@ namespace motley {
 
 struct TrainTensor {
   TensorSpec spec;
-  Slice slice;           // of the whole tensor: what passes compute with
-  Slice gradient_slice;  // of that, whose gradient is kept: all, or with zero2 and zero3 the data-parallel rank's part
-  Slice state_slice;     // whose states are here: with zero1, too, its part alone
+  Slice slice;            // of the whole tensor: what passes compute with
+  Slice gradient_slice;   // of that, whose gradient is kept: all, or with zero2 and zero3 the data-parallel rank's part
+  Slice state_slice;      // whose states are here: with zero1, too, its part alone
+  bool gathered = false;  // only passes have the weight's values: all units that use it are zero3
 
-  at::Tensor weight;    // in the run's type, of `slice`, a leaf of autograd; with zero3 its values come and go
-  at::Tensor kept;      // of `state_slice`: a view of the weight, or with zero3 a tensor of its own
+  at::Tensor weight;    // in the run's type, of `slice`, a leaf of autograd; of a gathered one values come and go
+  at::Tensor kept;      // of `state_slice`: a view of the weight, or of a gathered one a tensor of its own
   at::Tensor gradient;  // fp32, of `gradient_slice`: the sum of a step's token losses, differentiated
   at::Tensor pending;   // fp32, of `slice`: what is still to be divided among the data-parallel ranks
   at::Tensor master;    // fp32, of `state_slice`, where the run's type is another
@@ -32,7 +33,7 @@ struct TrainTensor {
 
   const at::Tensor& updated() const { return master.defined() ? master : kept; }
   const at::Tensor& state(StateKind kind) const;
-  // The memory of the weight's values, which autograd's records keep naming: none between passes, with zero3.
+  // The memory of a gathered weight's values, which autograd's records keep naming: none between passes.
   void allocate_weight() const;
   void free_weight() const;
   bool is_divided() const { return gradient_slice != slice; }
