@@ -58,7 +58,7 @@ PLANNERS = {
 }
 WANTED = {"galvatron": lambda s: s["tp"] == 2 and s["shard"] == "zero3", "osdp": lambda s: s["split"] > 1,
           "dtfm": lambda s: s["tp"] == s["dp"] == 1, "flashflex": lambda s: s["recompute"]}
-# Of a step's sequences, where activations are to outweigh weights: states are then divided rather than products.
+# Sequences so long that activations outweigh weights: dividing states is then cheaper than dividing products.
 LENGTHS = {"galvatron": 128, "osdp": 128}
 
 

@@ -98,7 +98,7 @@ def test_weights_that_come_in_slices_change_nothing(name, tied, tmp_path):
     check_weights(tmp_path / "run/step-20", tied)
 
 
-# The table is cut in two ways, or alike with its values always there for the other end alone.
+# Both ends cut the table in different ways, or alike and one end alone gathers it.
 TIED = {"zero3, tensor parallelism": (dict(dp=3, shard="zero3"), dict(tp=3)), "zero2, zero3": (dict(dp=3, shard="zero2"), dict(dp=3, shard="zero3")),
         "zero3, zero2": (dict(dp=3, shard="zero3"), dict(dp=3, shard="zero2"))}
 
