@@ -7,8 +7,9 @@ table holds medians over the rounds. Without --model the shape of 135 million pa
 torch.distributed.pipelining has no tied embeddings.
 
 Cases: `data parallel` over two processes, `pipeline` of two stages, `mixed`: four processes, for motley a replica of two stages beside one
-whose two ranks divide the first half of the layers unequally (tensor parallelism) and the states of the second half (zero2), and `unlike`: three processes that may use a whole core, half of one
-and a quarter of one (processor quotas), where torch shares the batch alike and motley as planned.
+whose two ranks divide the first half of the layers unequally (tensor parallelism) and the states of the second half (zero2), and `unlike`:
+three processes that may use a whole core, half of one and a quarter of one (processor quotas), where torch shares the batch alike and motley
+as planned. DistributedDataParallel weighs ranks alike: its losses are those of the whole batch where the processes divide it evenly.
 """
 
 import argparse
@@ -29,9 +30,9 @@ import numpy
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 BUILD = Path(os.environ.get("MOTLEY_BUILD", ROOT / "build/release"))
-sys.path[:0] = [str(ROOT / "tests/parity"), str(ROOT / "bench/machines")]
+sys.path[:0] = [str(ROOT / "tests/parity")]
+import quota  # noqa: E402
 import training  # noqa: E402  (plans by hand)
-from deployment import Share  # noqa: E402
 
 CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 576, "num_hidden_layers": 30,
           "num_attention_heads": 9, "num_key_value_heads": 3, "intermediate_size": 1536, "vocab_size": 49152, "tie_word_embeddings": False,
@@ -84,7 +85,7 @@ def cases(options, layers, folder):
                 {"share": 0.5, "micro_batches": 1, "stages": [mixed]}]
     yield Case("mixed, DDP", "ddp", 4, replicas, max(1, batch // 8))
     yield Case("mixed, 1F1B", "pipeline", 4, replicas, half)
-    if os.access("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", os.W_OK):
+    if os.access(quota.GROUPS / "cpu.cfs_quota_us", os.W_OK):
         replicas = planned(options, folder, QUOTAS)
         yield Case("unlike, DDP", "ddp", 3, replicas, max(1, batch // 6), QUOTAS)
         yield Case("unlike, 1F1B", "pipeline", 3, replicas, half, QUOTAS)
@@ -93,13 +94,12 @@ def cases(options, layers, folder):
 @contextlib.contextmanager
 def throttled(case, processes):
     """Holds each rank's process to its quota; `processes` says which they are, once they are there."""
-    shares = []
-    for quota, process in zip(case.quotas or [], processes() if case.quotas else []):
-        shares.append(Share("training", quota))
-        (shares[-1].folder / "cgroup.procs").write_text(str(process))
+    groups = [quota.made(processors) for processors in case.quotas or []]
+    for group, process in zip(groups, processes() if groups else []):
+        quota.hold(group, process)
     yield
-    for share in shares:
-        share.remove()
+    for group in groups:
+        group.rmdir()
 
 
 def workers_of(driver, count):

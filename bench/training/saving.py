@@ -18,17 +18,14 @@ import time
 from pathlib import Path
 
 import predicted
-
-GROUPS = Path("/sys/fs/cgroup/cpu")
+import quota
 
 
 def run(model, options, *more):
     """Seconds of every step, and of every checkpoint until it was committed."""
     plan = model.plan([predicted.replica(1, 4, predicted.stage(0, predicted.LAYERS, [predicted.ONE]))], "1f1b", False)
     output = Path(tempfile.mkdtemp(dir=model.folder))
-    group = Path(tempfile.mkdtemp(prefix="motley-saving-", dir=GROUPS))
-    (group / "cpu.cfs_period_us").write_text("10000")
-    (group / "cpu.cfs_quota_us").write_text("15000")
+    group = quota.made(1.5)
     command = [predicted.BUILD / "motley", "train", plan, "--model", model.folder / "model", "--data", model.folder / "tokens.npy", "--output",
                output / "run", "--steps", options.steps, "--no-shuffle", "--local", *more]
     driver = subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
@@ -37,7 +34,7 @@ def run(model, options, *more):
         listed = subprocess.run(["ps", "-o", "pid=,comm=", "--ppid", str(driver.pid)], capture_output=True, text=True).stdout
         worker = next((line.split()[0] for line in listed.splitlines() if "motley-worker" in line), "")
         time.sleep(0.01)
-    (group / "cgroup.procs").write_text(worker)
+    quota.hold(group, worker)
     errors = driver.communicate()[1]
     group.rmdir()
     if driver.returncode:
