@@ -21,8 +21,10 @@ namespace {
 constexpr std::int64_t layers = 4;  // of the larger model that is run
 constexpr std::int64_t micro_batches = 3;
 constexpr std::int64_t most_sequences = 4;
-constexpr int fewest_rounds = 3, most_rounds = 10;
-constexpr int most_runs = 6;  // of such rounds, until they tell the layers from the rest
+// All sizes take turns, so that what keeps the machine busy for seconds does not fall on one of them alone.
+constexpr int sweeps = 3;
+constexpr int most_sweeps = 6;  // until they tell the layers from the rest
+constexpr int most_rounds = 4;  // of one size and sweep
 
 // The same but for the number of its layers.
 Model shortened(const Model& model, std::int64_t count) {
@@ -107,7 +109,8 @@ class TrainProbe {
   void probe_once() {
     const std::unique_ptr<TrainWorkers> workers = start(plan_of(model_, training_, devices_, 1));
     Rounds rounds;
-    turns({{workers.get(), &rounds}}, static_cast<std::size_t>(devices_), 1);
+    for (int sweep = 0; sweep < sweeps; ++sweep)
+      turns({{workers.get(), &rounds}}, static_cast<std::size_t>(devices_), 1);
     std::vector<double> once_s, exchange_s;
     for (const std::vector<StepParts>& round : rounds) {
       // The worker that comes last waits for nobody.
@@ -130,6 +133,7 @@ class TrainProbe {
   struct Passes {
     double forward_s = 0, backward_s = 0;
     Passes operator-(const Passes& o) const { return {forward_s - o.forward_s, backward_s - o.backward_s}; }
+    Passes operator/(double n) const { return {forward_s / n, backward_s / n}; }
   };
   // The mean of jobs that ran beside each other.
   static Passes passes(const std::vector<Rounds>& jobs) {
@@ -147,6 +151,15 @@ class TrainProbe {
     return typical(times);
   }
 
+  // Of models of one and of several layers, with micro-batches of one size.
+  struct Measured {
+    explicit Measured(std::size_t jobs) : few(jobs), more(jobs) {}
+    std::vector<Rounds> few, more;  // by job
+    Passes block() const { return (passes(more) - passes(few)) / static_cast<double>(layers - 1); }
+    Passes rest() const { return passes(few) - block(); }
+    bool told_apart() const { return block().forward_s > 0 && block().backward_s > 0; }
+  };
+
   // Models of one and of several layers tell the blocks from the rest. In that the head does all of its work in the
   // forward pass, loss and gradients; what the backward pass has beside the blocks is the embedding's. As many jobs as
   // there are devices for run beside each other, each with its own workers: nothing is exchanged.
@@ -158,28 +171,27 @@ class TrainProbe {
       few.push_back(start(plan_of(one_layer, training_, 1, degree)));
       more.push_back(start(plan_of(model_, training_, 1, degree)));
     }
-    for (const std::int64_t size : sizes_) {
-      std::vector<Rounds> of_few(jobs), of_more(jobs);
-      const auto run = [&](std::size_t i) {
-        turns({{few[i].get(), &of_few[i]}, {more[i].get(), &of_more[i]}}, 1, size);
-      };
-      Passes shorter, block;
-      // On a busy machine a few rounds may not show what three layers take.
-      for (int run_before = 0; !(block.forward_s > 0 && block.backward_s > 0); ++run_before) {
-        if (run_before == most_runs)
-          throw Error(ErrorCode::environment,
-                      fmt::format("a model of {} layers did not take longer than one of a single layer", layers),
-                      "other programs keep this machine busy: probe it again when they have ended");
+    std::vector<Measured> measured(sizes_.size(), Measured(jobs));
+    const auto all_told_apart = [&] {
+      return std::ranges::all_of(measured, [](const Measured& of_size) { return of_size.told_apart(); });
+    };
+    // On a busy machine a few rounds may not show what three layers take.
+    for (int sweep = 0; sweep < sweeps || !all_told_apart(); ++sweep) {
+      if (sweep == most_sweeps)
+        throw Error(ErrorCode::environment,
+                    fmt::format("a model of {} layers did not take longer than one of a single layer", layers),
+                    "other programs keep this machine busy: probe it again when they have ended");
+      for (std::size_t s = 0; s < sizes_.size(); ++s) {
         std::vector<std::future<void>> running;
-        for (std::size_t i = 0; i < jobs; ++i) running.push_back(std::async(std::launch::async, run, i));
+        for (std::size_t i = 0; i < jobs; ++i)
+          running.push_back(std::async(std::launch::async, [&, i] {
+            turns({{few[i].get(), &measured[s].few[i]}, {more[i].get(), &measured[s].more[i]}}, 1, sizes_[s]);
+          }));
         for (std::future<void>& one : running) one.get();
-        shorter = passes(of_few);
-        const Passes blocks = passes(of_more) - shorter;
-        const auto count = static_cast<double>(layers - 1);
-        block = {blocks.forward_s / count, blocks.backward_s / count};
       }
-      add_times(degree, size, block, shorter - block);
     }
+    for (std::size_t s = 0; s < sizes_.size(); ++s)
+      add_times(degree, sizes_[s], measured[s].block(), measured[s].rest());
     report(fmt::format("passes, tensor parallelism of {}", degree));
   }
 
@@ -223,10 +235,10 @@ class TrainProbe {
     const std::vector<ReplicaBatch> batches(replicas, batch);
     const TrainStep step{.learning_rate = 0, .tokens = tokens * static_cast<std::int64_t>(replicas)};
     const double share_s = options_.seconds * static_cast<double>(all.size()) /
-                           static_cast<double>(1 + 2 * degrees_.size() * sizes_.size());
+                           static_cast<double>(sweeps * (1 + 2 * degrees_.size() * sizes_.size()));
     for (const Turn& turn : all) turn.workers->run(step, batches);
     const Instant begun = Clock::now();
-    for (int round = 0; round < fewest_rounds || (round < most_rounds && seconds_since(begun) < share_s); ++round)
+    for (int round = 0; round == 0 || (round < most_rounds && seconds_since(begun) < share_s); ++round)
       for (const Turn& turn : all) {
         std::vector<StepParts>& parts = turn.rounds->emplace_back();
         for (const TrainStepDone& done : turn.workers->run(step, batches)) parts.push_back(parts_of(done));
