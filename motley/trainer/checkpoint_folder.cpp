@@ -183,7 +183,7 @@ CheckpointRecord verify_checkpoint(const fs::path& folder) {
 void prune_checkpoints(const fs::path& run, std::size_t keep) {
   std::vector<std::int64_t> steps = checkpoints_of(run);
   if (steps.size() <= keep) return;
-  for (std::size_t i = 0; i < keep; ++i) verify_checkpoint(run / checkpoint_name(steps[steps.size() - 1 - i]));
+  for (std::size_t i = 1; i < keep; ++i) verify_checkpoint(run / checkpoint_name(steps[steps.size() - 1 - i]));
   for (std::size_t i = 0; i + keep < steps.size(); ++i) fs::remove_all(run / checkpoint_name(steps[i]));
 }
 

@@ -44,7 +44,8 @@ std::filesystem::path begin_checkpoint(const std::filesystem::path& run, std::in
                                        const std::filesystem::path& model);
 // Writes the record, whose `files` it fills in, and gives the folder its name.
 void commit_checkpoint(const std::filesystem::path& partial, CheckpointRecord record);
-// Keeps the newest `keep` checkpoints: older ones go once these have proved whole.
+// Keeps the newest `keep` checkpoints, of which the newest was read when it was committed: older ones go once the
+// others have proved whole.
 void prune_checkpoints(const std::filesystem::path& run, std::size_t keep);
 
 // Steps of the checkpoints that a run has, ascending.
