@@ -70,15 +70,8 @@ double gather_copies(std::int64_t ranks, bool sliced) { return (sliced ? 0 : 2) 
 // Gradients go into one piece, or slices of zeros; the rank's part of the sum is written once more and added.
 double reduce_copies(std::int64_t ranks, bool sliced) { return (sliced ? 1 : 2) + 5 / static_cast<double>(ranks); }
 
-// Blocks are larger than caches, in which what the rate of sums was measured with may stay.
-double copies_s(const Cluster& cluster, const Training& training, const StageWork& work, double bytes) {
-  double slowest_s = 0;
-  if (!executor_cost(training.executor).copies) return slowest_s;
-  for (const int device : work.devices) {
-    const DeviceType& type = cluster.type_of(device);
-    slowest_s = std::max(slowest_s, bytes / (type.memory_bandwidth_bytes_per_s * type.efficiency.bandwidth));
-  }
-  return slowest_s;
+double memory_s(const DeviceType& type, double bytes) {
+  return bytes / (type.memory_bandwidth_bytes_per_s * type.efficiency.bandwidth);
 }
 
 std::vector<int> slice(const std::vector<int>& devices, std::int64_t first, std::int64_t count) {
@@ -207,7 +200,8 @@ TrainStepCost::TrainStepCost(const CostOptions& options, const Cluster& cluster,
       hops_(setting(options, "motley.blocking_hops", 0) > 0 ? HopMode::blocking : HopMode::overlapped),
       boundary_overhead_s_(setting(options, "motley.boundary_overhead_s", 0)),
       launch_s_(executor_cost(training.executor).launch_s),
-      exposed_(setting(options, "motley.exposed_share", executor_cost(training.executor).exposed)) {
+      exposed_(setting(options, "motley.exposed_share", executor_cost(training.executor).exposed)),
+      copies_(executor_cost(training.executor).copies) {
   if (const auto given = options.settings.find("motley.layer_overhead_s"); given != options.settings.end())
     launch_s_ = given->second;
   const auto length = static_cast<double>(training.sequence_length);
@@ -374,6 +368,14 @@ double TrainStepCost::over_data_ranks_s(const StageWork& work, const LayerStrate
   return static_cast<double>(pieces) * (ranks - 1) * latency_s + loads.seconds();
 }
 
+// Blocks are larger than caches, in which what the rate of sums was measured with may stay.
+double TrainStepCost::copies_s(const StageWork& work, double bytes) const {
+  double slowest_s = 0;
+  if (!copies_) return slowest_s;
+  for (const int device : work.devices) slowest_s = std::max(slowest_s, memory_s(cluster_.type_of(device), bytes));
+  return slowest_s;
+}
+
 BlockPass TrainStepCost::block(const StageWork& work, const LayerStrategy& strategy, BlockParts* parts) const {
   BlockPass slowest;
   BlockParts of_slowest;
@@ -413,7 +415,7 @@ BlockPass TrainStepCost::block(const StageWork& work, const LayerStrategy& strat
   const auto exchanged_s = [&](double bytes_per_parameter, double copies) {
     if (strategy.dp < 2) return 0.0;
     const double bytes = block_bytes(bytes_per_parameter) / static_cast<double>(strategy.tp);
-    return over_data_ranks_s(work, strategy, bytes, pieces) + copies_s(cluster_, training_, work, copies * bytes);
+    return over_data_ranks_s(work, strategy, bytes, pieces) + copies_s(work, copies * bytes);
   };
   const double gather_s = strategy.shard == Sharding::zero3
                               ? exchanged_s(states_.weight, gather_copies(strategy.dp, strategy.split > 1))
@@ -448,7 +450,7 @@ double TrainStepCost::sharded_end_s(const StageWork& work, const LayerStrategy& 
   if (strategy.dp < 2 || strategy.shard < from || !ends_in_passes()) return 0;
   const double bytes = bytes_per_parameter * parameters(end) / static_cast<double>(strategy.tp);
   const double copies = from == Sharding::zero3 ? gather_copies(strategy.dp, false) : reduce_copies(strategy.dp, false);
-  return exposed_ * (over_data_ranks_s(work, strategy, bytes, 1) + copies_s(cluster_, training_, work, copies * bytes));
+  return exposed_ * (over_data_ranks_s(work, strategy, bytes, 1) + copies_s(work, copies * bytes));
 }
 
 BlockPass TrainStepCost::embedding(const StageWork& work, const LayerStrategy& strategy) const {
@@ -509,10 +511,7 @@ double TrainStepCost::update_s(const StageWork& work, const LayerStrategy& strat
       slowest_s = std::max(slowest_s, time->update_s);
       continue;
     }
-    for (const int device : ranks.devices) {
-      const DeviceType& type = cluster_.type_of(device);
-      slowest_s = std::max(slowest_s, bytes / (type.memory_bandwidth_bytes_per_s * type.efficiency.bandwidth));
-    }
+    for (const int device : ranks.devices) slowest_s = std::max(slowest_s, memory_s(cluster_.type_of(device), bytes));
   }
   return count * slowest_s / divided;
 }

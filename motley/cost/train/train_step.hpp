@@ -168,6 +168,7 @@ class TrainStepCost {
   double update_s(const StageWork& work, const LayerStrategy& strategy, LayerPart part, double count) const;
   double over_data_ranks_s(const StageWork& work, const LayerStrategy& strategy, double bytes,
                            std::int64_t pieces) const;
+  double copies_s(const StageWork& work, double bytes) const;
 
   const Cluster& cluster_;
   const Architecture& arch_;
@@ -183,6 +184,7 @@ class TrainStepCost {
   double boundary_overhead_s_;
   std::optional<double> launch_s_;            // of a block's forward pass; none: that of the device types
   double exposed_;                            // share of what is gathered and reduced that does not hide
+  bool copies_;                               // whether sharded tensors are copied on the way
   std::vector<SequenceTime> sequence_times_;  // by type
   // Groups that look alike are made once: by types, shares and the slowest link between them.
   mutable std::mutex mutex_;
