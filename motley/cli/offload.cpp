@@ -189,7 +189,8 @@ void add_plan_offload(CLI::App& plan_verbs, Action& action) {
       ->type_name("DEVICE");
   verb->add_option("--weight-type", options->weight_type, "Type of the weights (default: the model's)");
   verb->add_option("--kv-type", options->kv_type, "Type of keys and values (default: the model's)");
-  verb->add_option("--max-kl", options->max_kl, "Let weights be quantised, up to this divergence, as in 0.02")
+  verb->add_option("--max-kl", options->max_kl,
+                   "Let weights, keys and values be quantised, up to this divergence, as in 0.02")
       ->check(CLI::PositiveNumber);
   verb->add_option("--max-latency", options->latency, "Most time of one request, as in \"10 min\" (default: any)")
       ->type_name("TIME");

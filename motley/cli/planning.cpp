@@ -170,7 +170,8 @@ void add_planning_options(CLI::App& verb, PlanningOptions& options, const std::s
                    fmt::format("{} (default motley)", fmt::join(serve_forms(), ", ")), "hexgen.batch=4");
   verb.add_option("--weight-type", options.weight_type,
                   "Weights: fp32, bf16, fp16 (plan only), q8_0 to q6_k, file (default: the model's)");
-  verb.add_option("--max-kl", options.max_kl, "Let stages have quantised weights, up to this divergence, as in 0.02")
+  verb.add_option("--max-kl", options.max_kl,
+                  "Let weights, keys and values be quantised, up to this divergence, as in 0.02")
       ->check(CLI::Range(1e-6, 10.0));
   verb.add_option("--kv-type", options.kv_type,
                   "Keys and values: fp32, bf16, q8_0 (default: the activations' type, never q8_0)");

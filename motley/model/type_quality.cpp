@@ -1,4 +1,4 @@
-#include "motley/model/weight_quality.hpp"
+#include "motley/model/type_quality.hpp"
 
 #include <algorithm>
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace motley {
 
-std::string_view weight_types_json();
+std::string_view type_quality_json();
 
 namespace {
 
@@ -18,10 +18,14 @@ struct TypeQuality {
   double kl = 0;
   bool operator==(const TypeQuality&) const = default;
 };
-struct QualityTable {
+struct MeasuredTypes {
   std::string model, source;
   double unquantised_perplexity = 0;
   std::vector<TypeQuality> types;
+  bool operator==(const MeasuredTypes&) const = default;
+};
+struct QualityTable {
+  MeasuredTypes weights, keys_and_values;
   bool operator==(const QualityTable&) const = default;
 };
 
@@ -31,31 +35,47 @@ template <>
 const Schema<TypeQuality>& schema<TypeQuality>() {
   using Q = TypeQuality;
   static const auto table =
-      Schema<Q>("weight type", "What a type of weights changes.")
+      Schema<Q>("type", "What a type changes.")
           .field("type", &Q::type, "A quantised type.", {.required = true})
           .field("perplexity", &Q::perplexity, "Of the model in this type.", {.required = true, .above = 0})
           .field("kl", &Q::kl, "Mean divergence to the unquantised model.", {.required = true, .above = 0});
   return table;
 }
 template <>
+const Schema<MeasuredTypes>& schema<MeasuredTypes>() {
+  using M = MeasuredTypes;
+  static const auto table = Schema<M>("measured types", "Types of one model's tensors.")
+                                .field("model", &M::model, "The model that was measured.", {.required = true})
+                                .field("source", &M::source, "Where, and what.", {.required = true})
+                                .field("unquantised_perplexity", &M::unquantised_perplexity,
+                                       "Of the unquantised model.", {.required = true, .above = 0})
+                                .field("types", &M::types, "From the best on.", {.required = true});
+  return table;
+}
+template <>
 const Schema<QualityTable>& schema<QualityTable>() {
   using Q = QualityTable;
-  static const auto table = Schema<Q>("weight types", "Published quality of quantised weights.")
-                                .format("motley.weight_types/1")
-                                .field("model", &Q::model, "The model that was measured.", {.required = true})
-                                .field("source", &Q::source, "Where, and what.", {.required = true})
-                                .field("unquantised_perplexity", &Q::unquantised_perplexity,
-                                       "Of the unquantised model.", {.required = true, .above = 0})
-                                .field("types", &Q::types, "From the best on.", {.required = true});
+  static const auto table =
+      Schema<Q>("type quality", "What quantised types change.")
+          .format("motley.type_quality/1")
+          .field("weights", &Q::weights, "Every layer's weights.", {.required = true})
+          .field("keys_and_values", &Q::keys_and_values, "Every layer's keys and values.", {.required = true});
   return table;
 }
 
 namespace {
 
-const std::vector<TypeQuality>& qualities() {
+const QualityTable& measured() {
   static const auto table =
-      read<QualityTable>(parse_json(weight_types_json(), "data/weight_types.json"), "data/weight_types.json");
-  return table.types;
+      read<QualityTable>(parse_json(type_quality_json(), "data/type_quality.json"), "data/type_quality.json");
+  return table;
+}
+
+std::optional<double> kl_in(const MeasuredTypes& table, DType type) {
+  if (dtype_row(type).block_values == 1 && dtype_row(type).bits_per_value() >= 16) return 0;
+  for (const TypeQuality& quality : table.types)
+    if (quality.type == type) return quality.kl;
+  return std::nullopt;
 }
 
 bool fits_rows(const Architecture& arch, DType type) {
@@ -67,17 +87,13 @@ bool fits_rows(const Architecture& arch, DType type) {
 
 }  // namespace
 
-std::optional<double> weight_kl(DType type) {
-  if (dtype_row(type).block_values == 1 && dtype_row(type).bits_per_value() >= 16) return 0;
-  for (const TypeQuality& quality : qualities())
-    if (quality.type == type) return quality.kl;
-  return std::nullopt;
-}
+std::optional<double> weight_kl(DType type) { return kl_in(measured().weights, type); }
+std::optional<double> kv_kl(DType type) { return kl_in(measured().keys_and_values, type); }
 
 std::vector<DType> weight_type_choices(const Architecture& arch) {
   std::vector<DType> choices = {arch.checkpoint_type};
   double fewest_bits = dtype_row(arch.checkpoint_type).bits_per_value();
-  for (const TypeQuality& quality : qualities()) {
+  for (const TypeQuality& quality : measured().weights.types) {
     const double bits = dtype_row(quality.type).bits_per_value();
     if (bits >= fewest_bits || !supports(quality.type, Support::planned, Use::weights) ||
         !fits_rows(arch, quality.type))
@@ -85,6 +101,14 @@ std::vector<DType> weight_type_choices(const Architecture& arch) {
     choices.push_back(quality.type);
     fewest_bits = bits;
   }
+  return choices;
+}
+
+std::vector<DType> kv_type_choices(const Architecture& arch) {
+  std::vector<DType> choices = {dtype_row(arch.checkpoint_type).computed_in};
+  for (const TypeQuality& quality : measured().keys_and_values.types)
+    if (supports(quality.type, Support::planned, Use::kv) && arch.head_dim % dtype_row(quality.type).block_values == 0)
+      choices.push_back(quality.type);
   return choices;
 }
 

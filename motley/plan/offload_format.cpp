@@ -15,7 +15,7 @@ const Schema<OffloadPrediction>& schema<OffloadPrediction>() {
                  {.always_written = true, .min = 0})
           .field(
               "kl", &P::kl,
-              "Mean Kullback-Leibler divergence to the unquantised model, in nats, by published figures of each type.",
+              "Mean Kullback-Leibler divergence to the unquantised model, in nats, by measured figures of each type.",
               {.min = 0})
           .field("busy", &P::busy, "Share of the time that each resource works, by its name; the largest binds.",
                  {.min = 0})

@@ -165,7 +165,7 @@ const Schema<ServePrediction>& schema<ServePrediction>() {
                  {.min = 0, .max = 1})
           .field(
               "kl", &P::kl,
-              "Mean Kullback-Leibler divergence to the unquantised model, in nats, by published figures of each type.",
+              "Mean Kullback-Leibler divergence to the unquantised model, in nats, by measured figures of each type.",
               {.min = 0})
           .field("tokens_per_s_range", &P::tokens_per_s_range, range_doc)
           .field("latency_s_range", &P::latency_s_range, range_doc)

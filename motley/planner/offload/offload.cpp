@@ -9,7 +9,7 @@
 #include "motley/base/clock.hpp"
 #include "motley/base/units.hpp"
 #include "motley/cost/offload/flexgen_plan.hpp"
-#include "motley/model/weight_quality.hpp"
+#include "motley/model/type_quality.hpp"
 #include "motley/planner/offload/flexgen_search.hpp"
 #include "motley/planner/offload/shape_search.hpp"
 
@@ -91,23 +91,25 @@ std::optional<OffloadPlan> flexgen_plan(const Cluster& cluster, const Model& mod
 
 // ---- the form motley ----
 
-std::vector<DType> weight_types(const Model& model, const OffloadOptions& options) {
+struct Types {
+  DType weights, kv;
+};
+
+// Those of which the search takes the best.
+std::vector<Types> types_to_try(const Model& model, const OffloadOptions& options) {
   const DType own = model.arch.checkpoint_type;
-  if (!options.most_kl) return {options.weight_type.value_or(own)};
+  const std::vector<DType> kv_choices = kv_type_choices(model.arch);
+  if (!options.most_kl) return {{options.weight_type.value_or(own), options.kv_type.value_or(kv_choices.front())}};
   if (own == DType::file || is_quantised(own))
     throw input_error(
         fmt::format("--max-kl chooses a type for weights that are not quantised yet, and {} has them in {}", model.name,
                     own == DType::file ? "the types of its file" : name_of(own)),
         "leave out --max-kl, or give the unquantised model");
-  std::vector<DType> types;
-  for (const DType type : weight_type_choices(model.arch))
-    if (weight_kl(type).value_or(0) <= *options.most_kl) types.push_back(type);
+  std::vector<Types> types;
+  for (const DType weights : weight_type_choices(model.arch))
+    for (const DType kv : options.kv_type ? std::vector{*options.kv_type} : kv_choices)
+      if (weight_kl(weights).value_or(0) + kv_kl(kv).value_or(0) <= *options.most_kl) types.push_back({weights, kv});
   return types;
-}
-
-DType default_kv_type(const Model& model) {
-  const DType own = model.arch.checkpoint_type;
-  return own == DType::file || is_quantised(own) ? DType::fp32 : own;
 }
 
 std::string shortage_text(const Cluster& cluster, int device, const Model& model) {
@@ -142,8 +144,7 @@ OffloadOutcome plan_offload(const Cluster& cluster, const Model& model, const Wo
     ShapeSearch search(cluster, model, workload, device, options,
                        start + duration_of(std::clamp(options.deadline_s, 0.0, 1e6)));
     OffloadPlan plan = empty_plan(cluster, model, workload, options, device);
-    for (const DType type : weight_types(model, options))
-      search.run(type, options.kv_type.value_or(default_kv_type(model)));
+    for (const Types& types : types_to_try(model, options)) search.run(types.weights, types.kv);
     if (search.fill(plan) && (!best || search.better(plan.predicted, best->predicted))) best = std::move(plan);
   }
   if (!best) {

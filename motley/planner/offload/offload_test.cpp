@@ -149,6 +149,22 @@ TEST(PlanOffload, QuantisedWeightsUnderABound) {
   EXPECT_GT(outcome.plan->predicted.tokens_per_s, planned(cluster, named("llama-2-70b"), lengths(512, 128)));
 }
 
+// A bound below what 8 bits change in the weights leaves the keys and values.
+TEST(PlanOffload, QuantisedKeysAndValuesUnderABound) {
+  const Cluster cluster = cluster_of({.host = "48 GiB"});
+  OffloadOptions options;
+  options.most_kl = 0.001;
+  const OffloadOutcome outcome = plan_offload(cluster, named("llama-2-7b"), lengths(512, 128), options);
+  ASSERT_TRUE(outcome.plan) << outcome.reason;
+  expect_sound(*outcome.plan);
+  EXPECT_EQ(outcome.plan->weight_type, DType::fp16);
+  EXPECT_EQ(outcome.plan->kv_type, DType::q8_0);
+  EXPECT_EQ(outcome.plan->predicted.kl, 0.0003);
+  EXPECT_GT(outcome.plan->predicted.tokens_per_s, planned(cluster, named("llama-2-7b"), lengths(512, 128)));
+  options.kv_type = DType::fp16;
+  EXPECT_EQ(plan_offload(cluster, named("llama-2-7b"), lengths(512, 128), options).plan->predicted.kl, 0);
+}
+
 // Fewer bytes of keys and values leave room for more sequences, and cross the tiers sooner.
 TEST(PlanOffload, KeysAndValuesInEightBits) {
   for (const char* host : {"208 GiB", "8 GiB"}) {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "motley/model/weight_quality.hpp"
+#include "motley/model/type_quality.hpp"
 
 namespace motley {
 namespace {
@@ -224,7 +224,7 @@ bool ShapeSearch::fill(OffloadPlan& plan) const {
   const OffloadPrice& price = best_->price;
   plan.predicted.tokens_per_s = price.tokens_per_s;
   plan.predicted.latency_s = price.latency_s;
-  if (options_.most_kl) plan.predicted.kl = weight_kl(plan.weight_type).value_or(0);
+  if (options_.most_kl) plan.predicted.kl = weight_kl(plan.weight_type).value_or(0) + kv_kl(plan.kv_type).value_or(0);
   for (std::size_t r = 0; r < resource_count; ++r)
     if (price.seconds[r] > 0)
       plan.predicted.busy[std::string(name_of(static_cast<Resource>(r)))] = price.seconds[r] / price.pass_s;

@@ -6,7 +6,7 @@
 #include <set>
 #include <utility>
 
-#include "motley/model/weight_quality.hpp"
+#include "motley/model/type_quality.hpp"
 
 namespace motley {
 namespace {
@@ -16,7 +16,11 @@ constexpr int trials_in_time = 16;     // a trial may take this part of the time
 constexpr double better = 1 + 1e-6;
 
 using PlanWith = std::function<ServeOutcome(const ServeOptions&)>;
-using Types = std::map<std::string, DType>;  // by device type
+struct Types {
+  std::map<std::string, DType> weights;  // by device type
+  DType kv = DType::bf16;
+  auto operator<=>(const Types&) const = default;
+};
 
 struct Trial {
   std::optional<ServePlan> plan;
@@ -26,11 +30,11 @@ struct Trial {
 class TypeSearch {
  public:
   TypeSearch(const Cluster& cluster, const Model& model, const ServeOptions& options, const PlanWith& plan)
-      : model_(model),
-        options_(options),
+      : options_(options),
         plan_(plan),
         end_(Clock::now() + duration_of(std::clamp(options.deadline_s, 0.0, 1e6))),
-        choices_(weight_type_choices(model.arch)) {
+        choices_(weight_type_choices(model.arch)),
+        kv_choices_(options.kv_type ? std::vector{*options.kv_type} : kv_type_choices(model.arch)) {
     for (const Device& device : cluster.devices)
       if (std::ranges::find(options.excluded, device.name) == options.excluded.end())
         device_types_.insert(cluster.types[static_cast<std::size_t>(device.type)].name);
@@ -62,14 +66,14 @@ class TypeSearch {
   double seconds_left() const { return std::max(0.0, std::chrono::duration<double>(end_ - Clock::now()).count()); }
 
   Types uniform(DType type) const {
-    Types types;
-    for (const std::string& name : device_types_) types[name] = type;
+    Types types{.weights = {}, .kv = kv_choices_.front()};
+    for (const std::string& name : device_types_) types.weights[name] = type;
     return types;
   }
 
   std::string types_text(const Types& types) const {
     std::string text;
-    for (const auto& [device_type, type] : types)
+    for (const auto& [device_type, type] : types.weights)
       text += fmt::format("{}{} on {}", text.empty() ? "" : ", ", name_of(type), device_type);
     return text;
   }
@@ -77,8 +81,8 @@ class TypeSearch {
   ServeOutcome planned(const Types& types, double effort, double deadline_s) const {
     ServeOptions options = options_;
     options.most_kl.reset();
-    options.weight_types = types;
-    options.kv_type = options_.kv_type.value_or(model_.arch.checkpoint_type);
+    options.weight_types = types.weights;
+    options.kv_type = types.kv;
     options.effort = effort;
     options.deadline_s = deadline_s;
     return plan_(options);
@@ -105,28 +109,33 @@ class TypeSearch {
     return value(*a.plan) > better * value(*than.plan);
   }
 
-  // Changes the type of one device type at a time, to the best of all changes, while one improves.
+  std::vector<Types> changes_of(const Types& types) const {
+    std::vector<Types> changes;
+    for (const std::string& device_type : device_types_)
+      for (const DType type : choices_) changes.emplace_back(types).weights[device_type] = type;
+    for (const DType type : kv_choices_) changes.emplace_back(types).kv = type;
+    return changes;
+  }
+
+  // Changes the type of one device type at a time, or that of keys and values, to the best of all changes, while one
+  // improves.
   void climb(Types& best) {
     for (bool improved = true; improved && seconds_left() > 0;) {
       improved = false;
       Types next = best;
-      for (const std::string& device_type : device_types_)
-        for (const DType type : choices_) {
-          Types changed = best;
-          changed[device_type] = type;
-          if (!improves(tried(changed), tried(next))) continue;
-          next = std::move(changed);
-          improved = true;
-        }
+      for (const Types& changed : changes_of(best)) {
+        if (!improves(tried(changed), tried(next))) continue;
+        next = changed;
+        improved = true;
+      }
       best = std::move(next);
     }
   }
 
-  const Model& model_;
   const ServeOptions& options_;
   const PlanWith& plan_;
   Instant end_;
-  std::vector<DType> choices_;
+  std::vector<DType> choices_, kv_choices_;
   std::set<std::string> device_types_;
   std::map<Types, Trial> trials_;
 };
@@ -137,7 +146,8 @@ double plan_kl(const ServePlan& plan) {
   double sum = 0;
   std::int64_t layers = 0;
   for (const Stage& stage : plan.stages) {
-    sum += static_cast<double>(stage.layers.size()) * weight_kl(stage.weight_type).value_or(0);
+    sum += static_cast<double>(stage.layers.size()) *
+           (weight_kl(stage.weight_type).value_or(0) + kv_kl(stage.kv_type).value_or(0));
     layers += stage.layers.size();
   }
   return layers > 0 ? sum / static_cast<double>(layers) : 0;

@@ -7,7 +7,7 @@
 
 namespace motley {
 
-// Mean divergence to the unquantised model, each layer of a stage counting alike (data/weight_types.json).
+// Mean divergence to the unquantised model, each layer of a stage counting alike (data/type_quality.json).
 double plan_kl(const ServePlan& plan);
 
 // Plans with options.most_kl set: coordinate ascent over the types of weights by device type, from the best uniform

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "motley/cost/form/cases_test.hpp"
-#include "motley/model/weight_quality.hpp"
+#include "motley/model/type_quality.hpp"
 #include "motley/planner/serve/serve.hpp"
 
 namespace motley {
@@ -22,16 +22,17 @@ devices = ["A5000", "RTX 2080 Ti"]
 std::optional<ServePlan> best_of_all(const Cluster& cluster, const Model& model, double most_kl) {
   std::optional<ServePlan> best;
   for (const DType on_first : weight_type_choices(model.arch))
-    for (const DType on_second : weight_type_choices(model.arch)) {
-      const ServeOptions options{.objective = Objective::throughput,
-                                 .front = Front::skip,
-                                 .weight_types = {{"A5000", on_first}, {"RTX 2080 Ti", on_second}},
-                                 .kv_type = model.arch.checkpoint_type};
-      const auto plan = plan_serve(cluster, model, default_workload(), options).plan;
-      if (plan && plan_kl(*plan) <= most_kl &&
-          (!best || plan->predicted.requests_per_s > best->predicted.requests_per_s))
-        best = plan;
-    }
+    for (const DType on_second : weight_type_choices(model.arch))
+      for (const DType kv : kv_type_choices(model.arch)) {
+        const ServeOptions options{.objective = Objective::throughput,
+                                   .front = Front::skip,
+                                   .weight_types = {{"A5000", on_first}, {"RTX 2080 Ti", on_second}},
+                                   .kv_type = kv};
+        const auto plan = plan_serve(cluster, model, default_workload(), options).plan;
+        if (plan && plan_kl(*plan) <= most_kl &&
+            (!best || plan->predicted.requests_per_s > best->predicted.requests_per_s))
+          best = plan;
+      }
   return best;
 }
 

@@ -7,7 +7,7 @@
 #include <map>
 
 #include "motley/base/units.hpp"
-#include "motley/model/weight_quality.hpp"
+#include "motley/model/type_quality.hpp"
 #include "motley/planner/serve/pipeline/offloading.hpp"
 
 namespace motley {
