@@ -1,10 +1,10 @@
 """Steps of `motley train` beside what `motley explain` predicts for them from a measured profile: unlike plans of one model.
 
-    predicted.py [--rounds 3] [--steps 4] [--length 64] [--batch 8] [--only PLAN]... [--profile FILE] [--keep FILE]
+    predicted.py [--rounds 3] [--steps 4] [--length 64] [--batch 8] [--only PLAN]... [--keep FILE]
 
-All plans are for one or two workers of one thread, so that two cores are enough. `motley cluster probe --workload` measures the profile
-before and after every few plans: a rented machine's speed changes within minutes, and a run counts beside the mean of what the two
-profiles around it predict. Of a run counts the fastest step but the first; the table holds medians over the rounds. The last lines: the
+All plans are for one or two workers of one thread, so that two cores are enough. `motley cluster probe --workload` measures the profile of
+as many workers before and after every few plans: a rented machine's speed changes within minutes, and a run counts beside the mean of what
+the two profiles around it predict. Of a run counts the fastest step but the first; the table holds medians over the rounds. The last lines: the
 mean of the errors, and the pairs that are predicted more than a tenth apart and ran in the other order. With --keep rounds of several
 calls count together.
 """
@@ -35,9 +35,12 @@ LAYERS = CONFIG["num_hidden_layers"]
 BETWEEN_PROBES = 4
 ONE, OTHER = "box/0", "box/1"
 BOTH = [ONE, OTHER]
-CLUSTER = {"format": "motley.cluster/1", "machine": [{"name": "box", "devices": ["cpu*2"]}],
-           "device_type": [{"name": "cpu", "vendor": "cpu", "memory": "16 GiB", "memory_bandwidth": "12 GB/s",
-                            "flops": {"fp32": "100 GFLOP/s"}, "reserve": "0 B"}]}
+
+
+def cluster_of(devices):
+    return {"format": "motley.cluster/1", "machine": [{"name": "box", "devices": [f"cpu*{devices}"]}],
+            "device_type": [{"name": "cpu", "vendor": "cpu", "memory": "16 GiB", "memory_bandwidth": "12 GB/s",
+                             "flops": {"fp32": "100 GFLOP/s"}, "reserve": "0 B"}]}
 
 
 def stage(first, end, devices, tp=1, **rest):
@@ -78,6 +81,18 @@ def plans():
     }
 
 
+def devices_of(plan):
+    return len({device for replica in plan[0] for stage in replica["stages"] for device in stage["devices"]})
+
+
+def groups(chosen):
+    """(number of devices, names of plans for so many) for the plans between two probes."""
+    for devices in (1, 2):
+        names = [name for name, plan in chosen.items() if devices_of(plan) == devices]
+        for first in range(0, len(names), BETWEEN_PROBES):
+            yield devices, names[first:first + BETWEEN_PROBES]
+
+
 def run(*command):
     result = subprocess.run(list(map(str, [BUILD / "motley", *command])), capture_output=True, text=True)
     if result.returncode:
@@ -85,36 +100,27 @@ def run(*command):
     return result.stdout
 
 
-def medians(profiles):
-    """Of each part and link."""
-    made = profiles[0]
-    for rows in zip(*(profile["layer_time"] for profile in profiles)):
-        for key in ["forward_s", "backward_s", "update_s"]:
-            rows[0][key] = statistics.median(row.get(key, 0) for row in rows)
-    for rows in zip(*(profile["link_rate"] for profile in profiles)):
-        rows[0]["bytes_per_s"] = [statistics.median(rates) for rates in zip(*(row["bytes_per_s"] for row in rows))]
-    return made
-
-
 class Model:
     def __init__(self, options, folder):
         self.options, self.folder = options, folder
         self.job = {"format": "motley.workload/1",
                     "training": {"sequence_length": options.length, "global_batch": options.batch, "precision": "fp32"}}
-        for name, content in [("config/config.json", CONFIG), ("job.json", self.job), ("cluster.json", CLUSTER)]:
+        for name, content in [("config/config.json", CONFIG), ("job.json", self.job)]:
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_text(json.dumps(content))
         run("model", "init", folder / "config", "-o", folder / "model", "--seed", 1)
         tokens = numpy.random.default_rng(1).integers(3, CONFIG["vocab_size"], options.length * options.batch * options.steps + 1)
         numpy.save(folder / "tokens.npy", tokens.astype(numpy.uint16))
 
-    def profile(self):
+    def profile(self, devices):
+        (self.folder / "cluster.json").write_text(json.dumps(cluster_of(devices)))
         run("cluster", "probe", "--cluster", self.folder / "cluster.json", "--model", self.folder / "model", "--workload",
-            self.folder / "job.json", "--seconds", 12, "-q", "-o", self.folder / "probed.json")
+            self.folder / "job.json", "--seconds", 6 * devices, "-q", "-o", self.folder / "probed.json")
         return json.loads((self.folder / "probed.json").read_text())
 
     def plan(self, replicas, schedule, overlap, profile=None):
-        plan = {"format": "motley.plan/1", "kind": "train", "model": {"name": "middle", "config": CONFIG}, "cluster": CLUSTER,
+        cluster = cluster_of(devices_of((replicas,)))
+        plan = {"format": "motley.plan/1", "kind": "train", "model": {"name": "middle", "config": CONFIG}, "cluster": cluster,
                 "workload": self.job, "replicas": replicas, "schedule": schedule, "sync": {"algorithm": "ring", "overlap": overlap}}
         path = self.folder / "plan.json"
         path.write_text(json.dumps({**plan, "profile": profile} if profile else plan))
@@ -136,7 +142,6 @@ def main():
     for name, default in [("rounds", 3), ("length", 64), ("batch", 8), ("steps", 4)]:
         parser.add_argument("--" + name, type=int, default=default)
     parser.add_argument("--only", action="append")
-    parser.add_argument("--profile", type=Path, help="write the profile that was measured to this file")
     parser.add_argument("--keep", type=Path, help="go on with the rounds in this file, and add to it")
     options = parser.parse_args()
     chosen = {name: plan for name, plan in plans().items() if not options.only or name in options.only}
@@ -146,13 +151,14 @@ def main():
         profiles, runs = [], {name: [] for name in chosen}
         if options.keep and options.keep.exists():
             profiles, runs = json.loads(options.keep.read_text())
-        if options.rounds:
-            profiles.append(model.profile())
+        probed = 0  # devices of the last profile
         for _ in range(options.rounds):
-            for first in range(0, len(chosen), BETWEEN_PROBES):
-                names = list(chosen)[first:first + BETWEEN_PROBES]
+            for devices, names in groups(chosen):
+                if probed != devices:
+                    profiles.append(model.profile(devices))
+                probed = devices
                 seconds = [model.measured(chosen[name]) for name in names]
-                profiles.append(model.profile())
+                profiles.append(model.profile(devices))
                 for name, found in zip(names, seconds):
                     runs[name].append([len(profiles) - 2, len(profiles) - 1, found])
                 if options.keep:
@@ -166,8 +172,6 @@ def main():
             figures.append((name, statistics.median(expected), statistics.median(found), error))
             print(f"{name:<38}{figures[-1][1]:>10.3f}{figures[-1][2]:>10.3f}{100 * error:>+7.1f}%   "
                   + " ".join(f"{e:.3f}/{f:.3f}" for e, f in zip(expected, found)))
-        if options.profile:
-            options.profile.write_text(json.dumps(medians(profiles), indent=1))
     pairs = [(a, b) for a, b in itertools.combinations(figures, 2) if max(a[1], b[1]) > 1.1 * min(a[1], b[1])]
     wrong = [(a, b) for a, b in pairs if (a[1] < b[1]) != (a[2] < b[2])]
     print(f"mean error {100 * statistics.mean(abs(figure[-1]) for figure in figures):.1f} %; of {len(pairs)} pairs that are predicted more "
