@@ -1,10 +1,11 @@
 """Steps of `motley train` beside what `motley explain` predicts for them from a measured profile: unlike plans of one model.
 
-    predicted.py [--rounds 3] [--steps 4] [--length 64] [--batch 8] [--only PLAN]... [--keep FILE]
+    predicted.py [--rounds 3] [--steps 6] [--length 64] [--batch 8] [--only PLAN]... [--keep FILE]
 
 All plans are for one or two workers of one thread, so that two cores are enough. `motley cluster probe --workload` measures the profile of
 as many workers before and after every few plans: a rented machine's speed changes within minutes, and a run counts beside the mean of what
-the two profiles around it predict. Of a run counts the fastest step but the first; the table holds medians over the rounds. The last lines: the
+the two profiles around it predict. Of a run counts the median of all steps but the first, as the profile is
+one of medians; the table holds medians over the rounds. The last lines: the
 mean of the errors, and the pairs that are predicted more than a tenth apart and ran in the other order. With --keep rounds of several
 calls count together.
 """
@@ -134,12 +135,12 @@ class Model:
             self.folder / "run", "--steps", self.options.steps, "--no-shuffle", "--local", "-q")
         lines = [json.loads(line) for line in (self.folder / "run/metrics.jsonl").read_text().splitlines()]
         shutil.rmtree(self.folder / "run")
-        return min(line["seconds"] for line in lines[1:])
+        return statistics.median(line["seconds"] for line in lines[1:])
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    for name, default in [("rounds", 3), ("length", 64), ("batch", 8), ("steps", 4)]:
+    for name, default in [("rounds", 3), ("length", 64), ("batch", 8), ("steps", 6)]:
         parser.add_argument("--" + name, type=int, default=default)
     parser.add_argument("--only", action="append")
     parser.add_argument("--keep", type=Path, help="go on with the rounds in this file, and add to it")

@@ -28,8 +28,8 @@ const std::vector<EnumName<PassKind>>& enum_names<PassKind>() {
 
 template <>
 const std::vector<EnumName<SyncAlgorithm>>& enum_names<SyncAlgorithm>() {
-  static const std::vector<EnumName<SyncAlgorithm>> names = {{SyncAlgorithm::ring, "ring"},
-                                                             {SyncAlgorithm::direct, "direct"}};
+  static const std::vector<EnumName<SyncAlgorithm>> names = {
+      {SyncAlgorithm::ring, "ring"}, {SyncAlgorithm::direct, "direct"}, {SyncAlgorithm::hierarchical, "hierarchical"}};
   return names;
 }
 
@@ -90,8 +90,9 @@ const Schema<GradientSync>& schema<GradientSync>() {
   static const auto table =
       Schema<G>("sync", "How replicas add up their gradients.")
           .field("algorithm", &G::algorithm,
-                 "`ring`, or `direct`: every owner of a part receives it from all others and sends the sum back. "
-                 "Default: `ring`.",
+                 "`ring`; `direct`: every owner of a part receives it from all others and sends the sum back; or "
+                 "`hierarchical`: likewise, first inside each machine, then of each site, then over all. Default: "
+                 "`ring`.",
                  {.always_written = true})
           .field("overlap", &G::overlap, "Overlap with the backward pass. Default: false.", {.always_written = true});
   return table;

@@ -23,8 +23,8 @@ constexpr std::int64_t micro_batches = 3;
 constexpr std::int64_t most_sequences = 4;
 // All sizes take turns, so that what keeps the machine busy for seconds does not fall on one of them alone.
 constexpr int sweeps = 3;
-constexpr int most_sweeps = 6;  // until they tell the layers from the rest
-constexpr int most_rounds = 4;  // of one size and sweep
+constexpr int most_sweeps = 18;  // until they tell the layers from the rest
+constexpr int most_rounds = 4;   // of one size and sweep
 
 // The same but for the number of its layers.
 Model shortened(const Model& model, std::int64_t count) {

@@ -91,9 +91,15 @@ void WorkerGroup::check_linked(int peer) const {
                 fmt::format("{}: no link to {}", epoch.group, epoch.members.at(static_cast<std::size_t>(peer)).id));
 }
 
+void WorkerGroup::add_up_along(const CollectiveGroup& group) {
+  constexpr std::int64_t bytes = std::int64_t{1} << 20;  // the program is for vectors of any size
+  communicator_.use_plans({grouped_program({.ranks = size(), .bytes = bytes}, group, {})});
+  in_rounds_ = true;
+}
+
 void WorkerGroup::all_reduce(std::span<std::byte> data, CollectiveElement element) {
   // Of two terms there is one order and one rounding; small vectors are added in rank order by the library itself.
-  if (size() <= 2 || static_cast<std::int64_t>(data.size()) <= one_round_bytes)
+  if (in_rounds_ || size() <= 2 || static_cast<std::int64_t>(data.size()) <= one_round_bytes)
     return check(communicator_.all_reduce(data, element, options_));
   const std::int64_t elements = static_cast<std::int64_t>(data.size()) / element_bytes(element);
   const auto bounds = in_bytes(crossing_bounds(elements, size()), data.size());

@@ -14,6 +14,7 @@
 #include "motley/comm/collective/communicator.hpp"
 #include "motley/comm/transport/fabric.hpp"
 #include "motley/comm/transport/inherited_links.hpp"
+#include "motley/plan/collective_programs.hpp"
 #include "motley/workers/messages.hpp"
 
 namespace motley {
@@ -40,6 +41,10 @@ class WorkerGroup {
   int rank() const { return communicator_.rank(); }
   int size() const { return communicator_.size(); }
 
+  // Sums of vectors that travel in parts follow the group's rounds from now on, at all ranks: their terms are added in
+  // the order of the rounds, and all ranks still end with the same bits.
+  void add_up_along(const CollectiveGroup& group);
+
   // All ranks must call the same operations in the same order. Each throws GroupBroken, which names who is lost, or
   // who does something else.
   //
@@ -64,6 +69,7 @@ class WorkerGroup {
 
   Communicator communicator_;
   const OperationOptions options_;
+  bool in_rounds_ = false;  // of add_up_along()
   std::vector<std::byte> terms_;
   double waited_s_ = 0;
 };

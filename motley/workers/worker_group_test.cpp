@@ -142,6 +142,27 @@ TEST_P(WorkerGroups, AllReduceIsThePlainSumInRankOrderBf16) {
   check_all_reduce<std::uint16_t>(GetParam(), CollectiveElement::bf16);
 }
 
+// Numbers whose sums are exact in any order.
+TEST_P(WorkerGroups, AllReduceFollowsGroupsToThePlainSum) {
+  const CollectiveGroup ring = flat_group({3, 1, 4, 0, 2}, GroupPattern::ring);
+  const CollectiveGroup nested{
+      .members = {flat_group({0, 2}, GroupPattern::direct), flat_group({1, 3, 4}, GroupPattern::direct)}};
+  for (const CollectiveGroup& group : {ring, nested}) {
+    constexpr int ranks = 5;
+    const auto groups = make_groups(GetParam(), ranks, all_pairs(ranks));
+    all_ranks(ranks, [&](std::size_t r) { groups[r]->add_up_along(group); });
+    for (const std::size_t elements : {0U, 1U, 17U, 4097U, 200'003U}) {
+      std::vector<std::vector<float>> data(ranks, std::vector<float>(elements));
+      for (std::size_t r = 0; r < data.size(); ++r)
+        for (std::size_t i = 0; i < elements; ++i) data[r][i] = static_cast<float>((r + 1) * (i % 1001));
+      std::vector<float> sums;
+      for (std::size_t i = 0; i < elements; ++i) sums.push_back(plain_sum(data, i));
+      all_ranks(ranks, [&](std::size_t r) { groups[r]->all_reduce(bytes_of(data[r]), CollectiveElement::fp32); });
+      for (const auto& result : data) ASSERT_EQ(result, sums) << elements;
+    }
+  }
+}
+
 TEST_P(WorkerGroups, AllGatherTakesBlocksOfAnySizes) {
   for (int ranks = 1; ranks <= 5; ++ranks) {
     const auto groups = make_groups(GetParam(), ranks, all_pairs(ranks));

@@ -113,6 +113,21 @@ def test_both_ends_of_a_tied_table_are_divided_as_the_plan_says(name, tied, tmp_
     check_weights(tmp_path / "run/step-20", tied)
 
 
+@pytest.mark.parametrize("algorithm", ["ring", "hierarchical"])
+def test_gradients_are_added_up_as_the_plan_says(algorithm, tied, tmp_path):
+    """Five owners on two machines."""
+    layers = tied.config["num_hidden_layers"]
+    plan = tied.plan([{"share": sequences / BATCH, "micro_batches": 1, "stages": [stage(0, layers, [device])]}
+                      for device, sequences in [("a/0", 3), ("a/1", 3), ("a/2", 2), ("b/0", 2), ("b/1", 2)]])
+    plan["cluster"]["machine"] = [{"name": "a", "devices": ["cpu*3"]}, {"name": "b", "devices": ["cpu*2"]}]
+    plan["cluster"]["network"] = {"within_site": {"latency": "1 ms", "bandwidth": "1 GB/s"}}
+    plan["sync"]["algorithm"] = algorithm
+    result = training.run(MOTLEY, plan, tied.folder, tied.data, tmp_path / "run", STEPS)
+    assert result.returncode == 0, result.stderr
+    check_losses(metrics_of(tmp_path / "run"), tied)
+    check_weights(tmp_path / f"run/step-{STEPS}", tied)
+
+
 @pytest.mark.parametrize("more", [[], ["--async-save"]])
 def test_another_plan_goes_on_where_one_has_stopped(more, tied, tmp_path):
     run = tmp_path / "run"

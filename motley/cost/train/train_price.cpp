@@ -8,6 +8,7 @@
 #include <set>
 
 #include "motley/base/units.hpp"
+#include "motley/plan/gradient_sync.hpp"
 
 namespace motley {
 namespace {
@@ -116,6 +117,7 @@ class Exchange {
     const auto count = static_cast<double>(members.size());
     if (members.size() < 2) return;
     double latency_s = 0, rounds = 0;
+    if (algorithm_ == SyncAlgorithm::hierarchical) return add_rounds(members, bytes, copies);
     if (algorithm_ == SyncAlgorithm::ring) {
       rounds = 2 * (count - 1);
       sums_.loads.add_ring(members, copies * 2 * bytes * (count - 1) / count, bytes / count);
@@ -132,9 +134,39 @@ class Exchange {
     sums_.add_latency(members, copies * rounds * latency_s);
   }
 
+  // One after the other there, and the same way back.
+  void add_rounds(const std::vector<int>& members, double bytes, double copies) {
+    const auto device = [&](int rank) { return members[static_cast<std::size_t>(rank)]; };
+    double latency_s = 0;
+    for (const CollectiveRound& round : rounds_of(members)) {
+      double longest_s = 0;
+      for (const CollectiveTransfer& transfer : round) {
+        const int from = device(transfer.from), to = device(transfer.to);
+        const double moved = bytes * static_cast<double>(transfer.last - transfer.first) / static_cast<double>(whole);
+        sums_.loads.add(from, to, copies * moved, moved);
+        sums_.loads.add(to, from, copies * moved, moved);
+        longest_s = std::max({longest_s, links_.path(from, to).latency_s, links_.path(to, from).latency_s});
+      }
+      latency_s += 2 * longest_s;
+    }
+    sums_.add_latency(members, copies * latency_s);
+  }
+
+  const std::vector<CollectiveRound>& rounds_of(const std::vector<int>& members) {
+    const auto [found, is_new] = rounds_.try_emplace(members);
+    if (is_new) {
+      const CollectiveGroup group = sync_group(links_.cluster(), algorithm_, members);
+      found->second = reduce_scatter_rounds(group, share_blocks(whole, group, {}, 1));
+    }
+    return found->second;
+  }
+
+  static constexpr std::int64_t whole = std::int64_t{1} << 40;  // of which transfers are parts
+
   const TrainLinks& links_;
   SyncAlgorithm algorithm_;
   Traffic sums_, gathers_;
+  std::map<std::vector<int>, std::vector<CollectiveRound>> rounds_;  // of a reduce-scatter, by members
 };
 
 double elements(const std::vector<TensorSpec>& tensors) {

@@ -443,6 +443,20 @@ TEST(GradientExchangeDirect, SendsAPartToEveryPeerBothWays) {
   expect_close(seconds, 2 * all_bytes / 3 / 1e9 + (4 + 2) * 2 * 1e-3);
 }
 
+// Two machines of two devices each: what crosses the link between them is half of what direct exchange sends.
+TEST(GradientExchangeHierarchical, AddsUpInsideAMachineFirst) {
+  Job job;
+  job.cluster.description.links.clear();
+  TrainLayout layout = layout_on({{0}, {1}, {2}, {3}}, strategy_of(1, 1), 4);
+  const double all_bytes = 4 * job.gradient_bytes() + 2 * ends_parameters(job.model.arch);
+  layout.sync.algorithm = SyncAlgorithm::direct;
+  const double direct_s = gradient_exchange(job.cost(), job.view(), layout).seconds;
+  expect_close(direct_s, 2 * 4 * all_bytes / 4 / 1e9 + (4 + 2) * 2 * 1e-3);
+  layout.sync.algorithm = SyncAlgorithm::hierarchical;
+  const double seconds = gradient_exchange(job.cost(), job.view(), layout).seconds;
+  expect_close(seconds, 2 * 2 * all_bytes / 4 / 1e9 + (4 + 2) * 2 * (1e-6 + 1e-3));
+}
+
 TEST(TrainStep, TheExchangeHidesBehindTheShortestBackwardPassButForTheLastLayer) {
   Job job;
   TrainLayout layout = layout_on({{0}, {2}}, strategy_of(1, 1), 6);

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "motley/plan/gradient_sync.hpp"
+
 namespace motley {
 namespace {
 
@@ -27,9 +29,16 @@ TrainConnections::TrainConnections(const TrainPlan& plan, int worker, const std:
     const auto rank = static_cast<int>(std::ranges::find(workers, worker) - workers.begin());
     return std::make_unique<WorkerGroup>(name, members, rank, first_epoch, at, fabric, connect_timeout_s, stop);
   };
-  for (const TrainGroup& group : train_groups(plan))
-    if (std::ranges::find(group.workers, worker) != group.workers.end())
-      groups_.emplace(group, connect(group.name(), group.workers));
+  for (const TrainGroup& group : train_groups(plan)) {
+    if (std::ranges::find(group.workers, worker) == group.workers.end()) continue;
+    WorkerGroup& connected = *groups_.emplace(group, connect(group.name(), group.workers)).first->second;
+    // Without it the library's own way is the direct one, and adds up in the order of the ranks.
+    if (group.kind != GroupKind::gradients || plan.sync.algorithm == SyncAlgorithm::direct) continue;
+    std::vector<int> holders;
+    for (const int member : group.workers)
+      holders.push_back(plan.cluster.find_device(devices[static_cast<std::size_t>(member)]));
+    connected.add_up_along(sync_group(plan.cluster, plan.sync.algorithm, holders));
+  }
   for (const auto& [from, to] : crossing_pairs(plan))
     if (from == worker || to == worker)
       rows_.emplace(std::pair(from, to), connect(fmt::format("rows {}>{}", from, to), {from, to}));

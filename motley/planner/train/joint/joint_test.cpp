@@ -160,7 +160,8 @@ class Everything {
       for (const auto schedule : {PipelineSchedule::one_forward_one_backward, PipelineSchedule::zb_h1}) {
         layout.schedule = schedule;
         if (!fits_memory(problem_, layout)) return;
-        for (const SyncAlgorithm algorithm : {SyncAlgorithm::ring, SyncAlgorithm::direct}) {
+        for (const SyncAlgorithm algorithm :
+             {SyncAlgorithm::ring, SyncAlgorithm::direct, SyncAlgorithm::hierarchical}) {
           layout.sync.algorithm = algorithm;
           best_s_ = std::min(best_s_, price_step(cost_, problem_.view(), layout).iteration_s);
         }

@@ -171,11 +171,13 @@ class Polisher {
   }
 
   bool change_algorithm() {
-    return try_change([](TrainLayout& layout) {
-      layout.sync.algorithm =
-          layout.sync.algorithm == SyncAlgorithm::ring ? SyncAlgorithm::direct : SyncAlgorithm::ring;
-      return true;
-    });
+    bool better = false;
+    for (const SyncAlgorithm algorithm : {SyncAlgorithm::ring, SyncAlgorithm::direct, SyncAlgorithm::hierarchical})
+      better = try_change([algorithm](TrainLayout& layout) {
+                 return std::exchange(layout.sync.algorithm, algorithm) != algorithm;
+               }) ||
+               better;
+    return better;
   }
 
   bool change_schedule() {
