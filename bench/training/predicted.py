@@ -4,10 +4,9 @@
 
 All plans are for one or two workers of one thread, so that two cores are enough. `motley cluster probe --workload` measures the profile of
 as many workers before and after every few plans: a rented machine's speed changes within minutes, and a run counts beside the mean of what
-the two profiles around it predict. Of a run counts the median of all steps but the first, as the profile is
-one of medians; the table holds medians over the rounds. The last lines: the
-mean of the errors, and the pairs that are predicted more than a tenth apart and ran in the other order. With --keep rounds of several
-calls count together.
+the two profiles around it predict. Of a run counts the median of all steps but the first, as profiles hold medians, too; the table holds
+medians over the rounds. The last lines: the mean of the errors, and the pairs that are predicted more than a tenth apart and ran in the
+other order. With --keep rounds of several calls count together.
 """
 
 import argparse

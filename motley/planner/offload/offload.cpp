@@ -105,6 +105,10 @@ std::vector<Types> types_to_try(const Model& model, const OffloadOptions& option
         fmt::format("--max-kl chooses a type for weights that are not quantised yet, and {} has them in {}", model.name,
                     own == DType::file ? "the types of its file" : name_of(own)),
         "leave out --max-kl, or give the unquantised model");
+  if (options.kv_type && kv_kl(*options.kv_type).value_or(0) > *options.most_kl)
+    throw input_error(fmt::format("--max-kl {:g}: keys and values in {} alone diverge by {:g}", *options.most_kl,
+                                  name_of(*options.kv_type), *kv_kl(*options.kv_type)),
+                      "allow more, or leave out --kv-type");
   std::vector<Types> types;
   for (const DType weights : weight_type_choices(model.arch))
     for (const DType kv : options.kv_type ? std::vector{*options.kv_type} : kv_choices)

@@ -163,6 +163,9 @@ TEST(PlanOffload, QuantisedKeysAndValuesUnderABound) {
   EXPECT_GT(outcome.plan->predicted.tokens_per_s, planned(cluster, named("llama-2-7b"), lengths(512, 128)));
   options.kv_type = DType::fp16;
   EXPECT_EQ(plan_offload(cluster, named("llama-2-7b"), lengths(512, 128), options).plan->predicted.kl, 0);
+  options.kv_type = DType::q8_0;
+  options.most_kl = 0.0002;
+  EXPECT_THROW(plan_offload(cluster, named("llama-2-7b"), lengths(512, 128), options), Error);
 }
 
 // Fewer bytes of keys and values leave room for more sequences, and cross the tiers sooner.
