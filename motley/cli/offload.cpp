@@ -188,7 +188,7 @@ void add_plan_offload(CLI::App& plan_verbs, Action& action) {
   verb->add_option("--device", options->planning.device, "Device to use, as in desk/0 (default: the best)")
       ->type_name("DEVICE");
   verb->add_option("--weight-type", options->weight_type, "Type of the weights (default: the model's)");
-  verb->add_option("--kv-type", options->kv_type, "Type of keys and values (default: the model's)");
+  verb->add_option("--kv-type", options->kv_type, "Type of keys and values (default: the model's, or by --max-kl)");
   verb->add_option("--max-kl", options->max_kl,
                    "Let weights, keys and values be quantised, up to this divergence, as in 0.02")
       ->check(CLI::PositiveNumber);

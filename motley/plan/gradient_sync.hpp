@@ -10,7 +10,7 @@
 namespace motley {
 
 // Ranks are places in `devices`, which are devices of the cluster. `ring` goes round in the cluster's order;
-// `hierarchical` has a group for each machine with several of them, and one for each site with several such machines.
+// `hierarchical` has a group for each machine with several of them, and one for each site with several machines.
 CollectiveGroup sync_group(const Cluster& cluster, SyncAlgorithm algorithm, const std::vector<int>& devices);
 
 }  // namespace motley

@@ -70,7 +70,7 @@ const std::vector<EnumName<PassKind>>& enum_names<PassKind>();
 enum class SyncAlgorithm {
   ring,         // reduce-scatter and all-gather around a ring
   direct,       // every owner of a part receives it from all others and sends the sum back
-  hierarchical  // likewise, first inside each machine, then of each site, then over all
+  hierarchical  // likewise, first inside each machine, then inside each site, then over all
 };
 template <>
 const std::vector<EnumName<SyncAlgorithm>>& enum_names<SyncAlgorithm>();

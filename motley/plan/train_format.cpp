@@ -91,7 +91,7 @@ const Schema<GradientSync>& schema<GradientSync>() {
       Schema<G>("sync", "How replicas add up their gradients.")
           .field("algorithm", &G::algorithm,
                  "`ring`; `direct`: every owner of a part receives it from all others and sends the sum back; or "
-                 "`hierarchical`: likewise, first inside each machine, then of each site, then over all. Default: "
+                 "`hierarchical`: likewise, first inside each machine, then inside each site, then over all. Default: "
                  "`ring`.",
                  {.always_written = true})
           .field("overlap", &G::overlap, "Overlap with the backward pass. Default: false.", {.always_written = true});

@@ -1,4 +1,4 @@
-// Which type of weights the stages on each device type get, under a bound on what quantising may change.
+// Which types weights get on each device type, and keys and values, under a bound on what quantising may change.
 #pragma once
 
 #include <functional>
@@ -10,8 +10,8 @@ namespace motley {
 // Mean divergence to the unquantised model, each layer of a stage counting alike (data/type_quality.json).
 double plan_kl(const ServePlan& plan);
 
-// Plans with options.most_kl set: coordinate ascent over the types of weights by device type, from the best uniform
-// type that fits. docs/planner-serve.md.
+// Plans with options.most_kl set: coordinate ascent over the types of weights by device type and that of keys and
+// values, from the best uniform type that fits. docs/planner-serve.md.
 // `plan` is the search for given types.
 ServeOutcome plan_with_chosen_types(const Cluster& cluster, const Model& model, const ServeOptions& options,
                                     const std::function<ServeOutcome(const ServeOptions&)>& plan);

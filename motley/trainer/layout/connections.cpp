@@ -32,7 +32,7 @@ TrainConnections::TrainConnections(const TrainPlan& plan, int worker, const std:
   for (const TrainGroup& group : train_groups(plan)) {
     if (std::ranges::find(group.workers, worker) == group.workers.end()) continue;
     WorkerGroup& connected = *groups_.emplace(group, connect(group.name(), group.workers)).first->second;
-    // Without it the library's own way is the direct one, and adds up in the order of the ranks.
+    // Without rounds of its own a group adds up directly, in the order of its ranks.
     if (group.kind != GroupKind::gradients || plan.sync.algorithm == SyncAlgorithm::direct) continue;
     std::vector<int> holders;
     for (const int member : group.workers)
