@@ -81,14 +81,14 @@ def plans():
     }
 
 
-def devices_of(plan):
-    return len({device for replica in plan[0] for stage in replica["stages"] for device in stage["devices"]})
+def devices_of(replicas):
+    return len({device for replica in replicas for stage in replica["stages"] for device in stage["devices"]})
 
 
 def groups(chosen):
     """(number of devices, names of plans for so many) for the plans between two probes."""
     for devices in (1, 2):
-        names = [name for name, plan in chosen.items() if devices_of(plan) == devices]
+        names = [name for name, (replicas, *_) in chosen.items() if devices_of(replicas) == devices]
         for first in range(0, len(names), BETWEEN_PROBES):
             yield devices, names[first:first + BETWEEN_PROBES]
 
@@ -119,7 +119,7 @@ class Model:
         return json.loads((self.folder / "probed.json").read_text())
 
     def plan(self, replicas, schedule, overlap, profile=None):
-        cluster = cluster_of(devices_of((replicas,)))
+        cluster = cluster_of(devices_of(replicas))
         plan = {"format": "motley.plan/1", "kind": "train", "model": {"name": "middle", "config": CONFIG}, "cluster": cluster,
                 "workload": self.job, "replicas": replicas, "schedule": schedule, "sync": {"algorithm": "ring", "overlap": overlap}}
         path = self.folder / "plan.json"

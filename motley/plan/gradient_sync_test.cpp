@@ -9,7 +9,7 @@ namespace {
 
 // Two sites: two machines of two devices and one of one; a machine of one.
 Cluster two_sites() {
-  return resolve(read<ClusterDescription>(parse_toml(R"(
+  const Value toml = parse_toml(R"(
 format = "motley.cluster/1"
 [[machine]]
 name = "a"
@@ -30,9 +30,8 @@ memory = "2 GiB"
 memory_bandwidth = "1 GB/s"
 flops = { fp32 = "1 GFLOP/s" }
 )",
-                                                     "c"),
-                                          "c"),
-                 "c");
+                                "c");
+  return resolve(read<ClusterDescription>(toml, "c"), "c");
 }
 
 // (0 1) as text.

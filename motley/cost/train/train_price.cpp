@@ -113,11 +113,12 @@ class Exchange {
     return latency_s;
   }
 
+  // Rings and direct exchange in closed form: the search prices them most.
   void add_piece(const std::vector<int>& members, double bytes, double copies) {
-    const auto count = static_cast<double>(members.size());
     if (members.size() < 2) return;
-    double latency_s = 0, rounds = 0;
     if (algorithm_ == SyncAlgorithm::hierarchical) return add_rounds(members, bytes, copies);
+    const auto count = static_cast<double>(members.size());
+    double latency_s = 0, rounds = 0;
     if (algorithm_ == SyncAlgorithm::ring) {
       rounds = 2 * (count - 1);
       sums_.loads.add_ring(members, copies * 2 * bytes * (count - 1) / count, bytes / count);
@@ -134,7 +135,7 @@ class Exchange {
     sums_.add_latency(members, copies * rounds * latency_s);
   }
 
-  // One after the other there, and the same way back.
+  // The rounds of a reduce-scatter, one after the other, and the same way back.
   void add_rounds(const std::vector<int>& members, double bytes, double copies) {
     const auto device = [&](int rank) { return members[static_cast<std::size_t>(rank)]; };
     double latency_s = 0;

@@ -173,9 +173,9 @@ class Polisher {
 
   bool change_algorithm() {
     bool better = false;
-    for (const SyncAlgorithm algorithm : {SyncAlgorithm::ring, SyncAlgorithm::direct, SyncAlgorithm::hierarchical})
-      better = try_change([algorithm](TrainLayout& layout) {
-                 return std::exchange(layout.sync.algorithm, algorithm) != algorithm;
+    for (const auto& algorithm : enum_names<SyncAlgorithm>())
+      better = try_change([&](TrainLayout& layout) {
+                 return std::exchange(layout.sync.algorithm, algorithm.value) != algorithm.value;
                }) ||
                better;
     return better;
