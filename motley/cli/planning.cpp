@@ -174,7 +174,7 @@ void add_planning_options(CLI::App& verb, PlanningOptions& options, const std::s
                   "Let weights, keys and values be quantised, up to this divergence, as in 0.02")
       ->check(CLI::Range(1e-6, 10.0));
   verb.add_option("--kv-type", options.kv_type,
-                  "Keys and values: fp32, bf16, q8_0 (default: the activations' type, or by --max-kl)");
+                  "Keys and values: fp32, bf16, q8_0 (default: as activations, or by --max-kl)");
   verb.add_option("--crossing-type", options.crossing_type,
                   "Activations from machine to machine: fp32, bf16, int8 (default: as computed in)");
   verb.add_flag("--all-devices", options.all_devices, "Use every device");
