@@ -145,16 +145,66 @@ __device__ __forceinline__ void prefetch(const void* from) {
 #endif
 }
 
+// Bytes from global into shared memory, by which no thread waits: all copies up to the last but `later` of the calls of
+// end_copies() are done after wait_for_copies<later>(), for the thread that asked for them. Of 4 or 16 bytes, aligned.
+template <int bytes>
+__device__ __forceinline__ void copy_later(void* to, const void* from) {
 #ifdef __CUDACC__
-inline bool kernels_overlap() {
-  static const bool able = [] {
-    int device = 0, major = 0;
-    return cudaGetDevice(&device) == cudaSuccess &&
-           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major >= 9;
-  }();
-  return able;
-}
+  const auto shared = static_cast<unsigned>(__cvta_generic_to_shared(to));
+  if constexpr (bytes == 16)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(from) : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(shared), "l"(from), "n"(bytes) : "memory");
+#else
+  host_grid::copy_later(to, from, bytes);
 #endif
+}
+__device__ __forceinline__ void end_copies() {
+#ifdef __CUDACC__
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#else
+  host_grid::end_copies();
+#endif
+}
+template <int later>
+__device__ __forceinline__ void wait_for_copies() {
+#ifdef __CUDACC__
+  asm volatile("cp.async.wait_group %0;" ::"n"(later) : "memory");
+#else
+  host_grid::wait_for_copies(later);
+#endif
+}
+
+// The compute capability's first number; on the processor, which can do all, a high one.
+inline int device_major() {
+#ifdef __CUDACC__
+  static const int found = [] {
+    int device = 0, major = 0;
+    const bool known = cudaGetDevice(&device) == cudaSuccess &&
+                       cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess;
+    return known ? major : 0;
+  }();
+  return found;
+#else
+  return 9;
+#endif
+}
+
+// Of a block's dynamic shared memory, where a kernel asks for it: a little is left for static variables.
+inline std::size_t most_shared_bytes() {
+  constexpr std::size_t left = 1 << 10;
+#ifdef __CUDACC__
+  static const int found = [] {
+    int device = 0, bytes = 0;
+    const bool known = cudaGetDevice(&device) == cudaSuccess &&
+                       cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) == cudaSuccess;
+    return known ? bytes : 48 << 10;
+  }();
+  return static_cast<std::size_t>(found) - left;
+#else
+  return (99 << 10) - left;
+#endif
+}
 
 // Puts a kernel on the stream: 0, or a cudaError_t. A grid of no blocks is nothing to do.
 template <class... Parameters, class... Arguments>
@@ -162,7 +212,7 @@ int launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t sha
            const Arguments&... arguments) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return 0;
 #ifdef __CUDACC__
-  if (shared_bytes > 48 << 10)
+  if (shared_bytes > 47 << 10)  // with static variables more than the 48 KiB that need no asking
     if (const cudaError_t error =
             cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
         error != cudaSuccess)
@@ -176,7 +226,7 @@ int launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t sha
   config.dynamicSmemBytes = shared_bytes;
   config.stream = static_cast<cudaStream_t>(stream);
   config.attrs = &overlap;
-  config.numAttrs = kernels_overlap() ? 1 : 0;
+  config.numAttrs = device_major() >= 9 ? 1 : 0;
   return cudaLaunchKernelEx(&config, kernel, arguments...);
 #else
   (void)stream;

@@ -60,6 +60,13 @@ enum class Waits { no, for_block, for_warp };
 
 constexpr unsigned lanes = 32;
 
+struct Copy {
+  void* to;
+  const void* from;
+  std::size_t bytes;
+  unsigned group;
+};
+
 struct Fiber {
   static constexpr std::size_t stack_bytes = 128 << 10;
   std::unique_ptr<char[]> stack{new char[stack_bytes]};
@@ -68,7 +75,9 @@ struct Fiber {
   bool started = false;
   bool done = true;
   Waits waits = Waits::no;
-  unsigned exchanges = 0;  // in the warp so far
+  unsigned exchanges = 0;    // in the warp so far
+  std::vector<Copy> copies;  // asked for, and not made yet
+  unsigned copy_groups = 0;  // ended
 };
 
 struct Grid {
@@ -159,6 +168,8 @@ inline void run_block() {
     grid.fibers[i]->done = false;
     grid.fibers[i]->waits = Waits::no;
     grid.fibers[i]->exchanges = 0;
+    grid.fibers[i]->copies.clear();
+    grid.fibers[i]->copy_groups = 0;
   }
   for (;;) {
     for (unsigned i = 0; i < threads; ++i) {
@@ -175,15 +186,59 @@ inline void run_block() {
   }
 }
 
+// What each lane of the warp gave; until the lane's next exchange.
 template <class T>
-T exchange(T value, unsigned from) {
+const std::uint64_t* gather(const T& value) {
   static_assert(sizeof(T) <= sizeof(std::uint64_t));
   Fiber& fiber = *grid.current;
   std::uint64_t* slots = grid.slots.data() + (grid.index / lanes * 2 + fiber.exchanges++ % 2) * lanes;
   std::memcpy(&slots[grid.index % lanes], &value, sizeof(T));
   wait(Waits::for_warp);
-  std::memcpy(&value, &slots[from], sizeof(T));
+  return slots;
+}
+
+template <class T>
+T exchange(T value, unsigned from) {
+  std::memcpy(&value, &gather(value)[from], sizeof(T));
   return value;
+}
+
+// Copies are made as late as may be.
+inline void copy_later(void* to, const void* from, std::size_t bytes) {
+  check_aligned(to, bytes);
+  check_aligned(from, bytes);
+  grid.current->copies.push_back({to, from, bytes, grid.current->copy_groups});
+}
+inline void end_copies() { ++grid.current->copy_groups; }
+inline void wait_for_copies(unsigned later) {
+  Fiber& fiber = *grid.current;
+  std::erase_if(fiber.copies, [&](const Copy& copy) {
+    const bool due = copy.group + later < fiber.copy_groups;
+    if (due) std::memcpy(copy.to, copy.from, copy.bytes);
+    return due;
+  });
+}
+
+inline std::int8_t byte_of(std::uint64_t bytes, unsigned i) { return static_cast<std::int8_t>(bytes >> 8 * i); }
+
+// mma.sync m16n8k<k> of signed bytes, with k 16 or 32: d [16, 8] += a [16, k] * b [k, 8] in fragments as PTX lays them
+// out. Lane l, in group l / 4 as number l % 4, holds of `a` rows group and group + 8 by turns, of each four columns
+// from 4 * number on, then of each those from 16 + 4 * number on; of `b` the same of column `group`; of `d` two columns
+// from 2 * number on of row group, then of row group + 8.
+template <unsigned k>
+void multiply_tiles(int (&d)[4], const unsigned (&a)[k / 8], const unsigned (&b)[k / 16]) {
+  const unsigned lane = grid.index % lanes, group = lane / 4, number = lane % 4;
+  std::int8_t rows[2][k], columns[2][k];
+  for (unsigned part = 0; part < k / 16; ++part) {
+    const std::uint64_t* of_a = gather(uint2{a[2 * part], a[2 * part + 1]});
+    for (unsigned i = 0; i < 2; ++i)
+      for (unsigned j = 0; j < 16; ++j) rows[i][16 * part + j] = byte_of(of_a[4 * group + j / 4], 4 * i + j % 4);
+    const std::uint64_t* of_b = gather(b[part]);
+    for (unsigned i = 0; i < 2; ++i)
+      for (unsigned j = 0; j < 16; ++j) columns[i][16 * part + j] = byte_of(of_b[4 * (2 * number + i) + j / 4], j % 4);
+  }
+  for (unsigned i = 0; i < 4; ++i)
+    for (unsigned j = 0; j < k; ++j) d[i] += rows[i / 2][j] * columns[i % 2][j];
 }
 
 template <class Kernel, class... Arguments>

@@ -1,0 +1,186 @@
+// The source of the kernels of products with quantised weights, run on the processor, against plain loops in double.
+#include "motley/engine/cuda/products.cuh"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "motley/engine/cuda/kernels_test.hpp"
+
+namespace motley::cuda {
+namespace {
+
+// A quantised matrix in its planes: random bytes, but for its numbers in fp16.
+class QuantisedMatrix {
+ public:
+  QuantisedMatrix(WeightKind kind, std::int64_t outputs, std::int64_t inputs, std::int64_t skipped) {
+    const Layout layout = layout_of(kind);
+    const std::int64_t values = groups_of_block(kind) * group_values,
+                       row_blocks = (skipped + inputs + values - 1) / values;
+    const auto blocks = static_cast<std::size_t>(outputs * row_blocks), bytes = blocks * layout.bytes;
+    storage_.resize(bytes / sizeof(uint4) + 1);
+    auto* const planes = reinterpret_cast<unsigned char*>(storage_.data());
+    for (std::size_t i = 0; i < bytes; ++i) planes[i] = static_cast<unsigned char>(between(0, 255));
+    for (std::size_t block = 0; block < blocks; ++block)
+      for (std::size_t i = 0; i < layout.halves; ++i) {
+        const Fp16 number = from_float<Fp16>(random_float() / 64);
+        std::memcpy(planes + blocks * layout.before + block * layout.stride + 2 * i, &number, sizeof(number));
+      }
+    matrix_ = {kind, planes, outputs, inputs, skipped, row_blocks};
+    expanded_.resize(static_cast<std::size_t>(outputs * inputs));
+    EXPECT_EQ(0, expand({matrix_, Element::fp32, expanded_.data(), outputs, nullptr, 0}, nullptr));
+  }
+  const Matrix& matrix() const { return matrix_; }
+  double at(std::int64_t output, std::int64_t input) const {
+    return static_cast<double>(expanded_[static_cast<std::size_t>(output * matrix_.inputs + input)]);
+  }
+
+ private:
+  // Of a block's bytes, and of the plane with the halves: bytes of the planes before, of a block, halves at its front.
+  struct Layout {
+    std::size_t bytes, before, stride, halves;
+  };
+  static Layout layout_of(WeightKind kind) {
+    switch (kind) {
+      case WeightKind::q8_0: return {34, 32, 2, 1};
+      case WeightKind::q4_0: return {18, 16, 2, 1};
+      case WeightKind::q4_1: return {20, 16, 4, 2};
+      case WeightKind::q5_0: return {22, 20, 2, 1};
+      case WeightKind::q5_1: return {24, 20, 4, 2};
+      case WeightKind::q4_k: return {144, 128, 16, 2};
+      case WeightKind::q5_k: return {176, 160, 16, 2};
+      default: return {210, 208, 2, 1};
+    }
+  }
+  std::vector<uint4> storage_;
+  std::vector<float> expanded_;
+  Matrix matrix_{};
+};
+
+// Inputs that rounding leaves as they are: integers up to 127, of which each group has one of 127, times a power of two
+// of the group.
+template <class T>
+void make_exact(Array<T>& input, std::int64_t rows, std::int64_t stride, const Matrix& matrix) {
+  for (std::int64_t row = 0; row < rows; ++row) {
+    std::int64_t last_group = -1;
+    float unit = 1;
+    for (std::int64_t i = 0; i < matrix.inputs; ++i) {
+      const std::int64_t group = (matrix.skipped + i) / group_values;
+      if (group != last_group) unit = std::ldexp(1.0f, between(-9, -6));
+      const int integer = group != last_group ? (one_in(2) ? 127 : -127) : between(-127, 127);
+      last_group = group;
+      input.data()[row * stride + i] = from_float<T>(unit * static_cast<float>(integer));
+    }
+  }
+}
+
+using ProductFunction = int (*)(const ProductTask&, void*);
+
+// Inputs, products and, where `element` is of T, outputs.
+template <class T>
+void check_quantised_product(ProductFunction multiply, bool same_element) {
+  const auto kind =
+      static_cast<WeightKind>(between(static_cast<int>(WeightKind::q8_0), static_cast<int>(WeightKind::q6_k)));
+  const auto then = static_cast<Then>(between(0, 2));
+  const int matrices = then == Then::gate ? 2 : then == Then::add ? 1 : between(1, 3);
+  const std::int64_t inputs = one_in(10) ? between(1, 6000) : one_in(2) ? between(1, 5) * 256 : between(1, 1500);
+  const std::int64_t skipped = one_in(2)   ? 0
+                               : one_in(2) ? 8 * between(0, 3)
+                                           : between(0, groups_of_block(kind) * group_values - 1);
+  const std::int64_t rows = between(1, most_quantised_rows), stride = inputs + between(0, 1) * between(0, 16);
+  std::vector<QuantisedMatrix> weights;
+  for (int i = 0; i < matrices; ++i)
+    weights.emplace_back(kind, then == Then::gate && i > 0 ? weights[0].matrix().outputs : between(1, 40), inputs,
+                         skipped);
+  Array<T> input(static_cast<std::size_t>(rows * stride));
+  make_exact(input, rows, stride, weights[0].matrix());
+  std::vector<uint4> scratch(static_cast<std::size_t>(product_scratch_bytes(rows, inputs)) / sizeof(uint4) + 1,
+                             {~0U, ~0U, ~0U, ~0U});
+  ProductTask task{.element = element_of<T>,
+                   .out_element = same_element ? element_of<T> : Element::fp32,
+                   .matrices = matrices,
+                   .matrix = {},
+                   .bias = {},
+                   .out = {},
+                   .out_stride = {},
+                   .input = input.data(),
+                   .input_stride = stride,
+                   .rows = rows,
+                   .then = then,
+                   .activation = static_cast<ActivationKind>(between(0, 3)),
+                   .scratch = scratch.data()};
+  std::vector<Array<T>> biases, outs;
+  std::vector<Array<float>> float_outs;
+  for (int i = 0; i < matrices; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    const std::int64_t outputs = weights[at].matrix().outputs;
+    task.matrix[i] = weights[at].matrix();
+    task.out_stride[i] = outputs + between(0, 3);
+    biases.emplace_back(static_cast<std::size_t>(outputs));
+    outs.emplace_back(static_cast<std::size_t>(rows * task.out_stride[i]));
+    float_outs.emplace_back(static_cast<std::size_t>(rows * task.out_stride[i]));
+  }
+  // Their elements have moved for the last time.
+  for (std::size_t i = 0; i < biases.size(); ++i) {
+    if (one_in(2)) task.bias[i] = biases[i].data();
+    task.out[i] = same_element ? static_cast<void*>(outs[i].data()) : float_outs[i].data();
+  }
+  const std::vector<Array<T>> outs_before = outs;
+  const std::vector<Array<float>> float_outs_before = float_outs;
+  SCOPED_TRACE(testing::Message() << "kind " << static_cast<int>(kind) << " then " << static_cast<int>(then)
+                                  << " matrices " << matrices << " rows " << rows << " inputs " << inputs << " skipped "
+                                  << skipped);
+  ASSERT_EQ(0, multiply(task, nullptr));
+  const auto product = [&](std::size_t i, std::int64_t row, std::int64_t output, double& magnitude) {
+    double sum = task.bias[i] != nullptr ? biases[i].at(static_cast<std::size_t>(output)) : 0;
+    for (std::int64_t k = 0; k < inputs; ++k) {
+      const double term = weights[i].at(output, k) * input.at(static_cast<std::size_t>(row * stride + k));
+      sum += term;
+      magnitude += std::abs(term);
+    }
+    return sum;
+  };
+  const auto check = [&](const auto& out, const auto& before, std::size_t i) {
+    for (std::int64_t row = 0; row < rows; ++row)
+      for (std::int64_t output = 0; output < task.out_stride[i]; ++output) {
+        const auto at = static_cast<std::size_t>(row * task.out_stride[i] + output);
+        if (output >= task.matrix[i].outputs || (i > 0 && then == Then::gate)) {
+          ASSERT_EQ(before.at(at), out.at(at));
+          continue;
+        }
+        double magnitude = 1, expected = product(i, row, output, magnitude);
+        if (then == Then::gate) {
+          double other_magnitude = 1;
+          const double other = product(1, row, output, other_magnitude);
+          magnitude *= other_magnitude;
+          expected = activated(task.activation, expected) * other;
+        }
+        if (then == Then::add) expected += before.at(at);
+        ASSERT_NO_FATAL_FAILURE(expect_close(expected, out.data()[at], magnitude)) << row << " " << output;
+      }
+  };
+  for (std::size_t i = 0; i < outs.size(); ++i) {
+    if (same_element)
+      ASSERT_NO_FATAL_FAILURE(check(outs[i], outs_before[i], i));
+    else
+      ASSERT_NO_FATAL_FAILURE(check(float_outs[i], float_outs_before[i], i));
+  }
+}
+
+TEST(CudaKernels, QuantisedProducts) {
+  for_elements(200, []<class T>() { check_quantised_product<T>(product, one_in(2)); });
+}
+
+// Each with all numbers of rows, not only those that `product` leaves to it.
+TEST(CudaKernels, QuantisedProductsByTiles) {
+  for_elements(1000, []<class T>() { check_quantised_product<T>(product_by_tiles, one_in(2)); });
+}
+
+TEST(CudaKernels, QuantisedProductsByDots) {
+  for_elements(1000, []<class T>() { check_quantised_product<T>(product_by_dots, one_in(2)); });
+}
+
+}  // namespace
+}  // namespace motley::cuda

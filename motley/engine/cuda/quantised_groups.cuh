@@ -1,0 +1,189 @@
+// Groups of 32 values of quantised weights, and kernels that make floats of them.
+#pragma once
+
+#include <type_traits>
+
+#include "motley/engine/cuda/device.cuh"
+#include "motley/engine/cuda/kernels.hpp"
+#include "motley/engine/cuda/product_lines.cuh"
+
+namespace motley::cuda {
+
+constexpr int most_quantised_rows = 16;  // beyond, products of expanded weights are faster
+constexpr int group_values = 32;         // share a scale, of weights and of inputs
+
+// 32 values of a row: scale[i / 16] * q[i] - offset, where byte i of `q` is signed.
+struct Group {
+  unsigned q[8];
+  float scale[2];
+  float offset;
+};
+
+// Bytes of the planes that come before: quants, high bits, ...
+struct Places {
+  const unsigned char* planes;
+  std::int64_t blocks;  // of all rows
+  std::int64_t block;   // this one
+  template <int bytes>
+  __device__ const unsigned char* plane(std::int64_t before) const {
+    return planes + blocks * before + block * bytes;
+  }
+};
+
+__device__ inline float half_at(const unsigned char* from) { return to_float(*reinterpret_cast<const Fp16*>(from)); }
+
+// The fifth bits of four values, each at bit 4 of its byte: no two products of bits meet.
+__device__ inline unsigned fifth_bits(unsigned bits) { return (bits & 15u) * 0x02040810u & 0x10101010u; }
+
+__device__ inline void put_words(const uint4& from, unsigned* to) {
+  to[0] = from.x;
+  to[1] = from.y;
+  to[2] = from.z;
+  to[3] = from.w;
+}
+
+// Scale and offset of a group of q4_k and q5_k, from 16 bytes of a block as BlockQ4K begins.
+__device__ inline float2 factors_of(const uint4& head, int group) {
+  const int shift = 8 * (group % 4);
+  const unsigned a = head.y >> shift & 0xffu, b = head.z >> shift & 0xffu, c = head.w >> shift & 0xffu;
+  const unsigned scale = group < 4 ? a & 63u : (c & 15u) | (a >> 6) << 4;
+  const unsigned offset = group < 4 ? b & 63u : c >> 4 | (b >> 6) << 4;
+  return make_float2(
+      to_float(__ushort_as_half(static_cast<unsigned short>(head.x & 0xffffu))) * static_cast<float>(scale),
+      to_float(__ushort_as_half(static_cast<unsigned short>(head.x >> 16))) * static_cast<float>(offset));
+}
+
+constexpr bool in_large_blocks(WeightKind kind) { return kind >= WeightKind::q4_k; }
+constexpr bool has_offsets(WeightKind kind) {
+  return kind == WeightKind::q4_1 || kind == WeightKind::q5_1 || kind == WeightKind::q4_k || kind == WeightKind::q5_k;
+}
+constexpr int groups_of_block(WeightKind kind) { return in_large_blocks(kind) ? 8 : 1; }
+
+template <WeightKind kind>
+__device__ inline Group group_of(const Matrix& matrix, std::int64_t row, std::int64_t number) {
+  constexpr int in_block = groups_of_block(kind);
+  const Places at{static_cast<const unsigned char*>(matrix.values), matrix.outputs * matrix.row_blocks,
+                  row * matrix.row_blocks + number / in_block};
+  const int group = static_cast<int>(number % in_block);
+  Group out;
+  if constexpr (kind == WeightKind::q8_0) {
+    const unsigned char* values = at.plane<32>(0);
+    put_words(load_near(values), out.q);
+    put_words(load_near(values + 16), out.q + 4);
+    out.scale[0] = out.scale[1] = half_at(at.plane<2>(32));
+    out.offset = 0;
+  } else if constexpr (!in_large_blocks(kind)) {
+    unsigned low[4];
+    put_words(load_near(at.plane<16>(0)), low);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      out.q[i] = low[i] & 0x0f0f0f0fu;
+      out.q[i + 4] = low[i] >> 4 & 0x0f0f0f0fu;
+    }
+    constexpr bool five = kind == WeightKind::q5_0 || kind == WeightKind::q5_1;
+    if constexpr (five) {
+      const unsigned high = *reinterpret_cast<const unsigned*>(at.plane<4>(16));
+#pragma unroll
+      for (int i = 0; i < 8; ++i) out.q[i] |= fifth_bits(high >> (4 * i));
+    }
+    constexpr int before = five ? 20 : 16;
+    if constexpr (kind == WeightKind::q4_0 || kind == WeightKind::q5_0) {
+      out.scale[0] = out.scale[1] = half_at(at.plane<2>(before));
+      out.offset = out.scale[0] * (five ? 16.0f : 8.0f);
+    } else {
+      const unsigned char* both = at.plane<4>(before);
+      out.scale[0] = out.scale[1] = half_at(both);
+      out.offset = -half_at(both + 2);
+    }
+  } else if constexpr (kind == WeightKind::q4_k || kind == WeightKind::q5_k) {
+    const unsigned char* low = at.plane<128>(0) + group / 2 * 32;
+    put_words(load_near(low), out.q);
+    put_words(load_near(low + 16), out.q + 4);
+#pragma unroll
+    for (unsigned& word : out.q) word = word >> (group % 2 * 4) & 0x0f0f0f0fu;
+    if constexpr (kind == WeightKind::q5_k) {
+      unsigned high[8];
+      const unsigned char* from = at.plane<32>(128);
+      put_words(load_near(from), high);
+      put_words(load_near(from + 16), high + 4);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) out.q[i] |= (high[i] >> group & 0x01010101u) << 4;
+    }
+    const float2 factors = factors_of(load_near(at.plane<16>(kind == WeightKind::q5_k ? 160 : 128)), group);
+    out.scale[0] = out.scale[1] = factors.x;
+    out.offset = factors.y;
+  } else {  // q6_k
+    const int half = group / 4, quarter = group % 4;
+    const unsigned char* low = at.plane<128>(0) + half * 64 + quarter % 2 * 32;
+    const unsigned char* from = at.plane<64>(128) + half * 32;
+    unsigned high[8];
+    put_words(load_near(low), out.q);
+    put_words(load_near(low + 16), out.q + 4);
+    put_words(load_near(from), high);
+    put_words(load_near(from + 16), high + 4);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const unsigned value = (out.q[i] >> (quarter / 2 * 4) & 0x0f0f0f0fu) | (high[i] >> (2 * quarter) & 0x03030303u)
+                                                                                 << 4;
+      out.q[i] = ((value | 0x80808080u) - 0x20202020u) ^ 0x80808080u;  // minus 32, byte by byte
+    }
+    const unsigned char* scales = at.plane<16>(192) + 2 * group;
+    const float scale = half_at(at.plane<2>(208));
+    for (int i = 0; i < 2; ++i) out.scale[i] = scale * static_cast<float>(static_cast<signed char>(scales[i]));
+    out.offset = 0;
+  }
+  return out;
+}
+
+inline std::int64_t padded_inputs(const Matrix& matrix) {
+  return matrix.row_blocks * groups_of_block(matrix.kind) * group_values;
+}
+
+template <class Run>
+int with_quantised_kind(WeightKind kind, const Run& run) {
+  switch (kind) {
+    case WeightKind::q8_0: return run(std::integral_constant<WeightKind, WeightKind::q8_0>{});
+    case WeightKind::q4_0: return run(std::integral_constant<WeightKind, WeightKind::q4_0>{});
+    case WeightKind::q4_1: return run(std::integral_constant<WeightKind, WeightKind::q4_1>{});
+    case WeightKind::q5_0: return run(std::integral_constant<WeightKind, WeightKind::q5_0>{});
+    case WeightKind::q5_1: return run(std::integral_constant<WeightKind, WeightKind::q5_1>{});
+    case WeightKind::q4_k: return run(std::integral_constant<WeightKind, WeightKind::q4_k>{});
+    case WeightKind::q5_k: return run(std::integral_constant<WeightKind, WeightKind::q5_k>{});
+    default: return run(std::integral_constant<WeightKind, WeightKind::q6_k>{});
+  }
+}
+
+// ---- values ----
+
+// A thread for each group of each row that is wanted.
+template <WeightKind kind>
+__global__ void expand_kernel(const ExpandTask task, std::int64_t groups) {
+  let_next_begin();
+  wait_for_previous();
+  const std::int64_t place = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (place >= task.count * groups) return;
+  const std::int64_t i = place / groups, number = place % groups;
+  const std::int64_t row = task.rows == nullptr ? i : task.rows[i] - task.first;
+  const bool inside = row >= 0 && row < task.matrix.outputs;
+  Group group{};
+  if (inside) group = group_of<kind>(task.matrix, row, number);
+#pragma unroll
+  for (int j = 0; j < group_values; ++j) {
+    const std::int64_t column = number * group_values + j - task.matrix.skipped;
+    if (column < 0 || column >= task.matrix.inputs) continue;
+    const auto q = static_cast<signed char>(group.q[j / 4] >> (8 * (j % 4)) & 0xffu);
+    put_at(task.out_element, task.out, i * task.matrix.inputs + column,
+           group.scale[j / 16] * static_cast<float>(q) - group.offset);
+  }
+}
+
+inline int expand(const ExpandTask& task, void* stream) {
+  constexpr int threads = 128;
+  const std::int64_t groups = padded_inputs(task.matrix) / group_values;
+  const dim3 grid(blocks_for(task.count * groups, threads));
+  return with_quantised_kind(task.matrix.kind, [&](auto kind) {
+    return launch(expand_kernel<kind()>, grid, threads, 0, stream, task, groups);
+  });
+}
+
+}  // namespace motley::cuda
