@@ -79,6 +79,7 @@ void DeploymentState::warmed_up() {
 
 void DeploymentState::lost(const WorkerLoss& loss, double now_s) {
   MOTLEY_CHECK(phase_ != DeploymentPhase::failed && phase_ != DeploymentPhase::down);
+  if (loss.kv_tokens > 0) return shrink_cache(loss);
   // Of several machines one may lack something: memory, space on its disk.
   const ErrorCode code = loss.cause.code();
   const bool of_one = code == ErrorCode::peer || code == ErrorCode::environment;
@@ -99,6 +100,25 @@ void DeploymentState::lost(const WorkerLoss& loss, double now_s) {
   } catch (const Error& error) {
     give_up(
         Error(loss.cause.code(), fmt::format("{}; no other plan: {}", loss.cause.what(), error.what()), error.hint()));
+  }
+}
+
+void DeploymentState::shrink_cache(const WorkerLoss& loss) {
+  wait_s_ = 0;
+  if (next_) return take_effect(std::exchange(next_, nullptr));
+  ServePlan plan = *plan_;
+  for (Stage& stage : plan.stages)
+    if (std::ranges::count(stage.devices, loss.devices.front()) > 0) {
+      if (loss.kv_tokens >= stage.kv_tokens) return fail(loss.cause);  // it would go on for ever
+      stage.kv_tokens = loss.kv_tokens;
+    }
+  plan.predicted = {};  // it was for more
+  try {
+    const auto smaller = checked(std::move(plan), *plan_);
+    if (asked_ == plan_) asked_ = smaller;
+    take_effect(smaller);
+  } catch (const Error&) {
+    give_up(loss.cause);
   }
 }
 

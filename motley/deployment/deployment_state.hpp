@@ -72,7 +72,8 @@ class DeploymentState {
   // `replan` returns: -> loading; where devices are gone it counts as asked for, since these do not return by
   // themselves.
   // -> failed, or down, where there is none or where it does not suit this deployment; a loss before the first plan has
-  // served is final unless the rule waits. Takes as long as `replan` does.
+  // served is final unless the rule waits. Takes as long as `replan` does. Where memory is short, and nobody lost, the
+  // same plan with fewer keys and values takes effect, also before the first has served.
   void lost(const WorkerLoss& loss, double now_s = 0);
   // A request got a token: earlier deaths count no more.
   void produced() { deaths_.clear(); }
@@ -94,6 +95,7 @@ class DeploymentState {
  private:
   void take_effect(std::shared_ptr<const ServePlan> plan);
   void give_up(const Error& cause);
+  void shrink_cache(const WorkerLoss& loss);
   bool starts_again(const WorkerLoss& loss, double now_s);
   void lose(const std::string& device, double now_s);
 

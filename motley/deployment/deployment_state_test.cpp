@@ -87,6 +87,39 @@ TEST(Deployment, TheFirstPlansFailureKeepsItsCode) {
   EXPECT_EQ(deployment.failure()->code(), ErrorCode::peer);
 }
 
+WorkerLoss short_of_memory(const std::string& device, std::int64_t kv_tokens) {
+  return {.cause = Error(ErrorCode::environment, "1 MiB is free"), .devices = {device}, .kv_tokens = kv_tokens};
+}
+
+TEST(Deployment, ShortMemoryShrinksTheCacheOfTheStage) {
+  ServePlan plan = toy_plan({{1, 2}});
+  plan.predicted.memory_bytes["box/2"] = stage_memory(plan, plan.stages[1])[1];
+  DeploymentState deployment(plan);  // also before it has served
+  deployment.lost(short_of_memory("box/2", 160));
+  EXPECT_EQ(deployment.phase(), Phase::loading);
+  EXPECT_EQ(deployment.epoch(), 2u);
+  EXPECT_EQ(deployment.plan()->stages[0].kv_tokens, 1024);
+  EXPECT_EQ(deployment.plan()->stages[1].kv_tokens, 160);
+  EXPECT_TRUE(deployment.lost_devices().empty());
+  serve(deployment);
+  deployment.lost(short_of_memory("box/1", 96));
+  EXPECT_EQ(deployment.plan()->stages[1].kv_tokens, 96);
+  serve(deployment);
+  for (const std::int64_t tokens : {96, 2048, 8}) {  // no fewer; less than a block
+    DeploymentState next = deployment;
+    next.lost(short_of_memory("box/1", tokens));
+    EXPECT_EQ(next.phase(), Phase::failed);
+    EXPECT_STREQ(next.failure()->what(), "1 MiB is free");
+  }
+}
+
+TEST(Deployment, ShortMemoryBringsThePlanThatWaits) {
+  DeploymentState deployment = serving(toy_plan({{1}}));
+  deployment.change_to(toy_plan({{1}}, 512));
+  deployment.lost(short_of_memory("box/0", 160));
+  EXPECT_EQ(deployment.plan()->stages[0].kv_tokens, 512);
+}
+
 TEST(Deployment, ReplansUntilNothingIsLeft) {
   const ServePlan whole = toy_plan({{1, 1, 1}});
   DeploymentState deployment = serving(whole, over_the_rest(whole));

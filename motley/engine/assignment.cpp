@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "motley/model/crossing.hpp"
 
 namespace motley {
@@ -81,16 +83,46 @@ Assignment assignment_of(const ServePlan& plan, const std::string& device) {
   return assignment;
 }
 
-void check_free_memory(const std::string& device, const Assignment& planned, std::int64_t free_bytes) {
-  const std::int64_t needed = planned.memory.total() - planned.memory.reserve + planned.host_bytes;
+namespace {
+
+// The tokens that are left where keys and values give so many bytes back; 0 where those of a step would not fit.
+std::int64_t tokens_without(std::int64_t bytes, const ServePlan& plan, const Assignment& planned) {
+  const Stage& stage = *planned.stage;
+  if (stage.offload || planned.memory.kv < bytes) return 0;
+  const double share = 1 - static_cast<double>(bytes) / static_cast<double>(planned.memory.kv);
+  const auto tokens = static_cast<std::int64_t>(share * static_cast<double>(stage.kv_tokens));
+  const std::int64_t whole_blocks = tokens / plan.step.block_tokens * plan.step.block_tokens;
+  return whole_blocks >= plan.step.max_tokens ? whole_blocks : 0;
+}
+
+[[noreturn]] void fail_short(const std::string& what, std::int64_t bytes, const ServePlan& plan,
+                             const Assignment& planned) {
+  const std::int64_t tokens = tokens_without(bytes, plan, planned);
+  if (tokens == 0)
+    throw Error(ErrorCode::environment, what, "end what uses the memory, or offer less of it (`--memory`)");
+  throw MemoryShort(
+      fmt::format("{}: keys and values of {} tokens in place of {}", what, tokens, planned.stage->kv_tokens), tokens);
+}
+
+}  // namespace
+
+void check_free_memory(const ServePlan& plan, const std::string& device, const Assignment& planned,
+                       std::int64_t free_bytes) {
+  const TierMemory& memory = planned.memory;
+  const std::int64_t needed = memory.total() - memory.reserve + planned.host_bytes;
+  if (needed <= free_bytes) return;
   const auto human = [](std::int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
-  if (needed > free_bytes)
-    throw Error(
-        ErrorCode::environment,
-        fmt::format("{} takes {}{}, and its machine has {} of memory left", device, sum_of(planned.memory),
-                    planned.host_bytes > 0 ? fmt::format(", and {} of its host", human(planned.host_bytes)) : "",
-                    human(free_bytes)),
-        "end what uses the memory, or offer less of it (`--memory`)");
+  fail_short(fmt::format("{} takes {}{}, and its machine has {} of memory left", device, sum_of(memory),
+                         planned.host_bytes > 0 ? fmt::format(", and {} of its host", human(planned.host_bytes)) : "",
+                         human(free_bytes)),
+             needed + memory.reserve / 2 - free_bytes, plan, planned);
+}
+
+void fail_without_memory(const ServePlan& plan, const std::string& device, const Assignment& planned) {
+  constexpr std::int64_t part_of_cache = 8, part_of_reserve = 4;  // so that it does not fail again at once
+  const TierMemory& memory = planned.memory;
+  fail_short(fmt::format("{} ran out of memory", device),
+             std::max({memory.kv / part_of_cache, memory.reserve / part_of_reserve, std::int64_t{1}}), plan, planned);
 }
 
 void check_allocation(const std::string& device, const TierMemory& planned, const RankMemory& allocated) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "motley/base/error.hpp"
 #include "motley/plan/serve.hpp"
 
 namespace motley {
@@ -32,8 +33,22 @@ struct Assignment {
 // the engine does not run, or where the device's memory does not hold its part: then with the arithmetic.
 Assignment assignment_of(const ServePlan& plan, const std::string& device);
 
-// Throws an environment error where the machine has less memory to give than the device's part takes.
-void check_free_memory(const std::string& device, const Assignment& planned, std::int64_t free_bytes);
+// Less memory is free than the plan counts with: the device's stage may have keys and values of so many tokens.
+class MemoryShort : public Error {
+ public:
+  MemoryShort(const std::string& message, std::int64_t tokens)
+      : Error(ErrorCode::environment, message, "end what uses the memory, or plan with less of it"),
+        kv_tokens(tokens) {}
+  std::int64_t kv_tokens;
+};
+
+// Throws where less memory is free than the device's part takes: MemoryShort where it would hold fewer keys and values,
+// at least those of a whole step, and otherwise an environment error.
+void check_free_memory(const ServePlan& plan, const std::string& device, const Assignment& planned,
+                       std::int64_t free_bytes);
+
+// An allocation failed: throws likewise.
+[[noreturn]] void fail_without_memory(const ServePlan& plan, const std::string& device, const Assignment& planned);
 
 // Throws an input error where a device holds more than its plan predicts.
 void check_allocation(const std::string& device, const TierMemory& planned, const RankMemory& allocated);

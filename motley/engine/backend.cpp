@@ -71,6 +71,10 @@ std::string kernels_name(at::Device device) {
   return cuda_kernels() != nullptr ? "cuda" : "aten";
 }
 
+void* native_stream(at::Device device) {
+  return device.is_cpu() ? nullptr : c10::impl::VirtualGuardImpl(device.type()).getStream(device).native_handle();
+}
+
 void synchronize(at::Device device) {
   if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
 }

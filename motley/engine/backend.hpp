@@ -22,6 +22,9 @@ at::Device open_backend(const std::string& name);
 // What products run on there: a processor's set of kernels, "cuda", or "aten" (LibTorch's own operations).
 std::string kernels_name(at::Device device);
 
+// What kernels are put on: a GPU's stream of this thread (a cudaStream_t); null for the processor.
+void* native_stream(at::Device device);
+
 // Return when all that was asked of the device is done, or all that this thread asked for. At once for the processor.
 void synchronize(at::Device device);
 void wait_for_stream(at::Device device);

@@ -1,7 +1,6 @@
 #include "motley/engine/cuda_ops.hpp"
 
 #include <ATen/ops/_flash_attention_forward.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -118,12 +117,11 @@ bool alike(const WeightMatrix& a, const WeightMatrix& b) {
 
 CudaOps::~CudaOps() { forget_records(); }
 
-void* CudaOps::stream() const {
-  if (device_.is_cpu()) return nullptr;
-  return c10::impl::VirtualGuardImpl(at::kCUDA).getStream(device_).native_handle();
-}
+void* CudaOps::stream() const { return native_stream(device_); }
 
 void CudaOps::check(int error, const char* doing) const {
+  constexpr int no_memory = 2;  // cudaErrorMemoryAllocation, as where a kernel's code is loaded
+  TORCH_CHECK_WITH(OutOfMemoryError, error != no_memory, "out of memory while ", doing);
   if (error != 0)
     throw Error(ErrorCode::environment,
                 fmt::format("{}: CUDA error {} ({}) while {}", device_.str(), error, kernels_.error_text(error), doing),

@@ -39,9 +39,9 @@ StageSpec spec_of(const ServePlan& plan, const Assignment& assignment) {
 }
 
 // Others may use the memory, too.
-void check_memory(const std::string& device, const Assignment& assignment, at::Device on) {
+void check_memory(const ServePlan& plan, const std::string& device, const Assignment& assignment, at::Device on) {
   const std::optional<std::int64_t> free = on.is_cpu() ? free_memory_bytes() : free_gpu_memory_bytes();
-  if (free) check_free_memory(device, assignment, *free);
+  if (free) check_free_memory(plan, device, assignment, *free);
 }
 
 std::set<std::int64_t> layers_from(const CacheHandover& handover, int rank) {
@@ -67,7 +67,11 @@ std::unique_ptr<StageModel> preload(const Preload& asked, ControlConnection& con
   const ServePlan plan = read_sent_plan(asked.plan_json);
   const Assignment assignment = assignment_of(plan, asked.device);
   const at::Device device = open_backend(asked.backend);
-  check_memory(asked.device, assignment, device);
+  try {
+    check_memory(plan, asked.device, assignment, device);
+  } catch (const MemoryShort&) {
+    // The weights fit; the Launch that follows is answered by what is left for keys and values.
+  }
   auto model = StageModel::preload(spec_of(plan, assignment), asked.model_folder, device, weights_progress(control));
   control.send(Preloaded{});
   return model;
@@ -92,10 +96,11 @@ StageExecutor::StageExecutor(const LaunchedPart& part, ServePlan plan, ControlCo
     connect(part, std::get<FabricAddresses>(launch.links), *fabric);
   else
     throw Error(ErrorCode::peer, "the driver sent addresses to a worker without a fabric");
+  meet_gpus();
   control.send(Progress{"connect", 1});
 
   const Stage& stage = *assignment_.stage;
-  if (!held) check_memory(launch.device, assignment_, device_);
+  if (!held) check_memory(plan_, launch.device, assignment_, device_);
   model_ = std::make_unique<StageModel>(spec_of(plan_, assignment_), launch.model_folder, group_.get(), device_,
                                         weights_progress(control), std::move(held), launch.epoch,
                                         layers_from(launch.handover, rank_of_.at(launch.device)));
@@ -121,6 +126,7 @@ StageExecutor::StageExecutor(const LaunchedPart& part, ServePlan plan, ControlCo
                      .kernels = kernels,
                      .epoch = launch.epoch,
                      .loaded_bytes = model_->loaded_bytes(),
+                     .peer_links = static_cast<std::int32_t>(to_gpus_.size() + from_gpus_.size()),
                      .cache_epoch = model_->cache_epoch()});
 }
 
@@ -161,6 +167,42 @@ void StageExecutor::connect(const LaunchedPart& part, const FabricAddresses& add
   workers_ = group(crossings_name, devices, rank_of_.at(part.launch.device));
   const Stage& stage = *assignment_.stage;
   if (assignment_.degree > 1) group_ = group("stage " + stage.id, stage.devices, assignment_.rank);
+}
+
+// Pairs of ranks in workers_, sender and receiver, whose rows may pass from GPU to GPU of one machine: the receiver
+// gets all of them, in the type that it computes in, and sends none back on another route. Both sides find the same.
+std::set<std::pair<int, int>> StageExecutor::crossings_of_gpus() const {
+  const auto machine = [](const std::string& device) { return device.substr(0, device.rfind('/')); };
+  std::set<std::pair<int, int>> all, unfit;
+  for (const Route& route : plan_.routes)
+    for (std::size_t hop = 0; hop + 1 < route.path.size(); ++hop) {
+      const Stage &from = plan_.stage(route.path[hop].stage), &to = plan_.stage(route.path[hop + 1].stage);
+      const std::pair<int, int> pair{rank_of_.at(from.devices.front()), rank_of_.at(to.devices.front())};
+      all.insert(pair);
+      const DType computed_in = dtype_row(to.weight_type).computed_in;
+      if (to.devices.size() > 1 || machine(from.devices.front()) != machine(to.devices.front()) ||
+          route.path[hop].activation_type.value_or(computed_in) != computed_in)
+        unfit.insert(pair);
+    }
+  std::set<std::pair<int, int>> fitting;
+  for (const auto& [from, to] : all)
+    if (!unfit.contains({from, to}) && !all.contains({to, from})) fitting.insert({from, to});
+  return fitting;
+}
+
+void StageExecutor::meet_gpus() {
+  const cuda::Kernels* kernels = device_.is_cpu() ? nullptr : cuda_kernels();
+  if (kernels == nullptr) return;
+  const std::int64_t most_bytes = bytes_of(DType::fp32, plan_.step.max_tokens * plan_.model.arch.hidden);
+  const std::set<std::pair<int, int>> pairs = crossings_of_gpus();
+  for (const auto& [from, to] : pairs)
+    if (from == workers_->rank())
+      to_gpus_[to] = std::make_unique<PeerSender>(*workers_, to, *kernels, device_, most_bytes);
+  for (const auto& [from, to] : pairs)
+    if (to == workers_->rank())
+      from_gpus_[from] = std::make_unique<PeerReceiver>(*workers_, from, *kernels, device_, most_bytes);
+  std::erase_if(to_gpus_, [&](const auto& sender) { return !sender.second->agrees(*workers_); });
+  std::erase_if(from_gpus_, [](const auto& receiver) { return !receiver.second->agrees(); });
 }
 
 const RoutePlace& StageExecutor::place_on_route(const Step& step) const {
@@ -231,9 +273,15 @@ at::Tensor StageExecutor::receive(const RoutePlace& place, std::int64_t tokens) 
   const std::vector<std::string>& previous = place.previous->devices;
   const int senders = static_cast<int>(previous.size());
   const int sender = crossing_sender(assignment_.rank, senders, assignment_.degree);
-  const at::Tensor host = incoming_host_.narrow(0, 0, tokens);
   const int from = rank_of_.at(previous[static_cast<std::size_t>(sender)]);
   activity_.set(epoch_, step_, Doing::receiving, from);
+  if (const auto peer = from_gpus_.find(from); peer != from_gpus_.end()) {
+    const at::Tensor incoming = incoming_.narrow(0, 0, tokens);
+    peer->second->receive(*workers_, incoming);
+    activity_.set(epoch_, step_, Doing::computing);
+    return incoming;
+  }
+  const at::Tensor host = incoming_host_.narrow(0, 0, tokens);
   receiver_.receive(*workers_, host, place.received_in, from, group_.get(), [&] {
     if (group_) activity_.set(epoch_, step_, Doing::meeting, rank_of_.at(assignment_.stage->devices[0]));
   });
@@ -247,7 +295,10 @@ void StageExecutor::send(const RoutePlace& place, const at::Tensor& hidden) {
   std::vector<int> receivers;
   for (const std::string& device : place.next->devices) receivers.push_back(rank_of_.at(device));
   activity_.set(epoch_, step_, Doing::sending, receivers.front());
-  sender_.send(*workers_, hidden, place.sent_in, assignment_.rank, assignment_.degree, receivers);
+  if (const auto peer = to_gpus_.find(receivers.front()); peer != to_gpus_.end())
+    peer->second->send(*workers_, hidden.to(scalar_type(place.sent_in)).contiguous());
+  else
+    sender_.send(*workers_, hidden, place.sent_in, assignment_.rank, assignment_.degree, receivers);
   activity_.set(epoch_, step_, Doing::computing);
 }
 

@@ -8,13 +8,16 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <stop_token>
 #include <string>
+#include <utility>
 
 #include "motley/base/clock.hpp"
 #include "motley/engine/assignment.hpp"
 #include "motley/engine/crossing.hpp"
 #include "motley/engine/load_ahead.hpp"
+#include "motley/engine/peer_rows.hpp"
 #include "motley/engine/stage_model.hpp"
 #include "motley/workers/control_connection.hpp"
 #include "motley/workers/worker_group.hpp"
@@ -72,6 +75,8 @@ class StageExecutor {
  private:
   void connect(const LaunchedPart& part, const WorkerLinks& links);
   void connect(const LaunchedPart& part, const FabricAddresses& addresses, Fabric& fabric);
+  void meet_gpus();
+  std::set<std::pair<int, int>> crossings_of_gpus() const;
   const RoutePlace& place_on_route(const Step& step) const;
   at::Tensor receive(const RoutePlace& place, std::int64_t tokens);
   void send(const RoutePlace& place, const at::Tensor& hidden);
@@ -94,6 +99,8 @@ class StageExecutor {
   at::Tensor incoming_host_;  // where they arrive; the same tensor on a CPU
   CrossingReceiver receiver_;
   CrossingSender sender_;
+  std::map<int, std::unique_ptr<PeerSender>> to_gpus_;  // by rank in workers_: of those that agreed
+  std::map<int, std::unique_ptr<PeerReceiver>> from_gpus_;
 };
 
 }  // namespace motley

@@ -13,11 +13,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <condition_variable>
 #include <csignal>
 #include <deque>
 #include <mutex>
 #include <stop_token>
+#include <string_view>
 #include <thread>
 #include <variant>
 
@@ -115,43 +117,65 @@ void tell(ControlConnection& control, const Message& message) {
   }
 }
 
-// Once another worker is lost, steps make no sense until the next Launch.
+// An allocation of LibTorch's that failed, or one of the libraries that it calls.
+bool is_of_memory(const c10::Error& error) {
+  if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) return true;
+  const std::string_view text = error.what_without_backtrace();
+  return std::ranges::any_of(std::array{"out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUBLAS_STATUS_NOT_INITIALIZED"},
+                             [&](const char* sign) { return text.find(sign) != std::string_view::npos; });
+}
+
+// Once another worker is lost, or memory is short, steps make no sense until the next Launch.
 [[noreturn]] void execute_all(ControlConnection& control, Fabric* fabric, WorkQueue& queue, ActivityLog& activity) {
   std::unique_ptr<StageModel> preloaded;
   std::unique_ptr<StageExecutor> executor;
   LoadAhead ahead;
   std::uint64_t epoch = 0;
-  std::vector<std::string> devices;  // of all workers
+  ServePlan plan;
+  std::string device;
   bool interrupted = false;
+  const auto run = [&](WorkQueue::Work work) {
+    if (const LaunchedPart* part = std::get_if<LaunchedPart>(&work)) {
+      epoch = part->launch.epoch;
+      plan = read_sent_plan(part->launch.plan_json);
+      device = part->launch.device;
+      set_threads(part->launch.threads);
+      if (executor) ahead.end_into(*executor->model());
+      executor = std::make_unique<StageExecutor>(*part, plan, control, fabric, executor ? executor->model() : preloaded,
+                                                 activity);
+      interrupted = false;
+    } else if (const Preload* asked = std::get_if<Preload>(&work); asked != nullptr && executor) {
+      executor->load_ahead(*asked, ahead, [&control] { tell(control, Preloaded{}); });
+    } else if (asked != nullptr) {
+      set_threads(asked->threads);
+      preloaded = preload(*asked, control);
+    } else if (const LoadStandby* standby = std::get_if<LoadStandby>(&work)) {
+      if (standby->epoch == epoch && !interrupted)
+        executor->load_standby(ahead, [&control, epoch](std::int64_t bytes) {
+          tell(control, StandbyHeld{epoch, bytes});
+        });
+    } else if (!interrupted) {
+      control.send(executor->execute(std::get<Step>(std::move(work))));
+    }
+  };
+  const auto interrupt = [&](Interrupted why) {
+    interrupted = true;
+    if (executor && !executor->model()) executor.reset();  // it was taken by the part that could not be made
+    activity.set(epoch, 0, Doing::waiting_for_steps);
+    control.send(std::move(why));
+  };
   for (;;) {
-    WorkQueue::Work work = queue.pop();
     try {
-      if (const LaunchedPart* part = std::get_if<LaunchedPart>(&work)) {
-        epoch = part->launch.epoch;
-        ServePlan plan = read_sent_plan(part->launch.plan_json);
-        devices = worker_devices(plan);
-        set_threads(part->launch.threads);
-        if (executor) ahead.end_into(*executor->model());
-        executor = std::make_unique<StageExecutor>(*part, std::move(plan), control, fabric,
-                                                   executor ? executor->model() : preloaded, activity);
-        interrupted = false;
-      } else if (const Preload* asked = std::get_if<Preload>(&work); asked != nullptr && executor) {
-        executor->load_ahead(*asked, ahead, [&control] { tell(control, Preloaded{}); });
-      } else if (asked != nullptr) {
-        set_threads(asked->threads);
-        preloaded = preload(*asked, control);
-      } else if (const LoadStandby* standby = std::get_if<LoadStandby>(&work)) {
-        if (standby->epoch == epoch && !interrupted)
-          executor->load_standby(ahead, [&control, epoch](std::int64_t bytes) {
-            tell(control, StandbyHeld{epoch, bytes});
-          });
-      } else if (!interrupted) {
-        control.send(executor->execute(std::get<Step>(std::move(work))));
+      try {
+        run(queue.pop());
+      } catch (const c10::Error& error) {
+        if (!is_of_memory(error)) throw;
+        fail_without_memory(plan, device, assignment_of(plan, device));
       }
     } catch (const GroupBroken& error) {
-      interrupted = true;
-      activity.set(epoch, 0, Doing::waiting_for_steps);
-      control.send(Interrupted{epoch, error.what(), places_of(error.suspects, devices)});
+      interrupt({epoch, error.what(), places_of(error.suspects, worker_devices(plan))});
+    } catch (const MemoryShort& error) {
+      interrupt({epoch, error.what(), {}, error.kv_tokens});
     }
   }
 }

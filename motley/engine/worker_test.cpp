@@ -399,6 +399,48 @@ TEST(Worker, AllocatesWhatThePlanForesaw) {
   }
 }
 
+TEST(Worker, FewerKeysAndValuesFitWhereMemoryIsShort) {
+  const ServePlan plan = plan_of({{3, {1}}, {5, {1}}});
+  const Assignment part = assignment_of(plan, "box/0");
+  const std::int64_t needed = part.memory.total();  // its type reserves nothing
+  const auto tokens_with = [&](std::int64_t free_bytes) -> std::int64_t {
+    try {
+      check_free_memory(plan, "box/0", part, free_bytes);
+    } catch (const MemoryShort& error) {
+      return error.kv_tokens;
+    }
+    return -1;
+  };
+  EXPECT_EQ(tokens_with(needed), -1);
+  EXPECT_EQ(tokens_with(needed - 1), 240);  // whole blocks of 16
+  EXPECT_EQ(tokens_with(needed - part.memory.kv / 2), 128);
+  EXPECT_EQ(tokens_with(needed - part.memory.kv * 3 / 4), 64);
+  EXPECT_THROW(tokens_with(needed - part.memory.kv * 3 / 4 - 1), Error);  // not those of a whole step
+  EXPECT_THROW(tokens_with(0), Error);
+  try {
+    fail_without_memory(plan, "box/0", part);
+  } catch (const MemoryShort& error) {
+    EXPECT_EQ(error.kv_tokens, 224);
+    EXPECT_STREQ(error.what(), "box/0 ran out of memory: keys and values of 224 tokens in place of 256");
+  }
+}
+
+TEST(Worker, WaitsForAnotherLaunchWhereMemoryIsShort) {
+  ServePlan plan = plan_of({{8, {1}}}, DType::fp32, "1000000 GiB");
+  plan.stages[0].kv_tokens = std::int64_t{16} << 30;
+  Deployment deployment(plan, "fabric");
+  const auto interrupted = std::get<Interrupted>(Deployment::answer(deployment.workers[0]));
+  EXPECT_EQ(interrupted.epoch, 1u);
+  EXPECT_THAT(interrupted.message, testing::HasSubstr("in place of 17179869184"));
+  EXPECT_GT(interrupted.kv_tokens, 0);
+  EXPECT_LT(interrupted.kv_tokens, plan.stages[0].kv_tokens);
+  plan.stages[0].kv_tokens = 256;
+  deployment.launch(plan, 2);
+  EXPECT_EQ(std::get<Ready>(Deployment::answer(deployment.workers[0])).epoch, 2u);
+  deployment.send(Step{1, 0, {greedy_sequence(0, 0, some_tokens(3))}});
+  EXPECT_EQ(deployment.results()[0].tokens.size(), 1U);
+}
+
 TEST(Worker, EndsInsideACollectiveWhenTheDriverLeaves) {
   for (const std::string transport : {"shm", "tcp"}) {
     Deployment deployment(plan_of({{8, {0.5, 0.5}}}), transport);
@@ -784,6 +826,7 @@ TEST(Worker, RefusesAPlanThatItsMemoryDoesNotHold) {
 TEST(Worker, RefusesWhatItsMachineHasNoMemoryFor) {
   ServePlan plan = plan_of({{8, {1}}}, DType::fp32, "900 TiB");
   plan.stages[0].kv_tokens = std::int64_t{1} << 32;
+  plan.stages[0].offload = Offload{};  // whose cache stays as it is
   const Failure failure = failure_of(plan);
   EXPECT_EQ(failure.code, 3);
   EXPECT_EQ(failure.message.substr(0, 20), "box/0 takes weights ");

@@ -366,9 +366,11 @@ struct Driver::Impl {
   }
 
   void recover(const WorkerLoss& loss) {
-    if (options.replan || options.restart.deaths > 1) report("lost", loss.cause.what());
+    const bool stay = loss.kv_tokens > 0;
+    if (stay || options.replan || options.restart.deaths > 1) report(stay ? "memory" : "lost", loss.cause.what());
     if (preparing) change_to_prepared();  // it takes effect at once, if it does without what was lost
-    apply([&](DeploymentState& next) { next.lost(loss, seconds_since(start)); }, loss.devices);
+    apply([&](DeploymentState& next) { next.lost(loss, seconds_since(start)); },
+          stay ? std::vector<std::string>() : loss.devices);
   }
 
   // ---- the end ----

@@ -46,6 +46,29 @@ TEST_F(DriverTest, AnswersEveryRequestThoughMemoryIsTight) {
   EXPECT_EQ(status.workers.at(0).allocated, (Ready{100, 10, 1, 0, "none"}));
 }
 
+TEST_F(DriverTest, GoesOnWithFewerKeysAndValuesWhereMemoryIsShort) {
+  for (const char* settings : {"room=160", "room=160;room_after=20"}) {
+    SCOPED_TRACE(settings);
+    DriverOptions options = fake(settings);
+    std::vector<std::string> of_memory;
+    options.report = [&](const std::string& phase, const std::string& detail, double) {
+      if (phase == "memory") of_memory.push_back(detail);
+    };
+    std::vector<Answer> answers(30);
+    {
+      CallingDriver driver(toy_plan({{1}}), options);
+      for (Answer& answer : answers) driver.generate(ask({1, 2, 3}, 40), answer.callback());
+      for (const Answer& answer : answers) {
+        ASSERT_EQ(answer.wait(), FinishReason::length);
+        EXPECT_EQ(answer.tokens(), expected_tokens({1, 2, 3}, 40));
+        EXPECT_EQ(answer.events_after_the_end(), 0);
+      }
+      EXPECT_EQ(driver.status().total_blocks, 10);
+    }
+    EXPECT_THAT(of_memory, testing::Contains(HasSubstr("1 MiB is free")));
+  }
+}
+
 TEST_F(DriverTest, RunsAllRoutesAndReportsItsStart) {
   for (const char* transport : {"shm", "tcp"}) {
     DriverOptions options = fake("step_ms=1");

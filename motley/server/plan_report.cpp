@@ -19,6 +19,7 @@ Value worker_value(const DriverStatus& status, const WorkerStatus& worker) {
                                {"process", worker.process},
                                {"alive", worker.alive},
                                {"kernels", worker.allocated.kernels},
+                               {"peer_links", std::int64_t{worker.allocated.peer_links}},
                                {"weight_bytes", worker.allocated.weight_bytes},
                                {"loaded_bytes", worker.allocated.loaded_bytes},
                                {"standby_bytes", worker.standby_bytes},

@@ -5,7 +5,8 @@
 // calls its driver, with the key in FAKE_WORKER_KEY. Who calls connects a fabric with the other workers.
 //
 // The "model folder" is a list of settings: "step_ms=5;refuse=box/1". A device may be told to `exit`, be killed
-// (`kill`), send rubbish (`babble`) or `refuse` instead of starting; `lie` makes the answers wrong.
+// (`kill`), send rubbish (`babble`) or `refuse` instead of starting; `lie` makes the answers wrong. Where a stage has
+// more than `room` tokens of keys and values, its memory is short, at once or (`room_after`) after so many steps.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -61,7 +62,11 @@ class FakeWorker {
       const auto& ends = plan_.stage(route.path.back().stage).devices;
       answers_.push_back(ends.front() == launch.device);
     }
+    epoch_ = launch.epoch;
+    crowded_ = settings_.contains("room") && own->kv_tokens > std::stoll(settings_["room"]);
+    steps_left_ = settings_.contains("room_after") ? std::stoi(settings_["room_after"]) : 0;
     control_.send(Progress{"weights", 1});
+    if (crowded_ && steps_left_ == 0) return interrupt();
     control_.send(Ready{.weight_bytes = 100,
                         .kv_bytes = 10,
                         .activation_bytes = 1,
@@ -72,6 +77,7 @@ class FakeWorker {
   }
 
   void execute(const Step& step) {
+    if (crowded_ && steps_left_-- <= 0) return steps_left_ == -1 ? interrupt() : void();
     std::this_thread::sleep_for(std::chrono::milliseconds(step_ms_));
     StepResult result{.step = step.step, .compute_s = step_ms_ * 1e-3, .wait_s = 0, .tokens = {}};
     for (const StepSequence& sequence : step.sequences) {
@@ -90,6 +96,8 @@ class FakeWorker {
   }
 
  private:
+  void interrupt() { control_.send(Interrupted{epoch_, "1 MiB is free", {}, std::stoll(settings_["room"])}); }
+
   std::int32_t& slot(const StepSequence& sequence, std::int64_t position) {
     const std::int32_t block = sequence.blocks.at(static_cast<std::size_t>(position / plan_.step.block_tokens));
     return cache_[block * plan_.step.block_tokens + position % plan_.step.block_tokens];
@@ -132,7 +140,9 @@ class FakeWorker {
   std::map<std::string, std::string> settings_;
   std::vector<bool> answers_;  // per route: this worker reports its tokens
   LayerRange layers_ = {-1, -1};
-  std::uint64_t cache_epoch_ = 0;
+  std::uint64_t epoch_ = 0, cache_epoch_ = 0;
+  bool crowded_ = false;
+  int steps_left_ = 0;  // until memory is short
   std::map<std::int64_t, std::int32_t> cache_;
   int step_ms_ = 0;
 };

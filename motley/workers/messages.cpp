@@ -119,6 +119,7 @@ static void fields(Wire& wire, typename Wire::template Ref<Ready> m) {
   wire(m.kernels, max_text_bytes);
   wire(m.epoch);
   wire(m.loaded_bytes);
+  wire(m.peer_links);
   wire(m.cache_epoch);
 }
 
@@ -127,6 +128,7 @@ static void fields(Wire& wire, typename Wire::template Ref<Interrupted> m) {
   wire(m.epoch);
   wire(m.message, max_text_bytes);
   wire(m.suspects, max_peers);
+  wire(m.kv_tokens);
 }
 
 template <class Wire>

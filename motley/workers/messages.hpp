@@ -7,7 +7,7 @@
 // then has all that it needs, and tells of its Progress; later it reads what it lacks beside its steps, if it has room.
 // LoadStandby, sent once the plan serves, is answered by StandbyHeld. Another Launch, of a later epoch, may come at any
 // time: what is under way of the earlier one is given up, and the worker keeps what it holds of the new part. A worker
-// that another one leaves in the lurch says Interrupted and waits for such a Launch.
+// that another one leaves in the lurch, or whose memory is short, says Interrupted and waits for such a Launch.
 //
 // A worker is started as `motley-worker --control-fd N`, where N is its end of a connection, a descriptor that the
 // child inherits, as it does those of Launch's links (worker_processes.hpp). Where that is its driver's, on the same
@@ -115,15 +115,17 @@ struct Ready {
   std::string kernels = {};       // the instruction set that its products are compiled for; "aten": LibTorch's own
   std::uint64_t epoch = 1;        // of the Launch that this answers
   std::int64_t loaded_bytes = 0;  // of the weights: what was not held before
+  std::int32_t peer_links = 0;    // to and from workers whose rows pass from GPU to GPU
   std::uint64_t cache_epoch = 1;  // since which the keys and values of all its layers have been kept
   bool operator==(const Ready&) const = default;
 };
 
-// The steps of this epoch cannot go on here, since another worker is lost.
+// The steps of this epoch cannot go on here, since another worker is lost, or since this one's memory is short.
 struct Interrupted {
   std::uint64_t epoch = 1;
   std::string message;
   std::vector<std::int32_t> suspects = {};  // places in worker_devices(): who did not do their part
+  std::int64_t kv_tokens = 0;               // memory is short: its stage may have keys and values of so many tokens
   bool operator==(const Interrupted&) const = default;
 };
 

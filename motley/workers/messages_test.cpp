@@ -113,8 +113,9 @@ Message any_message(std::size_t kind) {
     case 0: return any_launch();
     case 1: return Progress{any<std::string>(), any<double>()};
     case 2:
-      return Ready{any<std::int64_t>(), any<std::int64_t>(),  any<std::int64_t>(), any<double>(),
-                   any<std::string>(),  any<std::uint64_t>(), any<std::int64_t>(), any<std::uint64_t>()};
+      return Ready{any<std::int64_t>(), any<std::int64_t>(), any<std::int64_t>(),
+                   any<double>(),       any<std::string>(),  any<std::uint64_t>(),
+                   any<std::int64_t>(), any<std::int32_t>(), any<std::uint64_t>()};
     case 3: return Failure{any<std::int32_t>(), any<std::string>(), any<std::string>()};
     case 4: return Step{any<std::uint64_t>(), any<std::uint64_t>(), any_list<StepSequence>(any_sequence)};
     case 5:
@@ -133,7 +134,7 @@ Message any_message(std::size_t kind) {
       return CallDriver{any<std::string>(),  any<std::string>(), any<std::uint64_t>(), any<std::string>(),
                         any<std::int32_t>(), any<std::string>(), any<std::string>(),   any<std::string>(),
                         any<std::string>(),  any<std::string>()};
-    case 9: return Interrupted{any<std::uint64_t>(), any<std::string>(), any_ids()};
+    case 9: return Interrupted{any<std::uint64_t>(), any<std::string>(), any_ids(), any<std::int64_t>()};
     case 10:
       return Preload{any<std::string>(), any<std::string>(), any<std::string>(), any<std::string>(),
                      any<std::int32_t>()};

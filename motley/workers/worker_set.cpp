@@ -37,7 +37,8 @@ WorkerSet::WorkerSet(std::shared_ptr<const ServePlan> plan, std::uint64_t epoch,
       last_answer_(workers_.size()),
       heard_(workers_.size()),
       seen_(workers_.size()),
-      suspects_(workers_.size()) {
+      suspects_(workers_.size()),
+      kv_tokens_(workers_.size()) {
   for (std::size_t i = 0; i < workers_.size(); ++i) {
     const Worker& worker = workers_[i];
     first_worker_.emplace(worker.stage, i);
@@ -145,7 +146,9 @@ void WorkerSet::take(std::size_t i, const Failure& failure, const OnResult&) {
 
 void WorkerSet::take(std::size_t i, const Interrupted& interrupted, const OnResult&) {
   if (interrupted.epoch != epoch_) return;
-  reported_[i] = Error(ErrorCode::peer, interrupted.message);
+  const bool short_of_memory = interrupted.kv_tokens > 0;
+  reported_[i] = Error(short_of_memory ? ErrorCode::environment : ErrorCode::peer, interrupted.message);
+  kv_tokens_[i] = interrupted.kv_tokens;
   suspects_[i] = interrupted.suspects;
 }
 
@@ -397,7 +400,9 @@ std::optional<WorkerLoss> WorkerSet::link_of_interruption(std::size_t i) const {
 WorkerLoss WorkerSet::describe_loss(std::size_t i) {
   const auto exit = workers_[i].link->exit();
   const std::string name = workers_[i].name();
-  const auto named = [&](Error cause) { return WorkerLoss{std::move(cause), {workers_[i].device}}; };
+  const auto named = [&](Error cause) {
+    return WorkerLoss{.cause = std::move(cause), .devices = {workers_[i].device}, .kv_tokens = kv_tokens_[i]};
+  };
   if (exit && exit->how == WorkerExit::How::signal)
     return named(Error(ErrorCode::peer, fmt::format("{} {}", name, exit->text()),
                        "if it was not killed on purpose, the machine may have run out of memory (see `dmesg`); start "

@@ -38,6 +38,8 @@ struct WorkerLoss {
   std::vector<std::string> devices = {};
   bool gone = false;     // with them: no worker can be started there for now
   bool at_once = false;  // to start them again would not help: they count as lost now
+  // Not lost, but short of memory: the stage of the one that is named may have keys and values of so many tokens.
+  std::int64_t kv_tokens = 0;
 };
 
 // The workers of a plan could not be started, and none of them is left.
@@ -182,6 +184,7 @@ class WorkerSet {
   std::vector<Seen> seen_;  // what each was at when it last said so
   std::set<std::size_t> preloading_;
   std::vector<std::vector<std::int32_t>> suspects_;  // of workers that were interrupted
+  std::vector<std::int64_t> kv_tokens_;              // alike, where memory is short
   std::map<std::uint64_t, UnansweredStep> unanswered_;
   std::int64_t unanswered_tokens_ = 0;
   double slowest_step_s_ = 0;

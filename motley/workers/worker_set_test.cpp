@@ -284,6 +284,15 @@ TEST_F(WorkerSetTest, WhoIsInterruptedIsNamedWhereNobodyElseIs) {
   EXPECT_EQ(loss->devices, std::vector<std::string>{"box/0"});
 }
 
+TEST_F(WorkerSetTest, TellsHowManyKeysAndValuesFitWhereMemoryIsShort) {
+  scripts_[2].to_driver.push_back(Interrupted{epoch, "1 MiB is free", {}, 160});
+  scripts_[0].to_driver.push_back(Interrupted{epoch, "lost rank 2"});
+  const auto loss = receive();
+  EXPECT_EQ(loss->kv_tokens, 160);
+  EXPECT_EQ(loss->devices, std::vector<std::string>{"box/2"});
+  EXPECT_EQ(loss->cause.code(), ErrorCode::environment);
+}
+
 TEST_F(WorkerSetTest, TellsSinceWhenEachStageKeepsItsCache) {
   for (std::size_t i = 0; i < 3; ++i) scripts_[i].to_driver.push_back(Ready{.epoch = epoch, .cache_epoch = 1 + i});
   EXPECT_FALSE(receive());

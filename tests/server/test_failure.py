@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -73,6 +74,24 @@ def test_workers_die_under_load_and_no_request_notices(deployment):
             deployment.kill(device)
             assert [request.result(timeout=60) for request in requests] == undisturbed
             assert len(deployment.workers()) == 3
+
+
+def test_a_plan_for_more_memory_than_there_is_serves_with_fewer_keys(motley, start_server, tmp_path):
+    cluster, file = tmp_path / "cluster.toml", tmp_path / "plan.json"
+    text = (ROOT / "examples/garage/one-device.toml").read_text()
+    cluster.write_text(text.replace('memory = "64 MiB"', 'memory = "900 TiB"'))
+    subprocess.run([motley, "plan", "serve", "--cluster", cluster, "--model", MODEL, "--weight-type", "fp32", "-q", "-o", file], check=True,
+                   timeout=60, stdout=subprocess.DEVNULL)
+    plan = json.loads(file.read_text())
+    plan["stages"][0]["kv_tokens"] = 1 << 32
+    del plan["predicted"]
+    file.write_text(json.dumps(plan))
+    deployment = Deployment(start_server(file, "--model", MODEL))
+    found = re.search(r"of memory left: keys and values of (\d+) tokens in place of (\d+)", deployment.server.text())
+    assert found, deployment.server.text()
+    served = deployment.plan()
+    assert 0 < served["plan"]["stages"][0]["kv_tokens"] <= int(found[1]) < int(found[2]) == 1 << 32
+    assert served["epoch"] > 1 and deployment.ask(0, 20)
 
 
 STREAMS = {

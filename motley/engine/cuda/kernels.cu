@@ -7,6 +7,16 @@
 #include "motley/engine/cuda/products.cuh"
 #include "motley/engine/cuda/rows.cuh"
 
+#ifndef __CUDACC__
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <map>
+#include <string>
+#include <utility>
+#endif
+
 namespace motley::cuda {
 namespace {
 
@@ -41,6 +51,31 @@ int memory(std::int64_t* free_bytes, std::int64_t* total_bytes) {
   *total_bytes = static_cast<std::int64_t>(total);
   return error;
 }
+
+int peer_allocate(std::int64_t bytes, void** memory, PeerHandle* handle) {
+  static_assert(sizeof(cudaIpcMemHandle_t) == sizeof(PeerHandle));
+  if (const cudaError_t error = cudaMalloc(memory, static_cast<std::size_t>(bytes)); error != cudaSuccess) return error;
+  const cudaError_t error = cudaIpcGetMemHandle(reinterpret_cast<cudaIpcMemHandle_t*>(handle), *memory);
+  if (error != cudaSuccess) {
+    cudaFree(*memory);
+    *memory = nullptr;
+  }
+  return error;
+}
+
+void peer_free(void* memory) { cudaFree(memory); }
+
+int peer_open(const PeerHandle& handle, void** memory) {
+  cudaIpcMemHandle_t given;
+  std::memcpy(&given, &handle, sizeof given);
+  return cudaIpcOpenMemHandle(memory, given, cudaIpcMemLazyEnablePeerAccess);
+}
+
+void peer_close(void* memory) { cudaIpcCloseMemHandle(memory); }
+
+int peer_copy(void* to, const void* from, std::int64_t bytes, void* stream) {
+  return cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDefault, stream_of(stream));
+}
 #else
 constexpr int not_supported = 801;  // cudaErrorNotSupported
 
@@ -52,6 +87,56 @@ int graph_end(void*, void** graph) {
 int graph_launch(void*, void*) { return not_supported; }
 void graph_free(void*) {}
 int memory(std::int64_t*, std::int64_t*) { return not_supported; }
+
+// Shared memory of the host, by the number of its file at this process.
+struct HostShare {
+  std::int64_t process, file, bytes;
+};
+std::map<void*, std::pair<std::int64_t, int> > shares;  // of which this process has the bytes, and the file or -1
+
+int map_share(const HostShare& share, int file, void** memory) {
+  void* pages =
+      file < 0 ? MAP_FAILED
+               : ::mmap(nullptr, static_cast<std::size_t>(share.bytes), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  if (pages == MAP_FAILED) return not_supported;
+  *memory = pages;
+  return 0;
+}
+
+int peer_allocate(std::int64_t bytes, void** memory, PeerHandle* handle) {
+  const int file = ::memfd_create("motley-peer", MFD_CLOEXEC);
+  if (file < 0 || ::ftruncate(file, bytes) != 0) return not_supported;
+  const HostShare share{::getpid(), file, bytes};
+  std::memcpy(handle, &share, sizeof share);
+  const int error = map_share(share, file, memory);
+  if (error == 0) shares[*memory] = {bytes, file};
+  return error;
+}
+
+void peer_free(void* memory) {
+  const auto [bytes, file] = shares.at(memory);
+  ::munmap(memory, static_cast<std::size_t>(bytes));
+  if (file >= 0) ::close(file);
+  shares.erase(memory);
+}
+
+int peer_open(const PeerHandle& handle, void** memory) {
+  HostShare share{};
+  std::memcpy(&share, &handle, sizeof share);
+  const std::string path = "/proc/" + std::to_string(share.process) + "/fd/" + std::to_string(share.file);
+  const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  const int error = map_share(share, file, memory);
+  if (file >= 0) ::close(file);
+  if (error == 0) shares[*memory] = {share.bytes, -1};
+  return error;
+}
+
+void peer_close(void* memory) { peer_free(memory); }
+
+int peer_copy(void* to, const void* from, std::int64_t bytes, void*) {
+  std::memcpy(to, from, static_cast<std::size_t>(bytes));
+  return 0;
+}
 const char* error_text(int) { return "this library runs on the processor"; }
 #endif
 
@@ -72,6 +157,11 @@ constexpr Kernels kernels = {
     .product_scratch_bytes = product_scratch_bytes,
     .expand = expand,
     .memory = memory,
+    .peer_allocate = peer_allocate,
+    .peer_free = peer_free,
+    .peer_open = peer_open,
+    .peer_close = peer_close,
+    .peer_copy = peer_copy,
     .graph_begin = graph_begin,
     .graph_end = graph_end,
     .graph_launch = graph_launch,

@@ -9,7 +9,7 @@
 namespace motley::cuda {
 
 // Raised with every change of this file: a library of another number is refused.
-inline constexpr std::int32_t kernels_version = 2;
+inline constexpr std::int32_t kernels_version = 3;
 
 enum class Element : std::int32_t { fp32, bf16, int8 };
 enum class NormKind : std::int32_t { rms, layer };
@@ -190,6 +190,11 @@ struct ExpandTask {
   std::int64_t first;
 };
 
+// By which another process of the machine opens memory of a device.
+struct PeerHandle {
+  unsigned char bytes[64];
+};
+
 struct Kernels {
   std::int32_t version;
   // That `product` takes, of fp32 and bf16, and of quantised kinds. More rows are another library's business.
@@ -208,6 +213,13 @@ struct Kernels {
   int (*expand)(const ExpandTask&, void* stream);
   // Of the thread's current device, now.
   int (*memory)(std::int64_t* free_bytes, std::int64_t* total_bytes);
+  // Memory of the thread's current device for other processes, which open it on theirs. It ends with peer_free(), when
+  // all of them have closed it.
+  int (*peer_allocate)(std::int64_t bytes, void** memory, PeerHandle* handle);
+  void (*peer_free)(void* memory);
+  int (*peer_open)(const PeerHandle& handle, void** memory);
+  void (*peer_close)(void* memory);
+  int (*peer_copy)(void* to, const void* from, std::int64_t bytes, void* stream);  // between any two devices
   // A recorded run of what is put on `stream` between begin and end; replays cost one launch.
   int (*graph_begin)(void* stream);
   int (*graph_end)(void* stream, void** graph);

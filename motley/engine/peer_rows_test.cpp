@@ -1,0 +1,113 @@
+// Rows from one process to another by the library of kernels that runs on the processor, whose "devices" share memory.
+#include "motley/engine/peer_rows.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <memory>
+
+#include "motley/base/error.hpp"
+#include "motley/engine/cuda_library.hpp"
+
+namespace motley {
+namespace {
+
+constexpr int sending_rank = 0, receiving_rank = 1;
+constexpr std::int64_t peer_rows = 40, peer_columns = 24, peer_bytes = peer_rows * peer_columns * 4;
+
+cuda::Kernels peer_kernels() { return open_cuda_kernels(MOTLEY_HOST_KERNELS); }
+
+at::Tensor peer_rows_of(int step) {
+  const std::int64_t rows = step % 3 == 0 ? peer_rows : 1 + step;
+  return at::arange(rows * peer_columns, at::kFloat).view({rows, peer_columns}) + 1000 * step;
+}
+
+// A child process sends, this one receives. Each makes its group of the inherited links.
+template <class Send, class Receive>
+void between_processes(const char* kind, const Send& send, const Receive& receive) {
+  LinkEnds ends = make_links(2, {{sending_rank, receiving_rank}}, link_kind(kind), 0);
+  for (FileDescriptor& descriptor : ends.owned) descriptor.release();
+  const auto group = [&](int rank) {
+    return WorkerGroup("test", {"box/0", "box/1"}, rank, 1, ends.of_rank[static_cast<std::size_t>(rank)]);
+  };
+  const pid_t child = ::fork();
+  if (child == 0) {
+    try {
+      WorkerGroup workers = group(sending_rank);
+      ::_exit(send(workers) ? 0 : 1);
+    } catch (const std::exception&) {
+      ::_exit(2);
+    }
+  }
+  WorkerGroup workers = group(receiving_rank);
+  receive(workers);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+}
+
+TEST(PeerRows, ArriveAsTheyWere) {
+  constexpr int steps = 9;
+  const cuda::Kernels kernels = peer_kernels();
+  for (const char* kind : {"shm", "tcp"})
+    between_processes(
+        kind,
+        [&](WorkerGroup& workers) {
+          PeerSender peer(workers, receiving_rank, kernels, at::kCPU, peer_bytes);
+          if (!peer.agrees(workers)) return false;
+          for (int step = 0; step < steps; ++step) peer.send(workers, peer_rows_of(step));
+          return true;
+        },
+        [&](WorkerGroup& workers) {
+          PeerReceiver peer(workers, sending_rank, kernels, at::kCPU, peer_bytes);
+          ASSERT_TRUE(peer.agrees());
+          for (int step = 0; step < steps; ++step) {
+            const at::Tensor sent = peer_rows_of(step), rows = at::empty_like(sent);
+            peer.receive(workers, rows);
+            EXPECT_TRUE(at::equal(rows, sent)) << step;
+          }
+        });
+}
+
+TEST(PeerRows, BothKnowWhereOneCannot) {
+  cuda::Kernels none = peer_kernels(), closed = peer_kernels();
+  none.peer_allocate = [](std::int64_t, void**, cuda::PeerHandle*) { return 2; };
+  closed.peer_open = [](const cuda::PeerHandle&, void**) { return 217; };
+  for (const cuda::Kernels& kernels : {none, closed})
+    between_processes(
+        "shm",
+        [&](WorkerGroup& workers) {
+          PeerSender peer(workers, receiving_rank, kernels, at::kCPU, peer_bytes);
+          return !peer.agrees(workers);
+        },
+        [&](WorkerGroup& workers) {
+          EXPECT_FALSE(PeerReceiver(workers, sending_rank, kernels, at::kCPU, peer_bytes).agrees());
+        });
+}
+
+TEST(PeerRows, OfAnotherSizeAreRefused) {
+  const cuda::Kernels kernels = peer_kernels();
+  between_processes(
+      "shm",
+      [&](WorkerGroup& workers) {
+        PeerSender peer(workers, receiving_rank, kernels, at::kCPU, peer_bytes);
+        if (!peer.agrees(workers)) return false;
+        peer.send(workers, peer_rows_of(1));
+        return true;
+      },
+      [&](WorkerGroup& workers) {
+        PeerReceiver peer(workers, sending_rank, kernels, at::kCPU, peer_bytes);
+        try {
+          peer.receive(workers, peer_rows_of(2));
+          FAIL();
+        } catch (const Error& error) {
+          EXPECT_EQ(error.code(), ErrorCode::peer);
+          EXPECT_STREQ(error.what(), "192 bytes of rows came from a GPU, 288 were to come");
+        }
+      });
+}
+
+}  // namespace
+}  // namespace motley
