@@ -61,7 +61,7 @@ class BenchModel {
     config.set("head_dim", width / heads);
     config.set("intermediate_size", width * 8 / 3 / 64 * 64);
     std::ofstream(made_.path() / "config.json") << to_json(config);
-    write_zeros(read_model(made_.path().string()).arch, made_.path());
+    write_weights(read_model(made_.path().string()).arch, made_.path());
     folder_ = made_.path();
   }
   static constexpr std::int64_t tales_width = 192;

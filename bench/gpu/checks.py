@@ -11,6 +11,7 @@ import tempfile
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable
@@ -70,7 +71,7 @@ class Context:
     def environment(self, **changes):
         import torch
         libraries = f"{Path(torch.__file__).parent / 'lib'}:{self.pack / 'lib'}"
-        return os.environ | {"LD_LIBRARY_PATH": libraries} | changes
+        return os.environ | {"LD_LIBRARY_PATH": libraries, "TMPDIR": str(self.scratch)} | changes
 
     def program(self, name, *arguments, **changes):
         """Its output. Fails with the end of what it said."""
@@ -226,16 +227,17 @@ def pipeline(context, rows):
     compare_all(context, rows, cases, lambda case: f"{names[id(case[3])]}, {case[0]} {case[1]}")
 
 
-def logits_1b(context, rows):
-    import numpy
-    folder = make_model(context, "1b" if context.on_gpu else "small")
-    layers = json.loads((folder / "config.json").read_text())["num_hidden_layers"]
-    case = dict(model=str(folder), weight_type="bf16", kv_type="bf16", requests=requests(), scripts=SCRIPTS[1:])
-    largest, error = apart(context, "1b", case, *(layout(context, (0, 1, 1, gpu))(layers) for gpu in (True, False)))
-    rows.append(("1b, bf16: largest difference of logits, of the largest logit", f"{largest:.2g}", "0.01"))
-    rows.append(("1b, bf16: error against fp32, of the processor's own", f"{error:.2f}", f"{ROUNDED_LIMIT:g}"))
-    if not error <= ROUNDED_LIMIT:
-        raise RuntimeError(f"the error is {error:.2f} of the processor's")
+def logits_of_models(context, rows):
+    models = {"1b, random weights": make_model(context, "1b" if context.on_gpu else "small"),
+              "tales, trained": context.pack / "share/motley/models/tales"}
+    for name, folder in models.items():
+        layers = json.loads((folder / "config.json").read_text())["num_hidden_layers"]
+        case = dict(model=str(folder), weight_type="bf16", kv_type="bf16", requests=requests(), scripts=SCRIPTS[1:])
+        largest, error = apart(context, name.split(",")[0], case, *(layout(context, (0, 1, 1, gpu))(layers) for gpu in (True, False)))
+        rows.append((f"{name}, bf16: largest difference of logits, of the largest logit", f"{largest:.2g}", "0.01"))
+        rows.append((f"{name}, bf16: error against fp32, of the processor's own", f"{error:.2f}", f"{ROUNDED_LIMIT:g}"))
+        if not error <= ROUNDED_LIMIT:
+            raise RuntimeError(f"the error of {name} is {error:.2f} of the processor's")
 
 
 # ---- speed ----
@@ -414,6 +416,7 @@ def link_torch(context):
     import torch
     installed = context.pack / "python/lib/python3.11/site-packages/torch"
     if not installed.exists():
+        installed.unlink(missing_ok=True)  # one of another machine
         installed.symlink_to(Path(torch.__file__).parent)
 
 
@@ -452,6 +455,33 @@ def serve(context, rows):
 ANSWER_TOKENS = 128
 
 
+@contextmanager
+def serving(context, plan, model):
+    """A server of its own, all devices of the plan on the one GPU: (its address, a function that tells what it has said)."""
+    said = context.scratch / f"said-{plan.stem}.txt"
+    command = [context.pack / "bin/motley", "serve", plan, "--model", model, "--backend", context.backend, "--local", "--port", 0]
+    with open(said, "w") as errors:
+        server = subprocess.Popen(list(map(str, command)), stderr=errors, env=context.environment(MOTLEY_VENV=str(context.pack / "python")))
+    try:
+        while not (found := re.search(r"http://[\d.]+:\d+(?=/v1)", said.read_text())):
+            if server.poll() is not None or time.monotonic() > context.deadline:
+                raise RuntimeError(f"motley serve did not listen: {said.read_text()[-400:]}")
+            time.sleep(0.1)
+        yield found[0], said.read_text
+    finally:
+        server.terminate()
+        server.wait(timeout=30)
+        shutil.copy(said, context.out)
+
+
+def complete(address, source, tokens_in, tokens_out, tell=lambda answer: answer["usage"]["completion_tokens"]):
+    """How many tokens came, or what else is to be told of the answer."""
+    body = dict(prompt=[source.randrange(3, 1000) for _ in range(tokens_in)], max_tokens=tokens_out, temperature=0, ignore_eos=True)
+    request = urllib.request.Request(f"{address}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return tell(json.load(answer))
+
+
 def talk(address, streams, answers=3):
     """Tokens/s of so many clients, each asking for one answer after another; the first of each is not counted."""
     import random
@@ -460,11 +490,9 @@ def talk(address, streams, answers=3):
     def one(number):
         done = []
         for _ in range(answers):
-            body = dict(prompt=[source.randrange(3, 1000) for _ in range(64)], max_tokens=ANSWER_TOKENS, temperature=0, ignore_eos=True)
-            request = urllib.request.Request(f"{address}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
             begin = time.monotonic()
-            with urllib.request.urlopen(request, timeout=60) as answer:
-                done.append((begin, time.monotonic(), json.load(answer)["usage"]["completion_tokens"]))
+            came = complete(address, source, 64, ANSWER_TOKENS)
+            done.append((begin, time.monotonic(), came))
         return done[1:]
 
     with ThreadPoolExecutor(streams) as clients:
@@ -472,36 +500,158 @@ def talk(address, streams, answers=3):
     return sum(answer[2] for answer in done) / (max(answer[1] for answer in done) - min(answer[0] for answer in done))
 
 
-def http(context, rows):
-    """A server's clients, beside what the same model decodes in one process."""
-    shape = "8b" if context.on_gpu else "small"
-    folder, model = context.scratch / "http", make_model(context, shape)
-    folder.mkdir()
+def serve_plan(context, model, name, cluster_text):
+    """A plan for this cluster, and a tokenizer for a model that has none."""
     import make_model as shapes
     shapes.TALES = context.pack / "share/motley/models/tales"
     shapes.write_tokenizer(model)
-    (folder / "cluster.toml").write_text(CLUSTER.replace("8 GiB", "60 GiB" if context.on_gpu else "2 GiB"))
-    changes = dict(MOTLEY_VENV=str(context.pack / "python"))
+    cluster, plan = context.scratch / f"{name}.toml", context.scratch / f"{name}.json"
+    cluster.write_text(cluster_text)
     link_torch(context)
-    context.program("motley", "plan", "serve", "--cluster", folder / "cluster.toml", "--model", model, "--weight-type", "bf16",
-                    "--max-tokens", 2048, "--max-sequences", 64, "-o", folder / "plan.json", **changes)
-    command = [context.pack / "bin/motley", "serve", folder / "plan.json", "--model", model, "--backend", "cuda" if context.on_gpu else "cpu",
-               "--local", "--port", 0]
-    server = subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE, text=True, env=context.environment(**changes))
-    try:
-        said = ""
-        for line in server.stderr:
-            said += line
-            if found := re.search(r"http://[\d.]+:\d+(?=/v1)", line):
-                break
-        else:
-            raise RuntimeError(f"motley serve ended before it listened: {said[-400:]}")
+    context.program("motley", "plan", "serve", "--cluster", cluster, "--model", model, "--weight-type", "bf16", "--max-tokens",
+                    2048 if context.on_gpu else 64, "--max-sequences", 64 if context.on_gpu else 4, "-o", plan, MOTLEY_VENV=str(context.pack / "python"))
+    return plan
+
+
+def http(context, rows):
+    """A server's clients, beside what the same model decodes in one process."""
+    shape = "8b" if context.on_gpu else "small"
+    model = make_model(context, shape)
+    plan = serve_plan(context, model, "http", CLUSTER.replace("8 GiB", "60 GiB" if context.on_gpu else "2 GiB"))
+    with serving(context, plan, model) as (address, _):
         for streams in (1, 16, 64) if context.on_gpu else (1, 4):
             rows.append((f"{shape}, bf16, `motley serve`, {streams} clients over HTTP, 64 tokens in and {ANSWER_TOKENS} out",
-                         f"{talk(found[0], streams):.0f} tokens/s", ""))
-    finally:
-        server.terminate()
-        server.communicate(timeout=30)
+                         f"{talk(address, streams):.0f} tokens/s", ""))
+
+
+ALIKE = "[network]\n" + "".join(f'{where} = {{ latency = "50 us", bandwidth = "10 GB/s" }}\n'
+                                for where in ("within_machine", "within_site", "between_sites"))
+TWO_MACHINES = 'name = "here"\ndevices = ["card"]\n[[machine]]\nname = "there"\ndevices = ["card"]'
+
+
+def peers(context, rows):
+    """Rows of a prompt between two stages' processes on the GPU: through the host, as between machines, and from device to device."""
+    import random
+    shape, tokens = ("8b", 2000) if context.on_gpu else ("small", 40)
+    model, answers = make_model(context, shape), {}
+    cluster = CLUSTER.replace("8 GiB", "12 GiB" if context.on_gpu else "6 MiB").replace('name = "here"\ndevices = ["card"]', TWO_MACHINES)
+    cluster += ("" if context.on_gpu else 'reserve = "0 B"\n') + ALIKE  # or prompts would be cut into other chunks
+    apart = serve_plan(context, model, "apart", cluster)
+    # All layers but one in the first stage: a prompt then passes whole, and what is left of its time is the way between the stages.
+    plan, layers = json.loads(apart.read_text()), json.loads((model / "config.json").read_text())["num_hidden_layers"]
+    for number, (place, bounds) in enumerate(zip(("here/0", "there/0"), ([0, layers - 1], [layers - 1, layers]))):
+        plan["stages"][number] |= dict(layers=bounds, devices=[place])
+        plan["routes"][0]["path"][number]["layers"] = bounds
+    plan["cluster"]["device_type"][0]["memory"] = "30 GiB"
+    plan.pop("predicted", None)
+    apart.write_text(json.dumps(plan))
+    for number, stage in enumerate(plan["stages"]):
+        stage["devices"] = [f"here/{number}"]
+    plan["cluster"]["machine"] = [{"name": "here", "devices": ["card*2"]}]
+    together = apart.with_name("together.json")
+    together.write_text(json.dumps(plan))
+
+    def median_ms(rounds, work):
+        times = []
+        for _ in range(rounds):
+            begin = time.monotonic()
+            work()
+            times.append(1e3 * (time.monotonic() - begin))
+        return statistics.median(times[1:])
+
+    for name, file in {"through the host": apart, "from GPU to GPU": together}.items():
+        with serving(context, file, model) as (address, _):
+            with urllib.request.urlopen(f"{address.replace('/v1', '')}/plan", timeout=20) as answer:
+                links = [worker["peer_links"] for worker in json.load(answer)["workers"]]
+            source = random.Random(9)
+            answers[name] = complete(address, source, tokens, 24, tell=lambda answer: answer["choices"][0]["text"])
+            prompt = median_ms(12, lambda: complete(address, source, tokens, 1))
+            short, long = (median_ms(5, lambda: complete(address, source, 40, count)) for count in (1, 65))
+            rows.append((f"{shape}, bf16, two stages, rows {name} (GPU links of the workers: {links})",
+                         f"{prompt:.1f} ms a prompt of {tokens:,} tokens over HTTP, {(long - short) / 64:.2f} ms a token", ""))
+    if len(set(answers.values())) != 1:
+        raise RuntimeError(f"the answers differ: {answers}")
+
+
+TAKER = """
+import sys, torch
+held = []
+for line in sys.stdin:  # takes memory until so many MiB are free
+    wanted = int(line) << 20
+    while (spare := torch.cuda.mem_get_info()[0] - wanted) > 8 << 20:
+        held.append(torch.empty(min(spare, 1 << 30), dtype=torch.uint8, device="cuda"))
+    print(torch.cuda.mem_get_info()[0] >> 20, flush=True)
+"""
+
+
+@contextmanager
+def taker(context):
+    """Another program on the card: a function that leaves so many MiB free, and says how many are."""
+    with subprocess.Popen([sys.executable, "-c", TAKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        def leave(megabytes):
+            process.stdin.write(f"{megabytes}\n")
+            process.stdin.flush()
+            return int(process.stdout.readline())
+        yield leave if context.on_gpu else lambda megabytes: megabytes
+        process.stdin.close()
+
+
+def shared(context, rows):
+    """Another program takes memory: before the server starts, and while it serves."""
+    import random
+    shape = "1b" if context.on_gpu else "small"
+    model = make_model(context, shape)
+    plan = serve_plan(context, model, "shared", CLUSTER.replace("8 GiB", "60 GiB" if context.on_gpu else "2 GiB"))
+    planned = json.loads(plan.read_text())["stages"][0]["kv_tokens"]
+    source, count, tokens = random.Random(3), 48 if context.on_gpu else 4, 1900 if context.on_gpu else 40
+
+    def ask_all():
+        with ThreadPoolExecutor(count) as clients:
+            came = list(clients.map(lambda _: complete(address, source, tokens, 64), range(count)))
+        if came != [64] * count:
+            raise RuntimeError(f"answers of {came} tokens")
+
+    with taker(context) as leave:
+        left = leave(8 << 10)
+        with serving(context, plan, model) as (address, said):
+            at_start = re.findall(r"keys and values of (\d+) tokens", said())
+            rows.append((f"{shape}, {left} MiB free where the plan has keys and values of {planned} tokens",
+                         f"served with {at_start[-1] if at_start else planned} tokens", "fewer"))
+            later = leave(16)  # less than libraries take for their first large product
+            ask_all()
+            after = re.findall(r"keys and values of (\d+) tokens", said())[len(at_start):]
+            rows.append((f"{shape}, {later} MiB left free while it serves, {count} prompts of {tokens} tokens",
+                         f"all answered; keys and values {f'of {after[-1]} tokens from then on' if after else 'as before'}", "all answered"))
+    if context.on_gpu and not at_start:
+        raise RuntimeError("the cache did not shrink")
+
+
+def predict(context, rows):
+    """What planners predict of the shape once the card was probed, beside what `8b` measured."""
+    shape, sizes, prompt = ("8b", (16, 64), PROMPT) if context.on_gpu else ("small", (3,), 20)
+    model = make_model(context, shape)
+    changes = dict(MOTLEY_VENV=str(context.pack / "python"))
+    link_torch(context)
+    probed, load = context.scratch / "probed.toml", context.scratch / "load.toml"
+    context.program("motley", "cluster", "probe", "--backend", "cuda" if context.on_gpu else "cpu", "--model", model, "--seconds", 15, "-o", probed,
+                    **changes)
+    shutil.copy(probed, context.out)
+    load.write_text(f'format = "motley.workload/1"\n[[class]]\nname = "bench"\nrate = "1 /s"\nprompt_tokens = {CONTEXT}\noutput_tokens = {STEPS}\n')
+    predicted = {}
+    for sequences in sizes:
+        plan = context.scratch / f"predict-{sequences}.json"
+        context.program("motley", "plan", "serve", "--cluster", probed, "--model", model, "--workload", load, "--weight-type", "bf16",
+                        "--max-tokens", prompt, "--max-sequences", sequences, "-o", plan, **changes)
+        step = json.loads(context.program("motley", "explain", plan, "--json", **changes))["steps"][0]
+        predicted |= {1: step["one_token_s"], sequences: step["max_sequences_s"], "prompt": step["full_step_s"]}
+    runs = decode(context, model, "bf16", [(1, CONTEXT), *((size, CONTEXT) for size in sizes), (1, prompt)])
+    measured = dict(zip((1, *sizes), (run["step_s"] for run in runs))) | {"prompt": prompt / runs[-1]["prefill_tokens_per_s"]}
+    names = {1: "a step of one token", "prompt": f"a prompt of {prompt:,} tokens"} | {size: f"a step of {size} sequences" for size in sizes}
+    for key, name in names.items():
+        rows.append((f"{shape}, bf16, {name}", f"{1e3 * predicted[key]:.2f} ms predicted, {1e3 * measured[key]:.2f} ms measured, "
+                     f"{predicted[key] / measured[key] - 1:+.0%}", "15 %"))
+    if context.on_gpu and (far := [name for key, name in names.items() if abs(predicted[key] / measured[key] - 1) > 0.15]):
+        raise RuntimeError(f"further apart than 15 %: {', '.join(far)}")
 
 
 def nccl(context, rows):
@@ -517,9 +667,12 @@ ALL = [
     Check("serve", "`motley plan serve` and `motley chat` with the worker on the GPU: the processor's tokens", 60, serve),
     Check("8b", "decode and prefill of the 8 B shape beside transformers, and shares of the probe's rates", 180, speed_8b),
     Check("http", "`motley serve` of the 8 B shape on the GPU: clients over HTTP", 90, http),
+    Check("predict", "`motley cluster probe` of the GPU, and the plan made from it: predicted beside measured", 120, predict),
+    Check("peers", "two stages' processes on the GPU: rows from device to device, and through the host", 90, peers),
+    Check("shared", "a server on a GPU of which other programs take most, before it starts and while it serves", 90, shared),
     Check("quantised", "decode of the 1 B shape in q8_0 and q4_k", 90, quantised),
     Check("1b", "decode and prefill of the 1 B shape beside transformers", 90, speed_1b),
-    Check("logits", "logits of the 1 B shape in bf16 beside the processor's", 90, logits_1b),
+    Check("logits", "logits of the 1 B shape and of the tales model in bf16 beside the processor's", 90, logits_of_models),
     Check("library", "the same without motley's library of kernels", 60, library),
     Check("memory", "memory that a process takes, beside the plan's figure", 60, memory),
     Check("nccl", "NCCL's library through the interface for vendors' libraries", 30, nccl),

@@ -27,7 +27,7 @@ ln -s site-packages "$python_folder/dist-packages"  # where Debian's interpreter
 find "$folder/python" -name __pycache__ -prune -exec rm -r {} +
 : >"$folder/python/bin/python3"  # it is looked for only to find what is beside it
 mkdir -p "$folder/share/motley/models"
-cp -r "$here/../../data/models/tales" "$folder/share/motley/models/"
+cp -r "$here/../../data/models/." "$folder/share/motley/models/"
 cp "$here/run.py" "$here/checks.py" "$here/../decode/make_model.py" "$folder/"
 PYTHONPATH=$here/../../tests/parity:$here/../decode "$python" - "$folder/models" <<'END'
 import sys

@@ -48,7 +48,9 @@ struct StreamedSteps {
 // Of one step on each stage: what the scheduler goes by (docs/server.md).
 struct StageSteps {
   std::string route, stage;
-  double one_token_s = 0, full_s = 0;
+  double one_token_s = 0;
+  double sequences_s = 0;  // a decode of as many sequences as a step takes
+  double full_s = 0;       // a chunk of a prompt, of as many tokens
   std::optional<double> tokens_at_no_cost;
   std::optional<StreamedSteps> streamed = {};
 };
@@ -57,18 +59,20 @@ std::vector<StageSteps> steps_of(const ServePlan& plan, const ServeCost& cost, c
   std::vector<StageSteps> steps;
   const StepTimes times(plan, options);
   const double context = plan.workload.mean_prompt_tokens() + plan.workload.mean_output_tokens() / 2;
-  const auto full = static_cast<double>(plan.step.max_tokens);
+  const auto full = static_cast<double>(plan.step.max_tokens), most = static_cast<double>(plan.step.max_sequences);
   for (std::size_t route = 0; route < plan.routes.size(); ++route) {
     const std::vector<Hop>& path = plan.routes[route].path;
     const std::size_t decoding = hand_over_hop(plan, plan.routes[route]).value_or(path.size());
     for (std::size_t hop = 0; hop < path.size(); ++hop) {
       const StageTime time = hop < decoding ? times.stage({route, 0, decoding}, hop)
                                             : times.stage({route, decoding, path.size() - decoding}, hop - decoding);
-      steps.push_back({.route = plan.routes[route].id,
-                       .stage = path[hop].stage,
-                       .one_token_s = time.seconds({.tokens = 1, .context = context, .cached = context, .logits = 1}),
-                       .full_s = time.seconds({.tokens = full, .context = full / 2, .cached = full / 2, .logits = 1}),
-                       .tokens_at_no_cost = time.tokens_at_no_cost()});
+      steps.push_back(
+          {.route = plan.routes[route].id,
+           .stage = path[hop].stage,
+           .one_token_s = time.seconds({.tokens = 1, .context = context, .cached = context, .logits = 1}),
+           .sequences_s = time.seconds({.tokens = most, .context = context, .cached = most * context, .logits = most}),
+           .full_s = time.seconds({.tokens = full, .context = full / 2, .cached = full / 2, .logits = 1}),
+           .tokens_at_no_cost = time.tokens_at_no_cost()});
       if (!time.pass) continue;
       const RouteCost& priced = cost.routes.at(route);
       StreamedSteps streamed{.stage = &plan.stage(path[hop].stage),
@@ -91,13 +95,14 @@ CostOptions overheads(const std::vector<std::string>& settings) {
   return cost;
 }
 
-std::string steps_report(const std::vector<StageSteps>& steps, std::int64_t max_tokens) {
+std::string steps_report(const std::vector<StageSteps>& steps, const StepLimits& most) {
   Table table({{"stage"},
                {"one token", Align::right},
+               {fmt::format("{} sequences", most.max_sequences), Align::right},
                {"tokens at no cost", Align::right},
-               {fmt::format("{} tokens", max_tokens), Align::right}});
+               {fmt::format("{} tokens", most.max_tokens), Align::right}});
   for (const StageSteps& step : steps)
-    table.add({step.stage, human_seconds(step.one_token_s),
+    table.add({step.stage, human_seconds(step.one_token_s), human_seconds(step.sequences_s),
                step.tokens_at_no_cost ? fmt::format("{:.0f}", *step.tokens_at_no_cost)
                : step.streamed        ? "streams"
                                       : "measured",
@@ -117,6 +122,7 @@ Value steps_json(const std::vector<StageSteps>& steps) {
     Value entry = Value::object({{"route", step.route},
                                  {"stage", step.stage},
                                  {"one_token_s", step.one_token_s},
+                                 {"max_sequences_s", step.sequences_s},
                                  {"full_step_s", step.full_s}});
     if (step.tokens_at_no_cost) entry.set("tokens_at_no_cost", *step.tokens_at_no_cost);
     if (const auto& streamed = step.streamed) {
@@ -171,7 +177,7 @@ int explain(const ServePlan& plan, const ExplainOptions& options) {
   if (form == "motley") {
     const std::vector<StageSteps> steps = steps_of(plan, cost, overheads(options.settings));
     json.set("steps", steps_json(steps));
-    text += steps_report(steps, plan.step.max_tokens);
+    text += steps_report(steps, plan.step);
   }
   text += doubts_report(doubted, cost.tokens_per_s);
   if (options.if_lost) {

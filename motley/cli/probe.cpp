@@ -26,6 +26,7 @@ constexpr const char* default_shape = "llama-3-8b";
 
 struct ProbeCommand {
   std::string cluster, model, weight_type, workload;
+  std::string backend = "cpu";
   std::string transport = "shm";
   std::string disk, disk_bytes;
   int worker_threads = 0;    // 0: one; all cores where this machine is described as one device
@@ -36,10 +37,10 @@ struct ProbeCommand {
 // Between machines what is said of both belongs to both; the rest to one of them.
 int probe_group(const ProbeCommand& options) {
   if (!options.model.empty() || !options.weight_type.empty() || !options.workload.empty() || !options.disk.empty() ||
-      options.worker_threads > 0)
+      options.worker_threads > 0 || options.backend != "cpu")
     throw input_error(
-        "--members cannot be combined with --model, --weight-type, --workload, --disk or --worker-threads: it measures "
-        "links, they measure workers",
+        "--members cannot be combined with --model, --weight-type, --workload, --disk, --backend or --worker-threads: "
+        "it measures links, they measure workers",
         "probe one after the other, and give the second the file of the first with --cluster");
   MemberProbeCommand command = options.group;
   command.cluster = options.cluster;
@@ -48,14 +49,21 @@ int probe_group(const ProbeCommand& options) {
   return run_member_probe(command);
 }
 
-std::string heading(const ProbeCommand& options, const ProbeResult& result, DType type, int threads) {
+// What was measured: "4 cores", or the GPU that stands for all.
+std::string measured_on(const Cluster& cluster, const ProbeResult& result) {
+  if (result.vendor == "cpu") return fmt::format("{} cores", result.cores);
+  return std::ranges::find(cluster.types, result.vendor, &DeviceType::vendor)->name;
+}
+
+std::string heading(const ProbeCommand& options, const Cluster& cluster, const ProbeResult& result, DType type,
+                    int threads) {
   const FitError& error = result.types.at(type).error;
   return fmt::format(
-      "Measured by `motley cluster probe` at {:%Y-%m-%d %H:%M} UTC, on {} cores, with {} weights of the shape of {}, "
+      "Measured by `motley cluster probe` at {:%Y-%m-%d %H:%M} UTC, on {}, with {} weights of the shape of {}, "
       "over {}, {} threads per worker.\n"
       "Rates are reached rates, not peaks. They explain the measured steps to within {:.0f} % (median; worst {:.0f} "
       "%).{}",
-      fmt::gmtime(std::time(nullptr)), result.cores, name_of(type),
+      fmt::gmtime(std::time(nullptr)), measured_on(cluster, result), name_of(type),
       options.model.empty() ? default_shape : options.model, options.transport, threads, 100 * error.median,
       100 * error.worst, options.disk.empty() ? "" : fmt::format("\nThe disk is that of {}.", options.disk));
 }
@@ -67,6 +75,9 @@ std::function<void(const std::string&, double)> reporter(const Output& output) {
 
 // How workers train the model: a profile.
 int probe_steps_and_write(const ProbeCommand& options) {
+  if (options.backend != "cpu")
+    throw input_error("--workload cannot be combined with --backend cuda: workers train on processors",
+                      "leave --backend out");
   if (!options.disk.empty())
     throw input_error("--disk cannot be combined with --workload: a profile holds no disk",
                       "probe one after the other");
@@ -97,20 +108,27 @@ int probe_and_write(const ProbeCommand& options) {
   check_output_folder(options.output);
   if (!options.workload.empty()) return probe_steps_and_write(options);
   const bool described = !options.cluster.empty();
-  const Cluster cluster = described ? read_cluster(options.cluster) : resolve(this_machine(), "this machine");
+  const bool on_processors = options.backend == "cpu";
+  if (!on_processors && !options.disk.empty())
+    throw input_error("--disk cannot be combined with --backend cuda: stages that offload run on processors",
+                      "leave one of them out");
+  const Cluster cluster = described       ? read_cluster(options.cluster)
+                          : on_processors ? resolve(this_machine(), "this machine")
+                                          : resolve(machine_of(nvidia_gpus()), "this machine");
   const Architecture shape = read_named_model(options.model.empty() ? default_shape : options.model).arch;
   const DType type =
       options.weight_type.empty() ? shape.checkpoint_type : parse_dtype_option(options.weight_type, "--weight-type");
   if (!supports(type, Support::served, Use::values))
     throw input_error(
-        fmt::format("CPU workers need {} weights, found {}", names_with(Support::served, Use::values), name_of(type)),
+        fmt::format("the probe runs {} weights, found {}", names_with(Support::served, Use::values), name_of(type)),
         "give --weight-type " + names_with(Support::served, Use::values));
-  const int all_cores = described ? 1 : static_cast<int>(std::thread::hardware_concurrency());
+  const int all_cores = described || !on_processors ? 1 : static_cast<int>(std::thread::hardware_concurrency());
   const bool has_tokenizer = std::filesystem::exists(std::filesystem::path(options.model) / "tokenizer.json");
   ProbeOptions asked{.cluster = cluster,
                      .shape = shape,
                      .text_folder = has_tokenizer ? options.model : "",
                      .worker_program = prepare_worker_program(),
+                     .backend = options.backend,
                      .transport = options.transport,
                      .threads = options.worker_threads > 0 ? options.worker_threads : std::max(1, all_cores),
                      .seconds = options.group.seconds > 0 ? options.group.seconds : default_probe_seconds,
@@ -122,8 +140,9 @@ int probe_and_write(const ProbeCommand& options) {
   const ClusterDescription description = calibrated(cluster, result, options.transport, type);
   if (!options.output.file.empty()) {
     const bool json = options.output.file.ends_with(".json");
-    write_file(options.output.file, json ? to_json(write(description), 2) + "\n"
-                                         : cluster_toml(description, heading(options, result, type, asked.threads)));
+    write_file(options.output.file,
+               json ? to_json(write(description), 2) + "\n"
+                    : cluster_toml(description, heading(options, cluster, result, type, asked.threads)));
     if (!options.output.quiet) fmt::print(stderr, "wrote {}\n", options.output.file);
   }
   if (options.output.json)
@@ -138,12 +157,14 @@ int probe_and_write(const ProbeCommand& options) {
 
 void add_probe(CLI::App& cluster_verbs, Action& action) {
   auto options = std::make_shared<ProbeCommand>();
-  auto* verb =
-      cluster_verbs.add_subcommand("probe", "Measure CPU workers, or links between machines, and write a cluster file");
+  auto* verb = cluster_verbs.add_subcommand(
+      "probe", "Measure processors, GPUs or links between machines, and write a cluster file");
   verb->footer(
       "examples:\n"
       "  motley cluster probe -o here.toml                                          measure this machine as one "
       "device\n"
+      "  motley cluster probe --backend cuda -o gpus.toml                            its GPUs, with what is free of "
+      "them\n"
       "  motley cluster probe --disk /var/tmp -o here.toml                          also its disk and memory, to "
       "offload\n"
       "  motley cluster probe --cluster examples/garage/cluster.toml --model data/models/tales -o garage.toml\n"
@@ -152,19 +173,22 @@ void add_probe(CLI::App& cluster_verbs, Action& action) {
       "  motley plan allreduce --cluster net.toml --bytes \"400 MB\"                  plan with the measured links\n"
       "\n"
       "With --members, start the command on each machine with its own --rank; rank 0 writes the file.");
-  verb->add_option("--cluster", options->cluster, "Cluster file whose CPU device types or links are measured")
+  verb->add_option("--cluster", options->cluster, "Cluster file whose device types or links are measured")
       ->type_name("FILE");
   verb->add_option("--model", options->model,
                    fmt::format("Model whose blocks are run: folder, config.json or name (default {})", default_shape));
   verb->add_option("--workload", options->workload,
                    "Measure training steps of this job ([training]) and write a profile")
       ->type_name("FILE");
+  verb->add_option("--backend", options->backend,
+                   "What is measured: the processors, or with cuda the GPUs (default cpu)")
+      ->check(CLI::IsMember({"cpu", "cuda"}));
   verb->add_option("--weight-type", options->weight_type,
                    "Weight type to measure: fp32 or bf16 (default: the model's)");
   verb->add_option("--transport", options->transport, "Transport between workers, or members of one host (default shm)")
       ->check(CLI::IsMember({"shm", "tcp"}));
   verb->add_option("--worker-threads", options->worker_threads,
-                   "Threads per worker (default 1; without --cluster, all cores)")
+                   "Threads per worker (default 1; of processors without --cluster, all)")
       ->check(CLI::Range(0, 1024));
   verb->add_option("--disk", options->disk, "Also measure this folder's disk and the host's memory, for offloading")
       ->type_name("FOLDER");

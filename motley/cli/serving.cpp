@@ -107,8 +107,13 @@ void add_serving_options(CLI::App& verb, ServingOptions& options) {
   add_planning_options(verb, options.planning, "Model folder, GGUF file, or OWNER/NAME[:FILE.gguf] on the hub");
   verb.add_option("--transport", options.transport, "Transport between workers (default shm)")
       ->check(CLI::IsMember({"shm", "tcp"}));
-  verb.add_option("--backend", options.backend, "Backend of all devices; with cuda, slot n runs on GPU n (default cpu)")
-      ->check(CLI::IsMember({"cpu", "cuda"}));
+  verb.add_option("--backend", options.backend,
+                  "Backend of all devices: cpu; cuda: slot n on GPU n; cuda:N (default cpu)")
+      ->check([](const std::string& given) {
+        const bool one = given.starts_with("cuda:") && given.size() > 5 &&
+                         given.find_first_not_of("0123456789", 5) == std::string::npos;
+        return one || given == "cpu" || given == "cuda" ? "" : given + " is none of cpu, cuda, cuda:0, cuda:1, ...";
+      });
   verb.add_option("--worker-threads", options.worker_threads, "Threads per worker (default 1)")
       ->check(CLI::Range(0, 1024));
 }

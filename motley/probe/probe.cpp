@@ -14,6 +14,7 @@
 #include "motley/base/clock.hpp"
 #include "motley/base/free_memory.hpp"
 #include "motley/probe/probe_run.hpp"
+#include "motley/probe/probe_scale.hpp"
 #include "motley/server/client.hpp"
 #include "motley/server/driver.hpp"
 #include "motley/server/http_server.hpp"
@@ -23,12 +24,8 @@
 namespace motley {
 namespace {
 
-constexpr const char* cpu = "cpu";  // the vendor
-constexpr StepLimits limits{.max_tokens = 64, .max_sequences = 8, .block_tokens = 16};
-constexpr std::int64_t most_context = 256;
 constexpr std::int64_t few_layers = 1, more_layers = 4;  // their difference tells the layers from the rest
 constexpr std::int64_t few_rows = 8;                     // with which a product is bound by memory, or nearly
-constexpr double most_flops = 5e9;                       // of a step with many layers: those with few tell the rates
 constexpr std::size_t request_tokens = 40;               // what the server is measured with: tokens of a request,
 constexpr std::int64_t most_layers = 8;                  // and the pipeline
 constexpr std::ptrdiff_t most_stages = 8;
@@ -37,38 +34,6 @@ constexpr int request_rounds = 20, warm_up_requests = 3;
 constexpr std::int64_t answer_tokens = 33;
 // Of the seconds asked for: the server's, and each of four measurements of steps.
 constexpr double server_share = 1.0 / 3, steps_share = 1.0 / 6;
-
-std::int64_t block_elements(const Architecture& shape) {
-  return 2 * shape.hidden * shape.head_dim * (shape.heads + shape.kv_heads) + 3 * shape.hidden * shape.ffn;
-}
-constexpr std::int64_t few_elements = 8 << 20, many_elements = 64 << 20;  // of a block
-
-// Narrower until a block has no more elements than this, and a vocabulary that fits beside it: products of narrow
-// blocks are faster than those of wide ones, but the probe's time and memory grow with it.
-Architecture probe_shape(Architecture shape) {
-  constexpr std::int64_t bytes_per_element = 64;  // of both types and widths and all counts of layers, and as many free
-  const std::int64_t most_elements = std::clamp(free_memory_bytes() / bytes_per_element, few_elements, many_elements);
-  constexpr std::int64_t most_vocabulary = 8192;
-  while (block_elements(shape) > most_elements && shape.heads > 1) {
-    const auto halved = [](std::int64_t n) { return std::max<std::int64_t>(1, n / 2); };
-    shape.hidden = halved(shape.hidden);
-    shape.ffn = halved(shape.ffn);
-    shape.heads = halved(shape.heads);
-    shape.kv_heads = std::min(halved(shape.kv_heads), shape.heads);
-  }
-  if (shape.heads % shape.kv_heads != 0) shape.kv_heads = shape.heads;
-  shape.vocabulary = std::min(shape.vocabulary, most_vocabulary);
-  shape.context = most_context + limits.max_tokens;
-  return shape;
-}
-
-// Another FFN tells bytes from layers. Wide blocks take long, and their bytes so much longer than anything else of a
-// layer that what is left of two of them is noise: theirs is narrower.
-Architecture with_another_ffn(Architecture shape) {
-  constexpr std::int64_t wider = 2, narrower = 8;
-  shape.ffn = block_elements(shape) <= few_elements ? wider * shape.ffn : shape.ffn / narrower;
-  return shape;
-}
 
 // What people can read; measurements have no more digits.
 double rounded(double value) {
@@ -91,34 +56,21 @@ StepLoad load_of(const ProbeStep& step) {
   return {.tokens = sequences * tokens, .context = context, .cached = sequences * context, .logits = sequences};
 }
 
-// How many layers stream from memory, where the model's weights on a device would not stay in a cache; otherwise 0.
-std::int64_t layers_beyond_cache(const ProbeOptions& options, const Architecture& shape) {
-  constexpr std::int64_t usual_cache_bytes = 32 << 20;
-  const std::int64_t known_bytes = ::sysconf(_SC_LEVEL3_CACHE_SIZE);
-  const std::int64_t cache_bytes = known_bytes > 0 ? known_bytes : usual_cache_bytes;
-  std::int64_t device_bytes = 0;
-  for (const DeviceType& type : options.cluster.types) device_bytes = std::max(device_bytes, type.memory_bytes);
-  if (std::min(device_bytes, bytes_of(DType::bf16, total_parameters(options.shape))) <= cache_bytes) return 0;
-  const std::int64_t memory_bytes = ::sysconf(_SC_PHYS_PAGES) * ::sysconf(_SC_PAGE_SIZE);
-  constexpr std::int64_t copies = 32;  // both types, both widths and counts, and most of the memory for others
-  return std::min(2 * cache_bytes, memory_bytes / copies) / bytes_of(DType::bf16, block_parameters(shape));
-}
-
-const std::vector<ProbeStep>& probed_steps() {
-  static const std::vector<ProbeStep> steps = {
-      {1, 1, 0},  {1, 1, most_context},      {limits.max_sequences, 1, most_context},
-      {1, 16, 0}, {1, limits.max_tokens, 0}, {1, limits.max_tokens, most_context}};
-  return steps;
-}
 constexpr int most_tries = 3;  // of times that contradict each other
-constexpr ProbeStep small_step{1, 1, 64}, large_step{1, limits.max_tokens, 0};
+constexpr ProbeStep small_step{1, 1, 64};
 
 class Probe {
  public:
-  explicit Probe(const ProbeOptions& options) : options_(options), shape_(probe_shape(options.shape)) {
+  explicit Probe(const ProbeOptions& options)
+      : options_(options),
+        scale_(scale_of(options.backend)),
+        shape_(probe_shape(options.shape, scale_, memory_bytes())) {
+    result_.vendor = scale_.vendor;
+    result_.device_memory_bytes = on_processors() ? 0 : memory_bytes();
     result_.cores = std::max<std::int64_t>(1, std::thread::hardware_concurrency());
     result_.inside.resize(options.cluster.machines.size());
-    if (const std::int64_t layers = layers_beyond_cache(options, shape_); layers > more_layers)
+    if (const std::int64_t layers = layers_beyond_cache(options.cluster, options.shape, shape_);
+        on_processors() && layers > more_layers)
       layer_counts_ = {few_layers, layers / 2, layers};
   }
 
@@ -131,7 +83,7 @@ class Probe {
       report("these times are inconsistent, as if other programs used the cores: measuring again");
     }
     // Threads of several workers would be in each other's way on these cores, and one device has nobody to talk to.
-    const bool alone = options_.cluster.devices.size() == 1 && options_.threads > 1;
+    const bool alone = options_.cluster.devices.size() == 1 && (options_.threads > 1 || !on_processors());
     for (const char* transport : {"shm", "tcp"})
       if (!alone) probe_channels(transport);
     limit_step_overhead();
@@ -145,10 +97,19 @@ class Probe {
     if (options_.report) options_.report(what, seconds_since(start_));
   }
 
+  bool on_processors() const { return options_.backend == "cpu"; }
+
+  // What is free, for what is run.
+  std::int64_t memory_bytes() const {
+    if (on_processors()) return free_memory_bytes();
+    return std::ranges::min(nvidia_gpus(), {}, &NvidiaGpu::free_bytes).free_bytes;
+  }
+
   void probe_tiers() {
     std::int64_t host_memory_bytes = free_memory_bytes();
     for (const Device& device : options_.cluster.devices)
-      if (const DeviceType& type = options_.cluster.types[static_cast<std::size_t>(device.type)]; type.vendor == cpu)
+      if (const DeviceType& type = options_.cluster.types[static_cast<std::size_t>(device.type)];
+          type.vendor == scale_.vendor)
         host_memory_bytes -= type.memory_bytes;
     result_.host_memory_bytes = std::max<std::int64_t>(0, host_memory_bytes);
     const std::int64_t threads = options_.threads * std::ssize(options_.cluster.devices);
@@ -162,13 +123,12 @@ class Probe {
     return {.model_folder = folder.path(),
             .program = options_.worker_program,
             .transport = transport,
-            .backend = "cpu",
+            .backend = options_.backend,
             .threads = options_.threads};
   }
 
   ServePlan plan_of(const Architecture& shape, std::int64_t layers, const std::vector<ProbeRoute>& routes) const {
-    const std::int64_t kv_tokens = limits.max_sequences * (most_context + limits.max_tokens);
-    return probe_plan(probe_model(shape, layers), limits, kv_tokens, routes);
+    return probe_plan(probe_model(shape, layers), scale_.limits, kv_tokens_of(scale_), routes);
   }
 
   // False where the times of some type are not those of any rates.
@@ -215,7 +175,7 @@ class Probe {
   bool worthwhile(const Architecture& shape, std::int64_t layers, const ProbeStep& step) const {
     const std::int64_t rows = step.sequences * step.tokens;
     if (layers == few_layers) return rows > few_rows || layer_counts_.size() == 2;
-    return static_cast<double>(layers * rows) * block_flops(shape, 0) < most_flops;
+    return static_cast<double>(layers * rows) * block_flops(shape, 0) < scale_.most_flops;
   }
 
   // Single workers with few and more layers, in both types.
@@ -224,7 +184,7 @@ class Probe {
     for (const DType type : dtypes_with(Support::served, Use::values))
       for (const std::int64_t layers : layer_counts_) routes.push_back({{{1, layers}}, type});
     std::vector<std::vector<ProbeCase>> cases;
-    for (const ProbeStep& step : probed_steps()) {
+    for (const ProbeStep& step : scale_.steps) {
       std::vector<ProbeCase> same_step;
       for (std::size_t route = 0; route < routes.size(); ++route)
         if (worthwhile(shape, routes[route].stages[0].layers, step)) same_step.push_back({route, step});
@@ -232,7 +192,7 @@ class Probe {
     }
     const TemporaryFolder folder;
     const ServePlan plan = plan_of(shape, layer_counts_.back(), routes);
-    write_zeros(plan.model.arch, folder.path());
+    write_weights(plan.model.arch, folder.path(), scale_.fill);
     ProbeRun run(plan, launch(folder, "shm"));
     for (const MeasuredStep& measured : measure(run, cases, steps_share * options_.seconds))
       take_sample(plan, measured);
@@ -256,24 +216,24 @@ class Probe {
   // One worker; two in a row that share its layers; two that share each of them, as all workers of a machine do.
   void probe_channels(const std::string& transport) {
     const bool chosen = transport == options_.transport;
-    std::vector<ProbeRoute> routes{{{{1, 2 * few_layers}}, DType::fp32},
-                                   {{{1, few_layers}, {1, few_layers}}, DType::fp32}};
+    const DType type = scale_.channel_type;
+    std::vector<ProbeRoute> routes{{{{1, 2 * few_layers}}, type}, {{{1, few_layers}, {1, few_layers}}, type}};
     std::map<int, std::size_t> route_of_degree;
     const auto add = [&](int degree) {
       if (degree > 1 && degree <= shape_.heads && route_of_degree.try_emplace(degree, routes.size()).second)
-        routes.push_back({{{degree, more_layers}}, DType::fp32});
+        routes.push_back({{{degree, more_layers}}, type});
     };
     add(2);
     for (const Machine& machine : options_.cluster.machines)
       if (chosen) add(static_cast<int>(machine.devices.size()));
     const TemporaryFolder folder;
     const ServePlan plan = plan_of(shape_, more_layers, routes);
-    write_zeros(plan.model.arch, folder.path());
+    write_weights(plan.model.arch, folder.path(), scale_.fill);
     ProbeRun run(plan, launch(folder, transport));
     std::vector<ProbeCase> small_cases, large_cases;
     for (std::size_t route = 0; route < routes.size(); ++route) {
       small_cases.push_back({route, small_step});
-      large_cases.push_back({route, large_step});
+      large_cases.push_back({route, large_step()});
     }
     const std::vector<MeasuredStep> measured = measure(run, {small_cases, large_cases}, steps_share * options_.seconds);
     const std::vector<MeasuredStep> small(measured.begin(), measured.begin() + std::ssize(routes)),
@@ -293,13 +253,14 @@ class Probe {
 
   PathSpeed link_inside(ServePlan plan, std::size_t route, const std::vector<MeasuredStep>& small,
                         const std::vector<MeasuredStep>& large) const {
-    for (DeviceType& type : plan.cluster.description.device_types) set_rates(type, result_, DType::fp32);
+    for (DeviceType& type : plan.cluster.description.device_types) set_rates(type, result_, scale_.channel_type);
     plan.cluster = resolve(plan.cluster.description, "probe");
     const TensorGroup group = group_of(plan, route);
     const auto sample = [&](const std::vector<MeasuredStep>& steps) {
       return GroupSample{load_of(steps[route].step), std::max(steps[route].round_s - steps[0].rest_s, 0.0)};
     };
-    const double crowding = std::max(1.0, static_cast<double>(group.degree()) / static_cast<double>(result_.cores));
+    const double crowding =
+        on_processors() ? std::max(1.0, static_cast<double>(group.degree()) / static_cast<double>(result_.cores)) : 1;
     const PathSpeed link = fit_link(StepCost({}, plan.cluster, plan.model.arch), group, more_layers, crowding,
                                     sample(small), sample(large));
     return {rounded(link.latency_s), rounded(link.bandwidth_bytes_per_s)};
@@ -311,8 +272,10 @@ class Probe {
       probed.rates.overhead.step_s = std::min(probed.rates.overhead.step_s, further_stage_s_);
   }
 
+  ProbeStep large_step() const { return {1, scale_.limits.max_tokens, 0}; }
+
   double frame_bytes(const ProbeStep& step) const {
-    return static_cast<double>(step.tokens * step.sequences * shape_.hidden) * 4;
+    return static_cast<double>(bytes_of(scale_.channel_type, step.tokens * step.sequences * shape_.hidden));
   }
 
  public:
@@ -339,20 +302,21 @@ class Probe {
   void probe_server() {
     const TemporaryFolder folder;
     ServePlan plan = pipeline_of_machines();
-    write_zeros(plan.model.arch, folder.path());
+    write_weights(plan.model.arch, folder.path(), scale_.fill);
     const Answer measured = measured_answer(plan, folder);
     for (std::size_t m = 0; m < plan.stages.size(); ++m)
       for (std::size_t rank = 0; rank < plan.stages[m].devices.size(); ++rank) {
         const int device = options_.cluster.machines[m].devices[rank];
         plan.stages[m].devices[rank] = options_.cluster.devices[static_cast<std::size_t>(device)].name;
       }
-    plan.cluster = resolve(calibrated(options_.cluster, result_, options_.transport, DType::fp32), "probe");
+    plan.cluster = resolve(calibrated(options_.cluster, result_, options_.transport, scale_.channel_type), "probe");
     const std::vector<TraceRequest> request{{.arrival_s = 0,
                                              .prompt_tokens = measured.prompt_tokens,
                                              .output_tokens = answer_tokens,
                                              .class_name = plan.workload.classes.front().name}};
     const RequestRecord simulated = simulate(plan, request, {}).records.front();
-    const auto chunks = static_cast<double>((measured.prompt_tokens + limits.max_tokens - 1) / limits.max_tokens);
+    const std::int64_t chunk = scale_.limits.max_tokens;
+    const auto chunks = static_cast<double>((measured.prompt_tokens + chunk - 1) / chunk);
     result_.driver.step_s = rounded(std::max(0.0, measured.tpot_s - simulated.tpot_s()));
     result_.driver.request_s =
         rounded(std::max(0.0, measured.ttft_s - simulated.ttft_s() - chunks * result_.driver.step_s));
@@ -367,7 +331,7 @@ class Probe {
       const auto devices = std::ssize(options_.cluster.machines[static_cast<std::size_t>(m)].devices);
       stages.push_back({static_cast<int>(std::min(devices, shape_.heads)), layers});
     }
-    return plan_of(shape_, layers * machines, {{.stages = stages, .type = DType::fp32}});
+    return plan_of(shape_, layers * machines, {{.stages = stages, .type = scale_.channel_type}});
   }
 
   struct Answer {
@@ -380,6 +344,7 @@ class Probe {
     Driver driver(plan, DriverOptions{.model_folder = folder.path(),
                                       .worker_program = options_.worker_program,
                                       .transport = options_.transport,
+                                      .backend = options_.backend,
                                       .threads_per_worker = options_.threads,
                                       .report = {},
                                       .on_events = [&service](std::vector<GenerateEvent> events) {
@@ -432,6 +397,7 @@ class Probe {
   }
 
   const ProbeOptions& options_;
+  const ProbeScale& scale_;
   Architecture shape_;
   std::vector<std::int64_t> layer_counts_{few_layers, more_layers};  // three: all but few are beyond the cache
   Instant start_ = Clock::now();
@@ -445,9 +411,18 @@ class Probe {
 }  // namespace
 
 ProbeResult probe(const ProbeOptions& options) {
-  if (std::ranges::none_of(options.cluster.types, [](const DeviceType& type) { return type.vendor == cpu; }))
+  const auto measured =
+      std::ranges::count(options.cluster.types, scale_of(options.backend).vendor, &DeviceType::vendor);
+  const bool on_processors = options.backend == "cpu";
+  if (measured == 0 && on_processors)
     throw input_error("no device of this cluster is a CPU",
-                      "give CPU device types vendor = \"cpu\": only CPU workers are measured");
+                      "give CPU device types vendor = \"cpu\", or measure GPUs with --backend cuda");
+  if (measured == 0)
+    throw input_error("no device of this cluster is an NVIDIA GPU",
+                      "give GPU device types vendor = \"nvidia\", or measure processors without --backend");
+  if (measured > 1 && !on_processors)
+    throw input_error("GPUs of several types cannot be measured at once: GPU 0 stands for all",
+                      "describe those of one type with --cluster, and let CUDA_VISIBLE_DEVICES name them");
   if (!options.disk.empty() && options.cluster.machines.size() > 1)
     throw input_error(
         fmt::format("--disk measures one machine, and the cluster has {}", options.cluster.machines.size()),
@@ -459,7 +434,11 @@ ClusterDescription calibrated(const Cluster& cluster, const ProbeResult& result,
                               DType type) {
   ClusterDescription description = cluster.description;
   for (DeviceType& device : description.device_types)
-    if (device.vendor == cpu) Probe::set_rates(device, result, type);
+    if (device.vendor == result.vendor) {
+      Probe::set_rates(device, result, type);
+      if (result.device_memory_bytes > 0)
+        device.memory_bytes = std::min(device.memory_bytes, result.device_memory_bytes);
+    }
   const auto speed = [](const PathSpeed& path) {
     return LinkSpeed{.latency_s = path.latency_s, .bandwidth_bytes_per_s = path.bandwidth_bytes_per_s};
   };
@@ -485,12 +464,34 @@ ClusterDescription calibrated(const Cluster& cluster, const ProbeResult& result,
   description.links.clear();
   description.switches.clear();
   description.driver = result.driver;
-  description.local = LocalHost{.cores = result.cores};
+  if (result.vendor == "cpu") description.local = LocalHost{.cores = result.cores};
   return description;
 }
 
 ClusterDescription this_machine() {
   return one_machine(1, static_cast<std::int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGE_SIZE) / 2);
+}
+
+ClusterDescription machine_of(const std::vector<NvidiaGpu>& gpus) {
+  ClusterDescription description = one_machine(0, 0);
+  std::vector<std::string>& devices = description.machines.front().devices;
+  std::vector<DeviceType>& types = description.device_types;
+  const DeviceType blank = std::exchange(types, {}).front();
+  devices.clear();
+  for (const NvidiaGpu& gpu : gpus) {
+    devices.push_back(gpu.name);
+    const auto known = std::ranges::find(types, gpu.name, &DeviceType::name);
+    if (known != types.end()) {
+      known->memory_bytes = std::min(known->memory_bytes, gpu.free_bytes);
+      continue;
+    }
+    DeviceType& type = types.emplace_back(blank);
+    type.name = gpu.name;
+    type.vendor = "nvidia";
+    type.memory_bytes = gpu.free_bytes;
+    type.reserve_bytes = std::nullopt;
+  }
+  return description;
 }
 
 }  // namespace motley

@@ -1,4 +1,5 @@
-// Measures this machine as a host of CPU workers: the constants of the cost model, from steps that real workers run.
+// Measures this machine as a host of workers, on its processors or its GPUs: the constants of the cost model, from
+// steps that real workers run.
 // What is measured, how, and what is not: docs/probe.md.
 #pragma once
 
@@ -8,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "motley/base/nvidia.hpp"
 #include "motley/probe/fit/calibrate.hpp"
 #include "motley/probe/tier_probe.hpp"
 
@@ -20,6 +22,7 @@ struct ProbeOptions {
   Architecture shape;                                  // whose blocks are run; those of large models are made narrower
   std::filesystem::path text_folder;                   // whose tokenizer reads the prompts; empty: they are token ids
   std::filesystem::path worker_program;                // motley-worker, beside motley
+  std::string backend = "cpu";                         // or cuda: GPU 0 stands for all of the machine's
   std::string transport = "shm";                       // between the workers of a machine
   int threads = 1;                                     // per worker
   double seconds = default_probe_seconds;              // about so long, starts of workers left out
@@ -47,22 +50,28 @@ struct ProbeResult {
   std::vector<std::optional<PathSpeed>>
       inside;  // of the cluster's machines, where they have several devices: all at work
   std::optional<ProbedTiers> tiers;
-  std::int64_t host_memory_bytes = 0;  // available beside what the devices have; 0: not measured, or none
+  std::string vendor;                    // of the devices that were measured
+  std::int64_t device_memory_bytes = 0;  // of GPUs: the least that was free of one of them; 0: not looked at
+  std::int64_t host_memory_bytes = 0;    // available beside what the devices have; 0: not measured, or none
   DriverCost driver;
   std::int64_t cores = 1;
   double elapsed_s = 0;
 };
 
-// Throws an input error where no device is a CPU, or where tiers of several machines are asked for; an environment
-// error where workers cannot be started, or the disk cannot be measured.
+// Throws an input error where the cluster has no device of the backend's vendor or GPUs of several types, or where
+// tiers of several machines are asked for; an environment error where workers cannot be started, or the disk cannot be
+// measured.
 ProbeResult probe(const ProbeOptions& options);
 
-// The cluster with the measured constants in place of those of its CPU device types and of its links, as all of it runs
-// here. `type`: of the weights whose bandwidth counts.
+// The cluster with the measured constants in place of those of its device types of that vendor and of its links, as all
+// of it runs here. `type`: of the weights whose bandwidth counts.
 ClusterDescription calibrated(const Cluster& cluster, const ProbeResult& result, const std::string& transport,
                               DType type);
 
 // This machine as one device, with half of its memory.
 ClusterDescription this_machine();
+
+// A machine of these GPUs in their order, a type for each name, with what is free now of the one that has least.
+ClusterDescription machine_of(const std::vector<NvidiaGpu>& gpus);
 
 }  // namespace motley

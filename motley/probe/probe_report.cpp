@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "motley/base/units.hpp"
 #include "motley/report/table.hpp"
 
@@ -98,9 +100,11 @@ std::string probe_text(const Cluster& cluster, const ProbeResult& result) {
                human_rate(result.tiers->copy_bytes_per_s), "", ""});
     tiers = table.render() + "\n";
   }
-  return fmt::format("{}\n{}\n{}driver: {} per step, {} per request; {} cores; measured in {}\n", rates.render(),
-                     links.render(), tiers, human_seconds(result.driver.step_s), human_seconds(result.driver.request_s),
-                     result.cores, human_seconds(result.elapsed_s));
+  const bool linked =
+      !result.channels.empty() || std::ranges::any_of(result.inside, [](const auto& path) { return path.has_value(); });
+  return fmt::format("{}\n{}{}driver: {} per step, {} per request; {} cores; measured in {}\n", rates.render(),
+                     linked ? links.render() + "\n" : "", tiers, human_seconds(result.driver.step_s),
+                     human_seconds(result.driver.request_s), result.cores, human_seconds(result.elapsed_s));
 }
 
 std::string profile_text(const Profile& profile) {

@@ -5,9 +5,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <fstream>
 #include <iterator>
 #include <map>
 #include <numeric>
+#include <random>
 
 #include "motley/base/clock.hpp"
 #include "motley/base/environment_error.hpp"
@@ -71,7 +73,24 @@ Model probe_model(const Architecture& shape, std::int64_t layers) {
   return model;
 }
 
-void write_zeros(const Architecture& arch, const std::filesystem::path& folder) {
+namespace {
+
+// Numbers of bf16 between 1/64 and 1/32 in size, of random signs and digits.
+void fill_at_random(const std::filesystem::path& file, std::int64_t begin, std::int64_t end) {
+  constexpr std::int64_t pattern_values = (std::int64_t{1} << 20) + 7;  // rows differ
+  std::mt19937 bits(1);
+  std::vector<std::uint16_t> pattern(pattern_values);
+  for (std::uint16_t& value : pattern) value = static_cast<std::uint16_t>((bits() & 0x807f) | 0x3c80);
+  std::fstream out(file, std::ios::in | std::ios::out | std::ios::binary);
+  out.seekp(begin);
+  for (std::int64_t at = begin; at < end && out; at += pattern_values * 2)
+    out.write(reinterpret_cast<const char*>(pattern.data()), std::min(pattern_values * 2, end - at));
+  if (!out.flush()) throw environment_error(fmt::format("cannot write {}", file.string()));
+}
+
+}  // namespace
+
+void write_weights(const Architecture& arch, const std::filesystem::path& folder, Fill fill) {
   std::vector<TensorSpec> tensors = embedding_tensors(arch);
   const auto append = [&](const std::vector<TensorSpec>& more) {
     for (const TensorSpec& tensor : more)
@@ -94,10 +113,12 @@ void write_zeros(const Architecture& arch, const std::filesystem::path& folder) 
   const auto length = static_cast<std::uint64_t>(text.size());
   const std::filesystem::path file = folder / "model.safetensors";
   write_file(file, std::string(reinterpret_cast<const char*>(&length), sizeof length) + text);
-  std::filesystem::resize_file(file, sizeof length + length + static_cast<std::uint64_t>(bytes));
+  const auto begin = static_cast<std::int64_t>(sizeof length + length);
+  std::filesystem::resize_file(file, static_cast<std::uintmax_t>(begin + bytes));
+  if (fill == Fill::random) fill_at_random(file, begin, begin + bytes);
 }
 
-ClusterDescription one_machine(int workers, std::int64_t memory_bytes) {
+ClusterDescription one_machine(int workers, std::int64_t memory_bytes, const std::string& name) {
   DeviceType type;
   type.name = "worker";
   type.vendor = "cpu";
@@ -106,7 +127,7 @@ ClusterDescription one_machine(int workers, std::int64_t memory_bytes) {
   type.flop_per_s = {{"bf16", 1}, {"fp32", 1}};
   type.reserve_bytes = 0;
   MachineDescription machine;
-  machine.name = "here";
+  machine.name = name;
   machine.devices = {fmt::format("worker*{}", workers)};
   ClusterDescription description;
   description.name = "this machine";
@@ -121,9 +142,10 @@ ServePlan probe_plan(const Model& model, const StepLimits& step, std::int64_t kv
   plan.model = model;
   plan.workload = default_workload();
   plan.step = step;
-  int devices = 0;
+  ClusterDescription cluster;
   for (const ProbeRoute& asked : routes) {
     Route route{.id = fmt::format("r{}", plan.routes.size()), .path = {}};
+    int devices = 0;
     std::int64_t layer = 0;
     for (const ProbeStage& described : asked.stages) {
       Stage stage{.id = fmt::format("{}/s{}", route.id, route.path.size()),
@@ -136,13 +158,17 @@ ServePlan probe_plan(const Model& model, const StepLimits& step, std::int64_t kv
                   .weight_type = asked.type,
                   .kv_type = asked.type};
       layer = stage.layers.end;
-      for (int rank = 0; rank < described.degree; ++rank) stage.devices.push_back(fmt::format("here/{}", devices++));
+      for (int rank = 0; rank < described.degree; ++rank)
+        stage.devices.push_back(fmt::format("{}/{}", route.id, devices++));
       route.path.push_back({stage.id, stage.layers});
       plan.stages.push_back(std::move(stage));
     }
+    ClusterDescription machine = one_machine(devices, std::int64_t{1} << 50, route.id);
+    std::ranges::move(cluster.machines, std::back_inserter(machine.machines));
+    cluster = std::move(machine);
     plan.routes.push_back(std::move(route));
   }
-  plan.cluster = resolve(one_machine(devices, std::int64_t{1} << 50), "probe");
+  plan.cluster = resolve(cluster, "probe");
   return plan;
 }
 

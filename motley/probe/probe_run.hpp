@@ -28,12 +28,13 @@ class TemporaryFolder {
 // A Llama model with the widths of `shape` and so many layers; its config describes it completely.
 Model probe_model(const Architecture& shape, std::int64_t layers);
 
-// Writes model.safetensors with zeros for all its tensors: a file that takes no room, and numbers that take as long to
-// multiply as others do.
-void write_zeros(const Architecture& arch, const std::filesystem::path& folder);
+// Writes model.safetensors with all its tensors. Zeros: a file that takes no room, and numbers that a processor takes
+// as long to multiply as others. A GPU multiplies them faster, since its clock follows the power that it takes.
+enum class Fill { zeros, random };
+void write_weights(const Architecture& arch, const std::filesystem::path& folder, Fill fill = Fill::zeros);
 
 // This machine with so many alike devices; what they reach is not known yet.
-ClusterDescription one_machine(int workers, std::int64_t memory_bytes);
+ClusterDescription one_machine(int workers, std::int64_t memory_bytes, const std::string& name = "here");
 
 struct ProbeStage {
   int degree = 1;
@@ -45,6 +46,7 @@ struct ProbeRoute {
 };
 
 // A plan that verify() need not accept: routes may have fewer layers than the model, on devices with room for anything.
+// Each has a machine of its own, so that its devices begin at slot 0.
 ServePlan probe_plan(const Model& model, const StepLimits& step, std::int64_t kv_tokens,
                      const std::vector<ProbeRoute>& routes);
 

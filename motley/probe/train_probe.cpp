@@ -95,7 +95,7 @@ class TrainProbe {
     for (std::int64_t b = 1; b <= std::min(options.training.global_batch, most_sequences); b *= 2) sizes_.push_back(b);
     training_ = options.training;
     training_.global_batch = most_sequences * micro_batches * devices_;
-    write_zeros(model_.arch, folder_.path());
+    write_weights(model_.arch, folder_.path());
   }
 
   Profile run() {

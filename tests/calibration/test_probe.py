@@ -100,6 +100,31 @@ def test_plans_are_made_and_simulated_with_it(motley, probed, tmp_path):
     assert 0 < result["tpot_s"]["p50"] < result["ttft_s"]["p50"] < 10
 
 
+def test_gpus_are_refused_before_any_work_where_they_cannot_be_measured(motley, tmp_path):
+    """With a stand-in for NVIDIA's management library, which lists two GPUs of two types."""
+    stub = motley.parent / "libnvml_stub.so"
+    if not stub.exists():
+        pytest.skip("the stand-in is not built")
+    (tmp_path / "libnvidia-ml.so.1").symlink_to(stub)
+    listed = dict(LD_LIBRARY_PATH=str(tmp_path))
+    one = tmp_path / "one.toml"
+    one.write_text('format = "motley.cluster/1"\nname = "box"\n[[machine]]\nname = "box"\ndevices = ["L4"]\n')
+
+    def refused(*arguments, **environment):
+        result = call(motley, "cluster", "probe", "--model", TALES, *arguments, "-o", tmp_path / "out.toml", **environment)
+        assert not (tmp_path / "out.toml").exists()
+        return result.returncode, result.stderr
+
+    assert refused("--backend", "cuda")[0] == 3  # no driver
+    code, said = refused("--backend", "cuda", **listed)
+    assert code == 2 and "several types" in said and "CUDA_VISIBLE_DEVICES" in said
+    assert refused("--cluster", one)[0] == 2 and 'vendor = "cpu"' in refused("--cluster", one)[1]
+    assert refused("--backend", "cuda", "--disk", tmp_path, **listed)[0] == 2
+    assert refused("--backend", "cuda", "--cluster", one, "--workload", GARAGE / "workload.toml")[0] == 2
+    code, said = refused("--backend", "cuda", "--cluster", one, "--seconds", 1, **listed)  # the workers open LibTorch's CUDA library
+    assert code == 3 and "CUDA" in said or "cuda" in said, said
+
+
 def test_this_machine_without_a_description_and_its_tiers(motley, tmp_path):
     file, plan = tmp_path / "here.toml", tmp_path / "plan.json"
     result = call(motley, "cluster", "probe", "--model", TALES, "--transport", "tcp", "--worker-threads", 1, "--seconds", 4, "--disk", tmp_path,

@@ -1,6 +1,7 @@
 """The commands as a person or a script meets them: what goes to stdout, what to files, messages and exit codes."""
 
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -165,6 +166,7 @@ def test_explain_for_people_and_in_the_published_form(run, made):
     assert "how long a step takes" in own.stdout
     steps = json.loads(run("explain", made[1], "--json").stdout)["steps"]
     assert steps and all(step["full_step_s"] >= step["one_token_s"] > 0 and step["tokens_at_no_cost"] > 0 for step in steps)
+    assert all(step["max_sequences_s"] > step["one_token_s"] for step in steps)
     slower = json.loads(run("explain", made[1], "--set", "motley.step_overhead_s=1", "--json").stdout)["steps"]
     assert all(step["one_token_s"] > 1 for step in slower)
     batch = run("explain", made[1], "--set", "motley.batch=4", "--json")
@@ -281,6 +283,15 @@ def test_doctor(run):
     assert result.returncode in (0, 3)  # 3: something that plans need to run is missing
     assert "70 device types" in result.stdout
     assert json.loads(run("doctor", "--json").stdout)
+
+
+def test_doctor_says_what_gpus_have_room_for(motley, tmp_path):
+    """With a stand-in for NVIDIA's management library."""
+    (tmp_path / "libnvidia-ml.so.1").symlink_to(motley.parent / "libnvml_stub.so")
+    result = subprocess.run([motley, "doctor", "--json"], capture_output=True, text=True, timeout=60,
+                            env=os.environ | {"LD_LIBRARY_PATH": str(tmp_path)})
+    findings = {finding["what"]: finding["detail"] for finding in json.loads(result.stdout)["findings"]}
+    assert findings["gpu 1"] == ("Stub 1, 20.0 GiB free of 24.0 GiB, compute capability 8.6, room for qwen3-8b in bf16 or qwen3-32b in q4_k")
 
 
 def test_doctor_misses_a_worker(motley, tmp_path):

@@ -196,7 +196,7 @@ def test_plan_allreduce(run, arguments, words):
         (["bench", "comm", "--operation", "nothing"], 'the operation must be a collective, found "nothing"', 2),
         (["bench", "comm", "--from", "8 GB"], '--from: a size must be between 1 B and 4 GB, found "8 GB"', 2),
         (["bench", "comm", "--ranks", "2", "--rank", "1"], "--members needs --rank, and --rank needs --members", 2),
-        (["cluster", "probe", "--model", "llama-2-70b", "--weight-type", "int4"], "CPU workers need fp32 or bf16 weights, found int4", 2),
+        (["cluster", "probe", "--model", "llama-2-70b", "--weight-type", "int4"], "the probe runs fp32 or bf16 weights, found int4", 2),
         (["cluster", "probe", "--disk", "/missing"], "cannot look at the disk of /missing", 3),
         (["cluster", "probe", "--disk", "/", "--disk-bytes", "1000 TB"], "the disk of / has ", 3),
         (["cluster", "probe", "--disk", "/", "--disk-bytes", "none"], "--disk-bytes", 2),

@@ -27,6 +27,7 @@ ELSEWHERE = {
     r"for rank in .*/average": "tests/examples/test_collectives.py",
     r"torchrun |export PYTHONPATH=": "tests/torch/test_torch.py",
     r"python train\.py --out": "trains for hours",
+    r"motley cluster probe --backend cuda": "needs a GPU; refusals: tests/calibration/test_probe.py",
 }
 # Python blocks that are run; the others are parts of a reader's program (tests/torch).
 RUN_PYTHON = ["docs/tutorial.md"]

@@ -1,0 +1,84 @@
+#include "motley/probe/probe_scale.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <limits>
+
+namespace motley {
+namespace {
+
+std::int64_t block_elements(const Architecture& shape) {
+  return 2 * shape.hidden * shape.head_dim * (shape.heads + shape.kv_heads) + 3 * shape.hidden * shape.ffn;
+}
+constexpr std::int64_t few_elements = 8 << 20;  // of a block
+
+}  // namespace
+
+const ProbeScale& scale_of(const std::string& backend) {
+  constexpr double any_flops = std::numeric_limits<double>::infinity();
+  static const ProbeScale processors{
+      .vendor = "cpu",
+      .limits = {.max_tokens = 64, .max_sequences = 8, .block_tokens = 16},
+      .most_context = 256,
+      .most_elements = 64 << 20,
+      .most_vocabulary = 8192,
+      .most_flops = 5e9,
+      .channel_type = DType::fp32,
+      .fill = Fill::zeros,
+      .steps = {{1, 1, 0}, {1, 1, 256}, {8, 1, 256}, {1, 16, 0}, {1, 64, 0}, {1, 64, 256}}};
+  static const ProbeScale gpus{
+      .vendor = "nvidia",
+      .limits = {.max_tokens = 2048, .max_sequences = 64, .block_tokens = 16},
+      .most_context = 2048,
+      .most_elements = 256 << 20,
+      .most_vocabulary = 32768,
+      .most_flops = any_flops,
+      .channel_type = DType::bf16,
+      .fill = Fill::random,
+      .steps = {{1, 1, 0}, {1, 1, 2048}, {16, 1, 512}, {64, 1, 512}, {1, 512, 0}, {1, 2048, 0}, {1, 2048, 2048}}};
+  return backend == "cpu" ? processors : gpus;
+}
+
+std::int64_t kv_tokens_of(const ProbeScale& scale) {
+  std::int64_t most = 0;
+  for (const ProbeStep& step : scale.steps)
+    most = std::max(most, step.sequences * (step.position + step.tokens + scale.limits.block_tokens));
+  return most;
+}
+
+Architecture probe_shape(Architecture shape, const ProbeScale& scale, std::int64_t memory_bytes) {
+  constexpr std::int64_t bytes_per_element = 64;  // of both types and widths and all counts of layers, and as many free
+  const std::int64_t most_elements = std::clamp(memory_bytes / bytes_per_element, few_elements, scale.most_elements);
+  while (block_elements(shape) > most_elements && shape.heads > 1) {
+    const auto halved = [](std::int64_t n) { return std::max<std::int64_t>(1, n / 2); };
+    shape.hidden = halved(shape.hidden);
+    shape.ffn = halved(shape.ffn);
+    shape.heads = halved(shape.heads);
+    shape.kv_heads = std::min(halved(shape.kv_heads), shape.heads);
+  }
+  if (shape.heads % shape.kv_heads != 0) shape.kv_heads = shape.heads;
+  shape.vocabulary = std::min(shape.vocabulary, scale.most_vocabulary);
+  shape.context = scale.most_context + scale.limits.max_tokens;
+  return shape;
+}
+
+Architecture with_another_ffn(Architecture shape) {
+  constexpr std::int64_t wider = 2, narrower = 8;
+  shape.ffn = block_elements(shape) <= few_elements ? wider * shape.ffn : shape.ffn / narrower;
+  return shape;
+}
+
+std::int64_t layers_beyond_cache(const Cluster& cluster, const Architecture& model, const Architecture& probed) {
+  constexpr std::int64_t usual_cache_bytes = 32 << 20;
+  const std::int64_t known_bytes = ::sysconf(_SC_LEVEL3_CACHE_SIZE);
+  const std::int64_t cache_bytes = known_bytes > 0 ? known_bytes : usual_cache_bytes;
+  std::int64_t device_bytes = 0;
+  for (const DeviceType& type : cluster.types) device_bytes = std::max(device_bytes, type.memory_bytes);
+  if (std::min(device_bytes, bytes_of(DType::bf16, total_parameters(model))) <= cache_bytes) return 0;
+  const std::int64_t memory_bytes = ::sysconf(_SC_PHYS_PAGES) * ::sysconf(_SC_PAGE_SIZE);
+  constexpr std::int64_t copies = 32;  // both types, both widths and counts, and most of the memory for others
+  return std::min(2 * cache_bytes, memory_bytes / copies) / bytes_of(DType::bf16, block_parameters(probed));
+}
+
+}  // namespace motley
