@@ -196,6 +196,8 @@ void add_plan_offload(CLI::App& plan_verbs, Action& action) {
       ->type_name("TIME");
   verb->add_option("--min-throughput", options->tokens_per_s, "Find the least latency at this many tokens/s or more")
       ->check(CLI::PositiveNumber);
+  verb->add_flag("--weights-only", options->planning.weights_only,
+                 "Let weights alone leave the device: what workers on GPUs run");
   verb->add_option("--max-batch", options->planning.max_batch, "Most sequences of a micro-batch (default 1024)")
       ->check(CLI::Range(1, 1 << 16));
   verb->add_option("--max-batches", options->planning.max_batches, "Most micro-batches of a pass (default 64)")

@@ -110,8 +110,8 @@ int probe_and_write(const ProbeCommand& options) {
   const bool described = !options.cluster.empty();
   const bool on_processors = options.backend == "cpu";
   if (!on_processors && !options.disk.empty())
-    throw input_error("--disk cannot be combined with --backend cuda: stages that offload run on processors",
-                      "leave one of them out");
+    throw input_error("--disk cannot be combined with --backend cuda: copies to GPUs are not measured",
+                      "probe the disk without --backend, and take `disk` and `host_memory` over into the file");
   const Cluster cluster = described       ? read_cluster(options.cluster)
                           : on_processors ? resolve(this_machine(), "this machine")
                                           : resolve(machine_of(nvidia_gpus()), "this machine");

@@ -37,7 +37,7 @@ StageWeights load_weights(const StageSpec& spec, const std::filesystem::path& mo
   WeightLoader loader(spec, model, device, std::move(progress), &held);
   StageWeights weights;
   if (spec.offload)
-    weights.blocks = std::make_unique<StreamedBlocks>(loader, spec);
+    weights.blocks = std::make_unique<StreamedBlocks>(loader, spec, device);
   else
     weights.blocks = std::make_unique<ResidentBlocks>(loader, spec.layers);
   weights.ends = loader.ends();

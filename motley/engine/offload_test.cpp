@@ -98,6 +98,18 @@ class Folder {
   std::filesystem::path path;
 };
 
+// Bit for bit.
+void expect_logits(const StageSpec& spec, const Folder& folder, const std::vector<at::Tensor>& expected) {
+  std::string homes;
+  for (const Tier tier : spec.offload->weights) homes += fmt::format(" {}", static_cast<int>(tier));
+  SCOPED_TRACE(
+      fmt::format("{} weights at{}, {} micro-batches", name_of(spec.weight_type), homes, spec.offload->batches));
+  StageModel offloaded(spec, folder.path, nullptr, at::kCPU);
+  const std::vector<at::Tensor> real = logits_of(offloaded);
+  for (std::size_t step = 0; step < expected.size(); ++step)
+    EXPECT_TRUE(real[step].equal(expected[step])) << "step " << step;
+}
+
 class OffloadFamilyTest : public ::testing::TestWithParam<OffloadedFamily> {};
 
 TEST_P(OffloadFamilyTest, SaysTheSameBitForBitWhereverItsWeightsAre) {
@@ -114,12 +126,44 @@ TEST_P(OffloadFamilyTest, SaysTheSameBitForBitWhereverItsWeightsAre) {
           .weights = random_tiers(random, arch.layers), .kv = random_tiers(random, arch.layers), .activations = {}};
       spec.offload->batches = 1 + placement;  // the second: as many tokens in two micro-batches
       spec.limits.max_tokens = 40 / spec.offload->batches / (1 + 2 * placement);
-      StageModel offloaded(spec, folder.path, nullptr, at::kCPU);
-      const std::vector<at::Tensor> real = logits_of(offloaded);
-      for (std::size_t step = 0; step < expected.size(); ++step)
-        EXPECT_TRUE(real[step].equal(expected[step]))
-            << name_of(type) << ", placement " << placement << ", step " << step;
+      expect_logits(spec, folder, expected);
     }
+  }
+}
+
+// As to a GPU, whose memory is not the host's; here it is the processor's.
+TEST_P(OffloadFamilyTest, SaysTheSameBitForBitWhereBlocksComeToMemoryApart) {
+  const Folder folder;
+  const Architecture arch = offloaded_architecture(GetParam());
+  write_random_model(folder.path, arch);
+  std::mt19937 random(11);
+  for (const DType type : {DType::fp32, DType::bf16, DType::q8_0}) {
+    StageSpec spec = whole_stage(arch, type);
+    StageModel resident(spec, folder.path, nullptr, at::kCPU);
+    const std::vector<at::Tensor> expected = logits_of(resident);
+    spec.host_apart = true;
+    for (int placement = 0; placement < 4; ++placement) {
+      spec.offload = LayerHomes{.weights = random_tiers(random, arch.layers),
+                                .kv = std::vector<Tier>(static_cast<std::size_t>(arch.layers), Tier::device),
+                                .activations = {}};
+      spec.offload->batches = 1 + placement % 2;
+      spec.limits.max_tokens = 40 / spec.offload->batches;
+      expect_logits(spec, folder, expected);
+    }
+  }
+}
+
+TEST(OffloadApartTest, RefusesKeysAndHiddenStatesElsewhere) {
+  const Architecture arch = offloaded_architecture(offloaded_families[0]);
+  StageSpec spec = whole_stage(arch, DType::fp32);
+  spec.host_apart = true;
+  const std::vector<Tier> here(5, Tier::device);
+  const LayerHomes keys{
+      .weights = here, .kv = {Tier::device, Tier::host, Tier::device, Tier::device, Tier::device}, .activations = {}},
+      states{.weights = here, .kv = here, .activations = {Tier::host}};
+  for (const LayerHomes& homes : {keys, states}) {
+    spec.offload = homes;
+    EXPECT_THROW(StageModel(spec, "/nowhere", nullptr, at::kCPU), Error);
   }
 }
 
@@ -140,11 +184,7 @@ TEST(OffloadKvTest, SaysTheSameBitForBitWhereverKeysAndValuesInEightBitsAre) {
                                 .activations = {}};
       spec.offload->batches = batches;
       spec.limits.max_tokens = batches == 1 ? 40 : 7;
-      StageModel offloaded(spec, folder.path, nullptr, at::kCPU);
-      const std::vector<at::Tensor> real = logits_of(offloaded);
-      for (std::size_t step = 0; step < expected.size(); ++step)
-        EXPECT_TRUE(real[step].equal(expected[step]))
-            << name_of(type) << ", " << batches << " micro-batches, step " << step;
+      expect_logits(spec, folder, expected);
     }
   }
 }
@@ -203,6 +243,7 @@ TEST_F(OffloadTest, TakesLayersInAnyOrderWhateverTheirHomes) {
     spec.offload = LayerHomes{.weights = {}, .kv = std::vector<Tier>(5, Tier::device), .activations = {}};
     for (std::uint64_t layer = 0; layer < 5; ++layer)
       spec.offload->weights.push_back(homes[static_cast<std::size_t>(3 * uniform_at(seed, layer))]);
+    spec.host_apart = seed % 2 == 1;
     const StageWeights streamed = load();
     // Whole passes, some of which are broken off, and then no order at all.
     std::vector<std::int64_t> order;

@@ -8,6 +8,7 @@
 #include "motley/base/error.hpp"
 #include "motley/base/free_memory.hpp"
 #include "motley/base/random.hpp"
+#include "motley/base/units.hpp"
 #include "motley/engine/backend.hpp"
 #include "motley/engine/cache_handover.hpp"
 #include "motley/engine/cuda_library.hpp"
@@ -40,8 +41,16 @@ StageSpec spec_of(const ServePlan& plan, const Assignment& assignment) {
 
 // Others may use the memory, too.
 void check_memory(const ServePlan& plan, const std::string& device, const Assignment& assignment, at::Device on) {
-  const std::optional<std::int64_t> free = on.is_cpu() ? free_memory_bytes() : free_gpu_memory_bytes();
-  if (free) check_free_memory(plan, device, assignment, *free);
+  if (on.is_cpu()) return check_free_memory(plan, device, assignment, free_memory_bytes());
+  if (assignment.host_bytes > free_memory_bytes())
+    throw Error(ErrorCode::environment,
+                fmt::format("{} takes {} of its host's memory, which has {} left", device,
+                            human_bytes(static_cast<double>(assignment.host_bytes)),
+                            human_bytes(static_cast<double>(free_memory_bytes()))),
+                "end what uses the memory, or plan with less `host_memory` in the cluster file");
+  Assignment on_device = assignment;
+  on_device.host_bytes = 0;
+  if (const auto free = free_gpu_memory_bytes()) check_free_memory(plan, device, on_device, *free);
 }
 
 std::set<std::int64_t> layers_from(const CacheHandover& handover, int rank) {

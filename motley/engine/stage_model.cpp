@@ -54,6 +54,16 @@ std::vector<MicroBatch> micro_batches(const std::vector<SequenceRows>& sequences
   return batches;
 }
 
+// To a device with memory of its own nothing but weights is brought.
+void check_offload_apart(const LayerHomes& homes) {
+  const auto away = [](const std::vector<Tier>& of) {
+    return std::ranges::any_of(of, [](Tier tier) { return tier != Tier::device; });
+  };
+  if (away(homes.kv) || away(homes.activations))
+    throw input_error("on a GPU keys, values and hidden states stay in its memory: the stage has some elsewhere",
+                      "use --backend cpu, or a plan whose `offload` has weights alone on the host or the disk");
+}
+
 // A step comes over a connection: nothing in it is believed unchecked.
 [[noreturn]] void refuse(const Step& step, const std::string& what) {
   throw Error(ErrorCode::peer, fmt::format("step {}: {}", step.step, what));
@@ -115,9 +125,7 @@ struct StageModel::Impl {
 StageModel::Impl::Impl(const StageSpec& stage, WorkerGroup* group, at::Device on)
     : spec(stage), device(on), own_ops(ops_for(on)), ops(*own_ops), collectives(group) {
   MOTLEY_CHECK(spec.rank >= 0 && spec.rank < spec.degree);
-  if (spec.offload && !device.is_cpu())
-    throw input_error(fmt::format("stages that offload run on processors, found {}", device.str()),
-                      "use --backend cpu, or a plan without `offload`");
+  if (spec.offload && (spec.host_apart || !device.is_cpu())) check_offload_apart(*spec.offload);
   const auto check_type = [](DType type, Use use) {
     if (!supports(type, Support::served, use))
       throw input_error(fmt::format("the engine cannot compute in {}", name_of(type)),
@@ -389,7 +397,9 @@ Tensor StageModel::forward(const Step& step, const Tensor& incoming) {
     m.streamed_caches->begin_step(of_batches);
   }
   const auto turn_to = [&](const MicroBatch& batch) {
-    if (batches.size() > 1) m.begin(batch, tokens, positions);
+    if (batches.size() == 1) return;
+    wait_for_stream(m.device);  // the batch before has its numbers
+    m.begin(batch, tokens, positions);
   };
   const auto run = [&] {
     for (const MicroBatch& batch : batches) {
@@ -404,8 +414,9 @@ Tensor StageModel::forward(const Step& step, const Tensor& incoming) {
       }
     }
   };
-  // Steps of one token per sequence differ in numbers on the device alone; sums over ranks pass through the host.
-  const bool repeats = m.spec.degree == 1 && std::ssize(sequences) == count;
+  // Steps of one token per sequence differ in numbers on the device alone; sums over ranks pass through the host, and
+  // blocks that stream are waited for.
+  const bool repeats = m.spec.degree == 1 && !m.spec.offload && std::ssize(sequences) == count;
   if (repeats)
     m.ops.run(2 * count, run);
   else

@@ -22,6 +22,7 @@ struct StageSpec {
   std::int64_t kv_tokens = 0;
   StepLimits limits = {};
   std::optional<LayerHomes> offload = {};  // none: all in the device's own memory
+  bool host_apart = false;                 // which is another memory than the host's, as a GPU's always is
   std::vector<LayerRange> standby = {};    // layers of which it holds the weights as well
   // What one step may hold: as many micro-batches as share a pass over the weights.
   StepLimits step_limits() const {

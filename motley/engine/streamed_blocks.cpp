@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "motley/base/error.hpp"
+#include "motley/engine/backend.hpp"
 #include "motley/engine/spill/copy_past_caches.hpp"
 
 namespace motley {
@@ -21,14 +22,17 @@ std::int64_t block_bytes(const StageSpec& spec, const Shard& shard, std::int64_t
 
 }  // namespace
 
-StreamedBlocks::StreamedBlocks(WeightLoader& loader, const StageSpec& spec)
-    : first_(spec.layers.first), homes_(static_cast<std::size_t>(spec.layers.size())) {
+StreamedBlocks::StreamedBlocks(WeightLoader& loader, const StageSpec& spec, at::Device device)
+    : first_(spec.layers.first),
+      device_(device),
+      apart_(spec.host_apart || !device.is_cpu()),
+      homes_(static_cast<std::size_t>(spec.layers.size())) {
   std::int64_t host_bytes = 0, disk_bytes = 0, largest = 0;
   for (std::int64_t layer = spec.layers.first; layer < spec.layers.end; ++layer) {
     Home& home = this->home(layer);
     home.tier = spec.offload->weights.at(static_cast<std::size_t>(layer - first_));
     if (home.tier == Tier::device) continue;
-    if (home.tier == Tier::disk) on_disk_.push_back(layer);
+    if (comes_ahead(home.tier)) ahead_.push_back(layer);
     const std::int64_t bytes = block_bytes(spec, loader.shard(), layer);
     home.bytes = spill_aligned(bytes);
     buffers_bytes_ = std::max(buffers_bytes_, 2 * bytes);
@@ -37,15 +41,27 @@ StreamedBlocks::StreamedBlocks(WeightLoader& loader, const StageSpec& spec)
     end += home.bytes;
     largest = std::max(largest, home.bytes);
   }
-  if (largest > 0)
-    for (auto& buffer : buffers_) buffer = std::make_shared<SpillBuffer>("the buffers of streamed weights", largest);
-  if (host_bytes > 0) host_ = std::make_shared<SpillBuffer>("weights in the host's memory", host_bytes);
+  if (largest > 0) allocate_buffers(largest);
+  if (host_bytes > 0) host_ = std::make_shared<PinnedBuffer>("weights in the host's memory", host_bytes, device_);
   if (disk_bytes > 0) disk_ = std::make_shared<SpillFile>("streamed weights", disk_bytes);
   for (std::int64_t layer = spec.layers.first; layer < spec.layers.end; ++layer) settle(loader, layer);
-  if (disk_) transfers_ = std::make_unique<Transfers>(copying_threads);
+  if (!ahead_.empty()) transfers_ = std::make_unique<Transfers>(copying_threads);
 }
 
-// By way of the first buffer, so that no more than one block is in memory twice.
+void StreamedBlocks::allocate_buffers(std::int64_t largest) {
+  for (const int buffer : {0, 1})
+    if (apart_)
+      device_buffers_[buffer] = at::empty({largest}, at::TensorOptions(at::kByte).device(device_));
+    else
+      buffers_[buffer] = std::make_shared<SpillBuffer>("the buffers of streamed weights", largest);
+}
+
+std::byte* StreamedBlocks::buffer_begin(int buffer) const {
+  return apart_ ? static_cast<std::byte*>(device_buffers_[buffer].mutable_data_ptr())
+                : buffers_[buffer]->bytes().data();
+}
+
+// No more than one block is in memory twice.
 void StreamedBlocks::settle(WeightLoader& loader, std::int64_t layer) {
   Home& home = this->home(layer);
   if (home.tier == Tier::device) {
@@ -55,11 +71,15 @@ void StreamedBlocks::settle(WeightLoader& loader, std::int64_t layer) {
     return;
   }
   std::map<std::string, Placed> placed;
-  const std::span<std::byte> bytes = home.tier == Tier::host ? host_->bytes().subspan(home.offset, home.bytes)
-                                                             : buffers_[0]->bytes().first(home.bytes);
+  std::unique_ptr<SpillBuffer> on_its_way;  // to the disk; where the first buffer is not the host's
+  if (home.tier == Tier::disk && apart_)
+    on_its_way = std::make_unique<SpillBuffer>("a block on its way to the disk", home.bytes);
+  const std::span<std::byte> bytes = home.tier == Tier::host
+                                         ? host_->bytes().subspan(home.offset, home.bytes)
+                                         : (on_its_way ? *on_its_way : *buffers_[0]).bytes().first(home.bytes);
   std::int64_t end = 0;
   for (auto& [role, matrix] : loader.take_block(layer)) {
-    const at::Tensor values = std::exchange(matrix.values, {}).contiguous();
+    const at::Tensor values = std::exchange(matrix.values, {}).cpu().contiguous();
     const auto size = static_cast<std::int64_t>(values.nbytes());
     MOTLEY_CHECK(!matrix.scaled() && end + size <= home.bytes);
     std::memcpy(bytes.data() + end, values.const_data_ptr(), values.nbytes());
@@ -75,7 +95,8 @@ BlockWeights StreamedBlocks::view(const std::map<std::string, Placed>& tensors, 
   std::map<std::string, WeightMatrix> matrices;
   for (const auto& [role, placed] : tensors) {
     WeightMatrix matrix = placed.matrix;
-    matrix.values = at::from_blob(buffers_[buffer]->bytes().data() + placed.offset, placed.sizes, placed.type);
+    matrix.values = at::from_blob(buffer_begin(buffer) + placed.offset, placed.sizes,
+                                  at::TensorOptions(placed.type).device(device_));
     matrices.emplace(role, std::move(matrix));
   }
   return block_of(matrices);
@@ -83,42 +104,39 @@ BlockWeights StreamedBlocks::view(const std::map<std::string, Placed>& tensors, 
 
 const BlockWeights& StreamedBlocks::block(std::int64_t layer) {
   const Home& home = this->home(layer);
+  if (in_use_) wait_for_stream(device_);  // which still reads from that buffer
   in_use_.reset();
+  const bool copied = home.tier == Tier::host && !apart_;
   // A pass that was broken off: the next one begins elsewhere than was expected.
-  const bool unexpected = !reads_.empty() && reads_.front().layer != next_on_disk(layer);
-  if (unexpected || (home.tier == Tier::host && !free_buffer())) drop_reads();
-  switch (home.tier) {
-    case Tier::device:
-      if (disk_) read_ahead(layer);
-      break;
-    case Tier::host:
-      in_use_ = free_buffer();
-      if (disk_) read_ahead(layer);
-      copy(home, *in_use_);
-      break;
-    case Tier::disk:
-      if (reads_.empty()) read(layer, 0);
-      in_use_ = reads_.front().buffer;
-      const Transfers::Handle arrival = reads_.front().arrival;
-      reads_.pop_front();
-      read_ahead(layer);
-      transfers_->wait(arrival);
-      break;
+  const bool unexpected = !reads_.empty() && reads_.front().layer != next_ahead(layer);
+  if (unexpected || (copied && !free_buffer())) drop_reads();
+  if (comes_ahead(home.tier)) {
+    if (reads_.empty()) read(layer, 0);
+    in_use_ = reads_.front().buffer;
+    const Transfers::Handle arrival = reads_.front().arrival;
+    reads_.pop_front();
+    read_ahead(layer);
+    transfers_->wait(arrival);
+    return home.in_buffer[*in_use_];
   }
-  return in_use_ ? home.in_buffer[*in_use_] : resident_.at(layer);
+  if (copied) in_use_ = free_buffer();
+  if (!ahead_.empty()) read_ahead(layer);
+  if (!copied) return resident_.at(layer);
+  copy(home, *in_use_);
+  return home.in_buffer[*in_use_];
 }
 
 // This layer or the first one behind it, in this pass or in the next.
-std::int64_t StreamedBlocks::next_on_disk(std::int64_t layer) const {
-  const auto next = std::ranges::lower_bound(on_disk_, layer);
-  return next == on_disk_.end() ? on_disk_.front() : *next;
+std::int64_t StreamedBlocks::next_ahead(std::int64_t layer) const {
+  const auto next = std::ranges::lower_bound(ahead_, layer);
+  return next == ahead_.end() ? ahead_.front() : *next;
 }
 
 bool StreamedBlocks::host_block_between(std::int64_t layer, std::int64_t later) const {
   const auto count = std::ssize(homes_);
   const auto next = [&](std::int64_t i) { return (i + 1) % count; };
   for (std::int64_t i = next(layer - first_); i != later - first_; i = next(i))
-    if (homes_[static_cast<std::size_t>(i)].tier == Tier::host) return true;
+    if (homes_[static_cast<std::size_t>(i)].tier == Tier::host && !apart_) return true;
   return false;
 }
 
@@ -139,16 +157,30 @@ void StreamedBlocks::copy(const Home& home, int buffer) {
   });
 }
 
+// What brings a piece of a block from `begin` on into `buffer`, by whichever thread.
+std::function<void()> StreamedBlocks::piece(const Home& home, std::int64_t begin, int buffer) const {
+  const auto size = static_cast<std::size_t>(std::min(copied_piece_bytes, home.bytes - begin));
+  const auto from = static_cast<std::size_t>(home.offset + begin);
+  if (!apart_)
+    return [to = buffers_[buffer], disk = disk_, begin, size, from] {
+      disk->read(static_cast<std::int64_t>(from), to->bytes().subspan(static_cast<std::size_t>(begin), size));
+    };
+  const at::Tensor to = device_buffers_[buffer].narrow(0, begin, static_cast<std::int64_t>(size));
+  if (home.tier == Tier::host)
+    return [to, host = host_, size, from] { copy_to_device(to, host->bytes().subspan(from, size)); };
+  return [to, disk = disk_, device = device_, size, from] {
+    thread_local const PinnedBuffer passing("a piece of weights on its way to the device", copied_piece_bytes, device);
+    disk->read(static_cast<std::int64_t>(from), passing.bytes().first(size));
+    copy_to_device(to, passing.bytes().first(size));
+  };
+}
+
 // Into `buffer`, which nothing else uses.
 void StreamedBlocks::read(std::int64_t layer, int buffer) {
   const Home& home = this->home(layer);
   std::vector<std::function<void()>> pieces;
-  for (std::int64_t begin = 0; begin < home.bytes; begin += copied_piece_bytes) {
-    const auto size = static_cast<std::size_t>(std::min(copied_piece_bytes, home.bytes - begin));
-    pieces.emplace_back([to = buffers_[buffer], disk = disk_, begin, size, from = home.offset + begin] {
-      disk->read(from, to->bytes().subspan(static_cast<std::size_t>(begin), size));
-    });
-  }
+  for (std::int64_t begin = 0; begin < home.bytes; begin += copied_piece_bytes)
+    pieces.push_back(piece(home, begin, buffer));
   reads_.push_back({layer, buffer, transfers_->start(fmt::format("weights of layer {}", layer), std::move(pieces))});
 }
 
@@ -159,7 +191,7 @@ void StreamedBlocks::read_ahead(std::int64_t layer) {
     const std::optional<int> buffer = free_buffer();
     if (!buffer || (!reads_.empty() && host_block_between(layer, reads_.front().layer))) return;
     const std::int64_t after = reads_.empty() ? layer : reads_.back().layer;
-    read(next_on_disk(after + 1), *buffer);
+    read(next_ahead(after + 1), *buffer);
   }
 }
 

@@ -76,6 +76,12 @@ void peer_close(void* memory) { cudaIpcCloseMemHandle(memory); }
 int peer_copy(void* to, const void* from, std::int64_t bytes, void* stream) {
   return cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDefault, stream_of(stream));
 }
+
+int pin(void* memory, std::int64_t bytes) {
+  return cudaHostRegister(memory, static_cast<std::size_t>(bytes), cudaHostRegisterPortable);
+}
+
+void unpin(void* memory) { cudaHostUnregister(memory); }
 #else
 constexpr int not_supported = 801;  // cudaErrorNotSupported
 
@@ -133,6 +139,9 @@ int peer_open(const PeerHandle& handle, void** memory) {
 
 void peer_close(void* memory) { peer_free(memory); }
 
+int pin(void*, std::int64_t) { return 0; }
+void unpin(void*) {}
+
 int peer_copy(void* to, const void* from, std::int64_t bytes, void*) {
   std::memcpy(to, from, static_cast<std::size_t>(bytes));
   return 0;
@@ -162,6 +171,8 @@ constexpr Kernels kernels = {
     .peer_open = peer_open,
     .peer_close = peer_close,
     .peer_copy = peer_copy,
+    .pin = pin,
+    .unpin = unpin,
     .graph_begin = graph_begin,
     .graph_end = graph_end,
     .graph_launch = graph_launch,

@@ -220,6 +220,9 @@ struct Kernels {
   int (*peer_open)(const PeerHandle& handle, void** memory);
   void (*peer_close)(void* memory);
   int (*peer_copy)(void* to, const void* from, std::int64_t bytes, void* stream);  // between any two devices
+  // Memory of the host that devices read by themselves from then on.
+  int (*pin)(void* memory, std::int64_t bytes);
+  void (*unpin)(void* memory);
   // A recorded run of what is put on `stream` between begin and end; replays cost one launch.
   int (*graph_begin)(void* stream);
   int (*graph_end)(void* stream, void** graph);

@@ -134,6 +134,8 @@ OffloadOutcome plan_offload(const Cluster& cluster, const Model& model, const Wo
   if (!published && options.cost.form != "motley")
     throw input_error(fmt::format("the form \"{}\" does not price offloading", options.cost.form),
                       "use --cost motley or --cost flexgen");
+  if (published && options.weights_only)
+    throw input_error("--weights-only needs the cost form motley", "leave out --cost flexgen");
   if (!published && options.kv_type) check_kv_type(model.arch, *options.kv_type);
   std::optional<OffloadPlan> best;
   bool lacks_tiers = true;

@@ -63,8 +63,10 @@ TEST(PlanOffload, ModelsOfAllSizesOnAT4) {
 
 // All placements and shapes of a small model, by the plan's own price and verify().
 TEST(PlanOffload, IsAsGoodAsEveryPlanOfASmallModel) {
-  for (const Box& box : {Box{"small", "2 MiB", "64 MB"}, Box{"small", "16 MiB", "16 MB"}}) {
-    OffloadOptions options{.max_batch = 4, .max_batches = 3};
+  for (const auto& [box, weights_only] : {std::pair{Box{"small", "2 MiB", "64 MB"}, false},
+                                          {Box{"small", "16 MiB", "16 MB"}, false},
+                                          {Box{"small", "16 MiB", "16 MB"}, true}}) {
+    OffloadOptions options{.weights_only = weights_only, .max_batch = 4, .max_batches = 3};
     options.weight_type = options.kv_type = DType::fp32;
     const OffloadOutcome outcome = plan_offload(cluster_of(box), named("tales"), lengths(64, 32), options);
     ASSERT_TRUE(outcome.plan) << outcome.reason;
@@ -85,7 +87,7 @@ TEST(PlanOffload, IsAsGoodAsEveryPlanOfASmallModel) {
         plan.kv_tokens = cost.kv_tokens(plan.batch * plan.batches, plan.block_tokens);
         for (const std::int64_t chunk : cost.chunks(plan.batch))
           for (const TierCounts& weights : homes)
-            for (const TierCounts& kv : homes) {
+            for (const TierCounts& kv : weights_only ? std::vector<TierCounts>{{layers, 0, 0}} : homes) {
               plan.prompt_chunk = chunk;
               plan.weights = shares_of(weights);
               plan.kv = shares_of(kv);

@@ -18,6 +18,7 @@ struct OffloadOptions {
   std::optional<double> most_kl = {};             // chooses the types that are not given under this bound
   std::optional<double> most_latency_s = {};      // of a request
   std::optional<double> least_tokens_per_s = {};  // then the plan with the least latency that reaches it
+  bool weights_only = false;                      // keys, values and hidden states stay on the device
   std::int64_t max_batch = 1024;                  // sequences of a micro-batch
   std::int64_t max_batches = 64;
   std::int64_t block_tokens = 16;

@@ -94,7 +94,7 @@ std::optional<ShapeSearch::Candidate> ShapeSearch::bound(const OffloadCost& cost
     optimistic.kv[1][r] = std::min(seconds.kv[1][r], seconds.kv[2][r]);
   }
   double least_s = std::numeric_limits<double>::infinity();
-  for (std::int64_t kv = 0; kv <= layers; ++kv) {
+  for (std::int64_t kv = fewest_kv_layers(); kv <= layers; ++kv) {
     const auto weights = device_layers(*room, kv, 0, shape.cpu_attention);
     if (!weights) break;
     const std::int64_t away = (layers - *weights) * room->layer + (layers - kv) * room->kv_layer;
@@ -137,10 +137,11 @@ void ShapeSearch::evaluate(const OffloadCost& cost, const PassShape& shape) {
   if (!room) return;
   const PassSeconds seconds = cost.seconds(shape);
   const bool staged = !tiers_.is_processor;
-  const std::vector<std::int64_t> hidden_on_device =
-      shape.batches > 1 ? std::vector{shape.batches, std::int64_t{0}} : std::vector<std::int64_t>{1};
+  const std::vector<std::int64_t> hidden_on_device = shape.batches > 1 && !options_.weights_only
+                                                         ? std::vector{shape.batches, std::int64_t{0}}
+                                                         : std::vector{shape.batches};
   for (const std::int64_t hidden : hidden_on_device)
-    for (std::int64_t kv = layers; kv >= 0; --kv) {
+    for (std::int64_t kv = layers; kv >= fewest_kv_layers(); --kv) {
       const auto weights = device_layers(*room, kv, hidden, shape.cpu_attention);
       if (!weights) continue;
       const std::int64_t away = layers - *weights;

@@ -1,0 +1,34 @@
+// Memory of the host that a GPU reads by itself, without a copy of the driver's in between.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstddef>
+#include <span>
+#include <string_view>
+
+#include "motley/engine/cuda/kernels.hpp"
+#include "motley/engine/spill/spill_file.hpp"
+
+namespace motley {
+
+// As SpillBuffer; pinned for a device that is a GPU, as far as the library of kernels and the driver do it: copies are
+// only slower where they do not.
+class PinnedBuffer {
+ public:
+  PinnedBuffer(std::string_view what, std::int64_t bytes, at::Device device);
+  ~PinnedBuffer();
+  PinnedBuffer(const PinnedBuffer&) = delete;
+  PinnedBuffer& operator=(const PinnedBuffer&) = delete;
+  std::span<std::byte> bytes() const { return memory_.bytes(); }
+
+ private:
+  SpillBuffer memory_;
+  const cuda::Kernels* pinned_by_ = nullptr;
+};
+
+// Bytes of the host into a contiguous tensor of as many bytes; returns when they are there. By any thread, beside the
+// work of others on the device.
+void copy_to_device(const at::Tensor& to, std::span<const std::byte> from);
+
+}  // namespace motley
