@@ -71,7 +71,8 @@ class Context:
     def environment(self, **changes):
         import torch
         libraries = f"{Path(torch.__file__).parent / 'lib'}:{self.pack / 'lib'}"
-        return os.environ | {"LD_LIBRARY_PATH": libraries, "TMPDIR": str(self.scratch)} | changes
+        own = {"LD_LIBRARY_PATH": libraries, "TMPDIR": str(self.scratch), "MOTLEY_VENV": str(self.pack / "python")}
+        return os.environ | own | changes
 
     def program(self, name, *arguments, **changes):
         """Its output. Fails with the end of what it said."""
@@ -420,10 +421,10 @@ def link_torch(context):
         installed.symlink_to(Path(torch.__file__).parent)
 
 
-def doctor(context, changes):
+def doctor(context):
     """It may lack what this pack does not have, and says so by its exit status."""
     return subprocess.run([context.pack / "bin/motley", "doctor", "--json"], capture_output=True, text=True,
-                          env=context.environment(**changes)).stdout
+                          env=context.environment()).stdout
 
 
 def serve(context, rows):
@@ -431,18 +432,17 @@ def serve(context, rows):
     folder, model = context.scratch / "serve", context.pack / "share/motley/models/tales"
     folder.mkdir()
     (folder / "cluster.toml").write_text(CLUSTER)
-    changes = dict(MOTLEY_VENV=str(context.pack / "python"))
-    cards = [finding["detail"] for finding in json.loads(doctor(context, changes))["findings"] if finding["what"].startswith("gpu ")]
+    cards = [finding["detail"] for finding in json.loads(doctor(context))["findings"] if finding["what"].startswith("gpu ")]
     rows.append(("`motley doctor`", "; ".join(cards) or "no GPU", ""))
     link_torch(context)
     for kind in ("fp32", "bf16"):
         context.program("motley", "plan", "serve", "--cluster", folder / "cluster.toml", "--model", model, "--weight-type", kind,
-                        "--max-tokens", 64, "--max-sequences", 8, "-o", folder / "plan.json", **changes)
+                        "--max-tokens", 64, "--max-sequences", 8, "-o", folder / "plan.json")
         answers = {}
         for backend in ("cpu", "cuda" if context.on_gpu else "cpu"):
             said = context.program("motley", "chat", folder / "plan.json", "--model", model, "--temperature", 0, "--max-answer-tokens", 160,
                                    "--message", "Tell me a short story about a lantern and an owl.", "--message", "Who helped the owl?",
-                                   "--backend", backend, "-q", "--json", **changes)
+                                   "--backend", backend, "-q", "--json")
             answers[backend] = [turn["token_ids"] for turn in json.loads(said)]
         tokens = sum(map(len, answers["cpu"]))
         same = answers["cpu"] == list(answers.values())[-1]
@@ -461,7 +461,7 @@ def serving(context, plan, model):
     said = context.scratch / f"said-{plan.stem}.txt"
     command = [context.pack / "bin/motley", "serve", plan, "--model", model, "--backend", context.backend, "--local", "--port", 0]
     with open(said, "w") as errors:
-        server = subprocess.Popen(list(map(str, command)), stderr=errors, env=context.environment(MOTLEY_VENV=str(context.pack / "python")))
+        server = subprocess.Popen(list(map(str, command)), stderr=errors, env=context.environment())
     try:
         while not (found := re.search(r"http://[\d.]+:\d+(?=/v1)", said.read_text())):
             if server.poll() is not None or time.monotonic() > context.deadline:
@@ -509,7 +509,7 @@ def serve_plan(context, model, name, cluster_text):
     cluster.write_text(cluster_text)
     link_torch(context)
     context.program("motley", "plan", "serve", "--cluster", cluster, "--model", model, "--weight-type", "bf16", "--max-tokens",
-                    2048 if context.on_gpu else 64, "--max-sequences", 64 if context.on_gpu else 4, "-o", plan, MOTLEY_VENV=str(context.pack / "python"))
+                    2048 if context.on_gpu else 64, "--max-sequences", 64 if context.on_gpu else 4, "-o", plan)
     return plan
 
 
@@ -630,19 +630,17 @@ def predict(context, rows):
     """What planners predict of the shape once the card was probed, beside what `8b` measured."""
     shape, sizes, prompt = ("8b", (16, 64), PROMPT) if context.on_gpu else ("small", (3,), 20)
     model = make_model(context, shape)
-    changes = dict(MOTLEY_VENV=str(context.pack / "python"))
     link_torch(context)
     probed, load = context.scratch / "probed.toml", context.scratch / "load.toml"
-    context.program("motley", "cluster", "probe", "--backend", "cuda" if context.on_gpu else "cpu", "--model", model, "--seconds", 15, "-o", probed,
-                    **changes)
+    context.program("motley", "cluster", "probe", "--backend", "cuda" if context.on_gpu else "cpu", "--model", model, "--seconds", 15, "-o", probed)
     shutil.copy(probed, context.out)
     load.write_text(f'format = "motley.workload/1"\n[[class]]\nname = "bench"\nrate = "1 /s"\nprompt_tokens = {CONTEXT}\noutput_tokens = {STEPS}\n')
     predicted = {}
     for sequences in sizes:
         plan = context.scratch / f"predict-{sequences}.json"
         context.program("motley", "plan", "serve", "--cluster", probed, "--model", model, "--workload", load, "--weight-type", "bf16",
-                        "--max-tokens", prompt, "--max-sequences", sequences, "-o", plan, **changes)
-        step = json.loads(context.program("motley", "explain", plan, "--json", **changes))["steps"][0]
+                        "--max-tokens", prompt, "--max-sequences", sequences, "-o", plan)
+        step = json.loads(context.program("motley", "explain", plan, "--json"))["steps"][0]
         predicted |= {1: step["one_token_s"], sequences: step["max_sequences_s"], "prompt": step["full_step_s"]}
     runs = decode(context, model, "bf16", [(1, CONTEXT), *((size, CONTEXT) for size in sizes), (1, prompt)])
     measured = dict(zip((1, *sizes), (run["step_s"] for run in runs))) | {"prompt": prompt / runs[-1]["prefill_tokens_per_s"]}

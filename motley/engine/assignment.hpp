@@ -37,8 +37,7 @@ Assignment assignment_of(const ServePlan& plan, const std::string& device);
 class MemoryShort : public Error {
  public:
   MemoryShort(const std::string& message, std::int64_t tokens)
-      : Error(ErrorCode::environment, message, "end what uses the memory, or plan with less of it"),
-        kv_tokens(tokens) {}
+      : Error(ErrorCode::environment, message), kv_tokens(tokens) {}
   std::int64_t kv_tokens;
 };
 

@@ -41,13 +41,14 @@ StageSpec spec_of(const ServePlan& plan, const Assignment& assignment) {
 
 // Others may use the memory, too.
 void check_memory(const ServePlan& plan, const std::string& device, const Assignment& assignment, at::Device on) {
-  if (on.is_cpu()) return check_free_memory(plan, device, assignment, free_memory_bytes());
-  if (assignment.host_bytes > free_memory_bytes())
-    throw Error(ErrorCode::environment,
-                fmt::format("{} takes {} of its host's memory, which has {} left", device,
-                            human_bytes(static_cast<double>(assignment.host_bytes)),
-                            human_bytes(static_cast<double>(free_memory_bytes()))),
-                "end what uses the memory, or plan with less `host_memory` in the cluster file");
+  const std::int64_t of_host = free_memory_bytes();
+  if (on.is_cpu()) return check_free_memory(plan, device, assignment, of_host);
+  if (assignment.host_bytes > of_host)
+    throw Error(
+        ErrorCode::environment,
+        fmt::format("{} takes {} of its host's memory, which has {} left", device,
+                    human_bytes(static_cast<double>(assignment.host_bytes)), human_bytes(static_cast<double>(of_host))),
+        "end what uses the memory, or plan with less `host_memory` in the cluster file");
   Assignment on_device = assignment;
   on_device.host_bytes = 0;
   if (const auto free = free_gpu_memory_bytes()) check_free_memory(plan, device, on_device, *free);

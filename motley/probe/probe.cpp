@@ -59,14 +59,21 @@ StepLoad load_of(const ProbeStep& step) {
 constexpr int most_tries = 3;  // of times that contradict each other
 constexpr ProbeStep small_step{1, 1, 64};
 
+// Of the host; or of the GPU that has least.
+std::int64_t free_for_probe(const std::string& backend) {
+  if (backend == "cpu") return free_memory_bytes();
+  return std::ranges::min(nvidia_gpus(), {}, &NvidiaGpu::free_bytes).free_bytes;
+}
+
 class Probe {
  public:
   explicit Probe(const ProbeOptions& options)
       : options_(options),
         scale_(scale_of(options.backend)),
-        shape_(probe_shape(options.shape, scale_, memory_bytes())) {
+        memory_bytes_(free_for_probe(options.backend)),
+        shape_(probe_shape(options.shape, scale_, memory_bytes_)) {
     result_.vendor = scale_.vendor;
-    result_.device_memory_bytes = on_processors() ? 0 : memory_bytes();
+    result_.device_memory_bytes = on_processors() ? 0 : memory_bytes_;
     result_.cores = std::max<std::int64_t>(1, std::thread::hardware_concurrency());
     result_.inside.resize(options.cluster.machines.size());
     if (const std::int64_t layers = layers_beyond_cache(options.cluster, options.shape, shape_);
@@ -98,12 +105,6 @@ class Probe {
   }
 
   bool on_processors() const { return options_.backend == "cpu"; }
-
-  // What is free, for what is run.
-  std::int64_t memory_bytes() const {
-    if (on_processors()) return free_memory_bytes();
-    return std::ranges::min(nvidia_gpus(), {}, &NvidiaGpu::free_bytes).free_bytes;
-  }
 
   void probe_tiers() {
     std::int64_t host_memory_bytes = free_memory_bytes();
@@ -398,6 +399,7 @@ class Probe {
 
   const ProbeOptions& options_;
   const ProbeScale& scale_;
+  const std::int64_t memory_bytes_;
   Architecture shape_;
   std::vector<std::int64_t> layer_counts_{few_layers, more_layers};  // three: all but few are beyond the cache
   Instant start_ = Clock::now();

@@ -77,7 +77,8 @@ class FakeWorker {
   }
 
   void execute(const Step& step) {
-    if (crowded_ && steps_left_-- <= 0) return steps_left_ == -1 ? interrupt() : void();
+    if (crowded_ && steps_left_ == 0) interrupt();
+    if (crowded_ && steps_left_-- <= 0) return;
     std::this_thread::sleep_for(std::chrono::milliseconds(step_ms_));
     StepResult result{.step = step.step, .compute_s = step_ms_ * 1e-3, .wait_s = 0, .tokens = {}};
     for (const StepSequence& sequence : step.sequences) {
