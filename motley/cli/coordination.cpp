@@ -4,6 +4,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <cstdio>
 
 #include "motley/base/error.hpp"
 #include "motley/base/units.hpp"
@@ -97,6 +98,11 @@ std::vector<std::string> agent_arguments(const MachineOptions& machine, const st
   if (machine.devices > 1) arguments.insert(arguments.end(), {"--devices", std::to_string(machine.devices)});
   if (machine.threads > 0) arguments.insert(arguments.end(), {"--device-threads", std::to_string(machine.threads)});
   return arguments;
+}
+
+void print_link(const JoinLink& link) {
+  fmt::print("motley join '{}'\n", to_text(link));
+  std::fflush(stdout);
 }
 
 bool wait_for_members(Members& members, int count, const std::set<std::string>& names,

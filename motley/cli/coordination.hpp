@@ -59,6 +59,9 @@ void add_relay_option(CLI::App& verb, bool& relays);
 std::vector<std::string> agent_arguments(const MachineOptions& machine, const std::string& name,
                                          const std::string& model);
 
+// The line by which other machines join.
+void print_link(const JoinLink& link);
+
 // Until so many are there, these among them. `stopped` is asked often; false: it said so.
 bool wait_for_members(Members& members, int count, const std::set<std::string>& names,
                       const std::function<bool()>& stopped);

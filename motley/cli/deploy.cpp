@@ -101,15 +101,11 @@ int deploy(const DeployOptions& options) {
                                                   .waits = store->is_shared() ? stays : std::function<bool()>()});
   const DeploymentGroup& group = *coordination.group;
   Members& members = *coordination.members;
-  const auto print_link = [&](double lifetime_s) {
-    JoinLink link = coordination.link(lifetime_s, *store);
-    fmt::print("motley join '{}'\n", to_text(link));
-    std::fflush(stdout);
-    return link;
-  };
-  const JoinLink link = print_link(token_lifetime_s);
-
+  const JoinLink link = coordination.link(token_lifetime_s, *store);
   OwnAgent own_agent(to_text(Coordination::own_link(link)), agent_arguments(options.machine, name, model));
+  // Its name is taken before another machine could come under it.
+  wait_for_members(members, 1, {name}, [&] { return own_agent.was_refused() || signals.came(); });
+  print_link(link);
 
   const ModelManifest manifest =
       make_manifest(model, user_folder("XDG_CACHE_HOME", ".cache") / "digests",
@@ -194,12 +190,12 @@ int deploy(const DeployOptions& options) {
     group.admission().revoke(member);
     report("revoked", fmt::format("{}, and every link so far; the new one is printed", member));
     members.remove(member, "has been revoked");
-    print_link(token_lifetime_s);
+    print_link(coordination.link(token_lifetime_s, *store));
   };
   settings.new_link = [&](bool revoke, std::optional<double> asked_s) {
     const double lifetime_s = asked_s.value_or(token_lifetime_s);
     if (revoke) group.admission().revoke_tokens();
-    print_link(lifetime_s);
+    print_link(coordination.link(lifetime_s, *store));
     report("link", fmt::format("a new one is printed, for {}{}", human_seconds(lifetime_s),
                                revoke ? "; those before it are revoked" : ""));
     return lifetime_s;

@@ -77,8 +77,8 @@ void OwnAgent::run(const std::stop_token& stop) {
       child_ = child = start();
     }
     const int status = child > 0 ? wait_for(child) : 0;
-    const bool refused = WIFEXITED(status) && WEXITSTATUS(status) == static_cast<int>(ErrorCode::input);
-    if (child < 0 || refused) return;  // it has said why
+    refused_ = child < 0 || (WIFEXITED(status) && WEXITSTATUS(status) == static_cast<int>(ErrorCode::input));
+    if (refused_) return;
     pollfd waiting{wake_.descriptor(), POLLIN, 0};
     ::poll(&waiting, 1, static_cast<int>(restart_s * 1e3));
   }

@@ -2,6 +2,7 @@
 // or training.
 #pragma once
 
+#include <atomic>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -37,6 +38,8 @@ class OwnAgent {
 
   // The agent ends at once, and its workers with it.
   void kill();
+  // It was refused, has said why, and is not started again.
+  bool was_refused() const { return refused_; }
 
  private:
   void run(const std::stop_token& stop);
@@ -48,6 +51,7 @@ class OwnAgent {
   Wakeup wake_;
   std::mutex mutex_;
   int child_ = 0;
+  std::atomic<bool> refused_ = false;
   std::jthread thread_;
 };
 

@@ -77,10 +77,11 @@ Workers TrainMembers::start(const TrainPlan& plan, const std::filesystem::path& 
                                             .waits = store_->is_shared() ? stays : std::function<bool()>()});
   Members& members = *coordination_->members;
   const JoinLink link = coordination_->link(lifetime_s, *store_);
-  fmt::print("motley join '{}'\n", to_text(link));
-  std::fflush(stdout);
   own_agent_.emplace(to_text(Coordination::own_link(link)),
                      agent_arguments(options_.machine, name, std::filesystem::absolute(weights).string()));
+  // Its name is taken before another machine could come under it.
+  wait_for_members(members, 1, {name}, [this] { return own_agent_->was_refused() || options_.stopped(); });
+  print_link(link);
   members.offer_weights(manifest, weights);
 
   const std::vector<std::string> devices = train_devices(plan);
