@@ -4,8 +4,9 @@ device, in the host's memory and on a disk, in different shares, for 1 to 16 seq
     placements.py [--cache FOLDER] [--results FILE] [--only NAME ...] [--dry-run] [--disk-rate MB/S]
 
 `motley cluster probe --disk` measures the machine before and after every few placements, each of which is run by `motley generate` and
-kept in `--results`, so that runs add up. The table holds medians; "apart" is that of each run's prediction, the mean of those with what the
-two probes around it found: a rented machine's speed changes within minutes, which is not what a prediction can tell.
+kept in `--results`, so that runs add up. A rented machine's speed changes within seconds and within minutes: what others do on it makes passes
+longer, never shorter, so the probe takes the first quartile of its times, and the table does, too, of all passes and of what the probes
+around the runs predict.
 Disks of rented machines are fast at first and slow later: a control group holds the probe and all runs to --disk-rate, as root.
 """
 
@@ -50,6 +51,13 @@ PLACEMENTS = {
 }
 LAYERS, OUTPUT, BLOCK = 16, 8, 16
 BETWEEN_PROBES = 3
+LEAST_S, LEAST_SPANS = 20, 2
+MOST_ANSWERS = 600  # in so many seconds
+
+
+def typical(values):
+    """The first quartile, as `motley cluster probe` has it."""
+    return sorted(values)[len(values) // 4]
 
 
 def say(text):
@@ -86,30 +94,36 @@ def plan_of(options, folder, cluster, placement):
 
 
 def measure(options, folder, plan, placement):
-    """Tokens/s while as many requests as there is room for are at work, each at another token: those that begin are of all lengths."""
+    """Seconds per token in every span in which a pass, or a few where they are needed for one, completes answers: while as many requests as
+    there is room for are at work, each at another token. Those that begin are of all lengths."""
     room, prompt = placement["batch"] * placement.get("batches", 1), placement.get("prompt", 16)
     lengths = [1 + i * OUTPUT // room for i in range(room)] if room > 1 else [OUTPUT]
-    lengths += [OUTPUT] * (2 * room + 1)
+    lengths += [OUTPUT] * MOST_ANSWERS
     source, answers = folder / "in.jsonl", folder / "out.jsonl"
     source.write_text("".join(json.dumps(dict(
         custom_id=str(number), method="POST", url="/v1/completions",
         body=dict(prompt=[(7 * i + 31 * number) % 31000 + 50 for i in range(prompt)], max_tokens=length, ignore_eos=True, temperature=0,
                   return_token_ids=True))) + "\n" for number, length in enumerate(lengths)))
-    answers.unlink(missing_ok=True)
+    answers.write_text("")
     command = [options.build / "motley", "generate", plan, "--model", options.model, "--input", source, "--output", answers,
                "--worker-threads", options.threads, "-q"]
     process = subprocess.Popen(options.group.command(command), env=os.environ | {"MOTLEY_SPILL_DIR": str(options.spill)})
-    times = []
-    while process.poll() is None and len(times) <= 2 * room:
-        found = answers.read_bytes().count(b"\n") if answers.exists() else 0
-        times += [time.monotonic()] * (found - len(times))
-        time.sleep(0.002)
-    if process.poll() is None:
-        process.terminate()
-        process.wait()
-    elif process.returncode != 0:
+    answered = max(1, room // OUTPUT)  # in a span
+    size, times, spans = 0, [], []
+    while process.poll() is None and (len(spans) < LEAST_SPANS or times[-1] - times[room - 1] < LEAST_S):
+        time.sleep(0.005)
+        now = answers.stat().st_size  # looking costs the workers' cores little
+        if now == size:
+            continue
+        size = now
+        times += [time.monotonic()] * (answers.read_bytes().count(b"\n") - len(times))
+        ends = times[room - 1::answered]
+        spans = [(after - before) / (answered * OUTPUT) for before, after in zip(ends, ends[1:])]
+    if process.poll() is not None:
         sys.exit(f"motley generate ended with {process.returncode}")
-    return room * OUTPUT / (times[2 * room - 1] - times[room - 1])
+    process.terminate()
+    process.wait()
+    return spans
 
 
 def probe(options, folder):
@@ -139,32 +153,29 @@ def measure_all(options, folder, kept):
         measured = {name: measure(options, folder, plan_of(options, folder, cluster, PLACEMENTS[name])[0], PLACEMENTS[name])
                     for name in options.only[first:first + BETWEEN_PROBES]}
         after = probed()
-        for name, rate in measured.items():
-            say(f"{name}: {priced(options, folder, kept, name, before, after)[0]:.2f} tok/s predicted, {rate:.2f} measured")
-            kept["runs"].setdefault(name, []).append([before, after, rate])
+        for name, spans in measured.items():
+            expected = statistics.mean(priced(options, folder, kept, name, number)[0] for number in (before, after))
+            say(f"{name}: {expected:.2f} tok/s predicted, {1 / typical(spans):.2f} measured")
+            kept["runs"].setdefault(name, []).append([before, after, spans])
         options.results.write_text(json.dumps(kept, indent=1) + "\n")
         before = after
 
 
-def priced(options, folder, kept, name, *numbers):
-    """(mean of what the plan is predicted with these clusters, what binds it with the last)"""
-    cluster, predicted = folder / "cluster.toml", []
-    for number in numbers:
-        cluster.write_text(kept["clusters"][number])
-        _, tokens_per_s, binding = plan_of(options, folder, cluster, PLACEMENTS[name])
-        predicted.append(tokens_per_s)
-    return statistics.mean(predicted), binding
+def priced(options, folder, kept, name, number):
+    """(tokens/s, what binds it) with this cluster"""
+    cluster = folder / "cluster.toml"
+    cluster.write_text(kept["clusters"][number])
+    return plan_of(options, folder, cluster, PLACEMENTS[name])[1:]
 
 
 def rows_of(options, folder, kept):
     """Of each placement that was run."""
     for name, runs in kept["runs"].items():
-        predicted = []
-        for before, after, _ in runs:
-            tokens_per_s, binding = priced(options, folder, kept, name, before, after)
-            predicted.append(tokens_per_s)
-        yield dict(name=name, binding=binding, predicted=statistics.median(predicted), measured=statistics.median(run[-1] for run in runs),
-                   error=statistics.median(p / run[-1] - 1 for p, run in zip(predicted, runs)))
+        around = [number for run in runs for number in run[:2]]
+        by_cluster = {number: priced(options, folder, kept, name, number) for number in set(around)}
+        predicted = 1 / typical([1 / by_cluster[number][0] for number in around])
+        measured = 1 / typical([span for run in runs for span in run[2]])
+        yield dict(name=name, binding=by_cluster[around[-1]][1], predicted=predicted, measured=measured, error=predicted / measured - 1)
 
 
 def main():

@@ -3,10 +3,11 @@
     predicted.py [--rounds 3] [--steps 6] [--length 64] [--batch 8] [--only PLAN]... [--keep FILE]
 
 All plans are for one or two workers of one thread, so that two cores are enough. `motley cluster probe --workload` measures the profile of
-as many workers before and after every few plans: a rented machine's speed changes within minutes, and a run counts beside the mean of what
-the two profiles around it predict. Of a run counts the median of all steps but the first, as profiles hold medians, too; the table holds
-medians over the rounds. The last lines: the mean of the errors, and the pairs that are predicted more than a tenth apart and ran in the
-other order. With --keep rounds of several calls count together.
+as many workers before and after every few plans: a rented machine's speed changes within seconds and within minutes. What others do on it
+makes steps longer, never shorter, so profiles hold first quartiles, and the table does, too: of all steps of a plan's runs but the first of
+each, and of what the profiles around these runs predict. More rounds see more of what the machine does. The last lines: the mean of the
+errors, and the pairs that are predicted more than a tenth apart and ran in the other order. With --keep rounds of several calls count
+together.
 """
 
 import argparse
@@ -93,6 +94,11 @@ def groups(chosen):
             yield devices, names[first:first + BETWEEN_PROBES]
 
 
+def typical(values):
+    """The first quartile, as `motley cluster probe` has it."""
+    return sorted(values)[len(values) // 4]
+
+
 def run(*command):
     result = subprocess.run(list(map(str, [BUILD / "motley", *command])), capture_output=True, text=True)
     if result.returncode:
@@ -134,7 +140,7 @@ class Model:
             self.folder / "run", "--steps", self.options.steps, "--no-shuffle", "--local", "-q")
         lines = [json.loads(line) for line in (self.folder / "run/metrics.jsonl").read_text().splitlines()]
         shutil.rmtree(self.folder / "run")
-        return statistics.median(line["seconds"] for line in lines[1:])
+        return [line["seconds"] for line in lines[1:]]
 
 
 def main():
@@ -147,7 +153,7 @@ def main():
     chosen = {name: plan for name, plan in plans().items() if not options.only or name in options.only}
     with tempfile.TemporaryDirectory() as made:
         model = Model(options, Path(made))
-        # Of a run: the numbers of the profiles before and after it, and seconds.
+        # Of a run: the numbers of the profiles before and after it, and the seconds of its steps.
         profiles, runs = [], {name: [] for name in chosen}
         if options.keep and options.keep.exists():
             profiles, runs = json.loads(options.keep.read_text())
@@ -166,12 +172,12 @@ def main():
         print(f"{'plan':<38}{'predicted':>10}{'measured':>10}{'error':>8}   seconds per step of {options.batch} x {options.length} tokens")
         figures = []
         for name, plan in chosen.items():
-            expected = [statistics.mean(model.predicted(plan, profiles[around]) for around in run[:2]) for run in runs[name]]
-            found = [run[-1] for run in runs[name]]
-            error = statistics.median(e / f - 1 for e, f in zip(expected, found))
-            figures.append((name, statistics.median(expected), statistics.median(found), error))
-            print(f"{name:<38}{figures[-1][1]:>10.3f}{figures[-1][2]:>10.3f}{100 * error:>+7.1f}%   "
-                  + " ".join(f"{e:.3f}/{f:.3f}" for e, f in zip(expected, found)))
+            by_profile = {number: model.predicted(plan, profiles[number]) for number in {n for run in runs[name] for n in run[:2]}}
+            expected = typical([by_profile[number] for run in runs[name] for number in run[:2]])
+            found = typical([seconds for run in runs[name] for seconds in run[2]])
+            figures.append((name, expected, found, expected / found - 1))
+            print(f"{name:<38}{expected:>10.3f}{found:>10.3f}{100 * figures[-1][-1]:>+7.1f}%   "
+                  + " ".join(f"{statistics.mean(by_profile[n] for n in run[:2]):.3f}/{typical(run[2]):.3f}" for run in runs[name]))
     pairs = [(a, b) for a, b in itertools.combinations(figures, 2) if max(a[1], b[1]) > 1.1 * min(a[1], b[1])]
     wrong = [(a, b) for a, b in pairs if (a[1] < b[1]) != (a[2] < b[2])]
     print(f"mean error {100 * statistics.mean(abs(figure[-1]) for figure in figures):.1f} %; of {len(pairs)} pairs that are predicted more "

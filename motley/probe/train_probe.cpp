@@ -135,17 +135,21 @@ class TrainProbe {
     Passes operator-(const Passes& o) const { return {forward_s - o.forward_s, backward_s - o.backward_s}; }
     Passes operator/(double n) const { return {forward_s / n, backward_s / n}; }
   };
-  // The mean of jobs that ran beside each other.
-  static Passes passes(const std::vector<Rounds>& jobs) {
-    Passes mean;
-    for (const Rounds& rounds : jobs) {
-      mean.forward_s += slowest_rank_s(rounds, &StepParts::forward_s) / static_cast<double>(jobs.size());
-      mean.backward_s += slowest_rank_s(rounds, &StepParts::backward_s) / static_cast<double>(jobs.size());
+  // Jobs that ran beside each other, as the workers of one step, who wait for the slowest: other programs slow down now
+  // this one, now that.
+  static void add_side_by_side(Rounds& rounds, const std::vector<Rounds>& jobs) {
+    const std::size_t fewest = std::ranges::min(jobs, {}, &Rounds::size).size();
+    for (std::size_t r = 0; r < fewest; ++r) {
+      std::vector<StepParts>& workers = rounds.emplace_back();
+      for (const Rounds& job : jobs) workers.insert(workers.end(), job[r].begin(), job[r].end());
     }
-    return mean;
   }
 
-  static double slowest_rank_s(const Rounds& rounds, double StepParts::*figure) {
+  static Passes passes(const Rounds& rounds) {
+    return {slowest_s(rounds, &StepParts::forward_s), slowest_s(rounds, &StepParts::backward_s)};
+  }
+
+  static double slowest_s(const Rounds& rounds, double StepParts::*figure) {
     std::vector<double> times;
     for (const std::vector<StepParts>& round : rounds) times.push_back(std::ranges::max(round, {}, figure).*figure);
     return typical(times);
@@ -153,8 +157,7 @@ class TrainProbe {
 
   // Of models of one and of several layers, with micro-batches of one size.
   struct Measured {
-    explicit Measured(std::size_t jobs) : few(jobs), more(jobs) {}
-    std::vector<Rounds> few, more;  // by job
+    Rounds few, more;
     Passes block() const { return (passes(more) - passes(few)) / static_cast<double>(layers - 1); }
     Passes rest() const { return passes(few) - block(); }
     bool told_apart() const { return block().forward_s > 0 && block().backward_s > 0; }
@@ -171,7 +174,7 @@ class TrainProbe {
       few.push_back(start(plan_of(one_layer, training_, 1, degree)));
       more.push_back(start(plan_of(model_, training_, 1, degree)));
     }
-    std::vector<Measured> measured(sizes_.size(), Measured(jobs));
+    std::vector<Measured> measured(sizes_.size());
     const auto all_told_apart = [&] {
       return std::ranges::all_of(measured, [](const Measured& of_size) { return of_size.told_apart(); });
     };
@@ -182,12 +185,15 @@ class TrainProbe {
                     fmt::format("a model of {} layers did not take longer than one of a single layer", layers),
                     "other programs keep this machine busy: probe it again when they have ended");
       for (std::size_t s = 0; s < sizes_.size(); ++s) {
+        std::vector<Rounds> of_few(jobs), of_more(jobs);
         std::vector<std::future<void>> running;
         for (std::size_t i = 0; i < jobs; ++i)
           running.push_back(std::async(std::launch::async, [&, i] {
-            turns({{few[i].get(), &measured[s].few[i]}, {more[i].get(), &measured[s].more[i]}}, 1, sizes_[s]);
+            turns({{few[i].get(), &of_few[i]}, {more[i].get(), &of_more[i]}}, 1, sizes_[s]);
           }));
         for (std::future<void>& one : running) one.get();
+        add_side_by_side(measured[s].few, of_few);
+        add_side_by_side(measured[s].more, of_more);
       }
     }
     for (std::size_t s = 0; s < sizes_.size(); ++s)
