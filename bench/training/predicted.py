@@ -26,8 +26,9 @@ import numpy
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 BUILD = Path(os.environ.get("MOTLEY_BUILD", ROOT / "build/release"))
-sys.path[:0] = [str(ROOT / "tests/parity")]
+sys.path[:0] = [str(ROOT / "tests/parity"), str(HERE.parent)]
 import training  # noqa: E402
+from quartile import typical  # noqa: E402
 
 CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 512, "num_hidden_layers": 6,
           "num_attention_heads": 8, "num_key_value_heads": 8, "intermediate_size": 1408, "vocab_size": 4096, "tie_word_embeddings": False,
@@ -92,11 +93,6 @@ def groups(chosen):
         names = [name for name, (replicas, *_) in chosen.items() if devices_of(replicas) == devices]
         for first in range(0, len(names), BETWEEN_PROBES):
             yield devices, names[first:first + BETWEEN_PROBES]
-
-
-def typical(values):
-    """The first quartile, as `motley cluster probe` has it."""
-    return sorted(values)[len(values) // 4]
 
 
 def run(*command):
