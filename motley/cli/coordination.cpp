@@ -119,6 +119,12 @@ bool wait_for_members(Members& members, int count, const std::set<std::string>& 
   }
 }
 
+void print_link_after(const OwnAgent& own_agent, const std::string& name, Members& members, const JoinLink& link,
+                      const std::function<bool()>& stopped) {
+  wait_for_members(members, 1, {name}, [&] { return own_agent.was_refused() || stopped(); });
+  print_link(link);
+}
+
 void check_described(const Cluster& cluster, const std::vector<MemberStatus>& members) {
   for (const Machine& machine : cluster.machines) {
     const auto member = std::ranges::find(members, machine.name, &MemberStatus::name);

@@ -12,6 +12,7 @@
 #include "motley/agent/members.hpp"
 #include "motley/cli/agents.hpp"
 #include "motley/cli/deployment_store.hpp"
+#include "motley/cli/own_agent.hpp"
 #include "motley/cli/relay_beside.hpp"
 #include "motley/cluster/cluster.hpp"
 
@@ -61,6 +62,11 @@ std::vector<std::string> agent_arguments(const MachineOptions& machine, const st
 
 // The line by which other machines join.
 void print_link(const JoinLink& link);
+
+// The same, once this machine's own agent has taken its name, before another machine could come under it, or was refused.
+// `stopped` is asked often while it is waited for.
+void print_link_after(const OwnAgent& own_agent, const std::string& name, Members& members, const JoinLink& link,
+                      const std::function<bool()>& stopped);
 
 // Until so many are there, these among them. `stopped` is asked often; false: it said so.
 bool wait_for_members(Members& members, int count, const std::set<std::string>& names,

@@ -103,9 +103,7 @@ int deploy(const DeployOptions& options) {
   Members& members = *coordination.members;
   const JoinLink link = coordination.link(token_lifetime_s, *store);
   OwnAgent own_agent(to_text(Coordination::own_link(link)), agent_arguments(options.machine, name, model));
-  // Its name is taken before another machine could come under it.
-  wait_for_members(members, 1, {name}, [&] { return own_agent.was_refused() || signals.came(); });
-  print_link(link);
+  print_link_after(own_agent, name, members, link, [&] { return signals.came(); });
 
   const ModelManifest manifest =
       make_manifest(model, user_folder("XDG_CACHE_HOME", ".cache") / "digests",

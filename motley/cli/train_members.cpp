@@ -79,9 +79,7 @@ Workers TrainMembers::start(const TrainPlan& plan, const std::filesystem::path& 
   const JoinLink link = coordination_->link(lifetime_s, *store_);
   own_agent_.emplace(to_text(Coordination::own_link(link)),
                      agent_arguments(options_.machine, name, std::filesystem::absolute(weights).string()));
-  // Its name is taken before another machine could come under it.
-  wait_for_members(members, 1, {name}, [this] { return own_agent_->was_refused() || options_.stopped(); });
-  print_link(link);
+  print_link_after(*own_agent_, name, members, link, options_.stopped);
   members.offer_weights(manifest, weights);
 
   const std::vector<std::string> devices = train_devices(plan);
