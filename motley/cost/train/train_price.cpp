@@ -63,10 +63,14 @@ bool gathers_once(const LayerStrategy& strategy) {
   return strategy.shard == Sharding::zero1 || strategy.shard == Sharding::zero2;
 }
 
+// How often a rank reads or writes the bytes of weights that are gathered after the update, beside the exchange: its own
+// part goes into one piece, and the others' are taken from it.
+constexpr double new_weight_copies = 2;
+
 class Exchange {
  public:
-  Exchange(const TrainLinks& links, SyncAlgorithm algorithm)
-      : links_(links), algorithm_(algorithm), sums_(links), gathers_(links) {}
+  Exchange(const TrainStepCost& cost, SyncAlgorithm algorithm)
+      : cost_(cost), links_(cost.links()), algorithm_(algorithm), sums_(links_), gathers_(links_) {}
 
   // `bytes` of gradients, `copies` times.
   void add(const std::vector<Owner>& owners, double bytes, double copies) {
@@ -81,9 +85,8 @@ class Exchange {
       std::vector<int> ring;
       for (std::int64_t d = 0; d < strategy.dp; ++d)
         ring.push_back(stage.devices[static_cast<std::size_t>(d * strategy.tp + k)]);
-      gathers_.loads.add_ring(ring, copies * shared_out_bytes(links_, ring, part),
-                              part / static_cast<double>(strategy.dp));
-      gathers_.add_latency(ring, copies * longest_s(ring));
+      gathers_.loads.add_ring(ring, copies * shared_out_bytes(ring, part), part / static_cast<double>(strategy.dp));
+      gathers_.add_latency(ring, copies * (longest_s(ring) + cost_.copies_s(ring, new_weight_copies * part)));
     }
   }
 
@@ -164,6 +167,7 @@ class Exchange {
 
   static constexpr std::int64_t whole = std::int64_t{1} << 40;  // of which transfers are parts
 
+  const TrainStepCost& cost_;
   const TrainLinks& links_;
   SyncAlgorithm algorithm_;
   Traffic sums_, gathers_;
@@ -349,7 +353,7 @@ std::vector<GradientPiece> gradient_pieces(const TrainLayout& layout, std::int64
 
 GradientExchange gradient_exchange(const TrainStepCost& cost, const TrainProblemView& view, const TrainLayout& layout) {
   const StateBytes states = state_bytes(view.training);
-  Exchange exchange(cost.links(), layout.sync.algorithm);
+  Exchange exchange(cost, layout.sync.algorithm);
   std::vector<Walk> walks;
   std::vector<Owner> owners;
   for (const auto& replica : layout.replicas) {

@@ -180,11 +180,6 @@ bool LinkLoads::busiest_is_of_processors() const {
   return most_from_ >= 0 && links_.between_processors(most_from_, most_to_);
 }
 
-double shared_out_bytes(const TrainLinks& links, const std::vector<int>& ring, double bytes) {
-  const auto ranks = static_cast<double>(ring.size());
-  return links.between_processors(ring.front(), ring.back()) ? bytes : bytes * (ranks - 1) / ranks;
-}
-
 TrainStepCost::TrainStepCost(const CostOptions& options, const Cluster& cluster, const Architecture& arch,
                              const Training& training, const Profile& profile)
     : cluster_(cluster),
@@ -361,7 +356,7 @@ double TrainStepCost::over_data_ranks_s(const StageWork& work, const LayerStrate
     std::vector<int> ring;
     for (std::int64_t d = 0; d < strategy.dp; ++d)
       ring.push_back(work.devices[static_cast<std::size_t>(d * strategy.tp + k)]);
-    loads.add_ring(ring, shared_out_bytes(links_, ring, bytes), bytes / (ranks * static_cast<double>(pieces)));
+    loads.add_ring(ring, shared_out_bytes(ring, bytes), bytes / (ranks * static_cast<double>(pieces)));
     for (std::size_t i = 0; i < ring.size(); ++i)
       latency_s = std::max(latency_s, links_.path(ring[i], ring[(i + 1) % ring.size()]).latency_s);
   }
@@ -369,10 +364,10 @@ double TrainStepCost::over_data_ranks_s(const StageWork& work, const LayerStrate
 }
 
 // Blocks are larger than caches, in which what the rate of sums was measured with may stay.
-double TrainStepCost::copies_s(const StageWork& work, double bytes) const {
+double TrainStepCost::copies_s(const std::vector<int>& devices, double bytes) const {
   double slowest_s = 0;
   if (!copies_) return slowest_s;
-  for (const int device : work.devices) slowest_s = std::max(slowest_s, memory_s(cluster_.type_of(device), bytes));
+  for (const int device : devices) slowest_s = std::max(slowest_s, memory_s(cluster_.type_of(device), bytes));
   return slowest_s;
 }
 
@@ -415,7 +410,7 @@ BlockPass TrainStepCost::block(const StageWork& work, const LayerStrategy& strat
   const auto exchanged_s = [&](double bytes_per_parameter, double copies) {
     if (strategy.dp < 2) return 0.0;
     const double bytes = block_bytes(bytes_per_parameter) / static_cast<double>(strategy.tp);
-    return over_data_ranks_s(work, strategy, bytes, pieces) + copies_s(work, copies * bytes);
+    return over_data_ranks_s(work, strategy, bytes, pieces) + copies_s(work.devices, copies * bytes);
   };
   const double gather_s = strategy.shard == Sharding::zero3
                               ? exchanged_s(states_.weight, gather_copies(strategy.dp, strategy.split > 1))
@@ -450,7 +445,7 @@ double TrainStepCost::sharded_end_s(const StageWork& work, const LayerStrategy& 
   if (strategy.dp < 2 || strategy.shard < from || !ends_in_passes()) return 0;
   const double bytes = bytes_per_parameter * parameters(end) / static_cast<double>(strategy.tp);
   const double copies = from == Sharding::zero3 ? gather_copies(strategy.dp, false) : reduce_copies(strategy.dp, false);
-  return exposed_ * (over_data_ranks_s(work, strategy, bytes, 1) + copies_s(work, copies * bytes));
+  return exposed_ * (over_data_ranks_s(work, strategy, bytes, 1) + copies_s(work.devices, copies * bytes));
 }
 
 BlockPass TrainStepCost::embedding(const StageWork& work, const LayerStrategy& strategy) const {

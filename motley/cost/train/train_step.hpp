@@ -69,9 +69,11 @@ class LinkLoads {
   int most_from_ = -1, most_to_ = -1;  // devices on the busiest link
 };
 
-// Bytes that each of a ring's members sends where they divide `bytes`, or gather them: all but its own part. Processors
-// of one machine copy the whole, to bring a block's tensors into one piece and back.
-double shared_out_bytes(const TrainLinks& links, const std::vector<int>& ring, double bytes);
+// Bytes that each of a ring's members sends where they divide `bytes`, or gather them: all but its own part.
+inline double shared_out_bytes(const std::vector<int>& ring, double bytes) {
+  const auto ranks = static_cast<double>(ring.size());
+  return bytes * (ranks - 1) / ranks;
+}
 
 // Seconds of one block in one micro-batch.
 struct BlockPass {
@@ -138,6 +140,10 @@ class TrainStepCost {
   // to another share a link.
   PipelineHop hop(const std::vector<int>& from, const std::vector<int>& to, std::int64_t sequences) const;
 
+  // Of the slowest device, for `bytes` that the executor reads and writes beside an exchange of sharded tensors; 0 for
+  // one that does not.
+  double copies_s(const std::vector<int>& devices, double bytes) const;
+
   HopMode hops() const { return hops_; }
   // Whether sharded weights of embedding and head are gathered for every pass, as those of blocks are, or once per
   // step.
@@ -168,7 +174,6 @@ class TrainStepCost {
   double update_s(const StageWork& work, const LayerStrategy& strategy, LayerPart part, double count) const;
   double over_data_ranks_s(const StageWork& work, const LayerStrategy& strategy, double bytes,
                            std::int64_t pieces) const;
-  double copies_s(const StageWork& work, double bytes) const;
 
   const Cluster& cluster_;
   const Architecture& arch_;
