@@ -1,11 +1,11 @@
 """Steps of `motley train` beside what `motley explain` predicts for them from a measured profile: unlike plans of one model.
 
-    predicted.py [--rounds 3] [--steps 6] [--length 64] [--batch 8] [--only PLAN]... [--keep FILE]
+    predicted.py [--rounds 8] [--steps 6] [--length 64] [--batch 8] [--only PLAN]... [--keep FILE]
 
-All plans are for one or two workers of one thread, so that two cores are enough. `motley cluster probe --workload` measures the profile of
-as many workers before and after every few plans: a rented machine's speed changes within seconds and within minutes. What others do on it
-makes steps longer, never shorter, so profiles hold first quartiles, and the table does, too: of all steps of a plan's runs but the first of
-each, and of what the profiles around these runs predict. More rounds see more of what the machine does. The last lines: the mean of the
+All plans are for one or two workers of one thread, so that two cores are enough. In every round `motley cluster probe --workload` measures
+the profile of as many workers before their plans run. What others do on a rented machine changes its speed within parts of a second and
+within minutes: times of parts add up to a step's if they are means, as in the probe, and many rounds show the same of the machine to all
+plans. The table has the means of all steps but the first of each run, and of what the profiles predict. The last lines: the mean of the
 errors, and the pairs that are predicted more than a tenth apart and ran in the other order. With --keep rounds of several calls count
 together.
 """
@@ -26,15 +26,13 @@ import numpy
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 BUILD = Path(os.environ.get("MOTLEY_BUILD", ROOT / "build/release"))
-sys.path[:0] = [str(ROOT / "tests/parity"), str(HERE.parent)]
+sys.path[:0] = [str(ROOT / "tests/parity")]
 import training  # noqa: E402
-from quartile import typical  # noqa: E402
 
 CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 512, "num_hidden_layers": 6,
           "num_attention_heads": 8, "num_key_value_heads": 8, "intermediate_size": 1408, "vocab_size": 4096, "tie_word_embeddings": False,
           "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "bos_token_id": 1, "eos_token_id": 2}
 LAYERS = CONFIG["num_hidden_layers"]
-BETWEEN_PROBES = 4
 ONE, OTHER = "box/0", "box/1"
 BOTH = [ONE, OTHER]
 
@@ -87,14 +85,6 @@ def devices_of(replicas):
     return len({device for replica in replicas for stage in replica["stages"] for device in stage["devices"]})
 
 
-def groups(chosen):
-    """(number of devices, names of plans for so many) for the plans between two probes."""
-    for devices in (1, 2):
-        names = [name for name, (replicas, *_) in chosen.items() if devices_of(replicas) == devices]
-        for first in range(0, len(names), BETWEEN_PROBES):
-            yield devices, names[first:first + BETWEEN_PROBES]
-
-
 def run(*command):
     result = subprocess.run(list(map(str, [BUILD / "motley", *command])), capture_output=True, text=True)
     if result.returncode:
@@ -117,7 +107,7 @@ class Model:
     def profile(self, devices):
         (self.folder / "cluster.json").write_text(json.dumps(cluster_of(devices)))
         run("cluster", "probe", "--cluster", self.folder / "cluster.json", "--model", self.folder / "model", "--workload",
-            self.folder / "job.json", "--seconds", 6 * devices, "-q", "-o", self.folder / "probed.json")
+            self.folder / "job.json", "--seconds", 30 * devices, "-q", "-o", self.folder / "probed.json")
         return json.loads((self.folder / "probed.json").read_text())
 
     def plan(self, replicas, schedule, overlap, profile=None):
@@ -141,7 +131,7 @@ class Model:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    for name, default in [("rounds", 3), ("length", 64), ("batch", 8), ("steps", 6)]:
+    for name, default in [("rounds", 8), ("length", 64), ("batch", 8), ("steps", 6)]:
         parser.add_argument("--" + name, type=int, default=default)
     parser.add_argument("--only", action="append")
     parser.add_argument("--keep", type=Path, help="go on with the rounds in this file, and add to it")
@@ -149,31 +139,29 @@ def main():
     chosen = {name: plan for name, plan in plans().items() if not options.only or name in options.only}
     with tempfile.TemporaryDirectory() as made:
         model = Model(options, Path(made))
-        # Of a run: the numbers of the profiles before and after it, and the seconds of its steps.
+        # Of a run: the number of the profile before it, and the seconds of its steps.
         profiles, runs = [], {name: [] for name in chosen}
         if options.keep and options.keep.exists():
             profiles, runs = json.loads(options.keep.read_text())
-        probed = 0  # devices of the last profile
         for _ in range(options.rounds):
-            for devices, names in groups(chosen):
-                if probed != devices:
-                    profiles.append(model.profile(devices))
-                probed = devices
-                seconds = [model.measured(chosen[name]) for name in names]
+            for devices in (1, 2):
+                names = [name for name, (replicas, *_) in chosen.items() if devices_of(replicas) == devices]
+                if not names:
+                    continue
                 profiles.append(model.profile(devices))
-                for name, found in zip(names, seconds):
-                    runs[name].append([len(profiles) - 2, len(profiles) - 1, found])
-                if options.keep:
-                    options.keep.write_text(json.dumps([profiles, runs]))
+                for name in names:
+                    runs[name].append([len(profiles) - 1, model.measured(chosen[name])])
+            if options.keep:
+                options.keep.write_text(json.dumps([profiles, runs]))
         print(f"{'plan':<38}{'predicted':>10}{'measured':>10}{'error':>8}   seconds per step of {options.batch} x {options.length} tokens")
         figures = []
         for name, plan in chosen.items():
-            by_profile = {number: model.predicted(plan, profiles[number]) for number in {n for run in runs[name] for n in run[:2]}}
-            expected = typical([by_profile[number] for run in runs[name] for number in run[:2]])
-            found = typical([seconds for run in runs[name] for seconds in run[2]])
+            rounds = [(model.predicted(plan, profiles[number]), seconds) for number, seconds in runs[name]]
+            expected = statistics.mean(predicted for predicted, _ in rounds)
+            found = statistics.mean(itertools.chain.from_iterable(seconds for _, seconds in rounds))
             figures.append((name, expected, found, expected / found - 1))
             print(f"{name:<38}{expected:>10.3f}{found:>10.3f}{100 * figures[-1][-1]:>+7.1f}%   "
-                  + " ".join(f"{statistics.mean(by_profile[n] for n in run[:2]):.3f}/{typical(run[2]):.3f}" for run in runs[name]))
+                  + " ".join(f"{predicted:.3f}/{statistics.mean(seconds):.3f}" for predicted, seconds in rounds))
     pairs = [(a, b) for a, b in itertools.combinations(figures, 2) if max(a[1], b[1]) > 1.1 * min(a[1], b[1])]
     wrong = [(a, b) for a, b in pairs if (a[1] < b[1]) != (a[2] < b[2])]
     print(f"mean error {100 * statistics.mean(abs(figure[-1]) for figure in figures):.1f} %; of {len(pairs)} pairs that are predicted more "

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <future>
 #include <memory>
+#include <numeric>
 #include <set>
 #include <utility>
 #include <vector>
@@ -21,10 +22,8 @@ namespace {
 constexpr std::int64_t layers = 4;  // of the larger model that is run
 constexpr std::int64_t micro_batches = 3;
 constexpr std::int64_t most_sequences = 4;
-// All sizes take turns, so that what keeps the machine busy for seconds does not fall on one of them alone.
-constexpr int sweeps = 3;
+constexpr int least_sweeps = 3;
 constexpr int most_sweeps = 18;  // until they tell the layers from the rest
-constexpr int most_rounds = 4;   // of one size and sweep
 
 // The same but for the number of its layers.
 Model shortened(const Model& model, std::int64_t count) {
@@ -74,6 +73,13 @@ StepParts parts_of(const TrainStepDone& done) {
 
 using Rounds = std::vector<std::vector<StepParts>>;  // of each worker
 
+// Not a quartile: times of parts add up to a step's, and where other programs slow the machine down for parts of a
+// second, only means do so. A step of a second meets more of them than a pass does.
+double mean(const std::vector<double>& values) {
+  MOTLEY_CHECK(!values.empty());
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
 class TrainProbe {
  public:
   explicit TrainProbe(const TrainProbeOptions& options) : options_(options), model_(shortened(options.model, layers)) {
@@ -109,8 +115,9 @@ class TrainProbe {
   void probe_once() {
     const std::unique_ptr<TrainWorkers> workers = start(plan_of(model_, training_, devices_, 1));
     Rounds rounds;
-    for (int sweep = 0; sweep < sweeps; ++sweep)
-      turns({{workers.get(), &rounds}}, static_cast<std::size_t>(devices_), 1);
+    const Instant begun = Clock::now();
+    for (int sweep = 0; sweep < least_sweeps || seconds_since(begun) < share_s(1); ++sweep)
+      turns({{workers.get(), &rounds}}, static_cast<std::size_t>(devices_), 1, sweep == 0);
     std::vector<double> once_s, exchange_s;
     for (const std::vector<StepParts>& round : rounds) {
       // The worker that comes last waits for nobody.
@@ -119,11 +126,11 @@ class TrainProbe {
       exchange_s.push_back(least(&StepParts::exchange_s));
     }
     const auto parameters = static_cast<double>(total_parameters(model_.arch));
-    once_s_ = typical(once_s) / parameters;
+    once_s_ = mean(once_s) / parameters;
     report("what a step does once");
     if (devices_ < 2) return;
     const double bytes = 4 * parameters, members = static_cast<double>(devices_);
-    const double rate = 2 * bytes * (members - 1) / members / typical(exchange_s);
+    const double rate = 2 * bytes * (members - 1) / members / mean(exchange_s);
     for (const std::string& from : types_)
       for (const std::string& to : types_)
         profile_.link_rate.push_back({from, to, {static_cast<double>(gradient_bucket_bytes) / members}, {rate}});
@@ -145,14 +152,16 @@ class TrainProbe {
     }
   }
 
+  // Of the worker that took longest in each round.
   static Passes passes(const Rounds& rounds) {
-    return {slowest_s(rounds, &StepParts::forward_s), slowest_s(rounds, &StepParts::backward_s)};
-  }
-
-  static double slowest_s(const Rounds& rounds, double StepParts::*figure) {
-    std::vector<double> times;
-    for (const std::vector<StepParts>& round : rounds) times.push_back(std::ranges::max(round, {}, figure).*figure);
-    return typical(times);
+    std::vector<double> forward_s, backward_s;
+    for (const std::vector<StepParts>& round : rounds) {
+      const StepParts slowest =
+          std::ranges::max(round, {}, [](const StepParts& one) { return one.forward_s + one.backward_s; });
+      forward_s.push_back(slowest.forward_s);
+      backward_s.push_back(slowest.backward_s);
+    }
+    return {mean(forward_s), mean(backward_s)};
   }
 
   // Of models of one and of several layers, with micro-batches of one size.
@@ -178,9 +187,11 @@ class TrainProbe {
     const auto all_told_apart = [&] {
       return std::ranges::all_of(measured, [](const Measured& of_size) { return of_size.told_apart(); });
     };
-    // On a busy machine a few rounds may not show what three layers take.
-    for (int sweep = 0; sweep < sweeps || !all_told_apart(); ++sweep) {
-      if (sweep == most_sweeps)
+    // All sizes take turns, so that what keeps the machine busy for seconds does not fall on one of them alone. There a
+    // few sweeps may not show what three layers take.
+    const Instant begun = Clock::now();
+    for (int sweep = 0; sweep < least_sweeps || seconds_since(begun) < share_s(2) || !all_told_apart(); ++sweep) {
+      if (sweep >= most_sweeps && seconds_since(begun) >= share_s(2))
         throw Error(ErrorCode::environment,
                     fmt::format("a model of {} layers did not take longer than one of a single layer", layers),
                     "other programs keep this machine busy: probe it again when they have ended");
@@ -189,7 +200,7 @@ class TrainProbe {
         std::vector<std::future<void>> running;
         for (std::size_t i = 0; i < jobs; ++i)
           running.push_back(std::async(std::launch::async, [&, i] {
-            turns({{few[i].get(), &of_few[i]}, {more[i].get(), &of_more[i]}}, 1, sizes_[s]);
+            turns({{few[i].get(), &of_few[i]}, {more[i].get(), &of_more[i]}}, 1, sizes_[s], sweep == 0);
           }));
         for (std::future<void>& one : running) one.get();
         add_side_by_side(measured[s].few, of_few);
@@ -225,13 +236,14 @@ class TrainProbe {
                   .program = options_.worker_program, .weights = folder_.path(), .threads = options_.threads});
   }
 
-  // Steps with micro-batches of so many sequences, by workers that take turns, so that what slows the machine down
-  // slows all of them. The first steps are not among the rounds: memory that is used for the first time takes longer.
+  // A step with micro-batches of so many sequences each, by workers that take turns, so that what slows the machine down
+  // slows all of them. The `first` step of a size is not among the rounds: memory that is used for the first time takes
+  // longer.
   struct Turn {
     TrainWorkers* workers;
     Rounds* rounds;  // added to
   };
-  void turns(const std::vector<Turn>& all, std::size_t replicas, std::int64_t sequences) const {
+  void turns(const std::vector<Turn>& all, std::size_t replicas, std::int64_t sequences, bool first) const {
     const std::int64_t tokens = micro_batches * sequences * training_.sequence_length;
     ReplicaBatch batch{.sequences = micro_batches * sequences, .inputs = {}, .targets = {}};
     for (std::int64_t i = 0; i < tokens; ++i) {
@@ -240,15 +252,17 @@ class TrainProbe {
     }
     const std::vector<ReplicaBatch> batches(replicas, batch);
     const TrainStep step{.learning_rate = 0, .tokens = tokens * static_cast<std::int64_t>(replicas)};
-    const double share_s = options_.seconds * static_cast<double>(all.size()) /
-                           static_cast<double>(sweeps * (1 + 2 * degrees_.size() * sizes_.size()));
-    for (const Turn& turn : all) turn.workers->run(step, batches);
-    const Instant begun = Clock::now();
-    for (int round = 0; round == 0 || (round < most_rounds && seconds_since(begun) < share_s); ++round)
-      for (const Turn& turn : all) {
-        std::vector<StepParts>& parts = turn.rounds->emplace_back();
-        for (const TrainStepDone& done : turn.workers->run(step, batches)) parts.push_back(parts_of(done));
-      }
+    if (first)
+      for (const Turn& turn : all) turn.workers->run(step, batches);
+    for (const Turn& turn : all) {
+      std::vector<StepParts>& parts = turn.rounds->emplace_back();
+      for (const TrainStepDone& done : turn.workers->run(step, batches)) parts.push_back(parts_of(done));
+    }
+  }
+
+  // The passes of each degree get twice what follows them gets.
+  double share_s(int parts) const {
+    return options_.seconds * parts / static_cast<double>(1 + 2 * degrees_.size());
   }
 
   void report(const std::string& what) const {
