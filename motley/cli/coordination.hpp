@@ -63,8 +63,8 @@ std::vector<std::string> agent_arguments(const MachineOptions& machine, const st
 // The line by which other machines join.
 void print_link(const JoinLink& link);
 
-// The same, once this machine's own agent has taken its name, before another machine could come under it, or was refused.
-// `stopped` is asked often while it is waited for.
+// The same, once this machine's own agent has taken its name, before another machine could come under it, or was
+// refused. `stopped` is asked often while it is waited for.
 void print_link_after(const OwnAgent& own_agent, const std::string& name, Members& members, const JoinLink& link,
                       const std::function<bool()>& stopped);
 

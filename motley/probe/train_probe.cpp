@@ -236,9 +236,9 @@ class TrainProbe {
                   .program = options_.worker_program, .weights = folder_.path(), .threads = options_.threads});
   }
 
-  // A step with micro-batches of so many sequences each, by workers that take turns, so that what slows the machine down
-  // slows all of them. The `first` step of a size is not among the rounds: memory that is used for the first time takes
-  // longer.
+  // A step with micro-batches of so many sequences each, by workers that take turns, so that what slows the machine
+  // down slows all of them. The `first` step of a size is not among the rounds: memory that is used for the first time
+  // takes longer.
   struct Turn {
     TrainWorkers* workers;
     Rounds* rounds;  // added to
@@ -261,9 +261,7 @@ class TrainProbe {
   }
 
   // The passes of each degree get twice what follows them gets.
-  double share_s(int parts) const {
-    return options_.seconds * parts / static_cast<double>(1 + 2 * degrees_.size());
-  }
+  double share_s(int parts) const { return options_.seconds * parts / static_cast<double>(1 + 2 * degrees_.size()); }
 
   void report(const std::string& what) const {
     if (options_.report) options_.report(what, seconds_since(start_));

@@ -63,8 +63,8 @@ bool gathers_once(const LayerStrategy& strategy) {
   return strategy.shard == Sharding::zero1 || strategy.shard == Sharding::zero2;
 }
 
-// How often a rank reads or writes the bytes of weights that are gathered after the update, beside the exchange: its own
-// part goes into one piece, and the others' are taken from it.
+// How often a rank reads or writes the bytes of weights that are gathered after the update, beside the exchange: its
+// own part goes into one piece, and the others' are taken from it.
 constexpr double new_weight_copies = 2;
 
 class Exchange {
