@@ -1,6 +1,6 @@
 """Steps of `motley train` beside what `motley explain` predicts for them from a measured profile: unlike plans of one model.
 
-    predicted.py [--rounds 8] [--steps 6] [--length 64] [--batch 8] [--only PLAN]... [--keep FILE]
+    predicted.py [--rounds 12] [--steps 6] [--length 64] [--batch 8] [--only PLAN]... [--keep FILE]
 
 All plans are for one or two workers of one thread, so that two cores are enough. In every round `motley cluster probe --workload` measures
 the profile of as many workers before their plans run. What others do on a rented machine changes its speed within parts of a second and
@@ -131,7 +131,7 @@ class Model:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    for name, default in [("rounds", 8), ("length", 64), ("batch", 8), ("steps", 6)]:
+    for name, default in [("rounds", 12), ("length", 64), ("batch", 8), ("steps", 6)]:
         parser.add_argument("--" + name, type=int, default=default)
     parser.add_argument("--only", action="append")
     parser.add_argument("--keep", type=Path, help="go on with the rounds in this file, and add to it")
