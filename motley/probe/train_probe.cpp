@@ -117,7 +117,7 @@ class TrainProbe {
     Rounds rounds;
     const Instant begun = Clock::now();
     for (int sweep = 0; sweep < least_sweeps || seconds_since(begun) < share_s(1); ++sweep)
-      turns({{workers.get(), &rounds}}, static_cast<std::size_t>(devices_), 1, sweep == 0);
+      turns({{workers.get(), &rounds.emplace_back()}}, static_cast<std::size_t>(devices_), 1, sweep == 0);
     std::vector<double> once_s, exchange_s;
     for (const std::vector<StepParts>& round : rounds) {
       // The worker that comes last waits for nobody.
@@ -144,12 +144,10 @@ class TrainProbe {
   };
   // Jobs that ran beside each other, as the workers of one step, who wait for the slowest: other programs slow down now
   // this one, now that.
-  static void add_side_by_side(Rounds& rounds, const std::vector<Rounds>& jobs) {
-    const std::size_t fewest = std::ranges::min(jobs, {}, &Rounds::size).size();
-    for (std::size_t r = 0; r < fewest; ++r) {
-      std::vector<StepParts>& workers = rounds.emplace_back();
-      for (const Rounds& job : jobs) workers.insert(workers.end(), job[r].begin(), job[r].end());
-    }
+  static std::vector<StepParts> side_by_side(const std::vector<std::vector<StepParts>>& jobs) {
+    std::vector<StepParts> workers;
+    for (const std::vector<StepParts>& job : jobs) workers.insert(workers.end(), job.begin(), job.end());
+    return workers;
   }
 
   // Of the worker that took longest in each round.
@@ -187,8 +185,8 @@ class TrainProbe {
     const auto all_told_apart = [&] {
       return std::ranges::all_of(measured, [](const Measured& of_size) { return of_size.told_apart(); });
     };
-    // All sizes take turns, so that what keeps the machine busy for seconds does not fall on one of them alone. There a
-    // few sweeps may not show what three layers take.
+    // All sizes take turns, so that what keeps the machine busy for seconds does not fall on one of them alone. On such
+    // a machine a few sweeps may not show what three layers take.
     const Instant begun = Clock::now();
     for (int sweep = 0; sweep < least_sweeps || seconds_since(begun) < share_s(2) || !all_told_apart(); ++sweep) {
       if (sweep >= most_sweeps && seconds_since(begun) >= share_s(2))
@@ -196,15 +194,15 @@ class TrainProbe {
                     fmt::format("a model of {} layers did not take longer than one of a single layer", layers),
                     "other programs keep this machine busy: probe it again when they have ended");
       for (std::size_t s = 0; s < sizes_.size(); ++s) {
-        std::vector<Rounds> of_few(jobs), of_more(jobs);
+        std::vector<std::vector<StepParts>> of_few(jobs), of_more(jobs);
         std::vector<std::future<void>> running;
         for (std::size_t i = 0; i < jobs; ++i)
           running.push_back(std::async(std::launch::async, [&, i] {
             turns({{few[i].get(), &of_few[i]}, {more[i].get(), &of_more[i]}}, 1, sizes_[s], sweep == 0);
           }));
         for (std::future<void>& one : running) one.get();
-        add_side_by_side(measured[s].few, of_few);
-        add_side_by_side(measured[s].more, of_more);
+        measured[s].few.push_back(side_by_side(of_few));
+        measured[s].more.push_back(side_by_side(of_more));
       }
     }
     for (std::size_t s = 0; s < sizes_.size(); ++s)
@@ -237,11 +235,11 @@ class TrainProbe {
   }
 
   // A step with micro-batches of so many sequences each, by workers that take turns, so that what slows the machine
-  // down slows all of them. The `first` step of a size is not among the rounds: memory that is used for the first time
-  // takes longer.
+  // down slows all of them. With `first` each runs another one before, which does not count: memory that is used for
+  // the first time takes longer.
   struct Turn {
     TrainWorkers* workers;
-    Rounds* rounds;  // added to
+    std::vector<StepParts>* parts;  // of its own, added to
   };
   void turns(const std::vector<Turn>& all, std::size_t replicas, std::int64_t sequences, bool first) const {
     const std::int64_t tokens = micro_batches * sequences * training_.sequence_length;
@@ -254,10 +252,8 @@ class TrainProbe {
     const TrainStep step{.learning_rate = 0, .tokens = tokens * static_cast<std::int64_t>(replicas)};
     if (first)
       for (const Turn& turn : all) turn.workers->run(step, batches);
-    for (const Turn& turn : all) {
-      std::vector<StepParts>& parts = turn.rounds->emplace_back();
-      for (const TrainStepDone& done : turn.workers->run(step, batches)) parts.push_back(parts_of(done));
-    }
+    for (const Turn& turn : all)
+      for (const TrainStepDone& done : turn.workers->run(step, batches)) turn.parts->push_back(parts_of(done));
   }
 
   // The passes of each degree get twice what follows them gets.
