@@ -63,16 +63,3 @@ if(MOTLEY_RUNTIME)
   # The coordinator's log, unless it is in etcd.
   find_package(SQLite3 3.40 REQUIRED)
 endif()
-
-if(MOTLEY_RUNTIME OR MOTLEY_FUZZ)
-  # The embedded interpreter: Debian's libpython and pybind11's headers.
-  set(Python3_ROOT_DIR /usr)  # the one that MOTLEY_VENV was made from, whatever else the PATH leads to
-  set(Python3_FIND_STRATEGY LOCATION)
-  find_package(Python3 3.11 EXACT REQUIRED COMPONENTS Development.Embed)
-  # Only pybind11: torch's folder also holds an fmt of its own.
-  file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/include)
-  file(CREATE_LINK ${torch}/include/pybind11 ${CMAKE_BINARY_DIR}/include/pybind11 SYMBOLIC)
-  add_library(motley_python INTERFACE)
-  target_include_directories(motley_python SYSTEM INTERFACE ${CMAKE_BINARY_DIR}/include)
-  target_link_libraries(motley_python INTERFACE Python3::Python)
-endif()

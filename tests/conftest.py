@@ -11,7 +11,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from processes import alive, children
+from processes import alive, children, name_of
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = Path(os.environ.get("MOTLEY_BUILD", ROOT / "build" / "release"))
@@ -39,7 +39,9 @@ class RunningServer:
             self.process.kill()
             raise AssertionError("the server did not get ready:\n" + self.text())
         assert self.status("/ready") == 200
-        self.workers = children(self.process.pid)
+        started = children(self.process.pid)
+        self.workers = [process for process in started if name_of(process) == "motley-worker"]
+        self.helpers = [process for process in started if process not in self.workers]  # Python's, for texts
 
     def _read(self):
         for line in self.process.stderr:
@@ -64,13 +66,13 @@ class RunningServer:
             return error.code
 
     def wait(self, timeout_s=60):
-        """The exit code; asserts that no worker outlives the server."""
+        """The exit code; asserts that nothing outlives the server."""
         code = self.process.wait(timeout_s)
         self._reader.join(timeout_s)
         until = time.monotonic() + 5
-        while any(map(alive, self.workers)) and time.monotonic() < until:
+        while any(map(alive, self.workers + self.helpers)) and time.monotonic() < until:
             time.sleep(0.05)
-        left = [worker for worker in self.workers if alive(worker)]
+        left = [process for process in self.workers + self.helpers if alive(process)]
         assert not left, f"processes remain: {left}"
         return code
 

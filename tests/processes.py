@@ -24,3 +24,7 @@ def alive(process):
         return (Path("/proc") / str(process) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def name_of(process):
+    return (Path("/proc") / str(process) / "comm").read_text().strip()

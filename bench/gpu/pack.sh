@@ -13,9 +13,9 @@ for program in motley motley-worker engine_check decode_bench nccl_check; do
 done
 [ -z "$kernels" ] || cp "$kernels" "$folder/bin/"
 # What the programs link apart from LibTorch's and the C++ libraries, which every machine with PyTorch has.
-ldd "$build"/{motley,motley-worker,engine_check,decode_bench,nccl_check} | awk '/=>/ {print $3}' | sort -u |
+ldd "$build"/{motley,motley-worker,engine_check,decode_bench,nccl_check} /usr/bin/python3.11 | awk '/=>/ {print $3}' | sort -u |
   grep -vE '/(torch|nvidia)/|/lib(c|m|dl|rt|util|pthread|gcc_s|stdc\+\+)\.so' | xargs -I{} cp -L {} "$folder/lib/"
-# The interpreter that the program embeds, and what it imports: Debian's library of modules without tests and tools.
+# The interpreter that works on texts, and what it imports: Debian's library of modules without tests and tools.
 packages=$(dirname "$(ldd "$build/motley-worker" | awk '/libtorch_cpu/ {print $3}')")/../..
 python_folder=$folder/python/lib/python3.11
 mkdir -p "$folder/python/bin" "$python_folder/site-packages"
@@ -25,7 +25,7 @@ tar -C /usr/lib/python3.11 -c --exclude=__pycache__ --exclude='test*' --exclude=
 cp -r "$packages"/{tokenizers,jinja2,markupsafe} "$python_folder/site-packages/"
 ln -s site-packages "$python_folder/dist-packages"  # where Debian's interpreter looks, outside of virtual environments
 find "$folder/python" -name __pycache__ -prune -exec rm -r {} +
-: >"$folder/python/bin/python3"  # it is looked for only to find what is beside it
+cp /usr/bin/python3.11 "$folder/python/bin/python3"
 mkdir -p "$folder/share/motley/models"
 cp -r "$here/../../data/models/." "$folder/share/motley/models/"
 cp "$here/run.py" "$here/checks.py" "$here/../decode/make_model.py" "$folder/"

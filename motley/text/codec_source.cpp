@@ -3,34 +3,22 @@
 namespace motley {
 
 const char* const codec_source = R"py(
+import array
 import json
 import os
 import re
-import sys
 from datetime import datetime
 from pathlib import Path
 
 import jinja2
 import jinja2.ext
 from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 
 MOST_OUTPUT_CHARACTERS = 16 << 20
-MOST_INTEGER_BITS = 4096
-SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
-
-# How long a thread that wants the interpreter waits before a running template yields it: a part of the time between tokens.
-sys.setswitchinterval(0.0005)
 # Texts come one by one, and threads of the library would take processors from the workers.
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
-
-
-class InputError(Exception):
-    def __init__(self, message, hint):
-        super().__init__(message)
-        self.hint = hint
-
 
 COPY_AGAIN = "copy the file again from where the model came from"
 OTHER_TEMPLATE = "take the model's newest chat template, as chat_template.jinja in its folder"
@@ -52,19 +40,7 @@ def read_json(path, default):
     return value
 
 
-# ---- chat templates: the environment of `transformers`, with limits ----
-
-
-class Environment(ImmutableSandboxedEnvironment):
-    # A single operation on huge integers cannot be interrupted.
-    intercepted_binops = frozenset(["*", "**"])
-
-    def call_binop(self, context, operator, left, right):
-        if isinstance(left, int) and isinstance(right, int):
-            bits = left.bit_length() * right if operator == "**" else left.bit_length() + right.bit_length()
-            if bits > MOST_INTEGER_BITS:
-                raise SecurityError("an integer grows too large")
-        return super().call_binop(context, operator, left, right)
+# ---- chat templates: the environment of `transformers` ----
 
 
 class Generation(jinja2.ext.Extension):
@@ -107,8 +83,12 @@ class Namespace(jinja2.utils.Namespace):
             raise SecurityError(f"a namespace may not hold {name!r}")
 
 
+class Refusal(Exception):
+    """A template's own words about messages that it does not take."""
+
+
 def raise_exception(message):
-    raise jinja2.TemplateError(message)
+    raise Refusal(message)
 
 
 def to_json(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
@@ -116,7 +96,7 @@ def to_json(value, ensure_ascii=False, indent=None, separators=None, sort_keys=F
 
 
 def compile_template(text, source):
-    environment = Environment(
+    environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols]
     )
     environment.filters["tojson"] = to_json
@@ -143,10 +123,12 @@ def find_template(folder, config):
     path = folder / "tokenizer_config.json"
     template = config.get("chat_template")
     if isinstance(template, list):
-        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
-        template = named.get("default")
+        template = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
+    if isinstance(template, dict):
+        template = template.get("default")
     if template is not None and not isinstance(template, str):
-        raise InputError(f"{path}: chat_template: expected a string or a list of named templates", OTHER_TEMPLATE)
+        raise InputError(f"{path}: chat_template: expected a string, or named templates of which `default` is one",
+                         OTHER_TEMPLATE)
     return template, path
 
 
@@ -183,20 +165,38 @@ def open_folder(folder):
     tokenizer.no_padding()
     config = read_json(folder / "tokenizer_config.json", {})
     tokenizer.encode_special_tokens = bool(config.get("split_special_tokens", False))
-    codec = Codec(tokenizer, read_special_tokens(read_json(folder / "special_tokens_map.json", {}), config))
+    special_tokens, others = read_special_tokens(read_json(folder / "special_tokens_map.json", {}), config)
+    make_special(tokenizer, {*special_tokens.values(), *others} - {None})
+    codec = Codec(tokenizer, special_tokens)
     codec.template_source = find_template(folder, config)
     return codec
 
 
+def token_text(value):
+    """Of a token as configurations have it; None where it is none."""
+    value = value.get("content") if isinstance(value, dict) else value
+    return value if isinstance(value, str) else None
+
+
 def read_special_tokens(*sources):
-    tokens = {}
+    """The tokens that have names, which templates know, and a list of others. As in `transformers`, a model may give
+    names of its own: any key on `_token`, and those of an object `extra_special_tokens`."""
+    named, others = {}, []
     for source in sources:
-        for name in SPECIAL_TOKENS:
-            value = source.get(name)
-            value = value.get("content") if isinstance(value, dict) else value
-            if isinstance(value, str):
-                tokens[name] = value
-    return tokens
+        extra = source.get("extra_special_tokens") or source.get("additional_special_tokens")
+        own = [(name, value) for name, value in source.items() if name.endswith("_token")]
+        own += extra.items() if isinstance(extra, dict) else []
+        named.update((name, token_text(value)) for name, value in own if token_text(value) is not None)
+        others += [token_text(value) for value in (extra if isinstance(extra, list) else [])]
+    return named, others
+
+
+def make_special(tokenizer, texts):
+    """Those of the vocabulary, so that answers can leave them out, even where tokenizer.json does not say so."""
+    added = tokenizer.get_added_tokens_decoder()
+    special = {token.content for token in added.values() if token.special}
+    tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in sorted(texts - special)
+                                  if text and tokenizer.token_to_id(text) is not None])
 
 
 class Codec:
@@ -205,6 +205,7 @@ class Codec:
         self.special_tokens = special_tokens
         self.template = None
         self.template_source = None, None  # text and where it stands
+        self.same = {}  # ids of texts that the vocabulary has twice, and the first ones
 
         decoder = self.tokenizer.decoder
         self.decoder_steps = flatten_decoder(json.loads(decoder.__getstate__()) if decoder else None)
@@ -214,31 +215,30 @@ class Codec:
         self.added = {token: added.content for token, added in self.tokenizer.get_added_tokens_decoder().items()}
 
     def load_template(self):
-        text, source = self.template_source
-        if text is not None:
-            self.template = compile_template(text, source)
+        if self.template is None:
+            self.template = compile_template(*self.template_source)
 
     def encode(self, text, add_special_tokens):
-        # Other than encode(), the call for batches lets other threads run meanwhile; the fast one leaves out offsets.
+        # Other than encode(), this leaves out offsets.
         return self.tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
 
     def encode_placed(self, text):
-        encoding = self.tokenizer.encode_batch([text], add_special_tokens=False)[0]
+        encoding = self.tokenizer.encode(text, add_special_tokens=False)
         return encoding.ids, [end for _, end in encoding.offsets]
 
-    def eos_token(self):
-        token = self.special_tokens.get("eos_token")
-        return None if token is None else self.tokenizer.token_to_id(token)
+    def facts(self):
+        eos = self.special_tokens.get("eos_token")
+        return {"vocabulary": self.tokenizer.get_vocab_size(with_added_tokens=False) + len(self.same),
+                "eos": None if eos is None else self.tokenizer.token_to_id(eos),
+                "template": self.template_source[0] is not None}
 
-    def decode_all(self, lists, skip_special_tokens):
-        # Other than decode_batch(), this keeps the interpreter: taking it back would cost more than so short calls.
-        decode = self.tokenizer.decode
-        return [decode(tokens, skip_special_tokens=skip_special_tokens) for tokens in lists]
-
-    def vocabulary_size(self):
-        return self.tokenizer.get_vocab_size(with_added_tokens=False)
+    def decode(self, tokens, skip_special_tokens):
+        if self.same:
+            tokens = [self.same.get(token, token) for token in tokens]
+        return self.tokenizer.decode(tokens, skip_special_tokens=skip_special_tokens)
 
     def token_bytes(self, token):
+        token = self.same.get(token, token)
         piece = self.tokenizer.id_to_token(token)
         if piece is None:
             return b""
@@ -257,24 +257,23 @@ class Codec:
                 piece = piece.replace(step["replacement"], " ")
         return piece.encode()
 
-    def render(self, messages_json, add_generation_prompt):
-        messages = [{key: value for key, value in message.items() if value is not None}
-                    for message in json.loads(messages_json)]
+    def render(self, messages, add_generation_prompt):
+        self.load_template()
         pieces, size = [], 0
         try:
-            for piece in self.template.generate(
+            for piece in self.template.generate({
                 **self.special_tokens,
-                messages=messages,
-                tools=None,
-                documents=None,
-                add_generation_prompt=add_generation_prompt,
-            ):
+                "messages": [message_of(message) for message in messages],
+                "tools": None,
+                "documents": None,
+                "add_generation_prompt": add_generation_prompt,
+            }):
                 pieces.append(piece)
                 size += len(piece)
                 if size > MOST_OUTPUT_CHARACTERS:
                     raise InputError(f"the chat template writes more than {MOST_OUTPUT_CHARACTERS} characters",
                                      "send fewer or shorter messages")
-        except jinja2.TemplateError as error:
+        except Refusal as error:
             raise InputError(f"the chat template refuses the messages: {error}",
                              "most templates need alternating roles: optionally system, then user, assistant, user") from None
         except (InputError, MemoryError):
@@ -283,6 +282,59 @@ class Codec:
             raise InputError(f"the chat template fails: {type(error).__name__}: {error}",
                              "every message needs `role` and `content`; if each has both, " + OTHER_TEMPLATE) from None
         return "".join(pieces)
+
+
+def message_of(message):
+    """As `transformers` gives it to templates: without nulls, and its reasoning by the names that templates know."""
+    message = {key: value for key, value in message.items() if value is not None}
+    names = [name for name in ("reasoning_content", "thinking", "reasoning") if name in message]
+    if not names:
+        return message
+    reasoning = message[names[0]]
+    return {"thinking": reasoning, **message, "reasoning_content": reasoning}
+
+
+# ---- what motley asks ----
+
+codec = None  # of this process
+
+
+def opened(new):
+    global codec
+    codec = new
+    return [json.dumps(codec.facts()).encode()]
+
+
+def load_template():
+    if codec.template_source[0] is not None:
+        codec.load_template()
+    return []
+
+
+def packed(kind, numbers):
+    return array.array(kind, numbers).tobytes()
+
+
+def unpacked(numbers):
+    return array.array("i", numbers).tolist()
+
+
+def encode_placed(text):
+    tokens, ends = codec.encode_placed(text.decode())
+    return [packed("i", tokens), packed("q", ends)]
+
+
+METHODS |= {
+    b"open_folder": lambda folder: opened(open_folder(os.fsdecode(folder))),
+    b"open_gguf": lambda path, keys: opened(open_gguf(os.fsdecode(path), json.loads(keys))),
+    b"load_template": load_template,
+    b"encode": lambda text, special: [packed("i", codec.encode(text.decode(), special == b"1"))],
+    b"encode_placed": encode_placed,
+    b"decode": lambda skip, *lists: [codec.decode(unpacked(tokens), skip == b"1").encode() for tokens in lists],
+    b"token_bytes": lambda token: [codec.token_bytes(*unpacked(token))],
+    b"token_text": lambda token: [codec.token_bytes(*unpacked(token)).decode(errors="replace").encode()],
+    b"render": lambda messages, prompt: [codec.render(json.loads(messages), prompt == b"1").encode()],
+}
 )py";
 
 }  // namespace motley

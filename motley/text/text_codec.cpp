@@ -1,172 +1,136 @@
 #include "motley/text/text_codec.hpp"
 
 #include <fmt/format.h>
-#include <pybind11/pybind11.h>
-#include <pybind11/stl.h>
 
-#include <chrono>
-#include <mutex>
-#include <type_traits>
+#include <cstring>
+#include <functional>
 #include <utility>
 
 #include "motley/base/error.hpp"
-#include "motley/base/paths.hpp"
 #include "motley/checkpoint/gguf.hpp"
-#include "motley/text/codec_source.hpp"
-#include "motley/text/interpreter.hpp"
-
-namespace py = pybind11;
+#include "motley/text/text_processes.hpp"
 
 namespace motley {
 namespace {
 
 // Chat templates come with the model and are not trusted.
-constexpr std::chrono::milliseconds template_time(2000);
-constexpr std::size_t template_bytes = std::size_t{512} << 20;
+constexpr TextWork template_work{"the chat template",
+                                 "send fewer or shorter messages; if all messages fail, replace the model's template",
+                                 2, std::uint64_t{512} << 20};
 
-// The codec's Python module. Never released: the interpreter is not finalised either.
-const py::object* codec_module = nullptr;
-
-constexpr const char* shorter =
-    "send fewer or shorter messages; if all messages fail, replace the model's chat template";
-
-// Throws the Error that a Python exception stands for.
-[[noreturn]] void rethrow(const py::error_already_set& error) {
-  const std::string text = py::str(error.value());
-  if (error.matches(PyExc_ImportError))
-    throw Error(ErrorCode::environment,
-                fmt::format("a Python package is missing or has a wrong version in {}: {}",
-                            python_environment().string(), text),
-                environment_hint);
-  if (error.matches(PyExc_KeyboardInterrupt))
-    throw input_error(fmt::format("the chat template took longer than {} s", template_time.count() / 1000), shorter);
-  if (error.matches(PyExc_MemoryError))
-    throw input_error(fmt::format("the chat template asked for more than {} MiB", template_bytes >> 20), shorter);
-  if (error.matches(PyExc_UnicodeError))
-    throw input_error("the text is not valid UTF-8: " + text, "encode it as UTF-8 before it is sent");
-  if (codec_module && error.matches(codec_module->attr("InputError")))
-    throw input_error(text, py::str(error.value().attr("hint")));
-  throw Error(ErrorCode::internal, fmt::format("text codec: {}", error.what()));
+// Nor are a tokenizer's regular expressions. Long texts take longer: ten times what a busy processor needs.
+TextWork tokenizer_work(std::size_t text_bytes) {
+  return {"the tokenizer",
+          "send less text; if all texts fail, copy tokenizer.json again from where the model came from",
+          2 + static_cast<double>(text_bytes) / (100 << 10), (std::uint64_t{512} << 20) + 256 * text_bytes};
 }
 
-// Runs `work` where Python may be used.
-template <class Work>
-std::invoke_result_t<Work&> in_python(Work work) {
-  const PythonLock lock;
-  try {
-    return work();
-  } catch (const py::error_already_set& error) {
-    rethrow(error);
+bool is_utf8(std::string_view text) {
+  for (std::size_t i = 0; i < text.size();) {
+    const auto byte = [&](std::size_t at) { return at < text.size() ? static_cast<unsigned char>(text[at]) : 0U; };
+    const unsigned first = byte(i);
+    const std::size_t length = first < 0x80   ? 1
+                               : first < 0xC2 ? 0
+                               : first < 0xE0 ? 2
+                               : first < 0xF0 ? 3
+                               : first < 0xF5 ? 4
+                                              : 0;
+    if (length == 0) return false;
+    const unsigned second = byte(i + 1);
+    if ((first == 0xE0 && second < 0xA0) || (first == 0xED && second > 0x9F) || (first == 0xF0 && second < 0x90) ||
+        (first == 0xF4 && second > 0x8F))
+      return false;
+    for (std::size_t at = 1; at < length; ++at)
+      if ((byte(i + at) & 0xC0U) != 0x80) return false;
+    i += length;
   }
+  return true;
 }
 
-// Under a mutex, as other threads may run during imports.
-void load_module() {
-  static std::mutex loading;
-  const std::lock_guard lock(loading);
-  if (codec_module) return;
-  in_python([] {
-    const auto builtins = py::module_::import("builtins");
-    py::object fresh = py::module_::import("types").attr("ModuleType")("motley_text_codec");
-    for (const auto& [source, name] : {std::pair(codec_source, "codec_source"), std::pair(gguf_source, "gguf_source")})
-      builtins.attr("exec")(builtins.attr("compile")(source, name, "exec"), fresh.attr("__dict__"));
-    codec_module = new py::object(std::move(fresh));
-  });
-}
-
-py::str to_python(std::string_view text) {
-  PyObject* decoded = PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), nullptr);
-  if (!decoded) throw py::error_already_set();
-  return py::reinterpret_steal<py::str>(decoded);
-}
-
-py::object python_value(const Value& value) {
-  if (value.is_string()) return to_python(std::string_view(value.as_string()));
-  if (value.is_bool()) return py::bool_(value.as_bool());
-  if (value.is_integer()) return py::int_(value.as_integer());
-  if (value.is_number()) return py::float_(value.as_number());
-  if (!value.is_array()) return py::none();
-  py::list list(value.as_array().size());
-  std::size_t place = 0;
-  for (const Value& item : value.as_array()) list[place++] = python_value(item);
-  return list;
+void check_text(const std::filesystem::path& file, const std::string& key, const Value& value) {
+  if (value.is_string() && !is_utf8(value.as_string()))
+    throw input_error(fmt::format("{}: {}: a text that is not valid UTF-8", file.string(), key),
+                      "convert the model again with a current llama.cpp, or serve its Hugging Face folder");
+  if (!value.is_array()) return;
+  for (const Value& item : value.as_array()) check_text(file, key, item);
 }
 
 // Of a GGUF file's metadata.
-py::dict tokenizer_keys(const Value& metadata) {
-  py::dict keys;
-  for (const auto& [key, value] : metadata.as_object())
-    if (key.starts_with("tokenizer.")) keys[py::str(key)] = python_value(value);
-  return keys;
+std::string tokenizer_keys(const std::filesystem::path& file) {
+  Value keys = Value::object();
+  const GgufFile gguf(file);
+  for (const auto& [key, value] : gguf.metadata().as_object()) {
+    if (!key.starts_with("tokenizer.")) continue;
+    check_text(file, key, value);
+    keys.set(key, value);
+  }
+  return to_json(keys);
 }
+
+template <class Number>
+std::string packed(const std::vector<Number>& numbers) {
+  return {reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(Number)};
+}
+
+template <class Number>
+std::vector<Number> unpacked(const std::string& bytes) {
+  std::vector<Number> numbers(bytes.size() / sizeof(Number));
+  if (!numbers.empty()) std::memcpy(numbers.data(), bytes.data(), numbers.size() * sizeof(Number));
+  return numbers;
+}
+
+std::string flag(bool value) { return value ? "1" : "0"; }
 
 void check_token(std::int32_t token) {
   if (token < 0) throw input_error(fmt::format("{} is not a token id", token), "use token ids of at least 0");
 }
 
-class PythonCodec final : public TextCodec {
+class ProcessCodec final : public TextCodec {
  public:
-  explicit PythonCodec(const std::filesystem::path& model) {
-    load_module();
-    const bool gguf = is_gguf(model);
-    const Value metadata = gguf ? GgufFile(model).metadata() : Value();
-    in_python([&] {
-      py::object codec = gguf ? codec_module->attr("open_gguf")(model.string(), tokenizer_keys(metadata))
-                              : codec_module->attr("open_folder")(model.string());
-      const PythonLimits limits(template_time, template_bytes);
-      codec.attr("load_template")();
-      codec_ = std::move(codec);
-    });
-  }
-
-  ~PythonCodec() override {
-    const PythonLock lock;
-    codec_.release().dec_ref();
+  explicit ProcessCodec(const std::filesystem::path& model)
+      : processes_([model, gguf = is_gguf(model)]() -> TextParts {
+          if (gguf) return {"open_gguf", model.string(), tokenizer_keys(model)};
+          return {"open_folder", model.string()};
+        }) {
+    const Value facts = parse_json(processes_.answer().at(0), "the tokenizer");
+    vocabulary_size_ = facts.find("vocabulary")->as_integer();
+    if (const Value* eos = facts.find("eos"); eos->is_integer())
+      eos_token_ = static_cast<std::int32_t>(eos->as_integer());
+    has_chat_template_ = facts.find("template")->as_bool();
+    processes_.call(template_work, {"load_template"});
   }
 
   std::vector<std::int32_t> encode(std::string_view text, bool add_special_tokens) override {
-    return in_python(
-        [&] { return codec_.attr("encode")(to_python(text), add_special_tokens).cast<std::vector<std::int32_t>>(); });
+    return unpacked<std::int32_t>(
+        processes_.call(tokenizer_work(text.size()), {"encode", std::string(text), flag(add_special_tokens)}).at(0));
   }
 
   Placed encode_placed(std::string_view text) override {
-    return in_python([&] {
-      const py::tuple placed = codec_.attr("encode_placed")(to_python(text));
-      return Placed{placed[0].cast<std::vector<std::int32_t>>(), placed[1].cast<std::vector<std::int64_t>>()};
-    });
+    const TextParts placed = processes_.call(tokenizer_work(text.size()), {"encode_placed", std::string(text)});
+    return {unpacked<std::int32_t>(placed.at(0)), unpacked<std::int64_t>(placed.at(1))};
   }
 
   std::vector<std::string> decode_all(const std::vector<std::vector<std::int32_t>>& lists,
                                       bool skip_special_tokens) override {
-    for (const auto& tokens : lists)
+    TextParts request = {"decode", flag(skip_special_tokens)};
+    std::size_t tokens_bytes = 0;
+    for (const auto& tokens : lists) {
       for (const auto token : tokens) check_token(token);
-    return in_python(
-        [&] { return codec_.attr("decode_all")(lists, skip_special_tokens).cast<std::vector<std::string>>(); });
+      tokens_bytes += request.emplace_back(packed(tokens)).size();
+    }
+    return processes_.call(tokenizer_work(tokens_bytes), request);
   }
 
-  std::string token_text(std::int32_t token) override {
-    check_token(token);
-    return in_python(
-        [&] { return codec_.attr("token_bytes")(token).attr("decode")("utf-8", "replace").cast<std::string>(); });
-  }
+  std::string token_text(std::int32_t token) override { return of_token("token_text", token); }
 
   std::vector<std::uint8_t> token_bytes(std::int32_t token) override {
-    check_token(token);
-    const auto bytes = in_python([&] { return codec_.attr("token_bytes")(token).cast<std::string>(); });
+    const std::string bytes = of_token("token_bytes", token);
     return {bytes.begin(), bytes.end()};
   }
 
-  std::int64_t vocabulary_size() override {
-    return in_python([&] { return codec_.attr("vocabulary_size")().cast<std::int64_t>(); });
-  }
-
-  std::optional<std::int32_t> eos_token() override {
-    return in_python([&] { return codec_.attr("eos_token")().cast<std::optional<std::int32_t>>(); });
-  }
-
-  bool has_chat_template() override {
-    return in_python([&] { return !codec_.attr("template").is_none(); });
-  }
+  std::int64_t vocabulary_size() override { return vocabulary_size_; }
+  std::optional<std::int32_t> eos_token() override { return eos_token_; }
+  bool has_chat_template() override { return has_chat_template_; }
 
   std::string apply_chat_template(const Value& messages, bool add_generation_prompt) override {
     if (!messages.is_array() || messages.as_array().empty())
@@ -176,24 +140,28 @@ class PythonCodec final : public TextCodec {
       if (!message.is_object())
         throw input_error(fmt::format("messages: expected a list of objects, found {}", message.type_name()),
                           R"(such as [{"role": "user", "content": "hello"}])");
-    if (!has_chat_template())
+    if (!has_chat_template_)
       throw input_error("the model has no chat template",
                         "add chat_template.jinja to its folder, or send plain text to /v1/completions");
-    const std::string json = to_json(messages);
-    return in_python([&] {
-      const PythonLimits limits(template_time, template_bytes);
-      return codec_.attr("render")(to_python(json), add_generation_prompt).cast<std::string>();
-    });
+    return processes_.call(template_work, {"render", to_json(messages), flag(add_generation_prompt)}).at(0);
   }
 
  private:
-  py::object codec_;
+  std::string of_token(const char* method, std::int32_t token) {
+    check_token(token);
+    return processes_.call(tokenizer_work(0), {method, packed(std::vector{token})}).at(0);
+  }
+
+  TextProcesses processes_;
+  std::int64_t vocabulary_size_ = 0;
+  std::optional<std::int32_t> eos_token_;
+  bool has_chat_template_ = false;
 };
 
 }  // namespace
 
 std::shared_ptr<TextCodec> TextCodec::open(const std::filesystem::path& model) {
-  return std::make_shared<PythonCodec>(model);
+  return std::make_shared<ProcessCodec>(model);
 }
 
 }  // namespace motley

@@ -1,6 +1,6 @@
 // Text to token ids and back, and chat templates, exactly as the model's own files say: the `tokenizers` and
-// `jinja2` packages in an embedded interpreter. Safe from any thread: a call waits for at most one switch of the
-// interpreter, not for the whole of another thread's template or encoding.
+// `jinja2` packages in processes of Python. Safe from any thread: no call waits for that of another one. A call that
+// overruns its time or memory throws an input error.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ class TextCodec {
     std::vector<std::int64_t> ends;
   };
   virtual Placed encode_placed(std::string_view text) = 0;
-  // The text of each list; one call into Python for all.
+  // The text of each list; one message to Python and back for all.
   virtual std::vector<std::string> decode_all(const std::vector<std::vector<std::int32_t>>& lists,
                                               bool skip_special_tokens) = 0;
   std::string decode(const std::vector<std::int32_t>& tokens, bool skip_special_tokens) {

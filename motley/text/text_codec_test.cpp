@@ -1,14 +1,16 @@
 #include "motley/text/text_codec.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <csignal>
 #include <filesystem>
+#include <fstream>
 #include <thread>
 
-#include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
 #include "motley/text/decode_stream_fixture_test.hpp"
 #include "motley/text/text_codec_fixture_test.hpp"
@@ -267,11 +269,10 @@ TEST(TextCodec, HoldsTemplatesInTheirBounds) {
       "}}",
       "{% set ns = namespace(x=[]) %}{% for a in range(99999) %}{% set ns.x = ns.x + [range(99999) | list] %}{% endfor "
       "%}",
-      "{{ 10 ** (10 ** 10) }}",
-      "{{ 7 ** 99999999 }}",
       "{{ 3 ** 1000000000 }}",
       "{% for a in range(20) %}{{ 'x' * 1000000 }}{% endfor %}",
-      "{% set ns = namespace(x=3) %}{% for a in range(60) %}{% set ns.x = ns.x * ns.x %}{% endfor %}",
+      // One operation in C, between whose beginning and end no line of Python runs.
+      "{% set a = messages[0].content * 20000000 %}{{ a ~ 'y' in [a ~ 'n'] * 9999 }}",
       "{{ range(1000000000) | list }}",
       "{{ ''.__class__.__mro__[1].__subclasses__() }}",
       "{{ raise_exception.__globals__.keys() }}",
@@ -283,14 +284,144 @@ TEST(TextCodec, HoldsTemplatesInTheirBounds) {
   };
   for (const auto& text : hostile) {
     SCOPED_TRACE(text);
-    const auto codec = with_template(text);
-    const Instant start = Clock::now();
-    const Error error = error_of([&] { codec->apply_chat_template(chat("hi"), true); });
+    std::shared_ptr<TextCodec> codec;  // stays null where the constants of a template are too much for reading it
+    const Error error = error_of([&] {
+      codec = with_template(text);
+      codec->apply_chat_template(chat("hi"), true);
+    });
     EXPECT_EQ(error.code(), ErrorCode::input) << error.message();
     EXPECT_NE(error.hint(), "") << error.message();
-    EXPECT_LT(seconds_since(start), 4);
-    EXPECT_EQ(codec->decode(codec->encode("still here", false), false), "still here");
+    if (codec) {
+      EXPECT_EQ(codec->decode(codec->encode("still here", false), false), "still here");
+    }
   }
+}
+
+// So do vocabularies, and the regular expressions by which they cut texts.
+TEST(TextCodec, HoldsRegularExpressionsInTheirBounds) {
+  const Folder folder;
+  folder.write("tokenizer.json",
+               R"({"version": "1.0", "added_tokens": [], "normalizer": null, "post_processor": null, "decoder": null,
+                   "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(x+x+)+y"}, "behavior": "Isolated",
+                                     "invert": false},
+                   "model": {"type": "BPE", "vocab": {"x": 0, "y": 1, " ": 2}, "merges": []}})");
+  const auto codec = TextCodec::open(folder.path());
+  EXPECT_EQ(codec->encode("xx y", false), (std::vector<std::int32_t>{0, 0, 2, 1}));
+  std::string text;
+  for (int i = 0; i < 400; ++i) text += std::string(23, 'x') + " ";  // each takes a tenth of a second and is no match
+  EXPECT_NE(error_of([&] { codec->encode(text, false); }).message().find("the tokenizer took longer than 2 s"),
+            std::string::npos);
+  const Error gave_up = error_of([&] { codec->encode(std::string(60, 'x'), false); });
+  EXPECT_EQ(gave_up.code(), ErrorCode::input) << gave_up.message();
+  EXPECT_EQ(codec->encode("xxy", false), (std::vector<std::int32_t>{0, 0, 1}));
+}
+
+TEST(TextCodec, RefusesAgainAndAgain) {
+  const auto codec = with_template(
+      "{% if messages[0].content == 'refuse' %}{{ raise_exception('not that') }}{% endif %}"
+      "{% if messages[0].content == 'divide' %}{{ 1 / (messages | length - 1) }}{% endif %}{{ messages[0].content }}");
+  const auto message = [&](const std::string& content) {
+    return error_of([&] { codec->apply_chat_template(chat(content), true); }).message();
+  };
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < 4; ++thread)
+    threads.emplace_back([&] {
+      for (int i = 0; i < 25; ++i) {
+        EXPECT_EQ(message("refuse"), "the chat template refuses the messages: not that");
+        EXPECT_EQ(message("divide"), "the chat template fails: ZeroDivisionError: division by zero");
+        EXPECT_EQ(codec->apply_chat_template(chat("good"), true), "good");
+        EXPECT_EQ(error_of([&] { codec->encode("\xff", false); }).code(), ErrorCode::input);
+      }
+    });
+  for (auto& thread : threads) thread.join();
+}
+
+TEST(TextCodec, TellsItsOwnRefusalsFromFaults) {
+  const auto message = [](const std::string& text) {
+    return error_of([&] { with_template(text)->apply_chat_template(chat("hi"), true); }).message();
+  };
+  EXPECT_EQ(message("{{ raise_exception('no system message, please') }}"),
+            "the chat template refuses the messages: no system message, please");
+  EXPECT_EQ(message("{% for m in messages %}{{ m.tool.name }}{% endfor %}"),
+            "the chat template fails: UndefinedError: 'dict object' has no attribute 'tool'");
+  EXPECT_NE(message("{{ messages.append(1) }}").find("the chat template fails: SecurityError: "), std::string::npos);
+}
+
+// The names, and their order, are those of `transformers`.
+TEST(TextCodec, KnowsReasoningByAllItsNames) {
+  const auto codec = with_template("{% for m in messages %}<{{ m.reasoning_content }}|{{ m.thinking }}>{% endfor %}");
+  const auto text = [&](const Value& message) { return codec->apply_chat_template(Value::array({message}), true); };
+  const Value::Member role{"role", "assistant"};
+  EXPECT_EQ(text(Value::object({role, {"reasoning_content", "why"}})), "<why|why>");
+  EXPECT_EQ(text(Value::object({role, {"reasoning", "why"}})), "<why|why>");
+  EXPECT_EQ(text(Value::object({role, {"thinking", "why"}})), "<why|why>");
+  EXPECT_EQ(text(Value::object({role, {"thinking", "b"}, {"reasoning", "c"}, {"reasoning_content", "a"}})), "<a|b>");
+  EXPECT_EQ(text(Value::object({role, {"thinking", "b"}, {"reasoning", "c"}})), "<b|b>");
+  EXPECT_EQ(text(Value::object({role, {"reasoning_content", Value()}, {"reasoning", "c"}})), "<c|c>");
+  EXPECT_EQ(text(Value::object({role})), "<|>");
+}
+
+TEST(TextCodec, TakesTheDefaultOfTemplatesByName) {
+  const auto codec = [](const std::string& templates) {
+    const Folder folder;
+    folder.copy(data / "byte_level/tokenizer.json");
+    folder.write("tokenizer_config.json", "{\"chat_template\": " + templates + "}");
+    return TextCodec::open(folder.path());
+  };
+  EXPECT_EQ(codec(R"({"default": "D", "tool_use": "T"})")->apply_chat_template(chat("hi"), true), "D");
+  EXPECT_EQ(codec(R"([{"name": "tool_use", "template": "T"}, {"name": "default", "template": "D"}])")
+                ->apply_chat_template(chat("hi"), true),
+            "D");
+  EXPECT_FALSE(codec(R"({"tool_use": "T"})")->has_chat_template());
+  EXPECT_EQ(error_of([&] { codec(R"({"default": 7})"); }).code(), ErrorCode::input);
+}
+
+TEST(TextCodec, KnowsTokensThatAModelNamesItself) {
+  Folder folder;
+  folder.copy(data / "byte_level/tokenizer.json")
+      .write("chat_template.jinja", "{{ mark_token }}{{ image_token }}{{ old_token }}{{ messages[0].content }}");
+  folder.write("special_tokens_map.json", R"({"old_token": {"content": "<old>"}, "eos_token": "<|im_end|>"})");
+  folder.write("tokenizer_config.json",
+               R"({"extra_special_tokens": {"mark_token": "<tool>", "messages": "x"}, "image_token": "<image>"})");
+  const auto codec = TextCodec::open(folder.path());
+  EXPECT_EQ(codec->apply_chat_template(chat("hi"), true), "<tool><image><old>hi");
+  // Answers leave them out.
+  EXPECT_EQ(codec->decode(codec->encode("a<tool>b", false), true), "ab");
+  EXPECT_NE(TextCodec::open(data / "byte_level")->decode(codec->encode("a<tool>b", false), true), "ab");
+}
+
+std::vector<int> children_of(int process) {
+  std::vector<int> children;
+  for (const auto& thread : fs::directory_iterator(fmt::format("/proc/{}/task", process))) {
+    std::ifstream list(thread.path() / "children");
+    for (int child = 0; list >> child;) children.push_back(child);
+  }
+  return children;
+}
+
+// Returns when nothing of it is left but what its parent has to take.
+void end_process(int process) {
+  kill(process, SIGKILL);
+  for (std::string line;; usleep(1000)) {
+    std::ifstream stat(fmt::format("/proc/{}/stat", process));
+    if (!std::getline(stat, line) || line.substr(line.rfind(')')).starts_with(") Z")) return;
+  }
+}
+
+TEST(TextCodec, GoesOnWhenItsProcessesAreKilled) {
+  const auto before = children_of(getpid());
+  Folder folder;
+  folder.copy(data / "byte_level/tokenizer.json").write("chat_template.jinja", "{{ messages[0].content }}");
+  const auto codec = TextCodec::open(folder.path());
+  for (const bool original : {false, true, true}) {
+    EXPECT_EQ(codec->decode(codec->encode("ducks", false), false), "ducks");
+    for (const int process : children_of(getpid())) {
+      if (std::ranges::count(before, process) > 0) continue;
+      for (const int copy : children_of(process)) end_process(copy);
+      if (original) end_process(process);
+    }
+  }
+  EXPECT_EQ(codec->apply_chat_template(chat("hi"), true), "hi");
 }
 
 TEST(TextCodec, RefusesMessagesThatAreNone) {
