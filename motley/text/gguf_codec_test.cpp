@@ -124,6 +124,39 @@ TEST_F(BadGguf, BytesThatAreNoText) {
   EXPECT_EQ(error().code(), ErrorCode::input);
 }
 
+// Of a text that is there twice, whatever kinds the entries are of, both ids have it, and the first is what it becomes.
+TEST(GgufCodec, KeepsATokenThatIsThereTwice) {
+  constexpr int normal = 1, unknown = 2, control = 3, defined = 4, unused = 5;
+  const Folder folder;
+  for (const int kind : {normal, defined, unused, control}) {
+    GgufWriter writer;
+    writer.set_text("tokenizer.ggml.model", "gpt2");
+    writer.set_text("tokenizer.ggml.pre", "gpt-2");
+    writer.set_texts("tokenizer.ggml.tokens", {"a", "b", "ab", "<end>", "ab", "<end>", "a"});
+    writer.set_texts("tokenizer.ggml.merges", {"a b"});
+    writer.set_i32s("tokenizer.ggml.token_type", {normal, normal, normal, control, kind, kind, kind});
+    writer.set_u32("tokenizer.ggml.eos_token_id", 5);
+    writer.write(folder.path() / "pairs.gguf", {});
+    const auto pairs = TextCodec::open(folder.path() / "pairs.gguf");
+    EXPECT_EQ(pairs->encode("abba<end>ab", false), (std::vector<std::int32_t>{2, 1, 0, 3, 2}));
+    EXPECT_EQ(pairs->decode({4, 6, 5, 2, 0, 3}, false), "aba<end>aba<end>");
+    EXPECT_EQ(pairs->decode({4, 5, 3}, true), "ab");
+    EXPECT_EQ(pairs->token_text(4), "ab");
+    EXPECT_EQ(pairs->vocabulary_size(), 7);
+
+    GgufWriter pieces;
+    pieces.set_text("tokenizer.ggml.model", "llama");
+    pieces.set_texts("tokenizer.ggml.tokens", {"<unk>", "<s>", "</s>", "a", "b", "ab", "ab", "b"});
+    pieces.set_f32s("tokenizer.ggml.scores", {0, 0, 0, -2, -3, -1, -9, -9});
+    pieces.set_i32s("tokenizer.ggml.token_type", {unknown, control, control, normal, normal, normal, kind, kind});
+    pieces.set_bool("tokenizer.ggml.add_space_prefix", false);
+    pieces.write(folder.path() / "pieces.gguf", {});
+    const auto scored = TextCodec::open(folder.path() / "pieces.gguf");
+    EXPECT_EQ(scored->encode("abb", false), (std::vector<std::int32_t>{5, 4}));
+    EXPECT_EQ(scored->decode({6, 7, 5, 4}, false), "abbabb");
+  }
+}
+
 TEST(GgufCodec, UnknownKindsAndRulesAreNamed) {
   const auto message = [](const std::string& kind, const std::string& pre) {
     const Folder folder;

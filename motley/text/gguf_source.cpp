@@ -5,7 +5,7 @@ namespace motley {
 // The tokenizer of a GGUF file, built with the `tokenizers` library; runs in the same module as codec_source. What the
 // keys mean, and which rules a name of `tokenizer.ggml.pre` stands for, is as llama.cpp reads them.
 const char* const gguf_source = R"py(
-from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 SPACE = "\u2581"
@@ -139,7 +139,7 @@ def sentencepiece_tokenizer(keys, vocabulary, tokens, types):
     scores = keys.all("tokenizer.ggml.scores", (float, int), len(tokens))
     if scores is None:
         keys.fail("tokenizer.ggml.scores is missing: tokenizers of the kind llama need it")
-    ordinary = [place for place, kind in enumerate(types) if kind in (NORMAL, UNUSED)]
+    ordinary = [place for place in vocabulary.values() if types[place] in (NORMAL, UNUSED)]
     merges = merges_of([tokens[place] for place in ordinary], [scores[place] for place in ordinary])
     unknown = keys.token("tokenizer.ggml.unknown_token_id", len(tokens), 0)
     tokenizer = Tokenizer(models.BPE(vocabulary, merges, unk_token=tokens[unknown], fuse_unk=True, byte_fallback=True))
@@ -168,7 +168,8 @@ def open_gguf(path, values):
     count = len(tokens)
     tokens = [token or f"[EMPTY_{place}]" for place, token in enumerate(tokens)]
     types = keys.all("tokenizer.ggml.token_type", (int,), count) or [NORMAL] * count
-    vocabulary = {token: place for place, token in enumerate(tokens)}
+    vocabulary = {}  # of a text that is there twice, the first place
+    same = {place: first for place, token in enumerate(tokens) if (first := vocabulary.setdefault(token, place)) != place}
     special = {name: keys.token(f"tokenizer.ggml.{key}_token_id", count, default if kind == "llama" else None)
                for name, key, default in (("bos_token", "bos", 1), ("eos_token", "eos", 2), ("unk_token", "unknown", 0),
                                           ("pad_token", "padding", None), ("sep_token", "seperator", None))}
@@ -177,23 +178,24 @@ def open_gguf(path, values):
             tokenizer, begin = byte_pair_tokenizer(keys, vocabulary)
         else:
             tokenizer, begin = sentencepiece_tokenizer(keys, vocabulary, tokens, types)
-        add_tokens(tokenizer, keys, tokens, types, special)
+        add_tokens(tokenizer, keys, vocabulary, types, special, same)
         add_ends(tokenizer, keys, tokens, special, begin)
     except InputError:
         raise
     except BaseException as error:  # a panic of the library is no Exception
         keys.fail(f"the tokenizer cannot be built: {error}")
     codec = Codec(tokenizer, {name: tokens[token] for name, token in special.items() if token is not None})
+    codec.same = same
     codec.template_source = keys.one("tokenizer.chat_template", str), path
     return codec
 
 
-def add_tokens(tokenizer, keys, tokens, types, special):
+def add_tokens(tokenizer, keys, vocabulary, types, special, same):
     """Tokens that are recognised in the text before anything else is done with it."""
-    ends = [keys.token(f"tokenizer.ggml.{key}_token_id", len(tokens)) for key in ("eot", "eom")]
-    named = {*special.values(), *ends}
-    control = [token for place, token in enumerate(tokens) if types[place] in (CONTROL, UNKNOWN) or place in named]
-    defined = [token for place, token in enumerate(tokens) if types[place] == USER_DEFINED and place not in named]
+    ends = [keys.token(f"tokenizer.ggml.{key}_token_id", len(types)) for key in ("eot", "eom")]
+    named = {same.get(place, place) for place in (*special.values(), *ends)}
+    control = [token for token, place in vocabulary.items() if types[place] in (CONTROL, UNKNOWN) or place in named]
+    defined = [token for token, place in vocabulary.items() if types[place] == USER_DEFINED and place not in named]
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in control])
     tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in defined])
 
