@@ -4,7 +4,9 @@
 
 #include <atomic>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/signal_set.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <condition_variable>
 #include <csignal>
@@ -27,6 +29,9 @@ namespace {
 // How long after a failure the server still answers, so that open requests hear of it.
 constexpr std::chrono::seconds failure_linger(1);
 constexpr std::chrono::seconds last_answers(2);
+// What may pass beside the time that requests have, until the process ends itself: a thread that hangs keeps nothing
+// up.
+constexpr double ending_s = 5;
 
 // What ends the serving, whichever comes first.
 class Ending {
@@ -58,11 +63,15 @@ class Ending {
 };
 
 // Catches SIGINT and SIGTERM while it lives. The first after arm() goes to `ending`; any other ends the process, and
-// with it the workers, which die with their driver.
+// with it the workers, which die with their driver. So does the time after end_within().
 class Signals {
  public:
-  Signals(Ending& ending, std::function<void()> on_abort)
-      : ending_(ending), on_abort_(std::move(on_abort)), signals_(context_, SIGINT, SIGTERM) {
+  Signals(Ending& ending, Reporter& report, std::function<void()> on_abort)
+      : ending_(ending),
+        report_(report),
+        on_abort_(std::move(on_abort)),
+        signals_(context_, SIGINT, SIGTERM),
+        timer_(context_) {
     wait();
     thread_ = std::thread([this] { context_.run(); });
   }
@@ -75,23 +84,39 @@ class Signals {
 
   void arm() { armed_ = true; }
 
+  // Replaces an earlier time.
+  void end_within(double seconds) {
+    boost::asio::post(context_, [this, seconds] {
+      timer_.expires_after(duration_of(seconds));
+      timer_.async_wait([this](const boost::system::error_code& status) {
+        if (status) return;
+        report_("ended", "before every thread had come to its end");
+        abort();
+      });
+    });
+  }
+
  private:
+  [[noreturn]] void abort() {
+    if (on_abort_) on_abort_();
+    std::_Exit(static_cast<int>(ErrorCode::interrupted));
+  }
+
   void wait() {
     signals_.async_wait([this](const boost::system::error_code& status, int) {
       if (status) return;
-      if (!armed_.exchange(false)) {
-        if (on_abort_) on_abort_();
-        std::_Exit(static_cast<int>(ErrorCode::interrupted));
-      }
+      if (!armed_.exchange(false)) abort();
       ending_.interrupt();
       wait();
     });
   }
 
   Ending& ending_;
+  Reporter& report_;
   const std::function<void()> on_abort_;
   boost::asio::io_context context_;
   boost::asio::signal_set signals_;
+  boost::asio::steady_timer timer_;
   std::atomic<bool> armed_{false};
   std::thread thread_;
 };
@@ -100,8 +125,8 @@ class Signals {
 
 int serve_plan(ServePlan plan, ServeSettings settings) {
   Ending ending;
-  Signals signals(ending, settings.on_abort);
   Reporter report(settings.report);
+  Signals signals(ending, report, settings.on_abort);
   Service service(plan, open_codec(settings, plan.model.arch.vocabulary, report),
                   {.api_key = settings.api_key,
                    .drain = settings.drain,
@@ -129,6 +154,7 @@ int serve_plan(ServePlan plan, ServeSettings settings) {
   if (settings.on_ready) settings.on_ready(server.port());
 
   ending.wait();
+  signals.end_within(settings.drain_s + ending_s);
   if (const auto failure = ending.failure()) {
     service.refuse(fmt::format("the deployment failed: {}", failure->what()));
     report("failed", failure->what());
@@ -138,6 +164,7 @@ int serve_plan(ServePlan plan, ServeSettings settings) {
     report("draining", fmt::format("at most {} s", settings.drain_s));
     driver.drain(settings.drain_s);
   }
+  signals.end_within(last_answers.count() + ending_s);
   if (settings.before_end) settings.before_end();
   service.detach();
   server.stop(last_answers);
