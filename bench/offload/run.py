@@ -99,10 +99,11 @@ def counters(process):
         return None
 
 
-def children(process):
+def workers_of(process):
     try:
         tasks = Path(f"/proc/{process}/task").iterdir()
-        return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+        children = [child for task in tasks for child in (task / "children").read_text().split()]
+        return [int(child) for child in children if Path(f"/proc/{child}/comm").read_text() == "motley-worker\n"]
     except OSError:
         return []
 
@@ -152,7 +153,7 @@ def run_motley(options, group, folder, streams):
     threading.Thread(target=watch, daemon=True).start()
     peak = 0
     while process.poll() is None:
-        for worker in children(process.pid):
+        for worker in workers_of(process.pid):
             if found := counters(worker):
                 samples.append((time.monotonic(), *found))
                 peak = max(peak, found[2])
