@@ -30,6 +30,8 @@ constexpr std::size_t max_answer_bytes = std::size_t{1} << 30;
 constexpr std::size_t most_kept_bytes = std::size_t{1} << 20;
 
 constexpr TextWork no_bounds{"", "", 0, 0};
+constexpr TextWork loading{"loading the tokenizer", "copy the file again from where the model came from", 120,
+                           std::uint64_t{8} << 30};
 
 // A message: this, the lengths of the parts (32 bits each), the parts.
 struct Head {
@@ -147,6 +149,14 @@ TextParts result_of(TextParts answer, const TextWork& work) {
   throw Error(ErrorCode::internal, answer[1]);
 }
 
+// Of a process that ended before it answered.
+Error overrun(const TextWork& work, Instant start) {
+  if (seconds_since(start) >= work.seconds)
+    return input_error(fmt::format("{} took longer than {:.0f} s", work.doer, work.seconds), work.hint);
+  return input_error(
+      fmt::format("{} ended its process, as where it needs more than {} MiB", work.doer, work.bytes >> 20), work.hint);
+}
+
 // Its standard input is `connection`, from which it takes its program. It sees the standard library and the project's
 // environment, neither the user's packages nor Python's variables.
 pid_t spawn_python(const FileDescriptor& connection) {
@@ -189,20 +199,21 @@ void TextProcesses::start() {
   process_ = spawn_python(pair.theirs);
   original_ = std::move(pair.ours);
   pair.theirs = FileDescriptor();
-  const auto ask = [&](const TextParts& request) {
+  const auto ask = [&](const TextWork& work, const TextParts& request) {
     std::optional<TextParts> answer;
-    if (send_message(original_, no_bounds, request)) answer = receive_message(original_);
-    if (!answer)
-      throw Error(
-          ErrorCode::environment,
-          fmt::format("{} ended before it had loaded the tokenizer", (python_environment() / "bin/python3").string()),
-          environment_hint);
-    return result_of(*std::move(answer), no_bounds);
+    if (send_message(original_, work, request)) answer = receive_message(original_);
+    return answer ? std::optional(result_of(*std::move(answer), work)) : std::nullopt;
   };
   try {
-    send_bytes(original_, process_source);
-    ask({"load", codec_source, gguf_source});
-    answer_ = ask(first_());
+    if (!send_bytes(original_, process_source) || !ask(no_bounds, {"load", codec_source, gguf_source}))
+      throw Error(ErrorCode::environment,
+                  fmt::format("{} ended as soon as it was started", (python_environment() / "bin/python3").string()),
+                  environment_hint);
+    const TextParts request = first_();
+    const Instant start = Clock::now();
+    std::optional<TextParts> answer = ask(loading, request);
+    if (!answer) throw overrun(loading, start);
+    answer_ = *std::move(answer);
   } catch (...) {
     end();
     throw;
@@ -247,12 +258,7 @@ TextParts TextProcesses::call(const TextWork& work, const TextParts& request) {
     send_message(copy, work, request);
   }
   std::optional<TextParts> answer = receive_message(copy);
-  if (!answer && seconds_since(start) >= work.seconds)
-    throw input_error(fmt::format("{} took longer than {:.0f} s", work.doer, work.seconds), work.hint);
-  if (!answer)
-    throw input_error(
-        fmt::format("{} ended its process, as where it needs more than {} MiB", work.doer, work.bytes >> 20),
-        work.hint);
+  if (!answer) throw overrun(work, start);
   if (size_of(request) <= most_kept_bytes && (answer->front().empty() || answer->front() == "input")) {
     const std::lock_guard lock(mutex_);
     idle_.push_back(std::move(copy));
