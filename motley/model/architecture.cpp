@@ -7,6 +7,7 @@
 
 #include "motley/base/hints.hpp"
 #include "motley/model/model.hpp"
+#include "motley/model/quantisation.hpp"
 
 namespace motley {
 namespace {
@@ -370,10 +371,10 @@ std::vector<std::int64_t> read_eos_tokens(const Reader& place, std::int64_t voca
 }
 
 Architecture read_architecture(const Value& value, std::string source) {
-  const Config config(Reader(value, std::move(source)));
+  const Reader root(value, std::move(source));
+  const Config config(root);
   const Family& family = find_family(config);
-  if (config.has("quantization_config"))
-    unsupported(config.at("quantization_config"), "a quantised checkpoint", "use the model's original weights");
+  refuse_quantised(root);
   Architecture arch = family.read(config);
   arch.family = family.name;
   arch.checkpoint_type = read_checkpoint_type(config);

@@ -3,7 +3,9 @@
 #include <rapidcheck/gtest.h>
 #include <unistd.h>
 
+#include <array>
 #include <filesystem>
+#include <functional>
 
 #include "motley/base/paths.hpp"
 #include "motley/model/model.hpp"
@@ -102,6 +104,44 @@ TEST(Architecture, RotaryScalings) {
 
   EXPECT_EQ(arch_of({{"rope_scaling", R"({"rope_type": "default"})"}}).rotary, Rotary{});
   EXPECT_EQ(arch_of({{"rope_scaling", "null"}}).rotary, Rotary{});
+}
+
+std::string refusal_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::input);
+    EXPECT_THAT(error.hint(), HasSubstr("original weights"));
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(Architecture, QuantisedCheckpointsAreRefusedByTheirMethod) {
+  const auto refused = [](const std::string& key, const std::string& value) {
+    return refusal_of([&] { arch_of({{key, value}}); });
+  };
+  const std::vector<std::array<std::string, 3>> table = {
+      {"quantization_config", R"({"quant_method": "gptq", "bits": 4, "group_size": 128})",
+       "quantization_config: a checkpoint quantised by gptq (4 bits, groups of 128) is not supported"},
+      {"quantization_config", R"({"quant_method": "tomorrow"})", "quantised by tomorrow is"},
+      {"quantization_config", R"({"quant_method": "compressed-tensors", "format": "pack-quantized"})",
+       "by compressed-tensors (pack-quantized)"},
+      {"quantization_config", R"({"quant_method": "modelopt", "quant_algo": "NVFP4"})", "by modelopt (NVFP4)"},
+      {"quantization_config", R"({"load_in_4bit": true})", "by bitsandbytes"},
+      {"quantization_config", "{}", "by a method without a name"},
+      {"quantization", R"({"group_size": 64, "bits": 4})",
+       "quantization: a checkpoint quantised by MLX (4 bits, groups of 64)"},
+      {"quantization", R"({"quant_algo": "FP8"})", "by ModelOpt (FP8)"},
+      {"quantization", "\"awq\"", "by awq"},
+      {"compression_config", R"({"config_groups": {}})",
+       "compression_config: a checkpoint quantised by compressed-tensors"},
+      {"quant_config", R"({"bits": 4, "group_size": 128, "quant_method": "awq"})", "by awq (4 bits"},
+      {"quantization_bit", "8", "a method without a name (quantization_bit = 8)"}};
+  for (const auto& [key, value, message] : table) EXPECT_THAT(refused(key, value), HasSubstr(message)) << value;
+  for (const char* nothing : {"null", "false", "0", "\"none\""})
+    EXPECT_EQ(refused("quantization_bit", nothing), "accepted") << nothing;
+  EXPECT_EQ(refused("quantity", "{}"), "accepted");
 }
 
 TEST(Architecture, QwenWindows) {
@@ -215,9 +255,6 @@ TEST(Architecture, BadConfigsAreRefusedWithPlaceAndCause) {
       {{{"eos_token_id", "[2, -1]"}}, "eos_token_id[1]: -1 is out of range", ""},
       {{{"eos_token_id", "\"</s>\""}}, "eos_token_id: expected an integer", ""},
       {{{"bos_token_id", "300"}}, "bos_token_id: 300 is out of range", ""},
-      {{{"quantization_config", R"({"quant_method": "gptq"})"}},
-       "quantised checkpoint is not supported",
-       "original weights"},
       {{{"model_type", "\"qwen2\""},
         {"num_hidden_layers", "1"},
         {"layer_types", R"(["full_attention", "full_attention"])"}},
@@ -375,6 +412,24 @@ TEST_F(ModelFolder, GenerationConfigSaysWhatEndsAText) {
         }
       },
       Error);
+}
+
+// ModelOpt, AutoGPTQ and AutoAWQ have written files of their own.
+TEST_F(ModelFolder, AFileBesideTheConfigurationSaysThatItIsQuantised) {
+  write_file(folder_ / "config.json", llama_config);
+  const auto refused = [&](const char* name, const char* text) {
+    write_file(folder_ / name, text);
+    const std::string what = refusal_of([&] { read_model(folder_.string()); });
+    std::filesystem::remove(folder_ / name);
+    return what;
+  };
+  const std::string opt_fp8 = refused("hf_quant_config.json", R"({"producer": {"name": "modelopt", "version": "0.33"},
+                                       "quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": null}})");
+  EXPECT_THAT(opt_fp8, testing::AllOf(HasSubstr("hf_quant_config.json"), HasSubstr("quantised by modelopt (FP8)")));
+  EXPECT_THAT(refused("quantize_config.json", R"({"bits": 4, "group_size": 128, "quant_method": "gptq"})"),
+              HasSubstr("quantised by gptq (4 bits, groups of 128)"));
+  EXPECT_EQ(refused("hf_quant_config.json", R"({"quantization": {"quant_algo": null, "kv_cache_quant_algo": "FP8"}})"),
+            "accepted");
 }
 
 TEST(ReadModel, NamesOfTheDataFolder) {

@@ -9,6 +9,7 @@
 #include "motley/base/paths.hpp"
 #include "motley/checkpoint/digest.hpp"
 #include "motley/model/gguf_config.hpp"
+#include "motley/model/quantisation.hpp"
 
 namespace motley {
 
@@ -118,6 +119,7 @@ Model read_model(const std::string& name_or_path) {
   model.name = fs::weakly_canonical(path).parent_path().filename();
   model.config = read_document(path);
   model.arch = read_architecture(model.config, path.string());
+  refuse_quantised_folder(path.parent_path());
   model.digest = folder_digest(path);
 
   // What ends a generation is said by generation_config.json where there is one: chat models list their end of turn

@@ -278,6 +278,19 @@ def test_model_show_and_memory(run):
     assert uneven.returncode == 0 and " 4 " in uneven.stdout and " 2 " in uneven.stdout  # of 8 KV heads
 
 
+SCALED = {"model_type": "qwen3", "hidden_size": 4096, "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8,
+          "intermediate_size": 12288, "vocab_size": 151936, "max_position_embeddings": 40960,
+          "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}}
+
+
+def test_a_quantised_checkpoint_is_refused_by_its_method(run, tmp_path):
+    config = tmp_path / "config.json"
+    for key, method, name in (("quantization", {"group_size": 64, "bits": 4}, "MLX (4 bits"), ("compression_config", {}, "compressed-tensors"),
+                              ("quantization_config", {"quant_method": "new"}, "by new")):
+        config.write_text(json.dumps({**SCALED, key: method}))
+        refused(run("plan serve --model", config, "--cluster", BOX), 2, name, "original weights")
+
+
 def test_doctor(run):
     result = run("doctor")
     assert result.returncode in (0, 3)  # 3: something that plans need to run is missing
