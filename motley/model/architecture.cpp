@@ -189,6 +189,16 @@ std::optional<std::int64_t> read_bos(const Config& config, std::int64_t vocabula
   return otherwise;
 }
 
+// As torch.nn.Embedding has it: a negative id counts from the end. It matters for training alone, so an id that is none
+// of the tokens is no error.
+std::optional<std::int64_t> read_pad(const Config& config, std::int64_t vocabulary,
+                                     std::optional<std::int64_t> otherwise) {
+  std::optional<std::int64_t> token = config.states("pad_token_id") ? std::nullopt : otherwise;
+  if (const Value& stated = config.at("pad_token_id").value(); stated.is_integer()) token = stated.as_integer();
+  if (token && *token < 0) *token += vocabulary;
+  return token && *token >= 0 && *token < vocabulary ? token : std::nullopt;
+}
+
 // ---- families ----
 
 void read_heads(const Config& config, Architecture& arch, std::optional<std::int64_t> kv_heads,
@@ -234,6 +244,7 @@ Architecture read_gated(const Config& config, const GatedDefaults& defaults) {
   arch.tied_embeddings = config.flag("tie_word_embeddings", false);
   arch.eos_tokens = read_eos(config, arch.vocabulary, defaults.eos);
   arch.bos_token = read_bos(config, arch.vocabulary, defaults.bos);
+  arch.pad_token = read_pad(config, arch.vocabulary, {});
   return arch;
 }
 
@@ -328,6 +339,7 @@ Architecture read_opt(const Config& config) {
   arch.tied_embeddings = config.flag("tie_word_embeddings", true);
   arch.eos_tokens = read_eos(config, arch.vocabulary, 2);
   arch.bos_token = read_bos(config, arch.vocabulary, 2);
+  arch.pad_token = read_pad(config, arch.vocabulary, 1);
   return arch;
 }
 

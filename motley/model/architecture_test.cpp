@@ -106,6 +106,22 @@ TEST(Architecture, RotaryScalings) {
   EXPECT_EQ(arch_of({{"rope_scaling", "null"}}).rotary, Rotary{});
 }
 
+TEST(Architecture, TheRowOfThePaddingToken) {
+  const auto pad_of = [](const std::string& value) { return arch_of({{"pad_token_id", value}}).pad_token; };
+  EXPECT_EQ(arch_of({}).pad_token, std::nullopt);
+  EXPECT_EQ(pad_of("5"), 5);
+  EXPECT_EQ(pad_of("null"), std::nullopt);
+  EXPECT_EQ(pad_of("-1"), 299) << "from the end, as in torch";
+  EXPECT_EQ(pad_of("300"), std::nullopt);
+  EXPECT_EQ(pad_of("-301"), std::nullopt);
+  EXPECT_EQ(pad_of("\"<pad>\""), std::nullopt);
+  const std::vector<std::pair<std::string, std::string>> opt = {{"model_type", "\"opt\""}, {"ffn_dim", "160"}};
+  EXPECT_EQ(arch_of(opt).pad_token, 1);
+  auto without = opt;
+  without.emplace_back("pad_token_id", "null");
+  EXPECT_EQ(arch_of(without).pad_token, std::nullopt);
+}
+
 std::string refusal_of(const std::function<void()>& action) {
   try {
     action();

@@ -77,6 +77,7 @@ struct Architecture {
   std::map<std::string, DType> tensor_types;  // of that file's matrices, by name; else empty
   std::vector<std::int64_t> eos_tokens;
   std::optional<std::int64_t> bos_token;
+  std::optional<std::int64_t> pad_token;  // whose row of the embedding learns nothing from being looked up
   bool operator==(const Architecture&) const = default;
 };
 

@@ -261,8 +261,9 @@ void StageRunner::embed_backward(Range& range, TrainUnit& unit, std::int64_t mic
   const at::NoGradGuard values_alone;
   TrainTensor& table = *unit.tensors.at("embedding.weight");
   const Tensor tokens = tokens_of(inputs_, range, micro_batch);
-  const Tensor own = at::logical_and(tokens >= table.slice.rows.first, tokens < table.slice.rows.end).nonzero();
-  const Tensor index = own.flatten();
+  Tensor own = at::logical_and(tokens >= table.slice.rows.first, tokens < table.slice.rows.end);
+  if (arch_.pad_token) own.logical_and_(tokens != *arch_.pad_token);  // as torch.nn.Embedding's padding_idx
+  const Tensor index = own.nonzero().flatten();
   table.accumulator().index_add_(0, tokens.index_select(0, index) - table.slice.rows.first,
                                  rows.index_select(0, index).to(at::kFloat));
 }
