@@ -32,6 +32,8 @@ void check_same_model(const ServePlan& plan, const std::string& named) {
                       fmt::format("plan again with --model {}", named));
   planned.tensor_types = given.tensor_types = {};
   planned.checkpoint_type = given.checkpoint_type;
+  planned.pad_token = given.pad_token;  // of training alone
+  if (plan.model.context) given.context = planned.context;
   const std::string plan_again = fmt::format("plan again with --model {}", named);
   if (planned != given)
     throw input_error(fmt::format("{} has another model than the plan: {} layers of hidden size {}, not {} of {}",
@@ -126,6 +128,7 @@ ServePlan serving_plan(const ServingOptions& options) {
       throw input_error("a plan and --cluster cannot be combined", "leave out --cluster: the plan has its cluster");
     ServePlan plan = read_runnable(options.plan);
     check_same_model(plan, options.planning.model);
+    choose_context(plan.model, options.planning.context);
     require_served(plan, options.plan);
     return plan;
   }

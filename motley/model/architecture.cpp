@@ -19,7 +19,6 @@ constexpr double max_head_dim = 1 << 12;
 constexpr double max_hidden = 1 << 18;
 constexpr double max_ffn = 1 << 21;
 constexpr double max_vocabulary = 1 << 24;
-constexpr double max_context = 1 << 30;
 
 constexpr const char* whole_shape = "take config.json from the model's own folder: it needs the whole shape";
 
@@ -149,8 +148,23 @@ void read_frequencies(const Config& config, const Config& table, std::int64_t co
   }
 }
 
+// The longest sequence of a model whose frequencies are stretched, as vLLM counts it.
+std::int64_t stretched_context(const Config& table, const Rotary& rotary, std::int64_t context) {
+  const bool stretches = rotary.scaling == RotaryScaling::linear || rotary.scaling == RotaryScaling::dynamic ||
+                         rotary.scaling == RotaryScaling::yarn;
+  if (!stretches) return context;
+  constexpr double rounding = 1e-3;  // a factor may be a quotient of two contexts
+  const double stretched = std::floor(rotary.factor * static_cast<double>(rotary.original_context) + rounding);
+  if (stretched < 1 || stretched > max_context)
+    table.at("factor").fail(fmt::format("{:g} times {} positions must be a context of 1 to {:.0f} tokens",
+                                        rotary.factor, rotary.original_context, max_context),
+                            "correct the scaling of the rotary embeddings");
+  return static_cast<std::int64_t>(stretched);
+}
+
 // Both spellings: `rope_theta` beside `rope_scaling`, and `rope_parameters` (transformers 5) that holds everything.
-Rotary read_rotary(const Config& config, std::int64_t context) {
+// Stretches the context that is given.
+Rotary read_rotary(const Config& config, std::int64_t& context) {
   const std::string_view key = config.has("rope_scaling") ? "rope_scaling" : "rope_parameters";
   const Config table = config.has(key) ? config.table(key) : config;
   if (table.has("full_attention") || table.has("sliding_attention"))
@@ -165,6 +179,7 @@ Rotary read_rotary(const Config& config, std::int64_t context) {
   if (!config.has(key)) return rotary;
   rotary.scaling = read_scaling(table);
   if (rotary.scaling != RotaryScaling::none) read_frequencies(config, table, context, rotary);
+  context = stretched_context(table, rotary, context);
   return rotary;
 }
 

@@ -106,6 +106,24 @@ TEST(Architecture, RotaryScalings) {
   EXPECT_EQ(arch_of({{"rope_scaling", "null"}}).rotary, Rotary{});
 }
 
+// As vLLM counts.
+TEST(Architecture, AScalingStretchesTheContext) {
+  const auto context_of = [](const std::string& scaling) {
+    return arch_of({{"max_position_embeddings", "40960"}, {"rope_scaling", scaling}}).context;
+  };
+  EXPECT_EQ(context_of(R"({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768})"), 131072);
+  EXPECT_EQ(context_of(R"({"rope_type": "yarn", "factor": 2.5})"), 102400);
+  EXPECT_EQ(context_of(R"({"rope_type": "yarn", "original_max_position_embeddings": 3000})"), 40960);
+  EXPECT_EQ(context_of(R"({"rope_type": "linear", "factor": 2.0})"), 81920);
+  EXPECT_EQ(context_of(R"({"rope_type": "dynamic", "factor": 1.5})"), 61440);
+  EXPECT_EQ(context_of(R"({"rope_type": "default"})"), 40960);
+  EXPECT_EQ(context_of(R"({"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4,
+                           "original_max_position_embeddings": 8192})"),
+            40960);
+  EXPECT_EQ(arch_of({{"rope_scaling", R"({"type": "linear", "factor": 2.0})"}}).rotary.original_context, 2048)
+      << "what is stretched";
+}
+
 TEST(Architecture, TheRowOfThePaddingToken) {
   const auto pad_of = [](const std::string& value) { return arch_of({{"pad_token_id", value}}).pad_token; };
   EXPECT_EQ(arch_of({}).pad_token, std::nullopt);
@@ -271,6 +289,8 @@ TEST(Architecture, BadConfigsAreRefusedWithPlaceAndCause) {
       {{{"eos_token_id", "[2, -1]"}}, "eos_token_id[1]: -1 is out of range", ""},
       {{{"eos_token_id", "\"</s>\""}}, "eos_token_id: expected an integer", ""},
       {{{"bos_token_id", "300"}}, "bos_token_id: 300 is out of range", ""},
+      {{{"rope_scaling", R"({"type": "linear", "factor": 1e6})"}}, "rope_scaling.factor: 1e+06 times 2048", "correct"},
+      {{{"rope_scaling", R"({"rope_type": "yarn", "factor": 1e-4})"}}, "must be a context of 1 to", ""},
       {{{"model_type", "\"qwen2\""},
         {"num_hidden_layers", "1"},
         {"layer_types", R"(["full_attention", "full_attention"])"}},
@@ -446,6 +466,24 @@ TEST_F(ModelFolder, AFileBesideTheConfigurationSaysThatItIsQuantised) {
               HasSubstr("quantised by gptq (4 bits, groups of 128)"));
   EXPECT_EQ(refused("hf_quant_config.json", R"({"quantization": {"quant_algo": null, "kv_cache_quant_algo": "FP8"}})"),
             "accepted");
+}
+
+TEST_F(ModelFolder, AContextIsSetAsFarAsPositionsGo) {
+  write_file(folder_ / "config.json", llama_config);
+  Model model = read_model(folder_.string());
+  set_context(model, 0);
+  EXPECT_EQ(model.arch.context, 2048);
+  EXPECT_EQ(model.context, std::nullopt);
+  set_context(model, 100000);
+  EXPECT_EQ(model.arch.context, 100000);
+  EXPECT_EQ(motley::read<Model>(motley::write(model), "plan"), model);
+
+  Model opt = read_model("opt-125m");
+  set_context(opt, 100);
+  set_context(opt, 2048);
+  EXPECT_EQ(opt.arch.context, 2048);
+  EXPECT_EQ(opt.arch.position_rows, 2050);
+  EXPECT_THROW(set_context(opt, 2049), Error);
 }
 
 TEST(ReadModel, NamesOfTheDataFolder) {

@@ -99,6 +99,8 @@ const Schema<Model>& schema<Model>() {
           .field("digest", &Model::digest,
                  "`sha256:` of config.json and the headers of the weights, which `motley serve` compares. Default: not "
                  "known.")
+          .field("context", &Model::context, "The longest sequence, in tokens. Default: the model's own.",
+                 {.min = 1, .max = max_context})
           .derive([](Model& model, const Reader& reader) {
             const std::string& path = reader.path();
             if (!model.digest.empty() && !is_digest(model.digest))
@@ -108,8 +110,20 @@ const Schema<Model>& schema<Model>() {
             model.arch = read_architecture(
                 model.config, fmt::format("{}: {}{}config", reader.source(), path, path.empty() ? "" : "."));
             set_tensor_types(model, reader.source());
+            set_context(model, model.context.value_or(0));
           });
   return table;
+}
+
+void set_context(Model& model, std::int64_t tokens) {
+  if (tokens == 0) return;
+  const std::int64_t positions = model.arch.position_rows - model.arch.position_offset;
+  if (model.arch.position == PositionKind::learned && tokens > positions)
+    throw input_error(fmt::format("a context of {} tokens is beyond the {} positions that {} has learned", tokens,
+                                  positions, model.name),
+                      fmt::format("choose at most {}", positions));
+  model.context = tokens;
+  model.arch.context = tokens;
 }
 
 Model read_model(const std::string& name_or_path) {

@@ -43,6 +43,8 @@ struct Rotary {
   bool operator==(const Rotary&) const = default;
 };
 
+constexpr double max_context = 1 << 30;  // tokens: no model comes near
+
 // One description for all families; the engine builds its layers from these fields alone.
 struct Architecture {
   std::string family;  // model_type: llama, mistral, opt, qwen2, qwen3
@@ -53,7 +55,7 @@ struct Architecture {
   std::int64_t head_dim = 0;
   std::int64_t ffn = 0;
   std::int64_t vocabulary = 0;
-  std::int64_t context = 0;  // largest position + 1
+  std::int64_t context = 0;  // largest position + 1, of rotary embeddings as they are stretched
   Norm norm = Norm::rms;
   double norm_epsilon = 1e-5;
   bool norm_first = true;  // before attention and FFN (false: after, as in OPT-350m)
@@ -90,6 +92,7 @@ struct Model {
   std::string source;    // where it came from: OWNER/NAME[:FILE.gguf] on the Hugging Face hub; else empty
   std::string revision;  // of the source
   std::string digest;    // of the files' headers (checkpoint/digest.hpp); empty where there are no weights
+  std::optional<std::int64_t> context;  // the longest sequence, where it is not the model's own
   Architecture arch;
   bool operator==(const Model&) const = default;
 };
@@ -103,6 +106,8 @@ Architecture read_architecture(const Value& config, std::string source);
 std::vector<std::int64_t> read_eos_tokens(const Reader& place, std::int64_t vocabulary);
 // A folder, a config.json, a GGUF file, or a name from data/models.
 Model read_model(const std::string& name_or_path);
+// Sets the longest sequence; 0 leaves it as it is. Throws an input error where learned positions end before it.
+void set_context(Model& model, std::int64_t tokens);
 
 // ---- tensors ----
 

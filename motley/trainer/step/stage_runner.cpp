@@ -82,7 +82,8 @@ StageRunner::StageRunner(const TrainPlan& plan, const std::string& device, Train
       type_(scalar_type(training_.precision)),
       rows_(connections, place_of(plan, device).first_worker + place_of(plan, device).rank) {
   const TrainPlace place = place_of(plan, device);
-  if (arch_.position == PositionKind::rotary) frequencies_ = rotary_frequencies(arch_.rotary, arch_.head_dim);
+  if (arch_.position == PositionKind::rotary)
+    frequencies_ = rotary_frequencies(arch_.rotary, arch_.head_dim, training_.sequence_length);
   strategies_ = strategies_of(plan, place.replica);
   const TrainStage* stage = &plan.replicas[place.replica].stages[place.stage];
   for (std::size_t s = 0; s < strategies_.size(); ++s) {
