@@ -54,6 +54,7 @@ int plan_and_show(const OffloadVerbOptions& options) {
   warn(cluster_warnings(cluster), options.output.quiet);
   Model model = read_named_model(options.model);
   choose_context(model, options.context, options.output.quiet);
+  warn(model_warnings(model), options.output.quiet);
   const Workload workload = options.workload.empty() ? default_workload() : read_workload(options.workload);
   if (workload.classes.empty())
     throw input_error(fmt::format("{}: the workload has no requests", options.workload),

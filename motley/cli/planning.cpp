@@ -284,6 +284,7 @@ NamedModels plan_models_from_options(const PlanningOptions& options, bool quiet)
     planned.models.push_back({read_named_model(options.models[i]), read_workload(options.workloads[i])});
     Model& model = planned.models.back().model;
     choose_context(model, options.context, quiet);
+    warn(model_warnings(model), quiet);
     check_context(options.workloads[i], model, planned.models.back().workload);
     warn(workload_warnings(planned.models.back().workload), quiet);
   }
@@ -312,6 +313,7 @@ ServeOutcome plan_for_cluster(const Cluster& cluster, const PlanningOptions& opt
   if (!options.profile.empty()) search.profile = read_profile(options.profile);
   Model model = read_named_model(options.model);
   choose_context(model, options.context, quiet);
+  warn(model_warnings(model), quiet);
   const Workload workload = options.workload.empty() ? default_workload() : read_workload(options.workload);
   check_context(options.workload, model, workload);
   warn(workload_warnings(workload), quiet);

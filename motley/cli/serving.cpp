@@ -34,16 +34,13 @@ void check_same_model(const ServePlan& plan, const std::string& named) {
   planned.checkpoint_type = given.checkpoint_type;
   planned.pad_token = given.pad_token;  // of training alone
   if (plan.model.context) given.context = planned.context;
-  const std::string plan_again = fmt::format("plan again with --model {}", named);
-  if (planned != given)
-    throw input_error(fmt::format("{} has another model than the plan: {} layers of hidden size {}, not {} of {}",
-                                  named, given.layers, given.hidden, planned.layers, planned.hidden),
-                      plan_again);
+  require_same_model(planned, given, named);
   if (!plan.model.digest.empty() && !model.digest.empty() && plan.model.digest != model.digest)
     throw input_error(fmt::format("{} is not the file or folder that the plan was made for: its digest is {}, the "
                                   "plan's is {}",
                                   named, model.digest, plan.model.digest),
-                      "give the model that was planned for, or " + plan_again);
+                      "give the model that was planned for, or plan again with --model " + named);
+  warn(model_warnings(model), false);
 }
 
 // A plan for one device that offloads runs as a serving plan of one stage.

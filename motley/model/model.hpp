@@ -93,6 +93,7 @@ struct Model {
   std::string revision;  // of the source
   std::string digest;    // of the files' headers (checkpoint/digest.hpp); empty where there are no weights
   std::optional<std::int64_t> context;  // the longest sequence, where it is not the model's own
+  std::vector<std::string> unread;      // tensors of its files that are not used; plans do not carry them
   Architecture arch;
   bool operator==(const Model&) const = default;
 };
@@ -104,7 +105,8 @@ const Schema<Model>& schema<Model>();
 Architecture read_architecture(const Value& config, std::string source);
 // Ids at `eos_token_id`: one, or a list; each below `vocabulary`.
 std::vector<std::int64_t> read_eos_tokens(const Reader& place, std::int64_t vocabulary);
-// A folder, a config.json, a GGUF file, or a name from data/models.
+// A folder, a config.json, a GGUF file, or a name from data/models. Where its weights are there, they say whether the
+// head is the embedding.
 Model read_model(const std::string& name_or_path);
 // Sets the longest sequence; 0 leaves it as it is. Throws an input error where learned positions end before it.
 void set_context(Model& model, std::int64_t tokens);
