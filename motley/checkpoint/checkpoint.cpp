@@ -11,6 +11,8 @@
 namespace motley {
 namespace {
 
+constexpr const char *embedding_suffix = "embed_tokens.weight", *head_name = "lm_head.weight";
+
 // Rows of a head, where the file has pairs of them side by side; 0 elsewhere. Only the llama architecture has.
 std::int64_t interleaved_rows(const Value& metadata, const std::string& gguf_tensor, const StoredTensor& tensor) {
   const Value* family = metadata.find("general.architecture");
@@ -90,18 +92,27 @@ std::vector<Checkpoint::File> Checkpoint::files() const {
   return all;
 }
 
-Checkpoint::Found Checkpoint::find(const std::string& name) const {
+std::vector<std::string> Checkpoint::names() const {
+  std::vector<std::string> all;
+  for (const auto& [name, place] : places_) all.push_back(name);
+  return all;
+}
+
+std::map<std::string, Checkpoint::Place>::const_iterator Checkpoint::lookup(const std::string& name) const {
   constexpr std::string_view prefix = "model.";
-  const std::string other = name.starts_with(prefix) ? name.substr(prefix.size()) : std::string(prefix) + name;
-  auto entry = places_.find(name);
-  if (entry == places_.end()) entry = places_.find(other);
+  const auto entry = places_.find(name);
+  if (entry != places_.end()) return entry;
+  return places_.find(name.starts_with(prefix) ? name.substr(prefix.size()) : std::string(prefix) + name);
+}
+
+Checkpoint::Found Checkpoint::find(const std::string& name) const {
+  auto entry = lookup(name);
+  if (entry == places_.end() && name.ends_with(embedding_suffix)) entry = lookup(head_name);
   if (entry != places_.end()) return {*entry->second.file, *entry->second.tensor, entry->second.interleaved};
   if (!gguf_.empty())
     throw input_error(fmt::format("{}: the tensor {} is missing", contents_.string(), gguf_name(name)),
                       "the file is not a whole model: copy or download it again");
-  std::vector<std::string> names;
-  for (const auto& [stored, place] : places_) names.push_back(stored);
-  const std::string near = closest(name, names);
+  const std::string near = closest(name, names());
   throw input_error(fmt::format("config.json needs the tensor {}, which {} does not contain", name, contents_.string()),
                     near.empty()
                         ? "take config.json and weights from the same model"

@@ -28,9 +28,14 @@ class Checkpoint {
     // not.
     std::int64_t interleaved = 0;
   };
-  // By Hugging Face's name. It may be stored with or without a leading "model.", as base models are saved. Throws an
-  // input error that names the file where the tensor is missing. The result is valid as long as this checkpoint.
+  // By Hugging Face's name. It may be stored with or without a leading "model.", as base models are saved; an embedding
+  // that is not there is the head, to which it is tied (model.hpp refuses such a model if it is not). Throws an input
+  // error that names the file where the tensor is missing. The result is valid as long as this checkpoint.
   Found find(const std::string& name) const;
+  // Whether a tensor is stored under this name, with or without the prefix.
+  bool contains(const std::string& name) const { return lookup(name) != places_.end(); }
+  // Of all tensors that have a name of Hugging Face's.
+  std::vector<std::string> names() const;
 
   // The files that a reader of this checkpoint opens, the first of a split GGUF file first.
   struct File {
@@ -45,6 +50,7 @@ class Checkpoint {
     const StoredTensor* tensor;
     std::int64_t interleaved;
   };
+  std::map<std::string, Place>::const_iterator lookup(const std::string& name) const;
   void open_folder(const std::filesystem::path& folder, const std::string& stem);
   void open_gguf_file(const std::filesystem::path& path);
   void add(const SafetensorsFile& file, const std::string& name);

@@ -32,7 +32,10 @@ constexpr std::array<GgufType, 35> types = {{
 
 constexpr std::uint64_t max_gguf_dimensions = 4;
 constexpr std::uint64_t max_name_bytes = 65535;
-constexpr std::uint64_t max_array_items = 1 << 24;  // of all arrays together: vocabularies have 2^18
+// What becomes some hundred bytes of memory, wherever a file spends one or a few on it.
+constexpr std::uint64_t max_array_items = 1 << 22;  // of all arrays together: vocabularies have 2^18
+constexpr std::uint64_t max_keys = 1 << 16;
+constexpr std::uint64_t max_tensors = 1 << 20;
 constexpr std::uint64_t max_parts = 1000;
 
 // Types of metadata values, by their numbers in the format.
@@ -139,8 +142,10 @@ class MetadataReader {
     const Kind kind = read_kind(cursor_);
     if (kind == Kind::array) cursor_.fail("arrays of arrays are not supported", "convert the model again");
     const auto count = cursor_.number<std::uint64_t>();
-    if (count > cursor_.left() / least_bytes(kind) || count > max_array_items - items_)
+    if (count > cursor_.left() / least_bytes(kind))
       cursor_.fail(fmt::format("an array of {} values does not fit the {} bytes that are left", count, cursor_.left()));
+    if (count > max_array_items - items_)
+      cursor_.fail(fmt::format("an array of {} values: at most {} are read of all arrays", count, max_array_items));
     items_ += count;
     Value::Array values;
     values.reserve(count);
@@ -172,6 +177,9 @@ Counts read_counts(Cursor& cursor) {
   if (counts.tensors > cursor.left() / 24 || counts.keys > cursor.left() / 13)
     cursor.fail(fmt::format("{} tensors and {} keys do not fit the {} bytes that are left", counts.tensors, counts.keys,
                             cursor.left()));
+  if (counts.tensors > max_tensors || counts.keys > max_keys)
+    cursor.fail(fmt::format("at most {} tensors and {} keys are read, found {} and {}", max_tensors, max_keys,
+                            counts.tensors, counts.keys));
   return counts;
 }
 

@@ -135,6 +135,20 @@ TEST_F(GgufTest, RefusesNamesThatAreGivenTwice) {
   EXPECT_THAT(refusal([&] { GgufFile{folder / "tensors.gguf"}; }), HasSubstr("tensor \"t\": the name is given twice"));
 }
 
+// Each value of an array takes 48 bytes of memory, and may be one of the file.
+TEST_F(GgufTest, ArraysAreBounded) {
+  GgufWriter writer;
+  writer.set_i32s("few", {1, 2});
+  writer.set_i32s("more", std::vector<std::int32_t>((1 << 22) - 1));
+  writer.write(folder / "a.gguf", {});
+  EXPECT_THAT(refusal([&] { GgufFile{folder / "a.gguf"}; }),
+              HasSubstr("key \"more\": an array of 4194303 values: at most 4194304 are read of all arrays"));
+  std::string bytes = bytes_of_small() + std::string(1 << 20, '\0');
+  put_at<std::uint64_t>(bytes, 16, (1 << 16) + 1);
+  const auto path = write(bytes, "keys.gguf");
+  EXPECT_THAT(refusal([&] { GgufFile{path}; }), HasSubstr("found 2 and 65537"));
+}
+
 TEST_F(GgufTest, RefusesAnAlignmentThatIsNone) {
   for (const std::uint32_t alignment : {0U, 24U, 1U << 21}) {
     GgufWriter writer;

@@ -36,9 +36,11 @@ MappedFile::MappedFile(const std::filesystem::path& path) {
   if (mapping == MAP_FAILED)
     throw Error(ErrorCode::environment, fmt::format("cannot map {}: {}", path.string(), std::strerror(cause)));
   data_ = static_cast<const std::byte*>(mapping);
+  if (data_) guard_.emplace(bytes(), path);
 }
 
 MappedFile::~MappedFile() {
+  guard_.reset();
   if (data_) ::munmap(const_cast<std::byte*>(data_), size_);
 }
 

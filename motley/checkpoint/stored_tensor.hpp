@@ -5,9 +5,12 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
+
+#include "motley/base/mapping_guard.hpp"
 
 namespace motley {
 
@@ -23,6 +26,7 @@ class MappedFile {
  private:
   const std::byte* data_ = nullptr;
   std::size_t size_ = 0;
+  std::optional<MappingGuard> guard_;
 };
 
 // What to do about a file that contradicts itself.

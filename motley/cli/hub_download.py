@@ -11,7 +11,7 @@ import sys
 # Debug output of the library belongs to stderr, too.
 answer, sys.stdout = sys.stdout, sys.stderr
 
-CONFIGURATION = ["config.json", "generation_config.json"]
+CONFIGURATION = ["config.json", "generation_config.json", "hf_quant_config.json", "quantize_config.json", "quant_config.json"]
 TEXT = ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"]
 WEIGHTS = ["model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors"]
 FOLDER_INSTEAD = "give the folder or file of a model on this machine, or a name such as llama-2-70b"

@@ -130,6 +130,7 @@ void add_model(CLI::App& parent, Action& action) {
   show_verb->callback([options, &action] {
     action = [options] {
       const Model model = read_named_model(options->model);
+      warn(model_warnings(model), options->output.quiet);
       emit(options->output, model_json(model), model_report(model));
       return 0;
     };

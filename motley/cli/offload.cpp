@@ -26,6 +26,7 @@ struct OffloadVerbOptions {
   std::vector<std::string> settings;
   std::string weight_type, kv_type, latency, deadline = "10 s";
   double max_kl = 0, tokens_per_s = 0;
+  std::int64_t context = 0;  // tokens; 0: the model's own
   OffloadOptions planning;
   Output output;
 };
@@ -51,7 +52,9 @@ int plan_and_show(const OffloadVerbOptions& options) {
   planning.deadline_s = parse_seconds_option(options.deadline, "--deadline");
   const Cluster cluster = read_cluster(options.machine);
   warn(cluster_warnings(cluster), options.output.quiet);
-  const Model model = read_named_model(options.model);
+  Model model = read_named_model(options.model);
+  choose_context(model, options.context, options.output.quiet);
+  warn(model_warnings(model), options.output.quiet);
   const Workload workload = options.workload.empty() ? default_workload() : read_workload(options.workload);
   if (workload.classes.empty())
     throw input_error(fmt::format("{}: the workload has no requests", options.workload),
@@ -196,6 +199,7 @@ void add_plan_offload(CLI::App& plan_verbs, Action& action) {
       ->type_name("TIME");
   verb->add_option("--min-throughput", options->tokens_per_s, "Find the least latency at this many tokens/s or more")
       ->check(CLI::PositiveNumber);
+  add_context_option(*verb, options->context);
   verb->add_flag("--weights-only", options->planning.weights_only,
                  "Let weights alone leave the device: what workers on GPUs run");
   verb->add_option("--max-batch", options->planning.max_batch, "Most sequences of a micro-batch (default 1024)")

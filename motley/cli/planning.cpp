@@ -113,8 +113,23 @@ void check_context(const std::string& file, const Model& model, const Workload& 
         fmt::format(
             "{}: the mean request of class \"{}\" must fit the model's context: it has {:.0f} tokens, {}'s context {}",
             file, request.name, tokens, model.name, model.arch.context),
-        "reduce prompt_tokens or output_tokens, or choose a model with a longer context");
+        "reduce prompt_tokens or output_tokens, or choose a model with a longer context (--context of `motley plan "
+        "serve` overrides it)");
   }
+}
+
+void add_context_option(CLI::App& verb, std::int64_t& context) {
+  verb.add_option("--context", context, "Longest sequence in tokens, prompt and answer (default: the model's)")
+      ->check(CLI::Range(1.0, max_context))
+      ->type_name("N");
+}
+
+void choose_context(Model& model, std::int64_t context, bool quiet) {
+  if (context == 0) return;
+  const std::int64_t own = read_architecture(model.config, model.name).context;
+  set_context(model, context);
+  if (context > own)
+    warn({fmt::format("--context {} is beyond the {} tokens that {} was made for", context, own, model.name)}, quiet);
 }
 
 CostOptions cost_options(const std::string& form, const std::vector<std::string>& settings) {
@@ -192,6 +207,7 @@ void add_planning_options(CLI::App& verb, PlanningOptions& options, const std::s
       ->type_name("DEVICE")
       ->expected(1)
       ->take_all();
+  add_context_option(verb, options.context);
   verb.add_option("--max-batch", options.max_batch, "Most requests in flight per pipeline (default 1024)")
       ->check(CLI::Range(1, 1 << 16));
   verb.add_option("--max-tokens", options.step.max_tokens, "Most tokens in one step (default 512)")
@@ -217,7 +233,8 @@ ServeOutcome replan(const PlanningOptions& options, bool quiet) {
   if (!options.cluster.empty() || !options.model.empty() || !options.workload.empty())
     throw input_error("--from cannot be combined with --cluster, --model or --workload: the plan has them",
                       "leave them out");
-  const ServePlan before = read_plan_file<ServePlan>(options.from);
+  ServePlan before = read_plan_file<ServePlan>(options.from);
+  choose_context(before.model, options.context, quiet);
   ServeOutcome outcome = replan_serve(before, options.without, serve_options(options));
   if (!quiet && outcome.plan) {
     const WeightMoves moves = weight_moves(before, *outcome.plan);
@@ -265,7 +282,10 @@ NamedModels plan_models_from_options(const PlanningOptions& options, bool quiet)
   NamedModels planned;
   for (std::size_t i = 0; i < options.models.size(); ++i) {
     planned.models.push_back({read_named_model(options.models[i]), read_workload(options.workloads[i])});
-    check_context(options.workloads[i], planned.models.back().model, planned.models.back().workload);
+    Model& model = planned.models.back().model;
+    choose_context(model, options.context, quiet);
+    warn(model_warnings(model), quiet);
+    check_context(options.workloads[i], model, planned.models.back().workload);
     warn(workload_warnings(planned.models.back().workload), quiet);
   }
   if (!quiet) fmt::print(stderr, "planning  {} models on {} devices\n", planned.models.size(), cluster.devices.size());
@@ -291,7 +311,9 @@ ServeOutcome plan_for_cluster(const Cluster& cluster, const PlanningOptions& opt
                       "give a Hugging Face folder, a config.json, a GGUF file, or a name such as llama-2-70b");
   ServeOptions search = serve_options(options);
   if (!options.profile.empty()) search.profile = read_profile(options.profile);
-  const Model model = read_named_model(options.model);
+  Model model = read_named_model(options.model);
+  choose_context(model, options.context, quiet);
+  warn(model_warnings(model), quiet);
   const Workload workload = options.workload.empty() ? default_workload() : read_workload(options.workload);
   check_context(options.workload, model, workload);
   warn(workload_warnings(workload), quiet);

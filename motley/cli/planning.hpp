@@ -31,6 +31,7 @@ struct PlanningOptions {
   bool no_roles = false;
   bool no_offload = false;
   std::int64_t max_batch = 1024;
+  std::int64_t context = 0;  // tokens; 0: the model's own
   StepLimits step;
 };
 
@@ -39,6 +40,9 @@ void add_planning_options(CLI::App& verb, PlanningOptions& options, const std::s
 // Requests that the model could never serve are a mistake of the workload file; the assumed workload (no file) is only
 // an assumption.
 void check_context(const std::string& file, const Model& model, const Workload& workload);
+// --context: also beyond what the model was made for, which a warning says.
+void add_context_option(CLI::App& verb, std::int64_t& context);
+void choose_context(Model& model, std::int64_t context, bool quiet = false);
 struct NamedModels {
   std::vector<ModelDemand> models;
   ModelsOutcome outcome;

@@ -6,6 +6,7 @@
 #include "motley/base/hints.hpp"
 #include "motley/base/units.hpp"
 #include "motley/cli/command.hpp"
+#include "motley/cli/named_model.hpp"
 #include "motley/convert/quantise.hpp"
 
 namespace motley::cli {
@@ -34,6 +35,7 @@ DType parse_file_type(const std::string& text) {
 int quantize(const QuantizeOptions& options) {
   const DType type = parse_file_type(options.type);
   check_output_folder({.file = options.file});
+  warn(model_warnings(read_model(options.model)), options.quiet);
   const bool terminal = !options.quiet && ::isatty(STDERR_FILENO) == 1;
   const auto progress = [&](double fraction, const std::string& tensor) {
     if (terminal) fmt::print(stderr, "\r\033[K{:3.0f} % {}", 100 * fraction, tensor);

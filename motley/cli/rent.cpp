@@ -78,6 +78,7 @@ RentOptions rent_options(const RentVerbOptions& options) {
 
 RentOutcome plan_for_model(const RentVerbOptions& options, Offers market, const RentOptions& rent) {
   const Model model = read_named_model(options.model);
+  warn(model_warnings(model), options.output.quiet);
   const Workload workload = options.workload.empty() ? default_workload() : read_workload(options.workload);
   check_context(options.workload, model, workload);
   warn(workload_warnings(workload), options.output.quiet);

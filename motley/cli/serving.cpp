@@ -32,16 +32,15 @@ void check_same_model(const ServePlan& plan, const std::string& named) {
                       fmt::format("plan again with --model {}", named));
   planned.tensor_types = given.tensor_types = {};
   planned.checkpoint_type = given.checkpoint_type;
-  const std::string plan_again = fmt::format("plan again with --model {}", named);
-  if (planned != given)
-    throw input_error(fmt::format("{} has another model than the plan: {} layers of hidden size {}, not {} of {}",
-                                  named, given.layers, given.hidden, planned.layers, planned.hidden),
-                      plan_again);
+  planned.pad_token = given.pad_token;  // of training alone
+  if (plan.model.context) given.context = planned.context;
+  require_same_model(planned, given, named);
   if (!plan.model.digest.empty() && !model.digest.empty() && plan.model.digest != model.digest)
     throw input_error(fmt::format("{} is not the file or folder that the plan was made for: its digest is {}, the "
                                   "plan's is {}",
                                   named, model.digest, plan.model.digest),
-                      "give the model that was planned for, or " + plan_again);
+                      "give the model that was planned for, or plan again with --model " + named);
+  warn(model_warnings(model), false);
 }
 
 // A plan for one device that offloads runs as a serving plan of one stage.
@@ -126,6 +125,7 @@ ServePlan serving_plan(const ServingOptions& options) {
       throw input_error("a plan and --cluster cannot be combined", "leave out --cluster: the plan has its cluster");
     ServePlan plan = read_runnable(options.plan);
     check_same_model(plan, options.planning.model);
+    choose_context(plan.model, options.planning.context);
     require_served(plan, options.plan);
     return plan;
   }

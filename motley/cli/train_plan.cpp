@@ -19,6 +19,7 @@ namespace motley::cli {
 int plan_train_and_show(const TrainPlanOptions& options, const Output& output) {
   const Cluster cluster = read_cluster(options.cluster);
   const Model model = read_named_model(options.model);
+  warn(model_warnings(model), output.quiet);
   const Workload workload = read_workload(options.workload);
   TrainOptions planning{.cost = cost_options(options.cost, options.settings),
                         .profile = options.profile.empty() ? Profile{} : read_profile(options.profile),

@@ -48,18 +48,17 @@ TrainPlan sound_plan(const std::string& file) {
   return plan;
 }
 
-void check_model(const TrainPlan& plan, const std::string& folder) {
+void check_model(const TrainPlan& plan, const std::string& folder, bool quiet) {
   if (!std::filesystem::exists(std::filesystem::path(folder) / "config.json"))
     throw input_error(fmt::format("{} is no model folder: it has no config.json", folder),
                       "give a Hugging Face folder with config.json and weights in safetensors");
-  Architecture planned = plan.model.arch, given = read_model(folder).arch;
+  const Model model = read_model(folder);
+  Architecture planned = plan.model.arch, given = model.arch;
   planned.eos_tokens = given.eos_tokens = {};
   planned.tensor_types = given.tensor_types = {};
   planned.checkpoint_type = given.checkpoint_type;
-  if (planned != given)
-    throw input_error(fmt::format("{} has another model than the plan: {} layers of hidden size {}, not {} of {}",
-                                  folder, given.layers, given.hidden, planned.layers, planned.hidden),
-                      fmt::format("plan again with --model {}", folder));
+  require_same_model(planned, given, folder);
+  warn(model_warnings(model), quiet);
 }
 
 // What somebody sees of a run.
@@ -173,7 +172,7 @@ int train(const TrainOptions& options) {
   if (!record.local && !record.agents)
     throw input_error("--local or --agents is missing: where are the plan's devices?",
                       "give --local to run each as a CPU worker process on this machine, or --agents");
-  check_model(plan, record.model);
+  check_model(plan, record.model, options.quiet);
   const std::filesystem::path program = prepare_worker_program();
   const std::filesystem::path run = resumed ? options.resume : options.output;
   if (!resumed) check_no_run(run);

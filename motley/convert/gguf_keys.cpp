@@ -65,7 +65,8 @@ void write_architecture(const Model& model, DType type, GgufWriter& writer) {
   writer.set_u32("general.file_type", file_type(type));
   writer.set_u32("general.quantization_version", 2);
   size("block_count", arch.layers);
-  size("context_length", arch.context);
+  // What linear scaling stretches is the context before.
+  size("context_length", arch.rotary.scaling == RotaryScaling::linear ? arch.rotary.original_context : arch.context);
   size("embedding_length", arch.hidden);
   size("feed_forward_length", arch.ffn);
   size("attention.head_count", arch.heads);

@@ -9,7 +9,6 @@
 #include <cstring>
 #include <mutex>
 #include <numbers>
-#include <optional>
 #include <system_error>
 #include <vector>
 
@@ -33,16 +32,6 @@ double deviation_of(const Value& config) {
     if (const Value* value = config.find(key); value && value->is_number())
       return value->as_number() > 0 ? value->as_number() : default_deviation;
   return default_deviation;
-}
-
-// Row of the embedding that stands for nothing; OPT has one unless its configuration says otherwise.
-std::optional<std::int64_t> padding_row(const Model& model) {
-  const Value* pad = model.config.find("pad_token_id");
-  std::optional<std::int64_t> row;
-  if (pad && pad->is_integer()) row = pad->as_integer();
-  if (!pad && model.arch.family == "opt") row = 1;
-  if (row && *row < 0) *row += model.arch.vocabulary;  // counted from the end
-  return row && *row >= 0 && *row < model.arch.vocabulary ? row : std::nullopt;
 }
 
 std::vector<TensorSpec> tensors_of(const Architecture& arch) {
@@ -104,7 +93,7 @@ void fill(const Model& model, const TensorSpec& tensor, std::int64_t first, std:
     return;
   }
   NormalValues(seed, tensor.name, deviation_of(model.config)).fill(first, values);
-  if (const auto row = padding_row(model); row && tensor.role == "embedding.weight") {
+  if (const auto row = model.arch.pad_token; row && tensor.role == "embedding.weight") {
     const std::int64_t width = tensor.shape[1], end = first + std::ssize(values);
     for (std::int64_t i = std::max(first, *row * width); i < std::min(end, (*row + 1) * width); ++i)
       values[static_cast<std::size_t>(i - first)] = 0;

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <fstream>
@@ -11,6 +12,7 @@
 #include "motley/checkpoint/checkpoint.hpp"
 #include "motley/checkpoint/gguf_names.hpp"
 #include "motley/checkpoint/quants.hpp"
+#include "motley/checkpoint/safetensors_writer.hpp"
 #include "motley/checkpoint/stored_rows.hpp"
 #include "motley/convert/gguf_keys.hpp"
 #include "motley/model/model.hpp"
@@ -201,6 +203,36 @@ TEST_F(QuantiseTest, ScaledFrequenciesComeBack) {
   EXPECT_EQ(after.scaling, RotaryScaling::yarn);
   EXPECT_EQ(after.original_context, before.original_context);
   EXPECT_NEAR(after.attention_factor, before.attention_factor, 1e-6);
+  change(model / "config.json", [](Value& config) {
+    config.set("rope_scaling", parse_json(R"({"type": "linear", "factor": 2.0})", "scaling"));
+  });
+  EXPECT_EQ(read_model(made(DType::bf16, model)).arch, read_model(model).arch);
+  EXPECT_EQ(read_model(model).arch.context, 2 * 131072) << "stretched once";
+}
+
+// As a merged adapter saves it: config.json says that the head is tied.
+TEST_F(QuantiseTest, AHeadOfItsOwnIsKept) {
+  const auto model = copy();
+  const std::string name = "lm_head.weight";
+  {
+    const Checkpoint checkpoint(tales);
+    const StoredTensor& table = checkpoint.find("model.embed_tokens.weight").tensor;
+    std::vector<std::byte> head(table.bytes.begin(), table.bytes.end());
+    head[7] ^= std::byte{0x10};
+    const SafetensorsLayout layout = safetensors_layout({{name, table.type, table.shape}});
+    SafetensorsWriter::create(model / "head.safetensors", layout);
+    SafetensorsWriter(model / "head.safetensors", layout).write(0, 0, head);
+    Value map = Value::object({{name, "head.safetensors"}});
+    for (const std::string& other : checkpoint.names()) map.set(other, "model.safetensors");
+    write_file(model / "model.safetensors.index.json", to_json(Value::object({{"weight_map", map}})));
+  }
+  EXPECT_FALSE(read_model(model).arch.tied_embeddings);
+  const auto made_file = made(DType::bf16, model);
+  const GgufFile file(made_file);
+  ASSERT_TRUE(file.tensors().contains("output.weight"));
+  EXPECT_FALSE(
+      std::ranges::equal(file.tensors().at("output.weight").bytes, file.tensors().at("token_embd.weight").bytes));
+  EXPECT_FALSE(read_model(made_file).arch.tied_embeddings);
 }
 
 TEST_F(QuantiseTest, RefusesWhatHasNoWords) {

@@ -310,6 +310,17 @@ TEST(Rotary, PlainAndLinear) {
             plain.inverse_frequencies);
 }
 
+// As `transformers` scales a forward pass over 4096 positions of a model of 1024: theta ((4 * 4096 / 1024) - 3)^(8 /
+// 6).
+TEST(Rotary, DynamicFollowsTheLongestSequence) {
+  const Rotary rotary{.theta = 10000, .scaling = RotaryScaling::dynamic, .factor = 4, .original_context = 1024};
+  const auto plain = rotary_frequencies({.theta = 10000}, 8).inverse_frequencies;
+  EXPECT_EQ(rotary_frequencies(rotary, 8, 1024).inverse_frequencies, plain);
+  const auto scaled = rotary_frequencies(rotary, 8, 4096).inverse_frequencies;
+  const double theta = 10000 * std::pow(13.0, 8.0 / 6.0);
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_NEAR(scaled[i], std::pow(theta, -static_cast<double>(i) / 4), 1e-7);
+}
+
 TEST(Rotary, Llama3KeepsShortWavesAndSlowsLongOnes) {
   const Rotary rotary{.theta = 500000,
                       .scaling = RotaryScaling::llama3,

@@ -45,14 +45,24 @@ double yarn_amplitude(const Rotary& rotary) {
   return rotary.factor <= 1 ? 1.0 : 0.1 * std::log(rotary.factor) + 1.0;
 }
 
+// NTK-aware scaling: the base grows with the longest sequence, once that is longer than the model was trained with.
+double dynamic_theta(const Rotary& rotary, double dim, std::int64_t longest) {
+  if (longest <= rotary.original_context || dim <= 2) return rotary.theta;
+  const double stretch = static_cast<double>(longest) / static_cast<double>(rotary.original_context);
+  return rotary.theta * std::pow(rotary.factor * stretch - (rotary.factor - 1), dim / (dim - 2));
+}
+
 }  // namespace
 
-RotaryFrequencies rotary_frequencies(const Rotary& rotary, std::int64_t head_dim) {
+RotaryFrequencies rotary_frequencies(const Rotary& rotary, std::int64_t head_dim, std::int64_t longest) {
   const auto dim = static_cast<std::int64_t>(static_cast<double>(head_dim) * rotary.partial);
+  const double theta = rotary.scaling == RotaryScaling::dynamic
+                           ? dynamic_theta(rotary, static_cast<double>(dim), longest)
+                           : rotary.theta;
   RotaryFrequencies out;
   for (std::int64_t i = 0; i < dim; i += 2) {
     const float exponent = static_cast<float>(i) / static_cast<float>(dim);
-    out.inverse_frequencies.push_back(1.0f / std::pow(static_cast<float>(rotary.theta), exponent));
+    out.inverse_frequencies.push_back(1.0f / std::pow(static_cast<float>(theta), exponent));
   }
   switch (rotary.scaling) {
     case RotaryScaling::none:

@@ -142,7 +142,7 @@ StageModel::Impl::Impl(const StageSpec& stage, WorkerGroup* group, at::Device on
   vocabulary_bounds.push_back(0);
   for (const Shard& other : shards) vocabulary_bounds.push_back(other.vocabulary.end);
   if (spec.arch.position == PositionKind::rotary)
-    frequencies = rotary_frequencies(spec.arch.rotary, spec.arch.head_dim);
+    frequencies = rotary_frequencies(spec.arch.rotary, spec.arch.head_dim, spec.arch.context);
 }
 
 // One by one, so that no more than one layer is there twice.

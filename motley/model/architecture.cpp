@@ -7,6 +7,7 @@
 
 #include "motley/base/hints.hpp"
 #include "motley/model/model.hpp"
+#include "motley/model/quantisation.hpp"
 
 namespace motley {
 namespace {
@@ -18,7 +19,6 @@ constexpr double max_head_dim = 1 << 12;
 constexpr double max_hidden = 1 << 18;
 constexpr double max_ffn = 1 << 21;
 constexpr double max_vocabulary = 1 << 24;
-constexpr double max_context = 1 << 30;
 
 constexpr const char* whole_shape = "take config.json from the model's own folder: it needs the whole shape";
 
@@ -148,8 +148,23 @@ void read_frequencies(const Config& config, const Config& table, std::int64_t co
   }
 }
 
+// The longest sequence of a model whose frequencies are stretched, as vLLM counts it.
+std::int64_t stretched_context(const Config& table, const Rotary& rotary, std::int64_t context) {
+  const bool stretches = rotary.scaling == RotaryScaling::linear || rotary.scaling == RotaryScaling::dynamic ||
+                         rotary.scaling == RotaryScaling::yarn;
+  if (!stretches) return context;
+  constexpr double rounding = 1e-3;  // a factor may be a quotient of two contexts
+  const double stretched = std::floor(rotary.factor * static_cast<double>(rotary.original_context) + rounding);
+  if (stretched < 1 || stretched > max_context)
+    table.at("factor").fail(fmt::format("{:g} times {} positions must be a context of 1 to {:.0f} tokens",
+                                        rotary.factor, rotary.original_context, max_context),
+                            "correct the scaling of the rotary embeddings");
+  return static_cast<std::int64_t>(stretched);
+}
+
 // Both spellings: `rope_theta` beside `rope_scaling`, and `rope_parameters` (transformers 5) that holds everything.
-Rotary read_rotary(const Config& config, std::int64_t context) {
+// Stretches the context that is given.
+Rotary read_rotary(const Config& config, std::int64_t& context) {
   const std::string_view key = config.has("rope_scaling") ? "rope_scaling" : "rope_parameters";
   const Config table = config.has(key) ? config.table(key) : config;
   if (table.has("full_attention") || table.has("sliding_attention"))
@@ -164,6 +179,7 @@ Rotary read_rotary(const Config& config, std::int64_t context) {
   if (!config.has(key)) return rotary;
   rotary.scaling = read_scaling(table);
   if (rotary.scaling != RotaryScaling::none) read_frequencies(config, table, context, rotary);
+  context = stretched_context(table, rotary, context);
   return rotary;
 }
 
@@ -186,6 +202,16 @@ std::optional<std::int64_t> read_bos(const Config& config, std::int64_t vocabula
   if (config.has("bos_token_id")) return read_token(config.at("bos_token_id"), vocabulary);
   if (config.states("bos_token_id") || !otherwise || *otherwise >= vocabulary) return {};
   return otherwise;
+}
+
+// As torch.nn.Embedding has it: a negative id counts from the end. It matters for training alone, so an id that is none
+// of the tokens is no error.
+std::optional<std::int64_t> read_pad(const Config& config, std::int64_t vocabulary,
+                                     std::optional<std::int64_t> otherwise) {
+  std::optional<std::int64_t> token = config.states("pad_token_id") ? std::nullopt : otherwise;
+  if (const Value& stated = config.at("pad_token_id").value(); stated.is_integer()) token = stated.as_integer();
+  if (token && *token < 0) *token += vocabulary;
+  return token && *token >= 0 && *token < vocabulary ? token : std::nullopt;
 }
 
 // ---- families ----
@@ -233,6 +259,7 @@ Architecture read_gated(const Config& config, const GatedDefaults& defaults) {
   arch.tied_embeddings = config.flag("tie_word_embeddings", false);
   arch.eos_tokens = read_eos(config, arch.vocabulary, defaults.eos);
   arch.bos_token = read_bos(config, arch.vocabulary, defaults.bos);
+  arch.pad_token = read_pad(config, arch.vocabulary, {});
   return arch;
 }
 
@@ -327,6 +354,7 @@ Architecture read_opt(const Config& config) {
   arch.tied_embeddings = config.flag("tie_word_embeddings", true);
   arch.eos_tokens = read_eos(config, arch.vocabulary, 2);
   arch.bos_token = read_bos(config, arch.vocabulary, 2);
+  arch.pad_token = read_pad(config, arch.vocabulary, 1);
   return arch;
 }
 
@@ -370,10 +398,10 @@ std::vector<std::int64_t> read_eos_tokens(const Reader& place, std::int64_t voca
 }
 
 Architecture read_architecture(const Value& value, std::string source) {
-  const Config config(Reader(value, std::move(source)));
+  const Reader root(value, std::move(source));
+  const Config config(root);
   const Family& family = find_family(config);
-  if (config.has("quantization_config"))
-    unsupported(config.at("quantization_config"), "a quantised checkpoint", "use the model's original weights");
+  refuse_quantised(root);
   Architecture arch = family.read(config);
   arch.family = family.name;
   arch.checkpoint_type = read_checkpoint_type(config);

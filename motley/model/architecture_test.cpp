@@ -3,7 +3,9 @@
 #include <rapidcheck/gtest.h>
 #include <unistd.h>
 
+#include <array>
 #include <filesystem>
+#include <functional>
 
 #include "motley/base/paths.hpp"
 #include "motley/model/model.hpp"
@@ -102,6 +104,78 @@ TEST(Architecture, RotaryScalings) {
 
   EXPECT_EQ(arch_of({{"rope_scaling", R"({"rope_type": "default"})"}}).rotary, Rotary{});
   EXPECT_EQ(arch_of({{"rope_scaling", "null"}}).rotary, Rotary{});
+}
+
+// As vLLM counts.
+TEST(Architecture, AScalingStretchesTheContext) {
+  const auto context_of = [](const std::string& scaling) {
+    return arch_of({{"max_position_embeddings", "40960"}, {"rope_scaling", scaling}}).context;
+  };
+  EXPECT_EQ(context_of(R"({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768})"), 131072);
+  EXPECT_EQ(context_of(R"({"rope_type": "yarn", "factor": 2.5})"), 102400);
+  EXPECT_EQ(context_of(R"({"rope_type": "yarn", "original_max_position_embeddings": 3000})"), 40960);
+  EXPECT_EQ(context_of(R"({"rope_type": "linear", "factor": 2.0})"), 81920);
+  EXPECT_EQ(context_of(R"({"rope_type": "dynamic", "factor": 1.5})"), 61440);
+  EXPECT_EQ(context_of(R"({"rope_type": "default"})"), 40960);
+  EXPECT_EQ(context_of(R"({"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4,
+                           "original_max_position_embeddings": 8192})"),
+            40960);
+  EXPECT_EQ(arch_of({{"rope_scaling", R"({"type": "linear", "factor": 2.0})"}}).rotary.original_context, 2048)
+      << "what is stretched";
+}
+
+TEST(Architecture, TheRowOfThePaddingToken) {
+  const auto pad_of = [](const std::string& value) { return arch_of({{"pad_token_id", value}}).pad_token; };
+  EXPECT_EQ(arch_of({}).pad_token, std::nullopt);
+  EXPECT_EQ(pad_of("5"), 5);
+  EXPECT_EQ(pad_of("null"), std::nullopt);
+  EXPECT_EQ(pad_of("-1"), 299) << "from the end, as in torch";
+  EXPECT_EQ(pad_of("300"), std::nullopt);
+  EXPECT_EQ(pad_of("-301"), std::nullopt);
+  EXPECT_EQ(pad_of("\"<pad>\""), std::nullopt);
+  const std::vector<std::pair<std::string, std::string>> opt = {{"model_type", "\"opt\""}, {"ffn_dim", "160"}};
+  EXPECT_EQ(arch_of(opt).pad_token, 1);
+  auto without = opt;
+  without.emplace_back("pad_token_id", "null");
+  EXPECT_EQ(arch_of(without).pad_token, std::nullopt);
+}
+
+std::string refusal_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::input);
+    EXPECT_THAT(error.hint(), HasSubstr("original weights"));
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(Architecture, QuantisedCheckpointsAreRefusedByTheirMethod) {
+  const auto refused = [](const std::string& key, const std::string& value) {
+    return refusal_of([&] { arch_of({{key, value}}); });
+  };
+  const std::vector<std::array<std::string, 3>> table = {
+      {"quantization_config", R"({"quant_method": "gptq", "bits": 4, "group_size": 128})",
+       "quantization_config: a checkpoint quantised by gptq (4 bits, groups of 128) is not supported"},
+      {"quantization_config", R"({"quant_method": "tomorrow"})", "quantised by tomorrow is"},
+      {"quantization_config", R"({"quant_method": "compressed-tensors", "format": "pack-quantized"})",
+       "by compressed-tensors (pack-quantized)"},
+      {"quantization_config", R"({"quant_method": "modelopt", "quant_algo": "NVFP4"})", "by modelopt (NVFP4)"},
+      {"quantization_config", R"({"load_in_4bit": true})", "by bitsandbytes"},
+      {"quantization_config", "{}", "by a method without a name"},
+      {"quantization", R"({"group_size": 64, "bits": 4})",
+       "quantization: a checkpoint quantised by MLX (4 bits, groups of 64)"},
+      {"quantization", R"({"quant_algo": "FP8"})", "by ModelOpt (FP8)"},
+      {"quantization", "\"awq\"", "by awq"},
+      {"compression_config", R"({"config_groups": {}})",
+       "compression_config: a checkpoint quantised by compressed-tensors"},
+      {"quant_config", R"({"bits": 4, "group_size": 128, "quant_method": "awq"})", "by awq (4 bits"},
+      {"quantization_bit", "8", "a method without a name (quantization_bit = 8)"}};
+  for (const auto& [key, value, message] : table) EXPECT_THAT(refused(key, value), HasSubstr(message)) << value;
+  for (const char* nothing : {"null", "false", "0", "\"none\""})
+    EXPECT_EQ(refused("quantization_bit", nothing), "accepted") << nothing;
+  EXPECT_EQ(refused("quantity", "{}"), "accepted");
 }
 
 TEST(Architecture, QwenWindows) {
@@ -215,9 +289,8 @@ TEST(Architecture, BadConfigsAreRefusedWithPlaceAndCause) {
       {{{"eos_token_id", "[2, -1]"}}, "eos_token_id[1]: -1 is out of range", ""},
       {{{"eos_token_id", "\"</s>\""}}, "eos_token_id: expected an integer", ""},
       {{{"bos_token_id", "300"}}, "bos_token_id: 300 is out of range", ""},
-      {{{"quantization_config", R"({"quant_method": "gptq"})"}},
-       "quantised checkpoint is not supported",
-       "original weights"},
+      {{{"rope_scaling", R"({"type": "linear", "factor": 1e6})"}}, "rope_scaling.factor: 1e+06 times 2048", "correct"},
+      {{{"rope_scaling", R"({"rope_type": "yarn", "factor": 1e-4})"}}, "must be a context of 1 to", ""},
       {{{"model_type", "\"qwen2\""},
         {"num_hidden_layers", "1"},
         {"layer_types", R"(["full_attention", "full_attention"])"}},
@@ -375,6 +448,42 @@ TEST_F(ModelFolder, GenerationConfigSaysWhatEndsAText) {
         }
       },
       Error);
+}
+
+// ModelOpt, AutoGPTQ and AutoAWQ have written files of their own.
+TEST_F(ModelFolder, AFileBesideTheConfigurationSaysThatItIsQuantised) {
+  write_file(folder_ / "config.json", llama_config);
+  const auto refused = [&](const char* name, const char* text) {
+    write_file(folder_ / name, text);
+    const std::string what = refusal_of([&] { read_model(folder_.string()); });
+    std::filesystem::remove(folder_ / name);
+    return what;
+  };
+  const std::string opt_fp8 = refused("hf_quant_config.json", R"({"producer": {"name": "modelopt", "version": "0.33"},
+                                       "quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": null}})");
+  EXPECT_THAT(opt_fp8, testing::AllOf(HasSubstr("hf_quant_config.json"), HasSubstr("quantised by modelopt (FP8)")));
+  EXPECT_THAT(refused("quantize_config.json", R"({"bits": 4, "group_size": 128, "quant_method": "gptq"})"),
+              HasSubstr("quantised by gptq (4 bits, groups of 128)"));
+  EXPECT_EQ(refused("hf_quant_config.json", R"({"quantization": {"quant_algo": null, "kv_cache_quant_algo": "FP8"}})"),
+            "accepted");
+}
+
+TEST_F(ModelFolder, AContextIsSetAsFarAsPositionsGo) {
+  write_file(folder_ / "config.json", llama_config);
+  Model model = read_model(folder_.string());
+  set_context(model, 0);
+  EXPECT_EQ(model.arch.context, 2048);
+  EXPECT_EQ(model.context, std::nullopt);
+  set_context(model, 100000);
+  EXPECT_EQ(model.arch.context, 100000);
+  EXPECT_EQ(motley::read<Model>(motley::write(model), "plan"), model);
+
+  Model opt = read_model("opt-125m");
+  set_context(opt, 100);
+  set_context(opt, 2048);
+  EXPECT_EQ(opt.arch.context, 2048);
+  EXPECT_EQ(opt.arch.position_rows, 2050);
+  EXPECT_THROW(set_context(opt, 2049), Error);
 }
 
 TEST(ReadModel, NamesOfTheDataFolder) {

@@ -212,6 +212,7 @@ void read_tokens(const Metadata& metadata, Value& config) {
   config.set("eos_token_id", ends.size() == 1 ? Value(ends.front()) : ends.empty() ? Value() : list);
   const Value* bos = metadata.find("tokenizer.ggml.bos_token_id");
   config.set("bos_token_id", bos ? *bos : Value());
+  if (const Value* pad = metadata.find("tokenizer.ggml.padding_token_id")) config.set("pad_token_id", *pad);
 }
 
 // ---- tensors ----

@@ -129,6 +129,22 @@ TEST_F(GgufConfigTest, EndsOfATurnEndASequence) {
   EXPECT_EQ(model.arch.eos_tokens, (std::vector<std::int64_t>{2, 7}));
 }
 
+TEST_F(GgufConfigTest, AScalingStretchesTheContext) {
+  const auto scaled = [&](const char* kind, std::uint32_t original) {
+    return read({.more =
+                     [&](GgufWriter& writer) {
+                       writer.set_text("llama.rope.scaling.type", kind);
+                       writer.set_f32("llama.rope.scaling.factor", 4);
+                       if (original > 0) writer.set_u32("llama.rope.scaling.original_context_length", original);
+                     }})
+        .arch.context;
+  };
+  EXPECT_EQ(scaled("none", 0), 128);
+  EXPECT_EQ(scaled("linear", 0), 512);
+  EXPECT_EQ(scaled("yarn", 100), 400);
+  EXPECT_EQ(scaled("yarn", 0), 512);
+}
+
 TEST_F(GgufConfigTest, OneTypeOfFloatsIsThatOfTheWeights) {
   std::map<std::string, std::string> all;
   for (const char* name : {"token_embd", "blk.0.attn_q", "blk.0.attn_k", "blk.0.attn_v", "blk.0.attn_output",

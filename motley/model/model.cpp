@@ -4,11 +4,15 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "motley/base/hints.hpp"
 #include "motley/base/paths.hpp"
 #include "motley/checkpoint/digest.hpp"
+#include "motley/checkpoint/gguf_names.hpp"
 #include "motley/model/gguf_config.hpp"
+#include "motley/model/quantisation.hpp"
+#include "motley/model/stored_model.hpp"
 
 namespace motley {
 
@@ -63,6 +67,37 @@ void set_tensor_types(Model& model, const std::string& source) {
   model.arch.checkpoint_type = DType::file;
 }
 
+std::vector<std::string> tensor_names(const Architecture& arch) {
+  std::vector<std::string> names;
+  const auto add = [&](const std::vector<TensorSpec>& tensors) {
+    for (const TensorSpec& tensor : tensors) names.push_back(tensor.name);
+  };
+  add(embedding_tensors(arch));
+  for (std::int64_t layer = 0; layer < arch.layers; ++layer) add(block_tensors(arch, layer));
+  add(head_tensors(arch));
+  return names;
+}
+
+// What the weights beside config.json say, where there are some that can be read: planning needs none.
+void read_weights(Model& model, const fs::path& config_json) {
+  std::optional<Checkpoint> checkpoint;
+  try {
+    checkpoint.emplace(config_json.parent_path());
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::input) throw;
+    return;
+  }
+  try {
+    if (has_own_head(model.arch.tied_embeddings, embedding_tensors(model.arch).front().name, *checkpoint)) {
+      model.config.set("tie_word_embeddings", false);
+      model.arch.tied_embeddings = false;
+    }
+  } catch (Error& error) {
+    throw error.prepend_context(config_json.string());
+  }
+  model.unread = unread_tensors(checkpoint->names(), tensor_names(model.arch));
+}
+
 // Where all matrices are fp32, or all bf16, that is the type of the weights, as of a folder.
 Model read_gguf_model(const fs::path& path) {
   const auto parts = open_gguf(path);
@@ -81,6 +116,13 @@ Model read_gguf_model(const fs::path& path) {
   model.arch = read_architecture(model.config, path.string());
   set_tensor_types(model, path.string());
   model.digest = digest_of(parts);
+  std::vector<std::string> names;
+  for (const auto& part : parts)
+    for (const auto& [stored, tensor] : part->tensors()) {
+      const std::string known = hugging_face_name(stored);
+      names.push_back(known.empty() ? stored : known);
+    }
+  model.unread = unread_tensors(names, tensor_names(model.arch));
   return model;
 }
 
@@ -98,6 +140,8 @@ const Schema<Model>& schema<Model>() {
           .field("digest", &Model::digest,
                  "`sha256:` of config.json and the headers of the weights, which `motley serve` compares. Default: not "
                  "known.")
+          .field("context", &Model::context, "The longest sequence, in tokens. Default: the model's own.",
+                 {.min = 1, .max = max_context})
           .derive([](Model& model, const Reader& reader) {
             const std::string& path = reader.path();
             if (!model.digest.empty() && !is_digest(model.digest))
@@ -107,8 +151,20 @@ const Schema<Model>& schema<Model>() {
             model.arch = read_architecture(
                 model.config, fmt::format("{}: {}{}config", reader.source(), path, path.empty() ? "" : "."));
             set_tensor_types(model, reader.source());
+            set_context(model, model.context.value_or(0));
           });
   return table;
+}
+
+void set_context(Model& model, std::int64_t tokens) {
+  if (tokens == 0) return;
+  const std::int64_t positions = model.arch.position_rows - model.arch.position_offset;
+  if (model.arch.position == PositionKind::learned && tokens > positions)
+    throw input_error(fmt::format("a context of {} tokens is beyond the {} positions that {} has learned", tokens,
+                                  positions, model.name),
+                      fmt::format("choose at most {}", positions));
+  model.context = tokens;
+  model.arch.context = tokens;
 }
 
 Model read_model(const std::string& name_or_path) {
@@ -118,7 +174,9 @@ Model read_model(const std::string& name_or_path) {
   model.name = fs::weakly_canonical(path).parent_path().filename();
   model.config = read_document(path);
   model.arch = read_architecture(model.config, path.string());
+  refuse_quantised_folder(path.parent_path());
   model.digest = folder_digest(path);
+  read_weights(model, path);
 
   // What ends a generation is said by generation_config.json where there is one: chat models list their end of turn
   // there.

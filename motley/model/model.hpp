@@ -43,6 +43,8 @@ struct Rotary {
   bool operator==(const Rotary&) const = default;
 };
 
+constexpr double max_context = 1 << 30;  // tokens: no model comes near
+
 // One description for all families; the engine builds its layers from these fields alone.
 struct Architecture {
   std::string family;  // model_type: llama, mistral, opt, qwen2, qwen3
@@ -53,7 +55,7 @@ struct Architecture {
   std::int64_t head_dim = 0;
   std::int64_t ffn = 0;
   std::int64_t vocabulary = 0;
-  std::int64_t context = 0;  // largest position + 1
+  std::int64_t context = 0;  // largest position + 1, of rotary embeddings as they are stretched
   Norm norm = Norm::rms;
   double norm_epsilon = 1e-5;
   bool norm_first = true;  // before attention and FFN (false: after, as in OPT-350m)
@@ -77,6 +79,7 @@ struct Architecture {
   std::map<std::string, DType> tensor_types;  // of that file's matrices, by name; else empty
   std::vector<std::int64_t> eos_tokens;
   std::optional<std::int64_t> bos_token;
+  std::optional<std::int64_t> pad_token;  // whose row of the embedding learns nothing from being looked up
   bool operator==(const Architecture&) const = default;
 };
 
@@ -89,6 +92,8 @@ struct Model {
   std::string source;    // where it came from: OWNER/NAME[:FILE.gguf] on the Hugging Face hub; else empty
   std::string revision;  // of the source
   std::string digest;    // of the files' headers (checkpoint/digest.hpp); empty where there are no weights
+  std::optional<std::int64_t> context;  // the longest sequence, where it is not the model's own
+  std::vector<std::string> unread;      // tensors of its files that are not used; plans do not carry them
   Architecture arch;
   bool operator==(const Model&) const = default;
 };
@@ -100,8 +105,11 @@ const Schema<Model>& schema<Model>();
 Architecture read_architecture(const Value& config, std::string source);
 // Ids at `eos_token_id`: one, or a list; each below `vocabulary`.
 std::vector<std::int64_t> read_eos_tokens(const Reader& place, std::int64_t vocabulary);
-// A folder, a config.json, a GGUF file, or a name from data/models.
+// A folder, a config.json, a GGUF file, or a name from data/models. Where its weights are there, they say whether the
+// head is the embedding.
 Model read_model(const std::string& name_or_path);
+// Sets the longest sequence; 0 leaves it as it is. Throws an input error where learned positions end before it.
+void set_context(Model& model, std::int64_t tokens);
 
 // ---- tensors ----
 

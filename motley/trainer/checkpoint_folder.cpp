@@ -39,7 +39,7 @@ void sync(const fs::path& path) {
 }
 
 // Configuration and tokenizer: all but weights.
-void copy_model_files(const fs::path& model, const fs::path& to, DType type) {
+void copy_model_files(const fs::path& model, const fs::path& to, const TrainPlan& plan) {
   for (const auto& entry : fs::directory_iterator(model)) {
     const std::string name = entry.path().filename().string();
     const bool weights = name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json") ||
@@ -49,7 +49,10 @@ void copy_model_files(const fs::path& model, const fs::path& to, DType type) {
   }
   Value config = read_document(model / "config.json");
   // As whoever wrote the configuration calls it.
-  config.set(config.find("dtype") != nullptr ? "dtype" : "torch_dtype", type == DType::bf16 ? "bfloat16" : "float32");
+  config.set(config.find("dtype") != nullptr ? "dtype" : "torch_dtype",
+             training_of(plan.workload).precision == DType::bf16 ? "bfloat16" : "float32");
+  // It may say that a head is tied which the weights have apart (read_model()).
+  if (config.find("tie_word_embeddings") != nullptr) config.set("tie_word_embeddings", plan.model.arch.tied_embeddings);
   write_file(to / "config.json", to_json(config, 2) + "\n");
 }
 
@@ -111,7 +114,7 @@ fs::path begin_checkpoint(const fs::path& run, std::int64_t step, const TrainPla
       SafetensorsWriter::create(folder / file.name, safetensors_layout(file.entries));
     write_index(folder, "model", files, 0, files.weight_files);
     write_index(folder, "optimizer", files, files.weight_files, files.files.size());
-    copy_model_files(model, folder, training.precision);
+    copy_model_files(model, folder, plan);
   } catch (...) {
     std::error_code ignored;
     fs::remove_all(folder, ignored);

@@ -278,6 +278,36 @@ def test_model_show_and_memory(run):
     assert uneven.returncode == 0 and " 4 " in uneven.stdout and " 2 " in uneven.stdout  # of 8 KV heads
 
 
+SCALED = {"model_type": "qwen3", "hidden_size": 4096, "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8,
+          "intermediate_size": 12288, "vocab_size": 151936, "max_position_embeddings": 40960,
+          "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}}
+
+
+def test_the_longest_sequence_is_the_scaled_one_or_the_one_given(run, tmp_path):
+    config, long, plan = tmp_path / "config.json", tmp_path / "long.toml", tmp_path / "plan.json"
+    config.write_text(json.dumps(SCALED))
+    long.write_text('format = "motley.workload/1"\n[[class]]\nname = "long"\nprompt_tokens = 60000\noutput_tokens = 500\n')
+    assert json.loads(run("model show --json", config).stdout)["context_tokens"] == 131072
+    planning = ("plan serve --deadline 1s --cluster", BOX, "--model", config)
+    assert run(*planning, "--workload", long, "-o", plan).returncode == 0
+    assert "context" not in json.loads(plan.read_text())["model"]
+    refused(run(*planning, "--workload", long, "--context", 60000), 2, "has 60500 tokens", "context 60000")
+    beyond = run(*planning, "--context", 200000, "-o", plan)
+    assert beyond.returncode == 0 and "--context 200000 is beyond the 131072 tokens" in beyond.stderr
+    assert json.loads(plan.read_text())["model"]["context"] == 200000
+    assert run("verify", plan).returncode == 0
+    refused(run("plan serve --context 2049 --model opt-30b --cluster", BOX), 2, "2048 positions", "choose at most 2048")
+    refused(run("plan serve --context 0 --model opt-30b --cluster", BOX), 2, "--context")
+
+
+def test_a_quantised_checkpoint_is_refused_by_its_method(run, tmp_path):
+    config = tmp_path / "config.json"
+    for key, method, name in (("quantization", {"group_size": 64, "bits": 4}, "MLX (4 bits"), ("compression_config", {}, "compressed-tensors"),
+                              ("quantization_config", {"quant_method": "new"}, "by new")):
+        config.write_text(json.dumps({**SCALED, key: method}))
+        refused(run("plan serve --model", config, "--cluster", BOX), 2, name, "original weights")
+
+
 def test_doctor(run):
     result = run("doctor")
     assert result.returncode in (0, 3)  # 3: something that plans need to run is missing

@@ -8,6 +8,7 @@ import gguf
 import numpy
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, DynamicCache
 
 import engine
@@ -86,6 +87,21 @@ def test_fp32_equals_transformers_in_every_layout(name, tmp_path):
         where = f"{run['layout']}, {run['script']}, request {run['request']}"
         assert run["tokens"] == tokens, where
         assert abs(logits - rows).max() <= FP32_TOLERANCE, where
+
+
+def test_a_head_of_its_own_is_used_where_the_configuration_says_tied(tmp_path):
+    """As a merged adapter is saved. `transformers` then ties nothing."""
+    file = tmp_path / "model/model.safetensors"
+    models.make("qwen2-tied", file.parent)
+    tensors = load_file(file)
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].flip(0).contiguous()
+    save_file(tensors, file, metadata={"format": "pt"})
+    model = AutoModelForCausalLM.from_pretrained(file.parent, dtype=torch.float32)
+    expected = [reference(model, prompt) for prompt in prompts()]
+    for run, logits in run_engine(file.parent, tmp_path, layouts=[chain(1), chain(1, 2)], scripts=SCRIPTS[:1]):
+        tokens, rows = expected[run["request"]]
+        assert run["tokens"] == tokens
+        assert abs(logits - rows).max() <= FP32_TOLERANCE
 
 
 @pytest.mark.parametrize("name", ["llama-gqa-llama3", "qwen3-qk-norm", "opt"])

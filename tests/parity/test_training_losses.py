@@ -26,7 +26,7 @@ class Trained:
         model = models.make(name, self.folder, **training.SMOOTH.get(name, {}))
         self.config = json.loads((self.folder / "config.json").read_text())
         self.data = folder / "tokens.npy"
-        tokens = training.random_tokens(self.data, training.LENGTH * 100 + 1, 5)
+        tokens = training.random_tokens(self.data, training.LENGTH * 100 + 1, 5, model.config.pad_token_id)
         self.losses, self.norms = training.reference(model, tokens, BATCH, STEPS, clip=1.0)
         self.weights = {name: value.detach().clone() for name, value in model.named_parameters()}
 

@@ -87,8 +87,11 @@ def plan_of(config, replicas, batch, schedule="1f1b", overlap=True, training=Non
     }
 
 
-def random_tokens(path, count, seed):
+def random_tokens(path, count, seed, padding=None):
+    """Every ninth is the padding token, where there is one."""
     tokens = np.random.default_rng(seed).integers(3, models.VOCABULARY, count).astype(np.uint16)
+    if padding is not None:
+        tokens[4::9] = padding
     np.save(path, tokens)
     return tokens
 

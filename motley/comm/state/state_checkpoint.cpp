@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "motley/base/error.hpp"
+#include "motley/base/mapping_guard.hpp"
 #include "motley/base/value.hpp"
 
 namespace motley {
@@ -59,6 +60,7 @@ class MappedFiles {
  public:
   MappedFiles() = default;
   ~MappedFiles() {
+    guards_.clear();
     for (const auto& bytes : mapped_) munmap(const_cast<std::byte*>(bytes.data()), bytes.size());
   }
   MappedFiles(const MappedFiles&) = delete;
@@ -74,11 +76,14 @@ class MappedFiles {
     if (bytes == 0) return {};
     void* start = mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ, MAP_PRIVATE, file.get(), 0);
     if (start == MAP_FAILED) fail(path, "map");
-    return mapped_.emplace_back(static_cast<const std::byte*>(start), static_cast<std::size_t>(bytes));
+    mapped_.emplace_back(static_cast<const std::byte*>(start), static_cast<std::size_t>(bytes));
+    guards_.emplace_back(mapped_.back(), path);
+    return mapped_.back();
   }
 
  private:
   std::vector<std::span<const std::byte>> mapped_;
+  std::vector<MappingGuard> guards_;
 };
 
 std::string file_name(std::size_t item) { return fmt::format("{:04}.bin", item); }

@@ -82,7 +82,8 @@ StageRunner::StageRunner(const TrainPlan& plan, const std::string& device, Train
       type_(scalar_type(training_.precision)),
       rows_(connections, place_of(plan, device).first_worker + place_of(plan, device).rank) {
   const TrainPlace place = place_of(plan, device);
-  if (arch_.position == PositionKind::rotary) frequencies_ = rotary_frequencies(arch_.rotary, arch_.head_dim);
+  if (arch_.position == PositionKind::rotary)
+    frequencies_ = rotary_frequencies(arch_.rotary, arch_.head_dim, training_.sequence_length);
   strategies_ = strategies_of(plan, place.replica);
   const TrainStage* stage = &plan.replicas[place.replica].stages[place.stage];
   for (std::size_t s = 0; s < strategies_.size(); ++s) {
@@ -261,8 +262,9 @@ void StageRunner::embed_backward(Range& range, TrainUnit& unit, std::int64_t mic
   const at::NoGradGuard values_alone;
   TrainTensor& table = *unit.tensors.at("embedding.weight");
   const Tensor tokens = tokens_of(inputs_, range, micro_batch);
-  const Tensor own = at::logical_and(tokens >= table.slice.rows.first, tokens < table.slice.rows.end).nonzero();
-  const Tensor index = own.flatten();
+  Tensor own = at::logical_and(tokens >= table.slice.rows.first, tokens < table.slice.rows.end);
+  if (arch_.pad_token) own.logical_and_(tokens != *arch_.pad_token);  // as torch.nn.Embedding's padding_idx
+  const Tensor index = own.nonzero().flatten();
   table.accumulator().index_add_(0, tokens.index_select(0, index) - table.slice.rows.first,
                                  rows.index_select(0, index).to(at::kFloat));
 }
