@@ -38,7 +38,7 @@ void ChunkService::serve(ByteStream bytes) {
       const std::vector<std::byte> chunk = read_(decode_request(*message).id);
       stream.send({reinterpret_cast<const char*>(chunk.data()), chunk.size()}, deadline_in(send_s));
     }
-  } catch (const Error&) {
+  } catch (const std::exception&) {
     // The caller tries again, here or elsewhere.
   }
   end(stream.descriptor());  // before another connection can have this number

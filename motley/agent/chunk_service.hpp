@@ -14,7 +14,7 @@ namespace motley {
 
 class ChunkService {
  public:
-  // The bytes of a chunk; empty: it is not here. From several threads. An Error that it throws ends the connection.
+  // The bytes of a chunk; empty: it is not here. From several threads. What it throws ends the connection.
   using Read = std::function<std::vector<std::byte>(const ChunkId&)>;
 
   ChunkService(Read read, std::size_t most_callers) : read_(std::move(read)), most_callers_(most_callers) {}

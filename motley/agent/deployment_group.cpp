@@ -55,7 +55,7 @@ std::string address_of_first_interface() {
 
 CoordinatorServerOptions server_options(const std::string& group, const std::string& listen, const std::string& key,
                                         const std::shared_ptr<GroupAdmission>& admission, const Authority& authority,
-                                        const TlsIdentity& identity) {
+                                        const TlsIdentity& identity, StrangerLimits strangers) {
   CoordinatorServerOptions options;
   options.group = group;
   options.listen = listen;
@@ -63,6 +63,7 @@ CoordinatorServerOptions server_options(const std::string& group, const std::str
   options.admission = admission;
   options.identity = identity;
   options.authority = authority;
+  options.strangers = strangers;
   return options;
 }
 
@@ -88,21 +89,23 @@ std::string found_at(const std::string& address, const std::string& listening) {
   return fmt::format("{}:{}", parse_host_port(address).host, parse_host_port(listening).port);
 }
 
-DeploymentGroup::DeploymentGroup(const std::string& name, const std::string& address)
-    : DeploymentGroup(name, address, make_join_token(), std::make_shared<GroupAdmission>(), Authority::create(name)) {}
+DeploymentGroup::DeploymentGroup(const std::string& name, const std::string& address, StrangerLimits strangers)
+    : DeploymentGroup(name, address, make_join_token(), std::make_shared<GroupAdmission>(), Authority::create(name),
+                      strangers) {}
 
-DeploymentGroup::DeploymentGroup(const std::string& name, const KeptDeployment& kept)
+DeploymentGroup::DeploymentGroup(const std::string& name, const KeptDeployment& kept, StrangerLimits strangers)
     : DeploymentGroup(name, kept.coordinator, kept.key, std::make_shared<GroupAdmission>(kept.admission),
-                      Authority::load(kept.authority)) {}
+                      Authority::load(kept.authority), strangers) {}
 
 DeploymentGroup::DeploymentGroup(const std::string& name, const std::string& address, const std::string& key,
-                                 std::shared_ptr<GroupAdmission> admission, Authority authority)
+                                 std::shared_ptr<GroupAdmission> admission, Authority authority,
+                                 StrangerLimits strangers)
     : name_(name),
       key_(key),
       admission_(std::move(admission)),
       authority_(std::move(authority)),
       identity_(authority_.issue(std::string(coordinator_name), certificate_days)),
-      server_(server_options(name, listen_address(address), key_, admission_, authority_, identity_),
+      server_(server_options(name, listen_address(address), key_, admission_, authority_, identity_, strangers),
               open_sqlite_store(":memory:")),
       address_(found_at(address, server_.address())),
       thread_([this](const std::stop_token& stop) { server_.run(stop); }) {}

@@ -10,6 +10,7 @@
 #include "motley/agent/kept_deployment.hpp"
 #include "motley/comm/membership/coordinator_server.hpp"
 #include "motley/comm/net/listener.hpp"
+#include "motley/comm/net/strangers.hpp"
 
 namespace motley {
 
@@ -26,9 +27,9 @@ class DeploymentGroup {
  public:
   // `address`, where it is found: "10.0.0.5:4700" or "tales.example:4700", port 0 for any that is free. Throws an
   // environment error where it cannot be listened on.
-  DeploymentGroup(const std::string& name, const std::string& address);
+  DeploymentGroup(const std::string& name, const std::string& address, StrangerLimits strangers = {});
   // One that was kept, where it listened. Throws an environment error where that is impossible now.
-  DeploymentGroup(const std::string& name, const KeptDeployment& kept);
+  DeploymentGroup(const std::string& name, const KeptDeployment& kept, StrangerLimits strangers = {});
   ~DeploymentGroup();
   DeploymentGroup(const DeploymentGroup&) = delete;
   DeploymentGroup& operator=(const DeploymentGroup&) = delete;
@@ -47,7 +48,7 @@ class DeploymentGroup {
 
  private:
   DeploymentGroup(const std::string& name, const std::string& address, const std::string& key,
-                  std::shared_ptr<GroupAdmission> admission, Authority authority);
+                  std::shared_ptr<GroupAdmission> admission, Authority authority, StrangerLimits strangers);
 
   const std::string name_, key_;
   const std::shared_ptr<GroupAdmission> admission_;

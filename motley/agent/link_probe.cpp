@@ -45,7 +45,7 @@ LinkProbe::LinkProbe(ProbeLinks asked, std::string name, std::shared_ptr<Fabric>
         ProbedLinks links{.number = asked.number, .links = {}, .failure = {}};
         try {
           links = measure(asked, name, *fabric, stop);
-        } catch (const Error& error) {
+        } catch (const std::exception& error) {
           links.failure = error.what();
         }
         const std::lock_guard lock(mutex_);

@@ -7,6 +7,7 @@
 
 #include "motley/agent/messages.hpp"
 #include "motley/comm/net/listener.hpp"
+#include "motley/comm/net/strangers.hpp"
 
 namespace motley {
 
@@ -28,6 +29,7 @@ struct MachineLink {
 struct MembersOptions {
   std::string listen;  // "10.0.0.5:0"
   RelayAccess access;
+  StrangerLimits strangers = {};
   std::string own_name = {};  // of the member on the driver's machine, from which no other fetches weights
   double silence_s = 3;       // an agent that says nothing for this long is lost
   // Why this member may not be here; empty: it may. From several threads.

@@ -1,6 +1,7 @@
 #include "motley/agent/members.hpp"
 
 #include "motley/agent/members_state.hpp"
+#include "motley/base/survive.hpp"
 
 namespace motley {
 namespace {
@@ -11,9 +12,12 @@ constexpr double pair_patience_s = 6;    // and for each pair and direction: lon
 }  // namespace
 
 Members::Members(MembersOptions options) : state_(std::make_unique<MembersState>(std::move(options))) {
-  state_->listener =
-      std::make_unique<ControlListener>(state_->options.listen, state_->options.access, state_->services());
-  state_->thread = std::jthread([state = state_.get()](const std::stop_token& stop) { state->run(stop); });
+  state_->listener = std::make_unique<ControlListener>(state_->options.listen, state_->options.access,
+                                                       state_->services(), state_->options.strangers);
+  state_->thread = std::jthread([state = state_.get()](const std::stop_token& stop) {
+    while (!stop.stop_requested())
+      survive([&] { state->run(stop); }, [&](const std::exception& error) { state->say("members", error.what()); });
+  });
 }
 
 Members::~Members() {

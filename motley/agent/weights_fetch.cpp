@@ -1,12 +1,15 @@
 #include "motley/agent/weights_fetch.hpp"
 
+#include <fmt/format.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <functional>
+#include <system_error>
 #include <utility>
 
 #include "motley/agent/messages.hpp"
+#include "motley/base/survive.hpp"
 #include "motley/comm/net/message_stream.hpp"
 #include "motley/workers/control_listener.hpp"
 
@@ -89,10 +92,14 @@ void WeightsFetch::end(const std::string& failure) {
 
 void WeightsFetch::run() {
   std::unique_lock lock(mutex_);
-  while (!over_ && left_ > 0) {
-    start_runners();
-    changed_.wait_for(lock, look_every);
-  }
+  survive(
+      [&] {
+        while (!over_ && left_ > 0) {
+          start_runners();
+          changed_.wait_for(lock, look_every);
+        }
+      },
+      [this](const std::exception& error) { end(error.what()); });
   progress_.done = left_ == 0;
   end({});
   std::map<std::string, Runner> runners = std::exchange(runners_, {});
@@ -114,12 +121,17 @@ void WeightsFetch::start_runners() {
                            : !sources_->usable(source.name) || runners_.size() > most_members)
       continue;
     Runner& runner = runners_[source.name];
-    runner.thread = std::jthread([this, &runner, all, &source] {
-      fetch_from(source);
-      const std::lock_guard lock(mutex_);
-      runner.ended = true;
-      changed_.notify_all();
-    });
+    try {
+      runner.thread = std::jthread([this, &runner, all, &source] {
+        fetch_from(source);
+        const std::lock_guard lock(mutex_);
+        runner.ended = true;
+        changed_.notify_all();
+      });
+    } catch (const std::system_error& error) {
+      runners_.erase(source.name);
+      return end(fmt::format("cannot start a thread: {}", error.what()));
+    }
   }
 }
 
@@ -157,6 +169,9 @@ void WeightsFetch::fetch_from(const ChunkSource& source) {
   } catch (const Error& error) {
     const std::lock_guard lock(mutex_);
     take_failure(source, error);
+  } catch (const std::exception& error) {  // the machine is short of something, whatever the source
+    const std::lock_guard lock(mutex_);
+    take_failure(source, Error(ErrorCode::environment, error.what()));
   }
 }
 

@@ -10,7 +10,7 @@
 
 #include "motley/base/error.hpp"
 #include "motley/cli/command.hpp"
-#include "motley/cli/relay_beside.hpp"
+#include "motley/cli/coordination.hpp"
 #include "motley/comm/authority/group_folder.hpp"
 #include "motley/comm/membership/coordinator_server.hpp"
 #include "motley/comm/net/handshake.hpp"
@@ -26,7 +26,8 @@ struct CoordinateOptions {
   std::string certificate, key, authority;
   std::string lost_state = "wait";
   std::string quorum = "none";
-  std::string lease = "1 s", certificate_life = "24 h";
+  std::string lease = "1 s", certificate_life = "24 h", relay_idle = "1 h";
+  std::size_t most_handshakes = StrangerLimits{}.most_of_address;
   std::uint32_t minimum_size = 1, maximum_size = 1024, stages = 1;
   bool standby = false, quiet = false;
 };
@@ -66,6 +67,7 @@ CoordinatorServerOptions server_options(const CoordinateOptions& options) {
   server.policy.stages = options.stages;
   server.policy.lost_state = options.lost_state == "rewind" ? LostState::rewind : LostState::wait;
   server.policy.quorum = options.quorum == "majority" ? QuorumRule::majority : QuorumRule::none;
+  server.strangers = strangers_with(options.most_handshakes);
   server.policy.lease_floor_s = parse_seconds_option(options.lease, "--lease");
   if (!options.quiet) server.log = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
   return server;
@@ -133,8 +135,13 @@ void add_coordinate(CLI::App& parent, Action& action) {
       ->needs(folder);
   verb->add_option("--listen", options->listen, "Address to listen on; port 0 is any free one (default 127.0.0.1:4700)")
       ->type_name("HOST:PORT");
-  verb->add_option("--relay", options->relay, "Also relay for members that cannot connect: they use relay:HOST:PORT")
-      ->type_name("HOST:PORT");
+  auto* relayed = verb->add_option("--relay", options->relay,
+                                   "Also relay for members that cannot connect: they use relay:HOST:PORT")
+                      ->type_name("HOST:PORT");
+  verb->add_option("--relay-idle", options->relay_idle, "End a relayed connection that is idle this long (default 1 h)")
+      ->type_name("TIME")
+      ->needs(relayed);
+  add_handshakes_option(*verb, options->most_handshakes);
   verb->add_option("--store", options->store, "Log: a file, or etcd://HOST:PORT/PREFIX (default motley-ledger.sqlite)")
       ->type_name("FILE|URL");
   verb->add_option("--token-file", options->token_file, "File with the token that members must show")
@@ -168,8 +175,12 @@ void add_coordinate(CLI::App& parent, Action& action) {
       CoordinatorServerOptions served = server_options(*options);
       std::optional<RelayBeside> relay;
       if (!options->relay.empty())  // with the same identity and secret
-        relay.emplace(RelayOptions{
-            .listen = options->relay, .key = served.token, .identity = served.identity, .log = served.log});
+        relay.emplace(RelayOptions{.listen = options->relay,
+                                   .key = served.token,
+                                   .identity = served.identity,
+                                   .strangers = served.strangers,
+                                   .idle_s = parse_seconds_option(options->relay_idle, "--relay-idle"),
+                                   .log = served.log});
       CoordinatorServer server(std::move(served), open_store(*options));
       fmt::print("{}\n", server.address());
       if (relay) fmt::print("relay:{}\n", relay->address());

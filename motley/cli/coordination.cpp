@@ -13,12 +13,13 @@
 namespace motley::cli {
 
 Coordination::Coordination(const std::optional<KeptDeployment>& kept, const CoordinationOptions& options) {
-  const auto& [host, name, relays, report, waits] = options;
+  const auto& [host, name, relays, most_handshakes, report, waits] = options;
+  const StrangerLimits strangers = strangers_with(most_handshakes);
   const std::string any = (host.empty() ? own_address() : host) + ":0";
   const std::string relay_at = kept && !kept->relay.empty() ? kept->relay : relays ? any : std::string();
   for (bool told = false; kept; told = true) {
     try {
-      begin(std::make_unique<DeploymentGroup>("motley", *kept), kept->driver, relay_at, options);
+      begin(std::make_unique<DeploymentGroup>("motley", *kept, strangers), kept->driver, relay_at, options);
       report("resumed", "machines of the deployment that was here come back by themselves");
       return;
     } catch (const Error& error) {
@@ -27,7 +28,7 @@ Coordination::Coordination(const std::optional<KeptDeployment>& kept, const Coor
     if (!waits) break;
     if (!waits()) throw Error(ErrorCode::interrupted, "stopped");
   }
-  begin(std::make_unique<DeploymentGroup>("motley", any), any, relays ? any : std::string(), options);
+  begin(std::make_unique<DeploymentGroup>("motley", any, strangers), any, relays ? any : std::string(), options);
 }
 
 void Coordination::begin(std::unique_ptr<DeploymentGroup> made, const std::string& address, const std::string& relay_at,
@@ -35,6 +36,7 @@ void Coordination::begin(std::unique_ptr<DeploymentGroup> made, const std::strin
   auto listening = std::make_unique<Members>(MembersOptions{
       .listen = listen_address(address),
       .access = made->access(),
+      .strangers = strangers_with(options.most_handshakes),
       .own_name = options.name,
       .objection = [&admission =
                         made->admission()](const std::string& member) { return admission.member_objection(member); },
@@ -44,6 +46,7 @@ void Coordination::begin(std::unique_ptr<DeploymentGroup> made, const std::strin
     relay.emplace(RelayOptions{.listen = listen_address(relay_at),
                                .key = made->key(),
                                .identity = made->identity(),
+                               .strangers = strangers_with(options.most_handshakes),
                                .log = [report = options.report](const std::string& line) { report("relay", line); }});
     relay_address = found_at(relay_at, relay->address());
   }
@@ -85,6 +88,11 @@ void add_group_options(CLI::App& verb, MachineOptions& machine, std::string& lis
       ->type_name("TIME");
   verb.add_option("--listen", listen, "Address or name of this machine for the others (default: found)")
       ->type_name("HOST");
+}
+
+void add_handshakes_option(CLI::App& verb, std::size_t& most) {
+  verb.add_option("--max-handshakes", most, "Most connections of one address without a credential (default 128)")
+      ->check(CLI::Range(1, 4096));
 }
 
 void add_relay_option(CLI::App& verb, bool& relays) {

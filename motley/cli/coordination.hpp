@@ -22,6 +22,7 @@ struct CoordinationOptions {
   std::string host;  // this machine's address, or a name that others look up each time that they connect; empty: found
   std::string name;  // of this machine
   bool relays = false;  // between machines that cannot connect to each other
+  std::size_t most_handshakes = StrangerLimits{}.most_of_address;
   std::function<void(const std::string& what, const std::string& detail)> report;
   std::function<bool()> waits = {};
 };
@@ -52,6 +53,9 @@ CLI::Option* add_store_option(CLI::App& verb, std::string& store, const std::str
 
 // --listen, --token-lifetime and the options of this machine.
 void add_group_options(CLI::App& verb, MachineOptions& machine, std::string& listen, std::string& token_lifetime);
+
+// --max-handshakes.
+void add_handshakes_option(CLI::App& verb, std::size_t& most);
 
 // --relay.
 void add_relay_option(CLI::App& verb, bool& relays);

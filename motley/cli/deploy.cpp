@@ -97,6 +97,7 @@ int deploy(const DeployOptions& options) {
   const Coordination coordination(store->read(), {.host = options.listen,
                                                   .name = name,
                                                   .relays = options.relays,
+                                                  .most_handshakes = options.most_handshakes,
                                                   .report = report,
                                                   .waits = store->is_shared() ? stays : std::function<bool()>()});
   const DeploymentGroup& group = *coordination.group;
@@ -231,6 +232,7 @@ int deploy(const DeployOptions& options) {
 void add_deploy_options(CLI::App& verb, DeployOptions& options) {
   add_group_options(verb, options.machine, options.listen, options.token_lifetime);
   add_relay_option(verb, options.relays);
+  add_handshakes_option(verb, options.most_handshakes);
   verb.add_option("--wait", options.wait, "Machines to wait for, this one among them (default 1)")
       ->check(CLI::Range(1, 4096));
   auto* store = add_store_option(verb, options.store, "Keep the deployment in etcd://HOST:PORT/PREFIX, not a file");

@@ -8,6 +8,7 @@
 
 #include "motley/cli/agents.hpp"
 #include "motley/cli/member_plans.hpp"
+#include "motley/comm/net/strangers.hpp"
 #include "motley/planner/serve/serve.hpp"
 
 namespace motley::cli {
@@ -20,6 +21,7 @@ struct DeployOptions {
   MachineOptions machine;          // this one
   std::string listen;              // address or name of this machine; empty: found
   bool relays = false;             // between machines that cannot connect to each other
+  std::size_t most_handshakes = StrangerLimits{}.most_of_address;
   std::string token_lifetime = "24 h";
   std::string store;     // of what a driver needs to take the deployment up; empty: a file of this machine's
   bool standby = false;  // waits until the driver that holds the store is gone

@@ -115,7 +115,7 @@ class SharedStore : public DeploymentStore {
       } catch (const StoreFenced&) {
         fenced_ = fmt::format("another driver has taken the deployment in {} up", url_);
         ::kill(::getpid(), SIGTERM);
-      } catch (const Error& error) {
+      } catch (const std::exception& error) {
         if (!std::exchange(told, true))
           report_("store", fmt::format("is away, and the deployment goes on: {}", error.what()));
       }

@@ -73,6 +73,7 @@ Workers TrainMembers::start(const TrainPlan& plan, const std::filesystem::path& 
                         CoordinationOptions{.host = options_.listen,
                                             .name = name,
                                             .relays = options_.relays,
+                                            .most_handshakes = options_.most_handshakes,
                                             .report = say,
                                             .waits = store_->is_shared() ? stays : std::function<bool()>()});
   Members& members = *coordination_->members;

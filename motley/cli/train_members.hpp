@@ -19,6 +19,7 @@ struct TrainMembersOptions {
   MachineOptions machine;  // this one
   std::string listen;      // address or name of this machine; empty: found
   bool relays = false;     // between machines that cannot connect to each other
+  std::size_t most_handshakes = StrangerLimits{}.most_of_address;
   std::string token_lifetime = "24 h";
   std::filesystem::path run;  // whose deployment it is
   std::string store;          // where it is kept: etcd://HOST:PORT/PREFIX; empty: in a file of this machine

@@ -30,6 +30,7 @@ struct TrainOptions {
   bool local = false;
   bool agents = false;
   bool relays = false;
+  std::size_t most_handshakes = StrangerLimits{}.most_of_address;
   MachineOptions machine;
   std::string listen, token_lifetime = "24 h", store;
   bool quiet = false;
@@ -185,6 +186,7 @@ int train(const TrainOptions& options) {
   TrainMembers members({.machine = options.machine,
                         .listen = options.listen,
                         .relays = options.relays,
+                        .most_handshakes = options.most_handshakes,
                         .token_lifetime = options.token_lifetime,
                         .run = run,
                         .store = options.store,
@@ -258,6 +260,7 @@ void add_train(CLI::App& parent, Action& action) {
       ->excludes("--local");
   add_group_options(*verb, options->machine, options->listen, options->token_lifetime);
   add_relay_option(*verb, options->relays);
+  add_handshakes_option(*verb, options->most_handshakes);
   add_store_option(*verb, options->store, "With --agents: keep the deployment in etcd://HOST:PORT/PREFIX, not a file");
   verb->add_flag("-q,--quiet", options->quiet, "Print no progress on stderr");
   verb->callback([options, &action] { action = [options] { return train(*options); }; });

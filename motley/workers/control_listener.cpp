@@ -4,21 +4,23 @@
 #include <poll.h>
 #include <sys/socket.h>
 
-#include <array>
 #include <list>
 #include <mutex>
-#include <optional>
+#include <system_error>
 #include <thread>
+#include <vector>
 
 #include "motley/base/error.hpp"
+#include "motley/base/survive.hpp"
 #include "motley/comm/net/sockets.hpp"
 #include "motley/comm/net/wakeup.hpp"
 
 namespace motley {
 namespace {
 
-constexpr double handshake_s = 5;         // what a caller that says nothing is granted
-constexpr std::size_t most_callers = 64;  // that are in their handshake at once
+constexpr double answer_s = 5;            // until a caller has taken the answer
+constexpr std::size_t most_callers = 64;  // that have shown the key and are not answered yet
+constexpr int deadline_check_ms = 500;
 
 bool must_be_secured(const RelayAccess& access, const std::string& address, int socket) {
   return access.encryption == Encryption::always || is_relayed(address) || !peer_is_local(socket);
@@ -34,37 +36,50 @@ const TlsContext& identity_of(const RelayAccess& access) {
 
 }  // namespace
 
-// Each caller has a thread, so that a silent one delays no other.
+// A caller that has shown the key has a thread, so that one service delays no other.
 struct ControlListener::State {
   struct Caller {
-    int socket = -1;  // until it was heard: then the connection belongs to the service
+    int socket = -1;  // until it was answered: then the connection belongs to the service
     bool in_handshake = true;
     bool done = false;
     std::jthread thread = {};
   };
 
-  State(RelayAccess given_access, std::map<std::string, ControlService> given_services)
-      : access(std::move(given_access)), services(std::move(given_services)) {}
+  State(RelayAccess given_access, std::map<std::string, ControlService> given_services, StrangerLimits limits)
+      : access(std::move(given_access)),
+        services(std::move(given_services)),
+        strangers(limits, [this](const std::string&, const std::string& cause) { note_refusal(cause); }) {}
 
   const RelayAccess access;
   const std::map<std::string, ControlService> services;
   std::unique_ptr<Listener> listener;
   Wakeup wake;
+  Strangers<LinkStranger> strangers;  // of the listener's thread alone
   mutable std::mutex mutex;
   std::string last_refusal;
   std::list<Caller> callers;
   std::jthread thread;
 
   void run(const std::stop_token& stop) {
-    while (!stop.stop_requested()) {
-      std::array<pollfd, 2> waiting{pollfd{listener->descriptor(), POLLIN, 0}, pollfd{wake.descriptor(), POLLIN, 0}};
-      ::poll(waiting.data(), waiting.size(), -1);
-      if (FileDescriptor socket = listener->accept()) receive(std::move(socket));
-    }
+    while (!stop.stop_requested())
+      survive([this] { listen(); }, [this](const std::exception& error) { note_refusal(error.what()); });
   }
 
-  void receive(FileDescriptor socket) {
+  void listen() {
+    std::vector<pollfd> waiting{{listener->descriptor(), POLLIN, 0}, {wake.descriptor(), POLLIN, 0}};
+    strangers.watch(waiting);
+    ::poll(waiting.data(), waiting.size(), strangers.empty() ? -1 : deadline_check_ms);
+    strangers.take_in([this] { return listener->accept(); },
+                      [this](FileDescriptor socket) {
+                        const bool secured = must_be_secured(access, listener->address(), socket.get());
+                        return LinkStranger(std::move(socket), secured ? &identity_of(access) : nullptr, access.key);
+                      });
+    for (LinkStranger& stranger : strangers.advance()) receive(std::move(stranger));
+  }
+
+  void receive(LinkStranger stranger) {
     std::list<Caller> ended;  // joined without the lock
+    const auto held = std::make_shared<LinkStranger>(std::move(stranger));
     const std::lock_guard lock(mutex);
     std::size_t in_handshake = 0;
     for (auto caller = callers.begin(); caller != callers.end();) {
@@ -77,24 +92,26 @@ struct ControlListener::State {
     }
     if (in_handshake >= most_callers) return;  // an honest one calls again
     Caller& caller = callers.emplace_back();
-    caller.socket = socket.get();
-    caller.thread = std::jthread([this, &caller, held = std::make_shared<FileDescriptor>(std::move(socket))] {
-      serve(caller, ByteStream(std::move(*held)));
-    });
+    caller.socket = held->descriptor();
+    try {
+      caller.thread = std::jthread([this, &caller, held] { serve(caller, std::move(*held)); });
+    } catch (const std::system_error& error) {
+      callers.pop_back();
+      last_refusal = fmt::format("cannot start a thread: {}", error.what());
+    }
   }
 
-  void serve(Caller& caller, ByteStream stream) {
-    std::optional<LinkHello> hello;
-    try {
-      hello = hear_caller(stream, deadline_in(handshake_s));
-    } catch (const Error& error) {
-      note_refusal(error.what());
-    }
+  void serve(Caller& caller, LinkStranger stranger) {
+    const auto note = [this](const std::exception& error) { note_refusal(error.what()); };
+    bool welcome = false;
+    survive([&] { welcome = greet(stranger); }, note);
     {
       const std::lock_guard lock(mutex);
       caller.in_handshake = false;
     }
-    if (hello) services.at(hello->group).take(*hello, std::move(stream));
+    const LinkHello& hello = stranger.heard().hello;
+    if (welcome) survive([&] { services.at(hello.group).take(hello, std::move(stranger.stream())); }, note);
+    stranger.stream().close();
     const std::lock_guard lock(mutex);
     caller.done = true;
   }
@@ -104,30 +121,30 @@ struct ControlListener::State {
     last_refusal = std::move(why);
   }
 
-  // None where the caller is refused. Throws a peer error where it does not show who it is.
-  std::optional<LinkHello> hear_caller(ByteStream& stream, Instant until) {
-    const bool secured = must_be_secured(access, listener->address(), stream.descriptor());
-    if (secured) stream.secure_as_server(identity_of(access), until);
-    const HeardHello heard = hear(stream, access.key, until);
-    const LinkHello& hello = heard.hello;
+  // False where the caller is refused. Throws a peer error where it goes meanwhile.
+  bool greet(LinkStranger& stranger) {
+    const LinkHello& hello = stranger.heard().hello;
+    ByteStream& stream = stranger.stream();
     const auto service = services.find(hello.group);
     const bool known = hello.purpose == LinkPurpose::control && service != services.end();
-    const std::string wrong = known ? service->second.admit(hello, secured ? stream.peer_name() : hello.from_id)
-                                    : "nothing but control connections is taken here";
+    const std::string wrong =
+        known ? service->second.admit(hello, stream.encrypted() ? stream.peer_name() : hello.from_id)
+              : "nothing but control connections is taken here";
     if (!wrong.empty()) note_refusal(fmt::format("\"{}\": {}", hello.from_id, wrong));
     try {
-      answer(stream, heard, {wrong.empty() ? LinkAnswer::welcome : LinkAnswer::refused, wrong}, access.key, until);
-    } catch (const Error&) {
+      answer(stream, stranger.heard(), {wrong.empty() ? LinkAnswer::welcome : LinkAnswer::refused, wrong}, access.key,
+             deadline_in(answer_s));
+    } catch (const std::exception&) {
       if (wrong.empty()) service->second.forget(hello);
       throw;
     }
-    return wrong.empty() ? std::optional(hello) : std::nullopt;
+    return wrong.empty();
   }
 };
 
 ControlListener::ControlListener(const std::string& address, RelayAccess access,
-                                 std::map<std::string, ControlService> services)
-    : state_(std::make_unique<State>(std::move(access), std::move(services))) {
+                                 std::map<std::string, ControlService> services, StrangerLimits strangers)
+    : state_(std::make_unique<State>(std::move(access), std::move(services), strangers)) {
   if (state_->access.key.empty())
     throw input_error("the driver has no key: any process could connect to it",
                       "give driver, agents and workers the deployment's key");

@@ -13,6 +13,7 @@
 #include "motley/comm/net/byte_stream.hpp"
 #include "motley/comm/net/handshake.hpp"
 #include "motley/comm/net/listener.hpp"
+#include "motley/comm/net/strangers.hpp"
 
 namespace motley {
 
@@ -21,7 +22,7 @@ struct ControlService {
   // Why this caller is not welcome; empty: it is. `certified` is the name in its certificate; without TLS the name that
   // it gives itself.
   std::function<std::string(const LinkHello& hello, const std::string& certified)> admit;
-  // It was told that it is welcome. May take as long as it likes; must not throw.
+  // It was told that it is welcome. May take as long as it likes. What it throws ends the connection.
   std::function<void(const LinkHello& hello, ByteStream stream)> take;
   // It was admitted, but has gone before it heard so.
   std::function<void(const LinkHello& hello)> forget = [](const LinkHello&) {};
@@ -31,7 +32,8 @@ class ControlListener {
  public:
   // "10.0.0.7:0", or a relay (listener.hpp). Throws an input error for an empty key, an environment error where the
   // address cannot be listened on.
-  ControlListener(const std::string& address, RelayAccess access, std::map<std::string, ControlService> services);
+  ControlListener(const std::string& address, RelayAccess access, std::map<std::string, ControlService> services,
+                  StrangerLimits strangers = {});
   // Takes no more connections, and waits for the calls of services under way.
   ~ControlListener();
   ControlListener(const ControlListener&) = delete;

@@ -7,10 +7,12 @@
 #include <atomic>
 #include <future>
 #include <mutex>
+#include <new>
 #include <thread>
 
 #include "motley/comm/authority/authority.hpp"
 #include "motley/comm/net/deadline_test.hpp"
+#include "motley/comm/net/hostile_test.hpp"
 #include "motley/comm/net/wakeup.hpp"
 
 namespace motley {
@@ -132,6 +134,35 @@ TEST(ControlListeners, UnderTlsTheCertificateSaysWhoCalls) {
   EXPECT_THAT(
       input_error_of([&] { call_service(impostor.address(), hello_to("agents", "box"), access("box"), soon()); }),
       HasSubstr("names \"attic\", not \"coordinator\""));
+}
+
+TEST(ControlListeners, StrangersCostLittleAndKeepNobodyOut) {
+  const Authority authority = Authority::create("tests");
+  for (const bool secured : {false, true}) {
+    const auto access = [&](const std::string& name) {
+      return secured ? RelayAccess{.key = "secret",
+                                   .identity = TlsContext(authority.issue(name)),
+                                   .encryption = Encryption::always}
+                     : secret_access;
+    };
+    Service agents;
+    const ControlListener listener("127.0.0.1:0", access(std::string(coordinator_name)),
+                                   {{"agents", agents.service()}});
+    expect_to_endure_hostile_clients(listener.address(), {secured ? tls_opening() : link_opening()}, [&] {
+      hear_one_byte(call_service(listener.address(), hello_to("agents", "box"), access("box"), soon()));
+    });
+  }
+}
+
+// What a service throws, whatever it is, ends the connection alone.
+TEST(ControlListeners, AServiceThatIsShortOfMemoryEndsOneCall) {
+  Service agents;
+  ControlService failing = agents.service();
+  failing.take = [](const LinkHello&, ByteStream) { throw std::bad_alloc(); };
+  const ControlListener listener("127.0.0.1:0", secret_access, {{"failing", failing}, {"agents", agents.service()}});
+  ByteStream failed = call_service(listener.address(), hello_to("failing", "box"), secret_access, soon());
+  EXPECT_THROW(hear_one_byte(std::move(failed)), Error);
+  hear_one_byte(call_service(listener.address(), hello_to("agents", "box"), secret_access, soon()));
 }
 
 TEST(ControlListeners, WhereNobodyListensTheDriverIsUnreachable) {

@@ -17,6 +17,7 @@
 #include "motley/comm/membership/group_ledger.hpp"
 #include "motley/comm/membership/membership_messages.hpp"
 #include "motley/comm/net/handshake.hpp"
+#include "motley/comm/net/hear_test.hpp"
 #include "motley/comm/transport/collective_frame.hpp"
 #include "motley/comm/transport/stream_lane.hpp"
 

@@ -17,6 +17,7 @@
 #include "motley/comm/collective/collective_defaults.hpp"
 #include "motley/comm/collective/world_test.hpp"
 #include "motley/comm/net/handshake.hpp"
+#include "motley/comm/net/hostile_test.hpp"
 #include "motley/comm/net/sockets.hpp"
 
 namespace motley {
@@ -343,6 +344,28 @@ TEST(Door, CertificatesMustComeFromTheGroupAndNameTheMember) {
   EXPECT_EQ(meeting(ours.issue("m1")), "none");
   EXPECT_EQ(meeting(ours.issue("m2")), "the certificate names \"m2\", not \"m1\"");
   EXPECT_EQ(meeting(theirs.issue("m1")), "it is not from this group's authority");
+}
+
+TEST(Door, StrangersCostLittleAndKeepNobodyOut) {
+  const Authority authority = Authority::create("test");
+  for (const bool secured : {false, true}) {
+    FabricOptions options;
+    options.key = "secret";
+    if (secured) {
+      options.encryption = Encryption::always;
+      options.identity = authority.issue("m0");
+    }
+    const Fabric fabric(options);
+    expect_to_endure_hostile_clients(fabric.address(), {secured ? tls_opening() : link_opening()}, [&] {
+      ConnectFailure failure;
+      ByteStream stream(connect_tcp(fabric.address(), soon(), failure));
+      if (!stream.open()) throw Error(ErrorCode::peer, failure.cause);
+      if (secured) stream.secure_as_client(*options.identity, soon());
+      LinkHello hello;
+      hello.purpose = LinkPurpose::probe;
+      client_handshake(stream, hello, "secret", soon());
+    });
+  }
 }
 
 // Somebody who hangs up at once, and does not answer the second time: the first says more.

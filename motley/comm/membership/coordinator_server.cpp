@@ -7,14 +7,14 @@
 #include <cmath>
 #include <list>
 #include <map>
-#include <mutex>
-#include <thread>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
+#include "motley/base/limited_log.hpp"
+#include "motley/base/survive.hpp"
 #include "motley/comm/authority/authority.hpp"
 #include "motley/comm/membership/membership_messages.hpp"
 #include "motley/comm/net/handshake.hpp"
@@ -25,16 +25,54 @@
 namespace motley {
 namespace {
 
-constexpr std::size_t most_strangers = 128;      // connections that have not yet said who they are
+constexpr std::size_t most_of_member = 4;        // connections: an old one may still be ending
 constexpr std::size_t largest_handshake = 1024;  // bytes
 constexpr int messages_per_turn = 64;            // of one client, so that one that never pauses holds up no other
 constexpr double tick_s = 0.05;
 constexpr double certificates_per_s = 20, most_certificates_at_once = 100;  // to strangers and members together
 
+// A connection until its first message has arrived, which shows the token.
+class ControlStranger {
+ public:
+  ControlStranger(FileDescriptor socket, const std::optional<TlsContext>& tls) : bytes_(std::move(socket)) {
+    if (tls)
+      bytes_.start_tls(*tls, TlsSide::server);
+    else
+      begin_messages();
+  }
+
+  int descriptor() const { return stream_ ? stream_->descriptor() : bytes_.descriptor(); }
+  short events() const { return stream_ ? POLLIN : bytes_.wanted(); }
+
+  bool advance() {
+    if (!stream_) {
+      if (!bytes_.advance_tls()) return false;
+      begin_messages();
+    }
+    if (const auto message = stream_->receive()) first_ = decode_control(*message);
+    if (stream_->ended()) throw Error(ErrorCode::peer, stream_->cause());
+    return first_.has_value();
+  }
+
+  // Once advance() was true.
+  MessageStream take_stream() { return *std::move(stream_); }
+  const ControlMessage& first() const { return *first_; }
+
+ private:
+  void begin_messages() {
+    stream_.emplace(std::move(bytes_), max_control_bytes);
+    stream_->accept_up_to(largest_handshake);
+  }
+
+  ByteStream bytes_;
+  std::optional<MessageStream> stream_;
+  std::optional<ControlMessage> first_;
+};
+
 struct ControlClient {
   MessageStream stream;
-  std::string name;  // for messages: the address, later the id
-  Instant handshake_until;
+  std::string name;    // for messages: the address, later the id
+  Instant idle_until;  // until it reports, or has taken why it is turned away
   bool introduced = false;
   bool closing = false;  // once everything is sent
   bool gone = false;
@@ -52,6 +90,8 @@ struct CoordinatorServer::State {
   ListeningSocket listener;
   Wakeup wakeup;
   std::optional<Coordinator> coordinator;
+  LimitedLog limited_log;  // of what clients cause
+  Strangers<ControlStranger> strangers;
   std::list<ControlClient> clients;
   std::size_t records = 0;  // since the last snapshot
   std::string trouble;      // of the log, as last reported
@@ -60,10 +100,13 @@ struct CoordinatorServer::State {
   double certificates = most_certificates_at_once;  // that may be issued now
   Instant certified_at = Clock::now();
 
-  std::mutex mutex;  // guards what follows: connections that are being secured
-  std::vector<ByteStream> secured;
-  std::list<std::jthread> securing;
-  std::size_t securing_count = 0;
+  State(CoordinatorServerOptions given, std::unique_ptr<LedgerStore> log_store)
+      : options(std::move(given)),
+        store(std::move(log_store)),
+        limited_log(options.log),
+        strangers(options.strangers, [this](const std::string& peer, const std::string& cause) {
+          limited_log(fmt::format("refused peer=\"{}\" cause=\"{}\"", peer, cause));
+        }) {}
 
   void log(const std::string& line) const {
     if (options.log) options.log(line);
@@ -103,8 +146,10 @@ struct CoordinatorServer::State {
     return output.answer;
   }
 
-  void complain(const Error& error) {
-    if (trouble != error.what()) log(fmt::format("trouble what=\"{}\" hint=\"{}\"", error.what(), error.hint()));
+  void complain(const std::exception& error) {
+    const auto* known = dynamic_cast<const Error*>(&error);
+    if (trouble != error.what())
+      log(fmt::format("trouble what=\"{}\" hint=\"{}\"", error.what(), known != nullptr ? known->hint() : ""));
     trouble = error.what();
   }
 
@@ -136,55 +181,50 @@ struct CoordinatorServer::State {
 
   // ---- connections ----
 
-  void accept_one() {
-    FileDescriptor socket = accept_connection(listener.socket.get());
-    if (!socket) return;
-    const std::lock_guard lock(mutex);
-    std::size_t strangers = securing_count;
-    for (const ControlClient& client : clients) strangers += client.introduced ? 0 : 1;
-    if (strangers >= most_strangers) return;  // closed: whoever is honest comes again
-    if (!tls) return add_client(ByteStream(std::move(socket)));
-    // A handshake waits for the other side: not here.
-    ++securing_count;
-    securing.emplace_back(
-        [this, peer = peer_address(socket.get()), held = std::make_shared<FileDescriptor>(std::move(socket))] {
-          ByteStream stream(std::move(*held));
-          std::string cause;
-          try {
-            stream.secure_as_server(*tls, deadline_in(options.handshake_s));
-          } catch (const Error& error) {
-            cause = error.what();
-          }
-          {
-            const std::lock_guard done(mutex);
-            --securing_count;
-            if (cause.empty()) secured.push_back(std::move(stream));
-          }
-          if (!cause.empty()) log(fmt::format("refused peer=\"{}\" cause=\"{}\"", peer, cause));
-          wakeup.notify();
-        });
+  void hear_strangers() {
+    strangers.take_in([this] { return accept_connection(listener.socket.get()); },
+                      [this](FileDescriptor socket) { return ControlStranger(std::move(socket), tls); });
+    for (ControlStranger& stranger : strangers.advance()) {
+      ControlClient& client = add_client(stranger.take_stream());
+      serving(client, [&] { handshake(client, stranger.first()); });
+      serve(client);  // what came with its first message
+    }
   }
 
-  void add_client(ByteStream stream) {
-    const std::string name = stream.peer_name(), address = peer_address(stream.descriptor());
-    clients.push_back({.stream = MessageStream(std::move(stream), max_control_bytes),
-                       .name = name.empty() ? address : fmt::format("{} at {}", name, address),
-                       .handshake_until = deadline_in(options.handshake_s)});
-    clients.back().stream.accept_up_to(largest_handshake);
+  ControlClient& add_client(MessageStream stream) {
+    const std::string name = stream.bytes().peer_name(), address = peer_address(stream.descriptor());
+    return clients.emplace_back(ControlClient{.stream = std::move(stream),
+                                              .name = name.empty() ? address : fmt::format("{} at {}", name, address),
+                                              .idle_until = deadline_in(options.strangers.handshake_s)});
   }
 
-  void take_secured() {
-    wakeup.clear();
-    const std::lock_guard lock(mutex);
-    for (ByteStream& stream : secured) add_client(std::move(stream));
-    secured.clear();
-    if (securing_count == 0) securing.clear();
+  // A member may be dialling again while its last connection has not ended. The oldest goes.
+  void bound_connections(const ControlClient& newest, const std::string& member,
+                         const std::function<std::string(const ControlClient&)>& member_of) {
+    std::vector<ControlClient*> same;
+    for (ControlClient& client : clients)
+      if (&client != &newest && client.introduced && !client.closing && !client.gone && member_of(client) == member)
+        same.push_back(&client);
+    if (same.size() < most_of_member) return;
+    dismiss(*same.front());
+  }
+
+  // Another connection counts in its place.
+  void dismiss(ControlClient& client) {
+    client.id.clear();
+    close_when_sent(client);
+  }
+
+  // Or when the other side has not taken it for a while.
+  void close_when_sent(ControlClient& client) {
+    client.closing = true;
+    client.idle_until = deadline_in(options.strangers.handshake_s);
   }
 
   void refuse(ControlClient& client, const std::string& reason, const std::string& hint) {
-    log(fmt::format("refused peer=\"{}\" cause=\"{}\"", client.name, reason));
+    limited_log(fmt::format("refused peer=\"{}\" cause=\"{}\"", client.name, reason));
     client.stream.send(encode_control(ControlRefusal{reason, hint}));
-    client.closing = true;
+    close_when_sent(client);
   }
 
   std::string token_objection(const ControlClient& client, const std::string& token) const {
@@ -207,7 +247,7 @@ struct CoordinatorServer::State {
   void handshake(ControlClient& client, const ControlMessage& message) {
     if (const auto* request = std::get_if<CertificateRequest>(&message)) {
       certify(client, *request);
-      client.closing = true;  // a joiner comes back with what it was given
+      close_when_sent(client);  // a joiner comes back with what it was given
       return;
     }
     const auto* hello = std::get_if<ControlHello>(&message);
@@ -215,6 +255,11 @@ struct CoordinatorServer::State {
     if (!knows_the_group(client, hello->group, hello->token)) return;
     if (tls && client.stream.bytes().peer_name().empty())
       return refuse(client, "this connection shows no certificate", "request a certificate first");
+    if (clients.size() > options.most_clients)
+      return refuse(client, fmt::format("the coordinator has {} connections already", options.most_clients),
+                    "retry in a few seconds");
+    if (const std::string certified = client.stream.bytes().peer_name(); !certified.empty())
+      bound_connections(client, certified, [](const ControlClient& each) { return each.stream.bytes().peer_name(); });
     client.introduced = true;
     client.stream.accept_up_to(max_control_bytes);
   }
@@ -279,36 +324,42 @@ struct CoordinatorServer::State {
       client.id = report->member.id;
       client.name = fmt::format("{} at {}", client.id, report->member.address);
       client.process = report->process;
+      bound_connections(client, client.id, [](const ControlClient& each) { return each.id; });
       // The newest connection of a process is the one that counts.
       for (ControlClient& other : clients)
-        if (&other != &client && other.process == client.process && other.id == client.id) {
-          other.id.clear();
-          other.closing = true;
-        }
+        if (&other != &client && other.process == client.process && other.id == client.id) dismiss(other);
     }
     const auto answer = decide([&](Coordinator& next) { return next.report(*report, now_s()); });
     if (answer) client.stream.send(encode_control(*answer));
   }
 
-  void serve(ControlClient& client) {
+  // What goes wrong with a client costs its connection alone.
+  template <class Work>
+  void serving(ControlClient& client, const Work& work) {
     try {
+      work();
+    } catch (const StoreFenced&) {
+      throw;
+    } catch (const std::exception& error) {
+      lose(client, error.what());
+    }
+  }
+
+  void serve(ControlClient& client) {
+    serving(client, [&] {
       for (int i = 0; i < messages_per_turn; ++i) {
         const auto message = client.stream.receive();
         if (!message) break;
         hear(client, decode_control(*message));
       }
       if (client.stream.ended()) lose(client, "the control connection is lost: " + client.stream.cause());
-    } catch (const StoreFenced&) {
-      throw;
-    } catch (const Error& error) {
-      lose(client, error.what());
-    }
+    });
   }
 
   void lose(ControlClient& client, const std::string& cause) {
     if (client.gone) return;
     client.gone = true;
-    log(fmt::format("lost peer=\"{}\" cause=\"{}\"", client.name, cause));
+    limited_log(fmt::format("lost peer=\"{}\" cause=\"{}\"", client.name, cause));
     if (client.id.empty()) return;
     decide([&](Coordinator& next) { return next.connection_lost(client.id, client.process, now_s()); });
   }
@@ -316,7 +367,7 @@ struct CoordinatorServer::State {
   // A member that does not read is told the newest state when it does, and no older one.
   void tell(ControlClient& client) {
     if (client.gone) return;
-    try {
+    serving(client, [&] {
       client.stream.flush();
       if (client.closing && client.stream.flushed()) return lose(client, "turned away");
       if (!client.due || !client.stream.flushed() || client.closing) return;
@@ -325,11 +376,7 @@ struct CoordinatorServer::State {
       const CoordinatorDirective directive = coordinator->directive(client.id);
       if (directive.process != client.process) return;
       client.stream.send(encode_control(directive));
-    } catch (const StoreFenced&) {
-      throw;
-    } catch (const Error& error) {
-      lose(client, error.what());
-    }
+    });
   }
 
   // ---- the loop ----
@@ -353,27 +400,26 @@ struct CoordinatorServer::State {
       waiting.push_back({client.stream.descriptor(), client.stream.events(), 0});
       pending = pending || client.stream.pending();
     }
+    strangers.watch(waiting);
     ::poll(waiting.data(), waiting.size(), pending ? 0 : static_cast<int>(tick_s * 1000));
     std::size_t place = 2;
     for (ControlClient& client : clients) {
       const bool ready = waiting[place++].revents != 0 || client.stream.pending();
       if (ready && !client.gone) serve(client);
-      if (!client.introduced && !client.closing && Clock::now() > client.handshake_until)
-        lose(client, "no handshake in time");
+      if ((client.id.empty() || client.closing) && Clock::now() > client.idle_until)
+        lose(client, "it says nothing, or does not listen");
     }
-    if (waiting[0].revents != 0) accept_one();
-    if (waiting[1].revents != 0) take_secured();
+    hear_strangers();
     decide([&](Coordinator& next) { return next.tick(now_s()); });
     for (ControlClient& client : clients) tell(client);
     clients.remove_if([](const ControlClient& client) { return client.gone; });
     cut_log();
     keep_store();
+    limited_log.tell_left_out();
   }
 };
 
-CoordinatorServer::CoordinatorServer(CoordinatorServerOptions options, std::unique_ptr<LedgerStore> store)
-    : state_(std::make_unique<State>()) {
-  State& state = *state_;
+CoordinatorServer::CoordinatorServer(CoordinatorServerOptions options, std::unique_ptr<LedgerStore> store) {
   if (!options.identity && !is_loopback(options.listen))
     throw input_error(
         fmt::format("{} can be reached by other machines, but this coordinator has no certificate", options.listen),
@@ -385,12 +431,12 @@ CoordinatorServer::CoordinatorServer(CoordinatorServerOptions options, std::uniq
     throw input_error(
         fmt::format("the lifetime of certificates must be from 1 s to 10 years, found {} s", options.certificate_s),
         "give another --certificate-life");
-  if (options.identity)
-    state.tls.emplace(options.authority ? TlsContext::for_strangers_too(*options.identity) : *options.identity);
-  state.store = std::move(store);
-  state.coordinator.emplace(options.policy, load_ledger(*state.store, options.group), now_s());
-  state.listener = listen_tcp(options.listen);
-  state.options = std::move(options);
+  state_ = std::make_unique<State>(std::move(options), std::move(store));
+  State& state = *state_;
+  const CoordinatorServerOptions& kept = state.options;
+  if (kept.identity) state.tls.emplace(kept.authority ? TlsContext::for_strangers_too(*kept.identity) : *kept.identity);
+  state.coordinator.emplace(kept.policy, load_ledger(*state.store, kept.group), now_s());
+  state.listener = listen_tcp(kept.listen);
 }
 
 CoordinatorServer::~CoordinatorServer() = default;
@@ -403,7 +449,18 @@ void CoordinatorServer::run(std::stop_token stop) {
   state.log(fmt::format("serving group=\"{}\" address={} log=\"{}\" epoch={} step={}", state.options.group, address(),
                         state.store->name(), ledger.current.epoch.number, ledger.committed_step));
   const std::stop_callback on_stop(stop, [&] { state.wakeup.notify(); });
-  while (!stop.stop_requested()) state.step();
+  std::exception_ptr fenced;
+  while (!stop.stop_requested() && !fenced)
+    survive(
+        [&] {
+          try {
+            state.step();
+          } catch (const StoreFenced&) {
+            fenced = std::current_exception();
+          }
+        },
+        [&](const std::exception& error) { state.complain(error); });
+  if (fenced) std::rethrow_exception(fenced);
 }
 
 }  // namespace motley

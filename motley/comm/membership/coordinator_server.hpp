@@ -12,6 +12,7 @@
 #include "motley/comm/membership/coordinator.hpp"
 #include "motley/comm/membership/ledger_store.hpp"
 #include "motley/comm/net/byte_stream.hpp"
+#include "motley/comm/net/strangers.hpp"
 
 namespace motley {
 
@@ -28,9 +29,11 @@ struct CoordinatorServerOptions {
   std::optional<Authority> authority = {};
   double certificate_s = 24 * 3600;  // such certificates' validity; members renew theirs halfway
   GroupPolicy policy = {};
-  double handshake_s = 5;             // what a stranger who says nothing is granted
+  StrangerLimits strangers = {};
+  std::size_t most_clients = 2048;    // connections that have shown a credential
   std::size_t snapshot_every = 1024;  // records, after which the log is cut
-  // What was decided, and by whom; one line each, "key=value" after the first word. Empty: nowhere.
+  // What was decided, and by whom; one line each, "key=value" after the first word, and what is more than a few of a
+  // kind counted (limited_log.hpp). Empty: nowhere.
   std::function<void(const std::string& line)> log = {};
 };
 

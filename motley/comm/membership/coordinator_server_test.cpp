@@ -80,7 +80,7 @@ TEST(CoordinatorServer, LiesEndTheConnectionAndNothingElse) {
 }
 
 TEST(CoordinatorServer, WhoSaysNothingIsNotWaitedForLong) {
-  CoordinatorThread coordinator({}, {.handshake_s = 0.1});
+  CoordinatorThread coordinator({}, {.strangers = {.handshake_s = 0.1}});
   ByteStream silent = dial(coordinator.address());
   std::array<std::byte, 1> nothing;
   EXPECT_THROW(silent.read_all(nothing, soon()), Error);

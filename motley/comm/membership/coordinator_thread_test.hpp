@@ -26,12 +26,12 @@ class ControlCaller {
   explicit ControlCaller(ByteStream stream) : stream_(std::move(stream), max_control_bytes) {}
   void send(const ControlMessage& message) { stream_.send(encode_control(message)); }
   // The coordinator's next message. Throws what the connection broke of.
-  ControlMessage answer() {
+  ControlMessage answer(Instant until = soon()) {
     for (;;) {
       stream_.flush();
       if (const auto message = stream_.receive()) return decode_control(*message);
       if (stream_.ended()) throw Error(ErrorCode::peer, "the connection is lost: " + stream_.cause());
-      if (!wait_for(stream_.descriptor(), stream_.events(), soon())) throw Error(ErrorCode::peer, "nothing");
+      if (!wait_for(stream_.descriptor(), stream_.events(), until)) throw Error(ErrorCode::peer, "nothing");
     }
   }
 

@@ -145,7 +145,7 @@ void EnrolledIdentity::keep(const std::stop_token& stop, double valid_s) {
     try {
       valid_s = renew();
       pause_s = valid_s / 2;
-    } catch (const Error&) {
+    } catch (const std::exception&) {
       pause_s = valid_s / 16;  // until it has expired there is time
     }
   }

@@ -78,6 +78,8 @@ struct MemberClient::State {
         converse(address, stop);
       } catch (const Error& error) {
         note(with_hint(error));
+      } catch (const std::exception& error) {  // this machine is short of something, which may pass
+        note(error.what());
       }
       ++attempt;
       // The first coordinator may only have been restarted: soon again, and ever less often while none answers.

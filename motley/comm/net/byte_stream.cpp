@@ -238,25 +238,32 @@ void ByteStream::wait(short events, Instant until) const {
   if (!wait_for(socket_.get(), events, until)) throw Error(ErrorCode::peer, "no answer in time");
 }
 
-void ByteStream::secure(const TlsContext& context, Instant until, bool server) {
+void ByteStream::start_tls(const TlsContext& context, TlsSide side) {
   tls_ = context.new_connection();
   BIO* bio = BIO_new(quiet_socket());
   if (bio == nullptr) throw Error(ErrorCode::environment, tls_error());
   BIO_set_fd(bio, socket_.get(), BIO_NOCLOSE);
   SSL_set_bio(tls_.get(), bio, bio);
-  for (;;) {
-    ERR_clear_error();
-    errno = 0;
-    const int result = server ? SSL_accept(tls_.get()) : SSL_connect(tls_.get());
-    if (result == 1) return;
-    if (tls_result(result).state == State::closed)
-      throw Error(ErrorCode::peer, cause_ + certificate_objection(tls_.get()));
-    wait(wanted_, until);
-  }
+  side == TlsSide::server ? SSL_set_accept_state(tls_.get()) : SSL_set_connect_state(tls_.get());
 }
 
-void ByteStream::secure_as_client(const TlsContext& context, Instant until) { secure(context, until, false); }
-void ByteStream::secure_as_server(const TlsContext& context, Instant until) { secure(context, until, true); }
+bool ByteStream::advance_tls() {
+  ERR_clear_error();
+  errno = 0;
+  const int result = SSL_do_handshake(tls_.get());
+  if (result == 1) return true;
+  if (tls_result(result).state == State::closed)
+    throw Error(ErrorCode::peer, cause_ + certificate_objection(tls_.get()));
+  return false;
+}
+
+void ByteStream::secure(const TlsContext& context, TlsSide side, Instant until) {
+  start_tls(context, side);
+  while (!advance_tls()) wait(wanted_, until);
+}
+
+void ByteStream::secure_as_client(const TlsContext& context, Instant until) { secure(context, TlsSide::client, until); }
+void ByteStream::secure_as_server(const TlsContext& context, Instant until) { secure(context, TlsSide::server, until); }
 
 void ByteStream::read_all(std::span<std::byte> into, Instant until) {
   while (!into.empty()) {

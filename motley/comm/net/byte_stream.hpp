@@ -2,6 +2,7 @@
 // handshakes.
 #pragma once
 
+#include <poll.h>
 #include <sys/uio.h>
 
 #include <cstddef>
@@ -50,6 +51,8 @@ class TlsContext {
   std::shared_ptr<Shared> shared_;
 };
 
+enum class TlsSide { client, server };
+
 class ByteStream {
  public:
   enum class State { open, blocked, closed };  // blocked: nothing moved, and nothing can for now
@@ -78,6 +81,12 @@ class ByteStream {
   // Throw a peer error with the cause where the other side closes, or where `until` passes.
   void secure_as_client(const TlsContext& context, Instant until);
   void secure_as_server(const TlsContext& context, Instant until);
+  // The same for an event loop: after start_tls(), advance_tls() is called whenever poll() reports wanted(), until it
+  // returns true: the connection is secured.
+  void start_tls(const TlsContext& context, TlsSide side);
+  bool advance_tls();
+  // The event (POLLIN or POLLOUT) for which TLS waits.
+  short wanted() const { return wanted_; }
   void read_all(std::span<std::byte> into, Instant until);
   void write_all(std::span<const std::byte> bytes, Instant until);
 
@@ -89,12 +98,12 @@ class ByteStream {
  private:
   Moved tls_result(int result);
   void hear_alert();
-  void secure(const TlsContext& context, Instant until, bool server);
+  void secure(const TlsContext& context, TlsSide side, Instant until);
   void wait(short events, Instant until) const;
 
   FileDescriptor socket_;
   std::unique_ptr<ssl_st, FreeTls> tls_;
-  short wanted_ = 0;  // what TLS waits for: POLLIN or POLLOUT
+  short wanted_ = POLLIN;
   std::string cause_;
 };
 

@@ -19,6 +19,7 @@ namespace {
 constexpr std::uint32_t link_magic = 0x4c4c544d;  // "MTLL"
 constexpr std::uint16_t link_version = 1;
 constexpr std::size_t nonce_bytes = 16, signature_bytes = 32;
+constexpr std::size_t head_bytes = 8;  // magic, version, length
 constexpr std::size_t max_name = 256, max_word = 1000, max_message = 4096;
 
 template <class Wire>
@@ -64,10 +65,9 @@ void put(ByteStream& stream, const std::string& bytes, Instant until) {
   stream.write_all(std::as_bytes(std::span(message)), until);
 }
 
-std::string get(ByteStream& stream, Instant until) {
-  std::array<std::byte, 8> head{};
-  stream.read_all(head, until);
-  WireReader wire({reinterpret_cast<const char*>(head.data()), head.size()});
+// The length that a message's first bytes announce.
+std::size_t announced_length(std::string_view head) {
+  WireReader wire(head);
   std::uint32_t magic = 0;
   std::uint16_t version = 0, length = 0;
   wire(magic);
@@ -80,9 +80,28 @@ std::string get(ByteStream& stream, Instant until) {
                 "run the same version of motley on all members");
   if (length > max_message)
     throw Error(ErrorCode::peer, fmt::format("a handshake of {} bytes, more than {}", length, max_message));
-  std::string bytes(length, '\0');
+  return length;
+}
+
+std::string get(ByteStream& stream, Instant until) {
+  std::string head(head_bytes, '\0');
+  stream.read_all(std::as_writable_bytes(std::span(head)), until);
+  std::string bytes(announced_length(head), '\0');
   stream.read_all(std::as_writable_bytes(std::span(bytes)), until);
   return bytes;
+}
+
+// Appends what has arrived, up to `size`; false: the rest is still to come.
+bool fill(ByteStream& stream, std::string& bytes, std::size_t size) {
+  while (bytes.size() < size) {
+    const std::size_t have = bytes.size();
+    bytes.resize(size);
+    const ByteStream::Moved moved = stream.read(std::as_writable_bytes(std::span(bytes)).subspan(have));
+    bytes.resize(have + moved.bytes);
+    if (moved.state == ByteStream::State::closed) throw Error(ErrorCode::peer, stream.cause());
+    if (moved.state == ByteStream::State::blocked) return false;
+  }
+  return true;
 }
 
 std::string_view tail(std::string_view bytes, std::size_t count) {
@@ -126,24 +145,30 @@ LinkWelcome client_handshake(ByteStream& stream, const LinkHello& hello, const s
   return welcome;
 }
 
-HeardHello hear(ByteStream& stream, const std::string& key, Instant until) {
-  const std::string challenge = random_nonce();
-  put(stream, challenge, until);
-  const std::string message = get(stream, until);
+void Hearing::begin(ByteStream& stream) {
+  challenge_ = random_nonce();
+  put(stream, challenge_, Clock::now());
+}
+
+std::optional<HeardHello> Hearing::advance(ByteStream& stream, const std::string& key) {
+  if (!fill(stream, arrived_, head_bytes)) return std::nullopt;
+  if (!fill(stream, arrived_, head_bytes + announced_length(std::string_view(arrived_).substr(0, head_bytes))))
+    return std::nullopt;
+  const std::string_view message = std::string_view(arrived_).substr(head_bytes);
   const std::string_view signature = tail(message, signature_bytes);
-  const std::string_view body = std::string_view(message).substr(0, message.size() - signature_bytes);
-  HeardHello heard{.hello = {}, .nonces = challenge + std::string(tail(body, nonce_bytes))};
+  const std::string_view body = message.substr(0, message.size() - signature_bytes);
+  HeardHello heard{.hello = {}, .nonces = challenge_ + std::string(tail(body, nonce_bytes))};
   WireReader reader(body.substr(0, body.size() - nonce_bytes));
   std::uint8_t purpose = 0;
   reader(purpose);
   fields(reader, heard.hello);
   reader.finish();
   const auto turn_away = [&](const std::string& cause) {
-    answer(stream, heard, {LinkAnswer::refused, cause}, key, until);
+    answer(stream, heard, {LinkAnswer::refused, cause}, key, Clock::now());
     throw Error(ErrorCode::peer, fmt::format("\"{}\" refused: {}", heard.hello.from_id, cause));
   };
   if (purpose > static_cast<std::uint8_t>(LinkPurpose::control)) turn_away("unknown purpose");
-  if (!signed_with(key, covered('d', challenge, body), signature)) turn_away("not this group's key");
+  if (!signed_with(key, covered('d', challenge_, body), signature)) turn_away("not this group's key");
   heard.hello.purpose = static_cast<LinkPurpose>(purpose);
   return heard;
 }

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -51,13 +52,22 @@ struct LinkWelcome {
 // that says what is wrong with the other side, or what it found wrong with this one.
 LinkWelcome client_handshake(ByteStream& stream, const LinkHello& hello, const std::string& key, Instant until);
 
-// The acceptor's half, in two steps. Throws a peer error where the other side is a stranger: another protocol, version
-// or key; it is told so.
+// The acceptor's half, in two steps; the first for an event loop.
 struct HeardHello {
   LinkHello hello;
   std::string nonces;  // what the answer's signature covers
 };
-HeardHello hear(ByteStream& stream, const std::string& key, Instant until);
+class Hearing {
+ public:
+  // Sends the challenge, which is shorter than any socket's buffer: it never waits.
+  void begin(ByteStream& stream);
+  // The hello, once all of it has arrived; empty: call this again when there is more to read. Throws a peer error where
+  // the other side is a stranger: another protocol, version or key; it is told so.
+  std::optional<HeardHello> advance(ByteStream& stream, const std::string& key);
+
+ private:
+  std::string challenge_, arrived_;
+};
 void answer(ByteStream& stream, const HeardHello& heard, const LinkWelcome& welcome, const std::string& key,
             Instant until);
 

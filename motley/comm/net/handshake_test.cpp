@@ -8,6 +8,7 @@
 
 #include "motley/base/error.hpp"
 #include "motley/comm/net/deadline_test.hpp"
+#include "motley/comm/net/hear_test.hpp"
 
 namespace motley {
 namespace {

@@ -28,7 +28,7 @@ namespace {
 constexpr std::string_view scheme = "relay:";
 constexpr auto dial_time = std::chrono::seconds(5);
 constexpr auto silence_time = std::chrono::milliseconds(static_cast<int>(3 * relay_beat_s * 1000));
-constexpr std::size_t most_calls = 64;  // that are being answered at once
+constexpr std::size_t most_calls = 64;  // that are being answered at once, and that wait for accept()
 
 struct RelayedAddress {
   std::string relay, mailbox;
@@ -146,7 +146,7 @@ class RelayListener final : public Listener {
         tell("");
         pause = std::chrono::milliseconds(20);
         take_calls(control, stop);
-      } catch (const Error& error) {
+      } catch (const std::exception& error) {
         tell(error.what());
       }
       if (stop.stop_requested()) return;
@@ -196,9 +196,9 @@ class RelayListener final : public Listener {
                               FileDescriptor socket = dial_relay(place_.relay, {RelayOpening::Kind::data, ticket},
                                                                  Clock::now() + dial_time);
                               const std::lock_guard lock(mutex_);
-                              calls_.push_back(std::move(socket));
+                              if (calls_.size() < most_calls) calls_.push_back(std::move(socket));
                               arrived_.notify();
-                            } catch (const Error& error) {
+                            } catch (const std::exception& error) {
                               tell(error.what());
                             }
                             done->store(true);

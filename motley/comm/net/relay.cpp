@@ -4,18 +4,17 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <list>
 #include <map>
-#include <mutex>
-#include <thread>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "motley/base/clock.hpp"
 #include "motley/base/environment_error.hpp"
+#include "motley/base/limited_log.hpp"
+#include "motley/base/survive.hpp"
 #include "motley/comm/net/handshake.hpp"
 #include "motley/comm/net/random_bytes.hpp"
 #include "motley/comm/net/sockets.hpp"
@@ -26,8 +25,7 @@ namespace {
 
 constexpr std::array<char, 4> opening_magic{'M', 'T', 'L', 'R'};
 constexpr std::uint8_t opening_version = 1;
-constexpr std::size_t most_strangers = 128;  // connections that have not yet said what they want
-constexpr std::size_t most_mailboxes = 4096, most_tickets = 4096;
+constexpr std::size_t most_tickets = 4096;
 constexpr std::size_t flow_bytes = 128 << 10;  // on their way, in each direction of a joined pair
 
 RelayTicket new_ticket() {
@@ -80,22 +78,57 @@ struct Joined {
   std::array<FileDescriptor, 2> ends;
   std::array<Flow, 2> flows;  // from the end of the same number
   bool broken = false;
+  Instant used = Clock::now();
 
   short events(std::size_t end) const {
     return static_cast<short>((flows[end].wants_input() ? POLLIN : 0) | (flows[1 - end].wants_output() ? POLLOUT : 0));
   }
   void move() {
+    used = Clock::now();
     for (const std::size_t end : {0U, 1U}) broken = broken || !flows[end].move(ends[end].get(), ends[1 - end].get());
     broken = broken || (flows[0].done() && flows[1].done());
   }
 };
 
-// A connection that has not yet said what it wants.
-struct Stranger {
-  FileDescriptor socket;
-  Instant until;
-  std::array<std::byte, relay_opening_bytes> bytes{};
-  std::size_t have = 0;
+// A connection that has not yet said what it wants, and, to have a mailbox or call one, shown that it may.
+class RelayStranger {
+ public:
+  RelayStranger(FileDescriptor socket, const std::optional<TlsContext>& tls, const std::string& key)
+      : socket_(std::move(socket)), tls_(&tls), key_(&key) {}
+
+  int descriptor() const { return link_ ? link_->descriptor() : socket_.get(); }
+  short events() const { return link_ ? link_->events() : POLLIN; }
+
+  bool advance() {
+    if (link_) return link_->advance();
+    const ssize_t got = ::recv(socket_.get(), bytes_.data() + have_, bytes_.size() - have_, MSG_DONTWAIT);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+    if (got <= 0) throw Error(ErrorCode::peer, "closed by the other side");
+    have_ += static_cast<std::size_t>(got);
+    if (have_ < bytes_.size()) return false;
+    const auto opening = decode_opening(bytes_);
+    if (!opening) throw Error(ErrorCode::peer, "speaks another protocol");
+    ticket_ = opening->ticket;
+    if (opening->kind == RelayOpening::Kind::data) return true;
+    if ((opening->kind == RelayOpening::Kind::secured_control) != tls_->has_value())
+      throw Error(ErrorCode::peer, *tls_ ? "came without TLS" : "came with TLS, but the relay has no certificate");
+    link_.emplace(std::move(socket_), *tls_ ? &**tls_ : nullptr, *key_);
+    return link_->advance();
+  }
+
+  // Of what is through: a control connection, or else a data connection.
+  std::optional<LinkStranger>& control() { return link_; }
+  FileDescriptor take_socket() { return std::move(socket_); }
+  const RelayTicket& ticket() const { return ticket_; }
+
+ private:
+  FileDescriptor socket_;
+  const std::optional<TlsContext>* tls_;
+  const std::string* key_;
+  std::array<std::byte, relay_opening_bytes> bytes_{};
+  std::size_t have_ = 0;
+  RelayTicket ticket_{};
+  std::optional<LinkStranger> link_;
 };
 
 struct Mailbox {
@@ -136,47 +169,49 @@ struct Relay::State {
   std::optional<TlsContext> tls;
   ListeningSocket listening;
   Wakeup wakeup;
-
-  // Of the loop alone.
-  std::list<Stranger> strangers;
+  LimitedLog log;
+  std::string trouble;  // as last reported
+  Strangers<RelayStranger> strangers;
   std::list<Joined> joined;
-  Instant beaten_at = Clock::now();
-
-  std::mutex mutex;  // guards what follows: handshakes have threads of their own
   std::map<std::string, Mailbox> mailboxes;
   std::map<RelayTicket, Ticket> tickets;
-  std::size_t handshake_count = 0;
-  std::list<std::jthread> handshakes;
+  Instant beaten_at = Clock::now();
 
-  void log(const std::string& line) const {
-    if (options.log) options.log(line);
+  explicit State(RelayOptions given)
+      : options(std::move(given)),
+        log(options.log),
+        strangers(options.strangers,
+                  [this](const std::string& peer, const std::string& cause) { refused(peer, cause); }) {
+    if (options.identity) tls.emplace(*options.identity);
+    listening = listen_tcp(options.listen);
+  }
+
+  void refused(const std::string& peer, const std::string& cause) {
+    log(fmt::format("refused peer=\"{}\" cause=\"{}\"", peer, cause));
   }
 
   // ---- control connections ----
 
-  // Why this cannot be had; empty where it was done. `ticket` is set for a call.
-  std::string listen_in(const std::string& mailbox, const std::string& owner) {
-    const std::lock_guard lock(mutex);
+  // Why this mailbox cannot be had; empty where it can.
+  std::string mailbox_objection(const std::string& mailbox, const std::string& owner) const {
     if (mailbox.empty() || mailbox.size() > longest_mailbox)
       return fmt::format("a mailbox needs a name of 1 to {} bytes, found {}", longest_mailbox, mailbox.size());
     const auto found = mailboxes.find(mailbox);
     if (found != mailboxes.end() && found->second.owner != owner)
       return fmt::format("\"{}\" listens in mailbox \"{}\"", found->second.owner, mailbox);
-    if (found == mailboxes.end() && mailboxes.size() >= most_mailboxes) return "the relay has too many mailboxes";
+    if (found == mailboxes.end() && mailboxes.size() >= options.most_mailboxes)
+      return "the relay has too many mailboxes";
     return {};
   }
 
+  // Why nobody answers there; empty where the owner was given `ticket`.
   std::string call(const std::string& mailbox, RelayTicket& ticket) {
-    const std::lock_guard lock(mutex);
     const auto found = mailboxes.find(mailbox);
     if (found == mailboxes.end() || found->second.lost)
       return fmt::format("no member listens in mailbox \"{}\"", mailbox);
     if (tickets.size() >= most_tickets) return "the relay has too many open calls";
     ticket = new_ticket();
-    if (!tell(found->second, ticket)) {
-      wakeup.notify();  // it goes
-      return fmt::format("mailbox \"{}\" was lost", mailbox);
-    }
+    if (!tell(found->second, ticket)) return fmt::format("mailbox \"{}\" was lost", mailbox);
     tickets[ticket].until = deadline_in(relay_ticket_s);
     return {};
   }
@@ -188,51 +223,28 @@ struct Relay::State {
     return !mailbox.lost;
   }
 
-  void handshake(ByteStream stream, bool secured) {
-    const auto until = deadline_in(options.handshake_s);
-    const std::string peer = peer_address(stream.descriptor());
-    try {
-      if (secured != tls.has_value())
-        throw Error(ErrorCode::peer, tls ? "came without TLS" : "came with TLS, but the relay has no certificate");
-      if (tls) stream.secure_as_server(*tls, until);
-      const HeardHello heard = hear(stream, options.key, until);
-      const std::string& mailbox = heard.hello.word;
-      const std::string owner = stream.peer_name();
-      RelayTicket ticket{};
-      std::string objection = "this is a relay";
-      if (heard.hello.purpose == LinkPurpose::relay_listen) objection = listen_in(mailbox, owner);
-      if (heard.hello.purpose == LinkPurpose::relay_call) objection = call(mailbox, ticket);
-      answer(stream, heard, {objection.empty() ? LinkAnswer::welcome : LinkAnswer::refused, objection}, options.key,
-             until);
-      if (!objection.empty()) throw Error(ErrorCode::peer, objection);
-      if (heard.hello.purpose == LinkPurpose::relay_call)
-        return stream.write_all(std::as_bytes(std::span(ticket)), until);
-      {
-        const std::lock_guard lock(mutex);
-        mailboxes.insert_or_assign(mailbox, Mailbox{std::move(stream), owner});
-      }
-      log(fmt::format("listens mailbox=\"{}\" member=\"{}\" peer=\"{}\"", mailbox, owner, peer));
-    } catch (const Error& error) {
-      log(fmt::format("refused peer=\"{}\" cause=\"{}\"", peer, error.what()));
-    }
-  }
-
-  void start_handshake(FileDescriptor socket, bool secured) {
-    const std::lock_guard lock(mutex);
-    if (handshake_count == 0) handshakes.clear();
-    ++handshake_count;
-    handshakes.emplace_back([this, secured, held = std::make_shared<FileDescriptor>(std::move(socket))] {
-      handshake(ByteStream(std::move(*held)), secured);
-      const std::lock_guard done(mutex);
-      --handshake_count;
-      wakeup.notify();
-    });
+  // What is written here is short and the first on its connection: it never waits.
+  void serve(LinkStranger caller) {
+    ByteStream& stream = caller.stream();
+    const HeardHello& heard = caller.heard();
+    const std::string peer = peer_address(stream.descriptor()), &mailbox = heard.hello.word;
+    const std::string owner = stream.peer_name();
+    RelayTicket ticket{};
+    std::string objection = "this is a relay";
+    if (heard.hello.purpose == LinkPurpose::relay_listen) objection = mailbox_objection(mailbox, owner);
+    if (heard.hello.purpose == LinkPurpose::relay_call) objection = call(mailbox, ticket);
+    answer(stream, heard, {objection.empty() ? LinkAnswer::welcome : LinkAnswer::refused, objection}, options.key,
+           Clock::now());
+    if (!objection.empty()) return refused(peer, objection);
+    if (heard.hello.purpose == LinkPurpose::relay_call)
+      return stream.write_all(std::as_bytes(std::span(ticket)), Clock::now());
+    mailboxes.insert_or_assign(mailbox, Mailbox{std::move(stream), owner});
+    log(fmt::format("listens mailbox=\"{}\" member=\"{}\" peer=\"{}\"", mailbox, owner, peer));
   }
 
   // Listeners say nothing more: what comes from one is its end.
   void look_after_mailboxes(bool beat) {
     if (beat) beaten_at = Clock::now();
-    const std::lock_guard lock(mutex);
     std::array<std::byte, 256> ignored;
     for (auto& [name, mailbox] : mailboxes) {
       if (beat) tell(mailbox, RelayTicket{});
@@ -246,14 +258,14 @@ struct Relay::State {
   // ---- data connections ----
 
   void take(FileDescriptor socket, const RelayTicket& ticket) {
-    const std::lock_guard lock(mutex);
     const auto found = tickets.find(ticket);
     if (found == tickets.end() || Clock::now() > found->second.until)
-      return log(fmt::format("refused peer=\"{}\" cause=\"no such ticket\"", peer_address(socket.get())));
+      return refused(peer_address(socket.get()), "no such ticket");
     if (!found->second.first) {
       found->second.first = std::move(socket);
       return;
     }
+    if (joined.size() >= options.most_joined) end_idle(std::ranges::min_element(joined, {}, &Joined::used));
     Joined& pair = joined.emplace_back();
     pair.ends = {std::move(found->second.first), std::move(socket)};
     tickets.erase(found);
@@ -261,72 +273,74 @@ struct Relay::State {
                     peer_address(pair.ends[1].get()), joined.size()));
   }
 
-  // True once it is no stranger any more.
-  bool hear_out(Stranger& stranger) {
-    const ssize_t got = ::recv(stranger.socket.get(), stranger.bytes.data() + stranger.have,
-                               stranger.bytes.size() - stranger.have, MSG_DONTWAIT);
-    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) return true;
-    stranger.have += static_cast<std::size_t>(std::max<ssize_t>(got, 0));
-    if (stranger.have < stranger.bytes.size()) return Clock::now() > stranger.until;
-    const auto opening = decode_opening(stranger.bytes);
-    if (!opening) {
-      log(fmt::format("refused peer=\"{}\" cause=\"speaks another protocol\"", peer_address(stranger.socket.get())));
-    } else if (opening->kind == RelayOpening::Kind::data) {
-      take(std::move(stranger.socket), opening->ticket);
-    } else {
-      start_handshake(std::move(stranger.socket), opening->kind == RelayOpening::Kind::secured_control);
-    }
-    return true;
+  std::list<Joined>::iterator end_idle(std::list<Joined>::iterator pair) {
+    log(fmt::format("idle a=\"{}\" b=\"{}\" seconds={:.0f}", peer_address(pair->ends[0].get()),
+                    peer_address(pair->ends[1].get()), seconds_since(pair->used)));
+    return joined.erase(pair);
   }
 
-  void accept_one() {
-    FileDescriptor socket = accept_connection(listening.socket.get());
-    if (!socket) return;
-    const std::lock_guard lock(mutex);
-    // Closed where there are too many: whoever is honest comes again.
-    if (strangers.size() + handshake_count >= most_strangers || joined.size() >= options.most_joined) return;
-    strangers.push_back({std::move(socket), deadline_in(options.handshake_s)});
+  // ---- the loop ----
+
+  void hear_strangers() {
+    strangers.take_in([this] { return accept_connection(listening.socket.get()); },
+                      [this](FileDescriptor socket) { return RelayStranger(std::move(socket), tls, options.key); });
+    for (RelayStranger& stranger : strangers.advance()) {
+      if (!stranger.control()) {
+        take(stranger.take_socket(), stranger.ticket());
+        continue;
+      }
+      const std::string peer = peer_address(stranger.descriptor());
+      try {
+        serve(*std::move(stranger.control()));
+      } catch (const Error& error) {
+        refused(peer, error.what());
+      }
+    }
   }
 
   void step() {
     std::vector<pollfd> waiting{{listening.socket.get(), POLLIN, 0}, {wakeup.descriptor(), POLLIN, 0}};
-    for (const Stranger& stranger : strangers) waiting.push_back({stranger.socket.get(), POLLIN, 0});
     for (const Joined& pair : joined)
       for (const std::size_t end : {0U, 1U}) {
         // What is finished at one end would be reported without end.
         const short events = pair.events(end);
         waiting.push_back({events != 0 ? pair.ends[end].get() : -1, events, 0});
       }
-    {
-      const std::lock_guard lock(mutex);
-      for (const auto& [name, mailbox] : mailboxes) waiting.push_back({mailbox.control.descriptor(), POLLIN, 0});
-    }
+    for (const auto& [name, mailbox] : mailboxes) waiting.push_back({mailbox.control.descriptor(), POLLIN, 0});
+    const std::size_t known = waiting.size();
+    strangers.watch(waiting);
     ::poll(waiting.data(), waiting.size(), 500);
-    std::size_t place = 2 + strangers.size();
+    std::size_t place = 2;
     for (Joined& pair : joined) {
       if (waiting[place].revents != 0 || waiting[place + 1].revents != 0) pair.move();
       place += 2;
     }
     joined.remove_if([](const Joined& pair) { return pair.broken; });
-    strangers.remove_if([&](Stranger& stranger) { return hear_out(stranger); });
-    if (waiting[0].revents != 0) accept_one();
-    if (waiting[1].revents != 0) wakeup.clear();
+    for (auto pair = joined.begin(); pair != joined.end();)
+      pair = seconds_since(pair->used) > options.idle_s ? end_idle(pair) : std::next(pair);
     // Bytes on their way between members give no reason to look at every mailbox.
-    const bool beat = Clock::now() - beaten_at > duration_of(relay_beat_s);
-    const bool heard = std::any_of(waiting.begin() + static_cast<std::ptrdiff_t>(place), waiting.end(),
+    const bool beat = seconds_since(beaten_at) > relay_beat_s;
+    const bool heard = std::any_of(waiting.begin() + static_cast<std::ptrdiff_t>(place),
+                                   waiting.begin() + static_cast<std::ptrdiff_t>(known),
                                    [](const pollfd& mailbox) { return mailbox.revents != 0; });
-    if (beat || heard || waiting[1].revents != 0) look_after_mailboxes(beat);
+    const bool lost = std::ranges::any_of(mailboxes, [](const auto& entry) { return entry.second.lost; });
+    if (beat || heard || lost) look_after_mailboxes(beat);
+    hear_strangers();
+    log.tell_left_out();
+  }
+
+  void report(const std::exception& error) {
+    if (trouble != error.what()) log(fmt::format("trouble what=\"{}\"", error.what()));
+    trouble = error.what();
   }
 };
 
-Relay::Relay(RelayOptions options) : state_(std::make_unique<State>()) {
+Relay::Relay(RelayOptions options) {
   if (!options.identity && !is_loopback(options.listen))
     throw input_error(
         fmt::format("{} can be reached by other machines, but this relay has no certificate", options.listen),
         "listen on 127.0.0.1, or give a certificate");
-  if (options.identity) state_->tls.emplace(*options.identity);
-  state_->listening = listen_tcp(options.listen);
-  state_->options = std::move(options);
+  state_ = std::make_unique<State>(std::move(options));
 }
 
 Relay::~Relay() = default;
@@ -335,7 +349,7 @@ const std::string& Relay::address() const { return state_->listening.address; }
 
 void Relay::run(std::stop_token stop) {
   const std::stop_callback on_stop(stop, [&] { state_->wakeup.notify(); });
-  while (!stop.stop_requested()) state_->step();
+  while (!stop.stop_requested()) survive([&] { state_->step(); }, [&](const auto& error) { state_->report(error); });
 }
 
 }  // namespace motley

@@ -17,6 +17,7 @@
 #include <string>
 
 #include "motley/comm/net/byte_stream.hpp"
+#include "motley/comm/net/strangers.hpp"
 
 namespace motley {
 
@@ -40,9 +41,12 @@ struct RelayOptions {
   std::string listen = "127.0.0.1:0";
   std::string key = {};                      // the group's secret: who has another is turned away
   std::optional<TlsIdentity> identity = {};  // TLS of control connections; needed off loopback
-  double handshake_s = 5;
-  std::size_t most_joined = 1024;  // pairs of connections at once
-  // One line each for what was joined, refused, lost. Empty: nowhere.
+  StrangerLimits strangers = {};
+  std::size_t most_mailboxes = 4096;
+  std::size_t most_joined = 1024;  // pairs of connections at once; one more ends the pair that was idle for longest
+  double idle_s = 3600;  // until a pair on which nothing passes is ended; members connect again when they must
+  // One line each for what was joined, refused, lost, and what is more than a few of a kind counted (limited_log.hpp).
+  // Empty: nowhere.
   std::function<void(const std::string& line)> log = {};
 };
 

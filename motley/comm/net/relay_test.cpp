@@ -1,11 +1,13 @@
 // Members that nobody can dial: they listen in mailboxes at a relay.
 #include "motley/comm/net/relay.hpp"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <mutex>
 #include <numeric>
 #include <thread>
@@ -14,6 +16,7 @@
 #include "motley/comm/collective/world_test.hpp"
 #include "motley/comm/net/deadline_test.hpp"
 #include "motley/comm/net/handshake.hpp"
+#include "motley/comm/net/hostile_test.hpp"
 #include "motley/comm/state/state_transfer.hpp"
 
 namespace motley {
@@ -181,6 +184,135 @@ TEST(Relay, AMailboxBelongsToWhomItsCertificateNames) {
   while (!answered) answered = anna->accept();
   EXPECT_FALSE(mallory->accept());
   while (mallory->trouble().find("refuses") == std::string::npos) std::this_thread::yield();
+}
+
+// How many of these, at once, are welcomed as listeners. Each stays connected until all are answered.
+std::size_t welcomed_at_once(const std::string& relay, const Authority& authority, std::size_t count,
+                             const std::function<std::string(std::size_t)>& mailbox_of) {
+  std::atomic<std::size_t> welcomed = 0, answered = 0;
+  std::vector<std::jthread> callers;
+  for (std::size_t i = 0; i < count; ++i)
+    callers.emplace_back([&, i, identity = TlsContext(authority.issue(fmt::format("m{}", i)))] {
+      ConnectFailure failure;
+      ByteStream stream(connect_tcp(relay, soon(), failure));
+      stream.write_all(encode_opening({RelayOpening::Kind::secured_control, {}}), soon());
+      stream.secure_as_client(identity, soon());
+      LinkHello said;
+      said.purpose = LinkPurpose::relay_listen;
+      said.word = mailbox_of(i);
+      if (client_handshake(stream, said, "secret", soon()).answer == LinkAnswer::welcome) ++welcomed;
+      for (++answered; answered < count;) std::this_thread::yield();
+    });
+  callers.clear();
+  return welcomed;
+}
+
+TEST(Relay, AMailboxAndARoomForOneAreGivenOnce) {
+  const Authority authority = Authority::create("test");
+  RelayOptions options;
+  options.identity = authority.issue(std::string(coordinator_name));
+  options.most_mailboxes = 2;
+  for (int round = 0; round < 5; ++round) {
+    const RelayThread relay(options);
+    EXPECT_EQ(welcomed_at_once(relay.address(), authority, 6, [](std::size_t) { return "anna"; }), 1U);
+    EXPECT_EQ(welcomed_at_once(relay.address(), authority, 6, [](std::size_t i) { return fmt::format("{}", i); }), 2U)
+        << relay.log();
+  }
+}
+
+// A pair of connections that were joined at a relay; hold() says how its end is known.
+struct JoinedPair {
+  explicit JoinedPair(const std::string& mailbox, Listener& listener) {
+    ConnectFailure failure;
+    caller = ByteStream(connect_to(mailbox, {.key = "secret", .identity = {}}, soon(), failure));
+    EXPECT_TRUE(caller.open()) << failure.cause;
+    for (const auto until = soon(); !callee.open() && Clock::now() < until;) callee = ByteStream(listener.accept());
+  }
+  void pass_a_byte() {
+    std::byte byte{1};
+    caller.write_all({&byte, 1}, soon());
+    callee.read_all({&byte, 1}, soon());
+  }
+  void wait_for_end() {
+    std::byte byte{1};
+    EXPECT_THROW(caller.read_all({&byte, 1}, soon()), Error);
+  }
+  ByteStream caller, callee;
+};
+
+TEST(Relay, PairsThatAreIdleEnd) {
+  for (const bool crowded : {false, true}) {
+    RelayOptions options;
+    if (crowded)
+      options.most_joined = 2;
+    else
+      options.idle_s = 0.3;
+    const RelayThread relay(options);
+    const std::string mailbox = "relay:" + relay.address() + "/anna";
+    const auto anna = listen_at(mailbox, {.key = "secret", .identity = {}});
+    relay.wait_for("listens");
+    JoinedPair first(mailbox, *anna);
+    first.pass_a_byte();
+    if (crowded) {
+      JoinedPair second(mailbox, *anna);
+      second.pass_a_byte();
+      first.pass_a_byte();
+      JoinedPair third(mailbox, *anna);
+      third.pass_a_byte();
+      second.wait_for_end();
+      first.pass_a_byte();
+    } else {
+      first.wait_for_end();
+    }
+    relay.wait_for("idle a=");
+  }
+}
+
+TEST(Relay, MembersGoOnAfterTheirPairHasEnded) {
+  RelayOptions options;
+  options.idle_s = 0.5;
+  const RelayThread relay(options);
+  RelayedWorld world(2, {0, 1}, relay.address(), nullptr);
+  world.run([&](Communicator& group) {
+    all_reduce_once(group, 1000);
+    relay.wait_for("idle a=");
+    all_reduce_once(group, 1000);
+  });
+}
+
+TEST(Relay, StrangersCostLittleAndKeepNobodyOut) {
+  const Authority authority = Authority::create("test");
+  for (const bool secured : {false, true}) {
+    RelayOptions options;
+    RelayAccess access{.key = "secret", .identity = {}};
+    if (secured) {
+      options.identity = authority.issue(std::string(coordinator_name));
+      access.identity = authority.issue("honest");
+      access.encryption = Encryption::always;
+    }
+    const RelayThread relay(options);
+    const std::string mailbox = "relay:" + relay.address() + "/anna";
+    const auto anna = listen_at(mailbox, access);
+    relay.wait_for("listens");
+    const auto opening = [](RelayOpening::Kind kind) {
+      const auto bytes = encode_opening({kind, {1, 2, 3}});
+      return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    };
+    const std::string control = secured ? opening(RelayOpening::Kind::secured_control) + tls_opening()
+                                        : opening(RelayOpening::Kind::control) + link_opening();
+    expect_to_endure_hostile_clients(relay.address(), {control, opening(RelayOpening::Kind::data)}, [&] {
+      ConnectFailure failure;
+      const FileDescriptor called = connect_to(mailbox, access, deadline_in(5), failure);
+      if (!called) throw Error(ErrorCode::peer, failure.cause);
+      FileDescriptor answered;
+      for (const auto until = deadline_in(5); !answered;) {
+        if (Clock::now() > until) throw Error(ErrorCode::peer, "the call does not arrive");
+        answered = anna->accept();
+      }
+    });
+    const std::string log = relay.log();
+    EXPECT_LT(std::ranges::count(log, '\n'), 1000) << log;
+  }
 }
 
 TEST(Relay, AMemberIsNotTakenForTheRelay) {

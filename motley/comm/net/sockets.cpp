@@ -30,6 +30,8 @@
 namespace motley {
 namespace {
 
+constexpr int most_waiting = 1024;  // for accept(): what a flood brings beyond that dials again
+
 using Addresses = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
 
 Addresses resolve(const std::string& address, int flags, std::string& cause) {
@@ -114,7 +116,8 @@ ListeningSocket listen_tcp(const std::string& address) {
   FileDescriptor socket(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const int on = 1;
   if (socket) ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  if (!socket || ::bind(socket.get(), found->ai_addr, found->ai_addrlen) != 0 || ::listen(socket.get(), 256) != 0)
+  if (!socket || ::bind(socket.get(), found->ai_addr, found->ai_addrlen) != 0 ||
+      ::listen(socket.get(), most_waiting) != 0)
     throw environment_error(fmt::format("cannot listen on {}", address), own_address);
   sockaddr_storage name{};
   socklen_t size = sizeof name;
@@ -126,7 +129,7 @@ ListeningSocket listen_tcp(const std::string& address) {
 FileDescriptor listen_local(const std::string& name) {
   const LocalName local(name);
   FileDescriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!socket || ::bind(socket.get(), local.get(), local.size) != 0 || ::listen(socket.get(), 256) != 0)
+  if (!socket || ::bind(socket.get(), local.get(), local.size) != 0 || ::listen(socket.get(), most_waiting) != 0)
     throw environment_error(fmt::format("cannot listen as \"{}\"", name));
   return socket;
 }
@@ -189,6 +192,21 @@ std::string local_address(int socket) {
   sockaddr_storage name{};
   socklen_t size = sizeof name;
   return ::getsockname(socket, reinterpret_cast<sockaddr*>(&name), &size) == 0 ? text_of(name) : std::string();
+}
+
+std::string peer_origin(int socket) {
+  sockaddr_storage name{};
+  socklen_t size = sizeof name;
+  if (::getpeername(socket, reinterpret_cast<sockaddr*>(&name), &size) != 0) return {};
+  if (name.ss_family == AF_INET) {
+    const auto& in4 = reinterpret_cast<const sockaddr_in&>(name).sin_addr;
+    return {reinterpret_cast<const char*>(&in4), sizeof in4};
+  }
+  if (name.ss_family != AF_INET6) return {};
+  const auto& in6 = reinterpret_cast<const sockaddr_in6&>(name).sin6_addr;
+  constexpr std::size_t network_bytes = 8;
+  const auto* bytes = reinterpret_cast<const char*>(in6.s6_addr);
+  return IN6_IS_ADDR_V4MAPPED(&in6) ? std::string(bytes + 12, 4) : std::string(bytes, network_bytes);
 }
 
 bool peer_is_local(int socket) {

@@ -46,6 +46,9 @@ std::string own_host();
 // "10.0.0.7:41234" of the other end; empty where it is gone. And of this one.
 std::string peer_address(int socket);
 std::string local_address(int socket);
+// What callers are told apart by: the other end's address without its port; of IPv6 the network, since one machine has
+// all of its addresses. Empty for a local socket.
+std::string peer_origin(int socket);
 
 // True where the other end is this very machine, by its address.
 bool peer_is_local(int socket);

@@ -174,7 +174,7 @@ struct Session::State {
       return access([&](Membership& membership) { membership.prepared(epoch.number); });
     } catch (const ConnectError& error) {
       for (const int rank : error.ranks) unreachable.push_back(epoch.members[static_cast<std::size_t>(rank)].id);
-    } catch (const Error&) {
+    } catch (const std::exception&) {
       // Nobody else's fault, as far as one can see from here.
     }
     if (!given_up.stop_requested())

@@ -1,7 +1,6 @@
 #include "motley/comm/state/state_connection.hpp"
 
 #include <algorithm>
-#include <chrono>
 
 #include <fmt/format.h>
 
@@ -15,7 +14,6 @@ namespace {
 constexpr std::size_t kind_bytes = 1;
 constexpr double slice_bytes = 64 << 10;
 constexpr double handshake_s = 5;
-constexpr std::size_t most_handshakes = 16;  // at once
 
 RelayAccess access_of(const std::optional<TlsContext>& tls, const std::string& key) {
   return {key, tls, tls ? Encryption::always : Encryption::off_loopback};
@@ -24,33 +22,17 @@ RelayAccess access_of(const std::optional<TlsContext>& tls, const std::string& k
 }  // namespace
 
 StateListener::StateListener(const std::string& address, std::optional<TlsContext> tls, const std::string& key)
-    : listening_(listen_at(address, access_of(tls, key))), tls_(std::move(tls)) {}
+    : listening_(listen_at(address, access_of(tls, key))), tls_(std::move(tls)), strangers_(StrangerLimits{}) {}
 
 ByteStream StateListener::accept() {
-  while (handshakes_.size() < most_handshakes) {
-    FileDescriptor socket = listening_->accept();
-    if (!socket) break;
-    if (!tls_) return ByteStream(std::move(socket));
-    handshakes_.push_back(
-        std::async(std::launch::async, [stream = ByteStream(std::move(socket)), tls = *tls_]() mutable {
-          stream.secure_as_server(tls, deadline_in(handshake_s));
-          return std::move(stream);
-        }));
-  }
-  for (auto each = handshakes_.begin(); each != handshakes_.end();) {
-    if (each->wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
-      ++each;
-      continue;
-    }
-    auto done = std::move(*each);
-    each = handshakes_.erase(each);
-    try {
-      return done.get();
-    } catch (const Error&) {
-      continue;  // a stranger
-    }
-  }
-  return {};
+  if (!tls_) return ByteStream(listening_->accept());
+  strangers_.take_in([this] { return listening_->accept(); },
+                     [this](FileDescriptor socket) { return TlsStranger(std::move(socket), *tls_); });
+  for (TlsStranger& stranger : strangers_.advance()) secured_.push_back(stranger.take_stream());
+  if (secured_.empty()) return {};
+  ByteStream next = std::move(secured_.front());
+  secured_.pop_front();
+  return next;
 }
 
 ByteStream connect_for_state(const std::string& address, const std::optional<TlsContext>& tls, const std::string& key) {

@@ -4,8 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <future>
-#include <list>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -16,6 +15,7 @@
 #include "motley/comm/net/byte_stream.hpp"
 #include "motley/comm/net/listener.hpp"
 #include "motley/comm/net/message_stream.hpp"
+#include "motley/comm/net/strangers.hpp"
 
 namespace motley {
 
@@ -26,7 +26,7 @@ class StateListener {
   explicit StateListener(const std::string& address, std::optional<TlsContext> tls = {}, const std::string& key = {});
 
   int descriptor() const { return listening_->descriptor(); }
-  bool pending() const { return !handshakes_.empty(); }  // a connection may come that poll() will not announce
+  bool pending() const { return !strangers_.empty() || !secured_.empty(); }  // poll() does not announce all that comes
   std::string address() const { return listening_->address(); }
   // A connection; not open where there is none.
   ByteStream accept();
@@ -34,8 +34,8 @@ class StateListener {
  private:
   std::unique_ptr<Listener> listening_;
   std::optional<TlsContext> tls_;
-  // TLS handshakes have threads of their own, so that a stranger that says nothing holds up no other.
-  std::list<std::future<ByteStream>> handshakes_;
+  Strangers<TlsStranger> strangers_;
+  std::deque<ByteStream> secured_;
 };
 
 // Waits some seconds at most. Throws a peer error.

@@ -8,6 +8,7 @@
 
 #include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
+#include "motley/base/survive.hpp"
 #include "motley/comm/state/state_transfer.hpp"
 
 namespace motley {
@@ -15,6 +16,7 @@ namespace {
 
 constexpr std::size_t max_group_bytes = 256;
 constexpr std::size_t max_requests = 16;  // of one joiner that wait for their answer
+constexpr double hello_s = 5;             // until a joiner has said what it wants
 
 StateDigest digest_in(std::span<const std::byte> payload) {
   StateDigest digest;
@@ -34,7 +36,8 @@ struct StateSource::Published {
 
 struct StateSource::Joiner {
   StateConnection connection;
-  double heard_s;
+  double came_s, heard_s;
+  bool greeted = false;  // its hello has come
   bool leaving = false;  // once what is queued has gone
   bool listens() const { return !leaving && connection.queued_messages() <= max_requests; }
 };
@@ -44,27 +47,42 @@ class StateSource::Service {
   explicit Service(StateSource& source) : source_(source), out_(source.options_.bytes_per_s) {}
 
   void run(const std::stop_token& stop) {
-    while (!stop.stop_requested()) {
-      wait();
-      withdraw_where_asked();
-      while (joiners_.size() < static_cast<std::size_t>(source_.options_.connections)) {
-        ByteStream stream = source_.listener_.accept();
-        if (!stream.open()) break;
-        joiners_.push_back({StateConnection(std::move(stream), state_digest_bytes + max_group_bytes), now_s()});
-      }
-      // In turns: who was first is last next time.
-      for (auto joiner = joiners_.begin(); joiner != joiners_.end();)
-        joiner = serve(*joiner) ? std::next(joiner) : joiners_.erase(joiner);
-      if (joiners_.size() > 1) joiners_.splice(joiners_.end(), joiners_, joiners_.begin());
-    }
+    while (!stop.stop_requested()) survive([this] { serve_all(); }, [](const std::exception&) {});
   }
 
  private:
+  void serve_all() {
+    wait();
+    withdraw_where_asked();
+    while (!full()) {
+      ByteStream stream = source_.listener_.accept();
+      if (!stream.open()) break;
+      make_room();
+      joiners_.push_back({StateConnection(std::move(stream), state_digest_bytes + max_group_bytes), now_s(), now_s()});
+    }
+    // In turns: who was first is last next time.
+    for (auto joiner = joiners_.begin(); joiner != joiners_.end();)
+      joiner = serve(*joiner) ? std::next(joiner) : joiners_.erase(joiner);
+    if (joiners_.size() > 1) joiners_.splice(joiners_.end(), joiners_, joiners_.begin());
+  }
+
+  std::size_t most_joiners() const { return static_cast<std::size_t>(source_.options_.connections); }
+
+  // A joiner that has not said what it wants makes room for the next.
+  bool full() const { return joiners_.size() >= most_joiners() && std::ranges::all_of(joiners_, &Joiner::greeted); }
+  void make_room() {
+    if (joiners_.size() < most_joiners()) return;
+    const auto goes_first = [](const Joiner& a, const Joiner& b) {
+      return std::pair(a.greeted, a.came_s) < std::pair(b.greeted, b.came_s);
+    };
+    joiners_.erase(std::ranges::min_element(joiners_, goes_first));
+  }
+
   void wait() {
     const double paced_s = out_.wait_s(now_s());
     bool writing = false;
     std::vector<pollfd> files{{source_.wakeup_.descriptor(), POLLIN, 0}, {source_.listener_.descriptor(), POLLIN, 0}};
-    if (joiners_.size() >= static_cast<std::size_t>(source_.options_.connections)) files.pop_back();
+    if (full()) files.pop_back();
     for (const auto& joiner : joiners_) {
       const bool ready = joiner.connection.writing() && paced_s <= 0;
       writing = writing || joiner.connection.writing();
@@ -100,9 +118,10 @@ class StateSource::Service {
         answer(joiner, *message);
       }
       if (joiner.connection.write_some(out_, now_s()) > 0) joiner.heard_s = now_s();
+      if (!joiner.greeted && now_s() - joiner.came_s > hello_s) return false;
       return (!joiner.leaving || joiner.connection.writing()) &&
              now_s() - joiner.heard_s < source_.options_.idle_timeout_s;
-    } catch (const Error&) {
+    } catch (const std::exception&) {
       return false;  // it has gone, or it is no joiner: nobody here waits for it
     }
   }
@@ -116,6 +135,7 @@ class StateSource::Service {
     const StateDigest wanted = digest_in(message.payload);
     const std::lock_guard lock(source_.mutex_);
     if (message.kind == StateMessageKind::hello) {
+      joiner.greeted = true;
       const std::string group(reinterpret_cast<const char*>(message.payload.data()) + state_digest_bytes,
                               message.payload.size() - state_digest_bytes);
       if (group != source_.options_.group)

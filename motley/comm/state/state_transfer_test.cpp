@@ -194,6 +194,14 @@ TEST(StateTransfer, ASourceOutlivesWhatJoinersSend) {
   EXPECT_TRUE(pull_into(mine, members, members.peers()).complete);
 }
 
+TEST(StateTransfer, WhoSaysNothingMakesRoomForOthers) {
+  const Members members(1, {.group = "g", .connections = 2});
+  std::vector<ByteStream> silent;
+  for (int i = 0; i < 5; ++i) silent.push_back(connect_for_state(members.sources[0]->address()));
+  Model mine(9);
+  EXPECT_TRUE(pull_into(mine, members, members.peers()).complete);
+}
+
 TEST(StateTransfer, NothingIsReadAfterWithdrawal) {
   const Members members(0);
   StateSource source(StateListener("127.0.0.1:0"), {.group = "g", .bytes_per_s = 20e6});

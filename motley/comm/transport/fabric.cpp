@@ -5,11 +5,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <list>
 #include <map>
 #include <mutex>
 #include <set>
+#include <system_error>
 #include <thread>
 #include <tuple>
 #include <utility>
@@ -19,6 +21,7 @@
 
 #include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
+#include "motley/base/survive.hpp"
 #include "motley/comm/net/handshake.hpp"
 #include "motley/comm/net/sockets.hpp"
 #include "motley/comm/transport/arrivals.hpp"
@@ -28,11 +31,18 @@
 namespace motley {
 namespace {
 
-constexpr int most_strangers = 128;  // connections that have not yet said who they are
+constexpr int deadline_check_ms = 500;
+constexpr std::size_t most_exchanges = 64;  // of descriptors of shared memory, at once
 
 std::string local_name(const std::string& address) { return "motley/" + address; }
 
 enum class Dialling { first, again };
+
+struct FabricStranger : LinkStranger {
+  FabricStranger(FileDescriptor socket, const TlsContext* tls, const std::string& key, bool through_file_system)
+      : LinkStranger(std::move(socket), tls, key), is_local(through_file_system) {}
+  bool is_local;
+};
 
 }  // namespace
 
@@ -51,7 +61,7 @@ struct Fabric::State {
   // Making or ending connections. Those that are over are joined: what a thread leaves to its last moment (OpenSSL its
   // errors) must not meet the end of the process.
   std::list<std::thread> threads, over_threads;
-  int strangers = 0;
+  std::atomic<std::size_t> exchanges = 0;
   std::set<int> open_sockets;  // of those threads: shut down to stop them
   std::map<Key, std::shared_ptr<LinkArrivals>> expected;
   std::map<std::string, std::uint64_t> over;  // by group: the last epoch that ended here
@@ -64,12 +74,18 @@ struct Fabric::State {
     const std::lock_guard lock(mutex);
     if (stopping) return false;
     const auto place = threads.emplace(threads.end());
-    *place = std::thread([this, place, work = std::move(work)]() mutable {
-      work();
-      const std::lock_guard done(mutex);
-      over_threads.splice(over_threads.end(), threads, place);
-      changed.notify_all();
-    });
+    try {
+      *place = std::thread([this, place, work = std::move(work)]() mutable {
+        survive(work, [](const std::exception&) {});
+        const std::lock_guard done(mutex);
+        over_threads.splice(over_threads.end(), threads, place);
+        changed.notify_all();
+      });
+    } catch (const std::system_error& error) {
+      threads.erase(place);
+      throw Error(ErrorCode::environment, fmt::format("cannot start a thread: {}", error.what()),
+                  "raise the limit of processes (ulimit -u)");
+    }
     return true;
   }
 
@@ -144,40 +160,37 @@ struct Fabric::State {
   // ---- accepting ----
 
   void accept_all() {
-    for (;;) {
-      std::array<pollfd, 3> waiting{pollfd{listener->descriptor(), POLLIN, 0}, pollfd{local.get(), POLLIN, 0},
-                                    pollfd{stopped.descriptor(), POLLIN, 0}};
-      ::poll(waiting.data(), waiting.size(), -1);
-      if (waiting[2].revents != 0) return;
-      for (const bool is_local : {false, true}) {
-        FileDescriptor socket = is_local ? accept_connection(local.get()) : listener->accept();
-        if (!socket) continue;
-        {
-          const std::lock_guard lock(mutex);
-          if (strangers >= most_strangers) continue;  // closed: whoever is honest dials again
-          ++strangers;
-        }
-        start([this, is_local, held = std::make_shared<FileDescriptor>(std::move(socket))] {
-          try {
-            receive(std::move(*held), is_local);
-          } catch (const Error&) {
-            // A stranger: it has been told why where it could be told.
-          }
-          const std::lock_guard lock(mutex);
-          --strangers;
-        });
-      }
-    }
+    Strangers<FabricStranger> strangers(options.strangers);
+    for (bool ends = false; !ends;) survive([&] { ends = !accept_some(strangers); }, [](const std::exception&) {});
   }
 
-  void receive(FileDescriptor socket, bool is_local) {
-    const auto until = deadline_in(options.handshake_s);
-    const Stoppable stoppable(*this, socket.get());
-    const bool encrypted = !is_local && encrypts(listener->address(), socket.get());
-    ByteStream stream(std::move(socket));
-    if (encrypted) stream.secure_as_server(identity(), until);
-    const HeardHello heard = hear(stream, options.key, until);
+  // False when the fabric ends.
+  bool accept_some(Strangers<FabricStranger>& strangers) {
+    std::vector<pollfd> waiting{
+        {listener->descriptor(), POLLIN, 0}, {local.get(), POLLIN, 0}, {stopped.descriptor(), POLLIN, 0}};
+    strangers.watch(waiting);
+    ::poll(waiting.data(), waiting.size(), strangers.empty() ? -1 : deadline_check_ms);
+    if (waiting[2].revents != 0) return false;
+    for (const bool is_local : {false, true})
+      strangers.take_in([&] { return is_local ? accept_connection(local.get()) : listener->accept(); },
+                        [&](FileDescriptor socket) {
+                          const bool encrypted = !is_local && encrypts(listener->address(), socket.get());
+                          return FabricStranger(std::move(socket), encrypted ? &identity() : nullptr, options.key,
+                                                is_local);
+                        });
+    for (FabricStranger& stranger : strangers.advance()) {
+      // A stranger has been told what is wrong with it where it could be told.
+      survive([&] { receive(std::move(stranger)); }, [](const std::exception&) {});
+    }
+    return true;
+  }
+
+  // What is sent here is short and waits for nobody.
+  void receive(FabricStranger stranger) {
+    const HeardHello& heard = stranger.heard();
     const LinkHello& hello = heard.hello;
+    ByteStream& stream = stranger.stream();
+    const bool is_local = stranger.is_local;
 
     std::shared_ptr<LinkArrivals> arrivals;
     LinkWelcome welcome;
@@ -201,7 +214,7 @@ struct Fabric::State {
       if (!wrong.empty()) welcome = {LinkAnswer::refused, wrong};
     }
     if (hello.purpose == LinkPurpose::control) welcome = {LinkAnswer::refused, "this is not a driver"};
-    answer(stream, heard, welcome, options.key, until);
+    answer(stream, heard, welcome, options.key, Clock::now());
     if (welcome.answer != LinkAnswer::welcome || hello.purpose == LinkPurpose::probe) return;
     LinkArrival arrival{.peer = hello.from, .purpose = hello.purpose, .stream = hello.stream, .side = 1};
     if (hello.purpose == LinkPurpose::revoke) {
@@ -209,14 +222,24 @@ struct Fabric::State {
       arrivals->put(std::move(arrival));
       return;
     }
-    if (hello.purpose == LinkPurpose::shared_memory) {
-      auto passed = receive_descriptors(stream.descriptor(), 2, until);
-      send_descriptors(stream.descriptor(), {arrivals->doorbell().descriptor()}, until);
-      arrival.memory = std::move(passed[0]);
-      arrival.doorbell = std::move(passed[1]);
-    }
     arrival.connection = std::move(stream);
+    if (hello.purpose == LinkPurpose::shared_memory) return exchange_descriptors(arrivals, std::move(arrival));
     arrivals->put(std::move(arrival));
+  }
+
+  void exchange_descriptors(const std::shared_ptr<LinkArrivals>& arrivals, LinkArrival arrival) {
+    const auto counted = std::shared_ptr<void>(nullptr, [this](void*) { --exchanges; });
+    if (++exchanges > most_exchanges) return;  // closed: the other side dials again
+    start([this, arrivals, counted, held = std::make_shared<LinkArrival>(std::move(arrival))] {
+      const auto until = deadline_in(options.strangers.handshake_s);
+      const int socket = held->connection.descriptor();
+      const Stoppable stoppable(*this, socket);
+      auto passed = receive_descriptors(socket, 2, until);
+      send_descriptors(socket, {arrivals->doorbell().descriptor()}, until);
+      held->memory = std::move(passed[0]);
+      held->doorbell = std::move(passed[1]);
+      arrivals->put(std::move(*held));
+    });
   }
 
   // ---- dialling ----
@@ -236,11 +259,15 @@ struct Fabric::State {
          pause = std::min(2 * pause, std::chrono::milliseconds(50))) {
       ConnectFailure failure;
       const bool shared = arrival.purpose == LinkPurpose::shared_memory;
-      FileDescriptor socket = shared ? connect_local(local_name(member.address), failure)
-                                     : connect_to(member.address, relay_access(),
-                                                  std::min(until, deadline_in(options.handshake_s)), failure);
-      if (socket) {
-        try {
+      try {
+        FileDescriptor socket = shared
+                                    ? connect_local(local_name(member.address), failure)
+                                    : connect_to(member.address, relay_access(),
+                                                 std::min(until, deadline_in(options.strangers.handshake_s)), failure);
+        if (!socket) {
+          fails(failure.cause);
+          if (failure.refused && dialling == Dialling::again) break;
+        } else {
           const LinkWelcome welcome = introduce(arrivals, arrival, std::move(socket), until);
           if (welcome.answer == LinkAnswer::welcome) {
             if (arrival.connection.open()) arrivals.put(std::move(arrival));
@@ -251,12 +278,9 @@ struct Fabric::State {
             break;
           }
           fails("it does not know this epoch yet");
-        } catch (const Error& error) {
-          fails(error.what());
         }
-      } else {
-        fails(failure.cause);
-        if (failure.refused && dialling == Dialling::again) break;
+      } catch (const std::exception& error) {
+        fails(error.what());
       }
       if (!sleep_for(pause)) return;
     }
@@ -270,7 +294,7 @@ struct Fabric::State {
     const Member& self = epoch.members[static_cast<std::size_t>(arrivals.rank())];
     const Member& member = epoch.members[static_cast<std::size_t>(arrival.peer)];
     const Stoppable stoppable(*this, socket.get());
-    const auto patience = std::min(until, deadline_in(options.handshake_s));
+    const auto patience = std::min(until, deadline_in(options.strangers.handshake_s));
     const bool encrypted = arrival.purpose != LinkPurpose::shared_memory && encrypts(member.address, socket.get());
     ByteStream stream(std::move(socket));
     if (encrypted) {
@@ -356,9 +380,14 @@ std::unique_ptr<Transport> Fabric::connect(const Epoch& epoch, int rank, double 
                          last = std::max(last, std::get<1>(key));
                        }
                        if (sockets.empty()) return;
-                       state.start([held = std::make_shared<std::vector<FileDescriptor>>(std::move(sockets))] {
-                         drain(std::move(*held), Clock::now() + drain_time);
-                       });
+                       // Where it cannot be waited for, what is still on its way is lost with the connection.
+                       survive(
+                           [&] {
+                             state.start([held = std::make_shared<std::vector<FileDescriptor>>(std::move(sockets))] {
+                               drain(std::move(*held), Clock::now() + drain_time);
+                             });
+                           },
+                           [](const std::exception&) {});
                      }});
   // The higher rank dials.
   for (int peer = 0; peer < rank; ++peer) {

@@ -13,6 +13,7 @@
 #include "motley/comm/net/byte_stream.hpp"
 #include "motley/comm/net/epoch.hpp"
 #include "motley/comm/net/listener.hpp"
+#include "motley/comm/net/strangers.hpp"
 #include "motley/comm/transport/transport.hpp"
 
 namespace motley {
@@ -28,9 +29,9 @@ struct FabricOptions {
   std::optional<TlsContext> identity;  // its certificate names the member's id
   Encryption encryption = Encryption::off_loopback;
   SharedMemoryUse shared_memory = SharedMemoryUse::same_host;
-  int most_streams = 16;   // to one peer
-  double patience_s = 5;   // how long a broken connection may take to come back before the peer is lost
-  double handshake_s = 5;  // what a stranger who says nothing is granted
+  int most_streams = 16;  // to one peer
+  double patience_s = 5;  // how long a broken connection may take to come back before the peer is lost
+  StrangerLimits strangers = {};
 };
 
 // An epoch could not be connected; `ranks` are those who refused or did not answer.
