@@ -7,13 +7,19 @@
 #include <charconv>
 #include <set>
 
+#include "motley/base/foreign.hpp"
 #include "motley/base/hints.hpp"
 #include "motley/base/version.hpp"
 
 namespace motley {
+namespace {
+
+constexpr std::size_t longest_name = 64;  // nothing longer has a name that was meant
+
+}  // namespace
 
 Reader Reader::member(std::string_view key, const Value& child) const {
-  return below(path_.empty() ? std::string(key) : path_ + "." + std::string(key), child);
+  return below(path_.empty() ? shortened(key) : path_ + "." + shortened(key), child);
 }
 
 Reader Reader::item(std::size_t index, const Value& child) const {
@@ -38,7 +44,7 @@ void Reader::fail(std::string_view message, std::string hint) const {
   std::string place = source_;
   if (line() > 0) place += fmt::format(":{}", line());
   if (!path_.empty()) place += (place.empty() ? "" : ": ") + path_;
-  Error error = input_error(std::string(message), std::move(hint));
+  Error error = input_error(shortened(message, most_message_bytes), shortened(hint, most_message_bytes));
   if (!place.empty()) error.prepend_context(place);
   throw error;
 }
@@ -109,8 +115,10 @@ void check_range(const Reader& r, double value, const Limits& limits, std::optio
 
 std::string closest(std::string_view word, const std::vector<std::string>& candidates) {
   std::string best;
+  if (word.size() > longest_name) return best;
   std::size_t best_distance = std::max<std::size_t>(1, std::max<std::size_t>(word.size(), 3) / 3) + 1;
   for (const auto& candidate : candidates) {
+    if (candidate.size() >= word.size() + best_distance || word.size() >= candidate.size() + best_distance) continue;
     const std::size_t distance = edit_distance(word, candidate);
     if (distance < best_distance) {
       best_distance = distance;
@@ -167,7 +175,8 @@ std::string read_choice(const Reader& r, const std::vector<std::string>& names) 
   if (!r.value().is_string()) r.expected("a string");
   const std::string& name = r.value().as_string();
   if (std::find(names.begin(), names.end(), name) != names.end()) return name;
-  r.fail_unknown(fmt::format("\"{}\" is not one of {}", name, fmt::join(names, ", ")), did_you_mean(name, names));
+  r.fail_unknown(fmt::format("\"{}\" is not one of {}", shortened(name), fmt::join(names, ", ")),
+                 did_you_mean(name, names));
 }
 
 FieldDoc row(std::string_view key, std::string type, std::string range, std::string_view doc, const Limits& limits) {

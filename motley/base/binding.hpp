@@ -171,7 +171,7 @@ Value write_any(const T& value) {
     return list;
   } else if constexpr (is_map<T>::value) {
     Value table = Value::object();
-    for (const auto& [key, item] : value) table.set(key, write_any(item));
+    for (const auto& [key, item] : value) table.as_object().emplace_back(key, write_any(item));
     return table;
   } else {
     return schema<T>().write(value);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "motley/base/error.hpp"
+#include "motley/base/foreign.hpp"
 
 namespace motley {
 namespace {
@@ -67,7 +68,7 @@ std::string scaled(double value, std::span<const std::pair<double, std::string_v
 double parse_quantity(std::string_view text, Dimension dimension) {
   const auto refuse = [&](std::string_view why) {
     return input_error(
-        fmt::format("\"{}\" {}", text, why),
+        fmt::format("\"{}\" {}", shortened(text), why),
         fmt::format("write it as \"{}\"; units: {}", example_quantity(dimension), accepted_units(dimension)));
   };
   const auto trim = [](std::string_view s) {
@@ -83,7 +84,7 @@ double parse_quantity(std::string_view text, Dimension dimension) {
   if (unit.empty()) throw refuse("has no unit");
   for (const Unit& candidate : units_of(dimension))
     if (candidate.name == unit) return number * candidate.scale;
-  throw refuse(fmt::format("has a wrong unit, \"{}\"", unit));
+  throw refuse(fmt::format("has a wrong unit, \"{}\"", shortened(unit)));
 }
 
 std::string format_quantity(double value, Dimension dimension) {

@@ -9,8 +9,8 @@
 #include <cmath>
 #include <cstring>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
-#include <unordered_set>
 
 // clang-format off
 // toml++ 3.3 calls unreachable what letters outside ASCII reach where white space may stand: they are none.
@@ -25,6 +25,7 @@
 
 #include "motley/base/binding.hpp"
 #include "motley/base/error.hpp"
+#include "motley/base/foreign.hpp"
 
 namespace motley {
 namespace {
@@ -77,11 +78,26 @@ int line_of(std::string_view text, std::size_t offset) {
   throw error;
 }
 
+// A member that repeats the key of another; nullptr where keys are unique. Keys are sorted: no choice of them makes
+// this slow, as it does a hash table.
+const Value::Member* repeated(const Value::Object& members) {
+  std::vector<const Value::Member*> sorted;
+  sorted.reserve(members.size());
+  for (const auto& member : members) sorted.push_back(&member);
+  std::sort(sorted.begin(), sorted.end(), [](const Value::Member* a, const Value::Member* b) {
+    const int order = a->first.compare(b->first);
+    return order < 0 || (order == 0 && a < b);
+  });
+  const auto twice = std::adjacent_find(sorted.begin(), sorted.end(),
+                                        [](const auto* a, const auto* b) { return a->first == b->first; });
+  return twice == sorted.end() ? nullptr : twice[1];
+}
+
 // Receives nlohmann's parse events and builds the tree.
 class Builder final : public nlohmann::json::json_sax_t {
  public:
-  Builder(std::string_view text, std::string_view source, const Cursor& cursor)
-      : text_(text), source_(source), cursor_(cursor) {}
+  Builder(std::string_view text, std::string_view source, const Cursor& cursor, std::size_t max_values)
+      : text_(text), source_(source), cursor_(cursor), max_values_(max_values) {}
 
   bool null() override { return put(Value()); }
   bool boolean(bool b) override { return put(Value(b)); }
@@ -97,7 +113,6 @@ class Builder final : public nlohmann::json::json_sax_t {
   bool start_object(std::size_t) override { return open(Value(Value::Object{})); }
   bool start_array(std::size_t) override { return open(Value(Value::Array{})); }
   bool key(string_t& k) override {
-    if (!seen_.back().insert(k).second) refuse(source_, here(), fmt::format("key \"{}\" appears twice", k));
     keys_.back() = std::move(k);
     return true;
   }
@@ -107,7 +122,7 @@ class Builder final : public nlohmann::json::json_sax_t {
     // nlohmann's text: "[json.exception.parse_error.101] parse error at line 1, column 2: syntax error while ...".
     std::string what = error.what();
     if (const auto at = what.find(": "); at != std::string::npos) what = what.substr(at + 2);
-    refuse(source_, line_of(text_, offset > 0 ? offset - 1 : 0), what);
+    refuse(source_, line_of(text_, offset > 0 ? offset - 1 : 0), shortened(what, 200));
   }
 
   Value take() { return std::move(root_); }
@@ -119,25 +134,32 @@ class Builder final : public nlohmann::json::json_sax_t {
     for (; counted_ < end; ++counted_) line_ += *counted_ == '\n';
     return line_;
   }
+  void count() {
+    if (++values_ > max_values_)
+      refuse(source_, here(), fmt::format("the document must not hold more than {} values", max_values_));
+  }
   bool put(Value value) {
+    count();
     value.position.line = here();
     attach(std::move(value));
     return true;
   }
   bool open(Value value) {
+    count();
     value.position.line = here();
     if (open_.size() >= max_depth)
       refuse(source_, line_, fmt::format("nesting must not be deeper than {} levels", max_depth));
     open_.push_back(std::move(value));
     keys_.emplace_back();
-    seen_.emplace_back();
     return true;
   }
   bool close() {
     Value value = std::move(open_.back());
     open_.pop_back();
     keys_.pop_back();
-    seen_.pop_back();
+    if (value.is_object())
+      if (const auto* twice = repeated(value.as_object()))
+        refuse(source_, twice->second.position.line, fmt::format("key \"{}\" appears twice", shortened(twice->first)));
     attach(std::move(value));
     return true;
   }
@@ -158,18 +180,34 @@ class Builder final : public nlohmann::json::json_sax_t {
   Value root_;
   std::vector<Value> open_;
   std::vector<std::string> keys_;
-  std::vector<std::unordered_set<std::string>> seen_;
+  const std::size_t max_values_;
+  std::size_t values_ = 0;
 };
 
-Value from_toml(const toml::node& node, std::string_view source) {
+// toml++ makes and destroys a table within a table for each part of a dotted key, of which it takes any number: too
+// many exhaust the stack. A string's dots count, too, which is why so many are allowed.
+void check_dotted_keys(std::string_view text, std::string_view source) {
+  constexpr int most_dots = 10000;
+  int dots = 0;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (std::string_view(",=[]{}\n#").find(text[i]) != std::string_view::npos) dots = 0;
+    if (text[i] == '.' && ++dots > most_dots)
+      refuse(source, line_of(text, i), fmt::format("a key must not have more than {} parts", most_dots));
+  }
+}
+
+Value from_toml(const toml::node& node, std::string_view source, int depth = 0) {
+  if (depth > max_depth)
+    refuse(source, static_cast<int>(node.source().begin.line),
+           fmt::format("nesting must not be deeper than {} levels", max_depth));
   Value value;
   if (const auto* table = node.as_table()) {
     value = Value::object();
     for (const auto& [key, child] : *table)
-      value.as_object().emplace_back(std::string(key.str()), from_toml(child, source));
+      value.as_object().emplace_back(std::string(key.str()), from_toml(child, source, depth + 1));
   } else if (const auto* list = node.as_array()) {
     value = Value::array();
-    for (const auto& child : *list) value.as_array().push_back(from_toml(child, source));
+    for (const auto& child : *list) value.as_array().push_back(from_toml(child, source, depth + 1));
   } else if (const auto* text = node.as_string()) {
     value = Value(text->get());
   } else if (const auto* integer = node.as_integer()) {
@@ -265,19 +303,24 @@ bool operator==(const Value& a, const Value& b) {
 }
 
 Value parse_json(std::string_view text, std::string_view source) {
+  return parse_json_within(text, source, std::numeric_limits<std::size_t>::max());
+}
+
+Value parse_json_within(std::string_view text, std::string_view source, std::size_t max_values) {
   if (text.empty()) refuse(source, 0, "is empty");
   Cursor cursor{text.data()};
-  Builder builder(text, source, cursor);
+  Builder builder(text, source, cursor, max_values);
   nlohmann::json::sax_parse(CountingIterator(text.data(), &cursor),
                             CountingIterator(text.data() + text.size(), nullptr), &builder);
   return builder.take();
 }
 
 Value parse_toml(std::string_view text, std::string_view source) {
+  check_dotted_keys(text, source);
   try {
     return from_toml(toml::parse(text, source), source);
   } catch (const toml::parse_error& error) {
-    refuse(source, static_cast<int>(error.source().begin.line), std::string(error.description()));
+    refuse(source, static_cast<int>(error.source().begin.line), shortened(error.description(), 200));
   }
 }
 

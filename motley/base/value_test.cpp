@@ -52,6 +52,22 @@ TEST(Value, JsonMayBeNestedSoDeepAndNoDeeper) {
   EXPECT_EQ(complaint(nested(65)), "x:1: nesting must not be deeper than 64 levels");
 }
 
+TEST(Value, TomlMayBeNestedSoDeepAndNoDeeper) {
+  const auto refusal = [](int depth) {
+    std::string key = "a";
+    for (int i = 1; i < depth; ++i) key += ".a";
+    for (const std::string& text : {key + " = 1", "[" + key + "]"}) try {
+        parse_toml("x = 1\n" + text, "x");
+      } catch (const Error& error) {
+        return std::string(error.what());
+      }
+    return std::string("none");
+  };
+  EXPECT_EQ(refusal(60), "none");
+  EXPECT_EQ(refusal(70), "x:2: nesting must not be deeper than 64 levels");
+  EXPECT_EQ(refusal(1000000), "x:2: a key must not have more than 10000 parts") << "a stack has no room for so many";
+}
+
 TEST(Value, ErrorsInJsonNameTheLineOfTheirCharacter) {
   EXPECT_EQ(complaint(""), "x: is empty");
   EXPECT_EQ(complaint("{\n\"a\": ?}").substr(0, 4), "x:2:");

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "motley/base/error.hpp"
+#include "motley/base/foreign.hpp"
 #include "motley/base/value.hpp"
 
 namespace motley {
@@ -10,6 +11,7 @@ namespace {
 
 constexpr std::uint64_t length_bytes = 8;
 constexpr std::uint64_t max_header_bytes = 100'000'000;
+constexpr std::size_t max_header_values = std::size_t{1} << 22;  // a tensor has seven
 constexpr std::int64_t max_dimensions = 8;
 
 // A list of non-negative integers of a header's entry.
@@ -77,7 +79,7 @@ std::string_view header_text(std::span<const std::byte> file, const std::filesys
 
 Value parse_header(std::string_view text, const std::filesystem::path& path) {
   try {
-    return parse_json(text, path.string() + " (header)");
+    return parse_json_within(text, path.string() + " (header)", max_header_values);
   } catch (const Error& error) {
     throw input_error(error.what(), copy_again);
   }

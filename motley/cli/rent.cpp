@@ -1,11 +1,14 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <set>
+#include <utility>
 
 #include "motley/base/units.hpp"
 #include "motley/cli/explain.hpp"
 #include "motley/cli/named_model.hpp"
 #include "motley/cli/planning.hpp"
+#include "motley/cluster/capability.hpp"
 #include "motley/planner/rent/rent.hpp"
 #include "motley/report/plan_report.hpp"
 #include "motley/report/rent_report.hpp"
@@ -109,6 +112,14 @@ RentOutcome plan_from_options(const RentVerbOptions& options) {
   return measured ? plan_rent(offers, rent) : plan_for_model(options, std::move(offers), rent);
 }
 
+std::vector<std::string> fleet_warnings(const RentPlan& plan) {
+  std::set<std::string> warnings;
+  for (const auto& rented : plan.fleet)
+    for (const auto& [type, count] : rented.devices)
+      if (std::string old = capability_warning(type); !old.empty()) warnings.insert(std::move(old));
+  return {warnings.begin(), warnings.end()};
+}
+
 int plan_and_show(const RentVerbOptions& options) {
   check_output_folder(options.output);
   check_output_folder({.file = options.cluster_out});
@@ -124,6 +135,7 @@ int plan_and_show(const RentVerbOptions& options) {
     return static_cast<int>(ErrorCode::negative);
   }
   const RentPlan& plan = *outcome.plan;
+  warn(fleet_warnings(plan), options.output.quiet);
   if (!options.output.quiet)
     fmt::print(stderr, "planned   {} in {}, {} columns and nodes\n", name_of(plan.search.status),
                human_seconds(plan.search.elapsed_s), plan.search.evaluated);

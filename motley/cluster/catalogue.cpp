@@ -1,8 +1,12 @@
 // The device catalogue: data/devices.json, compiled in by CMake and parsed at first use.
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cmath>
+#include <optional>
+#include <utility>
 
+#include "motley/cluster/capability.hpp"
 #include "motley/cluster/cluster.hpp"
 #include "motley/cluster/interconnect.hpp"
 #include "motley/cluster/names.hpp"
@@ -46,6 +50,7 @@ struct DeviceFacts {
   std::vector<std::string> aliases;
   std::string vendor, market, architecture;
   std::int64_t year = 0;
+  double compute_capability = 0;  // 0: of no NVIDIA card
   std::int64_t devices_per_board = 1;
   std::int64_t memory_bytes = 0;
   std::int64_t memory_marketed_bytes = 0;
@@ -125,11 +130,16 @@ const Schema<DeviceFacts>& schema<DeviceFacts>() {
           .field("id", &D::id, "Unique.", {.required = true})
           .field("name", &D::name, "The short name that cluster files use.", {.required = true})
           .field("full_name", &D::full_name, "The vendor's name.", {.required = true})
-          .field("aliases", &D::aliases, "Other names; case, spaces and dashes are ignored.")
+          .field("aliases", &D::aliases,
+                 "Other names, beside those that differ in case, spaces, dashes, vendor, or the way in which "
+                 "nvidia-smi writes "
+                 "form factor and memory.")
           .field("vendor", &D::vendor, "nvidia, amd, intel, huawei or apple.", {.required = true})
           .field("market", &D::market, "datacentre, workstation, consumer or apple-silicon.", {.required = true})
           .field("architecture", &D::architecture, "The vendor's name of the generation.", {.required = true})
           .field("year", &D::year, "Year of the launch.", {.required = true, .min = 2000})
+          .field("compute_capability", &D::compute_capability, "Of NVIDIA cards: which instructions they know.",
+                 {.above = 0, .max = 100})
           .field("devices_per_board", &D::devices_per_board, "Dies that appear as devices of their own.", {.min = 1})
           .quantity("memory", &D::memory_bytes, Dimension::bytes, "Memory as the driver reports it, else as marketed.",
                     {.required = true, .above = 0})
@@ -216,11 +226,42 @@ LinkSpeed as_link(const DeviceFacts& device) {
   return {.latency_s = latency_s, .bandwidth_bytes_per_s = bytes_per_s};
 }
 
+// A name without what differs between ways to write it: the vendor and its brands, words that every such card has, the
+// generation of the socket and of the memory. "Tesla V100-SXM2-32GB" and "V100 32GB SXM" are v100sxm32.
+std::string card_name(std::string_view name) {
+  static constexpr std::array<std::string_view, 10> brands = {"nvidia", "geforce",  "tesla", "quadro", "amd",
+                                                              "radeon", "instinct", "intel", "apple",  "huawei"};
+  static constexpr std::array<std::string_view, 3> fillers = {"generation", "workstation", "edition"};
+  static constexpr std::string_view separators = " -_";
+  const auto numbered = [](std::string_view word, std::string_view start) {
+    return word.starts_with(start) && word.size() <= start.size() + 2;
+  };
+  std::string card, memory;
+  for (std::size_t begin = 0, end = 0; end < name.size(); begin = end + 1) {
+    end = std::min(name.find_first_of(separators, begin), name.size());
+    const std::string word = plain_name(name.substr(begin, end - begin));
+    if (std::ranges::count(fillers, word) > 0 || numbered(word, "hbm")) continue;
+    if (word.ends_with("gb") && word.find_first_not_of("0123456789") == word.size() - 2)
+      memory += word.substr(0, word.size() - 2);
+    else
+      card += numbered(word, "sxm") ? "sxm" : word;
+  }
+  card += memory;
+  for (bool again = true; std::exchange(again, false);)
+    for (const std::string_view brand : brands)
+      if (card.size() > brand.size() && card.starts_with(brand)) {
+        card.erase(0, brand.size());
+        again = true;
+      }
+  return card;
+}
+
 struct Catalogue {
   std::vector<DeviceType> types;
   std::vector<LinkSpeed> links;                // of each type
   std::vector<bool> through_host;              // likewise
-  std::map<std::string, std::size_t> by_name;  // plain names
+  std::vector<double> compute_capability;      // likewise
+  std::map<std::string, std::size_t> by_name;  // as card_name() has it
 };
 
 Catalogue load_catalogue() {
@@ -235,12 +276,13 @@ Catalogue load_catalogue() {
     std::vector<std::string> names = device.aliases;
     names.insert(names.end(), {device.id, device.name, device.full_name});
     for (const auto& name : names) {
-      const auto [entry, added] = catalogue.by_name.emplace(plain_name(name), catalogue.types.size());
+      const auto [entry, added] = catalogue.by_name.emplace(card_name(name), catalogue.types.size());
       MOTLEY_CHECK(added || entry->second == catalogue.types.size());
     }
     catalogue.types.push_back(as_type(device));
     catalogue.links.push_back(as_link(device));
     catalogue.through_host.push_back(through_host(device));
+    catalogue.compute_capability.push_back(device.compute_capability);
   }
   return catalogue;
 }
@@ -263,20 +305,35 @@ const SchemaDoc& catalogue_format() { return schema<Facts>().doc(); }
 
 const std::vector<DeviceType>& device_catalogue() { return catalogue().types; }
 
+namespace {
+
+// Where the catalogue has it.
+std::optional<std::size_t> place_of(std::string_view name) {
+  const auto found = catalogue().by_name.find(card_name(name));
+  return found == catalogue().by_name.end() ? std::nullopt : std::optional(found->second);
+}
+
+}  // namespace
+
 std::optional<LinkSpeed> machine_link(std::string_view device_type) {
-  const auto found = catalogue().by_name.find(plain_name(device_type));
-  if (found == catalogue().by_name.end()) return std::nullopt;
-  return catalogue().links[found->second];
+  const auto place = place_of(device_type);
+  return place ? std::optional(catalogue().links[*place]) : std::nullopt;
 }
 
 bool exchanges_through_host(std::string_view device_type) {
-  const auto found = catalogue().by_name.find(plain_name(device_type));
-  return found != catalogue().by_name.end() && catalogue().through_host[found->second];
+  const auto place = place_of(device_type);
+  return place && catalogue().through_host[*place];
+}
+
+std::optional<double> compute_capability(std::string_view device_type) {
+  const auto place = place_of(device_type);
+  if (!place || catalogue().compute_capability[*place] == 0) return std::nullopt;
+  return catalogue().compute_capability[*place];
 }
 
 const DeviceType* find_in_catalogue(std::string_view name) {
-  const auto found = catalogue().by_name.find(plain_name(name));
-  return found == catalogue().by_name.end() ? nullptr : &catalogue().types[found->second];
+  const auto place = place_of(name);
+  return place ? &catalogue().types[*place] : nullptr;
 }
 
 }  // namespace motley

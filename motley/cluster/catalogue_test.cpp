@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "motley/base/reference_test.hpp"
+#include "motley/cluster/capability.hpp"
 #include "motley/cluster/cluster.hpp"
 #include "motley/cluster/names.hpp"
 
@@ -16,7 +17,7 @@ const DeviceType& known(std::string_view name) {
 constexpr double gibibyte = 1024.0 * 1024 * 1024;
 
 TEST(Catalogue, IsCompleteAndPlausible) {
-  EXPECT_EQ(device_catalogue().size(), 70u);
+  EXPECT_EQ(device_catalogue().size(), 73u);
   for (const auto& type : device_catalogue()) {
     SCOPED_TRACE(type.name);
     EXPECT_EQ(&known(type.name), &type);
@@ -149,26 +150,53 @@ TEST(Catalogue, UnifiedMemoryKeepsAQuarterFree) {
 }
 
 TEST(Catalogue, ManyNamesLeadToOneType) {
-  for (const auto& [name, id] : std::map<std::string, std::string>{{"RTX A6000", "a6000-48gb"},
-                                                                   {"NVIDIA RTX A6000", "a6000-48gb"},
-                                                                   {"rtx-a5000", "A5000"},
-                                                                   {"4090", "RTX 4090"},
-                                                                   {"NVIDIA GeForce RTX 4090", "rtx4090-24gb"},
-                                                                   {"geforce rtx 3090", "RTX 3090"},
-                                                                   {"A100", "A100-80"},
-                                                                   {"NVIDIA A100-SXM4-40GB", "A100-40"},
-                                                                   {"a100_40", "a100-sxm-40gb"},
-                                                                   {"V100", "V100-16"},
-                                                                   {"Tesla T4", "t4-16gb"},
-                                                                   {"NVIDIA H100 80GB HBM3", "H100"},
-                                                                   {"H200", "h200-sxm-141gb"},
-                                                                   {"L40S", "l40s-48gb"},
-                                                                   {"A10G", "a10g-24gb"}})
+  for (const auto& [name, id] :
+       std::map<std::string, std::string>{{"RTX A6000", "a6000-48gb"},
+                                          {"NVIDIA RTX A6000", "a6000-48gb"},
+                                          {"rtx-a5000", "A5000"},
+                                          {"4090", "RTX 4090"},
+                                          {"NVIDIA GeForce RTX 4090", "rtx4090-24gb"},
+                                          {"geforce rtx 3090", "RTX 3090"},
+                                          {"A100", "A100-80"},
+                                          {"NVIDIA A100-SXM4-40GB", "A100-40"},
+                                          {"a100_40", "a100-sxm-40gb"},
+                                          {"V100", "V100-16"},
+                                          {"Tesla T4", "t4-16gb"},
+                                          {"NVIDIA H100 80GB HBM3", "H100"},
+                                          {"H200", "h200-sxm-141gb"},
+                                          {"L40S", "l40s-48gb"},
+                                          {"A10G", "a10g-24gb"},
+                                          {"Tesla V100-SXM2-32GB", "V100-32"},
+                                          {"Tesla V100-PCIE-32GB", "v100-pcie-32gb"},
+                                          {"Tesla P100-PCIE-16GB", "p100-pcie-16gb"},
+                                          {"NVIDIA A100-PCIE-40GB", "a100-pcie-40gb"},
+                                          {"NVIDIA A100 80GB PCIe", "A100-PCIe-80"},
+                                          {"nvidia A100-SXM4-80GB", "A100"},
+                                          {"NVIDIA RTX 6000 Ada Generation", "RTX 6000 Ada"},
+                                          {"NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "RTX PRO 6000"},
+                                          {"NVIDIA GH200 480GB", "GH200"},
+                                          {"GeForceRTX4090", "RTX 4090"},
+                                          {"AMD Instinct MI300X", "MI300X"},
+                                          {"Apple M2 Ultra", "M2 Ultra"}})
     EXPECT_EQ(&known(name), &known(id)) << name;
   EXPECT_NE(&known("A100-40"), &known("A100"));
   EXPECT_NE(&known("L40"), &known("L40S"));
   EXPECT_EQ(find_in_catalogue("A6001"), nullptr);
   EXPECT_EQ(find_in_catalogue(""), nullptr);
+  EXPECT_EQ(find_in_catalogue("NVIDIA"), nullptr);
+  EXPECT_EQ(find_in_catalogue("NVIDIA GeForce RTX 4090 Laptop GPU"), nullptr) << "another chip";
+  EXPECT_EQ(find_in_catalogue("RTX 3080 12GB"), nullptr) << "not the one of 10 GB";
+}
+
+TEST(Catalogue, ComputeCapabilitiesOfNvidiaCards) {
+  for (const auto& type : device_catalogue())
+    EXPECT_EQ(compute_capability(type.name).has_value(), type.vendor == "nvidia") << type.name;
+  EXPECT_EQ(compute_capability("Tesla P100-PCIE-16GB"), 6.0);
+  EXPECT_EQ(compute_capability("V100"), 7.0);
+  EXPECT_EQ(compute_capability("T4"), 7.5);
+  EXPECT_EQ(compute_capability("A30"), 8.0);
+  EXPECT_EQ(compute_capability("RTX 5090"), 12.0);
+  EXPECT_EQ(compute_capability("A6001"), std::nullopt);
 }
 
 TEST(Catalogue, ReferenceIsCurrent) { expect_reference_is_current("devices.md", catalogue_format()); }

@@ -1,8 +1,10 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
 #include <filesystem>
 
+#include "motley/base/cost_test.hpp"
 #include "motley/base/reference_test.hpp"
 #include "motley/cluster/cluster.hpp"
 #include "motley/cluster/write.hpp"
@@ -230,9 +232,13 @@ TEST(Cluster, ErrorsNamePlaceCauseAndFix) {
       {box + "[[machine]]\nname = \"c\"\ncount = 1000\ndevices = [\"L4*1000\"]",
        "c.toml:5: machine[1]: the cluster must have at most 100000 devices", "reduce `count`"},
       {box + "[[machine]]\nname = \"c\"\ndevices = [\n\"L4\",\n\"A600\"]",
-       "c.toml:9: machine[1].devices[1]: device type \"A600\" is unknown", "did you mean \"A6000\"?"},
+       "c.toml:9: machine[1].devices[1]: device type \"A600\" is unknown",
+       "describe it, with its data sheet's figures:\n\n[[device_type]]\nname = \"A600\""},
+      {box + "[[machine]]\nname = \"c\"\ndevices = [\"RTX 4900\"]",
+       "c.toml:7: machine[1].devices[0]: device type \"RTX 4900\" is unknown",
+       "did you mean \"RTX 4090\"? Otherwise describe it"},
       {box + "[[machine]]\nname = \"c\"\ndevices = [\"warp drive\"]",
-       "c.toml:7: machine[1].devices[0]: device type \"warp drive\" is unknown", "describe it with [[device_type]]"},
+       "c.toml:7: machine[1].devices[0]: device type \"warp drive\" is unknown", "describe it, with"},
       {box + "[[machine]]\nname = \"c\"\ndevices = [\"L4*x\"]",
        "c.toml:7: machine[1].devices[0]: \"L4*x\" needs a count after the `*`", "write \"A6000*4\""},
       {box + "[[machine]]\nname = \"c\"\ndevices = [\"L4*0\"]",
@@ -254,10 +260,10 @@ TEST(Cluster, ErrorsNamePlaceCauseAndFix) {
        "c.toml:5: machine[0].link.latency: \"5 GB\" has a wrong unit, \"GB\"", "write it as"},
       {box + "[[device_type]]\nname = \"A400\"\nmemory = \"1 GiB\"",
        "c.toml:5: device_type[0]: \"A400\" is not in the catalogue, so `memory_bandwidth` must be given",
-       "did you mean \"A40\"?"},
+       "describe it, with its data sheet's figures"},
       {box + "[[device_type]]\nname = \"gizmo\"\nmemory = \"1 GiB\"\nmemory_bandwidth = \"1 GB/s\"",
        "c.toml:5: device_type[0]: \"gizmo\" is not in the catalogue, so `flops` must be given",
-       "give memory, memory_bandwidth and flops for a new type"},
+       "describe it, with its data sheet's figures"},
       {box + "[[device_type]]\nname = \"A6000\"\nvendor = \"nvdia\"",
        "c.toml:7: device_type[0].vendor: \"nvdia\" is not one of nvidia, amd, intel, huawei, apple, cpu",
        "did you mean \"nvidia\"?"},
@@ -428,6 +434,48 @@ TEST(ClusterToml, CarriesWhatAProbeMeasures) {
       resolve(read<ClusterDescription>(parse_toml(cluster_toml(description, ""), "probed"), "probed"), "probed");
   EXPECT_EQ(cluster.description, description);
   EXPECT_EQ(cluster.types[0].overhead, description.device_types[0].overhead);
+}
+
+// Names of cards that no entry stands for, and the cards that were named in their place.
+TEST(ClusterErrors, AnotherCardIsNotWhatWasMeant) {
+  for (const std::string name : {"P40", "GTX 1070", "GTX 1080 Ti", "GTX 1660", "RTX 2070", "RTX 4060", "RTX 5060 Ti",
+                                 "RTX 5070", "MI50", "Arc A770", "GB10", "M4", "M3 Pro"}) {
+    try {
+      const std::string text = "format = \"motley.cluster/1\"\n[[machine]]\nname = \"a\"\ndevices = [\"" + name + "\"]";
+      resolve(read<ClusterDescription>(parse_toml(text, "c.toml"), "c.toml"), "c.toml");
+      ADD_FAILURE() << name;
+    } catch (const Error& error) {
+      EXPECT_TRUE(error.hint().starts_with("describe it")) << error.hint();
+      // What is to be copied is enough.
+      const std::string table = error.hint().substr(error.hint().find("[[device_type]]"));
+      const std::string text =
+          "format = \"motley.cluster/1\"\n[[machine]]\nname = \"a\"\ndevices = [\"" + name + "\"]\n";
+      EXPECT_NO_THROW(resolve(read<ClusterDescription>(parse_toml(text + table, "c.toml"), "c.toml"), "c.toml"));
+    }
+  }
+}
+
+// Machines, links, types and switches by name: 16 times as many take about 16 times as long, not 256 times.
+TEST(ClusterSize, WorkIsLinearInTheDescription) {
+  const auto cost = [](int count) {
+    std::string text = "format = \"motley.cluster/1\"\n";
+    for (int i = 0; i < count; ++i)
+      text += fmt::format(
+          "[[device_type]]\nname = \"chip {0}\"\nmemory = \"8 GiB\"\nmemory_bandwidth = \"100 GB/s\"\n"
+          "flops = {{ fp16 = \"1 TFLOP/s\" }}\n[[machine]]\nname = \"m{0}\"\ndevices = [\"chip {0}\"]\n"
+          "[[link]]\nbetween = [\"m{0}\", \"m{1}\"]\nlatency = \"1 ms\"\nbandwidth = \"1 GB/s\"\n"
+          "[[switch]]\nname = \"s{0}\"\nports = [{{ hosts = [\"m{0}\"], latency = \"1 us\", bandwidth = \"1 GB/s\" "
+          "}}]\n{2}",
+          i, (i + 1) % count,
+          i + 1 < count
+              ? fmt::format("uplink = {{ to = \"s{}\", latency = \"1 us\", bandwidth = \"1 GB/s\" }}\n", i + 1)
+              : "");
+    const auto description = read<ClusterDescription>(parse_toml(text, "c.toml"), "c.toml");
+    return cost_of([&] { resolve(description, "c.toml"); });
+  };
+  const Cost small = cost(250), large = cost(4000);
+  EXPECT_LT(large.processor_s, 80 * small.processor_s + 0.05);
+  EXPECT_LT(large.total_bytes, 32 * small.total_bytes);
 }
 
 }  // namespace

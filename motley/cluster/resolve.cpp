@@ -3,9 +3,12 @@
 
 #include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <set>
+#include <utility>
 #include <variant>
 
+#include "motley/base/foreign.hpp"
 #include "motley/base/hints.hpp"
 #include "motley/cluster/cluster.hpp"
 #include "motley/cluster/interconnect.hpp"
@@ -89,6 +92,31 @@ DeviceType merged(const DeviceType& known, const DeviceType& given) {
   return type;
 }
 
+// Figures of a type that is not in the catalogue, to be copied.
+std::string type_to_copy(std::string_view name) {
+  return fmt::format(
+      "describe it, with its data sheet's figures:\n\n[[device_type]]\nname = \"{}\"\nvendor = \"nvidia\"\n"
+      "memory = \"24 GiB\"\nmemory_bandwidth = \"346 GB/s\"\nflops = {{ fp16 = \"12 TFLOP/s\" }}",
+      shortened(name));
+}
+
+// Cards of one series differ in a number or in the letter before it: P40 is not an A40, GTX 1070 not an RTX 2070.
+std::string unknown_type_hint(std::string_view name, const std::vector<std::string>& known) {
+  const auto digits = [](std::string_view text) {
+    std::string found;
+    std::ranges::copy_if(text, std::back_inserter(found), [](char c) { return c >= '0' && c <= '9'; });
+    std::ranges::sort(found);  // digits may be typed in the wrong order
+    return found;
+  };
+  const auto first = [](std::string_view text) { return plain_name(text.substr(0, 1)); };
+  std::vector<std::string> near;
+  std::ranges::copy_if(known, std::back_inserter(near), [&](const std::string& candidate) {
+    return first(candidate) == first(name) && digits(candidate) == digits(name);
+  });
+  const std::string meant = did_you_mean(name, near);
+  return meant.empty() ? type_to_copy(name) : meant + " Otherwise " + type_to_copy(name);
+}
+
 std::vector<std::string> catalogue_names() {
   std::vector<std::string> names;
   for (const auto& type : device_catalogue()) names.push_back(type.name);
@@ -103,7 +131,7 @@ DeviceType complete(const DeviceType& given, const Reader& place) {
   const auto require = [&](bool present, std::string_view key) {
     if (present) return;
     place.fail(fmt::format("\"{}\" is not in the catalogue, so `{}` must be given", given.name, key),
-               did_you_mean(given.name, catalogue_names(), "give memory, memory_bandwidth and flops for a new type"));
+               unknown_type_hint(given.name, catalogue_names()));
   };
   require(type.memory_bytes > 0, "memory");
   require(type.memory_bandwidth_bytes_per_s > 0, "memory_bandwidth");
@@ -130,7 +158,7 @@ class TypeTable {
     for (std::size_t i = 0; i < description.device_types.size(); ++i) {
       const Reader place = at(root, {"device_type", i});
       DeviceType type = complete(description.device_types[i], place);
-      if (find(type.name))
+      if (!described_at_.emplace(plain_name(type.name), described_.size()).second)
         place.fail(fmt::format("device type \"{}\" is described twice", type.name), "put all its figures in one entry");
       described_.push_back(std::move(type));
     }
@@ -139,29 +167,22 @@ class TypeTable {
   // Index into used().
   int use(std::string_view name, const Reader& place) {
     const DeviceType* known = find_in_catalogue(name);
-    const std::string plain = plain_name(known ? known->name : name);
-    for (std::size_t i = 0; i < used_.size(); ++i)
-      if (plain_name(used_[i].name) == plain) return static_cast<int>(i);
-    if (const DeviceType* described = find(plain))
-      used_.push_back(*described);
+    const auto [entry, added] =
+        used_at_.emplace(plain_name(known ? known->name : name), static_cast<int>(used_.size()));
+    if (!added) return entry->second;
+    if (const auto described = described_at_.find(entry->first); described != described_at_.end())
+      used_.push_back(described_[described->second]);
     else if (known)
       used_.push_back(complete(*known, place));
     else
-      place.fail(
-          fmt::format("device type \"{}\" is unknown", name),
-          did_you_mean(name, all_names(), "describe it with [[device_type]]: name, memory, memory_bandwidth, flops"));
-    return static_cast<int>(used_.size()) - 1;
+      place.fail(fmt::format("device type \"{}\" is unknown", shortened(name)), unknown_type_hint(name, all_names()));
+    return entry->second;
   }
 
   const std::string& name(int used) const { return used_[static_cast<std::size_t>(used)].name; }
   std::vector<DeviceType> take_used() { return std::move(used_); }
 
  private:
-  const DeviceType* find(std::string_view name) const {
-    for (const auto& type : described_)
-      if (plain_name(type.name) == plain_name(name)) return &type;
-    return nullptr;
-  }
   std::vector<std::string> all_names() const {
     std::vector<std::string> names = catalogue_names();
     for (const auto& type : described_) names.push_back(type.name);
@@ -170,6 +191,8 @@ class TypeTable {
 
   std::vector<DeviceType> described_;
   std::vector<DeviceType> used_;
+  std::map<std::string, std::size_t> described_at_;  // by plain names
+  std::map<std::string, int> used_at_;               // likewise
 };
 
 // ---- machines and devices ----
@@ -239,27 +262,28 @@ void add_machines(Cluster& cluster, TypeTable& types, const Reader& root) {
 
 // ---- links ----
 
-std::vector<std::string> machine_names(const Cluster& cluster) {
-  std::vector<std::string> names;
-  for (const auto& machine : cluster.machines) names.push_back(machine.name);
+using Names = std::set<std::string, std::less<>>;
+
+Names machine_names(const Cluster& cluster) {
+  Names names;
+  for (const auto& machine : cluster.machines) names.insert(machine.name);
   return names;
 }
 
-std::vector<std::string> site_names(const Cluster& cluster) {
-  std::set<std::string> names;
+Names site_names(const Cluster& cluster) {
+  Names names;
   for (const auto& machine : cluster.machines) names.insert(machine.site);
-  return {names.begin(), names.end()};
-}
-
-bool contains(const std::vector<std::string>& names, std::string_view name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
+  return names;
 }
 
 // A hint for a name that is no machine: copies are named one by one.
-std::string machine_hint(const Cluster& cluster, std::string_view name, const std::vector<std::string>& candidates) {
+std::string machine_hint(const Cluster& cluster, std::string_view name, const Names& others = {}) {
   for (const auto& described : cluster.description.machines)
     if (described.name == name && described.count > 1)
       return fmt::format("its {0} copies are called {1}-0 to {1}-{2}", described.count, name, described.count - 1);
+  std::vector<std::string> candidates;
+  for (const auto& machine : cluster.machines) candidates.push_back(machine.name);
+  candidates.insert(candidates.end(), others.begin(), others.end());
   return did_you_mean(
       name, candidates,
       fmt::format("choose one of {}",
@@ -268,10 +292,7 @@ std::string machine_hint(const Cluster& cluster, std::string_view name, const st
 }
 
 void check_links(const Cluster& cluster, const Reader& root) {
-  const std::vector<std::string> machines = machine_names(cluster);
-  const std::vector<std::string> sites = site_names(cluster);
-  std::vector<std::string> all = machines;
-  all.insert(all.end(), sites.begin(), sites.end());
+  const Names machines = machine_names(cluster), sites = site_names(cluster);
   std::set<std::set<std::string>> seen;
   for (std::size_t i = 0; i < cluster.description.links.size(); ++i) {
     const auto& between = cluster.description.links[i].between;
@@ -282,13 +303,14 @@ void check_links(const Cluster& cluster, const Reader& root) {
     for (std::size_t end = 0; end < 2; ++end) {
       const Reader name_place = at(root, {"link", i, "between", end});
       const std::string& name = between[end];
-      if (!contains(all, name))
-        name_place.fail(fmt::format("\"{}\" is neither a machine nor a site", name), machine_hint(cluster, name, all));
-      if (contains(machines, name) && contains(sites, name))
+      if (!machines.contains(name) && !sites.contains(name))
+        name_place.fail(fmt::format("\"{}\" is neither a machine nor a site", name),
+                        machine_hint(cluster, name, sites));
+      if (machines.contains(name) && sites.contains(name))
         name_place.fail(fmt::format("\"{}\" is both a machine and a site", name), "give one of them another name");
     }
-    const bool first_is_machine = contains(machines, between[0]);
-    if (first_is_machine != contains(machines, between[1]))
+    const bool first_is_machine = machines.contains(between[0]);
+    if (first_is_machine != machines.contains(between[1]))
       place.fail(fmt::format("\"{}\" is a {}, \"{}\" is a {}", between[0], first_is_machine ? "machine" : "site",
                              between[1], first_is_machine ? "site" : "machine"),
                  "give two machines or two sites");
@@ -304,11 +326,9 @@ void check_links(const Cluster& cluster, const Reader& root) {
 void check_driver(const Cluster& cluster, const Reader& root) {
   const auto& driver = cluster.description.driver;
   if (!driver || driver->machine.empty()) return;
-  const std::vector<std::string> machines = machine_names(cluster);
-  if (!contains(machines, driver->machine))
+  if (!machine_names(cluster).contains(driver->machine))
     at(root, {"driver", "machine"})
-        .fail(fmt::format("\"{}\" is not a machine", driver->machine),
-              machine_hint(cluster, driver->machine, machines));
+        .fail(fmt::format("\"{}\" is not a machine", driver->machine), machine_hint(cluster, driver->machine));
 }
 
 void check_matrix(const Cluster& cluster, const Reader& root) {
@@ -331,7 +351,7 @@ void check_matrix(const Cluster& cluster, const Reader& root) {
 // ---- switches ----
 
 void check_hosts(const Cluster& cluster, const Reader& root) {
-  const std::vector<std::string> machines = machine_names(cluster);
+  const Names machines = machine_names(cluster);
   std::map<std::string, std::string> switch_of;
   for (std::size_t i = 0; i < cluster.description.switches.size(); ++i) {
     const Switch& described = cluster.description.switches[i];
@@ -339,8 +359,8 @@ void check_hosts(const Cluster& cluster, const Reader& root) {
       for (std::size_t h = 0; h < described.ports[p].hosts.size(); ++h) {
         const std::string& host = described.ports[p].hosts[h];
         const Reader place = at(root, {"switch", i, "ports", p, "hosts", h});
-        if (!contains(machines, host))
-          place.fail(fmt::format("\"{}\" is not a machine", host), machine_hint(cluster, host, machines));
+        if (!machines.contains(host))
+          place.fail(fmt::format("\"{}\" is not a machine", host), machine_hint(cluster, host));
         if (const auto [other, added] = switch_of.emplace(host, described.name); !added)
           place.fail(fmt::format("\"{}\" already has a port of switch \"{}\"", host, other->second),
                      "put each machine below one switch");
@@ -361,14 +381,18 @@ void check_switches(const Cluster& cluster, const Reader& root) {
     names.push_back(switches[i].name);
   }
   std::string common_root;
+  std::vector<std::size_t> visited(switches.size(), 0);  // the walk that came by, counted from 1
   for (std::size_t i = 0; i < switches.size(); ++i) {
     std::string top = switches[i].name;
-    for (std::size_t steps = 0; by_name.contains(top) && switches[by_name[top]].uplink; ++steps) {
-      if (steps > switches.size())
+    for (auto at_top = by_name.find(top); at_top != by_name.end(); at_top = by_name.find(top)) {
+      const std::size_t walk = std::exchange(visited[at_top->second], i + 1);
+      if (walk == i + 1)
         at(root, {"switch", i, "uplink"})
             .fail(fmt::format("the uplinks from \"{}\" form a cycle", switches[i].name),
                   "remove the uplink of the root");
-      top = switches[by_name[top]].uplink->to;
+      if (walk > 0) top = common_root;  // where the earlier walk ended
+      if (walk > 0 || !switches[at_top->second].uplink) break;
+      top = switches[at_top->second].uplink->to;
     }
     if (common_root.empty()) common_root = top;
     if (top != common_root)

@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <utility>
 
 #include "motley/base/units.hpp"
+#include "motley/cluster/capability.hpp"
 
 namespace motley {
 namespace {
@@ -88,6 +90,7 @@ class Warnings {
       check_figure(what("flops." + name), rate, found == known.flop_per_s.end() ? 0 : found->second, ranges.flop_per_s,
                    Dimension::flop_per_s);
     }
+    if (std::string old = capability_warning(type.name); !old.empty()) found_.push_back(std::move(old));
     check(what("price"), type.usd_per_hour, ranges.usd_per_hour, Dimension::usd_per_hour);
   }
 
@@ -137,6 +140,16 @@ class Warnings {
 };
 
 }  // namespace
+
+std::string capability_warning(std::string_view device_type) {
+  const auto capability = compute_capability(device_type);
+  if (!capability || *capability >= least_compute_capability) return {};
+  return fmt::format(
+      "\"{}\" has compute capability {:.1f}, and motley serves and trains on NVIDIA GPUs from {:.1f} on: plans for it "
+      "can "
+      "be made and simulated only",
+      device_type, *capability, least_compute_capability);
+}
 
 std::vector<std::string> cluster_warnings(const Cluster& cluster) { return Warnings(cluster).all(); }
 

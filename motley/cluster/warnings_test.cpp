@@ -31,6 +31,17 @@ TEST(ClusterWarnings, FiguresAHundredTimesOffTheCatalogues) {
       << "exactly a hundred times more";
 }
 
+TEST(ClusterWarnings, CardsThatTheEngineCannotServeOn) {
+  const auto of_type = [](const std::string& type) {
+    return warnings_of("[[machine]]\nname = \"box\"\ndevices = [\"" + type + "\"]\n");
+  };
+  EXPECT_THAT(of_type("Tesla V100-SXM2-32GB"),
+              ElementsAre(testing::HasSubstr("\"V100-32\" has compute capability 7.0, and motley serves and trains on "
+                                             "NVIDIA GPUs from 7.5 on")));
+  EXPECT_THAT(of_type("T4"), IsEmpty());
+  EXPECT_THAT(of_type("MI300X"), IsEmpty());
+}
+
 TEST(ClusterWarnings, FiguresOfNewTypesThatNoDeviceHas) {
   const auto of_bandwidth = [](const std::string& vendor, const std::string& bandwidth) {
     return warnings_of(

@@ -11,6 +11,7 @@
 
 #include "motley/base/environment_error.hpp"
 #include "motley/base/error.hpp"
+#include "motley/base/foreign.hpp"
 #include "motley/checkpoint/digest.hpp"
 
 namespace motley {
@@ -47,9 +48,9 @@ std::optional<BatchRequest> BatchReader::next() {
   BatchRequest request{
       line_, text_of(line, "custom_id", here, line_format), text_of(line, "url", here, line_format), {}};
   if (const std::string method = text_of(line, "method", here, line_format); method != "POST")
-    throw input_error(fmt::format("{}: `method` must be POST, found {}", here, method), line_format);
+    throw input_error(fmt::format("{}: `method` must be POST, found {}", here, shortened(method)), line_format);
   if (request.url != "/v1/chat/completions" && request.url != "/v1/completions")
-    throw input_error(fmt::format("{}: `url` {} is not answered here", here, request.url),
+    throw input_error(fmt::format("{}: `url` {} is not answered here", here, shortened(request.url)),
                       "use /v1/chat/completions or /v1/completions");
   const Value* body = line.find("body");
   if (body == nullptr || !body->is_object())
@@ -81,7 +82,8 @@ AnswerFile::AnswerFile(std::filesystem::path path)
     const std::string here = place(path_, line);
     constexpr const char* hint = "name another --output: this file does not hold answers of `motley generate`";
     const std::string name = text_of(parse_json(text, here), "custom_id", here, hint);
-    if (!answered_.insert(name)) throw input_error(fmt::format("{}: `{}` was answered before", here, name), hint);
+    if (!answered_.insert(name))
+      throw input_error(fmt::format("{}: `{}` was answered before", here, shortened(name)), hint);
     bytes_ += std::ssize(text) + 1;
   }
   if (::ftruncate(file_.get(), bytes_) != 0)

@@ -11,6 +11,7 @@
 
 #include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
+#include "motley/base/foreign.hpp"
 
 namespace motley {
 namespace {
@@ -83,7 +84,7 @@ Error server_error(unsigned status, const std::string& body) {
   } catch (const Error&) {  // not JSON: the body is shown as it is
   }
   return Error(status >= 500 ? ErrorCode::peer : ErrorCode::input,
-               fmt::format("the server answered {}: {}", status, message));
+               fmt::format("the server answered {}: {}", status, shortened(message, most_message_bytes)));
 }
 
 const Value* path(const Value* value, std::initializer_list<std::string_view> keys) {
@@ -97,7 +98,7 @@ const Value* path(const Value* value, std::initializer_list<std::string_view> ke
 
 void take_chunk(const Value& chunk, StreamedReply& reply, const std::function<void(std::string_view)>& on_text) {
   if (const Value* error = path(&chunk, {"error", "message"}); error && error->is_string())
-    throw Error(ErrorCode::peer, error->as_string());
+    throw Error(ErrorCode::peer, shortened(error->as_string(), most_message_bytes));
   const Value* text = path(&chunk, {"choices", "delta", "content"});
   if (text == nullptr) text = path(&chunk, {"choices", "text"});
   if (text && text->is_string() && !text->as_string().empty()) {

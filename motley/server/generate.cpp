@@ -12,6 +12,7 @@
 
 #include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
+#include "motley/base/foreign.hpp"
 #include "motley/server/answer_file.hpp"
 #include "motley/server/service.hpp"
 #include "motley/server/start_up.hpp"
@@ -89,7 +90,7 @@ BatchCount compare(const GenerateFiles& files, const AnswerFile& answers) {
   while (const auto request = reader.next()) {
     if (!names.insert(request->custom_id))
       throw input_error(fmt::format("{}:{}: the custom_id `{}` was used before", files.input.string(), request->line,
-                                    request->custom_id),
+                                    shortened(request->custom_id)),
                         "give each line a custom_id of its own");
     ++count.requests;
     count.answered += answers.answered().contains(request->custom_id) ? 1 : 0;
@@ -206,7 +207,7 @@ int generate_answers(ServePlan plan, ServeSettings settings, const GenerateFiles
     Value body = parse_json(answer->response.body, "answer");
     // A request may be wrong, and its error is its answer. What is wrong with the deployment is not.
     if (answer->response.status == 429 || answer->response.status >= 500)
-      throw Error(ErrorCode::peer, fmt::format("request `{}`: {}", answer->custom_id, answer->response.body),
+      throw Error(ErrorCode::peer, fmt::format("request `{}`: {}", shortened(answer->custom_id), answer->response.body),
                   "run the same command again: it goes on from there");
     progress.add(body);
     answers.append(answer_line(*answer, std::move(body)));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "motley/base/foreign.hpp"
 #include "motley/base/hints.hpp"
 #include "motley/server/openai_api.hpp"
 
@@ -127,7 +128,7 @@ ApiError to_api_error(const Error& error) {
 }
 
 Value error_value(const ApiError& error) {
-  return Value::object({{"error", Value::object({{"message", error.what()},
+  return Value::object({{"error", Value::object({{"message", shortened(error.what(), most_message_bytes)},
                                                  {"type", type_of(error.status)},
                                                  {"param", or_null(error.param)},
                                                  {"code", or_null(error.code)}})}});

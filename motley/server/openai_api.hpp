@@ -52,7 +52,7 @@ struct CompletionRequest {
 };
 
 // Throws an ApiError with status 400 that names the key.
-CompletionRequest parse_completion_request(const Value& body, ApiKind kind, std::int64_t vocabulary);
+CompletionRequest parse_completion_request(Value body, ApiKind kind, std::int64_t vocabulary);
 
 // ---- answers ----
 

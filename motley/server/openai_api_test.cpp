@@ -180,6 +180,26 @@ TEST(OpenAiRequest, SuggestsTheKeyThatWasMeant) {
   }
 }
 
+TEST(OpenAiRequest, QuotesNothingAtLength) {
+  const std::string key(1 << 20, 'k');
+  try {
+    chat(", \"" + key + "\": 1");
+    FAIL();
+  } catch (const ApiError& error) {
+    EXPECT_LT(to_json(error_value(error)).size(), 500U);
+  }
+}
+
+TEST(OpenAiRequest, MessagesHoldSoManyValues) {
+  const auto with_calls = [](std::size_t values) {
+    std::string items = "0";
+    for (std::size_t i = 1; i < values; ++i) items += ",0";
+    return parse(R"({"messages": [{"role": "assistant", "tool_calls": [)" + items + "]}]}", ApiKind::chat);
+  };
+  EXPECT_NO_THROW(with_calls(65536 - 4));
+  EXPECT_THROW(with_calls(65536 - 3), ApiError);
+}
+
 TEST(OpenAiAnswer, Errors) {
   const HttpResponse response = error_response(ApiError(429, "full", {}, "queue_full"));
   EXPECT_EQ(response.status, 429);

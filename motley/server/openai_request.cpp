@@ -4,8 +4,11 @@
 #include <cmath>
 #include <cstdlib>
 #include <set>
+#include <span>
+#include <utility>
 
 #include "motley/base/binding.hpp"
+#include "motley/base/foreign.hpp"
 #include "motley/base/hints.hpp"
 #include "motley/server/openai_api.hpp"
 
@@ -14,6 +17,8 @@ namespace {
 
 constexpr std::int64_t max_choices = 16;  // of one prompt
 constexpr std::size_t max_prompts = 64;   // of one request
+// Of all messages with what is in them: a template runs for each. A message of text has three.
+constexpr std::size_t max_message_values = 65536;
 constexpr std::size_t max_stops = 16;
 constexpr std::size_t max_stop_bytes = 1024;  // of one stop string
 constexpr std::int64_t max_top_logprobs = 20;
@@ -40,7 +45,7 @@ const std::set<std::string, std::less<>> unsupported_keys = {
 // Reads the members of a request's body. A null is the same as an absent member.
 class Fields {
  public:
-  explicit Fields(const Value& body) : body_(body) {
+  explicit Fields(Value& body) : body_(body) {
     if (!body.is_object())
       throw ApiError(400, fmt::format("the request body must be an object, not {}", body.type_name()));
   }
@@ -49,6 +54,14 @@ class Fields {
     known_.push_back(key);
     const Value* value = body_.find(key);
     return value && !value->is_null() ? value : nullptr;
+  }
+
+  // The member itself, since a copy of a long one costs as much again.
+  Value take(const std::string& key) {
+    known_.push_back(key);
+    for (auto& [name, value] : body_.as_object())
+      if (name == key) return std::exchange(value, Value());
+    return {};
   }
 
   bool boolean(const std::string& key) {
@@ -94,8 +107,8 @@ class Fields {
         if (!empty) throw ApiError(400, fmt::format("`{}` is not supported", key), key, "unsupported_parameter");
         continue;
       }
-      const std::string near = did_you_mean(key, known_, "", '`');
-      throw ApiError(400, fmt::format("unknown parameter `{}`{}{}", key, near.empty() ? "" : "; ", near), key,
+      const std::string near = did_you_mean(key, known_, "", '`'), name = shortened(key);
+      throw ApiError(400, fmt::format("unknown parameter `{}`{}{}", name, near.empty() ? "" : "; ", near), name,
                      "unknown_parameter");
     }
   }
@@ -106,7 +119,7 @@ class Fields {
                                                             : fmt::format("from {} to {}", least, most);
   }
 
-  const Value& body_;
+  Value& body_;
   std::vector<std::string> known_;
 };
 
@@ -126,21 +139,21 @@ std::vector<std::int32_t> read_tokens(const Value& list, const std::string& key,
 
 // A string, a list of strings, a list of token ids, or a list of such lists.
 std::vector<Prompt> read_prompts(Fields& fields, std::int64_t vocabulary) {
-  const Value* value = fields.find("prompt");
-  if (!value) Fields::refuse("prompt", "is missing");
-  if (value->is_string()) return {value->as_string()};
-  if (!value->is_array()) Fields::refuse("prompt", "must be a string, a list of strings, or token ids");
-  const auto& list = value->as_array();
+  Value value = fields.take("prompt");
+  if (value.is_null()) Fields::refuse("prompt", "is missing");
+  if (value.is_string()) return {std::move(value.as_string())};
+  if (!value.is_array()) Fields::refuse("prompt", "must be a string, a list of strings, or token ids");
+  auto& list = value.as_array();
   if (list.empty()) Fields::refuse("prompt", "is empty");
-  if (list[0].is_integer()) return {read_tokens(*value, "prompt", vocabulary)};
+  if (list[0].is_integer()) return {read_tokens(value, "prompt", vocabulary)};
   if (list.size() > max_prompts)
     Fields::refuse("prompt", fmt::format("has {} prompts; at most {} fit one request", list.size(), max_prompts));
   std::vector<Prompt> prompts;
-  for (const auto& item : list) {
+  for (auto& item : list) {
     if (item.is_array())
       prompts.emplace_back(read_tokens(item, "prompt", vocabulary));
     else if (item.is_string())
-      prompts.emplace_back(item.as_string());
+      prompts.emplace_back(std::move(item.as_string()));
     else
       Fields::refuse("prompt", "must be a string, a list of strings, or token ids");
   }
@@ -160,12 +173,23 @@ Value joined_parts(const Value& parts, const std::string& place) {
   return text;
 }
 
+std::size_t count_values(const Value& value) {
+  std::size_t count = 1;
+  if (value.is_array())
+    for (const auto& item : value.as_array()) count += count_values(item);
+  if (value.is_object())
+    for (const auto& [key, item] : value.as_object()) count += count_values(item);
+  return count;
+}
+
 Value read_messages(Fields& fields) {
-  const Value* value = fields.find("messages");
-  if (!value) Fields::refuse("messages", "is missing");
-  if (!value->is_array() || value->as_array().empty())
+  Value messages = fields.take("messages");
+  if (messages.is_null()) Fields::refuse("messages", "is missing");
+  if (!messages.is_array() || messages.as_array().empty())
     Fields::refuse("messages", "must be a list of at least one message");
-  Value messages = *value;
+  if (count_values(messages) > max_message_values)
+    Fields::refuse("messages", fmt::format("must hold at most {} values, as {} messages of text have",
+                                           max_message_values, max_message_values / 3));
   std::size_t index = 0;
   for (auto& message : messages.as_array()) {
     const std::string place = fmt::format("messages[{}]", index++);
@@ -185,7 +209,7 @@ Value read_messages(Fields& fields) {
 std::vector<std::string> read_stops(Fields& fields) {
   const Value* value = fields.find("stop");
   if (!value) return {};
-  const auto items = value->is_array() ? value->as_array() : Value::Array{*value};
+  const std::span items = value->is_array() ? std::span(value->as_array()) : std::span(value, 1);
   if (items.size() > max_stops)
     Fields::refuse("stop", fmt::format("has {} strings; at most {} are allowed", items.size(), max_stops));
   std::vector<std::string> stops;
@@ -207,7 +231,7 @@ std::map<std::int32_t, float> read_logit_bias(Fields& fields, std::int64_t vocab
     const bool digits = !key.empty() && key.size() <= 9 && key.find_first_not_of("0123456789") == std::string::npos;
     const std::int64_t token = digits ? std::atoll(key.c_str()) : -1;
     if (token < 0 || token >= vocabulary)
-      Fields::refuse("logit_bias", fmt::format("has \"{}\", which is not a token id", key));
+      Fields::refuse("logit_bias", fmt::format("has \"{}\", which is not a token id", shortened(key)));
     if (!amount.is_number() || !(std::abs(amount.as_number()) <= 100))
       Fields::refuse("logit_bias", "must have values from -100 to 100");
     bias[static_cast<std::int32_t>(token)] = static_cast<float>(amount.as_number());
@@ -247,7 +271,7 @@ void read_stream_options(Fields& fields, CompletionRequest& request) {
   if (!options->is_object()) Fields::refuse("stream_options", "must be an object");
   for (const auto& [key, value] : options->as_object()) {
     if (key == "include_obfuscation") continue;  // padding of chunks, which nobody needs on this connection
-    if (key != "include_usage") Fields::refuse("stream_options." + key, "is unknown");
+    if (key != "include_usage") Fields::refuse("stream_options." + shortened(key), "is unknown");
     if (!value.is_bool()) Fields::refuse("stream_options.include_usage", "must be true or false");
     request.include_usage = value.as_bool();
   }
@@ -264,7 +288,7 @@ void refuse_other_formats(Fields& fields) {
 
 }  // namespace
 
-CompletionRequest parse_completion_request(const Value& body, ApiKind kind, std::int64_t vocabulary) {
+CompletionRequest parse_completion_request(Value body, ApiKind kind, std::int64_t vocabulary) {
   Fields fields(body);
   CompletionRequest request;
   request.kind = kind;

@@ -6,11 +6,13 @@
 
 #include <array>
 #include <chrono>
+#include <exception>
 #include <future>
 #include <set>
 #include <utility>
 
 #include "motley/base/clock.hpp"
+#include "motley/base/foreign.hpp"
 #include "motley/base/value.hpp"
 #include "motley/plan/shared.hpp"
 #include "motley/server/completion.hpp"
@@ -24,6 +26,8 @@ namespace motley {
 namespace {
 
 const std::string models_prefix = "/v1/models/";
+constexpr std::size_t max_plan_values = std::size_t{1} << 20;
+constexpr std::size_t max_order_bytes = std::size_t{64} << 10;  // of a body that this thread parses
 
 // Takes the same time wherever the two differ.
 bool equal_secrets(std::string_view a, std::string_view b) {
@@ -124,7 +128,7 @@ struct Service::Impl {
     if (request.path == "/ready") return get(&Impl::ready);
     authorize(request);
     if (request.path == "/v1/models") return get(&Impl::models);
-    if (request.path == "/plan" && request.method == "POST") return reply(request, exchange, change_plan(request));
+    if (request.path == "/plan" && request.method == "POST") return change_plan(shared, exchange);
     if (request.path == "/plan") return get(&Impl::plan);
     if (request.path == "/drain") {
       require_method(request, "POST");
@@ -142,7 +146,7 @@ struct Service::Impl {
     }
     if (request.path == "/v1/chat/completions") return prepare(shared, ApiKind::chat, exchange, arrival);
     if (request.path == "/v1/completions") return prepare(shared, ApiKind::completion, exchange, arrival);
-    throw ApiError(404, fmt::format("the path {} does not exist", request.path), {}, "not_found");
+    throw ApiError(404, fmt::format("the path {} does not exist", shortened(request.path)), {}, "not_found");
   }
 
   void authorize(const HttpRequest& request) const {
@@ -204,6 +208,13 @@ struct Service::Impl {
     return is_completion_path(path) || path == "/drain" || path == "/link";
   }
 
+  static Value parse_order(const HttpRequest& request) {
+    require_json(request);
+    if (request.body.size() > max_order_bytes)
+      throw ApiError(413, fmt::format("{} takes at most {} bytes", request.path, max_order_bytes), {}, "too_large");
+    return parse_json(request.body, "the request");
+  }
+
   static bool flag(const Value& body, const char* name) {
     const Value* given = body.is_object() ? body.find(name) : nullptr;
     if (given != nullptr && !given->is_bool())
@@ -213,10 +224,9 @@ struct Service::Impl {
 
   // The link is a secret: it goes to the output of the process that serves, and no answer has it.
   HttpResponse new_link(const HttpRequest& request) {
-    require_json(request);
+    const Value body = parse_order(request);
     if (!options.new_link)
       throw ApiError(400, "no machine can join this deployment: it was not started by `motley up`", {}, "no_members");
-    const Value body = parse_json(request.body, "the request");
     const Value* lifetime = body.is_object() ? body.find("token_lifetime_s") : nullptr;
     if (lifetime != nullptr && !lifetime->is_number())
       throw input_error("\"token_lifetime_s\" must be a number", "leave it out for the deployment's own");
@@ -227,10 +237,9 @@ struct Service::Impl {
 
   HttpResponse drain(const HttpRequest& request) {
     require_serving();
-    require_json(request);
+    const Value body = parse_order(request);
     if (!options.drain)
       throw ApiError(400, "this deployment has one machine: there is none to be drained", {}, "no_members");
-    const Value body = parse_json(request.body, "the request");
     const Value* member = body.find("member");
     if (member == nullptr || !member->is_string())
       throw input_error("the request has no \"member\"", "name a machine: {\"member\": \"box\"}");
@@ -239,11 +248,23 @@ struct Service::Impl {
     return json_response(Value::object({{revoke ? "revoked" : "draining", member->as_string()}}), 202);
   }
 
-  HttpResponse change_plan(const HttpRequest& request) {
+  void change_plan(const std::shared_ptr<const HttpRequest>& request, const std::shared_ptr<Exchange>& exchange) {
     require_serving();
-    require_json(request);
+    require_json(*request);
+    prompts.post([this, request, exchange] {
+      const auto read = std::make_shared<std::packaged_task<ServePlan()>>([&] {
+        return read_plan<ServePlan>(parse_json_within(request->body, "the plan", max_plan_values), "the plan");
+      });
+      (*read)();
+      queue.post([this, request, exchange, read] {
+        answer(*request, exchange, [&] { reply(*request, exchange, take_plan(read->get_future().get())); });
+      });
+    });
+  }
+
+  HttpResponse take_plan(ServePlan plan) {
+    require_serving();
     const std::uint64_t before = status().epoch;
-    ServePlan plan = read_plan<ServePlan>(parse_json(request.body, "the plan"), "the plan");
     if (!plan.model.digest.empty() && !serving.model.digest.empty() && plan.model.digest != serving.model.digest)
       throw input_error("the plan was made for other files of the model than are served",
                         "plan again for the model that is served");
@@ -295,18 +316,38 @@ struct Service::Impl {
     if (!refusal.empty()) throw ApiError(503, refusal, {}, "unavailable");
   }
 
-  // On the way to complete(), by the other thread.
+  // A request on its way to complete(), by the other thread.
+  struct Preparing {
+    std::shared_ptr<const HttpRequest> request;
+    std::shared_ptr<Exchange> exchange;
+    Instant arrival;
+    std::shared_ptr<TextCodec> codec;
+    Preparation work;
+  };
+
   void prepare(const std::shared_ptr<const HttpRequest>& request, ApiKind kind,
                const std::shared_ptr<Exchange>& exchange, Instant arrival) {
     require_method(*request, "POST");
     require_serving();
-    prompts.post([this, request, kind, exchange, arrival, &model = serving.model, codec = serving.codec] {
-      if (exchange->gone()) return;
-      const auto prepared = std::make_shared<std::packaged_task<PreparedRequest()>>(
-          [&] { return prepare_request(request->body, kind, model, codec.get()); });
-      (*prepared)();
-      queue.post([this, request, exchange, arrival, prepared] {
-        answer(*request, exchange, [&] { complete(prepared->get_future().get(), exchange, arrival); });
+    prepare_on(std::make_shared<Preparing>(Preparing{
+        request, exchange, arrival, serving.codec, {request->body, kind, serving.model, serving.codec.get()}}));
+  }
+
+  // One step, behind those of other requests.
+  void prepare_on(const std::shared_ptr<Preparing>& preparing) {
+    prompts.post([this, preparing] {
+      if (preparing->exchange->gone()) return;
+      std::exception_ptr failure;
+      try {
+        if (preparing->work.step()) return prepare_on(preparing);
+      } catch (...) {
+        failure = std::current_exception();
+      }
+      queue.post([this, preparing, failure] {
+        answer(*preparing->request, preparing->exchange, [&] {
+          if (failure) std::rethrow_exception(failure);
+          complete(preparing->work.take(), preparing->exchange, preparing->arrival);
+        });
       });
     });
   }

@@ -38,6 +38,7 @@ class WatchedCodec final : public TextCodec {
   explicit WatchedCodec(std::shared_ptr<TextCodec> inner) : inner_(std::move(inner)) {}
 
   std::vector<std::int32_t> encode(std::string_view text, bool special) override {
+    ++encodes;
     return inner_->encode(text, special);
   }
   Placed encode_placed(std::string_view text) override { return inner_->encode_placed(text); }
@@ -61,7 +62,7 @@ class WatchedCodec final : public TextCodec {
     return inner_->apply_chat_template(messages, prompt);
   }
 
-  std::atomic<int> decodes = 0, templates = 0;
+  std::atomic<int> decodes = 0, encodes = 0, templates = 0;
   std::atomic<bool> slow_begun = false, slow_may_end = false, broken = false;
 
   void end_slow() {
@@ -324,6 +325,52 @@ TEST_F(ServiceTest, ASlowTemplateHoldsUpNoStream) {
   script.tokens(2, encode("at last"));
   script.end(2, FinishReason::stop);
   EXPECT_TRUE(has(slow.answer(), "at last"));
+}
+
+// A stream goes on while a plan waits for its turn to be read.
+TEST_F(ServiceTest, PlansAreReadBesideStreams) {
+  auto stream = chat(R"(, "stream": true)");
+  script.wait_for(1);
+  auto slow = chat("", "a slow one");
+  codec->slow_begun.wait(false);
+  Call plan(server.port(), "/plan", "{\"format\": \"motley.plan/1\"");
+  EXPECT_TRUE(has(get("/health"), "ok"));  // it has arrived
+  script.tokens(1, encode("at once"));
+  script.end(1, FinishReason::stop);
+  EXPECT_TRUE(has(stream.client().receive_until("0\r\n\r\n"), "[DONE]"));
+  EXPECT_FALSE(has(get("/metrics"), "\"/plan\"")) << "it is not answered yet";
+  codec->end_slow();
+  EXPECT_TRUE(has(plan.answer(), "the plan:1"));
+  EXPECT_TRUE(has(get("/metrics"), "\"/plan\""));
+}
+
+// Of two requests the one with a single prompt does not wait for all of the other's.
+TEST_F(ServiceTest, RequestsTakeTurnsWithTheirPrompts) {
+  auto slow = chat("", "a slow one");
+  codec->slow_begun.wait(false);
+  std::string prompts = "\"p\"";
+  for (int i = 1; i < 20; ++i) prompts += ", \"p\"";
+  Call many(server.port(), "/v1/completions", R"({"max_tokens": 1, "prompt": [)" + prompts + "]}");
+  EXPECT_TRUE(has(get("/health"), "ok"));  // it has arrived
+  Call one(server.port(), "/v1/completions", R"({"max_tokens": 1, "prompt": "the only one"})");
+  EXPECT_TRUE(has(get("/health"), "ok"));
+  const auto only = codec->encode("the only one", true);
+  codec->end_slow();
+  EXPECT_NE(script.wait_for(1).prompt, only) << "the slow one was first";
+  EXPECT_EQ(script.wait_for(2).prompt, only);
+  script.wait_for(22);
+  for (std::size_t id = 1; id <= 22; ++id) script.end(id, FinishReason::stop);
+  for (Call* call : {&slow, &many, &one}) EXPECT_TRUE(call->answer().starts_with("HTTP/1.1 200 "));
+}
+
+// Far beyond the context a text is encoded as far as it takes to know.
+TEST_F(ServiceTest, OfAPromptThatIsFarTooLongAPartIsEncoded) {
+  std::string body = R"({"prompt": ")";
+  for (int i = 0; i < 1000000; ++i) body += "word ";
+  Call call(server.port(), "/v1/completions", body + "\"}");
+  const std::string answer = call.answer();
+  EXPECT_TRUE(answer.starts_with("HTTP/1.1 400 ") && has(answer, "the prompt has more than 200 tokens")) << answer;
+  EXPECT_EQ(codec->encodes, 1);
 }
 
 TEST_F(ServiceTest, PromptsOfClientsThatHaveLeftAreNotPrepared) {

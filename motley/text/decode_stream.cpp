@@ -29,7 +29,11 @@ std::string_view after(std::string_view text, std::ptrdiff_t count) {
 std::string take(DecodeStream& stream, const std::string& text, bool everything) {
   if (text.ends_with(replacement_character) && !everything) return {};
   std::string added(after(text, count_characters(*stream.before)));
-  if (added.empty()) return {};
+  if (added.empty()) {
+    // Special tokens give none, however many come.
+    if (everything) stream.window.resize(stream.given);
+    return {};
+  }
   stream.window.erase(stream.window.begin(), stream.window.begin() + static_cast<std::ptrdiff_t>(stream.given));
   stream.given = stream.window.size();
   stream.before.reset();

@@ -100,6 +100,18 @@ TEST(DecodeStream, ManyAtOnceGiveWhatEachGivesByItself) {
   }
 }
 
+// However many special tokens come, what is decoded again for each stays short.
+TEST(DecodeStream, TokensWithoutTextAreNotKept) {
+  ToyCodec codec;
+  DecodeStream stream;
+  EXPECT_EQ(decode_streams(codec, {{&stream, 1}}, true)[0], "a");
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_EQ(decode_streams(codec, {{&stream, 0}}, true)[0], "");
+    EXPECT_LT(stream.window.size(), 10U);
+  }
+  EXPECT_EQ(decode_streams(codec, {{&stream, 2}}, true)[0], " b");
+}
+
 TEST(DecodeStream, CallsTheCodecOnceForAStep) {
   ToyCodec codec;
   std::vector<DecodeStream> streams(3);
