@@ -18,9 +18,9 @@ TextCodec& need(TextCodec* codec) {
   return *codec;
 }
 
-std::vector<std::int32_t> encode_chat(const Value& messages, TextCodec& codec) {
+std::vector<std::int32_t> encode_chat(const CompletionRequest& request, TextCodec& codec) {
   try {
-    return codec.encode(codec.apply_chat_template(messages, true), false);
+    return codec.encode(codec.apply_chat_template(request.messages, true, request.template_arguments), false);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::input) throw;
     throw ApiError(400, with_hint(error), "messages", "invalid_value");
@@ -61,7 +61,7 @@ PreparedRequest prepare_request(const std::string& body, ApiKind kind, const Mod
   prepared.request = parse_completion_request(parse_json(body, "request body"), kind, model.arch.vocabulary);
   const CompletionRequest& request = prepared.request;
   if (!request.model.empty()) require_model(request.model, model);
-  if (kind == ApiKind::chat) prepared.prompts.push_back({encode_chat(request.messages, need(codec)), {}});
+  if (kind == ApiKind::chat) prepared.prompts.push_back({encode_chat(request, need(codec)), {}});
   for (const auto& prompt : request.prompts) prepared.prompts.push_back(prepare_prompt(prompt, request.echo, codec));
   const char* param = kind == ApiKind::chat ? "messages" : "prompt";
   const bool answers = request.max_tokens != 0;

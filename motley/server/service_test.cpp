@@ -51,17 +51,19 @@ class WatchedCodec final : public TextCodec {
   std::vector<std::uint8_t> token_bytes(std::int32_t token) override { return inner_->token_bytes(token); }
   std::int64_t vocabulary_size() override { return inner_->vocabulary_size(); }
   bool has_chat_template() override { return inner_->has_chat_template(); }
-  std::string apply_chat_template(const Value& messages, bool prompt) override {
+  std::string apply_chat_template(const Value& messages, bool prompt, const Value& arguments) override {
     ++templates;
+    last_arguments = to_json(arguments);
     if (to_json(messages).find("slow") != std::string::npos) {
       slow_begun = true;
       slow_begun.notify_all();
       slow_may_end.wait(false);
     }
-    return inner_->apply_chat_template(messages, prompt);
+    return inner_->apply_chat_template(messages, prompt, arguments);
   }
 
   std::atomic<int> decodes = 0, templates = 0;
+  std::string last_arguments;  // of a template
   std::atomic<bool> slow_begun = false, slow_may_end = false, broken = false;
 
   void end_slow() {
@@ -509,6 +511,14 @@ TEST(Service, AsksForItsKey) {
     EXPECT_TRUE(get("/plan", wrong).starts_with("HTTP/1.1 401 ")) << wrong;
   }
   EXPECT_TRUE(get("/health", "").starts_with("HTTP/1.1 200 "));
+}
+
+TEST_F(ServiceTest, TemplatesGetTheRequestsArguments) {
+  auto call = chat(R"(, "chat_template_kwargs": {"enable_thinking": false, "x": [1, {"y": null}]})");
+  script.wait_for(1);
+  EXPECT_EQ(codec->last_arguments, R"({"enable_thinking":false,"x":[1,{"y":null}]})");
+  script.end(1, FinishReason::stop);
+  EXPECT_TRUE(call.answer().starts_with("HTTP/1.1 200 "));
 }
 
 TEST(Service, WithoutTextServesTokenIds) {

@@ -257,18 +257,19 @@ class Codec:
                 piece = piece.replace(step["replacement"], " ")
         return piece.encode()
 
-    def render(self, messages_json, add_generation_prompt):
+    def render(self, messages_json, add_generation_prompt, arguments_json):
         messages = [{key: value for key, value in message.items() if value is not None}
                     for message in json.loads(messages_json)]
         pieces, size = [], 0
         try:
-            for piece in self.template.generate(
+            for piece in self.template.generate({
                 **self.special_tokens,
-                messages=messages,
-                tools=None,
-                documents=None,
-                add_generation_prompt=add_generation_prompt,
-            ):
+                **json.loads(arguments_json),
+                "messages": messages,
+                "tools": None,
+                "documents": None,
+                "add_generation_prompt": add_generation_prompt,
+            }):
                 pieces.append(piece)
                 size += len(piece)
                 if size > MOST_OUTPUT_CHARACTERS:

@@ -168,7 +168,7 @@ class PythonCodec final : public TextCodec {
     return in_python([&] { return !codec_.attr("template").is_none(); });
   }
 
-  std::string apply_chat_template(const Value& messages, bool add_generation_prompt) override {
+  std::string apply_chat_template(const Value& messages, bool add_generation_prompt, const Value& arguments) override {
     if (!messages.is_array() || messages.as_array().empty())
       throw input_error("messages: expected a list of at least one",
                         R"(such as [{"role": "user", "content": "hello"}])");
@@ -179,10 +179,11 @@ class PythonCodec final : public TextCodec {
     if (!has_chat_template())
       throw input_error("the model has no chat template",
                         "add chat_template.jinja to its folder, or send plain text to /v1/completions");
-    const std::string json = to_json(messages);
+    const std::string json = to_json(messages), arguments_json = to_json(arguments);
     return in_python([&] {
       const PythonLimits limits(template_time, template_bytes);
-      return codec_.attr("render")(to_python(json), add_generation_prompt).cast<std::string>();
+      return codec_.attr("render")(to_python(json), add_generation_prompt, to_python(arguments_json))
+          .cast<std::string>();
     });
   }
 

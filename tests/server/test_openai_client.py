@@ -156,6 +156,12 @@ def test_penalties_and_bias_change_the_text(client, model):
     assert chat(client, model, frequency_penalty=2, presence_penalty=2).choices[0].message.content
 
 
+def test_parameters_that_change_nothing(client, model):
+    text = chat(client, model).choices[0].message.content
+    for same in ({"tool_choice": "none"}, {"tool_choice": "auto"}, {"extra_body": {"repetition_penalty": 1.0, "best_of": 1, "chat_template_kwargs": {}}}):
+        assert chat(client, model, **same).choices[0].message.content == text
+
+
 @pytest.mark.parametrize("parameters, param", [
     ({"temperature": 5}, "temperature"),
     ({"n": 100}, "n"),
