@@ -257,6 +257,8 @@ def test_interrupt_drains(start_server):
     assert chunks[-1].choices[0].finish_reason == "length"
     stopper.join()
     assert result == [0]
+    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    assert not (state / "motley" / "operators" / f"127.0.0.1:{server.port}").exists()
 
 
 def test_nothing_to_do_costs_nothing(server, client, model):
