@@ -24,6 +24,7 @@
 #include <thread>
 #include <utility>
 
+#include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
 #include "motley/comm/net/file_descriptor.hpp"
 #include "motley/server/http_outbox.hpp"
@@ -44,6 +45,8 @@ namespace {
 // how many may at a time.
 constexpr std::chrono::seconds linger_time(2);
 constexpr int most_lingering = 16;
+
+constexpr double stalled_s = 1;  // a client that takes no byte for so long makes room for others
 
 constexpr std::size_t body_piece_bytes = 16 << 10;
 constexpr std::chrono::milliseconds descriptor_pause(100);  // for others to give some back
@@ -165,6 +168,7 @@ struct Server::Impl : std::enable_shared_from_this<Server::Impl> {
     bool has_asked = false;             // a whole request
     std::shared_ptr<BodyShare> body;    // while it is read
     std::shared_ptr<Outbox> answering;  // none: between requests
+    std::optional<Instant> writing;     // since then
     bool lingers = false;
   };
   std::set<Session*> sessions;
@@ -263,9 +267,20 @@ struct Server::Impl : std::enable_shared_from_this<Server::Impl> {
 
   // The one that has waited longest, of those that have asked nothing yet if there are any.
   bool drop_waiting() {
-    if (waiting.empty()) return false;
+    if (waiting.empty()) return drop_stalled();
     const auto found = std::ranges::find(waiting, false, &Session::has_asked);
     drop(found != waiting.end() ? **found : *waiting.front());
+    return true;
+  }
+
+  bool drop_stalled() {
+    const auto is_stalled = [](const Session* each) {
+      return each->writing && seconds_since(*each->writing) > stalled_s;
+    };
+    const auto found = std::ranges::find_if(sessions, is_stalled);
+    if (found == sessions.end()) return false;
+    (*found)->writing.reset();
+    (*found)->answering->abort();
     return true;
   }
 
@@ -444,7 +459,9 @@ struct Server::Impl : std::enable_shared_from_this<Server::Impl> {
         continue;
       }
       session.stream.expires_after(options.write_timeout);
+      session.writing = Clock::now();
       auto [status, written] = co_await asio::async_write(session.stream, asio::buffer(text), no_throw);
+      session.writing.reset();
       if (status) outbox.leave();
     }
   }

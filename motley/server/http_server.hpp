@@ -18,8 +18,8 @@ struct ServerOptions {
   std::size_t max_header_bytes = 16 << 10;
   std::size_t max_body_bytes = 8 << 20;
   // Of all connections, and of those of one address that have asked nothing yet: beyond that the oldest of these is
-  // closed. Without any, one that is idle between requests makes room; where all are being answered, the new one gets
-  // 503. A quarter of the process's descriptors is left alone.
+  // closed. Without any, one that is idle between requests makes room, or one that does not read its answer; where all
+  // are being answered, the new one gets 503. A quarter of the process's descriptors is left alone.
   std::size_t max_connections = 1024;
   std::size_t max_new_per_address = 512;
   std::size_t max_bodies_bytes = 128 << 20;  // of all together; where there are more, the largest is dropped

@@ -188,6 +188,23 @@ TEST(HttpServer, LimitsWhatAsksNothingFromOneAddress) {
   EXPECT_TRUE(busy.receive_until("\r\n\r\n").starts_with("HTTP/1.1 200 OK"));
 }
 
+TEST(HttpServer, ThoseThatDoNotReadMakeRoom) {
+  Echo echo({.max_connections = 2, .max_unread_bytes = 1 << 30});
+  RawClient first(echo.port()), second(echo.port());
+  for (RawClient* client : {&first, &second}) {
+    client->send(http_get_request("/hold", ""));
+    HttpResponse large;
+    large.body = std::string(32 << 20, 'x');  // more than sockets hold
+    echo.held()->reply(std::move(large));
+  }
+  std::string answer;
+  for (int i = 0; i < 200 && !has(answer, "GET /third 0"); ++i) {
+    answer = ask(echo.port(), http_get_request("/third"));
+    std::this_thread::sleep_for(50ms);
+  }
+  EXPECT_TRUE(has(answer, "GET /third 0")) << answer;
+}
+
 TEST(HttpServer, LimitsTheMemoryOfBodies) {
   Echo echo({.max_bodies_bytes = 2 << 20});
   const auto begin = [](RawClient& client, std::size_t length, std::size_t sent) {
