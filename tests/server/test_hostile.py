@@ -104,6 +104,7 @@ def test_bodies_that_do_not_end_are_bounded(server):
             check()
         for _ in range(3):
             ask(server)
+            check()
 
 
 def test_answers_that_nobody_reads_are_bounded(server):
