@@ -249,8 +249,8 @@ class Deployment:
         return {worker["device"].split("/")[0] for worker in self.plan()["workers"]}
 
     def run(self, *words):
-        """What a command of the program prints that asks this deployment."""
-        result = subprocess.run([self.motley, *words, "--port", "8000"], capture_output=True, text=True, timeout=60)
+        """What a command of the program prints that asks this deployment, as its driver's own user."""
+        result = subprocess.run([self.motley, *words, "--port", "8000"], capture_output=True, text=True, timeout=60, env=self.environment("m1"))
         assert result.returncode == 0, f"{words}: {result.stdout}{result.stderr}"
         return result.stdout
 

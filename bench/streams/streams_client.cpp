@@ -57,7 +57,7 @@ void send_chat(Chat& chat, int port, const std::string& body, int poll_descripto
   if (::connect(chat.socket, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
     throw std::runtime_error("cannot connect");
   const std::string request = fmt::format(
-      "POST /v1/chat/completions HTTP/1.1\r\nHost: here\r\nContent-Type: application/json\r\nConnection: close\r\n"
+      "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n"
       "Content-Length: {}\r\n\r\n{}",
       body.size(), body);
   chat.sent_s = now_s();

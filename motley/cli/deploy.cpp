@@ -66,6 +66,7 @@ std::set<std::string> machines_needed(const DeployOptions& options) {
 }  // namespace
 
 int deploy(const DeployOptions& options) {
+  OperatorKey operator_key(options.api.operator_key);
   const std::string model = locate_model(options.model, ModelFiles::all).path;
   const std::string name = machine_name(options.machine);
   prepare_worker_program();
@@ -160,7 +161,6 @@ int deploy(const DeployOptions& options) {
   ServeSettings settings;
   settings.model_folder = model;
   settings.port = options.port;
-  settings.api_key = options.api_key;
   settings.drain_s = requests_grace_s;
   settings.restart.waits = true;
   settings.replan = [&](const ServePlan& before, const std::set<std::string>& lost, const Error&) {
@@ -200,6 +200,7 @@ int deploy(const DeployOptions& options) {
     return lifetime_s;
   };
   settings.report = [&](const std::string& what, const std::string& detail, double) { report(what, detail); };
+  apply_api_options(options.api, operator_key, settings);
   std::optional<Replanning> replanning;
   settings.on_driver = [&](Driver& driver) {
     replanning.emplace(members, plans, driver, !options.cluster.has_value(), report);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "motley/cli/agents.hpp"
+#include "motley/cli/api_options.hpp"
 #include "motley/cli/member_plans.hpp"
 #include "motley/comm/net/strangers.hpp"
 #include "motley/planner/serve/serve.hpp"
@@ -25,7 +26,7 @@ struct DeployOptions {
   std::string token_lifetime = "24 h";
   std::string store;     // of what a driver needs to take the deployment up; empty: a file of this machine's
   bool standby = false;  // waits until the driver that holds the store is gone
-  std::string api_key;
+  ApiOptions api;
   int port = 8000;  // of the API, on 127.0.0.1
   int wait = 1;     // for so many machines, this one among them
   bool quiet = false;

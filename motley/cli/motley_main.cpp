@@ -8,6 +8,7 @@
 
 #include "motley/base/error.hpp"
 #include "motley/base/hints.hpp"
+#include "motley/base/open_files.hpp"
 #include "motley/base/version.hpp"
 #include "motley/cli/command.hpp"
 
@@ -123,6 +124,7 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return report(usage_error(app, error, argc, argv));
   }
+  raise_open_files();  // connections and weights take many
   try {
     return action();
   } catch (const Error& error) {

@@ -11,6 +11,7 @@
 #include "motley/base/units.hpp"
 #include "motley/cli/command.hpp"
 #include "motley/cli/losses.hpp"
+#include "motley/cli/operator_key.hpp"
 #include "motley/plan/served.hpp"
 #include "motley/server/client.hpp"
 
@@ -22,7 +23,7 @@ constexpr double drain_s = 30;  // for a plan without the machine to take effect
 struct RunningOptions {
   std::string url = "http://127.0.0.1:8000";
   int port = 0;  // 0: that of the URL
-  std::string api_key;
+  std::string api_key, operator_key;
   std::string plan, member, token_lifetime;
   bool revoke = false;
   Output output;
@@ -34,12 +35,17 @@ void add_running_options(CLI::App& verb, RunningOptions& options) {
       ->check(CLI::Range(1, 65535))
       ->excludes("--url");
   verb.add_option("--api-key", options.api_key, "Key of the server")->envname("MOTLEY_API_KEY")->type_name("KEY");
+  add_operator_key_option(verb, options.operator_key, "Operator's key, where the server was given one");
 }
 
+// Called with the operator's key, which holds for everything; with the client's where there is no other.
 ServerAddress server_of(const RunningOptions& options) {
   ServerAddress server = parse_server_url(options.url);
   if (options.port > 0) server.port = std::to_string(options.port);
-  server.api_key = options.api_key;
+  if (server.host == "localhost") server.host = "127.0.0.1";  // another user may listen at the same port of [::1]
+  server.api_key = options.operator_key;
+  if (server.api_key.empty()) server.api_key = kept_operator_key(server.host, server.port);
+  if (server.api_key.empty()) server.api_key = options.api_key;
   return server;
 }
 

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include "motley/cli/api_options.hpp"
 #include "motley/cli/command.hpp"
 #include "motley/cli/deploy.hpp"
 #include "motley/cli/planning.hpp"
@@ -25,7 +26,7 @@ void add_serve(CLI::App& parent, Action& action) {
     ServingOptions serving;
     std::string host = "127.0.0.1";
     int port = 8000;
-    std::string api_key;
+    ApiOptions api;
     bool insecure = false;
     bool local = false;
     bool agents = false;
@@ -45,9 +46,7 @@ void add_serve(CLI::App& parent, Action& action) {
   verb->add_option("--host", options->host, "Address to listen on (default 127.0.0.1)")->type_name("ADDRESS");
   verb->add_option("--port", options->port, "Port to listen on; 0 is any free one (default 8000)")
       ->check(CLI::Range(0, 65535));
-  verb->add_option("--api-key", options->api_key, "Key that clients must send as a bearer token")
-      ->envname("MOTLEY_API_KEY")
-      ->type_name("KEY");
+  add_api_options(*verb, options->api);
   verb->add_flag("--insecure", options->insecure, "Allow an address that other machines can reach, without TLS");
   verb->add_flag("--local", options->local, "Run each device as a CPU worker process on this machine");
   verb->add_flag("--agents", options->agents, "Run the plan on the machines that it names, which join as with `up`")
@@ -70,7 +69,7 @@ void add_serve(CLI::App& parent, Action& action) {
         deployment.plan = plan;
         deployment.search = search_like(plan);
         deployment.port = options->port;
-        deployment.api_key = options->api_key;
+        deployment.api = options->api;
         deployment.quiet = options->quiet;
         return deploy(deployment);
       }
@@ -80,8 +79,9 @@ void add_serve(CLI::App& parent, Action& action) {
       ServeSettings settings = serve_settings(options->serving, plan, options->quiet);
       settings.host = options->host;
       settings.port = options->port;
-      settings.api_key = options->api_key;
       settings.insecure = options->insecure;
+      OperatorKey key(options->api.operator_key);
+      apply_api_options(options->api, key, settings);
       return serve_plan(plan, std::move(settings));
     };
   });

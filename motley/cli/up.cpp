@@ -50,9 +50,7 @@ void add_up(CLI::App& parent, Action& action) {
   add_deploy_options(*verb, options->deploy);
   verb->add_option("--port", options->deploy.port, "Port of the API on 127.0.0.1; 0 is any free one (default 8000)")
       ->check(CLI::Range(0, 65535));
-  verb->add_option("--api-key", options->deploy.api_key, "Key that clients must send as a bearer token")
-      ->envname("MOTLEY_API_KEY")
-      ->type_name("KEY");
+  add_api_options(*verb, options->deploy.api);
   verb->add_flag("-q,--quiet", options->deploy.quiet, "Print no progress on stderr");
   verb->callback([options, &action] { action = [options] { return up(*options); }; });
 }

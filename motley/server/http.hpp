@@ -15,6 +15,7 @@ struct HttpRequest {
   std::string authorization;  // the header's value; empty: none
   std::string content_type;   // likewise
   std::string body;
+  std::shared_ptr<void> share = {};  // of the memory for bodies, taken as long as the request lives
 };
 
 struct HttpResponse {

@@ -16,9 +16,12 @@ namespace motley {
 
 class RawClient {
  public:
-  explicit RawClient(int port) : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
+  explicit RawClient(int port, const char* from = "127.0.0.1")
+      : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
+    ::inet_pton(AF_INET, from, &address.sin_addr);
+    ::bind(socket_, reinterpret_cast<const sockaddr*>(&address), sizeof address);
     address.sin_port = htons(static_cast<std::uint16_t>(port));
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     connected_ = ::connect(socket_, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
@@ -65,13 +68,13 @@ class RawClient {
 
 inline std::string http_post(std::string_view path, std::string_view body,
                              std::string_view headers = "Connection: close\r\n") {
-  return "POST " + std::string(path) + " HTTP/1.1\r\nHost: test\r\n" + std::string(headers) +
+  return "POST " + std::string(path) + " HTTP/1.1\r\nHost: localhost\r\n" + std::string(headers) +
          "Content-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" +
          std::string(body);
 }
 
 inline std::string http_get_request(std::string_view path, std::string_view headers = "Connection: close\r\n") {
-  return "GET " + std::string(path) + " HTTP/1.1\r\nHost: test\r\n" + std::string(headers) + "\r\n";
+  return "GET " + std::string(path) + " HTTP/1.1\r\nHost: localhost\r\n" + std::string(headers) + "\r\n";
 }
 
 // Asks once on a connection of its own.

@@ -1,27 +1,35 @@
 #include "motley/server/http_server.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/steady_timer.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
+#include <cerrno>
 #include <condition_variable>
-#include <functional>
+#include <cstring>
+#include <limits>
+#include <list>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <thread>
-#include <vector>
+#include <utility>
 
+#include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
+#include "motley/comm/net/file_descriptor.hpp"
+#include "motley/server/http_outbox.hpp"
 #include "motley/server/openai_api.hpp"
+#include "motley/server/web_access.hpp"
 
 namespace motley {
 
@@ -33,164 +41,15 @@ using beast::error_code;
 
 namespace {
 
-constexpr auto no_throw = asio::as_tuple(asio::use_awaitable);
-
-// How long a client may go on sending what was refused, so that it reads the answer before the connection is reset.
+// How long a client may go on sending what was refused, so that it reads the answer before the connection is reset; and
+// how many may at a time.
 constexpr std::chrono::seconds linger_time(2);
+constexpr int most_lingering = 16;
 
-enum class After { keep_alive, close };
+constexpr double stalled_s = 1;  // a client that takes no byte for so long makes room for others
 
-std::string head_of(int status, std::string_view content_type, After after) {
-  const auto reason = http::obsolete_reason(static_cast<http::status>(status));
-  return fmt::format("HTTP/1.1 {} {}\r\nContent-Type: {}\r\nConnection: {}\r\n", status,
-                     std::string_view(reason.data(), reason.size()), content_type,
-                     after == After::close ? "close" : "keep-alive");
-}
-
-std::string whole_answer(const HttpResponse& response, After after) {
-  std::string text = head_of(response.status, response.content_type, after);
-  for (const auto& [name, value] : response.headers) text += fmt::format("{}: {}\r\n", name, value);
-  return text + fmt::format("Content-Length: {}\r\n\r\n{}", response.body.size(), response.body);
-}
-
-// Work that other threads give to the transport's: it is woken once for all that comes before it looks.
-class Mailbox : public std::enable_shared_from_this<Mailbox> {
- public:
-  // `context` is shared since an answer may be given when the server is gone.
-  explicit Mailbox(std::shared_ptr<asio::io_context> context) : context_(std::move(context)) {}
-
-  asio::io_context& context() { return *context_; }
-
-  void put(std::function<void()> work) {
-    const std::lock_guard lock(mutex_);
-    work_.push_back(std::move(work));
-    if (work_.size() == 1) asio::post(*context_, [self = shared_from_this()] { self->run(); });
-  }
-
- private:
-  void run() {
-    std::vector<std::function<void()>> all;
-    {
-      const std::lock_guard lock(mutex_);
-      all.swap(work_);
-    }
-    for (const auto& work : all) work();
-  }
-
-  std::shared_ptr<asio::io_context> context_;
-  std::mutex mutex_;
-  std::vector<std::function<void()>> work_;
-};
-
-// What one request is answered with: filled by any thread, drained by its session on the transport's thread.
-class Outbox final : public Exchange, public std::enable_shared_from_this<Outbox> {
- public:
-  Outbox(std::shared_ptr<Mailbox> mailbox, After after, bool chunked, std::size_t max_unread_bytes)
-      : mailbox_(std::move(mailbox)),
-        wake_(mailbox_->context()),
-        after_(after),
-        chunked_(chunked),
-        max_unread_bytes_(max_unread_bytes) {
-    wake_.expires_at(asio::steady_timer::time_point::max());
-  }
-
-  void reply(HttpResponse response) override { put(whole_answer(response, after_), Last::yes); }
-
-  void start_stream() override {
-    std::string head = head_of(200, "text/event-stream", after_) + "Cache-Control: no-cache\r\n";
-    put(head + (chunked_ ? "Transfer-Encoding: chunked\r\n\r\n" : "\r\n"), Last::no);
-  }
-
-  void send(std::string events) override {
-    put(chunked_ ? fmt::format("{:x}\r\n{}\r\n", events.size(), events) : std::move(events), Last::no);
-  }
-
-  void end() override { put(chunked_ ? "0\r\n\r\n" : "", Last::yes); }
-
-  bool gone() const override { return gone_; }
-
-  void on_gone(std::function<void()> callback) override {
-    {
-      const std::lock_guard lock(mutex_);
-      if (!gone_) {
-        callback_ = std::move(callback);
-        return;
-      }
-    }
-    callback();
-  }
-
-  // ---- for the session, on the transport's thread ----
-
-  std::string take() {
-    std::string text = std::exchange(text_, {});
-    unread_bytes_ -= text.size();
-    return text;
-  }
-  bool finished() const { return finished_; }
-  asio::awaitable<void> wait() { co_await wake_.async_wait(no_throw); }
-
-  void leave() {
-    std::function<void()> callback;
-    {
-      const std::lock_guard lock(mutex_);
-      gone_ = true;
-      callback = std::exchange(callback_, nullptr);
-    }
-    wake_.cancel();
-    if (callback) callback();
-  }
-
-  // Reports the end of the connection by the other side. Bytes that come in early are the next request's: from then on
-  // only writing tells.
-  void watch(tcp::socket& socket) {
-    watching_ = true;
-    socket.async_wait(tcp::socket::wait_read, [self = shared_from_this(), &socket](error_code status) {
-      if (!self->watching_ || status == asio::error::operation_aborted) return;
-      char byte = 0;
-      error_code peek;
-      const std::size_t count = socket.receive(asio::buffer(&byte, 1), tcp::socket::message_peek, peek);
-      if (peek || count == 0) self->leave();
-    });
-  }
-  void stop_watching(tcp::socket& socket) {
-    watching_ = false;
-    error_code ignored;
-    socket.cancel(ignored);
-  }
-  // Ends the connection from outside the session, also when that is stuck in writing.
-  std::function<void()> abort;
-
- private:
-  enum class Last { no, yes };
-
-  void put(std::string text, Last last) {
-    // Under the lock: once leave() has returned, nothing more is given to the context, which may never run again.
-    const std::lock_guard lock(mutex_);
-    if (gone_) return;
-    const bool too_much = unread_bytes_.fetch_add(text.size()) > max_unread_bytes_;
-    mailbox_->put([self = shared_from_this(), text = std::move(text), last, too_much] {
-      if (self->gone_) return;
-      self->text_ += text;
-      self->finished_ = self->finished_ || last == Last::yes;
-      self->wake_.cancel();
-      if (too_much && self->abort) self->abort();
-    });
-  }
-
-  std::shared_ptr<Mailbox> mailbox_;
-  asio::steady_timer wake_;  // never expires; cancelled when there is news
-  const After after_;
-  const bool chunked_;
-  const std::size_t max_unread_bytes_;
-  std::atomic<std::size_t> unread_bytes_{0};
-  std::string text_;
-  bool finished_ = false, watching_ = false;
-
-  std::mutex mutex_;  // of changes to the two below
-  std::atomic<bool> gone_{false};
-  std::function<void()> callback_;
-};
+constexpr std::size_t body_piece_bytes = 16 << 10;
+constexpr std::chrono::milliseconds descriptor_pause(100);  // for others to give some back
 
 tcp::endpoint endpoint_of(const ServerOptions& options) {
   if (options.port < 0 || options.port > 65535)
@@ -207,28 +66,115 @@ tcp::endpoint endpoint_of(const ServerOptions& options) {
   return {address, static_cast<std::uint16_t>(options.port)};
 }
 
+// Connections take descriptors below this number alone: the rest is for workers and their weights, and for answers to
+// those that are refused. The system gives the lowest that is free, so all below a new one's number are in use.
+int first_reserved_descriptor() {
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  const auto most = static_cast<int>(std::min<rlim_t>(limit.rlim_cur, std::numeric_limits<int>::max()));
+  return most - most / 4 - most_lingering;
+}
+
+// Of an IPv6 address its network: whoever has one has 2^64.
+asio::ip::address sender_of(const asio::ip::address& address) {
+  if (!address.is_v6()) return address;
+  asio::ip::address_v6 network = address.to_v6();
+  if (network.is_v4_mapped()) return asio::ip::make_address_v4(asio::ip::v4_mapped, network);
+  auto bytes = network.to_bytes();
+  std::fill(bytes.begin() + 8, bytes.end(), std::uint8_t{0});
+  return asio::ip::address_v6(bytes);
+}
+
+// A part of the memory for bodies; given back by whichever thread has it last.
+class BodyShare {
+ public:
+  explicit BodyShare(std::shared_ptr<std::atomic<std::size_t>> all) : all_(std::move(all)) {}
+  ~BodyShare() { set(0); }
+  BodyShare(const BodyShare&) = delete;
+  BodyShare& operator=(const BodyShare&) = delete;
+  void set(std::size_t bytes) {
+    *all_ += bytes - bytes_;
+    bytes_ = bytes;
+  }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  std::shared_ptr<std::atomic<std::size_t>> all_;
+  std::size_t bytes_ = 0;
+};
+
+using Request = http::request<http::buffer_body>;
+
+std::string_view header(const Request& request, http::field field) {
+  const auto value = request[field];
+  return {value.data(), value.size()};
+}
+
+// The question that a browser asks before a page's request.
+bool is_preflight(const Request& request) {
+  return request.method() == http::verb::options && request.count(http::field::origin) > 0 &&
+         request.count(http::field::access_control_request_method) > 0;
+}
+
 }  // namespace
 
 struct Server::Impl : std::enable_shared_from_this<Server::Impl> {
   Impl(HttpHandler the_handler, ServerOptions the_options)
-      : handler(std::move(the_handler)), options(std::move(the_options)), acceptor(*context) {}
+      : handler(std::move(the_handler)),
+        options(std::move(the_options)),
+        endpoint(endpoint_of(options)),
+        access{.host = options.host, .loopback = endpoint.address().is_loopback(), .origins = options.origins},
+        acceptor(*context) {}
 
   HttpHandler handler;
   const ServerOptions options;
+  const tcp::endpoint endpoint;
+  const WebAccess access;
   std::shared_ptr<asio::io_context> context = std::make_shared<asio::io_context>(1);
   std::shared_ptr<Mailbox> mailbox = std::make_shared<Mailbox>(context);  // shared with the answers
+  std::shared_ptr<std::atomic<std::size_t>> bodies_bytes = std::make_shared<std::atomic<std::size_t>>(0);
   tcp::acceptor acceptor;
   int port = 0;
   std::thread thread;
 
   // On the transport's thread alone:
   struct Session {
-    explicit Session(tcp::socket socket) : stream(std::move(socket)) {}
+    Session(Impl& the_server, tcp::socket socket, asio::ip::address address)
+        : server(the_server), stream(std::move(socket)), from(std::move(address)) {
+      server.enter(*this);
+    }
+    ~Session() {
+      if (answering) stop_answering();
+      if (lingers) --server.lingering;
+      server.leave(*this);
+    }
+    Session(const Session&) = delete;
+    Session& operator=(const Session&) = delete;
+
+    void stop_answering() {
+      answering->abort = nullptr;
+      answering->stop_watching(stream.socket());
+      answering->leave();
+      answering = nullptr;
+      --server.answering;
+    }
+
+    Impl& server;
     beast::tcp_stream stream;
+    const asio::ip::address from;
     beast::flat_buffer buffer;
+    std::string web_headers;  // of its answers
+    std::optional<std::list<Session*>::iterator> waiting;
+    bool has_asked = false;             // a whole request
+    std::shared_ptr<BodyShare> body;    // while it is read
     std::shared_ptr<Outbox> answering;  // none: between requests
+    std::optional<Instant> writing;     // since then
+    bool lingers = false;
   };
   std::set<Session*> sessions;
+  std::list<Session*> waiting;  // for a complete request, the longest first
+  std::size_t answering = 0;
+  int lingering = 0;
   bool stopping = false;
 
   std::mutex mutex;
@@ -236,12 +182,13 @@ struct Server::Impl : std::enable_shared_from_this<Server::Impl> {
   std::size_t session_count = 0;  // for stop(), under the mutex
 
   void listen() {
-    const tcp::endpoint endpoint = endpoint_of(options);
     try {
       acceptor.open(endpoint.protocol());
+      ::fcntl(acceptor.native_handle(), F_SETFD, FD_CLOEXEC);  // not for workers
       acceptor.set_option(tcp::acceptor::reuse_address(true));
       acceptor.bind(endpoint);
       acceptor.listen();
+      acceptor.non_blocking(true);
       port = acceptor.local_endpoint().port();
     } catch (const boost::system::system_error& error) {
       throw Error(ErrorCode::environment,
@@ -253,33 +200,104 @@ struct Server::Impl : std::enable_shared_from_this<Server::Impl> {
   void start() {
     listen();
     asio::co_spawn(*context, accept(shared_from_this()), asio::detached);
-    thread = std::thread([this] { context->run(); });
+    thread = std::thread([this] { run(); });
   }
 
-  static asio::awaitable<void> accept(std::shared_ptr<Impl> self) {
-    while (self->acceptor.is_open()) {
-      auto [status, socket] = co_await self->acceptor.async_accept(no_throw);
-      if (!status) {
-        asio::co_spawn(*self->context, serve(self, std::move(socket)), asio::detached);
-      } else if (self->acceptor.is_open()) {  // too many open files: they may become fewer
-        asio::steady_timer pause(*self->context, std::chrono::milliseconds(100));
-        co_await pause.async_wait(no_throw);
+  // Where memory is short, what needs it ends, and the others go on.
+  void run() {
+    while (true) {
+      try {
+        context->run();
+        return;
+      } catch (const std::exception&) {
       }
     }
   }
 
-  static asio::awaitable<void> serve(std::shared_ptr<Impl> self, tcp::socket socket) {
+  static asio::awaitable<void> accept(std::shared_ptr<Impl> self) {
+    while (self->acceptor.is_open()) {
+      try {
+        co_await self->accept_one();
+      } catch (const std::exception&) {  // as in run()
+      }
+    }
+  }
+
+  asio::awaitable<void> accept_one() {
+    co_await acceptor.async_wait(tcp::acceptor::wait_read, no_throw);
+    if (!acceptor.is_open()) co_return;
+    sockaddr_storage address{};
+    socklen_t size = sizeof address;
+    FileDescriptor accepted(::accept4(acceptor.native_handle(), reinterpret_cast<sockaddr*>(&address), &size,
+                                      SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (accepted) {
+      tcp::endpoint from;
+      std::memcpy(from.data(), &address, std::min<std::size_t>(size, from.capacity()));
+      admit(std::move(accepted), sender_of(from.address()));
+    } else if (errno != EAGAIN && errno != ECONNABORTED && errno != EINTR && !drop_waiting()) {
+      asio::steady_timer pause(*context, descriptor_pause);
+      co_await pause.async_wait(no_throw);
+    }
+  }
+
+  void admit(FileDescriptor accepted, const asio::ip::address& from) {
+    const auto is_like_it = [&](const Session* each) { return !each->has_asked && each->from == from; };
+    if (std::ranges::count_if(waiting, is_like_it) >= static_cast<std::ptrdiff_t>(options.max_new_per_address))
+      drop(**std::ranges::find_if(waiting, is_like_it));
+    const bool room = make_room(accepted);
+    tcp::socket socket(*context);
+    socket.assign(endpoint.protocol(), accepted.get());
+    accepted.release();
     error_code ignored;
     socket.set_option(tcp::no_delay(true), ignored);
-    Session session(std::move(socket));
-    self->enter(session);
-    if (self->sessions.size() > self->options.max_connections)
-      co_await self->refuse(session, 503, "too many connections");
-    else
-      while (co_await self->serve_one(session)) {
-      }
+    auto session = std::make_unique<Session>(*this, std::move(socket), from);
+    if (room) wait(*session);
+    asio::co_spawn(*context, serve(shared_from_this(), std::move(session)), asio::detached);
+  }
+
+  bool make_room(FileDescriptor& accepted) {
+    const int most = first_reserved_descriptor();
+    if (accepted.get() < most && waiting.size() + answering < options.max_connections) return true;
+    if (!drop_waiting()) return false;
+    // Into the place that has become free.
+    if (FileDescriptor lower(::fcntl(accepted.get(), F_DUPFD_CLOEXEC, 0)); lower && lower.get() < accepted.get())
+      accepted = std::move(lower);
+    return accepted.get() < most;
+  }
+
+  // The one that has waited longest, of those that have asked nothing yet if there are any.
+  bool drop_waiting() {
+    if (waiting.empty()) return drop_stalled();
+    const auto found = std::ranges::find(waiting, false, &Session::has_asked);
+    drop(found != waiting.end() ? **found : *waiting.front());
+    return true;
+  }
+
+  bool drop_stalled() {
+    const auto is_stalled = [](const Session* each) {
+      return each->writing && seconds_since(*each->writing) > stalled_s;
+    };
+    const auto found = std::ranges::find_if(sessions, is_stalled);
+    if (found == sessions.end()) return false;
+    (*found)->writing.reset();
+    (*found)->answering->abort();
+    return true;
+  }
+
+  // Its coroutine ends by the error of what it waits for.
+  void drop(Session& session) {
+    stop_waiting(session);
+    if (session.body) session.body->set(0);
+    error_code ignored;
     session.stream.socket().close(ignored);
-    self->leave(session);
+  }
+
+  void wait(Session& session) {
+    if (!session.waiting) session.waiting = waiting.insert(waiting.end(), &session);
+  }
+  void stop_waiting(Session& session) {
+    if (session.waiting) waiting.erase(*session.waiting);
+    session.waiting.reset();
   }
 
   void enter(Session& session) {
@@ -289,38 +307,79 @@ struct Server::Impl : std::enable_shared_from_this<Server::Impl> {
   }
 
   void leave(Session& session) {
+    stop_waiting(session);
     sessions.erase(&session);
     const std::lock_guard lock(mutex);
     --session_count;
     sessions_ended.notify_all();
   }
 
-  // Reads one request and writes its answer. False: the connection is to be closed.
-  asio::awaitable<bool> serve_one(Session& session) {
-    http::request_parser<http::string_body> parser;
+  static asio::awaitable<void> serve(std::shared_ptr<Impl> self, std::unique_ptr<Session> session) {
+    if (!session->waiting) co_await self->refuse(*session, 503, "too many connections");
+    while (session->waiting) co_await self->serve_one(*session);
+  }
+
+  // Reads one request and writes its answer. Afterwards the session waits for the next, or is to be closed.
+  asio::awaitable<void> serve_one(Session& session) {
+    http::request_parser<http::buffer_body> parser;
     parser.header_limit(static_cast<std::uint32_t>(options.max_header_bytes));
     parser.body_limit(options.max_body_bytes);
 
-    if (stopping) co_return false;
     session.stream.expires_after(options.header_timeout);
     auto [status, read] = co_await http::async_read_header(session.stream, session.buffer, parser, no_throw);
+    const Request& request = parser.get();
+    session.web_headers = web_headers(access, header(request, http::field::origin));
+    if (!status) {
+      if (const auto [code, reason] = refusal_of(request); code != 0) co_return co_await refuse(session, code, reason);
+    }
     if (!status && beast::iequals(parser.get()[http::field::expect], "100-continue") && !parser.is_done()) {
       const std::string go_on = "HTTP/1.1 100 Continue\r\n\r\n";
       std::tie(status, read) = co_await asio::async_write(session.stream, asio::buffer(go_on), no_throw);
     }
-    if (!status && !parser.is_done()) {
-      session.stream.expires_after(options.body_timeout);
+    std::string body;
+    session.body = std::make_shared<BodyShare>(bodies_bytes);
+    if (!status) session.stream.expires_after(options.body_timeout);
+    while (!status && !parser.is_done()) {
+      const std::size_t size = body.size();
+      body.resize(size + body_piece_bytes);
+      parser.get().body().data = body.data() + size;
+      parser.get().body().size = body_piece_bytes;
       std::tie(status, read) = co_await http::async_read(session.stream, session.buffer, parser, no_throw);
+      if (status == http::error::need_buffer) status = {};
+      body.resize(body.size() - parser.get().body().size);
+      if (session.waiting && !holds(session, body.capacity()))
+        co_return co_await refuse(session, 503, "the bodies of requests take too much memory");
     }
-    if (status) {
-      co_await refuse_unreadable(session, status);
-      co_return false;
+    if (!session.waiting) co_return;  // dropped
+    if (status) co_return co_await refuse_unreadable(session, status);
+    co_await answer(session, request, std::move(body));
+  }
+
+  // 0: it is not refused.
+  std::pair<int, std::string> refusal_of(const Request& request) const {
+    const std::size_t hosts = request.count(http::field::host);
+    if (hosts > 1 || (hosts == 0 && request.version() >= 11))
+      return {400, fmt::format("invalid HTTP request: {} Host headers", hosts)};
+    const std::string reason =
+        web_refusal(access, header(request, http::field::host), header(request, http::field::origin));
+    return {reason.empty() ? 0 : 403, reason};
+  }
+
+  // So many bytes of its body. False: there is no memory for them.
+  bool holds(Session& session, std::size_t bytes) {
+    const auto size_of = [](const Session* each) { return each->body ? each->body->bytes() : 0; };
+    session.body->set(bytes);
+    while (*bodies_bytes > options.max_bodies_bytes) {
+      Session* largest = *std::ranges::max_element(waiting, {}, size_of);
+      if (largest == &session) return false;
+      drop(*largest);
     }
-    co_return co_await answer(session, parser.release());
+    return true;
   }
 
   // A client that has left or is too slow is not answered.
   asio::awaitable<void> refuse_unreadable(Session& session, error_code status) {
+    stop_waiting(session);
     if (status == http::error::header_limit || status == http::error::buffer_overflow) {
       co_await refuse(session, 431, fmt::format("the header is larger than {} bytes", options.max_header_bytes));
     } else if (status == http::error::body_limit) {
@@ -333,22 +392,31 @@ struct Server::Impl : std::enable_shared_from_this<Server::Impl> {
 
   // Answers without having read all, and closes in a way that lets the client see the answer.
   asio::awaitable<void> refuse(Session& session, int status, std::string message) {
-    const std::string text = whole_answer(error_response(ApiError(status, std::move(message))), After::close);
+    stop_waiting(session);
+    session.body.reset();
+    const std::string text =
+        whole_answer(error_response(ApiError(status, std::move(message))), After::close, session.web_headers);
     session.stream.expires_after(linger_time);
     auto [failed, written] = co_await asio::async_write(session.stream, asio::buffer(text), no_throw);
-    if (failed) co_return;
+    if (failed || lingering == most_lingering) co_return;
     error_code ignored;
     session.stream.socket().shutdown(tcp::socket::shutdown_send, ignored);
-    std::string dropped(64 << 10, '\0');
+    session.lingers = true;
+    ++lingering;
+    std::array<char, 4096> dropped{};
     while (!failed)
       std::tie(failed, written) = co_await session.stream.async_read_some(asio::buffer(dropped), no_throw);
   }
 
-  asio::awaitable<bool> answer(Session& session, http::request<http::string_body> message) {
+  asio::awaitable<void> answer(Session& session, const Request& request, std::string body) {
+    stop_waiting(session);
+    session.has_asked = true;
     // After HEAD the answer's body would be taken for the next answer.
-    const bool again = message.keep_alive() && !stopping && message.method() != http::verb::head;
-    const After after = again ? After::keep_alive : After::close;
-    const auto outbox = std::make_shared<Outbox>(mailbox, after, message.version() >= 11, options.max_unread_bytes);
+    const bool again = request.keep_alive() && !stopping && request.method() != http::verb::head;
+    const auto outbox = std::make_shared<Outbox>(mailbox, AnswerForm{.after = again ? After::keep_alive : After::close,
+                                                                     .chunked = request.version() >= 11,
+                                                                     .headers = session.web_headers,
+                                                                     .max_unread_bytes = options.max_unread_bytes});
     tcp::socket& socket = session.stream.socket();
     outbox->abort = [&socket, outbox = outbox.get()] {
       outbox->leave();
@@ -356,23 +424,28 @@ struct Server::Impl : std::enable_shared_from_this<Server::Impl> {
       socket.close(ignored);
     };
     session.answering = outbox;
+    ++answering;
     outbox->watch(socket);
 
-    const std::string target(message.target());
-    handler(HttpRequest{.method = std::string(message.method_string()),
-                        .path = target.substr(0, target.find('?')),
-                        .authorization = std::string(message[http::field::authorization]),
-                        .content_type = std::string(message[http::field::content_type]),
-                        .body = std::move(message.body())},
-            outbox);
+    if (is_preflight(request)) {
+      HttpResponse response;
+      response.headers = preflight_headers(header(request, http::field::access_control_request_headers));
+      outbox->reply(std::move(response));
+    } else {
+      const std::string target(request.target());
+      handler(HttpRequest{.method = std::string(request.method_string()),
+                          .path = target.substr(0, target.find('?')),
+                          .authorization = std::string(header(request, http::field::authorization)),
+                          .content_type = std::string(header(request, http::field::content_type)),
+                          .body = std::move(body),
+                          .share = std::exchange(session.body, nullptr)},
+              outbox);
+    }
     co_await write_answer(session, *outbox);
 
-    outbox->abort = nullptr;
-    session.answering = nullptr;
-    outbox->stop_watching(socket);
     const bool complete = outbox->finished() && !outbox->gone();
-    outbox->leave();
-    co_return complete&& again;
+    session.stop_answering();
+    if (complete && again && !stopping) wait(session);
   }
 
   asio::awaitable<void> write_answer(Session& session, Outbox& outbox) {
@@ -386,7 +459,9 @@ struct Server::Impl : std::enable_shared_from_this<Server::Impl> {
         continue;
       }
       session.stream.expires_after(options.write_timeout);
+      session.writing = Clock::now();
       auto [status, written] = co_await asio::async_write(session.stream, asio::buffer(text), no_throw);
+      session.writing.reset();
       if (status) outbox.leave();
     }
   }

@@ -1,9 +1,11 @@
 #include "motley/server/http_server.hpp"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <netinet/tcp.h>
 
 #include <atomic>
+#include <condition_variable>
 #include <deque>
 #include <future>
 #include <mutex>
@@ -25,7 +27,13 @@ class Echo {
                 with_port(options)) {}
   int port() const { return server_.port(); }
   Server& server() { return server_; }
-  std::shared_ptr<Exchange> held() { return held_.get_future().get(); }
+  std::shared_ptr<Exchange> held() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return !held_.empty(); });
+    auto first = std::move(held_.front());
+    held_.pop_front();
+    return first;
+  }
 
  private:
   static ServerOptions with_port(ServerOptions options) {
@@ -33,12 +41,18 @@ class Echo {
     return options;
   }
   void answer(HttpRequest request, std::shared_ptr<Exchange> exchange) {
-    if (request.path == "/hold") return held_.set_value(std::move(exchange));
+    if (request.path == "/hold") {
+      const std::lock_guard lock(mutex_);
+      held_.push_back(std::move(exchange));
+      return changed_.notify_all();
+    }
     HttpResponse response;
     response.body = request.method + " " + request.path + " " + std::to_string(request.body.size());
     exchange->reply(std::move(response));
   }
-  std::promise<std::shared_ptr<Exchange>> held_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::shared_ptr<Exchange>> held_;
   Server server_;
 };
 
@@ -60,11 +74,12 @@ TEST(HttpServer, AnswersAndKeepsTheConnection) {
 TEST(HttpServer, ReadsChunkedBodiesAndAnswersContinue) {
   Echo echo;
   EXPECT_TRUE(has(ask(echo.port(),
-                      "POST /c HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+                      "POST /c HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
                       "3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"),
                   "POST /c 5"));
   RawClient client(echo.port());
-  client.send("POST /e HTTP/1.1\r\nHost: x\r\nConnection: close\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n");
+  client.send(
+      "POST /e HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n");
   EXPECT_TRUE(client.receive_until("\r\n\r\n").starts_with("HTTP/1.1 100 Continue"));
   client.send("abcd");
   EXPECT_TRUE(has(client.receive_all(), "POST /e 4"));
@@ -93,12 +108,12 @@ TEST(HttpServer, LimitsHeaderAndBody) {
   EXPECT_TRUE(ask(echo.port(), http_get_request("/" + std::string(20000, 'x'))).starts_with("HTTP/1.1 431 "));
   // A hundred megabytes are refused by their announced size, however much of them is sent.
   RawClient client(echo.port());
-  client.send("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 104857600\r\n\r\n");
+  client.send("POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 104857600\r\n\r\n");
   client.send(std::string(1 << 20, 'x'));
   EXPECT_TRUE(client.receive_until("}}").starts_with("HTTP/1.1 413 "));
   // And where no size is announced, when they become too many.
   RawClient chunked(echo.port());
-  chunked.send("POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
+  chunked.send("POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n");
   const std::string chunk = "100000\r\n" + std::string(1 << 20, 'x') + "\r\n";
   for (int i = 0; i < 9 && chunked.send(chunk); ++i) {
   }
@@ -114,22 +129,186 @@ TEST(HttpServer, DoesNotWaitForTheSlow) {
   header.send("GET / HTTP/1.1\r\nHo");
   EXPECT_EQ(header.receive_all(), "");
   RawClient body(echo.port());
-  body.send("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nabc");
+  body.send("POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nabc");
   EXPECT_EQ(body.receive_all(), "");
 }
 
 TEST(HttpServer, LimitsConnections) {
   Echo echo({.max_connections = 2});
   RawClient first(echo.port()), second(echo.port());
-  first.send(http_get_request("/1", ""));
-  second.send(http_get_request("/2", ""));
-  first.receive_until("GET /1 0");
-  second.receive_until("GET /2 0");
+  first.send(http_get_request("/hold", ""));
+  second.send(http_get_request("/hold", ""));
+  const auto one = echo.held(), other = echo.held();
   EXPECT_TRUE(ask(echo.port(), http_get_request("/3")).starts_with("HTTP/1.1 503 "));
-  first.close();
-  for (int i = 0; i < 100 && !has(ask(echo.port(), http_get_request("/4")), "GET /4 0"); ++i)
-    std::this_thread::sleep_for(10ms);
+  one->reply({});
+  other->reply({});
+  EXPECT_TRUE(has(first.receive_until("\r\n\r\n") + second.receive_until("\r\n\r\n"), "200 OK"));
+  // Both are between requests now: the one that has been so for longer makes room.
   EXPECT_TRUE(has(ask(echo.port(), http_get_request("/4")), "GET /4 0"));
+}
+
+TEST(HttpServer, ClosesWhatHasAskedNothingAndThenWhatIsIdle) {
+  Echo echo({.max_connections = 3});
+  RawClient idle(echo.port());
+  idle.send(http_get_request("/warm", ""));
+  EXPECT_TRUE(has(idle.receive_until("GET /warm 0"), "200 OK"));
+  RawClient silent(echo.port()), begun(echo.port());
+  begun.send("GET / HTTP/1.1\r\nHo");
+  RawClient fourth(echo.port());
+  fourth.send(http_get_request("/4", ""));
+  EXPECT_TRUE(has(fourth.receive_until("GET /4 0"), "GET /4 0"));
+  EXPECT_EQ(silent.receive_all(), "");
+  RawClient fifth(echo.port());
+  fifth.send(http_get_request("/5", ""));
+  EXPECT_TRUE(has(fifth.receive_until("GET /5 0"), "GET /5 0"));
+  EXPECT_EQ(begun.receive_all(), "");
+  EXPECT_TRUE(has(ask(echo.port(), http_get_request("/6")), "GET /6 0"));
+  EXPECT_EQ(idle.receive_all(), "");
+  fifth.send(http_get_request("/still"));
+  EXPECT_TRUE(has(fifth.receive_all(), "GET /still 0"));
+}
+
+// 70 connections that say nothing, where an address may have 8: another address is not touched, nor is an open request.
+TEST(HttpServer, LimitsWhatAsksNothingFromOneAddress) {
+  Echo echo({.max_new_per_address = 8});
+  RawClient busy(echo.port()), other(echo.port(), "127.0.0.2");
+  busy.send(http_get_request("/hold", ""));
+  const auto exchange = echo.held();
+  other.send(http_get_request("/other", ""));
+  EXPECT_TRUE(has(other.receive_until("GET /other 0"), "GET /other 0"));
+  std::deque<RawClient> silent;
+  for (int i = 0; i < 70; ++i) silent.emplace_back(echo.port());
+  EXPECT_TRUE(has(ask(echo.port(), http_get_request("/mine")), "GET /mine 0"));
+  for (int i = 0; i < 62; ++i) EXPECT_EQ(silent[static_cast<std::size_t>(i)].receive_all(), "") << i;
+  silent.back().send(http_get_request("/last"));
+  EXPECT_TRUE(has(silent.back().receive_all(), "GET /last 0"));
+  other.send(http_get_request("/again"));
+  EXPECT_TRUE(has(other.receive_all(), "GET /again 0"));
+  exchange->reply({});
+  EXPECT_TRUE(busy.receive_until("\r\n\r\n").starts_with("HTTP/1.1 200 OK"));
+}
+
+TEST(HttpServer, ThoseThatDoNotReadMakeRoom) {
+  Echo echo({.max_connections = 2, .max_unread_bytes = 1 << 30});
+  RawClient first(echo.port()), second(echo.port());
+  for (RawClient* client : {&first, &second}) {
+    client->send(http_get_request("/hold", ""));
+    HttpResponse large;
+    large.body = std::string(32 << 20, 'x');  // more than sockets hold
+    echo.held()->reply(std::move(large));
+  }
+  std::string answer;
+  for (int i = 0; i < 200 && !has(answer, "GET /third 0"); ++i) {
+    answer = ask(echo.port(), http_get_request("/third"));
+    std::this_thread::sleep_for(50ms);
+  }
+  EXPECT_TRUE(has(answer, "GET /third 0")) << answer;
+}
+
+TEST(HttpServer, LimitsTheMemoryOfBodies) {
+  Echo echo({.max_bodies_bytes = 2 << 20});
+  const auto begin = [](RawClient& client, std::size_t length, std::size_t sent) {
+    client.send("POST /slow HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + std::to_string(length) + "\r\n\r\n" +
+                std::string(sent, 'x'));
+  };
+  RawClient small(echo.port()), large(echo.port()), larger(echo.port());
+  begin(small, 200000, 100000);
+  begin(large, 2000000, 1000000);
+  begin(larger, 2000000, 1900000);
+  EXPECT_FALSE(has(larger.receive_all(), "<silence>"));  // closed, or refused where it was about to become the largest
+  EXPECT_TRUE(has(ask(echo.port(), http_post("/fits", std::string(200000, 'x'))), "POST /fits 200000"));
+  small.send(std::string(100000, 'x'));
+  EXPECT_TRUE(has(small.receive_until("POST /slow 200000"), "200 OK"));
+}
+
+// A body counts until what answers lets go of it.
+TEST(HttpServer, CountsBodiesAsLongAsRequestsLive) {
+  std::mutex mutex;
+  std::deque<HttpRequest> kept;
+  Server server(
+      [&](HttpRequest request, const std::shared_ptr<Exchange>& exchange) {
+        const std::lock_guard lock(mutex);
+        kept.push_back(std::move(request));
+        exchange->reply({});
+      },
+      {.port = 0, .max_bodies_bytes = 1 << 20});
+  const std::string body(700000, 'x');
+  EXPECT_TRUE(ask(server.port(), http_post("/", body)).starts_with("HTTP/1.1 200 "));
+  EXPECT_TRUE(ask(server.port(), http_post("/", body)).starts_with("HTTP/1.1 503 "));
+  {
+    const std::lock_guard lock(mutex);
+    kept.clear();
+  }
+  EXPECT_TRUE(ask(server.port(), http_post("/", body)).starts_with("HTTP/1.1 200 "));
+}
+
+TEST(HttpServer, LeavesNoDescriptorToChildren) {
+  Echo echo;
+  RawClient client(echo.port());
+  client.send(http_get_request("/hold", ""));
+  const auto exchange = echo.held();
+  int others = 0, inherited = 0;
+  for (int descriptor = 3; descriptor < 256; ++descriptor) {
+    sockaddr_in address{};
+    socklen_t size = sizeof address;
+    if (::getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &size) != 0) continue;
+    if (address.sin_family != AF_INET || ntohs(address.sin_port) != echo.port()) continue;
+    ++others;
+    inherited += (::fcntl(descriptor, F_GETFD) & FD_CLOEXEC) == 0;
+  }
+  EXPECT_EQ(others, 2);  // the one that listens, and the client's
+  EXPECT_EQ(inherited, 0);
+}
+
+TEST(HttpServer, RefusesForeignHostsAndOrigins) {
+  Echo echo({.origins = {"https://chat.example.com"}});
+  const std::string own = "localhost:" + std::to_string(echo.port());
+  const auto status = [&](const std::string& headers) {
+    return ask(echo.port(), "GET / HTTP/1.1\r\nConnection: close\r\n" + headers + "\r\n").substr(9, 3);
+  };
+  EXPECT_EQ(status("Host: " + own + "\r\n"), "200");
+  EXPECT_EQ(status("Host: " + own + "\r\nOrigin: http://" + own + "\r\n"), "200");
+  EXPECT_EQ(status("Host: " + own + "\r\nOrigin: https://chat.example.com\r\n"), "200");
+  EXPECT_EQ(status("Host: evil.example\r\n"), "403");
+  EXPECT_EQ(status("Host: evil.example\r\nOrigin: http://evil.example\r\n"), "403");
+  EXPECT_EQ(status("Host: " + own + "\r\nOrigin: http://evil.example\r\n"), "403");
+  EXPECT_EQ(status("Host: " + own + "\r\nOrigin: null\r\n"), "403");
+  EXPECT_EQ(status(""), "400");
+  EXPECT_EQ(status("Host: localhost\r\nHost: evil.example\r\n"), "400");
+  // Not even the body is read.
+  RawClient post(echo.port());
+  post.send("POST / HTTP/1.1\r\nHost: evil.example\r\nContent-Length: 100\r\n\r\n");
+  EXPECT_TRUE(post.receive_until("}}").starts_with("HTTP/1.1 403 "));
+}
+
+TEST(HttpServer, AnswersPagesThatMayAsk) {
+  const std::string page = "Origin: https://chat.example.com\r\n";
+  const std::string allowed = "\r\nAccess-Control-Allow-Origin: https://chat.example.com\r\n";
+  Echo echo({.max_body_bytes = 1000, .origins = {"http://localhost:3000", "https://chat.example.com"}});
+  RawClient asks(echo.port());
+  asks.send("OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n" + page +
+            "Access-Control-Request-Method: POST\r\n"
+            "Access-Control-Request-Headers: authorization,content-type,x-stainless-os\r\n\r\n");
+  const std::string preflight = asks.receive_until("\r\n\r\n");
+  EXPECT_TRUE(preflight.starts_with("HTTP/1.1 200 ") && has(preflight, allowed)) << preflight;
+  EXPECT_TRUE(has(preflight, "Access-Control-Allow-Headers: authorization,content-type,x-stainless-os\r\n") &&
+              has(preflight, "Access-Control-Allow-Methods: GET, POST\r\n"))
+      << preflight;
+  asks.send(http_post("/then", "{}", page));
+  EXPECT_TRUE(has(asks.receive_until("POST /then 2"), allowed));
+  RawClient streams(echo.port());
+  streams.send(http_get_request("/hold", page));
+  const auto exchange = echo.held();
+  exchange->start_stream();
+  exchange->end();
+  EXPECT_TRUE(has(streams.receive_until("0\r\n\r\n"), allowed));
+  const std::string too_large = ask(echo.port(), http_post("/", std::string(2000, 'x'), page));
+  EXPECT_TRUE(too_large.starts_with("HTTP/1.1 413 ") && has(too_large, allowed)) << too_large;
+  // Caches keep answers to pages and to others apart.
+  const std::string plain = ask(echo.port(), http_get_request("/"));
+  EXPECT_TRUE(has(plain, "\r\nVary: Origin\r\n") && !has(plain, "Access-Control")) << plain;
+  Echo closed;
+  EXPECT_FALSE(has(ask(closed.port(), http_get_request("/")), "Vary"));
 }
 
 TEST(HttpServer, StreamsInChunks) {

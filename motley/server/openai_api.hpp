@@ -38,6 +38,7 @@ struct CompletionRequest {
   std::string model;            // empty: the one there is
   std::vector<Prompt> prompts;  // completion
   Value messages;               // chat: as sent, with parts of text joined and "developer" called "system"
+  Value template_arguments;     // chat: an object, `chat_template_kwargs`
   std::int64_t n = 1;           // choices of each prompt
   bool stream = false;
   bool include_usage = false;

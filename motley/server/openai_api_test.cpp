@@ -77,6 +77,23 @@ TEST(OpenAiRequest, ExtremesOfSampling) {
   EXPECT_EQ(chat(R"(, "logprobs": false)").sampling.logprobs, -1);
 }
 
+TEST(OpenAiRequest, TakesWhatChangesNothing) {
+  for (const std::string same :
+       {R"("tool_choice": "none")", R"("tool_choice": "auto", "tools": [])", R"("function_call": "auto")",
+        R"("repetition_penalty": 1)", R"("repetition_penalty": 1.0)", R"("best_of": 1)", R"("best_of": null)",
+        R"("modalities": ["text"])", R"("suffix": "")", R"("skip_special_tokens": true)", R"("verbosity": null)"}) {
+    EXPECT_NO_THROW(chat(", " + same)) << same;
+    EXPECT_NO_THROW(completion(", " + same)) << same;
+  }
+}
+
+TEST(OpenAiRequest, TemplateArguments) {
+  EXPECT_EQ(chat("").template_arguments, Value::object());
+  EXPECT_EQ(chat(R"(, "chat_template_kwargs": {})").template_arguments, Value::object());
+  EXPECT_EQ(chat(R"(, "chat_template_kwargs": {"enable_thinking": false})").template_arguments,
+            Value::object({{"enable_thinking", false}}));
+}
+
 struct Bad {
   std::string body;
   std::string param;
@@ -115,6 +132,13 @@ TEST(OpenAiRequest, RefusalsNameTheKey) {
       {R"("stream_options": {"include_usage": true})", "stream_options"},
       {R"("stream": true, "stream_options": {"include": true})", "stream_options.include"},
       {R"("tools": [{"type": "function"}])", "tools"},
+      {R"("tool_choice": "required")", "tool_choice"},
+      {R"("tool_choice": {"type": "function", "function": {"name": "f"}})", "tool_choice"},
+      {R"("repetition_penalty": 1.1)", "repetition_penalty"},
+      {R"("best_of": 2)", "best_of"},
+      {R"("chat_template_kwargs": [])", "chat_template_kwargs"},
+      {R"("chat_template_kwargs": {"messages": []})", "chat_template_kwargs.messages"},
+      {R"("chat_template_kwargs": {"chat_template": "x"})", "chat_template_kwargs.chat_template"},
       {R"("response_format": {"type": "json_object"})", "response_format"},
       {R"("temprature": 1)", "temprature"},
       {R"("something_else": 1)", "something_else"},

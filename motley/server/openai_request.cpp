@@ -36,10 +36,24 @@ const std::set<std::string, std::less<>> ignored_keys = {
     "parallel_tool_calls",
 };
 
-// Known to clients, and able to change the answer: refused, so that nobody believes that they worked.
-const std::set<std::string, std::less<>> unsupported_keys = {
-    "tools",      "tool_choice", "functions",          "function_call",    "audio",     "modalities",
-    "prediction", "suffix",      "web_search_options", "reasoning_effort", "verbosity", "guided_json",
+// Known to clients, and able to change the answer: taken with a value that changes nothing here, and otherwise refused,
+// so that nobody believes that they worked.
+const Value& neutral_values() {
+  static const Value table = parse_json(R"({
+    "tools": [[]], "tool_choice": ["none", "auto"], "functions": [[]], "function_call": ["none", "auto"],
+    "repetition_penalty": [1], "length_penalty": [1], "best_of": [1], "use_beam_search": [false],
+    "add_generation_prompt": [true], "continue_final_message": [false], "documents": [[]],
+    "skip_special_tokens": [true], "spaces_between_special_tokens": [true], "include_stop_str_in_output": [false],
+    "stop_token_ids": [[]], "bad_words": [[]], "modalities": [[], ["text"]], "audio": [], "prediction": [],
+    "suffix": [""], "web_search_options": [], "reasoning_effort": [], "verbosity": ["medium"], "guided_json": []
+  })",
+                                        "neutral values");
+  return table;
+}
+
+// Arguments of chat templates that the server gives itself, or that `transformers` takes for its own.
+const std::set<std::string, std::less<>> own_template_arguments = {
+    "messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template", "tokenize",
 };
 
 // Reads the members of a request's body. A null is the same as an absent member.
@@ -102,9 +116,10 @@ class Fields {
   void refuse_unknown() const {
     for (const auto& [key, value] : body_.as_object()) {
       if (ignored_keys.contains(key) || std::ranges::find(known_, key) != known_.end()) continue;
-      if (unsupported_keys.contains(key)) {
-        const bool empty = value.is_null() || (value.is_array() && value.as_array().empty());
-        if (!empty) throw ApiError(400, fmt::format("`{}` is not supported", key), key, "unsupported_parameter");
+      if (const Value* neutral = neutral_values().find(key)) {
+        const auto& values = neutral->as_array();
+        if (!value.is_null() && std::ranges::find(values, value) == values.end())
+          throw ApiError(400, fmt::format("`{}` is not supported", key), key, "unsupported_parameter");
         continue;
       }
       const std::string near = did_you_mean(key, known_, "", '`'), name = shortened(key);
@@ -206,6 +221,15 @@ Value read_messages(Fields& fields) {
   return messages;
 }
 
+Value read_template_arguments(Fields& fields) {
+  const Value* value = fields.find("chat_template_kwargs");
+  if (!value) return Value::object();
+  if (!value->is_object()) Fields::refuse("chat_template_kwargs", "must be an object");
+  for (const auto& name : own_template_arguments)
+    if (value->find(name)) Fields::refuse("chat_template_kwargs." + name, "is given by the server itself");
+  return *value;
+}
+
 std::vector<std::string> read_stops(Fields& fields) {
   const Value* value = fields.find("stop");
   if (!value) return {};
@@ -299,12 +323,11 @@ CompletionRequest parse_completion_request(Value body, ApiKind kind, std::int64_
     if (request.max_tokens == 0 && !request.echo) Fields::refuse("max_tokens", "must be at least 1 without `echo`");
     request.prompts = read_prompts(fields, vocabulary);
     if (!request.max_tokens) request.max_tokens = 16;  // OpenAI's default
-    if (fields.integer("best_of", 1, max_choices).value_or(1) != 1)
-      throw ApiError(400, "`best_of` is not supported; ask for `n` choices", "best_of", "unsupported_parameter");
   } else {
     request.messages = read_messages(fields);
     request.max_tokens = fields.integer("max_tokens", 1, no_limit);
     if (const auto newer = fields.integer("max_completion_tokens", 1, no_limit)) request.max_tokens = newer;
+    request.template_arguments = read_template_arguments(fields);
     refuse_other_formats(fields);
   }
   request.n = fields.integer("n", 1, max_choices).value_or(1);

@@ -49,9 +49,9 @@ std::vector<std::int32_t> encode_within(const std::string& text, bool add_specia
   return codec.encode(text, add_special_tokens);
 }
 
-std::string chat_text(const Value& messages, TextCodec& codec) {
+std::string chat_text(const CompletionRequest& request, TextCodec& codec) {
   try {
-    return codec.apply_chat_template(messages, true);
+    return codec.apply_chat_template(request.messages, true, request.template_arguments);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::input) throw;
     throw ApiError(400, with_hint(error), "messages", "invalid_value");
@@ -89,7 +89,7 @@ void Preparation::encode_next() {
   const std::size_t number = prepared_.prompts.size();
   std::vector<std::int32_t> tokens;
   if (kind_ == ApiKind::chat)
-    tokens = encode_within(chat_text(request.messages, need(codec_)), false, request, context, *codec_);
+    tokens = encode_within(chat_text(request, need(codec_)), false, request, context, *codec_);
   else if (const std::string* text = sent_text(number))
     tokens = encode_within(*text, true, request, context, need(codec_));
   else

@@ -129,6 +129,7 @@ int serve_plan(ServePlan plan, ServeSettings settings) {
   Signals signals(ending, report, settings.on_abort);
   Service service(plan, open_codec(settings, plan.model.arch.vocabulary, report),
                   {.api_key = settings.api_key,
+                   .operator_key = settings.operator_key,
                    .drain = settings.drain,
                    .new_link = settings.new_link,
                    .deployment = settings.deployment});
@@ -137,10 +138,13 @@ int serve_plan(ServePlan plan, ServeSettings settings) {
   server_options.host = settings.host;
   server_options.port = settings.port;
   server_options.insecure = settings.insecure;
+  server_options.origins = settings.origins;
+  server_options.max_new_per_address = settings.new_per_address;
   // The port is taken before the workers start: if it is in use, that is said at once.
   Server server([&](HttpRequest request,
                     std::shared_ptr<Exchange> exchange) { service.handle(std::move(request), std::move(exchange)); },
                 server_options);
+  if (settings.on_listening) settings.on_listening(server.port());
 
   DriverOptions driver_settings = driver_options(settings, report);
   driver_settings.on_events = [&service](std::vector<GenerateEvent> events) { service.take(std::move(events)); };

@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "motley/deployment/deployment_state.hpp"
 #include "motley/server/driver.hpp"
@@ -16,9 +17,12 @@ struct ServeSettings {
   std::filesystem::path model_folder;
   std::filesystem::path worker_program;  // motley-worker, beside motley
   std::string host = "127.0.0.1";
-  int port = 8000;        // 0: any free one
-  bool insecure = false;  // allows a host that other machines reach
-  std::string api_key;    // empty: none is asked for
+  int port = 8000;                   // 0: any free one
+  bool insecure = false;             // allows a host that other machines reach
+  std::string api_key;               // empty: none is asked for
+  std::string operator_key;          // of POST /plan, /drain, /link; empty: nobody may use them
+  std::vector<std::string> origins;  // of pages that may use the API: see ServerOptions, likewise
+  std::size_t new_per_address = 512;
   std::string transport = "shm";
   std::string backend = "cpu";
   int threads_per_worker = 1;
@@ -42,7 +46,8 @@ struct ServeSettings {
   // Start-up phases and what happens later, for people: ("weights", "box/0", 1.3 s). Called from several threads, one
   // at a time.
   std::function<void(const std::string& phase, const std::string& detail, double elapsed_s)> report;
-  std::function<void(int port)> on_ready;  // every route has produced a token
+  std::function<void(int port)> on_listening = {};  // requests are answered, before anything is served
+  std::function<void(int port)> on_ready;           // every route has produced a token
 };
 
 }  // namespace motley

@@ -4,6 +4,7 @@
 #include <openssl/crypto.h>
 #include <openssl/sha.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <exception>
@@ -61,6 +62,16 @@ std::string decode_percent(std::string_view text) {
 }
 
 bool is_completion_path(std::string_view path) { return path == "/v1/completions" || path == "/v1/chat/completions"; }
+
+bool is_json(std::string_view content_type) {
+  std::string type(content_type.substr(0, content_type.find(';')));
+  while (!type.empty() && (type.back() == ' ' || type.back() == '\t')) type.pop_back();
+  std::ranges::transform(type, type.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? c | 32 : c; });
+  return type == "application/json";
+}
+
+// Who asks, by the key that is shown; each may do what those before it may.
+enum class Caller { stranger, client, operator_ };
 
 }  // namespace
 
@@ -126,18 +137,21 @@ struct Service::Impl {
     };
     if (request.path == "/health") return get(&Impl::health);
     if (request.path == "/ready") return get(&Impl::ready);
-    authorize(request);
+    const Caller caller = caller_of(request);
+    const auto operate = [&](HttpResponse (Impl::*change)(const HttpRequest&)) {
+      require_operator(request, caller);
+      reply(request, exchange, (this->*change)(request));
+    };
+    if (request.path == "/plan" && request.method == "POST") {
+      require_operator(request, caller);
+      return change_plan(shared, exchange);
+    }
+    if (request.path == "/drain") return operate(&Impl::drain);
+    if (request.path == "/link") return operate(&Impl::new_link);
+    if (caller == Caller::stranger)
+      throw ApiError(401, "the API key is missing or wrong: send `Authorization: Bearer KEY`", {}, "invalid_api_key");
     if (request.path == "/v1/models") return get(&Impl::models);
-    if (request.path == "/plan" && request.method == "POST") return change_plan(shared, exchange);
     if (request.path == "/plan") return get(&Impl::plan);
-    if (request.path == "/drain") {
-      require_method(request, "POST");
-      return reply(request, exchange, drain(request));
-    }
-    if (request.path == "/link") {
-      require_method(request, "POST");
-      return reply(request, exchange, new_link(request));
-    }
     if (request.path == "/metrics") return get(&Impl::metrics);
     if (request.path.starts_with(models_prefix)) {
       require_method(request, "GET");
@@ -149,11 +163,12 @@ struct Service::Impl {
     throw ApiError(404, fmt::format("the path {} does not exist", shortened(request.path)), {}, "not_found");
   }
 
-  void authorize(const HttpRequest& request) const {
-    if (options.api_key.empty()) return;
-    const std::string_view given = request.authorization;
-    if (!given.starts_with("Bearer ") || !equal_secrets(given.substr(7), options.api_key))
-      throw ApiError(401, "the API key is missing or wrong: send `Authorization: Bearer KEY`", {}, "invalid_api_key");
+  Caller caller_of(const HttpRequest& request) const {
+    const bool bearer = request.authorization.starts_with("Bearer ");
+    const std::string_view given = bearer ? std::string_view(request.authorization).substr(7) : std::string_view();
+    const auto is = [&](const std::string& key) { return !key.empty() && equal_secrets(given, key); };
+    if (is(options.operator_key)) return Caller::operator_;
+    return options.api_key.empty() || is(options.api_key) ? Caller::client : Caller::stranger;
   }
 
   static void require_method(const HttpRequest& request, const std::string& method) {
@@ -198,10 +213,22 @@ struct Service::Impl {
     return json_response(report);
   }
 
-  // A page in a browser on this machine cannot send this type to another origin without being allowed to.
-  static void require_json(const HttpRequest& request) {
-    if (!request.content_type.starts_with("application/json"))
-      throw ApiError(415, fmt::format("{} takes application/json", request.path), {}, "unsupported_media_type");
+  // A page in a browser cannot send this type to another origin without being allowed to.
+  static void require_post(const HttpRequest& request) {
+    require_method(request, "POST");
+    if (!is_json(request.content_type))
+      throw ApiError(415, fmt::format("{} takes `Content-Type: application/json`", request.path), {},
+                     "unsupported_media_type");
+  }
+
+  static void require_operator(const HttpRequest& request, Caller caller) {
+    require_post(request);
+    if (caller != Caller::operator_)
+      throw ApiError(401,
+                     fmt::format("{} takes the operator's key alone, which commands of the server's own user find by "
+                                 "themselves: see --operator-key",
+                                 request.path),
+                     {}, "invalid_operator_key");
   }
 
   static bool takes_posts(const std::string& path) {
@@ -209,7 +236,6 @@ struct Service::Impl {
   }
 
   static Value parse_order(const HttpRequest& request) {
-    require_json(request);
     if (request.body.size() > max_order_bytes)
       throw ApiError(413, fmt::format("{} takes at most {} bytes", request.path, max_order_bytes), {}, "too_large");
     return parse_json(request.body, "the request");
@@ -250,7 +276,6 @@ struct Service::Impl {
 
   void change_plan(const std::shared_ptr<const HttpRequest>& request, const std::shared_ptr<Exchange>& exchange) {
     require_serving();
-    require_json(*request);
     prompts.post([this, request, exchange] {
       const auto read = std::make_shared<std::packaged_task<ServePlan()>>([&] {
         return read_plan<ServePlan>(parse_json_within(request->body, "the plan", max_plan_values), "the plan");
@@ -327,7 +352,7 @@ struct Service::Impl {
 
   void prepare(const std::shared_ptr<const HttpRequest>& request, ApiKind kind,
                const std::shared_ptr<Exchange>& exchange, Instant arrival) {
-    require_method(*request, "POST");
+    require_post(*request);
     require_serving();
     prepare_on(std::make_shared<Preparing>(Preparing{
         request, exchange, arrival, serving.codec, {request->body, kind, serving.model, serving.codec.get()}}));

@@ -37,7 +37,8 @@ class DriverGenerator final : public Generator {
 };
 
 struct ServiceOptions {
-  std::string api_key;  // empty: none is asked for
+  std::string api_key = {};       // empty: none is asked for
+  std::string operator_key = {};  // also for what changes the deployment; empty: nobody may
   // All of the following may be called from any thread.
   std::function<void(const std::string& member, bool revoke)> drain = {};  // POST /drain
   // POST /link: prints it, and returns for how many seconds its token counts.

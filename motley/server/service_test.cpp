@@ -52,17 +52,19 @@ class WatchedCodec final : public TextCodec {
   std::vector<std::uint8_t> token_bytes(std::int32_t token) override { return inner_->token_bytes(token); }
   std::int64_t vocabulary_size() override { return inner_->vocabulary_size(); }
   bool has_chat_template() override { return inner_->has_chat_template(); }
-  std::string apply_chat_template(const Value& messages, bool prompt) override {
+  std::string apply_chat_template(const Value& messages, bool prompt, const Value& arguments) override {
     ++templates;
+    last_arguments = to_json(arguments);
     if (to_json(messages).find("slow") != std::string::npos) {
       slow_begun = true;
       slow_begun.notify_all();
       slow_may_end.wait(false);
     }
-    return inner_->apply_chat_template(messages, prompt);
+    return inner_->apply_chat_template(messages, prompt, arguments);
   }
 
   std::atomic<int> decodes = 0, encodes = 0, templates = 0;
+  std::string last_arguments;  // of a template
   std::atomic<bool> slow_begun = false, slow_may_end = false, broken = false;
 
   void end_slow() {
@@ -186,7 +188,7 @@ class ServiceTest : public testing::Test {
 
   std::shared_ptr<WatchedCodec> codec = std::make_shared<WatchedCodec>(TextCodec::open(folder));
   Script script;
-  Service service{small_plan(codec), codec, {}};
+  Service service{small_plan(codec), codec, {.operator_key = "operator"}};
   Server server{[this](HttpRequest r, std::shared_ptr<Exchange> e) { service.handle(std::move(r), std::move(e)); },
                 {.port = 0}};
 };
@@ -523,14 +525,15 @@ TEST_F(ServiceTest, OtherPaths) {
 }
 
 TEST_F(ServiceTest, TakesAnotherPlan) {
+  const std::string key = "Connection: close\r\nAuthorization: Bearer operator\r\n";
   const auto post = [&](const std::string& path, const std::string& body) {
-    return ask(server.port(), http_post(path, body));
+    return ask(server.port(), http_post(path, body, key));
   };
   const std::string other = to_json(write(toy_plan({{1}})));
   EXPECT_TRUE(post("/plan", other).starts_with("HTTP/1.1 202 "));
   ASSERT_EQ(script.plans.size(), 1u);
   EXPECT_EQ(script.plans[0].model.name, "tales");
-  std::string as_text = http_post("/plan", other);
+  std::string as_text = http_post("/plan", other, key);
   as_text.replace(as_text.find("application/json"), 16, "text/plain");
   EXPECT_TRUE(ask(server.port(), as_text).starts_with("HTTP/1.1 415 "));
   const std::string broken = post("/plan", R"({"format": "motley.plan/1", "kind": "rent"})");
@@ -556,6 +559,73 @@ TEST(Service, AsksForItsKey) {
     EXPECT_TRUE(get("/plan", wrong).starts_with("HTTP/1.1 401 ")) << wrong;
   }
   EXPECT_TRUE(get("/health", "").starts_with("HTTP/1.1 200 "));
+}
+
+TEST(Service, TheOperatorsPathsHaveAKeyOfTheirOwn) {
+  Script script;
+  int drained = 0, links = 0;
+  const auto answer = [&](const ServiceOptions& options, const std::string& request) {
+    Service service(small_plan(nullptr), nullptr, options);
+    service.attach(script);
+    const Server server([&](HttpRequest r, std::shared_ptr<Exchange> e) { service.handle(std::move(r), std::move(e)); },
+                        {.port = 0});
+    return ask(server.port(), request);
+  };
+  const auto post = [](const std::string& path, const std::string& body, const std::string& key) {
+    return http_post(path, body,
+                     "Connection: close\r\n" + (key.empty() ? key : "Authorization: Bearer " + key + "\r\n"));
+  };
+  const std::vector<std::pair<std::string, std::string>> changes = {
+      {"/plan", to_json(write(toy_plan({{1}})))}, {"/drain", R"({"member": "box"})"}, {"/link", "{}"}};
+  ServiceOptions options{.drain = [&](const std::string&, bool) { ++drained; },
+                         .new_link =
+                             [&](bool, std::optional<double>) {
+                               ++links;
+                               return 60.0;
+                             }};
+  for (const auto& [client, operator_] :
+       {std::pair<std::string, std::string>{"", "boss"}, {"sesame", "boss"}, {"sesame", ""}, {"", ""}}) {
+    options.api_key = client;
+    options.operator_key = operator_;
+    for (const auto& [path, body] : changes)
+      for (const std::string wrong : {"", "sesame", "bos", "boss2", "Boss"})
+        EXPECT_TRUE(answer(options, post(path, body, wrong)).starts_with("HTTP/1.1 401 ")) << path << wrong;
+  }
+  EXPECT_TRUE(script.plans.empty() && drained == 0 && links == 0);
+  options.api_key = "sesame";
+  options.operator_key = "boss";
+  for (const auto& [path, body] : changes)
+    EXPECT_TRUE(answer(options, post(path, body, "boss")).starts_with("HTTP/1.1 202 ")) << path;
+  EXPECT_TRUE(script.plans.size() == 1 && drained == 1 && links == 1);
+  // It opens what clients see, too.
+  EXPECT_TRUE(answer(options, http_get_request("/plan", "Connection: close\r\nAuthorization: Bearer boss\r\n"))
+                  .starts_with("HTTP/1.1 200 "));
+}
+
+TEST_F(ServiceTest, BodiesAreJson) {
+  const auto status = [&](const std::string& path, const std::string& type) {
+    return ask(server.port(), "POST " + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" + type +
+                                  "Content-Length: 2\r\n\r\n{}")
+        .substr(9, 3);
+  };
+  for (const std::string path : {"/v1/chat/completions", "/v1/completions", "/plan", "/drain", "/link"}) {
+    for (const std::string type : {"", "Content-Type: text/plain\r\n", "Content-Type: application/jsonp\r\n",
+                                   "Content-Type: multipart/form-data; application/json\r\n",
+                                   "Content-Type: application/x-www-form-urlencoded\r\n"})
+      EXPECT_EQ(status(path, type), "415") << path << type;
+    for (const std::string type :
+         {"Content-Type: application/json\r\n", "Content-Type: Application/JSON;charset=utf-8\r\n",
+          "Content-Type: application/json ; charset=utf-8\r\n"})
+      EXPECT_NE(status(path, type), "415") << path << type;
+  }
+}
+
+TEST_F(ServiceTest, TemplatesGetTheRequestsArguments) {
+  auto call = chat(R"(, "chat_template_kwargs": {"enable_thinking": false, "x": [1, {"y": null}]})");
+  script.wait_for(1);
+  EXPECT_EQ(codec->last_arguments, R"({"enable_thinking":false,"x":[1,{"y":null}]})");
+  script.end(1, FinishReason::stop);
+  EXPECT_TRUE(call.answer().starts_with("HTTP/1.1 200 "));
 }
 
 TEST(Service, WithoutTextServesTokenIds) {

@@ -257,12 +257,13 @@ class Codec:
                 piece = piece.replace(step["replacement"], " ")
         return piece.encode()
 
-    def render(self, messages, add_generation_prompt):
+    def render(self, messages, add_generation_prompt, arguments):
         self.load_template()
         pieces, size = [], 0
         try:
             for piece in self.template.generate({
                 **self.special_tokens,
+                **arguments,
                 "messages": [message_of(message) for message in messages],
                 "tools": None,
                 "documents": None,
@@ -333,7 +334,8 @@ METHODS |= {
     b"decode": lambda skip, *lists: [codec.decode(unpacked(tokens), skip == b"1").encode() for tokens in lists],
     b"token_bytes": lambda token: [codec.token_bytes(*unpacked(token))],
     b"token_text": lambda token: [codec.token_bytes(*unpacked(token)).decode(errors="replace").encode()],
-    b"render": lambda messages, prompt: [codec.render(json.loads(messages), prompt == b"1").encode()],
+    b"render": lambda messages, prompt, arguments:
+        [codec.render(json.loads(messages), prompt == b"1", json.loads(arguments)).encode()],
 }
 )py";
 

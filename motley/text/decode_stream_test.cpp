@@ -28,7 +28,7 @@ class ToyCodec final : public TextCodec {
   std::vector<std::uint8_t> token_bytes(std::int32_t) override { return {}; }
   std::int64_t vocabulary_size() override { return 5; }
   bool has_chat_template() override { return false; }
-  std::string apply_chat_template(const Value&, bool) override { return {}; }
+  std::string apply_chat_template(const Value&, bool, const Value&) override { return {}; }
 
   int calls = 0;
 

@@ -132,7 +132,7 @@ class ProcessCodec final : public TextCodec {
   std::optional<std::int32_t> eos_token() override { return eos_token_; }
   bool has_chat_template() override { return has_chat_template_; }
 
-  std::string apply_chat_template(const Value& messages, bool add_generation_prompt) override {
+  std::string apply_chat_template(const Value& messages, bool add_generation_prompt, const Value& arguments) override {
     if (!messages.is_array() || messages.as_array().empty())
       throw input_error("messages: expected a list of at least one",
                         R"(such as [{"role": "user", "content": "hello"}])");
@@ -143,7 +143,8 @@ class ProcessCodec final : public TextCodec {
     if (!has_chat_template_)
       throw input_error("the model has no chat template",
                         "add chat_template.jinja to its folder, or send plain text to /v1/completions");
-    return processes_.call(template_work, {"render", to_json(messages), flag(add_generation_prompt)}).at(0);
+    return processes_.call(template_work, {"render", to_json(messages), flag(add_generation_prompt), to_json(arguments)})
+        .at(0);
   }
 
  private:

@@ -43,8 +43,13 @@ class TextCodec {
   virtual std::optional<std::int32_t> eos_token() = 0;
 
   virtual bool has_chat_template() = 0;
-  // `messages` is the request's list of {role, content}. Throws an input error when the template refuses them.
-  virtual std::string apply_chat_template(const Value& messages, bool add_generation_prompt) = 0;
+  // `messages` is the request's list of {role, content}; `arguments`, an object, is what the template gets besides, as
+  // it is. Throws an input error when the template refuses them.
+  virtual std::string apply_chat_template(const Value& messages, bool add_generation_prompt,
+                                          const Value& arguments) = 0;
+  std::string apply_chat_template(const Value& messages, bool add_generation_prompt) {
+    return apply_chat_template(messages, add_generation_prompt, Value::object());
+  }
 };
 
 }  // namespace motley

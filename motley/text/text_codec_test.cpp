@@ -218,6 +218,17 @@ TEST(TextCodec, TemplatesAreReadAsTransformersReadsThem) {
   EXPECT_EQ(TextCodec::open(folder.path())->apply_chat_template(chat("hi"), true), "old new");
 }
 
+TEST(TextCodec, TemplatesGetArgumentsBesidesTheMessages) {
+  const auto codec = with_template(
+      "{{ messages[0].content }}{% if enable_thinking is defined and not enable_thinking %} [no thought]{% endif %}"
+      "{{ tools }}{{ add_generation_prompt }}{{ x.y if x is defined else '-' }}");
+  EXPECT_EQ(codec->apply_chat_template(chat("hi"), true), "hiNoneTrue-");
+  const Value arguments = parse_json(
+      R"({"enable_thinking": false, "x": {"y": 7}, "messages": [], "tools": 1, "add_generation_prompt": 0, "self": 1})",
+      "arguments");
+  EXPECT_EQ(codec->apply_chat_template(chat("hi"), true, arguments), "hi [no thought]NoneTrue7");
+}
+
 TEST(TextCodec, RefusesWhatIsNoText) {
   const auto codec = TextCodec::open(data / "byte_level");
   for (const std::string bad : {"\xff", "abc\xc3", "\xed\xa0\x80", "\xc0\xaf", "\xf5\x80\x80\x80"}) {

@@ -59,7 +59,8 @@ def test_serving_fetches_what_is_needed_and_goes_on_after_a_break(start_server, 
     assert {*hub.downloads()} == {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
     assert any(start and int(start.split("=")[1].rstrip("-")) >= 10 << 20 for _, path, start in hub.requests if "safetensors" in path)
     assert hub.tokens == {"Bearer hf_of_the_test"}
-    request = urllib.request.Request(server.url + "/v1/completions", json.dumps({"prompt": "Once", "max_tokens": 4, "temperature": 0}).encode())
+    request = urllib.request.Request(server.url + "/v1/completions", json.dumps({"prompt": "Once", "max_tokens": 4, "temperature": 0}).encode(),
+                                     {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=60) as answer:
         said = json.load(answer)
     assert said["model"] == "tales" and said["usage"]["completion_tokens"] == 4

@@ -100,7 +100,7 @@ def test_the_answer_follows_the_prompt(server, tokenizer):
 def test_streams_begin_with_the_prompt(server):
     whole, _ = echo(server, "The fox", max_tokens=4, logprobs=2)
     request = urllib.request.Request(server.url + "/v1/completions", json.dumps({
-        "prompt": "The fox", "echo": True, "logprobs": 2, "max_tokens": 4, "temperature": 0, "stream": True}).encode())
+        "prompt": "The fox", "echo": True, "logprobs": 2, "max_tokens": 4, "temperature": 0, "stream": True}).encode(), {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=60) as answer:
         lines = [line[6:] for line in answer.read().decode().splitlines() if line.startswith("data: {")]
     parts = [json.loads(line)["choices"][0] for line in lines]

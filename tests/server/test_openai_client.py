@@ -156,6 +156,12 @@ def test_penalties_and_bias_change_the_text(client, model):
     assert chat(client, model, frequency_penalty=2, presence_penalty=2).choices[0].message.content
 
 
+def test_parameters_that_change_nothing(client, model):
+    text = chat(client, model).choices[0].message.content
+    for same in ({"tool_choice": "none"}, {"tool_choice": "auto"}, {"extra_body": {"repetition_penalty": 1.0, "best_of": 1, "chat_template_kwargs": {}}}):
+        assert chat(client, model, **same).choices[0].message.content == text
+
+
 @pytest.mark.parametrize("parameters, param", [
     ({"temperature": 5}, "temperature"),
     ({"n": 100}, "n"),
@@ -251,6 +257,8 @@ def test_interrupt_drains(start_server):
     assert chunks[-1].choices[0].finish_reason == "length"
     stopper.join()
     assert result == [0]
+    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    assert not (state / "motley" / "operators" / f"127.0.0.1:{server.port}").exists()
 
 
 def test_nothing_to_do_costs_nothing(server, client, model):

@@ -1,7 +1,10 @@
 """A deployment that runs, as `motley status` and `motley plan apply` see it."""
 
 import json
+import os
 import subprocess
+import urllib.error
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -71,6 +74,57 @@ def test_a_plan_for_another_model_is_refused(motley, server, plans, tmp_path):
     refused = run(motley, server, "plan", "apply", other)
     assert refused.returncode == 2 and "is served" in refused.stderr
     assert run(motley, server, "status").returncode == 0
+
+
+def key_file(port):
+    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    return state / "motley" / "operators" / f"127.0.0.1:{port}"
+
+
+def post(server, path, body, key=None):
+    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+    try:
+        with urllib.request.urlopen(urllib.request.Request(server.url + path, json.dumps(body).encode(), headers), timeout=10) as answer:
+            return answer.status
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def test_only_its_own_user_operates_a_server(motley, server, plans, tmp_path):
+    file = key_file(server.port)
+    assert file.stat().st_mode & 0o777 == 0o600 and file.parent.stat().st_mode & 0o777 == 0o700
+    key = file.read_text().strip()
+    assert len(key) == 64 and [post(server, path, {}, wrong) for path in ("/plan", "/drain", "/link") for wrong in (None, "none", key[:-1])] == [401] * 9
+    assert post(server, "/drain", {"member": "box"}, key) == 400  # it has one machine
+    other = os.environ | {"XDG_STATE_HOME": str(tmp_path)}
+    for words in (["plan", "apply", plans["pair"]], ["drain", "box"], ["link"]):
+        refused = subprocess.run([motley, *words, "--port", str(server.port)], capture_output=True, text=True, timeout=60, env=other)
+        assert refused.returncode == 2 and "operator's key" in refused.stderr, refused.stderr
+        taken = subprocess.run([motley, *words, "--port", str(server.port), "--operator-key", key], capture_output=True, text=True, timeout=60, env=other)
+        assert "operator's key" not in taken.stderr, taken.stderr
+    # A key that others can read is not believed.
+    file.chmod(0o644)
+    assert run(motley, server, "link").returncode == 2 and "operator's key" in run(motley, server, "link").stderr
+    file.chmod(0o600)
+    assert "was not started by `motley up`" in run(motley, server, "link").stderr
+
+
+def test_a_key_that_was_chosen_is_not_kept(motley, start_server, plans):
+    server = start_server(plans["whole"], "--model", MODEL, "--api-key", "sesame", "--operator-key", "chosen")
+    assert not key_file(server.port).exists()
+    assert post(server, "/link", {}, "sesame") == 401 and post(server, "/link", {}, "chosen") == 400
+    assert run(motley, server, "status").returncode == 2  # it has no key at all
+    for key in (["--api-key", "sesame"], ["--operator-key", "chosen"]):
+        assert run(motley, server, "status", *key).returncode == 0
+    assert "operator's key" in run(motley, server, "link", "--api-key", "sesame").stderr
+    assert "was not started by `motley up`" in run(motley, server, "link", "--operator-key", "chosen").stderr
+    assert server.stop() == 0
+
+
+@pytest.mark.parametrize("options", [["--cors", "chat.example.com"], ["--new-per-address", "0"], ["--api-key", "one", "--operator-key", "one"]])
+def test_wrong_options_are_refused(motley, plans, options):
+    refused = subprocess.run([motley, "serve", plans["whole"], "--model", MODEL, "--local", "--port", "0", *options], capture_output=True, text=True, timeout=60)
+    assert refused.returncode == 2 and options[-2] in refused.stderr, refused.stderr
 
 
 def test_a_server_that_is_not_there(motley, server):

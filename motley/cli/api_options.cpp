@@ -1,0 +1,49 @@
+#include "motley/cli/api_options.hpp"
+
+#include "motley/base/error.hpp"
+#include "motley/base/hints.hpp"
+#include "motley/server/web_access.hpp"
+
+namespace motley::cli {
+
+void add_api_options(CLI::App& verb, ApiOptions& options) {
+  verb.add_option("--api-key", options.api_key, "Key that clients must send as a bearer token")
+      ->envname("MOTLEY_API_KEY")
+      ->type_name("KEY");
+  add_operator_key_option(verb, options.operator_key, "Key for drain, link and plan apply (default: a new one)");
+  verb.add_option("--cors", options.origins, "Origin whose pages may use the API, or * for all; repeatable")
+      ->type_name("ORIGIN")
+      ->expected(1)
+      ->take_all()
+      ->check([](const std::string& origin) {
+        try {
+          check_origin(origin);
+        } catch (const Error& error) {
+          return with_hint(error);
+        }
+        return std::string();
+      });
+  verb.add_option("--new-per-address", options.new_per_address,
+                  "Connections of one address that have asked nothing yet (default 512)")
+      ->check(CLI::Range(1, 1 << 20));
+}
+
+void apply_api_options(const ApiOptions& options, OperatorKey& key, ServeSettings& settings) {
+  if (key.text() == options.api_key)
+    throw input_error("--operator-key and --api-key are the same: every client could change the deployment",
+                      "give two keys, or leave out --operator-key");
+  settings.api_key = options.api_key;
+  settings.operator_key = key.text();
+  settings.origins = options.origins;
+  settings.new_per_address = static_cast<std::size_t>(options.new_per_address);
+  // A server without its file still serves: commands to it then need a key that was chosen.
+  settings.on_listening = [&key, host = settings.host, report = settings.report](int port) {
+    try {
+      key.keep(host, port);
+    } catch (const Error& error) {
+      if (report) report("operator", with_hint(error), 0);
+    }
+  };
+}
+
+}  // namespace motley::cli

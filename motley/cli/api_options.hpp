@@ -1,0 +1,25 @@
+// How a server answers HTTP: what `serve` and `up` share.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "motley/cli/operator_key.hpp"
+#include "motley/server/serve_settings.hpp"
+
+namespace motley::cli {
+
+struct ApiOptions {
+  std::string api_key, operator_key;
+  std::vector<std::string> origins;
+  int new_per_address = 512;
+};
+
+// --api-key, --operator-key, --cors, --new-per-address.
+void add_api_options(CLI::App& verb, ApiOptions& options);
+
+// For a server whose operator has this key: it must outlive the serving.
+void apply_api_options(const ApiOptions& options, OperatorKey& key, ServeSettings& settings);
+
+}  // namespace motley::cli

@@ -1,0 +1,111 @@
+#include "motley/cli/operator_key.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <filesystem>
+
+#include "motley/base/environment_error.hpp"
+#include "motley/cli/agents.hpp"
+#include "motley/comm/net/file_descriptor.hpp"
+#include "motley/comm/net/random_bytes.hpp"
+
+namespace motley::cli {
+namespace {
+
+constexpr std::size_t key_bytes = 32;
+constexpr std::size_t longest_key = 4096;
+
+std::string make_key() {
+  std::array<std::byte, key_bytes> bytes{};
+  fill_random(bytes);
+  std::string text;
+  for (const std::byte byte : bytes) text += fmt::format("{:02x}", static_cast<unsigned>(byte));
+  return text;
+}
+
+std::filesystem::path keys_folder() { return user_folder("XDG_STATE_HOME", ".local/state") / "operators"; }
+
+bool is_private(int descriptor) {
+  struct stat found {};
+  return ::fstat(descriptor, &found) == 0 && found.st_uid == ::geteuid() && (found.st_mode & 077) == 0;
+}
+
+// None where it is not there, or somebody else could have written into it.
+FileDescriptor open_folder() {
+  FileDescriptor folder(::open(keys_folder().c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (folder && !is_private(folder.get())) {
+    errno = EPERM;
+    return {};
+  }
+  return folder;
+}
+
+// Two servers may have one port at two addresses. Who listens at all of them is called by the first.
+std::string name_of(const std::string& host, const std::string& port) {
+  return fmt::format("{}:{}", host == "localhost" || host == "0.0.0.0" ? "127.0.0.1" : host, port);
+}
+
+// Empty where there is none.
+std::string read_key(const FileDescriptor& folder, const std::string& name) {
+  const FileDescriptor file(::openat(folder.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  if (!file || !is_private(file.get())) return {};
+  std::string text(longest_key, '\0');
+  const ssize_t count = ::read(file.get(), text.data(), text.size());
+  text.resize(static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
+  return text.substr(0, text.find('\n'));
+}
+
+}  // namespace
+
+void add_operator_key_option(CLI::App& verb, std::string& key, const std::string& help) {
+  verb.add_option("--operator-key", key, help)->envname("MOTLEY_OPERATOR_KEY")->type_name("KEY");
+}
+
+OperatorKey::OperatorKey(const std::string& given) : key_(given.empty() ? make_key() : given), given_(!given.empty()) {}
+
+OperatorKey::~OperatorKey() {
+  const FileDescriptor folder = name_.empty() ? FileDescriptor() : open_folder();
+  if (folder && read_key(folder, name_) == key_) ::unlinkat(folder.get(), name_.c_str(), 0);
+}
+
+void OperatorKey::keep(const std::string& host, int port) {
+  const std::string name = name_of(host, std::to_string(port));
+  if (given_) {  // what an earlier server left there holds no more
+    if (const FileDescriptor folder = open_folder()) ::unlinkat(folder.get(), name.c_str(), 0);
+    return;
+  }
+  std::error_code ignored;
+  std::filesystem::create_directories(keys_folder().parent_path(), ignored);
+  ::mkdir(keys_folder().c_str(), 0700);
+  const auto failed = [] {
+    return environment_error(fmt::format("cannot keep the operator's key in {}", keys_folder().string()),
+                             "make the folder this user's alone (mode 0700), or choose a key with --operator-key");
+  };
+  const FileDescriptor folder = open_folder();
+  if (!folder) throw failed();
+  const std::string half = fmt::format("{}.{}", name, ::getpid());
+  ::unlinkat(folder.get(), half.c_str(), 0);  // of a process that was killed
+  const FileDescriptor file(
+      ::openat(folder.get(), half.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  const std::string line = key_ + "\n";
+  if (!file || ::write(file.get(), line.data(), line.size()) != static_cast<ssize_t>(line.size()) ||
+      ::renameat(folder.get(), half.c_str(), folder.get(), name.c_str()) != 0) {
+    const Error error = failed();
+    ::unlinkat(folder.get(), half.c_str(), 0);
+    throw error;
+  }
+  name_ = name;
+}
+
+std::string kept_operator_key(const std::string& host, const std::string& port) {
+  const FileDescriptor folder = open_folder();
+  return folder ? read_key(folder, name_of(host, port)) : std::string();
+}
+
+}  // namespace motley::cli
