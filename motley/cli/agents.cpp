@@ -1,6 +1,7 @@
 #include "motley/cli/agents.hpp"
 
 #include <fmt/format.h>
+#include <pwd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -89,10 +90,16 @@ std::vector<OfferedDevice> offered_devices(const MachineOptions& options, const 
 }
 
 std::filesystem::path user_folder(const char* variable, const char* otherwise) {
-  if (const char* named = std::getenv(variable); named != nullptr && *named == '/')
-    return std::filesystem::path(named) / "motley";
+  const auto absolute = [](const char* path) { return path != nullptr && *path == '/'; };
+  if (const char* named = std::getenv(variable); absolute(named)) return std::filesystem::path(named) / "motley";
   const char* home = std::getenv("HOME");
-  return std::filesystem::path(home != nullptr ? home : "/tmp") / otherwise / "motley";
+  // A service may run without HOME. No folder that others can write stands in for it: keys are kept there.
+  if (!absolute(home))
+    if (const passwd* user = ::getpwuid(::geteuid())) home = user->pw_dir;
+  if (!absolute(home))
+    throw Error(ErrorCode::environment, "this user has no home folder, where keys and state would be kept",
+                fmt::format("set HOME, or {} to a folder that this user alone can write", variable));
+  return std::filesystem::path(home) / otherwise / "motley";
 }
 
 }  // namespace motley::cli
