@@ -1,5 +1,5 @@
-// What a test's process tells the disk, in order: a power loss cannot be had in a test, the order of calls that makes it
-// harmless can be seen. The C library's functions of these names are replaced in the whole program of tests.
+// What a test's process tells the disk, in order: a power loss cannot be had in a test, the order of calls that makes
+// it harmless can be seen. The C library's functions of these names are replaced in the whole program of tests.
 #pragma once
 
 #include <fcntl.h>

@@ -63,7 +63,8 @@ void write_at(int descriptor, std::span<const std::byte> bytes, std::uint64_t of
 }
 
 void sync_data(int descriptor, const std::string& name) {
-  if (::fdatasync(descriptor) != 0) throw environment_error(fmt::format("cannot write {} to the cache of weights", name));
+  if (::fdatasync(descriptor) != 0)
+    throw environment_error(fmt::format("cannot write {} to the cache of weights", name));
 }
 
 // Unless a process has it open. Under another name first: one that opens it meanwhile makes a new one.
@@ -168,8 +169,8 @@ void ChunkCache::check_chunks(const std::function<void()>& alive) {
     in_parallel(std::min<std::size_t>(check_threads, marked.size() - done), check_threads, [&](std::size_t i) {
       const auto& [file, chunk] = marked[done + i];
       try {
-        good[done + i] = sha256_of(read_chunk(folder_, manifest_.files[file], chunk)) ==
-                         manifest_.files[file].digests[chunk];
+        good[done + i] =
+            sha256_of(read_chunk(folder_, manifest_.files[file], chunk)) == manifest_.files[file].digests[chunk];
       } catch (const Error&) {
         // A part of the disk that cannot be read.
       }

@@ -17,8 +17,8 @@ namespace motley {
 class ChunkCache {
  public:
   // In a folder of `root` that the manifest's digest names; what an earlier process left there is used. Unless that one
-  // ended in order, all chunks are read and held against their digests first, and `alive` is called now and then. Throws
-  // an input error for what is not a manifest, an environment error where the folder cannot be written.
+  // ended in order, all chunks are read and held against their digests first, and `alive` is called now and then.
+  // Throws an input error for what is not a manifest, an environment error where the folder cannot be written.
   ChunkCache(const std::filesystem::path& root, ModelManifest manifest, const std::function<void()>& alive = {});
   ~ChunkCache();
   ChunkCache(const ChunkCache&) = delete;
