@@ -18,6 +18,7 @@
 #include "motley/agent/local_weights.hpp"
 #include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
+#include "motley/base/files.hpp"
 #include "motley/base/version.hpp"
 #include "motley/comm/membership/enrolment.hpp"
 #include "motley/comm/membership/member_client.hpp"
@@ -121,10 +122,12 @@ class Agent {
     std::ifstream(file) >> number;
     if (!number.empty()) return number;
     number = fmt::format("{:016x}", draw_process_number());
-    std::error_code ignored;
-    std::filesystem::create_directories(options_.state, ignored);
-    std::ofstream out(file);
-    out << number << '\n';
+    try {
+      std::filesystem::create_directories(options_.state);
+      replace_file(file, number + "\n");
+    } catch (const std::exception&) {
+      // A restart comes as another process then, once the driver has missed this one.
+    }
     return number;
   }
 

@@ -1,8 +1,8 @@
 #include "motley/agent/kept_deployment.hpp"
 
 #include "motley/base/error.hpp"
+#include "motley/base/files.hpp"
 #include "motley/base/value.hpp"
-#include "motley/comm/authority/group_folder.hpp"
 
 namespace motley {
 namespace {
@@ -60,7 +60,7 @@ std::optional<KeptDeployment> read_kept_deployment(const std::filesystem::path& 
 }
 
 void keep_deployment(const std::filesystem::path& file, const KeptDeployment& deployment) {
-  write_secret(file.string(), to_text(deployment));
+  replace_file(file, to_text(deployment), Readers::owner);
 }
 
 }  // namespace motley

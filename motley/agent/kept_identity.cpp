@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "motley/base/error.hpp"
+#include "motley/base/files.hpp"
 #include "motley/base/value.hpp"
-#include "motley/comm/authority/group_folder.hpp"
 
 namespace motley {
 namespace {
@@ -46,7 +46,7 @@ void keep_identity(const std::filesystem::path& file, const Enrolment& enrolment
   Enrolment kept = enrolment;
   Value value = Value::object();
   for (const auto& [name, text] : texts_of(kept)) value.set(name, *text);
-  write_secret(file.string(), to_json(value));
+  replace_file(file, to_json(value), Readers::owner);
 }
 
 }  // namespace motley

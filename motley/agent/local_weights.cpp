@@ -39,7 +39,10 @@ void LocalWeights::set_manifest(const ModelManifest& manifest, const std::functi
   const std::filesystem::path own = is_own(manifest, alive) ? options_.model : std::filesystem::path();
   const std::filesystem::path caches = options_.cache / "weights";
   trim_chunk_caches(caches, options_.cache_bytes, manifest.digest());
-  auto cache = std::make_shared<ChunkCache>(caches, manifest);
+  auto cache = std::make_shared<ChunkCache>(caches, manifest, alive);
+  if (cache->damaged() > 0)
+    say(fmt::format("{} of {} MiB in {} were damaged when this machine or its agent went down: they are fetched again",
+                    cache->damaged(), chunk_bytes >> 20, caches.string()));
   sources_->set_manifest(manifest);
   const std::lock_guard lock(mutex_);
   own_ = own;

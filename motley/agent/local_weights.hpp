@@ -43,8 +43,9 @@ class LocalWeights {
   void listen(const std::string& address, const RelayAccess& access);
   std::string address() const { return listener_ ? listener_->address() : std::string(); }
 
-  // What is served from now on. `alive` is called now and then while this machine's own copy is compared with it.
-  // Throws a peer error for what is no manifest, an environment error where the cache cannot be written.
+  // What is served from now on. `alive` is called now and then while this machine's own copy, or what an earlier
+  // process has left in the cache, is compared with it. Throws a peer error for what is not a manifest, an environment
+  // error where the cache cannot be written.
   void set_manifest(const ModelManifest& manifest, const std::function<void()>& alive);
   // Throws a peer error where the sources hold what the model does not have.
   void set_sources(const std::vector<WeightsSource>& told) { sources_->set(told); }

@@ -1,8 +1,6 @@
 #include "motley/base/value.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -25,6 +23,7 @@
 
 #include "motley/base/binding.hpp"
 #include "motley/base/error.hpp"
+#include "motley/base/files.hpp"
 #include "motley/base/foreign.hpp"
 
 namespace motley {
@@ -368,20 +367,6 @@ std::string read_file(const std::filesystem::path& path) {
   return text;
 }
 
-void write_file(const std::filesystem::path& path, std::string_view content) {
-  const std::filesystem::path temporary = path.string() + fmt::format(".{}.tmp", ::getpid());
-  const auto give_up = [&](std::string_view what) {
-    const std::string why = std::strerror(errno);
-    ::unlink(temporary.c_str());
-    throw Error(ErrorCode::environment, fmt::format("{}: {} ({})", path.string(), what, why),
-                "check that the folder exists, that it is writable, and that the disk has space");
-  };
-  std::ofstream file(temporary, std::ios::binary);
-  if (!file) give_up("cannot be written");
-  file.write(content.data(), static_cast<std::streamsize>(content.size()));
-  file.close();
-  if (!file) give_up("writing failed");
-  if (std::rename(temporary.c_str(), path.c_str()) != 0) give_up("cannot be replaced");
-}
+void write_file(const std::filesystem::path& path, std::string_view content) { replace_file(path, content); }
 
 }  // namespace motley

@@ -1,9 +1,7 @@
 #include "motley/base/value.hpp"
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
-#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 
@@ -106,25 +104,6 @@ TEST(Files, WhatCannotBeReadIsNamedWithWhatWasMeant) {
             folder + "/clutser.toml: cannot be read (No such file or directory) | did you mean `" + folder +
                 "/cluster.toml`?");
   EXPECT_EQ(refusal(at / "x"), folder + "/x: cannot be read (No such file or directory) | looked for in " + folder);
-  std::filesystem::remove_all(folder);
-}
-
-// Files may not grow beyond a limit, as on a full disk.
-TEST(Files, WhatCannotBeWrittenLeavesTheOldFile) {
-  std::string folder = std::filesystem::temp_directory_path() / "motley-value-XXXXXX";
-  ASSERT_NE(mkdtemp(folder.data()), nullptr);
-  const auto path = std::filesystem::path(folder) / "plan.json";
-  write_file(path, "old");
-  rlimit before{};
-  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
-  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
-  const rlimit small{1000, before.rlim_max};
-  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
-  EXPECT_THROW(write_file(path, std::string(100000, 'x')), Error);
-  setrlimit(RLIMIT_FSIZE, &before);
-  std::signal(SIGXFSZ, handler);
-  EXPECT_EQ(read_file(path), "old");
-  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 1) << "nothing half written stays";
   std::filesystem::remove_all(folder);
 }
 

@@ -2,12 +2,15 @@
 
 #include <gmock/gmock.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <csignal>
 #include <functional>
 #include <set>
 
+#include "motley/base/disk_calls_test.hpp"
 #include "motley/checkpoint/checkpoint.hpp"
 #include "motley/checkpoint/gguf_writer.hpp"
 #include "motley/checkpoint/large_model_test.hpp"
@@ -98,6 +101,83 @@ TEST_F(ChunkCacheTest, AnotherProcessFindsWhatIsThere) {
   const ModelManifest other = make_manifest(folder);
   EXPECT_EQ(ChunkCache(root_, other).missing({{0, 2}}).size(), 1u) << "other weights";
   EXPECT_TRUE(again.missing({{0, 2}}).empty());
+}
+
+// Whatever a power loss leaves of it, a mark stands for bytes that the disk has.
+TEST_F(ChunkCacheTest, TheDiskHasAChunkBeforeItsMark) {
+  ChunkCache cache(root_, manifest_);
+  const std::vector<std::byte> bytes = chunk({0, 1});
+  DiskCalls::all().take();
+  cache.put({0, 1}, bytes);
+  EXPECT_THAT(DiskCalls::all().take(),
+              ElementsAre("write model.safetensors", "sync model.safetensors", "write .model.safetensors.chunks"));
+}
+
+class EndedChunkCacheTest : public ChunkCacheTest {
+ protected:
+  static void in_another_process(const std::function<void()>& work) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      work();
+      ::_exit(0);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    ASSERT_EQ(status, 0);
+  }
+  void put_and_end_in_order() const {
+    in_another_process([&] {
+      ChunkCache cache(root_, manifest_);
+      put_all(cache);
+    });
+  }
+  void put_and_end_without_order() const {
+    in_another_process([&] { put_all(*new ChunkCache(root_, manifest_)); });
+  }
+  void damage(std::uint32_t chunk) const {
+    change_byte(root_ / manifest_.digest() / "model.safetensors", chunk * chunk_bytes + 17);
+  }
+};
+
+TEST_F(EndedChunkCacheTest, AfterAnEndWithoutOrderDamagedChunksAreMissing) {
+  put_and_end_without_order();
+  damage(1);
+  int alive = 0;
+  {
+    ChunkCache cache(root_, manifest_, [&] { ++alive; });
+    EXPECT_GT(alive, 0);
+    EXPECT_EQ(cache.damaged(), 1u);
+    EXPECT_THAT(cache.missing(all_chunks(manifest_)), ElementsAre(ChunkId{0, 1}));
+    cache.put({0, 1}, chunk({0, 1}));
+  }
+  const ChunkCache again(root_, manifest_);
+  EXPECT_EQ(again.damaged(), 0u);
+  EXPECT_TRUE(again.missing(all_chunks(manifest_)).empty());
+}
+
+TEST_F(EndedChunkCacheTest, ADamagedChunkStaysMissing) {
+  put_and_end_without_order();
+  damage(2);
+  EXPECT_EQ(ChunkCache(root_, manifest_).damaged(), 1u);
+  EXPECT_THAT(ChunkCache(root_, manifest_).missing(all_chunks(manifest_)), ElementsAre(ChunkId{0, 2}));
+}
+
+TEST_F(EndedChunkCacheTest, AfterAnOrderlyEndNothingIsRead) {
+  put_and_end_in_order();
+  int alive = 0;
+  const ChunkCache cache(root_, manifest_, [&] { ++alive; });
+  EXPECT_EQ(alive, 0);
+  EXPECT_TRUE(cache.missing(all_chunks(manifest_)).empty());
+}
+
+// It has ended in order only when the last that has it open has.
+TEST_F(EndedChunkCacheTest, TheFirstToEndOfTwoLeavesItOpen) {
+  in_another_process([&] {
+    put_all(*new ChunkCache(root_, manifest_));
+    ChunkCache(root_, manifest_);
+  });
+  damage(0);
+  EXPECT_EQ(ChunkCache(root_, manifest_).damaged(), 1u);
 }
 
 TEST_F(ChunkCacheTest, OpensWithHolesOnceItsHeadersAreThere) {
@@ -202,6 +282,19 @@ TEST_F(TrimChunkCachesTest, KeepsWhatIsToBeUsed) {
   EXPECT_EQ(left(), (std::set{oldest, recent}));
   trim_chunk_caches(root_, 0, oldest);
   EXPECT_EQ(left(), std::set{oldest});
+}
+
+TEST_F(TrimChunkCachesTest, KeepsWhatAProcessHasOpen) {
+  const std::string used = add(0, 3), idle = add(1, 2);
+  {
+    ChunkCache cache(root_, manifests_[0]);
+    fs::last_write_time(root_ / used, fs::file_time_type::clock::now() - std::chrono::hours(3));
+    trim_chunk_caches(root_, 0, "");
+    EXPECT_EQ(left(), std::set{used});
+    EXPECT_TRUE(cache.missing({{0, 1}}).empty());
+  }
+  trim_chunk_caches(root_, 0, "");
+  EXPECT_EQ(left(), std::set<std::string>());
 }
 
 TEST_F(TrimChunkCachesTest, ToOpenIsToUse) {

@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "motley/base/error.hpp"
+#include "motley/base/files.hpp"
 #include "motley/checkpoint/gguf.hpp"
 
 namespace motley {
@@ -64,8 +65,10 @@ class NewFile {
   void finish() {
     file_.close();
     check("writing failed");
+    sync_to_disk(temporary_);
     if (std::rename(temporary_.c_str(), path_.c_str()) != 0) give_up("cannot be replaced");
     done_ = true;
+    sync_folder_of(path_);
   }
 
  private:

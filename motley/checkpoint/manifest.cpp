@@ -10,6 +10,7 @@
 #include <system_error>
 
 #include "motley/base/error.hpp"
+#include "motley/base/files.hpp"
 #include "motley/checkpoint/checkpoint.hpp"
 #include "motley/checkpoint/digest.hpp"
 
@@ -63,16 +64,13 @@ class DigestCache {
     if (folder_.empty()) return;
     std::error_code ignored;
     fs::create_directories(folder_, ignored);
-    const fs::path target = place(file), part = target.string() + ".part";
-    std::ofstream out(part, std::ios::binary);
-    out << stamp << '\n';
-    out.write(reinterpret_cast<const char*>(digests.data()),
-              static_cast<std::streamsize>(digests.size() * sizeof(ChunkDigest)));
-    out.close();
-    if (out)
-      fs::rename(part, target, ignored);
-    else
-      fs::remove(part, ignored);
+    std::string content = stamp + '\n';
+    content.append(reinterpret_cast<const char*>(digests.data()), digests.size() * sizeof(ChunkDigest));
+    try {
+      replace_file(place(file), content);
+    } catch (const Error&) {
+      // Likewise.
+    }
   }
 
  private:

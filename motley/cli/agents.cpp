@@ -1,6 +1,7 @@
 #include "motley/cli/agents.hpp"
 
 #include <fmt/format.h>
+#include <pwd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 
 #include "motley/agent/machine.hpp"
 #include "motley/base/error.hpp"
+#include "motley/base/files.hpp"
 #include "motley/base/units.hpp"
 #include "motley/cli/command.hpp"
 #include "motley/comm/authority/authority.hpp"
@@ -59,15 +61,19 @@ std::optional<std::pair<double, double>> kept_rates(const std::filesystem::path&
 
 }  // namespace
 
+std::int64_t offered_memory_bytes(const MachineOptions& options) {
+  const std::int64_t usable = usable_memory_bytes();
+  if (options.memory.empty()) return usable;
+  const double memory = parse_bytes_option(options.memory, "--memory");
+  if (memory > static_cast<double>(usable))
+    throw input_error(fmt::format("--memory {} is more than the {} that are free here", options.memory,
+                                  human_bytes(static_cast<double>(usable))),
+                      "offer less, or end what uses the memory");
+  return static_cast<std::int64_t>(memory);
+}
+
 std::vector<OfferedDevice> offered_devices(const MachineOptions& options, const std::filesystem::path& state) {
-  std::int64_t memory = usable_memory_bytes();
-  if (!options.memory.empty()) {
-    memory = static_cast<std::int64_t>(parse_bytes_option(options.memory, "--memory"));
-    if (memory > usable_memory_bytes())
-      throw input_error(fmt::format("--memory {} is more than the {} that are free here", options.memory,
-                                    human_bytes(static_cast<double>(usable_memory_bytes()))),
-                        "offer less, or end what uses the memory");
-  }
+  const std::int64_t memory = offered_memory_bytes(options);
   const int devices = options.devices;
   const int threads = options.threads > 0 ? options.threads : std::max(1, usable_threads() / devices);
   const std::string processor = processor_name(devices * threads);
@@ -77,9 +83,12 @@ std::vector<OfferedDevice> offered_devices(const MachineOptions& options, const 
     std::tie(all.bytes_per_s, all.flop_per_s) = *rates;
   } else {
     all = measure_processor(memory, devices * threads);
-    std::error_code ignored;
-    std::filesystem::create_directories(state, ignored);
-    std::ofstream(file) << fmt::format("{}\n{:.6g} {:.6g}\n", processor, all.bytes_per_s, all.flop_per_s);
+    try {
+      std::filesystem::create_directories(state);
+      replace_file(file, fmt::format("{}\n{:.6g} {:.6g}\n", processor, all.bytes_per_s, all.flop_per_s));
+    } catch (const std::exception&) {
+      // It is measured again the next time.
+    }
   }
   return std::vector(static_cast<std::size_t>(devices), OfferedDevice{.kind = all.kind,
                                                                       .memory_bytes = memory / devices,
@@ -89,10 +98,16 @@ std::vector<OfferedDevice> offered_devices(const MachineOptions& options, const 
 }
 
 std::filesystem::path user_folder(const char* variable, const char* otherwise) {
-  if (const char* named = std::getenv(variable); named != nullptr && *named == '/')
-    return std::filesystem::path(named) / "motley";
+  const auto absolute = [](const char* path) { return path != nullptr && *path == '/'; };
+  if (const char* named = std::getenv(variable); absolute(named)) return std::filesystem::path(named) / "motley";
   const char* home = std::getenv("HOME");
-  return std::filesystem::path(home != nullptr ? home : "/tmp") / otherwise / "motley";
+  // A service may run without HOME. No folder that others can write stands in for it: keys are kept there.
+  if (!absolute(home))
+    if (const passwd* user = ::getpwuid(::geteuid())) home = user->pw_dir;
+  if (!absolute(home))
+    throw Error(ErrorCode::environment, "this user has no home folder, where keys and state would be kept",
+                fmt::format("set HOME, or {} to a folder that this user alone can write", variable));
+  return std::filesystem::path(home) / otherwise / "motley";
 }
 
 }  // namespace motley::cli

@@ -21,11 +21,14 @@ void add_machine_options(CLI::App& verb, MachineOptions& options);
 
 // --name, or the host's name up to the first dot. Throws an input error for one that no machine can have.
 std::string machine_name(const MachineOptions& options);
+// --memory, or what is free. Throws an input error where --memory is not a size, or more than there is.
+std::int64_t offered_memory_bytes(const MachineOptions& options);
 // This machine's devices, equal parts of its processor and of --memory, measured the first time: what `state`, a
-// folder, holds of an earlier one is used. Throws an input error where --memory is not a size, or more than there is.
+// folder, holds of an earlier one is used. Throws as offered_memory_bytes() does.
 std::vector<OfferedDevice> offered_devices(const MachineOptions& options, const std::filesystem::path& state);
 
-// "motley" in the folder that the variable names, or else in the home folder's `otherwise`.
+// "motley" in the folder that the variable names, or else in the home folder's `otherwise`. Throws an environment error
+// where this user has none.
 std::filesystem::path user_folder(const char* variable, const char* otherwise);
 
 }  // namespace motley::cli

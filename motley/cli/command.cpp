@@ -4,12 +4,37 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <string_view>
 #include <thread>
 
 #include "motley/base/hints.hpp"
 #include "motley/base/units.hpp"
 
 namespace motley::cli {
+namespace {
+
+// For an error whose cause says nothing of what to do.
+std::string_view hint_for(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::negative:
+    case ErrorCode::input:
+    case ErrorCode::interrupted: return {};
+    case ErrorCode::environment: return "run `motley doctor`; memory, disk or file descriptors may be exhausted";
+    case ErrorCode::limit: return "raise the limit or reduce the work; the command's --help has the limits";
+    case ErrorCode::peer: return "read the log of the other process; all must run the same version of motley";
+    case ErrorCode::internal: return "this is a bug: report it with the command and its files";
+  }
+  return {};
+}
+
+}  // namespace
+
+int report_error(const Error& error) {
+  fmt::print(stderr, "error: {}\n", error.what());
+  const std::string_view hint = error.hint().empty() ? hint_for(error.code()) : std::string_view(error.hint());
+  if (!hint.empty()) fmt::print(stderr, "\nhint: {}\n", hint);
+  return static_cast<int>(error.code());
+}
 
 void add_output_options(CLI::App& verb, Output& output) {
   verb.add_flag("--json", output.json, "Print JSON instead of tables");

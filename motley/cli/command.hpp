@@ -48,6 +48,9 @@ void add_bench(CLI::App& parent, Action& action);
 void add_coordinate(CLI::App& parent, Action& action);
 void add_group(CLI::App& parent, Action& action);
 
+// Prints the error with its hint on stderr. Returns the exit code.
+int report_error(const Error& error);
+
 // Results go to stdout (for people, or JSON), artefacts to a file, everything else to stderr.
 struct Output {
   bool json = false;

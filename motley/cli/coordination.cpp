@@ -4,7 +4,9 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstdio>
+#include <string_view>
 
 #include "motley/base/error.hpp"
 #include "motley/base/units.hpp"
@@ -76,6 +78,15 @@ std::string check_store(const std::string& url) {
   return url.starts_with("etcd://") ? "" : fmt::format("\"{}\" is not of the form etcd://HOST:PORT/PREFIX", url);
 }
 
+// Whether it leads here is for the other machines to say: a name may be this machine's only later.
+std::string check_host(const std::string& host) {
+  const bool fits = !host.empty() && std::ranges::all_of(host, [](unsigned char letter) {
+    return std::isalnum(letter) != 0 ||
+           std::string_view(".-_:[]").find(static_cast<char>(letter)) != std::string_view::npos;
+  });
+  return fits ? "" : fmt::format("\"{}\" is neither an address nor a machine's name", host);
+}
+
 }  // namespace
 
 CLI::Option* add_store_option(CLI::App& verb, std::string& store, const std::string& help) {
@@ -87,7 +98,14 @@ void add_group_options(CLI::App& verb, MachineOptions& machine, std::string& lis
   verb.add_option("--token-lifetime", token_lifetime, "How long a printed link admits new machines (default \"24 h\")")
       ->type_name("TIME");
   verb.add_option("--listen", listen, "Address or name of this machine for the others (default: found)")
-      ->type_name("HOST");
+      ->type_name("HOST")
+      ->check(check_host);
+}
+
+double token_lifetime_s(const std::string& text) {
+  const double seconds = parse_seconds_option(text, "--token-lifetime");
+  if (seconds > 0) return seconds;
+  throw input_error("--token-lifetime must be above 0 s", "give a time, as in --token-lifetime \"24 h\"");
 }
 
 void add_handshakes_option(CLI::App& verb, std::size_t& most) {

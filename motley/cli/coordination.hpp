@@ -54,6 +54,9 @@ CLI::Option* add_store_option(CLI::App& verb, std::string& store, const std::str
 // --listen, --token-lifetime and the options of this machine.
 void add_group_options(CLI::App& verb, MachineOptions& machine, std::string& listen, std::string& token_lifetime);
 
+// Throws an input error unless --token-lifetime is a time above 0.
+double token_lifetime_s(const std::string& text);
+
 // --max-handshakes.
 void add_handshakes_option(CLI::App& verb, std::size_t& most);
 

@@ -13,6 +13,7 @@
 #include "motley/agent/needed_chunks.hpp"
 #include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
+#include "motley/base/hints.hpp"
 #include "motley/base/units.hpp"
 #include "motley/checkpoint/manifest.hpp"
 #include "motley/cli/command.hpp"
@@ -54,6 +55,15 @@ Value members_value(const std::vector<MemberStatus>& members) {
   return Value(std::move(all));
 }
 
+bool is_held(const DeploymentStore& store) {
+  try {
+    store.check_held();
+  } catch (const Error&) {
+    return false;
+  }
+  return true;
+}
+
 // By name, beside how many are waited for.
 std::set<std::string> machines_needed(const DeployOptions& options) {
   if (options.plan) return machines_of(*options.plan);
@@ -63,12 +73,40 @@ std::set<std::string> machines_needed(const DeployOptions& options) {
   return names;
 }
 
+// Once the machines that are waited for are there. One that comes later may have any name.
+void check_without(const std::vector<std::string>& without, const std::vector<MemberStatus>& members) {
+  std::vector<std::string> devices;
+  for (const MemberStatus& member : members)
+    for (std::size_t slot = 0; slot < member.devices.size(); ++slot)
+      devices.push_back(fmt::format("{}/{}", member.name, slot));
+  for (const std::string& device : without)
+    if (std::ranges::find(devices, device) == devices.end())
+      throw input_error(fmt::format("--without \"{}\" is not a device of a machine that has joined", device),
+                        did_you_mean(device, devices, fmt::format("there are {}", fmt::join(devices, ", "))));
+}
+
+// Runs when it is left, however that is.
+class AtEnd {
+ public:
+  explicit AtEnd(std::function<void()> action) : action_(std::move(action)) {}
+  ~AtEnd() { action_(); }
+  AtEnd(const AtEnd&) = delete;
+  AtEnd& operator=(const AtEnd&) = delete;
+
+ private:
+  const std::function<void()> action_;
+};
+
 }  // namespace
 
 int deploy(const DeployOptions& options) {
   OperatorKey operator_key(options.api.operator_key);
   const std::string model = locate_model(options.model, ModelFiles::all).path;
   const std::string name = machine_name(options.machine);
+  const double lifetime_s = token_lifetime_s(options.token_lifetime);
+  offered_memory_bytes(options.machine);  // throws here rather than in this machine's agent
+  const Checkpoint checkpoint(model);
+  const std::filesystem::path digests = user_folder("XDG_CACHE_HOME", ".cache") / "digests";
   prepare_worker_program();
 
   std::mutex report_mutex;
@@ -83,7 +121,6 @@ int deploy(const DeployOptions& options) {
     if (events.size() > most_events) events.pop_front();
   };
 
-  const double token_lifetime_s = parse_seconds_option(options.token_lifetime, "--token-lifetime");
   const std::unique_ptr<DeploymentStore> store =
       options.store.empty() ? store_of_port(options.port) : open_shared_store(options.store, options.standby, report);
   if (!store) {
@@ -103,60 +140,54 @@ int deploy(const DeployOptions& options) {
                                                   .waits = store->is_shared() ? stays : std::function<bool()>()});
   const DeploymentGroup& group = *coordination.group;
   Members& members = *coordination.members;
-  const JoinLink link = coordination.link(token_lifetime_s, *store);
+  const JoinLink link = coordination.link(lifetime_s, *store);
   OwnAgent own_agent(to_text(Coordination::own_link(link)), agent_arguments(options.machine, name, model));
-  print_link_after(own_agent, name, members, link, [&] { return signals.came(); });
+  std::once_flag ended;
+  const auto end = [&] {
+    std::call_once(ended, [&] {
+      if (is_held(*store)) {
+        members.end(agents_grace_s);
+        store->remove();
+      } else {
+        own_agent.kill();
+        members.leave();  // the other machines are another driver's
+      }
+    });
+  };
+  const AtEnd at_end(end);
+  // From here on nothing asks for signals: until a server catches them, they end the deployment whatever is under way.
+  const EndOnSignal end_on_signal(signals, [&] {
+    end();
+    store->check_held();
+  });
+  const auto never = [] { return false; };
+  print_link_after(own_agent, name, members, link, never);
 
-  const ModelManifest manifest =
-      make_manifest(model, user_folder("XDG_CACHE_HOME", ".cache") / "digests",
-                    [&](double fraction) { report("digests", fmt::format("{:.0f} %", 100 * fraction)); });
+  const ModelManifest manifest = make_manifest(
+      model, digests, [&](double fraction) { report("digests", fmt::format("{:.0f} %", 100 * fraction)); });
   const std::filesystem::path path(model);
   members.offer_weights(manifest, manifest.opens.empty() ? path : path.parent_path());
-  const Checkpoint checkpoint(model);
 
-  const auto abort = [&] {
-    try {
-      store->check_held();
-    } catch (const Error&) {
-      own_agent.kill();
-      return members.leave();  // the other machines are another driver's
-    }
-    members.end(agents_grace_s);
-    store->remove();
-  };
-  const auto interrupted = [&] {
-    abort();
-    store->check_held();
-    return static_cast<int>(ErrorCode::interrupted);
-  };
   const std::set<std::string> needed = machines_needed(options);
   report("waiting", needed.empty() ? fmt::format("for {}", counted(static_cast<std::size_t>(options.wait), "machine"))
                                    : fmt::format("for {}", fmt::join(needed, ", ")));
-  if (!wait_for_members(members, options.wait, needed, [&] { return signals.came(); })) return interrupted();
+  wait_for_members(members, options.wait, needed, never);
+  check_without(options.without, members.list());
   if (options.cluster) {
-    try {
-      check_described(*options.cluster, members.list());
-    } catch (const Error&) {
-      abort();
-      throw;
-    }
+    check_described(*options.cluster, members.list());
   } else if (options.wait > 1 || options.plan) {
     report("links", "are measured, one pair after the other");
     for (const MachineLink& measured : members.measure_links(probe_s, signals.descriptor()))
       if (measured.from < measured.to) report("links", describe(measured));
   }
-  MemberPlans plans(options.search, options.cluster, name, members);
+  MemberPlans plans(options.search, options.cluster, options.without, name, members);
   std::optional<ServePlan> plan = options.plan;
   if (!plan) {
     ServeOutcome outcome = plans.plan({}, options.quiet).outcome;
-    if (!outcome.plan) {
-      abort();
-      throw Error(ErrorCode::negative, "does not fit: " + outcome.reason, outcome.hint);
-    }
+    if (!outcome.plan) throw Error(ErrorCode::negative, "does not fit: " + outcome.reason, outcome.hint);
     plan = std::move(outcome.plan);
   }
   if (!options.quiet) fmt::print(stderr, "{}\n", plan_report(*plan));
-  if (signals.came()) return interrupted();
 
   ServeSettings settings;
   settings.model_folder = model;
@@ -189,15 +220,15 @@ int deploy(const DeployOptions& options) {
     group.admission().revoke(member);
     report("revoked", fmt::format("{}, and every link so far; the new one is printed", member));
     members.remove(member, "has been revoked");
-    print_link(coordination.link(token_lifetime_s, *store));
+    print_link(coordination.link(lifetime_s, *store));
   };
   settings.new_link = [&](bool revoke, std::optional<double> asked_s) {
-    const double lifetime_s = asked_s.value_or(token_lifetime_s);
+    const double for_s = asked_s.value_or(lifetime_s);
     if (revoke) group.admission().revoke_tokens();
-    print_link(coordination.link(lifetime_s, *store));
-    report("link", fmt::format("a new one is printed, for {}{}", human_seconds(lifetime_s),
+    print_link(coordination.link(for_s, *store));
+    report("link", fmt::format("a new one is printed, for {}{}", human_seconds(for_s),
                                revoke ? "; those before it are revoked" : ""));
-    return lifetime_s;
+    return for_s;
   };
   settings.report = [&](const std::string& what, const std::string& detail, double) { report(what, detail); };
   apply_api_options(options.api, operator_key, settings);
@@ -206,7 +237,7 @@ int deploy(const DeployOptions& options) {
     replanning.emplace(members, plans, driver, !options.cluster.has_value(), report);
   };
   settings.before_end = [&] { replanning.reset(); };
-  settings.on_abort = abort;
+  settings.on_abort = end;
   settings.deployment = [&] {
     Value there = members_value(members.list());  // not under the lock: members report under theirs
     const std::lock_guard lock(report_mutex);
@@ -214,17 +245,7 @@ int deploy(const DeployOptions& options) {
                           {"if_lost", losses_value(plans.losses())},
                           {"events", Value(Value::Array(events.begin(), events.end()))}});
   };
-  const auto end = [&] {
-    replanning.reset();
-    abort();
-  };
-  int code = 0;
-  try {
-    code = serve_plan(*std::move(plan), std::move(settings));
-  } catch (...) {
-    end();
-    throw;
-  }
+  const int code = serve_plan(*std::move(plan), std::move(settings));
   end();
   store->check_held();
   return code;

@@ -19,9 +19,10 @@ struct DeployOptions {
   PlanSearch search;
   std::optional<Cluster> cluster;  // what is planned with in place of the members' reports; its machines are waited for
   std::optional<ServePlan> plan;   // the first one, if it was made before: its machines are waited for
-  MachineOptions machine;          // this one
-  std::string listen;              // address or name of this machine; empty: found
-  bool relays = false;             // between machines that cannot connect to each other
+  std::vector<std::string> without;  // devices that no plan uses
+  MachineOptions machine;            // this one
+  std::string listen;                // address or name of this machine; empty: found
+  bool relays = false;               // between machines that cannot connect to each other
   std::size_t most_handshakes = StrangerLimits{}.most_of_address;
   std::string token_lifetime = "24 h";
   std::string store;     // of what a driver needs to take the deployment up; empty: a file of this machine's

@@ -11,6 +11,7 @@
 #include "motley/base/clock.hpp"
 #include "motley/base/environment_error.hpp"
 #include "motley/base/units.hpp"
+#include "motley/checkpoint/checkpoint.hpp"
 #include "motley/cli/agents.hpp"
 #include "motley/cli/command.hpp"
 #include "motley/cli/named_model.hpp"
@@ -63,7 +64,10 @@ int join(const JoinOptions& options) {
   agent.cache = user_folder("XDG_CACHE_HOME", ".cache");
   agent.state = user_folder("XDG_STATE_HOME", ".local/state") / "agents";
   agent.cache_bytes = static_cast<std::uint64_t>(parse_bytes_option(options.cache_limit, "--cache-limit"));
-  if (!options.model.empty()) agent.model = locate_model(options.model, ModelFiles::all).path;
+  if (!options.model.empty()) {
+    agent.model = locate_model(options.model, ModelFiles::all).path;
+    Checkpoint{agent.model};  // throws where it cannot be read
+  }
   if (!options.quiet)
     agent.report = [start = Clock::now()](const std::string& what, const std::string& detail) {
       print_phase(what, detail, seconds_since(start));

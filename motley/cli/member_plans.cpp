@@ -59,7 +59,8 @@ MemberPlans::Question MemberPlans::question(const std::set<std::string>& lost) c
   Question question{.cluster = cluster_of_members(there), .excluded = {}};
   for (const Device& device : question.cluster.devices) {
     const std::string& machine = question.cluster.machines[static_cast<std::size_t>(device.machine)].name;
-    if (lost.contains(device.name) || std::ranges::find(there, machine, &MemberStatus::name) == there.end())
+    if (lost.contains(device.name) || without_.contains(device.name) ||
+        std::ranges::find(there, machine, &MemberStatus::name) == there.end())
       question.excluded.push_back(device.name);
   }
   return question;

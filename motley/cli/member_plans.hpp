@@ -29,9 +29,15 @@ struct MemberPlan {
 // Safe to use from several threads.
 class MemberPlans {
  public:
-  // `cluster`: what is planned with in place of the members' reports. `machine`: the driver's.
-  MemberPlans(PlanSearch search, std::optional<Cluster> cluster, std::string machine, const Members& members)
-      : search_(std::move(search)), cluster_(std::move(cluster)), machine_(std::move(machine)), members_(members) {}
+  // `cluster`: what is planned with in place of the members' reports. `without`: devices that no plan uses. `machine`:
+  // the driver's.
+  MemberPlans(PlanSearch search, std::optional<Cluster> cluster, const std::vector<std::string>& without,
+              std::string machine, const Members& members)
+      : search_(std::move(search)),
+        cluster_(std::move(cluster)),
+        without_(without.begin(), without.end()),
+        machine_(std::move(machine)),
+        members_(members) {}
 
   // Over all members but these devices; none where nothing fits. As far as it costs nothing, devices keep the places
   // that they have in `before`. A spare plan for the same machines, links and speeds is taken as it is.
@@ -67,6 +73,7 @@ class MemberPlans {
 
   const PlanSearch search_;
   const std::optional<Cluster> cluster_;
+  const std::set<std::string> without_;
   const std::string machine_;
   const Members& members_;
   mutable std::mutex mutex_;

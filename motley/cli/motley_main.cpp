@@ -30,27 +30,6 @@ constexpr const char* footer =
     "exit codes: 0 success, 1 negative answer (does not fit, violations), 2 bad usage or input, 3 environment,\n"
     "            4 limit reached, 5 a worker or peer failed, 70 a bug, 130 interrupted";
 
-// For an error whose cause says nothing of what to do.
-std::string_view hint_for(ErrorCode code) {
-  switch (code) {
-    case ErrorCode::negative:
-    case ErrorCode::input:
-    case ErrorCode::interrupted: return {};
-    case ErrorCode::environment: return "run `motley doctor`; memory, disk or file descriptors may be exhausted";
-    case ErrorCode::limit: return "raise the limit or reduce the work; the command's --help has the limits";
-    case ErrorCode::peer: return "read the log of the other process; all must run the same version of motley";
-    case ErrorCode::internal: return "this is a bug: report it with the command and its files";
-  }
-  return {};
-}
-
-int report(const Error& error) {
-  fmt::print(stderr, "error: {}\n", error.what());
-  const std::string_view hint = error.hint().empty() ? hint_for(error.code()) : std::string_view(error.hint());
-  if (!hint.empty()) fmt::print(stderr, "\nhint: {}\n", hint);
-  return static_cast<int>(error.code());
-}
-
 std::vector<std::string> verb_names(const CLI::App& app) {
   std::vector<std::string> names;
   for (const auto* verb : app.get_subcommands([](const CLI::App*) { return true; })) names.push_back(verb->get_name());
@@ -122,15 +101,15 @@ int main(int argc, char** argv) {
   } catch (const CLI::Success& success) {
     return app.exit(success);
   } catch (const CLI::ParseError& error) {
-    return report(usage_error(app, error, argc, argv));
+    return report_error(usage_error(app, error, argc, argv));
   }
   raise_open_files();  // connections and weights take many
   try {
     return action();
   } catch (const Error& error) {
-    return report(error);
+    return report_error(error);
   } catch (const std::exception& error) {
-    return report(Error(ErrorCode::internal, error.what()));
+    return report_error(Error(ErrorCode::internal, error.what()));
   }
 }
 

@@ -5,18 +5,23 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <utility>
 
 #include "motley/base/error.hpp"
+#include "motley/cli/command.hpp"
 
 namespace motley::cli {
 namespace {
 
-constexpr double restart_s = 1;  // before the agent is started again
+constexpr double restart_s = 1;               // before the agent is started again
+constexpr std::chrono::seconds end_grace(2);  // for it to end once the deployment has
 
 int signal_event = -1;
 
@@ -33,9 +38,24 @@ EarlySignals::EarlySignals() {
   std::signal(SIGTERM, on_signal);
 }
 
-bool EarlySignals::came() const {
-  pollfd waiting{descriptor(), POLLIN, 0};
-  return ::poll(&waiting, 1, 0) == 1;
+EndOnSignal::EndOnSignal(const EarlySignals& signals, std::function<void()> end)
+    : thread_([this, signal = signals.descriptor(), end = std::move(end)](const std::stop_token& stop) {
+        std::array<pollfd, 2> waiting{pollfd{signal, POLLIN, 0}, pollfd{wake_.descriptor(), POLLIN, 0}};
+        while (::poll(waiting.data(), waiting.size(), -1) < 0 && errno == EINTR) {
+        }
+        if (stop.stop_requested() && waiting[0].revents == 0) return;
+        int code = static_cast<int>(ErrorCode::interrupted);
+        try {
+          end();
+        } catch (const Error& error) {
+          code = report_error(error);
+        }
+        std::_Exit(code);
+      }) {}
+
+EndOnSignal::~EndOnSignal() {
+  thread_.request_stop();
+  wake_.notify();
 }
 
 OwnAgent::OwnAgent(std::string link, std::vector<std::string> arguments)
@@ -46,6 +66,8 @@ OwnAgent::OwnAgent(std::string link, std::vector<std::string> arguments)
 OwnAgent::~OwnAgent() {
   thread_.request_stop();
   wake_.notify();
+  std::unique_lock lock(mutex_);
+  if (!ended_.wait_for(lock, end_grace, [this] { return child_ <= 0; })) ::kill(child_, SIGKILL);
 }
 
 void OwnAgent::kill() {
@@ -62,6 +84,7 @@ int OwnAgent::wait_for(int child) {
   }
   const std::lock_guard lock(mutex_);
   child_ = 0;
+  ended_.notify_all();
   int status = 0;
   ::waitpid(child, &status, 0);
   return status;

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -20,10 +22,23 @@ class EarlySignals {
   EarlySignals& operator=(const EarlySignals&) = delete;
 
   int descriptor() const { return wake_.descriptor(); }  // readable once one has come
-  bool came() const;
 
  private:
   Wakeup wake_;
+};
+
+// While it lives, a signal runs `end` and ends the process (130, or with the error that `end` throws), on a thread of
+// its own: what the other threads do then cannot be interrupted, or waits for others.
+class EndOnSignal {
+ public:
+  EndOnSignal(const EarlySignals& signals, std::function<void()> end);
+  ~EndOnSignal();
+  EndOnSignal(const EndOnSignal&) = delete;
+  EndOnSignal& operator=(const EndOnSignal&) = delete;
+
+ private:
+  Wakeup wake_;
+  std::jthread thread_;
 };
 
 // `motley join` as a child, which is started again until the deployment ends.
@@ -31,7 +46,7 @@ class OwnAgent {
  public:
   // The link goes by the environment: arguments can be seen by others.
   OwnAgent(std::string link, std::vector<std::string> arguments);
-  // Once the deployment has ended: then the agent ends by itself. Or after kill().
+  // Once the deployment has ended the agent ends by itself; where it does not, it is killed.
   ~OwnAgent();
   OwnAgent(const OwnAgent&) = delete;
   OwnAgent& operator=(const OwnAgent&) = delete;
@@ -50,6 +65,7 @@ class OwnAgent {
   const std::vector<std::string> arguments_;
   Wakeup wake_;
   std::mutex mutex_;
+  std::condition_variable ended_;
   int child_ = 0;
   std::atomic<bool> refused_ = false;
   std::jthread thread_;

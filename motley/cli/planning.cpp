@@ -295,28 +295,36 @@ NamedModels plan_models_from_options(const PlanningOptions& options, bool quiet)
 
 ServeOutcome plan_from_options(const PlanningOptions& options, bool quiet) {
   if (!options.from.empty()) return replan(options, quiet);
-  if (options.models.size() > 1 || options.workloads.size() > 1)
-    throw input_error("`motley serve` takes a single model",
-                      "plan several models with `motley plan serve`, then serve each plan");
   if (options.cluster.empty())
     throw input_error("--cluster is missing", "give a cluster file, such as examples/clusters/motivating-box.toml");
   const Cluster cluster = read_cluster(options.cluster);
   warn(cluster_warnings(cluster), quiet);
-  return plan_for_cluster(cluster, options, quiet);
+  return plan_for_cluster(cluster, planning_inputs(options, quiet), quiet);
 }
 
-ServeOutcome plan_for_cluster(const Cluster& cluster, const PlanningOptions& options, bool quiet) {
+PlanningInputs planning_inputs(const PlanningOptions& options, bool quiet) {
   if (options.model.empty())
     throw input_error("--model is missing",
                       "give a Hugging Face folder, a config.json, a GGUF file, or a name such as llama-2-70b");
-  ServeOptions search = serve_options(options);
-  if (!options.profile.empty()) search.profile = read_profile(options.profile);
-  Model model = read_named_model(options.model);
-  choose_context(model, options.context, quiet);
-  warn(model_warnings(model), quiet);
-  const Workload workload = options.workload.empty() ? default_workload() : read_workload(options.workload);
-  check_context(options.workload, model, workload);
-  warn(workload_warnings(workload), quiet);
+  if (options.models.size() > 1 || options.workloads.size() > 1)
+    throw input_error("a deployment serves a single model",
+                      "plan several models with `motley plan serve`, then serve each plan");
+  PlanningInputs inputs{
+      .model = read_named_model(options.model),
+      .workload = options.workload.empty() ? default_workload() : read_workload(options.workload),
+      .search = serve_options(options),
+  };
+  if (!options.profile.empty()) inputs.search.profile = read_profile(options.profile);
+  choose_context(inputs.model, options.context, quiet);
+  warn(model_warnings(inputs.model), quiet);
+  check_context(options.workload, inputs.model, inputs.workload);
+  check_serve_options(inputs.model, inputs.workload, inputs.search);
+  warn(workload_warnings(inputs.workload), quiet);
+  return inputs;
+}
+
+ServeOutcome plan_for_cluster(const Cluster& cluster, const PlanningInputs& inputs, bool quiet) {
+  const auto& [model, workload, search] = inputs;
   if (!quiet)
     fmt::print(stderr, "planning  {} ({} parameters) on {} devices\n", model.name,
                human_count(static_cast<double>(total_parameters(model.arch))), cluster.devices.size());

@@ -50,8 +50,16 @@ struct NamedModels {
 // Several models; one workload each.
 NamedModels plan_models_from_options(const PlanningOptions& options, bool quiet);
 ServeOutcome plan_from_options(const PlanningOptions& options, bool quiet);
-// For a cluster that no file describes.
-ServeOutcome plan_for_cluster(const Cluster& cluster, const PlanningOptions& options, bool quiet);
+
+// All that planning goes by but the cluster.
+struct PlanningInputs {
+  Model model;
+  Workload workload;
+  ServeOptions search;
+};
+// Reads the files that the options name. Throws whatever planning would find wrong with them on any cluster.
+PlanningInputs planning_inputs(const PlanningOptions& options, bool quiet);
+ServeOutcome plan_for_cluster(const Cluster& cluster, const PlanningInputs& inputs, bool quiet);
 // To plan as a plan was made, as far as it tells.
 ServeOptions options_of(const ServePlan& plan);
 

@@ -47,7 +47,7 @@ bool TrainMembers::is_fenced() const {
 void TrainMembers::leave() {
   if (!coordination_) return;
   coordination_->members->leave();
-  own_agent_->kill();
+  if (own_agent_) own_agent_->kill();
   own_agent_.reset();
   coordination_.reset();
 }
@@ -58,10 +58,13 @@ void TrainMembers::report(const std::string& what, const std::string& detail) {
 }
 
 Workers TrainMembers::start(const TrainPlan& plan, const std::filesystem::path& weights, bool with_states) {
-  const double lifetime_s = parse_seconds_option(options_.token_lifetime, "--token-lifetime");
+  const double lifetime_s = token_lifetime_s(options_.token_lifetime);
+  const auto stop_if_asked = [this](double) {
+    if (options_.stopped()) throw Error(ErrorCode::interrupted, "stopped");
+  };
   const ManifestOf contents = with_states ? ManifestOf::weights_and_states : ManifestOf::weights;
   const ModelManifest manifest =
-      make_manifest(weights, user_folder("XDG_CACHE_HOME", ".cache") / "digests", {}, contents);
+      make_manifest(weights, user_folder("XDG_CACHE_HOME", ".cache") / "digests", stop_if_asked, contents);
   const std::string name = machine_name(options_.machine);
   const auto say = [this](const std::string& what, const std::string& detail) { report(what, detail); };
   store_ = options_.store.empty() ? store_of_run(options_.run) : open_shared_store(options_.store, false, say);

@@ -173,6 +173,11 @@ int train(const TrainOptions& options) {
   if (!record.local && !record.agents)
     throw input_error("--local or --agents is missing: where are the plan's devices?",
                       "give --local to run each as a CPU worker process on this machine, or --agents");
+  if (record.agents) {
+    machine_name(options.machine);
+    offered_memory_bytes(options.machine);
+    token_lifetime_s(options.token_lifetime);
+  }
   check_model(plan, record.model, options.quiet);
   const std::filesystem::path program = prepare_worker_program();
   const std::filesystem::path run = resumed ? options.resume : options.output;

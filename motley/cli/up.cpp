@@ -1,3 +1,5 @@
+#include <utility>
+
 #include "motley/base/error.hpp"
 #include "motley/cli/command.hpp"
 #include "motley/cli/deploy.hpp"
@@ -17,12 +19,17 @@ int up(UpOptions options) {
     throw input_error("--model is missing", "give the model to be served: --model MODEL");
   options.planning.no_roles = true;  // the driver does not run them yet
   require_served_types(options.planning);
+  PlanningInputs inputs = planning_inputs(options.planning, options.deploy.quiet);
   options.deploy.model = options.planning.model;
-  if (!options.planning.cluster.empty()) options.deploy.cluster = read_cluster(options.planning.cluster);
-  options.deploy.search = [planning = options.planning](const Cluster& cluster,
-                                                        const std::vector<std::string>& excluded, bool quiet) {
-    PlanningOptions search = planning;
-    search.without.insert(search.without.end(), excluded.begin(), excluded.end());
+  options.deploy.without = std::exchange(inputs.search.excluded, {});
+  if (!options.planning.cluster.empty()) {
+    options.deploy.cluster = read_cluster(options.planning.cluster);
+    for (const std::string& device : options.deploy.without) options.deploy.cluster->find_device(device);
+  }
+  options.deploy.search = [inputs = std::move(inputs)](const Cluster& cluster, const std::vector<std::string>& excluded,
+                                                       bool quiet) {
+    PlanningInputs search = inputs;
+    search.search.excluded = excluded;
     return plan_for_cluster(cluster, search, quiet);
   };
   return deploy(options.deploy);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "motley/base/error.hpp"
+#include "motley/base/files.hpp"
 #include "motley/base/parallel.hpp"
 #include "motley/base/random.hpp"
 #include "motley/checkpoint/digest.hpp"
@@ -163,7 +164,10 @@ void write_initial_model(const Model& model, const fs::path& tokenizer, const fs
     write_file(partial / "config.json", to_json(typed_config(model, options.type), 2) + "\n");
     if (!tokenizer.empty()) copy_tokenizer(tokenizer, partial);
     write_weights(model, partial / "model.safetensors", options);
+    for (const auto& entry : fs::directory_iterator(partial)) sync_to_disk(entry.path());
+    sync_to_disk(partial);
     fs::rename(partial, named);
+    sync_folder_of(named);
   } catch (const fs::filesystem_error& error) {
     fs::remove_all(partial, ignored);
     give_up(error);

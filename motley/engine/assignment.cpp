@@ -106,10 +106,14 @@ std::int64_t tokens_without(std::int64_t bytes, const ServePlan& plan, const Ass
 
 }  // namespace
 
+std::int64_t needed_bytes(const Assignment& planned) {
+  return planned.memory.total() - planned.memory.reserve + planned.host_bytes;
+}
+
 void check_free_memory(const ServePlan& plan, const std::string& device, const Assignment& planned,
                        std::int64_t free_bytes) {
   const TierMemory& memory = planned.memory;
-  const std::int64_t needed = memory.total() - memory.reserve + planned.host_bytes;
+  const std::int64_t needed = needed_bytes(planned);
   if (needed <= free_bytes) return;
   const auto human = [](std::int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
   fail_short(fmt::format("{} takes {}{}, and its machine has {} of memory left", device, sum_of(memory),

@@ -41,6 +41,9 @@ class MemoryShort : public Error {
   std::int64_t kv_tokens;
 };
 
+// What the device's part takes beside its reserve, its host's memory counted.
+std::int64_t needed_bytes(const Assignment& planned);
+
 // Throws where less memory is free than the device's part takes: MemoryShort where it would hold fewer keys and values,
 // at least those of a whole step, and otherwise an environment error.
 void check_free_memory(const ServePlan& plan, const std::string& device, const Assignment& planned,

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <span>
+#include <vector>
 
 #include "motley/base/error.hpp"
 #include "motley/engine/backend.hpp"
@@ -35,6 +36,25 @@ void copy(const cuda::Kernels& kernels, at::Device device, void* to, const void*
 }
 
 }  // namespace
+
+std::set<std::pair<int, int>> pairs_that_can(WorkerGroup& workers, const std::set<std::pair<int, int>>& pairs,
+                                             bool able) {
+  std::vector<std::pair<int, int>> own;
+  for (const auto& pair : pairs)
+    if (pair.first == workers.rank() || pair.second == workers.rank()) own.push_back(pair);
+  const auto other = [&](const std::pair<int, int>& pair) {
+    return pair.first == workers.rank() ? pair.second : pair.first;
+  };
+  std::uint8_t mine = able ? 1 : 0;
+  for (const auto& pair : own) workers.send(bytes_in(mine), other(pair));
+  std::set<std::pair<int, int>> both;
+  for (const auto& pair : own) {
+    std::uint8_t theirs = 0;
+    workers.receive(bytes_in(theirs), other(pair));
+    if (able && theirs == 1) both.insert(pair);
+  }
+  return both;
+}
 
 PeerSender::PeerSender(WorkerGroup& workers, int receiver, const cuda::Kernels& kernels, at::Device device,
                        std::int64_t most_bytes)

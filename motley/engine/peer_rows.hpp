@@ -6,11 +6,19 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <set>
+#include <utility>
 
 #include "motley/engine/cuda/kernels.hpp"
 #include "motley/workers/worker_group.hpp"
 
 namespace motley {
+
+// Of pairs of ranks, sender and receiver, those of this worker where both can: this one, if it is `able`, and the other
+// one. Every worker that belongs to a pair calls it first, also one without a GPU or the library: nobody waits for the
+// offer or the answer of a worker that makes none.
+std::set<std::pair<int, int>> pairs_that_can(WorkerGroup& workers, const std::set<std::pair<int, int>>& pairs,
+                                             bool able);
 
 // To avoid a deadlock, a worker makes all its senders first, then its receivers, and asks then which of them agreed.
 class PeerSender {

@@ -87,6 +87,19 @@ TEST(PeerRows, BothKnowWhereOneCannot) {
         });
 }
 
+// A worker without a GPU, or without the library, makes no offer and opens none: the other one must not wait for it.
+TEST(PeerRows, NobodyWaitsForOneThatCannot) {
+  const std::set<std::pair<int, int>> pairs = {{sending_rank, receiving_rank}};
+  for (const char* kind : {"shm", "tcp"})
+    for (const bool sender : {false, true})
+      for (const bool receiver : {false, true}) {
+        const std::size_t common = sender && receiver ? 1 : 0;
+        between_processes(
+            kind, [&](WorkerGroup& workers) { return pairs_that_can(workers, pairs, sender).size() == common; },
+            [&](WorkerGroup& workers) { EXPECT_EQ(pairs_that_can(workers, pairs, receiver).size(), common); });
+      }
+}
+
 TEST(PeerRows, OfAnotherSizeAreRefused) {
   const cuda::Kernels kernels = peer_kernels();
   between_processes(

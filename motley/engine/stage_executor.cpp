@@ -12,6 +12,7 @@
 #include "motley/engine/backend.hpp"
 #include "motley/engine/cache_handover.hpp"
 #include "motley/engine/cuda_library.hpp"
+#include "motley/engine/device_errors.hpp"
 #include "motley/engine/ops.hpp"
 #include "motley/workers/worker_links.hpp"
 
@@ -51,7 +52,9 @@ void check_memory(const ServePlan& plan, const std::string& device, const Assign
         "end what uses the memory, or plan with less `host_memory` in the cluster file");
   Assignment on_device = assignment;
   on_device.host_bytes = 0;
-  if (const auto free = free_gpu_memory_bytes()) check_free_memory(plan, device, on_device, *free);
+  if (!free_gpu_memory_bytes()) return;
+  check_free_memory(plan, device, on_device,
+                    settled_free_bytes(needed_bytes(on_device), [] { return free_gpu_memory_bytes().value_or(0); }));
 }
 
 std::set<std::int64_t> layers_from(const CacheHandover& handover, int rank) {
@@ -202,9 +205,8 @@ std::set<std::pair<int, int>> StageExecutor::crossings_of_gpus() const {
 
 void StageExecutor::meet_gpus() {
   const cuda::Kernels* kernels = device_.is_cpu() ? nullptr : cuda_kernels();
-  if (kernels == nullptr) return;
+  const std::set<std::pair<int, int>> pairs = pairs_that_can(*workers_, crossings_of_gpus(), kernels != nullptr);
   const std::int64_t most_bytes = bytes_of(DType::fp32, plan_.step.max_tokens * plan_.model.arch.hidden);
-  const std::set<std::pair<int, int>> pairs = crossings_of_gpus();
   for (const auto& [from, to] : pairs)
     if (from == workers_->rank())
       to_gpus_[to] = std::make_unique<PeerSender>(*workers_, to, *kernels, device_, most_bytes);

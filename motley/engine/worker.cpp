@@ -13,17 +13,16 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <condition_variable>
 #include <csignal>
 #include <deque>
 #include <mutex>
 #include <stop_token>
-#include <string_view>
 #include <thread>
 #include <variant>
 
 #include "motley/base/clock.hpp"
+#include "motley/engine/device_errors.hpp"
 #include "motley/engine/stage_executor.hpp"
 #include "motley/workers/remote_workers.hpp"
 #include "motley/workers/worker_links.hpp"
@@ -117,14 +116,6 @@ void tell(ControlConnection& control, const Message& message) {
   }
 }
 
-// An allocation of LibTorch's that failed, or one of the libraries that it calls.
-bool is_of_memory(const c10::Error& error) {
-  if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) return true;
-  const std::string_view text = error.what_without_backtrace();
-  return std::ranges::any_of(std::array{"out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUBLAS_STATUS_NOT_INITIALIZED"},
-                             [&](const char* sign) { return text.find(sign) != std::string_view::npos; });
-}
-
 // Once another worker is lost, or memory is short, steps make no sense until the next Launch.
 [[noreturn]] void execute_all(ControlConnection& control, Fabric* fabric, WorkQueue& queue, ActivityLog& activity) {
   std::unique_ptr<StageModel> preloaded;
@@ -132,13 +123,14 @@ bool is_of_memory(const c10::Error& error) {
   LoadAhead ahead;
   std::uint64_t epoch = 0;
   ServePlan plan;
-  std::string device;
+  std::string device, backend = "cpu";
   bool interrupted = false;
   const auto run = [&](WorkQueue::Work work) {
     if (const LaunchedPart* part = std::get_if<LaunchedPart>(&work)) {
       epoch = part->launch.epoch;
       plan = read_sent_plan(part->launch.plan_json);
       device = part->launch.device;
+      backend = part->launch.backend;
       set_threads(part->launch.threads);
       if (executor) ahead.end_into(*executor->model());
       executor = std::make_unique<StageExecutor>(*part, plan, control, fabric, executor ? executor->model() : preloaded,
@@ -169,7 +161,9 @@ bool is_of_memory(const c10::Error& error) {
       try {
         run(queue.pop());
       } catch (const c10::Error& error) {
-        if (!is_of_memory(error)) throw;
+        // Nothing is taken apart on a device whose context is broken: that would wait, or fail again.
+        if (!is_of_memory(error, [&] { return context_lives(at::Device(backend)); }))
+          fail(control, std::current_exception());
         fail_without_memory(plan, device, assignment_of(plan, device));
       }
     } catch (const GroupBroken& error) {

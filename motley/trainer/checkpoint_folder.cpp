@@ -1,17 +1,14 @@
 #include "motley/trainer/checkpoint_folder.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
 
-#include "motley/base/environment_error.hpp"
+#include "motley/base/files.hpp"
 #include "motley/checkpoint/digest.hpp"
 #include "motley/checkpoint/stored_tensor.hpp"
-#include "motley/comm/net/file_descriptor.hpp"
 
 namespace motley {
 namespace {
@@ -30,12 +27,6 @@ std::vector<std::string> digests_of(const fs::path& file) {
     digests.push_back(fmt::format("sha256:{:02x}", fmt::join(sha256_of(chunk), "")));
   }
   return digests;
-}
-
-// Returns when the disk has the file, or a folder's list of files.
-void sync(const fs::path& path) {
-  const FileDescriptor descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!descriptor || ::fsync(descriptor.get()) != 0) throw environment_error("cannot write " + path.string());
 }
 
 // Configuration and tokenizer: all but weights.
@@ -126,19 +117,17 @@ fs::path begin_checkpoint(const fs::path& run, std::int64_t step, const TrainPla
 void commit_checkpoint(const fs::path& folder, CheckpointRecord record) {
   record.files.clear();
   for (const auto& entry : fs::directory_iterator(folder)) {
-    sync(entry.path());
+    sync_to_disk(entry.path());
     if (entry.path().extension() != ".safetensors") continue;
     record.files.push_back(
         {entry.path().filename().string(), static_cast<std::int64_t>(entry.file_size()), digests_of(entry.path())});
   }
   std::ranges::sort(record.files, {}, &CheckpointFile::name);
   write_file(folder / record_name, to_json(write(record), 1) + "\n");
-  sync(folder / record_name);
-  sync(folder);
   const fs::path name = folder.parent_path() / folder.stem();
   fs::remove_all(name);
   fs::rename(folder, name);
-  sync(folder.parent_path());
+  sync_folder_of(name);
   write_file(folder.parent_path() / "latest", name.filename().string() + "\n");
 }
 

@@ -16,11 +16,14 @@
 #include <cstring>
 #include <iterator>
 
+#include "motley/base/clock.hpp"
 #include "motley/base/environment_error.hpp"
 #include "motley/workers/worker_links.hpp"
 
 namespace motley {
 namespace {
+
+constexpr double killed_s = 5;  // for a process to end
 
 void check_program(const std::filesystem::path& program) {
   if (::access(program.c_str(), X_OK) != 0)
@@ -70,10 +73,13 @@ WorkerProcess::WorkerProcess(const std::filesystem::path& program, std::span<con
   throw error;
 }
 
+// A process in a call to a device that is lost cannot be killed: it is left behind.
 WorkerProcess::~WorkerProcess() {
-  if (exit()) return;
   kill();
-  ::waitpid(process_, nullptr, 0);
+  for (const Instant until = deadline_in(killed_s); !exit() && seconds_until(until) > 0;) {
+    pollfd ended{exit_.get(), POLLIN, 0};
+    ::poll(&ended, 1, 10);
+  }
 }
 
 std::vector<pollfd> WorkerProcess::events() const {

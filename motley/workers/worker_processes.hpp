@@ -24,7 +24,7 @@ class WorkerProcess final : public WorkerLink {
   // it. `inherited` are the descriptors that it may keep. The kernel ends it when the calling thread ends. Throws an
   // environment error where the process cannot be made.
   WorkerProcess(const std::filesystem::path& program, std::span<const int> inherited);
-  ~WorkerProcess() override;
+  ~WorkerProcess() override;  // ends it, and waits for that some seconds at most
   WorkerProcess(const WorkerProcess&) = delete;
   WorkerProcess& operator=(const WorkerProcess&) = delete;
 

@@ -128,6 +128,17 @@ TEST_F(GroupFolderTest, NothingIsOverwritten) {
   EXPECT_EQ(refusal_of([&] { read_group_folder(place("lab")); }), "none");
 }
 
+// The third of its files cannot be written: the two before it go again, and the same call succeeds once it can.
+TEST_F(GroupFolderTest, WhatFailsHalfWayLeavesNothing) {
+  const std::string lab = place("lab"), in_the_way = fmt::format("{}/certificate.pem.{}.tmp", lab, ::getpid());
+  std::filesystem::create_directories(in_the_way);
+  EXPECT_NE(refusal_of([&] { create_group_folder(lab, "lab"); }).find("certificate.pem"), std::string::npos);
+  std::filesystem::remove(in_the_way);
+  EXPECT_TRUE(std::filesystem::is_empty(lab));
+  EXPECT_EQ(refusal_of([&] { create_group_folder(lab, "lab"); }), "none");
+  EXPECT_EQ(read_group_folder(lab).group, "lab");
+}
+
 TEST_F(GroupFolderTest, WhatDoesNotFitIsNamed) {
   create_group_folder(place("lab"), "lab");
   create_group_folder(place("other"), "other");

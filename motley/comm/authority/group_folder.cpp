@@ -1,19 +1,16 @@
 #include "motley/comm/authority/group_folder.hpp"
 
-#include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <array>
-#include <cerrno>
 #include <filesystem>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "motley/base/environment_error.hpp"
+#include "motley/base/files.hpp"
 #include "motley/base/value.hpp"
-#include "motley/comm/net/file_descriptor.hpp"
 #include "motley/comm/net/handshake.hpp"
 
 namespace motley {
@@ -27,8 +24,6 @@ constexpr const char* certificate_file = "certificate.pem";
 constexpr const char* key_file = "key.pem";
 constexpr const char* token_file = "token";
 
-enum class Readers : mode_t { owner = 0600, all = 0644 };
-
 struct FolderFile {
   std::string name, text;
   Readers readers = Readers::owner;
@@ -41,18 +36,9 @@ std::string trimmed(std::string text) {
 
 constexpr const char* writable = "check that the folder is writable, and that the disk has space";
 
-void write_new(const std::string& path, const FolderFile& file) {
-  const auto mode = static_cast<mode_t>(file.readers);
-  const FileDescriptor written(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
-  if (!written) throw environment_error(fmt::format("cannot make {}", path), writable);
-  if (::write(written.get(), file.text.data(), file.text.size()) != static_cast<ssize_t>(file.text.size()) ||
-      ::fsync(written.get()) != 0)
-    throw environment_error(fmt::format("cannot write {}", path), writable);
-}
-
 enum class Present { refused, same };  // files that are there already
 
-// Looks first at all of them, so that a refusal leaves everything as it was.
+// A refusal and a failure leave everything as it was.
 void write_folder(const std::string& folder, const std::vector<FolderFile>& files, Present present) {
   std::vector<const FolderFile*> missing;
   for (const FolderFile& file : files) {
@@ -70,7 +56,15 @@ void write_folder(const std::string& folder, const std::vector<FolderFile>& file
     if (::mkdir(folder.c_str(), 0700) != 0)
       throw environment_error(fmt::format("cannot create the folder {}", folder), writable);
   }
-  for (const FolderFile* file : missing) write_new((fs::path(folder) / file->name).string(), *file);
+  std::size_t written = 0;
+  try {
+    for (; written < missing.size(); ++written)
+      replace_file(fs::path(folder) / missing[written]->name, missing[written]->text, missing[written]->readers);
+  } catch (const Error&) {
+    std::error_code ignored;
+    for (std::size_t i = 0; i <= written; ++i) fs::remove(fs::path(folder) / missing[i]->name, ignored);
+    throw;
+  }
 }
 
 std::vector<FolderFile> files_of(const GroupFolder& group) {
@@ -109,15 +103,6 @@ std::string read_secret(const std::string& file) {
     throw input_error(fmt::format("{} is empty", file),
                       "it holds the group's secret in one line: copy the token from the coordinator's folder");
   return secret;
-}
-
-void write_secret(const std::string& file, const std::string& text) {
-  const std::string half = fmt::format("{}.{}", file, ::getpid());
-  std::error_code ignored;
-  fs::remove(half, ignored);
-  write_new(half, {half, text});
-  if (::rename(half.c_str(), file.c_str()) != 0)
-    throw environment_error(fmt::format("cannot write {}", file), writable);
 }
 
 GroupFolder read_group_folder(const std::string& folder) {

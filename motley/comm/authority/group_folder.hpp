@@ -23,7 +23,8 @@ struct GroupFolder {
 };
 
 // A new group: an authority, a coordinator's certificate for a year, a token. The folder is made where it is missing.
-// Throws an input error where one of the files already exists: nothing is overwritten.
+// Throws an input error where one of the files already exists: nothing is overwritten. An environment error leaves none
+// of them, so that the same call may be made again.
 GroupFolder create_group_folder(const std::string& folder, const std::string& group);
 
 // A folder for one member, with a certificate from the group's authority. Files that are there already must be the
@@ -33,9 +34,6 @@ GroupFolder issue_member_folder(const GroupFolder& group, const std::string& mem
 
 // A group's secret: a file of one line, without its end. Throws an input error where it is empty: that would be none.
 std::string read_secret(const std::string& file);
-
-// Replaces a file that its owner alone can read; half of it is never there. Throws an environment error.
-void write_secret(const std::string& file, const std::string& text);
 
 // Throws an input error, with the file, where one is missing, is not what it should be, or does not fit the others.
 GroupFolder read_group_folder(const std::string& folder);

@@ -33,7 +33,9 @@ const ServeFormEntry& serve_form_entry(const std::string& form) {
                     fmt::format("choose one of {}", fmt::join(serve_forms(), ", ")));
 }
 
-void check_settings(const CostOptions& options) {
+}  // namespace
+
+void check_cost(const CostOptions& options) {
   const auto& known = serve_form_entry(options.form).settings;
   for (const auto& [key, value] : options.settings) {
     if (std::find(known.begin(), known.end(), key) == known.end())
@@ -47,8 +49,6 @@ void check_settings(const CostOptions& options) {
   }
 }
 
-}  // namespace
-
 const std::vector<std::string>& serve_forms() {
   static const std::vector<std::string> names = [] {
     std::vector<std::string> list;
@@ -60,7 +60,7 @@ const std::vector<std::string>& serve_forms() {
 
 std::unique_ptr<ServeForm> make_form(const CostOptions& options, const Cluster& cluster, const Architecture& arch,
                                      const ServePoint& point) {
-  check_settings(options);
+  check_cost(options);
   return serve_form_entry(options.form).make(options, cluster, arch, point);
 }
 

@@ -9,8 +9,10 @@
 
 namespace motley {
 
-// Throws an input error where the form is unknown or a setting is not the form's. Cluster and architecture must outlive
-// it.
+// Throws an input error where the form is unknown or a setting is not the form's.
+void check_cost(const CostOptions& options);
+
+// Throws as check_cost() does. Cluster and architecture must outlive it.
 std::unique_ptr<ServeForm> make_form(const CostOptions& options, const Cluster& cluster, const Architecture& arch,
                                      const ServePoint& point);
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "motley/cluster/host_reserve.hpp"
 #include "motley/cost/offload/offload_cost.hpp"
 
 namespace motley {
@@ -51,11 +52,18 @@ double planned(const Cluster& cluster, const Model& model, const Workload& workl
   return outcome.plan->predicted.tokens_per_s;
 }
 
+bool leaves_the_reserve(const OffloadPlan& plan) {
+  const ServePlan serve = serving_plan(plan);
+  const TierMemory host = stage_memory(serve, serve.stages.front()).front().host;
+  return host.total() <= host.limit - host_reserve_bytes(host.limit);
+}
+
 TEST(PlanOffload, ModelsOfAllSizesOnAT4) {
   for (const char* name : {"opt-6.7b", "opt-30b", "opt-175b", "llama-2-70b"}) {
     const OffloadOutcome outcome = plan_offload(cluster_of({}), named(name), lengths(512, 32), {});
     ASSERT_TRUE(outcome.plan) << outcome.reason;
     expect_sound(*outcome.plan);
+    EXPECT_TRUE(leaves_the_reserve(*outcome.plan)) << name;
     EXPECT_EQ(outcome.plan->search.status, SearchStatus::optimal);
     EXPECT_LT(outcome.plan->search.elapsed_s, 5);
   }
@@ -92,7 +100,7 @@ TEST(PlanOffload, IsAsGoodAsEveryPlanOfASmallModel) {
               plan.weights = shares_of(weights);
               plan.kv = shares_of(kv);
               const double price = price_offload(plan, {}).tokens_per_s;
-              if (price > best && verify(plan).empty()) best = price;
+              if (price > best && verify(plan).empty() && leaves_the_reserve(plan)) best = price;
             }
       }
     EXPECT_NEAR(found, best, 1e-9 * best);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "motley/cluster/host_reserve.hpp"
 #include "motley/model/type_quality.hpp"
 
 namespace motley {
@@ -29,7 +30,9 @@ ShapeSearch::ShapeSearch(const Cluster& cluster, const Model& model, const Workl
       options_(options),
       deadline_(deadline),
       tiers_(tiers_of(cluster, device)),
-      shard_(make_shards(model.arch, 1).front()) {}
+      shard_(make_shards(model.arch, 1).front()) {
+  tiers_.host_bytes -= host_reserve_bytes(tiers_.host_bytes);
+}
 
 // Larger is better; -infinity: outside a limit.
 double ShapeSearch::rank(double tokens_per_s, double latency_s) const {

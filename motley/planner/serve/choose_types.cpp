@@ -153,14 +153,17 @@ double plan_kl(const ServePlan& plan) {
   return layers > 0 ? sum / static_cast<double>(layers) : 0;
 }
 
-ServeOutcome plan_with_chosen_types(const Cluster& cluster, const Model& model, const ServeOptions& options,
-                                    const std::function<ServeOutcome(const ServeOptions&)>& plan) {
+void check_types_may_be_chosen(const Model& model) {
   const DType own = model.arch.checkpoint_type;
   if (own == DType::file || is_quantised(own))
     throw input_error(
         fmt::format("--max-kl chooses types for weights that are not quantised yet, and {} has them in {}", model.name,
                     own == DType::file ? "the types of its file" : name_of(own)),
         "leave out --max-kl, or give the unquantised model");
+}
+
+ServeOutcome plan_with_chosen_types(const Cluster& cluster, const Model& model, const ServeOptions& options,
+                                    const std::function<ServeOutcome(const ServeOptions&)>& plan) {
   return TypeSearch(cluster, model, options, plan).run();
 }
 

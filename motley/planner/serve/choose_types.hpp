@@ -10,6 +10,9 @@ namespace motley {
 // Mean divergence to the unquantised model, each layer of a stage counting alike (data/type_quality.json).
 double plan_kl(const ServePlan& plan);
 
+// Throws an input error for a model whose weights are quantised already.
+void check_types_may_be_chosen(const Model& model);
+
 // Plans with options.most_kl set: coordinate ascent over the types of weights by device type and that of keys and
 // values, from the best uniform type that fits. docs/planner-serve.md.
 // `plan` is the search for given types.

@@ -8,6 +8,7 @@
 
 #include "motley/base/clock.hpp"
 #include "motley/base/hints.hpp"
+#include "motley/cost/serve/serve_forms.hpp"
 #include "motley/model/crossing.hpp"
 #include "motley/planner/serve/choose_types.hpp"
 #include "motley/planner/serve/grouping/bound.hpp"
@@ -86,29 +87,31 @@ void check_degree(const Cluster& cluster, const std::string& name, int degree) {
                     did_you_mean(name, names, "run `motley cluster show FILE` to list its machines"));
 }
 
-void check_options(const ServeProblem& problem) {
+void check_devices(const ServeProblem& problem) {
+  for (const auto& device : problem.options.excluded) problem.cluster.find_device(device);
+  if (problem.cluster.devices.empty())
+    throw input_error("the cluster has no devices", "give machines devices, as in devices = [\"A100*8\"]");
+  if (problem.devices().empty()) throw input_error("--without excludes every device", "exclude fewer devices");
+  for (const auto& [name, degree] : problem.options.degrees) check_degree(problem.cluster, name, degree);
+}
+
+DType default_kv_type(DType weight_type) { return dtype_row(weight_type).computed_in; }
+
+void check_types(const Model& model, const ServeOptions& options) {
   const auto check = [](DType type, Use use) {
     if (!supports(type, Support::planned, use))
       throw input_error(fmt::format("the type must be one that the engine computes in, found {}", name_of(type)),
                         "use " + names_with(Support::planned, use));
   };
-  check(problem.weight_type, Use::weights);
-  for (const auto& [device_type, type] : problem.options.weight_types) check(type, Use::weights);
-  check(problem.kv_type, Use::kv);
-  check_kv_type(problem.model.arch, problem.kv_type);
-  if (problem.options.crossing_type) check_activation_type(problem.model.arch, *problem.options.crossing_type);
-  if (problem.weight_type == DType::file && problem.model.arch.tensor_types.empty())
-    throw input_error(fmt::format("{} does not say the types of its tensors", problem.model.name), types_of_a_file);
-  const auto& options = problem.options;
-  for (const auto& device : options.excluded) problem.cluster.find_device(device);
-  if (problem.devices().empty()) throw input_error("--without excludes every device", "exclude fewer devices");
-  for (const auto& [name, degree] : options.degrees) check_degree(problem.cluster, name, degree);
-  if (problem.options.max_batch < 1)
-    throw input_error("--max-batch must be at least 1", "give a number, as in --max-batch 1024 (the default)");
-  if (problem.cluster.devices.empty())
-    throw input_error("the cluster has no devices", "give machines devices, as in devices = [\"A100*8\"]");
-  if (problem.workload.classes.empty())
-    throw input_error("the workload has no request class", "add [[class]] tables: a serving plan is made for requests");
+  const DType weight_type = options.weight_type.value_or(model.arch.checkpoint_type);
+  const DType kv_type = options.kv_type.value_or(default_kv_type(weight_type));
+  check(weight_type, Use::weights);
+  for (const auto& [device_type, type] : options.weight_types) check(type, Use::weights);
+  check(kv_type, Use::kv);
+  check_kv_type(model.arch, kv_type);
+  if (options.crossing_type) check_activation_type(model.arch, *options.crossing_type);
+  if (weight_type == DType::file && model.arch.tensor_types.empty())
+    throw input_error(fmt::format("{} does not say the types of its tensors", model.name), types_of_a_file);
 }
 
 // What local search leaves to the other candidates of the contest, and to simulating them.
@@ -163,7 +166,6 @@ ServeOutcome plan_for_flow(const ServeProblem& problem) {
 template <class Search>
 ServeOutcome plan_with_standby(const Cluster& cluster, ServeOptions options, Search search) {
   const std::int64_t aside = *std::exchange(options.standby_bytes, std::nullopt);
-  if (aside < 0) throw input_error("memory for standby weights must not be negative", "give a size, as in \"4 GiB\"");
   Cluster smaller = cluster;
   for (DeviceType& type : smaller.types) type.reserve_bytes = type.reserve_bytes.value_or(0) + aside;
   ServeOutcome outcome = search(smaller, options);
@@ -177,8 +179,23 @@ ServeOutcome plan_with_standby(const Cluster& cluster, ServeOptions options, Sea
 
 }  // namespace
 
+void check_serve_options(const Model& model, const Workload& workload, const ServeOptions& options) {
+  check_cost(options.cost);
+  if (options.standby_bytes && *options.standby_bytes < 0)
+    throw input_error("memory for standby weights must not be negative", "give a size, as in \"4 GiB\"");
+  if (options.most_kl)
+    check_types_may_be_chosen(model);
+  else
+    check_types(model, options);
+  if (options.max_batch < 1)
+    throw input_error("--max-batch must be at least 1", "give a number, as in --max-batch 1024 (the default)");
+  if (workload.classes.empty())
+    throw input_error("the workload has no request class", "add [[class]] tables: a serving plan is made for requests");
+}
+
 ServeOutcome plan_serve(const Cluster& cluster, const Model& model, const Workload& workload,
                         const ServeOptions& options) {
+  check_serve_options(model, workload, options);
   if (options.standby_bytes)
     return plan_with_standby(cluster, options, [&](const Cluster& of, const ServeOptions& without) {
       return plan_serve(of, model, workload, without);
@@ -195,9 +212,9 @@ ServeOutcome plan_serve(const Cluster& cluster, const Model& model, const Worklo
                              workload,
                              options,
                              weight_type,
-                             options.kv_type.value_or(dtype_row(weight_type).computed_in),
+                             options.kv_type.value_or(default_kv_type(weight_type)),
                              start + duration_of(seconds)};
-  check_options(problem);
+  check_devices(problem);
 
   const bool share = options.objective == Objective::flow && options.replication == Replication::allowed &&
                      options.use_devices == UseDevices::may_idle;

@@ -11,8 +11,12 @@
 
 namespace motley {
 
-// Does not fit is an answer, not an error. Throws an input error for an unknown cost form or setting, a link that
-// nobody described, a weight type that cannot be run.
+// What plan_serve() says of its input on whatever cluster: throws an input error for an unknown cost form or setting,
+// and for a type that cannot be run or chosen.
+void check_serve_options(const Model& model, const Workload& workload, const ServeOptions& options);
+
+// Does not fit is an answer, not an error. Throws as check_serve_options() does, and an input error for a link that
+// nobody described and for devices that the cluster does not have.
 ServeOutcome plan_serve(const Cluster& cluster, const Model& model, const Workload& workload,
                         const ServeOptions& options);
 

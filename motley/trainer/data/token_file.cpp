@@ -16,6 +16,7 @@
 
 #include "motley/base/environment_error.hpp"
 #include "motley/base/error.hpp"
+#include "motley/base/files.hpp"
 
 namespace motley {
 namespace {
@@ -276,6 +277,7 @@ void MarkedTokenWriter::finish(const fs::path& path) {
   if (::rename(temporary_.c_str(), path.c_str()) != 0)
     throw environment_error(fmt::format("cannot write {}", path.string()));
   temporary_.clear();
+  sync_folder_of(path);
 }
 
 TokenFile MarkedTokenWriter::finish_unnamed() {

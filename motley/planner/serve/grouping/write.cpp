@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <map>
 #include <set>
 #include <utility>
 
 #include "motley/base/units.hpp"
+#include "motley/cluster/host_reserve.hpp"
 #include "motley/cost/serve/serve_cost.hpp"
 #include "motley/planner/serve/pipeline/offloading.hpp"
 
@@ -80,8 +82,8 @@ void set_crossing_types(const ServeProblem& problem, ServePlan& plan) {
   }
 }
 
-void fill_kv(ServePlan& plan, const Route& route, std::int64_t max_batch) {
-  std::int64_t tokens = most_kv_tokens(plan, max_batch);
+void fill_kv(ServePlan& plan, const Route& route, std::int64_t most_tokens) {
+  std::int64_t tokens = most_tokens;
   for (const auto& hop : route.path) tokens = std::min(tokens, kv_room_tokens(plan, plan.stage(hop.stage)));
   for (auto& stage : plan.stages)
     for (const auto& hop : route.path)
@@ -187,12 +189,43 @@ std::int64_t kv_room_tokens(const ServePlan& plan, Stage stage) {
     for (const auto& [tier, of] : memory_tiers) {
       const TierMemory &without = empty[i].*of, &with = one[i].*of;
       if (with.kv == 0) continue;
+      const std::int64_t reserve = of == &DeviceMemory::host ? host_reserve_bytes(without.limit) : 0;
       const std::int64_t limit =
-          of == &DeviceMemory::device ? without.limit : without.limit / sharing_tiers(plan, stage);
+          of == &DeviceMemory::device ? without.limit : (without.limit - reserve) / sharing_tiers(plan, stage);
       blocks = std::min(blocks, (limit - without.total()) / with.kv);
     }
   return std::max<std::int64_t>(blocks, 0) * plan.step.block_tokens;
 }
+
+namespace {
+
+// Of the workload. The assumed one and traces do not tell it: any that the model can take.
+std::int64_t longest_request_tokens(const ServePlan& plan) {
+  const auto longest = [](const Length& length) { return std::max(length.mean, length.p99); };
+  double tokens = 0;
+  for (const RequestClass& request : plan.workload.classes) {
+    if (!request.prompt_tokens.trace.empty() || !request.output_tokens.trace.empty()) return plan.model.arch.context;
+    tokens = std::max(tokens, longest(request.prompt_tokens) + longest(request.output_tokens));
+  }
+  if (plan.workload == default_workload() || !plan.workload.arrival.file.empty()) return plan.model.arch.context;
+  return std::min(plan.model.arch.context, static_cast<std::int64_t>(std::ceil(tokens)));
+}
+
+// A device's memory is for nothing else, so keys and values may have what is left of it. A host's is not: for the least
+// latency, what the requests in flight need.
+std::int64_t most_kv_tokens(const ServeProblem& problem, const ServePlan& plan, const Route& route) {
+  const auto is_on_host = [&](const Hop& hop) {
+    const auto& offload = plan.stage(hop.stage).offload;
+    return offload && offload->kv.host > 0;
+  };
+  const std::int64_t most = most_kv_tokens(plan, problem.options.max_batch);
+  if (problem.options.objective != Objective::latency || std::ranges::none_of(route.path, is_on_host)) return most;
+  const std::int64_t block = plan.step.block_tokens;
+  const std::int64_t each = (longest_request_tokens(plan) + block - 1) / block * block;
+  return std::min(most, std::max<std::int64_t>(1, route.batch) * each);
+}
+
+}  // namespace
 
 std::int64_t most_kv_tokens(const ServePlan& plan, std::int64_t max_batch) {
   const std::int64_t blocks_each =
@@ -211,7 +244,7 @@ ServePlan write_pipelines(const ServeProblem& problem, const std::vector<Pipelin
   for (const auto& pipeline : pipelines) most = std::max(most, pipeline.best().requests_per_s);
   for (const auto& pipeline : pipelines) add_pipeline(problem, pipeline, pipeline.best().requests_per_s / most, plan);
   set_crossing_types(problem, plan);
-  for (const auto& route : plan.routes) fill_kv(plan, route, problem.options.max_batch);
+  for (const auto& route : plan.routes) fill_kv(plan, route, most_kv_tokens(problem, plan, route));
   predict(plan, problem.options.cost);
   return plan;
 }

@@ -19,7 +19,7 @@ std::vector<Stage> pipeline_stages(const ServeProblem& problem, const Pipeline& 
 void list_unused(const ServeProblem& problem, const std::string& reason, ServePlan& plan);
 
 // The largest KV room, in whole blocks, that fits beside the stage's other bytes on each of its devices, and where it
-// offloads in its part of the machine's memory.
+// offloads in its part of the machine's memory less the host's reserve.
 std::int64_t kv_room_tokens(const ServePlan& plan, Stage stage);
 // What `max_batch` requests at full context need; more can never be used.
 std::int64_t most_kv_tokens(const ServePlan& plan, std::int64_t max_batch);
@@ -28,8 +28,8 @@ std::int64_t most_kv_tokens(const ServePlan& plan, std::int64_t max_batch);
 void set_crossing_types(const ServeProblem& problem, ServePlan& plan);
 
 // KV room of a route's stages: what memory leaves on the tightest, for one block table serves them all; no more than
-// `max_batch` contexts.
-void fill_kv(ServePlan& plan, const Route& route, std::int64_t max_batch);
+// `most_tokens`.
+void fill_kv(ServePlan& plan, const Route& route, std::int64_t most_tokens);
 
 // What to expect of a plan: fills in `predicted`, and the batches where the cost form has its own.
 void predict(ServePlan& plan, const CostOptions& options);

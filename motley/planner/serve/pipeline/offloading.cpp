@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "motley/cluster/host_reserve.hpp"
 #include "motley/cost/serve/pass.hpp"
 
 namespace motley {
@@ -38,7 +39,8 @@ std::optional<MemoryTiers> offload_tiers(const ServeProblem& problem, int device
   const bool possible = problem.options.offloading == Offloading::where_better && problem.phase == Phase::both &&
                         problem.options.cost.form == "motley";
   if (!possible) return {};
-  const MemoryTiers tiers = tiers_of(problem.cluster, device);
+  MemoryTiers tiers = tiers_of(problem.cluster, device);
+  tiers.host_bytes -= host_reserve_bytes(tiers.host_bytes);
   if (tiers.host_bytes == 0 && !tiers.disk) return {};
   const auto machine = static_cast<std::size_t>(problem.cluster.devices[static_cast<std::size_t>(device)].machine);
   return shared_among(tiers, std::ssize(problem.cluster.machines[machine].devices));

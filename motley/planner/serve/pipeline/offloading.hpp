@@ -10,8 +10,8 @@
 
 namespace motley {
 
-// What a device may use of its machine's host memory and disk: each device of the machine has an equal part. None where
-// the machine has neither, or the problem knows no stages that offload.
+// What a device may use of its machine's host memory, less a reserve, and disk: each device of the machine has an equal
+// part. None where the machine has neither, or the problem knows no stages that offload.
 std::optional<MemoryTiers> offload_tiers(const ServeProblem& problem, int device);
 
 // Numbers of layers that are tried for such a stage: all, of models with few layers.

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "motley/base/random.hpp"
+#include "motley/cluster/host_reserve.hpp"
 #include "motley/cost/form/cases_test.hpp"
 #include "motley/cost/serve/serve_cost.hpp"
 #include "motley/cost/serve/serve_forms.hpp"
@@ -117,7 +118,8 @@ class EveryPlacement {
       for (const auto& stage : plan.stages)
         for (const auto& [tier, of] : memory_tiers) {
           const TierMemory memory = stage_memory(plan, stage).front().*of;
-          if (memory.total() > memory.limit) return;
+          const std::int64_t reserve = of == &DeviceMemory::host ? host_reserve_bytes(memory.limit) : 0;
+          if (memory.total() > memory.limit - reserve) return;
         }
       plan.routes[0].batch = batch;
       const ServeCost cost = price_serve(plan, {});
@@ -195,6 +197,45 @@ TEST(Offloading, MoreOfATierNeverHurts) {
     better += after > before * (1 + 1e-6) ? 1 : 0;
   }
   EXPECT_GE(better, 2);
+}
+
+// A card of 12 GiB in a machine of 62 GiB, and a model of 20 GiB.
+TEST(Offloading, TakesOfTheHostWhatTheWorkloadNeeds) {
+  const Cluster cluster = cluster_of(R"(
+format = "motley.cluster/1"
+[[machine]]
+name = "desk"
+devices = ["card"]
+host_memory = "62 GiB"
+host = { bandwidth = "80 GB/s", upload = "24 GB/s" }
+[[device_type]]
+name = "card"
+vendor = "nvidia"
+memory = "12 GiB"
+memory_bandwidth = "672 GB/s"
+flops = { fp32 = "30.9 TFLOP/s", fp16 = "61.7 TFLOP/s", bf16 = "61.7 TFLOP/s" }
+)");
+  const Model model = llama_of(5120, 64, 64, 8, 25600, 40000);
+  const std::int64_t host = std::int64_t{62} << 30;
+  const auto planned = [&](Objective objective, const Workload& workload) {
+    ServePlan plan =
+        plan_serve(cluster, model, workload, {.objective = objective, .weight_type = DType::q4_k}).plan.value();
+    EXPECT_TRUE(verify(plan).empty());
+    EXPECT_TRUE(plan.stages.at(0).offload.has_value());
+    EXPECT_LE(plan.predicted.memory_bytes.at("desk/0").host.total(), host - host / 10);
+    return plan;
+  };
+  const ServePlan one = planned(Objective::latency, workload_of(64, 128));
+  EXPECT_EQ(one.stages[0].offload->kv.host, 1);
+  EXPECT_EQ(one.stages[0].kv_tokens, 192);
+  Workload longer = workload_of(64, 128);
+  longer.classes[0].output_tokens.p99 = 1000;
+  EXPECT_EQ(planned(Objective::latency, longer).stages[0].kv_tokens, 1072) << "blocks of 16 tokens";
+  const ServePlan assumed = planned(Objective::latency, default_workload());
+  EXPECT_GE(assumed.stages[0].kv_tokens, model.arch.context) << "requests may be of any length";
+  // Any number of requests: all but the reserve.
+  const ServePlan many = planned(Objective::throughput, workload_of(64, 128));
+  EXPECT_GT(many.stages[0].kv_tokens, 10 * one.stages[0].kv_tokens);
 }
 
 TEST(Offloading, SizesCoverTheLayers) {

@@ -1,0 +1,69 @@
+#include "motley/base/files.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "motley/base/environment_error.hpp"
+#include "motley/base/error.hpp"
+
+namespace motley {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool write_all(int descriptor, std::string_view content) {
+  while (!content.empty()) {
+    const ssize_t written = ::write(descriptor, content.data(), content.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return false;
+    content.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return true;
+}
+
+// Some file systems cannot sync a folder, and say so: they have nothing to write.
+bool synced(int descriptor) { return ::fsync(descriptor) == 0 || errno == EINVAL || errno == ENOTSUP; }
+
+}  // namespace
+
+void replace_file(const fs::path& path, std::string_view content, Readers readers) {
+  const std::string temporary = path.string() + fmt::format(".{}.tmp", ::getpid());
+  const auto give_up = [&](std::string_view what) {
+    const std::string why = std::strerror(errno);
+    ::unlink(temporary.c_str());
+    throw Error(ErrorCode::environment, fmt::format("{}: {} ({})", path.string(), what, why),
+                "check that the folder exists, that it is writable, and that the disk has space");
+  };
+  ::unlink(temporary.c_str());  // of a process of the same number that was killed
+  const int descriptor =
+      ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, readers == Readers::owner ? 0600 : 0666);
+  if (descriptor < 0) give_up("cannot be written");
+  const bool written = write_all(descriptor, content) && synced(descriptor);
+  const int cause = errno;
+  ::close(descriptor);
+  errno = cause;
+  if (!written) give_up("writing failed");
+  if (::rename(temporary.c_str(), path.c_str()) != 0) give_up("cannot be replaced");
+  sync_folder_of(path);
+}
+
+void sync_to_disk(const fs::path& path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const bool done = descriptor >= 0 && synced(descriptor);
+  const int cause = errno;
+  if (descriptor >= 0) ::close(descriptor);
+  errno = cause;
+  if (!done) throw environment_error(fmt::format("cannot write {}", path.string()));
+}
+
+void sync_folder_of(const fs::path& path) {
+  const fs::path folder = path.parent_path();
+  sync_to_disk(folder.empty() ? "." : folder);
+}
+
+}  // namespace motley
