@@ -8,6 +8,7 @@
 
 #include "motley/base/error.hpp"
 #include "motley/base/hints.hpp"
+#include "motley/base/printable.hpp"
 #include "motley/base/version.hpp"
 #include "motley/cli/command.hpp"
 
@@ -44,9 +45,9 @@ std::string_view hint_for(ErrorCode code) {
 }
 
 int report(const Error& error) {
-  fmt::print(stderr, "error: {}\n", error.what());
+  fmt::print(stderr, "error: {}\n", printable(error.what()));
   const std::string_view hint = error.hint().empty() ? hint_for(error.code()) : std::string_view(error.hint());
-  if (!hint.empty()) fmt::print(stderr, "\nhint: {}\n", hint);
+  if (!hint.empty()) fmt::print(stderr, "\nhint: {}\n", printable(hint));
   return static_cast<int>(error.code());
 }
 

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "motley/base/hints.hpp"
+#include "motley/base/printable.hpp"
 #include "motley/base/units.hpp"
 #include "motley/cli/command.hpp"
 #include "motley/convert/quantise.hpp"
@@ -36,7 +37,7 @@ int quantize(const QuantizeOptions& options) {
   check_output_folder({.file = options.file});
   const bool terminal = !options.quiet && ::isatty(STDERR_FILENO) == 1;
   const auto progress = [&](double fraction, const std::string& tensor) {
-    if (terminal) fmt::print(stderr, "\r\033[K{:3.0f} % {}", 100 * fraction, tensor);
+    if (terminal) fmt::print(stderr, "\r\033[K{:3.0f} % {}", 100 * fraction, printable(tensor));
   };
   const Quantised made = quantise_model(options.model, options.file,
                                         {.type = type, .threads = thread_count(options.threads), .progress = progress});
