@@ -94,14 +94,14 @@ int deploy(const DeployOptions& options) {
     pollfd waiting{signals.descriptor(), POLLIN, 0};
     return ::poll(&waiting, 1, static_cast<int>(address_pause_s * 1e3)) == 0;
   };
-  const Coordination coordination(store->read(), {.host = options.listen,
-                                                  .name = name,
-                                                  .relays = options.relays,
-                                                  .report = report,
-                                                  .waits = store->is_shared() ? stays : std::function<bool()>()});
+  Coordination coordination(*store, {.host = options.listen,
+                                     .name = name,
+                                     .relays = options.relays,
+                                     .report = report,
+                                     .waits = store->is_shared() ? stays : std::function<bool()>()});
   const DeploymentGroup& group = *coordination.group;
   Members& members = *coordination.members;
-  const JoinLink link = coordination.link(token_lifetime_s, *store);
+  const JoinLink link = coordination.link(token_lifetime_s);
   OwnAgent own_agent(to_text(Coordination::own_link(link)), agent_arguments(options.machine, name, model));
   print_link_after(own_agent, name, members, link, [&] { return signals.came(); });
 
@@ -120,7 +120,7 @@ int deploy(const DeployOptions& options) {
       return members.leave();  // the other machines are another driver's
     }
     members.end(agents_grace_s);
-    store->remove();
+    coordination.forget();
   };
   const auto interrupted = [&] {
     abort();
@@ -153,7 +153,7 @@ int deploy(const DeployOptions& options) {
     }
     plan = std::move(outcome.plan);
   }
-  if (!options.quiet) fmt::print(stderr, "{}\n", plan_report(*plan));
+  if (!options.quiet) print_text(stderr, plan_report(*plan) + "\n");
   if (signals.came()) return interrupted();
 
   ServeSettings settings;
@@ -184,16 +184,21 @@ int deploy(const DeployOptions& options) {
     return members.prepare_workers(served, {running.begin(), running.end()}, chunks_of(served, ChunksOf::standby_too));
   };
   settings.drain = [&](const std::string& member, bool revoke) {
-    if (!revoke) return members.drain(member);
-    group.admission().revoke(member);
+    if (!revoke) {
+      members.drain(member);
+      return std::vector<std::string>();
+    }
+    const std::vector<std::string> same_link = coordination.revoke(member);
     report("revoked", fmt::format("{}, and every link so far; the new one is printed", member));
-    members.remove(member, "has been revoked");
-    print_link(coordination.link(token_lifetime_s, *store));
+    for (const std::string& other : same_link)
+      report("revoked", fmt::format("not {}, which came by the same link: motley drain {} --revoke", other, other));
+    print_link(coordination.link(token_lifetime_s));
+    return same_link;
   };
   settings.new_link = [&](bool revoke, std::optional<double> asked_s) {
     const double lifetime_s = asked_s.value_or(token_lifetime_s);
     if (revoke) group.admission().revoke_tokens();
-    print_link(coordination.link(lifetime_s, *store));
+    print_link(coordination.link(lifetime_s));
     report("link", fmt::format("a new one is printed, for {}{}", human_seconds(lifetime_s),
                                revoke ? "; those before it are revoked" : ""));
     return lifetime_s;

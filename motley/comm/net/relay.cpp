@@ -78,7 +78,8 @@ class Flow {
 
 struct Joined {
   std::array<FileDescriptor, 2> ends;
-  std::array<Flow, 2> flows;  // from the end of the same number
+  std::array<std::string, 2> owners;  // of the mailbox, and who called
+  std::array<Flow, 2> flows;          // from the end of the same number
   bool broken = false;
 
   short events(std::size_t end) const {
@@ -106,7 +107,8 @@ struct Mailbox {
 
 struct Ticket {
   Instant until;
-  FileDescriptor first;  // of the two who have it
+  std::array<std::string, 2> owners;  // see Joined
+  FileDescriptor first;               // of the two who have it
 };
 
 }  // namespace
@@ -152,6 +154,10 @@ struct Relay::State {
     if (options.log) options.log(line);
   }
 
+  std::string objection_to(const std::string& member) const {
+    return options.objection ? options.objection(member) : "";
+  }
+
   // ---- control connections ----
 
   // Why this cannot be had; empty where it was done. `ticket` is set for a call.
@@ -166,7 +172,7 @@ struct Relay::State {
     return {};
   }
 
-  std::string call(const std::string& mailbox, RelayTicket& ticket) {
+  std::string call(const std::string& mailbox, const std::string& caller, RelayTicket& ticket) {
     const std::lock_guard lock(mutex);
     const auto found = mailboxes.find(mailbox);
     if (found == mailboxes.end() || found->second.lost)
@@ -177,7 +183,7 @@ struct Relay::State {
       wakeup.notify();  // it goes
       return fmt::format("mailbox \"{}\" was lost", mailbox);
     }
-    tickets[ticket].until = deadline_in(relay_ticket_s);
+    tickets[ticket] = {deadline_in(relay_ticket_s), {found->second.owner, caller}, {}};
     return {};
   }
 
@@ -199,9 +205,11 @@ struct Relay::State {
       const std::string& mailbox = heard.hello.word;
       const std::string owner = stream.peer_name();
       RelayTicket ticket{};
-      std::string objection = "this is a relay";
-      if (heard.hello.purpose == LinkPurpose::relay_listen) objection = listen_in(mailbox, owner);
-      if (heard.hello.purpose == LinkPurpose::relay_call) objection = call(mailbox, ticket);
+      std::string objection = objection_to(owner);
+      if (objection.empty())
+        objection = heard.hello.purpose == LinkPurpose::relay_listen ? listen_in(mailbox, owner)
+                    : heard.hello.purpose == LinkPurpose::relay_call ? call(mailbox, owner, ticket)
+                                                                     : "this is a relay";
       answer(stream, heard, {objection.empty() ? LinkAnswer::welcome : LinkAnswer::refused, objection}, options.key,
              until);
       if (!objection.empty()) throw Error(ErrorCode::peer, objection);
@@ -236,6 +244,7 @@ struct Relay::State {
     std::array<std::byte, 256> ignored;
     for (auto& [name, mailbox] : mailboxes) {
       if (beat) tell(mailbox, RelayTicket{});
+      if (beat && !objection_to(mailbox.owner).empty()) mailbox.lost = true;
       if (mailbox.control.read(ignored).state == ByteStream::State::closed) mailbox.lost = true;
       if (mailbox.lost) log(fmt::format("lost mailbox=\"{}\" member=\"{}\"", name, mailbox.owner));
     }
@@ -244,6 +253,14 @@ struct Relay::State {
   }
 
   // ---- data connections ----
+
+  // Those of members that may not use the relay any more.
+  void end_unwelcome() {
+    joined.remove_if([this](const Joined& pair) {
+      return std::ranges::any_of(pair.owners,
+                                 [this](const std::string& owner) { return !objection_to(owner).empty(); });
+    });
+  }
 
   void take(FileDescriptor socket, const RelayTicket& ticket) {
     const std::lock_guard lock(mutex);
@@ -256,6 +273,7 @@ struct Relay::State {
     }
     Joined& pair = joined.emplace_back();
     pair.ends = {std::move(found->second.first), std::move(socket)};
+    pair.owners = std::move(found->second.owners);
     tickets.erase(found);
     log(fmt::format("joined a=\"{}\" b=\"{}\" pairs={}", peer_address(pair.ends[0].get()),
                     peer_address(pair.ends[1].get()), joined.size()));
@@ -315,6 +333,7 @@ struct Relay::State {
     const bool beat = Clock::now() - beaten_at > duration_of(relay_beat_s);
     const bool heard = std::any_of(waiting.begin() + static_cast<std::ptrdiff_t>(place), waiting.end(),
                                    [](const pollfd& mailbox) { return mailbox.revents != 0; });
+    if (beat) end_unwelcome();
     if (beat || heard || waiting[1].revents != 0) look_after_mailboxes(beat);
   }
 };
