@@ -68,7 +68,11 @@ std::optional<std::int64_t> stopped_at(int process) {
 class Agent {
  public:
   Agent(const AgentOptions& options, int stop)
-      : options_(options), stop_(stop), run_(run_number()), identity_file_(state_file(".identity")) {}
+      : options_(options),
+        stop_(stop),
+        run_(run_number()),
+        identity_file_(state_file(".identity")),
+        key_file_(state_file(".key")) {}
   ~Agent() { end_all_workers(); }
   Agent(const Agent&) = delete;
   Agent& operator=(const Agent&) = delete;
@@ -147,7 +151,8 @@ class Agent {
                       EnrolmentOptions{.group = options_.link.group,
                                        .token = options_.link.token,
                                        .authority = options_.link.authority,
-                                       .member = options_.name},
+                                       .member = options_.name,
+                                       .key = kept_key(key_file_, options_.name)},
                       call_s, read_kept_identity(identity_file_),
                       [file = identity_file_, report = options_.report](const Enrolment& enrolment) {
                         try {
@@ -222,7 +227,7 @@ class Agent {
   void take_messages() {
     try {
       stream_->flush();
-      while (const auto message = stream_->receive()) {
+      for (ReadingTurn turn(*stream_); const auto message = turn.next();) {
         driver_heard_ = Clock::now();
         std::visit([&](const auto& m) { take(m); }, decode_agent(*message));
         if (ended_) return;
@@ -248,7 +253,7 @@ class Agent {
     say("ended", "the deployment has ended");
     ended_ = true;
     std::error_code ignored;
-    std::filesystem::remove(identity_file_, ignored);
+    for (const auto& file : {identity_file_, key_file_}) std::filesystem::remove(file, ignored);
   }
 
   void take(const Weights& weights) {
@@ -451,7 +456,7 @@ class Agent {
   const AgentOptions& options_;
   const int stop_;
   const std::string run_;
-  const std::filesystem::path identity_file_;
+  const std::filesystem::path identity_file_, key_file_;
   Wakeup wake_;
   std::optional<EnrolledIdentity> identity_;
   std::optional<MessageStream> stream_;

@@ -28,13 +28,14 @@ void ChunkService::end(int socket) {
   sockets_.erase(socket);
 }
 
-void ChunkService::serve(ByteStream bytes) {
+void ChunkService::serve(ByteStream bytes, const std::function<bool()>& welcome) {
   if (!begin(bytes.descriptor())) return;
   MessageStream messages(std::move(bytes), max_agent_message_bytes);
   messages.accept_up_to(max_chunk_request_bytes);
   BlockingMessageStream stream(std::move(messages));
   try {
     while (const auto message = stream.receive()) {
+      if (!welcome()) break;
       const std::vector<std::byte> chunk = read_(decode_request(*message).id);
       stream.send({reinterpret_cast<const char*>(chunk.data()), chunk.size()}, deadline_in(send_s));
     }

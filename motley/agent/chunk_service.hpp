@@ -21,8 +21,8 @@ class ChunkService {
 
   // There are `most_callers` already: serve() would hang up.
   bool full() const;
-  // Answers this caller until it hangs up, breaks the protocol, or close(). Does not throw.
-  void serve(ByteStream stream);
+  // Answers this caller until it hangs up, breaks the protocol, is not `welcome` any more, or close(). Does not throw.
+  void serve(ByteStream stream, const std::function<bool()>& welcome);
   // Hangs up on all callers, and on those to come.
   void close();
 

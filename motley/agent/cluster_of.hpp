@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "motley/agent/members.hpp"
+#include "motley/agent/member_status.hpp"
 #include "motley/cluster/cluster.hpp"
 
 namespace motley {

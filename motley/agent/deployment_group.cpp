@@ -55,7 +55,8 @@ std::string address_of_first_interface() {
 
 CoordinatorServerOptions server_options(const std::string& group, const std::string& listen, const std::string& key,
                                         const std::shared_ptr<GroupAdmission>& admission, const Authority& authority,
-                                        const TlsIdentity& identity, StrangerLimits strangers) {
+                                        const TlsIdentity& identity, const DeploymentGroup::Report& report,
+                                        StrangerLimits strangers) {
   CoordinatorServerOptions options;
   options.group = group;
   options.listen = listen;
@@ -64,6 +65,10 @@ CoordinatorServerOptions server_options(const std::string& group, const std::str
   options.identity = identity;
   options.authority = authority;
   options.strangers = strangers;
+  if (report)
+    options.on_certified = [report](const std::string& member, const std::string& host) {
+      report("certified", fmt::format("{} at {}", member, host));
+    };
   return options;
 }
 
@@ -89,23 +94,25 @@ std::string found_at(const std::string& address, const std::string& listening) {
   return fmt::format("{}:{}", parse_host_port(address).host, parse_host_port(listening).port);
 }
 
-DeploymentGroup::DeploymentGroup(const std::string& name, const std::string& address, StrangerLimits strangers)
+DeploymentGroup::DeploymentGroup(const std::string& name, const std::string& address, const Report& report,
+                                 StrangerLimits strangers)
     : DeploymentGroup(name, address, make_join_token(), std::make_shared<GroupAdmission>(), Authority::create(name),
-                      strangers) {}
+                      report, strangers) {}
 
-DeploymentGroup::DeploymentGroup(const std::string& name, const KeptDeployment& kept, StrangerLimits strangers)
+DeploymentGroup::DeploymentGroup(const std::string& name, const KeptDeployment& kept, const Report& report,
+                                 StrangerLimits strangers)
     : DeploymentGroup(name, kept.coordinator, kept.key, std::make_shared<GroupAdmission>(kept.admission),
-                      Authority::load(kept.authority), strangers) {}
+                      Authority::load(kept.authority), report, strangers) {}
 
 DeploymentGroup::DeploymentGroup(const std::string& name, const std::string& address, const std::string& key,
-                                 std::shared_ptr<GroupAdmission> admission, Authority authority,
+                                 std::shared_ptr<GroupAdmission> admission, Authority authority, const Report& report,
                                  StrangerLimits strangers)
     : name_(name),
       key_(key),
       admission_(std::move(admission)),
       authority_(std::move(authority)),
       identity_(authority_.issue(std::string(coordinator_name), certificate_days)),
-      server_(server_options(name, listen_address(address), key_, admission_, authority_, identity_, strangers),
+      server_(server_options(name, listen_address(address), key_, admission_, authority_, identity_, report, strangers),
               open_sqlite_store(":memory:")),
       address_(found_at(address, server_.address())),
       thread_([this](const std::stop_token& stop) { server_.run(stop); }) {}
@@ -114,12 +121,12 @@ DeploymentGroup::~DeploymentGroup() = default;
 
 RelayAccess DeploymentGroup::access() const { return {.key = key_, .identity = TlsContext(identity_)}; }
 
-KeptDeployment DeploymentGroup::record(const std::string& driver) const {
+KeptDeployment DeploymentGroup::record(const std::string& driver, AdmissionRecord admission) const {
   return {.authority = authority_.save(),
           .key = key_,
           .coordinator = address_,
           .driver = driver,
-          .admission = admission_->record()};
+          .admission = std::move(admission)};
 }
 
 JoinLink DeploymentGroup::link(const std::string& driver, double token_lifetime_s) const {

@@ -2,6 +2,7 @@
 // certifies whoever shows one.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -25,11 +26,16 @@ std::string found_at(const std::string& address, const std::string& listening);
 
 class DeploymentGroup {
  public:
+  // What happens, for people: ("certified", "box at 10.0.0.7"). From a thread of its own.
+  using Report = std::function<void(const std::string& what, const std::string& detail)>;
+
   // `address`, where it is found: "10.0.0.5:4700" or "tales.example:4700", port 0 for any that is free. Throws an
   // environment error where it cannot be listened on.
-  DeploymentGroup(const std::string& name, const std::string& address, StrangerLimits strangers = {});
+  DeploymentGroup(const std::string& name, const std::string& address, const Report& report = {},
+                  StrangerLimits strangers = {});
   // One that was kept, where it listened. Throws an environment error where that is impossible now.
-  DeploymentGroup(const std::string& name, const KeptDeployment& kept, StrangerLimits strangers = {});
+  DeploymentGroup(const std::string& name, const KeptDeployment& kept, const Report& report = {},
+                  StrangerLimits strangers = {});
   ~DeploymentGroup();
   DeploymentGroup(const DeploymentGroup&) = delete;
   DeploymentGroup& operator=(const DeploymentGroup&) = delete;
@@ -42,13 +48,15 @@ class DeploymentGroup {
   // not positive.
   JoinLink link(const std::string& driver, double token_lifetime_s = 24 * 3600) const;
   // To be kept, with the address of its driver.
-  KeptDeployment record(const std::string& driver) const;
+  KeptDeployment record(const std::string& driver) const { return record(driver, admission_->record()); }
+  KeptDeployment record(const std::string& driver, AdmissionRecord admission) const;
   // Whose tokens and members count.
   GroupAdmission& admission() const { return *admission_; }
 
  private:
   DeploymentGroup(const std::string& name, const std::string& address, const std::string& key,
-                  std::shared_ptr<GroupAdmission> admission, Authority authority, StrangerLimits strangers);
+                  std::shared_ptr<GroupAdmission> admission, Authority authority, const Report& report,
+                  StrangerLimits strangers);
 
   const std::string name_, key_;
   const std::shared_ptr<GroupAdmission> admission_;

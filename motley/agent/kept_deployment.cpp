@@ -18,6 +18,10 @@ AdmissionRecord admission_of(const Value& value) {
   for (const Value& token : part_of(value, "tokens").as_array())
     record.tokens[part_of(token, "token").as_string()] = {part_of(token, "expires_s").as_number(),
                                                           part_of(token, "revoked").as_bool()};
+  for (const Value& entry : part_of(value, "certified").as_array())
+    record.certified[part_of(entry, "name").as_string()] = {
+        part_of(entry, "key").as_string(), part_of(entry, "token").as_string(), part_of(entry, "expires_s").as_number(),
+        part_of(entry, "revoked").as_bool()};
   for (const Value& member : part_of(value, "revoked_members").as_array())
     record.revoked_members.insert(member.as_string());
   return record;
@@ -26,9 +30,15 @@ AdmissionRecord admission_of(const Value& value) {
 }  // namespace
 
 std::string to_text(const KeptDeployment& deployment) {
-  Value::Array tokens, members;
+  Value::Array tokens, certified, members;
   for (const auto& [token, state] : deployment.admission.tokens)
     tokens.push_back(Value::object({{"token", token}, {"expires_s", state.expires_s}, {"revoked", state.revoked}}));
+  for (const auto& [name, of_name] : deployment.admission.certified)
+    certified.push_back(Value::object({{"name", name},
+                                       {"key", of_name.key},
+                                       {"token", of_name.token},
+                                       {"expires_s", of_name.expires_s},
+                                       {"revoked", of_name.revoked}}));
   for (const std::string& member : deployment.admission.revoked_members) members.push_back(member);
   return to_json(Value::object({{"authority", deployment.authority},
                                 {"key", deployment.key},
@@ -36,6 +46,7 @@ std::string to_text(const KeptDeployment& deployment) {
                                 {"driver", deployment.driver},
                                 {"relay", deployment.relay},
                                 {"tokens", Value(std::move(tokens))},
+                                {"certified", Value(std::move(certified))},
                                 {"revoked_members", Value(std::move(members))}}));
 }
 

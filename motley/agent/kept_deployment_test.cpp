@@ -28,7 +28,9 @@ TEST_F(KeptDeploymentTest, ComesBackAsItWas) {
   {
     const DeploymentGroup group("lab", "127.0.0.1:0");
     revoked = group.link("127.0.0.1:1", 60);
-    group.admission().revoke("attic");
+    EXPECT_EQ(group.admission().certify({"attic", "k1", revoked.token}, 60).objection, "");
+    EXPECT_EQ(group.admission().certify({"shadow", "k2", revoked.token}, 60).objection, "");
+    group.admission().revoke("attic", {});
     before = group.link("127.0.0.1:1", 60);
     keep_deployment(file_, group.record("127.0.0.1:1"));
   }
@@ -44,7 +46,7 @@ TEST_F(KeptDeploymentTest, ComesBackAsItWas) {
   EXPECT_EQ(after.coordinator, before.coordinator);
   EXPECT_EQ(group.admission().token_objection(before.token), "");
   EXPECT_EQ(group.admission().token_objection(revoked.token), "the token has been revoked");
-  EXPECT_NE(group.admission().member_objection("attic"), "");
+  for (const std::string name : {"attic", "shadow"}) EXPECT_NE(group.admission().member_objection(name), "");
   EXPECT_EQ(group.access().key, kept->key);
 }
 

@@ -49,4 +49,22 @@ void keep_identity(const std::filesystem::path& file, const Enrolment& enrolment
   replace_file(file, to_json(value), Readers::owner);
 }
 
+std::string kept_key(const std::filesystem::path& file, const std::string& member) {
+  try {
+    const std::string kept = read_file(file.string());
+    return apply_for_certificate(member, kept).key;  // throws where the text is no key
+  } catch (const Error&) {
+    // There is none yet, or it is damaged.
+  }
+  std::string made = apply_for_certificate(member).key;
+  try {
+    std::error_code ignored;
+    std::filesystem::create_directories(file.parent_path(), ignored);
+    write_secret(file.string(), made);
+  } catch (const Error&) {
+    // It serves this process alone.
+  }
+  return made;
+}
+
 }  // namespace motley

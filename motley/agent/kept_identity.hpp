@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <optional>
+#include <string>
 
 #include "motley/comm/membership/enrolment.hpp"
 
@@ -14,5 +15,9 @@ std::optional<Enrolment> read_kept_identity(const std::filesystem::path& file);
 
 // Its owner alone can read the file. Throws an environment error.
 void keep_identity(const std::filesystem::path& file, const Enrolment& enrolment);
+
+// This machine's private key (PEM) for one deployment, made and kept when it is first asked for: a certificate that was
+// given to it, and did not arrive, is given to it again. Where the file cannot be written it is new each time.
+std::string kept_key(const std::filesystem::path& file, const std::string& member);
 
 }  // namespace motley

@@ -41,6 +41,18 @@ TEST_F(KeptIdentityTest, ComesBackUntilItsCertificateExpires) {
   EXPECT_FALSE(read_kept_identity(file_));
 }
 
+TEST_F(KeptIdentityTest, AKeyIsMadeOnce) {
+  const std::filesystem::path file = folder_ / "new" / "box.key";
+  const std::string key = kept_key(file, "box");
+  EXPECT_EQ(kept_key(file, "box"), key);
+  struct stat status {};
+  ASSERT_EQ(::stat(file.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0600U);
+  std::ofstream(file) << "no key";
+  EXPECT_NE(kept_key(file, "box"), key);
+  EXPECT_FALSE(kept_key(folder_ / "new" / "box.key" / "impossible", "box").empty());
+}
+
 TEST_F(KeptIdentityTest, WhatIsDamagedIsNone) {
   keep_identity(file_, enrolment());
   const std::string text = read_file(file_);

@@ -105,7 +105,10 @@ void LocalWeights::listen(const std::string& address, const RelayAccess& access)
           {weights_service,
            {.admit = [this](const LinkHello& hello,
                             const std::string& certified) { return objection_to(hello, certified); },
-            .take = [this](const LinkHello&, ByteStream stream) { service_.serve(std::move(stream)); }}}});
+            .take =
+                [this](const LinkHello& hello, ByteStream stream) {
+                  service_.serve(std::move(stream), [&] { return sources_->names(hello.from_id); });
+                }}}});
 }
 
 std::string LocalWeights::objection_to(const LinkHello& hello, const std::string& certified) const {

@@ -32,6 +32,7 @@ struct MembersOptions {
   StrangerLimits strangers = {};
   std::string own_name = {};  // of the member on the driver's machine, from which no other fetches weights
   double silence_s = 3;       // an agent that says nothing for this long is lost
+  double kept_out_s = 60;     // for one that broke the protocol: it does not come back at once
   // Why this member may not be here; empty: it may. From several threads.
   std::function<std::string(const std::string& name)> objection = {};
   // What happens, for people: ("joined", "box, 1 device"). From several threads, one at a time.

@@ -87,7 +87,7 @@ std::vector<MachineLink> Members::measure_links(double seconds, int stop, const 
       }
     if (asked.members.size() < 2) return {};
     pairs = static_cast<double>(asked.members.size() * (asked.members.size() - 1));
-    state.probes_awaited = asked.members.size();
+    state.probes_awaited = {state.probed.begin(), state.probed.end()};
     state.probe_failure.clear();
     for (const ProbeMember& member : asked.members) state.queue(*state.find(member.name), asked);
   }
@@ -100,7 +100,7 @@ std::vector<MachineLink> Members::measure_links(double seconds, int stop, const 
     const std::lock_guard lock(state.mutex);
     failure = state.probe_failure;
     if (seconds_until(until) <= 0) failure = "not all have answered in time";
-    done = state.probes_awaited == 0 || !failure.empty();
+    done = state.probes_awaited.empty() || !failure.empty();
   }
   if (!failure.empty()) state.say("links", fmt::format("were not measured: {}", failure));
   return links();

@@ -6,20 +6,25 @@
 #include <poll.h>
 
 #include <algorithm>
-#include <cmath>
 #include <list>
 #include <map>
 #include <optional>
+#include <ranges>
+#include <set>
 #include <thread>
 
 #include "motley/agent/chunk_service.hpp"
+#include "motley/agent/cluster_of.hpp"
 #include "motley/agent/member_status.hpp"
 #include "motley/agent/member_worker.hpp"
+#include "motley/agent/message_budget.hpp"
+#include "motley/agent/offer.hpp"
 #include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
 #include "motley/base/units.hpp"
 #include "motley/base/version.hpp"
 #include "motley/checkpoint/chunk_cache.hpp"
+#include "motley/comm/authority/machine_name.hpp"
 #include "motley/comm/net/message_stream.hpp"
 #include "motley/workers/worker_links.hpp"
 
@@ -29,7 +34,9 @@ struct MembersState {
   static constexpr double start_patience_s = 30;  // for the next sign of a worker that is to start
   static constexpr std::size_t most_weights_callers = 1024;
   static constexpr double tell_sources_every_s = 0.5;
-  static constexpr std::size_t most_told_ranges = std::size_t{1} << 20;  // in one message
+  static constexpr std::size_t most_told_ranges = std::size_t{1} << 20;          // in one message
+  static constexpr std::size_t most_queued_bytes = 2 * max_agent_message_bytes;  // for an agent that reads slowly
+  static constexpr std::size_t most_cause_bytes = 500, most_named_sources = 8;   // that are shown
 
   struct Agent {
     std::string name, run;
@@ -39,6 +46,8 @@ struct MembersState {
     std::optional<AgentReport> report = {};
     std::vector<ChunkRange> held = {};           // of the weights
     std::optional<WeightsSources> sources = {};  // as it was told
+    std::set<std::string> bad_sources = {};      // that it has told of
+    MessageBudget budget = {};
     bool leaving = false, gone = false;
   };
   using WorkerKey = std::pair<std::string, std::uint64_t>;  // device and start
@@ -50,6 +59,11 @@ struct MembersState {
   Wakeup wake, changed;
   mutable std::mutex mutex;
   std::list<Agent> agents;
+  struct KeptOut {
+    Instant until;
+    std::string why;
+  };
+  std::map<std::string, KeptOut> kept_out;  // members that broke the protocol
   std::optional<ModelManifest> manifest;
   std::filesystem::path folder;
   std::map<WorkerKey, std::weak_ptr<WorkerNews>> news;
@@ -58,14 +72,15 @@ struct MembersState {
   std::map<WorkerKey, WorkerEnded> failed_starts;
   std::set<WorkerKey> fetching;          // for workers that run
   std::uint64_t starts = 0;              // so far; each has a number
+  int percent_told = 0;                  // that is fetched, of the newest
   Instant start_stirred = Clock::now();  // when a worker that is to start has last shown something
   ChunkService chunk_service{[this](const ChunkId& id) { return read_weights(id); }, most_weights_callers};
   bool sources_changed = false;
   Instant sources_told = Clock::now();
   std::map<std::pair<std::string, std::string>, MachineLink> links;
   std::uint64_t probe_number = 0;
-  std::vector<std::string> probed;  // members of the newest probe
-  std::size_t probes_awaited = 0;   // answers to it
+  std::vector<std::string> probed;       // members of the newest probe
+  std::set<std::string> probes_awaited;  // of whom an answer to it is missing
   std::string probe_failure;
   bool ending = false;
   std::mutex report_mutex;
@@ -90,7 +105,8 @@ struct MembersState {
                     return name == hello.from_id ? objection_to(name)
                                                  : fmt::format("the certificate names \"{}\"", name);
                   },
-              .take = [this](const LinkHello&, ByteStream stream) { serve_weights(std::move(stream)); }}}};
+              .take = [this](const LinkHello& hello,
+                             ByteStream stream) { serve_weights(hello.from_id, std::move(stream)); }}}};
   }
 
   static std::string run_of(const LinkHello& hello) { return hello.word.substr(hello.word.find(' ') + 1); }
@@ -100,7 +116,7 @@ struct MembersState {
   std::string admit(const LinkHello& hello, const std::string& certified) {
     if (certified != hello.from_id)
       return fmt::format("the certificate names \"{}\", not \"{}\"", certified, hello.from_id);
-    if (hello.from_id.find('/') != std::string::npos) return "a machine's name cannot have a slash";
+    if (const std::string objection = machine_name_objection(certified); !objection.empty()) return objection;
     if (const std::string objection = objection_to(certified); !objection.empty()) return objection;
     const std::string version = hello.word.substr(0, hello.word.find(' '));
     if (version != motley::version())
@@ -108,9 +124,15 @@ struct MembersState {
                          motley::version());
     const std::lock_guard lock(mutex);
     if (ending) return "the deployment has ended";
+    if (const auto kept = kept_out.find(certified); kept != kept_out.end() && seconds_until(kept->second.until) > 0)
+      return fmt::format("it broke the protocol, and may come again in {}: {}",
+                         human_seconds(seconds_until(kept->second.until)), kept->second.why);
+    const std::string folded = folded_machine_name(certified);
     for (const Agent& agent : agents)
-      if (!agent.gone && agent.name == hello.from_id && agent.run != run_of(hello))
-        return fmt::format("another machine is called \"{}\": choose another name with --name", hello.from_id);
+      if (!agent.gone && folded_machine_name(agent.name) == folded &&
+          (agent.name != certified || agent.run != run_of(hello)))
+        return fmt::format("another machine is called \"{}\": choose another name with --name", agent.name);
+    if (agents.size() >= max_members) return fmt::format("the deployment has {} machines already", max_members);
     return {};
   }
 
@@ -119,14 +141,16 @@ struct MembersState {
     const std::lock_guard lock(mutex);
     if (ending) return;
     for (Agent& agent : agents) {
-      if (agent.gone || agent.name != hello.from_id) continue;
-      if (agent.run != run_of(hello)) return;  // two of this name were admitted at once: the first stays
+      if (agent.gone || folded_machine_name(agent.name) != folded_machine_name(hello.from_id)) continue;
+      // Two of this name were admitted at once: the first stays.
+      if (agent.name != hello.from_id || agent.run != run_of(hello)) return;
       lose(agent, "has connected again");
     }
     agents.push_back({.name = hello.from_id,
                       .run = run_of(hello),
                       .stream = MessageStream(std::move(stream), max_agent_message_bytes),
                       .address = address.substr(0, address.rfind(':'))});
+    agents.back().stream.accept_up_to(max_agent_news_bytes);
     if (manifest) queue(agents.back(), Weights{*manifest});
     wake.notify();
   }
@@ -142,12 +166,12 @@ struct MembersState {
     }
   }
 
-  void serve_weights(ByteStream stream) {
+  void serve_weights(const std::string& name, ByteStream stream) {
     {
       const std::lock_guard lock(mutex);
       if (!manifest) return;
     }
-    chunk_service.serve(std::move(stream));
+    chunk_service.serve(std::move(stream), [&] { return objection_to(name).empty(); });
   }
 
   // ---- agents; all under the mutex ----
@@ -155,6 +179,7 @@ struct MembersState {
   void queue(Agent& agent, const AgentMessage& message) {
     agent.stream.queue(encode_agent(message));
     agent.told = Clock::now();
+    if (agent.stream.queued_bytes() > most_queued_bytes) return lose(agent, "does not read what it is sent");
     wake.notify();
   }
 
@@ -179,17 +204,28 @@ struct MembersState {
   void take_messages(Agent& agent) {
     try {
       agent.stream.flush();
-      while (const auto message = agent.stream.receive()) {
+      for (ReadingTurn turn(agent.stream); const auto message = turn.next();) {
         agent.heard = Clock::now();
+        if (!agent.budget.take(message->size()))
+          throw Error(ErrorCode::peer,
+                      fmt::format("it sends more than {:.0f} messages or {} a second", MessageBudget::messages_per_s,
+                                  human_bytes(MessageBudget::bytes_per_s)));
         std::visit([&](const auto& m) { take(agent, m); }, decode_agent(*message));
       }
     } catch (const Error& error) {
-      return lose(agent, fmt::format("broke the protocol: {}", error.what()));
+      return drop(agent, error.what());
     }
     if (agent.stream.ended()) return lose(agent, "has closed its connection");
     if (const double silent_s = seconds_since(agent.heard); silent_s > options.silence_s)
       return lose(agent, fmt::format("has been silent for {:.1f} s", silent_s));
-    if (seconds_since(agent.told) > agent_alive_every_s) queue(agent, AgentAlive{});
+    if (seconds_since(agent.told) > agent_alive_every_s && agent.stream.flushed()) queue(agent, AgentAlive{});
+  }
+
+  // It broke the protocol.
+  void drop(Agent& agent, const std::string& why) {
+    std::erase_if(kept_out, [](const auto& entry) { return seconds_until(entry.second.until) <= 0; });
+    if (kept_out.size() < max_members) kept_out[agent.name] = {deadline_in(options.kept_out_s), why};
+    lose(agent, fmt::format("broke the protocol: {}", why));
   }
 
   // All but itself. From the member on the driver's machine nothing is fetched: the driver sends the same by that link.
@@ -216,6 +252,12 @@ struct MembersState {
     sources_told = Clock::now();
     for (Agent& agent : agents) {
       if (agent.gone || !agent.report) continue;
+      // One that has not read the last is told the newest when it has.
+      agent.stream.flush();
+      if (!agent.stream.flushed()) {
+        sources_changed = true;
+        continue;
+      }
       WeightsSources told = sources_for(agent);
       if (told == agent.sources) continue;
       queue(agent, told);
@@ -223,18 +265,19 @@ struct MembersState {
     }
   }
 
-  static bool is_rate(double per_s) { return std::isfinite(per_s) && per_s > 0; }
-
   template <class M>
   void take(Agent&, const M&) {
     throw Error(ErrorCode::peer, "a message that agents do not send");
   }
   void take(Agent&, const AgentAlive&) {}
   void take(Agent& agent, const AgentReport& report) {
-    for (const OfferedDevice& device : report.devices)
-      if (device.memory_bytes < 1 || !is_rate(device.bytes_per_s) || !is_rate(device.flop_per_s) || device.threads < 1)
-        throw Error(ErrorCode::peer, "a device without memory or speed");
-    if (report.devices.empty()) throw Error(ErrorCode::peer, "no device is offered");
+    if (agent.report == report) return;
+    if (agent.report) throw Error(ErrorCode::peer, "another report: what a machine offers stays while it is connected");
+    check_report(report);
+    std::vector<MemberStatus> with_it{{agent.name, agent.address, report.devices}};
+    for (const Agent& other : agents)
+      if (!other.gone && other.report) with_it.push_back({other.name, other.address, other.report->devices});
+    cluster_of(with_it, {}, assumed_network());  // throws where nobody could plan with it
     agent.report = report;
     sources_changed = true;
     std::vector<std::string> devices;
@@ -251,21 +294,31 @@ struct MembersState {
     sources_changed = true;
   }
   void take(Agent& agent, const BadSource& bad) {
-    say("weights", fmt::format("{} does without {}: {}", agent.name, bad.name, bad.cause));
+    check_name(bad.name);
+    if (agent.bad_sources.size() < max_members && agent.bad_sources.insert(bad.name).second)
+      say("weights",
+          fmt::format("{} does without {}: {}", agent.name, bad.name, bad.cause.substr(0, most_cause_bytes)));
+  }
+  static void check_name(const std::string& name) {
+    if (const std::string objection = machine_name_objection(name); !objection.empty())
+      throw Error(ErrorCode::peer, objection);
   }
   void take(Agent& agent, const ProbedLinks& measured) {
-    if (measured.number != probe_number || probes_awaited == 0) return;
-    --probes_awaited;
-    if (!measured.failure.empty()) probe_failure = fmt::format("{}: {}", agent.name, measured.failure);
+    if (measured.number != probe_number || probes_awaited.erase(agent.name) == 0) return;
+    if (!measured.failure.empty())
+      probe_failure = fmt::format("{}: {}", agent.name, measured.failure.substr(0, most_cause_bytes));
+    if (!measured.links.empty() && agent.name != probed.front())
+      throw Error(ErrorCode::peer, "measured links from another than the first");
     for (const ProbedLink& link : measured.links) {
-      if (link.from >= probed.size() || link.to >= probed.size() || link.from == link.to || !(link.latency_s >= 0) ||
-          !(link.bytes_per_s > 0) || !std::isfinite(link.latency_s) || !std::isfinite(link.bytes_per_s))
+      if (link.from >= probed.size() || link.to >= probed.size() || link.from == link.to ||
+          !can_be_link(link.latency_s, link.bytes_per_s))
         throw Error(ErrorCode::peer, "a measured link that cannot be one");
       links[{probed[link.from], probed[link.to]}] = {probed[link.from], probed[link.to], link.latency_s,
                                                      link.bytes_per_s};
     }
   }
   void take(Agent& agent, const Leave&) {
+    if (agent.leaving) return;
     agent.leaving = true;
     say("leaving", agent.name);
     changed.notify();
@@ -274,6 +327,10 @@ struct MembersState {
     if (machine_of(some.device) != agent.name) throw Error(ErrorCode::peer, "news of another machine's device");
     const WorkerKey key{some.device, some.start};
     if (!news.contains(key) && !fetching.contains(key)) return;
+    const auto before = fetched.find(key);
+    if (before != fetched.end() && some.bytes <= before->second.bytes) return;  // no news
+    if (some.bytes > some.of_bytes || (before != fetched.end() && some.of_bytes != before->second.of_bytes))
+      throw Error(ErrorCode::peer, "it has fetched more than there is");
     if (some.bytes == some.of_bytes) fetching.erase(key);
     fetched[key] = some;
     start_stirred = Clock::now();
@@ -283,15 +340,21 @@ struct MembersState {
     if (some.bytes == some.of_bytes && some.of_bytes > 0)
       say("fetched", fmt::format("{} has its {} of weights{}", some.device,
                                  human_bytes(static_cast<double>(some.bytes)), origins(some.from)));
-    else if (of_bytes > 0)
-      say("fetching", fmt::format("{:.0f} %", 100.0 * static_cast<double>(bytes) / static_cast<double>(of_bytes)));
+    else if (const int percent = percent_of(bytes, of_bytes); percent > percent_told)
+      say("fetching", fmt::format("{} %", percent_told = percent));
+  }
+  static int percent_of(std::uint64_t bytes, std::uint64_t of_bytes) {
+    return of_bytes == 0 ? 0 : static_cast<int>(100.0 * static_cast<double>(bytes) / static_cast<double>(of_bytes));
   }
   // ": 1.5 GB from box, 0.5 GB from the driver"; nothing where all comes from the driver.
   static std::string origins(const std::vector<FetchedFrom>& from) {
     std::vector<std::string> parts;
-    for (const FetchedFrom& part : from)
+    for (const FetchedFrom& part : from | std::views::take(most_named_sources)) {
+      if (!part.source.empty()) check_name(part.source);
       parts.push_back(fmt::format("{} from {}", human_bytes(static_cast<double>(part.bytes)),
                                   part.source.empty() ? "the driver" : part.source));
+    }
+    if (from.size() > most_named_sources) parts.emplace_back("...");
     const bool others = std::ranges::any_of(from, [](const FetchedFrom& part) { return !part.source.empty(); });
     return others ? fmt::format(": {}", fmt::join(parts, ", ")) : std::string();
   }
@@ -300,8 +363,8 @@ struct MembersState {
     const auto worker = news.find({started.device, started.start});
     const auto known = worker == news.end() ? nullptr : worker->second.lock();
     if (!known) return;
-    start_stirred = Clock::now();
     const std::lock_guard lock(known->mutex);
+    if (known->process == 0) start_stirred = Clock::now();
     known->process = started.process;
   }
   void take(Agent& agent, const WorkerEnded& ended) {
@@ -310,6 +373,7 @@ struct MembersState {
     const auto worker = news.find(key);
     if (worker == news.end() && !fetching.contains(key)) return;
     failed_starts[key] = ended;
+    failed_starts[key].cause.resize(std::min(ended.cause.size(), most_cause_bytes));
     if (worker == news.end()) return;
     if (const auto known = worker->second.lock())
       known->set(ended.signal != 0 ? WorkerExit{WorkerExit::How::signal, ended.signal}
@@ -369,6 +433,7 @@ struct MembersState {
       fetched.clear();
       failed_starts.clear();
       fetching.clear();
+      percent_told = 0;
       start = ++starts;
     }
     calls.expect(starting, start);

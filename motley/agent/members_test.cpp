@@ -9,11 +9,11 @@
 #include <mutex>
 #include <set>
 
-#include "motley/base/version.hpp"
+#include "motley/agent/cluster_of.hpp"
+#include "motley/agent/hand_agent_test.hpp"
 #include "motley/checkpoint/chunk_cache.hpp"
 #include "motley/checkpoint/large_model_test.hpp"
 #include "motley/comm/net/deadline_test.hpp"
-#include "motley/comm/net/message_stream.hpp"
 #include "motley/workers/control_connection.hpp"
 #include "motley/workers/remote_workers.hpp"
 #include "motley/workers/toy_plan_test.hpp"
@@ -24,93 +24,14 @@ namespace {
 using ::testing::Contains;
 using ::testing::HasSubstr;
 
-const RelayAccess with_secret{.key = "secret", .identity = {}};
-const std::string this_version(version());
-const OfferedDevice some_device{"toy", 1 << 20, 1e9, 1e9, 2};
-
-// A machine's agent as far as its driver sees it.
-class HandAgent {
- public:
-  HandAgent(const Members& members, const std::string& name, const std::string& run = "1",
-            const std::string& of_version = this_version)
-      : stream_(
-            call_service(members.address(), hello(agents_service, name, of_version + " " + run), with_secret, soon()),
-            max_agent_message_bytes) {}
-
-  static LinkHello hello(const std::string& service, const std::string& name, const std::string& word) {
-    LinkHello hello;
-    hello.group = service;
-    hello.from_id = name;
-    hello.word = word;
-    return hello;
-  }
-
-  void send(const AgentMessage& message) { stream_.send(encode_agent(message), soon()); }
-  void report(std::size_t devices = 1) { send(AgentReport{std::vector(devices, some_device)}); }
-  // The next message that is more than a sign of life; none: the connection has ended.
-  std::optional<AgentMessage> receive() {
-    for (;;) {
-      const auto bytes = stream_.receive(soon());
-      if (!bytes) return std::nullopt;
-      AgentMessage message = decode_agent(*bytes);
-      if (!std::holds_alternative<AgentAlive>(message) && !std::holds_alternative<WeightsSources>(message))
-        return message;
-    }
-  }
-  // The next that tells who else holds which weights.
-  WeightsSources receive_sources() {
-    for (;;) {
-      const auto bytes = stream_.receive(soon());
-      if (!bytes) throw Error(ErrorCode::peer, "the connection has ended");
-      const AgentMessage message = decode_agent(*bytes);
-      if (const auto* sources = std::get_if<WeightsSources>(&message)) return *sources;
-    }
-  }
-  template <class M>
-  M receive() {
-    const auto message = receive();
-    return message && std::holds_alternative<M>(*message) ? std::get<M>(*message)
-                                                          : throw Error(ErrorCode::peer, "another");
-  }
-  bool has_ended() {
-    try {
-      while (receive()) {
-      }
-    } catch (const Error&) {
-      return false;  // not in time
-    }
-    return true;
-  }
-  BlockingMessageStream& stream() { return stream_; }
-
- private:
-  BlockingMessageStream stream_;
-};
-
-// What happens to a deployment's members, as it is reported.
-class Told {
- public:
-  void operator()(const std::string& what, const std::string& detail) {
-    const std::lock_guard lock(mutex_);
-    lines_.push_back(what + ": " + detail);
-  }
-  std::vector<std::string> lines() const {
-    const std::lock_guard lock(mutex_);
-    return lines_;
-  }
-
- private:
-  mutable std::mutex mutex_;
-  std::vector<std::string> lines_;
-};
-
 class MembersTest : public LargeModelTest {
  protected:
-  explicit MembersTest(double silence_s = 60)
+  explicit MembersTest(double silence_s = 60, double kept_out_s = 0)
       : members_({.listen = "127.0.0.1:0",
                   .access = with_secret,
                   .own_name = "desk",
                   .silence_s = silence_s,
+                  .kept_out_s = kept_out_s,
                   .report = [this](const std::string& what, const std::string& detail) { told_(what, detail); }}) {}
 
   std::set<std::string> names() const {
@@ -181,8 +102,58 @@ TEST_F(MembersTest, ADeviceWithoutMemoryOrSpeedIsRefused) {
     EXPECT_TRUE(is_refused(with([&](OfferedDevice& device) { device.bytes_per_s = rate; })));
     EXPECT_TRUE(is_refused(with([&](OfferedDevice& device) { device.flop_per_s = rate; })));
   }
+  // More than any device has.
+  EXPECT_TRUE(is_refused(with([](OfferedDevice& device) { device.memory_bytes = INT64_MAX; })));
+  EXPECT_TRUE(is_refused(with([](OfferedDevice& device) { device.bytes_per_s = 1e300; })));
+  EXPECT_TRUE(is_refused(with([](OfferedDevice& device) { device.flop_per_s = 1e300; })));
+  EXPECT_TRUE(is_refused(with([](OfferedDevice& device) { device.flop_per_s = 5e-324; })));
+  EXPECT_TRUE(is_refused(with([](OfferedDevice& device) { device.threads = INT32_MAX; })));
+  EXPECT_TRUE(is_refused(with([](OfferedDevice& device) { device.kind.assign(1000, 'x'); })));
   EXPECT_EQ(names(), std::set<std::string>());
   EXPECT_TRUE(tells("lost: box broke the protocol: a device without memory or speed"));
+  EXPECT_TRUE(tells("lost: box broke the protocol: no device has 8388608 TiB, "));
+}
+
+TEST_F(MembersTest, AnAddressThatIsNoneIsRefused) {
+  for (const std::string& address : {std::string("nowhere"), std::string("10.0.0.7:port"), std::string(1000, '1')}) {
+    HandAgent agent(members_, "box");
+    agent.send(AgentReport{{some_device}, address, ""});
+    EXPECT_TRUE(agent.has_ended()) << address;
+  }
+}
+
+// Whatever it calls its devices: their types are told apart by number.
+TEST_F(MembersTest, KindsOfDevicesNameNothing) {
+  HandAgent box(members_, "box"), box_1(members_, "box-1");
+  OfferedDevice odd = some_device;
+  odd.kind = "A6000*4, toy of box/1\n[[machine]]";
+  box.send(AgentReport{{odd, odd}});
+  box_1.send(AgentReport{{odd}});
+  ASSERT_TRUE(become({"box", "box-1"}));
+  const Cluster cluster = cluster_of(members_.list(), {}, assumed_network());
+  EXPECT_EQ(cluster.devices.size(), 3u);
+  EXPECT_EQ(cluster.types.size(), 3u);
+}
+
+TEST_F(MembersTest, TheSameReportAgainIsNoNews) {
+  HandAgent agent(members_, "box");
+  for (int i = 0; i < 100; ++i) agent.report();
+  agent.send(Leave{});
+  for (int i = 0; i < 100; ++i) agent.send(Leave{});
+  ASSERT_TRUE(tells("leaving: box"));
+  agent.send(HeldChunks{{{0, 0, 1}}});  // of no model: the end, so that all before it has been heard
+  EXPECT_TRUE(agent.has_ended());
+  const auto lines = told_.lines();
+  EXPECT_EQ(std::ranges::count_if(lines, [](const auto& line) { return line.starts_with("joined"); }), 1);
+  EXPECT_EQ(std::ranges::count_if(lines, [](const auto& line) { return line.starts_with("leaving"); }), 1);
+}
+
+TEST_F(MembersTest, WhatAMachineOffersStays) {
+  HandAgent agent(members_, "box");
+  agent.report(1);
+  agent.report(2);
+  EXPECT_TRUE(agent.has_ended());
+  EXPECT_TRUE(tells("broke the protocol: another report"));
 }
 
 TEST_F(MembersTest, AnAgentThatBreaksTheProtocolIsLost) {
@@ -199,14 +170,21 @@ TEST_F(MembersTest, AnotherVersionIsRefused) {
   EXPECT_EQ(refusal_of("box", "1", "0.0.1"), "the driver at " + members_.address() +
                                                  " refuses: it runs motley 0.0.1, and this deployment " + this_version +
                                                  ": install the same version");
-  EXPECT_THAT(refusal_of("box/0"), HasSubstr("a machine's name cannot have a slash"));
+}
+
+TEST_F(MembersTest, AnOddNameIsRefusedByItsRule) {
+  for (const std::string name : {"box/0", "box#1", "lab:3", "büro", "a\x1b[2Jb", ""})
+    EXPECT_THAT(refusal_of(name), HasSubstr("a name has 1 to 63 letters, digits, `-`, `_` and `.`")) << name;
+  EXPECT_THAT(refusal_of("default"), HasSubstr("the name is reserved"));
 }
 
 TEST_F(MembersTest, TwoMachinesOfOneNameAreToldApart) {
   HandAgent agent(members_, "box", "1");
   agent.report();
   ASSERT_TRUE(become({"box"}));
-  EXPECT_THAT(refusal_of("box", "2"), HasSubstr("another machine is called \"box\": choose another name"));
+  for (const std::string name : {"box", "Box"})
+    EXPECT_THAT(refusal_of(name, "2"), HasSubstr("another machine is called \"box\": choose another name"));
+  EXPECT_THAT(refusal_of("BOX", "1"), HasSubstr("another machine is called \"box\": choose another name"));
   EXPECT_EQ(names(), std::set<std::string>{"box"});
 
   HandAgent again(members_, "box", "1");  // started again: its earlier connection may look as if it stood
@@ -368,8 +346,14 @@ TEST_F(WeightsTest, AMemberThatHoldsWhatDoesNotExistIsDropped) {
 TEST_F(WeightsTest, ABadSourceIsNamed) {
   HandAgent agent(members_, "box");
   agent.report();
-  agent.send(BadSource{"attic", "chunk 1 of model.safetensors came damaged"});
+  for (int i = 0; i < 100; ++i) agent.send(BadSource{"attic", "chunk 1 of model.safetensors came damaged"});
+  agent.send(BadSource{"last", std::string(50'000, 'x')});
   EXPECT_TRUE(tells("weights: box does without attic: chunk 1 of model.safetensors came damaged"));
+  EXPECT_TRUE(tells("weights: box does without last: xxx"));
+  EXPECT_EQ(told_.lines().size(), 3u) << "each is named once";
+  EXPECT_LT(told_.lines().back().size(), 1000u);
+  agent.send(BadSource{"\x1b[2J", ""});
+  EXPECT_TRUE(agent.has_ended());
 }
 
 // ---- the end ----
@@ -480,6 +464,24 @@ TEST_F(MemberWorkersTest, AreStartedByTheirAgentsAndLaunchedByTheDriver) {
   workers.clear();
   EXPECT_EQ(left_->receive<EndWorker>(), (EndWorker{"left/1", 1}));
   EXPECT_EQ(right_->receive<EndWorker>(), (EndWorker{"right/0", 1}));
+}
+
+// A member that repeats itself: each is told once, and what is more than there is ends it.
+TEST_F(MemberWorkersTest, WhatWasFetchedIsToldOnce) {
+  auto started = start();
+  ControlConnection first = call("left/0"), second = call("left/1"), third = call("right/0");
+  const Workers workers = started.get();
+  for (int i = 0; i < 50; ++i) {
+    left_->send(Fetched{"left/0", 1, 50 - static_cast<std::uint64_t>(i % 2), 100});
+    right_->send(Fetched{"right/0", 1, 100, 100});
+  }
+  left_->send(Fetched{"left/0", 1, 60, 50});
+  EXPECT_TRUE(left_->has_ended());
+  EXPECT_TRUE(tells("lost: left broke the protocol: it has fetched more than there is"));
+  EXPECT_TRUE(tells("fetched: right/0"));
+  right_->send(End{});
+  EXPECT_TRUE(right_->has_ended());
+  EXPECT_LT(std::ranges::count_if(told_.lines(), [](const auto& line) { return line.starts_with("fetch"); }), 4);
 }
 
 TEST_F(MemberWorkersTest, TellHowTheyEnded) {

@@ -10,7 +10,6 @@ constexpr WireProtocol protocol{.max_bytes = max_agent_message_bytes};
 
 constexpr std::size_t max_text_bytes = std::size_t{64} << 10;  // of a worker's failure, too
 constexpr std::size_t max_devices = 64;
-constexpr std::size_t max_members = 1024;
 constexpr std::size_t max_files = 65536;
 constexpr std::size_t max_chunks = std::size_t{1} << 20;  // 8 TiB
 

@@ -170,8 +170,10 @@ struct ChunkRequest {
 };
 
 constexpr std::size_t max_chunk_request_bytes = 1024;
+constexpr std::size_t max_members = 1024;
 constexpr std::size_t max_held_ranges = std::size_t{1} << 16;  // of one member
 constexpr std::size_t max_agent_message_bytes = std::size_t{64} << 20;
+constexpr std::size_t max_agent_news_bytes = std::size_t{32} << 20;  // in a message to the driver: of all links
 
 // Little-endian binary. Encoding throws a limit error where a message exceeds the maxima; decoding believes no length
 // and throws a peer error on anything malformed.

@@ -34,7 +34,8 @@ class ChunkServer {
                 {weights_service,
                  {.admit = [objection = std::move(objection)](const LinkHello&,
                                                               const std::string&) { return objection(); },
-                  .take = [this](const LinkHello&, ByteStream stream) { service_.serve(std::move(stream)); }}}})) {}
+                  .take = [this](const LinkHello&,
+                                 ByteStream stream) { service_.serve(std::move(stream), [] { return true; }); }}}})) {}
   ~ChunkServer() { service_.close(); }
   ChunkServer(const ChunkServer&) = delete;
   ChunkServer& operator=(const ChunkServer&) = delete;

@@ -16,7 +16,7 @@
 #include "motley/base/files.hpp"
 #include "motley/base/units.hpp"
 #include "motley/cli/command.hpp"
-#include "motley/comm/authority/authority.hpp"
+#include "motley/comm/authority/machine_name.hpp"
 
 namespace motley::cli {
 
@@ -35,13 +35,10 @@ std::string machine_name(const MachineOptions& options) {
   if (name.empty()) {
     std::array<char, 256> host{};
     ::gethostname(host.data(), host.size() - 1);
-    name = host.data();
-    name = name.substr(0, name.find('.'));
+    name = machine_name_of_host(host.data());
   }
-  if (name.empty() || name.find_first_of("/ ,*") != std::string::npos)
-    throw input_error(fmt::format("a machine cannot be called \"{}\"", name),
-                      "give a name without slash, space, comma or star: --name NAME");
-  check_certificate_name(name);
+  if (const std::string objection = machine_name_objection(name); !objection.empty())
+    throw input_error(objection, machine_name_hint);
   return name;
 }
 

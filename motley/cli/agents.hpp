@@ -19,7 +19,7 @@ struct MachineOptions {
 // --memory, --name, --devices, --device-threads.
 void add_machine_options(CLI::App& verb, MachineOptions& options);
 
-// --name, or the host's name up to the first dot. Throws an input error for one that no machine can have.
+// --name, or the host's name made to fit. Throws an input error for one that no machine can have.
 std::string machine_name(const MachineOptions& options);
 // --memory, or what is free. Throws an input error where --memory is not a size, or more than there is.
 std::int64_t offered_memory_bytes(const MachineOptions& options);

@@ -17,6 +17,7 @@
 
 #include "motley/base/environment_error.hpp"
 #include "motley/base/hints.hpp"
+#include "motley/base/printable.hpp"
 #include "motley/base/units.hpp"
 #include "motley/cli/command.hpp"
 #include "motley/cli/members.hpp"
@@ -194,7 +195,7 @@ std::string receive_text(int socket) {
     run_rank(bench, fabric, epoch_here(split(receive_text(socket))), rank);
     _exit(0);
   } catch (const std::exception& error) {
-    fmt::print(stderr, "rank {}: {}\n", rank, with_hint(error));
+    fmt::print(stderr, "rank {}: {}\n", rank, printable(with_hint(error)));
     _exit(5);
   }
 }

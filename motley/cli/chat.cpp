@@ -7,6 +7,7 @@
 #include <iostream>
 #include <thread>
 
+#include "motley/base/printable.hpp"
 #include "motley/base/units.hpp"
 #include "motley/cli/command.hpp"
 #include "motley/cli/serving.hpp"
@@ -109,8 +110,7 @@ int converse(const ServerAddress& server, const ChatOptions& options) {
                                          {"return_token_ids", true}});
     const StreamedReply reply = stream_chat(server, request, [&](std::string_view piece) {
       if (options.output.json) return;
-      std::fwrite(piece.data(), 1, piece.size(), stdout);
-      std::fflush(stdout);
+      print_text(stdout, piece);
     });
     if (!options.output.json) fmt::print("\n");
     std::fflush(stdout);
@@ -127,13 +127,13 @@ int converse(const ServerAddress& server, const ChatOptions& options) {
 
   if (!options.messages.empty()) {
     for (const auto& message : options.messages) {
-      if (!options.output.json) fmt::print("> {}\n", message);
+      if (!options.output.json) fmt::print("> {}\n", printable(message));
       std::fflush(stdout);
       answer(message);
     }
   } else {
     const bool person = ::isatty(STDIN_FILENO) == 1;
-    if (person) fmt::print(stderr, "model {}; an empty line or Ctrl-D ends the chat\n", model);
+    if (person) fmt::print(stderr, "model {}; an empty line or Ctrl-D ends the chat\n", printable(model));
     std::string line;
     while ((person ? (void)fmt::print(stderr, "> ") : void()), std::getline(std::cin, line)) {
       if (line.empty()) break;

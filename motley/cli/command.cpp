@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "motley/base/hints.hpp"
+#include "motley/base/printable.hpp"
 #include "motley/base/units.hpp"
 
 namespace motley::cli {
@@ -30,9 +31,9 @@ std::string_view hint_for(ErrorCode code) {
 }  // namespace
 
 int report_error(const Error& error) {
-  fmt::print(stderr, "error: {}\n", error.what());
+  fmt::print(stderr, "error: {}\n", printable(error.what()));
   const std::string_view hint = error.hint().empty() ? hint_for(error.code()) : std::string_view(error.hint());
-  if (!hint.empty()) fmt::print(stderr, "\nhint: {}\n", hint);
+  if (!hint.empty()) fmt::print(stderr, "\nhint: {}\n", printable(hint));
   return static_cast<int>(error.code());
 }
 
@@ -42,13 +43,19 @@ void add_output_options(CLI::App& verb, Output& output) {
   verb.add_flag("-q,--quiet", output.quiet, "Print no progress on stderr");
 }
 
+void print_text(std::FILE* to, std::string_view text) {
+  const std::string shown = printable_lines(text);
+  std::fwrite(shown.data(), 1, shown.size(), to);
+  std::fflush(to);
+}
+
 void emit(const Output& output, const Value& artefact, const std::string& text) {
   if (!output.file.empty()) {
     write_file(output.file, to_json(artefact, 1) + "\n");
     if (!output.quiet) fmt::print(stderr, "wrote {}\n", output.file);
   }
-  const std::string shown = output.json ? to_json(artefact, 1) + "\n" : text;
-  std::fwrite(shown.data(), 1, shown.size(), stdout);
+  if (!output.json) return print_text(stdout, text);
+  fmt::print("{}\n", to_json(artefact, 1));
   std::fflush(stdout);
 }
 
@@ -99,7 +106,7 @@ void check_output_folder(const Output& output) {
 
 void warn(const std::vector<std::string>& warnings, bool quiet) {
   if (quiet) return;
-  for (const auto& warning : warnings) fmt::print(stderr, "warning: {}\n", warning);
+  for (const auto& warning : warnings) fmt::print(stderr, "warning: {}\n", printable(warning));
 }
 
 std::string counted(std::size_t count, std::string_view noun) {

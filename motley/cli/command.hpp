@@ -2,6 +2,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <cstdio>
 #include <functional>
 #include <optional>
 #include <string>
@@ -58,6 +59,9 @@ struct Output {
   bool quiet = false;
 };
 void add_output_options(CLI::App& verb, Output& output);
+
+// Text of several lines, with what a terminal would obey written out.
+void print_text(std::FILE* to, std::string_view text);
 
 // The artefact goes to -o FILE; stdout gets it as JSON with --json, otherwise `text`.
 void emit(const Output& output, const Value& artefact, const std::string& text);

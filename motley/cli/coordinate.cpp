@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "motley/base/error.hpp"
+#include "motley/base/printable.hpp"
 #include "motley/cli/command.hpp"
 #include "motley/cli/coordination.hpp"
 #include "motley/comm/authority/group_folder.hpp"
@@ -69,7 +70,7 @@ CoordinatorServerOptions server_options(const CoordinateOptions& options) {
   server.policy.quorum = options.quorum == "majority" ? QuorumRule::majority : QuorumRule::none;
   server.strangers = strangers_with(options.most_handshakes);
   server.policy.lease_floor_s = parse_seconds_option(options.lease, "--lease");
-  if (!options.quiet) server.log = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
+  if (!options.quiet) server.log = [](const std::string& line) { fmt::print(stderr, "{}\n", printable(line)); };
   return server;
 }
 
@@ -77,7 +78,7 @@ CoordinatorServerOptions server_options(const CoordinateOptions& options) {
 std::unique_ptr<LedgerStore> open_store(const CoordinateOptions& options) {
   if (!options.standby) return open_ledger_store(options.store);
   return wait_for_ledger_store(options.store, [&](const StoreFenced& held) {
-    if (!options.quiet) fmt::print(stderr, "standby what=\"{}\"\n", held.what());
+    if (!options.quiet) fmt::print(stderr, "standby what=\"{}\"\n", printable(held.what()));
   });
 }
 

@@ -10,45 +10,68 @@
 
 #include "motley/base/error.hpp"
 #include "motley/base/units.hpp"
+#include "motley/cli/command.hpp"
 #include "motley/comm/net/sockets.hpp"
 
 namespace motley::cli {
 
-Coordination::Coordination(const std::optional<KeptDeployment>& kept, const CoordinationOptions& options) {
-  const auto& [host, name, relays, most_handshakes, report, waits] = options;
-  const StrangerLimits strangers = strangers_with(most_handshakes);
-  const std::string any = (host.empty() ? own_address() : host) + ":0";
-  const std::string relay_at = kept && !kept->relay.empty() ? kept->relay : relays ? any : std::string();
-  for (bool told = false; kept; told = true) {
+Coordination::Coordination(DeploymentStore& store, const CoordinationOptions& options)
+    : store_(store), own_name_(options.name) {
+  const std::string any = (options.host.empty() ? own_address() : options.host) + ":0";
+  const std::string relay_any = options.relays ? any : std::string();
+  const std::optional<KeptDeployment> kept = store.read();
+  if (!kept || !resume(*kept, kept->relay.empty() ? relay_any : kept->relay, options))
+    begin(std::make_unique<DeploymentGroup>("motley", any, options.report,
+                                            strangers_with(options.most_handshakes)),
+          any, relay_any, options);
+  // Copies: the coordinator's thread asks until the group has gone, which goes last.
+  group->admission().keep_with([&store, &made = *group, driver = driver, relay = relay_address,
+                                report = options.report](const AdmissionRecord& record) {
+    KeptDeployment next = made.record(driver, record);
+    next.relay = relay;
     try {
-      begin(std::make_unique<DeploymentGroup>("motley", *kept, strangers), kept->driver, relay_at, options);
+      store.keep(next);
+    } catch (const Error& error) {
+      report("store", fmt::format("cannot hold who may come, so that nothing of it changes: {}", error.what()));
+      throw;
+    }
+  });
+}
+
+bool Coordination::resume(const KeptDeployment& kept, const std::string& relay_at, const CoordinationOptions& options) {
+  const auto& report = options.report;
+  const auto& waits = options.waits;
+  for (bool told = false;; told = true) {
+    try {
+      begin(std::make_unique<DeploymentGroup>("motley", kept, report, strangers_with(options.most_handshakes)), kept.driver, relay_at, options);
       report("resumed", "machines of the deployment that was here come back by themselves");
-      return;
+      return true;
     } catch (const Error& error) {
       if (!told) report("resumed", fmt::format("{}: {}", waits ? "not yet" : "nothing", error.what()));
     }
-    if (!waits) break;
+    if (!waits) return false;
     if (!waits()) throw Error(ErrorCode::interrupted, "stopped");
   }
-  begin(std::make_unique<DeploymentGroup>("motley", any, strangers), any, relays ? any : std::string(), options);
 }
 
 void Coordination::begin(std::unique_ptr<DeploymentGroup> made, const std::string& address, const std::string& relay_at,
                          const CoordinationOptions& options) {
-  auto listening = std::make_unique<Members>(MembersOptions{
-      .listen = listen_address(address),
-      .access = made->access(),
-      .strangers = strangers_with(options.most_handshakes),
-      .own_name = options.name,
-      .objection = [&admission =
-                        made->admission()](const std::string& member) { return admission.member_objection(member); },
-      .report = options.report});
+  const auto objection = [&admission = made->admission()](const std::string& member) {
+    return admission.member_objection(member);
+  };
+  auto listening = std::make_unique<Members>(MembersOptions{.listen = listen_address(address),
+                                                            .access = made->access(),
+                                                            .strangers = strangers_with(options.most_handshakes),
+                                                             .own_name = options.name,
+                                                            .objection = objection,
+                                                            .report = options.report});
   driver = found_at(address, listening->address());
   if (!relay_at.empty()) {
     relay.emplace(RelayOptions{.listen = listen_address(relay_at),
                                .key = made->key(),
                                .identity = made->identity(),
                                .strangers = strangers_with(options.most_handshakes),
+                               .objection = objection,
                                .log = [report = options.report](const std::string& line) { report("relay", line); }});
     relay_address = found_at(relay_at, relay->address());
   }
@@ -56,13 +79,24 @@ void Coordination::begin(std::unique_ptr<DeploymentGroup> made, const std::strin
   group = std::move(made);
 }
 
-JoinLink Coordination::link(double lifetime_s, DeploymentStore& store) const {
+JoinLink Coordination::link(double lifetime_s) const {
   JoinLink made = group->link(driver, lifetime_s);
   made.relay = relay_address;
-  KeptDeployment kept = group->record(driver);
-  kept.relay = relay_address;
-  store.keep(kept);
   return made;
+}
+
+std::vector<std::string> Coordination::revoke(const std::string& member) const {
+  std::set<std::string> there = members->leaving();
+  for (const MemberStatus& one : members->list()) there.insert(one.name);
+  std::vector<std::string> same_link = group->admission().revoke(member, there);
+  std::erase(same_link, own_name_);
+  members->remove(member, "has been revoked");
+  return same_link;
+}
+
+void Coordination::forget() {
+  group->admission().keep_with({});
+  store_.remove();
 }
 
 JoinLink Coordination::own_link(JoinLink link) {

@@ -27,11 +27,13 @@ struct CoordinationOptions {
   std::function<bool()> waits = {};
 };
 
-// What machines come to: as it was kept, if that is possible.
+// What machines come to: as it was kept, if that is possible. Every change of who may come is kept before it counts.
 struct Coordination {
   // Where it cannot be as it was kept, it begins as a new one; with `waits` it throws an interrupted error once
   // `waits` says that it is not to be tried again.
-  Coordination(const std::optional<KeptDeployment>& kept, const CoordinationOptions& options);
+  Coordination(DeploymentStore& store, const CoordinationOptions& options);
+  Coordination(const Coordination&) = delete;
+  Coordination& operator=(const Coordination&) = delete;
 
   std::unique_ptr<DeploymentGroup> group;
   std::unique_ptr<Members> members;
@@ -39,13 +41,23 @@ struct Coordination {
   std::optional<RelayBeside> relay;
   std::string relay_address;  // where members find it; empty: there is none
 
-  // A new link for other machines, and what is kept of it; that of this machine's own agent, whatever the names mean.
-  JoinLink link(double lifetime_s, DeploymentStore& store) const;
+  // A new link for other machines; that of this machine's own agent, whatever the names mean.
+  JoinLink link(double lifetime_s) const;
   static JoinLink own_link(JoinLink link);
 
+  // Cuts this machine off, and refuses what its link has certified but is not there. Returns, for people, what else
+  // came by its link and is there; none is cut off where that cannot be kept.
+  std::vector<std::string> revoke(const std::string& member) const;
+  // The deployment has ended: nothing is kept of it any more.
+  void forget();
+
  private:
+  bool resume(const KeptDeployment& kept, const std::string& relay_at, const CoordinationOptions& options);
   void begin(std::unique_ptr<DeploymentGroup> made, const std::string& address, const std::string& relay_at,
              const CoordinationOptions& options);
+
+  DeploymentStore& store_;
+  const std::string own_name_;
 };
 
 // --store URL.

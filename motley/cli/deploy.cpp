@@ -132,22 +132,22 @@ int deploy(const DeployOptions& options) {
     pollfd waiting{signals.descriptor(), POLLIN, 0};
     return ::poll(&waiting, 1, static_cast<int>(address_pause_s * 1e3)) == 0;
   };
-  const Coordination coordination(store->read(), {.host = options.listen,
-                                                  .name = name,
-                                                  .relays = options.relays,
-                                                  .most_handshakes = options.most_handshakes,
-                                                  .report = report,
-                                                  .waits = store->is_shared() ? stays : std::function<bool()>()});
+  Coordination coordination(*store, {.host = options.listen,
+                                     .name = name,
+                                     .relays = options.relays,
+                                     .most_handshakes = options.most_handshakes,
+                                     .report = report,
+                                     .waits = store->is_shared() ? stays : std::function<bool()>()});
   const DeploymentGroup& group = *coordination.group;
   Members& members = *coordination.members;
-  const JoinLink link = coordination.link(lifetime_s, *store);
+  const JoinLink link = coordination.link(lifetime_s);
   OwnAgent own_agent(to_text(Coordination::own_link(link)), agent_arguments(options.machine, name, model));
   std::once_flag ended;
   const auto end = [&] {
     std::call_once(ended, [&] {
       if (is_held(*store)) {
         members.end(agents_grace_s);
-        store->remove();
+        coordination.forget();
       } else {
         own_agent.kill();
         members.leave();  // the other machines are another driver's
@@ -187,7 +187,7 @@ int deploy(const DeployOptions& options) {
     if (!outcome.plan) throw Error(ErrorCode::negative, "does not fit: " + outcome.reason, outcome.hint);
     plan = std::move(outcome.plan);
   }
-  if (!options.quiet) fmt::print(stderr, "{}\n", plan_report(*plan));
+  if (!options.quiet) print_text(stderr, plan_report(*plan) + "\n");
 
   ServeSettings settings;
   settings.model_folder = model;
@@ -216,16 +216,21 @@ int deploy(const DeployOptions& options) {
     return members.prepare_workers(served, {running.begin(), running.end()}, chunks_of(served, ChunksOf::standby_too));
   };
   settings.drain = [&](const std::string& member, bool revoke) {
-    if (!revoke) return members.drain(member);
-    group.admission().revoke(member);
+    if (!revoke) {
+      members.drain(member);
+      return std::vector<std::string>();
+    }
+    const std::vector<std::string> same_link = coordination.revoke(member);
     report("revoked", fmt::format("{}, and every link so far; the new one is printed", member));
-    members.remove(member, "has been revoked");
-    print_link(coordination.link(lifetime_s, *store));
+    for (const std::string& other : same_link)
+      report("revoked", fmt::format("not {}, which came by the same link: motley drain {} --revoke", other, other));
+    print_link(coordination.link(lifetime_s));
+    return same_link;
   };
   settings.new_link = [&](bool revoke, std::optional<double> asked_s) {
     const double for_s = asked_s.value_or(lifetime_s);
     if (revoke) group.admission().revoke_tokens();
-    print_link(coordination.link(for_s, *store));
+    print_link(coordination.link(for_s));
     report("link", fmt::format("a new one is printed, for {}{}", human_seconds(for_s),
                                revoke ? "; those before it are revoked" : ""));
     return for_s;

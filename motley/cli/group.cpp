@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "motley/base/error.hpp"
+#include "motley/base/printable.hpp"
 #include "motley/base/value.hpp"
 #include "motley/cli/command.hpp"
 #include "motley/comm/authority/group_folder.hpp"
@@ -49,10 +50,10 @@ void show(const GroupFolder& group, const std::string& folder, const std::string
     fmt::print("{}\n", to_json(result, 1));
     return;
   }
-  fmt::print("group        {}, in {}\n", group.group, folder);
+  fmt::print("group        {}, in {}\n", printable(group.group), folder);
   fmt::print("authority    {}\n             {}; its key is {}\n", authority.fingerprint, validity(authority),
              group.authority ? "here: this folder can issue certificates" : "elsewhere");
-  fmt::print("certificate  of \"{}\", {}\n", own.name, validity(own));
+  fmt::print("certificate  of \"{}\", {}\n", printable(own.name), validity(own));
   fmt::print("token        in {}\n", (std::filesystem::path(folder) / "token").string());
   if (!next.empty()) fmt::print("\n{}", next);
 }

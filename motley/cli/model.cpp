@@ -3,6 +3,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "motley/base/printable.hpp"
 #include "motley/base/units.hpp"
 #include "motley/cli/command.hpp"
 #include "motley/cli/named_model.hpp"
@@ -101,7 +102,7 @@ int memory(const MemoryOptions& options) {
   }
   emit(options.output, Value::object({{"ranks", ranks}}),
        fmt::format("{}: layers {}-{} on {} device{}, {} weights, room for {} tokens of {} keys and values\n{}",
-                   model.name, layers.first, layers.end - 1, options.degree, options.degree == 1 ? "" : "s",
+                   printable(model.name), layers.first, layers.end - 1, options.degree, options.degree == 1 ? "" : "s",
                    name_of(weight_type), options.kv_tokens, name_of(kv_type), table.render()));
   return 0;
 }

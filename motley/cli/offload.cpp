@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "motley/base/hints.hpp"
+#include "motley/base/printable.hpp"
 #include "motley/base/units.hpp"
 #include "motley/cli/explain.hpp"
 #include "motley/cli/named_model.hpp"
@@ -62,8 +63,8 @@ int plan_and_show(const OffloadVerbOptions& options) {
   warn(workload_warnings(workload), options.output.quiet);
   check_context(options.workload, model, workload);
   if (!options.output.quiet)
-    fmt::print(stderr, "planning {} on {}\n", model.name,
-               cluster.description.name.empty() ? options.machine : cluster.description.name);
+    fmt::print(stderr, "planning {} on {}\n", printable(model.name),
+               printable(cluster.description.name.empty() ? options.machine : cluster.description.name));
   const OffloadOutcome outcome = plan_offload(cluster, model, workload, planning);
   if (!outcome.plan) return emit_infeasible(options.output, outcome.reason, outcome.hint, options.machine);
   std::string text = offload_report(*outcome.plan);

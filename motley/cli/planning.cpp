@@ -1,4 +1,5 @@
 #include "motley/cli/planning.hpp"
+#include "motley/base/printable.hpp"
 #include "motley/cli/named_model.hpp"
 
 #include <fmt/format.h>
@@ -326,7 +327,7 @@ PlanningInputs planning_inputs(const PlanningOptions& options, bool quiet) {
 ServeOutcome plan_for_cluster(const Cluster& cluster, const PlanningInputs& inputs, bool quiet) {
   const auto& [model, workload, search] = inputs;
   if (!quiet)
-    fmt::print(stderr, "planning  {} ({} parameters) on {} devices\n", model.name,
+    fmt::print(stderr, "planning  {} ({} parameters) on {} devices\n", printable(model.name),
                human_count(static_cast<double>(total_parameters(model.arch))), cluster.devices.size());
   ServeOutcome outcome = plan_serve(cluster, model, workload, search);
   if (!quiet && outcome.plan)

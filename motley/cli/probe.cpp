@@ -5,6 +5,7 @@
 #include <ctime>
 #include <thread>
 
+#include "motley/base/printable.hpp"
 #include "motley/base/units.hpp"
 #include "motley/cli/command.hpp"
 #include "motley/cli/named_model.hpp"
@@ -70,7 +71,9 @@ std::string heading(const ProbeCommand& options, const Cluster& cluster, const P
 
 std::function<void(const std::string&, double)> reporter(const Output& output) {
   if (output.quiet) return {};
-  return [](const std::string& what, double elapsed_s) { fmt::print(stderr, "[{:7.2f}s] {}\n", elapsed_s, what); };
+  return [](const std::string& what, double elapsed_s) {
+    fmt::print(stderr, "[{:7.2f}s] {}\n", elapsed_s, printable(what));
+  };
 }
 
 // How workers train the model: a profile.
@@ -149,7 +152,7 @@ int probe_and_write(const ProbeCommand& options) {
     fmt::print("{}\n",
                to_json(Value::object({{"cluster", write(description)}, {"measured", probe_json(cluster, result)}}), 2));
   else
-    fmt::print("{}", probe_text(cluster, result));
+    print_text(stdout, probe_text(cluster, result));
   return 0;
 }
 

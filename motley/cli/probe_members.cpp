@@ -7,7 +7,9 @@
 #include <ctime>
 #include <optional>
 
+#include "motley/base/printable.hpp"
 #include "motley/base/version.hpp"
+#include "motley/cli/command.hpp"
 #include "motley/cluster/write.hpp"
 #include "motley/comm/net/listener.hpp"
 #include "motley/comm/transport/fabric.hpp"
@@ -45,7 +47,7 @@ void write_result(const MemberProbeCommand& command, const MemberProbeResult& re
                                               {"measured", member_json(result, fit, machines)}}),
                                2));
   else
-    fmt::print("{}", member_text(fit, machines));
+    print_text(stdout, member_text(fit, machines));
 }
 
 std::unique_ptr<Transport> meet(const MemberProbeCommand& command, Fabric& fabric, const Epoch& epoch) {
@@ -95,7 +97,7 @@ int run_member_probe(const MemberProbeCommand& command) {
       .report = {}};
   if (writes && !command.output.quiet)
     asked.report = [](const std::string& what, double elapsed_s) {
-      fmt::print(stderr, "[{:7.2f}s] {}\n", elapsed_s, what);
+      fmt::print(stderr, "[{:7.2f}s] {}\n", elapsed_s, printable(what));
     };
   const MemberProbeResult result = probe_members(group, asked);
   if (!writes) return 0;

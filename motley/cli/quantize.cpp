@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "motley/base/hints.hpp"
+#include "motley/base/printable.hpp"
 #include "motley/base/units.hpp"
 #include "motley/cli/command.hpp"
 #include "motley/cli/named_model.hpp"
@@ -38,7 +39,7 @@ int quantize(const QuantizeOptions& options) {
   warn(model_warnings(read_model(options.model)), options.quiet);
   const bool terminal = !options.quiet && ::isatty(STDERR_FILENO) == 1;
   const auto progress = [&](double fraction, const std::string& tensor) {
-    if (terminal) fmt::print(stderr, "\r\033[K{:3.0f} % {}", 100 * fraction, tensor);
+    if (terminal) fmt::print(stderr, "\r\033[K{:3.0f} % {}", 100 * fraction, printable(tensor));
   };
   const Quantised made = quantise_model(options.model, options.file,
                                         {.type = type, .threads = thread_count(options.threads), .progress = progress});

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "motley/base/clock.hpp"
+#include "motley/base/printable.hpp"
 #include "motley/base/units.hpp"
 #include "motley/cli/command.hpp"
 #include "motley/cli/losses.hpp"
@@ -60,7 +61,7 @@ const Value& member(const Value& value, const char* name) {
 std::string text_of(const Value& value, const char* name) {
   const Value& found = member(value, name);
   if (!found.is_string()) throw Error(ErrorCode::peer, fmt::format("\"{}\" of the server's answer is no text", name));
-  return found.as_string();
+  return printable(found.as_string());  // it is shown
 }
 double number_of(const Value& value, const char* name) {
   const Value& found = member(value, name);
@@ -164,7 +165,13 @@ int apply_plan(const RunningOptions& options) {
 // Until the plan in force does without the machine.
 int drain(const RunningOptions& options) {
   const ServerAddress server = server_of(options);
-  http_post(server, "/drain", Value::object({{"member", options.member}, {"revoke", options.revoke}}));
+  const Value answer =
+      http_post(server, "/drain", Value::object({{"member", options.member}, {"revoke", options.revoke}}));
+  std::string others;
+  if (options.revoke)
+    for (const Value& other : list_of(answer, "same_link"))
+      others += fmt::format("{0} came by the same link and stays; cut it off with: motley drain {0} --revoke\n",
+                            other.as_string());
   const Instant start = Clock::now();
   for (;; std::this_thread::sleep_for(std::chrono::milliseconds(100))) {
     const Value status = http_get(server, "/plan");
@@ -177,7 +184,8 @@ int drain(const RunningOptions& options) {
                   "see `motley status`; let another machine join first");
     if (used || state != "serving") continue;
     emit(options.output, status,
-         fmt::format("{} is not used any more, after {}\n", options.member, human_seconds(seconds_since(start))));
+         fmt::format("{} is not used any more, after {}\n{}", options.member, human_seconds(seconds_since(start)),
+                     others));
     return 0;
   }
 }

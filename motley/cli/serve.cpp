@@ -58,11 +58,12 @@ void add_serve(CLI::App& parent, Action& action) {
     action = [options] {
       const ServePlan plan = serving_plan(options->serving);
       if (options->dry_run) {
-        fmt::print("{}\nwould start {} worker processes on this machine and listen on http://{}:{}\n",
-                   plan_report(plan), plan.predicted.memory_bytes.size(), options->host, options->port);
+        print_text(stdout, plan_report(plan));
+        fmt::print("\nwould start {} worker processes on this machine and listen on http://{}:{}\n",
+                   plan.predicted.memory_bytes.size(), options->host, options->port);
         return 0;
       }
-      if (!options->quiet && options->serving.plan.empty()) fmt::print(stderr, "{}\n", plan_report(plan));
+      if (!options->quiet && options->serving.plan.empty()) print_text(stderr, plan_report(plan) + "\n");
       if (options->agents) {
         DeployOptions deployment = options->deploy;
         deployment.model = options->serving.planning.model;

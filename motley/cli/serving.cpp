@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "motley/base/printable.hpp"
 #include "motley/base/units.hpp"
 #include "motley/cli/command.hpp"
 #include "motley/cli/named_model.hpp"
@@ -96,8 +97,8 @@ void print_phase(const std::string& phase, const std::string& detail, double ela
   const bool underway = detail.ends_with("%");
   const bool terminal = ::isatty(STDERR_FILENO) == 1;
   if (underway && !terminal) return;
-  fmt::print(stderr, "{}[{:7.2f}s] {:<10} {}{}", terminal ? "\r\033[K" : "", elapsed_s, phase, detail,
-             underway ? "" : "\n");
+  fmt::print(stderr, "{}[{:7.2f}s] {:<10} {}{}", terminal ? "\r\033[K" : "", elapsed_s, printable(phase),
+             printable(detail), underway ? "" : "\n");
   std::fflush(stderr);
 }
 

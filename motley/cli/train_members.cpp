@@ -10,6 +10,7 @@
 #include "motley/agent/needed_chunks.hpp"
 #include "motley/base/error.hpp"
 #include "motley/checkpoint/manifest.hpp"
+#include "motley/cli/command.hpp"
 #include "motley/cli/serving.hpp"
 #include "motley/comm/membership/ledger_store.hpp"
 #include "motley/trainer/layout/layout.hpp"
@@ -28,7 +29,7 @@ TrainMembers::~TrainMembers() {
   if (is_fenced()) leave();
   if (!coordination_) return;
   coordination_->members->end(agents_grace_s);
-  store_->remove();
+  coordination_->forget();
 }
 
 void TrainMembers::check_held() const {
@@ -72,15 +73,14 @@ Workers TrainMembers::start(const TrainPlan& plan, const std::filesystem::path& 
     std::this_thread::sleep_for(address_pause);
     return !options_.stopped();
   };
-  coordination_.emplace(store_->read(),
-                        CoordinationOptions{.host = options_.listen,
-                                            .name = name,
-                                            .relays = options_.relays,
-                                            .most_handshakes = options_.most_handshakes,
-                                            .report = say,
-                                            .waits = store_->is_shared() ? stays : std::function<bool()>()});
+  coordination_.emplace(*store_, CoordinationOptions{.host = options_.listen,
+                                                     .name = name,
+                                                     .relays = options_.relays,
+                                                     .most_handshakes = options_.most_handshakes,
+                                                     .report = say,
+                                                     .waits = store_->is_shared() ? stays : std::function<bool()>()});
   Members& members = *coordination_->members;
-  const JoinLink link = coordination_->link(lifetime_s, *store_);
+  const JoinLink link = coordination_->link(lifetime_s);
   own_agent_.emplace(to_text(Coordination::own_link(link)),
                      agent_arguments(options_.machine, name, std::filesystem::absolute(weights).string()));
   print_link_after(*own_agent_, name, members, link, options_.stopped);

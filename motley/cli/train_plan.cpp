@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "motley/base/printable.hpp"
 #include "motley/cli/explain.hpp"
 #include "motley/cli/named_model.hpp"
 #include "motley/cli/planning.hpp"
@@ -29,8 +30,8 @@ int plan_train_and_show(const TrainPlanOptions& options, const Output& output) {
   if (options.stages > 0) planning.stages = options.stages;
   if (options.replicas > 0) planning.replicas = options.replicas;
   if (!output.quiet)
-    fmt::print(stderr, "planning {} on {}, at most {:.3g} s\n", model.name, cluster.description.name,
-               options.deadline_s);
+    fmt::print(stderr, "planning {} on {}, at most {:.3g} s\n", printable(model.name),
+               printable(cluster.description.name), options.deadline_s);
   const TrainOutcome outcome = plan_train(cluster, model, workload, planning);
   if (!outcome.plan) return emit_infeasible(output, outcome.reason, outcome.hint);
   emit(output, write(*outcome.plan), train_plan_report(*outcome.plan));

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "motley/base/clock.hpp"
+#include "motley/base/printable.hpp"
 #include "motley/base/units.hpp"
 #include "motley/cli/command.hpp"
 #include "motley/cli/named_model.hpp"
@@ -80,7 +81,7 @@ class Progress {
  private:
   void line(const std::string& text) const {
     if (quiet_) return;
-    fmt::print(stderr, "{}{}\n", terminal_ ? "\r\033[K" : "", text);
+    fmt::print(stderr, "{}{}\n", terminal_ ? "\r\033[K" : "", printable(text));
     std::fflush(stderr);
   }
   void starting(const std::string& phase, double fraction) const {

@@ -4,6 +4,7 @@
 
 #include <map>
 
+#include "motley/base/printable.hpp"
 #include "motley/base/units.hpp"
 #include "motley/cost/form/term.hpp"
 #include "motley/report/table.hpp"
@@ -46,7 +47,7 @@ std::string cluster_report(const Cluster& cluster) {
       first = false;
     }
   }
-  std::string out = fmt::format("{}: {} device{} in {} machine{}\n\n{}", cluster.description.name,
+  std::string out = fmt::format("{}: {} device{} in {} machine{}\n\n{}", printable(cluster.description.name),
                                 cluster.devices.size(), cluster.devices.size() == 1 ? "" : "s", cluster.machines.size(),
                                 cluster.machines.size() == 1 ? "" : "s", devices.render());
 
@@ -94,7 +95,7 @@ std::string model_report(const Model& model) {
   table.add({"compute", human_flop(flops) + " per token at context 0"});
   table.add({"kv cache",
              fmt::format("{} per token as bf16, all layers", bytes(a.layers * kv_bytes_per_token(a, DType::bf16)))});
-  return fmt::format("{}\n{}", model.name, table.render());
+  return fmt::format("{}\n{}", printable(model.name), table.render());
 }
 
 }  // namespace motley

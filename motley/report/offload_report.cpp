@@ -6,6 +6,7 @@
 #include <cmath>
 #include <map>
 
+#include "motley/base/printable.hpp"
 #include "motley/base/units.hpp"
 #include "motley/report/table.hpp"
 
@@ -67,8 +68,9 @@ std::string offload_report(const OffloadPlan& plan) {
                share_text(plan.activations.*share, plan.batches),
                human_bytes(static_cast<double>((memory.*of).total())),
                human_bytes(static_cast<double>((memory.*of).limit))});
-  std::string text = fmt::format("{} on {}\n{} micro-batches of {} sequences share a pass over {} layers\n\n{}\n",
-                                 plan.model.name, plan.device, plan.batches, plan.batch, layers, table.render());
+  std::string text =
+      fmt::format("{} on {}\n{} micro-batches of {} sequences share a pass over {} layers\n\n{}\n",
+                  printable(plan.model.name), printable(plan.device), plan.batches, plan.batch, layers, table.render());
   text += fmt::format("types       weights {}, keys and values {}\n", name_of(plan.weight_type), name_of(plan.kv_type));
   if (plan.kv.device < 1)
     text += fmt::format("attention   {}\n", plan.cpu_attention

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <set>
 
+#include "motley/base/printable.hpp"
 #include "motley/base/units.hpp"
 #include "motley/report/cost_report.hpp"
 #include "motley/report/table.hpp"
@@ -176,10 +177,11 @@ std::string plan_summary(const ServePlan& plan) {
 }
 
 std::string plan_report(const ServePlan& plan) {
-  std::string out = fmt::format("{} ({} parameters) on {}: {}\n", plan.model.name,
-                                human_count(static_cast<double>(total_parameters(plan.model.arch))),
-                                plan.cluster.description.name.empty() ? "the cluster" : plan.cluster.description.name,
-                                plan_summary(plan));
+  std::string out =
+      fmt::format("{} ({} parameters) on {}: {}\n", printable(plan.model.name),
+                  human_count(static_cast<double>(total_parameters(plan.model.arch))),
+                  plan.cluster.description.name.empty() ? "the cluster" : printable(plan.cluster.description.name),
+                  plan_summary(plan));
   double weights = 0;
   for (const auto& route : plan.routes) weights += route.weight;
   for (const auto& route : plan.routes)

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "motley/base/error.hpp"
+#include "motley/base/printable.hpp"
 
 namespace motley {
 
@@ -17,6 +18,7 @@ std::string percent(double share) { return fmt::format("{:.0f}%", 100 * share); 
 
 void Table::add(std::vector<std::string> cells) {
   MOTLEY_CHECK(cells.size() <= columns_.size());
+  for (std::string& cell : cells) cell = printable(cell);  // a row is one line, whatever the names in it
   cells.resize(columns_.size());
   rows_.push_back(std::move(cells));
 }

@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "motley/base/printable.hpp"
 #include "motley/base/units.hpp"
 #include "motley/report/plan_report.hpp"
 #include "motley/report/table.hpp"
@@ -184,9 +185,10 @@ Value train_memory_json(const TrainPlan& plan, const std::vector<std::vector<dou
 
 std::string train_plan_report(const TrainPlan& plan) {
   const Training& training = training_of(plan.workload);
-  std::string text = fmt::format("{} on {}: {}\n{} sequences of {} tokens per step, {}, {}\n", plan.model.name,
-                                 plan.cluster.description.name, train_plan_summary(plan), training.global_batch,
-                                 training.sequence_length, name_of(training.precision), name_of(plan.schedule));
+  std::string text =
+      fmt::format("{} on {}: {}\n{} sequences of {} tokens per step, {}, {}\n", printable(plan.model.name),
+                  printable(plan.cluster.description.name), train_plan_summary(plan), training.global_batch,
+                  training.sequence_length, name_of(training.precision), name_of(plan.schedule));
   text += replicas_text(plan) + memory_text(plan) + unused_text(plan);
   Table table({{"what"}, {"value", Align::right}, {"note"}});
   const auto& range = plan.predicted.iteration_s_range;

@@ -35,7 +35,8 @@ struct ServeSettings {
   PrepareWorkers prepare_workers = {};
   FetchStandby fetch_standby = {};
   std::function<Value()> deployment = {};  // see ServiceOptions; likewise
-  std::function<void(const std::string& member, bool revoke)> drain = {};
+  // Returns the members that are there and came by the same link as one that is revoked.
+  std::function<std::vector<std::string>(const std::string& member, bool revoke)> drain = {};
   std::function<double(bool revoke, std::optional<double> lifetime_s)> new_link = {};
   // While the driver lives: it serves a plan, or it is about to end. The second returns when it is not used any more.
   std::function<void(Driver&)> on_driver = {};

@@ -270,8 +270,11 @@ struct Service::Impl {
     if (member == nullptr || !member->is_string())
       throw input_error("the request has no \"member\"", "name a machine: {\"member\": \"box\"}");
     const bool revoke = flag(body, "revoke");
-    options.drain(member->as_string(), revoke);
-    return json_response(Value::object({{revoke ? "revoked" : "draining", member->as_string()}}), 202);
+    Value::Array same_link;
+    for (const std::string& other : options.drain(member->as_string(), revoke)) same_link.push_back(other);
+    Value answer = Value::object({{revoke ? "revoked" : "draining", member->as_string()}});
+    if (revoke) answer.set("same_link", Value(std::move(same_link)));
+    return json_response(answer, 202);
   }
 
   void change_plan(const std::shared_ptr<const HttpRequest>& request, const std::shared_ptr<Exchange>& exchange) {

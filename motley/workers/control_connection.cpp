@@ -22,7 +22,7 @@ std::optional<Message> ControlConnection::receive() {
 
 std::vector<Message> receive_messages(MessageStream& stream) {
   std::vector<Message> messages;
-  while (const auto bytes = stream.receive()) messages.push_back(decode(*bytes));
+  for (ReadingTurn turn(stream); const auto bytes = turn.next();) messages.push_back(decode(*bytes));
   return messages;
 }
 

@@ -25,7 +25,8 @@ class ControlConnection {
   BlockingMessageStream stream_;
 };
 
-// The driver's end, which does not: the messages that have arrived. Throws as receive() does.
+// The driver's end, which does not: the messages that have arrived, of one turn (ReadingTurn). Throws as receive()
+// does.
 std::vector<Message> receive_messages(MessageStream& stream);
 
 }  // namespace motley

@@ -206,3 +206,17 @@ def test_a_workload_in_wrong_units_draws_warnings(run, tmp_path):
     assert result.returncode == 0
     assert 'deadline.first_token of class "chat" is read as 2 us' in result.stderr
     assert 'deadline.per_token of class "chat" is read as 360000 s' in result.stderr
+
+
+def test_what_a_terminal_would_obey_is_written_out(run, tmp_path):
+    """Text of a file, in tables and errors alike; JSON has it as it is."""
+    evil = "\\u001B]0;owned\\u0007\\u001B[2J\\nforged\\u202E"
+    machine = '[[machine]]\nname = "box"\ndevices = ["A6000"]\n'
+    (tmp_path / "named.toml").write_text(f'format = "motley.cluster/1"\nname = "{evil}"\n{machine}')
+    (tmp_path / "broken.toml").write_text(f'format = "motley.cluster/1"\n{machine.replace("A6000", evil)}')
+    shown, broken = run("cluster show named.toml"), run("cluster show broken.toml")
+    assert (shown.returncode, broken.returncode) == (0, 2), shown.stderr + broken.stderr
+    for text in (shown.stdout, broken.stderr):
+        assert not set(text) & set("\x1b\x07\u202e") and "\nforged" not in text, text
+    assert r"\x1b]0;owned\x07\x1b[2J\x0aforged\u202e" in shown.stdout
+    assert json.loads(run("cluster show named.toml --json").stdout)["name"] == "\x1b]0;owned\x07\x1b[2J\nforged\u202e"

@@ -9,6 +9,7 @@
 #include <array>
 #include <cmath>
 #include <ctime>
+#include <span>
 
 #include <fmt/format.h>
 
@@ -61,6 +62,12 @@ OpensslCertificate read_certificate(const std::string& pem) {
 }
 OpensslKey read_key(const std::string& pem) {
   return OpensslKey(PEM_read_bio_PrivateKey(openssl_source(pem).get(), nullptr, nullptr, nullptr));
+}
+
+std::string key_fingerprint(X509* certificate) {
+  std::array<unsigned char, 32> digest{};
+  check(X509_pubkey_digest(certificate, EVP_sha256(), digest.data(), nullptr) == 1, "cannot digest a key");
+  return fmt::format("{:02x}", fmt::join(std::span(digest).first<16>(), ""));
 }
 
 void set_name(X509_NAME* subject, const std::string& name) {
@@ -154,9 +161,11 @@ std::string Authority::certify(std::string_view request, const std::string& memb
   return sign(*this, member, key, std::lround(valid_s));
 }
 
-CertificateApplication apply_for_certificate(const std::string& member) {
+CertificateApplication apply_for_certificate(const std::string& member, const std::string& known_key) {
   check_certificate_name(member);
-  const OpensslKey key = new_key();
+  const OpensslKey key = known_key.empty() ? new_key() : read_key(known_key);
+  if (!key || !is_p256(key.get()))
+    throw input_error(openssl_errors("the text is not a key of the kind P-256"), "leave it out for a new key");
   const OpensslRequest request(X509_REQ_new());
   check(request && X509_REQ_set_version(request.get(), 0) == 1 && X509_REQ_set_pubkey(request.get(), key.get()) == 1,
         "cannot make a request");
@@ -198,6 +207,7 @@ CertificateFacts certificate_facts(const std::string& pem) {
                       "use one of `motley group`: it has the member's id as its common name, and a last day");
   return {.name = std::string(name.data(), static_cast<std::size_t>(length)),
           .fingerprint = certificate_fingerprint(*certificate),
+          .key = key_fingerprint(certificate.get()),
           .expires_s = static_cast<std::int64_t>(timegm(&expires))};
 }
 

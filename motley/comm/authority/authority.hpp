@@ -41,7 +41,8 @@ struct CertificateApplication {
   std::string key;      // PEM
   std::string request;  // PKCS #10 in DER
 };
-CertificateApplication apply_for_certificate(const std::string& member);
+// Of a new key pair, or with this key (PEM). Throws an input error where that is not of the kind P-256.
+CertificateApplication apply_for_certificate(const std::string& member, const std::string& key = {});
 
 // Throws an input error unless the name can stand in a certificate: 1 to 64 bytes of UTF-8, none of them control
 // characters.
@@ -50,6 +51,7 @@ void check_certificate_name(const std::string& name);
 struct CertificateFacts {
   std::string name;         // the common name
   std::string fingerprint;  // "sha256:" and 64 hexadecimal digits
+  std::string key;          // 32 hexadecimal digits that tell its public key from others
   std::int64_t expires_s;   // since 1970
 };
 // Of the first certificate in a PEM text. Throws an input error where there is none.

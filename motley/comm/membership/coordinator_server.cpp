@@ -16,6 +16,7 @@
 #include "motley/base/limited_log.hpp"
 #include "motley/base/survive.hpp"
 #include "motley/comm/authority/authority.hpp"
+#include "motley/comm/authority/machine_name.hpp"
 #include "motley/comm/membership/membership_messages.hpp"
 #include "motley/comm/net/handshake.hpp"
 #include "motley/comm/net/message_stream.hpp"
@@ -221,9 +222,10 @@ struct CoordinatorServer::State {
     client.idle_until = deadline_in(options.strangers.handshake_s);
   }
 
-  void refuse(ControlClient& client, const std::string& reason, const std::string& hint) {
+  void refuse(ControlClient& client, const std::string& reason, const std::string& hint,
+              RefusalKind kind = RefusalKind::for_good) {
     limited_log(fmt::format("refused peer=\"{}\" cause=\"{}\"", client.name, reason));
-    client.stream.send(encode_control(ControlRefusal{reason, hint}));
+    client.stream.send(encode_control(ControlRefusal{reason, hint, kind}));
     close_when_sent(client);
   }
 
@@ -269,9 +271,11 @@ struct CoordinatorServer::State {
     if (!options.authority) return "this coordinator issues no certificates";
     if (member == coordinator_name)
       return fmt::format("\"{}\" is the coordinator's name: no member may use it", member);
-    if (options.admission)
+    if (options.admission) {
+      if (const std::string objection = machine_name_objection(member); !objection.empty()) return objection;
       if (const std::string objection = options.admission->member_objection(member); !objection.empty())
         return objection;
+    }
     const std::string certified = client.stream.bytes().peer_name();
     if (!certified.empty() && certified != member)
       return fmt::format("the certificate is of \"{}\", not of \"{}\"", certified, member);
@@ -289,6 +293,30 @@ struct CoordinatorServer::State {
     return true;
   }
 
+  // Where names are kept: this one, before its certificate is given away. False: it is refused.
+  bool enter(ControlClient& client, const CertificateRequest& request, const std::string& key) {
+    if (!options.admission) return true;
+    const bool renews = !client.stream.bytes().peer_name().empty();
+    GroupAdmission::Certification made;
+    try {
+      made = options.admission->certify({request.member, key, renews ? std::string() : request.token},
+                                        options.certificate_s);
+    } catch (const Error& error) {
+      complain(error);
+      refuse(client, "the coordinator cannot write down which names it certifies", "try again later",
+             RefusalKind::for_now);
+      return false;
+    }
+    if (!made.objection.empty()) refuse(client, made.objection, "");
+    if (made.first && options.on_certified) options.on_certified(request.member, host_of_peer(client));
+    return made.objection.empty();
+  }
+
+  static std::string host_of_peer(const ControlClient& client) {
+    const std::string address = peer_address(client.stream.descriptor());
+    return address.substr(0, address.rfind(':'));
+  }
+
   void certify(ControlClient& client, const CertificateRequest& request) {
     if (!knows_the_group(client, request.group, request.token)) return;
     try {
@@ -297,12 +325,13 @@ struct CoordinatorServer::State {
         return refuse(client, objection, "");
       if (!may_issue()) {
         if (client.introduced) return;  // it will ask again
-        return refuse(client, "too many certificates are requested", "retry in a few seconds");
+        return refuse(client, "too many certificates are requested", "retry in a few seconds", RefusalKind::for_now);
       }
       const double valid_s = options.certificate_s;
       const CertificateGrant grant{options.authority->certify(request.request, request.member, valid_s),
                                    options.authority->certificate(), static_cast<std::uint32_t>(std::lround(valid_s)),
                                    options.key};
+      if (!enter(client, request, certificate_facts(grant.certificate).key)) return;
       log(fmt::format("certified member=\"{}\" peer=\"{}\" valid_s={:.0f}", request.member, client.name, valid_s));
       client.stream.send(encode_control(grant));
     } catch (const Error& error) {

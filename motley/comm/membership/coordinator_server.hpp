@@ -22,8 +22,10 @@ struct CoordinatorServerOptions {
   std::string token = {};              // who has another is turned away
   // In place of `token`: tokens that expire. Then a member renews its certificate by showing the one that it has, and
   // `key` comes with each: what members show one another.
-  std::shared_ptr<const GroupAdmission> admission = {};
+  std::shared_ptr<GroupAdmission> admission = {};
   std::string key = {};
+  // A name that was certified for the first time, for the process at this host. Of the coordinator's thread.
+  std::function<void(const std::string& member, const std::string& host)> on_certified = {};
   std::optional<TlsIdentity> identity = {};  // TLS 1.3 with mutual authentication; needed off loopback
   // Certifies whoever shows the token, under the name that it asks for; the identity must be of the same authority.
   std::optional<Authority> authority = {};

@@ -19,7 +19,7 @@ namespace motley {
 EnrolmentRequest::EnrolmentRequest(const EnrolmentOptions& options)
     : options_(options),
       pin_(authority_fingerprint(options.authority)),
-      application_(apply_for_certificate(options.member)) {}
+      application_(apply_for_certificate(options.member, options.key)) {}
 
 namespace {
 
@@ -86,8 +86,8 @@ Enrolment enrol(const std::string& address, const EnrolmentOptions& options, dou
                 "start it with this group's authority: motley coordinate --folder DIR");
   }
   if (const auto* refusal = std::get_if<ControlRefusal>(&answer))
-    throw Error(ErrorCode::peer, fmt::format("the coordinator at {} refuses: {}", address, refusal->reason),
-                refusal->hint);
+    throw Error(refusal->kind == RefusalKind::for_now ? ErrorCode::peer : ErrorCode::input,
+                fmt::format("the coordinator at {} refuses: {}", address, refusal->reason), refusal->hint);
   const auto* grant = std::get_if<CertificateGrant>(&answer);
   if (grant == nullptr)
     throw Error(ErrorCode::peer, fmt::format("the process at {} is not a coordinator", address),

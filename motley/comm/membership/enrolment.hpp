@@ -20,6 +20,7 @@ struct EnrolmentOptions {
   // The only one that is believed: its certificate in PEM, or its fingerprint, "sha256:...".
   std::string authority = {};
   std::string member = {};  // the id that the certificate will name
+  std::string key = {};     // that is certified, in PEM; empty: a new one each time
 };
 
 struct Enrolment {
@@ -31,7 +32,7 @@ struct Enrolment {
 // A request under way.
 class EnrolmentRequest {
  public:
-  // Makes the key pair. Throws an input error where a name or the authority is none.
+  // Makes the key pair, where there is none. Throws an input error where a name, the authority or the key is none.
   explicit EnrolmentRequest(const EnrolmentOptions& options);
 
   CertificateRequest message() const;
@@ -48,8 +49,8 @@ class EnrolmentRequest {
 
 // Asks the coordinator at `address`, over a connection of its own, and waits until `patience_s`. The coordinator must
 // show a certificate of the authority that names coordinator_name. An identity that is shown counts like a token
-// (CoordinatorServerOptions::admission). Throws a peer error with the cause, where it does not answer, is another's, or
-// refuses.
+// (CoordinatorServerOptions::admission). Throws an input error where it refuses for good, and a peer error with the
+// cause where it refuses for now, does not answer, or is another's.
 Enrolment enrol(const std::string& address, const EnrolmentOptions& options, double patience_s,
                 const std::optional<TlsIdentity>& shown = {});
 

@@ -279,13 +279,48 @@ TEST(Enrolment, ACertificateIsRenewedByItselfWhereTokensExpire) {
   EXPECT_EQ(kept, std::vector{again.identity().certificate});
   EXPECT_EQ(again.key(), first.key);
 
-  admission->revoke("anna");
+  admission->revoke("anna", {});
   try {
     enrol(coordinator.address(), anna, 10, renewed.identity);
     ADD_FAILURE() << "it has a certificate";
   } catch (const Error& error) {
     EXPECT_TRUE(contains(error.what(), "the member \"anna\" has been revoked"));
   }
+}
+
+// Where names are kept: each key has one, the owner hears of it, and what cannot be kept is not certified.
+TEST(Enrolment, ANameThatIsCertifiedIsNoOthers) {
+  const Authority authority = Authority::create("test");
+  const std::string pin = authority_fingerprint(authority.certificate());
+  const auto admission = std::make_shared<GroupAdmission>();
+  std::mutex mutex;
+  std::vector<std::string> certified;
+  const CoordinatorThread coordinator({}, {.admission = admission,
+                                           .key = "key",
+                                           .on_certified =
+                                               [&](const std::string& member, const std::string& host) {
+                                                 const std::lock_guard lock(mutex);
+                                                 certified.push_back(member + " at " + host);
+                                               },
+                                           .identity = authority.issue(std::string(coordinator_name)),
+                                           .authority = authority});
+  const std::string token = admission->new_token(60);
+  const EnrolmentOptions anna{"test", token, pin, "anna", apply_for_certificate("anna").key};
+  const Enrolment first = enrol(coordinator.address(), anna, 10);
+  EXPECT_NE(enrol(coordinator.address(), anna, 10).identity.certificate, first.identity.certificate) << "the same key";
+  EXPECT_EQ(enrol(coordinator.address(), {"test", token, pin, "anna"}, 10, first.identity).valid_s, first.valid_s);
+  for (const std::string name : {"anna", "Anna"})
+    EXPECT_TRUE(contains(refusal_of(coordinator.address(), {"test", token, pin, name}),
+                         "another machine is called \"anna\": choose another name"));
+  for (const std::string name : {"box#1", "default", "a/0"})
+    EXPECT_TRUE(contains(refusal_of(coordinator.address(), {"test", token, pin, name}),
+                         "a machine cannot be called \"" + name + "\""));
+  EXPECT_EQ(certified, std::vector<std::string>{"anna at 127.0.0.1"});
+
+  admission->keep_with([](const AdmissionRecord&) { throw Error(ErrorCode::environment, "/secret/place is full"); });
+  EXPECT_TRUE(contains(refusal_of(coordinator.address(), {"test", token, pin, "ben"}),
+                       "the coordinator cannot write down which names it certifies"));
+  EXPECT_EQ(admission->record().certified.size(), 1u);
 }
 
 TEST(Enrolment, AnExpiredCertificateNeedsAToken) {

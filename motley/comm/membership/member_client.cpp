@@ -147,7 +147,7 @@ struct MemberClient::State {
       ::poll(waiting.data(), waiting.size(), stream.pending() ? 0 : static_cast<int>(std::max<long>(wait, 0)));
       if (waiting[1].revents != 0) wakeup.clear();
       stream.flush();
-      while (const auto message = stream.receive()) {
+      for (ReadingTurn turn(stream); const auto message = turn.next();) {
         heard_at = Clock::now();
         hear(decode_control(*message), address);
       }

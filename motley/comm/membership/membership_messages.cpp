@@ -11,7 +11,7 @@ namespace {
 constexpr WireProtocol protocol{
     .max_bytes = max_control_bytes,
     .what = "control message",
-    .version = std::uint8_t{3},
+    .version = std::uint8_t{4},
     .versions_hint = "all members of a group and its coordinator must come from builds of one protocol version"};
 constexpr std::size_t max_reason_bytes = 4096;
 constexpr std::size_t max_certificate_bytes = 8192;
@@ -68,6 +68,7 @@ template <class Wire>
 static void fields(Wire& wire, typename Wire::template Ref<ControlRefusal> m) {
   wire(m.reason, max_reason_bytes);
   wire(m.hint, max_reason_bytes);
+  enumerator(wire, m.kind, RefusalKind::for_now);
 }
 
 template <class Wire>

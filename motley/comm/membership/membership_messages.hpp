@@ -94,10 +94,13 @@ struct ControlHello {
   bool operator==(const ControlHello&) const = default;
 };
 
+enum class RefusalKind : std::uint8_t { for_good, for_now };
+
 // The last thing that a coordinator says on one.
 struct ControlRefusal {
   std::string reason;
   std::string hint;
+  RefusalKind kind = RefusalKind::for_good;
   bool operator==(const ControlRefusal&) const = default;
 };
 

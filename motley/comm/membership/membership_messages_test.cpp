@@ -45,6 +45,7 @@ std::vector<ControlMessage> samples() {
           CoordinatorDirective{},
           directive,
           ControlRefusal{"the token is not this group's", "hint"},
+          ControlRefusal{"too many", "retry", RefusalKind::for_now},
           CertificateRequest{"g", "token", "a", std::string("\x30\x00", 2)},
           CertificateGrant{"pem", "pem", 86400, "key"}};
 }

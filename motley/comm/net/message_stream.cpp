@@ -68,6 +68,7 @@ void FrameWriter::push(std::string_view head, std::span<const std::byte> body, s
   std::string text(sizeof length, '\0');
   std::memcpy(text.data(), &length, sizeof length);
   text += head;
+  queued_bytes_ += text.size() + body.size();
   messages_.push_back({std::move(text), body, std::move(owner)});
 }
 
@@ -81,7 +82,9 @@ std::span<const std::byte> FrameWriter::next() const {
 void FrameWriter::sent(std::size_t bytes) {
   Outgoing& first = messages_.front();
   first.sent += bytes;
-  if (first.sent == first.head.size() + first.body.size()) messages_.pop_front();
+  if (first.sent < first.head.size() + first.body.size()) return;
+  queued_bytes_ -= first.sent;
+  messages_.pop_front();
 }
 
 void MessageStream::queue(std::string_view head, std::span<const std::byte> body, std::shared_ptr<const void> owner) {
@@ -141,6 +144,15 @@ void MessageStream::close() {
   stream_.close();
   writer_.clear();
   ended_ = true;
+}
+
+std::optional<std::string_view> ReadingTurn::next() {
+  // poll() does not announce what TLS has decrypted already: one record at most.
+  const std::size_t most = left_bytes_ > 0 ? left_bytes_ : stream_.bytes().pending() ? tls_record_bytes : 0;
+  const std::uint64_t before = stream_.received_bytes();
+  auto message = stream_.receive(most);
+  left_bytes_ -= std::min<std::uint64_t>(left_bytes_, stream_.received_bytes() - before);
+  return message;
 }
 
 void BlockingMessageStream::send(std::string_view message, Instant until) {

@@ -63,10 +63,15 @@ class FrameWriter {
   void push(std::string_view head, std::span<const std::byte> body = {}, std::shared_ptr<const void> owner = {});
   bool empty() const { return messages_.empty(); }
   std::size_t messages() const { return messages_.size(); }
+  // Of messages that are not sent, or not wholly.
+  std::size_t queued_bytes() const { return queued_bytes_; }
   // What is to be sent next; empty where nothing is left.
   std::span<const std::byte> next() const;
   void sent(std::size_t bytes);
-  void clear() { messages_.clear(); }
+  void clear() {
+    messages_.clear();
+    queued_bytes_ = 0;
+  }
 
  private:
   struct Outgoing {
@@ -76,6 +81,7 @@ class FrameWriter {
     std::size_t sent = 0;
   };
   std::deque<Outgoing> messages_;
+  std::size_t queued_bytes_ = 0;
   std::size_t largest_bytes_;
 };
 
@@ -98,6 +104,7 @@ class MessageStream {
   std::size_t flush(std::size_t most_bytes = unlimited);
   // Everything that was queued has been given to the network.
   bool flushed() const { return writer_.empty(); }
+  std::size_t queued_bytes() const { return writer_.queued_bytes(); }
   std::size_t queued_messages() const { return writer_.messages(); }
 
   // The next message, valid until the next call; empty where none has arrived completely. Reads `most_bytes` at most,
@@ -130,6 +137,21 @@ class MessageStream {
   std::string cause_;    // the first one: TLS says only once what was wrong
   bool broken_ = false;  // found when writing
   bool ended_ = false;   // found when reading
+};
+
+// One connection's turn in an event loop: the messages that came with so many bytes, so that one which never pauses
+// holds up no other. poll() announces the rest.
+class ReadingTurn {
+ public:
+  static constexpr std::size_t most_bytes = std::size_t{64} << 10;
+
+  explicit ReadingTurn(MessageStream& stream) : stream_(stream) {}
+  // As MessageStream::receive().
+  std::optional<std::string_view> next();
+
+ private:
+  MessageStream& stream_;
+  std::size_t left_bytes_ = most_bytes;
 };
 
 // Any number of threads may send while one receives.

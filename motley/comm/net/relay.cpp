@@ -76,7 +76,8 @@ class Flow {
 
 struct Joined {
   std::array<FileDescriptor, 2> ends;
-  std::array<Flow, 2> flows;  // from the end of the same number
+  std::array<std::string, 2> owners;  // of the mailbox, and who called
+  std::array<Flow, 2> flows;          // from the end of the same number
   bool broken = false;
   Instant used = Clock::now();
 
@@ -139,7 +140,8 @@ struct Mailbox {
 
 struct Ticket {
   Instant until;
-  FileDescriptor first;  // of the two who have it
+  std::array<std::string, 2> owners;  // see Joined
+  FileDescriptor first;               // of the two who have it
 };
 
 }  // namespace
@@ -190,6 +192,10 @@ struct Relay::State {
     log(fmt::format("refused peer=\"{}\" cause=\"{}\"", peer, cause));
   }
 
+  std::string objection_to(const std::string& member) const {
+    return options.objection ? options.objection(member) : "";
+  }
+
   // ---- control connections ----
 
   // Why this mailbox cannot be had; empty where it can.
@@ -204,15 +210,14 @@ struct Relay::State {
     return {};
   }
 
-  // Why nobody answers there; empty where the owner was given `ticket`.
-  std::string call(const std::string& mailbox, RelayTicket& ticket) {
+  std::string call(const std::string& mailbox, const std::string& caller, RelayTicket& ticket) {
     const auto found = mailboxes.find(mailbox);
     if (found == mailboxes.end() || found->second.lost)
       return fmt::format("no member listens in mailbox \"{}\"", mailbox);
     if (tickets.size() >= most_tickets) return "the relay has too many open calls";
     ticket = new_ticket();
     if (!tell(found->second, ticket)) return fmt::format("mailbox \"{}\" was lost", mailbox);
-    tickets[ticket].until = deadline_in(relay_ticket_s);
+    tickets[ticket] = {deadline_in(relay_ticket_s), {found->second.owner, caller}, {}};
     return {};
   }
 
@@ -230,9 +235,11 @@ struct Relay::State {
     const std::string peer = peer_address(stream.descriptor()), &mailbox = heard.hello.word;
     const std::string owner = stream.peer_name();
     RelayTicket ticket{};
-    std::string objection = "this is a relay";
-    if (heard.hello.purpose == LinkPurpose::relay_listen) objection = mailbox_objection(mailbox, owner);
-    if (heard.hello.purpose == LinkPurpose::relay_call) objection = call(mailbox, ticket);
+    std::string objection = objection_to(owner);
+    if (objection.empty())
+      objection = heard.hello.purpose == LinkPurpose::relay_listen ? mailbox_objection(mailbox, owner)
+                  : heard.hello.purpose == LinkPurpose::relay_call ? call(mailbox, owner, ticket)
+                                                                   : "this is a relay";
     answer(stream, heard, {objection.empty() ? LinkAnswer::welcome : LinkAnswer::refused, objection}, options.key,
            Clock::now());
     if (!objection.empty()) return refused(peer, objection);
@@ -248,6 +255,7 @@ struct Relay::State {
     std::array<std::byte, 256> ignored;
     for (auto& [name, mailbox] : mailboxes) {
       if (beat) tell(mailbox, RelayTicket{});
+      if (beat && !objection_to(mailbox.owner).empty()) mailbox.lost = true;
       if (mailbox.control.read(ignored).state == ByteStream::State::closed) mailbox.lost = true;
       if (mailbox.lost) log(fmt::format("lost mailbox=\"{}\" member=\"{}\"", name, mailbox.owner));
     }
@@ -256,6 +264,14 @@ struct Relay::State {
   }
 
   // ---- data connections ----
+
+  // Those of members that may not use the relay any more.
+  void end_unwelcome() {
+    joined.remove_if([this](const Joined& pair) {
+      return std::ranges::any_of(pair.owners,
+                                 [this](const std::string& owner) { return !objection_to(owner).empty(); });
+    });
+  }
 
   void take(FileDescriptor socket, const RelayTicket& ticket) {
     const auto found = tickets.find(ticket);
@@ -268,6 +284,7 @@ struct Relay::State {
     if (joined.size() >= options.most_joined) end_idle(std::ranges::min_element(joined, {}, &Joined::used));
     Joined& pair = joined.emplace_back();
     pair.ends = {std::move(found->second.first), std::move(socket)};
+    pair.owners = std::move(found->second.owners);
     tickets.erase(found);
     log(fmt::format("joined a=\"{}\" b=\"{}\" pairs={}", peer_address(pair.ends[0].get()),
                     peer_address(pair.ends[1].get()), joined.size()));
@@ -323,6 +340,7 @@ struct Relay::State {
     const bool heard = std::any_of(waiting.begin() + static_cast<std::ptrdiff_t>(place),
                                    waiting.begin() + static_cast<std::ptrdiff_t>(known),
                                    [](const pollfd& mailbox) { return mailbox.revents != 0; });
+    if (beat) end_unwelcome();
     const bool lost = std::ranges::any_of(mailboxes, [](const auto& entry) { return entry.second.lost; });
     if (beat || heard || lost) look_after_mailboxes(beat);
     hear_strangers();

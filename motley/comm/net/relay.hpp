@@ -41,6 +41,9 @@ struct RelayOptions {
   std::string listen = "127.0.0.1:0";
   std::string key = {};                      // the group's secret: who has another is turned away
   std::optional<TlsIdentity> identity = {};  // TLS of control connections; needed off loopback
+  // Why this member may not use the relay; empty: it may. Asked by its certificate's name, on each control connection
+  // and then every relay_beat_s. From its thread.
+  std::function<std::string(const std::string& member)> objection = {};
   StrangerLimits strangers = {};
   std::size_t most_mailboxes = 4096;
   std::size_t most_joined = 1024;  // pairs of connections at once; one more ends the pair that was idle for longest

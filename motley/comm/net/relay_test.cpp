@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 
 #include <algorithm>
 #include <atomic>
@@ -313,6 +314,37 @@ TEST(Relay, StrangersCostLittleAndKeepNobodyOut) {
     const std::string log = relay.log();
     EXPECT_LT(std::ranges::count(log, '\n'), 1000) << log;
   }
+}
+
+// Of a member that is revoked nothing stays: neither its mailbox nor what it has joined, nor a new call.
+TEST(Relay, WhoIsRevokedIsCutOff) {
+  const Authority authority = Authority::create("test");
+  std::atomic<bool> revoked = false;
+  RelayOptions options;
+  options.identity = authority.issue(std::string(coordinator_name));
+  options.objection = [&](const std::string& member) {
+    return revoked && member == "mallory" ? "the member has been revoked" : "";
+  };
+  const RelayThread relay(std::move(options));
+  const auto of = [&](const std::string& name) {
+    return RelayAccess{.key = "secret", .identity = authority.issue(name), .encryption = Encryption::always};
+  };
+  const std::string at = "relay:" + relay.address();
+  const auto anna = listen_at(at + "/anna", of("anna")), mallory = listen_at(at + "/mallory", of("mallory"));
+  for (const std::string name : {"anna", "mallory"}) relay.wait_for("listens mailbox=\"" + name + "\"");
+  ConnectFailure failure;
+  ByteStream calling(connect_to(at + "/anna", of("mallory"), soon(), failure));
+  ByteStream called(connect_to(at + "/mallory", of("anna"), soon(), failure));
+  const ByteStream honest(connect_to(at + "/anna", of("ben"), soon(), failure));
+  relay.wait_for("pairs=3");
+  revoked = true;
+  std::array<std::byte, 1> nothing{};
+  for (ByteStream* stream : {&calling, &called}) EXPECT_THROW(stream->read_all(nothing, soon()), Error);
+  relay.wait_for("lost mailbox=\"mallory\"");
+  EXPECT_FALSE(connect_to(at + "/anna", of("mallory"), soon(), failure));
+  EXPECT_THAT(failure.cause, HasSubstr("the member has been revoked"));
+  EXPECT_FALSE(wait_for(honest.descriptor(), POLLIN, deadline_in(0.1))) << "it goes on";
+  EXPECT_TRUE(connect_to(at + "/anna", of("ben"), soon(), failure)) << failure.cause;
 }
 
 TEST(Relay, AMemberIsNotTakenForTheRelay) {
