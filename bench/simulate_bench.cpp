@@ -5,9 +5,13 @@
 // 24 stages and steps of at most T tokens: 180 s of requests as long as the Azure conversation trace's, 1,300 tokens/s
 // of prompts and outputs together. The room for keys and values is what those machines have at so many layers; it is
 // what limits the rate.
+//
+// shared_stages/N: the same machines in a plan whose four routes share 16 of 24 stages, conversations at 80 % of its
+// flow for ten minutes: by steps of N tokens, or by time (0).
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 
+#include "motley/sim/shared_stages_test.hpp"
 #include "motley/sim/simulate.hpp"
 #include "motley/workload/arrivals.hpp"
 
@@ -64,6 +68,24 @@ void helix(benchmark::State& state) {
   state.counters["KV"] = result.queues[0].kv_mean;
 }
 
+void shared_stages(benchmark::State& state) {
+  constexpr double tokens_per_s = 0.8 * 1515.7, seconds = 600;
+  ServePlan plan = plan_of(placements_with_shared_stages().front());
+  plan.workload.classes[0].rate_per_s = tokens_per_s / (763 + 231);
+  if (state.range(0) > 0) plan.step.max_tokens = state.range(0);
+  const MakeStepRule rule = state.range(0) > 0 ? fixed_steps : timed_steps;
+  const auto requests = draw_requests(plan.workload, {.duration_s = seconds});
+  SimResult result;
+  for (auto _ : state)
+    result =
+        simulate(plan, requests,
+                 {.router = {.max_queue = 1 << 20, .step_rule = rule}, .measure_until_s = seconds, .stop_s = seconds});
+  state.counters["events/s"] =
+      benchmark::Counter(static_cast<double>(result.events), benchmark::Counter::kIsIterationInvariantRate);
+  state.counters["tokens/s"] = result.all.tokens_per_s;
+  state.counters["finished"] = static_cast<double>(result.all.finished);
+}
+
 // What a search pays for one candidate before anything happens.
 void construction(benchmark::State& state) {
   const ServePlan plan = helix_plan(1);
@@ -93,6 +115,7 @@ void scheduling(benchmark::State& state) {
 }
 
 BENCHMARK(helix)->Arg(16)->Arg(64)->Unit(benchmark::kMillisecond);
+BENCHMARK(shared_stages)->Arg(0)->Arg(32)->Arg(64)->Unit(benchmark::kMillisecond);
 BENCHMARK(scheduling)->Arg(4)->Arg(16)->Arg(31)->Unit(benchmark::kMicrosecond);
 BENCHMARK(construction)->Unit(benchmark::kMicrosecond);
 

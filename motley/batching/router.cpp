@@ -71,61 +71,61 @@ Router::Router(const ServePlan& plan, const RouterOptions& options)
 
   std::vector<std::vector<Hop>> hops;
   for (const RouteChain& chain : chains_) hops.push_back(hops_of(plan, chain));
-  group_of_chain_ = group_chains(hops);
-  for (const RouteChain& chain : chains_) {
-    std::vector<std::size_t>& stages = stages_of_chain_.emplace_back();
-    for (std::size_t hop = 0; hop < chain.hops; ++hop) stages.push_back(times_->stage_of(chain, hop));
+  const std::vector<std::size_t> group_of_chain = group_chains(hops);
+  std::vector<PipelineTime> pipelines = times_->pipelines(chains_);
+  const std::size_t count = 1 + std::ranges::max(group_of_chain);
+  std::vector<SchedulerLimits> limits(count, {.blocks = std::numeric_limits<std::int32_t>::max(),
+                                              .block_tokens = plan.step.block_tokens,
+                                              .max_tokens = plan.step.max_tokens,
+                                              .max_sequences = plan.step.max_sequences,
+                                              .max_queue = options.max_queue});
+  std::vector<std::int64_t> batches(count, 1), buffer_tokens(count, std::numeric_limits<std::int64_t>::max());
+  for (std::size_t chain = 0; chain < chains_.size(); ++chain) {
+    const std::size_t group = group_of_chain[chain];
+    for (const Hop& hop : hops[chain]) {
+      const Stage& stage = plan.stage(hop.stage);
+      limits[group].blocks = std::min(limits[group].blocks, stage.kv_tokens / plan.step.block_tokens);
+      batches[group] = std::max(batches[group], stage.batches());
+      if (stage.offload && stage.offload->kv.disk > 0)
+        buffer_tokens[group] = std::min(buffer_tokens[group], kv_buffer_tokens(stage.kv_tokens, stage.batches()));
+    }
   }
-  const std::size_t count = 1 + std::ranges::max(group_of_chain_);
+  std::vector<std::vector<Lane>> lanes(count);
   for (std::size_t group = 0; group < count; ++group) {
-    std::vector<RouteChain> members;
-    std::size_t last_member = 0;
-    SchedulerLimits limits{.blocks = std::numeric_limits<std::int32_t>::max(),
-                           .block_tokens = plan.step.block_tokens,
-                           .max_tokens = plan.step.max_tokens,
-                           .max_sequences = plan.step.max_sequences,
-                           .micro_batches = 1,
-                           .max_queue = options.max_queue};
-    std::int64_t streaming = 0, planned = 0, batches = 1, buffer_tokens = std::numeric_limits<std::int64_t>::max();
-    for (std::size_t chain = 0; chain < chains_.size(); ++chain) {
-      if (group_of_chain_[chain] != group) continue;
-      members.push_back(chains_[chain]);
-      last_member = chain;
-      planned = std::max(planned, plan.routes[chains_[chain].route].micro_batches);
-      for (const Hop& hop : hops[chain]) {
-        const Stage& stage = plan.stage(hop.stage);
-        limits.blocks = std::min(limits.blocks, stage.kv_tokens / plan.step.block_tokens);
-        batches = std::max(batches, stage.batches());
-        if (stage.offload && stage.offload->kv.disk > 0)
-          buffer_tokens = std::min(buffer_tokens, kv_buffer_tokens(stage.kv_tokens, stage.batches()));
-      }
-      streaming = std::max(streaming, std::ranges::count_if(hops[chain], [&](const Hop& hop) {
-                             return plan.stage(hop.stage).offload.has_value();
-                           }));
-    }
-    limits.max_tokens *= batches;
-    limits.max_sequences *= batches;
-    MeasuredPipeline pipeline(times_->pipeline(members));
-    for (const RouteChain& chain : members) {
-      if (streaming > 0) continue;
-      const PipelineTime& own = members.size() == 1 ? pipeline.believed() : times_->pipeline({chain});
-      limits.micro_batches = std::max(limits.micro_batches, micro_batches_of(plan, chain, own, options));
-    }
+    limits[group].max_tokens *= batches[group];
+    limits[group].max_sequences *= batches[group];
+  }
+  for (std::size_t chain = 0; chain < chains_.size(); ++chain) {
+    const std::size_t group = group_of_chain[chain];
+    const std::int64_t streaming =
+        std::ranges::count_if(hops[chain], [&](const Hop& hop) { return plan.stage(hop.stage).offload.has_value(); });
+    const std::int64_t planned = plan.routes[chains_[chain].route].micro_batches;
+    SchedulerLimits own = limits[group];
     // A pass of a stage that offloads takes about as long for many tokens as for one: each step takes all there are,
     // and no more of them are under way than the plan says, or else than there are such stages.
-    if (streaming > 0) limits.micro_batches = planned > 0 ? std::max<std::int64_t>(1, planned / batches) : streaming;
+    if (streaming > 0)
+      own.micro_batches = planned > 0 ? std::max<std::int64_t>(1, planned / batches[group]) : streaming;
+    else
+      own.micro_batches = micro_batches_of(plan, chains_[chain], pipelines[chain], options);
+    MeasuredPipeline times(std::move(pipelines[chain]));
     const MakeStepRule& rule = streaming > 0 ? MakeStepRule(fixed_steps) : options.step_rule;
-    Scheduler scheduler(limits, rule(pipeline.times(), limits));
-    groups_.push_back({limits, buffer_tokens, std::move(pipeline), std::move(scheduler), {}, {}});
-    if (members.size() == 1) groups_.back().only_chain = last_member;
+    lanes[group].push_back({rule(times.times(), own), own.micro_batches});
+    ways_.push_back({group, lanes[group].size() - 1, own.micro_batches, std::move(times)});
   }
+  for (std::size_t group = 0; group < count; ++group)
+    groups_.push_back({.blocks = limits[group].blocks,
+                       .block_tokens = plan.step.block_tokens,
+                       .buffer_tokens = buffer_tokens[group],
+                       .chains = {},
+                       .scheduler = Scheduler(limits[group], std::move(lanes[group]))});
+  for (std::size_t chain = 0; chain < chains_.size(); ++chain) groups_[ways_[chain].group].chains.push_back(chain);
 }
 
 std::optional<std::size_t> Router::choose() const { return choose_route(weights_, load_, masked_); }
 
 std::int64_t Router::kv_tokens(std::size_t chain) const {
-  const Group& group = groups_[group_of_chain_[chain]];
-  return std::min(group.limits.blocks * group.limits.block_tokens, group.buffer_tokens);
+  const Group& group = groups_[group_of(chain)];
+  return std::min(group.blocks * group.block_tokens, group.buffer_tokens);
 }
 
 std::int64_t Router::room(std::size_t route, std::int64_t prompt_tokens) const {
@@ -137,8 +137,9 @@ std::int64_t Router::room(std::size_t route, std::int64_t prompt_tokens) const {
 
 Admission Router::add(std::uint64_t id, std::size_t chain, std::int64_t prompt_tokens, std::int64_t max_new_tokens,
                       std::int64_t cached_tokens, QueueLimit queue_limit) {
-  Scheduler& scheduler = groups_[group_of_chain_[chain]].scheduler;
-  const Admission admission = scheduler.add(id, prompt_tokens, max_new_tokens, 0, cached_tokens, queue_limit);
+  Scheduler& scheduler = groups_[group_of(chain)].scheduler;
+  const Admission admission =
+      scheduler.add(id, prompt_tokens, max_new_tokens, 0, cached_tokens, queue_limit, ways_[chain].lane);
   if (admission != Admission::accepted) return admission;
   chain_of_.emplace(id, chain);
   load_[chains_[chain].route] += 1;
@@ -147,8 +148,8 @@ Admission Router::add(std::uint64_t id, std::size_t chain, std::int64_t prompt_t
 
 Admission Router::adopt(std::uint64_t id, std::size_t chain, std::int64_t known_tokens, std::int64_t max_new_tokens,
                         const CachedTokens& cached) {
-  Scheduler& scheduler = groups_[group_of_chain_[chain]].scheduler;
-  const Admission admission = scheduler.adopt(id, known_tokens, max_new_tokens, cached);
+  Scheduler& scheduler = groups_[group_of(chain)].scheduler;
+  const Admission admission = scheduler.adopt(id, known_tokens, max_new_tokens, cached, ways_[chain].lane);
   if (admission == Admission::accepted) {
     chain_of_.emplace(id, chain);
     load_[chains_[chain].route] += 1;
@@ -157,7 +158,7 @@ Admission Router::adopt(std::uint64_t id, std::size_t chain, std::int64_t known_
 }
 
 void Router::cancel(std::uint64_t id) {
-  groups_[group_of_chain_[chain_of_.at(id)]].scheduler.cancel(id);
+  groups_[group_of(chain_of_.at(id))].scheduler.cancel(id);
   forget(id);
 }
 
@@ -168,73 +169,46 @@ void Router::forget(std::uint64_t id) {
   chain_of_.erase(found);
 }
 
-std::vector<RoutedStep> Router::next() {
+std::optional<RoutedStep> Router::next() {
   for (std::size_t tries = 0; tries < groups_.size(); ++tries) {
     const std::size_t group = next_group_;
     next_group_ = (next_group_ + 1) % groups_.size();
-    if (auto steps = next(group); !steps.empty()) return steps;
+    if (auto step = next(group)) return step;
   }
-  return {};
+  return std::nullopt;
 }
 
-std::vector<RoutedStep> Router::next(std::size_t group) {
+std::optional<RoutedStep> Router::next(std::size_t group) {
   auto scheduled = groups_[group].scheduler.next();
-  return scheduled ? split(group, std::move(*scheduled)) : std::vector<RoutedStep>();
-}
-
-std::vector<RoutedStep> Router::split(std::size_t group, ScheduledStep scheduled) {
-  std::vector<RoutedStep> steps;  // in the order of their chains
-  if (groups_[group].only_chain) {
-    steps.push_back({0, *groups_[group].only_chain, std::move(scheduled.sequences)});
-  } else {
-    for (ScheduledSequence& part : scheduled.sequences) {
-      const std::size_t chain = chain_of_.at(part.id);
-      auto step = std::ranges::lower_bound(steps, chain, {}, &RoutedStep::chain);
-      if (step == steps.end() || step->chain != chain) step = steps.insert(step, {0, chain, {}});
-      step->sequences.push_back(std::move(part));
-    }
-  }
-  for (RoutedStep& step : steps) {
-    step.id = ++last_step_;
-    under_way_[step.id] = {group, scheduled.id};
-  }
-  groups_[group].under_way[scheduled.id].left = steps.size();
-  return steps;
+  if (!scheduled) return std::nullopt;
+  under_way_[++last_step_] = {group, scheduled->id};
+  return RoutedStep{last_step_, groups_[group].chains[scheduled->lane], std::move(scheduled->sequences)};
 }
 
 void Router::measure(std::size_t chain, const StepLoad& load, const std::vector<double>& stage_s,
                      std::optional<double> alone_s) {
-  MeasuredPipeline& times = groups_[group_of_chain_[chain]].times;
-  const std::vector<std::size_t>& stages = stages_of_chain_[chain];
-  MOTLEY_CHECK(stage_s.size() == stages.size());
-  for (std::size_t hop = 0; hop < stages.size(); ++hop)
-    if (stage_s[hop] > 0) times.add_stage(stages[hop], load, stage_s[hop]);
+  const std::vector<PipelineTime::Visit>& visits = ways_[chain].times.believed().visits;
+  MOTLEY_CHECK(stage_s.size() == visits.size());
+  for (std::size_t hop = 0; hop < visits.size(); ++hop)
+    if (stage_s[hop] > 0)
+      for (const std::size_t other : groups_[group_of(chain)].chains)
+        ways_[other].times.add_stage(visits[hop].stage, load, stage_s[hop]);
   if (!alone_s || std::ranges::count(stage_s, 0) > 0) return;
-  times.add_way(load, *alone_s - std::accumulate(stage_s.begin(), stage_s.end(), 0.0));
+  ways_[chain].times.add_way(load, *alone_s - std::accumulate(stage_s.begin(), stage_s.end(), 0.0));
 }
 
 std::vector<double> Router::believed_s(std::size_t chain, const StepLoad& load) const {
   std::vector<double> seconds;
-  for (const std::size_t stage : stages_of_chain_[chain])
-    for (const PipelineTime::Visit& visit : groups_[group_of_chain_[chain]].times.believed().visits)
-      if (visit.stage == stage && seconds.size() < stages_of_chain_[chain].size()) {
-        seconds.push_back(visit.time.seconds(load));
-        break;
-      }
+  for (const PipelineTime::Visit& visit : ways_[chain].times.believed().visits)
+    seconds.push_back(visit.time.seconds(load));
   return seconds;
 }
 
 void Router::complete(std::uint64_t step, const std::set<std::uint64_t>& finished) {
   const auto found = under_way_.find(step);
   MOTLEY_CHECK(found != under_way_.end());
-  Group& group = groups_[found->second.group];
-  const auto parts = group.under_way.find(found->second.scheduled_step);
   for (const std::uint64_t id : finished) forget(id);
-  parts->second.finished.insert(finished.begin(), finished.end());
-  if (--parts->second.left == 0) {
-    group.scheduler.complete(found->second.scheduled_step, parts->second.finished);
-    group.under_way.erase(parts);
-  }
+  groups_[found->second.group].scheduler.complete(found->second.scheduled_step, finished);
   under_way_.erase(found);
 }
 

@@ -1,6 +1,6 @@
 // From requests to steps on stages: which route serves a request, which routes share KV blocks and hence a scheduler,
-// and how a scheduled micro-batch is split by route. Plain logic like the scheduler: the server's dispatcher and the
-// simulator run it alike.
+// and what the steps of each go by. Plain logic like the scheduler: the server's dispatcher and the simulator run it
+// alike.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +18,12 @@
 namespace motley {
 
 struct RouterOptions {
-  std::int64_t micro_batches = 0;  // most under way on each group of chains; 0: the plan's, or else by the steps' times
+  std::int64_t micro_batches = 0;  // most under way on each chain; 0: the plan's, or else by the steps' times
   std::int64_t max_queue = 256;    // requests that wait at each group; more are refused
   MakeStepRule step_rule = timed_steps;
   CostOptions cost = {};  // of the steps' times
 };
 
-// The part of a micro-batch that goes one way.
 struct RoutedStep {
   std::uint64_t id = 0;
   std::size_t chain = 0;
@@ -62,11 +61,11 @@ class Router {
   // Takes a sequence out that has not ended.
   void cancel(std::uint64_t id);
 
-  // The next micro-batch of any group, if one can start now: one step for each chain that has sequences in it.
-  std::vector<RoutedStep> next();
-  std::vector<RoutedStep> next(std::size_t group);
+  // The next step of any group, if one can start now.
+  std::optional<RoutedStep> next();
+  std::optional<RoutedStep> next(std::size_t group);
   // What a step on a chain took on each of its stages, 0 where that is not known; and altogether, where it was alone on
-  // its way. Corrects the times by which the group's steps are sized.
+  // its way. Corrects the times by which the steps of all chains through these stages are sized.
   void measure(std::size_t chain, const StepLoad& load, const std::vector<double>& stage_s,
                std::optional<double> alone_s);
   // What the cost model alone says that a step takes on each stage of a chain.
@@ -79,32 +78,32 @@ class Router {
   std::size_t groups() const { return groups_.size(); }
   // What the sizes of steps go by.
   const StepTimes& times() const { return *times_; }
-  std::size_t group_of(std::size_t chain) const { return group_of_chain_[chain]; }
+  std::size_t group_of(std::size_t chain) const { return ways_[chain].group; }
   SchedulerCounts counts(std::size_t group) const { return groups_[group].scheduler.counts(); }
-  const SchedulerLimits& limits(std::size_t group) const { return groups_[group].limits; }
-  const MeasuredPipeline& times(std::size_t group) const { return groups_[group].times; }
+  std::int64_t blocks(std::size_t group) const { return groups_[group].blocks; }
+  std::int64_t micro_batches(std::size_t chain) const { return ways_[chain].micro_batches; }  // at most under way
+  const MeasuredPipeline& times(std::size_t chain) const { return ways_[chain].times; }
 
  private:
+  // What a chain has of its own.
+  struct Way {
+    std::size_t group = 0;
+    std::size_t lane = 0;  // of the group's scheduler
+    std::int64_t micro_batches = 1;
+    MeasuredPipeline times;
+  };
   // Chains that share a stage share its KV blocks, hence one scheduler; usually a chain is alone.
   struct Group {
-    SchedulerLimits limits;
-    std::int64_t buffer_tokens = 0;  // of a sequence, at most: where its keys and values pass through a buffer
-    MeasuredPipeline times;
+    std::int64_t blocks = 0, block_tokens = 0;
+    std::int64_t buffer_tokens = 0;   // of a sequence, at most: where its keys and values pass through a buffer
+    std::vector<std::size_t> chains;  // by lane
     Scheduler scheduler;
-    std::optional<std::size_t> only_chain;
-    // Parts of scheduled steps that are still under way, one per chain, and what ended in those that are done.
-    struct Parts {
-      std::size_t left = 0;
-      std::set<std::uint64_t> finished;
-    };
-    std::map<std::uint64_t, Parts> under_way;
   };
   struct StepUnderWay {
     std::size_t group = 0;
     std::uint64_t scheduled_step = 0;
   };
 
-  std::vector<RoutedStep> split(std::size_t group, ScheduledStep scheduled);
   void forget(std::uint64_t id);
 
   std::unique_ptr<const StepTimes> times_;
@@ -113,8 +112,7 @@ class Router {
   std::vector<std::optional<std::size_t>> decode_chain_;  // per route
   std::vector<double> weights_, load_;                    // per route; load: open requests
   std::vector<bool> masked_;
-  std::vector<std::size_t> group_of_chain_;
-  std::vector<std::vector<std::size_t>> stages_of_chain_;  // numbers in the plan
+  std::vector<Way> ways_;  // by chain
   std::vector<Group> groups_;
   std::size_t next_group_ = 0;                     // whose turn it is to fill a step
   std::map<std::uint64_t, std::size_t> chain_of_;  // of the open sequences

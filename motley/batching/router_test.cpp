@@ -67,22 +67,23 @@ TEST(Router, RoutesThatShareAStageShareAScheduler) {
   EXPECT_NE(router.group_of(0), router.group_of(1));
   EXPECT_EQ(router.kv_tokens(2), 64);
   EXPECT_EQ(router.kv_tokens(1), 992);  // whole blocks
-  EXPECT_EQ(router.limits(router.group_of(0)).micro_batches, 3);
-  EXPECT_EQ(router.limits(router.group_of(1)).micro_batches, 1);
-  EXPECT_EQ(Router(plan, {.micro_batches = 5, .max_queue = 10, .cost = {}}).limits(0).micro_batches, 5);
+  EXPECT_EQ(router.micro_batches(0), 3);
+  EXPECT_EQ(router.micro_batches(1), 1);
+  EXPECT_EQ(Router(plan, {.micro_batches = 5, .max_queue = 10, .cost = {}}).micro_batches(0), 5);
   EXPECT_EQ(router.room(0, 60), 4);
   EXPECT_EQ(router.room(1, 900), 92);
   const ServePlan roomy = plan_of({1600}, {{0}});
   EXPECT_EQ(Router(roomy, {}).room(0, 900), 100) << "the model's context ends before the blocks do";
 }
 
-TEST(Router, TheChainThatNeedsMostMicroBatchesSetsTheirNumber) {
+TEST(Router, EachChainHasMicroBatchesOfItsOwn) {
   ServePlan plan = plan_of({320, 320}, {{0, 1}, {1}});
-  EXPECT_EQ(Router(plan, {}).limits(0).micro_batches, 3);
+  EXPECT_EQ(Router(plan, {}).micro_batches(0), 3);
+  EXPECT_EQ(Router(plan, {}).micro_batches(1), 1);
+  plan.routes[0].micro_batches = 2;
   plan.routes[1].micro_batches = 7;
-  EXPECT_EQ(Router(plan, {}).limits(0).micro_batches, 7);
-  plan.routes[0].micro_batches = plan.routes[1].micro_batches = 2;
-  EXPECT_EQ(Router(plan, {}).limits(0).micro_batches, 2) << "the plan's beat the stages'";
+  EXPECT_EQ(Router(plan, {}).micro_batches(0), 2) << "the plan's beat the stages'";
+  EXPECT_EQ(Router(plan, {}).micro_batches(1), 7);
 }
 
 TEST(Router, FarStagesGetAsManyMicroBatchesAsTheRoundTripHolds) {
@@ -90,39 +91,51 @@ TEST(Router, FarStagesGetAsManyMicroBatchesAsTheRoundTripHolds) {
 [network]
 within_machine = { latency = "2 ms", bandwidth = "1 GB/s" }
 )");
-  const StepSpan span =
-      StepTimes(plan, {}).pipeline({{.route = 0, .first_hop = 0, .hops = 2}}).span({.tokens = 1, .logits = 1});
+  const RouteChain chain{.route = 0, .first_hop = 0, .hops = 2};
+  const StepSpan span = StepTimes(plan, {}).pipelines({chain}).front().span({.tokens = 1, .logits = 1});
   const auto held = static_cast<std::int64_t>(std::ceil(span.round_s / span.busiest_s));
   EXPECT_GT(held, 10);
-  EXPECT_EQ(Router(plan, {}).limits(0).micro_batches, held);
+  EXPECT_EQ(Router(plan, {}).micro_batches(0), held);
 }
 
-TEST(Router, AMicroBatchIsSplitByRouteAndCompletedWithItsLastPart) {
+// A long prompt on one route leaves the other its steps.
+TEST(Router, RoutesThatShareAStageDoNotWaitForEachOthersSteps) {
   const ServePlan plan = plan_of({320, 320, 320}, {{0, 1}, {2, 1}});
   Router router(plan, {.micro_batches = 1, .max_queue = 10, .step_rule = fixed_steps, .cost = {}});
-  router.add(1, 1, 3, 2);
-  router.add(2, 0, 4, 1);
+  router.add(1, 0, 100, 2);
+  router.add(2, 1, 4, 1);
   router.add(3, 1, 5, 2);
-  const std::vector<RoutedStep> steps = router.next();
-  ASSERT_EQ(steps.size(), 2u);
-  EXPECT_EQ(steps[0].chain, 0u);
-  ASSERT_EQ(steps[0].sequences.size(), 1u);
-  EXPECT_EQ(steps[0].sequences[0].id, 2u);
-  EXPECT_EQ(steps[1].chain, 1u);
-  ASSERT_EQ(steps[1].sequences.size(), 2u);
-  EXPECT_LT(steps[0].id, steps[1].id);
-  EXPECT_TRUE(router.next().empty());
-  router.complete(steps[0].id, {2});
-  EXPECT_TRUE(router.next().empty());  // the other part is still under way
-  router.cancel(3);
-  router.complete(steps[1].id, {});
-  const std::vector<RoutedStep> second = router.next();
-  ASSERT_EQ(second.size(), 1u);
-  EXPECT_EQ(second[0].sequences.size(), 1u);
-  EXPECT_EQ(second[0].sequences[0].position, 3);
-  router.complete(second[0].id, {1});
+  const auto first = router.next(), second = router.next();
+  ASSERT_TRUE(first && second);
+  EXPECT_EQ(first->chain, 0u);
+  ASSERT_EQ(first->sequences.size(), 1u);
+  EXPECT_EQ(first->sequences[0].id, 1u);
+  EXPECT_EQ(second->chain, 1u);
+  EXPECT_EQ(second->sequences.size(), 2u);
+  EXPECT_LT(first->id, second->id);
+  EXPECT_FALSE(router.next());
+  router.complete(second->id, {2});
+  const auto decode = router.next();
+  ASSERT_TRUE(decode);
+  EXPECT_EQ(decode->chain, 1u);
+  EXPECT_EQ(decode->sequences[0].position, 5);
+  router.cancel(1);
+  router.complete(first->id, {});
+  router.complete(decode->id, {3});
   EXPECT_EQ(router.counts(0).free_blocks, 20);
-  EXPECT_THROW(router.complete(second[0].id, {}), Error);
+  EXPECT_THROW(router.complete(decode->id, {}), Error);
+}
+
+// Both routes learn from what a step of one took on the stage that they share.
+TEST(Router, RoutesLearnFromEachOthersStepsOnSharedStages) {
+  const ServePlan plan = plan_of({320, 320, 320}, {{0, 1}, {2, 1}});
+  Router router(plan, {});
+  const StepLoad load{.tokens = 8, .context = 8, .cached = 64, .logits = 8};
+  const double before_s = router.times(1).times()->visits[1].time.seconds(load);
+  for (int i = 0; i < 50; ++i) router.measure(0, load, {before_s, 3 * before_s}, {});
+  EXPECT_NEAR(router.times(1).times()->visits[1].time.seconds(load), 3 * before_s, 0.2 * before_s);
+  EXPECT_EQ(router.times(1).steps(1), 50);
+  EXPECT_EQ(router.times(1).steps(2), 0);
 }
 
 TEST(Router, RequestsGoWhereTheFewestAreOpen) {
@@ -163,11 +176,11 @@ TEST(Router, ARouteWithRolesHasAChainForEach) {
 
   // A sequence whose prompt came by the network begins with a decode.
   router.add(7, 2, 33, 4, 32);
-  const std::vector<RoutedStep> steps = router.next();
-  ASSERT_EQ(steps.size(), 1u);
-  EXPECT_EQ(steps[0].sequences[0].position, 32);
-  EXPECT_EQ(steps[0].sequences[0].count, 1);
-  EXPECT_TRUE(steps[0].sequences[0].samples);
+  const auto step = router.next();
+  ASSERT_TRUE(step);
+  EXPECT_EQ(step->sequences[0].position, 32);
+  EXPECT_EQ(step->sequences[0].count, 1);
+  EXPECT_TRUE(step->sequences[0].samples);
 }
 
 }  // namespace

@@ -36,46 +36,52 @@ void BlockPool::give_back(std::int32_t id) {
 }
 
 Scheduler::Scheduler(SchedulerLimits limits, StepRule rule)
-    : limits_(limits),
-      rule_(rule ? std::move(rule) : fixed_steps({}, limits)),
-      pool_(limits.blocks),
-      micro_batches_(limits.micro_batches) {
+    : Scheduler(limits, {Lane{rule ? std::move(rule) : fixed_steps({}, limits), limits.micro_batches}}) {}
+
+Scheduler::Scheduler(SchedulerLimits limits, std::vector<Lane> lanes) : limits_(limits), pool_(limits.blocks) {
   MOTLEY_CHECK(limits_.block_tokens > 0 && limits_.max_tokens > 0 && limits_.max_sequences > 0);
-  MOTLEY_CHECK(limits_.micro_batches > 0 && limits_.max_queue >= 0);
+  MOTLEY_CHECK(!lanes.empty() && limits_.max_queue >= 0);
+  for (Lane& lane : lanes) {
+    MOTLEY_CHECK(lane.rule && lane.micro_batches > 0);
+    const std::int64_t micro_batches = lane.micro_batches;
+    lanes_.push_back({.given = std::move(lane), .micro_batches = micro_batches});
+  }
   // Every sequence brings at least one token.
   limits_.max_sequences = std::min(limits_.max_sequences, limits_.max_tokens);
 }
 
 Admission Scheduler::add(std::uint64_t id, std::int64_t prompt_tokens, std::int64_t max_new_tokens,
-                         std::int64_t priority, std::int64_t cached_tokens, QueueLimit queue_limit) {
+                         std::int64_t priority, std::int64_t cached_tokens, QueueLimit queue_limit, std::size_t lane) {
   MOTLEY_CHECK(prompt_tokens > 0 && max_new_tokens > 0 && !sequences_.contains(id));
   MOTLEY_CHECK(cached_tokens >= 0 && cached_tokens < prompt_tokens);
   const std::int64_t room = limits_.blocks * limits_.block_tokens;
   if (prompt_tokens > room || max_new_tokens > room - prompt_tokens) return Admission::never_fits;
-  if (queue_limit == QueueLimit::applies && std::ssize(waiting_) >= limits_.max_queue) return Admission::queue_full;
+  if (queue_limit == QueueLimit::applies && counts().waiting >= limits_.max_queue) return Admission::queue_full;
 
-  Sequence& sequence = insert(id, prompt_tokens, max_new_tokens, priority);
+  Sequence& sequence = insert(id, lane, prompt_tokens, max_new_tokens, priority);
   sequence.scheduled = cached_tokens;
   wait(sequence);
   return Admission::accepted;
 }
 
-Scheduler::Sequence& Scheduler::insert(std::uint64_t id, std::int64_t known_tokens, std::int64_t max_new_tokens,
-                                       std::int64_t priority) {
+Scheduler::Sequence& Scheduler::insert(std::uint64_t id, std::size_t lane, std::int64_t known_tokens,
+                                       std::int64_t max_new_tokens, std::int64_t priority) {
   constexpr std::int64_t largest_priority = 1'000'000;
   const std::int64_t lead = std::clamp(priority, -largest_priority, largest_priority) * steps_per_priority;
   Sequence& sequence = sequences_[id];
   sequence.id = id;
+  sequence.lane = lane;
   sequence.turn = static_cast<std::int64_t>(last_step_) - lead;
   sequence.number = ++arrivals_;
   sequence.known = known_tokens;
   sequence.most = known_tokens + max_new_tokens;
+  lanes_.at(lane).may_start = true;
   return sequence;
 }
 
 // One block stays free, so that others are not kept out until an adopted sequence ends.
 Admission Scheduler::adopt(std::uint64_t id, std::int64_t known_tokens, std::int64_t max_new_tokens,
-                           const CachedTokens& cached) {
+                           const CachedTokens& cached, std::size_t lane) {
   MOTLEY_CHECK(cached.tokens > 0 && cached.tokens < known_tokens && max_new_tokens > 0 && !sequences_.contains(id));
   const std::int64_t room = limits_.blocks * limits_.block_tokens;
   if (known_tokens > room || max_new_tokens > room - known_tokens) return Admission::never_fits;
@@ -83,7 +89,7 @@ Admission Scheduler::adopt(std::uint64_t id, std::int64_t known_tokens, std::int
   if (!inside || std::ssize(cached.blocks) >= pool_.free_count()) return Admission::never_fits;
   pool_.take(cached.blocks);
   last_step_ = std::max(last_step_, cached.last_step);  // the steps to come are later ones
-  Sequence& sequence = insert(id, known_tokens, max_new_tokens, 0);
+  Sequence& sequence = insert(id, lane, known_tokens, max_new_tokens, 0);
   sequence.blocks = cached.blocks;
   sequence.last_step = cached.last_step;
   if (cached.lacking_stages == 0) {
@@ -98,11 +104,13 @@ Admission Scheduler::adopt(std::uint64_t id, std::int64_t known_tokens, std::int
 
 std::map<std::uint64_t, CachedTokens> Scheduler::cached() const {
   std::map<std::uint64_t, CachedTokens> all;
-  for (const Sequence* sequence : running_)
-    if (!sequence->ended)
-      all[sequence->id] = {.tokens = sequence->scheduled, .blocks = sequence->blocks, .last_step = sequence->last_step};
-  for (const auto& [step, parts] : under_way_)
-    for (const Part& part : parts)
+  for (const LaneState& lane : lanes_)
+    for (const Sequence* sequence : lane.running)
+      if (!sequence->ended)
+        all[sequence->id] = {
+            .tokens = sequence->scheduled, .blocks = sequence->blocks, .last_step = sequence->last_step};
+  for (const auto& [id, step] : under_way_)
+    for (const Part& part : step.parts)
       if (const auto found = all.find(part.sequence->id); found != all.end())
         found->second.tokens = std::min(found->second.tokens, part.position);
   std::erase_if(all, [](const auto& sequence) { return sequence.second.tokens == 0; });
@@ -116,31 +124,44 @@ void Scheduler::cancel(std::uint64_t id) {
 }
 
 std::optional<ScheduledStep> Scheduler::next() {
-  if (std::ssize(under_way_) >= limits_.micro_batches) return std::nullopt;
-  const StepState now = state();
-  const StepBudget budget = rule_(now);
-  micro_batches_ = std::min(budget.micro_batches, limits_.micro_batches);
-  if (std::ssize(under_way_) >= micro_batches_) return std::nullopt;
+  for (std::size_t tries = 0; tries < lanes_.size(); ++tries) {
+    LaneState& lane = lanes_[next_lane_];
+    next_lane_ = (next_lane_ + 1) % lanes_.size();
+    if (!lane.may_start) continue;
+    if (auto step = next(lane)) return step;
+    lane.may_start = false;
+  }
+  return std::nullopt;
+}
+
+std::optional<ScheduledStep> Scheduler::next(LaneState& lane) {
+  if (lane.under_way >= lane.given.micro_batches) return std::nullopt;
+  const StepState now = state(lane);
+  const StepBudget budget = lane.given.rule(now);
+  lane.micro_batches = std::min(budget.micro_batches, lane.given.micro_batches);
+  if (lane.under_way >= lane.micro_batches) return std::nullopt;
   // Decodes leave a place for a prompt, or prompts would wait until an answer ends.
   const std::int64_t kept = now.prompts > 0 && limits_.max_sequences > 1 ? 1 : 0;
-  Draft draft{{last_step_ + 1, {}}, {}, limits_.max_tokens, limits_.max_sequences - kept};
-  add_decodes(draft);
+  const auto number = static_cast<std::size_t>(&lane - lanes_.data());
+  Draft draft{{last_step_ + 1, number, {}}, {}, limits_.max_tokens, limits_.max_sequences - kept};
+  add_decodes(lane, draft);
   draft.sequences += kept;
   draft.tokens = std::min(draft.tokens, budget.prompt_tokens);
-  add_prompts(draft, budget.chunks_under_way);
-  admit(draft);
+  add_prompts(lane, draft, budget.chunks_under_way);
+  admit(lane, draft);
   if (draft.step.sequences.empty()) return std::nullopt;
   last_step_ = draft.step.id;
-  under_way_[draft.step.id] = std::move(draft.parts);
+  under_way_[draft.step.id] = {number, std::move(draft.parts)};
+  ++lane.under_way;
   return std::move(draft.step);
 }
 
 // Of those that wait, as many count as their blocks allow to run.
-StepState Scheduler::state() const {
-  StepState state{.under_way = std::ssize(under_way_),
+StepState Scheduler::state(const LaneState& lane) const {
+  StepState state{.under_way = lane.under_way,
                   .free_blocks = static_cast<double>(pool_.free_count()) / static_cast<double>(pool_.total())};
   double cached = 0;
-  for (const Sequence* sequence : running_) {
+  for (const Sequence* sequence : lane.running) {
     if (sequence->ended) continue;
     const std::int64_t left = sequence->pending();
     if (left == 0 || sequence->decodes()) {
@@ -153,36 +174,47 @@ StepState Scheduler::state() const {
     }
   }
   if (state.decoding > 0) state.context = cached / static_cast<double>(state.decoding);
-  if (waiting_.empty()) return state;
+  if (lane.waiting.empty()) return state;
   // As if all waiting sequences were as long as their mean, but the first as it is.
-  const Sequence& first = **waiting_.begin();
+  const Sequence& first = **lane.waiting.begin();
+  const std::int64_t running = std::ssize(lane.running), waiting = std::ssize(lane.waiting);
   // One more than the micro-batches under way have places for, or nothing would ever ask for more of them.
-  const bool may_grow = std::ssize(running_) < limits_.max_sequences * limits_.micro_batches;
-  const std::int64_t places =
-      std::max<std::int64_t>(limits_.max_sequences * micro_batches_ - std::ssize(running_), may_grow ? 1 : 0);
-  const std::int64_t room = pool_.free_count() * limits_.block_tokens;
-  const std::int64_t fit = room * std::ssize(waiting_) / std::max<std::int64_t>(1, waiting_tokens_);
-  const std::int64_t fitting =
-      std::clamp<std::int64_t>(fit, blocks_for(first.known + 1) <= pool_.free_count() ? 1 : 0, std::ssize(waiting_));
-  const std::int64_t admitted = std::min(places, fitting);
+  const std::int64_t left =
+      std::max<std::int64_t>(limits_.max_sequences * lane.micro_batches - running, running < places(lane) ? 1 : 0);
+  const std::int64_t blocks = blocks_for_next(lane);
+  const std::int64_t fit = blocks * limits_.block_tokens * waiting / std::max<std::int64_t>(1, lane.waiting_tokens);
+  const std::int64_t fitting = std::clamp<std::int64_t>(fit, blocks_for(first.known + 1) <= blocks ? 1 : 0, waiting);
+  const std::int64_t admitted = std::min(left, fitting);
   state.prompts += admitted;
-  state.prompt_tokens += admitted == 1 ? first.pending() : waiting_tokens_ * admitted / std::ssize(waiting_);
-  state.stalled = std::ssize(waiting_) - admitted;
+  state.prompt_tokens += admitted == 1 ? first.pending() : lane.waiting_tokens * admitted / waiting;
+  state.stalled = waiting - admitted;
   return state;
+}
+
+// What is free for the first in the line of this lane: less what the first ones of other lanes need, which have waited
+// for longer and have a place.
+std::int64_t Scheduler::blocks_for_next(const LaneState& lane) const {
+  std::int64_t blocks = pool_.free_count();
+  for (const LaneState& other : lanes_) {
+    if (&other == &lane || other.waiting.empty() || std::ssize(other.running) >= places(other)) continue;
+    const Sequence* first = *other.waiting.begin();
+    if (InLine()(first, *lane.waiting.begin())) blocks -= blocks_for(first->known + 1);
+  }
+  return std::max<std::int64_t>(0, blocks);
 }
 
 // Those that wait longest for their turn go first. The micro-batches share the sequences, for one that took all of them
 // would leave the stages behind it without work: no step takes more than its part of all that run, nor more than its
 // part of those that are ready now.
-void Scheduler::add_decodes(Draft& draft) {
+void Scheduler::add_decodes(LaneState& lane, Draft& draft) {
   std::vector<Sequence*> ready;
-  for (Sequence* sequence : running_)
+  for (Sequence* sequence : lane.running)
     if (sequence->decodes()) ready.push_back(sequence);
   std::ranges::stable_sort(ready, {}, &Sequence::last_step);
 
-  const std::int64_t idle_micro_batches = micro_batches_ - std::ssize(under_way_);
+  const std::int64_t idle_micro_batches = lane.micro_batches - lane.under_way;
   std::int64_t share =
-      std::min(ceil_div(std::ssize(running_), micro_batches_), ceil_div(std::ssize(ready), idle_micro_batches));
+      std::min(ceil_div(std::ssize(lane.running), lane.micro_batches), ceil_div(std::ssize(ready), idle_micro_batches));
   for (Sequence* sequence : ready) {
     if (share == 0 || draft.full()) return;
     const bool preempted_meanwhile = !sequence->running;
@@ -193,8 +225,8 @@ void Scheduler::add_decodes(Draft& draft) {
 }
 
 // The next chunks of prompts that have begun, also of those whose chunks are under way.
-void Scheduler::add_prompts(Draft& draft, std::int64_t chunks_under_way) {
-  for (Sequence* sequence : running_) {
+void Scheduler::add_prompts(LaneState& lane, Draft& draft, std::int64_t chunks_under_way) {
+  for (Sequence* sequence : lane.running) {
     if (draft.full()) return;
     if (sequence->pending() == 0 || sequence->decodes() || sequence->ended) continue;
     // It gets one when the tokens before are done, as every decode does.
@@ -205,12 +237,11 @@ void Scheduler::add_prompts(Draft& draft, std::int64_t chunks_under_way) {
 
 // Strictly in the order of the line: a short request behind a long one that finds no room waits with it, or the long
 // one might wait for ever. No more run than the micro-batches have places for.
-void Scheduler::admit(Draft& draft) {
-  const std::int64_t places = limits_.max_sequences * limits_.micro_batches;
-  while (!waiting_.empty() && !draft.full() && std::ssize(running_) < places) {
-    Sequence& sequence = **waiting_.begin();
+void Scheduler::admit(LaneState& lane, Draft& draft) {
+  while (!lane.waiting.empty() && !draft.full() && std::ssize(lane.running) < places(lane)) {
+    Sequence& sequence = **lane.waiting.begin();
     const std::int64_t blocks = blocks_for(sequence.known + 1);
-    if (blocks > pool_.free_count()) return;
+    if (blocks > blocks_for_next(lane)) return;
     for (std::int64_t i = 0; i < blocks; ++i) sequence.blocks.push_back(pool_.take());
     leave_line(sequence);
     run(sequence);
@@ -241,23 +272,34 @@ void Scheduler::schedule(Sequence& sequence, Draft& draft) {
 }
 
 void Scheduler::wait(Sequence& sequence) {
-  waiting_.insert(&sequence);
-  waiting_tokens_ += sequence.pending();
+  LaneState& lane = lanes_[sequence.lane];
+  lane.waiting.insert(&sequence);
+  lane.waiting_tokens += sequence.pending();
 }
 
 void Scheduler::leave_line(Sequence& sequence) {
-  waiting_.erase(&sequence);
-  waiting_tokens_ -= sequence.pending();
+  LaneState& lane = lanes_[sequence.lane];
+  lane.waiting.erase(&sequence);
+  lane.waiting_tokens -= sequence.pending();
+  wake();
 }
 
 void Scheduler::run(Sequence& sequence) {
-  running_.insert(std::ranges::upper_bound(running_, &sequence, InLine()), &sequence);
+  std::vector<Sequence*>& running = lanes_[sequence.lane].running;
+  running.insert(std::ranges::upper_bound(running, &sequence, InLine()), &sequence);
   sequence.running = true;
 }
 
 void Scheduler::stop(Sequence& sequence) {
-  running_.erase(std::ranges::lower_bound(running_, &sequence, InLine()));
+  std::vector<Sequence*>& running = lanes_[sequence.lane].running;
+  running.erase(std::ranges::lower_bound(running, &sequence, InLine()));
   sequence.running = false;
+}
+
+// There may be blocks now for what found none before: some are free, or a sequence that is done with its step can be
+// preempted.
+void Scheduler::wake() {
+  for (LaneState& lane : lanes_) lane.may_start = true;
 }
 
 // A block for the token to be computed, at the cost of sequences behind this one in the line. False: nobody behind it
@@ -265,12 +307,24 @@ void Scheduler::stop(Sequence& sequence) {
 bool Scheduler::reserve_for_decode(Sequence& sequence) {
   if (std::ssize(sequence.blocks) >= blocks_for(sequence.known)) return true;
   if (pool_.free_count() == 0) {
-    const auto last = std::find_if(running_.rbegin(), running_.rend(), [](const Sequence* s) { return s->steps == 0; });
-    if (*last == &sequence) return false;
-    preempt(**last);
+    Sequence& last = last_to_preempt();
+    if (&last == &sequence) return false;
+    preempt(last);
   }
   sequence.blocks.push_back(pool_.take());
   return true;
+}
+
+// Of any lane. There is one: the sequence that needs a block.
+Scheduler::Sequence& Scheduler::last_to_preempt() const {
+  Sequence* last = nullptr;
+  for (const LaneState& lane : lanes_) {
+    const auto found =
+        std::find_if(lane.running.rbegin(), lane.running.rend(), [](const Sequence* s) { return s->steps == 0; });
+    if (found != lane.running.rend() && (last == nullptr || InLine()(last, *found))) last = *found;
+  }
+  MOTLEY_CHECK(last != nullptr);
+  return *last;
 }
 
 // The last one first, so that the next sequence takes them in their order: what lies side by side moves at once where
@@ -278,6 +332,7 @@ bool Scheduler::reserve_for_decode(Sequence& sequence) {
 void Scheduler::give_back(Sequence& sequence) {
   for (const std::int32_t block : std::views::reverse(sequence.blocks)) pool_.give_back(block);
   sequence.blocks.clear();
+  wake();
 }
 
 void Scheduler::preempt(Sequence& sequence) {
@@ -307,7 +362,8 @@ void Scheduler::complete(std::uint64_t step, const std::set<std::uint64_t>& fini
   const auto done = under_way_.find(step);
   MOTLEY_CHECK(done != under_way_.end());
   std::size_t ended = 0;
-  for (const Part& part : done->second) {
+  LaneState& lane = lanes_[done->second.lane];
+  for (const Part& part : done->second.parts) {
     Sequence& sequence = *part.sequence;
     --sequence.steps;
     const bool ends = part.samples && finished.contains(sequence.id);
@@ -321,14 +377,19 @@ void Scheduler::complete(std::uint64_t step, const std::set<std::uint64_t>& fini
   }
   MOTLEY_CHECK(ended == finished.size());
   under_way_.erase(done);
+  --lane.under_way;
+  lane.may_start = true;
+  if (pool_.free_count() == 0) wake();
 }
 
 SchedulerCounts Scheduler::counts() const {
-  return {.waiting = std::ssize(waiting_),
-          .running = std::ssize(running_),
-          .steps_under_way = std::ssize(under_way_),
-          .free_blocks = pool_.free_count(),
-          .preemptions = preemptions_};
+  SchedulerCounts counts{
+      .steps_under_way = std::ssize(under_way_), .free_blocks = pool_.free_count(), .preemptions = preemptions_};
+  for (const LaneState& lane : lanes_) {
+    counts.waiting += std::ssize(lane.waiting);
+    counts.running += std::ssize(lane.running);
+  }
+  return counts;
 }
 
 std::int64_t Scheduler::blocks_for(std::int64_t tokens) const { return ceil_div(tokens, limits_.block_tokens); }

@@ -1,10 +1,13 @@
-// Iteration-level continuous batching over one route: which sequences' tokens go into the next micro-batch. Plain logic
-// without tensors, sockets or a clock, so that the server and the simulator run the same code.
+// Iteration-level continuous batching over one block table: which sequences' tokens go into the next micro-batch. Plain
+// logic without tensors, sockets or a clock, so that the server and the simulator run the same code.
 //
 // A pipeline of several stages works only while several micro-batches are under way. The chunks of one prompt may be in
 // several of them: every stage computes steps in the order in which they were scheduled, so a chunk finds the keys and
 // values of those before it. A decode waits for the token before it. A step assigns tokens under one budget: decodes
 // first, then prompt chunks. Blocks are ids of KV blocks, the same in all stages.
+//
+// Routes that share stages share the block table and the line for its blocks, and nothing else: each is a lane, with
+// steps of its own.
 #pragma once
 
 #include <cstddef>
@@ -52,6 +55,7 @@ struct ScheduledSequence {
 
 struct ScheduledStep {
   std::uint64_t id = 0;
+  std::size_t lane = 0;
   std::vector<ScheduledSequence> sequences;
 };
 
@@ -64,6 +68,12 @@ struct CachedTokens {
   std::int32_t lacking_stages = 0;
   std::uint64_t last_step = 0;
   bool operator==(const CachedTokens&) const = default;
+};
+
+// One route of those that share the blocks.
+struct Lane {
+  StepRule rule;
+  std::int64_t micro_batches = 1;  // under way at once
 };
 
 struct SchedulerCounts {
@@ -84,6 +94,7 @@ class Scheduler {
 
   // Without a rule, every step takes what the limits allow.
   explicit Scheduler(SchedulerLimits limits, StepRule rule = {});
+  Scheduler(SchedulerLimits limits, std::vector<Lane> lanes);
   Scheduler(Scheduler&&) = default;  // no copies: the line points at its sequences
   Scheduler& operator=(Scheduler&&) = default;
 
@@ -91,18 +102,19 @@ class Scheduler {
   // of the first `cached_tokens` of the prompt come from elsewhere and are written once its blocks are taken; fewer
   // than the prompt has. never_fits: prompt + output exceed all blocks.
   Admission add(std::uint64_t id, std::int64_t prompt_tokens, std::int64_t max_new_tokens, std::int64_t priority = 0,
-                std::int64_t cached_tokens = 0, QueueLimit queue_limit = QueueLimit::applies);
+                std::int64_t cached_tokens = 0, QueueLimit queue_limit = QueueLimit::applies, std::size_t lane = 0);
   // A sequence of another scheduler whose `cached` tokens, fewer than are known and at least one, stay in their blocks,
   // and which runs at once; ends as never_fits where they do not. Those that have waited longest go first. Before any
   // step.
-  Admission adopt(std::uint64_t id, std::int64_t known_tokens, std::int64_t max_new_tokens, const CachedTokens& cached);
+  Admission adopt(std::uint64_t id, std::int64_t known_tokens, std::int64_t max_new_tokens, const CachedTokens& cached,
+                  std::size_t lane = 0);
   // What is there of the running sequences, if every step under way is lost.
   std::map<std::uint64_t, CachedTokens> cached() const;
   // Takes a sequence out, now or when its step under way completes. An id that is gone already is no error.
   void cancel(std::uint64_t id);
 
-  // The next micro-batch, or nothing: all micro-batches are under way, or there is no work, or its blocks are not yet
-  // free.
+  // The next micro-batch of any lane, in turn, or nothing: all micro-batches are under way, or there is no work, or its
+  // blocks are not yet free.
   std::optional<ScheduledStep> next();
 
   // A step is done, after all earlier ones that share a sequence with it. `finished` names those of its sequences that
@@ -115,6 +127,7 @@ class Scheduler {
  private:
   struct Sequence {
     std::uint64_t id = 0;
+    std::size_t lane = 0;
     std::int64_t turn = 0;       // arrival in steps, less the priority's lead
     std::uint64_t number = 0;    // of the arrival: orders equal turns
     std::int64_t known = 0;      // tokens whose ids are known: prompt and generated
@@ -136,6 +149,17 @@ class Scheduler {
     }
   };
 
+  // Views into sequences_, in the order of the line; every sequence is in one of them.
+  struct LaneState {
+    Lane given;
+    std::int64_t micro_batches = 1;  // of the last budget
+    std::int64_t under_way = 0;
+    std::set<Sequence*, InLine> waiting = {};
+    std::vector<Sequence*> running = {};
+    std::int64_t waiting_tokens = 0;  // that the waiting sequences have to compute
+    bool may_start = false;           // something has changed since no step could start
+  };
+
   // What comes back to the scheduler with a step that is done. A sequence that is under way stays where it is.
   struct Part {
     Sequence* sequence = nullptr;
@@ -152,17 +176,23 @@ class Scheduler {
     bool full() const { return tokens == 0 || sequences == 0; }
   };
 
-  StepState state() const;
-  void add_decodes(Draft& draft);
-  void add_prompts(Draft& draft, std::int64_t chunks_under_way);
-  void admit(Draft& draft);
-  Sequence& insert(std::uint64_t id, std::int64_t known_tokens, std::int64_t max_new_tokens, std::int64_t priority);
+  std::optional<ScheduledStep> next(LaneState& lane);
+  StepState state(const LaneState& lane) const;
+  std::int64_t places(const LaneState& lane) const { return limits_.max_sequences * lane.given.micro_batches; }
+  std::int64_t blocks_for_next(const LaneState& lane) const;
+  void add_decodes(LaneState& lane, Draft& draft);
+  void add_prompts(LaneState& lane, Draft& draft, std::int64_t chunks_under_way);
+  void admit(LaneState& lane, Draft& draft);
+  Sequence& insert(std::uint64_t id, std::size_t lane, std::int64_t known_tokens, std::int64_t max_new_tokens,
+                   std::int64_t priority);
   void schedule(Sequence& sequence, Draft& draft);
   void wait(Sequence& sequence);
   void leave_line(Sequence& sequence);
   void run(Sequence& sequence);
   void stop(Sequence& sequence);
   bool reserve_for_decode(Sequence& sequence);
+  Sequence& last_to_preempt() const;
+  void wake();
   void give_back(Sequence& sequence);  // its blocks
   void preempt(Sequence& sequence);
   void end(Sequence& sequence);
@@ -170,18 +200,18 @@ class Scheduler {
   std::int64_t blocks_for(std::int64_t tokens) const;
 
   SchedulerLimits limits_;
-  StepRule rule_;
   BlockPool pool_;
-  std::int64_t micro_batches_;                             // of the last budget
+  std::vector<LaneState> lanes_;
+  std::size_t next_lane_ = 0;                              // whose turn it is
   std::unordered_map<std::uint64_t, Sequence> sequences_;  // by id
-  // Views into sequences_, in the order of the line; every sequence is in one of them.
-  std::set<Sequence*, InLine> waiting_;
-  std::vector<Sequence*> running_;
-  std::map<std::uint64_t, std::vector<Part>> under_way_;  // by step
+  struct UnderWay {
+    std::size_t lane = 0;
+    std::vector<Part> parts;
+  };
+  std::map<std::uint64_t, UnderWay> under_way_;  // by step
   std::uint64_t last_step_ = 0;
   std::uint64_t arrivals_ = 0;
   std::int64_t preemptions_ = 0;
-  std::int64_t waiting_tokens_ = 0;  // that the waiting sequences have to compute
 };
 
 }  // namespace motley

@@ -85,10 +85,15 @@ class TimedSteps {
     return next;
   }
 
-  double tokens_per_s(const StepState& state, std::int64_t chunk, std::int64_t micro_batches) const {
+  // Where each step has this span.
+  double tokens_per_s(const StepState& state, std::int64_t chunk, std::int64_t micro_batches,
+                      const StepSpan& step) const {
     const std::int64_t per_step = decodes_of(state, micro_batches);
     const std::int64_t decodes = std::max<std::int64_t>(1, std::min(state.decoding, micro_batches * per_step));
-    return static_cast<double>(decodes + micro_batches * chunk) / cycle_s(span(state, per_step, chunk), micro_batches);
+    return static_cast<double>(decodes + micro_batches * chunk) / cycle_s(step, micro_batches);
+  }
+  double tokens_per_s(const StepState& state, std::int64_t chunk, std::int64_t micro_batches) const {
+    return tokens_per_s(state, chunk, micro_batches, span(state, decodes_of(state, micro_batches), chunk));
   }
 
   // The share of a step's tokens that the present number of micro-batches costs.
@@ -99,8 +104,14 @@ class TimedSteps {
   std::int64_t best_micro_batches(const StepState& state, std::int64_t chunk) const {
     std::int64_t best = 1;
     double most = 0;
+    std::int64_t per_step = 0;
+    StepSpan step;
     for (std::int64_t count = 1; count <= limits_.micro_batches; ++count) {
-      const double rate = tokens_per_s(state, chunk, count);
+      if (const std::int64_t decodes = decodes_of(state, count); count == 1 || decodes != per_step) {
+        per_step = decodes;
+        step = span(state, per_step, chunk);
+      }
+      const double rate = tokens_per_s(state, chunk, count, step);
       if (most >= enough_micro_batches * rate) continue;
       most = rate;
       best = count;

@@ -111,7 +111,6 @@ CacheHandover Dispatcher::change_plan(std::shared_ptr<const ServePlan> plan, std
     earlier_preemptions_ += router_.counts(group).preemptions;
   const std::shared_ptr<const ServePlan> before = std::exchange(plan_, std::move(plan));
   router_ = Router(*plan_, options_);
-  ready_.clear();
   under_way_.clear();
   tokens_under_way_ = 0;
   for (const std::uint64_t id : warm_ups_) requests_.erase(id);
@@ -202,12 +201,8 @@ std::vector<std::uint64_t> Dispatcher::cancel_all() {
 }
 
 std::optional<Step> Dispatcher::next() {
-  if (ready_.empty())
-    for (const RoutedStep& routed : router_.next()) ready_.insert(ready_.begin(), fill(routed));  // taken from the back
-  if (ready_.empty()) return std::nullopt;
-  Step step = std::move(ready_.back());
-  ready_.pop_back();
-  return step;
+  const auto routed = router_.next();
+  return routed ? std::optional(fill(*routed)) : std::nullopt;
 }
 
 // Of tokens that were computed before.
@@ -397,8 +392,8 @@ void Dispatcher::describe(DriverStatus& status) const {
   status.preemptions = earlier_preemptions_;
   status.replayed_tokens = replayed_;
   status.pipelines.clear();
-  for (std::size_t group = 0; group < router_.groups(); ++group) {
-    const MeasuredPipeline& times = router_.times(group);
+  for (std::size_t chain = 0; chain < router_.chains().size(); ++chain) {
+    const MeasuredPipeline& times = router_.times(chain);
     PipelineStatus& pipeline = status.pipelines.emplace_back();
     pipeline.predicted = times.believed();
     pipeline.measured = *times.times();
@@ -416,7 +411,7 @@ void Dispatcher::describe(DriverStatus& status) const {
     status.running[route] = counts.running;
     status.preemptions += counts.preemptions;
     status.free_blocks += counts.free_blocks;
-    status.total_blocks += router_.limits(group).blocks;
+    status.total_blocks += router_.blocks(group);
   }
 }
 

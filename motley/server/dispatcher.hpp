@@ -119,7 +119,6 @@ class Dispatcher {
   std::map<std::string, Pace> paces_;             // by device
   std::map<std::uint64_t, Request> requests_;
   std::set<std::uint64_t> warm_ups_;
-  std::vector<Step> ready_;  // scheduled together, to be handed out one by one
   std::map<std::uint64_t, StepUnderWay> under_way_;
   std::uint64_t last_request_ = 0;
   std::int64_t tokens_under_way_ = 0;

@@ -47,13 +47,12 @@ Value stage_value(const StageTime& time, double full_step) {
                         {"tokens_at_no_cost", tokens && std::isfinite(*tokens) ? Value(*tokens) : Value()}});
 }
 
-// A stage that several routes share stands there once.
+// Of one route.
 Value step_values(const ServePlan& plan, const PipelineStatus& pipeline) {
   const auto full_step = static_cast<double>(plan.step.max_tokens);
   Value::Array stages;
   for (std::size_t i = 0; i < pipeline.predicted.visits.size(); ++i) {
     const PipelineTime::Visit& visit = pipeline.predicted.visits[i];
-    if (i > 0 && pipeline.predicted.visits[i - 1].stage == visit.stage) continue;
     stages.push_back(Value::object({{"stage", plan.stages.at(visit.stage).id},
                                     {"measured_steps", pipeline.steps.at(i)},
                                     {"predicted", stage_value(visit.time, full_step)},
@@ -61,7 +60,7 @@ Value step_values(const ServePlan& plan, const PipelineStatus& pipeline) {
   }
   const auto way_s = [](const PipelineTime& times) {
     double seconds = times.back_s;
-    for (const PipelineTime::Crossing& crossing : times.crossings) seconds += crossing.share * crossing.time.seconds(1);
+    for (const PipelineTime::Crossing& crossing : times.crossings) seconds += crossing.time.seconds(1);
     return seconds;
   };
   return Value::object(

@@ -3,11 +3,16 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
 #include <utility>
 
 #include "motley/base/error.hpp"
 
 namespace motley::sim {
+namespace {
+constexpr std::uint32_t no_stage = ~std::uint32_t{0};
+}
+
 Network::Network(const ServePlan& plan, const Router& router, const std::optional<PipelineTime>& times)
     : plan_(plan), times_(router.times()), window_(window_of(plan.model.arch)) {
   for (const RouteChain& chain : router.chains()) chains_.push_back(chain_model(chain));
@@ -17,6 +22,19 @@ Network::Network(const ServePlan& plan, const Router& router, const std::optiona
   }
   for (std::size_t route = 0; route < plan.routes.size(); ++route)
     if (const auto decode = router.decode_chain(route)) add_transfers(chains_[route], chains_[*decode], route);
+  find_shared_links();
+}
+
+void Network::find_shared_links() {
+  std::vector<std::set<std::uint32_t>> senders(links_.size());
+  for (const ChainModel& chain : chains_) {
+    for (const StageHop& hop : chain.hops)
+      if (hop.next.link != no_link) senders[hop.next.link].insert(hop.stage);
+    for (const Transfer& transfer : chain.transfers) senders[transfer.way.link].insert({no_stage, no_stage - 1});
+  }
+  for (ChainModel& chain : chains_)
+    for (StageHop& hop : chain.hops)
+      hop.leaves_in_order = hop.next.link == no_link || senders[hop.next.link].size() == 1;
 }
 
 ChainModel Network::chain_model(const RouteChain& chain) {
@@ -58,18 +76,12 @@ Way Network::way(std::uint32_t from, std::uint32_t to, HopTime time) {
   return {link, std::move(time)};
 }
 
-// Everything from one machine to another shares one link in that direction; inside a machine every pair of stages has
-// its own.
 std::uint32_t Network::link_between(std::uint32_t from_stage, std::uint32_t to_stage, const HopTime& time) {
-  const auto machine = [&](int device) {
-    return static_cast<std::uint32_t>(plan_.cluster.devices[static_cast<std::size_t>(device)].machine);
-  };
-  const std::uint32_t here = machine(time.from_device), there = machine(time.to_device);
-  const bool inside = here == there;
-  const auto [entry, added] = link_numbers_.try_emplace(
-      inside ? std::tuple(true, from_stage, to_stage) : std::tuple(false, here, there), links_.size());
+  const LinkKey key = times_.link_key(from_stage, to_stage, time);
+  const auto& [inside, here, there] = key;
+  const auto [entry, added] = link_numbers_.try_emplace(key, links_.size());
   if (added)
-    links_.push_back(inside ? LinkModel{plan_.stages[from_stage].id, plan_.stages[to_stage].id}
+    links_.push_back(inside ? LinkModel{plan_.stages[here].id, plan_.stages[there].id}
                             : LinkModel{plan_.cluster.machines[here].name, plan_.cluster.machines[there].name});
   return entry->second;
 }

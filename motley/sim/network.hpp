@@ -6,7 +6,6 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "motley/batching/router.hpp"
@@ -26,6 +25,8 @@ struct StageHop {
   std::uint32_t stage = 0;
   StageTime time = {};
   Way next = {};  // to the following hop; after the last one none
+  // No other stage sends over that link: the steps leave in the order in which they come.
+  bool leaves_in_order = true;
 };
 
 // Keys and values from a stage that prefilled to one that decodes.
@@ -58,6 +59,7 @@ class Network {
 
  private:
   static void take(const PipelineTime& times, ChainModel& chain);
+  void find_shared_links();
   Way way(std::uint32_t from, std::uint32_t to, HopTime time);
   std::uint32_t link_between(std::uint32_t from_stage, std::uint32_t to_stage, const HopTime& time);
   ChainModel chain_model(const RouteChain& chain);
@@ -68,7 +70,7 @@ class Network {
   std::int64_t window_ = 0;
   std::vector<ChainModel> chains_;
   std::vector<LinkModel> links_;
-  std::map<std::tuple<bool, std::uint32_t, std::uint32_t>, std::uint32_t> link_numbers_;  // inside a machine; ends
+  std::map<LinkKey, std::uint32_t> link_numbers_;
 };
 
 }  // namespace motley::sim

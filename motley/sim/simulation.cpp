@@ -136,7 +136,7 @@ void Simulation::handle(const Event& event) {
   if (slots_[event.subject].generation != event.generation) return;
   switch (event.kind) {
     case EventKind::at_stage: return reach_stage(event.subject, event.hop);
-    case EventKind::computed: return leave_stage(event.subject, event.hop);
+    case EventKind::computed: return leave_stage(event.subject, event.hop, now_s_);
     default: return take_answer(event.subject);
   }
 }
@@ -268,7 +268,7 @@ void Simulation::hand_over(std::uint32_t request, std::size_t chain) {
   double arrived_s = now_s_;
   for (const Transfer& transfer : network_.chains()[chain].transfers) {
     const double bytes = cached * transfer.bytes_per_token;
-    arrived_s = std::max(arrived_s, send(transfer.way, bytes / transfer.way.time.token_bytes, bytes,
+    arrived_s = std::max(arrived_s, send(transfer.way, now_s_, bytes / transfer.way.time.token_bytes, bytes,
                                          {.tokens = cached, .sequences = 1}));
   }
   events_.push(arrived_s, EventKind::transferred, request, open.generation);
@@ -277,8 +277,7 @@ void Simulation::hand_over(std::uint32_t request, std::size_t chain) {
 // ---- steps ----
 
 void Simulation::start_steps(std::size_t group) {
-  for (auto steps = router_.next(group); !steps.empty(); steps = router_.next(group))
-    for (RoutedStep& step : steps) launch(std::move(step));
+  while (auto step = router_.next(group)) launch(std::move(*step));
   note_queue(group);
 }
 
@@ -306,11 +305,13 @@ void Simulation::reach_stage(std::uint32_t slot, std::uint32_t hop) {
   const StepSlot& under_way = slots_[slot];
   const StageHop& here = network_.chains()[under_way.step.chain].hops[hop];
   const double seconds = here.time.seconds(under_way.load) * crowding(here.stage);
-  const double done_s = occupy(stages_[here.stage], seconds, under_way.load.tokens,
+  const double done_s = occupy(stages_[here.stage], now_s_, seconds, under_way.load.tokens,
                                {.track = here.stage,
                                 .step = under_way.step.id,
                                 .tokens = under_way.load.tokens,
                                 .sequences = static_cast<std::uint32_t>(under_way.step.sequences.size())});
+  // Where nothing can come between, the step's way to the next stage is known already.
+  if (here.leaves_in_order && options_.faults.empty()) return leave_stage(slot, hop, done_s);
   events_.push(done_s, EventKind::computed, slot, under_way.generation, hop);
 }
 
@@ -325,17 +326,17 @@ double Simulation::crowding(std::uint32_t stage) const {
   return std::max(1.0, static_cast<double>(workers) / static_cast<double>(local->cores));
 }
 
-void Simulation::leave_stage(std::uint32_t slot, std::uint32_t hop) {
+void Simulation::leave_stage(std::uint32_t slot, std::uint32_t hop, double time_s) {
   const StepSlot& under_way = slots_[slot];
   const ChainModel& chain = network_.chains()[under_way.step.chain];
   const StageHop& here = chain.hops[hop];
   if (hop + 1 == chain.hops.size()) {
     const double back_s = chain.back.seconds(static_cast<double>(under_way.step.sequences.size()));
-    const double answered_s = in_order(under_way.step.chain, hop + 1, now_s_ + back_s);
+    const double answered_s = in_order(under_way.step.chain, hop + 1, time_s + back_s);
     return events_.push(answered_s, EventKind::answered, slot, under_way.generation);
   }
   const double tokens = under_way.load.tokens;
-  const double sent_s = send(here.next, tokens, tokens * here.next.time.token_bytes,
+  const double sent_s = send(here.next, time_s, tokens, tokens * here.next.time.token_bytes,
                              {.step = under_way.step.id,
                               .tokens = tokens,
                               .sequences = static_cast<std::uint32_t>(under_way.step.sequences.size())});
@@ -359,9 +360,9 @@ void Simulation::take_answer(std::uint32_t slot) {
   if (!homeless_.empty()) place_homeless();
 }
 
-// Until when the server is busy with it.
-double Simulation::occupy(Server& server, double seconds, double amount, Timeline::Span span) {
-  const double start_s = std::max(now_s_, server.free_s);
+// Until when the server is busy with what comes at this time.
+double Simulation::occupy(Server& server, double from_s, double seconds, double amount, Timeline::Span span) {
+  const double start_s = std::max(from_s, server.free_s);
   server.free_s = start_s + seconds;
   server.busy_s += measured_part_s(start_s, server.free_s);
   server.amount += amount;
@@ -375,9 +376,9 @@ double Simulation::occupy(Server& server, double seconds, double amount, Timelin
 }
 
 // When it has arrived.
-double Simulation::send(const Way& way, double tokens, double bytes, Timeline::Span span) {
+double Simulation::send(const Way& way, double from_s, double tokens, double bytes, Timeline::Span span) {
   span.track = static_cast<std::uint32_t>(stages_.size()) + way.link;
-  return occupy(links_[way.link], way.time.occupancy_s(tokens, bytes), bytes, span) + way.time.latency_s(bytes);
+  return occupy(links_[way.link], from_s, way.time.occupancy_s(tokens, bytes), bytes, span) + way.time.latency_s(bytes);
 }
 
 // ---- measuring ----
@@ -390,7 +391,7 @@ double Simulation::measured_part_s(double from_s, double until_s) const {
 void Simulation::note_queue(std::size_t group) {
   QueueState& state = queues_[group];
   const double seconds = measured_part_s(state.since_s, now_s_);
-  const std::int64_t total = router_.limits(group).blocks;
+  const std::int64_t total = router_.blocks(group);
   state.waiting_s += seconds * static_cast<double>(state.counts.waiting);
   state.blocks_s += seconds * static_cast<double>(total - state.counts.free_blocks);
   state.since_s = now_s_;
@@ -432,7 +433,7 @@ SimResult Simulation::result() {
   for (std::size_t group = 0; group < queues_.size(); ++group) {
     note_queue(group);
     const QueueState& state = queues_[group];
-    const auto blocks = static_cast<double>(std::max<std::int64_t>(1, router_.limits(group).blocks));
+    const auto blocks = static_cast<double>(std::max<std::int64_t>(1, router_.blocks(group)));
     QueueUse use{.routes = {},
                  .waiting_mean = share(state.waiting_s),
                  .waiting_peak = state.waiting_peak,

@@ -77,13 +77,13 @@ class Simulation {
   void start_steps(std::size_t group);
   void launch(RoutedStep step);
   void reach_stage(std::uint32_t slot, std::uint32_t hop);
-  void leave_stage(std::uint32_t slot, std::uint32_t hop);
+  void leave_stage(std::uint32_t slot, std::uint32_t hop, double time_s);
   void take_answer(std::uint32_t slot);
   StepSlot& release(std::uint32_t slot);
   double crowding(std::uint32_t stage) const;
-  double occupy(Server& server, double seconds, double amount, Timeline::Span span);
+  double occupy(Server& server, double from_s, double seconds, double amount, Timeline::Span span);
   double in_order(std::size_t chain, std::size_t hop, double arrival_s);
-  double send(const Way& way, double tokens, double bytes, Timeline::Span span);
+  double send(const Way& way, double from_s, double tokens, double bytes, Timeline::Span span);
 
   void note_queue(std::size_t group);
   double measured_part_s(double from_s, double until_s) const;

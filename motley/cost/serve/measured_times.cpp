@@ -234,15 +234,14 @@ HopTime slower(const HopTime& believed, double factor) {
 }  // namespace
 
 MeasuredPipeline::MeasuredPipeline(PipelineTime believed)
-    : believed_(std::move(believed)), corrected_(std::make_shared<PipelineTime>(believed_)) {
-  bool single = true;
-  for (const PipelineTime::Visit& visit : believed_.visits)
-    single = stages_.try_emplace(visit.stage, visit.time).second && visit.share == 1 && single;
-  if (single) way_.emplace(way_of(believed_));
+    : believed_(std::move(believed)), corrected_(std::make_shared<PipelineTime>(believed_)), way_(way_of(believed_)) {
+  for (const PipelineTime::Visit& visit : believed_.visits) stages_.try_emplace(visit.stage, visit.time);
 }
 
 void MeasuredPipeline::add_stage(std::size_t stage, const StepLoad& load, double seconds) {
-  MeasuredStage& measured = stages_.at(stage);
+  const auto found = stages_.find(stage);
+  if (found == stages_.end()) return;
+  MeasuredStage& measured = found->second;
   measured.add(load, seconds);
   ++corrected_->corrections;
   for (std::size_t i = 0; i < believed_.visits.size(); ++i)
@@ -251,12 +250,11 @@ void MeasuredPipeline::add_stage(std::size_t stage, const StepLoad& load, double
 }
 
 void MeasuredPipeline::add_way(const StepLoad& load, double seconds) {
-  if (!way_) return;
-  way_->add(load, seconds);
+  way_.add(load, seconds);
   ++corrected_->corrections;
-  corrected_->back_s = way_->parts().step_s;
+  corrected_->back_s = way_.parts().step_s;
   for (std::size_t i = 0; i < believed_.crossings.size(); ++i)
-    corrected_->crossings[i].time = slower(believed_.crossings[i].time, way_->parts().tokens);
+    corrected_->crossings[i].time = slower(believed_.crossings[i].time, way_.parts().tokens);
 }
 
 }  // namespace motley

@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "motley/cost/serve/step_time.hpp"
@@ -60,7 +59,7 @@ class MeasuredStage {
 StageTime with_parts(const StageTime& believed, const MeasuredStage::Parts& parts);
 MeasuredStage::Parts parts_of(const StageTime& believed);  // as it is believed
 
-// All stages that the steps of one scheduler pass, and for a single chain its links and the way back.
+// The stages that the steps of a chain pass, its links and the way back.
 class MeasuredPipeline {
  public:
   explicit MeasuredPipeline(PipelineTime believed);
@@ -69,20 +68,20 @@ class MeasuredPipeline {
   const std::shared_ptr<const PipelineTime>& times() const { return times_; }
   const PipelineTime& believed() const { return believed_; }
 
-  // A step took this long on a stage of the plan.
+  // A step took this long on a stage of the plan, which the chain may pass or not.
   void add_stage(std::size_t stage, const StepLoad& load, double seconds);
   // A step that was alone in the pipeline took so much longer than on its stages.
   void add_way(const StepLoad& load, double seconds);
 
   std::int64_t steps(std::size_t stage) const { return stages_.at(stage).steps(); }  // measured so far
-  std::int64_t alone() const { return way_ ? way_->steps() : 0; }
+  std::int64_t alone() const { return way_.steps(); }
 
  private:
   PipelineTime believed_;
   std::shared_ptr<PipelineTime> corrected_;
   std::shared_ptr<const PipelineTime> times_ = corrected_;
   std::map<std::size_t, MeasuredStage> stages_;
-  std::optional<MeasuredStage> way_;  // none: of several chains
+  MeasuredStage way_;
 };
 
 }  // namespace motley

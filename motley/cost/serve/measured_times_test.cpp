@@ -163,13 +163,5 @@ TEST(MeasuredPipeline, TheWayIsCorrectedToo) {
   EXPECT_EQ(pipeline.alone(), 600);
 }
 
-TEST(MeasuredPipeline, OfSharedStagesTheWayStaysAsBelieved) {
-  PipelineTime shared = two_stages();
-  for (PipelineTime::Visit& visit : shared.visits) visit.share = 0.5;
-  MeasuredPipeline pipeline(shared);
-  pipeline.add_way(load_of(1), 1);
-  EXPECT_EQ(pipeline.times()->back_s, 0.002);
-}
-
 }  // namespace
 }  // namespace motley

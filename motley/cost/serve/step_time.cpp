@@ -82,6 +82,11 @@ double HopTime::occupancy_s(double tokens, double bytes) const {
   return bytes / path(bytes).bandwidth_bytes_per_s;
 }
 
+std::optional<MessageTime> HopTime::of_a_token() const {
+  if (!(small == large) || (rate && tokens_per_s == 0)) return std::nullopt;
+  return MessageTime{small.latency_s, tokens_per_s > 0 ? 1 / tokens_per_s : token_bytes / small.bandwidth_bytes_per_s};
+}
+
 bool HopTime::takes_as_long_as(const HopTime& other) const {
   const bool same_rate = rate && other.rate
                              ? rate->bytes == other.rate->bytes && rate->bytes_per_s == other.rate->bytes_per_s
@@ -92,46 +97,45 @@ bool HopTime::takes_as_long_as(const HopTime& other) const {
 
 StepSpan PipelineTime::span(const StepLoad& load) const {
   StepSpan span{.round_s = back_s};
-  double stage_s = 0;
-  for (std::size_t i = 0; i < visits.size(); ++i) {
-    const Visit& visit = visits[i];
-    StepLoad part = load;
-    part.tokens *= visit.share;
-    part.cached *= visit.share;
-    part.logits *= visit.share;
-    const double seconds = visit.time.seconds(part);
-    stage_s = i > 0 && visits[i - 1].stage == visit.stage ? stage_s + seconds : seconds;
-    span.busiest_s = std::max(span.busiest_s, stage_s);
-    span.round_s += static_cast<double>(visit.stages) * visit.share * seconds;
+  for (const Visit& visit : visits) {
+    const double seconds = visit.time.seconds(load) / visit.share;
+    span.busiest_s = std::max(span.busiest_s, seconds);
+    span.round_s += visit.stages * seconds;
   }
   for (const Crossing& crossing : crossings) {
-    const double tokens = crossing.share * load.tokens, bytes = tokens * crossing.time.token_bytes;
-    const double busy_s = crossing.time.occupancy_s(tokens, bytes);
-    span.busiest_s = std::max(span.busiest_s, busy_s);
-    span.round_s += static_cast<double>(crossing.links) * crossing.share * (busy_s + crossing.time.latency_s(bytes));
+    const double bytes = load.tokens * crossing.time.token_bytes;
+    const double seconds = crossing.time.occupancy_s(load.tokens, bytes) / crossing.share;
+    span.busiest_s = std::max(span.busiest_s, seconds);
+    span.round_s += crossing.links * (seconds + crossing.time.latency_s(bytes));
   }
   return span;
 }
 
+// Where every token takes the same time on a stage or a link, one with the sum of their times stands for all of them.
 PipelineTime PipelineTime::merged() const {
   PipelineTime merged{.back_s = back_s, .window = window, .corrections = corrections};
-  const auto visited_once = [&](std::size_t i) {
-    return (i == 0 || visits[i - 1].stage != visits[i].stage) &&
-           (i + 1 == visits.size() || visits[i + 1].stage != visits[i].stage);
-  };
-  std::vector<std::size_t> single;  // places in `merged` of stages that are visited once
-  for (std::size_t i = 0; i < visits.size(); ++i) {
-    const auto like = std::ranges::find_if(single, [&](std::size_t place) {
-      return merged.visits[place].share == visits[i].share && merged.visits[place].time == visits[i].time;
-    });
-    if (visited_once(i) && like != single.end()) {
-      merged.visits[*like].stages += visits[i].stages;
+  double stage_s = 0, slowest_stage_s = 0, link_s = 0, slowest_link_s = 0;  // per token
+  for (const Visit& visit : visits) {
+    if (visit.time.measured_tokens_per_s > 0 && !visit.time.pass) {
+      const double token_s = 1 / (visit.time.measured_tokens_per_s * visit.share);
+      stage_s += visit.stages * token_s;
+      slowest_stage_s = std::max(slowest_stage_s, token_s);
       continue;
     }
-    if (visited_once(i)) single.push_back(merged.visits.size());
-    merged.visits.push_back(visits[i]);
+    const auto like = std::ranges::find_if(
+        merged.visits, [&](const Visit& other) { return other.share == visit.share && other.time == visit.time; });
+    if (like != merged.visits.end())
+      like->stages += visit.stages;
+    else
+      merged.visits.push_back(visit);
   }
   for (const Crossing& crossing : crossings) {
+    if (const auto time = crossing.time.of_a_token()) {
+      merged.back_s += crossing.links * time->latency_s;
+      link_s += crossing.links * time->token_s / crossing.share;
+      slowest_link_s = std::max(slowest_link_s, time->token_s / crossing.share);
+      continue;
+    }
     const auto like = std::ranges::find_if(merged.crossings, [&](const Crossing& other) {
       return other.share == crossing.share && other.time.takes_as_long_as(crossing.time);
     });
@@ -140,6 +144,11 @@ PipelineTime PipelineTime::merged() const {
     else
       merged.crossings.push_back(crossing);
   }
+  if (slowest_stage_s > 0)
+    merged.visits.push_back(
+        {.time = {.measured_tokens_per_s = 1 / slowest_stage_s}, .stages = stage_s / slowest_stage_s});
+  if (slowest_link_s > 0)
+    merged.crossings.push_back({.time = {.tokens_per_s = 1 / slowest_link_s}, .links = link_s / slowest_link_s});
   return merged;
 }
 
@@ -237,21 +246,43 @@ MessageTime StepTimes::back(const RouteChain& chain) const {
   return {cost_.driver().step_s + path.latency_s, token_id_bytes / path.bandwidth_bytes_per_s};
 }
 
-PipelineTime StepTimes::pipeline(const std::vector<RouteChain>& chains) const {
-  PipelineTime pipeline{.window = window_of(plan_.model.arch)};
-  double weights = 0;
-  for (const RouteChain& chain : chains) weights += plan_.routes[chain.route].weight;
+LinkKey StepTimes::link_key(std::size_t from_stage, std::size_t to_stage, const HopTime& hop) const {
+  const auto machine = [&](int device) {
+    return static_cast<std::size_t>(plan_.cluster.devices[static_cast<std::size_t>(device)].machine);
+  };
+  const std::size_t here = machine(hop.from_device), there = machine(hop.to_device);
+  return here == there ? LinkKey{true, from_stage, to_stage} : LinkKey{false, here, there};
+}
+
+// A chain of weight 0 runs where no other does.
+std::vector<PipelineTime> StepTimes::pipelines(const std::vector<RouteChain>& chains) const {
+  std::vector<PipelineTime> pipelines;
+  std::map<std::size_t, double> stages;  // weights of all chains
+  std::map<LinkKey, double> links;
+  const auto ends = [&](const PipelineTime& pipeline, std::size_t crossing) {
+    return link_key(pipeline.visits[crossing].stage, pipeline.visits[crossing + 1].stage,
+                    pipeline.crossings[crossing].time);
+  };
   for (const RouteChain& chain : chains) {
-    const double share =
-        weights > 0 ? plan_.routes[chain.route].weight / weights : 1 / static_cast<double>(chains.size());
-    for (std::size_t i = 0; i < chain.hops; ++i) {
-      pipeline.visits.push_back({stage_of(chain, i), share, stage(chain, i)});
-      if (i > 0) pipeline.crossings.push_back({share, hop(chain, i - 1)});
-    }
-    pipeline.back_s += share * back(chain).seconds(1);
+    PipelineTime& pipeline = pipelines.emplace_back();
+    pipeline.back_s = back(chain).seconds(1);
+    pipeline.window = window_of(plan_.model.arch);
+    for (std::size_t i = 0; i < chain.hops; ++i)
+      pipeline.visits.push_back({.stage = stage_of(chain, i), .time = stage(chain, i)});
+    for (std::size_t i = 0; i + 1 < chain.hops; ++i) pipeline.crossings.push_back({.time = hop(chain, i)});
+    const double weight = plan_.routes[chain.route].weight;
+    for (const PipelineTime::Visit& visit : pipeline.visits) stages[visit.stage] += weight;
+    for (std::size_t i = 0; i < pipeline.crossings.size(); ++i) links[ends(pipeline, i)] += weight;
   }
-  std::ranges::stable_sort(pipeline.visits, {}, &PipelineTime::Visit::stage);
-  return pipeline;
+  for (std::size_t chain = 0; chain < chains.size(); ++chain) {
+    const double weight = plan_.routes[chains[chain].route].weight;
+    if (weight == 0) continue;
+    PipelineTime& pipeline = pipelines[chain];
+    for (PipelineTime::Visit& visit : pipeline.visits) visit.share = weight / stages[visit.stage];
+    for (std::size_t i = 0; i < pipeline.crossings.size(); ++i)
+      pipeline.crossings[i].share = weight / links[ends(pipeline, i)];
+  }
+  return pipelines;
 }
 
 }  // namespace motley

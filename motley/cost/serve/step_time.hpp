@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "motley/cost/serve/pass.hpp"
@@ -66,6 +67,7 @@ struct HopTime {
     return occupancy_s(tokens, tokens * token_bytes) + latency_s(tokens * token_bytes);
   }
   bool takes_as_long_as(const HopTime& other) const;  // for any number of tokens
+  std::optional<MessageTime> of_a_token() const;      // where each takes as long as any other
 };
 
 // Hops of a route that a sequence passes in every step: all of them, or those before or after the hand-over from
@@ -76,25 +78,28 @@ struct RouteChain {
   std::size_t hops = 0;
 };
 
+// Which link a hop takes: whether it is inside a machine, and the stages or else the machines at its ends.
+using LinkKey = std::tuple<bool, std::size_t, std::size_t>;
+
 // How long a step keeps its busiest stage or link, and how long it takes until the next one can follow with its tokens.
 struct StepSpan {
   double busiest_s = 0;
   double round_s = 0;
 };
 
-// The stages and links that the steps of one scheduler pass: of a chain, or of several that share stages. A step is
-// then cut by chain, and each part counts with the chain's share of the sequences.
+// The stages and links that the steps of a chain pass. Where other chains share one, this chain has a part of its time:
+// a step keeps it from the next one of the chain for as long as it takes there and theirs that come between.
 struct PipelineTime {
   struct Visit {
-    std::size_t stage = 0;  // of the plan; those of one stage stand together
-    double share = 1;
+    std::size_t stage = 0;  // of the plan
+    double share = 1;       // of the stage's time
     StageTime time = {};
-    std::int64_t stages = 1;  // that take the same time
+    double stages = 1;  // that take the same time; of slower and faster ones so many of the slowest
   };
   struct Crossing {
-    double share = 1;
+    double share = 1;  // of the link's time
     HopTime time = {};
-    std::int64_t links = 1;  // that take the same time
+    double links = 1;  // likewise
   };
   std::vector<Visit> visits = {};
   std::vector<Crossing> crossings = {};
@@ -103,7 +108,8 @@ struct PipelineTime {
   std::uint64_t corrections = 0;  // how often the times have changed
 
   StepSpan span(const StepLoad& load) const;
-  // With the same spans: stages that take the same time, and links that do, stand once with their number.
+  // With the same spans: stages that take the same time, or the same but for a factor, stand once with their number,
+  // and so do links.
   PipelineTime merged() const;
 };
 
@@ -125,10 +131,12 @@ class StepTimes {
   HopTime hop(const RouteChain& chain, std::size_t hop) const;  // from this hop of the chain to the next
   // Of sampled tokens from the last stage to the first, or through the driver to the next step.
   MessageTime back(const RouteChain& chain) const;
-  // Shares are the routes' weights.
-  PipelineTime pipeline(const std::vector<RouteChain>& chains) const;
+  // Of each of these chains, which share stages and links by their routes' weights.
+  std::vector<PipelineTime> pipelines(const std::vector<RouteChain>& chains) const;
 
   std::size_t stage_of(const RouteChain& chain, std::size_t hop) const;  // index into the plan's stages
+  // What is between two machines in one direction is one link; inside a machine every pair of stages has its own.
+  LinkKey link_key(std::size_t from_stage, std::size_t to_stage, const HopTime& hop) const;
   const TensorGroup& group(std::size_t stage) const { return groups_[stage]; }
   double request_s() const { return cost_.driver().request_s; }  // in addition to the steps of a request
 
