@@ -11,6 +11,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "motley/base/survive.hpp"
+
 namespace motley {
 
 class SerialQueue {
@@ -28,7 +30,7 @@ class SerialQueue {
   SerialQueue(const SerialQueue&) = delete;
   SerialQueue& operator=(const SerialQueue&) = delete;
 
-  // A job must not throw.
+  // What a job throws is lost, as where there is no memory: the jobs behind it run.
   void post(std::function<void()> job) {
     {
       const std::lock_guard lock(mutex_);
@@ -56,7 +58,7 @@ class SerialQueue {
       auto job = std::move(jobs_.front());
       jobs_.pop_front();
       lock.unlock();
-      job();
+      survive(job, [](const std::exception&) {});
       job = nullptr;  // what it holds is released here, without the lock
       lock.lock();
     }
