@@ -60,7 +60,7 @@ inline std::string colliding_keys(std::size_t bytes) {
 
 inline const std::vector<HostileJson>& hostile_documents() {
   static const std::vector<HostileJson> kinds = {
-      {"keys of one hash", [](std::size_t bytes) { return colliding_keys(bytes / 32); }},
+      {"keys of one hash", [](std::size_t bytes) { return colliding_keys(bytes / 64); }},
       {"one long key", [](std::size_t bytes) { return "{\"" + std::string(bytes, 'k') + "\":0}"; }},
       {"one long key twice",
        [](std::size_t bytes) { return fmt::format("{{\"{0}\":0,\"{0}\":0}}", std::string(bytes / 2, 'k')); }},
