@@ -199,7 +199,7 @@ TEST(Offloading, MoreOfATierNeverHurts) {
   EXPECT_GE(better, 2);
 }
 
-// A card of 12 GiB in a machine of 62 GiB, and a model of 20 GiB.
+// A card of 12 GiB in a machine of 62 GiB, and a model of 17 GiB.
 TEST(Offloading, TakesOfTheHostWhatTheWorkloadNeeds) {
   const Cluster cluster = cluster_of(R"(
 format = "motley.cluster/1"
@@ -215,7 +215,7 @@ memory = "12 GiB"
 memory_bandwidth = "672 GB/s"
 flops = { fp32 = "30.9 TFLOP/s", fp16 = "61.7 TFLOP/s", bf16 = "61.7 TFLOP/s" }
 )");
-  const Model model = llama_of(5120, 64, 64, 8, 25600, 40000);
+  const Model model = llama_of(5120, 64, 64, 8, 28672, 60000);
   const std::int64_t host = std::int64_t{62} << 30;
   const auto planned = [&](Objective objective, const Workload& workload) {
     ServePlan plan =
