@@ -121,7 +121,7 @@ void check_context(const std::string& file, const Model& model, const Workload& 
 
 void add_context_option(CLI::App& verb, std::int64_t& context) {
   verb.add_option("--context", context, "Longest sequence in tokens, prompt and answer (default: the model's)")
-      ->check(CLI::Range(1.0, max_context))
+      ->check(CLI::Range(std::int64_t{1}, static_cast<std::int64_t>(max_context)))
       ->type_name("N");
 }
 
