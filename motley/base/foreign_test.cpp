@@ -1,4 +1,4 @@
-// Bodies that a stranger may send: what reading them costs, counted and not timed.
+// Bodies that a stranger may send: what reading them costs in allocations and in processor time.
 #include "motley/base/foreign.hpp"
 
 #include <fmt/format.h>
