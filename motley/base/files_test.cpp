@@ -1,9 +1,12 @@
 #include "motley/base/files.hpp"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <array>
 #include <csignal>
 #include <cstdlib>
 
@@ -34,6 +37,20 @@ TEST(Files, WhatCannotBeWrittenLeavesTheOldFile) {
   std::signal(SIGXFSZ, handler);
   EXPECT_EQ(read_file(path), "old");
   EXPECT_EQ(std::distance(fs::directory_iterator(folder), {}), 1) << "nothing half written stays";
+  fs::remove_all(folder);
+}
+
+TEST(Files, APipeIsWrittenToAndNotReplaced) {
+  std::string folder = fs::temp_directory_path() / "motley-files-XXXXXX";
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  const fs::path path = fs::path(folder) / "pipe";
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  const int reader = ::open(path.c_str(), O_RDONLY | O_NONBLOCK);
+  replace_file(path, "plan");
+  std::array<char, 8> read{};
+  EXPECT_EQ(::read(reader, read.data(), read.size()), 4);
+  ::close(reader);
+  EXPECT_TRUE(fs::is_fifo(path));
   fs::remove_all(folder);
 }
 
