@@ -60,7 +60,7 @@ std::string kept_key(const std::filesystem::path& file, const std::string& membe
   try {
     std::error_code ignored;
     std::filesystem::create_directories(file.parent_path(), ignored);
-    write_secret(file.string(), made);
+    replace_file(file.string(), made, Readers::owner);
   } catch (const Error&) {
     // It serves this process alone.
   }

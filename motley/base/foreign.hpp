@@ -5,9 +5,9 @@
 #include <string>
 #include <string_view>
 
-#include "motley/base/value.hpp"
-
 namespace motley {
+
+class Value;
 
 constexpr std::size_t most_message_bytes = 1000;  // of a whole message, which may repeat what was sent
 

@@ -21,8 +21,7 @@ Coordination::Coordination(DeploymentStore& store, const CoordinationOptions& op
   const std::string relay_any = options.relays ? any : std::string();
   const std::optional<KeptDeployment> kept = store.read();
   if (!kept || !resume(*kept, kept->relay.empty() ? relay_any : kept->relay, options))
-    begin(std::make_unique<DeploymentGroup>("motley", any, options.report,
-                                            strangers_with(options.most_handshakes)),
+    begin(std::make_unique<DeploymentGroup>("motley", any, options.report, strangers_with(options.most_handshakes)),
           any, relay_any, options);
   // Copies: the coordinator's thread asks until the group has gone, which goes last.
   group->admission().keep_with([&store, &made = *group, driver = driver, relay = relay_address,
@@ -43,7 +42,8 @@ bool Coordination::resume(const KeptDeployment& kept, const std::string& relay_a
   const auto& waits = options.waits;
   for (bool told = false;; told = true) {
     try {
-      begin(std::make_unique<DeploymentGroup>("motley", kept, report, strangers_with(options.most_handshakes)), kept.driver, relay_at, options);
+      begin(std::make_unique<DeploymentGroup>("motley", kept, report, strangers_with(options.most_handshakes)),
+            kept.driver, relay_at, options);
       report("resumed", "machines of the deployment that was here come back by themselves");
       return true;
     } catch (const Error& error) {
@@ -62,7 +62,7 @@ void Coordination::begin(std::unique_ptr<DeploymentGroup> made, const std::strin
   auto listening = std::make_unique<Members>(MembersOptions{.listen = listen_address(address),
                                                             .access = made->access(),
                                                             .strangers = strangers_with(options.most_handshakes),
-                                                             .own_name = options.name,
+                                                            .own_name = options.name,
                                                             .objection = objection,
                                                             .report = options.report});
   driver = found_at(address, listening->address());
@@ -70,8 +70,8 @@ void Coordination::begin(std::unique_ptr<DeploymentGroup> made, const std::strin
     relay.emplace(RelayOptions{.listen = listen_address(relay_at),
                                .key = made->key(),
                                .identity = made->identity(),
-                               .strangers = strangers_with(options.most_handshakes),
                                .objection = objection,
+                               .strangers = strangers_with(options.most_handshakes),
                                .log = [report = options.report](const std::string& line) { report("relay", line); }});
     relay_address = found_at(relay_at, relay->address());
   }

@@ -577,7 +577,11 @@ TEST(Service, TheOperatorsPathsHaveAKeyOfTheirOwn) {
   };
   const std::vector<std::pair<std::string, std::string>> changes = {
       {"/plan", to_json(write(toy_plan({{1}})))}, {"/drain", R"({"member": "box"})"}, {"/link", "{}"}};
-  ServiceOptions options{.drain = [&](const std::string&, bool) { ++drained; },
+  ServiceOptions options{.drain =
+                             [&](const std::string&, bool) {
+                               ++drained;
+                               return std::vector<std::string>();
+                             },
                          .new_link =
                              [&](bool, std::optional<double>) {
                                ++links;

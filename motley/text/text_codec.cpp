@@ -143,7 +143,8 @@ class ProcessCodec final : public TextCodec {
     if (!has_chat_template_)
       throw input_error("the model has no chat template",
                         "add chat_template.jinja to its folder, or send plain text to /v1/completions");
-    return processes_.call(template_work, {"render", to_json(messages), flag(add_generation_prompt), to_json(arguments)})
+    return processes_
+        .call(template_work, {"render", to_json(messages), flag(add_generation_prompt), to_json(arguments)})
         .at(0);
   }
 
