@@ -28,6 +28,8 @@ Cost cost_of_body(const std::string& body, ApiKind kind, const Model& model, Tex
 
 TEST(Preparation, CostsWhatTheBytesDo) {
   constexpr std::size_t few_bytes = std::size_t{1} << 17, bytes = 16 * few_bytes;
+  // As many values as a body may hold, and the rest by its bytes: 248 MB for the longest body, of 8 MiB.
+  constexpr std::size_t most_bytes = 80'000'000 + 20 * bytes;
   const auto codec = TextCodec::open(MOTLEY_SOURCE_DIR "/tests/data/text/metaspace");
   Model model;
   model.arch.context = 512;
@@ -53,7 +55,7 @@ TEST(Preparation, CostsWhatTheBytesDo) {
       SCOPED_TRACE(fmt::format("{} as {}", document.name, place.name));
       const Cost small = cost_of_body(place.before + small_text + place.after, place.kind, model, *codec);
       const Cost large = cost_of_body(place.before + large_text + place.after, place.kind, model, *codec);
-      EXPECT_LT(large.peak_bytes, std::size_t{64} << 20) << "256 MB for 8 MiB";
+      EXPECT_LT(large.peak_bytes, most_bytes);
       EXPECT_LT(large.processor_s, 80 * small.processor_s + 0.1);
       if (std::getenv("MOTLEY_SHOW_COSTS") != nullptr)
         fmt::print("{:32} {:12} {:4} MB at once, {:.3f} s\n", document.name, place.name, large.peak_bytes >> 20,

@@ -169,7 +169,9 @@ class ServiceTest : public testing::Test {
   // Sends a request and reads its answer when the script has been played.
   class Call {
    public:
-    Call(int port, std::string path, std::string body) : client_(port) { client_.send(http_post(path, body)); }
+    Call(int port, std::string path, std::string body, const std::string& headers = {}) : client_(port) {
+      client_.send(http_post(path, body, headers + "Connection: close\r\n"));
+    }
     std::string answer() { return client_.receive_all(); }
     RawClient& client() { return client_; }
 
@@ -335,7 +337,7 @@ TEST_F(ServiceTest, PlansAreReadBesideStreams) {
   script.wait_for(1);
   auto slow = chat("", "a slow one");
   codec->slow_begun.wait(false);
-  Call plan(server.port(), "/plan", "{\"format\": \"motley.plan/1\"");
+  Call plan(server.port(), "/plan", "{\"format\": \"motley.plan/1\"", "Authorization: Bearer operator\r\n");
   EXPECT_TRUE(has(get("/health"), "ok"));  // it has arrived
   script.tokens(1, encode("at once"));
   script.end(1, FinishReason::stop);
