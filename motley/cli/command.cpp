@@ -33,7 +33,7 @@ std::string_view hint_for(ErrorCode code) {
 int report_error(const Error& error) {
   fmt::print(stderr, "error: {}\n", printable(error.what()));
   const std::string_view hint = error.hint().empty() ? hint_for(error.code()) : std::string_view(error.hint());
-  if (!hint.empty()) fmt::print(stderr, "\nhint: {}\n", printable(hint));
+  if (!hint.empty()) fmt::print(stderr, "\nhint: {}\n", printable_lines(hint));
   return static_cast<int>(error.code());
 }
 

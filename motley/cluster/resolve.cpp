@@ -10,6 +10,7 @@
 
 #include "motley/base/foreign.hpp"
 #include "motley/base/hints.hpp"
+#include "motley/base/printable.hpp"
 #include "motley/cluster/cluster.hpp"
 #include "motley/cluster/interconnect.hpp"
 #include "motley/cluster/names.hpp"
@@ -97,7 +98,7 @@ std::string type_to_copy(std::string_view name) {
   return fmt::format(
       "describe it, with its data sheet's figures:\n\n[[device_type]]\nname = \"{}\"\nvendor = \"nvidia\"\n"
       "memory = \"24 GiB\"\nmemory_bandwidth = \"346 GB/s\"\nflops = {{ fp16 = \"12 TFLOP/s\" }}",
-      shortened(name));
+      printable(shortened(name)));
 }
 
 // Cards of one series differ in a number or in the letter before it: P40 is not an A40, GTX 1070 not an RTX 2070.

@@ -202,6 +202,17 @@ def test_right_figures_draw_none(run, tmp_path):
             assert [line for line in drawn if "compute capability" not in line] == [], file  # of cards that are old indeed
 
 
+def test_the_table_for_an_unknown_card_can_be_copied(run, tmp_path):
+    text = 'format = "motley.cluster/1"\n[[machine]]\nname = "box"\ndevices = ["GTX 1070"]\n'
+    (tmp_path / "cluster.toml").write_text(text)
+    result = run("cluster check cluster.toml")
+    assert result.returncode == 2
+    hint, table = result.stderr.split("\n\n[[device_type]]\n")
+    assert 'device type "GTX 1070" is unknown' in hint
+    (tmp_path / "cluster.toml").write_text(text + "[[device_type]]\n" + table)
+    assert run("cluster check cluster.toml").returncode == 0
+
+
 def test_a_workload_in_wrong_units_draws_warnings(run, tmp_path):
     result = serve(run, workload(tmp_path, 'first_token = "2 us", per_token = "100 h"'))
     assert result.returncode == 0
