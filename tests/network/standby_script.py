@@ -84,7 +84,8 @@ def etcd_is_away(deployment, text):
     assert deployment.complete("Once upon a time", 60, 1) == text
     etcd.send_signal(signal.SIGCONT)
     words = [deployment.motley, "link", "--port", "8000"]
-    deployment.wait(lambda: subprocess.run(words, capture_output=True).returncode == 0, "it cannot keep anything any more")
+    environment = deployment.environment("m1")
+    deployment.wait(lambda: subprocess.run(words, capture_output=True, env=environment).returncode == 0, "it cannot keep anything any more")
 
 
 def names_the_driver(address):
