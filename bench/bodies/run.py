@@ -28,6 +28,7 @@ from decode.local_server import listening
 MODEL = ROOT / "data" / "models" / "tales"
 CLUSTER = ROOT / "examples" / "garage" / "one-device.toml"
 COMPLETIONS, CHATS = "/v1/completions", "/v1/chat/completions"
+KEY = "of-this-run"  # the operator's: plans are read for it alone
 SMALL = json.dumps({"prompt": "Once", "max_tokens": 1}).encode()
 MESSAGE = b'{"role":"user","content":"a"}'
 
@@ -78,7 +79,7 @@ def post(port, path, body):
     """The status, and how long it took."""
     begin = time.monotonic()
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
-    connection.request("POST", path, body, {"content-type": "application/json"})
+    connection.request("POST", path, body, {"content-type": "application/json", "authorization": f"Bearer {KEY}"})
     answer = connection.getresponse()
     answer.read()
     connection.close()
@@ -138,7 +139,7 @@ def main():
         plan = Path(folder) / "plan.json"
         command = [options.program, "plan", "serve", "--cluster", CLUSTER, "--model", MODEL, "-o", plan, "--quiet"]
         subprocess.run(list(map(str, command)), check=True, stdout=subprocess.DEVNULL)
-        with listening([options.program, "serve", plan, "--model", MODEL, "--local", "--port", "0"]) as address:
+        with listening([options.program, "serve", plan, "--model", MODEL, "--local", "--port", "0"], env=os.environ | {"MOTLEY_OPERATOR_KEY": KEY}) as address:
             port = int(address.rpartition(":")[2])
             pid = driver_of(port)
             while post(port, COMPLETIONS, SMALL)[0] != 200:

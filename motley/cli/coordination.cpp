@@ -23,6 +23,7 @@ Coordination::Coordination(DeploymentStore& store, const CoordinationOptions& op
   if (!kept || !resume(*kept, kept->relay.empty() ? relay_any : kept->relay, options))
     begin(std::make_unique<DeploymentGroup>("motley", any, options.report, strangers_with(options.most_handshakes)),
           any, relay_any, options);
+  own_token_ = group->admission().reserve(own_name_);
   // Copies: the coordinator's thread asks until the group has gone, which goes last.
   group->admission().keep_with([&store, &made = *group, driver = driver, relay = relay_address,
                                 report = options.report](const AdmissionRecord& record) {
@@ -99,7 +100,8 @@ void Coordination::forget() {
   store_.remove();
 }
 
-JoinLink Coordination::own_link(JoinLink link) {
+JoinLink Coordination::own_link(JoinLink link) const {
+  link.token = own_token_;
   for (std::string* address : {&link.coordinator, &link.driver, &link.relay})
     if (!address->empty() && listen_address(*address) != *address)
       *address = fmt::format("{}:{}", own_address(), parse_host_port(*address).port);

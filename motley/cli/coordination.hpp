@@ -43,7 +43,7 @@ struct Coordination {
 
   // A new link for other machines; that of this machine's own agent, whatever the names mean.
   JoinLink link(double lifetime_s) const;
-  static JoinLink own_link(JoinLink link);
+  JoinLink own_link(JoinLink link) const;
 
   // Cuts this machine off, and refuses what its link has certified but is not there. Returns, for people, what else
   // came by its link and is there; none is cut off where that cannot be kept.
@@ -58,6 +58,7 @@ struct Coordination {
 
   DeploymentStore& store_;
   const std::string own_name_;
+  std::string own_token_;
 };
 
 // --store URL.

@@ -141,7 +141,7 @@ int deploy(const DeployOptions& options) {
   const DeploymentGroup& group = *coordination.group;
   Members& members = *coordination.members;
   const JoinLink link = coordination.link(lifetime_s);
-  OwnAgent own_agent(to_text(Coordination::own_link(link)), agent_arguments(options.machine, name, model));
+  OwnAgent own_agent(to_text(coordination.own_link(link)), agent_arguments(options.machine, name, model));
   std::once_flag ended;
   const auto end = [&] {
     std::call_once(ended, [&] {

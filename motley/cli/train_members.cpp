@@ -81,7 +81,7 @@ Workers TrainMembers::start(const TrainPlan& plan, const std::filesystem::path& 
                                                      .waits = store_->is_shared() ? stays : std::function<bool()>()});
   Members& members = *coordination_->members;
   const JoinLink link = coordination_->link(lifetime_s);
-  own_agent_.emplace(to_text(Coordination::own_link(link)),
+  own_agent_.emplace(to_text(coordination_->own_link(link)),
                      agent_arguments(options_.machine, name, std::filesystem::absolute(weights).string()));
   print_link_after(*own_agent_, name, members, link, options_.stopped);
   members.offer_weights(manifest, weights);

@@ -33,13 +33,21 @@ std::string revocation_of(const std::string& member, const AdmissionRecord& reco
   return revoked ? fmt::format("the member \"{}\" has been revoked", member) : "";
 }
 
+}  // namespace
+
 // Why this key does not get this name.
-std::string objection_to(const Applicant& applicant, const AdmissionRecord& record) {
+std::string GroupAdmission::objection_to(const Applicant& applicant, const AdmissionRecord& record,
+                                         const Reserved& reserved) {
   if (std::string revoked = revocation_of(applicant.name, record); !revoked.empty()) return revoked;
   if (const auto token = record.tokens.find(applicant.token); token != record.tokens.end() && token->second.revoked)
     return "the token has been revoked";  // since it was looked at
   const bool renews = applicant.token.empty();
   const std::string folded = folded_machine_name(applicant.name);
+  const bool owned = !renews && !reserved.token.empty() && same_secret(applicant.token, reserved.token);
+  if (owned && applicant.name == reserved.name) return {};
+  if (!renews && folded == folded_machine_name(reserved.name))
+    return fmt::format("another machine is called \"{}\": choose another name with --name (it is the driver's)",
+                       reserved.name);
   std::size_t of_token = 0;
   for (const auto& [name, certified] : record.certified) {
     const bool same = name == applicant.name;
@@ -56,8 +64,6 @@ std::string objection_to(const Applicant& applicant, const AdmissionRecord& reco
     return "too many names have been certified: get a new link (motley link), and revoke the one that let them in";
   return {};
 }
-
-}  // namespace
 
 AdmissionRecord GroupAdmission::record() const {
   const std::lock_guard lock(mutex_);
@@ -86,6 +92,12 @@ void GroupAdmission::change(const Apply& apply) {
   }
   const std::lock_guard lock(mutex_);
   record_ = std::move(next);
+}
+
+std::string GroupAdmission::reserve(const std::string& member) {
+  const std::lock_guard lock(mutex_);
+  reserved_ = {member, make_join_token()};
+  return reserved_.token;
 }
 
 std::string GroupAdmission::new_token(double lifetime_s) {
@@ -123,8 +135,13 @@ std::vector<std::string> GroupAdmission::revoke(const std::string& member, const
 
 GroupAdmission::Certification GroupAdmission::certify(const Applicant& applicant, double valid_s) {
   Certification made;
+  Reserved reserved;
+  {
+    const std::lock_guard lock(mutex_);
+    reserved = reserved_;
+  }
   change([&](AdmissionRecord& record) {
-    if (made.objection = objection_to(applicant, record); !made.objection.empty()) return;
+    if (made.objection = objection_to(applicant, record, reserved); !made.objection.empty()) return;
     AdmissionRecord::Certified& certified = record.certified[applicant.name];
     made.first = certified.key.empty();
     if (made.first) certified.token = start_of(applicant.token);
@@ -136,6 +153,7 @@ GroupAdmission::Certification GroupAdmission::certify(const Applicant& applicant
 
 std::string GroupAdmission::token_objection(const std::string& token) const {
   const std::lock_guard lock(mutex_);
+  if (!reserved_.token.empty() && same_secret(token, reserved_.token)) return {};
   const AdmissionRecord::Token* found = nullptr;
   for (const auto& [known, state] : record_.tokens)
     if (same_secret(token, known)) found = &state;

@@ -49,6 +49,9 @@ class GroupAdmission {
   // What is given every change from now on; may throw. Empty: nothing is.
   void keep_with(std::function<void(const AdmissionRecord&)> keep);
 
+  // The name of the driver's own machine, and the token that alone brings it in, with whatever key it comes: who keeps
+  // the deployment may take it up where nothing else is left. Both hold while this process lives, and are not kept.
+  std::string reserve(const std::string& member);
   // A new one, beside those that are valid; for so many seconds. Throws an input error where these are not positive.
   std::string new_token(double lifetime_s);
   // Every token so far is refused from now on.
@@ -69,6 +72,10 @@ class GroupAdmission {
   std::string member_objection(const std::string& member) const;
 
  private:
+  struct Reserved {
+    std::string name, token;
+  };
+  static std::string objection_to(const Applicant& applicant, const AdmissionRecord& record, const Reserved& reserved);
   template <class Apply>
   void change(const Apply& apply);
 
@@ -76,6 +83,7 @@ class GroupAdmission {
   std::function<void(const AdmissionRecord&)> keep_;
   mutable std::mutex mutex_;
   AdmissionRecord record_;
+  Reserved reserved_;
 };
 
 }  // namespace motley

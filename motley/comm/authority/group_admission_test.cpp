@@ -64,6 +64,24 @@ TEST(GroupAdmission, AKeyHasOneNameThatNoOtherKeyGets) {
   EXPECT_TRUE(admission.certify({"guest", "k5", token}, hour_s).first) << "no certificate is valid any more";
 }
 
+// A driver takes up what was kept on a machine that has lost its key.
+TEST(GroupAdmission, TheDriversNameIsItsOwnWhateverItsKey) {
+  GroupAdmission admission;
+  const std::string link = admission.new_token(60);
+  EXPECT_EQ(admission.certify({"box", "k1", link}, hour_s).objection, "");
+  const std::string own = admission.reserve("box");
+  EXPECT_EQ(admission.token_objection(own), "");
+  EXPECT_FALSE(admission.record().tokens.contains(own)) << "it is not kept";
+  for (const std::string name : {"box", "Box"})
+    for (const std::string key : {"k1", "k2"})
+      EXPECT_THAT(admission.certify({name, key, link}, hour_s).objection,
+                  HasSubstr("another machine is called \"box\""));
+  EXPECT_EQ(admission.certify({"box", "k2", own}, hour_s).objection, "");
+  EXPECT_EQ(admission.record().certified.at("box").key, "k2");
+  admission.revoke_tokens();
+  EXPECT_EQ(admission.token_objection(own), "");
+}
+
 TEST(GroupAdmission, WhatATokenCertifiedIsRevokedWithWhomItLetIn) {
   GroupAdmission admission;
   const std::string token = admission.new_token(60), other = admission.new_token(60);
