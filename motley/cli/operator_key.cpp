@@ -6,28 +6,19 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <filesystem>
 
 #include "motley/base/environment_error.hpp"
+#include "motley/base/files.hpp"
 #include "motley/cli/agents.hpp"
+#include "motley/comm/authority/authority.hpp"
 #include "motley/comm/net/file_descriptor.hpp"
-#include "motley/comm/net/random_bytes.hpp"
 
 namespace motley::cli {
 namespace {
 
-constexpr std::size_t key_bytes = 32;
 constexpr std::size_t longest_key = 4096;
-
-std::string make_key() {
-  std::array<std::byte, key_bytes> bytes{};
-  fill_random(bytes);
-  std::string text;
-  for (const std::byte byte : bytes) text += fmt::format("{:02x}", static_cast<unsigned>(byte));
-  return text;
-}
 
 std::filesystem::path keys_folder() { return user_folder("XDG_STATE_HOME", ".local/state") / "operators"; }
 
@@ -67,7 +58,8 @@ void add_operator_key_option(CLI::App& verb, std::string& key, const std::string
   verb.add_option("--operator-key", key, help)->envname("MOTLEY_OPERATOR_KEY")->type_name("KEY");
 }
 
-OperatorKey::OperatorKey(const std::string& given) : key_(given.empty() ? make_key() : given), given_(!given.empty()) {}
+OperatorKey::OperatorKey(const std::string& given)
+    : key_(given.empty() ? make_join_token() : given), given_(!given.empty()) {}
 
 OperatorKey::~OperatorKey() {
   const FileDescriptor folder = name_.empty() ? FileDescriptor() : open_folder();
@@ -83,23 +75,10 @@ void OperatorKey::keep(const std::string& host, int port) {
   std::error_code ignored;
   std::filesystem::create_directories(keys_folder().parent_path(), ignored);
   ::mkdir(keys_folder().c_str(), 0700);
-  const auto failed = [] {
-    return environment_error(fmt::format("cannot keep the operator's key in {}", keys_folder().string()),
-                             "make the folder this user's alone (mode 0700), or choose a key with --operator-key");
-  };
-  const FileDescriptor folder = open_folder();
-  if (!folder) throw failed();
-  const std::string half = fmt::format("{}.{}", name, ::getpid());
-  ::unlinkat(folder.get(), half.c_str(), 0);  // of a process that was killed
-  const FileDescriptor file(
-      ::openat(folder.get(), half.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-  const std::string line = key_ + "\n";
-  if (!file || ::write(file.get(), line.data(), line.size()) != static_cast<ssize_t>(line.size()) ||
-      ::renameat(folder.get(), half.c_str(), folder.get(), name.c_str()) != 0) {
-    const Error error = failed();
-    ::unlinkat(folder.get(), half.c_str(), 0);
-    throw error;
-  }
+  if (!open_folder())
+    throw environment_error(fmt::format("cannot keep the operator's key in {}", keys_folder().string()),
+                            "make the folder this user's alone (mode 0700), or choose a key with --operator-key");
+  replace_file(keys_folder() / name, key_ + "\n", Readers::owner);
   name_ = name;
 }
 
