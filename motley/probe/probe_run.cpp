@@ -13,6 +13,8 @@
 
 #include "motley/base/clock.hpp"
 #include "motley/base/environment_error.hpp"
+#include "motley/probe/fit/typical.hpp"
+#include "motley/probe/fit/unknown_machine.hpp"
 
 namespace motley {
 namespace {
@@ -118,24 +120,6 @@ void write_weights(const Architecture& arch, const std::filesystem::path& folder
   if (fill == Fill::random) fill_at_random(file, begin, begin + bytes);
 }
 
-ClusterDescription one_machine(int workers, std::int64_t memory_bytes, const std::string& name) {
-  DeviceType type;
-  type.name = "worker";
-  type.vendor = "cpu";
-  type.memory_bytes = memory_bytes;
-  type.memory_bandwidth_bytes_per_s = 1;
-  type.flop_per_s = {{"bf16", 1}, {"fp32", 1}};
-  type.reserve_bytes = 0;
-  MachineDescription machine;
-  machine.name = name;
-  machine.devices = {fmt::format("worker*{}", workers)};
-  ClusterDescription description;
-  description.name = "this machine";
-  description.machines = {machine};
-  description.device_types = {type};
-  return description;
-}
-
 ServePlan probe_plan(const Model& model, const StepLimits& step, std::int64_t kv_tokens,
                      const std::vector<ProbeRoute>& routes) {
   ServePlan plan;
@@ -200,13 +184,11 @@ StepTime ProbeRun::run(std::size_t route, const ProbeStep& asked) {
 
 // Until some worker has something to tell.
 void ProbeRun::wait() {
-  std::vector<pollfd> waiting;
-  for (const Worker& worker : workers_) std::ranges::copy(worker.link->events(), std::back_inserter(waiting));
-  if (::poll(waiting.data(), waiting.size(), static_cast<int>(answer_patience_s * 1e3)) == 0)
+  const std::vector<std::size_t> stirred = wait_for_workers(workers_, -1, answer_patience_s);
+  if (stirred.empty())
     throw Error(ErrorCode::peer, fmt::format("no worker answered within {} s", answer_patience_s));
-  for (std::size_t i = 0; i < workers_.size(); ++i) {
+  for (const std::size_t i : stirred) {
     WorkerLink& link = *workers_[i].link;
-    link.flush();
     for (const Message& message : link.receive()) take(i, message);
     if (link.ended()) throw Error(ErrorCode::peer, workers_[i].name() + " ended");
   }
@@ -221,13 +203,6 @@ void ProbeRun::take(std::size_t worker, const Message& message) {
   if (result == nullptr || result->step != step_) return;
   compute_s_[worker] = result->compute_s;
   ++answers_;
-}
-
-double typical(std::vector<double> values) {
-  MOTLEY_CHECK(!values.empty());
-  const auto quarter = values.begin() + std::ssize(values) / 4;
-  std::nth_element(values.begin(), quarter, values.end());
-  return *quarter;
 }
 
 std::vector<MeasuredStep> measure(ProbeRun& run, const std::vector<std::vector<ProbeCase>>& cases, double seconds) {

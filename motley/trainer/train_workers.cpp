@@ -20,7 +20,7 @@ namespace motley {
 namespace {
 
 constexpr double grace_s = 0.5;
-constexpr int look_every_ms = 100;  // whether a stop was asked for
+constexpr double look_every_s = 0.1;  // whether a stop was asked for
 constexpr double cause_s = 1;       // a worker that is lost is heard of after those that miss it
 
 std::string random_key() {
@@ -134,13 +134,10 @@ std::vector<Answer> TrainWorkers::await_all(const std::function<void(double)>& p
 
 // Waits a moment for some.
 void TrainWorkers::take_messages(const std::function<void(std::size_t, Message&)>& take) {
-  std::vector<pollfd> events;
-  for (const Worker& worker : workers_) std::ranges::copy(worker.link->events(), std::back_inserter(events));
-  ::poll(events.data(), events.size(), look_every_ms);
+  wait_for_workers(workers_, -1, look_every_s);
   if (stopped_ && stopped_()) throw Error(ErrorCode::interrupted, "stopped");
   std::optional<Error> lost;
   for (std::size_t i = 0; i < workers_.size(); ++i) {
-    workers_[i].link->flush();
     try {
       for (Message& message : workers_[i].link->receive())
         if (const auto* failure = std::get_if<Failure>(&message))

@@ -33,6 +33,7 @@ class RemoteWorker : public WorkerLink {
   bool ended() const override { return control_.ended(); }
   std::optional<WorkerExit> exit() override;
   std::vector<pollfd> events() const override { return {{control_.descriptor(), control_.events(), 0}}; }
+  bool pending() const override { return control_.pending(); }
   void close() override { control_.close(); }
   void kill() override { control_.close(); }
   int process() const override { return 0; }

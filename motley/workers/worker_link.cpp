@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "motley/base/clock.hpp"
 
 namespace motley {
@@ -49,6 +51,30 @@ void send_launches(Workers& workers, const ServePlan& plan, std::uint64_t epoch,
     launch.links = links(worker.device);
     worker.link->send(encode(launch));
   }
+}
+
+std::vector<std::size_t> wait_for_workers(const Workers& workers, int wake, double most_s) {
+  std::vector<pollfd> waiting{{wake, POLLIN, 0}};
+  std::vector<std::size_t> owner{0};
+  bool pending = false;
+  for (std::size_t i = 0; i < workers.size(); ++i) {
+    pending = pending || workers[i].link->pending();
+    for (const pollfd& event : workers[i].link->events()) {
+      waiting.push_back(event);
+      owner.push_back(i);
+    }
+  }
+  ::poll(waiting.data(), waiting.size(), pending ? 0 : static_cast<int>(std::max(most_s, 0.0) * 1e3) + 1);
+  std::vector<bool> stirred(workers.size());
+  for (std::size_t event = 1; event < waiting.size(); ++event)
+    if (waiting[event].revents != 0) stirred[owner[event]] = true;
+  std::vector<std::size_t> places;
+  for (std::size_t i = 0; i < workers.size(); ++i) {
+    if (!stirred[i] && !workers[i].link->pending()) continue;
+    workers[i].link->flush();
+    places.push_back(i);
+  }
+  return places;
 }
 
 void end_workers(Workers& workers, double grace_s) {

@@ -45,6 +45,8 @@ class WorkerLink {
   virtual std::optional<WorkerExit> exit() = 0;
   // What to wait for until the worker has something to say, takes more bytes, or ends.
   virtual std::vector<pollfd> events() const = 0;
+  // receive() may have a message that no event will announce.
+  virtual bool pending() const = 0;
 
   // Ends the connection, on which the worker leaves by itself.
   virtual void close() = 0;
@@ -64,6 +66,10 @@ struct Worker {
 };
 // In the order of worker_devices() (worker_links.hpp).
 using Workers = std::vector<Worker>;
+
+// Waits until one of them has something to say, takes more bytes or has ended, until `wake` is readable (-1: nothing
+// else wakes it), or for `most_s`. Sends what they take now. Returns their places.
+std::vector<std::size_t> wait_for_workers(const Workers& workers, int wake, double most_s);
 
 struct LaunchOptions {
   std::filesystem::path model_folder;

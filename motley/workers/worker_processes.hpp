@@ -34,6 +34,7 @@ class WorkerProcess final : public WorkerLink {
   bool ended() const override { return control_.ended(); }
   std::optional<WorkerExit> exit() override;
   std::vector<pollfd> events() const override;
+  bool pending() const override { return control_.pending(); }
   void close() override { control_.close(); }
   void kill() override;
   int process() const override { return process_; }

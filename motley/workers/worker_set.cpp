@@ -84,23 +84,11 @@ std::map<std::string, std::uint64_t> WorkerSet::cache_epochs() const {
 }
 
 void WorkerSet::wait(int wake, double most_s) {
-  std::vector<pollfd> waiting{{wake, POLLIN, 0}};
-  std::vector<std::size_t> owner{0};
-  for (std::size_t i = 0; i < workers_.size(); ++i)
-    for (const pollfd& event : workers_[i].link->events()) {
-      waiting.push_back(event);
-      owner.push_back(i);
-    }
   double patience_s = most_s;
   for (const auto& [id, step] : unanswered_) patience_s = std::min(patience_s, step.limit_s - seconds_since(step.sent));
   for (const auto& heard : heard_)
     if (heard) patience_s = std::min(patience_s, options_.silence_s - seconds_since(*heard));
-  ::poll(waiting.data(), waiting.size(), static_cast<int>(std::max(patience_s, 0.0) * 1e3) + 1);
-  stirred_.clear();
-  for (std::size_t event = 1; event < waiting.size(); ++event)
-    if (waiting[event].revents != 0 && (stirred_.empty() || stirred_.back() != owner[event]))
-      stirred_.push_back(owner[event]);
-  for (const std::size_t i : stirred_) workers_[i].link->flush();
+  stirred_ = wait_for_workers(workers_, wake, patience_s);
 }
 
 std::optional<WorkerLoss> WorkerSet::receive(const OnResult& on_result) {

@@ -36,6 +36,7 @@ class ScriptedLink final : public WorkerLink {
   bool ended() const override { return script_.ended; }
   std::optional<WorkerExit> exit() override { return script_.exit; }
   std::vector<pollfd> events() const override { return {{always_.descriptor(), POLLIN, 0}}; }
+  bool pending() const override { return false; }
   void close() override {
     script_.closed = true;
     if (!script_.stays && !script_.exit) script_.exit = WorkerExit{WorkerExit::How::code, 0};

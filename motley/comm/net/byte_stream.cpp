@@ -193,6 +193,7 @@ ByteStream::Moved ByteStream::read(std::span<std::byte> head, std::span<std::byt
     errno = 0;
     const auto into = head.empty() ? tail : head;
     const int got = SSL_read(tls_.get(), into.data(), static_cast<int>(std::min<std::size_t>(into.size(), 1 << 30)));
+    found_nothing_ = got <= 0;
     return got > 0 ? Moved{static_cast<std::size_t>(got), State::open} : tls_result(got);
   }
   std::array<iovec, 2> parts{iovec{head.data(), head.size()}, iovec{tail.data(), tail.size()}};
@@ -232,7 +233,7 @@ void ByteStream::hear_alert() {
   ERR_clear_error();
 }
 
-bool ByteStream::pending() const { return tls_ && SSL_has_pending(tls_.get()) == 1; }
+bool ByteStream::pending() const { return tls_ && !found_nothing_ && SSL_has_pending(tls_.get()) == 1; }
 
 void ByteStream::wait(short events, Instant until) const {
   if (!wait_for(socket_.get(), events, until)) throw Error(ErrorCode::peer, "no answer in time");

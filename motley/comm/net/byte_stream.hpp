@@ -75,7 +75,8 @@ class ByteStream {
   // First `head`, then `tail`; `bytes` counts both.
   Moved read(std::span<std::byte> head, std::span<std::byte> tail);
   Moved write(std::span<const std::byte> bytes);
-  // True where bytes were read from the socket that read() has not yet given out, so that no event will announce them.
+  // read() may have bytes that no event will announce: TLS has taken them from the socket already. What it holds of a
+  // record after a read that found nothing is followed by the rest, which is announced.
   bool pending() const;
 
   // Throw a peer error with the cause where the other side closes, or where `until` passes.
@@ -104,6 +105,7 @@ class ByteStream {
   FileDescriptor socket_;
   std::unique_ptr<ssl_st, FreeTls> tls_;
   short wanted_ = POLLIN;
+  bool found_nothing_ = false;  // when read() last asked TLS
   std::string cause_;
 };
 

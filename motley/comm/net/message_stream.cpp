@@ -147,10 +147,8 @@ void MessageStream::close() {
 }
 
 std::optional<std::string_view> ReadingTurn::next() {
-  // poll() does not announce what TLS has decrypted already: one record at most.
-  const std::size_t most = left_bytes_ > 0 ? left_bytes_ : stream_.bytes().pending() ? tls_record_bytes : 0;
   const std::uint64_t before = stream_.received_bytes();
-  auto message = stream_.receive(most);
+  auto message = stream_.receive(left_bytes_);
   left_bytes_ -= std::min<std::uint64_t>(left_bytes_, stream_.received_bytes() - before);
   return message;
 }

@@ -140,7 +140,8 @@ class MessageStream {
 };
 
 // One connection's turn in an event loop: the messages that came with so many bytes, so that one which never pauses
-// holds up no other. poll() announces the rest.
+// holds up no other. Of the rest poll() announces what has not been read from the socket: a loop does not wait where a
+// stream is pending().
 class ReadingTurn {
  public:
   static constexpr std::size_t most_bytes = std::size_t{64} << 10;

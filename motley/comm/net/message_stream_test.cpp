@@ -182,6 +182,37 @@ TEST_P(MessageStreams, SeveralMessagesOfOneReadArePending) {
   EXPECT_FALSE(receiver.pending());
 }
 
+// Around a turn's bytes: what TLS has decrypted, or only taken from the socket, when the turn ends.
+TEST_P(MessageStreams, WhatATurnLeavesIsAnnouncedOrPending) {
+  MessageStream sender(std::move(left), largest), receiver(std::move(right), largest);
+  for (std::size_t size = ReadingTurn::most_bytes - 40; size < ReadingTurn::most_bytes + 40; ++size) {
+    const std::vector<std::string> messages{std::string(size, 'a'), "short", "last"};
+    for (const std::string& message : messages) sender.queue(message);
+    std::vector<std::string> received;
+    for (sender.flush(); received.size() < messages.size(); sender.flush()) {
+      ASSERT_TRUE(receiver.pending() || wait_for(receiver.descriptor(), POLLIN, soon())) << size << " bytes";
+      for (ReadingTurn turn(receiver); const auto message = turn.next();) received.emplace_back(*message);
+    }
+    ASSERT_EQ(received, messages) << size;
+    ASSERT_FALSE(receiver.pending()) << size;
+  }
+}
+
+// Half a record is no reason not to wait: its rest is announced.
+TEST_P(MessageStreams, PartOfARecordIsNotPending) {
+  const int to = right.descriptor();
+  MessageStream sender(std::move(left), largest), receiver(std::move(right), largest);
+  sender.send(std::string(5000, 'x'));
+  while (!wait_for(to, POLLIN, soon())) {
+  }
+  EXPECT_EQ(wait_for_message(receiver), std::string(5000, 'x'));
+  sender.send(std::string(30'000, 'y'));  // more than the socket takes
+  EXPECT_FALSE(sender.flushed());
+  EXPECT_EQ(receiver.receive(), std::nullopt);
+  EXPECT_FALSE(receiver.pending());
+  for (std::optional<std::string_view> message; !message; message = receiver.receive()) sender.flush();
+}
+
 TEST_P(MessageStreams, AnEndBetweenMessagesIsReportedAfterThem) {
   MessageStream sender(std::move(left), largest), receiver(std::move(right), largest);
   sender.send("last words");
