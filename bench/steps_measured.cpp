@@ -28,7 +28,7 @@
 #include "motley/base/clock.hpp"
 #include "motley/planner/serve/serve.hpp"
 #include "motley/probe/probe_run.hpp"
-#include "motley/server/driver.hpp"
+#include "motley/serving/driver.hpp"
 #include "motley/sim/simulate.hpp"
 
 namespace motley {

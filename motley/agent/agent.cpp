@@ -450,7 +450,7 @@ class Agent {
       if (worker.process)
         for (const pollfd& event : worker.process->events()) waiting.push_back(event);
     constexpr int look_every_ms = 200;
-    ::poll(waiting.data(), waiting.size(), look_every_ms);
+    ::poll(waiting.data(), waiting.size(), stream_ && stream_->pending() ? 0 : look_every_ms);
   }
 
   const AgentOptions& options_;

@@ -6,7 +6,7 @@
 
 #include "motley/base/error.hpp"
 #include "motley/base/version.hpp"
-#include "motley/probe/member_probe.hpp"
+#include "motley/probe/links/member_probe.hpp"
 
 namespace motley {
 namespace {

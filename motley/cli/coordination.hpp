@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "motley/agent/deployment_group.hpp"
-#include "motley/agent/members.hpp"
+#include "motley/fleet/deployment_group.hpp"
+#include "motley/fleet/members.hpp"
 #include "motley/cli/agents.hpp"
 #include "motley/cli/deployment_store.hpp"
 #include "motley/cli/own_agent.hpp"

@@ -10,7 +10,7 @@
 #include <set>
 #include <thread>
 
-#include "motley/agent/needed_chunks.hpp"
+#include "motley/fleet/needed_chunks.hpp"
 #include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
 #include "motley/base/hints.hpp"

@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "motley/agent/kept_deployment.hpp"
+#include "motley/fleet/kept_deployment.hpp"
 
 namespace motley::cli {
 

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "motley/agent/cluster_of.hpp"
+#include "motley/fleet/cluster_of.hpp"
 #include "motley/base/clock.hpp"
 #include "motley/base/units.hpp"
 #include "motley/cluster/slowed.hpp"

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "motley/agent/members.hpp"
+#include "motley/fleet/members.hpp"
 #include "motley/cli/losses.hpp"
 #include "motley/planner/serve/serve.hpp"
 

@@ -14,7 +14,7 @@
 #include "motley/comm/net/listener.hpp"
 #include "motley/comm/transport/fabric.hpp"
 #include "motley/probe/fit/member_cluster.hpp"
-#include "motley/probe/member_probe.hpp"
+#include "motley/probe/links/member_probe.hpp"
 #include "motley/probe/member_report.hpp"
 #include "motley/probe/probe.hpp"
 

@@ -6,11 +6,11 @@
 #include <string>
 #include <thread>
 
-#include "motley/agent/members.hpp"
+#include "motley/fleet/members.hpp"
 #include "motley/cli/member_plans.hpp"
 #include "motley/comm/net/wakeup.hpp"
 #include "motley/deployment/slow_devices.hpp"
-#include "motley/server/driver.hpp"
+#include "motley/serving/driver.hpp"
 
 namespace motley::cli {
 

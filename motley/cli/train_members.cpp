@@ -7,7 +7,7 @@
 #include <set>
 #include <thread>
 
-#include "motley/agent/needed_chunks.hpp"
+#include "motley/fleet/needed_chunks.hpp"
 #include "motley/base/error.hpp"
 #include "motley/checkpoint/manifest.hpp"
 #include "motley/cli/command.hpp"

@@ -16,7 +16,6 @@
 
 #include "motley/engine/kv_cache.hpp"
 #include "motley/engine/stage_spec.hpp"
-#include "motley/workers/control_connection.hpp"
 #include "motley/workers/worker_group.hpp"
 
 namespace motley {
@@ -97,15 +96,5 @@ SampledToken sample(std::span<const float> logits, const Sampling& sampling, std
 
 // The log-probability of one token, and the most likely others.
 TokenScore score(std::span<const float> logits, std::int32_t token, std::int32_t top);
-
-// What a worker does whose first message is TrainLaunch (trainer/step/train_worker.hpp): it takes work in the order of
-// its arrival, and returns never but by an exception. `fabric` may be null: then the worker makes its own.
-using TrainingWork =
-    std::function<void(ControlConnection& control, const std::function<Message()>& next, Fabric* fabric)>;
-
-// One worker process. Its first message is Launch, and it serves steps until the end; or TrainLaunch, and `train` is
-// called; or CallDriver, and it does the same on a control connection of its own. Returns the exit code. `fabric`
-// reaches workers that Launch names by address; nullptr where it brings descriptors.
-int run_worker(ControlConnection& control, Fabric* fabric = nullptr, const TrainingWork& train = {});
 
 }  // namespace motley

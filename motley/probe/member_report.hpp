@@ -6,7 +6,7 @@
 
 #include "motley/base/value.hpp"
 #include "motley/probe/fit/member_cluster.hpp"
-#include "motley/probe/member_probe.hpp"
+#include "motley/probe/links/member_probe.hpp"
 
 namespace motley {
 

@@ -16,7 +16,7 @@
 #include "motley/probe/probe_run.hpp"
 #include "motley/probe/probe_scale.hpp"
 #include "motley/server/client.hpp"
-#include "motley/server/driver.hpp"
+#include "motley/serving/driver.hpp"
 #include "motley/server/http_server.hpp"
 #include "motley/server/service.hpp"
 #include "motley/sim/simulate.hpp"
@@ -467,32 +467,6 @@ ClusterDescription calibrated(const Cluster& cluster, const ProbeResult& result,
   description.switches.clear();
   description.driver = result.driver;
   if (result.vendor == "cpu") description.local = LocalHost{.cores = result.cores};
-  return description;
-}
-
-ClusterDescription this_machine() {
-  return one_machine(1, static_cast<std::int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGE_SIZE) / 2);
-}
-
-ClusterDescription machine_of(const std::vector<NvidiaGpu>& gpus) {
-  ClusterDescription description = one_machine(0, 0);
-  std::vector<std::string>& devices = description.machines.front().devices;
-  std::vector<DeviceType>& types = description.device_types;
-  const DeviceType blank = std::exchange(types, {}).front();
-  devices.clear();
-  for (const NvidiaGpu& gpu : gpus) {
-    devices.push_back(gpu.name);
-    const auto known = std::ranges::find(types, gpu.name, &DeviceType::name);
-    if (known != types.end()) {
-      known->memory_bytes = std::min(known->memory_bytes, gpu.free_bytes);
-      continue;
-    }
-    DeviceType& type = types.emplace_back(blank);
-    type.name = gpu.name;
-    type.vendor = "nvidia";
-    type.memory_bytes = gpu.free_bytes;
-    type.reserve_bytes = std::nullopt;
-  }
   return description;
 }
 

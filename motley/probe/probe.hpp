@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "motley/base/nvidia.hpp"
 #include "motley/probe/fit/calibrate.hpp"
+#include "motley/probe/fit/unknown_machine.hpp"
 #include "motley/probe/tier_probe.hpp"
 
 namespace motley {
@@ -67,11 +67,5 @@ ProbeResult probe(const ProbeOptions& options);
 // of it runs here. `type`: of the weights whose bandwidth counts.
 ClusterDescription calibrated(const Cluster& cluster, const ProbeResult& result, const std::string& transport,
                               DType type);
-
-// This machine as one device, with half of its memory.
-ClusterDescription this_machine();
-
-// A machine of these GPUs in their order, a type for each name, with what is free now of the one that has least.
-ClusterDescription machine_of(const std::vector<NvidiaGpu>& gpus);
 
 }  // namespace motley

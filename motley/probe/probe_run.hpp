@@ -33,9 +33,6 @@ Model probe_model(const Architecture& shape, std::int64_t layers);
 enum class Fill { zeros, random };
 void write_weights(const Architecture& arch, const std::filesystem::path& folder, Fill fill = Fill::zeros);
 
-// This machine with so many alike devices; what they reach is not known yet.
-ClusterDescription one_machine(int workers, std::int64_t memory_bytes, const std::string& name = "here");
-
 struct ProbeStage {
   int degree = 1;
   std::int64_t layers = 1;
@@ -99,8 +96,5 @@ struct MeasuredStep {
 // after a large product a processor is slower for a while. Then comes the next list; several passes of all where there
 // is time, so that what disturbs one does not count. About `seconds`, but a few rounds of each case whatever they take.
 std::vector<MeasuredStep> measure(ProbeRun& run, const std::vector<std::vector<ProbeCase>>& cases, double seconds);
-
-// The lower quartile: what other programs take away at times is not the workers'.
-double typical(std::vector<double> values);
 
 }  // namespace motley

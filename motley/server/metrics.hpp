@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "motley/server/driver.hpp"
+#include "motley/serving/driver.hpp"
 
 namespace motley {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "motley/plan/serve.hpp"
-#include "motley/server/driver.hpp"
+#include "motley/serving/driver.hpp"
 
 namespace motley {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "motley/deployment/deployment_state.hpp"
-#include "motley/server/driver.hpp"
+#include "motley/serving/driver.hpp"
 
 namespace motley {
 

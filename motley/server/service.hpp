@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "motley/plan/serve.hpp"
-#include "motley/server/driver.hpp"
+#include "motley/serving/driver.hpp"
 #include "motley/server/http.hpp"
 #include "motley/text/text_codec.hpp"
 

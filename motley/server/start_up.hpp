@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "motley/base/clock.hpp"
-#include "motley/server/driver.hpp"
+#include "motley/serving/driver.hpp"
 #include "motley/server/serve_settings.hpp"
 #include "motley/text/text_codec.hpp"
 

@@ -1,0 +1,19 @@
+// What the members offer, as a cluster to plan for.
+#pragma once
+
+#include <vector>
+
+#include "motley/fleet/member_status.hpp"
+#include "motley/cluster/cluster.hpp"
+
+namespace motley {
+
+// A machine for each member, under its name; devices in slot order. Links that were not measured are those of
+// `network`.
+Cluster cluster_of(const std::vector<MemberStatus>& members, const std::vector<MachineLink>& links,
+                   const Network& network);
+
+// Where nothing was measured: shared memory within a machine, and 1 Gbit/s with 0.2 ms between machines.
+Network assumed_network();
+
+}  // namespace motley

@@ -1,0 +1,99 @@
+// An agent that a test writes message by message.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "motley/fleet/members.hpp"
+#include "motley/base/version.hpp"
+#include "motley/comm/net/deadline_test.hpp"
+#include "motley/comm/net/message_stream.hpp"
+#include "motley/workers/control_listener.hpp"
+
+namespace motley {
+
+inline const RelayAccess with_secret{.key = "secret", .identity = {}};
+inline const std::string this_version(version());
+inline const OfferedDevice some_device{"toy", 1 << 20, 1e9, 1e9, 2};
+
+// A machine's agent as far as its driver sees it.
+class HandAgent {
+ public:
+  HandAgent(const Members& members, const std::string& name, const std::string& run = "1",
+            const std::string& of_version = this_version)
+      : stream_(
+            call_service(members.address(), hello(agents_service, name, of_version + " " + run), with_secret, soon()),
+            max_agent_message_bytes) {}
+
+  static LinkHello hello(const std::string& service, const std::string& name, const std::string& word) {
+    LinkHello hello;
+    hello.group = service;
+    hello.from_id = name;
+    hello.word = word;
+    return hello;
+  }
+
+  void send(const AgentMessage& message) { stream_.send(encode_agent(message), soon()); }
+  void report(std::size_t devices = 1) { send(AgentReport{std::vector(devices, some_device)}); }
+  // The next message that is more than a sign of life; none: the connection has ended.
+  std::optional<AgentMessage> receive() {
+    for (;;) {
+      const auto bytes = stream_.receive(soon());
+      if (!bytes) return std::nullopt;
+      AgentMessage message = decode_agent(*bytes);
+      if (!std::holds_alternative<AgentAlive>(message) && !std::holds_alternative<WeightsSources>(message))
+        return message;
+    }
+  }
+  // The next that tells who else holds which weights.
+  WeightsSources receive_sources() {
+    for (;;) {
+      const auto bytes = stream_.receive(soon());
+      if (!bytes) throw Error(ErrorCode::peer, "the connection has ended");
+      const AgentMessage message = decode_agent(*bytes);
+      if (const auto* sources = std::get_if<WeightsSources>(&message)) return *sources;
+    }
+  }
+  template <class M>
+  M receive() {
+    const auto message = receive();
+    return message && std::holds_alternative<M>(*message) ? std::get<M>(*message)
+                                                          : throw Error(ErrorCode::peer, "another");
+  }
+  bool has_ended() {
+    try {
+      while (receive()) {
+      }
+    } catch (const Error&) {
+      return false;  // not in time
+    }
+    return true;
+  }
+  BlockingMessageStream& stream() { return stream_; }
+
+ private:
+  BlockingMessageStream stream_;
+};
+
+// What happens to a deployment's members, as it is reported.
+class Told {
+ public:
+  void operator()(const std::string& what, const std::string& detail) {
+    const std::lock_guard lock(mutex_);
+    lines_.push_back(what + ": " + detail);
+  }
+  std::vector<std::string> lines() const {
+    const std::lock_guard lock(mutex_);
+    return lines_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<std::string> lines_;
+};
+
+}  // namespace motley
