@@ -16,7 +16,7 @@
 namespace motley {
 namespace {
 
-constexpr double call_s = 5;             // to reach a source
+constexpr double reach_s = 5;             // to reach a source
 constexpr double answer_s = 60;          // for the next chunk
 constexpr std::size_t most_members = 4;  // that are asked at once
 constexpr int most_driver_failures = 5;  // in a row,
@@ -162,7 +162,7 @@ void WeightsFetch::fetch_from(const ChunkSource& source) {
     LinkHello hello;
     hello.group = weights_service;
     hello.from_id = name_;
-    BlockingMessageStream stream(call_service(source.address, hello, access_, deadline_in(call_s), source.name),
+    BlockingMessageStream stream(call_service(source.address, hello, access_, deadline_in(reach_s), source.name),
                                  chunk_bytes);
     const SocketInUse in_use(*this, source.name, stream.descriptor());
     take_chunks(source, stream);

@@ -19,7 +19,7 @@
 #include "motley/server/completion.hpp"
 #include "motley/server/metrics.hpp"
 #include "motley/server/openai_api.hpp"
-#include "motley/server/plan_report.hpp"
+#include "motley/serving/running_plan.hpp"
 #include "motley/server/prepared_request.hpp"
 #include "motley/server/serial_queue.hpp"
 
@@ -207,7 +207,7 @@ struct Service::Impl {
     return json_response(Value::object({{"object", "list"}, {"data", Value::array({model()})}}));
   }
   HttpResponse plan() {
-    Value report = plan_report(status());
+    Value report = running_plan(status());
     const Value more = options.deployment ? options.deployment() : Value::object();
     for (const auto& [name, value] : more.as_object()) report.set(name, value);
     return json_response(report);

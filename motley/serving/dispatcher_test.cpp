@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "motley/serving/driver_fixture_test.hpp"
-#include "motley/server/plan_report.hpp"
+#include "motley/serving/running_plan.hpp"
 
 namespace motley {
 namespace {
@@ -312,7 +312,7 @@ TEST(Dispatcher, MeasuredTimesCorrectThoseOfThePlan) {
   DriverStatus all;
   all.plan = plan;
   dispatcher.describe(all);
-  const std::string report = to_json(plan_report(all));
+  const std::string report = to_json(running_plan(all));
   EXPECT_NE(report.find(R"("stage":"r0/s0","measured_steps":40,"predicted":{"one_token_s":)"), std::string::npos)
       << report;
 }

@@ -6,6 +6,6 @@
 
 namespace motley {
 
-Value plan_report(const DriverStatus& status);
+Value running_plan(const DriverStatus& status);
 
 }  // namespace motley

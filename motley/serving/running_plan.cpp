@@ -1,4 +1,4 @@
-#include "motley/server/plan_report.hpp"
+#include "motley/serving/running_plan.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -72,7 +72,7 @@ Value step_values(const ServePlan& plan, const PipelineStatus& pipeline) {
 
 }  // namespace
 
-Value plan_report(const DriverStatus& status) {
+Value running_plan(const DriverStatus& status) {
   const ServePlan& plan = *status.plan;
   Value replayed = Value::object({});
   for (const auto& [stage, tokens] : status.replayed_tokens) replayed.set(stage, tokens);
