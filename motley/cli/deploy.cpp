@@ -14,10 +14,10 @@
 #include "motley/base/hints.hpp"
 #include "motley/cli/command.hpp"
 #include "motley/cli/named_model.hpp"
-#include "motley/cli/replanning.hpp"
 #include "motley/cli/serving.hpp"
 #include "motley/cli/worker_program.hpp"
 #include "motley/comm/net/stop_signals.hpp"
+#include "motley/deployment/plan_watch.hpp"
 #include "motley/fleet/needed_chunks.hpp"
 #include "motley/report/plan_report.hpp"
 #include "motley/workers/worker_links.hpp"
@@ -124,10 +124,10 @@ int deploy(const DeployOptions& options) {
     gathering.check_described(*options.cluster);
   else if (options.wait > 1 || options.plan)
     gathering.measure_links();
-  MemberPlans plans(options.search, options.cluster, options.without, name, members);
+  SparePlans plans(options.search, options.cluster, options.without, name, members, std::ref(events));
   std::optional<ServePlan> plan = options.plan;
   if (!plan) {
-    ServeOutcome outcome = plans.plan({}, options.quiet).outcome;
+    ServeOutcome outcome = plans.plan(options.quiet);
     if (!outcome.plan) throw Error(ErrorCode::negative, "does not fit: " + outcome.reason, outcome.hint);
     plan = std::move(outcome.plan);
   }
@@ -139,11 +139,7 @@ int deploy(const DeployOptions& options) {
   settings.drain_s = requests_grace_s;
   settings.restart.waits = true;
   settings.replan = [&](const ServePlan& before, const std::set<std::string>& lost, const Error&) {
-    MemberPlan next = plans.plan(lost, true, &before);
-    if (next.outcome.plan)
-      events("plan", fmt::format("without what was lost{}: {}", next.was_spare ? ", as prepared" : "",
-                                 moves_of(before, *next.outcome.plan)));
-    return next.outcome.plan;
+    return plans.after_loss(before, lost);
   };
   const auto chunks_of = [&](const ServePlan& of, ChunksOf which = ChunksOf::own_layers) {
     return [&, which](const std::string& device) { return needed_chunks(of, device, checkpoint, manifest, which); };
@@ -169,11 +165,14 @@ int deploy(const DeployOptions& options) {
   };
   settings.report = std::ref(events);
   apply_api_options(options.api, operator_key, settings);
-  std::optional<Replanning> replanning;
+  std::optional<PlanWatchThread> watch;
   settings.on_driver = [&](Driver& driver) {
-    replanning.emplace(members, plans, driver, !options.cluster.has_value(), std::ref(events));
+    watch.emplace(members, plans,
+                  RunningPlan{.status = [&driver] { return driver.status(); },
+                              .change = [&driver](ServePlan next) { driver.change_plan(std::move(next)); }},
+                  !options.cluster.has_value(), std::ref(events));
   };
-  settings.before_end = [&] { replanning.reset(); };
+  settings.before_end = [&] { watch.reset(); };
   settings.deployment = [&] {
     return Value::object({{"members", members_value(members.list())},
                           {"if_lost", losses_value(plans.losses())},

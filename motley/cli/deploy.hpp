@@ -8,8 +8,7 @@
 
 #include "motley/cli/api_options.hpp"
 #include "motley/cli/gathering_options.hpp"
-#include "motley/cli/member_plans.hpp"
-#include "motley/planner/serve/serve.hpp"
+#include "motley/deployment/spare_plans.hpp"
 
 namespace motley::cli {
 

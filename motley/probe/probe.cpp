@@ -16,9 +16,9 @@
 #include "motley/probe/probe_run.hpp"
 #include "motley/probe/probe_scale.hpp"
 #include "motley/server/client.hpp"
-#include "motley/serving/driver.hpp"
 #include "motley/server/http_server.hpp"
 #include "motley/server/service.hpp"
+#include "motley/serving/driver.hpp"
 #include "motley/sim/simulate.hpp"
 
 namespace motley {
@@ -354,8 +354,7 @@ class Probe {
     Server server([&](HttpRequest request,
                       std::shared_ptr<Exchange> exchange) { service.handle(std::move(request), std::move(exchange)); },
                   {.port = 0});
-    DriverGenerator generator(driver);
-    service.attach(generator);
+    service.attach(driver);
     const ServerAddress address{.port = std::to_string(server.port()), .api_key = {}};
     const Value prompt =
         codec ? Value(

@@ -10,10 +10,10 @@
 #include <utility>
 
 #include "motley/base/error.hpp"
-#include "motley/serving/driver.hpp"
 #include "motley/server/http_server.hpp"
 #include "motley/server/service.hpp"
 #include "motley/server/start_up.hpp"
+#include "motley/serving/driver.hpp"
 
 namespace motley {
 namespace {
@@ -92,8 +92,7 @@ int serve_plan(ServePlan plan, StopSignals& signals, ServeSettings settings) {
   driver_settings.on_events = [&service](std::vector<GenerateEvent> events) { service.take(std::move(events)); };
   Driver driver(std::move(plan), std::move(driver_settings));
   driver.on_failure([&](const Error& error) { ending.fail(error); });
-  DriverGenerator generator(driver);
-  service.attach(generator);
+  service.attach(driver);
   if (settings.on_driver) settings.on_driver(driver);
   signals.arm([&ending] { ending.interrupt(); });
   report(driver.status().ready ? "ready" : "waiting", fmt::format("http://{}:{}/v1", settings.host, server.port()));
