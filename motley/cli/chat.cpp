@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <future>
 #include <iostream>
+#include <optional>
 #include <thread>
 
 #include "motley/base/printable.hpp"
@@ -34,12 +35,13 @@ class OwnServer {
     ServePlan plan = serving_plan(options);
     ServeSettings settings = serve_settings(options, plan, quiet);
     settings.port = 0;
+    fleet_.emplace(local_fleet(options));
     std::promise<int> port;
     auto ready = port.get_future();
     settings.on_ready = [&port](int number) { port.set_value(number); };
     thread_ = std::thread([this, plan = std::move(plan), settings = std::move(settings), &port]() mutable {
       try {
-        exit_code_ = serve_plan(std::move(plan), std::move(settings));
+        exit_code_ = serve_plan(std::move(plan), *fleet_, std::move(settings));
       } catch (...) {
         port.set_exception(std::current_exception());
       }
@@ -61,6 +63,7 @@ class OwnServer {
 
  private:
   ServerAddress address_;
+  std::optional<LocalFleet> fleet_;
   std::thread thread_;
   int exit_code_ = 0;
 };

@@ -10,7 +10,6 @@
 #include <set>
 #include <thread>
 
-#include "motley/fleet/needed_chunks.hpp"
 #include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
 #include "motley/base/hints.hpp"
@@ -25,7 +24,7 @@
 #include "motley/cli/serving.hpp"
 #include "motley/cli/worker_program.hpp"
 #include "motley/report/plan_report.hpp"
-#include "motley/workers/worker_links.hpp"
+#include "motley/workers/launch.hpp"
 
 namespace motley::cli {
 namespace {
@@ -105,7 +104,6 @@ int deploy(const DeployOptions& options) {
   const std::string name = machine_name(options.machine);
   const double lifetime_s = token_lifetime_s(options.token_lifetime);
   offered_memory_bytes(options.machine);  // throws here rather than in this machine's agent
-  const Checkpoint checkpoint(model);
   const std::filesystem::path digests = user_folder("XDG_CACHE_HOME", ".cache") / "digests";
   prepare_worker_program();
 
@@ -165,8 +163,7 @@ int deploy(const DeployOptions& options) {
 
   const ModelManifest manifest = make_manifest(
       model, digests, [&](double fraction) { report("digests", fmt::format("{:.0f} %", 100 * fraction)); });
-  const std::filesystem::path path(model);
-  members.offer_weights(manifest, manifest.opens.empty() ? path : path.parent_path());
+  members.offer_weights(manifest, model);
 
   const std::set<std::string> needed = machines_needed(options);
   report("waiting", needed.empty() ? fmt::format("for {}", counted(static_cast<std::size_t>(options.wait), "machine"))
@@ -200,20 +197,6 @@ int deploy(const DeployOptions& options) {
       report("plan", fmt::format("without what was lost{}: {}", next.was_spare ? ", as prepared" : "",
                                  moves_of(before, *next.outcome.plan)));
     return next.outcome.plan;
-  };
-  const auto chunks_of = [&](const ServePlan& of, ChunksOf which = ChunksOf::own_layers) {
-    return [&, which](const std::string& device) { return needed_chunks(of, device, checkpoint, manifest, which); };
-  };
-  settings.start_workers = [&](const ServePlan& started, std::uint64_t epoch, const CacheHandover& handover,
-                               Workers& earlier) {
-    return members.start_workers(started, epoch, handover, chunks_of(started), earlier);
-  };
-  settings.prepare_workers = [&](const ServePlan& prepared, const std::set<std::string>& running) {
-    return members.prepare_workers(prepared, running, chunks_of(prepared));
-  };
-  settings.fetch_standby = [&](const ServePlan& served) {
-    const std::vector<std::string> running = worker_devices(served);
-    return members.prepare_workers(served, {running.begin(), running.end()}, chunks_of(served, ChunksOf::standby_too));
   };
   settings.drain = [&](const std::string& member, bool revoke) {
     if (!revoke) {
@@ -250,7 +233,7 @@ int deploy(const DeployOptions& options) {
                           {"if_lost", losses_value(plans.losses())},
                           {"events", Value(Value::Array(events.begin(), events.end()))}});
   };
-  const int code = serve_plan(*std::move(plan), std::move(settings));
+  const int code = serve_plan(*std::move(plan), members, std::move(settings));
   end();
   store->check_held();
   return code;

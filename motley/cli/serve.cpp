@@ -83,7 +83,8 @@ void add_serve(CLI::App& parent, Action& action) {
       settings.insecure = options->insecure;
       OperatorKey key(options->api.operator_key);
       apply_api_options(options->api, key, settings);
-      return serve_plan(plan, std::move(settings));
+      LocalFleet fleet(local_fleet(options->serving));
+      return serve_plan(plan, fleet, std::move(settings));
     };
   });
 }

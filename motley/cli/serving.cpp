@@ -144,13 +144,16 @@ ServeSettings serve_settings(const ServingOptions& options, const ServePlan& pla
   const std::string& named = options.planning.model;
   ServeSettings settings;
   settings.model_folder = locate_model(named, ModelFiles::all, planned_revision(plan.model, named)).path;
-  settings.worker_program = prepare_worker_program();
-  settings.transport = options.transport;
-  settings.backend = options.backend;
-  settings.threads_per_worker = std::max(1, options.worker_threads);
   settings.replan = replan_over_the_rest;
   if (!quiet) settings.report = print_phase;
   return settings;
+}
+
+LocalFleetOptions local_fleet(const ServingOptions& options) {
+  return {.program = prepare_worker_program(),
+          .transport = options.transport,
+          .backend = options.backend,
+          .threads = std::max(1, options.worker_threads)};
 }
 
 }  // namespace motley::cli

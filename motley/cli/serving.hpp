@@ -6,6 +6,7 @@
 
 #include "motley/cli/planning.hpp"
 #include "motley/server/serve.hpp"
+#include "motley/workers/local_fleet.hpp"
 
 namespace motley::cli {
 
@@ -26,6 +27,8 @@ void print_phase(const std::string& phase, const std::string& detail, double ela
 
 // Reads the plan, or makes it; throws when none fits, and when --model disagrees with the plan.
 ServePlan serving_plan(const ServingOptions& options);
+// What runs its devices on this machine.
+LocalFleetOptions local_fleet(const ServingOptions& options);
 ServeSettings serve_settings(const ServingOptions& options, const ServePlan& plan, bool quiet);
 
 }  // namespace motley::cli

@@ -7,15 +7,12 @@
 #include <set>
 #include <thread>
 
-#include "motley/fleet/needed_chunks.hpp"
 #include "motley/base/error.hpp"
 #include "motley/checkpoint/manifest.hpp"
 #include "motley/cli/command.hpp"
 #include "motley/cli/serving.hpp"
 #include "motley/comm/membership/ledger_store.hpp"
 #include "motley/trainer/layout/layout.hpp"
-#include "motley/trainer/layout/state_files.hpp"
-#include "motley/workers/worker_links.hpp"
 
 namespace motley::cli {
 namespace {
@@ -58,7 +55,7 @@ void TrainMembers::report(const std::string& what, const std::string& detail) {
   if (!options_.quiet) print_phase(what, detail, seconds_since(started_));
 }
 
-Workers TrainMembers::start(const TrainPlan& plan, const std::filesystem::path& weights, bool with_states) {
+Fleet& TrainMembers::gather(const TrainPlan& plan, const std::filesystem::path& weights, bool with_states) {
   const double lifetime_s = token_lifetime_s(options_.token_lifetime);
   const auto stop_if_asked = [this](double) {
     if (options_.stopped()) throw Error(ErrorCode::interrupted, "stopped");
@@ -86,24 +83,12 @@ Workers TrainMembers::start(const TrainPlan& plan, const std::filesystem::path& 
   print_link_after(*own_agent_, name, members, link, options_.stopped);
   members.offer_weights(manifest, weights);
 
-  const std::vector<std::string> devices = train_devices(plan);
   std::set<std::string> machines;
-  for (const std::string& device : devices) machines.insert(machine_of(device));
+  for (const std::string& device : train_devices(plan)) machines.insert(machine_of(device));
   report("waiting", fmt::format("for {}", fmt::join(machines, ", ")));
   if (!wait_for_members(members, 1, machines, options_.stopped)) throw Error(ErrorCode::interrupted, "stopped");
   check_described(plan.cluster, members.list());
-  const Checkpoint stored(weights);
-  std::optional<Checkpoint> states;
-  if (with_states) states.emplace(weights, states_stem);
-  return members.start_workers(
-      devices,
-      [&](const std::string& device) {
-        std::vector<ReadRows> read;
-        for (const StateRows& rows : state_rows(plan, device, with_states))
-          read.push_back({rows.kind == StateKind::weight ? stored : *states, rows.name, rows.rows});
-        return chunks_of(read, manifest);
-      },
-      options_.stopped);
+  return members;
 }
 
 }  // namespace motley::cli

@@ -11,7 +11,7 @@
 #include "motley/cli/deployment_store.hpp"
 #include "motley/cli/own_agent.hpp"
 #include "motley/plan/train.hpp"
-#include "motley/workers/worker_link.hpp"
+#include "motley/workers/fleet.hpp"
 
 namespace motley::cli {
 
@@ -35,9 +35,9 @@ class TrainMembers {
   TrainMembers(const TrainMembers&) = delete;
   TrainMembers& operator=(const TrainMembers&) = delete;
 
-  // Prints the line by which machines join, waits for those of the plan, and starts its workers; they have read nothing
-  // so far. Throws an interrupted error where it is stopped, and an input error where a machine is not as described.
-  Workers start(const TrainPlan& plan, const std::filesystem::path& weights, bool with_states);
+  // Prints the line by which machines join, and waits for those of the plan. Throws an interrupted error where it is
+  // stopped, and an input error where a machine is not as described.
+  Fleet& gather(const TrainPlan& plan, const std::filesystem::path& weights, bool with_states);
 
   // The run waits to be resumed: agents do not end, and look for the driver. Where nothing was started, nothing.
   void leave();

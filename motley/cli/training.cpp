@@ -18,6 +18,7 @@
 #include "motley/cli/worker_program.hpp"
 #include "motley/report/train_report.hpp"
 #include "motley/trainer/train_run.hpp"
+#include "motley/workers/local_fleet.hpp"
 
 namespace motley::cli {
 namespace {
@@ -188,7 +189,7 @@ int train(const TrainOptions& options) {
   std::signal(SIGTERM, on_signal);
   Progress progress(plan, record, options.quiet);
   RunEvents events = progress.events();
-  TrainWorkersOptions workers{.program = program, .threads = options.worker_threads};
+  LocalFleet local({.program = program, .threads = options.worker_threads});
   TrainMembers members({.machine = options.machine,
                         .listen = options.listen,
                         .relays = options.relays,
@@ -201,13 +202,12 @@ int train(const TrainOptions& options) {
   // Another driver goes on with the run: nothing more is written.
   events.stop = [&members, asked = events.stop] { return asked() && !members.is_fenced(); };
   events.abort = [&members, asked = events.abort] { return asked() || members.is_fenced(); };
-  if (record.agents)
-    workers.start = [&members](const TrainPlan& started, const std::filesystem::path& weights, bool with_states) {
-      return members.start(started, weights, with_states);
-    };
+  const auto fleet = [&](const TrainPlan& of, const std::filesystem::path& weights, bool with_states) -> Fleet& {
+    return record.agents ? members.gather(of, weights, with_states) : static_cast<Fleet&>(local);
+  };
   RunOutcome outcome;
   try {
-    outcome = go_on(run, record, options.from, workers, events);
+    outcome = go_on(run, record, options.from, fleet, events);
   } catch (const Error& error) {
     members.check_held();
     if (error.code() == ErrorCode::peer) members.leave();

@@ -8,17 +8,37 @@
 #include <string>
 #include <vector>
 
-#include "motley/fleet/members.hpp"
 #include "motley/base/version.hpp"
 #include "motley/comm/net/deadline_test.hpp"
 #include "motley/comm/net/message_stream.hpp"
+#include "motley/fleet/members.hpp"
 #include "motley/workers/control_listener.hpp"
+#include "motley/workers/launch.hpp"
 
 namespace motley {
 
 inline const RelayAccess with_secret{.key = "secret", .identity = {}};
 inline const std::string this_version(version());
 inline const OfferedDevice some_device{"toy", 1 << 20, 1e9, 1e9, 2};
+
+// Members whose workers read these chunks.
+struct FleetOfChunks final : Fleet {
+  FleetOfChunks(Members& all, ChunksOf read) : members(all), chunks(std::move(read)) {}
+  std::unique_ptr<WorkerStart> begin(const std::vector<std::string>& starting, const std::vector<std::string>& running,
+                                     const WorkerReads&) override {
+    return members.begin(starting, running, chunks);
+  }
+  bool is_here() const override { return false; }
+  Members& members;
+  ChunksOf chunks;
+};
+inline Workers start_with_chunks(Members& members, const ServePlan& plan, std::uint64_t epoch, ChunksOf chunks,
+                                 Workers& earlier) {
+  FleetOfChunks fleet(members, std::move(chunks));
+  Workers workers = start_workers(fleet, worker_devices(plan), {}, earlier);
+  launch_workers(workers, plan, epoch);
+  return workers;
+}
 
 // A machine's agent as far as its driver sees it.
 class HandAgent {

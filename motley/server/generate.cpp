@@ -156,7 +156,7 @@ Value answer_line(const Answer& answer, Value body) {
 
 }  // namespace
 
-int generate_answers(ServePlan plan, ServeSettings settings, const GenerateFiles& files) {
+int generate_answers(ServePlan plan, Fleet& fleet, ServeSettings settings, const GenerateFiles& files) {
   AnswerFile answers(files.output);
   const BatchCount count = compare(files, answers);
   Reporter report(settings.report);
@@ -171,7 +171,7 @@ int generate_answers(ServePlan plan, ServeSettings settings, const GenerateFiles
   settings.max_queue = std::numeric_limits<std::int32_t>::max();  // `window` bounds it
   DriverOptions options = driver_options(settings, report);
   options.on_events = [&service](std::vector<GenerateEvent> events) { service.take(std::move(events)); };
-  Driver driver(std::move(plan), std::move(options));
+  Driver driver(std::move(plan), fleet, std::move(options));
   driver.on_failure([&](const Error& error) { inbox.fail(error); });
   DriverGenerator generator(driver);
   service.attach(generator);

@@ -18,10 +18,10 @@
 
 #include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
-#include "motley/serving/driver.hpp"
 #include "motley/server/http_server.hpp"
 #include "motley/server/service.hpp"
 #include "motley/server/start_up.hpp"
+#include "motley/serving/driver.hpp"
 
 namespace motley {
 namespace {
@@ -123,7 +123,7 @@ class Signals {
 
 }  // namespace
 
-int serve_plan(ServePlan plan, ServeSettings settings) {
+int serve_plan(ServePlan plan, Fleet& fleet, ServeSettings settings) {
   Ending ending;
   Reporter report(settings.report);
   Signals signals(ending, report, settings.on_abort);
@@ -148,7 +148,7 @@ int serve_plan(ServePlan plan, ServeSettings settings) {
 
   DriverOptions driver_settings = driver_options(settings, report);
   driver_settings.on_events = [&service](std::vector<GenerateEvent> events) { service.take(std::move(events)); };
-  Driver driver(std::move(plan), std::move(driver_settings));
+  Driver driver(std::move(plan), fleet, std::move(driver_settings));
   driver.on_failure([&](const Error& error) { ending.fail(error); });
   DriverGenerator generator(driver);
   service.attach(generator);

@@ -10,6 +10,6 @@ namespace motley {
 // signal, or one while the workers start, ends the process (130). Throws what hinders the start. When a worker
 // dies, requests wait while workers start again or another plan takes effect; where none does, they get an error and it
 // throws a peer error. No worker process is left behind.
-int serve_plan(ServePlan plan, ServeSettings settings);
+int serve_plan(ServePlan plan, Fleet& fleet, ServeSettings settings);
 
 }  // namespace motley

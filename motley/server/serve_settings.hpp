@@ -1,4 +1,4 @@
-// How a plan is served: its workers, and for `motley serve` the HTTP side.
+// How a plan is served, and for `motley serve` the HTTP side.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,6 @@ namespace motley {
 
 struct ServeSettings {
   std::filesystem::path model_folder;
-  std::filesystem::path worker_program;  // motley-worker, beside motley
   std::string host = "127.0.0.1";
   int port = 8000;                   // 0: any free one
   bool insecure = false;             // allows a host that other machines reach
@@ -23,17 +22,10 @@ struct ServeSettings {
   std::string operator_key;          // of POST /plan, /drain, /link; empty: nobody may use them
   std::vector<std::string> origins;  // of pages that may use the API: see ServerOptions, likewise
   std::size_t new_per_address = 512;
-  std::string transport = "shm";
-  std::string backend = "cpu";
-  int threads_per_worker = 1;
   std::int64_t max_queue = 256;
   double drain_s = 30;  // how long requests may go on after SIGINT or SIGTERM
   Replan replan;        // finds a plan without the devices that were lost; without it such a loss ends the serving
   RestartRule restart{.deaths = 3};
-  // Workers that are not processes of this one: see DriverOptions.
-  StartWorkers start_workers = {};
-  PrepareWorkers prepare_workers = {};
-  FetchStandby fetch_standby = {};
   std::function<Value()> deployment = {};  // see ServiceOptions; likewise
   // Returns the members that are there and came by the same link as one that is revoked.
   std::function<std::vector<std::string>(const std::string& member, bool revoke)> drain = {};
