@@ -10,7 +10,6 @@
 #include <set>
 #include <thread>
 
-#include "motley/fleet/needed_chunks.hpp"
 #include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
 #include "motley/base/hints.hpp"
@@ -24,6 +23,7 @@
 #include "motley/cli/replanning.hpp"
 #include "motley/cli/serving.hpp"
 #include "motley/cli/worker_program.hpp"
+#include "motley/fleet/needed_chunks.hpp"
 #include "motley/report/plan_report.hpp"
 #include "motley/workers/worker_links.hpp"
 

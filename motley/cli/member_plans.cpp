@@ -4,10 +4,10 @@
 
 #include <algorithm>
 
-#include "motley/fleet/cluster_of.hpp"
 #include "motley/base/clock.hpp"
 #include "motley/base/units.hpp"
 #include "motley/cluster/slowed.hpp"
+#include "motley/fleet/cluster_of.hpp"
 #include "motley/planner/serve/grouping/write.hpp"
 #include "motley/planner/serve/replan.hpp"
 #include "motley/workers/worker_links.hpp"

@@ -7,12 +7,12 @@
 #include <set>
 #include <thread>
 
-#include "motley/fleet/needed_chunks.hpp"
 #include "motley/base/error.hpp"
 #include "motley/checkpoint/manifest.hpp"
 #include "motley/cli/command.hpp"
 #include "motley/cli/serving.hpp"
 #include "motley/comm/membership/ledger_store.hpp"
+#include "motley/fleet/needed_chunks.hpp"
 #include "motley/trainer/layout/layout.hpp"
 #include "motley/trainer/layout/state_files.hpp"
 #include "motley/workers/worker_links.hpp"

@@ -12,13 +12,13 @@
 #include <future>
 #include <mutex>
 
-#include "motley/fleet/deployment_group.hpp"
-#include "motley/fleet/members.hpp"
 #include "motley/checkpoint/chunk_cache.hpp"
 #include "motley/checkpoint/large_model_test.hpp"
 #include "motley/comm/net/deadline_test.hpp"
 #include "motley/comm/net/message_stream.hpp"
 #include "motley/comm/net/wakeup.hpp"
+#include "motley/fleet/deployment_group.hpp"
+#include "motley/fleet/members.hpp"
 #include "motley/workers/control_listener.hpp"
 #include "motley/workers/toy_plan_test.hpp"
 

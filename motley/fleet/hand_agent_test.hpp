@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "motley/fleet/members.hpp"
 #include "motley/base/version.hpp"
 #include "motley/comm/net/deadline_test.hpp"
 #include "motley/comm/net/message_stream.hpp"
+#include "motley/fleet/members.hpp"
 #include "motley/workers/control_listener.hpp"
 
 namespace motley {

@@ -1,7 +1,7 @@
 #include "motley/fleet/members.hpp"
 
-#include "motley/fleet/members_state.hpp"
 #include "motley/base/survive.hpp"
+#include "motley/fleet/members_state.hpp"
 
 namespace motley {
 namespace {

@@ -14,11 +14,6 @@
 #include <thread>
 
 #include "motley/agent/chunk_service.hpp"
-#include "motley/fleet/cluster_of.hpp"
-#include "motley/fleet/member_status.hpp"
-#include "motley/fleet/member_worker.hpp"
-#include "motley/fleet/message_budget.hpp"
-#include "motley/fleet/offer.hpp"
 #include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
 #include "motley/base/units.hpp"
@@ -26,6 +21,11 @@
 #include "motley/checkpoint/chunk_cache.hpp"
 #include "motley/comm/authority/machine_name.hpp"
 #include "motley/comm/net/message_stream.hpp"
+#include "motley/fleet/cluster_of.hpp"
+#include "motley/fleet/member_status.hpp"
+#include "motley/fleet/member_worker.hpp"
+#include "motley/fleet/message_budget.hpp"
+#include "motley/fleet/offer.hpp"
 #include "motley/workers/worker_links.hpp"
 
 namespace motley {

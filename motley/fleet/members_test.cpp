@@ -9,11 +9,11 @@
 #include <mutex>
 #include <set>
 
-#include "motley/fleet/cluster_of.hpp"
-#include "motley/fleet/hand_agent_test.hpp"
 #include "motley/checkpoint/chunk_cache.hpp"
 #include "motley/checkpoint/large_model_test.hpp"
 #include "motley/comm/net/deadline_test.hpp"
+#include "motley/fleet/cluster_of.hpp"
+#include "motley/fleet/hand_agent_test.hpp"
 #include "motley/workers/control_connection.hpp"
 #include "motley/workers/remote_workers.hpp"
 #include "motley/workers/toy_plan_test.hpp"

@@ -16,9 +16,9 @@
 #include "motley/probe/probe_run.hpp"
 #include "motley/probe/probe_scale.hpp"
 #include "motley/server/client.hpp"
-#include "motley/serving/driver.hpp"
 #include "motley/server/http_server.hpp"
 #include "motley/server/service.hpp"
+#include "motley/serving/driver.hpp"
 #include "motley/sim/simulate.hpp"
 
 namespace motley {

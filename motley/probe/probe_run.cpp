@@ -185,8 +185,7 @@ StepTime ProbeRun::run(std::size_t route, const ProbeStep& asked) {
 // Until some worker has something to tell.
 void ProbeRun::wait() {
   const std::vector<std::size_t> stirred = wait_for_workers(workers_, -1, answer_patience_s);
-  if (stirred.empty())
-    throw Error(ErrorCode::peer, fmt::format("no worker answered within {} s", answer_patience_s));
+  if (stirred.empty()) throw Error(ErrorCode::peer, fmt::format("no worker answered within {} s", answer_patience_s));
   for (const std::size_t i : stirred) {
     WorkerLink& link = *workers_[i].link;
     for (const Message& message : link.receive()) take(i, message);

@@ -18,10 +18,10 @@
 
 #include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
-#include "motley/serving/driver.hpp"
 #include "motley/server/http_server.hpp"
 #include "motley/server/service.hpp"
 #include "motley/server/start_up.hpp"
+#include "motley/serving/driver.hpp"
 
 namespace motley {
 namespace {

@@ -21,7 +21,7 @@ namespace {
 
 constexpr double grace_s = 0.5;
 constexpr double look_every_s = 0.1;  // whether a stop was asked for
-constexpr double cause_s = 1;       // a worker that is lost is heard of after those that miss it
+constexpr double cause_s = 1;         // a worker that is lost is heard of after those that miss it
 
 std::string random_key() {
   std::array<std::byte, 16> bytes{};
