@@ -8,13 +8,13 @@
 #include <string>
 #include <vector>
 
-#include "motley/fleet/deployment_group.hpp"
-#include "motley/fleet/members.hpp"
 #include "motley/cli/agents.hpp"
 #include "motley/cli/deployment_store.hpp"
 #include "motley/cli/own_agent.hpp"
 #include "motley/cli/relay_beside.hpp"
 #include "motley/cluster/cluster.hpp"
+#include "motley/fleet/deployment_group.hpp"
+#include "motley/fleet/members.hpp"
 
 namespace motley::cli {
 

@@ -23,6 +23,7 @@
 #include "motley/cli/replanning.hpp"
 #include "motley/cli/serving.hpp"
 #include "motley/cli/worker_program.hpp"
+#include "motley/fleet/needed_chunks.hpp"
 #include "motley/report/plan_report.hpp"
 #include "motley/workers/launch.hpp"
 

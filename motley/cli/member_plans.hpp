@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "motley/fleet/members.hpp"
 #include "motley/cli/losses.hpp"
+#include "motley/fleet/members.hpp"
 #include "motley/planner/serve/serve.hpp"
 
 namespace motley::cli {

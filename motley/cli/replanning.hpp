@@ -6,10 +6,10 @@
 #include <string>
 #include <thread>
 
-#include "motley/fleet/members.hpp"
 #include "motley/cli/member_plans.hpp"
 #include "motley/comm/net/wakeup.hpp"
 #include "motley/deployment/slow_devices.hpp"
+#include "motley/fleet/members.hpp"
 #include "motley/serving/driver.hpp"
 
 namespace motley::cli {

@@ -12,6 +12,7 @@
 #include "motley/cli/command.hpp"
 #include "motley/cli/serving.hpp"
 #include "motley/comm/membership/ledger_store.hpp"
+#include "motley/fleet/needed_chunks.hpp"
 #include "motley/trainer/layout/layout.hpp"
 
 namespace motley::cli {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "motley/plan/serve.hpp"
-#include "motley/serving/driver.hpp"
 #include "motley/server/http.hpp"
+#include "motley/serving/driver.hpp"
 #include "motley/text/text_codec.hpp"
 
 namespace motley {

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "motley/base/clock.hpp"
-#include "motley/serving/driver.hpp"
 #include "motley/server/serve_settings.hpp"
+#include "motley/serving/driver.hpp"
 #include "motley/text/text_codec.hpp"
 
 namespace motley {
